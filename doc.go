@@ -1,0 +1,2 @@
+// Package holdfast keeps a service's database and its events from parting ways.
+package holdfast
