@@ -1,0 +1,457 @@
+-- The whole schema of holdfast. Read from top to bottom it is the data model; it is embedded in the library, and
+-- `holdfast migrate --print` prints it. The name of the schema is configurable: wherever "holdfast" stands before a
+-- dot below, Migrate puts the configured name, quoted.
+--
+-- One event's way: holdfast.write (or outbox.Write) appends it to the log `event` in the caller's transaction. A relay
+-- that owns the event's lane reads the log by cursor and publishes to Kafka. A consumer records it in `inbox` in the
+-- transaction of its handler. What cannot go on waits in `parked` (producer side) or `stored` (consumer side), and what
+-- is given up becomes a `letter`.
+
+create schema if not exists holdfast;
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- What is installed, and in which history of the database.
+
+-- One row: what Migrate made. `lanes` is fixed for life: the same key must hash to the same lane for ever.
+create table holdfast.installation (
+    one          boolean primary key default true constraint one_row check (one),
+    version      integer not null,
+    lanes        smallint not null constraint lanes_between_1_and_256 check (lanes between 1 and 256),
+    migrated_at  timestamptz not null default now()
+);
+
+-- One row, written once and never updated. `born` equals this row's own xmin for as long as the database's files live
+-- on in the same history (restarts, failover to a physical standby, pg_upgrade). A dump restored elsewhere copies the
+-- value but gets another xmin: then every transaction id that we remember is meaningless.
+create table holdfast.birth (
+    one   boolean primary key default true constraint one_row check (one),
+    born  xid8 not null default pg_current_xact_id()
+);
+
+-- One row: the cluster (pg_control_system) whose transaction ids our cursors speak of. Relays refuse to run when it is
+-- another one; `holdfast adopt` mends that.
+create table holdfast.cluster (
+    one                boolean primary key default true constraint one_row check (one),
+    system_identifier  bigint not null,
+    adopted_at         timestamptz not null default now()
+);
+
+-- One row, or none after a crash: an unlogged table is emptied by crash recovery. A relay remembers the token it
+-- claimed its lanes under and every statement it makes checks it, because after a crash Postgres may give a
+-- transaction id out again that a snapshot in the relay's memory calls done.
+create unlogged table holdfast.incarnation (
+    one    boolean primary key default true constraint one_row check (one),
+    token  uuid not null default gen_random_uuid()
+);
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- The log. Append only: no status, no UPDATE, no DELETE. A relay reads it by two snapshots (see `lane`).
+
+-- CACHE 1 is part of the order: a transaction that waited for another's lock must draw the larger number.
+create sequence holdfast.event_seq cache 1;
+
+-- The parent is only read. Rows live in the ring of four segments below; a segment whose every row has been published
+-- is emptied by TRUNCATE (holdfast.turn_ring).
+create table holdfast.event (
+    xid      xid8 not null default pg_current_xact_id(),   -- decides when the row may be read
+    seq      bigint not null default nextval('holdfast.event_seq'), -- decides the order among rows that may be read
+    lane     smallint not null,                            -- holdfast.lane_of(key, id)
+    id       text not null constraint id_at_most_255_bytes check (octet_length(id) between 1 and 255),
+    source   text not null default '' constraint source_at_most_255_bytes check (octet_length(source) <= 255),
+    type     text not null constraint type_1_to_255_bytes check (octet_length(type) between 1 and 255),
+    topic    text not null constraint topic_is_a_kafka_name check (topic ~ '^[a-zA-Z0-9._-]{1,249}$' and topic not in ('.', '..')),
+    key      text not null default '' constraint key_at_most_1024_bytes check (octet_length(key) <= 1024), -- '' = no order
+    time     timestamptz not null default now(),
+    headers  jsonb constraint headers_are_an_object check (jsonb_typeof(headers) = 'object'),
+    payload  bytea,                                        -- null is a tombstone
+    letter   bigint,                                       -- set when this is the replay of a dead letter
+    snap     pg_snapshot                                   -- in about one row of 1,000: a true snapshot, where a backlog may be cut
+);
+
+create table holdfast.event_0 (like holdfast.event including defaults including constraints) inherits (holdfast.event);
+create table holdfast.event_1 (like holdfast.event including defaults including constraints) inherits (holdfast.event);
+create table holdfast.event_2 (like holdfast.event including defaults including constraints) inherits (holdfast.event);
+create table holdfast.event_3 (like holdfast.event including defaults including constraints) inherits (holdfast.event);
+
+create index event_0_lane_xid_seq on holdfast.event_0 (lane, xid, seq);
+create index event_1_lane_xid_seq on holdfast.event_1 (lane, xid, seq);
+create index event_2_lane_xid_seq on holdfast.event_2 (lane, xid, seq);
+create index event_3_lane_xid_seq on holdfast.event_3 (lane, xid, seq);
+
+create index event_0_cut on holdfast.event_0 (xid) where snap is not null;
+create index event_1_cut on holdfast.event_1 (xid) where snap is not null;
+create index event_2_cut on holdfast.event_2 (xid) where snap is not null;
+create index event_3_cut on holdfast.event_3 (xid) where snap is not null;
+
+-- A segment has nothing to vacuum. Autovacuum that inserts alone set off would only hold the lock that TRUNCATE needs.
+alter table holdfast.event_0 set (autovacuum_vacuum_insert_threshold = -1);
+alter table holdfast.event_1 set (autovacuum_vacuum_insert_threshold = -1);
+alter table holdfast.event_2 set (autovacuum_vacuum_insert_threshold = -1);
+alter table holdfast.event_3 set (autovacuum_vacuum_insert_threshold = -1);
+
+-- One row: the segment that new events are written to.
+create table holdfast.ring (
+    one      boolean primary key default true constraint one_row check (one),
+    current  smallint not null default 0 constraint current_between_0_and_3 check (current between 0 and 3),
+    turned_at timestamptz not null default now()
+);
+
+-- A lane is a share of the keys, read by one relay at a time. The cursor is a pair of snapshots: everything visible in
+-- `done` is published; the window being read holds the rows visible in `upto` and not in `done`, in order of seq, and
+-- is published up to seq `pos`. owner, epoch and lease_until say who may write this row: every statement that changes
+-- it names owner and epoch, and touches no row when the lane was lost.
+create table holdfast.lane (
+    lane         smallint primary key,
+    owner        text,
+    epoch        bigint not null default 0,
+    lease_until  timestamptz not null default '-infinity',
+    done         pg_snapshot not null,
+    upto         pg_snapshot,
+    pos          bigint not null default 0,
+    saved_at     timestamptz not null default now(),
+    constraint pos_only_inside_a_window check (upto is not null or pos = 0)
+) with (fillfactor = 10);
+
+-- The relays that run, so that they can share the lanes fairly.
+create table holdfast.relay (
+    name        text primary key,
+    seen_until  timestamptz not null,
+    started_at  timestamptz not null default now()
+) with (fillfactor = 50);
+
+-- Events that wait for their time (Event.NotBefore). The owner of the lane moves them into the log when they are due.
+create table holdfast.scheduled (
+    lane     smallint not null,
+    due_at   timestamptz not null,
+    seq      bigint not null default nextval('holdfast.event_seq'),
+    id       text not null constraint id_at_most_255_bytes check (octet_length(id) between 1 and 255),
+    source   text not null default '' constraint source_at_most_255_bytes check (octet_length(source) <= 255),
+    type     text not null constraint type_1_to_255_bytes check (octet_length(type) between 1 and 255),
+    topic    text not null constraint topic_is_a_kafka_name check (topic ~ '^[a-zA-Z0-9._-]{1,249}$' and topic not in ('.', '..')),
+    key      text not null default '' constraint key_at_most_1024_bytes check (octet_length(key) <= 1024),
+    time     timestamptz not null,
+    headers  jsonb constraint headers_are_an_object check (jsonb_typeof(headers) = 'object'),
+    payload  bytea,
+    primary key (lane, due_at, seq)
+);
+
+-- Events that were read from the log but cannot be published yet, in queues of one topic and key each. The first row of
+-- a queue (lowest place) is its head. Invariant: only a head has a finite next_at; followers wait at 'infinity', and so
+-- does the head of a key that a dead letter holds. Events without a key wait alone: each is a head.
+create table holdfast.parked (
+    lane      smallint not null,
+    topic     text not null,
+    key       text not null,
+    place     bigint not null,             -- order within the queue; a replay enters before the first
+    why       text not null constraint why_is_known check (why in ('record', 'follows', 'topic', 'partition')),
+    attempts  integer not null default 0,  -- refusals that were the record's own fault
+    next_at   timestamptz not null,
+    errors    text[] not null default '{}',
+    first_at  timestamptz not null default now(),
+    id        text not null,
+    source    text not null,
+    type      text not null,
+    time      timestamptz not null,
+    headers   jsonb,
+    payload   bytea,
+    letter    bigint,
+    primary key (lane, topic, key, place)
+);
+create index parked_due on holdfast.parked (lane, next_at) where next_at < 'infinity';
+create sequence holdfast.parked_place;
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- The consumer side.
+
+-- One row for each event that a consumer has settled, written in the transaction of its handler: so it says result and
+-- processed_at at once. `position` is topic, partition and offset for an event from Kafka, null otherwise.
+create table holdfast.inbox (
+    consumer      text not null,
+    source        text not null,
+    event_id      text not null,
+    topic         text not null,
+    partition     integer,
+    "offset"      bigint,
+    hash          bytea not null,          -- SHA-256 of the payload
+    received_at   timestamptz not null default now(),
+    processed_at  timestamptz,
+    result        text not null constraint result_is_known check (result in ('handled', 'stored', 'dead', 'skipped', 'discarded')),
+    attempts      integer not null default 1,
+    primary key (consumer, source, event_id),
+    constraint processed_unless_stored check ((processed_at is null) = (result = 'stored'))
+);
+create index inbox_received_at on holdfast.inbox using brin (received_at);
+
+-- Events that a consumer took in but has not handled: retries, followers of a failing event of their key, and events
+-- handed over by Store. Queues of one consumer, topic and key; the head is the lowest place, computed when read: there
+-- is no marker that could outlive the rows. Events without a key wait alone.
+create table holdfast.stored (
+    consumer   text not null,
+    topic      text not null,
+    key        text not null,
+    place      bigint not null,
+    source     text not null,
+    event_id   text not null,
+    type       text not null,
+    time       timestamptz not null,
+    headers    jsonb,
+    payload    bytea,
+    hash       bytea not null,
+    partition  integer,
+    "offset"   bigint,
+    attempts   integer not null default 0,
+    next_at    timestamptz not null default now(),
+    errors     text[] not null default '{}',
+    first_at   timestamptz not null default now(),
+    lease_until timestamptz not null default '-infinity',  -- a worker is at it until then
+    lease_token uuid,                                      -- which worker; every settling statement names it
+    letter     bigint,                                     -- set when this is the replay of a dead letter
+    primary key (consumer, topic, key, place),
+    unique (consumer, source, event_id)
+);
+create index stored_due on holdfast.stored (consumer, next_at);
+create sequence holdfast.stored_place;
+
+-- Where a consumer stands in each partition: every offset below `position` is settled. `epoch` is the fence: the node
+-- that is given the partition raises it, and handlers that began under an older one cannot commit. `clean` says that
+-- the last owner stopped in order; after an unclean end the next one counts attempts before it starts a handler.
+create table holdfast.consumer_position (
+    consumer   text not null,
+    topic      text not null,
+    partition  integer not null,
+    epoch      bigint not null default 0,
+    position   bigint not null default 0,
+    clean      boolean not null default true,
+    owner      text,
+    updated_at timestamptz not null default now(),
+    primary key (consumer, topic, partition)
+) with (fillfactor = 10);
+
+-- Starts of handlers counted before they ran, after an unclean end only: so a payload that kills the process is found.
+create table holdfast.start (
+    consumer   text not null,
+    source     text not null,
+    event_id   text not null,
+    starts     integer not null default 0,
+    last_at    timestamptz not null default now(),
+    primary key (consumer, source, event_id)
+);
+
+-- Which node of a consumer declares a handler for which type, so that in a rolling deploy an event is left for those
+-- who know it.
+create table holdfast.consumer_type (
+    consumer    text not null,
+    type        text not null,
+    node        text not null,
+    seen_until  timestamptz not null,
+    primary key (consumer, type, node)
+);
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Dead letters: events that were given up, on either side, written in the transaction that gives them up.
+
+create table holdfast.letter (
+    id           bigint generated always as identity primary key,
+    origin       text not null constraint origin_is_known check (origin in ('relay', 'inbox')),
+    consumer     text not null default '',    -- '' for the relay
+    reason       text not null,               -- one line: why it was given up
+    fingerprint  text not null default '',    -- equal for letters of one kind of failure
+    state        text not null default 'open' constraint state_is_known check (state in ('open', 'replaying', 'replayed', 'discarded')),
+    holds        boolean not null default false, -- later events of its topic and key wait until a person has decided
+    event_id     text not null,
+    source       text not null,
+    type         text not null,
+    topic        text not null,
+    key          text not null,
+    time         timestamptz not null,
+    headers      jsonb,
+    payload      bytea,
+    hash         bytea not null,              -- SHA-256 of the payload
+    version      integer not null default 1,  -- +1 with every edit; the old payload is in letter_action
+    lane         smallint,                    -- of the relay
+    partition    integer,                     -- of the inbox
+    "offset"     bigint,
+    attempts     integer not null default 0,
+    errors       text[] not null default '{}',
+    first_at     timestamptz not null default now(),
+    last_at      timestamptz not null default now(),
+    constraint only_the_inbox_has_a_consumer check ((origin = 'inbox') = (consumer <> ''))
+);
+create index letter_open on holdfast.letter (id) where state in ('open', 'replaying');
+create index letter_holds on holdfast.letter (lane, topic, key) where holds and state in ('open', 'replaying');
+create unique index letter_event on holdfast.letter (consumer, source, event_id, hash) where origin = 'inbox';
+
+-- Who did what to a letter, and why.
+create table holdfast.letter_action (
+    id         bigint generated always as identity primary key,
+    letter     bigint not null references holdfast.letter (id) on delete cascade,
+    action     text not null constraint action_is_known check (action in ('replay', 'discard', 'edit')),
+    by         text not null,
+    reason     text not null,
+    at         timestamptz not null default now(),
+    payload    bytea,                         -- edit: the payload before it
+    version    integer                        -- edit: its version
+);
+create index letter_action_letter on holdfast.letter_action (letter);
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- The door for writers.
+
+-- The lane of an event: by its key, or spread by its id when it has none. Equal, bit for bit, to lane.Of in Go.
+create function holdfast.lane_of(key text, id text, lanes integer) returns smallint
+language sql immutable parallel safe as $$
+    select (('x' || substr(encode(sha256(convert_to(case when key = '' then id else key end, 'UTF8')), 'hex'), 1, 8))::bit(32)::bigint % lanes)::smallint
+$$;
+
+-- A UUIDv7 (RFC 9562): milliseconds since 1970 in the first 48 bits, random after.
+create function holdfast.new_id() returns text
+language sql volatile parallel safe as $$
+    select encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+        placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid::text
+$$;
+
+-- Appends events to the log, or to `scheduled` where not_befores lies in the future, in the order of the arrays. All
+-- arrays have one length. It is the only way into the log: writers are granted this function and not the tables, so
+-- nobody can choose xid, seq or snap. A cut (snap) is kept for about one event in 1,000, and only where each statement
+-- has a snapshot of its own: under a higher isolation the snapshot is older than the rows written beside it.
+create function holdfast.append(ids text[], sources text[], types text[], topics text[], keys text[], times timestamptz[],
+    headers text[], payloads bytea[], not_befores timestamptz[], letters bigint[]) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    lanes    integer := (select i.lanes from holdfast.installation i);
+    segment  integer := (select r.current from holdfast.ring r);
+    cut      pg_snapshot := case when random() < cardinality(ids) * 0.001
+                 and current_setting('transaction_isolation') = 'read committed' then pg_current_snapshot() end;
+begin
+    if cardinality(not_befores) > 0 then
+        insert into holdfast.scheduled (lane, due_at, id, source, type, topic, key, time, headers, payload)
+        select holdfast.lane_of(u.key, u.id, lanes), u.not_before, u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload
+          from unnest(ids, sources, types, topics, keys, times, headers, payloads, not_befores) with ordinality
+               as u (id, source, type, topic, key, time, headers, payload, not_before, n)
+         where u.not_before > now()
+         order by u.n;
+    end if;
+    case segment
+    when 0 then
+        insert into holdfast.event_0 (lane, id, source, type, topic, key, time, headers, payload, letter, snap)
+        select holdfast.lane_of(u.key, u.id, lanes), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.letter, case when u.n = 1 then cut end
+          from unnest(ids, sources, types, topics, keys, times, headers, payloads, not_befores, letters) with ordinality
+               as u (id, source, type, topic, key, time, headers, payload, not_before, letter, n)
+         where u.not_before is null or u.not_before <= now()
+         order by u.n;
+    when 1 then
+        insert into holdfast.event_1 (lane, id, source, type, topic, key, time, headers, payload, letter, snap)
+        select holdfast.lane_of(u.key, u.id, lanes), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.letter, case when u.n = 1 then cut end
+          from unnest(ids, sources, types, topics, keys, times, headers, payloads, not_befores, letters) with ordinality
+               as u (id, source, type, topic, key, time, headers, payload, not_before, letter, n)
+         where u.not_before is null or u.not_before <= now()
+         order by u.n;
+    when 2 then
+        insert into holdfast.event_2 (lane, id, source, type, topic, key, time, headers, payload, letter, snap)
+        select holdfast.lane_of(u.key, u.id, lanes), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.letter, case when u.n = 1 then cut end
+          from unnest(ids, sources, types, topics, keys, times, headers, payloads, not_befores, letters) with ordinality
+               as u (id, source, type, topic, key, time, headers, payload, not_before, letter, n)
+         where u.not_before is null or u.not_before <= now()
+         order by u.n;
+    when 3 then
+        insert into holdfast.event_3 (lane, id, source, type, topic, key, time, headers, payload, letter, snap)
+        select holdfast.lane_of(u.key, u.id, lanes), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.letter, case when u.n = 1 then cut end
+          from unnest(ids, sources, types, topics, keys, times, headers, payloads, not_befores, letters) with ordinality
+               as u (id, source, type, topic, key, time, headers, payload, not_before, letter, n)
+         where u.not_before is null or u.not_before <= now()
+         order by u.n;
+    end case;
+end $$;
+
+-- Writes one event in the caller's transaction and returns its id: outbox.Write for every other language.
+--
+-- Order: call it in a statement of its own, after the statement that takes the lock which orders the key (the UPDATE of
+-- the aggregate's row, or holdfast.lock). Inside `update ... set e = holdfast.write(...)` it can be evaluated twice, and
+-- beside `with u as (update ...)` it draws its place before the lock is held.
+create function holdfast.write(topic text, key text, type text, payload bytea, headers jsonb default null,
+    source text default '', id text default null, "time" timestamptz default null, not_before timestamptz default null)
+returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    event_id text := coalesce(id, holdfast.new_id());
+    header record;
+begin
+    if coalesce(topic, '') = '' then raise exception 'write event: topic is empty: name the Kafka topic' using errcode = '22023'; end if;
+    if coalesce(type, '') = '' then raise exception 'write event: type is empty: say what happened' using errcode = '22023'; end if;
+    if octet_length(event_id) not between 1 and 255 then
+        raise exception 'write event: id has % bytes: it must have 1 to 255', octet_length(event_id) using errcode = '22023';
+    end if;
+    if headers is not null then
+        if jsonb_typeof(headers) <> 'object' then raise exception 'write event: headers is a JSON %: it must be an object of strings', jsonb_typeof(headers) using errcode = '22023'; end if;
+        for header in select h.key as name, jsonb_typeof(h.value) as kind from jsonb_each(headers) h loop
+            if header.kind <> 'string' then raise exception 'write event: header % is a JSON %: it must be a string', header.name, header.kind using errcode = '22023'; end if;
+            if header.name !~ '^[!#$%&''*+.^_`|~0-9A-Za-z-]{1,255}$' then raise exception 'write event: header % is not an HTTP token of 1 to 255 bytes', header.name using errcode = '22023'; end if;
+            if header.name ~* '^(ce_|hf_)' then raise exception 'write event: header % is reserved: names that begin with ce_ or hf_ are written by the relay', header.name using errcode = '22023'; end if;
+        end loop;
+    end if;
+    perform holdfast.append(array[event_id], array[coalesce(source, '')], array[type], array[topic], array[coalesce(key, '')],
+        array["time"], array[headers::text], array[payload], array[not_before], null);
+    return event_id;
+end $$;
+
+-- The number that stands for a key in holdfast.lock. Equal, bit for bit, to lane.LockNumber in Go.
+create function holdfast.lock_number(key text) returns integer
+language sql immutable parallel safe as $$
+    select ('x' || substr(encode(sha256(convert_to(key, 'UTF8')), 'hex'), 9, 8))::bit(32)::integer
+$$;
+
+-- Serialises the transactions that write events for these keys, until each ends. Call it before the first read or write
+-- of the transaction, with all its keys at once: they are locked in one order, so that two callers cannot deadlock.
+-- 1751541606 is "hfdf" in ASCII: our class among the two-number advisory locks.
+create function holdfast.lock(variadic keys text[]) returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+    number integer;
+begin
+    if array_position(keys, '') is not null or array_position(keys, null) is not null then
+        raise exception 'lock key: the key is empty: events without a key have no order to keep' using errcode = '22023';
+    end if;
+    for number in select distinct holdfast.lock_number(k) from unnest(keys) k order by 1 loop
+        perform pg_advisory_xact_lock(1751541606, number);
+    end loop;
+end $$;
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Keeping the log small.
+
+-- Empties one segment if nothing in it is unread, and says what it did: 'emptied', 'unread', 'busy' (the lock was not to
+-- be had in time) or 'refused: why'. Lock, test and TRUNCATE are one call: under READ COMMITTED each statement of this
+-- function has a snapshot of its own, so the test sees every row committed before the lock was granted.
+create function holdfast.reclaim(segment integer, expected_token uuid, lock_wait_ms integer) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    unread boolean;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then return 'refused: the transaction is not READ COMMITTED'; end if;
+    if pg_is_in_recovery() then return 'refused: this is a standby'; end if;
+    perform set_config('lock_timeout', lock_wait_ms || 'ms', true);
+    begin
+        execute format('lock table only holdfast.event_%s in access exclusive mode', segment);
+    exception when lock_not_available then
+        return 'busy';
+    end;
+    -- From here on: after the lock, in statements of their own.
+    if not exists (select from holdfast.incarnation i where i.token = expected_token) then return 'refused: the database was restarted after a crash'; end if;
+    if exists (select from holdfast.ring r where r.current = segment) then return 'refused: it is the current segment'; end if;
+    if exists (select from holdfast.lane l where pg_snapshot_xmax(l.done) > pg_snapshot_xmax(pg_current_snapshot())) then
+        return 'refused: a cursor lies in the future';
+    end if;
+    execute format($q$
+        select exists (select from holdfast.lane l where
+               exists (select from only holdfast.event_%1$s e where e.lane = l.lane and e.xid >= pg_snapshot_xmax(l.done))
+            or exists (select from only holdfast.event_%1$s e where e.lane = l.lane and e.xid = any (array(select pg_snapshot_xip(l.done)))))
+            or exists (select from only holdfast.event_%1$s e where e.lane not in (select l.lane from holdfast.lane l))$q$, segment) into unread;
+    if unread then return 'unread'; end if;
+    execute format('truncate only holdfast.event_%s', segment);
+    return 'emptied';
+end $$;
