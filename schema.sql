@@ -59,7 +59,7 @@ create table holdfast.event (
     id       text not null constraint id_at_most_255_bytes check (octet_length(id) between 1 and 255),
     source   text not null default '' constraint source_at_most_255_bytes check (octet_length(source) <= 255),
     type     text not null constraint type_1_to_255_bytes check (octet_length(type) between 1 and 255),
-    topic    text not null constraint topic_is_a_kafka_name check (topic ~ '^[a-zA-Z0-9._-]{1,249}$' and topic not in ('.', '..')),
+    topic    text not null constraint topic_is_a_kafka_name check (octet_length(topic) between 1 and 249 and topic !~ '[^a-zA-Z0-9._-]' and topic not in ('.', '..')),
     key      text not null default '' constraint key_at_most_1024_bytes check (octet_length(key) <= 1024), -- '' = no order
     time     timestamptz not null default now(),
     headers  jsonb constraint headers_are_an_object check (jsonb_typeof(headers) = 'object'),
@@ -127,7 +127,7 @@ create table holdfast.scheduled (
     id       text not null constraint id_at_most_255_bytes check (octet_length(id) between 1 and 255),
     source   text not null default '' constraint source_at_most_255_bytes check (octet_length(source) <= 255),
     type     text not null constraint type_1_to_255_bytes check (octet_length(type) between 1 and 255),
-    topic    text not null constraint topic_is_a_kafka_name check (topic ~ '^[a-zA-Z0-9._-]{1,249}$' and topic not in ('.', '..')),
+    topic    text not null constraint topic_is_a_kafka_name check (octet_length(topic) between 1 and 249 and topic !~ '[^a-zA-Z0-9._-]' and topic not in ('.', '..')),
     key      text not null default '' constraint key_at_most_1024_bytes check (octet_length(key) <= 1024),
     time     timestamptz not null,
     headers  jsonb constraint headers_are_an_object check (jsonb_typeof(headers) = 'object'),
@@ -298,8 +298,9 @@ create index letter_action_letter on holdfast.letter_action (letter);
 -- The door for writers.
 
 -- The lane of an event: by its key, or spread by its id when it has none. Equal, bit for bit, to lane.Of in Go.
+-- Stable, not immutable, because convert_to is: so the planner can put it in line, which makes it three times as fast.
 create function holdfast.lane_of(key text, id text, lanes integer) returns smallint
-language sql immutable parallel safe as $$
+language sql stable parallel safe as $$
     select (('x' || substr(encode(sha256(convert_to(case when key = '' then id else key end, 'UTF8')), 'hex'), 1, 8))::bit(32)::bigint % lanes)::smallint
 $$;
 
@@ -401,7 +402,7 @@ end $$;
 
 -- The number that stands for a key in holdfast.lock. Equal, bit for bit, to lane.LockNumber in Go.
 create function holdfast.lock_number(key text) returns integer
-language sql immutable parallel safe as $$
+language sql stable parallel safe as $$
     select ('x' || substr(encode(sha256(convert_to(key, 'UTF8')), 'hex'), 9, 8))::bit(32)::integer
 $$;
 
