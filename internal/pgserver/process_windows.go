@@ -1,0 +1,25 @@
+package pgserver
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// account is empty on Windows: the server runs as this process's user.
+type account struct{}
+
+func serverAccount() (*account, error) { return nil, nil }
+
+func (a *account) own(string) error { return nil }
+
+func (a *account) prepare(*exec.Cmd) {}
+
+// signalStop goes through pg_ctl, which has its own way to signal a server on Windows.
+func (s *Server) signalStop(mode stopMode) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return exec.CommandContext(ctx, filepath.Join(s.binDir, "pg_ctl.exe"),
+		"stop", "--no-wait", "-D", s.dataDir(), "-m", string(mode)).Run()
+}
