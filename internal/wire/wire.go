@@ -1,0 +1,212 @@
+// Package wire says how an event travels in a Kafka record: the CloudEvents 1.0 Kafka binding in binary mode.
+//
+//	record key      Event.Key, null when empty
+//	record value    Event.Payload, null for a tombstone
+//	ce_specversion  "1.0"
+//	ce_id           Event.ID
+//	ce_source       Event.Source, left out when empty: CloudEvents knows no empty source
+//	ce_type         Event.Type
+//	ce_time         Event.Time, RFC 3339 in UTC to the microsecond, left out when it is not known
+//	anything else   Event.Headers as they are, traceparent included, in the order of their names
+//
+// The relay writes with Append, the inbox reads with Parse; neither imports the other. The package knows no Kafka
+// client, so that a second one needs nothing from here to change.
+package wire
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// The names of the headers that carry an event's identity. They are what every consumer in every language relies on:
+// changing one is a breaking change of the wire, not of the code.
+const (
+	HeaderSpecVersion = "ce_specversion"
+	HeaderID          = "ce_id"
+	HeaderSource      = "ce_source"
+	HeaderType        = "ce_type"
+	HeaderTime        = "ce_time"
+)
+
+// timeLayout keeps the six digits Postgres keeps, so that an event reads back with the time it was written with.
+const timeLayout = "2006-01-02T15:04:05.000000Z07:00"
+
+// specVersion is shared by every record; nobody writes to it.
+var specVersion = []byte("1.0")
+
+// Header is one header of a record. It has the same fields as the header types of the Kafka clients, so that Headers
+// and Append can fill theirs without a copy.
+type Header struct {
+	Key   string
+	Value []byte
+}
+
+// header is any client's header type.
+type header interface {
+	~struct {
+		Key   string
+		Value []byte
+	}
+}
+
+// Headers appends e's headers to dst. It allocates once, for the values. A user's header that bears one of the five
+// names above is left out: nobody gives an event another identity on the way.
+func Headers[H header](dst []H, e holdfast.Event) []H {
+	dst, _ = Append(dst, nil, e)
+	return dst
+}
+
+// Append is Headers with the values' memory in the caller's hands: they are appended to scratch, which is returned
+// for the next record. The headers are good until scratch is written to again. With memory to spare in dst and
+// scratch nothing is allocated, which is what the relay's hot path asks for.
+func Append[H header](dst []H, scratch []byte, e holdfast.Event) ([]H, []byte) {
+	scratch = slices.Grow(scratch, valuesSize(e))
+	add := func(key, value string) {
+		from := len(scratch)
+		scratch = append(scratch, value...)
+		// Cut at both ends: appending to one value must not run into the next, and an empty one is empty, not null.
+		dst = append(dst, H{Key: key, Value: scratch[from:len(scratch):len(scratch)]})
+	}
+
+	dst = append(dst, H{Key: HeaderSpecVersion, Value: specVersion})
+	add(HeaderID, e.ID)
+	if e.Source != "" {
+		add(HeaderSource, e.Source)
+	}
+	add(HeaderType, e.Type)
+	if writable(e.Time) {
+		from := len(scratch)
+		scratch = appendTime(scratch, e.Time)
+		dst = append(dst, H{Key: HeaderTime, Value: scratch[from:len(scratch):len(scratch)]})
+	}
+
+	// In the order of their names, so that the same event is the same bytes on every attempt.
+	var few [16]string
+	names := few[:0]
+	for name := range e.Headers {
+		if !identity(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		add(name, e.Headers[name])
+	}
+	return dst, scratch
+}
+
+// Size is the most bytes that e's headers take in a record of format 2: names, values and what frames them.
+func Size(e holdfast.Event) int {
+	// The two lengths are varints: a name up to 8,191 bytes takes two, a value up to 128 MiB four.
+	const frame = 6
+	n := len(HeaderSpecVersion) + len(HeaderID) + len(HeaderSource) + len(HeaderType) + len(HeaderTime) + 5*frame
+	n += len(specVersion) + len(timeLayout) + len(e.ID) + len(e.Source) + len(e.Type)
+	for name, value := range e.Headers {
+		n += len(name) + len(value) + frame
+	}
+	return n
+}
+
+// Parse reads a record back into an event. It is made for topics that others write to as well: a header that is
+// missing leaves its field empty, a ce_time that is missing or cannot be read is replaced by at, the record's own
+// time, and of two headers with one name the last counts. Values need not be UTF-8; whoever stores them must look.
+// Payload is value itself, not a copy: nil stays nil, a tombstone, and empty stays empty. Other ce_ headers, the
+// extension attributes of a foreign producer, stay among Headers.
+//
+// The one error is an empty topic, a mistake of the caller; no record is unreadable.
+func Parse(topic string, key, value []byte, headers []Header, at time.Time) (holdfast.Event, error) {
+	if topic == "" {
+		return holdfast.Event{}, errors.New("read record: its topic is empty")
+	}
+	e := holdfast.Event{Topic: topic, Key: string(key), Payload: value, Time: at}
+	for _, h := range headers {
+		switch h.Key {
+		case HeaderSpecVersion:
+			// 0.2, 0.3 and 1.0 name what we read alike; a later version that says otherwise is not ours to guess at.
+		case HeaderID:
+			e.ID = string(h.Value)
+		case HeaderSource:
+			e.Source = string(h.Value)
+		case HeaderType:
+			e.Type = string(h.Value)
+		case HeaderTime:
+			e.Time = parseTime(h.Value, at)
+		default:
+			if e.Headers == nil {
+				e.Headers = make(map[string]string, len(headers))
+			}
+			e.Headers[h.Key] = string(h.Value)
+		}
+	}
+	return e, nil
+}
+
+// Reserved says whether a user's header may not bear this name: "ce_" is CloudEvents', "hf_" is ours, in any case of
+// letters. content-type stays the user's, because only they know what their payload is.
+func Reserved(name string) bool {
+	return len(name) >= 3 && (strings.EqualFold(name[:3], "ce_") || strings.EqualFold(name[:3], "hf_"))
+}
+
+// identity says whether name is one of the headers that Append writes itself.
+func identity(name string) bool {
+	switch name {
+	case HeaderSpecVersion, HeaderID, HeaderSource, HeaderType, HeaderTime:
+		return true
+	}
+	return false
+}
+
+// valuesSize is how many bytes Append adds to its scratch.
+func valuesSize(e holdfast.Event) int {
+	n := len(e.ID) + len(e.Source) + len(e.Type) + len(timeLayout)
+	for _, value := range e.Headers {
+		n += len(value)
+	}
+	return n
+}
+
+// writable says whether RFC 3339 can say t: it has four digits for a year.
+func writable(t time.Time) bool {
+	return !t.IsZero() && t.UTC().Year() >= 0 && t.UTC().Year() <= 9999
+}
+
+// appendTime writes t as timeLayout does, in a third of the time: it runs once for every event that is published.
+func appendTime(b []byte, t time.Time) []byte {
+	t = t.UTC()
+	year, month, day := t.Date()
+	hour, minute, second := t.Clock()
+	b = digits(b, year, 4)
+	b = digits(b, int(month), 2, '-')
+	b = digits(b, day, 2, '-')
+	b = digits(b, hour, 2, 'T')
+	b = digits(b, minute, 2, ':')
+	b = digits(b, second, 2, ':')
+	b = digits(b, t.Nanosecond()/1000, 6, '.')
+	return append(b, 'Z')
+}
+
+// digits appends before and then n in width digits.
+func digits(b []byte, n, width int, before ...byte) []byte {
+	b = append(b, before...)
+	end := len(b) + width
+	b = append(b, "000000"[:width]...)
+	for i := end - 1; n > 0; i-- {
+		b[i] = byte('0' + n%10)
+		n /= 10
+	}
+	return b
+}
+
+// parseTime reads RFC 3339 with any number of digits and any zone, since foreign producers write it as they please,
+// and keeps the microsecond. Anything else is at.
+func parseTime(value []byte, at time.Time) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, string(value))
+	if err != nil {
+		return at
+	}
+	return t.UTC().Truncate(time.Microsecond)
+}
