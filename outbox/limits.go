@@ -1,0 +1,162 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// The limits that every event is held to at the door. schema.sql holds writers in other languages to the same ones.
+const (
+	maxEvents      = 10_000
+	maxID          = 255
+	maxSource      = 255
+	maxType        = 255
+	maxTopic       = 249 // Kafka: org.apache.kafka.common.internals.Topic
+	maxKey         = 1024
+	maxHeaderName  = 255
+	maxHeaders     = 64
+	maxHeaderBytes = 8 << 10 // names and values together
+	reportedLimits = 10      // problems named in one error
+)
+
+// LimitError says which event of a Write is outside which limit. It never holds a payload or a header's value.
+type LimitError struct {
+	Index int    // of the event in the call; -1 when it is about the call
+	Field string // "topic", "payload", "header traceparent"
+	Value string // what was given, shortened; its size where the content is private
+	Rule  string // what is asked for
+}
+
+func (e *LimitError) Error() string {
+	if e.Index < 0 {
+		return fmt.Sprintf("%s is %s: %s", e.Field, e.Value, e.Rule)
+	}
+	return fmt.Sprintf("event %d: %s is %s: %s", e.Index, e.Field, e.Value, e.Rule)
+}
+
+// check returns the first problems of events, joined, or nil.
+func (o *Outbox) check(events []holdfast.Event) error {
+	if len(events) > maxEvents {
+		return &LimitError{-1, "number of events", fmt.Sprint(len(events)), fmt.Sprintf("at most %d in one Write: split the call", maxEvents)}
+	}
+	var problems []error
+	for i := range events {
+		for _, p := range checkEvent(&events[i], o.maxPayload) {
+			p.Index = i
+			problems = append(problems, p)
+		}
+		if len(problems) >= reportedLimits {
+			break
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func checkEvent(e *holdfast.Event, maxPayload int) (problems []*LimitError) {
+	text := func(field, value string, min, max int) {
+		if p := limitText(field, value, min, max); p != nil {
+			problems = append(problems, p)
+		}
+	}
+	text("id", e.ID, 0, maxID)
+	text("source", e.Source, 0, maxSource)
+	text("type", e.Type, 1, maxType)
+	text("key", e.Key, 0, maxKey)
+	if p := limitTopic(e.Topic); p != nil {
+		problems = append(problems, p)
+	}
+	if maxPayload >= 0 && len(e.Payload) > maxPayload {
+		problems = append(problems, &LimitError{Field: "payload", Value: fmt.Sprintf("%d bytes", len(e.Payload)),
+			Rule: fmt.Sprintf("at most %d bytes (outbox.Config.MaxPayload): store the content elsewhere and send where it is", maxPayload)})
+	}
+	for _, moment := range []struct {
+		field string
+		at    time.Time
+	}{{"time", e.Time}, {"not before", e.NotBefore}} {
+		if !moment.at.IsZero() && (moment.at.Year() < 1 || moment.at.Year() > 9999) {
+			problems = append(problems, &LimitError{Field: moment.field, Value: fmt.Sprintf("in the year %d", moment.at.Year()), Rule: "a year from 1 to 9999 (RFC 3339)"})
+		}
+	}
+	return append(problems, limitHeaders(e.Headers)...)
+}
+
+func limitText(field, value string, min, max int) *LimitError {
+	switch {
+	case len(value) < min:
+		return &LimitError{Field: field, Value: "empty", Rule: "required"}
+	case len(value) > max:
+		return &LimitError{Field: field, Value: fmt.Sprintf("%d bytes", len(value)), Rule: fmt.Sprintf("at most %d bytes", max)}
+	case !utf8.ValidString(value):
+		return &LimitError{Field: field, Value: fmt.Sprintf("%.40q", value), Rule: "valid UTF-8"}
+	case strings.IndexByte(value, 0) >= 0:
+		return &LimitError{Field: field, Value: fmt.Sprintf("%.40q", value), Rule: "no NUL character"}
+	}
+	return nil
+}
+
+// checkText is limitText for what is not an event.
+func checkText(field, value string, min, max int) error {
+	if p := limitText(field, value, min, max); p != nil {
+		p.Index = -1
+		return p
+	}
+	return nil
+}
+
+func limitTopic(topic string) *LimitError {
+	if p := limitText("topic", topic, 1, maxTopic); p != nil {
+		return p
+	}
+	legal := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-'
+	}
+	if topic == "." || topic == ".." || strings.IndexFunc(topic, func(r rune) bool { return !legal(r) }) >= 0 {
+		return &LimitError{Field: "topic", Value: fmt.Sprintf("%.60q", topic), Rule: `letters, digits, ".", "_" and "-" only (Kafka), and not "." or ".."`}
+	}
+	return nil
+}
+
+func limitHeaders(headers map[string]string) (problems []*LimitError) {
+	if len(headers) > maxHeaders {
+		problems = append(problems, &LimitError{Field: "number of headers", Value: fmt.Sprint(len(headers)), Rule: fmt.Sprintf("at most %d", maxHeaders)})
+	}
+	bytes := 0
+	for name, value := range headers {
+		bytes += len(name) + len(value)
+		field := fmt.Sprintf("header %.60q", name)
+		switch {
+		case !token(name):
+			problems = append(problems, &LimitError{Field: field, Value: "misnamed", Rule: fmt.Sprintf("an HTTP token of 1 to %d bytes (RFC 9110, section 5.6.2)", maxHeaderName)})
+		case wire.Reserved(name):
+			problems = append(problems, &LimitError{Field: field, Value: "reserved", Rule: `names that begin with "ce_" or "hf_" are written by the relay`})
+		case !utf8.ValidString(value) || strings.IndexByte(value, 0) >= 0:
+			problems = append(problems, &LimitError{Field: field, Value: fmt.Sprintf("%d bytes", len(value)), Rule: "valid UTF-8 without NUL: encode binary values"})
+		}
+	}
+	if bytes > maxHeaderBytes {
+		problems = append(problems, &LimitError{Field: "headers", Value: fmt.Sprintf("%d bytes", bytes), Rule: fmt.Sprintf("at most %d bytes, names and values together", maxHeaderBytes)})
+	}
+	return problems
+}
+
+// token says whether name is a token of RFC 9110, section 5.6.2.
+func token(name string) bool {
+	if name == "" || len(name) > maxHeaderName {
+		return false
+	}
+	for i := 0; i < len(name); i++ {
+		c := name[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,222 @@
+// Package outbox writes events in the transaction that makes them true.
+//
+// Write appends the events to holdfast's log through the caller's own pgx.Tx: the change and its events commit together
+// or not at all. A relay publishes them afterwards; nothing here talks to Kafka. Only a pgx.Tx is accepted, so handing
+// over a pool does not compile.
+//
+// A producer links pgx and a UUID library, nothing else.
+package outbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+)
+
+// Config is what an Outbox can be told. The zero Config works.
+type Config struct {
+	// Schema is the Postgres schema that holdfast.Migrate created. Defaults to "holdfast".
+	Schema string
+
+	// Source is the Event.Source of events that name none: the name of this service. At most 255 bytes. Defaults to "".
+	Source string
+
+	// MaxPayload is the largest payload Write accepts, in bytes. It belongs below the broker's max.message.bytes, less
+	// 16 KiB for key, headers and framing: a larger event would be written here only to be refused there.
+	// -1 means no limit. Defaults to 1,032,192 (1 MiB less 16 KiB).
+	MaxPayload int
+}
+
+// DefaultMaxPayload fits Kafka's default max.message.bytes with the largest key and headers that Write accepts.
+const DefaultMaxPayload = 1<<20 - 16<<10
+
+// Outbox writes events to one schema. It may be used from many goroutines at once; it holds no connection and no state.
+type Outbox struct {
+	source     string
+	maxPayload int
+	append     string
+	lock       string
+}
+
+// New returns an Outbox, or one error that names every problem of the configuration.
+func New(c Config) (*Outbox, error) {
+	var problems []error
+	if err := sqlschema.Validate(c.Schema); err != nil {
+		problems = append(problems, err)
+	}
+	if err := checkText("source", c.Source, 0, maxSource); err != nil {
+		problems = append(problems, err)
+	}
+	if c.MaxPayload < -1 {
+		problems = append(problems, fmt.Errorf("max payload is %d: it must be positive, 0 for the default of %d, or -1 for no limit", c.MaxPayload, DefaultMaxPayload))
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, fmt.Errorf("outbox config: %w", err)
+	}
+	if c.MaxPayload == 0 {
+		c.MaxPayload = DefaultMaxPayload
+	}
+	return &Outbox{
+		source:     c.Source,
+		maxPayload: c.MaxPayload,
+		append:     sqlschema.In(c.Schema, appendEvents),
+		lock:       sqlschema.In(c.Schema, lockKeys),
+	}, nil
+}
+
+// standard serves the package's own Write and Lock: the zero Config.
+var standard = func() *Outbox {
+	o, err := New(Config{})
+	if err != nil {
+		panic(err)
+	}
+	return o
+}()
+
+// Write is New(Config{}).Write: the schema "holdfast", no default source.
+func Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event) error {
+	return standard.Write(ctx, tx, events...)
+}
+
+// Lock is New(Config{}).Lock.
+func Lock(ctx context.Context, tx pgx.Tx, keys ...string) error {
+	return standard.Lock(ctx, tx, keys...)
+}
+
+// Write appends events to the log, in their order, as part of tx: they will be published if tx commits, and never if it
+// rolls back. It makes one round trip however many events there are, at most 10,000. Events without an ID get a UUIDv7;
+// set Event.ID yourself where you need to know it.
+//
+// Two transactions that write for one key are published in the order in which they wrote only if something makes the
+// second wait for the first before it writes: the row lock of an UPDATE, or Lock. Otherwise neither came first.
+//
+// An event outside the limits gives a *LimitError, with nothing written and tx still usable. Any other error comes from
+// Postgres: tx is then aborted, as after any failed statement. No holdfast.append at all means that the schema is
+// missing: the error then wraps holdfast.ErrSchemaMissing.
+func (o *Outbox) Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event) error {
+	if len(events) == 0 {
+		return nil
+	}
+	if tx == nil {
+		return errors.New("write events: tx is nil: pass the transaction that makes the change")
+	}
+	if err := o.check(events); err != nil {
+		return fmt.Errorf("write events: %w", err)
+	}
+	c, err := o.columns(events)
+	if err != nil {
+		return fmt.Errorf("write events: %w", err)
+	}
+	if _, err := tx.Exec(ctx, o.append, c.ids, c.sources, c.types, c.topics, c.keys, c.times, c.headers, c.payloads, c.notBefores); err != nil {
+		return fmt.Errorf("write events: %w", explain(err))
+	}
+	return nil
+}
+
+// Lock serialises the transactions that write for these keys: it waits until no other transaction holds one of them,
+// and holds them until tx ends. Call it before the first read or write of tx, once, with every key that tx writes for:
+// the keys are locked in one order for all, so that callers cannot deadlock with each other. It works behind a
+// transaction pooler. Locking an empty key is an error: events without a key have no order.
+//
+// It is not needed where the transactions already wait for each other, for instance because each begins with an UPDATE
+// of the row that the key names.
+func (o *Outbox) Lock(ctx context.Context, tx pgx.Tx, keys ...string) error {
+	if tx == nil {
+		return errors.New("lock keys: tx is nil: pass the transaction that will write the events")
+	}
+	for _, key := range keys {
+		if key == "" {
+			return errors.New("lock keys: the key is empty: events without a key have no order to keep")
+		}
+		if err := checkText("key", key, 1, maxKey); err != nil {
+			return fmt.Errorf("lock keys: %w", err)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, o.lock, keys); err != nil {
+		return fmt.Errorf("lock keys: %w", explain(err))
+	}
+	return nil
+}
+
+// columns are the events turned on their side, as holdfast.append takes them. Columns that no event fills stay nil.
+type columns struct {
+	ids, sources, types, topics, keys []string
+	times, notBefores                 []*time.Time
+	headers                           []*string
+	payloads                          [][]byte
+}
+
+func (o *Outbox) columns(events []holdfast.Event) (columns, error) {
+	n := len(events)
+	texts := make([]string, 5*n)
+	c := columns{
+		ids: texts[:n:n], sources: texts[n : 2*n : 2*n], types: texts[2*n : 3*n : 3*n], topics: texts[3*n : 4*n : 4*n], keys: texts[4*n:],
+		payloads: make([][]byte, n),
+	}
+	for i := range events {
+		e := &events[i]
+		c.ids[i], c.sources[i], c.types[i], c.topics[i], c.keys[i] = e.ID, e.Source, e.Type, e.Topic, e.Key
+		if e.ID == "" {
+			id, err := uuid.NewV7()
+			if err != nil {
+				return columns{}, fmt.Errorf("make an id: %w", err)
+			}
+			c.ids[i] = id.String()
+		}
+		if e.Source == "" {
+			c.sources[i] = o.source
+		}
+		c.payloads[i] = e.Payload
+		if !e.Time.IsZero() {
+			if c.times == nil {
+				c.times = make([]*time.Time, n)
+			}
+			c.times[i] = &e.Time
+		}
+		if !e.NotBefore.IsZero() {
+			if c.notBefores == nil {
+				c.notBefores = make([]*time.Time, n)
+			}
+			c.notBefores[i] = &e.NotBefore
+		}
+		if len(e.Headers) > 0 {
+			if c.headers == nil {
+				c.headers = make([]*string, n)
+			}
+			text, err := json.Marshal(e.Headers)
+			if err != nil {
+				return columns{}, fmt.Errorf("encode headers: %w", err)
+			}
+			s := string(text)
+			c.headers[i] = &s
+		}
+	}
+	return c, nil
+}
+
+// explain adds what to do to the errors that an operator can mend.
+func explain(err error) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return err
+	}
+	switch pgErr.Code {
+	case "3F000", "42883": // invalid_schema_name, undefined_function
+		return fmt.Errorf("%w: run holdfast migrate, or call holdfast.Migrate: %w", holdfast.ErrSchemaMissing, err)
+	case "42501": // insufficient_privilege
+		return fmt.Errorf("grant usage on the schema, and execute on its functions append and lock, to this role (docs/operations.md): %w", err)
+	}
+	return err
+}

@@ -1,0 +1,85 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+)
+
+// Adoption is what Adopt did.
+type Adoption string
+
+const (
+	// AdoptedNothing: the cursors speak of this database's own history already.
+	AdoptedNothing Adoption = "nothing to adopt"
+	// AdoptedIdentifier: the files live on under another system identifier, as after pg_upgrade. The cursors hold.
+	AdoptedIdentifier Adoption = "identifier replaced"
+	// AdoptedEvents: the database is a restored copy. Every event still in the log is published again.
+	AdoptedEvents Adoption = "events adopted"
+)
+
+// Adopt makes a database fit for relays again that was restored from a dump, or moved: the transaction ids that the
+// cursors remember mean nothing there, and a relay refuses to run with ErrRestored.
+//
+// After a restore every event that is still in the log is published again, because nobody can know which of them were:
+// at most what the ring of segments holds, and the inboxes of consumers recognise the repeats. Events are never
+// deleted. Stop all relays first; producers may go on. It needs the rights of the schema's owner.
+func Adopt(ctx context.Context, pool *pgxpool.Pool, c holdfast.SchemaConfig) (Adoption, error) {
+	if err := sqlschema.Validate(c.Schema); err != nil {
+		return "", fmt.Errorf("adopt: %w", err)
+	}
+	sql := newStatements(c.Schema)
+	did := AdoptedNothing
+	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: "begin isolation level read committed; set local lock_timeout = '30s'"}, func(tx pgx.Tx) error {
+		// 1. The snapshot comes before any lock: a lock can give us a transaction id, and our own must lie behind the
+		//    snapshot's end, because the events will carry it.
+		var snapshot string
+		if err := tx.QueryRow(ctx, sql.adoptSnapshot).Scan(&snapshot); err != nil {
+			return fmt.Errorf("take a snapshot: %w", explain(err))
+		}
+		var s server
+		if err := tx.QueryRow(ctx, sql.readBirth).Scan(&s.adopted, &s.identifier, &s.born, &s.bornXmin); err != nil {
+			return fmt.Errorf("read the birth: %w", explain(err))
+		}
+		switch {
+		case s.identifier == s.adopted && s.sameHistory():
+			return nil
+		case s.sameHistory():
+			did = AdoptedIdentifier
+			return exec(ctx, tx, sql.replaceCluster, s.identifier)
+		}
+		did = AdoptedEvents
+		// 2. From here on no event can be written until the end. 3. All events get one new transaction id, ours: seq keeps
+		//    their order. 4. The cursors begin at the snapshot, so behind them lies every event, those written since the
+		//    restore included. 5. New numbers, a new token (whatever runs drops its memory), and a birth of this history.
+		if err := exec(ctx, tx, sql.adoptLock); err != nil {
+			return err
+		}
+		if err := exec(ctx, tx, sql.adoptEvents); err != nil {
+			return err
+		}
+		if err := exec(ctx, tx, sql.adoptLanes, snapshot); err != nil {
+			return err
+		}
+		for _, statement := range []string{sql.adoptSequence, sql.adoptIncarnation, sql.adoptBirthGone, sql.adoptBirth} {
+			if err := exec(ctx, tx, statement); err != nil {
+				return err
+			}
+		}
+		return exec(ctx, tx, sql.replaceCluster, s.identifier)
+	})
+	if err != nil {
+		return "", fmt.Errorf("adopt: %w", err)
+	}
+	return did, nil
+}
+
+func exec(ctx context.Context, tx pgx.Tx, statement string, args ...any) error {
+	_, err := tx.Exec(ctx, statement, args...)
+	return explain(err)
+}

@@ -1,0 +1,186 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// What makes Run return at once. Adopt mends ErrRestored.
+var (
+	ErrStandby   = errors.New("the server is a standby: connect the relay to the primary")
+	ErrRestored  = errors.New("the database is a restored copy: the relay's cursors speak of another history of transactions; stop all relays and run holdfast adopt")
+	ErrIsolation = errors.New("default_transaction_isolation is not 'read committed': set it for the relay's role (alter role ... set default_transaction_isolation = 'read committed')")
+
+	errNoRights = errors.New("the relay's role lacks rights")
+)
+
+// server is what readServer reads.
+type server struct {
+	token             string
+	standby           bool
+	isolation         string
+	identifier        int64 // of the cluster now
+	adopted           int64 // of the cluster that the cursors speak of
+	born, bornXmin    int64
+	doneXmax, nowXmax int64
+}
+
+// sameHistory says whether transaction ids still mean what they meant when the schema was made: the row that remembers
+// its own birth was not copied. born is 64 bits, a row's xmin the low 32 of them.
+func (s server) sameHistory() bool { return uint32(s.born) == uint32(s.bornXmin) }
+
+// judge says why a relay must not run here; nil when it may.
+func (s server) judge() error {
+	switch {
+	case s.standby:
+		return ErrStandby
+	case s.isolation != "read committed":
+		return fmt.Errorf("%w: it is %q", ErrIsolation, s.isolation)
+	case s.identifier != s.adopted:
+		return fmt.Errorf("%w: the cluster is %d, the cursors are of %d", ErrRestored, s.identifier, s.adopted)
+	case s.doneXmax > s.nowXmax:
+		return fmt.Errorf("%w: a cursor stands at transaction %d, the server at %d", ErrRestored, s.doneXmax, s.nowXmax)
+	}
+	return nil
+}
+
+// tendClaims says that we run, hands over lanes above our share and claims free ones below it.
+func (r *Relay) tendClaims(ctx, work context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, max(r.c.Lease, 2*time.Second))
+	defer cancel()
+	s, err := r.inspect(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.judge(); err != nil {
+		return err
+	}
+	var relays, lanes, free int
+	owned := r.owned()
+	numbers := make([]int16, len(owned))
+	for i, l := range owned {
+		numbers[i] = int16(l.number)
+	}
+	if err := r.pool.QueryRow(ctx, r.sql.beatRelay, r.c.Name, r.c.Lease, numbers).Scan(&relays, &lanes, &free); err != nil {
+		return fmt.Errorf("count relays: %w", explain(err))
+	}
+	mine := share(lanes, relays)
+	if extra := len(owned) - mine; extra > 0 {
+		sort.Slice(owned, func(i, j int) bool { return owned[i].number > owned[j].number })
+		r.stopLanes(owned[:extra])
+		return nil
+	}
+	if free == 0 || len(owned) >= mine {
+		return nil
+	}
+	return r.claim(ctx, work, s.token, mine-len(owned), numbers)
+}
+
+// inspect refills the incarnation's token if a crash emptied it, and reads what may forbid to run.
+func (r *Relay) inspect(ctx context.Context) (server, error) {
+	var s server
+	if err := r.pool.QueryRow(ctx, "-- relay.standby\nselect pg_is_in_recovery()").Scan(&s.standby); err != nil {
+		return s, fmt.Errorf("ask the server: %w", err)
+	}
+	if s.standby {
+		return s, nil // the token cannot be refilled there, and judge refuses
+	}
+	if _, err := r.pool.Exec(ctx, r.sql.ensureIncarnation); err != nil {
+		return s, fmt.Errorf("refill the incarnation: %w", explain(err))
+	}
+	err := r.pool.QueryRow(ctx, r.sql.readServer).Scan(&s.token, &s.standby, &s.isolation, &s.identifier, &s.adopted, &s.born, &s.bornXmin, &s.doneXmax, &s.nowXmax)
+	if err != nil {
+		return s, fmt.Errorf("ask the server: %w", explain(err))
+	}
+	return s, nil
+}
+
+// claim takes up to n free lanes and starts them.
+func (r *Relay) claim(ctx, work context.Context, token string, n int, owned []int16) error {
+	sent := time.Now()
+	rows, err := r.pool.Query(ctx, r.sql.claimLanes, r.c.Name, r.c.Lease, n, token, owned)
+	if err != nil {
+		return fmt.Errorf("claim lanes: %w", err)
+	}
+	claimed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*lane, error) {
+		l := &lane{r: r, token: token, wake: make(chan struct{}, 1), chored: make(chan struct{}, 1), stop: make(chan struct{}), leaseUntil: sent.Add(r.c.Lease)}
+		err := row.Scan(&l.number, &l.epoch, &l.cursor.done, &l.cursor.upto, &l.cursor.pos)
+		return l, err
+	})
+	if err != nil {
+		return fmt.Errorf("claim lanes: %w", err)
+	}
+	r.mu.Lock()
+	r.token = token
+	r.mu.Unlock()
+	for _, l := range claimed {
+		if err := r.load(ctx, l); err != nil {
+			return fmt.Errorf("load lane %d: %w", l.number, err) // its lease runs out, and it is claimed again
+		}
+		l.saved = l.cursor
+		l.reader = logReader{pool: r.pool, sql: r.sql, lane: l.number, token: token, limit: r.c.BatchSize, cursor: l.cursor}
+		r.start(work, l)
+	}
+	return nil
+}
+
+// load reads what is parked and held in a lane.
+func (r *Relay) load(ctx context.Context, l *lane) error {
+	l.parked, l.topics = map[queue]int{}, map[string]*heldTopic{}
+	rows, err := r.pool.Query(ctx, r.sql.loadWaiting, l.number)
+	if err != nil {
+		return fmt.Errorf("read parked queues: %w", err)
+	}
+	var q queue
+	var count int
+	var topicHeld bool
+	if _, err := pgx.ForEachRow(rows, []any{&q.topic, &q.key, &count, &topicHeld}, func() error {
+		l.parked[q] = count
+		l.rows += count
+		if topicHeld {
+			l.topics[q.topic] = &heldTopic{nextAt: time.Now()}
+		}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("read parked queues: %w", err)
+	}
+	l.held, err = r.readHeld(ctx, l.number)
+	l.heldAt = time.Now()
+	return err
+}
+
+func (r *Relay) readHeld(ctx context.Context, lane int) (map[queue]bool, error) {
+	rows, err := r.pool.Query(ctx, r.sql.loadHeld, lane)
+	if err != nil {
+		return nil, fmt.Errorf("read held keys: %w", err)
+	}
+	held := map[queue]bool{}
+	var q queue
+	if _, err := pgx.ForEachRow(rows, []any{&q.topic, &q.key}, func() error { held[q] = true; return nil }); err != nil {
+		return nil, fmt.Errorf("read held keys: %w", err)
+	}
+	return held, nil
+}
+
+// explain adds what to do to the errors that an operator can mend.
+func explain(err error) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return err
+	}
+	switch pgErr.Code {
+	case "3F000", "42P01", "42883": // invalid_schema_name, undefined_table, undefined_function
+		return fmt.Errorf("%w: run holdfast migrate, or call holdfast.Migrate: %w", holdfast.ErrSchemaMissing, err)
+	case "42501": // insufficient_privilege
+		return fmt.Errorf("%w: docs/operations.md lists what to grant: %w", errNoRights, err)
+	}
+	return err
+}

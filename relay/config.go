@@ -1,0 +1,173 @@
+package relay
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// Config is what a Relay can be told. The zero Config works and is safe.
+type Config struct {
+	// Schema is the Postgres schema that holdfast.Migrate created. Defaults to "holdfast".
+	Schema string
+
+	// Name tells this relay from the others, and must be its own among all that run: a pod's name, say. At most 255 bytes.
+	// Defaults to the host's name, the process id and a random part.
+	Name string
+
+	// Lease is for how long the lanes stay ours without a sign of life: when a relay dies, its lanes rest that long. A
+	// relay whose saves fail stops publishing at half of it. At least 500 ms. Defaults to 5 s.
+	Lease time.Duration
+
+	// PollMin and PollMax bound the pause between two looks at an idle log; it doubles from the one to the other while
+	// nothing is found. Default to 2 ms and 100 ms.
+	PollMin, PollMax time.Duration
+
+	// BatchSize is the number of events in a page: read in one statement, published in one call. Between 1 and 50,000.
+	// Defaults to 2,000.
+	BatchSize int
+
+	// Retry is for events that the broker refuses for themselves: Attempts counts the first try too; after the last one
+	// the event becomes a dead letter. Zero fields default to 5 attempts, a base of 1 s and a cap of 1 min. A broker that
+	// cannot be reached, a missing topic and a partition without a leader spend no attempts: they are waited for, for ever.
+	Retry retry.Policy
+
+	// HoldKey keeps the later events of a key parked after its event became a dead letter, until a person replays or
+	// discards it. Defaults to false: the key goes on.
+	HoldKey bool
+
+	// MaxParked is how many events may be parked in one lane. At the cap the lane waits and says so. Defaults to 10,000.
+	MaxParked int
+
+	// SpillAfter is how long one unavailable partition may hold its lane before its events are parked, so that the other
+	// partitions go on. -1 means never. Defaults to 10 s.
+	SpillAfter time.Duration
+
+	// SegmentBytes is the size at which the log turns to its next segment; the log keeps four at most. At least 1 MiB.
+	// Defaults to 128 MiB.
+	SegmentBytes int64
+
+	// StopTimeout bounds how long Run finishes what is in hand after its context is done. Defaults to 15 s, which is more
+	// than a publisher's own bound.
+	StopTimeout time.Duration
+
+	// Observer is told what happens. Defaults to nothing.
+	Observer Observer
+
+	// Logger gets what a person should see: lost lanes, held topics, dead letters. It never gets payloads, header values
+	// or connection strings. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// Observer is called in line, from many goroutines at once: its funcs must be quick. Any may be nil.
+type Observer struct {
+	OnClaimed   func(lane int, epoch int64)                                // the lane is ours
+	OnReleased  func(lane int)                                             // handed back in order
+	OnLost      func(lane int, err error)                                  // dropped: another's now, or claimed again soon
+	OnPublished func(lane int, events []holdfast.Event)                    // acknowledged by the broker; do not keep the slice
+	OnParked    func(lane int, e holdfast.Event, why string, err error)    // waits in its queue
+	OnUnparked  func(lane int, e holdfast.Event)                           // acknowledged after having been parked
+	OnDead      func(lane int, e holdfast.Event, letter int64, err error)  // given up: a dead letter
+	OnHeld      func(lane int, fault Fault, err error, wait time.Duration) // the lane waits and tries again
+	OnSaved     func(lanes int, took time.Duration)                        // cursors are durable
+	OnReclaimed func(segment int, result string)                           // holdfast.reclaim's answer
+	OnMoved     func(lane int, events int)                                 // scheduled events fell due
+}
+
+var defaultRetry = retry.Policy{Attempts: 5, Base: time.Second, Cap: time.Minute}
+
+// holdPolicy spaces the tries while something is unavailable.
+var holdPolicy = retry.Policy{Attempts: -1, Base: 100 * time.Millisecond, Cap: 10 * time.Second}
+
+func (c Config) withDefaults() Config {
+	if c.Schema == "" {
+		c.Schema = sqlschema.Default
+	}
+	if c.Name == "" {
+		c.Name = randomName()
+	}
+	for _, d := range []struct {
+		field    *time.Duration
+		standard time.Duration
+	}{{&c.Lease, 5 * time.Second}, {&c.PollMin, 2 * time.Millisecond}, {&c.PollMax, max(100*time.Millisecond, c.PollMin)},
+		{&c.SpillAfter, 10 * time.Second}, {&c.StopTimeout, 15 * time.Second}} {
+		if *d.field == 0 {
+			*d.field = d.standard
+		}
+	}
+	if c.BatchSize == 0 {
+		c.BatchSize = 2000
+	}
+	if c.MaxParked == 0 {
+		c.MaxParked = 10_000
+	}
+	if c.SegmentBytes == 0 {
+		c.SegmentBytes = 128 << 20
+	}
+	c.Retry = c.Retry.Or(defaultRetry)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+// validate names every problem: field, value and rule.
+func (c Config) validate() error {
+	var problems []error
+	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	if err := sqlschema.Validate(c.Schema); err != nil {
+		problems = append(problems, err)
+	}
+	if len(c.Name) > 255 {
+		wrong("name has %d bytes: at most 255", len(c.Name))
+	}
+	if c.Lease < 500*time.Millisecond {
+		wrong("lease is %v: at least 500ms, so that a slow save does not lose the lanes", c.Lease)
+	}
+	if c.PollMin < time.Millisecond {
+		wrong("poll min is %v: at least 1ms", c.PollMin)
+	}
+	if c.PollMax < c.PollMin {
+		wrong("poll max is %v, poll min %v: poll max must not be the smaller one", c.PollMax, c.PollMin)
+	}
+	if c.PollMax > c.Lease {
+		wrong("poll max is %v, lease %v: poll max must not be above the lease", c.PollMax, c.Lease)
+	}
+	if c.BatchSize < 1 || c.BatchSize > 50_000 {
+		wrong("batch size is %d: between 1 and 50,000", c.BatchSize)
+	}
+	if c.MaxParked < 1 {
+		wrong("max parked is %d: at least 1", c.MaxParked)
+	}
+	if c.SpillAfter < 0 && c.SpillAfter != -1 {
+		wrong("spill after is %v: positive, 0 for the default, or -1 for never", c.SpillAfter)
+	}
+	if c.SegmentBytes < 1<<20 {
+		wrong("segment bytes is %d: at least 1 MiB", c.SegmentBytes)
+	}
+	if c.StopTimeout < 0 {
+		wrong("stop timeout is %v: it must be positive", c.StopTimeout)
+	}
+	if err := c.Retry.Validate("retry"); err != nil {
+		problems = append(problems, err)
+	}
+	return errors.Join(problems...)
+}
+
+func randomName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "relay"
+	}
+	var b [4]byte
+	rand.Read(b[:]) // never fails: crypto/rand
+	return fmt.Sprintf("%.200s/%d/%s", host, os.Getpid(), hex.EncodeToString(b[:]))
+}

@@ -1,0 +1,205 @@
+package relay
+
+import "time"
+
+// This file decides what becomes of every event that was read or retried. It knows no clock, context, database or
+// broker: values in, values out. lane.go and drain.go load what it needs and apply what it says.
+
+// queue names the events that keep an order among themselves: one topic and key. Events without a key are in no queue.
+type queue struct{ topic, key string }
+
+// ordered says whether the events of q wait for each other.
+func (q queue) ordered() bool { return q.key != "" }
+
+// answer is what a publisher said about one event: fault is empty when the broker has acknowledged it.
+type answer struct {
+	fault Fault
+	err   error
+}
+
+// fate is what becomes of one event of a page.
+type fate uint8
+
+const (
+	undecided fate = iota
+	published      // acknowledged
+	again          // not acknowledged, and not the event's own doing: publish again, with everything behind it held
+	refused        // the record itself was refused: the head of a new queue of its key, one attempt spent
+	follows        // an earlier event of its key is parked: behind it
+	topicHeld      // its topic is missing or not permitted: parked with the topic, no attempt spent
+	spilled        // its partition has been unavailable for too long: parked, no attempt spent
+	first          // the replay of a dead letter whose key has a queue: in front of it
+)
+
+// String makes fates readable in tests and logs.
+func (f fate) String() string {
+	return [...]string{"undecided", "published", "again", "refused", "follows", "topic held", "spilled", "first"}[f]
+}
+
+// item is what decide looks at in an event.
+type item struct {
+	queue  queue
+	replay bool // of a dead letter
+}
+
+// waiting is what is parked in a lane already: what a page has to queue behind.
+type waiting struct {
+	queues map[queue]bool  // with parked rows, or held by a dead letter
+	topics map[string]bool // held: missing or not permitted
+}
+
+// route says which events of a page may be sent: undecided ones are, the others are parked without being sent.
+func route(items []item, w waiting) []fate {
+	fates := make([]fate, len(items))
+	for i, it := range items {
+		switch {
+		case it.queue.ordered() && w.queues[it.queue]:
+			fates[i] = follows
+			if it.replay {
+				fates[i] = first
+			}
+		case w.topics[it.queue.topic]:
+			fates[i] = topicHeld
+		}
+	}
+	return fates
+}
+
+// decide turns a publisher's answers into fates, for the events that route left undecided: fates is changed in place,
+// and the returned worst fault among those to publish again says how far the trouble reaches ("" when there are none).
+//
+// Rules it keeps, whatever the publisher answered: behind an event that was not acknowledged no later event of its key
+// counts as refused, nor is parked as a head: it follows, or is published again with it. A topic that is missing takes
+// all its later events along. What was acknowledged stays acknowledged: it cannot be called back.
+//
+// spill says that partitions have been unavailable for so long that their events are to be parked.
+func decide(items []item, fates []fate, answers []answer, spill bool) (worst Fault) {
+	behind := map[queue]fate{} // what the first unacknowledged event of a key became
+	missing := map[string]bool{}
+	for i, it := range items {
+		if fates[i] != undecided && fates[i] != again {
+			continue
+		}
+		if answers[i].fault == "" && answers[i].err == nil {
+			fates[i] = published
+			continue
+		}
+		fates[i] = fateOf(it, answers[i].fault, behind, missing, spill)
+		if it.queue.ordered() {
+			if _, known := behind[it.queue]; !known {
+				behind[it.queue] = fates[i]
+			}
+		}
+		if fates[i] == topicHeld {
+			missing[it.queue.topic] = true
+		}
+		if fates[i] == again && (worst == "" || answers[i].fault == FaultBroker) {
+			worst = answers[i].fault
+		}
+	}
+	return worst
+}
+
+func fateOf(it item, fault Fault, behind map[queue]fate, missing map[string]bool, spill bool) fate {
+	if it.queue.ordered() {
+		switch head, known := behind[it.queue]; {
+		case !known:
+		case head == again:
+			return again
+		case head == topicHeld:
+			return topicHeld
+		default:
+			return follows
+		}
+	}
+	switch {
+	case missing[it.queue.topic] || fault == FaultTopic:
+		return topicHeld
+	case fault == FaultRecord:
+		return refused
+	case fault == FaultPartition && spill:
+		return spilled
+	default:
+		return again
+	}
+}
+
+// verdict is what becomes of a parked head after it was tried.
+type verdict uint8
+
+const (
+	settled    verdict = iota // acknowledged: the row goes, the next of its queue is due
+	retryLater                // tried again after a delay
+	dead                      // given up: a dead letter
+	untouched                 // not tried, because one before it in its queue was not acknowledged
+)
+
+// retried is a parked event, as far as judging it needs.
+type retried struct {
+	queue    queue
+	attempts int // spent before this try
+}
+
+// judge says what becomes of parked events that were published again, in the order they were sent. An attempt is spent
+// only where the record itself was refused; permanent says that the refusal will never change. maxAttempts below 1 is
+// no limit.
+func judge(rows []retried, answers []answer, permanent []bool, maxAttempts int) []verdict {
+	verdicts := make([]verdict, len(rows))
+	stuck := map[queue]bool{}
+	for i, row := range rows {
+		switch {
+		case answers[i].fault == "" && answers[i].err == nil:
+			verdicts[i] = settled
+			continue
+		case row.queue.ordered() && stuck[row.queue]:
+			verdicts[i] = untouched
+		case answers[i].fault == FaultRecord && (permanent[i] || spent(row.attempts+1, maxAttempts)):
+			verdicts[i] = dead
+		default:
+			verdicts[i] = retryLater
+		}
+		stuck[row.queue] = true
+	}
+	return verdicts
+}
+
+func spent(attempts, max int) bool { return max > 0 && attempts >= max }
+
+// share is how many lanes one of so many relays should have at most: nobody gives a lane away at the share, and nobody
+// takes one beyond it.
+func share(lanes, relays int) int {
+	if relays < 1 {
+		relays = 1
+	}
+	return (lanes + relays - 1) / relays
+}
+
+// saveInterval is how long to wait between two saves of the cursors. A save leaves a dead version of each lane's row,
+// and while some transaction keeps Postgres from pruning them a save gets slower with each: so its own duration bounds
+// its rate, to a hundredth of the time.
+func saveInterval(last time.Duration) time.Duration {
+	return max(minSaveInterval, 100*last)
+}
+
+const minSaveInterval = 50 * time.Millisecond
+
+// nextSegment says where the ring turns once the current segment has grown to its size: to an empty segment, else to
+// the smallest other one. It never waits for one to be empty, because only a segment that is left can be emptied.
+func nextSegment(current int, bytes []int64, empty []bool, size int64) (int, bool) {
+	if bytes[current] < size {
+		return current, false
+	}
+	best := -1
+	for n := range bytes {
+		if n == current {
+			continue
+		}
+		if empty[n] {
+			return n, true
+		}
+		if best < 0 || bytes[n] < bytes[best] {
+			best = n
+		}
+	}
+	return best, true
+}

@@ -1,0 +1,382 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// How much of the parked events one round tries.
+const (
+	drainQueues = 50
+	drainRows   = 100 // of one queue
+	moveEvents  = 1000
+	heldEvery   = time.Second
+)
+
+// parkedEvent is a row of the table of parked events.
+type parkedEvent struct {
+	record
+	place    int64
+	why      string
+	attempts int
+}
+
+// choreTimer fires when a held topic is due to be tried, or held keys are due to be looked at.
+func (l *lane) choreTimer() <-chan time.Time {
+	var at time.Time
+	for _, t := range l.topics {
+		if at.IsZero() || t.nextAt.Before(at) {
+			at = t.nextAt
+		}
+	}
+	if len(l.held) > 0 {
+		if next := l.heldAt.Add(heldEvery); at.IsZero() || next.Before(at) {
+			at = next
+		}
+	}
+	if at.IsZero() {
+		return nil
+	}
+	return time.After(time.Until(at))
+}
+
+// doChores does what is due besides reading the log: held keys that a person released, missing topics, parked events,
+// scheduled events.
+func (l *lane) doChores(ctx context.Context) error {
+	due := l.chores.Swap(0)
+	if len(l.held) > 0 && time.Since(l.heldAt) >= heldEvery {
+		if err := l.lookAtHeld(ctx); err != nil {
+			return err
+		}
+	}
+	for topic, t := range l.topics {
+		if !time.Now().Before(t.nextAt) {
+			if err := l.tryTopic(ctx, topic, t); err != nil {
+				return err
+			}
+		}
+	}
+	if due&choreParked != 0 {
+		if err := l.drain(ctx); err != nil {
+			return err
+		}
+	}
+	if due&choreScheduled != 0 {
+		return l.moveScheduled(ctx)
+	}
+	return nil
+}
+
+// drain tries parked heads that are due, and what waits behind them, until nothing more is due or nothing moves.
+func (l *lane) drain(ctx context.Context) error {
+	for !l.stopping() {
+		rows, err := l.readParked(ctx, l.r.sql.readDue, l.number, l.heldTopicNames(), drainRows, drainQueues)
+		if err != nil {
+			return fmt.Errorf("read parked events: %w", err)
+		}
+		if len(rows) == 0 {
+			return nil
+		}
+		moved, err := l.retryParked(ctx, rows)
+		if err != nil {
+			return err
+		}
+		if !moved {
+			return nil
+		}
+	}
+	return nil
+}
+
+// retryParked publishes parked events again and writes what became of them. moved says that some have left the table.
+func (l *lane) retryParked(ctx context.Context, rows []parkedEvent) (moved bool, err error) {
+	events := make([]holdfast.Event, len(rows))
+	tries := make([]retried, len(rows))
+	for i := range rows {
+		events[i] = rows[i].Event
+		tries[i] = retried{queue{rows[i].Topic, rows[i].Key}, rows[i].attempts}
+	}
+	answers, err := l.publish(ctx, events)
+	if err != nil {
+		return false, err
+	}
+	permanent := make([]bool, len(rows))
+	for i := range answers {
+		permanent[i] = retry.IsPermanent(answers[i].err)
+	}
+	verdicts := judge(tries, answers, permanent, l.r.c.Retry.Attempts)
+	return l.settleParked(ctx, rows, answers, verdicts)
+}
+
+// settleParked writes verdicts in one transaction, and changes the lane's memory after its COMMIT.
+func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []answer, verdicts []verdict) (moved bool, err error) {
+	var gone, delayed rowKeys
+	var closed []int64
+	var wake rowKeys // queues whose head left, so that the next one is due
+	var adds []int32
+	var texts []string
+	var delays []float64
+	letters := map[int]int64{}
+	err = l.inTx(ctx, func(batch *pgx.Batch) {
+		for i := range rows {
+			row := &rows[i]
+			q := queue{row.Topic, row.Key}
+			switch verdicts[i] {
+			case settled:
+				gone.add(row)
+				if row.letter != 0 {
+					closed = append(closed, row.letter)
+				}
+				wake.addQueue(q)
+			case retryLater:
+				add := 0
+				delay := holdPolicy.Delay(5, 0.5+rand.Float64()/2)
+				if answers[i].fault == FaultRecord {
+					add = 1
+					delay = l.refusedDelay(row.attempts+1, answers[i].err)
+				}
+				delayed.add(row)
+				adds, texts, delays = append(adds, int32(add)), append(texts, errorText(answers[i].err)), append(delays, delay.Seconds())
+			case dead:
+				letters[i] = row.letter
+				batch.Queue(l.r.sql.buryParked, l.number, row.Topic, row.Key, row.place, 1, errorText(answers[i].err),
+					reason(answers[i].err), fingerprint(row.Type, answers[i].err), l.r.c.HoldKey && q.ordered()).
+					QueryRow(func(written pgx.Row) error {
+						var id int64
+						err := written.Scan(&id)
+						if errors.Is(err, pgx.ErrNoRows) {
+							return nil // a replay: its own letter is open again
+						}
+						letters[i] = id
+						return err
+					})
+				if !l.r.c.HoldKey {
+					wake.addQueue(q)
+				}
+			}
+		}
+		if len(gone.places) > 0 {
+			batch.Queue(l.r.sql.deleteParked, l.number, gone.topics, gone.keys, gone.places)
+		}
+		if len(delayed.places) > 0 {
+			batch.Queue(l.r.sql.delayParked, l.number, delayed.topics, delayed.keys, delayed.places, adds, texts, delays)
+		}
+		if len(closed) > 0 {
+			batch.Queue(l.r.sql.closeLetters, closed)
+		}
+		// A queue whose head was put off stays asleep: waking touches only rows that wait for ever.
+		wake.dropStuck(rows, verdicts)
+		if len(wake.topics) > 0 {
+			batch.Queue(l.r.sql.wakeQueues, l.number, wake.topics, wake.keys)
+		}
+	})
+	if err != nil {
+		return false, fmt.Errorf("settle parked events: %w", err)
+	}
+	for i := range rows {
+		q := queue{rows[i].Topic, rows[i].Key}
+		switch verdicts[i] {
+		case settled:
+			l.forget(q)
+			moved = true
+			if told := l.r.c.Observer.OnUnparked; told != nil {
+				told(l.number, rows[i].Event)
+			}
+		case dead:
+			l.forget(q)
+			moved = true
+			if l.r.c.HoldKey && q.ordered() {
+				l.held[q] = true
+			}
+			l.r.c.Logger.Error("event is given up: it is a dead letter now", "lane", l.number, "topic", q.topic, "event", rows[i].ID, "type", rows[i].Type, "attempts", rows[i].attempts+1, "error", answers[i].err)
+			if told := l.r.c.Observer.OnDead; told != nil {
+				told(l.number, rows[i].Event, letters[i], answers[i].err)
+			}
+		}
+	}
+	return moved, nil
+}
+
+// tryTopic publishes one event of a held topic. When the topic answers for the event at all, the hold ends and every
+// queue of the topic drains by itself.
+func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
+	rows, err := l.readParked(ctx, l.r.sql.readProbe, l.number, topic)
+	if err != nil {
+		return fmt.Errorf("read the held topic %s: %w", topic, err)
+	}
+	if len(rows) == 0 {
+		delete(l.topics, topic)
+		return nil
+	}
+	answers, err := l.publish(ctx, []holdfast.Event{rows[0].Event})
+	if err != nil {
+		return err
+	}
+	if answers[0].err != nil && answers[0].fault != FaultRecord {
+		t.tries++
+		wait := max(holdPolicy.Delay(t.tries+3, rand.Float64()), 200*time.Millisecond)
+		t.nextAt = time.Now().Add(wait)
+		l.r.c.Logger.Warn("topic is still held", "topic", topic, "lane", l.number, "tries", t.tries, "wait", wait, "error", answers[0].err)
+		if told := l.r.c.Observer.OnHeld; told != nil {
+			told(l.number, answers[0].fault, answers[0].err, wait)
+		}
+		return nil
+	}
+	verdicts := judge([]retried{{queue{topic, rows[0].Key}, rows[0].attempts}}, answers, []bool{retry.IsPermanent(answers[0].err)}, l.r.c.Retry.Attempts)
+	if _, err := l.settleParked(ctx, rows, answers, verdicts); err != nil {
+		return err
+	}
+	if err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.wakeTopic, l.number, topic) }); err != nil {
+		return fmt.Errorf("wake the topic %s: %w", topic, err)
+	}
+	delete(l.topics, topic)
+	l.r.c.Logger.Info("topic is back", "topic", topic, "lane", l.number)
+	l.chores.Or(choreParked)
+	return l.drain(ctx)
+}
+
+// lookAtHeld finds the held keys whose letter a person has dealt with, and lets them go on.
+func (l *lane) lookAtHeld(ctx context.Context) error {
+	held, err := l.r.readHeld(ctx, l.number)
+	if err != nil {
+		return err
+	}
+	var wake rowKeys
+	for q := range l.held {
+		if !held[q] && l.parked[q] > 0 {
+			wake.addQueue(q)
+		}
+	}
+	if len(wake.topics) > 0 {
+		err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.wakeQueues, l.number, wake.topics, wake.keys) })
+		if err != nil {
+			return fmt.Errorf("wake released keys: %w", err)
+		}
+	}
+	l.held, l.heldAt = held, time.Now()
+	return nil
+}
+
+// moveScheduled moves events that fell due into the log, behind the lane's fence.
+func (l *lane) moveScheduled(ctx context.Context) error {
+	for !l.stopping() {
+		var events int64
+		err := l.inTx(ctx, func(batch *pgx.Batch) {
+			batch.Queue(l.r.sql.moveScheduled, l.number, moveEvents).QueryRow(func(row pgx.Row) error { return row.Scan(&events) })
+		})
+		if err != nil {
+			return fmt.Errorf("move scheduled events: %w", err)
+		}
+		if told := l.r.c.Observer.OnMoved; told != nil && events > 0 {
+			told(l.number, int(events))
+		}
+		if events < moveEvents {
+			break
+		}
+	}
+	l.r.Wake()
+	return nil
+}
+
+// forget notes that one row of q has left the table.
+func (l *lane) forget(q queue) {
+	l.rows--
+	if l.parked[q]--; l.parked[q] <= 0 {
+		delete(l.parked, q)
+	}
+}
+
+func (l *lane) heldTopicNames() []string {
+	names := make([]string, 0, len(l.topics))
+	for topic := range l.topics {
+		names = append(names, topic)
+	}
+	return names
+}
+
+func (l *lane) readParked(ctx context.Context, statement string, args ...any) ([]parkedEvent, error) {
+	rows, err := l.r.pool.Query(ctx, statement, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (parkedEvent, error) {
+		var p parkedEvent
+		var headers *string
+		err := row.Scan(&p.place, &p.Topic, &p.Key, &p.why, &p.attempts, &p.ID, &p.Source, &p.Type, &p.Time, &headers, &p.Payload, &p.letter)
+		if err == nil && headers != nil {
+			err = json.Unmarshal([]byte(*headers), &p.Headers)
+		}
+		return p, err
+	})
+}
+
+// rowKeys names rows, or queues, as arrays for a statement.
+type rowKeys struct {
+	topics, keys []string
+	places       []int64
+}
+
+func (k *rowKeys) add(row *parkedEvent) {
+	k.topics, k.keys, k.places = append(k.topics, row.Topic), append(k.keys, row.Key), append(k.places, row.place)
+}
+
+func (k *rowKeys) addQueue(q queue) {
+	if !q.ordered() {
+		return
+	}
+	for i := range k.topics {
+		if k.topics[i] == q.topic && k.keys[i] == q.key {
+			return
+		}
+	}
+	k.topics, k.keys = append(k.topics, q.topic), append(k.keys, q.key)
+}
+
+// dropStuck leaves out queues whose new head was tried and put off in the same round: it has its own time.
+func (k *rowKeys) dropStuck(rows []parkedEvent, verdicts []verdict) {
+	stuck := map[queue]bool{}
+	for i := range rows {
+		if verdicts[i] == retryLater {
+			stuck[queue{rows[i].Topic, rows[i].Key}] = true
+		}
+	}
+	kept := rowKeys{}
+	for i := range k.topics {
+		if q := (queue{k.topics[i], k.keys[i]}); !stuck[q] {
+			kept.addQueue(q)
+		}
+	}
+	*k = kept
+}
+
+// reason is one line that says why an event was given up.
+func reason(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	if len(line) > 300 {
+		line = line[:300]
+	}
+	return toValidText(line)
+}
+
+var digits = regexp.MustCompile(`[0-9]+`)
+
+// fingerprint is equal for letters of one kind of failure: the type of event and the words of the error.
+func fingerprint(eventType string, err error) string {
+	return eventType + ": " + digits.ReplaceAllString(reason(err), "#")
+}
+
+// toValidText makes text that Postgres takes.
+func toValidText(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "?"), "\x00", "?")
+}

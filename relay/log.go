@@ -1,0 +1,275 @@
+package relay
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// record is an event as the log holds it.
+type record struct {
+	holdfast.Event
+	seq    int64
+	letter int64 // of which it is the replay; 0 for none
+}
+
+// page is what one turn of a lane works on: events in the order in which they are to be published, and the cursor
+// behind them.
+type page struct {
+	records []record
+	after   cursor
+}
+
+// What stops a reader: the rows it would get are not the log's.
+var (
+	errCrashed   = errors.New("the database was restarted after a crash")
+	errStandby   = errors.New("the server is a standby")
+	errIsolation = errors.New("the default isolation is not read committed")
+)
+
+// logReader reads one lane of the log, page by page, by two snapshots. It is used by one goroutine; its cursor is ahead
+// of what is published, and of what is saved.
+type logReader struct {
+	pool  *pgxpool.Pool
+	sql   *statements
+	lane  int
+	token string
+	limit int // events of a page
+
+	cursor  cursor
+	backlog bool  // the last window opened was full: cut the next one where the log allows it
+	pages   int   // full pages read from the window so far
+	plan    *plan // of a window that turned out large
+	intern  map[string]string
+}
+
+// A window of a backlog spans about cutSpan events of all lanes: several pages for each of 8 lanes.
+const (
+	cutSpan        = 20_000
+	cutsRead       = 24
+	pagesUnplanned = 4 // full pages after which a window is planned
+)
+
+// next reads the next page. A page without records means that everything committed by now has been read.
+func (r *logReader) next(ctx context.Context) (page, error) {
+	if r.cursor.upto == "" && r.backlog {
+		if err := r.cutWindow(ctx); err != nil {
+			return page{}, err
+		}
+	}
+	opening := r.cursor.upto == ""
+	records, upto, err := r.read(ctx)
+	if err != nil {
+		return page{}, err
+	}
+	full := len(records) == r.limit
+	if opening && full && !r.backlog {
+		// The window is larger than a page. Nothing of it has been published yet, so it may still end earlier, at a cut:
+		// then no page has to sort the whole backlog.
+		r.backlog = true
+		if err := r.cutWindow(ctx); err != nil {
+			return page{}, err
+		}
+		if r.cursor.upto != "" {
+			return r.next(ctx)
+		}
+	}
+	p := page{records: records, after: r.cursor}
+	var last int64
+	if len(records) > 0 {
+		last = records[len(records)-1].seq
+	}
+	p.after = r.cursor.after(upto, full, last)
+	if full {
+		r.pages++
+		if r.pages >= pagesUnplanned && r.plan == nil {
+			if err := r.planWindow(ctx, p.after); err != nil {
+				return page{}, err
+			}
+		}
+	} else {
+		r.pages, r.plan = 0, nil
+		if opening {
+			r.backlog = false // a window that ended now fitted in a page
+		}
+	}
+	r.cursor = p.after
+	if len(records) == 0 && !opening {
+		return r.next(ctx) // an empty rest of a window says nothing about what lies behind it
+	}
+	return p, nil
+}
+
+// cutWindow ends the next window at a snapshot that the log holds, if there is one ahead.
+func (r *logReader) cutWindow(ctx context.Context) error {
+	rows, err := r.pool.Query(ctx, r.sql.readCuts, r.cursor.done, cutsRead)
+	if err != nil {
+		return fmt.Errorf("read cuts: %w", err)
+	}
+	cuts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (cut, error) {
+		var text string
+		var xid, seq int64
+		if err := row.Scan(&text, &xid, &seq); err != nil {
+			return cut{}, err
+		}
+		s, err := parseSnapshot(text)
+		if err != nil {
+			return cut{}, err
+		}
+		return cut{upto: s.without(uint64(xid)).String(), seq: seq}, nil
+	})
+	if err != nil {
+		return fmt.Errorf("read cuts: %w", err)
+	}
+	if chosen, found := chooseCut(cuts, cutSpan); found {
+		r.cursor.upto = chosen.upto
+	}
+	return nil
+}
+
+func (r *logReader) planWindow(ctx context.Context, c cursor) error {
+	rows, err := r.pool.Query(ctx, r.sql.readTransactions, r.lane, c.done, c.upto, c.pos, r.limit+1)
+	if err != nil {
+		return fmt.Errorf("read the window's transactions: %w", err)
+	}
+	var xids, counts []int64
+	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
+		var xid string
+		var n int64
+		if err := row.Scan(&xid, &n); err != nil {
+			return struct{}{}, err
+		}
+		x, err := strconv.ParseInt(xid, 10, 64)
+		xids, counts = append(xids, x), append(counts, n)
+		return struct{}{}, err
+	})
+	if err != nil {
+		return fmt.Errorf("read the window's transactions: %w", err)
+	}
+	p := planWindow(xids, counts, r.limit)
+	r.plan = &p
+	return nil
+}
+
+// read reads one page behind the cursor and returns it with the end of its window.
+func (r *logReader) read(ctx context.Context) ([]record, string, error) {
+	var rows pgx.Rows
+	var err error
+	if r.plan != nil {
+		rows, err = r.pool.Query(ctx, r.sql.readPlanned, r.lane, texts(r.plan.small), r.cursor.upto, r.cursor.pos, r.limit, r.token, texts(r.plan.big))
+	} else {
+		var upto *string
+		if r.cursor.upto != "" {
+			upto = &r.cursor.upto
+		}
+		rows, err = r.pool.Query(ctx, r.sql.readPage, r.lane, r.cursor.done, upto, r.cursor.pos, r.limit, r.token)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("read page: %w", err)
+	}
+	defer rows.Close()
+	var header record
+	if !rows.Next() {
+		rows.Close()
+		if err := rows.Err(); err != nil {
+			return nil, "", fmt.Errorf("read page: %w", err)
+		}
+		return nil, "", errors.New("read page: the header is missing")
+	}
+	if err := r.scan(rows, &header); err != nil {
+		return nil, "", fmt.Errorf("read page: %w", err)
+	}
+	var records []record
+	for rows.Next() {
+		if records == nil {
+			records = make([]record, 0, min(r.limit, 256))
+		}
+		records = append(records, record{})
+		if err := r.scan(rows, &records[len(records)-1]); err != nil {
+			return nil, "", fmt.Errorf("read page: %w", err)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, "", fmt.Errorf("read page: %w", err)
+	}
+	switch header.Source {
+	case "ok":
+		return records, header.ID, nil
+	case "standby":
+		return nil, "", fmt.Errorf("read page: %w", errStandby)
+	case "isolation":
+		return nil, "", fmt.Errorf("read page: %w", errIsolation)
+	default:
+		return nil, "", fmt.Errorf("read page: %w", errCrashed)
+	}
+}
+
+// scan reads a row of readPage. In the binary format it takes the values as they lie on the wire, which is several times
+// faster than Scan; simple protocol and exec mode give text.
+func (r *logReader) scan(rows pgx.Rows, to *record) error {
+	if rows.FieldDescriptions()[0].Format != pgx.BinaryFormatCode {
+		var headers *string
+		if err := rows.Scan(&to.seq, &to.ID, &to.Source, &to.Type, &to.Topic, &to.Key, &to.Time, &headers, &to.Payload, &to.letter); err != nil {
+			return err
+		}
+		if headers == nil {
+			return nil
+		}
+		return parseHeaders([]byte(*headers), to)
+	}
+	v := rows.RawValues()
+	to.seq = int64(binary.BigEndian.Uint64(v[0]))
+	to.ID = string(v[1])
+	to.Source, to.Type, to.Topic = r.word(v[2]), r.word(v[3]), r.word(v[4])
+	to.Key = string(v[5])
+	to.Time = time.UnixMicro(int64(binary.BigEndian.Uint64(v[6])) + microsecondsTo2000).UTC()
+	if v[8] != nil {
+		to.Payload = make([]byte, len(v[8]))
+		copy(to.Payload, v[8])
+	}
+	to.letter = int64(binary.BigEndian.Uint64(v[9]))
+	if v[7] != nil {
+		return parseHeaders(v[7], to)
+	}
+	return nil
+}
+
+// microsecondsTo2000 is where Postgres's binary timestamps begin.
+const microsecondsTo2000 = 946_684_800_000_000
+
+// word returns the string of b, the same one for the few sources, types and topics that repeat in every row.
+func (r *logReader) word(b []byte) string {
+	if s, known := r.intern[string(b)]; known {
+		return s
+	}
+	s := string(b)
+	if r.intern == nil || len(r.intern) > 1000 {
+		r.intern = map[string]string{}
+	}
+	r.intern[s] = s
+	return s
+}
+
+func parseHeaders(text []byte, to *record) error {
+	if err := json.Unmarshal(text, &to.Headers); err != nil {
+		return fmt.Errorf("event %s: headers are not an object of strings", to.ID)
+	}
+	return nil
+}
+
+func texts(xids []int64) []string {
+	out := make([]string, len(xids))
+	for i, xid := range xids {
+		out[i] = strconv.FormatInt(xid, 10)
+	}
+	return out
+}

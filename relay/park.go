@@ -1,0 +1,183 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// beginGuarded begins a transaction whose locks cannot outlive us by much: if this process freezes inside it, Postgres
+// ends it, and a lane's row does not stay locked while its lease has long run out.
+const beginGuarded = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'; set local lock_timeout = '5s'; set local statement_timeout = '30s'"
+
+// parking is an event on its way into the table of parked events.
+type parking struct {
+	record *record
+	fate   fate
+	err    error
+}
+
+// park writes parked events, the end of replays and the cursor behind them in one transaction. Only after its COMMIT is
+// known does the lane's memory change; an error means that the lane must be dropped.
+func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed []int64) error {
+	rows := l.rowsOf(parks)
+	sent := time.Now()
+	l.r.saver.mu.Lock() // no save of an older cursor may come after this one
+	defer l.r.saver.mu.Unlock()
+	err := l.inTx(ctx, func(batch *pgx.Batch) {
+		l.queueSave(batch, after)
+		for _, first := range rows.first {
+			e := &first.Event
+			batch.Queue(l.r.sql.stepBack, l.number, e.Topic, e.Key)
+			batch.Queue(l.r.sql.parkFirst, l.number, e.Topic, e.Key, e.ID, e.Source, e.Type, e.Time, headersText(first), e.Payload, first.letter)
+		}
+		if len(rows.ids) > 0 {
+			batch.Queue(l.r.sql.parkEvents, l.number, rows.topics, rows.keys, rows.whys, rows.attempts, rows.errors, rows.ids,
+				rows.sources, rows.types, rows.times, rows.headers, rows.payloads, rows.letters, rows.delays)
+		}
+		if len(closed) > 0 {
+			batch.Queue(l.r.sql.closeLetters, closed)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("park events: %w", err)
+	}
+	l.mu.Lock()
+	l.cursor, l.saved = after, after
+	l.leaseUntil = sent.Add(l.r.c.Lease)
+	l.mu.Unlock()
+	for _, p := range parks {
+		q := queue{p.record.Topic, p.record.Key}
+		l.parked[q]++
+		l.rows++
+		if p.fate == topicHeld && l.topics[q.topic] == nil {
+			l.topics[q.topic] = &heldTopic{tries: 1, nextAt: time.Now().Add(holdPolicy.Delay(4, rand.Float64()))}
+			l.r.c.Logger.Error("topic is held: it is missing or not permitted; create it or grant the rights, nothing is lost meanwhile", "topic", q.topic, "lane", l.number, "error", p.err)
+		}
+		if told := l.r.c.Observer.OnParked; told != nil {
+			told(l.number, p.record.Event, p.fate.String(), p.err)
+		}
+	}
+	return nil
+}
+
+// parkedRows are the columns of parkEvents, and the replays that go in front.
+type parkedRows struct {
+	topics, keys, whys, errors, ids, sources, types []string
+	attempts                                        []int32
+	times                                           []time.Time
+	headers                                         []*string
+	payloads                                        [][]byte
+	letters                                         []int64
+	delays                                          []*float64
+	first                                           []*record
+}
+
+// rowsOf keeps the table's invariant: only the head of a queue has a time at which it is due.
+func (l *lane) rowsOf(parks []parking) parkedRows {
+	var rows parkedRows
+	added := map[queue]bool{}
+	for _, p := range parks {
+		e, q := &p.record.Event, queue{p.record.Topic, p.record.Key}
+		if p.fate == first {
+			rows.first = append(rows.first, p.record)
+			continue
+		}
+		var delay *float64
+		why, attempts := "follows", int32(0)
+		head := !q.ordered() || (l.parked[q] == 0 && !l.held[q] && !added[q])
+		switch p.fate {
+		case refused:
+			why, attempts = "record", 1
+			delay = seconds(l.refusedDelay(1, p.err))
+		case topicHeld:
+			why, head = "topic", false // the whole topic waits for its probe
+		case spilled:
+			why = "partition"
+			delay = seconds(holdPolicy.Delay(5, 0.5+rand.Float64()/2))
+		case follows:
+			delay = seconds(0)
+		}
+		if !head {
+			delay = nil
+		}
+		added[q] = true
+		rows.topics, rows.keys, rows.whys = append(rows.topics, q.topic), append(rows.keys, q.key), append(rows.whys, why)
+		rows.attempts, rows.errors = append(rows.attempts, attempts), append(rows.errors, errorText(p.err))
+		rows.ids, rows.sources, rows.types = append(rows.ids, e.ID), append(rows.sources, e.Source), append(rows.types, e.Type)
+		rows.times, rows.headers, rows.payloads = append(rows.times, e.Time), append(rows.headers, headersText(p.record)), append(rows.payloads, e.Payload)
+		rows.letters, rows.delays = append(rows.letters, p.record.letter), append(rows.delays, delay)
+	}
+	return rows
+}
+
+// refusedDelay is when a refused event is tried again after so many attempts; at once when it is to be given up anyway.
+func (l *lane) refusedDelay(attempts int, err error) time.Duration {
+	if retry.IsPermanent(err) || spent(attempts, l.r.c.Retry.Attempts) {
+		return 0
+	}
+	if d, said := retry.AfterOf(err); said {
+		return d
+	}
+	return l.r.c.Retry.Delay(attempts, rand.Float64())
+}
+
+// inTx runs statements that change the lane's rows in one transaction behind its fence: three round trips in all, and
+// nothing happens when the lane is no longer ours.
+func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch)) error {
+	return pgx.BeginTxFunc(ctx, l.r.pool, pgx.TxOptions{BeginQuery: beginGuarded}, func(tx pgx.Tx) error {
+		batch := &pgx.Batch{}
+		batch.Queue(l.r.sql.fenceLane, l.number, l.r.c.Name, l.epoch, l.token)
+		fill(batch)
+		results := tx.SendBatch(ctx, batch)
+		defer results.Close()
+		var one int
+		if err := results.QueryRow().Scan(&one); errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("%w: another relay owns it, or the database was restarted", errLost)
+		} else if err != nil {
+			return err
+		}
+		return results.Close() // runs the rest
+	})
+}
+
+// queueSave adds the statement that saves this one lane.
+func (l *lane) queueSave(batch *pgx.Batch, c cursor) {
+	batch.Queue(l.r.sql.saveLanes, l.r.c.Name, l.r.c.Lease, []int16{int16(l.number)}, []int64{l.epoch}, []*string{&c.done}, []*string{&c.upto}, []int64{c.pos}, l.token)
+}
+
+func headersText(rec *record) *string {
+	if rec.Headers == nil {
+		return nil
+	}
+	text, err := json.Marshal(rec.Headers)
+	if err != nil {
+		panic(err) // a map of strings always has a JSON form
+	}
+	s := string(text)
+	return &s
+}
+
+// errorText is an error as the table keeps it: bounded.
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	text := err.Error()
+	if len(text) > 2048 {
+		text = text[:2048]
+	}
+	return toValidText(text)
+}
+
+func seconds(d time.Duration) *float64 {
+	s := d.Seconds()
+	return &s
+}

@@ -1,0 +1,142 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// poller looks at the log for all lanes that have read everything, in one statement, and wakes those with something to
+// do. The pause between two looks doubles from PollMin to PollMax while nothing is found.
+type poller struct {
+	r     *Relay
+	poked chan struct{}
+
+	mu    sync.Mutex
+	dones map[int]string // of the lanes that are idle
+}
+
+func newPoller(r *Relay) *poller {
+	return &poller{r: r, poked: make(chan struct{}, 1), dones: map[int]string{}}
+}
+
+// poke makes the next look come at once.
+func (p *poller) poke() {
+	select {
+	case p.poked <- struct{}{}:
+	default:
+	}
+}
+
+// idle says that a lane has read everything up to done, and waits on its wake channel.
+func (p *poller) idle(lane int, done string) {
+	p.mu.Lock()
+	p.dones[lane] = done
+	p.mu.Unlock()
+}
+
+func (p *poller) forget(lane int) {
+	p.mu.Lock()
+	delete(p.dones, lane)
+	p.mu.Unlock()
+}
+
+func (p *poller) run(ctx context.Context) {
+	pause := p.r.c.PollMin
+	for {
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-p.poked:
+			timer.Stop()
+			pause = p.r.c.PollMin
+		case <-timer.C:
+		}
+		found, err := p.look(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			// The lanes and the saver meet the same trouble and say so; here it only slows the polling down.
+			pause = p.r.c.PollMax
+		case found:
+			pause = p.r.c.PollMin
+		default:
+			pause = min(2*pause, p.r.c.PollMax)
+		}
+	}
+}
+
+// look asks once for all lanes and wakes those that have something to do.
+func (p *poller) look(ctx context.Context) (found bool, err error) {
+	owned := p.r.owned()
+	if len(owned) == 0 {
+		return false, nil
+	}
+	byNumber := make(map[int]*lane, len(owned))
+	numbers, dones := make([]int16, 0, len(owned)), make([]*string, 0, len(owned))
+	p.mu.Lock()
+	for _, l := range owned {
+		byNumber[l.number] = l
+		numbers = append(numbers, int16(l.number))
+		if done, idle := p.dones[l.number]; idle {
+			dones = append(dones, &done)
+		} else {
+			dones = append(dones, nil)
+		}
+	}
+	p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, p.r.c.Lease)
+	defer cancel()
+	rows, err := p.r.pool.Query(ctx, p.r.sql.probeLanes, numbers, dones, owned[0].token)
+	if err != nil {
+		return false, fmt.Errorf("probe lanes: %w", err)
+	}
+	var number int
+	var unread, parked, scheduled bool
+	seen := 0
+	_, err = pgx.ForEachRow(rows, []any{&number, &unread, &parked, &scheduled}, func() error {
+		seen++
+		l := byNumber[number]
+		if unread {
+			found = true
+			p.forget(number)
+			signal(l.wake)
+		}
+		var due uint32
+		if parked {
+			due |= choreParked
+		}
+		if scheduled {
+			due |= choreScheduled
+		}
+		if due != 0 {
+			l.chores.Or(due)
+			signal(l.chored)
+		}
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("probe lanes: %w", err)
+	}
+	if seen == 0 {
+		// The incarnation changed, or this is a standby now. Waking the lanes makes each find out for itself.
+		for _, l := range owned {
+			p.forget(l.number)
+			signal(l.wake)
+		}
+	}
+	return found, nil
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

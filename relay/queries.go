@@ -1,0 +1,361 @@
+package relay
+
+// readPage reads the next page of one lane's window, in seq order, or opens a window that ends now. The first row is a
+// header: upto, and whether the reader may go on. Everything is one statement with one snapshot: the rows, the window's
+// end, and the proof that this is still the primary and the incarnation under which the lane was claimed.
+// $1 lane, $2 done, $3 upto or null, $4 pos, $5 limit, $6 token.
+// It reads by the indexes event_N_lane_xid_seq: a range from the end of done to the end of upto, and one lookup for each
+// transaction that was in flight at done and has ended since.
+const readPage = `-- relay.page
+with head as materialized (
+  select coalesce($3::text::pg_snapshot, pg_current_snapshot()) as upto,
+         case when pg_is_in_recovery() then 'standby'
+              when current_setting('transaction_isolation') <> 'read committed' then 'isolation'
+              when not exists (select from holdfast.incarnation i where i.token = $6::text::uuid) then 'crashed'
+              else 'ok' end as state)
+select 0::bigint as seq, head.upto::text as id, head.state as source, '' as type, '' as topic, '' as key, now() as time,
+       null::text as headers, null::bytea as payload, 0::bigint as letter
+  from head
+union all
+select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers::text, w.payload, coalesce(w.letter, 0)
+  from head, lateral (
+    select u.* from (
+      select e.* from holdfast.event e
+       where e.lane = $1::smallint
+         and e.xid >= pg_snapshot_xmax($2::text::pg_snapshot)
+         and e.xid < pg_snapshot_xmax(head.upto)
+         and pg_visible_in_snapshot(e.xid, head.upto)
+         and e.seq > $4::bigint
+      union all
+      select e.* from holdfast.event e
+       where e.lane = $1::smallint
+         and e.seq > $4::bigint
+         and e.xid = any (array(select pg_snapshot_xip($2::text::pg_snapshot) except select pg_snapshot_xip(head.upto)))
+    ) u
+    order by u.seq
+    limit $5::integer) w
+ where head.state = 'ok'`
+
+// readPlanned is readPage for a window whose transactions are known: $2 the small ones, $7 up to eight big ones, each
+// read in seq order straight from the index and merged. $3 is upto, which the header returns as it is.
+const readPlanned = `-- relay.planned_page
+with head as materialized (
+  select case when pg_is_in_recovery() then 'standby'
+              when current_setting('transaction_isolation') <> 'read committed' then 'isolation'
+              when not exists (select from holdfast.incarnation i where i.token = $6::text::uuid) then 'crashed'
+              else 'ok' end as state)
+select 0::bigint as seq, $3::text as id, head.state as source, '' as type, '' as topic, '' as key, now() as time,
+       null::text as headers, null::bytea as payload, 0::bigint as letter
+  from head
+union all
+select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers::text, w.payload, coalesce(w.letter, 0)
+  from head, lateral (
+    select u.* from (
+      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = any ($2::text[]::xid8[]) and e.seq > $4::bigint order by e.seq limit $5::integer)
+      union all
+      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[1]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
+      union all
+      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[2]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
+      union all
+      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[3]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
+      union all
+      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[4]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
+      union all
+      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[5]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
+      union all
+      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[6]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
+      union all
+      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[7]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
+      union all
+      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[8]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
+    ) u
+    order by u.seq
+    limit $5::integer) w
+ where head.state = 'ok'`
+
+// readTransactions lists the transactions of a window that have events of the lane behind pos, with the number of
+// these counted up to $5. $1 lane, $2 done, $3 upto, $4 pos. It hops through event_N_lane_xid_seq from one transaction
+// to the next, so it reads no more than it counts.
+const readTransactions = `-- relay.transactions
+with recursive hop as (
+  (select e.xid from holdfast.event e
+    where e.lane = $1::smallint and e.xid >= pg_snapshot_xmax($2::text::pg_snapshot)
+    order by e.xid limit 1)
+  union all
+  select (select e.xid from holdfast.event e where e.lane = $1::smallint and e.xid > hop.xid order by e.xid limit 1)
+    from hop where hop.xid < pg_snapshot_xmax($3::text::pg_snapshot)
+), member as (
+  select hop.xid from hop
+   where hop.xid < pg_snapshot_xmax($3::text::pg_snapshot) and pg_visible_in_snapshot(hop.xid, $3::text::pg_snapshot)
+  union
+  (select pg_snapshot_xip($2::text::pg_snapshot) except select pg_snapshot_xip($3::text::pg_snapshot))
+)
+select m.xid::text, c.events
+  from member m, lateral (
+    select count(*) as events from (
+      select from holdfast.event e where e.lane = $1::smallint and e.xid = m.xid and e.seq > $4::bigint limit $5::integer) few) c
+ where c.events > 0`
+
+// readCuts lists the next stored snapshots behind done, by the indexes event_N_cut. $1 done, $2 how many.
+const readCuts = `-- relay.cuts
+select e.snap::text, e.xid::text::bigint, e.seq
+  from holdfast.event e
+ where e.snap is not null
+   and e.xid >= pg_snapshot_xmax($1::text::pg_snapshot)
+   and pg_snapshot_xmax(e.snap) > pg_snapshot_xmax($1::text::pg_snapshot)
+ order by e.xid
+ limit $2::integer`
+
+// probe looks at all lanes at once: which have events behind their cursor, and which have parked or scheduled events
+// that are due. A lane whose done is null is busy reading: it is not asked for unread events. $1 lanes, $2 dones,
+// $3 token. No row at all means that the incarnation changed or that this is a standby.
+const probeLanes = `-- relay.probe
+select p.lane,
+       p.done is not null and (
+         exists (select from holdfast.event e where e.lane = p.lane and e.xid >= pg_snapshot_xmax(p.done::pg_snapshot))
+         or exists (select from holdfast.event e where e.lane = p.lane and e.xid = any (array(select pg_snapshot_xip(p.done::pg_snapshot))))) as unread,
+       exists (select from holdfast.parked k where k.lane = p.lane and k.next_at <= now()) as parked_due,
+       exists (select from holdfast.scheduled s where s.lane = p.lane and s.due_at <= now()) as scheduled_due
+  from unnest($1::smallint[], $2::text[]) as p (lane, done)
+ where not pg_is_in_recovery()
+   and exists (select from holdfast.incarnation i where i.token = $3::text::uuid)`
+
+// ensureIncarnation refills the token that a crash emptied.
+const ensureIncarnation = `-- relay.incarnation
+insert into holdfast.incarnation default values on conflict (one) do nothing`
+
+// readServer is what a relay must know before it touches a lane. It comes after ensureIncarnation.
+const readServer = `-- relay.server
+select i.token::text, pg_is_in_recovery(), current_setting('default_transaction_isolation'),
+       s.system_identifier, c.system_identifier, b.born::text::bigint, b.xmin::text::bigint,
+       (select coalesce(max(pg_snapshot_xmax(l.done)::text::bigint), 0) from holdfast.lane l),
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+  from holdfast.incarnation i, pg_control_system() s, holdfast.cluster c, holdfast.birth b`
+
+// beat says that this relay runs, and counts the relays that do and the lanes that are free. A lease further away than
+// twice its length was given by a clock that has since stepped back: it counts as run out.
+// A lane that is ours in the table but not in our memory was dropped: it is free for us. $1 name, $2 lease, $3 our lanes.
+const beatRelay = `-- relay.beat
+with beat as (
+  insert into holdfast.relay (name, seen_until) values ($1::text, now() + $2::interval)
+  on conflict (name) do update set seen_until = excluded.seen_until)
+select (select count(*) from holdfast.relay r where r.seen_until > now() and r.seen_until < now() + 2 * $2::interval and r.name <> $1::text) + 1,
+       (select count(*) from holdfast.lane),
+       (select count(*) from holdfast.lane l
+         where l.lease_until < now() or l.lease_until > now() + 2 * $2::interval
+            or (l.owner = $1::text and l.lane <> all ($3::smallint[])))`
+
+// leaveRelay forgets this relay and those that have not been seen for a day.
+const leaveRelay = `-- relay.leave
+delete from holdfast.relay where name = $1::text or seen_until < now() - interval '1 day'`
+
+// claimLanes takes up to $3 lanes whose lease ran out. SKIP LOCKED passes over a lane whose owner is just saving.
+// $1 name, $2 lease, $3 how many, $4 token, $5 the lanes in our memory.
+const claimLanes = `-- relay.claim
+update holdfast.lane l
+   set owner = $1::text, epoch = l.epoch + 1, lease_until = now() + $2::interval
+  from (select f.lane from holdfast.lane f
+         where (f.lease_until < now() or f.lease_until > now() + 2 * $2::interval or (f.owner = $1::text and f.lane <> all ($5::smallint[])))
+           and exists (select from holdfast.incarnation i where i.token = $4::text::uuid)
+         order by f.lane limit $3::integer for update skip locked) free
+ where l.lane = free.lane
+returning l.lane, l.epoch, l.done::text, coalesce(l.upto::text, ''), l.pos`
+
+// saveLanes is progress, heartbeat and fence of all lanes in one statement: a lane that does not come back is lost.
+// Null done means that only pos has changed. $1 name, $2 lease, $3 lanes, $4 epochs, $5 dones, $6 uptos (” = no
+// window), $7 poss, $8 token.
+const saveLanes = `-- relay.save
+update holdfast.lane l
+   set done = coalesce(s.done::pg_snapshot, l.done),
+       upto = case when s.done is null then l.upto when s.upto = '' then null else s.upto::pg_snapshot end,
+       pos = s.pos, lease_until = now() + $2::interval, saved_at = now()
+  from unnest($3::smallint[], $4::bigint[], $5::text[], $6::text[], $7::bigint[]) as s (lane, epoch, done, upto, pos)
+ where l.lane = s.lane and l.owner = $1::text and l.epoch = s.epoch
+   and exists (select from holdfast.incarnation i where i.token = $8::text::uuid)
+returning l.lane`
+
+// releaseLane hands a lane back: the next claim takes it at once.
+const releaseLane = `-- relay.release
+update holdfast.lane set owner = null, lease_until = '-infinity'
+ where lane = $1::smallint and owner = $2::text and epoch = $3::bigint`
+
+// fenceLane keeps the lane ours until the transaction ends: a claim passes over a locked row.
+const fenceLane = `-- relay.fence
+select 1 from holdfast.lane l
+ where l.lane = $1::smallint and l.owner = $2::text and l.epoch = $3::bigint
+   and exists (select from holdfast.incarnation i where i.token = $4::text::uuid)
+   for no key update`
+
+// loadWaiting lists the queues of a lane: its parked rows by queue, and the keys that a dead letter holds.
+const loadWaiting = `-- relay.waiting
+select p.topic, p.key, count(*), bool_or(p.why = 'topic') from holdfast.parked p where p.lane = $1::smallint group by p.topic, p.key`
+
+const loadHeld = `-- relay.held
+select distinct l.topic, l.key from holdfast.letter l
+ where l.lane = $1::smallint and l.holds and l.state in ('open', 'replaying')`
+
+// parkEvents adds rows behind their queues, in the order of the arrays. A null delay means that the row waits for the
+// one before it. $1 lane; $2... one array a column; $14 delays in seconds.
+const parkEvents = `-- relay.park
+insert into holdfast.parked (lane, place, topic, key, why, attempts, errors, id, source, type, time, headers, payload, letter, next_at)
+select $1::smallint, nextval('holdfast.parked_place'), u.topic, u.key, u.why, u.attempts,
+       case when u.error = '' then '{}' else array[u.error] end,
+       u.id, u.source, u.type, u.time, u.headers::jsonb, u.payload, nullif(u.letter, 0),
+       case when u.delay is null then 'infinity' else now() + make_interval(secs => u.delay) end
+  from unnest($2::text[], $3::text[], $4::text[], $5::integer[], $6::text[], $7::text[], $8::text[], $9::text[],
+              $10::timestamptz[], $11::text[], $12::bytea[], $13::bigint[], $14::float8[]) with ordinality
+       as u (topic, key, why, attempts, error, id, source, type, time, headers, payload, letter, delay, n)
+ order by u.n`
+
+// parkFirst puts a replayed event in front of its queue and makes the former head wait.
+const stepBack = `-- relay.step_back
+update holdfast.parked set next_at = 'infinity'
+ where lane = $1::smallint and topic = $2::text and key = $3::text and next_at < 'infinity'`
+
+const parkFirst = `-- relay.park_first
+insert into holdfast.parked (lane, place, topic, key, why, id, source, type, time, headers, payload, letter, next_at)
+select $1::smallint,
+       coalesce((select min(p.place) - 1 from holdfast.parked p where p.lane = $1::smallint and p.topic = $2::text and p.key = $3::text), nextval('holdfast.parked_place')),
+       $2::text, $3::text, 'record', $4::text, $5::text, $6::text, $7::timestamptz, $8::text::jsonb, $9::bytea, $10::bigint, now()`
+
+// closeLetters ends the replays that were acknowledged.
+const closeLetters = `-- relay.close_letters
+update holdfast.letter set state = 'replayed', last_at = now() where id = any ($1::bigint[]) and state = 'replaying'`
+
+// readDue reads the heads that are due, and behind each the rows of its queue, so that a queue drains in few rounds.
+// $1 lane, $2 topics that are held (left out), $3 rows of one queue, $4 queues.
+const readDue = `-- relay.due
+with head as (
+  select p.topic, p.key, p.place from holdfast.parked p
+   where p.lane = $1::smallint and p.next_at <= now() and p.topic <> all ($2::text[])
+   order by p.next_at limit $4::integer)
+select q.place, q.topic, q.key, q.why, q.attempts, q.id, q.source, q.type, q.time, q.headers::text, q.payload, coalesce(q.letter, 0)
+  from head, lateral (
+    select p.* from holdfast.parked p
+     where p.lane = $1::smallint and p.topic = head.topic and p.key = head.key and p.place >= head.place
+     order by p.place
+     limit case when head.key = '' then 1 else $3::integer end) q
+ order by q.place`
+
+// readProbe reads the one event by which a held topic is tried: the first of its oldest queue.
+const readProbe = `-- relay.topic_probe
+select p.place, p.topic, p.key, p.why, p.attempts, p.id, p.source, p.type, p.time, p.headers::text, p.payload, coalesce(p.letter, 0)
+  from holdfast.parked p
+ where p.lane = $1::smallint and p.topic = $2::text
+ order by p.place limit 1`
+
+// deleteParked removes rows that were acknowledged. $2 topics, $3 keys, $4 places.
+const deleteParked = `-- relay.unpark
+delete from holdfast.parked p
+ using unnest($2::text[], $3::text[], $4::bigint[]) as u (topic, key, place)
+ where p.lane = $1::smallint and p.topic = u.topic and p.key = u.key and p.place = u.place`
+
+// delayParked puts off rows that were tried, spending an attempt or not. $5 attempts to add, $6 errors, $7 seconds.
+const delayParked = `-- relay.delay
+update holdfast.parked p
+   set attempts = p.attempts + u.attempts, next_at = now() + make_interval(secs => u.delay),
+       why = case when u.attempts > 0 then 'record' else p.why end,
+       errors = (p.errors || u.error)[greatest(1, cardinality(p.errors) + 2 - 20):]
+  from unnest($2::text[], $3::text[], $4::bigint[], $5::integer[], $6::text[], $7::float8[]) as u (topic, key, place, attempts, error, delay)
+ where p.lane = $1::smallint and p.topic = u.topic and p.key = u.key and p.place = u.place`
+
+// buryParked turns a parked row into a dead letter, or reopens the letter whose replay it was, in one statement.
+// $1 lane, $2 topic, $3 key, $4 place, $5 attempts to add, $6 error, $7 reason, $8 fingerprint, $9 holds.
+const buryParked = `-- relay.bury
+with gone as (
+  delete from holdfast.parked p
+   where p.lane = $1::smallint and p.topic = $2::text and p.key = $3::text and p.place = $4::bigint
+  returning p.*
+), reopened as (
+  update holdfast.letter l
+     set state = 'open', holds = $9::boolean, reason = $7::text, fingerprint = $8::text, last_at = now(),
+         attempts = l.attempts + gone.attempts + $5::integer, errors = (l.errors || gone.errors || $6::text)
+    from gone where l.id = gone.letter
+  returning l.id
+)
+insert into holdfast.letter (origin, reason, fingerprint, holds, event_id, source, type, topic, key, time, headers, payload, hash, lane, attempts, errors, first_at)
+select 'relay', $7::text, $8::text, $9::boolean, g.id, g.source, g.type, g.topic, g.key, g.time, g.headers, g.payload,
+       sha256(coalesce(g.payload, '')), g.lane, g.attempts + $5::integer, g.errors || $6::text, g.first_at
+  from gone g
+ where not exists (select from reopened)
+returning id`
+
+// wakeQueues makes the first row of queues due. $2 topics, $3 keys.
+const wakeQueues = `-- relay.wake_queues
+update holdfast.parked p set next_at = now()
+  from (select q.topic, q.key, f.place
+          from unnest($2::text[], $3::text[]) as q (topic, key),
+               lateral (select h.place from holdfast.parked h
+                         where h.lane = $1::smallint and h.topic = q.topic and h.key = q.key order by h.place limit 1) f) first
+ where p.lane = $1::smallint and p.topic = first.topic and p.key = first.key and p.place = first.place and p.next_at = 'infinity'`
+
+// wakeTopic makes the first row of each queue of a topic due, and every row without a key.
+const wakeTopic = `-- relay.wake_topic
+update holdfast.parked p set next_at = now()
+ where p.lane = $1::smallint and p.topic = $2::text and p.next_at = 'infinity'
+   and (p.key = '' or p.place = (select min(h.place) from holdfast.parked h where h.lane = p.lane and h.topic = p.topic and h.key = p.key))`
+
+// moveScheduled appends the events of a lane that are due to the log, by due time and then by writing order, and says
+// how many. The database decides what is due. It runs behind fenceLane in one transaction.
+const moveScheduled = `-- relay.move_scheduled
+with due as (
+  delete from holdfast.scheduled s
+   where (s.lane, s.due_at, s.seq) in (
+     select d.lane, d.due_at, d.seq from holdfast.scheduled d
+      where d.lane = $1::smallint and d.due_at <= now()
+      order by d.due_at, d.seq limit $2::integer)
+  returning s.*
+), batch as (
+  select count(*) as events, array_agg(d.id order by d.due_at, d.seq) as ids, array_agg(d.source order by d.due_at, d.seq) as sources,
+         array_agg(d.type order by d.due_at, d.seq) as types, array_agg(d.topic order by d.due_at, d.seq) as topics,
+         array_agg(d.key order by d.due_at, d.seq) as keys, array_agg(d.time order by d.due_at, d.seq) as times,
+         array_agg(d.headers::text order by d.due_at, d.seq) as headers, array_agg(d.payload order by d.due_at, d.seq) as payloads
+    from due d
+)
+select b.events from batch b,
+       lateral (select case when b.events > 0 then holdfast.append(b.ids, b.sources, b.types, b.topics, b.keys, b.times, b.headers, b.payloads, null, null)::text end as appended) a
+ where a.appended is null or a.appended = ''`
+
+// readRing is the state of the segments.
+const readRing = `-- relay.ring
+select (select r.current from holdfast.ring r), n,
+       pg_relation_size(c.oid), pg_relation_size(c.oid) = 0
+  from generate_series(0, 3) n
+  join pg_class c on c.oid = to_regclass('holdfast.event_' || n)
+ order by n`
+
+// readBirth locks the row that tells one history of transaction ids from another, so that two adoptions follow each other.
+const readBirth = `-- relay.birth
+select c.system_identifier, s.system_identifier, b.born::text::bigint, b.xmin::text::bigint
+  from holdfast.cluster c, holdfast.birth b, pg_control_system() s
+   for update of c`
+
+const replaceCluster = `-- relay.replace_cluster
+update holdfast.cluster set system_identifier = $1::bigint, adopted_at = now()`
+
+// The steps of a full adoption, in this order; see Adopt.
+const (
+	adoptSnapshot = `-- relay.adopt_snapshot
+select pg_current_snapshot()::text`
+	adoptLock = `-- relay.adopt_lock
+lock table holdfast.event, holdfast.lane in access exclusive mode`
+	adoptEvents = `-- relay.adopt_events
+update holdfast.event set xid = pg_current_xact_id(), snap = null`
+	adoptLanes = `-- relay.adopt_lanes
+update holdfast.lane set done = $1::text::pg_snapshot, upto = null, pos = 0, epoch = epoch + 1, owner = null, lease_until = '-infinity'`
+	adoptSequence = `-- relay.adopt_sequence
+select setval('holdfast.event_seq', greatest((select coalesce(max(e.seq), 0) from holdfast.event e),
+  (select coalesce(max(c.seq), 0) from holdfast.scheduled c), (select q.last_value from holdfast.event_seq q)) + 1)`
+	adoptIncarnation = `-- relay.adopt_incarnation
+insert into holdfast.incarnation default values on conflict (one) do update set token = gen_random_uuid()`
+	adoptBirthGone = `-- relay.adopt_birth_gone
+delete from holdfast.birth`
+	adoptBirth = `-- relay.adopt_birth
+insert into holdfast.birth default values`
+)
+
+const turnRing = `-- relay.turn
+update holdfast.ring set current = $1::smallint, turned_at = now() where current = $2::smallint`
+
+const reclaimSegment = `-- relay.reclaim
+select holdfast.reclaim($1::integer, $2::text::uuid, $3::integer)`

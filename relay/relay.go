@@ -1,0 +1,216 @@
+// Package relay moves committed events from the log to Kafka: every one, at least once, in the order of each key.
+//
+// A Relay claims lanes of the log, and for each reads pages by cursor (log.go), publishes them (lane.go), decides what
+// becomes of every event (decide.go), and saves how far it got (saver.go). What the broker refuses waits with its key in
+// a table of its own (park.go, drain.go). Any number of relays share the lanes (claim.go). Nothing is ever updated or
+// deleted in the log itself; segments that are read are emptied whole (ring.go).
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// Relay publishes the events of one schema. Make it with New and call Run.
+type Relay struct {
+	pool      *pgxpool.Pool
+	publisher Publisher
+	c         Config
+	sql       *statements
+	poller    *poller
+	saver     *saver
+
+	mu      sync.Mutex
+	lanes   map[int]*lane
+	token   string
+	working sync.WaitGroup // a goroutine for each lane
+	changed chan struct{}  // a lane has ended: look at the claims now
+}
+
+// New returns a Relay, or one error that names every problem of the configuration. It does not touch the database.
+//
+// The relay uses a few connections of pool at a time, for single statements or short transactions; 4 are enough. It
+// needs no session state: it works behind PgBouncer in transaction pooling, in any of pgx's exec modes.
+func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
+	c = c.withDefaults()
+	var problems []error
+	if pool == nil {
+		problems = append(problems, errors.New("pool is nil: pass a pool of connections to the primary"))
+	}
+	if p == nil {
+		problems = append(problems, errors.New("publisher is nil: pass relay.NewKafka's"))
+	}
+	if err := errors.Join(append(problems, c.validate())...); err != nil {
+		return nil, fmt.Errorf("relay config: %w", err)
+	}
+	r := &Relay{pool: pool, publisher: p, c: c, sql: newStatements(c.Schema), lanes: map[int]*lane{}, changed: make(chan struct{}, 1)}
+	r.poller = newPoller(r)
+	r.saver = newSaver(r)
+	return r, nil
+}
+
+// Wake makes the relay look at the log now: call it after a commit, where the relay runs in the process that writes.
+// It never blocks, may be called from many goroutines, and is never needed: the relay polls.
+func (r *Relay) Wake() { r.poller.poke() }
+
+// Run publishes until ctx is done, then finishes what is in hand, hands its lanes back and returns nil: within
+// Config.StopTimeout and the publisher's own bound.
+//
+// It returns an error at once where running would be wrong: the schema is missing (holdfast.ErrSchemaMissing), the
+// server is a standby (ErrStandby), the default isolation is not READ COMMITTED, or the database is a restored copy
+// whose cursors mean nothing (ErrRestored). It never gives up for an outage: while Postgres or Kafka cannot be reached
+// it waits, with backoff and jitter, and says so in the log.
+func (r *Relay) Run(ctx context.Context) error {
+	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
+	var parts sync.WaitGroup
+	background, stopBackground := context.WithCancel(work)
+	parts.Go(func() { r.poller.run(background) })
+	parts.Go(func() { r.saver.run(background) })
+	parts.Go(func() { r.tendRing(background) })
+
+	err := r.manage(ctx, work)
+
+	// Stop in order: lanes finish what is in hand while the saver keeps their leases, then everything is saved.
+	deadline := time.AfterFunc(r.c.StopTimeout, func() { cut(fmt.Errorf("the stop took longer than %v", r.c.StopTimeout)) })
+	defer deadline.Stop()
+	r.stopLanes(r.owned())
+	r.working.Wait()
+	stopBackground()
+	parts.Wait()
+	r.leave(context.WithoutCancel(ctx))
+	return err
+}
+
+// manage claims and hands over lanes until ctx is done.
+func (r *Relay) manage(ctx, work context.Context) error {
+	failures := 0
+	for ctx.Err() == nil {
+		wait := r.c.Lease / 3
+		switch err := r.tendClaims(ctx, work); {
+		case ctx.Err() != nil:
+		case err == nil:
+			failures = 0
+		case fatal(err):
+			return err
+		default:
+			failures++
+			wait = max(holdPolicy.Delay(failures, rand.Float64()), 50*time.Millisecond)
+			r.c.Logger.Warn("relay waits for the database", "relay", r.c.Name, "wait", wait, "error", redact(err))
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-r.changed:
+			// A lane was dropped. Not at once, so that a lane that fails at every start does not spin.
+			select {
+			case <-ctx.Done():
+			case <-time.After(100*time.Millisecond + time.Duration(rand.Int64N(int64(100*time.Millisecond)))):
+			}
+		}
+		timer.Stop()
+	}
+	return nil
+}
+
+// start runs a claimed lane until it ends, then saves and releases it.
+func (r *Relay) start(work context.Context, l *lane) {
+	ctx, lost := context.WithCancelCause(work)
+	l.lost = lost
+	r.mu.Lock()
+	r.lanes[l.number] = l
+	r.mu.Unlock()
+	if told := r.c.Observer.OnClaimed; told != nil {
+		told(l.number, l.epoch)
+	}
+	r.working.Go(func() {
+		defer lost(nil)
+		err := l.run(ctx)
+		if err != nil && context.Cause(ctx) != nil {
+			err = context.Cause(ctx)
+		}
+		r.end(work, l, err)
+	})
+}
+
+// end gives a lane back. What was published is saved first, so that the next owner repeats as little as possible.
+func (r *Relay) end(ctx context.Context, l *lane, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if !errors.Is(err, errLost) && !errors.Is(err, errCrashed) {
+		if saveErr := r.saver.save(ctx, []*lane{l}); saveErr == nil {
+			if _, releaseErr := r.pool.Exec(ctx, r.sql.releaseLane, l.number, r.c.Name, l.epoch); releaseErr != nil {
+				r.c.Logger.Warn("lane was not released: it is free when its lease runs out", "lane", l.number, "error", redact(releaseErr))
+			}
+		}
+	}
+	r.poller.forget(l.number)
+	r.mu.Lock()
+	delete(r.lanes, l.number)
+	r.mu.Unlock()
+	if err != nil {
+		r.c.Logger.Warn("lane is dropped, and claimed again when it is free", "lane", l.number, "epoch", l.epoch, "error", redact(err))
+		if told := r.c.Observer.OnLost; told != nil {
+			told(l.number, err)
+		}
+	} else if told := r.c.Observer.OnReleased; told != nil {
+		told(l.number)
+	}
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
+
+// stopLanes asks lanes to finish what is in hand. start's goroutine does the rest.
+func (r *Relay) stopLanes(lanes []*lane) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range lanes {
+		if !l.stopping() {
+			close(l.stop)
+		}
+	}
+}
+
+// owned are the lanes that are ours, in no order.
+func (r *Relay) owned() []*lane {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lanes := make([]*lane, 0, len(r.lanes))
+	for _, l := range r.lanes {
+		lanes = append(lanes, l)
+	}
+	return lanes
+}
+
+func (r *Relay) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	// Best effort: a relay that is not forgotten counts for its lease.
+	_, _ = r.pool.Exec(ctx, r.sql.leaveRelay, r.c.Name)
+}
+
+// fatal says whether running on would be wrong rather than just impossible for now.
+func fatal(err error) bool {
+	return errors.Is(err, ErrStandby) || errors.Is(err, ErrRestored) || errors.Is(err, ErrIsolation) || errors.Is(err, holdfast.ErrSchemaMissing) || errors.Is(err, errNoRights)
+}
+
+// redact keeps connection strings out of logs: pgconn's errors name host and user, and parse errors the whole string.
+func redact(err error) error {
+	var parse *pgconn.ParseConfigError
+	if errors.As(err, &parse) {
+		return errors.New("the connection string cannot be parsed")
+	}
+	return err
+}

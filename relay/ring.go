@@ -1,0 +1,103 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// How the ring is kept. A lock that is waited for this long gets through even while many lanes read: readers come and
+// go, and a queued exclusive lock lets no new one pass. Without waiting it never does.
+const (
+	tendEvery  = 3 * time.Second
+	tendLoaded = 250 * time.Millisecond // while the log is larger than one segment
+	lockWaitMs = 50
+)
+
+// tendRing empties segments that are read and turns to the next one when the current one is full. The owner of lane 0
+// does it for all relays.
+func (r *Relay) tendRing(ctx context.Context) {
+	pause := tendEvery
+	for {
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		pause = tendEvery
+		token, owner := r.ownsLaneZero()
+		if !owner {
+			continue
+		}
+		callCtx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		loaded, err := r.tendRingOnce(callCtx, token)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			r.c.Logger.Warn("the log was not tended, the relay tries again", "error", redact(err))
+		}
+		if loaded {
+			pause = tendLoaded
+		}
+	}
+}
+
+func (r *Relay) ownsLaneZero() (token string, owner bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l, owner := r.lanes[0]
+	if !owner {
+		return "", false
+	}
+	return l.token, true
+}
+
+// tendRingOnce looks at the ring once. loaded says that more than the current segment holds events.
+func (r *Relay) tendRingOnce(ctx context.Context, token string) (loaded bool, err error) {
+	rows, err := r.pool.Query(ctx, r.sql.readRing)
+	if err != nil {
+		return false, fmt.Errorf("read ring: %w", err)
+	}
+	var current, n int
+	var size int64
+	var none bool
+	var bytes []int64
+	var empty []bool
+	if _, err := pgx.ForEachRow(rows, []any{&current, &n, &size, &none}, func() error {
+		bytes, empty = append(bytes, size), append(empty, none)
+		return nil
+	}); err != nil {
+		return false, fmt.Errorf("read ring: %w", err)
+	}
+	for n := range bytes {
+		if n == current || empty[n] {
+			continue
+		}
+		var result string
+		if err := r.pool.QueryRow(ctx, r.sql.reclaimSegment, n, token, lockWaitMs).Scan(&result); err != nil {
+			return true, fmt.Errorf("reclaim segment %d: %w", n, err)
+		}
+		if told := r.c.Observer.OnReclaimed; told != nil {
+			told(n, result)
+		}
+		if result == "emptied" {
+			bytes[n], empty[n] = 0, true
+		} else {
+			loaded = true
+		}
+	}
+	next, turn := nextSegment(current, bytes, empty, r.c.SegmentBytes)
+	if turn {
+		if !empty[next] {
+			r.c.Logger.Warn("the log grows: no segment is empty; a lane is held, or a transaction writes for long", "current", current, "next", next, "bytes", bytes[next])
+		}
+		if _, err := r.pool.Exec(ctx, r.sql.turnRing, next, current); err != nil {
+			return true, fmt.Errorf("turn the ring: %w", err)
+		}
+		loaded = true
+	}
+	return loaded, nil
+}

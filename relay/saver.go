@@ -1,0 +1,121 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// saver makes cursors durable: one statement for all lanes, not more often than saveInterval, which is also the sign of
+// life that keeps the leases. Saving late only means that a crash repeats more.
+type saver struct {
+	r     *Relay
+	dirty chan struct{}
+
+	mu   sync.Mutex // held while cursors are written, so that none goes back
+	took time.Duration
+}
+
+func newSaver(r *Relay) *saver { return &saver{r: r, dirty: make(chan struct{}, 1)} }
+
+// note says that a cursor has moved.
+func (s *saver) note() {
+	select {
+	case s.dirty <- struct{}{}:
+	default:
+	}
+}
+
+func (s *saver) run(ctx context.Context) {
+	beat := s.r.c.Lease / 5
+	for {
+		heartbeat := time.NewTimer(beat)
+		select {
+		case <-ctx.Done():
+			heartbeat.Stop()
+			return
+		case <-heartbeat.C:
+		case <-s.dirty:
+			heartbeat.Stop()
+		}
+		began := time.Now()
+		callCtx, cancel := context.WithTimeout(ctx, s.r.c.Lease)
+		err := s.save(callCtx, s.r.owned())
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			s.r.c.Logger.Warn("cursors were not saved, the relay tries again", "relay", s.r.c.Name, "error", redact(err))
+		}
+		rest := time.NewTimer(min(saveInterval(time.Since(began)), beat))
+		select {
+		case <-ctx.Done():
+			rest.Stop()
+			return
+		case <-rest.C:
+		}
+	}
+}
+
+// save writes the cursors of lanes and renews their leases. A lane that the statement does not return is lost.
+func (s *saver) save(ctx context.Context, lanes []*lane) error {
+	if len(lanes) == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(lanes)
+	numbers, epochs, poss := make([]int16, n), make([]int64, n), make([]int64, n)
+	dones, uptos := make([]*string, n), make([]*string, n)
+	cursors := make([]cursor, n)
+	tokens := map[string][]int{}
+	for i, l := range lanes {
+		l.mu.Lock()
+		cursors[i] = l.cursor
+		if l.cursor.done != l.saved.done || l.cursor.upto != l.saved.upto {
+			dones[i], uptos[i] = &cursors[i].done, &cursors[i].upto // else only pos has changed
+		}
+		l.mu.Unlock()
+		numbers[i], epochs[i], poss[i] = int16(l.number), l.epoch, cursors[i].pos
+		tokens[l.token] = append(tokens[l.token], i)
+	}
+	sent := time.Now()
+	saved := map[int]bool{}
+	for token, members := range tokens { // one, except in the moments after a crash of the database
+		rows, err := s.r.pool.Query(ctx, s.r.sql.saveLanes, s.r.c.Name, s.r.c.Lease, pick(numbers, members), pick(epochs, members),
+			pick(dones, members), pick(uptos, members), pick(poss, members), token)
+		if err != nil {
+			return fmt.Errorf("save cursors: %w", err)
+		}
+		var number int
+		if _, err := pgx.ForEachRow(rows, []any{&number}, func() error { saved[number] = true; return nil }); err != nil {
+			return fmt.Errorf("save cursors: %w", err)
+		}
+	}
+	s.took = time.Since(sent)
+	for i, l := range lanes {
+		if !saved[l.number] {
+			l.lost(fmt.Errorf("%w: another relay owns it, or the database was restarted", errLost))
+			continue
+		}
+		l.mu.Lock()
+		l.saved, l.leaseUntil = cursors[i], sent.Add(s.r.c.Lease)
+		l.mu.Unlock()
+	}
+	if told := s.r.c.Observer.OnSaved; told != nil {
+		told(len(saved), s.took)
+	}
+	return nil
+}
+
+func pick[T any](from []T, members []int) []T {
+	if len(members) == len(from) {
+		return from
+	}
+	out := make([]T, len(members))
+	for i, m := range members {
+		out[i] = from[m]
+	}
+	return out
+}
