@@ -184,7 +184,9 @@ create index inbox_received_at on holdfast.inbox using brin (received_at);
 
 -- Events that a consumer took in but has not handled: retries, followers of a failing event of their key, and events
 -- handed over by Store. Queues of one consumer, topic and key; the head is the lowest place, computed when read: there
--- is no marker that could outlive the rows. Events without a key wait alone.
+-- is no marker that could outlive the rows. Events without a key wait alone. A follower may wait at next_at 'infinity',
+-- so that a long queue costs the search for due heads nothing; whoever removes the head wakes the next one, and a sweep
+-- wakes a head that nobody woke (say, after its holding letter was discarded). Finite is right too: only heads are taken.
 create table holdfast.stored (
     consumer   text not null,
     topic      text not null,
@@ -209,7 +211,7 @@ create table holdfast.stored (
     primary key (consumer, topic, key, place),
     unique (consumer, source, event_id)
 );
-create index stored_due on holdfast.stored (consumer, next_at);
+create index stored_due on holdfast.stored (consumer, next_at) where next_at < 'infinity';
 create sequence holdfast.stored_place;
 
 -- Where a consumer stands in each partition: every offset below `position` is settled. `epoch` is the fence: the node
@@ -279,6 +281,7 @@ create table holdfast.letter (
 );
 create index letter_open on holdfast.letter (id) where state in ('open', 'replaying');
 create index letter_holds on holdfast.letter (lane, topic, key) where holds and state in ('open', 'replaying');
+create index letter_holds_inbox on holdfast.letter (consumer, topic, key) where holds and origin = 'inbox' and state in ('open', 'replaying');
 create unique index letter_event on holdfast.letter (consumer, source, event_id, hash) where origin = 'inbox';
 
 -- Who did what to a letter, and why.

@@ -1,0 +1,206 @@
+package inbox
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(deadlyChild) != "" {
+		runDeadlyChild()
+		return
+	}
+	os.Exit(pgtest.Main(m))
+}
+
+// bundle is what a test has: its own database with the schema and a table for effects, and what the inbox told.
+type bundle struct {
+	*testing.T
+	db   *pgtest.DB
+	told *telling
+}
+
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	t.Parallel()
+	db := pgtest.New(t)
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Exec(t, db, "create table effect (n bigint generated always as identity, id text, key text)")
+	return &bundle{T: t, db: db, told: newTelling()}
+}
+
+// effectOf is a handler that leaves a trace.
+func effectOf(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+	_, err := tx.Exec(ctx, "insert into effect (id, key) values ($1, $2)", e.ID, e.Key)
+	return err
+}
+
+func (b *bundle) effects(id string) int64 {
+	b.Helper()
+	return pgtest.Count(b, b.db, "select count(*) from effect where id = $1", id)
+}
+
+func (b *bundle) count(sql string, args ...any) int64 {
+	b.Helper()
+	return pgtest.Count(b, b.db, sql, args...)
+}
+
+// config is quick: retries in milliseconds.
+func (b *bundle) config() Config {
+	return Config{
+		Consumer: "billing",
+		Retry:    retry.Policy{Attempts: 3, Base: time.Millisecond, Cap: 5 * time.Millisecond},
+		Quick:    -1,
+		Timeout:  10 * time.Second,
+		PollMin:  2 * time.Millisecond, PollMax: 20 * time.Millisecond,
+		Observer: b.told.observer(),
+		Logger:   slog.New(slog.DiscardHandler),
+	}
+}
+
+func (b *bundle) inbox(change ...func(*Config)) *Inbox {
+	b.Helper()
+	return b.inboxOn(b.db.Pool, change...)
+}
+
+func (b *bundle) inboxOn(pool *pgxpool.Pool, change ...func(*Config)) *Inbox {
+	b.Helper()
+	c := b.config()
+	for _, f := range change {
+		f(&c)
+	}
+	in, err := New(pool, c)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return in
+}
+
+// run runs f until the test ends or stop is called, and wants no error of it.
+func (b *bundle) run(f func(ctx context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f(ctx) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			select {
+			case err := <-done:
+				if err != nil {
+					b.Errorf("Run returned %v", err)
+				}
+			case <-time.After(30 * time.Second):
+				b.Error("Run did not stop")
+			}
+		})
+	}
+	b.Cleanup(stop)
+	return stop
+}
+
+func event(id, key string) holdfast.Event {
+	return holdfast.Event{ID: id, Source: "shop", Type: "order.placed", Topic: "orders", Key: key, Payload: []byte("payload of " + id)}
+}
+
+func (b *bundle) receive(in *Inbox, e holdfast.Event, want Outcome) {
+	b.Helper()
+	got, err := in.Receive(b.Context(), e)
+	if err != nil || got != want {
+		b.Fatalf("Receive(%s) = %q, %v; want %q", e.ID, got, err, want)
+	}
+}
+
+// telling collects what an Observer is told, and wakes those who wait for it.
+type telling struct {
+	mu       sync.Mutex
+	changed  chan struct{}
+	outcomes map[string][]Outcome
+	retries  []Retried
+	dead     []Died
+	hung     int
+	errs     []error
+	fenced   int
+	lost     int
+	assigned map[string]int64
+	settled  map[string]int64
+	revoked  map[string]bool
+}
+
+func newTelling() *telling {
+	return &telling{changed: make(chan struct{}), outcomes: map[string][]Outcome{}, assigned: map[string]int64{}, settled: map[string]int64{}, revoked: map[string]bool{}}
+}
+
+func (o *telling) tell(f func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f()
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+func name(p Partition) string { return p.Topic + "/" + strconv.Itoa(p.Partition) }
+
+func (o *telling) observer() Observer {
+	return Observer{
+		OnReceive: func(r Received) {
+			o.tell(func() { o.outcomes[r.Event.ID] = append(o.outcomes[r.Event.ID], r.Outcome) })
+		},
+		OnRetry:       func(r Retried) { o.tell(func() { o.retries = append(o.retries, r) }) },
+		OnDead:        func(d Died) { o.tell(func() { o.dead = append(o.dead, d) }) },
+		OnHungHandler: func(_ holdfast.Event, n int) { o.tell(func() { o.hung = n }) },
+		OnError:       func(err error) { o.tell(func() { o.errs = append(o.errs, err) }) },
+		OnFenced:      func(Partition) { o.tell(func() { o.fenced++ }) },
+		OnLeaseLost:   func(holdfast.Event) { o.tell(func() { o.lost++ }) },
+		OnAssigned:    func(p Partition, start int64) { o.tell(func() { o.assigned[name(p)] = start }) },
+		OnSettled:     func(p Partition, position int64) { o.tell(func() { o.settled[name(p)] = position }) },
+		OnRevoked:     func(p Partition, clean bool) { o.tell(func() { o.revoked[name(p)] = clean }) },
+	}
+}
+
+// await waits until what was told makes cond true.
+func (b *bundle) await(what string, cond func(o *telling) bool) {
+	b.Helper()
+	deadline := time.After(30 * time.Second)
+	for {
+		b.told.mu.Lock()
+		ok, changed := cond(b.told), b.told.changed
+		b.told.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			b.told.mu.Lock()
+			defer b.told.mu.Unlock()
+			b.Fatalf("waited 30 s for %s; outcomes %v, errors %v", what, b.told.outcomes, b.told.errs)
+		}
+	}
+}
+
+func (b *bundle) awaitOutcome(id string, want Outcome) {
+	b.Helper()
+	b.await("outcome "+string(want)+" of "+id, func(o *telling) bool {
+		for _, got := range o.outcomes[id] {
+			if got == want {
+				return true
+			}
+		}
+		return false
+	})
+}

@@ -1,0 +1,184 @@
+package inbox
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// Defaults of Config.
+const (
+	DefaultTimeout = 30 * time.Second
+	DefaultGrace   = 5 * time.Second
+	DefaultStop    = 10 * time.Second
+	DefaultWindow  = 7 * 24 * time.Hour
+	DefaultWorkers = 8
+	DefaultMaxHung = 8
+	DefaultQuick   = 2
+	DefaultPollMin = 20 * time.Millisecond
+	DefaultPollMax = time.Second
+)
+
+// DefaultRetry is the policy where Config.Retry says nothing: ten tries in all, full jitter, from one second to five
+// minutes, without an overall limit of time.
+var DefaultRetry = retry.Policy{Attempts: 10, Base: time.Second, Cap: 5 * time.Minute, Budget: -1}
+
+// Unknown says what becomes of an event whose type has no handler on any node of the consumer.
+type Unknown string
+
+const (
+	// UnknownSkip counts the event (Observer.OnReceive, outcome Skipped) and goes on. Nothing is written.
+	UnknownSkip Unknown = "skip"
+
+	// UnknownStore keeps the event, and its key behind it, until a node that knows the type comes.
+	UnknownStore Unknown = "store"
+
+	// UnknownDead makes the event a dead letter at once.
+	UnknownDead Unknown = "dead"
+)
+
+// Config says how an Inbox works. The zero value of each field means its default; only Consumer is required.
+type Config struct {
+	// Schema is the name of the Postgres schema that holds holdfast's tables. Defaults to "holdfast".
+	Schema string
+
+	// Consumer names who consumes: events are handled once for each consumer. All nodes of a service share one name, two
+	// services never do. 1 to 255 bytes. Required.
+	Consumer string
+
+	// Retry says how often and how far apart an event that fails is tried. Attempts counts all tries, the quick ones
+	// included; a Budget gives an event up when its next try would come later than that after its first failure.
+	// Defaults to DefaultRetry, field by field.
+	Retry retry.Policy
+
+	// Quick is how many tries follow the first at once, some ten milliseconds apart, before the event is parked in
+	// Postgres and those behind it can go on. -1 means none. Defaults to DefaultQuick.
+	Quick int
+
+	// Batch is up to how many events of a partition one transaction handles when the type was registered with
+	// HandleBatch. Between 1 and 10,000. Defaults to 1.
+	Batch int
+
+	// Workers is how many handlers run at once on this node for Consume, and as many again for stored events. Each takes
+	// a connection of the pool. Between 1 and 1,000. Defaults to DefaultWorkers.
+	Workers int
+
+	// Timeout is how long a handler may run before its context is cancelled. Between 1 ms and 24 h. Defaults to
+	// DefaultTimeout.
+	Timeout time.Duration
+
+	// Grace is how long a handler may take to return after its context was cancelled. Then it counts as hung: its
+	// connection is closed under it, and it is left behind. Defaults to DefaultGrace.
+	Grace time.Duration
+
+	// Stop is how long Run and Consume let handlers finish when they are told to stop, before their contexts are
+	// cancelled. -1 cancels them at once. Defaults to DefaultStop.
+	Stop time.Duration
+
+	// MaxHung is how many hung handlers are borne before Run and Consume stop with ErrHungHandlers. Defaults to
+	// DefaultMaxHung.
+	MaxHung int
+
+	// Window is how long an inbox row is kept at least: a redelivery within it is recognised. At least a minute.
+	// Defaults to DefaultWindow.
+	Window time.Duration
+
+	// HoldKey keeps the later events of a key waiting when one of them became a dead letter, until the letter is replayed
+	// or discarded. Otherwise the key goes on.
+	HoldKey bool
+
+	// Unknown says what becomes of events of a type that no node declares. Defaults to UnknownSkip. A type that another
+	// node declares is always stored for it.
+	Unknown Unknown
+
+	// PollMin and PollMax are how often Run looks for stored events that are due: PollMin apart while it finds some,
+	// doubling to PollMax while it does not. Default to DefaultPollMin and DefaultPollMax.
+	PollMin, PollMax time.Duration
+
+	// Observer is told what happens.
+	Observer Observer
+
+	// Logger gets constant messages with attributes, never payloads or header values. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+func or[T comparable](value, otherwise T) T {
+	var zero T
+	if value == zero {
+		return otherwise
+	}
+	return value
+}
+
+func (c Config) withDefaults() Config {
+	c.Schema = or(c.Schema, sqlschema.Default)
+	c.Retry = c.Retry.Or(DefaultRetry)
+	c.Quick = max(or(c.Quick, DefaultQuick), 0)
+	c.Batch = or(c.Batch, 1)
+	c.Workers = or(c.Workers, DefaultWorkers)
+	c.Timeout = or(c.Timeout, DefaultTimeout)
+	c.Grace = or(c.Grace, DefaultGrace)
+	c.Stop = max(or(c.Stop, DefaultStop), 0)
+	c.MaxHung = or(c.MaxHung, DefaultMaxHung)
+	c.Window = or(c.Window, DefaultWindow)
+	c.Unknown = or(c.Unknown, UnknownSkip)
+	c.PollMin = or(c.PollMin, DefaultPollMin)
+	c.PollMax = or(c.PollMax, max(DefaultPollMax, c.PollMin))
+	c.Logger = or(c.Logger, slog.Default())
+	return c
+}
+
+// validate checks a copy that has its defaults, and reports every problem at once.
+func (c Config) validate() error {
+	var problems []error
+	bad := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	if err := sqlschema.Validate(c.Schema); err != nil {
+		problems = append(problems, err)
+	}
+	if err := checkText("consumer", c.Consumer, 1, 255); err != nil {
+		bad("%w: name the service that consumes, the same on all its nodes", err)
+	}
+	if err := c.Retry.Validate("retry"); err != nil {
+		problems = append(problems, err)
+	}
+	if c.Quick > 100 {
+		bad("quick is %d: it must be between 0 and 100, or -1 for none: the partition waits meanwhile", c.Quick)
+	}
+	if c.Batch < 1 || c.Batch > 10_000 {
+		bad("batch is %d: it must be between 1 and 10000", c.Batch)
+	}
+	if c.Workers < 1 || c.Workers > 1000 {
+		bad("workers is %d: it must be between 1 and 1000; give the pool as many connections", c.Workers)
+	}
+	if c.Timeout < time.Millisecond || c.Timeout > 24*time.Hour {
+		bad("timeout is %s: it must be between 1ms and 24h: a handler without a limit would hold its key for ever", c.Timeout)
+	}
+	if c.Grace < time.Millisecond || c.Grace > time.Hour {
+		bad("grace is %s: it must be between 1ms and 1h", c.Grace)
+	}
+	if c.Stop > time.Hour {
+		bad("stop is %s: it must be at most 1h", c.Stop)
+	}
+	if c.MaxHung < 1 {
+		bad("max hung is %d: it must be at least 1; leave it 0 for %d", c.MaxHung, DefaultMaxHung)
+	}
+	if c.Window < time.Minute {
+		bad("window is %s: it must be at least 1m, and longer than a redelivery can be late", c.Window)
+	}
+	switch c.Unknown {
+	case UnknownSkip, UnknownStore, UnknownDead:
+	default:
+		bad("unknown is %q: it must be %q, %q or %q", c.Unknown, UnknownSkip, UnknownStore, UnknownDead)
+	}
+	if c.PollMin < time.Millisecond || c.PollMax < c.PollMin {
+		bad("poll min is %s and poll max is %s: min must be at least 1ms and not above max", c.PollMin, c.PollMax)
+	}
+	return errors.Join(problems...)
+}
+
+// lease is how long a stored event belongs to the worker that claimed it: longer than its handler can possibly take.
+func (c Config) lease() time.Duration { return c.Timeout + c.Grace + 30*time.Second }

@@ -1,0 +1,5 @@
+package inbox
+
+const deadlyChild = "HOLDFAST_TEST_DEADLY_CHILD"
+
+func runDeadlyChild() {}

@@ -1,0 +1,209 @@
+package inbox
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// This file decides and does nothing: values in, values out. No clock, database, logger or global random.
+
+// fault says whose fault it is that a transaction did not come to its end.
+type fault int
+
+const (
+	faultEvent     fault = iota // the handler failed on the event: an attempt is spent
+	faultContended              // 40001 or 40P01: nobody's fault, at once again
+	faultDatabase               // the database or the way to it: wait, and spend no attempt
+	faultUnknown                // COMMIT without an answer: look before anything is decided
+	faultStopped                // we were told to stop: hand back what is in hand
+	faultFenced                 // another node has the partition: let go of it
+)
+
+func (f fault) String() string {
+	return [...]string{"event", "contended", "database", "unknown", "stopped", "fenced"}[f]
+}
+
+// circumstances is what else is known of a transaction that failed.
+type circumstances struct {
+	stopped    bool // the context that we gave it was cancelled from outside
+	timedOut   bool // its handler ran into Config.Timeout
+	connLost   bool // the connection was closed when it failed
+	inHandler  bool // the error is the handler's, not that of one of our own statements
+	committing bool // the error is the answer to COMMIT
+}
+
+// judge says whose fault err is. The order matters: a connection that pgx closed because the handler's time was up is
+// the handler's fault, one that broke under it is not.
+func judge(err error, c circumstances) fault {
+	var pgErr *pgconn.PgError
+	isPg := errors.As(err, &pgErr)
+	switch {
+	case errors.Is(err, errFenced):
+		return faultFenced
+	case c.committing && !isPg && !errors.Is(err, pgx.ErrTxCommitRollback):
+		return faultUnknown // Never ask pgconn.SafeToRetry here: it says yes to a COMMIT that was carried out.
+	case c.committing && isPg && unavailable(pgErr.Code):
+		return faultUnknown // The server went away around the COMMIT. Looking costs little, guessing wrong a lot.
+	case c.timedOut:
+		return faultEvent
+	case c.stopped:
+		return faultStopped
+	case isPg && (pgErr.Code == "40001" || pgErr.Code == "40P01"):
+		return faultContended
+	case isPg && unavailable(pgErr.Code), c.connLost:
+		return faultDatabase
+	case c.inHandler, c.committing:
+		return faultEvent
+	default:
+		return faultDatabase // One of our own statements: no event can be blamed for it.
+	}
+}
+
+// unavailable says whether a SQLSTATE means that the server cannot work now, whatever it is asked.
+func unavailable(code string) bool {
+	switch code {
+	case "57P01", "57P02", "57P03", "57P05", "25006":
+		return true // shutting down, crashed, starting, session timed out, read only: a standby
+	}
+	// Connection exceptions, insufficient resources, system errors.
+	return len(code) == 5 && (code[:2] == "08" || code[:2] == "53" || code[:2] == "58")
+}
+
+// action is what is done about a failure.
+type action int
+
+const (
+	actAgain  action = iota // run it again after delay, in this process
+	actPark                 // keep it in `stored`, due after delay
+	actDead                 // write a dead letter
+	actReturn               // hand the error to the caller
+)
+
+func (a action) String() string { return [...]string{"again", "park", "dead", "return"}[a] }
+
+// history is what an event has behind it.
+type history struct {
+	attempts  int           // tries that failed or were cut short, the last one included
+	contended int           // tries in a row that were contended and cost nothing
+	waits     int           // tries in a row that failed for the database's sake
+	quick     int           // quick tries that are left
+	age       time.Duration // since the first failure, by the database's clock
+	stored    bool          // it is a row of `stored`
+	patient   bool          // the caller waits as long as the database is away
+}
+
+// verdict is what to do next, and why.
+type verdict struct {
+	do     action
+	delay  time.Duration
+	free   bool // no attempt is spent
+	reason string
+}
+
+const (
+	maxContended = 20
+	maxImpatient = 3 // how often Receive meets an absent database before it says so
+
+	contendedBase, contendedCap = 2 * time.Millisecond, 200 * time.Millisecond
+	databaseBase, databaseCap   = 50 * time.Millisecond, 15 * time.Second
+	quickBase, quickCap         = 20 * time.Millisecond, 200 * time.Millisecond
+)
+
+// decide says what to do with an event whose transaction failed with err.
+func decide(p retry.Policy, h history, f fault, err error, random float64) verdict {
+	switch f {
+	case faultStopped, faultFenced:
+		return verdict{do: actReturn, free: true}
+	case faultContended:
+		if h.contended < maxContended {
+			return verdict{do: actAgain, free: true, delay: spread(contendedBase, contendedCap, h.contended+1, random)}
+		}
+		// It never gets through: from here on it is a failure like others.
+	case faultDatabase, faultUnknown:
+		if !h.patient && h.waits+1 >= maxImpatient {
+			return verdict{do: actReturn, free: true}
+		}
+		return verdict{do: actAgain, free: true, delay: spread(databaseBase, databaseCap, h.waits+1, random)}
+	}
+	after, asked := retry.AfterOf(err)
+	delay := p.Delay(h.attempts, random)
+	if asked {
+		delay = after
+	}
+	switch {
+	case retry.IsPermanent(err):
+		return verdict{do: actDead, reason: "its handler calls the failure permanent"}
+	case p.Last(h.attempts):
+		return verdict{do: actDead, reason: fmt.Sprintf("it failed %d times", h.attempts)}
+	case p.Budget > 0 && h.age+delay > p.Budget:
+		return verdict{do: actDead, reason: fmt.Sprintf("its next attempt would come later than %s after its first", p.Budget)}
+	case h.quick > 0 && !h.stored && !asked:
+		return verdict{do: actAgain, delay: spread(quickBase, quickCap, h.attempts, random)}
+	default:
+		return verdict{do: actPark, delay: delay}
+	}
+}
+
+// spread is a delay with equal jitter: at least half of what doubles from base to limit, so that a wait is a wait.
+func spread(base, limit time.Duration, attempt int, random float64) time.Duration {
+	ceiling := limit
+	if doublings := max(attempt, 1) - 1; doublings < 32 && base<<doublings < limit {
+		ceiling = base << doublings
+	}
+	return ceiling/2 + time.Duration(random*float64(ceiling/2))
+}
+
+// reading is where a partition is read from.
+type reading struct {
+	start    int64 // the first offset to fetch
+	position int64 // everything below is settled: below it only duplicates and stale events are met
+}
+
+// noOffset stands for an offset that the group never committed.
+const noOffset = -1
+
+// startAt chooses where to read a partition from: the lower of our position and the group's committed offset. Never
+// above our position, because after a failover or a restore of Postgres the effects are gone while Kafka's offset
+// stays; and it never jumps over records silently. position is noOffset when Postgres has none; first and end are the
+// bounds of the log.
+func startAt(position, committed, first, end int64, adopt, skipDeleted bool) (reading, error) {
+	if position == noOffset {
+		switch {
+		case adopt && committed != noOffset:
+			position = committed
+		default:
+			// A new consumer begins at the first offset there is. A committed offset without a position is no promise of ours.
+			position, committed = first, noOffset
+		}
+	}
+	if position > end {
+		return reading{}, fmt.Errorf("%w: its position is %d, but the log ends at %d: the topic was recreated or truncated; "+
+			"if that was meant, delete the partition's row of consumer_position", ErrOffsetOutOfRange, position, end)
+	}
+	if committed > end {
+		return reading{}, fmt.Errorf("%w: the group's committed offset is %d, but the log ends at %d: the topic was recreated or truncated; "+
+			"if that was meant, reset the group's offsets", ErrOffsetOutOfRange, committed, end)
+	}
+	start := position
+	if committed != noOffset {
+		start = min(start, committed)
+	}
+	if start < first {
+		// What is below our position is settled, so that its deletion loses nothing.
+		start = min(first, position)
+	}
+	if start < first {
+		if !skipDeleted {
+			return reading{}, fmt.Errorf("%w: offset %d is next, but the log begins at %d: %d offsets were deleted before they were handled; "+
+				"lengthen the topic's retention, and set KafkaGroup.SkipDeleted to go on behind the gap", ErrOffsetOutOfRange, start, first, first-start)
+		}
+		start, position = first, first
+	}
+	return reading{start: start, position: position}, nil
+}

@@ -1,0 +1,102 @@
+package inbox
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+var (
+	topicName  = regexp.MustCompile(`^[a-zA-Z0-9._-]+$`)
+)
+
+// checkText says what is wrong with a text that goes into a column: its length in bytes, or characters that Postgres
+// refuses. The error names field, value and rule.
+func checkText(field, value string, shortest, longest int) error {
+	switch n := len(value); {
+	case n == 0 && shortest > 0:
+		return fmt.Errorf("%s is empty: it must have %d to %d bytes", field, shortest, longest)
+	case n < shortest || n > longest:
+		return fmt.Errorf("%s has %d bytes (%s): it must have %d to %d", field, n, excerpt(value), shortest, longest)
+	case !utf8.ValidString(value):
+		return fmt.Errorf("%s is %s: it must be UTF-8", field, excerpt(value))
+	case strings.IndexByte(value, 0) >= 0:
+		return fmt.Errorf("%s is %s: it must not hold the character NUL", field, excerpt(value))
+	}
+	return nil
+}
+
+// excerpt quotes the beginning of a value for an error message.
+func excerpt(value string) string {
+	if len(value) > 64 {
+		return strconv.QuoteToASCII(value[:64]) + "…"
+	}
+	return strconv.QuoteToASCII(value)
+}
+
+// checkEvent keeps out at the door what the tables would refuse later, when it is too late to say it to the sender.
+// The limits are those of schema.sql.
+func checkEvent(e holdfast.Event) error {
+	if err := checkText("id", e.ID, 1, 255); err != nil {
+		return fmt.Errorf("%w: the inbox recognises a redelivery by it", err)
+	}
+	if err := checkText("source", e.Source, 0, 255); err != nil {
+		return err
+	}
+	if err := checkText("type", e.Type, 1, 255); err != nil {
+		return err
+	}
+	if err := checkText("topic", e.Topic, 1, 249); err != nil {
+		return err
+	}
+	if !topicName.MatchString(e.Topic) || e.Topic == "." || e.Topic == ".." {
+		return fmt.Errorf("topic is %s: it must be a Kafka topic's name, of letters, digits, '.', '_' and '-'", excerpt(e.Topic))
+	}
+	if err := checkText("key", e.Key, 0, 1024); err != nil {
+		return err
+	}
+	for name, value := range e.Headers {
+		// Headers of others are kept as they are; only what jsonb cannot hold is refused. Their values stay out of errors.
+		if !utf8.ValidString(name) || strings.IndexByte(name, 0) >= 0 {
+			return fmt.Errorf("header name is %s: it must be UTF-8 without NUL", excerpt(name))
+		}
+		if !utf8.ValidString(value) || strings.IndexByte(value, 0) >= 0 {
+			return fmt.Errorf("header %s has a value that is not UTF-8 or holds NUL", excerpt(name))
+		}
+	}
+	return nil
+}
+
+// headersJSON is the headers as the text of a JSON object, nil when there are none.
+func headersJSON(headers map[string]string) *string {
+	if len(headers) == 0 {
+		return nil
+	}
+	b, err := json.Marshal(headers)
+	if err != nil {
+		panic(fmt.Sprintf("inbox: marshal headers: %v", err)) // A map of strings always can be.
+	}
+	s := string(b)
+	return &s
+}
+
+func headersOf(text *string) (map[string]string, error) {
+	if text == nil {
+		return nil, nil
+	}
+	var headers map[string]string
+	if err := json.Unmarshal([]byte(*text), &headers); err != nil {
+		return nil, fmt.Errorf("read headers: %w", err)
+	}
+	return headers, nil
+}
+
+// kafkaID names a record that carries no event id: topic, partition and offset, which are the same at each redelivery.
+func kafkaID(topic string, partition int, offset int64) string {
+	return "kafka:" + topic + "/" + strconv.Itoa(partition) + "/" + strconv.FormatInt(offset, 10)
+}

@@ -1,0 +1,175 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// This file writes down what was decided about an event that is taken in: park it, or bury it.
+
+// record writes the inbox row of an event that was not handled, behind the fence. False: there is one already.
+func (in *Inbox) record(ctx context.Context, tx pgx.Tx, d *delivery, result string, attempts int) (bool, error) {
+	b := &pgx.Batch{}
+	if d.from != nil {
+		d.from.fence.queue(in, b)
+	}
+	b.Queue(in.q.record, in.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.partition(), d.offset(), d.hash, result, int32(attempts))
+	br := tx.SendBatch(ctx, b)
+	var err error
+	if d.from != nil {
+		err = d.from.fence.read(br)
+	}
+	var inserted int64
+	if err == nil {
+		tag, exec := br.Exec()
+		inserted, err = tag.RowsAffected(), exec
+	}
+	if closing := br.Close(); err == nil && closing != nil {
+		err = closing
+	}
+	if err != nil {
+		return false, fmt.Errorf("insert inbox row: %w", err)
+	}
+	return inserted == 1, nil
+}
+
+// park keeps an event in `stored`: due after delay (nil: now), or behind what waits of its key. It returns as.
+func (in *Inbox) park(ctx context.Context, tx pgx.Tx, d *delivery, attempts int, delay *time.Duration, failures []string, as Outcome) (Outcome, error) {
+	inserted, err := in.record(ctx, tx, d, "stored", attempts)
+	if err != nil {
+		return "", err
+	}
+	if !inserted {
+		return in.known(ctx, tx, d)
+	}
+	return in.queue(ctx, tx, d, attempts, delay, failures, as, false)
+}
+
+// queue puts an event at the end of its key's queue.
+//
+// Rule: a follower may sleep (next_at 'infinity') only where whoever takes the head away is sure to see it. Both take
+// the lock of the key first, and look in a statement of their own afterwards. So either the head's end waits for this
+// insert and wakes it, or this looks again, finds the queue gone, and (mustFollow) the event runs at once instead.
+func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, attempts int, delay *time.Duration, failures []string, as Outcome, mustFollow bool) (Outcome, error) {
+	wait := new(int64)
+	if delay != nil {
+		*wait = delay.Microseconds()
+	}
+	if d.e.Key != "" && !d.callers {
+		if _, err := tx.Exec(ctx, in.q.lock, int32(keyClass), in.keyNumber(d.e.Topic, d.e.Key)); err != nil {
+			return "", fmt.Errorf("lock the key's queue: %w", err)
+		}
+		var behind bool
+		if err := tx.QueryRow(ctx, in.q.behind, in.c.Consumer, d.e.Topic, d.e.Key).Scan(&behind); err != nil {
+			return "", fmt.Errorf("look at the key's queue: %w", err)
+		}
+		if behind {
+			wait = nil
+		} else if mustFollow {
+			return "", errUnqueued
+		}
+	}
+	_, err := tx.Exec(ctx, in.q.store, in.c.Consumer, d.e.Topic, d.e.Key, d.e.Source, d.e.ID, d.e.Type, timeOrNil(d.e.Time),
+		headersJSON(d.e.Headers), d.e.Payload, d.hash, d.partition(), d.offset(), int32(attempts), nonNil(failures), wait)
+	if err != nil {
+		return "", fmt.Errorf("store event: %w", err)
+	}
+	return as, in.forget(ctx, tx, d)
+}
+
+// bury makes a letter of an event that is being taken in. It returns as.
+func (in *Inbox) bury(ctx context.Context, tx pgx.Tx, d *delivery, l letter, as Outcome) (Outcome, error) {
+	inserted, err := in.record(ctx, tx, d, "dead", l.attempts)
+	if err != nil {
+		return "", err
+	}
+	if !inserted {
+		return in.known(ctx, tx, d)
+	}
+	id, err := in.insertLetter(ctx, tx, d.e, d.hash, d.partition(), d.offset(), l)
+	if err != nil {
+		return "", err
+	}
+	if as == Dead {
+		d.after = func() { in.died(d.e, id, l) }
+	}
+	return as, in.forget(ctx, tx, d)
+}
+
+// forget removes the count of starts of an event that came to an end.
+func (in *Inbox) forget(ctx context.Context, tx pgx.Tx, d *delivery) error {
+	if d.from == nil || !d.from.careful {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, in.q.forgetStart, in.c.Consumer, d.e.Source, d.e.ID); err != nil {
+		return fmt.Errorf("forget starts: %w", err)
+	}
+	return nil
+}
+
+// report tells of a durable outcome.
+func (in *Inbox) report(d *delivery, out Outcome, took time.Duration) {
+	if d.after != nil {
+		d.after()
+	}
+	switch out {
+	case Stored, Retrying:
+		in.wake()
+	case Conflict:
+		in.c.Logger.Warn("event id came again with another payload", in.attrs(d.e)...)
+		if in.c.Observer.OnConflict != nil {
+			in.c.Observer.OnConflict(d.e)
+		}
+	case Stale:
+		in.c.Logger.Warn("event below the position was never handled", in.attrs(d.e)...)
+	}
+	if in.c.Observer.OnReceive != nil {
+		in.c.Observer.OnReceive(Received{Event: d.e, Outcome: out, Took: took})
+	}
+}
+
+func (in *Inbox) retried(e holdfast.Event, attempt int, delay time.Duration, stored bool, err error) {
+	in.c.Logger.Info("handler failed, will retry", append(in.attrs(e), "attempt", attempt, "delay", delay, "stored", stored, "class", classOf(err))...)
+	if in.c.Observer.OnRetry != nil {
+		in.c.Observer.OnRetry(Retried{Event: e, Attempt: attempt, Delay: delay, Stored: stored, Err: err})
+	}
+}
+
+func (in *Inbox) died(e holdfast.Event, id int64, l letter) {
+	in.c.Logger.Error("event given up", append(in.attrs(e), "letter", id, "attempts", l.attempts, "class", classOf(l.err))...)
+	if in.c.Observer.OnDead != nil {
+		in.c.Observer.OnDead(Died{Event: e, Letter: id, Reason: l.reason, Attempts: l.attempts, Err: l.err})
+	}
+}
+
+// troubled tells of an error that is waited out.
+func (in *Inbox) troubled(err error) {
+	in.c.Logger.Warn("waiting for the database", "consumer", in.c.Consumer, "error", boundedError(err))
+	if in.c.Observer.OnError != nil {
+		in.c.Observer.OnError(err)
+	}
+}
+
+// attrs are what a log line says of an event: never its payload, its headers or its key.
+func (in *Inbox) attrs(e holdfast.Event) []any {
+	return []any{"consumer", in.c.Consumer, "topic", e.Topic, "type", e.Type, "source", e.Source, "id", e.ID}
+}
+
+func timeOrNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+func nonNil(s []string) []string {
+	if s == nil {
+		return []string{}
+	}
+	return s
+}

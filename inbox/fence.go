@@ -1,0 +1,112 @@
+package inbox
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Advisory locks are all locks of a transaction, in the form of two numbers: a class of ours and a hash of what is
+// locked. lane.LockClass ("hfdf") orders the writers of a key; these two are the inbox's. Two things that share a
+// number wait for each other, no more.
+const (
+	// fenceClass is "hfpt" in ASCII: the fence of a partition.
+	fenceClass = 0x68667074
+
+	// keyClass is "hfky" in ASCII: changes to the queue of a key.
+	keyClass = 0x68666b79
+)
+
+// lockNumber hashes what is locked. The parts cannot contain NUL, except that a topic's partition is four bytes at the
+// end.
+func lockNumber(parts ...string) int32 {
+	h := sha256.New()
+	for _, part := range parts {
+		h.Write([]byte(part))
+		h.Write([]byte{0})
+	}
+	return int32(binary.BigEndian.Uint32(h.Sum(nil)[:4]))
+}
+
+func (in *Inbox) keyNumber(topic, key string) int32 {
+	return lockNumber(in.c.Schema, in.c.Consumer, topic, key)
+}
+
+// errFenced says that another node has been given the partition.
+var errFenced = errors.New("another node has the partition")
+
+// fence is this node's right to a partition: the epoch that it raised when the group gave it the partition.
+//
+// Every transaction that takes an event of the partition in holds the lock shared, and looks at the epoch in a later
+// statement, whose snapshot is newer than the lock. Whoever is given the partition next takes the lock exclusively
+// before it raises the epoch: so it waits for every transaction that has looked, and those that look later see that
+// they are too late. The workers of one owner do not wait for each other.
+type fence struct {
+	Partition
+	number   int32
+	position int64 // at the assignment: what lies below was settled then
+}
+
+// queue adds the two statements to the first batch of a transaction.
+func (f *fence) queue(in *Inbox, b *pgx.Batch) {
+	b.Queue(in.q.fenceShared, int32(fenceClass), f.number)
+	b.Queue(in.q.fenceCheck, in.c.Consumer, f.Topic, int32(f.Partition.Partition), f.Epoch)
+}
+
+// read reads their answers.
+func (f *fence) read(br pgx.BatchResults) error {
+	if _, err := br.Exec(); err != nil {
+		return fmt.Errorf("take fence: %w", err)
+	}
+	var mine bool
+	if err := br.QueryRow().Scan(&mine); err != nil {
+		return fmt.Errorf("look at epoch: %w", err)
+	}
+	if !mine {
+		return errFenced
+	}
+	return nil
+}
+
+// assignment is what Postgres says of a partition that we were given.
+type assignment struct {
+	fence   *fence
+	reading reading
+	careful bool // the last owner did not end in order
+}
+
+// assign raises the epoch, once every transaction of the last owner has ended, and chooses where to read from.
+func (in *Inbox) assign(ctx context.Context, topic string, partition int, choose func(position int64) (reading, error)) (assignment, error) {
+	f := &fence{Partition: Partition{Topic: topic, Partition: partition}}
+	f.number = lockNumber(in.c.Schema, in.c.Consumer, topic, fmt.Sprint(partition))
+	a := assignment{fence: f}
+	var refused error
+	err := in.transact(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, in.q.lock, int32(fenceClass), f.number); err != nil {
+			return fmt.Errorf("take fence of %s/%d: %w", topic, partition, err)
+		}
+		position, clean := int64(noOffset), true
+		err := tx.QueryRow(ctx, in.q.position, in.c.Consumer, topic, int32(partition)).Scan(&position, &clean)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("read position of %s/%d: %w", topic, partition, err)
+		}
+		if a.reading, refused = choose(position); refused != nil {
+			return refused
+		}
+		a.careful = !clean
+		f.position = a.reading.position
+		err = tx.QueryRow(ctx, in.q.assign, in.c.Consumer, topic, int32(partition), a.reading.position, in.node).Scan(&f.Epoch)
+		if err != nil {
+			return fmt.Errorf("raise epoch of %s/%d: %w", topic, partition, err)
+		}
+		return nil
+	})
+	if refused != nil {
+		return assignment{}, fmt.Errorf("read %s/%d: %w", topic, partition, refused)
+	}
+	return a, err
+}

@@ -1,0 +1,76 @@
+package inbox
+
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// Observer is told what an Inbox does. Any field may be nil. The functions are called in line, from many goroutines, and
+// must be quick. The events they are given carry payloads: keep those out of logs.
+type Observer struct {
+	// OnReceive is called when an event's outcome is durable.
+	OnReceive func(Received)
+
+	// OnRetry is called when a handler failed and will be tried again, in this process or out of `stored`.
+	OnRetry func(Retried)
+
+	// OnDead is called when an event became a dead letter.
+	OnDead func(Died)
+
+	// OnConflict is called when an id came a second time with another payload.
+	OnConflict func(e holdfast.Event)
+
+	// OnHungHandler is called when a handler did not return in time and was left behind. Count is how many are now.
+	OnHungHandler func(e holdfast.Event, count int)
+
+	// OnLeaseLost is called when a worker finished a stored event that no longer was its own: its work was rolled back.
+	OnLeaseLost func(e holdfast.Event)
+
+	// OnAssigned is called when this node was given a partition and will read it from start.
+	OnAssigned func(p Partition, start int64)
+
+	// OnSettled is called when a partition's position was saved: every offset below it is settled.
+	OnSettled func(p Partition, position int64)
+
+	// OnRevoked is called when this node has let go of a partition. Clean says that nothing was left in hand.
+	OnRevoked func(p Partition, clean bool)
+
+	// OnFenced is called when a late handler's transaction was refused, because another node has its partition.
+	OnFenced func(p Partition)
+
+	// OnError is called for errors that holdfast waits out: the database or the broker cannot be reached.
+	OnError func(err error)
+}
+
+// Partition is a partition of a topic, and the epoch under which this node had it.
+type Partition struct {
+	Topic     string
+	Partition int
+	Epoch     int64
+}
+
+// Received tells of one event whose outcome is durable.
+type Received struct {
+	Event   holdfast.Event
+	Outcome Outcome
+	Took    time.Duration // from taking it in hand to its commit
+}
+
+// Retried tells of a failure that will be tried again.
+type Retried struct {
+	Event   holdfast.Event
+	Attempt int           // tries that failed, this one included
+	Delay   time.Duration // until the next, by the database's clock when Stored
+	Stored  bool          // the event was parked in Postgres
+	Err     error
+}
+
+// Died tells of a dead letter.
+type Died struct {
+	Event    holdfast.Event
+	Letter   int64
+	Reason   string
+	Attempts int
+	Err      error
+}

@@ -1,0 +1,241 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// This file runs one handler in one transaction, and tells apart whose fault it is when that fails.
+
+// patience bounds what we do on our own account when the caller's context is over: rolling back, committing.
+const patience = 10 * time.Second
+
+// failure is what a transaction that did not come to its end returns.
+type failure struct {
+	fault fault
+	err   error
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// handlerError marks what a handler brought about, so that it is told from our own statements' errors.
+type handlerError struct {
+	err      error
+	timedOut bool
+	stopped  bool
+	hung     <-chan error // set when the handler has not returned
+}
+
+func (e *handlerError) Error() string { return e.err.Error() }
+func (e *handlerError) Unwrap() error { return e.err }
+
+// panicError is a panic of a handler: its message, and where it came from.
+type panicError struct {
+	message string
+	stack   string
+}
+
+func (e *panicError) Error() string { return "panic: " + e.message + "\n" + e.stack }
+
+// errGoexit is a handler that ended its goroutine.
+var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit)")
+
+// transact runs f in a transaction on a connection of its own, and commits. The error, if any, is a *failure. The
+// transaction is rolled back and the connection given back before it returns, so that whoever records the failure
+// begins afresh. Where a handler hangs, the connection is closed under it and never returned to the pool: the handler
+// would write into another's transaction.
+func (in *Inbox) transact(ctx context.Context, f func(tx pgx.Tx) error) error {
+	fail := func(err error, c circumstances) error {
+		c.stopped = c.stopped || ctx.Err() != nil
+		return &failure{judge(err, c), err}
+	}
+	conn, err := in.pool.Acquire(ctx)
+	if err != nil {
+		return fail(fmt.Errorf("acquire connection: %w", err), circumstances{connLost: true})
+	}
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: in.q.begin})
+	if err != nil {
+		lost := conn.Conn().IsClosed()
+		conn.Release()
+		return fail(fmt.Errorf("begin: %w", err), circumstances{connLost: lost})
+	}
+	if err := f(tx); err != nil {
+		var h *handlerError
+		if errors.As(err, &h) && h.hung != nil {
+			in.abandon(conn, h.hung)
+			return fail(err, circumstances{timedOut: h.timedOut, stopped: h.stopped, inHandler: true})
+		}
+		c := circumstances{connLost: conn.Conn().IsClosed()}
+		if h != nil {
+			c.inHandler, c.timedOut, c.stopped = true, h.timedOut, h.stopped
+		}
+		rollback(ctx, tx)
+		conn.Release()
+		return fail(err, c)
+	}
+	if conn.Conn().IsClosed() { // COMMIT was never sent, so this is not in doubt.
+		conn.Release()
+		return fail(errors.New("the connection was lost before commit"), circumstances{connLost: true})
+	}
+	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	err = tx.Commit(commit)
+	cancel()
+	conn.Release()
+	if errors.Is(err, pgx.ErrTxCommitRollback) {
+		err = fmt.Errorf("a statement failed, but the handler returned nil: %w", err)
+	}
+	if err != nil {
+		return &failure{judge(err, circumstances{committing: true}), fmt.Errorf("commit: %w", err)}
+	}
+	return nil
+}
+
+func rollback(ctx context.Context, tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	_ = tx.Rollback(ctx) // If it cannot be sent the connection is closed, and Postgres rolls back by itself.
+}
+
+// abandon leaves a hung handler behind with a dead connection.
+func (in *Inbox) abandon(pooled *pgxpool.Conn, returned <-chan error) {
+	conn := pooled.Hijack() // Of all methods only those of the net.Conn and CancelRequest may be called beside the handler.
+	pg := conn.PgConn()
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = pg.CancelRequest(ctx) // Frees its locks now rather than when its statement ends.
+		_ = pg.Conn().Close()
+		<-returned
+		in.hung.Add(-1)
+		_ = conn.Close(ctx)
+	}()
+}
+
+// call runs a handler. Its error is a *handlerError. A handler that does not return within Config.Timeout and
+// Config.Grace is reported as hung, and still running.
+func (in *Inbox) call(ctx context.Context, tx pgx.Tx, h BatchHandler, e holdfast.Event) error {
+	if in.hung.Load() >= int64(in.c.MaxHung) {
+		return &handlerError{err: ErrHungHandlers, stopped: true}
+	}
+	hctx, cancel := context.WithTimeout(ctx, in.c.Timeout)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		err := errGoexit // unless it returns or panics
+		defer func() {
+			if p := recover(); p != nil {
+				err = &panicError{panicMessage(p), trimmedStack()}
+			}
+			done <- err
+		}()
+		err = h(hctx, tx, []holdfast.Event{e})
+	}()
+	returned := func(err error) error {
+		timedOut := ctx.Err() == nil && errors.Is(hctx.Err(), context.DeadlineExceeded)
+		if err == nil {
+			if timedOut && tx.Conn().IsClosed() {
+				return &handlerError{err: fmt.Errorf("the handler was cancelled after %s", in.c.Timeout), timedOut: true}
+			}
+			return nil
+		}
+		if timedOut {
+			err = fmt.Errorf("the handler was cancelled after %s: %w", in.c.Timeout, err)
+		}
+		return &handlerError{err: err, timedOut: timedOut, stopped: ctx.Err() != nil}
+	}
+	select {
+	case err := <-done:
+		return returned(err)
+	case <-hctx.Done():
+	}
+	grace := time.NewTimer(in.c.Grace)
+	defer grace.Stop()
+	select {
+	case err := <-done:
+		return returned(err)
+	case <-grace.C:
+	}
+	n := int(in.hung.Add(1))
+	in.c.Logger.Error("handler hangs", "consumer", in.c.Consumer, "type", e.Type, "source", e.Source, "id", e.ID, "hung", n)
+	if in.c.Observer.OnHungHandler != nil {
+		in.c.Observer.OnHungHandler(e, n)
+	}
+	return &handlerError{
+		err:      fmt.Errorf("the handler was cancelled after %s and did not return within %s", in.c.Timeout, in.c.Grace),
+		timedOut: ctx.Err() == nil, stopped: ctx.Err() != nil, hung: done,
+	}
+}
+
+// tooManyHung says whether this node has to stop.
+func (in *Inbox) tooManyHung() error {
+	if n := in.hung.Load(); n >= int64(in.c.MaxHung) {
+		return fmt.Errorf("%w: %d of at most %d have not returned: restart the process, and find what they wait for", ErrHungHandlers, n, in.c.MaxHung)
+	}
+	return nil
+}
+
+// panicMessage is what a panic says. A value that is no message may be the event itself: only its type is told.
+func panicMessage(p any) string {
+	switch p := p.(type) {
+	case error:
+		return p.Error()
+	case string:
+		return p
+	default:
+		return fmt.Sprintf("a value of type %T", p)
+	}
+}
+
+// trimmedStack is the stack from where the handler panicked: what lies above is the runtime and this package. Arguments
+// are left out.
+func trimmedStack() string {
+	stack := string(debug.Stack())
+	if _, below, ok := strings.Cut(stack, "panic("); ok {
+		if i := strings.Index(below, "\n"); i >= 0 {
+			below = below[i+1:]
+			if i := strings.Index(below, "\n"); i >= 0 { // the line of panic's own file
+				stack = below[i+1:]
+			}
+		}
+	}
+	var b strings.Builder
+	for line := range strings.Lines(stack) {
+		if b.Len() > maxErrorText {
+			break
+		}
+		if !strings.HasPrefix(line, "\t") {
+			if i := strings.LastIndex(line, "("); i > 0 {
+				line = line[:i] + "\n"
+			}
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+// pause waits, and returns early with an error when the context ends.
+func pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		runtime.Gosched()
+		return ctx.Err()
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,263 @@
+package inbox
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+)
+
+// Every statement of the package. They are written for the schema "holdfast"; newQueries puts the configured one in,
+// once. Parameters are cast wherever they stand, because in the modes exec and simple_protocol Postgres is not asked for
+// their types.
+
+// beginSQL opens every transaction, in one round trip. A client that dies or hangs inside cannot hold its locks for
+// ever, and READ COMMITTED is said because the fence and the queue of a key need a snapshot for each statement.
+const beginSQL = `begin isolation level read committed;
+set local idle_in_transaction_session_timeout = %d;
+set local lock_timeout = %d`
+
+// The fence (fence.go). It must be a statement of its own, before the one that looks at the epoch.
+const fenceSharedSQL = `-- inbox.fence_shared
+select pg_advisory_xact_lock_shared($1::int, $2::int)`
+
+const fenceCheckSQL = `-- inbox.fence_check
+select exists (select from holdfast.consumer_position p
+                where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and p.epoch = $4::bigint)`
+
+const lockSQL = `-- inbox.lock
+select pg_advisory_xact_lock($1::int, $2::int)`
+
+// Records a new event with the result it will have when the transaction commits: 'stored' where earlier events of its
+// key wait, or a dead letter holds it. The primary key makes a second transaction with the same event wait for the
+// first, and then find it known.
+const insertSQL = `-- inbox.insert
+insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
+select $1::text, $2::text, $3::text, $4::text, $6::int, $7::bigint, $8::bytea,
+       case when b.behind then null else now() end, case when b.behind then 'stored' else 'handled' end, $9::int
+  from (select $5::text <> '' and (
+               exists (select from holdfast.stored s
+                        where s.consumer = $1::text and s.topic = $4::text and s.key = $5::text)
+            or exists (select from holdfast.letter l
+                        where l.consumer = $1::text and l.topic = $4::text and l.key = $5::text
+                          and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))) as behind) b
+on conflict (consumer, source, event_id) do nothing
+returning result`
+
+const behindSQL = `-- inbox.behind
+select $3::text <> '' and (
+       exists (select from holdfast.stored s
+                where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text)
+    or exists (select from holdfast.letter l
+                where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text
+                  and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')))`
+
+const knownSQL = `-- inbox.known
+select i.hash, i.result from holdfast.inbox i
+ where i.consumer = $1::text and i.source = $2::text and i.event_id = $3::text`
+
+// Records an event that its handler has not handled: stored, dead, skipped.
+const recordSQL = `-- inbox.record
+insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
+values ($1::text, $2::text, $3::text, $4::text, $5::int, $6::bigint, $7::bytea,
+        case when $8::text = 'stored' then null else now() end, $8::text, $9::int)
+on conflict (consumer, source, event_id) do nothing`
+
+// Puts an event at the end of its key's queue. $15 is the wait in microseconds, null to wait behind others.
+const storeSQL = `-- inbox.store
+insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash,
+       partition, "offset", attempts, next_at, errors)
+values ($1::text, $2::text, $3::text, nextval('holdfast.stored_place'), $4::text, $5::text, $6::text,
+        coalesce($7::timestamptz, now()), $8::text::jsonb, $9::bytea, $10::bytea, $11::int, $12::bigint, $13::int,
+        coalesce(now() + $15::bigint * interval '1 microsecond', 'infinity'), $14::text[])
+on conflict (consumer, source, event_id) do nothing`
+
+// A letter of an event is written once for each payload: the unique index letter_event.
+// An event has one letter for each payload: the unique index letter_event. One that dies again opens its letter again; a
+// conflict that is met again ($19 false) changes nothing.
+const letterSQL = `-- inbox.letter
+insert into holdfast.letter as letter (origin, consumer, reason, fingerprint, holds, event_id, source, type, topic, key, time,
+       headers, payload, hash, partition, "offset", attempts, errors, first_at)
+values ('inbox', $1::text, $2::text, $3::text, $4::boolean, $5::text, $6::text, $7::text, $8::text, $9::text,
+        coalesce($10::timestamptz, now()), $11::text::jsonb, $12::bytea, $13::bytea, $14::int, $15::bigint,
+        $16::int, $17::text[], now() - $18::bigint * interval '1 microsecond')
+on conflict (consumer, source, event_id, hash) where origin = 'inbox' do update
+   set state = 'open', reason = excluded.reason, fingerprint = excluded.fingerprint, holds = excluded.holds, last_at = now(),
+       attempts = letter.attempts + excluded.attempts,
+       errors = (letter.errors || excluded.errors)[greatest(cardinality(letter.errors || excluded.errors) - 19, 1):]
+ where $19::boolean
+returning id`
+
+// A replay that failed again: the letter is open as before, and knows what happened meanwhile.
+const letterReopenSQL = `-- inbox.letter_reopen
+update holdfast.letter
+   set state = 'open', last_at = now(), attempts = attempts + $2::int, reason = $3::text, fingerprint = $4::text,
+       errors = (errors || $5::text[])[greatest(cardinality(errors || $5::text[]) - 19, 1):]
+ where id = $1::bigint`
+
+const letterReplayedSQL = `-- inbox.letter_replayed
+update holdfast.letter set state = 'replayed', last_at = now() where id = $1::bigint and state in ('open', 'replaying')`
+
+// Takes the heads of queues that are due, for a lease, and counts the attempt before it is made: so one that ends the
+// process counts. Index stored_due finds what is due, the primary key says whether it is a head. A lease further away
+// than twice its length was given by a clock that was wrong.
+const claimSQL = `-- inbox.claim
+with due as (
+    select s.consumer, s.topic, s.key, s.place
+      from holdfast.stored s
+     where s.consumer = $1::text and s.next_at < 'infinity' and s.next_at <= now()
+       and (s.lease_until <= now() or s.lease_until > now() + 2 * $5::bigint * interval '1 microsecond')
+       and s.type = any($2::text[])
+       and (s.key = '' or (
+               not exists (select from holdfast.stored h
+                            where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place)
+           and not exists (select from holdfast.stored h
+                            where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place > s.place
+                              and h.lease_until > now() and h.lease_until <= now() + 2 * $5::bigint * interval '1 microsecond')
+           and (s.letter is not null
+                or not exists (select from holdfast.letter l
+                                where l.consumer = s.consumer and l.topic = s.topic and l.key = s.key
+                                  and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')))))
+     order by s.next_at
+     limit $3::int
+       for update of s skip locked
+)
+update holdfast.stored s
+   set lease_token = $4::text::uuid, lease_until = now() + $5::bigint * interval '1 microsecond', attempts = s.attempts + 1
+  from due d
+ where s.consumer = d.consumer and s.topic = d.topic and s.key = d.key and s.place = d.place
+returning s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time, s.headers::text, s.payload, s.hash, s.partition,
+          s."offset", s.attempts, s.errors, s.letter, (extract(epoch from now() - s.first_at) * 1000000)::bigint`
+
+// Removes a stored event whose handler's transaction this is. No row: the lease was lost, or a replay has entered before
+// it meanwhile.
+const takeSQL = `-- inbox.take
+delete from holdfast.stored s
+ where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint
+   and s.lease_token = $5::text::uuid
+   and (s.key = '' or not exists (select from holdfast.stored h
+                                   where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place))`
+
+// The same for an event that is given up, which no other can stop.
+const dropSQL = `-- inbox.drop
+delete from holdfast.stored s
+ where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint
+   and s.lease_token = $5::text::uuid`
+
+const settleSQL = `-- inbox.settle
+insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
+values ($1::text, $2::text, $3::text, $4::text, $5::int, $6::bigint, $7::bytea, now(), $8::text, $9::int)
+on conflict (consumer, source, event_id) do update
+   set processed_at = excluded.processed_at, result = excluded.result, attempts = excluded.attempts`
+
+// Wakes the head of a queue after the one before it has gone.
+const wakeSQL = `-- inbox.wake
+update holdfast.stored s set next_at = now()
+ where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.next_at = 'infinity'
+   and s.place = (select min(h.place) from holdfast.stored h
+                   where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
+   and not exists (select from holdfast.letter l
+                    where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text
+                      and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))`
+
+// Wakes every head that sleeps though nothing holds its key.
+const sweepSQL = `-- inbox.sweep
+update holdfast.stored s set next_at = now()
+  from (select h.topic, h.key, h.place from holdfast.stored h
+         where h.consumer = $1::text and h.next_at = 'infinity'
+           and not exists (select from holdfast.stored b
+                            where b.consumer = h.consumer and b.topic = h.topic and b.key = h.key and b.place < h.place
+                              and h.key <> '')
+           and not exists (select from holdfast.letter l
+                            where l.consumer = h.consumer and l.topic = h.topic and l.key = h.key
+                              and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))
+           for update skip locked) w
+ where s.consumer = $1::text and s.topic = w.topic and s.key = w.key and s.place = w.place`
+
+// A try that failed: due again after $6 microseconds. $7 gives the attempt back that the claim took.
+const retrySQL = `-- inbox.retry
+update holdfast.stored s
+   set lease_token = null, lease_until = '-infinity', next_at = now() + $6::bigint * interval '1 microsecond',
+       attempts = s.attempts - $7::int,
+       errors = (s.errors || $8::text[])[greatest(cardinality(s.errors || $8::text[]) - 19, 1):]
+ where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint
+   and s.lease_token = $5::text::uuid`
+
+// Waits for a transaction that may still be at the row, and says whether it is there.
+const stillStoredSQL = `-- inbox.still_stored
+select 1 from holdfast.stored s
+ where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint
+   and s.lease_token = $5::text::uuid
+   for update`
+
+// Declares the types that this node handles, so that other nodes leave them to it.
+const declareSQL = `-- inbox.declare
+insert into holdfast.consumer_type (consumer, type, node, seen_until)
+select $1::text, t, $3::text, now() + $4::bigint * interval '1 microsecond' from unnest($2::text[]) t
+on conflict (consumer, type, node) do update set seen_until = excluded.seen_until`
+
+const undeclareSQL = `-- inbox.undeclare
+delete from holdfast.consumer_type where consumer = $1::text and seen_until < now() - interval '1 day'`
+
+const declaredSQL = `-- inbox.declared
+select distinct t.type from holdfast.consumer_type t
+ where t.consumer = $1::text and t.type = any($2::text[]) and t.seen_until > now()`
+
+// Counts the start of a handler before it runs.
+const startSQL = `-- inbox.start
+insert into holdfast.start as s (consumer, source, event_id, starts) values ($1::text, $2::text, $3::text, 1)
+on conflict (consumer, source, event_id) do update set starts = s.starts + 1, last_at = now()
+returning starts`
+
+const forgetStartSQL = `-- inbox.forget_start
+delete from holdfast.start where consumer = $1::text and source = $2::text and event_id = $3::text`
+
+// Where a consumer stands in a partition. Run under the exclusive fence.
+const positionSQL = `-- inbox.position
+select p.position, p.clean from holdfast.consumer_position p
+ where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int`
+
+const assignSQL = `-- inbox.assign
+insert into holdfast.consumer_position as p (consumer, topic, partition, epoch, position, clean, owner)
+values ($1::text, $2::text, $3::int, 1, $4::bigint, false, $5::text)
+on conflict (consumer, topic, partition) do update
+   set epoch = p.epoch + 1, position = excluded.position, clean = false, owner = excluded.owner, updated_at = now()
+returning epoch`
+
+// Saves how far partitions are settled, all at once. Whoever lost one is not among those returned.
+const saveSQL = `-- inbox.save
+update holdfast.consumer_position p
+   set position = greatest(p.position, u.position), updated_at = now()
+  from unnest($2::text[], $3::int[], $4::bigint[], $5::bigint[]) u (topic, partition, epoch, position)
+ where p.consumer = $1::text and p.topic = u.topic and p.partition = u.partition and p.epoch = u.epoch
+returning p.topic, p.partition`
+
+const releaseSQL = `-- inbox.release
+update holdfast.consumer_position p
+   set position = greatest(p.position, $5::bigint), clean = p.clean or $6::boolean, updated_at = now()
+ where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and p.epoch = $4::bigint`
+
+// queries are the statements with the configured schema.
+type queries struct {
+	begin, fenceShared, fenceCheck, lock, insert, behind, known, record, store, letter, letterReopen, letterReplayed,
+	claim, take, drop, settle, wake, sweep, retry, stillStored, declare, undeclare, declared, start, forgetStart,
+	position, assign, save, release string
+}
+
+func newQueries(c Config) queries {
+	in := func(statement string) string { return sqlschema.In(c.Schema, statement) }
+	return queries{
+		// A handler may think, or wait for a lock, as long as it may run.
+		begin:       fmt.Sprintf(beginSQL, millis(c.Timeout+c.Grace+10*time.Second), millis(c.Timeout)),
+		fenceShared: in(fenceSharedSQL), fenceCheck: in(fenceCheckSQL), lock: in(lockSQL),
+		insert: in(insertSQL), behind: in(behindSQL), known: in(knownSQL), record: in(recordSQL), store: in(storeSQL),
+		letter: in(letterSQL), letterReopen: in(letterReopenSQL), letterReplayed: in(letterReplayedSQL),
+		claim: in(claimSQL), take: in(takeSQL), drop: in(dropSQL), settle: in(settleSQL), wake: in(wakeSQL), sweep: in(sweepSQL),
+		retry: in(retrySQL), stillStored: in(stillStoredSQL),
+		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL),
+		start: in(startSQL), forgetStart: in(forgetStartSQL),
+		position: in(positionSQL), assign: in(assignSQL), save: in(saveSQL), release: in(releaseSQL),
+	}
+}
+
+func millis(d time.Duration) int64 { return max(d.Milliseconds(), 1) }

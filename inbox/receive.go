@@ -1,0 +1,366 @@
+package inbox
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// This file is one event's way in: record, handler, commit; and what happens where that fails.
+
+// delivery is an event that is being taken in.
+type delivery struct {
+	e       holdfast.Event
+	hash    []byte       // SHA-256 of the payload
+	h       BatchHandler // nil for a type that is not handled here
+	from    *origin      // nil unless it comes from Kafka
+	callers bool         // it is taken in in a transaction of the caller's, which we must not make wait
+	inDoubt bool         // a COMMIT got no answer: if the event is known now, that was ours
+	after   func()       // what the last step has to tell the observer once it has committed
+}
+
+// origin is where an event from Kafka comes from.
+type origin struct {
+	fence   *fence
+	offset  int64
+	careful bool // the start of its handler is counted first
+}
+
+func (in *Inbox) newDelivery(e holdfast.Event) *delivery {
+	sum := sha256.Sum256(e.Payload)
+	return &delivery{e: e, hash: sum[:], h: in.handlers[e.Type]}
+}
+
+func (d *delivery) partition() *int32 {
+	if d.from == nil {
+		return nil
+	}
+	p := int32(d.from.fence.Partition.Partition)
+	return &p
+}
+
+func (d *delivery) offset() *int64 {
+	if d.from == nil {
+		return nil
+	}
+	return &d.from.offset
+}
+
+// stale says that the event lies below what was settled when this node was given the partition.
+func (d *delivery) stale() bool { return d.from != nil && d.from.offset < d.from.fence.position }
+
+// step is what one transaction does with a delivery.
+type step func(ctx context.Context, tx pgx.Tx) (Outcome, error)
+
+// errUnqueued is said where an event was to queue behind its key, but the queue has gone: run it again.
+var errUnqueued = errors.New("the queue of its key has gone")
+
+// Receive takes an event in and handles it, in one transaction of its own. The event needs ID, Type and Topic; the
+// error says which field breaks which rule otherwise. A duplicate, a failure that will be tried again (Retrying) and a
+// dead letter are outcomes, not errors, and they are durable: whoever sent the event need not send it again. An error
+// means that nothing was decided and the event should be sent again: the database cannot be reached, or ctx ended. The
+// error wraps ErrOutcomeUnknown when the event may have been handled nevertheless.
+//
+// Events of one topic and key that are received one after the other are handled in that order, whatever fails: the later
+// ones are Stored until the earlier one is settled. Receive may be called from many goroutines at once.
+func (in *Inbox) Receive(ctx context.Context, e holdfast.Event) (Outcome, error) {
+	in.start()
+	if err := checkEvent(e); err != nil {
+		return "", fmt.Errorf("receive event: %w", err)
+	}
+	if err := in.tooManyHung(); err != nil {
+		return "", err
+	}
+	d := in.newDelivery(e)
+	first := step(in.takeStep(d, 1))
+	if d.h == nil {
+		declared, err := in.declared(ctx, in.pool, []string{e.Type})
+		if err != nil {
+			return "", fmt.Errorf("receive event: %w", err)
+		}
+		if first = in.unknown(d, declared[e.Type]); first == nil {
+			in.report(d, Skipped, 0)
+			return Skipped, nil
+		}
+	}
+	out, err := in.receive(ctx, d, first, false)
+	if err != nil {
+		return "", fmt.Errorf("receive event: %w", err)
+	}
+	return out, nil
+}
+
+// ReceiveTx is Receive in the caller's transaction: what it says holds once that commits. The handler runs under a
+// savepoint, so that its failure is recorded beside the caller's writes and undoes none of them. An error leaves the
+// transaction fit for nothing but a rollback. Call it in READ COMMITTED: in a higher isolation two transactions with
+// the same event end in a serialization error instead of a Duplicate. Not for use with one tx by many goroutines.
+func (in *Inbox) ReceiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
+	in.start()
+	if err := checkEvent(e); err != nil {
+		return "", fmt.Errorf("receive event: %w", err)
+	}
+	d := in.newDelivery(e)
+	d.callers = true
+	first := step(in.takeStep(d, 1))
+	if d.h == nil {
+		declared, err := in.declared(ctx, tx, []string{e.Type})
+		if err != nil {
+			return "", fmt.Errorf("receive event: %w", err)
+		}
+		if first = in.unknown(d, declared[e.Type]); first == nil {
+			return Skipped, nil
+		}
+	}
+	savepoint, err := tx.Begin(ctx)
+	if err != nil {
+		return "", fmt.Errorf("receive event: begin savepoint: %w", err)
+	}
+	out, err := first(ctx, savepoint)
+	if err == nil {
+		if err := savepoint.Commit(ctx); err != nil {
+			return "", fmt.Errorf("receive event: release savepoint: %w", err)
+		}
+		return out, nil
+	}
+	var h *handlerError
+	if !errors.As(err, &h) {
+		rollback(ctx, savepoint)
+		return "", fmt.Errorf("receive event: %w", err)
+	}
+	if h.hung != nil { // The caller's connection is lost with the handler: it must not write into what comes next.
+		_ = tx.Conn().PgConn().Conn().Close()
+		go func() { <-h.hung; in.hung.Add(-1) }()
+		return "", fmt.Errorf("receive event: %w", err)
+	}
+	f := judge(err, circumstances{inHandler: true, timedOut: h.timedOut, stopped: h.stopped, connLost: tx.Conn().IsClosed()})
+	rollback(ctx, savepoint)
+	if f != faultEvent || tx.Conn().IsClosed() {
+		return "", fmt.Errorf("receive event: %w", err)
+	}
+	hist := history{attempts: 1}
+	next, _ := in.afterFailure(d, &hist, decide(in.c.Retry, hist, f, err, in.random()), err, nil)
+	if out, err = next(ctx, tx); err != nil {
+		return "", fmt.Errorf("receive event: record failure: %w", err)
+	}
+	return out, nil
+}
+
+// Store takes an event in, in the caller's transaction, and leaves its handler to Run: the row now, the work later. It
+// works on nodes that have no handler for the type too. Stored, Duplicate and Conflict are its outcomes; they hold once
+// the transaction commits.
+func (in *Inbox) Store(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
+	in.start()
+	if err := checkEvent(e); err != nil {
+		return "", fmt.Errorf("store event: %w", err)
+	}
+	d := in.newDelivery(e)
+	d.callers = true
+	out, err := in.park(ctx, tx, d, 0, nil, nil, Stored)
+	if err != nil {
+		return "", fmt.Errorf("store event: %w", err)
+	}
+	return out, nil
+}
+
+// receive brings a delivery to an outcome: transaction after transaction, until one commits.
+func (in *Inbox) receive(ctx context.Context, d *delivery, next step, patient bool) (Outcome, error) {
+	begun := time.Now()
+	h := history{quick: in.c.Quick, patient: patient}
+	var failures []string
+	deciding := true // the step runs the handler; the steps after a verdict only write it down
+	for {
+		var out Outcome
+		d.after = nil
+		err := in.transact(ctx, func(tx pgx.Tx) (err error) {
+			out, err = next(ctx, tx)
+			return err
+		})
+		if err == nil {
+			in.report(d, out, time.Since(begun))
+			return out, nil
+		}
+		if errors.Is(err, errUnqueued) {
+			continue
+		}
+		var f *failure
+		if !errors.As(err, &f) {
+			return "", err
+		}
+		if !deciding && f.fault == faultEvent {
+			f.fault = faultDatabase
+		}
+		switch f.fault {
+		case faultEvent:
+			h.attempts, h.contended, h.waits = h.attempts+1, 0, 0
+		case faultUnknown:
+			d.inDoubt = true
+		}
+		h.age = time.Since(begun)
+		v := decide(in.c.Retry, h, f.fault, f.err, in.random())
+		switch f.fault {
+		case faultContended:
+			h.contended++
+			if !v.free {
+				h.attempts, h.contended = h.attempts+1, 0
+				v = decide(in.c.Retry, h, faultEvent, f.err, in.random())
+			}
+		case faultDatabase, faultUnknown:
+			h.waits++
+			in.troubled(f.err)
+		}
+		switch v.do {
+		case actReturn:
+			if d.inDoubt {
+				return "", fmt.Errorf("%w: %w", ErrOutcomeUnknown, f.err)
+			}
+			return "", f.err
+		case actAgain:
+			if !v.free {
+				h.quick--
+				failures = appendError(failures, f.err)
+				in.retried(d.e, h.attempts, v.delay, false, f.err)
+				next = in.takeStep(d, h.attempts+1)
+			}
+			if err := pause(ctx, v.delay); err != nil {
+				if d.inDoubt {
+					return "", fmt.Errorf("%w: %w", ErrOutcomeUnknown, f.err)
+				}
+				return "", err
+			}
+		default:
+			next, failures = in.afterFailure(d, &h, v, f.err, failures)
+			deciding = false
+		}
+	}
+}
+
+// afterFailure is the step that writes a verdict down.
+func (in *Inbox) afterFailure(d *delivery, h *history, v verdict, err error, failures []string) (step, []string) {
+	failures = appendError(failures, err)
+	attempts := h.attempts
+	if v.do == actDead {
+		l := letter{reason: v.reason, holds: in.c.HoldKey, attempts: attempts, errors: failures, err: err, age: h.age, reopen: true}
+		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.bury(ctx, tx, d, l, Dead) }, failures
+	}
+	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+		out, perr := in.park(ctx, tx, d, attempts, &v.delay, failures, Retrying)
+		if perr == nil && out == Retrying {
+			d.after = func() { in.retried(d.e, attempts, v.delay, true, err) }
+		}
+		return out, perr
+	}, failures
+}
+
+// takeStep records the event and runs its handler.
+func (in *Inbox) takeStep(d *delivery, attempt int) step {
+	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.take(ctx, tx, d, attempt) }
+}
+
+func (in *Inbox) take(ctx context.Context, tx pgx.Tx, d *delivery, attempt int) (Outcome, error) {
+	if d.stale() {
+		l := letter{reason: "stale: it lies below the consumer's position, and no row shows that it was handled"}
+		return in.bury(ctx, tx, d, l, Stale)
+	}
+	// 1. The fence and the row, in one round trip.
+	b := &pgx.Batch{}
+	if d.from != nil {
+		d.from.fence.queue(in, b)
+	}
+	b.Queue(in.q.insert, in.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.e.Key, d.partition(), d.offset(), d.hash, int32(attempt))
+	br := tx.SendBatch(ctx, b)
+	var result string
+	var err error
+	if d.from != nil {
+		err = d.from.fence.read(br)
+	}
+	if err == nil {
+		err = br.QueryRow().Scan(&result)
+	}
+	if closing := br.Close(); err == nil && closing != nil {
+		err = closing
+	}
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return in.known(ctx, tx, d)
+	case err != nil:
+		return "", fmt.Errorf("insert inbox row: %w", err)
+	}
+	// 2. Behind earlier events of its key, where there are some.
+	if result == "stored" {
+		return in.queue(ctx, tx, d, 0, nil, nil, Stored, true)
+	}
+	// 3. The handler, in the same transaction.
+	if err := in.call(ctx, tx, d.h, d.e); err != nil {
+		return "", err
+	}
+	return Handled, in.forget(ctx, tx, d)
+}
+
+// known says what an event is whose id has been here before.
+func (in *Inbox) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, error) {
+	var hash []byte
+	var result string
+	if err := tx.QueryRow(ctx, in.q.known, in.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result); err != nil {
+		return "", fmt.Errorf("read inbox row: %w", err)
+	}
+	if !bytes.Equal(hash, d.hash) {
+		l := letter{reason: "conflict: its id is known with another payload", errors: []string{"another payload came first under this id"}}
+		if _, err := in.insertLetter(ctx, tx, d.e, d.hash, d.partition(), d.offset(), l); err != nil {
+			return "", err
+		}
+		return Conflict, nil
+	}
+	if d.inDoubt { // The COMMIT without an answer was carried out.
+		switch result {
+		case "handled":
+			return Handled, nil
+		case "stored":
+			return Stored, nil
+		case "dead":
+			return Dead, nil
+		}
+	}
+	return Duplicate, nil
+}
+
+// unknown is what to do with an event of a type that this node does not handle; nil to skip it.
+func (in *Inbox) unknown(d *delivery, declared bool) step {
+	switch {
+	case declared, in.c.Unknown == UnknownStore:
+		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.park(ctx, tx, d, 0, nil, nil, Stored) }
+	case in.c.Unknown == UnknownDead:
+		err := fmt.Errorf("no node of the consumer handles the type %q", d.e.Type)
+		l := letter{reason: "unknown type", holds: in.c.HoldKey, errors: []string{err.Error()}, err: err, reopen: true}
+		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.bury(ctx, tx, d, l, Dead) }
+	default:
+		return nil
+	}
+}
+
+type rowsQuerier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// declared says which of the types some node of the consumer declares.
+func (in *Inbox) declared(ctx context.Context, db rowsQuerier, types []string) (map[string]bool, error) {
+	rows, err := db.Query(ctx, in.q.declared, in.c.Consumer, types)
+	if err != nil {
+		return nil, fmt.Errorf("look for declared types: %w", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("look for declared types: %w", err)
+	}
+	declared := make(map[string]bool, len(names))
+	for _, name := range names {
+		declared[name] = true
+	}
+	return declared, nil
+}

@@ -1,0 +1,196 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// This file is the loop over what is stored.
+
+const (
+	// declareEvery is how often a node says which types it handles; declareFor is how long that is believed.
+	declareEvery = 20 * time.Second
+	declareFor   = 2 * time.Minute
+
+	// sweepEvery is how often sleeping heads are looked for, at most: a sweep that takes long is made less often.
+	sweepEvery = 5 * time.Second
+
+	// patrolTimeout bounds every statement of the loops, so that one whose answer is lost cannot end them silently.
+	patrolTimeout = 30 * time.Second
+)
+
+// Run works the stored events of the consumer: retries that are due, events behind them, those of Store, and replays of
+// dead letters. Any number of nodes may run it at once; the events of one key are handled one after the other, in their
+// order. It returns nil when ctx is done: handlers in hand may finish for Config.Stop, are cancelled then, and their
+// events go back unspent. The error wraps ErrHungHandlers when it had to stop by itself. A database that cannot be
+// reached is waited for. Consume runs it too.
+//
+// Rows of `inbox` are not removed yet when Config.Window has passed.
+func (in *Inbox) Run(ctx context.Context) error {
+	in.start()
+	g := newGroup(ctx)
+	in.runStored(g)
+	return g.wait()
+}
+
+// runStored starts what Run consists of.
+func (in *Inbox) runStored(g *group) {
+	g.run(in.workStored)
+	g.run(in.declareLoop)
+	g.run(in.sweepLoop)
+}
+
+// workStored claims and works until ctx ends.
+func (in *Inbox) workStored(ctx context.Context) error {
+	if len(in.types) == 0 {
+		return nil // Nothing could be claimed: each event is left for a node that knows its type.
+	}
+	jobs, cancel := linger(ctx, in.c.Stop)
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	free := make(chan struct{}, in.c.Workers)
+	finished := make(chan error, in.c.Workers)
+	wait := in.c.PollMin
+	for {
+		// 1. As many as there are free workers, at least one.
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-finished:
+			if err != nil {
+				return err
+			}
+			continue
+		case free <- struct{}{}:
+		}
+		<-free
+		got, err := in.claim(ctx, in.c.Workers-len(free))
+		switch {
+		case ctx.Err() != nil && len(got) == 0:
+			return nil
+		case err != nil:
+			in.troubled(err)
+		}
+		// 2. One worker each: heads of different keys.
+		for _, s := range got {
+			free <- struct{}{}
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				err := in.work(jobs, s)
+				<-free
+				if err != nil {
+					finished <- err
+				}
+			}()
+		}
+		if len(got) > 0 {
+			wait = in.c.PollMin
+			continue
+		}
+		// 3. Nothing is due: look again after a while, sooner when something is stored here.
+		t := time.NewTimer(time.Duration((0.75 + 0.5*in.random()) * float64(wait)))
+		wait = min(2*wait, in.c.PollMax)
+		select {
+		case <-t.C:
+		case <-in.wakeup:
+			wait = in.c.PollMin
+		case err := <-finished:
+			t.Stop()
+			return err
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}
+
+// declare tells the other nodes which types this one handles.
+func (in *Inbox) declare(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	defer cancel()
+	if _, err := in.pool.Exec(ctx, in.q.declare, in.c.Consumer, in.types, in.node, declareFor.Microseconds()); err != nil {
+		return err
+	}
+	_, err := in.pool.Exec(ctx, in.q.undeclare, in.c.Consumer)
+	return err
+}
+
+func (in *Inbox) declareLoop(ctx context.Context) error {
+	for {
+		wait := declareEvery
+		if err := in.declare(ctx); err != nil && ctx.Err() == nil {
+			in.troubled(err)
+			wait = time.Second
+		}
+		if pause(ctx, time.Duration((0.75+0.5*in.random())*float64(wait))) != nil {
+			return nil
+		}
+	}
+}
+
+func (in *Inbox) sweepLoop(ctx context.Context) error {
+	wait := sweepEvery
+	for {
+		if pause(ctx, time.Duration((0.75+0.5*in.random())*float64(wait))) != nil {
+			return nil
+		}
+		begun := time.Now()
+		sctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+		tag, err := in.pool.Exec(sctx, in.q.sweep, in.c.Consumer)
+		cancel()
+		switch {
+		case err != nil && ctx.Err() == nil:
+			in.troubled(err)
+		case tag.RowsAffected() > 0:
+			in.wake()
+		}
+		wait = max(sweepEvery, 100*time.Since(begun))
+	}
+}
+
+// linger is a context that ends d after ctx does: for work in hand that may finish.
+func linger(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if pause(longer, d) == nil {
+			cancel()
+		}
+	})
+	return longer, func() { stop(); cancel() }
+}
+
+// group runs functions until one fails or the context ends, and waits for all.
+type group struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	mu     sync.Mutex
+	errs   []error
+}
+
+func newGroup(ctx context.Context) *group {
+	ctx, cancel := context.WithCancel(ctx)
+	return &group{ctx: ctx, cancel: cancel}
+}
+
+func (g *group) run(f func(ctx context.Context) error) {
+	g.wg.Add(1)
+	go func() {
+		defer g.wg.Done()
+		if err := f(g.ctx); err != nil {
+			g.mu.Lock()
+			g.errs = append(g.errs, err)
+			g.mu.Unlock()
+			g.cancel()
+		}
+	}()
+}
+
+func (g *group) wait() error {
+	g.wg.Wait()
+	g.cancel()
+	return errors.Join(g.errs...)
+}

@@ -1,0 +1,299 @@
+package inbox
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// This file works one stored event: it was claimed, its handler runs, and its row goes or waits for its next turn.
+
+// claimed is a row of `stored` under our lease.
+type claimed struct {
+	e         holdfast.Event
+	hash      []byte
+	place     int64
+	partition *int32
+	offset    *int64
+	attempts  int // this one included: the claim counted it
+	errors    []string
+	letter    *int64 // the letter that this is the replay of
+	age       time.Duration
+	token     string
+}
+
+// errLeaseLost is said where a stored event is no longer ours.
+var errLeaseLost = errors.New("the lease on the stored event was lost")
+
+// newToken is a random UUID, as text.
+func newToken() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	s := hex.EncodeToString(b[:])
+	return s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:]
+}
+
+// claim takes up to n heads that are due.
+func (in *Inbox) claim(ctx context.Context, n int) ([]*claimed, error) {
+	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	defer cancel()
+	token := newToken()
+	rows, err := in.pool.Query(ctx, in.q.claim, in.c.Consumer, in.types, int32(n), token, in.c.lease().Microseconds())
+	if err != nil {
+		return nil, fmt.Errorf("claim stored events: %w", err)
+	}
+	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*claimed, error) {
+		s := &claimed{token: token}
+		var headers *string
+		var age int64
+		var attempts int32
+		err := row.Scan(&s.e.Topic, &s.e.Key, &s.place, &s.e.Source, &s.e.ID, &s.e.Type, &s.e.Time, &headers, &s.e.Payload, &s.hash,
+			&s.partition, &s.offset, &attempts, &s.errors, &s.letter, &age)
+		if err != nil {
+			return nil, err
+		}
+		s.attempts, s.age = int(attempts), time.Duration(age)*time.Microsecond
+		s.e.Headers, err = headersOf(headers)
+		return s, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim stored events: %w", err)
+	}
+	return got, nil
+}
+
+// work brings a claimed event to an end, or to its next turn. Its error is what stops Run: a handler too many that hangs.
+func (in *Inbox) work(ctx context.Context, s *claimed) error {
+	begun := time.Now()
+	h := history{attempts: s.attempts, stored: true, patient: true, age: s.age}
+	// The claim counted this attempt. If all were counted before it, the process ended under each of those that left no
+	// error: it is not run again.
+	if previous := s.attempts - 1; previous > 0 && in.c.Retry.Last(previous) {
+		err := fmt.Errorf("its handler was started %d times; the process ended or lost it, and nothing was recorded", previous)
+		l := letter{reason: "it was started too often without an end", attempts: previous, errors: appendError(s.errors, err), err: err}
+		in.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) error { return in.giveUp(ctx, tx, s, l) }, Dead, begun, nil)
+		return nil
+	}
+	for {
+		err := in.transact(ctx, func(tx pgx.Tx) error {
+			if err := in.call(ctx, tx, in.handlers[s.e.Type], s.e); err != nil {
+				return err
+			}
+			return in.settle(ctx, tx, s)
+		})
+		if err == nil {
+			in.reportStored(s, Handled, time.Since(begun), nil)
+			return nil
+		}
+		if errors.Is(err, errLeaseLost) {
+			in.lost(s)
+			return nil
+		}
+		var f *failure
+		if !errors.As(err, &f) {
+			return err
+		}
+		if f.fault == faultUnknown {
+			if gone, err := in.gone(ctx, s); err != nil {
+				return nil // The lease runs out, and whoever claims it next finds out.
+			} else if gone {
+				in.reportStored(s, Handled, time.Since(begun), nil)
+				return nil
+			}
+			f.fault = faultDatabase
+		}
+		v := decide(in.c.Retry, h, f.fault, f.err, in.random())
+		switch f.fault {
+		case faultContended:
+			h.contended++
+			if !v.free {
+				v = decide(in.c.Retry, h, faultEvent, f.err, in.random())
+			}
+		case faultDatabase:
+			// Not again from here: the lease would run out while the database is away. Back into the queue, unspent.
+			in.troubled(f.err)
+			v = verdict{do: actPark, free: true, delay: v.delay}
+		}
+		switch v.do {
+		case actAgain:
+			if pause(ctx, v.delay) != nil {
+				in.handBack(ctx, s, 0)
+				return nil
+			}
+			continue
+		case actReturn:
+			in.handBack(ctx, s, 0)
+		case actPark:
+			if v.free {
+				in.handBack(ctx, s, v.delay)
+				break
+			}
+			in.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) error {
+				return in.postpone(ctx, tx, s, v.delay, 0, []string{boundedError(f.err)})
+			}, Retrying, begun, func() { in.retried(s.e, s.attempts, v.delay, true, f.err) })
+		case actDead:
+			l := letter{reason: v.reason, holds: in.c.HoldKey, attempts: s.attempts, errors: appendError(s.errors, f.err), err: f.err, age: s.age, reopen: true}
+			in.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) error { return in.giveUp(ctx, tx, s, l) }, Dead, begun, nil)
+		}
+		return in.tooManyHung()
+	}
+}
+
+// settle removes the row in the transaction of its handler and wakes the next of its key. It expects to find it: a
+// worker that was late writes nothing.
+func (in *Inbox) settle(ctx context.Context, tx pgx.Tx, s *claimed) error {
+	return in.remove(ctx, tx, s, in.q.take, "handled", func(b *pgx.Batch) {
+		if s.letter != nil {
+			b.Queue(in.q.letterReplayed, *s.letter)
+		}
+	})
+}
+
+// giveUp removes the row and leaves a letter: a new one, or the one that it replayed.
+func (in *Inbox) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) error {
+	if s.letter != nil {
+		return in.remove(ctx, tx, s, in.q.drop, "dead", func(b *pgx.Batch) {
+			b.Queue(in.q.letterReopen, *s.letter, int32(l.attempts), l.reason, fingerprint(s.e.Type, l), nonNil(l.errors))
+		})
+	}
+	// The letter comes first, so that the row is removed and the next one woken, or not, in sight of it.
+	l.reopen = true
+	if _, err := in.insertLetter(ctx, tx, s.e, s.hash, s.partition, s.offset, l); err != nil {
+		return err
+	}
+	return in.remove(ctx, tx, s, in.q.drop, "dead", nil)
+}
+
+// remove takes the head away: under the lock of the key's queue, so that a follower that is being stored is seen.
+func (in *Inbox) remove(ctx context.Context, tx pgx.Tx, s *claimed, statement, result string, also func(*pgx.Batch)) error {
+	b := &pgx.Batch{}
+	if s.e.Key != "" {
+		b.Queue(in.q.lock, int32(keyClass), in.keyNumber(s.e.Topic, s.e.Key))
+	}
+	b.Queue(statement, in.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token)
+	b.Queue(in.q.settle, in.c.Consumer, s.e.Source, s.e.ID, s.e.Topic, s.partition, s.offset, s.hash, result, int32(s.attempts))
+	if also != nil {
+		also(b)
+	}
+	if s.e.Key != "" {
+		b.Queue(in.q.wake, in.c.Consumer, s.e.Topic, s.e.Key)
+	}
+	br := tx.SendBatch(ctx, b)
+	defer func() { _ = br.Close() }()
+	if s.e.Key != "" {
+		if _, err := br.Exec(); err != nil {
+			return fmt.Errorf("lock the key's queue: %w", err)
+		}
+	}
+	tag, err := br.Exec()
+	if err != nil {
+		return fmt.Errorf("remove stored event: %w", err)
+	}
+	if tag.RowsAffected() != 1 {
+		return errLeaseLost
+	}
+	if err := br.Close(); err != nil {
+		return fmt.Errorf("settle stored event: %w", err)
+	}
+	return nil
+}
+
+// postpone gives the row back to the queue.
+func (in *Inbox) postpone(ctx context.Context, tx pgx.Tx, s *claimed, delay time.Duration, unspent int, failures []string) error {
+	tag, err := tx.Exec(ctx, in.q.retry, in.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token, delay.Microseconds(), int32(unspent), nonNil(failures))
+	if err != nil {
+		return fmt.Errorf("postpone stored event: %w", err)
+	}
+	if tag.RowsAffected() != 1 {
+		return errLeaseLost
+	}
+	return nil
+}
+
+// handBack returns an event whose attempt does not count: we were told to stop, or the database went away. If that
+// cannot be written, the lease runs out and the attempt counts after all.
+func (in *Inbox) handBack(ctx context.Context, s *claimed, delay time.Duration) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	err := in.transact(ctx, func(tx pgx.Tx) error { return in.postpone(ctx, tx, s, delay, 1, nil) })
+	if err != nil && !errors.Is(err, errLeaseLost) {
+		in.troubled(err)
+	}
+}
+
+// writeDown commits a verdict on a stored event, however often the database has to be asked, as long as the lease lasts.
+func (in *Inbox) writeDown(ctx context.Context, s *claimed, f func(ctx context.Context, tx pgx.Tx) error, out Outcome, begun time.Time, after func()) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	inDoubt := false
+	for wait := 0; ; wait++ {
+		err := in.transact(ctx, func(tx pgx.Tx) error { return f(ctx, tx) })
+		switch {
+		case err == nil, errors.Is(err, errLeaseLost) && inDoubt:
+			in.reportStored(s, out, time.Since(begun), after)
+			return
+		case errors.Is(err, errLeaseLost):
+			in.lost(s)
+			return
+		}
+		var fl *failure
+		inDoubt = inDoubt || errors.As(err, &fl) && fl.fault == faultUnknown
+		in.troubled(err)
+		if pause(ctx, spread(databaseBase, databaseCap, wait+1, in.random())) != nil {
+			return
+		}
+	}
+}
+
+// gone says whether the row of an unanswered COMMIT is gone: the handler's work is there. It waits for a transaction
+// that is still at it.
+func (in *Inbox) gone(ctx context.Context, s *claimed) (bool, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.c.Timeout)
+	defer cancel()
+	for wait := 0; ; wait++ {
+		gone := false
+		err := in.transact(ctx, func(tx pgx.Tx) error {
+			var one int
+			err := tx.QueryRow(ctx, in.q.stillStored, in.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token).Scan(&one)
+			gone = errors.Is(err, pgx.ErrNoRows)
+			if gone {
+				return nil
+			}
+			return err
+		})
+		if err == nil {
+			return gone, nil
+		}
+		in.troubled(err)
+		if err := pause(ctx, spread(databaseBase, databaseCap, wait+1, in.random())); err != nil {
+			return false, err
+		}
+	}
+}
+
+func (in *Inbox) lost(s *claimed) {
+	in.c.Logger.Warn("lease on stored event lost", in.attrs(s.e)...)
+	if in.c.Observer.OnLeaseLost != nil {
+		in.c.Observer.OnLeaseLost(s.e)
+	}
+}
+
+func (in *Inbox) reportStored(s *claimed, out Outcome, took time.Duration, after func()) {
+	if after != nil {
+		after()
+	}
+	if out != Retrying {
+		in.wake() // The next of its key may be due.
+	}
+	if in.c.Observer.OnReceive != nil {
+		in.c.Observer.OnReceive(Received{Event: s.e, Outcome: out, Took: took})
+	}
+}
