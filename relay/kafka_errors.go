@@ -54,7 +54,7 @@ func (e *PublishError) Error() string {
 		place = fmt.Sprintf("topic %s, partition %d", e.Topic, e.Partition)
 	}
 	if e.NotSent {
-		return fmt.Sprintf("not sent to %s behind an event that failed: %v", place, e.Err)
+		return fmt.Sprintf("not sent to %s: %v", place, e.Err)
 	}
 	return fmt.Sprintf("publish to %s: %v", place, e.Err)
 }

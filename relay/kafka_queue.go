@@ -173,13 +173,21 @@ func (q *partitionQueue) withoutFollowers(run []int32) []int32 {
 	}
 	kept := run[:0]
 	for _, i := range run {
-		if r, ok := q.refused[q.events[i].Key]; ok && i > r.at {
-			q.answers[i] = r.behind
+		if behind := q.follows(i); behind != nil {
+			q.answers[i] = behind
 			continue
 		}
 		kept = append(kept, i)
 	}
 	return kept
+}
+
+// follows returns the answer for event i when it is behind a refused event of its key, else nil.
+func (q *partitionQueue) follows(i int32) *PublishError {
+	if r, ok := q.refused[q.events[i].Key]; ok && i > r.at {
+		return r.behind
+	}
+	return nil
 }
 
 // fits is how many of run, at least one, make a batch.
@@ -234,13 +242,16 @@ func (q *partitionQueue) refuseNamed(batch []int32, err *PublishError, records m
 	rest = batch[:0]
 	for place, i := range batch {
 		why, bad := records[place]
-		if !bad {
+		switch behind := q.follows(i); {
+		case behind != nil:
+			q.answers[i] = behind
+		case bad:
+			own := *err
+			own.Err = recordError(err.Err, why)
+			q.refuse(i, &own)
+		default:
 			rest = append(rest, i)
-			continue
 		}
-		own := *err
-		own.Err = recordError(err.Err, why)
-		q.refuse(i, &own)
 	}
 	return rest, true
 }
@@ -251,9 +262,6 @@ func (q *partitionQueue) refuse(i int32, err *PublishError) {
 	key := q.events[i].Key
 	if key == "" {
 		return
-	}
-	if r, ok := q.refused[key]; ok && r.at < i {
-		return // named by the broker together with an earlier one of its key
 	}
 	if q.refused == nil {
 		q.refused = make(map[string]refusal)
