@@ -20,15 +20,30 @@ const minMajor = 15
 // ErrNoServer is what Start's error wraps when there are no binaries and none could be had.
 var ErrNoServer = errors.New("no PostgreSQL server to be had")
 
-// FindBinDir returns the folder of the PostgreSQL binaries that Start would use without
-// downloading any. It fails with ErrNoServer when this machine has none of a supported version.
-func FindBinDir(ctx context.Context) (string, error) {
+// whatToDo ends every message about a missing server.
+const whatToDo = "install PostgreSQL 15 or newer, or set DATABASE_URL to a running server, or start Docker"
+
+// binDirFor returns the folder to run from, downloading it if need be.
+func binDirFor(ctx context.Context, a *account, opts Options) (string, error) {
+	if opts.BinDir != "" {
+		if err := usable(ctx, a, opts.BinDir); err != nil {
+			return "", fmt.Errorf("use Options.BinDir: %w", err)
+		}
+		return opts.BinDir, nil
+	}
 	for _, dir := range candidates(ctx) {
-		if usable(ctx, dir) == nil {
+		if usable(ctx, a, dir) == nil {
 			return dir, nil
 		}
 	}
-	return "", ErrNoServer
+	if opts.NoDownload {
+		return "", fmt.Errorf("%w: this machine has no binaries of it: %s", ErrNoServer, whatToDo)
+	}
+	dir, err := download(ctx, a, opts)
+	if err != nil {
+		return "", fmt.Errorf("%w: this machine has no binaries of it and they cannot be downloaded (%w): %s", ErrNoServer, err, whatToDo)
+	}
+	return dir, nil
 }
 
 // candidates lists the folders to look in, in the order of preference: what the user put on the
@@ -85,16 +100,17 @@ func majorIn(path string) int {
 	return n
 }
 
-// usable returns nil when dir holds initdb and a postgres that is new enough.
-func usable(ctx context.Context, dir string) error {
+// usable returns nil when dir holds initdb and a postgres that is new enough, and the account may
+// run them.
+func usable(ctx context.Context, a *account, dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, exe("initdb"))); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, filepath.Join(dir, exe("postgres")), "--version").Output()
+	out, err := a.output(ctx, dir, nil, filepath.Join(dir, exe("postgres")), "--version")
 	if err != nil {
-		return fmt.Errorf("ask %s for its version: %w", dir, err)
+		return err
 	}
 	// "postgres (PostgreSQL) 15.13 (Debian …)"; a beta is "18beta1".
 	_, version, _ := strings.Cut(string(out), ") ")
@@ -109,15 +125,4 @@ func exe(name string) string {
 		return name + ".exe"
 	}
 	return name
-}
-
-// binDirFor returns the folder to run from.
-func binDirFor(ctx context.Context, opts Options) (string, error) {
-	if opts.BinDir != "" {
-		if err := usable(ctx, opts.BinDir); err != nil {
-			return "", fmt.Errorf("use Options.BinDir %s: %w", opts.BinDir, err)
-		}
-		return opts.BinDir, nil
-	}
-	return FindBinDir(ctx)
 }

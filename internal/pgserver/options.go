@@ -44,6 +44,9 @@ type Options struct {
 
 	// NoDownload keeps Start off the network when no binaries are found. Defaults to false.
 	NoDownload bool
+
+	// repositoryURL and downloadDir let a test serve a download of its own making.
+	repositoryURL, downloadDir string
 }
 
 // NoSync is the Settings for tests of logic: commits outlive a crash of the server but not of

@@ -1,9 +1,15 @@
 package pgserver
 
 import (
+	"bytes"
+	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
+	"strings"
+	"time"
 )
 
 // stopMode is how a server ends, by pg_ctl's names.
@@ -68,9 +74,37 @@ func (p *process) running() bool {
 	}
 }
 
-// runLocked runs cmd to its end on a thread of its own, for the reason that spawn gives.
-func runLocked(cmd *exec.Cmd) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	return cmd.Run()
+// output runs one of PostgreSQL's programs to its end as the account, and returns what it
+// printed. extra are environment variables. The thread is kept for the reason that spawn gives.
+func (a *account) output(ctx context.Context, dir string, extra []string, path string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Dir = dir
+	cmd.Env = append(childEnv(), extra...)
+	cmd.WaitDelay = time.Second // after a time-out a grandchild may hold the output open
+	out := new(bytes.Buffer)
+	cmd.Stdout, cmd.Stderr = out, out
+	a.prepare(cmd)
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		done <- cmd.Run()
+	}()
+	err := <-done
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("run %s: %w\n%s", path, err, out)
+	}
+	return out.Bytes(), nil
+}
+
+// childEnv is our environment without what would talk PostgreSQL's programs into another server,
+// and in the language that launch reads the log in.
+func childEnv() []string {
+	env := slices.DeleteFunc(os.Environ(), func(line string) bool {
+		return strings.HasPrefix(line, "PG") || strings.HasPrefix(line, "LC_") || strings.HasPrefix(line, "LANG")
+	})
+	return append(env, "LC_ALL=C")
 }

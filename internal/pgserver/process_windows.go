@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pgserver/lifeline"
 )
 
 // account is empty on Windows: the server runs as this process's user.
@@ -15,6 +17,9 @@ func serverAccount() (*account, error) { return nil, nil }
 func (a *account) own(string) error { return nil }
 
 func (a *account) prepare(*exec.Cmd) {}
+
+// attachLifeline does nothing: on Windows a program that is killed leaves its server behind.
+func attachLifeline(*account, string) (*lifeline.Line, error) { return nil, nil }
 
 // signalStop goes through pg_ctl, which has its own way to signal a server on Windows.
 func (s *Server) signalStop(mode stopMode) error {

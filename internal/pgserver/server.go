@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/pgserver/lifeline"
 )
 
 // Server is one PostgreSQL that this process started. Its methods may be called from any
@@ -22,33 +23,45 @@ type Server struct {
 	// DSN connects to the database "postgres" as a superuser. It stays the same over Restart.
 	DSN string
 
-	opts    Options
-	binDir  string
-	dir     string // holds data/, server.log and, where paths are short enough, socket/
-	port    int
-	account *account
+	opts     Options
+	binDir   string
+	dir      string // holds data/, socket/ and server.log
+	port     int
+	password string
+	account  *account
+	line     *lifeline.Line
 
 	mu      sync.Mutex
 	proc    *process // the latest run of the postmaster; nil before the first
-	stopped bool     // Stop was called: the directory is gone
+	stopped bool     // Stop was called: the folder is gone
 }
 
 // Start makes a new cluster in a folder of its own and starts it on a free port of 127.0.0.1.
 // It returns once the server accepts connections. When it fails nothing is left behind. The
 // error wraps ErrNoServer when this machine has no PostgreSQL and none could be downloaded.
 //
-// The server ends with this process, on Linux at once. Call Stop all the same.
+// The server ends and its folder goes when this process ends, however it ends; on Windows only
+// when Stop is called.
 func Start(ctx context.Context, opts Options) (*Server, error) {
 	opts = opts.withDefaults()
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, opts.StartTimeout)
-	defer cancel()
-	s, err := newServer(ctx, opts)
+	account, err := serverAccount()
 	if err != nil {
 		return nil, err
 	}
+	binDir, err := binDirFor(ctx, account, opts)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newServer(account, binDir, opts)
+	if err != nil {
+		return nil, err
+	}
+	// The time-out starts here: a download has its own.
+	ctx, cancel := context.WithTimeout(ctx, opts.StartTimeout)
+	defer cancel()
 	if err := s.create(ctx); err != nil {
 		s.Stop()
 		return nil, err
@@ -56,23 +69,18 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	return s, nil
 }
 
-// newServer finds the binaries and makes the server's folder, which the account owns.
-func newServer(ctx context.Context, opts Options) (*Server, error) {
-	binDir, err := binDirFor(ctx, opts)
-	if err != nil {
-		return nil, err
-	}
-	account, err := serverAccount()
-	if err != nil {
-		return nil, err
-	}
+// newServer makes the server's folder, which the account owns.
+func newServer(account *account, binDir string, opts Options) (*Server, error) {
 	dir, err := os.MkdirTemp(opts.Dir, "holdfast-pg-")
 	if err != nil {
 		return nil, fmt.Errorf("make the server's folder: %w", err)
 	}
 	s := &Server{opts: opts, binDir: binDir, dir: dir, account: account}
-	if err := os.Mkdir(s.socketDir(), 0o700); err == nil {
+	if err = os.Mkdir(s.socketDir(), 0o700); err == nil {
 		err = account.own(dir)
+	}
+	if err == nil {
+		s.line, err = attachLifeline(account, dir)
 	}
 	if err != nil {
 		_ = os.RemoveAll(dir)
@@ -83,9 +91,9 @@ func newServer(ctx context.Context, opts Options) (*Server, error) {
 
 // create runs initdb and the first start.
 func (s *Server) create(ctx context.Context) error {
-	password := rand.Text()
+	s.password = rand.Text()
 	pwfile := filepath.Join(s.dir, "password")
-	if err := os.WriteFile(pwfile, []byte(password+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(pwfile, []byte(s.password+"\n"), 0o600); err != nil {
 		return fmt.Errorf("write the password file: %w", err)
 	}
 	defer os.Remove(pwfile)
@@ -99,20 +107,20 @@ func (s *Server) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.startOnFreePort(ctx, password, nil)
+	return s.startOnFreePort(ctx)
 }
 
 // startOnFreePort tries a few ports: another process may take one between the look and the start.
-func (s *Server) startOnFreePort(ctx context.Context, password string, extra map[string]string) error {
+func (s *Server) startOnFreePort(ctx context.Context) error {
 	var err error
 	for range 5 {
 		if s.port, err = freePort(); err != nil {
 			return fmt.Errorf("find a free port: %w", err)
 		}
-		if err = s.configure(extra); err != nil {
+		if err = s.configure(); err != nil {
 			return err
 		}
-		s.DSN = fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/postgres?sslmode=disable", password, s.port)
+		s.DSN = fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/postgres?sslmode=disable", s.password, s.port)
 		if err = s.launch(ctx); !errors.Is(err, errPortTaken) {
 			return err
 		}
@@ -121,7 +129,7 @@ func (s *Server) startOnFreePort(ctx context.Context, password string, extra map
 }
 
 // configure writes our settings beside postgresql.conf, which includes them.
-func (s *Server) configure(extra map[string]string) error {
+func (s *Server) configure() error {
 	own := map[string]string{
 		"listen_addresses":        "127.0.0.1",
 		"port":                    fmt.Sprint(s.port),
@@ -130,7 +138,7 @@ func (s *Server) configure(extra map[string]string) error {
 	if len(s.socketDir()) > maxSocketDir {
 		own["unix_socket_directories"] = ""
 	}
-	text := confLines(s.opts.Settings) + confLines(extra) + confLines(own)
+	text := confLines(s.opts.Settings) + confLines(own)
 	path := filepath.Join(s.dataDir(), "holdfast.conf")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return fmt.Errorf("write the settings: %w", err)
@@ -160,6 +168,7 @@ func (s *Server) launch(ctx context.Context) error {
 	before := s.logSize()
 	cmd := exec.Command(s.bin("postgres"), "-D", s.dataDir())
 	cmd.Dir = s.dir
+	cmd.Env = childEnv()
 	s.account.prepare(cmd)
 	proc, err := spawn(cmd, s.logPath())
 	if err != nil {
@@ -179,6 +188,7 @@ func (s *Server) launch(ctx context.Context) error {
 			}
 			return fmt.Errorf("start postgres: it ended at once, its log says:\n%s", log)
 		case <-ctx.Done():
+			_ = s.end(stopImmediate)
 			return fmt.Errorf("start postgres: %w, last answer: %w, its log says:\n%s", ctx.Err(), err, s.logSince(before))
 		case <-time.After(10 * time.Millisecond):
 		}
@@ -196,31 +206,8 @@ func ping(ctx context.Context, dsn string) error {
 	return conn.Ping(ctx)
 }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
-}
-
 // run runs one of the binaries to its end, as the server's account.
 func (s *Server) run(ctx context.Context, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, s.bin(name), args...)
-	cmd.Dir = s.dir
-	s.account.prepare(cmd)
-	out := new(bytes.Buffer)
-	cmd.Stdout, cmd.Stderr = out, out
-	cmd.WaitDelay = time.Second // a grandchild may hold the output open after a time-out
-	// For the parent death signal the thread must outlive the child: see spawn.
-	done := make(chan error, 1)
-	go func() { done <- runLocked(cmd) }()
-	if err := <-done; err != nil {
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		return fmt.Errorf("run %s: %w\n%s", name, err, out)
-	}
-	return nil
+	_, err := s.account.output(ctx, s.dir, nil, s.bin(name), args...)
+	return err
 }

@@ -19,7 +19,9 @@ func (s *Server) Stop() {
 	}
 	s.stopped = true
 	_ = s.end(stopImmediate)
-	_ = os.RemoveAll(s.dir)
+	if err := os.RemoveAll(s.dir); err == nil {
+		s.line.Release()
+	} // else the lifeline tries again when this process ends
 }
 
 // Kill ends the server at once, as a crash does: every connection breaks, nothing is written
