@@ -21,14 +21,14 @@ type answer struct {
 type fate uint8
 
 const (
-	undecided fate = iota
-	published      // acknowledged
-	again          // not acknowledged, and not the event's own doing: publish again, with everything behind it held
-	refused        // the record itself was refused: the head of a new queue of its key, one attempt spent
-	follows        // an earlier event of its key is parked: behind it
-	topicHeld      // its topic is missing or not permitted: parked with the topic, no attempt spent
-	spilled        // its partition has been unavailable for too long: parked, no attempt spent
-	first          // the replay of a dead letter whose key has a queue: in front of it
+	undecided     fate = iota
+	published          // acknowledged
+	again              // not acknowledged, and not the event's own doing: publish again, with everything behind it held
+	recordRefused      // the record itself was refused: the head of a new queue of its key, one attempt spent
+	follows            // an earlier event of its key is parked: behind it
+	topicHeld          // its topic is missing or not permitted: parked with the topic, no attempt spent
+	spilled            // its partition has been unavailable for too long: parked, no attempt spent
+	first              // the replay of a dead letter whose key has a queue: in front of it
 )
 
 // String makes fates readable in tests and logs.
@@ -116,7 +116,7 @@ func fateOf(it item, fault Fault, behind map[queue]fate, missing map[string]bool
 	case missing[it.queue.topic] || fault == FaultTopic:
 		return topicHeld
 	case fault == FaultRecord:
-		return refused
+		return recordRefused
 	case fault == FaultPartition && spill:
 		return spilled
 	default:

@@ -94,7 +94,7 @@ func (l *lane) rowsOf(parks []parking) parkedRows {
 		why, attempts := "follows", int32(0)
 		head := !q.ordered() || (l.parked[q] == 0 && !l.held[q] && !added[q])
 		switch p.fate {
-		case refused:
+		case recordRefused:
 			why, attempts = "record", 1
 			delay = seconds(l.refusedDelay(1, p.err))
 		case topicHeld:
