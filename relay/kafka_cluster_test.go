@@ -1,0 +1,396 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/kafkaserver"
+	"github.com/holdfast-go/holdfast/internal/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// clusterPublisher returns a publisher on a cluster, with a transport that sees new topics soon.
+func clusterPublisher(t testing.TB, brokers []string, c KafkaConfig) *Kafka {
+	t.Helper()
+	transport := &kafka.Transport{Dial: KafkaDial, MetadataTTL: 100 * time.Millisecond}
+	t.Cleanup(transport.CloseIdleConnections)
+	k, err := NewKafka(&kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// parsed reads a record back as the inbox does.
+func parsed(t testing.TB, topic string, r kafkaserver.Record) holdfast.Event {
+	t.Helper()
+	headers := make([]wire.Header, len(r.Headers))
+	for i, h := range r.Headers {
+		headers[i] = wire.Header(h)
+	}
+	e, err := wire.Parse(topic, r.Key, r.Value, headers, r.Time)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestEventsArriveAsTheyWereWrittenWithEveryCompression(t *testing.T) {
+	cluster := kafkatest.New(t)
+	for _, compression := range []kafka.Compression{NoCompression, kafka.Gzip, kafka.Snappy, kafka.Lz4, kafka.Zstd} {
+		t.Run(compression.String(), func(t *testing.T) {
+			t.Parallel()
+			topic := cluster.Topic(t, 3)
+			at := time.Date(2026, 11, 21, 12, 0, 0, 123456000, time.UTC)
+			events := []holdfast.Event{
+				{ID: "1", Source: "shop", Type: "order.placed", Topic: topic, Key: "a", Payload: []byte(`{"n":1}`), Time: at,
+					Headers: map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "content-type": "application/json", "empty": ""}},
+				{ID: "2", Type: "order.dropped", Topic: topic, Key: "a", Time: at},                      // a tombstone
+				{ID: "3", Type: "order.placed", Topic: topic, Key: "b", Payload: []byte{}, Time: at},    // empty, no tombstone
+				{ID: "4", Type: "order.placed", Topic: topic, Payload: []byte{0, 0xff, '\n'}, Time: at}, // no key
+			}
+			for i := range 500 {
+				events = append(events, holdfast.Event{ID: fmt.Sprint("n", i), Type: "x", Topic: topic, Key: fmt.Sprint(i % 7), Payload: []byte(strings.Repeat("x", i)), Time: at})
+			}
+			k := clusterPublisher(t, cluster.Brokers, KafkaConfig{Compression: compression})
+			for i, err := range k.Publish(t.Context(), events) {
+				if err != nil {
+					t.Fatalf("event %d: %v", i, err)
+				}
+			}
+			want := map[int][]holdfast.Event{}
+			for _, e := range events {
+				p, ok := k.Partition(e)
+				if !ok {
+					t.Fatal("the partition of what was published is not known")
+				}
+				want[p] = append(want[p], e)
+			}
+			got := map[int][]holdfast.Event{}
+			for _, r := range cluster.ReadAll(t, topic) {
+				got[r.Partition] = append(got[r.Partition], parsed(t, topic, r))
+				if (r.Key == nil) != (parsed(t, topic, r).Key == "") {
+					t.Error("an event without a key has one in the record, or the other way round")
+				}
+				if time.Since(r.Time).Abs() > time.Hour {
+					t.Errorf("the record's own time is %v, and retention would go by it", r.Time)
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestOneRecordAByteTooLargeIsRefusedAloneAmongGoodOnes(t *testing.T) {
+	cluster := kafkatest.New(t)
+	topic := cluster.Topic(t, 1, "max.message.bytes", "2000")
+	k := clusterPublisher(t, cluster.Brokers, KafkaConfig{Compression: NoCompression})
+	sized := func(id, key string, n int) holdfast.Event {
+		return holdfast.Event{Topic: topic, ID: id, Key: key, Type: "x", Payload: make([]byte, n)}
+	}
+
+	// The longest payload that the broker takes.
+	longest := 1500
+	for k.Publish(t.Context(), []holdfast.Event{sized("00", "k", longest+1)})[0] == nil {
+		longest++
+	}
+
+	events := []holdfast.Event{
+		sized("01", "a", 10), sized("02", "b", 10), sized("03", "c", longest), sized("04", "b", longest+1),
+		sized("05", "a", 10), sized("06", "b", 10), sized("07", "", longest+2), sized("08", "", 10), sized("09", "b", 10),
+	}
+	answers := k.Publish(t.Context(), events)
+	want := []string{"ok", "ok", "ok", "record", "ok", "record+", "record", "ok", "record+"}
+	if diff := cmp.Diff(want, outline(answers)); diff != "" {
+		t.Error(diff)
+	}
+	if !errors.Is(answers[3], kafka.MessageSizeTooLarge) || !errors.Is(answers[5], kafka.MessageSizeTooLarge) {
+		t.Error(answers[3], answers[5])
+	}
+	var ids []string
+	for _, r := range cluster.ReadAll(t, topic) {
+		if id := parsed(t, topic, r).ID; id != "00" {
+			ids = append(ids, id)
+		}
+	}
+	if diff := cmp.Diff([]string{"01", "02", "03", "05", "08"}, ids); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAPageAboveTheBrokersLimitGoesOutInOrder(t *testing.T) {
+	cluster := kafkatest.New(t)
+	topic := cluster.Topic(t, 1, "max.message.bytes", "10000")
+	k := clusterPublisher(t, cluster.Brokers, KafkaConfig{Compression: NoCompression})
+	var events []holdfast.Event
+	var want []string
+	for i := range 500 {
+		want = append(want, fmt.Sprint(i))
+		events = append(events, holdfast.Event{Topic: topic, ID: want[i], Key: fmt.Sprint(i % 10), Type: "x", Payload: make([]byte, 300)})
+	}
+	for i, err := range k.Publish(t.Context(), events) {
+		if err != nil {
+			t.Fatalf("event %d: %v", i, err)
+		}
+	}
+	var got []string
+	for _, r := range cluster.ReadAll(t, topic) {
+		got = append(got, parsed(t, topic, r).ID)
+	}
+	if !slices.Equal(want, got) {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestATopicTheClusterDoesNotHaveIsSaidAtOnceAndNotMade(t *testing.T) {
+	cluster := kafkatest.New(t)
+	topic := cluster.Topic(t, 1)
+	k := clusterPublisher(t, cluster.Brokers, KafkaConfig{ProduceTimeout: time.Minute})
+	events := []holdfast.Event{{Topic: topic, ID: "1", Key: "a"}, {Topic: topic + "-missing", ID: "2", Key: "a"}, {Topic: topic, ID: "3", Key: "a"}}
+	began := time.Now()
+	if diff := cmp.Diff([]string{"ok", "topic+", "ok"}, outline(k.Publish(t.Context(), events))); diff != "" {
+		t.Error(diff)
+	}
+	if waited := time.Since(began); waited > 30*time.Second {
+		t.Errorf("it took %v", waited)
+	}
+	res, err := cluster.Client.Metadata(t.Context(), &kafka.MetadataRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, found := range res.Topics {
+		if found.Name == topic+"-missing" {
+			t.Error("the topic was made")
+		}
+	}
+}
+
+func TestACompactedTopicRefusesOnlyTheEventsWithoutAKey(t *testing.T) {
+	cluster := kafkatest.New(t)
+	if cluster.Kind == kafkaserver.KindInProcess {
+		if os.Getenv("REQUIRE_SERVICES") == "1" {
+			t.Fatal("REQUIRE_SERVICES is set and there is no real Kafka")
+		}
+		t.Skip("the in-process Kafka does not look at keys: needs a real one")
+	}
+	topic := cluster.Topic(t, 1, "cleanup.policy", "compact")
+	k := clusterPublisher(t, cluster.Brokers, KafkaConfig{})
+	events := []holdfast.Event{{Topic: topic, ID: "1", Key: "a"}, {Topic: topic, ID: "2"}, {Topic: topic, ID: "3", Key: "b"}, {Topic: topic, ID: "4"}, {Topic: topic, ID: "5", Key: "a"}}
+	answers := k.Publish(t.Context(), events)
+	if diff := cmp.Diff([]string{"ok", "record", "ok", "record", "ok"}, outline(answers)); diff != "" {
+		t.Error(diff)
+	}
+	var got []string
+	for _, r := range cluster.ReadAll(t, topic) {
+		got = append(got, parsed(t, topic, r).ID)
+	}
+	if diff := cmp.Diff([]string{"1", "3", "5"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestManyGoroutinesPublishAtOnceEachInItsOrder(t *testing.T) {
+	cluster := kafkatest.New(t)
+	topic := cluster.Topic(t, 4)
+	k := clusterPublisher(t, cluster.Brokers, KafkaConfig{})
+	const lanes, pages, page = 8, 5, 100
+	var group sync.WaitGroup
+	for lane := range lanes {
+		group.Go(func() {
+			for p := range pages {
+				var events []holdfast.Event
+				for i := range page {
+					events = append(events, holdfast.Event{Topic: topic, ID: fmt.Sprintf("%d/%04d", lane, p*page+i), Key: fmt.Sprintf("%d-%d", lane, i%9)})
+				}
+				for _, err := range k.Publish(t.Context(), events) {
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	group.Wait()
+	last := map[string]string{}
+	records := cluster.ReadAll(t, topic)
+	for _, r := range records {
+		e := parsed(t, topic, r)
+		if e.ID <= last[e.Key] {
+			t.Errorf("key %s: %s came after %s", e.Key, e.ID, last[e.Key])
+		}
+		last[e.Key] = e.ID
+	}
+	if len(records) != lanes*pages*page {
+		t.Errorf("%d records", len(records))
+	}
+}
+
+func TestABrokerThatIsGoneHoldsTheLaneAndIsFoundAgain(t *testing.T) {
+	// A door in front of the broker, that can be shut.
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "t"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	var mu sync.Mutex
+	var open []net.Conn
+	shut := false
+	transport := &kafka.Transport{MetadataTTL: 100 * time.Millisecond, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if shut {
+			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		}
+		c, err := KafkaDial(ctx, network, address)
+		open = append(open, c)
+		return c, err
+	}}
+	defer transport.CloseIdleConnections()
+	k, err := NewKafka(&kafka.Client{Addr: kafka.TCP(cluster.ListenAddrs()...), Transport: transport}, KafkaConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	event := []holdfast.Event{{Topic: "t", ID: "1", Key: "a"}}
+	if err := k.Publish(t.Context(), event)[0]; err != nil {
+		t.Fatal(err)
+	}
+	mu.Lock()
+	shut = true
+	for _, c := range open {
+		c.Close()
+	}
+	mu.Unlock()
+	for range 3 {
+		if got := FaultOf(k.Publish(t.Context(), event)[0]); got != FaultBroker {
+			t.Errorf("the fault is %q", got)
+		}
+	}
+	mu.Lock()
+	shut = false
+	mu.Unlock()
+	var last error
+	for range 3 { // one connection at most was left from before
+		if last = k.Publish(t.Context(), event)[0]; last == nil {
+			return
+		}
+	}
+	t.Error(last)
+}
+
+func TestAClusterThatWasNeverReachedIsTheBrokersTroubleAndNotTheTopics(t *testing.T) {
+	transport := &kafka.Transport{Dial: func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	}}
+	defer transport.CloseIdleConnections()
+	k, err := NewKafka(&kafka.Client{Addr: kafka.TCP("127.0.0.1:9"), Transport: transport}, KafkaConfig{ProduceTimeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answers := outline(k.Publish(t.Context(), keyed("a"))); answers[0] != "broker+" {
+		t.Errorf("%v", answers)
+	}
+}
+
+func TestAConnectionOfKafkaDialIsCutWhenItIsClosed(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := KafkaDial(t.Context(), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	c.Close()
+	if _, err := other.Read(make([]byte, 1)); err == io.EOF || !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the other end reads %v: what was unsent would still be delivered", err)
+	}
+}
+
+func TestARequestWithoutAnAnswerLeavesNoConnectionBehind(t *testing.T) {
+	// The broker takes the request and never answers, as when it hangs. When Publish is back the connection must be
+	// closed: on an open one the answer, or the request, could still come through.
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "t"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	closed := make(chan struct{}, 16)
+	muted := make(chan struct{})
+	transport := &kafka.Transport{MetadataTTL: time.Minute, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := KafkaDial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &watchedConn{Conn: c, closed: closed, muted: muted}, nil
+	}}
+	defer transport.CloseIdleConnections()
+	k, err := NewKafka(&kafka.Client{Addr: kafka.TCP(cluster.ListenAddrs()...), Transport: transport}, KafkaConfig{ProduceTimeout: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Publish(t.Context(), []holdfast.Event{{Topic: "t", ID: "1"}})[0]; err != nil {
+		t.Fatal(err)
+	}
+	close(muted)
+	answers := k.Publish(t.Context(), []holdfast.Event{{Topic: "t", ID: "2"}})
+	if got := FaultOf(answers[0]); got != FaultBroker {
+		t.Errorf("the fault is %q: %v", got, answers[0])
+	}
+	select {
+	case <-closed:
+	case <-time.After(10 * time.Second):
+		t.Error("the connection is still open")
+	}
+}
+
+// watchedConn is a connection that swallows what it should read once muted is closed.
+type watchedConn struct {
+	net.Conn
+	closed chan<- struct{}
+	muted  <-chan struct{}
+}
+
+func (c *watchedConn) Read(p []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(p)
+		select {
+		case <-c.muted:
+			if err == nil {
+				continue
+			}
+		default:
+		}
+		return n, err
+	}
+}
+
+func (c *watchedConn) Close() error {
+	select {
+	case c.closed <- struct{}{}:
+	default:
+	}
+	return c.Conn.Close()
+}
