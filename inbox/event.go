@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	topicName  = regexp.MustCompile(`^[a-zA-Z0-9._-]+$`)
+	topicName = regexp.MustCompile(`^[a-zA-Z0-9._-]+$`)
 )
 
 // checkText says what is wrong with a text that goes into a column: its length in bytes, or characters that Postgres

@@ -110,3 +110,24 @@ func (in *Inbox) assign(ctx context.Context, topic string, partition int, choose
 	}
 	return a, err
 }
+
+// countStart counts that the handler of an event is about to start, and commits that before it does. An event that is
+// known already is not counted: nothing will run.
+func (in *Inbox) countStart(ctx context.Context, d *delivery) (starts int, known bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	defer cancel()
+	var hash []byte
+	var result string
+	err = in.pool.QueryRow(ctx, in.q.known, in.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result)
+	if err == nil {
+		return 0, true, nil
+	}
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return 0, false, fmt.Errorf("read inbox row: %w", err)
+	}
+	var n int32
+	if err := in.pool.QueryRow(ctx, in.q.start, in.c.Consumer, d.e.Source, d.e.ID).Scan(&n); err != nil {
+		return 0, false, fmt.Errorf("count start: %w", err)
+	}
+	return int(n), false, nil
+}

@@ -835,4 +835,3 @@ func TestTheTransactionOfAHandlerIsBounded(t *testing.T) {
 	})
 	b.receive(in, event("1", "k"), Handled)
 }
-

@@ -1,0 +1,263 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// saveEvery is how often positions are saved and offsets committed, at most.
+const saveEvery = 100 * time.Millisecond
+
+// reading options of a KafkaGroup that the pure part needs.
+type consumeOptions struct {
+	adopt       bool
+	skipDeleted bool
+}
+
+// Consume takes in the events of a consumer group's topics, and runs what Run runs. A partition's events are handled in
+// parallel as far as their keys differ; those of one key one after the other. A new group starts at the first offset;
+// otherwise reading starts at the lower of the consumer's position in Postgres and the group's committed offset.
+//
+// It returns nil when ctx is done: handlers in hand may finish for Config.Stop and are cancelled then, offsets are
+// committed, and the group is left. Brokers and databases that cannot be reached are waited for. It returns an error
+// that wraps ErrOffsetOutOfRange when a log does not hold what is to be read next, so that nothing is skipped in silence,
+// and ErrHungHandlers when too many handlers hang.
+func (in *Inbox) Consume(ctx context.Context, g KafkaGroup) error {
+	in.start()
+	g = g.withDefaults(in.c)
+	if err := g.validate(in.c); err != nil {
+		return fmt.Errorf("kafka group: %w", err)
+	}
+	src, err := openKafka(ctx, g)
+	if err != nil {
+		return fmt.Errorf("kafka group: %w", err)
+	}
+	return in.consume(ctx, src, consumeOptions{adopt: g.AdoptCommitted, skipDeleted: g.SkipDeleted})
+}
+
+func (in *Inbox) consume(ctx context.Context, src source, o consumeOptions) error {
+	g := newGroup(ctx)
+	in.runStored(g)
+	g.run(func(ctx context.Context) error {
+		defer src.close()
+		// Before the first event is taken in: a type that this node is the first to know must not be skipped elsewhere.
+		for wait := 0; ; wait++ {
+			err := in.declare(ctx)
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil {
+				return nil
+			}
+			in.troubled(err)
+			if pause(ctx, spread(databaseBase, databaseCap, wait+1, in.random())) != nil {
+				return nil
+			}
+		}
+		for wait := 0; ; {
+			gen, err := src.next(ctx)
+			if ctx.Err() != nil {
+				if gen != nil {
+					gen.leave()
+				}
+				return nil
+			}
+			if err != nil {
+				in.kafkaTroubled("joining the group", err)
+				wait++
+				if pause(ctx, spread(databaseBase, databaseCap, wait, in.random())) != nil {
+					return nil
+				}
+				continue
+			}
+			wait = 0
+			err = in.generation(ctx, gen, o)
+			gen.leave()
+			switch {
+			case fatal(err):
+				return err
+			case err != nil:
+				// Fenced, though the group has not told us: join again, and be given what is ours. Not at once, lest two groups
+				// that share a consumer by mistake do nothing else.
+				if pause(ctx, spread(time.Second, time.Second, 1, in.random())) != nil {
+					return nil
+				}
+			}
+		}
+	})
+	return g.wait()
+}
+
+// generation works the partitions we were given until they are to be given up, and lets go of them in order.
+func (in *Inbox) generation(ctx context.Context, gen generation, o consumeOptions) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-gen.over():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	jobs, forget := linger(ctx, in.c.Stop)
+	defer forget()
+
+	var parts []*partition
+	g := newGroup(ctx)
+	for tp, committed := range gen.assigned() {
+		p := newPartition(in, gen, tp, committed, o)
+		parts = append(parts, p)
+		g.run(func(ctx context.Context) error { return p.run(ctx, jobs) })
+	}
+	// Nothing to do is no reason to give the generation up: others may have what there is.
+	g.run(func(ctx context.Context) error { <-ctx.Done(); return nil })
+
+	saver := make(chan struct{})
+	stopSaving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		defer close(saver)
+		in.saveLoop(stopSaving, gen, parts)
+	}()
+	err := g.wait()
+	stop()
+	<-saver
+	in.release(gen, parts)
+	return err
+}
+
+// saveLoop saves what is settled, all partitions in one statement, and commits the same offsets to Kafka afterwards: the
+// position in Postgres is never behind what Kafka has forgotten.
+func (in *Inbox) saveLoop(ctx context.Context, gen generation, parts []*partition) {
+	wait := saveEvery
+	for pause(ctx, wait) == nil {
+		begun := time.Now()
+		if err := in.save(ctx, gen, parts); err != nil && ctx.Err() == nil {
+			in.troubled(err)
+		}
+		wait = max(saveEvery, 10*time.Since(begun))
+	}
+}
+
+func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) error {
+	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	defer cancel()
+	var topics []string
+	var numbers []int32
+	var epochs, lows []int64
+	var moved []*partition
+	for _, p := range parts {
+		if low, ok := p.unsaved(); ok {
+			topics, numbers = append(topics, p.tp.topic), append(numbers, int32(p.tp.partition))
+			epochs, lows = append(epochs, p.fence.Epoch), append(lows, low)
+			moved = append(moved, p)
+		}
+	}
+	if len(moved) > 0 {
+		rows, err := in.pool.Query(ctx, in.q.save, in.c.Consumer, topics, numbers, epochs, lows)
+		if err != nil {
+			return fmt.Errorf("save positions: %w", err)
+		}
+		mine := map[topicPartition]bool{}
+		for rows.Next() {
+			var topic string
+			var number int32
+			if err := rows.Scan(&topic, &number); err != nil {
+				rows.Close()
+				return fmt.Errorf("save positions: %w", err)
+			}
+			mine[topicPartition{topic, int(number)}] = true
+		}
+		if err := rows.Err(); err != nil {
+			return fmt.Errorf("save positions: %w", err)
+		}
+		for i, p := range moved {
+			if !mine[p.tp] {
+				p.fencedOff()
+				continue
+			}
+			p.savedAt(lows[i])
+			if in.c.Observer.OnSettled != nil {
+				in.c.Observer.OnSettled(p.fence.Partition, lows[i])
+			}
+		}
+	}
+	in.commit(gen, parts)
+	return nil
+}
+
+// commit commits the saved positions that the group does not know yet.
+func (in *Inbox) commit(gen generation, parts []*partition) {
+	offsets := map[topicPartition]int64{}
+	for _, p := range parts {
+		if offset, ok := p.uncommitted(); ok {
+			offsets[p.tp] = offset
+		}
+	}
+	if len(offsets) == 0 {
+		return
+	}
+	if err := gen.commit(offsets); err != nil {
+		// What is not committed comes again, and is a duplicate then.
+		in.kafkaTroubled("committing offsets", err)
+		return
+	}
+	for _, p := range parts {
+		if offset, ok := offsets[p.tp]; ok {
+			p.committedAt(offset)
+		}
+	}
+}
+
+// release lets go of partitions whose work has ended: the position, and whether the end was clean.
+func (in *Inbox) release(gen generation, parts []*partition) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, p := range parts {
+		if p.fence == nil {
+			continue // It was never ours.
+		}
+		wg.Go(func() {
+			low, clean := p.end()
+			_, err := in.pool.Exec(ctx, in.q.release, in.c.Consumer, p.tp.topic, int32(p.tp.partition), p.fence.Epoch, low, clean)
+			if err != nil {
+				in.troubled(fmt.Errorf("release %s/%d: %w", p.tp.topic, p.tp.partition, err))
+			} else {
+				p.savedAt(low)
+			}
+			in.c.Logger.Info("partition released", "consumer", in.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "position", low, "clean", clean)
+			if in.c.Observer.OnRevoked != nil {
+				in.c.Observer.OnRevoked(p.fence.Partition, clean)
+			}
+		})
+	}
+	wg.Wait()
+	in.commit(gen, parts)
+}
+
+func (in *Inbox) kafkaTroubled(doing string, err error) {
+	in.c.Logger.Warn("waiting for Kafka", "consumer", in.c.Consumer, "doing", doing, "error", boundedError(err))
+	if in.c.Observer.OnError != nil {
+		in.c.Observer.OnError(fmt.Errorf("%s: %w", doing, err))
+	}
+}
+
+// fatal says which errors end Consume rather than be waited out.
+func fatal(err error) bool {
+	return errors.Is(err, ErrOffsetOutOfRange) || errors.Is(err, ErrHungHandlers)
+}
+
+// unknownTypes are the types in a page that this node has no handler for.
+func (in *Inbox) unknownTypes(ds []*delivery) []string {
+	var types []string
+	for _, d := range ds {
+		if d.h == nil && !slices.Contains(types, d.e.Type) {
+			types = append(types, d.e.Type)
+		}
+	}
+	return types
+}

@@ -1,0 +1,216 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+func pgError(code string) error {
+	return fmt.Errorf("update stock: %w", &pgconn.PgError{Code: code})
+}
+
+func TestJudgeSaysWhoseFaultAFailureIs(t *testing.T) {
+	boom := errors.New("boom")
+	for name, row := range map[string]struct {
+		err  error
+		c    circumstances
+		want fault
+	}{
+		"a handler's error is the event's":                            {boom, circumstances{inHandler: true}, faultEvent},
+		"a handler's constraint violation is the event's":             {pgError("23505"), circumstances{inHandler: true}, faultEvent},
+		"a handler's lock timeout is the event's":                     {pgError("55P03"), circumstances{inHandler: true}, faultEvent},
+		"a serialization failure is nobody's":                         {pgError("40001"), circumstances{inHandler: true}, faultContended},
+		"a deadlock is nobody's":                                      {pgError("40P01"), circumstances{inHandler: true}, faultContended},
+		"a deadlock in our own statements is nobody's":                {pgError("40P01"), circumstances{}, faultContended},
+		"a serialization failure at COMMIT is nobody's":               {pgError("40001"), circumstances{committing: true}, faultContended},
+		"a deferred constraint at COMMIT is the event's":              {pgError("23503"), circumstances{committing: true}, faultEvent},
+		"a COMMIT answered by ROLLBACK is the event's":                {pgx.ErrTxCommitRollback, circumstances{committing: true}, faultEvent},
+		"a COMMIT without an answer is unknown":                       {io.ErrUnexpectedEOF, circumstances{committing: true}, faultUnknown},
+		"a COMMIT without an answer is unknown when stopped":          {context.Canceled, circumstances{committing: true, stopped: true}, faultUnknown},
+		"a COMMIT around which the server stopped is unknown":         {pgError("57P01"), circumstances{committing: true}, faultUnknown},
+		"a connection that broke under the handler is the database's": {boom, circumstances{inHandler: true, connLost: true}, faultDatabase},
+		"a server that shuts down is the database's":                  {pgError("57P01"), circumstances{inHandler: true}, faultDatabase},
+		"too many connections are the database's":                     {pgError("53300"), circumstances{inHandler: true}, faultDatabase},
+		"a standby is the database's":                                 {pgError("25006"), circumstances{inHandler: true}, faultDatabase},
+		"a handler whose time was up is the event's":                  {context.DeadlineExceeded, circumstances{inHandler: true, timedOut: true, connLost: true}, faultEvent},
+		"a handler that was told to stop is nobody's":                 {context.Canceled, circumstances{inHandler: true, stopped: true, connLost: true}, faultStopped},
+		"our own statement's failure is the database's":               {pgError("42P01"), circumstances{}, faultDatabase},
+		"a partition that was lost is fenced":                         {fmt.Errorf("take: %w", errFenced), circumstances{stopped: true}, faultFenced},
+	} {
+		if got := judge(row.err, row.c); got != row.want {
+			t.Errorf("%s: judged %v, want %v", name, got, row.want)
+		}
+	}
+}
+
+func TestDecideSaysWhatBecomesOfAFailure(t *testing.T) {
+	p := retry.Policy{Attempts: 3, Base: time.Second, Cap: time.Minute, Budget: -1}
+	budget := p
+	budget.Budget = 10 * time.Second
+	boom := errors.New("boom")
+	for name, row := range map[string]struct {
+		p    retry.Policy
+		h    history
+		f    fault
+		err  error
+		want verdict
+	}{
+		"the first failure is tried again in place":         {p, history{attempts: 1, quick: 2}, faultEvent, boom, verdict{do: actAgain, delay: 15 * time.Millisecond}},
+		"without quick tries it is parked":                  {p, history{attempts: 1}, faultEvent, boom, verdict{do: actPark, delay: 500 * time.Millisecond}},
+		"a stored event is never tried again in place":      {p, history{attempts: 1, quick: 2, stored: true}, faultEvent, boom, verdict{do: actPark, delay: 500 * time.Millisecond}},
+		"the delay grows with the attempts":                 {p, history{attempts: 2}, faultEvent, boom, verdict{do: actPark, delay: time.Second}},
+		"the last attempt is dead":                          {p, history{attempts: 3, quick: 2}, faultEvent, boom, verdict{do: actDead}},
+		"a permanent failure is dead at once":               {p, history{attempts: 1, quick: 2}, faultEvent, retry.Permanent(boom), verdict{do: actDead}},
+		"the wait that was asked for is kept":               {p, history{attempts: 1, quick: 2}, faultEvent, retry.After(boom, time.Hour), verdict{do: actPark, delay: time.Hour}},
+		"a wait that was asked for does not add attempts":   {p, history{attempts: 3}, faultEvent, retry.After(boom, time.Hour), verdict{do: actDead}},
+		"what would come after the budget is dead":          {budget, history{attempts: 1, age: 9800 * time.Millisecond}, faultEvent, boom, verdict{do: actDead}},
+		"contention costs nothing":                          {p, history{attempts: 2}, faultContended, pgError("40001"), verdict{do: actAgain, free: true, delay: 1500 * time.Microsecond}},
+		"contention without end becomes a failure":          {p, history{attempts: 1, contended: maxContended}, faultContended, pgError("40001"), verdict{do: actPark, delay: 500 * time.Millisecond}},
+		"an absent database is waited for, however long":    {p, history{attempts: 3, waits: 1000, patient: true}, faultDatabase, boom, verdict{do: actAgain, free: true, delay: databaseCap / 4 * 3}},
+		"an absent database is told to who has no patience": {p, history{waits: 2}, faultDatabase, boom, verdict{do: actReturn, free: true}},
+		"an unknown COMMIT is looked up":                    {p, history{patient: true}, faultUnknown, boom, verdict{do: actAgain, free: true, delay: databaseBase / 4 * 3}},
+		"being told to stop costs nothing":                  {p, history{attempts: 3}, faultStopped, boom, verdict{do: actReturn, free: true}},
+		"being fenced costs nothing":                        {p, history{attempts: 3}, faultFenced, boom, verdict{do: actReturn, free: true}},
+	} {
+		got := decide(row.p, row.h, row.f, row.err, 0.5)
+		if got.do == actDead && got.reason == "" {
+			t.Errorf("%s: a death without a reason", name)
+		}
+		got.reason = ""
+		if got != row.want {
+			t.Errorf("%s: decided %+v, want %+v", name, got, row.want)
+		}
+	}
+}
+
+func TestNoEventIsTriedMoreOftenThanItsPolicySaysNorGivenUpForTheDatabasesSake(t *testing.T) {
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range 2000 {
+		p := retry.Policy{Attempts: 1 + random.IntN(12), Base: time.Duration(1 + random.Int64N(1e9)), Budget: -1}
+		p.Cap = p.Base + time.Duration(random.Int64N(1e12))
+		h := history{quick: random.IntN(4), patient: true}
+		for range 10_000 {
+			f := []fault{faultEvent, faultContended, faultDatabase, faultUnknown}[random.IntN(4)]
+			if f == faultEvent {
+				h.attempts++
+			}
+			v := decide(p, h, f, errors.New("boom"), random.Float64())
+			if v.delay < 0 || v.delay > max(p.Cap, databaseCap) {
+				t.Fatalf("seed %d: delay %s with cap %s", seed, v.delay, p.Cap)
+			}
+			if h.attempts > p.Attempts {
+				t.Fatalf("seed %d: attempt %d of %d", seed, h.attempts, p.Attempts)
+			}
+			if f == faultDatabase || f == faultUnknown {
+				h.waits++
+				if v.do != actAgain || !v.free {
+					t.Fatalf("seed %d: %v of the database decided as %+v", seed, f, v)
+				}
+				continue
+			}
+			if f == faultContended {
+				h.contended++
+				if h.contended > maxContended {
+					h.contended = 0
+				}
+				continue
+			}
+			if (v.do == actDead) != (h.attempts == p.Attempts) {
+				t.Fatalf("seed %d: attempt %d of %d decided as %+v", seed, h.attempts, p.Attempts, v)
+			}
+			if v.do == actDead {
+				break
+			}
+			if v.do == actAgain {
+				h.quick--
+			}
+			if h.quick < 0 {
+				t.Fatalf("seed %d: more quick tries than there were", seed)
+			}
+		}
+	}
+}
+
+func TestStartAtIsTheLowerOfPositionAndCommittedOffset(t *testing.T) {
+	for name, row := range map[string]struct {
+		position, committed, first, end int64
+		adopt, skip                     bool
+		want                            reading
+		refusal                         string
+	}{
+		"a new consumer and group start at the first offset":             {position: noOffset, committed: noOffset, first: 0, end: 10, want: reading{0, 0}},
+		"a new consumer of an old topic starts at the first offset left": {position: noOffset, committed: noOffset, first: 4, end: 10, want: reading{4, 4}},
+		"a committed offset without a position promises nothing":         {position: noOffset, committed: 7, first: 0, end: 10, want: reading{0, 0}},
+		"unless it is adopted":                              {position: noOffset, committed: 7, first: 0, end: 10, adopt: true, want: reading{7, 7}},
+		"the group is further than Postgres":                {position: 5, committed: 8, first: 0, end: 10, want: reading{5, 5}},
+		"Postgres is further than the group":                {position: 8, committed: 5, first: 0, end: 10, want: reading{5, 8}},
+		"the group has forgotten its offset":                {position: 8, committed: noOffset, first: 0, end: 10, want: reading{8, 8}},
+		"both are at the end":                               {position: 10, committed: 10, first: 0, end: 10, want: reading{10, 10}},
+		"everything below the position was deleted":         {position: 8, committed: 8, first: 8, end: 10, want: reading{8, 8}},
+		"only settled offsets were deleted":                 {position: 8, committed: 3, first: 6, end: 10, want: reading{6, 8}},
+		"all settled offsets and no others were deleted":    {position: 8, committed: 3, first: 8, end: 10, want: reading{8, 8}},
+		"the position lies behind the log":                  {position: 11, committed: 5, first: 0, end: 10, refusal: "its position is 11, but the log ends at 10"},
+		"the committed offset lies behind the log":          {position: 5, committed: 11, first: 0, end: 10, refusal: "committed offset is 11, but the log ends at 10"},
+		"an adopted offset lies behind the log":             {position: noOffset, committed: 11, first: 0, end: 10, adopt: true, refusal: "is 11, but the log ends at 10"},
+		"unhandled offsets were deleted":                    {position: 5, committed: 5, first: 7, end: 10, refusal: "2 offsets were deleted before they were handled"},
+		"unhandled offsets were deleted and it is accepted": {position: 5, committed: 5, first: 7, end: 10, skip: true, want: reading{7, 7}},
+	} {
+		got, err := startAt(row.position, row.committed, row.first, row.end, row.adopt, row.skip)
+		switch {
+		case row.refusal == "" && (err != nil || got != row.want):
+			t.Errorf("%s: %+v, %v; want %+v", name, got, err, row.want)
+		case row.refusal != "" && (!errors.Is(err, ErrOffsetOutOfRange) || !strings.Contains(err.Error(), row.refusal)):
+			t.Errorf("%s: error %v, want %q", name, err, row.refusal)
+		}
+	}
+}
+
+// The tracker agrees with a slow twin that looks at every offset.
+func TestNoOffsetAboveAnUnsettledEventIsEverCommitted(t *testing.T) {
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range 300 {
+		start := random.Int64N(100)
+		tr := newTracker(start)
+		open := map[int64]int{}
+		var order []int64
+		next := start
+		for range 400 {
+			switch {
+			case len(order) > 0 && random.IntN(2) == 0:
+				i := random.IntN(len(order))
+				tr.settle(order[i])
+				delete(open, order[i])
+				order = append(order[:i], order[i+1:]...)
+			case random.IntN(5) == 0:
+				next += random.Int64N(4)
+				tr.skipTo(next)
+			default:
+				next += random.Int64N(3)
+				size := random.IntN(100)
+				tr.begin(next, size)
+				open[next], order = size, append(order, next)
+				next++
+			}
+			want, bytes := next, 0
+			for offset, size := range open {
+				want, bytes = min(want, offset), bytes+size
+			}
+			if tr.low() != want || tr.bytes != bytes {
+				t.Fatalf("seed %d: low is %d and %d bytes in hand, want %d and %d", seed, tr.low(), tr.bytes, want, bytes)
+			}
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package inbox
+
+// tracker knows which offsets of a partition are settled. Only the offset below which all are may be committed: a
+// committed offset above an event in hand would lose that event with the process.
+//
+// It is a plain value of one goroutine at a time; partition guards it with its mutex.
+type tracker struct {
+	begun []begun // in the order of their offsets; the first is unsettled
+	next  int64   // everything below next was begun, or holds no event
+	first int     // index of begun[0] among all that ever were
+	index map[int64]int
+	bytes int // in hand
+}
+
+type begun struct {
+	offset  int64
+	bytes   int
+	settled bool
+}
+
+func newTracker(start int64) *tracker {
+	return &tracker{next: start, index: map[int64]int{}}
+}
+
+// begin takes an event in hand. Offsets ascend.
+func (t *tracker) begin(offset int64, bytes int) {
+	if offset < t.next {
+		panic("inbox: an offset was begun out of order")
+	}
+	t.index[offset] = t.first + len(t.begun)
+	t.begun = append(t.begun, begun{offset: offset, bytes: bytes})
+	t.next = offset + 1
+	t.bytes += bytes
+}
+
+// skipTo says that no event lies between what was begun and offset.
+func (t *tracker) skipTo(offset int64) { t.next = max(t.next, offset) }
+
+// settle says that what became of the event is durable.
+func (t *tracker) settle(offset int64) {
+	i, ok := t.index[offset]
+	if !ok {
+		panic("inbox: an offset was settled that is not in hand")
+	}
+	delete(t.index, offset)
+	b := &t.begun[i-t.first]
+	b.settled = true
+	t.bytes -= b.bytes
+	n := 0
+	for n < len(t.begun) && t.begun[n].settled {
+		n++
+	}
+	t.begun, t.first = t.begun[n:], t.first+n
+}
+
+// low is the offset below which everything is settled.
+func (t *tracker) low() int64 {
+	if len(t.begun) > 0 {
+		return t.begun[0].offset
+	}
+	return t.next
+}
+
+// spread is how many events lie between low and the last one begun.
+func (t *tracker) spread() int { return len(t.begun) }
