@@ -1,5 +1,111 @@
 package inbox
 
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// deadlyChild names the variable that makes the test binary a consumer whose handler may end the process. Its value is
+// DSN, brokers and topic, one a line.
 const deadlyChild = "HOLDFAST_TEST_DEADLY_CHILD"
 
-func runDeadlyChild() {}
+func runDeadlyChild() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	args := strings.Split(os.Getenv(deadlyChild), "\n")
+	pool, err := pgxpool.New(ctx, args[0])
+	if err == nil {
+		var in *Inbox
+		in, err = New(pool, Config{Consumer: "billing", Retry: retry.Policy{Attempts: 3, Base: time.Millisecond, Cap: time.Millisecond}})
+		if err == nil {
+			in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+				if e.ID == "deadly" {
+					os.Exit(7)
+				}
+				return effectOf(ctx, tx, e)
+			})
+			err = in.Consume(ctx, KafkaGroup{Brokers: strings.Split(args[1], ","), GroupID: "group-of-" + args[2], Topics: []string{args[2]},
+				SessionTimeout: 6 * time.Second, HeartbeatInterval: 50 * time.Millisecond})
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func TestAPayloadThatEndsTheProcessReachesTheLetters(t *testing.T) {
+	b := setupKafka(t, 1)
+	events := b.events(0, 6)
+	events[2].ID = "deadly"
+	b.produce(0, events...)
+	ends := 0
+	for deadline := time.Now().Add(2 * time.Minute); ; {
+		if time.Now().After(deadline) {
+			t.Fatal("the process still ends")
+		}
+		cmd := exec.Command(os.Args[0], "-test.run=^$")
+		cmd.Env = append(os.Environ(), deadlyChild+"="+b.db.DSN+"\n"+strings.Join(b.cluster.Brokers, ",")+"\n"+b.topic)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		exited := make(chan error, 1)
+		go func() { exited <- cmd.Wait() }()
+		var err error
+		done := false
+		for waiting := true; waiting; {
+			select {
+			case err = <-exited:
+				waiting = false
+			case <-time.After(20 * time.Millisecond): // Polls the database: the other process tells us nothing.
+				if !done && b.count("select count(*) from effect") == 5 && b.count("select count(*) from holdfast.inbox") == 6 {
+					done = true
+					_ = cmd.Process.Signal(syscall.SIGTERM)
+				}
+			}
+		}
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && exit.ExitCode() == 7 {
+			ends++
+			continue
+		}
+		if err != nil {
+			t.Fatalf("the consumer: %v: %s", err, stderr.String())
+		}
+		break
+	}
+	// Once on the healthy path, where starts are not counted, and three times counted.
+	if ends < 3 || ends > 4 {
+		t.Errorf("the process ended %d times, want 3 counted starts and at most one before", ends)
+	}
+	var reason, text string
+	if err := b.db.QueryRow(b.Context(), "select reason, errors[1] from holdfast.letter where event_id = 'deadly'").Scan(&reason, &text); err != nil {
+		t.Fatal(err)
+	}
+	if reason != "it ended the process" || !strings.Contains(text, "3 times") {
+		t.Errorf("letter says %q, %q", reason, text)
+	}
+	if n := b.count("select count(*) from holdfast.start"); n != 0 {
+		t.Errorf("%d counts of starts were left behind", n)
+	}
+	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.consumer_position where clean and position = 6"); n != 1 {
+		t.Error("the position is not clean at 6")
+	}
+}

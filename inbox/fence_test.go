@@ -1,0 +1,252 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// fakeSource is a consumer group in memory. Its nodes may disagree about who has a partition, as they do around a pause.
+type fakeSource struct {
+	gens chan *fakeGeneration
+}
+
+func (s *fakeSource) next(ctx context.Context) (generation, error) {
+	select {
+	case g := <-s.gens:
+		return g, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (s *fakeSource) close() {}
+
+type fakeGeneration struct {
+	tp      topicPartition
+	from    int64
+	log     []record
+	ended   chan struct{}
+	left    chan struct{}
+	once    sync.Once
+	fail    atomic.Pointer[error]
+	mu      sync.Mutex
+	commits []int64
+}
+
+func newFakeGeneration(log []record) *fakeGeneration {
+	return &fakeGeneration{tp: topicPartition{"orders", 0}, from: noOffset, log: log, ended: make(chan struct{}), left: make(chan struct{})}
+}
+
+func (g *fakeGeneration) assigned() map[topicPartition]int64 {
+	return map[topicPartition]int64{g.tp: g.from}
+}
+func (g *fakeGeneration) over() <-chan struct{} { return g.ended }
+func (g *fakeGeneration) leave()                { g.once.Do(func() { close(g.left) }) }
+func (g *fakeGeneration) bounds(context.Context, topicPartition) (int64, int64, error) {
+	return 0, int64(len(g.log)), nil
+}
+
+func (g *fakeGeneration) fetch(ctx context.Context, _ topicPartition, offset int64) (page, error) {
+	if err := g.fail.Load(); err != nil {
+		return page{}, *err
+	}
+	if offset < int64(len(g.log)) {
+		return page{records: g.log[offset:], next: int64(len(g.log))}, nil
+	}
+	<-ctx.Done()
+	return page{}, ctx.Err()
+}
+
+func (g *fakeGeneration) commit(offsets map[topicPartition]int64) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.commits = append(g.commits, offsets[g.tp])
+	return nil
+}
+
+func logOf(events ...holdfast.Event) []record {
+	log := make([]record, len(events))
+	for i, e := range events {
+		log[i] = record{offset: int64(i), key: []byte(e.Key), value: e.Payload, headers: wire.Headers([]wire.Header(nil), e), at: time.Unix(1, 0)}
+	}
+	return log
+}
+
+func (b *bundle) consumeFake(in *Inbox, gens ...*fakeGeneration) (stop func()) {
+	s := &fakeSource{make(chan *fakeGeneration, len(gens))}
+	for _, g := range gens {
+		s.gens <- g
+	}
+	return b.run(func(ctx context.Context) error { in.start(); return in.consume(ctx, s, consumeOptions{}) })
+}
+
+func TestAZombiesHandlerCannotCommitAfterAnotherNodeHasThePartition(t *testing.T) {
+	b := setup(t)
+	log := logOf(event("1", "k"), event("2", "k"))
+	paused, wake := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+
+	zombie := b.inbox()
+	zombie.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.ID == "1" { // It handles the first, and pauses between the two transactions.
+			if err := effectOf(ctx, tx, e); err != nil {
+				return err
+			}
+			return nil
+		}
+		t.Error("the zombie ran a handler")
+		return nil
+	})
+	zombie.c.Observer.OnReceive = func(r Received) {
+		once.Do(func() { close(paused); <-wake })
+	}
+	b.consumeFake(zombie, newFakeGeneration(log))
+	<-paused
+
+	owner := b.inbox()
+	owner.Handle("order.placed", effectOf)
+	b.consumeFake(owner, newFakeGeneration(log))
+	b.awaitOutcome("2", Handled)
+	pgtest.Exec(t, b.db, "delete from holdfast.inbox where event_id = '2'") // Only the fence is left to keep the zombie out.
+	close(wake)
+	b.await("the fence", func(o *telling) bool { return o.fenced == 1 })
+	if n := b.count("select count(*) from effect"); n != 2 {
+		t.Errorf("%d effects, want 2", n)
+	}
+	if n := b.count("select count(*) from holdfast.consumer_position where epoch = 2 and position <= 2"); n != 1 {
+		t.Error("the zombie changed the position")
+	}
+}
+
+// The new owner waits for the transactions that have looked at the epoch, so that none of them commits after it began.
+func TestTheNextOwnerWaitsForTheHandlersOfTheLast(t *testing.T) {
+	b := setup(t)
+	log := logOf(event("1", "k"), event("2", "k"))
+	begun, finish := make(chan struct{}), make(chan struct{})
+	last := b.inbox()
+	last.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.ID == "1" {
+			close(begun)
+			<-finish
+		}
+		return effectOf(ctx, tx, e)
+	})
+	b.consumeFake(last, newFakeGeneration(log))
+	<-begun
+	next := b.inbox()
+	next.Handle("order.placed", effectOf)
+	assigned := make(chan struct{})
+	next.c.Observer.OnAssigned = func(Partition, int64) { close(assigned) }
+	b.consumeFake(next, newFakeGeneration(log))
+	// It waits for the lock: that is to be seen in Postgres.
+	for b.count("select count(*) from pg_locks where locktype = 'advisory' and classid = $1 and not granted and database = (select oid from pg_database where datname = current_database())", int64(fenceClass)) == 0 {
+		select {
+		case <-assigned:
+			t.Fatal("the next owner did not wait")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	close(finish)
+	<-assigned
+	b.awaitOutcome("2", Handled)
+	if n := b.count("select count(*) from (select id, lag(id) over (order by n) before from effect) x where before >= id"); n != 0 || b.effects("1") != 1 {
+		t.Error("effects are out of order, or double")
+	}
+}
+
+func TestConsumeStopsLoudlyWhenItsOffsetIsGone(t *testing.T) {
+	b := setup(t)
+	g := newFakeGeneration(logOf(event("1", "k")))
+	gone := fmt.Errorf("%w: deleted", ErrOffsetOutOfRange)
+	g.fail.Store(&gone)
+	in := b.inbox()
+	in.Handle("order.placed", effectOf)
+	in.start()
+	err := in.consume(b.Context(), &fakeSource{func() chan *fakeGeneration { c := make(chan *fakeGeneration, 1); c <- g; return c }()}, consumeOptions{})
+	if !errors.Is(err, ErrOffsetOutOfRange) {
+		t.Errorf("consume returned %v", err)
+	}
+}
+
+func TestTheCommittedOffsetStaysBelowAnEventInHandAndFollowsWhenItIsSettled(t *testing.T) {
+	b := setup(t)
+	events := []holdfast.Event{event("0", "a"), event("1", "slow"), event("2", "b"), event("3", "c"), event("4", "slow")}
+	begun, finish := make(chan struct{}), make(chan struct{})
+	in := b.inbox()
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.ID == "1" {
+			close(begun)
+			<-finish
+		}
+		return effectOf(ctx, tx, e)
+	})
+	g := newFakeGeneration(logOf(events...))
+	b.consumeFake(in, g)
+	<-begun
+	b.awaitOutcome("3", Handled) // Another key goes past the slow one.
+	b.await("the position", func(o *telling) bool { return o.settled["orders/0"] == 1 })
+	if b.effects("4") != 0 {
+		t.Error("an event overtook the one of its key that is in hand")
+	}
+	close(finish)
+	b.await("the position", func(o *telling) bool { return o.settled["orders/0"] == 5 })
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, offset := range g.commits {
+		if offset > 1 && offset < 5 {
+			t.Errorf("offset %d was committed", offset)
+		}
+	}
+}
+
+func TestHungHandlersStopConsumeLoudly(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) {
+		c.Timeout, c.Grace, c.MaxHung, c.Stop = 20*time.Millisecond, 20*time.Millisecond, 2, -1
+	})
+	release := make(chan struct{})
+	defer close(release)
+	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { <-release; return nil })
+	in.start()
+	gens := make(chan *fakeGeneration, 1)
+	gens <- newFakeGeneration(logOf(event("1", "a"), event("2", "b"), event("3", "c")))
+	if err := in.consume(b.Context(), &fakeSource{gens}, consumeOptions{}); !errors.Is(err, ErrHungHandlers) {
+		t.Errorf("consume returned %v, want ErrHungHandlers", err)
+	}
+	if n := b.count("select count(*) from holdfast.consumer_position where not clean"); n != 1 {
+		t.Error("the end of a partition with hung handlers is called clean")
+	}
+}
+
+func TestAfterAnUncleanEndStartsAreCountedAndOnlyUntilTheLogsOldEnd(t *testing.T) {
+	b := setup(t)
+	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)")
+	in := b.inbox()
+	var counted, running, most atomic.Int64
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		most.Store(max(most.Load(), running.Add(1)))
+		defer running.Add(-1)
+		counted.Add(b.count("select count(*) from holdfast.start where event_id = $1 and starts = 1", e.ID))
+		return effectOf(ctx, tx, e)
+	})
+	g := newFakeGeneration(logOf(event("1", "a"), event("2", "b"), event("3", "c"), event("4", "d")))
+	b.consumeFake(in, g)
+	b.awaitOutcome("4", Handled)
+	if counted.Load() != 4 || most.Load() != 1 {
+		t.Errorf("%d starts counted, %d handlers at once; want 4 and 1", counted.Load(), most.Load())
+	}
+	if n := b.count("select count(*) from holdfast.start"); n != 0 {
+		t.Errorf("%d counts were left behind", n)
+	}
+}
