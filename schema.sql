@@ -453,7 +453,8 @@ begin
     execute format($q$
         select exists (select from holdfast.lane l where
                exists (select from only holdfast.event_%1$s e where e.lane = l.lane and e.xid >= pg_snapshot_xmax(l.done))
-            or exists (select from only holdfast.event_%1$s e where e.lane = l.lane and e.xid = any (array(select pg_snapshot_xip(l.done)))))
+            or exists (select from pg_snapshot_xip(l.done) flying (xid), lateral (
+                 select 1 from only holdfast.event_%1$s e where e.lane = l.lane and e.xid = flying.xid limit 1) e))
             or exists (select from only holdfast.event_%1$s e where e.lane not in (select l.lane from holdfast.lane l))$q$, segment) into unread;
     if unread then return 'unread'; end if;
     execute format('truncate only holdfast.event_%s', segment);

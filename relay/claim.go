@@ -81,7 +81,7 @@ func (r *Relay) tendClaims(ctx, work context.Context) error {
 	if free == 0 || len(owned) >= mine {
 		return nil
 	}
-	return r.claim(ctx, work, s.token, mine-len(owned), numbers)
+	return r.claim(ctx, work, s.token, mine-len(owned), numbers, lanes)
 }
 
 // inspect refills the incarnation's token if a crash emptied it, and reads what may forbid to run.
@@ -104,7 +104,7 @@ func (r *Relay) inspect(ctx context.Context) (server, error) {
 }
 
 // claim takes up to n free lanes and starts them.
-func (r *Relay) claim(ctx, work context.Context, token string, n int, owned []int16) error {
+func (r *Relay) claim(ctx, work context.Context, token string, n int, owned []int16, lanes int) error {
 	sent := time.Now()
 	rows, err := r.pool.Query(ctx, r.sql.claimLanes, r.c.Name, r.c.Lease, n, token, owned)
 	if err != nil {
@@ -126,7 +126,8 @@ func (r *Relay) claim(ctx, work context.Context, token string, n int, owned []in
 			return fmt.Errorf("load lane %d: %w", l.number, err) // its lease runs out, and it is claimed again
 		}
 		l.saved = l.cursor
-		l.reader = logReader{pool: r.pool, sql: r.sql, lane: l.number, token: token, limit: r.c.BatchSize, cursor: l.cursor}
+		l.reader = logReader{pool: r.pool, sql: r.sql, lane: l.number, token: token, limit: r.c.BatchSize,
+			span: int64(r.c.BatchSize) * int64(lanes) * 4 / 5, cursor: l.cursor}
 		r.start(work, l)
 	}
 	return nil

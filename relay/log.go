@@ -43,7 +43,8 @@ type logReader struct {
 	sql   *statements
 	lane  int
 	token string
-	limit int // events of a page
+	limit int   // events of a page
+	span  int64 // events of all lanes that a window of a backlog should hold: most of a page for each
 
 	cursor  cursor
 	backlog bool  // the last window opened was full: cut the next one where the log allows it
@@ -52,11 +53,9 @@ type logReader struct {
 	intern  map[string]string
 }
 
-// A window of a backlog spans about cutSpan events of all lanes: several pages for each of 8 lanes.
 const (
-	cutSpan        = 20_000
-	cutsRead       = 24
-	pagesUnplanned = 4 // full pages after which a window is planned
+	cutsRead       = 200 // at most, to choose the end of a window from
+	pagesUnplanned = 4   // full pages after which a window is planned
 )
 
 // next reads the next page. A page without records means that everything committed by now has been read.
@@ -111,7 +110,7 @@ func (r *logReader) next(ctx context.Context) (page, error) {
 
 // cutWindow ends the next window at a snapshot that the log holds, if there is one ahead.
 func (r *logReader) cutWindow(ctx context.Context) error {
-	rows, err := r.pool.Query(ctx, r.sql.readCuts, r.cursor.done, cutsRead)
+	rows, err := r.pool.Query(ctx, r.sql.readCuts, r.cursor.done, min(cutsRead, 2+r.span/500))
 	if err != nil {
 		return fmt.Errorf("read cuts: %w", err)
 	}
@@ -130,7 +129,7 @@ func (r *logReader) cutWindow(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read cuts: %w", err)
 	}
-	if chosen, found := chooseCut(cuts, cutSpan); found {
+	if chosen, found := chooseCut(cuts, r.span); found {
 		r.cursor.upto = chosen.upto
 	}
 	return nil

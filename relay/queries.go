@@ -5,7 +5,8 @@ package relay
 // end, and the proof that this is still the primary and the incarnation under which the lane was claimed.
 // $1 lane, $2 done, $3 upto or null, $4 pos, $5 limit, $6 token.
 // It reads by the indexes event_N_lane_xid_seq: a range from the end of done to the end of upto, and one lookup for each
-// transaction that was in flight at done and has ended since.
+// transaction that was in flight at done and has ended since. The lookups stand in a lateral subquery with a limit, so
+// that the planner cannot turn them into a scan of the lane, which it likes to do while a segment is new and empty.
 const readPage = `-- relay.page
 with head as materialized (
   select coalesce($3::text::pg_snapshot, pg_current_snapshot()) as upto,
@@ -27,10 +28,12 @@ select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers::text, w
          and pg_visible_in_snapshot(e.xid, head.upto)
          and e.seq > $4::bigint
       union all
-      select e.* from holdfast.event e
-       where e.lane = $1::smallint
-         and e.seq > $4::bigint
-         and e.xid = any (array(select pg_snapshot_xip($2::text::pg_snapshot) except select pg_snapshot_xip(head.upto)))
+      select e.*
+        from (select pg_snapshot_xip($2::text::pg_snapshot) as xid except select pg_snapshot_xip(head.upto)) ended,
+             lateral (
+               select e.* from holdfast.event e
+                where e.lane = $1::smallint and e.xid = ended.xid and e.seq > $4::bigint
+                order by e.seq limit $5::integer) e
     ) u
     order by u.seq
     limit $5::integer) w
@@ -51,7 +54,8 @@ union all
 select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers::text, w.payload, coalesce(w.letter, 0)
   from head, lateral (
     select u.* from (
-      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = any ($2::text[]::xid8[]) and e.seq > $4::bigint order by e.seq limit $5::integer)
+      (select e.* from unnest($2::text[]) few, lateral (
+         select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = few::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer) e)
       union all
       (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[1]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
       union all
@@ -113,7 +117,8 @@ const probeLanes = `-- relay.probe
 select p.lane,
        p.done is not null and (
          exists (select from holdfast.event e where e.lane = p.lane and e.xid >= pg_snapshot_xmax(p.done::pg_snapshot))
-         or exists (select from holdfast.event e where e.lane = p.lane and e.xid = any (array(select pg_snapshot_xip(p.done::pg_snapshot))))) as unread,
+         or exists (select from pg_snapshot_xip(p.done::pg_snapshot) flying (xid), lateral (
+              select 1 from holdfast.event e where e.lane = p.lane and e.xid = flying.xid limit 1) e)) as unread,
        exists (select from holdfast.parked k where k.lane = p.lane and k.next_at <= now()) as parked_due,
        exists (select from holdfast.scheduled s where s.lane = p.lane and s.due_at <= now()) as scheduled_due
   from unnest($1::smallint[], $2::text[]) as p (lane, done)
