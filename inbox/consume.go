@@ -12,7 +12,7 @@ import (
 // saveEvery is how often positions are saved and offsets committed, at most.
 const saveEvery = 100 * time.Millisecond
 
-// reading options of a KafkaGroup that the pure part needs.
+// consumeOptions is what of a KafkaGroup is not the source's business.
 type consumeOptions struct {
 	adopt       bool
 	skipDeleted bool

@@ -127,7 +127,8 @@ func (in *Inbox) Handle(eventType string, h Handler) {
 }
 
 // HandleBatch registers the handler of a type that takes up to Config.Batch events of a partition in one transaction;
-// events that do not come from Kafka, and those tried again, come alone. It panics as Handle does.
+// events that do not come from Kafka, and those tried again, come alone. So far every event comes alone. It panics as
+// Handle does.
 func (in *Inbox) HandleBatch(eventType string, h BatchHandler) {
 	if h == nil {
 		panic(fmt.Sprintf("inbox: handle %q: the handler is nil", eventType))

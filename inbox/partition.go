@@ -76,10 +76,10 @@ func (p *partition) run(ctx, jobs context.Context) error {
 		err = p.failed
 		p.mu.Unlock()
 	}
-	if fatal(err) || errors.Is(err, errFenced) {
-		return err
+	if err != nil && ctx.Err() != nil && !fatal(err) && !errors.Is(err, errFenced) {
+		return nil // Told to stop.
 	}
-	return nil // Told to stop.
+	return err
 }
 
 // assign makes the partition ours in Postgres.
