@@ -45,6 +45,14 @@ func writers(ctx context.Context, t testing.TB, pool *pgxpool.Pool, n, keys int,
 	pgtest.Exec(t, pool, "create table if not exists aggregate (key text primary key, n bigint not null default 0)")
 	pgtest.Exec(t, pool, "create table if not exists other (x bigint)")
 	pgtest.Exec(t, pool, "insert into aggregate select 'k' || g from generate_series(0, $1::int - 1) g on conflict do nothing", keys)
+	// Connections of their own: writers that hold transactions open would keep a relay from its few.
+	config := pool.Config()
+	config.MaxConns = int32(n)
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
 	h := &history{committed: map[string]bool{}, aborted: map[string]bool{}}
 	var wg sync.WaitGroup
 	for w := range n {
