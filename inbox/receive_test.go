@@ -601,7 +601,7 @@ func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	failing := func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-		if rand.IntN(4) == 0 {
+		if rand.IntN(10) == 0 {
 			return errors.New("now and then")
 		}
 		return effectOf(ctx, tx, e)
@@ -614,9 +614,15 @@ func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
 		})
 		in.Handle("order.placed", failing)
 		nodes = append(nodes, in)
-		b.run(in.Run)
+		// Without the sweep, which would wake what was forgotten.
+		in.start()
+		b.run(func(ctx context.Context) error {
+			g := newGroup(ctx)
+			g.run(in.workStored)
+			return g.wait()
+		})
 	}
-	const keys, each = 6, 60
+	const keys, each = 6, 70
 	var wg sync.WaitGroup
 	for k := range keys {
 		wg.Go(func() {
@@ -625,6 +631,8 @@ func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
 				if _, err := nodes[i%2].Receive(b.Context(), e); err != nil {
 					t.Error(err)
 				}
+				// At random moments, so that many arrive just as the queue before them ends.
+				_ = pause(b.Context(), time.Duration(rand.Int64N(int64(12*time.Millisecond))))
 			}
 		})
 	}
