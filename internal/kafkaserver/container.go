@@ -32,13 +32,13 @@ type ContainerOptions struct {
 	// with KAFKA_ is a variable of the image and passed as it is: KAFKA_HEAP_OPTS, KAFKA_OPTS.
 	Settings map[string]string
 
-	// StartTimeout bounds each start of the broker. Defaults to 2 min, which includes pulling
-	// the image.
+	// StartTimeout bounds each start of the broker. Defaults to 4 min: it takes about 10 s, but
+	// pulling the image comes on top, and a machine may be busy with other tests.
 	StartTimeout time.Duration
 }
 
 const (
-	defaultStartTimeout = 2 * time.Minute
+	defaultStartTimeout = 4 * time.Minute
 	// stopTimeout is how long StopBroker lets the broker shut down in good order.
 	stopTimeout = 20 * time.Second
 )
@@ -72,7 +72,8 @@ func Container(ctx context.Context, opts ContainerOptions) (*Server, error) {
 				HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: strconv.Itoa(port),
 			}}}
 		}),
-		testcontainers.WithWaitStrategyAndDeadline(opts.StartTimeout, wait.ForLog("Kafka Server started")),
+		testcontainers.WithWaitStrategyAndDeadline(opts.StartTimeout,
+			wait.ForLog("Kafka Server started").WithStartupTimeout(opts.StartTimeout)),
 	)
 	b := &broker{ctr: ctr, startTimeout: opts.StartTimeout}
 	s := newServer(KindContainer, []string{address}, b)

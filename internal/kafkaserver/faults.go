@@ -54,7 +54,7 @@ func (s *Server) StartBroker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, defaultStartTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.backend.(*broker).startTimeout)
 	defer cancel()
 	return s.awaitBroker(ctx)
 }

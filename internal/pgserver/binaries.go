@@ -32,6 +32,9 @@ func binDirFor(ctx context.Context, a *account, opts Options) (string, error) {
 		return opts.BinDir, nil
 	}
 	for _, dir := range candidates(ctx) {
+		if opts.noBinaries {
+			break
+		}
 		if usable(ctx, a, dir) == nil {
 			return dir, nil
 		}

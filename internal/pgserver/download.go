@@ -52,8 +52,9 @@ func download(ctx context.Context, a *account, opts Options) (string, error) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		defer os.RemoveAll(temp)
-		done <- fetch(temp, final, opts.repositoryURL)
+		err := fetch(temp, final, opts.repositoryURL)
+		_ = os.RemoveAll(temp)
+		done <- err
 	}()
 	select {
 	case err = <-done:

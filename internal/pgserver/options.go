@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// defaultStartTimeout covers initdb and the first start on a slow, busy machine.
-	defaultStartTimeout = 60 * time.Second
+	// defaultStartTimeout covers initdb and the first start, which take about a second, on a
+	// machine that is busy with many other tests.
+	defaultStartTimeout = 2 * time.Minute
 	// defaultStopTimeout is how long a fast stop may take before it becomes an immediate one.
 	defaultStopTimeout = 20 * time.Second
 )
@@ -36,7 +37,7 @@ type Options struct {
 	// other users may enter. Defaults to the system's folder for temporary files.
 	Dir string
 
-	// StartTimeout bounds making the cluster and each start of it. Defaults to 60 s.
+	// StartTimeout bounds making the cluster and each start of it. Defaults to 2 min.
 	StartTimeout time.Duration
 
 	// StopTimeout bounds a fast stop before it is made an immediate one. Defaults to 20 s.
@@ -45,8 +46,10 @@ type Options struct {
 	// NoDownload keeps Start off the network when no binaries are found. Defaults to false.
 	NoDownload bool
 
-	// repositoryURL and downloadDir let a test serve a download of its own making.
+	// repositoryURL and downloadDir let a test serve a download of its own making, and
+	// noBinaries lets it be on a machine that needs one.
 	repositoryURL, downloadDir string
+	noBinaries                 bool
 }
 
 // NoSync is the Settings for tests of logic: commits outlive a crash of the server but not of

@@ -33,7 +33,7 @@ func start(t *testing.T, opts pgserver.Options) *pgserver.Server {
 // value runs a query of one text value on a connection of its own.
 func value(t *testing.T, s *pgserver.Server, sql string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.DSN)
 	if err != nil {
@@ -49,7 +49,7 @@ func value(t *testing.T, s *pgserver.Server, sql string) string {
 
 func exec(t *testing.T, s *pgserver.Server, sql string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.DSN)
 	if err != nil {

@@ -1,144 +1,154 @@
 // Package pgtest gives each test its own database on a real PostgreSQL.
+//
+// The server is shared by the tests of a binary: the one that HOLDFAST_TEST_DATABASE_URL names,
+// where the user must be allowed to create databases, else one of this machine's binaries, else
+// one in a container, else one of downloaded binaries. A test that cannot get a server is
+// skipped, or fails where REQUIRE_SERVICES=1.
 package pgtest
 
 import (
 	"context"
-	"crypto/rand"
+	"errors"
 	"fmt"
-	"net/url"
 	"os"
-	"strings"
 	"sync"
 	"testing"
-	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/pgserver"
 )
 
-// DB is a test's own database.
-type DB struct {
-	*pgxpool.Pool
-	// DSN connects to the same database.
-	DSN string
-}
+// urlVar names a server to use instead of starting one.
+const urlVar = "HOLDFAST_TEST_DATABASE_URL"
 
-type server struct {
-	dsn  string
-	stop func()
-}
+// Image is the PostgreSQL that New runs where it needs a container.
+const Image = "postgres:18"
 
-var shared = sync.OnceValues(func() (*server, error) {
-	if dsn := os.Getenv("HOLDFAST_TEST_DATABASE_URL"); dsn != "" {
-		return &server{dsn: dsn, stop: func() {}}, nil
-	}
-	s, err := pgserver.Start(context.Background(), pgserver.Options{Settings: pgserver.NoSync()})
-	if err != nil {
-		return nil, err
-	}
-	return &server{dsn: s.DSN, stop: s.Stop}, nil
-})
-
-// New makes an empty database on the test binary's server and drops it when the test ends.
+// New makes an empty database on the server of this test binary. It is dropped when the test
+// ends, with whatever is still connected to it.
 func New(t testing.TB) *DB {
 	t.Helper()
-	s, err := shared()
+	dsn, err := best.get(startBest)
 	if err != nil {
 		unavailable(t, err)
 	}
-	return newDB(t, s.dsn)
+	return On(t, dsn)
 }
 
-func unavailable(t testing.TB, err error) {
+// Container is New on a server in a container of that image, "postgres:18", which the tests of
+// this binary share.
+func Container(t testing.TB, image string) *DB {
 	t.Helper()
-	if os.Getenv("REQUIRE_SERVICES") == "1" {
-		t.Fatalf("needs PostgreSQL: %v", err)
-	}
-	t.Skipf("needs PostgreSQL: %v", err)
-}
-
-func newDB(t testing.TB, adminDSN string) *DB {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	name := "test_" + strings.ToLower(rand.Text())
-	admin, err := pgx.Connect(ctx, adminDSN)
+	dsn, err := ofImage(image).get(func() (string, func(), error) { return startContainer(image) })
 	if err != nil {
-		t.Fatalf("connect to the test server: %v", err)
+		unavailable(t, err)
 	}
-	defer admin.Close(ctx)
-	if _, err := admin.Exec(ctx, "create database "+pgx.Identifier{name}.Sanitize()); err != nil {
-		t.Fatalf("create the test's database: %v", err)
+	return On(t, dsn)
+}
+
+// Own starts a server for this test alone, for tests that kill or restart it, from this
+// machine's binaries. Open a database on it with On. Unless opts say otherwise it keeps its
+// promises to the disk; pgserver.NoSync makes it quicker and still survives Kill.
+func Own(t testing.TB, opts pgserver.Options) *pgserver.Server {
+	t.Helper()
+	s, err := pgserver.Start(context.Background(), opts)
+	if errors.Is(err, pgserver.ErrNoServer) {
+		unavailable(t, err)
 	}
-	dsn, err := withDatabase(adminDSN, name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := pgxpool.New(ctx, dsn)
-	if err != nil {
-		t.Fatalf("open the test's pool: %v", err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		admin, err := pgx.Connect(ctx, adminDSN)
-		if err == nil {
-			defer admin.Close(ctx)
-			_, err = admin.Exec(ctx, "drop database if exists "+pgx.Identifier{name}.Sanitize()+" with (force)")
-		}
-		if err != nil {
-			t.Errorf("drop the test's database: %v", err)
-		}
-		pool.Close()
-	})
-	return &DB{Pool: pool, DSN: dsn}
+	t.Cleanup(s.Stop)
+	return s
 }
 
-func withDatabase(dsn, name string) (string, error) {
-	u, err := url.Parse(dsn)
-	if err != nil || u.Scheme == "" {
-		return "", fmt.Errorf("the server's address must be a URL, postgres://…")
-	}
-	u.Path = "/" + name
-	return u.String(), nil
-}
-
-// Main runs the tests of a binary, stops the servers that they shared and returns the exit code:
+// Main runs the tests of a binary, stops the servers that they shared, calls after one by one
+// and returns the exit code:
 //
-//	func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
-func Main(m *testing.M) int {
+//	func TestMain(m *testing.M) { os.Exit(pgtest.Main(m, kafkatest.Stop)) }
+//
+// A binary without it leaves nothing behind either, except on Windows: see package lifeline.
+func Main(m *testing.M, after ...func()) int {
 	code := m.Run()
-	if s, err := shared(); err == nil {
-		s.stop()
+	Stop()
+	for _, f := range after {
+		f()
 	}
 	return code
 }
 
-// execer is a pool, a connection or a transaction.
-type execer interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+// Stop stops the servers that tests of this binary shared. It is for a TestMain of one's own; no
+// test may run afterwards.
+func Stop() {
+	best.stop()
+	images.Range(func(_, s any) bool {
+		s.(*shared).stop()
+		return true
+	})
 }
 
-// Exec runs a statement and returns how many rows it touched; an error fails the test.
-func Exec(t testing.TB, db execer, sql string, args ...any) int64 {
-	t.Helper()
-	tag, err := db.Exec(context.Background(), sql, args...)
+// The servers of this test binary, each started by the first test that asks for it.
+var (
+	best   shared
+	images sync.Map // of *shared, by image
+)
+
+func ofImage(image string) *shared {
+	s, _ := images.LoadOrStore(image, new(shared))
+	return s.(*shared)
+}
+
+// shared is a server that is started at most once; a failure is remembered too.
+type shared struct {
+	once sync.Once
+	dsn  string
+	end  func()
+	err  error
+}
+
+func (s *shared) get(start func() (string, func(), error)) (string, error) {
+	s.once.Do(func() { s.dsn, s.end, s.err = start() })
+	return s.dsn, s.err
+}
+
+// stop uses up the once: a server that no test asked for is not started to be stopped.
+func (s *shared) stop() {
+	s.once.Do(func() { s.err = errors.New("the tests are over") })
+	if s.end != nil {
+		s.end()
+	}
+}
+
+func startBest() (string, func(), error) {
+	if dsn := os.Getenv(urlVar); dsn != "" {
+		return dsn, func() {}, nil
+	}
+	ctx := context.Background()
+	opts := pgserver.Options{Settings: pgserver.NoSync(), NoDownload: true}
+	opts.Settings["max_connections"] = "400"
+	s, err := pgserver.Start(ctx, opts)
+	if err == nil {
+		return s.DSN, s.Stop, nil
+	}
+	if !errors.Is(err, pgserver.ErrNoServer) {
+		return "", nil, err // there are binaries and they do not work: that is to be seen
+	}
+	dsn, stop, dockerErr := startContainer(Image)
+	if dockerErr == nil {
+		return dsn, stop, nil
+	}
+	opts.NoDownload = false
+	s, err = pgserver.Start(ctx, opts)
 	if err != nil {
-		t.Fatalf("exec %q: %v", sql, err)
+		return "", nil, fmt.Errorf("%w (%w)", err, dockerErr)
 	}
-	return tag.RowsAffected()
+	return s.DSN, s.Stop, nil
 }
 
-// Count runs a query that returns one number.
-func Count(t testing.TB, db execer, sql string, args ...any) int64 {
+// unavailable skips the test, or fails it where services are required. It does not return.
+func unavailable(t testing.TB, err error) {
 	t.Helper()
-	var n int64
-	if err := db.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
-		t.Fatalf("count %q: %v", sql, err)
+	if os.Getenv("REQUIRE_SERVICES") == "1" {
+		t.Fatalf("PostgreSQL is required by REQUIRE_SERVICES=1: %v", err)
 	}
-	return n
+	t.Skipf("needs PostgreSQL, so install it, set %s or start Docker: %v", urlVar, err)
 }

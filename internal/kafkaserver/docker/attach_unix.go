@@ -9,9 +9,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pgserver/lifeline"
 )
 
-// Attach has the container removed when this process ends without having called Release. It is
-// for machines where the reaper of testcontainers-go is switched off, and needs the command
-// docker; where there is none it does nothing.
+// attachable tells whether Attach works on this machine.
+func attachable() bool {
+	_, err := exec.LookPath("docker")
+	return err == nil
+}
+
+// Attach has the container removed when this process ends without having called Release. It
+// needs the command docker; where there is none it does nothing, and the reaper of
+// testcontainers-go has to do.
 func Attach(containerID string) *lifeline.Line {
 	docker, err := exec.LookPath("docker")
 	if err != nil {

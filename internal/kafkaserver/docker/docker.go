@@ -21,6 +21,9 @@ var ErrNoDocker = errors.New("no Docker to be had")
 // hostVar is where testcontainers-go reads the host that published ports are reached at.
 const hostVar = "TESTCONTAINERS_HOST_OVERRIDE"
 
+// reaperVar switches off the reaper of testcontainers-go.
+const reaperVar = "TESTCONTAINERS_RYUK_DISABLED"
+
 var prepared = sync.OnceValue(prepare)
 
 // Ready returns nil when containers can be started and their ports reached on this machine. It
@@ -37,6 +40,13 @@ func prepare() error {
 	}
 	if err := checkLoopback(os.Getenv(hostVar)); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoDocker, err)
+	}
+	// The reaper of testcontainers-go is one more image to have and one more container to start.
+	// Where Attach works it is not needed.
+	if attachable() && os.Getenv(reaperVar) == "" {
+		if err := os.Setenv(reaperVar, "true"); err != nil {
+			return fmt.Errorf("%w: %w", ErrNoDocker, err)
+		}
 	}
 	log.SetDefault(quiet{})
 	if err := health(); err != nil {
