@@ -1,2 +1,41 @@
-// Package holdfast keeps a service's database and its events from parting ways.
+// Package holdfast is a transactional outbox and inbox for services on Postgres and Kafka: a change and its events
+// commit together, every event reaches Kafka in the order of its key, and its effect happens once in the consumer's
+// database.
+//
+// # The life of an event
+//
+//  1. A service changes its tables in a transaction and calls outbox.Write with that transaction. The SQL function
+//     append puts the event into the log (the table event): with the transaction's id, xid, and a number, seq.
+//  2. The transaction commits, and change and event are there; or it rolls back, and neither ever was.
+//  3. A relay that owns the event's lane (relay.Relay; claim.go) finds it in the window between two snapshots (log.go).
+//     Which transactions have ended decides that it may be read, seq decides its place: a key's events come in the order
+//     of the locks its transactions took, however long another transaction stays open.
+//  4. The lane publishes the page (lane.go) through a Publisher, usually relay.Kafka, with all in-sync replicas
+//     acknowledging. What becomes of every event is decided in decide.go, without a clock or a database.
+//  5. An acknowledged event needs no mark: the lane's cursor moves on, and is saved a moment later (saver.go). An event
+//     that Kafka refuses is parked with its key (park.go), tried again, and at last becomes a dead letter (drain.go).
+//     Segments of the log that are read are emptied whole (ring.go).
+//  6. A consumer (inbox.Inbox) fetches the record and takes the fence of its partition, so that it cannot commit after
+//     another consumer took over.
+//  7. In one transaction it inserts the event's row into the inbox and runs the handler with the same pgx.Tx. A row that
+//     is there already makes it a duplicate: nothing happens twice.
+//  8. The transaction commits, and only then does the partition's offset move.
+//  9. A handler that fails puts the event and its key aside, durably (the table stored); other keys go on. It is tried
+//     again with backoff and jitter, across restarts.
+//  10. What keeps failing becomes a dead letter with its whole chain of errors. A person reads it, mends the cause or the
+//     payload, and replays it (package dlq): it goes to the head of its key's queue and through the same door.
+//
+// # Packages
+//
+// Arrows say what may import what; internal/lint holds the code to them.
+//
+//	examples, cmd/holdfast, bench, the tests  ->  everything
+//	relay   ->  holdfast, retry, dlq
+//	inbox   ->  holdfast, retry, dlq
+//	outbox  ->  holdfast
+//	dlq     ->  holdfast
+//	retry   ->  backoff/v4
+//	holdfast (this package)  ->  pgx
+//
+// What is promised, and which test shows it, stands in docs/guarantees.md.
 package holdfast
