@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/outbox"
+)
+
+const (
+	payloadBytes = 300
+	keys         = 10_000
+	source       = "shop/orders"
+	eventType    = "order.placed"
+)
+
+// payload makes 300 bytes of JSON that compress about as well as what services send: half of it is words that repeat.
+func payload(r *rand.Rand) []byte {
+	b := fmt.Appendf(make([]byte, 0, payloadBytes), `{"order_id":"%016x","customer_id":%d,"currency":"EUR","total":%d.%02d,"status":"placed","lines":[{"sku":"%08x","quantity":%d,"price":%d.%02d}],"note":"`,
+		r.Uint64(), r.IntN(1_000_000), r.IntN(1000), r.IntN(100), r.Uint32(), 1+r.IntN(9), r.IntN(100), r.IntN(100))
+	for len(b) < payloadBytes-2 {
+		b = hex.AppendEncode(b, []byte{byte(r.Uint32())})
+	}
+	return append(b[:payloadBytes-2], `"}`...)
+}
+
+func event(r *rand.Rand, topic string) holdfast.Event {
+	return holdfast.Event{Topic: topic, Source: source, Type: eventType, Key: fmt.Sprintf("order-%05d", r.IntN(keys)), Payload: payload(r)}
+}
+
+// writeBacklog appends events through outbox.Write, by 16 writers at once, in transactions of 1 to 10 events: as a log
+// looks when its relay was away for a while. Nobody measures these commits, so they do not wait for the disk.
+func (e *env) writeBacklog(ctx context.Context, database, topic string, events int) error {
+	const writers = 16
+	pool, err := e.pool(ctx, database, writers, "synchronous_commit", "off")
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var left atomic.Int64
+	left.Store(int64(events))
+	var group sync.WaitGroup
+	for w := range writers {
+		group.Go(func() {
+			r := rand.New(rand.NewPCG(1, uint64(w)))
+			for ctx.Err() == nil {
+				want := 1 + r.IntN(10)
+				rest := left.Add(int64(-want))
+				if n := min(want, want+int(rest)); n <= 0 {
+					return
+				} else if err := writeEvents(ctx, pool, r, topic, n); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return fmt.Errorf("write the backlog: %w", err)
+	}
+	return nil
+}
+
+// begins is a pool, as far as a writer needs it.
+type begins interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+func writeEvents(ctx context.Context, pool begins, r *rand.Rand, topic string, n int) error {
+	events := make([]holdfast.Event, n)
+	for i := range events {
+		events[i] = event(r, topic)
+	}
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return outbox.Write(ctx, tx, events...) })
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+// A child is this program again with nothing in it but a relay, so that its memory and its CPU time are the relay's
+// alone. It reads lines from standard input: to each it answers "<published> <CPU time in ns>". It ends with its input,
+// so it cannot outlive its parent.
+
+type childOptions struct{ database, profile string }
+
+func runChild(o childOptions) error {
+	signal.Ignore(os.Interrupt) // typed at the terminal it is the parent's, which then ends us in order
+	e := &env{dsn: os.Getenv("DATABASE_URL")}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	pool, err := e.pool(ctx, o.database, 0)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	var published atomic.Int64
+	r, closeIdle, err := newRelay(pool, strings.Split(os.Getenv("KAFKA_BROKERS"), ","), relay.Observer{
+		OnPublished: func(_ int, events []holdfast.Event) { published.Add(int64(len(events))) },
+	})
+	if err != nil {
+		return err
+	}
+	defer closeIdle()
+	if o.profile != "" {
+		file, err := os.Create(o.profile)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	go func() {
+		defer stop()
+		questions := bufio.NewScanner(os.Stdin)
+		for questions.Scan() {
+			fmt.Println(published.Load(), cpuTime().Nanoseconds())
+		}
+	}()
+	return r.Run(ctx)
+}
+
+// child is the parent's end of it.
+type child struct {
+	cmd     *exec.Cmd
+	input   io.WriteCloser
+	answers *bufio.Scanner
+}
+
+func (e *env) startChild(database string) (*child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	args := []string{"-child-database", database}
+	if e.options.cpuProfile != "" {
+		args = append(args, "-child-cpuprofile", e.options.cpuProfile+".child")
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+e.dsn, "KAFKA_BROKERS="+strings.Join(e.kafka.Brokers, ","))
+	cmd.Stderr = os.Stderr
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the relay's process: %w", err)
+	}
+	return &child{cmd: cmd, input: input, answers: bufio.NewScanner(output)}, nil
+}
+
+// ask returns how many events the relay has published and how much CPU time its process has used.
+func (c *child) ask() (published int64, cpu time.Duration, err error) {
+	if _, err := io.WriteString(c.input, "\n"); err != nil {
+		return 0, 0, fmt.Errorf("ask the relay's process: %w", err)
+	}
+	if !c.answers.Scan() {
+		return 0, 0, errors.Join(errors.New("the relay's process has ended"), c.answers.Err())
+	}
+	_, err = fmt.Sscan(c.answers.Text(), &published, (*int64)(&cpu))
+	return published, cpu, err
+}
+
+// resident is the process's resident set, in MiB.
+func (c *child) resident() (float64, error) {
+	pid := strconv.Itoa(c.cmd.Process.Pid)
+	status, err := os.ReadFile("/proc/" + pid + "/status")
+	if err == nil {
+		for line := range strings.Lines(string(status)) {
+			if rest, found := strings.CutPrefix(line, "VmRSS:"); found {
+				return kibibytes(rest)
+			}
+		}
+	}
+	out, err := exec.Command("ps", "-o", "rss=", "-p", pid).Output() // where there is no /proc
+	if err != nil {
+		return 0, fmt.Errorf("read the resident set: %w", err)
+	}
+	return kibibytes(string(out))
+}
+
+func kibibytes(text string) (mebibytes float64, err error) {
+	n, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(text), " kB"), 10, 64)
+	return float64(n) / 1024, err
+}
+
+// stop lets the relay hand back its lanes and waits for the process to end.
+func (c *child) stop() error {
+	if c.cmd.ProcessState != nil {
+		return nil
+	}
+	_ = c.input.Close()
+	kill := time.AfterFunc(30*time.Second, func() { _ = c.cmd.Process.Kill() })
+	defer kill.Stop()
+	if err := c.cmd.Wait(); err != nil {
+		return fmt.Errorf("the relay's process: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/kafkaserver"
+	"github.com/holdfast-go/holdfast/internal/kafkaserver/docker"
+	"github.com/holdfast-go/holdfast/internal/pgserver"
+)
+
+const partitions = 8
+
+// sizes is how much is measured.
+type sizes struct {
+	rounds      int
+	drain       int // events of the backlog
+	handwritten int // events of the hand-written relay's backlog; its speed does not depend on it
+	held        int
+	memory      int
+	latency     time.Duration
+	producer    time.Duration // of each run
+	idle        time.Duration
+}
+
+var (
+	fullSizes  = sizes{rounds: 3, drain: 300_000, handwritten: 50_000, held: 150_000, memory: 1_000_000, latency: 30 * time.Second, producer: 5 * time.Second, idle: 20 * time.Second}
+	quickSizes = sizes{rounds: 2, drain: 60_000, handwritten: 8_000, held: 30_000, memory: 100_000, latency: 5 * time.Second, producer: 1500 * time.Millisecond, idle: 5 * time.Second}
+)
+
+// env is the two servers and what the measurements make in them. Every measurement gets databases and topics of its own.
+type env struct {
+	sizes
+	options options
+	dsn     string // of the maintenance database
+	admin   *pgx.Conn
+	kafka   *kafkaserver.Server
+	made    []string // databases to drop where the server is not ours
+	count   int
+	stops   []func()
+}
+
+func newEnv(ctx context.Context, o options, r *report) (*env, error) {
+	e := &env{sizes: fullSizes, options: o}
+	if o.quick {
+		e.sizes = quickSizes
+	}
+	if o.rounds > 0 {
+		e.rounds = o.rounds
+	}
+	if err := errors.Join(e.startPostgres(ctx, r), e.startKafka(ctx, r)); err != nil {
+		e.stop()
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *env) startPostgres(ctx context.Context, r *report) error {
+	e.dsn = os.Getenv("DATABASE_URL")
+	if e.dsn == "" {
+		// The settings of a fresh installation, durability included: no figure here is bought with fsync=off.
+		s, err := pgserver.Start(ctx, pgserver.Options{})
+		if err != nil {
+			return err
+		}
+		e.stops = append(e.stops, s.Stop)
+		e.dsn = s.DSN
+	}
+	var err error
+	if e.admin, err = pgx.Connect(ctx, e.dsn); err != nil {
+		return fmt.Errorf("connect to Postgres: %w", err)
+	}
+	var version, fsync, commit, buffers string
+	if err := e.admin.QueryRow(ctx, "select version(), current_setting('fsync'), current_setting('synchronous_commit'), current_setting('shared_buffers')").Scan(&version, &fsync, &commit, &buffers); err != nil {
+		return fmt.Errorf("ask Postgres for its settings: %w", err)
+	}
+	if words := strings.Fields(version); len(words) > 1 {
+		version = words[0] + " " + words[1]
+	}
+	r.progress("%s, fsync %s, synchronous_commit %s, shared_buffers %s", version, fsync, commit, buffers)
+	if fsync != "on" {
+		r.note("Postgres runs with fsync=%s: the figures are not those of a durable server.", fsync)
+	}
+	return nil
+}
+
+func (e *env) startKafka(ctx context.Context, r *report) (err error) {
+	if brokers := os.Getenv("KAFKA_BROKERS"); brokers != "" {
+		e.kafka, err = kafkaserver.External(ctx, strings.Split(brokers, ",")...)
+	} else if e.kafka, err = kafkaserver.Container(ctx, kafkaserver.ContainerOptions{}); errors.Is(err, docker.ErrNoDocker) {
+		r.note("There is no Docker here, so Kafka was the imitation in this process: its figures say little about a real broker.")
+		e.kafka, err = kafkaserver.InProcess()
+	}
+	if err != nil {
+		return err
+	}
+	e.stops = append(e.stops, e.kafka.Stop)
+	kind := e.kafka.Kind
+	if kind == kafkaserver.KindContainer {
+		kind = kafkaserver.Image + " in a container"
+	}
+	r.progress("Kafka: %s", kind)
+	return nil
+}
+
+// stop ends what was started. It runs on every way out, SIGINT included.
+func (e *env) stop() {
+	if e.admin != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if os.Getenv("DATABASE_URL") != "" {
+			for _, name := range e.made {
+				e.dropDatabase(ctx, name)
+			}
+		}
+		e.admin.Close(ctx)
+	}
+	for i := len(e.stops) - 1; i >= 0; i-- {
+		e.stops[i]()
+	}
+}
+
+// database makes an empty database, or a copy of template: transaction ids are the cluster's, so a copied log means
+// what it meant.
+func (e *env) database(ctx context.Context, template string) (string, error) {
+	e.count++
+	name := fmt.Sprintf("holdfast_bench_%d_%d", os.Getpid(), e.count)
+	sql := "create database " + name
+	if template != "" {
+		sql += " template " + template
+	}
+	if _, err := e.admin.Exec(ctx, sql); err != nil {
+		return "", fmt.Errorf("create database: %w", err)
+	}
+	e.made = append(e.made, name)
+	return name, nil
+}
+
+// dropDatabase gives the disk back; a database that stays is no harm.
+func (e *env) dropDatabase(ctx context.Context, name string) {
+	_, _ = e.admin.Exec(ctx, "drop database if exists "+name+" with (force)")
+}
+
+// pool opens a database. conns 0 is pgxpool's own default, as a service has it that configures nothing.
+func (e *env) pool(ctx context.Context, database string, conns int, settings ...string) (*pgxpool.Pool, error) {
+	c, err := pgxpool.ParseConfig(e.dsn)
+	if err != nil {
+		return nil, errors.New("parse DATABASE_URL: it is not a connection string")
+	}
+	c.ConnConfig.Database = database
+	if conns > 0 {
+		c.MaxConns = int32(conns)
+	}
+	for i := 0; i+1 < len(settings); i += 2 {
+		c.ConnConfig.RuntimeParams[settings[i]] = settings[i+1]
+	}
+	return pgxpool.NewWithConfig(ctx, c)
+}
+
+// migrated makes a database with holdfast's schema.
+func (e *env) migrated(ctx context.Context) (string, error) {
+	name, err := e.database(ctx, "")
+	if err != nil {
+		return "", err
+	}
+	pool, err := e.pool(ctx, name, 0)
+	if err != nil {
+		return "", err
+	}
+	defer pool.Close()
+	return name, holdfast.Migrate(ctx, pool, holdfast.SchemaConfig{})
+}
+
+// topic makes a topic for one measurement.
+func (e *env) topic(ctx context.Context) (name string, drop func(), err error) {
+	e.count++
+	name = fmt.Sprintf("holdfast-bench-%d-%d", os.Getpid(), e.count)
+	if err := e.kafka.CreateTopic(ctx, name, partitions, nil); err != nil {
+		return "", nil, err
+	}
+	return name, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = e.kafka.DeleteTopic(ctx, name) // one topic more on a server that goes away
+	}, nil
+}
+
+// published counts the records of a topic by its end offsets.
+func (e *env) published(ctx context.Context, topic string) (int64, error) {
+	var ends []kafka.OffsetRequest
+	for p := range partitions {
+		ends = append(ends, kafka.LastOffsetOf(p))
+	}
+	resp, err := e.kafka.Client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: ends}})
+	if err != nil {
+		return 0, fmt.Errorf("list offsets of %s: %w", topic, err)
+	}
+	var total int64
+	for _, p := range resp.Topics[topic] {
+		if p.Error != nil {
+			return 0, fmt.Errorf("list offsets of %s/%d: %w", topic, p.Partition, p.Error)
+		}
+		total += p.LastOffset
+	}
+	return total, nil
+}
+
+// exactly runs do and fails unless it puts want records into the topic: a lost event and a repeated one are both errors
+// here, where nothing crashes.
+func (e *env) exactly(ctx context.Context, topic string, want int, who string, do func() error) error {
+	before, err := e.published(ctx, topic)
+	if err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return fmt.Errorf("%s: %w", who, err)
+	}
+	after, err := e.published(ctx, topic)
+	if err != nil {
+		return err
+	}
+	if after-before != int64(want) {
+		return fmt.Errorf("%s: of %d events %d are in Kafka", who, want, after-before)
+	}
+	return nil
+}

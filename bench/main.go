@@ -1,0 +1,123 @@
+// Command bench measures holdfast against what else could be done with the same Postgres and the same Kafka:
+//
+//	go run ./bench            # everything, some ten minutes
+//	go run ./bench -quick     # smaller samples, about a minute
+//	go run ./bench -only drain
+//	go run ./bench -json
+//
+// It starts both servers itself (Kafka in Docker where there is one, else an imitation in this process), or uses those
+// that DATABASE_URL and KAFKA_BROKERS name. What is compared is measured moments apart on the same machine, in turns,
+// and reported as a ratio: figures of two machines, or of two hours, say little beside each other. docs/performance.md
+// holds a run with its commentary.
+//
+// The exit status is 0 when every measurement could be made, also where a goal was missed: the table says so.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"syscall"
+)
+
+// options are the command line.
+type options struct {
+	quick      bool
+	json       bool
+	only       *regexp.Regexp
+	rounds     int
+	cpuProfile string
+	child      childOptions
+}
+
+func main() {
+	o, err := parse(os.Args[1:])
+	if err == nil {
+		// SIGINT and SIGTERM end the run through its deferred clean-up. A child ends with its parent's pipe instead.
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		if o.child.database != "" {
+			err = runChild(o.child)
+		} else {
+			err = run(ctx, o)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	flags := flag.NewFlagSet("bench", flag.ExitOnError)
+	flags.BoolVar(&o.quick, "quick", false, "smaller samples: about a minute in all")
+	flags.BoolVar(&o.json, "json", false, "print an array of {name, value, unit, goal, ok} and nothing else")
+	flags.IntVar(&o.rounds, "rounds", 0, "how often compared runs are repeated, in turns (default 3, with -quick 2)")
+	flags.StringVar(&o.cpuProfile, "cpuprofile", "", "write a CPU profile of the relay's last drain to `file`, and one of the bare loop to file.bare")
+	only := flags.String("only", "", "measure only figures whose name matches this `regexp`")
+	flags.StringVar(&o.child.database, "child-database", "", "internal: run a relay on this database until standard input ends")
+	flags.StringVar(&o.child.profile, "child-cpuprofile", "", "internal: write the child's CPU profile to this file")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q: see -help", flags.Arg(0))
+	}
+	var err error
+	if o.only, err = regexp.Compile(*only); err != nil {
+		return o, fmt.Errorf("-only: %w", err)
+	}
+	return o, nil
+}
+
+// run makes the measurements one after the other and prints them. What was measured is printed even when a later
+// measurement fails.
+func run(ctx context.Context, o options) (err error) {
+	r := newReport(o.json)
+	e, err := newEnv(ctx, o, r)
+	if err != nil {
+		return err
+	}
+	defer e.stop()
+	defer func() {
+		if printErr := r.print(os.Stdout); err == nil {
+			err = printErr
+		}
+	}()
+	for _, m := range []struct {
+		figures []string // names of the goals it reports; -only selects by them
+		measure func(context.Context, *env, *report) error
+	}{
+		{drainFigures, measureDrain},
+		{heldFigures, measureHeld},
+		{latencyFigures, measureLatency},
+		{producerFigures, measureProducer},
+		{memoryFigures, measureMemory},
+		{idleFigures, measureIdle},
+		{consumerFigures, measureConsumer},
+	} {
+		if !selected(o.only, m.figures) {
+			continue
+		}
+		if err := m.measure(ctx, e, r); err != nil {
+			if ctx.Err() != nil {
+				return fmt.Errorf("interrupted: %w", err)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func selected(only *regexp.Regexp, names []string) bool {
+	for _, name := range names {
+		if only.MatchString(name) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+const (
+	memoryPeak   = "resident memory of a draining relay, peak"
+	memoryGrowth = "resident memory, last quarter against second"
+	deadTuples   = "dead tuples left in the event tables"
+)
+
+var memoryFigures = []string{memoryPeak, memoryGrowth, deadTuples}
+
+// measureMemory lets a relay in a process of its own drain a large backlog, and samples its resident set. Then it asks
+// Postgres what the drain has left behind in the log.
+func measureMemory(ctx context.Context, e *env, r *report) error {
+	topic, drop, err := e.topic(ctx)
+	if err != nil {
+		return err
+	}
+	defer drop()
+	database, err := e.migrated(ctx)
+	if err != nil {
+		return err
+	}
+	defer e.dropDatabase(context.WithoutCancel(ctx), database)
+	r.progress("memory: writing a backlog of %d events", e.memory)
+	if err := e.writeBacklog(ctx, database, topic, e.memory); err != nil {
+		return err
+	}
+	if err := e.analyze(ctx, database); err != nil {
+		return err
+	}
+	r.progress("memory: draining it")
+	var samples []memorySample
+	if err := e.exactly(ctx, topic, e.memory, "relay", func() (err error) {
+		samples, err = e.sampleMemory(ctx, database)
+		return err
+	}); err != nil {
+		return err
+	}
+	peak, growth := judgeMemory(samples, int64(e.memory))
+	r.goal(memoryPeak, peak, "MiB", below(100))
+	r.goal(memoryGrowth, growth, "x", atMost(1.1))
+	r.note("Resident set while %d events are drained: %s", e.memory, sketch(samples))
+
+	dead, err := e.deadTuples(ctx, database)
+	if err != nil {
+		return err
+	}
+	r.goal(deadTuples, float64(dead), fmt.Sprintf("of %s events", number(float64(e.memory))), atMost(0))
+	return nil
+}
+
+// memorySample is the resident set in MiB when so many events were published.
+type memorySample struct {
+	published int64
+	resident  float64
+}
+
+func (e *env) sampleMemory(ctx context.Context, database string) (samples []memorySample, err error) {
+	c, err := e.startChild(database)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if stopErr := c.stop(); err == nil {
+			err = stopErr
+		}
+	}()
+	lastMove := time.Now()
+	for {
+		published, _, err := c.ask()
+		if err != nil {
+			return nil, err
+		}
+		resident, err := c.resident()
+		if err != nil {
+			return nil, err
+		}
+		if len(samples) == 0 || published != samples[len(samples)-1].published {
+			lastMove = time.Now()
+		}
+		samples = append(samples, memorySample{published, resident})
+		if published >= int64(e.memory) {
+			return samples, nil
+		}
+		if time.Since(lastMove) > stalled {
+			return nil, fmt.Errorf("it has published %d of %d events and goes no further", published, e.memory)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// judgeMemory returns the peak, and how much higher the peak of the last quarter of the events is than that of the
+// second: the first quarter fills pools and caches, and is left out.
+func judgeMemory(samples []memorySample, events int64) (peak, growth float64) {
+	var second, last float64
+	for _, s := range samples {
+		peak = max(peak, s.resident)
+		switch 4 * s.published / (events + 1) {
+		case 1:
+			second = max(second, s.resident)
+		case 3:
+			last = max(last, s.resident)
+		}
+	}
+	if second == 0 {
+		return peak, 1 // too quick to have been sampled
+	}
+	return peak, last / second
+}
+
+// sketch is the resident set at some ten moments.
+func sketch(samples []memorySample) string {
+	text := ""
+	for i := range min(10, len(samples)) {
+		text += fmt.Sprintf("%.0f ", samples[i*(len(samples)-1)/max(1, min(10, len(samples))-1)].resident)
+	}
+	return text + "MiB"
+}
+
+// deadTuples counts the row versions that updates and deletes of events have left, or had left before some vacuum.
+func (e *env) deadTuples(ctx context.Context, database string) (dead int64, err error) {
+	pool, err := e.pool(ctx, database, 1)
+	if err != nil {
+		return 0, err
+	}
+	defer pool.Close()
+	// The relay's sessions are gone and have reported; pg_stat_force_next_flush is for this one.
+	if _, err := pool.Exec(ctx, "select pg_stat_force_next_flush()"); err != nil {
+		return 0, fmt.Errorf("flush the statistics: %w", err)
+	}
+	err = pool.QueryRow(ctx, `select coalesce(sum(greatest(n_dead_tup, n_tup_upd + n_tup_del)), -1)
+  from pg_stat_user_tables where schemaname = 'holdfast' and relname ~ '^event(_[0-3])?$'`).Scan(&dead)
+	if err != nil {
+		return 0, fmt.Errorf("read the statistics: %w", err)
+	}
+	if dead < 0 {
+		return 0, fmt.Errorf("read the statistics: the event tables are not in pg_stat_user_tables")
+	}
+	return dead, nil
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime/pprof"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+// newRelay makes the relay that is measured: pool, publisher and relay as they are when nothing is configured. The
+// observer only counts. The brokers' connections are closed by the returned function.
+func newRelay(pool *pgxpool.Pool, brokers []string, o relay.Observer) (*relay.Relay, func(), error) {
+	transport := &kafka.Transport{Dial: relay.KafkaDial}
+	publisher, err := relay.NewKafka(&kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}, relay.KafkaConfig{})
+	if err != nil {
+		return nil, nil, err
+	}
+	// Warnings go to standard error: a relay that was disturbed is not worth measuring.
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	r, err := relay.New(pool, publisher, relay.Config{Observer: o, Logger: logger})
+	return r, transport.CloseIdleConnections, err
+}
+
+// stalled ends a measurement that has stopped to move.
+const stalled = time.Minute
+
+// relayDrain publishes the backlog of a database with a relay and returns events a second, from the call of Run to the
+// last acknowledgement.
+func (e *env) relayDrain(ctx context.Context, database string, events int, profile io.Writer) (float64, error) {
+	pool, err := e.pool(ctx, database, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer pool.Close()
+	var published atomic.Int64
+	done := make(chan time.Time, 1)
+	r, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(_ int, got []holdfast.Event) {
+		before := published.Add(int64(len(got))) - int64(len(got))
+		if now := before + int64(len(got)); before < int64(events) && now >= int64(events) {
+			done <- time.Now()
+		}
+	}})
+	if err != nil {
+		return 0, err
+	}
+	defer closeIdle()
+	if profile != nil {
+		if err := pprof.StartCPUProfile(profile); err != nil {
+			return 0, err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	running, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	began := time.Now()
+	go func() { ended <- r.Run(running) }()
+	var took time.Duration
+	select {
+	case at := <-done:
+		took = at.Sub(began)
+	case err = <-ended:
+		stop()
+		return 0, errors.Join(err, errors.New("the relay ended before its work"))
+	case <-time.After(stalled):
+		err = fmt.Errorf("the relay has published %d of %d events in %v", published.Load(), events, stalled)
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	stop()
+	if runErr := <-ended; err == nil {
+		err = runErr
+	}
+	return float64(events) / took.Seconds(), err
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// figure is one line of the result. A figure without a goal is context for those that have one.
+type figure struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+	Goal  string  `json:"goal"`
+	OK    bool    `json:"ok"`
+}
+
+// report collects figures, and tells on standard error how the run goes.
+type report struct {
+	json    bool
+	figures []figure
+	notes   []string // printed below the table
+	began   time.Time
+}
+
+func newReport(json bool) *report { return &report{json: json, began: time.Now()} }
+
+// goal is what a figure should be.
+type goal struct {
+	sign  string // ">=", "<=", "<"
+	limit float64
+}
+
+func atLeast(limit float64) goal { return goal{">=", limit} }
+func atMost(limit float64) goal  { return goal{"<=", limit} }
+func below(limit float64) goal   { return goal{"<", limit} }
+
+func (g goal) met(value float64) bool {
+	switch g.sign {
+	case ">=":
+		return value >= g.limit
+	case "<=":
+		return value <= g.limit
+	default:
+		return value < g.limit
+	}
+}
+
+// goal adds a figure that has something to reach.
+func (r *report) goal(name string, value float64, unit string, g goal) {
+	r.figures = append(r.figures, figure{name, value, unit, g.sign + " " + number(g.limit), g.met(value)})
+}
+
+// info adds a figure that explains others.
+func (r *report) info(name string, value float64, unit string) {
+	r.figures = append(r.figures, figure{Name: name, Value: value, Unit: unit, OK: true})
+}
+
+// note adds lines below the table.
+func (r *report) note(format string, args ...any) {
+	r.notes = append(r.notes, fmt.Sprintf(format, args...))
+}
+
+// progress says on standard error what happens; load is there because a figure means little on a busy machine.
+func (r *report) progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%6.1fs%s  %s\n", time.Since(r.began).Seconds(), load(), fmt.Sprintf(format, args...))
+}
+
+// load is how many processes wanted a core over the last minute, where the system tells.
+func load() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return ""
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	return "  load " + first
+}
+
+func (r *report) print(w io.Writer) error {
+	if r.json {
+		figures := r.figures
+		if figures == nil {
+			figures = []figure{}
+		}
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(figures)
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "\nfigure\tvalue\tgoal\t")
+	for _, f := range r.figures {
+		verdict := ""
+		if f.Goal != "" {
+			verdict = "ok"
+			if !f.OK {
+				verdict = "short"
+			}
+		}
+		fmt.Fprintf(table, "%s\t%s %s\t%s\t%s\n", f.Name, number(f.Value), f.Unit, f.Goal, verdict)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, n := range r.notes {
+		fmt.Fprintf(w, "\n%s\n", n)
+	}
+	return nil
+}
+
+// number writes a value with as many digits as it deserves.
+func number(v float64) string {
+	switch {
+	case v == float64(int64(v)) && v < 1000, v >= 1000:
+		digits := fmt.Sprintf("%.0f", v)
+		for i := len(digits) - 3; i > 0; i -= 3 {
+			digits = digits[:i] + "," + digits[i:]
+		}
+		return digits
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	default:
+		return fmt.Sprintf("%.3g", v)
+	}
+}
+
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	if n := len(sorted); n%2 == 0 {
+		return (sorted[n/2-1] + sorted[n/2]) / 2
+	}
+	return sorted[len(sorted)/2]
+}
+
+// ratios divides the runs of one round by each other, so that what slows a whole round down cancels out.
+func ratios(of, by []float64) []float64 {
+	out := make([]float64, min(len(of), len(by)))
+	for i := range out {
+		out[i] = of[i] / by[i]
+	}
+	return out
+}
