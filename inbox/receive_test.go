@@ -274,8 +274,9 @@ func TestAHandlerThatHangsLosesItsConnectionAndTooManyStopTheInbox(t *testing.T)
 	release := make(chan struct{})
 	wrote := make(chan error, 3)
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		conn := tx.Conn() // pgx.Tx itself would refuse to work after a rollback
 		<-release
-		_, err := tx.Exec(context.Background(), "insert into effect (id) values ('late')")
+		_, err := conn.Exec(context.Background(), "insert into effect (id) values ('late')")
 		wrote <- err
 		return err
 	})
