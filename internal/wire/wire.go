@@ -64,7 +64,9 @@ func Headers[H header](dst []H, e holdfast.Event) []H {
 // for the next record. The headers are good until scratch is written to again. With memory to spare in dst and
 // scratch nothing is allocated, which is what the relay's hot path asks for.
 func Append[H header](dst []H, scratch []byte, e holdfast.Event) ([]H, []byte) {
-	scratch = slices.Grow(scratch, valuesSize(e))
+	if scratch == nil {
+		scratch = make([]byte, 0, valuesSize(e))
+	}
 	add := func(key, value string) {
 		from := len(scratch)
 		scratch = append(scratch, value...)
@@ -84,6 +86,9 @@ func Append[H header](dst []H, scratch []byte, e holdfast.Event) ([]H, []byte) {
 		dst = append(dst, H{Key: HeaderTime, Value: scratch[from:len(scratch):len(scratch)]})
 	}
 
+	if len(e.Headers) == 0 {
+		return dst, scratch
+	}
 	// In the order of their names, so that the same event is the same bytes on every attempt.
 	var few [16]string
 	names := few[:0]
@@ -171,7 +176,11 @@ func valuesSize(e holdfast.Event) int {
 
 // writable says whether RFC 3339 can say t: it has four digits for a year.
 func writable(t time.Time) bool {
-	return !t.IsZero() && t.UTC().Year() >= 0 && t.UTC().Year() <= 9999
+	if t.IsZero() {
+		return false
+	}
+	year := t.UTC().Year()
+	return year >= 0 && year <= 9999
 }
 
 // appendTime writes t as timeLayout does, in a third of the time: it runs once for every event that is published.
