@@ -61,7 +61,7 @@ create table holdfast.event (
     type     text not null constraint type_1_to_255_bytes check (octet_length(type) between 1 and 255),
     topic    text not null constraint topic_is_a_kafka_name check (octet_length(topic) between 1 and 249 and topic !~ '[^a-zA-Z0-9._-]' and topic not in ('.', '..')),
     key      text not null default '' constraint key_at_most_1024_bytes check (octet_length(key) <= 1024), -- '' = no order
-    time     timestamptz not null default now(),
+    time     timestamptz not null default now() constraint time_in_the_years_1_to_9999 check (time >= '0001-01-01 00:00:00+00' and time < '10000-01-01 00:00:00+00'),
     headers  jsonb constraint headers_are_an_object check (jsonb_typeof(headers) = 'object'),
     payload  bytea,                                        -- null is a tombstone
     letter   bigint,                                       -- set when this is the replay of a dead letter
@@ -129,7 +129,7 @@ create table holdfast.scheduled (
     type     text not null constraint type_1_to_255_bytes check (octet_length(type) between 1 and 255),
     topic    text not null constraint topic_is_a_kafka_name check (octet_length(topic) between 1 and 249 and topic !~ '[^a-zA-Z0-9._-]' and topic not in ('.', '..')),
     key      text not null default '' constraint key_at_most_1024_bytes check (octet_length(key) <= 1024),
-    time     timestamptz not null,
+    time     timestamptz not null constraint time_in_the_years_1_to_9999 check (time >= '0001-01-01 00:00:00+00' and time < '10000-01-01 00:00:00+00'),
     headers  jsonb constraint headers_are_an_object check (jsonb_typeof(headers) = 'object'),
     payload  bytea,
     primary key (lane, due_at, seq)

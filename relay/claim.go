@@ -142,10 +142,11 @@ func (r *Relay) load(ctx context.Context, l *lane) error {
 	}
 	var q queue
 	var count int
-	var topicHeld bool
-	if _, err := pgx.ForEachRow(rows, []any{&q.topic, &q.key, &count, &topicHeld}, func() error {
+	var topicHeld, asleep bool
+	if _, err := pgx.ForEachRow(rows, []any{&q.topic, &q.key, &count, &topicHeld, &asleep}, func() error {
 		l.parked[q] = count
 		l.rows += count
+		l.asleep = l.asleep || asleep
 		if topicHeld {
 			l.topics[q.topic] = &heldTopic{nextAt: time.Now()}
 		}
@@ -158,7 +159,29 @@ func (r *Relay) load(ctx context.Context, l *lane) error {
 	return err
 }
 
+// rouse wakes the queues that slept behind a letter which a person dealt with while nobody owned the lane.
+func (l *lane) rouse(ctx context.Context) error {
+	if !l.asleep {
+		return nil
+	}
+	var wake rowKeys
+	for q := range l.parked {
+		if q.ordered() && !l.held[q] && l.topics[q.topic] == nil {
+			wake.topics, wake.keys = append(wake.topics, q.topic), append(wake.keys, q.key)
+		}
+	}
+	if len(wake.topics) == 0 {
+		return nil
+	}
+	if err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.wakeQueues, l.number, wake.topics, wake.keys) }); err != nil {
+		return fmt.Errorf("wake released keys: %w", err)
+	}
+	return nil
+}
+
 func (r *Relay) readHeld(ctx context.Context, lane int) (map[queue]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.patience)
+	defer cancel()
 	rows, err := r.pool.Query(ctx, r.sql.loadHeld, lane)
 	if err != nil {
 		return nil, fmt.Errorf("read held keys: %w", err)

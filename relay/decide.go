@@ -15,6 +15,7 @@ func (q queue) ordered() bool { return q.key != "" }
 type answer struct {
 	fault Fault
 	err   error
+	spill bool // FaultPartition, and for so long that the event is to be parked
 }
 
 // fate is what becomes of one event of a page.
@@ -48,10 +49,14 @@ type waiting struct {
 	topics map[string]bool // held: missing or not permitted
 }
 
-// route says which events of a page may be sent: undecided ones are, the others are parked without being sent.
-func route(items []item, w waiting) []fate {
-	fates := make([]fate, len(items))
+// route says which events of a page may be sent: undecided ones are, the others are parked without being sent. It
+// changes fates in place and leaves what is published as it is: a page may be routed again, when part of it has waited.
+func route(items []item, fates []fate, w waiting) {
 	for i, it := range items {
+		if fates[i] == published {
+			continue
+		}
+		fates[i] = undecided
 		switch {
 		case it.queue.ordered() && w.queues[it.queue]:
 			fates[i] = follows
@@ -62,7 +67,6 @@ func route(items []item, w waiting) []fate {
 			fates[i] = topicHeld
 		}
 	}
-	return fates
 }
 
 // decide turns a publisher's answers into fates, for the events that route left undecided: fates is changed in place,
@@ -71,9 +75,7 @@ func route(items []item, w waiting) []fate {
 // Rules it keeps, whatever the publisher answered: behind an event that was not acknowledged no later event of its key
 // counts as refused, nor is parked as a head: it follows, or is published again with it. A topic that is missing takes
 // all its later events along. What was acknowledged stays acknowledged: it cannot be called back.
-//
-// spill says that partitions have been unavailable for so long that their events are to be parked.
-func decide(items []item, fates []fate, answers []answer, spill bool) (worst Fault) {
+func decide(items []item, fates []fate, answers []answer) (worst Fault) {
 	behind := map[queue]fate{} // what the first unacknowledged event of a key became
 	missing := map[string]bool{}
 	for i, it := range items {
@@ -84,7 +86,7 @@ func decide(items []item, fates []fate, answers []answer, spill bool) (worst Fau
 			fates[i] = published
 			continue
 		}
-		fates[i] = fateOf(it, answers[i].fault, behind, missing, spill)
+		fates[i] = fateOf(it, answers[i], behind, missing)
 		if it.queue.ordered() {
 			if _, known := behind[it.queue]; !known {
 				behind[it.queue] = fates[i]
@@ -100,7 +102,7 @@ func decide(items []item, fates []fate, answers []answer, spill bool) (worst Fau
 	return worst
 }
 
-func fateOf(it item, fault Fault, behind map[queue]fate, missing map[string]bool, spill bool) fate {
+func fateOf(it item, a answer, behind map[queue]fate, missing map[string]bool) fate {
 	if it.queue.ordered() {
 		switch head, known := behind[it.queue]; {
 		case !known:
@@ -113,11 +115,11 @@ func fateOf(it item, fault Fault, behind map[queue]fate, missing map[string]bool
 		}
 	}
 	switch {
-	case missing[it.queue.topic] || fault == FaultTopic:
+	case missing[it.queue.topic] || a.fault == FaultTopic:
 		return topicHeld
-	case fault == FaultRecord:
+	case a.fault == FaultRecord:
 		return recordRefused
-	case fault == FaultPartition && spill:
+	case a.fault == FaultPartition && a.spill:
 		return spilled
 	default:
 		return again

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -67,7 +66,7 @@ func (l *lane) doChores(ctx context.Context) error {
 			}
 		}
 	}
-	if due&choreParked != 0 {
+	if due&choreParked != 0 && !time.Now().Before(l.drainAt) {
 		if err := l.drain(ctx); err != nil {
 			return err
 		}
@@ -111,12 +110,28 @@ func (l *lane) retryParked(ctx context.Context, rows []parkedEvent) (moved bool,
 	if err != nil {
 		return false, err
 	}
+	if unreachable(answers) {
+		// An outage is no event's fault: nothing is written, and the rows stay due.
+		l.drainTries++
+		l.drainAt = time.Now().Add(max(holdPolicy.Delay(l.drainTries, rand.Float64()), 50*time.Millisecond))
+		return false, nil
+	}
+	l.drainTries = 0
 	permanent := make([]bool, len(rows))
 	for i := range answers {
 		permanent[i] = retry.IsPermanent(answers[i].err)
 	}
 	verdicts := judge(tries, answers, permanent, l.r.c.Retry.Attempts)
 	return l.settleParked(ctx, rows, answers, verdicts)
+}
+
+func unreachable(answers []answer) bool {
+	for _, a := range answers {
+		if a.fault != FaultBroker {
+			return false
+		}
+	}
+	return true
 }
 
 // settleParked writes verdicts in one transaction, and changes the lane's memory after its COMMIT.
@@ -306,6 +321,8 @@ func (l *lane) heldTopicNames() []string {
 }
 
 func (l *lane) readParked(ctx context.Context, statement string, args ...any) ([]parkedEvent, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.r.patience)
+	defer cancel()
 	rows, err := l.r.pool.Query(ctx, statement, args...)
 	if err != nil {
 		return nil, err
@@ -315,7 +332,7 @@ func (l *lane) readParked(ctx context.Context, statement string, args ...any) ([
 		var headers *string
 		err := row.Scan(&p.place, &p.Topic, &p.Key, &p.why, &p.attempts, &p.ID, &p.Source, &p.Type, &p.Time, &headers, &p.Payload, &p.letter)
 		if err == nil && headers != nil {
-			err = json.Unmarshal([]byte(*headers), &p.Headers)
+			err = parseHeaders([]byte(*headers), &p.Event)
 		}
 		return p, err
 	})

@@ -39,6 +39,13 @@ type lane struct {
 	held   map[queue]bool
 	topics map[string]*heldTopic
 	heldAt time.Time // when held was last read
+	asleep bool      // at the claim some queue had no row that would ever fall due
+
+	outages    map[spot]outage
+	drainAt    time.Time // not before it are parked events tried: the broker could not be reached
+	drainTries int
+
+	doubtful bool // a transaction of ours failed, or its COMMIT was not answered: the database knows better than we do
 }
 
 // heldTopic is a topic that is missing or not permitted: its events are parked, and one of them is tried now and then.
@@ -46,6 +53,16 @@ type heldTopic struct {
 	tries  int
 	nextAt time.Time
 }
+
+// spot is a partition, and outage since when it is unavailable: as long as it is, its parked events are tried every
+// few seconds, so one that has not been refused for outageEnds is back.
+type spot struct {
+	topic     string
+	partition int // -1 when the publisher does not say
+}
+type outage struct{ since, lastAt time.Time }
+
+const outageEnds = 30 * time.Second
 
 const (
 	choreParked = 1 << iota
@@ -60,6 +77,9 @@ var (
 // run works the lane until stop is closed (nil), or until something makes what we know of it doubtful (an error). ctx is
 // cancelled only when the lane is lost or the time to stop has run out.
 func (l *lane) run(ctx context.Context) error {
+	if err := l.rouse(ctx); err != nil {
+		return err
+	}
 	pages := make(chan page)
 	failed := make(chan error, 1)
 	readCtx, stopReading := context.WithCancel(ctx)
@@ -95,12 +115,17 @@ func (l *lane) run(ctx context.Context) error {
 
 // read hands pages to run, one ahead of it, and sleeps while everything is read.
 func (l *lane) read(ctx context.Context, pages chan<- page) error {
+	inWindow := l.reader.cursor.upto != "" // where run's cursor stands
 	for {
-		p, err := l.reader.next(ctx)
+		nextCtx, cancel := context.WithTimeout(ctx, l.r.patience)
+		p, err := l.reader.next(nextCtx)
+		cancel()
 		if err != nil {
 			return err
 		}
-		if len(p.records) == 0 {
+		// An empty page is handed on only to end a window whose last page was full. The window's events would else count
+		// as unread, and hold their segment, until the next event of the lane comes.
+		if len(p.records) == 0 && !inWindow {
 			l.r.poller.idle(l.number, p.after.done)
 			select {
 			case <-ctx.Done():
@@ -113,6 +138,7 @@ func (l *lane) read(ctx context.Context, pages chan<- page) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case pages <- p:
+			inWindow = p.after.upto != ""
 		}
 	}
 }
@@ -123,24 +149,35 @@ func (l *lane) turn(ctx context.Context, p page) error {
 	for i := range p.records {
 		items[i] = item{queue: queue{p.records[i].Topic, p.records[i].Key}, replay: p.records[i].letter != 0}
 	}
-	fates := route(items, l.waiting())
+	fates := make([]fate, len(items))
 	answers := make([]answer, len(items))
-	began := time.Now()
-	for tries := 0; ; {
-		if err := l.publishPage(ctx, p.records, fates, answers); err != nil {
+	for settled := false; !settled; {
+		route(items, fates, l.waiting())
+		for tries := 0; ; {
+			if err := l.publishPage(ctx, p.records, fates, answers); err != nil {
+				return err
+			}
+			fault := decide(items, fates, answers)
+			if fault == "" {
+				break
+			}
+			tries++
+			if err := l.pause(ctx, fault, firstError(answers, fates, again), holdPolicy.Delay(tries, rand.Float64())); err != nil {
+				return err
+			}
+		}
+		n, err := l.settle(ctx, p, fates, answers)
+		if err != nil {
 			return err
 		}
-		spill := l.r.c.SpillAfter >= 0 && time.Since(began) >= l.r.c.SpillAfter
-		fault := decide(items, fates, answers, spill)
-		if fault == "" {
-			break
-		}
-		tries++
-		if err := l.pause(ctx, fault, firstError(answers, fates, again), holdPolicy.Delay(tries, rand.Float64())); err != nil {
-			return err
+		p.records, items, fates, answers = p.records[n:], items[n:], fates[n:], answers[n:]
+		if settled = len(p.records) == 0; !settled {
+			if err := l.waitForRoom(ctx); err != nil {
+				return err
+			}
 		}
 	}
-	return l.settle(ctx, p, fates, answers)
+	return nil
 }
 
 // publishPage sends the events without a fate, and notes the answers.
@@ -181,6 +218,9 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, 
 		if err != nil {
 			all = false
 			answers[i] = answer{fault: FaultOf(err), err: err}
+			if answers[i].fault == FaultPartition {
+				answers[i].spill = l.spill(events[i].Topic, err)
+			}
 		}
 	}
 	if told := l.r.c.Observer.OnPublished; told != nil {
@@ -200,40 +240,78 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, 
 	return answers, nil
 }
 
-// settle makes a page's fates come true: usually the cursor moves in memory and a later save makes it durable. Events
-// that are parked, and replays that arrived, are written in one transaction with the cursor.
-func (l *lane) settle(ctx context.Context, p page, fates []fate, answers []answer) error {
+// settle makes the fates of a page come true and returns for how many of its events: all, or as many as may be parked
+// below the cap. Usually the cursor moves in memory and a later save makes it durable. Events that are parked, and
+// replays that arrived, are written in one transaction with the cursor.
+func (l *lane) settle(ctx context.Context, p page, fates []fate, answers []answer) (n int, err error) {
 	var parks []parking
 	var closed []int64
-	for i, f := range fates {
-		rec := &p.records[i]
-		switch f {
-		case published:
+	room := l.r.c.MaxParked - l.rows
+	for ; n < len(fates); n++ {
+		rec := &p.records[n]
+		switch {
+		case fates[n] != published && len(parks) >= room:
+		case fates[n] != published:
+			parks = append(parks, parking{record: rec, fate: fates[n], err: answers[n].err})
+			continue
+		default:
 			if rec.letter != 0 {
 				closed = append(closed, rec.letter)
 			}
-		default:
-			parks = append(parks, parking{record: rec, fate: f, err: answers[i].err})
+			continue
 		}
+		break
+	}
+	after := p.after
+	switch {
+	case n == len(fates):
+	case n == 0:
+		return 0, nil
+	default:
+		after = p.window
+		after.pos = p.records[n-1].seq
 	}
 	if len(parks) == 0 && len(closed) == 0 {
 		l.mu.Lock()
-		l.cursor = p.after
+		l.cursor = after
 		l.mu.Unlock()
 		l.r.saver.note()
-		return nil
+		return n, nil
 	}
-	for l.rows+len(parks) > l.r.c.MaxParked && len(parks) > 0 {
-		l.r.c.Logger.Error("lane is held: too many events are parked", "lane", l.number, "parked", l.rows, "cap", l.r.c.MaxParked)
-		if err := l.pause(ctx, FaultTopic, fmt.Errorf("%d events are parked, and %d more would be above the cap of %d", l.rows, len(parks), l.r.c.MaxParked), time.Second); err != nil {
-			return err
-		}
-		l.chores.Or(choreParked)
-		if err := l.doChores(ctx); err != nil {
-			return err
-		}
+	return n, l.park(ctx, after, parks, closed)
+}
+
+// waitForRoom holds a lane that has parked as much as it may, and then tries what is parked. What is left of the page is
+// looked at anew after it: what it had to queue behind may be gone.
+func (l *lane) waitForRoom(ctx context.Context) error {
+	l.r.c.Logger.Error("lane is held: too many events are parked", "lane", l.number, "parked", l.rows, "cap", l.r.c.MaxParked)
+	full := fmt.Errorf("%d events are parked, and the cap is %d", l.rows, l.r.c.MaxParked)
+	if err := l.pause(ctx, FaultTopic, full, time.Second); err != nil {
+		return err
 	}
-	return l.park(ctx, p.after, parks, closed)
+	l.chores.Or(choreParked)
+	return l.doChores(ctx)
+}
+
+// spill notes that a partition is unavailable, and says whether it has been for so long that its events are parked
+// rather than waited for.
+func (l *lane) spill(topic string, err error) bool {
+	at := spot{topic: topic, partition: -1}
+	var publishErr *PublishError
+	if errors.As(err, &publishErr) {
+		at.partition = publishErr.Partition
+	}
+	now := time.Now()
+	out, known := l.outages[at]
+	if !known || now.Sub(out.lastAt) > outageEnds {
+		out.since = now
+	}
+	out.lastAt = now
+	if l.outages == nil {
+		l.outages = map[spot]outage{}
+	}
+	l.outages[at] = out
+	return l.r.c.SpillAfter >= 0 && now.Sub(out.since) >= l.r.c.SpillAfter
 }
 
 // pause holds the lane for a while. It returns errStopping when the relay stops meanwhile: what was not acknowledged is

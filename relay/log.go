@@ -22,10 +22,11 @@ type record struct {
 	letter int64 // of which it is the replay; 0 for none
 }
 
-// page is what one turn of a lane works on: events in the order in which they are to be published, and the cursor
-// behind them.
+// page is what one turn of a lane works on: events in the order in which they are to be published, the window that they
+// are of, and the cursor behind them.
 type page struct {
 	records []record
+	window  cursor // without pos
 	after   cursor
 }
 
@@ -82,7 +83,7 @@ func (r *logReader) next(ctx context.Context) (page, error) {
 			return r.next(ctx)
 		}
 	}
-	p := page{records: records, after: r.cursor}
+	p := page{records: records, window: cursor{done: r.cursor.done, upto: upto}}
 	var last int64
 	if len(records) > 0 {
 		last = records[len(records)-1].seq
@@ -223,7 +224,7 @@ func (r *logReader) scan(rows pgx.Rows, to *record) error {
 		if headers == nil {
 			return nil
 		}
-		return parseHeaders([]byte(*headers), to)
+		return parseHeaders([]byte(*headers), &to.Event)
 	}
 	v := rows.RawValues()
 	to.seq = int64(binary.BigEndian.Uint64(v[0]))
@@ -237,7 +238,7 @@ func (r *logReader) scan(rows pgx.Rows, to *record) error {
 	}
 	to.letter = int64(binary.BigEndian.Uint64(v[9]))
 	if v[7] != nil {
-		return parseHeaders(v[7], to)
+		return parseHeaders(v[7], &to.Event)
 	}
 	return nil
 }
@@ -258,9 +259,23 @@ func (r *logReader) word(b []byte) string {
 	return s
 }
 
-func parseHeaders(text []byte, to *record) error {
-	if err := json.Unmarshal(text, &to.Headers); err != nil {
-		return fmt.Errorf("event %s: headers are not an object of strings", to.ID)
+// parseHeaders never fails for what the table can hold: an event that stopped its reader would stop its lane. Values that
+// are not strings come from who calls holdfast.append by hand; they travel as the JSON they are.
+func parseHeaders(text []byte, to *holdfast.Event) error {
+	if err := json.Unmarshal(text, &to.Headers); err == nil {
+		return nil
+	}
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(text, &raw); err != nil {
+		return fmt.Errorf("event %s: headers are not an object", to.ID)
+	}
+	to.Headers = make(map[string]string, len(raw))
+	for name, value := range raw {
+		var s string
+		if json.Unmarshal(value, &s) != nil {
+			s = string(value)
+		}
+		to.Headers[name] = s
 	}
 	return nil
 }

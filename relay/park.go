@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -33,7 +34,7 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 	defer l.r.saver.mu.Unlock()
 	err := l.inTx(ctx, func(batch *pgx.Batch) {
 		l.queueSave(batch, after)
-		for _, first := range rows.first {
+		for _, first := range slices.Backward(rows.first) { // each goes in front: the first of them last
 			e := &first.Event
 			batch.Queue(l.r.sql.stepBack, l.number, e.Topic, e.Key)
 			batch.Queue(l.r.sql.parkFirst, l.number, e.Topic, e.Key, e.ID, e.Source, e.Type, e.Time, headersText(first), e.Payload, first.letter)
@@ -88,6 +89,7 @@ func (l *lane) rowsOf(parks []parking) parkedRows {
 		e, q := &p.record.Event, queue{p.record.Topic, p.record.Key}
 		if p.fate == first {
 			rows.first = append(rows.first, p.record)
+			added[q] = true
 			continue
 		}
 		var delay *float64
@@ -108,9 +110,13 @@ func (l *lane) rowsOf(parks []parking) parkedRows {
 		if !head {
 			delay = nil
 		}
+		cause := p.err
+		if p.fate == follows {
+			cause = nil // what was said of the event before it
+		}
 		added[q] = true
 		rows.topics, rows.keys, rows.whys = append(rows.topics, q.topic), append(rows.keys, q.key), append(rows.whys, why)
-		rows.attempts, rows.errors = append(rows.attempts, attempts), append(rows.errors, errorText(p.err))
+		rows.attempts, rows.errors = append(rows.attempts, attempts), append(rows.errors, errorText(cause))
 		rows.ids, rows.sources, rows.types = append(rows.ids, e.ID), append(rows.sources, e.Source), append(rows.types, e.Type)
 		rows.times, rows.headers, rows.payloads = append(rows.times, e.Time), append(rows.headers, headersText(p.record)), append(rows.payloads, e.Payload)
 		rows.letters, rows.delays = append(rows.letters, p.record.letter), append(rows.delays, delay)
@@ -131,7 +137,10 @@ func (l *lane) refusedDelay(attempts int, err error) time.Duration {
 
 // inTx runs statements that change the lane's rows in one transaction behind its fence: three round trips in all, and
 // nothing happens when the lane is no longer ours.
-func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch)) error {
+func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch)) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, l.r.patience)
+	defer cancel()
+	defer func() { l.doubtful = l.doubtful || err != nil }()
 	return pgx.BeginTxFunc(ctx, l.r.pool, pgx.TxOptions{BeginQuery: beginGuarded}, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}
 		batch.Queue(l.r.sql.fenceLane, l.number, l.r.c.Name, l.epoch, l.token)

@@ -150,17 +150,22 @@ select (select count(*) from holdfast.relay r where r.seen_until > now() and r.s
          where l.lease_until < now() or l.lease_until > now() + 2 * $2::interval
             or (l.owner = $1::text and l.lane <> all ($3::smallint[])))`
 
-// leaveRelay forgets this relay and those that have not been seen for a day.
+// leaveRelay forgets this relay and those that have not been seen for a day, and hands back what it still owns: lanes
+// whose claim was cut off by the stop, or that were dropped in doubt. It comes when no lane of the relay runs any more.
 const leaveRelay = `-- relay.leave
+with handed_back as (
+  update holdfast.lane set owner = null, lease_until = '-infinity' where owner = $1::text)
 delete from holdfast.relay where name = $1::text or seen_until < now() - interval '1 day'`
 
-// claimLanes takes up to $3 lanes whose lease ran out. SKIP LOCKED passes over a lane whose owner is just saving.
+// claimLanes takes up to $3 lanes whose lease ran out. SKIP LOCKED passes over a lane whose owner is just saving. A lane
+// that is in our memory is never claimed, whatever its row says: it is just being handed back, or about to be dropped.
 // $1 name, $2 lease, $3 how many, $4 token, $5 the lanes in our memory.
 const claimLanes = `-- relay.claim
 update holdfast.lane l
    set owner = $1::text, epoch = l.epoch + 1, lease_until = now() + $2::interval
   from (select f.lane from holdfast.lane f
-         where (f.lease_until < now() or f.lease_until > now() + 2 * $2::interval or (f.owner = $1::text and f.lane <> all ($5::smallint[])))
+         where (f.lease_until < now() or f.lease_until > now() + 2 * $2::interval or f.owner = $1::text)
+           and f.lane <> all ($5::smallint[])
            and exists (select from holdfast.incarnation i where i.token = $4::text::uuid)
          order by f.lane limit $3::integer for update skip locked) free
  where l.lane = free.lane
@@ -191,9 +196,10 @@ select 1 from holdfast.lane l
    and exists (select from holdfast.incarnation i where i.token = $4::text::uuid)
    for no key update`
 
-// loadWaiting lists the queues of a lane: its parked rows by queue, and the keys that a dead letter holds.
+// loadWaiting lists the queues of a lane: how many rows, whether they wait for their topic, and whether all are asleep.
 const loadWaiting = `-- relay.waiting
-select p.topic, p.key, count(*), bool_or(p.why = 'topic') from holdfast.parked p where p.lane = $1::smallint group by p.topic, p.key`
+select p.topic, p.key, count(*), bool_or(p.why = 'topic'), bool_and(p.next_at = 'infinity')
+  from holdfast.parked p where p.lane = $1::smallint group by p.topic, p.key`
 
 const loadHeld = `-- relay.held
 select distinct l.topic, l.key from holdfast.letter l
@@ -242,11 +248,14 @@ select q.place, q.topic, q.key, q.why, q.attempts, q.id, q.source, q.type, q.tim
      limit case when head.key = '' then 1 else $3::integer end) q
  order by q.place`
 
-// readProbe reads the one event by which a held topic is tried: the first of its oldest queue.
+// readProbe reads the one event by which a held topic is tried: the first of its oldest queue that no dead letter holds.
 const readProbe = `-- relay.topic_probe
 select p.place, p.topic, p.key, p.why, p.attempts, p.id, p.source, p.type, p.time, p.headers::text, p.payload, coalesce(p.letter, 0)
   from holdfast.parked p
  where p.lane = $1::smallint and p.topic = $2::text
+   and (p.next_at < 'infinity' or not exists (
+     select from holdfast.letter l
+      where l.lane = $1::smallint and l.topic = p.topic and l.key = p.key and l.holds and l.state in ('open', 'replaying')))
  order by p.place limit 1`
 
 // deleteParked removes rows that were acknowledged. $2 topics, $3 keys, $4 places.
@@ -260,7 +269,8 @@ const delayParked = `-- relay.delay
 update holdfast.parked p
    set attempts = p.attempts + u.attempts, next_at = now() + make_interval(secs => u.delay),
        why = case when u.attempts > 0 then 'record' else p.why end,
-       errors = (p.errors || u.error)[greatest(1, cardinality(p.errors) + 2 - 20):]
+       errors = case when u.attempts = 0 and p.errors[cardinality(p.errors)] = u.error then p.errors
+                     else (p.errors || u.error)[greatest(1, cardinality(p.errors) + 2 - 20):] end
   from unnest($2::text[], $3::text[], $4::bigint[], $5::integer[], $6::text[], $7::float8[]) as u (topic, key, place, attempts, error, delay)
  where p.lane = $1::smallint and p.topic = u.topic and p.key = u.key and p.place = u.place`
 
@@ -274,31 +284,38 @@ with gone as (
 ), reopened as (
   update holdfast.letter l
      set state = 'open', holds = $9::boolean, reason = $7::text, fingerprint = $8::text, last_at = now(),
-         attempts = l.attempts + gone.attempts + $5::integer, errors = (l.errors || gone.errors || $6::text)
+         attempts = l.attempts + gone.attempts + $5::integer,
+         errors = (l.errors || gone.errors || $6::text)[greatest(1, cardinality(l.errors) + cardinality(gone.errors) + 2 - 20):]
     from gone where l.id = gone.letter
   returning l.id
 )
 insert into holdfast.letter (origin, reason, fingerprint, holds, event_id, source, type, topic, key, time, headers, payload, hash, lane, attempts, errors, first_at)
 select 'relay', $7::text, $8::text, $9::boolean, g.id, g.source, g.type, g.topic, g.key, g.time, g.headers, g.payload,
-       sha256(coalesce(g.payload, '')), g.lane, g.attempts + $5::integer, g.errors || $6::text, g.first_at
+       sha256(coalesce(g.payload, '')), g.lane, g.attempts + $5::integer,
+       (g.errors || $6::text)[greatest(1, cardinality(g.errors) + 2 - 20):], g.first_at
   from gone g
  where not exists (select from reopened)
 returning id`
 
-// wakeQueues makes the first row of queues due. $2 topics, $3 keys.
+// wakeQueues makes the first row of queues due, of those that no dead letter holds. $2 topics, $3 keys. It finds the
+// holding letters by letter_holds.
 const wakeQueues = `-- relay.wake_queues
 update holdfast.parked p set next_at = now()
   from (select q.topic, q.key, f.place
           from unnest($2::text[], $3::text[]) as q (topic, key),
                lateral (select h.place from holdfast.parked h
                          where h.lane = $1::smallint and h.topic = q.topic and h.key = q.key order by h.place limit 1) f) first
- where p.lane = $1::smallint and p.topic = first.topic and p.key = first.key and p.place = first.place and p.next_at = 'infinity'`
+ where p.lane = $1::smallint and p.topic = first.topic and p.key = first.key and p.place = first.place and p.next_at = 'infinity'
+   and not exists (select from holdfast.letter l
+                    where l.lane = $1::smallint and l.topic = p.topic and l.key = p.key and l.holds and l.state in ('open', 'replaying'))`
 
-// wakeTopic makes the first row of each queue of a topic due, and every row without a key.
+// wakeTopic makes the first row of each queue of a topic due, and every row without a key, except behind a holding letter.
 const wakeTopic = `-- relay.wake_topic
 update holdfast.parked p set next_at = now()
  where p.lane = $1::smallint and p.topic = $2::text and p.next_at = 'infinity'
-   and (p.key = '' or p.place = (select min(h.place) from holdfast.parked h where h.lane = p.lane and h.topic = p.topic and h.key = p.key))`
+   and (p.key = '' or p.place = (select min(h.place) from holdfast.parked h where h.lane = p.lane and h.topic = p.topic and h.key = p.key))
+   and not exists (select from holdfast.letter l
+                    where l.lane = $1::smallint and l.topic = p.topic and l.key = p.key and l.holds and l.state in ('open', 'replaying'))`
 
 // moveScheduled appends the events of a lane that are due to the log, by due time and then by writing order, and says
 // how many. The database decides what is due. It runs behind fenceLane in one transaction.

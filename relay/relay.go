@@ -28,6 +28,7 @@ type Relay struct {
 	sql       *statements
 	poller    *poller
 	saver     *saver
+	patience  time.Duration // with a statement of a lane: a connection that swallows it would else stall the lane for ever
 
 	mu      sync.Mutex
 	lanes   map[int]*lane
@@ -52,7 +53,7 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 	if err := errors.Join(append(problems, c.validate())...); err != nil {
 		return nil, fmt.Errorf("relay config: %w", err)
 	}
-	r := &Relay{pool: pool, publisher: p, c: c, sql: newStatements(c.Schema), lanes: map[int]*lane{}, changed: make(chan struct{}, 1)}
+	r := &Relay{pool: pool, publisher: p, c: c, sql: newStatements(c.Schema), lanes: map[int]*lane{}, changed: make(chan struct{}, 1), patience: time.Minute}
 	r.poller = newPoller(r)
 	r.saver = newSaver(r)
 	return r, nil
@@ -143,11 +144,12 @@ func (r *Relay) start(work context.Context, l *lane) {
 	})
 }
 
-// end gives a lane back. What was published is saved first, so that the next owner repeats as little as possible.
+// end gives a lane back. What was published is saved first, so that the next owner repeats as little as possible; but
+// not when a transaction of the lane may have been committed without our knowing: its cursor is ahead of ours then.
 func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if !errors.Is(err, errLost) && !errors.Is(err, errCrashed) {
+	if !l.doubtful && !errors.Is(err, errLost) && !errors.Is(err, errCrashed) {
 		if saveErr := r.saver.save(ctx, []*lane{l}); saveErr == nil {
 			if _, releaseErr := r.pool.Exec(ctx, r.sql.releaseLane, l.number, r.c.Name, l.epoch); releaseErr != nil {
 				r.c.Logger.Warn("lane was not released: it is free when its lease runs out", "lane", l.number, "error", redact(releaseErr))
@@ -156,7 +158,7 @@ func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	}
 	r.poller.forget(l.number)
 	r.mu.Lock()
-	delete(r.lanes, l.number)
+	delete(r.lanes, l.number) // from here on it may be claimed again
 	r.mu.Unlock()
 	if err != nil {
 		r.c.Logger.Warn("lane is dropped, and claimed again when it is free", "lane", l.number, "epoch", l.epoch, "error", redact(err))
