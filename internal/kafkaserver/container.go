@@ -118,11 +118,6 @@ func brokerEnv(address string, settings map[string]string) map[string]string {
 		"transaction.state.log.num.partitions": "3",
 		"group.initial.rebalance.delay.ms":     "0",
 
-		// After a kill the controller holds the broker's name for as long as the dead one's
-		// session lasts, 9 s by default.
-		"broker.session.timeout.ms":    "2000",
-		"broker.heartbeat.interval.ms": "500",
-
 		// A topic that makes itself hides a wrong name.
 		"auto.create.topics.enable": "false",
 	}
@@ -162,6 +157,8 @@ func envName(setting string) string {
 // and the log of an earlier start speaks still. It asks over connections of its own, because
 // s.Client would answer from what it remembers, and drops the client's, which may be dead.
 func (s *Server) awaitBroker(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.backend.(*broker).startTimeout)
+	defer cancel()
 	for {
 		err := askBroker(ctx, s.Brokers[0])
 		if err == nil {

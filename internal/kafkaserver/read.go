@@ -36,7 +36,11 @@ func (r Record) Header(name string) (string, bool) {
 // first offset to what was the end when ReadAll was called. Markers of transactions are left
 // out; records of transactions that were aborted or are still open are not.
 func (s *Server) ReadAll(ctx context.Context, topic string) ([]Record, error) {
-	meta, err := s.topic(ctx, topic)
+	var meta kafka.Topic
+	err := patiently(ctx, func() (err error) {
+		meta, err = s.topic(ctx, topic)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("find topic %s: %w", topic, err)
 	}
@@ -53,17 +57,25 @@ func (s *Server) ReadAll(ctx context.Context, topic string) ([]Record, error) {
 
 // ReadPartition is ReadAll for one partition.
 func (s *Server) ReadPartition(ctx context.Context, topic string, partition int) ([]Record, error) {
-	first, err := s.offset(ctx, topic, kafka.FirstOffsetOf(partition))
-	if err != nil {
-		return nil, err
-	}
-	end, err := s.offset(ctx, topic, kafka.LastOffsetOf(partition))
+	var first, end int64
+	err := patiently(ctx, func() (err error) {
+		if first, err = s.offset(ctx, topic, kafka.FirstOffsetOf(partition)); err != nil {
+			return err
+		}
+		end, err = s.offset(ctx, topic, kafka.LastOffsetOf(partition))
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	var records []Record
 	for next := first; next < end; {
-		batch, after, err := s.fetch(ctx, topic, partition, next)
+		var batch []Record
+		var after int64
+		err := patiently(ctx, func() (err error) {
+			batch, after, err = s.fetch(ctx, topic, partition, next)
+			return err
+		})
 		if err != nil {
 			return nil, err
 		}

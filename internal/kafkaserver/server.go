@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
 )
 
 // Kinds of server, as Server.Kind says.
@@ -93,10 +94,13 @@ func (s *Server) CreateTopic(ctx context.Context, name string, partitions int, c
 	for key, value := range configs {
 		topic.ConfigEntries = append(topic.ConfigEntries, kafka.ConfigEntry{ConfigName: key, ConfigValue: value})
 	}
-	resp, err := s.Client.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{topic}})
-	if err == nil {
-		err = resp.Errors[name]
-	}
+	err := patiently(ctx, func() error {
+		resp, err := s.Client.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{topic}})
+		if err != nil {
+			return err
+		}
+		return resp.Errors[name]
+	})
 	if err != nil {
 		return fmt.Errorf("create topic %s: %w", name, err)
 	}
@@ -105,14 +109,41 @@ func (s *Server) CreateTopic(ctx context.Context, name string, partitions int, c
 
 // DeleteTopic removes a topic with its records.
 func (s *Server) DeleteTopic(ctx context.Context, name string) error {
-	resp, err := s.Client.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: []string{name}})
-	if err == nil {
-		err = resp.Errors[name]
-	}
+	err := patiently(ctx, func() error {
+		resp, err := s.Client.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: []string{name}})
+		if err != nil {
+			return err
+		}
+		return resp.Errors[name]
+	})
 	if err != nil {
 		return fmt.Errorf("delete topic %s: %w", name, err)
 	}
 	return nil
+}
+
+// patiently repeats f while it answers what a broker answers that has just come back: nothing was
+// done yet, try again.
+func patiently(ctx context.Context, f func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	for {
+		err := f()
+		switch {
+		case err == nil, ctx.Err() != nil:
+			return err
+		case errors.Is(err, kafka.BrokerNotAvailable), errors.Is(err, kafka.LeaderNotAvailable),
+			errors.Is(err, kafka.NotLeaderForPartition), errors.Is(err, kafka.NotController),
+			errors.Is(err, protocol.ErrNoLeader):
+		default:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 var errNoLeader = errors.New("not every partition has a leader yet")
