@@ -1,0 +1,50 @@
+package retry
+
+import "time"
+
+// Why attempts ended. They stand in [GaveUpError.Reason] and so in logs.
+const (
+	notRetryable  = "not retryable"
+	attemptsSpent = "attempts spent"
+	budgetSpent   = "budget spent"
+	deadlineNear  = "deadline too near"
+	contextEnded  = "context ended"
+)
+
+// forever stands for a context without a deadline.
+const forever = time.Duration(1<<63 - 1)
+
+// failure is what is known when an attempt has just failed.
+type failure struct {
+	attempt int           // the number of that attempt, 1 = the first
+	err     error         // what it failed with
+	elapsed time.Duration // since the first attempt began
+	left    time.Duration // until the context's deadline, forever when it has none
+}
+
+// decide returns how long to wait before the next attempt, or the reason why there is none. It is pure. p has no zero
+// fields.
+//
+// Budget and deadline are checked before the wait, not after: a wait at whose end no attempt may begin helps nobody, and
+// the caller has the rest of its time for something better. An attempt that could begin only at the very moment the
+// budget or the deadline ends counts as too late.
+func (p Policy) decide(f failure, random float64) (wait time.Duration, reason string) {
+	if !Retryable(f.err) {
+		return 0, notRetryable
+	}
+	if p.Last(f.attempt) {
+		return 0, attemptsSpent
+	}
+	wait, asked := AfterOf(f.err)
+	if !asked {
+		wait = p.Delay(f.attempt, random)
+	}
+	// Differences, not sums: elapsed + wait may overflow.
+	if p.Budget != noLimit && wait >= p.Budget-f.elapsed {
+		return 0, budgetSpent
+	}
+	if wait >= f.left {
+		return 0, deadlineNear
+	}
+	return wait, ""
+}

@@ -1,0 +1,83 @@
+package retry
+
+import (
+	"errors"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+// Permanent marks err as one that no further attempt will mend, whatever its class. It returns nil for nil.
+//
+// The mark adds behaviour, no text: the message stays err's, and errors.Is and errors.As still find err and its causes.
+// Use it where the code knows better than the table of [Classify]: an order that doesn't exist, a payload of no known
+// version.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+// IsPermanent reports whether err, or one of the errors it wraps, was marked by [Permanent]. The mark of
+// backoff.Permanent (cenkalti/backoff/v4) counts as well, for code that comes from there. It is false for nil.
+func IsPermanent(err error) bool {
+	var ours *permanentError
+	var theirs *backoff.PermanentError
+	return errors.As(err, &ours) || errors.As(err, &theirs)
+}
+
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Unwrap() error { return e.err }
+
+// After marks err as worth another attempt after d, and not sooner; a negative d counts as 0. It returns nil for nil.
+//
+// d takes the place of [Policy.Delay] and may be longer than [Policy.Cap]: whoever said it knows the other side. It
+// doesn't extend a budget: [Do] gives up at once when d doesn't fit. As with [Permanent], the message stays err's, and
+// errors.Is and errors.As still find err and its causes.
+func After(err error, d time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &afterError{err, max(d, 0)}
+}
+
+// AfterOf returns the wait that [After] put on err or on one of the errors it wraps; the outermost one wins. ok is
+// false when there is none, and for nil.
+func AfterOf(err error) (d time.Duration, ok bool) {
+	var after *afterError
+	if !errors.As(err, &after) {
+		return 0, false
+	}
+	return after.after, true
+}
+
+type afterError struct {
+	err   error
+	after time.Duration // Invariant: after >= 0.
+}
+
+func (e *afterError) Error() string { return e.err.Error() }
+func (e *afterError) Unwrap() error { return e.err }
+
+// Retryable reports whether another attempt at what failed with err may succeed. It is false for nil.
+//
+// The more explicit word wins:
+//
+//  1. [Permanent] says no.
+//  2. [After] says yes.
+//  3. The class of err decides: see [Classify] and [Class.Retryable].
+//
+// It does not say whether the failed attempt had an effect. After a COMMIT whose answer was lost, err looks like any
+// broken connection; only a look at the database (pg_xact_status, the idempotency row) tells.
+func Retryable(err error) bool {
+	if err == nil || IsPermanent(err) {
+		return false
+	}
+	if _, asked := AfterOf(err); asked {
+		return true
+	}
+	return Classify(err).Retryable()
+}

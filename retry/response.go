@@ -1,0 +1,87 @@
+package retry
+
+import (
+	"context"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// retryAfter reads Retry-After in both its forms (RFC 9110, section 10.2.3): a whole number of seconds, or an HTTP date.
+// A date is measured from the answer's own Date, where it has one, so that clocks that differ don't matter, else from now.
+// A date that has passed means 0. ok is false for a header that is absent or malformed: those aren't honoured.
+func retryAfter(h http.Header, now time.Time) (wait time.Duration, ok bool) {
+	value := strings.TrimSpace(h.Get("Retry-After"))
+	if value == "" {
+		return 0, false
+	}
+	if strings.Trim(value, "0123456789") == "" {
+		seconds, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || seconds > int64(math.MaxInt64/time.Second) {
+			return math.MaxInt64, true // all digits, so it can only be too large: longer than any budget
+		}
+		return time.Duration(seconds) * time.Second, true
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0, false
+	}
+	if date, err := http.ParseTime(h.Get("Date")); err == nil {
+		now = date
+	}
+	return max(at.Sub(now), 0), true
+}
+
+// Limits of drain. A connection is only used again when the body of its last response was read to the end; past these,
+// a new connection is cheaper.
+const (
+	drainBytes = 64 << 10
+	drainTime  = 100 * time.Millisecond
+)
+
+// drain reads what is left of body, at most drainBytes and for at most drainTime, and closes it. cancel must make a
+// read of body that hangs return; it has been called when drain returns.
+func drain(body io.ReadCloser, cancel context.CancelFunc) {
+	hung := time.AfterFunc(drainTime, cancel)
+	defer hung.Stop()
+	_, _ = io.CopyN(io.Discard, body, drainBytes+1) // an error only means that the connection isn't used again
+	_ = body.Close()
+	cancel()
+}
+
+// withCancel returns body with cancel called after its Close, or at once when there is nothing to read. A body that can
+// be written to as well (the answer 101 Switching Protocols) stays so. A nil body, which http.RoundTripper forbids and
+// hand-made ones return nevertheless, counts as an empty one.
+func withCancel(body io.ReadCloser, cancel context.CancelFunc) io.ReadCloser {
+	if body == nil || body == http.NoBody {
+		cancel()
+		return http.NoBody
+	}
+	if both, ok := body.(io.ReadWriteCloser); ok {
+		return &cancelingConn{both, cancel}
+	}
+	return &cancelingBody{body, cancel}
+}
+
+type cancelingBody struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+func (b *cancelingBody) Close() error {
+	defer b.cancel()
+	return b.ReadCloser.Close()
+}
+
+type cancelingConn struct {
+	io.ReadWriteCloser
+	cancel context.CancelFunc
+}
+
+func (c *cancelingConn) Close() error {
+	defer c.cancel()
+	return c.ReadWriteCloser.Close()
+}
