@@ -26,3 +26,17 @@ func LockNumber(key string) int32 {
 	sum := sha256.Sum256([]byte(key))
 	return int32(binary.BigEndian.Uint32(sum[4:8]))
 }
+
+// KeyClass is the first number of the advisory locks under which the inbox and the dlq change the queue of a key:
+// "hfky" in ASCII.
+const KeyClass = 0x68666b79
+
+// Number returns the second number of an advisory lock on what parts name together. It is only computed in Go.
+func Number(parts ...string) int32 {
+	h := sha256.New()
+	for _, part := range parts {
+		h.Write([]byte(part))
+		h.Write([]byte{0})
+	}
+	return int32(binary.BigEndian.Uint32(h.Sum(nil)[:4]))
+}

@@ -1,0 +1,290 @@
+package dlq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+
+type bundle struct {
+	*pgtest.DB
+	d *dlq.DLQ
+}
+
+func setup(t testing.TB) bundle {
+	t.Helper()
+	db := pgtest.New(t)
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := dlq.New(db.Pool, dlq.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bundle{db, d}
+}
+
+// letter makes a dead letter as an inbox or, without a consumer, a relay writes it.
+func (b bundle) letter(t testing.TB, consumer, key, id string) int64 {
+	t.Helper()
+	origin := "inbox"
+	if consumer == "" {
+		origin = "relay"
+	} else {
+		pgtest.Exec(t, b.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result, attempts)
+			values ($1, 'shop', $2, 'orders', sha256('{}'), now(), 'dead', 5)`, consumer, id)
+	}
+	return pgtest.Count(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, fingerprint, event_id, source, type, topic, key, time, headers, payload, hash, attempts, errors)
+		values ($1, $2, 'it failed', 'order.placed: it failed', $3, 'shop', 'order.placed', 'orders', $4, now(), '{"a": "b"}', '{}', sha256('{}'), 5, '{one,two}') returning id`, origin, consumer, id, key)
+}
+
+func TestAListIsTheOpenLettersThatTheFilterChooses(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first := b.letter(t, "billing", "k1", "e1")
+	second := b.letter(t, "mail", "k2", "e2")
+	third := b.letter(t, "", "k1", "e3")
+	gone := b.letter(t, "", "k1", "e4")
+	if err := b.d.Discard(t.Context(), gone, "ann", "a test order"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name   string
+		filter dlq.Filter
+		want   []int64
+	}{
+		{"nothing asked", dlq.Filter{}, []int64{first, second, third}},
+		{"by consumer", dlq.Filter{Consumer: "mail"}, []int64{second}},
+		{"by origin", dlq.Filter{Origin: dlq.OriginRelay}, []int64{third}},
+		{"by key and topic", dlq.Filter{Topic: "orders", Key: "k1"}, []int64{first, third}},
+		{"by event", dlq.Filter{EventID: "e2", Source: "shop", Type: "order.placed"}, []int64{second}},
+		{"by id", dlq.Filter{IDs: []int64{first, gone}}, []int64{first}},
+		{"by state", dlq.Filter{State: dlq.StateDiscarded}, []int64{gone}},
+		{"any state, second page", dlq.Filter{State: "any", After: second, Limit: 1}, []int64{third}},
+		{"by fingerprint", dlq.Filter{Fingerprint: "order.placed: it failed", Limit: 2}, []int64{first, second}},
+		{"of the future", dlq.Filter{Since: time.Now().Add(time.Hour)}, nil},
+		{"of the past", dlq.Filter{Until: time.Now().Add(-time.Hour)}, nil},
+	} {
+		letters, err := b.d.List(t.Context(), c.filter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []int64
+		for _, l := range letters {
+			got = append(got, l.ID)
+		}
+		if fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
+	}
+	l, err := b.d.Get(t.Context(), first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.Event.ID != "e1" || l.Event.Headers["a"] != "b" || string(l.Event.Payload) != "{}" || len(l.Errors) != 2 || l.Attempts != 5 || l.Partition != -1 || l.Version != 1 {
+		t.Errorf("got %+v", l)
+	}
+	if _, err := b.d.Get(t.Context(), 999); !errors.Is(err, dlq.ErrNotFound) || !strings.Contains(err.Error(), "999") {
+		t.Errorf("got %v, want ErrNotFound and the id", err)
+	}
+}
+
+func TestTwoPeopleWhoReplayAtOnceReplayALetterOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for i := range 40 {
+		b.letter(t, "billing", fmt.Sprint("k", i%7), fmt.Sprint("inbox ", i))
+		b.letter(t, "", fmt.Sprint("k", i%7), fmt.Sprint("relay ", i))
+	}
+	var total atomic.Int64
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			n, err := b.d.Replay(context.Background(), dlq.Filter{}, dlq.ReplayOptions{By: "ann", Reason: "fixed"})
+			if err != nil {
+				t.Error(err)
+			}
+			total.Add(int64(n))
+		})
+	}
+	wg.Wait()
+	if total.Load() != 80 {
+		t.Errorf("80 letters were replayed %d times", total.Load())
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored"); n != 40 {
+		t.Errorf("%d events are stored, want 40", n)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.event where letter is not null"); n != 40 {
+		t.Errorf("%d events are in the log, want 40", n)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action where action = 'replay' and by = 'ann' and reason = 'fixed'"); n != 80 {
+		t.Errorf("%d actions are recorded, want 80", n)
+	}
+}
+
+func TestAReplayGoesToTheHeadOfItsKeyAndKeepsTheOrderOfTheKey(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for i := range 3 {
+		b.letter(t, "billing", "k", fmt.Sprint("dead ", i))
+		b.letter(t, "", "k", fmt.Sprint("dead ", i))
+	}
+	pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
+		values ('billing', 'orders', 'k', nextval('holdfast.stored_place'), 'shop', 'follower', 't', now(), '', 'infinity')`)
+	if _, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	for query, want := range map[string]string{
+		"select string_agg(event_id, ', ' order by place) from holdfast.stored": "dead 0, dead 1, dead 2, follower",
+	} {
+		var got string
+		if err := b.QueryRow(t.Context(), query).Scan(&got); err != nil {
+			t.Fatal(err)
+		}
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestADryRunCountsAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.letter(t, "billing", "k", "e")
+	n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{DryRun: true})
+	if err != nil || n != 1 {
+		t.Errorf("got %d, %v", n, err)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where state = 'open'"); n != 1 {
+		t.Error("the dry run changed the letter")
+	}
+	if n := pgtest.Count(t, b.Pool, "select (select count(*) from holdfast.stored) + (select count(*) from holdfast.letter_action)"); n != 0 {
+		t.Error("the dry run left something behind")
+	}
+}
+
+func TestAnEditKeepsTheOldPayloadAndChangesWhatIdentifiesTheEvent(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	inbox, relay := b.letter(t, "billing", "k", "e"), b.letter(t, "", "k", "e")
+	for _, id := range []int64{inbox, relay} {
+		if err := b.d.Edit(t.Context(), id, []byte(`{"mended": true}`), "ann", "a typo"); err != nil {
+			t.Fatal(err)
+		}
+		l, err := b.d.Get(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(l.Event.Payload) != `{"mended": true}` || l.Version != 2 {
+			t.Errorf("got %q, version %d", l.Event.Payload, l.Version)
+		}
+		if changed := l.Event.ID != "e"; changed != (id == relay) {
+			t.Errorf("%s: the event id is %q; a relay's edit makes a new one, an inbox's keeps it", l.Origin, l.Event.ID)
+		}
+	}
+	if n := pgtest.Count(t, b.Pool, `select count(*) from holdfast.letter_action where action = 'edit' and payload = '{}' and version = 1 and by = 'ann'`); n != 2 {
+		t.Errorf("%d old versions are kept, want 2", n)
+	}
+	if n := pgtest.Count(t, b.Pool, `select count(*) from holdfast.inbox i join holdfast.letter l using (consumer, event_id) where i.hash = l.hash and i.hash = sha256('{"mended": true}')`); n != 1 {
+		t.Error("the inbox remembers the old payload's hash")
+	}
+}
+
+func TestWhatWasDealtWithIsNotDealtWithAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.letter(t, "billing", "k", "e")
+	if err := b.d.Discard(t.Context(), id, "ann", "not worth it"); err != nil {
+		t.Fatal(err)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.inbox where result = 'discarded'"); n != 1 {
+		t.Error("the inbox does not know that the event was discarded")
+	}
+	if err := b.d.Discard(t.Context(), id, "bob", ""); !errors.Is(err, dlq.ErrNotOpen) {
+		t.Errorf("Discard: got %v", err)
+	}
+	if err := b.d.Edit(t.Context(), id, nil, "bob", ""); !errors.Is(err, dlq.ErrNotOpen) {
+		t.Errorf("Edit: got %v", err)
+	}
+	if n, err := b.d.Replay(t.Context(), dlq.Filter{IDs: []int64{id}}, dlq.ReplayOptions{By: "bob"}); n != 0 || err != nil {
+		t.Errorf("Replay: got %d, %v", n, err)
+	}
+	if err := b.d.Discard(t.Context(), 999, "bob", ""); !errors.Is(err, dlq.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWhoeverActsHasToSayWho(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.letter(t, "billing", "k", "e")
+	_, replay := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{})
+	for name, err := range map[string]error{"Replay": replay, "Discard": b.d.Discard(t.Context(), id, "", "x"), "Edit": b.d.Edit(t.Context(), id, nil, "", "x")} {
+		if err == nil || !strings.Contains(err.Error(), "by is empty") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+func TestAReplayKeepsToItsRateAndStopsWithItsContext(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for i := range 100 {
+		b.letter(t, "billing", "", fmt.Sprint("e", i))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	n, err := b.d.Replay(ctx, dlq.Filter{}, dlq.ReplayOptions{By: "ann", Rate: 10})
+	if !errors.Is(err, context.DeadlineExceeded) || n < 2 || n > 12 {
+		t.Errorf("got %d letters in a second at 10/s, %v", n, err)
+	}
+	m, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"})
+	if err != nil || n+m != 100 {
+		t.Errorf("calling again replayed %d: %d of 100 in all, %v", m, n+m, err)
+	}
+}
+
+func TestEverythingWorksInEveryExecModeOfPgx(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		t.Run(mode.String(), func(t *testing.T) {
+			config := b.Config()
+			config.ConnConfig.DefaultQueryExecMode = mode
+			pool, err := pgxpool.NewWithConfig(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			d, err := dlq.New(pool, dlq.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			relay, inbox, third := b.letter(t, "", "k", mode.String()), b.letter(t, "billing", "k", mode.String()), b.letter(t, "mail", "k", mode.String())
+			if err := d.Edit(t.Context(), relay, []byte{0, '\'', '\\', 0xff}, "o'neill", `\`); err != nil {
+				t.Error(err)
+			}
+			if err := d.Discard(t.Context(), third, "o'neill", `\`); err != nil {
+				t.Error(err)
+			}
+			if n, err := d.Replay(t.Context(), dlq.Filter{IDs: []int64{relay, inbox}, Since: time.Now().Add(-time.Hour)}, dlq.ReplayOptions{By: "o'neill"}); n != 2 || err != nil {
+				t.Errorf("got %d, %v", n, err)
+			}
+		})
+	}
+}
