@@ -1,0 +1,30 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+// adoptCmd makes a restored copy fit for relays.
+type adoptCmd struct {
+	Yes bool `help:"Do it: all relays of this database are stopped."`
+}
+
+func (a *adoptCmd) Run(p *program) error {
+	if !a.Yes {
+		return errors.New("adopt publishes every event again that is still in the log of a restored database: stop all its relays, then add --yes")
+	}
+	pool, err := p.pool()
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	did, err := relay.Adopt(p.ctx, pool, p.schema())
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(p.out, did)
+	return nil
+}

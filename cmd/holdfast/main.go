@@ -1,0 +1,160 @@
+// Command holdfast looks after an installation: it migrates the schema, runs a relay beside services that cannot embed
+// one, says what needs a person, and works on dead letters.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// cli is the command line; kong reads it from the tags.
+type cli struct {
+	DatabaseURL string `help:"Connection string of the primary." env:"DATABASE_URL" placeholder:"URL"`
+	Schema      string `help:"Postgres schema." default:"holdfast" env:"HOLDFAST_SCHEMA"`
+
+	Migrate migrateCmd `cmd:"" help:"Create the schema, or upgrade it."`
+	Check   checkCmd   `cmd:"" help:"Say what is missing, and how to mend it."`
+	Relay   relayCmd   `cmd:"" help:"Publish events to Kafka until stopped."`
+	Status  statusCmd  `cmd:"" help:"Show lanes, log, queues and letters; exit with 1 when something needs a person."`
+	DLQ     dlqCmd     `cmd:"" name:"dlq" help:"List, show, edit, replay and discard dead letters."`
+	Adopt   adoptCmd   `cmd:"" help:"Make a restored copy of a database fit for relays. Stop all relays first."`
+	Version versionCmd `cmd:"" help:"Print the version."`
+}
+
+// program is what a command works with.
+type program struct {
+	ctx    context.Context
+	out    io.Writer
+	errOut io.Writer
+	cli    *cli
+}
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// errNeedsPerson makes the exit status 1 after everything was said.
+var errNeedsPerson = errors.New("something needs a person")
+
+// run is main without the process: it returns the exit status. 0: done. 1: failed, or status found trouble. 2: the
+// command line is wrong.
+func run(args []string, out, errOut io.Writer) int {
+	var c cli
+	exited := -1
+	parser, err := kong.New(&c, kong.Name("holdfast"), kong.Description("Transactional outbox and inbox on Postgres and Kafka."),
+		kong.Writers(out, errOut), kong.Exit(func(status int) { exited = status }), kong.UsageOnError())
+	if err != nil {
+		panic(err)
+	}
+	parsed, err := parser.Parse(args)
+	if exited >= 0 {
+		return exited // --help
+	}
+	if err != nil {
+		fmt.Fprintf(errOut, "holdfast: %v\nholdfast --help lists the commands.\n", err)
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	err = parsed.Run(&program{ctx: ctx, out: out, errOut: errOut, cli: &c})
+	switch {
+	case err == nil:
+		return 0
+	case !errors.Is(err, errNeedsPerson):
+		fmt.Fprintf(errOut, "holdfast: %v\n", err)
+	}
+	return 1
+}
+
+// pool connects to the database and makes sure that it answers.
+func (p *program) pool() (*pgxpool.Pool, error) {
+	if p.cli.DatabaseURL == "" {
+		return nil, errors.New("no database: set DATABASE_URL, or pass --database-url")
+	}
+	config, err := pgxpool.ParseConfig(p.cli.DatabaseURL)
+	if err != nil {
+		return nil, errors.New("the database URL cannot be parsed: it looks like postgres://user:password@host:5432/database") // pgx's error would show it
+	}
+	config.MaxConns = max(config.MaxConns, 8)
+	pool, err := pgxpool.NewWithConfig(p.ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(p.ctx, 10*time.Second)
+	defer cancel()
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("the database does not answer, check DATABASE_URL: %w", err)
+	}
+	return pool, nil
+}
+
+func (p *program) schema() holdfast.SchemaConfig {
+	return holdfast.SchemaConfig{Schema: p.cli.Schema}
+}
+
+type migrateCmd struct {
+	Print bool `help:"Print the SQL of a new installation instead of running it."`
+	Lanes int  `help:"Lanes of a new installation: the most relays that can share the work. Fixed for life." placeholder:"8"`
+}
+
+func (m *migrateCmd) Run(p *program) error {
+	c := p.schema()
+	c.Lanes = m.Lanes
+	if m.Print {
+		script, err := holdfast.SQL(c)
+		if err != nil {
+			return err
+		}
+		_, err = io.WriteString(p.out, script)
+		return err
+	}
+	pool, err := p.pool()
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if err := holdfast.Migrate(p.ctx, pool, c); err != nil {
+		return err
+	}
+	fmt.Fprintf(p.out, "schema %s is at version %d\n", c.Schema, holdfast.SchemaVersion)
+	return nil
+}
+
+type checkCmd struct{}
+
+func (checkCmd) Run(p *program) error {
+	pool, err := p.pool()
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if err := holdfast.Check(p.ctx, pool, p.schema()); err != nil {
+		return err
+	}
+	fmt.Fprintf(p.out, "schema %s is complete, at version %d\n", p.cli.Schema, holdfast.SchemaVersion)
+	return nil
+}
+
+type versionCmd struct{}
+
+func (versionCmd) Run(p *program) error {
+	version := "(development)"
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		version = info.Main.Version
+	}
+	fmt.Fprintf(p.out, "holdfast %s, schema version %d\n", strings.TrimPrefix(version, "v"), holdfast.SchemaVersion)
+	return nil
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/sasl"
+	"github.com/segmentio/kafka-go/sasl/plain"
+	"github.com/segmentio/kafka-go/sasl/scram"
+
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+// relayCmd is the relay as a process of its own.
+type relayCmd struct {
+	Brokers   []string      `help:"Kafka brokers, host:port." env:"KAFKA_BROKERS" sep:"," required:""`
+	Name      string        `help:"This relay's own name among all. Defaults to host, process id and a random part." placeholder:"NAME"`
+	Lease     time.Duration `help:"How long lanes rest when a relay dies." default:"5s"`
+	BatchSize int           `help:"Events read and published together." default:"2000"`
+	HoldKey   bool          `help:"Keep later events of a key waiting after a dead letter."`
+
+	TLS           bool   `help:"Encrypt the connections to Kafka." name:"tls"`
+	TLSCA         string `help:"File with the certificates to trust, in PEM form. Defaults to the system's." name:"tls-ca" type:"existingfile" placeholder:"FILE"`
+	SASLMechanism string `help:"plain, scram-sha-256 or scram-sha-512; user and password come from KAFKA_USER and KAFKA_PASSWORD." name:"sasl-mechanism" enum:",plain,scram-sha-256,scram-sha-512" default:""`
+}
+
+func (r *relayCmd) Run(p *program) error {
+	logger := slog.New(slog.NewTextHandler(p.errOut, nil))
+	transport, err := r.transport(os.Getenv)
+	if err != nil {
+		return err
+	}
+	defer transport.CloseIdleConnections()
+	pool, err := p.pool()
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	publisher, err := relay.NewKafka(&kafka.Client{Addr: kafka.TCP(r.Brokers...), Transport: transport}, relay.KafkaConfig{})
+	if err != nil {
+		return err
+	}
+	rel, err := relay.New(pool, publisher, relay.Config{Schema: p.cli.Schema, Name: r.Name, Lease: r.Lease, BatchSize: r.BatchSize, HoldKey: r.HoldKey, Logger: logger,
+		Observer: relay.Observer{
+			OnClaimed:  func(lane int, epoch int64) { logger.Info("lane claimed", "lane", lane, "epoch", epoch) },
+			OnReleased: func(lane int) { logger.Info("lane released", "lane", lane) },
+		}})
+	if err != nil {
+		return err
+	}
+	logger.Info("relay runs", "brokers", len(r.Brokers), "schema", p.cli.Schema)
+	if err := rel.Run(p.ctx); err != nil {
+		return err
+	}
+	logger.Info("relay stopped in order")
+	return nil
+}
+
+// transport says how to reach Kafka: encrypted and authenticated as the flags ask.
+func (r *relayCmd) transport(env func(string) string) (*kafka.Transport, error) {
+	t := &kafka.Transport{ClientID: "holdfast-relay"}
+	if r.TLSCA != "" && !r.TLS {
+		return nil, errors.New("--tls-ca is given without --tls: add --tls")
+	}
+	if r.TLS {
+		t.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+		if r.TLSCA != "" {
+			pem, err := os.ReadFile(r.TLSCA)
+			if err != nil {
+				return nil, fmt.Errorf("read --tls-ca: %w", err)
+			}
+			t.TLS.RootCAs = x509.NewCertPool()
+			if !t.TLS.RootCAs.AppendCertsFromPEM(pem) {
+				return nil, fmt.Errorf("--tls-ca %s holds no certificate in PEM form", r.TLSCA)
+			}
+		}
+	}
+	if r.SASLMechanism == "" {
+		return t, nil
+	}
+	user, password := env("KAFKA_USER"), env("KAFKA_PASSWORD")
+	if user == "" || password == "" {
+		return nil, errors.New("--sasl-mechanism needs KAFKA_USER and KAFKA_PASSWORD in the environment")
+	}
+	var err error
+	t.SASL, err = mechanism(r.SASLMechanism, user, password)
+	return t, err
+}
+
+func mechanism(name, user, password string) (sasl.Mechanism, error) {
+	switch name {
+	case "scram-sha-256":
+		return scram.Mechanism(scram.SHA256, user, password)
+	case "scram-sha-512":
+		return scram.Mechanism(scram.SHA512, user, password)
+	default:
+		return plain.Mechanism{Username: user, Password: password}, nil
+	}
+}
