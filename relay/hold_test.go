@@ -1,0 +1,281 @@
+package relay_test
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// forGood refuses for good what has one of the payloads.
+func forGood(payloads ...string) func(holdfast.Event) error {
+	return func(e holdfast.Event) error {
+		for _, p := range payloads {
+			if string(e.Payload) == p {
+				return retry.Permanent(errors.New("never"))
+			}
+		}
+		return nil
+	}
+}
+
+func TestAHeldKeyWaitsUntilItsLetterIsDecided(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		decide func(t *testing.T, e *heldKey)
+		want   []string
+	}{
+		{"discarded", func(t *testing.T, e *heldKey) { e.discard(t) }, []string{"1", "3", "4"}},
+		{"replayed and taken", func(t *testing.T, e *heldKey) { e.b.set(nil); replay(t, e.db, e.letter) }, []string{"1", "bad", "3", "4"}},
+		{"replayed, given up again, discarded", func(t *testing.T, e *heldKey) {
+			replay(t, e.db, e.letter)
+			eventually(t, "the letter is open again", 10*time.Second, func() bool {
+				return pgtest.Count(t, e.db, "select count(*) from holdfast.letter where state = 'open' and holds and cardinality(errors) > 2") == 1
+			})
+			if n := letters(t, e.db); n != 1 {
+				t.Errorf("a replay that failed made another letter: there are %d", n)
+			}
+			e.stillHeld(t)
+			e.discard(t)
+		}, []string{"1", "3", "4"}},
+		{"discarded while no relay runs", func(t *testing.T, e *heldKey) { e.stop(); e.discard(t); e.start(t) }, []string{"1", "3", "4"}},
+		{"replayed while no relay runs", func(t *testing.T, e *heldKey) {
+			e.stop()
+			e.b.set(nil)
+			replay(t, e.db, e.letter)
+			e.start(t)
+		}, []string{"1", "bad", "3", "4"}},
+		{"discarded after a restart", func(t *testing.T, e *heldKey) { e.stop(); e.start(t); e.stillHeld(t); e.discard(t) }, []string{"1", "3", "4"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			e := &heldKey{b: newBroker()}
+			e.db = setup(t, 1)
+			e.b.set(forGood("bad"))
+			write(t, e.db, event("k", "1"), event("k", "bad"), event("k", "3"), event("free", "a"))
+			e.start(t)
+			eventually(t, "a letter is written", 10*time.Second, func() bool { return letters(t, e.db) == 1 })
+			e.letter = pgtest.Count(t, e.db, "select id from holdfast.letter where holds")
+			write(t, e.db, event("k", "4"), event("free", "b"))
+			arrives(t, e.b, "b")
+			e.stillHeld(t)
+			c.decide(t, e)
+			arrives(t, e.b, "4")
+			wantFirsts(t, e.b, "k", c.want...)
+			wantOnce(t, e.b)
+			eventually(t, "nothing is parked", 10*time.Second, func() bool { return parked(t, e.db) == 0 })
+		})
+	}
+}
+
+// A key is held behind what was given up, also when an event before it in the same round was taken.
+func TestAKeyIsHeldAlthoughTheEventBeforeTheLetterWasTaken(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	var open atomic.Bool
+	b.set(func(e holdfast.Event) error {
+		switch {
+		case !open.Load():
+			return refusal(relay.FaultRecord)
+		case string(e.Payload) == "bad":
+			return retry.Permanent(errors.New("never"))
+		}
+		return nil
+	})
+	write(t, pool, event("k", "1"), event("k", "bad"), event("k", "3"))
+	run(t, pool, b, relay.Config{Retry: untiring, HoldKey: true})
+	eventually(t, "all three are parked", 10*time.Second, func() bool { return parked(t, pool) == 3 })
+	open.Store(true)
+	eventually(t, "a letter is written", 10*time.Second, func() bool { return letters(t, pool) == 1 })
+	write(t, pool, event("free", "a"))
+	arrives(t, b, "a")
+	if n := pgtest.Count(t, pool, "select count(*) from holdfast.parked where next_at < 'infinity'"); n != 0 {
+		t.Error("the event behind the letter was woken")
+	}
+	wantFirsts(t, b, "k", "1")
+}
+
+func TestATopicThatComesBackDoesNotWakeAKeyThatALetterHolds(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	b.set(forGood("bad"))
+	write(t, pool, event("k", "bad"), event("k", "held"))
+	run(t, pool, b, relay.Config{HoldKey: true})
+	eventually(t, "a letter is written", 10*time.Second, func() bool { return letters(t, pool) == 1 })
+	b.set(func(e holdfast.Event) error { return refusal(relay.FaultTopic) })
+	write(t, pool, event("other", "1"))
+	eventually(t, "the topic is held", 10*time.Second, func() bool {
+		return pgtest.Count(t, pool, "select count(*) from holdfast.parked where why = 'topic'") == 1
+	})
+	b.set(nil)
+	arrives(t, b, "1")
+	eventually(t, "only the held key is parked", 10*time.Second, func() bool { return parked(t, pool) == 1 })
+	if b.has("held") || pgtest.Count(t, pool, "select count(*) from holdfast.parked where next_at < 'infinity'") != 0 {
+		t.Error("the key went on, although its letter is open")
+	}
+}
+
+func TestReplaysEnterTheirQueueAtTheHeadInTheirOwnOrder(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	b.set(forGood("bad 1", "bad 2"))
+	write(t, pool, event("k", "bad 1"), event("k", "bad 2"))
+	stop := run(t, pool, b, relay.Config{})
+	eventually(t, "both are given up", 10*time.Second, func() bool { return letters(t, pool) == 2 })
+	b.set(refusing(relay.FaultRecord, "3"))
+	write(t, pool, event("k", "3"), event("k", "4"))
+	eventually(t, "the key waits", 10*time.Second, func() bool { return parked(t, pool) == 2 })
+	stop()
+	first, second := pgtest.Count(t, pool, "select min(id) from holdfast.letter"), pgtest.Count(t, pool, "select max(id) from holdfast.letter")
+	replay(t, pool, first)
+	replay(t, pool, second)
+	run(t, pool, b, relay.Config{Retry: untiring})
+	arrives(t, b, "bad 1", "bad 2")
+	b.set(nil)
+	arrives(t, b, "4")
+	wantFirsts(t, b, "k", "bad 1", "bad 2", "3", "4")
+	wantOnce(t, b)
+	if n := pgtest.Count(t, pool, "select count(*) from holdfast.letter where state = 'replayed'"); n != 2 {
+		t.Errorf("%d letters say that they were replayed, want 2", n)
+	}
+}
+
+func TestAMissingTopicIsHeldByItselfAndEverythingComesInOrderWhenItAppears(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	var probes atomic.Int32
+	missing := func(e holdfast.Event) error {
+		if e.Topic == "missing" {
+			probes.Add(1)
+			return refusal(relay.FaultTopic)
+		}
+		return nil
+	}
+	b.set(missing)
+	in := func(key string, n int) holdfast.Event {
+		return holdfast.Event{Topic: "missing", Key: key, Type: "t", Payload: fmt.Appendf(nil, "%s%d", key, n)}
+	}
+	stop := run(t, pool, b, relay.Config{Retry: retry.Policy{Attempts: 1}})
+	for n := range 5 {
+		write(t, pool, in("a", n), in("b", n), in("", n), event("a", fmt.Sprintf("there %d", n)))
+		arrives(t, b, fmt.Sprintf("there %d", n))
+	}
+	eventually(t, "the topic's events are parked", 10*time.Second, func() bool { return parked(t, pool) == 15 })
+	if n := pgtest.Count(t, pool, "select coalesce(sum(attempts), 0) from holdfast.parked"); n != 0 {
+		t.Errorf("%d attempts were spent on a missing topic", n)
+	}
+	stop()
+	stop = run(t, pool, b, relay.Config{Retry: retry.Policy{Attempts: 1}})
+	from := probes.Load()
+	eventually(t, "the topic is tried after a restart", 10*time.Second, func() bool { return probes.Load() > from })
+	write(t, pool, in("a", 5), in("c", 0), event("a", "there 5"))
+	arrives(t, b, "there 5")
+	eventually(t, "new events of the topic wait too", 10*time.Second, func() bool { return parked(t, pool) == 17 })
+	if n := probes.Load(); n > 20 {
+		t.Errorf("the missing topic was tried %d times: each of its events, not one of them", n)
+	}
+	b.set(nil)
+	eventually(t, "nothing is parked", 20*time.Second, func() bool { return parked(t, pool) == 0 })
+	stop()
+	for key, n := range map[string]int{"a": 6, "b": 5, "c": 1} {
+		var want, got []string
+		for i := range n {
+			want = append(want, fmt.Sprintf("%s%d", key, i))
+		}
+		for _, e := range b.events() {
+			if e.Topic == "missing" && e.Key == key {
+				got = append(got, string(e.Payload))
+			}
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("key %s of the topic came as %q, want %q", key, got, want)
+		}
+	}
+	wantOnce(t, b)
+	if n := letters(t, pool); n != 0 {
+		t.Errorf("a missing topic made %d letters", n)
+	}
+}
+
+func TestAnUnavailablePartitionHoldsTheLaneAndThenSpills(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	down := func(e holdfast.Event) error {
+		if e.Key == "down" {
+			return refusal(relay.FaultPartition)
+		}
+		return nil
+	}
+	b.set(down)
+	write(t, pool, event("down", "1"), event("up", "1st page"))
+	began := time.Now()
+	const after = 600 * time.Millisecond
+	run(t, pool, b, relay.Config{SpillAfter: after, BatchSize: 2, Retry: retry.Policy{Attempts: 1}})
+	arrives(t, b, "1st page")
+	write(t, pool, event("down", "2"), event("up", "2nd page"))
+	arrives(t, b, "2nd page")
+	if took := time.Since(began); took < after {
+		t.Errorf("the lane went on after %v, want not before %v", took, after)
+	}
+	// The outage is known now: it does not hold each page anew.
+	began = time.Now()
+	for i := range 8 {
+		p := fmt.Sprintf("page %d", i+3)
+		write(t, pool, holdfast.Event{Topic: "elsewhere", Key: "down", Type: "t", Payload: []byte(p + " down")}, event("up", p))
+		arrives(t, b, p)
+	}
+	if took := time.Since(began); took > 4*after {
+		t.Errorf("8 pages took %v during an outage that had lasted already", took)
+	}
+	if n := pgtest.Count(t, pool, "select coalesce(sum(attempts), 0) from holdfast.parked"); n != 0 {
+		t.Errorf("%d attempts were spent on an unavailable partition", n)
+	}
+	b.set(nil)
+	eventually(t, "nothing is parked", 20*time.Second, func() bool { return parked(t, pool) == 0 })
+	for i, e := range b.events() {
+		if string(e.Payload) == "2" && e.Key == "down" && !contains(b.payloads()[:i], "1") {
+			t.Error("the second event of the key came before the first")
+		}
+	}
+	wantOnce(t, b)
+}
+
+func contains(all []string, one string) bool {
+	for _, s := range all {
+		if s == one {
+			return true
+		}
+	}
+	return false
+}
+
+// heldKey is a database with a key that a letter holds, and the relay that runs on it.
+type heldKey struct {
+	db     *pgxpool.Pool
+	b      *broker
+	letter int64
+	stop   func()
+}
+
+func (e *heldKey) start(t *testing.T) {
+	e.stop = run(t, e.db, e.b, relay.Config{HoldKey: true, Retry: swift})
+}
+
+func (e *heldKey) discard(t *testing.T) {
+	pgtest.Exec(t, e.db, "update holdfast.letter set state = 'discarded' where id = $1", e.letter)
+}
+
+func (e *heldKey) stillHeld(t *testing.T) {
+	t.Helper()
+	eventually(t, "the key's later events are parked", 10*time.Second, func() bool { return parked(t, e.db) == 2 })
+	wantFirsts(t, e.b, "k", "1")
+}

@@ -1,0 +1,218 @@
+package relay_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+func TestARefusedRecordHoldsBackItsOwnKeyAndNothingElse(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	b.set(refusing(relay.FaultRecord, "bad"))
+	write(t, pool, event("k", "before"), event("k", "bad"), event("k", "after"), event("other", "1"), event("", "no key"))
+	run(t, pool, b, relay.Config{Retry: untiring})
+	arrives(t, b, "before", "1", "no key")
+	write(t, pool, event("k", "later"), event("other", "2"))
+	arrives(t, b, "2")
+	eventually(t, "three events of the key are parked", 10*time.Second, func() bool { return parked(t, pool) == 3 })
+	if n := pgtest.Count(t, pool, "select count(*) from holdfast.parked where next_at < 'infinity'"); n != 1 {
+		t.Errorf("%d parked rows have a time at which they are due, want the head alone", n)
+	}
+	wantFirsts(t, b, "k", "before")
+	b.set(nil)
+	arrives(t, b, "later")
+	wantFirsts(t, b, "k", "before", "bad", "after", "later")
+	wantFirsts(t, b, "other", "1", "2")
+	eventually(t, "nothing is parked", 10*time.Second, func() bool { return parked(t, pool) == 0 })
+	wantOnce(t, b)
+	if n := letters(t, pool); n != 0 {
+		t.Errorf("%d letters were written for a record that was mended", n)
+	}
+}
+
+func TestAnEventWithoutAKeyIsParkedAlone(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	b.set(refusing(relay.FaultRecord, "bad 1", "bad 2"))
+	write(t, pool, event("", "bad 1"), event("", "good 1"), event("", "bad 2"), event("", "good 2"))
+	run(t, pool, b, relay.Config{Retry: untiring})
+	arrives(t, b, "good 1", "good 2")
+	eventually(t, "both are parked, each due by itself", 10*time.Second, func() bool {
+		return pgtest.Count(t, pool, "select count(*) from holdfast.parked where next_at < 'infinity'") == 2
+	})
+	b.set(refusing(relay.FaultRecord, "bad 1"))
+	arrives(t, b, "bad 2") // although one parked before it still fails
+}
+
+func TestTheLastAttemptMakesALetterWithEveryErrorAndTheKeyGoesOn(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	var tries atomic.Int32
+	b.set(func(e holdfast.Event) error {
+		if string(e.Payload) != "bad" {
+			return nil
+		}
+		return &relay.PublishError{Topic: "orders", Partition: 0, Fault: relay.FaultRecord, Err: fmt.Errorf("try %d", tries.Add(1))}
+	})
+	write(t, pool, event("k", "1"), event("k", "bad"), event("k", "2"))
+	run(t, pool, b, relay.Config{Retry: swift})
+	arrives(t, b, "2")
+	wantFirsts(t, b, "k", "1", "2")
+	var attempts int
+	var chain []string
+	var state, reason string
+	if err := pool.QueryRow(t.Context(), "select attempts, errors, state, reason from holdfast.letter").Scan(&attempts, &chain, &state, &reason); err != nil {
+		t.Fatal(err)
+	}
+	if attempts != 3 || tries.Load() != 3 || state != "open" || !strings.Contains(reason, "try 3") {
+		t.Errorf("the letter says %d attempts, %q, %q; the broker saw %d: want 3, open, the last error", attempts, state, reason, tries.Load())
+	}
+	if got := strings.Join(chain, " | "); len(chain) != 3 || !strings.Contains(got, "try 1 |") || !strings.Contains(got, "try 2 |") || !strings.HasSuffix(got, "try 3") {
+		t.Errorf("the letter's errors are %q, want the three in order", chain)
+	}
+}
+
+func TestAPermanentRefusalIsALetterAfterOneLookFromTheTable(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	b.set(func(e holdfast.Event) error {
+		if string(e.Payload) == "bad" {
+			return retry.Permanent(errors.New("never"))
+		}
+		return nil
+	})
+	write(t, pool, event("k", "bad"), event("k", "2"))
+	run(t, pool, b, relay.Config{Retry: retry.Policy{Attempts: 100, Base: time.Hour, Cap: time.Hour}})
+	arrives(t, b, "2")
+	if n := letters(t, pool); n != 1 {
+		t.Errorf("%d letters, want 1", n)
+	}
+}
+
+func TestChainsOfErrorsStayWithinTwenty(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	var tries atomic.Int32
+	b.set(func(holdfast.Event) error {
+		return &relay.PublishError{Topic: "orders", Fault: relay.FaultRecord, Err: fmt.Errorf("try %d", tries.Add(1))}
+	})
+	write(t, pool, event("k", "bad"))
+	many := retry.Policy{Attempts: 30, Base: time.Millisecond, Cap: time.Millisecond}
+	run(t, pool, b, relay.Config{Retry: many})
+	eventually(t, "a letter is written", 20*time.Second, func() bool { return letters(t, pool) == 1 })
+	if n := pgtest.Count(t, pool, "select cardinality(errors) from holdfast.letter"); n != 20 {
+		t.Errorf("%d errors are kept of 30, want the last 20", n)
+	}
+	replay(t, pool, pgtest.Count(t, pool, "select id from holdfast.letter"))
+	eventually(t, "the replay is given up", 20*time.Second, func() bool {
+		return pgtest.Count(t, pool, "select count(*) from holdfast.letter where state = 'open' and attempts = 60") == 1
+	})
+	if n := pgtest.Count(t, pool, "select cardinality(errors) from holdfast.letter where errors[20] like '%try 60'"); n != 20 {
+		t.Errorf("after a replay %d errors are kept, want 20 that end with the last", n)
+	}
+}
+
+func TestParkedEventsSurviveARestartOfTheRelay(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 2), newBroker()
+	b.set(refusing(relay.FaultRecord, "bad"))
+	write(t, pool, event("k", "bad"), event("k", "2"))
+	stop := run(t, pool, b, relay.Config{Retry: untiring})
+	eventually(t, "both are parked", 10*time.Second, func() bool { return parked(t, pool) == 2 })
+	stop()
+	write(t, pool, event("k", "3"))
+	run(t, pool, b, relay.Config{Retry: untiring})
+	eventually(t, "the follower of before the restart is parked too", 10*time.Second, func() bool { return parked(t, pool) == 3 })
+	b.set(nil)
+	arrives(t, b, "3")
+	wantFirsts(t, b, "k", "bad", "2", "3")
+	wantOnce(t, b)
+}
+
+func TestAnOutageOfTheBrokerSpendsNoAttemptsAndWritesNothing(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	b.set(refusing(relay.FaultRecord, "bad"))
+	write(t, pool, event("k", "bad"), event("k", "2"))
+	held := make(chan struct{}, 100)
+	run(t, pool, b, relay.Config{Retry: retry.Policy{Attempts: 50, Base: 20 * time.Millisecond, Cap: 20 * time.Millisecond}, Observer: relay.Observer{
+		OnHeld: func(_ int, fault relay.Fault, _ error, _ time.Duration) {
+			if fault == relay.FaultBroker {
+				held <- struct{}{}
+			}
+		}}})
+	eventually(t, "the head is parked", 10*time.Second, func() bool { return parked(t, pool) == 2 })
+	b.set(func(holdfast.Event) error { return refusal(relay.FaultBroker) })
+	// Two tries of parked events and one of the log, at least, meet the outage.
+	calls := func() int { b.mu.Lock(); defer b.mu.Unlock(); return b.calls }
+	from := calls()
+	eventually(t, "the broker is asked", 10*time.Second, func() bool { return calls() >= from+2 })
+	const state = "select coalesce(sum(attempts + cardinality(errors)), 0) from holdfast.parked"
+	before := pgtest.Count(t, pool, state)
+	from = calls()
+	eventually(t, "the broker is asked again", 10*time.Second, func() bool { return calls() >= from+2 })
+	if after := pgtest.Count(t, pool, state); after != before {
+		t.Errorf("attempts and errors went from %d to %d during an outage", before, after)
+	}
+	write(t, pool, event("other", "1"))
+	for range 3 {
+		<-held
+	}
+	if n := parked(t, pool); n != 2 {
+		t.Errorf("%d events are parked after an outage, want the 2 of before", n)
+	}
+	b.set(nil)
+	arrives(t, b, "2", "1")
+	wantFirsts(t, b, "k", "bad", "2")
+	if n := letters(t, pool); n != 0 {
+		t.Errorf("an outage made %d letters", n)
+	}
+}
+
+func TestALaneAtItsCapWaitsAndGoesOnWhenThereIsRoom(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		fault relay.Fault
+	}{
+		{"records that are refused", relay.FaultRecord},
+		{"a topic that is missing", relay.FaultTopic},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			pool, b := setup(t, 1), newBroker()
+			b.set(func(e holdfast.Event) error { return refusal(c.fault) })
+			var events []holdfast.Event
+			var want []string
+			for i := range 20 { // in one page, more than the cap
+				p := fmt.Sprint(i)
+				events, want = append(events, event("k", p)), append(want, p)
+			}
+			write(t, pool, events...)
+			full := make(chan struct{}, 100)
+			run(t, pool, b, relay.Config{Retry: untiring, MaxParked: 5, Observer: relay.Observer{
+				OnHeld: func(_ int, _ relay.Fault, err error, _ time.Duration) {
+					if strings.Contains(err.Error(), "the cap is 5") {
+						full <- struct{}{}
+					}
+				}}})
+			<-full
+			if n := parked(t, pool); n != 5 {
+				t.Errorf("%d events are parked, the cap is 5", n)
+			}
+			b.set(nil)
+			arrives(t, b, want...)
+			wantFirsts(t, b, "k", want...)
+			wantOnce(t, b)
+		})
+	}
+}
