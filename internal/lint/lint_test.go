@@ -1,0 +1,313 @@
+// Package lint holds the project to what its documents say. It has no code but tests.
+package lint
+
+import (
+	"encoding/json"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const (
+	root   = "../.."
+	module = "github.com/holdfast-go/holdfast"
+)
+
+// allowed says which packages of ours a package may import, besides internal ones; doc.go draws it.
+var allowed = map[string][]string{
+	"":       {},
+	"outbox": {""},
+	"dlq":    {""},
+	"retry":  {},
+	"relay":  {"", "retry", "dlq"},
+	"inbox":  {"", "retry", "dlq"},
+}
+
+// internals says which internal packages the library may import: the others are for tests, examples and the benchmark.
+var internals = map[string]bool{"internal/wire": true, "internal/sqlschema": true, "internal/lane": true}
+
+// kafkaFiles are the only places that may know kafka-go: everything else works behind their interfaces.
+var kafkaFiles = regexp.MustCompile(`^(relay|inbox)/kafka\w*\.go$`)
+
+// sources yields the Go files of the module, by path from its root, tests included.
+func sources(t *testing.T) []string {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (strings.HasPrefix(d.Name(), ".") && d.Name() != ".." || d.Name() == "testdata") {
+			return filepath.SkipDir
+		}
+		if strings.HasSuffix(path, ".go") {
+			rel, err := filepath.Rel(root, path)
+			if err != nil {
+				return err
+			}
+			files = append(files, filepath.ToSlash(rel))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func imports(t *testing.T, file string) []string {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, parser.ImportsOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, spec := range parsed.Imports {
+		path, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, path)
+	}
+	return paths
+}
+
+func TestImportsFollowTheArrowsOfDocGo(t *testing.T) {
+	for _, file := range sources(t) {
+		pkg := filepath.ToSlash(filepath.Dir(file))
+		if pkg == "." {
+			pkg = ""
+		}
+		may, ruled := allowed[pkg]
+		if !ruled || strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		for _, path := range imports(t, file) {
+			if path == "github.com/segmentio/kafka-go" && !kafkaFiles.MatchString(file) {
+				t.Errorf("%s imports kafka-go: only %s may, so that another client can take its place", file, kafkaFiles)
+			}
+			ours, isOurs := strings.CutPrefix(path, module)
+			if !isOurs {
+				continue
+			}
+			ours = strings.TrimPrefix(ours, "/")
+			if internals[ours] || strings.HasPrefix(ours, pkg+"/") && pkg != "" {
+				continue
+			}
+			found := false
+			for _, name := range may {
+				found = found || name == ours
+			}
+			if !found {
+				t.Errorf("%s imports %q: the arrows in doc.go do not allow it", file, ours)
+			}
+		}
+	}
+}
+
+func TestNothingOfTestingIsLinkedIntoTheLibrary(t *testing.T) {
+	for pkg := range allowed {
+		out, err := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", module+"/"+pkg).CombinedOutput()
+		if pkg == "" {
+			out, err = exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", module).CombinedOutput()
+		}
+		if err != nil {
+			t.Fatalf("%s: %v: %s", pkg, err, out)
+		}
+		for _, dep := range strings.Fields(string(out)) {
+			if dep == "testing" || strings.Contains(dep, "testify") || strings.Contains(dep, "testcontainers") || strings.Contains(dep, "kfake") || strings.Contains(dep, "embedded-postgres") {
+				t.Errorf("package %q links %s into its users' programs", pkg, dep)
+			}
+		}
+	}
+}
+
+var testName = regexp.MustCompile("`(Test\\w+)`")
+
+func TestEveryTestThatTheDocumentsNameExists(t *testing.T) {
+	defined := map[string]bool{}
+	definition := regexp.MustCompile(`(?m)^func (Test\w+|Fuzz\w+|Example\w*)\(`)
+	for _, file := range sources(t) {
+		if !strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range definition.FindAllStringSubmatch(string(text), -1) {
+			defined[m[1]] = true
+		}
+	}
+	for _, doc := range documents(t) {
+		text := read(t, doc)
+		for _, m := range testName.FindAllStringSubmatch(text, -1) {
+			if !defined[m[1]] {
+				t.Errorf("%s names %s, which does not exist", doc, m[1])
+			}
+		}
+	}
+}
+
+func TestEveryGuaranteeNamesItsCodeAndATest(t *testing.T) {
+	text := read(t, "docs/guarantees.md")
+	sections := regexp.MustCompile(`(?m)^## (G\d+) `).FindAllStringSubmatchIndex(text, -1)
+	if len(sections) < 12 {
+		t.Fatalf("docs/guarantees.md has %d numbered guarantees, want G1 to G12", len(sections))
+	}
+	for i, s := range sections {
+		end := len(text)
+		if i+1 < len(sections) {
+			end = sections[i+1][0]
+		}
+		name, body := text[s[2]:s[3]], text[s[0]:end]
+		if !testName.MatchString(body) {
+			t.Errorf("%s names no test", name)
+		}
+		if !regexp.MustCompile("`[a-z/]+\\.(go|sql)`").MatchString(body) {
+			t.Errorf("%s names no file that keeps it", name)
+		}
+	}
+}
+
+func documents(t *testing.T) []string {
+	t.Helper()
+	docs := []string{"README.md", "CONVENTIONS.md", "CHANGELOG.md"}
+	more, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range more {
+		docs = append(docs, "docs/"+filepath.Base(path))
+	}
+	return docs
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+var link = regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
+
+func TestLinksInTheDocumentsLeadSomewhere(t *testing.T) {
+	for _, doc := range documents(t) {
+		for _, m := range link.FindAllStringSubmatch(read(t, doc), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(root, filepath.Dir(doc), m[1])); err != nil {
+				t.Errorf("%s links to %s, which is not there", doc, m[1])
+			}
+		}
+	}
+}
+
+// snippet is a piece of a Go file between "// snippet: name" and "// end snippet".
+var snippet = regexp.MustCompile(`(?ms)^[ \t]*// snippet: (\S+)\n(.*?)^[ \t]*// end snippet`)
+
+func TestTheSnippetsOfTheREADMEAreCodeOfTheExamples(t *testing.T) {
+	code := map[string]bool{}
+	for _, file := range sources(t) {
+		if !strings.HasPrefix(file, "examples/") {
+			continue
+		}
+		text := read(t, file)
+		for _, m := range snippet.FindAllStringSubmatch(text, -1) {
+			code[dedent(m[2])] = true
+		}
+	}
+	blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllStringSubmatch(read(t, "README.md"), -1)
+	if len(blocks) < 3 {
+		t.Errorf("README.md shows %d pieces of code, want producer, relay and consumer", len(blocks))
+	}
+	for _, b := range blocks {
+		if !code[dedent(b[1])] {
+			t.Errorf("this code of README.md is no snippet of an example:\n%s", b[1])
+		}
+	}
+}
+
+// dedent takes the common indentation away, so that code may stand deeper in a function than in a document.
+func dedent(text string) string {
+	lines := strings.Split(strings.Trim(text, "\n"), "\n")
+	common := -1
+	for _, line := range lines {
+		if trimmed := strings.TrimLeft(line, "\t"); trimmed != "" && (common < 0 || len(line)-len(trimmed) < common) {
+			common = len(line) - len(trimmed)
+		}
+	}
+	for i, line := range lines {
+		if len(line) >= common {
+			lines[i] = line[common:]
+		}
+		lines[i] = strings.TrimRight(lines[i], " \t")
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestEveryStatementHasANameOfItsOwn(t *testing.T) {
+	names := map[string]string{}
+	statement := regexp.MustCompile("`-- ([a-z_]+\\.[a-z_]+)\n")
+	for _, file := range sources(t) {
+		if strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "bench/") || strings.HasPrefix(file, "examples/") {
+			continue
+		}
+		for _, m := range statement.FindAllStringSubmatch(read(t, file), -1) {
+			if other, taken := names[m[1]]; taken {
+				t.Errorf("%s and %s both name a statement %s: it could not be told apart in pg_stat_statements", file, other, m[1])
+			}
+			names[m[1]] = file
+		}
+	}
+	if len(names) < 20 {
+		t.Errorf("only %d named statements were found: the pattern has gone blind", len(names))
+	}
+}
+
+func TestSkipsGoThroughTheHelpersThatREQUIRESERVICESTurnsIntoFailures(t *testing.T) {
+	skip := regexp.MustCompile(`\bt\.Skip(f|Now)?\(`)
+	helpers := map[string]bool{"internal/pgtest": true, "internal/kafkatest": true}
+	for _, file := range sources(t) {
+		if helpers[filepath.ToSlash(filepath.Dir(file))] || file == "internal/lint/lint_test.go" {
+			continue
+		}
+		text := read(t, file)
+		for _, at := range skip.FindAllStringIndex(text, -1) {
+			before := text[max(0, at[0]-600):at[0]]
+			if !strings.Contains(before, "REQUIRE_SERVICES") && !strings.Contains(before, "testing.Short()") && !strings.Contains(before, "rapid.T") {
+				t.Errorf("%s skips a test without a look at REQUIRE_SERVICES: %s", file, firstLine(text[at[0]:]))
+			}
+		}
+	}
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line
+}
+
+func TestTheModuleAsksForGo125AndNoMore(t *testing.T) {
+	out, err := exec.Command("go", "mod", "edit", "-json", filepath.Join(root, "go.mod")).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mod struct{ Go, Toolchain string }
+	if err := json.Unmarshal(out, &mod); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(mod.Go, "1.25") || mod.Toolchain != "" {
+		t.Errorf("go.mod asks for go %s and toolchain %q: users on Go 1.25 could not build with it", mod.Go, mod.Toolchain)
+	}
+}
