@@ -1,0 +1,165 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/outbox"
+	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// grants are those of docs/operations.md, word by word.
+var grants = map[string][]string{
+	"producer": {"usage on schema holdfast", "execute on function holdfast.append, holdfast.lock, holdfast.lock_number, holdfast.write, holdfast.new_id"},
+	"relay": {"usage on schema holdfast", "select on all tables in schema holdfast",
+		"insert, update, delete on holdfast.incarnation, holdfast.lane, holdfast.relay, holdfast.parked, holdfast.letter, holdfast.scheduled",
+		"update on holdfast.ring", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.reclaim"},
+	"consumer": {"usage on schema holdfast",
+		"select, insert, update, delete on holdfast.inbox, holdfast.stored, holdfast.consumer_position, holdfast.start, holdfast.consumer_type, holdfast.letter",
+		"usage on all sequences in schema holdfast"},
+	"letters": {"usage on schema holdfast", "select, update on holdfast.letter", "insert on holdfast.letter_action", "select, insert on holdfast.stored",
+		"select, update on holdfast.inbox", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.new_id"},
+}
+
+// as connects with a role that has the grants of who and nothing else.
+func as(t *testing.T, db *pgtest.DB, who string) *pgxpool.Pool {
+	t.Helper()
+	role := fmt.Sprintf("%s_%d", who, time.Now().UnixNano())
+	pgtest.Exec(t, db.Pool, "create role "+role)
+	t.Cleanup(func() {
+		db.Exec(context.Background(), "drop owned by "+role)
+		db.Exec(context.Background(), "drop role "+role)
+	})
+	for _, grant := range grants[who] {
+		pgtest.Exec(t, db.Pool, "grant "+grant+" to "+role)
+	}
+	config := db.Config()
+	config.ConnConfig.RuntimeParams["role"] = role
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+var (
+	relayAtOnce = retry.Policy{Attempts: 1}
+	permanent   = retry.Permanent(errors.New("never"))
+)
+
+// refusing publishes everything but what it is told to refuse for good.
+type refusing func(e holdfast.Event) bool
+
+func (refuse refusing) Publish(_ context.Context, events []holdfast.Event) []error {
+	errs := make([]error, len(events))
+	for i, e := range events {
+		if refuse(e) {
+			errs[i] = &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultRecord, Err: errors.New("record refused")}
+		}
+	}
+	return errs
+}
+
+func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+
+	producer := as(t, db, "producer")
+	if err := pgx.BeginFunc(t.Context(), producer, func(tx pgx.Tx) error {
+		if err := outbox.Lock(t.Context(), tx, "k"); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(t.Context(), "select holdfast.write('orders', 'k', 't', 'by SQL')"); err != nil {
+			return err
+		}
+		return outbox.Write(t.Context(), tx,
+			holdfast.Event{Topic: "orders", Type: "t", Key: "k"}, holdfast.Event{Topic: "orders", Type: "bad", Key: "b"},
+			holdfast.Event{Topic: "orders", Type: "t", Key: "later", NotBefore: time.Now().Add(300 * time.Millisecond)})
+	}); err != nil {
+		t.Fatalf("producer: %v", err)
+	}
+
+	var log strings.Builder
+	r, err := relay.New(as(t, db, "relay"), refusing(func(e holdfast.Event) bool { return e.Type == "bad" }),
+		relay.Config{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})), Retry: relayAtOnce})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	for deadline := time.Now().Add(20 * time.Second); pgtest.Count(t, db.Pool, "select (select count(*) from holdfast.letter) + 1 - (select count(*) from holdfast.scheduled)") != 2; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the relay did not bury the refused event and move the scheduled one: %s", log.String())
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Fatalf("relay: %v", err)
+	}
+
+	in, err := inbox.New(as(t, db, "consumer"), inbox.Config{Consumer: "billing", Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Handle("t", func(context.Context, pgx.Tx, holdfast.Event) error { return nil })
+	in.Handle("poison", func(context.Context, pgx.Tx, holdfast.Event) error { return permanent })
+	for event, want := range map[*holdfast.Event]inbox.Outcome{
+		{ID: "1", Source: "s", Topic: "orders", Type: "t", Key: "k"}:      inbox.Handled,
+		{ID: "2", Source: "s", Topic: "orders", Type: "poison", Key: "p"}: inbox.Dead,
+	} {
+		if got, err := in.Receive(t.Context(), *event); err != nil || got != want {
+			t.Fatalf("consumer: got %v, %v, want %v", got, err, want)
+		}
+	}
+
+	letters, err := dlq.New(as(t, db, "letters"), dlq.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	open, err := letters.List(t.Context(), dlq.Filter{})
+	if err != nil || len(open) != 2 {
+		t.Fatalf("letters: got %d, %v", len(open), err)
+	}
+	for _, l := range open {
+		if err := letters.Edit(t.Context(), l.ID, []byte("mended"), "ann", "typo"); err != nil {
+			t.Fatalf("letters: %v", err)
+		}
+	}
+	if n, err := letters.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"}); n != 2 || err != nil {
+		t.Fatalf("letters: got %d, %v", n, err)
+	}
+	ctx, stop = context.WithTimeout(t.Context(), 20*time.Second)
+	defer stop()
+	go func() {
+		for ctx.Err() == nil && pgtest.Count(t, db.Pool, "select count(*) from holdfast.stored where attempts = 0") > 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		stop()
+	}()
+	if err := in.Run(ctx); err != nil {
+		t.Fatalf("consumer: %v", err)
+	}
+	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.stored where attempts = 0"); n != 0 {
+		t.Error("the consumer did not take the replayed event")
+	}
+}
