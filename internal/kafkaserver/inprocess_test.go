@@ -62,8 +62,10 @@ func TestReadAllReturnsEveryPartitionInOffsetOrder(t *testing.T) {
 	for _, key := range []string{"a", "b", "c", "d", "e"} {
 		messages := make([]kafka.Message, each)
 		for i := range messages {
-			messages[i] = kafka.Message{Key: []byte(key), Value: []byte(fmt.Sprint(i)),
-				Headers: []kafka.Header{{Key: "id", Value: []byte(key)}, {Key: "id", Value: []byte("second")}}}
+			messages[i] = kafka.Message{
+				Key: []byte(key), Value: []byte(fmt.Sprint(i)),
+				Headers: []kafka.Header{{Key: "id", Value: []byte(key)}, {Key: "id", Value: []byte("second")}},
+			}
 		}
 		w := writer(s, "many")
 		w.BatchSize, w.BatchTimeout = 37, time.Millisecond

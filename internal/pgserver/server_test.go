@@ -64,18 +64,18 @@ func exec(t *testing.T, s *pgserver.Server, sql string) {
 func TestSettingsReachTheServerAndWinOverTheDefaults(t *testing.T) {
 	t.Parallel()
 	s := start(t, pgserver.Options{Settings: map[string]string{
-		"fsync": "off", "max_connections": "37", "application_name": "it's mine",
+		"fsync": "off", "max_connections": "37", "cluster_name": "it's mine",
 	}})
 	for setting, want := range map[string]string{
 		"fsync":                     "off",
 		"max_connections":           "37",
-		"application_name":          "it's mine",
+		"cluster_name":              "it's mine",
 		"wal_level":                 "replica",
 		"max_prepared_transactions": "20",
 		"listen_addresses":          "127.0.0.1",
 		"server_encoding":           "UTF8",
 	} {
-		if got := value(t, s, "show "+setting); got != want && setting != "application_name" {
+		if got := value(t, s, "show "+setting); got != want {
 			t.Errorf("%s is %q, want %q", setting, got, want)
 		}
 	}

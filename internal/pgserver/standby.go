@@ -22,7 +22,7 @@ func InitStandby(ctx context.Context, primary *Server, opts Options) (*Server, e
 		return nil, err
 	}
 	if _, err := os.Stat(primary.bin("pg_basebackup")); err != nil {
-		return nil, fmt.Errorf("make a standby: %w: the downloaded binaries lack it, install PostgreSQL's own packages", err)
+		return nil, fmt.Errorf("make a standby: %s has no pg_basebackup, as downloaded binaries have none: install PostgreSQL 15 or newer", primary.binDir)
 	}
 	s, err := newServer(primary.account, primary.binDir, opts)
 	if err != nil {

@@ -29,14 +29,6 @@ func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestHowLongADatabaseTakes(t *testing.T) {
-	t.Parallel()
-	pgtest.New(t)
-	began := time.Now()
-	pgtest.New(t)
-	t.Logf("made in %s", time.Since(began).Round(time.Millisecond))
-}
-
 func TestTheDatabaseIsGoneWhenItsTestEnds(t *testing.T) {
 	t.Parallel()
 	outside := pgtest.New(t)
