@@ -303,10 +303,13 @@ func TestRelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(newSeed(t), 1))
 	for ctx.Err() == nil {
-		eventually(t, "each of two relays owns four of eight lanes", 10*time.Second, func() bool {
-			return pgtest.Count(t, pool, "select count(*) from holdfast.lane where owner = $1 and lease_until > now()", names[0]) == 4 &&
-				pgtest.Count(t, pool, "select count(*) from holdfast.lane where owner = $1 and lease_until > now()", names[1]) == 4
-		})
+		began := time.Now()
+		for ownedBy(t, pool, names[0]) != 4 || ownedBy(t, pool, names[1]) != 4 {
+			if time.Since(began) > 20*time.Second {
+				t.Fatalf("the relays %q do not own four of eight lanes each: %s", names, lanesAndRelays(t, pool))
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
 		i := rng.IntN(2)
 		stops[i]()
 		names[i], stops[i] = start()
@@ -322,4 +325,20 @@ func TestRelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
 	if n := pgtest.Count(t, pool, "select count(*) from holdfast.lane where owner is not null"); n > 0 {
 		t.Errorf("%d lanes were not handed back", n)
 	}
+}
+
+func ownedBy(t testing.TB, pool *pgxpool.Pool, name string) int64 {
+	t.Helper()
+	return pgtest.Count(t, pool, "select count(*) from holdfast.lane where owner = $1 and lease_until > now()", name)
+}
+
+// lanesAndRelays is the state of the claims, for a failure's message.
+func lanesAndRelays(t testing.TB, pool *pgxpool.Pool) string {
+	t.Helper()
+	var text string
+	if err := pool.QueryRow(context.Background(), `select (select string_agg(format('lane %s: %s until %s', lane, coalesce(owner, '-'), lease_until - now()), '; ' order by lane) from holdfast.lane)
+		|| '; ' || (select string_agg(format('%s seen until %s', name, seen_until - now()), '; ') from holdfast.relay)`).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
