@@ -1,0 +1,285 @@
+package relay
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+var anyErr = errors.New("no")
+
+func itemsOf(keys ...string) []item {
+	items := make([]item, len(keys))
+	for i, k := range keys {
+		topic := "t"
+		if len(k) > 2 && k[1] == '/' {
+			topic, k = k[:1], k[2:]
+		}
+		if k == "-" {
+			k = ""
+		}
+		items[i] = item{queue: queue{topic, k}}
+	}
+	return items
+}
+
+func answersOf(faults ...Fault) []answer {
+	answers := make([]answer, len(faults))
+	for i, f := range faults {
+		if f != "" {
+			answers[i] = answer{fault: f, err: anyErr}
+		}
+	}
+	return answers
+}
+
+func TestFatesOfOnePage(t *testing.T) {
+	t.Parallel()
+	const ok, rec, top, par, bro = Fault(""), FaultRecord, FaultTopic, FaultPartition, FaultBroker
+	for _, c := range []struct {
+		name    string
+		keys    []string // "-" has no key; "x/k" is topic x
+		parked  []string
+		held    []string // topics
+		answers []Fault
+		spill   bool
+		want    []fate
+		worst   Fault
+	}{
+		{name: "everything is acknowledged", keys: []string{"a", "b", "-"}, answers: []Fault{ok, ok, ok}, want: []fate{published, published, published}},
+		{name: "a refused record is a head, what comes behind it follows", keys: []string{"a", "b", "a", "a"}, answers: []Fault{rec, ok, rec, ok},
+			want: []fate{recordRefused, published, follows, published}},
+		{name: "what has no key is refused alone", keys: []string{"-", "-", "-"}, answers: []Fault{rec, ok, rec}, want: []fate{recordRefused, published, recordRefused}},
+		{name: "behind a parked queue nothing is sent", keys: []string{"a", "b"}, parked: []string{"a"}, answers: []Fault{ok, ok}, want: []fate{follows, published}},
+		{name: "one key in two topics is two keys", keys: []string{"x/a", "y/a"}, answers: []Fault{rec, ok}, want: []fate{recordRefused, published}},
+		{name: "a held topic takes what has no key, too", keys: []string{"x/a", "x/-", "y/a"}, held: []string{"x"}, answers: []Fault{ok, ok, ok},
+			want: []fate{topicHeld, topicHeld, published}},
+		{name: "a parked queue comes before its held topic", keys: []string{"x/a"}, parked: []string{"x/a"}, held: []string{"x"}, answers: []Fault{ok}, want: []fate{follows}},
+		{name: "a missing topic takes its later events along, whatever they answered", keys: []string{"x/a", "x/b", "x/-", "y/b"}, answers: []Fault{top, bro, rec, ok},
+			want: []fate{topicHeld, topicHeld, topicHeld, published}},
+		{name: "an outage holds everything", keys: []string{"a", "b"}, answers: []Fault{bro, bro}, want: []fate{again, again}, worst: bro},
+		{name: "an outage of a partition holds its own events", keys: []string{"a", "b", "a"}, answers: []Fault{par, ok, par}, want: []fate{again, published, again}, worst: par},
+		{name: "behind one to publish again nothing of the key is refused", keys: []string{"a", "a"}, answers: []Fault{par, rec}, want: []fate{again, again}, worst: par},
+		{name: "a partition that stays out is spilled, and its key behind it", keys: []string{"a", "a", "b"}, answers: []Fault{par, par, ok}, spill: true,
+			want: []fate{spilled, follows, published}},
+		{name: "an outage of the broker is never spilled", keys: []string{"a"}, answers: []Fault{bro}, spill: true, want: []fate{again}, worst: bro},
+		{name: "the broker's outage is the worst", keys: []string{"a", "b", "c"}, answers: []Fault{par, bro, par}, want: []fate{again, again, again}, worst: bro},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := waiting{queues: map[queue]bool{}, topics: map[string]bool{}}
+			for _, it := range itemsOf(c.parked...) {
+				w.queues[it.queue] = true
+			}
+			for _, topic := range c.held {
+				w.topics[topic] = true
+			}
+			items, answers := itemsOf(c.keys...), answersOf(c.answers...)
+			for i := range answers {
+				answers[i].spill = c.spill
+			}
+			fates := make([]fate, len(items))
+			route(items, fates, w)
+			if worst := decide(items, fates, answers); worst != c.worst {
+				t.Errorf("the worst fault is %q, want %q", worst, c.worst)
+			}
+			if !slices.Equal(fates, c.want) {
+				t.Errorf("fates are %v, want %v", fates, c.want)
+			}
+		})
+	}
+}
+
+func TestAReplayGoesInFrontOfItsQueueAndElseItsOwnWay(t *testing.T) {
+	t.Parallel()
+	items := itemsOf("a", "b", "a")
+	items[0].replay, items[1].replay = true, true
+	fates := make([]fate, 3)
+	route(items, fates, waiting{queues: map[queue]bool{{"t", "a"}: true}})
+	if want := []fate{first, undecided, follows}; !slices.Equal(fates, want) {
+		t.Errorf("fates are %v, want %v", fates, want)
+	}
+}
+
+func TestWhatIsPublishedStaysSoWhenAPageIsRoutedAgain(t *testing.T) {
+	t.Parallel()
+	fates := []fate{published, follows, topicHeld, recordRefused}
+	route(itemsOf("a", "b", "x/c", "d"), fates, waiting{queues: map[queue]bool{{"t", "d"}: true, {"t", "a"}: true}})
+	if want := []fate{published, undecided, undecided, follows}; !slices.Equal(fates, want) {
+		t.Errorf("fates are %v, want %v", fates, want)
+	}
+}
+
+// The properties hold whatever the publisher answers, over any number of tries. The model beside decide knows only
+// queues as lists: it plays the fates and looks at what a consumer and the table would see.
+func TestNoFateEverBreaksTheOrderOfAKey(t *testing.T) {
+	t.Parallel()
+	faults := rapid.SampledFrom([]Fault{"", "", FaultRecord, FaultTopic, FaultPartition, FaultBroker})
+	rapid.Check(t, func(t *rapid.T) {
+		keys := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "-", "x/a", "x/-", "y/b"}), 1, 25).Draw(t, "keys")
+		items := itemsOf(keys...)
+		w := waiting{queues: map[queue]bool{}, topics: map[string]bool{}}
+		for _, it := range items {
+			if it.queue.ordered() && rapid.IntRange(0, 5).Draw(t, "parked") == 0 {
+				w.queues[it.queue] = true
+			}
+		}
+		if rapid.IntRange(0, 4).Draw(t, "held") == 0 {
+			w.topics["x"] = true
+		}
+		for i := range items {
+			items[i].replay = rapid.IntRange(0, 9).Draw(t, "replay") == 0
+		}
+		fates := make([]fate, len(items))
+		route(items, fates, w)
+		for tries := 0; tries < 4; tries++ {
+			before := slices.Clone(fates)
+			answers := make([]answer, len(items))
+			stuck := map[queue]Fault{} // a publisher keeps its contract: behind a refusal the same answer
+			for i, it := range items {
+				if fates[i] != undecided && fates[i] != again {
+					continue
+				}
+				f := faults.Draw(t, "fault")
+				if s, known := stuck[it.queue]; known && it.queue.ordered() {
+					f = s
+				}
+				if f != "" {
+					answers[i] = answer{fault: f, err: anyErr, spill: tries == 3}
+					stuck[it.queue] = f
+				}
+			}
+			worst := decide(items, fates, answers)
+			if (worst == "") == slices.Contains(fates, again) {
+				t.Fatalf("the worst fault is %q with the fates %v", worst, fates)
+			}
+			for i, it := range items {
+				was := before[i]
+				if was != undecided && was != again && fates[i] != was {
+					t.Fatalf("event %d was %v and became %v", i, was, fates[i])
+				}
+				if (was == undecided || was == again) && (fates[i] == published) != (answers[i].err == nil) {
+					t.Fatalf("event %d was answered %v and is %v", i, answers[i].err, fates[i])
+				}
+				if fates[i] == undecided || fates[i] == recordRefused && answers[i].fault != FaultRecord && was != recordRefused {
+					t.Fatalf("event %d is %v after the answer %q", i, fates[i], answers[i].fault)
+				}
+				if !it.queue.ordered() {
+					continue
+				}
+				for j := range i {
+					if items[j].queue != it.queue {
+						continue
+					}
+					head, mine := fates[j], fates[i]
+					switch {
+					case head == published:
+					case mine == published:
+						t.Fatalf("event %d is published, the unsettled %d of its key before it is %v: %v", i, j, head, fates)
+					case mine == recordRefused || mine == spilled:
+						t.Fatalf("event %d is the head of a queue behind %d of its key, which is %v: %v", i, j, head, fates)
+					case (head == again) != (mine == again):
+						t.Fatalf("event %d is %v behind %d of its key, which is %v: %v", i, mine, j, head, fates)
+					}
+				}
+				if w.queues[it.queue] && fates[i] != follows && fates[i] != first {
+					t.Fatalf("event %d is %v although its queue is parked", i, fates[i])
+				}
+				if w.topics[it.queue.topic] && fates[i] == published {
+					t.Fatalf("event %d is published into a held topic", i)
+				}
+			}
+			if worst == "" {
+				break
+			}
+		}
+	})
+}
+
+func TestWhatBecomesOfParkedEventsThatWereTried(t *testing.T) {
+	t.Parallel()
+	const ok, rec, top, par, bro = Fault(""), FaultRecord, FaultTopic, FaultPartition, FaultBroker
+	for _, c := range []struct {
+		name      string
+		keys      []string
+		attempts  []int
+		answers   []Fault
+		permanent []bool
+		max       int
+		want      []verdict
+	}{
+		{"taken", []string{"a", "a"}, []int{1, 0}, []Fault{ok, ok}, nil, 3, []verdict{settled, settled}},
+		{"refused with attempts left", []string{"a", "a"}, []int{1, 0}, []Fault{rec, rec}, nil, 3, []verdict{retryLater, untouched}},
+		{"refused for the last time", []string{"a", "a"}, []int{2, 0}, []Fault{rec, rec}, nil, 3, []verdict{dead, untouched}},
+		{"refused for good", []string{"a"}, []int{0}, []Fault{rec}, []bool{true}, 3, []verdict{dead}},
+		{"without a limit", []string{"a"}, []int{math.MaxInt - 1}, []Fault{rec}, nil, -1, []verdict{retryLater}},
+		{"only the record's own fault spends attempts", []string{"a", "b", "c"}, []int{2, 2, 2}, []Fault{top, par, bro}, nil, 3, []verdict{retryLater, retryLater, retryLater}},
+		{"behind a taken head a refusal counts", []string{"a", "a", "a"}, []int{1, 2, 0}, []Fault{ok, rec, rec}, nil, 3, []verdict{settled, dead, untouched}},
+		{"without a key each is judged alone", []string{"-", "-"}, []int{0, 2}, []Fault{rec, rec}, nil, 3, []verdict{retryLater, dead}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			rows := make([]retried, len(c.keys))
+			for i, it := range itemsOf(c.keys...) {
+				rows[i] = retried{it.queue, c.attempts[i]}
+			}
+			permanent := c.permanent
+			if permanent == nil {
+				permanent = make([]bool, len(rows))
+			}
+			if got := judge(rows, answersOf(c.answers...), permanent, c.max); !slices.Equal(got, c.want) {
+				t.Errorf("verdicts are %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestSharesOfTheLanesCoverThemAllAndNobodyIsAskedForOneTooMany(t *testing.T) {
+	t.Parallel()
+	for lanes := 1; lanes <= 64; lanes++ {
+		for relays := -1; relays <= 70; relays++ {
+			n, mine := max(relays, 1), share(lanes, relays)
+			if mine*n < lanes || (mine-1)*n >= lanes {
+				t.Fatalf("%d relays share %d lanes by %d each", relays, lanes, mine)
+			}
+		}
+	}
+}
+
+func TestASlowSaveMakesSavesRare(t *testing.T) {
+	t.Parallel()
+	for last, want := range map[time.Duration]time.Duration{0: 50 * time.Millisecond, 400 * time.Microsecond: 50 * time.Millisecond, 4 * time.Millisecond: 400 * time.Millisecond} {
+		if got := saveInterval(last); got != want {
+			t.Errorf("after a save of %v the next comes after %v, want %v", last, got, want)
+		}
+	}
+}
+
+func TestTheRingTurnsToAnEmptySegmentAndElseToTheSmallest(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		current int
+		bytes   []int64
+		next    int
+		turn    bool
+	}{
+		{"there is room", 1, []int64{0, 99, 0, 0}, 1, false},
+		{"an empty one", 1, []int64{50, 100, 0, 0}, 2, true},
+		{"the last one is empty", 0, []int64{100, 5, 5, 0}, 3, true},
+		{"none is empty: the smallest", 2, []int64{70, 60, 100, 80}, 1, true},
+		{"none is empty and all are larger", 2, []int64{170, 160, 100, 180}, 1, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			empty := make([]bool, len(c.bytes))
+			for i, n := range c.bytes {
+				empty[i] = n == 0
+			}
+			if next, turn := nextSegment(c.current, c.bytes, empty, 100); next != c.next || turn != c.turn {
+				t.Errorf("turns to %d (%v), want %d (%v)", next, turn, c.next, c.turn)
+			}
+		})
+	}
+}
