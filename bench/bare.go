@@ -132,7 +132,7 @@ func bareProduce(ctx context.Context, client *kafka.Client, topic string, batche
 			continue
 		}
 		group.Go(func() {
-			res, err := client.Produce(ctx, &kafka.ProduceRequest{Topic: topic, Partition: p, RequiredAcks: kafka.RequireAll, Compression: kafka.Lz4, Records: &batches[p]})
+			res, err := client.Produce(ctx, &kafka.ProduceRequest{Topic: topic, Partition: p, RequiredAcks: kafka.RequireAll, Compression: codec, Records: &batches[p]})
 			if err == nil {
 				err = res.Error
 			}

@@ -35,12 +35,12 @@ func measureDrain(ctx context.Context, e *env, r *report) error {
 		return err
 	}
 
-	var byHand, bare, ours []float64
+	var byHand, bare, ours samples
 	for round := range e.rounds {
 		runs := []func() error{
-			func() error { return e.drainByHand(ctx, topic, &byHand) },
-			func() error { return e.drainCopy(ctx, backlog, topic, "bare loop", ".bare", &bare, round) },
-			func() error { return e.drainCopy(ctx, backlog, topic, "relay", "", &ours, round) },
+			func() error { return e.drainByHand(ctx, r, topic, &byHand) },
+			func() error { return e.drainCopy(ctx, r, backlog, topic, "bare loop", ".bare", &bare, round) },
+			func() error { return e.drainCopy(ctx, r, backlog, topic, "relay", "", &ours, round) },
 		}
 		if round%2 == 1 {
 			runs[1], runs[2] = runs[2], runs[1]
@@ -50,31 +50,52 @@ func measureDrain(ctx context.Context, e *env, r *report) error {
 				return err
 			}
 		}
-		r.progress("drain %d/%d: by hand %s, bare loop %s, relay %s events/s", round+1, e.rounds, number(byHand[round]), number(bare[round]), number(ours[round]))
+		r.progress("drain %d/%d: by hand %s, bare loop %s, relay %s events/s", round+1, e.rounds, number(byHand.speed[round]), number(bare.speed[round]), number(ours.speed[round]))
 	}
-	r.info("drain, hand-written relay", median(byHand), "events/s")
-	r.info("drain, bare loop", median(bare), "events/s")
-	r.info("drain, relay", median(ours), "events/s")
-	r.goal(drainByHand, median(ratios(ours, byHand)), "x", atLeast(12))
-	r.goal(drainByBare, median(ratios(ours, bare)), "x", atLeast(0.8))
+	byHand.report(r, "drain, hand-written relay")
+	bare.report(r, "drain, bare loop")
+	ours.report(r, "drain, relay")
+	r.goal(drainByHand, median(ratios(ours.speed, byHand.speed)), "x", atLeast(12))
+	r.goal(drainByBare, median(ratios(ours.speed, bare.speed)), "x", atLeast(0.8))
 	return nil
 }
 
-func (e *env) drainByHand(ctx context.Context, topic string, results *[]float64) error {
+// samples are the runs of one contestant: events a second, and CPU time in microseconds an event.
+type samples struct{ speed, self, postgres []float64 }
+
+// take makes one run of n events.
+func (s *samples) take(e *env, n int, run func() (speed float64, err error)) error {
+	before := e.spent()
+	speed, err := run()
+	if err != nil {
+		return err
+	}
+	self, postgres := e.spent().since(before, n)
+	s.speed, s.self, s.postgres = append(s.speed, speed), append(s.self, self), append(s.postgres, postgres)
+	return nil
+}
+
+func (s *samples) report(r *report, name string) {
+	r.info(name, median(s.speed), "events/s")
+	if median(s.postgres) > 0 {
+		r.info(name+": CPU time of its process", median(s.self), "µs an event")
+		r.info(name+": CPU time of Postgres", median(s.postgres), "µs an event")
+	}
+}
+
+func (e *env) drainByHand(ctx context.Context, r *report, topic string, results *samples) error {
 	database, err := e.handwrittenSetUp(ctx, topic, e.handwritten)
 	if err != nil {
 		return err
 	}
 	defer e.dropDatabase(context.WithoutCancel(ctx), database)
-	return e.exactly(ctx, topic, e.handwritten, "hand-written relay", func() error {
-		speed, err := e.handwrittenDrain(ctx, database, e.handwritten)
-		*results = append(*results, speed)
-		return err
+	return e.exactly(ctx, r, topic, e.handwritten, "hand-written relay", func() error {
+		return results.take(e, e.handwritten, func() (float64, error) { return e.handwrittenDrain(ctx, database, e.handwritten) })
 	})
 }
 
 // drainCopy drains a copy of the backlog by the bare loop or the relay. The last round of each is profiled on demand.
-func (e *env) drainCopy(ctx context.Context, backlog, topic, who, profileSuffix string, results *[]float64, round int) error {
+func (e *env) drainCopy(ctx context.Context, r *report, backlog, topic, who, profileSuffix string, results *samples, round int) error {
 	database, err := e.database(ctx, backlog)
 	if err != nil {
 		return err
@@ -89,15 +110,13 @@ func (e *env) drainCopy(ctx context.Context, backlog, topic, who, profileSuffix 
 		defer file.Close()
 		profile = file
 	}
-	return e.exactly(ctx, topic, e.drain, who, func() (err error) {
-		var speed float64
-		if who == "relay" {
-			speed, err = e.relayDrain(ctx, database, e.drain, profile)
-		} else {
-			speed, err = e.bareDrain(ctx, database, topic, e.drain, profile)
-		}
-		*results = append(*results, speed)
-		return err
+	return e.exactly(ctx, r, topic, e.drain, who, func() error {
+		return results.take(e, e.drain, func() (float64, error) {
+			if who == "relay" {
+				return e.relayDrain(ctx, database, e.drain, profile)
+			}
+			return e.bareDrain(ctx, database, topic, e.drain, profile)
+		})
 	})
 }
 

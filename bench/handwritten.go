@@ -73,7 +73,7 @@ func (e *env) handwrittenDrain(ctx context.Context, database string, events int)
 		Transport:    transport,
 		Balancer:     kafka.Murmur2Balancer{},
 		RequiredAcks: kafka.RequireAll,
-		Compression:  kafka.Lz4,
+		Compression:  codec,
 		// A batch of 100 never fills eight partitions' batches, so every write waits for this long: the default of a
 		// second would make the comparison a joke.
 		BatchTimeout: 10 * time.Millisecond,

@@ -27,7 +27,7 @@ func measureHeld(ctx context.Context, e *env, r *report) error {
 			pair = []bool{true, false}
 		}
 		for _, held := range pair {
-			speed, err := e.drainHeld(ctx, topic, held)
+			speed, err := e.drainHeld(ctx, r, topic, held)
 			if err != nil {
 				return err
 			}
@@ -45,7 +45,7 @@ func measureHeld(ctx context.Context, e *env, r *report) error {
 	return nil
 }
 
-func (e *env) drainHeld(ctx context.Context, topic string, held bool) (speed float64, err error) {
+func (e *env) drainHeld(ctx context.Context, r *report, topic string, held bool) (speed float64, err error) {
 	database, err := e.migrated(ctx)
 	if err != nil {
 		return 0, err
@@ -75,7 +75,7 @@ func (e *env) drainHeld(ctx context.Context, topic string, held bool) (speed flo
 	if err := e.analyze(ctx, database); err != nil {
 		return 0, err
 	}
-	err = e.exactly(ctx, topic, e.held, "relay", func() (err error) {
+	err = e.exactly(ctx, r, topic, e.held, "relay", func() (err error) {
 		speed, err = e.relayDrain(ctx, database, e.held, nil)
 		return err
 	})

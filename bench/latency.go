@@ -42,7 +42,7 @@ func measureLatency(ctx context.Context, e *env, r *report) error {
 	n := warmUp + int(e.latency.Seconds()*latencyRate)
 	l := &latencies{sent: make([]time.Time, n), committed: make([]time.Time, n), acknowledged: make([]atomic.Int64, n), began: time.Now()}
 	r.progress("latency: %d events/s for %v", latencyRate, e.latency)
-	if err := e.exactly(ctx, topic, n, "relay", func() error { return l.measure(ctx, e, database, topic) }); err != nil {
+	if err := e.exactly(ctx, r, topic, n, "relay", func() error { return l.measure(ctx, e, database, topic) }); err != nil {
 		return err
 	}
 	fromSent, fromDone := l.spans(warmUp)

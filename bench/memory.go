@@ -36,7 +36,7 @@ func measureMemory(ctx context.Context, e *env, r *report) error {
 	}
 	r.progress("memory: draining it")
 	var samples []memorySample
-	if err := e.exactly(ctx, topic, e.memory, "relay", func() (err error) {
+	if err := e.exactly(ctx, r, topic, e.memory, "relay", func() (err error) {
 		samples, err = e.sampleMemory(ctx, database)
 		return err
 	}); err != nil {

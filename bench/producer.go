@@ -54,28 +54,34 @@ func measureProducer(ctx context.Context, e *env, r *report) error {
 			return err
 		}
 	}
-	var with, without []float64
+	var with, without samples
 	for round := range 2 * e.rounds { // short runs in many turns: the disk's moods are longer than a run
 		pair := []bool{false, true}
 		if round%2 == 1 {
 			pair = []bool{true, false}
 		}
 		for _, events := range pair {
+			runs := &without
+			if events {
+				runs = &with
+			}
+			before := e.spent()
 			speed, err := produceFor(ctx, pool, e.producer, events)
 			if err != nil {
 				return err
 			}
-			if events {
-				with = append(with, speed)
-			} else {
-				without = append(without, speed)
-			}
+			_, cpu := e.spent().since(before, int(speed*e.producer.Seconds()))
+			runs.speed, runs.postgres = append(runs.speed, speed), append(runs.postgres, cpu)
 		}
-		r.progress("producer %d/%d: without %s, with an event %s transactions/s", round+1, 2*e.rounds, number(without[round]), number(with[round]))
+		r.progress("producer %d/%d: without %s, with an event %s transactions/s", round+1, 2*e.rounds, number(without.speed[round]), number(with.speed[round]))
 	}
-	r.info("producer, order alone", median(without), "transactions/s")
-	r.info("producer, order and event", median(with), "transactions/s")
-	r.goal(producerOverhead, median(ratios(with, without)), "x", atLeast(0.9))
+	r.info("producer, order alone", median(without.speed), "transactions/s")
+	r.info("producer, order and event", median(with.speed), "transactions/s")
+	if e.master != 0 {
+		r.info("producer, order alone: CPU time of Postgres", median(without.postgres), "µs a transaction")
+		r.info("producer, order and event: CPU time of Postgres", median(with.postgres), "µs a transaction")
+	}
+	r.goal(producerOverhead, median(ratios(with.speed, without.speed)), "x", atLeast(0.9))
 	return nil
 }
 

@@ -18,11 +18,14 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
+// codec is KafkaConfig's default, said here so that the other contestants compress alike.
+const codec = kafka.Snappy
+
 // newRelay makes the relay that is measured: pool, publisher and relay as they are when nothing is configured. The
 // observer only counts. The brokers' connections are closed by the returned function.
 func newRelay(pool *pgxpool.Pool, brokers []string, o relay.Observer) (*relay.Relay, func(), error) {
 	transport := &kafka.Transport{Dial: relay.KafkaDial}
-	publisher, err := relay.NewKafka(&kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}, relay.KafkaConfig{})
+	publisher, err := relay.NewKafka(&kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}, relay.KafkaConfig{Compression: codec})
 	if err != nil {
 		return nil, nil, err
 	}
