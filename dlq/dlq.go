@@ -1,8 +1,13 @@
-// Package dlq is for the person who looks at what was given up: it lists dead letters, shows them, mends them, and sends
-// them through the same door again.
+// Package dlq is what a person does about dead letters: events that the relay or an inbox has given up.
 //
-// A letter is written in the transaction that gives its event up, by a relay (Kafka refused the record) or by an inbox
-// (the handler kept failing). Nothing here is on the hot path.
+// A letter holds the whole event and the errors of its attempts. It can be read (List, Get), mended (Edit), sent on its
+// way again (Replay) or given up for good (Discard). Every change is one short transaction that also records who made
+// it and why, so that Actions tells a letter's story:
+//
+//	open ──Replay──► replaying ──handled or published──► replayed
+//	 │ ▲                 │ └──Discard (of the inbox, while it waits)──► discarded
+//	 │ └──failed again───┘
+//	 └──Discard──► discarded
 package dlq
 
 import (
@@ -20,11 +25,89 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// ErrNotFound says that there is no letter of that id.
+// ErrNotFound is wrapped by errors about a letter that does not exist.
 var ErrNotFound = errors.New("no such letter")
 
-// ErrNotOpen says that a letter is not open: somebody replayed or discarded it already.
+// ErrNotOpen is wrapped by errors about a letter in a state that does not allow what was asked.
 var ErrNotOpen = errors.New("the letter is not open")
+
+// ErrWaiting is wrapped by Replay's error about letters whose event waits in the consumer's queue already, under the
+// same id: one of them has to come to its end first.
+var ErrWaiting = errors.New("an event with its id is waiting to be handled already")
+
+// Where letters come from: Letter.Origin.
+const (
+	OriginRelay = "relay" // it could not be published
+	OriginInbox = "inbox" // a consumer could not handle it
+)
+
+// The states of a letter: Letter.State.
+const (
+	StateOpen      = "open"      // waits for a person
+	StateReplaying = "replaying" // is on its way again
+	StateReplayed  = "replayed"  // was handled, or published
+	StateDiscarded = "discarded" // was given up by a person
+	StateAny       = "any"       // in a Filter: all of them
+)
+
+// Letter is an event that was given up, and why.
+type Letter struct {
+	ID          int64
+	Origin      string // OriginRelay or OriginInbox
+	Consumer    string // whose inbox; "" for the relay
+	Reason      string // one line: why it was given up
+	Fingerprint string // equal for letters of one kind of failure
+	State       string
+	Holds       bool // later events of its topic and key wait until it is replayed or discarded
+
+	// Event is as it was given up, or as it was last edited.
+	Event holdfast.Event
+
+	// PayloadSize is the payload's length in bytes, -1 for a tombstone; also where the payload itself was left out.
+	PayloadSize int
+
+	Version   int      // 1, and one more for every edit
+	Attempts  int      // all tries, those of replays included
+	Errors    []string // of its last tries, the oldest first
+	FirstAt   time.Time
+	LastAt    time.Time // when it was given up, or replayed, last
+	Partition int       // of the Kafka record at the inbox; -1 where there was none
+	Offset    int64     // likewise
+}
+
+// Filter chooses letters: those to which all its fields apply. The zero Filter is every open letter.
+type Filter struct {
+	IDs         []int64 // nil is any; empty, not nil, is none
+	Origin      string  // OriginRelay or OriginInbox
+	Consumer    string
+	Type        string
+	Topic       string
+	Key         string
+	Source      string
+	EventID     string
+	Fingerprint string
+	Since       time.Time // given up at this moment or later: Letter.LastAt
+	Until       time.Time // given up before this moment
+
+	// State is the state of the letters. Defaults to StateOpen.
+	State string
+
+	// Limit is the most letters that are read or replayed. List takes up to 1,000. Defaults to 100 for List, to no limit
+	// for Replay.
+	Limit int
+
+	// After is the id of the last letter of the page before: letters with larger ids follow. Defaults to 0, the start.
+	After int64
+
+	// NoPayloads leaves Event.Payload out of what List returns: an overview of many letters stays small. Defaults to
+	// false.
+	NoPayloads bool
+}
+
+const (
+	defaultLimit = 100
+	maxLimit     = 1000
+)
 
 // Config is what a DLQ can be told. The zero Config works.
 type Config struct {
@@ -32,14 +115,19 @@ type Config struct {
 	Schema string
 }
 
-// DLQ works on the dead letters of one schema. It may be used from many goroutines, and by many people, at once.
+// DLQ reads and changes the letters of one schema. It may be used from many goroutines at once.
+//
+// The role needs select on the schema's tables; to replay, discard and edit also insert, update and delete on letter,
+// letter_action, inbox and stored, usage on the sequence stored_place, and execute on the functions append and new_id.
 type DLQ struct {
 	pool   *pgxpool.Pool
 	schema string
 	sql    statements
+	now    func() time.Time
+	pause  func(ctx context.Context, d time.Duration) error
 }
 
-// New returns a DLQ, or one error that names every problem of the configuration.
+// New returns a DLQ, or one error that names every problem of the configuration. It does not touch the database.
 func New(pool *pgxpool.Pool, c Config) (*DLQ, error) {
 	var problems []error
 	if pool == nil {
@@ -54,216 +142,140 @@ func New(pool *pgxpool.Pool, c Config) (*DLQ, error) {
 	if c.Schema == "" {
 		c.Schema = sqlschema.Default
 	}
-	return &DLQ{pool: pool, schema: c.Schema, sql: newStatements(c.Schema)}, nil
+	return &DLQ{pool: pool, schema: c.Schema, sql: newStatements(c.Schema), now: time.Now, pause: pause}, nil
 }
 
-// Origin is the side that gave an event up.
-const (
-	OriginRelay = "relay"
-	OriginInbox = "inbox"
-)
-
-// The states of a letter: open until a person decides; replaying from Replay until the event was handled (replayed) or
-// given up again (open); discarded for good.
-const (
-	StateOpen      = "open"
-	StateReplaying = "replaying"
-	StateReplayed  = "replayed"
-	StateDiscarded = "discarded"
-)
-
-// Letter is an event that was given up, and why.
-type Letter struct {
-	ID          int64
-	Origin      string // OriginRelay or OriginInbox
-	Consumer    string // of the inbox; "" for the relay
-	Reason      string // one line
-	Fingerprint string // equal for letters of one kind of failure
-	State       string
-	Holds       bool // later events of its topic and key wait until it is replayed or discarded
-	Event       holdfast.Event
-	Version     int // 1, and one more with every Edit
-	Partition   int // where a Kafka consumer met it; -1 elsewhere
-	Offset      int64
-	Attempts    int
-	Errors      []string // the chain of errors, oldest first, the last 20 of them
-	FirstAt     time.Time
-	LastAt      time.Time
-}
-
-// Filter chooses letters. The zero Filter is every open letter; every field that is set narrows it.
-type Filter struct {
-	IDs         []int64
-	Origin      string
-	Consumer    string
-	Type        string
-	Topic       string
-	Key         string
-	Source      string
-	EventID     string
-	Fingerprint string
-	State       string    // Defaults to StateOpen; "any" for all
-	Since       time.Time // given up at or after
-	Until       time.Time // given up before
-	After       int64     // letters with a larger id: for the next page
-	Limit       int       // of List only. Defaults to 100; at most 10,000
-}
-
-// List returns the letters that f chooses, by id, at most f.Limit of them, payloads included.
+// List returns a page of letters in the order of their ids, the oldest first; the next page is the one After the last
+// id. No letters is an empty list, not an error.
 func (d *DLQ) List(ctx context.Context, f Filter) ([]Letter, error) {
-	limit := f.Limit
-	if limit == 0 {
-		limit = 100
+	if err := f.validate(); err != nil {
+		return nil, fmt.Errorf("list letters: %w", err)
 	}
-	if limit < 1 || limit > 10_000 {
-		return nil, fmt.Errorf("list letters: limit is %d: between 1 and 10,000, 0 for 100", f.Limit)
+	if f.Limit > maxLimit {
+		return nil, fmt.Errorf("list letters: limit is %d: at most %d letters a page, ask for the next page with After", f.Limit, maxLimit)
 	}
-	letters, err := d.list(ctx, f, limit)
+	if f.Limit == 0 {
+		f.Limit = defaultLimit
+	}
+	letters, err := d.read(ctx, f, 0)
 	if err != nil {
 		return nil, fmt.Errorf("list letters: %w", explain(err))
 	}
 	return letters, nil
 }
 
-func (d *DLQ) list(ctx context.Context, f Filter, limit int) ([]Letter, error) {
-	rows, err := d.pool.Query(ctx, d.sql.list, f.arguments(limit)...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, scanLetter)
-}
-
-// arguments are f as listLetters takes it: null where nothing is asked.
-func (f Filter) arguments(limit int) []any {
-	text := func(s string) *string {
-		if s == "" {
-			return nil
-		}
-		return &s
-	}
-	moment := func(t time.Time) *time.Time {
-		if t.IsZero() {
-			return nil
-		}
-		return &t
-	}
-	state := f.State
-	if state == "" {
-		state = StateOpen
-	}
-	if state == "any" {
-		state = ""
-	}
-	return []any{f.IDs, text(f.Origin), text(f.Consumer), text(f.Type), text(f.Topic), text(f.Key), text(f.Source), text(f.EventID),
-		text(f.Fingerprint), text(state), moment(f.Since), moment(f.Until), f.After, limit}
-}
-
-// Get returns one letter, in whatever state. The error wraps ErrNotFound when there is none of that id.
+// Get returns one letter in any state. The error wraps ErrNotFound where there is none.
 func (d *DLQ) Get(ctx context.Context, id int64) (Letter, error) {
-	letters, err := d.list(ctx, Filter{IDs: []int64{id}, State: "any"}, 1)
+	letters, err := d.read(ctx, Filter{IDs: []int64{id}, State: StateAny, Limit: 1, After: id - 1}, 0)
 	if err != nil {
 		return Letter{}, fmt.Errorf("get letter %d: %w", id, explain(err))
 	}
 	if len(letters) == 0 {
-		return Letter{}, fmt.Errorf("get letter %d: %w", id, ErrNotFound)
+		return Letter{}, notFound(id)
 	}
 	return letters[0], nil
 }
 
-// Discard gives a letter up for good, and lets the later events of its key go on if it held them. by and reason are
-// kept. The error wraps ErrNotFound, or ErrNotOpen when the letter was dealt with already.
-func (d *DLQ) Discard(ctx context.Context, id int64, by, reason string) error {
-	if by == "" {
-		return fmt.Errorf("discard letter %d: by is empty: say who discards it", id)
+// Action is one thing that a person did to a letter.
+type Action struct {
+	ID      int64
+	Letter  int64
+	Action  string // "replay", "discard" or "edit"
+	By      string
+	Reason  string
+	At      time.Time
+	Payload []byte // edit: the payload that was replaced
+	Version int    // edit: the version that was replaced
+}
+
+// Actions returns what was done to a letter, the oldest first. Those of an edit hold the payload before it.
+func (d *DLQ) Actions(ctx context.Context, id int64) ([]Action, error) {
+	rows, err := d.pool.Query(ctx, d.sql.actions, id)
+	if err != nil {
+		return nil, fmt.Errorf("list actions of letter %d: %w", id, explain(err))
 	}
-	err := d.inTx(ctx, func(tx pgx.Tx) error {
-		l, err := d.lockOpen(ctx, tx, id)
+	actions, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Action])
+	if err != nil {
+		return nil, fmt.Errorf("list actions of letter %d: %w", id, explain(err))
+	}
+	return actions, nil
+}
+
+// read reads a page. Letters above upTo are left out, unless it is 0.
+func (d *DLQ) read(ctx context.Context, f Filter, upTo int64) ([]Letter, error) {
+	rows, err := d.pool.Query(ctx, d.sql.list, append(f.args(upTo), int32(f.Limit), !f.NoPayloads)...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Letter, error) {
+		var l Letter
+		var headers *string
+		var partition *int32
+		var offset *int64
+		e := &l.Event
+		err := row.Scan(&l.ID, &l.Origin, &l.Consumer, &l.Reason, &l.Fingerprint, &l.State, &l.Holds, &e.ID, &e.Source, &e.Type,
+			&e.Topic, &e.Key, &e.Time, &headers, &e.Payload, &l.PayloadSize, &l.Version, &partition, &offset, &l.Attempts,
+			&l.Errors, &l.FirstAt, &l.LastAt)
 		if err != nil {
-			return err
+			return Letter{}, err
 		}
-		return d.exec(ctx, tx, step{d.sql.setState, []any{id, StateDiscarded}}, step{d.sql.discardInbox, []any{l.Consumer, l.Event.Source, l.Event.ID}},
-			step{d.sql.act, []any{id, "discard", by, reason, nil, nil}})
+		l.Partition, l.Offset = -1, -1
+		if partition != nil && offset != nil {
+			l.Partition, l.Offset = int(*partition), *offset
+		}
+		if headers != nil {
+			if err := json.Unmarshal([]byte(*headers), &e.Headers); err != nil {
+				return Letter{}, fmt.Errorf("read headers of letter %d: %w", l.ID, err)
+			}
+		}
+		return l, nil
 	})
-	if err != nil {
-		return fmt.Errorf("discard letter %d: %w", id, explain(err))
-	}
-	return nil
 }
 
-// Edit gives an open letter a new payload, to be replayed. The old one is kept with by and reason. A nil payload makes
-// a tombstone.
-//
-// A letter of the relay gets a new event id, because consumers may know the old id with the old payload. At the inbox
-// the payload's hash is replaced in the same transaction, so the id stays and a redelivery of the old payload is a
-// conflict.
-func (d *DLQ) Edit(ctx context.Context, id int64, payload []byte, by, reason string) error {
-	if by == "" {
-		return fmt.Errorf("edit letter %d: by is empty: say who edits it", id)
+// args are the first parameters of listLetters and countLetters.
+func (f Filter) args(upTo int64) []any {
+	states := []string{StateOpen}
+	switch f.State {
+	case "":
+	case StateAny:
+		states = []string{StateOpen, StateReplaying, StateReplayed, StateDiscarded}
+	default:
+		states = []string{f.State}
 	}
-	err := d.inTx(ctx, func(tx pgx.Tx) error {
-		l, err := d.lockOpen(ctx, tx, id)
-		if err != nil {
-			return err
-		}
-		return d.exec(ctx, tx, step{d.sql.act, []any{id, "edit", by, reason, l.Event.Payload, l.Version}}, step{d.sql.edit, []any{id, payload}},
-			step{d.sql.rehashInbox, []any{l.Consumer, l.Event.Source, l.Event.ID, payload}})
-	})
-	if err != nil {
-		return fmt.Errorf("edit letter %d: %w", id, explain(err))
-	}
-	return nil
+	pending := len(states) == 1 && (states[0] == StateOpen || states[0] == StateReplaying)
+	return []any{pending, states, f.IDs, f.Origin, f.Consumer, f.Type, f.Topic, f.Key, f.Source, f.EventID, f.Fingerprint,
+		moment(f.Since), moment(f.Until), upTo, f.After}
 }
 
-// lockOpen reads an open letter and keeps others from it until tx ends.
-func (d *DLQ) lockOpen(ctx context.Context, tx pgx.Tx, id int64) (Letter, error) {
-	rows, err := tx.Query(ctx, d.sql.lock, id)
-	if err != nil {
-		return Letter{}, err
+func (f Filter) validate() error {
+	var problems []error
+	switch f.State {
+	case "", StateOpen, StateReplaying, StateReplayed, StateDiscarded, StateAny:
+	default:
+		problems = append(problems, fmt.Errorf("state is %q: it must be open, replaying, replayed, discarded or any", f.State))
 	}
-	l, err := pgx.CollectExactlyOneRow(rows, scanLetter)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return Letter{}, ErrNotFound
+	switch f.Origin {
+	case "", OriginRelay, OriginInbox:
+	default:
+		problems = append(problems, fmt.Errorf("origin is %q: it must be relay or inbox", f.Origin))
 	}
-	if err != nil {
-		return Letter{}, err
+	if f.Limit < 0 {
+		problems = append(problems, fmt.Errorf("limit is %d: it must be positive, or 0 for the default", f.Limit))
 	}
-	if l.State != StateOpen {
-		return Letter{}, fmt.Errorf("%w: it is %s", ErrNotOpen, l.State)
+	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
+		problems = append(problems, fmt.Errorf("since is %s, until %s: since must be the earlier one", f.Since.Format(time.RFC3339), f.Until.Format(time.RFC3339)))
 	}
-	return l, nil
+	return errors.Join(problems...)
 }
 
-// inTx runs fn in a transaction that cannot hold its locks for long, whatever becomes of us.
-func (d *DLQ) inTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
-	begin := "begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'; set local lock_timeout = '5s'"
-	return pgx.BeginTxFunc(ctx, d.pool, pgx.TxOptions{BeginQuery: begin}, fn)
-}
-
-type step struct {
-	sql  string
-	args []any
-}
-
-func (d *DLQ) exec(ctx context.Context, tx pgx.Tx, steps ...step) error {
-	for _, s := range steps {
-		if _, err := tx.Exec(ctx, s.sql, s.args...); err != nil {
-			return err
-		}
+func moment(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
 	}
-	return nil
+	return &t
 }
 
-func scanLetter(row pgx.CollectableRow) (Letter, error) {
-	var l Letter
-	var headers *string
-	e := &l.Event
-	err := row.Scan(&l.ID, &l.Origin, &l.Consumer, &l.Reason, &l.Fingerprint, &l.State, &l.Holds, &e.ID, &e.Source, &e.Type, &e.Topic, &e.Key,
-		&e.Time, &headers, &e.Payload, &l.Version, &l.Partition, &l.Offset, &l.Attempts, &l.Errors, &l.FirstAt, &l.LastAt)
-	if err == nil && headers != nil {
-		err = json.Unmarshal([]byte(*headers), &e.Headers)
-	}
-	return l, err
-}
+func notFound(id int64) error { return fmt.Errorf("letter %d: %w", id, ErrNotFound) }
 
 // explain adds what to do to the errors that an operator can mend.
 func explain(err error) error {
@@ -275,7 +287,9 @@ func explain(err error) error {
 	case "3F000", "42P01", "42883": // invalid_schema_name, undefined_table, undefined_function
 		return fmt.Errorf("%w: run holdfast migrate, or call holdfast.Migrate: %w", holdfast.ErrSchemaMissing, err)
 	case "42501": // insufficient_privilege
-		return fmt.Errorf("this role lacks rights, docs/operations.md lists what to grant: %w", err)
+		return fmt.Errorf("this role lacks a right that dlq needs (docs/operations.md lists them): %w", err)
+	case "55P03": // lock_not_available
+		return fmt.Errorf("somebody else is at it and has not let go for 5 s: try again: %w", err)
 	}
 	return err
 }

@@ -2,84 +2,190 @@ package dlq
 
 import "github.com/holdfast-go/holdfast/internal/sqlschema"
 
-// listLetters reads letters by the primary key or by letter_open; a null argument asks for nothing.
+// Every statement of the package, written for the schema "holdfast"; newStatements puts the configured one in, once.
+// Parameters are cast wherever they stand, because in the modes exec and simple_protocol Postgres is not asked for
+// their types.
+
+// beginGuarded opens every transaction. If this process freezes inside it, Postgres ends it, and neither a letter nor
+// the queue of a key stays locked. READ COMMITTED is said because the queue's place is computed in a statement that
+// must see what was committed before its lock was granted.
+const beginGuarded = `begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'; set local lock_timeout = '5s'; set local statement_timeout = '30s'`
+
+// listLetters reads a page of letters by id. The two branches are one table: for open letters ($1) the partial index
+// letter_open serves, for closed ones the primary key; the other branch is never run.
+// $2 states, $3... the filter: null or empty is any; $15 the letter to go on behind, $16 how many, $17 with payloads.
 const listLetters = `-- dlq.list
 select l.id, l.origin, l.consumer, l.reason, l.fingerprint, l.state, l.holds, l.event_id, l.source, l.type, l.topic, l.key,
-       l.time, l.headers::text, l.payload, l.version, coalesce(l.partition, -1), coalesce(l."offset", -1), l.attempts, l.errors, l.first_at, l.last_at
-  from holdfast.letter l
- where ($1::bigint[] is null or l.id = any ($1::bigint[]))
-   and ($2::text is null or l.origin = $2::text)
-   and ($3::text is null or l.consumer = $3::text)
-   and ($4::text is null or l.type = $4::text)
-   and ($5::text is null or l.topic = $5::text)
-   and ($6::text is null or l.key = $6::text)
-   and ($7::text is null or l.source = $7::text)
-   and ($8::text is null or l.event_id = $8::text)
-   and ($9::text is null or l.fingerprint = $9::text)
-   and ($10::text is null or l.state = $10::text)
-   and ($11::timestamptz is null or l.last_at >= $11::timestamptz)
-   and ($12::timestamptz is null or l.last_at < $12::timestamptz)
-   and l.id > $13::bigint
+       l.time, l.headers::text, case when $17::boolean then l.payload end, coalesce(octet_length(l.payload), -1), l.version,
+       l.partition, l."offset", l.attempts, l.errors, l.first_at, l.last_at
+  from (select o.* from holdfast.letter o where $1::boolean and o.state in ('open', 'replaying')
+        union all
+        select c.* from holdfast.letter c where not $1::boolean) l
+ where l.state = any ($2::text[])
+   and ($3::bigint[] is null or l.id = any ($3::bigint[]))
+   and ($4::text = '' or l.origin = $4::text)
+   and ($5::text = '' or l.consumer = $5::text)
+   and ($6::text = '' or l.type = $6::text)
+   and ($7::text = '' or l.topic = $7::text)
+   and ($8::text = '' or l.key = $8::text)
+   and ($9::text = '' or l.source = $9::text)
+   and ($10::text = '' or l.event_id = $10::text)
+   and ($11::text = '' or l.fingerprint = $11::text)
+   and ($12::timestamptz is null or l.last_at >= $12::timestamptz)
+   and ($13::timestamptz is null or l.last_at < $13::timestamptz)
+   and ($14::bigint = 0 or l.id <= $14::bigint)
+   and l.id > $15::bigint
  order by l.id
- limit $14::integer`
+ limit $16::integer`
 
-// lockLetter keeps others from a letter until the transaction ends.
-const lockLetter = `-- dlq.lock
-select l.id, l.origin, l.consumer, l.reason, l.fingerprint, l.state, l.holds, l.event_id, l.source, l.type, l.topic, l.key,
-       l.time, l.headers::text, l.payload, l.version, coalesce(l.partition, -1), coalesce(l."offset", -1), l.attempts, l.errors, l.first_at, l.last_at
-  from holdfast.letter l
- where l.id = $1::bigint
-   for update`
+// countLetters counts what listLetters would read, without reading it. The parameters are the same.
+const countLetters = `-- dlq.count
+select count(*) from (
+  select
+    from (select o.* from holdfast.letter o where $1::boolean and o.state in ('open', 'replaying')
+          union all
+          select c.* from holdfast.letter c where not $1::boolean) l
+   where l.state = any ($2::text[])
+     and ($3::bigint[] is null or l.id = any ($3::bigint[]))
+     and ($4::text = '' or l.origin = $4::text)
+     and ($5::text = '' or l.consumer = $5::text)
+     and ($6::text = '' or l.type = $6::text)
+     and ($7::text = '' or l.topic = $7::text)
+     and ($8::text = '' or l.key = $8::text)
+     and ($9::text = '' or l.source = $9::text)
+     and ($10::text = '' or l.event_id = $10::text)
+     and ($11::text = '' or l.fingerprint = $11::text)
+     and ($12::timestamptz is null or l.last_at >= $12::timestamptz)
+     and ($13::timestamptz is null or l.last_at < $13::timestamptz)
+     and ($14::bigint = 0 or l.id <= $14::bigint)
+     and l.id > $15::bigint
+   limit nullif($16::integer, 0)) few`
 
-const setState = `-- dlq.set_state
-update holdfast.letter set state = $2::text where id = $1::bigint`
+// lastLetter bounds a replay: letters that are written while it runs are left for the next one.
+const lastLetter = `-- dlq.last
+select coalesce(max(l.id), 0) from holdfast.letter l`
 
-const discardInbox = `-- dlq.discard_inbox
-update holdfast.inbox set result = 'discarded'
- where consumer = $1::text and source = $2::text and event_id = $3::text and result = 'dead'`
+// readAddress says whose letter it is, before anything is locked. None of it ever changes.
+const readAddress = `-- dlq.address
+select l.origin, l.consumer, l.topic, l.key from holdfast.letter l where l.id = $1::bigint`
 
-const actOnLetter = `-- dlq.act
-insert into holdfast.letter_action (letter, action, by, reason, payload, version)
-values ($1::bigint, $2::text, $3::text, $4::text, $5::bytea, $6::integer)`
+// lockQueue waits for the consumer's transactions on the queue of a key. The inbox takes the same lock.
+const lockQueue = `-- dlq.lock
+select pg_advisory_xact_lock($1::int, $2::int)`
 
-// editLetter puts the new payload in. A letter of the relay gets a new event id.
-const editLetter = `-- dlq.edit
-update holdfast.letter
-   set payload = $2::bytea, hash = sha256(coalesce($2::bytea, '')), version = version + 1,
-       event_id = case when origin = 'relay' then holdfast.new_id() else event_id end
- where id = $1::bigint`
+// takeLetter locks a letter until the transaction ends. It comes after lockQueue, as in the inbox, so that the two
+// cannot wait for each other.
+const takeLetter = `-- dlq.take
+select l.state from holdfast.letter l where l.id = $1::bigint for update`
 
-const rehashInbox = `-- dlq.rehash_inbox
-update holdfast.inbox set hash = sha256(coalesce($4::bytea, ''))
- where consumer = $1::text and source = $2::text and event_id = $3::text and result = 'dead'`
+const markLetter = `-- dlq.mark
+update holdfast.letter set state = $2::text where id = $1::bigint and state in ('open', 'replaying')`
 
-// lockQueue is the lock under which the inbox changes the queue of a key.
-const lockQueue = `-- dlq.lock_queue
-select pg_advisory_xact_lock($1::integer, $2::integer)`
+const recordAction = `-- dlq.action
+insert into holdfast.letter_action (letter, action, by, reason) values ($1::bigint, $2::text, $3::text, $4::text)`
 
-// storeLetter puts a letter's event at the head of its key's queue, due now. A conflict letter's event has a twin of its
-// id in the inbox already: the unique constraint refuses only a second place in the queue.
+// storeLetter puts a letter's event at the head of its key's queue, under lockQueue; behind the replays of the key's
+// earlier letters, where some still wait. No row: the event waits in 'stored' already.
+//
+// A new head lies 2^40 below the row behind it, and later letters follow it in steps of 2^20: so there is room for
+// letters that are replayed in any order, one by one. An event without a key has no queue: it waits alone.
 const storeLetter = `-- dlq.store
-insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash, partition, "offset", attempts, next_at, letter)
+insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash, partition, "offset", letter)
 select l.consumer, l.topic, l.key,
-       coalesce((select min(s.place) - 1 from holdfast.stored s where s.consumer = l.consumer and s.topic = l.topic and s.key = l.key), nextval('holdfast.stored_place')),
-       l.source, l.event_id, l.type, l.time, l.headers, l.payload, l.hash, l.partition, l."offset", 0, now(), l.id
+       case when l.key = '' then nextval('holdfast.stored_place')
+            when before.place is null then behind.place - (1::bigint << 40)
+            else before.place + least(1::bigint << 20, (behind.place - before.place) / 2) end,
+       l.source, l.event_id, l.type, l.time, l.headers, l.payload, l.hash, l.partition, l."offset", l.id
+  from holdfast.letter l,
+       lateral (select max(s.place) as place from holdfast.stored s
+                 where s.consumer = l.consumer and s.topic = l.topic and s.key = l.key and l.key <> '' and s.letter < l.id) before,
+       lateral (select coalesce(min(s.place), nextval('holdfast.stored_place')) as place from holdfast.stored s
+                 where s.consumer = l.consumer and s.topic = l.topic and s.key = l.key and l.key <> ''
+                   and (before.place is null or s.place > before.place)) behind
+ where l.id = $1::bigint
+on conflict do nothing`
+
+// storeResult says in the inbox that the event waits again: so that its row is kept, and a redelivery is known. A row
+// that speaks of another payload under the same id (a conflict) stays as it is.
+const storeResult = `-- dlq.store_result
+insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
+select l.consumer, l.source, l.event_id, l.topic, l.partition, l."offset", l.hash, null, 'stored', l.attempts
+  from holdfast.letter l where l.id = $1::bigint
+on conflict (consumer, source, event_id) do update
+   set result = 'stored', processed_at = null
+ where inbox.hash = excluded.hash and inbox.result <> 'handled'`
+
+// appendLetter sends a letter's event through the log once more, with its old id. The relay that reads it knows the
+// letter by its number, and places the event before all others of its key.
+const appendLetter = `-- dlq.append
+select holdfast.append(array[l.event_id], array[l.source], array[l.type], array[l.topic], array[l.key], array[l.time],
+       array[l.headers::text], array[l.payload], null, array[l.id])
+  from holdfast.letter l where l.id = $1::bigint`
+
+// unstoreLetter takes the waiting replay of a letter out of its queue, under lockQueue, unless a worker is at it.
+const unstoreLetter = `-- dlq.unstore
+delete from holdfast.stored s
+ using holdfast.letter l
+ where l.id = $1::bigint and s.letter = l.id and s.consumer = l.consumer and s.source = l.source and s.event_id = l.event_id
+   and s.lease_until <= now()`
+
+// discardResult says in the inbox that the event will never be handled, where its row speaks of this payload.
+const discardResult = `-- dlq.discard_result
+update holdfast.inbox i set result = 'discarded', processed_at = coalesce(i.processed_at, now())
   from holdfast.letter l
+ where l.id = $1::bigint and i.consumer = l.consumer and i.source = l.source and i.event_id = l.event_id
+   and i.hash = l.hash and i.result in ('dead', 'stored')`
+
+// wakeQueue makes the head of the letter's queue due, when no letter holds its key any more.
+const wakeQueue = `-- dlq.wake
+update holdfast.stored s set next_at = now()
+  from holdfast.letter l
+ where l.id = $1::bigint and l.key <> '' and s.consumer = l.consumer and s.topic = l.topic and s.key = l.key and s.next_at = 'infinity'
+   and s.place = (select min(h.place) from holdfast.stored h
+                   where h.consumer = l.consumer and h.topic = l.topic and h.key = l.key)
+   and not exists (select from holdfast.letter o
+                    where o.consumer = l.consumer and o.topic = l.topic and o.key = l.key
+                      and o.holds and o.origin = 'inbox' and o.state in ('open', 'replaying'))`
+
+// keepVersion keeps the payload that an edit is about to replace.
+const keepVersion = `-- dlq.keep_version
+insert into holdfast.letter_action (letter, action, by, reason, payload, version)
+select l.id, 'edit', $2::text, $3::text, l.payload, l.version from holdfast.letter l where l.id = $1::bigint`
+
+// editResult makes the inbox row speak of the new payload, which is the one that will be handled. It comes before
+// editLetter, because it finds the row by the old hash.
+const editResult = `-- dlq.edit_result
+update holdfast.inbox i set hash = $2::bytea
+  from holdfast.letter l
+ where l.id = $1::bigint and i.consumer = l.consumer and i.source = l.source and i.event_id = l.event_id
+   and i.hash = l.hash and i.result <> 'handled'`
+
+// editLetter replaces the payload. At the relay the event gets a new id: the old one may have reached consumers, who
+// would take the new payload for a repeat. At the inbox it keeps its id, by which its redelivery is known.
+const editLetter = `-- dlq.edit
+update holdfast.letter l
+   set payload = $2::bytea, hash = $3::bytea, version = l.version + 1,
+       event_id = case when l.origin = 'relay' then holdfast.new_id() else l.event_id end
  where l.id = $1::bigint`
 
-// appendEvents writes a relay's letter to the log again, with the letter it replays.
-const appendEvents = `-- dlq.append
-select holdfast.append($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::text[], $8::bytea[], null, $9::bigint[])`
+// listActions reads who did what to a letter, by the index letter_action_letter.
+const listActions = `-- dlq.actions
+select a.id, a.letter, a.action, a.by, a.reason, a.at, a.payload, coalesce(a.version, 0)
+  from holdfast.letter_action a where a.letter = $1::bigint order by a.id`
 
 // statements are the constants above, for the configured schema.
 type statements struct {
-	list, lock, setState, discardInbox, act, edit, rehashInbox, lockKey, store, append string
+	list, count, last, address, lock, take, mark, record, store, storeResult, append,
+	unstore, discardResult, wake, keepVersion, editResult, edit, actions string
 }
 
 func newStatements(schema string) statements {
-	in := func(s string) string { return sqlschema.In(schema, s) }
+	in := func(statement string) string { return sqlschema.In(schema, statement) }
 	return statements{
-		list: in(listLetters), lock: in(lockLetter), setState: in(setState), discardInbox: in(discardInbox), act: in(actOnLetter),
-		edit: in(editLetter), rehashInbox: in(rehashInbox), lockKey: in(lockQueue), store: in(storeLetter), append: in(appendEvents),
+		list: in(listLetters), count: in(countLetters), last: in(lastLetter), address: in(readAddress),
+		lock: in(lockQueue), take: in(takeLetter), mark: in(markLetter), record: in(recordAction),
+		store: in(storeLetter), storeResult: in(storeResult), append: in(appendLetter),
+		unstore: in(unstoreLetter), discardResult: in(discardResult), wake: in(wakeQueue),
+		keepVersion: in(keepVersion), editResult: in(editResult), edit: in(editLetter), actions: in(listActions),
 	}
 }

@@ -2,188 +2,174 @@ package dlq
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"sort"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
 // ReplayOptions say how Replay goes about it.
 type ReplayOptions struct {
-	// DryRun counts the letters that would be replayed and changes nothing.
+	// DryRun counts the letters that would be replayed, and changes nothing.
 	DryRun bool
 
-	// Rate is how many letters a second are replayed at most. Defaults to 0: no limit.
+	// Rate is the most letters that are sent on their way in a second, one by one. Defaults to 0, no limit.
 	Rate float64
 
-	// By is who replays, Reason why; both are kept. By is required, except for a dry run.
-	By, Reason string
+	// By is who does it. Required, except for a DryRun. It is kept with every letter that is replayed.
+	By string
+
+	// Reason is why, and is kept as well. Defaults to "".
+	Reason string
 }
 
-// replayPage is how many letters Replay looks at in one statement.
-const replayPage = 500
+// replayBatch is how many letters' ids are read at a time.
+const replayBatch = 100
 
-// Replay sends open letters through the door they came by again, and returns how many. Letters that are not open are
-// left alone, so two people who replay at once replay a letter once.
+// maxProblems is how many letters that cannot be replayed are named in an error.
+const maxProblems = 10
+
+// Replay sends open letters on their way again and returns how many it moved.
 //
-// A letter of the inbox goes to the head of its key's stored queue, for inbox.Run to handle; a letter of the relay goes
-// through the log with its old id, and the relay puts it before what is parked of its key. The letters of one key keep
-// their order. Replay only hands over: a letter is StateReplaying until its event was handled.
+// A letter of the inbox is put at the head of its key's queue, before everything of its key that waits: the Run or
+// Consume of its consumer hands it to its handler. A letter of the relay goes back into the log with its old id. When
+// that succeeds the letter is replayed, and when it fails again the letter is open again. Letters of one consumer,
+// topic and key keep the order of their ids, also when they are replayed one by one.
 //
-// Each letter, or the letters of one key, is a transaction of its own: when ctx ends, or an error comes, those counted
-// are replayed, and calling again goes on with the rest.
+// Each letter is one short transaction, so Replay may be cancelled or break off at any letter: the count says how many
+// were moved, those are on their way, and the same call goes on with the rest. Of two callers that replay a letter at
+// once one moves it, and the other passes over it. Letters that are written while Replay runs are left for the next
+// call. A letter whose event waits under the same id already stays open; when the rest is done the error names it, and
+// wraps ErrWaiting.
 func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error) {
-	if o.By == "" && !o.DryRun {
-		return 0, errors.New("replay letters: by is empty: say who replays them")
+	if err := d.checkReplay(f, o); err != nil {
+		return 0, fmt.Errorf("replay letters: %w", err)
 	}
-	if o.Rate < 0 {
-		return 0, fmt.Errorf("replay letters: rate is %v: it must be positive, or 0 for no limit", o.Rate)
+	if o.DryRun {
+		var n int
+		if err := d.pool.QueryRow(ctx, d.sql.count, append(f.args(0), int32(min(f.Limit, math.MaxInt32)))...).Scan(&n); err != nil {
+			return 0, fmt.Errorf("count letters to replay: %w", explain(err))
+		}
+		return n, nil
 	}
-	if f.State != "" && f.State != StateOpen {
-		return 0, fmt.Errorf("replay letters: state is %q: only open letters can be replayed", f.State)
+	var last int64
+	if err := d.pool.QueryRow(ctx, d.sql.last).Scan(&last); err != nil {
+		return 0, fmt.Errorf("replay letters: %w", explain(err))
 	}
-	pace := newPace(o.Rate)
-	total := 0
+	var problems []error
+	seen, moved := 0, 0
+	pace := pace{d: d, rate: o.Rate, start: d.now()}
+	page := f
+	page.NoPayloads = true
 	for {
-		letters, err := d.list(ctx, f, replayPage)
+		page.Limit = replayBatch
+		if f.Limit > 0 {
+			page.Limit = min(replayBatch, f.Limit-seen)
+		}
+		if page.Limit == 0 {
+			break
+		}
+		letters, err := d.read(ctx, page, last)
 		if err != nil {
-			return total, fmt.Errorf("replay letters: %w", explain(err))
+			return moved, fmt.Errorf("replay letters: %w", explain(err))
 		}
-		if len(letters) == 0 {
-			return total, nil
-		}
-		f.After = letters[len(letters)-1].ID
-		if o.DryRun {
-			total += len(letters)
-			continue
-		}
-		for _, group := range byKey(letters) {
-			for _, ids := range pace.split(group) {
-				if err := pace.wait(ctx); err != nil {
-					return total, fmt.Errorf("replay letters: stopped after %d: %w", total, err)
+		for _, l := range letters {
+			page.After = l.ID
+			seen++
+			if err := pace.wait(ctx, moved); err != nil {
+				return moved, fmt.Errorf("replay letters: stopped before letter %d: %w", l.ID, err)
+			}
+			switch ok, err := d.replay(ctx, l.ID, o); {
+			case errors.Is(err, ErrWaiting):
+				if problems = append(problems, err); len(problems) > maxProblems {
+					return moved, fmt.Errorf("replay letters: %w", errors.Join(problems...))
 				}
-				n, err := d.replayKey(ctx, ids, o)
-				total += n
-				if err != nil {
-					return total, fmt.Errorf("replay letters: stopped after %d: %w", total, explain(err))
-				}
-				pace.spend(len(ids))
+			case err != nil:
+				return moved, fmt.Errorf("replay %w", err)
+			case ok:
+				moved++
 			}
 		}
+		if len(letters) < page.Limit {
+			break
+		}
 	}
+	if len(problems) > 0 {
+		return moved, fmt.Errorf("replay letters: %w", errors.Join(problems...))
+	}
+	return moved, nil
 }
 
-// byKey puts the letters that must keep an order together. They go to the head of one queue: the last of them first.
-func byKey(letters []Letter) [][]int64 {
-	type scope struct{ origin, consumer, topic, key string }
-	groups := map[scope][]int64{}
-	var order []scope
-	var loose [][]int64
-	for _, l := range letters {
-		if l.Event.Key == "" {
-			loose = append(loose, []int64{l.ID})
-			continue
-		}
-		s := scope{l.Origin, l.Consumer, l.Event.Topic, l.Event.Key}
-		if groups[s] == nil {
-			order = append(order, s)
-		}
-		groups[s] = append(groups[s], l.ID)
+func (d *DLQ) checkReplay(f Filter, o ReplayOptions) error {
+	problems := []error{f.validate()}
+	if f.State != "" && f.State != StateOpen {
+		problems = append(problems, fmt.Errorf("state is %q: only open letters can be replayed, leave it empty", f.State))
 	}
-	for _, s := range order {
-		loose = append(loose, groups[s])
+	if o.Rate < 0 || math.IsNaN(o.Rate) || math.IsInf(o.Rate, 0) {
+		problems = append(problems, fmt.Errorf("rate is %v: it must be positive, or 0 for no limit", o.Rate))
 	}
-	return loose
+	if !o.DryRun {
+		problems = append(problems, signature(o.By, o.Reason))
+	}
+	return errors.Join(problems...)
 }
 
-// replayKey replays letters of one key in one transaction, and returns how many were still open.
-func (d *DLQ) replayKey(ctx context.Context, ids []int64, o ReplayOptions) (replayed int, err error) {
-	sort.Slice(ids, func(i, j int) bool { return ids[i] > ids[j] }) // each goes before the one put there last
-	err = d.inTx(ctx, func(tx pgx.Tx) error {
-		replayed = 0
-		for _, id := range ids {
-			l, err := d.lockOpen(ctx, tx, id)
-			if errors.Is(err, ErrNotOpen) || errors.Is(err, ErrNotFound) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			if err := d.handOver(ctx, tx, l); err != nil {
-				return fmt.Errorf("letter %d: %w", id, err)
-			}
-			if err := d.exec(ctx, tx, step{d.sql.setState, []any{id, StateReplaying}}, step{d.sql.act, []any{id, "replay", o.By, o.Reason, nil, nil}}); err != nil {
-				return err
-			}
-			replayed++
+// replay moves one letter. False: it is not open any more, or gone.
+func (d *DLQ) replay(ctx context.Context, id int64, o ReplayOptions) (moved bool, err error) {
+	err = d.change(ctx, id, func(tx pgx.Tx, a address, state string) error {
+		moved = state == StateOpen
+		if !moved {
+			return nil
 		}
-		return nil
+		steps := []step{
+			{"mark it", d.sql.mark, []any{id, StateReplaying}, errGone},
+			{"record the action", d.sql.record, []any{id, "replay", o.By, o.Reason}, errGone},
+		}
+		if a.origin == OriginInbox {
+			steps = append(steps,
+				step{"store its event", d.sql.store, []any{id}, ErrWaiting},
+				step{what: "change the inbox row", sql: d.sql.storeResult, args: []any{id}})
+		} else {
+			steps = append(steps, step{"append its event to the log", d.sql.append, []any{id}, errGone})
+		}
+		return run(ctx, tx, steps...)
 	})
-	if err != nil {
-		replayed = 0
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
 	}
-	return replayed, err
+	return moved && err == nil, err
 }
 
-// handOver puts a letter's event where it is handled again.
-func (d *DLQ) handOver(ctx context.Context, tx pgx.Tx, l Letter) error {
-	e := l.Event
-	var headers *string
-	if e.Headers != nil {
-		text, err := json.Marshal(e.Headers)
-		if err != nil {
-			return fmt.Errorf("encode headers: %w", err)
-		}
-		s := string(text)
-		headers = &s
-	}
-	if l.Origin == OriginRelay {
-		return d.exec(ctx, tx, step{d.sql.append, []any{[]string{e.ID}, []string{e.Source}, []string{e.Type}, []string{e.Topic}, []string{e.Key},
-			[]time.Time{e.Time}, []*string{headers}, [][]byte{e.Payload}, []int64{l.ID}}})
-	}
-	// The same lock under which the inbox changes the queue of a key.
-	number := lane.Number(d.schema, l.Consumer, e.Topic, e.Key)
-	return d.exec(ctx, tx, step{d.sql.lockKey, []any{int32(lane.KeyClass), number}}, step{d.sql.store, []any{l.ID}})
-}
-
-// pace spreads work over time.
+// pace spreads letters evenly, from the moment of the first. It does not catch up by a burst: what was lost is lost.
 type pace struct {
+	d     *DLQ
 	rate  float64
-	begun time.Time
-	done  int
+	start time.Time
 }
 
-func newPace(rate float64) *pace { return &pace{rate: rate, begun: time.Now()} }
-
-// split cuts a key's letters so that no step is larger than a second's worth. The later letters of a key come first:
-// each step goes to the head of the queue, before those.
-func (p *pace) split(ids []int64) [][]int64 {
-	size := 100
-	if p.rate > 0 {
-		size = min(size, max(1, int(p.rate)))
+// wait waits until one more letter may go after so many.
+func (p *pace) wait(ctx context.Context, moved int) error {
+	if err := ctx.Err(); err != nil {
+		return err
 	}
-	sort.Slice(ids, func(i, j int) bool { return ids[i] > ids[j] })
-	var steps [][]int64
-	for len(ids) > size {
-		steps = append(steps, ids[:size:size])
-		ids = ids[size:]
+	if p.rate == 0 || moved == 0 {
+		return nil
 	}
-	return append(steps, ids)
+	gap := time.Duration(float64(time.Second) / p.rate)
+	now := p.d.now()
+	due := p.start.Add(gap)
+	if !due.After(now) {
+		p.start = now
+		return nil
+	}
+	p.start = due
+	return p.d.pause(ctx, due.Sub(now))
 }
 
-func (p *pace) spend(n int) { p.done += n }
-
-func (p *pace) wait(ctx context.Context) error {
-	if p.rate <= 0 {
-		return ctx.Err()
-	}
-	due := p.begun.Add(time.Duration(float64(p.done) / p.rate * float64(time.Second)))
-	timer := time.NewTimer(time.Until(due))
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

@@ -1,0 +1,172 @@
+package dlq
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/internal/lane"
+)
+
+// address is whose letter it is.
+type address struct{ origin, consumer, topic, key string }
+
+// change is one transaction on one letter: under the lock of its key's queue, then of the letter itself, in this order
+// as everywhere. do gets the state that the letter has now.
+func (d *DLQ) change(ctx context.Context, id int64, do func(tx pgx.Tx, a address, state string) error) error {
+	var a address
+	err := d.pool.QueryRow(ctx, d.sql.address, id).Scan(&a.origin, &a.consumer, &a.topic, &a.key)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return notFound(id)
+	}
+	if err != nil {
+		return fmt.Errorf("read letter %d: %w", id, explain(err))
+	}
+	const tries = 5
+	for try := 1; ; try++ {
+		err := pgx.BeginTxFunc(ctx, d.pool, pgx.TxOptions{BeginQuery: beginGuarded}, func(tx pgx.Tx) error {
+			if a.origin == OriginInbox && a.key != "" {
+				if _, err := tx.Exec(ctx, d.sql.lock, int32(lane.KeyClass), lane.Number(d.schema, a.consumer, a.topic, a.key)); err != nil {
+					return fmt.Errorf("lock the key's queue: %w", err)
+				}
+			}
+			var state string
+			if err := tx.QueryRow(ctx, d.sql.take, id).Scan(&state); errors.Is(err, pgx.ErrNoRows) {
+				return ErrNotFound
+			} else if err != nil {
+				return fmt.Errorf("lock the letter: %w", err)
+			}
+			return do(tx, a, state)
+		})
+		var pgErr *pgconn.PgError
+		if errors.As(err, &pgErr) && (pgErr.Code == "40P01" || pgErr.Code == "40001") && try < tries {
+			continue // Nobody's fault, nothing was changed, and the other one got through.
+		}
+		if err != nil {
+			return fmt.Errorf("letter %d: %w", id, explain(err))
+		}
+		return nil
+	}
+}
+
+// run makes changes in one round trip. Each must have touched a row, or, where it may find none, say so with maybe.
+func run(ctx context.Context, tx pgx.Tx, steps ...step) error {
+	batch := &pgx.Batch{}
+	for _, s := range steps {
+		batch.Queue(s.sql, s.args...)
+	}
+	results := tx.SendBatch(ctx, batch)
+	for _, s := range steps {
+		tag, err := results.Exec()
+		if err == nil && s.none != nil && tag.RowsAffected() == 0 {
+			err = s.none
+		}
+		if err != nil {
+			_ = results.Close()
+			return fmt.Errorf("%s: %w", s.what, err)
+		}
+	}
+	return results.Close()
+}
+
+// step is one statement of a change.
+type step struct {
+	what string
+	sql  string
+	args []any
+	none error // what it means when the statement touches no row; nil where that is fine
+}
+
+var errGone = errors.New("the row is not there any more")
+
+// signature checks who does something, and why.
+func signature(by, reason string) error {
+	if strings.TrimSpace(by) == "" {
+		return errors.New("by is empty: say who does it, it is kept with the letter")
+	}
+	for _, text := range []struct{ field, value string }{{"by", by}, {"reason", reason}} {
+		if len(text.value) > 2000 {
+			return fmt.Errorf("%s has %d bytes: at most 2000", text.field, len(text.value))
+		}
+		if !utf8.ValidString(text.value) || strings.IndexByte(text.value, 0) >= 0 {
+			return fmt.Errorf("%s must be UTF-8 without NUL", text.field)
+		}
+	}
+	return nil
+}
+
+// Discard gives an open letter up for good and releases the key that it holds. A letter of the inbox that is being
+// replayed can be discarded as well while it waits for its handler. By is required; both by and reason are kept.
+//
+// The error wraps ErrNotFound, or ErrNotOpen where the letter is in another state.
+func (d *DLQ) Discard(ctx context.Context, id int64, by, reason string) error {
+	if err := signature(by, reason); err != nil {
+		return fmt.Errorf("discard letter %d: %w", id, err)
+	}
+	err := d.change(ctx, id, func(tx pgx.Tx, a address, state string) error {
+		var steps []step
+		switch {
+		case state == StateOpen:
+		case state == StateReplaying && a.origin == OriginInbox:
+			steps = append(steps, step{"take it out of the queue", d.sql.unstore, []any{id},
+				fmt.Errorf("%w: its handler is at it just now, look again when it has ended", ErrNotOpen)})
+		case state == StateReplaying:
+			return fmt.Errorf("%w: it is being published again, look again when that has ended", ErrNotOpen)
+		default:
+			return fmt.Errorf("%w: it is %s already", ErrNotOpen, state)
+		}
+		steps = append(steps, step{"mark it", d.sql.mark, []any{id, StateDiscarded}, errGone})
+		if a.origin == OriginInbox {
+			steps = append(steps, step{what: "mark the inbox row", sql: d.sql.discardResult, args: []any{id}},
+				step{what: "wake the key's queue", sql: d.sql.wake, args: []any{id}})
+		}
+		steps = append(steps, step{"record the action", d.sql.record, []any{id, "discard", by, reason}, errGone})
+		return run(ctx, tx, steps...)
+	})
+	if err != nil {
+		return fmt.Errorf("discard %w", err)
+	}
+	return nil
+}
+
+// Edit replaces the payload of an open letter; nil makes it a tombstone. The letter's version goes up by one, and the
+// payload before it is kept with the action (Actions). The letter stays open: Replay sends the new payload.
+//
+// An event that the relay gave up gets a new id, because consumers may have seen the old one; one of the inbox keeps
+// its id, and the inbox row takes the new payload's hash. By is required; both by and reason are kept.
+//
+// The error wraps ErrNotFound, or ErrNotOpen where the letter is in another state.
+func (d *DLQ) Edit(ctx context.Context, id int64, payload []byte, by, reason string) error {
+	if err := signature(by, reason); err != nil {
+		return fmt.Errorf("edit letter %d: %w", id, err)
+	}
+	hash := sha256.Sum256(payload)
+	err := d.change(ctx, id, func(tx pgx.Tx, a address, state string) error {
+		if state == StateReplaying {
+			return fmt.Errorf("%w: it is being replayed, edit it when that has failed", ErrNotOpen)
+		}
+		if state != StateOpen {
+			return fmt.Errorf("%w: it is %s already", ErrNotOpen, state)
+		}
+		steps := []step{{"keep the payload", d.sql.keepVersion, []any{id, by, reason}, errGone}}
+		if a.origin == OriginInbox {
+			steps = append(steps, step{what: "change the inbox row", sql: d.sql.editResult, args: []any{id, hash[:]}})
+		}
+		steps = append(steps, step{"replace the payload", d.sql.edit, []any{id, payload, hash[:]}, errGone})
+		return run(ctx, tx, steps...)
+	})
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.ConstraintName == "letter_event" {
+		return fmt.Errorf("edit letter %d: the same event has another letter with this payload: replay or discard that one", id)
+	}
+	if err != nil {
+		return fmt.Errorf("edit %w", err)
+	}
+	return nil
+}

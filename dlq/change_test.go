@@ -1,0 +1,250 @@
+package dlq_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// conflict makes a letter of an event whose id came with another payload before.
+func (b bundle) conflict(t testing.TB, id string) int64 {
+	t.Helper()
+	return pgtest.Count(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, payload, hash)
+		values ('inbox', 'billing', 'conflict', $1, 'shop', 'order.placed', 'orders', 'k', now(), 'other', sha256('other')) returning id`, id)
+}
+
+func TestWhatIsDoneToAConflictLeavesTheFirstPayloadsRowAlone(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.letter(t, "billing", "k", "e")
+	edited, discarded := b.conflict(t, "e"), int64(0)
+	before := b.text(t, "select i::text from holdfast.inbox i")
+	if err := b.d.Edit(t.Context(), edited, []byte("third"), "ann", ""); err != nil {
+		t.Fatal(err)
+	}
+	b.replay(t, dlq.Filter{IDs: []int64{edited}}, 1)
+	discarded = b.conflict(t, "e")
+	if err := b.d.Discard(t.Context(), discarded, "ann", ""); err != nil {
+		t.Fatal(err)
+	}
+	if after := b.text(t, "select i::text from holdfast.inbox i"); after != before {
+		t.Errorf("the row was %s and is %s", before, after)
+	}
+	if err := b.d.Edit(t.Context(), 1, []byte("other"), "ann", ""); err == nil || !strings.Contains(err.Error(), "another letter with this payload") {
+		t.Errorf("an edit to the payload of the twin: %v", err)
+	}
+}
+
+func TestADiscardWakesTheEventsThatItsLetterHeld(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first, second := b.letter(t, "billing", "k", "1"), b.letter(t, "billing", "k", "2")
+	pgtest.Exec(t, b.Pool, "update holdfast.letter set holds = true")
+	b.follower(t, "f")
+	b.follower(t, "g")
+	const due = "select coalesce(string_agg(event_id, ' '), '') from holdfast.stored where next_at <= now()"
+	if err := b.d.Discard(t.Context(), first, "ann", ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.text(t, due); got != "" {
+		t.Errorf("%q is due while another letter holds the key", got)
+	}
+	if err := b.d.Discard(t.Context(), second, "ann", ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.text(t, due); got != "f" {
+		t.Errorf("%q is due, want the head alone", got)
+	}
+}
+
+func TestAReplayThatWaitsCanBeDiscardedUnlessAHandlerIsAtIt(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id, relay := b.letter(t, "billing", "k", "e"), b.letter(t, "", "k", "e")
+	b.replay(t, dlq.Filter{}, 2)
+	if got := b.text(t, "select result || coalesce(processed_at::text, '') from holdfast.inbox"); got != "stored" {
+		t.Errorf("while it waits the inbox says %q", got)
+	}
+	pgtest.Exec(t, b.Pool, "update holdfast.stored set lease_until = now() + interval '1 minute'")
+	for _, letter := range []int64{id, relay} {
+		if err := b.d.Discard(t.Context(), letter, "ann", ""); !errors.Is(err, dlq.ErrNotOpen) {
+			t.Errorf("letter %d: %v", letter, err)
+		}
+		if err := b.d.Edit(t.Context(), letter, nil, "ann", ""); !errors.Is(err, dlq.ErrNotOpen) {
+			t.Errorf("letter %d: %v", letter, err)
+		}
+	}
+	pgtest.Exec(t, b.Pool, "update holdfast.stored set lease_until = '-infinity'")
+	if err := b.d.Discard(t.Context(), id, "ann", ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.text(t, "select (select count(*) from holdfast.stored) || ' ' || (select result from holdfast.inbox) || ' ' || (select state from holdfast.letter where id = 1)"); got != "0 discarded discarded" {
+		t.Errorf("after it: %s", got)
+	}
+}
+
+func TestTheStoryOfALetterIsKept(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.letter(t, "billing", "k", "e")
+	for _, payload := range []string{"second", "third"} {
+		if err := b.d.Edit(t.Context(), id, []byte(payload), "ann", "a typo"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.d.Edit(t.Context(), id, nil, "bob", ""); err != nil {
+		t.Fatal(err)
+	}
+	b.replay(t, dlq.Filter{}, 1)
+	actions, err := b.d.Actions(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var story []string
+	for _, a := range actions {
+		story = append(story, strings.Join([]string{a.Action, a.By, a.Reason, string(a.Payload), string(rune('0' + a.Version))}, "|"))
+	}
+	if got, want := strings.Join(story, "\n"), "edit|ann|a typo|{}|1\nedit|ann|a typo|second|2\nedit|bob||third|3\nreplay|ann|||0"; got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	l, err := b.d.Get(t.Context(), id)
+	if err != nil || l.Event.Payload != nil || l.PayloadSize != -1 || l.Version != 4 {
+		t.Errorf("the tombstone is %+v, %v", l, err)
+	}
+}
+
+func TestAFilterThatCannotBeMeantIsRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, f := range []dlq.Filter{{State: "opened"}, {Origin: "kafka"}, {Limit: -1}, {Limit: 5000}} {
+		if _, err := b.d.List(t.Context(), f); err == nil {
+			t.Errorf("%+v was taken", f)
+		}
+	}
+	id := b.letter(t, "billing", "k", "e")
+	if letters, err := b.d.List(t.Context(), dlq.Filter{IDs: []int64{}}); err != nil || len(letters) != 0 {
+		t.Errorf("an empty list of ids chose %d letters, %v", len(letters), err)
+	}
+	letters, err := b.d.List(t.Context(), dlq.Filter{NoPayloads: true})
+	if err != nil || len(letters) != 1 || letters[0].ID != id || letters[0].Event.Payload != nil || letters[0].PayloadSize != 2 {
+		t.Errorf("without payloads: %+v, %v", letters, err)
+	}
+}
+
+// The dlq and the inbox must use one lock for a key's queue: the inbox is stopped while it has its own, and the dlq is
+// seen to wait for it.
+func TestAReplayWaitsForTheInboxThatIsStoringAnEventOfItsKey(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.letter(t, "billing", "k", "dead")
+	pgtest.Exec(t, b.Pool, `create function halt() returns trigger language plpgsql as $$ begin
+		if new.event_id = 'new' then perform pg_advisory_xact_lock(42); end if; return new; end $$`)
+	pgtest.Exec(t, b.Pool, "create trigger halt before insert on holdfast.stored for each row execute function halt()")
+	tx, err := b.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	pgtest.Exec(t, tx, "select pg_advisory_xact_lock(42)")
+	in, err := inbox.New(b.Pool, inbox.Config{Consumer: "billing", Quick: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return errors.New("not today") })
+	done := make(chan error, 2)
+	waiters := func(want int64) {
+		t.Helper()
+		for pgtest.Count(t, b.Pool, "select count(*) from pg_locks where locktype = 'advisory' and not granted and database = (select oid from pg_database where datname = current_database())") != want {
+			select {
+			case err := <-done:
+				t.Fatalf("somebody did not wait: %v", err)
+			default:
+			}
+		}
+	}
+	go func() {
+		_, err := in.Receive(context.Background(), holdfast.Event{ID: "new", Source: "shop", Type: "order.placed", Topic: "orders", Key: "k"})
+		done <- err
+	}()
+	waiters(1)
+	go func() {
+		_, err := b.d.Replay(context.Background(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"})
+		done <- err
+	}()
+	waiters(2)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := b.text(t, queueOfK); got != "dead new" {
+		t.Errorf("the queue is %q", got)
+	}
+}
+
+func TestAPoisonedEventIsMendedReplayedAndHandledBeforeThoseItHeld(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	pgtest.Exec(t, b.Pool, "create table effect (n bigint generated always as identity, what text)")
+	in, err := inbox.New(b.Pool, inbox.Config{Consumer: "billing", HoldKey: true, Quick: -1, Retry: retry.Policy{Attempts: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if string(e.Payload) == "poison" {
+			return retry.Permanent(errors.New("it cannot be read"))
+		}
+		_, err := tx.Exec(ctx, "insert into effect (what) values ($1)", string(e.Payload))
+		return err
+	})
+	receive := func(id, payload string, want inbox.Outcome) {
+		t.Helper()
+		got, err := in.Receive(t.Context(), holdfast.Event{ID: id, Source: "shop", Type: "order.placed", Topic: "orders", Key: "k", Payload: []byte(payload)})
+		if got != want {
+			t.Fatalf("event %s is %s, want %s: %v", id, got, want, err)
+		}
+	}
+	receive("1", "poison", inbox.Dead)
+	receive("2", "behind", inbox.Stored)
+	letters, err := b.d.List(t.Context(), dlq.Filter{})
+	if err != nil || len(letters) != 1 || !letters[0].Holds {
+		t.Fatalf("letters %+v, %v", letters, err)
+	}
+	if err := b.d.Edit(t.Context(), letters[0].ID, []byte("mended"), "ann", "a typo"); err != nil {
+		t.Fatal(err)
+	}
+	b.replay(t, dlq.Filter{}, 1)
+	receive("1", "mended", inbox.Duplicate) // It waits: a redelivery is not handled beside it.
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- in.Run(ctx) }()
+	for pgtest.Count(t, b.Pool, "select count(*) from effect") < 2 {
+		select {
+		case err := <-ended:
+			t.Fatalf("Run ended: %v", err)
+		default:
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if got := b.text(t, "select string_agg(what, ' ' order by n) from effect"); got != "mended behind" {
+		t.Errorf("the effects are %q", got)
+	}
+	if got := b.text(t, "select l.state || ' ' || i.result || ' ' || (i.hash = sha256('mended')) from holdfast.letter l join holdfast.inbox i using (event_id)"); got != "replayed handled true" {
+		t.Errorf("in the end: %s", got)
+	}
+}

@@ -1,0 +1,153 @@
+package dlq_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+// text runs a query that returns one text.
+func (b bundle) text(t testing.TB, query string) string {
+	t.Helper()
+	var s string
+	if err := b.QueryRow(t.Context(), query).Scan(&s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (b bundle) replay(t testing.TB, f dlq.Filter, want int) {
+	t.Helper()
+	if n, err := b.d.Replay(t.Context(), f, dlq.ReplayOptions{By: "ann"}); n != want || err != nil {
+		t.Fatalf("replayed %d letters, want %d: %v", n, want, err)
+	}
+}
+
+// follower stores an event behind the queue of billing's key k.
+func (b bundle) follower(t testing.TB, id string) {
+	t.Helper()
+	pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
+		values ('billing', 'orders', 'k', nextval('holdfast.stored_place'), 'shop', $1, 't', now(), '', 'infinity')`, id)
+}
+
+const queueOfK = "select string_agg(event_id, ' ' order by place) from holdfast.stored where key = 'k'"
+
+func TestLettersOfOneKeyThatAreReplayedOneByOneKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 2, 0}, {2, 0, 3, 1}} {
+		for _, queue := range []string{"empty", "with a follower", "that gets a follower meanwhile"} {
+			t.Run(fmt.Sprint(order, " into a queue ", queue), func(t *testing.T) {
+				pgtest.Exec(t, b.Pool, "truncate holdfast.letter, holdfast.letter_action, holdfast.stored, holdfast.inbox")
+				var ids []int64
+				for i := range order {
+					ids = append(ids, b.letter(t, "billing", "k", fmt.Sprint(i)))
+				}
+				want := "0 1 2 3"
+				if queue == "with a follower" {
+					b.follower(t, "f")
+					want += " f"
+				}
+				for n, i := range order {
+					b.replay(t, dlq.Filter{IDs: []int64{ids[i]}}, 1)
+					if n == 0 && queue == "that gets a follower meanwhile" {
+						b.follower(t, "f")
+						want += " f"
+					}
+				}
+				if got := b.text(t, queueOfK); got != want {
+					t.Errorf("the queue is %q, want %q", got, want)
+				}
+			})
+		}
+	}
+}
+
+func TestAThousandLettersOfOneKeyFindTheirPlaces(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.follower(t, "f")
+	pgtest.Exec(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, payload, hash)
+		select 'inbox', 'billing', 'r', n::text, 's', 't', 'orders', 'k', now(), '', sha256('') from generate_series(1, 1000) n`)
+	b.replay(t, dlq.Filter{}, 1000)
+	if n := pgtest.Count(t, b.Pool, `select count(*) from (select letter, lag(letter) over (order by place) as before, row_number() over (order by place) as n from holdfast.stored) q
+		where letter < before or (letter is null) <> (n = 1001)`); n != 0 {
+		t.Errorf("%d letters are out of order", n)
+	}
+}
+
+// A consumer may take the head of a queue as soon as it is there: so an earlier letter has to be there first.
+func TestAnEarlierLetterOfAKeyIsNeverThereLater(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for i := range 5 {
+		b.letter(t, "billing", "k", fmt.Sprint(i))
+	}
+	if _, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann", Rate: 200}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.text(t, "select string_agg(event_id, ' ' order by xmin::text::bigint, place) from holdfast.stored"); got != "0 1 2 3 4" {
+		t.Errorf("the letters were stored in the order %q", got)
+	}
+}
+
+func TestLettersOfTheRelayGoIntoTheLogInTheirOrder(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for i := range 5 {
+		b.letter(t, "", "k", fmt.Sprint(i))
+	}
+	b.replay(t, dlq.Filter{}, 5)
+	if got := b.text(t, "select string_agg(id || '=' || letter, ' ' order by seq) from holdfast.event"); got != "0=1 1=2 2=3 3=4 4=5" {
+		t.Errorf("the log says %q", got)
+	}
+}
+
+func TestALimitBoundsAReplay(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for i := range 5 {
+		b.letter(t, "billing", "k", fmt.Sprint(i))
+	}
+	if n, err := b.d.Replay(t.Context(), dlq.Filter{Limit: 2}, dlq.ReplayOptions{DryRun: true}); n != 2 || err != nil {
+		t.Errorf("a dry run counts %d, want 2: %v", n, err)
+	}
+	b.replay(t, dlq.Filter{Limit: 2}, 2)
+	if got := b.text(t, queueOfK); got != "0 1" {
+		t.Errorf("the queue is %q", got)
+	}
+	b.replay(t, dlq.Filter{}, 3)
+}
+
+func TestAReplayDoesNotChaseTheLettersThatItCauses(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.letter(t, "billing", "", "e")
+	pgtest.Exec(t, b.Pool, `create function again() returns trigger language plpgsql as $$ begin
+		insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash)
+		select 'inbox', 'billing', 'again', gen_random_uuid(), 's', 't', 'orders', '', now(), '' from holdfast.installation where (select count(*) from holdfast.letter) < 50;
+		return null; end $$`)
+	pgtest.Exec(t, b.Pool, "create trigger again after insert on holdfast.letter_action for each row execute function again()")
+	b.replay(t, dlq.Filter{}, 1)
+}
+
+func TestALetterWhoseEventWaitsAlreadyStaysOpenAndTheOthersGo(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.letter(t, "billing", "k", "e")
+	b.follower(t, "e") // the same event, taken in once more
+	twin, other := int64(1), b.letter(t, "billing", "k", "other")
+	n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"})
+	if n != 1 || !errors.Is(err, dlq.ErrWaiting) {
+		t.Errorf("replayed %d: %v", n, err)
+	}
+	if got := b.text(t, fmt.Sprintf("select string_agg(state, ' ' order by id) from holdfast.letter where id in (%d, %d)", twin, other)); got != "open replaying" {
+		t.Errorf("the letters are %s", got)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action"); n != 1 {
+		t.Errorf("%d actions are recorded, want 1", n)
+	}
+}
