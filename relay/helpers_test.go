@@ -111,3 +111,7 @@ func keyIn(laneNumber, lanes, n int) string {
 		}
 	}
 }
+
+func contextUntil(t testing.TB, at time.Time) (context.Context, context.CancelFunc) {
+	return context.WithDeadline(t.Context(), at)
+}
