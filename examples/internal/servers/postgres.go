@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -72,6 +73,10 @@ func explain(err error) error {
 			return fmt.Errorf("the example connects to Postgres itself, not through a pooler: point DATABASE_URL past it, %s (%s)", otherwise, refused.Message)
 		}
 		return fmt.Errorf("DATABASE_URL is set, but its server refuses the connection (%s): correct it, %s", refused.Message, otherwise)
+	}
+	var dialed *net.OpError
+	if errors.As(err, &dialed) {
+		err = dialed // pgx says it once for each way it tried, a line each
 	}
 	return fmt.Errorf("DATABASE_URL is set, but its server cannot be reached: start it, correct the address, %s (%w)", otherwise, err)
 }

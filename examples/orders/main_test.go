@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast/internal/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/pgserver"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+// asCommand makes this test binary the command itself, to see what it exits with.
+const asCommand = "ORDERS_AS_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+		return
+	}
+	os.Exit(kafkatest.Main(m, pgtest.Stop))
+}
+
+// cluster is a Kafka that runs already: the real one that the environment names, else an imitation.
+func cluster(t *testing.T) *kafkatest.Cluster {
+	t.Helper()
+	if os.Getenv("HOLDFAST_TEST_KAFKA_BROKERS") != "" {
+		return kafkatest.New(t)
+	}
+	return kafkatest.InProcess(t)
+}
+
+func told(t *testing.T, c config) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	err := run(t.Context(), &out, c)
+	t.Logf("%s", &out)
+	return out.String(), err
+}
+
+func TestWithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
+	t.Parallel()
+	text, err := told(t, config{})
+	if errors.Is(err, pgserver.ErrNoServer) {
+		if os.Getenv("REQUIRE_SERVICES") == "1" {
+			t.Fatalf("PostgreSQL is required by REQUIRE_SERVICES=1: %v", err)
+		}
+		t.Skipf("needs PostgreSQL, so install it: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"started for this run", "an imitation inside this process",
+		"100 orders of 5 customers", "1 more was rolled back", "100 events to the topic",
+		"25 events a second time; billing recognises 25 duplicates", "100 invoices, as before",
+		"dead letter 1 of carol after 4 attempts: there is no VAT rate for IS",
+		"dave's 3 orders have their invoices", "carol's 3 wait behind it",
+		"ann replays 1 letter", "107 invoices", "Every promise held.",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the story does not say %q", want)
+		}
+	}
+	if n := len(regexp.MustCompile(`(?m)^    ok `).FindAllString(text, -1)); n != 4 {
+		t.Errorf("%d promises were found to hold, want 4", n)
+	}
+	if strings.Contains(text, "level=") {
+		t.Error("the library's log is part of the story")
+	}
+	if lines := strings.Count(text, "\n"); lines > 35 {
+		t.Errorf("the story has %d lines, which is more than a screen", lines)
+	}
+}
+
+func TestServersThatAreNamedAreUsedAndLeftAsTheyWere(t *testing.T) {
+	t.Parallel()
+	db, kafka := pgtest.New(t), cluster(t)
+	text, err := told(t, config{DatabaseURL: db.DSN, Brokers: strings.Join(kafka.Brokers, ",")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(text, "started for this run") || strings.Contains(text, "imitation inside") {
+		t.Error("it started servers of its own")
+	}
+	wantNothingLeft(t, db, kafka, text)
+}
+
+func TestAnInterruptEndsItAndCleansUp(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{" 2. ", " 3. ", " 4. ", " 6. "} {
+		t.Run("in step"+at, func(t *testing.T) {
+			t.Parallel()
+			db, kafka := pgtest.New(t), cluster(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			out := &watched{word: at, seen: cancel}
+			err := run(ctx, out, config{DatabaseURL: db.DSN, Brokers: strings.Join(kafka.Brokers, ",")})
+			if !errors.Is(err, errInterrupted) || err.Error() != errInterrupted.Error() {
+				t.Errorf("it ended with %v, want %v", err, errInterrupted)
+			}
+			wantNothingLeft(t, db, kafka, out.String())
+		})
+	}
+}
+
+// watched calls seen when the word is written.
+type watched struct {
+	bytes.Buffer
+	word string
+	seen func()
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	defer func() {
+		if strings.Contains(w.String(), w.word) {
+			w.seen()
+		}
+	}()
+	return w.Buffer.Write(p)
+}
+
+// wantNothingLeft looks for what is named after the run's schema; other runs may be under way.
+func wantNothingLeft(t *testing.T, db *pgtest.DB, c *kafkatest.Cluster, text string) {
+	t.Helper()
+	if n := pgtest.Count(t, db, "select count(*) from pg_namespace where nspname like 'orders%'"); n != 0 {
+		t.Errorf("%d schemas are left behind", n)
+	}
+	name := regexp.MustCompile(`schema (orders_\w+)`).FindStringSubmatch(text)
+	if name == nil {
+		t.Fatal("the story does not name its schema")
+	}
+	// A real broker takes a moment to forget a topic.
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		meta, err := c.Client.Metadata(t.Context(), &kafka.MetadataRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		left := ""
+		for _, topic := range meta.Topics {
+			if strings.HasPrefix(topic.Name, name[1]) {
+				left = topic.Name
+			}
+		}
+		if left == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("topic %s is left behind", left)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func TestABrokenPromiseIsFound(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ sql, want string }{
+		"an order with two invoices": {
+			"insert into invoices (order_id, customer, cents) select order_id, customer, cents from invoices order by number desc limit 1",
+			"every committed order has exactly one invoice: 1 exceptions"},
+		"an order without an invoice": {
+			"delete from invoices where number = (select max(number) from invoices)",
+			"every committed order has exactly one invoice: 1 exceptions"},
+		"an invoice for an order that was rolled back": {
+			"insert into invoices (order_id, customer, cents) values (1000000, 'bob', 1)",
+			"no invoice is there without its order: 1 exceptions"},
+		"an invoice before that of an earlier order": {
+			`with last as (delete from invoices where order_id = (select min(id) from orders where customer = 'bob') returning *)
+			 insert into invoices (order_id, customer, cents) select order_id, customer, cents from last`,
+			"each customer's invoices follow the order of the orders: 1 exceptions"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			text, err := told(t, config{
+				DatabaseURL: pgtest.New(t).DSN,
+				beforeCheck: func(ctx context.Context, s *story) error {
+					_, err := s.Pool.Exec(ctx, test.sql)
+					return err
+				},
+			})
+			if err == nil || !strings.Contains(err.Error(), "a promise did not hold: "+test.want) {
+				t.Errorf("it ended with %v, want %q", err, test.want)
+			}
+			if !strings.Contains(text, "BROKEN  "+test.want) || strings.Contains(text, "Every promise held") {
+				t.Error("the story does not say so")
+			}
+		})
+	}
+}
+
+func TestWhatIsWrongWithTheServersIsSaidInASentence(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		env  []string
+		want []string
+	}{
+		"no Postgres at the address": {
+			[]string{"DATABASE_URL=postgres://shop:secret@127.0.0.1:1/shop"},
+			[]string{"DATABASE_URL is set, but its server cannot be reached", "or unset DATABASE_URL"}},
+		"an address that is none": {
+			[]string{"DATABASE_URL=postgres://shop:secret@127.0.0.1:port/shop"},
+			[]string{"DATABASE_URL cannot be read", "postgres://user:password@host:5432/database"}},
+		"no Kafka at the address": {
+			[]string{"DATABASE_URL=" + pgtest.New(t).DSN, "KAFKA_BROKERS=127.0.0.1:1"},
+			[]string{`KAFKA_BROKERS is "127.0.0.1:1", but none of them answers`, "or unset KAFKA_BROKERS"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), append(test.env, asCommand+"=1")...)
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			err := cmd.Run()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+				t.Errorf("it exits with %v, want status 1", err)
+			}
+			said := strings.TrimSpace(stderr.String())
+			for _, want := range test.want {
+				if !strings.Contains(said, want) {
+					t.Errorf("it does not say %q", want)
+				}
+			}
+			if strings.Contains(said, "\n") || strings.Contains(said, "secret") {
+				t.Error("what it says is more than a sentence, or holds the password")
+			}
+			t.Log(said)
+		})
+	}
+}
