@@ -13,11 +13,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
-func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+func TestMain(m *testing.M) {
+	if isPart() {
+		os.Exit(runPart())
+	}
+	os.Exit(pgtest.Main(m, kafkatest.Stop))
+}
 
 func TestMigrateCreatesWhatCheckAsksForAndIsCalmTheSecondTime(t *testing.T) {
 	t.Parallel()
