@@ -1,0 +1,281 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgserver"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+// open gives a pool to a server of the test's own.
+func open(t *testing.T, s *pgserver.Server) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), s.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// copyInto dumps one cluster's database and restores it into another, as an operator does.
+func copyInto(t *testing.T, from, to *pgserver.Server) {
+	t.Helper()
+	dump := filepath.Join(from.BinDir(), "pg_dump")
+	if _, err := os.Stat(dump); err != nil {
+		if os.Getenv("REQUIRE_SERVICES") == "1" {
+			t.Fatalf("needs pg_dump beside the server: %v", err)
+		}
+		t.Skipf("needs pg_dump beside the server: %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "dump")
+	client := func(server *pgserver.Server, name string, args ...string) {
+		t.Helper()
+		u, err := url.Parse(server.DSN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		password, _ := u.User.Password()
+		cmd := exec.Command(filepath.Join(server.BinDir(), name), append([]string{"--host", u.Hostname(), "--port", u.Port(), "--username", u.User.Username(), "--dbname", "postgres"}, args...)...)
+		cmd.Env = append(os.Environ(), "PGPASSWORD="+password)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, out)
+		}
+	}
+	client(from, "pg_dump", "--format", "custom", "--file", file)
+	client(to, "pg_restore", "--exit-on-error", "--no-owner", file)
+}
+
+func startRefuses(t *testing.T, pool *pgxpool.Pool, want error) {
+	t.Helper()
+	if err := runOnce(t, pool); !errors.Is(err, want) {
+		t.Fatalf("Run returned %v, want %v", err, want)
+	}
+}
+
+func TestARestoredCopyIsRefusedAndAdoptedWithoutLosingAnEvent(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	old := pgtest.Own(t, pgserver.Options{Settings: pgserver.NoSync()})
+	oldPool := open(t, old)
+	if err := holdfast.Migrate(ctx, oldPool, holdfast.SchemaConfig{Lanes: 4}); err != nil {
+		t.Fatal(err)
+	}
+	// The old cluster's transaction ids run ahead of the new one's.
+	for range 2000 {
+		pgtest.Exec(t, oldPool, "select pg_current_xact_id()")
+	}
+	oldKafka := newBroker()
+	write(t, oldPool, event("k", "1"), event("k", "2"))
+	stop := run(t, oldPool, oldKafka, relay.Config{})
+	arrives(t, oldKafka, "2")
+	stop()
+	write(t, oldPool, event("k", "3"), scheduled("k", "scheduled", time.Now().Add(-time.Hour)))
+
+	fresh := pgtest.Own(t, pgserver.Options{Settings: pgserver.NoSync()})
+	copyInto(t, old, fresh)
+	pool, b := open(t, fresh), newBroker()
+	startRefuses(t, pool, relay.ErrRestored)
+
+	// Written after the restore, before Adopt: their small new xids look long done.
+	write(t, pool, event("k", "4"))
+	// In flight while Adopt takes its snapshot: one that ends before Adopt has its locks, with a younger xid, and one
+	// that writes after it.
+	blocker := begin(t, pool)
+	pgtest.Exec(t, blocker.tx, "select from holdfast.cluster for update")
+	across := begin(t, pool).drawXid()
+	adopted := make(chan error, 1)
+	var did relay.Adoption
+	go func() {
+		var err error
+		did, err = relay.Adopt(ctx, pool, holdfast.SchemaConfig{})
+		adopted <- err
+	}()
+	eventually(t, "Adopt waits behind its snapshot", 10*time.Second, func() bool {
+		return pgtest.Count(t, pool, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '-- relay.birth%'") == 1
+	})
+	begin(t, pool).lock("k").write("k", "5").commit() // a younger xid completes
+	blocker.commit()
+	if err := <-adopted; err != nil {
+		t.Fatal(err)
+	}
+	if did != relay.AdoptedEvents {
+		t.Errorf("Adopt did %q", did)
+	}
+	across.lock("k").write("k", "6").commit()
+	write(t, pool, event("k", "7"))
+	run(t, pool, b, relay.Config{})
+	arrives(t, b, "1", "2", "3", "scheduled", "4", "5", "6", "7")
+	wantOnce(t, b)
+	last := ""
+	for _, p := range b.firsts("k") {
+		if p != "scheduled" && p < last {
+			t.Errorf("%s came after %s", p, last)
+		} else if p != "scheduled" {
+			last = p
+		}
+	}
+	again, err := relay.Adopt(ctx, pool, holdfast.SchemaConfig{})
+	if err != nil || again != relay.AdoptedNothing {
+		t.Errorf("a second Adopt did %q, %v", again, err)
+	}
+}
+
+func TestTheSameFilesUnderAnotherIdentifierKeepTheirCursors(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 2), newBroker()
+	write(t, pool, event("k", "1"))
+	stop := run(t, pool, b, relay.Config{})
+	arrives(t, b, "1")
+	stop()
+	if did, err := relay.Adopt(t.Context(), pool, holdfast.SchemaConfig{}); err != nil || did != relay.AdoptedNothing {
+		t.Errorf("Adopt of a healthy database did %q, %v", did, err)
+	}
+	pgtest.Exec(t, pool, "update holdfast.cluster set system_identifier = 42") // what pg_upgrade leaves
+	startRefuses(t, pool, relay.ErrRestored)
+	write(t, pool, event("k", "2"))
+	if did, err := relay.Adopt(t.Context(), pool, holdfast.SchemaConfig{}); err != nil || did != relay.AdoptedIdentifier {
+		t.Errorf("Adopt did %q, %v", did, err)
+	}
+	run(t, pool, b, relay.Config{})
+	arrives(t, b, "2")
+	wantOnce(t, b) // nothing is published again
+}
+
+func TestACursorInTheFutureIsRefused(t *testing.T) {
+	t.Parallel()
+	pool := setup(t, 2)
+	pgtest.Exec(t, pool, "update holdfast.lane set done = '900000000:900000000:' where lane = 1")
+	startRefuses(t, pool, relay.ErrRestored)
+}
+
+func TestAStandbyIsRefusedAndCanBeUsedOnceItIsPromoted(t *testing.T) {
+	t.Parallel()
+	primary := pgtest.Own(t, pgserver.Options{Settings: pgserver.NoSync()})
+	pool, b := open(t, primary), newBroker()
+	if err := holdfast.Migrate(t.Context(), pool, holdfast.SchemaConfig{Lanes: 2}); err != nil {
+		t.Fatal(err)
+	}
+	standby, err := pgserver.InitStandby(t.Context(), primary, pgserver.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(standby.Stop)
+	standbyPool := open(t, standby)
+	startRefuses(t, standbyPool, relay.ErrStandby)
+	stop := run(t, pool, b, relay.Config{})
+	write(t, pool, event("k", "1"))
+	arrives(t, b, "1")
+	stop()
+	write(t, pool, event("k", "2"))
+	eventually(t, "the standby has followed", 20*time.Second, func() bool {
+		return pgtest.Count(t, standbyPool, "select count(*) from holdfast.event") == 2 &&
+			pgtest.Count(t, standbyPool, "select count(*) from holdfast.lane where owner is not null") == 0
+	})
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := standby.Promote(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run(t, standbyPool, b, relay.Config{})
+	write(t, standbyPool, event("k", "3"))
+	arrives(t, b, "2", "3")
+	wantFirsts(t, b, "k", "1", "2", "3")
+}
+
+func TestACrashOfPostgresLosesNothingAndTheRelayGoesOn(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Own(t, pgserver.Options{Settings: pgserver.NoSync()}) // the process crashes, not the machine
+	pool, b := open(t, server), newBroker()
+	if err := holdfast.Migrate(t.Context(), pool, holdfast.SchemaConfig{Lanes: 4}); err != nil {
+		t.Fatal(err)
+	}
+	token := func() (s string) {
+		_ = pool.QueryRow(context.Background(), "select coalesce(min(token::text), '') from holdfast.incarnation").Scan(&s)
+		return s
+	}
+	stop := run(t, pool, b, relay.Config{Lease: time.Second, BatchSize: 20})
+	committed := map[string][]string{} // by key; commits whose answer was lost are looked up in the log
+	for round := range 3 {
+		before := token()
+		crash := time.AfterFunc(600*time.Millisecond, func() {
+			if err := server.Kill(); err != nil {
+				t.Error(err)
+			}
+		})
+		for i := 0; ; i++ {
+			key, p := fmt.Sprintf("k%d", i%5), fmt.Sprintf("%d %05d", round, i)
+			tx, err := pool.Begin(t.Context())
+			if err != nil {
+				break
+			}
+			_, err = tx.Exec(t.Context(), "select holdfast.write('orders', $1, 't', $2)", key, []byte(p))
+			if err == nil {
+				err = tx.Commit(t.Context())
+			}
+			if err != nil {
+				_ = tx.Rollback(context.Background())
+				break
+			}
+			committed[key] = append(committed[key], p)
+		}
+		crash.Stop()
+		if err := server.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the relay has claimed its lanes under a new incarnation", 20*time.Second, func() bool {
+			now := token()
+			return now != "" && now != before && pgtest.Count(t, pool, "select count(*) from holdfast.lane where lease_until > now()") == 4
+		})
+	}
+	write(t, pool, event("end", "end"))
+	for key, payloads := range committed {
+		arrives(t, b, payloads[len(payloads)-1])
+		have, last := map[string]bool{}, ""
+		for _, p := range b.firsts(key) {
+			if p < last {
+				t.Errorf("key %s: %s came after %s", key, p, last)
+			}
+			have[p], last = true, p
+		}
+		for _, p := range payloads {
+			if !have[p] {
+				t.Errorf("key %s: %s was committed and never published", key, p)
+			}
+		}
+	}
+	arrives(t, b, "end")
+	stop()
+}
+
+// A snapshot in memory may call a transaction done that a crash undid, and whose id was given out again.
+func TestAMemoryOfBeforeACrashChangesNothing(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	lost := make(chan error, 10)
+	run(t, pool, b, relay.Config{Observer: relay.Observer{OnLost: func(_ int, err error) { lost <- err }}})
+	write(t, pool, event("k", "1"))
+	arrives(t, b, "1")
+	epoch := pgtest.Count(t, pool, "select epoch from holdfast.lane")
+	pgtest.Exec(t, pool, "delete from holdfast.incarnation") // what crash recovery does to an unlogged table
+	write(t, pool, event("k", "2"))
+	<-lost
+	arrives(t, b, "2")
+	if now := pgtest.Count(t, pool, "select epoch from holdfast.lane"); now <= epoch {
+		t.Errorf("the epoch is %d after a crash, it was %d", now, epoch)
+	}
+	wantFirsts(t, b, "k", "1", "2")
+}

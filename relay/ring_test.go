@@ -1,0 +1,172 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/outbox"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+func TestTheLogStaysSmallUnderLoadAndNothingIsLost(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 8), newBroker()
+	var emptied, busy, unread atomic.Int32
+	stop := run(t, pool, b, relay.Config{SegmentBytes: 1 << 20, BatchSize: 100, Observer: relay.Observer{OnReclaimed: func(_ int, result string) {
+		switch {
+		case result == "emptied":
+			emptied.Add(1)
+		case result == "busy":
+			busy.Add(1)
+		case result == "unread":
+			unread.Add(1)
+		default:
+			t.Errorf("reclaim says %q", result)
+		}
+	}}})
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	defer cancel()
+	var written atomic.Int64
+	var most int64
+	var wg sync.WaitGroup
+	payload := strings.Repeat("x", 1000)
+	for w := range 4 {
+		wg.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				key := fmt.Sprintf("w%d k%d", w, i%5)
+				events := make([]holdfast.Event, 10)
+				for j := range events {
+					events[j] = event(key, fmt.Sprintf("%010d %s", i*10+j, payload))
+				}
+				if err := pgx.BeginFunc(context.Background(), pool, func(tx pgx.Tx) error { return outbox.Write(context.Background(), tx, events...) }); err != nil {
+					t.Errorf("write: %v", err)
+					return
+				}
+				written.Add(10)
+			}
+		})
+	}
+	size := func() int64 {
+		return pgtest.Count(t, pool, "select sum(pg_relation_size('holdfast.event_' || n)) from generate_series(0, 3) n")
+	}
+	for ctx.Err() == nil {
+		most = max(most, size())
+		time.Sleep(50 * time.Millisecond) // a sample, not a wait
+	}
+	wg.Wait()
+	eventually(t, "everything arrives", 40*time.Second, func() bool { return int64(len(b.events())) >= written.Load() })
+	eventually(t, "all segments but the current one are empty", 20*time.Second, func() bool {
+		return pgtest.Count(t, pool, "select count(*) from generate_series(0, 3) n where pg_relation_size('holdfast.event_' || n) > 0") <= 1
+	})
+	stop()
+	wantOnce(t, b)
+	last := map[string]string{}
+	for _, e := range b.events() {
+		if n := string(e.Payload[:10]); n <= last[e.Key] && last[e.Key] != "" {
+			t.Fatalf("key %s: %s came after %s", e.Key, n, last[e.Key])
+		} else {
+			last[e.Key] = n
+		}
+	}
+	t.Logf("%d events, segments emptied %d times, busy %d, unread %d, at most %d KiB", written.Load(), emptied.Load(), busy.Load(), unread.Load(), most>>10)
+	if emptied.Load() < 2 {
+		t.Errorf("segments were emptied %d times", emptied.Load())
+	}
+}
+
+// The window of a page that was full to the last event stays open. Nobody may have to wait for another event of the lane
+// until its segment can be emptied.
+func TestASegmentIsEmptiedAlthoughTheLastPageWasFull(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 2), newBroker()
+	for i := range 6 {
+		write(t, pool, event("k", fmt.Sprint(i)), event("another", fmt.Sprint(i)))
+	}
+	pgtest.Exec(t, pool, "update holdfast.ring set current = 1")
+	run(t, pool, b, relay.Config{BatchSize: 3})
+	eventually(t, "the segment that was left is emptied", 20*time.Second, func() bool {
+		return pgtest.Count(t, pool, "select pg_relation_size('holdfast.event_0')") == 0
+	})
+	if got := len(b.events()); got != 12 {
+		t.Errorf("%d events arrived, want 12", got)
+	}
+}
+
+func TestWhatIsUnreadIsNeverTruncated(t *testing.T) {
+	t.Parallel()
+	pool := setup(t, 2)
+	token := func() (token string) {
+		if err := pool.QueryRow(t.Context(), "select token::text from holdfast.incarnation").Scan(&token); err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	reclaim := func(q interface {
+		QueryRow(context.Context, string, ...any) pgx.Row
+	}, segment int) (result string) {
+		t.Helper()
+		if err := q.QueryRow(t.Context(), "select holdfast.reclaim($1, $2::text::uuid, 50)", segment, token()).Scan(&result); err != nil {
+			t.Fatal(err)
+		}
+		return result
+	}
+	pgtest.Exec(t, pool, "update holdfast.ring set current = 2")
+	if got := reclaim(pool, 2); !strings.HasPrefix(got, "refused") {
+		t.Errorf("the current segment: %q", got)
+	}
+	if got := reclaim(pool, 0); got != "emptied" {
+		t.Errorf("an empty segment: %q", got)
+	}
+	// A writer that read `current` before the turn writes into a segment that was left.
+	stale := begin(t, pool)
+	pgtest.Exec(t, stale.tx, "insert into holdfast.event_1 (lane, id, type, topic, key) values (1, 'stale', 't', 'orders', 'k')")
+	if got := reclaim(pool, 1); got != "busy" {
+		t.Errorf("while a transaction writes: %q", got)
+	}
+	stale.commit()
+	if got := reclaim(pool, 1); got != "unread" {
+		t.Errorf("with a committed event that nobody has read: %q", got)
+	}
+	// Everything is read now, except for what was in flight at `done`.
+	long := begin(t, pool)
+	pgtest.Exec(t, long.tx, "insert into holdfast.event_3 (lane, id, type, topic, key) values (0, 'long', 't', 'orders', 'k')")
+	pgtest.Exec(t, pool, "update holdfast.lane set done = pg_current_snapshot()")
+	long.commit()
+	if got := reclaim(pool, 3); got != "unread" {
+		t.Errorf("with an event of a transaction that was in flight at done: %q", got)
+	}
+	if got := reclaim(pool, 1); got != "emptied" {
+		t.Errorf("a segment that is read: %q", got)
+	}
+	pgtest.Exec(t, pool, "insert into holdfast.event_1 (lane, id, type, topic, key) values (77, 'no lane', 't', 'orders', 'k')")
+	pgtest.Exec(t, pool, "update holdfast.lane set done = pg_current_snapshot()")
+	if got := reclaim(pool, 1); got != "unread" {
+		t.Errorf("with an event of a lane that is not there: %q", got)
+	}
+	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if got := reclaim(tx, 0); !strings.Contains(got, "READ COMMITTED") {
+		t.Errorf("under repeatable read: %q", got)
+	}
+	_ = tx.Rollback(t.Context())
+	pgtest.Exec(t, pool, "update holdfast.lane set done = '900000000:900000000:' where lane = 1")
+	if got := reclaim(pool, 0); !strings.Contains(got, "future") {
+		t.Errorf("with a cursor in the future: %q", got)
+	}
+	var result string
+	if err := pool.QueryRow(t.Context(), "select holdfast.reclaim(0, gen_random_uuid(), 50)").Scan(&result); err != nil || !strings.Contains(result, "crash") {
+		t.Errorf("under another incarnation: %q, %v", result, err)
+	}
+}

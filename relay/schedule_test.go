@@ -1,0 +1,73 @@
+package relay_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+func scheduled(key, payload string, at time.Time) holdfast.Event {
+	e := event(key, payload)
+	e.NotBefore = at
+	return e
+}
+
+func TestAScheduledEventTakesItsPlaceWhenItFallsDue(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	var now time.Time // the database's clock decides
+	if err := pool.QueryRow(t.Context(), "select clock_timestamp()").Scan(&now); err != nil {
+		t.Fatal(err)
+	}
+	due := now.Add(2500 * time.Millisecond)
+	write(t, pool, scheduled("k", "later", due.Add(300*time.Millisecond)), scheduled("k", "first written", due), scheduled("k", "second written", due),
+		scheduled("k", "past", now.Add(-time.Hour)), event("k", "now"))
+	seen := make(chan time.Time, 10)
+	stop := run(t, pool, b, relay.Config{Observer: relay.Observer{OnMoved: func(int, int) { seen <- time.Now() }}})
+	arrives(t, b, "past", "now")
+	stop() // a scheduled event survives the relay
+	write(t, pool, event("k", "written while it waits"))
+	run(t, pool, b, relay.Config{Observer: relay.Observer{OnPublished: func(_ int, events []holdfast.Event) {
+		for _, e := range events {
+			if string(e.Payload) == "first written" && time.Now().Before(due.Add(-20*time.Millisecond)) {
+				t.Errorf("published %v before it is due", time.Until(due))
+			}
+		}
+	}}})
+	arrives(t, b, "later")
+	wantFirsts(t, b, "k", "past", "now", "written while it waits", "first written", "second written", "later")
+	wantOnce(t, b)
+	if n := pgtest.Count(t, pool, "select count(*) from holdfast.scheduled"); n != 0 {
+		t.Errorf("%d events are still scheduled", n)
+	}
+}
+
+func TestManyScheduledEventsAreMovedOnceEach(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 4), newBroker()
+	at := time.Now().Add(1500 * time.Millisecond)
+	var events []holdfast.Event
+	for i := range 3000 {
+		events = append(events, scheduled(fmt.Sprintf("k%d", i%7), fmt.Sprintf("%06d", i), at.Add(time.Duration(i)*time.Microsecond)))
+	}
+	write(t, pool, events...)
+	one := relay.Config{Lease: time.Second}
+	stop := run(t, pool, b, one)
+	eventually(t, "some arrive", 20*time.Second, func() bool { return len(b.events()) > 0 })
+	stop()
+	run(t, pool, b, one)
+	run(t, pool, b, one)
+	eventually(t, "all arrive", 30*time.Second, func() bool { return len(b.events()) >= len(events) })
+	wantOnce(t, b)
+	last := map[string]string{}
+	for _, e := range b.events() {
+		if string(e.Payload) < last[e.Key] {
+			t.Fatalf("key %s: %s came after %s", e.Key, e.Payload, last[e.Key])
+		}
+		last[e.Key] = string(e.Payload)
+	}
+}
