@@ -118,7 +118,7 @@ func (s *Servers) createTopic(ctx context.Context) error {
 func (s *Servers) Stop() error {
 	var problems []error
 	if s.Pool != nil {
-		s.Pool.Close()
+		problems = append(problems, s.closePool())
 	}
 	// On contexts of their own: they run after an interrupt as well.
 	if s.kafka != nil {
@@ -137,6 +137,21 @@ func (s *Servers) Stop() error {
 	}
 	s.madeSchema, s.madeTopic = false, false
 	return errors.Join(problems...)
+}
+
+// closePool does not wait for ever for a connection that is never given back.
+func (s *Servers) closePool() error {
+	closed := make(chan struct{})
+	go func() {
+		s.Pool.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+		return nil
+	case <-time.After(callTimeout):
+		return fmt.Errorf("%d connections were never given back to the pool", s.Pool.Stat().AcquiredConns())
+	}
 }
 
 func (s *Servers) removeFromKafka() error {

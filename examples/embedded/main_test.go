@@ -1,0 +1,389 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/holdfast-go/holdfast/examples/internal/servers"
+	"github.com/holdfast-go/holdfast/internal/kafkaserver"
+	"github.com/holdfast-go/holdfast/internal/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/pgserver"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+// asCommand makes this test binary the command itself, to be sent signals.
+const asCommand = "EMBEDDED_AS_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+		return
+	}
+	os.Exit(kafkatest.Main(m, pgtest.Stop))
+}
+
+// cluster is a Kafka that runs already: the real one that the environment names, else an imitation.
+func cluster(t *testing.T) *kafkaserver.Server {
+	t.Helper()
+	if os.Getenv("HOLDFAST_TEST_KAFKA_BROKERS") != "" {
+		return kafkatest.New(t).Server
+	}
+	return kafkatest.InProcess(t).Server
+}
+
+func TestWithoutAnyServerTheDemoRunsToItsEnd(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	err := run(t.Context(), &out, config{Demo: true})
+	t.Logf("%s", &out)
+	if errors.Is(err, pgserver.ErrNoServer) {
+		if os.Getenv("REQUIRE_SERVICES") == "1" {
+			t.Fatalf("PostgreSQL is required by REQUIRE_SERVICES=1: %v", err)
+		}
+		t.Skipf("needs PostgreSQL, so install it: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"20 orders answered with 201", "20 events published", "stopped: requests", "stopped: relay", "stopped: pool"}
+	rest := out.String()
+	for _, line := range want {
+		_, after, ok := strings.Cut(rest, line)
+		if !ok {
+			t.Fatalf("the output does not say %q, or not in this order: %q", line, want)
+		}
+		rest = after
+	}
+}
+
+func TestTheDemoLeavesServersThatAreNamedAsTheyWere(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if err := run(t.Context(), io.Discard, config{Demo: true, DatabaseURL: db.DSN, Brokers: strings.Join(cluster(t).Brokers, ",")}); err != nil {
+		t.Fatal(err)
+	}
+	if n := pgtest.Count(t, db, "select count(*) from pg_namespace where nspname like 'demo%'"); n != 0 {
+		t.Errorf("%d schemas are left behind", n)
+	}
+}
+
+// site is what one start of the service after the other works on.
+type site struct {
+	*testing.T
+	db    *pgtest.DB
+	kafka *kafkaserver.Server
+	name  string
+}
+
+func newSite(t *testing.T, k *kafkaserver.Server) *site {
+	s := &site{T: t, db: pgtest.New(t), kafka: k, name: "embedded_" + strings.ToLower(rand.Text()[:8])}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = k.DeleteTopic(ctx, s.topic())
+	})
+	return s
+}
+
+func (s *site) topic() string { return s.name + ".orders" }
+
+// started is a service that runs in this process.
+type started struct {
+	url    string
+	addr   string
+	stop   func()
+	ended  chan error
+	mu     sync.Mutex
+	stages []string
+}
+
+func (s *site) start(change ...func(*service)) *started {
+	s.Helper()
+	on, err := servers.Start(s.Context(), servers.Config{DatabaseURL: s.db.DSN, Brokers: strings.Join(s.kafka.Brokers, ","), Name: s.name, Keep: true})
+	if err != nil {
+		s.Fatal(err)
+	}
+	v, err := newService(s.Context(), on.Pool, on.Brokers, on.Schema, on.Topic, slog.New(slog.DiscardHandler))
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, f := range change {
+		f(v)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(s.Context())
+	r := &started{url: "http://" + l.Addr().String(), addr: l.Addr().String(), stop: cancel, ended: make(chan error, 1)}
+	v.said = func(stage string) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.stages = append(r.stages, stage)
+	}
+	go func() {
+		err := v.run(ctx, l)
+		r.ended <- errors.Join(err, on.Stop())
+	}()
+	s.Cleanup(func() { cancel() })
+	return r
+}
+
+func (r *started) said() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.stages)
+}
+
+func (s *site) wantEnd(r *started, want string) {
+	s.Helper()
+	select {
+	case err := <-r.ended:
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			s.Errorf("it ended with %v, want %q", err, want)
+		}
+	case <-time.After(30 * time.Second):
+		s.Fatal("it did not stop")
+	}
+}
+
+func (s *site) post(url, customer string) (order, error) {
+	body := fmt.Sprintf(`{"customer":%q,"cents":1200}`, customer)
+	client := http.Client{Timeout: 30 * time.Second}
+	resp, err := client.Post(url+"/orders", "application/json", strings.NewReader(body))
+	if err != nil {
+		return order{}, err
+	}
+	defer resp.Body.Close()
+	var o order
+	if resp.StatusCode != http.StatusCreated {
+		text, _ := io.ReadAll(resp.Body)
+		return o, fmt.Errorf("%s: %s", resp.Status, text)
+	}
+	return o, json.NewDecoder(resp.Body).Decode(&o)
+}
+
+// ordersInTopic are the ids of the orders told of, by customer, in the order of the topic.
+func (s *site) ordersInTopic() map[string][]int64 {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), 30*time.Second)
+	defer cancel()
+	records, err := s.kafka.ReadAll(ctx, s.topic())
+	if err != nil {
+		s.Fatal(err)
+	}
+	orders := map[string][]int64{}
+	for _, r := range records {
+		var o order
+		if err := json.Unmarshal(r.Value, &o); err != nil {
+			s.Fatal(err)
+		}
+		if !slices.Contains(orders[o.Customer], o.ID) { // else it was published again
+			orders[o.Customer] = append(orders[o.Customer], o.ID)
+		}
+	}
+	return orders
+}
+
+// wantAllPublished waits until the topic tells of all orders that are in the database, and of no
+// other, each customer's in order.
+func (s *site) wantAllPublished() {
+	s.Helper()
+	want := int(pgtest.Count(s, s.db, "select count(*) from "+s.name+".orders"))
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		got, orders := 0, s.ordersInTopic()
+		for customer, ids := range orders {
+			got += len(ids)
+			if !slices.IsSorted(ids) {
+				s.Fatalf("the orders of %s were published in the order %v", customer, ids)
+			}
+		}
+		if got == want {
+			return
+		}
+		if got > want || time.Now().After(deadline) {
+			s.Fatalf("%d orders are in the database, and %d in the topic", want, got)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func TestARequestInHandEndsWellWhileTheServiceStops(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, cluster(t))
+	r := s.start()
+
+	// The handler has begun when the server asks for the body.
+	conn, err := net.Dial("tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	body := `{"customer":"ann","cents":1200}`
+	fmt.Fprintf(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(body))
+	reader := bufio.NewReader(conn)
+	if line, err := reader.ReadString('\n'); err != nil || !strings.Contains(line, "100") {
+		t.Fatalf("the server answered %q, %v", line, err)
+	}
+	_, _ = reader.ReadString('\n')
+
+	r.stop()
+	for {
+		refused, err := net.Dial("tcp", r.addr)
+		if err != nil {
+			break // it accepts nothing any more
+		}
+		refused.Close()
+		time.Sleep(5 * time.Millisecond)
+	}
+	if stages := r.said(); len(stages) > 0 {
+		t.Errorf("with a request in hand it went on to %q", stages)
+	}
+	fmt.Fprint(conn, body)
+	resp, err := http.ReadResponse(reader, nil)
+	if err != nil || resp.StatusCode != http.StatusCreated {
+		t.Fatalf("the request in hand was answered with %v, %v", resp, err)
+	}
+	s.wantEnd(r, "")
+	if got, want := r.said(), []string{"stopped: requests", "stopped: relay", "stopped: pool"}; !slices.Equal(got, want) {
+		t.Errorf("it stopped in the order %q, want %q", got, want)
+	}
+	if n := pgtest.Count(t, s.db, "select count(*) from "+s.name+".orders"); n != 1 {
+		t.Errorf("%d orders, want 1", n)
+	}
+	next := s.start()
+	s.wantAllPublished()
+	next.stop()
+	s.wantEnd(next, "")
+}
+
+func TestARequestThatDoesNotEndIsCutOffAndRolledBack(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, cluster(t))
+	r := s.start(func(v *service) { v.drain = 200 * time.Millisecond })
+
+	// A transaction elsewhere holds the customer: the request waits for it in the middle of its own.
+	tx, err := s.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if _, err := tx.Exec(t.Context(), "lock table "+s.name+".orders in share mode"); err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan error, 1)
+	go func() {
+		_, err := s.post(r.url, "ann")
+		answered <- err
+	}()
+	for pgtest.Count(t, s.db, "select count(*) from pg_locks where not granted and relation = '"+s.name+".orders'::regclass") == 0 {
+		time.Sleep(5 * time.Millisecond)
+	}
+	r.stop()
+	s.wantEnd(r, "requests took longer than 200ms to end and were cut off")
+	if err := <-answered; err == nil {
+		t.Error("the request was answered with 201")
+	}
+	if got, want := r.said(), []string{"stopped: requests", "stopped: relay", "stopped: pool"}; !slices.Equal(got, want) {
+		t.Errorf("it stopped in the order %q, want %q", got, want)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := pgtest.Count(t, s.db, "select count(*) from "+s.name+".orders"); n != 0 {
+		t.Errorf("%d orders, want none", n)
+	}
+}
+
+func TestOrdersTakenWhileKafkaIsAwayArePublishedByTheNextStart(t *testing.T) {
+	t.Parallel()
+	k, err := kafkaserver.InProcess()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Stop)
+	s := newSite(t, k)
+	var mu sync.Mutex
+	away := true
+	k.Fake().ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		k.Fake().KeepControl()
+		return nil, errors.New("the broker is away"), away
+	})
+
+	r := s.start()
+	for range 5 {
+		if _, err := s.post(r.url, "ann"); err != nil {
+			t.Fatalf("an order was refused: %v", err)
+		}
+	}
+	resp, err := http.Get(r.url + "/healthz")
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("health: %v, %v", resp, err)
+	}
+	r.stop()
+	s.wantEnd(r, "")
+	if got := s.ordersInTopic(); len(got) != 0 {
+		t.Fatalf("the topic tells of %v", got)
+	}
+
+	mu.Lock()
+	away = false
+	mu.Unlock()
+	next := s.start()
+	s.wantAllPublished()
+	next.stop()
+	s.wantEnd(next, "")
+}
+
+func TestHealthFailsWhenTheRelayOrTheDatabaseDoes(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, cluster(t))
+	var v *service
+	r := s.start(func(made *service) { v = made })
+	health := func() string {
+		resp, err := http.Get(r.url + "/healthz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		return fmt.Sprintf("%d %s", resp.StatusCode, bytes.TrimSpace(text))
+	}
+	if got := health(); got != "200 serving" {
+		t.Errorf("health is %q", got)
+	}
+	v.state.Store(stopping)
+	if got := health(); got != "503 stopping" {
+		t.Errorf("health while it stops is %q", got)
+	}
+	v.state.Store(serving)
+	v.pool.Close()
+	if got := health(); got != "503 the database does not answer" {
+		t.Errorf("health without a database is %q", got)
+	}
+	if _, err := s.post(r.url, "ann"); err == nil || !strings.Contains(err.Error(), "503") {
+		t.Errorf("an order without a database: %v", err)
+	}
+	r.stop()
+	<-r.ended
+}
