@@ -47,6 +47,9 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 // errNeedsPerson makes the exit status 1 after everything was said.
 var errNeedsPerson = errors.New("something needs a person")
 
+// usageError is a mistake on the command line that kong cannot see.
+type usageError struct{ error }
+
 // run is main without the process: it returns the exit status. 0: done. 1: failed, or status found trouble. 2: the
 // command line is wrong.
 func run(args []string, out, errOut io.Writer) int {
@@ -69,9 +72,13 @@ func run(args []string, out, errOut io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	err = parsed.Run(&program{ctx: ctx, out: out, errOut: errOut, cli: &c})
+	var usage usageError
 	switch {
 	case err == nil:
 		return 0
+	case errors.As(err, &usage):
+		fmt.Fprintf(errOut, "holdfast: %v\nholdfast --help lists the commands.\n", err)
+		return 2
 	case !errors.Is(err, errNeedsPerson):
 		fmt.Fprintf(errOut, "holdfast: %v\n", err)
 	}

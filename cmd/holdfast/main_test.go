@@ -2,17 +2,22 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+func TestMain(m *testing.M) {
+	code := pgtest.Main(m)
+	if binaryDir != "" {
+		os.RemoveAll(binaryDir)
+	}
+	os.Exit(code)
+}
 
 // call runs the command line and returns its exit status and what it printed.
 func call(t *testing.T, args ...string) (status int, out, errOut string) {
@@ -58,14 +63,24 @@ func TestAnOperatorsDay(t *testing.T) {
 		t.Error("show shows the payload unasked")
 	}
 	wantStatus(t, 0, "the secret", "dlq", "show", "1", "--payload")
-	wantStatus(t, 0, "2 letters would be replayed", "dlq", "replay", "--dry-run", "--reason", "x")
+	wantStatus(t, 0, "2 letters would be replayed", "dlq", "replay", "--dry-run")
+	wantStatus(t, 2, "missing flags: --reason", "dlq", "replay", "--by", "ann")
 	mended := filepath.Join(t.TempDir(), "mended.json")
 	if err := os.WriteFile(mended, []byte(`{"mended": true}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	wantStatus(t, 0, "letter 1 has a new payload", "dlq", "edit", "1", mended, "--reason", "typo", "--by", "ann")
-	wantStatus(t, 0, "1 letters are on their way", "dlq", "replay", "--id", "1", "--reason", "fixed", "--by", "ann")
+	wantStatus(t, 0, "edit by ann: typo", "dlq", "show", "1")
+	wantStatus(t, 0, `"payload":"eyJtZW5kZWQiOiB0cnVlfQ=="`, "dlq", "show", "1", "--json", "--payload")
+	wantStatus(t, 0, "1 letters are on their way", "dlq", "replay", "--limit", "1", "--reason", "fixed", "--by", "ann")
 	wantStatus(t, 0, "letter 2 is discarded", "dlq", "discard", "2", "--reason", "a test", "--by", "ann")
+	pgtest.Exec(t, db.Pool, `insert into events.letter (origin, reason, event_id, source, type, topic, key, time, payload, hash) values ('relay', E'it is \x1b[2J too large', 'e3', 's', 't', 'orders', 'k', now(), '', '')`)
+	if out := wantStatus(t, 0, `it is \x1b[2J too large`, "dlq", "list", "--origin", "relay"); strings.Contains(out, "\x1b") {
+		t.Error("what others wrote moves the cursor of the terminal")
+	}
+	wantStatus(t, 0, "letter 3 has a new payload", "dlq", "edit", "3", "--tombstone", "--reason", "gone", "--by", "ann")
+	wantStatus(t, 0, "a tombstone", "dlq", "show", "3", "--payload")
+	wantStatus(t, 2, "one of them", "dlq", "edit", "3", mended, "--tombstone", "--reason", "gone")
 	wantStatus(t, 1, "not open", "dlq", "discard", "2", "--reason", "again")
 	wantStatus(t, 1, "no such letter", "dlq", "show", "77")
 	wantStatus(t, 1, "add --yes", "adopt")
@@ -94,6 +109,9 @@ func TestAWrongCommandLineSaysWhatToDo(t *testing.T) {
 	wantStatus(t, 2, "missing flags: --reason", "dlq", "discard", "1")
 	wantStatus(t, 0, "schema version 1", "version")
 	wantStatus(t, 0, "Usage: holdfast", "--help")
+	if _, out, errOut := call(t, "status", "--databse-url=postgres://u:hunter2@h/x"); strings.Contains(out+errOut, "hunter2") {
+		t.Errorf("the password of a mistyped flag is shown: %s%s", out, errOut)
+	}
 	for _, url := range []string{"postgres://u:hunter2@[::bad", "postgres://u:hunter2@127.0.0.1:1/x"} {
 		status, out, errOut := call(t, "status", "--database-url", url)
 		if status != 1 || strings.Contains(out+errOut, "hunter2") {
@@ -104,39 +122,39 @@ func TestAWrongCommandLineSaysWhatToDo(t *testing.T) {
 	wantStatus(t, 1, "KAFKA_USER", "relay", "--brokers", "b:9092", "--sasl-mechanism", "plain")
 }
 
-func TestTheSidecarRunsUntilItIsToldToStop(t *testing.T) {
+func TestStatusSaysWhatNeedsAPersonAndWhatToDo(t *testing.T) {
 	db := pgtest.New(t)
-	wantStatus(t, 0, "version 1", "migrate", "--database-url", db.DSN)
-	binary := filepath.Join(t.TempDir(), "holdfast")
-	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v: %s", err, out)
+	t.Setenv("DATABASE_URL", db.DSN)
+	wantStatus(t, 0, "version 1", "migrate")
+	const parked = `insert into holdfast.parked (lane, topic, key, place, why, next_at, first_at, id, source, type, time) values (3, 'orders', 'k', 1, '%s', now(), now() - interval '%s', 'e', 's', 't', now())`
+	const stored = `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, lease_until) values ('billing', 'orders', 'k', 1, 's', 'e', 't', now(), '', now() - interval '%s', %s)`
+	for _, c := range []struct {
+		name, sql, says string
+		status          int
+	}{
+		{"another cluster", "update holdfast.cluster set system_identifier = 1", "then run holdfast adopt --yes", 1},
+		{"a restored copy", "insert into holdfast.birth (born) values ('1')", "then run holdfast adopt --yes", 1},
+		{"a missing topic", fmt.Sprintf(parked, "topic", "1 second"), "topic orders is missing, or the relay may not write to it: create it or grant the rights, 1 events wait", 1},
+		{"an event that is tried again", fmt.Sprintf(parked, "record", "1 minute"), "nothing needs a person", 0},
+		{"an event that is parked for long", fmt.Sprintf(parked, "record", "11 minutes"), "lane 3 has 1 events parked for more than 10 minutes", 1},
+		{"a stored event that nobody takes", fmt.Sprintf(stored, "6 minutes", "'-infinity'"), "consumer billing has stored events that were due 6m0s ago and nobody takes", 1},
+		{"a stored event that a worker is at", fmt.Sprintf(stored, "6 minutes", "now() + interval '1 minute'"), "nothing needs a person", 0},
+		{"a stored event that is due", fmt.Sprintf(stored, "1 minute", "'-infinity'"), "nothing needs a person", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pgtest.Exec(t, db.Pool, "truncate holdfast.parked, holdfast.stored")
+			pgtest.Exec(t, db.Pool, "update holdfast.lane set owner = 'r', lease_until = now() + interval '1 minute'")
+			pgtest.Exec(t, db.Pool, "update holdfast.cluster set system_identifier = (select system_identifier from pg_control_system())")
+			pgtest.Exec(t, db.Pool, "delete from holdfast.birth")
+			if c.name != "a restored copy" {
+				pgtest.Exec(t, db.Pool, "insert into holdfast.birth default values")
+			}
+			pgtest.Exec(t, db.Pool, c.sql)
+			wantStatus(t, c.status, c.says, "status")
+		})
 	}
-	cmd := exec.Command(binary, "relay", "--database-url", db.DSN, "--brokers", "127.0.0.1:1", "--name", "the sidecar")
-	var log bytes.Buffer
-	cmd.Stderr = &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer cmd.Process.Kill()
-	waitFor(t, func() bool {
-		return pgtest.Count(t, db.Pool, "select count(*) from holdfast.lane where owner = 'the sidecar'") == 8
-	})
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("the sidecar ended with %v: %s", err, log.String())
-	}
-	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.lane where owner is not null"); n != 0 || !strings.Contains(log.String(), "stopped in order") {
-		t.Errorf("%d lanes were not handed back: %s", n, log.String())
-	}
-}
-
-func waitFor(t *testing.T, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not within 20 s")
-		}
-	}
+	pgtest.Exec(t, db.Pool, "insert into holdfast.consumer_position (consumer, topic, partition, position, owner) values ('billing', 'orders', 5, 77, 'node 1')")
+	pgtest.Exec(t, db.Pool, "insert into holdfast.relay (name, seen_until) values ('the sidecar', now() + interval '1 minute')")
+	wantStatus(t, 0, "the sidecar", "status")
+	wantStatus(t, 0, "node 1", "status")
 }

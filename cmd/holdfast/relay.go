@@ -64,7 +64,7 @@ func (r *relayCmd) Run(p *program) error {
 
 // transport says how to reach Kafka: encrypted and authenticated as the flags ask.
 func (r *relayCmd) transport(env func(string) string) (*kafka.Transport, error) {
-	t := &kafka.Transport{ClientID: "holdfast-relay"}
+	t := &kafka.Transport{ClientID: "holdfast-relay", Dial: relay.KafkaDial}
 	if r.TLSCA != "" && !r.TLS {
 		return nil, errors.New("--tls-ca is given without --tls: add --tls")
 	}

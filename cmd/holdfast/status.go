@@ -2,40 +2,17 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"text/tabwriter"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
-)
-
-// The statements of status. Each is cheap on a live system: none counts the log.
-const (
-	statusLanes = `-- status.lanes
-select l.lane, coalesce(l.owner, ''), l.lease_until > now(), l.epoch, round(extract(epoch from now() - l.saved_at))::bigint,
-       exists (select from holdfast.event e where e.lane = l.lane and e.xid >= pg_snapshot_xmax(l.done)),
-       (select count(*) from holdfast.parked p where p.lane = l.lane),
-       (select count(*) from holdfast.scheduled s where s.lane = l.lane)
-  from holdfast.lane l order by l.lane`
-	statusRing = `-- status.ring
-select n, n = (select r.current from holdfast.ring r), pg_relation_size(to_regclass('holdfast.event_' || n)) from generate_series(0, 3) n order by n`
-	statusConsumers = `-- status.consumers
-select c.consumer, coalesce(s.waiting, 0), coalesce(s.keys, 0), coalesce(s.oldest, 0), coalesce(l.letters, 0)
-  from (select consumer from holdfast.consumer_position union select consumer from holdfast.stored union select consumer from holdfast.letter where consumer <> '') c
-  left join (select consumer, count(*) as waiting, count(distinct (topic, key)) as keys, round(extract(epoch from now() - min(first_at)))::bigint as oldest
-               from holdfast.stored group by consumer) s using (consumer)
-  left join (select consumer, count(*) as letters from holdfast.letter where state = 'open' group by consumer) l using (consumer)
- order by c.consumer`
-	statusLetters = `-- status.letters
-select count(*) from holdfast.letter where state = 'open' and origin = 'relay'`
-	statusOldest = `-- status.oldest
-select coalesce(a.pid, 0), coalesce(a.datname, coalesce(p.database, '')), coalesce(a.application_name, coalesce('prepared transaction ' || p.gid, '')),
-       round(extract(epoch from now() - coalesce(a.xact_start, p.prepared)))::bigint
-  from (select pid, datname, application_name, xact_start from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid() order by xact_start limit 1) a
-  full join (select gid, database, prepared from pg_prepared_xacts order by prepared limit 1) p on true`
 )
 
 type statusCmd struct{}
@@ -49,104 +26,181 @@ func (statusCmd) Run(p *program) error {
 	if err := holdfast.Check(p.ctx, pool, p.schema()); err != nil {
 		return err
 	}
-	trouble, err := printStatus(p.ctx, p, pool)
-	if err != nil {
-		return fmt.Errorf("read status: %w", err)
+	s := &status{pool: pool, schema: p.cli.Schema, out: p.out}
+	for _, part := range []func(context.Context) error{s.history, s.lanes, s.relays, s.parked, s.ring, s.consumers, s.positions} {
+		if err := part(p.ctx); err != nil {
+			return fmt.Errorf("read status: %w", err)
+		}
 	}
-	if len(trouble) == 0 {
+	if len(s.trouble) == 0 {
 		fmt.Fprintln(p.out, "\nnothing needs a person")
 		return nil
 	}
 	fmt.Fprintln(p.out, "\nneeds a person:")
-	for _, t := range trouble {
+	for _, t := range s.trouble {
 		fmt.Fprintf(p.out, "- %s\n", t)
 	}
 	return errNeedsPerson
 }
 
-func printStatus(ctx context.Context, p *program, pool *pgxpool.Pool) (trouble []string, err error) {
-	in := func(s string) string { return sqlschema.In(p.cli.Schema, s) }
-	say := func(format string, args ...any) { trouble = append(trouble, fmt.Sprintf(format, args...)) }
-	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+// status prints the tables and gathers what needs a person, each with what to do.
+type status struct {
+	pool    *pgxpool.Pool
+	schema  string
+	out     io.Writer
+	trouble []string
+}
 
-	var lane, parked, scheduled, idle int
-	var owner string
-	var leased, unread bool
-	var epoch, saved int64
-	fmt.Fprintln(w, "LANE\tOWNER\tEPOCH\tSAVED\tUNREAD\tPARKED\tSCHEDULED")
-	rows, err := pool.Query(ctx, in(statusLanes))
+func (s *status) say(format string, args ...any) {
+	s.trouble = append(s.trouble, fmt.Sprintf(format, args...))
+}
+
+// each runs a statement and calls row for every row of it. Under head, what row returns is printed as a table; without
+// a row there is no table.
+func (s *status) each(ctx context.Context, sql, head string, scans []any, row func() string) error {
+	rows, err := s.pool.Query(ctx, sqlschema.In(s.schema, sql))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if _, err := pgx.ForEachRow(rows, []any{&lane, &owner, &leased, &epoch, &saved, &unread, &parked, &scheduled}, func() error {
-		if !leased {
-			owner = "-"
-			if unread || scheduled > 0 || parked > 0 {
-				idle++
-			}
+	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	first := true
+	if _, err := pgx.ForEachRow(rows, scans, func() error {
+		line := row()
+		if head == "" {
+			return nil
 		}
-		if parked > 0 {
-			say("lane %d has %d parked events: the relay's log says why, holdfast dlq shows what was given up", lane, parked)
+		if first {
+			fmt.Fprintf(w, "\n%s\n", head)
+			first = false
 		}
-		fmt.Fprintf(w, "%d\t%s\t%d\t%ds ago\t%v\t%d\t%d\n", lane, owner, epoch, saved, unread, parked, scheduled)
+		fmt.Fprintln(w, line)
 		return nil
 	}); err != nil {
-		return nil, err
+		return err
 	}
-	if idle > 0 {
-		say("%d lanes have events and no owner: start a relay", idle)
-	}
+	return w.Flush()
+}
 
-	var segment int
+func (s *status) history(ctx context.Context) error {
+	same := false
+	if err := s.pool.QueryRow(ctx, sqlschema.In(s.schema, statusHistory)).Scan(&same); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	if !same {
+		s.say("the database was restored from a copy, or moved, and relays refuse to run: stop them all, then run holdfast adopt --yes")
+	}
+	return nil
+}
+
+func (s *status) lanes(ctx context.Context) error {
+	var lane, parked, scheduled, letters, idle int
+	var owner string
+	var lease, epoch, saved int64
+	var unread bool
+	err := s.each(ctx, statusLanes, "LANE\tOWNER\tLEASE\tEPOCH\tSAVED\tUNREAD\tPARKED\tSCHEDULED\tLETTERS",
+		[]any{&lane, &owner, &lease, &epoch, &saved, &unread, &parked, &scheduled, &letters}, func() string {
+			if lease == 0 {
+				owner = "-"
+				if unread || scheduled > 0 || parked > 0 {
+					idle++
+				}
+			}
+			return fmt.Sprintf("%d\t%s\t%s\t%d\t%s ago\t%s\t%d\t%d\t%d", lane, clean(owner), span(lease), epoch, span(saved), yes(unread), parked, scheduled, letters)
+		})
+	if idle > 0 {
+		s.say("%d lanes have events and no owner: start a relay", idle)
+	}
+	return err
+}
+
+func (s *status) relays(ctx context.Context) error {
+	var name string
+	var up int64
+	return s.each(ctx, statusRelays, "RELAY\tUP", []any{&name, &up}, func() string { return fmt.Sprintf("%s\t%s", clean(name), span(up)) })
+}
+
+func (s *status) parked(ctx context.Context) error {
+	var topic string
+	var lane, events int64
+	if err := s.each(ctx, statusHeldTopics, "", []any{&topic, &events}, func() string {
+		s.say("topic %s is missing, or the relay may not write to it: create it or grant the rights, %d events wait for it", topic, events)
+		return ""
+	}); err != nil {
+		return err
+	}
+	if err := s.each(ctx, statusLongParked, "", []any{&lane, &events}, func() string {
+		s.say("lane %d has %d events parked for more than 10 minutes: the relay's log says why, holdfast dlq list --origin relay shows what holds their keys", lane, events)
+		return ""
+	}); err != nil {
+		return err
+	}
+	var letters int64
+	if err := s.pool.QueryRow(ctx, sqlschema.In(s.schema, statusLetters)).Scan(&letters); err != nil {
+		return err
+	}
+	if letters > 0 {
+		s.say("the relay has %d open letters: holdfast dlq list --origin relay", letters)
+	}
+	return nil
+}
+
+func (s *status) ring(ctx context.Context) error {
+	var segment, full int
 	var current bool
 	var bytes int64
-	full := 0
-	fmt.Fprintln(w, "\nSEGMENT\tCURRENT\tMiB")
-	if rows, err = pool.Query(ctx, in(statusRing)); err != nil {
-		return nil, err
-	}
-	if _, err := pgx.ForEachRow(rows, []any{&segment, &current, &bytes}, func() error {
+	err := s.each(ctx, statusRing, "SEGMENT\tCURRENT\tMiB", []any{&segment, &current, &bytes}, func() string {
 		if bytes > 0 {
 			full++
 		}
-		fmt.Fprintf(w, "%d\t%v\t%.1f\n", segment, current, float64(bytes)/(1<<20))
-		return nil
-	}); err != nil {
-		return nil, err
+		return fmt.Sprintf("%d\t%s\t%.1f", segment, yes(current), float64(bytes)/(1<<20))
+	})
+	if err != nil || full < 4 {
+		return err
 	}
+	var pid, age int64
+	var database, name string
+	switch err := s.pool.QueryRow(ctx, statusOldest).Scan(&pid, &database, &name, &age); {
+	case err == nil:
+		s.say("no segment of the log is empty; the oldest writing transaction is %s old: process %d in database %s, %s", span(age), pid, clean(database), clean(name))
+	case errors.Is(err, pgx.ErrNoRows):
+		s.say("no segment of the log is empty: a lane is held or behind")
+	default:
+		return err
+	}
+	return nil
+}
 
+func (s *status) consumers(ctx context.Context) error {
 	var consumer string
-	var waiting, keys, oldest, letters int64
-	fmt.Fprintln(w, "\nCONSUMER\tSTORED\tKEYS\tOLDEST\tLETTERS")
-	if rows, err = pool.Query(ctx, in(statusConsumers)); err != nil {
-		return nil, err
-	}
-	if _, err := pgx.ForEachRow(rows, []any{&consumer, &waiting, &keys, &oldest, &letters}, func() error {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%ds\t%d\n", consumer, waiting, keys, oldest, letters)
+	var waiting, keys, oldest, letters, overdue int64
+	return s.each(ctx, statusConsumers, "CONSUMER\tSTORED\tKEYS\tOLDEST\tLETTERS", []any{&consumer, &waiting, &keys, &oldest, &letters, &overdue}, func() string {
 		if letters > 0 {
-			say("consumer %s has %d open letters: holdfast dlq list --consumer %s", consumer, letters, consumer)
+			s.say("consumer %s has %d open letters: holdfast dlq list --consumer %s", clean(consumer), letters, clean(consumer))
 		}
-		return nil
-	}); err != nil {
-		return nil, err
-	}
-	if err := pool.QueryRow(ctx, in(statusLetters)).Scan(&letters); err != nil {
-		return nil, err
-	}
-	if letters > 0 {
-		say("the relay has %d open letters: holdfast dlq list --origin relay", letters)
-	}
-	if full == 4 {
-		var pid, age int64
-		var database, name string
-		switch err := pool.QueryRow(ctx, statusOldest).Scan(&pid, &database, &name, &age); err {
-		case nil:
-			say("no segment of the log is empty; the oldest writing transaction is %d s old: process %d in database %s, %s", age, pid, database, name)
-		case pgx.ErrNoRows:
-			say("no segment of the log is empty: a lane is held or behind")
-		default:
-			return nil, err
+		if overdue > 0 {
+			s.say("consumer %s has stored events that were due %s ago and nobody takes: start a node of it that handles their types", clean(consumer), span(overdue))
 		}
+		return fmt.Sprintf("%s\t%d\t%d\t%s\t%d", clean(consumer), waiting, keys, span(oldest), letters)
+	})
+}
+
+func (s *status) positions(ctx context.Context) error {
+	var consumer, topic, owner string
+	var partition int
+	var position, updated int64
+	return s.each(ctx, statusPositions, "CONSUMER\tTOPIC\tPARTITION\tPOSITION\tOWNER\tSAVED", []any{&consumer, &topic, &partition, &position, &owner, &updated}, func() string {
+		if owner == "" {
+			owner = "-"
+		}
+		return fmt.Sprintf("%s\t%s\t%d\t%d\t%s\t%s ago", clean(consumer), topic, partition, position, clean(owner), span(updated))
+	})
+}
+
+func span(seconds int64) string { return (time.Duration(seconds) * time.Second).String() }
+
+func yes(b bool) string {
+	if b {
+		return "yes"
 	}
-	return trouble, w.Flush()
+	return "no"
 }

@@ -1,0 +1,65 @@
+package main
+
+// The statements of status. Each is cheap on a live system: none counts the log. Those of the dlq are in package dlq.
+
+const statusHistory = `-- status.history
+select c.system_identifier = s.system_identifier and (b.born::text::bigint & 4294967295) = b.xmin::text::bigint
+  from holdfast.cluster c, holdfast.birth b, pg_control_system() s`
+
+// statusLanes looks for unread events by the indexes event_N_lane_xid_seq, as a relay's probe does.
+const statusLanes = `-- status.lanes
+select l.lane, coalesce(l.owner, ''), greatest(round(extract(epoch from greatest(l.lease_until, '2000-01-01'::timestamptz) - now())), 0)::bigint,
+       l.epoch, round(extract(epoch from now() - l.saved_at))::bigint,
+       exists (select from holdfast.event e where e.lane = l.lane and e.xid >= pg_snapshot_xmax(l.done))
+         or exists (select from holdfast.event e where e.lane = l.lane and e.xid = any (array(select pg_snapshot_xip(l.done)))),
+       (select count(*) from holdfast.parked p where p.lane = l.lane),
+       (select count(*) from holdfast.scheduled s where s.lane = l.lane),
+       (select count(*) from holdfast.letter d where d.origin = 'relay' and d.lane = l.lane and d.state = 'open')
+  from holdfast.lane l order by l.lane`
+
+const statusRelays = `-- status.relays
+select r.name, round(extract(epoch from now() - r.started_at))::bigint from holdfast.relay r where r.seen_until > now() order by r.name`
+
+// statusHeldTopics lists the topics that a relay was told are missing or not permitted.
+const statusHeldTopics = `-- status.held_topics
+select p.topic, count(*) from holdfast.parked p where p.why = 'topic' group by p.topic order by p.topic`
+
+const statusLongParked = `-- status.long_parked
+select p.lane, count(*) from holdfast.parked p
+ where p.why <> 'topic' and p.first_at < now() - interval '10 minutes' group by p.lane order by p.lane`
+
+const statusRing = `-- status.ring
+select n, n = (select r.current from holdfast.ring r), pg_relation_size(to_regclass('holdfast.event_' || n)) from generate_series(0, 3) n order by n`
+
+// statusConsumers says of each consumer what waits, and for how long heads have been due that nobody takes.
+const statusConsumers = `-- status.consumers
+select c.consumer, coalesce(s.waiting, 0), coalesce(s.keys, 0), coalesce(s.oldest, 0), coalesce(l.letters, 0),
+       coalesce((select round(extract(epoch from now() - min(d.next_at)))::bigint from holdfast.stored d
+                  where d.consumer = c.consumer and d.next_at < now() - interval '5 minutes' and d.lease_until <= now()
+                    and (d.key = '' or (
+                           not exists (select from holdfast.stored h
+                                        where h.consumer = d.consumer and h.topic = d.topic and h.key = d.key and h.place < d.place)
+                       and (d.letter is not null
+                            or not exists (select from holdfast.letter k
+                                            where k.consumer = d.consumer and k.topic = d.topic and k.key = d.key
+                                              and k.holds and k.origin = 'inbox' and k.state in ('open', 'replaying')))))), 0)
+  from (select consumer from holdfast.consumer_position union select consumer from holdfast.stored union
+        select consumer from holdfast.letter where consumer <> '' and state = 'open') c
+  left join (select consumer, count(*) as waiting, count(distinct (topic, key)) as keys, round(extract(epoch from now() - min(first_at)))::bigint as oldest
+               from holdfast.stored group by consumer) s using (consumer)
+  left join (select consumer, count(*) as letters from holdfast.letter where state = 'open' group by consumer) l using (consumer)
+ order by c.consumer`
+
+const statusPositions = `-- status.positions
+select p.consumer, p.topic, p.partition, p.position, coalesce(p.owner, ''), round(extract(epoch from now() - p.updated_at))::bigint
+  from holdfast.consumer_position p order by p.consumer, p.topic, p.partition`
+
+const statusLetters = `-- status.letters
+select count(*) from holdfast.letter where state = 'open' and origin = 'relay'`
+
+// statusOldest names who keeps the log from being emptied: the oldest transaction that writes.
+const statusOldest = `-- status.oldest
+select coalesce(a.pid, 0), coalesce(a.datname, coalesce(p.database, '')), coalesce(a.application_name, coalesce('prepared transaction ' || p.gid, '')),
+       round(extract(epoch from now() - coalesce(a.xact_start, p.prepared)))::bigint
+  from (select pid, datname, application_name, xact_start from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid() order by xact_start limit 1) a
+  full join (select gid, database, prepared from pg_prepared_xacts order by prepared limit 1) p on true`

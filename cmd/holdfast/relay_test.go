@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+// binaryDir is removed by TestMain.
+var binaryDir string
+
+var binary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "holdfast")
+	if err != nil {
+		return "", err
+	}
+	binaryDir = dir
+	path := filepath.Join(dir, "holdfast")
+	out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput()
+	if err != nil {
+		err = errors.New(string(out))
+	}
+	return path, err
+})
+
+// sidecar is a relay in a process of its own.
+type sidecar struct {
+	*exec.Cmd
+	log bytes.Buffer
+}
+
+func startSidecar(t *testing.T, db *pgtest.DB, env []string, args ...string) *sidecar {
+	t.Helper()
+	path, err := binary()
+	if err != nil {
+		t.Fatalf("build: %v", err)
+	}
+	s := &sidecar{Cmd: exec.Command(path, append([]string{"relay", "--database-url", db.DSN, "--name", "the sidecar"}, args...)...)}
+	s.Stderr = &s.log
+	s.Env = append(os.Environ(), env...)
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Process.Kill() })
+	return s
+}
+
+// stop tells the relay to stop, and wants it to have done so in order.
+func (s *sidecar) stop(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	if err := s.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Wait(); err != nil {
+		t.Errorf("the sidecar ended with %v: %s", err, s.log.String())
+	}
+	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.lane where owner is not null"); n != 0 || !strings.Contains(s.log.String(), "stopped in order") {
+		t.Errorf("%d lanes were not handed back: %s", n, s.log.String())
+	}
+}
+
+const claimedLanes = "select count(*) from holdfast.lane where owner = 'the sidecar'"
+
+func TestTheSidecarRunsUntilItIsToldToStop(t *testing.T) {
+	db := pgtest.New(t)
+	wantStatus(t, 0, "version 1", "migrate", "--database-url", db.DSN)
+	s := startSidecar(t, db, nil, "--brokers", "127.0.0.1:1")
+	waitFor(t, func() bool { return pgtest.Count(t, db.Pool, claimedLanes) == 8 })
+	s.stop(t, db)
+}
+
+// A broker that takes requests and never answers keeps a stop waiting for the publisher's own bound.
+func TestASecondSignalEndsTheSidecarAtOnce(t *testing.T) {
+	db := pgtest.New(t)
+	wantStatus(t, 0, "version 1", "migrate", "--database-url", db.DSN)
+	mute, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	asked := make(chan struct{}, 100)
+	go func() {
+		for {
+			conn, err := mute.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			asked <- struct{}{}
+		}
+	}()
+	pgtest.Exec(t, db.Pool, "select holdfast.write('orders', 'k', 'order.placed', '{}')")
+	s := startSidecar(t, db, nil, "--brokers", mute.Addr().String())
+	<-asked
+	waitFor(t, func() bool { return pgtest.Count(t, db.Pool, claimedLanes) == 8 })
+	for range 2 {
+		if err := s.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(200 * time.Millisecond) // The second signal must find the first one taken.
+	}
+	s.Wait()
+	if status, ok := s.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGTERM {
+		t.Errorf("the sidecar ended with %v, want by the second signal: %s", s.ProcessState, s.log.String())
+	}
+}
+
+func TestTheSidecarPublishesToABrokerThatAsksForTLSAndAPassword(t *testing.T) {
+	server, ca := certificate(t)
+	for _, mechanism := range []string{"plain", "scram-sha-256", "scram-sha-512"} {
+		t.Run(mechanism, func(t *testing.T) {
+			cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"), kfake.TLS(server), kfake.EnableSASL(),
+				kfake.Superuser(strings.ToUpper(mechanism), "relay", "hunter2"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cluster.Close()
+			db := pgtest.New(t)
+			wantStatus(t, 0, "version 1", "migrate", "--database-url", db.DSN)
+			pgtest.Exec(t, db.Pool, "select holdfast.write('orders', 'k', 'order.placed', '{}')")
+			args := []string{"--brokers", cluster.ListenAddrs()[0], "--tls", "--tls-ca", ca, "--sasl-mechanism", mechanism}
+
+			wrong := startSidecar(t, db, []string{"KAFKA_USER=relay", "KAFKA_PASSWORD=hunter3"}, args...)
+			waitFor(t, func() bool { return pgtest.Count(t, db.Pool, claimedLanes) == 8 })
+			wrong.stop(t, db)
+			if strings.Contains(wrong.log.String(), "hunter3") {
+				t.Errorf("the log shows the password: %s", wrong.log.String())
+			}
+
+			right := startSidecar(t, db, []string{"KAFKA_USER=relay", "KAFKA_PASSWORD=hunter2"}, args...)
+			r := relayCmd{TLS: true, TLSCA: ca, SASLMechanism: mechanism}
+			transport, err := r.transport(func(name string) string {
+				return map[string]string{"KAFKA_USER": "relay", "KAFKA_PASSWORD": "hunter2"}[name]
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer transport.CloseIdleConnections()
+			client := kafka.Client{Addr: kafka.TCP(cluster.ListenAddrs()...), Transport: transport}
+			waitFor(t, func() bool {
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				offsets, err := client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{"orders": {kafka.LastOffsetOf(0)}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return offsets.Topics["orders"][0].LastOffset == 1
+			})
+			right.stop(t, db)
+		})
+	}
+}
+
+// certificate makes a server's certificate for 127.0.0.1, and the file of who to trust.
+func certificate(t *testing.T) (server *tls.Config, ca string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"}, IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca = filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, ca
+}
+
+func waitFor(t *testing.T, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not within 20 s")
+		}
+	}
+}
