@@ -156,12 +156,12 @@ func TestAnOutageOfTheBrokerSpendsNoAttemptsAndWritesNothing(t *testing.T) {
 	calls := func() int { b.mu.Lock(); defer b.mu.Unlock(); return b.calls }
 	from := calls()
 	eventually(t, "the broker is asked", 10*time.Second, func() bool { return calls() >= from+2 })
-	const state = "select coalesce(sum(attempts + cardinality(errors)), 0) from holdfast.parked"
+	const state = "select sum(attempts + cardinality(errors)) + sum(xmin::text::bigint) from holdfast.parked"
 	before := pgtest.Count(t, pool, state)
 	from = calls()
 	eventually(t, "the broker is asked again", 10*time.Second, func() bool { return calls() >= from+2 })
 	if after := pgtest.Count(t, pool, state); after != before {
-		t.Errorf("attempts and errors went from %d to %d during an outage", before, after)
+		t.Errorf("parked rows were written during an outage")
 	}
 	write(t, pool, event("other", "1"))
 	for range 3 {

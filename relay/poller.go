@@ -15,12 +15,13 @@ type poller struct {
 	r     *Relay
 	poked chan struct{}
 
-	mu    sync.Mutex
-	dones map[int]string // of the lanes that are idle
+	mu     sync.Mutex
+	dones  map[int]string // of the lanes that are idle
+	missed map[int]bool   // lanes that were reading while somebody asked for a look: they may just have missed what it was for
 }
 
 func newPoller(r *Relay) *poller {
-	return &poller{r: r, poked: make(chan struct{}, 1), dones: map[int]string{}}
+	return &poller{r: r, poked: make(chan struct{}, 1), dones: map[int]string{}, missed: map[int]bool{}}
 }
 
 // poke makes the next look come at once.
@@ -35,29 +36,35 @@ func (p *poller) poke() {
 func (p *poller) idle(lane int, done string) {
 	p.mu.Lock()
 	p.dones[lane] = done
+	missed := p.missed[lane]
+	delete(p.missed, lane)
 	p.mu.Unlock()
+	if missed {
+		p.poke()
+	}
 }
 
 func (p *poller) forget(lane int) {
 	p.mu.Lock()
 	delete(p.dones, lane)
+	delete(p.missed, lane)
 	p.mu.Unlock()
 }
 
 func (p *poller) run(ctx context.Context) {
 	pause := p.r.c.PollMin
 	for {
-		timer := time.NewTimer(pause)
+		timer, poked := time.NewTimer(pause), false
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return
 		case <-p.poked:
 			timer.Stop()
-			pause = p.r.c.PollMin
+			pause, poked = p.r.c.PollMin, true
 		case <-timer.C:
 		}
-		found, err := p.look(ctx)
+		found, err := p.look(ctx, poked)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -73,7 +80,7 @@ func (p *poller) run(ctx context.Context) {
 }
 
 // look asks once for all lanes and wakes those that have something to do.
-func (p *poller) look(ctx context.Context) (found bool, err error) {
+func (p *poller) look(ctx context.Context, poked bool) (found bool, err error) {
 	owned := p.r.owned()
 	if len(owned) == 0 {
 		return false, nil
@@ -88,6 +95,9 @@ func (p *poller) look(ctx context.Context) (found bool, err error) {
 			dones = append(dones, &done)
 		} else {
 			dones = append(dones, nil)
+			if poked {
+				p.missed[l.number] = true
+			}
 		}
 	}
 	p.mu.Unlock()

@@ -1,0 +1,244 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+func TestAStopHandsTheLanesBackAndNothingIsPublishedTwice(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 4), newBroker()
+	n := 0
+	for range 5 {
+		stop := run(t, pool, b, relay.Config{BatchSize: 3})
+		for range 40 {
+			write(t, pool, event(fmt.Sprintf("k%d", n%7), fmt.Sprint(n)))
+			n++
+		}
+		stop() // while there is a backlog
+		if owned := pgtest.Count(t, pool, "select count(*) from holdfast.lane where owner is not null"); owned > 0 {
+			t.Fatalf("%d lanes were not handed back", owned)
+		}
+		if left := pgtest.Count(t, pool, "select count(*) from holdfast.relay"); left > 0 {
+			t.Fatalf("%d relays still count themselves in", left)
+		}
+	}
+	run(t, pool, b, relay.Config{})
+	eventually(t, "everything arrives", 20*time.Second, func() bool { return len(b.events()) >= n })
+	wantOnce(t, b)
+}
+
+// The lanes that a claim took from the table when the stop came between are handed back, too.
+func TestAStopRightAfterTheStartLeavesNoLaneOwned(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 8), newBroker()
+	for i := range 25 {
+		r, err := relay.New(pool, b, relay.Config{Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*2*time.Millisecond)
+		err = r.Run(ctx)
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if owned := pgtest.Count(t, pool, "select count(*) from holdfast.lane where owner is not null"); owned > 0 {
+			t.Fatalf("stopped after %d ms, the relay left %d lanes owned", i*2, owned)
+		}
+	}
+}
+
+type hung struct{ entered chan struct{} }
+
+func (h hung) Publish(ctx context.Context, events []holdfast.Event) []error {
+	select {
+	case h.entered <- struct{}{}:
+	default:
+	}
+	<-ctx.Done() // as Publish must: it gives up when its context ends
+	errs := make([]error, len(events))
+	for i := range errs {
+		errs[i] = ctx.Err()
+	}
+	return errs
+}
+
+func TestAStopCutsAPublicationThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	pool, h := setup(t, 1), hung{make(chan struct{}, 1)}
+	r, err := relay.New(pool, h, relay.Config{Logger: quiet, StopTimeout: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	write(t, pool, event("k", "1"))
+	<-h.entered
+	cancel()
+	began := time.Now()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took < 250*time.Millisecond || took > 5*time.Second {
+		t.Errorf("Run returned %v after its context's end, its StopTimeout is 300ms", took)
+	}
+	b := newBroker()
+	run(t, pool, b, relay.Config{})
+	arrives(t, b, "1")
+}
+
+// Not parallel: it counts the goroutines of the whole program.
+func TestNothingOfARelayRunsOnAfterRun(t *testing.T) {
+	pool, b := setup(t, 8), newBroker()
+	before := relayGoroutines()
+	for range 3 {
+		stop := run(t, pool, b, relay.Config{})
+		write(t, pool, event("k", "1"))
+		eventually(t, "the lanes run", 10*time.Second, func() bool { return relayGoroutines() >= before+8 })
+		stop()
+	}
+	eventually(t, "every goroutine has ended", 5*time.Second, func() bool { return relayGoroutines() <= before })
+}
+
+func relayGoroutines() int {
+	buf := make([]byte, 8<<20)
+	return strings.Count(string(buf[:runtime.Stack(buf, true)]), "holdfast/relay.(*")
+}
+
+func TestWakePublishesAtOnceWhereThePollIsSlow(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 2), newBroker()
+	r, err := relay.New(pool, b, relay.Config{Logger: quiet, Lease: time.Minute, PollMin: 30 * time.Second, PollMax: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	write(t, pool, event("k", "0"))
+	go func() { done <- r.Run(ctx) }()
+	arrives(t, b, "0") // read at the claim
+	for i := range 10 {
+		p := fmt.Sprint(i + 1)
+		write(t, pool, event("k", p))
+		r.Wake()
+		arrives(t, b, p)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheRelayWorksInEveryModeOfPgx(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			pool, b := setup(t, 2), newBroker()
+			config := pool.Config()
+			config.ConnConfig.DefaultQueryExecMode = mode
+			its, err := pgxpool.NewWithConfig(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(its.Close)
+			at := time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
+			full := holdfast.Event{ID: "full", Source: "s", Type: "t", Topic: "orders", Key: "k", Payload: []byte{0, 1, 0xff, '\''}, Headers: map[string]string{"h": `v"'\`}, Time: at}
+			write(t, pool, full, event("k", "bad"), event("k", "2"), event("n", "topic"), scheduled("k", "due", time.Now().Add(200*time.Millisecond)))
+			b.set(func(e holdfast.Event) error {
+				switch string(e.Payload) {
+				case "bad":
+					return refusal(relay.FaultRecord)
+				case "topic":
+					return refusal(relay.FaultTopic)
+				}
+				return nil
+			})
+			stop := run(t, its, b, relay.Config{Retry: swift, HoldKey: true, BatchSize: 3})
+			eventually(t, "a letter is written", 15*time.Second, func() bool { return letters(t, pool) == 1 })
+			b.set(nil)
+			replay(t, pool, pgtest.Count(t, pool, "select id from holdfast.letter"))
+			arrives(t, b, "bad", "2", "due", "topic")
+			if did, err := relay.Adopt(t.Context(), its, holdfast.SchemaConfig{}); err != nil || did != relay.AdoptedNothing {
+				t.Errorf("Adopt did %q, %v", did, err)
+			}
+			stop()
+			wantFirsts(t, b, "k", string(full.Payload), "bad", "2", "due")
+			for _, e := range b.events() {
+				if e.ID == "full" && (e.Headers["h"] != full.Headers["h"] || !e.Time.Equal(at) || e.Source != "s" || e.Type != "t") {
+					t.Errorf("got %+v, want %+v", e, full)
+				}
+			}
+			wantOnce(t, b)
+		})
+	}
+}
+
+// counter counts statements.
+type counter struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.mu.Lock()
+	c.n++
+	c.mu.Unlock()
+	return ctx
+}
+func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (c *counter) now() int                                                        { c.mu.Lock(); defer c.mu.Unlock(); return c.n }
+
+func TestAnIdleRelayMakesAtMostFifteenStatementsASecond(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 8), newBroker()
+	c := &counter{}
+	config := pool.Config()
+	config.ConnConfig.Tracer = c
+	counted, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(counted.Close)
+	run(t, counted, b, relay.Config{})
+	write(t, pool, event("k", "1"))
+	arrives(t, b, "1")
+	const span = 4 * time.Second // this is a rate: it takes its time
+	time.Sleep(time.Second)
+	from := c.now()
+	time.Sleep(span)
+	if rate := float64(c.now()-from) / span.Seconds(); rate > 15 {
+		t.Errorf("%.1f statements a second while idle, want at most 15", rate)
+	}
+}
+
+func TestNewNamesEveryProblemOfItsConfiguration(t *testing.T) {
+	t.Parallel()
+	_, err := relay.New(nil, nil, relay.Config{Lease: time.Millisecond, BatchSize: -1, MaxParked: -1, SpillAfter: -2, SegmentBytes: 1, StopTimeout: -1, Schema: "No!"})
+	if err == nil {
+		t.Fatal("New accepted it")
+	}
+	for _, part := range []string{"pool is nil", "publisher is nil", "lease is 1ms", "batch size is -1", "max parked is -1", "spill after is -2ns", "segment bytes is 1", "stop timeout is -1ns", "No!"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("the error does not say %q: %v", part, err)
+		}
+	}
+	if errors.Unwrap(err) == nil {
+		t.Error("the problems cannot be unwrapped")
+	}
+}

@@ -1,0 +1,64 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+// Everything at once: a broker that refuses at random for every reason there is, writers that commit out of order,
+// relays that come and go, small pages and a small cap.
+func TestABrokerThatRefusesAtRandomLosesAndReordersNothing(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 4), newBroker()
+	seed := newSeed(t)
+	var mu sync.Mutex
+	rng := rand.New(rand.NewPCG(seed, 7))
+	b.set(func(e holdfast.Event) error {
+		mu.Lock()
+		defer mu.Unlock()
+		switch rng.IntN(60) {
+		case 0, 1, 2, 3:
+			return refusal(relay.FaultRecord)
+		case 4:
+			return refusal(relay.FaultTopic)
+		case 5, 6:
+			return refusal(relay.FaultPartition)
+		case 7:
+			return refusal(relay.FaultBroker)
+		}
+		return nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second)
+	defer cancel()
+	h, wg := writers(ctx, t, pool, 5, 10, seed, "")
+	config := func(i int) relay.Config {
+		return relay.Config{Name: fmt.Sprint("relay ", i), Lease: time.Second, BatchSize: 7, Retry: untiring, SpillAfter: 50 * time.Millisecond, MaxParked: 60}
+	}
+	stops := []func(){run(t, pool, b, config(0)), run(t, pool, b, config(1))}
+	for i := 2; ctx.Err() == nil; i++ {
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second): // let each live for a moment
+		}
+		stops[i%2]()
+		stops[i%2] = run(t, pool, b, config(i))
+	}
+	wg.Wait()
+	b.set(nil)
+	eventually(t, "all that was committed arrives", 60*time.Second, func() bool { return h.complete(b) })
+	eventually(t, "nothing is parked", 30*time.Second, func() bool { return parked(t, pool) == 0 })
+	for _, stop := range stops {
+		stop()
+	}
+	h.check(t, b.events())
+	if n := letters(t, pool); n != 0 {
+		t.Errorf("%d letters, although nothing may be given up", n)
+	}
+}
