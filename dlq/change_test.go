@@ -2,11 +2,13 @@ package dlq_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
@@ -246,5 +248,60 @@ func TestAPoisonedEventIsMendedReplayedAndHandledBeforeThoseItHeld(t *testing.T)
 	}
 	if got := b.text(t, "select l.state || ' ' || i.result || ' ' || (i.hash = sha256('mended')) from holdfast.letter l join holdfast.inbox i using (event_id)"); got != "replayed handled true" {
 		t.Errorf("in the end: %s", got)
+	}
+}
+
+// The grants are those that docs/operations.md lists for whoever works on letters.
+func TestItWorksWithTheRightsThatAreDocumentedAndNoMore(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	role := "letters_" + strings.ToLower(rand.Text())
+	pgtest.Exec(t, b.Pool, "create role "+role)
+	t.Cleanup(func() {
+		pgtest.Exec(t, b.Pool, "drop owned by "+role)
+		pgtest.Exec(t, b.Pool, "drop role "+role)
+	})
+	for _, grant := range []string{
+		"usage on schema holdfast", "select, update on holdfast.letter", "select, insert on holdfast.letter_action",
+		"select, insert, update, delete on holdfast.stored", "select, insert, update on holdfast.inbox", "usage on all sequences in schema holdfast",
+		"execute on function holdfast.new_id", "execute on function holdfast.append",
+	} {
+		pgtest.Exec(t, b.Pool, "grant "+grant+" to "+role)
+	}
+	config := b.Config()
+	config.ConnConfig.RuntimeParams["role"] = role
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	d, err := dlq.New(pool, dlq.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, consumer := range []string{"billing", ""} {
+		id, other := b.letter(t, consumer, "k", "e"), b.letter(t, consumer, "k", "f")
+		if err := d.Edit(t.Context(), id, []byte("mended"), "ann", ""); err != nil {
+			t.Error(err)
+		}
+		if err := d.Discard(t.Context(), other, "ann", ""); err != nil {
+			t.Error(err)
+		}
+		if n, err := d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"}); n != 1 || err != nil {
+			t.Errorf("replayed %d: %v", n, err)
+		}
+		if _, err := d.Actions(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+		if consumer != "" {
+			if err := d.Discard(t.Context(), id, "ann", ""); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	pgtest.Exec(t, b.Pool, "revoke execute on function holdfast.append from "+role)
+	b.letter(t, "", "k", "g")
+	if _, err := d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"}); err == nil || !strings.Contains(err.Error(), "docs/operations.md") {
+		t.Errorf("a missing right: %v", err)
 	}
 }

@@ -117,8 +117,7 @@ type Config struct {
 
 // DLQ reads and changes the letters of one schema. It may be used from many goroutines at once.
 //
-// The role needs select on the schema's tables; to replay, discard and edit also insert, update and delete on letter,
-// letter_action, inbox and stored, usage on the sequence stored_place, and execute on the functions append and new_id.
+// The role needs no more than the rights that docs/operations.md lists for whoever works on letters.
 type DLQ struct {
 	pool   *pgxpool.Pool
 	schema string
