@@ -91,11 +91,8 @@ func TestARestoredCopyIsRefusedAndAdoptedWithoutLosingAnEvent(t *testing.T) {
 
 	// Written after the restore, before Adopt: their small new xids look long done.
 	write(t, pool, event("k", "4"))
-	// In flight while Adopt takes its snapshot: one that ends before Adopt has its locks, with a younger xid, and one
-	// that writes after it.
-	blocker := begin(t, pool)
-	pgtest.Exec(t, blocker.tx, "select from holdfast.cluster for update")
-	across := begin(t, pool).drawXid()
+	// In flight while Adopt takes its snapshot: one that ends before Adopt has its locks, and one that writes after it.
+	before, across := begin(t, pool).lock("k").write("k", "5"), begin(t, pool).drawXid()
 	adopted := make(chan error, 1)
 	var did relay.Adoption
 	go func() {
@@ -103,11 +100,11 @@ func TestARestoredCopyIsRefusedAndAdoptedWithoutLosingAnEvent(t *testing.T) {
 		did, err = relay.Adopt(ctx, pool, holdfast.SchemaConfig{})
 		adopted <- err
 	}()
-	eventually(t, "Adopt waits behind its snapshot", 10*time.Second, func() bool {
-		return pgtest.Count(t, pool, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '-- relay.birth%'") == 1
+	eventually(t, "Adopt waits for the log's lock", 10*time.Second, func() bool {
+		return pgtest.Count(t, pool, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '-- relay.adopt_lock%'") == 1
 	})
-	begin(t, pool).lock("k").write("k", "5").commit() // a younger xid completes
-	blocker.commit()
+	begin(t, pool).drawXid().commit() // an xid younger than Adopt's completes
+	before.commit()
 	if err := <-adopted; err != nil {
 		t.Fatal(err)
 	}
