@@ -68,7 +68,8 @@ func installSQL(c SchemaConfig) string {
 	if lanes == 0 {
 		lanes = DefaultLanes
 	}
-	return sqlschema.In(c.Schema, SchemaSQL+fmt.Sprintf(`
+	schema := strings.Replace(SchemaSQL, lanesBody, fmt.Sprintf("$$ select %d $$", lanes), 1)
+	return sqlschema.In(c.Schema, schema+fmt.Sprintf(`
 -- ---------------------------------------------------------------------------------------------------------------------
 -- The rows that a new installation starts with, and who may do what.
 
@@ -81,6 +82,9 @@ insert into holdfast.lane (lane, done) select n, pg_current_snapshot() from gene
 
 `, SchemaVersion, lanes, lanes-1)+grantsSQL)
 }
+
+// lanesBody is the body of the function lanes in schema.sql, with the default number.
+const lanesBody = "$$ select 8 $$"
 
 // grantsSQL closes the door for everybody but the owner; docs/operations.md lists what to grant to whom.
 const grantsSQL = `revoke all on all functions in schema holdfast from public;

@@ -316,14 +316,14 @@ func TestTheSQLDoorWritesWithTheSameLimits(t *testing.T) {
 	}
 	for call, want := range map[string]string{
 		`holdfast.write('', 'k', 't', '')`:                               "topic is empty",
-		`holdfast.write('a b', 'k', 't', '')`:                            "topic_is_a_kafka_name",
+		`holdfast.write('a b', 'k', 't', '')`:                            "topic is 'a b': at most 249",
 		`holdfast.write('o', 'k', '', '')`:                               "type is empty",
 		`holdfast.write('o', 'k', 't', '', id => repeat('x', 256))`:      "id has 256 bytes",
 		`holdfast.write('o', 'k', 't', '', headers => '[]')`:             "headers is a JSON array",
 		`holdfast.write('o', 'k', 't', '', headers => '{"a": 1}')`:       "header a is a JSON number",
 		`holdfast.write('o', 'k', 't', '', headers => '{"a b": "1"}')`:   "not an HTTP token",
 		`holdfast.write('o', 'k', 't', '', headers => '{"ce_id": "1"}')`: "reserved",
-		`holdfast.write('o', repeat('k', 1025), 't', '')`:                "key_at_most_1024_bytes",
+		`holdfast.write('o', repeat('k', 1025), 't', '')`:                "key has 1025 bytes: at most 1024",
 		`holdfast.lock('a', '')`:                                         "key is empty",
 	} {
 		if _, err := db.Exec(t.Context(), "select "+call); err == nil || !strings.Contains(err.Error(), want) {

@@ -48,19 +48,27 @@ type logReader struct {
 	span  int64 // events of all lanes that a window of a backlog should hold: most of a page for each
 
 	cursor  cursor
-	backlog bool  // the last window opened was full: cut the next one where the log allows it
-	pages   int   // full pages read from the window so far
-	plan    *plan // of a window that turned out large
+	backlog bool      // the last window opened was full: cut the next one where the log allows it
+	pages   int       // full pages read from the window so far
+	plan    *plan     // of a window that turned out large
+	readAt  time.Time // when next was last called
 	intern  map[string]string
 }
 
 const (
 	cutsRead       = 200 // at most, to choose the end of a window from
 	pagesUnplanned = 4   // full pages after which a window is planned
+
+	backlogAfter = time.Second // without a read, a backlog may have grown
 )
 
 // next reads the next page. A page without records means that everything committed by now has been read.
 func (r *logReader) next(ctx context.Context) (page, error) {
+	if r.cursor.upto == "" && time.Since(r.readAt) > backlogAfter {
+		// After a pause there may be much to read: look for a cut before a window is opened that holds all of it.
+		r.backlog = true
+	}
+	r.readAt = time.Now()
 	if r.cursor.upto == "" && r.backlog {
 		if err := r.cutWindow(ctx); err != nil {
 			return page{}, err

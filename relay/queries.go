@@ -129,13 +129,15 @@ select p.lane,
 const ensureIncarnation = `-- relay.incarnation
 insert into holdfast.incarnation default values on conflict (one) do nothing`
 
-// readServer is what a relay must know before it touches a lane. It comes after ensureIncarnation.
+// readServer is what a relay must know before it touches a lane. It comes after ensureIncarnation. The one-row tables are
+// each read by a query of their own: joined, the planner expects millions of rows of them and compiles the statement,
+// which takes a second.
 const readServer = `-- relay.server
-select i.token::text, pg_is_in_recovery(), current_setting('default_transaction_isolation'),
-       s.system_identifier, c.system_identifier, b.born::text::bigint, b.xmin::text::bigint,
+select (select i.token::text from holdfast.incarnation i), pg_is_in_recovery(), current_setting('default_transaction_isolation'),
+       (select s.system_identifier from pg_control_system() s), (select c.system_identifier from holdfast.cluster c),
+       (select b.born::text::bigint from holdfast.birth b), (select b.xmin::text::bigint from holdfast.birth b),
        (select coalesce(max(pg_snapshot_xmax(l.done)::text::bigint), 0) from holdfast.lane l),
-       pg_snapshot_xmax(pg_current_snapshot())::text::bigint
-  from holdfast.incarnation i, pg_control_system() s, holdfast.cluster c, holdfast.birth b`
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint`
 
 // beat says that this relay runs, and counts the relays that do and the lanes that are free. A lease further away than
 // twice its length was given by a clock that has since stepped back: it counts as run out.
