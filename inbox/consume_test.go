@@ -320,6 +320,25 @@ func TestPartitionsThatAreAddedArePickedUp(t *testing.T) {
 	b.awaitHandled(6)
 }
 
+func TestATopicThatDoesNotExistYetKeepsNobodyFromReadingTheOthers(t *testing.T) {
+	b := setupKafka(t, 2)
+	later := b.topic + "-later"
+	b.group.Topics = []string{later, b.topic}
+	b.produce(0, b.events(0, 3)...)
+	in := b.inbox()
+	in.Handle("order.placed", effectOf)
+	b.consume(in)
+	b.awaitHandled(3)
+	if err := b.cluster.Server.CreateTopic(b.Context(), later, 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.cluster.Server.DeleteTopic(context.Background(), later) })
+	events := b.events(1, 3)
+	b.topic = later
+	b.produce(0, events...)
+	b.awaitHandled(6)
+}
+
 func TestAHandlerInHandFinishesWhenConsumeIsStopped(t *testing.T) {
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 1)...)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -126,6 +127,8 @@ type kafkaSource struct {
 
 	mu     sync.Mutex
 	counts map[string]int // partitions by topic, as seen before this generation's members joined
+
+	blind atomic.Pointer[error] // why we, who led the group, could not see which partitions there are
 }
 
 func openKafka(ctx context.Context, g KafkaGroup) (*kafkaSource, error) {
@@ -146,6 +149,7 @@ func openKafka(ctx context.Context, g KafkaGroup) (*kafkaSource, error) {
 		ID: g.GroupID, Brokers: g.Brokers, Dialer: g.Dialer, Topics: g.Topics,
 		HeartbeatInterval: g.HeartbeatInterval, SessionTimeout: g.SessionTimeout, RebalanceTimeout: g.RebalanceTimeout,
 		JoinGroupBackoff: time.Second, StartOffset: kafka.FirstOffset,
+		GroupBalancers: []kafka.GroupBalancer{balancer{kafka.RangeGroupBalancer{}, s}, balancer{kafka.RoundRobinGroupBalancer{}, s}},
 	})
 	if err != nil {
 		s.transport.CloseIdleConnections()
@@ -154,11 +158,15 @@ func openKafka(ctx context.Context, g KafkaGroup) (*kafkaSource, error) {
 	return s, nil
 }
 
-// partitions counts the partitions of each topic; one that is not there has none.
+// partitions counts the partitions of each of our topics; one that is not there has none.
 func (s *kafkaSource) partitions(ctx context.Context) (map[string]int, error) {
+	return s.count(ctx, s.g.Topics)
+}
+
+func (s *kafkaSource) count(ctx context.Context, topics []string) (map[string]int, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	m, err := s.client.Metadata(ctx, &kafka.MetadataRequest{Addr: s.addr, Topics: s.g.Topics})
+	m, err := s.client.Metadata(ctx, &kafka.MetadataRequest{Addr: s.addr, Topics: topics})
 	if err != nil {
 		return nil, err
 	}
@@ -172,10 +180,55 @@ func (s *kafkaSource) partitions(ctx context.Context) (map[string]int, error) {
 	return counts, nil
 }
 
+// balancer assigns partitions as kafka-go's balancers do. kafka-go asks for the partitions of all topics at once, and
+// takes the answer that one topic is unknown for "there are no partitions": the group would read nothing, without a
+// word, for as long as one of its topics is missing or a broker that has just started does not know it yet.
+type balancer struct {
+	kafka.GroupBalancer
+	s *kafkaSource
+}
+
+func (b balancer) AssignGroups(members []kafka.GroupMember, partitions []kafka.Partition) kafka.GroupMemberAssignments {
+	if len(partitions) == 0 {
+		var err error
+		if partitions, err = b.s.partitionsOf(members); err != nil {
+			b.s.blind.Store(&err) // There is no way to fail here: next does it, and the group assigns again.
+		}
+	}
+	return b.GroupBalancer.AssignGroups(members, partitions)
+}
+
+// partitionsOf are the partitions of the topics that exist. Members may name other topics than we do, in a rolling deploy.
+func (s *kafkaSource) partitionsOf(members []kafka.GroupMember) ([]kafka.Partition, error) {
+	var topics []string
+	for _, m := range members {
+		topics = append(topics, m.Topics...)
+	}
+	slices.Sort(topics)
+	topics = slices.Compact(topics)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	counts, err := s.count(ctx, topics)
+	if err != nil {
+		return nil, err
+	}
+	var all []kafka.Partition
+	for _, topic := range topics {
+		for id := range counts[topic] {
+			all = append(all, kafka.Partition{Topic: topic, ID: id})
+		}
+	}
+	return all, nil
+}
+
 func (s *kafkaSource) next(ctx context.Context) (generation, error) {
 	gen, err := s.group.Next(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if blind := s.blind.Swap(nil); blind != nil {
+		gen.Start(func(context.Context) {}) // Returning ends the generation.
+		return nil, fmt.Errorf("assign partitions: %w", *blind)
 	}
 	k := &kafkaGeneration{s: s, gen: gen, ended: make(chan struct{}), left: make(chan struct{})}
 	gen.Start(func(ctx context.Context) {
