@@ -396,7 +396,7 @@ func (l *tail) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lines = append(l.lines, strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")...)
-	if most := 80; len(l.lines) > 2*most {
+	if most := 40; len(l.lines) > 2*most {
 		l.lines = slices.Delete(l.lines, 0, len(l.lines)-most)
 	}
 	return len(b), nil
