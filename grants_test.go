@@ -31,8 +31,8 @@ var grants = map[string][]string{
 	"consumer": {"usage on schema holdfast",
 		"select, insert, update, delete on holdfast.inbox, holdfast.stored, holdfast.consumer_position, holdfast.start, holdfast.consumer_type, holdfast.letter",
 		"usage on all sequences in schema holdfast"},
-	"letters": {"usage on schema holdfast", "select, update on holdfast.letter", "insert on holdfast.letter_action", "select, insert on holdfast.stored",
-		"select, update on holdfast.inbox", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.new_id"},
+	"letters": {"usage on schema holdfast", "select, update on holdfast.letter", "select, insert on holdfast.letter_action",
+		"select, insert, update, delete on holdfast.stored", "select, insert, update on holdfast.inbox", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.new_id"},
 }
 
 // as connects with a role that has the grants of who and nothing else.
