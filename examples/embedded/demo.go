@@ -47,7 +47,7 @@ func (s *service) visit(ctx context.Context, url string, out io.Writer) error {
 	}
 	fmt.Fprintf(out, "%d orders answered with 201, and one that was none with 400\n", orders)
 
-	wait, cancel := context.WithTimeout(ctx, 20*time.Second)
+	wait, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for begun := time.Now(); s.published.Load() < orders; {
 		select {
