@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"runtime/pprof"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,7 +32,7 @@ const barePageSQL = `select e.xid::text, e.seq, e.id, e.source, e.type, e.topic,
  order by e.xid, e.seq limit $4::integer`
 
 // bareDrain publishes the backlog and returns events a second.
-func (e *env) bareDrain(ctx context.Context, database, topic string, events int, profile io.Writer) (float64, error) {
+func (e *env) bareDrain(ctx context.Context, database, topic string, events int) (float64, error) {
 	pool, err := e.pool(ctx, database, bareLanes)
 	if err != nil {
 		return 0, err
@@ -42,12 +41,6 @@ func (e *env) bareDrain(ctx context.Context, database, topic string, events int,
 	transport := &kafka.Transport{Dial: relay.KafkaDial}
 	defer transport.CloseIdleConnections()
 	client := &kafka.Client{Addr: kafka.TCP(e.kafka.Brokers...), Transport: transport, Timeout: 10 * time.Second}
-	if profile != nil {
-		if err := pprof.StartCPUProfile(profile); err != nil {
-			return 0, err
-		}
-		defer pprof.StopCPUProfile()
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var published atomic.Int64

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"runtime/pprof"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -44,15 +43,11 @@ func runChild(o childOptions) error {
 	}
 	defer closeIdle()
 	if o.profile != "" {
-		file, err := os.Create(o.profile)
+		done, err := startProfile(o.profile)
 		if err != nil {
 			return err
 		}
-		defer file.Close()
-		if err := pprof.StartCPUProfile(file); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
+		defer done()
 	}
 	go func() {
 		defer stop()

@@ -1,9 +1,164 @@
 package main
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
 
-var consumerFigures = []string{}
+	"github.com/jackc/pgx/v5"
 
-// measureConsumer is the place for the consumer's figures: one transaction an event, and Batch: 100, each against a
-// hand-written consumer with eight readers.
-func measureConsumer(context.Context, *env, *report) error { return nil }
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox"
+)
+
+const (
+	consumerSingle  = "consumer, a transaction an event, against hand-written"
+	consumerBatch   = "consumer, Batch: 100"
+	consumerBatched = "consumer, Batch: 100, against hand-written"
+)
+
+var consumerFigures = []string{consumerSingle, consumerBatch, consumerBatched}
+
+// measureConsumer lets three consumers read one topic from its first offset, in turns: the hand-written one with eight
+// readers, the inbox with a transaction an event, and the inbox with batches of 100. The handlers do nothing: what is
+// measured is what it costs to have each event's effect once.
+func measureConsumer(ctx context.Context, e *env, r *report) error {
+	topic, drop, err := e.topic(ctx)
+	if err != nil {
+		return err
+	}
+	defer drop()
+	r.progress("consumer: publishing %d events", e.consume)
+	written, err := e.migrated(ctx)
+	if err != nil {
+		return err
+	}
+	defer e.dropDatabase(context.WithoutCancel(ctx), written)
+	if err := e.writeBacklog(ctx, written, topic, e.consume); err != nil {
+		return err
+	}
+	if err := e.exactly(ctx, r, topic, e.consume, "relay", func() error {
+		_, err := e.relayDrain(ctx, written, e.consume)
+		return err
+	}); err != nil {
+		return err
+	}
+
+	var byHand, single, batch samples
+	for round := range e.rounds {
+		few := e.consume / 4 // of a transaction each
+		runs := []func() error{
+			func() error { return e.handwrittenConsume(ctx, topic, newStopwatch(e, few, &byHand)) },
+			func() error { return e.inboxConsume(ctx, topic, 1, newStopwatch(e, few, &single)) },
+			func() error { return e.inboxConsume(ctx, topic, 100, newStopwatch(e, e.consume, &batch)) },
+		}
+		for i := range runs {
+			if err := runs[(i+round)%len(runs)](); err != nil {
+				return err
+			}
+		}
+		r.progress("consumer %d/%d: by hand %s, single %s, batch %s events/s", round+1, e.rounds, number(byHand.speed[round]), number(single.speed[round]), number(batch.speed[round]))
+	}
+	byHand.report(r, "consumer, hand-written with eight readers")
+	single.report(r, "consumer, a transaction an event")
+	batch.report(r, "consumer, batches")
+	r.goal(consumerSingle, median(ratios(single.speed, byHand.speed)), "x", atLeast(2))
+	r.goal(consumerBatch, median(batch.speed), "events/s", atLeast(30_000))
+	r.goal(consumerBatched, median(ratios(batch.speed, byHand.speed)), "x", atLeast(6))
+	return nil
+}
+
+// stopwatch measures from the first tenth of the events on: what comes before is the group finding together.
+type stopwatch struct {
+	e       *env
+	want    int
+	results *samples
+	seen    atomic.Int64
+	tenth   atomic.Pointer[reading]
+	finish  chan reading
+}
+
+type reading struct {
+	at    time.Time
+	spent costs
+}
+
+func newStopwatch(e *env, want int, results *samples) *stopwatch {
+	return &stopwatch{e: e, want: want, results: results, finish: make(chan reading, 1)}
+}
+
+// count notes one event; it may be called from many goroutines.
+func (s *stopwatch) count() {
+	switch n := s.seen.Add(1); n {
+	case int64(s.want / 10):
+		s.tenth.Store(&reading{time.Now(), s.e.spent()})
+	case int64(s.want):
+		s.finish <- reading{time.Now(), s.e.spent()}
+	}
+}
+
+// wait notes the result once all events were seen. ended is the end of the consumer, which must not come first.
+func (s *stopwatch) wait(ctx context.Context, ended <-chan error) error {
+	select {
+	case end := <-s.finish:
+		n, begin := s.want-s.want/10, s.tenth.Load()
+		self, postgres := end.spent.since(begin.spent, n)
+		s.results.add(float64(n)/end.at.Sub(begin.at).Seconds(), self, postgres)
+		return nil
+	case err := <-ended:
+		return errors.Join(err, errors.New("the consumer ended before its work"))
+	case <-time.After(2 * stalled):
+		return fmt.Errorf("the consumer has handled %d of %d events", s.seen.Load(), s.want)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// inboxConsume handles the first events of the topic, until the watch has seen enough.
+func (e *env) inboxConsume(ctx context.Context, topic string, batch int, watch *stopwatch) error {
+	database, err := e.migrated(ctx)
+	if err != nil {
+		return err
+	}
+	defer e.dropDatabase(context.WithoutCancel(ctx), database)
+	pool, err := e.pool(ctx, database, inbox.DefaultWorkers+4)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	in, err := inbox.New(pool, inbox.Config{
+		Consumer: "bench", Batch: batch,
+		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Observer: inbox.Observer{OnReceive: func(r inbox.Received) { watch.count() }},
+	})
+	if err != nil {
+		return err
+	}
+	if batch > 1 {
+		in.HandleBatch(eventType, func(context.Context, pgx.Tx, []holdfast.Event) error { return nil })
+	} else {
+		in.Handle(eventType, func(context.Context, pgx.Tx, holdfast.Event) error { return nil })
+	}
+	if e.options.cpuProfile != "" {
+		done, err := startProfile(fmt.Sprintf("%s.batch%d", e.options.cpuProfile, batch))
+		if err != nil {
+			return err
+		}
+		defer done()
+	}
+	consuming, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- in.Consume(consuming, inbox.KafkaGroup{Brokers: e.kafka.Brokers, GroupID: database, Topics: []string{topic}})
+	}()
+	err = watch.wait(ctx, ended)
+	stop()
+	if err == nil {
+		err = <-ended
+	}
+	return err
+}

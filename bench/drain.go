@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
+	"runtime/pprof"
 )
 
 const (
@@ -71,8 +71,12 @@ func (s *samples) take(e *env, n int, run func() (speed float64, err error)) err
 		return err
 	}
 	self, postgres := e.spent().since(before, n)
-	s.speed, s.self, s.postgres = append(s.speed, speed), append(s.self, self), append(s.postgres, postgres)
+	s.add(speed, self, postgres)
 	return nil
+}
+
+func (s *samples) add(speed, self, postgres float64) {
+	s.speed, s.self, s.postgres = append(s.speed, speed), append(s.self, self), append(s.postgres, postgres)
 }
 
 func (s *samples) report(r *report, name string) {
@@ -101,23 +105,36 @@ func (e *env) drainCopy(ctx context.Context, r *report, backlog, topic, who, pro
 		return err
 	}
 	defer e.dropDatabase(context.WithoutCancel(ctx), database)
-	var profile io.Writer
 	if e.options.cpuProfile != "" && round == e.rounds-1 {
-		file, err := os.Create(e.options.cpuProfile + profileSuffix)
+		done, err := startProfile(e.options.cpuProfile + profileSuffix)
 		if err != nil {
-			return fmt.Errorf("create the profile: %w", err)
+			return err
 		}
-		defer file.Close()
-		profile = file
+		defer done()
 	}
 	return e.exactly(ctx, r, topic, e.drain, who, func() error {
 		return results.take(e, e.drain, func() (float64, error) {
 			if who == "relay" {
-				return e.relayDrain(ctx, database, e.drain, profile)
+				return e.relayDrain(ctx, database, e.drain)
 			}
-			return e.bareDrain(ctx, database, topic, e.drain, profile)
+			return e.bareDrain(ctx, database, topic, e.drain)
 		})
 	})
+}
+
+// startProfile writes a CPU profile until done is called.
+func startProfile(path string) (done func(), err error) {
+	file, err := os.Create(path)
+	if err == nil {
+		err = pprof.StartCPUProfile(file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("write the profile: %w", err)
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = file.Close() // a profile that could not be written is seen when it is read
+	}, nil
 }
 
 // analyze does what autovacuum does within a minute of a backlog's growing, so that a plan does not depend on whether

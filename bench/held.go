@@ -76,7 +76,7 @@ func (e *env) drainHeld(ctx context.Context, r *report, topic string, held bool)
 		return 0, err
 	}
 	err = e.exactly(ctx, r, topic, e.held, "relay", func() (err error) {
-		speed, err = e.relayDrain(ctx, database, e.held, nil)
+		speed, err = e.relayDrain(ctx, database, e.held)
 		return err
 	})
 	return speed, err

@@ -57,7 +57,7 @@ func parse(args []string) (options, error) {
 	flags.BoolVar(&o.quick, "quick", false, "smaller samples: about a minute in all")
 	flags.BoolVar(&o.json, "json", false, "print an array of {name, value, unit, goal, ok} and nothing else")
 	flags.IntVar(&o.rounds, "rounds", 0, "how often compared runs are repeated, in turns (default 3, with -quick 2)")
-	flags.StringVar(&o.cpuProfile, "cpuprofile", "", "write a CPU profile of the relay's last drain to `file`, and one of the bare loop to file.bare")
+	flags.StringVar(&o.cpuProfile, "cpuprofile", "", "write CPU profiles: of the relay's last drain to `file`, of the others to file.bare, file.child, file.batch1 and file.batch100")
 	only := flags.String("only", "", "measure only figures whose name matches this `regexp`")
 	flags.StringVar(&o.child.database, "child-database", "", "internal: run a relay on this database until standard input ends")
 	flags.StringVar(&o.child.profile, "child-cpuprofile", "", "internal: write the child's CPU profile to this file")

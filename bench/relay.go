@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
-	"runtime/pprof"
 	"sync/atomic"
 	"time"
 
@@ -40,7 +38,7 @@ const stalled = time.Minute
 
 // relayDrain publishes the backlog of a database with a relay and returns events a second, from the call of Run to the
 // last acknowledgement.
-func (e *env) relayDrain(ctx context.Context, database string, events int, profile io.Writer) (float64, error) {
+func (e *env) relayDrain(ctx context.Context, database string, events int) (float64, error) {
 	pool, err := e.pool(ctx, database, 0)
 	if err != nil {
 		return 0, err
@@ -58,12 +56,6 @@ func (e *env) relayDrain(ctx context.Context, database string, events int, profi
 		return 0, err
 	}
 	defer closeIdle()
-	if profile != nil {
-		if err := pprof.StartCPUProfile(profile); err != nil {
-			return 0, err
-		}
-		defer pprof.StopCPUProfile()
-	}
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	began := time.Now()
