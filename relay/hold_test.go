@@ -149,6 +149,29 @@ func TestReplaysEnterTheirQueueAtTheHeadInTheirOwnOrder(t *testing.T) {
 	}
 }
 
+func TestReplaysThatArriveInPagesOfTheirOwnKeepTheirOrderToo(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	b.set(forGood("bad 1", "bad 2"))
+	write(t, pool, event("k", "bad 1"), event("k", "bad 2"))
+	stop := run(t, pool, b, relay.Config{})
+	eventually(t, "both are given up", 20*time.Second, func() bool { return letters(t, pool) == 2 })
+	stop()
+	b.set(refusing(relay.FaultRecord, "bad 1", "bad 2", "3"))
+	write(t, pool, event("k", "3"), event("k", "4"))
+	replay(t, pool, pgtest.Count(t, pool, "select min(id) from holdfast.letter"))
+	replay(t, pool, pgtest.Count(t, pool, "select max(id) from holdfast.letter"))
+	run(t, pool, b, relay.Config{BatchSize: 1, Retry: untiring})
+	eventually(t, "all four wait", 20*time.Second, func() bool { return parked(t, pool) == 4 })
+	if n := pgtest.Count(t, pool, "select count(*) from holdfast.parked where next_at < 'infinity'"); n != 1 {
+		t.Errorf("%d rows of one queue have a time of their own, want the head alone", n)
+	}
+	b.set(nil)
+	arrives(t, b, "4")
+	wantFirsts(t, b, "k", "bad 1", "bad 2", "3", "4")
+	wantOnce(t, b)
+}
+
 func TestAMissingTopicIsHeldByItselfAndEverythingComesInOrderWhenItAppears(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -34,10 +33,10 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 	defer l.r.saver.mu.Unlock()
 	err := l.inTx(ctx, func(batch *pgx.Batch) {
 		l.queueSave(batch, after)
-		for _, first := range slices.Backward(rows.first) { // each goes in front: the first of them last
+		for _, first := range rows.first {
 			e := &first.Event
-			batch.Queue(l.r.sql.stepBack, l.number, e.Topic, e.Key)
 			batch.Queue(l.r.sql.parkFirst, l.number, e.Topic, e.Key, e.ID, e.Source, e.Type, e.Time, headersText(first), e.Payload, first.letter)
+			batch.Queue(l.r.sql.mendHead, l.number, e.Topic, e.Key)
 		}
 		if len(rows.ids) > 0 {
 			batch.Queue(l.r.sql.parkEvents, l.number, rows.topics, rows.keys, rows.whys, rows.attempts, rows.errors, rows.ids,

@@ -220,16 +220,26 @@ select $1::smallint, nextval('holdfast.parked_place'), u.topic, u.key, u.why, u.
        as u (topic, key, why, attempts, error, id, source, type, time, headers, payload, letter, delay, n)
  order by u.n`
 
-// parkFirst puts a replayed event in front of its queue and makes the former head wait.
-const stepBack = `-- relay.step_back
-update holdfast.parked set next_at = 'infinity'
- where lane = $1::smallint and topic = $2::text and key = $3::text and next_at < 'infinity'`
-
+// parkFirst puts a replayed event in front of its queue, behind the replays of earlier letters that are there already:
+// so letters of one key keep their order however they are replayed. The gaps leave room for those still to come.
 const parkFirst = `-- relay.park_first
 insert into holdfast.parked (lane, place, topic, key, why, id, source, type, time, headers, payload, letter, next_at)
 select $1::smallint,
-       coalesce((select min(p.place) - 1 from holdfast.parked p where p.lane = $1::smallint and p.topic = $2::text and p.key = $3::text), nextval('holdfast.parked_place')),
-       $2::text, $3::text, 'record', $4::text, $5::text, $6::text, $7::timestamptz, $8::text::jsonb, $9::bytea, $10::bigint, now()`
+       case when before.place is null then behind.place - (1::bigint << 40)
+            else before.place + least(1::bigint << 20, (behind.place - before.place) / 2) end,
+       $2::text, $3::text, 'record', $4::text, $5::text, $6::text, $7::timestamptz, $8::text::jsonb, $9::bytea, $10::bigint, 'infinity'
+  from (select max(p.place) as place from holdfast.parked p
+         where p.lane = $1::smallint and p.topic = $2::text and p.key = $3::text and p.letter < $10::bigint) before,
+       lateral (select coalesce(min(p.place), nextval('holdfast.parked_place')) as place from holdfast.parked p
+                 where p.lane = $1::smallint and p.topic = $2::text and p.key = $3::text and (before.place is null or p.place > before.place)) behind`
+
+// mendHead makes the first row of a queue due, unless it has a time of its own, and the others wait.
+const mendHead = `-- relay.mend_head
+update holdfast.parked p
+   set next_at = case when p.place > head.place then 'infinity' when p.next_at = 'infinity' then now() else p.next_at end
+  from (select min(h.place) as place from holdfast.parked h where h.lane = $1::smallint and h.topic = $2::text and h.key = $3::text) head
+ where p.lane = $1::smallint and p.topic = $2::text and p.key = $3::text
+   and (p.place = head.place or p.next_at < 'infinity')`
 
 // closeLetters ends the replays that were acknowledged.
 const closeLetters = `-- relay.close_letters

@@ -6,7 +6,7 @@ import "github.com/holdfast-go/holdfast/internal/sqlschema"
 type statements struct {
 	readPage, readPlanned, readTransactions, readCuts, probeLanes, ensureIncarnation,
 	readServer, beatRelay, leaveRelay, claimLanes, saveLanes, releaseLane,
-	fenceLane, loadWaiting, loadHeld, parkEvents, stepBack, parkFirst,
+	fenceLane, loadWaiting, loadHeld, parkEvents, mendHead, parkFirst,
 	closeLetters, readDue, readProbe, deleteParked, delayParked, buryParked,
 	wakeQueues, wakeTopic, moveScheduled, readRing, readBirth, replaceCluster,
 	adoptSnapshot, adoptLock, adoptEvents, adoptLanes, adoptSequence, adoptIncarnation,
@@ -32,7 +32,7 @@ func newStatements(schema string) *statements {
 		loadWaiting:       in(loadWaiting),
 		loadHeld:          in(loadHeld),
 		parkEvents:        in(parkEvents),
-		stepBack:          in(stepBack),
+		mendHead:          in(mendHead),
 		parkFirst:         in(parkFirst),
 		closeLetters:      in(closeLetters),
 		readDue:           in(readDue),
