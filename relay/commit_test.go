@@ -161,7 +161,7 @@ func TestCommitsThatFailAtRandomLoseAndReorderNothing(t *testing.T) {
 		}
 		return nil
 	})
-	stopAt := time.Now().Add(5 * time.Second)
+	stopAt := time.Now().Add(4 * time.Second)
 	ctx, cancel := contextUntil(t, stopAt)
 	defer cancel()
 	h, wg := writers(ctx, t, pool, 4, 6, seed, "")

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-var anyErr = errors.New("no")
+var errAny = errors.New("no")
 
 func itemsOf(keys ...string) []item {
 	items := make([]item, len(keys))
@@ -31,7 +31,7 @@ func answersOf(faults ...Fault) []answer {
 	answers := make([]answer, len(faults))
 	for i, f := range faults {
 		if f != "" {
-			answers[i] = answer{fault: f, err: anyErr}
+			answers[i] = answer{fault: f, err: errAny}
 		}
 	}
 	return answers
@@ -148,7 +148,7 @@ func TestNoFateEverBreaksTheOrderOfAKey(t *testing.T) {
 					f = s
 				}
 				if f != "" {
-					answers[i] = answer{fault: f, err: anyErr, spill: tries == 3}
+					answers[i] = answer{fault: f, err: errAny, spill: tries == 3}
 					stuck[it.queue] = f
 				}
 			}

@@ -173,12 +173,12 @@ func TestCutsThatAreTakenInsideTheTransactionsThatTheyCutKeepTheOrder(t *testing
 			t.Parallel()
 			pool, b := setup(t, 4), newBroker()
 			cutOften(t, pool)
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
 			h, wg := writers(ctx, t, pool, 8, 12, newSeed(t), "")
 			longTransaction(ctx, t, pool, h, wg)
 			eventually(t, "a backlog", 10*time.Second, func() bool {
-				return ctx.Err() != nil || pgtest.Count(t, pool, "select count(*) from holdfast.event") > 600
+				return ctx.Err() != nil || pgtest.Count(t, pool, "select count(*) from holdfast.event") > 300
 			})
 			stop := run(t, pool, b, relay.Config{BatchSize: size}) // among the writers
 			wg.Wait()
@@ -187,7 +187,7 @@ func TestCutsThatAreTakenInsideTheTransactionsThatTheyCutKeepTheOrder(t *testing
 			if dups := h.check(t, b.events()); dups > 0 {
 				t.Errorf("%d duplicates without any fault", dups)
 			}
-			if n := pgtest.Count(t, pool, "select count(*) from holdfast.event where snap is not null"); n < 300 {
+			if n := pgtest.Count(t, pool, "select count(*) from holdfast.event where snap is not null"); n < 30 {
 				t.Errorf("only %d cuts were written: this test shows nothing", n)
 			}
 		})

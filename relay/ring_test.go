@@ -33,7 +33,7 @@ func TestTheLogStaysSmallUnderLoadAndNothingIsLost(t *testing.T) {
 			t.Errorf("reclaim says %q", result)
 		}
 	}}})
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
 	var written atomic.Int64
 	var most int64
@@ -58,10 +58,11 @@ func TestTheLogStaysSmallUnderLoadAndNothingIsLost(t *testing.T) {
 	size := func() int64 {
 		return pgtest.Count(t, pool, "select sum(pg_relation_size('holdfast.event_' || n)) from generate_series(0, 3) n")
 	}
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && emptied.Load() < 3 {
 		most = max(most, size())
 		time.Sleep(50 * time.Millisecond) // a sample, not a wait
 	}
+	cancel()
 	wg.Wait()
 	eventually(t, "everything arrives", 40*time.Second, func() bool { return int64(len(b.events())) >= written.Load() })
 	eventually(t, "all segments but the current one are empty", 20*time.Second, func() bool {
@@ -78,7 +79,7 @@ func TestTheLogStaysSmallUnderLoadAndNothingIsLost(t *testing.T) {
 		}
 	}
 	t.Logf("%d events, segments emptied %d times, busy %d, unread %d, at most %d KiB", written.Load(), emptied.Load(), busy.Load(), unread.Load(), most>>10)
-	if emptied.Load() < 2 {
+	if emptied.Load() < 3 {
 		t.Errorf("segments were emptied %d times", emptied.Load())
 	}
 }

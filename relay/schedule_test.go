@@ -51,7 +51,7 @@ func TestManyScheduledEventsAreMovedOnceEach(t *testing.T) {
 	pool, b := setup(t, 4), newBroker()
 	at := time.Now().Add(1500 * time.Millisecond)
 	var events []holdfast.Event
-	for i := range 3000 {
+	for i := 2999; i >= 0; i-- { // the last to be written is the first to fall due
 		events = append(events, scheduled(fmt.Sprintf("k%d", i%7), fmt.Sprintf("%06d", i), at.Add(time.Duration(i)*time.Microsecond)))
 	}
 	write(t, pool, events...)

@@ -35,7 +35,7 @@ func TestABrokerThatRefusesAtRandomLosesAndReordersNothing(t *testing.T) {
 		}
 		return nil
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	h, wg := writers(ctx, t, pool, 5, 10, seed, "")
 	config := func(i int) relay.Config {
