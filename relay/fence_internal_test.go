@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
@@ -73,5 +74,37 @@ func TestAClaimTakesWhatIsFreeAndNothingElse(t *testing.T) {
 				t.Errorf("the epoch is %d, it was 3", epoch)
 			}
 		})
+	}
+}
+
+// Only the first row of a queue may ever be due: two heads would be published side by side.
+func TestTheFirstAndWhatFollowsItAreNotBothHeads(t *testing.T) {
+	t.Parallel()
+	q := queue{"orders", "k"}
+	rec := func() *record { return &record{Event: holdfast.Event{Topic: q.topic, Key: q.key}} }
+	l := &lane{r: &Relay{}, parked: map[queue]int{}, held: map[queue]bool{}} // the queue has drained since the page was routed
+	for _, c := range []struct {
+		name  string
+		fates []fate
+		heads int // among the rows that go behind
+	}{
+		{"a replay and its followers", []fate{first, follows, follows}, 0},
+		{"followers whose head has gone", []fate{follows, follows}, 1},
+		{"a spilled head and its followers", []fate{spilled, follows}, 1},
+		{"a held topic", []fate{topicHeld, topicHeld}, 0},
+	} {
+		var parks []parking
+		for _, f := range c.fates {
+			parks = append(parks, parking{record: rec(), fate: f})
+		}
+		heads := 0
+		for _, d := range l.rowsOf(parks).delays {
+			if d != nil {
+				heads++
+			}
+		}
+		if heads != c.heads {
+			t.Errorf("%s: %d rows are due, want %d", c.name, heads, c.heads)
+		}
 	}
 }
