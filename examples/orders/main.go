@@ -53,8 +53,12 @@ func run(ctx context.Context, out io.Writer, c config) (err error) {
 		err = errors.Join(err, s.stop())
 		s.page.end(err, time.Since(begun))
 	}()
+	first := "Two servers"
+	if c.DatabaseURL == "" {
+		first += " (PostgreSQL is downloaded where there is none)"
+	}
 	return s.tell(ctx, []chapter{
-		{"Two servers", s.startServers},
+		{first, s.startServers},
 		{"The shop takes orders", s.placeOrders},
 		{"The relay publishes what was committed", s.publish},
 		{"Billing writes the invoices", s.invoice},
