@@ -23,11 +23,12 @@ import (
 // writeAll writes events one transaction each, numbered by their place in their key.
 func (p *path) writeAll(events ...holdfast.Event) {
 	p.Helper()
+	pool := p.pool(1)
 	numbers := map[string]int64{}
 	for _, e := range events {
 		k := e.Topic + "/" + e.Key
 		numbers[k]++
-		if err := pgx.BeginFunc(p.Context(), p.db, func(tx pgx.Tx) error { return p.write(tx, numbers[k], e) }); err != nil {
+		if err := pgx.BeginFunc(p.Context(), pool, func(tx pgx.Tx) error { return p.write(tx, numbers[k], e) }); err != nil {
 			p.Fatal(err)
 		}
 	}
@@ -169,7 +170,9 @@ func TestEventsOfATopicThatDoesNotExistWaitForItAndNobodyWaitsForThem(t *testing
 			events = append(events, missing, p.event(key, n+1))
 		}
 	}
-	stopRelay := p.relay(func(c *relay.Config) { c.Retry = retry.Policy{Attempts: 2, Base: 10 * time.Millisecond, Cap: 10 * time.Millisecond} })
+	stopRelay := p.relay(func(c *relay.Config) {
+		c.Retry = retry.Policy{Attempts: 2, Base: 10 * time.Millisecond, Cap: 10 * time.Millisecond}
+	})
 	stopConsumer := p.consume("billing", effectOf("billing"), nil)
 	begun := time.Now()
 	p.writeAll(events...)
