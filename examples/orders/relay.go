@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -41,12 +42,7 @@ func publishAgain(ctx context.Context, brokers []string, events []holdfast.Event
 	if err != nil {
 		return err
 	}
-	for _, err := range publisher.Publish(ctx, events) {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(publisher.Publish(ctx, events)...)
 }
 
 // published remembers what Kafka acknowledged.
