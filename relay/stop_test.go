@@ -129,15 +129,18 @@ func TestWakePublishesAtOnceWhereThePollIsSlow(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	write(t, pool, event("k", "0"))
-	go func() { done <- r.Run(ctx) }()
-	arrives(t, b, "0") // read at the claim
-	for i := range 10 {
-		p := fmt.Sprint(i + 1)
-		write(t, pool, event("k", p))
-		r.Wake()
-		arrives(t, b, p)
+	// Each publication commits the next event, just when the lane's reader looks for more and finds nothing yet.
+	const n = 60
+	next := 0
+	b.delay = func() {
+		if next++; next < n {
+			write(t, pool, event("k", fmt.Sprint(next)))
+			r.Wake()
+		}
 	}
+	write(t, pool, event("k", "0"))
+	go func() { done <- r.Run(ctx) }() // reads the first at the claim
+	arrives(t, b, fmt.Sprint(n-1))
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
