@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
@@ -98,17 +97,6 @@ func replay(t testing.TB, pool *pgxpool.Pool, letter int64) {
 	})
 	if err != nil {
 		t.Fatalf("replay letter %d: %v", letter, err)
-	}
-}
-
-// keyIn returns a key of the lane, different for each n.
-func keyIn(laneNumber, lanes, n int) string {
-	for i := 0; ; i++ {
-		if key := fmt.Sprintf("key %d", i); lane.Of(key, "", lanes) == laneNumber {
-			if n--; n < 0 {
-				return key
-			}
-		}
 	}
 }
 

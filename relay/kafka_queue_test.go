@@ -45,9 +45,9 @@ func drawWorld(t *rapid.T) world {
 }
 
 // refuses is the broker's answer for a batch of records, and the records it names.
-func (w world) refuses(events []holdfast.Event) (error, map[int]error) {
+func (w world) refuses(events []holdfast.Event) (named map[int]error, err error) {
 	size := 0
-	named := map[int]error{}
+	named = map[int]error{}
 	for i := range events {
 		size += recordSize(&events[i])
 		if w.bad[events[i].ID] {
@@ -56,13 +56,13 @@ func (w world) refuses(events []holdfast.Event) (error, map[int]error) {
 	}
 	switch {
 	case size > w.limit:
-		return kafka.MessageSizeTooLarge, nil
+		return nil, kafka.MessageSizeTooLarge
 	case len(named) == 0:
 		return nil, nil
 	case !w.names:
 		named = nil
 	}
-	return kafka.InvalidRecord, named
+	return named, kafka.InvalidRecord
 }
 
 // slowly is the twin: it sends one event after the other, and needs no batches to be right.
@@ -75,7 +75,7 @@ func (w world) slowly() (log map[partitionName][]string, answers []string) {
 			answers = append(answers, "record+")
 			continue
 		}
-		if err, _ := w.refuses([]holdfast.Event{e}); err != nil {
+		if _, err := w.refuses([]holdfast.Event{e}); err != nil {
 			refused[key] = true
 			answers = append(answers, "record")
 			continue
@@ -119,7 +119,7 @@ func (w world) batched(t *rapid.T) (log map[partitionName][]string, answers []st
 				q.settle(batch, &PublishError{Topic: q.topic, Partition: q.partition, Fault: FaultPartition, Err: kafka.NotEnoughReplicas}, nil)
 				continue
 			}
-			err, named := w.refuses(events)
+			named, err := w.refuses(events)
 			if err == nil {
 				for _, e := range events {
 					log[name] = append(log[name], e.ID)
