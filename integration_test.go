@@ -90,7 +90,7 @@ func openPool(dsn string, mode pgx.QueryExecMode, connections int) (*pgxpool.Poo
 	}
 	config.MaxConns = int32(connections)
 	config.ConnConfig.DefaultQueryExecMode = mode
-	config.ConnConfig.ConnectTimeout = 5 * time.Second
+	config.ConnConfig.ConnectTimeout = patience / 3
 	return pgxpool.NewWithConfig(context.Background(), config)
 }
 
