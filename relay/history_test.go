@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -291,10 +292,11 @@ func TestRelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
 	defer cancel()
 	h, wg := writers(ctx, t, pool, 6, 16, newSeed(t), "")
 	started := 0
+	var lost atomic.Int32 // on a machine so busy that a save takes half a second
 	start := func() (string, func()) {
 		started++
 		name := fmt.Sprintf("relay %d", started)
-		return name, run(t, pool, b, relay.Config{Name: name, Lease: time.Second, BatchSize: 20})
+		return name, run(t, pool, b, relay.Config{Name: name, Lease: time.Second, BatchSize: 20, Observer: relay.Observer{OnLost: func(int, error) { lost.Add(1) }}})
 	}
 	var names [2]string
 	var stops [2]func()
@@ -319,8 +321,8 @@ func TestRelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
 	for _, stop := range stops {
 		stop()
 	}
-	if dups := h.check(t, b.events()); dups > 0 {
-		t.Errorf("%d duplicates, although every relay stopped in order", dups)
+	if dups := h.check(t, b.events()); dups > 0 && lost.Load() == 0 {
+		t.Errorf("%d duplicates, although every relay stopped in order and no lane was lost", dups)
 	}
 	if n := pgtest.Count(t, pool, "select count(*) from holdfast.lane where owner is not null"); n > 0 {
 		t.Errorf("%d lanes were not handed back", n)
