@@ -181,13 +181,23 @@ func putEffect(ctx context.Context, db executor, consumer string, e holdfast.Eve
 // await looks again and again until cond is true.
 func (p *path) await(what string, cond func() bool) {
 	p.Helper()
+	if !p.happens(what, cond) {
+		p.FailNow()
+	}
+}
+
+// happens is await for a test that goes on, to see what else is wrong.
+func (p *path) happens(what string, cond func() bool) bool {
+	p.Helper()
 	begun := time.Now()
 	for !cond() {
 		if time.Since(begun) > patience {
-			p.Fatalf("waited %v for this: %s\n%s", patience, what, p.census())
+			p.Errorf("waited %v for this: %s\n%s", patience, what, p.census())
+			return false
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+	return true
 }
 
 func (p *path) count(sql string, args ...any) int64 {
@@ -217,7 +227,7 @@ func (p *path) census() string {
 // arrive waits until every committed event has had its effect with each of the consumers, and nothing waits any more.
 func (p *path) arrive(consumers ...string) {
 	p.Helper()
-	p.await("every event has its effects, and nothing waits", func() bool {
+	p.happens("every event has its effects, and nothing waits", func() bool {
 		return p.count(`select count(*) from written w cross join unnest($1::text[]) c
 				where not exists (select 1 from effect e where e.consumer = c and e.id = w.id)
 				and not exists (select 1 from holdfast.letter l where l.event_id = w.id and l.consumer in (c, '') and l.state = 'open')`, consumers) == 0 &&
@@ -229,7 +239,9 @@ func (p *path) arrive(consumers ...string) {
 // a late duplicate has its chance to do harm. Then the oracle looks at everything.
 func (p *path) finish(stopRelays, stopConsumers []func(), consumers ...string) verdict {
 	p.Helper()
-	p.arrive(consumers...)
+	if !p.Failed() {
+		p.arrive(consumers...)
+	}
 	for _, stop := range stopRelays {
 		stop()
 	}
@@ -237,7 +249,7 @@ func (p *path) finish(stopRelays, stopConsumers []func(), consumers ...string) v
 	for _, topic := range p.topics {
 		records += len(p.cluster.ReadAll(p, topic))
 	}
-	p.await("the consumers have read all of Kafka", func() bool {
+	p.happens("the consumers have read all of Kafka", func() bool {
 		return p.count(`select count(*) from unnest($1::text[]) c
 			where (select coalesce(sum(position), 0) from holdfast.consumer_position where consumer = c and topic = any($3)) < $2`, consumers, records, p.topics) == 0
 	})
