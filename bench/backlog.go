@@ -31,6 +31,9 @@ func payload(r *rand.Rand) []byte {
 	return append(b[:payloadBytes-2], `"}`...)
 }
 
+// random is a source of numbers that repeats with every run.
+func random(run, writer int) *rand.Rand { return rand.New(rand.NewPCG(uint64(run), uint64(writer))) }
+
 func event(r *rand.Rand, topic string) holdfast.Event {
 	return holdfast.Event{Topic: topic, Source: source, Type: eventType, Key: fmt.Sprintf("order-%05d", r.IntN(keys)), Payload: payload(r)}
 }
@@ -51,7 +54,7 @@ func (e *env) writeBacklog(ctx context.Context, database, topic string, events i
 	var group sync.WaitGroup
 	for w := range writers {
 		group.Go(func() {
-			r := rand.New(rand.NewPCG(1, uint64(w)))
+			r := random(1, w)
 			for ctx.Err() == nil {
 				want := 1 + r.IntN(10)
 				rest := left.Add(int64(-want))

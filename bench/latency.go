@@ -124,9 +124,9 @@ func (l *latencies) write(ctx context.Context, e *env, database, topic string) e
 	var group sync.WaitGroup
 	for w := range writers {
 		group.Go(func() {
-			random := rand.New(rand.NewPCG(2, uint64(w)))
+			numbers := random(2, w)
 			for number := range due {
-				if err := l.commit(ctx, pool, random, topic, number); err != nil {
+				if err := l.commit(ctx, pool, numbers, topic, number); err != nil {
 					cancel(err)
 					return
 				}
@@ -146,13 +146,13 @@ func (l *latencies) write(ctx context.Context, e *env, database, topic string) e
 	return context.Cause(ctx)
 }
 
-func (l *latencies) commit(ctx context.Context, pool begins, random *rand.Rand, topic string, number int) error {
+func (l *latencies) commit(ctx context.Context, pool begins, numbers *rand.Rand, topic string, number int) error {
 	tx, err := pool.Begin(ctx)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
 	defer func(tx pgx.Tx) { _ = tx.Rollback(ctx) }(tx) // nothing after a commit
-	written := event(random, topic)
+	written := event(numbers, topic)
 	written.ID = strconv.Itoa(number)
 	if err := outbox.Write(ctx, tx, written); err != nil {
 		return err

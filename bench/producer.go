@@ -94,9 +94,9 @@ func produceFor(ctx context.Context, pool *pgxpool.Pool, span time.Duration, eve
 	var group sync.WaitGroup
 	for client := range producerClients {
 		group.Go(func() {
-			random := rand.New(rand.NewPCG(3, uint64(client)))
+			numbers := random(3, client)
 			for time.Since(began) < span && ctx.Err() == nil {
-				if err := produceOne(ctx, pool, random, events); err != nil {
+				if err := produceOne(ctx, pool, numbers, events); err != nil {
 					cancel(err)
 					return
 				}
@@ -108,10 +108,10 @@ func produceFor(ctx context.Context, pool *pgxpool.Pool, span time.Duration, eve
 	return float64(committed.Load()) / time.Since(began).Seconds(), context.Cause(ctx)
 }
 
-func produceOne(ctx context.Context, pool *pgxpool.Pool, random *rand.Rand, events bool) error {
-	written := event(random, "orders")
+func produceOne(ctx context.Context, pool *pgxpool.Pool, numbers *rand.Rand, events bool) error {
+	written := event(numbers, "orders")
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, businessInsert, random.IntN(1_000_000), written.Payload); err != nil {
+		if _, err := tx.Exec(ctx, businessInsert, numbers.IntN(1_000_000), written.Payload); err != nil {
 			return fmt.Errorf("insert order: %w", err)
 		}
 		if !events {
