@@ -150,10 +150,10 @@ func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if !l.doubtful && !errors.Is(err, errLost) && !errors.Is(err, errCrashed) {
-		if saveErr := r.saver.save(ctx, []*lane{l}); saveErr == nil {
-			if _, releaseErr := r.pool.Exec(ctx, r.sql.releaseLane, l.number, r.c.Name, l.epoch); releaseErr != nil {
-				r.c.Logger.Warn("lane was not released: it is free when its lease runs out", "lane", l.number, "error", redact(releaseErr))
-			}
+		if saveErr := r.saver.save(ctx, []*lane{l}); saveErr != nil {
+			r.c.Logger.Warn("lane was not saved: its next owner repeats what was published since the last save", "lane", l.number, "error", redact(saveErr))
+		} else if _, releaseErr := r.pool.Exec(ctx, r.sql.releaseLane, l.number, r.c.Name, l.epoch); releaseErr != nil {
+			r.c.Logger.Warn("lane was not released: it is free when its lease runs out", "lane", l.number, "error", redact(releaseErr))
 		}
 	}
 	r.poller.forget(l.number)
@@ -197,10 +197,12 @@ func (r *Relay) owned() []*lane {
 }
 
 func (r *Relay) leave(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	// Best effort: a relay that is not forgotten counts for its lease.
-	_, _ = r.pool.Exec(ctx, r.sql.leaveRelay, r.c.Name)
+	if _, err := r.pool.Exec(ctx, r.sql.leaveRelay, r.c.Name); err != nil {
+		r.c.Logger.Warn("relay could not say that it left: its lanes are free when their leases run out", "relay", r.c.Name, "error", redact(err))
+	}
 }
 
 // fatal says whether running on would be wrong rather than just impossible for now.
