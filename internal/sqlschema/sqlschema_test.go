@@ -1,0 +1,41 @@
+package sqlschema
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestOnlyNamesThatNeedNoQuotingAreAllowed(t *testing.T) {
+	for name, allowed := range map[string]bool{
+		"": true, "holdfast": true, "_x9": true, "select": true, strings.Repeat("a", 63): true,
+		"A": false, "a-b": false, "a.b": false, `a"b`: false, "9a": false, "pg_mine": false, "ä": false, "a\n": false, strings.Repeat("a", 64): false,
+	} {
+		if err := Validate(name); (err == nil) != allowed {
+			t.Errorf("%q: got %v", name, err)
+		}
+	}
+}
+
+func TestInPutsTheNameWhereTheSchemaIsNamedAndNowhereElse(t *testing.T) {
+	got := In("mine", "create schema if not exists holdfast;\n-- holdfast is a word here\nselect * from holdfast.event where note = 'a holdfast' and x in (select 1 from notholdfast.y); revoke all on all functions in schema holdfast from public")
+	want := "create schema if not exists \"mine\";\n-- holdfast is a word here\nselect * from \"mine\".event where note = 'a holdfast' and x in (select 1 from notholdfast.y); revoke all on all functions in schema \"mine\" from public"
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got := In("", "select holdfast.lock($1)"); got != `select "holdfast".lock($1)` {
+		t.Errorf("got %s", got)
+	}
+}
+
+func FuzzValidate(f *testing.F) {
+	f.Add("holdfast")
+	f.Add(`x"; drop table y; --`)
+	f.Fuzz(func(t *testing.T, name string) {
+		if Validate(name) != nil {
+			return
+		}
+		if strings.ContainsAny(name, "\"'; .\x00") || len(name) > 63 {
+			t.Errorf("%q is allowed", name)
+		}
+	})
+}
