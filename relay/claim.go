@@ -86,17 +86,24 @@ func (r *Relay) tendClaims(ctx, work context.Context) error {
 
 // inspect refills the incarnation's token if a crash emptied it, and reads what may forbid to run.
 func (r *Relay) inspect(ctx context.Context) (server, error) {
+	s, err := r.readServer(ctx)
+	if err == nil && s.token == "" && !s.standby {
+		if _, err := r.pool.Exec(ctx, r.sql.ensureIncarnation); err != nil {
+			return s, fmt.Errorf("refill the incarnation: %w", explain(err))
+		}
+		s, err = r.readServer(ctx)
+	}
+	return s, err
+}
+
+// readServer reads what is known of the server. A standby refuses to read the incarnation at all: its table is unlogged.
+func (r *Relay) readServer(ctx context.Context) (server, error) {
 	var s server
-	if err := r.pool.QueryRow(ctx, "-- relay.standby\nselect pg_is_in_recovery()").Scan(&s.standby); err != nil {
-		return s, fmt.Errorf("ask the server: %w", err)
-	}
-	if s.standby {
-		return s, nil // the token cannot be refilled there, and judge refuses
-	}
-	if _, err := r.pool.Exec(ctx, r.sql.ensureIncarnation); err != nil {
-		return s, fmt.Errorf("refill the incarnation: %w", explain(err))
-	}
 	err := r.pool.QueryRow(ctx, r.sql.readServer).Scan(&s.token, &s.standby, &s.isolation, &s.identifier, &s.adopted, &s.born, &s.bornXmin, &s.doneXmax, &s.nowXmax)
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "0A000" { // feature_not_supported
+		return server{standby: true}, nil
+	}
 	if err != nil {
 		return s, fmt.Errorf("ask the server: %w", explain(err))
 	}

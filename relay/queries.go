@@ -129,11 +129,12 @@ select p.lane,
 const ensureIncarnation = `-- relay.incarnation
 insert into holdfast.incarnation default values on conflict (one) do nothing`
 
-// readServer is what a relay must know before it touches a lane. It comes after ensureIncarnation. The one-row tables are
+// readServer is what a relay must know before it touches a lane. An empty token asks
+// for ensureIncarnation. The one-row tables are
 // each read by a query of their own: joined, the planner expects millions of rows of them and compiles the statement,
 // which takes a second.
 const readServer = `-- relay.server
-select (select i.token::text from holdfast.incarnation i), pg_is_in_recovery(), current_setting('default_transaction_isolation'),
+select coalesce((select i.token::text from holdfast.incarnation i), ''), pg_is_in_recovery(), current_setting('default_transaction_isolation'),
        (select s.system_identifier from pg_control_system() s), (select c.system_identifier from holdfast.cluster c),
        (select b.born::text::bigint from holdfast.birth b), (select b.xmin::text::bigint from holdfast.birth b),
        (select coalesce(max(pg_snapshot_xmax(l.done)::text::bigint), 0) from holdfast.lane l),
