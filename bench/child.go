@@ -14,13 +14,16 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
 // A child is this program again with nothing in it but a relay, so that its memory and its CPU time are the relay's
-// alone. It reads lines from standard input: to each it answers "<published> <CPU time in ns>". It ends with its input,
-// so it cannot outlive its parent.
+// alone. It reads lines from standard input: to each it answers "<published> <CPU time in ns> <statements>". It ends with
+// its input, so it cannot outlive its parent.
 
 type childOptions struct{ database, profile string }
 
@@ -29,7 +32,13 @@ func runChild(o childOptions) error {
 	e := &env{dsn: os.Getenv("DATABASE_URL")}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	pool, err := e.pool(ctx, o.database, 0)
+	config, err := e.poolConfig(o.database)
+	if err != nil {
+		return err
+	}
+	var statements statementCounter
+	config.ConnConfig.Tracer = &statements
+	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -53,10 +62,36 @@ func runChild(o childOptions) error {
 		defer stop()
 		questions := bufio.NewScanner(os.Stdin)
 		for questions.Scan() {
-			fmt.Println(published.Load(), cpuTime().Nanoseconds())
+			fmt.Println(published.Load(), cpuTime().Nanoseconds(), statements.n.Load())
 		}
 	}()
 	return r.Run(ctx)
+}
+
+// statementCounter counts the statements that a pool sends, those of a batch one by one.
+type statementCounter struct{ n atomic.Int64 }
+
+func (c *statementCounter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.n.Add(1)
+	return ctx
+}
+
+func (c *statementCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (c *statementCounter) TraceBatchStart(ctx context.Context, _ *pgx.Conn, b pgx.TraceBatchStartData) context.Context {
+	c.n.Add(int64(b.Batch.Len()))
+	return ctx
+}
+
+func (c *statementCounter) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+func (c *statementCounter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+// usage is what a child answers.
+type usage struct {
+	published  int64
+	cpu        time.Duration
+	statements int64
 }
 
 // child is the parent's end of it.
@@ -92,16 +127,16 @@ func (e *env) startChild(database string) (*child, error) {
 	return &child{cmd: cmd, input: input, answers: bufio.NewScanner(output)}, nil
 }
 
-// ask returns how many events the relay has published and how much CPU time its process has used.
-func (c *child) ask() (published int64, cpu time.Duration, err error) {
+// ask returns what the relay's process has done and used so far.
+func (c *child) ask() (u usage, err error) {
 	if _, err := io.WriteString(c.input, "\n"); err != nil {
-		return 0, 0, fmt.Errorf("ask the relay's process: %w", err)
+		return u, fmt.Errorf("ask the relay's process: %w", err)
 	}
 	if !c.answers.Scan() {
-		return 0, 0, errors.Join(errors.New("the relay's process has ended"), c.answers.Err())
+		return u, errors.Join(errors.New("the relay's process has ended"), c.answers.Err())
 	}
-	_, err = fmt.Sscan(c.answers.Text(), &published, (*int64)(&cpu))
-	return published, cpu, err
+	_, err = fmt.Sscan(c.answers.Text(), &u.published, (*int64)(&u.cpu), &u.statements)
+	return u, err
 }
 
 // resident is the process's resident set, in MiB.

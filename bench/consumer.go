@@ -103,19 +103,14 @@ func (s *stopwatch) count() {
 
 // wait notes the result once all events were seen. ended is the end of the consumer, which must not come first.
 func (s *stopwatch) wait(ctx context.Context, ended <-chan error) error {
-	select {
-	case end := <-s.finish:
-		n, begin := s.want-s.want/10, s.tenth.Load()
-		self, postgres := end.spent.since(begin.spent, n)
-		s.results.add(float64(n)/end.at.Sub(begin.at).Seconds(), self, postgres)
-		return nil
-	case err := <-ended:
-		return errors.Join(err, errors.New("the consumer ended before its work"))
-	case <-time.After(2 * stalled):
-		return fmt.Errorf("the consumer has handled %d of %d events", s.seen.Load(), s.want)
-	case <-ctx.Done():
-		return ctx.Err()
+	end, err := await(ctx, s.finish, ended, s.seen.Load, s.want)
+	if err != nil {
+		return err
 	}
+	n, begin := s.want-s.want/10, s.tenth.Load()
+	self, postgres := end.spent.since(begin.spent, n)
+	s.results.add(float64(n)/end.at.Sub(begin.at).Seconds(), self, postgres)
+	return nil
 }
 
 // inboxConsume handles the first events of the topic, until the watch has seen enough.
@@ -151,14 +146,13 @@ func (e *env) inboxConsume(ctx context.Context, topic string, batch int, watch *
 		defer done()
 	}
 	consuming, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
+	ended := make(chan error, 2) // one for wait, one for us
 	go func() {
-		ended <- in.Consume(consuming, inbox.KafkaGroup{Brokers: e.kafka.Brokers, GroupID: database, Topics: []string{topic}})
+		err := in.Consume(consuming, inbox.KafkaGroup{Brokers: e.kafka.Brokers, GroupID: database, Topics: []string{topic}})
+		ended <- err
+		ended <- err
 	}()
 	err = watch.wait(ctx, ended)
 	stop()
-	if err == nil {
-		err = <-ended
-	}
-	return err
+	return errors.Join(err, <-ended)
 }

@@ -161,11 +161,10 @@ func (e *env) dropDatabase(ctx context.Context, name string) {
 
 // pool opens a database. conns 0 is pgxpool's own default, as a service has it that configures nothing.
 func (e *env) pool(ctx context.Context, database string, conns int, settings ...string) (*pgxpool.Pool, error) {
-	c, err := pgxpool.ParseConfig(e.dsn)
+	c, err := e.poolConfig(database)
 	if err != nil {
-		return nil, errors.New("parse DATABASE_URL: it is not a connection string")
+		return nil, err
 	}
-	c.ConnConfig.Database = database
 	if conns > 0 {
 		c.MaxConns = int32(conns)
 	}
@@ -173,6 +172,15 @@ func (e *env) pool(ctx context.Context, database string, conns int, settings ...
 		c.ConnConfig.RuntimeParams[settings[i]] = settings[i+1]
 	}
 	return pgxpool.NewWithConfig(ctx, c)
+}
+
+func (e *env) poolConfig(database string) (*pgxpool.Config, error) {
+	c, err := pgxpool.ParseConfig(e.dsn)
+	if err != nil {
+		return nil, errors.New("parse DATABASE_URL: it is not a connection string")
+	}
+	c.ConnConfig.Database = database
+	return c, nil
 }
 
 // migrated makes a database with holdfast's schema.
@@ -261,4 +269,28 @@ func (e *env) spent() costs {
 func (c costs) since(before costs, n int) (self, postgres float64) {
 	each := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 / float64(n) }
 	return each(c.self - before.self), each(c.postgres - before.postgres)
+}
+
+// stalled is how long a measurement may stand still before it is given up.
+const stalled = time.Minute
+
+// await waits for done, unless the work ends first, stands still, or ctx is done.
+func await[T any](ctx context.Context, done <-chan T, ended <-chan error, seen func() int64, want int) (T, error) {
+	var none T
+	for last := int64(-1); ; {
+		select {
+		case result := <-done:
+			return result, nil
+		case err := <-ended:
+			return none, errors.Join(errors.New("it ended before its work was done"), err)
+		case <-ctx.Done():
+			return none, ctx.Err()
+		case <-time.After(stalled):
+			now := seen()
+			if now == last {
+				return none, fmt.Errorf("it stands still at %d of %d events", now, want)
+			}
+			last = now
+		}
+	}
 }

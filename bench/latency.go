@@ -94,17 +94,11 @@ func (l *latencies) measure(ctx context.Context, e *env, database, topic string)
 	go func() { ended <- rel.Run(running) }()
 	err = l.write(ctx, e, database, topic)
 	if err == nil {
-		select {
-		case <-all:
-		case <-ctx.Done():
-			err = ctx.Err()
-		case <-time.After(stalled):
-			err = fmt.Errorf("the relay has published %d of %d events", published.Load(), len(l.sent))
-		}
+		_, err = await(ctx, all, ended, published.Load, len(l.sent))
 	}
 	stop()
-	if runErr := <-ended; err == nil {
-		err = runErr
+	if err == nil {
+		err = <-ended
 	}
 	return err
 }

@@ -73,7 +73,7 @@ func (e *env) sampleMemory(ctx context.Context, database string) (samples []memo
 	}()
 	lastMove := time.Now()
 	for {
-		published, _, err := c.ask()
+		u, err := c.ask()
 		if err != nil {
 			return nil, err
 		}
@@ -81,15 +81,15 @@ func (e *env) sampleMemory(ctx context.Context, database string) (samples []memo
 		if err != nil {
 			return nil, err
 		}
-		if len(samples) == 0 || published != samples[len(samples)-1].published {
+		if len(samples) == 0 || u.published != samples[len(samples)-1].published {
 			lastMove = time.Now()
 		}
-		samples = append(samples, memorySample{published, resident})
-		if published >= int64(e.memory) {
+		samples = append(samples, memorySample{u.published, resident})
+		if u.published >= int64(e.memory) {
 			return samples, nil
 		}
 		if time.Since(lastMove) > stalled {
-			return nil, fmt.Errorf("it has published %d of %d events and goes no further", published, e.memory)
+			return nil, fmt.Errorf("it has published %d of %d events and goes no further", u.published, e.memory)
 		}
 		select {
 		case <-ctx.Done():

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"sync/atomic"
@@ -33,9 +31,6 @@ func newRelay(pool *pgxpool.Pool, brokers []string, o relay.Observer) (*relay.Re
 	return r, transport.CloseIdleConnections, err
 }
 
-// stalled ends a measurement that has stopped to move.
-const stalled = time.Minute
-
 // relayDrain publishes the backlog of a database with a relay and returns events a second, from the call of Run to the
 // last acknowledgement.
 func (e *env) relayDrain(ctx context.Context, database string, events int) (float64, error) {
@@ -60,21 +55,10 @@ func (e *env) relayDrain(ctx context.Context, database string, events int) (floa
 	ended := make(chan error, 1)
 	began := time.Now()
 	go func() { ended <- r.Run(running) }()
-	var took time.Duration
-	select {
-	case at := <-done:
-		took = at.Sub(began)
-	case err = <-ended:
-		stop()
-		return 0, errors.Join(err, errors.New("the relay ended before its work"))
-	case <-time.After(stalled):
-		err = fmt.Errorf("the relay has published %d of %d events in %v", published.Load(), events, stalled)
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
+	at, err := await(ctx, done, ended, published.Load, events)
 	stop()
-	if runErr := <-ended; err == nil {
-		err = runErr
+	if err == nil {
+		err = <-ended
 	}
-	return float64(events) / took.Seconds(), err
+	return float64(events) / at.Sub(began).Seconds(), err
 }
