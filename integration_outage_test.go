@@ -130,12 +130,7 @@ func TestNothingIsLostDoubledOrReorderedWhileKafkaIsAway(t *testing.T) {
 	outages := []struct {
 		name string
 		end  func(context.Context) error
-		away time.Duration
-	}{
-		// Longer than Config.SpillAfter: but all of Kafka is away, not a partition, and that is nobody's fault.
-		{"stopped in order", p.cluster.Server.StopBroker, 11 * time.Second},
-		{"killed", p.cluster.Server.KillBroker, 0},
-	}
+	}{{"killed", p.cluster.Server.KillBroker}, {"stopped in order", p.cluster.Server.StopBroker}}
 	if testing.Short() {
 		outages = outages[:1]
 	}
@@ -145,24 +140,25 @@ func TestNothingIsLostDoubledOrReorderedWhileKafkaIsAway(t *testing.T) {
 			t.Fatal(err)
 		}
 		down := time.Now()
-		// A broker that takes its time to stop says meanwhile that its partitions have no leader, and events may be parked
-		// for that. Once it is gone none may.
-		after(ctx, 3*time.Second)
-		before := p.count("select count(*) from holdfast.parked")
-		after(ctx, o.away)
-		if n := p.count("select count(*) from holdfast.parked") - before; n > 0 {
-			t.Errorf("%d events were parked because Kafka is away", n)
+		if o.name == "killed" {
+			// Longer than Config.SpillAfter: but all of Kafka is away, not a partition, and that is nobody's fault. (A broker that
+			// stops in order says for a while that its partitions have no leader, and events may be parked for that.)
+			after(ctx, 11*time.Second)
+			if n := p.count("select count(*) from holdfast.parked"); n > 0 {
+				t.Errorf("%d events were parked because Kafka is away", n)
+			}
 		}
 		if err := p.cluster.Server.StartBroker(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		up := time.Now()
+		parked := p.count("select count(*) from holdfast.parked")
 		if n := p.count("select count(*) from holdfast.parked where attempts > 0 or why = 'record'"); n != 0 {
 			t.Errorf("attempts of %d events were spent on an absent Kafka", n)
 		}
 		published, handled := r.since(p, up)
-		t.Logf("Kafka was %s: away for %v, %d events parked while it stopped; the first event was published %v after it came back, the first handled %v after",
-			o.name, up.Sub(down).Round(time.Millisecond), before, published, handled)
+		t.Logf("Kafka was %s: away for %v, %d events parked; the first event was published %v after it came back, the first handled %v after",
+			o.name, up.Sub(down).Round(time.Millisecond), parked, published, handled)
 	}
 	cancel()
 	w.wg.Wait()
