@@ -99,23 +99,24 @@ func (e *env) sampleMemory(ctx context.Context, database string) (samples []memo
 	}
 }
 
-// judgeMemory returns the peak, and how much higher the peak of the last quarter of the events is than that of the
-// second: the first quarter fills pools and caches, and is left out.
+// judgeMemory returns the peak, and how much higher the resident set stands in the last quarter of the events than in
+// the second, by medians: it goes up and down with every garbage collection. The first quarter fills pools and caches,
+// and is left out.
 func judgeMemory(samples []memorySample, events int64) (peak, growth float64) {
-	var second, last float64
+	var second, last []float64
 	for _, s := range samples {
 		peak = max(peak, s.resident)
 		switch 4 * s.published / (events + 1) {
 		case 1:
-			second = max(second, s.resident)
+			second = append(second, s.resident)
 		case 3:
-			last = max(last, s.resident)
+			last = append(last, s.resident)
 		}
 	}
-	if second == 0 {
+	if len(second) == 0 || len(last) == 0 {
 		return peak, 1 // too quick to have been sampled
 	}
-	return peak, last / second
+	return peak, median(last) / median(second)
 }
 
 // sketch is the resident set at some ten moments.
