@@ -231,7 +231,7 @@ func TestTheWholeWayWorksThroughATransactionPoolerWithoutPreparedStatements(t *t
 			if n := p.count("select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())"); n > 0 {
 				t.Errorf("%d advisory locks were left behind", n)
 			}
-			if most > bouncerPool+1 { // and the test's own
+			if most > 2*bouncerPool { // some are the test's own; the clients may want 34
 				t.Errorf("%d connections to the server: that was not through PgBouncer", most)
 			}
 		})
