@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/moby/moby/client"
@@ -18,6 +19,11 @@ var errNotContainer = errors.New("only a broker in a container can be paused or 
 func (s *Server) Pause(ctx context.Context) error {
 	return s.fault(ctx, "pause", func(ctx context.Context, engine client.APIClient, id string) error {
 		_, err := engine.ContainerPause(ctx, id, client.ContainerPauseOptions{})
+		// A freezer that meets a process in the middle of a system call gives up: "unable to freeze".
+		for try := 0; err != nil && strings.Contains(err.Error(), "unable to freeze") && try < 20; try++ {
+			time.Sleep(250 * time.Millisecond)
+			_, err = engine.ContainerPause(ctx, id, client.ContainerPauseOptions{})
+		}
 		return err
 	})
 }
