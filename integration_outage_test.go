@@ -90,6 +90,7 @@ func TestNothingIsLostDoubledOrReorderedWhilePostgresCrashes(t *testing.T) {
 	}
 	for i := range crashes {
 		r.since(p, time.Now()) // everything is at work
+		after(ctx, 2*time.Second)
 		if err := server.Kill(); err != nil {
 			t.Fatal(err)
 		}
