@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	embedded "github.com/fergusstrange/embedded-postgres"
@@ -52,7 +53,7 @@ func download(ctx context.Context, a *account, opts Options) (string, error) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		err := fetch(temp, final, opts.repositoryURL)
+		err := fetch(temp, final, opts)
 		_ = os.RemoveAll(temp)
 		done <- err
 	}()
@@ -72,20 +73,50 @@ func download(ctx context.Context, a *account, opts Options) (string, error) {
 // fetch has the library download and unpack, which it does on the way to running a server of its
 // own: there is no call for the first half alone. As root the second half always fails, because
 // initdb refuses root. What counts is whether the binaries are there afterwards.
-func fetch(temp, final, repositoryURL string) error {
-	port, err := freePort()
+func fetch(temp, final string, opts Options) error {
+	unpacked := filepath.Join(temp, "postgres")
+	err := unpack(temp, unpacked, opts)
+	for range 4 {
+		// The port was free a moment ago: another process, or one of ours between fork and exec,
+		// which holds what its parent has open, was listening there.
+		if err == nil || !strings.Contains(err.Error(), "already listening on port") {
+			break
+		}
+		err = unpack(temp, unpacked, opts)
+	}
 	if err != nil {
 		return err
 	}
-	unpacked := filepath.Join(temp, "postgres")
+	if err := openUp(unpacked); err != nil {
+		return err
+	}
+	if err := os.Rename(unpacked, final); err != nil {
+		if _, statErr := os.Stat(filepath.Join(final, "bin")); statErr == nil {
+			return nil // another process was first
+		}
+		return fmt.Errorf("keep the downloaded binaries: %w", err)
+	}
+	return nil
+}
+
+// unpack runs the library once, and says why the binaries are not in the folder unpacked.
+func unpack(temp, unpacked string, opts Options) error {
+	choosePort := freePort
+	if opts.choosePort != nil {
+		choosePort = opts.choosePort
+	}
+	port, err := choosePort()
+	if err != nil {
+		return err
+	}
 	config := embedded.DefaultConfig().
 		Version(downloadVersion).
 		Port(uint32(port)).
 		BinariesPath(unpacked).
 		RuntimePath(filepath.Join(temp, "run")).
 		Logger(io.Discard)
-	if repositoryURL != "" {
-		config = config.BinaryRepositoryURL(repositoryURL).CachePath(filepath.Join(temp, "archive"))
+	if opts.repositoryURL != "" {
+		config = config.BinaryRepositoryURL(opts.repositoryURL).CachePath(filepath.Join(temp, "archive"))
 	} else if _, err := os.UserHomeDir(); err != nil {
 		// Without a home the library would keep its archive in the working folder.
 		config = config.CachePath(filepath.Join(temp, "archive"))
@@ -102,15 +133,6 @@ func fetch(temp, final, repositoryURL string) error {
 			startErr = err
 		}
 		return startErr
-	}
-	if err := openUp(unpacked); err != nil {
-		return err
-	}
-	if err := os.Rename(unpacked, final); err != nil {
-		if _, statErr := os.Stat(filepath.Join(final, "bin")); statErr == nil {
-			return nil // another process was first
-		}
-		return fmt.Errorf("keep the downloaded binaries: %w", err)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -90,6 +91,34 @@ func TestMissingBinariesAreDownloadedAndKept(t *testing.T) {
 	}
 	if left, err := os.ReadDir(cache); err != nil || len(left) != 1 {
 		t.Errorf("left beside the binaries: %v, %v", left, err)
+	}
+}
+
+func TestADownloadChoosesAnotherPortWhenOneIsTaken(t *testing.T) {
+	t.Parallel()
+	url, _ := repository(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	asked := 0
+	opts := Options{noBinaries: true, repositoryURL: url, downloadDir: filepath.Join(cacheDir(t), "postgres"),
+		choosePort: func() (int, error) {
+			if asked++; asked < 3 {
+				return taken.Addr().(*net.TCPAddr).Port, nil
+			}
+			return freePort()
+		}}
+	a, err := serverAccount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := download(t.Context(), a, opts); err != nil {
+		t.Error(err)
+	}
+	if asked != 3 {
+		t.Errorf("asked for %d ports, want 3", asked)
 	}
 }
 

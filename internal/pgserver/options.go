@@ -47,9 +47,10 @@ type Options struct {
 	NoDownload bool
 
 	// repositoryURL and downloadDir let a test serve a download of its own making, and
-	// noBinaries lets it be on a machine that needs one.
+	// noBinaries lets it be on a machine that needs one. choosePort takes the place of freePort there.
 	repositoryURL, downloadDir string
 	noBinaries                 bool
+	choosePort                 func() (int, error)
 }
 
 // NoSync is the Settings for tests of logic: commits outlive a crash of the server but not of
