@@ -38,7 +38,7 @@ func measureLatency(ctx context.Context, e *env, r *report) error {
 	if err != nil {
 		return err
 	}
-	const warmUp = latencyRate * 2
+	const warmUp = latencyRate * 10 // a broker that has just started takes 100 ms a request, until its JVM has compiled the path
 	n := warmUp + int(e.latency.Seconds()*latencyRate)
 	l := &latencies{sent: make([]time.Time, n), committed: make([]time.Time, n), acknowledged: make([]atomic.Int64, n), began: time.Now()}
 	r.progress("latency: %d events/s for %v", latencyRate, e.latency)

@@ -125,20 +125,21 @@ func (l *lane) read(ctx context.Context, pages chan<- page) error {
 		}
 		// An empty page is handed on only to end a window whose last page was full. The window's events would else count
 		// as unread, and hold their segment, until the next event of the lane comes.
-		if len(p.records) == 0 && !inWindow {
+		if len(p.records) > 0 || inWindow {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case pages <- p:
+				inWindow = p.after.upto != ""
+			}
+		}
+		if p.last {
 			l.r.poller.idle(l.number, p.after.done)
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
 			case <-l.wake:
 			}
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case pages <- p:
-			inWindow = p.after.upto != ""
 		}
 	}
 }

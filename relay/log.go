@@ -28,6 +28,7 @@ type page struct {
 	records []record
 	window  cursor // without pos
 	after   cursor
+	last    bool // everything committed when it was read is in this page or before it
 }
 
 // What stops a reader: the rows it would get are not the log's.
@@ -62,7 +63,7 @@ const (
 	backlogAfter = time.Second // without a read, a backlog may have grown
 )
 
-// next reads the next page. A page without records means that everything committed by now has been read.
+// next reads the next page. A page without records is always the last one.
 func (r *logReader) next(ctx context.Context) (page, error) {
 	if r.cursor.upto == "" && time.Since(r.readAt) > backlogAfter {
 		// After a pause there may be much to read: look for a cut before a window is opened that holds all of it.
@@ -91,7 +92,7 @@ func (r *logReader) next(ctx context.Context) (page, error) {
 			return r.next(ctx)
 		}
 	}
-	p := page{records: records, window: cursor{done: r.cursor.done, upto: upto}}
+	p := page{records: records, window: cursor{done: r.cursor.done, upto: upto}, last: opening && !full}
 	var last int64
 	if len(records) > 0 {
 		last = records[len(records)-1].seq

@@ -112,7 +112,9 @@ select e.snap::text, e.xid::text::bigint, e.seq
 
 // probe looks at all lanes at once: which have events behind their cursor, and which have parked or scheduled events
 // that are due. A lane whose done is null is busy reading: it is not asked for unread events. $1 lanes, $2 dones,
-// $3 token. No row at all means that the incarnation changed or that this is a standby.
+// $3 token. No row at all means that the incarnation changed or that this is a standby. The arrays stand in subqueries
+// so that the planner expects as many lanes whether it knows the arrays or not: else it believes that a plan made anew
+// for each call is cheaper, and planning costs five times what running does.
 const probeLanes = `-- relay.probe
 select p.lane,
        p.done is not null and (
@@ -121,7 +123,7 @@ select p.lane,
               select 1 from holdfast.event e where e.lane = p.lane and e.xid = flying.xid limit 1) e)) as unread,
        exists (select from holdfast.parked k where k.lane = p.lane and k.next_at <= now()) as parked_due,
        exists (select from holdfast.scheduled s where s.lane = p.lane and s.due_at <= now()) as scheduled_due
-  from unnest($1::smallint[], $2::text[]) as p (lane, done)
+  from unnest((select $1::smallint[]), (select $2::text[])) as p (lane, done)
  where not pg_is_in_recovery()
    and exists (select from holdfast.incarnation i where i.token = $3::text::uuid)`
 
