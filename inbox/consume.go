@@ -42,6 +42,9 @@ func (in *Inbox) Consume(ctx context.Context, g KafkaGroup) error {
 func (in *Inbox) consume(ctx context.Context, src source, o consumeOptions) error {
 	g := newGroup(ctx)
 	in.runStored(g)
+	workers := newCrew(in)
+	workers.start()
+	defer workers.end()
 	g.run(func(ctx context.Context) error {
 		defer src.close()
 		// Before the first event is taken in: a type that this node is the first to know must not be skipped elsewhere.
@@ -75,7 +78,7 @@ func (in *Inbox) consume(ctx context.Context, src source, o consumeOptions) erro
 				continue
 			}
 			wait = 0
-			err = in.generation(ctx, gen, o)
+			err = in.generation(ctx, gen, workers, o)
 			gen.leave()
 			switch {
 			case fatal(err):
@@ -93,7 +96,7 @@ func (in *Inbox) consume(ctx context.Context, src source, o consumeOptions) erro
 }
 
 // generation works the partitions we were given until they are to be given up, and lets go of them in order.
-func (in *Inbox) generation(ctx context.Context, gen generation, o consumeOptions) error {
+func (in *Inbox) generation(ctx context.Context, gen generation, workers *crew, o consumeOptions) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -109,7 +112,7 @@ func (in *Inbox) generation(ctx context.Context, gen generation, o consumeOption
 	var parts []*partition
 	g := newGroup(ctx)
 	for tp, committed := range gen.assigned() {
-		p := newPartition(in, gen, tp, committed, o)
+		p := newPartition(in, workers, gen, tp, committed, o)
 		parts = append(parts, p)
 		g.run(func(ctx context.Context) error { return p.run(ctx, jobs) })
 	}

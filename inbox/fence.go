@@ -72,6 +72,18 @@ func (f *fence) read(br pgx.BatchResults) error {
 	return nil
 }
 
+// check looks at the epoch alone, where the lock is held already.
+func (f *fence) check(ctx context.Context, in *Inbox, tx pgx.Tx) error {
+	var mine bool
+	if err := tx.QueryRow(ctx, in.q.fenceCheck, in.c.Consumer, f.Topic, int32(f.Partition.Partition), f.Epoch).Scan(&mine); err != nil {
+		return fmt.Errorf("look at epoch: %w", err)
+	}
+	if !mine {
+		return errFenced
+	}
+	return nil
+}
+
 // assignment is what Postgres says of a partition that we were given.
 type assignment struct {
 	fence   *fence

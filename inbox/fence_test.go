@@ -36,6 +36,7 @@ type fakeGeneration struct {
 	tp      topicPartition
 	from    int64
 	log     []record
+	gate    chan struct{} // where set, only the first record is there before it closes
 	ended   chan struct{}
 	left    chan struct{}
 	once    sync.Once
@@ -60,6 +61,16 @@ func (g *fakeGeneration) bounds(context.Context, topicPartition) (int64, int64, 
 func (g *fakeGeneration) fetch(ctx context.Context, _ topicPartition, offset int64) (page, error) {
 	if err := g.fail.Load(); err != nil {
 		return page{}, *err
+	}
+	if offset < int64(len(g.log)) && g.gate != nil { // One record a page, all but the first behind the gate.
+		if offset > 0 {
+			select {
+			case <-g.gate:
+			case <-ctx.Done():
+				return page{}, ctx.Err()
+			}
+		}
+		return page{records: g.log[offset : offset+1], next: offset + 1}, nil
 	}
 	if offset < int64(len(g.log)) {
 		return page{records: g.log[offset:], next: int64(len(g.log))}, nil
@@ -108,10 +119,10 @@ func TestAZombiesHandlerCannotCommitAfterAnotherNodeHasThePartition(t *testing.T
 		t.Error("the zombie ran a handler")
 		return nil
 	})
-	zombie.c.Observer.OnReceive = func(r Received) {
-		once.Do(func() { close(paused); <-wake })
-	}
-	b.consumeFake(zombie, newFakeGeneration(log))
+	zombie.c.Observer.OnReceive = func(r Received) { once.Do(func() { close(paused) }) }
+	between := newFakeGeneration(log)
+	between.gate = wake
+	b.consumeFake(zombie, between)
 	<-paused
 
 	owner := b.inbox()

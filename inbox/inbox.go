@@ -84,8 +84,9 @@ type Inbox struct {
 	mu      sync.Mutex
 	started bool // Invariant: handlers does not change once it is set.
 
-	slots   chan struct{} // one for each handler that Consume may run
-	careful sync.Mutex    // after an unclean end one handler runs at a time, so that a crash has one suspect
+	batched map[string]bool // types that HandleBatch registered
+
+	careful sync.Mutex // after an unclean end one handler runs at a time, so that a crash has one suspect
 	hung    atomic.Int64
 	wakeup  chan struct{} // an event was stored here: Run need not wait for its next look
 	random  func() float64
@@ -104,7 +105,7 @@ func New(pool *pgxpool.Pool, c Config) (*Inbox, error) {
 	return &Inbox{
 		pool: pool, c: c, q: newQueries(c), node: rand.Text(),
 		handlers: map[string]BatchHandler{},
-		slots:    make(chan struct{}, c.Workers),
+		batched:  map[string]bool{},
 		wakeup:   make(chan struct{}, 1),
 		random:   mathrand.Float64,
 	}, nil
@@ -126,14 +127,16 @@ func (in *Inbox) Handle(eventType string, h Handler) {
 	})
 }
 
-// HandleBatch registers the handler of a type that takes up to Config.Batch events of a partition in one transaction;
-// events that do not come from Kafka, and those tried again, come alone. So far every event comes alone. It panics as
-// Handle does.
+// HandleBatch registers the handler of a type that takes up to Config.Batch events of a partition in one transaction, as
+// many as have come by then. When a batch fails, for any reason, it is rolled back and its events come again one by one,
+// so that the others do not suffer for the one that is to blame; the failure of the batch costs no attempt. Events that
+// do not come from Kafka, and those tried again, come alone. It panics as Handle does.
 func (in *Inbox) HandleBatch(eventType string, h BatchHandler) {
 	if h == nil {
 		panic(fmt.Sprintf("inbox: handle %q: the handler is nil", eventType))
 	}
 	in.register(eventType, h)
+	in.batched[eventType] = true
 }
 
 func (in *Inbox) register(eventType string, h BatchHandler) {

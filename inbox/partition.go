@@ -4,13 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
-
-	"github.com/jackc/pgx/v5"
-
-	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 const (
@@ -25,6 +19,7 @@ const (
 // partition reads one partition for as long as it is ours.
 type partition struct {
 	in        *Inbox
+	crew      *crew
 	gen       generation
 	tp        topicPartition
 	committed int64
@@ -33,14 +28,15 @@ type partition struct {
 
 	mu     sync.Mutex
 	track  *tracker
-	queues map[string][]job // of keys that are being worked: what waits behind the event in hand
+	queues map[string][]job // of keys that are in hand: what waits behind
 	saved  int64            // Invariant: saved <= track.low(), as far as Postgres knows.
 	known  int64            // what the group's committed offset is
 	failed error            // why no more events are begun
 
-	working sync.WaitGroup
-	freed   chan struct{} // something was settled
-	broken  chan struct{} // closed when failed is set
+	reading context.Context // of run: when it ends, what is not begun is left to whoever reads on
+	working sync.WaitGroup  // of jobs that the crew has
+	freed   chan struct{}   // something was settled
+	broken  chan struct{}   // closed when failed is set
 
 	// After an unclean end events are run one by one, each start counted first, until carefulLeft new ones were met, or
 	// the end that the log had then.
@@ -49,14 +45,8 @@ type partition struct {
 	carefulEnd  int64
 }
 
-// job is a delivery and the step that begins it.
-type job struct {
-	d     *delivery
-	first step
-}
-
-func newPartition(in *Inbox, gen generation, tp topicPartition, committed int64, o consumeOptions) *partition {
-	return &partition{in: in, gen: gen, tp: tp, committed: committed, o: o, queues: map[string][]job{},
+func newPartition(in *Inbox, crew *crew, gen generation, tp topicPartition, committed int64, o consumeOptions) *partition {
+	return &partition{in: in, crew: crew, gen: gen, tp: tp, committed: committed, o: o, queues: map[string][]job{},
 		freed: make(chan struct{}, 1), broken: make(chan struct{})}
 }
 
@@ -69,6 +59,7 @@ func (p *partition) run(ctx, jobs context.Context) error {
 		}
 		return err
 	}
+	p.reading = ctx
 	err := p.read(ctx, jobs)
 	p.working.Wait()
 	if err == nil {
@@ -179,9 +170,9 @@ func (p *partition) room(ctx context.Context) bool {
 // begin takes a page in hand, event by event, and says whether to go on.
 func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 	ds := make([]*delivery, len(pg.records))
-	firsts := make([]step, len(pg.records))
+	invalid := make([]step, len(pg.records))
 	for i, r := range pg.records {
-		ds[i], firsts[i] = p.delivery(r)
+		ds[i], invalid[i] = p.delivery(r)
 	}
 	// The page was fetched before this is asked: whoever produced an event of a new type after a node declared it is
 	// understood.
@@ -200,175 +191,58 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 			}
 		}
 	}
+	var batch []*delivery
 	for i, d := range ds {
-		first := firsts[i]
-		if first == nil && d.h == nil {
-			first = p.in.unknown(d, declared[d.e.Type])
-		} else if first == nil {
-			first = p.in.takeStep(d, 1)
+		j := job{p: p, ctx: jobs, ds: []*delivery{d}}
+		switch {
+		case invalid[i] != nil:
+			j.first = p.in.within(invalid[i])
+		case d.h == nil:
+			s := p.in.unknown(d, declared[d.e.Type])
+			if s == nil {
+				j.skip = true
+				break
+			}
+			j.first = p.in.within(s)
+		case d.stale():
+			j.first = p.in.within(p.in.stale(d))
 		}
 		if !p.room(ctx) {
 			return false
+		}
+		// A run of events of one type that is handled in batches.
+		batched := j.first == nil && !j.skip && p.in.batched[d.e.Type] && !p.careful
+		if len(batch) > 0 && (!batched || len(batch) == p.in.c.Batch || batch[0].e.Type != d.e.Type) {
+			if !p.dispatch(ctx, job{p: p, ctx: jobs, ds: batch}) {
+				return false
+			}
+			batch = nil
 		}
 		p.mu.Lock()
 		p.track.begin(d.from.offset, len(d.e.Payload))
 		p.mu.Unlock()
 		switch {
-		case first == nil:
+		case j.skip:
 			p.in.report(d, Skipped, 0)
 			p.settle(d.from.offset)
+		case batched:
+			batch = append(batch, d)
 		case p.careful:
-			if !p.carefully(jobs, d, first) {
+			if !p.carefully(jobs, d, j.first) {
 				return false
 			}
 		default:
-			p.dispatch(jobs, job{d, first})
+			if !p.dispatch(ctx, j) {
+				return false
+			}
 		}
+	}
+	if len(batch) > 0 && !p.dispatch(ctx, job{p: p, ctx: jobs, ds: batch}) {
+		return false
 	}
 	p.mu.Lock()
 	p.track.skipTo(pg.next)
 	p.mu.Unlock()
-	return true
-}
-
-// delivery reads a record. A record that is no event of ours to store becomes a letter: the step is not nil then.
-func (p *partition) delivery(r record) (*delivery, step) {
-	e, err := wire.Parse(p.tp.topic, r.key, r.value, r.headers, r.at)
-	if e.ID == "" {
-		e.ID = kafkaID(p.tp.topic, p.tp.partition, r.offset)
-	}
-	typed := e
-	if typed.Type == "" { // Others' records may have none: a type that nobody handles.
-		typed.Type = "none"
-	}
-	if err == nil {
-		err = checkEvent(typed)
-	}
-	if err == nil {
-		d := p.in.newDelivery(e)
-		d.from = &origin{fence: p.fence, offset: r.offset}
-		return d, nil
-	}
-	if len(e.ID) > 255 || checkText("id", e.ID, 1, 255) != nil {
-		e.ID = kafkaID(p.tp.topic, p.tp.partition, r.offset)
-	}
-	e.Topic, e.Payload, e.Time = p.tp.topic, r.value, r.at
-	d := p.in.newDelivery(sanitized(e))
-	d.h = p.in.handlers[e.Type]
-	d.from = &origin{fence: p.fence, offset: r.offset}
-	l := letter{reason: "invalid record: " + boundedError(err), errors: []string{boundedError(err)}, err: err, reopen: true}
-	return d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return p.in.bury(ctx, tx, d, l, Dead) }
-}
-
-// sanitized is an event that the tables can hold.
-func sanitized(e holdfast.Event) holdfast.Event {
-	clean := func(s string, longest int) string {
-		if len(s) > longest {
-			s = s[:longest-3]
-		}
-		s = strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?")
-		return s
-	}
-	headers := make(map[string]string, len(e.Headers))
-	for name, value := range e.Headers {
-		headers[clean(name, 1<<10)] = clean(value, 64<<10)
-	}
-	e.Source, e.Type, e.Key, e.Headers = clean(e.Source, 255), clean(e.Type, 255), clean(e.Key, 1024), headers
-	return e
-}
-
-// dispatch runs an event beside those of other keys, and behind those of its own.
-func (p *partition) dispatch(jobs context.Context, j job) {
-	key := j.d.e.Key
-	if key != "" {
-		p.mu.Lock()
-		waiting, busy := p.queues[key]
-		if busy {
-			p.queues[key] = append(waiting, j)
-			p.mu.Unlock()
-			return
-		}
-		p.queues[key] = nil
-		p.mu.Unlock()
-	}
-	p.working.Go(func() {
-		for {
-			if !p.handle(jobs, j) || key == "" {
-				return // What waits behind an event that is not settled is not begun either: it comes again with it.
-			}
-			p.mu.Lock()
-			waiting := p.queues[key]
-			if len(waiting) == 0 {
-				delete(p.queues, key)
-				p.mu.Unlock()
-				return
-			}
-			j, p.queues[key] = waiting[0], waiting[1:]
-			p.mu.Unlock()
-		}
-	})
-}
-
-// handle brings one event to an outcome and settles its offset. False: it has none, and the partition stops.
-func (p *partition) handle(jobs context.Context, j job) bool {
-	select {
-	case p.in.slots <- struct{}{}:
-	case <-jobs.Done():
-		p.fail(jobs.Err())
-		return false
-	}
-	defer func() { <-p.in.slots }()
-	_, err := p.in.receive(jobs, j.d, j.first, true)
-	switch {
-	case errors.Is(err, errFenced):
-		p.fencedOff()
-		return false
-	case err != nil:
-		p.fail(err)
-		return false
-	}
-	p.settle(j.d.from.offset)
-	if err := p.in.tooManyHung(); err != nil {
-		p.fail(err)
-		return false
-	}
-	return true
-}
-
-// carefully runs one event alone, on this node, after its start was counted: if it ends the process, the count is there.
-func (p *partition) carefully(jobs context.Context, d *delivery, first step) bool {
-	p.working.Wait()
-	p.in.careful.Lock()
-	defer p.in.careful.Unlock()
-	starts, known := 0, false
-	for wait := 0; ; wait++ {
-		var err error
-		if starts, known, err = p.in.countStart(jobs, d); err == nil {
-			break
-		}
-		if jobs.Err() == nil {
-			p.in.troubled(err)
-		}
-		if err := pause(jobs, spread(databaseBase, databaseCap, wait+1, p.in.random())); err != nil {
-			p.fail(err)
-			return false
-		}
-	}
-	d.from.careful = true
-	if previous := starts - 1; previous > 0 && p.in.c.Retry.Last(previous) {
-		err := fmt.Errorf("the process ended %d times while its handler ran", previous)
-		l := letter{reason: "it ended the process", holds: p.in.c.HoldKey, attempts: previous, errors: []string{err.Error()}, err: err, reopen: true}
-		first = func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return p.in.bury(ctx, tx, d, l, Dead) }
-	}
-	if !p.handle(jobs, job{d, first}) {
-		return false
-	}
-	if !known {
-		p.carefulLeft--
-	}
-	if p.carefulLeft <= 0 || d.from.offset+1 >= p.carefulEnd {
-		p.careful = false
-	}
 	return true
 }
 
@@ -377,10 +251,7 @@ func (p *partition) settle(offset int64) {
 	p.mu.Lock()
 	p.track.settle(offset)
 	p.mu.Unlock()
-	select {
-	case p.freed <- struct{}{}:
-	default:
-	}
+	p.free()
 }
 
 // fail stops the partition: no more events are begun.

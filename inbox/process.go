@@ -53,45 +53,56 @@ var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit)")
 
 // transact runs f in a transaction on a connection of its own, and commits. The error, if any, is a *failure. The
 // transaction is rolled back and the connection given back before it returns, so that whoever records the failure
-// begins afresh. Where a handler hangs, the connection is closed under it and never returned to the pool: the handler
-// would write into another's transaction.
+// begins afresh.
 func (in *Inbox) transact(ctx context.Context, f func(tx pgx.Tx) error) error {
-	fail := func(err error, c circumstances) error {
-		c.stopped = c.stopped || ctx.Err() != nil
-		return &failure{judge(err, c), err}
-	}
 	conn, err := in.pool.Acquire(ctx)
 	if err != nil {
-		return fail(fmt.Errorf("acquire connection: %w", err), circumstances{connLost: true})
+		return blame(ctx, fmt.Errorf("acquire connection: %w", err), circumstances{connLost: true})
 	}
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: in.q.begin})
 	if err != nil {
 		lost := conn.Conn().IsClosed()
 		conn.Release()
-		return fail(fmt.Errorf("begin: %w", err), circumstances{connLost: lost})
+		return blame(ctx, fmt.Errorf("begin: %w", err), circumstances{connLost: lost})
 	}
 	if err := f(tx); err != nil {
-		var h *handlerError
-		if errors.As(err, &h) && h.hung != nil {
-			in.abandon(conn, h.hung)
-			return fail(err, circumstances{timedOut: h.timedOut, stopped: h.stopped, inHandler: true})
-		}
-		c := circumstances{connLost: conn.Conn().IsClosed()}
-		if h != nil {
-			c.inHandler, c.timedOut, c.stopped = true, h.timedOut, h.stopped
-		}
-		rollback(ctx, tx)
-		conn.Release()
-		return fail(err, c)
+		return in.failed(ctx, conn, tx, err)
 	}
+	return in.commitTx(ctx, conn, tx)
+}
+
+// blame makes a *failure of an error.
+func blame(ctx context.Context, err error, c circumstances) error {
+	c.stopped = c.stopped || ctx.Err() != nil
+	return &failure{judge(err, c), err}
+}
+
+// failed ends a transaction in which something failed, and gives its connection back. Where a handler hangs, the
+// connection is closed under it and never returned to the pool: the handler would write into another's transaction.
+func (in *Inbox) failed(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx, err error) error {
+	var h *handlerError
+	if errors.As(err, &h) && h.hung != nil {
+		in.abandon(conn, h.hung)
+		return blame(ctx, err, circumstances{timedOut: h.timedOut, stopped: h.stopped, inHandler: true})
+	}
+	c := circumstances{connLost: conn.Conn().IsClosed()}
+	if h != nil {
+		c.inHandler, c.timedOut, c.stopped = true, h.timedOut, h.stopped
+	}
+	rollback(ctx, tx)
+	conn.Release()
+	return blame(ctx, err, c)
+}
+
+// commitTx commits, whatever has become of ctx, and gives the connection back.
+func (in *Inbox) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) error {
+	defer conn.Release()
 	if conn.Conn().IsClosed() { // COMMIT was never sent, so this is not in doubt.
-		conn.Release()
-		return fail(errors.New("the connection was lost before commit"), circumstances{connLost: true})
+		return blame(ctx, errors.New("the connection was lost before commit"), circumstances{connLost: true})
 	}
 	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-	err = tx.Commit(commit)
+	err := tx.Commit(commit)
 	cancel()
-	conn.Release()
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		err = fmt.Errorf("a statement failed, but the handler returned nil: %w", err)
 	}
@@ -124,13 +135,15 @@ func (in *Inbox) abandon(pooled *pgxpool.Conn, returned <-chan error) {
 
 // call runs a handler. Its error is a *handlerError. A handler that does not return within Config.Timeout and
 // Config.Grace is reported as hung, and still running.
-func (in *Inbox) call(ctx context.Context, tx pgx.Tx, h BatchHandler, e holdfast.Event) error {
+func (in *Inbox) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event) error {
 	if in.hung.Load() >= int64(in.c.MaxHung) {
 		return &handlerError{err: ErrHungHandlers, stopped: true}
 	}
 	hctx, cancel := context.WithTimeout(ctx, in.c.Timeout)
 	defer cancel()
 	done := make(chan error, 1)
+	given := &handlerTx{tx: tx}
+	defer given.over.Store(true)
 	go func() {
 		err := errGoexit // unless it returns or panics
 		defer func() {
@@ -139,7 +152,7 @@ func (in *Inbox) call(ctx context.Context, tx pgx.Tx, h BatchHandler, e holdfast
 			}
 			done <- err
 		}()
-		err = h(hctx, tx, []holdfast.Event{e})
+		err = h(hctx, given, es)
 	}()
 	returned := func(err error) error {
 		timedOut := ctx.Err() == nil && errors.Is(hctx.Err(), context.DeadlineExceeded)
@@ -166,7 +179,7 @@ func (in *Inbox) call(ctx context.Context, tx pgx.Tx, h BatchHandler, e holdfast
 		return returned(err)
 	case <-grace.C:
 	}
-	n := int(in.hung.Add(1))
+	n, e := int(in.hung.Add(1)), es[0]
 	in.c.Logger.Error("handler hangs", "consumer", in.c.Consumer, "type", e.Type, "source", e.Source, "id", e.ID, "hung", n)
 	if in.c.Observer.OnHungHandler != nil {
 		in.c.Observer.OnHungHandler(e, n)

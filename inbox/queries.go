@@ -17,6 +17,16 @@ const beginSQL = `begin isolation level read committed;
 set local idle_in_transaction_session_timeout = %d;
 set local lock_timeout = %d`
 
+// The same in the extended protocol, where the beginning of a transaction travels with its first statements: a
+// transaction must not wait for locks, or sit idle under a dead client, longer than its handler may run.
+const openSQL = `-- inbox.open
+select set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', $2::text, true)`
+
+// And with the fence, in this order: so that the wait for the fence is bounded too.
+const openFencedSQL = `-- inbox.open_fenced
+select set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', $2::text, true),
+       pg_advisory_xact_lock_shared($3::int, $4::int)`
+
 // The fence (fence.go). It must be a statement of its own, before the one that looks at the epoch.
 const fenceSharedSQL = `-- inbox.fence_shared
 select pg_advisory_xact_lock_shared($1::int, $2::int)`
@@ -30,7 +40,8 @@ select pg_advisory_xact_lock($1::int, $2::int)`
 
 // Records a new event with the result it will have when the transaction commits: 'stored' where earlier events of its
 // key wait, or a dead letter holds it. The primary key makes a second transaction with the same event wait for the
-// first, and then find it known.
+// first, and then find it known. $10 is the epoch under which an event from Kafka is taken in: no row comes back when
+// it is no longer the partition's, nor when the event is known.
 const insertSQL = `-- inbox.insert
 insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
 select $1::text, $2::text, $3::text, $4::text, $6::int, $7::bigint, $8::bytea,
@@ -41,8 +52,32 @@ select $1::text, $2::text, $3::text, $4::text, $6::int, $7::bigint, $8::bytea,
             or exists (select from holdfast.letter l
                         where l.consumer = $1::text and l.topic = $4::text and l.key = $5::text
                           and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))) as behind) b
+ where $10::bigint is null
+    or exists (select from holdfast.consumer_position p
+                where p.consumer = $1::text and p.topic = $4::text and p.partition = $6::int and p.epoch = $10::bigint)
 on conflict (consumer, source, event_id) do nothing
 returning result`
+
+// The same for many events of a partition, and all or nothing: it counts the rows that are new and have nothing of
+// their key before them. When that is not every one, the transaction is rolled back and they come one by one. The ids
+// are sorted, so that two transactions with the same events do not wait for each other in a circle.
+const insertManySQL = `-- inbox.insert_many
+with fresh as (
+  insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
+  select $1::text, u.source, u.event_id, $2::text, $3::int, u."offset", u.hash, now(), 'handled', 1
+    from unnest($5::text[], $6::text[], $7::text[], $8::bigint[], $9::bytea[]) as u (source, event_id, key, "offset", hash)
+   where exists (select from holdfast.consumer_position p
+                  where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and p.epoch = $4::bigint)
+     and (u.key = '' or not (
+               exists (select from holdfast.stored s
+                        where s.consumer = $1::text and s.topic = $2::text and s.key = u.key)
+            or exists (select from holdfast.letter l
+                        where l.consumer = $1::text and l.topic = $2::text and l.key = u.key
+                          and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))))
+   order by u.source, u.event_id
+  on conflict (consumer, source, event_id) do nothing
+  returning 1)
+select count(*) from fresh`
 
 const behindSQL = `-- inbox.behind
 select $3::text <> '' and (
@@ -239,7 +274,7 @@ update holdfast.consumer_position p
 
 // queries are the statements with the configured schema.
 type queries struct {
-	begin, fenceShared, fenceCheck, lock, insert, behind, known, record, store, letter, letterReopen, letterReplayed,
+	begin, open, openFenced, fenceShared, fenceCheck, lock, insert, insertMany, behind, known, record, store, letter, letterReopen, letterReplayed,
 	claim, take, drop, settle, wake, sweep, retry, stillStored, declare, undeclare, declared, start, forgetStart,
 	position, assign, save, release string
 }
@@ -248,9 +283,10 @@ func newQueries(c Config) queries {
 	in := func(statement string) string { return sqlschema.In(c.Schema, statement) }
 	return queries{
 		// A handler may think, or wait for a lock, as long as it may run.
-		begin:       fmt.Sprintf(beginSQL, millis(c.Timeout+c.Grace+10*time.Second), millis(c.Timeout)),
+		begin: fmt.Sprintf(beginSQL, millis(idleTimeout(c)), millis(c.Timeout)),
+		open:  openSQL, openFenced: openFencedSQL,
 		fenceShared: in(fenceSharedSQL), fenceCheck: in(fenceCheckSQL), lock: in(lockSQL),
-		insert: in(insertSQL), behind: in(behindSQL), known: in(knownSQL), record: in(recordSQL), store: in(storeSQL),
+		insert: in(insertSQL), insertMany: in(insertManySQL), behind: in(behindSQL), known: in(knownSQL), record: in(recordSQL), store: in(storeSQL),
 		letter: in(letterSQL), letterReopen: in(letterReopenSQL), letterReplayed: in(letterReplayedSQL),
 		claim: in(claimSQL), take: in(takeSQL), drop: in(dropSQL), settle: in(settleSQL), wake: in(wakeSQL), sweep: in(sweepSQL),
 		retry: in(retrySQL), stillStored: in(stillStoredSQL),
@@ -259,5 +295,8 @@ func newQueries(c Config) queries {
 		position: in(positionSQL), assign: in(assignSQL), save: in(saveSQL), release: in(releaseSQL),
 	}
 }
+
+// idleTimeout is after how long without a statement Postgres ends a transaction: its client must be dead.
+func idleTimeout(c Config) time.Duration { return c.Timeout + c.Grace + 10*time.Second }
 
 func millis(d time.Duration) int64 { return max(d.Milliseconds(), 1) }

@@ -53,11 +53,33 @@ func (d *delivery) offset() *int64 {
 	return &d.from.offset
 }
 
+// epoch is the one under which an event from Kafka is taken in.
+func (d *delivery) epoch() *int64 {
+	if d.from == nil {
+		return nil
+	}
+	return &d.from.fence.Epoch
+}
+
 // stale says that the event lies below what was settled when this node was given the partition.
 func (d *delivery) stale() bool { return d.from != nil && d.from.offset < d.from.fence.position }
 
 // step is what one transaction does with a delivery.
 type step func(ctx context.Context, tx pgx.Tx) (Outcome, error)
+
+// trial is one transaction from its beginning to its commit. Its error is a *failure.
+type trial func(ctx context.Context) (Outcome, error)
+
+// within is a trial of a step.
+func (in *Inbox) within(s step) trial {
+	return func(ctx context.Context) (out Outcome, err error) {
+		err = in.transact(ctx, func(tx pgx.Tx) (err error) {
+			out, err = s(ctx, tx)
+			return err
+		})
+		return out, err
+	}
+}
 
 // errUnqueued is said where an event was to queue behind its key, but the queue has gone: run it again.
 var errUnqueued = errors.New("the queue of its key has gone")
@@ -79,18 +101,20 @@ func (in *Inbox) Receive(ctx context.Context, e holdfast.Event) (Outcome, error)
 		return "", err
 	}
 	d := in.newDelivery(e)
-	first := step(in.takeStep(d, 1))
+	first := in.alone(d, 1)
 	if d.h == nil {
 		declared, err := in.declared(ctx, in.pool, []string{e.Type})
 		if err != nil {
 			return "", fmt.Errorf("receive event: %w", err)
 		}
-		if first = in.unknown(d, declared[e.Type]); first == nil {
+		s := in.unknown(d, declared[e.Type])
+		if s == nil {
 			in.report(d, Skipped, 0)
 			return Skipped, nil
 		}
+		first = in.within(s)
 	}
-	out, err := in.receive(ctx, d, first, false)
+	out, err := in.receive(ctx, d, first, nil, false)
 	if err != nil {
 		return "", fmt.Errorf("receive event: %w", err)
 	}
@@ -108,7 +132,7 @@ func (in *Inbox) ReceiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Ou
 	}
 	d := in.newDelivery(e)
 	d.callers = true
-	first := step(in.takeStep(d, 1))
+	first := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.take(ctx, tx, d) }
 	if d.h == nil {
 		declared, err := in.declared(ctx, tx, []string{e.Type})
 		if err != nil {
@@ -169,19 +193,20 @@ func (in *Inbox) Store(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcom
 	return out, nil
 }
 
-// receive brings a delivery to an outcome: transaction after transaction, until one commits.
-func (in *Inbox) receive(ctx context.Context, d *delivery, next step, patient bool) (Outcome, error) {
+// receive brings a delivery to an outcome: trial after trial, until one commits. failed is the error of a first trial
+// that was made already, nil where none was.
+func (in *Inbox) receive(ctx context.Context, d *delivery, next trial, failed error, patient bool) (Outcome, error) {
 	begun := time.Now()
 	h := history{quick: in.c.Quick, patient: patient}
 	var failures []string
 	deciding := true // the step runs the handler; the steps after a verdict only write it down
 	for {
 		var out Outcome
-		d.after = nil
-		err := in.transact(ctx, func(tx pgx.Tx) (err error) {
-			out, err = next(ctx, tx)
-			return err
-		})
+		err := failed
+		if failed = nil; err == nil {
+			d.after = nil
+			out, err = next(ctx)
+		}
 		if err == nil {
 			in.report(d, out, time.Since(begun))
 			return out, nil
@@ -226,7 +251,7 @@ func (in *Inbox) receive(ctx context.Context, d *delivery, next step, patient bo
 				h.quick--
 				failures = appendError(failures, f.err)
 				in.retried(d.e, h.attempts, v.delay, false, f.err)
-				next = in.takeStep(d, h.attempts+1)
+				next = in.alone(d, h.attempts+1)
 			}
 			if err := pause(ctx, v.delay); err != nil {
 				if d.inDoubt {
@@ -235,8 +260,9 @@ func (in *Inbox) receive(ctx context.Context, d *delivery, next step, patient bo
 				return "", err
 			}
 		default:
-			next, failures = in.afterFailure(d, &h, v, f.err, failures)
-			deciding = false
+			var s step
+			s, failures = in.afterFailure(d, &h, v, f.err, failures)
+			next, deciding = in.within(s), false
 		}
 	}
 }
@@ -258,49 +284,44 @@ func (in *Inbox) afterFailure(d *delivery, h *history, v verdict, err error, fai
 	}, failures
 }
 
-// takeStep records the event and runs its handler.
-func (in *Inbox) takeStep(d *delivery, attempt int) step {
-	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.take(ctx, tx, d, attempt) }
-}
-
-func (in *Inbox) take(ctx context.Context, tx pgx.Tx, d *delivery, attempt int) (Outcome, error) {
-	if d.stale() {
-		l := letter{reason: "stale: it lies below the consumer's position, and no row shows that it was handled"}
-		return in.bury(ctx, tx, d, l, Stale)
-	}
-	// 1. The fence and the row, in one round trip.
+// take records the event and runs its handler, in the caller's transaction.
+func (in *Inbox) take(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, error) {
 	b := &pgx.Batch{}
-	if d.from != nil {
-		d.from.fence.queue(in, b)
-	}
-	b.Queue(in.q.insert, in.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.e.Key, d.partition(), d.offset(), d.hash, int32(attempt))
+	in.queueInsert(b, d, 1)
 	br := tx.SendBatch(ctx, b)
-	var result string
-	var err error
-	if d.from != nil {
-		err = d.from.fence.read(br)
-	}
-	if err == nil {
-		err = br.QueryRow().Scan(&result)
-	}
+	result, err := readInsert(br)
 	if closing := br.Close(); err == nil && closing != nil {
 		err = closing
 	}
+	return in.taken(ctx, tx, d, result, err)
+}
+
+// taken goes on behind the insert of the event's row: result is what it recorded.
+func (in *Inbox) taken(ctx context.Context, tx pgx.Tx, d *delivery, result string, err error) (Outcome, error) {
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return in.known(ctx, tx, d)
 	case err != nil:
-		return "", fmt.Errorf("insert inbox row: %w", err)
-	}
-	// 2. Behind earlier events of its key, where there are some.
-	if result == "stored" {
+		return "", err
+	case result == "": // Known, or another node has the partition by now.
+		if d.from != nil {
+			if err := d.from.fence.check(ctx, in, tx); err != nil {
+				return "", err
+			}
+		}
+		return in.known(ctx, tx, d)
+	case result == "stored": // Behind earlier events of its key.
 		return in.queue(ctx, tx, d, 0, nil, nil, Stored, true)
 	}
-	// 3. The handler, in the same transaction.
-	if err := in.call(ctx, tx, d.h, d.e); err != nil {
+	if err := in.call(ctx, tx, d.h, []holdfast.Event{d.e}); err != nil {
 		return "", err
 	}
 	return Handled, in.forget(ctx, tx, d)
+}
+
+// stale makes a letter of an event that lies below what was settled when this node was given the partition, unless its
+// row shows what became of it.
+func (in *Inbox) stale(d *delivery) step {
+	l := letter{reason: "stale: it lies below the consumer's position, and no row shows that it was handled"}
+	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.bury(ctx, tx, d, l, Stale) }
 }
 
 // known says what an event is whose id has been here before.

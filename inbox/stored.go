@@ -84,7 +84,7 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 	}
 	for {
 		err := in.transact(ctx, func(tx pgx.Tx) error {
-			if err := in.call(ctx, tx, in.handlers[s.e.Type], s.e); err != nil {
+			if err := in.call(ctx, tx, in.handlers[s.e.Type], []holdfast.Event{s.e}); err != nil {
 				return err
 			}
 			return in.settle(ctx, tx, s)

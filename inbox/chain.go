@@ -1,0 +1,206 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// chain takes events in on one connection, each in a transaction of its own. Everything before the handler is one round
+// trip, and COMMIT travels with the beginning of the next transaction:
+//
+//	BEGIN, time-outs and fence, insert ─► handler ─► COMMIT + BEGIN, time-outs and fence, insert ─► handler ─► … ─► COMMIT
+//
+// So while there is work an event costs one round trip beside what its handler does. Whoever uses a chain has to end it
+// with commit: until then the last transaction is open.
+type chain struct {
+	in    *Inbox
+	conn  *pgxpool.Conn // nil while no transaction is open
+	tx    pgx.Tx        // everything of it is done but COMMIT; nil otherwise
+	since time.Time     // of the first transaction on conn
+	links int           // transactions on conn
+}
+
+const (
+	// beginSQL's other half is openSQL.
+	beginOnly = "begin isolation level read committed"
+
+	// A chain gives its connection back now and then, so that a pool that is smaller than all who want a connection of
+	// it serves them in turns.
+	maxLinks = 64
+	maxChain = 20 * time.Millisecond
+)
+
+var (
+	// errNotTried is said of events whose transaction has not begun, because the one before it could not be committed.
+	errNotTried = errors.New("the transaction before it failed")
+
+	// errOneByOne is said of a batch that has events among it which are known, or wait behind others of their key.
+	errOneByOne = errors.New("the batch is to be taken apart")
+)
+
+// try takes events in up to COMMIT: one, or several of one type and partition as a batch. The transaction that was open
+// before is committed on the way: committed is its error, a *failure. err is a *failure, or one of the above.
+func (c *chain) try(ctx context.Context, ds []*delivery, attempt int) (out Outcome, committed, err error) {
+	if c.conn == nil {
+		conn, err := c.in.pool.Acquire(ctx)
+		if err != nil {
+			return "", nil, blame(ctx, fmt.Errorf("acquire connection: %w", err), circumstances{connLost: true})
+		}
+		c.conn, c.since, c.links = conn, time.Now(), 0
+	}
+	c.links++
+	b := &pgx.Batch{}
+	b.BeginTx(pgx.TxOptions{BeginQuery: beginOnly})
+	c.in.queueOpening(b, ds[0])
+	if len(ds) == 1 {
+		c.in.queueInsert(b, ds[0], attempt)
+	} else {
+		c.in.queueInsertMany(b, ds)
+	}
+	committing := c.tx != nil
+	sending, cancel := ctx, func() {}
+	if committing { // It is done whatever becomes of the next.
+		b.QueuedQueries = slices.Insert(b.QueuedQueries, 0, &pgx.QueuedQuery{SQL: "commit"})
+		sending, cancel = context.WithTimeout(context.WithoutCancel(ctx), patience)
+	}
+	br := c.conn.SendBatch(sending, b)
+	if committing {
+		c.tx = nil
+		tag, err := br.Exec()
+		if err == nil && tag.String() == "ROLLBACK" {
+			err = fmt.Errorf("a statement failed, but the handler returned nil: %w", pgx.ErrTxCommitRollback)
+		}
+		if err != nil {
+			_ = br.Close()
+			cancel()
+			rollback(ctx, br.Tx())
+			c.letGo()
+			return "", blame(ctx, fmt.Errorf("commit: %w", err), circumstances{committing: true}), errNotTried
+		}
+	}
+	_, err = br.Exec() // BEGIN
+	if err == nil {
+		_, err = br.Exec() // time-outs and fence
+	}
+	var result string
+	if err == nil && len(ds) == 1 {
+		result, err = readInsert(br)
+	} else if err == nil {
+		err = readInsertMany(br, len(ds))
+	}
+	if closing := br.Close(); err == nil && closing != nil {
+		err = closing
+	}
+	cancel()
+	if err == nil {
+		err = ctx.Err()
+	}
+	tx := br.Tx()
+	if len(ds) == 1 {
+		out, err = c.in.taken(ctx, tx, ds[0], result, err)
+	} else if err == nil {
+		out, err = Handled, c.in.call(ctx, tx, ds[0].h, events(ds))
+	}
+	if err != nil {
+		conn := c.conn
+		c.conn = nil
+		if errors.Is(err, errOneByOne) {
+			rollback(ctx, tx)
+			conn.Release()
+			return "", nil, err
+		}
+		return "", nil, c.in.failed(ctx, conn, tx, err)
+	}
+	c.tx = tx
+	return out, nil, nil
+}
+
+// commit ends the chain. Its error is a *failure of the last transaction.
+func (c *chain) commit(ctx context.Context) error {
+	conn, tx := c.conn, c.tx
+	c.conn, c.tx = nil, nil
+	return c.in.commitTx(ctx, conn, tx)
+}
+
+// long says that the chain should end.
+func (c *chain) long() bool { return c.links >= maxLinks || time.Since(c.since) > maxChain }
+
+func (c *chain) letGo() {
+	c.conn.Release()
+	c.conn = nil
+}
+
+// alone is a trial that takes an event in, in a transaction of two round trips.
+func (in *Inbox) alone(d *delivery, attempt int) trial {
+	return func(ctx context.Context) (Outcome, error) {
+		c := chain{in: in}
+		out, _, err := c.try(ctx, []*delivery{d}, attempt)
+		if err == nil {
+			err = c.commit(ctx)
+		}
+		return out, err
+	}
+}
+
+func (in *Inbox) queueOpening(b *pgx.Batch, d *delivery) {
+	idle, lock := strconv.FormatInt(millis(idleTimeout(in.c)), 10), strconv.FormatInt(millis(in.c.Timeout), 10)
+	if d.from == nil {
+		b.Queue(in.q.open, idle, lock)
+	} else {
+		b.Queue(in.q.openFenced, idle, lock, int32(fenceClass), d.from.fence.number)
+	}
+}
+
+func (in *Inbox) queueInsert(b *pgx.Batch, d *delivery, attempt int) {
+	b.Queue(in.q.insert, in.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.e.Key, d.partition(), d.offset(), d.hash, int32(attempt), d.epoch())
+}
+
+// readInsert returns the result that was recorded, "" where nothing was.
+func readInsert(br pgx.BatchResults) (result string, err error) {
+	err = br.QueryRow().Scan(&result)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("insert inbox row: %w", err)
+	}
+	return result, nil
+}
+
+func (in *Inbox) queueInsertMany(b *pgx.Batch, ds []*delivery) {
+	n := len(ds)
+	sources, ids, keys, offsets, hashes := make([]string, n), make([]string, n), make([]string, n), make([]int64, n), make([][]byte, n)
+	for i, d := range ds {
+		sources[i], ids[i], keys[i], offsets[i], hashes[i] = d.e.Source, d.e.ID, d.e.Key, d.from.offset, d.hash
+	}
+	first := ds[0]
+	b.Queue(in.q.insertMany, in.c.Consumer, first.e.Topic, first.partition(), first.epoch(), sources, ids, keys, offsets, hashes)
+}
+
+func readInsertMany(br pgx.BatchResults, want int) error {
+	var fresh int
+	if err := br.QueryRow().Scan(&fresh); err != nil {
+		return fmt.Errorf("insert inbox rows: %w", err)
+	}
+	if fresh != want {
+		return errOneByOne
+	}
+	return nil
+}
+
+func events(ds []*delivery) []holdfast.Event {
+	es := make([]holdfast.Event, len(ds))
+	for i, d := range ds {
+		es[i] = d.e
+	}
+	return es
+}

@@ -1,0 +1,59 @@
+package inbox
+
+import (
+	"context"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// This file makes an event of a Kafka record.
+
+// delivery reads a record. A record that is no event of ours to store becomes a letter: the step is not nil then.
+func (p *partition) delivery(r record) (*delivery, step) {
+	e, err := wire.Parse(p.tp.topic, r.key, r.value, r.headers, r.at)
+	if e.ID == "" {
+		e.ID = kafkaID(p.tp.topic, p.tp.partition, r.offset)
+	}
+	typed := e
+	if typed.Type == "" { // Others' records may have none: a type that nobody handles.
+		typed.Type = "none"
+	}
+	if err == nil {
+		err = checkEvent(typed)
+	}
+	if err == nil {
+		d := p.in.newDelivery(e)
+		d.from = &origin{fence: p.fence, offset: r.offset}
+		return d, nil
+	}
+	if len(e.ID) > 255 || checkText("id", e.ID, 1, 255) != nil {
+		e.ID = kafkaID(p.tp.topic, p.tp.partition, r.offset)
+	}
+	e.Topic, e.Payload, e.Time = p.tp.topic, r.value, r.at
+	d := p.in.newDelivery(sanitized(e))
+	d.h = p.in.handlers[e.Type]
+	d.from = &origin{fence: p.fence, offset: r.offset}
+	l := letter{reason: "invalid record: " + boundedError(err), errors: []string{boundedError(err)}, err: err, reopen: true}
+	return d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return p.in.bury(ctx, tx, d, l, Dead) }
+}
+
+// sanitized is an event that the tables can hold.
+func sanitized(e holdfast.Event) holdfast.Event {
+	clean := func(s string, longest int) string {
+		if len(s) > longest {
+			s = s[:longest-3]
+		}
+		s = strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?")
+		return s
+	}
+	headers := make(map[string]string, len(e.Headers))
+	for name, value := range e.Headers {
+		headers[clean(name, 1<<10)] = clean(value, 64<<10)
+	}
+	e.Source, e.Type, e.Key, e.Headers = clean(e.Source, 255), clean(e.Type, 255), clean(e.Key, 1024), headers
+	return e
+}
