@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"strconv"
@@ -188,7 +189,7 @@ func (b *bundle) await(what string, cond func(o *telling) bool) {
 		case <-deadline:
 			b.told.mu.Lock()
 			defer b.told.mu.Unlock()
-			b.Fatalf("waited 30 s for %s; outcomes %v, errors %v", what, b.told.outcomes, b.told.errs)
+			b.Fatalf("waited 30 s for %s; outcomes %.2000s, %d errors, the last of them %v", what, fmt.Sprint(b.told.outcomes), len(b.told.errs), b.told.errs[max(len(b.told.errs)-5, 0):])
 		}
 	}
 }

@@ -223,9 +223,15 @@ func (in *Inbox) postpone(ctx context.Context, tx pgx.Tx, s *claimed, delay time
 func (in *Inbox) handBack(ctx context.Context, s *claimed, delay time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	err := in.transact(ctx, func(tx pgx.Tx) error { return in.postpone(ctx, tx, s, delay, 1, nil) })
-	if err != nil && !errors.Is(err, errLeaseLost) {
+	for wait := 0; ; wait++ {
+		err := in.transact(ctx, func(tx pgx.Tx) error { return in.postpone(ctx, tx, s, delay, 1, nil) })
+		if err == nil || errors.Is(err, errLeaseLost) {
+			return
+		}
 		in.troubled(err)
+		if pause(ctx, spread(databaseBase, databaseCap, wait+1, in.random())) != nil {
+			return
+		}
 	}
 }
 
