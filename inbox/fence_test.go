@@ -62,15 +62,15 @@ func (g *fakeGeneration) fetch(ctx context.Context, _ topicPartition, offset int
 	if err := g.fail.Load(); err != nil {
 		return page{}, *err
 	}
-	if offset < int64(len(g.log)) && g.gate != nil { // One record a page, all but the first behind the gate.
-		if offset > 0 {
-			select {
-			case <-g.gate:
-			case <-ctx.Done():
-				return page{}, ctx.Err()
-			}
+	if g.gate != nil && offset == 0 {
+		return page{records: g.log[:1], next: 1}, nil
+	}
+	if g.gate != nil {
+		select {
+		case <-g.gate:
+		case <-ctx.Done():
+			return page{}, ctx.Err()
 		}
-		return page{records: g.log[offset : offset+1], next: offset + 1}, nil
 	}
 	if offset < int64(len(g.log)) {
 		return page{records: g.log[offset:], next: int64(len(g.log))}, nil
