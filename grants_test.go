@@ -29,7 +29,7 @@ var grants = map[string][]string{
 		"insert, update, delete on holdfast.incarnation, holdfast.lane, holdfast.relay, holdfast.parked, holdfast.letter, holdfast.scheduled",
 		"update on holdfast.ring", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.reclaim"},
 	"consumer": {"usage on schema holdfast",
-		"select, insert, update, delete on holdfast.inbox, holdfast.stored, holdfast.consumer_position, holdfast.start, holdfast.consumer_type, holdfast.letter",
+		"select, insert, update, delete on holdfast.inbox, holdfast.retention, holdfast.stored, holdfast.consumer_position, holdfast.start, holdfast.consumer_type, holdfast.letter",
 		"usage on all sequences in schema holdfast"},
 	"letters": {"usage on schema holdfast", "select, update on holdfast.letter", "select, insert on holdfast.letter_action",
 		"select, insert, update, delete on holdfast.stored", "select, insert, update on holdfast.inbox", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.new_id"},

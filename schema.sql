@@ -182,7 +182,20 @@ create table holdfast.inbox (
     primary key (consumer, source, event_id),
     constraint processed_unless_stored check ((processed_at is null) = (result = 'stored'))
 );
-create index inbox_received_at on holdfast.inbox using brin (received_at);
+-- The order in which rows are removed; a row that waits ('stored') is not in it. Not BRIN: new rows fill the room of
+-- removed ones, and a summary that once covered an old row never narrows again.
+create index inbox_settled on holdfast.inbox (consumer, processed_at) where processed_at is not null;
+
+-- One row for each consumer: where the removal of its inbox rows stands. Who has it locked removes rows, nobody else;
+-- `next_at` is when that may begin again. A pass reads settled rows in the order of processed_at up to the window's end,
+-- `from_at` is how far it has come (null: nowhere). Some rows must stay though they are old, because their partition's
+-- position is below them or a letter is open: the next pass begins at `kept_at`, the oldest of them.
+create table holdfast.retention (
+    consumer  text primary key,
+    from_at   timestamptz,
+    kept_at   timestamptz,
+    next_at   timestamptz not null default '-infinity'
+) with (fillfactor = 10);
 
 -- Events that a consumer took in but has not handled: retries, followers of a failing event of their key, and events
 -- handed over by Store. Queues of one consumer, topic and key; the head is the lowest place, computed when read: there

@@ -83,8 +83,11 @@ type Config struct {
 	// DefaultMaxHung.
 	MaxHung int
 
-	// Window is how long an inbox row is kept at least: a redelivery within it is recognised. At least a minute.
-	// Defaults to DefaultWindow.
+	// Window is how long an inbox row is kept at least, counted from the start of the transaction that settled its event
+	// (processed_at): a repeat within it is recognised. Run removes older rows, a row that has a Kafka offset only below the
+	// position of its partition, so that the same record is Stale when it comes again. Nothing else catches a repeat that
+	// comes later: one by Receive, ReceiveTx or Store, or an event that was published twice. So it must be longer than a
+	// sender repeats for. At least a minute, and longer than a handler may run. Defaults to DefaultWindow.
 	Window time.Duration
 
 	// HoldKey keeps the later events of a key waiting when one of them became a dead letter, until the letter is replayed
@@ -168,6 +171,9 @@ func (c Config) validate() error {
 	}
 	if c.Window < time.Minute {
 		bad("window is %s: it must be at least 1m, and longer than a redelivery can be late", c.Window)
+	}
+	if c.Window <= c.Timeout+c.Grace {
+		bad("window is %s: it must be longer than timeout and grace, %s: a row's age counts from before its handler ran", c.Window, c.Timeout+c.Grace)
 	}
 	switch c.Unknown {
 	case UnknownSkip, UnknownStore, UnknownDead:

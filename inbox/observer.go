@@ -39,6 +39,10 @@ type Observer struct {
 	// OnFenced is called when a late handler's transaction was refused, because another node has its partition.
 	OnFenced func(p Partition)
 
+	// OnCleaned is called when rows of the inbox were removed because nobody needs them any more (Config.Window), and how
+	// long that took.
+	OnCleaned func(rows int, took time.Duration)
+
 	// OnError is called for errors that holdfast waits out: the database or the broker cannot be reached.
 	OnError func(err error)
 }

@@ -27,7 +27,7 @@ const (
 // events go back unspent. The error wraps ErrHungHandlers when it had to stop by itself. A database that cannot be
 // reached is waited for. Consume runs it too.
 //
-// Rows of `inbox` are not removed yet when Config.Window has passed.
+// It also removes the rows of `inbox` that are no longer needed (Config.Window), a few at a time.
 func (in *Inbox) Run(ctx context.Context) error {
 	in.start()
 	g := newGroup(ctx)
@@ -40,6 +40,7 @@ func (in *Inbox) runStored(g *group) {
 	g.run(in.workStored)
 	g.run(in.declareLoop)
 	g.run(in.sweepLoop)
+	g.run(in.retentionLoop)
 }
 
 // workStored claims and works until ctx ends.

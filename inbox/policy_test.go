@@ -1,0 +1,140 @@
+package inbox
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func at(seconds int) *time.Time {
+	t := time.Date(2026, 1, 1, 0, 0, seconds, 0, time.UTC)
+	return &t
+}
+
+func TestAPassGoesOnBehindWhatItReadAndTheNextBeginsAtTheOldestRowThatStayed(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		m    mark
+		s    swept
+		want mark
+	}{
+		{"nothing was ever there", mark{}, swept{limit: 10}, mark{}},
+		{"a full turn goes on at the last row", mark{}, swept{limit: 10, read: 10, last: at(9)}, mark{from: at(9)}},
+		{"a full turn remembers what stayed", mark{}, swept{limit: 10, read: 10, last: at(9), kept: at(3)}, mark{from: at(9), kept: at(3)}},
+		{"what stayed first is the oldest", mark{from: at(9), kept: at(3)}, swept{limit: 10, read: 10, last: at(20), kept: at(12)}, mark{from: at(20), kept: at(3)}},
+		{"a pass that ends goes back to what stayed", mark{from: at(9), kept: at(3)}, swept{limit: 10, read: 4, last: at(12)}, mark{from: at(3)}},
+		{"a pass that ends after nothing stayed goes on", mark{from: at(9)}, swept{limit: 10, read: 4, last: at(12)}, mark{from: at(12)}},
+		{"an empty turn stands where it was", mark{from: at(9)}, swept{limit: 10}, mark{from: at(9)}},
+		{"an empty turn goes back to what stayed", mark{from: at(9), kept: at(3)}, swept{limit: 10}, mark{from: at(3)}},
+		{"a row older than what stayed is the oldest", mark{from: at(9), kept: at(8)}, swept{limit: 10, read: 10, last: at(9), kept: at(1)}, mark{from: at(9), kept: at(1)}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			got := row.m.after(row.s)
+			same := func(a, b *time.Time) bool { return a == nil && b == nil || a != nil && b != nil && a.Equal(*b) }
+			if !same(got.from, row.want.from) || !same(got.kept, row.want.kept) {
+				t.Errorf("got %v %v, want %v %v", got.from, got.kept, row.want.from, row.want.kept)
+			}
+		})
+	}
+}
+
+func TestRetentionFitsItsTurnsToTheirTarget(t *testing.T) {
+	week := DefaultWindow
+	for _, row := range []struct {
+		name  string
+		s     swept
+		from  *time.Time
+		limit int
+		wait  time.Duration
+	}{
+		{"a quick full turn is followed by a larger one", swept{limit: 1000, read: 1000, removed: 1000, took: 6 * time.Millisecond}, nil, 2000, 194 * time.Millisecond},
+		{"it grows to a bound", swept{limit: 4000, read: 4000, removed: 1, took: 6 * time.Millisecond}, nil, retentionMost, 194 * time.Millisecond},
+		{"a turn in time stays as it is", swept{limit: 1000, read: 1000, removed: 1000, took: 60 * time.Millisecond}, nil, 1000, 1940 * time.Millisecond},
+		{"a slow one is followed by a smaller one", swept{limit: 1000, read: 1000, removed: 1000, took: 300 * time.Millisecond}, nil, 500, 9700 * time.Millisecond},
+		{"it shrinks to a bound", swept{limit: 150, read: 150, removed: 1, took: 300 * time.Millisecond}, nil, retentionLeast, 9700 * time.Millisecond},
+		{"a very slow one is followed by no more than the longest pause", swept{limit: 100, read: 100, took: 25 * time.Second}, nil, 100, retentionPause},
+		{"the end of a pass is followed by a minute", swept{limit: 1000, read: 10, removed: 10, took: time.Millisecond}, nil, 1000, time.Minute},
+		{"an overdue backlog is worked for a tenth of the time", swept{limit: 1000, read: 1000, removed: 1000, took: 30 * time.Millisecond, overdue: 24 * time.Hour}, nil, 1000, 270 * time.Millisecond},
+		{"rows of one instant that stay are read past at last", swept{limit: 5000, read: 5000, last: at(5), took: 300 * time.Millisecond}, at(5), 10000, 9700 * time.Millisecond},
+		{"and then turns are small again", swept{limit: 10000, read: 10000, last: at(9), took: 60 * time.Millisecond}, at(5), retentionMost, 1940 * time.Millisecond},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			limit, wait := pace(row.s, row.from, week)
+			if limit != row.limit || wait.Round(time.Millisecond) != row.wait {
+				t.Errorf("got %d after %v, want %d after %v", limit, wait, row.limit, row.wait)
+			}
+		})
+	}
+}
+
+func TestRetentionTakesNoMoreThanItsShareOfTheTime(t *testing.T) {
+	for range 10_000 {
+		s := swept{limit: 1 + rand.IntN(10_000), took: time.Duration(rand.Int64N(int64(10 * time.Second))), overdue: time.Duration(rand.Int64N(int64(time.Hour)))}
+		s.read = rand.IntN(s.limit + 1)
+		share := retentionShare
+		if s.overdue > 6*time.Minute {
+			share = retentionLate
+		}
+		_, wait := pace(s, nil, time.Hour)
+		if got := float64(s.took) / float64(s.took+wait); got > share+1e-6 {
+			t.Fatalf("%+v: %.4f of the time, want at most %.2f", s, got, share)
+		}
+	}
+}
+
+// TestAPassMeetsEveryRowHoweverTheyLie plays passes over random rows: each row that may go is gone after two passes, and
+// none is read twice in a pass unless it shares its instant with others.
+func TestAPassMeetsEveryRowHoweverTheyLie(t *testing.T) {
+	for seed := range uint64(500) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		type row struct {
+			second int
+			stays  bool
+		}
+		var rows []row // in order
+		for s := range 1 + random.IntN(30) {
+			for range random.IntN(1 + random.IntN(40)) {
+				rows = append(rows, row{s, random.IntN(3) == 0})
+			}
+		}
+		m, limit := mark{}, 1+random.IntN(8)
+		for turns, passes := 0, 0; passes < 2; turns++ {
+			if turns > 2000 {
+				t.Fatalf("seed %d: the pass does not end", seed)
+			}
+			s := swept{limit: limit, took: 2 * retentionTarget}
+			var left []row
+			for _, r := range rows {
+				if s.read == limit || m.from != nil && at(r.second).Before(*m.from) {
+					left = append(left, r)
+					continue
+				}
+				s.read++
+				s.last = at(r.second)
+				if !r.stays {
+					s.removed++
+					continue
+				}
+				left = append(left, r)
+				if s.kept == nil {
+					s.kept = at(r.second)
+				}
+			}
+			rows = left
+			from := m.from
+			m = m.after(s)
+			if s.read < limit {
+				passes++
+				if passes == 1 { // What held rows back is gone.
+					for i := range rows {
+						rows[i].stays = false
+					}
+				}
+			}
+			limit, _ = pace(s, from, time.Hour)
+		}
+		if len(rows) != 0 {
+			t.Fatalf("seed %d: %d rows are left", seed, len(rows))
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// This file removes rows of `inbox` that nobody needs any more, and starts that nobody will ask for.
+//
+// A row goes when its event was settled longer ago than Config.Window and its offset, where it has one, lies below the
+// position of its partition: so a record that Kafka delivers again is either known by its row or below the position,
+// and then it is Stale. A row that says 'stored' stays, and one that says 'dead' while a letter of the event is open.
+
+const (
+	// retentionTimeout bounds one turn.
+	retentionTimeout = patrolTimeout
+
+	// retentionDaily is how often a node goes back to the first row: for those that a pass could not see, because their
+	// transaction was open for longer than the window, or the clock was wrong. Not more often, and not again when it fails,
+	// because it reads over the index entries of everything that has gone since the last vacuum.
+	retentionDaily = 24 * time.Hour
+
+	// startsKept is how long counted starts are kept at least: a process that dies of a payload may take its time to come
+	// back.
+	startsKept = 24 * time.Hour
+)
+
+// errNotOurTurn is said where another node is at it, or the time of the next turn has not come.
+var errNotOurTurn = errors.New("it is not our turn")
+
+// retentionLoop removes what may go, turn by turn, until ctx ends. Any number of nodes may run it: the row of the
+// consumer in `retention` is at once the lock, the mark, and the time of the next turn, so that together they do no more
+// than one would. A node that finds another at it looks again after a while.
+func (in *Inbox) retentionLoop(ctx context.Context) error {
+	every := retentionEvery(in.c.Window)
+	idle := func() time.Duration { return time.Duration((0.75 + 0.5*in.random()) * float64(every)) }
+	limit, failures := retentionFirst, 0
+	wait := time.Duration(in.random() * float64(time.Second)) // nodes that start together
+	daily := time.Now().Add(time.Duration(in.random() * float64(retentionDaily)))
+	for {
+		if pause(ctx, wait) != nil {
+			return nil
+		}
+		whole := time.Now().After(daily)
+		if whole {
+			daily = time.Now().Add(retentionDaily)
+		}
+		t, err := in.retentionTurn(ctx, limit, whole)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, errNotOurTurn):
+			wait, failures = idle(), 0
+			continue
+		case err != nil:
+			in.troubled(err)
+			failures++
+			wait = max(idle(), spread(databaseBase, retentionPause, failures, in.random()))
+			limit = max(limit/2, retentionLeast) // It may have been too much.
+			continue
+		}
+		limit, wait, failures = t.nextLimit, t.wait, 0
+		if t.removed > 0 && in.c.Observer.OnCleaned != nil {
+			in.c.Observer.OnCleaned(t.removed, t.took)
+		}
+		if whole {
+			if err := in.forgetStarts(ctx); err != nil && ctx.Err() == nil {
+				in.troubled(err)
+			}
+		}
+	}
+}
+
+// retained is what a turn did, and when the next should come.
+type retained struct {
+	swept
+	nextLimit int
+	wait      time.Duration
+}
+
+// retentionTurn reads up to limit rows from the mark on and removes those that may go, in one transaction. Whole begins
+// at the first row instead.
+func (in *Inbox) retentionTurn(ctx context.Context, limit int, whole bool) (retained, error) {
+	ctx, cancel := context.WithTimeout(ctx, retentionTimeout)
+	defer cancel()
+	if _, err := in.pool.Exec(ctx, in.q.retentionRow, in.c.Consumer); err != nil {
+		return retained{}, fmt.Errorf("make retention row: %w", err)
+	}
+	var t retained
+	begun := time.Now()
+	err := pgx.BeginTxFunc(ctx, in.pool, pgx.TxOptions{BeginQuery: in.q.retentionBegin}, func(tx pgx.Tx) error {
+		// 1. The turn: whoever has the row. It is not waited for.
+		var m mark
+		err := tx.QueryRow(ctx, in.q.retentionTake, in.c.Consumer, retentionPause.Microseconds()).Scan(&m.from, &m.kept)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return errNotOurTurn
+		}
+		if err != nil {
+			return fmt.Errorf("take retention's turn: %w", err)
+		}
+		if whole {
+			m = mark{}
+		}
+		// 2. The rows.
+		s := swept{limit: limit}
+		working := time.Now()
+		var overdue int64
+		err = tx.QueryRow(ctx, in.q.retentionSweep, in.c.Consumer, m.from, in.c.Window.Microseconds(), int32(limit)).
+			Scan(&s.read, &s.removed, &s.last, &s.kept, &overdue)
+		if err != nil {
+			return fmt.Errorf("remove inbox rows: %w", err)
+		}
+		s.overdue, s.took = time.Duration(overdue)*time.Microsecond, time.Since(working)
+		// 3. The mark, and when whoever comes next may begin.
+		t.swept = s
+		t.nextLimit, t.wait = pace(s, m.from, in.c.Window)
+		m = m.after(s)
+		tag, err := tx.Exec(ctx, in.q.retentionSave, in.c.Consumer, m.from, m.kept, t.wait.Microseconds())
+		if err == nil && tag.RowsAffected() != 1 {
+			err = fmt.Errorf("%d rows", tag.RowsAffected())
+		}
+		if err != nil {
+			return fmt.Errorf("save retention's mark: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return retained{}, err
+	}
+	t.took = time.Since(begun) // With the commit: that is what others may have waited for.
+	_, paced := pace(t.swept, nil, in.c.Window)
+	t.wait = max(t.wait, paced)
+	return t, nil
+}
+
+// forgetStarts removes counts of starts that were never asked for again: say, because the partition was handed over in
+// order before the handler had run. The table holds few rows at any time.
+func (in *Inbox) forgetStarts(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, retentionTimeout)
+	defer cancel()
+	err := pgx.BeginTxFunc(ctx, in.pool, pgx.TxOptions{BeginQuery: in.q.retentionBegin}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, in.q.retentionStarts, in.c.Consumer, max(in.c.Window, startsKept).Microseconds())
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("forget starts: %w", err)
+	}
+	return nil
+}
