@@ -1,6 +1,6 @@
 // Command bench measures holdfast against what else could be done with the same Postgres and the same Kafka:
 //
-//	go run ./bench            # everything, some ten minutes
+//	go run ./bench            # everything, some fifteen minutes
 //	go run ./bench -quick     # smaller samples, about a minute
 //	go run ./bench -only drain
 //	go run ./bench -json
@@ -99,6 +99,7 @@ func run(ctx context.Context, o options) (err error) {
 		{memoryFigures, measureMemory},
 		{idleFigures, measureIdle},
 		{consumerFigures, measureConsumer},
+		{retentionFigures, measureRetention},
 	} {
 		if !selected(o.only, m.figures) {
 			continue
