@@ -91,8 +91,9 @@ func (in *Inbox) retentionTurn(ctx context.Context, limit int, whole bool) (reta
 		return retained{}, fmt.Errorf("make retention row: %w", err)
 	}
 	var t retained
-	begun := time.Now()
+	var begun time.Time
 	err := pgx.BeginTxFunc(ctx, in.pool, pgx.TxOptions{BeginQuery: in.q.retentionBegin}, func(tx pgx.Tx) error {
+		begun = time.Now() // Waiting for a connection is no work.
 		// 1. The turn: whoever has the row. It is not waited for.
 		var m mark
 		err := tx.QueryRow(ctx, in.q.retentionTake, in.c.Consumer, retentionPause.Microseconds()).Scan(&m.from, &m.kept)
@@ -102,14 +103,15 @@ func (in *Inbox) retentionTurn(ctx context.Context, limit int, whole bool) (reta
 		if err != nil {
 			return fmt.Errorf("take retention's turn: %w", err)
 		}
+		start := m
 		if whole {
-			m = mark{}
+			start = mark{}
 		}
 		// 2. The rows.
 		s := swept{limit: limit}
 		working := time.Now()
 		var overdue int64
-		err = tx.QueryRow(ctx, in.q.retentionSweep, in.c.Consumer, m.from, in.c.Window.Microseconds(), int32(limit)).
+		err = tx.QueryRow(ctx, in.q.retentionSweep, in.c.Consumer, start.from, in.c.Window.Microseconds(), int32(limit)).
 			Scan(&s.read, &s.removed, &s.last, &s.kept, &overdue)
 		if err != nil {
 			return fmt.Errorf("remove inbox rows: %w", err)
@@ -117,9 +119,12 @@ func (in *Inbox) retentionTurn(ctx context.Context, limit int, whole bool) (reta
 		s.overdue, s.took = time.Duration(overdue)*time.Microsecond, time.Since(working)
 		// 3. The mark, and when whoever comes next may begin.
 		t.swept = s
-		t.nextLimit, t.wait = pace(s, m.from, in.c.Window)
-		m = m.after(s)
-		tag, err := tx.Exec(ctx, in.q.retentionSave, in.c.Consumer, m.from, m.kept, t.wait.Microseconds())
+		t.nextLimit, t.wait = pace(s, start.from, in.c.Window)
+		next := start.after(s)
+		if next.from == nil {
+			next = m // There was nothing at all.
+		}
+		tag, err := tx.Exec(ctx, in.q.retentionSave, in.c.Consumer, next.from, next.kept, t.wait.Microseconds())
 		if err == nil && tag.RowsAffected() != 1 {
 			err = fmt.Errorf("%d rows", tag.RowsAffected())
 		}

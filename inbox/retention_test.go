@@ -246,6 +246,13 @@ func TestADailyTurnFindsRowsBehindTheMark(t *testing.T) {
 	if got, err := in.retentionTurn(b.Context(), 1000, true); err != nil || got.removed != 1 {
 		t.Errorf("%+v, %v; want 1 row removed", got, err)
 	}
+	pgtest.Exec(t, b.db, "update holdfast.retention set next_at = '-infinity'")
+	if got, err := in.retentionTurn(b.Context(), 1000, true); err != nil || got.read != 0 {
+		t.Errorf("%+v, %v; want nothing read", got, err)
+	}
+	if n := b.count("select count(*) from holdfast.retention where from_at is not null"); n != 1 {
+		t.Error("the mark was lost where there was nothing to read")
+	}
 }
 
 // TestRetentionOnFourNodesBesideReceiversRemovesAllThatIsDueAndNothingElse also has a transaction that locks rows in
