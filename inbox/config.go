@@ -21,6 +21,9 @@ const (
 	DefaultQuick   = 2
 	DefaultPollMin = 20 * time.Millisecond
 	DefaultPollMax = time.Second
+
+	DefaultMaxStored    = 1_000_000
+	DefaultMaxStoredKey = 10_000
 )
 
 // DefaultRetry is the policy where Config.Retry says nothing: ten tries in all, full jitter, from one second to five
@@ -94,6 +97,13 @@ type Config struct {
 	// or discarded. Otherwise the key goes on.
 	HoldKey bool
 
+	// MaxStored is how many events of the consumer may be stored in all, and MaxStoredKey how many of one topic and key.
+	// Where one more would have to wait, it is not taken in: Consume holds its partition, says so in the log and to
+	// Observer.OnFull, and tries again until there is room; Receive and Store return ErrFull. MaxStored is watched by
+	// counting every few seconds: some more may get in. -1 means no limit. Default to DefaultMaxStored and
+	// DefaultMaxStoredKey.
+	MaxStored, MaxStoredKey int
+
 	// Unknown says what becomes of events of a type that no node declares. Defaults to UnknownSkip. A type that another
 	// node declares is always stored for it.
 	Unknown Unknown
@@ -129,6 +139,8 @@ func (c Config) withDefaults() Config {
 	c.MaxHung = or(c.MaxHung, DefaultMaxHung)
 	c.Window = or(c.Window, DefaultWindow)
 	c.Unknown = or(c.Unknown, UnknownSkip)
+	c.MaxStored = or(c.MaxStored, DefaultMaxStored)
+	c.MaxStoredKey = or(c.MaxStoredKey, DefaultMaxStoredKey)
 	c.PollMin = or(c.PollMin, DefaultPollMin)
 	c.PollMax = or(c.PollMax, max(DefaultPollMax, c.PollMin))
 	c.Logger = or(c.Logger, slog.Default())
@@ -174,6 +186,9 @@ func (c Config) validate() error {
 	}
 	if c.Window <= c.Timeout+c.Grace {
 		bad("window is %s: it must be longer than timeout and grace, %s: a row's age counts from before its handler ran", c.Window, c.Timeout+c.Grace)
+	}
+	if c.MaxStored < -1 || c.MaxStoredKey < -1 {
+		bad("max stored is %d and max stored key is %d: each must be at least 1, or -1 for no limit; leave them 0 for the defaults", c.MaxStored, c.MaxStoredKey)
 	}
 	switch c.Unknown {
 	case UnknownSkip, UnknownStore, UnknownDead:

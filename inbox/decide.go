@@ -23,10 +23,11 @@ const (
 	faultUnknown                // COMMIT without an answer: look before anything is decided
 	faultStopped                // we were told to stop: hand back what is in hand
 	faultFenced                 // another node has the partition: let go of it
+	faultFull                   // it would have to wait where too many do: wait for room
 )
 
 func (f fault) String() string {
-	return [...]string{"event", "contended", "database", "unknown", "stopped", "fenced"}[f]
+	return [...]string{"event", "contended", "database", "unknown", "stopped", "fenced", "full"}[f]
 }
 
 // circumstances is what else is known of a transaction that failed.
@@ -46,6 +47,8 @@ func judge(err error, c circumstances) fault {
 	switch {
 	case errors.Is(err, errFenced):
 		return faultFenced
+	case errors.Is(err, ErrFull):
+		return faultFull
 	case c.committing && !isPg && !errors.Is(err, pgx.ErrTxCommitRollback):
 		return faultUnknown // Never ask pgconn.SafeToRetry here: it says yes to a COMMIT that was carried out.
 	case c.committing && isPg && unavailable(pgErr.Code):
@@ -112,6 +115,7 @@ const (
 
 	contendedBase, contendedCap = 2 * time.Millisecond, 200 * time.Millisecond
 	databaseBase, databaseCap   = 50 * time.Millisecond, 15 * time.Second
+	fullBase, fullCap           = 500 * time.Millisecond, 10 * time.Second
 	quickBase, quickCap         = 20 * time.Millisecond, 200 * time.Millisecond
 )
 
@@ -130,6 +134,11 @@ func decide(p retry.Policy, h history, f fault, err error, random float64) verdi
 			return verdict{do: actReturn, free: true}
 		}
 		return verdict{do: actAgain, free: true, delay: spread(databaseBase, databaseCap, h.waits+1, random)}
+	case faultFull:
+		if !h.patient {
+			return verdict{do: actReturn, free: true}
+		}
+		return verdict{do: actAgain, free: true, delay: spread(fullBase, fullCap, h.waits+1, random)}
 	}
 	after, asked := retry.AfterOf(err)
 	delay := p.Delay(h.attempts, random)

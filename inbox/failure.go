@@ -74,6 +74,9 @@ func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, attempts int
 			return "", errUnqueued
 		}
 	}
+	if err := in.fits(ctx, tx, d.e.Topic, d.e.Key); err != nil {
+		return "", err
+	}
 	_, err := tx.Exec(ctx, in.q.store, in.c.Consumer, d.e.Topic, d.e.Key, d.e.Source, d.e.ID, d.e.Type, timeOrNil(d.e.Time),
 		headersJSON(d.e.Headers), d.e.Payload, d.hash, d.partition(), d.offset(), int32(attempts), nonNil(failures), wait)
 	if err != nil {
@@ -144,6 +147,21 @@ func (in *Inbox) died(e holdfast.Event, id int64, l letter) {
 	in.c.Logger.Error("event given up", append(in.attrs(e), "letter", id, "attempts", l.attempts, "class", classOf(l.err))...)
 	if in.c.Observer.OnDead != nil {
 		in.c.Observer.OnDead(Died{Event: e, Letter: id, Reason: l.reason, Attempts: l.attempts, Err: l.err})
+	}
+}
+
+// full tells of an event that there is no room for, and holds its partition.
+func (in *Inbox) full(d *delivery, err error) {
+	if d.from == nil {
+		return
+	}
+	if !d.from.held {
+		d.from.held = true
+		d.from.hold(true)
+	}
+	in.c.Logger.Error("partition is held: too many events are stored", append(in.attrs(d.e), "partition", d.from.fence.Partition.Partition, "error", err)...)
+	if in.c.Observer.OnFull != nil {
+		in.c.Observer.OnFull(d.e, err)
 	}
 }
 

@@ -68,6 +68,11 @@ var (
 	// them is stuck for good, and each holds its memory. Restart the process.
 	ErrHungHandlers = errors.New("too many handlers hang")
 
+	// ErrFull is returned by Receive, ReceiveTx and Store when the event would have to wait, and as many wait as
+	// Config.MaxStored or Config.MaxStoredKey allow. Nothing was written: send the event again later. Consume waits, and
+	// holds the partition meanwhile.
+	ErrFull = errors.New("too many events are stored")
+
 	// ErrOffsetOutOfRange is returned by Consume when a partition's log does not hold the offset that is to be read next.
 	ErrOffsetOutOfRange = errors.New("offset is out of range")
 )
@@ -90,6 +95,7 @@ type Inbox struct {
 	careful sync.Mutex // after an unclean end one handler runs at a time, so that a crash has one suspect
 	hung    atomic.Int64
 	wakeup  chan struct{} // an event was stored here: Run need not wait for its next look
+	stock   stock
 	random  func() float64
 }
 

@@ -21,6 +21,10 @@ type Observer struct {
 	// OnConflict is called when an id came a second time with another payload.
 	OnConflict func(e holdfast.Event)
 
+	// OnFull is called when an event from Kafka could not be stored because too many are: its partition is held. It is
+	// called again for every further try.
+	OnFull func(e holdfast.Event, err error)
+
 	// OnHungHandler is called when a handler did not return in time and was left behind. Count is how many are now.
 	OnHungHandler func(e holdfast.Event, count int)
 

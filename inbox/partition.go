@@ -31,6 +31,7 @@ type partition struct {
 	queues map[string][]job // of keys that are in hand: what waits behind
 	saved  int64            // Invariant: saved <= track.low(), as far as Postgres knows.
 	known  int64            // what the group's committed offset is
+	holds  int              // events that there is no room for: no more are begun meanwhile
 	failed error            // why no more events are begun
 
 	reading context.Context // of run: when it ends, what is not begun is left to whoever reads on
@@ -154,7 +155,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 func (p *partition) room(ctx context.Context) bool {
 	for {
 		p.mu.Lock()
-		full := p.track.spread() >= maxAhead || p.track.bytes >= maxBytesAhead
+		full := p.track.spread() >= maxAhead || p.track.bytes >= maxBytesAhead || p.holds > 0
 		p.mu.Unlock()
 		if !full {
 			return ctx.Err() == nil
@@ -165,6 +166,18 @@ func (p *partition) room(ctx context.Context) bool {
 			return false
 		}
 	}
+}
+
+// hold stops the partition from beginning more events, or lets it go on.
+func (p *partition) hold(on bool) {
+	p.mu.Lock()
+	if on {
+		p.holds++
+	} else {
+		p.holds--
+	}
+	p.mu.Unlock()
+	p.free()
 }
 
 // begin takes a page in hand, event by event, and says whether to go on.

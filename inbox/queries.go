@@ -107,6 +107,15 @@ values ($1::text, $2::text, $3::text, nextval('holdfast.stored_place'), $4::text
         coalesce(now() + $15::bigint * interval '1 microsecond', 'infinity'), $14::text[])
 on conflict (consumer, source, event_id) do nothing`
 
+// How long a key's queue is, as far as $4.
+const queueLengthSQL = `-- inbox.queue_length
+select count(*) from (select from holdfast.stored s
+                       where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text limit $4::int) q`
+
+// How many events of the consumer are stored, as far as $2.
+const storedCountSQL = `-- inbox.stored_count
+select count(*) from (select from holdfast.stored s where s.consumer = $1::text limit $2::int) q`
+
 // A letter of an event is written once for each payload: the unique index letter_event.
 // An event has one letter for each payload: the unique index letter_event. One that dies again opens its letter again; a
 // conflict that is met again ($19 false) changes nothing.
@@ -348,7 +357,7 @@ delete from holdfast.start s
 
 // queries are the statements with the configured schema.
 type queries struct {
-	begin, open, openFenced, fenceShared, fenceCheck, lock, insert, insertMany, behind, known, record, store, letter, letterReopen, letterReplayed,
+	begin, open, openFenced, fenceShared, fenceCheck, lock, insert, insertMany, behind, queueLength, storedCount, known, record, store, letter, letterReopen, letterReplayed,
 	claim, take, drop, settle, wake, sweep, retry, stillStored, declare, undeclare, declared, start, forgetStart,
 	position, assign, save, release,
 	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts string
@@ -361,7 +370,7 @@ func newQueries(c Config) queries {
 		begin: fmt.Sprintf(beginSQL, millis(idleTimeout(c)), millis(c.Timeout)),
 		open:  openSQL, openFenced: openFencedSQL,
 		fenceShared: in(fenceSharedSQL), fenceCheck: in(fenceCheckSQL), lock: in(lockSQL),
-		insert: in(insertSQL), insertMany: in(insertManySQL), behind: in(behindSQL), known: in(knownSQL), record: in(recordSQL), store: in(storeSQL),
+		insert: in(insertSQL), insertMany: in(insertManySQL), queueLength: in(queueLengthSQL), storedCount: in(storedCountSQL), behind: in(behindSQL), known: in(knownSQL), record: in(recordSQL), store: in(storeSQL),
 		letter: in(letterSQL), letterReopen: in(letterReopenSQL), letterReplayed: in(letterReplayedSQL),
 		claim: in(claimSQL), take: in(takeSQL), drop: in(dropSQL), settle: in(settleSQL), wake: in(wakeSQL), sweep: in(sweepSQL),
 		retry: in(retrySQL), stillStored: in(stillStoredSQL),

@@ -31,6 +31,17 @@ type origin struct {
 	fence   *fence
 	offset  int64
 	careful bool // the start of its handler is counted first
+
+	hold func(bool) // holds the partition, or no longer
+	held bool
+}
+
+// unhold lets the partition go on that the event held.
+func (d *delivery) unhold() {
+	if d.from != nil && d.from.held {
+		d.from.held = false
+		d.from.hold(false)
+	}
 }
 
 func (in *Inbox) newDelivery(e holdfast.Event) *delivery {
@@ -197,6 +208,7 @@ func (in *Inbox) Store(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcom
 // that was made already, nil where none was.
 func (in *Inbox) receive(ctx context.Context, d *delivery, next trial, failed error, patient bool) (Outcome, error) {
 	begun := time.Now()
+	defer d.unhold()
 	h := history{quick: in.c.Quick, patient: patient}
 	var failures []string
 	deciding := true // the step runs the handler; the steps after a verdict only write it down
@@ -239,6 +251,9 @@ func (in *Inbox) receive(ctx context.Context, d *delivery, next trial, failed er
 		case faultDatabase, faultUnknown:
 			h.waits++
 			in.troubled(f.err)
+		case faultFull:
+			h.waits++
+			in.full(d, f.err)
 		}
 		switch v.do {
 		case actReturn:

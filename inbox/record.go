@@ -27,7 +27,7 @@ func (p *partition) delivery(r record) (*delivery, step) {
 	}
 	if err == nil {
 		d := p.in.newDelivery(e)
-		d.from = &origin{fence: p.fence, offset: r.offset}
+		d.from = &origin{fence: p.fence, offset: r.offset, hold: p.hold}
 		return d, nil
 	}
 	if len(e.ID) > 255 || checkText("id", e.ID, 1, 255) != nil {
@@ -36,7 +36,7 @@ func (p *partition) delivery(r record) (*delivery, step) {
 	e.Topic, e.Payload, e.Time = p.tp.topic, r.value, r.at
 	d := p.in.newDelivery(sanitized(e))
 	d.h = p.in.handlers[e.Type]
-	d.from = &origin{fence: p.fence, offset: r.offset}
+	d.from = &origin{fence: p.fence, offset: r.offset, hold: p.hold}
 	l := letter{reason: "invalid record: " + boundedError(err), errors: []string{boundedError(err)}, err: err, reopen: true}
 	return d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return p.in.bury(ctx, tx, d, l, Dead) }
 }

@@ -1,0 +1,99 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+func TestAFullQueueOfAKeyIsRefusedAndSaysWhatToDo(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.MaxStoredKey = 3; c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour })
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.Key == "k" {
+			return errors.New("not yet")
+		}
+		return effectOf(ctx, tx, e)
+	})
+	b.receive(in, event("1", "k"), Retrying)
+	b.receive(in, event("2", "k"), Stored)
+	b.receive(in, event("3", "k"), Stored)
+	_, err := in.Receive(t.Context(), event("4", "k"))
+	if !errors.Is(err, ErrFull) {
+		t.Fatalf("the fourth event of a key that may have three: %v", err)
+	}
+	t.Log(err)
+	if n := b.count("select count(*) from holdfast.inbox where event_id = '4'"); n != 0 {
+		t.Error("a refused event left a row: it would count as known when it comes again")
+	}
+	b.receive(in, event("5", "other"), Handled)
+	tx, err := b.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := in.Store(t.Context(), tx, event("6", "k")); !errors.Is(err, ErrFull) {
+		t.Errorf("Store answered %v", err)
+	}
+}
+
+func TestAllThatIsStoredIsBoundedToo(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.MaxStored = 5; c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour })
+	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return errors.New("not yet") })
+	for i, e := range keyed(7, 7) {
+		out, err := in.Receive(t.Context(), e)
+		if i < 5 && (err != nil || out != Retrying) || i >= 5 && !errors.Is(err, ErrFull) {
+			t.Errorf("event %d: %s, %v", i, out, err)
+		}
+	}
+	if n := b.count("select count(*) from holdfast.stored"); n != 5 {
+		t.Errorf("%d events are stored, want 5", n)
+	}
+}
+
+func TestAPartitionIsHeldWhileThereIsNoRoomAndGoesOnWithoutALoss(t *testing.T) {
+	b := setup(t)
+	var failing atomic.Bool
+	failing.Store(true)
+	var full atomic.Int64
+	in := b.inbox(func(c *Config) {
+		c.MaxStoredKey = 2
+		c.Retry = retry.Policy{Attempts: 1000, Base: 20 * time.Millisecond, Cap: 20 * time.Millisecond}
+		c.Observer.OnFull = func(holdfast.Event, error) { full.Add(1) }
+	})
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.Key == "key 3" && failing.Load() {
+			return errors.New("not yet")
+		}
+		return effectOf(ctx, tx, e)
+	})
+	const n = 3000 // more than a partition has in hand
+	b.consumeFake(in, newFakeGeneration(logOf(keyed(n, 10)...)))
+	for full.Load() < 2 {
+		_ = pause(t.Context(), 5*time.Millisecond)
+	}
+	if got := b.count("select count(*) from holdfast.stored"); got > 2 {
+		t.Errorf("%d events are stored, and 2 may be", got)
+	}
+	if got := b.count("select coalesce(max(position), 0) from holdfast.consumer_position"); got > 23 {
+		t.Errorf("the position is %d, behind an event that is not settled", got)
+	}
+	// Those in hand are handled all the same; the rest of the log is not begun.
+	if got := b.count("select count(*) from effect"); got > maxAhead {
+		t.Errorf("%d events were handled while the partition is held", got)
+	}
+	failing.Store(false)
+	b.awaitSettled(n)
+	for b.count("select count(*) from holdfast.stored") > 0 {
+		_ = pause(t.Context(), 5*time.Millisecond)
+	}
+	b.inOrderAndOnce(n)
+}
