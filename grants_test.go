@@ -29,7 +29,7 @@ var grants = map[string][]string{
 		"insert, update, delete on holdfast.incarnation, holdfast.lane, holdfast.relay, holdfast.parked, holdfast.letter, holdfast.scheduled",
 		"update on holdfast.ring", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.reclaim"},
 	"consumer": {"usage on schema holdfast",
-		"select, insert, update, delete on holdfast.inbox, holdfast.retention, holdfast.stored, holdfast.consumer_position, holdfast.start, holdfast.consumer_type, holdfast.letter",
+		"select, insert, update, delete on holdfast.inbox, holdfast.retention, holdfast.stored, holdfast.consumer_position, holdfast.start, holdfast.consumer_type, holdfast.letter, holdfast.watermark",
 		"usage on all sequences in schema holdfast"},
 	"letters": {"usage on schema holdfast", "select, update on holdfast.letter", "select, insert on holdfast.letter_action",
 		"select, insert, update, delete on holdfast.stored", "select, insert, update on holdfast.inbox", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.new_id"},
@@ -121,7 +121,10 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in.Handle("t", func(context.Context, pgx.Tx, holdfast.Event) error { return nil })
+	in.Handle("t", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		_, err := in.Watermark(ctx, tx, e.Key, 1)
+		return err
+	})
 	in.Handle("poison", func(context.Context, pgx.Tx, holdfast.Event) error { return permanent })
 	for event, want := range map[*holdfast.Event]inbox.Outcome{
 		{ID: "1", Source: "s", Topic: "orders", Type: "t", Key: "k"}:      inbox.Handled,

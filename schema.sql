@@ -264,6 +264,19 @@ create table holdfast.consumer_type (
     primary key (consumer, type, node)
 );
 
+-- The highest version of an entity that a consumer's handlers have seen (Inbox.Watermark): a handler whose events may
+-- overtake each other asks it whether it would go back. One row for each entity, not for each event. An update touches no
+-- index, and the fillfactor leaves it room on its page: so it is HOT, and the table does not grow with the events.
+-- Nothing removes rows, because only you know how late an event can be: for an entity without a row every version is
+-- newer. Once no older event can come any more, delete by updated_at, as docs/operations.md shows.
+create table holdfast.watermark (
+    consumer    text not null,
+    entity      text not null constraint entity_1_to_1024_bytes check (octet_length(entity) between 1 and 1024),
+    version     bigint not null,
+    updated_at  timestamptz not null default now(),
+    primary key (consumer, entity)
+) with (fillfactor = 80);
+
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Dead letters: events that were given up, on either side, written in the transaction that gives them up.
 

@@ -247,6 +247,13 @@ const declaredSQL = `-- inbox.declared
 select distinct t.type from holdfast.consumer_type t
  where t.consumer = $1::text and t.type = any($2::text[]) and t.seen_until > now()`
 
+// Raises an entity's watermark, and touches no row when the version is not newer. A second transaction waits for the
+// first at the primary key, whatever its version is, and then compares with what the first left.
+const watermarkSQL = `-- inbox.watermark
+insert into holdfast.watermark as w (consumer, entity, version) values ($1::text, $2::text, $3::bigint)
+on conflict (consumer, entity) do update set version = excluded.version, updated_at = excluded.updated_at
+ where excluded.version > w.version`
+
 // Counts the start of a handler before it runs.
 const startSQL = `-- inbox.start
 insert into holdfast.start as s (consumer, source, event_id, starts) values ($1::text, $2::text, $3::text, 1)
@@ -360,7 +367,8 @@ type queries struct {
 	begin, open, openFenced, fenceShared, fenceCheck, lock, insert, insertMany, behind, queueLength, storedCount, known, record, store, letter, letterReopen, letterReplayed,
 	claim, take, drop, settle, wake, sweep, retry, stillStored, declare, undeclare, declared, start, forgetStart,
 	position, assign, save, release,
-	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts string
+	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts,
+	watermark string
 }
 
 func newQueries(c Config) queries {
@@ -380,6 +388,7 @@ func newQueries(c Config) queries {
 		retentionBegin: fmt.Sprintf(retentionBeginSQL, millis(retentionTimeout)), retentionRow: in(retentionRowSQL),
 		retentionTake: in(retentionTakeSQL), retentionSweep: in(retentionSweepSQL), retentionSave: in(retentionSaveSQL),
 		retentionStarts: in(retentionStartsSQL),
+		watermark:       in(watermarkSQL),
 	}
 }
 
