@@ -32,6 +32,9 @@ type Config struct {
 	// letters, digits and underscores.
 	Name string
 
+	// NoKafka is for an example that needs none: no broker is started or looked for. Defaults to false.
+	NoKafka bool
+
 	// Keep leaves schemas, topic and consumer group in servers that the user named, for the next
 	// run. Defaults to false: Stop removes them.
 	Keep bool
@@ -67,7 +70,7 @@ const callTimeout = 10 * time.Second
 func Start(ctx context.Context, c Config) (*Servers, error) {
 	s := &Servers{config: c, Schema: c.Name + "_holdfast", Topic: c.Name + ".orders", Group: c.Name + ".billing"}
 	err := s.startPostgres(ctx)
-	if err == nil {
+	if err == nil && !c.NoKafka {
 		err = s.startKafka(ctx)
 	}
 	if err != nil {
