@@ -30,6 +30,7 @@
 // Arrows say what may import what; internal/lint holds the code to them.
 //
 //	examples, cmd/holdfast, bench, the tests  ->  everything
+//	holdfasttest (for your tests)  ->  holdfast, inbox
 //	relay   ->  holdfast, retry, dlq
 //	inbox   ->  holdfast, retry, dlq
 //	outbox  ->  holdfast
