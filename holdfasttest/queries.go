@@ -35,9 +35,9 @@ select case when s.is_called then s.last_value else s.last_value - 1 end from ho
 // $4 whether the producer's side counts.
 //
 // Of parked and stored events the first of a key counts, or the first replay before it, and it counts unless a dead letter
-// holds it: those behind it do not move before it does. An event of a topic in $2 must be settled or stored in every
-// consumer's inbox, except where it never left (it is parked or a letter of the relay), where it is a letter of the
-// consumer, and where the consumer declares the types it handles and not this one.
+// holds it: those behind it do not move before it does. One that a worker has in hand stays due. An event of a topic in $2
+// must be settled or stored in every consumer's inbox, except where it never left (it is parked or a letter of the relay),
+// where it is a letter of the consumer, and where the consumer declares the types it handles and not this one.
 const pending = `-- holdfasttest.pending
 select 'lane ' || l.lane as who, count(*) as events, 'unread in the log' as what, min(e.topic) as example, null::float8 as due,
        case when l.owner is null or l.lease_until < now() then 'no relay has the lane' else '' end as why
@@ -69,7 +69,7 @@ select 'consumer ' || s.consumer, count(*), 'stored (heads of their keys)', min(
  where (cardinality($1::text[]) = 0 or s.consumer = any($1::text[]))
    and (s.key = '' or not exists (select from holdfast.stored h
                                    where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place))
-   and (s.next_at <= now() + make_interval(secs => $3::float8) or s.next_at = 'infinity' or s.lease_until > now())
+   and (s.next_at <= now() + make_interval(secs => $3::float8) or s.next_at = 'infinity')
    and (s.letter is not null or not exists (
              select from holdfast.letter l
               where l.consumer = s.consumer and l.topic = s.topic and l.key = s.key
