@@ -33,12 +33,9 @@ func (in *Inbox) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (out Ou
 	if err != nil {
 		return "", nil, fmt.Errorf("begin savepoint: %w", err)
 	}
-	out, err = in.take(ctx, savepoint, d, 1)
+	out, err = in.take(ctx, savepoint, d)
 	if err == nil {
-		if err = savepoint.Commit(ctx); errors.Is(err, pgx.ErrTxClosed) {
-			err = errors.New("the handler ended its transaction: it must leave COMMIT and ROLLBACK to the inbox")
-		}
-		return out, nil, err
+		return out, nil, savepoint.Commit(ctx)
 	}
 	var h *handlerError
 	if !errors.As(err, &h) {
