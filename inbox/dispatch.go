@@ -169,8 +169,14 @@ func (p *partition) carefully(jobs context.Context, d *delivery, first trial) bo
 	if first == nil {
 		first = p.in.alone(d, 1)
 	}
-	if previous := starts - 1; previous > 0 && p.in.c.Retry.Last(previous) {
-		err := fmt.Errorf("the process ended %d times while its handler ran", previous)
+	// The end that made us careful may have been its doing, though nobody counted then. With a single attempt that would
+	// condemn every event that was in hand: there the first counted start is the first.
+	previous := starts
+	if p.in.c.Retry.Last(1) {
+		previous = starts - 1
+	}
+	if previous > 0 && p.in.c.Retry.Last(previous) {
+		err := fmt.Errorf("the process ended %d times while it was in hand", previous)
 		l := letter{reason: "it ended the process", holds: p.in.c.HoldKey, attempts: previous, errors: []string{err.Error()}, err: err, reopen: true}
 		first = p.in.within(func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return p.in.bury(ctx, tx, d, l, Dead) })
 	}

@@ -116,6 +116,32 @@ select count(*) from (select from holdfast.stored s
 const storedCountSQL = `-- inbox.stored_count
 select count(*) from (select from holdfast.stored s where s.consumer = $1::text limit $2::int) q`
 
+// The keys that wait, each with its head, those that wait longest first.
+const blockedSQL = `-- inbox.blocked
+with head as (
+    select distinct on (s.topic, s.key) s.topic, s.key, s.place, s.source, s.event_id, s.type, s.attempts, s.errors, s.next_at, s.first_at,
+           count(*) over (partition by s.topic, s.key) as events
+      from holdfast.stored s
+     where s.consumer = $1::text and s.key <> ''
+     order by s.topic, s.key, s.place
+)
+select h.topic, h.key, h.events, h.first_at, (extract(epoch from now() - h.first_at) * 1000000)::bigint, h.source, h.event_id, h.type,
+       h.attempts, coalesce(h.errors[cardinality(h.errors)], ''), nullif(h.next_at, 'infinity'),
+       coalesce((select min(l.id) from holdfast.letter l
+                  where l.consumer = $1::text and l.topic = h.topic and l.key = h.key
+                    and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')), 0)
+  from head h
+ order by h.first_at, h.topic, h.key
+ limit $2::int`
+
+const waitingSQL = `-- inbox.waiting
+select count(*), count(distinct (s.topic, s.key)) filter (where s.key <> ''),
+       coalesce((extract(epoch from now() - min(s.first_at)) * 1000000)::bigint, 0),
+       count(*) filter (where not exists (select from holdfast.consumer_type t
+                                           where t.consumer = $1::text and t.type = s.type and t.seen_until > now()))
+  from holdfast.stored s
+ where s.consumer = $1::text`
+
 // A letter of an event is written once for each payload: the unique index letter_event.
 // An event has one letter for each payload: the unique index letter_event. One that dies again opens its letter again; a
 // conflict that is met again ($19 false) changes nothing.
@@ -368,7 +394,7 @@ type queries struct {
 	claim, take, drop, settle, wake, sweep, retry, stillStored, declare, undeclare, declared, start, forgetStart,
 	position, assign, save, release,
 	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts,
-	watermark string
+	watermark, blocked, waiting string
 }
 
 func newQueries(c Config) queries {
@@ -389,6 +415,7 @@ func newQueries(c Config) queries {
 		retentionTake: in(retentionTakeSQL), retentionSweep: in(retentionSweepSQL), retentionSave: in(retentionSaveSQL),
 		retentionStarts: in(retentionStartsSQL),
 		watermark:       in(watermarkSQL),
+		blocked:         in(blockedSQL), waiting: in(waitingSQL),
 	}
 }
 
