@@ -27,11 +27,12 @@ var grants = map[string][]string{
 	"producer": {"usage on schema holdfast", "execute on function holdfast.append, holdfast.lock, holdfast.lock_number, holdfast.write, holdfast.new_id"},
 	"relay": {"usage on schema holdfast", "select on all tables in schema holdfast",
 		"insert, update, delete on holdfast.incarnation, holdfast.lane, holdfast.relay, holdfast.parked, holdfast.letter, holdfast.scheduled",
-		"update on holdfast.ring", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.reclaim"},
+		"update on holdfast.ring", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.reclaim, holdfast.publish_letter"},
 	"consumer": {"usage on schema holdfast",
 		"select, insert, update, delete on holdfast.inbox, holdfast.retention, holdfast.stored, holdfast.consumer_position, holdfast.start, holdfast.consumer_type, holdfast.letter, holdfast.watermark",
-		"usage on all sequences in schema holdfast"},
-	"letters": {"usage on schema holdfast", "select, update on holdfast.letter", "select, insert on holdfast.letter_action",
+		"select on holdfast.letter_action", "usage on all sequences in schema holdfast", "execute on function holdfast.publish_letter"},
+	"letters": {"usage on schema holdfast", "select, update, delete on holdfast.letter", "select, insert on holdfast.letter_action",
+		"select, insert, update, delete on holdfast.letter_replay",
 		"select, insert, update, delete on holdfast.stored", "select, insert, update on holdfast.inbox", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.new_id"},
 }
 

@@ -304,13 +304,28 @@ create table holdfast.letter (
     attempts     integer not null default 0,
     errors       text[] not null default '{}',
     first_at     timestamptz not null default now(),
-    last_at      timestamptz not null default now(),
+    last_at      timestamptz not null default now(), -- given up, replayed or discarded last
     constraint only_the_inbox_has_a_consumer check ((origin = 'inbox') = (consumer <> ''))
 );
 create index letter_open on holdfast.letter (id) where state in ('open', 'replaying');
+create index letter_closed on holdfast.letter (last_at) where state in ('replayed', 'discarded'); -- for dlq.Purge
 create index letter_holds on holdfast.letter (lane, topic, key) where holds and state in ('open', 'replaying');
 create index letter_holds_inbox on holdfast.letter (consumer, topic, key) where holds and origin = 'inbox' and state in ('open', 'replaying');
 create unique index letter_event on holdfast.letter (consumer, source, event_id, hash) where origin = 'inbox';
+
+-- Replays of many letters that have a name, so that one that was interrupted can go on: under the same name it takes the
+-- filter and the bound that it began with, and moves no letter that it has moved (letter_action.replay).
+create table holdfast.letter_replay (
+    id        bigint generated always as identity primary key,
+    name      text not null constraint name_1_to_255_bytes check (octet_length(name) between 1 and 255),
+    filter    jsonb not null,                 -- dlq.Filter as it was when it began
+    upto      bigint not null,                -- letters with larger ids are left for the next replay
+    by        text not null,
+    reason    text not null,
+    began_at  timestamptz not null default now(),
+    ended_at  timestamptz                     -- null until it has met its last letter
+);
+create unique index letter_replay_unended on holdfast.letter_replay (name) where ended_at is null;
 
 -- Who did what to a letter, and why.
 create table holdfast.letter_action (
@@ -321,9 +336,60 @@ create table holdfast.letter_action (
     reason     text not null,
     at         timestamptz not null default now(),
     payload    bytea,                         -- edit: the payload before it
-    version    integer                        -- edit: its version
+    version    integer,                       -- edit: its version
+    replay     bigint                         -- replay: the letter_replay that it was part of, if any
 );
 create index letter_action_letter on holdfast.letter_action (letter);
+create unique index letter_action_replay on holdfast.letter_action (replay, letter) where replay is not null;
+
+-- Publishes a letter through the log, in the caller's transaction: for those who watch dead letters in Kafka. The event
+-- has an id of its own, the letter's key, type, source and time, and the headers that internal/wire lists. It answers
+-- null, or why the letter was not published: that must not keep a letter from being written, so nothing is raised.
+--
+-- What others wrote is bounded, so that the record is not refused for its headers: ours take 8 KiB at most, the
+-- original ones 8 KiB, the shortest first; a payload of more than max_payload bytes is left out. Each says so.
+create function holdfast.publish_letter(letter_id bigint, to_topic text, max_payload integer) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    l         holdfast.letter;
+    kept      jsonb;
+    own       jsonb;
+    left_out  bigint;
+    large     boolean;
+    refused   text;
+begin
+    select d.* into l from holdfast.letter d where d.id = letter_id;
+    if not found then return 'it is not there'; end if;
+    if l.headers ? 'hf_letter' then return 'it is the letter of a published letter'; end if;
+    l.type := case when l.type = '' then 'none' else l.type end;
+    select coalesce(jsonb_object_agg(h.key, h.value) filter (where h.size <= 8192), '{}'), count(*) filter (where h.size > 8192)
+      into kept, left_out
+      from (select e.key, e.value, sum(octet_length(e.key) + octet_length(e.value))
+                   over (order by octet_length(e.key) + octet_length(e.value), e.key) as size
+              from jsonb_each_text(coalesce(l.headers, '{}')) e where e.key !~* '^hf_') h;
+    large := coalesce(octet_length(l.payload) > max_payload, false);
+    own := jsonb_strip_nulls(jsonb_build_object(
+        'hf_letter', l.id::text,
+        'hf_origin', l.origin,
+        'hf_consumer', nullif(l.consumer, ''),
+        'hf_reason', left(l.reason, 256),
+        'hf_fingerprint', left(l.fingerprint, 256),
+        'hf_error', left(split_part(l.errors[cardinality(l.errors)], E'\n', 1), 512), -- no stack
+        'hf_attempts', l.attempts::text,
+        'hf_event_id', l.event_id,
+        'hf_topic', l.topic,
+        'hf_partition', l.partition::text,
+        'hf_offset', l."offset"::text,
+        'hf_first_at', to_char(l.first_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+        'hf_last_at', to_char(l.last_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+        'hf_payload_left_out', case when large then octet_length(l.payload)::text end,
+        'hf_headers_left_out', case when left_out > 0 then left_out::text end));
+    refused := holdfast.refusal(l.event_id, l.source, l.type, to_topic, l.key, l.time, (kept || own)::text);
+    if refused is not null then return refused; end if;
+    perform holdfast.append(array[holdfast.new_id()], array[l.source], array[l.type], array[to_topic], array[l.key], array[l.time],
+        array[(kept || own)::text], array[case when not large then l.payload end], null, null);
+    return null;
+end $$;
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- The door for writers.

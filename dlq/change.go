@@ -17,17 +17,23 @@ import (
 // address is whose letter it is.
 type address struct{ origin, consumer, topic, key string }
 
-// change is one transaction on one letter: under the lock of its key's queue, then of the letter itself, in this order
-// as everywhere. do gets the state that the letter has now.
-func (d *DLQ) change(ctx context.Context, id int64, do func(tx pgx.Tx, a address, state string) error) error {
-	var a address
-	err := d.pool.QueryRow(ctx, d.sql.address, id).Scan(&a.origin, &a.consumer, &a.topic, &a.key)
+// address reads whose letter it is.
+func (d *DLQ) address(ctx context.Context, id int64) (a address, err error) {
+	err = d.pool.QueryRow(ctx, d.sql.address, id).Scan(&a.origin, &a.consumer, &a.topic, &a.key)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return notFound(id)
+		return a, notFound(id)
 	}
 	if err != nil {
-		return fmt.Errorf("read letter %d: %w", id, explain(err))
+		return a, fmt.Errorf("read letter %d: %w", id, explain(err))
 	}
+	return a, nil
+}
+
+func (l *Letter) address() address { return address{l.Origin, l.Consumer, l.Event.Topic, l.Event.Key} }
+
+// change is one transaction on one letter: under the lock of its key's queue, then of the letter itself, in this order
+// as everywhere. do gets the state that the letter has now.
+func (d *DLQ) change(ctx context.Context, id int64, a address, do func(tx pgx.Tx, state string) error) error {
 	const tries = 5
 	for try := 1; ; try++ {
 		err := pgx.BeginTxFunc(ctx, d.pool, pgx.TxOptions{BeginQuery: beginGuarded}, func(tx pgx.Tx) error {
@@ -42,7 +48,7 @@ func (d *DLQ) change(ctx context.Context, id int64, do func(tx pgx.Tx, a address
 			} else if err != nil {
 				return fmt.Errorf("lock the letter: %w", err)
 			}
-			return do(tx, a, state)
+			return do(tx, state)
 		})
 		var pgErr *pgconn.PgError
 		if errors.As(err, &pgErr) && (pgErr.Code == "40P01" || pgErr.Code == "40001") && try < tries {
@@ -101,40 +107,6 @@ func signature(by, reason string) error {
 	return nil
 }
 
-// Discard gives an open letter up for good and releases the key that it holds. A letter of the inbox that is being
-// replayed can be discarded as well while it waits for its handler. By is required; both by and reason are kept.
-//
-// The error wraps ErrNotFound, or ErrNotOpen where the letter is in another state.
-func (d *DLQ) Discard(ctx context.Context, id int64, by, reason string) error {
-	if err := signature(by, reason); err != nil {
-		return fmt.Errorf("discard letter %d: %w", id, err)
-	}
-	err := d.change(ctx, id, func(tx pgx.Tx, a address, state string) error {
-		var steps []step
-		switch {
-		case state == StateOpen:
-		case state == StateReplaying && a.origin == OriginInbox:
-			steps = append(steps, step{"take it out of the queue", d.sql.unstore, []any{id},
-				fmt.Errorf("%w: its handler is at it just now, look again when it has ended", ErrNotOpen)})
-		case state == StateReplaying:
-			return fmt.Errorf("%w: it is being published again, look again when that has ended", ErrNotOpen)
-		default:
-			return fmt.Errorf("%w: it is %s already", ErrNotOpen, state)
-		}
-		steps = append(steps, step{"mark it", d.sql.mark, []any{id, StateDiscarded}, errGone})
-		if a.origin == OriginInbox {
-			steps = append(steps, step{what: "mark the inbox row", sql: d.sql.discardResult, args: []any{id}},
-				step{what: "wake the key's queue", sql: d.sql.wake, args: []any{id}})
-		}
-		steps = append(steps, step{"record the action", d.sql.record, []any{id, "discard", by, reason}, errGone})
-		return run(ctx, tx, steps...)
-	})
-	if err != nil {
-		return fmt.Errorf("discard %w", err)
-	}
-	return nil
-}
-
 // Edit replaces the payload of an open letter; nil makes it a tombstone. The letter's version goes up by one, and the
 // payload before it is kept with the action (Actions). The letter stays open: Replay sends the new payload.
 //
@@ -146,8 +118,12 @@ func (d *DLQ) Edit(ctx context.Context, id int64, payload []byte, by, reason str
 	if err := signature(by, reason); err != nil {
 		return fmt.Errorf("edit letter %d: %w", id, err)
 	}
+	a, err := d.address(ctx, id)
+	if err != nil {
+		return fmt.Errorf("edit %w", err)
+	}
 	hash := sha256.Sum256(payload)
-	err := d.change(ctx, id, func(tx pgx.Tx, a address, state string) error {
+	err = d.change(ctx, id, a, func(tx pgx.Tx, state string) error {
 		if state == StateReplaying {
 			return fmt.Errorf("%w: it is being replayed, edit it when that has failed", ErrNotOpen)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -262,7 +263,7 @@ func TestItWorksWithTheRightsThatAreDocumentedAndNoMore(t *testing.T) {
 		pgtest.Exec(t, b.Pool, "drop role "+role)
 	})
 	for _, grant := range []string{
-		"usage on schema holdfast", "select, update on holdfast.letter", "select, insert on holdfast.letter_action",
+		"usage on schema holdfast", "select, update, delete on holdfast.letter", "select, insert on holdfast.letter_action", "select, insert, update, delete on holdfast.letter_replay",
 		"select, insert, update, delete on holdfast.stored", "select, insert, update on holdfast.inbox", "usage on all sequences in schema holdfast",
 		"execute on function holdfast.new_id", "execute on function holdfast.append",
 	} {
@@ -287,8 +288,18 @@ func TestItWorksWithTheRightsThatAreDocumentedAndNoMore(t *testing.T) {
 		if err := d.Discard(t.Context(), other, "ann", ""); err != nil {
 			t.Error(err)
 		}
-		if n, err := d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"}); n != 1 || err != nil {
+		if n, err := d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann", Name: "n", Anew: true}); n != 1 || err != nil {
 			t.Errorf("replayed %d: %v", n, err)
+		}
+		if _, err := d.Groups(t.Context(), dlq.Filter{}); err != nil {
+			t.Error(err)
+		}
+		if n, err := d.DiscardAll(t.Context(), dlq.Filter{}, dlq.DiscardOptions{By: "ann"}); n != 0 || err != nil {
+			t.Errorf("discarded %d: %v", n, err)
+		}
+		pgtest.Exec(t, b.Pool, "update holdfast.letter set last_at = now() - interval '1 day' where state = 'discarded'")
+		if n, err := d.Purge(t.Context(), dlq.PurgeOptions{OlderThan: time.Hour}); n == 0 || err != nil {
+			t.Errorf("purged %d: %v", n, err)
 		}
 		if _, err := d.Actions(t.Context(), id); err != nil {
 			t.Error(err)

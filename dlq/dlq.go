@@ -70,7 +70,7 @@ type Letter struct {
 	Attempts  int      // all tries, those of replays included
 	Errors    []string // of its last tries, the oldest first
 	FirstAt   time.Time
-	LastAt    time.Time // when it was given up, or replayed, last
+	LastAt    time.Time // when it was given up, handled or published after a replay, or discarded, last
 	Partition int       // of the Kafka record at the inbox; -1 where there was none
 	Offset    int64     // likewise
 }
@@ -92,8 +92,8 @@ type Filter struct {
 	// State is the state of the letters. Defaults to StateOpen.
 	State string
 
-	// Limit is the most letters that are read or replayed. List takes up to 1,000. Defaults to 100 for List, to no limit
-	// for Replay.
+	// Limit is the most letters that are read, replayed or discarded, or the most groups. List takes up to 1,000. Defaults
+	// to 100 for List and Groups, to no limit for Replay and DiscardAll.
 	Limit int
 
 	// After is the id of the last letter of the page before: letters with larger ids follow. Defaults to 0, the start.
@@ -156,7 +156,7 @@ func (d *DLQ) List(ctx context.Context, f Filter) ([]Letter, error) {
 	if f.Limit == 0 {
 		f.Limit = defaultLimit
 	}
-	letters, err := d.read(ctx, f, 0)
+	letters, err := d.read(ctx, f, scope{})
 	if err != nil {
 		return nil, fmt.Errorf("list letters: %w", explain(err))
 	}
@@ -165,7 +165,7 @@ func (d *DLQ) List(ctx context.Context, f Filter) ([]Letter, error) {
 
 // Get returns one letter in any state. The error wraps ErrNotFound where there is none.
 func (d *DLQ) Get(ctx context.Context, id int64) (Letter, error) {
-	letters, err := d.read(ctx, Filter{IDs: []int64{id}, State: StateAny, Limit: 1, After: id - 1}, 0)
+	letters, err := d.read(ctx, Filter{IDs: []int64{id}, State: StateAny, Limit: 1, After: id - 1}, scope{})
 	if err != nil {
 		return Letter{}, fmt.Errorf("get letter %d: %w", id, explain(err))
 	}
@@ -200,9 +200,13 @@ func (d *DLQ) Actions(ctx context.Context, id int64) ([]Action, error) {
 	return actions, nil
 }
 
-// read reads a page. Letters above upTo are left out, unless it is 0.
-func (d *DLQ) read(ctx context.Context, f Filter, upTo int64) ([]Letter, error) {
-	rows, err := d.pool.Query(ctx, d.sql.list, append(f.args(upTo), int32(f.Limit), !f.NoPayloads)...)
+// scope bounds the letters of a filter further: to ids up to upTo, and to those that the named replay has not moved. Zero
+// is no bound.
+type scope struct{ upTo, replay int64 }
+
+// read reads a page.
+func (d *DLQ) read(ctx context.Context, f Filter, s scope) ([]Letter, error) {
+	rows, err := d.pool.Query(ctx, d.sql.list, append(f.args(s), int32(f.Limit), !f.NoPayloads)...)
 	if err != nil {
 		return nil, err
 	}
@@ -231,8 +235,8 @@ func (d *DLQ) read(ctx context.Context, f Filter, upTo int64) ([]Letter, error) 
 	})
 }
 
-// args are the first parameters of listLetters and countLetters.
-func (f Filter) args(upTo int64) []any {
+// args are the first parameters of listLetters, countLetters and groupLetters.
+func (f Filter) args(s scope) []any {
 	states := []string{StateOpen}
 	switch f.State {
 	case "":
@@ -243,7 +247,7 @@ func (f Filter) args(upTo int64) []any {
 	}
 	pending := len(states) == 1 && (states[0] == StateOpen || states[0] == StateReplaying)
 	return []any{pending, states, f.IDs, f.Origin, f.Consumer, f.Type, f.Topic, f.Key, f.Source, f.EventID, f.Fingerprint,
-		moment(f.Since), moment(f.Until), upTo, f.After}
+		moment(f.Since), moment(f.Until), s.upTo, f.After, s.replay}
 }
 
 func (f Filter) validate() error {

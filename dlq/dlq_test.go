@@ -282,7 +282,16 @@ func TestEverythingWorksInEveryExecModeOfPgx(t *testing.T) {
 			if err := d.Discard(t.Context(), third, "o'neill", `\`); err != nil {
 				t.Error(err)
 			}
-			if n, err := d.Replay(t.Context(), dlq.Filter{IDs: []int64{relay, inbox}, Since: time.Now().Add(-time.Hour)}, dlq.ReplayOptions{By: "o'neill"}); n != 2 || err != nil {
+			if n, err := d.Replay(t.Context(), dlq.Filter{IDs: []int64{relay, inbox}, Since: time.Now().Add(-time.Hour)}, dlq.ReplayOptions{By: "o'neill", Name: `o'neill\`}); n != 2 || err != nil {
+				t.Errorf("got %d, %v", n, err)
+			}
+			if groups, err := d.Groups(t.Context(), dlq.Filter{IDs: []int64{relay, inbox}, State: dlq.StateAny}); len(groups) != 2 || err != nil {
+				t.Errorf("got %+v, %v", groups, err)
+			}
+			if n, err := d.Purge(t.Context(), dlq.PurgeOptions{OlderThan: time.Hour, DryRun: true}); n != 0 || err != nil {
+				t.Errorf("got %d, %v", n, err)
+			}
+			if n, err := d.Purge(t.Context(), dlq.PurgeOptions{OlderThan: time.Hour}); n != 0 || err != nil {
 				t.Errorf("got %d, %v", n, err)
 			}
 		})

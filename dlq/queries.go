@@ -13,10 +13,11 @@ const beginGuarded = `begin isolation level read committed; set local idle_in_tr
 
 // listLetters reads a page of letters by id. The two branches are one table: for open letters ($1) the partial index
 // letter_open serves, for closed ones the primary key; the other branch is never run.
-// $2 states, $3... the filter: null or empty is any; $15 the letter to go on behind, $16 how many, $17 with payloads.
+// $2 states, $3... the filter: null or empty is any; $15 the letter to go on behind, $16 the named replay that must not
+// have moved it (by letter_action_replay), or 0; $17 how many, $18 with payloads.
 const listLetters = `-- dlq.list
 select l.id, l.origin, l.consumer, l.reason, l.fingerprint, l.state, l.holds, l.event_id, l.source, l.type, l.topic, l.key,
-       l.time, l.headers::text, case when $17::boolean then l.payload end, coalesce(octet_length(l.payload), -1), l.version,
+       l.time, l.headers::text, case when $18::boolean then l.payload end, coalesce(octet_length(l.payload), -1), l.version,
        l.partition, l."offset", l.attempts, l.errors, l.first_at, l.last_at
   from (select o.* from holdfast.letter o where $1::boolean and o.state in ('open', 'replaying')
         union all
@@ -35,8 +36,9 @@ select l.id, l.origin, l.consumer, l.reason, l.fingerprint, l.state, l.holds, l.
    and ($13::timestamptz is null or l.last_at < $13::timestamptz)
    and ($14::bigint = 0 or l.id <= $14::bigint)
    and l.id > $15::bigint
+   and ($16::bigint = 0 or not exists (select from holdfast.letter_action a where a.replay = $16::bigint and a.letter = l.id))
  order by l.id
- limit $16::integer`
+ limit $17::integer`
 
 // countLetters counts what listLetters would read, without reading it. The parameters are the same.
 const countLetters = `-- dlq.count
@@ -59,7 +61,38 @@ select count(*) from (
      and ($13::timestamptz is null or l.last_at < $13::timestamptz)
      and ($14::bigint = 0 or l.id <= $14::bigint)
      and l.id > $15::bigint
-   limit nullif($16::integer, 0)) few`
+     and ($16::bigint = 0 or not exists (select from holdfast.letter_action a where a.replay = $16::bigint and a.letter = l.id))
+   limit nullif($17::integer, 0)) few`
+
+// groupLetters counts what listLetters would read by kind of failure. It reads open letters by letter_open, as that does;
+// the example, the newest letter of the group, is looked up for the groups that are returned alone. $17 how many groups.
+const groupLetters = `-- dlq.groups
+select g.fingerprint, g.origin, g.consumer, g.type, g.topic, g.letters, g.holding, g.first_at, g.last_at, e.id, e.reason
+  from (select l.fingerprint, l.origin, l.consumer, l.type, l.topic, count(*) as letters, count(*) filter (where l.holds) as holding,
+               min(l.first_at) as first_at, max(l.last_at) as last_at, max(l.id) as example
+          from (select o.* from holdfast.letter o where $1::boolean and o.state in ('open', 'replaying')
+                union all
+                select c.* from holdfast.letter c where not $1::boolean) l
+         where l.state = any ($2::text[])
+           and ($3::bigint[] is null or l.id = any ($3::bigint[]))
+           and ($4::text = '' or l.origin = $4::text)
+           and ($5::text = '' or l.consumer = $5::text)
+           and ($6::text = '' or l.type = $6::text)
+           and ($7::text = '' or l.topic = $7::text)
+           and ($8::text = '' or l.key = $8::text)
+           and ($9::text = '' or l.source = $9::text)
+           and ($10::text = '' or l.event_id = $10::text)
+           and ($11::text = '' or l.fingerprint = $11::text)
+           and ($12::timestamptz is null or l.last_at >= $12::timestamptz)
+           and ($13::timestamptz is null or l.last_at < $13::timestamptz)
+           and ($14::bigint = 0 or l.id <= $14::bigint)
+           and l.id > $15::bigint
+           and ($16::bigint = 0 or not exists (select from holdfast.letter_action a where a.replay = $16::bigint and a.letter = l.id))
+         group by l.fingerprint, l.origin, l.consumer, l.type, l.topic
+         order by letters desc, example desc
+         limit $17::integer) g
+  join holdfast.letter e on e.id = g.example
+ order by g.letters desc, g.example desc`
 
 // lastLetter bounds a replay: letters that are written while it runs are left for the next one.
 const lastLetter = `-- dlq.last
@@ -81,8 +114,49 @@ select l.state from holdfast.letter l where l.id = $1::bigint for update`
 const markLetter = `-- dlq.mark
 update holdfast.letter set state = $2::text where id = $1::bigint and state in ('open', 'replaying')`
 
+// closeLetter gives a letter up: from then on its age counts for a purge.
+const closeLetter = `-- dlq.close
+update holdfast.letter set state = 'discarded', last_at = now() where id = $1::bigint and state in ('open', 'replaying')`
+
+// recordAction comes under takeLetter. No row: the replay of a name ($5, 0 for none) has moved this letter before, which
+// the unique index letter_action_replay knows.
 const recordAction = `-- dlq.action
-insert into holdfast.letter_action (letter, action, by, reason) values ($1::bigint, $2::text, $3::text, $4::text)`
+insert into holdfast.letter_action (letter, action, by, reason, replay)
+values ($1::bigint, $2::text, $3::text, $4::text, nullif($5::bigint, 0))
+on conflict (replay, letter) where replay is not null do nothing`
+
+// findReplay finds the replay of a name that has not come to its end, and how many letters it has moved.
+const findReplay = `-- dlq.find_replay
+select r.id, r.filter::text, r.upto, r.by, r.began_at, (select count(*) from holdfast.letter_action a where a.replay = r.id)
+  from holdfast.letter_replay r where r.name = $1::text and r.ended_at is null`
+
+// beginReplay begins one, unless there is one: the unique index letter_replay_unended.
+const beginReplay = `-- dlq.begin_replay
+insert into holdfast.letter_replay (name, filter, upto, by, reason)
+select $1::text, $2::text::jsonb, coalesce(max(l.id), 0), $3::text, $4::text from holdfast.letter l
+on conflict (name) where ended_at is null do nothing`
+
+const endReplay = `-- dlq.end_replay
+update holdfast.letter_replay set ended_at = now() where name = $1::text and ended_at is null and ($2::bigint = 0 or id = $2::bigint)`
+
+// purgeLetters removes the closed letters that are older than $1 microseconds, the oldest first, $2 at a time, with
+// their actions (by the foreign key). It finds them by letter_closed. A letter that another is at is left for later, and
+// one that was opened again meanwhile is left alone.
+const purgeLetters = `-- dlq.purge
+delete from holdfast.letter l
+ using (select o.id from holdfast.letter o
+         where o.state in ('replayed', 'discarded') and o.last_at < now() - $1::bigint * interval '1 microsecond'
+         order by o.last_at limit $2::integer
+           for update skip locked) old
+ where l.id = old.id`
+
+const countPurge = `-- dlq.count_purge
+select count(*) from holdfast.letter l
+ where l.state in ('replayed', 'discarded') and l.last_at < now() - $1::bigint * interval '1 microsecond'`
+
+// purgeReplays removes the named replays that came to their end as long ago.
+const purgeReplays = `-- dlq.purge_replays
+delete from holdfast.letter_replay r where r.ended_at < now() - $1::bigint * interval '1 microsecond'`
 
 // storeLetter puts a letter's event at the head of its key's queue, under lockQueue; behind the replays of the key's
 // earlier letters, where some still wait. No row: the event waits in 'stored' already.
@@ -176,7 +250,8 @@ select a.id, a.letter, a.action, a.by, a.reason, a.at, a.payload, coalesce(a.ver
 // statements are the constants above, for the configured schema.
 type statements struct {
 	list, count, last, address, lock, take, mark, record, store, storeResult, append,
-	unstore, discardResult, wake, keepVersion, editResult, edit, actions string
+	unstore, discardResult, wake, keepVersion, editResult, edit, actions,
+	groups, close, findReplay, beginReplay, endReplay, purge, countPurge, purgeReplays string
 }
 
 func newStatements(schema string) statements {
@@ -187,5 +262,8 @@ func newStatements(schema string) statements {
 		store: in(storeLetter), storeResult: in(storeResult), append: in(appendLetter),
 		unstore: in(unstoreLetter), discardResult: in(discardResult), wake: in(wakeQueue),
 		keepVersion: in(keepVersion), editResult: in(editResult), edit: in(editLetter), actions: in(listActions),
+		groups: in(groupLetters), close: in(closeLetter),
+		findReplay: in(findReplay), beginReplay: in(beginReplay), endReplay: in(endReplay),
+		purge: in(purgeLetters), countPurge: in(countPurge), purgeReplays: in(purgeReplays),
 	}
 }

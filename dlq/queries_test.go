@@ -35,40 +35,72 @@ func TestEveryStatementIsPreparedAgainstTheSchema(t *testing.T) {
 	}
 }
 
-// Open letters are few, closed ones many: a list of the open ones must not read the others, in any kind of plan.
-func TestAListOfOpenLettersReadsTheirIndex(t *testing.T) {
+// Open letters are few, closed ones many: what reads the open ones must not read the others, in any kind of plan.
+func TestOpenLettersAreReadByTheirIndex(t *testing.T) {
 	t.Parallel()
+	explain := closed(t)
+	open := Filter{Since: time.Unix(0, 0)}.args(scope{upTo: 1 << 40, replay: 7})
+	for name, text := range map[string]string{
+		"list":   explain(listLetters, append(open, int32(100), true)...),
+		"count":  explain(countLetters, append(open, int32(100))...),
+		"groups": explain(groupLetters, append(open, int32(100))...),
+	} {
+		if !strings.Contains(text, "letter_open") || strings.Contains(text, "Rows Removed by Filter: 19") {
+			t.Errorf("%s:\n%s", name, text)
+		}
+		for line := range strings.Lines(text) {
+			once := strings.Contains(line, "Index Cond: (id = ") || strings.Contains(line, "letter_pkey on letter e") // one row by its id
+			if !once && strings.Contains(line, "letter_pkey") && !strings.Contains(line, "never executed") || strings.Contains(line, "Seq Scan on letter ") && !strings.Contains(line, "never executed") {
+				t.Errorf("%s reads closed letters:\n%s", name, text)
+			}
+		}
+	}
+}
+
+func TestAPurgeFindsOldLettersByTheirIndex(t *testing.T) {
+	t.Parallel()
+	explain := closed(t)
+	for name, text := range map[string]string{
+		"purge": explain(purgeLetters, (time.Hour).Microseconds(), int32(10)),
+		"count": explain(countPurge, (time.Hour).Microseconds()),
+	} {
+		if !strings.Contains(text, "letter_closed") || strings.Contains(text, "Seq Scan on letter ") {
+			t.Errorf("%s:\n%s", name, text)
+		}
+	}
+}
+
+// closed makes a table of letters that has few open ones, and explains statements on it in both kinds of plan.
+func closed(t *testing.T) (explain func(statement string, args ...any) string) {
+	t.Helper()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, reason, event_id, source, type, topic, key, time, hash, state)
-		select 'relay', 'r', n::text, 's', 't', 'orders', '', now(), '', case when n % 1000 = 0 then 'open' else 'replayed' end from generate_series(1, 20000) n`)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, reason, event_id, source, type, topic, key, time, hash, state, last_at)
+		select 'relay', 'r', n::text, 's', 't', 'orders', '', now(), '', case when n % 1000 = 0 then 'open' else 'replayed' end,
+		       now() - case when n % 100 = 1 then interval '1 day' else interval '0' end from generate_series(1, 20000) n`)
 	pgtest.Exec(t, db.Pool, "analyze holdfast.letter")
-	conn, err := db.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Release()
-	for _, plan := range []string{"force_custom_plan", "force_generic_plan"} {
-		pgtest.Exec(t, conn, "select set_config('plan_cache_mode', $1, false)", plan)
-		rows, err := conn.Query(t.Context(), "explain (analyze, costs off, timing off, summary off) "+listLetters,
-			append([]any{pgx.QueryExecModeCacheStatement}, append(Filter{Since: time.Unix(0, 0)}.args(0), int32(100), true)...)...)
+	return func(statement string, args ...any) string {
+		t.Helper()
+		conn, err := db.Acquire(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
-		text := strings.Join(lines, "\n")
-		if !strings.Contains(text, "letter_open") || strings.Contains(text, "Rows Removed by Filter: 19") {
-			t.Errorf("%s:\n%s", plan, text)
-		}
-		for _, line := range lines {
-			if strings.Contains(line, "letter_pkey") && !strings.Contains(line, "never executed") || strings.Contains(line, "Seq Scan") && !strings.Contains(line, "never executed") {
-				t.Errorf("%s reads closed letters:\n%s", plan, text)
+		defer conn.Release()
+		var lines []string
+		for _, plan := range []string{"force_custom_plan", "force_generic_plan"} {
+			pgtest.Exec(t, conn, "select set_config('plan_cache_mode', $1, false)", plan)
+			rows, err := conn.Query(t.Context(), "explain (analyze, costs off, timing off, summary off) "+statement, append([]any{pgx.QueryExecModeCacheStatement}, args...)...)
+			if err != nil {
+				t.Fatal(err)
 			}
+			more, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines = append(append(lines, plan), more...)
 		}
+		return strings.Join(lines, "\n")
 	}
 }

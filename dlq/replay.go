@@ -5,14 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 )
 
 // ReplayOptions say how Replay goes about it.
 type ReplayOptions struct {
-	// DryRun counts the letters that would be replayed, and changes nothing.
+	// DryRun counts the letters that would be replayed, tells ProgressFunc of each, and changes nothing.
 	DryRun bool
 
 	// Rate is the most letters that are sent on their way in a second, one by one. Defaults to 0, no limit.
@@ -23,10 +25,20 @@ type ReplayOptions struct {
 
 	// Reason is why, and is kept as well. Defaults to "".
 	Reason string
-}
 
-// replayBatch is how many letters' ids are read at a time.
-const replayBatch = 100
+	// Name lets a replay that was interrupted go on: the next call with the name takes the bounds of the first one, its
+	// Since and Until too, and passes over every letter that was moved under the name, even if that has failed again and is
+	// open. When it has met its last letter the name is free for the next replay. At most 255 bytes. Defaults to "": every
+	// call begins anew with what is open then.
+	Name string
+
+	// Anew ends an interrupted replay of the Name and begins another. Defaults to false.
+	Anew bool
+
+	// ProgressFunc is called in line, before the first letter (Letter 0) and after each. It must be quick, and not call
+	// Replay. Defaults to nothing.
+	ProgressFunc func(Progress)
+}
 
 // maxProblems is how many letters that cannot be replayed are named in an error.
 const maxProblems = 10
@@ -39,95 +51,98 @@ const maxProblems = 10
 // topic and key keep the order of their ids, also when they are replayed one by one.
 //
 // Each letter is one short transaction, so Replay may be cancelled or break off at any letter: the count says how many
-// were moved, those are on their way, and the same call goes on with the rest. Of two callers that replay a letter at
-// once one moves it, and the other passes over it. Letters that are written while Replay runs are left for the next
-// call. A letter whose event waits under the same id already stays open; when the rest is done the error names it, and
-// wraps ErrWaiting.
+// were moved, those are on their way, and the same call goes on with the rest; with a Name, with exactly the rest. Of two
+// callers that replay a letter at once one moves it, and the other passes over it. Letters that are written while Replay
+// runs are left for the next call. A letter whose event waits under the same id already stays open; when the rest is done
+// the error names it, and wraps ErrWaiting.
 func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error) {
 	if err := d.checkReplay(f, o); err != nil {
 		return 0, fmt.Errorf("replay letters: %w", err)
 	}
-	if o.DryRun {
-		var n int
-		if err := d.pool.QueryRow(ctx, d.sql.count, append(f.args(0), int32(min(f.Limit, math.MaxInt32)))...).Scan(&n); err != nil {
-			return 0, fmt.Errorf("count letters to replay: %w", explain(err))
-		}
-		return n, nil
+	r, err := d.begin(ctx, f, o)
+	if err != nil {
+		return 0, fmt.Errorf("replay letters: %w", err)
 	}
-	var last int64
-	if err := d.pool.QueryRow(ctx, d.sql.last).Scan(&last); err != nil {
-		return 0, fmt.Errorf("replay letters: %w", explain(err))
+	if f = r.filter; f.Limit > 0 {
+		if f.Limit -= r.moved; f.Limit <= 0 {
+			return 0, d.end(ctx, r)
+		}
+	}
+	s := scope{r.upTo, r.id}
+	p, err := d.progress(ctx, f, s, func(p Progress) {
+		if p.Before = r.moved; o.ProgressFunc != nil {
+			o.ProgressFunc(p)
+		}
+	})
+	if err != nil {
+		return 0, fmt.Errorf("replay letters: %w", err)
+	}
+	p.Before = r.moved
+	if o.DryRun {
+		return p.Total, d.preview(ctx, f, s, p, o.ProgressFunc)
 	}
 	var problems []error
-	seen, moved := 0, 0
 	pace := pace{d: d, rate: o.Rate, start: d.now()}
-	page := f
-	page.NoPayloads = true
-	for {
-		page.Limit = replayBatch
-		if f.Limit > 0 {
-			page.Limit = min(replayBatch, f.Limit-seen)
+	err = d.walk(ctx, f, s, func(l *Letter) error {
+		if err := pace.wait(ctx, p.Moved); err != nil {
+			return fmt.Errorf("stopped before letter %d: %w", l.ID, err)
 		}
-		if page.Limit == 0 {
-			break
-		}
-		letters, err := d.read(ctx, page, last)
-		if err != nil {
-			return moved, fmt.Errorf("replay letters: %w", explain(err))
-		}
-		for _, l := range letters {
-			page.After = l.ID
-			seen++
-			if err := pace.wait(ctx, moved); err != nil {
-				return moved, fmt.Errorf("replay letters: stopped before letter %d: %w", l.ID, err)
+		switch ok, err := d.replay(ctx, l, r.id, o); {
+		case errors.Is(err, ErrWaiting):
+			if problems = append(problems, err); len(problems) > maxProblems {
+				return errTooMany
 			}
-			switch ok, err := d.replay(ctx, l.ID, o); {
-			case errors.Is(err, ErrWaiting):
-				if problems = append(problems, err); len(problems) > maxProblems {
-					return moved, fmt.Errorf("replay letters: %w", errors.Join(problems...))
-				}
-			case err != nil:
-				return moved, fmt.Errorf("replay %w", err)
-			case ok:
-				moved++
-			}
+		case err != nil:
+			return err
+		case ok:
+			p.Moved++
 		}
-		if len(letters) < page.Limit {
-			break
-		}
+		p.tell(l.ID, o.ProgressFunc)
+		return nil
+	})
+	switch {
+	case errors.Is(err, errTooMany):
+	case err != nil:
+		return p.Moved, fmt.Errorf("replay letters: %w", err)
+	default:
+		err = d.end(ctx, r)
 	}
 	if len(problems) > 0 {
-		return moved, fmt.Errorf("replay letters: %w", errors.Join(problems...))
+		return p.Moved, fmt.Errorf("replay letters: %w", errors.Join(problems...))
 	}
-	return moved, nil
+	return p.Moved, err
 }
 
+// errTooMany ends a replay of letters that cannot be moved; they are named instead of it.
+var errTooMany = errors.New("too many letters cannot be replayed")
+
 func (d *DLQ) checkReplay(f Filter, o ReplayOptions) error {
-	problems := []error{f.validate()}
-	if f.State != "" && f.State != StateOpen {
-		problems = append(problems, fmt.Errorf("state is %q: only open letters can be replayed, leave it empty", f.State))
-	}
+	problems := []error{checkBulk(f, o.DryRun, o.By, o.Reason, "replayed")}
 	if o.Rate < 0 || math.IsNaN(o.Rate) || math.IsInf(o.Rate, 0) {
 		problems = append(problems, fmt.Errorf("rate is %v: it must be positive, or 0 for no limit", o.Rate))
 	}
-	if !o.DryRun {
-		problems = append(problems, signature(o.By, o.Reason))
+	if len(o.Name) > 255 || !utf8.ValidString(o.Name) || strings.IndexByte(o.Name, 0) >= 0 {
+		problems = append(problems, fmt.Errorf("name is %.60q: it must be at most 255 bytes of UTF-8 without NUL", o.Name))
+	}
+	if o.Anew && o.Name == "" {
+		problems = append(problems, errors.New("anew is set without a name: a replay without a name always begins anew"))
 	}
 	return errors.Join(problems...)
 }
 
-// replay moves one letter. False: it is not open any more, or gone.
-func (d *DLQ) replay(ctx context.Context, id int64, o ReplayOptions) (moved bool, err error) {
-	err = d.change(ctx, id, func(tx pgx.Tx, a address, state string) error {
+// replay moves one letter. False: it is not open any more, or gone, or this named replay has moved it before.
+func (d *DLQ) replay(ctx context.Context, l *Letter, named int64, o ReplayOptions) (moved bool, err error) {
+	id := l.ID
+	err = d.change(ctx, id, l.address(), func(tx pgx.Tx, state string) error {
 		moved = state == StateOpen
 		if !moved {
 			return nil
 		}
 		steps := []step{
+			{"record the action", d.sql.record, []any{id, "replay", o.By, o.Reason, named}, errMovedBefore},
 			{"mark it", d.sql.mark, []any{id, StateReplaying}, errGone},
-			{"record the action", d.sql.record, []any{id, "replay", o.By, o.Reason}, errGone},
 		}
-		if a.origin == OriginInbox {
+		if l.Origin == OriginInbox {
 			steps = append(steps,
 				step{"store its event", d.sql.store, []any{id}, ErrWaiting},
 				step{what: "change the inbox row", sql: d.sql.storeResult, args: []any{id}})
@@ -136,27 +151,28 @@ func (d *DLQ) replay(ctx context.Context, id int64, o ReplayOptions) (moved bool
 		}
 		return run(ctx, tx, steps...)
 	})
-	if errors.Is(err, ErrNotFound) {
+	if errors.Is(err, ErrNotFound) || errors.Is(err, errMovedBefore) {
 		return false, nil
 	}
 	return moved && err == nil, err
 }
+
+var errMovedBefore = errors.New("this replay has moved it before")
 
 // pace spreads letters evenly, from the moment of the first. It does not catch up by a burst: what was lost is lost.
 type pace struct {
 	d     *DLQ
 	rate  float64
 	start time.Time
+	moved int // at the last wait: letters that are passed over cost no time
 }
 
 // wait waits until one more letter may go after so many.
 func (p *pace) wait(ctx context.Context, moved int) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if p.rate == 0 || moved == 0 {
+	if p.rate == 0 || moved == p.moved {
 		return nil
 	}
+	p.moved = moved
 	gap := time.Duration(float64(time.Second) / p.rate)
 	now := p.d.now()
 	due := p.start.Add(gap)

@@ -1,0 +1,185 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Discard gives an open letter up for good and releases the key that it holds. A letter of the inbox that is being
+// replayed can be discarded as well while it waits for its handler. By is required; both by and reason are kept.
+//
+// The error wraps ErrNotFound, or ErrNotOpen where the letter is in another state.
+func (d *DLQ) Discard(ctx context.Context, id int64, by, reason string) error {
+	if err := signature(by, reason); err != nil {
+		return fmt.Errorf("discard letter %d: %w", id, err)
+	}
+	a, err := d.address(ctx, id)
+	if err == nil {
+		err = d.discard(ctx, id, a, by, reason)
+	}
+	if err != nil {
+		return fmt.Errorf("discard %w", err)
+	}
+	return nil
+}
+
+func (d *DLQ) discard(ctx context.Context, id int64, a address, by, reason string) error {
+	return d.change(ctx, id, a, func(tx pgx.Tx, state string) error {
+		var steps []step
+		switch {
+		case state == StateOpen:
+		case state == StateReplaying && a.origin == OriginInbox:
+			steps = append(steps, step{"take it out of the queue", d.sql.unstore, []any{id},
+				fmt.Errorf("%w: its handler is at it just now, look again when it has ended", ErrNotOpen)})
+		case state == StateReplaying:
+			return fmt.Errorf("%w: it is being published again, look again when that has ended", ErrNotOpen)
+		default:
+			return fmt.Errorf("%w: it is %s already", ErrNotOpen, state)
+		}
+		steps = append(steps, step{"mark it", d.sql.close, []any{id}, errGone})
+		if a.origin == OriginInbox {
+			steps = append(steps, step{what: "mark the inbox row", sql: d.sql.discardResult, args: []any{id}},
+				step{what: "wake the key's queue", sql: d.sql.wake, args: []any{id}})
+		}
+		steps = append(steps, step{"record the action", d.sql.record, []any{id, "discard", by, reason, int64(0)}, errGone})
+		return run(ctx, tx, steps...)
+	})
+}
+
+// DiscardOptions say how DiscardAll goes about it.
+type DiscardOptions struct {
+	// DryRun counts the letters that would be discarded, tells ProgressFunc of each, and changes nothing.
+	DryRun bool
+
+	// By is who does it. Required, except for a DryRun. It is kept with every letter.
+	By string
+
+	// Reason is why, and is kept as well. Defaults to "".
+	Reason string
+
+	// ProgressFunc is called in line, before the first letter (Letter 0) and after each. Defaults to nothing.
+	ProgressFunc func(Progress)
+}
+
+// DiscardAll gives up for good the open letters that a filter chooses, and returns how many. Each is one short
+// transaction, as in Discard; so it may be cancelled or break off at any letter, and the same call goes on with the rest.
+// Letters that are written while it runs are left alone, and so are those that somebody replays or discards meanwhile.
+func (d *DLQ) DiscardAll(ctx context.Context, f Filter, o DiscardOptions) (int, error) {
+	if err := checkBulk(f, o.DryRun, o.By, o.Reason, "discarded"); err != nil {
+		return 0, fmt.Errorf("discard letters: %w", err)
+	}
+	var s scope
+	if err := d.pool.QueryRow(ctx, d.sql.last).Scan(&s.upTo); err != nil {
+		return 0, fmt.Errorf("discard letters: %w", explain(err))
+	}
+	p, err := d.progress(ctx, f, s, o.ProgressFunc)
+	if err != nil {
+		return 0, fmt.Errorf("discard letters: %w", err)
+	}
+	if o.DryRun {
+		return p.Total, d.preview(ctx, f, s, p, o.ProgressFunc)
+	}
+	err = d.walk(ctx, f, s, func(l *Letter) error {
+		switch err := d.discard(ctx, l.ID, l.address(), o.By, o.Reason); {
+		case errors.Is(err, ErrNotOpen), errors.Is(err, ErrNotFound):
+		case err != nil:
+			return fmt.Errorf("discard %w", err)
+		default:
+			p.Moved++
+		}
+		p.tell(l.ID, o.ProgressFunc)
+		return nil
+	})
+	return p.Moved, err
+}
+
+// Progress is how far a call has come that goes through many letters.
+type Progress struct {
+	Letter int64 // the letter that it has just looked at; 0 before the first
+	Looked int   // how many it has looked at
+	Moved  int   // how many of them it replayed or discarded; the others were not open any more
+	Total  int   // how many it set out to look at
+	Before int   // of a named replay: how many were moved before this call
+}
+
+func (p *Progress) tell(id int64, to func(Progress)) {
+	p.Letter = id
+	if p.Looked++; to != nil {
+		to(*p)
+	}
+}
+
+// progress counts what a call sets out to do, and tells of its beginning.
+func (d *DLQ) progress(ctx context.Context, f Filter, s scope, to func(Progress)) (*Progress, error) {
+	p := &Progress{}
+	err := d.pool.QueryRow(ctx, d.sql.count, append(f.args(s), int32(min(f.Limit, math.MaxInt32)))...).Scan(&p.Total)
+	if err != nil {
+		return p, fmt.Errorf("count letters: %w", explain(err))
+	}
+	if to != nil {
+		to(*p)
+	}
+	return p, nil
+}
+
+// preview tells which letters a call would look at.
+func (d *DLQ) preview(ctx context.Context, f Filter, s scope, p *Progress, to func(Progress)) error {
+	if to == nil {
+		return nil
+	}
+	return d.walk(ctx, f, s, func(l *Letter) error {
+		p.tell(l.ID, to)
+		return nil
+	})
+}
+
+// walkPage is how many letters are read at a time, without their payloads.
+const walkPage = 100
+
+// walk visits the letters of a filter in the order of their ids until visit returns an error.
+func (d *DLQ) walk(ctx context.Context, f Filter, s scope, visit func(l *Letter) error) error {
+	page, seen := f, 0
+	page.NoPayloads = true
+	for {
+		page.Limit = walkPage
+		if f.Limit > 0 {
+			page.Limit = min(walkPage, f.Limit-seen)
+		}
+		if page.Limit == 0 {
+			return nil
+		}
+		letters, err := d.read(ctx, page, s)
+		if err != nil {
+			return fmt.Errorf("read letters: %w", explain(err))
+		}
+		for i := range letters {
+			if err := ctx.Err(); err != nil {
+				return fmt.Errorf("stopped before letter %d: %w", letters[i].ID, err)
+			}
+			if err := visit(&letters[i]); err != nil {
+				return err
+			}
+			page.After = letters[i].ID
+			seen++
+		}
+		if len(letters) < page.Limit {
+			return nil
+		}
+	}
+}
+
+// checkBulk checks what Replay and DiscardAll have in common.
+func checkBulk(f Filter, dryRun bool, by, reason, done string) error {
+	problems := []error{f.validate()}
+	if f.State != "" && f.State != StateOpen {
+		problems = append(problems, fmt.Errorf("state is %q: only open letters can be %s, leave it empty", f.State, done))
+	}
+	if !dryRun {
+		problems = append(problems, signature(by, reason))
+	}
+	return errors.Join(problems...)
+}
