@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -108,6 +109,18 @@ type Config struct {
 	// node declares is always stored for it.
 	Unknown Unknown
 
+	// LetterTopic publishes every dead letter to a Kafka topic too, each time an event is given up: "*.dlq" is the topic
+	// of the event with ".dlq" behind it, "dead-letters" is one topic for all. It goes through the log in the transaction
+	// that writes the letter, so a relay has to run on this database; it keeps the event's key, type and source, has an id
+	// of its own, and carries the headers that docs/operations.md lists. Letters of events that come from such a topic are
+	// not published. Create the topics first. Defaults to "", off.
+	LetterTopic string
+
+	// LetterPayload is the largest payload, in bytes, that is published with a letter; a larger one is left out, and a
+	// header says so. It belongs well below the topic's max.message.bytes. -1 leaves every payload out. Defaults to
+	// DefaultLetterPayload.
+	LetterPayload int
+
 	// PollMin and PollMax are how often Run looks for stored events that are due: PollMin apart while it finds some,
 	// doubling to PollMax while it does not. Default to DefaultPollMin and DefaultPollMax.
 	PollMin, PollMax time.Duration
@@ -141,6 +154,7 @@ func (c Config) withDefaults() Config {
 	c.Unknown = or(c.Unknown, UnknownSkip)
 	c.MaxStored = or(c.MaxStored, DefaultMaxStored)
 	c.MaxStoredKey = or(c.MaxStoredKey, DefaultMaxStoredKey)
+	c.LetterPayload = or(c.LetterPayload, DefaultLetterPayload)
 	c.PollMin = or(c.PollMin, DefaultPollMin)
 	c.PollMax = or(c.PollMax, max(DefaultPollMax, c.PollMin))
 	c.Logger = or(c.Logger, slog.Default())
@@ -194,6 +208,12 @@ func (c Config) validate() error {
 	case UnknownSkip, UnknownStore, UnknownDead:
 	default:
 		bad("unknown is %q: it must be %q, %q or %q", c.Unknown, UnknownSkip, UnknownStore, UnknownDead)
+	}
+	if err := wire.ValidateLetterTopic(c.LetterTopic); err != nil {
+		problems = append(problems, err)
+	}
+	if c.LetterPayload < -1 || c.LetterPayload > 1<<30 {
+		bad("letter payload is %d: it must be at most 1 GiB, 0 for %d, or -1 to publish none", c.LetterPayload, DefaultLetterPayload)
 	}
 	if c.PollMin < time.Millisecond || c.PollMax < c.PollMin {
 		bad("poll min is %s and poll max is %s: min must be at least 1ms and not above max", c.PollMin, c.PollMax)

@@ -34,7 +34,8 @@ type letter struct {
 	reopen   bool          // write it again where the event has a letter that was closed
 }
 
-// insertLetter writes a dead letter. The id is 0 where the event has the same letter already.
+// insertLetter writes a dead letter, and publishes it where that is asked for. The id is 0 where the event has the same
+// letter already.
 func (in *Inbox) insertLetter(ctx context.Context, tx pgx.Tx, e holdfast.Event, hash []byte, partition *int32, offset *int64, l letter) (int64, error) {
 	var id int64
 	err := tx.QueryRow(ctx, in.q.letter, in.c.Consumer, l.reason, fingerprint(e.Type, l), l.holds && e.Key != "", e.ID, e.Source, e.Type,
@@ -43,7 +44,7 @@ func (in *Inbox) insertLetter(ctx context.Context, tx pgx.Tx, e holdfast.Event, 
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return 0, fmt.Errorf("insert letter: %w", err)
 	}
-	return id, nil
+	return id, in.publishLetter(ctx, tx, e, id)
 }
 
 // appendError adds an error's text, with all it wraps, to those of the tries before.

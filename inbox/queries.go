@@ -168,6 +168,17 @@ update holdfast.letter
 const letterReplayedSQL = `-- inbox.letter_replayed
 update holdfast.letter set state = 'replayed', last_at = now() where id = $1::bigint and state in ('open', 'replaying')`
 
+// Says whether a payload is one that a person replaced in a letter of its event. It finds the event's letters by
+// letter_event, and what was done to them by letter_action_letter.
+const editedSQL = `-- inbox.edited
+select exists (
+    select from holdfast.letter l join holdfast.letter_action a on a.letter = l.id
+     where l.origin = 'inbox' and l.consumer = $1::text and l.source = $2::text and l.event_id = $3::text
+       and a.action = 'edit' and sha256(coalesce(a.payload, '')) = $4::bytea)`
+
+const publishLetterSQL = `-- inbox.publish_letter
+select holdfast.publish_letter($1::bigint, $2::text, $3::integer)`
+
 // Takes the heads of queues that are due, for a lease, and counts the attempt before it is made: so one that ends the
 // process counts. Index stored_due finds what is due, the primary key says whether it is a head. A lease further away
 // than twice its length was given by a clock that was wrong.
@@ -394,7 +405,7 @@ type queries struct {
 	claim, take, drop, settle, wake, sweep, retry, stillStored, declare, undeclare, declared, start, forgetStart,
 	position, assign, save, release,
 	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts,
-	watermark, blocked, waiting string
+	watermark, blocked, waiting, edited, publishLetter string
 }
 
 func newQueries(c Config) queries {
@@ -416,6 +427,7 @@ func newQueries(c Config) queries {
 		retentionStarts: in(retentionStartsSQL),
 		watermark:       in(watermarkSQL),
 		blocked:         in(blockedSQL), waiting: in(waitingSQL),
+		edited: in(editedSQL), publishLetter: in(publishLetterSQL),
 	}
 }
 

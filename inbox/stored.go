@@ -162,6 +162,7 @@ func (in *Inbox) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) er
 	if s.letter != nil {
 		return in.remove(ctx, tx, s, in.q.drop, "dead", func(b *pgx.Batch) {
 			b.Queue(in.q.letterReopen, *s.letter, int32(l.attempts), l.reason, fingerprint(s.e.Type, l), nonNil(l.errors))
+			in.queueLetter(b, s.e, *s.letter)
 		})
 	}
 	// The letter comes first, so that the row is removed and the next one woken, or not, in sight of it.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -43,6 +44,13 @@ type Config struct {
 	// HoldKey keeps the later events of a key parked after its event became a dead letter, until a person replays or
 	// discards it. Defaults to false: the key goes on.
 	HoldKey bool
+
+	// LetterTopic publishes a word of every dead letter to a Kafka topic too, each time an event is given up: "*.dlq" is the
+	// topic of the event with ".dlq" behind it, "dead-letters" is one topic for all. It goes through the log in the
+	// transaction that writes the letter, without the payload, because the broker has just refused it; the letter has it.
+	// docs/operations.md lists the headers. Letters of events for such a topic are not published. Create the topics first.
+	// Defaults to "", off.
+	LetterTopic string
 
 	// MaxParked is how many events may be parked in one lane. At the cap the lane waits and says so. Defaults to 10,000.
 	MaxParked int
@@ -143,6 +151,9 @@ func (c Config) validate() error {
 	}
 	if c.BatchSize < 1 || c.BatchSize > 50_000 {
 		wrong("batch size is %d: between 1 and 50,000", c.BatchSize)
+	}
+	if err := wire.ValidateLetterTopic(c.LetterTopic); err != nil {
+		problems = append(problems, err)
 	}
 	if c.MaxParked < 1 {
 		wrong("max parked is %d: at least 1", c.MaxParked)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -194,6 +195,20 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 		wake.dropStuck(rows, verdicts)
 		if len(wake.topics) > 0 {
 			batch.Queue(l.r.sql.wakeQueues, l.number, wake.topics, wake.keys)
+		}
+	}, func(batch *pgx.Batch) {
+		for i := range rows {
+			topic := wire.LetterTopic(l.r.c.LetterTopic, rows[i].Topic)
+			if letters[i] != 0 && topic != "" {
+				batch.Queue(l.r.sql.publishLetter, letters[i], topic).QueryRow(func(row pgx.Row) error {
+					var refused *string
+					err := row.Scan(&refused)
+					if refused != nil {
+						l.r.c.Logger.Warn("letter is not published", "lane", l.number, "topic", rows[i].Topic, "event", rows[i].ID, "letter", letters[i], "error", *refused)
+					}
+					return err
+				})
+			}
 		}
 	})
 	if err != nil {

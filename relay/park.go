@@ -136,7 +136,9 @@ func (l *lane) refusedDelay(attempts int, err error) time.Duration {
 
 // inTx runs statements that change the lane's rows in one transaction behind its fence: three round trips in all, and
 // nothing happens when the lane is no longer ours.
-func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch)) (err error) {
+//
+// What then queues is run after that, in the same transaction: for what depends on the answers of the first part.
+func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch), then ...func(batch *pgx.Batch)) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.r.patience)
 	defer cancel()
 	defer func() { l.doubtful = l.doubtful || err != nil }()
@@ -152,7 +154,18 @@ func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch)) (err error
 		} else if err != nil {
 			return err
 		}
-		return results.Close() // runs the rest
+		if err := results.Close(); err != nil { // runs the rest
+			return err
+		}
+		for _, fill := range then {
+			batch := &pgx.Batch{}
+			if fill(batch); batch.Len() > 0 {
+				if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
 	})
 }
 

@@ -312,6 +312,10 @@ select 'relay', $7::text, $8::text, $9::boolean, g.id, g.source, g.type, g.topic
  where not exists (select from reopened)
 returning id`
 
+// publishLetter publishes a letter without its payload.
+const publishLetter = `-- relay.publish_letter
+select holdfast.publish_letter($1::bigint, $2::text, -1)`
+
 // wakeQueues makes the first row of queues due, of those that no dead letter holds. $2 topics, $3 keys. It finds the
 // holding letters by letter_holds.
 const wakeQueues = `-- relay.wake_queues

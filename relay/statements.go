@@ -10,7 +10,7 @@ type statements struct {
 	closeLetters, readDue, readProbe, deleteParked, delayParked, buryParked,
 	wakeQueues, wakeTopic, moveScheduled, readRing, readBirth, replaceCluster,
 	adoptSnapshot, adoptLock, adoptEvents, adoptLanes, adoptSequence, adoptIncarnation,
-	adoptBirthGone, adoptBirth, turnRing, reclaimSegment string
+	adoptBirthGone, adoptBirth, turnRing, reclaimSegment, publishLetter string
 }
 
 func newStatements(schema string) *statements {
@@ -56,5 +56,6 @@ func newStatements(schema string) *statements {
 		adoptBirth:        in(adoptBirth),
 		turnRing:          in(turnRing),
 		reclaimSegment:    in(reclaimSegment),
+		publishLetter:     in(publishLetter),
 	}
 }

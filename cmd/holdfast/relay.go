@@ -24,6 +24,7 @@ type relayCmd struct {
 	Lease     time.Duration `help:"How long lanes rest when a relay dies." default:"5s"`
 	BatchSize int           `help:"Events read and published together." default:"2000"`
 	HoldKey   bool          `help:"Keep later events of a key waiting after a dead letter."`
+	LetterTo  string        `help:"Topic that tells of dead letters too; * stands for the event's topic." name:"letter-topic" placeholder:"*.dlq"`
 
 	TLS           bool   `help:"Encrypt the connections to Kafka." name:"tls"`
 	TLSCA         string `help:"File with the certificates to trust, in PEM form. Defaults to the system's." name:"tls-ca" type:"existingfile" placeholder:"FILE"`
@@ -46,7 +47,7 @@ func (r *relayCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	rel, err := relay.New(pool, publisher, relay.Config{Schema: p.cli.Schema, Name: r.Name, Lease: r.Lease, BatchSize: r.BatchSize, HoldKey: r.HoldKey, Logger: logger,
+	rel, err := relay.New(pool, publisher, relay.Config{Schema: p.cli.Schema, Name: r.Name, Lease: r.Lease, BatchSize: r.BatchSize, HoldKey: r.HoldKey, LetterTopic: r.LetterTo, Logger: logger,
 		Observer: relay.Observer{
 			OnClaimed:  func(lane int, epoch int64) { logger.Info("lane claimed", "lane", lane, "epoch", epoch) },
 			OnReleased: func(lane int) { logger.Info("lane released", "lane", lane) },
