@@ -347,6 +347,13 @@ func (in *Inbox) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, er
 		return "", fmt.Errorf("read inbox row: %w", err)
 	}
 	if !bytes.Equal(hash, d.hash) {
+		var edited bool
+		if err := tx.QueryRow(ctx, in.q.edited, in.c.Consumer, d.e.Source, d.e.ID, d.hash).Scan(&edited); err != nil {
+			return "", fmt.Errorf("look for the payload among those before an edit: %w", err)
+		}
+		if edited { // Its sender cannot know that a person mended it meanwhile.
+			return Duplicate, nil
+		}
 		l := letter{reason: "conflict: its id is known with another payload", errors: []string{"another payload came first under this id"}}
 		if _, err := in.insertLetter(ctx, tx, d.e, d.hash, d.partition(), d.offset(), l); err != nil {
 			return "", err
