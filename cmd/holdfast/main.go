@@ -29,7 +29,7 @@ type cli struct {
 	Check   checkCmd   `cmd:"" help:"Say what is missing, and how to mend it."`
 	Relay   relayCmd   `cmd:"" help:"Publish events to Kafka until stopped."`
 	Status  statusCmd  `cmd:"" help:"Show lanes, log, queues and letters; exit with 1 when something needs a person."`
-	DLQ     dlqCmd     `cmd:"" name:"dlq" help:"List, show, edit, replay and discard dead letters."`
+	DLQ     dlqCmd     `cmd:"" name:"dlq" help:"Group, list, show, edit, replay, discard and purge dead letters."`
 	Adopt   adoptCmd   `cmd:"" help:"Make a restored copy of a database fit for relays. Stop all relays first."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }

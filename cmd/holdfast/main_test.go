@@ -64,7 +64,7 @@ func TestAnOperatorsDay(t *testing.T) {
 	}
 	wantStatus(t, 0, "the secret", "dlq", "show", "1", "--payload")
 	wantStatus(t, 0, "2 letters would be replayed", "dlq", "replay", "--dry-run")
-	wantStatus(t, 2, "missing flags: --reason", "dlq", "replay", "--by", "ann")
+	wantStatus(t, 2, "missing flags: --reason", "dlq", "replay", "--by", "ann", "--all")
 	mended := filepath.Join(t.TempDir(), "mended.json")
 	if err := os.WriteFile(mended, []byte(`{"mended": true}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestAnOperatorsDay(t *testing.T) {
 	wantStatus(t, 0, "letter 1 has a new payload", "dlq", "edit", "1", mended, "--reason", "typo", "--by", "ann")
 	wantStatus(t, 0, "edit by ann: typo", "dlq", "show", "1")
 	wantStatus(t, 0, `"payload":"eyJtZW5kZWQiOiB0cnVlfQ=="`, "dlq", "show", "1", "--json", "--payload")
-	wantStatus(t, 0, "1 letters are on their way", "dlq", "replay", "--limit", "1", "--reason", "fixed", "--by", "ann")
+	wantStatus(t, 0, "1 letters are on their way", "dlq", "replay", "--all", "--limit", "1", "--reason", "fixed", "--by", "ann")
 	wantStatus(t, 0, "letter 2 is discarded", "dlq", "discard", "2", "--reason", "a test", "--by", "ann")
 	pgtest.Exec(t, db.Pool, `insert into events.letter (origin, reason, event_id, source, type, topic, key, time, payload, hash) values ('relay', E'it is \x1b[2J too large', 'e3', 's', 't', 'orders', 'k', now(), '', '')`)
 	if out := wantStatus(t, 0, `it is \x1b[2J too large`, "dlq", "list", "--origin", "relay"); strings.Contains(out, "\x1b") {

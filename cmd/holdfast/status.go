@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -15,9 +18,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-type statusCmd struct{}
+type statusCmd struct {
+	JSON bool `help:"One JSON object: the tables, and what needs a person." name:"json"`
+}
 
-func (statusCmd) Run(p *program) error {
+func (c *statusCmd) Run(p *program) error {
 	pool, err := p.pool()
 	if err != nil {
 		return err
@@ -27,10 +32,22 @@ func (statusCmd) Run(p *program) error {
 		return err
 	}
 	s := &status{pool: pool, schema: p.cli.Schema, out: p.out}
+	if c.JSON {
+		s.out, s.tables = io.Discard, map[string][]map[string]any{}
+	}
 	for _, part := range []func(context.Context) error{s.history, s.lanes, s.relays, s.parked, s.ring, s.consumers, s.positions} {
 		if err := part(p.ctx); err != nil {
 			return fmt.Errorf("read status: %w", err)
 		}
+	}
+	if c.JSON {
+		if err := s.encode(p.out); err != nil {
+			return err
+		}
+		if len(s.trouble) == 0 {
+			return nil
+		}
+		return errNeedsPerson
 	}
 	if len(s.trouble) == 0 {
 		fmt.Fprintln(p.out, "\nnothing needs a person")
@@ -49,6 +66,16 @@ type status struct {
 	schema  string
 	out     io.Writer
 	trouble []string
+	tables  map[string][]map[string]any // the rows of each table by its name, for --json; nil without
+}
+
+// encode prints everything as one object. Spans are in seconds, and an owner whose lease ran out is no owner.
+func (s *status) encode(out io.Writer) error {
+	object := map[string]any{"needs_a_person": append([]string{}, s.trouble...)}
+	for name, rows := range s.tables {
+		object[name] = rows
+	}
+	return json.NewEncoder(out).Encode(object)
 }
 
 func (s *status) say(format string, args ...any) {
@@ -56,16 +83,27 @@ func (s *status) say(format string, args ...any) {
 }
 
 // each runs a statement and calls row for every row of it. Under head, what row returns is printed as a table; without
-// a row there is no table.
-func (s *status) each(ctx context.Context, sql, head string, scans []any, row func() string) error {
+// a row there is no table. For --json the columns are kept under the table's name: fields names them, in their order.
+func (s *status) each(ctx context.Context, sql, head, name, fields string, scans []any, row func() string) error {
 	rows, err := s.pool.Query(ctx, sqlschema.In(s.schema, sql))
 	if err != nil {
 		return err
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	first := true
+	columns := strings.Fields(fields)
+	if s.tables != nil {
+		s.tables[name] = []map[string]any{}
+	}
 	if _, err := pgx.ForEachRow(rows, scans, func() error {
 		line := row()
+		if s.tables != nil {
+			object := make(map[string]any, len(columns))
+			for i, column := range columns {
+				object[column] = reflect.ValueOf(scans[i]).Elem().Interface()
+			}
+			s.tables[name] = append(s.tables[name], object)
+		}
 		if head == "" {
 			return nil
 		}
@@ -98,14 +136,15 @@ func (s *status) lanes(ctx context.Context) error {
 	var lease, epoch, saved int64
 	var unread bool
 	err := s.each(ctx, statusLanes, "LANE\tOWNER\tLEASE\tEPOCH\tSAVED\tUNREAD\tPARKED\tSCHEDULED\tLETTERS",
+		"lanes", "lane owner lease_seconds epoch saved_seconds_ago unread parked scheduled letters",
 		[]any{&lane, &owner, &lease, &epoch, &saved, &unread, &parked, &scheduled, &letters}, func() string {
 			if lease == 0 {
-				owner = "-"
+				owner = ""
 				if unread || scheduled > 0 || parked > 0 {
 					idle++
 				}
 			}
-			return fmt.Sprintf("%d\t%s\t%s\t%d\t%s ago\t%s\t%d\t%d\t%d", lane, clean(owner), span(lease), epoch, span(saved), yes(unread), parked, scheduled, letters)
+			return fmt.Sprintf("%d\t%s\t%s\t%d\t%s ago\t%s\t%d\t%d\t%d", lane, dash(owner), span(lease), epoch, span(saved), yes(unread), parked, scheduled, letters)
 		})
 	if idle > 0 {
 		s.say("%d lanes have events and no owner: start a relay", idle)
@@ -116,19 +155,19 @@ func (s *status) lanes(ctx context.Context) error {
 func (s *status) relays(ctx context.Context) error {
 	var name string
 	var up int64
-	return s.each(ctx, statusRelays, "RELAY\tUP", []any{&name, &up}, func() string { return fmt.Sprintf("%s\t%s", clean(name), span(up)) })
+	return s.each(ctx, statusRelays, "RELAY\tUP", "relays", "relay up_seconds", []any{&name, &up}, func() string { return fmt.Sprintf("%s\t%s", clean(name), span(up)) })
 }
 
 func (s *status) parked(ctx context.Context) error {
 	var topic string
 	var lane, events int64
-	if err := s.each(ctx, statusHeldTopics, "", []any{&topic, &events}, func() string {
+	if err := s.each(ctx, statusHeldTopics, "", "held_topics", "topic events", []any{&topic, &events}, func() string {
 		s.say("topic %s is missing, or the relay may not write to it: create it or grant the rights, %d events wait for it", topic, events)
 		return ""
 	}); err != nil {
 		return err
 	}
-	if err := s.each(ctx, statusLongParked, "", []any{&lane, &events}, func() string {
+	if err := s.each(ctx, statusLongParked, "", "long_parked", "lane events", []any{&lane, &events}, func() string {
 		s.say("lane %d has %d events parked for more than 10 minutes: the relay's log says why, holdfast dlq list --origin relay shows what holds their keys", lane, events)
 		return ""
 	}); err != nil {
@@ -148,7 +187,7 @@ func (s *status) ring(ctx context.Context) error {
 	var segment, full int
 	var current bool
 	var bytes int64
-	err := s.each(ctx, statusRing, "SEGMENT\tCURRENT\tMiB", []any{&segment, &current, &bytes}, func() string {
+	err := s.each(ctx, statusRing, "SEGMENT\tCURRENT\tMiB", "segments", "segment current bytes", []any{&segment, &current, &bytes}, func() string {
 		if bytes > 0 {
 			full++
 		}
@@ -173,7 +212,7 @@ func (s *status) ring(ctx context.Context) error {
 func (s *status) consumers(ctx context.Context) error {
 	var consumer string
 	var waiting, keys, oldest, letters, overdue int64
-	return s.each(ctx, statusConsumers, "CONSUMER\tSTORED\tKEYS\tOLDEST\tLETTERS", []any{&consumer, &waiting, &keys, &oldest, &letters, &overdue}, func() string {
+	return s.each(ctx, statusConsumers, "CONSUMER\tSTORED\tKEYS\tOLDEST\tLETTERS", "consumers", "consumer stored keys oldest_seconds letters overdue_seconds", []any{&consumer, &waiting, &keys, &oldest, &letters, &overdue}, func() string {
 		if letters > 0 {
 			s.say("consumer %s has %d open letters: holdfast dlq list --consumer %s", clean(consumer), letters, clean(consumer))
 		}
@@ -188,12 +227,17 @@ func (s *status) positions(ctx context.Context) error {
 	var consumer, topic, owner string
 	var partition int
 	var position, updated int64
-	return s.each(ctx, statusPositions, "CONSUMER\tTOPIC\tPARTITION\tPOSITION\tOWNER\tSAVED", []any{&consumer, &topic, &partition, &position, &owner, &updated}, func() string {
-		if owner == "" {
-			owner = "-"
-		}
-		return fmt.Sprintf("%s\t%s\t%d\t%d\t%s\t%s ago", clean(consumer), topic, partition, position, clean(owner), span(updated))
+	return s.each(ctx, statusPositions, "CONSUMER\tTOPIC\tPARTITION\tPOSITION\tOWNER\tSAVED", "positions", "consumer topic partition position owner saved_seconds_ago", []any{&consumer, &topic, &partition, &position, &owner, &updated}, func() string {
+		return fmt.Sprintf("%s\t%s\t%d\t%d\t%s\t%s ago", clean(consumer), topic, partition, position, dash(owner), span(updated))
 	})
+}
+
+// dash stands in a table where there is no name.
+func dash(name string) string {
+	if name == "" {
+		return "-"
+	}
+	return clean(name)
 }
 
 func span(seconds int64) string { return (time.Duration(seconds) * time.Second).String() }

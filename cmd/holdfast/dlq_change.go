@@ -1,0 +1,265 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"time"
+
+	"github.com/holdfast-go/holdfast/dlq"
+)
+
+// acting are the flags of whoever changes something.
+type acting struct {
+	By     string `help:"Who acts. Defaults to the name you are logged in with." placeholder:"NAME"`
+	Reason string `help:"Why; it is kept." placeholder:"WHY"`
+}
+
+// checkReason asks for what a later reader of the letter will want to know.
+func (a acting) checkReason() error {
+	if a.Reason == "" {
+		return usageError{errors.New("missing flags: --reason=WHY: it is kept with the letter")}
+	}
+	return nil
+}
+
+func (a acting) by() string {
+	if a.By != "" {
+		return a.By
+	}
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return ""
+}
+
+type dlqReplayCmd struct {
+	chosen `embed:""`
+	wide   `embed:""`
+	acting `embed:""`
+	DryRun bool    `help:"Say how many, and which, and change nothing."`
+	Limit  int     `help:"At most so many, the oldest first. Defaults to no limit." placeholder:"N"`
+	Rate   float64 `help:"Letters a second. Defaults to no limit."`
+	Name   string  `help:"What an interrupted replay is known by, so that it can go on. Defaults to the filter." placeholder:"NAME"`
+	Anew   bool    `help:"Do not go on with an interrupted replay: begin again with what is open now."`
+}
+
+// name is what the same command finds an interrupted replay by.
+func (c *dlqReplayCmd) name() string {
+	if c.Name != "" {
+		return c.Name
+	}
+	name := "holdfast dlq replay " + c.given()
+	if c.Limit > 0 {
+		name = fmt.Sprint(name, " --limit ", c.Limit)
+	}
+	if len(name) > 255 {
+		sum := sha256.Sum256([]byte(name))
+		name = "holdfast dlq replay " + hex.EncodeToString(sum[:])
+	}
+	return name
+}
+
+// shown is how many letters a dry run names.
+const shown = 20
+
+// everyNow is how often a long replay says how far it is.
+const everyNow = 2 * time.Second
+
+func (c *dlqReplayCmd) Run(p *program) error {
+	if !c.DryRun {
+		if err := errors.Join(c.checkReason(), c.check(c.chosen)); err != nil {
+			return err
+		}
+	}
+	d, done, err := p.dlq()
+	if err != nil {
+		return err
+	}
+	defer done()
+	f := c.filter()
+	f.Limit = c.Limit
+	watch := watcher{p: p, doing: "replaying"}
+	n, err := d.Replay(p.ctx, f, dlq.ReplayOptions{DryRun: c.DryRun, Rate: c.Rate, By: c.by(), Reason: c.Reason, Name: c.name(), Anew: c.Anew, ProgressFunc: watch.told})
+	if c.DryRun {
+		return watch.wouldBe(d, n, "replayed", c.given(), err)
+	}
+	if n > 0 || err == nil { // Also when it broke off: those are on their way.
+		fmt.Fprintf(p.out, "%d letters are on their way; holdfast dlq list --state any shows what became of them\n", n)
+	}
+	if left := watch.last.Total - watch.last.Looked; err != nil && watch.begun && left > 0 {
+		fmt.Fprintf(p.errOut, "stopped with %d letters left: the same command goes on with them, and replays none twice\n", left)
+	}
+	return err
+}
+
+// watcher says how far a call has come.
+type watcher struct {
+	p      *program
+	doing  string
+	begun  bool
+	last   dlq.Progress
+	ids    []int64 // the first letters of a dry run
+	saidAt time.Time
+}
+
+func (w *watcher) told(progress dlq.Progress) {
+	w.last = progress
+	switch {
+	case !w.begun:
+		w.begun, w.saidAt = true, time.Now()
+		if progress.Before > 0 {
+			fmt.Fprintf(w.p.errOut, "going on with a replay that was interrupted: %d letters were moved before, %d are left (--anew begins again)\n", progress.Before, progress.Total)
+		}
+	case len(w.ids) < shown:
+		w.ids = append(w.ids, progress.Letter)
+	}
+	if time.Since(w.saidAt) >= everyNow {
+		w.saidAt = time.Now()
+		fmt.Fprintf(w.p.errOut, "%s: %d of %d letters\n", w.doing, progress.Looked, progress.Total)
+	}
+}
+
+// wouldBe says what a dry run found.
+func (w *watcher) wouldBe(d *dlq.DLQ, n int, done, given string, err error) error {
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w.p.out, "%d letters would be %s\n", n, done)
+	if n == 0 {
+		return nil
+	}
+	letters, err := d.List(w.p.ctx, dlq.Filter{IDs: w.ids, State: dlq.StateAny, NoPayloads: true})
+	if err != nil {
+		return err
+	}
+	if err := table(w.p.out, letters); err != nil {
+		return err
+	}
+	if n > len(letters) {
+		if given != "" {
+			given = " " + given
+		}
+		fmt.Fprintf(w.p.out, "and %d more: holdfast dlq list%s --after %d\n", n-len(letters), given, w.ids[len(w.ids)-1])
+	}
+	return nil
+}
+
+type dlqEditCmd struct {
+	acting    `embed:""`
+	ID        int64  `arg:"" help:"The letter's id."`
+	File      string `arg:"" optional:"" help:"File with the new payload, - for standard input." default:"-"`
+	Tombstone bool   `help:"No payload at all: a Kafka record without a value."`
+}
+
+func (c *dlqEditCmd) Run(p *program) error {
+	if err := c.checkReason(); err != nil {
+		return err
+	}
+	var payload []byte
+	var err error
+	switch {
+	case c.Tombstone && c.File != "-":
+		return usageError{errors.New("--tombstone and a file are given: one of them")}
+	case c.Tombstone:
+	case c.File == "-":
+		payload, err = io.ReadAll(os.Stdin)
+	default:
+		payload, err = os.ReadFile(c.File)
+	}
+	if err != nil {
+		return fmt.Errorf("read the new payload: %w", err)
+	}
+	d, done, err := p.dlq()
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := d.Edit(p.ctx, c.ID, payload, c.by(), c.Reason); err != nil {
+		return err
+	}
+	fmt.Fprintf(p.out, "letter %d has a new payload; holdfast dlq replay --id %d sends it\n", c.ID, c.ID)
+	return nil
+}
+
+type dlqDiscardCmd struct {
+	chosen  `embed:""`
+	wide    `embed:""`
+	acting  `embed:""`
+	Letters []int64 `arg:"" optional:"" name:"letter" help:"Their ids; or a filter."`
+	DryRun  bool    `help:"Say how many, and which, and change nothing."`
+	Limit   int     `help:"At most so many, the oldest first. Defaults to no limit." placeholder:"N"`
+}
+
+func (c *dlqDiscardCmd) Run(p *program) error {
+	if !c.DryRun {
+		if err := c.checkReason(); err != nil {
+			return err
+		}
+	}
+	if len(c.Letters) > 0 && (c.given() != "" || c.All || c.DryRun || c.Limit > 0) {
+		return usageError{errors.New("ids and a filter are given: one of them (--id chooses by id too)")}
+	}
+	if len(c.Letters) == 0 && !c.DryRun {
+		if err := c.check(c.chosen); err != nil {
+			return err
+		}
+	}
+	d, done, err := p.dlq()
+	if err != nil {
+		return err
+	}
+	defer done()
+	for _, id := range c.Letters {
+		if err := d.Discard(p.ctx, id, c.by(), c.Reason); err != nil {
+			return err
+		}
+		fmt.Fprintf(p.out, "letter %d is discarded\n", id)
+	}
+	if len(c.Letters) > 0 {
+		return nil
+	}
+	f := c.filter()
+	f.Limit = c.Limit
+	watch := watcher{p: p, doing: "discarding"}
+	n, err := d.DiscardAll(p.ctx, f, dlq.DiscardOptions{DryRun: c.DryRun, By: c.by(), Reason: c.Reason, ProgressFunc: watch.told})
+	if c.DryRun {
+		return watch.wouldBe(d, n, "discarded", c.given(), err)
+	}
+	if n > 0 || err == nil {
+		fmt.Fprintf(p.out, "%d letters are discarded\n", n)
+	}
+	return err
+}
+
+type dlqPurgeCmd struct {
+	Closed bool `help:"Replayed and discarded letters: the only ones that can be purged. Required, so that it is said."`
+	Before age  `help:"Closed longer ago than this." placeholder:"30d"`
+	DryRun bool `help:"Count only."`
+}
+
+func (c *dlqPurgeCmd) Run(p *program) error {
+	switch {
+	case !c.Closed:
+		return usageError{errors.New("missing flags: --closed: replayed and discarded letters are purged, open ones never")}
+	case c.Before == 0:
+		return usageError{errors.New("missing flags: --before=30d: how long ago they must have been closed")}
+	}
+	d, done, err := p.dlq()
+	if err != nil {
+		return err
+	}
+	defer done()
+	n, err := d.Purge(p.ctx, dlq.PurgeOptions{OlderThan: time.Duration(c.Before), DryRun: c.DryRun})
+	switch {
+	case c.DryRun && err == nil:
+		fmt.Fprintf(p.out, "%d closed letters would be removed\n", n)
+	case n > 0 || err == nil:
+		fmt.Fprintf(p.out, "%d closed letters are removed\n", n)
+	}
+	return err
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/dlq"
+)
+
+// chosen are the flags of a filter.
+type chosen struct {
+	ID          []int64   `help:"These letters only." placeholder:"N"`
+	Origin      string    `help:"relay or inbox." enum:",relay,inbox" default:""`
+	Consumer    string    `help:"Of this consumer."`
+	Type        string    `help:"Of this type."`
+	Topic       string    `help:"Of this topic."`
+	Key         string    `help:"Of this key."`
+	Source      string    `help:"Of this source."`
+	EventID     string    `help:"Of this event."`
+	Fingerprint string    `help:"Of this kind of failure."`
+	Since       time.Time `help:"Given up at this moment or later." placeholder:"2026-01-31T00:00:00Z"`
+	Until       time.Time `help:"Given up before this moment." placeholder:"2026-01-31T00:00:00Z"`
+	Within      age       `help:"Given up within this span." placeholder:"24h"`
+}
+
+// age is a span as people say it: 90m, 24h, 30d.
+type age time.Duration
+
+// UnmarshalText reads it from the command line.
+func (a *age) UnmarshalText(text []byte) error {
+	if days, isDays := strings.CutSuffix(string(text), "d"); isDays {
+		n, err := strconv.ParseFloat(days, 64)
+		if err != nil || n < 0 || n > 100*365 {
+			return fmt.Errorf("%q is no number of days: say 30d", text)
+		}
+		*a = age(n * 24 * float64(time.Hour))
+		return nil
+	}
+	d, err := time.ParseDuration(string(text))
+	if err != nil || d < 0 {
+		return fmt.Errorf("%q is no span of time: say 90m, 24h or 30d", text)
+	}
+	*a = age(d)
+	return nil
+}
+
+// given is the filter as it stands on the command line, "" for none.
+func (c chosen) given() string {
+	var flags []string
+	add := func(name, value string) {
+		if value != "" {
+			flags = append(flags, "--"+name, value)
+		}
+	}
+	for _, id := range c.ID {
+		add("id", strconv.FormatInt(id, 10))
+	}
+	for _, f := range [][2]string{{"origin", c.Origin}, {"consumer", c.Consumer}, {"type", c.Type}, {"topic", c.Topic}, {"key", c.Key}, {"source", c.Source},
+		{"event-id", c.EventID}, {"fingerprint", c.Fingerprint}} {
+		if f[1] != "" {
+			add(f[0], quoted(f[1]))
+		}
+	}
+	for _, f := range []struct {
+		name string
+		at   time.Time
+	}{{"since", c.Since}, {"until", c.Until}} {
+		if !f.at.IsZero() {
+			add(f.name, f.at.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	if c.Within > 0 {
+		add("within", time.Duration(c.Within).String())
+	}
+	return strings.Join(flags, " ")
+}
+
+// quoted is a word as a shell takes it.
+func quoted(word string) string {
+	if word != "" && strings.IndexFunc(word, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@%+,", r))
+	}) < 0 {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// wide are the flags of what could touch every letter.
+type wide struct {
+	All bool `help:"Every open letter: needed where nothing else chooses."`
+}
+
+// check keeps a filter that was forgotten from being taken for all letters.
+func (w wide) check(c chosen) error {
+	switch given := c.given(); {
+	case given == "" && !w.All:
+		return usageError{errors.New("nothing says which letters: give a filter (--consumer, --fingerprint, --id, …), or --all for every open one")}
+	case given != "" && w.All:
+		return usageError{errors.New("--all and a filter are given: one of them")}
+	}
+	return nil
+}
+
+func (c chosen) filter() dlq.Filter {
+	f := dlq.Filter{IDs: c.ID, Origin: c.Origin, Consumer: c.Consumer, Type: c.Type, Topic: c.Topic, Key: c.Key, Source: c.Source, EventID: c.EventID, Fingerprint: c.Fingerprint,
+		Since: c.Since, Until: c.Until}
+	if c.Within > 0 {
+		f.Since = time.Now().Add(-time.Duration(c.Within))
+	}
+	return f
+}

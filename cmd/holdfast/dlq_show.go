@@ -1,0 +1,169 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/holdfast-go/holdfast/dlq"
+)
+
+// jsonLetter is a letter without what may be private: payload and header values.
+type jsonLetter struct {
+	ID           int64        `json:"id"`
+	Origin       string       `json:"origin"`
+	Consumer     string       `json:"consumer,omitempty"`
+	State        string       `json:"state"`
+	Reason       string       `json:"reason"`
+	Fingerprint  string       `json:"fingerprint"`
+	Holds        bool         `json:"holds"`
+	EventID      string       `json:"event_id"`
+	Source       string       `json:"source"`
+	Type         string       `json:"type"`
+	Topic        string       `json:"topic"`
+	Key          string       `json:"key"`
+	Time         time.Time    `json:"time"`
+	PayloadBytes int          `json:"payload_bytes"` // -1: a tombstone
+	Version      int          `json:"version"`
+	Attempts     int          `json:"attempts"`
+	FirstAt      time.Time    `json:"first_at"`
+	LastAt       time.Time    `json:"last_at"`
+	Partition    int          `json:"partition"` // -1: not from Kafka
+	Offset       int64        `json:"offset"`
+	Errors       []string     `json:"errors,omitempty"`
+	Actions      []jsonAction `json:"actions,omitempty"` // of show
+	Payload      []byte       `json:"payload,omitempty"` // of show --payload, in base64
+}
+
+type jsonAction struct {
+	Action  string    `json:"action"`
+	By      string    `json:"by"`
+	Reason  string    `json:"reason"`
+	At      time.Time `json:"at"`
+	Version int       `json:"version,omitempty"` // edit: the one that was replaced
+
+	PayloadBytes *int   `json:"payload_bytes,omitempty"` // likewise; -1: a tombstone
+	Payload      []byte `json:"payload,omitempty"`       // likewise, with --payload, in base64
+}
+
+func asJSON(l dlq.Letter) jsonLetter {
+	return jsonLetter{ID: l.ID, Origin: l.Origin, Consumer: l.Consumer, State: l.State, Reason: l.Reason, Fingerprint: l.Fingerprint, Holds: l.Holds,
+		EventID: l.Event.ID, Source: l.Event.Source, Type: l.Event.Type, Topic: l.Event.Topic, Key: l.Event.Key, Time: l.Event.Time.UTC(),
+		PayloadBytes: l.PayloadSize, Version: l.Version, Attempts: l.Attempts, FirstAt: l.FirstAt.UTC(), LastAt: l.LastAt.UTC(),
+		Partition: l.Partition, Offset: l.Offset, Errors: l.Errors}
+}
+
+type dlqShowCmd struct {
+	ID      int64 `arg:"" help:"The letter's id."`
+	Payload bool  `help:"Show the payload too, and with --json those that edits replaced."`
+	Version int   `help:"Show the payload of this version, which an edit replaced." placeholder:"N"`
+	JSON    bool  `help:"As a JSON object; the payload in base64." name:"json"`
+}
+
+func (c *dlqShowCmd) Run(p *program) error {
+	d, done, err := p.dlq()
+	if err != nil {
+		return err
+	}
+	defer done()
+	l, err := d.Get(p.ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	actions, err := d.Actions(p.ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		j := asJSON(l)
+		if c.Payload {
+			j.Payload = l.Event.Payload
+		}
+		for _, a := range actions {
+			ja := jsonAction{Action: a.Action, By: a.By, Reason: a.Reason, At: a.At.UTC(), Version: a.Version}
+			if a.Version > 0 {
+				n := size(a.Payload)
+				ja.PayloadBytes = &n
+			}
+			if c.Payload {
+				ja.Payload = a.Payload
+			}
+			j.Actions = append(j.Actions, ja)
+		}
+		return json.NewEncoder(p.out).Encode(j)
+	}
+	if c.Version > 0 && c.Version != l.Version {
+		for _, a := range actions {
+			if a.Version == c.Version {
+				printPayload(p.out, a.Payload)
+				return nil
+			}
+		}
+		return fmt.Errorf("letter %d has no version %d: it is at version %d", l.ID, c.Version, l.Version)
+	}
+	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	for _, row := range [][2]any{{"letter", l.ID}, {"state", l.State}, {"origin", l.Origin}, {"consumer", l.Consumer}, {"reason", l.Reason}, {"fingerprint", l.Fingerprint},
+		{"holds its key", yes(l.Holds)}, {"event", l.Event.ID}, {"source", l.Event.Source}, {"type", l.Event.Type}, {"topic", l.Event.Topic}, {"key", l.Event.Key},
+		{"time", l.Event.Time.UTC().Format(time.RFC3339Nano)}, {"partition", l.Partition}, {"offset", l.Offset}, {"payload bytes", bytesOf(l.PayloadSize)}, {"version", l.Version},
+		{"attempts", l.Attempts}, {"first given up", l.FirstAt.UTC().Format(time.RFC3339)}, {"last given up", l.LastAt.UTC().Format(time.RFC3339)}} {
+		fmt.Fprintf(w, "%v\t%s\n", row[0], clean(fmt.Sprint(row[1])))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for i, text := range l.Errors {
+		fmt.Fprintf(p.out, "error %d: %s\n", i+1, clean(text))
+	}
+	for _, a := range actions {
+		fmt.Fprintf(p.out, "%s %s by %s: %s", a.At.UTC().Format(time.RFC3339), a.Action, clean(a.By), clean(a.Reason))
+		if a.Version > 0 {
+			fmt.Fprintf(p.out, " (replaced version %d, payload bytes %s: --version %d shows it)", a.Version, bytesOf(size(a.Payload)), a.Version)
+		}
+		fmt.Fprintln(p.out)
+	}
+	if c.Payload || c.Version > 0 {
+		fmt.Fprintln(p.out)
+		printPayload(p.out, l.Event.Payload)
+	}
+	return nil
+}
+
+// size is a payload's length, -1 for a tombstone.
+func size(payload []byte) int {
+	if payload == nil {
+		return -1
+	}
+	return len(payload)
+}
+
+func bytesOf(size int) string {
+	if size < 0 {
+		return "none: a tombstone"
+	}
+	return strconv.Itoa(size)
+}
+
+// printPayload prints text as it is, and anything else in hexadecimal digits.
+func printPayload(out io.Writer, payload []byte) {
+	if text := string(payload); clean(text) == text {
+		fmt.Fprintln(out, text)
+	} else {
+		fmt.Fprintf(out, "%x\n", payload)
+	}
+}
+
+// clean makes what others wrote safe for a terminal: characters that would move the cursor, or worse, are escaped.
+func clean(text string) string {
+	for _, r := range text {
+		if r == utf8.RuneError || !unicode.IsGraphic(r) && r != '\n' && r != '\t' {
+			quoted := strconv.QuoteToGraphic(text)
+			return quoted[1 : len(quoted)-1]
+		}
+	}
+	return text
+}

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+// installed gives a database with the schema, which the command line finds.
+func installed(t *testing.T) *pgtest.DB {
+	t.Helper()
+	db := pgtest.New(t)
+	t.Setenv("DATABASE_URL", db.DSN)
+	t.Setenv("HOLDFAST_SCHEMA", "holdfast")
+	wantStatus(t, 0, "version 1", "migrate")
+	return db
+}
+
+// letters makes n open letters of a consumer, of one fingerprint.
+func letters(t *testing.T, db *pgtest.DB, consumer, fingerprint string, n int) {
+	t.Helper()
+	pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, consumer, reason, fingerprint, event_id, source, type, topic, key, time, payload, hash)
+		select 'inbox', $1, $2, $2, $2 || n, 's', 'order.placed', 'orders', 'k' || n, now(), 'the secret', sha256('the secret') from generate_series(1, $3::int) n`, consumer, fingerprint, n)
+}
+
+func TestEveryFlagOfAFilterChoosesByItself(t *testing.T) {
+	db := installed(t)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, consumer, reason, fingerprint, event_id, source, type, topic, key, time, hash, last_at) values
+		('inbox', 'billing', 'r', 'f1', 'e1', 's1', 't1', 'o1', 'k1', now(), '', now() - interval '2 days'), ('relay', '', 'r', 'f2', 'e2', 's2', 't2', 'o2', 'k2', now(), '', now())`)
+	day := time.Now().Add(-24 * time.Hour).UTC().Format(time.RFC3339)
+	for flags, want := range map[string]string{
+		"--id 1": `"event_id":"e1"`, "--origin relay": `"event_id":"e2"`, "--consumer billing": `"event_id":"e1"`, "--type t2": `"event_id":"e2"`,
+		"--topic o1": `"event_id":"e1"`, "--key k2": `"event_id":"e2"`, "--source s1": `"event_id":"e1"`, "--event-id e2": `"event_id":"e2"`,
+		"--fingerprint f1": `"event_id":"e1"`, "--since " + day: `"event_id":"e2"`, "--until " + day: `"event_id":"e1"`, "--within 1d": `"event_id":"e2"`, "--within 24h": `"event_id":"e2"`,
+	} {
+		args := strings.Fields(flags)
+		if out := wantStatus(t, 0, want, append([]string{"dlq", "list", "--json"}, args...)...); strings.Count(out, "\n") != 1 {
+			t.Errorf("%s chooses\n%s", flags, out)
+		}
+		wantStatus(t, 0, "1 letters would be replayed", append([]string{"dlq", "replay", "--dry-run"}, args...)...)
+		wantStatus(t, 0, "1 letters would be discarded", append([]string{"dlq", "discard", "--dry-run"}, args...)...)
+		if out := wantStatus(t, 0, `"letters":1`, append([]string{"dlq", "groups", "--json"}, args...)...); strings.Count(out, "\n") != 1 {
+			t.Errorf("%s groups\n%s", flags, out)
+		}
+	}
+	for _, wrong := range []string{"30x", "-1h", "-3d", "d", "1e9d"} {
+		wantStatus(t, 2, "say", "dlq", "list", "--within="+wrong)
+	}
+}
+
+func TestNothingIsReplayedOrDiscardedBecauseAFilterWasForgotten(t *testing.T) {
+	db := installed(t)
+	letters(t, db, "billing", "f", 3)
+	for _, command := range []string{"replay", "discard"} {
+		wantStatus(t, 2, "give a filter", "dlq", command, "--reason", "fixed")
+		wantStatus(t, 2, "give a filter", "dlq", command, "--reason", "fixed", "--limit", "1")
+		wantStatus(t, 2, "one of them", "dlq", command, "--reason", "fixed", "--all", "--consumer", "billing")
+		wantStatus(t, 2, "missing flags: --reason", "dlq", command, "--all")
+	}
+	wantStatus(t, 2, "one of them", "dlq", "discard", "1", "--consumer", "billing", "--reason", "r")
+	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.letter where state = 'open'"); n != 3 {
+		t.Fatalf("%d letters are open, want 3", n)
+	}
+	wantStatus(t, 0, "letter 2 is discarded", "dlq", "discard", "1", "2", "--reason", "r")
+	wantStatus(t, 0, "1 letters are discarded", "dlq", "discard", "--all", "--reason", "r")
+}
+
+func TestADryRunShowsWhichLettersAreMeant(t *testing.T) {
+	db := installed(t)
+	letters(t, db, "billing", "it's broken", 25)
+	letters(t, db, "mail", "f", 1)
+	out := wantStatus(t, 0, "25 letters would be replayed", "dlq", "replay", "--dry-run", "--fingerprint", "it's broken")
+	if !strings.Contains(out, "it's broken") || strings.Count(out, "billing") != shown || !strings.Contains(out, `and 5 more: holdfast dlq list --fingerprint 'it'\''s broken' --after 20`) || strings.Contains(out, "secret") {
+		t.Errorf("it shows\n%s", out)
+	}
+	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.letter_action"); n != 0 {
+		t.Error("a dry run did something")
+	}
+}
+
+func TestGroupsShowWhatToLookAtFirst(t *testing.T) {
+	db := installed(t)
+	letters(t, db, "billing", "rare", 1)
+	letters(t, db, "billing", "often", 4)
+	out := wantStatus(t, 0, "holdfast dlq show 5", "dlq", "groups")
+	if often, rare := strings.Index(out, "often"), strings.Index(out, "rare"); often < 0 || rare < often {
+		t.Errorf("the groups are\n%s", out)
+	}
+	var g jsonGroup
+	line, _, _ := strings.Cut(wantStatus(t, 0, `"often"`, "dlq", "groups", "--json"), "\n")
+	if err := json.Unmarshal([]byte(line), &g); err != nil || g.Letters != 4 || g.Letter != 5 || g.Reason != "often" || g.FirstAt.IsZero() {
+		t.Errorf("%s: %+v, %v", line, g, err)
+	}
+	if out := wantStatus(t, 0, "", "dlq", "groups", "--consumer", "nobody"); strings.Count(out, "\n") != 1 {
+		t.Errorf("no groups are\n%s", out)
+	}
+}
+
+func TestTheVersionsOfALetterCanBeReadBack(t *testing.T) {
+	db := installed(t)
+	letters(t, db, "billing", "f", 1)
+	for _, payload := range []string{"second", "third"} {
+		file := filepath.Join(t.TempDir(), "payload")
+		if err := os.WriteFile(file, []byte(payload), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		wantStatus(t, 0, "new payload", "dlq", "edit", "1", file, "--reason", "typo", "--by", "ann")
+	}
+	if out := wantStatus(t, 0, "edit by ann: typo (replaced version 2, payload bytes 6: --version 2 shows it)", "dlq", "show", "1"); strings.Contains(out, "secret") || strings.Contains(out, "second\n") {
+		t.Errorf("payloads are shown unasked:\n%s", out)
+	}
+	for version, want := range map[string]string{"1": "the secret\n", "2": "second\n"} {
+		if out := wantStatus(t, 0, "", "dlq", "show", "1", "--version", version); out != want {
+			t.Errorf("version %s is %q, want %q", version, out, want)
+		}
+	}
+	wantStatus(t, 0, "\nthird\n", "dlq", "show", "1", "--version", "3")
+	wantStatus(t, 1, "no version 4", "dlq", "show", "1", "--version", "4")
+	var l jsonLetter
+	if err := json.Unmarshal([]byte(wantStatus(t, 0, "", "dlq", "show", "1", "--json", "--payload")), &l); err != nil || len(l.Actions) != 2 ||
+		string(l.Payload) != "third" || string(l.Actions[0].Payload) != "the secret" || *l.Actions[1].PayloadBytes != 6 || l.Actions[1].Version != 2 {
+		t.Errorf("%+v, %v", l, err)
+	}
+	if out := wantStatus(t, 0, `"payload_bytes":10`, "dlq", "show", "1", "--json"); strings.Contains(out, `"payload":`) {
+		t.Errorf("payloads are shown unasked:\n%s", out)
+	}
+}
+
+// The process is told to stop, killed, and runs to the end: the same command each time.
+func TestAReplayThatWasInterruptedGoesOnWithTheSameCommand(t *testing.T) {
+	db := installed(t)
+	letters(t, db, "billing", "f", 60)
+	path, err := binary()
+	if err != nil {
+		t.Fatalf("build: %v", err)
+	}
+	const moved = "select count(*) from holdfast.letter_action where action = 'replay'"
+	failAgain := func() {
+		pgtest.Exec(t, db.Pool, "delete from holdfast.stored")
+		pgtest.Exec(t, db.Pool, "update holdfast.letter set state = 'open' where state = 'replaying'")
+	}
+	command := []string{"dlq", "replay", "--consumer", "billing", "--within", "1h", "--reason", "fixed", "--by", "ann"}
+	interrupted := func(after int64, signal os.Signal) (exit int, said string) {
+		t.Helper()
+		cmd := exec.Command(path, append(command, "--rate", "25")...)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = cmd.Process.Kill() }()
+		for deadline := time.Now().Add(30 * time.Second); pgtest.Count(t, db.Pool, moved) < after; {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d letters are not moved within 30 s: %s", after, out.String())
+			}
+		}
+		if err := cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		return cmd.ProcessState.ExitCode(), out.String()
+	}
+	exit, said := interrupted(5, os.Interrupt)
+	if exit != 1 || !strings.Contains(said, "letters are on their way") || !strings.Contains(said, "the same command goes on with them") {
+		t.Errorf("interrupted, it ends with %d and says\n%s", exit, said)
+	}
+	failAgain()
+	before := pgtest.Count(t, db.Pool, moved)
+	interrupted(before+5, os.Kill)
+	failAgain()
+	before = pgtest.Count(t, db.Pool, moved)
+	if before >= 55 {
+		t.Fatalf("%d letters are moved already: nothing is left to go on with", before)
+	}
+	status, out, errOut := call(t, command...)
+	if status != 0 || !strings.Contains(errOut, "going on with a replay that was interrupted") {
+		t.Errorf("status %d\n%s%s", status, out, errOut)
+	}
+	if n := pgtest.Count(t, db.Pool, moved); n != 60 {
+		t.Errorf("%d letters were replayed, want 60", n)
+	}
+	if n := pgtest.Count(t, db.Pool, "select count(distinct letter) from holdfast.letter_action"); n != 60 {
+		t.Errorf("%d letters were replayed, want each of 60 once", n)
+	}
+	failAgain()
+	wantStatus(t, 0, "60 letters are on their way", command...)
+}
+
+func TestAnInterruptedReplayCanBeLeftForAnother(t *testing.T) {
+	db := installed(t)
+	letters(t, db, "billing", "f", 4)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.letter_replay (name, filter, upto, by, reason) values ('holdfast dlq replay --consumer billing', '{"Consumer": "billing"}', 1, 'bob', '')`)
+	wantStatus(t, 0, "1 letters would be replayed", "dlq", "replay", "--consumer", "billing", "--dry-run")
+	wantStatus(t, 1, "had another filter", "dlq", "replay", "--consumer", "mail", "--name", "holdfast dlq replay --consumer billing", "--reason", "r")
+	wantStatus(t, 0, "4 letters are on their way", "dlq", "replay", "--consumer", "billing", "--reason", "r", "--anew")
+	long := (&dlqReplayCmd{chosen: chosen{ID: make([]int64, 500)}}).name()
+	if len(long) > 255 || long == (&dlqReplayCmd{chosen: chosen{ID: make([]int64, 501)}}).name() {
+		t.Errorf("a long filter is named %q", long)
+	}
+}
+
+func TestAPurgeIsOfClosedLettersAndSaysSo(t *testing.T) {
+	db := installed(t)
+	letters(t, db, "billing", "f", 3)
+	pgtest.Exec(t, db.Pool, "update holdfast.letter set state = 'replayed', last_at = now() - interval '31 days' where id = 1")
+	pgtest.Exec(t, db.Pool, "update holdfast.letter set last_at = now() - interval '31 days' where id = 2")
+	pgtest.Exec(t, db.Pool, "update holdfast.letter set state = 'discarded', last_at = now() - interval '29 days' where id = 3")
+	wantStatus(t, 2, "missing flags: --closed", "dlq", "purge", "--before", "30d")
+	wantStatus(t, 2, "missing flags: --before", "dlq", "purge", "--closed")
+	wantStatus(t, 0, "1 closed letters would be removed", "dlq", "purge", "--closed", "--before", "30d", "--dry-run")
+	wantStatus(t, 0, "1 closed letters are removed", "dlq", "purge", "--closed", "--before", "30d")
+	if n := pgtest.Count(t, db.Pool, "select sum(id)::bigint from holdfast.letter"); n != 5 {
+		t.Error("not the replayed letter is gone")
+	}
+}
+
+func TestStatusIsAnObjectForMachines(t *testing.T) {
+	db := installed(t)
+	letters(t, db, "billing", "f", 2)
+	pgtest.Exec(t, db.Pool, "insert into holdfast.consumer_position (consumer, topic, partition, position, owner) values ('billing', 'orders', 5, 77, 'node 1')")
+	pgtest.Exec(t, db.Pool, "update holdfast.lane set owner = 'gone' where lane = 0")
+	var s struct {
+		Lanes []struct {
+			Lane   int    `json:"lane"`
+			Owner  string `json:"owner"`
+			Unread bool   `json:"unread"`
+		} `json:"lanes"`
+		Relays    []any `json:"relays"`
+		Segments  []any `json:"segments"`
+		Consumers []struct {
+			Consumer string `json:"consumer"`
+			Letters  int    `json:"letters"`
+		} `json:"consumers"`
+		Positions []struct {
+			Position int64  `json:"position"`
+			Owner    string `json:"owner"`
+			Saved    *int64 `json:"saved_seconds_ago"`
+		} `json:"positions"`
+		Needs []string `json:"needs_a_person"`
+	}
+	out := wantStatus(t, 1, "", "status", "--json")
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if len(s.Lanes) != 8 || s.Lanes[0].Owner != "" || s.Relays == nil || len(s.Segments) != 4 || len(s.Consumers) != 1 || s.Consumers[0].Letters != 2 ||
+		len(s.Positions) != 1 || s.Positions[0].Position != 77 || s.Positions[0].Owner != "node 1" || s.Positions[0].Saved == nil ||
+		len(s.Needs) != 1 || !strings.Contains(s.Needs[0], "consumer billing has 2 open letters") {
+		t.Errorf("got %s", out)
+	}
+	pgtest.Exec(t, db.Pool, "delete from holdfast.letter")
+	if out := wantStatus(t, 0, `"needs_a_person":[]`, "status", "--json"); strings.Count(out, "\n") != 1 {
+		t.Errorf("got %s", out)
+	}
+}
