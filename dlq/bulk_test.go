@@ -36,6 +36,7 @@ func TestAnInterruptedReplayGoesOnWhereItStoppedAndMovesNoLetterTwice(t *testing
 	t.Parallel()
 	b := setup(t)
 	b.letters(t, 250)
+	pgtest.Exec(t, b.Pool, "update holdfast.letter set last_at = now() - interval '45 minutes' where id > 240")
 	f := dlq.Filter{Consumer: "billing", Since: time.Now().Add(-time.Hour)}
 	// 1. Interrupted by its caller.
 	ctx, stop := context.WithCancel(t.Context())
@@ -53,7 +54,7 @@ func TestAnInterruptedReplayGoesOnWhereItStoppedAndMovesNoLetterTwice(t *testing
 	pgtest.Exec(t, b.Pool, `create function halt() returns trigger language plpgsql as $$ begin
 		if (select count(*) from holdfast.letter_action) >= 130 then perform pg_terminate_backend(pg_backend_pid()); end if; return new; end $$`)
 	pgtest.Exec(t, b.Pool, "create trigger halt before insert on holdfast.letter_action for each row execute function halt()")
-	f.Since = time.Now().Add(-30 * time.Minute) // as a span that is reckoned from now
+	f.Since = time.Now().Add(-30 * time.Minute) // as a span that is reckoned from now: the first one's counts
 	o := dlq.ReplayOptions{By: "bob", Name: "after the fix"}
 	if n, err := b.d.Replay(t.Context(), f, o); n != 70 || err == nil {
 		t.Fatalf("replayed %d: %v", n, err)

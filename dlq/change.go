@@ -29,8 +29,6 @@ func (d *DLQ) address(ctx context.Context, id int64) (a address, err error) {
 	return a, nil
 }
 
-func (l *Letter) address() address { return address{l.Origin, l.Consumer, l.Event.Topic, l.Event.Key} }
-
 // change is one transaction on one letter: under the lock of its key's queue, then of the letter itself, in this order
 // as everywhere. do gets the state that the letter has now.
 func (d *DLQ) change(ctx context.Context, id int64, a address, do func(tx pgx.Tx, state string) error) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -83,15 +82,15 @@ func (d *DLQ) DiscardAll(ctx context.Context, f Filter, o DiscardOptions) (int, 
 	if o.DryRun {
 		return p.Total, d.preview(ctx, f, s, p, o.ProgressFunc)
 	}
-	err = d.walk(ctx, f, s, func(l *Letter) error {
-		switch err := d.discard(ctx, l.ID, l.address(), o.By, o.Reason); {
+	err = d.walk(ctx, f, s, func(v visited) error {
+		switch err := d.discard(ctx, v.id, v.address, o.By, o.Reason); {
 		case errors.Is(err, ErrNotOpen), errors.Is(err, ErrNotFound):
 		case err != nil:
 			return fmt.Errorf("discard %w", err)
 		default:
 			p.Moved++
 		}
-		p.tell(l.ID, o.ProgressFunc)
+		p.tell(v.id, o.ProgressFunc)
 		return nil
 	})
 	return p.Moved, err
@@ -116,7 +115,7 @@ func (p *Progress) tell(id int64, to func(Progress)) {
 // progress counts what a call sets out to do, and tells of its beginning.
 func (d *DLQ) progress(ctx context.Context, f Filter, s scope, to func(Progress)) (*Progress, error) {
 	p := &Progress{}
-	err := d.pool.QueryRow(ctx, d.sql.count, append(f.args(s), int32(min(f.Limit, math.MaxInt32)))...).Scan(&p.Total)
+	err := d.pool.QueryRow(ctx, d.sql.count, s.args(f, f.Limit)...).Scan(&p.Total)
 	if err != nil {
 		return p, fmt.Errorf("count letters: %w", explain(err))
 	}
@@ -131,42 +130,52 @@ func (d *DLQ) preview(ctx context.Context, f Filter, s scope, p *Progress, to fu
 	if to == nil {
 		return nil
 	}
-	return d.walk(ctx, f, s, func(l *Letter) error {
-		p.tell(l.ID, to)
+	return d.walk(ctx, f, s, func(v visited) error {
+		p.tell(v.id, to)
 		return nil
 	})
 }
 
-// walkPage is how many letters are read at a time, without their payloads.
+// walkPage is how many letters are read at a time.
 const walkPage = 100
 
-// walk visits the letters of a filter in the order of their ids until visit returns an error.
-func (d *DLQ) walk(ctx context.Context, f Filter, s scope, visit func(l *Letter) error) error {
-	page, seen := f, 0
-	page.NoPayloads = true
-	for {
-		page.Limit = walkPage
+// visited is a letter that a walk has come to.
+type visited struct {
+	id int64
+	address
+}
+
+// walk visits the open letters of a filter in the order of their ids until visit returns an error.
+func (d *DLQ) walk(ctx context.Context, f Filter, s scope, visit func(v visited) error) error {
+	for seen := 0; ; {
+		limit := walkPage
 		if f.Limit > 0 {
-			page.Limit = min(walkPage, f.Limit-seen)
+			limit = min(walkPage, f.Limit-seen)
 		}
-		if page.Limit == 0 {
+		if limit == 0 {
 			return nil
 		}
-		letters, err := d.read(ctx, page, s)
+		rows, err := d.pool.Query(ctx, d.sql.walk, s.args(f, limit)...)
 		if err != nil {
 			return fmt.Errorf("read letters: %w", explain(err))
 		}
-		for i := range letters {
+		page, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (v visited, err error) {
+			return v, row.Scan(&v.id, &v.origin, &v.consumer, &v.topic, &v.key)
+		})
+		if err != nil {
+			return fmt.Errorf("read letters: %w", explain(err))
+		}
+		for _, v := range page {
 			if err := ctx.Err(); err != nil {
-				return fmt.Errorf("stopped before letter %d: %w", letters[i].ID, err)
+				return fmt.Errorf("stopped before letter %d: %w", v.id, err)
 			}
-			if err := visit(&letters[i]); err != nil {
+			if err := visit(v); err != nil {
 				return err
 			}
-			page.After = letters[i].ID
+			f.After = v.id
 			seen++
 		}
-		if len(letters) < page.Limit {
+		if len(page) < limit {
 			return nil
 		}
 	}

@@ -1,8 +1,9 @@
 // Package dlq is what a person does about dead letters: events that the relay or an inbox has given up.
 //
-// A letter holds the whole event and the errors of its attempts. It can be read (List, Get), mended (Edit), sent on its
-// way again (Replay) or given up for good (Discard). Every change is one short transaction that also records who made
-// it and why, so that Actions tells a letter's story:
+// A letter holds the whole event and the errors of its attempts. Letters can be counted by kind of failure (Groups), read
+// (List, Get), mended (Edit), sent on their way again (Replay) or given up for good (Discard, DiscardAll), and removed
+// when they were closed long ago (Purge). Every change is one short transaction that also records who made it and why,
+// so that Actions tells a letter's story:
 //
 //	open ──Replay──► replaying ──handled or published──► replayed
 //	 │ ▲                 │ └──Discard (of the inbox, while it waits)──► discarded
@@ -15,6 +16,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -156,7 +158,7 @@ func (d *DLQ) List(ctx context.Context, f Filter) ([]Letter, error) {
 	if f.Limit == 0 {
 		f.Limit = defaultLimit
 	}
-	letters, err := d.read(ctx, f, scope{})
+	letters, err := d.read(ctx, f)
 	if err != nil {
 		return nil, fmt.Errorf("list letters: %w", explain(err))
 	}
@@ -165,7 +167,7 @@ func (d *DLQ) List(ctx context.Context, f Filter) ([]Letter, error) {
 
 // Get returns one letter in any state. The error wraps ErrNotFound where there is none.
 func (d *DLQ) Get(ctx context.Context, id int64) (Letter, error) {
-	letters, err := d.read(ctx, Filter{IDs: []int64{id}, State: StateAny, Limit: 1, After: id - 1}, scope{})
+	letters, err := d.read(ctx, Filter{IDs: []int64{id}, State: StateAny, Limit: 1, After: id - 1})
 	if err != nil {
 		return Letter{}, fmt.Errorf("get letter %d: %w", id, explain(err))
 	}
@@ -200,13 +202,9 @@ func (d *DLQ) Actions(ctx context.Context, id int64) ([]Action, error) {
 	return actions, nil
 }
 
-// scope bounds the letters of a filter further: to ids up to upTo, and to those that the named replay has not moved. Zero
-// is no bound.
-type scope struct{ upTo, replay int64 }
-
 // read reads a page.
-func (d *DLQ) read(ctx context.Context, f Filter, s scope) ([]Letter, error) {
-	rows, err := d.pool.Query(ctx, d.sql.list, append(f.args(s), int32(f.Limit), !f.NoPayloads)...)
+func (d *DLQ) read(ctx context.Context, f Filter) ([]Letter, error) {
+	rows, err := d.pool.Query(ctx, d.sql.list, append(f.args(), int32(f.Limit), !f.NoPayloads)...)
 	if err != nil {
 		return nil, err
 	}
@@ -235,8 +233,8 @@ func (d *DLQ) read(ctx context.Context, f Filter, s scope) ([]Letter, error) {
 	})
 }
 
-// args are the first parameters of listLetters, countLetters and groupLetters.
-func (f Filter) args(s scope) []any {
+// args are the first parameters of listLetters and groupLetters.
+func (f Filter) args() []any {
 	states := []string{StateOpen}
 	switch f.State {
 	case "":
@@ -247,7 +245,16 @@ func (f Filter) args(s scope) []any {
 	}
 	pending := len(states) == 1 && (states[0] == StateOpen || states[0] == StateReplaying)
 	return []any{pending, states, f.IDs, f.Origin, f.Consumer, f.Type, f.Topic, f.Key, f.Source, f.EventID, f.Fingerprint,
-		moment(f.Since), moment(f.Until), s.upTo, f.After, s.replay}
+		moment(f.Since), moment(f.Until), f.After}
+}
+
+// scope bounds the open letters of a filter further: to ids up to upTo, and to those that the named replay has not moved.
+// Zero is no bound.
+type scope struct{ upTo, replay int64 }
+
+// args are the parameters of walkLetters and countLetters.
+func (s scope) args(f Filter, limit int) []any {
+	return append(f.args()[2:], s.upTo, s.replay, int32(min(limit, math.MaxInt32)))
 }
 
 func (f Filter) validate() error {

@@ -13,11 +13,10 @@ const beginGuarded = `begin isolation level read committed; set local idle_in_tr
 
 // listLetters reads a page of letters by id. The two branches are one table: for open letters ($1) the partial index
 // letter_open serves, for closed ones the primary key; the other branch is never run.
-// $2 states, $3... the filter: null or empty is any; $15 the letter to go on behind, $16 the named replay that must not
-// have moved it (by letter_action_replay), or 0; $17 how many, $18 with payloads.
+// $2 states, $3... the filter: null or empty is any; $14 the letter to go on behind, $15 how many, $16 with payloads.
 const listLetters = `-- dlq.list
 select l.id, l.origin, l.consumer, l.reason, l.fingerprint, l.state, l.holds, l.event_id, l.source, l.type, l.topic, l.key,
-       l.time, l.headers::text, case when $18::boolean then l.payload end, coalesce(octet_length(l.payload), -1), l.version,
+       l.time, l.headers::text, case when $16::boolean then l.payload end, coalesce(octet_length(l.payload), -1), l.version,
        l.partition, l."offset", l.attempts, l.errors, l.first_at, l.last_at
   from (select o.* from holdfast.letter o where $1::boolean and o.state in ('open', 'replaying')
         union all
@@ -34,38 +33,12 @@ select l.id, l.origin, l.consumer, l.reason, l.fingerprint, l.state, l.holds, l.
    and ($11::text = '' or l.fingerprint = $11::text)
    and ($12::timestamptz is null or l.last_at >= $12::timestamptz)
    and ($13::timestamptz is null or l.last_at < $13::timestamptz)
-   and ($14::bigint = 0 or l.id <= $14::bigint)
-   and l.id > $15::bigint
-   and ($16::bigint = 0 or not exists (select from holdfast.letter_action a where a.replay = $16::bigint and a.letter = l.id))
+   and l.id > $14::bigint
  order by l.id
- limit $17::integer`
-
-// countLetters counts what listLetters would read, without reading it. The parameters are the same.
-const countLetters = `-- dlq.count
-select count(*) from (
-  select
-    from (select o.* from holdfast.letter o where $1::boolean and o.state in ('open', 'replaying')
-          union all
-          select c.* from holdfast.letter c where not $1::boolean) l
-   where l.state = any ($2::text[])
-     and ($3::bigint[] is null or l.id = any ($3::bigint[]))
-     and ($4::text = '' or l.origin = $4::text)
-     and ($5::text = '' or l.consumer = $5::text)
-     and ($6::text = '' or l.type = $6::text)
-     and ($7::text = '' or l.topic = $7::text)
-     and ($8::text = '' or l.key = $8::text)
-     and ($9::text = '' or l.source = $9::text)
-     and ($10::text = '' or l.event_id = $10::text)
-     and ($11::text = '' or l.fingerprint = $11::text)
-     and ($12::timestamptz is null or l.last_at >= $12::timestamptz)
-     and ($13::timestamptz is null or l.last_at < $13::timestamptz)
-     and ($14::bigint = 0 or l.id <= $14::bigint)
-     and l.id > $15::bigint
-     and ($16::bigint = 0 or not exists (select from holdfast.letter_action a where a.replay = $16::bigint and a.letter = l.id))
-   limit nullif($17::integer, 0)) few`
+ limit $15::integer`
 
 // groupLetters counts what listLetters would read by kind of failure. It reads open letters by letter_open, as that does;
-// the example, the newest letter of the group, is looked up for the groups that are returned alone. $17 how many groups.
+// the example, the newest letter of the group, is looked up for the groups that are returned alone. $15 how many groups.
 const groupLetters = `-- dlq.groups
 select g.fingerprint, g.origin, g.consumer, g.type, g.topic, g.letters, g.holding, g.first_at, g.last_at, e.id, e.reason
   from (select l.fingerprint, l.origin, l.consumer, l.type, l.topic, count(*) as letters, count(*) filter (where l.holds) as holding,
@@ -85,14 +58,61 @@ select g.fingerprint, g.origin, g.consumer, g.type, g.topic, g.letters, g.holdin
            and ($11::text = '' or l.fingerprint = $11::text)
            and ($12::timestamptz is null or l.last_at >= $12::timestamptz)
            and ($13::timestamptz is null or l.last_at < $13::timestamptz)
-           and ($14::bigint = 0 or l.id <= $14::bigint)
-           and l.id > $15::bigint
-           and ($16::bigint = 0 or not exists (select from holdfast.letter_action a where a.replay = $16::bigint and a.letter = l.id))
+           and l.id > $14::bigint
          group by l.fingerprint, l.origin, l.consumer, l.type, l.topic
          order by letters desc, example desc
-         limit $17::integer) g
+         limit $15::integer) g
   join holdfast.letter e on e.id = g.example
  order by g.letters desc, g.example desc`
+
+// walkLetters reads whose letters the open ones of a filter are, page by page. It reads letter_open in its own order, so
+// that a page of a hundred thousand letters costs what a page costs; what a named replay has moved it looks up letter by
+// letter, by letter_action_replay: as "not exists" it would be read whole for every page.
+// $1... the filter, as in listLetters from $3; $13 the last letter, $14 the named replay, or 0; $15 how many.
+const walkLetters = `-- dlq.walk
+select l.id, l.origin, l.consumer, l.topic, l.key
+  from holdfast.letter l
+ where l.state in ('open', 'replaying')
+   and l.state = 'open'
+   and ($1::bigint[] is null or l.id = any ($1::bigint[]))
+   and ($2::text = '' or l.origin = $2::text)
+   and ($3::text = '' or l.consumer = $3::text)
+   and ($4::text = '' or l.type = $4::text)
+   and ($5::text = '' or l.topic = $5::text)
+   and ($6::text = '' or l.key = $6::text)
+   and ($7::text = '' or l.source = $7::text)
+   and ($8::text = '' or l.event_id = $8::text)
+   and ($9::text = '' or l.fingerprint = $9::text)
+   and ($10::timestamptz is null or l.last_at >= $10::timestamptz)
+   and ($11::timestamptz is null or l.last_at < $11::timestamptz)
+   and l.id > $12::bigint
+   and ($13::bigint = 0 or l.id <= $13::bigint)
+   and ($14::bigint = 0 or (select a.letter from holdfast.letter_action a where a.replay = $14::bigint and a.letter = l.id) is null)
+ order by l.id
+ limit $15::integer`
+
+// countLetters counts what a walk would visit. The parameters are the same; $15 is 0 for no limit.
+const countLetters = `-- dlq.count
+select count(*) from (
+  select
+    from holdfast.letter l
+   where l.state in ('open', 'replaying')
+     and l.state = 'open'
+     and ($1::bigint[] is null or l.id = any ($1::bigint[]))
+     and ($2::text = '' or l.origin = $2::text)
+     and ($3::text = '' or l.consumer = $3::text)
+     and ($4::text = '' or l.type = $4::text)
+     and ($5::text = '' or l.topic = $5::text)
+     and ($6::text = '' or l.key = $6::text)
+     and ($7::text = '' or l.source = $7::text)
+     and ($8::text = '' or l.event_id = $8::text)
+     and ($9::text = '' or l.fingerprint = $9::text)
+     and ($10::timestamptz is null or l.last_at >= $10::timestamptz)
+     and ($11::timestamptz is null or l.last_at < $11::timestamptz)
+     and l.id > $12::bigint
+     and ($13::bigint = 0 or l.id <= $13::bigint)
+     and ($14::bigint = 0 or (select a.letter from holdfast.letter_action a where a.replay = $14::bigint and a.letter = l.id) is null)
+   limit nullif($15::integer, 0)) few`
 
 // lastLetter bounds a replay: letters that are written while it runs are left for the next one.
 const lastLetter = `-- dlq.last
@@ -140,15 +160,16 @@ const endReplay = `-- dlq.end_replay
 update holdfast.letter_replay set ended_at = now() where name = $1::text and ended_at is null and ($2::bigint = 0 or id = $2::bigint)`
 
 // purgeLetters removes the closed letters that are older than $1 microseconds, the oldest first, $2 at a time, with
-// their actions (by the foreign key). It finds them by letter_closed. A letter that another is at is left for later, and
-// one that was opened again meanwhile is left alone.
+// their actions (by the foreign key). It finds them by letter_closed, and removes them by their ids as an array: a join
+// would read the whole table for every batch. A letter that another is at is left for later, and one that was opened
+// again meanwhile is left alone.
 const purgeLetters = `-- dlq.purge
 delete from holdfast.letter l
- using (select o.id from holdfast.letter o
-         where o.state in ('replayed', 'discarded') and o.last_at < now() - $1::bigint * interval '1 microsecond'
-         order by o.last_at limit $2::integer
-           for update skip locked) old
- where l.id = old.id`
+ where l.id = any (array(
+         select o.id from holdfast.letter o
+          where o.state in ('replayed', 'discarded') and o.last_at < now() - $1::bigint * interval '1 microsecond'
+          order by o.last_at limit $2::integer
+            for update skip locked))`
 
 const countPurge = `-- dlq.count_purge
 select count(*) from holdfast.letter l
@@ -175,7 +196,7 @@ select l.consumer, l.topic, l.key,
                  where s.consumer = l.consumer and s.topic = l.topic and s.key = l.key and l.key <> '' and s.letter < l.id) before,
        lateral (select coalesce(min(s.place), nextval('holdfast.stored_place')) as place from holdfast.stored s
                  where s.consumer = l.consumer and s.topic = l.topic and s.key = l.key and l.key <> ''
-                   and (before.place is null or s.place > before.place)) behind
+                   and s.place > coalesce(before.place, -9223372036854775808)) behind -- so that the primary key finds it
  where l.id = $1::bigint
 on conflict do nothing`
 
@@ -251,7 +272,7 @@ select a.id, a.letter, a.action, a.by, a.reason, a.at, a.payload, coalesce(a.ver
 type statements struct {
 	list, count, last, address, lock, take, mark, record, store, storeResult, append,
 	unstore, discardResult, wake, keepVersion, editResult, edit, actions,
-	groups, close, findReplay, beginReplay, endReplay, purge, countPurge, purgeReplays string
+	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge, purgeReplays string
 }
 
 func newStatements(schema string) statements {
@@ -262,7 +283,7 @@ func newStatements(schema string) statements {
 		store: in(storeLetter), storeResult: in(storeResult), append: in(appendLetter),
 		unstore: in(unstoreLetter), discardResult: in(discardResult), wake: in(wakeQueue),
 		keepVersion: in(keepVersion), editResult: in(editResult), edit: in(editLetter), actions: in(listActions),
-		groups: in(groupLetters), close: in(closeLetter),
+		groups: in(groupLetters), walk: in(walkLetters), close: in(closeLetter),
 		findReplay: in(findReplay), beginReplay: in(beginReplay), endReplay: in(endReplay),
 		purge: in(purgeLetters), countPurge: in(countPurge), purgeReplays: in(purgeReplays),
 	}

@@ -83,11 +83,11 @@ func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error
 	}
 	var problems []error
 	pace := pace{d: d, rate: o.Rate, start: d.now()}
-	err = d.walk(ctx, f, s, func(l *Letter) error {
+	err = d.walk(ctx, f, s, func(v visited) error {
 		if err := pace.wait(ctx, p.Moved); err != nil {
-			return fmt.Errorf("stopped before letter %d: %w", l.ID, err)
+			return fmt.Errorf("stopped before letter %d: %w", v.id, err)
 		}
-		switch ok, err := d.replay(ctx, l, r.id, o); {
+		switch ok, err := d.replay(ctx, v, r.id, o); {
 		case errors.Is(err, ErrWaiting):
 			if problems = append(problems, err); len(problems) > maxProblems {
 				return errTooMany
@@ -97,7 +97,7 @@ func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error
 		case ok:
 			p.Moved++
 		}
-		p.tell(l.ID, o.ProgressFunc)
+		p.tell(v.id, o.ProgressFunc)
 		return nil
 	})
 	switch {
@@ -131,9 +131,9 @@ func (d *DLQ) checkReplay(f Filter, o ReplayOptions) error {
 }
 
 // replay moves one letter. False: it is not open any more, or gone, or this named replay has moved it before.
-func (d *DLQ) replay(ctx context.Context, l *Letter, named int64, o ReplayOptions) (moved bool, err error) {
-	id := l.ID
-	err = d.change(ctx, id, l.address(), func(tx pgx.Tx, state string) error {
+func (d *DLQ) replay(ctx context.Context, v visited, named int64, o ReplayOptions) (moved bool, err error) {
+	id := v.id
+	err = d.change(ctx, id, v.address, func(tx pgx.Tx, state string) error {
 		moved = state == StateOpen
 		if !moved {
 			return nil
@@ -142,7 +142,7 @@ func (d *DLQ) replay(ctx context.Context, l *Letter, named int64, o ReplayOption
 			{"record the action", d.sql.record, []any{id, "replay", o.By, o.Reason, named}, errMovedBefore},
 			{"mark it", d.sql.mark, []any{id, StateReplaying}, errGone},
 		}
-		if l.Origin == OriginInbox {
+		if v.origin == OriginInbox {
 			steps = append(steps,
 				step{"store its event", d.sql.store, []any{id}, ErrWaiting},
 				step{what: "change the inbox row", sql: d.sql.storeResult, args: []any{id}})
