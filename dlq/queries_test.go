@@ -3,6 +3,7 @@ package dlq
 import (
 	"fmt"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -76,7 +77,7 @@ func TestAPurgeFindsOldLettersByTheirIndex(t *testing.T) {
 	}
 }
 
-// closed makes a table of letters that has few open ones, and explains statements on it in both kinds of plan.
+// closed makes a table of letters that has few open ones, and explains statements on it.
 func closed(t *testing.T) (explain func(statement string, args ...any) string) {
 	t.Helper()
 	db := pgtest.New(t)
@@ -87,6 +88,32 @@ func closed(t *testing.T) (explain func(statement string, args ...any) string) {
 		select 'relay', 'r', n::text, 's', 't', 'orders', '', now(), '', case when n % 1000 = 0 then 'open' else 'replayed' end,
 		       now() - case when n % 100 = 1 then interval '1 day' else interval '0' end from generate_series(1, 20000) n`)
 	pgtest.Exec(t, db.Pool, "analyze holdfast.letter")
+	return explainer(t, db)
+}
+
+// A letter's place in a long queue is found, not searched for: a replay of many letters of one key would take for ever.
+func TestThePlaceOfALetterInALongQueueIsFoundByTheKey(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash)
+		select 'inbox', 'billing', 'r', n::text, 's', 't', 'orders', 'k', now(), '' from generate_series(1, 501) n`)
+	d, err := New(db.Pool, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := d.Replay(t.Context(), Filter{Limit: 500}, ReplayOptions{By: "ann"}); n != 500 || err != nil {
+		t.Fatal(n, err)
+	}
+	if text := explainer(t, db)(storeLetter, int64(501)); regexp.MustCompile(`Rows Removed by Filter: \d\d`).MatchString(text) {
+		t.Errorf("it reads the queue:\n%s", text)
+	}
+}
+
+// explainer explains statements, run as they are, in both kinds of plan.
+func explainer(t *testing.T, db *pgtest.DB) func(statement string, args ...any) string {
 	return func(statement string, args ...any) string {
 		t.Helper()
 		conn, err := db.Acquire(t.Context())
