@@ -94,7 +94,9 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 			return nil
 		}
 		if errors.Is(err, errLeaseLost) {
-			in.lost(s)
+			if !in.yield(ctx, s) {
+				in.lost(s)
+			}
 			return nil
 		}
 		var f *failure
@@ -234,6 +236,14 @@ func (in *Inbox) handBack(ctx context.Context, s *claimed, delay time.Duration) 
 			return
 		}
 	}
+}
+
+// yield gives an event back, unspent, that could not commit because a replay has entered before it: its lease is ours
+// still, and would keep its key waiting until it runs out. False: it is not ours, or that cannot be found out.
+func (in *Inbox) yield(ctx context.Context, s *claimed) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	return in.transact(ctx, func(tx pgx.Tx) error { return in.postpone(ctx, tx, s, 0, 1, nil) }) == nil
 }
 
 // writeDown commits a verdict on a stored event, however often the database has to be asked, as long as the lease lasts.
