@@ -100,8 +100,8 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	}
 
 	var log strings.Builder
-	r, err := relay.New(as(t, db, "relay"), refusing(func(e holdfast.Event) bool { return e.Type == "bad" }),
-		relay.Config{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})), Retry: relayAtOnce})
+	r, err := relay.New(as(t, db, "relay"), refusing(func(e holdfast.Event) bool { return e.Type == "bad" && e.Topic == "orders" }),
+		relay.Config{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})), Retry: relayAtOnce, LetterTopic: "*.dlq"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 		t.Fatalf("relay: %v", err)
 	}
 
-	in, err := inbox.New(as(t, db, "consumer"), inbox.Config{Consumer: "billing", Logger: quiet})
+	in, err := inbox.New(as(t, db, "consumer"), inbox.Config{Consumer: "billing", Logger: quiet, LetterTopic: "*.dlq"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,12 +136,19 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 		}
 	}
 
+	if got, err := in.Receive(t.Context(), holdfast.Event{ID: "1", Source: "s", Topic: "orders", Type: "t", Key: "k", Payload: []byte("another")}); err != nil || got != inbox.Conflict {
+		t.Fatalf("consumer: got %v, %v, want a conflict", got, err)
+	}
+	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.event where topic = 'orders.dlq'"); n != 3 {
+		t.Fatalf("%d letters are published, want one of the relay and two of the consumer", n)
+	}
+
 	letters, err := dlq.New(as(t, db, "letters"), dlq.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	open, err := letters.List(t.Context(), dlq.Filter{})
-	if err != nil || len(open) != 2 {
+	if err != nil || len(open) != 3 {
 		t.Fatalf("letters: got %d, %v", len(open), err)
 	}
 	for _, l := range open {
@@ -149,7 +156,14 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 			t.Fatalf("letters: %v", err)
 		}
 	}
-	if n, err := letters.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"}); n != 2 || err != nil {
+	if n, err := letters.Replay(t.Context(), dlq.Filter{IDs: []int64{open[0].ID, open[1].ID}}, dlq.ReplayOptions{By: "ann", Name: "n"}); n != 2 || err != nil {
+		t.Fatalf("letters: got %d, %v", n, err)
+	}
+	if n, err := letters.DiscardAll(t.Context(), dlq.Filter{}, dlq.DiscardOptions{By: "ann"}); n != 1 || err != nil {
+		t.Fatalf("letters: got %d, %v", n, err)
+	}
+	pgtest.Exec(t, db.Pool, "update holdfast.letter set last_at = now() - interval '1 day' where state = 'discarded'")
+	if n, err := letters.Purge(t.Context(), dlq.PurgeOptions{OlderThan: time.Hour}); n != 1 || err != nil {
 		t.Fatalf("letters: got %d, %v", n, err)
 	}
 	ctx, stop = context.WithTimeout(t.Context(), 20*time.Second)
