@@ -20,7 +20,8 @@ type consumeOptions struct {
 
 // Consume takes in the events of a consumer group's topics, and runs what Run runs. A partition's events are handled in
 // parallel as far as their keys differ; those of one key one after the other. A new group starts at the first offset;
-// otherwise reading starts at the lower of the consumer's position in Postgres and the group's committed offset.
+// otherwise reading starts at the lower of the consumer's position in Postgres and the group's committed offset, and at
+// the first offset where the group has none: Kafka forgets them with a topic that is deleted.
 //
 // It returns nil when ctx is done: handlers in hand may finish for Config.Stop and are cancelled then, offsets are
 // committed, and the group is left. Brokers and databases that cannot be reached are waited for. It returns an error

@@ -179,7 +179,10 @@ const noOffset = -1
 
 // startAt chooses where to read a partition from: the lower of our position and the group's committed offset. Never
 // above our position, because after a failover or a restore of Postgres the effects are gone while Kafka's offset
-// stays; and it never jumps over records silently. position is noOffset when Postgres has none; first and end are the
+// stays; and it never jumps over records silently. Where the group has no committed offset although we have a position,
+// the topic may have been deleted and made again, and our position may be one of the new log by chance: everything is
+// read, what was handled is a duplicate, and what lies below the position and was not is stale. It costs a long read
+// where the group's offset has merely expired. position is noOffset when Postgres has none; first and end are the
 // bounds of the log.
 func startAt(position, committed, first, end int64, adopt, skipDeleted bool) (reading, error) {
 	if position == noOffset {
@@ -199,9 +202,9 @@ func startAt(position, committed, first, end int64, adopt, skipDeleted bool) (re
 		return reading{}, fmt.Errorf("%w: the group's committed offset is %d, but the log ends at %d: the topic was recreated or truncated; "+
 			"if that was meant, reset the group's offsets", ErrOffsetOutOfRange, committed, end)
 	}
-	start := position
-	if committed != noOffset {
-		start = min(start, committed)
+	start := min(position, committed)
+	if committed == noOffset {
+		start = min(position, first)
 	}
 	if start < first {
 		// What is below our position is settled, so that its deletion loses nothing.
