@@ -31,6 +31,7 @@ type part struct {
 	DSN     string
 	Brokers []string
 	Topics  []string
+	Node    *node // a consumer that does more than that: integration_storm_test.go
 }
 
 func isPart() bool { return os.Getenv(partVar) != "" }
@@ -70,6 +71,9 @@ func doPart(ctx context.Context) error {
 		}
 		return r.Run(ctx)
 	}
+	if c.Node != nil {
+		return c.Node.consume(ctx, c, pool, logger)
+	}
 	in, err := inbox.New(pool, inbox.Config{Consumer: c.Role, Logger: logger})
 	if err != nil {
 		return err
@@ -90,7 +94,12 @@ type process struct {
 
 func (p *path) start(role string) *process {
 	p.Helper()
-	config, err := json.Marshal(part{role, p.dsn, p.cluster.Brokers, p.topics})
+	return p.startPart(part{Role: role, DSN: p.dsn, Brokers: p.cluster.Brokers, Topics: p.topics})
+}
+
+func (p *path) startPart(c part) *process {
+	p.Helper()
+	config, err := json.Marshal(c)
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -102,7 +111,7 @@ func (p *path) start(role string) *process {
 		err = cmd.Start()
 	}
 	if err != nil {
-		p.Fatalf("start %s: %v", role, err)
+		p.Fatalf("start %s: %v", c.Role, err)
 	}
 	proc := &process{cmd: cmd, stdin: stdin, done: make(chan struct{})}
 	go func() {

@@ -1,0 +1,142 @@
+package holdfast_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+// recreate deletes the topic and makes it again, empty. The truth about its old events goes with them.
+func (s *storm) recreate(between func()) {
+	s.Helper()
+	ctx := s.Context()
+	if err := s.cluster.Server.DeleteTopic(ctx, s.topic()); err != nil {
+		s.Fatal(err)
+	}
+	if between != nil {
+		between()
+	}
+	// The name is free a moment after the topic is gone.
+	s.await("the topic can be made again", func() bool { return s.cluster.Server.CreateTopic(ctx, s.topic(), s.partitions, nil) == nil })
+}
+
+// forgetOld takes what was done before a topic was made again out of the truth: Kafka has no record of it any more.
+func (s *storm) forgetOld() {
+	s.Helper()
+	if missing := s.count("select count(*) from written w where not exists (select from effect e where e.id = w.id)"); missing != 0 {
+		s.Errorf("%d events of the old topic were not handled", missing)
+	}
+	pgtest.Exec(s, s.db, "truncate written, effect")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.numbers)
+}
+
+func TestATopicMadeAgainWithFewerRecordsIsRefusedUntilItsPositionIsDeleted(t *testing.T) {
+	t.Parallel()
+	s := setupStorm(t, 1)
+	s.publish(s.some(100, 10, "")...)
+	stop := s.consume("billing", effectOf("billing"), nil)
+	s.ends(stop).mustHold(t)
+	s.recreate(nil)
+	s.forgetOld()
+	s.publish(s.some(40, 10, "")...)
+
+	err := s.refuses(s.consumer(effectOf("billing"), nil), s.group())
+	t.Logf("it says: %v", err)
+	if !errors.Is(err, inbox.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "delete the partition's row of consumer_position") {
+		t.Errorf("the topic was made again: %v", err)
+	}
+	pgtest.Exec(t, s.db, "delete from holdfast.consumer_position where topic = $1", s.topic())
+	v := s.ends(s.consume("billing", effectOf("billing"), nil))
+	t.Logf("after the remedy: %s", v)
+	v.mustHold(t)
+}
+
+// The position is an offset of the new log, too: nothing but the group's committed offset, which Kafka forgets with the
+// topic, tells the two apart.
+func TestATopicMadeAgainWithMoreRecordsThanWereHandledLosesNoneInSilence(t *testing.T) {
+	t.Parallel()
+	s := setupStorm(t, 1)
+	s.publish(s.some(100, 10, "")...)
+	stop := s.consume("billing", effectOf("billing"), nil)
+	s.ends(stop).mustHold(t)
+	s.recreate(nil)
+	s.forgetOld()
+	s.publish(s.some(150, 10, "")...)
+	s.await("Kafka has forgotten the group's offset", func() bool {
+		res, err := s.cluster.Client.OffsetFetch(t.Context(), &kafka.OffsetFetchRequest{GroupID: s.group().GroupID, Topics: map[string][]int{s.topic(): {0}}})
+		return err == nil && len(res.Topics[s.topic()]) == 1 && res.Topics[s.topic()][0].CommittedOffset < 0
+	})
+
+	var o outcomes
+	stop = s.consume("billing", effectOf("billing"), o.observe)
+	s.await("the events past the old position have their effects", func() bool { return s.count("select count(*) from effect") == 50 })
+	stop()
+	stale := s.count("select count(*) from holdfast.letter where state = 'open' and reason like 'stale%'")
+	t.Logf("outcomes %s, %d letters", &o, stale)
+	if stale != 100 {
+		t.Fatalf("of 100 events below the old position %d are letters, the others are lost without a word", stale)
+	}
+
+	// What is stale is in the letters, and a replay hands it to its handler.
+	d := s.letters()
+	letters := s.openLetters(d)
+	if len(letters) != 100 {
+		t.Fatalf("%d letters are listed", len(letters))
+	}
+	stop = s.consume("billing", effectOf("billing"), nil)
+	s.replayAll(d, 100)
+	s.await("all have their effects", func() bool { return s.count("select count(*) from effect") == 150 })
+	v := s.ends(stop)
+	t.Logf("after a replay: %s", v)
+	v.outOfTurn = 0 // Letters are late for their keys' order.
+	v.mustHold(t)
+}
+
+func TestATopicMadeAgainUnderARunningConsumerIsNoticed(t *testing.T) {
+	t.Parallel()
+	s := setupStorm(t, 1)
+	s.publish(s.some(100, 10, "")...)
+	in := s.consumer(effectOf("billing"), nil)
+	ended := make(chan error, 1)
+	go func() { ended <- in.Consume(t.Context(), s.group()) }()
+	s.await("the old topic is handled", func() bool { return s.positions()[0] == 100 })
+	s.recreate(nil)
+	s.forgetOld()
+	s.publish(s.some(40, 10, "")...)
+	err := <-ended
+	t.Logf("it says: %v", err)
+	if !errors.Is(err, inbox.ErrOffsetOutOfRange) {
+		t.Errorf("the topic was made again: %v", err)
+	}
+	pgtest.Exec(t, s.db, "delete from holdfast.consumer_position where topic = $1", s.topic())
+	v := s.ends(s.consume("billing", effectOf("billing"), nil))
+	t.Logf("after the remedy: %s", v)
+	v.mustHold(t)
+}
+
+func TestATopicThatIsMissingForAWhileIsReadWhenItIsThere(t *testing.T) {
+	t.Parallel()
+	s := setupStorm(t, 1)
+	stop := s.consume("billing", effectOf("billing"), nil)
+	s.publish(s.some(20, 5, "")...)
+	s.arrive("billing")
+	stop()
+	// A consumer that has a position in no log yet, and a topic that comes later.
+	pgtest.Exec(t, s.db, "delete from holdfast.consumer_position")
+	s.recreate(func() {
+		stop = s.consume("billing", effectOf("billing"), nil)
+		s.await("the node has joined", func() bool { return s.members() == 1 })
+	})
+	s.forgetOld()
+	s.publish(s.some(30, 5, "")...)
+	v := s.ends(stop)
+	t.Log(v)
+	v.mustHold(t)
+}
