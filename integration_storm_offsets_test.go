@@ -38,27 +38,35 @@ func TestOffsetsThatAreSetBackGiveDuplicatesAndOffsetsThatAreSetForwardSkipNothi
 	}
 
 	// 1. A healthy start.
-	s.publish(s.some(int(back)*6/5, 50, "")...)
+	first := s.some(int(back)*6/5, 50, "")
+	s.publish(first...)
 	o, stop := run()
 	s.ends(stop).mustHold(t)
 	positions := s.positions()
 
-	// 2. Back by a thousand: what lies between is known, and what is new is handled.
+	// 2. Back by a thousand: what lies between is known, and what is new is handled. Some come again at the log's end
+	// too, as a relay repeats them.
 	to, again := map[int]int64{}, 0
 	for partition, position := range positions {
 		to[partition] = max(0, position-back)
 		again += int(position - to[partition])
 	}
 	s.offsets(to)
+	for _, err := range s.kafka.Publish(t.Context(), first[:late]) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	s.publish(s.some(late, 50, "")...)
+	again += late
 	begun := time.Now()
 	o, stop = run()
-	s.await("the new events have their effects", func() bool { return o.of(inbox.Handled) == late })
+	s.await("the new events have their effects", func() bool { return o.of(inbox.Handled) >= late })
 	v := s.ends(stop)
-	t.Logf("back: %d offsets again in %v, outcomes %s; %s", again, time.Since(begun).Round(time.Millisecond), o, v)
+	t.Logf("back: %d events again, %d of them at the log's end, in %v, outcomes %s; %s", again, late, time.Since(begun).Round(time.Millisecond), o, v)
 	v.mustHold(t)
 	if o.of(inbox.Duplicate) != again || o.of(inbox.Stale) != 0 || again < int(back) {
-		t.Errorf("of %d offsets that came again %d were duplicates and %d stale", again, o.of(inbox.Duplicate), o.of(inbox.Stale))
+		t.Errorf("of %d events that came again %d were duplicates and %d stale", again, o.of(inbox.Duplicate), o.of(inbox.Stale))
 	}
 
 	// 3. Forward to the end of the log, past what nobody has handled: the position in Postgres goes before it.
