@@ -230,7 +230,7 @@ func (s *kafkaSource) next(ctx context.Context) (generation, error) {
 		gen.Start(func(context.Context) {}) // Returning ends the generation.
 		return nil, fmt.Errorf("assign partitions: %w", *blind)
 	}
-	k := &kafkaGeneration{s: s, gen: gen, ended: make(chan struct{}), left: make(chan struct{})}
+	k := &kafkaGeneration{s: s, gen: gen, ended: make(chan struct{}), left: make(chan struct{}), missed: make(chan struct{})}
 	gen.Start(func(ctx context.Context) {
 		select {
 		case <-ctx.Done():
@@ -254,9 +254,39 @@ type kafkaGeneration struct {
 	ended chan struct{}
 	left  chan struct{}
 	once  sync.Once
+
+	// missed is closed when a broker did not know a topic of ours. The one that it knows next may be another, made again
+	// under the name, in which our offsets mean nothing. So this generation reads and commits no more: the next one asks
+	// for the group's offsets, which Kafka forgets with a topic, and for the log's bounds.
+	missed chan struct{}
+	miss   sync.Once
 }
 
-// watch ends the generation when topics have other partitions than before. kafka-go's own watcher ends it at once, and
+// errTopicMissed is what a generation says that has met a topic that was not there.
+var errTopicMissed = errors.New("a topic was missing: it may have been made again, so the group is joined anew")
+
+// missedPause is how long a generation that missed a topic waits before it ends. A broker that has just started may not
+// know its topics for a while.
+const missedPause = 500 * time.Millisecond
+
+// meets takes note of a topic that is not there.
+func (k *kafkaGeneration) meets(err error) error {
+	if errors.Is(err, kafka.UnknownTopicOrPartition) || errors.Is(err, protocol.ErrNoTopic) || errors.Is(err, protocol.ErrNoPartition) {
+		k.miss.Do(func() { close(k.missed) })
+	}
+	return err
+}
+
+func (k *kafkaGeneration) hasMissed() bool {
+	select {
+	case <-k.missed:
+		return true
+	default:
+		return false
+	}
+}
+
+// watch ends the generation when topics have other partitions than before, and when one was missing for a moment. kafka-go's own watcher ends it at once, and
 // again and again, while a topic is missing.
 func (k *kafkaGeneration) watch(ctx context.Context) {
 	tick := time.NewTicker(k.s.g.WatchInterval)
@@ -279,6 +309,9 @@ func (k *kafkaGeneration) watch(ctx context.Context) {
 		}
 		select {
 		case <-tick.C:
+		case <-k.missed:
+			_ = pause(ctx, missedPause)
+			return
 		case <-ctx.Done():
 			return
 		}
@@ -304,6 +337,9 @@ func (k *kafkaGeneration) over() <-chan struct{} { return k.ended }
 func (k *kafkaGeneration) leave() { k.once.Do(func() { close(k.left) }) }
 
 func (k *kafkaGeneration) commit(offsets map[topicPartition]int64) error {
+	if k.hasMissed() {
+		return errTopicMissed
+	}
 	byTopic := map[string]map[int]int64{}
 	for tp, offset := range offsets {
 		if byTopic[tp.topic] == nil {
@@ -319,13 +355,16 @@ func (k *kafkaGeneration) bounds(ctx context.Context, tp topicPartition) (first,
 	ask := func(r kafka.OffsetRequest) (kafka.PartitionOffsets, error) {
 		ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 		defer cancel()
+		if k.hasMissed() {
+			return kafka.PartitionOffsets{}, errTopicMissed
+		}
 		res, err := k.s.client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Addr: k.s.addr, Topics: map[string][]kafka.OffsetRequest{tp.topic: {r}}})
 		if err != nil {
-			return kafka.PartitionOffsets{}, err
+			return kafka.PartitionOffsets{}, k.meets(err)
 		}
 		for _, p := range res.Topics[tp.topic] {
 			if p.Partition == tp.partition {
-				return p, p.Error
+				return p, k.meets(p.Error)
 			}
 		}
 		return kafka.PartitionOffsets{}, fmt.Errorf("the broker said nothing of %s/%d", tp.topic, tp.partition)
@@ -349,9 +388,12 @@ func (k *kafkaGeneration) fetch(ctx context.Context, tp topicPartition, offset i
 		isolation = kafka.ReadUncommitted
 	}
 	for size := int32(fetchBytes); ; size *= 2 {
+		if k.hasMissed() {
+			return page{}, errTopicMissed
+		}
 		p, err := k.fetchOnce(ctx, tp, offset, isolation, size)
 		if err != nil {
-			return page{}, err
+			return page{}, k.meets(err)
 		}
 		batches := batchesOf(p.RecordSet.Records)
 		end := p.HighWatermark
