@@ -152,11 +152,17 @@ func decide(p retry.Policy, h history, f fault, err error, random float64) verdi
 		return verdict{do: actDead, reason: fmt.Sprintf("it failed %d times", h.attempts)}
 	case p.Budget > 0 && h.age+delay > p.Budget:
 		return verdict{do: actDead, reason: fmt.Sprintf("its next attempt would come later than %s after its first", p.Budget)}
-	case h.quick > 0 && !h.stored && !asked:
+	case h.quick > 0 && !h.stored && !asked && !ranOut(err):
 		return verdict{do: actAgain, delay: spread(quickBase, quickCap, h.attempts, random)}
 	default:
 		return verdict{do: actPark, delay: delay}
 	}
+}
+
+// ranOut says that the handler used up its time. To try it again in place would hold up its partition as long again.
+func ranOut(err error) bool {
+	var h *handlerError
+	return errors.As(err, &h) && h.timedOut
 }
 
 // spread is a delay with equal jitter: at least half of what doubles from base to limit, so that a wait is a wait.

@@ -67,6 +67,7 @@ func TestDecideSaysWhatBecomesOfAFailure(t *testing.T) {
 		want verdict
 	}{
 		"the first failure is tried again in place":         {p, history{attempts: 1, quick: 2}, faultEvent, boom, verdict{do: actAgain, delay: 15 * time.Millisecond}},
+		"one that used up its time is parked at once":       {p, history{attempts: 1, quick: 2}, faultEvent, &handlerError{err: boom, timedOut: true}, verdict{do: actPark, delay: 500 * time.Millisecond}},
 		"without quick tries it is parked":                  {p, history{attempts: 1}, faultEvent, boom, verdict{do: actPark, delay: 500 * time.Millisecond}},
 		"a stored event is never tried again in place":      {p, history{attempts: 1, quick: 2, stored: true}, faultEvent, boom, verdict{do: actPark, delay: 500 * time.Millisecond}},
 		"the delay grows with the attempts":                 {p, history{attempts: 2}, faultEvent, boom, verdict{do: actPark, delay: time.Second}},

@@ -136,8 +136,8 @@ func (in *Inbox) abandon(pooled *pgxpool.Conn, returned <-chan error) {
 // call runs a handler. Its error is a *handlerError. A handler that does not return within Config.Timeout and
 // Config.Grace is reported as hung, and still running.
 func (in *Inbox) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event) error {
-	if in.hung.Load() >= int64(in.c.MaxHung) {
-		return &handlerError{err: ErrHungHandlers, stopped: true}
+	if err := in.tooManyHung(); err != nil {
+		return &handlerError{err: err, stopped: true}
 	}
 	hctx, cancel := context.WithTimeout(ctx, in.c.Timeout)
 	defer cancel()

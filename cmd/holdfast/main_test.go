@@ -158,3 +158,22 @@ func TestStatusSaysWhatNeedsAPersonAndWhatToDo(t *testing.T) {
 	wantStatus(t, 0, "the sidecar", "status")
 	wantStatus(t, 0, "node 1", "status")
 }
+
+func TestStatusListsTheKeysThatWaitLongest(t *testing.T) {
+	db := installed(t)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, first_at, attempts, errors)
+		select 'billing', 'orders', 'customer ' || k, n, 's', format('%s/%s', k, n), 'order.placed', now(), '',
+		       case when n = 1 then now() + interval '1 hour' else 'infinity' end, now() - k * interval '1 minute', 3, array['no such customer']
+		  from generate_series(1, 12) k, generate_series(1, 4) n`)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash)
+		values ('inbox', 'billing', 'it failed 3 times', true, '0', 's', 'order.placed', 'orders', 'customer 12', now(), '')`)
+	_, out, _ := call(t, "status")
+	for _, want := range []string{"BLOCKED KEY", "customer 12  4", "12m0s", "holdfast dlq show 1", "customer 3 ", "its next attempt in 1h0m0s"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("status does not say %q:\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "customer 2 ") {
+		t.Errorf("status lists more than ten keys of a consumer:\n%s", out)
+	}
+}

@@ -50,6 +50,27 @@ select c.consumer, coalesce(s.waiting, 0), coalesce(s.keys, 0), coalesce(s.oldes
   left join (select consumer, count(*) as letters from holdfast.letter where state = 'open' group by consumer) l using (consumer)
  order by c.consumer`
 
+// The ten keys that have waited longest for each consumer, with the event that each waits for.
+const statusBlocked = `-- status.blocked
+with head as (
+    select distinct on (s.consumer, s.topic, s.key) s.consumer, s.topic, s.key, s.event_id, s.type, s.attempts, s.errors, s.next_at, s.first_at,
+           count(*) over (partition by s.consumer, s.topic, s.key) as events
+      from holdfast.stored s
+     where s.key <> ''
+     order by s.consumer, s.topic, s.key, s.place
+), ranked as (
+    select h.*, row_number() over (partition by h.consumer order by h.first_at, h.topic, h.key) as rank from head h
+)
+select r.consumer, r.topic, r.key, r.events, round(extract(epoch from now() - r.first_at))::bigint, r.event_id, r.type, r.attempts,
+       case when r.next_at = 'infinity' then -1 else greatest(round(extract(epoch from r.next_at - now())), 0) end::bigint,
+       coalesce((select min(l.id) from holdfast.letter l
+                  where l.consumer = r.consumer and l.topic = r.topic and l.key = r.key
+                    and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')), 0),
+       coalesce(r.errors[cardinality(r.errors)], '')
+  from ranked r
+ where r.rank <= 10
+ order by r.consumer, r.rank`
+
 const statusPositions = `-- status.positions
 select p.consumer, p.topic, p.partition, p.position, coalesce(p.owner, ''), round(extract(epoch from now() - p.updated_at))::bigint
   from holdfast.consumer_position p order by p.consumer, p.topic, p.partition`

@@ -35,7 +35,7 @@ func (c *statusCmd) Run(p *program) error {
 	if c.JSON {
 		s.out, s.tables = io.Discard, map[string][]map[string]any{}
 	}
-	for _, part := range []func(context.Context) error{s.history, s.lanes, s.relays, s.parked, s.ring, s.consumers, s.positions} {
+	for _, part := range []func(context.Context) error{s.history, s.lanes, s.relays, s.parked, s.ring, s.consumers, s.blocked, s.positions} {
 		if err := part(p.ctx); err != nil {
 			return fmt.Errorf("read status: %w", err)
 		}
@@ -221,6 +221,25 @@ func (s *status) consumers(ctx context.Context) error {
 		}
 		return fmt.Sprintf("%s\t%d\t%d\t%s\t%d", clean(consumer), waiting, keys, span(oldest), letters)
 	})
+}
+
+func (s *status) blocked(ctx context.Context) error {
+	var consumer, topic, key, id, eventType, failure string
+	var events, since, attempts, next, letter int64
+	return s.each(ctx, statusBlocked, "CONSUMER\tTOPIC\tBLOCKED KEY\tEVENTS\tFOR\tHEAD\tATTEMPTS\tWAITS FOR", "blocked_keys",
+		"consumer topic key events seconds head_id head_type attempts next_in_seconds letter error",
+		[]any{&consumer, &topic, &key, &events, &since, &id, &eventType, &attempts, &next, &letter, &failure}, func() string {
+			waits := "its next attempt in " + span(next)
+			switch {
+			case letter != 0:
+				waits = fmt.Sprintf("letter %d: holdfast dlq show %d", letter, letter)
+			case next < 0:
+				waits = "what is before it"
+			case failure == "" && next == 0:
+				waits = "a node that handles " + clean(eventType)
+			}
+			return fmt.Sprintf("%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s", clean(consumer), topic, clean(key), events, span(since), clean(id), attempts, waits)
+		})
 }
 
 func (s *status) positions(ctx context.Context) error {
