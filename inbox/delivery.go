@@ -1,0 +1,91 @@
+package inbox
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// delivery is an event that is being taken in.
+type delivery struct {
+	e       holdfast.Event
+	hash    []byte       // SHA-256 of the payload
+	h       BatchHandler // nil for a type that is not handled here
+	from    *origin      // nil unless it comes from Kafka
+	callers bool         // it is taken in in a transaction of the caller's, which we must not make wait
+	inDoubt bool         // a COMMIT got no answer: if the event is known now, that was ours
+	after   func()       // what the last step has to tell the observer once it has committed
+}
+
+// origin is where an event from Kafka comes from.
+type origin struct {
+	fence   *fence
+	offset  int64
+	careful bool // the start of its handler is counted first
+
+	hold func(bool) // holds the partition, or no longer
+	held bool
+}
+
+// unhold lets the partition go on that the event held.
+func (d *delivery) unhold() {
+	if d.from != nil && d.from.held {
+		d.from.held = false
+		d.from.hold(false)
+	}
+}
+
+func (in *Inbox) newDelivery(e holdfast.Event) *delivery {
+	sum := sha256.Sum256(e.Payload)
+	return &delivery{e: e, hash: sum[:], h: in.handlers[e.Type]}
+}
+
+func (d *delivery) partition() *int32 {
+	if d.from == nil {
+		return nil
+	}
+	p := int32(d.from.fence.Partition.Partition)
+	return &p
+}
+
+func (d *delivery) offset() *int64 {
+	if d.from == nil {
+		return nil
+	}
+	return &d.from.offset
+}
+
+// epoch is the one under which an event from Kafka is taken in.
+func (d *delivery) epoch() *int64 {
+	if d.from == nil {
+		return nil
+	}
+	return &d.from.fence.Epoch
+}
+
+// stale says that the event lies below what was settled when this node was given the partition.
+func (d *delivery) stale() bool { return d.from != nil && d.from.offset < d.from.fence.position }
+
+// step is what one transaction does with a delivery.
+type step func(ctx context.Context, tx pgx.Tx) (Outcome, error)
+
+// trial is one transaction from its beginning to its commit. Its error is a *failure.
+type trial func(ctx context.Context) (Outcome, error)
+
+// within is a trial of a step.
+func (in *Inbox) within(s step) trial {
+	return func(ctx context.Context) (out Outcome, err error) {
+		err = in.transact(ctx, func(tx pgx.Tx) (err error) {
+			out, err = s(ctx, tx)
+			return err
+		})
+		return out, err
+	}
+}
+
+// errUnqueued is said where an event was to queue behind its key, but the queue has gone: run it again.
+var errUnqueued = errors.New("the queue of its key has gone")

@@ -1,0 +1,101 @@
+package inbox
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+)
+
+// KafkaGroup says which topics to consume as which consumer group.
+type KafkaGroup struct {
+	// Brokers are addresses, host:port, of which one must answer. Required.
+	Brokers []string
+
+	// GroupID names the consumer group. Required. Use one group for one Config.Consumer.
+	GroupID string
+
+	// Topics are what the group consumes. Required. Topics and partitions that are added later are picked up.
+	Topics []string
+
+	// Dialer is how brokers are reached: TLS, SASL, time-outs. Defaults to kafka.DefaultDialer.
+	Dialer *kafka.Dialer
+
+	// SessionTimeout is after how long without a heartbeat the group takes this node's partitions away. Defaults to 30 s.
+	SessionTimeout time.Duration
+
+	// HeartbeatInterval is how often the group hears of this node; at most a third of SessionTimeout. Defaults to a tenth
+	// of SessionTimeout.
+	HeartbeatInterval time.Duration
+
+	// RebalanceTimeout is how long the group waits for its members to let go of their partitions. It must be longer than
+	// Config.Stop and Config.Grace together. Defaults to these and 15 s, at least 30 s.
+	RebalanceTimeout time.Duration
+
+	// WatchInterval is how often new partitions and topics are looked for. Defaults to 5 s.
+	WatchInterval time.Duration
+
+	// ReadUncommitted also takes in records of Kafka transactions that are still open or were aborted.
+	ReadUncommitted bool
+
+	// AdoptCommitted starts at the group's committed offset where Postgres has no position yet: for a group that another
+	// program has consumed for so far. Otherwise a partition without a position is read from its first offset, since
+	// nothing in this database shows that anything was handled.
+	AdoptCommitted bool
+
+	// SkipDeleted goes on behind records that Kafka deleted before they were handled. Otherwise Consume returns
+	// ErrOffsetOutOfRange. Set it for one start, when the loss was looked at.
+	SkipDeleted bool
+}
+
+func (g KafkaGroup) withDefaults(c Config) KafkaGroup {
+	g.Dialer = or(g.Dialer, kafka.DefaultDialer)
+	g.SessionTimeout = or(g.SessionTimeout, 30*time.Second)
+	g.HeartbeatInterval = or(g.HeartbeatInterval, g.SessionTimeout/10)
+	g.RebalanceTimeout = or(g.RebalanceTimeout, max(30*time.Second, c.Stop+c.Grace+15*time.Second))
+	g.WatchInterval = or(g.WatchInterval, 5*time.Second)
+	return g
+}
+
+func (g KafkaGroup) validate(c Config) error {
+	var problems []error
+	bad := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	if len(g.Brokers) == 0 {
+		bad("brokers is empty: give the address, host:port, of at least one broker")
+	}
+	for _, b := range g.Brokers {
+		if _, _, err := net.SplitHostPort(b); err != nil {
+			bad("broker is %s: it must be host:port", excerpt(b))
+		}
+	}
+	if err := checkText("group id", g.GroupID, 1, 255); err != nil {
+		bad("%w: name the consumer group, the same on all nodes", err)
+	}
+	if len(g.Topics) == 0 {
+		bad("topics is empty: name at least one topic")
+	}
+	for i, topic := range g.Topics {
+		if !topicName.MatchString(topic) || len(topic) > 249 {
+			bad("topic is %s: it must be a Kafka topic's name, of letters, digits, '.', '_' and '-', at most 249", excerpt(topic))
+		}
+		if slices.Contains(g.Topics[:i], topic) {
+			bad("topic %s is named twice", excerpt(topic))
+		}
+	}
+	if g.SessionTimeout < 100*time.Millisecond {
+		bad("session timeout is %s: it must be at least 100ms, and what the broker allows (group.min.session.timeout.ms)", g.SessionTimeout)
+	}
+	if g.HeartbeatInterval <= 0 || g.HeartbeatInterval > g.SessionTimeout/3 {
+		bad("heartbeat interval is %s: it must be above 0 and at most a third of the session timeout, %s", g.HeartbeatInterval, g.SessionTimeout)
+	}
+	if g.RebalanceTimeout <= c.Stop+c.Grace {
+		bad("rebalance timeout is %s: it must be longer than stop and grace together, %s", g.RebalanceTimeout, c.Stop+c.Grace)
+	}
+	if g.WatchInterval < 10*time.Millisecond {
+		bad("watch interval is %s: it must be at least 10ms", g.WatchInterval)
+	}
+	return errors.Join(problems...)
+}

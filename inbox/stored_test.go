@@ -1,0 +1,156 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// A partition's sender receives the events of each key one after the other, while Run handles what failed, on two nodes,
+// in the same moments. Each key's effects must come in order, every event once, and nothing may be left asleep.
+func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
+	b := setup(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	failing := func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if rand.IntN(10) == 0 {
+			return errors.New("now and then")
+		}
+		return effectOf(ctx, tx, e)
+	}
+	var nodes []*Inbox
+	for range 2 {
+		in := b.inbox(func(c *Config) {
+			c.Retry = retry.Policy{Attempts: 1000, Base: time.Microsecond, Cap: time.Millisecond}
+			c.PollMax = 2 * time.Millisecond
+		})
+		in.Handle("order.placed", failing)
+		nodes = append(nodes, in)
+		// Without the sweep, which would wake what was forgotten.
+		in.start()
+		b.run(func(ctx context.Context) error {
+			g := newGroup(ctx)
+			g.run(in.workStored)
+			return g.wait()
+		})
+	}
+	const keys, each = 6, 70
+	var wg sync.WaitGroup
+	for k := range keys {
+		wg.Go(func() {
+			for i := range each {
+				e := event(fmt.Sprintf("%d-%03d", k, i), fmt.Sprint(k))
+				if _, err := nodes[i%2].Receive(b.Context(), e); err != nil {
+					t.Error(err)
+				}
+				// At random moments, so that many arrive just as the queue before them ends.
+				_ = pause(b.Context(), time.Duration(rand.Int64N(int64(12*time.Millisecond))))
+			}
+		})
+	}
+	wg.Wait()
+	b.await("every event to be handled", func(o *telling) bool {
+		n := 0
+		for _, outcomes := range o.outcomes {
+			if slices.Contains(outcomes, Handled) {
+				n++
+			}
+		}
+		return n == keys*each
+	})
+	if n := b.count("select count(*) from effect"); n != keys*each {
+		t.Errorf("%d effects, want %d", n, keys*each)
+	}
+	if n := b.count("select count(*) from (select id, lag(id) over (partition by key order by n) before from effect) x where before > id"); n != 0 {
+		t.Errorf("%d events overtook another of their key", n)
+	}
+	if n := b.count("select count(*) from holdfast.stored"); n != 0 {
+		t.Errorf("%d rows are still stored", n)
+	}
+	b.told.mu.Lock()
+	defer b.told.mu.Unlock()
+	stored := 0
+	for _, outcomes := range b.told.outcomes {
+		if slices.Contains(outcomes, Stored) {
+			stored++
+		}
+	}
+	t.Logf("%d of %d were stored behind another", stored, keys*each)
+	if stored == 0 {
+		t.Error("no event ever followed another: the test tests nothing")
+	}
+}
+
+func TestTwoNodesShareTheStoredEventsAndKeepEachKeysOrder(t *testing.T) {
+	b := setup(t)
+	first := b.inbox()
+	first.Handle("order.placed", effectOf)
+	const n = 200
+	for i := range n {
+		b.store(first, event(fmt.Sprintf("%03d", i), fmt.Sprint(i%7)))
+	}
+	second := b.inbox()
+	second.Handle("order.placed", effectOf)
+	b.run(first.Run)
+	b.run(second.Run)
+	b.await("all", func(o *telling) bool { return len(o.outcomes) == n })
+	if got := b.count("select count(*) from effect"); got != n {
+		t.Errorf("%d effects, want %d", got, n)
+	}
+	if bad := b.count("select count(*) from (select id, lag(id) over (partition by key order by n) before from effect) x where before > id"); bad != 0 {
+		t.Errorf("%d events overtook another of their key", bad)
+	}
+}
+
+func TestAWorkerWhoseLeaseWasTakenWritesNothing(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		// Another worker claims the event while this one is at it.
+		pgtest.Exec(t, b.db, "update holdfast.stored set lease_token = gen_random_uuid(), lease_until = now() + interval '1 hour'")
+		return effectOf(ctx, tx, e)
+	})
+	b.store(in, event("1", "k"))
+	b.run(in.Run)
+	b.await("the loss of the lease", func(o *telling) bool { return o.lost == 1 })
+	if b.effects("1") != 0 || b.count("select count(*) from holdfast.stored") != 1 {
+		t.Error("a worker without a lease changed something")
+	}
+}
+
+func TestAStoredEventThatEndsItsProcessIsGivenUpAfterItsAttempts(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	in.Handle("order.placed", effectOf)
+	b.store(in, event("1", "k"))
+	b.store(in, event("2", "k"))
+	// Three claims were committed, and no process came back from one.
+	pgtest.Exec(t, b.db, "update holdfast.stored set attempts = 3, lease_token = gen_random_uuid(), lease_until = now() - interval '1 second' where event_id = '1'")
+	b.run(in.Run)
+	b.awaitOutcome("1", Dead)
+	b.awaitOutcome("2", Handled)
+	if b.effects("1") != 0 {
+		t.Error("it was run a fourth time")
+	}
+}
+
+func TestALeaseFromAClockThatWasWrongRunsOut(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	in.Handle("order.placed", effectOf)
+	b.store(in, event("1", "k"))
+	pgtest.Exec(t, b.db, "update holdfast.stored set lease_token = gen_random_uuid(), lease_until = now() + interval '10 years'")
+	b.run(in.Run)
+	b.awaitOutcome("1", Handled)
+}
