@@ -48,12 +48,13 @@ var (
 )
 
 // try takes events in up to COMMIT: one, or several of one type and partition as a batch. The transaction that was open
-// before is committed on the way: committed is its error, a *failure. err is a *failure, or one of the above.
-func (c *chain) try(ctx context.Context, ds []*delivery, attempt int) (out Outcome, committed, err error) {
+// before is committed on the way, and committed is called with its error, a *failure, before a handler runs: what that
+// event held is free then. The error returned is a *failure, or one of the above.
+func (c *chain) try(ctx context.Context, ds []*delivery, attempt int, committed func(error)) (out Outcome, err error) {
 	if c.conn == nil {
 		conn, err := c.in.pool.Acquire(ctx)
 		if err != nil {
-			return "", nil, blame(ctx, fmt.Errorf("acquire connection: %w", err), circumstances{connLost: true})
+			return "", blame(ctx, fmt.Errorf("acquire connection: %w", err), circumstances{connLost: true})
 		}
 		c.conn, c.since, c.links = conn, time.Now(), 0
 	}
@@ -84,7 +85,8 @@ func (c *chain) try(ctx context.Context, ds []*delivery, attempt int) (out Outco
 			cancel()
 			rollback(ctx, br.Tx())
 			c.letGo()
-			return "", blame(ctx, fmt.Errorf("commit: %w", err), circumstances{committing: true}), errNotTried
+			committed(blame(ctx, fmt.Errorf("commit: %w", err), circumstances{committing: true}))
+			return "", errNotTried
 		}
 	}
 	_, err = br.Exec() // BEGIN
@@ -101,6 +103,9 @@ func (c *chain) try(ctx context.Context, ds []*delivery, attempt int) (out Outco
 		err = closing
 	}
 	cancel()
+	if committing {
+		committed(nil)
+	}
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -116,12 +121,12 @@ func (c *chain) try(ctx context.Context, ds []*delivery, attempt int) (out Outco
 		if errors.Is(err, errOneByOne) {
 			rollback(ctx, tx)
 			conn.Release()
-			return "", nil, err
+			return "", err
 		}
-		return "", nil, c.in.failed(ctx, conn, tx, err)
+		return "", c.in.failed(ctx, conn, tx, err)
 	}
 	c.tx = tx
-	return out, nil, nil
+	return out, nil
 }
 
 // commit ends the chain. Its error is a *failure of the last transaction.
@@ -143,7 +148,7 @@ func (c *chain) letGo() {
 func (in *Inbox) alone(d *delivery, attempt int) trial {
 	return func(ctx context.Context) (Outcome, error) {
 		c := chain{in: in}
-		out, _, err := c.try(ctx, []*delivery{d}, attempt)
+		out, err := c.try(ctx, []*delivery{d}, attempt, nil)
 		if err == nil {
 			err = c.commit(ctx)
 		}

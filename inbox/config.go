@@ -64,7 +64,7 @@ type Config struct {
 	Quick int
 
 	// Batch is up to how many events of a partition one transaction handles when the type was registered with
-	// HandleBatch. Between 1 and 10,000. Defaults to 1.
+	// HandleBatch. Between 1 and 10,000; more than 1,024 never come together. Defaults to 1.
 	Batch int
 
 	// Workers is how many handlers run at once on this node for Consume, and as many again for stored events. Each takes

@@ -119,14 +119,10 @@ func (w *worker) work(j job) {
 		return
 	}
 	begun := time.Now()
-	out, committed, err := w.chain.try(j.ctx, j.ds, 1)
-	if errors.Is(err, errNotTried) {
-		w.committed(committed)
-		w.work(j)
-		return
-	}
-	w.committed(committed)
+	out, err := w.chain.try(j.ctx, j.ds, 1, w.committed)
 	switch {
+	case errors.Is(err, errNotTried):
+		w.work(j)
 	case err == nil:
 		w.last = &tried{j, out, begun}
 		if w.chain.long() {

@@ -154,10 +154,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 // room waits until there is little enough in hand to take more. False: ctx ended.
 func (p *partition) room(ctx context.Context) bool {
 	for {
-		p.mu.Lock()
-		full := p.track.spread() >= maxAhead || p.track.bytes >= maxBytesAhead || p.holds > 0
-		p.mu.Unlock()
-		if !full {
+		if !p.full() {
 			return ctx.Err() == nil
 		}
 		select {
@@ -166,6 +163,13 @@ func (p *partition) room(ctx context.Context) bool {
 			return false
 		}
 	}
+}
+
+// full says that there is as much in hand as may be.
+func (p *partition) full() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.track.spread() >= maxAhead || p.track.bytes >= maxBytesAhead || p.holds > 0
 }
 
 // hold stops the partition from beginning more events, or lets it go on.
@@ -219,6 +223,12 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 			j.first = p.in.within(s)
 		case d.stale():
 			j.first = p.in.within(p.in.stale(d))
+		}
+		if len(batch) > 0 && p.full() { // What is collected has to be begun before there can be room.
+			if !p.dispatch(ctx, job{p: p, ctx: jobs, ds: batch}) {
+				return false
+			}
+			batch = nil
 		}
 		if !p.room(ctx) {
 			return false

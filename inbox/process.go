@@ -7,12 +7,14 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/retry"
 )
 
 // This file runs one handler in one transaction, and tells apart whose fault it is when that fails.
@@ -142,7 +144,7 @@ func (in *Inbox) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdf
 	hctx, cancel := context.WithTimeout(ctx, in.c.Timeout)
 	defer cancel()
 	done := make(chan error, 1)
-	given := &handlerTx{tx: tx}
+	given := &handlerTx{tx: tx, over: new(atomic.Bool)}
 	defer given.over.Store(true)
 	go func() {
 		err := errGoexit // unless it returns or panics
@@ -156,11 +158,22 @@ func (in *Inbox) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdf
 	}()
 	returned := func(err error) error {
 		timedOut := ctx.Err() == nil && errors.Is(hctx.Err(), context.DeadlineExceeded)
-		if err == nil {
-			if timedOut && tx.Conn().IsClosed() {
+		pg := tx.Conn().PgConn()
+		switch {
+		case err == nil && pg.IsClosed():
+			if timedOut {
 				return &handlerError{err: fmt.Errorf("the handler was cancelled after %s", in.c.Timeout), timedOut: true}
 			}
+			return nil // COMMIT will say so
+		case err == nil && pg.IsBusy():
+			return &handlerError{err: errors.New("the handler left rows or batch results open: close them before it returns")}
+		case err == nil && pg.TxStatus() == 'I': // What it did is committed or gone already: another try would not mend it.
+			return &handlerError{err: retry.Permanent(fmt.Errorf("the handler ended its transaction by a statement: %w", errNotTheHandlers))}
+		case err == nil:
 			return nil
+		case pg.IsClosed() && !timedOut && ctx.Err() == nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)):
+			// pgx closes the connection under a statement whose context ends: here one that the handler made for itself.
+			return &handlerError{err: fmt.Errorf("a time-out of the handler's own: %w", err), timedOut: true}
 		}
 		if timedOut {
 			err = fmt.Errorf("the handler was cancelled after %s: %w", in.c.Timeout, err)

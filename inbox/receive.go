@@ -128,6 +128,7 @@ func (in *Inbox) Store(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcom
 func (in *Inbox) receive(ctx context.Context, d *delivery, next trial, failed error, patient bool) (Outcome, error) {
 	begun := time.Now()
 	defer d.unhold()
+	var firstFailure time.Time // a Budget counts from there
 	h := history{quick: in.c.Quick, patient: patient}
 	var failures []string
 	deciding := true // the step runs the handler; the steps after a verdict only write it down
@@ -152,13 +153,18 @@ func (in *Inbox) receive(ctx context.Context, d *delivery, next trial, failed er
 		if !deciding && f.fault == faultEvent {
 			f.fault = faultDatabase
 		}
+		if firstFailure.IsZero() && (f.fault == faultEvent || f.fault == faultContended) {
+			firstFailure = time.Now()
+		}
 		switch f.fault {
 		case faultEvent:
 			h.attempts, h.contended, h.waits = h.attempts+1, 0, 0
 		case faultUnknown:
 			d.inDoubt = true
 		}
-		h.age = time.Since(begun)
+		if !firstFailure.IsZero() {
+			h.age = time.Since(firstFailure)
+		}
 		v := decide(in.c.Retry, h, f.fault, f.err, in.random())
 		switch f.fault {
 		case faultContended:

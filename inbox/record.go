@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,6 +16,9 @@ import (
 // delivery reads a record. A record that is no event of ours to store becomes a letter: the step is not nil then.
 func (p *partition) delivery(r record) (*delivery, step) {
 	e, err := wire.Parse(p.tp.topic, r.key, r.value, r.headers, r.at)
+	if year := e.Time.UTC().Year(); year < 1 || year > 9999 { // A producer's clock in other units: no reason to refuse the event.
+		e.Time = time.Time{}
+	}
 	if e.ID == "" {
 		e.ID = kafkaID(p.tp.topic, p.tp.partition, r.offset)
 	}
@@ -33,7 +37,7 @@ func (p *partition) delivery(r record) (*delivery, step) {
 	if len(e.ID) > 255 || checkText("id", e.ID, 1, 255) != nil {
 		e.ID = kafkaID(p.tp.topic, p.tp.partition, r.offset)
 	}
-	e.Topic, e.Payload, e.Time = p.tp.topic, r.value, r.at
+	e.Topic, e.Payload = p.tp.topic, r.value
 	d := p.in.newDelivery(sanitized(e))
 	d.h = p.in.handlers[e.Type]
 	d.from = &origin{fence: p.fence, offset: r.offset, hold: p.hold}

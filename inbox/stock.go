@@ -26,7 +26,7 @@ type stock struct {
 func (in *Inbox) fits(ctx context.Context, tx pgx.Tx, topic, key string) error {
 	if limit := in.c.MaxStoredKey; key != "" && limit > 0 {
 		var length int
-		if err := tx.QueryRow(ctx, in.q.queueLength, in.c.Consumer, topic, key, int32(limit)).Scan(&length); err != nil {
+		if err := tx.QueryRow(ctx, in.q.queueLength, in.c.Consumer, topic, key, int32(min(limit, 1<<30))).Scan(&length); err != nil {
 			return fmt.Errorf("measure the key's queue: %w", err)
 		}
 		if length >= limit {
@@ -42,7 +42,7 @@ func (in *Inbox) fits(ctx context.Context, tx pgx.Tx, topic, key string) error {
 	known, fresh := in.stock.events, time.Since(in.stock.counted) < countEvery
 	in.stock.mu.Unlock()
 	if !fresh {
-		if err := tx.QueryRow(ctx, in.q.storedCount, in.c.Consumer, int32(limit)).Scan(&known); err != nil {
+		if err := tx.QueryRow(ctx, in.q.storedCount, in.c.Consumer, int32(min(limit, 1<<30))).Scan(&known); err != nil {
 			return fmt.Errorf("count what is stored: %w", err)
 		}
 	}

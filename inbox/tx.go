@@ -15,8 +15,9 @@ var errNotTheHandlers = errors.New("holdfast ends the handler's transaction itse
 // handlerTx is the transaction that a handler is given. It cannot be ended by the handler, and it is of no use once the
 // handler has returned: the connection may be in the next event's transaction by then.
 type handlerTx struct {
-	tx   pgx.Tx
-	over atomic.Bool
+	tx        pgx.Tx
+	over      *atomic.Bool // of the handler: its savepoints share it
+	savepoint bool         // may be ended
 }
 
 // closedTx answers every call with pgx.ErrTxClosed.
@@ -33,11 +34,30 @@ func (t *handlerTx) now() pgx.Tx {
 	return t.tx
 }
 
-func (t *handlerTx) Begin(ctx context.Context) (pgx.Tx, error) { return t.now().Begin(ctx) }
-func (t *handlerTx) Commit(context.Context) error              { return errNotTheHandlers }
-func (t *handlerTx) Rollback(context.Context) error            { return errNotTheHandlers }
-func (t *handlerTx) LargeObjects() pgx.LargeObjects            { return t.now().LargeObjects() }
-func (t *handlerTx) Conn() *pgx.Conn                           { return t.now().Conn() }
+func (t *handlerTx) Begin(ctx context.Context) (pgx.Tx, error) {
+	nested, err := t.now().Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &handlerTx{tx: nested, over: t.over, savepoint: true}, nil
+}
+
+func (t *handlerTx) Commit(ctx context.Context) error {
+	if !t.savepoint {
+		return errNotTheHandlers
+	}
+	return t.now().Commit(ctx)
+}
+
+func (t *handlerTx) Rollback(ctx context.Context) error {
+	if !t.savepoint {
+		return errNotTheHandlers
+	}
+	return t.now().Rollback(ctx)
+}
+
+func (t *handlerTx) LargeObjects() pgx.LargeObjects { return t.now().LargeObjects() }
+func (t *handlerTx) Conn() *pgx.Conn                { return t.now().Conn() }
 
 func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
 	return t.now().CopyFrom(ctx, table, columns, rows)
