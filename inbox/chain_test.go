@@ -93,9 +93,17 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	var mu sync.Mutex
 	chance := func(of int) bool { mu.Lock(); defer mu.Unlock(); return random.IntN(of) == 0 }
+	// Only the inbox's connections are killed, not those that the test looks with.
+	config := b.db.Config()
+	config.ConnConfig.RuntimeParams["application_name"] = "victim"
+	victims, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(victims.Close)
 	for _, batch := range []int{1, 20} {
 		pgtest.Exec(t, b.db, "truncate effect")
-		in := b.inbox(func(c *Config) {
+		in := b.inboxOn(victims, func(c *Config) {
 			c.Consumer = fmt.Sprintf("billing %d", batch)
 			c.Retry = retry.Policy{Attempts: 1000, Base: time.Millisecond, Cap: 5 * time.Millisecond}
 			c.Batch = batch
@@ -124,7 +132,7 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 			for killing.Err() == nil && killed.Load() < 40 {
 				var one bool
 				err := conn.QueryRow(killing, `select pg_terminate_backend(pid) from pg_stat_activity
-					where datname = current_database() and pid <> pg_backend_pid() and query like '%inbox.%' or query = 'commit' order by random() limit 1`).Scan(&one)
+					where datname = current_database() and application_name = 'victim' order by random() limit 1`).Scan(&one)
 				if err == nil && one {
 					killed.Add(1)
 				}
