@@ -7,13 +7,13 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/handlertx"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -49,6 +49,9 @@ type panicError struct {
 }
 
 func (e *panicError) Error() string { return "panic: " + e.message + "\n" + e.stack }
+
+// errNotTheHandlers is what Commit and Rollback of a handler's transaction say.
+var errNotTheHandlers = errors.New("holdfast ends the handler's transaction itself: return nil to commit, an error to roll back, or use a savepoint (tx.Begin)")
 
 // errGoexit is a handler that ended its goroutine.
 var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit)")
@@ -144,8 +147,8 @@ func (in *Inbox) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdf
 	hctx, cancel := context.WithTimeout(ctx, in.c.Timeout)
 	defer cancel()
 	done := make(chan error, 1)
-	given := &handlerTx{tx: tx, over: new(atomic.Bool)}
-	defer given.over.Store(true)
+	given, takeBack := handlertx.Give(tx, errNotTheHandlers)
+	defer takeBack()
 	go func() {
 		err := errGoexit // unless it returns or panics
 		defer func() {
