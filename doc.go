@@ -35,6 +35,7 @@
 //	inbox   ->  holdfast, retry, dlq
 //	outbox  ->  holdfast
 //	dlq     ->  holdfast
+//	idempotency  ->  holdfast, retry
 //	retry   ->  backoff/v4
 //	holdfast (this package)  ->  pgx
 //

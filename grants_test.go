@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 	"github.com/holdfast-go/holdfast/outbox"
@@ -31,6 +34,7 @@ var grants = map[string][]string{
 	"consumer": {"usage on schema holdfast",
 		"select, insert, update, delete on holdfast.inbox, holdfast.retention, holdfast.stored, holdfast.consumer_position, holdfast.start, holdfast.consumer_type, holdfast.letter, holdfast.watermark",
 		"select on holdfast.letter_action", "usage on all sequences in schema holdfast", "execute on function holdfast.publish_letter"},
+	"routes": {"usage on schema holdfast", "select, insert, update, delete on holdfast.idempotency, holdfast.idempotency_expired"},
 	"letters": {"usage on schema holdfast", "select, update, delete on holdfast.letter", "select, insert on holdfast.letter_action",
 		"select, insert, update, delete on holdfast.letter_replay",
 		"select, insert, update, delete on holdfast.stored", "select, insert, update on holdfast.inbox", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.new_id"},
@@ -141,6 +145,24 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	}
 	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.event where topic = 'orders.dlq'"); n != 3 {
 		t.Fatalf("%d letters are published, want one of the relay and two of the consumer", n)
+	}
+
+	guard, err := idempotency.New(as(t, db, "routes"), idempotency.Config{Principal: func(*http.Request) (string, error) { return "a", nil }, KeepExpired: time.Hour, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // The second time the key has expired.
+		request := httptest.NewRequest(http.MethodPost, "/", nil)
+		request.Header.Set("Idempotency-Key", "k")
+		answer := httptest.NewRecorder()
+		guard.Middleware(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(answer, request)
+		if answer.Code != http.StatusOK || answer.Header().Get("Idempotency-Status") != "stored" {
+			t.Errorf("a service with idempotent routes: got %d %s", answer.Code, answer.Body)
+		}
+		pgtest.Exec(t, db.Pool, "update holdfast.idempotency set expires_at = now()")
+	}
+	if n, err := guard.RunOnce(t.Context()); n != 1 || err != nil {
+		t.Errorf("cleanup removed %d: %v", n, err)
 	}
 
 	letters, err := dlq.New(as(t, db, "letters"), dlq.Config{})

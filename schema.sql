@@ -278,6 +278,47 @@ create table holdfast.watermark (
 ) with (fillfactor = 80);
 
 -- ---------------------------------------------------------------------------------------------------------------------
+-- HTTP requests with an Idempotency-Key.
+
+-- One row for each key whose answer is kept; it is written once, in the transaction of the request's effect, and never
+-- changed. `scope` is 'principal:' and whose key it is, 'operation' or 'global'. The fingerprint is what the request was:
+-- a key that comes with another is refused. The body is bytea because jsonb would not give back the same bytes. Nothing
+-- references a row: it goes when it has expired.
+create table holdfast.idempotency (
+    scope                text collate "C" not null constraint scope_of_1_to_522_bytes check (octet_length(scope) between 1 and 522),
+    operation            text collate "C" not null constraint operation_of_at_most_256_bytes check (octet_length(operation) <= 256),
+    key                  text collate "C" not null constraint key_of_1_to_255_bytes check (octet_length(key) between 1 and 255),
+    fingerprint          bytea not null,          -- SHA-256
+    fingerprint_version  smallint not null,
+    state                text not null constraint state_is_known check (state in ('complete', 'omitted')), -- omitted: the body was too long
+    status               smallint not null constraint status_is_final check (status between 200 and 599),
+    headers              jsonb not null,          -- each name's lines; bytes above 127 as the characters of Latin-1
+    body                 bytea,
+    body_hash            bytea not null,          -- SHA-256 of what is stored
+    result_ref           text,                    -- what the operation brought about, say a payment's id
+    owner                uuid not null,           -- of the try that stored it
+    created_at           timestamptz not null default clock_timestamp(),
+    expires_at           timestamptz not null,
+    primary key (scope, operation, key)
+);
+create index idempotency_expiry on holdfast.idempotency (expires_at);
+
+-- What is kept of expired keys, for audits, where Config.KeepExpired says so.
+create table holdfast.idempotency_expired (
+    scope        text not null,
+    operation    text not null,
+    key          text not null,
+    fingerprint  bytea not null,
+    status       smallint not null,
+    result_ref   text,
+    created_at   timestamptz not null,
+    expires_at   timestamptz not null,
+    keep_until   timestamptz not null
+);
+create index idempotency_expired_keep on holdfast.idempotency_expired (keep_until);
+create index idempotency_expired_key on holdfast.idempotency_expired (key);
+
+-- ---------------------------------------------------------------------------------------------------------------------
 -- Dead letters: events that were given up, on either side, written in the transaction that gives them up.
 
 create table holdfast.letter (

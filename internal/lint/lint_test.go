@@ -29,6 +29,8 @@ var allowed = map[string][]string{
 	"relay":  {"", "retry", "dlq"},
 	"inbox":  {"", "retry", "dlq"},
 
+	"idempotency": {"", "retry"},
+
 	"holdfasttest": {"", "inbox"},
 }
 

@@ -1,0 +1,85 @@
+package idempotency
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// This file writes the answers that do not come from a handler, and tells what became of each request.
+
+// Headers of our own.
+const (
+	headerStatus   = "Idempotency-Status"
+	headerReplayed = "Idempotent-Replayed" // Stripe's
+	headerBody     = "Idempotency-Body"
+	headerExpires  = "Idempotency-Key-Expires"
+)
+
+// ours are the headers of a stored or replayed answer.
+func (rt *route) ours(req *request, status string, expires time.Time) http.Header {
+	h := http.Header{}
+	h.Set(headerStatus, status)
+	h.Set("Idempotency-Key", req.info.Key)
+	if rt.g.c.ShowExpiry {
+		h.Set(headerExpires, expires.UTC().Format(http.TimeFormat))
+	}
+	return h
+}
+
+// replay answers with what is stored.
+func (rt *route) replay(w http.ResponseWriter, req *request, s *stored) {
+	h := w.Header()
+	for name, values := range s.Answer.Header {
+		h[name] = values
+	}
+	for name, values := range rt.ours(req, "replayed", s.ExpiresAt) {
+		h[name] = values
+	}
+	h.Set(headerReplayed, "true")
+	omitted := s.State == stateOmitted
+	if omitted {
+		h.Set(headerBody, "omitted")
+	}
+	status := s.Answer.Status
+	if rt.o.ReplayStatus != nil {
+		status = rt.o.ReplayStatus(status)
+	}
+	if rt.o.OnReplay != nil {
+		rt.o.OnReplay(req.Request, h)
+	}
+	if !bodyless(status) {
+		h.Set("Content-Length", strconv.Itoa(len(s.Answer.Body)))
+	}
+	rt.tell(req, Outcome{Result: Replayed, Status: status, Omitted: omitted})
+	w.WriteHeader(status)
+	if !bodyless(status) {
+		_, _ = w.Write(s.Answer.Body) // The client is gone: it may ask again.
+	}
+}
+
+// refuse answers with a problem.
+func (rt *route) refuse(w http.ResponseWriter, req *request, p problem, result Result) {
+	rt.tell(req, Outcome{Result: result, Status: p.status, Code: p.code})
+	p.write(w, rt.g.c.DocsURL)
+}
+
+// unavailable says that nothing was done. Whoever asks is never let through unguarded.
+func (rt *route) unavailable(w http.ResponseWriter, req *request, err error) {
+	if req.Context().Err() == nil || errors.Is(err, errPoolExhausted) {
+		rt.g.c.Logger.Warn("idempotency waits for the database", "operation", req.info.Operation, "error", err)
+	}
+	rt.refuse(w, req, storeUnavailable, Unavailable)
+}
+
+func (rt *route) tell(req *request, o Outcome) {
+	o.Operation, o.Took, o.Expired = req.info.Operation, time.Since(req.begun), req.expired
+	if req.info.Key != "" {
+		o.KeyHash = req.keyHash()
+	}
+	rt.g.c.Logger.Debug("idempotent request", "result", string(o.Result), "operation", o.Operation, "key", o.KeyHash, "status", o.Status, "code", o.Code)
+	if rt.g.c.Observer.OnOutcome != nil {
+		rt.g.c.Observer.OnOutcome(o)
+	}
+}

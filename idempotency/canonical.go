@@ -1,0 +1,195 @@
+package idempotency
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"math/big"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gowebpki/jcs"
+)
+
+// This file makes JSON comparable. RFC 8785 gives documents that mean the same one form, but it reads numbers as float64:
+// 9007199254740993 and 9007199254740992 become one. Two requests that differ must never share a fingerprint, so only
+// what is exact is brought into that form; everything else is compared by its bytes.
+
+// maxDepth is how deep a document may nest before it is compared by its bytes.
+const maxDepth = 200
+
+// canonical returns the form of RFC 8785 of a document in which nothing is lost by it, after removing what the JSON
+// Pointers (RFC 6901) of ignore name. False: compare the bytes.
+func canonical(document []byte, ignore []string) ([]byte, bool) {
+	if !exact(document) {
+		return nil, false
+	}
+	if len(ignore) > 0 {
+		d := json.NewDecoder(bytes.NewReader(document))
+		d.UseNumber()
+		var value any
+		if d.Decode(&value) != nil {
+			return nil, false
+		}
+		for _, pointer := range ignore {
+			value = without(value, steps(pointer))
+		}
+		var b bytes.Buffer
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false)
+		if e.Encode(value) != nil {
+			return nil, false
+		}
+		document = b.Bytes()
+	}
+	form, err := jcs.Transform(document)
+	return form, err == nil
+}
+
+// exact says that a document is one JSON text of RFC 7493 (I-JSON): UTF-8, no name twice in an object, no half of a
+// surrogate pair, and that float64 holds every number of it without loss.
+func exact(document []byte) bool {
+	if !utf8.Valid(document) || halfSurrogate(document) {
+		return false
+	}
+	d := json.NewDecoder(bytes.NewReader(document))
+	d.UseNumber()
+	var names []map[string]bool // of the objects that are open; nil for an array
+	inName := false             // the next token of an object is a name
+	for {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			return len(names) == 0 && d.InputOffset() > 0
+		}
+		if err != nil {
+			return false
+		}
+		switch t := token.(type) {
+		case json.Delim:
+			switch t {
+			case '{', '[':
+				var seen map[string]bool
+				if t == '{' {
+					seen = map[string]bool{}
+				}
+				if names = append(names, seen); len(names) > maxDepth {
+					return false
+				}
+			default:
+				names = names[:len(names)-1]
+			}
+		case string:
+			if inName {
+				object := names[len(names)-1]
+				if object[t] {
+					return false
+				}
+				object[t] = true
+				inName = false
+				continue // its value follows
+			}
+		case json.Number:
+			if !exactNumber(string(t)) {
+				return false
+			}
+		}
+		if len(names) == 0 {
+			if _, err := d.Token(); !errors.Is(err, io.EOF) {
+				return false // something behind the document
+			}
+			return true
+		}
+		inName = names[len(names)-1] != nil
+	}
+}
+
+// exactNumber says that the shortest decimal of the nearest float64 is the number itself.
+func exactNumber(text string) bool {
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return false
+	}
+	if f == 0 {
+		digits, _, _ := strings.Cut(strings.ToLower(text), "e")
+		return !strings.ContainsAny(digits, "123456789") // an underflow is not zero
+	}
+	if f == math.Trunc(f) && math.Abs(f) > 1<<53-1 && !strings.ContainsAny(text, "eE") {
+		return false // I-JSON's limit of integers, written as such
+	}
+	if len(text) > 400 {
+		return false
+	}
+	was, ok := new(big.Rat).SetString(text)
+	is, okToo := new(big.Rat).SetString(strconv.FormatFloat(f, 'g', -1, 64))
+	return ok && okToo && was.Cmp(is) == 0
+}
+
+// halfSurrogate says that some \uD800 to \uDFFF stands without its other half: decoders replace it, and what differed
+// would be the same.
+func halfSurrogate(document []byte) bool {
+	high := false
+	for i := 0; i < len(document); i++ {
+		if document[i] != '\\' || i+1 >= len(document) {
+			if high {
+				return true
+			}
+			continue
+		}
+		i++
+		if document[i] != 'u' || i+4 >= len(document) {
+			if high {
+				return true
+			}
+			continue
+		}
+		unit, err := strconv.ParseUint(string(document[i+1:i+5]), 16, 32)
+		if err != nil {
+			return false // no JSON: that is seen elsewhere
+		}
+		i += 4
+		isHigh, isLow := unit >= 0xD800 && unit < 0xDC00, unit >= 0xDC00 && unit < 0xE000
+		if high != isLow {
+			return true
+		}
+		high = isHigh
+	}
+	return high
+}
+
+// steps are the reference tokens of a JSON Pointer.
+func steps(pointer string) []string {
+	parts := strings.Split(pointer, "/")[1:]
+	for i, part := range parts {
+		parts[i] = strings.ReplaceAll(strings.ReplaceAll(part, "~1", "/"), "~0", "~")
+	}
+	return parts
+}
+
+// without removes what a pointer names, where it is there. Elements of arrays become null, so that the others keep
+// their places.
+func without(value any, path []string) any {
+	switch v := value.(type) {
+	case map[string]any:
+		if inner, ok := v[path[0]]; ok {
+			if len(path) == 1 {
+				delete(v, path[0])
+			} else {
+				v[path[0]] = without(inner, path[1:])
+			}
+		}
+	case []any:
+		i, err := strconv.Atoi(path[0])
+		if err != nil || i < 0 || i >= len(v) {
+			return value
+		}
+		if len(path) == 1 {
+			v[i] = nil
+		} else {
+			v[i] = without(v[i], path[1:])
+		}
+	}
+	return value
+}

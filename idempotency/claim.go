@@ -1,0 +1,193 @@
+package idempotency
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// errPoolExhausted is said when no connection came free in time.
+var errPoolExhausted = errors.New("no connection of the pool came free")
+
+// held is a transaction that has a key: its lock is taken, and its row was looked at under it.
+type held struct {
+	conn *pgxpool.Conn // nil before it begins, and when it has ended
+	tx   pgx.Tx
+	row  *stored
+}
+
+func (h *held) release() {
+	h.conn.Release()
+	h.conn = nil
+}
+
+// errBusy says that another request has the key.
+var errBusy = errors.New("the key is in use")
+
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// lookup reads a key's row; nil when there is none.
+func (g *Guard) lookup(ctx context.Context, db querier, req *request) (*stored, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, g.c.Acquire, errPoolExhausted)
+	defer cancel()
+	rows, err := db.Query(ctx, g.q.lookup, req.scope, req.operation, req.info.Key)
+	if err != nil {
+		return nil, fmt.Errorf("look up key: %w", caused(ctx, err))
+	}
+	return readRow(rows)
+}
+
+func caused(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); errors.Is(cause, errPoolExhausted) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
+
+func readRow(rows pgx.Rows) (*stored, error) {
+	s, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (*stored, error) {
+		s := &stored{}
+		var status int16
+		var headers string
+		var owner pgtype.UUID
+		if err := row.Scan(&s.Fingerprint, &s.Version, &s.State, &status, &headers, &s.Answer.Body, &s.BodyHash, &owner, &s.CreatedAt, &s.ExpiresAt, &s.Expired); err != nil {
+			return nil, err
+		}
+		s.Owner, s.Answer.Status = owner.Bytes, int(status)
+		var err error
+		if s.Answer.Header, err = headersOf(headers); err != nil {
+			s.State = "unreadable" // judge says what that means
+		}
+		return s, nil
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up key: %w", err)
+	}
+	return s, nil
+}
+
+// claim begins a request's transaction, takes its key without waiting, and looks at its row: one round trip. errBusy:
+// another request has the key.
+func (rt *route) claim(h *held, req *request) error {
+	g := rt.g
+	waiting, cancel := context.WithTimeoutCause(req.Context(), g.c.Acquire, errPoolExhausted)
+	conn, err := g.pool.Acquire(waiting)
+	err = caused(waiting, err)
+	cancel()
+	if err != nil {
+		return fmt.Errorf("acquire connection: %w", err)
+	}
+	h.conn = conn
+	b := &pgx.Batch{}
+	b.BeginTx(pgx.TxOptions{IsoLevel: rt.o.Isolation})
+	idle, lock := millis(rt.o.Timeout+idleMargin), millis(rt.o.Timeout)
+	if req.info.Key == "" {
+		b.Queue(g.q.openKeyless, idle, lock)
+	} else {
+		b.Queue(g.q.open, idle, lock, req.lock)
+		b.Queue(g.q.lookup, req.scope, req.operation, req.info.Key)
+	}
+	b.Queue(savepointSQL)
+	sending, cancel := context.WithTimeout(req.Context(), patience)
+	defer cancel()
+	br := conn.SendBatch(sending, b)
+	h.tx = br.Tx()
+	mine, err := false, error(nil)
+	if _, err = br.Exec(); err == nil {
+		err = br.QueryRow().Scan(nil, nil, &mine)
+	}
+	if err == nil && req.info.Key != "" {
+		var rows pgx.Rows
+		if rows, err = br.Query(); err == nil {
+			h.row, err = readRow(rows)
+		}
+	}
+	if closing := br.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	if !mine {
+		g.rollback(h)
+		return errBusy
+	}
+	return nil
+}
+
+const (
+	// patience bounds what is done on our own account: beginning, storing, committing, rolling back.
+	patience = 5 * time.Second
+
+	// idleMargin is by how much Postgres waits longer than the handler may take, before it takes the client for dead.
+	idleMargin = 10 * time.Second
+)
+
+func millis(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
+
+// rollback ends a transaction that has not ended yet, and gives its connection back.
+func (g *Guard) rollback(h *held) {
+	if h.conn == nil {
+		return
+	}
+	if h.tx != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		_ = h.tx.Rollback(ctx) // If it cannot be sent the connection is closed, and Postgres rolls back by itself.
+		cancel()
+	}
+	h.release()
+}
+
+// headersText is a stored answer's headers as JSON: each byte of a value as the character of that number, so that what
+// is not UTF-8 comes back as it was. What no answer may have, control characters, is left out.
+func headersText(h http.Header) (string, error) {
+	lines := make(map[string][]string, len(h))
+	for name, values := range h {
+		lines[name] = []string{}
+		for _, value := range values {
+			characters := make([]rune, 0, len(value))
+			for _, c := range []byte(value) {
+				if c >= ' ' && c != 0x7f || c == '\t' {
+					characters = append(characters, rune(c))
+				}
+			}
+			lines[name] = append(lines[name], string(characters))
+		}
+	}
+	text, err := json.Marshal(lines)
+	return string(text), err
+}
+
+// headersOf is its reverse.
+func headersOf(text string) (http.Header, error) {
+	h := http.Header{}
+	if err := json.Unmarshal([]byte(text), &h); err != nil {
+		return nil, err
+	}
+	for _, values := range h {
+		for i, value := range values {
+			b := make([]byte, 0, len(value))
+			for _, c := range value {
+				if c > 0xff {
+					return nil, fmt.Errorf("headers have the character %q", c)
+				}
+				b = append(b, byte(c))
+			}
+			values[i] = string(b)
+		}
+	}
+	return h, nil
+}

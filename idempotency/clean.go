@@ -1,0 +1,54 @@
+package idempotency
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Run removes expired keys, and what Config.KeepExpired kept of them, until ctx is done; then it returns nil. Any number
+// of nodes may run it. What is expired is never replayed, whether Run runs or not.
+func (g *Guard) Run(ctx context.Context) error {
+	for {
+		if _, err := g.RunOnce(ctx); err != nil && ctx.Err() == nil {
+			g.c.Logger.Warn("cleanup of idempotency keys waits for the database", "error", err)
+		}
+		if !pause(ctx, g.c.CleanupEvery/2+time.Duration(g.random()*float64(g.c.CleanupEvery))) {
+			return nil
+		}
+	}
+}
+
+// RunOnce removes all keys that are expired now, in transactions of Config.CleanupBatch, and returns how many.
+func (g *Guard) RunOnce(ctx context.Context) (keys int, err error) {
+	begun := time.Now()
+	for {
+		n, err := g.cleanBatch(ctx, g.q.clean, g.c.CleanupBatch, g.c.KeepExpired.Microseconds())
+		if err != nil {
+			return keys, fmt.Errorf("remove expired keys: %w", err)
+		}
+		if keys += n; n < g.c.CleanupBatch {
+			break
+		}
+	}
+	for {
+		n, err := g.cleanBatch(ctx, g.q.cleanExpired, g.c.CleanupBatch)
+		if err != nil {
+			return keys, fmt.Errorf("remove what was kept of expired keys: %w", err)
+		}
+		if n < g.c.CleanupBatch {
+			break
+		}
+	}
+	if keys > 0 && g.c.Observer.OnCleaned != nil {
+		g.c.Observer.OnCleaned(keys, time.Since(begun))
+	}
+	return keys, nil
+}
+
+func (g *Guard) cleanBatch(ctx context.Context, sql string, args ...any) (n int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	err = g.pool.QueryRow(ctx, sql, args...).Scan(&n)
+	return n, err
+}

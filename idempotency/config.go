@@ -1,0 +1,353 @@
+package idempotency
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+)
+
+// Defaults of Config.
+const (
+	DefaultTTL          = 24 * time.Hour
+	DefaultTimeout      = 30 * time.Second
+	DefaultMaxRequest   = 1 << 20
+	DefaultMaxResponse  = 1 << 20
+	DefaultAcquire      = 5 * time.Second
+	DefaultCleanupEvery = time.Minute
+	DefaultCleanupBatch = 1000
+)
+
+// DefaultHeaders are the names under which a key is looked for: that of the IETF draft, and its older form.
+var DefaultHeaders = []string{"Idempotency-Key", "X-Idempotency-Key"}
+
+// Scope says within what a key is one key.
+type Scope string
+
+const (
+	// ScopePrincipal: a principal and an operation have their keys for themselves.
+	ScopePrincipal Scope = "principal"
+
+	// ScopeOperation: all principals share the keys of an operation, say, all creations of payments. Another principal's
+	// use of a key is a mismatch, never a replay: nobody sees an answer that was given to somebody else.
+	ScopeOperation Scope = "operation"
+
+	// ScopeGlobal: all principals and all operations share their keys. Another operation's use of a key is a mismatch.
+	ScopeGlobal Scope = "global"
+)
+
+// Config says how a Guard works. The zero value of each field means its default; only Principal is required.
+type Config struct {
+	// Schema is the name of the Postgres schema that holds holdfast's tables. Defaults to "holdfast".
+	Schema string
+
+	// Principal says who asks: the tenant or account that the request was authenticated for, not something it only
+	// claims. Two principals never share a key. An error, or "", is answered with 401. At most 512 bytes. It is called
+	// from many goroutines at once. Required: authenticate before this middleware.
+	Principal func(*http.Request) (string, error)
+
+	// Headers are the names under which clients send their key. Defaults to DefaultHeaders.
+	Headers []string
+
+	// Strict accepts a key only as a string in quotes, as the IETF draft has it. Most clients send bare tokens.
+	Strict bool
+
+	// DocsURL is where your API's description explains its keys: problems link to it.
+	DocsURL string
+
+	// TTL is how long an answer is kept, from when it was given. Between 1 s and 10 years. Thirty days suit payments.
+	// Defaults to DefaultTTL.
+	TTL time.Duration
+
+	// MaxRetryWindow is how long after its first try a client, or a queue on the way, may try again. A TTL below it is
+	// refused. Defaults to 0: not declared.
+	MaxRetryWindow time.Duration
+
+	// MismatchStatus answers a key that comes with another request: 409, or 422 as in the IETF draft, or 400. Defaults
+	// to 409.
+	MismatchStatus int
+
+	// Wait is how long a request waits while another with its key runs, before it is answered 409 with Retry-After. It
+	// holds no connection meanwhile. At most 5 min. Defaults to 0: it does not wait.
+	Wait time.Duration
+
+	// Timeout is how long a handler may run before its context is cancelled. Between 1 ms and 1 h. Defaults to
+	// DefaultTimeout.
+	Timeout time.Duration
+
+	// Acquire is how long a request waits for a connection of the pool, before it is answered 503. Defaults to
+	// DefaultAcquire.
+	Acquire time.Duration
+
+	// MaxRequest is how many bytes a request's body may have; a longer one is answered 413. Defaults to
+	// DefaultMaxRequest.
+	MaxRequest int64
+
+	// MaxResponse is up to how many bytes of an answer's body are stored. Of a longer one the status and the headers
+	// are, and a replay says by "Idempotency-Body: omitted" that its body is not there: the effect is never repeated.
+	// Defaults to DefaultMaxResponse.
+	MaxResponse int64
+
+	// ShowExpiry adds "Idempotency-Key-Expires", a date, to stored and replayed answers.
+	ShowExpiry bool
+
+	// KeepExpired is how long what is expired stays in the table idempotency_expired, without the answer's headers and
+	// body, for audits. Defaults to 0: it is deleted.
+	KeepExpired time.Duration
+
+	// CleanupEvery is how often Run looks for expired keys, CleanupBatch how many it removes in one transaction.
+	// Default to DefaultCleanupEvery and DefaultCleanupBatch.
+	CleanupEvery time.Duration
+	CleanupBatch int
+
+	// Observer is told what becomes of requests.
+	Observer Observer
+
+	// Logger gets constant messages with attributes: keys only as hashes, never bodies. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// Route is what one route does differently. A zero field means what Config says.
+type Route struct {
+	// Operation names what the route does, as part of the key's scope: "POST /charges/{id}/refunds". Defaults to the
+	// pattern of the router, where it sets http.Request.Pattern (net/http, chi), else to method and path. Required with
+	// ScopeOperation.
+	Operation string
+
+	// Optional lets requests without a key through. They run in a transaction too, but every one runs.
+	Optional bool
+
+	// Anonymous lets requests without a principal share one.
+	Anonymous bool
+
+	// Methods are guarded; all others go through. Defaults to POST and PATCH. PUT and DELETE may be added; GET, HEAD,
+	// OPTIONS and TRACE may not.
+	Methods []string
+
+	// Scope says within what a key is one key. Defaults to ScopePrincipal.
+	Scope Scope
+
+	// KeyFormat refuses keys of another form with 400. Defaults to any: 1 to 255 visible ASCII characters, no comma.
+	KeyFormat KeyFormat
+
+	// KeyFunc makes the key of a request instead of its headers, say with Deterministic, for clients that cannot send
+	// one. Leave out what differs between two tries. Defaults to none: a key made of the body turns a client's new field
+	// into a new operation.
+	KeyFunc func(r *http.Request, body []byte) (string, error)
+
+	// Fingerprint says what of a request has to be the same in a repeat, instead of its body. Defaults to the body, in
+	// the form of RFC 8785 where that loses nothing. Method, path, query and media type are always compared.
+	Fingerprint func(r *http.Request, body []byte) ([]byte, error)
+
+	// IgnoreFields are JSON Pointers (RFC 6901) to what may differ in a repeat: "/sent_at".
+	IgnoreFields []string
+
+	// Store says which statuses below 500 are kept. Defaults to StoreStatus.
+	Store func(status int) bool
+
+	// ReplayHeaders are headers that are kept beside those of DefaultReplayHeaders.
+	ReplayHeaders []string
+
+	// ReplayStatus changes the status of a replay, for instance 201 to 200. Defaults to the first answer's.
+	ReplayStatus func(status int) int
+
+	// OnReplay may add headers to a replay.
+	OnReplay func(r *http.Request, h http.Header)
+
+	// Redact changes an answer before it is stored, not the one that is sent: a replay is not byte-equal then.
+	Redact func(a *Answer)
+
+	// StatusURL makes the answer to a request whose key is in use: 202 with this as Location, instead of 409.
+	StatusURL func(r *http.Request, key string) string
+
+	// Isolation of the transaction. A serialization failure at its end makes the handler run again, up to three times.
+	// Defaults to READ COMMITTED.
+	Isolation pgx.TxIsoLevel
+
+	TTL, Wait, Timeout      time.Duration
+	MismatchStatus          int
+	MaxRequest, MaxResponse int64
+}
+
+// Answer is what a handler answered, as it is stored.
+type Answer struct {
+	Status int
+	Header http.Header // those that are kept
+	Body   []byte
+}
+
+// StoreStatus is what is stored unless Route.Store says otherwise: everything below 500, but not what the next try may
+// well be spared: 401, 403, 408, 425 and 429.
+func StoreStatus(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return status < 500
+}
+
+// DefaultReplayHeaders are kept with an answer. Cookies, credentials, dates and what belongs to one connection never are.
+var DefaultReplayHeaders = []string{
+	"Content-Type", "Content-Language", "Content-Encoding", "Content-Disposition", "Content-Location", "Location", "ETag",
+	"Last-Modified", "Link", "Cache-Control", "Retry-After", "X-Content-Type-Options",
+}
+
+// neverReplayed are headers that Route.ReplayHeaders must not name.
+var neverReplayed = []string{
+	"Set-Cookie", "Www-Authenticate", "Authorization", "Authentication-Info", "Date", "Age", "Server", "Connection", "Keep-Alive",
+	"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length", "Vary",
+}
+
+func or[T comparable](value, otherwise T) T {
+	var zero T
+	if value == zero {
+		return otherwise
+	}
+	return value
+}
+
+func (c Config) withDefaults() Config {
+	c.Schema = or(c.Schema, sqlschema.Default)
+	if len(c.Headers) == 0 {
+		c.Headers = DefaultHeaders
+	}
+	c.TTL = or(c.TTL, DefaultTTL)
+	c.MismatchStatus = or(c.MismatchStatus, http.StatusConflict)
+	c.Timeout = or(c.Timeout, DefaultTimeout)
+	c.Acquire = or(c.Acquire, DefaultAcquire)
+	c.MaxRequest = or(c.MaxRequest, int64(DefaultMaxRequest))
+	c.MaxResponse = or(c.MaxResponse, int64(DefaultMaxResponse))
+	c.CleanupEvery = or(c.CleanupEvery, DefaultCleanupEvery)
+	c.CleanupBatch = or(c.CleanupBatch, DefaultCleanupBatch)
+	c.Logger = or(c.Logger, slog.Default())
+	return c
+}
+
+// validate checks a copy that has its defaults, and reports every problem at once.
+func (c Config) validate() error {
+	var problems []error
+	bad := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	if err := sqlschema.Validate(c.Schema); err != nil {
+		problems = append(problems, err)
+	}
+	if c.Principal == nil {
+		bad("principal is nil: say whose a request's key is, or two customers share their keys; for routes without accounts return a constant and set Route.Anonymous")
+	}
+	for _, name := range c.Headers {
+		if !isToken(name) {
+			bad("headers has %q: it must be the name of a header", name)
+		}
+	}
+	if c.KeepExpired < 0 {
+		bad("keep expired is %s: it must not be negative; 0 deletes at once", c.KeepExpired)
+	}
+	if c.CleanupEvery < time.Millisecond {
+		bad("cleanup every is %s: it must be at least 1ms", c.CleanupEvery)
+	}
+	if c.CleanupBatch < 1 || c.CleanupBatch > 100_000 {
+		bad("cleanup batch is %d: it must be between 1 and 100000", c.CleanupBatch)
+	}
+	if c.Acquire < time.Millisecond {
+		bad("acquire is %s: it must be at least 1ms", c.Acquire)
+	}
+	return errors.Join(append(problems, Route{}.of(c).validate(c))...)
+}
+
+// of is the route with everything that it leaves to c.
+func (o Route) of(c Config) Route {
+	if len(o.Methods) == 0 {
+		o.Methods = []string{http.MethodPost, http.MethodPatch}
+	}
+	o.Scope = or(o.Scope, ScopePrincipal)
+	if o.Store == nil {
+		o.Store = StoreStatus
+	}
+	o.TTL = or(o.TTL, c.TTL)
+	o.Wait = or(o.Wait, c.Wait)
+	o.Timeout = or(o.Timeout, c.Timeout)
+	o.MismatchStatus = or(o.MismatchStatus, c.MismatchStatus)
+	o.MaxRequest = or(o.MaxRequest, c.MaxRequest)
+	o.MaxResponse = or(o.MaxResponse, c.MaxResponse)
+	o.Isolation = or(o.Isolation, pgx.ReadCommitted)
+	return o
+}
+
+// validate checks a route that has everything.
+func (o Route) validate(c Config) error {
+	var problems []error
+	bad := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	for _, m := range o.Methods {
+		switch m {
+		case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+			bad("methods has %s: it changes nothing, so it needs no key", m)
+		default:
+			if m != strings.ToUpper(m) || !isToken(m) {
+				bad("methods has %q: it must be a method in capitals", m)
+			}
+		}
+	}
+	switch o.Scope {
+	case ScopePrincipal, ScopeGlobal:
+	case ScopeOperation:
+		if o.Operation == "" {
+			bad("operation is empty: with scope %q it names what the keys belong to", o.Scope)
+		}
+	default:
+		bad("scope is %q: it must be %q, %q or %q", o.Scope, ScopePrincipal, ScopeOperation, ScopeGlobal)
+	}
+	if len(o.Operation) > maxOperation {
+		bad("operation has %d bytes: it must have at most %d", len(o.Operation), maxOperation)
+	}
+	for _, pointer := range o.IgnoreFields {
+		if !strings.HasPrefix(pointer, "/") {
+			bad("ignore fields has %q: it must be a JSON Pointer, beginning with a slash", pointer)
+		}
+	}
+	for _, name := range o.ReplayHeaders {
+		canonical := textproto.CanonicalMIMEHeaderKey(name)
+		if !isToken(name) || slices.Contains(neverReplayed, canonical) || strings.HasPrefix(canonical, "Proxy-") {
+			bad("replay headers has %q: it must be the name of a header that means the same in every answer", name)
+		}
+	}
+	if o.TTL < time.Second || o.TTL > 10*365*24*time.Hour {
+		bad("ttl is %s: it must be between 1s and 10 years", o.TTL)
+	}
+	if o.TTL < c.MaxRetryWindow {
+		bad("ttl is %s and max retry window %s: a retry after the answer is gone would be a second operation", o.TTL, c.MaxRetryWindow)
+	}
+	switch o.MismatchStatus {
+	case http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity:
+	default:
+		bad("mismatch status is %d: it must be 409, 422 or 400", o.MismatchStatus)
+	}
+	if o.Wait < 0 || o.Wait > 5*time.Minute {
+		bad("wait is %s: it must be between 0 and 5m", o.Wait)
+	}
+	if o.Timeout < time.Millisecond || o.Timeout > time.Hour {
+		bad("timeout is %s: it must be between 1ms and 1h", o.Timeout)
+	}
+	if o.MaxRequest < 1 || o.MaxResponse < 1 {
+		bad("max request is %d and max response %d: each must be at least 1", o.MaxRequest, o.MaxResponse)
+	}
+	switch o.Isolation {
+	case pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable:
+	default:
+		bad("isolation is %q: it must be read committed, repeatable read or serializable", o.Isolation)
+	}
+	return errors.Join(problems...)
+}
+
+// isToken says that s is a token of RFC 9110.
+func isToken(s string) bool {
+	return s != "" && strings.IndexFunc(s, func(c rune) bool {
+		return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
+	}) < 0
+}

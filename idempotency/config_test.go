@@ -1,0 +1,92 @@
+package idempotency
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+func TestEveryProblemOfAConfigurationIsToldAtOnce(t *testing.T) {
+	b := setup(t)
+	_, err := New(b.db.Pool, Config{
+		Schema: "No", Headers: []string{"a b"}, TTL: time.Millisecond, MaxRetryWindow: time.Hour, MismatchStatus: 418, Wait: -1, Timeout: 2 * time.Hour,
+		Acquire: -1, MaxRequest: -1, KeepExpired: -1, CleanupEvery: -1, CleanupBatch: -1,
+	})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, part := range []string{"schema is", "principal is nil", `headers has "a b"`, "ttl is 1ms: it must", "max retry window 1h", "mismatch status is 418", "wait is", "timeout is 2h",
+		"acquire is", "max request is -1", "keep expired is", "cleanup every is", "cleanup batch is"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q is not told: %v", part, err)
+		}
+	}
+	if _, err := New(nil, Config{}); err == nil {
+		t.Error("no pool is no problem")
+	}
+}
+
+func TestR46ATTLBelowTheRetryWindowIsRefusedForARouteToo(t *testing.T) {
+	b := setup(t)
+	g := b.guard(func(c *Config) { c.MaxRetryWindow = 12 * time.Hour })
+	for name, o := range map[string]Route{
+		"ttl is 1h":      {TTL: time.Hour},
+		"methods has":    {Methods: []string{"GET"}},
+		"operation is":   {Scope: ScopeOperation},
+		"scope is":       {Scope: "mine"},
+		"ignore fields":  {IgnoreFields: []string{"sent_at"}},
+		"replay headers": {ReplayHeaders: []string{"set-cookie"}},
+		"isolation is":   {Isolation: pgx.ReadUncommitted},
+	} {
+		func() {
+			defer func() {
+				if err, ok := recover().(error); !ok || !strings.Contains(err.Error(), name) {
+					t.Errorf("%s: got %v", name, err)
+				}
+			}()
+			g.Route(o)
+		}()
+	}
+}
+
+func TestR36TheIdempotentRoutesCanBeListed(t *testing.T) {
+	b := setup(t)
+	g := b.guard()
+	mux := http.NewServeMux()
+	mux.Handle("POST /charges", g.Middleware(http.HandlerFunc(b.charge)))
+	mux.Handle("/refunds", g.Route(Route{Operation: "refund", Optional: true, TTL: time.Hour, Methods: []string{"POST", "DELETE"}})(http.HandlerFunc(b.charge)))
+	b.is(b.send(mux, sent{key: "k"}), 201, "")
+	routes := g.Routes()
+	if len(routes) != 2 || len(routes[0].Operations) != 1 || routes[0].Operations[0] != "POST /charges" || !routes[0].Required || routes[0].TTL != DefaultTTL ||
+		routes[1].Operations[0] != "refund" || routes[1].Required || routes[1].TTL != time.Hour || len(routes[1].Methods) != 2 {
+		t.Errorf("got %+v", routes)
+	}
+}
+
+func TestDecisionsAboutAnswers(t *testing.T) {
+	for _, c := range []struct {
+		c    circumstances
+		want fate
+	}{
+		{circumstances{status: 200}, keepAll}, {circumstances{status: 303}, keepAll}, {circumstances{status: 201, doNotStore: true}, keepAll},
+		{circumstances{status: 402}, keepAnswer}, {circumstances{status: 409}, keepAnswer}, {circumstances{status: 402, commitOnError: true}, keepAll},
+		{circumstances{status: 422, doNotStore: true}, keepNone}, {circumstances{status: 422, doNotStore: true, commitOnError: true}, keepNone},
+		{circumstances{status: 401}, keepNone}, {circumstances{status: 403}, keepNone}, {circumstances{status: 408}, keepNone}, {circumstances{status: 425}, keepNone},
+		{circumstances{status: 429, commitOnError: true}, keepNone}, {circumstances{status: 500}, keepNone}, {circumstances{status: 503, commitOnError: true}, keepNone},
+	} {
+		if got := decide(c.c, StoreStatus); got != c.want {
+			t.Errorf("%+v: got %v, want %v", c.c, got, c.want)
+		}
+	}
+}
+
+func TestR45BudgetsOfClients(t *testing.T) {
+	for value, want := range map[string]time.Duration{"2": 2 * time.Second, "0.2": 200 * time.Millisecond, "1500ms": 1500 * time.Millisecond, "": 0, "-1": 0, "0": 0, "soon": 0, "1e99": 0, "NaN": 0, "Inf": 0} {
+		if got, ok := budgetOf(value); got != want || ok != (want > 0) {
+			t.Errorf("%q: got %v, %v", value, got, ok)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package idempotency
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+
+	"github.com/jackc/pgx/v5"
+)
+
+type contextKey struct{}
+
+// handling is a handler's side of a request.
+type handling struct {
+	tx            pgx.Tx
+	info          Info
+	scope         string
+	doNotStore    bool
+	commitOnError bool
+	resultRef     string
+}
+
+func handlingOf(ctx context.Context) *handling {
+	h, _ := ctx.Value(contextKey{}).(*handling)
+	return h
+}
+
+// Tx is the transaction of the request: what is written through it is committed with the answer, or not at all. It
+// cannot be ended by the handler; savepoints (Begin) can. nil where no middleware of ours guards the request, or its
+// method. Not for use by several goroutines at once, nor after the handler has returned.
+func Tx(ctx context.Context) pgx.Tx {
+	if h := handlingOf(ctx); h != nil {
+		return h.tx
+	}
+	return nil
+}
+
+// Info is what is known of a request that is guarded.
+type Info struct {
+	Key       string // "" on a route where it is optional
+	Principal string
+	Operation string
+}
+
+// InfoOf says what is known of a request. False where no middleware of ours guards it.
+func InfoOf(ctx context.Context) (Info, bool) {
+	if h := handlingOf(ctx); h != nil {
+		return h.info, true
+	}
+	return Info{}, false
+}
+
+// DoNotStore leaves the key free when the answer is 400 or more, say because the request was not even valid. An answer
+// below 400 is stored whatever was said: the client is told that it is done.
+func DoNotStore(ctx context.Context) {
+	if h := handlingOf(ctx); h != nil {
+		h.doNotStore = true
+	}
+}
+
+// CommitOnError keeps what the handler has written though it answers 4xx, say the record of a declined payment. Without
+// it such writes are undone, and only the answer is kept.
+func CommitOnError(ctx context.Context) {
+	if h := handlingOf(ctx); h != nil {
+		h.commitOnError = true
+	}
+}
+
+// SetResult notes what the operation brought about, say a payment's id, beside the stored answer: in the column
+// result_ref, which outlives the answer's body where Config.KeepExpired is set.
+func SetResult(ctx context.Context, ref string) {
+	if h := handlingOf(ctx); h != nil {
+		h.resultRef = ref
+	}
+}
+
+// DownstreamKey makes the key for a call that the handler makes to another service: the same for every try of this
+// request, another for each name and each request. 64 hexadecimal digits; "" for a request without a key.
+func DownstreamKey(ctx context.Context, name string) string {
+	h := handlingOf(ctx)
+	if h == nil || h.info.Key == "" {
+		return ""
+	}
+	sum := sha256.New()
+	part(sum, "holdfast/idempotency/downstream", h.scope, h.info.Operation, h.info.Key, name)
+	return hex.EncodeToString(sum.Sum(nil))
+}

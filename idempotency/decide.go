@@ -1,0 +1,96 @@
+package idempotency
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"net/http"
+	"time"
+)
+
+// Every decision about a request, without clock, database or context.
+
+// stored is what the table holds of a key.
+type stored struct {
+	Fingerprint []byte
+	Version     int16 // of the fingerprint
+	State       string
+	Answer      Answer
+	BodyHash    []byte
+	Owner       [16]byte
+	CreatedAt   time.Time
+	ExpiresAt   time.Time
+	Expired     bool // by the database's clock
+}
+
+// Verdicts on a request whose key was looked up.
+type found int
+
+const (
+	foundNothing  found = iota // run the handler
+	foundAnswer                // replay it
+	foundOther                 // the key is another request's
+	foundUnusable              // the row cannot be trusted: neither run nor replay
+)
+
+// judge says what a key's row means for a request. nil: there is none.
+func judge(s *stored, fingerprint []byte) found {
+	switch {
+	case s == nil || s.Expired:
+		return foundNothing
+	case s.Version != fingerprintVersion, len(s.Fingerprint) != len(fingerprint):
+		return foundUnusable
+	case !bytes.Equal(s.Fingerprint, fingerprint):
+		return foundOther
+	case s.State != stateComplete && s.State != stateOmitted, s.Answer.Status < 200 || s.Answer.Status > 599:
+		return foundUnusable
+	}
+	if s.State == stateComplete {
+		if hash := sha256.Sum256(s.Answer.Body); !bytes.Equal(hash[:], s.BodyHash) {
+			return foundUnusable
+		}
+	}
+	return foundAnswer
+}
+
+// States of a row.
+const (
+	stateComplete = "complete"
+	stateOmitted  = "omitted" // its body was too long to keep
+)
+
+// Verdicts on a handler's answer.
+type fate int
+
+const (
+	keepAll    fate = iota // the effect and the answer
+	keepAnswer             // the answer; what the handler wrote is undone
+	keepNone               // nothing: the key is free again
+)
+
+// circumstances of an answer.
+type circumstances struct {
+	status        int
+	doNotStore    bool // the handler said so
+	commitOnError bool
+}
+
+// decide says what becomes of an answer and of what its handler wrote.
+func decide(c circumstances, store func(status int) bool) fate {
+	switch {
+	case c.status >= 500:
+		return keepNone
+	case c.status < 400: // The client is told that it is done: so it has to be, and a repeat has to hear it.
+		return keepAll
+	case c.doNotStore || !store(c.status):
+		return keepNone
+	case c.commitOnError:
+		return keepAll
+	default:
+		return keepAnswer
+	}
+}
+
+// bodyless says that an answer of this status has no body (RFC 9110, section 6.4.1).
+func bodyless(status int) bool {
+	return status < 200 || status == http.StatusNoContent || status == http.StatusNotModified
+}

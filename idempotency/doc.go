@@ -1,0 +1,29 @@
+// Package idempotency makes HTTP requests with an Idempotency-Key safe to send again: the effect happens once, and every
+// repeat gets the first one's answer, byte for byte.
+//
+// The middleware opens a transaction of Postgres and gives it to the handler, Tx(ctx). What the handler writes, the
+// events it sends through outbox.Write, and the answer that it gave are committed together, and only then does the
+// answer leave. So there is no moment at which one of them exists without the others, whatever fails: a crash before the
+// commit leaves nothing, and the retry begins anew; a crash after it leaves the answer, and the retry gets it.
+//
+// # One request's way
+//
+//  1. Its method is not guarded (GET, HEAD, …): it goes through untouched.
+//  2. The key is read (key.go), and whose it is: a key belongs to one principal and one operation (config.go, Scope).
+//  3. The body is read and fingerprinted (fingerprint.go, canonical.go), before the handler can change anything.
+//  4. The key is looked up, without a transaction: a repeat is answered from here (decide.go, answer.go).
+//  5. A transaction begins and locks the key, without waiting (claim.go). Another request that has it makes this one wait
+//     a little, or answers 409 with Retry-After.
+//  6. The handler runs, and its answer is collected (record.go). What becomes of it is decided in decide.go: kept with the
+//     effect, kept without it (most of 4xx), or forgotten with it (5xx, a panic), so that the key is free again.
+//  7. The answer is stored, the transaction commits (settle.go), and the answer leaves.
+//
+// # What the handler must do
+//
+// Write through Tx(ctx). What it writes through another connection, or does outside of Postgres, is not undone when the
+// transaction is; to the outside pass DownstreamKey on, so that the other side recognises a repeat. Answers are collected
+// in memory: http.Flusher and http.Hijacker are not there.
+//
+// The contract is that of draft-ietf-httpapi-idempotency-key-header-07, with the choices of Stripe's API where the draft
+// leaves them open; docs/idempotency.md has the table of what is answered when.
+package idempotency

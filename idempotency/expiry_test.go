@@ -1,0 +1,207 @@
+package idempotency
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+// expire makes every key's time run out.
+func (b *bundle) expire() {
+	b.Helper()
+	pgtest.Exec(b, b.db, "update holdfast.idempotency set expires_at = clock_timestamp() - interval '1 second'")
+}
+
+func TestR23R24R26AnExpiredKeyIsANewRequestWhoeverCleansUp(t *testing.T) {
+	b := setup(t)
+	g := b.guard(func(c *Config) { c.ShowExpiry = true })
+	h := b.service(g, b.charge, Route{TTL: 30 * 24 * time.Hour})
+	first := b.send(h, sent{key: "k"})
+	b.is(first, 201, "")
+	at, err := http.ParseTime(first.Header().Get("Idempotency-Key-Expires"))
+	if left := time.Until(at); err != nil || left < 29*24*time.Hour || left > 31*24*time.Hour {
+		t.Errorf("R39: it expires at %v, %v", at, err)
+	}
+	b.expire() // and nobody cleans up
+	second := b.send(h, sent{key: "k", body: `{"amount": 20}`})
+	b.is(second, 201, "")
+	if second.Body.String() == first.Body.String() || second.Header().Get("Idempotency-Status") != "stored" {
+		t.Errorf("got %s, %v", second.Body, second.Header())
+	}
+	b.same(second, b.send(h, sent{key: "k", body: `{"amount": 20}`}))
+	b.is(b.send(h, sent{key: "k"}), 409, CodePayloadMismatch)
+	b.kept(2, 2, 1)
+	if !b.told[1].Expired || b.told[0].Expired {
+		t.Error("it was not said that the key had expired")
+	}
+}
+
+func TestATimeToLiveIsNotExtendedByReplays(t *testing.T) {
+	b := setup(t)
+	h := b.service(b.guard(), b.charge)
+	b.is(b.send(h, sent{key: "k"}), 201, "")
+	before := b.expiry()
+	b.is(b.send(h, sent{key: "k"}), 201, "")
+	if after := b.expiry(); !after.Equal(before) {
+		t.Errorf("it expires at %v, and at %v after a replay", before, after)
+	}
+}
+
+func (b *bundle) expiry() (at time.Time) {
+	b.Helper()
+	if err := b.db.QueryRow(b.Context(), "select expires_at from holdfast.idempotency").Scan(&at); err != nil {
+		b.Fatal(err)
+	}
+	return at
+}
+
+func TestManyRequestsOnAnExpiredKeyRunOnce(t *testing.T) {
+	b := setup(t)
+	g := b.guard()
+	h := b.service(g, b.charge, Route{Wait: 20 * time.Second})
+	for range 5 {
+		b.is(b.send(h, sent{key: "k"}), 201, "")
+		b.runs.Store(0)
+		b.expire()
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() { b.is(b.send(h, sent{key: "k"}), 201, "") })
+		}
+		wg.Go(func() {
+			if _, err := g.RunOnce(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Wait()
+		if n := b.runs.Load(); n != 1 {
+			t.Fatalf("the handler ran %d times", n)
+		}
+	}
+}
+
+func TestR25CleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse(t *testing.T) {
+	b := setup(t)
+	const fill = `insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body, body_hash, owner, expires_at)
+		select 'principal:a', 'POST /charges', $1 || n, '', 1, 'complete', 201, '{}', '', '', gen_random_uuid(), clock_timestamp() + $2::interval from generate_series(1, $3) n`
+	pgtest.Exec(t, b.db, fill, "old", "-1 hour", 10_000)
+	pgtest.Exec(t, b.db, fill, "live", "1 hour", 500)
+	cleaned := 0
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for range 4 {
+		g := b.guard(func(c *Config) {
+			c.CleanupBatch = 300
+			c.Observer.OnCleaned = func(keys int, took time.Duration) {
+				mu.Lock()
+				defer mu.Unlock()
+				cleaned += keys
+			}
+		})
+		wg.Go(func() {
+			if _, err := g.RunOnce(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	// A cleaner that met only rows in others' hands has ended early; the next turn finds the rest.
+	if _, err := b.guard().RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency where key like 'old%'"); n != 0 {
+		t.Errorf("%d expired keys are left", n)
+	}
+	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency"); n != 500 || cleaned > 10_000 {
+		t.Errorf("%d keys are left, %d were removed", n, cleaned)
+	}
+}
+
+func TestWhatIsExpiredCanBeKeptForAudits(t *testing.T) {
+	b := setup(t)
+	g := b.guard(func(c *Config) { c.KeepExpired = time.Hour })
+	h := b.service(g, b.charge)
+	b.is(b.send(h, sent{key: "k"}), 201, "")
+	b.expire()
+	b.is(b.send(h, sent{key: "k"}), 201, "") // takes the old one's place
+	b.expire()
+	if n, err := g.RunOnce(t.Context()); n != 1 || err != nil {
+		t.Errorf("removed %d, %v", n, err)
+	}
+	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency_expired where key = 'k' and status = 201 and result_ref like '/charges/%'"); n != 2 {
+		t.Errorf("%d are kept", n)
+	}
+	pgtest.Exec(t, b.db, "update holdfast.idempotency_expired set keep_until = clock_timestamp()")
+	if _, err := g.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency_expired"); n != 0 {
+		t.Errorf("%d are kept for ever", n)
+	}
+}
+
+func TestRunCleansUntilItIsTold(t *testing.T) {
+	b := setup(t)
+	g := b.guard(func(c *Config) { c.CleanupEvery = 5 * time.Millisecond })
+	h := b.service(g, b.charge)
+	b.is(b.send(h, sent{key: "k"}), 201, "")
+	b.expire()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx) }()
+	b.eventually("the key is gone", func() bool { return pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency") == 0 })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEveryStatementIsUnderstoodByPostgres(t *testing.T) {
+	b := setup(t)
+	q := newQueries("holdfast")
+	for name, sql := range map[string]string{"lookup": q.lookup, "open": q.open, "open_keyless": q.openKeyless, "store": q.store, "expire": q.expire, "clean": q.clean, "clean_expired": q.cleanExpired} {
+		conn, err := b.db.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Conn().Prepare(t.Context(), name, sql); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		conn.Release()
+	}
+}
+
+func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
+	b := setup(t)
+	pgtest.Exec(t, b.db, `insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body, body_hash, owner, expires_at)
+		select 'principal:' || n % 100, 'POST /charges', 'k' || n, '', 1, 'complete', 201, '{}', '', '', gen_random_uuid(), clock_timestamp() + n * interval '1 second' from generate_series(1, 50000) n`)
+	pgtest.Exec(t, b.db, "analyze holdfast.idempotency")
+	for _, c := range []struct {
+		sql, index string
+		args       []any
+	}{
+		{lookupSQL, "idempotency_pkey", []any{"principal:7", "POST /charges", "k7"}},
+		{cleanSQL, "idempotency_expiry", []any{1000, 0}},
+	} {
+		rows, err := b.db.Query(t.Context(), "explain "+c.sql, c.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var plan strings.Builder
+		for rows.Next() {
+			var line string
+			if err := rows.Scan(&line); err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintln(&plan, line)
+		}
+		if rows.Err() != nil || !strings.Contains(plan.String(), c.index) || strings.Contains(plan.String(), "Seq Scan on idempotency") {
+			t.Errorf("want %s:\n%s%v", c.index, plan.String(), rows.Err())
+		}
+	}
+}

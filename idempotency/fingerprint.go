@@ -1,0 +1,99 @@
+package idempotency
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"hash"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// fingerprintVersion is stored beside each fingerprint. Raise it with any change to what a fingerprint covers: an answer
+// stored under another version is never compared.
+const fingerprintVersion = 1
+
+// subject is what a fingerprint is made of.
+type subject struct {
+	operation, method, path, query string
+	mediaType                      string
+	conditions                     []string // If-Match, If-None-Match
+	principal                      string   // where the scope is wider than one principal
+	body                           []byte
+	ignore                         []string
+}
+
+func subjectOf(r *http.Request, operation string, body []byte) subject {
+	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil {
+		media = strings.ToLower(strings.TrimSpace(r.Header.Get("Content-Type")))
+	}
+	return subject{
+		operation: operation, method: r.Method, path: r.URL.EscapedPath(), query: canonicalQuery(r.URL.RawQuery),
+		mediaType: media, conditions: []string{r.Header.Get("If-Match"), r.Header.Get("If-None-Match")}, body: body,
+	}
+}
+
+// fingerprint is the same for requests that ask for the same, whatever the order of their JSON's names and of their
+// query's parameters.
+func (s subject) fingerprint() []byte {
+	form, tag := s.body, "bytes"
+	if isJSON(s.mediaType) {
+		if c, ok := canonical(s.body, s.ignore); ok {
+			form, tag = c, "rfc8785"
+		}
+	}
+	h := sha256.New()
+	part(h, "holdfast/idempotency", s.operation, s.method, s.path, s.query, s.mediaType, s.principal)
+	part(h, s.conditions...)
+	part(h, tag, string(form))
+	return h.Sum(nil)
+}
+
+// part writes strings so that no two lists of them look the same.
+func part(h hash.Hash, strs ...string) {
+	var n [8]byte
+	for _, s := range strs {
+		binary.BigEndian.PutUint64(n[:], uint64(len(s)))
+		h.Write(n[:])
+		h.Write([]byte(s))
+	}
+}
+
+func isJSON(media string) bool {
+	return media == "application/json" || strings.HasSuffix(media, "+json")
+}
+
+// canonicalQuery sorts a query's parameters by name; the values of one name keep their order.
+func canonicalQuery(raw string) string {
+	type pair struct{ name, value string }
+	var pairs []pair
+	for _, field := range strings.Split(raw, "&") {
+		if field == "" {
+			continue
+		}
+		name, value, _ := strings.Cut(field, "=")
+		n, err1 := url.QueryUnescape(name)
+		v, err2 := url.QueryUnescape(value)
+		if err1 != nil || err2 != nil {
+			n, v = name, value
+		}
+		pairs = append(pairs, pair{n, v})
+	}
+	slices.SortStableFunc(pairs, func(a, b pair) int { return strings.Compare(a.name, b.name) })
+	var b strings.Builder
+	for _, p := range pairs {
+		b.WriteString(url.QueryEscape(p.name) + "=" + url.QueryEscape(p.value) + "&")
+	}
+	return b.String()
+}
+
+// lockNumber is what requests with one key lock while one of them runs. Two keys that share a number wait for each
+// other, no more.
+func lockNumber(schema, scope, operation, key string) int64 {
+	h := sha256.New()
+	part(h, "holdfast/idempotency/lock", schema, scope, operation, key)
+	return int64(binary.BigEndian.Uint64(h.Sum(nil)))
+}

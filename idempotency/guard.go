@@ -1,0 +1,336 @@
+package idempotency
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	maxPrincipal = 512
+	maxOperation = 256
+)
+
+// Guard makes routes idempotent. It may be used by many goroutines, and many processes, at once.
+type Guard struct {
+	pool   *pgxpool.Pool
+	c      Config
+	q      queries
+	random func() float64
+
+	mu     sync.Mutex
+	routes []*route
+}
+
+// New makes a Guard on a pool to the primary: a replica that lags would let a repeat run. It reports every problem of
+// the configuration at once. Have Run run on some node, and make room in the pool: each guarded request that runs holds
+// one connection.
+func New(pool *pgxpool.Pool, c Config) (*Guard, error) {
+	if pool == nil {
+		return nil, errors.New("configure idempotency: pool is nil")
+	}
+	c = c.withDefaults()
+	if err := c.validate(); err != nil {
+		return nil, fmt.Errorf("configure idempotency: %w", err)
+	}
+	return &Guard{pool: pool, c: c, q: newQueries(c.Schema), random: mathrand.Float64}, nil
+}
+
+// Middleware guards next by what Config says.
+func (g *Guard) Middleware(next http.Handler) http.Handler { return g.Route(Route{})(next) }
+
+// Route makes the middleware of routes that differ from what Config says. Like http.ServeMux.Handle it panics when o is
+// wrong, with every problem: it is called when the routes are set up. Put it inside of what authenticates, limits and
+// compresses, and outside of anything with a time limit of its own (http.TimeoutHandler).
+func (g *Guard) Route(o Route) func(http.Handler) http.Handler {
+	o = o.of(g.c)
+	if err := o.validate(g.c); err != nil {
+		panic(fmt.Errorf("configure idempotent route %q: %w", o.Operation, err))
+	}
+	return func(next http.Handler) http.Handler {
+		rt := &route{g: g, o: o, next: next, seen: map[string]bool{}}
+		g.mu.Lock()
+		g.routes = append(g.routes, rt)
+		g.mu.Unlock()
+		return rt
+	}
+}
+
+// RouteInfo is one idempotent route, for lists and runbooks.
+type RouteInfo struct {
+	Operations []string // Route.Operation, or the patterns that were met so far
+	Methods    []string
+	Required   bool // a key
+	Scope      Scope
+	TTL        time.Duration
+}
+
+// Routes lists the routes that are guarded, in the order in which they were set up.
+func (g *Guard) Routes() []RouteInfo {
+	g.mu.Lock()
+	routes := slices.Clone(g.routes)
+	g.mu.Unlock()
+	infos := make([]RouteInfo, len(routes))
+	for i, rt := range routes {
+		infos[i] = RouteInfo{Operations: rt.operations(), Methods: slices.Clone(rt.o.Methods), Required: !rt.o.Optional, Scope: rt.o.Scope, TTL: rt.o.TTL}
+	}
+	return infos
+}
+
+// route is one guarded handler.
+type route struct {
+	g    *Guard
+	o    Route
+	next http.Handler
+
+	mu   sync.Mutex
+	seen map[string]bool // operations
+}
+
+// maxSeen bounds the list of operations, where no router names them.
+const maxSeen = 1000
+
+func (rt *route) operations() []string {
+	if rt.o.Operation != "" {
+		return []string{rt.o.Operation}
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	var names []string
+	for name := range rt.seen {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// operation names what the request asks for.
+func (rt *route) operation(r *http.Request) string {
+	name := rt.o.Operation
+	if name == "" {
+		if name = r.Pattern; name == "" {
+			name = r.URL.EscapedPath()
+		}
+		if !strings.HasPrefix(name, r.Method+" ") {
+			name = r.Method + " " + name
+		}
+		if len(name) > maxOperation { // Cut, it would be another path's too.
+			name = r.Method + " sha256:" + Deterministic(name)
+		}
+		rt.mu.Lock()
+		if len(rt.seen) < maxSeen {
+			rt.seen[name] = true
+		}
+		rt.mu.Unlock()
+	}
+	return name
+}
+
+// request is a guarded request that has been read.
+type request struct {
+	*http.Request
+	info        Info
+	scope       string // of the key, as the table has it
+	operation   string // likewise
+	fingerprint []byte
+	body        []byte
+	lock        int64
+	begun       time.Time
+	until       time.Time // by when the client wants an answer; zero: it did not say
+	expired     bool      // its key had an answer that has expired
+}
+
+// keyHash names the key in logs.
+func (req *request) keyHash() string {
+	var n [8]byte
+	for i := range n {
+		n[i] = byte(req.lock >> (8 * (7 - i)))
+	}
+	return hex.EncodeToString(n[:])
+}
+
+func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !slices.Contains(rt.o.Methods, r.Method) {
+		rt.next.ServeHTTP(w, r)
+		return
+	}
+	req := &request{Request: r, begun: time.Now()}
+	req.info.Operation = rt.operation(r)
+	if p := rt.read(w, req); p != nil {
+		rt.refuse(w, req, *p, Refused)
+		return
+	}
+	if !req.until.IsZero() {
+		ctx, cancel := context.WithDeadline(r.Context(), req.until)
+		defer cancel()
+		req.Request = r.WithContext(ctx)
+	}
+	if req.info.Key == "" {
+		rt.run(w, req)
+		return
+	}
+	rt.serve(w, req)
+}
+
+// read reads all that decides what a request is. Not nil: it is refused.
+func (rt *route) read(w http.ResponseWriter, req *request) *problem {
+	g, r := rt.g, req.Request
+	refuse := func(p problem) *problem { return &p }
+	key, err := "", errKeyMissing
+	if rt.o.KeyFunc == nil {
+		key, err = headerKey(r.Header, g.c.Headers, g.c.Strict)
+		switch {
+		case errors.Is(err, errKeyMissing) && !rt.o.Optional:
+			return refuse(keyMissing)
+		case err != nil && !errors.Is(err, errKeyMissing):
+			return refuse(keyInvalid.with(err.Error()))
+		}
+	}
+	principal, perr := g.c.Principal(r)
+	if perr != nil || (principal == "" && !rt.o.Anonymous) || len(principal) > maxPrincipal || strings.ContainsRune(principal, 0) {
+		g.c.Logger.Warn("request has no principal", "operation", req.info.Operation, "bytes", len(principal), "error", perr)
+		return refuse(principalUnknown)
+	}
+	req.info.Principal = principal
+	if req.body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, rt.o.MaxRequest)); err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			return refuse(requestTooLarge.with(fmt.Sprintf("Its body must have at most %d bytes.", rt.o.MaxRequest)))
+		}
+		return refuse(requestUnread)
+	}
+	if rt.o.KeyFunc != nil {
+		if key, err = rt.o.KeyFunc(r, req.body); err == nil && key != "" {
+			err = checkKey(key)
+		} else if err == nil && !rt.o.Optional {
+			err = invalidKey("it cannot be made from this request")
+		}
+		if err != nil {
+			return refuse(keyInvalid.with(err.Error()))
+		}
+	}
+	if key != "" && rt.o.KeyFormat != nil {
+		if err := rt.o.KeyFormat(key); err != nil {
+			return refuse(keyInvalid.with(err.Error()))
+		}
+	}
+	req.info.Key = key
+	if budget, ok := budgetOf(r.Header.Get("X-Request-Timeout")); ok {
+		req.until = req.begun.Add(budget)
+	}
+	s := subjectOf(r, req.info.Operation, req.body)
+	s.ignore = rt.o.IgnoreFields
+	switch rt.o.Scope {
+	case ScopeGlobal:
+		req.scope, s.principal = "global", principal
+	case ScopeOperation:
+		req.scope, req.operation, s.principal = "operation", req.info.Operation, principal
+	default:
+		req.scope, req.operation = "principal:"+principal, req.info.Operation
+	}
+	if rt.o.Fingerprint != nil {
+		r.Body = io.NopCloser(bytes.NewReader(req.body))
+		if s.body, err = rt.o.Fingerprint(r, req.body); err != nil {
+			return refuse(requestUnread.with(err.Error()))
+		}
+		s.mediaType += ";selected"
+	}
+	req.fingerprint = s.fingerprint()
+	req.lock = lockNumber(g.c.Schema, req.scope, req.operation, key)
+	return nil
+}
+
+// budgetOf reads X-Request-Timeout: how long the client will wait, in seconds ("1.5") or with a unit ("1500ms").
+func budgetOf(value string) (time.Duration, bool) {
+	if seconds, err := strconv.ParseFloat(value, 64); err == nil {
+		if seconds > 0 && seconds <= 86_400 {
+			return time.Duration(seconds * float64(time.Second)), true
+		}
+		return 0, false // NaN too
+	}
+	d, err := time.ParseDuration(value)
+	return d, err == nil && d > 0
+}
+
+// serve answers a request with a key: with what is stored, or by running the handler.
+func (rt *route) serve(w http.ResponseWriter, req *request) {
+	patience := req.begun.Add(rt.o.Wait)
+	for try := 1; ; try++ {
+		if rt.known(w, req) || rt.run(w, req) {
+			return
+		}
+		// Another request with the key runs.
+		if !time.Now().Before(patience) || !pause(req.Context(), min(spread(try, rt.g.random()), time.Until(patience))) {
+			break
+		}
+	}
+	if rt.known(w, req) { // It may have ended meanwhile.
+		return
+	}
+	if rt.o.StatusURL != nil {
+		p := accepted
+		p.location = rt.o.StatusURL(req.Request, req.info.Key)
+		rt.refuse(w, req, p, InProgress)
+		return
+	}
+	rt.refuse(w, req, inProgress, InProgress)
+}
+
+// known answers a request whose key's row says how. False: there is none.
+func (rt *route) known(w http.ResponseWriter, req *request) bool {
+	s, err := rt.g.lookup(req.Context(), rt.g.pool, req)
+	if err != nil {
+		rt.unavailable(w, req, err)
+		return true
+	}
+	return rt.answerBy(w, req, s)
+}
+
+// answerBy answers by a row. False: it says nothing.
+func (rt *route) answerBy(w http.ResponseWriter, req *request, s *stored) bool {
+	switch judge(s, req.fingerprint) {
+	case foundAnswer:
+		rt.replay(w, req, s)
+	case foundOther:
+		p := payloadMismatch
+		p.status = rt.o.MismatchStatus
+		rt.refuse(w, req, p, Conflict)
+	case foundUnusable:
+		rt.g.c.Logger.Error("stored answer cannot be used", "operation", req.info.Operation, "key", req.keyHash(), "state", s.State, "fingerprint version", s.Version)
+		rt.refuse(w, req, answerUnusable, Unusable)
+	default:
+		req.expired = s != nil
+		return false
+	}
+	return true
+}
+
+// spread is how long the n-th look at a key in use is put off: 20 ms at first, up to 250 ms, half of it by chance.
+func spread(n int, random float64) time.Duration {
+	most := min(20*time.Millisecond<<min(n-1, 10), 250*time.Millisecond)
+	return most/2 + time.Duration(random*float64(most/2))
+}
+
+// pause waits. False: the context ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

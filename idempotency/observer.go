@@ -1,0 +1,44 @@
+package idempotency
+
+import (
+	"time"
+)
+
+// Result says what became of a request.
+type Result string
+
+// The results. Created and Forgotten are requests whose handler ran; the others never reached it.
+const (
+	Created     Result = "created"     // the handler ran, its answer is stored
+	Replayed    Result = "replayed"    // the stored answer was sent
+	Conflict    Result = "conflict"    // the key is another request's
+	InProgress  Result = "in_progress" // another request with the key runs
+	Forgotten   Result = "forgotten"   // the handler ran, and nothing of it was kept: 5xx, a panic, an answer that is not stored
+	Unguarded   Result = "unguarded"   // no key on a route where it is optional: the handler ran
+	Refused     Result = "refused"     // no key, an invalid one, no principal, too large
+	Unavailable Result = "unavailable" // the database could not be asked: nothing was done
+	Unknown     Result = "unknown"     // the answer to COMMIT was lost, and could not be found out
+	Unusable    Result = "unusable"    // the stored answer cannot be read or trusted: look at it
+)
+
+// Outcome is what an Observer is told of a request.
+type Outcome struct {
+	Result    Result
+	Operation string
+	KeyHash   string // of key and scope: fit for logs, not for metric labels
+	Status    int    // that was answered
+	Code      string // of the problem that was answered, "" for a handler's own answer
+	Omitted   bool   // the body was too long to be stored
+	Expired   bool   // the key was used before, and its answer had expired
+	Took      time.Duration
+}
+
+// Observer is told what a Guard does. Any field may be nil. The functions are called in line, from many goroutines, and
+// must be quick.
+type Observer struct {
+	// OnOutcome is called once for each guarded request, when its answer has been decided on.
+	OnOutcome func(Outcome)
+
+	// OnCleaned is called after each turn of Run that removed expired keys.
+	OnCleaned func(keys int, took time.Duration)
+}

@@ -1,0 +1,100 @@
+package idempotency
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// Codes of the problems that the middleware answers by itself. They tell its 409 from one of your API's own.
+const (
+	CodeKeyMissing       = "idempotency.key_missing"
+	CodeKeyInvalid       = "idempotency.key_invalid"
+	CodePrincipalUnknown = "idempotency.principal_unknown"
+	CodeRequestTooLarge  = "idempotency.request_too_large"
+	CodeRequestUnread    = "idempotency.request_unreadable"
+	CodePayloadMismatch  = "idempotency.payload_mismatch"
+	CodeInProgress       = "idempotency.in_progress"
+	CodeStoreUnavailable = "idempotency.store_unavailable"
+	CodeOutcomeUnknown   = "idempotency.outcome_unknown"
+	CodeAnswerUnusable   = "idempotency.answer_unusable"
+	CodeHandlerFault     = "idempotency.handler_fault"
+)
+
+// problem is an answer of the middleware's own (RFC 9457). Retryable says whether the same request, with the same key,
+// is worth another try.
+type problem struct {
+	status    int
+	code      string
+	class     retry.Class // of requirements/004's taxonomy
+	title     string
+	detail    string
+	retryable bool
+	link      bool   // to the API's documents
+	location  string // of the status, with 202
+}
+
+var (
+	keyMissing = problem{status: http.StatusBadRequest, code: CodeKeyMissing, class: retry.Validation, title: "Idempotency-Key is missing", link: true,
+		detail: "This operation must be sent with a key of your choice in the header Idempotency-Key: one for each operation, the same for each retry of it."}
+	keyInvalid       = problem{status: http.StatusBadRequest, code: CodeKeyInvalid, class: retry.Validation, title: "Idempotency-Key is invalid", link: true}
+	principalUnknown = problem{status: http.StatusUnauthorized, code: CodePrincipalUnknown, class: retry.Auth, title: "It is not known who asks",
+		detail: "A key belongs to an account: sign in first."}
+	requestTooLarge = problem{status: http.StatusRequestEntityTooLarge, code: CodeRequestTooLarge, class: retry.Validation, title: "The request is too large"}
+	requestUnread   = problem{status: http.StatusBadRequest, code: CodeRequestUnread, class: retry.Validation, title: "The request's body could not be read",
+		detail: "It ended early. Nothing was done; send the request again.", retryable: true}
+	payloadMismatch = problem{code: CodePayloadMismatch, class: retry.Conflict, title: "Idempotency-Key is already used", link: true,
+		detail: "This key was used for another request: its operation, path, query, conditions or body differ. Nothing was done. Use a new key for a new operation; to repeat the old one, send it unchanged."}
+	inProgress = problem{status: http.StatusConflict, code: CodeInProgress, class: retry.Conflict, title: "A request with this Idempotency-Key is being worked on", link: true,
+		detail: "Send it again a little later, with the same key, to get its answer.", retryable: true}
+	accepted = problem{status: http.StatusAccepted, code: CodeInProgress, class: retry.Conflict, title: "A request with this Idempotency-Key is being worked on",
+		detail: "Its status is at the Location of this answer.", retryable: true}
+	storeUnavailable = problem{status: http.StatusServiceUnavailable, code: CodeStoreUnavailable, class: retry.Unavailable, title: "The service is not available now",
+		detail: "Nothing was done. Send the request again, with the same key.", retryable: true}
+	outcomeUnknown = problem{status: http.StatusServiceUnavailable, code: CodeOutcomeUnknown, class: retry.Timeout, title: "It is not known whether the request was carried out",
+		detail: "Send it again with the same key: it is carried out once, and you get its answer.", retryable: true}
+	answerUnusable = problem{status: http.StatusServiceUnavailable, code: CodeAnswerUnusable, class: retry.Unavailable, title: "The stored answer cannot be used",
+		detail: "The request was carried out before, but its answer cannot be read. It is not carried out again.", retryable: true}
+	handlerFault = problem{status: http.StatusInternalServerError, code: CodeHandlerFault, class: retry.Transient, title: "The request could not be completed",
+		detail: "Nothing was done.", retryable: true}
+)
+
+func (p problem) with(detail string) problem {
+	p.detail = detail
+	return p
+}
+
+// write answers with a problem.
+func (p problem) write(w http.ResponseWriter, docs string) {
+	h := w.Header()
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Cache-Control", "no-store")
+	if p.retryable && p.status != http.StatusBadRequest {
+		h.Set("Retry-After", "1")
+	}
+	if p.location != "" {
+		h.Set("Location", p.location)
+	}
+	kind := "urn:holdfast:" + p.code
+	if docs != "" && p.link {
+		h.Add("Link", "<"+docs+`>; rel="describedby"`)
+		kind = docs
+	}
+	body, err := json.Marshal(struct {
+		Type      string `json:"type"`
+		Title     string `json:"title"`
+		Status    int    `json:"status"`
+		Detail    string `json:"detail,omitempty"`
+		Code      string `json:"code"`
+		ErrorCode string `json:"error_code"`
+		Retryable bool   `json:"retryable"`
+	}{kind, p.title, p.status, p.detail, p.code, string(p.class) + "." + p.code, p.retryable})
+	if err != nil {
+		panic(err) // strings, a number and a boolean
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(p.status)
+	_, _ = w.Write(body) // The client is gone: there is nobody to tell.
+}

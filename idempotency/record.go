@@ -1,0 +1,94 @@
+package idempotency
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"maps"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strconv"
+)
+
+// recorder collects a handler's answer: nothing of it leaves before the transaction has committed. It has neither Flush
+// nor Hijack, and http.ResponseController says so.
+type recorder struct {
+	to     http.ResponseWriter
+	header http.Header
+	status int         // 0 until it is written
+	sent   http.Header // header as it was then
+	body   bytes.Buffer
+}
+
+func newRecorder(w http.ResponseWriter) *recorder {
+	return &recorder{to: w, header: w.Header().Clone()}
+}
+
+func (rec *recorder) Header() http.Header {
+	if rec.header == nil {
+		rec.header = http.Header{}
+	}
+	return rec.header
+}
+
+func (rec *recorder) WriteHeader(status int) {
+	switch {
+	case rec.status != 0:
+		return
+	case status >= 100 && status < 200 && status != http.StatusSwitchingProtocols: // On its way at once, and not part of the answer.
+		maps.Copy(rec.to.Header(), rec.header)
+		rec.to.WriteHeader(status)
+		return
+	case status < 200 || status > 999:
+		panic("idempotency: the handler wrote status " + strconv.Itoa(status) + ", which a stored answer cannot have")
+	}
+	rec.status, rec.sent = status, rec.Header().Clone()
+}
+
+func (rec *recorder) Write(p []byte) (int, error) {
+	if rec.status == 0 {
+		rec.WriteHeader(http.StatusOK)
+	}
+	if bodyless(rec.status) {
+		return 0, http.ErrBodyNotAllowed
+	}
+	return rec.body.Write(p)
+}
+
+// done ends the collecting.
+func (rec *recorder) done() {
+	if rec.status == 0 {
+		rec.WriteHeader(http.StatusOK)
+	}
+}
+
+// answer is what of it is stored.
+func (rec *recorder) answer(more []string) Answer {
+	a := Answer{Status: rec.status, Header: http.Header{}, Body: bytes.Clone(rec.body.Bytes())}
+	for _, name := range slices.Concat(DefaultReplayHeaders, more) {
+		name = textproto.CanonicalMIMEHeaderKey(name)
+		if values, said := rec.sent[name]; said {
+			a.Header[name] = append([]string{}, values...) // An empty Content-Type keeps net/http from guessing one.
+		}
+	}
+	return a
+}
+
+// send lets the answer go, with headers of ours.
+func (rec *recorder) send(ours http.Header) {
+	h := rec.to.Header()
+	clear(h)
+	maps.Copy(h, rec.sent)
+	maps.Copy(h, ours)
+	if !bodyless(rec.status) {
+		h.Set("Content-Length", strconv.Itoa(rec.body.Len()))
+	}
+	rec.to.WriteHeader(rec.status)
+	_, _ = rec.to.Write(rec.body.Bytes()) // The client is gone: a repeat will get it.
+}
+
+// hashOf a body, kept beside it.
+func hashOf(body []byte) []byte {
+	hash := sha256.Sum256(body)
+	return hash[:]
+}

@@ -1,0 +1,440 @@
+package idempotency
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The rows are those of the table of research: R1 to R49 of docs/idempotency.md.
+
+func TestR1AMissingKeyIsRefused(t *testing.T) {
+	b := setup(t)
+	h := b.service(b.guard(func(c *Config) { c.DocsURL = "https://shop.example/docs/keys" }), b.charge)
+	w := b.send(h, sent{})
+	b.is(w, 400, CodeKeyMissing)
+	if got := w.Header().Get("Content-Type"); got != "application/problem+json" {
+		t.Errorf("got content type %q", got)
+	}
+	if got := w.Header().Get("Link"); got != `<https://shop.example/docs/keys>; rel="describedby"` {
+		t.Errorf("got link %q", got)
+	}
+	var p map[string]any
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {
+		t.Fatal(err)
+	}
+	if p["title"] != "Idempotency-Key is missing" || p["status"] != 400.0 || p["retryable"] != false || p["error_code"] != "VALIDATION.idempotency.key_missing" {
+		t.Errorf("got %v", p)
+	}
+	b.kept(0, 0, 0)
+}
+
+func TestR2R3AnInvalidKeyNeverReachesTheHandler(t *testing.T) {
+	b := setup(t)
+	h := b.service(b.guard(), b.charge)
+	for name, header := range map[string]http.Header{
+		"empty":           {"Idempotency-Key": {""}},
+		"256 bytes":       {"Idempotency-Key": {strings.Repeat("k", 256)}},
+		"two lines":       {"Idempotency-Key": {"a", "a"}},
+		"names differ":    {"Idempotency-Key": {"a"}, "X-Idempotency-Key": {"b"}},
+		"a comma":         {"Idempotency-Key": {"a,b"}},
+		"not ASCII":       {"Idempotency-Key": {"clé"}},
+		"unended string":  {"Idempotency-Key": {`"abc`}},
+		"control in it":   {"Idempotency-Key": {"a\x01b"}},
+		"empty in quotes": {"Idempotency-Key": {`""`}},
+	} {
+		w := b.send(h, sent{header: header})
+		if w.Code != 400 || !strings.Contains(w.Body.String(), CodeKeyInvalid) {
+			t.Errorf("%s: got %d %s", name, w.Code, w.Body)
+		}
+	}
+	b.is(b.send(h, sent{key: strings.Repeat("k", 255)}), 201, "")
+	b.is(b.send(h, sent{header: http.Header{"X-Idempotency-Key": {"older-name"}}}), 201, "")
+	b.is(b.send(h, sent{header: http.Header{"X-Idempotency-Key": {"older-name"}, "Idempotency-Key": {`"older-name"`}}}), 201, "")
+	b.kept(2, 2, 2)
+}
+
+func TestR4R5ARepeatGetsTheSameAnswerAndTheHandlerDoesNotRun(t *testing.T) {
+	b := setup(t)
+	h := b.service(b.guard(), b.charge)
+	first := b.send(h, sent{key: "k1"})
+	b.is(first, 201, "")
+	if got := first.Header().Get("Idempotency-Status"); got != "stored" {
+		t.Errorf("got status %q", got)
+	}
+	if first.Header().Get("Idempotency-Key") != "k1" || first.Header().Get("Idempotent-Replayed") != "" {
+		t.Errorf("got %v", first.Header())
+	}
+	for range 3 {
+		second := b.send(h, sent{key: "k1"})
+		b.same(first, second)
+		if second.Header().Get("Idempotency-Status") != "replayed" || second.Header().Get("Idempotent-Replayed") != "true" {
+			t.Errorf("got %v", second.Header())
+		}
+	}
+	b.kept(1, 1, 1)
+	if n := b.runs.Load(); n != 1 {
+		t.Errorf("the handler ran %d times", n)
+	}
+	if got := b.results(); !slices.Equal(got, []Result{Created, Replayed, Replayed, Replayed}) {
+		t.Errorf("told %v", got)
+	}
+}
+
+func TestR5AnswersOfEveryShapeComeBackByteForByte(t *testing.T) {
+	b := setup(t)
+	for name, handler := range map[string]http.HandlerFunc{
+		"empty 200": func(w http.ResponseWriter, r *http.Request) {},
+		"204":       func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(204) },
+		"binary":    func(w http.ResponseWriter, r *http.Request) { w.Write([]byte{0, 1, 0xff, 0xfe, '\n', 0}) },
+		"303":       func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", 303) },
+		"422":       func(w http.ResponseWriter, r *http.Request) { http.Error(w, "declined", 422) },
+		"many links": func(w http.ResponseWriter, r *http.Request) {
+			w.Header()["Link"] = []string{"<a>", "<b>"}
+			w.WriteHeader(200)
+		},
+		"latin-1": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Disposition", "f=\xe9")
+			w.WriteHeader(200)
+		},
+		"sniffed":       func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "<html><body>hi</body></html>") },
+		"no type":       func(w http.ResponseWriter, r *http.Request) { w.Header()["Content-Type"] = nil; fmt.Fprint(w, "hi") },
+		"json, trailed": func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "{\"b\":1, \"a\":1e2}\n\n") },
+	} {
+		srv := httptest.NewServer(b.service(b.guard(), handler))
+		ask := func() (int, string, http.Header) {
+			r, _ := http.NewRequestWithContext(t.Context(), "POST", srv.URL+"/charges", strings.NewReader("{}"))
+			r.Header.Set("Idempotency-Key", name[:2]+strings.ReplaceAll(strings.ReplaceAll(name, " ", "-"), ",", ""))
+			r.Header.Set("Account", "a")
+			client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+			res, err := client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Body.Close()
+			var body strings.Builder
+			if _, err := fmt.Fprint(&body, readAll(t, res)); err != nil {
+				t.Fatal(err)
+			}
+			return res.StatusCode, body.String(), res.Header
+		}
+		status, body, header := ask()
+		status2, body2, header2 := ask()
+		if header2.Get("Idempotency-Status") != "replayed" {
+			t.Errorf("%s: not replayed: %d %v", name, status2, header2)
+		}
+		for _, h := range []http.Header{header, header2} {
+			for _, own := range []string{"Date", "Idempotency-Status", "Idempotent-Replayed"} {
+				h.Del(own)
+			}
+		}
+		if status != status2 || body != body2 || fmt.Sprint(header) != fmt.Sprint(header2) {
+			t.Errorf("%s: got %d %q %v, then %d %q %v", name, status, body, header, status2, body2, header2)
+		}
+		srv.Close()
+	}
+}
+
+func TestR6AKeyWithAnotherRequestIsRefusedAndChangesNothing(t *testing.T) {
+	b := setup(t)
+	g := b.guard()
+	h := b.service(g, b.charge)
+	first := b.send(h, sent{key: "k1", body: `{"amount": 10}`})
+	w := b.send(h, sent{key: "k1", body: `{"amount": 20}`})
+	b.is(w, 409, CodePayloadMismatch)
+	if w.Header().Get("Retry-After") != "" {
+		t.Error("a mismatch is not worth another try")
+	}
+	b.same(first, b.send(h, sent{key: "k1", body: `{"amount": 10}`}))
+	b.is(b.send(b.service(g, b.charge, Route{MismatchStatus: 422}), sent{key: "k1", body: `{"amount": 20}`}), 422, CodePayloadMismatch)
+	b.kept(1, 1, 1)
+}
+
+func TestR7WhatAFingerprintCovers(t *testing.T) {
+	b := setup(t)
+	g := b.guard()
+	h := b.service(g, b.charge)
+	b.is(b.send(h, sent{key: "k", path: "/orders/1?a=1&b=2&a=3"}), 201, "")
+	b.is(b.send(h, sent{key: "k", path: "/orders/1?b=2&a=1&a=3"}), 201, "")
+	for name, s := range map[string]sent{
+		"another path":        {path: "/orders/2?a=1&b=2&a=3"},
+		"values in new order": {path: "/orders/1?a=3&b=2&a=1"},
+		"another media type":  {path: "/orders/1?a=1&b=2&a=3", header: http.Header{"Content-Type": {"text/plain"}}},
+		"a condition":         {path: "/orders/1?a=1&b=2&a=3", header: http.Header{"If-Match": {`"v1"`}}},
+	} {
+		s.key = "k"
+		if w := b.send(h, s); w.Code != 409 || !strings.Contains(w.Body.String(), CodePayloadMismatch) {
+			t.Errorf("%s: got %d %s", name, w.Code, w.Body)
+		}
+	}
+	// A handler that changes its request does not change what is compared.
+	spoil := b.service(g, func(w http.ResponseWriter, r *http.Request) {
+		r.URL.Path, r.Body = "/spoilt", http.NoBody
+		r.Header.Set("If-Match", "x")
+		w.WriteHeader(201)
+	})
+	b.is(b.send(spoil, sent{key: "spoilt"}), 201, "")
+	b.is(b.send(spoil, sent{key: "spoilt"}), 201, "")
+	b.kept(1, 1, 2)
+}
+
+func TestR8R9TheOrderOfNamesIsIrrelevantWhatDiffersIsNot(t *testing.T) {
+	b := setup(t)
+	h := b.service(b.guard(), b.charge)
+	b.is(b.send(h, sent{key: "k1", body: `{"a":1,"b":2}`}), 201, "")
+	b.is(b.send(h, sent{key: "k1", body: `{ "b":2.0, "a":1 }`}), 201, "")
+	b.is(b.send(h, sent{key: "k2", body: `{"id":9007199254740993}`}), 201, "")
+	b.is(b.send(h, sent{key: "k2", body: `{"id":9007199254740992}`}), 409, CodePayloadMismatch)
+	b.kept(2, 2, 2)
+}
+
+func TestR10FieldsThatMayDiffer(t *testing.T) {
+	b := setup(t)
+	h := b.service(b.guard(), b.charge, Route{IgnoreFields: []string{"/sent_at", "/meta/nonce"}})
+	b.is(b.send(h, sent{key: "k", body: `{"amount":1,"sent_at":"now","meta":{"nonce":1,"x":2}}`}), 201, "")
+	b.is(b.send(h, sent{key: "k", body: `{"amount":1,"sent_at":"then","meta":{"nonce":2,"x":2}}`}), 201, "")
+	b.is(b.send(h, sent{key: "k", body: `{"amount":1,"sent_at":"then","meta":{"nonce":2,"x":3}}`}), 409, CodePayloadMismatch)
+	selected := b.service(b.guard(), b.charge, Route{Operation: "selected", Fingerprint: func(r *http.Request, body []byte) ([]byte, error) {
+		var v struct{ Amount json.Number }
+		err := json.Unmarshal(body, &v)
+		return []byte(v.Amount), err
+	}})
+	b.is(b.send(selected, sent{key: "s", body: `{"amount":1,"x":1}`}), 201, "")
+	b.is(b.send(selected, sent{key: "s", body: `{"amount":1,"x":2}`}), 201, "")
+	b.is(b.send(selected, sent{key: "s", body: `{"amount":2,"x":2}`}), 409, CodePayloadMismatch)
+	b.kept(2, 2, 2)
+}
+
+func TestR11OfManyAtOnceOneRunsAndAllGetItsAnswer(t *testing.T) {
+	b := setup(t)
+	h := b.service(b.guard(), b.charge)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	got := map[int]int{}
+	for range 50 {
+		wg.Go(func() {
+			w := b.send(h, sent{key: "k"})
+			mu.Lock()
+			defer mu.Unlock()
+			got[w.Code]++
+			if w.Code == 409 && (w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Body.String(), CodeInProgress)) {
+				t.Errorf("got 409 with %v %s", w.Header(), w.Body)
+			}
+		})
+	}
+	wg.Wait()
+	if got[201]+got[409] != 50 || got[201] == 0 {
+		t.Errorf("got %v", got)
+	}
+	first := b.send(h, sent{key: "k"})
+	b.is(first, 201, "")
+	b.kept(1, 1, 1)
+	if n := b.runs.Load(); n != 1 {
+		t.Errorf("the handler ran %d times", n)
+	}
+}
+
+// slow is a handler that is held until it is let go.
+func (b *bundle) slow() (h http.HandlerFunc, entered <-chan struct{}, letGo func()) {
+	in, out := make(chan struct{}, 10), make(chan struct{})
+	return func(w http.ResponseWriter, r *http.Request) {
+		in <- struct{}{}
+		<-out
+		b.charge(w, r)
+	}, in, sync.OnceFunc(func() { close(out) })
+}
+
+func TestR11ARepeatWhileTheFirstRunsWaitsOrIsTold(t *testing.T) {
+	b := setup(t)
+	handler, entered, letGo := b.slow()
+	defer letGo()
+	g := b.guard()
+	h := b.service(g, handler, Route{Operation: "charge"})
+	waiting := b.service(g, handler, Route{Operation: "charge", Wait: 10 * time.Second})
+	async := b.service(g, handler, Route{Operation: "charge", StatusURL: func(r *http.Request, key string) string { return "/status/" + key }})
+	first := make(chan *httptest.ResponseRecorder, 2)
+	go func() { first <- b.send(h, sent{key: "k"}) }()
+	<-entered
+	w := b.send(h, sent{key: "k"})
+	b.is(w, 409, CodeInProgress)
+	if w.Header().Get("Retry-After") != "1" {
+		t.Errorf("got Retry-After %q", w.Header().Get("Retry-After"))
+	}
+	w = b.send(async, sent{key: "k"})
+	b.is(w, 202, CodeInProgress)
+	if w.Header().Get("Location") != "/status/k" {
+		t.Errorf("got location %q", w.Header().Get("Location"))
+	}
+	if w := b.send(waiting, sent{key: "k", header: http.Header{"X-Request-Timeout": {"0.1"}}}); w.Code != 409 && w.Code != 503 {
+		t.Errorf("R45: got %d %s", w.Code, w.Body)
+	}
+	go func() { first <- b.send(waiting, sent{key: "k"}) }()
+	time.Sleep(50 * time.Millisecond) // It may come too late to wait; then it is a replay, and the test proves less.
+	letGo()
+	b.same(<-first, <-first)
+	b.kept(1, 1, 1)
+}
+
+func TestR11AWaitingRepeatRunsWhenTheFirstFails(t *testing.T) {
+	b := setup(t)
+	in, out := make(chan struct{}, 2), make(chan struct{})
+	failed := false
+	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
+		if !failed {
+			failed = true
+			in <- struct{}{}
+			<-out
+			http.Error(w, "no", 500)
+			return
+		}
+		b.charge(w, r)
+	}, Route{Wait: 20 * time.Second})
+	first := make(chan int, 1)
+	go func() { first <- b.send(h, sent{key: "k"}).Code }()
+	<-in
+	second := make(chan int, 1)
+	go func() { second <- b.send(h, sent{key: "k"}).Code }()
+	time.Sleep(30 * time.Millisecond)
+	close(out)
+	if code := <-first; code != 500 {
+		t.Errorf("the first got %d", code)
+	}
+	if code := <-second; code != 201 {
+		t.Errorf("the second got %d", code)
+	}
+	b.kept(1, 1, 1)
+}
+
+func TestR11RepeatsThatWaitHoldNoConnection(t *testing.T) {
+	b := setup(t)
+	handler, entered, letGo := b.slow()
+	defer letGo()
+	pool := b.pool(3)
+	h := b.service(b.guardOn(pool), handler, Route{Wait: 20 * time.Second})
+	codes := make(chan int, 20)
+	go func() { codes <- b.send(h, sent{key: "k"}).Code }()
+	<-entered
+	for range 19 {
+		go func() { codes <- b.send(h, sent{key: "k"}).Code }()
+	}
+	other := b.service(b.guardOn(pool), b.charge)
+	for i := range 5 { // While they wait, others find room.
+		b.is(b.send(other, sent{key: fmt.Sprint("other-", i)}), 201, "")
+	}
+	letGo()
+	for range 20 {
+		if code := <-codes; code != 201 {
+			t.Errorf("got %d", code)
+		}
+	}
+	b.kept(6, 6, 6)
+}
+
+func TestR13AnotherKeyIsAnotherOperation(t *testing.T) {
+	b := setup(t)
+	h := b.service(b.guard(), b.charge)
+	b.is(b.send(h, sent{key: "k1"}), 201, "")
+	b.is(b.send(h, sent{key: "k2"}), 201, "")
+	b.kept(2, 2, 2)
+}
+
+func TestR14AKeyBelongsToOnePrincipalAndOneOperation(t *testing.T) {
+	b := setup(t)
+	g := b.guard()
+	h := b.service(g, b.charge)
+	first, second := b.send(h, sent{key: "k", account: "a"}), b.send(h, sent{key: "k", account: "b"})
+	if first.Body.String() == second.Body.String() {
+		t.Errorf("b got what was a's: %s", second.Body)
+	}
+	b.is(b.send(h, sent{key: "k", path: "/orders/1"}), 201, "")
+	b.kept(3, 3, 3)
+	b.is(b.send(h, sent{key: "k", header: http.Header{"Account": {""}}}), 401, CodePrincipalUnknown)
+	anonymous := b.service(g, b.charge, Route{Anonymous: true})
+	b.is(b.send(anonymous, sent{key: "k", header: http.Header{"Account": {""}}}), 201, "")
+	b.kept(4, 4, 4)
+}
+
+func TestR14WiderScopesNeverShowAnAnswerToSomebodyElse(t *testing.T) {
+	b := setup(t)
+	g := b.guard()
+	for _, o := range []Route{{Operation: "payments", Scope: ScopeOperation}, {Operation: "payments", Scope: ScopeGlobal}} {
+		h := b.service(g, b.charge, o)
+		key := "k-" + string(o.Scope)
+		b.is(b.send(h, sent{key: key, account: "a"}), 201, "")
+		b.is(b.send(h, sent{key: key, account: "b"}), 409, CodePayloadMismatch)
+		b.is(b.send(h, sent{key: key, account: "a"}), 201, "")
+	}
+	other := b.service(g, b.charge, Route{Operation: "refunds", Scope: ScopeGlobal})
+	b.is(b.send(other, sent{key: "k-global", account: "a"}), 409, CodePayloadMismatch)
+	b.kept(2, 2, 2)
+}
+
+func TestR16R17WhichMethodsAreGuarded(t *testing.T) {
+	b := setup(t)
+	g := b.guard()
+	h := b.service(g, func(w http.ResponseWriter, r *http.Request) {
+		b.runs.Add(1)
+		if (Tx(r.Context()) == nil) != (r.Method == "GET" || r.Method == "PUT" || r.Method == "DELETE") {
+			t.Errorf("%s has tx %v", r.Method, Tx(r.Context()))
+		}
+	})
+	for method, want := range map[string]int64{"GET": 2, "PUT": 2, "DELETE": 2, "POST": 1, "PATCH": 1} {
+		b.runs.Store(0)
+		for range 2 {
+			b.send(h, sent{key: "k", method: method})
+		}
+		if n := b.runs.Load(); n != want {
+			t.Errorf("%s ran %d times, want %d", method, n, want)
+		}
+	}
+	b.runs.Store(0)
+	more := b.service(g, func(w http.ResponseWriter, r *http.Request) { b.runs.Add(1) }, Route{Methods: []string{"DELETE"}})
+	b.send(more, sent{key: "k", method: "DELETE"})
+	b.send(more, sent{key: "k", method: "DELETE"})
+	if n := b.runs.Load(); n != 1 {
+		t.Errorf("R41: a guarded DELETE ran %d times", n)
+	}
+}
+
+func TestAnOptionalKeyRunsTheHandlerInATransactionToo(t *testing.T) {
+	b := setup(t)
+	h := b.service(b.guard(), b.charge, Route{Optional: true})
+	b.is(b.send(h, sent{}), 201, "")
+	b.is(b.send(h, sent{}), 201, "")
+	b.kept(2, 2, 0)
+	if got := b.results(); !slices.Equal(got, []Result{Unguarded, Unguarded}) {
+		t.Errorf("told %v", got)
+	}
+}
+
+func TestKeysOfOtherSourcesAndForms(t *testing.T) {
+	b := setup(t)
+	g := b.guard()
+	derived := b.service(g, b.charge, Route{Operation: "derived", KeyFormat: SHA256, KeyFunc: func(r *http.Request, body []byte) (string, error) {
+		return Deterministic(r.Header.Get("Account"), "charge", string(body)), nil
+	}})
+	b.is(b.send(derived, sent{}), 201, "")
+	b.is(b.send(derived, sent{}), 201, "")
+	b.is(b.send(derived, sent{body: `{"amount": 11}`}), 201, "")
+	b.kept(2, 2, 2)
+	uuids := b.service(g, b.charge, Route{KeyFormat: UUID})
+	b.is(b.send(uuids, sent{key: "k"}), 400, CodeKeyInvalid)
+	b.is(b.send(uuids, sent{key: NewKey()}), 201, "")
+	prefixed := b.service(g, b.charge, Route{KeyFormat: Prefixed("refund")})
+	b.is(b.send(prefixed, sent{key: "refund:ch_9ab:1000:6f6c"}), 201, "")
+	b.is(b.send(prefixed, sent{key: "charge:ch_9ab:1000:6f6c"}), 400, CodeKeyInvalid)
+}
+
+func TestR29ALongRequestIsRefused(t *testing.T) {
+	b := setup(t)
+	h := b.service(b.guard(), b.charge, Route{MaxRequest: 1000})
+	b.is(b.send(h, sent{key: "k", body: strings.Repeat("x", 1001)}), 413, CodeRequestTooLarge)
+	b.kept(0, 0, 0)
+	b.is(b.send(h, sent{key: "k", body: strings.Repeat("x", 1000)}), 201, "")
+}

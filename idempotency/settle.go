@@ -1,0 +1,249 @@
+package idempotency
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/internal/handlertx"
+)
+
+// This file runs a handler in a request's transaction, and ends that.
+
+var errNotTheHandlers = errors.New("the middleware ends the request's transaction: answer 400 or more to undo it, or use a savepoint (tx.Begin)")
+
+// maxReruns is how often a handler runs again after a serialization failure.
+const maxReruns = 3
+
+// run runs the handler in a transaction that has the key, and answers. False: another request has the key.
+func (rt *route) run(w http.ResponseWriter, req *request) (answered bool) {
+	for rerun := 0; ; rerun++ {
+		err := rt.try(w, req)
+		var pg *pgconn.PgError
+		switch {
+		case err == nil:
+			return true
+		case errors.Is(err, errBusy):
+			return false
+		case errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01") && rerun < maxReruns && req.Context().Err() == nil:
+			continue
+		}
+		rt.failed(w, req, err)
+		return true
+	}
+}
+
+// try is one run of the handler. It answers, or its error says why nothing was kept, or nothing that is known.
+func (rt *route) try(w http.ResponseWriter, req *request) error {
+	h := &held{}
+	defer rt.g.rollback(h) // whatever happens
+	if err := rt.claim(h, req); err != nil {
+		return err
+	}
+	if rt.answerBy(w, req, h.row) { // It was stored between the look and the lock.
+		return nil
+	}
+	rec := newRecorder(w)
+	return rt.settle(h, rt.call(h, rec, req), rec, req)
+}
+
+// call runs the handler. Where it does not return in order, by a panic or by runtime.Goexit, the transaction is rolled
+// back, and the panic goes on its way.
+func (rt *route) call(h *held, rec *recorder, req *request) *handling {
+	ctx, cancel := context.WithTimeout(req.Context(), rt.o.Timeout)
+	defer cancel()
+	given, takeBack := handlertx.Give(h.tx, errNotTheHandlers)
+	hd := &handling{tx: given, info: req.info, scope: req.scope}
+	r := req.Request.Clone(context.WithValue(ctx, contextKey{}, hd))
+	r.Body = io.NopCloser(bytes.NewReader(req.body))
+	returned := false
+	defer func() {
+		takeBack()
+		if !returned {
+			rt.g.rollback(h)
+			rt.tell(req, Outcome{Result: Forgotten})
+		}
+	}()
+	rt.next.ServeHTTP(rec, r)
+	returned = true
+	rec.done()
+	return hd
+}
+
+// Errors of settle.
+var (
+	errHandler = errors.New("the handler left its transaction in a state that cannot be committed")
+	errUnknown = errors.New("the answer to COMMIT was lost")
+)
+
+// settle stores the answer, commits, and lets the answer go. The error says why neither happened.
+func (rt *route) settle(h *held, hd *handling, rec *recorder, req *request) error {
+	f := decide(circumstances{status: rec.status, doNotStore: hd.doNotStore, commitOnError: hd.commitOnError}, rt.o.Store)
+	if f == keepNone {
+		rt.g.rollback(h)
+		rt.tell(req, Outcome{Result: Forgotten, Status: rec.status})
+		rec.send(nil)
+		return nil
+	}
+	if err := fit(h, f); err != nil {
+		return err
+	}
+	// From here on it is done, whatever becomes of the client.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), patience)
+	defer cancel()
+	if h.tx.Conn().PgConn().TxStatus() == 'E' || req.expired {
+		if err := rt.clear(ctx, h, f, req); err != nil {
+			return err
+		}
+		if f == keepAnswer {
+			f = keepAll // What was to be undone is undone.
+		}
+	}
+	stored, owner, expires, err := rt.commit(ctx, h, f, hd, rec, req)
+	if errors.Is(err, errUnknown) {
+		expires, err = rt.confirm(ctx, req, owner, err)
+	}
+	if err != nil {
+		return err
+	}
+	if req.info.Key == "" {
+		rt.tell(req, Outcome{Result: Unguarded, Status: rec.status})
+		rec.send(nil)
+		return nil
+	}
+	rt.tell(req, Outcome{Result: Created, Status: rec.status, Omitted: stored == stateOmitted})
+	rec.send(rt.ours(req, "stored", expires))
+	return nil
+}
+
+// fit says, by an error, that a handler's transaction cannot be ended as it should.
+func fit(h *held, f fate) error {
+	pg := h.tx.Conn().PgConn()
+	switch {
+	case pg.IsClosed():
+		return errors.New("the connection was lost before the commit")
+	case pg.IsBusy():
+		return fmt.Errorf("%w: rows or batch results are open: close them before it returns", errHandler)
+	case pg.TxStatus() == 'I':
+		return fmt.Errorf("%w: it was ended by a statement: what was written may be committed without the key", errHandler)
+	case pg.TxStatus() == 'E' && f == keepAll:
+		return fmt.Errorf("%w: a statement failed, but the answer says that all is well", errHandler)
+	}
+	return nil
+}
+
+// clear does what cannot travel with the store: undoing what failed, and taking an expired row away.
+func (rt *route) clear(ctx context.Context, h *held, f fate, req *request) error {
+	if f == keepAnswer {
+		if _, err := h.tx.Exec(ctx, undoSQL); err != nil {
+			return fmt.Errorf("undo what the handler wrote: %w", err)
+		}
+	}
+	if req.expired {
+		if _, err := h.tx.Exec(ctx, rt.g.q.expire, req.scope, req.operation, req.info.Key, rt.g.c.KeepExpired.Microseconds()); err != nil {
+			return fmt.Errorf("remove expired answer: %w", err)
+		}
+	}
+	return nil
+}
+
+// commit stores the answer and commits, in one round trip. An error that wraps errUnknown: it may have been carried out.
+func (rt *route) commit(ctx context.Context, h *held, f fate, hd *handling, rec *recorder, req *request) (state string, owner uuid.UUID, expires time.Time, err error) {
+	b := &pgx.Batch{}
+	if f == keepAnswer {
+		b.Queue(undoSQL)
+	}
+	if req.info.Key != "" {
+		a := rec.answer(rt.o.ReplayHeaders)
+		if rt.o.Redact != nil {
+			rt.o.Redact(&a)
+		}
+		state = stateComplete
+		if int64(len(a.Body)) > rt.o.MaxResponse {
+			state, a.Body = stateOmitted, nil
+		}
+		headers, err := headersText(a.Header)
+		if err != nil {
+			return "", owner, expires, fmt.Errorf("store answer: %w", err)
+		}
+		ref := hd.resultRef
+		if ref == "" {
+			ref = a.Header.Get("Location")
+		}
+		owner = uuid.New()
+		b.Queue(rt.g.q.store, req.scope, req.operation, req.info.Key, req.fingerprint, int16(fingerprintVersion), state, int16(a.Status), headers,
+			a.Body, hashOf(a.Body), ref, owner.String(), rt.o.TTL.Microseconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&expires) })
+	}
+	var ended pgconn.CommandTag
+	b.Queue(commitSQL).Exec(func(tag pgconn.CommandTag) error { ended = tag; return nil })
+	err = h.conn.SendBatch(ctx, b).Close()
+	var pg *pgconn.PgError
+	switch {
+	case err == nil && ended.String() == "COMMIT":
+		h.release()
+		return state, owner, expires, nil
+	case err == nil:
+		err = pgx.ErrTxCommitRollback
+	case !errors.As(err, &pg):
+		err = fmt.Errorf("%w: %w", errUnknown, err)
+	}
+	rt.g.rollback(h) // before confirm asks who has the key
+	return state, owner, expires, fmt.Errorf("store answer and commit: %w", err)
+}
+
+// confirm finds out whether a COMMIT without an answer was carried out: the row has our mark, or nobody has the key any
+// more and there is no row.
+func (rt *route) confirm(ctx context.Context, req *request, owner uuid.UUID, lost error) (expires time.Time, err error) {
+	if req.info.Key == "" {
+		return expires, lost
+	}
+	for try := 1; ; try++ {
+		s, err := rt.g.lookup(ctx, rt.g.pool, req)
+		if err == nil && s != nil && s.Owner == owner {
+			return s.ExpiresAt, nil
+		}
+		if err == nil {
+			var ended bool
+			err = rt.g.pool.QueryRow(ctx, rt.g.q.open, "0", "0", req.lock).Scan(nil, nil, &ended)
+			if err == nil && ended { // Its transaction is over; what is there now is the truth.
+				if s, err = rt.g.lookup(ctx, rt.g.pool, req); err == nil {
+					if s != nil && s.Owner == owner {
+						return s.ExpiresAt, nil
+					}
+					return expires, errors.New("the connection was lost, and the transaction with it")
+				}
+			}
+		}
+		if !pause(ctx, spread(try, rt.g.random())) {
+			return expires, lost
+		}
+	}
+}
+
+// failed answers a request whose handler ran, and of which nothing, or nothing that is known, was kept.
+func (rt *route) failed(w http.ResponseWriter, req *request, err error) {
+	log := rt.g.c.Logger.With("operation", req.info.Operation, "key", req.keyHash(), "error", err)
+	var pg *pgconn.PgError
+	switch {
+	case errors.Is(err, errUnknown):
+		log.Error("it is not known whether a request was committed")
+		rt.refuse(w, req, outcomeUnknown, Unknown)
+	case errors.As(err, &pg) && pg.ConstraintName == "idempotency_pkey": // Somebody stored an answer without the lock; whose it is shows now.
+		if !rt.known(w, req) {
+			rt.refuse(w, req, storeUnavailable, Unavailable)
+		}
+	case errors.Is(err, errHandler), errors.Is(err, pgx.ErrTxCommitRollback), errors.As(err, &pg):
+		log.Error("handler's transaction could not be committed")
+		rt.refuse(w, req, handlerFault, Forgotten)
+	default:
+		rt.unavailable(w, req, err)
+	}
+}
