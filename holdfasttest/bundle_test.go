@@ -4,10 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -19,55 +17,24 @@ import (
 	"github.com/holdfast-go/holdfast/holdfasttest"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/verdict"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-// verdict is a testing.TB that records how a test ended instead of ending it.
-type verdict struct {
-	testing.TB
-	failed   string
-	cleanups []func()
-}
-
-func (v *verdict) Helper()          {}
-func (v *verdict) Cleanup(f func()) { v.cleanups = append(v.cleanups, f) }
-
-func (v *verdict) Fatalf(format string, args ...any) {
-	v.failed = fmt.Sprintf(format, args...)
-	runtime.Goexit()
-}
-
-func (v *verdict) Errorf(format string, args ...any) { v.failed = fmt.Sprintf(format, args...) }
-
-// judge runs f as a test would run, with what it cleans up, and returns how it ended.
-func judge(t *testing.T, f func(testing.TB)) *verdict {
-	v := &verdict{TB: t}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f(v)
-	}()
-	<-done
-	for i := len(v.cleanups) - 1; i >= 0; i-- {
-		v.cleanups[i]()
-	}
-	return v
-}
-
 // wantFailure runs f as a test that must fail, and say all of want.
 func wantFailure(t *testing.T, f func(testing.TB), want ...string) {
 	t.Helper()
-	v := judge(t, f)
-	if v.failed == "" {
+	v := verdict.Of(t, f)
+	if v.Failed == "" {
 		t.Errorf("the test does not fail, want it to say %q", want)
 		return
 	}
-	t.Log(v.failed)
+	t.Log(v.Failed)
 	for _, w := range want {
-		if !strings.Contains(v.failed, w) {
+		if !strings.Contains(v.Failed, w) {
 			t.Errorf("the failure does not say %q", w)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/holdfasttest"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/verdict"
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
@@ -214,8 +215,8 @@ func TestWhatIsNotWrittenFailsTheTestWithAReadableDifference(t *testing.T) {
 			wantFailure(t, func(v testing.TB) { holdfasttest.RequireEvents(v, c.got, c.want...) }, c.says...)
 			continue
 		}
-		if v := judge(t, func(v testing.TB) { holdfasttest.RequireEvents(v, c.got, c.want...) }); v.failed != "" {
-			t.Errorf("%s: the test fails with %s", name, v.failed)
+		if v := verdict.Of(t, func(v testing.TB) { holdfasttest.RequireEvents(v, c.got, c.want...) }); v.Failed != "" {
+			t.Errorf("%s: the test fails with %s", name, v.Failed)
 		}
 	}
 }
