@@ -148,19 +148,16 @@ func TestOrFillsZeroFieldsOnlyAndDefaultsGiveWay(t *testing.T) {
 
 func TestAPolicyThatPassesStillPassesOnceFilled(t *testing.T) {
 	t.Parallel()
+	passing := rapid.Custom(func(t *rapid.T) Policy {
+		return Policy{
+			Attempts: rapid.IntRange(-1, 9).Draw(t, "attempts"),
+			Base:     time.Duration(rapid.Int64Range(0, 9).Draw(t, "base")),
+			Cap:      time.Duration(rapid.Int64Range(0, 9).Draw(t, "cap")),
+			Budget:   time.Duration(rapid.Int64Range(-1, 9).Draw(t, "budget")),
+		}
+	}).Filter(func(p Policy) bool { return p.Validate("p") == nil })
 	rapid.Check(t, func(t *rapid.T) {
-		draw := func(name string) Policy {
-			return Policy{
-				Attempts: rapid.IntRange(-1, 9).Draw(t, name+" attempts"),
-				Base:     time.Duration(rapid.Int64Range(0, 9).Draw(t, name+" base")),
-				Cap:      time.Duration(rapid.Int64Range(0, 9).Draw(t, name+" cap")),
-				Budget:   time.Duration(rapid.Int64Range(-1, 9).Draw(t, name+" budget")),
-			}
-		}
-		p, defaults := draw("policy"), draw("defaults")
-		if p.Validate("p") != nil || defaults.Validate("d") != nil {
-			t.Skip("one of them doesn't pass")
-		}
+		p, defaults := passing.Draw(t, "policy"), passing.Draw(t, "defaults")
 		filled := p.Or(defaults)
 		if err := filled.Validate("filled"); err != nil {
 			t.Fatalf("%+v or %+v: %v", p, defaults, err)
