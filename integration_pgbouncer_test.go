@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/skip"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -41,10 +42,7 @@ func startBouncer(t *testing.T, dsn string) func(dsn string) string {
 		err = errors.New("not tried on Windows")
 	}
 	if err != nil {
-		if os.Getenv("REQUIRE_SERVICES") == "1" {
-			t.Fatalf("PgBouncer is required by REQUIRE_SERVICES=1: apt-get install pgbouncer: %v", err)
-		}
-		t.Skipf("needs PgBouncer, so apt-get install pgbouncer: %v", err)
+		skip.Without(t, "PgBouncer", "apt-get install pgbouncer", err)
 	}
 	version, err := exec.Command(binary, "--version").Output()
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/skip"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -196,9 +197,7 @@ func TestConsumersThatJoinLeaveDieAndFreezeHandleEverythingOnceAndInOrder(t *tes
 
 func TestANodeFrozenInsideAHandlerHoldsItsPartitionForAStatedTimeAndCannotCommitAfterwards(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("Postgres ends the frozen transaction after 10 s, the handler's time and its grace")
-	}
+	skip.InShort(t, "Postgres ends the frozen transaction after 10 s, the handler's time and its grace")
 	s := setupStorm(t, 1)
 	n := node{Session: time.Second, Timeout: 2 * time.Second, Grace: 500 * time.Millisecond}
 	frozen := s.startNode(n)

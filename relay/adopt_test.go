@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/pgserver"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/skip"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -35,10 +36,7 @@ func copyInto(t *testing.T, from, to *pgserver.Server) {
 	t.Helper()
 	dump := filepath.Join(from.BinDir(), "pg_dump")
 	if _, err := os.Stat(dump); err != nil {
-		if os.Getenv("REQUIRE_SERVICES") == "1" {
-			t.Fatalf("needs pg_dump beside the server: %v", err)
-		}
-		t.Skipf("needs pg_dump beside the server: %v", err)
+		skip.Without(t, "pg_dump", "install it beside the server", err)
 	}
 	file := filepath.Join(t.TempDir(), "dump")
 	client := func(server *pgserver.Server, name string, args ...string) {

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/kafkaserver"
 	"github.com/holdfast-go/holdfast/internal/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -67,9 +68,7 @@ func publishAll(t *testing.T, k *Kafka, events []holdfast.Event, between func())
 }
 
 func realCluster(t *testing.T) *kafkatest.Cluster {
-	if testing.Short() {
-		t.Skip("-short: a real Kafka takes ten seconds to start")
-	}
+	skip.InShort(t, "a real Kafka takes ten seconds to start")
 	return kafkatest.Container(t)
 }
 
@@ -237,9 +236,7 @@ func TestACompactedTopicRefusesOnlyTheEventsWithoutAKey(t *testing.T) {
 }
 
 func TestAFrozenBrokerCostsRepeatsAndNeitherEventsNorTheirFirstOrder(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: a real Kafka takes ten seconds to start")
-	}
+	skip.InShort(t, "a real Kafka takes ten seconds to start")
 	cluster := kafkatest.Own(t)
 	topic := cluster.Topic(t, 2)
 	k := clusterPublisher(t, cluster.Brokers, KafkaConfig{ProduceTimeout: 500 * time.Millisecond})

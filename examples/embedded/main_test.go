@@ -26,6 +26,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/pgserver"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/skip"
 )
 
 // asCommand makes this test binary the command itself, to be sent signals.
@@ -54,10 +55,7 @@ func TestWithoutAnyServerTheDemoRunsToItsEnd(t *testing.T) {
 	err := run(t.Context(), &out, config{Demo: true})
 	t.Logf("%s", &out)
 	if errors.Is(err, pgserver.ErrNoServer) {
-		if os.Getenv("REQUIRE_SERVICES") == "1" {
-			t.Fatalf("PostgreSQL is required by REQUIRE_SERVICES=1: %v", err)
-		}
-		t.Skipf("needs PostgreSQL, so install it: %v", err)
+		skip.Without(t, "PostgreSQL", "install it", err)
 	}
 	if err != nil {
 		t.Fatal(err)

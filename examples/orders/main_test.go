@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/pgserver"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/skip"
 )
 
 // asCommand makes this test binary the command itself, to see what it exits with.
@@ -50,10 +51,7 @@ func TestWithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
 	t.Parallel()
 	text, err := told(t, config{})
 	if errors.Is(err, pgserver.ErrNoServer) {
-		if os.Getenv("REQUIRE_SERVICES") == "1" {
-			t.Fatalf("PostgreSQL is required by REQUIRE_SERVICES=1: %v", err)
-		}
-		t.Skipf("needs PostgreSQL, so install it: %v", err)
+		skip.Without(t, "PostgreSQL", "install it", err)
 	}
 	if err != nil {
 		t.Fatal(err)

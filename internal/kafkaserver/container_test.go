@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/kafkaserver"
 	"github.com/holdfast-go/holdfast/internal/kafkaserver/docker"
+	"github.com/holdfast-go/holdfast/internal/skip"
 )
 
 // One container for all of this, because it takes seconds to start.
@@ -21,8 +21,8 @@ func TestABrokerInAContainer(t *testing.T) {
 	s, err := kafkaserver.Container(t.Context(), kafkaserver.ContainerOptions{
 		Settings: map[string]string{"message.max.bytes": "20000"},
 	})
-	if errors.Is(err, docker.ErrNoDocker) && os.Getenv("REQUIRE_SERVICES") != "1" {
-		t.Skip(err)
+	if errors.Is(err, docker.ErrNoDocker) {
+		skip.Without(t, "Docker", "start it", err)
 	}
 	if err != nil {
 		t.Fatal(err)

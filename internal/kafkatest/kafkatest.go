@@ -18,6 +18,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast/internal/kafkaserver"
+	"github.com/holdfast-go/holdfast/internal/skip"
 )
 
 // brokersVar names brokers to use instead of starting one: host:port,host:port.
@@ -56,7 +57,7 @@ func New(t testing.TB) *Cluster {
 	if err == nil {
 		return clusterOf(s)
 	}
-	if requireServices() {
+	if !skip.Allowed() {
 		t.Fatalf("real Kafka is required by REQUIRE_SERVICES=1: %v", err)
 	}
 	t.Logf("kafkatest: an in-process imitation stands in for Kafka: %v", err)
@@ -195,13 +196,8 @@ func pairs(t testing.TB, list []string) map[string]string {
 	return settings
 }
 
-func requireServices() bool { return os.Getenv("REQUIRE_SERVICES") == "1" }
-
 // unavailable skips the test, or fails it where services are required. It does not return.
 func unavailable(t testing.TB, err error) {
 	t.Helper()
-	if requireServices() {
-		t.Fatalf("real Kafka is required by REQUIRE_SERVICES=1: %v", err)
-	}
-	t.Skipf("needs real Kafka, so start Docker: %v", err)
+	skip.Without(t, "real Kafka", "start Docker", err)
 }

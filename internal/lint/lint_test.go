@@ -3,6 +3,7 @@ package lint
 
 import (
 	"encoding/json"
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -286,26 +287,62 @@ func TestEveryStatementHasANameOfItsOwn(t *testing.T) {
 	}
 }
 
+// skipFile is the one place that skips a test. It does so with a reason, and not where REQUIRE_SERVICES=1.
+const skipFile = "internal/skip/skip.go"
+
 func TestSkipsGoThroughTheHelpersThatREQUIRESERVICESTurnsIntoFailures(t *testing.T) {
-	skip := regexp.MustCompile(`\bt\.Skip(f|Now)?\(`)
-	helpers := map[string]bool{"internal/pgtest": true, "internal/kafkatest": true}
 	for _, file := range sources(t) {
-		if helpers[filepath.ToSlash(filepath.Dir(file))] || file == "internal/lint/lint_test.go" {
+		found := skips(t, file, read(t, file))
+		if file == skipFile {
+			if len(found) == 0 {
+				t.Errorf("%s skips nothing: the search has gone blind", file)
+			}
 			continue
 		}
-		text := read(t, file)
-		for _, at := range skip.FindAllStringIndex(text, -1) {
-			before := text[max(0, at[0]-600):at[0]]
-			if !strings.Contains(before, "REQUIRE_SERVICES") && !strings.Contains(before, "testing.Short()") && !strings.Contains(before, "rapid.T") {
-				t.Errorf("%s skips a test without a look at REQUIRE_SERVICES: %s", file, firstLine(text[at[0]:]))
-			}
+		for _, at := range found {
+			t.Errorf("%s skips a test that REQUIRE_SERVICES=1 must not let pass: call skip.Without or skip.InShort of %s", at, skipFile)
 		}
 	}
 }
 
-func firstLine(text string) string {
-	line, _, _ := strings.Cut(text, "\n")
-	return line
+func TestNoSkipEscapesTheSearch(t *testing.T) {
+	for _, body := range []string{
+		`t.Skip("slow")`,
+		`t.SkipNow()`,
+		`if os.Getenv("REQUIRE_SERVICES") != "1" { t.Skipf("needs %s", "more") }`,
+		`if testing.Short() { t.Skip("slow") }`,
+		`rapid.Check(t, func(r *rapid.T) { r.Skip("unwanted") })`,
+		`s := bundle{T: t}; s.SkipNow()`,
+		`end := t.Skip; end("slow")`,
+		`(testing.TB).SkipNow(t)`,
+	} {
+		if found := skips(t, "planted_test.go", "package p\nfunc TestX(t *testing.T) {\n"+body+"\n}"); len(found) != 1 {
+			t.Errorf("in %s it finds %d skips, want 1", body, len(found))
+		}
+	}
+	if found := skips(t, "planted_test.go", "package p\n// t.Skip()\nfunc (v *verdict) SkipNow() { skip.InShort(v, \"t.Skip()\") }"); len(found) != 0 {
+		t.Errorf("it takes %v for skips", found)
+	}
+}
+
+// skips says where a file calls, or hands on, one of the methods by which a test skips itself, whoever's they are.
+func skips(t *testing.T, file, text string) (found []string) {
+	t.Helper()
+	files := token.NewFileSet()
+	parsed, err := parser.ParseFile(files, file, text, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		if method, ok := n.(*ast.SelectorExpr); ok {
+			switch method.Sel.Name {
+			case "Skip", "Skipf", "SkipNow":
+				found = append(found, files.Position(method.Sel.Pos()).String())
+			}
+		}
+		return true
+	})
+	return found
 }
 
 func TestTheModuleAsksForGo125AndNoMore(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/pgserver"
+	"github.com/holdfast-go/holdfast/internal/skip"
 )
 
 // start runs a server for the test, or skips where there is none to be had.
@@ -19,8 +20,8 @@ func start(t *testing.T, opts pgserver.Options) *pgserver.Server {
 	opts.NoDownload = true
 	began := time.Now()
 	s, err := pgserver.Start(t.Context(), opts)
-	if errors.Is(err, pgserver.ErrNoServer) && os.Getenv("REQUIRE_SERVICES") != "1" {
-		t.Skip(err)
+	if errors.Is(err, pgserver.ErrNoServer) {
+		skip.Without(t, "PostgreSQL", "install it", err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -114,8 +115,8 @@ func TestASettingThatTheServerRefusesIsReportedWithItsLogAndNothingIsLeft(t *tes
 		s.Stop()
 		t.Fatal("the server started")
 	}
-	if errors.Is(err, pgserver.ErrNoServer) && os.Getenv("REQUIRE_SERVICES") != "1" {
-		t.Skip(err)
+	if errors.Is(err, pgserver.ErrNoServer) {
+		skip.Without(t, "PostgreSQL", "install it", err)
 	}
 	if !strings.Contains(err.Error(), "wal_level") {
 		t.Errorf("the log is not in the error: %v", err)

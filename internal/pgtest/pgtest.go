@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/pgserver"
+	"github.com/holdfast-go/holdfast/internal/skip"
 )
 
 // urlVar names a server to use instead of starting one.
@@ -147,8 +148,5 @@ func startBest() (string, func(), error) {
 // unavailable skips the test, or fails it where services are required. It does not return.
 func unavailable(t testing.TB, err error) {
 	t.Helper()
-	if os.Getenv("REQUIRE_SERVICES") == "1" {
-		t.Fatalf("PostgreSQL is required by REQUIRE_SERVICES=1: %v", err)
-	}
-	t.Skipf("needs PostgreSQL, so install it, set %s or start Docker: %v", urlVar, err)
+	skip.Without(t, "PostgreSQL", "install it, set "+urlVar+" or start Docker", err)
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/skip"
 	"github.com/testcontainers/testcontainers-go"
 )
 
@@ -44,10 +45,7 @@ func TestAContainerGoesWhenTheProgramIsKilled(t *testing.T) {
 		err = fmt.Errorf("there is no command docker")
 	}
 	if err != nil {
-		if os.Getenv("REQUIRE_SERVICES") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
+		skip.Without(t, "Docker", "start it", err)
 	}
 	child := exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), childVar+"=1")
