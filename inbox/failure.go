@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
 // This file writes down what was decided about an event that is taken in: park it, or bury it.
@@ -61,7 +62,7 @@ func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, attempts int
 		*wait = delay.Microseconds()
 	}
 	if d.e.Key != "" && !d.callers {
-		if _, err := tx.Exec(ctx, in.q.lock, int32(keyClass), in.keyNumber(d.e.Topic, d.e.Key)); err != nil {
+		if _, err := tx.Exec(ctx, in.q.lock, int32(lane.KeyClass), in.keyNumber(d.e.Topic, d.e.Key)); err != nil {
 			return "", fmt.Errorf("lock the key's queue: %w", err)
 		}
 		var behind bool

@@ -2,38 +2,23 @@ package inbox
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
 // Advisory locks are all locks of a transaction, in the form of two numbers: a class of ours and a hash of what is
-// locked. lane.LockClass ("hfdf") orders the writers of a key; these two are the inbox's. Two things that share a
-// number wait for each other, no more.
-const (
-	// fenceClass is "hfpt" in ASCII: the fence of a partition.
-	fenceClass = 0x68667074
+// locked. lane.LockClass ("hfdf") orders the writers of a key, lane.KeyClass ("hfky") the changes to the queue of a key,
+// and fenceClass, "hfpt" in ASCII, is the fence of a partition. Two things that share a number wait for each other, no
+// more.
+const fenceClass = 0x68667074
 
-	// keyClass is "hfky" in ASCII: changes to the queue of a key.
-	keyClass = 0x68666b79
-)
-
-// lockNumber hashes what is locked. The parts cannot contain NUL, except that a topic's partition is four bytes at the
-// end.
-func lockNumber(parts ...string) int32 {
-	h := sha256.New()
-	for _, part := range parts {
-		h.Write([]byte(part))
-		h.Write([]byte{0})
-	}
-	return int32(binary.BigEndian.Uint32(h.Sum(nil)[:4]))
-}
-
+// keyNumber is what the dlq locks too, under lane.KeyClass, before it changes the queue of a key.
 func (in *Inbox) keyNumber(topic, key string) int32 {
-	return lockNumber(in.c.Schema, in.c.Consumer, topic, key)
+	return lane.Number(in.c.Schema, in.c.Consumer, topic, key)
 }
 
 // errFenced says that another node has been given the partition.
@@ -94,7 +79,7 @@ type assignment struct {
 // assign raises the epoch, once every transaction of the last owner has ended, and chooses where to read from.
 func (in *Inbox) assign(ctx context.Context, topic string, partition int, choose func(position int64) (reading, error)) (assignment, error) {
 	f := &fence{Partition: Partition{Topic: topic, Partition: partition}}
-	f.number = lockNumber(in.c.Schema, in.c.Consumer, topic, fmt.Sprint(partition))
+	f.number = lane.Number(in.c.Schema, in.c.Consumer, topic, fmt.Sprint(partition))
 	a := assignment{fence: f}
 	var refused error
 	err := in.transact(ctx, func(tx pgx.Tx) error {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
@@ -73,11 +74,11 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		plan    string
 		indexes []string
 	}{
-		"claim":  {plan(in.q.claim, "billing", []string{"order.placed"}, int32(8), newToken(), int64(1e6)), []string{"stored_due", "stored_pkey", "letter_holds_inbox"}},
+		"claim":  {plan(in.q.claim, "billing", []string{"order.placed"}, int32(8), uuid.NewString(), int64(1e6)), []string{"stored_due", "stored_pkey", "letter_holds_inbox"}},
 		"insert": {plan(in.q.insert, "billing", "", "1", "orders", "k", int32(0), int64(0), []byte{}, int32(1), int64(1)), []string{"stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
 		"insert many": {plan(in.q.insertMany, "billing", "orders", int32(0), int64(1), []string{""}, []string{"1"}, []string{"k"}, []int64{0}, [][]byte{{}}),
 			[]string{"stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
-		"take": {plan(in.q.take, "billing", "orders", "1", int64(1), newToken()), []string{"stored_pkey"}},
+		"take": {plan(in.q.take, "billing", "orders", "1", int64(1), uuid.NewString()), []string{"stored_pkey"}},
 		"wake": {plan(in.q.wake, "billing", "orders", "1"), []string{"stored_pkey"}},
 	} {
 		for _, index := range row.indexes {

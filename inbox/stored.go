@@ -2,15 +2,15 @@ package inbox
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
 // This file works one stored event: it was claimed, its handler runs, and its row goes or waits for its next turn.
@@ -32,20 +32,11 @@ type claimed struct {
 // errLeaseLost is said where a stored event is no longer ours.
 var errLeaseLost = errors.New("the lease on the stored event was lost")
 
-// newToken is a random UUID, as text.
-func newToken() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	s := hex.EncodeToString(b[:])
-	return s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:]
-}
-
 // claim takes up to n heads that are due.
 func (in *Inbox) claim(ctx context.Context, n int) ([]*claimed, error) {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
-	token := newToken()
+	token := uuid.NewString()
 	rows, err := in.pool.Query(ctx, in.q.claim, in.c.Consumer, in.types, int32(n), token, in.c.lease().Microseconds())
 	if err != nil {
 		return nil, fmt.Errorf("claim stored events: %w", err)
@@ -179,7 +170,7 @@ func (in *Inbox) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) er
 func (in *Inbox) remove(ctx context.Context, tx pgx.Tx, s *claimed, statement, result string, also func(*pgx.Batch)) error {
 	b := &pgx.Batch{}
 	if s.e.Key != "" {
-		b.Queue(in.q.lock, int32(keyClass), in.keyNumber(s.e.Topic, s.e.Key))
+		b.Queue(in.q.lock, int32(lane.KeyClass), in.keyNumber(s.e.Topic, s.e.Key))
 	}
 	b.Queue(statement, in.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token)
 	b.Queue(in.q.settle, in.c.Consumer, s.e.Source, s.e.ID, s.e.Topic, s.partition, s.offset, s.hash, result, int32(s.attempts))
