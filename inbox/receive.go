@@ -72,38 +72,50 @@ func (in *Inbox) ReceiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Ou
 			return Skipped, nil
 		}
 	}
-	savepoint, err := tx.Begin(ctx)
+	out, failed, err := in.underSavepoint(ctx, tx, first)
 	if err != nil {
-		return "", fmt.Errorf("receive event: begin savepoint: %w", err)
+		return "", fmt.Errorf("receive event: %w", err)
 	}
-	out, err := first(ctx, savepoint)
-	if err == nil {
-		if err := savepoint.Commit(ctx); err != nil {
-			return "", fmt.Errorf("receive event: release savepoint: %w", err)
-		}
+	if failed == nil {
 		return out, nil
 	}
-	var h *handlerError
-	if !errors.As(err, &h) {
-		rollback(ctx, savepoint)
-		return "", fmt.Errorf("receive event: %w", err)
-	}
-	if h.hung != nil { // The caller's connection is lost with the handler: it must not write into what comes next.
-		_ = tx.Conn().PgConn().Conn().Close()
-		go func() { <-h.hung; in.hung.Add(-1) }()
-		return "", fmt.Errorf("receive event: %w", err)
-	}
-	f := judge(err, circumstances{inHandler: true, timedOut: h.timedOut, stopped: h.stopped, connLost: tx.Conn().IsClosed()})
-	rollback(ctx, savepoint)
-	if f != faultEvent || tx.Conn().IsClosed() {
-		return "", fmt.Errorf("receive event: %w", err)
+	if failed.fault != faultEvent || tx.Conn().IsClosed() {
+		return "", fmt.Errorf("receive event: %w", failed.err)
 	}
 	hist := history{attempts: 1}
-	next, _ := in.afterFailure(d, &hist, decide(in.c.Retry, hist, f, err, in.random()), err, nil)
+	next, _ := in.afterFailure(d, &hist, decide(in.c.Retry, hist, failed.fault, failed.err, in.random()), failed.err, nil)
 	if out, err = next(ctx, tx); err != nil {
 		return "", fmt.Errorf("receive event: record failure: %w", err)
 	}
 	return out, nil
+}
+
+// underSavepoint takes a step in the caller's transaction, under a savepoint. Where the handler fails, nothing of the
+// step is left, and failed says why and whose fault it is. A handler that hangs costs the connection: that is the error.
+func (in *Inbox) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out Outcome, failed *failure, err error) {
+	savepoint, err := tx.Begin(ctx)
+	if err != nil {
+		return "", nil, fmt.Errorf("begin savepoint: %w", err)
+	}
+	if out, err = s(ctx, savepoint); err == nil {
+		if err := savepoint.Commit(ctx); err != nil {
+			return "", nil, fmt.Errorf("release savepoint: %w", err)
+		}
+		return out, nil, nil
+	}
+	var h *handlerError
+	if !errors.As(err, &h) {
+		rollback(ctx, savepoint)
+		return "", nil, err
+	}
+	if h.hung != nil { // The caller's connection is lost with the handler: it must not write into what comes next.
+		_ = tx.Conn().PgConn().Conn().Close()
+		go func() { <-h.hung; in.hung.Add(-1) }()
+		return "", nil, err
+	}
+	f := judge(err, circumstances{inHandler: true, timedOut: h.timedOut, stopped: h.stopped, connLost: tx.Conn().IsClosed()})
+	rollback(ctx, savepoint)
+	return "", &failure{f, err}, nil
 }
 
 // Store takes an event in, in the caller's transaction, and leaves its handler to Run: the row now, the work later. It

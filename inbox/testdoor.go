@@ -29,29 +29,18 @@ func (in *Inbox) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (out Ou
 	if d.h == nil {
 		return "", nil, fmt.Errorf("the type %q has no handler: those of consumer %s are %q", e.Type, in.c.Consumer, in.types)
 	}
-	savepoint, err := tx.Begin(ctx)
-	if err != nil {
-		return "", nil, fmt.Errorf("begin savepoint: %w", err)
-	}
-	out, err = in.take(ctx, savepoint, d)
-	if err == nil {
-		return out, nil, savepoint.Commit(ctx)
-	}
+	out, failed, err := in.underSavepoint(ctx, tx, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.take(ctx, tx, d) })
 	var h *handlerError
-	if !errors.As(err, &h) {
-		rollback(ctx, savepoint)
-		return "", nil, err
-	}
-	if h.hung != nil { // It may still write: the transaction is no good any more.
-		_ = tx.Conn().PgConn().Conn().Close()
-		go func() { <-h.hung; in.hung.Add(-1) }()
+	if errors.As(err, &h) { // It hangs, and may still write: the transaction is no good any more.
 		return Retrying, h.err, nil
 	}
-	f := judge(err, circumstances{inHandler: true, timedOut: h.timedOut, stopped: h.stopped, connLost: tx.Conn().IsClosed()})
-	rollback(ctx, savepoint)
+	if err != nil || failed == nil {
+		return out, nil, err
+	}
 	out = Retrying
-	if f == faultEvent && decide(in.c.Retry, history{attempts: 1}, f, err, in.random()).do == actDead {
+	if failed.fault == faultEvent && decide(in.c.Retry, history{attempts: 1}, failed.fault, failed.err, in.random()).do == actDead {
 		out = Dead
 	}
+	errors.As(failed.err, &h) // a failure under the savepoint is always the handler's
 	return out, h.err, nil
 }
