@@ -204,7 +204,7 @@ func (d *DLQ) Actions(ctx context.Context, id int64) ([]Action, error) {
 
 // read reads a page.
 func (d *DLQ) read(ctx context.Context, f Filter) ([]Letter, error) {
-	rows, err := d.pool.Query(ctx, d.sql.list, append(f.args(), int32(f.Limit), !f.NoPayloads)...)
+	rows, err := d.pool.Query(ctx, d.sql.list, append(f.stateArgs(), int32(f.Limit), !f.NoPayloads)...)
 	if err != nil {
 		return nil, err
 	}
@@ -233,8 +233,14 @@ func (d *DLQ) read(ctx context.Context, f Filter) ([]Letter, error) {
 	})
 }
 
-// args are the first parameters of listLetters and groupLetters.
+// args are the parameters of andFilter.
 func (f Filter) args() []any {
+	return []any{f.IDs, f.Origin, f.Consumer, f.Type, f.Topic, f.Key, f.Source, f.EventID, f.Fingerprint,
+		moment(f.Since), moment(f.Until), f.After}
+}
+
+// stateArgs are the first parameters of listLetters and groupLetters.
+func (f Filter) stateArgs() []any {
 	states := []string{StateOpen}
 	switch f.State {
 	case "":
@@ -244,8 +250,7 @@ func (f Filter) args() []any {
 		states = []string{f.State}
 	}
 	pending := len(states) == 1 && (states[0] == StateOpen || states[0] == StateReplaying)
-	return []any{pending, states, f.IDs, f.Origin, f.Consumer, f.Type, f.Topic, f.Key, f.Source, f.EventID, f.Fingerprint,
-		moment(f.Since), moment(f.Until), f.After}
+	return append(f.args(), pending, states)
 }
 
 // scope bounds the open letters of a filter further: to ids up to upTo, and to those that the named replay has not moved.
@@ -254,7 +259,7 @@ type scope struct{ upTo, replay int64 }
 
 // args are the parameters of walkLetters and countLetters.
 func (s scope) args(f Filter, limit int) []any {
-	return append(f.args()[2:], s.upTo, s.replay, int32(min(limit, math.MaxInt32)))
+	return append(f.args(), s.upTo, s.replay, int32(min(limit, math.MaxInt32)))
 }
 
 func (f Filter) validate() error {

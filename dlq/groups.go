@@ -34,7 +34,7 @@ func (d *DLQ) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	if f.Limit == 0 {
 		f.Limit = defaultLimit
 	}
-	rows, err := d.pool.Query(ctx, d.sql.groups, append(f.args(), int32(min(f.Limit, math.MaxInt32)))...)
+	rows, err := d.pool.Query(ctx, d.sql.groups, append(f.stateArgs(), int32(min(f.Limit, math.MaxInt32)))...)
 	if err != nil {
 		return nil, fmt.Errorf("group letters: %w", explain(err))
 	}

@@ -11,69 +11,9 @@ import "github.com/holdfast-go/holdfast/internal/sqlschema"
 // must see what was committed before its lock was granted.
 const beginGuarded = `begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'; set local lock_timeout = '5s'; set local statement_timeout = '30s'`
 
-// listLetters reads a page of letters by id. The two branches are one table: for open letters ($1) the partial index
-// letter_open serves, for closed ones the primary key; the other branch is never run.
-// $2 states, $3... the filter: null or empty is any; $14 the letter to go on behind, $15 how many, $16 with payloads.
-const listLetters = `-- dlq.list
-select l.id, l.origin, l.consumer, l.reason, l.fingerprint, l.state, l.holds, l.event_id, l.source, l.type, l.topic, l.key,
-       l.time, l.headers::text, case when $16::boolean then l.payload end, coalesce(octet_length(l.payload), -1), l.version,
-       l.partition, l."offset", l.attempts, l.errors, l.first_at, l.last_at
-  from (select o.* from holdfast.letter o where $1::boolean and o.state in ('open', 'replaying')
-        union all
-        select c.* from holdfast.letter c where not $1::boolean) l
- where l.state = any ($2::text[])
-   and ($3::bigint[] is null or l.id = any ($3::bigint[]))
-   and ($4::text = '' or l.origin = $4::text)
-   and ($5::text = '' or l.consumer = $5::text)
-   and ($6::text = '' or l.type = $6::text)
-   and ($7::text = '' or l.topic = $7::text)
-   and ($8::text = '' or l.key = $8::text)
-   and ($9::text = '' or l.source = $9::text)
-   and ($10::text = '' or l.event_id = $10::text)
-   and ($11::text = '' or l.fingerprint = $11::text)
-   and ($12::timestamptz is null or l.last_at >= $12::timestamptz)
-   and ($13::timestamptz is null or l.last_at < $13::timestamptz)
-   and l.id > $14::bigint
- order by l.id
- limit $15::integer`
-
-// groupLetters counts what listLetters would read by kind of failure. It reads open letters by letter_open, as that does;
-// the example, the newest letter of the group, is looked up for the groups that are returned alone. $15 how many groups.
-const groupLetters = `-- dlq.groups
-select g.fingerprint, g.origin, g.consumer, g.type, g.topic, g.letters, g.holding, g.first_at, g.last_at, e.id, e.reason
-  from (select l.fingerprint, l.origin, l.consumer, l.type, l.topic, count(*) as letters, count(*) filter (where l.holds) as holding,
-               min(l.first_at) as first_at, max(l.last_at) as last_at, max(l.id) as example
-          from (select o.* from holdfast.letter o where $1::boolean and o.state in ('open', 'replaying')
-                union all
-                select c.* from holdfast.letter c where not $1::boolean) l
-         where l.state = any ($2::text[])
-           and ($3::bigint[] is null or l.id = any ($3::bigint[]))
-           and ($4::text = '' or l.origin = $4::text)
-           and ($5::text = '' or l.consumer = $5::text)
-           and ($6::text = '' or l.type = $6::text)
-           and ($7::text = '' or l.topic = $7::text)
-           and ($8::text = '' or l.key = $8::text)
-           and ($9::text = '' or l.source = $9::text)
-           and ($10::text = '' or l.event_id = $10::text)
-           and ($11::text = '' or l.fingerprint = $11::text)
-           and ($12::timestamptz is null or l.last_at >= $12::timestamptz)
-           and ($13::timestamptz is null or l.last_at < $13::timestamptz)
-           and l.id > $14::bigint
-         group by l.fingerprint, l.origin, l.consumer, l.type, l.topic
-         order by letters desc, example desc
-         limit $15::integer) g
-  join holdfast.letter e on e.id = g.example
- order by g.letters desc, g.example desc`
-
-// walkLetters reads whose letters the open ones of a filter are, page by page. It reads letter_open in its own order, so
-// that a page of a hundred thousand letters costs what a page costs; what a named replay has moved it looks up letter by
-// letter, by letter_action_replay: as "not exists" it would be read whole for every page.
-// $1... the filter, as in listLetters from $3; $13 the last letter, $14 the named replay, or 0; $15 how many.
-const walkLetters = `-- dlq.walk
-select l.id, l.origin, l.consumer, l.topic, l.key
-  from holdfast.letter l
- where l.state in ('open', 'replaying')
-   and l.state = 'open'
+// andFilter are the clauses of a Filter on a letter l, its id included, so that what counts letters counts what another
+// reads. $1... the filter; null or empty is any; $12 the letter to go on behind.
+const andFilter = `
    and ($1::bigint[] is null or l.id = any ($1::bigint[]))
    and ($2::text = '' or l.origin = $2::text)
    and ($3::text = '' or l.consumer = $3::text)
@@ -85,34 +25,59 @@ select l.id, l.origin, l.consumer, l.topic, l.key
    and ($9::text = '' or l.fingerprint = $9::text)
    and ($10::timestamptz is null or l.last_at >= $10::timestamptz)
    and ($11::timestamptz is null or l.last_at < $11::timestamptz)
-   and l.id > $12::bigint
-   and ($13::bigint = 0 or l.id <= $13::bigint)
-   and ($14::bigint = 0 or (select a.letter from holdfast.letter_action a where a.replay = $14::bigint and a.letter = l.id) is null)
+   and l.id > $12::bigint`
+
+// fromStates are the letters of a filter in its states. The two branches are one table: for open letters ($13) the partial
+// index letter_open serves, for closed ones the primary key; the other branch is never run. $14 states.
+const fromStates = `
+  from (select o.* from holdfast.letter o where $13::boolean and o.state in ('open', 'replaying')
+        union all
+        select c.* from holdfast.letter c where not $13::boolean) l
+ where l.state = any ($14::text[])` + andFilter
+
+// listLetters reads a page of letters by id. $15 how many, $16 with payloads.
+const listLetters = `-- dlq.list
+select l.id, l.origin, l.consumer, l.reason, l.fingerprint, l.state, l.holds, l.event_id, l.source, l.type, l.topic, l.key,
+       l.time, l.headers::text, case when $16::boolean then l.payload end, coalesce(octet_length(l.payload), -1), l.version,
+       l.partition, l."offset", l.attempts, l.errors, l.first_at, l.last_at` + fromStates + `
  order by l.id
  limit $15::integer`
 
-// countLetters counts what a walk would visit. The parameters are the same; $15 is 0 for no limit.
+// groupLetters counts what listLetters would read by kind of failure. It reads open letters by letter_open, as that does;
+// the example, the newest letter of the group, is looked up for the groups that are returned alone. $15 how many groups.
+const groupLetters = `-- dlq.groups
+select g.fingerprint, g.origin, g.consumer, g.type, g.topic, g.letters, g.holding, g.first_at, g.last_at, e.id, e.reason
+  from (
+select l.fingerprint, l.origin, l.consumer, l.type, l.topic, count(*) as letters, count(*) filter (where l.holds) as holding,
+       min(l.first_at) as first_at, max(l.last_at) as last_at, max(l.id) as example` + fromStates + `
+ group by l.fingerprint, l.origin, l.consumer, l.type, l.topic
+ order by letters desc, example desc
+ limit $15::integer) g
+  join holdfast.letter e on e.id = g.example
+ order by g.letters desc, g.example desc`
+
+// fromOpen are the open letters of a filter that a walk visits. It reads letter_open in its own order, so that a page of a
+// hundred thousand letters costs what a page costs; what a named replay has moved it looks up letter by letter, by
+// letter_action_replay: as "not exists" it would be read whole for every page. $13 the last letter, $14 the named replay,
+// 0 for none.
+const fromOpen = `
+  from holdfast.letter l
+ where l.state in ('open', 'replaying')
+   and l.state = 'open'` + andFilter + `
+   and ($13::bigint = 0 or l.id <= $13::bigint)
+   and ($14::bigint = 0 or (select a.letter from holdfast.letter_action a where a.replay = $14::bigint and a.letter = l.id) is null)`
+
+// walkLetters reads whose letters they are, page by page. $15 how many.
+const walkLetters = `-- dlq.walk
+select l.id, l.origin, l.consumer, l.topic, l.key` + fromOpen + `
+ order by l.id
+ limit $15::integer`
+
+// countLetters counts what a walk would visit. $15 how many at most, 0 for no limit.
 const countLetters = `-- dlq.count
 select count(*) from (
-  select
-    from holdfast.letter l
-   where l.state in ('open', 'replaying')
-     and l.state = 'open'
-     and ($1::bigint[] is null or l.id = any ($1::bigint[]))
-     and ($2::text = '' or l.origin = $2::text)
-     and ($3::text = '' or l.consumer = $3::text)
-     and ($4::text = '' or l.type = $4::text)
-     and ($5::text = '' or l.topic = $5::text)
-     and ($6::text = '' or l.key = $6::text)
-     and ($7::text = '' or l.source = $7::text)
-     and ($8::text = '' or l.event_id = $8::text)
-     and ($9::text = '' or l.fingerprint = $9::text)
-     and ($10::timestamptz is null or l.last_at >= $10::timestamptz)
-     and ($11::timestamptz is null or l.last_at < $11::timestamptz)
-     and l.id > $12::bigint
-     and ($13::bigint = 0 or l.id <= $13::bigint)
-     and ($14::bigint = 0 or (select a.letter from holdfast.letter_action a where a.replay = $14::bigint and a.letter = l.id) is null)
-   limit nullif($15::integer, 0)) few`
+select` + fromOpen + `
+ limit nullif($15::integer, 0)) few`
 
 // lastLetter bounds a replay: letters that are written while it runs are left for the next one.
 const lastLetter = `-- dlq.last

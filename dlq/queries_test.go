@@ -44,8 +44,8 @@ func TestOpenLettersAreReadByTheirIndex(t *testing.T) {
 	f := Filter{Since: time.Unix(0, 0)}
 	some := scope{upTo: 1 << 40, replay: 7}
 	for name, text := range map[string]string{
-		"list":   explain(listLetters, append(f.args(), int32(100), true)...),
-		"groups": explain(groupLetters, append(f.args(), int32(100))...),
+		"list":   explain(listLetters, append(f.stateArgs(), int32(100), true)...),
+		"groups": explain(groupLetters, append(f.stateArgs(), int32(100))...),
 		"count":  explain(countLetters, some.args(f, 100)...),
 		"walk":   explain(walkLetters, some.args(f, 100)...),
 	} {
