@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -21,47 +20,22 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 	"github.com/holdfast-go/holdfast/examples/internal/servers"
 	"github.com/holdfast-go/holdfast/internal/kafkaserver"
-	"github.com/holdfast-go/holdfast/internal/kafkatest"
-	"github.com/holdfast-go/holdfast/internal/pgserver"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
-	"github.com/holdfast-go/holdfast/internal/skip"
 )
 
-// asCommand makes this test binary the command itself, to be sent signals.
-const asCommand = "EMBEDDED_AS_COMMAND"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asCommand) != "" {
-		main()
-		return
-	}
-	os.Exit(kafkatest.Main(m, pgtest.Stop))
-}
-
-// cluster is a Kafka that runs already: the real one that the environment names, else an imitation.
-func cluster(t *testing.T) *kafkaserver.Server {
-	t.Helper()
-	if os.Getenv("HOLDFAST_TEST_KAFKA_BROKERS") != "" {
-		return kafkatest.New(t).Server
-	}
-	return kafkatest.InProcess(t).Server
-}
+func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
 func TestWithoutAnyServerTheDemoRunsToItsEnd(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	err := run(t.Context(), &out, config{Demo: true})
-	t.Logf("%s", &out)
-	if errors.Is(err, pgserver.ErrNoServer) {
-		skip.Without(t, "PostgreSQL", "install it", err)
-	}
+	text, err := exampletest.Told(t, func(ctx context.Context, out io.Writer) error { return run(ctx, out, config{Demo: true}) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"20 orders answered with 201", "20 events published", "stopped: requests", "stopped: relay", "stopped: pool"}
-	rest := out.String()
+	rest := text
 	for _, line := range want {
 		_, after, ok := strings.Cut(rest, line)
 		if !ok {
@@ -74,7 +48,7 @@ func TestWithoutAnyServerTheDemoRunsToItsEnd(t *testing.T) {
 func TestTheDemoLeavesServersThatAreNamedAsTheyWere(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	if err := run(t.Context(), io.Discard, config{Demo: true, DatabaseURL: db.DSN, Brokers: strings.Join(cluster(t).Brokers, ",")}); err != nil {
+	if err := run(t.Context(), io.Discard, config{Demo: true, DatabaseURL: db.DSN, Brokers: strings.Join(exampletest.Cluster(t).Brokers, ",")}); err != nil {
 		t.Fatal(err)
 	}
 	if n := pgtest.Count(t, db, "select count(*) from pg_namespace where nspname like 'demo%'"); n != 0 {
@@ -226,7 +200,7 @@ func (s *site) wantAllPublished() {
 
 func TestARequestInHandEndsWellWhileTheServiceStops(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, cluster(t))
+	s := newSite(t, exampletest.Cluster(t).Server)
 	r := s.start()
 
 	// The handler has begun when the server asks for the body.
@@ -275,7 +249,7 @@ func TestARequestInHandEndsWellWhileTheServiceStops(t *testing.T) {
 
 func TestARequestThatDoesNotEndIsCutOffAndRolledBack(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, cluster(t))
+	s := newSite(t, exampletest.Cluster(t).Server)
 	r := s.start(func(v *service) { v.drain = 200 * time.Millisecond })
 
 	// A transaction elsewhere holds the customer: the request waits for it in the middle of its own.
@@ -355,7 +329,7 @@ func TestOrdersTakenWhileKafkaIsAwayArePublishedByTheNextStart(t *testing.T) {
 
 func TestHealthFailsWhenTheRelayOrTheDatabaseDoes(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, cluster(t))
+	s := newSite(t, exampletest.Cluster(t).Server)
 	var v *service
 	r := s.start(func(made *service) { v = made })
 	health := func() string {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
@@ -23,8 +24,8 @@ type child struct {
 
 func (s *site) command() *child {
 	s.Helper()
-	cmd := exec.Command(os.Args[0], "-listen", "127.0.0.1:0", "-name", s.name)
-	cmd.Env = append(os.Environ(), asCommand+"=1", "DATABASE_URL="+s.db.DSN, "KAFKA_BROKERS="+strings.Join(s.kafka.Brokers, ","))
+	cmd := exampletest.Command([]string{"DATABASE_URL=" + s.db.DSN, "KAFKA_BROKERS=" + strings.Join(s.kafka.Brokers, ",")},
+		"-listen", "127.0.0.1:0", "-name", s.name)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -68,7 +69,7 @@ func (s *site) terminate(c *child) {
 
 func TestSIGTERMDuringRequestsLosesNothing(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, cluster(t))
+	s := newSite(t, exampletest.Cluster(t).Server)
 	c := s.command()
 
 	var mu sync.Mutex

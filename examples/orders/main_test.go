@@ -4,8 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"os"
-	"os/exec"
+	"io"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,46 +12,21 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 	"github.com/holdfast-go/holdfast/internal/kafkatest"
-	"github.com/holdfast-go/holdfast/internal/pgserver"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
-	"github.com/holdfast-go/holdfast/internal/skip"
 )
 
-// asCommand makes this test binary the command itself, to see what it exits with.
-const asCommand = "ORDERS_AS_COMMAND"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asCommand) != "" {
-		main()
-		return
-	}
-	os.Exit(kafkatest.Main(m, pgtest.Stop))
-}
-
-// cluster is a Kafka that runs already: the real one that the environment names, else an imitation.
-func cluster(t *testing.T) *kafkatest.Cluster {
-	t.Helper()
-	if os.Getenv("HOLDFAST_TEST_KAFKA_BROKERS") != "" {
-		return kafkatest.New(t)
-	}
-	return kafkatest.InProcess(t)
-}
+func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
 func told(t *testing.T, c config) (string, error) {
 	t.Helper()
-	var out bytes.Buffer
-	err := run(t.Context(), &out, c)
-	t.Logf("%s", &out)
-	return out.String(), err
+	return exampletest.Told(t, func(ctx context.Context, out io.Writer) error { return run(ctx, out, c) })
 }
 
 func TestWithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
 	t.Parallel()
 	text, err := told(t, config{})
-	if errors.Is(err, pgserver.ErrNoServer) {
-		skip.Without(t, "PostgreSQL", "install it", err)
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +55,7 @@ func TestWithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
 
 func TestServersThatAreNamedAreUsedAndLeftAsTheyWere(t *testing.T) {
 	t.Parallel()
-	db, kafka := pgtest.New(t), cluster(t)
+	db, kafka := pgtest.New(t), exampletest.Cluster(t)
 	text, err := told(t, config{DatabaseURL: db.DSN, Brokers: strings.Join(kafka.Brokers, ",")})
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +71,7 @@ func TestAnInterruptEndsItAndCleansUp(t *testing.T) {
 	for _, at := range []string{" 2. ", " 3. ", " 4. ", " 6. "} {
 		t.Run("in step"+at, func(t *testing.T) {
 			t.Parallel()
-			db, kafka := pgtest.New(t), cluster(t)
+			db, kafka := pgtest.New(t), exampletest.Cluster(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			out := &watched{word: at, seen: cancel}
@@ -213,16 +187,8 @@ func TestWhatIsWrongWithTheServersIsSaidInASentence(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.Command(os.Args[0])
-			cmd.Env = append(os.Environ(), append(test.env, asCommand+"=1")...)
-			var stderr bytes.Buffer
-			cmd.Stderr = &stderr
-			err := cmd.Run()
-			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
-				t.Errorf("it exits with %v, want status 1", err)
-			}
-			said := strings.TrimSpace(stderr.String())
+			_, said := exampletest.Refused(t, test.env...)
+			said = strings.TrimSpace(said)
 			for _, want := range test.want {
 				if !strings.Contains(said, want) {
 					t.Errorf("it does not say %q", want)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 	"github.com/holdfast-go/holdfast/examples/internal/servers"
 	"github.com/holdfast-go/holdfast/holdfasttest"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
@@ -20,7 +21,7 @@ import (
 func startShop(t *testing.T) (*servers.Servers, *shop) {
 	t.Helper()
 	t.Parallel()
-	on, err := servers.Start(t.Context(), servers.Config{DatabaseURL: pgtest.New(t).DSN, Brokers: strings.Join(cluster(t).Brokers, ","),
+	on, err := servers.Start(t.Context(), servers.Config{DatabaseURL: pgtest.New(t).DSN, Brokers: strings.Join(exampletest.Cluster(t).Brokers, ","),
 		Name: "orders_" + strings.ToLower(rand.Text()[:8])})
 	if err != nil {
 		t.Fatal(err)
