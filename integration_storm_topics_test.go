@@ -39,25 +39,37 @@ func (s *storm) forgetOld() {
 	clear(s.numbers)
 }
 
+// startAgain makes the topic again, with n events, after all of the old one were handled.
+func (s *storm) startAgain(n int) {
+	s.Helper()
+	s.recreate(nil)
+	s.forgetOld()
+	s.publish(s.some(n, 10, "")...)
+}
+
+// remedyHolds does what the error tells an operator to do, and a consumer then handles all there is.
+func (s *storm) remedyHolds() {
+	s.Helper()
+	pgtest.Exec(s, s.db, "delete from holdfast.consumer_position where topic = $1", s.topic())
+	v := s.ends(s.consume("billing", effectOf("billing"), nil))
+	s.Logf("after the remedy: %s", v)
+	v.mustHold(s)
+}
+
 func TestATopicMadeAgainWithFewerRecordsIsRefusedUntilItsPositionIsDeleted(t *testing.T) {
 	t.Parallel()
 	s := setupStorm(t, 1)
 	s.publish(s.some(100, 10, "")...)
 	stop := s.consume("billing", effectOf("billing"), nil)
 	s.ends(stop).mustHold(t)
-	s.recreate(nil)
-	s.forgetOld()
-	s.publish(s.some(40, 10, "")...)
+	s.startAgain(40)
 
 	err := s.refuses(s.consumer(effectOf("billing"), nil), s.group())
 	t.Logf("it says: %v", err)
 	if !errors.Is(err, inbox.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "delete the partition's row of consumer_position") {
 		t.Errorf("the topic was made again: %v", err)
 	}
-	pgtest.Exec(t, s.db, "delete from holdfast.consumer_position where topic = $1", s.topic())
-	v := s.ends(s.consume("billing", effectOf("billing"), nil))
-	t.Logf("after the remedy: %s", v)
-	v.mustHold(t)
+	s.remedyHolds()
 }
 
 // The position is an offset of the new log, too: nothing but the group's committed offset, which Kafka forgets with the
@@ -68,9 +80,7 @@ func TestATopicMadeAgainWithMoreRecordsThanWereHandledLosesNoneInSilence(t *test
 	s.publish(s.some(100, 10, "")...)
 	stop := s.consume("billing", effectOf("billing"), nil)
 	s.ends(stop).mustHold(t)
-	s.recreate(nil)
-	s.forgetOld()
-	s.publish(s.some(150, 10, "")...)
+	s.startAgain(150)
 	s.await("Kafka has forgotten the group's offset", func() bool {
 		res, err := s.cluster.Client.OffsetFetch(t.Context(), &kafka.OffsetFetchRequest{GroupID: s.group().GroupID, Topics: map[string][]int{s.topic(): {0}}})
 		return err == nil && len(res.Topics[s.topic()]) == 1 && res.Topics[s.topic()][0].CommittedOffset < 0
@@ -111,9 +121,7 @@ func TestATopicMadeAgainUnderARunningConsumerWithMoreRecordsLosesNoneInSilence(t
 	in := s.consumer(effectOf("billing"), nil)
 	stop := s.run("consumer billing", func(ctx context.Context) error { return in.Consume(ctx, g) })
 	s.await("the old topic is handled", func() bool { return s.positions()[0] == 20 })
-	s.recreate(nil)
-	s.forgetOld()
-	s.publish(s.some(150, 10, "")...)
+	s.startAgain(150)
 	s.await("the events past the old position have their effects", func() bool { return s.count("select count(*) from effect") == 130 })
 	stop()
 	s.staleAreReplayed(20)
@@ -127,18 +135,13 @@ func TestATopicMadeAgainUnderARunningConsumerIsNoticed(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- in.Consume(t.Context(), s.group()) }()
 	s.await("the old topic is handled", func() bool { return s.positions()[0] == 100 })
-	s.recreate(nil)
-	s.forgetOld()
-	s.publish(s.some(40, 10, "")...)
+	s.startAgain(40)
 	err := <-ended
 	t.Logf("it says: %v", err)
 	if !errors.Is(err, inbox.ErrOffsetOutOfRange) {
 		t.Errorf("the topic was made again: %v", err)
 	}
-	pgtest.Exec(t, s.db, "delete from holdfast.consumer_position where topic = $1", s.topic())
-	v := s.ends(s.consume("billing", effectOf("billing"), nil))
-	t.Logf("after the remedy: %s", v)
-	v.mustHold(t)
+	s.remedyHolds()
 }
 
 func TestATopicThatIsMissingForAWhileIsReadWhenItIsThere(t *testing.T) {
