@@ -26,7 +26,7 @@ type consumeOptions struct {
 // It returns nil when ctx is done: handlers in hand may finish for Config.Stop and are cancelled then, offsets are
 // committed, and the group is left. Brokers and databases that cannot be reached are waited for. It returns an error
 // that wraps ErrOffsetOutOfRange when a log does not hold what is to be read next, so that nothing is skipped in silence,
-// and ErrHungHandlers when too many handlers hang.
+// ErrHungHandlers when too many handlers hang, and holdfast.ErrSchemaMissing where there is no schema.
 func (in *Inbox) Consume(ctx context.Context, g KafkaGroup) error {
 	in.start()
 	g = g.withDefaults(in.c)
@@ -56,6 +56,9 @@ func (in *Inbox) consume(ctx context.Context, src source, o consumeOptions) erro
 			}
 			if ctx.Err() != nil {
 				return nil
+			}
+			if miswired(err) != nil {
+				return nil // Run's part, which declares the types too, says so and ends it all.
 			}
 			in.troubled(err)
 			if pause(ctx, spread(databaseBase, databaseCap, wait+1, in.random())) != nil {

@@ -24,8 +24,8 @@ const (
 // Run works the stored events of the consumer: retries that are due, events behind them, those of Store, and replays of
 // dead letters. Any number of nodes may run it at once; the events of one key are handled one after the other, in their
 // order. It returns nil when ctx is done: handlers in hand may finish for Config.Stop, are cancelled then, and their
-// events go back unspent. The error wraps ErrHungHandlers when it had to stop by itself. A database that cannot be
-// reached is waited for. Consume runs it too.
+// events go back unspent. The error wraps ErrHungHandlers when it had to stop by itself, and holdfast.ErrSchemaMissing
+// where there is no schema. A database that cannot be reached is waited for. Consume runs it too.
 //
 // It also removes the rows of `inbox` that are no longer needed (Config.Window), a few at a time.
 func (in *Inbox) Run(ctx context.Context) error {
@@ -123,6 +123,9 @@ func (in *Inbox) declareLoop(ctx context.Context) error {
 	for {
 		wait := declareEvery
 		if err := in.declare(ctx); err != nil && ctx.Err() == nil {
+			if mend := miswired(err); mend != nil {
+				return mend
+			}
 			in.troubled(err)
 			wait = time.Second
 		}

@@ -1,0 +1,68 @@
+package inbox
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+func TestAConsumerWhoseDatabaseIsNotReadySaysWhatToDoAndEnds(t *testing.T) {
+	b := setup(t)
+	name := "stranger_" + strings.ToLower(rand.Text())
+	pgtest.Exec(t, b.db, "create role "+name)
+	t.Cleanup(func() { pgtest.Exec(t, b.db, "drop role "+name) })
+	c, err := pgxpool.ParseConfig(b.db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "set role "+name)
+		return err
+	}
+	stranger, err := pgxpool.NewWithConfig(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stranger.Close)
+	for _, row := range []struct {
+		name string
+		pool *pgxpool.Pool
+		want string
+	}{
+		{"there is no schema", pgtest.New(t).Pool, "run holdfast migrate"},
+		{"the role has no rights", stranger, "docs/operations.md lists what to grant"},
+	} {
+		ends := map[string]func(context.Context) error{
+			"Run": func(ctx context.Context) error { return b.inboxOn(row.pool).Run(ctx) },
+			"Consume": func(ctx context.Context) error {
+				return b.inboxOn(row.pool).Consume(ctx, KafkaGroup{Brokers: []string{"127.0.0.1:1"}, GroupID: "g", Topics: []string{"orders"}})
+			},
+		}
+		for what, f := range ends {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			err := f(ctx)
+			cancel()
+			if err == nil || !strings.Contains(err.Error(), row.want) {
+				t.Errorf("%s: %s ends with %v, want %q", row.name, what, err, row.want)
+			}
+			if want := row.pool != stranger; errors.Is(err, holdfast.ErrSchemaMissing) != want {
+				t.Errorf("%s: that %s ends because the schema is missing is %v", row.name, what, !want)
+			}
+		}
+	}
+	for _, err := range []error{nil, errors.New("connection refused"), &pgconn.PgError{Code: "57P01"}, &pgconn.PgError{Code: "25006"}} {
+		if miswired(err) != nil {
+			t.Errorf("%v is not waited for", err)
+		}
+	}
+}
