@@ -1,0 +1,114 @@
+package inbox
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+func TestRetentionWorksInEveryModeOfPgx(t *testing.T) {
+	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			b := setup(t)
+			config := b.db.Config().Copy()
+			switch mode {
+			case "cache_describe":
+				config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+			case "describe_exec":
+				config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeDescribeExec
+			case "exec":
+				config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+			case "simple_protocol":
+				config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+			}
+			config.ConnConfig.RuntimeParams["timezone"] = "Asia/Kathmandu"
+			pool, err := pgxpool.NewWithConfig(b.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			in := b.inboxOn(pool)
+			pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 100)`)
+			b.oldRows("kafka-", 0, 250)
+			b.oldRows("http-", nil, 250)
+			for range 2 {
+				b.pass(in, 50)
+			}
+			if n := b.count("select count(*) from holdfast.inbox"); n != 150 {
+				t.Errorf("%d rows are left, want 150", n)
+			}
+			if err := in.forgetStarts(b.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestRetentionReadsByItsIndexHoweverLittleThePlannerKnows(t *testing.T) {
+	for _, state := range []string{"the table is empty", "it was never analyzed", "it was analyzed", "it was analyzed while it was empty"} {
+		t.Run(state, func(t *testing.T) {
+			b := setup(t)
+			in := b.inbox()
+			pgtest.Exec(t, b.db, "alter table holdfast.inbox set (autovacuum_enabled = off)")
+			if strings.HasSuffix(state, "while it was empty") {
+				pgtest.Exec(t, b.db, "vacuum analyze")
+			}
+			if state != "the table is empty" {
+				pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position) select 'billing', 'orders', p, 100000 from generate_series(0, 63) p`)
+				b.oldRows("http-", nil, 20_000)
+				b.oldRows("kafka-", 0, 20_000)
+			}
+			if state == "it was analyzed" {
+				pgtest.Exec(t, b.db, "vacuum analyze")
+			}
+			for _, cache := range []string{"force_generic_plan", "force_custom_plan"} {
+				conn, err := b.db.Acquire(b.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				plan := func() string {
+					defer conn.Release()
+					tx, err := conn.BeginTx(b.Context(), pgx.TxOptions{BeginQuery: in.q.retentionBegin})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer func() { _ = tx.Rollback(context.Background()) }()
+					for _, statement := range []string{"set local plan_cache_mode = " + cache,
+						"prepare sweep (text, timestamptz, bigint, int) as " + in.q.retentionSweep} {
+						if _, err := tx.Exec(b.Context(), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
+							t.Fatal(err)
+						}
+					}
+					rows, err := tx.Query(b.Context(), "explain execute sweep ('billing', now() - interval '30 days', 604800000000, 1000)", pgx.QueryExecModeSimpleProtocol)
+					if err != nil {
+						t.Fatal(err)
+					}
+					lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+					if err != nil {
+						t.Fatal(err)
+					}
+					_, err = tx.Exec(b.Context(), "deallocate sweep", pgx.QueryExecModeSimpleProtocol)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return strings.Join(lines, "\n")
+				}()
+				for _, want := range []string{"Index Scan using inbox_settled on inbox", "consumer_position_pkey", "letter_event", "Tid Scan on inbox f", "Tid Scan on inbox i"} {
+					if !strings.Contains(plan, want) {
+						t.Errorf("%s: the plan has no %q:\n%s", cache, want, plan)
+					}
+				}
+				for _, bad := range []string{"Seq Scan", "Sort", "Bitmap", "inbox_pkey", "JIT"} {
+					if strings.Contains(plan, bad) {
+						t.Errorf("%s: the plan has a %q:\n%s", cache, bad, plan)
+					}
+				}
+			}
+		})
+	}
+}
