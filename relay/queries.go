@@ -234,7 +234,8 @@ select $1::smallint,
   from (select max(p.place) as place from holdfast.parked p
          where p.lane = $1::smallint and p.topic = $2::text and p.key = $3::text and p.letter < $10::bigint) before,
        lateral (select coalesce(min(p.place), nextval('holdfast.parked_place')) as place from holdfast.parked p
-                 where p.lane = $1::smallint and p.topic = $2::text and p.key = $3::text and (before.place is null or p.place > before.place)) behind`
+                 where p.lane = $1::smallint and p.topic = $2::text and p.key = $3::text
+                   and p.place > coalesce(before.place, -9223372036854775808)) behind -- so that the primary key finds it`
 
 // mendHead makes the first row of a queue due, unless it has a time of its own, and the others wait.
 const mendHead = `-- relay.mend_head
