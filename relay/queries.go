@@ -229,7 +229,7 @@ const parkFirst = `-- relay.park_first
 insert into holdfast.parked (lane, place, topic, key, why, id, source, type, time, headers, payload, letter, next_at)
 select $1::smallint,
        case when before.place is null then behind.place - (1::bigint << 40)
-            else before.place + least(1::bigint << 20, (behind.place - before.place) / 2) end,
+            else before.place + least(1::bigint << 20, greatest((behind.place - before.place) / 2, 1)) end,
        $2::text, $3::text, 'record', $4::text, $5::text, $6::text, $7::timestamptz, $8::text::jsonb, $9::bytea, $10::bigint, 'infinity'
   from (select max(p.place) as place from holdfast.parked p
          where p.lane = $1::smallint and p.topic = $2::text and p.key = $3::text and p.letter < $10::bigint) before,
