@@ -51,7 +51,7 @@ func TestABatchIsOneTransactionOfUpToBatchEvents(t *testing.T) {
 	h := &batches{}
 	in.HandleBatch("order.placed", h.handle)
 	const n = 1000
-	b.consumeFake(in, newFakeGeneration(logOf(keyed(n, 70)...)))
+	b.consumeFake(in, newFakeGeneration(logOf(keyed(n, n)...))) // No key comes twice: each batch is full.
 	b.awaitSettled(n)
 	b.inOrderAndOnce(n)
 	if largest, calls := h.largest(); largest != 50 || calls != n/50 {
@@ -62,6 +62,45 @@ func TestABatchIsOneTransactionOfUpToBatchEvents(t *testing.T) {
 	}
 	if got := b.count("select count(*) from holdfast.inbox where result = 'handled' and attempts = 1 and processed_at is not null"); got != n {
 		t.Errorf("%d inbox rows, want %d", got, n)
+	}
+}
+
+// While a handler has an event of a key, the others of that key are left out of the batches: nobody else waits for it.
+func TestAKeyInHandIsLeftOutOfBatchesAndItsEventsCatchUpInOne(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.Batch = 20 })
+	begun, finish := make(chan struct{}), make(chan struct{})
+	h := &batches{fail: func(e holdfast.Event) error {
+		if e.ID == "00000" {
+			close(begun)
+			<-finish
+		}
+		return nil
+	}}
+	in.HandleBatch("order.placed", h.handle)
+	log := keyed(600, 30)
+	for i := range log {
+		if i%10 == 0 {
+			log[i].Key = "slow"
+		}
+	}
+	g := newFakeGeneration(logOf(log...))
+	g.gate = make(chan struct{})
+	b.consumeFake(in, g)
+	<-begun // of the only event that is there yet
+	close(g.gate)
+	b.await("the other keys", func(o *telling) bool { return len(o.outcomes) == 540 })
+	if n := b.count("select count(*) from effect where key = 'slow'"); n != 0 {
+		t.Errorf("%d events overtook the one of their key that is in hand", n)
+	}
+	h.mu.Lock()
+	h.sizes = nil
+	h.mu.Unlock()
+	close(finish)
+	b.awaitSettled(600)
+	b.inOrderAndOnce(600)
+	if largest, calls := h.largest(); largest != 20 || calls != 3 {
+		t.Errorf("the 59 that waited came in %d batches, the largest of %d; want 3 and 20", calls, largest)
 	}
 }
 

@@ -14,7 +14,7 @@ type crew struct {
 
 	mu    sync.Mutex
 	some  *sync.Cond
-	ready []job
+	ready []*job
 	ended bool
 }
 
@@ -41,27 +41,27 @@ func (c *crew) end() {
 }
 
 // add never waits: a partition has no more than maxAhead events in hand.
-func (c *crew) add(j job) {
+func (c *crew) add(j *job) {
 	c.mu.Lock()
 	c.ready = append(c.ready, j)
 	c.mu.Unlock()
 	c.some.Signal()
 }
 
-// take returns the next job. False: there is none now, or, if it was to wait, there will be none.
-func (c *crew) take(wait bool) (job, bool) {
+// take returns the next job. nil: there is none now, or, if it was to wait, there will be none.
+func (c *crew) take(wait bool) *job {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.ready) == 0 {
 		if !wait || c.ended {
-			return job{}, false
+			return nil
 		}
 		c.some.Wait()
 	}
 	j := c.ready[0]
-	c.ready[0] = job{}
+	c.ready[0] = nil
 	c.ready = c.ready[1:]
-	return j, true
+	return j
 }
 
 // worker does one job after the other.
@@ -69,69 +69,73 @@ type worker struct {
 	crew  *crew
 	chain chain
 	last  *tried // what only lacks its COMMIT
+	hand  *job   // what is being begun
 }
 
 // tried is a job whose handler has run.
 type tried struct {
-	job   job
+	job   *job
 	out   Outcome
 	begun time.Time
 }
 
 func (w *worker) run() {
 	for {
-		j, ok := w.next()
-		if !ok {
+		if w.hand = w.next(); w.hand == nil {
 			return
 		}
-		w.work(j)
+		w.work()
 	}
 }
 
 // next is the next job: what follows the last one's key, else what has waited longest. While there is none, nothing is
 // left uncommitted.
-func (w *worker) next() (job, bool) {
+func (w *worker) next() *job {
 	if w.last != nil {
-		if j, ok := w.last.job.p.follower(&w.last.job); ok {
-			return j, true
+		if j := w.last.job.p.follower(w.last.job); j != nil {
+			return j
 		}
-		if j, ok := w.crew.take(false); ok {
-			return j, true
+		if j := w.crew.take(false); j != nil {
+			return j
 		}
 		w.commit()
 	}
 	return w.crew.take(true)
 }
 
-// work takes a job up to its COMMIT, or to its end where it is not an easy one.
-func (w *worker) work(j job) {
+// work takes the job in hand up to its COMMIT, or to its end where it is not an easy one.
+func (w *worker) work() {
+	j := w.hand
 	if j.p.stopped() {
 		j.p.working.Done()
 		return
 	}
-	if j.first != nil {
+	j.p.taken(j)
+	if j.intake != nil {
 		w.commit()
-		if j.p.stopped() { // That was decided before what came first had ended.
+		switch {
+		case w.hand == nil: // It waits behind what was to be committed.
+		case j.p.stopped(): // That was decided before what came first had ended.
 			j.p.working.Done()
-			return
+		default:
+			w.finish(j, nil)
 		}
-		w.finish(j, j.first, nil)
 		return
 	}
 	begun := time.Now()
 	out, err := w.chain.try(j.ctx, j.ds, 1, w.committed)
 	switch {
 	case errors.Is(err, errNotTried):
-		w.work(j)
+		if w.hand != nil {
+			w.work()
+		}
 	case err == nil:
 		w.last = &tried{j, out, begun}
 		if w.chain.long() {
 			w.commit()
 		}
-	case len(j.ds) > 1:
-		w.oneByOne(j, err)
 	default:
-		w.finish(j, w.crew.in.alone(j.ds[0], 1), err)
+		w.redo(j, err)
 	}
 }
 
@@ -150,44 +154,47 @@ func (w *worker) committed(err error) {
 	}
 	w.last = nil
 	j := last.job
-	switch {
-	case err == nil:
+	if err == nil {
 		for _, d := range j.ds {
 			w.crew.in.report(d, last.out, time.Since(last.begun))
-			j.p.settle(d.from.offset)
 		}
+		j.p.settle(j.ds...)
 		j.p.conclude(j, nil)
-	case len(j.ds) > 1:
-		w.oneByOne(j, err)
-	default:
-		w.finish(j, w.crew.in.alone(j.ds[0], 1), err)
+		return
 	}
+	if j.follower != nil && j.follower == w.hand { // It may have to wait for longer than this worker does.
+		j.p.putBack(j)
+		w.hand = nil
+	}
+	w.redo(j, err)
 }
 
-// oneByOne redoes a batch that failed as a whole, event by event. It costs none of them an attempt: only one is to blame.
-func (w *worker) oneByOne(j job, failed error) {
+// redo goes on with a job that failed when it was made the easy way. A batch is taken apart, and costs none of its events
+// an attempt: only one is to blame.
+func (w *worker) redo(j *job, failed error) {
+	if len(j.ds) == 1 {
+		j.intake = j.p.intake(j.ds[0], nil)
+		w.finish(j, failed)
+		return
+	}
 	var f *failure
 	inDoubt := errors.As(failed, &f) && f.fault == faultUnknown
-	for i, d := range j.ds {
-		if i > 0 && j.p.stopped() {
-			j.p.working.Done()
-			return
-		}
+	for _, d := range j.ds {
 		d.inDoubt = inDoubt
-		if _, err := w.crew.in.receive(j.ctx, d, w.crew.in.alone(d, 1), nil, true); err != nil {
-			j.p.conclude(j, err)
-			return
-		}
-		j.p.settle(d.from.offset)
 	}
-	j.p.conclude(j, nil)
+	j.p.split(j)
 }
 
-// finish brings a single event to its outcome, first its first trial or, where that was made, what comes after failed.
-func (w *worker) finish(j job, first trial, failed error) {
-	_, err := w.crew.in.receive(j.ctx, j.ds[0], first, failed, true)
+// finish brings a single event to its outcome, or to where it has to wait for room. failed is why its first trial did not
+// commit, where that was made.
+func (w *worker) finish(j *job, failed error) {
+	_, err := w.crew.in.receive(j.ctx, j.intake, failed)
+	if errors.Is(err, ErrFull) {
+		j.p.setAside(j, err)
+		return
+	}
 	if err == nil {
-		j.p.settle(j.ds[0].from.offset)
+		j.p.settle(j.ds...)
 	}
 	j.p.conclude(j, err)
 }

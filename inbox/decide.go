@@ -23,7 +23,7 @@ const (
 	faultUnknown                // COMMIT without an answer: look before anything is decided
 	faultStopped                // we were told to stop: hand back what is in hand
 	faultFenced                 // another node has the partition: let go of it
-	faultFull                   // it would have to wait where too many do: wait for room
+	faultFull                   // it would have to wait where too many do: whoever has it waits for room
 )
 
 func (f fault) String() string {
@@ -135,10 +135,10 @@ func decide(p retry.Policy, h history, f fault, err error, random float64) verdi
 		}
 		return verdict{do: actAgain, free: true, delay: spread(databaseBase, databaseCap, h.waits+1, random)}
 	case faultFull:
-		if !h.patient {
+		if !h.stored {
 			return verdict{do: actReturn, free: true}
 		}
-		return verdict{do: actAgain, free: true, delay: spread(fullBase, fullCap, h.waits+1, random)}
+		return verdict{do: actPark, free: true, delay: spread(fullBase, fullCap, 1, random)} // Its handler stores events.
 	}
 	after, asked := retry.AfterOf(err)
 	delay := p.Delay(h.attempts, random)
@@ -157,6 +157,12 @@ func decide(p retry.Policy, h history, f fault, err error, random float64) verdi
 	default:
 		return verdict{do: actPark, delay: delay}
 	}
+}
+
+// roomAfter is how long a partition waits before it tries the next of the events that wait for room, after so many tries
+// in a row that found none. Of many, each is tried about as often as if it were alone, down to a try every fullBase.
+func roomAfter(tries, waiting int, random float64) time.Duration {
+	return max(spread(fullBase, fullCap, tries, random)/time.Duration(waiting), fullBase)
 }
 
 // ranOut says that the handler used up its time. To try it again in place would hold up its partition as long again.

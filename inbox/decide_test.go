@@ -83,6 +83,8 @@ func TestDecideSaysWhatBecomesOfAFailure(t *testing.T) {
 		"an unknown COMMIT is looked up":                    {p, history{patient: true}, faultUnknown, boom, verdict{do: actAgain, free: true, delay: databaseBase / 4 * 3}},
 		"being told to stop costs nothing":                  {p, history{attempts: 3}, faultStopped, boom, verdict{do: actReturn, free: true}},
 		"being fenced costs nothing":                        {p, history{attempts: 3}, faultFenced, boom, verdict{do: actReturn, free: true}},
+		"who has an event without room waits with it":       {p, history{attempts: 1, patient: true}, faultFull, ErrFull, verdict{do: actReturn, free: true}},
+		"a stored event that finds no room comes later":     {p, history{attempts: 1, patient: true, stored: true}, faultFull, ErrFull, verdict{do: actPark, free: true, delay: fullBase / 4 * 3}},
 	} {
 		got := decide(row.p, row.h, row.f, row.err, 0.5)
 		if got.do == actDead && got.reason == "" {
@@ -91,6 +93,23 @@ func TestDecideSaysWhatBecomesOfAFailure(t *testing.T) {
 		got.reason = ""
 		if got != row.want {
 			t.Errorf("%s: decided %+v, want %+v", name, got, row.want)
+		}
+	}
+}
+
+func TestOfManyEventsWithoutRoomOneIsTriedAtATimeAndEachAboutAsOftenAsIfItWereAlone(t *testing.T) {
+	for _, row := range []struct {
+		tries, waiting int
+		want           time.Duration
+	}{
+		{1, 1, fullBase},
+		{3, 1, fullBase * 3},
+		{1000, 1, fullCap / 4 * 3},
+		{1000, 5, fullCap / 4 * 3 / 5},
+		{1000, 1000, fullBase},
+	} {
+		if got := roomAfter(row.tries, row.waiting, 0.5); got != row.want {
+			t.Errorf("after %d tries, while %d wait: %s, want %s", row.tries, row.waiting, got, row.want)
 		}
 	}
 }

@@ -26,17 +26,6 @@ type origin struct {
 	fence   *fence
 	offset  int64
 	careful bool // the start of its handler is counted first
-
-	hold func(bool) // holds the partition, or no longer
-	held bool
-}
-
-// unhold lets the partition go on that the event held.
-func (d *delivery) unhold() {
-	if d.from != nil && d.from.held {
-		d.from.held = false
-		d.from.hold(false)
-	}
 }
 
 func (in *Inbox) newDelivery(e holdfast.Event) *delivery {

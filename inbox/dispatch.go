@@ -3,27 +3,31 @@ package inbox
 import (
 	"context"
 	"errors"
-	"fmt"
-
-	"github.com/jackc/pgx/v5"
 )
 
-// This file is how a partition hands its events to the workers: those of different keys beside each other, those of one
-// key one after the other.
+// This file is how a partition hands its events to the workers, as lineup says.
 
 // job is one transaction's worth of work: an event, or a batch of events of one type.
 type job struct {
-	p     *partition
-	ctx   context.Context // of its handler
-	ds    []*delivery
-	first trial // what begins it, where that is not to run the handler
-	skip  bool
+	p       *partition
+	ctx     context.Context // of its handler
+	ds      []*delivery
+	intake  *intake // where it does not begin by running the handler, or has something behind it
+	batched bool    // it may be in a batch with others of its type
 
-	followed bool // the next event of its key is in the same worker's hand
+	follower *job // the next event of its key, where the same worker has taken it in hand
+	offered  bool // the workers have the batch, or will find it full
+	roomless bool // there was no room for its event, and it has not got through yet
 }
 
 // keys are the keys that the job keeps busy.
-func (j job) keys() []string {
+func (j *job) keys() []string {
+	if len(j.ds) == 1 {
+		if key := j.ds[0].e.Key; key != "" {
+			return []string{key}
+		}
+		return nil
+	}
 	var keys []string
 	seen := make(map[string]bool, len(j.ds))
 	for _, d := range j.ds {
@@ -35,62 +39,74 @@ func (j job) keys() []string {
 	return keys
 }
 
-// dispatch gives a job to the workers, now or when its key is free. A batch waits here until all its keys are. False: the
-// partition stops.
-func (p *partition) dispatch(ctx context.Context, j job) bool {
-	keys := j.keys()
-	for {
-		p.mu.Lock()
-		busy := false
-		for _, key := range keys {
-			waiting, inHand := p.queues[key]
-			if inHand && len(j.ds) == 1 {
-				p.queues[key] = append(waiting, j)
-				p.mu.Unlock()
-				return true
-			}
-			busy = busy || inHand
-		}
-		if !busy {
-			break
-		}
-		p.mu.Unlock()
-		select {
-		case <-p.freed:
-		case <-ctx.Done():
-			return false
-		}
+// dispatch lines up a job of one event: it is begun now, when its key is free, or with its batch.
+func (p *partition) dispatch(j *job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if j = p.lineup.add(j); j != nil {
+		p.handOut(j)
 	}
-	for _, key := range keys {
-		p.queues[key] = nil
+}
+
+// handOut gives jobs to the workers. It needs the mutex, and either the reader's goroutine or a job in hand.
+func (p *partition) handOut(js ...*job) {
+	p.working.Add(len(js))
+	for _, j := range js {
+		p.crew.add(j)
 	}
-	p.mu.Unlock()
-	p.working.Add(1)
-	p.crew.add(j)
-	return true
+}
+
+// gathered says that the reader has no more events for now: what is collected is begun.
+func (p *partition) gathered() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lineup.gathering = false
+	p.handOut(p.lineup.offers()...)
+}
+
+// taken says that a worker begins the job: a batch takes no more events.
+func (p *partition) taken(j *job) {
+	if !j.batched {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lineup.close(j)
 }
 
 // follower takes what waits behind a job of one key, for the worker that has it: its transaction comes right behind.
-func (p *partition) follower(j *job) (job, bool) {
-	if len(j.ds) > 1 || j.ds[0].e.Key == "" || p.stopped() {
-		return job{}, false
+func (p *partition) follower(j *job) *job {
+	if p.stopped() {
+		return nil
 	}
-	key := j.ds[0].e.Key
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	waiting := p.queues[key]
-	if len(waiting) == 0 {
-		return job{}, false
+	next := p.lineup.follower(j)
+	if next != nil {
+		p.working.Add(1)
 	}
-	p.queues[key] = waiting[1:]
-	p.working.Add(1)
-	j.followed = true
-	return waiting[0], true
+	return next
+}
+
+// putBack has the follower of a job wait again: what it follows has to be redone.
+func (p *partition) putBack(j *job) {
+	defer p.working.Done()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lineup.putBack(j)
+}
+
+// split has the events of a batch come one by one.
+func (p *partition) split(batch *job) {
+	defer p.working.Done()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.handOut(p.lineup.split(batch)...)
 }
 
 // conclude ends a job whose events are settled, and begins what waits behind it. err is why they are not: then what
 // waits is never begun.
-func (p *partition) conclude(j job, err error) {
+func (p *partition) conclude(j *job, err error) {
 	defer p.working.Done()
 	if err == nil {
 		err = p.in.tooManyHung()
@@ -99,21 +115,13 @@ func (p *partition) conclude(j job, err error) {
 		p.failWith(err)
 		return
 	}
-	if j.followed {
-		return
+	if j.roomless {
+		p.gotThrough()
 	}
-	for _, key := range j.keys() {
+	if j.follower == nil {
 		p.mu.Lock()
-		waiting := p.queues[key]
-		if len(waiting) == 0 {
-			delete(p.queues, key)
-			p.mu.Unlock()
-			continue
-		}
-		p.queues[key] = waiting[1:]
+		p.handOut(p.lineup.done(j)...)
 		p.mu.Unlock()
-		p.working.Add(1)
-		p.crew.add(waiting[0])
 	}
 	p.free()
 }
@@ -127,73 +135,12 @@ func (p *partition) failWith(err error) {
 }
 
 // stopped says that no more events are to be begun.
-func (p *partition) stopped() bool {
-	select {
-	case <-p.broken:
-		return true
-	case <-p.reading.Done():
-		return true
-	default:
-		return false
-	}
-}
+func (p *partition) stopped() bool { return p.reading.Err() != nil }
 
-// free tells those who wait that something is settled, or a key is free.
+// free tells the reader that something is settled.
 func (p *partition) free() {
 	select {
 	case p.freed <- struct{}{}:
 	default:
 	}
-}
-
-// carefully runs one event alone, on this node, after its start was counted: if it ends the process, the count is there.
-func (p *partition) carefully(jobs context.Context, d *delivery, first trial) bool {
-	p.working.Wait()
-	p.in.careful.Lock()
-	defer p.in.careful.Unlock()
-	starts, known := 0, false
-	for wait := 0; ; wait++ {
-		var err error
-		if starts, known, err = p.in.countStart(jobs, d); err == nil {
-			break
-		}
-		if jobs.Err() == nil {
-			p.in.troubled(err)
-		}
-		if err := pause(jobs, spread(databaseBase, databaseCap, wait+1, p.in.random())); err != nil {
-			p.fail(err)
-			return false
-		}
-	}
-	d.from.careful = true
-	if first == nil {
-		first = p.in.alone(d, 1)
-	}
-	// The end that made us careful may have been its doing, though nobody counted then. With a single attempt that would
-	// condemn every event that was in hand: there the first counted start is the first.
-	previous := starts
-	if p.in.c.Retry.Last(1) {
-		previous = starts - 1
-	}
-	if previous > 0 && p.in.c.Retry.Last(previous) {
-		err := fmt.Errorf("the process ended %d times while it was in hand", previous)
-		l := letter{reason: "it ended the process", holds: p.in.c.HoldKey, attempts: previous, errors: []string{err.Error()}, err: err, reopen: true}
-		first = p.in.within(func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return p.in.bury(ctx, tx, d, l, Dead) })
-	}
-	_, err := p.in.receive(jobs, d, first, nil, true)
-	if err == nil {
-		p.settle(d.from.offset)
-	}
-	p.working.Add(1)
-	p.conclude(job{p: p, ctx: jobs, ds: []*delivery{d}}, err)
-	if err != nil || p.stopped() {
-		return false
-	}
-	if !known {
-		p.carefulLeft--
-	}
-	if p.carefulLeft <= 0 || d.from.offset+1 >= p.carefulEnd {
-		p.careful = false
-	}
-	return true
 }

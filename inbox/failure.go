@@ -151,15 +151,8 @@ func (in *Inbox) died(e holdfast.Event, id int64, l letter) {
 	}
 }
 
-// full tells of an event that there is no room for, and holds its partition.
+// full tells of an event that there is no room for: its partition is held.
 func (in *Inbox) full(d *delivery, err error) {
-	if d.from == nil {
-		return
-	}
-	if !d.from.held {
-		d.from.held = true
-		d.from.hold(true)
-	}
 	in.c.Logger.Error("partition is held: too many events are stored", append(in.attrs(d.e), "partition", d.from.fence.Partition.Partition, "error", err)...)
 	if in.c.Observer.OnFull != nil {
 		in.c.Observer.OnFull(d.e, err)

@@ -26,18 +26,18 @@ type partition struct {
 	o         consumeOptions
 	fence     *fence // nil until it is ours
 
-	mu     sync.Mutex
-	track  *tracker
-	queues map[string][]job // of keys that are in hand: what waits behind
-	saved  int64            // Invariant: saved <= track.low(), as far as Postgres knows.
-	known  int64            // what the group's committed offset is
-	holds  int              // events that there is no room for: no more are begun meanwhile
-	failed error            // why no more events are begun
+	mu       sync.Mutex
+	track    *tracker
+	lineup   lineup
+	roomless roomless
+	saved    int64 // Invariant: saved <= track.low(), as far as Postgres knows.
+	known    int64 // what the group's committed offset is
+	failed   error // why no more events are begun
 
-	reading context.Context // of run: when it ends, what is not begun is left to whoever reads on
-	working sync.WaitGroup  // of jobs that the crew has
-	freed   chan struct{}   // something was settled
-	broken  chan struct{}   // closed when failed is set
+	reading context.Context    // when it ends, what is not begun is left to whoever reads on
+	halt    context.CancelFunc // ends reading
+	working sync.WaitGroup     // of jobs that the crew has
+	freed   chan struct{}      // something was settled
 
 	// After an unclean end events are run one by one, each start counted first, until carefulLeft new ones were met, or
 	// the end that the log had then.
@@ -47,21 +47,23 @@ type partition struct {
 }
 
 func newPartition(in *Inbox, crew *crew, gen generation, tp topicPartition, committed int64, o consumeOptions) *partition {
-	return &partition{in: in, crew: crew, gen: gen, tp: tp, committed: committed, o: o, queues: map[string][]job{},
-		freed: make(chan struct{}, 1), broken: make(chan struct{})}
+	return &partition{in: in, crew: crew, gen: gen, tp: tp, committed: committed, o: o, lineup: newLineup(in.c.Batch),
+		freed: make(chan struct{}, 1)}
 }
 
 // run reads the partition until ctx ends, and returns when nothing of it is in hand any more. jobs is the context of
 // handlers, which lasts a while longer.
 func (p *partition) run(ctx, jobs context.Context) error {
+	p.reading, p.halt = context.WithCancel(ctx)
+	defer p.halt()
 	if err := p.assign(ctx); err != nil {
 		if ctx.Err() != nil && !fatal(err) {
 			return nil
 		}
 		return err
 	}
-	p.reading = ctx
-	err := p.read(ctx, jobs)
+	err := p.read(p.reading, jobs)
+	p.leaveRoomless()
 	p.working.Wait()
 	if err == nil {
 		p.mu.Lock()
@@ -114,15 +116,6 @@ func (p *partition) assign(ctx context.Context) error {
 
 // read fetches and begins events, until ctx ends or one of them stops the partition.
 func (p *partition) read(ctx, jobs context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-p.broken:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	offset := p.track.next
 	for wait := 0; ; {
 		if !p.room(ctx) {
@@ -157,6 +150,7 @@ func (p *partition) room(ctx context.Context) bool {
 		if !p.full() {
 			return ctx.Err() == nil
 		}
+		p.gathered() // What is collected has to be begun before there can be room.
 		select {
 		case <-p.freed:
 		case <-ctx.Done():
@@ -169,19 +163,7 @@ func (p *partition) room(ctx context.Context) bool {
 func (p *partition) full() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.track.spread() >= maxAhead || p.track.bytes >= maxBytesAhead || p.holds > 0
-}
-
-// hold stops the partition from beginning more events, or lets it go on.
-func (p *partition) hold(on bool) {
-	p.mu.Lock()
-	if on {
-		p.holds++
-	} else {
-		p.holds--
-	}
-	p.mu.Unlock()
-	p.free()
+	return p.track.spread() >= maxAhead || p.track.bytes >= maxBytesAhead || p.roomless.held > 0
 }
 
 // begin takes a page in hand, event by event, and says whether to go on.
@@ -208,71 +190,61 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 			}
 		}
 	}
-	var batch []*delivery
 	for i, d := range ds {
-		j := job{p: p, ctx: jobs, ds: []*delivery{d}}
+		s, skip := invalid[i], false
 		switch {
-		case invalid[i] != nil:
-			j.first = p.in.within(invalid[i])
+		case s != nil:
 		case d.h == nil:
-			s := p.in.unknown(d, declared[d.e.Type])
-			if s == nil {
-				j.skip = true
-				break
-			}
-			j.first = p.in.within(s)
+			s = p.in.unknown(d, declared[d.e.Type])
+			skip = s == nil
 		case d.stale():
-			j.first = p.in.within(p.in.stale(d))
-		}
-		if len(batch) > 0 && p.full() { // What is collected has to be begun before there can be room.
-			if !p.dispatch(ctx, job{p: p, ctx: jobs, ds: batch}) {
-				return false
-			}
-			batch = nil
+			s = p.in.stale(d)
 		}
 		if !p.room(ctx) {
 			return false
 		}
-		// A run of events of one type that is handled in batches.
-		batched := j.first == nil && !j.skip && p.in.batched[d.e.Type] && !p.careful
-		if len(batch) > 0 && (!batched || len(batch) == p.in.c.Batch || batch[0].e.Type != d.e.Type) {
-			if !p.dispatch(ctx, job{p: p, ctx: jobs, ds: batch}) {
-				return false
-			}
-			batch = nil
-		}
 		p.mu.Lock()
+		p.lineup.gathering = true
 		p.track.begin(d.from.offset, len(d.e.Payload))
 		p.mu.Unlock()
 		switch {
-		case j.skip:
+		case skip:
 			p.in.report(d, Skipped, 0)
-			p.settle(d.from.offset)
-		case batched:
-			batch = append(batch, d)
+			p.settle(d)
 		case p.careful:
-			if !p.carefully(jobs, d, j.first) {
+			if !p.carefully(ctx, jobs, d, p.intake(d, s)) {
 				return false
 			}
+		case s != nil:
+			p.dispatch(&job{p: p, ctx: jobs, ds: []*delivery{d}, intake: p.intake(d, s)})
 		default:
-			if !p.dispatch(ctx, j) {
-				return false
-			}
+			p.dispatch(&job{p: p, ctx: jobs, ds: []*delivery{d}, batched: p.in.batched[d.e.Type]})
 		}
 	}
-	if len(batch) > 0 && !p.dispatch(ctx, job{p: p, ctx: jobs, ds: batch}) {
-		return false
-	}
+	p.gathered()
 	p.mu.Lock()
 	p.track.skipTo(pg.next)
 	p.mu.Unlock()
 	return true
 }
 
-// settle says that what became of an event is durable.
-func (p *partition) settle(offset int64) {
+// intake is how an event goes in that does not come with a batch: by the step, where it is not nil, instead of its handler.
+func (p *partition) intake(d *delivery, s step) *intake {
+	first := p.in.alone(d, 1)
+	if s != nil {
+		first = p.in.within(s)
+	}
+	t := p.in.newIntake(d, first)
+	t.h.patient, t.stop = true, p.reading.Done()
+	return t
+}
+
+// settle says that what became of events is durable.
+func (p *partition) settle(ds ...*delivery) {
 	p.mu.Lock()
-	p.track.settle(offset)
+	for _, d := range ds {
+		p.track.settle(d.from.offset)
+	}
 	p.mu.Unlock()
 	p.free()
 }
@@ -283,7 +255,7 @@ func (p *partition) fail(err error) {
 	defer p.mu.Unlock()
 	if p.failed == nil {
 		p.failed = err
-		close(p.broken)
+		p.halt()
 	} else if fatal(err) && !fatal(p.failed) {
 		p.failed = err
 	}

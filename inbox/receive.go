@@ -5,14 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
 )
 
-// This file is one event's way in: record, handler, commit; and what happens where that fails.
+// This file is one event's way in: record, handler, commit.
 
 // Receive takes an event in and handles it, in one transaction of its own. The event needs ID, Type and Topic; the
 // error says which field breaks which rule otherwise. A duplicate, a failure that will be tried again (Retrying) and a
@@ -44,7 +43,7 @@ func (in *Inbox) Receive(ctx context.Context, e holdfast.Event) (Outcome, error)
 		}
 		first = in.within(s)
 	}
-	out, err := in.receive(ctx, d, first, nil, false)
+	out, err := in.receive(ctx, in.newIntake(d, first), nil)
 	if err != nil {
 		return "", fmt.Errorf("receive event: %w", err)
 	}
@@ -133,107 +132,6 @@ func (in *Inbox) Store(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcom
 		return "", fmt.Errorf("store event: %w", err)
 	}
 	return out, nil
-}
-
-// receive brings a delivery to an outcome: trial after trial, until one commits. failed is the error of a first trial
-// that was made already, nil where none was.
-func (in *Inbox) receive(ctx context.Context, d *delivery, next trial, failed error, patient bool) (Outcome, error) {
-	begun := time.Now()
-	defer d.unhold()
-	var firstFailure time.Time // a Budget counts from there
-	h := history{quick: in.c.Quick, patient: patient}
-	var failures []string
-	deciding := true // the step runs the handler; the steps after a verdict only write it down
-	for {
-		var out Outcome
-		err := failed
-		if failed = nil; err == nil {
-			d.after = nil
-			out, err = next(ctx)
-		}
-		if err == nil {
-			in.report(d, out, time.Since(begun))
-			return out, nil
-		}
-		if errors.Is(err, errUnqueued) {
-			continue
-		}
-		var f *failure
-		if !errors.As(err, &f) {
-			return "", err
-		}
-		if !deciding && f.fault == faultEvent {
-			f.fault = faultDatabase
-		}
-		if firstFailure.IsZero() && (f.fault == faultEvent || f.fault == faultContended) {
-			firstFailure = time.Now()
-		}
-		switch f.fault {
-		case faultEvent:
-			h.attempts, h.contended, h.waits = h.attempts+1, 0, 0
-		case faultUnknown:
-			d.inDoubt = true
-		}
-		if !firstFailure.IsZero() {
-			h.age = time.Since(firstFailure)
-		}
-		v := decide(in.c.Retry, h, f.fault, f.err, in.random())
-		switch f.fault {
-		case faultContended:
-			h.contended++
-			if !v.free {
-				h.attempts, h.contended = h.attempts+1, 0
-				v = decide(in.c.Retry, h, faultEvent, f.err, in.random())
-			}
-		case faultDatabase, faultUnknown:
-			h.waits++
-			in.troubled(f.err)
-		case faultFull:
-			h.waits++
-			in.full(d, f.err)
-		}
-		switch v.do {
-		case actReturn:
-			if d.inDoubt {
-				return "", fmt.Errorf("%w: %w", ErrOutcomeUnknown, f.err)
-			}
-			return "", f.err
-		case actAgain:
-			if !v.free {
-				h.quick--
-				failures = appendError(failures, f.err)
-				in.retried(d.e, h.attempts, v.delay, false, f.err)
-				next = in.alone(d, h.attempts+1)
-			}
-			if err := pause(ctx, v.delay); err != nil {
-				if d.inDoubt {
-					return "", fmt.Errorf("%w: %w", ErrOutcomeUnknown, f.err)
-				}
-				return "", err
-			}
-		default:
-			var s step
-			s, failures = in.afterFailure(d, &h, v, f.err, failures)
-			next, deciding = in.within(s), false
-		}
-	}
-}
-
-// afterFailure is the step that writes a verdict down.
-func (in *Inbox) afterFailure(d *delivery, h *history, v verdict, err error, failures []string) (step, []string) {
-	failures = appendError(failures, err)
-	attempts := h.attempts
-	if v.do == actDead {
-		l := letter{reason: v.reason, holds: in.c.HoldKey, attempts: attempts, errors: failures, err: err, age: h.age, reopen: true}
-		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.bury(ctx, tx, d, l, Dead) }, failures
-	}
-	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-		out, perr := in.park(ctx, tx, d, attempts, &v.delay, failures, Retrying)
-		if perr == nil && out == Retrying {
-			d.after = func() { in.retried(d.e, attempts, v.delay, true, err) }
-		}
-		return out, perr
-	}, failures
 }
 
 // take records the event and runs its handler, in the caller's transaction.

@@ -31,7 +31,7 @@ func (p *partition) delivery(r record) (*delivery, step) {
 	}
 	if err == nil {
 		d := p.in.newDelivery(e)
-		d.from = &origin{fence: p.fence, offset: r.offset, hold: p.hold}
+		d.from = &origin{fence: p.fence, offset: r.offset}
 		return d, nil
 	}
 	if len(e.ID) > 255 || checkText("id", e.ID, 1, 255) != nil {
@@ -40,7 +40,7 @@ func (p *partition) delivery(r record) (*delivery, step) {
 	e.Topic, e.Payload = p.tp.topic, r.value
 	d := p.in.newDelivery(sanitized(e))
 	d.h = p.in.handlers[e.Type]
-	d.from = &origin{fence: p.fence, offset: r.offset, hold: p.hold}
+	d.from = &origin{fence: p.fence, offset: r.offset}
 	l := letter{reason: "invalid record: " + boundedError(err), errors: []string{boundedError(err)}, err: err, reopen: true}
 	return d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return p.in.bury(ctx, tx, d, l, Dead) }
 }

@@ -1,0 +1,92 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// This file is how a partition goes on after an unclean end: one event of the node at a time, and each start is counted
+// before. If the handler ends the process, the count is there.
+
+// carefully brings one event to its end in the reader, and says whether to go on. While the event waits for room, other
+// partitions have their turns.
+func (p *partition) carefully(ctx, jobs context.Context, d *delivery, t *intake) bool {
+	known, counted := false, false
+	for tries := 1; ; tries++ {
+		err := p.inTurn(func() (err error) {
+			if !counted {
+				if known, err = p.count(ctx, d, t); err != nil {
+					return err
+				}
+				counted = true
+			}
+			_, err = p.in.receive(jobs, t, nil)
+			return err
+		})
+		if errors.Is(err, ErrFull) {
+			p.in.full(d, err)
+			if err = pause(ctx, roomAfter(tries, 1, p.in.random())); err == nil {
+				continue
+			}
+		}
+		if err == nil {
+			p.settle(d)
+			err = p.in.tooManyHung()
+		}
+		if err != nil {
+			p.failWith(err)
+			return false
+		}
+		break
+	}
+	if !known {
+		p.carefulLeft--
+	}
+	if p.carefulLeft <= 0 || d.from.offset+1 >= p.carefulEnd {
+		p.careful = false
+	}
+	return !p.stopped()
+}
+
+// inTurn runs f while no other partition of the node is at it, unless the partition is told to stop before.
+func (p *partition) inTurn(f func() error) error {
+	p.in.careful.Lock()
+	defer p.in.careful.Unlock()
+	if p.stopped() {
+		return errTold
+	}
+	return f()
+}
+
+// count counts that the event is about to be started, and has it buried instead when it was started too often. known: it
+// has been here before.
+func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bool, err error) {
+	starts := 0
+	for wait := 0; ; wait++ {
+		if starts, known, err = p.in.countStart(ctx, d); err == nil {
+			break
+		}
+		if ctx.Err() == nil {
+			p.in.troubled(err)
+		}
+		if err := pause(ctx, spread(databaseBase, databaseCap, wait+1, p.in.random())); err != nil {
+			return false, err
+		}
+	}
+	d.from.careful = true
+	// The end that made us careful may have been its doing, though nobody counted then. With a single attempt that would
+	// condemn every event that was in hand: there the first counted start is the first.
+	previous := starts
+	if p.in.c.Retry.Last(1) {
+		previous = starts - 1
+	}
+	if previous > 0 && p.in.c.Retry.Last(previous) {
+		err := fmt.Errorf("the process ended %d times while it was in hand", previous)
+		l := letter{reason: "it ended the process", holds: p.in.c.HoldKey, attempts: previous, errors: []string{err.Error()}, err: err, reopen: true}
+		t.next = p.in.within(func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return p.in.bury(ctx, tx, d, l, Dead) })
+	}
+	return known, nil
+}

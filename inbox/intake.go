@@ -1,0 +1,154 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// This file brings one event to its outcome, trial after trial.
+
+// intake is an event on its way in: what is tried next, and what it has behind it. Of one goroutine at a time.
+type intake struct {
+	d    *delivery
+	next trial
+	stop <-chan struct{} // closed when no more pauses are to be made; nil: never
+
+	h            history
+	failures     []string
+	begun        time.Time
+	firstFailure time.Time // a Budget counts from there
+	decided      bool      // next does not run the handler: it only writes the verdict on it down
+}
+
+// errTold is returned where there was something to wait for, and no time for it.
+var errTold = errors.New("told to stop")
+
+func (in *Inbox) newIntake(d *delivery, first trial) *intake {
+	return &intake{d: d, next: first, h: history{quick: in.c.Quick}, begun: time.Now()}
+}
+
+// receive tries until a trial commits. failed is the error of a first trial that was made already, nil where none was.
+//
+// An error means that nothing is decided: ctx ended, another node has the partition, no more is waited for, or, where it
+// wraps ErrFull, there is no room for what was decided. Then t holds all that was found out, and may be given to receive
+// again: a handler that has failed is not run a second time.
+func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome, error) {
+	d, h := t.d, &t.h
+	for {
+		var out Outcome
+		err := failed
+		if failed = nil; err == nil {
+			d.after = nil
+			out, err = t.next(ctx)
+		}
+		if err == nil {
+			in.report(d, out, time.Since(t.begun))
+			return out, nil
+		}
+		if errors.Is(err, errUnqueued) {
+			continue
+		}
+		var f *failure
+		if !errors.As(err, &f) {
+			return "", err
+		}
+		if t.decided && f.fault == faultEvent {
+			f.fault = faultDatabase
+		}
+		if t.firstFailure.IsZero() && (f.fault == faultEvent || f.fault == faultContended) {
+			t.firstFailure = time.Now()
+		}
+		switch f.fault {
+		case faultEvent:
+			h.attempts, h.contended, h.waits = h.attempts+1, 0, 0
+		case faultUnknown:
+			d.inDoubt = true
+		}
+		if !t.firstFailure.IsZero() {
+			h.age = time.Since(t.firstFailure)
+		}
+		v := decide(in.c.Retry, *h, f.fault, f.err, in.random())
+		switch f.fault {
+		case faultContended:
+			h.contended++
+			if !v.free {
+				h.attempts, h.contended = h.attempts+1, 0
+				v = decide(in.c.Retry, *h, faultEvent, f.err, in.random())
+			}
+		case faultDatabase, faultUnknown:
+			h.waits++
+			in.troubled(f.err)
+		}
+		if v.do == actAgain && !v.free {
+			in.retried(d.e, h.attempts, v.delay, false, f.err)
+		}
+		told := false
+		if v.do == actAgain {
+			if told, err = t.pause(ctx, v.delay); err != nil {
+				return "", t.doubted(err)
+			}
+		}
+		if told && !v.free { // Its attempts are kept where they are not lost.
+			h.quick = 0
+			v = decide(in.c.Retry, *h, faultEvent, f.err, in.random())
+		}
+		switch {
+		case v.do == actReturn:
+			return "", t.doubted(f.err)
+		case v.do == actAgain && told:
+			return "", t.doubted(errTold)
+		case v.do == actAgain && v.free:
+		case v.do == actAgain:
+			h.quick--
+			t.failures = appendError(t.failures, f.err)
+			t.next = in.alone(d, h.attempts+1)
+		default:
+			var s step
+			s, t.failures = in.afterFailure(d, h, v, f.err, t.failures)
+			t.next, t.decided = in.within(s), true
+		}
+	}
+}
+
+// pause waits before the next trial. told: it is to be given up instead.
+func (t *intake) pause(ctx context.Context, d time.Duration) (told bool, err error) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return false, ctx.Err()
+	case <-t.stop:
+		return true, ctx.Err()
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// doubted says of an error whether the event may have been handled nevertheless.
+func (t *intake) doubted(err error) error {
+	if t.d.inDoubt {
+		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+	}
+	return err
+}
+
+// afterFailure is the step that writes a verdict down.
+func (in *Inbox) afterFailure(d *delivery, h *history, v verdict, err error, failures []string) (step, []string) {
+	failures = appendError(failures, err)
+	attempts := h.attempts
+	if v.do == actDead {
+		l := letter{reason: v.reason, holds: in.c.HoldKey, attempts: attempts, errors: failures, err: err, age: h.age, reopen: true}
+		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.bury(ctx, tx, d, l, Dead) }, failures
+	}
+	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+		out, perr := in.park(ctx, tx, d, attempts, &v.delay, failures, Retrying)
+		if perr == nil && out == Retrying {
+			d.after = func() { in.retried(d.e, attempts, v.delay, true, err) }
+		}
+		return out, perr
+	}, failures
+}

@@ -1,0 +1,82 @@
+package inbox
+
+import "time"
+
+// This file is what a partition does with events that there is no room for (ErrFull). They wait here, each with what it
+// has behind it, and keep nothing but their keys: no worker, no connection. The partition begins no more events meanwhile.
+// One of them at a time is tried again; when one gets through, the next is tried at once.
+
+// roomless are the jobs of a partition that wait for room. It is guarded by the partition's mutex.
+type roomless struct {
+	held    int         // that have not got through: those that wait, and the one that is being tried
+	waiting []*job      // in the order in which they are tried
+	timer   *time.Timer // until the next try; nil while one is under way, or none waits
+	tries   int         // in a row that found no room
+	left    bool        // the partition is being given up: none is tried any more
+}
+
+// setAside takes a job of one event from a worker, for which there is no room. Its key stays in hand. When the partition
+// is given up it is left as it is: whoever reads on meets its event again.
+func (p *partition) setAside(j *job, err error) {
+	defer p.working.Done()
+	p.in.full(j.ds[0], err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := &p.roomless
+	if j.roomless {
+		r.tries++
+	} else {
+		j.roomless = true
+		r.held++
+	}
+	r.waiting = append(r.waiting, j)
+	if len(r.waiting) == r.held && r.timer == nil { // None is being tried.
+		p.tryLater()
+	}
+}
+
+// gotThrough says that an event for which there was no room is settled.
+func (p *partition) gotThrough() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.roomless.held--
+	p.roomless.tries = 0
+	p.tryNext()
+}
+
+// tryLater has the next one tried after a while. It needs the mutex.
+func (p *partition) tryLater() {
+	r := &p.roomless
+	if r.left {
+		return
+	}
+	r.timer = time.AfterFunc(roomAfter(r.tries+1, len(r.waiting), p.in.random()), func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		r.timer = nil
+		p.tryNext()
+	})
+}
+
+// tryNext gives the next one to the workers. It needs the mutex.
+func (p *partition) tryNext() {
+	r := &p.roomless
+	if r.left || len(r.waiting) == 0 {
+		return
+	}
+	j := r.waiting[0]
+	r.waiting[0] = nil
+	r.waiting = r.waiting[1:]
+	p.working.Add(1)
+	p.crew.add(j)
+}
+
+// leaveRoomless gives up what waits for room.
+func (p *partition) leaveRoomless() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.roomless.left = true
+	if p.roomless.timer != nil {
+		p.roomless.timer.Stop()
+	}
+}
