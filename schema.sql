@@ -217,6 +217,7 @@ create table holdfast.stored (
     partition  integer,
     "offset"   bigint,
     attempts   integer not null default 0,
+    losses     integer not null default 0,                 -- tries since then that cost none, because they lost their connection
     next_at    timestamptz not null default now(),
     errors     text[] not null default '{}',
     first_at   timestamptz not null default now(),

@@ -60,13 +60,13 @@ func (rt *route) try(w http.ResponseWriter, req *request) error {
 func (rt *route) call(h *held, rec *recorder, req *request) *handling {
 	ctx, cancel := context.WithTimeout(req.Context(), rt.o.Timeout)
 	defer cancel()
-	given, takeBack := handlertx.Give(h.tx, errNotTheHandlers)
+	given := handlertx.Give(ctx, h.tx, errNotTheHandlers)
 	hd := &handling{tx: given, info: req.info, scope: req.scope}
 	r := req.Request.Clone(context.WithValue(ctx, contextKey{}, hd))
 	r.Body = io.NopCloser(bytes.NewReader(req.body))
 	returned := false
 	defer func() {
-		takeBack()
+		given.TakeBack()
 		if !returned {
 			rt.g.rollback(h)
 			rt.tell(req, Outcome{Result: Forgotten})

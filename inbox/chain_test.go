@@ -154,6 +154,17 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 		}
 		stop()
 		b.inOrderAndOnce(n)
+		// Each failure that cost an attempt is one that the handler returned.
+		if n := b.count("select count(*) from holdfast.letter"); n != 0 {
+			t.Errorf("%d letters", n)
+		}
+		b.told.tell(func() {
+			for _, r := range b.told.retries {
+				if r.Err.Error() != "unlucky" {
+					t.Errorf("an attempt of %s was spent for %v", r.Event.ID, r.Err)
+				}
+			}
+		})
 		t.Logf("batch %d: %d connections killed", batch, killed.Load())
 		if killed.Load() == 0 {
 			t.Error("nothing was killed: the test shows nothing")

@@ -24,10 +24,11 @@ const (
 	faultStopped                // we were told to stop: hand back what is in hand
 	faultFenced                 // another node has the partition: let go of it
 	faultFull                   // it would have to wait where too many do: whoever has it waits for room
+	faultLost                   // the connection broke under the handler: the database's doing, unless it goes on (amounts)
 )
 
 func (f fault) String() string {
-	return [...]string{"event", "contended", "database", "unknown", "stopped", "fenced", "full"}[f]
+	return [...]string{"event", "contended", "database", "unknown", "stopped", "fenced", "full", "lost"}[f]
 }
 
 // circumstances is what else is known of a transaction that failed.
@@ -59,6 +60,8 @@ func judge(err error, c circumstances) fault {
 		return faultStopped
 	case isPg && (pgErr.Code == "40001" || pgErr.Code == "40P01"):
 		return faultContended
+	case c.inHandler && c.connLost:
+		return faultLost
 	case isPg && unavailable(pgErr.Code), c.connLost:
 		return faultDatabase
 	case c.inHandler, c.committing:
@@ -95,6 +98,7 @@ type history struct {
 	attempts  int           // tries that failed or were cut short, the last one included
 	contended int           // tries in a row that were contended and cost nothing
 	waits     int           // tries in a row that failed for the database's sake
+	losses    int           // tries since the last that cost an attempt of which the connection was lost, or COMMIT not answered
 	quick     int           // quick tries that are left
 	age       time.Duration // since the first failure, by the database's clock
 	stored    bool          // it is a row of `stored`
@@ -113,11 +117,26 @@ const (
 	maxContended = 20
 	maxImpatient = 3 // how often Receive meets an absent database before it says so
 
+	// maxLosses is how often in a row a connection may break while an event is handled until that costs an attempt. What
+	// breaks connections by itself seldom meets one event so often; a handler that does it meets nothing else.
+	maxLosses = 5
+
 	contendedBase, contendedCap = 2 * time.Millisecond, 200 * time.Millisecond
 	databaseBase, databaseCap   = 50 * time.Millisecond, 15 * time.Second
 	fullBase, fullCap           = 500 * time.Millisecond, 10 * time.Second
 	quickBase, quickCap         = 20 * time.Millisecond, 200 * time.Millisecond
 )
+
+// amounts says what a fault counts as beside those before it: a connection that is lost costs the event nothing, nor
+// does a COMMIT without an answer, but an event whose every try ends so would be tried for ever.
+func amounts(h history, f fault, err error) (fault, error) {
+	if (f != faultLost && f != faultUnknown) || h.losses+1 < maxLosses {
+		return f, err
+	}
+	return faultEvent, fmt.Errorf("its connection was lost %d times in a row while its handler ran or before COMMIT was answered: look for a statement "+
+		"of the handler whose context ends before it does (pgx closes the connection then), for one that ends the connection or the "+
+		"server's process, and for what cuts connections between here and Postgres; the last time: %w", h.losses+1, err)
+}
 
 // decide says what to do with an event whose transaction failed with err.
 func decide(p retry.Policy, h history, f fault, err error, random float64) verdict {
@@ -134,6 +153,8 @@ func decide(p retry.Policy, h history, f fault, err error, random float64) verdi
 			return verdict{do: actReturn, free: true}
 		}
 		return verdict{do: actAgain, free: true, delay: spread(databaseBase, databaseCap, h.waits+1, random)}
+	case faultLost: // However little patience there is: amounts ends it.
+		return verdict{do: actAgain, free: true, delay: spread(databaseBase, databaseCap, h.losses+1, random)}
 	case faultFull:
 		if !h.stored {
 			return verdict{do: actReturn, free: true}

@@ -27,26 +27,28 @@ func TestJudgeSaysWhoseFaultAFailureIs(t *testing.T) {
 		c    circumstances
 		want fault
 	}{
-		"a handler's error is the event's":                            {boom, circumstances{inHandler: true}, faultEvent},
-		"a handler's constraint violation is the event's":             {pgError("23505"), circumstances{inHandler: true}, faultEvent},
-		"a handler's lock timeout is the event's":                     {pgError("55P03"), circumstances{inHandler: true}, faultEvent},
-		"a serialization failure is nobody's":                         {pgError("40001"), circumstances{inHandler: true}, faultContended},
-		"a deadlock is nobody's":                                      {pgError("40P01"), circumstances{inHandler: true}, faultContended},
-		"a deadlock in our own statements is nobody's":                {pgError("40P01"), circumstances{}, faultContended},
-		"a serialization failure at COMMIT is nobody's":               {pgError("40001"), circumstances{committing: true}, faultContended},
-		"a deferred constraint at COMMIT is the event's":              {pgError("23503"), circumstances{committing: true}, faultEvent},
-		"a COMMIT answered by ROLLBACK is the event's":                {pgx.ErrTxCommitRollback, circumstances{committing: true}, faultEvent},
-		"a COMMIT without an answer is unknown":                       {io.ErrUnexpectedEOF, circumstances{committing: true}, faultUnknown},
-		"a COMMIT without an answer is unknown when stopped":          {context.Canceled, circumstances{committing: true, stopped: true}, faultUnknown},
-		"a COMMIT around which the server stopped is unknown":         {pgError("57P01"), circumstances{committing: true}, faultUnknown},
-		"a connection that broke under the handler is the database's": {boom, circumstances{inHandler: true, connLost: true}, faultDatabase},
-		"a server that shuts down is the database's":                  {pgError("57P01"), circumstances{inHandler: true}, faultDatabase},
-		"too many connections are the database's":                     {pgError("53300"), circumstances{inHandler: true}, faultDatabase},
-		"a standby is the database's":                                 {pgError("25006"), circumstances{inHandler: true}, faultDatabase},
-		"a handler whose time was up is the event's":                  {context.DeadlineExceeded, circumstances{inHandler: true, timedOut: true, connLost: true}, faultEvent},
-		"a handler that was told to stop is nobody's":                 {context.Canceled, circumstances{inHandler: true, stopped: true, connLost: true}, faultStopped},
-		"our own statement's failure is the database's":               {pgError("42P01"), circumstances{}, faultDatabase},
-		"a partition that was lost is fenced":                         {fmt.Errorf("take: %w", errFenced), circumstances{stopped: true}, faultFenced},
+		"a handler's error is the event's":                         {boom, circumstances{inHandler: true}, faultEvent},
+		"a handler's constraint violation is the event's":          {pgError("23505"), circumstances{inHandler: true}, faultEvent},
+		"a handler's lock timeout is the event's":                  {pgError("55P03"), circumstances{inHandler: true}, faultEvent},
+		"a serialization failure is nobody's":                      {pgError("40001"), circumstances{inHandler: true}, faultContended},
+		"a deadlock is nobody's":                                   {pgError("40P01"), circumstances{inHandler: true}, faultContended},
+		"a deadlock in our own statements is nobody's":             {pgError("40P01"), circumstances{}, faultContended},
+		"a serialization failure at COMMIT is nobody's":            {pgError("40001"), circumstances{committing: true}, faultContended},
+		"a deferred constraint at COMMIT is the event's":           {pgError("23503"), circumstances{committing: true}, faultEvent},
+		"a COMMIT answered by ROLLBACK is the event's":             {pgx.ErrTxCommitRollback, circumstances{committing: true}, faultEvent},
+		"a COMMIT without an answer is unknown":                    {io.ErrUnexpectedEOF, circumstances{committing: true}, faultUnknown},
+		"a COMMIT without an answer is unknown when stopped":       {context.Canceled, circumstances{committing: true, stopped: true}, faultUnknown},
+		"a COMMIT around which the server stopped is unknown":      {pgError("57P01"), circumstances{committing: true}, faultUnknown},
+		"a connection that broke under the handler is lost":        {boom, circumstances{inHandler: true, connLost: true}, faultLost},
+		"so is one that the server ended":                          {pgError("57P01"), circumstances{inHandler: true, connLost: true}, faultLost},
+		"one that broke under our own statement is the database's": {boom, circumstances{connLost: true}, faultDatabase},
+		"a server that shuts down is the database's":               {pgError("57P01"), circumstances{inHandler: true}, faultDatabase},
+		"too many connections are the database's":                  {pgError("53300"), circumstances{inHandler: true}, faultDatabase},
+		"a standby is the database's":                              {pgError("25006"), circumstances{inHandler: true}, faultDatabase},
+		"a handler whose time was up is the event's":               {context.DeadlineExceeded, circumstances{inHandler: true, timedOut: true, connLost: true}, faultEvent},
+		"a handler that was told to stop is nobody's":              {context.Canceled, circumstances{inHandler: true, stopped: true, connLost: true}, faultStopped},
+		"our own statement's failure is the database's":            {pgError("42P01"), circumstances{}, faultDatabase},
+		"a partition that was lost is fenced":                      {fmt.Errorf("take: %w", errFenced), circumstances{stopped: true}, faultFenced},
 	} {
 		if got := judge(row.err, row.c); got != row.want {
 			t.Errorf("%s: judged %v, want %v", name, got, row.want)
@@ -80,6 +82,7 @@ func TestDecideSaysWhatBecomesOfAFailure(t *testing.T) {
 		"contention without end becomes a failure":          {p, history{attempts: 1, contended: maxContended}, faultContended, pgError("40001"), verdict{do: actPark, delay: 500 * time.Millisecond}},
 		"an absent database is waited for, however long":    {p, history{attempts: 3, waits: 1000, patient: true}, faultDatabase, boom, verdict{do: actAgain, free: true, delay: databaseCap / 4 * 3}},
 		"an absent database is told to who has no patience": {p, history{waits: 2}, faultDatabase, boom, verdict{do: actReturn, free: true}},
+		"a lost connection costs nothing":                   {p, history{attempts: 2, waits: 2}, faultLost, boom, verdict{do: actAgain, free: true, delay: databaseBase / 4 * 3}},
 		"an unknown COMMIT is looked up":                    {p, history{patient: true}, faultUnknown, boom, verdict{do: actAgain, free: true, delay: databaseBase / 4 * 3}},
 		"being told to stop costs nothing":                  {p, history{attempts: 3}, faultStopped, boom, verdict{do: actReturn, free: true}},
 		"being fenced costs nothing":                        {p, history{attempts: 3}, faultFenced, boom, verdict{do: actReturn, free: true}},
@@ -110,6 +113,26 @@ func TestOfManyEventsWithoutRoomOneIsTriedAtATimeAndEachAboutAsOftenAsIfItWereAl
 	} {
 		if got := roomAfter(row.tries, row.waiting, 0.5); got != row.want {
 			t.Errorf("after %d tries, while %d wait: %s, want %s", row.tries, row.waiting, got, row.want)
+		}
+	}
+}
+
+func TestAConnectionThatIsLostAgainAndAgainIsTheEventsFailure(t *testing.T) {
+	boom := errors.New("boom")
+	for _, f := range []fault{faultLost, faultUnknown} {
+		for losses := range maxLosses - 1 {
+			if got, err := amounts(history{losses: losses}, f, boom); got != f || err != boom {
+				t.Errorf("%v after %d others amounts to %v, %v", f, losses, got, err)
+			}
+		}
+		got, err := amounts(history{losses: maxLosses - 1}, f, boom)
+		if got != faultEvent || !errors.Is(err, boom) || !strings.Contains(err.Error(), "5 times in a row") {
+			t.Errorf("%v at last amounts to %v, %v", f, got, err)
+		}
+	}
+	for _, f := range []fault{faultEvent, faultContended, faultDatabase, faultStopped, faultFenced, faultFull} {
+		if got, err := amounts(history{losses: 100}, f, boom); got != f || err != boom {
+			t.Errorf("%v amounts to %v, %v", f, got, err)
 		}
 	}
 }

@@ -59,14 +59,15 @@ func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome,
 		if t.decided && f.fault == faultEvent {
 			f.fault = faultDatabase
 		}
+		d.inDoubt = d.inDoubt || f.fault == faultUnknown
+		if !t.decided {
+			f.fault, f.err = amounts(*h, f.fault, f.err)
+		}
 		if t.firstFailure.IsZero() && (f.fault == faultEvent || f.fault == faultContended) {
 			t.firstFailure = time.Now()
 		}
-		switch f.fault {
-		case faultEvent:
-			h.attempts, h.contended, h.waits = h.attempts+1, 0, 0
-		case faultUnknown:
-			d.inDoubt = true
+		if f.fault == faultEvent {
+			h.attempts, h.contended, h.waits, h.losses = h.attempts+1, 0, 0, 0
 		}
 		if !t.firstFailure.IsZero() {
 			h.age = time.Since(t.firstFailure)
@@ -79,8 +80,14 @@ func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome,
 				h.attempts, h.contended = h.attempts+1, 0
 				v = decide(in.c.Retry, *h, faultEvent, f.err, in.random())
 			}
-		case faultDatabase, faultUnknown:
+		case faultDatabase:
 			h.waits++
+			in.troubled(f.err)
+		case faultUnknown:
+			h.waits, h.losses = h.waits+1, h.losses+1
+			in.troubled(f.err)
+		case faultLost:
+			h.losses++
 			in.troubled(f.err)
 		}
 		if v.do == actAgain && !v.free {

@@ -3,7 +3,10 @@ package inbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,6 +34,47 @@ func TestWhatAHandlerDoesWrongIsItsEventsFailure(t *testing.T) {
 			defer cancel()
 			_, err := tx.Exec(short, "select pg_sleep(5)")
 			return err
+		},
+		"it says nothing of a time-out of its own": func(ctx context.Context, tx pgx.Tx) error {
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			_, _ = tx.Exec(short, "select pg_sleep(5)")
+			return nil
+		},
+		"it says something else of a time-out of its own": func(ctx context.Context, tx pgx.Tx) error {
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			if _, err := tx.Exec(short, "select pg_sleep(5)"); err != nil {
+				return errors.New("the stock is not known")
+			}
+			return nil
+		},
+		"it says nothing of a time-out of its own under a savepoint": func(ctx context.Context, tx pgx.Tx) error {
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			return ignore(pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+				var nothing any
+				return tx.QueryRow(short, "select pg_sleep(5)").Scan(&nothing)
+			}))
+		},
+		"it cancels its own statement and says nothing": func(ctx context.Context, tx pgx.Tx) error {
+			own, cancel := context.WithCancel(ctx)
+			time.AfterFunc(20*time.Millisecond, cancel)
+			_, _ = tx.Exec(own, "select pg_sleep(5)")
+			return nil
+		},
+		"a statement on the bare connection runs into a time-out of its own": func(ctx context.Context, tx pgx.Tx) error {
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			_, _ = tx.Conn().Exec(short, "select pg_sleep(5)")
+			return nil
+		},
+		"it ends its own backend": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
+			return err
+		},
+		"it breaks its connection so that COMMIT is not answered": func(_ context.Context, tx pgx.Tx) error {
+			return tx.Conn().PgConn().Conn().Close()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -60,6 +104,64 @@ func TestWhatAHandlerDoesWrongIsItsEventsFailure(t *testing.T) {
 			b.awaitOutcome("1", Dead)
 			b.awaitOutcome("4", Handled)
 		})
+	}
+}
+
+func ignore(error) error { return nil }
+
+func TestAHandlerThatSaysNothingOfItsOwnTimeOutCostsOneTryAnAttempt(t *testing.T) {
+	for name, row := range map[string]struct {
+		wrong func(ctx context.Context, tx pgx.Tx)
+		tries int64
+		says  string
+	}{
+		"told from a connection that broke": {func(ctx context.Context, tx pgx.Tx) { _, _ = tx.Exec(ctx, "select pg_sleep(5)") }, 3, "a time-out of the handler's own"},
+		"and where it cannot be told":       {func(ctx context.Context, tx pgx.Tx) { _, _ = tx.Conn().Exec(ctx, "select pg_sleep(5)") }, 3 * maxLosses, "lost 5 times in a row"},
+	} {
+		for _, batch := range []int{1, 10} {
+			t.Run(fmt.Sprintf("%s, batch %d", name, batch), func(t *testing.T) {
+				b := setup(t)
+				in := b.inbox(func(c *Config) { c.Batch, c.Workers = batch, 1 })
+				var tries atomic.Int64
+				in.HandleBatch("order.placed", func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
+					for _, e := range events {
+						if e.ID != "1" && e.ID != "stored" {
+							if err := effectOf(ctx, tx, e); err != nil {
+								return err
+							}
+							continue
+						}
+						if len(events) == 1 && e.ID == "1" {
+							tries.Add(1)
+						}
+						short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+						row.wrong(short, tx)
+						cancel()
+					}
+					return nil
+				})
+				b.store(in, event("stored", "s"))
+				b.consumeFake(in, newFakeGeneration(logOf(event("0", "a"), event("1", "b"), event("2", "c"))))
+				b.awaitSettled(3)
+				b.awaitOutcome("1", Dead)
+				b.awaitOutcome("stored", Dead)
+				if n := tries.Load(); n != row.tries {
+					t.Errorf("it ran %d times, want %d", n, row.tries)
+				}
+				if b.effects("0") != 1 || b.effects("2") != 1 {
+					t.Error("others bore it")
+				}
+				for _, id := range []string{"1", "stored"} {
+					var text string
+					if err := b.db.QueryRow(t.Context(), "select errors[1] from holdfast.letter where event_id = $1 and attempts = 3 and cardinality(errors) = 3", id).Scan(&text); err != nil {
+						t.Fatal(err)
+					}
+					if !strings.Contains(text, row.says) {
+						t.Errorf("the letter of %s says %q, want %q", id, text, row.says)
+					}
+				}
+			})
+		}
 	}
 }
 

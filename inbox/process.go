@@ -147,8 +147,8 @@ func (in *Inbox) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdf
 	hctx, cancel := context.WithTimeout(ctx, in.c.Timeout)
 	defer cancel()
 	done := make(chan error, 1)
-	given, takeBack := handlertx.Give(tx, errNotTheHandlers)
-	defer takeBack()
+	given := handlertx.Give(hctx, tx, errNotTheHandlers)
+	defer given.TakeBack()
 	go func() {
 		err := errGoexit // unless it returns or panics
 		defer func() {
@@ -164,17 +164,20 @@ func (in *Inbox) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdf
 		pg := tx.Conn().PgConn()
 		switch {
 		case err == nil && pg.IsClosed():
-			if timedOut {
+			switch {
+			case timedOut:
 				return &handlerError{err: fmt.Errorf("the handler was cancelled after %s", in.c.Timeout), timedOut: true}
+			case ctx.Err() == nil && given.RanOut():
+				return &handlerError{err: errors.New("a time-out of the handler's own closed its connection, and the handler returned nil all the same"), timedOut: true}
 			}
-			return nil // COMMIT will say so
+			return &handlerError{err: errors.New("the connection was lost, and the handler returned nil all the same"), stopped: ctx.Err() != nil}
 		case err == nil && pg.IsBusy():
 			return &handlerError{err: errors.New("the handler left rows or batch results open: close them before it returns")}
 		case err == nil && pg.TxStatus() == 'I': // What it did is committed or gone already: another try would not mend it.
 			return &handlerError{err: retry.Permanent(fmt.Errorf("the handler ended its transaction by a statement: %w", errNotTheHandlers))}
 		case err == nil:
 			return nil
-		case pg.IsClosed() && !timedOut && ctx.Err() == nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)):
+		case pg.IsClosed() && !timedOut && ctx.Err() == nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || given.RanOut()):
 			// pgx closes the connection under a statement whose context ends: here one that the handler made for itself.
 			return &handlerError{err: fmt.Errorf("a time-out of the handler's own: %w", err), timedOut: true}
 		}
@@ -204,6 +207,15 @@ func (in *Inbox) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdf
 		err:      fmt.Errorf("the handler was cancelled after %s and did not return within %s", in.c.Timeout, in.c.Grace),
 		timedOut: ctx.Err() == nil, stopped: ctx.Err() != nil, hung: done,
 	}
+}
+
+// behind is the error of our own statement behind a handler. Where that finds the connection dead, it was lost while the
+// handler ran.
+func behind(tx pgx.Tx, err error) error {
+	if err != nil && tx.Conn().IsClosed() {
+		return &handlerError{err: err}
+	}
+	return err
 }
 
 // tooManyHung says whether this node has to stop.

@@ -208,7 +208,7 @@ update holdfast.stored s
   from due d
  where s.consumer = d.consumer and s.topic = d.topic and s.key = d.key and s.place = d.place
 returning s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time, s.headers::text, s.payload, s.hash, s.partition,
-          s."offset", s.attempts, s.errors, s.letter, (extract(epoch from now() - s.first_at) * 1000000)::bigint`
+          s."offset", s.attempts, s.losses, s.errors, s.letter, (extract(epoch from now() - s.first_at) * 1000000)::bigint`
 
 // Removes a stored event whose handler's transaction this is. No row: the lease was lost, or a replay has entered before
 // it meanwhile.
@@ -255,11 +255,12 @@ update holdfast.stored s set next_at = now()
            for update skip locked) w
  where s.consumer = $1::text and s.topic = w.topic and s.key = w.key and s.place = w.place`
 
-// A try that failed: due again after $6 microseconds. $7 gives the attempt back that the claim took.
+// A try that failed: due again after $6 microseconds. $7 gives the attempt back that the claim took; $9 is how many in a
+// row lost their connection.
 const retrySQL = `-- inbox.retry
 update holdfast.stored s
    set lease_token = null, lease_until = '-infinity', next_at = now() + $6::bigint * interval '1 microsecond',
-       attempts = s.attempts - $7::int,
+       attempts = s.attempts - $7::int, losses = $9::int,
        errors = (s.errors || $8::text[])[greatest(cardinality(s.errors || $8::text[]) - 19, 1):]
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint
    and s.lease_token = $5::text::uuid`

@@ -164,7 +164,7 @@ func (in *Inbox) taken(ctx context.Context, tx pgx.Tx, d *delivery, result strin
 	if err := in.call(ctx, tx, d.h, []holdfast.Event{d.e}); err != nil {
 		return "", err
 	}
-	return Handled, in.forget(ctx, tx, d)
+	return Handled, behind(tx, in.forget(ctx, tx, d))
 }
 
 // stale makes a letter of an event that lies below what was settled when this node was given the partition, unless its

@@ -23,6 +23,7 @@ type claimed struct {
 	partition *int32
 	offset    *int64
 	attempts  int // this one included: the claim counted it
+	losses    int // tries in a row that lost their connection
 	errors    []string
 	letter    *int64 // the letter that this is the replay of
 	age       time.Duration
@@ -45,13 +46,13 @@ func (in *Inbox) claim(ctx context.Context, n int) ([]*claimed, error) {
 		s := &claimed{token: token}
 		var headers *string
 		var age int64
-		var attempts int32
+		var attempts, losses int32
 		err := row.Scan(&s.e.Topic, &s.e.Key, &s.place, &s.e.Source, &s.e.ID, &s.e.Type, &s.e.Time, &headers, &s.e.Payload, &s.hash,
-			&s.partition, &s.offset, &attempts, &s.errors, &s.letter, &age)
+			&s.partition, &s.offset, &attempts, &losses, &s.errors, &s.letter, &age)
 		if err != nil {
 			return nil, err
 		}
-		s.attempts, s.age = int(attempts), time.Duration(age)*time.Microsecond
+		s.attempts, s.losses, s.age = int(attempts), int(losses), time.Duration(age)*time.Microsecond
 		s.e.Headers, err = headersOf(headers)
 		return s, err
 	})
@@ -64,7 +65,7 @@ func (in *Inbox) claim(ctx context.Context, n int) ([]*claimed, error) {
 // work brings a claimed event to an end, or to its next turn. Its error is what stops Run: a handler too many that hangs.
 func (in *Inbox) work(ctx context.Context, s *claimed) error {
 	begun := time.Now()
-	h := history{attempts: s.attempts, stored: true, patient: true, age: s.age}
+	h := history{attempts: s.attempts, stored: true, patient: true, age: s.age, losses: s.losses}
 	// The claim counted this attempt. If all were counted before it, the process ended under each of those that left no
 	// error: it is not run again.
 	if previous := s.attempts - 1; previous > 0 && in.c.Retry.Last(previous) {
@@ -78,7 +79,7 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 			if err := in.call(ctx, tx, in.handlers[s.e.Type], []holdfast.Event{s.e}); err != nil {
 				return err
 			}
-			return in.settle(ctx, tx, s)
+			return behind(tx, in.settle(ctx, tx, s))
 		})
 		if err == nil {
 			in.reportStored(s, Handled, time.Since(begun), nil)
@@ -101,8 +102,9 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 				in.reportStored(s, Handled, time.Since(begun), nil)
 				return nil
 			}
-			f.fault = faultDatabase
+			f.fault = faultLost
 		}
+		f.fault, f.err = amounts(h, f.fault, f.err)
 		v := decide(in.c.Retry, h, f.fault, f.err, in.random())
 		switch f.fault {
 		case faultContended:
@@ -110,9 +112,12 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 			if !v.free {
 				v = decide(in.c.Retry, h, faultEvent, f.err, in.random())
 			}
-		case faultDatabase:
+		case faultLost, faultDatabase:
 			// Not again from here: the lease would run out while the database is away. Back into the queue, unspent.
 			in.troubled(f.err)
+			if f.fault == faultLost {
+				s.losses++
+			}
 			v = verdict{do: actPark, free: true, delay: v.delay}
 		}
 		switch v.do {
@@ -130,7 +135,7 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 				break
 			}
 			in.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) error {
-				return in.postpone(ctx, tx, s, v.delay, 0, []string{boundedError(f.err)})
+				return in.postpone(ctx, tx, s, v.delay, []string{boundedError(f.err)})
 			}, Retrying, begun, func() { in.retried(s.e, s.attempts, v.delay, true, f.err) })
 		case actDead:
 			l := letter{reason: v.reason, holds: in.c.HoldKey, attempts: s.attempts, errors: appendError(s.errors, f.err), err: f.err, age: s.age, reopen: true}
@@ -200,9 +205,13 @@ func (in *Inbox) remove(ctx context.Context, tx pgx.Tx, s *claimed, statement, r
 	return nil
 }
 
-// postpone gives the row back to the queue.
-func (in *Inbox) postpone(ctx context.Context, tx pgx.Tx, s *claimed, delay time.Duration, unspent int, failures []string) error {
-	tag, err := tx.Exec(ctx, in.q.retry, in.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token, delay.Microseconds(), int32(unspent), nonNil(failures))
+// postpone gives the row back to the queue: with what failed, or unspent where nothing did.
+func (in *Inbox) postpone(ctx context.Context, tx pgx.Tx, s *claimed, delay time.Duration, failures []string) error {
+	unspent, losses := int32(0), int32(0)
+	if len(failures) == 0 {
+		unspent, losses = 1, int32(s.losses)
+	}
+	tag, err := tx.Exec(ctx, in.q.retry, in.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token, delay.Microseconds(), unspent, nonNil(failures), losses)
 	if err != nil {
 		return fmt.Errorf("postpone stored event: %w", err)
 	}
@@ -218,7 +227,7 @@ func (in *Inbox) handBack(ctx context.Context, s *claimed, delay time.Duration) 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	for wait := 0; ; wait++ {
-		err := in.transact(ctx, func(tx pgx.Tx) error { return in.postpone(ctx, tx, s, delay, 1, nil) })
+		err := in.transact(ctx, func(tx pgx.Tx) error { return in.postpone(ctx, tx, s, delay, nil) })
 		if err == nil || errors.Is(err, errLeaseLost) {
 			return
 		}
@@ -234,7 +243,7 @@ func (in *Inbox) handBack(ctx context.Context, s *claimed, delay time.Duration) 
 func (in *Inbox) yield(ctx context.Context, s *claimed) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	return in.transact(ctx, func(tx pgx.Tx) error { return in.postpone(ctx, tx, s, 0, 1, nil) }) == nil
+	return in.transact(ctx, func(tx pgx.Tx) error { return in.postpone(ctx, tx, s, 0, nil) }) == nil
 }
 
 // writeDown commits a verdict on a stored event, however often the database has to be asked, as long as the lease lasts.

@@ -4,6 +4,7 @@ package handlertx
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -13,15 +14,45 @@ import (
 // Tx is a pgx.Tx whose Commit and Rollback only say why they are refused. Savepoints (Begin) of it can be ended. Once its
 // owner has taken it back every call answers with pgx.ErrTxClosed: the connection may be in another transaction by then.
 type Tx struct {
-	tx      pgx.Tx
-	over    *atomic.Bool // of the handler: its savepoints share it
-	refusal error        // of Commit and Rollback; nil for a savepoint
+	tx pgx.Tx
+	*turn
+	refusal error // of Commit and Rollback; nil for a savepoint
 }
 
-// Give returns tx as a handler is given it, and what takes it back. Refusal is what its Commit and Rollback return.
-func Give(tx pgx.Tx, refusal error) (given pgx.Tx, takeBack func()) {
-	t := &Tx{tx: tx, over: new(atomic.Bool), refusal: refusal}
-	return t, func() { t.over.Store(true) }
+// turn is what the handler's transaction and its savepoints share.
+type turn struct {
+	ctx  context.Context // that the handler was given
+	over atomic.Bool     // it has returned
+	own  atomic.Pointer[context.Context]
+}
+
+// Give returns tx as a handler is given it, that runs under ctx. Refusal is what its Commit and Rollback return.
+func Give(ctx context.Context, tx pgx.Tx, refusal error) *Tx {
+	return &Tx{tx: tx, turn: &turn{ctx: ctx}, refusal: refusal}
+}
+
+// TakeBack makes it of no use to the handler.
+func (t *Tx) TakeBack() { t.over.Store(true) }
+
+// RanOut says of a connection that is closed whether the handler did it: by a time-out of its own that ran out under the
+// last statement.
+func (t *Tx) RanOut() bool {
+	own := t.own.Load()
+	return own != nil && errors.Is((*own).Err(), context.DeadlineExceeded)
+}
+
+// uses notes under which context the connection is used: own is the last one that is not the handler's as it was given.
+// What is tried on a closed connection is not what closed it.
+func (t *turn) uses(ctx context.Context, conn *pgx.Conn) {
+	switch {
+	case conn.IsClosed():
+	case ctx == t.ctx:
+		if t.own.Load() != nil {
+			t.own.Store(nil)
+		}
+	default:
+		t.own.Store(&ctx)
+	}
 }
 
 // closedTx answers every call with pgx.ErrTxClosed.
@@ -38,51 +69,60 @@ func (t *Tx) now() pgx.Tx {
 	return t.tx
 }
 
+// under is now for a call that takes a context.
+func (t *Tx) under(ctx context.Context) pgx.Tx {
+	tx := t.now()
+	if tx == t.tx {
+		t.uses(ctx, tx.Conn())
+	}
+	return tx
+}
+
 func (t *Tx) Begin(ctx context.Context) (pgx.Tx, error) {
-	nested, err := t.now().Begin(ctx)
+	nested, err := t.under(ctx).Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &Tx{tx: nested, over: t.over}, nil
+	return &Tx{tx: nested, turn: t.turn}, nil
 }
 
 func (t *Tx) Commit(ctx context.Context) error {
 	if t.refusal != nil {
 		return t.refusal
 	}
-	return t.now().Commit(ctx)
+	return t.under(ctx).Commit(ctx)
 }
 
 func (t *Tx) Rollback(ctx context.Context) error {
 	if t.refusal != nil {
 		return t.refusal
 	}
-	return t.now().Rollback(ctx)
+	return t.under(ctx).Rollback(ctx)
 }
 
 func (t *Tx) LargeObjects() pgx.LargeObjects { return t.now().LargeObjects() }
 func (t *Tx) Conn() *pgx.Conn                { return t.now().Conn() }
 
 func (t *Tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
-	return t.now().CopyFrom(ctx, table, columns, rows)
+	return t.under(ctx).CopyFrom(ctx, table, columns, rows)
 }
 
 func (t *Tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	return t.now().SendBatch(ctx, b)
+	return t.under(ctx).SendBatch(ctx, b)
 }
 
 func (t *Tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	return t.now().Prepare(ctx, name, sql)
+	return t.under(ctx).Prepare(ctx, name, sql)
 }
 
 func (t *Tx) Exec(ctx context.Context, sql string, arguments ...any) (pgconn.CommandTag, error) {
-	return t.now().Exec(ctx, sql, arguments...)
+	return t.under(ctx).Exec(ctx, sql, arguments...)
 }
 
 func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return t.now().Query(ctx, sql, args...)
+	return t.under(ctx).Query(ctx, sql, args...)
 }
 
 func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return t.now().QueryRow(ctx, sql, args...)
+	return t.under(ctx).QueryRow(ctx, sql, args...)
 }
