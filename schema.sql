@@ -220,7 +220,8 @@ create table holdfast.stored (
     losses     integer not null default 0,                 -- tries since then that cost none, because they lost their connection
     next_at    timestamptz not null default now(),
     errors     text[] not null default '{}',
-    first_at   timestamptz not null default now(),
+    first_at   timestamptz not null default now(),         -- since when it is stored: as the head, since when its key waits
+    failed_at  timestamptz,                                -- when its handler failed first; null: it never has
     lease_until timestamptz not null default '-infinity',  -- a worker is at it until then
     lease_token uuid,                                      -- which worker; every settling statement names it
     letter     bigint,                                     -- set when this is the replay of a dead letter

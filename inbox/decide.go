@@ -172,7 +172,7 @@ func decide(p retry.Policy, h history, f fault, err error, random float64) verdi
 	case p.Last(h.attempts):
 		return verdict{do: actDead, reason: fmt.Sprintf("it failed %d times", h.attempts)}
 	case p.Budget > 0 && h.age+delay > p.Budget:
-		return verdict{do: actDead, reason: fmt.Sprintf("its next attempt would come later than %s after its first", p.Budget)}
+		return verdict{do: actDead, reason: fmt.Sprintf("its next attempt would come later than %s after its first failure", p.Budget)}
 	case h.quick > 0 && !h.stored && !asked && !ranOut(err):
 		return verdict{do: actAgain, delay: spread(quickBase, quickCap, h.attempts, random)}
 	default:

@@ -39,16 +39,23 @@ func (in *Inbox) record(ctx context.Context, tx pgx.Tx, d *delivery, result stri
 	return inserted == 1, nil
 }
 
+// past is what an event that is stored has behind it. The zero value: its handler has not failed.
+type past struct {
+	attempts int
+	errors   []string
+	age      time.Duration // since its first failure
+}
+
 // park keeps an event in `stored`: due after delay (nil: now), or behind what waits of its key. It returns as.
-func (in *Inbox) park(ctx context.Context, tx pgx.Tx, d *delivery, attempts int, delay *time.Duration, failures []string, as Outcome) (Outcome, error) {
-	inserted, err := in.record(ctx, tx, d, "stored", attempts)
+func (in *Inbox) park(ctx context.Context, tx pgx.Tx, d *delivery, p past, delay *time.Duration, as Outcome) (Outcome, error) {
+	inserted, err := in.record(ctx, tx, d, "stored", p.attempts)
 	if err != nil {
 		return "", err
 	}
 	if !inserted {
 		return in.known(ctx, tx, d)
 	}
-	return in.queue(ctx, tx, d, attempts, delay, failures, as, false)
+	return in.queue(ctx, tx, d, p, delay, as, false)
 }
 
 // queue puts an event at the end of its key's queue.
@@ -56,10 +63,15 @@ func (in *Inbox) park(ctx context.Context, tx pgx.Tx, d *delivery, attempts int,
 // Rule: a follower may sleep (next_at 'infinity') only where whoever takes the head away is sure to see it. Both take
 // the lock of the key first, and look in a statement of their own afterwards. So either the head's end waits for this
 // insert and wakes it, or this looks again, finds the queue gone, and (mustFollow) the event runs at once instead.
-func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, attempts int, delay *time.Duration, failures []string, as Outcome, mustFollow bool) (Outcome, error) {
+func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, delay *time.Duration, as Outcome, mustFollow bool) (Outcome, error) {
 	wait := new(int64)
 	if delay != nil {
 		*wait = delay.Microseconds()
+	}
+	var age *int64
+	if len(p.errors) > 0 {
+		age = new(int64)
+		*age = p.age.Microseconds()
 	}
 	if d.e.Key != "" && !d.callers {
 		if _, err := tx.Exec(ctx, in.q.lock, int32(lane.KeyClass), in.keyNumber(d.e.Topic, d.e.Key)); err != nil {
@@ -79,7 +91,7 @@ func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, attempts int
 		return "", err
 	}
 	_, err := tx.Exec(ctx, in.q.store, in.c.Consumer, d.e.Topic, d.e.Key, d.e.Source, d.e.ID, d.e.Type, timeOrNil(d.e.Time),
-		headersJSON(d.e.Headers), d.e.Payload, d.hash, d.partition(), d.offset(), int32(attempts), nonNil(failures), wait)
+		headersJSON(d.e.Headers), d.e.Payload, d.hash, d.partition(), d.offset(), int32(p.attempts), nonNil(p.errors), wait, age)
 	if err != nil {
 		return "", fmt.Errorf("store event: %w", err)
 	}

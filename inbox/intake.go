@@ -152,7 +152,7 @@ func (in *Inbox) afterFailure(d *delivery, h *history, v verdict, err error, fai
 		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.bury(ctx, tx, d, l, Dead) }, failures
 	}
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-		out, perr := in.park(ctx, tx, d, attempts, &v.delay, failures, Retrying)
+		out, perr := in.park(ctx, tx, d, past{attempts, failures, h.age}, &v.delay, Retrying)
 		if perr == nil && out == Retrying {
 			d.after = func() { in.retried(d.e, attempts, v.delay, true, err) }
 		}

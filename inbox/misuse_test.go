@@ -225,18 +225,6 @@ func TestABatchLargerThanWhatMayBeInHandIsCutShort(t *testing.T) {
 	}
 }
 
-func TestABudgetCountsFromTheFirstFailure(t *testing.T) {
-	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Retry.Budget = 100 * time.Millisecond; c.Retry.Attempts = 5 })
-	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-		if _, err := tx.Exec(ctx, "select pg_sleep(0.15)"); err != nil {
-			return err
-		}
-		return errors.New("no")
-	})
-	b.receive(in, event("1", "k"), Retrying)
-}
-
 func TestTheLargestLimitsAreLimits(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.MaxStored, c.MaxStoredKey = math.MaxInt, math.MaxInt })

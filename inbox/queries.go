@@ -98,13 +98,15 @@ values ($1::text, $2::text, $3::text, $4::text, $5::int, $6::bigint, $7::bytea,
         case when $8::text = 'stored' then null else now() end, $8::text, $9::int)
 on conflict (consumer, source, event_id) do nothing`
 
-// Puts an event at the end of its key's queue. $15 is the wait in microseconds, null to wait behind others.
+// Puts an event at the end of its key's queue. $15 is the wait in microseconds, null to wait behind others; $16 how long
+// ago its handler failed first, null where it has not.
 const storeSQL = `-- inbox.store
 insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash,
-       partition, "offset", attempts, next_at, errors)
+       partition, "offset", attempts, next_at, errors, failed_at)
 values ($1::text, $2::text, $3::text, nextval('holdfast.stored_place'), $4::text, $5::text, $6::text,
         coalesce($7::timestamptz, now()), $8::text::jsonb, $9::bytea, $10::bytea, $11::int, $12::bigint, $13::int,
-        coalesce(now() + $15::bigint * interval '1 microsecond', 'infinity'), $14::text[])
+        coalesce(now() + $15::bigint * interval '1 microsecond', 'infinity'), $14::text[],
+        now() - $16::bigint * interval '1 microsecond')
 on conflict (consumer, source, event_id) do nothing`
 
 // How long a key's queue is, as far as $4.
@@ -208,7 +210,7 @@ update holdfast.stored s
   from due d
  where s.consumer = d.consumer and s.topic = d.topic and s.key = d.key and s.place = d.place
 returning s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time, s.headers::text, s.payload, s.hash, s.partition,
-          s."offset", s.attempts, s.losses, s.errors, s.letter, (extract(epoch from now() - s.first_at) * 1000000)::bigint`
+          s."offset", s.attempts, s.losses, s.errors, s.letter, coalesce((extract(epoch from now() - s.failed_at) * 1000000)::bigint, 0)`
 
 // Removes a stored event whose handler's transaction this is. No row: the lease was lost, or a replay has entered before
 // it meanwhile.
@@ -255,12 +257,13 @@ update holdfast.stored s set next_at = now()
            for update skip locked) w
  where s.consumer = $1::text and s.topic = w.topic and s.key = w.key and s.place = w.place`
 
-// A try that failed: due again after $6 microseconds. $7 gives the attempt back that the claim took; $9 is how many in a
-// row lost their connection.
+// A try that failed: due again after $6 microseconds. $7 gives the attempt back that the claim took, because
+// nothing failed; $9 is how many in a row lost their connection.
 const retrySQL = `-- inbox.retry
 update holdfast.stored s
    set lease_token = null, lease_until = '-infinity', next_at = now() + $6::bigint * interval '1 microsecond',
        attempts = s.attempts - $7::int, losses = $9::int,
+       failed_at = coalesce(s.failed_at, case when $7::int = 0 then now() end),
        errors = (s.errors || $8::text[])[greatest(cardinality(s.errors || $8::text[]) - 19, 1):]
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint
    and s.lease_token = $5::text::uuid`

@@ -127,7 +127,7 @@ func (in *Inbox) Store(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcom
 	}
 	d := in.newDelivery(e)
 	d.callers = true
-	out, err := in.park(ctx, tx, d, 0, nil, nil, Stored)
+	out, err := in.park(ctx, tx, d, past{}, nil, Stored)
 	if err != nil {
 		return "", fmt.Errorf("store event: %w", err)
 	}
@@ -159,7 +159,7 @@ func (in *Inbox) taken(ctx context.Context, tx pgx.Tx, d *delivery, result strin
 		}
 		return in.known(ctx, tx, d)
 	case result == "stored": // Behind earlier events of its key.
-		return in.queue(ctx, tx, d, 0, nil, nil, Stored, true)
+		return in.queue(ctx, tx, d, past{}, nil, Stored, true)
 	}
 	if err := in.call(ctx, tx, d.h, []holdfast.Event{d.e}); err != nil {
 		return "", err
@@ -212,7 +212,7 @@ func (in *Inbox) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, er
 func (in *Inbox) unknown(d *delivery, declared bool) step {
 	switch {
 	case declared, in.c.Unknown == UnknownStore:
-		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.park(ctx, tx, d, 0, nil, nil, Stored) }
+		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.park(ctx, tx, d, past{}, nil, Stored) }
 	case in.c.Unknown == UnknownDead:
 		err := fmt.Errorf("no node of the consumer handles the type %q", d.e.Type)
 		l := letter{reason: "unknown type", holds: in.c.HoldKey, errors: []string{err.Error()}, err: err, reopen: true}

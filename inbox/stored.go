@@ -25,8 +25,8 @@ type claimed struct {
 	attempts  int // this one included: the claim counted it
 	losses    int // tries in a row that lost their connection
 	errors    []string
-	letter    *int64 // the letter that this is the replay of
-	age       time.Duration
+	letter    *int64        // the letter that this is the replay of
+	age       time.Duration // since its first failure; 0 where it never failed
 	token     string
 }
 
