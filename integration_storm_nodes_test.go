@@ -34,7 +34,7 @@ func (n node) consume(ctx context.Context, c part, pool *pgxpool.Pool, logger *s
 			logger.Error("the node cannot tell", "what", what, "error", err)
 		}
 	}
-	in, err := inbox.New(pool, inbox.Config{Consumer: c.Role, Logger: logger, Timeout: n.Timeout, Grace: n.Grace, Stop: time.Second,
+	in, err := inbox.New(pool, inbox.Config{Consumer: c.Role, Logger: logger, Timeout: n.Timeout, Grace: max(n.Grace, n.Session/5), Stop: n.Session / 5,
 		Retry: retry.Policy{Attempts: n.Attempts, Base: 20 * time.Millisecond, Cap: 100 * time.Millisecond},
 		Observer: inbox.Observer{
 			OnAssigned: func(p inbox.Partition, start int64) { tell("assigned", p.Partition, p.Epoch, "") },

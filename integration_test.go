@@ -156,7 +156,7 @@ func (p *path) consume(consumer string, h inbox.Handler, change func(*inbox.Conf
 
 func groupOf(consumer string, brokers, topics []string) inbox.KafkaGroup {
 	return inbox.KafkaGroup{Brokers: brokers, GroupID: consumer + " of " + topics[0], Topics: topics,
-		SessionTimeout: 10 * time.Second, HeartbeatInterval: 500 * time.Millisecond, WatchInterval: time.Second}
+		SessionTimeout: 20 * time.Second, HeartbeatInterval: 500 * time.Millisecond, WatchInterval: time.Second}
 }
 
 type executor interface {

@@ -80,7 +80,8 @@ type Config struct {
 	Grace time.Duration
 
 	// Stop is how long Run and Consume let handlers finish when they are told to stop, before their contexts are
-	// cancelled. -1 cancels them at once. Defaults to DefaultStop.
+	// cancelled. So it is too when the group takes partitions back; Stop and Grace together must be shorter than
+	// KafkaGroup.SessionTimeout. -1 cancels them at once. Defaults to DefaultStop.
 	Stop time.Duration
 
 	// MaxHung is how many hung handlers are borne before Run and Consume stop with ErrHungHandlers. Defaults to

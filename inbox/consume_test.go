@@ -35,7 +35,7 @@ func setupKafka(t *testing.T, partitions int) *kafkaBundle {
 	topic := cluster.Topic(t, partitions)
 	return &kafkaBundle{b, cluster, topic, KafkaGroup{
 		Brokers: cluster.Brokers, GroupID: "group-of-" + topic, Topics: []string{topic},
-		SessionTimeout: 6 * time.Second, HeartbeatInterval: 50 * time.Millisecond, WatchInterval: 50 * time.Millisecond,
+		SessionTimeout: 20 * time.Second, HeartbeatInterval: 50 * time.Millisecond, WatchInterval: 50 * time.Millisecond,
 	}}
 }
 

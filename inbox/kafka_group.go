@@ -24,11 +24,15 @@ type KafkaGroup struct {
 	// Dialer is how brokers are reached: TLS, SASL, time-outs. Defaults to kafka.DefaultDialer.
 	Dialer *kafka.Dialer
 
-	// SessionTimeout is after how long without a heartbeat the group takes this node's partitions away. Defaults to 30 s.
+	// SessionTimeout is after how long without a heartbeat the group takes this node's partitions away. The group hears
+	// nothing of a node that hands partitions over: so it must be longer than Config.Stop, Config.Grace and a
+	// HeartbeatInterval together, or the group throws a node out while its handlers finish, and makes all others hand
+	// theirs over once more. Brokers have limits of their own (group.min.session.timeout.ms, group.max.session.timeout.ms).
+	// Defaults to Config.Stop, Config.Grace and 15 s, at least 30 s.
 	SessionTimeout time.Duration
 
 	// HeartbeatInterval is how often the group hears of this node; at most a third of SessionTimeout. Defaults to a tenth
-	// of SessionTimeout.
+	// of SessionTimeout, at most 3 s.
 	HeartbeatInterval time.Duration
 
 	// RebalanceTimeout is how long the group waits for its members to let go of their partitions. It must be longer than
@@ -53,8 +57,8 @@ type KafkaGroup struct {
 
 func (g KafkaGroup) withDefaults(c Config) KafkaGroup {
 	g.Dialer = or(g.Dialer, kafka.DefaultDialer)
-	g.SessionTimeout = or(g.SessionTimeout, 30*time.Second)
-	g.HeartbeatInterval = or(g.HeartbeatInterval, g.SessionTimeout/10)
+	g.SessionTimeout = or(g.SessionTimeout, max(30*time.Second, c.Stop+c.Grace+15*time.Second))
+	g.HeartbeatInterval = or(g.HeartbeatInterval, min(g.SessionTimeout/10, 3*time.Second))
 	g.RebalanceTimeout = or(g.RebalanceTimeout, max(30*time.Second, c.Stop+c.Grace+15*time.Second))
 	g.WatchInterval = or(g.WatchInterval, 5*time.Second)
 	return g
@@ -87,6 +91,10 @@ func (g KafkaGroup) validate(c Config) error {
 	}
 	if g.SessionTimeout < 100*time.Millisecond {
 		bad("session timeout is %s: it must be at least 100ms, and what the broker allows (group.min.session.timeout.ms)", g.SessionTimeout)
+	}
+	if silent := c.Stop + c.Grace + max(g.HeartbeatInterval, 0); g.SessionTimeout <= silent {
+		bad("session timeout is %s: it must be longer than stop, grace and heartbeat interval together, %s: "+
+			"no heartbeats are sent while partitions are handed over; lengthen it, or shorten those", g.SessionTimeout, silent)
 	}
 	if g.HeartbeatInterval <= 0 || g.HeartbeatInterval > g.SessionTimeout/3 {
 		bad("heartbeat interval is %s: it must be above 0 and at most a third of the session timeout, %s", g.HeartbeatInterval, g.SessionTimeout)
