@@ -233,7 +233,8 @@ create sequence holdfast.stored_place;
 
 -- Where a consumer stands in each partition: every offset below `position` is settled. `epoch` is the fence: the node
 -- that is given the partition raises it, and handlers that began under an older one cannot commit. `clean` says that
--- the last owner stopped in order; after an unclean end the next one counts attempts before it starts a handler.
+-- the last owner stopped in order; after an unclean end the next one counts attempts before it starts a handler. `landmark`
+-- stands for the event at `landmark_offset`, the last one below the position: by it a log is told from another of its name.
 create table holdfast.consumer_position (
     consumer   text not null,
     topic      text not null,
@@ -242,6 +243,8 @@ create table holdfast.consumer_position (
     position   bigint not null default 0,
     clean      boolean not null default true,
     owner      text,
+    landmark_offset bigint,
+    landmark   bigint,
     updated_at timestamptz not null default now(),
     primary key (consumer, topic, partition)
 ) with (fillfactor = 10);

@@ -138,12 +138,13 @@ type telling struct {
 	fenced   int
 	lost     int
 	assigned map[string]int64
+	reread   map[string]int64
 	settled  map[string]int64
 	revoked  map[string]bool
 }
 
 func newTelling() *telling {
-	return &telling{changed: make(chan struct{}), outcomes: map[string][]Outcome{}, assigned: map[string]int64{}, settled: map[string]int64{}, revoked: map[string]bool{}}
+	return &telling{changed: make(chan struct{}), outcomes: map[string][]Outcome{}, assigned: map[string]int64{}, reread: map[string]int64{}, settled: map[string]int64{}, revoked: map[string]bool{}}
 }
 
 func (o *telling) tell(f func()) {
@@ -168,6 +169,7 @@ func (o *telling) observer() Observer {
 		OnFenced:      func(Partition) { o.tell(func() { o.fenced++ }) },
 		OnLeaseLost:   func(holdfast.Event) { o.tell(func() { o.lost++ }) },
 		OnAssigned:    func(p Partition, start int64) { o.tell(func() { o.assigned[name(p)] = start }) },
+		OnReread:      func(p Partition, offsets int64) { o.tell(func() { o.reread[name(p)] = offsets }) },
 		OnSettled:     func(p Partition, position int64) { o.tell(func() { o.settled[name(p)] = position }) },
 		OnRevoked:     func(p Partition, clean bool) { o.tell(func() { o.revoked[name(p)] = clean }) },
 	}

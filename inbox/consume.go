@@ -20,8 +20,11 @@ type consumeOptions struct {
 
 // Consume takes in the events of a consumer group's topics, and runs what Run runs. A partition's events are handled in
 // parallel as far as their keys differ; those of one key one after the other. A new group starts at the first offset;
-// otherwise reading starts at the lower of the consumer's position in Postgres and the group's committed offset, and at
-// the first offset where the group has none: Kafka forgets them with a topic that is deleted.
+// otherwise reading starts at the lower of the consumer's position in Postgres and the group's committed offset. Where the
+// group has none it starts at the position, if the log still holds the event that was settled last below it, and else at
+// the first offset: Kafka forgets offsets after a while, and with a topic that is deleted. What is read below the position
+// is a duplicate, or Stale where no row knows it any more; Observer.OnReread tells how much that may be. To read again on
+// purpose, set the group's offsets back.
 //
 // It returns nil when ctx is done: handlers in hand may finish for Config.Stop and are cancelled then, offsets are
 // committed, and the group is left. Brokers and databases that cannot be reached are waited for. It returns an error
@@ -154,17 +157,18 @@ func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) e
 	defer cancel()
 	var topics []string
 	var numbers []int32
-	var epochs, lows []int64
+	var epochs, lows, offsets, prints []int64
 	var moved []*partition
 	for _, p := range parts {
-		if low, ok := p.unsaved(); ok {
+		if low, last, ok := p.unsaved(); ok {
 			topics, numbers = append(topics, p.tp.topic), append(numbers, int32(p.tp.partition))
 			epochs, lows = append(epochs, p.fence.Epoch), append(lows, low)
+			offsets, prints = append(offsets, last.offset), append(prints, last.print)
 			moved = append(moved, p)
 		}
 	}
 	if len(moved) > 0 {
-		rows, err := in.pool.Query(ctx, in.q.save, in.c.Consumer, topics, numbers, epochs, lows)
+		rows, err := in.pool.Query(ctx, in.q.save, in.c.Consumer, topics, numbers, epochs, lows, offsets, prints)
 		if err != nil {
 			return fmt.Errorf("save positions: %w", err)
 		}
@@ -229,8 +233,8 @@ func (in *Inbox) release(gen generation, parts []*partition) {
 			continue // It was never ours.
 		}
 		wg.Go(func() {
-			low, clean := p.end()
-			_, err := in.pool.Exec(ctx, in.q.release, in.c.Consumer, p.tp.topic, int32(p.tp.partition), p.fence.Epoch, low, clean)
+			low, last, clean := p.end()
+			_, err := in.pool.Exec(ctx, in.q.release, in.c.Consumer, p.tp.topic, int32(p.tp.partition), p.fence.Epoch, low, clean, last.offset, last.print)
 			if err != nil {
 				in.troubled(fmt.Errorf("release %s/%d: %w", p.tp.topic, p.tp.partition, err))
 			} else {

@@ -74,6 +74,9 @@ func (b *kafkaBundle) committed(partition int) int64 {
 	if err != nil {
 		b.Fatal(err)
 	}
+	if len(res.Topics[b.topic]) == 0 { // nobody knows the group
+		return noOffset
+	}
 	return res.Topics[b.topic][0].CommittedOffset
 }
 

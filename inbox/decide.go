@@ -213,11 +213,11 @@ const noOffset = -1
 // startAt chooses where to read a partition from: the lower of our position and the group's committed offset. Never
 // above our position, because after a failover or a restore of Postgres the effects are gone while Kafka's offset
 // stays; and it never jumps over records silently. Where the group has no committed offset although we have a position,
-// the topic may have been deleted and made again, and our position may be one of the new log by chance: everything is
-// read, what was handled is a duplicate, and what lies below the position and was not is stale. It costs a long read
-// where the group's offset has merely expired. position is noOffset when Postgres has none; first and end are the
-// bounds of the log.
-func startAt(position, committed, first, end int64, adopt, skipDeleted bool) (reading, error) {
+// same decides: the log holds the event that we settled last, so the offset has expired, and all below the position is
+// settled. Otherwise the topic may have been deleted and made again, and our position may be one of the new log by
+// chance: everything is read, what was handled is a duplicate, and what lies below the position and was not is stale.
+// position is noOffset when Postgres has none; first and end are the bounds of the log.
+func startAt(position, committed, first, end int64, same, adopt, skipDeleted bool) (reading, error) {
 	if position == noOffset {
 		switch {
 		case adopt && committed != noOffset:
@@ -236,7 +236,11 @@ func startAt(position, committed, first, end int64, adopt, skipDeleted bool) (re
 			"if that was meant, reset the group's offsets", ErrOffsetOutOfRange, committed, end)
 	}
 	start := min(position, committed)
-	if committed == noOffset {
+	switch {
+	case committed != noOffset:
+	case same:
+		start = position
+	default:
 		start = min(position, first)
 	}
 	if start < first {

@@ -34,6 +34,10 @@ type Observer struct {
 	// OnAssigned is called when this node was given a partition and will read it from start.
 	OnAssigned func(p Partition, start int64)
 
+	// OnReread is called after OnAssigned when start lies below the partition's position, and by how many offsets: what was
+	// settled there is met again. Those whose row retention has removed become letters, Stale.
+	OnReread func(p Partition, offsets int64)
+
 	// OnSettled is called when a partition's position was saved: every offset below it is settled.
 	OnSettled func(p Partition, position int64)
 

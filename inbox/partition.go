@@ -83,10 +83,14 @@ func (p *partition) assign(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			p.in.kafkaTroubled("asking for the log's bounds", err)
 		}
-		if err == nil {
+		same, ok := false, err == nil
+		if ok {
+			same, ok = p.sameLog(ctx, first)
+		}
+		if ok {
 			var a assignment
 			a, err = p.in.assign(ctx, p.tp.topic, p.tp.partition, func(position int64) (reading, error) {
-				return startAt(position, p.committed, first, end, p.o.adopt, p.o.skipDeleted)
+				return startAt(position, p.committed, first, end, same, p.o.adopt, p.o.skipDeleted)
 			})
 			if err == nil {
 				p.mu.Lock()
@@ -99,6 +103,7 @@ func (p *partition) assign(ctx context.Context) error {
 				if p.in.c.Observer.OnAssigned != nil {
 					p.in.c.Observer.OnAssigned(a.fence.Partition, a.reading.start)
 				}
+				p.rereads(a.fence, a.reading)
 				return nil
 			}
 			if fatal(err) {
@@ -205,7 +210,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 		}
 		p.mu.Lock()
 		p.lineup.gathering = true
-		p.track.begin(d.from.offset, len(d.e.Payload))
+		p.track.begin(d.from.offset, len(d.e.Payload), printOf(d))
 		p.mu.Unlock()
 		switch {
 		case skip:
@@ -275,15 +280,15 @@ func (p *partition) fencedOff() {
 	}
 }
 
-// unsaved is the position, when it has moved since it was saved.
-func (p *partition) unsaved() (int64, bool) {
+// unsaved is the position, when it has moved since it was saved, and the last event below it.
+func (p *partition) unsaved() (int64, landmark, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.track == nil || errors.Is(p.failed, errFenced) {
-		return 0, false
+		return 0, landmark{}, false
 	}
 	low := p.track.low()
-	return low, low > p.saved
+	return low, p.track.last, low > p.saved
 }
 
 func (p *partition) savedAt(position int64) {
@@ -308,9 +313,9 @@ func (p *partition) committedAt(offset int64) {
 	p.known = offset
 }
 
-// end is the position when the work has ended, and whether nothing of it is still going on.
-func (p *partition) end() (int64, bool) {
+// end is the position when the work has ended, the last event below it, and whether nothing of it is still going on.
+func (p *partition) end() (int64, landmark, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.track.low(), p.in.hung.Load() == 0
+	return p.track.low(), p.track.last, p.in.hung.Load() == 0
 }

@@ -309,6 +309,11 @@ const positionSQL = `-- inbox.position
 select p.position, p.clean from holdfast.consumer_position p
  where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int`
 
+// The last event below the position, as it was settled.
+const landmarkSQL = `-- inbox.landmark
+select coalesce(p.landmark_offset, -1), coalesce(p.landmark, 0) from holdfast.consumer_position p
+ where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int`
+
 const assignSQL = `-- inbox.assign
 insert into holdfast.consumer_position as p (consumer, topic, partition, epoch, position, clean, owner)
 values ($1::text, $2::text, $3::int, 1, $4::bigint, false, $5::text)
@@ -316,17 +321,23 @@ on conflict (consumer, topic, partition) do update
    set epoch = p.epoch + 1, position = excluded.position, clean = false, owner = excluded.owner, updated_at = now()
 returning epoch`
 
-// Saves how far partitions are settled, all at once. Whoever lost one is not among those returned.
+// Saves how far partitions are settled, all at once, and the last event below. Whoever lost one is not among those
+// returned. What is read again below the position moves neither: it may be another log's.
 const saveSQL = `-- inbox.save
 update holdfast.consumer_position p
-   set position = greatest(p.position, u.position), updated_at = now()
-  from unnest($2::text[], $3::int[], $4::bigint[], $5::bigint[]) u (topic, partition, epoch, position)
+   set position = greatest(p.position, u.position), updated_at = now(),
+       landmark_offset = case when u.position >= p.position and u.landmark_offset >= 0 then u.landmark_offset else p.landmark_offset end,
+       landmark = case when u.position >= p.position and u.landmark_offset >= 0 then u.landmark else p.landmark end
+  from unnest($2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
+       u (topic, partition, epoch, position, landmark_offset, landmark)
  where p.consumer = $1::text and p.topic = u.topic and p.partition = u.partition and p.epoch = u.epoch
 returning p.topic, p.partition`
 
 const releaseSQL = `-- inbox.release
 update holdfast.consumer_position p
-   set position = greatest(p.position, $5::bigint), clean = p.clean or $6::boolean, updated_at = now()
+   set position = greatest(p.position, $5::bigint), clean = p.clean or $6::boolean, updated_at = now(),
+       landmark_offset = case when $5::bigint >= p.position and $7::bigint >= 0 then $7::bigint else p.landmark_offset end,
+       landmark = case when $5::bigint >= p.position and $7::bigint >= 0 then $8::bigint else p.landmark end
  where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and p.epoch = $4::bigint`
 
 // retentionBeginSQL opens retention's transactions. It reads by its indexes and in their order whatever the planner
@@ -407,7 +418,7 @@ delete from holdfast.start s
 type queries struct {
 	begin, open, openFenced, fenceShared, fenceCheck, lock, insert, insertMany, behind, queueLength, storedCount, known, record, store, letter, letterReopen, letterReplayed,
 	claim, take, drop, settle, wake, sweep, retry, stillStored, declare, undeclare, declared, start, forgetStart,
-	position, assign, save, release,
+	position, landmark, assign, save, release,
 	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts,
 	watermark, blocked, waiting, edited, publishLetter string
 }
@@ -425,7 +436,7 @@ func newQueries(c Config) queries {
 		retry: in(retrySQL), stillStored: in(stillStoredSQL),
 		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL),
 		start: in(startSQL), forgetStart: in(forgetStartSQL),
-		position: in(positionSQL), assign: in(assignSQL), save: in(saveSQL), release: in(releaseSQL),
+		position: in(positionSQL), landmark: in(landmarkSQL), assign: in(assignSQL), save: in(saveSQL), release: in(releaseSQL),
 		retentionBegin: fmt.Sprintf(retentionBeginSQL, millis(retentionTimeout)), retentionRow: in(retentionRowSQL),
 		retentionTake: in(retentionTakeSQL), retentionSweep: in(retentionSweepSQL), retentionSave: in(retentionSaveSQL),
 		retentionStarts: in(retentionStartsSQL),

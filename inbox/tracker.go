@@ -9,26 +9,28 @@ type tracker struct {
 	next  int64   // everything below next was begun, or holds no event
 	first int     // index of begun[0] among all that ever were
 	index map[int64]int
-	bytes int // in hand
+	bytes int      // in hand
+	last  landmark // the highest event below low, of those begun here
 }
 
 type begun struct {
 	offset  int64
 	bytes   int
+	print   int64 // of the event, for last
 	settled bool
 }
 
 func newTracker(start int64) *tracker {
-	return &tracker{next: start, index: map[int64]int{}}
+	return &tracker{next: start, index: map[int64]int{}, last: landmark{offset: noOffset}}
 }
 
 // begin takes an event in hand. Offsets ascend.
-func (t *tracker) begin(offset int64, bytes int) {
+func (t *tracker) begin(offset int64, bytes int, print int64) {
 	if offset < t.next {
 		panic("inbox: an offset was begun out of order")
 	}
 	t.index[offset] = t.first + len(t.begun)
-	t.begun = append(t.begun, begun{offset: offset, bytes: bytes})
+	t.begun = append(t.begun, begun{offset: offset, bytes: bytes, print: print})
 	t.next = offset + 1
 	t.bytes += bytes
 }
@@ -48,6 +50,7 @@ func (t *tracker) settle(offset int64) {
 	t.bytes -= b.bytes
 	n := 0
 	for n < len(t.begun) && t.begun[n].settled {
+		t.last = landmark{t.begun[n].offset, t.begun[n].print}
 		n++
 	}
 	t.begun, t.first = t.begun[n:], t.first+n

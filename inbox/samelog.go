@@ -1,0 +1,80 @@
+package inbox
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// This file tells whether a log is still the one that a position speaks of.
+
+// landmark is an event of a log: the last one below a position. It is saved with the position. A topic that was made again
+// has another event at its offset, or none.
+type landmark struct {
+	offset int64 // noOffset: no event of the partition has been settled yet
+	print  int64 // of the event
+}
+
+// printOf is equal for events of one source, id and payload, on every node, and differs for others.
+func printOf(d *delivery) int64 {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, d.e.Source)
+	_, _ = h.Write([]byte{0})
+	_, _ = io.WriteString(h, d.e.ID)
+	_, _ = h.Write(d.hash)
+	return int64(binary.BigEndian.Uint64(h.Sum(nil)))
+}
+
+// sameLog says whether the log holds the event that was settled last below our position. It is asked where the group has
+// no committed offset: that expired, or went with the topic. Same is false where it cannot be told, ok where it must be
+// asked again.
+func (p *partition) sameLog(ctx context.Context, first int64) (same, ok bool) {
+	if p.committed != noOffset {
+		return false, true
+	}
+	m := landmark{offset: noOffset}
+	err := p.in.pool.QueryRow(ctx, p.in.q.landmark, p.in.c.Consumer, p.tp.topic, int32(p.tp.partition)).Scan(&m.offset, &m.print)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		p.in.troubled(fmt.Errorf("read landmark of %s/%d: %w", p.tp.topic, p.tp.partition, err))
+		return false, false
+	}
+	if m.offset < first { // noOffset too
+		return false, true
+	}
+	pg, err := p.gen.fetch(ctx, p.tp, m.offset)
+	if errors.Is(err, ErrOffsetOutOfRange) {
+		return false, true
+	}
+	if err != nil {
+		p.in.kafkaTroubled("fetching the event that was settled last", err)
+		return false, false
+	}
+	if len(pg.records) == 0 || pg.records[0].offset != m.offset {
+		return false, true
+	}
+	d, _ := p.delivery(pg.records[0])
+	return printOf(d) == m.print, true
+}
+
+// rereads tells of a start below the position.
+func (p *partition) rereads(f *fence, r reading) {
+	offsets := r.position - r.start
+	if offsets <= 0 {
+		return
+	}
+	why := "the group's offset lies below the position"
+	if p.committed == noOffset {
+		why = "the group has no offset, and the log does not hold the event that was settled last: the topic may have been made again; " +
+			"if it was not, stop, and set the group's offset to the position"
+	}
+	p.in.c.Logger.Warn("records below the position are read again: what no row knows becomes a letter", "consumer", p.in.c.Consumer,
+		"topic", p.tp.topic, "partition", p.tp.partition, "offsets", offsets, "start", r.start, "position", r.position, "why", why)
+	if p.in.c.Observer.OnReread != nil {
+		p.in.c.Observer.OnReread(f.Partition, offsets)
+	}
+}

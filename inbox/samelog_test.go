@@ -1,0 +1,138 @@
+package inbox
+
+import (
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+// settledAndCleaned is a partition whose first n events were handled, and whose rows retention has removed.
+func settledAndCleaned(t *testing.T, n int) (*kafkaBundle, func() (stop func())) {
+	b := setupKafka(t, 1)
+	b.produce(0, b.events(0, n)...)
+	start := func() func() {
+		in := b.inbox()
+		in.Handle("order.placed", effectOf)
+		return b.consume(in)
+	}
+	stop := start()
+	b.awaitHandled(n)
+	stop()
+	pgtest.Exec(t, b.db, "delete from holdfast.inbox")
+	return b, start
+}
+
+// later are n events behind the first ones.
+func (b *kafkaBundle) later(first, n int) []holdfast.Event {
+	return b.events(0, first+n)[first:]
+}
+
+func (b *kafkaBundle) stale() int64 {
+	b.Helper()
+	return b.count("select count(*) from holdfast.letter where reason like 'stale%'")
+}
+
+// until waits for what no Observer tells.
+func (b *kafkaBundle) until(what string, cond func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !cond(); _ = pause(b.Context(), 10*time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.Fatalf("waited 30 s until %s", what)
+		}
+	}
+}
+
+func (b *kafkaBundle) begins(start, reread int64) {
+	b.Helper()
+	b.told.mu.Lock()
+	defer b.told.mu.Unlock()
+	if got, again := b.told.assigned[b.topic+"/0"], b.told.reread[b.topic+"/0"]; got != start || again != reread {
+		b.Errorf("reading began at %d, %d offsets below the position; want %d and %d", got, again, start, reread)
+	}
+}
+
+// Kafka forgets the offsets of a group that has no members for a week. The position shows what was settled.
+func TestAGroupThatLostItsOffsetsGoesOnAtThePositionWithoutALetter(t *testing.T) {
+	const n = 50
+	b, start := settledAndCleaned(t, n)
+	b.group.GroupID += " anew"
+	stop := start()
+	b.until("the group has an offset again, though nothing new has come", func() bool { return b.committed(0) == n })
+	b.begins(n, 0)
+	b.produce(0, b.later(n, 10)...)
+	b.awaitHandled(n + 10)
+	stop()
+	b.inOrder()
+	if stale, rows := b.stale(), b.count("select count(*) from holdfast.inbox"); stale != 0 || rows != 10 {
+		t.Errorf("%d stale letters and %d rows, want none and 10: what was settled was read again", stale, rows)
+	}
+	if n := b.count("select count(*) from holdfast.consumer_position where landmark_offset = position - 1 and landmark is not null"); n != 1 {
+		t.Error("the position has no landmark, or an old one")
+	}
+}
+
+func TestATopicThatWasMadeAgainIsToldFromOneWhoseOffsetsExpired(t *testing.T) {
+	const n = 50
+	b, start := settledAndCleaned(t, n)
+	if err := b.cluster.Server.DeleteTopic(t.Context(), b.topic); err != nil {
+		t.Fatal(err)
+	}
+	b.until("the topic can be made again", func() bool { return b.cluster.Server.CreateTopic(t.Context(), b.topic, 1, nil) == nil })
+	b.group.GroupID += " anew"
+	b.produce(0, b.later(n, n+10)...)
+	stop := start()
+	b.until("what lies below the position is kept", func() bool { return b.stale() == n })
+	b.awaitHandled(n + 10)
+	b.begins(0, n)
+	stop()
+	// By now the landmark is one of the new log.
+	b.group.GroupID += " and anew"
+	stop = start()
+	b.produce(0, b.later(n+n+10, 1)...)
+	b.awaitHandled(n + 11)
+	stop()
+	b.begins(n+10, n) // what was reread is told once
+}
+
+func TestANewLogDoesNotVouchForAPositionThatItHasNotReached(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, epoch, position, landmark_offset, landmark) values ('billing', 'orders', 0, 1, 20, 19, 7)")
+	for _, row := range []struct {
+		position, landmark int64
+		want               int64
+	}{{10, 9, 19}, {20, noOffset, 19}, {20, 18, 18}, {30, 28, 28}, {31, noOffset, 28}} {
+		for name, change := range map[string]func() error{
+			"save": func() error {
+				_, err := b.db.Exec(t.Context(), in.q.save, "billing", []string{"orders"}, []int32{0}, []int64{1}, []int64{row.position}, []int64{row.landmark}, []int64{1})
+				return err
+			},
+			"release": func() error {
+				_, err := b.db.Exec(t.Context(), in.q.release, "billing", "orders", int32(0), int64(1), row.position, true, row.landmark, int64(1))
+				return err
+			},
+		} {
+			if err := change(); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.count("select landmark_offset from holdfast.consumer_position"); got != row.want {
+				t.Errorf("%s %d: the landmark is at %d, want %d", name, row.position, got, row.want)
+			}
+		}
+	}
+}
+
+func TestOffsetsThatAreSetBackAreReadAgainAndSaid(t *testing.T) {
+	const n = 50
+	b, start := settledAndCleaned(t, n)
+	b.resetOffsets(0, n-20)
+	stop := start()
+	b.until("what lies below the position is kept", func() bool { return b.stale() == 20 })
+	stop()
+	b.begins(n-20, 20)
+	if got := b.count("select count(*) from effect"); got != n {
+		t.Errorf("%d effects of %d events", got, n)
+	}
+}
