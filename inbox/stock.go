@@ -16,9 +16,42 @@ const countEvery = 3 * time.Second
 
 // stock is how many events of the consumer are stored, about.
 type stock struct {
-	mu      sync.Mutex
-	events  int
-	counted time.Time
+	mu       sync.Mutex
+	events   int
+	counted  time.Time
+	counting bool // somebody is at it: the others go by the old figure
+}
+
+// due says that the figure is old, and whoever asks is to count. It has to say what came of it.
+func (s *stock) due(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.counting || now.Sub(s.counted) < countEvery {
+		return false
+	}
+	s.counting = true
+	return true
+}
+
+// found takes a count, or its failure: then the next who asks counts.
+func (s *stock) found(events int, now time.Time, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counting = false
+	if err == nil {
+		s.events, s.counted = events, now
+	}
+}
+
+// add takes one more in, unless as many wait as limit allows. It says how many do.
+func (s *stock) add(limit int) (events int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.events >= limit {
+		return s.events, false
+	}
+	s.events++
+	return s.events, true
 }
 
 // fits says, by an error that wraps ErrFull, that one more event must not be stored. It is called in the transaction that
@@ -38,23 +71,17 @@ func (in *Inbox) fits(ctx context.Context, tx pgx.Tx, topic, key string) error {
 	if limit < 0 {
 		return nil
 	}
-	in.stock.mu.Lock()
-	known, fresh := in.stock.events, time.Since(in.stock.counted) < countEvery
-	in.stock.mu.Unlock()
-	if !fresh {
-		if err := tx.QueryRow(ctx, in.q.storedCount, in.c.Consumer, int32(min(limit, 1<<30))).Scan(&known); err != nil {
+	if in.stock.due(time.Now()) {
+		var events int
+		err := tx.QueryRow(ctx, in.q.storedCount, in.c.Consumer, int32(min(limit, 1<<30))).Scan(&events)
+		in.stock.found(events, time.Now(), err)
+		if err != nil {
 			return fmt.Errorf("count what is stored: %w", err)
 		}
 	}
-	in.stock.mu.Lock()
-	defer in.stock.mu.Unlock()
-	if !fresh {
-		in.stock.events, in.stock.counted = known, time.Now()
-	}
-	if in.stock.events >= limit {
+	if events, ok := in.stock.add(limit); !ok {
 		return fmt.Errorf("%w: %d events of the consumer wait, and MaxStored is %d: see to what fails (holdfast status), or raise the limit",
-			ErrFull, in.stock.events, limit)
+			ErrFull, events, limit)
 	}
-	in.stock.events++
 	return nil
 }

@@ -97,3 +97,71 @@ func TestAPartitionIsHeldWhileThereIsNoRoomAndGoesOnWithoutALoss(t *testing.T) {
 	}
 	b.inOrderAndOnce(n)
 }
+
+// slowCount is a transaction whose counts take as long as the test wants.
+type slowCount struct {
+	pgx.Tx
+	begun  *atomic.Int64
+	answer chan error
+}
+
+func (s slowCount) QueryRow(context.Context, string, ...any) pgx.Row {
+	s.begun.Add(1)
+	return s
+}
+
+func (s slowCount) Scan(to ...any) error {
+	err := <-s.answer
+	*to[0].(*int) = 7
+	return err
+}
+
+func TestOneCountsWhatIsStoredWhileTheOthersGoByTheOldFigure(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.MaxStored, c.MaxStoredKey = 10, -1 })
+	var begun atomic.Int64
+	tx := slowCount{begun: &begun, answer: make(chan error)}
+	fits := func() error { return in.fits(t.Context(), tx, "orders", "") }
+
+	// 1. The first counts; the others neither count nor wait for it.
+	first := make(chan error, 1)
+	go func() { first <- fits() }()
+	for begun.Load() == 0 {
+		_ = pause(t.Context(), time.Millisecond)
+	}
+	others := make(chan error, 5)
+	for range 5 {
+		go func() { others <- fits() }()
+	}
+	for range 5 {
+		select {
+		case err := <-others:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("another waits, %d count", begun.Load())
+		}
+	}
+
+	// 2. A count that fails is made again, by the next.
+	tx.answer <- errors.New("no")
+	if err := <-first; err == nil {
+		t.Error("a count failed, and nobody heard of it")
+	}
+	go func() { first <- fits() }()
+	tx.answer <- nil
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+
+	// 3. Its figure is 7, and the event that asked: two more fit, and nobody counts again so soon.
+	for i := range 3 {
+		if err := fits(); errors.Is(err, ErrFull) != (i == 2) {
+			t.Errorf("event %d of what 7 leave of 10: %v", i+2, err)
+		}
+	}
+	if begun.Load() != 2 {
+		t.Errorf("%d counted, want 2", begun.Load())
+	}
+}
