@@ -229,6 +229,9 @@ create table holdfast.stored (
     unique (consumer, source, event_id)
 );
 create index stored_due on holdfast.stored (consumer, next_at) where next_at < 'infinity';
+-- Those of a key that do not sleep: its head, replays, and whatever a worker is at. Without it a claim and a replay would
+-- look for these among all followers of the key. No column of it changes when an event is claimed.
+create index stored_awake on holdfast.stored (consumer, topic, key, place) where next_at < 'infinity';
 create sequence holdfast.stored_place;
 
 -- Where a consumer stands in each partition: every offset below `position` is settled. `epoch` is the fence: the node

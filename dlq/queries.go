@@ -158,7 +158,8 @@ select l.consumer, l.topic, l.key,
        l.source, l.event_id, l.type, l.time, l.headers, l.payload, l.hash, l.partition, l."offset", l.id
   from holdfast.letter l,
        lateral (select max(s.place) as place from holdfast.stored s
-                 where s.consumer = l.consumer and s.topic = l.topic and s.key = l.key and l.key <> '' and s.letter < l.id) before,
+                 where s.consumer = l.consumer and s.topic = l.topic and s.key = l.key and l.key <> '' and s.letter < l.id
+                   and s.next_at < 'infinity') before, -- no replay sleeps: so that stored_awake finds it
        lateral (select coalesce(min(s.place), nextval('holdfast.stored_place')) as place from holdfast.stored s
                  where s.consumer = l.consumer and s.topic = l.topic and s.key = l.key and l.key <> ''
                    and s.place > coalesce(before.place, -9223372036854775808)) behind -- so that the primary key finds it

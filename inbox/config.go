@@ -102,7 +102,7 @@ type Config struct {
 	// MaxStored is how many events of the consumer may be stored in all, and MaxStoredKey how many of one topic and key.
 	// Where one more would have to wait, it is not taken in: Consume holds its partition, says so in the log and to
 	// Observer.OnFull, and tries again until there is room; Receive and Store return ErrFull. MaxStored is watched by
-	// counting every few seconds: some more may get in. -1 means no limit. Default to DefaultMaxStored and
+	// counting every few seconds, a queue of more than 100 events by measuring it now and then: some more may get in. -1 means no limit. Default to DefaultMaxStored and
 	// DefaultMaxStoredKey.
 	MaxStored, MaxStoredKey int
 

@@ -182,8 +182,9 @@ const publishLetterSQL = `-- inbox.publish_letter
 select holdfast.publish_letter($1::bigint, $2::text, $3::integer)`
 
 // Takes the heads of queues that are due, for a lease, and counts the attempt before it is made: so one that ends the
-// process counts. Index stored_due finds what is due, the primary key says whether it is a head. A lease further away
-// than twice its length was given by a clock that was wrong.
+// process counts. Index stored_due finds what is due, the primary key says whether it is a head, and stored_awake whether
+// a worker is at one behind it: what was claimed was due, so it does not sleep. A lease further away than twice its length
+// was given by a clock that was wrong.
 const claimSQL = `-- inbox.claim
 with due as (
     select s.consumer, s.topic, s.key, s.place
@@ -196,7 +197,7 @@ with due as (
                             where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place)
            and not exists (select from holdfast.stored h
                             where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place > s.place
-                              and h.lease_until > now() and h.lease_until <= now() + 2 * $5::bigint * interval '1 microsecond')
+                              and h.next_at < 'infinity' and h.lease_until > now() and h.lease_until <= now() + 2 * $5::bigint * interval '1 microsecond')
            and (s.letter is not null
                 or not exists (select from holdfast.letter l
                                 where l.consumer = s.consumer and l.topic = s.topic and l.key = s.key
@@ -243,18 +244,36 @@ update holdfast.stored s set next_at = now()
                     where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text
                       and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))`
 
-// Wakes every head that sleeps though nothing holds its key.
+// Wakes every head that sleeps though nothing holds its key. It goes from key to key by the primary key, and reads one
+// row of each: a follower is compared with no other, however many there are.
 const sweepSQL = `-- inbox.sweep
+with recursive head as (
+  (select s.topic, s.key, s.place, s.next_at from holdfast.stored s
+    where s.consumer = $1::text
+    order by s.topic, s.key, s.place limit 1)
+  union all
+  select n.topic, n.key, n.place, n.next_at
+    from head h, lateral (
+      select s.topic, s.key, s.place, s.next_at from holdfast.stored s
+       where s.consumer = $1::text and (s.topic, s.key) > (h.topic, h.key)
+       order by s.topic, s.key, s.place limit 1) n
+), asleep as (
+  select h.topic, h.key, h.place from head h
+   where h.key <> '' and h.next_at = 'infinity'
+     and not exists (select from holdfast.letter l
+                      where l.consumer = $1::text and l.topic = h.topic and l.key = h.key
+                        and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))
+  union all
+  select s.topic, s.key, s.place from head h, holdfast.stored s -- each event without a key is a head
+   where h.key = '' and s.consumer = $1::text and s.topic = h.topic and s.key = '' and s.next_at = 'infinity'
+), woken as (
+  select s.topic, s.key, s.place from asleep a join holdfast.stored s
+      on s.consumer = $1::text and s.topic = a.topic and s.key = a.key and s.place = a.place
+   where s.next_at = 'infinity'
+     for update of s skip locked
+)
 update holdfast.stored s set next_at = now()
-  from (select h.topic, h.key, h.place from holdfast.stored h
-         where h.consumer = $1::text and h.next_at = 'infinity'
-           and not exists (select from holdfast.stored b
-                            where b.consumer = h.consumer and b.topic = h.topic and b.key = h.key and b.place < h.place
-                              and h.key <> '')
-           and not exists (select from holdfast.letter l
-                            where l.consumer = h.consumer and l.topic = h.topic and l.key = h.key
-                              and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))
-           for update skip locked) w
+  from woken w
  where s.consumer = $1::text and s.topic = w.topic and s.key = w.key and s.place = w.place`
 
 // A try that failed: due again after $6 microseconds. $7 gives the attempt back that the claim took, because

@@ -74,7 +74,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		plan    string
 		indexes []string
 	}{
-		"claim":  {plan(in.q.claim, "billing", []string{"order.placed"}, int32(8), uuid.NewString(), int64(1e6)), []string{"stored_due", "stored_pkey", "letter_holds_inbox"}},
+		"claim":  {plan(in.q.claim, "billing", []string{"order.placed"}, int32(8), uuid.NewString(), int64(1e6)), []string{"stored_due", "stored_pkey", "stored_awake", "letter_holds_inbox"}},
 		"insert": {plan(in.q.insert, "billing", "", "1", "orders", "k", int32(0), int64(0), []byte{}, int32(1), int64(1)), []string{"stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
 		"insert many": {plan(in.q.insertMany, "billing", "orders", int32(0), int64(1), []string{""}, []string{"1"}, []string{"k"}, []int64{0}, [][]byte{{}}),
 			[]string{"stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
@@ -89,6 +89,85 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		if strings.Contains(row.plan, "Seq Scan on stored") || strings.Contains(row.plan, "Seq Scan on inbox") {
 			t.Errorf("%s reads a whole table:\n%s", what, row.plan)
 		}
+	}
+}
+
+// touched is how many pages a statement reads and writes.
+func (b *bundle) touched(name, statement string, args ...any) int {
+	b.Helper()
+	tx, err := b.db.Begin(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	rows, err := tx.Query(b.Context(), "explain (analyze, buffers, timing off) "+statement, append([]any{pgx.QueryExecModeSimpleProtocol}, args...)...)
+	if err != nil {
+		b.Fatal(name, err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		b.Fatal(name, err)
+	}
+	pages := 0
+	for _, line := range lines {
+		if n, err := fmt.Sscanf(strings.TrimSpace(line), "Buffers: shared hit=%d", &pages); n == 1 && err == nil {
+			return pages
+		}
+	}
+	b.Fatalf("%s says nothing of its pages:\n%s", name, strings.Join(lines, "\n"))
+	return 0
+}
+
+// What is done about the head of a key costs the same with 10,000 events behind it as with none.
+func TestALongQueueCostsItsHeadNothing(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	const followers, keys = 10_000, 20
+	pgtest.Exec(t, b.db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, payload, next_at)
+		select 'billing', 'orders', case when n <= $1 then 'long' else (n % $2)::text end, n, '', n::text, 'order.placed', now(), '', convert_to(repeat('x', 300), 'UTF8'),
+		       case when n = 0 then now() else 'infinity' end
+		  from generate_series(0, 2 * $1) n`, followers, keys)
+	pgtest.Exec(t, b.db, "vacuum analyze holdfast.stored")
+	token := uuid.NewString()
+	for _, row := range []struct {
+		name, statement string
+		args            []any
+		most            int // pages; the queue has some 600, and its index 60
+	}{
+		{"claim", in.q.claim, []any{"billing", []string{"order.placed"}, int32(8), token, int64(1e6)}, 50},
+		{"behind", in.q.behind, []any{"billing", "orders", "long"}, 20},
+		{"take", in.q.take, []any{"billing", "orders", "long", int64(0), token}, 50},
+		{"drop", in.q.drop, []any{"billing", "orders", "long", int64(0), token}, 50},
+		{"wake", in.q.wake, []any{"billing", "orders", "long"}, 50},
+		{"sweep", in.q.sweep, []any{"billing"}, 50 * keys},
+	} {
+		if pages := b.touched(row.name, row.statement, row.args...); pages > row.most {
+			t.Errorf("%s touches %d pages with %d events behind the head, want at most %d", row.name, pages, followers, row.most)
+		} else {
+			t.Logf("%s touches %d pages", row.name, pages)
+		}
+	}
+}
+
+func TestASweepWakesTheHeadsThatSleepAndNothingElse(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	for id, at := range map[string]string{"a 1": "infinity", "a 2": "infinity", "b 3": "now", "b 4": "infinity", "c 5": "infinity", " 6": "infinity", " 7": "infinity"} {
+		pgtest.Exec(t, b.db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
+			select 'billing', t, split_part($1, ' ', 1), split_part($1, ' ', 2)::int, t, $1, 'order.placed', now(), '', $2 from unnest(array['orders', 'other']) t`, id, at)
+	}
+	pgtest.Exec(t, b.db, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash, holds)
+		values ('inbox', 'billing', 'x', 'l', '', 'order.placed', 'orders', 'c', now(), '', true)`)
+	pgtest.Exec(t, b.db, "update holdfast.stored set consumer = 'shipping' where topic = 'other' and key = 'a'")
+	if _, err := b.db.Exec(t.Context(), in.q.sweep, "billing"); err != nil {
+		t.Fatal(err)
+	}
+	var awake string
+	if err := b.db.QueryRow(t.Context(), "select string_agg(topic || ' ' || event_id, ', ' order by topic, place) from holdfast.stored where next_at < 'infinity'").Scan(&awake); err != nil {
+		t.Fatal(err)
+	}
+	if want := "orders a 1, orders b 3, orders  6, orders  7, other b 3, other c 5, other  6, other  7"; awake != want {
+		t.Errorf("awake are %s; want %s", awake, want)
 	}
 }
 

@@ -20,6 +20,50 @@ type stock struct {
 	events   int
 	counted  time.Time
 	counting bool // somebody is at it: the others go by the old figure
+
+	queues map[[2]string]queueRoom // of long queues, by topic and key
+}
+
+// queueRoom is what is left of a long queue's limit until it is measured again. To measure it reads all of it, which is
+// too much for every event that joins it.
+type queueRoom struct {
+	measured time.Time
+	left     int
+}
+
+const (
+	// measureEach is how long a queue may be that is measured for every event.
+	measureEach = 100
+
+	// maxQueueRooms is how many long queues are remembered.
+	maxQueueRooms = 1000
+)
+
+// enter takes one more into a queue that was measured a moment ago. False: measure it.
+func (s *stock) enter(topic, key string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	room, known := s.queues[[2]string{topic, key}]
+	if !known || room.left == 0 || now.Sub(room.measured) >= countEvery {
+		return false
+	}
+	room.left--
+	s.queues[[2]string{topic, key}] = room
+	return true
+}
+
+// measured notes how long a queue is. Half of what is left may enter before it is measured again: others may fill the rest.
+func (s *stock) measured(topic, key string, length, limit int, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if length < measureEach {
+		delete(s.queues, [2]string{topic, key})
+		return
+	}
+	if s.queues == nil || len(s.queues) >= maxQueueRooms {
+		s.queues = map[[2]string]queueRoom{}
+	}
+	s.queues[[2]string{topic, key}] = queueRoom{now, min((limit-length)/2, length)}
 }
 
 // due says that the figure is old, and whoever asks is to count. It has to say what came of it.
@@ -57,11 +101,12 @@ func (s *stock) add(limit int) (events int, ok bool) {
 // fits says, by an error that wraps ErrFull, that one more event must not be stored. It is called in the transaction that
 // would store it, under the lock of its key.
 func (in *Inbox) fits(ctx context.Context, tx pgx.Tx, topic, key string) error {
-	if limit := in.c.MaxStoredKey; key != "" && limit > 0 {
+	if limit := in.c.MaxStoredKey; key != "" && limit > 0 && !in.stock.enter(topic, key, time.Now()) {
 		var length int
 		if err := tx.QueryRow(ctx, in.q.queueLength, in.c.Consumer, topic, key, int32(min(limit, 1<<30))).Scan(&length); err != nil {
 			return fmt.Errorf("measure the key's queue: %w", err)
 		}
+		in.stock.measured(topic, key, min(length, limit), limit, time.Now())
 		if length >= limit {
 			return fmt.Errorf("%w: %d events of one key of %s wait, and MaxStoredKey is %d: see to the first of them (holdfast status), or raise the limit",
 				ErrFull, length, topic, limit)

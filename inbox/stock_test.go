@@ -165,3 +165,36 @@ func TestOneCountsWhatIsStoredWhileTheOthersGoByTheOldFigure(t *testing.T) {
 		t.Errorf("%d counted, want 2", begun.Load())
 	}
 }
+
+func TestALongQueueIsNotMeasuredForEveryEventThatJoinsIt(t *testing.T) {
+	const limit = 10_000
+	var s stock
+	now := time.Unix(1, 0)
+	length, measures, read := 0, 0, 0
+	for ; ; length++ {
+		if s.enter("orders", "k", now) {
+			continue
+		}
+		measures, read = measures+1, read+length
+		s.measured("orders", "k", length, limit, now)
+		if length >= limit {
+			break
+		}
+	}
+	if length != limit {
+		t.Errorf("%d of %d got in", length, limit)
+	}
+	if read > 30*limit { // measured each time: 5,000 times the limit
+		t.Errorf("%d events were read to let in %d, in %d measures", read, limit, measures)
+	}
+
+	// What was measured long ago is measured again, and so is what others may have filled.
+	s.measured("orders", "k", limit/2, limit, now)
+	if !s.enter("orders", "k", now.Add(countEvery-1)) || s.enter("orders", "k", now.Add(countEvery)) || s.enter("orders", "other", now) {
+		t.Error("an old measure is believed, or a new one is not")
+	}
+	s.measured("orders", "k", 1, limit, now)
+	if s.enter("orders", "k", now) {
+		t.Error("a short queue is not measured")
+	}
+}
