@@ -41,9 +41,9 @@ func TestR20WhatFailsLeavesNothingAndTheKeyFree(t *testing.T) {
 	fail := true
 	for name, how := range map[string]func(w http.ResponseWriter){
 		"500":     func(w http.ResponseWriter) { http.Error(w, "no", 500) },
-		"503":     func(w http.ResponseWriter) { http.Error(w, "no", 503) },
-		"429":     func(w http.ResponseWriter) { http.Error(w, "no", 429) },
-		"401":     func(w http.ResponseWriter) { http.Error(w, "no", 401) },
+		"503":     func(w http.ResponseWriter) { http.Error(w, "no", http.StatusServiceUnavailable) },
+		"429":     func(w http.ResponseWriter) { http.Error(w, "no", http.StatusTooManyRequests) },
+		"401":     func(w http.ResponseWriter) { http.Error(w, "no", http.StatusUnauthorized) },
 		"panic":   func(w http.ResponseWriter) { panic("boom") },
 		"abort":   func(w http.ResponseWriter) { panic(http.ErrAbortHandler) },
 		"go exit": func(w http.ResponseWriter) { runtime.Goexit() },
@@ -116,7 +116,7 @@ func TestR22AnAnswerOf4xxIsKeptAndItsWritesAreNot(t *testing.T) {
 				DoNotStore(r.Context())
 			}
 		}
-		http.Error(w, "declined", 402)
+		http.Error(w, "declined", http.StatusPaymentRequired)
 	})
 	for mode, want := range map[string][3]int64{"": {0, 1, 1}, "broken": {0, 1, 1}, "commit": {1, 1, 1}, "invalid": {0, 0, 2}} {
 		charges, keys := pgtest.Count(t, b.db, "select count(*) from charge"), pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency")
@@ -281,7 +281,7 @@ func TestAPanicOfAnyFunctionOfTheRouteKeepsNothing(t *testing.T) {
 			b.charge(w, r)
 		}, o)
 		if name == "store" {
-			h = b.service(g, func(w http.ResponseWriter, r *http.Request) { http.Error(w, "declined", 402) }, o)
+			h = b.service(g, func(w http.ResponseWriter, r *http.Request) { http.Error(w, "declined", http.StatusPaymentRequired) }, o)
 		}
 		func() {
 			defer func() {

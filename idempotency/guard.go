@@ -188,7 +188,8 @@ func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 	g, r := rt.g, req.Request
 	refuse := func(p problem) *problem { return &p }
-	key, err := "", errKeyMissing
+	var key string
+	var err error
 	if rt.o.KeyFunc == nil {
 		key, err = headerKey(r.Header, g.c.Headers, g.c.Strict)
 		switch {

@@ -93,8 +93,10 @@ func TestR5AnswersOfEveryShapeComeBackByteForByte(t *testing.T) {
 		"empty 200": func(w http.ResponseWriter, r *http.Request) {},
 		"204":       func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(204) },
 		"binary":    func(w http.ResponseWriter, r *http.Request) { w.Write([]byte{0, 1, 0xff, 0xfe, '\n', 0}) },
-		"303":       func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", 303) },
-		"422":       func(w http.ResponseWriter, r *http.Request) { http.Error(w, "declined", 422) },
+		"303":       func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusSeeOther) },
+		"422": func(w http.ResponseWriter, r *http.Request) {
+			http.Error(w, "declined", http.StatusUnprocessableEntity)
+		},
 		"many links": func(w http.ResponseWriter, r *http.Request) {
 			w.Header()["Link"] = []string{"<a>", "<b>"}
 			w.WriteHeader(200)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -73,7 +72,6 @@ type roomBundle struct {
 	*bundle
 	in      *Inbox
 	failing atomic.Bool
-	mu      sync.Mutex
 	full    map[string]int // tries that found no room, by event id
 }
 

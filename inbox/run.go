@@ -68,9 +68,12 @@ func (in *Inbox) workStored(ctx context.Context) error {
 		case free <- struct{}{}:
 		}
 		<-free
-		got, err := in.claim(ctx, in.c.Workers-len(free))
+		got, err := in.claim(jobs, in.c.Workers-len(free)) // What is claimed when the stop comes must not be lost sight of.
 		switch {
-		case ctx.Err() != nil && len(got) == 0:
+		case ctx.Err() != nil:
+			for _, s := range got {
+				in.handBack(jobs, s, 0)
+			}
 			return nil
 		case err != nil:
 			in.troubled(err)
