@@ -314,6 +314,9 @@ insert into holdfast.watermark as w (consumer, entity, version) values ($1::text
 on conflict (consumer, entity) do update set version = excluded.version, updated_at = excluded.updated_at
  where excluded.version > w.version`
 
+const watermarkIsSQL = `-- inbox.watermark_is
+select w.version = $3::bigint from holdfast.watermark w where w.consumer = $1::text and w.entity = $2::text`
+
 // Counts the start of a handler before it runs.
 const startSQL = `-- inbox.start
 insert into holdfast.start as s (consumer, source, event_id, starts) values ($1::text, $2::text, $3::text, 1)
@@ -439,7 +442,7 @@ type queries struct {
 	claim, take, drop, settle, wake, sweep, retry, stillStored, declare, undeclare, declared, start, forgetStart,
 	position, landmark, assign, save, release,
 	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts,
-	watermark, blocked, waiting, edited, publishLetter string
+	watermark, watermarkIs, blocked, waiting, edited, publishLetter string
 }
 
 func newQueries(c Config) queries {
@@ -459,8 +462,8 @@ func newQueries(c Config) queries {
 		retentionBegin: fmt.Sprintf(retentionBeginSQL, millis(retentionTimeout)), retentionRow: in(retentionRowSQL),
 		retentionTake: in(retentionTakeSQL), retentionSweep: in(retentionSweepSQL), retentionSave: in(retentionSaveSQL),
 		retentionStarts: in(retentionStartsSQL),
-		watermark:       in(watermarkSQL),
-		blocked:         in(blockedSQL), waiting: in(waitingSQL),
+		watermark:       in(watermarkSQL), watermarkIs: in(watermarkIsSQL),
+		blocked: in(blockedSQL), waiting: in(waitingSQL),
 		edited: in(editedSQL), publishLetter: in(publishLetterSQL),
 	}
 }

@@ -46,3 +46,18 @@ func (in *Inbox) Watermark(ctx context.Context, tx pgx.Tx, entity string, versio
 	}
 	return tag.RowsAffected() == 1, nil
 }
+
+// WatermarkTies is Watermark for versions that several changes can share, such as a time in whole seconds: the same
+// version again is fresh too. Its handler must be fit to write the same state twice, and of two changes with one version
+// the one that comes later stays.
+func (in *Inbox) WatermarkTies(ctx context.Context, tx pgx.Tx, entity string, version int64) (fresh bool, err error) {
+	fresh, err = in.Watermark(ctx, tx, entity, version)
+	if err != nil || fresh {
+		return fresh, err
+	}
+	// Watermark has locked the row: what is read now is what it compared with.
+	if err := tx.QueryRow(ctx, in.q.watermarkIs, in.c.Consumer, entity, version).Scan(&fresh); err != nil {
+		return false, fmt.Errorf("read watermark: %w", err)
+	}
+	return fresh, nil
+}

@@ -304,3 +304,24 @@ func TestRaisingWatermarksTouchesNoIndexAndFindsRoomOnTheirPages(t *testing.T) {
 		t.Errorf("%d of %d updates were HOT, want all while a tenth of the entities changes", hot, raised)
 	}
 }
+
+func TestAWatermarkWithTiesCallsTheSameVersionFresh(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	for _, c := range []struct {
+		version int64
+		want    bool
+	}{{5, true}, {5, true}, {4, false}, {6, true}, {5, false}, {6, true}} {
+		var fresh bool
+		err := pgx.BeginFunc(b.Context(), b.db, func(tx pgx.Tx) (err error) {
+			fresh, err = in.WatermarkTies(b.Context(), tx, "order/1", c.version)
+			return err
+		})
+		if err != nil || fresh != c.want {
+			t.Errorf("WatermarkTies(%d) = %v, %v; want %v", c.version, fresh, err, c.want)
+		}
+	}
+	if _, err := in.WatermarkTies(b.Context(), nil, "order/1", 1); err == nil {
+		t.Error("a missing transaction is no error")
+	}
+}
