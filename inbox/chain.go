@@ -146,6 +146,9 @@ func (c *chain) letGo() {
 
 // alone is a trial that takes an event in, in a transaction of two round trips.
 func (in *Inbox) alone(d *delivery, attempt int) trial {
+	if d.try {
+		return in.within(in.trying(d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.take(ctx, tx, d, attempt) }))
+	}
 	return func(ctx context.Context) (Outcome, error) {
 		c := chain{in: in}
 		out, err := c.try(ctx, []*delivery{d}, attempt, nil)

@@ -25,10 +25,11 @@ const (
 	faultFenced                 // another node has the partition: let go of it
 	faultFull                   // it would have to wait where too many do: whoever has it waits for room
 	faultLost                   // the connection broke under the handler: the database's doing, unless it goes on (amounts)
+	faultInFlight               // another transaction has the event, and it was not to be waited for
 )
 
 func (f fault) String() string {
-	return [...]string{"event", "contended", "database", "unknown", "stopped", "fenced", "full", "lost"}[f]
+	return [...]string{"event", "contended", "database", "unknown", "stopped", "fenced", "full", "lost", "in flight"}[f]
 }
 
 // circumstances is what else is known of a transaction that failed.
@@ -50,6 +51,8 @@ func judge(err error, c circumstances) fault {
 		return faultFenced
 	case errors.Is(err, ErrFull):
 		return faultFull
+	case errors.Is(err, ErrInFlight):
+		return faultInFlight
 	case c.committing && !isPg && !errors.Is(err, pgx.ErrTxCommitRollback):
 		return faultUnknown // Never ask pgconn.SafeToRetry here: it says yes to a COMMIT that was carried out.
 	case c.committing && isPg && unavailable(pgErr.Code):
@@ -141,7 +144,7 @@ func amounts(h history, f fault, err error) (fault, error) {
 // decide says what to do with an event whose transaction failed with err.
 func decide(p retry.Policy, h history, f fault, err error, random float64) verdict {
 	switch f {
-	case faultStopped, faultFenced:
+	case faultStopped, faultFenced, faultInFlight:
 		return verdict{do: actReturn, free: true}
 	case faultContended:
 		if h.contended < maxContended {

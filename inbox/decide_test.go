@@ -49,6 +49,7 @@ func TestJudgeSaysWhoseFaultAFailureIs(t *testing.T) {
 		"a handler that was told to stop is nobody's":              {context.Canceled, circumstances{inHandler: true, stopped: true, connLost: true}, faultStopped},
 		"our own statement's failure is the database's":            {pgError("42P01"), circumstances{}, faultDatabase},
 		"a partition that was lost is fenced":                      {fmt.Errorf("take: %w", errFenced), circumstances{stopped: true}, faultFenced},
+		"a copy of an event in hand is in flight":                  {fmt.Errorf("lock: %w", ErrInFlight), circumstances{}, faultInFlight},
 	} {
 		if got := judge(row.err, row.c); got != row.want {
 			t.Errorf("%s: judged %v, want %v", name, got, row.want)
@@ -88,6 +89,7 @@ func TestDecideSaysWhatBecomesOfAFailure(t *testing.T) {
 		"being fenced costs nothing":                        {p, history{attempts: 3}, faultFenced, boom, verdict{do: actReturn, free: true}},
 		"who has an event without room waits with it":       {p, history{attempts: 1, patient: true}, faultFull, ErrFull, verdict{do: actReturn, free: true}},
 		"a stored event that finds no room comes later":     {p, history{attempts: 1, patient: true, stored: true}, faultFull, ErrFull, verdict{do: actPark, free: true, delay: fullBase / 4 * 3}},
+		"an event in flight is left to its sender":          {p, history{attempts: 3}, faultInFlight, boom, verdict{do: actReturn, free: true}},
 	} {
 		got := decide(row.p, row.h, row.f, row.err, 0.5)
 		if got.do == actDead && got.reason == "" {

@@ -17,6 +17,7 @@ type delivery struct {
 	h       BatchHandler // nil for a type that is not handled here
 	from    *origin      // nil unless it comes from Kafka
 	callers bool         // it is taken in in a transaction of the caller's, which we must not make wait
+	try     bool         // another transaction that has it in hand is not waited for: try.go
 	inDoubt bool         // a COMMIT got no answer: if the event is known now, that was ours
 	after   func()       // what the last step has to tell the observer once it has committed
 }

@@ -10,11 +10,12 @@
 //
 // # Reading order
 //
-// receive.go and intake.go are one event's way; chain.go and process.go run its handler in a transaction; decide.go says
-// what becomes of a failure; failure.go writes that down; stored.go and run.go work what was parked, stock.go bounds it.
-// consume.go, partition.go, lineup.go, dispatch.go, crew.go, room.go, careful.go, tracker.go and fence.go read Kafka, behind
-// the interface in source.go that kafka.go implements. retention.go removes rows when they are no longer needed, at the pace
-// of policy.go. watermark.go is for handlers that must not go back.
+// receive.go and intake.go are one event's way, try.go that of senders who must not wait; chain.go and process.go run its
+// handler in a transaction; decide.go says what becomes of a failure; failure.go writes that down; stored.go and run.go
+// work what was parked, stock.go bounds it. consume.go, partition.go, lineup.go, dispatch.go, crew.go, room.go,
+// careful.go, tracker.go and fence.go read Kafka, behind the interface in source.go that kafka.go implements. retention.go
+// removes rows when they are no longer needed, at the pace of policy.go. watermark.go is for handlers that must not go
+// back.
 package inbox
 
 import (
@@ -73,6 +74,10 @@ var (
 	// Config.MaxStored or Config.MaxStoredKey allow. Nothing was written: send the event again later. Consume waits, and
 	// holds the partition meanwhile.
 	ErrFull = errors.New("too many events are stored")
+
+	// ErrInFlight is returned by TryReceive and TryStore when another of them has the same event in hand. Nothing was
+	// decided: send it again.
+	ErrInFlight = errors.New("the event is in hand already")
 
 	// ErrOffsetOutOfRange is returned by Consume when a partition's log does not hold the offset that is to be read next.
 	ErrOffsetOutOfRange = errors.New("offset is out of range")
@@ -160,6 +165,9 @@ func (in *Inbox) register(eventType string, h BatchHandler) {
 	}
 	in.handlers[eventType] = h
 }
+
+// Config returns a copy of the inbox's configuration, with its defaults filled in.
+func (in *Inbox) Config() Config { return in.c }
 
 // start closes the registration.
 func (in *Inbox) start() {

@@ -38,6 +38,10 @@ select exists (select from holdfast.consumer_position p
 const lockSQL = `-- inbox.lock
 select pg_advisory_xact_lock($1::int, $2::int)`
 
+// For those who must not wait: false where another transaction has the lock.
+const tryLockSQL = `-- inbox.try_lock
+select pg_try_advisory_xact_lock($1::int, $2::int)`
+
 // Records a new event with the result it will have when the transaction commits: 'stored' where earlier events of its
 // key wait, or a dead letter holds it. The primary key makes a second transaction with the same event wait for the
 // first, and then find it known. $10 is the epoch under which an event from Kafka is taken in: no row comes back when
@@ -442,7 +446,7 @@ type queries struct {
 	claim, take, drop, settle, wake, sweep, retry, stillStored, declare, undeclare, declared, start, forgetStart,
 	position, landmark, assign, save, release,
 	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts,
-	watermark, watermarkIs, blocked, waiting, edited, publishLetter string
+	watermark, watermarkIs, tryLock, blocked, waiting, edited, publishLetter string
 }
 
 func newQueries(c Config) queries {
@@ -462,7 +466,7 @@ func newQueries(c Config) queries {
 		retentionBegin: fmt.Sprintf(retentionBeginSQL, millis(retentionTimeout)), retentionRow: in(retentionRowSQL),
 		retentionTake: in(retentionTakeSQL), retentionSweep: in(retentionSweepSQL), retentionSave: in(retentionSaveSQL),
 		retentionStarts: in(retentionStartsSQL),
-		watermark:       in(watermarkSQL), watermarkIs: in(watermarkIsSQL),
+		watermark:       in(watermarkSQL), watermarkIs: in(watermarkIsSQL), tryLock: in(tryLockSQL),
 		blocked: in(blockedSQL), waiting: in(waitingSQL),
 		edited: in(editedSQL), publishLetter: in(publishLetterSQL),
 	}

@@ -61,7 +61,7 @@ func (in *Inbox) ReceiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Ou
 	}
 	d := in.newDelivery(e)
 	d.callers = true
-	first := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.take(ctx, tx, d) }
+	first := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.take(ctx, tx, d, 1) }
 	if d.h == nil {
 		declared, err := in.declared(ctx, tx, []string{e.Type})
 		if err != nil {
@@ -135,9 +135,9 @@ func (in *Inbox) Store(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcom
 }
 
 // take records the event and runs its handler, in the caller's transaction.
-func (in *Inbox) take(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, error) {
+func (in *Inbox) take(ctx context.Context, tx pgx.Tx, d *delivery, attempt int) (Outcome, error) {
 	b := &pgx.Batch{}
-	in.queueInsert(b, d, 1)
+	in.queueInsert(b, d, attempt)
 	br := tx.SendBatch(ctx, b)
 	result, err := readInsert(br)
 	if closing := br.Close(); err == nil && closing != nil {

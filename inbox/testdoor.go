@@ -29,7 +29,7 @@ func (in *Inbox) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (out Ou
 	if d.h == nil {
 		return "", nil, fmt.Errorf("the type %q has no handler: those of consumer %s are %q", e.Type, in.c.Consumer, in.types)
 	}
-	out, failed, err := in.underSavepoint(ctx, tx, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.take(ctx, tx, d) })
+	out, failed, err := in.underSavepoint(ctx, tx, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.take(ctx, tx, d, 1) })
 	var h *handlerError
 	if errors.As(err, &h) { // It hangs, and may still write: the transaction is no good any more.
 		return Retrying, h.err, nil

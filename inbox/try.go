@@ -1,0 +1,102 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/lane"
+)
+
+// This file is the way in for senders that wait for an answer and send again by themselves, as those of webhooks do. A
+// second copy of an event whose first is being handled must not be acknowledged, because the first may yet fail; nor may
+// it wait for the first with a connection of the pool, because a few of them would leave none for the handlers.
+
+// tryClass is "hftr" in ASCII, beside those in fence.go: an event that is being tried.
+const tryClass = 0x68667472
+
+// TryReceive is Receive for a sender that waits for the answer and sends again: where another TryReceive or TryStore has
+// the same event in hand it returns ErrInFlight at once, whereas Receive waits for that one's end. It costs two round
+// trips more. An event that Receive, ReceiveTx, Store or Consume has in hand is waited for all the same.
+func (in *Inbox) TryReceive(ctx context.Context, e holdfast.Event) (Outcome, error) {
+	in.start()
+	if err := checkEvent(e); err != nil {
+		return "", fmt.Errorf("receive event: %w", err)
+	}
+	if err := in.tooManyHung(); err != nil {
+		return "", err
+	}
+	d := in.newDelivery(e)
+	d.try = true
+	first := in.alone(d, 1)
+	if d.h == nil {
+		declared, err := in.declared(ctx, in.pool, []string{e.Type})
+		if err != nil {
+			return "", fmt.Errorf("receive event: %w", err)
+		}
+		s := in.unknown(d, declared[e.Type])
+		if s == nil {
+			in.report(d, Skipped, 0)
+			return Skipped, nil
+		}
+		first = in.within(in.trying(d, s))
+	}
+	out, err := in.receive(ctx, in.newIntake(d, first), nil)
+	if err != nil {
+		return "", fmt.Errorf("receive event: %w", err)
+	}
+	return out, nil
+}
+
+// TryStore takes an event in, in a transaction of its own, and leaves its handler to Run. What it returns is durable, and
+// where another TryReceive or TryStore has the same event in hand it returns ErrInFlight at once. A type that neither
+// this node nor another handles is dealt with as Config.Unknown says; an inbox without any handler stores every type, for
+// the nodes that have them.
+func (in *Inbox) TryStore(ctx context.Context, e holdfast.Event) (Outcome, error) {
+	in.start()
+	if err := checkEvent(e); err != nil {
+		return "", fmt.Errorf("store event: %w", err)
+	}
+	d := in.newDelivery(e)
+	d.try = true
+	s := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.park(ctx, tx, d, past{}, nil, Stored) }
+	if d.h == nil && len(in.types) > 0 {
+		declared, err := in.declared(ctx, in.pool, []string{e.Type})
+		if err != nil {
+			return "", fmt.Errorf("store event: %w", err)
+		}
+		if s = in.unknown(d, declared[e.Type]); s == nil {
+			in.report(d, Skipped, 0)
+			return Skipped, nil
+		}
+	}
+	d.h = nil // No step of it runs the handler.
+	out, err := in.receive(ctx, in.newIntake(d, in.within(in.trying(d, s))), nil)
+	if err != nil {
+		return "", fmt.Errorf("store event: %w", err)
+	}
+	return out, nil
+}
+
+// trying is a step that is taken only by whoever has the event's lock. The lock goes with the transaction, once its
+// commit can be seen: so the one who does not get it looks whether the event is known by now.
+func (in *Inbox) trying(d *delivery, s step) step {
+	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+		number := lane.Number(in.c.Schema, in.c.Consumer, d.e.Source, d.e.ID)
+		var mine bool
+		if err := tx.QueryRow(ctx, in.q.tryLock, int32(tryClass), number).Scan(&mine); err != nil {
+			return "", fmt.Errorf("lock the event: %w", err)
+		}
+		if mine {
+			return s(ctx, tx)
+		}
+		out, err := in.known(ctx, tx, d)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return "", ErrInFlight
+		}
+		return out, err
+	}
+}
