@@ -32,6 +32,7 @@
 //	examples, cmd/holdfast, bench, the tests  ->  everything
 //	holdfasttest (for your tests)  ->  holdfast, inbox
 //	relay   ->  holdfast, retry, dlq
+//	webhook ->  holdfast, retry, inbox
 //	inbox   ->  holdfast, retry, dlq
 //	outbox  ->  holdfast
 //	dlq     ->  holdfast

@@ -31,6 +31,7 @@ var allowed = map[string][]string{
 	"inbox":  {"", "retry", "dlq"},
 
 	"idempotency": {"", "retry"},
+	"webhook":     {"", "retry", "inbox"},
 
 	"holdfasttest": {"", "inbox"},
 }

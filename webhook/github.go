@@ -1,0 +1,72 @@
+package webhook
+
+import (
+	"encoding/hex"
+	"net/http"
+	"strings"
+	"time"
+)
+
+const githubHeader = "X-Hub-Signature-256"
+
+// GitHub verifies GitHub's X-Hub-Signature-256: HMAC-SHA256 over the body alone
+// (https://docs.github.com/webhooks/using-webhooks/validating-webhook-deliveries). The elder header with SHA-1 is not
+// looked at.
+//
+// ID is X-GitHub-Delivery and Type is X-GitHub-Event. Neither is signed, nor is a time: so IDSigned is false, a request
+// that was seen once can be sent again for ever, and Config.Unsigned decides how a repeat is recognised.
+func GitHub(secrets ...string) (Verifier, error) {
+	keys, err := readSecrets("GitHub", secrets, plainSecret)
+	if err != nil {
+		return nil, err
+	}
+	return github(keys), nil
+}
+
+type github [][]byte
+
+func (keys github) secrets() int { return len(keys) }
+
+func (keys github) Verify(h http.Header, body []byte, _ time.Time) (Delivery, error) {
+	value, err := header(h, githubHeader)
+	if err != nil {
+		return Delivery{}, err
+	}
+	text, found := strings.CutPrefix(value, "sha256=")
+	signature, err := hex.DecodeString(text)
+	if !found || err != nil {
+		return Delivery{}, refuse(ReasonMalformed, "header %s must be sha256= and hexadecimal digits", githubHeader)
+	}
+	secret, err := matching(keys, [][]byte{signature}, body)
+	if err != nil {
+		return Delivery{}, err
+	}
+	return unsigned(h, Delivery{Scheme: "sha256", Secret: secret}, "X-GitHub-Delivery", "X-GitHub-Event")
+}
+
+// unsigned adds id and type out of headers that nobody has signed.
+func unsigned(h http.Header, d Delivery, id, eventType string) (_ Delivery, err error) {
+	if d.ID, err = optional(h, id); err != nil {
+		return Delivery{}, err
+	}
+	if err := checkID(id, d.ID, ""); err != nil {
+		return Delivery{}, err
+	}
+	if d.Type, err = optional(h, eventType); err != nil {
+		return Delivery{}, err
+	}
+	return d, nil
+}
+
+// SignGitHub returns the headers of a request as GitHub signs it. Keep the id over the retries of an event.
+func SignGitHub(id, eventType string, body []byte, secret string) (http.Header, error) {
+	keys, err := readSecrets("GitHub", []string{secret}, plainSecret)
+	if err != nil {
+		return nil, err
+	}
+	h := http.Header{}
+	h.Set("X-GitHub-Delivery", id)
+	h.Set("X-GitHub-Event", eventType)
+	h.Set(githubHeader, "sha256="+hex.EncodeToString(hmacSHA256(keys[0], body)))
+	return h, nil
+}

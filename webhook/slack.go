@@ -1,0 +1,125 @@
+package webhook
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	slackSignature = "X-Slack-Signature"
+	slackTimestamp = "X-Slack-Request-Timestamp"
+
+	// maxChallenge is the longest text of a handshake that is sent back.
+	maxChallenge = 1 << 10
+)
+
+// Slack verifies Slack's scheme v0 (https://docs.slack.dev/authentication/verifying-requests-from-slack): HMAC-SHA256
+// over the timestamp and the body, in the headers X-Slack-Signature and X-Slack-Request-Timestamp. The secret is the
+// app's signing secret.
+//
+// Of an event of the Events API, ID is event_id, Type is that of the inner event, and OccurredAt is event_time. The
+// handshake url_verification is answered with its challenge, once its signature was found good. A slash command has Type
+// "slash_command", an interaction its own; both have no ID, and are recognised by their body, which holds a trigger_id.
+func Slack(secrets ...string) (Verifier, error) {
+	keys, err := readSecrets("Slack", secrets, plainSecret)
+	if err != nil {
+		return nil, err
+	}
+	return slack(keys), nil
+}
+
+type slack [][]byte
+
+func (keys slack) secrets() int { return len(keys) }
+
+func (keys slack) Verify(h http.Header, body []byte, now time.Time) (Delivery, error) {
+	value, err := header(h, slackSignature)
+	if err != nil {
+		return Delivery{}, err
+	}
+	timestamp, err := header(h, slackTimestamp)
+	if err != nil {
+		return Delivery{}, err
+	}
+	at, err := checkTime(slackTimestamp, timestamp, now)
+	if err != nil {
+		return Delivery{}, err
+	}
+	text, found := strings.CutPrefix(value, "v0=")
+	signature, err := hex.DecodeString(text)
+	if !found || err != nil {
+		return Delivery{}, refuse(ReasonMalformed, "header %s must be v0= and hexadecimal digits", slackSignature)
+	}
+	secret, err := matching(keys, [][]byte{signature}, []byte("v0:"+timestamp+":"), body)
+	if err != nil {
+		return Delivery{}, err
+	}
+	d := Delivery{Timestamp: at, Scheme: "v0", Secret: secret}
+	if bytes.HasPrefix(bytes.TrimSpace(body), []byte("{")) {
+		return slackEvent(d, body)
+	}
+	return slackForm(d, body)
+}
+
+// slackEvent reads a request of the Events API.
+func slackEvent(d Delivery, body []byte) (Delivery, error) {
+	var said struct {
+		Type      string   `json:"type"`
+		Challenge string   `json:"challenge"`
+		EventID   string   `json:"event_id"`
+		EventTime jsonTime `json:"event_time"`
+		Event     struct {
+			Type string `json:"type"`
+		} `json:"event"`
+	}
+	if err := json.Unmarshal(body, &said); err != nil {
+		return Delivery{}, refuse(ReasonContent, "the body must be a JSON object of the Events API")
+	}
+	d.ID, d.IDSigned, d.OccurredAt = said.EventID, said.EventID != "", said.EventTime.Time
+	switch d.Type = said.Type; {
+	case said.Type == "event_callback":
+		d.Type = said.Event.Type
+	case said.Type == "url_verification" && len(said.Challenge) > maxChallenge:
+		return Delivery{}, refuse(ReasonContent, "the challenge has %d bytes: it must have at most %d", len(said.Challenge), maxChallenge)
+	case said.Type == "url_verification":
+		d.Answer = []byte(said.Challenge)
+	}
+	return d, nil
+}
+
+// slackForm reads a slash command or an interaction.
+func slackForm(d Delivery, body []byte) (Delivery, error) {
+	form, err := url.ParseQuery(string(body))
+	if err != nil {
+		return Delivery{}, refuse(ReasonContent, "the body must be JSON or a form")
+	}
+	if form.Get("command") != "" {
+		d.Type = "slash_command"
+	}
+	var said struct {
+		Type string `json:"type"`
+	}
+	if json.Unmarshal([]byte(form.Get("payload")), &said) == nil {
+		d.Type = said.Type
+	}
+	return d, nil
+}
+
+// SignSlack returns the headers of a request as Slack signs it. The id of the event is in the body.
+func SignSlack(at time.Time, body []byte, secret string) (http.Header, error) {
+	keys, err := readSecrets("Slack", []string{secret}, plainSecret)
+	if err != nil {
+		return nil, err
+	}
+	timestamp := strconv.FormatInt(at.Unix(), 10)
+	return http.Header{
+		slackTimestamp: {timestamp},
+		slackSignature: {"v0=" + hex.EncodeToString(hmacSHA256(keys[0], []byte("v0:"+timestamp+":"), body))},
+	}, nil
+}

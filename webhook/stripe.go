@@ -1,0 +1,109 @@
+package webhook
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const stripeHeader = "Stripe-Signature"
+
+// Stripe verifies Stripe's scheme v1 (https://docs.stripe.com/webhooks): HMAC-SHA256 over the timestamp and the body, in
+// the header Stripe-Signature. The key is the whole secret with its "whsec_", which is not decoded. Several signatures
+// and several secrets are tried with each other; other schemes than v1 are not.
+//
+// ID, Type and OccurredAt are those of the event in the body, which is signed. Stripe counts OccurredAt in seconds: two
+// events may share it.
+func Stripe(secrets ...string) (Verifier, error) {
+	keys, err := readSecrets("Stripe", secrets, plainSecret)
+	if err != nil {
+		return nil, err
+	}
+	return stripe(keys), nil
+}
+
+type stripe [][]byte
+
+func (keys stripe) secrets() int { return len(keys) }
+
+func (keys stripe) Verify(h http.Header, body []byte, now time.Time) (Delivery, error) {
+	value, err := header(h, stripeHeader)
+	if err != nil {
+		return Delivery{}, err
+	}
+	timestamp, signatures, err := splitStripe(value)
+	if err != nil {
+		return Delivery{}, err
+	}
+	at, err := checkTime(stripeHeader, timestamp, now)
+	if err != nil {
+		return Delivery{}, err
+	}
+	secret, err := matching(keys, signatures, []byte(timestamp+"."), body)
+	if err != nil {
+		return Delivery{}, err
+	}
+	var event struct {
+		ID      string   `json:"id"`
+		Type    string   `json:"type"`
+		Created jsonTime `json:"created"`
+	}
+	if err := json.Unmarshal(body, &event); err != nil || event.ID == "" {
+		return Delivery{}, refuse(ReasonContent, "the body must be a JSON object with an id")
+	}
+	return Delivery{ID: event.ID, IDSigned: true, Type: event.Type, Timestamp: at, OccurredAt: event.Created.Time, Scheme: "v1", Secret: secret}, nil
+}
+
+// splitStripe reads "t=1,v1=…,v1=…". A signature that is not hexadecimal is passed over, a pair that is none is not.
+func splitStripe(value string) (timestamp string, signatures [][]byte, err error) {
+	for pair := range strings.SplitSeq(value, ",") {
+		name, text, found := strings.Cut(pair, "=")
+		switch {
+		case !found:
+			return "", nil, refuse(ReasonMalformed, "header %s must be pairs of name and value", stripeHeader)
+		case name == "t" && timestamp != "":
+			return "", nil, refuse(ReasonMalformed, "header %s has more than one time", stripeHeader)
+		case name == "t":
+			timestamp = text
+		case name == "v1" && len(signatures) < maxSignatures:
+			if signature, err := hex.DecodeString(text); err == nil {
+				signatures = append(signatures, signature)
+			}
+		}
+	}
+	if timestamp == "" || len(signatures) == 0 {
+		return "", nil, refuse(ReasonMissing, "header %s has no time, or no signature v1", stripeHeader)
+	}
+	return timestamp, signatures, nil
+}
+
+// SignStripe returns the header of a request as Stripe signs it, with one signature for each secret. The id of the event
+// is in the body.
+func SignStripe(at time.Time, body []byte, secrets ...string) (http.Header, error) {
+	keys, err := readSecrets("Stripe", secrets, plainSecret)
+	if err != nil {
+		return nil, err
+	}
+	timestamp := strconv.FormatInt(at.Unix(), 10)
+	value := "t=" + timestamp
+	for _, key := range keys {
+		value += ",v1=" + hex.EncodeToString(hmacSHA256(key, []byte(timestamp+"."), body))
+	}
+	return http.Header{stripeHeader: {value}}, nil
+}
+
+// jsonTime is a time in a body: seconds since 1970, or RFC 3339. Anything else is the zero time, and no reason to refuse
+// what is signed.
+type jsonTime struct{ time.Time }
+
+func (t *jsonTime) UnmarshalJSON(text []byte) error {
+	if seconds, err := strconv.ParseInt(string(text), 10, 64); err == nil && seconds > 0 && seconds < 1<<35 {
+		t.Time = time.Unix(seconds, 0).UTC()
+	} else if at, err := time.Parse(`"`+time.RFC3339+`"`, string(text)); err == nil {
+		t.Time = at.UTC()
+	}
+	return nil
+}
