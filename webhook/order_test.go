@@ -1,0 +1,110 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+func TestAStateDoesNotGoBackWhenDeliveriesOvertakeEachOther(t *testing.T) { // W19
+	b := setup(t)
+	pgtest.Exec(t, b.db, "create table subscription (id text primary key, state text, n int default 1)")
+	b.in.Handle("subscription.updated", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		var said struct{ Sub, State string }
+		if err := json.Unmarshal(e.Payload, &said); err != nil {
+			return err
+		}
+		ok, err := InOrder(ctx, tx, b.in, "subscription/"+said.Sub, e.Time)
+		if err != nil || !ok {
+			return err
+		}
+		_, err = tx.Exec(ctx, `insert into subscription as s (id, state) values ($1, $2)
+			on conflict (id) do update set state = excluded.state, n = s.n + 1`, said.Sub, said.State)
+		return err
+	})
+	s := b.receiver("stripe", must(Stripe(stripeSecret)))
+	for n, c := range []struct {
+		created int64
+		state   string
+		want    string
+	}{
+		{1_700_000_002, "active", "active"},
+		{1_700_000_001, "trialing", "active"},   // older: stale
+		{1_700_000_002, "past_due", "past_due"}, // in the same second: no telling, so the one that came last
+		{1_700_000_003, "canceled", "canceled"},
+		{1_700_000_002, "active", "canceled"},
+	} {
+		body := fmt.Sprintf(`{"id":"evt_%d","type":"subscription.updated","created":%d,"sub":"sub_1","state":%q}`, n, c.created, c.state)
+		// A retry is signed later than what overtook it: the time of the signature must not be taken for that of the event.
+		h, err := SignStripe(now.Add(time.Duration(-n)*time.Second), []byte(body), stripeSecret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.want(200, s, h, body) // A stale one is done, and the provider is told so.
+		if b.count("select count(*) from subscription where state = $1", c.want) != 1 {
+			t.Errorf("after event %d the state is not %s", n, c.want)
+		}
+	}
+	if n := b.count("select n from subscription"); n != 3 {
+		t.Errorf("the state was written %d times, want 3", n)
+	}
+	if n := b.count("select count(*) from holdfast.inbox where result = 'handled'"); n != 5 {
+		t.Errorf("%d events are settled, want 5", n)
+	}
+}
+
+func TestTheTimeOfAnEventIsThatOfWhatHappenedWhereItIsSaid(t *testing.T) { // W19
+	signed, happened := now.Add(-time.Minute), now.Add(-time.Hour)
+	for _, c := range []struct {
+		d    Delivery
+		want time.Time
+	}{{Delivery{Timestamp: signed, OccurredAt: happened}, happened}, {Delivery{Timestamp: signed}, signed}, {Delivery{}, now}} {
+		c.d.ID, c.d.IDSigned = "1", true
+		config := Config{}.withDefaults("shop", inbox.Config{})
+		e, err := config.event("shop", c.d, nil, nil, now)
+		if err != nil || !e.Time.Equal(c.want) {
+			t.Errorf("%v, %v; want %v", e.Time, err, c.want)
+		}
+	}
+}
+
+// replay replays every letter.
+func replay(b *bundle) {
+	b.Helper()
+	letters, err := dlq.New(b.db.Pool, dlq.Config{})
+	if err == nil {
+		_, err = letters.Replay(b.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"})
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+func holdfastEvent(id, body string) holdfast.Event {
+	return holdfast.Event{ID: id, Source: "shop", Type: "order.placed", Topic: "webhook.shop", Payload: []byte(body)}
+}
+
+func recorder() *httptest.ResponseRecorder { return httptest.NewRecorder() }
+
+func request(h http.Header, body io.Reader) *http.Request {
+	req := httptest.NewRequest(http.MethodPost, "/", body)
+	req.Header = h
+	return req
+}
+
+type errReader struct{}
+
+func (errReader) Read([]byte) (int, error) { return 0, errors.New("the connection was lost") }
