@@ -144,10 +144,15 @@ func secretsOf(v Verifier) int {
 	return 1
 }
 
+// reasonOf is the reason of a refusal, "" where there is none.
 func reasonOf(err error) Reason {
 	var refused *RefusedError
-	if errors.As(err, &refused) {
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &refused):
 		return refused.Reason
+	default:
+		return ReasonMismatch // A verifier that is not ours.
 	}
-	return ReasonMismatch // A verifier that is not ours.
 }

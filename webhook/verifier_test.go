@@ -104,7 +104,7 @@ func TestThePublishedVectorsAreAccepted(t *testing.T) { // W3, W7, W8, W9
 func TestABodyThatDiffersInOneByteIsNotTheOneThatWasSigned(t *testing.T) { // W2
 	for _, c := range vectors() {
 		for _, body := range []string{c.body + "\n", " " + c.body, strings.Replace(c.body, "e", "E", 1), ""} {
-			if _, err := c.v.Verify(c.h, []byte(body), time.Unix(c.at, 0)); reasonOf(err) != ReasonMismatch || err == nil {
+			if _, err := c.v.Verify(c.h, []byte(body), time.Unix(c.at, 0)); reasonOf(err) != ReasonMismatch {
 				t.Errorf("%s: another body gives %v", c.name, err)
 			}
 		}
@@ -221,7 +221,7 @@ func TestATimeIsFiveMinutesOffAtMostToEitherSide(t *testing.T) { // W4
 				want = "" // There is none to be held against the clock.
 			}
 			_, err = s.v.Verify(h, body, now)
-			if (err == nil) != (want == "") || err != nil && reasonOf(err) != want {
+			if reasonOf(err) != want {
 				t.Errorf("%s, %s off: %v, want %q", name, c.off, err, want)
 			}
 		}
@@ -234,7 +234,7 @@ func TestATimeThatIsNoneIsRefusedWithoutAnOverflow(t *testing.T) { // W4
 		"-1": ReasonMalformed, "+1800000000": ReasonMalformed, "1800000000.5": ReasonMalformed, "1800000000 ": ReasonMalformed, "0x6b49d200": ReasonMalformed,
 		"": ReasonMalformed, "0": ReasonTooOld,
 	} {
-		if _, err := checkTime("t", text, now); reasonOf(err) != want || err == nil {
+		if _, err := checkTime("t", text, now); reasonOf(err) != want {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
@@ -295,7 +295,7 @@ func TestSecretsTakeEachOthersPlaceWithoutALoss(t *testing.T) { // W6
 		{"the third of three in two", AnyOf(AnyOf(must(Standard(publicKey, other))), Until(end, must(Standard(macSecret)))), byOld, now, 2, ""},
 	} {
 		d, err := c.v.Verify(c.h, body, c.now)
-		if (err == nil) != (c.want == "") || err != nil && reasonOf(err) != c.want || d.Secret != c.secret {
+		if reasonOf(err) != c.want || d.Secret != c.secret {
 			t.Errorf("%s: secret %d, %v; want %d, %q", c.name, d.Secret, err, c.secret, c.want)
 		}
 	}
@@ -339,7 +339,7 @@ func TestStripesHeaderIsReadStrictly(t *testing.T) { // W7
 		timestamp + "," + v1[:len(v1)-2]: ReasonMismatch, "t=," + v1: ReasonMissing,
 	} {
 		_, err := v.Verify(headers(stripeHeader, value), []byte(`{"id":"evt_1"}`), now)
-		if (err == nil) != (want == "") || err != nil && reasonOf(err) != want {
+		if reasonOf(err) != want {
 			t.Errorf("%q: %v, want %q", value, err, want)
 		}
 	}
@@ -415,6 +415,11 @@ func TestSixteenSignaturesAreExaminedAndNoMore(t *testing.T) { // W11
 		if _, err := must(Stripe(stripeSecret)).Verify(s, []byte(`{"id":"1"}`), now); (err == nil) != want {
 			t.Errorf("stripe: behind %d others: %v", before, err)
 		}
+	}
+	// Those of versions that nobody knows do not count: a sender may try new ones out.
+	h.Set("webhook-signature", strings.Repeat("v9,AAAA ", 100)+good)
+	if _, err := must(Standard(macSecret)).Verify(h, []byte("x"), now); err != nil {
+		t.Errorf("behind 100 of another version: %v", err)
 	}
 	// However many are sent, or of whatever kind.
 	long := strings.Repeat("v1,AAAA ", 10_000) + good
@@ -510,7 +515,7 @@ func TestAnIdThatMakesTheSignedTextAmbiguousIsRefused(t *testing.T) { // W12
 		}
 		signature := "v1," + base64.StdEncoding.EncodeToString(hmacSHA256(key.mac, []byte(id+"."+timestamp+"."), []byte("x")))
 		_, err = must(Standard(macSecret)).Verify(headers("webhook-id", id, "webhook-timestamp", timestamp, "webhook-signature", signature), []byte("x"), now)
-		if (err == nil) != (want == "") || err != nil && reasonOf(err) != want {
+		if reasonOf(err) != want {
 			t.Errorf("%q: %v, want %q", id, err, want)
 		}
 	}
