@@ -1,0 +1,54 @@
+// Command webhooks shows a service that receives webhooks of two providers, a bank that follows
+// Standard Webhooks and GitHub: what they send takes effect once, whatever is sent.
+//
+//	go run ./examples/webhooks
+//
+// It starts a PostgreSQL for itself; DATABASE_URL makes it run on yours, in schemas of its own that
+// it removes afterwards. It needs no Kafka and no provider: it signs as they do.
+//
+// Read service.go for the two endpoints and their handlers, story.go for what is sent to them, and
+// check.go for what must be true in the end.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the cleaning up
+	if err := run(ctx, os.Stdout, config{DatabaseURL: os.Getenv("DATABASE_URL")}); err != nil {
+		fmt.Fprintln(os.Stderr, "\nwebhooks:", err)
+		os.Exit(1)
+	}
+}
+
+// config is what a run can be told; the zero config starts its own server.
+type config struct {
+	DatabaseURL string
+
+	// trusting makes the service believe every signature, to see that the story finds it.
+	trusting bool
+}
+
+// run tells the story on out. Its error says which promise did not hold, or what to do about the
+// server.
+func run(ctx context.Context, out io.Writer, c config) (err error) {
+	s := &story{config: c, out: out}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	for _, chapter := range []func(context.Context) error{
+		s.start, s.delivered, s.repeated, s.forged, s.inHand, s.failing, s.check,
+	} {
+		if err := chapter(ctx); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(out, "\nEvery promise held.")
+	return nil
+}
