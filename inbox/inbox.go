@@ -70,7 +70,7 @@ var (
 	// them is stuck for good, and each holds its memory. Restart the process.
 	ErrHungHandlers = errors.New("too many handlers hang")
 
-	// ErrFull is returned by Receive, ReceiveTx and Store when the event would have to wait, and as many wait as
+	// ErrFull is returned by whatever takes a single event in (Receive, ReceiveTx, Store, TryReceive, TryStore) when the event would have to wait, and as many wait as
 	// Config.MaxStored or Config.MaxStoredKey allow. Nothing was written: send the event again later. Consume waits, and
 	// holds the partition meanwhile.
 	ErrFull = errors.New("too many events are stored")

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,6 +80,22 @@ func TestTheTimeOfAnEventIsThatOfWhatHappenedWhereItIsSaid(t *testing.T) { // W1
 		if err != nil || !e.Time.Equal(c.want) {
 			t.Errorf("%v, %v; want %v", e.Time, err, c.want)
 		}
+	}
+}
+
+func TestTheEventOfADeliveryKeepsTheIdThatItIsNotKnownBy(t *testing.T) { // W16
+	config := Config{Headers: []string{"Content-Type", "X-Long", "X-Twice"}}.withDefaults("github", inbox.Config{})
+	h := headers("Content-Type", "application/json", "X-Long", strings.Repeat("x", maxHeader+1), "X-Twice", "a", "X-Twice", "b", "Cookie", "hush")
+	e, err := config.event("github", Delivery{ID: "d-1", Type: "push"}, h, []byte("{}"), now)
+	want := holdfast.Event{ID: bodyID("push", []byte("{}")), Source: "github", Type: "push", Topic: "webhook.github", Payload: []byte("{}"), Time: now,
+		Headers: map[string]string{"content-type": "application/json", "x-twice": "a, b", "webhook-delivery": "d-1"}}
+	if err != nil || !reflect.DeepEqual(e, want) {
+		t.Errorf("got %+v, %v; want %+v", e, err, want)
+	}
+	config.Unsigned, config.Headers = ByID, []string{}
+	e, err = config.event("github", Delivery{ID: "d-1", Type: "push"}, h, []byte("{}"), now)
+	if want.ID, want.Headers = "d-1", map[string]string{}; err != nil || !reflect.DeepEqual(e, want) {
+		t.Errorf("got %+v, %v; want %+v", e, err, want)
 	}
 }
 
