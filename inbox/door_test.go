@@ -55,6 +55,11 @@ func TestEveryModeOfPgxWorks(t *testing.T) {
 			b.receive(in, retried, Retrying)
 			tombstone := holdfast.Event{ID: "tombstone", Type: "order.placed", Topic: "orders", Key: "key's"}
 			b.receive(in, tombstone, Stored)
+			b.try(in.TryReceive, event("tried", ""), Handled, nil)
+			b.try(in.TryStore, event("tried", ""), Duplicate, nil)
+			if !b.askTies(in, "order/1", -1) || !b.askTies(in, "order/1", -1) || b.askTies(in, "order/1", -2) {
+				t.Error("the watermark with ties is wrong")
+			}
 			defer b.run(in.Run)()
 			b.awaitOutcome("tombstone", Handled)
 			if n := b.count("select count(*) from holdfast.letter where event_id = 'dead' and payload = '\\x0001ff27' and headers->>'a' = 'b''c\"d'"); n != 1 {

@@ -32,6 +32,19 @@ func (b *bundle) ask(in *Inbox, entity string, version int64) (fresh bool) {
 	return fresh
 }
 
+// askTies is ask with WatermarkTies, on the inbox's own pool.
+func (b *bundle) askTies(in *Inbox, entity string, version int64) (fresh bool) {
+	b.Helper()
+	err := pgx.BeginFunc(b.Context(), in.pool, func(tx pgx.Tx) (err error) {
+		fresh, err = in.WatermarkTies(b.Context(), tx, entity, version)
+		return err
+	})
+	if err != nil {
+		b.Fatalf("WatermarkTies(%q, %d): %v", entity, version, err)
+	}
+	return fresh
+}
+
 func (b *bundle) begin() pgx.Tx {
 	b.Helper()
 	tx, err := b.db.Begin(b.Context())
@@ -312,13 +325,8 @@ func TestAWatermarkWithTiesCallsTheSameVersionFresh(t *testing.T) {
 		version int64
 		want    bool
 	}{{5, true}, {5, true}, {4, false}, {6, true}, {5, false}, {6, true}} {
-		var fresh bool
-		err := pgx.BeginFunc(b.Context(), b.db, func(tx pgx.Tx) (err error) {
-			fresh, err = in.WatermarkTies(b.Context(), tx, "order/1", c.version)
-			return err
-		})
-		if err != nil || fresh != c.want {
-			t.Errorf("WatermarkTies(%d) = %v, %v; want %v", c.version, fresh, err, c.want)
+		if fresh := b.askTies(in, "order/1", c.version); fresh != c.want {
+			t.Errorf("WatermarkTies(%d) = %v, want %v", c.version, fresh, c.want)
 		}
 	}
 	if _, err := in.WatermarkTies(b.Context(), nil, "order/1", 1); err == nil {

@@ -225,8 +225,8 @@ func (b *bundle) shop(change ...func(*Config)) *httptest.Server {
 // run runs the inbox's worker until the test ends.
 func (b *bundle) run() {
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- b.in.Run(ctx) }()
+	done, in := make(chan error, 1), b.in
+	go func() { done <- in.Run(ctx) }()
 	b.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

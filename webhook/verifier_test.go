@@ -265,6 +265,14 @@ func TestAKeyIsTriedOnSignaturesOfItsKindOnly(t *testing.T) { // W5
 	if _, err := must(Standard(macSecret)).Verify(real, []byte("x"), now); reasonOf(err) != ReasonMismatch {
 		t.Errorf("an HMAC that calls itself v1a: %v", err)
 	}
+	published := vectors()[2]
+	if _, err := published.v.Verify(published.h, []byte(published.body), time.Unix(published.at, 0)); err != nil {
+		t.Fatal(err)
+	}
+	published.h.Set("webhook-signature", strings.Replace(published.h.Get("webhook-signature"), "v1a", "v1", 1))
+	if _, err := published.v.Verify(published.h, []byte(published.body), time.Unix(published.at, 0)); reasonOf(err) != ReasonMismatch {
+		t.Errorf("a v1a that calls itself v1: %v", err)
+	}
 }
 
 func TestSecretsTakeEachOthersPlaceWithoutALoss(t *testing.T) { // W6
@@ -397,6 +405,31 @@ func TestSlacksRequestsAreToldApart(t *testing.T) { // W9
 		h, _ := SignSlack(now, []byte(body), slackSecret)
 		if d, err := v.Verify(h, []byte(body), now); reasonOf(err) != ReasonContent || d.Answer != nil {
 			t.Errorf("%.40s: %v", body, err)
+		}
+	}
+}
+
+func TestASignatureThatIsNotWrittenAsItsProviderDoesIsRefused(t *testing.T) { // W8, W9, W10
+	for name, key := range map[string]string{"github": githubHeader, "slack": slackSignature, "shopify": shopifyHeader} {
+		h, err := schemes[name].sign(now, []byte(`{"id":"1"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		good := h.Get(key)
+		bare := good[strings.Index(good, "=")+1:]
+		bad := map[string]Reason{"sha1=" + bare: ReasonMalformed, " " + good: ReasonMalformed, good + "zz": ReasonMalformed, "": ReasonMissing, good[:len(good)/2]: ""}
+		if name != "shopify" {
+			bad[bare], bad[strings.ToUpper(good)] = ReasonMalformed, ReasonMalformed
+		}
+		for value, want := range bad {
+			h.Set(key, value)
+			if _, err := schemes[name].v.Verify(h, []byte(`{"id":"1"}`), now); err == nil || want != "" && reasonOf(err) != want {
+				t.Errorf("%s, %q: %v, want %q", name, value, err, want)
+			}
+		}
+		h.Set(key, good)
+		if _, err := schemes[name].v.Verify(h, []byte(`{"id":"1"}`), now); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
