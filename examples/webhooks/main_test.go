@@ -2,45 +2,26 @@ package main
 
 import (
 	"bytes"
-	"errors"
-	"os"
-	"os/exec"
+	"context"
+	"io"
 	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/pgserver"
+	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
-// asCommand makes this test binary the command itself, to see what it exits with.
-const asCommand = "WEBHOOKS_AS_COMMAND"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asCommand) != "" {
-		main()
-		return
-	}
-	os.Exit(pgtest.Main(m))
-}
+func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
 func told(t *testing.T, c config) (string, error) {
 	t.Helper()
-	var out bytes.Buffer
-	err := run(t.Context(), &out, c)
-	t.Logf("%s", &out)
-	return out.String(), err
+	return exampletest.Told(t, func(ctx context.Context, out io.Writer) error { return run(ctx, out, c) })
 }
 
 func TestWithoutAnyServerTheStoryOfTheWebhooksIsToldToItsEnd(t *testing.T) {
 	t.Parallel()
 	text, err := told(t, config{})
-	if errors.Is(err, pgserver.ErrNoServer) {
-		if os.Getenv("REQUIRE_SERVICES") == "1" {
-			t.Fatalf("PostgreSQL is required by REQUIRE_SERVICES=1: %v", err)
-		}
-		t.Skipf("needs PostgreSQL, so install it: %v", err)
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,14 +87,8 @@ func TestAPaymentThatIsBookedTwiceIsFound(t *testing.T) {
 
 func TestTheCommandExitsWithStatusOneWhereItHasNoServer(t *testing.T) {
 	t.Parallel()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), asCommand+"=1", "DATABASE_URL=postgres://x:secret@127.0.0.1:1/x")
-	said, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		t.Errorf("it exits with %v, want status 1", err)
-	}
-	if !bytes.Contains(said, []byte("webhooks: DATABASE_URL is set")) || bytes.Contains(said, []byte("secret")) {
+	_, said := exampletest.Refused(t, "DATABASE_URL=postgres://x:secret@127.0.0.1:1/x")
+	if !strings.Contains(said, "webhooks: DATABASE_URL is set") || strings.Contains(said, "secret") {
 		t.Errorf("it says %s", said)
 	}
 }
