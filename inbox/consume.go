@@ -234,10 +234,13 @@ func (in *Inbox) release(gen generation, parts []*partition) {
 		}
 		wg.Go(func() {
 			low, last, clean := p.end()
-			_, err := in.pool.Exec(ctx, in.q.release, in.c.Consumer, p.tp.topic, int32(p.tp.partition), p.fence.Epoch, low, clean, last.offset, last.print)
-			if err != nil {
+			tag, err := in.pool.Exec(ctx, in.q.release, in.c.Consumer, p.tp.topic, int32(p.tp.partition), p.fence.Epoch, low, clean, last.offset, last.print)
+			switch {
+			case err != nil:
 				in.troubled(fmt.Errorf("release %s/%d: %w", p.tp.topic, p.tp.partition, err))
-			} else {
+			case tag.RowsAffected() == 0:
+				p.fencedOff() // It was lost while nothing was in hand that could have found that out.
+			default:
 				p.savedAt(low)
 			}
 			in.c.Logger.Info("partition released", "consumer", in.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "position", low, "clean", clean)

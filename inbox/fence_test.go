@@ -140,6 +140,32 @@ func TestAZombiesHandlerCannotCommitAfterAnotherNodeHasThePartition(t *testing.T
 	}
 }
 
+// Its session may have ended without its knowing, with nothing in hand whose transaction could be refused.
+func TestANodeWithNothingInHandHearsThatItsPartitionIsAnothers(t *testing.T) {
+	b := setup(t)
+	log := logOf(event("1", "k"))
+	lost := b.inbox()
+	lost.Handle("order.placed", effectOf)
+	saved := make(chan struct{})
+	lost.c.Observer.OnSettled = func(Partition, int64) { close(saved) }
+	g := newFakeGeneration(log)
+	stop := b.consumeFake(lost, g)
+	<-saved
+	owner := b.inbox()
+	owner.Handle("order.placed", effectOf)
+	assigned := make(chan struct{})
+	owner.c.Observer.OnAssigned = func(Partition, int64) { close(assigned) }
+	stopOwner := b.consumeFake(owner, newFakeGeneration(log))
+	<-assigned
+	stop()
+	b.await("the fence", func(o *telling) bool { return o.fenced == 1 })
+	if n := b.count("select count(*) from holdfast.consumer_position where epoch = 2 and not clean"); n != 1 {
+		t.Error("the node that lost the partition says that its owner has ended in order")
+	}
+	stopOwner()
+	b.await("no more of it", func(o *telling) bool { return o.fenced == 1 })
+}
+
 // The new owner waits for the transactions that have looked at the epoch, so that none of them commits after it began.
 func TestTheNextOwnerWaitsForTheHandlersOfTheLast(t *testing.T) {
 	b := setup(t)

@@ -44,7 +44,8 @@ type Observer struct {
 	// OnRevoked is called when this node has let go of a partition. Clean says that nothing was left in hand.
 	OnRevoked func(p Partition, clean bool)
 
-	// OnFenced is called when a late handler's transaction was refused, because another node has its partition.
+	// OnFenced is called when this node finds that another has its partition, say because it was frozen for longer than
+	// its session: by a handler's transaction that was refused, by its position, or when it lets go of the partition.
 	OnFenced func(p Partition)
 
 	// OnCleaned is called when rows of the inbox were removed because nobody needs them any more (Config.Window), and how

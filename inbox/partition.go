@@ -33,6 +33,7 @@ type partition struct {
 	saved    int64 // Invariant: saved <= track.low(), as far as Postgres knows.
 	known    int64 // what the group's committed offset is
 	failed   error // why no more events are begun
+	fenced   bool  // another node has it
 
 	reading context.Context    // when it ends, what is not begun is left to whoever reads on
 	halt    context.CancelFunc // ends reading
@@ -266,9 +267,11 @@ func (p *partition) fail(err error) {
 	}
 }
 
+// fencedOff gives the partition up to the node that has it by now.
 func (p *partition) fencedOff() {
 	p.mu.Lock()
-	first := p.failed == nil
+	first := !p.fenced
+	p.fenced = true
 	p.mu.Unlock()
 	p.fail(errFenced)
 	if !first {
@@ -284,7 +287,7 @@ func (p *partition) fencedOff() {
 func (p *partition) unsaved() (int64, landmark, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.track == nil || errors.Is(p.failed, errFenced) {
+	if p.track == nil || p.fenced {
 		return 0, landmark{}, false
 	}
 	low := p.track.low()
@@ -301,7 +304,7 @@ func (p *partition) savedAt(position int64) {
 func (p *partition) uncommitted() (int64, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.track == nil || errors.Is(p.failed, errFenced) {
+	if p.track == nil || p.fenced {
 		return 0, false
 	}
 	return p.saved, p.saved != p.known

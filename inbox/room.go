@@ -19,7 +19,7 @@ type roomless struct {
 // is given up it is left as it is: whoever reads on meets its event again.
 func (p *partition) setAside(j *job, err error) {
 	defer p.working.Done()
-	p.in.full(j.ds[0], err)
+	defer p.in.full(j.ds[0], err) // Whoever hears of it finds the partition held.
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := &p.roomless
