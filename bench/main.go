@@ -100,6 +100,7 @@ func run(ctx context.Context, o options) (err error) {
 		{idleFigures, measureIdle},
 		{consumerFigures, measureConsumer},
 		{retentionFigures, measureRetention},
+		{requestFigures, measureRequests},
 	} {
 		if !selected(o.only, m.figures) {
 			continue

@@ -32,12 +32,13 @@ func newReport(json bool) *report { return &report{json: json, began: time.Now()
 
 // goal is what a figure should be.
 type goal struct {
-	sign  string // ">=", "<=", "<"
+	sign  string // ">=", "<=", "<", "="
 	limit float64
 }
 
 func atLeast(limit float64) goal { return goal{">=", limit} }
 func atMost(limit float64) goal  { return goal{"<=", limit} }
+func exactly(limit float64) goal { return goal{"=", limit} }
 func below(limit float64) goal   { return goal{"<", limit} }
 
 func (g goal) met(value float64) bool {
@@ -46,6 +47,8 @@ func (g goal) met(value float64) bool {
 		return value >= g.limit
 	case "<=":
 		return value <= g.limit
+	case "=":
+		return value == g.limit
 	default:
 		return value < g.limit
 	}

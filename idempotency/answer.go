@@ -79,6 +79,11 @@ func (rt *route) tell(req *request, o Outcome) {
 		o.KeyHash = req.keyHash()
 	}
 	rt.g.c.Logger.Debug("idempotent request", "result", string(o.Result), "operation", o.Operation, "key", o.KeyHash, "status", o.Status, "code", o.Code)
+	if o.Result == Replayed || o.Result == InProgress {
+		rt.repeats.Store(lookFirst)
+	} else if n := rt.repeats.Load(); n > 0 {
+		rt.repeats.CompareAndSwap(n, n-1)
+	}
 	if rt.g.c.Observer.OnOutcome != nil {
 		rt.g.c.Observer.OnOutcome(o)
 	}

@@ -11,9 +11,10 @@
 //  1. Its method is not guarded (GET, HEAD, …): it goes through untouched.
 //  2. The key is read (key.go), and whose it is: a key belongs to one principal and one operation (config.go, Scope).
 //  3. The body is read and fingerprinted (fingerprint.go, canonical.go), before the handler can change anything.
-//  4. The key is looked up, without a transaction: a repeat is answered from here (decide.go, answer.go).
-//  5. A transaction begins and locks the key, without waiting (claim.go). Another request that has it makes this one wait
-//     a little, or answers 409 with Retry-After.
+//  4. A transaction begins, locks the key without waiting, and looks it up, all in one round trip (claim.go): a repeat is
+//     answered from here (decide.go, answer.go). Where repeats have come lately a look without a transaction is first.
+//  5. Another request that has the key makes this one look whether that has ended, wait a little, or answers 409 with
+//     Retry-After.
 //  6. The handler runs, and its answer is collected (record.go). What becomes of it is decided in decide.go: kept with the
 //     effect, kept without it (most of 4xx), or forgotten with it (5xx, a panic), so that the key is free again.
 //  7. The answer is stored, the transaction commits (settle.go), and the answer leaves.

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -95,9 +96,16 @@ type route struct {
 	o    Route
 	next http.Handler
 
+	// repeats is how many requests are looked up before they begin: a repeat seldom comes alone.
+	repeats atomic.Int32
+
 	mu   sync.Mutex
 	seen map[string]bool // operations
 }
+
+// lookFirst is for how many requests after a repeat a look comes before the transaction. The look costs a new request a
+// round trip, and its absence costs a repeat the transaction that it then finds its answer in.
+const lookFirst = 16
 
 // maxSeen bounds the list of operations, where no router names them.
 const maxSeen = 1000
@@ -269,7 +277,8 @@ func budgetOf(value string) (time.Duration, bool) {
 func (rt *route) serve(w http.ResponseWriter, req *request) {
 	patience := req.begun.Add(rt.o.Wait)
 	for try := 1; ; try++ {
-		if rt.known(w, req) || rt.run(w, req) {
+		look := rt.repeats.Load() > 0
+		if look && rt.known(w, req) || rt.run(w, req) || !look && rt.known(w, req) {
 			return
 		}
 		// Another request with the key runs.
