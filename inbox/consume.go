@@ -234,7 +234,9 @@ func (in *Inbox) release(gen generation, parts []*partition) {
 		}
 		wg.Go(func() {
 			low, last, clean := p.end()
-			tag, err := in.pool.Exec(ctx, in.q.release, in.c.Consumer, p.tp.topic, int32(p.tp.partition), p.fence.Epoch, low, clean, last.offset, last.print)
+			// A stretch that is to be gone through carefully is left to the next owner.
+			orderly := clean && !(p.careful && low < p.carefulEnd)
+			tag, err := in.pool.Exec(ctx, in.q.release, in.c.Consumer, p.tp.topic, int32(p.tp.partition), p.fence.Epoch, low, orderly, last.offset, last.print)
 			switch {
 			case err != nil:
 				in.troubled(fmt.Errorf("release %s/%d: %w", p.tp.topic, p.tp.partition, err))
