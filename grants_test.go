@@ -34,7 +34,8 @@ var grants = map[string][]string{
 	"consumer": {"usage on schema holdfast",
 		"select, insert, update, delete on holdfast.inbox, holdfast.retention, holdfast.stored, holdfast.consumer_position, holdfast.start, holdfast.consumer_type, holdfast.letter, holdfast.watermark",
 		"select on holdfast.letter_action", "usage on all sequences in schema holdfast", "execute on function holdfast.publish_letter"},
-	"routes": {"usage on schema holdfast", "select, insert, update, delete on holdfast.idempotency, holdfast.idempotency_expired"},
+	"routes": {"usage on schema holdfast", "select, insert, update, delete on holdfast.idempotency, holdfast.idempotency_expired, holdfast.idempotency_step, holdfast.idempotency_request",
+		"usage on sequence holdfast.idempotency_fence"},
 	"letters": {"usage on schema holdfast", "select, update, delete on holdfast.letter", "select, insert on holdfast.letter_action",
 		"select, insert, update, delete on holdfast.letter_replay",
 		"select, insert, update, delete on holdfast.stored", "select, insert, update on holdfast.inbox", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.new_id"},
@@ -151,17 +152,32 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if _, err := idempotency.Step(r.Context(), "one", func(context.Context, pgx.Tx) (int, error) { return 1, nil }); err != nil {
+			t.Error(err)
+		}
+	})
+	asItIs := func(r *http.Request, _ idempotency.Info) *http.Request { return r }
+	services := map[string]http.Handler{
+		"transaction": guard.Middleware(handler),
+		"lease":       guard.Route(idempotency.Route{Lease: time.Second, Operation: "leased", Complete: asItIs})(handler),
+	}
 	for range 2 { // The second time the key has expired.
-		request := httptest.NewRequest(http.MethodPost, "/", nil)
-		request.Header.Set("Idempotency-Key", "k")
-		answer := httptest.NewRecorder()
-		guard.Middleware(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(answer, request)
-		if answer.Code != http.StatusOK || answer.Header().Get("Idempotency-Status") != "stored" {
-			t.Errorf("a service with idempotent routes: got %d %s", answer.Code, answer.Body)
+		for mode, service := range services {
+			request := httptest.NewRequest(http.MethodPost, "/", nil)
+			request.Header.Set("Idempotency-Key", mode)
+			answer := httptest.NewRecorder()
+			service.ServeHTTP(answer, request)
+			if answer.Code != http.StatusOK || answer.Header().Get("Idempotency-Status") != "stored" {
+				t.Errorf("a service with idempotent routes, by %s: got %d %s", mode, answer.Code, answer.Body)
+			}
 		}
 		pgtest.Exec(t, db.Pool, "update holdfast.idempotency set expires_at = now()")
 	}
-	if n, err := guard.RunOnce(t.Context()); n != 1 || err != nil {
+	if _, err := guard.CompleteOnce(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n, err := guard.RunOnce(t.Context()); n != 2 || err != nil {
 		t.Errorf("cleanup removed %d: %v", n, err)
 	}
 

@@ -289,28 +289,71 @@ create table holdfast.watermark (
 -- ---------------------------------------------------------------------------------------------------------------------
 -- HTTP requests with an Idempotency-Key.
 
--- One row for each key whose answer is kept; it is written once, in the transaction of the request's effect, and never
--- changed. `scope` is 'principal:' and whose key it is, 'operation' or 'global'. The fingerprint is what the request was:
--- a key that comes with another is refused. The body is bytea because jsonb would not give back the same bytes. Nothing
--- references a row: it goes when it has expired.
+-- One row for each key that is in use or answered. In transaction mode it is written once, in the transaction of the
+-- request's effect, and never changed. In lease mode it is first `pending`: whoever has the latest fence works on the
+-- request, until lease_until at least; then it gets its answer. `scope` is 'principal:' and whose key it is, 'operation'
+-- or 'global'. The fingerprint is what the request was: a key that comes with another is refused. The body is bytea
+-- because jsonb would not give back the same bytes. Nothing references a row: it goes when it has expired.
 create table holdfast.idempotency (
     scope                text collate "C" not null constraint scope_of_1_to_522_bytes check (octet_length(scope) between 1 and 522),
     operation            text collate "C" not null constraint operation_of_at_most_256_bytes check (octet_length(operation) <= 256),
     key                  text collate "C" not null constraint key_of_1_to_255_bytes check (octet_length(key) between 1 and 255),
     fingerprint          bytea not null,          -- SHA-256
     fingerprint_version  smallint not null,
-    state                text not null constraint state_is_known check (state in ('complete', 'omitted')), -- omitted: the body was too long
-    status               smallint not null constraint status_is_final check (status between 200 and 599),
-    headers              jsonb not null,          -- each name's lines; bytes above 127 as the characters of Latin-1
+    state                text not null constraint state_is_known check (state in ('pending', 'complete', 'omitted')), -- omitted: the body was too long
+    status               smallint constraint status_is_final check (status between 200 and 599),
+    headers              jsonb,                   -- each name's lines; bytes above 127 as the characters of Latin-1
     body                 bytea,
-    body_hash            bytea not null,          -- SHA-256 of what is stored
+    body_hash            bytea,                   -- SHA-256 of what is stored
     result_ref           text,                    -- what the operation brought about, say a payment's id
-    owner                uuid not null,           -- of the try that stored it
+    owner                uuid not null,           -- of the try that stored it, or that has it
+    fence                bigint,                  -- of the claim that has it, or stored it; null in transaction mode
+    run                  bigint,                  -- its first fence: of what is beside it in idempotency_step and _request
+    attempt              integer not null default 1, -- how often the handler was started
+    lease_until          timestamptz,             -- null once it is answered
     created_at           timestamptz not null default clock_timestamp(),
-    expires_at           timestamptz not null,
-    primary key (scope, operation, key)
+    expires_at           timestamptz not null,    -- of a pending row later than its lease, and far off once it has a step
+    primary key (scope, operation, key),
+    constraint answered_or_pending check ((state = 'pending') = (status is null) and (status is null) = (headers is null) and (status is null) = (body_hash is null)),
+    constraint pending_under_a_lease check ((state = 'pending') = (lease_until is not null)),
+    constraint pending_under_a_fence check (state <> 'pending' or (fence is not null and run is not null))
 );
 create index idempotency_expiry on holdfast.idempotency (expires_at);
+create index idempotency_pending on holdfast.idempotency (created_at) where state = 'pending'; -- for people
+
+-- A fence is never given twice, also when a row was removed meanwhile.
+create sequence holdfast.idempotency_fence;
+
+-- The steps of pending requests that are done, each committed together with its row here: when the request runs again
+-- its steps have these results and do not run. A table rather than a column, so that a result is written once. json, not
+-- jsonb, because jsonb refuses \u0000 in texts.
+create table holdfast.idempotency_step (
+    run      bigint not null,
+    name     text not null constraint name_of_1_to_128_bytes check (octet_length(name) between 1 and 128),
+    result   json not null,
+    done_at  timestamptz not null default clock_timestamp(),
+    primary key (run, name)
+);
+
+-- Pending requests that holdfast may run again by itself (Route.Complete), as they came, without credentials. A row goes
+-- when its request is answered. due_at is null once that was tried often enough: a person has to look at it.
+create table holdfast.idempotency_request (
+    run          bigint primary key,
+    scope        text collate "C" not null,
+    operation    text collate "C" not null,       -- of the key
+    key          text collate "C" not null,
+    route        text not null,                   -- Route.Operation: only nodes that have it run it
+    principal    text not null,
+    method       text not null,
+    host         text not null,
+    url          text not null,
+    path_values  jsonb not null,
+    headers      jsonb not null,
+    body         bytea not null,
+    tries        integer not null default 0,      -- by holdfast; attempt counts all
+    due_at       timestamptz
+);
+create index idempotency_request_due on holdfast.idempotency_request (due_at) where due_at is not null;
 
 -- What is kept of expired keys, for audits, where Config.KeepExpired says so.
 create table holdfast.idempotency_expired (
@@ -318,7 +361,7 @@ create table holdfast.idempotency_expired (
     operation    text not null,
     key          text not null,
     fingerprint  bytea not null,
-    status       smallint not null,
+    status       smallint,                    -- null: it never had an answer
     result_ref   text,
     created_at   timestamptz not null,
     expires_at   timestamptz not null,

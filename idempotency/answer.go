@@ -68,13 +68,23 @@ func (rt *route) refuse(w http.ResponseWriter, req *request, p problem, result R
 // unavailable says that nothing was done. Whoever asks is never let through unguarded.
 func (rt *route) unavailable(w http.ResponseWriter, req *request, err error) {
 	if req.Context().Err() == nil || errors.Is(err, errPoolExhausted) {
-		rt.g.c.Logger.Warn("idempotency waits for the database", "operation", req.info.Operation, "error", err)
+		rt.g.c.Logger.Warn("idempotency waits for its store", "operation", req.info.Operation, "error", err)
 	}
 	rt.refuse(w, req, storeUnavailable, Unavailable)
 }
 
+// unusable says that there is something for the key that must not be sent, nor done again.
+func (rt *route) unusable(w http.ResponseWriter, req *request, err error) {
+	rt.g.c.Logger.Error("stored answer cannot be used", "operation", req.info.Operation, "key", req.keyHash(), "error", err)
+	rt.refuse(w, req, answerUnusable, Unusable)
+}
+
 func (rt *route) tell(req *request, o Outcome) {
-	o.Operation, o.Took, o.Expired = req.info.Operation, time.Since(req.begun), req.expired
+	o.Operation, o.Took, o.Expired, o.Completed = req.info.Operation, time.Since(req.begun), req.expired, req.completed
+	switch o.Result {
+	case Created, Forgotten, Lost, Unguarded, Unknown:
+		o.Attempt = req.info.Attempt
+	}
 	if req.info.Key != "" {
 		o.KeyHash = req.keyHash()
 	}

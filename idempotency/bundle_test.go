@@ -124,8 +124,9 @@ func (b *bundle) service(g *Guard, handler http.HandlerFunc, route ...Route) htt
 		middleware = g.Route(route[0])
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/charges", middleware(handler))
-	mux.Handle("/orders/{id}", middleware(handler))
+	guarded := middleware(handler)
+	mux.Handle("/charges", guarded)
+	mux.Handle("/orders/{id}", guarded)
 	return mux
 }
 

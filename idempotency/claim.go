@@ -37,10 +37,10 @@ type querier interface {
 }
 
 // lookup reads a key's row; nil when there is none.
-func (g *Guard) lookup(ctx context.Context, db querier, req *request) (*stored, error) {
+func (g *Guard) lookup(ctx context.Context, db querier, k StoreKey) (*stored, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, g.c.Acquire, errPoolExhausted)
 	defer cancel()
-	rows, err := db.Query(ctx, g.q.lookup, req.scope, req.operation, req.info.Key)
+	rows, err := db.Query(ctx, g.q.lookup, k.Scope, k.Operation, k.Key)
 	if err != nil {
 		return nil, fmt.Errorf("look up key: %w", caused(ctx, err))
 	}
@@ -60,7 +60,8 @@ func readRow(rows pgx.Rows) (*stored, error) {
 		var status int16
 		var headers string
 		var owner pgtype.UUID
-		if err := row.Scan(&s.Fingerprint, &s.Version, &s.State, &status, &headers, &s.Answer.Body, &s.BodyHash, &owner, &s.CreatedAt, &s.ExpiresAt, &s.Expired); err != nil {
+		if err := row.Scan(&s.Fingerprint, &s.Version, &s.State, &status, &headers, &s.Answer.Body, &s.BodyHash, &s.ResultRef, &owner,
+			&s.Fence, &s.Attempt, &s.Live, &s.CreatedAt, &s.ExpiresAt, &s.Expired); err != nil {
 			return nil, err
 		}
 		s.Owner, s.Answer.Status = owner.Bytes, int(status)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/retry"
 )
 
 // Defaults of Config.
@@ -24,7 +25,14 @@ const (
 	DefaultAcquire      = 5 * time.Second
 	DefaultCleanupEvery = time.Minute
 	DefaultCleanupBatch = 1000
+
+	DefaultKeepUnfinished = 30 * 24 * time.Hour
+	DefaultCompleteEvery  = 10 * time.Second
+	DefaultCompleters     = 4
 )
+
+// DefaultCompletion is Config.Completion where that has zero fields.
+var DefaultCompletion = retry.Policy{Attempts: 10, Base: 30 * time.Second, Cap: 15 * time.Minute, Budget: -1}
 
 // DefaultHeaders are the names under which a key is looked for: that of the IETF draft, and its older form.
 var DefaultHeaders = []string{"Idempotency-Key", "X-Idempotency-Key"}
@@ -108,6 +116,21 @@ type Config struct {
 	CleanupEvery time.Duration
 	CleanupBatch int
 
+	// KeepUnfinished is how long a request that has done steps but has no answer (Route.Lease) is kept after the last of
+	// them, at least for its TTL: part of its effect is there, so it goes on where it stopped, and its key cannot be used
+	// for anything else. Then it is removed like any expired key, with a warning in the log. Defaults to
+	// DefaultKeepUnfinished.
+	KeepUnfinished time.Duration
+
+	// Completion says how often, and after which waits, Run runs a request again that its client has left without an
+	// answer, on routes with Route.Complete. Its Budget is not used. Defaults to DefaultCompletion.
+	Completion retry.Policy
+
+	// CompleteEvery is how often Run looks for such requests, Completers how many a node runs at once. Default to
+	// DefaultCompleteEvery and DefaultCompleters.
+	CompleteEvery time.Duration
+	Completers    int
+
 	// Observer is told what becomes of requests.
 	Observer Observer
 
@@ -117,9 +140,27 @@ type Config struct {
 
 // Route is what one route does differently. A zero field means what Config says.
 type Route struct {
+	// Lease chooses lease mode, for handlers that call the outside, say a payment provider: such a call must not hold a
+	// transaction open, and is not undone by its rollback. The key is claimed for so long, and again each third of it
+	// while the handler runs; what the handler does in the database it does in Steps, each of which is committed and never
+	// repeated; Tx is nil. When the process ends the next request with the key goes on behind the last step, once the
+	// lease has run out. Between 1 s and 1 h; Timeout may be longer. Defaults to 0, transaction mode: everything is one
+	// transaction, which is the simpler promise. Choose it where all that the handler does is in Postgres.
+	Lease time.Duration
+
+	// Complete lets Guard.Run run requests again that were begun, have no answer, and that nobody repeats. It is given the
+	// request as it was stored: method, URL, path values, body, and the headers of DefaultCompleteHeaders and
+	// CompleteHeaders, never credentials. It returns the request that the handler is to get, made from r, with what the middleware in
+	// front would have put into its context, such as who asks; nil leaves it to the client. Needs Lease and Operation.
+	// Only such routes store requests, until they are answered. Defaults to none: clients have to repeat.
+	Complete func(r *http.Request, info Info) *http.Request
+
+	// CompleteHeaders are headers that are stored beside those of DefaultCompleteHeaders.
+	CompleteHeaders []string
+
 	// Operation names what the route does, as part of the key's scope: "POST /charges/{id}/refunds". Defaults to the
 	// pattern of the router, where it sets http.Request.Pattern (net/http, chi), else to method and path. Required with
-	// ScopeOperation.
+	// ScopeOperation and with Complete.
 	Operation string
 
 	// Optional lets requests without a key through. They run in a transaction too, but every one runs.
@@ -227,6 +268,10 @@ func (c Config) withDefaults() Config {
 	c.MaxResponse = or(c.MaxResponse, int64(DefaultMaxResponse))
 	c.CleanupEvery = or(c.CleanupEvery, DefaultCleanupEvery)
 	c.CleanupBatch = or(c.CleanupBatch, DefaultCleanupBatch)
+	c.KeepUnfinished = or(c.KeepUnfinished, DefaultKeepUnfinished)
+	c.Completion = c.Completion.Or(DefaultCompletion)
+	c.CompleteEvery = or(c.CompleteEvery, DefaultCompleteEvery)
+	c.Completers = or(c.Completers, DefaultCompleters)
 	c.Logger = or(c.Logger, slog.Default())
 	return c
 }
@@ -254,6 +299,18 @@ func (c Config) validate() error {
 	}
 	if c.CleanupBatch < 1 || c.CleanupBatch > 100_000 {
 		bad("cleanup batch is %d: it must be between 1 and 100000", c.CleanupBatch)
+	}
+	if c.KeepUnfinished < time.Second || c.KeepUnfinished > 10*365*24*time.Hour {
+		bad("keep unfinished is %s: it must be between 1s and 10 years", c.KeepUnfinished)
+	}
+	if err := c.Completion.Validate("completion"); err != nil {
+		problems = append(problems, err)
+	}
+	if c.CompleteEvery < time.Millisecond {
+		bad("complete every is %s: it must be at least 1ms", c.CompleteEvery)
+	}
+	if c.Completers < 1 || c.Completers > 1000 {
+		bad("completers is %d: it must be between 1 and 1000", c.Completers)
 	}
 	if c.Acquire < time.Millisecond {
 		bad("acquire is %s: it must be at least 1ms", c.Acquire)
@@ -302,6 +359,20 @@ func (o Route) validate(c Config) error {
 		}
 	default:
 		bad("scope is %q: it must be %q, %q or %q", o.Scope, ScopePrincipal, ScopeOperation, ScopeGlobal)
+	}
+	if o.Lease != 0 && (o.Lease < time.Second || o.Lease > time.Hour) {
+		bad("lease is %s: it must be 0, or between 1s and 1h", o.Lease)
+	}
+	if o.Complete != nil && o.Lease == 0 {
+		bad("complete is set and lease is 0: what is undone by a rollback cannot be completed")
+	}
+	if o.Complete != nil && o.Operation == "" {
+		bad("operation is empty: with complete it names the route that stored requests belong to")
+	}
+	for _, name := range o.CompleteHeaders {
+		if canonical := textproto.CanonicalMIMEHeaderKey(name); !isToken(name) || slices.Contains(neverKept, canonical) {
+			bad("complete headers has %q: it must be the name of a header, and none that carries credentials", name)
+		}
 	}
 	if len(o.Operation) > maxOperation {
 		bad("operation has %d bytes: it must have at most %d", len(o.Operation), maxOperation)

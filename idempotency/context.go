@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -12,12 +13,18 @@ type contextKey struct{}
 
 // handling is a handler's side of a request.
 type handling struct {
-	tx            pgx.Tx
+	rt            *route
+	tx            pgx.Tx // nil in lease mode
+	lease         *lease // nil in transaction mode, and without a key
 	info          Info
 	scope         string
 	doNotStore    bool
 	commitOnError bool
 	resultRef     string
+
+	over  atomic.Bool     // The handler has returned.
+	turn  chan struct{}   // of one step: whoever has put something in has it
+	steps map[string]bool // that are done
 }
 
 func handlingOf(ctx context.Context) *handling {
@@ -27,7 +34,7 @@ func handlingOf(ctx context.Context) *handling {
 
 // Tx is the transaction of the request: what is written through it is committed with the answer, or not at all. It
 // cannot be ended by the handler; savepoints (Begin) can. nil where no middleware of ours guards the request, or its
-// method. Not for use by several goroutines at once, nor after the handler has returned.
+// method, and in lease mode: Step has the transactions there. Not for use by several goroutines at once, nor after the handler has returned.
 func Tx(ctx context.Context) pgx.Tx {
 	if h := handlingOf(ctx); h != nil {
 		return h.tx
@@ -40,6 +47,7 @@ type Info struct {
 	Key       string // "" on a route where it is optional
 	Principal string
 	Operation string
+	Attempt   int // 1 for the first start of the handler under this key, as far as that is known; always 1 in transaction mode
 }
 
 // InfoOf says what is known of a request. False where no middleware of ours guards it.
@@ -59,7 +67,7 @@ func DoNotStore(ctx context.Context) {
 }
 
 // CommitOnError keeps what the handler has written though it answers 4xx, say the record of a declined payment. Without
-// it such writes are undone, and only the answer is kept.
+// it such writes are undone, and only the answer is kept. In lease mode it says nothing: what a step wrote is kept.
 func CommitOnError(ctx context.Context) {
 	if h := handlingOf(ctx); h != nil {
 		h.commitOnError = true

@@ -16,7 +16,11 @@ type stored struct {
 	State       string
 	Answer      Answer
 	BodyHash    []byte
+	ResultRef   string
 	Owner       [16]byte
+	Fence       int64 // 0 in transaction mode
+	Attempt     int
+	Live        bool // its lease has not run out, by the database's clock
 	CreatedAt   time.Time
 	ExpiresAt   time.Time
 	Expired     bool // by the database's clock
@@ -29,6 +33,7 @@ const (
 	foundNothing  found = iota // run the handler
 	foundAnswer                // replay it
 	foundOther                 // the key is another request's
+	foundPending               // the key is in use, or was, by a request under a lease
 	foundUnusable              // the row cannot be trusted: neither run nor replay
 )
 
@@ -41,6 +46,8 @@ func judge(s *stored, fingerprint []byte) found {
 		return foundUnusable
 	case !bytes.Equal(s.Fingerprint, fingerprint):
 		return foundOther
+	case s.State == statePending:
+		return foundPending
 	case s.State != stateComplete && s.State != stateOmitted, s.Answer.Status < 200 || s.Answer.Status > 599:
 		return foundUnusable
 	}
@@ -52,8 +59,20 @@ func judge(s *stored, fingerprint []byte) found {
 	return foundAnswer
 }
 
+// claimable says that a claim under a fingerprint is worth trying: the claim itself decides.
+func claimable(s *stored, fingerprint []byte) bool {
+	switch judge(s, fingerprint) {
+	case foundNothing:
+		return true
+	case foundPending:
+		return !s.Live
+	}
+	return false
+}
+
 // States of a row.
 const (
+	statePending  = "pending" // under a lease
 	stateComplete = "complete"
 	stateOmitted  = "omitted" // its body was too long to keep
 )
@@ -88,6 +107,15 @@ func decide(c circumstances, store func(status int) bool) fate {
 	default:
 		return keepAnswer
 	}
+}
+
+// leaseLost says what became of a lease by the last try to renew it. A lease that may have run out is as good as lost: what
+// still counts on it would do so beside another's.
+func leaseLost(mine bool, err error, mayHaveRunOut bool) bool {
+	if err != nil {
+		return mayHaveRunOut
+	}
+	return !mine
 }
 
 // bodyless says that an answer of this status has no body (RFC 9110, section 6.4.1).

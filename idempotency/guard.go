@@ -3,7 +3,6 @@ package idempotency
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -26,7 +25,8 @@ const (
 
 // Guard makes routes idempotent. It may be used by many goroutines, and many processes, at once.
 type Guard struct {
-	pool   *pgxpool.Pool
+	pool   *pgxpool.Pool // nil: NewEphemeral
+	store  Store         // of routes in lease mode
 	c      Config
 	q      queries
 	random func() float64
@@ -42,11 +42,21 @@ func New(pool *pgxpool.Pool, c Config) (*Guard, error) {
 	if pool == nil {
 		return nil, errors.New("configure idempotency: pool is nil")
 	}
-	c = c.withDefaults()
-	if err := c.validate(); err != nil {
+	g, err := newGuard(c)
+	if err != nil {
 		return nil, fmt.Errorf("configure idempotency: %w", err)
 	}
-	return &Guard{pool: pool, c: c, q: newQueries(c.Schema), random: mathrand.Float64}, nil
+	g.pool = pool
+	g.store = g.pg()
+	return g, nil
+}
+
+func newGuard(c Config) (*Guard, error) {
+	c = c.withDefaults()
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	return &Guard{c: c, q: newQueries(c.Schema), random: mathrand.Float64}, nil
 }
 
 // Middleware guards next by what Config says.
@@ -57,14 +67,26 @@ func (g *Guard) Middleware(next http.Handler) http.Handler { return g.Route(Rout
 // compresses, and outside of anything with a time limit of its own (http.TimeoutHandler).
 func (g *Guard) Route(o Route) func(http.Handler) http.Handler {
 	o = o.of(g.c)
-	if err := o.validate(g.c); err != nil {
+	err := o.validate(g.c)
+	if g.pool == nil {
+		o.Lease = or(o.Lease, DefaultLease)
+		if o.Complete != nil {
+			err = errors.Join(err, errors.New("complete is set: requests are kept in Postgres alone, make the guard with New"))
+		}
+	}
+	if err != nil {
 		panic(fmt.Errorf("configure idempotent route %q: %w", o.Operation, err))
 	}
 	return func(next http.Handler) http.Handler {
 		rt := &route{g: g, o: o, next: next, seen: map[string]bool{}}
 		g.mu.Lock()
+		defer g.mu.Unlock()
+		for _, other := range g.routes {
+			if o.Complete != nil && other.o.Complete != nil && other.o.Operation == o.Operation {
+				panic(fmt.Errorf("configure idempotent route %q: complete is set for two routes of this operation: it would not be known which one runs a request again", o.Operation))
+			}
+		}
 		g.routes = append(g.routes, rt)
-		g.mu.Unlock()
 		return rt
 	}
 }
@@ -76,6 +98,7 @@ type RouteInfo struct {
 	Required   bool // a key
 	Scope      Scope
 	TTL        time.Duration
+	Lease      time.Duration // 0 in transaction mode
 }
 
 // Routes lists the routes that are guarded, in the order in which they were set up.
@@ -85,7 +108,7 @@ func (g *Guard) Routes() []RouteInfo {
 	g.mu.Unlock()
 	infos := make([]RouteInfo, len(routes))
 	for i, rt := range routes {
-		infos[i] = RouteInfo{Operations: rt.operations(), Methods: slices.Clone(rt.o.Methods), Required: !rt.o.Optional, Scope: rt.o.Scope, TTL: rt.o.TTL}
+		infos[i] = RouteInfo{Operations: rt.operations(), Methods: slices.Clone(rt.o.Methods), Required: !rt.o.Optional, Scope: rt.o.Scope, TTL: rt.o.TTL, Lease: rt.o.Lease}
 	}
 	return infos
 }
@@ -158,16 +181,18 @@ type request struct {
 	begun       time.Time
 	until       time.Time // by when the client wants an answer; zero: it did not say
 	expired     bool      // its key had an answer that has expired
+	completed   bool      // nobody waits for its answer: Run runs it
+}
+
+// key is its key as a Store has it.
+func (req *request) key() StoreKey {
+	return StoreKey{Scope: req.scope, Operation: req.operation, Key: req.info.Key}
 }
 
 // keyHash names the key in logs.
-func (req *request) keyHash() string {
-	var n [8]byte
-	for i := range n {
-		n[i] = byte(req.lock >> (8 * (7 - i)))
-	}
-	return hex.EncodeToString(n[:])
-}
+func (req *request) keyHash() string { return hashName(req.lock) }
+
+func hashName(lock int64) string { return fmt.Sprintf("%016x", uint64(lock)) }
 
 func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !slices.Contains(rt.o.Methods, r.Method) {
@@ -185,11 +210,14 @@ func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		req.Request = r.WithContext(ctx)
 	}
-	if req.info.Key == "" {
+	switch {
+	case req.info.Key != "":
+		rt.serve(w, req)
+	case rt.o.Lease > 0:
+		rt.withoutKey(w, req)
+	default:
 		rt.run(w, req)
-		return
 	}
-	rt.serve(w, req)
 }
 
 // read reads all that decides what a request is. Not nil: it is refused.
@@ -276,9 +304,12 @@ func budgetOf(value string) (time.Duration, bool) {
 // serve answers a request with a key: with what is stored, or by running the handler.
 func (rt *route) serve(w http.ResponseWriter, req *request) {
 	patience := req.begun.Add(rt.o.Wait)
+	answer := rt.inTransaction
+	if rt.o.Lease > 0 {
+		answer = rt.underLease
+	}
 	for try := 1; ; try++ {
-		look := rt.repeats.Load() > 0
-		if look && rt.known(w, req) || rt.run(w, req) || !look && rt.known(w, req) {
+		if answer(w, req) {
 			return
 		}
 		// Another request with the key runs.
@@ -286,8 +317,10 @@ func (rt *route) serve(w http.ResponseWriter, req *request) {
 			break
 		}
 	}
-	if rt.known(w, req) { // It may have ended meanwhile.
-		return
+	if rt.o.Lease == 0 { // It may have ended meanwhile.
+		if f := rt.known(w, req); f != foundNothing && f != foundPending {
+			return
+		}
 	}
 	if rt.o.StatusURL != nil {
 		p := accepted
@@ -298,19 +331,39 @@ func (rt *route) serve(w http.ResponseWriter, req *request) {
 	rt.refuse(w, req, inProgress, InProgress)
 }
 
-// known answers a request whose key's row says how. False: there is none.
-func (rt *route) known(w http.ResponseWriter, req *request) bool {
-	s, err := rt.g.lookup(req.Context(), rt.g.pool, req)
+// inTransaction answers a request on a route without a lease. False: another request has the key, maybe one on a node
+// on which the route has a lease; such a request is never run beside it, nor after it.
+func (rt *route) inTransaction(w http.ResponseWriter, req *request) (answered bool) {
+	look := rt.repeats.Load() > 0
+	if look {
+		if f := rt.known(w, req); f != foundNothing {
+			return f != foundPending
+		}
+	}
+	if rt.run(w, req) {
+		return true
+	}
+	if look {
+		return false
+	}
+	f := rt.known(w, req)
+	return f != foundNothing && f != foundPending
+}
+
+// known answers a request whose key's row says how. foundNothing and foundPending: it does not.
+func (rt *route) known(w http.ResponseWriter, req *request) found {
+	s, err := rt.g.lookup(req.Context(), rt.g.pool, req.key())
 	if err != nil {
 		rt.unavailable(w, req, err)
-		return true
+		return foundUnusable
 	}
 	return rt.answerBy(w, req, s)
 }
 
-// answerBy answers by a row. False: it says nothing.
-func (rt *route) answerBy(w http.ResponseWriter, req *request, s *stored) bool {
-	switch judge(s, req.fingerprint) {
+// answerBy answers by a row, unless that is foundNothing or foundPending.
+func (rt *route) answerBy(w http.ResponseWriter, req *request, s *stored) found {
+	f := judge(s, req.fingerprint)
+	switch f {
 	case foundAnswer:
 		rt.replay(w, req, s)
 	case foundOther:
@@ -318,13 +371,11 @@ func (rt *route) answerBy(w http.ResponseWriter, req *request, s *stored) bool {
 		p.status = rt.o.MismatchStatus
 		rt.refuse(w, req, p, Conflict)
 	case foundUnusable:
-		rt.g.c.Logger.Error("stored answer cannot be used", "operation", req.info.Operation, "key", req.keyHash(), "state", s.State, "fingerprint version", s.Version)
-		rt.refuse(w, req, answerUnusable, Unusable)
-	default:
+		rt.unusable(w, req, fmt.Errorf("its state is %q, its fingerprint of version %d", s.State, s.Version))
+	case foundNothing:
 		req.expired = s != nil
-		return false
 	}
-	return true
+	return f
 }
 
 // spread is how long the n-th look at a key in use is put off: 20 ms at first, up to 250 ms, half of it by chance.

@@ -7,13 +7,14 @@ import (
 // Result says what became of a request.
 type Result string
 
-// The results. Created and Forgotten are requests whose handler ran; the others never reached it.
+// The results. Created, Forgotten, Lost, Unguarded and Unknown are requests whose handler ran; the others never reached it.
 const (
 	Created     Result = "created"     // the handler ran, its answer is stored
 	Replayed    Result = "replayed"    // the stored answer was sent
 	Conflict    Result = "conflict"    // the key is another request's
 	InProgress  Result = "in_progress" // another request with the key runs
-	Forgotten   Result = "forgotten"   // the handler ran, and nothing of it was kept: 5xx, a panic, an answer that is not stored
+	Forgotten   Result = "forgotten"   // the handler ran, and its answer was not kept, nor what it wrote but for steps: 5xx, a panic, …
+	Lost        Result = "lost"        // the handler ran, but lost its lease: another request has the key
 	Unguarded   Result = "unguarded"   // no key on a route where it is optional: the handler ran
 	Refused     Result = "refused"     // no key, an invalid one, no principal, too large
 	Unavailable Result = "unavailable" // the database could not be asked: nothing was done
@@ -30,7 +31,18 @@ type Outcome struct {
 	Code      string // of the problem that was answered, "" for a handler's own answer
 	Omitted   bool   // the body was too long to be stored
 	Expired   bool   // the key was used before, and its answer had expired
+	Attempt   int    // of the handler under this key, 1 for its first start; 0: it did not run
+	Completed bool   // it was run by Guard.Run (Route.Complete), so that nobody waits for the answer
 	Took      time.Duration
+}
+
+// Abandoned is a request that was begun, has no answer, and is not run again by itself.
+type Abandoned struct {
+	Operation string
+	KeyHash   string
+	Attempts  int // starts of the handler
+	Steps     int // that are done
+	CreatedAt time.Time
 }
 
 // Observer is told what a Guard does. Any field may be nil. The functions are called in line, from many goroutines, and
@@ -38,6 +50,10 @@ type Outcome struct {
 type Observer struct {
 	// OnOutcome is called once for each guarded request, when its answer has been decided on.
 	OnOutcome func(Outcome)
+
+	// OnAbandoned is called once for each request that Run has given up to complete (Config.Completion), by the node that
+	// did. It stays, and is completed when its client sends it again.
+	OnAbandoned func(Abandoned)
 
 	// OnCleaned is called after each turn of Run that removed expired keys.
 	OnCleaned func(keys int, took time.Duration)

@@ -7,8 +7,9 @@ import "github.com/holdfast-go/holdfast/internal/sqlschema"
 
 // A key's row. Reads only, so that a storm of repeats locks and writes nothing.
 const lookupSQL = `-- idempotency.lookup
-select k.fingerprint, k.fingerprint_version, k.state, k.status, k.headers::text, k.body, k.body_hash, k.owner, k.created_at, k.expires_at,
-       k.expires_at <= clock_timestamp()
+select k.fingerprint, k.fingerprint_version, k.state, coalesce(k.status, 0::smallint), coalesce(k.headers::text, '{}'), k.body, k.body_hash,
+       coalesce(k.result_ref, ''), k.owner, coalesce(k.fence, 0), k.attempt, coalesce(k.lease_until > clock_timestamp(), false),
+       k.created_at, k.expires_at, k.expires_at <= clock_timestamp()
   from holdfast.idempotency k
  where k.scope = $1::text and k.operation = $2::text and k.key = $3::text`
 
@@ -47,7 +48,9 @@ select g.scope, g.operation, g.key, g.fingerprint, g.status, g.result_ref, g.cre
   from gone g
  where $4::bigint > 0`
 
-// Removes expired rows, oldest first, by idempotency_expiry. Rows that another node, or a request, has in hand are left.
+// Removes expired rows, oldest first, by idempotency_expiry, with what is beside them. Rows that another node, or a
+// request, has in hand are left. A pending row's expires_at is later than its lease, and Config.KeepUnfinished after its
+// last step: so one that is here was given up long ago.
 const cleanSQL = `-- idempotency.clean
 with gone as (
   delete from holdfast.idempotency k
@@ -62,8 +65,13 @@ with gone as (
          clock_timestamp() + $2::bigint * interval '1 microsecond'
     from gone g
    where $2::bigint > 0
+), steps as (
+  delete from holdfast.idempotency_step s using gone g where g.state = 'pending' and s.run = g.run
+  returning s.run
+), requests as (
+  delete from holdfast.idempotency_request r using gone g where g.state = 'pending' and r.run = g.run
 )
-select count(*) from gone`
+select (select count(*) from gone), (select count(distinct s.run) from steps s)`
 
 const cleanExpiredSQL = `-- idempotency.clean_expired
 with gone as (
@@ -73,10 +81,195 @@ with gone as (
                               order by e.keep_until limit $1::int for update skip locked))
   returning 1
 )
-select count(*) from gone`
+select count(*), 0 from gone`
+
+// Gives a key out: a new row, or one that has expired, or one whose lease has run out under the same fingerprint. One
+// statement, committed by itself, that waits for nobody: a row that is locked, by a step or another claim, is in use. The
+// lock of its first line is the one that a request in transaction mode holds, so it does not run beside one. No row: the
+// key is not to be had. Where $11 is not null the request is kept beside the row, for idempotency.due.
+const claimSQL = `-- idempotency.claim
+with lock as materialized (
+  select pg_try_advisory_xact_lock($4::bigint) as free
+), fence as materialized (
+  select nextval('holdfast.idempotency_fence') as n
+), old as materialized (
+  select k.*, k.expires_at <= clock_timestamp() as expired
+    from lock l, holdfast.idempotency k
+   where l.free and k.scope = $1::text and k.operation = $2::text and k.key = $3::text
+     and (k.expires_at <= clock_timestamp()
+          or k.state = 'pending' and k.lease_until <= clock_timestamp() and k.fingerprint = $5::bytea and k.fingerprint_version = $6::smallint)
+     for no key update of k skip locked
+), taken as (
+  update holdfast.idempotency k
+     set fingerprint = $5::bytea, fingerprint_version = $6::smallint, state = 'pending', status = null, headers = null, body = null,
+         body_hash = null, result_ref = null, owner = $7::uuid, fence = f.n, lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond',
+         run = case when o.expired then f.n else o.run end,
+         attempt = case when o.expired then 1 else o.attempt + 1 end,
+         created_at = case when o.expired then clock_timestamp() else o.created_at end,
+         expires_at = greatest(case when not o.expired then o.expires_at end, clock_timestamp() + greatest($8::bigint, $9::bigint) * interval '1 microsecond')
+    from old o, fence f
+   where k.scope = $1::text and k.operation = $2::text and k.key = $3::text
+  returning k.fence, k.run, k.attempt, o.expired
+), added as (
+  insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, owner, fence, run, lease_until, expires_at)
+  select $1::text, $2::text, $3::text, $5::bytea, $6::smallint, 'pending', $7::uuid, f.n, f.n, clock_timestamp() + $8::bigint * interval '1 microsecond',
+         clock_timestamp() + greatest($8::bigint, $9::bigint) * interval '1 microsecond'
+    from lock l, fence f
+   where l.free and not exists (select 1 from old)
+  on conflict do nothing
+  returning fence, run, attempt
+), mine as (
+  select t.fence, t.run, t.attempt, t.expired from taken t
+  union all
+  select a.fence, a.run, a.attempt, false from added a
+), kept as (
+  insert into holdfast.idempotency_expired (scope, operation, key, fingerprint, status, result_ref, created_at, expires_at, keep_until)
+  select o.scope, o.operation, o.key, o.fingerprint, o.status, o.result_ref, o.created_at, o.expires_at,
+         clock_timestamp() + $10::bigint * interval '1 microsecond'
+    from old o
+   where o.expired and $10::bigint > 0
+), steps as (
+  delete from holdfast.idempotency_step s using old o where o.expired and s.run = o.run
+), requests as (
+  delete from holdfast.idempotency_request r using old o where o.expired and r.run = o.run
+), asked as (
+  insert into holdfast.idempotency_request as r (run, scope, operation, key, route, principal, method, host, url, path_values, headers, body, due_at)
+  select m.run, $1::text, $2::text, $3::text, $11::text, $12::text, $13::text, $14::text, $15::text, $16::text::jsonb, $17::text::jsonb, $18::bytea,
+         clock_timestamp() + $19::bigint * interval '1 microsecond'
+    from mine m
+   where $11::text is not null
+  on conflict (run) do update set due_at = case when r.due_at is not null then excluded.due_at end
+)
+select m.fence, m.attempt, m.expired from mine m`
+
+// Extends a lease, also one that ran out, while nobody else has claimed the key.
+const renewSQL = `-- idempotency.renew
+update holdfast.idempotency k
+   set lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond',
+       expires_at = greatest(k.expires_at, clock_timestamp() + $5::bigint * interval '1 microsecond')
+ where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and k.fence = $4::bigint and k.state = 'pending'`
+
+// Stores the answer of a pending row; its steps and its request have served.
+const finishSQL = `-- idempotency.finish
+with done as (
+  update holdfast.idempotency k
+     set state = $5::text, status = $6::smallint, headers = $7::text::jsonb, body = $8::bytea, body_hash = $9::bytea, result_ref = nullif($10::text, ''),
+         lease_until = null, expires_at = clock_timestamp() + $11::bigint * interval '1 microsecond'
+   where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and k.fence = $4::bigint and k.state = 'pending'
+  returning k.run
+), steps as (
+  delete from holdfast.idempotency_step s using done d where s.run = d.run
+), requests as (
+  delete from holdfast.idempotency_request r using done d where r.run = d.run
+)
+select exists (select 1 from done)`
+
+// Ends a lease without an answer. $5: the row goes, unless it has steps. $6: when holdfast may run the request again.
+const releaseSQL = `-- idempotency.release
+with freed as (
+  delete from holdfast.idempotency k
+   where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and k.fence = $4::bigint and k.state = 'pending'
+     and $5::boolean and not exists (select 1 from holdfast.idempotency_step s where s.run = k.run)
+  returning k.run
+), ended as (
+  update holdfast.idempotency k
+     set lease_until = clock_timestamp()
+   where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and k.fence = $4::bigint and k.state = 'pending'
+     and not exists (select 1 from freed)
+  returning k.run
+), requests as (
+  delete from holdfast.idempotency_request r using freed f where r.run = f.run
+)
+update holdfast.idempotency_request r
+   set due_at = clock_timestamp() + $6::bigint * interval '1 microsecond'
+  from ended e
+ where r.run = e.run and r.due_at is not null`
+
+// Begins a step: $1 and $2 are time-outs. The statements that follow lock the row of the fence, and then look, with a
+// snapshot that is newer than the lock, whether the step is done.
+const stepOpenSQL = `-- idempotency.step_open
+select set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', $2::text, true)`
+
+const stepLockSQL = `-- idempotency.step_lock
+select k.run
+  from holdfast.idempotency k
+ where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and k.fence = $4::bigint and k.state = 'pending'
+   for no key update`
+
+const stepLookSQL = `-- idempotency.step_look
+select s.result::text
+  from holdfast.idempotency_step s
+  join holdfast.idempotency k on k.run = s.run
+ where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and s.name = $4::text`
+
+// Stores a step's result, in its transaction; without the row of the fence it is an error. From now on the row is kept for $7 at least: part of an effect is there.
+const stepDoneSQL = `-- idempotency.step_done
+with held as (
+  update holdfast.idempotency k
+     set lease_until = clock_timestamp() + $6::bigint * interval '1 microsecond',
+         expires_at = greatest(k.expires_at, clock_timestamp() + $7::bigint * interval '1 microsecond')
+   where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and k.fence = $4::bigint and k.state = 'pending'
+  returning k.run
+)
+insert into holdfast.idempotency_step (run, name, result)
+values ((select h.run from held h), $5::text, $8::text::json)`
+
+// Requests that nobody finishes, of routes that this node has, by idempotency_request_due. It locks nothing: who runs one
+// is decided by idempotency.resume.
+const dueSQL = `-- idempotency.due
+select r.run, r.tries, r.scope, r.operation, r.key, r.route, r.principal, r.method, r.host, r.url, r.path_values::text, r.headers::text, r.body,
+       k.fingerprint, k.attempt
+  from holdfast.idempotency_request r
+  join holdfast.idempotency k on k.scope = r.scope and k.operation = r.operation and k.key = r.key and k.run = r.run
+ where r.due_at <= clock_timestamp() and r.route = any ($1::text[])
+   and k.state = 'pending' and k.lease_until <= clock_timestamp() and k.expires_at > clock_timestamp()
+ order by r.due_at limit $2::int`
+
+// Claims such a request. No row: somebody else has it, or did.
+const resumeSQL = `-- idempotency.resume
+with due as materialized (
+  select k.scope, k.operation, k.key, r.run
+    from holdfast.idempotency_request r
+    join holdfast.idempotency k on k.scope = r.scope and k.operation = r.operation and k.key = r.key and k.run = r.run
+   where r.run = $1::bigint and r.due_at <= clock_timestamp() and k.state = 'pending' and k.lease_until <= clock_timestamp()
+     for no key update of r, k skip locked
+), taken as (
+  update holdfast.idempotency k
+     set owner = $2::uuid, fence = nextval('holdfast.idempotency_fence'), attempt = k.attempt + 1,
+         lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond',
+         expires_at = greatest(k.expires_at, clock_timestamp() + greatest($3::bigint, $4::bigint) * interval '1 microsecond')
+    from due d
+   where k.scope = d.scope and k.operation = d.operation and k.key = d.key
+  returning k.run, k.fence, k.attempt
+)
+update holdfast.idempotency_request r
+   set tries = r.tries + 1, due_at = clock_timestamp() + $5::bigint * interval '1 microsecond'
+  from taken t
+ where r.run = t.run
+returning t.fence, t.attempt, r.tries`
+
+// Puts off a request that its route leaves to the client.
+const postponeSQL = `-- idempotency.postpone
+update holdfast.idempotency_request r
+   set due_at = clock_timestamp() + $2::bigint * interval '1 microsecond'
+ where r.run = $1::bigint and r.due_at <= clock_timestamp()`
+
+// Gives up what was tried $2 times: it stays for a person, and each is returned once.
+const abandonSQL = `-- idempotency.abandon
+update holdfast.idempotency_request r
+   set due_at = null
+  from holdfast.idempotency k
+ where k.scope = r.scope and k.operation = r.operation and k.key = r.key and k.run = r.run
+   and r.due_at <= clock_timestamp() and r.route = any ($1::text[]) and r.tries >= $2::int
+   and k.state = 'pending' and k.lease_until <= clock_timestamp()
+returning r.scope, r.operation, r.key, r.route, k.attempt, k.created_at,
+          (select count(*) from holdfast.idempotency_step s where s.run = r.run)`
 
 type queries struct {
 	lookup, open, openKeyless, store, expire, clean, cleanExpired string
+	claim, renew, finish, release                                 string // of leases
+	stepOpen, stepLock, stepLook, stepDone                        string
+	due, resume, postpone, abandon                                string // of the completer
 }
 
 func newQueries(schema string) queries {
@@ -84,5 +277,8 @@ func newQueries(schema string) queries {
 	return queries{
 		lookup: in(lookupSQL), open: in(openSQL), openKeyless: in(openKeylessSQL), store: in(storeSQL), expire: in(expireSQL),
 		clean: in(cleanSQL), cleanExpired: in(cleanExpiredSQL),
+		claim: in(claimSQL), renew: in(renewSQL), finish: in(finishSQL), release: in(releaseSQL),
+		stepOpen: in(stepOpenSQL), stepLock: in(stepLockSQL), stepLook: in(stepLookSQL), stepDone: in(stepDoneSQL),
+		due: in(dueSQL), resume: in(resumeSQL), postpone: in(postponeSQL), abandon: in(abandonSQL),
 	}
 }

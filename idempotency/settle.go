@@ -1,11 +1,9 @@
 package idempotency
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -25,6 +23,7 @@ const maxReruns = 3
 
 // run runs the handler in a transaction that has the key, and answers. False: another request has the key.
 func (rt *route) run(w http.ResponseWriter, req *request) (answered bool) {
+	req.info.Attempt = 1
 	for rerun := 0; ; rerun++ {
 		err := rt.try(w, req)
 		var pg *pgconn.PgError
@@ -48,7 +47,11 @@ func (rt *route) try(w http.ResponseWriter, req *request) error {
 	if err := rt.claim(h, req); err != nil {
 		return err
 	}
-	if rt.answerBy(w, req, h.row) { // It was stored between the look and the lock.
+	switch rt.answerBy(w, req, h.row) {
+	case foundNothing:
+	case foundPending: // A node on which the route has a lease claimed it between the look and the lock.
+		return errBusy
+	default: // It was stored between the look and the lock.
 		return nil
 	}
 	rec := newRecorder(w)
@@ -61,9 +64,7 @@ func (rt *route) call(h *held, rec *recorder, req *request) *handling {
 	ctx, cancel := context.WithTimeout(req.Context(), rt.o.Timeout)
 	defer cancel()
 	given := handlertx.Give(ctx, h.tx, errNotTheHandlers)
-	hd := &handling{tx: given, info: req.info, scope: req.scope}
-	r := req.Request.Clone(context.WithValue(ctx, contextKey{}, hd))
-	r.Body = io.NopCloser(bytes.NewReader(req.body))
+	hd := &handling{rt: rt, tx: given, info: req.info, scope: req.scope, turn: make(chan struct{}, 1)}
 	returned := false
 	defer func() {
 		given.TakeBack()
@@ -72,9 +73,8 @@ func (rt *route) call(h *held, rec *recorder, req *request) *handling {
 			rt.tell(req, Outcome{Result: Forgotten})
 		}
 	}()
-	rt.next.ServeHTTP(rec, r)
+	rt.handle(ctx, hd, rec, req)
 	returned = true
-	rec.done()
 	return hd
 }
 
@@ -162,25 +162,18 @@ func (rt *route) commit(ctx context.Context, h *held, f fate, hd *handling, rec 
 		b.Queue(undoSQL)
 	}
 	if req.info.Key != "" {
-		a := rec.answer(rt.o.ReplayHeaders)
-		if rt.o.Redact != nil {
-			rt.o.Redact(&a)
-		}
+		a := rt.kept(rec, hd)
 		state = stateComplete
-		if int64(len(a.Body)) > rt.o.MaxResponse {
-			state, a.Body = stateOmitted, nil
+		if a.Omitted {
+			state = stateOmitted
 		}
 		headers, err := headersText(a.Header)
 		if err != nil {
 			return "", owner, expires, fmt.Errorf("store answer: %w", err)
 		}
-		ref := hd.resultRef
-		if ref == "" {
-			ref = a.Header.Get("Location")
-		}
 		owner = uuid.New()
 		b.Queue(rt.g.q.store, req.scope, req.operation, req.info.Key, req.fingerprint, int16(fingerprintVersion), state, int16(a.Status), headers,
-			a.Body, hashOf(a.Body), ref, owner.String(), rt.o.TTL.Microseconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&expires) })
+			a.Body, a.BodyHash, a.ResultRef, owner.String(), rt.o.TTL.Microseconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&expires) })
 	}
 	var ended pgconn.CommandTag
 	b.Queue(commitSQL).Exec(func(tag pgconn.CommandTag) error { ended = tag; return nil })
@@ -199,6 +192,19 @@ func (rt *route) commit(ctx context.Context, h *held, f fate, hd *handling, rec 
 	return state, owner, expires, fmt.Errorf("store answer and commit: %w", err)
 }
 
+// kept is what of an answer is stored.
+func (rt *route) kept(rec *recorder, hd *handling) StoredAnswer {
+	a := rec.answer(rt.o.ReplayHeaders)
+	if rt.o.Redact != nil {
+		rt.o.Redact(&a)
+	}
+	omitted := int64(len(a.Body)) > rt.o.MaxResponse
+	if omitted {
+		a.Body = nil
+	}
+	return StoredAnswer{Status: a.Status, Header: a.Header, Body: a.Body, Omitted: omitted, BodyHash: hashOf(a.Body), ResultRef: or(hd.resultRef, a.Header.Get("Location"))}
+}
+
 // confirm finds out whether a COMMIT without an answer was carried out: the row has our mark, or nobody has the key any
 // more and there is no row.
 func (rt *route) confirm(ctx context.Context, req *request, owner uuid.UUID, lost error) (expires time.Time, err error) {
@@ -206,7 +212,7 @@ func (rt *route) confirm(ctx context.Context, req *request, owner uuid.UUID, los
 		return expires, lost
 	}
 	for try := 1; ; try++ {
-		s, err := rt.g.lookup(ctx, rt.g.pool, req)
+		s, err := rt.g.lookup(ctx, rt.g.pool, req.key())
 		if err == nil && s != nil && s.Owner == owner {
 			return s.ExpiresAt, nil
 		}
@@ -214,7 +220,7 @@ func (rt *route) confirm(ctx context.Context, req *request, owner uuid.UUID, los
 			var ended bool
 			err = rt.g.pool.QueryRow(ctx, rt.g.q.open, "0", "0", req.lock).Scan(nil, nil, &ended)
 			if err == nil && ended { // Its transaction is over; what is there now is the truth.
-				if s, err = rt.g.lookup(ctx, rt.g.pool, req); err == nil {
+				if s, err = rt.g.lookup(ctx, rt.g.pool, req.key()); err == nil {
 					if s != nil && s.Owner == owner {
 						return s.ExpiresAt, nil
 					}
@@ -236,9 +242,12 @@ func (rt *route) failed(w http.ResponseWriter, req *request, err error) {
 	case errors.Is(err, errUnknown):
 		log.Error("it is not known whether a request was committed")
 		rt.refuse(w, req, outcomeUnknown, Unknown)
-	case errors.As(err, &pg) && pg.ConstraintName == "idempotency_pkey": // Somebody stored an answer without the lock; whose it is shows now.
-		if !rt.known(w, req) {
+	case errors.As(err, &pg) && pg.ConstraintName == "idempotency_pkey": // Somebody has the key without the lock; who it is shows now.
+		switch rt.known(w, req) {
+		case foundNothing:
 			rt.refuse(w, req, storeUnavailable, Unavailable)
+		case foundPending:
+			rt.refuse(w, req, inProgress, InProgress)
 		}
 	case errors.Is(err, errHandler), errors.Is(err, pgx.ErrTxCommitRollback), errors.As(err, &pg):
 		log.Error("handler's transaction could not be committed")

@@ -1,0 +1,202 @@
+package idempotency
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// This file completes requests that were begun, have no answer, and that nobody repeats (Route.Complete).
+
+// abandonedRequest is such a request, as it was found.
+type abandonedRequest struct {
+	keptRequest
+	run         int64
+	key         StoreKey
+	fingerprint []byte
+	attempt     int // the last one
+}
+
+// complete looks for abandoned requests until ctx is done.
+func (g *Guard) complete(ctx context.Context) {
+	for pause(ctx, g.c.CompleteEvery/2+time.Duration(g.random()*float64(g.c.CompleteEvery))) {
+		for {
+			n, err := g.CompleteOnce(ctx)
+			if err != nil && ctx.Err() == nil {
+				g.c.Logger.Warn("completing abandoned requests waits for the database", "error", err)
+			}
+			if n < g.c.Completers || ctx.Err() != nil {
+				break // Where all were busy there may be more.
+			}
+		}
+	}
+}
+
+// CompleteOnce runs up to Config.Completers requests that are due now, waits for them, and returns how many it ran. It
+// gives up those that were run often enough. Run calls it.
+func (g *Guard) CompleteOnce(ctx context.Context) (ran int, err error) {
+	routes := g.completing()
+	if len(routes) == 0 {
+		return 0, nil
+	}
+	names := make([]string, 0, len(routes))
+	for name := range routes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	if err := g.abandon(ctx, names); err != nil {
+		return 0, err
+	}
+	due, err := g.due(ctx, names)
+	if err != nil {
+		return 0, err
+	}
+	var wg sync.WaitGroup
+	for _, a := range due {
+		begin, err := routes[a.route].resume(ctx, a)
+		if err != nil {
+			wg.Wait()
+			return ran, err
+		}
+		if begin != nil {
+			ran++
+			wg.Go(begin)
+		}
+	}
+	wg.Wait()
+	return ran, nil
+}
+
+// completing are the routes whose requests this node completes.
+func (g *Guard) completing() map[string]*route {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	routes := map[string]*route{}
+	for _, rt := range g.routes {
+		if rt.o.Complete != nil && g.pool != nil {
+			routes[rt.o.Operation] = rt
+		}
+	}
+	return routes
+}
+
+// abandon gives up what was run often enough.
+func (g *Guard) abandon(ctx context.Context, routes []string) error {
+	if g.c.Completion.Attempts < 0 {
+		return nil
+	}
+	rows, err := g.pool.Query(ctx, g.q.abandon, routes, g.c.Completion.Attempts)
+	if err != nil {
+		return fmt.Errorf("give up abandoned requests: %w", err)
+	}
+	given, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Abandoned, err error) {
+		var k StoreKey
+		err = row.Scan(&k.Scope, &k.Operation, &k.Key, &a.Operation, &a.Attempts, &a.CreatedAt, &a.Steps)
+		a.KeyHash = hashName(lockNumber(g.c.Schema, k.Scope, k.Operation, k.Key))
+		return a, err
+	})
+	if err != nil {
+		return fmt.Errorf("give up abandoned requests: %w", err)
+	}
+	for _, a := range given {
+		g.c.Logger.Error("abandoned request could not be completed: look at it, or let its client repeat it", "operation", a.Operation, "key", a.KeyHash, "attempts", a.Attempts, "steps", a.Steps)
+		if g.c.Observer.OnAbandoned != nil {
+			g.c.Observer.OnAbandoned(a)
+		}
+	}
+	return nil
+}
+
+// due finds abandoned requests of routes.
+func (g *Guard) due(ctx context.Context, routes []string) ([]abandonedRequest, error) {
+	rows, err := g.pool.Query(ctx, g.q.due, routes, g.c.Completers)
+	if err != nil {
+		return nil, fmt.Errorf("look for abandoned requests: %w", err)
+	}
+	due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a abandonedRequest, err error) {
+		var tries int
+		var values, headers string
+		if err = row.Scan(&a.run, &tries, &a.key.Scope, &a.key.Operation, &a.key.Key, &a.route, &a.principal, &a.method, &a.host, &a.url, &values, &headers, &a.body,
+			&a.fingerprint, &a.attempt); err != nil {
+			return a, err
+		}
+		if err = json.Unmarshal([]byte(values), &a.pathValues); err != nil {
+			return a, err
+		}
+		a.headers, err = headersOf(headers)
+		return a, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for abandoned requests: %w", err)
+	}
+	return due, nil
+}
+
+// resume claims an abandoned request, and returns what runs it. nil: it is left to its client, or to another node.
+func (rt *route) resume(ctx context.Context, a abandonedRequest) (begin func(), err error) {
+	g := rt.g
+	info := Info{Key: a.key.Key, Principal: a.principal, Operation: a.route, Attempt: a.attempt + 1}
+	delay := g.c.Completion.Delay(a.attempt+1, g.random())
+	r, err := rt.restore(ctx, a, info)
+	if err != nil {
+		g.c.Logger.Error("kept request cannot be restored", "operation", a.route, "error", err)
+	}
+	if r == nil {
+		if _, err := g.pool.Exec(ctx, g.q.postpone, a.run, max(delay, g.c.CompleteEvery).Microseconds()); err != nil {
+			return nil, fmt.Errorf("put off abandoned request: %w", err)
+		}
+		return nil, nil
+	}
+	begun := time.Now()
+	c, tries := Claimed{Mine: true}, 0
+	err = g.pg().once(ctx, func(ctx context.Context) error {
+		return g.pool.QueryRow(ctx, g.q.resume, a.run, uuid.NewString(), rt.o.Lease.Microseconds(), rt.o.TTL.Microseconds(), delay.Microseconds()).
+			Scan(&c.Fence, &c.Attempt, &tries)
+	})
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("claim abandoned request: %w", err)
+	}
+	req := &request{
+		Request: r, info: info, scope: a.key.Scope, operation: a.key.Operation, fingerprint: a.fingerprint, body: a.body,
+		lock: lockNumber(g.c.Schema, a.key.Scope, a.key.Operation, a.key.Key), begun: begun, completed: true,
+	}
+	return func() {
+		defer func() {
+			if p := recover(); p != nil && p != http.ErrAbortHandler {
+				g.c.Logger.Error("handler panicked while an abandoned request was completed", "operation", a.route, "key", req.keyHash(), "panic", fmt.Sprint(p))
+			}
+		}()
+		rt.lead(&nobody{header: http.Header{}}, req, c, begun, tries)
+	}, nil
+}
+
+// restore makes the request that the handler gets. nil: it is left to its client.
+func (rt *route) restore(ctx context.Context, a abandonedRequest, info Info) (r *http.Request, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			r, err = nil, fmt.Errorf("complete panicked: %v", p)
+		}
+	}()
+	if r, err = a.request(ctx, a.key.Key); err != nil {
+		return nil, err
+	}
+	return rt.o.Complete(r, info), nil
+}
+
+// nobody is who waits for the answer to a request that is completed.
+type nobody struct{ header http.Header }
+
+func (n *nobody) Header() http.Header         { return n.header }
+func (n *nobody) Write(p []byte) (int, error) { return len(p), nil }
+func (n *nobody) WriteHeader(int)             {}

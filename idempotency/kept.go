@@ -1,0 +1,137 @@
+package idempotency
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// This file turns a request into what is kept of it until it is answered, and back. No clock, no database.
+
+// DefaultCompleteHeaders are kept of a request whose route has Complete, beside those of Route.CompleteHeaders.
+var DefaultCompleteHeaders = []string{
+	"Accept", "Accept-Language", "Content-Encoding", "Content-Language", "Content-Type", "If-Match", "If-None-Match", "Traceparent", "Tracestate",
+	"User-Agent", "X-Correlation-Id", "X-Request-Id",
+}
+
+// neverKept are headers that Route.CompleteHeaders must not name: who has the row could act as the client.
+var neverKept = []string{"Authorization", "Cookie", "Proxy-Authorization", "X-Api-Key", "X-Auth-Token", "X-Csrf-Token"}
+
+// maxKeptHeader is up to how many bytes of one header are kept; a longer one is left out.
+const maxKeptHeader = 8 << 10
+
+// keptRequest is a request as it is kept.
+type keptRequest struct {
+	route      string // Route.Operation
+	principal  string
+	method     string
+	host       string
+	url        string
+	pathValues map[string]string // by the names of the pattern
+	headers    http.Header
+	body       []byte
+}
+
+// keep is what is kept of a request, with more headers than those of DefaultCompleteHeaders.
+func keep(req *request, more []string) *keptRequest {
+	r := req.Request
+	k := &keptRequest{
+		route: req.info.Operation, principal: req.info.Principal, method: r.Method, host: r.Host, url: r.URL.RequestURI(),
+		pathValues: map[string]string{}, headers: http.Header{}, body: req.body,
+	}
+	for _, name := range wildcards(r.Pattern) {
+		k.pathValues[name] = r.PathValue(name)
+	}
+	for _, name := range slices.Concat(DefaultCompleteHeaders, more) {
+		name = textproto.CanonicalMIMEHeaderKey(name)
+		if values := r.Header[name]; len(values) > 0 && len(strings.Join(values, "")) <= maxKeptHeader {
+			k.headers[name] = values
+		}
+	}
+	return k
+}
+
+var wildcard = regexp.MustCompile(`\{([^{}]+)\}`)
+
+// wildcards are the names in a pattern of http.ServeMux.
+func wildcards(pattern string) (names []string) {
+	for _, m := range wildcard.FindAllStringSubmatch(pattern, -1) {
+		if name := strings.TrimSuffix(m[1], "..."); name != "$" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// columns are those of idempotency_request, from route to body; nil where nothing is kept.
+func (k *keptRequest) columns() []any {
+	if k == nil {
+		return []any{nil, nil, nil, nil, nil, nil, nil, nil}
+	}
+	values, err := json.Marshal(latin(k.pathValues))
+	if err != nil {
+		panic(err) // strings
+	}
+	headers, err := headersText(k.headers)
+	if err != nil {
+		panic(err) // likewise
+	}
+	return []any{k.route, k.principal, k.method, latin1(k.host), latin1(k.url), string(values), headers, append([]byte{}, k.body...)}
+}
+
+// latin1 is a text of any bytes as one that Postgres can store: each byte as the character of that number. A NUL, which
+// no request that net/http read can have there, is left out.
+func latin1(s string) string {
+	var b strings.Builder
+	for _, c := range []byte(s) {
+		if c != 0 {
+			b.WriteRune(rune(c))
+		}
+	}
+	return b.String()
+}
+
+func latin(values map[string]string) map[string]string {
+	out := make(map[string]string, len(values))
+	for name, value := range values {
+		out[latin1(name)] = latin1(value)
+	}
+	return out
+}
+
+// bytesOf is the reverse of latin1.
+func bytesOf(s string) string {
+	b := make([]byte, 0, len(s))
+	for _, c := range s {
+		b = append(b, byte(c))
+	}
+	return string(b)
+}
+
+// request makes a request of what was kept.
+func (k *keptRequest) request(ctx context.Context, key string) (*http.Request, error) {
+	at, err := url.ParseRequestURI(bytesOf(k.url))
+	if err != nil {
+		return nil, fmt.Errorf("read kept request: %w", err)
+	}
+	r := (&http.Request{
+		Method: k.method, URL: at, RequestURI: bytesOf(k.url), Host: bytesOf(k.host), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: k.headers.Clone(), Body: io.NopCloser(bytes.NewReader(k.body)), ContentLength: int64(len(k.body)),
+	}).WithContext(ctx)
+	if r.Header == nil {
+		r.Header = http.Header{}
+	}
+	r.Header.Set("Idempotency-Key", key)
+	for name, value := range k.pathValues {
+		r.SetPathValue(bytesOf(name), bytesOf(value))
+	}
+	return r, nil
+}

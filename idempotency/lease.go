@@ -1,0 +1,245 @@
+package idempotency
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// This file runs a handler under a lease (Route.Lease), and ends that.
+
+// lease is a request's hold on its key.
+type lease struct {
+	rt    *route
+	key   StoreKey
+	fence int64
+	tries int // by the completer, this one included; 0 for a client's
+	lose  context.CancelCauseFunc
+
+	mu   sync.Mutex
+	safe time.Time // until then nobody else can have the key, by this process's clock
+
+	renewing sync.Mutex
+	stepping bool // A step is open: it has the row locked, which is stronger than the lease, and renews it at its end.
+}
+
+// step says that a step locks the row from now on, or that it has ended. It waits for a renewal that is on its way.
+func (l *lease) step(open bool) {
+	l.renewing.Lock()
+	defer l.renewing.Unlock()
+	l.stepping = open
+}
+
+// extended notes a renewal that was begun at a moment.
+func (l *lease) extended(begun time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.safe = begun.Add(l.rt.o.Lease)
+}
+
+func (l *lease) mayHaveRunOut() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !time.Now().Before(l.safe)
+}
+
+// underLease answers a request on a route with a lease. False: another request has the key.
+func (rt *route) underLease(w http.ResponseWriter, req *request) (answered bool) {
+	begun := time.Now()
+	var c Claimed
+	var err error
+	if rt.o.Complete != nil {
+		c, err = rt.g.pg().claim(req.Context(), req.key(), versioned(req.fingerprint), rt.o.Lease, rt.o.TTL, keep(req, rt.o.CompleteHeaders), rt.g.c.Completion.Base)
+	} else {
+		c, err = rt.g.store.Claim(req.Context(), req.key(), versioned(req.fingerprint), rt.o.Lease, rt.o.TTL)
+	}
+	switch {
+	case errors.Is(err, ErrUnusable):
+		rt.unusable(w, req, err)
+		return true
+	case err != nil:
+		rt.unavailable(w, req, err)
+		return true
+	case !c.Mine:
+		return rt.answerBy(w, req, c.stored()) != foundPending
+	}
+	req.expired = c.Expired
+	rt.lead(w, req, c, begun, 0)
+	return true
+}
+
+// lead runs the handler under a claim that was begun at a moment, and answers.
+func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time.Time, tries int) {
+	req.info.Attempt = c.Attempt
+	ctx, cancel := context.WithTimeout(req.Context(), rt.o.Timeout)
+	defer cancel()
+	ctx, lose := context.WithCancelCause(ctx)
+	defer lose(nil)
+	l := &lease{rt: rt, key: req.key(), fence: c.Fence, tries: tries, lose: lose}
+	l.extended(begun)
+	stop := l.beat(req.Context())
+	defer stop()
+	settled := false
+	defer func() { // Where the handler, or a function of the route, did not return in order.
+		if !settled {
+			l.release(req, false)
+			rt.tell(req, Outcome{Result: Forgotten})
+		}
+	}()
+	hd := &handling{rt: rt, info: req.info, scope: req.scope, lease: l, turn: make(chan struct{}, 1)}
+	rec := newRecorder(w)
+	rt.handle(ctx, hd, rec, req)
+	answer := rt.settleLease(ctx, l, hd, rec, req)
+	settled = true
+	answer()
+}
+
+// handle runs the handler.
+func (rt *route) handle(ctx context.Context, hd *handling, rec *recorder, req *request) {
+	defer hd.over.Store(true)
+	r := req.Request.Clone(context.WithValue(ctx, contextKey{}, hd))
+	r.Body = io.NopCloser(bytes.NewReader(req.body))
+	rt.next.ServeHTTP(rec, r)
+	rec.done()
+}
+
+// withoutKey runs a request without a key on a route with a lease. There is nothing to hold.
+func (rt *route) withoutKey(w http.ResponseWriter, req *request) {
+	ctx, cancel := context.WithTimeout(req.Context(), rt.o.Timeout)
+	defer cancel()
+	hd := &handling{rt: rt, info: req.info, scope: req.scope, turn: make(chan struct{}, 1)}
+	rec := newRecorder(w)
+	rt.handle(ctx, hd, rec, req)
+	rt.tell(req, Outcome{Result: Unguarded, Status: rec.status})
+	rec.send(nil)
+}
+
+// settleLease stores the answer or gives the key up, and returns what lets the answer go.
+func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *recorder, req *request) (answer func()) {
+	lost := func() {
+		rt.g.c.Logger.Warn("lease of an idempotency key was lost while its request ran", "operation", req.info.Operation, "key", req.keyHash())
+		rt.refuse(rec.to, req, inProgress, Lost)
+	}
+	if decide(circumstances{status: rec.status, doNotStore: hd.doNotStore}, rt.o.Store) == keepNone {
+		l.release(req, rec.status < 500)
+		if errors.Is(context.Cause(ctx), ErrLeaseLost) {
+			return lost
+		}
+		return func() {
+			rt.tell(req, Outcome{Result: Forgotten, Status: rec.status})
+			rec.send(nil)
+		}
+	}
+	a := rt.kept(rec, hd)
+	switch mine, err := l.finish(req, a); {
+	case err != nil:
+		return func() {
+			rt.g.c.Logger.Error("it is not known whether an answer was stored", "operation", req.info.Operation, "key", req.keyHash(), "error", err)
+			rt.refuse(rec.to, req, outcomeUnknown, Unknown)
+		}
+	case !mine:
+		return lost
+	}
+	return func() {
+		rt.tell(req, Outcome{Result: Created, Status: rec.status, Omitted: a.Omitted})
+		rec.send(rt.ours(req, "stored", time.Now().Add(rt.o.TTL)))
+	}
+}
+
+// finish stores the answer, whatever becomes of the client. An error: it is not known whether it did.
+func (l *lease) finish(req *request, a StoredAnswer) (mine bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), patience)
+	defer cancel()
+	for try := 1; ; try++ {
+		mine, err = l.rt.g.store.Finish(ctx, l.key, l.fence, a, l.rt.o.TTL)
+		if err == nil || !pause(ctx, spread(try, l.rt.g.random())) {
+			return mine, err
+		}
+	}
+}
+
+// release gives the key up. Forget: nothing was done under it, as far as the handler says. Where it fails the lease runs
+// out by itself.
+func (l *lease) release(req *request, forget bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), patience)
+	defer cancel()
+	var err error
+	if g := l.rt.g; g.pool != nil {
+		due := g.c.Completion.Delay(req.info.Attempt, g.random())
+		if l.tries > 0 && g.c.Completion.Last(l.tries) {
+			due = 0 // There is nothing to wait for.
+		}
+		err = g.pg().release(ctx, l.key, l.fence, forget, due)
+	} else {
+		err = g.store.Release(ctx, l.key, l.fence)
+	}
+	if err != nil {
+		l.rt.g.c.Logger.Warn("idempotency key is in use until its lease runs out", "operation", req.info.Operation, "key", req.keyHash(), "error", err)
+	}
+}
+
+// beat renews the lease until stop is called, which waits for its end. When the lease is lost the handler's context ends.
+func (l *lease) beat(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for pause(ctx, l.rt.o.Lease/3) {
+			if err := l.renew(ctx); err != nil && ctx.Err() == nil {
+				l.lose(err)
+				return
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+// renew renews the lease once. An error: it is lost, or may be.
+func (l *lease) renew(ctx context.Context) error {
+	l.renewing.Lock()
+	defer l.renewing.Unlock()
+	if l.stepping {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.rt.o.Lease/3)
+	defer cancel()
+	begun := time.Now()
+	mine, err := l.rt.g.store.Renew(ctx, l.key, l.fence, l.rt.o.Lease)
+	if err == nil && mine {
+		l.extended(begun)
+	}
+	if leaseLost(mine, err, l.mayHaveRunOut()) {
+		return errors.Join(ErrLeaseLost, err)
+	}
+	return nil
+}
+
+// pg is the Store of a Guard that has a pool.
+func (g *Guard) pg() postgres { return postgres{g} }
+
+// DefaultLease is Route.Lease of a Guard that NewEphemeral made.
+const DefaultLease = 30 * time.Second
+
+// NewEphemeral makes a Guard whose keys are in store, without Postgres: every route is in lease mode, for DefaultLease
+// unless Route.Lease says otherwise. Tx is nil, Step is an error, and Route.Complete is refused. What it promises is less
+// than what New does: what a handler did and its stored answer are two writes, so after a crash between them the handler
+// runs again, with the same DownstreamKey; and where the store forgets, so does the Guard.
+func NewEphemeral(store Store, c Config) (*Guard, error) {
+	if store == nil {
+		return nil, errors.New("configure idempotency: store is nil")
+	}
+	g, err := newGuard(c)
+	if err != nil {
+		return nil, fmt.Errorf("configure idempotency: %w", err)
+	}
+	g.store = store
+	return g, nil
+}

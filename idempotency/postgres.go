@@ -1,0 +1,153 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// postgres is the Store of a Guard that has a pool: one statement, committed by itself, for each call.
+type postgres struct{ g *Guard }
+
+// A fingerprint as a Store has it: the version, and the hash. In the table they are two columns.
+func versioned(fingerprint []byte) []byte {
+	return append([]byte{fingerprintVersion}, fingerprint...)
+}
+
+// maxLooks is how often a claim looks at a row that changes under it.
+const maxLooks = 3
+
+func (p postgres) Claim(ctx context.Context, k StoreKey, fingerprint []byte, lease, ttl time.Duration) (Claimed, error) {
+	return p.claim(ctx, k, fingerprint, lease, ttl, nil, 0)
+}
+
+// claim is Claim that keeps the request too, unless that is nil: it is due a while after the lease.
+func (p postgres) claim(ctx context.Context, k StoreKey, fingerprint []byte, lease, ttl time.Duration, request *keptRequest, due time.Duration) (Claimed, error) {
+	if len(fingerprint) == 0 {
+		return Claimed{}, errors.New("claim key: the fingerprint is empty")
+	}
+	owner := uuid.New() // Where the answer to a claim is lost, it tells whose the row is.
+	args := []any{k.Scope, k.Operation, k.Key, lockNumber(p.g.c.Schema, k.Scope, k.Operation, k.Key), fingerprint[1:], int16(fingerprint[0]), owner.String(),
+		lease.Microseconds(), ttl.Microseconds(), p.g.c.KeepExpired.Microseconds()}
+	args = append(args, request.columns()...)
+	args = append(args, (lease + due).Microseconds())
+	var failed error
+	for look := 1; ; look++ {
+		s, err := p.g.lookup(ctx, p.g.pool, k) // A repeat ends here: it writes nothing.
+		switch {
+		case err != nil:
+			return Claimed{}, errors.Join(failed, err)
+		case s != nil && s.State == statePending && s.Owner == owner:
+			return Claimed{Mine: true, Fence: s.Fence, Attempt: s.Attempt}, nil
+		case !claimable(s, fingerprint[1:]):
+			return p.taken(s)
+		case look == maxLooks && failed != nil:
+			return Claimed{}, failed
+		case look == maxLooks:
+			return Claimed{Fingerprint: fingerprint}, nil // It changes hands too quickly: it is in use.
+		}
+		c := Claimed{Mine: true}
+		failed = p.once(ctx, func(ctx context.Context) error {
+			return p.g.pool.QueryRow(ctx, p.g.q.claim, args...).Scan(&c.Fence, &c.Attempt, &c.Expired)
+		})
+		var pg *pgconn.PgError
+		switch {
+		case failed == nil:
+			return c, nil
+		case errors.Is(failed, pgx.ErrNoRows), errors.As(failed, &pg) && pg.Code == "40001":
+			failed = nil // Somebody was quicker.
+		case errors.As(failed, &pg):
+			return Claimed{}, fmt.Errorf("claim key: %w", failed)
+		}
+	}
+}
+
+// taken says who has a key that cannot be claimed.
+func (p postgres) taken(s *stored) (Claimed, error) {
+	c := Claimed{Fingerprint: append([]byte{byte(s.Version)}, s.Fingerprint...), ExpiresAt: s.ExpiresAt}
+	switch s.State {
+	case statePending:
+		return c, nil
+	case stateComplete, stateOmitted:
+		c.Answer = &StoredAnswer{Status: s.Answer.Status, Header: s.Answer.Header, Body: s.Answer.Body, BodyHash: s.BodyHash, Omitted: s.State == stateOmitted, ResultRef: s.ResultRef}
+		return c, nil
+	}
+	return Claimed{}, fmt.Errorf("%w: its state is %q", ErrUnusable, s.State)
+}
+
+// stored is what a Store says of a key that is not the caller's, for judge.
+func (c Claimed) stored() *stored {
+	s := &stored{State: statePending, ExpiresAt: c.ExpiresAt}
+	if len(c.Fingerprint) > 0 {
+		s.Version, s.Fingerprint = int16(c.Fingerprint[0]), c.Fingerprint[1:]
+	}
+	if a := c.Answer; a != nil {
+		s.State, s.BodyHash = stateComplete, a.BodyHash
+		s.Answer = Answer{Status: a.Status, Header: a.Header, Body: a.Body}
+		if s.Answer.Header == nil {
+			s.Answer.Header = http.Header{}
+		}
+		if a.Omitted {
+			s.State = stateOmitted
+		}
+	}
+	return s
+}
+
+// once bounds a statement that writes. It does not end with the client: then nobody would know what became of it.
+func (p postgres) once(ctx context.Context, do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(patience, p.g.c.Acquire))
+	defer cancel()
+	return do(ctx)
+}
+
+func (p postgres) Renew(ctx context.Context, k StoreKey, fence int64, lease time.Duration) (bool, error) {
+	tag, err := p.g.pool.Exec(ctx, p.g.q.renew, k.Scope, k.Operation, k.Key, fence, lease.Microseconds())
+	if err != nil {
+		return false, fmt.Errorf("renew lease: %w", err)
+	}
+	return tag.RowsAffected() == 1, nil
+}
+
+func (p postgres) Finish(ctx context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (bool, error) {
+	headers, err := headersText(a.Header)
+	if err != nil {
+		return false, fmt.Errorf("store answer: %w", err)
+	}
+	state := stateComplete
+	if a.Omitted {
+		state = stateOmitted
+	}
+	var done bool
+	err = p.g.pool.QueryRow(ctx, p.g.q.finish, k.Scope, k.Operation, k.Key, fence, state, int16(a.Status), headers, a.Body, a.BodyHash, a.ResultRef, ttl.Microseconds()).Scan(&done)
+	if err != nil {
+		return false, fmt.Errorf("store answer: %w", err)
+	}
+	if done {
+		return true, nil
+	}
+	s, err := p.g.lookup(ctx, p.g.pool, k) // An earlier try may have been carried out though its reply was lost.
+	if err != nil {
+		return false, fmt.Errorf("store answer: %w", err)
+	}
+	return s != nil && s.State != statePending && s.Fence == fence, nil
+}
+
+func (p postgres) Release(ctx context.Context, k StoreKey, fence int64) error {
+	return p.release(ctx, k, fence, false, 0)
+}
+
+// release is Release. Forget: nothing was done under the key, so that where it has no steps another request may have it.
+// Due is when holdfast may run the request again, where it was kept.
+func (p postgres) release(ctx context.Context, k StoreKey, fence int64, forget bool, due time.Duration) error {
+	if _, err := p.g.pool.Exec(ctx, p.g.q.release, k.Scope, k.Operation, k.Key, fence, forget, due.Microseconds()); err != nil {
+		return fmt.Errorf("release key: %w", err)
+	}
+	return nil
+}
