@@ -81,6 +81,11 @@ func TestDecisionsAboutAnswers(t *testing.T) {
 			t.Errorf("%+v: got %v, want %v", c.c, got, c.want)
 		}
 	}
+	for _, status := range []int{500, 501, 599} { // A route cannot keep what has failed: its effect is gone.
+		if got := decide(circumstances{status: status}, func(int) bool { return true }); got != keepNone {
+			t.Errorf("%d on a route that stores everything: got %v, want %v", status, got, keepNone)
+		}
+	}
 }
 
 func TestR45BudgetsOfClients(t *testing.T) {
