@@ -24,6 +24,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(leaseChild) != "" {
+		runLeaseChild()
+	}
 	if os.Getenv(faultyChild) != "" {
 		runFaultyChild()
 	}
