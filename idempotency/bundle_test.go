@@ -211,6 +211,11 @@ func (b *bundle) pool(connections int32) *pgxpool.Pool {
 	b.Helper()
 	config := b.db.Config().Copy()
 	config.MaxConns = connections
+	return b.poolOf(config)
+}
+
+func (b *bundle) poolOf(config *pgxpool.Config) *pgxpool.Pool {
+	b.Helper()
 	pool, err := pgxpool.NewWithConfig(b.Context(), config)
 	if err != nil {
 		b.Fatal(err)
