@@ -24,6 +24,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(leaseChild) != "" {
+		runLeaseChild()
+	}
 	if os.Getenv(faultyChild) != "" {
 		runFaultyChild()
 	}
@@ -208,6 +211,11 @@ func (b *bundle) pool(connections int32) *pgxpool.Pool {
 	b.Helper()
 	config := b.db.Config().Copy()
 	config.MaxConns = connections
+	return b.poolOf(config)
+}
+
+func (b *bundle) poolOf(config *pgxpool.Config) *pgxpool.Pool {
+	b.Helper()
 	pool, err := pgxpool.NewWithConfig(b.Context(), config)
 	if err != nil {
 		b.Fatal(err)

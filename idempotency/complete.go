@@ -2,7 +2,6 @@ package idempotency
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -22,7 +21,8 @@ type abandonedRequest struct {
 	run         int64
 	key         StoreKey
 	fingerprint []byte
-	attempt     int // the last one
+	attempt     int   // the last one
+	unreadable  error // what is stored is no request
 }
 
 // complete looks for abandoned requests until ctx is done.
@@ -128,11 +128,8 @@ func (g *Guard) due(ctx context.Context, routes []string) ([]abandonedRequest, e
 			&a.fingerprint, &a.attempt); err != nil {
 			return a, err
 		}
-		if err = json.Unmarshal([]byte(values), &a.pathValues); err != nil {
-			return a, err
-		}
-		a.headers, err = headersOf(headers)
-		return a, err
+		a.unreadable = a.read(values, headers)
+		return a, nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look for abandoned requests: %w", err)
@@ -188,6 +185,9 @@ func (rt *route) restore(ctx context.Context, a abandonedRequest, info Info) (r 
 			r, err = nil, fmt.Errorf("complete panicked: %v", p)
 		}
 	}()
+	if a.unreadable != nil {
+		return nil, a.unreadable
+	}
 	if r, err = a.request(ctx, a.key.Key); err != nil {
 		return nil, err
 	}

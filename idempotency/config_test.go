@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/retry"
 )
 
 func TestEveryProblemOfAConfigurationIsToldAtOnce(t *testing.T) {
@@ -14,12 +16,14 @@ func TestEveryProblemOfAConfigurationIsToldAtOnce(t *testing.T) {
 	_, err := New(b.db.Pool, Config{
 		Schema: "No", Headers: []string{"a b"}, TTL: time.Millisecond, MaxRetryWindow: time.Hour, MismatchStatus: 418, Wait: -1, Timeout: 2 * time.Hour,
 		Acquire: -1, MaxRequest: -1, KeepExpired: -1, CleanupEvery: -1, CleanupBatch: -1,
+		KeepUnfinished: -1, CompleteEvery: -1, Completers: -1, Completion: retry.Policy{Attempts: -2},
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
 	for _, part := range []string{"schema is", "principal is nil", `headers has "a b"`, "ttl is 1ms: it must", "max retry window 1h", "mismatch status is 418", "wait is", "timeout is 2h",
-		"acquire is", "max request is -1", "keep expired is", "cleanup every is", "cleanup batch is"} {
+		"acquire is", "max request is -1", "keep expired is", "cleanup every is", "cleanup batch is",
+		"keep unfinished is", "complete every is", "completers is", "completion.Attempts is -2"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q is not told: %v", part, err)
 		}
@@ -40,6 +44,13 @@ func TestR46ATTLBelowTheRetryWindowIsRefusedForARouteToo(t *testing.T) {
 		"ignore fields":  {IgnoreFields: []string{"sent_at"}},
 		"replay headers": {ReplayHeaders: []string{"set-cookie"}},
 		"isolation is":   {Isolation: pgx.ReadUncommitted},
+
+		"lease is 1ms":                      {Lease: time.Millisecond},
+		"lease is 2h":                       {Lease: 2 * time.Hour},
+		"lease is 0":                        {Complete: asItIs, Operation: "sell"},
+		"with complete it names":            {Complete: asItIs, Lease: time.Minute},
+		`complete headers has "cookie"`:     {Lease: time.Minute, CompleteHeaders: []string{"cookie"}},
+		"complete is set for two routes of": {Lease: time.Minute, Complete: asItIs, Operation: "twice"},
 	} {
 		func() {
 			defer func() {
@@ -47,7 +58,9 @@ func TestR46ATTLBelowTheRetryWindowIsRefusedForARouteToo(t *testing.T) {
 					t.Errorf("%s: got %v", name, err)
 				}
 			}()
-			g.Route(o)
+			for range 2 {
+				g.Route(o)(http.NotFoundHandler())
+			}
 		}()
 	}
 }
@@ -57,11 +70,11 @@ func TestR36TheIdempotentRoutesCanBeListed(t *testing.T) {
 	g := b.guard()
 	mux := http.NewServeMux()
 	mux.Handle("POST /charges", g.Middleware(http.HandlerFunc(b.charge)))
-	mux.Handle("/refunds", g.Route(Route{Operation: "refund", Optional: true, TTL: time.Hour, Methods: []string{"POST", "DELETE"}})(http.HandlerFunc(b.charge)))
+	mux.Handle("/refunds", g.Route(Route{Operation: "refund", Optional: true, TTL: time.Hour, Methods: []string{"POST", "DELETE"}, Lease: time.Minute})(http.HandlerFunc(b.charge)))
 	b.is(b.send(mux, sent{key: "k"}), 201, "")
 	routes := g.Routes()
 	if len(routes) != 2 || len(routes[0].Operations) != 1 || routes[0].Operations[0] != "POST /charges" || !routes[0].Required || routes[0].TTL != DefaultTTL ||
-		routes[1].Operations[0] != "refund" || routes[1].Required || routes[1].TTL != time.Hour || len(routes[1].Methods) != 2 {
+		routes[1].Operations[0] != "refund" || routes[1].Required || routes[1].TTL != time.Hour || len(routes[1].Methods) != 2 || routes[0].Lease != 0 || routes[1].Lease != time.Minute {
 		t.Errorf("got %+v", routes)
 	}
 }

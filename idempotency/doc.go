@@ -19,9 +19,20 @@
 //     effect, kept without it (most of 4xx), or forgotten with it (5xx, a panic), so that the key is free again.
 //  7. The answer is stored, the transaction commits (settle.go), and the answer leaves.
 //
+// # Which mode
+//
+// Is all that the handler does in Postgres? Then leave Route.Lease zero: the one transaction above is the simplest promise
+// there is. Does it call the outside, say a payment provider? Then set Route.Lease. A transaction must not be open during
+// such a call, and its rollback would not undo it; so in lease mode the key is claimed by a row of its own (postgres.go),
+// renewed while the handler runs (lease.go), and what the handler does in the database it does in Steps (step.go). Each
+// commits by itself and is never repeated; a call to the outside stands between two steps, under DownstreamKey. A crash
+// leaves the steps that are done; whoever comes next, the client or Run (complete.go, Route.Complete), goes on behind the
+// last of them. docs/idempotency-lease.md has it in full. NewEphemeral works in lease mode without Postgres, on a Store
+// (store.go), and has no steps.
+//
 // # What the handler must do
 //
-// Write through Tx(ctx). What it writes through another connection, or does outside of Postgres, is not undone when the
+// Write through Tx(ctx), or in a Step. What it writes through another connection, or does outside of Postgres, is not undone when the
 // transaction is; to the outside pass DownstreamKey on, so that the other side recognises a repeat. Answers are collected
 // in memory: http.Flusher and http.Hijacker are not there.
 //

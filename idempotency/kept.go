@@ -116,6 +116,17 @@ func bytesOf(s string) string {
 	return string(b)
 }
 
+// read reads what columns wrote as JSON.
+func (k *keptRequest) read(pathValues, headers string) (err error) {
+	if err := json.Unmarshal([]byte(pathValues), &k.pathValues); err != nil {
+		return fmt.Errorf("read kept request: %w", err)
+	}
+	if k.headers, err = headersOf(headers); err != nil {
+		return fmt.Errorf("read kept request: %w", err)
+	}
+	return nil
+}
+
 // request makes a request of what was kept.
 func (k *keptRequest) request(ctx context.Context, key string) (*http.Request, error) {
 	at, err := url.ParseRequestURI(bytesOf(k.url))

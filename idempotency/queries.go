@@ -3,7 +3,8 @@ package idempotency
 import "github.com/holdfast-go/holdfast/internal/sqlschema"
 
 // Every statement of the package, written for the schema "holdfast"; newQueries puts the configured one in, once. What is
-// expired is decided by clock_timestamp(): now() stands still in a transaction.
+// expired is decided by clock_timestamp(): now() stands still in a transaction. An index cannot be searched by it, so what
+// looks for due rows, in a statement of its own, takes statement_timestamp().
 
 // A key's row. Reads only, so that a storm of repeats locks and writes nothing.
 const lookupSQL = `-- idempotency.lookup
@@ -221,7 +222,7 @@ select r.run, r.tries, r.scope, r.operation, r.key, r.route, r.principal, r.meth
        k.fingerprint, k.attempt
   from holdfast.idempotency_request r
   join holdfast.idempotency k on k.scope = r.scope and k.operation = r.operation and k.key = r.key and k.run = r.run
- where r.due_at <= clock_timestamp() and r.route = any ($1::text[])
+ where r.due_at <= statement_timestamp() and r.route = any ($1::text[])
    and k.state = 'pending' and k.lease_until <= clock_timestamp() and k.expires_at > clock_timestamp()
  order by r.due_at limit $2::int`
 
@@ -260,7 +261,7 @@ update holdfast.idempotency_request r
    set due_at = null
   from holdfast.idempotency k
  where k.scope = r.scope and k.operation = r.operation and k.key = r.key and k.run = r.run
-   and r.due_at <= clock_timestamp() and r.route = any ($1::text[]) and r.tries >= $2::int
+   and r.due_at <= statement_timestamp() and r.route = any ($1::text[]) and r.tries >= $2::int
    and k.state = 'pending' and k.lease_until <= clock_timestamp()
 returning r.scope, r.operation, r.key, r.route, k.attempt, k.created_at,
           (select count(*) from holdfast.idempotency_step s where s.run = r.run)`

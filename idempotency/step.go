@@ -119,7 +119,9 @@ func underSavepoint(ctx context.Context, tx pgx.Tx, do work) (result []byte, err
 		given := handlertx.Give(ctx, nested, errStepsOwn)
 		defer given.TakeBack()
 		var err error
-		result, err = do(ctx, given)
+		if result, err = do(ctx, given); err == nil && nested.Conn().PgConn().TxStatus() == 'E' {
+			err = fmt.Errorf("%w: a statement failed, but it returned no error", errHandler)
+		}
 		return err
 	})
 	return result, err

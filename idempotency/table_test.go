@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -30,16 +29,17 @@ type point struct {
 	name      string
 	statement string // "" in the handler
 	after     bool
+	nth       int // time that it is met; 0 is the first
 }
 
 var points = []point{
-	{"before the look", "idempotency.lookup", false},
-	{"before the claim", "idempotency.open", false},
-	{"after the claim", "idempotency.open", true},
-	{"in the handler, before its effect", "", false},
-	{"in the handler, after its effect", "", true},
-	{"before the answer is stored", "idempotency.store", false},
-	{"after COMMIT", "idempotency.store", true},
+	{"before the look", "idempotency.lookup", false, 0},
+	{"before the claim", "idempotency.open", false, 0},
+	{"after the claim", "idempotency.open", true, 0},
+	{"in the handler, before its effect", "", false, 0},
+	{"in the handler, after its effect", "", true, 0},
+	{"before the answer is stored", "idempotency.store", false, 0},
+	{"after COMMIT", "idempotency.store", true, 0},
 }
 
 // fault is what happens there, once.
@@ -70,7 +70,7 @@ type faulty struct {
 	fault  fault
 	admin  *pgxpool.Pool
 	cancel context.CancelFunc
-	once   sync.Once
+	met    atomic.Int32
 	armed  atomic.Bool
 	fail   atomic.Bool // the next thing to be done fails
 	deaf   atomic.Bool // nothing is read from the server any more
@@ -79,10 +79,10 @@ type faulty struct {
 
 func (f *faulty) at(statement string, after bool) {
 	if f.armed.Load() && f.point.after == after && (statement == "" && f.point.statement == "" || f.point.statement != "" && strings.Contains(statement, f.point.statement)) {
-		f.once.Do(func() {
+		if int(f.met.Add(1)) == max(f.point.nth, 1) {
 			f.struck.Store(true)
 			f.fault.do(f)
-		})
+		}
 	}
 }
 
@@ -116,9 +116,13 @@ func (f *faulty) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Trac
 		cancel()
 		f.fail.Store(false)
 	}
-	return ctx
+	return context.WithValue(ctx, batchKey{}, data.SQL)
 }
-func (f *faulty) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (f *faulty) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	if sql, ok := ctx.Value(batchKey{}).(string); ok && data.Err == nil {
+		f.at(sql, true)
+	}
+}
 
 // deafConn loses what the server says while it is deaf: what was sent is carried out.
 type deafConn struct {

@@ -1,0 +1,227 @@
+package idempotency
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// memory is a Store in memory: the twin of postgres.
+type memory struct {
+	mu   sync.Mutex
+	last int64
+	rows map[StoreKey]*memoryRow
+}
+
+type memoryRow struct {
+	fence       int64
+	attempt     int
+	fingerprint []byte
+	answer      *StoredAnswer
+	leased      time.Time
+	expires     time.Time
+}
+
+func (m *memory) Claim(_ context.Context, k StoreKey, fingerprint []byte, lease, ttl time.Duration) (Claimed, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	row, now := m.rows[k], time.Now()
+	expired := row != nil && !now.Before(row.expires)
+	if row != nil && !expired && (row.answer != nil || now.Before(row.leased) || !bytes.Equal(row.fingerprint, fingerprint)) {
+		return Claimed{Fingerprint: row.fingerprint, Answer: row.answer, ExpiresAt: row.expires}, nil
+	}
+	if m.last++; row == nil || expired {
+		row = &memoryRow{fingerprint: fingerprint}
+		m.rows[k] = row
+	}
+	row.fence, row.attempt, row.leased, row.expires = m.last, row.attempt+1, now.Add(lease), now.Add(max(lease, ttl))
+	return Claimed{Mine: true, Fence: row.fence, Attempt: row.attempt, Expired: expired}, nil
+}
+
+func (m *memory) Renew(_ context.Context, k StoreKey, fence int64, lease time.Duration) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	row := m.rows[k]
+	if row == nil || row.fence != fence || row.answer != nil {
+		return false, nil
+	}
+	row.leased = time.Now().Add(lease)
+	return true, nil
+}
+
+func (m *memory) Finish(_ context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	row := m.rows[k]
+	if row == nil || row.fence != fence {
+		return false, nil
+	}
+	if row.answer == nil {
+		row.answer, row.expires = &a, time.Now().Add(ttl)
+	}
+	return true, nil
+}
+
+func (m *memory) Release(_ context.Context, k StoreKey, fence int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if row := m.rows[k]; row != nil && row.fence == fence && row.answer == nil {
+		row.leased = time.Now()
+	}
+	return nil
+}
+
+func TestAStoreKeepsWhatItPromises(t *testing.T) {
+	b := setup(t)
+	for name, s := range map[string]Store{"memory": &memory{rows: map[StoreKey]*memoryRow{}}, "postgres": b.guard().store} {
+		ctx, k := t.Context(), StoreKey{Scope: "principal:a", Operation: "op", Key: "k"}
+		mine, other := append([]byte{fingerprintVersion}, bytes.Repeat([]byte{1}, 32)...), append([]byte{fingerprintVersion}, bytes.Repeat([]byte{2}, 32)...)
+		claim := func(fingerprint []byte, lease time.Duration) Claimed {
+			t.Helper()
+			c, err := s.Claim(ctx, k, fingerprint, lease, time.Hour)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			return c
+		}
+		is := func(what string, got bool, err error, want bool) {
+			t.Helper()
+			if got != want || err != nil {
+				t.Errorf("%s: %s: got %v, %v", name, what, got, err)
+			}
+		}
+		first := claim(mine, time.Hour)
+		is("the first claim", first.Mine && first.Attempt == 1 && !first.Expired, nil, true)
+		second := claim(mine, time.Hour)
+		is("a claim of what is in use", !second.Mine && second.Answer == nil && bytes.Equal(second.Fingerprint, mine), nil, true)
+		renewed, err := s.Renew(ctx, k, first.Fence, time.Hour)
+		is("a renewal", renewed, err, true)
+		renewed, err = s.Renew(ctx, k, first.Fence+1, time.Hour)
+		is("a renewal under another fence", renewed, err, false)
+		is("a release", true, s.Release(ctx, k, first.Fence), true)
+		third := claim(other, time.Hour)
+		is("another fingerprint after a release", !third.Mine && bytes.Equal(third.Fingerprint, mine), nil, true)
+		third = claim(mine, time.Millisecond)
+		is("a claim after a release", third.Mine && third.Fence > first.Fence && third.Attempt == 2, nil, true)
+		renewed, err = s.Renew(ctx, k, first.Fence, time.Hour)
+		is("a renewal under an old fence", renewed, err, false)
+		is("a release under an old fence", true, s.Release(ctx, k, first.Fence), true)
+		var fourth Claimed
+		b.eventually("the lease runs out", func() bool { fourth = claim(mine, time.Hour); return fourth.Mine })
+		a := StoredAnswer{Status: 201, Header: http.Header{"Etag": {"\xff"}}, Body: []byte{0, 0xff}, BodyHash: hashOf([]byte{0, 0xff}), ResultRef: "r"}
+		finished, err := s.Finish(ctx, k, third.Fence, a, time.Hour)
+		is("an answer under an old fence", finished, err, false)
+		finished, err = s.Finish(ctx, k, fourth.Fence, a, time.Hour)
+		is("an answer", finished, err, true)
+		later := a
+		later.Status = 200
+		finished, err = s.Finish(ctx, k, fourth.Fence, later, time.Hour)
+		is("the same answer again", finished, err, true)
+		renewed, err = s.Renew(ctx, k, fourth.Fence, time.Hour)
+		is("a renewal after the answer", renewed, err, false)
+		is("a release after the answer", true, s.Release(ctx, k, fourth.Fence), true)
+		last := claim(other, time.Hour)
+		is("what is answered", !last.Mine && last.Answer != nil && last.Answer.Status == 201 && bytes.Equal(last.Answer.Body, a.Body) && last.Answer.Header.Get("Etag") == "\xff" &&
+			bytes.Equal(last.Answer.BodyHash, a.BodyHash) && last.Answer.ResultRef == "r" && time.Until(last.ExpiresAt) > 50*time.Minute, nil, true)
+	}
+}
+
+func TestAGuardWithoutPostgres(t *testing.T) {
+	b := &bundle{T: t}
+	store := &memory{rows: map[StoreKey]*memoryRow{}}
+	g, err := NewEphemeral(store, b.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	status := 500
+	h := b.service(g, func(w http.ResponseWriter, r *http.Request) {
+		b.runs.Add(1)
+		if Tx(r.Context()) != nil {
+			t.Error("it has a transaction")
+		}
+		_, err := Step(r.Context(), "one", func(ctx context.Context, tx pgx.Tx) (int, error) { return 1, nil })
+		if !errors.Is(err, errNoDatabase) || !strings.Contains(err.Error(), "make the Guard with New") {
+			t.Errorf("a step: %v", err)
+		}
+		w.WriteHeader(status)
+		w.Write([]byte("body"))
+	})
+	b.is(b.send(h, sent{key: "k"}), 500, "")
+	status = 201
+	first := b.send(h, sent{key: "k"})
+	b.is(first, 201, "")
+	b.same(first, b.send(h, sent{key: "k"}))
+	b.is(b.send(h, sent{key: "k", body: "{}"}), 409, CodePayloadMismatch)
+	store.rows[StoreKey{Scope: "principal:a", Operation: "POST /charges", Key: "k"}].answer.Body = []byte("spoilt")
+	b.is(b.send(h, sent{key: "k"}), 503, CodeAnswerUnusable)
+	if n := b.runs.Load(); n != 2 {
+		t.Errorf("the handler ran %d times", n)
+	}
+	if n, err := g.RunOnce(t.Context()); n != 0 || err != nil {
+		t.Error(n, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := g.Run(ctx); err != nil {
+		t.Error(err)
+	}
+	func() {
+		defer func() {
+			if err, ok := recover().(error); !ok || !strings.Contains(err.Error(), "kept in Postgres alone") {
+				t.Errorf("got %v", err)
+			}
+		}()
+		g.Route(completed())
+	}()
+	if g.Routes()[0].Lease != DefaultLease {
+		t.Errorf("the lease is %s", g.Routes()[0].Lease)
+	}
+	if _, err := NewEphemeral(nil, b.config()); err == nil {
+		t.Error("no store is no problem")
+	}
+	if _, err := NewEphemeral(store, Config{}); err == nil {
+		t.Error("no principal is no problem")
+	}
+}
+
+// brokenStore fails, or has what nobody can read.
+type brokenStore struct {
+	Store
+	err error
+}
+
+func (s brokenStore) Claim(context.Context, StoreKey, []byte, time.Duration, time.Duration) (Claimed, error) {
+	return Claimed{}, s.err
+}
+
+func TestR27WithoutAStoreNobodyIsLetThrough(t *testing.T) {
+	b := &bundle{T: t}
+	for code, err := range map[string]error{CodeStoreUnavailable: errors.New("planned"), CodeAnswerUnusable: errors.Join(ErrUnusable, errors.New("planned"))} {
+		g, failed := NewEphemeral(brokenStore{err: err}, b.config())
+		if failed != nil {
+			t.Fatal(failed)
+		}
+		w := b.send(b.service(g, func(http.ResponseWriter, *http.Request) { t.Error("the handler ran") }), sent{key: "k"})
+		b.is(w, 503, code)
+	}
+}
+
+func TestAClaimWhoseReplyIsLostIsFound(t *testing.T) {
+	b := openTill(t)
+	f := &faulty{t: b, point: leasePoints[1], fault: fault{"the reply is lost", func(f *faulty) { f.deaf.Store(true) }}}
+	h := leaseService(b, faultyPool(b, b.db.DSN, f), f, b.provider.URL)
+	b.is(b.send(h, sent{key: "warm"}), 201, "")
+	f.armed.Store(true)
+	b.is(b.send(h, sent{key: "k"}), 201, "")
+	if !f.struck.Load() {
+		t.Error("the fault did not happen")
+	}
+	b.sold(2)
+}
