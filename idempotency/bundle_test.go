@@ -34,8 +34,9 @@ func TestMain(m *testing.M) {
 // event, and answers with the row.
 type bundle struct {
 	*testing.T
-	db   *pgtest.DB
-	runs atomic.Int64 // of the handler
+	db     *pgtest.DB   // by the test's door: see door_test.go
+	server *pgtest.DB   // the same database, without anything between
+	runs   atomic.Int64 // of the handler
 
 	mu   sync.Mutex
 	told []Outcome
@@ -44,12 +45,16 @@ type bundle struct {
 func setup(t *testing.T) *bundle {
 	t.Helper()
 	t.Parallel()
-	db := pgtest.New(t)
+	server := pgtest.New(t)
+	db := server
+	if mode, pooled := doorOf(t); pooled {
+		db = throughBouncer(t, server, mode)
+	}
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
 		t.Fatal(err)
 	}
 	pgtest.Exec(t, db, "create table charge (id bigint generated always as identity, amount text, reference text unique)")
-	return &bundle{T: t, db: db}
+	return &bundle{T: t, db: db, server: server}
 }
 
 // config takes the principal from a header, as only a test may.
