@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// This file writes the answers that do not come from a handler, and tells what became of each request.
+// This file writes the answers that do not come from a handler.
 
 // Headers of our own.
 const (
@@ -67,19 +67,8 @@ func (rt *route) refuse(w http.ResponseWriter, req *request, p problem, result R
 
 // unavailable says that nothing was done. Whoever asks is never let through unguarded.
 func (rt *route) unavailable(w http.ResponseWriter, req *request, err error) {
-	if req.Context().Err() == nil || errors.Is(err, errPoolExhausted) {
-		rt.g.c.Logger.Warn("idempotency waits for the database", "operation", req.info.Operation, "error", err)
+	if req.Context().Err() == nil || errors.Is(err, errPoolExhausted) { // else it is the client who went
+		req.err = err
 	}
 	rt.refuse(w, req, storeUnavailable, Unavailable)
-}
-
-func (rt *route) tell(req *request, o Outcome) {
-	o.Operation, o.Took, o.Expired = req.info.Operation, time.Since(req.begun), req.expired
-	if req.info.Key != "" {
-		o.KeyHash = req.keyHash()
-	}
-	rt.g.c.Logger.Debug("idempotent request", "result", string(o.Result), "operation", o.Operation, "key", o.KeyHash, "status", o.Status, "code", o.Code)
-	if rt.g.c.Observer.OnOutcome != nil {
-		rt.g.c.Observer.OnOutcome(o)
-	}
 }

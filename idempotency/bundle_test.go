@@ -3,6 +3,7 @@ package idempotency
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -62,7 +63,7 @@ func (b *bundle) config(change ...func(*Config)) Config {
 	c := Config{
 		Principal: func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil },
 		Logger:    slog.New(slog.DiscardHandler),
-		Observer: Observer{OnOutcome: func(o Outcome) {
+		Observer: Observer{OnOutcome: func(_ context.Context, o Outcome) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.told = append(b.told, o)
@@ -231,4 +232,14 @@ func (b *bundle) traced(tracer pgx.QueryTracer) *pgxpool.Pool {
 	}
 	b.Cleanup(pool.Close)
 	return pool
+}
+
+// problemOf is an answer's problem.
+func problemOf(t *testing.T, w *httptest.ResponseRecorder) map[string]any {
+	t.Helper()
+	var p map[string]any
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {
+		t.Fatalf("%s: %v", w.Body, err)
+	}
+	return p
 }

@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"context"
 	"time"
 )
 
@@ -24,10 +25,12 @@ const (
 // Outcome is what an Observer is told of a request.
 type Outcome struct {
 	Result    Result
-	Operation string
-	KeyHash   string // of key and scope: fit for logs, not for metric labels
-	Status    int    // that was answered
+	Operation string // as the key's scope has it
+	Route     string // the operation where a route or a router names it, else "": fit for metric labels
+	KeyHash   string // of key and scope: fit for logs and spans, not for metric labels
+	Status    int    // that was answered; 0 where a panic goes on its way
 	Code      string // of the problem that was answered, "" for a handler's own answer
+	Attempt   int    // at the operation, from 1, that this request made; a transaction leaves nothing of those that failed: always 1
 	Omitted   bool   // the body was too long to be stored
 	Expired   bool   // the key was used before, and its answer had expired
 	Took      time.Duration
@@ -36,8 +39,9 @@ type Outcome struct {
 // Observer is told what a Guard does. Any field may be nil. The functions are called in line, from many goroutines, and
 // must be quick.
 type Observer struct {
-	// OnOutcome is called once for each guarded request, when its answer has been decided on.
-	OnOutcome func(Outcome)
+	// OnOutcome is called once for each guarded request, when its answer has been decided on. The context is the
+	// request's, with its span.
+	OnOutcome func(context.Context, Outcome)
 
 	// OnCleaned is called after each turn of Run that removed expired keys.
 	OnCleaned func(keys int, took time.Duration)

@@ -1,11 +1,9 @@
 package idempotency
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -62,8 +60,7 @@ func (rt *route) call(h *held, rec *recorder, req *request) *handling {
 	defer cancel()
 	given := handlertx.Give(ctx, h.tx, errNotTheHandlers)
 	hd := &handling{tx: given, info: req.info, scope: req.scope}
-	r := req.Request.Clone(context.WithValue(ctx, contextKey{}, hd))
-	r.Body = io.NopCloser(bytes.NewReader(req.body))
+	r := req.whole(context.WithValue(ctx, contextKey{}, hd))
 	returned := false
 	defer func() {
 		given.TakeBack()
@@ -174,10 +171,7 @@ func (rt *route) commit(ctx context.Context, h *held, f fate, hd *handling, rec 
 		if err != nil {
 			return "", owner, expires, fmt.Errorf("store answer: %w", err)
 		}
-		ref := hd.resultRef
-		if ref == "" {
-			ref = a.Header.Get("Location")
-		}
+		ref := reference(or(hd.resultRef, a.Header.Get("Location")))
 		owner = uuid.New()
 		b.Queue(rt.g.q.store, req.scope, req.operation, req.info.Key, req.fingerprint, int16(fingerprintVersion), state, int16(a.Status), headers,
 			a.Body, hashOf(a.Body), ref, owner.String(), rt.o.TTL.Microseconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&expires) })
@@ -230,18 +224,17 @@ func (rt *route) confirm(ctx context.Context, req *request, owner uuid.UUID, los
 
 // failed answers a request whose handler ran, and of which nothing, or nothing that is known, was kept.
 func (rt *route) failed(w http.ResponseWriter, req *request, err error) {
-	log := rt.g.c.Logger.With("operation", req.info.Operation, "key", req.keyHash(), "error", err)
+	req.err = err
 	var pg *pgconn.PgError
 	switch {
 	case errors.Is(err, errUnknown):
-		log.Error("it is not known whether a request was committed")
 		rt.refuse(w, req, outcomeUnknown, Unknown)
 	case errors.As(err, &pg) && pg.ConstraintName == "idempotency_pkey": // Somebody stored an answer without the lock; whose it is shows now.
+		req.err = nil
 		if !rt.known(w, req) {
 			rt.refuse(w, req, storeUnavailable, Unavailable)
 		}
 	case errors.Is(err, errHandler), errors.Is(err, pgx.ErrTxCommitRollback), errors.As(err, &pg):
-		log.Error("handler's transaction could not be committed")
 		rt.refuse(w, req, handlerFault, Forgotten)
 	default:
 		rt.unavailable(w, req, err)
