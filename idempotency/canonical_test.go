@@ -75,7 +75,7 @@ func TestR10PointersRemoveWhatTheyName(t *testing.T) {
 }
 
 // The form is a fixed point, and says what the document said.
-func TestTheFormMeansWhatTheDocumentMeant(t *testing.T) {
+func TestR8TheFormMeansWhatTheDocumentMeant(t *testing.T) {
 	value := rapid.Deferred(func() *rapid.Generator[any] {
 		return jsonValue(3)
 	})
@@ -134,7 +134,7 @@ func FuzzTheFormLosesNothing(f *testing.F) {
 	})
 }
 
-func TestQueriesAreComparedByNameAndOrderOfValues(t *testing.T) {
+func TestR7QueriesAreComparedByNameAndOrderOfValues(t *testing.T) {
 	same := [][2]string{{"a=1&b=2", "b=2&a=1"}, {"a=1&b=2&a=3", "b=2&a=1&a=3"}, {"a=%20", "a=+"}, {"a", "a="}, {"", "&&"}}
 	differ := [][2]string{{"a=1&a=2", "a=2&a=1"}, {"a=1", "a=2"}, {"a=1&b=2", "a=1%26b=2"}, {"a=1", "A=1"}, {"", "a"}}
 	for _, p := range same {

@@ -19,7 +19,7 @@ import (
 // Every test of these files runs twice: on the server, and through PgBouncer in transaction pooling, where two statements
 // of a client meet in one session only if they are in one transaction. Faults of the wire strike between the service and
 // PgBouncer, faults of the server behind it.
-var pooledFiles = []string{"request_test.go", "faults_test.go", "table_test.go", "expiry_test.go"}
+var pooledFiles = []string{"request_test.go", "faults_test.go", "table_test.go", "expiry_test.go", "rows_test.go", "hostile_test.go"}
 
 var pooledTests = []struct {
 	name string
@@ -41,28 +41,45 @@ var pooledTests = []struct {
 	{"TestR14AKeyBelongsToOnePrincipalAndOneOperation", TestR14AKeyBelongsToOnePrincipalAndOneOperation},
 	{"TestR14WiderScopesNeverShowAnAnswerToSomebodyElse", TestR14WiderScopesNeverShowAnAnswerToSomebodyElse},
 	{"TestR16R17WhichMethodsAreGuarded", TestR16R17WhichMethodsAreGuarded},
-	{"TestAnOptionalKeyRunsTheHandlerInATransactionToo", TestAnOptionalKeyRunsTheHandlerInATransactionToo},
-	{"TestKeysOfOtherSourcesAndForms", TestKeysOfOtherSourcesAndForms},
+	{"TestC10AnOptionalKeyRunsTheHandlerInATransactionToo", TestC10AnOptionalKeyRunsTheHandlerInATransactionToo},
+	{"TestC9KeysOfOtherSourcesAndForms", TestC9KeysOfOtherSourcesAndForms},
 	{"TestR29ALongRequestIsRefused", TestR29ALongRequestIsRefused},
 	{"TestR12TheLoserOfARaceGetsTheWinnersAnswer", TestR12TheLoserOfARaceGetsTheWinnersAnswer},
 	{"TestR20WhatFailsLeavesNothingAndTheKeyFree", TestR20WhatFailsLeavesNothingAndTheKeyFree},
 	{"TestR22AnAnswerOf4xxIsKeptAndItsWritesAreNot", TestR22AnAnswerOf4xxIsKeptAndItsWritesAreNot},
 	{"TestR19AnAnswerNeverLeavesBeforeItsCommit", TestR19AnAnswerNeverLeavesBeforeItsCommit},
 	{"TestR27WithoutADatabaseNobodyIsLetThrough", TestR27WithoutADatabaseNobodyIsLetThrough},
-	{"TestAClientThatGoesAwayChangesNothingOnceTheHandlerHasReturned", TestAClientThatGoesAwayChangesNothingOnceTheHandlerHasReturned},
+	{"TestR18AClientThatGoesAwayChangesNothingOnceTheHandlerHasReturned", TestR18AClientThatGoesAwayChangesNothingOnceTheHandlerHasReturned},
 	{"TestR30AnAnswerTooLongToKeepIsNeverMadeAgain", TestR30AnAnswerTooLongToKeepIsNeverMadeAgain},
 	{"TestR18R42ARowThatCannotBeTrustedStopsTheRequest", TestR18R42ARowThatCannotBeTrustedStopsTheRequest},
-	{"TestASerializationFailureRunsTheHandlerAgain", TestASerializationFailureRunsTheHandlerAgain},
-	{"TestAPanicOfAnyFunctionOfTheRouteKeepsNothing", TestAPanicOfAnyFunctionOfTheRouteKeepsNothing},
-	{"TestTheFaultTable", TestTheFaultTable},
-	{"TestTheFaultTableOfProcesses", TestTheFaultTableOfProcesses},
+	{"TestR18ASerializationFailureRunsTheHandlerAgain", TestR18ASerializationFailureRunsTheHandlerAgain},
+	{"TestR20APanicOfAnyFunctionOfTheRouteKeepsNothing", TestR20APanicOfAnyFunctionOfTheRouteKeepsNothing},
+	{"TestR18R20TheFaultTable", TestR18R20TheFaultTable},
+	{"TestR18R21TheFaultTableOfProcesses", TestR18R21TheFaultTableOfProcesses},
 	{"TestR23R24R26AnExpiredKeyIsANewRequestWhoeverCleansUp", TestR23R24R26AnExpiredKeyIsANewRequestWhoeverCleansUp},
-	{"TestATimeToLiveIsNotExtendedByReplays", TestATimeToLiveIsNotExtendedByReplays},
-	{"TestManyRequestsOnAnExpiredKeyRunOnce", TestManyRequestsOnAnExpiredKeyRunOnce},
+	{"TestR23ATimeToLiveIsNotExtendedByReplays", TestR23ATimeToLiveIsNotExtendedByReplays},
+	{"TestR23ManyRequestsOnAnExpiredKeyRunOnce", TestR23ManyRequestsOnAnExpiredKeyRunOnce},
 	{"TestR25CleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse", TestR25CleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse},
-	{"TestWhatIsExpiredCanBeKeptForAudits", TestWhatIsExpiredCanBeKeptForAudits},
-	{"TestRunCleansUntilItIsTold", TestRunCleansUntilItIsTold},
+	{"TestR25WhatIsExpiredCanBeKeptForAudits", TestR25WhatIsExpiredCanBeKeptForAudits},
+	{"TestR25RunCleansUntilItIsTold", TestR25RunCleansUntilItIsTold},
 	{"TestTheHotStatementsUseTheirIndexes", TestTheHotStatementsUseTheirIndexes},
+	{"TestR15WhoseAccountWasRevokedGetsNoStoredAnswer", TestR15WhoseAccountWasRevokedGetsNoStoredAnswer},
+	{"TestR28ALostAnswerToCommitIsFoundOut", TestR28ALostAnswerToCommitIsFoundOut},
+	{"TestR28WhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut", TestR28WhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut},
+	{"TestR37AnAnswerOutlivesTheProcessThatGaveIt", TestR37AnAnswerOutlivesTheProcessThatGaveIt},
+	{"TestR38AReplayCanBeGivenMoreHeaders", TestR38AReplayCanBeGivenMoreHeaders},
+	{"TestR39TheValidityOfAKeyIsShownOnlyWhereItIsAskedFor", TestR39TheValidityOfAKeyIsShownOnlyWhereItIsAskedFor},
+	{"TestR17R41AGuardedDeleteRepliesWhatItRepliedFirst", TestR17R41AGuardedDeleteRepliesWhatItRepliedFirst},
+	{"TestR43AUniqueRuleOfTheTablesDoesNotMeetARetry", TestR43AUniqueRuleOfTheTablesDoesNotMeetARetry},
+	{"TestR44AReplayIsDecidedBeforeConditionsAre", TestR44AReplayIsDecidedBeforeConditionsAre},
+	{"TestR48TheKeyForAnotherServiceIsTheSameInEveryTry", TestR48TheKeyForAnotherServiceIsTheSameInEveryTry},
+	{"TestC2AReplayHasTheFirstStatusUnlessTheRouteSaysOtherwise", TestC2AReplayHasTheFirstStatusUnlessTheRouteSaysOtherwise},
+	{"TestR5OnlyHeadersThatMeanTheSameLaterAreReplayed", TestR5OnlyHeadersThatMeanTheSameLaterAreReplayed},
+	{"TestR18AReferenceThatIsNoTextDoesNotCostTheEffect", TestR18AReferenceThatIsNoTextDoesNotCostTheEffect},
+	{"TestR7FunctionsOfARouteMayReadTheFormAndTheHandlerHasItsBody", TestR7FunctionsOfARouteMayReadTheFormAndTheHandlerHasItsBody},
+	{"TestR10ARequestWithoutWhatAFingerprintIsMadeOfIsNotWorthAnotherTry", TestR10ARequestWithoutWhatAFingerprintIsMadeOfIsNotWorthAnotherTry},
+	{"TestR14APrincipalThatIsNoTextIsNobody", TestR14APrincipalThatIsNoTextIsNobody},
+	{"TestR45AClientWhoseTimeIsOverWhileItWaitsIsToldThatItRuns", TestR45AClientWhoseTimeIsOverWhileItWaitsIsToldThatItRuns},
 }
 
 // notPooled are tests of those files that are about one session.
@@ -81,7 +98,7 @@ func TestTheSuiteThroughATransactionPooler(t *testing.T) {
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeCacheDescribe} {
 		for _, name := range []string{
 			"TestR5AnswersOfEveryShapeComeBackByteForByte", "TestR11OfManyAtOnceOneRunsAndAllGetItsAnswer",
-			"TestR22AnAnswerOf4xxIsKeptAndItsWritesAreNot", "TestManyRequestsOnAnExpiredKeyRunOnce",
+			"TestR22AnAnswerOf4xxIsKeptAndItsWritesAreNot", "TestR23ManyRequestsOnAnExpiredKeyRunOnce",
 		} {
 			for _, c := range pooledTests {
 				if c.name == name {

@@ -30,7 +30,7 @@ type Outcome struct {
 	KeyHash   string // of key and scope: fit for logs and spans, not for metric labels
 	Status    int    // that was answered; 0 where a panic goes on its way
 	Code      string // of the problem that was answered, "" for a handler's own answer
-	Attempt   int    // at the operation, from 1, that this request made; a transaction leaves nothing of those that failed: always 1
+	Attempt   int    // which attempt at the operation its handler was, from 1; 0 where it did not run
 	Omitted   bool   // the body was too long to be stored
 	Expired   bool   // the key was used before, and its answer had expired
 	Took      time.Duration

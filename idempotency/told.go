@@ -104,7 +104,11 @@ func (rt *route) tell(req *request, o Outcome) {
 		return
 	}
 	req.told = true
-	o.Operation, o.Route, o.Attempt, o.Took, o.Expired = req.info.Operation, req.route, 1, time.Since(req.begun), req.expired
+	o.Operation, o.Route, o.Took, o.Expired = req.info.Operation, req.route, time.Since(req.begun), req.expired
+	switch o.Result {
+	case Created, Forgotten, Unguarded, Unknown: // A transaction leaves nothing of the attempts that failed.
+		o.Attempt = 1
+	}
 	if req.info.Key != "" {
 		o.KeyHash = req.keyHash()
 	}
