@@ -21,12 +21,12 @@ func TestRetentionWorksThroughATransactionPooler(t *testing.T) {
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	through := startBouncer(t, db.DSN)
+	through := pgtest.Bouncer(t, db)
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeCacheDescribe} {
 		t.Run(mode.String(), func(t *testing.T) {
 			pgtest.Exec(t, db.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result)
 				select $1, '', n::text, 'orders', '', now() - interval '1 hour' * n, 'handled' from generate_series(0, 2999) n`, mode.String())
-			config, err := pgxpool.ParseConfig(through(db.DSN))
+			config, err := pgxpool.ParseConfig(through)
 			if err != nil {
 				t.Fatal("the pooler's address cannot be parsed")
 			}

@@ -2,12 +2,13 @@ package idempotency
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
 )
 
-// This file writes the answers that do not come from a handler, and tells what became of each request.
+// This file writes the answers that do not come from a handler.
 
 // Headers of our own.
 const (
@@ -67,34 +68,14 @@ func (rt *route) refuse(w http.ResponseWriter, req *request, p problem, result R
 
 // unavailable says that nothing was done. Whoever asks is never let through unguarded.
 func (rt *route) unavailable(w http.ResponseWriter, req *request, err error) {
-	if req.Context().Err() == nil || errors.Is(err, errPoolExhausted) {
-		rt.g.c.Logger.Warn("idempotency waits for its store", "operation", req.info.Operation, "error", err)
+	if req.Context().Err() == nil || errors.Is(err, errPoolExhausted) { // else it is the client who went
+		req.err = err
 	}
 	rt.refuse(w, req, storeUnavailable, Unavailable)
 }
 
 // unusable says that there is something for the key that must not be sent, nor done again.
 func (rt *route) unusable(w http.ResponseWriter, req *request, err error) {
-	rt.g.c.Logger.Error("stored answer cannot be used", "operation", req.info.Operation, "key", req.keyHash(), "error", err)
+	req.err = fmt.Errorf("stored answer cannot be used: %w", err)
 	rt.refuse(w, req, answerUnusable, Unusable)
-}
-
-func (rt *route) tell(req *request, o Outcome) {
-	o.Operation, o.Took, o.Expired, o.Completed = req.info.Operation, time.Since(req.begun), req.expired, req.completed
-	switch o.Result {
-	case Created, Forgotten, Lost, Unguarded, Unknown:
-		o.Attempt = req.info.Attempt
-	}
-	if req.info.Key != "" {
-		o.KeyHash = req.keyHash()
-	}
-	rt.g.c.Logger.Debug("idempotent request", "result", string(o.Result), "operation", o.Operation, "key", o.KeyHash, "status", o.Status, "code", o.Code)
-	if o.Result == Replayed || o.Result == InProgress {
-		rt.repeats.Store(lookFirst)
-	} else if n := rt.repeats.Load(); n > 0 {
-		rt.repeats.CompareAndSwap(n, n-1)
-	}
-	if rt.g.c.Observer.OnOutcome != nil {
-		rt.g.c.Observer.OnOutcome(o)
-	}
 }

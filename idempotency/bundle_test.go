@@ -3,6 +3,7 @@ package idempotency
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -37,8 +38,9 @@ func TestMain(m *testing.M) {
 // event, and answers with the row.
 type bundle struct {
 	*testing.T
-	db   *pgtest.DB
-	runs atomic.Int64 // of the handler
+	db     *pgtest.DB   // by the test's door: see door_test.go
+	server *pgtest.DB   // the same database, without anything between
+	runs   atomic.Int64 // of the handler
 
 	mu   sync.Mutex
 	told []Outcome
@@ -47,12 +49,16 @@ type bundle struct {
 func setup(t *testing.T) *bundle {
 	t.Helper()
 	t.Parallel()
-	db := pgtest.New(t)
+	server := pgtest.New(t)
+	db := server
+	if mode, pooled := doorOf(t); pooled {
+		db = throughBouncer(t, server, mode)
+	}
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
 		t.Fatal(err)
 	}
 	pgtest.Exec(t, db, "create table charge (id bigint generated always as identity, amount text, reference text unique)")
-	return &bundle{T: t, db: db}
+	return &bundle{T: t, db: db, server: server}
 }
 
 // config takes the principal from a header, as only a test may.
@@ -60,7 +66,7 @@ func (b *bundle) config(change ...func(*Config)) Config {
 	c := Config{
 		Principal: func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil },
 		Logger:    slog.New(slog.DiscardHandler),
-		Observer: Observer{OnOutcome: func(o Outcome) {
+		Observer: Observer{OnOutcome: func(_ context.Context, o Outcome) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.told = append(b.told, o)
@@ -235,4 +241,14 @@ func (b *bundle) traced(tracer pgx.QueryTracer) *pgxpool.Pool {
 	}
 	b.Cleanup(pool.Close)
 	return pool
+}
+
+// problemOf is an answer's problem.
+func problemOf(t *testing.T, w *httptest.ResponseRecorder) map[string]any {
+	t.Helper()
+	var p map[string]any
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {
+		t.Fatalf("%s: %v", w.Body, err)
+	}
+	return p
 }

@@ -76,7 +76,7 @@ func TestR10PointersRemoveWhatTheyName(t *testing.T) {
 }
 
 // The form is a fixed point, and says what the document said.
-func TestTheFormMeansWhatTheDocumentMeant(t *testing.T) {
+func TestR8TheFormMeansWhatTheDocumentMeant(t *testing.T) {
 	value := rapid.Deferred(func() *rapid.Generator[any] {
 		return jsonValue(3)
 	})
@@ -106,7 +106,7 @@ func TestTheFormMeansWhatTheDocumentMeant(t *testing.T) {
 func jsonValue(depth int) *rapid.Generator[any] {
 	leaves := []*rapid.Generator[any]{
 		rapid.Just[any](nil), rapid.Map(rapid.Bool(), func(v bool) any { return v }), rapid.Map(rapid.String(), func(v string) any { return v }),
-		rapid.Map(rapid.Int64Range(-(1<<53-1), 1<<53-1), func(v int64) any { return v }), rapid.Map(rapid.Float64Range(-1e6, 1e6), func(v float64) any { return v }),
+		rapid.Map(rapid.Int64Range(-(1<<53-1), 1<<53-1), func(v int64) any { return v }), rapid.Map(rapid.Float64Range(-1e6, 1e6), func(v float64) any { return or(v, 0) }), // 0 for -0, which RFC 8785 writes as 0 too
 	}
 	if depth == 0 {
 		return rapid.OneOf(leaves...)
@@ -133,7 +133,7 @@ func FuzzTheFormLosesNothing(f *testing.F) {
 	})
 }
 
-func TestQueriesAreComparedByNameAndOrderOfValues(t *testing.T) {
+func TestR7QueriesAreComparedByNameAndOrderOfValues(t *testing.T) {
 	same := [][2]string{{"a=1&b=2", "b=2&a=1"}, {"a=1&b=2&a=3", "b=2&a=1&a=3"}, {"a=%20", "a=+"}, {"a", "a="}, {"", "&&"}}
 	differ := [][2]string{{"a=1&a=2", "a=2&a=1"}, {"a=1", "a=2"}, {"a=1&b=2", "a=1%26b=2"}, {"a=1", "A=1"}, {"", "a"}}
 	for _, p := range same {

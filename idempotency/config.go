@@ -62,6 +62,12 @@ type Config struct {
 	// from many goroutines at once. Required: authenticate before this middleware.
 	Principal func(*http.Request) (string, error)
 
+	// OperationFunc names what a request asks for, as part of its key's scope, where Route.Operation does not: with chi's
+	// r.Use the middleware runs before the router knows the pattern. An empty name means the path. Called from many
+	// goroutines at once. Defaults to the pattern of the router, where it sets http.Request.Pattern (net/http, chi from
+	// v5.3) and that names one route, else to the path, with the method before it.
+	OperationFunc func(*http.Request) string
+
 	// Headers are the names under which clients send their key. Defaults to DefaultHeaders.
 	Headers []string
 
@@ -158,9 +164,8 @@ type Route struct {
 	// CompleteHeaders are headers that are stored beside those of DefaultCompleteHeaders.
 	CompleteHeaders []string
 
-	// Operation names what the route does, as part of the key's scope: "POST /charges/{id}/refunds". Defaults to the
-	// pattern of the router, where it sets http.Request.Pattern (net/http, chi), else to method and path. Required with
-	// ScopeOperation and with Complete.
+	// Operation names what the route does, as part of the key's scope: "POST /charges/{id}/refunds". Defaults to what
+	// Config.OperationFunc says. Required with ScopeOperation and with Complete.
 	Operation string
 
 	// Optional lets requests without a key through. They run in a transaction too, but every one runs.

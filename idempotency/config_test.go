@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestEveryProblemOfAConfigurationIsToldAtOnce(t *testing.T) {
+func TestR46EveryProblemOfAConfigurationIsToldAtOnce(t *testing.T) {
 	b := setup(t)
 	_, err := New(b.db.Pool, Config{
 		Schema: "No", Headers: []string{"a b"}, TTL: time.Millisecond, MaxRetryWindow: time.Hour, MismatchStatus: 418, Wait: -1, Timeout: 2 * time.Hour,
@@ -79,7 +79,7 @@ func TestR36TheIdempotentRoutesCanBeListed(t *testing.T) {
 	}
 }
 
-func TestDecisionsAboutAnswers(t *testing.T) {
+func TestC5C6DecisionsAboutAnswers(t *testing.T) {
 	for _, c := range []struct {
 		c    circumstances
 		want fate

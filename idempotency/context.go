@@ -75,7 +75,8 @@ func CommitOnError(ctx context.Context) {
 }
 
 // SetResult notes what the operation brought about, say a payment's id, beside the stored answer: in the column
-// result_ref, which outlives the answer's body where Config.KeepExpired is set.
+// result_ref, which outlives the answer's body where Config.KeepExpired is set. Its first 1,024 bytes are kept; what is no
+// text becomes a question mark. Defaults to the answer's Location.
 func SetResult(ctx context.Context, ref string) {
 	if h := handlingOf(ctx); h != nil {
 		h.resultRef = ref

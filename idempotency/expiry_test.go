@@ -45,7 +45,7 @@ func TestR23R24R26AnExpiredKeyIsANewRequestWhoeverCleansUp(t *testing.T) {
 	}
 }
 
-func TestATimeToLiveIsNotExtendedByReplays(t *testing.T) {
+func TestR23ATimeToLiveIsNotExtendedByReplays(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	b.is(b.send(h, sent{key: "k"}), 201, "")
@@ -64,7 +64,7 @@ func (b *bundle) expiry() (at time.Time) {
 	return at
 }
 
-func TestManyRequestsOnAnExpiredKeyRunOnce(t *testing.T) {
+func TestR23ManyRequestsOnAnExpiredKeyRunOnce(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	h := b.service(g, b.charge, Route{Wait: 20 * time.Second})
@@ -125,7 +125,7 @@ func TestR25CleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestWhatIsExpiredCanBeKeptForAudits(t *testing.T) {
+func TestR25WhatIsExpiredCanBeKeptForAudits(t *testing.T) {
 	b := setup(t)
 	g := b.guard(func(c *Config) { c.KeepExpired = time.Hour })
 	h := b.service(g, b.charge)
@@ -148,7 +148,7 @@ func TestWhatIsExpiredCanBeKeptForAudits(t *testing.T) {
 	}
 }
 
-func TestRunCleansUntilItIsTold(t *testing.T) {
+func TestR25RunCleansUntilItIsTold(t *testing.T) {
 	b := setup(t)
 	g := b.guard(func(c *Config) { c.CleanupEvery = 5 * time.Millisecond })
 	h := b.service(g, b.charge)

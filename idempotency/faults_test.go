@@ -181,7 +181,7 @@ func TestR27WithoutADatabaseNobodyIsLetThrough(t *testing.T) {
 	b.is(b.send(h, sent{key: "k"}), 503, CodeStoreUnavailable)
 }
 
-func TestAClientThatGoesAwayChangesNothingOnceTheHandlerHasReturned(t *testing.T) {
+func TestR18AClientThatGoesAwayChangesNothingOnceTheHandlerHasReturned(t *testing.T) {
 	b := setup(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
@@ -228,7 +228,7 @@ func TestR18R42ARowThatCannotBeTrustedStopsTheRequest(t *testing.T) {
 	}
 }
 
-func TestASerializationFailureRunsTheHandlerAgain(t *testing.T) {
+func TestR18ASerializationFailureRunsTheHandlerAgain(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create table balance (id int primary key, cents int)")
 	pgtest.Exec(t, b.db, "insert into balance values (1, 0), (2, 0)")
@@ -270,7 +270,7 @@ func TestASerializationFailureRunsTheHandlerAgain(t *testing.T) {
 	}
 }
 
-func TestAPanicOfAnyFunctionOfTheRouteKeepsNothing(t *testing.T) {
+func TestR20APanicOfAnyFunctionOfTheRouteKeepsNothing(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	for name, o := range map[string]Route{

@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -130,6 +132,8 @@ type route struct {
 // round trip, and its absence costs a repeat the transaction that it then finds its answer in.
 const lookFirst = 16
 
+var errPrincipal = fmt.Errorf("it must be UTF-8 without NUL, of 1 to %d bytes", maxPrincipal)
+
 // maxSeen bounds the list of operations, where no router names them.
 const maxSeen = 1000
 
@@ -147,24 +151,42 @@ func (rt *route) operations() []string {
 	return names
 }
 
-// operation names what the request asks for.
-func (rt *route) operation(r *http.Request) string {
-	name := rt.o.Operation
-	if name == "" {
-		if name = r.Pattern; name == "" {
-			name = r.URL.EscapedPath()
-		}
-		if !strings.HasPrefix(name, r.Method+" ") {
-			name = r.Method + " " + name
-		}
-		if len(name) > maxOperation { // Cut, it would be another path's too.
-			name = r.Method + " sha256:" + Deterministic(name)
-		}
-		rt.mu.Lock()
-		if len(rt.seen) < maxSeen {
-			rt.seen[name] = true
-		}
-		rt.mu.Unlock()
+// operation names what the request asks for. Route is the same where a route or a router names it, else "".
+func (rt *route) operation(r *http.Request) (name, route string) {
+	if rt.o.Operation != "" {
+		return rt.o.Operation, rt.o.Operation
+	}
+	pattern := ""
+	if rt.g.c.OperationFunc != nil {
+		pattern = rt.g.c.OperationFunc(r)
+	} else if !mounts(r.Pattern) {
+		pattern = r.Pattern
+	}
+	name = operationName(r.Method, cmp.Or(pattern, r.URL.EscapedPath()))
+	rt.mu.Lock()
+	if len(rt.seen) < maxSeen {
+		rt.seen[name] = true
+	}
+	rt.mu.Unlock()
+	if pattern != "" {
+		route = name
+	}
+	return name, route
+}
+
+// mounts says that a router's pattern covers whatever stands below a path, maybe another router's routes: "/v1/*" of chi,
+// "/v1/" and "/v1/{rest...}" of net/http. It names no operation then.
+func mounts(pattern string) bool {
+	return strings.HasSuffix(pattern, "*") || strings.HasSuffix(pattern, "/") || strings.HasSuffix(pattern, "...}")
+}
+
+func operationName(method, pattern string) string {
+	name := pattern
+	if !strings.HasPrefix(name, method+" ") {
+		name = method + " " + name
+	}
+	if len(name) > maxOperation { // Cut, it would be another path's too.
+		name = method + " sha256:" + Deterministic(name)
 	}
 	return name
 }
@@ -182,11 +204,21 @@ type request struct {
 	until       time.Time // by when the client wants an answer; zero: it did not say
 	expired     bool      // its key had an answer that has expired
 	completed   bool      // nobody waits for its answer: Run runs it
+	route       string    // operation where a route or a router names it
+	told        bool      // what became of it
+	err         error     // of ours, that led to its answer; for the log
 }
 
 // key is its key as a Store has it.
 func (req *request) key() StoreKey {
 	return StoreKey{Scope: req.scope, Operation: req.operation, Key: req.info.Key}
+}
+
+// whole is a copy of the request with its body in front of it, for whoever reads or changes it.
+func (req *request) whole(ctx context.Context) *http.Request {
+	r := req.Request.Clone(ctx)
+	r.Body = io.NopCloser(bytes.NewReader(req.body))
+	return r
 }
 
 // keyHash names the key in logs.
@@ -200,7 +232,8 @@ func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	req := &request{Request: r, begun: time.Now()}
-	req.info.Operation = rt.operation(r)
+	defer rt.tell(req, Outcome{Result: Forgotten}) // where a function of the route panics
+	req.info.Operation, req.route = rt.operation(r)
 	if p := rt.read(w, req); p != nil {
 		rt.refuse(w, req, *p, Refused)
 		return
@@ -236,8 +269,8 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 		}
 	}
 	principal, perr := g.c.Principal(r)
-	if perr != nil || (principal == "" && !rt.o.Anonymous) || len(principal) > maxPrincipal || strings.ContainsRune(principal, 0) {
-		g.c.Logger.Warn("request has no principal", "operation", req.info.Operation, "bytes", len(principal), "error", perr)
+	if perr != nil || (principal == "" && !rt.o.Anonymous) || len(principal) > maxPrincipal || strings.ContainsRune(principal, 0) || !utf8.ValidString(principal) {
+		req.err = fmt.Errorf("principal of %d bytes: %w", len(principal), cmp.Or(perr, errPrincipal))
 		return refuse(principalUnknown)
 	}
 	req.info.Principal = principal
@@ -249,7 +282,7 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 		return refuse(requestUnread)
 	}
 	if rt.o.KeyFunc != nil {
-		if key, err = rt.o.KeyFunc(r, req.body); err == nil && key != "" {
+		if key, err = rt.o.KeyFunc(req.whole(r.Context()), req.body); err == nil && key != "" {
 			err = checkKey(key)
 		} else if err == nil && !rt.o.Optional {
 			err = invalidKey("it cannot be made from this request")
@@ -278,9 +311,8 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 		req.scope, req.operation = "principal:"+principal, req.info.Operation
 	}
 	if rt.o.Fingerprint != nil {
-		r.Body = io.NopCloser(bytes.NewReader(req.body))
-		if s.body, err = rt.o.Fingerprint(r, req.body); err != nil {
-			return refuse(requestUnread.with(err.Error()))
+		if s.body, err = rt.o.Fingerprint(req.whole(r.Context()), req.body); err != nil {
+			return refuse(requestUnfit.with(err.Error()))
 		}
 		s.mediaType += ";selected"
 	}
@@ -317,7 +349,7 @@ func (rt *route) serve(w http.ResponseWriter, req *request) {
 			break
 		}
 	}
-	if rt.o.Lease == 0 { // It may have ended meanwhile.
+	if rt.o.Lease == 0 && req.Context().Err() == nil { // It may have ended meanwhile.
 		if f := rt.known(w, req); f != foundNothing && f != foundPending {
 			return
 		}
@@ -371,7 +403,7 @@ func (rt *route) answerBy(w http.ResponseWriter, req *request, s *stored) found 
 		p.status = rt.o.MismatchStatus
 		rt.refuse(w, req, p, Conflict)
 	case foundUnusable:
-		rt.unusable(w, req, fmt.Errorf("its state is %q, its fingerprint of version %d", s.State, s.Version))
+		rt.unusable(w, req, fmt.Errorf("state %q, status %d, fingerprint version %d", s.State, s.Answer.Status, s.Version))
 	case foundNothing:
 		req.expired = s != nil
 	}

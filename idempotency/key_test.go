@@ -37,7 +37,7 @@ func TestR2KeysAsClientsSendThem(t *testing.T) {
 	}
 }
 
-func TestTheFormatsOfKeys(t *testing.T) {
+func TestR3TheFormatsOfKeys(t *testing.T) {
 	for _, c := range []struct {
 		format KeyFormat
 		key    string
@@ -53,7 +53,7 @@ func TestTheFormatsOfKeys(t *testing.T) {
 	}
 }
 
-func TestDeterministicKeysDifferWhereTheirPartsDo(t *testing.T) {
+func TestC9DeterministicKeysDifferWhereTheirPartsDo(t *testing.T) {
 	seen := map[string][]string{}
 	for _, parts := range [][]string{{}, {""}, {"", ""}, {"ab"}, {"a", "b"}, {"b", "a"}, {"1:a"}, {"a1:b"}, {"a", "b", ""}} {
 		key := Deterministic(parts...)

@@ -1,11 +1,9 @@
 package idempotency
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -102,9 +100,7 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time
 // handle runs the handler.
 func (rt *route) handle(ctx context.Context, hd *handling, rec *recorder, req *request) {
 	defer hd.over.Store(true)
-	r := req.Request.Clone(context.WithValue(ctx, contextKey{}, hd))
-	r.Body = io.NopCloser(bytes.NewReader(req.body))
-	rt.next.ServeHTTP(rec, r)
+	rt.next.ServeHTTP(rec, req.whole(context.WithValue(ctx, contextKey{}, hd)))
 	rec.done()
 }
 
@@ -122,7 +118,7 @@ func (rt *route) withoutKey(w http.ResponseWriter, req *request) {
 // settleLease stores the answer or gives the key up, and returns what lets the answer go.
 func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *recorder, req *request) (answer func()) {
 	lost := func() {
-		rt.g.c.Logger.Warn("lease of an idempotency key was lost while its request ran", "operation", req.info.Operation, "key", req.keyHash())
+		req.err = ErrLeaseLost
 		rt.refuse(rec.to, req, inProgress, Lost)
 	}
 	if decide(circumstances{status: rec.status, doNotStore: hd.doNotStore}, rt.o.Store) == keepNone {
@@ -139,7 +135,7 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 	switch mine, err := l.finish(req, a); {
 	case err != nil:
 		return func() {
-			rt.g.c.Logger.Error("it is not known whether an answer was stored", "operation", req.info.Operation, "key", req.keyHash(), "error", err)
+			req.err = fmt.Errorf("store answer: %w", err)
 			rt.refuse(rec.to, req, outcomeUnknown, Unknown)
 		}
 	case !mine:

@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"context"
 	"time"
 )
 
@@ -25,9 +26,10 @@ const (
 // Outcome is what an Observer is told of a request.
 type Outcome struct {
 	Result    Result
-	Operation string
-	KeyHash   string // of key and scope: fit for logs, not for metric labels
-	Status    int    // that was answered
+	Operation string // as the key's scope has it
+	Route     string // the operation where a route or a router names it, else "": fit for metric labels
+	KeyHash   string // of key and scope: fit for logs and spans, not for metric labels
+	Status    int    // that was answered; 0 where a panic goes on its way
 	Code      string // of the problem that was answered, "" for a handler's own answer
 	Omitted   bool   // the body was too long to be stored
 	Expired   bool   // the key was used before, and its answer had expired
@@ -48,8 +50,9 @@ type Abandoned struct {
 // Observer is told what a Guard does. Any field may be nil. The functions are called in line, from many goroutines, and
 // must be quick.
 type Observer struct {
-	// OnOutcome is called once for each guarded request, when its answer has been decided on.
-	OnOutcome func(Outcome)
+	// OnOutcome is called once for each guarded request, when its answer has been decided on. The context is the
+	// request's, with its span.
+	OnOutcome func(context.Context, Outcome)
 
 	// OnAbandoned is called once for each request that Run has given up to complete (Config.Completion), by the node that
 	// did. It stays, and is completed when its client sends it again.

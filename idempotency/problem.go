@@ -45,6 +45,7 @@ var (
 	requestTooLarge = problem{status: http.StatusRequestEntityTooLarge, code: CodeRequestTooLarge, class: retry.Validation, title: "The request is too large"}
 	requestUnread   = problem{status: http.StatusBadRequest, code: CodeRequestUnread, class: retry.Validation, title: "The request's body could not be read",
 		detail: "It ended early. Nothing was done; send the request again.", retryable: true}
+	requestUnfit    = problem{status: http.StatusBadRequest, code: CodeRequestUnread, class: retry.Validation, title: "The request's body could not be read"}
 	payloadMismatch = problem{code: CodePayloadMismatch, class: retry.Conflict, title: "Idempotency-Key is already used", link: true,
 		detail: "This key was used for another request: its operation, path, query, conditions or body differ. Nothing was done. Use a new key for a new operation; to repeat the old one, send it unchanged."}
 	inProgress = problem{status: http.StatusConflict, code: CodeInProgress, class: retry.Conflict, title: "A request with this Idempotency-Key is being worked on", link: true,

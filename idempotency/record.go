@@ -8,6 +8,8 @@ import (
 	"net/textproto"
 	"slices"
 	"strconv"
+	"strings"
+	"unicode/utf8"
 )
 
 // recorder collects a handler's answer: nothing of it leaves before the transaction has committed. It has neither Flush
@@ -85,6 +87,20 @@ func (rec *recorder) send(ours http.Header) {
 	}
 	rec.to.WriteHeader(rec.status)
 	_, _ = rec.to.Write(rec.body.Bytes()) // The client is gone: a repeat will get it.
+}
+
+// maxReference is how many bytes of what an operation brought about are noted.
+const maxReference = 1024
+
+// reference is what of it a text column can hold: a note must not cost the effect.
+func reference(ref string) string {
+	ref = strings.Map(func(c rune) rune {
+		if c < ' ' || c == utf8.RuneError {
+			return '?'
+		}
+		return c
+	}, ref[:min(len(ref), maxReference)])
+	return strings.ToValidUTF8(ref[:min(len(ref), maxReference)], "")
 }
 
 // hashOf a body, kept beside it.

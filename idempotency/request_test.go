@@ -404,7 +404,7 @@ func TestR16R17WhichMethodsAreGuarded(t *testing.T) {
 	}
 }
 
-func TestAnOptionalKeyRunsTheHandlerInATransactionToo(t *testing.T) {
+func TestC10AnOptionalKeyRunsTheHandlerInATransactionToo(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{Optional: true})
 	b.is(b.send(h, sent{}), 201, "")
@@ -415,7 +415,7 @@ func TestAnOptionalKeyRunsTheHandlerInATransactionToo(t *testing.T) {
 	}
 }
 
-func TestKeysOfOtherSourcesAndForms(t *testing.T) {
+func TestC9KeysOfOtherSourcesAndForms(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	derived := b.service(g, b.charge, Route{Operation: "derived", KeyFormat: SHA256, KeyFunc: func(r *http.Request, body []byte) (string, error) {

@@ -202,7 +202,7 @@ func (rt *route) kept(rec *recorder, hd *handling) StoredAnswer {
 	if omitted {
 		a.Body = nil
 	}
-	return StoredAnswer{Status: a.Status, Header: a.Header, Body: a.Body, Omitted: omitted, BodyHash: hashOf(a.Body), ResultRef: or(hd.resultRef, a.Header.Get("Location"))}
+	return StoredAnswer{Status: a.Status, Header: a.Header, Body: a.Body, Omitted: omitted, BodyHash: hashOf(a.Body), ResultRef: reference(or(hd.resultRef, a.Header.Get("Location")))}
 }
 
 // confirm finds out whether a COMMIT without an answer was carried out: the row has our mark, or nobody has the key any
@@ -236,13 +236,13 @@ func (rt *route) confirm(ctx context.Context, req *request, owner uuid.UUID, los
 
 // failed answers a request whose handler ran, and of which nothing, or nothing that is known, was kept.
 func (rt *route) failed(w http.ResponseWriter, req *request, err error) {
-	log := rt.g.c.Logger.With("operation", req.info.Operation, "key", req.keyHash(), "error", err)
+	req.err = err
 	var pg *pgconn.PgError
 	switch {
 	case errors.Is(err, errUnknown):
-		log.Error("it is not known whether a request was committed")
 		rt.refuse(w, req, outcomeUnknown, Unknown)
 	case errors.As(err, &pg) && pg.ConstraintName == "idempotency_pkey": // Somebody has the key without the lock; who it is shows now.
+		req.err = nil
 		switch rt.known(w, req) {
 		case foundNothing:
 			rt.refuse(w, req, storeUnavailable, Unavailable)
@@ -250,7 +250,6 @@ func (rt *route) failed(w http.ResponseWriter, req *request, err error) {
 			rt.refuse(w, req, inProgress, InProgress)
 		}
 	case errors.Is(err, errHandler), errors.Is(err, pgx.ErrTxCommitRollback), errors.As(err, &pg):
-		log.Error("handler's transaction could not be committed")
 		rt.refuse(w, req, handlerFault, Forgotten)
 	default:
 		rt.unavailable(w, req, err)

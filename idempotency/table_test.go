@@ -60,7 +60,7 @@ var faults = []fault{
 		}
 	}},
 	{"the reply is lost", func(f *faulty) { f.deaf.Store(true) }},
-	{"the process ends", nil}, // in a process of its own: TestTheFaultTableOfProcesses
+	{"the process ends", nil}, // in a process of its own: TestR18R21TheFaultTableOfProcesses
 }
 
 // faulty is a pool with one fault in it, as a tracer of its statements.
@@ -74,6 +74,7 @@ type faulty struct {
 	armed  atomic.Bool
 	fail   atomic.Bool // the next thing to be done fails
 	deaf   atomic.Bool // nothing is read from the server any more
+	cut    atomic.Bool // nobody reaches it
 	struck atomic.Bool
 }
 
@@ -132,6 +133,10 @@ type deafConn struct {
 
 func (c *deafConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
+	if c.f.cut.Load() {
+		_ = c.Conn.Close()
+		return 0, errors.New("planned: the network is cut")
+	}
 	if c.f.deaf.CompareAndSwap(true, false) {
 		_ = c.Conn.Close()
 		return 0, errors.New("planned: the reply is lost")
@@ -151,6 +156,9 @@ func faultyPool(t testing.TB, dsn string, f *faulty) *pgxpool.Pool {
 	config.ConnConfig.RuntimeParams["application_name"] = "faulty"
 	dial := config.ConnConfig.DialFunc
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if f.cut.Load() {
+			return nil, errors.New("planned: the network is cut")
+		}
 		conn, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
@@ -206,7 +214,7 @@ func (b *bundle) oracle(first *httptest.ResponseRecorder, key string) {
 	b.kept(2, 2, 2) // with the one that warmed the connection
 }
 
-func TestTheFaultTable(t *testing.T) {
+func TestR18R20TheFaultTable(t *testing.T) {
 	for _, p := range points {
 		for _, what := range faults {
 			if what.do == nil || what.name == "a panic" && p.statement != "" { // Elsewhere there is no code of users'.
@@ -221,15 +229,14 @@ func TestTheFaultTable(t *testing.T) {
 }
 
 // strike sends one request with a fault in it to the database of dsn.
-func (b *bundle) strike(dsn string, p point, what fault) {
+func (b *bundle) strike(dsn string, p point, what fault) (w *httptest.ResponseRecorder) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	f := &faulty{t: b, point: p, fault: what, admin: b.db.Pool, cancel: cancel}
+	f := &faulty{t: b, point: p, fault: what, admin: b.server.Pool, cancel: cancel}
 	h := faultyService(b, faultyPool(b, dsn, f), f)
 	b.is(b.send(h, sent{key: "warm"}), 201, "")
 	f.armed.Store(true)
-	var w *httptest.ResponseRecorder
 	func() {
 		defer func() {
 			if p := recover(); p != nil && p != "planned" {
@@ -247,6 +254,7 @@ func (b *bundle) strike(dsn string, p point, what fault) {
 	f.armed.Store(false)
 	f.deaf.Store(false)
 	b.oracle(w, "k")
+	return w
 }
 
 const faultyChild = "HOLDFAST_IDEMPOTENCY_CHILD"
@@ -278,7 +286,7 @@ func (*childT) Helper()           {}
 func (*childT) Cleanup(func())    {}
 func (*childT) Fatal(args ...any) { panic(fmt.Sprint(args...)) }
 
-func TestTheFaultTableOfProcesses(t *testing.T) {
+func TestR18R21TheFaultTableOfProcesses(t *testing.T) {
 	for i, p := range points {
 		t.Run(p.name, func(t *testing.T) {
 			b := setup(t)

@@ -98,3 +98,25 @@ func TestContainerRunsTheVersionOfItsImage(t *testing.T) {
 		t.Errorf("max_prepared_transactions is %d", got)
 	}
 }
+
+func TestABouncerGivesASessionToAnotherClientBetweenTransactions(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	config, err := pgx.ParseConfig(pgtest.Bouncer(t, db))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	var pids [2 * pgtest.BouncerPool]int64
+	for i := range pids {
+		conn, err := pgx.ConnectConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(context.Background())
+		pids[i] = pgtest.Count(t, conn, "select pg_backend_pid()")
+		if pids[i] != pids[0] {
+			t.Errorf("one after the other they had sessions %v", pids[:i+1])
+		}
+	}
+}

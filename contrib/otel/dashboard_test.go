@@ -1,0 +1,166 @@
+package holdfastotel_test
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/sdk/metric"
+
+	"github.com/holdfast-go/holdfast"
+	holdfastotel "github.com/holdfast-go/holdfast/contrib/otel"
+	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/webhook"
+)
+
+// scraped are the metrics that Prometheus finds once every observer was told everything, with their labels.
+func scraped(t *testing.T) map[string][]string {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry), otelprometheus.WithoutScopeInfo(), otelprometheus.WithoutTargetInfo())
+	if err != nil {
+		t.Fatal(err)
+	}
+	meter := metric.NewMeterProvider(metric.WithReader(exporter)).Meter("test")
+	guard, err := holdfastotel.Idempotency(meter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, result := range []idempotency.Result{idempotency.Created, idempotency.Replayed, idempotency.Conflict, idempotency.InProgress, idempotency.Forgotten,
+		idempotency.Unguarded, idempotency.Refused, idempotency.Unavailable, idempotency.Unknown, idempotency.Unusable, "other"} {
+		guard.OnOutcome(t.Context(), idempotency.Outcome{Result: result, Route: "POST /charges", Omitted: true, Expired: true})
+	}
+	guard.OnCleaned(1, time.Second)
+	in, err := holdfastotel.Inbox(meter, "billing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.OnReceive(inbox.Received{})
+	in.OnRetry(inbox.Retried{})
+	in.OnDead(inbox.Died{})
+	in.OnConflict(holdfast.Event{})
+	in.OnFull(holdfast.Event{}, nil)
+	in.OnCleaned(1, time.Second)
+	hooks, err := holdfastotel.Webhook(meter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hooks.OnRefused(webhook.Refused{})
+	hooks.OnDelivery(webhook.Answered{})
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string][]string{}
+	for _, f := range families {
+		var labels []string
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, l.GetName())
+		}
+		if f.GetMetric()[0].GetHistogram() == nil {
+			found[f.GetName()] = labels
+			continue
+		}
+		found[f.GetName()+"_bucket"] = append(slices.Clone(labels), "le")
+		found[f.GetName()+"_sum"], found[f.GetName()+"_count"] = labels, labels
+	}
+	return found
+}
+
+var (
+	metricName = regexp.MustCompile(`\b(?:idempotent|holdfast)_[a-z0-9_]+`)
+	selector   = regexp.MustCompile(`\b((?:idempotent|holdfast)_[a-z0-9_]+)\{([^}]*)\}`)
+	labelName  = regexp.MustCompile(`([a-z_]+)\s*=`)
+	grouping   = regexp.MustCompile(`by \(([^)]*)\)`)
+)
+
+func TestR49TheDashboardShowsWhatIsReallyMeasured(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/dashboards/idempotency.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Title, UID string
+		Templating struct {
+			List []struct{ Name, Type string }
+		}
+		Panels []struct {
+			ID      int
+			Title   string
+			GridPos struct{ X, Y, W, H int }
+			Targets []struct{ Expr, RefID string }
+		}
+	}
+	if err := json.Unmarshal(text, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	metrics := scraped(t)
+	used := map[string]bool{}
+	for _, p := range dashboard.Panels {
+		if len(p.Targets) == 0 || p.GridPos.X+p.GridPos.W > 24 {
+			t.Errorf("panel %q shows nothing, or stands out", p.Title)
+		}
+		for _, target := range p.Targets {
+			names := metricName.FindAllString(target.Expr, -1)
+			if len(names) == 0 || strings.Count(target.Expr, "(") != strings.Count(target.Expr, ")") {
+				t.Errorf("panel %q: %s", p.Title, target.Expr)
+			}
+			for _, name := range names {
+				used[name] = true
+				if _, measured := metrics[name]; !measured {
+					t.Errorf("panel %q asks for %s, which nobody measures", p.Title, name)
+				}
+				for _, g := range grouping.FindAllStringSubmatch(target.Expr, -1) {
+					for _, label := range strings.Split(g[1], ", ") {
+						if !slices.Contains(metrics[name], label) {
+							t.Errorf("panel %q groups %s by %s, which it does not have", p.Title, name, label)
+						}
+					}
+				}
+			}
+			for _, s := range selector.FindAllStringSubmatch(target.Expr, -1) {
+				for _, label := range labelName.FindAllStringSubmatch(s[2], -1) {
+					if !slices.Contains(metrics[s[1]], label[1]) {
+						t.Errorf("panel %q selects %s by %s, which it does not have", p.Title, s[1], label[1])
+					}
+				}
+			}
+		}
+	}
+	for _, name := range []string{"created", "replayed", "conflict", "in_progress", "unavailable", "unknown", "unusable", "forgotten", "bypassed", "refused", "cleaned"} {
+		if !used["idempotent_"+name+"_total"] {
+			t.Errorf("no panel shows %s", name)
+		}
+	}
+	if hit := dashboard.Panels[0]; !strings.Contains(hit.Title, "Hit rate") || !strings.Contains(hit.Targets[0].Expr, "by (operation)") {
+		t.Errorf("the first panel is %q: %v", hit.Title, hit.Targets)
+	}
+}
+
+func TestEveryMetricIsInTheTableOfOperations(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for _, name := range metricName.FindAllString(string(text), -1) {
+		listed[name] = true
+	}
+	for name := range scraped(t) {
+		for _, end := range []string{"_bucket", "_sum", "_count"} {
+			name = strings.TrimSuffix(name, end)
+		}
+		if !listed[name] {
+			t.Errorf("docs/operations.md does not list %s", name)
+		}
+	}
+}

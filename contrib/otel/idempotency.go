@@ -1,0 +1,154 @@
+package holdfastotel
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/holdfast-go/holdfast/idempotency"
+)
+
+// Attributes of the spans of guarded requests. The key is a hash, the same as in the log.
+const (
+	SpanKey     = attribute.Key("idempotency.key")
+	SpanAttempt = attribute.Key("idempotency.attempt")
+	SpanResult  = attribute.Key("idempotency.result")
+)
+
+// counters are the results of requests and the counters that have them. The names are those of package idempotency but
+// for bypassed: a request without a key, on a route where it is optional.
+var counters = map[idempotency.Result]struct{ name, description string }{
+	idempotency.Created:     {"idempotent.created", "Requests whose handler ran and whose answer is kept"},
+	idempotency.Replayed:    {"idempotent.replayed", "Requests that got the answer of an earlier one"},
+	idempotency.Conflict:    {"idempotent.conflict", "Requests whose key is another request's"},
+	idempotency.InProgress:  {"idempotent.in_progress", "Requests whose key another request had in hand"},
+	idempotency.Forgotten:   {"idempotent.forgotten", "Requests whose handler ran and of which nothing was kept"},
+	idempotency.Unguarded:   {"idempotent.bypassed", "Requests without a key, where it is optional"},
+	idempotency.Refused:     {"idempotent.refused", "Requests without a valid key, a principal or a body that could be read"},
+	idempotency.Unavailable: {"idempotent.unavailable", "Requests that were not carried out because the database could not be asked"},
+	idempotency.Unknown:     {"idempotent.unknown", "Requests of which it is not known whether they were carried out"},
+	idempotency.Unusable:    {"idempotent.unusable", "Requests whose stored answer cannot be read or trusted"},
+}
+
+// MaxOperations is how many operations a label tells apart; later ones are counted as "other".
+const MaxOperations = 200
+
+// Idempotency makes the Observer of a Guard: a counter for each result and a histogram of how long requests took, by
+// operation; counters of expired keys, of answers too long to keep, and of keys removed. It also sets attributes of the
+// span that is in a request's context, where there is one. An error: an instrument could not be made.
+//
+// The operation is that of the route or of the router's pattern, "unnamed" where there is none.
+func Idempotency(meter metric.Meter) (idempotency.Observer, error) {
+	m := maker{meter: meter}
+	results := map[idempotency.Result]metric.Int64Counter{}
+	for result, c := range counters {
+		results[result] = m.counter(c.name, "{request}", c.description)
+	}
+	other := m.counter("idempotent.other", "{request}", "Requests with a result that this version does not know")
+	expired := m.counter("idempotent.expired", "{request}", "Requests whose key had an answer that had expired")
+	omitted := m.counter("idempotent.omitted", "{request}", "Requests whose answer's body is too long to be kept, and their repeats")
+	duration := m.histogram("idempotent.duration", "How long guarded requests took", seconds)
+	cleaned := m.counter("idempotent.cleaned", "{key}", "Expired keys that were removed")
+	cleaning := m.histogram("idempotent.cleaning.duration", "How long a turn of removing expired keys took", seconds)
+	if m.err != nil {
+		return idempotency.Observer{}, m.err
+	}
+	operations := &bounded{most: MaxOperations, none: "unnamed", rest: "other"}
+	return idempotency.Observer{
+		OnOutcome: func(ctx context.Context, o idempotency.Outcome) {
+			operation := attribute.String("operation", operations.name(o.Route))
+			by := metric.WithAttributeSet(attribute.NewSet(operation))
+			counter, known := results[o.Result]
+			if !known {
+				counter = other
+			}
+			counter.Add(ctx, 1, by)
+			if o.Expired {
+				expired.Add(ctx, 1, by)
+			}
+			if o.Omitted {
+				omitted.Add(ctx, 1, by)
+			}
+			duration.Record(ctx, o.Took.Seconds(), metric.WithAttributeSet(attribute.NewSet(operation, attribute.String("result", string(o.Result)))))
+			if span := trace.SpanFromContext(ctx); span.IsRecording() {
+				span.SetAttributes(SpanResult.String(string(o.Result)))
+				if o.KeyHash != "" {
+					span.SetAttributes(SpanKey.String(o.KeyHash))
+				}
+				if o.Attempt > 0 {
+					span.SetAttributes(SpanAttempt.Int(o.Attempt))
+				}
+			}
+		},
+		OnCleaned: func(keys int, took time.Duration) {
+			cleaned.Add(context.Background(), int64(keys))
+			cleaning.Record(context.Background(), took.Seconds())
+		},
+	}, nil
+}
+
+// seconds are the bounds of the histograms' buckets.
+var seconds = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+
+// maker makes instruments, and remembers the first error.
+type maker struct {
+	meter metric.Meter
+	err   error
+}
+
+func (m *maker) counter(name, unit, description string) metric.Int64Counter {
+	c, err := m.meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
+	m.note(name, err)
+	return c
+}
+
+func (m *maker) histogram(name, description string, bounds []float64) metric.Float64Histogram {
+	h, err := m.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description), metric.WithExplicitBucketBoundaries(bounds...))
+	m.note(name, err)
+	return h
+}
+
+func (m *maker) note(name string, err error) {
+	if err != nil && m.err == nil {
+		m.err = fmt.Errorf("make instrument %s: %w", name, err)
+	}
+}
+
+// bounded lets the first names through, and calls all later ones rest: whatever a program does, its labels stay few.
+type bounded struct {
+	most       int
+	none, rest string
+
+	mu   sync.RWMutex
+	seen map[string]bool
+}
+
+func (b *bounded) name(name string) string {
+	if name == "" {
+		return b.none
+	}
+	b.mu.RLock()
+	known, full := b.seen[name], len(b.seen) >= b.most
+	b.mu.RUnlock()
+	switch {
+	case known:
+		return name
+	case full:
+		return b.rest
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.seen == nil {
+		b.seen = map[string]bool{}
+	}
+	if !b.seen[name] && len(b.seen) >= b.most {
+		return b.rest
+	}
+	b.seen[name] = true
+	return name
+}

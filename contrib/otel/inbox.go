@@ -1,0 +1,76 @@
+package holdfastotel
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/webhook"
+)
+
+// Inbox makes the Observer of an Inbox: a counter of events by outcome, of letters and of conflicts, a histogram of how
+// long an event took and one of the delays before retries, and what retention removes. Consumer is a label of all of
+// them. An error: an instrument could not be made.
+func Inbox(meter metric.Meter, consumer string) (inbox.Observer, error) {
+	m := maker{meter: meter}
+	events := m.counter("holdfast.inbox.events", "{event}", "Events whose outcome is durable")
+	took := m.histogram("holdfast.inbox.duration", "How long an event took, until its commit", seconds)
+	delays := m.histogram("holdfast.inbox.retry.delay", "How long a failed event waits for its next try", append(seconds, 300, 1800, 3600))
+	dead := m.counter("holdfast.inbox.dead", "{event}", "Events that became dead letters")
+	conflicts := m.counter("holdfast.inbox.conflicts", "{event}", "Events whose id came a second time with another payload")
+	full := m.counter("holdfast.inbox.full", "{event}", "Events that there was no room for; every try counts")
+	cleaned := m.counter("holdfast.inbox.cleaned.rows", "{row}", "Rows that retention removed")
+	cleaning := m.histogram("holdfast.inbox.cleaned", "How long a turn of retention took", seconds)
+	if m.err != nil {
+		return inbox.Observer{}, m.err
+	}
+	ctx := context.Background()
+	who := attribute.String("consumer", consumer)
+	by := func(more ...attribute.KeyValue) metric.MeasurementOption {
+		return metric.WithAttributeSet(attribute.NewSet(append(more, who)...))
+	}
+	all := by()
+	return inbox.Observer{
+		OnReceive: func(r inbox.Received) {
+			outcome := by(attribute.String("outcome", string(r.Outcome)))
+			events.Add(ctx, 1, outcome)
+			took.Record(ctx, r.Took.Seconds(), outcome)
+		},
+		OnRetry:    func(r inbox.Retried) { delays.Record(ctx, r.Delay.Seconds(), all) },
+		OnDead:     func(inbox.Died) { dead.Add(ctx, 1, all) },
+		OnConflict: func(holdfast.Event) { conflicts.Add(ctx, 1, all) },
+		OnFull:     func(holdfast.Event, error) { full.Add(ctx, 1, all) },
+		OnCleaned: func(rows int, d time.Duration) {
+			cleaned.Add(ctx, int64(rows), all)
+			cleaning.Record(ctx, d.Seconds(), all)
+		},
+	}, nil
+}
+
+// Webhook makes the Observer of webhook receivers: counters of what was refused, by source and reason, and of deliveries,
+// by source, outcome, status and which secret matched, and a histogram of how long they took. An error: an instrument could not be made.
+func Webhook(meter metric.Meter) (webhook.Observer, error) {
+	m := maker{meter: meter}
+	refused := m.counter("holdfast.webhook.refused", "{request}", "Requests that are no delivery of the provider's")
+	deliveries := m.counter("holdfast.webhook.deliveries", "{delivery}", "Deliveries that were answered")
+	took := m.histogram("holdfast.webhook", "How long a delivery took, from the first byte of its body on", seconds)
+	if m.err != nil {
+		return webhook.Observer{}, m.err
+	}
+	ctx := context.Background()
+	return webhook.Observer{
+		OnRefused: func(r webhook.Refused) {
+			refused.Add(ctx, 1, metric.WithAttributes(attribute.String("source", r.Source), attribute.String("reason", string(r.Reason))))
+		},
+		OnDelivery: func(a webhook.Answered) {
+			source := attribute.String("source", a.Source)
+			deliveries.Add(ctx, 1, metric.WithAttributes(source, attribute.String("outcome", string(a.Outcome)), attribute.Int("status", a.Status),
+				attribute.Int("secret", a.Delivery.Secret)))
+			took.Record(ctx, a.Took.Seconds(), metric.WithAttributes(source))
+		},
+	}, nil
+}

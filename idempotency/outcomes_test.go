@@ -1,0 +1,104 @@
+package idempotency
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+// TestR49TheReplayOutcomesOfTheTableComeOut sends the rows of testdata/replay_outcomes.csv one after the other. A row's
+// key and payload are the request; what stands behind them is what has to come out. Status "failed" makes the handler
+// fail, "pending" has a first request with the key run meanwhile.
+func TestR49TheReplayOutcomesOfTheTableComeOut(t *testing.T) {
+	b := setup(t)
+	file, err := os.Open("testdata/replay_outcomes.csv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	rows, err := csv.NewReader(file).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"key", "payload_hash", "status", "http_code", "result_id", "notes"}; !slices.Equal(rows[0], want) {
+		t.Fatalf("the columns are %v, want %v", rows[0], want)
+	}
+	pgtest.Exec(t, b.db, "create table refund (id int)")
+	status := "" // of the row in hand
+	in, out := make(chan struct{}), make(chan struct{})
+	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		var id int
+		if err := Tx(r.Context()).QueryRow(r.Context(), "insert into refund select coalesce(max(id), 122) + 1 from refund returning id").Scan(&id); err != nil {
+			t.Error(err)
+		}
+		switch {
+		case status == "failed":
+			http.Error(w, "the bank is away", http.StatusServiceUnavailable)
+			return
+		case strings.Contains(string(body), "declined"):
+			http.Error(w, "declined", http.StatusPaymentRequired)
+			return
+		case status == "pending":
+			in <- struct{}{}
+			<-out
+		}
+		SetResult(r.Context(), fmt.Sprint("rf_", id))
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprintf(w, `{"id": "rf_%d"}`, id)
+	})
+	met := map[string]bool{}
+	for n, row := range rows[1:] {
+		key, payload, code, result, notes := row[0], row[1], row[3], row[4], row[5]
+		status = row[2]
+		met[status] = true
+		s := sent{key: key, body: fmt.Sprintf(`{"payload": %q}`, payload)}
+		var first sync.WaitGroup
+		if status == "pending" {
+			first.Go(func() { b.is(b.send(h, s), 201, "") })
+			<-in
+		}
+		w := b.send(h, s)
+		if status == "pending" {
+			close(out)
+			first.Wait()
+		}
+		if got := fmt.Sprint(w.Code); got != code {
+			t.Fatalf("row %d, %s: got %s %s", n+1, notes, got, w.Body)
+		}
+		kept := pgtest.Count(t, b.db, `select count(*) from holdfast.idempotency where key = $1 and status = $2::int and coalesce(result_ref, '') = $3 and state = 'complete'`, key, code, result)
+		switch told := w.Header().Get("Idempotency-Status"); status {
+		case "complete":
+			want := map[string]string{"created": "stored", "replayed": "replayed"}[strings.FieldsFunc(notes, func(c rune) bool { return c == ' ' || c == ':' })[0]]
+			if told != want || kept != 1 {
+				t.Errorf("row %d, %s: got status %q, %d rows are kept so", n+1, notes, told, kept)
+			}
+			var body struct{ ID string }
+			if code == "201" && (json.Unmarshal(w.Body.Bytes(), &body) != nil || body.ID != result) {
+				t.Errorf("row %d, %s: got %s, want %s", n+1, notes, w.Body, result)
+			}
+		case "conflict":
+			b.is(w, 409, CodePayloadMismatch)
+		case "pending":
+			b.is(w, 409, CodeInProgress)
+		case "failed":
+			if told != "" || pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency where key = $1", key) != 0 {
+				t.Errorf("row %d, %s: something is kept, or said to be: %q", n+1, notes, told)
+			}
+		default:
+			t.Fatalf("row %d has status %q", n+1, status)
+		}
+	}
+	if len(met) != 4 {
+		t.Errorf("the rows have only %v", met)
+	}
+}

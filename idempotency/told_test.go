@@ -1,0 +1,227 @@
+package idempotency
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+// lines is a log that a test reads.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// take returns the lines so far, and forgets them.
+func (l *lines) take(t *testing.T) (taken []map[string]any) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range strings.Split(strings.TrimSpace(l.b.String()), "\n") {
+		if line == "" {
+			continue
+		}
+		var fields map[string]any
+		if err := json.Unmarshal([]byte(line), &fields); err != nil {
+			t.Fatal(err)
+		}
+		taken = append(taken, fields)
+	}
+	l.b.Reset()
+	return taken
+}
+
+func TestR33EachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testing.T) {
+	b := setup(t)
+	log := &lines{}
+	g := b.guard(func(c *Config) {
+		c.Logger = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	answer := 201
+	h := b.service(g, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(answer) })
+	const key, secret = "key-0123456789", "4111111111111111"
+	s := sent{key: key, body: `{"card": "` + secret + `"}`, header: http.Header{"X-Request-Id": {"request-7"}}}
+	ask := func(s sent) map[string]any {
+		t.Helper()
+		b.send(h, s)
+		taken := log.take(t)
+		if len(taken) != 1 || taken[0]["msg"] != "idempotent request" {
+			t.Fatalf("got lines %v", taken)
+		}
+		if text, _ := json.Marshal(taken[0]); strings.Contains(string(text), key) || strings.Contains(string(text), secret) {
+			t.Errorf("the log says too much: %s", text)
+		}
+		return taken[0]
+	}
+	has := func(line map[string]any, want map[string]any) {
+		t.Helper()
+		for name, value := range want {
+			if line[name] != value {
+				t.Errorf("%s is %v, want %v, in %v", name, line[name], value, line)
+			}
+		}
+	}
+	created := ask(s)
+	has(created, map[string]any{"level": "DEBUG", "result": "created", "operation": "POST /charges", "status": 201.0, "attempt": 1.0, "from": "none", "to": "complete", "correlation_id": "request-7"})
+	replayed := ask(s)
+	has(replayed, map[string]any{"level": "DEBUG", "result": "replayed", "status": 201.0, "from": "complete", "to": "complete",
+		"idempotency_key": created["idempotency_key"], "payload_hash": created["payload_hash"]})
+	if pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency where encode(fingerprint, 'hex') = $1", created["payload_hash"]) != 1 {
+		t.Errorf("payload_hash %v does not lead to the row", created["payload_hash"])
+	}
+	conflict := ask(sent{key: key, header: http.Header{"Traceparent": {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}})
+	has(conflict, map[string]any{"level": "INFO", "result": "conflict", "status": 409.0, "error_code": CodePayloadMismatch, "idempotency_key": created["idempotency_key"],
+		"correlation_id": "0af7651916cd43dd8448eb211c80319c", "from": "complete", "to": "complete"})
+	if conflict["payload_hash"] == created["payload_hash"] {
+		t.Error("two payloads have one hash")
+	}
+	b.expire()
+	has(ask(s), map[string]any{"result": "created", "from": "expired", "to": "complete"})
+	answer = 503
+	has(ask(sent{key: "other"}), map[string]any{"level": "DEBUG", "result": "forgotten", "status": 503.0, "from": "none", "to": "none"})
+	has(ask(sent{}), map[string]any{"level": "DEBUG", "result": "refused", "error_code": CodeKeyMissing, "from": "unknown"})
+	has(ask(sent{key: "other", header: http.Header{"Account": {""}}}), map[string]any{"level": "INFO", "result": "refused", "error_code": CodePrincipalUnknown})
+	pgtest.Exec(t, b.db, "update holdfast.idempotency set body_hash = ''")
+	unusable := ask(s)
+	has(unusable, map[string]any{"level": "ERROR", "result": "unusable", "error_code": CodeAnswerUnusable})
+	if text, _ := unusable["error"].(string); !strings.Contains(text, "stored answer cannot be used") {
+		t.Errorf("got %v", unusable)
+	}
+	pgtest.Exec(t, b.db, "drop table holdfast.idempotency")
+	unavailable := ask(sent{key: "other"})
+	has(unavailable, map[string]any{"level": "WARN", "result": "unavailable", "status": 503.0, "error_code": CodeStoreUnavailable, "from": "unknown", "to": "unknown"})
+	if text, _ := unavailable["error"].(string); !strings.Contains(text, "look up key") {
+		t.Errorf("got %v", unavailable)
+	}
+}
+
+func TestR33AnObserverIsToldInTheRequestsContext(t *testing.T) {
+	b := setup(t)
+	type name struct{}
+	var got []any
+	g := b.guard(func(c *Config) {
+		c.Observer.OnOutcome = func(ctx context.Context, o Outcome) {
+			got = append(got, ctx.Value(name{}), o.Result, o.Attempt, o.Route)
+		}
+	})
+	b.is(b.send(b.service(g, b.charge), sent{key: "k", ctx: context.WithValue(t.Context(), name{}, "span")}), 201, "")
+	if want := []any{"span", Created, 1, "POST /charges"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestR33WhatFailsInAFunctionOfTheRouteIsToldToo(t *testing.T) {
+	b := setup(t)
+	g := b.guard()
+	for name, o := range map[string]Route{
+		"store":     {Store: func(int) bool { panic("planned") }},
+		"redact":    {Redact: func(*Answer) { panic("planned") }},
+		"key func":  {KeyFunc: func(*http.Request, []byte) (string, error) { panic("planned") }},
+		"principal": {Anonymous: true, Fingerprint: func(*http.Request, []byte) ([]byte, error) { panic("planned") }},
+	} {
+		b.told = nil
+		h := b.service(g, func(w http.ResponseWriter, r *http.Request) { http.Error(w, "declined", http.StatusPaymentRequired) }, o)
+		func() {
+			defer func() { _ = recover() }()
+			b.send(h, sent{key: "k"})
+		}()
+		if got := b.results(); !slices.Equal(got, []Result{Forgotten}) {
+			t.Errorf("%s: told %v", name, got)
+		}
+	}
+}
+
+func TestR33TransitionsAndLevels(t *testing.T) {
+	for _, c := range []struct {
+		o        Outcome
+		from, to string
+	}{
+		{Outcome{Result: Created}, "none", "complete"}, {Outcome{Result: Created, Omitted: true}, "none", "omitted"}, {Outcome{Result: Created, Expired: true}, "expired", "complete"},
+		{Outcome{Result: Replayed}, "complete", "complete"}, {Outcome{Result: Replayed, Omitted: true}, "omitted", "omitted"},
+		{Outcome{Result: InProgress}, "running", "running"}, {Outcome{Result: Forgotten}, "none", "none"}, {Outcome{Result: Forgotten, Expired: true}, "expired", "expired"},
+		{Outcome{Result: Unknown}, "none", "unknown"}, {Outcome{Result: Refused}, "unknown", "unknown"}, {Outcome{Result: Unguarded}, "none", "none"},
+	} {
+		if from, to := transition(c.o); from != c.from || to != c.to {
+			t.Errorf("%+v: got %s to %s", c.o, from, to)
+		}
+	}
+	for level, results := range map[slog.Level][]Result{
+		slog.LevelError: {Unknown, Unusable, Forgotten}, slog.LevelWarn: {Unavailable}, slog.LevelInfo: {Conflict, Refused}, slog.LevelDebug: {Created, Replayed, InProgress, Unguarded},
+	} {
+		for _, r := range results {
+			if got := levelOf(r, true); got != level {
+				t.Errorf("%s of ours: got %v", r, got)
+			}
+		}
+	}
+	for _, r := range []Result{Forgotten, Unavailable, Refused} {
+		if got := levelOf(r, false); got != slog.LevelDebug {
+			t.Errorf("%s of theirs: got %v", r, got)
+		}
+	}
+}
+
+func TestR33CorrelationIdsAreFitForALog(t *testing.T) {
+	trace := "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for _, c := range [][3]string{
+		{"abc", "", "abc"}, {"abc", trace, "abc"}, {"", trace, "0af7651916cd43dd8448eb211c80319c"}, {"a b", trace, "0af7651916cd43dd8448eb211c80319c"},
+		{"a\nb", "", ""}, {strings.Repeat("x", 129), "", ""}, {"", "00-" + strings.Repeat("0", 32) + "-b7ad6b7169203331-01", ""}, {"", "00-xyz", ""},
+	} {
+		if got := correlation(http.Header{"X-Request-Id": {c[0]}, "Traceparent": {c[1]}}); got != c[2] {
+			t.Errorf("%q: got %q", c, got)
+		}
+	}
+}
+
+func TestR32AProblemOfTheMiddlewareIsToldFromOneOfTheAPIByItsCode(t *testing.T) {
+	b := setup(t)
+	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusConflict)
+		_, _ = w.Write([]byte(`{"type":"https://shop.example/problems/sold-out","title":"Sold out","status":409,"code":"sold_out"}`))
+	})
+	own := b.send(h, sent{key: "k"})
+	replay, mismatch := b.send(h, sent{key: "k"}), b.send(h, sent{key: "k", body: `{"amount": 11}`})
+	b.same(own, replay)
+	ours := problemOf(t, mismatch)
+	if mismatch.Code != own.Code || ours["code"] != CodePayloadMismatch || ours["type"] != "urn:holdfast:"+CodePayloadMismatch || ours["code"] == problemOf(t, own)["code"] {
+		t.Errorf("got %s and %s", own.Body, mismatch.Body)
+	}
+	if mismatch.Header().Get("Idempotency-Status") != "" || replay.Header().Get("Idempotency-Status") != "replayed" {
+		t.Errorf("got %v and %v", mismatch.Header(), replay.Header())
+	}
+}
+
+func TestR47EveryProblemHasACodeOfTheTaxonomyAndSaysWhetherToRetry(t *testing.T) {
+	for _, c := range []struct {
+		p         problem
+		class     string
+		retryable bool
+	}{
+		{keyMissing, "VALIDATION", false}, {keyInvalid, "VALIDATION", false}, {principalUnknown, "AUTH", false}, {requestTooLarge, "VALIDATION", false},
+		{requestUnread, "VALIDATION", true}, {requestUnfit, "VALIDATION", false}, {payloadMismatch, "CONFLICT", false}, {inProgress, "CONFLICT", true}, {accepted, "CONFLICT", true},
+		{storeUnavailable, "DEPENDENCY.unavailable", true}, {outcomeUnknown, "DEPENDENCY.timeout", true}, {answerUnusable, "DEPENDENCY.unavailable", true}, {handlerFault, "TRANSIENT", true},
+	} {
+		if string(c.p.class) != c.class || c.p.retryable != c.retryable {
+			t.Errorf("%s: class %s, retryable %v", c.p.code, c.p.class, c.p.retryable)
+		}
+	}
+	if errors.Is(errKeyInvalid, errKeyMissing) {
+		t.Error("a missing key and an invalid one are the same")
+	}
+}

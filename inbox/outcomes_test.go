@@ -1,0 +1,78 @@
+package inbox
+
+import (
+	"context"
+	"encoding/csv"
+	"errors"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// TestR49TheConsumerInboxOfTheTableComesOut delivers the rows of testdata/consumer_inbox.csv one after the other. A row's
+// event and source are the delivery; a row that is never processed is one whose handler refuses it for good; the last
+// column is what has to come out.
+func TestR49TheConsumerInboxOfTheTableComesOut(t *testing.T) {
+	b := setup(t)
+	file, err := os.Open("testdata/consumer_inbox.csv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	rows, err := csv.NewReader(file).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"event_id", "source", "first_seen", "processed", "result"}; !slices.Equal(rows[0], want) {
+		t.Fatalf("the columns are %v, want %v", rows[0], want)
+	}
+	refuse := false
+	in, err := New(b.db.Pool, Config{Consumer: "ledger"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Handle("payment.settled", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if err := effectOf(ctx, tx, e); err != nil {
+			return err
+		}
+		if refuse {
+			return retry.Permanent(errors.New("no such account"))
+		}
+		return nil
+	})
+	results := map[Outcome]string{Handled: "ok", Duplicate: "replayed", Dead: "dead"}
+	effects, met, last := int64(0), map[string]bool{}, time.Time{}
+	for n, row := range rows[1:] {
+		id, source, result := row[0], row[1], row[4]
+		seen, err := time.Parse(time.RFC3339, row[2])
+		if err != nil || seen.Before(last) {
+			t.Fatalf("row %d was seen at %q: %v", n+1, row[2], err)
+		}
+		if last = seen; row[3] != "" {
+			if done, err := time.Parse(time.RFC3339, row[3]); err != nil || done.Before(seen) {
+				t.Fatalf("row %d was processed at %q: %v", n+1, row[3], err)
+			}
+		}
+		refuse = row[3] == ""
+		outcome, err := in.Receive(t.Context(), holdfast.Event{ID: id, Source: source, Topic: "payments", Key: source + id, Type: "payment.settled", Payload: []byte(id)})
+		if err != nil || results[outcome] != result {
+			t.Errorf("row %d: got %s, %v; want %s", n+1, outcome, err, result)
+		}
+		if result == "ok" {
+			effects++
+		}
+		met[result] = true
+	}
+	if got := b.count("select count(*) from effect"); got != effects {
+		t.Errorf("there are %d effects, want %d", got, effects)
+	}
+	if got := b.count("select count(*) from holdfast.inbox where consumer = 'ledger' and processed_at is not null"); got != 4 || len(met) != 3 {
+		t.Errorf("the inbox has %d rows, the table had %v", got, met)
+	}
+}
