@@ -21,10 +21,12 @@ import (
 // PgBouncer, faults of the server behind it.
 var pooledFiles = []string{"request_test.go", "faults_test.go", "table_test.go", "expiry_test.go", "rows_test.go", "hostile_test.go"}
 
-var pooledTests = []struct {
+type pooledTest struct {
 	name string
 	test func(*testing.T)
-}{
+}
+
+var pooledTests = []pooledTest{
 	{"TestR1AMissingKeyIsRefused", TestR1AMissingKeyIsRefused},
 	{"TestR2R3AnInvalidKeyNeverReachesTheHandler", TestR2R3AnInvalidKeyNeverReachesTheHandler},
 	{"TestR4R5ARepeatGetsTheSameAnswerAndTheHandlerDoesNotRun", TestR4R5ARepeatGetsTheSameAnswerAndTheHandlerDoesNotRun},
@@ -90,21 +92,23 @@ var notPooled = map[string]string{
 const pooledName = "TestTheSuiteThroughATransactionPooler"
 
 func TestTheSuiteThroughATransactionPooler(t *testing.T) {
-	for _, c := range pooledTests {
-		t.Run("exec/"+c.name, c.test)
+	modes := []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeCacheDescribe}
+	if testing.Short() {
+		modes = append(modes, pgx.QueryExecModeExec)
+	} else {
+		for _, c := range pooledTests {
+			t.Run("exec/"+c.name, c.test)
+		}
 	}
 	// How statements are sent is pgx's affair: one test of each kind shows that the other modes work too. Describe_exec
 	// does not: it parses a statement in one session and may run another's in the next.
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeCacheDescribe} {
+	for _, mode := range modes {
 		for _, name := range []string{
 			"TestR5AnswersOfEveryShapeComeBackByteForByte", "TestR11OfManyAtOnceOneRunsAndAllGetItsAnswer",
 			"TestR22AnAnswerOf4xxIsKeptAndItsWritesAreNot", "TestR23ManyRequestsOnAnExpiredKeyRunOnce",
 		} {
-			for _, c := range pooledTests {
-				if c.name == name {
-					t.Run(strings.ReplaceAll(mode.String(), " ", "_")+"/"+name, c.test)
-				}
-			}
+			i := slices.IndexFunc(pooledTests, func(c pooledTest) bool { return c.name == name })
+			t.Run(strings.ReplaceAll(mode.String(), " ", "_")+"/"+name, pooledTests[i].test)
 		}
 	}
 }
@@ -151,12 +155,7 @@ func TestNoTestOfTheSuiteIsLeftOutOfThePooler(t *testing.T) {
 			if !ok || f.Recv != nil || !strings.HasPrefix(f.Name.Name, "Test") || notPooled[f.Name.Name] != "" {
 				continue
 			}
-			if i := slices.IndexFunc(pooledTests, func(c struct {
-				name string
-				test func(*testing.T)
-			}) bool {
-				return c.name == f.Name.Name
-			}); i < 0 {
+			if !slices.ContainsFunc(pooledTests, func(c pooledTest) bool { return c.name == f.Name.Name }) {
 				t.Errorf("%s of %s runs on the server only: add it to pooledTests", f.Name.Name, file)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/pgtest"
@@ -14,7 +15,7 @@ import (
 
 func TestR18AReferenceThatIsNoTextDoesNotCostTheEffect(t *testing.T) {
 	b := setup(t)
-	for name, ref := range map[string]string{"not UTF-8": "/charges/\xe9", "NUL": "/charges/\x00", "long": "/charges/" + string(make([]byte, 100_000))} {
+	for name, ref := range map[string]string{"not UTF-8": "/charges/\xe9", "NUL": "/charges/\x00", "long": "/charges/" + string(make([]byte, 100_000)), "cut": "/charges/" + strings.Repeat("é", 1000)} {
 		for how, handler := range map[string]http.HandlerFunc{
 			"Location":  func(w http.ResponseWriter, r *http.Request) { w.Header().Set("Location", ref); w.WriteHeader(201) },
 			"SetResult": func(w http.ResponseWriter, r *http.Request) { SetResult(r.Context(), ref); w.WriteHeader(201) },
@@ -26,7 +27,7 @@ func TestR18AReferenceThatIsNoTextDoesNotCostTheEffect(t *testing.T) {
 			}
 		}
 	}
-	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency where result_ref like '/charges/%' and octet_length(result_ref) <= 1024"); n != 6 {
+	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency where result_ref like '/charges/%' and octet_length(result_ref) <= 1024"); n != 8 {
 		t.Errorf("%d references are kept", n)
 	}
 }
@@ -84,7 +85,14 @@ func TestR45AClientWhoseTimeIsOverWhileItWaitsIsToldThatItRuns(t *testing.T) {
 	h := b.service(g, handler, Route{Operation: "charge", Wait: 10_000_000_000})
 	go func() { first <- b.send(h, sent{key: "k"}).Code }()
 	<-entered
-	b.is(b.send(h, sent{key: "k", header: http.Header{"X-Request-Timeout": {"0.2"}}}), 409, CodeInProgress)
+	for try := 1; ; try++ {
+		w := b.send(h, sent{key: "k", header: http.Header{"X-Request-Timeout": {"0.2"}}})
+		if w.Code == 503 && try < 10 { // Its time was over while the database was asked.
+			continue
+		}
+		b.is(w, 409, CodeInProgress)
+		break
+	}
 	letGo()
 	if code := <-first; code != 201 {
 		t.Errorf("the first got %d", code)

@@ -94,13 +94,12 @@ const maxReference = 1024
 
 // reference is what of it a text column can hold: a note must not cost the effect.
 func reference(ref string) string {
-	ref = strings.Map(func(c rune) rune {
-		if c < ' ' || c == utf8.RuneError {
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c == utf8.RuneError { // also what the cut left of a character
 			return '?'
 		}
 		return c
 	}, ref[:min(len(ref), maxReference)])
-	return strings.ToValidUTF8(ref[:min(len(ref), maxReference)], "")
 }
 
 // hashOf a body, kept beside it.
