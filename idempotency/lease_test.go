@@ -303,3 +303,32 @@ func TestALeaseOutlastsAStepThatTakesLonger(t *testing.T) {
 		t.Errorf("the handler ran %d times", n)
 	}
 }
+
+func TestR6R12ARaceForAKeyIsDecidedByItsClaim(t *testing.T) {
+	b := openTill(t)
+	first := b.sell(b.guard())
+	fail := true
+	b.at = func(place string, r *http.Request) error {
+		if place == "before the call" && fail {
+			return errors.New("planned")
+		}
+		return nil
+	}
+	// Between the look and the claim of another request with the key, one comes and fails.
+	second := b.guard()
+	var once sync.Once
+	second.pool = b.traced(&beforeQuery{match: "idempotency.claim", do: func() { once.Do(func() { b.is(b.send(first, sent{key: "k"}), 500, "") }) }})
+	b.is(b.send(b.sell(second), sent{key: "k", body: `{"amount": 20}`}), 409, CodePayloadMismatch)
+	// One comes and is answered.
+	fail = false
+	b.is(b.send(first, sent{key: "k"}), 201, "")
+	third := b.guard()
+	once = sync.Once{}
+	third.pool = b.traced(&beforeQuery{match: "idempotency.claim", do: func() { once.Do(func() { b.is(b.send(first, sent{key: "k2"}), 201, "") }) }})
+	w := b.send(b.sell(third), sent{key: "k2"})
+	b.is(w, 201, "")
+	if w.Header().Get("Idempotency-Status") != "replayed" {
+		t.Errorf("got %v", w.Header())
+	}
+	b.sold(2)
+}
