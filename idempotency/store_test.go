@@ -214,16 +214,3 @@ func TestR27WithoutAStoreNobodyIsLetThrough(t *testing.T) {
 		b.is(w, 503, code)
 	}
 }
-
-func TestAClaimWhoseReplyIsLostIsFound(t *testing.T) {
-	b := openTill(t)
-	f := &faulty{t: b, point: leasePoints[1], fault: fault{"the reply is lost", func(f *faulty) { f.deaf.Store(true) }}}
-	h := leaseService(b, faultyPool(b, b.db.DSN, f), f, b.provider.URL)
-	b.is(b.send(h, sent{key: "warm"}), 201, "")
-	f.armed.Store(true)
-	b.is(b.send(h, sent{key: "k"}), 201, "")
-	if !f.struck.Load() {
-		t.Error("the fault did not happen")
-	}
-	b.sold(2)
-}
