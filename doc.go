@@ -37,7 +37,7 @@
 //	outbox  ->  holdfast
 //	dlq     ->  holdfast
 //	idempotency  ->  holdfast, retry
-//	retry   ->  backoff/v4
+//	retry   ->  backoff/v4, uuid
 //	holdfast (this package)  ->  pgx
 //
 // What is promised, and which test shows it, stands in docs/guarantees.md.

@@ -190,7 +190,7 @@ func TestAnHTTPStatusHasTheClassOfItsMeaning(t *testing.T) {
 		400: Validation, 401: Auth, 403: Auth, 404: Validation, 408: Timeout, 409: Conflict, 412: Conflict, 422: Validation,
 		429: RateLimit, 500: Transient, 501: Transient, 502: Unavailable, 503: Unavailable, 504: Timeout, 599: Transient,
 	} {
-		if got := Classify(&statusError{status}); got != want {
+		if got := Classify(&statusError{status: status}); got != want {
 			t.Errorf("status %d is of class %q, want %q", status, got, want)
 		}
 	}

@@ -79,7 +79,7 @@ type run struct {
 	policy Policy         // Invariant: no zero fields, and passes Validate.
 	random func() float64 // in [0,1)
 
-	startAt time.Time // when the first attempt began
+	startAt time.Time // from when the budget counts; zero = from the first attempt
 	attempt int       // attempts begun
 	err     error     // what the last one failed with
 	reason  string    // why there is no further one, "" while there may be
@@ -91,12 +91,12 @@ type run struct {
 var errAgain = errors.New("attempt failed")
 
 // do calls try until it succeeds or run decides to stop. beforeWait, which may be nil, is called when a further attempt
-// was decided on; the time it takes is part of the wait.
-func (r *run) do(try func() error, beforeWait func()) error {
+// after wait was decided on; the time it takes is part of the wait.
+func (r *run) do(try func() error, beforeWait func(wait time.Duration)) error {
 	succeeded := false
-	notify := func(error, time.Duration) {
+	notify := func(_ error, wait time.Duration) {
 		if beforeWait != nil {
-			beforeWait()
+			beforeWait(wait)
 		}
 	}
 	// The answer of Retry is made of stand-ins, too: succeeded, r.err and r.reason say it all.
@@ -129,7 +129,11 @@ func (r *run) do(try func() error, beforeWait func()) error {
 }
 
 // Reset is called once by backoff.Retry, before the first attempt.
-func (r *run) Reset() { r.startAt = time.Now() }
+func (r *run) Reset() {
+	if r.startAt.IsZero() {
+		r.startAt = time.Now()
+	}
+}
 
 // NextBackOff is called once by backoff.Retry after each failed attempt, unless the context has ended.
 func (r *run) NextBackOff() time.Duration {

@@ -170,7 +170,7 @@ func TestWhatHappensBeforeAWaitIsPartOfIt(t *testing.T) {
 				return Permanent(io.EOF)
 			}
 			return After(io.EOF, time.Second)
-		}, func() { time.Sleep(300 * time.Millisecond) }) // virtual: draining a body takes that long
+		}, func(time.Duration) { time.Sleep(300 * time.Millisecond) }) // virtual: draining a body takes that long
 		if took := time.Since(start); took != time.Second {
 			t.Errorf("waited %s, want 1s", took)
 		}

@@ -6,8 +6,9 @@
 //     inbox can write the moment of the next attempt into Postgres and a crash loses nothing.
 //   - [Classify] turns an error into one of eight [Class] values by one table. [Permanent], [After] and errors with a
 //     method RetryClass() Class have their say in it.
-//   - [Do] and [Transport] put both to work in memory: for a function, and for HTTP requests.
+//   - [Do] and [Transport] put both to work in memory: for a function, and for HTTP requests. [Client] is an http.Client
+//     that does so by itself.
 //
-// The package imports cenkalti/backoff/v4, pgx's pgconn and the standard library. Kafka's errors are classified by
+// The package imports cenkalti/backoff/v4, google/uuid, pgx's pgconn and the standard library. Kafka's errors are classified by
 // those who import a Kafka client: they wrap them in a type with RetryClass.
 package retry

@@ -1,9 +1,13 @@
 package retry
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"io"
 	"math"
+	"mime"
 	"net/http"
 	"strconv"
 	"strings"
@@ -33,6 +37,38 @@ func retryAfter(h http.Header, now time.Time) (wait time.Duration, ok bool) {
 		now = date
 	}
 	return max(at.Sub(now), 0), true
+}
+
+// problemBytes is up to how many bytes of a problem are read for its code. Ours have a few hundred.
+const problemBytes = 16 << 10
+
+// problemCode returns the member "code" of a problem (RFC 9457) that answers 409, and "" for any other answer: there it
+// decides nothing. The body can be read from its beginning afterwards. An error is one of the connection.
+func problemCode(resp *http.Response) (string, error) {
+	if resp.StatusCode != http.StatusConflict || resp.Body == nil {
+		return "", nil
+	}
+	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != "application/problem+json" {
+		return "", nil
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, problemBytes))
+	if err != nil {
+		return "", fmt.Errorf("read problem: %w", err)
+	}
+	resp.Body = &reread{io.MultiReader(bytes.NewReader(text), resp.Body), resp.Body}
+	var problem struct {
+		Code string `json:"code"`
+	}
+	if json.Unmarshal(text, &problem) != nil {
+		return "", nil // not one of ours, then
+	}
+	return problem.Code, nil
+}
+
+// reread is a body of which the beginning was read, from its beginning.
+type reread struct {
+	io.Reader
+	io.Closer
 }
 
 // Limits of drain. A connection is only used again when the body of its last response was read to the end; past these,

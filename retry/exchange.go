@@ -1,0 +1,180 @@
+package retry
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// exchange is one request and the attempts at it.
+type exchange struct {
+	base    http.RoundTripper
+	req     *http.Request // as the caller gave it; never changed
+	key     string        // "" = none
+	budget  time.Duration // until the headers of an answer are there, -1 = no limit
+	timeout time.Duration // of one attempt, -1 = no limit but the budget
+	told    Observer
+
+	startAt time.Time     // when the first attempt began, that of a request that was redirected here included; zero before
+	attempt int           // attempts begun
+	delay   time.Duration // decided on before the attempt
+
+	// The last attempt's response with its body open, and what ends that attempt's context; nil when there is none.
+	resp   *http.Response
+	cancel context.CancelFunc
+}
+
+// exchangeKey is where the context of what was sent has its exchange, for a redirect to find.
+type exchangeKey struct{}
+
+// follow takes over the key and the beginning of the request whose answer redirected to this one: http.Client makes a
+// new request of the caller's one, which knows nothing of what we added, but points to the answer.
+func (x *exchange) follow() {
+	if x.req.Response == nil || x.req.Response.Request == nil {
+		return
+	}
+	from, ok := x.req.Response.Request.Context().Value(exchangeKey{}).(*exchange)
+	if !ok {
+		return
+	}
+	x.startAt = from.startAt
+	if own := x.req.Header.Get(KeyHeader); own == "" && changes(x.req.Method) {
+		x.key = from.key
+	}
+}
+
+// repeatable reports whether a second arrival of the request is both possible and harmless.
+func (x *exchange) repeatable() bool {
+	if x.hasBody() && x.req.GetBody == nil {
+		return false
+	}
+	if x.key != "" || !changes(x.req.Method) {
+		return true
+	}
+	return x.req.Method == http.MethodPut || x.req.Method == http.MethodDelete
+}
+
+// changes reports whether a method is for changing something (RFC 9110, section 9.2.1: whether it isn't safe).
+func changes(method string) bool {
+	switch method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return false
+	}
+	return true
+}
+
+func (x *exchange) hasBody() bool { return x.req.Body != nil && x.req.Body != http.NoBody }
+
+// try makes one attempt. It leaves in x.resp whatever response came, also when that is a failure.
+func (x *exchange) try() error {
+	first := x.attempt == 0
+	if x.attempt++; x.startAt.IsZero() {
+		x.startAt = time.Now()
+	}
+	beganAt := time.Now()
+	code, err := x.send(first)
+	if x.told.OnAttempt != nil {
+		a := Attempt{Request: x.req, Key: x.key, Number: x.attempt, Delay: x.delay, Took: time.Since(beganAt), Code: code, Err: err}
+		if x.resp != nil {
+			a.Status, a.Err = x.resp.StatusCode, nil
+		}
+		x.told.OnAttempt(a)
+	}
+	return err
+}
+
+// send sends an attempt, and returns the code of the problem that answered it where that decided, and what failed.
+func (x *exchange) send(first bool) (code string, failed error) {
+	// 1. A request of its own, with the key, a fresh body and a context that ends when the attempt has to.
+	limit, why := limitOf(x.timeout, x.budget, time.Since(x.startAt))
+	if limit <= 0 { // a redirect came when the budget was spent
+		if first {
+			closeBody(x.req.Body)
+		}
+		return "", Permanent(overdueError(why))
+	}
+	ctx, cancel := context.WithCancel(context.WithValue(x.req.Context(), exchangeKey{}, x))
+	out, err := x.outgoing(ctx, first, limit)
+	if err != nil {
+		cancel()
+		return "", Permanent(err)
+	}
+	overdue := func() bool { return false }
+	if limit != forever {
+		timer := time.AfterFunc(limit, cancel)
+		overdue = func() bool { return !timer.Stop() }
+	}
+
+	// 2. Send it. Once the headers are there, and what may decide of a 409, the limit doesn't count any more: overdue
+	// stops its timer.
+	resp, err := x.base.RoundTrip(out)
+	if err == nil {
+		code, err = problemCode(resp)
+	}
+	if late := overdue(); late && x.req.Context().Err() == nil {
+		err = overdueError(why)
+	}
+	if err != nil {
+		cancel()
+		if resp != nil {
+			closeBody(resp.Body)
+		}
+		return "", err
+	}
+
+	// 3. Keep the response; the attempt's context lives until its body is closed.
+	if resp.Request == nil {
+		resp.Request = out
+	}
+	resp.Body = withCancel(resp.Body, cancel)
+	x.resp, x.cancel = resp, cancel
+	if !worthRepeating(resp.StatusCode, code) {
+		return code, nil
+	}
+	failed = &statusError{resp.StatusCode, code}
+	if wait, ok := retryAfter(resp.Header, time.Now()); ok {
+		failed = After(failed, wait)
+	}
+	return code, failed
+}
+
+// overdueError says that an attempt was cut short. why names the limit.
+func overdueError(why string) error {
+	return fmt.Errorf("no answer within %s: %w", why, context.DeadlineExceeded)
+}
+
+// outgoing returns a copy of the request, as http.RoundTripper mustn't change the one it is given.
+func (x *exchange) outgoing(ctx context.Context, first bool, limit time.Duration) (*http.Request, error) {
+	out := x.req.Clone(ctx)
+	if out.Header == nil {
+		out.Header = make(http.Header)
+	}
+	if x.key != "" {
+		out.Header.Set(KeyHeader, x.key)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline))
+	}
+	if _, own := out.Header[TimeoutHeader]; !own && limit != forever {
+		out.Header.Set(TimeoutHeader, seconds(limit))
+	}
+	if !first && x.hasBody() {
+		body, err := x.req.GetBody()
+		if err != nil {
+			return nil, fmt.Errorf("get request body again: %w", err)
+		}
+		out.Body = body
+	}
+	return out, nil
+}
+
+// discard gives up the response of an attempt that is followed by another, after wait.
+func (x *exchange) discard(wait time.Duration) {
+	x.delay = wait
+	if x.resp == nil {
+		return
+	}
+	drain(x.resp.Body, x.cancel)
+	x.resp, x.cancel = nil, nil
+}
