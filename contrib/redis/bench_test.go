@@ -1,0 +1,57 @@
+package redisstore
+
+import (
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-go/holdfast/contrib/redis/internal/redistest"
+	"github.com/holdfast-go/holdfast/idempotency"
+)
+
+// The store alone, without HTTP: one round trip each.
+func BenchmarkStore(b *testing.B) {
+	server := redistest.Start(b)
+	store := storeOn(b, server.Client(func(o *redis.Options) { o.PoolSize = 64 }))
+	var next atomic.Int64
+	for _, size := range []int{200, 10_000} {
+		k, a := idempotency.StoreKey{Key: "answered " + strconv.Itoa(size)}, answerOf(strings.Repeat("x", size))
+		c, err := store.Claim(b.Context(), k, asked, long, day)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if ok, err := store.Finish(b.Context(), k, c.Fence, a, day); !ok || err != nil {
+			b.Fatal(ok, err)
+		}
+		b.Run("replay of "+strconv.Itoa(size)+" bytes", func(b *testing.B) {
+			b.SetParallelism(16)
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if c, err := store.Claim(b.Context(), k, asked, long, day); err != nil || c.Answer == nil {
+						b.Fatal(c, err)
+					}
+				}
+			})
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "replays/s")
+		})
+	}
+	b.Run("claim and finish", func(b *testing.B) {
+		b.SetParallelism(16)
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				k := idempotency.StoreKey{Key: strconv.FormatInt(next.Add(1), 10)}
+				c, err := store.Claim(b.Context(), k, asked, long, day)
+				if err != nil || !c.Mine {
+					b.Fatal(c, err)
+				}
+				if ok, err := store.Finish(b.Context(), k, c.Fence, answerOf("x"), day); !ok || err != nil {
+					b.Fatal(ok, err)
+				}
+			}
+		})
+		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")
+	})
+}

@@ -1,0 +1,338 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-go/holdfast/contrib/redis/internal/redistest"
+	"github.com/holdfast-go/holdfast/idempotency"
+)
+
+// impatient is a client that waits 100 ms for an answer and sends nothing again.
+func impatient(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 100*time.Millisecond, -1 }
+
+func TestAClaimWhoseAnswerIsLostIsSentAgainAndIsStillMine(t *testing.T) {
+	b := setup(t)
+	proxy := redistest.NewProxy(t, b.server.Addr)
+	b.store = storeOn(t, b.server.Client(func(o *redis.Options) { o.Addr = proxy.Addr }))
+	b.mine(idempotency.StoreKey{Key: "warm"}, asked) // the connection and the script are there
+	proxy.LoseNext()
+	c := b.mine(one, asked)
+	if !proxy.Lost() || c.Attempt != 1 {
+		t.Fatalf("claimed %+v, answer lost: %t", c, proxy.Lost())
+	}
+	b.busy(one, asked, asked)
+
+	proxy.LoseNext()
+	b.is(true)(b.store.Renew(t.Context(), one, c.Fence, long))
+	finishing := idempotency.StoreKey{Key: "warm too"}
+	b.is(true)(b.finish(finishing, b.mine(finishing, asked).Fence, answerOf("x"))) // the script is there
+	proxy.LoseNext()
+	b.is(true)(b.finish(one, c.Fence, answerOf("x")))
+	if !proxy.Lost() {
+		t.Error("no answer was lost")
+	}
+	proxy.LoseNext()
+	if b.answered(one, answerOf("x")); !proxy.Lost() {
+		t.Error("no answer was lost")
+	}
+}
+
+func TestAClaimThatEndsInAnErrorIsFreeAgainWhenItsLeaseRunsOut(t *testing.T) {
+	b := setup(t)
+	proxy := redistest.NewProxy(t, b.server.Addr)
+	lossy := storeOn(t, b.server.Client(impatient, func(o *redis.Options) { o.Addr = proxy.Addr }))
+	if _, err := lossy.Claim(t.Context(), idempotency.StoreKey{Key: "warm"}, asked, long, day); err != nil {
+		t.Fatal(err)
+	}
+	proxy.LoseNext()
+	if c, err := lossy.Claim(t.Context(), one, asked, 300*time.Millisecond, day); err == nil || c.Mine || errors.Is(err, idempotency.ErrUnusable) {
+		t.Fatalf("claimed %+v, %v: want only an error", c, err)
+	}
+	b.busy(one, asked, asked) // it was carried out
+	var next idempotency.Claimed
+	eventually(t, "the lost lease runs out", func() bool {
+		next = b.claim(one, asked)
+		return next.Mine
+	})
+	if next.Attempt != 2 {
+		t.Errorf("claimed %+v", next)
+	}
+}
+
+func TestAClaimThatArrivesAgainHasItsWholeLease(t *testing.T) {
+	b := setup(t)
+	c, err := b.store.Claim(t.Context(), one, asked, time.Second, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.runOut(one)
+	reply, err := b.store.run(t.Context(), claimScript, one, asked, b.kept(one)["token"], micros(time.Hour), micros(time.Hour)).Slice()
+	if want := []any{"mine", strconv.FormatInt(c.Fence, 10), "1"}; err != nil || !slices.Equal(reply, want) {
+		t.Errorf("got %v, %v, want %v", reply, err, want)
+	}
+	b.busy(one, asked, asked)
+	if left := b.client.PTTL(t.Context(), nameOf(DefaultPrefix, one)).Val(); left < 59*time.Minute {
+		t.Errorf("the key ends in %s, before its lease", left)
+	}
+}
+
+func TestAReleasedClaimThatArrivesAgainStaysReleased(t *testing.T) {
+	b := setup(t)
+	c := b.mine(one, asked)
+	token := b.kept(one)["token"]
+	if err := b.store.Release(t.Context(), one, c.Fence); err != nil {
+		t.Fatal(err)
+	}
+	b.unchanged(one, func() {
+		reply, err := b.store.run(t.Context(), claimScript, one, asked, token, micros(long), micros(day)).Slice()
+		if err != nil || reply[0] != "busy" {
+			t.Errorf("got %v, %v", reply, err)
+		}
+	})
+	b.mine(one, asked)
+}
+
+func TestConnectionsThatAreKilledCostNoClaimTwiceAndNoneAtAll(t *testing.T) {
+	b := setup(t)
+	stores := []*Store{storeOn(t, b.server.Client()), storeOn(t, b.server.Client())}
+	var mine, unknown, ended, killed atomic.Int64
+	var all sync.WaitGroup
+	const keys = 200
+	for i := range keys {
+		for _, store := range stores {
+			all.Go(func() {
+				c, err := store.Claim(t.Context(), idempotency.StoreKey{Key: strconv.Itoa(i)}, asked, long, day)
+				switch {
+				case err != nil:
+					unknown.Add(1)
+				case c.Mine:
+					mine.Add(1)
+				}
+				if ended.Add(1)%20 == 0 {
+					killed.Add(b.client.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes").Val())
+				}
+			})
+		}
+	}
+	all.Wait()
+	if killed.Load() == 0 {
+		t.Error("no connection was killed")
+	}
+	// Each key is one caller's; where that one was told an error, nobody's.
+	if mine.Load() > keys || mine.Load()+unknown.Load() < keys {
+		t.Errorf("%d claims are mine and %d unknown, of %d keys", mine.Load(), unknown.Load(), keys)
+	}
+	t.Logf("%d connections were killed: %d claims are mine and %d unknown, of %d keys", killed.Load(), mine.Load(), unknown.Load(), keys)
+}
+
+func TestARedisThatSleepsLongerThanItsClientWaitsGivesAKeyToNobodyTwice(t *testing.T) {
+	b := setup(t)
+	for _, row := range []struct {
+		name string
+		stop func(admin *redis.Client) // for half a second
+	}{
+		{"asleep", func(admin *redis.Client) { admin.Do(t.Context(), "DEBUG", "SLEEP", "0.5") }},
+		{"paused", func(admin *redis.Client) { admin.Do(t.Context(), "CLIENT", "PAUSE", "500", "ALL") }},
+	} {
+		k := idempotency.StoreKey{Key: row.name}
+		store, admin := storeOn(t, b.server.Client(impatient)), b.server.Client()
+		if _, err := store.Claim(t.Context(), idempotency.StoreKey{Key: "warm"}, asked, long, day); err != nil {
+			t.Fatal(err)
+		}
+		// A Redis that sleeps answers nobody, so it is asleep once it stops answering.
+		var sleeping sync.WaitGroup
+		sleeping.Go(func() { row.stop(admin) })
+		probe := b.server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 20*time.Millisecond, -1 })
+		eventually(t, "it answers nobody", func() bool { return probe.Ping(t.Context()).Err() != nil })
+		if c, err := store.Claim(t.Context(), k, asked, 200*time.Millisecond, day); err == nil || c.Mine {
+			t.Errorf("%s: claimed %+v, %v: want an error in time", row.name, c, err)
+		}
+		sleeping.Wait()
+		var got idempotency.Claimed
+		eventually(t, "the key is free", func() bool {
+			c, err := store.Claim(t.Context(), k, asked, long, day)
+			got = c
+			return err == nil && c.Mine
+		})
+		b.busy(k, asked, asked)
+		b.is(true)(b.finish(k, got.Fence, answerOf("x")))
+	}
+}
+
+func TestARedisWithAnAppendOnlyFileRemembersAClaimOverACrash(t *testing.T) {
+	b := setup(t, "--appendonly", "yes", "--appendfsync", "always")
+	c := b.mine(one, asked)
+	answered := idempotency.StoreKey{Key: "answered"}
+	b.is(true)(b.finish(answered, b.mine(answered, asked).Fence, answerOf("y")))
+	b.server.Restart()
+	b.busy(one, asked, asked)
+	b.is(true)(b.finish(one, c.Fence, answerOf("x")))
+	b.answered(one, answerOf("x"))
+	b.answered(answered, answerOf("y"))
+}
+
+// This is the promise that is weaker: what Redis forgets is new.
+func TestARedisWithoutAnAppendOnlyFileForgetsClaimsAndAnswersInACrash(t *testing.T) {
+	b := setup(t)
+	c := b.mine(one, asked)
+	answered := idempotency.StoreKey{Key: "answered"}
+	b.is(true)(b.finish(answered, b.mine(answered, asked).Fence, answerOf("y")))
+	b.server.Restart()
+	b.is(false)(b.store.Renew(t.Context(), one, c.Fence, long))
+	b.is(false)(b.finish(one, c.Fence, answerOf("x")))
+	if again := b.mine(one, asked); again.Fence <= c.Fence || again.Attempt != 1 {
+		t.Errorf("claimed %+v after %+v", again, c)
+	}
+	b.mine(answered, asked)
+}
+
+func TestARedisThatIsAwayIsAnErrorAndNoClaim(t *testing.T) {
+	b := setup(t, "--appendonly", "yes", "--appendfsync", "always")
+	fence := b.mine(one, asked).Fence
+	b.server.Kill()
+	_, claiming := b.store.Claim(t.Context(), one, asked, long, day)
+	_, renewing := b.store.Renew(t.Context(), one, fence, long)
+	_, finishing := b.finish(one, fence, answerOf("x"))
+	for _, err := range []error{claiming, renewing, finishing, b.store.Release(t.Context(), one, fence)} {
+		if err == nil || errors.Is(err, idempotency.ErrUnusable) {
+			t.Errorf("err = %v", err)
+		}
+	}
+	b.server.Restart()
+	b.is(true)(b.finish(one, fence, answerOf("x")))
+}
+
+func TestAPoolWithoutAFreeConnectionIsAnErrorInTime(t *testing.T) {
+	b := setup(t)
+	client := b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 1, 20*time.Millisecond })
+	held := client.Conn()
+	if err := held.Ping(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := storeOn(t, client).Claim(t.Context(), one, asked, long, day); !errors.Is(err, redis.ErrPoolTimeout) {
+		t.Errorf("err = %v", err)
+	}
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := storeOn(t, client).Claim(t.Context(), one, asked, long, day); err != nil || !c.Mine {
+		t.Errorf("claimed %+v, %v", c, err)
+	}
+}
+
+func TestAContextThatEndsEndsAClaim(t *testing.T) {
+	b := setup(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.store.Claim(ctx, one, asked, long, day); !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v", err)
+	}
+	b.mine(one, asked)
+}
+
+func TestScriptsThatWereFlushedAreSentAgain(t *testing.T) {
+	b := setup(t)
+	flush := func() {
+		if err := b.client.ScriptFlush(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flush()
+	c := b.mine(one, asked)
+	flush()
+	b.is(true)(b.store.Renew(t.Context(), one, c.Fence, long))
+	flush()
+	if err := b.store.Release(t.Context(), one, c.Fence); err != nil {
+		t.Fatal(err)
+	}
+	flush()
+	c = b.mine(one, asked)
+	flush()
+	b.is(true)(b.finish(one, c.Fence, answerOf("x")))
+}
+
+func TestARedisWithoutMemoryRefusesClaimsAndEvictsNone(t *testing.T) {
+	b := setup(t)
+	b.mine(one, asked)
+	if err := b.client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	two := idempotency.StoreKey{Key: "k2"}
+	if c, err := b.store.Claim(t.Context(), two, asked, long, day); !redis.IsOOMError(err) || c.Mine {
+		t.Errorf("claimed %+v, %v", c, err)
+	}
+	if err := b.client.ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	b.busy(one, asked, asked)
+	b.mine(two, asked)
+}
+
+func TestAReplicaAndAMasterWithoutReplicasRefuseClaims(t *testing.T) {
+	b := setup(t, "--min-replicas-to-write", "1", "--repl-diskless-sync-delay", "0")
+	if c, err := b.store.Claim(t.Context(), one, asked, long, day); !redis.IsNoReplicasError(err) || c.Mine {
+		t.Errorf("claimed %+v, %v", c, err)
+	}
+	replica := redistest.Start(t)
+	host, port := "127.0.0.1", b.server.Addr[len("127.0.0.1:"):]
+	if err := replica.Client().ReplicaOf(t.Context(), host, port).Err(); err != nil {
+		t.Fatal(err)
+	}
+	onReplica := storeOn(t, replica.Client(impatient))
+	if c, err := onReplica.Claim(t.Context(), one, asked, long, day); !redis.IsReadOnlyError(err) || c.Mine {
+		t.Errorf("claimed %+v, %v", c, err)
+	}
+	eventually(t, "the replica follows", func() bool { return b.store.claims(t) })
+	eventually(t, "the replica has the claim", func() bool {
+		return replica.Client().Exists(t.Context(), nameOf(DefaultPrefix, one)).Val() == 1
+	})
+	// The replica takes over, and knows what it has been told.
+	if err := replica.Client().ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := onReplica.Claim(t.Context(), one, asked, long, day); err != nil || c.Mine || string(c.Fingerprint) != string(asked) {
+		t.Errorf("claimed %+v, %v", c, err)
+	}
+}
+
+// claims claims a key, once there are replicas enough.
+func (s *Store) claims(t *testing.T) bool {
+	c, err := s.Claim(t.Context(), one, asked, long, day)
+	return err == nil && c.Mine
+}
+
+func TestAClusterNeedsNothingSpecial(t *testing.T) {
+	b := setup(t, "--cluster-enabled", "yes")
+	if err := b.client.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the cluster is up", func() bool { return b.client.Set(t.Context(), "x", "", time.Second).Err() == nil })
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{b.server.Addr}})
+	t.Cleanup(func() { _ = cluster.Close() })
+	b.store = storeOn(t, cluster)
+	slots := map[int64]bool{}
+	for i := range 50 {
+		k := idempotency.StoreKey{Operation: "POST /charges/{id}", Key: fmt.Sprint(i)}
+		c := b.mine(k, asked)
+		b.is(true)(b.store.Renew(t.Context(), k, c.Fence, long))
+		b.is(true)(b.finish(k, c.Fence, answerOf("x")))
+		b.answered(k, answerOf("x"))
+		slots[b.client.ClusterKeySlot(t.Context(), nameOf(DefaultPrefix, k)).Val()] = true
+	}
+	if len(slots) < 40 {
+		t.Errorf("50 keys share %d slots", len(slots))
+	}
+	if err := b.store.Check(t.Context()); err == nil {
+		t.Error("a cluster without append-only files passes the check")
+	}
+}

@@ -1,0 +1,118 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-go/holdfast/idempotency"
+)
+
+// DefaultPrefix is what the names of keys begin with.
+const DefaultPrefix = "idempotency:"
+
+// Config says how a Store works. Its zero value works.
+type Config struct {
+	// Prefix is what the names of all keys begin with, to keep services apart that share a Redis. At most 64 bytes of
+	// visible ASCII without braces. Defaults to DefaultPrefix.
+	Prefix string
+}
+
+// Store keeps idempotency keys in Redis, for idempotency.NewEphemeral; the package's comment says what that promises.
+// It may be used by many goroutines, and many processes, at once.
+type Store struct {
+	client redis.UniversalClient
+	prefix string
+}
+
+var _ idempotency.Store = (*Store)(nil)
+
+// New makes a Store on a client, which stays the caller's: its time-outs and its pool say how long a request waits for
+// Redis. Set ContextTimeoutEnabled, so that it does not wait longer than its own context. A redis.Ring is refused: it
+// sends the keys of a node that is away to another one, where they are new.
+func New(client redis.UniversalClient, c Config) (*Store, error) {
+	var problems []error
+	if client == nil || reflect.ValueOf(client).Kind() == reflect.Pointer && reflect.ValueOf(client).IsNil() {
+		problems = append(problems, errors.New("client is nil: it must be connected to a Redis"))
+	}
+	if _, ring := client.(*redis.Ring); ring {
+		problems = append(problems, errors.New("client is a redis.Ring: it must be a Client or a ClusterClient, which do not look for a key on another node when its own is away"))
+	}
+	if c.Prefix == "" {
+		c.Prefix = DefaultPrefix
+	}
+	if len(c.Prefix) > 64 || strings.IndexFunc(c.Prefix, func(r rune) bool { return r <= ' ' || r > '~' || r == '{' || r == '}' }) >= 0 {
+		problems = append(problems, fmt.Errorf("prefix is %q: it must have at most 64 bytes of visible ASCII, no braces", c.Prefix))
+	}
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("configure redis store: %w", errors.Join(problems...))
+	}
+	return &Store{client: client, prefix: c.Prefix}, nil
+}
+
+// Claim implements idempotency.Store. Redis forgets what has expired, so Claimed.Expired is never set.
+func (s *Store) Claim(ctx context.Context, k idempotency.StoreKey, fingerprint []byte, lease, ttl time.Duration) (idempotency.Claimed, error) {
+	reply, err := s.run(ctx, claimScript, k, fingerprint, rand.Text(), micros(lease), micros(ttl)).Slice()
+	if err != nil {
+		return idempotency.Claimed{}, fmt.Errorf("claim key in redis: %w", unusable(err))
+	}
+	claimed, err := claimedOf(reply)
+	if err != nil {
+		return idempotency.Claimed{}, fmt.Errorf("claim key in redis: %w: %w", idempotency.ErrUnusable, err)
+	}
+	return claimed, nil
+}
+
+// Renew implements idempotency.Store. It is also false when Redis has lost the key.
+func (s *Store) Renew(ctx context.Context, k idempotency.StoreKey, fence int64, lease time.Duration) (bool, error) {
+	renewed, err := s.run(ctx, renewScript, k, fence, micros(lease)).Bool()
+	if err != nil {
+		return false, fmt.Errorf("renew lease in redis: %w", unusable(err))
+	}
+	return renewed, nil
+}
+
+// Finish implements idempotency.Store. It is also false when Redis has lost the key: what fingerprint the answer would
+// belong to is lost as well.
+func (s *Store) Finish(ctx context.Context, k idempotency.StoreKey, fence int64, a idempotency.StoredAnswer, ttl time.Duration) (bool, error) {
+	headers, err := headersText(a.Header)
+	if err != nil {
+		return false, fmt.Errorf("store answer in redis: %w", err)
+	}
+	finished, err := s.run(ctx, finishScript, k, fence, micros(ttl), a.Status, headers, a.Body, a.BodyHash, strconv.FormatBool(a.Omitted), a.ResultRef).Bool()
+	if err != nil {
+		return false, fmt.Errorf("store answer in redis: %w", unusable(err))
+	}
+	return finished, nil
+}
+
+// Release implements idempotency.Store.
+func (s *Store) Release(ctx context.Context, k idempotency.StoreKey, fence int64) error {
+	if err := s.run(ctx, releaseScript, k, fence).Err(); err != nil {
+		return fmt.Errorf("release key in redis: %w", unusable(err))
+	}
+	return nil
+}
+
+// run runs a script on a key: by its hash, and as a whole where Redis does not have it (any more).
+func (s *Store) run(ctx context.Context, script *redis.Script, k idempotency.StoreKey, args ...any) *redis.Cmd {
+	return script.Run(ctx, s.client, []string{nameOf(s.prefix, k)}, args...)
+}
+
+// unusable marks the error of a script that found something else than a hash under the key's name.
+func unusable(err error) error {
+	if redis.HasErrorPrefix(err, "WRONGTYPE") || strings.Contains(err.Error(), "WRONGTYPE") {
+		return fmt.Errorf("%w: %w", idempotency.ErrUnusable, err)
+	}
+	return err
+}
+
+// micros is a span as scripts count it, rounded up to what Redis can expire.
+func micros(d time.Duration) int64 { return max(d.Microseconds(), 1000) }
