@@ -34,6 +34,8 @@ var allowed = map[string][]string{
 	"webhook":     {"", "retry", "inbox"},
 
 	"holdfasttest": {"", "inbox"},
+
+	"contrib/redis": {"", "idempotency"},
 }
 
 // forTests are packages for the tests of our users: they may link package testing, and nothing else that is for tests.
@@ -69,6 +71,35 @@ func sources(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	return files
+}
+
+// modules are the directories of the module and of those below it, which have dependencies of their own, from its root.
+func modules(t *testing.T) []string {
+	t.Helper()
+	dirs := []string{""}
+	below, err := filepath.Glob(filepath.Join(root, "*", "*", "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range below {
+		rel, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dirs = append(dirs, filepath.ToSlash(rel))
+	}
+	return dirs
+}
+
+// moduleOf is the directory of the module that a package belongs to.
+func moduleOf(t *testing.T, pkg string) (dir string) {
+	t.Helper()
+	for _, m := range modules(t) {
+		if (pkg == m || strings.HasPrefix(pkg, m+"/")) && len(m) > len(dir) {
+			dir = m
+		}
+	}
+	return dir
 }
 
 func imports(t *testing.T, file string) []string {
@@ -123,10 +154,9 @@ func TestImportsFollowTheArrowsOfDocGo(t *testing.T) {
 
 func TestNothingOfTestingIsLinkedIntoTheLibrary(t *testing.T) {
 	for pkg := range allowed {
-		out, err := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", module+"/"+pkg).CombinedOutput()
-		if pkg == "" {
-			out, err = exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", module).CombinedOutput()
-		}
+		list := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", strings.TrimSuffix(module+"/"+pkg, "/"))
+		list.Dir = filepath.Join(root, moduleOf(t, pkg))
+		out, err := list.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s: %v: %s", pkg, err, out)
 		}
@@ -199,6 +229,9 @@ func documents(t *testing.T) []string {
 	for _, path := range more {
 		docs = append(docs, "docs/"+filepath.Base(path))
 	}
+	for _, m := range modules(t)[1:] {
+		docs = append(docs, m+"/README.md")
+	}
 	return docs
 }
 
@@ -229,24 +262,29 @@ func TestLinksInTheDocumentsLeadSomewhere(t *testing.T) {
 // snippet is a piece of a Go file between "// snippet: name" and "// end snippet".
 var snippet = regexp.MustCompile(`(?ms)^[ \t]*// snippet: (\S+)\n(.*?)^[ \t]*// end snippet`)
 
-func TestTheSnippetsOfTheREADMEAreCodeOfTheExamples(t *testing.T) {
-	code := map[string]bool{}
-	for _, file := range sources(t) {
-		if !strings.HasPrefix(file, "examples/") {
-			continue
+func TestTheSnippetsOfTheREADMEsAreCodeOfTheExamples(t *testing.T) {
+	for _, m := range modules(t) {
+		readme, examples, least := "README.md", regexp.MustCompile("^examples/"), 3 // producer, relay and consumer
+		if m != "" {
+			readme, examples, least = m+"/README.md", regexp.MustCompile("^"+regexp.QuoteMeta(m)+`/\w*example\w*_test\.go$`), 1
 		}
-		text := read(t, file)
-		for _, m := range snippet.FindAllStringSubmatch(text, -1) {
-			code[dedent(m[2])] = true
+		code := map[string]bool{}
+		for _, file := range sources(t) {
+			if !examples.MatchString(file) {
+				continue
+			}
+			for _, m := range snippet.FindAllStringSubmatch(read(t, file), -1) {
+				code[dedent(m[2])] = true
+			}
 		}
-	}
-	blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllStringSubmatch(read(t, "README.md"), -1)
-	if len(blocks) < 3 {
-		t.Errorf("README.md shows %d pieces of code, want producer, relay and consumer", len(blocks))
-	}
-	for _, b := range blocks {
-		if !code[dedent(b[1])] {
-			t.Errorf("this code of README.md is no snippet of an example:\n%s", b[1])
+		blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllStringSubmatch(read(t, readme), -1)
+		if len(blocks) < least {
+			t.Errorf("%s shows %d pieces of code, want %d or more", readme, len(blocks), least)
+		}
+		for _, b := range blocks {
+			if !code[dedent(b[1])] {
+				t.Errorf("this code of %s is no snippet of an example:\n%s", readme, b[1])
+			}
 		}
 	}
 }
@@ -346,16 +384,18 @@ func skips(t *testing.T, file, text string) (found []string) {
 	return found
 }
 
-func TestTheModuleAsksForGo125AndNoMore(t *testing.T) {
-	out, err := exec.Command("go", "mod", "edit", "-json", filepath.Join(root, "go.mod")).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var mod struct{ Go, Toolchain string }
-	if err := json.Unmarshal(out, &mod); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.HasPrefix(mod.Go, "1.25") || mod.Toolchain != "" {
-		t.Errorf("go.mod asks for go %s and toolchain %q: users on Go 1.25 could not build with it", mod.Go, mod.Toolchain)
+func TestTheModulesAskForGo125AndNoMore(t *testing.T) {
+	for _, m := range modules(t) {
+		out, err := exec.Command("go", "mod", "edit", "-json", filepath.Join(root, m, "go.mod")).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mod struct{ Go, Toolchain string }
+		if err := json.Unmarshal(out, &mod); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(mod.Go, "1.25") || mod.Toolchain != "" {
+			t.Errorf("%s asks for go %s and toolchain %q: users on Go 1.25 could not build with it", filepath.ToSlash(filepath.Join(m, "go.mod")), mod.Go, mod.Toolchain)
+		}
 	}
 }
