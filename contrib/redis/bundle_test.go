@@ -17,6 +17,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if address := os.Getenv(crashing); address != "" {
+		crash(address)
+	}
 	redis.SetLogger(quiet{}) // it tells of every connection that tests cut
 	os.Exit(m.Run())
 }
