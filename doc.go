@@ -36,6 +36,7 @@
 //	inbox   ->  holdfast, retry, dlq
 //	outbox  ->  holdfast
 //	dlq     ->  holdfast
+//	contrib/redis (a module of its own)  ->  idempotency
 //	idempotency  ->  holdfast, retry
 //	retry   ->  backoff/v4, uuid
 //	holdfast (this package)  ->  pgx

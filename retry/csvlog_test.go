@@ -121,7 +121,7 @@ func TestLinesOfARetryLogStayWholeWhenManyWrite(t *testing.T) {
 func TestAnObserverIsToldOfEveryAttempt(t *testing.T) {
 	t.Parallel()
 	var told []Attempt
-	s, _, _ := realServer(t, reset, status(503, ""), func(w http.ResponseWriter, _ *http.Request) {
+	s, _, connections := realServer(t, reset, status(503, ""), func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", problemKind)
 		w.WriteHeader(409)
 		_, _ = io.WriteString(w, runs)
@@ -129,6 +129,9 @@ func TestAnObserverIsToldOfEveryAttempt(t *testing.T) {
 	post(t, client(t, func(c *Transport) { c.Observer.OnAttempt = func(a Attempt) { told = append(told, a) } }), s.URL, "x", KeyHeader, "k1")
 	if len(told) != 4 {
 		t.Fatalf("told of %d attempts, want 4: %+v", len(told), told)
+	}
+	if n := connections.Load(); n != 2 { // the one that was reset, and another for all the rest
+		t.Errorf("%d connections, want 2", n)
 	}
 	for i, want := range []Attempt{{Number: 1, Err: syscall.ECONNRESET}, {Number: 2, Status: 503}, {Number: 3, Status: 409, Code: codeInProgress}, {Number: 4, Status: 201}} {
 		got := told[i]

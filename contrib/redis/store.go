@@ -106,9 +106,10 @@ func (s *Store) run(ctx context.Context, script *redis.Script, k idempotency.Sto
 	return script.Run(ctx, s.client, []string{nameOf(s.prefix, k)}, args...)
 }
 
-// unusable marks the error of a script that found something else than a hash under the key's name.
+// unusable marks the error of a script that found something else than a hash under the key's name. Before Redis 7 the
+// word stands in the middle of the message.
 func unusable(err error) error {
-	if redis.HasErrorPrefix(err, "WRONGTYPE") || strings.Contains(err.Error(), "WRONGTYPE") {
+	if strings.Contains(err.Error(), "WRONGTYPE") {
 		return fmt.Errorf("%w: %w", idempotency.ErrUnusable, err)
 	}
 	return err

@@ -7,15 +7,12 @@ import (
 	"fmt"
 	"net"
 	"os/exec"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-go/holdfast/internal/pgserver/lifeline"
 	"github.com/holdfast-go/holdfast/internal/skip"
 )
 
@@ -31,9 +28,9 @@ type Server struct {
 	dir  string
 	args []string
 
-	cmd  *exec.Cmd
-	line *lifeline.Line
-	done chan struct{} // closed when the process has ended
+	cmd     *exec.Cmd
+	release func()        // nobody has to end it any more
+	done    chan struct{} // closed when the process has ended
 }
 
 // Start starts a server with options, as "--appendonly", "yes". Without any it keeps everything in memory only. Where
@@ -78,9 +75,9 @@ func (s *Server) Kill() {
 	if s.cmd == nil {
 		return
 	}
-	_ = s.cmd.Process.Signal(syscall.SIGKILL)
+	_ = s.cmd.Process.Kill()
 	<-s.done
-	s.line.Release()
+	s.release()
 	s.cmd = nil
 }
 
@@ -104,7 +101,7 @@ func (s *Server) start() error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	line, err := lifeline.Attach(nil, nil, `kill -9 "$1"`, strconv.Itoa(cmd.Process.Pid))
+	release, err := attach(cmd.Process.Pid)
 	if err != nil {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -134,10 +131,10 @@ func (s *Server) start() error {
 	if err != nil {
 		_ = cmd.Process.Kill()
 		<-done
-		line.Release()
+		release()
 		return err
 	}
-	s.cmd, s.line, s.done = cmd, line, done
+	s.cmd, s.release, s.done = cmd, release, done
 	return nil
 }
 
