@@ -12,11 +12,23 @@ import (
 	"github.com/holdfast-go/holdfast/idempotency"
 )
 
-// The store alone, without HTTP: one round trip each.
+// The store alone, without HTTP: one round trip each. PING is what a round trip costs by itself.
 func BenchmarkStore(b *testing.B) {
 	server := redistest.Start(b)
-	store := storeOn(b, server.Client(func(o *redis.Options) { o.PoolSize = 64 }))
+	client := server.Client(func(o *redis.Options) { o.PoolSize = 64 })
+	store := storeOn(b, client)
 	var next atomic.Int64
+	b.Run("PING", func(b *testing.B) {
+		b.SetParallelism(16)
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				if err := client.Ping(b.Context()).Err(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pings/s")
+	})
 	for _, size := range []int{200, 10_000} {
 		k, a := idempotency.StoreKey{Key: "answered " + strconv.Itoa(size)}, answerOf(strings.Repeat("x", size))
 		c, err := store.Claim(b.Context(), k, asked, long, day)
