@@ -310,7 +310,7 @@ create table holdfast.idempotency (
     fence                bigint,                  -- of the claim that has it, or stored it; null in transaction mode
     run                  bigint,                  -- its first fence: of what is beside it in idempotency_step and _request
     attempt              integer not null default 1, -- how often the handler was started
-    lease_until          timestamptz,             -- null once it is answered
+    lease_until          timestamptz,             -- -infinity once it is released, null once it is answered
     created_at           timestamptz not null default clock_timestamp(),
     expires_at           timestamptz not null,    -- of a pending row later than its lease, and far off once it has a step
     primary key (scope, operation, key),

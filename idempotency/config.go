@@ -168,7 +168,7 @@ type Route struct {
 	// Config.OperationFunc says. Required with ScopeOperation and with Complete.
 	Operation string
 
-	// Optional lets requests without a key through. They run in a transaction too, but every one runs.
+	// Optional lets requests without a key through. They run in a transaction too (not in lease mode), but every one runs.
 	Optional bool
 
 	// Anonymous lets requests without a principal share one.

@@ -18,6 +18,7 @@ type lease struct {
 	fence int64
 	tries int // by the completer, this one included; 0 for a client's
 	lose  context.CancelCauseFunc
+	stop  func() // ends the renewing
 
 	mu   sync.Mutex
 	safe time.Time // until then nobody else can have the key, by this process's clock
@@ -80,8 +81,8 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time
 	defer lose(nil)
 	l := &lease{rt: rt, key: req.key(), fence: c.Fence, tries: tries, lose: lose}
 	l.extended(begun)
-	stop := l.beat(req.Context())
-	defer stop()
+	l.stop = l.beat(req.Context())
+	defer l.stop()
 	settled := false
 	defer func() { // Where the handler, or a function of the route, did not return in order.
 		if !settled {
@@ -132,7 +133,9 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 		}
 	}
 	a := rt.kept(rec, hd)
-	switch mine, err := l.finish(req, a); {
+	mine, err := l.finish(req, a)
+	l.stop() // before the answer leaves, which is as slow as its client
+	switch {
 	case err != nil:
 		return func() {
 			req.err = fmt.Errorf("store answer: %w", err)
@@ -162,6 +165,7 @@ func (l *lease) finish(req *request, a StoredAnswer) (mine bool, err error) {
 // release gives the key up. Forget: nothing was done under it, as far as the handler says. Where it fails the lease runs
 // out by itself.
 func (l *lease) release(req *request, forget bool) {
+	l.stop()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), patience)
 	defer cancel()
 	var err error

@@ -143,12 +143,13 @@ with lock as materialized (
 )
 select m.fence, m.attempt, m.expired from mine m`
 
-// Extends a lease, also one that ran out, while nobody else has claimed the key.
+// Extends a lease, also one that ran out, while nobody else has claimed the key; not one that was released, whenever a
+// renewal that was on its way arrives.
 const renewSQL = `-- idempotency.renew
 update holdfast.idempotency k
    set lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond',
        expires_at = greatest(k.expires_at, clock_timestamp() + $5::bigint * interval '1 microsecond')
- where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and k.fence = $4::bigint and k.state = 'pending'`
+ where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and k.fence = $4::bigint and k.state = 'pending' and k.lease_until > '-infinity'`
 
 // Stores the answer of a pending row; its steps and its request have served.
 const finishSQL = `-- idempotency.finish
@@ -174,7 +175,7 @@ with freed as (
   returning k.run
 ), ended as (
   update holdfast.idempotency k
-     set lease_until = clock_timestamp()
+     set lease_until = '-infinity'
    where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and k.fence = $4::bigint and k.state = 'pending'
      and not exists (select 1 from freed)
   returning k.run

@@ -21,7 +21,7 @@ type Store interface {
 	Claim(ctx context.Context, k StoreKey, fingerprint []byte, lease, ttl time.Duration) (Claimed, error)
 
 	// Renew extends the lease, to lease from now; also one that ran out, where nobody else has claimed the key since.
-	// False: it is somebody else's by now.
+	// False: it is somebody else's by now, or was released.
 	Renew(ctx context.Context, k StoreKey, fence int64, lease time.Duration) (bool, error)
 
 	// Finish stores the answer for ttl and ends the lease; also one that ran out, where nobody else has claimed the key

@@ -49,7 +49,7 @@ func (m *memory) Renew(_ context.Context, k StoreKey, fence int64, lease time.Du
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	row := m.rows[k]
-	if row == nil || row.fence != fence || row.answer != nil {
+	if row == nil || row.fence != fence || row.answer != nil || row.leased.IsZero() {
 		return false, nil
 	}
 	row.leased = time.Now().Add(lease)
@@ -73,7 +73,7 @@ func (m *memory) Release(_ context.Context, k StoreKey, fence int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if row := m.rows[k]; row != nil && row.fence == fence && row.answer == nil {
-		row.leased = time.Now()
+		row.leased = time.Time{}
 	}
 	return nil
 }
@@ -106,6 +106,8 @@ func TestAStoreKeepsWhatItPromises(t *testing.T) {
 		renewed, err = s.Renew(ctx, k, first.Fence+1, time.Hour)
 		is("a renewal under another fence", renewed, err, false)
 		is("a release", true, s.Release(ctx, k, first.Fence), true)
+		renewed, err = s.Renew(ctx, k, first.Fence, time.Hour)
+		is("a renewal that comes after it", renewed, err, false)
 		third := claim(other, time.Hour)
 		is("another fingerprint after a release", !third.Mine && bytes.Equal(third.Fingerprint, mine), nil, true)
 		third = claim(mine, time.Millisecond)
@@ -211,17 +213,4 @@ func TestR27WithoutAStoreNobodyIsLetThrough(t *testing.T) {
 		w := b.send(b.service(g, func(http.ResponseWriter, *http.Request) { t.Error("the handler ran") }), sent{key: "k"})
 		b.is(w, 503, code)
 	}
-}
-
-func TestAClaimWhoseReplyIsLostIsFound(t *testing.T) {
-	b := openTill(t)
-	f := &faulty{t: b, point: leasePoints[1], fault: fault{"the reply is lost", func(f *faulty) { f.deaf.Store(true) }}}
-	h := leaseService(b, faultyPool(b, b.db.DSN, f), f, b.provider.URL)
-	b.is(b.send(h, sent{key: "warm"}), 201, "")
-	f.armed.Store(true)
-	b.is(b.send(h, sent{key: "k"}), 201, "")
-	if !f.struck.Load() {
-		t.Error("the fault did not happen")
-	}
-	b.sold(2)
 }

@@ -128,6 +128,31 @@ func (b *till) strikeLease(dsn string, p point, what fault) {
 	b.soldOnce(w, "k")
 }
 
+func TestALostReplyIsLookedUpAndTheRequestGoesOn(t *testing.T) {
+	for _, p := range leasePoints {
+		switch p.statement {
+		case "idempotency.claim", "idempotency.step_done", "idempotency.finish":
+		default:
+			continue
+		}
+		if p.after {
+			continue
+		}
+		t.Run(p.name, func(t *testing.T) {
+			b := openTill(t)
+			f := &faulty{t: b, point: p, fault: fault{"the reply is lost", func(f *faulty) { f.deaf.Store(true) }}}
+			h := leaseService(b, faultyPool(b, b.db.DSN, f), f, b.provider.URL)
+			b.is(b.send(h, sent{key: "warm"}), 201, "")
+			f.armed.Store(true)
+			b.is(b.send(h, sent{key: "k"}), 201, "")
+			if !f.struck.Load() {
+				t.Error("the fault did not happen")
+			}
+			b.sold(2)
+		})
+	}
+}
+
 const leaseChild = "HOLDFAST_IDEMPOTENCY_LEASE_CHILD"
 
 // runLeaseChild is the process that ends itself under a lease.

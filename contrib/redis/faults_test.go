@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -223,18 +224,69 @@ func TestARedisThatIsAwayIsAnErrorAndNoClaim(t *testing.T) {
 func TestAPoolWithoutAFreeConnectionIsAnErrorInTime(t *testing.T) {
 	b := setup(t)
 	client := b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 1, 20*time.Millisecond })
-	held := client.Conn()
+	store, held := storeOn(t, client), client.Conn()
 	if err := held.Ping(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := storeOn(t, client).Claim(t.Context(), one, asked, long, day); !errors.Is(err, redis.ErrPoolTimeout) {
+	if _, err := store.Claim(t.Context(), one, asked, long, day); !errors.Is(err, redis.ErrPoolTimeout) {
 		t.Errorf("err = %v", err)
 	}
 	if err := held.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := storeOn(t, client).Claim(t.Context(), one, asked, long, day); err != nil || !c.Mine {
+	if c, err := store.Claim(t.Context(), one, asked, long, day); err != nil || !c.Mine {
 		t.Errorf("claimed %+v, %v", c, err)
+	}
+}
+
+func TestClaimsLeaveRoomForThoseWhoHaveAKey(t *testing.T) {
+	b := setup(t)
+	client := b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 4, 20*time.Millisecond })
+	b.store = storeOn(t, client)
+	fence := b.mine(one, asked).Fence
+	for range 2 { // as many claims, on their way for as long as this takes
+		leave, err := b.store.enter(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer leave()
+	}
+	if _, err := b.store.Claim(t.Context(), one, asked, long, day); !errors.Is(err, errNoRoom) {
+		t.Errorf("err = %v", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.store.Claim(ended, one, asked, long, day); !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v", err)
+	}
+	b.is(true)(b.store.Renew(t.Context(), one, fence, long))
+	b.is(true)(b.finish(one, fence, answerOf("x")))
+}
+
+func TestAClaimThatEndsGivesItsRoomBack(t *testing.T) {
+	b := setup(t)
+	b.store = storeOn(t, b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 2, time.Minute }))
+	for i := range 10 {
+		b.mine(idempotency.StoreKey{Key: fmt.Sprint(i)}, asked)
+	}
+	b.server.Kill()
+	if _, err := b.store.Claim(t.Context(), one, asked, long, day); err == nil {
+		t.Error("claimed without a Redis")
+	}
+	if n := len(b.store.claims); n != 0 {
+		t.Errorf("%d claims are on their way, want none", n)
+	}
+}
+
+func TestEveryClientHasRoomForAClaim(t *testing.T) {
+	t.Parallel()
+	single, cluster := redis.NewClient(&redis.Options{PoolSize: 1}), redis.NewClusterClient(&redis.ClusterOptions{})
+	t.Cleanup(func() { _, _ = single.Close(), cluster.Close() })
+	five := 5 * runtime.GOMAXPROCS(0) // connections of a cluster's client, and of one that does not say
+	for client, room := range map[redis.UniversalClient]int{single: 1, cluster: five / 2, struct{ redis.UniversalClient }{single}: five / 2} {
+		if store := storeOn(t, client); cap(store.claims) != room || store.patience < time.Second {
+			t.Errorf("%T has room for %d claims, which wait %s; want room for %d", client, cap(store.claims), store.patience, room)
+		}
 	}
 }
 
@@ -300,7 +352,10 @@ func TestAReplicaAndAMasterWithoutReplicasRefuseClaims(t *testing.T) {
 	if c, err := onReplica.Claim(t.Context(), one, asked, long, day); !redis.IsReadOnlyError(err) || c.Mine {
 		t.Errorf("claimed %+v, %v", c, err)
 	}
-	eventually(t, "the replica follows", func() bool { return b.store.claims(t) })
+	eventually(t, "the replica follows", func() bool {
+		c, err := b.store.Claim(t.Context(), one, asked, long, day)
+		return err == nil && c.Mine
+	})
 	eventually(t, "the replica has the claim", func() bool {
 		return replica.Client().Exists(t.Context(), nameOf(DefaultPrefix, one)).Val() == 1
 	})
@@ -311,12 +366,6 @@ func TestAReplicaAndAMasterWithoutReplicasRefuseClaims(t *testing.T) {
 	if c, err := onReplica.Claim(t.Context(), one, asked, long, day); err != nil || c.Mine || string(c.Fingerprint) != string(asked) {
 		t.Errorf("claimed %+v, %v", c, err)
 	}
-}
-
-// claims claims a key, once there are replicas enough.
-func (s *Store) claims(t *testing.T) bool {
-	c, err := s.Claim(t.Context(), one, asked, long, day)
-	return err == nil && c.Mine
 }
 
 func TestAClusterNeedsNothingSpecial(t *testing.T) {

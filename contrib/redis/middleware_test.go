@@ -243,7 +243,7 @@ func TestR11OnRedis10000RepeatsAtOnceHaveOneEffect(t *testing.T) {
 	b := setup(t)
 	handlers := make([]http.Handler, 4) // as many processes
 	for i := range handlers {
-		client := b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 25, time.Minute })
+		client := b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 10, time.Minute })
 		handlers[i] = guardedBy(t, storeOn(t, client), charging(b.client))
 	}
 	var mu sync.Mutex

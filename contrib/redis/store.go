@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -28,8 +29,10 @@ type Config struct {
 // Store keeps idempotency keys in Redis, for idempotency.NewEphemeral; the package's comment says what that promises.
 // It may be used by many goroutines, and many processes, at once.
 type Store struct {
-	client redis.UniversalClient
-	prefix string
+	client   redis.UniversalClient
+	prefix   string
+	claims   chan struct{} // holds a token for each Claim that is on its way
+	patience time.Duration // of a Claim that waits for room there
 }
 
 var _ idempotency.Store = (*Store)(nil)
@@ -37,6 +40,10 @@ var _ idempotency.Store = (*Store)(nil)
 // New makes a Store on a client, which stays the caller's: its time-outs and its pool say how long a request waits for
 // Redis. Set ContextTimeoutEnabled, so that it does not wait longer than its own context. A redis.Ring is refused: it
 // sends the keys of a node that is away to another one, where they are new.
+//
+// Claims use half of the pool's connections at most, and wait for one of them for PoolTimeout. The rest is for those who
+// have a key: a storm of repeats must not keep the one that ran from storing its answer, since after its lease the next
+// would run as well. Give the pool two connections or more.
 func New(client redis.UniversalClient, c Config) (*Store, error) {
 	var problems []error
 	if client == nil || reflect.ValueOf(client).Kind() == reflect.Pointer && reflect.ValueOf(client).IsNil() {
@@ -54,11 +61,51 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	if len(problems) > 0 {
 		return nil, fmt.Errorf("configure redis store: %w", errors.Join(problems...))
 	}
-	return &Store{client: client, prefix: c.Prefix}, nil
+	connections, patience := poolOf(client)
+	return &Store{client: client, prefix: c.Prefix, claims: make(chan struct{}, max(connections/2, 1)), patience: patience}, nil
+}
+
+// poolOf is how many connections a client has to one Redis, and how long it waits for one of them.
+func poolOf(client redis.UniversalClient) (connections int, patience time.Duration) {
+	switch c := client.(type) {
+	case *redis.Client:
+		connections, patience = c.Options().PoolSize, c.Options().PoolTimeout
+	case *redis.ClusterClient:
+		connections, patience = c.Options().PoolSize, c.Options().PoolTimeout
+	}
+	if connections <= 0 {
+		connections = 5 * runtime.GOMAXPROCS(0) // the least that go-redis takes by itself
+	}
+	if patience <= 0 {
+		patience = 6 * time.Second // likewise
+	}
+	return connections, patience
+}
+
+// errNoRoom says that too many claims were on their way. Nothing was asked of Redis.
+var errNoRoom = errors.New("no connection came free for a claim")
+
+// enter waits for room for a Claim. leave gives it back.
+func (s *Store) enter(ctx context.Context) (leave func(), err error) {
+	patience := time.NewTimer(s.patience)
+	defer patience.Stop()
+	select {
+	case s.claims <- struct{}{}:
+		return func() { <-s.claims }, nil
+	case <-patience.C:
+		return nil, errNoRoom
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // Claim implements idempotency.Store. Redis forgets what has expired, so Claimed.Expired is never set.
 func (s *Store) Claim(ctx context.Context, k idempotency.StoreKey, fingerprint []byte, lease, ttl time.Duration) (idempotency.Claimed, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return idempotency.Claimed{}, fmt.Errorf("claim key in redis: %w", err)
+	}
+	defer leave()
 	reply, err := s.run(ctx, claimScript, k, fingerprint, rand.Text(), micros(lease), micros(ttl)).Slice()
 	if err != nil {
 		return idempotency.Claimed{}, fmt.Errorf("claim key in redis: %w", unusable(err))
