@@ -28,6 +28,7 @@ var counters = map[idempotency.Result]struct{ name, description string }{
 	idempotency.Conflict:    {"idempotent.conflict", "Requests whose key is another request's"},
 	idempotency.InProgress:  {"idempotent.in_progress", "Requests whose key another request had in hand"},
 	idempotency.Forgotten:   {"idempotent.forgotten", "Requests whose handler ran and of which nothing was kept"},
+	idempotency.Lost:        {"idempotent.lost", "Requests whose lease another request took over while their handler ran"},
 	idempotency.Unguarded:   {"idempotent.bypassed", "Requests without a key, where it is optional"},
 	idempotency.Refused:     {"idempotent.refused", "Requests without a valid key, a principal or a body that could be read"},
 	idempotency.Unavailable: {"idempotent.unavailable", "Requests that were not carried out because the database could not be asked"},
@@ -53,6 +54,7 @@ func Idempotency(meter metric.Meter) (idempotency.Observer, error) {
 	expired := m.counter("idempotent.expired", "{request}", "Requests whose key had an answer that had expired")
 	omitted := m.counter("idempotent.omitted", "{request}", "Requests whose answer's body is too long to be kept, and their repeats")
 	duration := m.histogram("idempotent.duration", "How long guarded requests took", seconds)
+	abandoned := m.counter("idempotent.abandoned", "{request}", "Requests that were begun, have no answer, and are not completed any more")
 	cleaned := m.counter("idempotent.cleaned", "{key}", "Expired keys that were removed")
 	cleaning := m.histogram("idempotent.cleaning.duration", "How long a turn of removing expired keys took", seconds)
 	if m.err != nil {
@@ -84,6 +86,9 @@ func Idempotency(meter metric.Meter) (idempotency.Observer, error) {
 					span.SetAttributes(SpanAttempt.Int(o.Attempt))
 				}
 			}
+		},
+		OnAbandoned: func(a idempotency.Abandoned) {
+			abandoned.Add(context.Background(), 1, metric.WithAttributeSet(attribute.NewSet(attribute.String("operation", operations.name(a.Operation)))))
 		},
 		OnCleaned: func(keys int, took time.Duration) {
 			cleaned.Add(context.Background(), int64(keys))

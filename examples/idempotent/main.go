@@ -1,7 +1,7 @@
-// Command refunds is a service whose POST /refunds is safe to send again. It pays a refund back, sends the request again as a
+// Command idempotent is a service whose POST /refunds is safe to send again. It pays a refund back, sends the request again as a
 // client does that got no answer, and asks with the same key for something else:
 //
-//	go run ./examples/refunds
+//	go run ./examples/idempotent
 //
 // It starts a PostgreSQL for itself unless DATABASE_URL names one of yours. Read service.go.
 package main
@@ -28,7 +28,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the cleaning up
 	if err := run(ctx, os.Stdout, os.Getenv("DATABASE_URL")); err != nil {
-		fmt.Fprintln(os.Stderr, "\nrefunds:", err)
+		fmt.Fprintln(os.Stderr, "\nidempotent:", err)
 		os.Exit(1)
 	}
 }
