@@ -150,6 +150,9 @@ func TestARouteThatChangesItsModeNeverRunsARequestTwice(t *testing.T) {
 	b.is(first, 201, "")
 	b.same(first, b.send(inTx, sent{key: "k"}))
 	b.sold(1)
+	if n := b.runs.Load(); n != 1 {
+		t.Errorf("a handler in transaction mode ran beside the lease: %d runs", n)
+	}
 
 	// A lease meets a transaction that runs: its lock is what it sees.
 	busy := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
