@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/retry"
+	"github.com/holdfast-go/holdfast/webhook"
+)
+
+// gateway is a payment provider as they are: it moves money, it has its troubles, it does once what it is asked for under
+// one key, and it tells by webhook when a refund has arrived. It may be used by many goroutines at once.
+type gateway struct {
+	http *httptest.Server
+
+	mu        sync.Mutex
+	movements []movement     // in their order
+	places    map[string]int // of movements, by kind and key; -1 for what was declined
+	calls     int
+	troubles  []trouble // of the calls that come next, in their order
+}
+
+// movement is a line of the gateway's statement of account.
+type movement struct {
+	ID        string `json:"id"`
+	Kind      string `json:"kind"`
+	Reference string `json:"reference"` // its name at the customer
+	Cents     int64  `json:"cents"`
+}
+
+// trouble is what goes wrong with a call.
+type trouble string
+
+const (
+	hangsAfter  trouble = "hangs after"  // it moves the money, and its answer never comes
+	hangsBefore trouble = "hangs before" // it does nothing, and its answer never comes
+	away        trouble = "away"         // it answers 503
+	declines    trouble = "declines"     // it answers 402
+)
+
+func startGateway() *gateway {
+	g := &gateway{places: map[string]int{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /{kind}", g.move)
+	g.http = httptest.NewServer(mux)
+	return g
+}
+
+// expect says what goes wrong with the calls that come next.
+func (g *gateway) expect(troubles ...trouble) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.troubles = append(g.troubles, troubles...)
+}
+
+// statement is what the gateway has done.
+func (g *gateway) statement() []movement {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.movements)
+}
+
+// of is what the gateway has done under a reference.
+func (g *gateway) of(reference string) (found []movement) {
+	for _, m := range g.statement() {
+		if m.Reference == reference {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// asked is how often the gateway was called.
+func (g *gateway) asked() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.calls
+}
+
+func (g *gateway) move(w http.ResponseWriter, r *http.Request) {
+	var asked movement
+	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+		http.Error(w, "what is asked for cannot be read", http.StatusBadRequest)
+		return
+	}
+	asked.Kind = r.PathValue("kind")
+	done, status, hangs := g.answer(asked, r.Header.Get(retry.KeyHeader))
+	if hangs {
+		<-r.Context().Done() // until the caller has had enough
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(done)
+}
+
+// answer does what is asked for, unless its key has been here before.
+func (g *gateway) answer(asked movement, key string) (done movement, status int, hangs bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.calls++
+	var now trouble
+	if len(g.troubles) > 0 {
+		now, g.troubles = g.troubles[0], g.troubles[1:]
+	}
+	switch now {
+	case hangsBefore:
+		return done, 0, true
+	case away:
+		return done, http.StatusServiceUnavailable, false
+	}
+	place, again := g.places[asked.Kind+" "+key]
+	switch {
+	case now == declines && !again, again && place < 0: // It stays so, whatever the card could pay by then.
+		g.places[asked.Kind+" "+key] = -1
+		return done, http.StatusPaymentRequired, false
+	case again && (g.movements[place].Reference != asked.Reference || g.movements[place].Cents != asked.Cents):
+		return done, http.StatusConflict, false
+	case !again:
+		place = len(g.movements)
+		asked.ID = fmt.Sprintf("%s_%d", asked.Kind, place+1)
+		g.movements = append(g.movements, asked)
+		g.places[asked.Kind+" "+key] = place
+	}
+	return g.movements[place], http.StatusCreated, now == hangsAfter
+}
+
+// Its webhooks follow Standard Webhooks, with a secret that comes from wherever the service keeps its secrets.
+const gatewaySecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+// tell sends the webhook of a payout that has arrived, and returns how it was answered. Every try has the same id and a
+// signature of its own.
+func (g *gateway) tell(ctx context.Context, url string, payout movement) (status int, err error) {
+	body, err := json.Marshal(map[string]any{"type": "refund.succeeded", "data": payout})
+	if err != nil {
+		return 0, err
+	}
+	signed, err := webhook.SignStandard("evt_"+payout.ID, time.Now(), body, gatewaySecret)
+	if err != nil {
+		return 0, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	req.Header = signed
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	_, err = io.Copy(io.Discard, res.Body)
+	return res.StatusCode, err
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// provider is the service's side of the gateway. It asks once: whoever asked the service asks again, under one key all
+// the way through.
+type provider struct {
+	url  string
+	http *http.Client
+}
+
+func newProvider(url string, patience time.Duration) *provider {
+	return &provider{url: url, http: &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
+}
+
+var errDeclined = errors.New("the gateway declined")
+
+// move asks for a movement of money under a key. Its errors are errDeclined, and what another try may mend.
+func (p *provider) move(ctx context.Context, kind, key, reference string, cents int64) (receipt string, err error) {
+	body, err := json.Marshal(movement{Reference: reference, Cents: cents})
+	if err != nil {
+		return "", err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url+"/"+kind, bytes.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set(retry.KeyHeader, key)
+	res, err := p.http.Do(req)
+	if err != nil {
+		return "", fmt.Errorf("ask the gateway for %s: %w", kind, err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	switch res.StatusCode {
+	case http.StatusCreated:
+	case http.StatusPaymentRequired:
+		return "", errDeclined
+	default:
+		return "", fmt.Errorf("ask the gateway for %s: it answers %d", kind, res.StatusCode)
+	}
+	var done movement
+	if err := json.NewDecoder(res.Body).Decode(&done); err != nil {
+		return "", fmt.Errorf("read the gateway's answer: %w", err)
+	}
+	return done.ID, nil
+}

@@ -1,0 +1,373 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/examples/internal/servers"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// story is what the chapters share.
+type story struct {
+	config config
+	out    io.Writer
+
+	*servers.Servers
+	gateway *gateway
+	service *service
+	http    *httptest.Server
+	shop    *client
+	charge  string // the payment of which all refunds are
+	asked   []refund
+	metrics *sdkmetric.ManualReader
+	tracing *sdktrace.TracerProvider
+}
+
+func (s *story) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
+
+func (s *story) stop() error {
+	if s.shop != nil {
+		s.shop.close()
+	}
+	if s.http != nil {
+		s.http.Close()
+	}
+	if s.gateway != nil {
+		s.gateway.http.Close()
+	}
+	if s.Servers == nil {
+		return nil
+	}
+	return s.Servers.Stop()
+}
+
+func (s *story) start(ctx context.Context) (err error) {
+	s.Servers, err = servers.Start(ctx, servers.Config{
+		DatabaseURL: s.config.DatabaseURL,
+		NoKafka:     true,
+		Name:        "refunds_" + strings.ToLower(rand.Text()[:8]), // so that runs do not meet
+	})
+	if err != nil {
+		return err
+	}
+	if err := holdfast.Migrate(ctx, s.Pool, holdfast.SchemaConfig{Schema: s.Schema}); err != nil {
+		return err
+	}
+	if _, err := s.Pool.Exec(ctx, tables); err != nil {
+		return err
+	}
+	s.gateway = startGateway()
+	s.metrics, s.tracing = sdkmetric.NewManualReader(), sdktrace.NewTracerProvider()
+	log := slog.New(slog.DiscardHandler)
+	told, err := newTelemetry(log, sdkmetric.NewMeterProvider(sdkmetric.WithReader(s.metrics)), s.tracing)
+	if err != nil {
+		return err
+	}
+	s.service, err = newService(settings{pool: s.Pool, schema: s.Schema, gateway: s.gateway.http.URL, pace: hurried, telemetry: told, log: log,
+		forgetful: s.config.forgetful})
+	if err != nil {
+		return err
+	}
+	s.http = httptest.NewServer(s.service.mux)
+	s.shop = s.client()
+	s.say("holdfast: a refund is paid and booked once, whoever fails and whoever asks again\n\n%s\n", s.AboutPostgres)
+	return nil
+}
+
+// client is a shop's, which asks the first of these nodes that is there, and then the one in this process.
+func (s *story) client(before ...string) *client {
+	return newClient("Bearer teashop-token", s.tracing.Tracer("shop"), retry.Policy{}, append(before, s.http.Listener.Addr().String())...)
+}
+
+// broken says that a promise did not hold.
+func broken(format string, args ...any) error {
+	return fmt.Errorf("a promise did not hold: "+format, args...)
+}
+
+// ask asks for an operation, and says how it was answered.
+func (s *story) ask(ctx context.Context, what, path, key string, body any, want int) (answer, error) {
+	a, err := s.shop.post(ctx, path, key, body)
+	if err != nil {
+		return a, err
+	}
+	said := strings.TrimSpace(a.id + " " + a.state)
+	if a.code != "" {
+		said = a.code
+	}
+	if a.attempts > 1 {
+		said += fmt.Sprintf(", after %d attempts", a.attempts)
+	}
+	if a.replayed {
+		said += ", replayed"
+	}
+	s.say("    %d  %s: %s", a.status, what, said)
+	if a.status != want {
+		return a, broken("%s is answered %d, not %d: %s", what, a.status, want, a.body)
+	}
+	return a, nil
+}
+
+// refund asks for a refund that is to be made: the check counts on it.
+func (s *story) refund(ctx context.Context, what, key string, cents int64) (answer, error) {
+	s.asked = append(s.asked, refund{Charge: s.charge, Cents: cents})
+	return s.ask(ctx, what, "/refunds", key, refund{Charge: s.charge, Cents: cents}, 201)
+}
+
+// key is of the form that the playbook shows: what is refunded, how much, and something of its own.
+func (s *story) key(cents int64) string {
+	return fmt.Sprintf("refund:%s:%d:%s", s.charge, cents, strings.ToLower(rand.Text()[:8]))
+}
+
+// same asks for what was asked for before, and wants the same answer to the byte.
+func (s *story) same(ctx context.Context, path, key string, body any, first answer) error {
+	a, err := s.ask(ctx, "the same", path, key, body, first.status)
+	if err == nil && (a.body != first.body || !a.replayed) {
+		err = broken("what is asked for once more is answered %q, not %q", a.body, first.body)
+	}
+	return err
+}
+
+func (s *story) refunded(ctx context.Context) error {
+	s.say("1. A customer pays 900.00 and gets 10.00 back. The answers are lost on their way: the shop asks again")
+	cart := "payment:" + strings.ToLower(rand.Text()[:8])
+	paid, err := s.ask(ctx, "the payment", "/payments", cart, payment{Cents: 900_00}, 201)
+	if err != nil {
+		return err
+	}
+	s.charge = paid.id
+	if err := s.same(ctx, "/payments", cart, payment{Cents: 900_00}, paid); err != nil {
+		return err
+	}
+	key := s.key(10_00)
+	first, err := s.refund(ctx, "the refund", key, 10_00)
+	if err != nil {
+		return err
+	}
+	if err := s.same(ctx, "/refunds", key, refund{Charge: s.charge, Cents: 10_00}, first); err != nil {
+		return err
+	}
+	if _, err = s.ask(ctx, "another amount under its key", "/refunds", key, refund{Charge: s.charge, Cents: 20_00}, 409); err != nil {
+		return err
+	}
+	if _, err = s.refund(ctx, "the same amount under another key", s.key(10_00), 10_00); err != nil {
+		return err
+	}
+	_, err = s.ask(ctx, "more than was paid", "/refunds", s.key(900_00), refund{Charge: s.charge, Cents: 900_00}, 422)
+	return err
+}
+
+func (s *story) troubled(ctx context.Context) error {
+	s.say("2. The gateway has its troubles")
+	s.gateway.expect(hangsAfter, away, hangsBefore)
+	before := s.gateway.asked()
+	first, err := s.refund(ctx, "a refund that it pays without an answer, then 503, then nothing", s.key(11_00), 11_00)
+	if err != nil {
+		return err
+	}
+	s.say("         it was asked %d times, and paid %d", s.gateway.asked()-before, len(s.gateway.of(first.id)))
+	s.gateway.expect(declines)
+	key := s.key(12_00)
+	if first, err = s.ask(ctx, "one that it declines", "/refunds", key, refund{Charge: s.charge, Cents: 12_00}, 402); err != nil {
+		return err
+	}
+	return s.same(ctx, "/refunds", key, refund{Charge: s.charge, Cents: 12_00}, first)
+}
+
+// copies is how many come at once.
+const copies = 50
+
+func (s *story) crowded(ctx context.Context) error {
+	s.say("3. %d copies of one refund come at once", copies)
+	key := s.key(13_00)
+	s.asked = append(s.asked, refund{Charge: s.charge, Cents: 13_00})
+	answers, errs := make([]answer, copies), make([]error, copies)
+	var all sync.WaitGroup
+	for i := range copies {
+		all.Go(func() {
+			answers[i], errs[i] = s.shop.post(ctx, "/refunds", key, refund{Charge: s.charge, Cents: 13_00})
+		})
+	}
+	all.Wait()
+	bodies := map[string]int{}
+	for i, a := range answers {
+		if errs[i] != nil {
+			return errs[i]
+		}
+		bodies[fmt.Sprintf("%d  %s", a.status, a.id)]++
+	}
+	for said, n := range bodies {
+		s.say("    %s, %d times", said, n)
+	}
+	if len(bodies) != 1 {
+		return broken("copies of one refund have %d answers", len(bodies))
+	}
+	return nil
+}
+
+// dying is a node of the service that ends when the gateway has paid.
+func (s *story) dying() (*node, error) {
+	return startNode(s.config.self(), s.Pool.Config().ConnString(), s.Pool.Config().ConnConfig.RuntimeParams["search_path"], s.Schema, s.gateway.http.URL)
+}
+
+func (s *story) crashed(ctx context.Context) error {
+	s.say("4. The service's process ends when the gateway has paid and nothing of that is recorded")
+	n, err := s.dying()
+	if err != nil {
+		return err
+	}
+	usual := s.shop
+	s.shop = s.client(n.address)
+	_, err = s.refund(ctx, "the shop asks another node", s.key(14_00), 14_00)
+	s.shop.close()
+	s.shop = usual
+	if status := n.wait(); err == nil && status != exitPaid {
+		err = fmt.Errorf("the node ends with status %d, not %d", status, exitPaid)
+	}
+	return err
+}
+
+func (s *story) abandoned(ctx context.Context) error {
+	s.say("5. It ends again, and this time the shop does not come back")
+	n, err := s.dying()
+	if err != nil {
+		return err
+	}
+	s.asked = append(s.asked, refund{Charge: s.charge, Cents: 15_00})
+	once := newClient(s.shop.token, s.tracing.Tracer("shop"), retry.Policy{Attempts: 1}, n.address)
+	_, err = once.post(ctx, "/refunds", s.key(15_00), refund{Charge: s.charge, Cents: 15_00})
+	once.close()
+	if status := n.wait(); err == nil || status != exitPaid {
+		return fmt.Errorf("the node ends with status %d, not %d, and answers %v", status, exitPaid, err)
+	}
+	if err := s.complete(ctx, s.Pool, "select count(*) = 1 from refunds where cents = 1500 and receipt is not null"); err != nil {
+		return err
+	}
+	s.say("         Run finishes it on another node: nobody has to ask")
+	return nil
+}
+
+// complete runs what finishes abandoned requests until something is so.
+func (s *story) complete(ctx context.Context, pool *pgxpool.Pool, query string) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- s.service.guard.Run(ctx) }()
+	err := s.await(ctx, pool, query)
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+// await looks until something is so.
+func (s *story) await(ctx context.Context, pool *pgxpool.Pool, query string, args ...any) error {
+	ctx, stop := context.WithTimeout(ctx, time.Minute)
+	defer stop()
+	for {
+		var so bool
+		if err := pool.QueryRow(ctx, query, args...).Scan(&so); err != nil {
+			return fmt.Errorf("wait: %w", err)
+		}
+		if so {
+			return nil
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// deliver sends a payout's webhook, and wants it to be answered as said.
+func (s *story) deliver(ctx context.Context, what string, m movement, want int) error {
+	status, err := s.gateway.tell(ctx, s.http.URL+"/hooks/gateway", m)
+	if err != nil {
+		return err
+	}
+	if what != "" {
+		s.say("    %d  %s", status, what)
+	}
+	if status != want {
+		return broken("the webhook of %s is answered %d, not %d", m.Reference, status, want)
+	}
+	return nil
+}
+
+func (s *story) told(ctx context.Context) error {
+	s.say("6. The gateway tells by webhook that refunds have arrived")
+	// One that is told of while its request is still being carried out.
+	var early error
+	s.service.at = func(where place, reference string) {
+		if where != whenPaid {
+			return
+		}
+		early = s.deliver(ctx, "before the service has recorded that it was paid", s.gateway.of(reference)[0], 200)
+	}
+	_, err := s.refund(ctx, "the refund itself", s.key(16_00), 16_00)
+	s.service.at = func(place, string) {}
+	if err = errors.Join(err, early); err != nil {
+		return err
+	}
+	n := 0
+	for _, m := range s.gateway.statement() {
+		if m.Kind != "payouts" {
+			continue
+		}
+		for range 2 {
+			if err := s.deliver(ctx, "", m, 200); err != nil {
+				return err
+			}
+		}
+		n++
+	}
+	s.say("    200  each of the %d payouts, and each once more: the answer was lost on its way", n)
+	return s.work(ctx)
+}
+
+func (s *story) voided(ctx context.Context) error {
+	s.say("7. Another payment is taken back as a whole, and its answer lost")
+	paid, err := s.ask(ctx, "the payment", "/payments", "payment:"+strings.ToLower(rand.Text()[:8]), payment{Cents: 70_00}, 201)
+	if err != nil {
+		return err
+	}
+	s.gateway.expect(hangsAfter)
+	key := "void:" + paid.id
+	void, err := s.ask(ctx, "the void, which the gateway makes without an answer", "/payments/"+paid.id+"/void", key, nil, 201)
+	if err != nil {
+		return err
+	}
+	if err := s.same(ctx, "/payments/"+paid.id+"/void", key, nil, void); err != nil {
+		return err
+	}
+	_, err = s.ask(ctx, "a refund of it", "/refunds", s.key(1_00), refund{Charge: paid.id, Cents: 1_00}, 409)
+	return err
+}
+
+// work runs the inbox until nothing waits in it.
+func (s *story) work(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(ctx, time.Minute)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- s.service.in.Run(ctx) }()
+	for {
+		waiting, err := s.service.in.Waiting(ctx)
+		if err != nil {
+			return err
+		}
+		if waiting.Events == 0 {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	stop()
+	return <-ended
+}
