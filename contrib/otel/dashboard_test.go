@@ -2,6 +2,7 @@ package holdfastotel_test
 
 import (
 	"encoding/json"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	holdfastotel "github.com/holdfast-go/holdfast/contrib/otel"
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/retry"
 	"github.com/holdfast-go/holdfast/webhook"
 )
 
@@ -55,6 +57,11 @@ func scraped(t *testing.T) map[string][]string {
 	}
 	hooks.OnRefused(webhook.Refused{})
 	hooks.OnDelivery(webhook.Answered{})
+	client, err := holdfastotel.Retry(meter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.OnAttempt(retry.Attempt{Request: httptest.NewRequest("GET", "/", nil), Number: 2, Delay: time.Second, Status: 200})
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
