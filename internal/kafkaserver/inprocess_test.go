@@ -112,6 +112,27 @@ func TestReadAllTellsATombstoneAndAMissingKeyFromEmptyOnes(t *testing.T) {
 	}
 }
 
+func TestATopicIsFoundThatIsNewerThanWhatTheClientKnows(t *testing.T) {
+	t.Parallel()
+	s := inProcess(t)
+	other, err := kafkaserver.External(t.Context(), s.Brokers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(other.Stop)
+	if err := other.CreateTopic(t.Context(), "known", 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, topic := range []string{"new", "newer"} {
+		if err := s.CreateTopic(t.Context(), topic, 1, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.ReadAll(t.Context(), topic); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestReadAllOfAnEmptyTopicIsEmptyAndOfAnUnknownOneAnError(t *testing.T) {
 	t.Parallel()
 	s := inProcess(t)

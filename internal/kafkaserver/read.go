@@ -37,8 +37,12 @@ func (r Record) Header(name string) (string, bool) {
 // out; records of transactions that were aborted or are still open are not.
 func (s *Server) ReadAll(ctx context.Context, topic string) ([]Record, error) {
 	var meta kafka.Topic
+	believed := time.Now().Add(2 * metadataTTL) // The transport may answer with what was so before the topic was created.
 	err := patiently(ctx, func() (err error) {
 		meta, err = s.topic(ctx, topic)
+		if errors.Is(err, kafka.UnknownTopicOrPartition) && time.Now().Before(believed) {
+			return fmt.Errorf("%w: %w", errNotYet, err)
+		}
 		return err
 	})
 	if err != nil {

@@ -51,7 +51,7 @@ const requestTimeout = 30 * time.Second
 func newServer(kind string, brokers []string, b backend) *Server {
 	// A transport of our own: the default one is shared by the whole process, and would keep
 	// connections to brokers of tests that are over.
-	transport := &kafka.Transport{DialTimeout: 5 * time.Second, MetadataTTL: time.Second}
+	transport := &kafka.Transport{DialTimeout: 5 * time.Second, MetadataTTL: metadataTTL}
 	return &Server{
 		Brokers:   brokers,
 		Kind:      kind,
@@ -122,6 +122,12 @@ func (s *Server) DeleteTopic(ctx context.Context, name string) error {
 	return nil
 }
 
+// metadataTTL is for how long the transport answers with the topics that it knows.
+const metadataTTL = time.Second
+
+// errNotYet is answered where the transport may not know yet.
+var errNotYet = errors.New("it may not be known yet")
+
 // patiently repeats f while it answers what a broker answers that has just come back: nothing was
 // done yet, try again.
 func patiently(ctx context.Context, f func() error) error {
@@ -134,7 +140,7 @@ func patiently(ctx context.Context, f func() error) error {
 			return err
 		case errors.Is(err, kafka.BrokerNotAvailable), errors.Is(err, kafka.LeaderNotAvailable),
 			errors.Is(err, kafka.NotLeaderForPartition), errors.Is(err, kafka.NotController),
-			errors.Is(err, protocol.ErrNoLeader):
+			errors.Is(err, protocol.ErrNoLeader), errors.Is(err, errNotYet):
 		default:
 			return err
 		}
