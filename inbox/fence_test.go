@@ -43,6 +43,7 @@ type fakeGeneration struct {
 	fail    atomic.Pointer[error]
 	mu      sync.Mutex
 	commits []int64
+	ends    []int64 // what it says of the log's end, before it says the truth
 }
 
 func newFakeGeneration(log []record) *fakeGeneration {
@@ -55,7 +56,13 @@ func (g *fakeGeneration) assigned() map[topicPartition]int64 {
 func (g *fakeGeneration) over() <-chan struct{} { return g.ended }
 func (g *fakeGeneration) leave()                { g.once.Do(func() { close(g.left) }) }
 func (g *fakeGeneration) bounds(context.Context, topicPartition) (int64, int64, error) {
-	return 0, int64(len(g.log)), nil
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	end := int64(len(g.log))
+	if len(g.ends) > 0 {
+		end, g.ends = g.ends[0], g.ends[1:]
+	}
+	return 0, end, nil
 }
 
 func (g *fakeGeneration) fetch(ctx context.Context, _ topicPartition, offset int64) (page, error) {

@@ -77,8 +77,12 @@ func (p *partition) run(ctx, jobs context.Context) error {
 	return err
 }
 
+// errOldBounds says that a log's bounds were asked for before our position was read, and that it has grown since, maybe.
+var errOldBounds = errors.New("the log's bounds may be older than the position")
+
 // assign makes the partition ours in Postgres.
 func (p *partition) assign(ctx context.Context) error {
+	known := int64(noOffset) // our position, as it was before the bounds were asked for
 	for wait := 0; ; wait++ {
 		first, end, err := p.gen.bounds(ctx, p.tp)
 		if err != nil && ctx.Err() == nil {
@@ -91,6 +95,10 @@ func (p *partition) assign(ctx context.Context) error {
 		if ok {
 			var a assignment
 			a, err = p.in.assign(ctx, p.tp.topic, p.tp.partition, func(position int64) (reading, error) {
+				if position > end && known <= end { // The last owner went on while we waited for the fence, or were frozen.
+					known = position
+					return reading{}, errOldBounds
+				}
 				return startAt(position, p.committed, first, end, same, p.o.adopt, p.o.skipDeleted)
 			})
 			if err == nil {
@@ -106,6 +114,9 @@ func (p *partition) assign(ctx context.Context) error {
 				}
 				p.rereads(a.fence, a.reading)
 				return nil
+			}
+			if errors.Is(err, errOldBounds) {
+				continue
 			}
 			if fatal(err) {
 				return err

@@ -1,0 +1,47 @@
+package inbox
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+// The last owner goes on while the next one waits for the fence, or is frozen there: its position is then beyond the end
+// that was asked for before.
+func TestAPositionBeyondAnEndThatIsOlderThanItIsNoLossOfTheLog(t *testing.T) {
+	log := logOf(event("0", "a"), event("1", "b"), event("2", "c"), event("3", "d"))
+	for name, row := range map[string]struct {
+		position int64
+		ends     []int64
+		lost     bool
+	}{
+		"the end was asked for early":           {3, []int64{1}, false},
+		"the log has really become shorter":     {5, nil, true},
+		"it has, and grows to where it was not": {9, []int64{2, 3, 4}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, $1, true)", row.position)
+			in := b.inbox()
+			in.Handle("order.placed", effectOf)
+			in.start()
+			g := newFakeGeneration(log)
+			g.from, g.ends = min(row.position, 4), row.ends
+			if row.lost {
+				gens := make(chan *fakeGeneration, 1)
+				gens <- g
+				if err := in.consume(b.Context(), &fakeSource{gens}, consumeOptions{}); !errors.Is(err, ErrOffsetOutOfRange) {
+					t.Errorf("consume returned %v", err)
+				}
+				return
+			}
+			stop := b.consumeFake(in, g)
+			b.awaitSettled(4)
+			stop()
+			if n := b.count("select count(*) from effect"); n != 1 {
+				t.Errorf("%d effects, want that of the last event", n)
+			}
+		})
+	}
+}
