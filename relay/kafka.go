@@ -96,6 +96,7 @@ func (c KafkaConfig) withDefaults() KafkaConfig {
 type Kafka struct {
 	client  kafka.Client // a copy: its Timeout is ours to set
 	config  KafkaConfig
+	own     *kafka.Transport // nil when the caller gave one
 	topics  topicCache
 	records sync.Pool // of *recordReader
 
@@ -124,13 +125,24 @@ func NewKafka(c *kafka.Client, k KafkaConfig) (*Kafka, error) {
 		// and with none only half a second.
 		client.Timeout = k.ProduceTimeout
 	}
+	var own *kafka.Transport
 	if client.Transport == nil {
-		client.Transport = &kafka.Transport{Dial: KafkaDial, ClientID: "holdfast", MetadataTTL: k.MetadataTTL}
+		own = &kafka.Transport{Dial: KafkaDial, ClientID: "holdfast", MetadataTTL: k.MetadataTTL}
+		client.Transport = own
 	}
-	p := &Kafka{client: client, config: k, start: time.Now()}
+	p := &Kafka{client: client, config: k, own: own, start: time.Now()}
 	p.topics = topicCache{client: &p.client, ttl: k.MetadataTTL, timeout: k.ProduceTimeout}
 	p.records.New = func() any { return new(recordReader) }
 	return p, nil
+}
+
+// Close closes the connections to the brokers. Call it when the relay has stopped; a Publish after it connects again.
+// A Transport that the kafka.Client came with is its owner's to close, by CloseIdleConnections. Close may be called many
+// times, by many goroutines at once.
+func (k *Kafka) Close() {
+	if k.own != nil {
+		k.own.CloseIdleConnections()
+	}
 }
 
 // problems lists what is out of range; c has its defaults.
