@@ -32,6 +32,10 @@ type ContainerOptions struct {
 	// with KAFKA_ is a variable of the image and passed as it is: KAFKA_HEAP_OPTS, KAFKA_OPTS.
 	Settings map[string]string
 
+	// Data is a folder of this machine that the broker keeps its records in, and that any user may write to. Defaults to
+	// one inside the container.
+	Data string
+
 	// StartTimeout bounds each start of the broker. Defaults to 4 min: it takes about 10 s, but
 	// pulling the image comes on top, and a machine may be busy with other tests.
 	StartTimeout time.Duration
@@ -64,13 +68,23 @@ func Container(ctx context.Context, opts ContainerOptions) (*Server, error) {
 		return nil, fmt.Errorf("find a free port: %w", err)
 	}
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	settings := maps.Clone(opts.Settings)
+	if opts.Data != "" {
+		if settings == nil {
+			settings = map[string]string{}
+		}
+		settings["log.dirs"] = dataInside + "/log" // a folder of the broker's own: what else is there is not its
+	}
 	ctr, err := testcontainers.Run(ctx, Image,
-		testcontainers.WithEnv(brokerEnv(address, opts.Settings)),
+		testcontainers.WithEnv(brokerEnv(address, settings)),
 		testcontainers.WithExposedPorts(clientPort.String()),
 		testcontainers.WithHostConfigModifier(func(host *container.HostConfig) {
 			host.PortBindings = network.PortMap{clientPort: {{
 				HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: strconv.Itoa(port),
 			}}}
+			if opts.Data != "" {
+				host.Binds = append(host.Binds, opts.Data+":"+dataInside)
+			}
 		}),
 		testcontainers.WithWaitStrategyAndDeadline(opts.StartTimeout,
 			wait.ForLog("Kafka Server started").WithStartupTimeout(opts.StartTimeout)),
@@ -89,6 +103,9 @@ func Container(ctx context.Context, opts ContainerOptions) (*Server, error) {
 	}
 	return s, nil
 }
+
+// dataInside is where ContainerOptions.Data is in the container.
+const dataInside = "/var/lib/holdfast-kafka"
 
 // clientPort is where the broker listens for clients inside the container.
 var clientPort = network.MustParsePort("9092/tcp")

@@ -61,6 +61,11 @@ func (s *Server) ReadAll(ctx context.Context, topic string) ([]Record, error) {
 
 // ReadPartition is ReadAll for one partition.
 func (s *Server) ReadPartition(ctx context.Context, topic string, partition int) ([]Record, error) {
+	return s.ReadFrom(ctx, topic, partition, 0)
+}
+
+// ReadFrom is ReadPartition from an offset on.
+func (s *Server) ReadFrom(ctx context.Context, topic string, partition int, offset int64) ([]Record, error) {
 	var first, end int64
 	err := patiently(ctx, func() (err error) {
 		if first, err = s.offset(ctx, topic, kafka.FirstOffsetOf(partition)); err != nil {
@@ -73,7 +78,7 @@ func (s *Server) ReadPartition(ctx context.Context, topic string, partition int)
 		return nil, err
 	}
 	var records []Record
-	for next := first; next < end; {
+	for next := max(first, offset); next < end; {
 		var batch []Record
 		var after int64
 		err := patiently(ctx, func() (err error) {

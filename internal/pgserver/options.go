@@ -37,6 +37,9 @@ type Options struct {
 	// other users may enter. Defaults to the system's folder for temporary files.
 	Dir string
 
+	// Password is the superuser's. Defaults to a random one.
+	Password string
+
 	// StartTimeout bounds making the cluster and each start of it. Defaults to 2 min.
 	StartTimeout time.Duration
 

@@ -91,7 +91,9 @@ func newServer(account *account, binDir string, opts Options) (*Server, error) {
 
 // create runs initdb and the first start.
 func (s *Server) create(ctx context.Context) error {
-	s.password = rand.Text()
+	if s.password = s.opts.Password; s.password == "" {
+		s.password = rand.Text()
+	}
 	pwfile := filepath.Join(s.dir, "password")
 	if err := os.WriteFile(pwfile, []byte(s.password+"\n"), 0o600); err != nil {
 		return fmt.Errorf("write the password file: %w", err)
