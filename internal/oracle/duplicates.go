@@ -1,0 +1,187 @@
+package oracle
+
+import (
+	"slices"
+
+	"github.com/holdfast-go/holdfast/internal/history"
+	"github.com/holdfast-go/holdfast/internal/lane"
+)
+
+// Explanation is why an event was published again, so that Kafka has it twice.
+type Explanation string
+
+// The ways to a duplicate. Where more than one is true the first of this list is taken.
+const (
+	// HandedBack: by another owner of the lane, or under a later claim, although the one before had handed the lane back in
+	// order after the acknowledgement. A hand-over saves the cursor first, so this needs a save that failed.
+	HandedBack Explanation = "sent again after the lane was handed back in order"
+	// OtherProcess: the one that published it first died, or lost the lane, before its cursor was saved.
+	OtherProcess Explanation = "sent again by another process"
+	// ClaimedAgain: the same process had dropped the lane in doubt.
+	ClaimedAgain Explanation = "sent again under a later claim of its lane"
+	// LetterReplayed: a person replayed its letter although it had arrived.
+	LetterReplayed Explanation = "sent again because its letter was replayed"
+	// Unanswered: the publications before this one were refused, or not answered.
+	Unanswered Explanation = "sent again because it was not acknowledged"
+)
+
+var explanations = []Explanation{HandedBack, OtherProcess, ClaimedAgain, LetterReplayed, Unanswered}
+
+// duplicates is O5: every record of an event beyond its first has a publication of its own that had a reason. A relay
+// that publishes what it was told to have arrived, and still knows of, has none; neither has a record that nobody
+// published. In a run without a fault there is no duplicate at all.
+func duplicates(b *book, found *findings, figures *Figures) {
+	if len(b.Entries) == 0 {
+		return // nobody said anything: where that is not as it should be, Evidence has it
+	}
+	suspects := map[string]*suspect{}
+	for i, e := range b.of {
+		if e.copies > 1 {
+			w := b.Written[i]
+			s := &suspect{event: int32(i), lane: none}
+			if b.Lanes > 0 {
+				s.lane = int32(lane.Of(w.Key, w.ID, b.Lanes))
+			}
+			suspects[w.ID] = s
+		}
+	}
+	if len(suspects) == 0 {
+		return
+	}
+	b.question(suspects)
+
+	reasons := map[Explanation]int{}
+	for i, e := range b.of { // in the order of Written, so that the same run has the same examples
+		if e.copies < 2 {
+			continue
+		}
+		n := int32(i)
+		extra := int(e.copies) - 1
+		if len(b.outages) == 0 {
+			found.add(Unprovoked, "%s is in Kafka %d times", b.name(n), e.copies)
+		}
+		s := suspects[b.Written[i].ID]
+		for _, reason := range s.reasons[:min(extra, len(s.reasons))] {
+			reasons[reason]++
+		}
+		if without := extra - len(s.reasons); without > 0 {
+			found.add(Unexplained, "%s is in Kafka %d times, and %d of its %d publications had a reason to be repeats", b.name(n), e.copies, len(s.reasons), len(s.tries))
+		}
+	}
+	for _, reason := range explanations {
+		count := reasons[reason]
+		if count == 0 {
+			continue
+		}
+		figures.ByReason = append(figures.ByReason, ReasonCount{reason, count})
+		if most, bounded := b.Limits.Duplicates[reason]; bounded && count > most {
+			found.add(TooMany, "%d were %s, allowed are %d", count, reason, most)
+		}
+	}
+}
+
+// suspect is an event that is in Kafka more than once, with its publications and the reasons of those that had one.
+type suspect struct {
+	event   int32
+	lane    int32 // none: not known
+	tries   []try
+	reasons []Explanation
+}
+
+// try is one publication of an event.
+type try struct {
+	by       Process
+	claims   int  // of the lane by this process until then
+	arrived  bool // it was acknowledged
+	answered bool
+	handed   int // how often this process had handed the lane back when it was acknowledged
+}
+
+// question goes through the history once and asks of each publication of a suspect why it was made.
+func (b *book) question(suspects map[string]*suspect) {
+	type hold struct {
+		by   Process
+		lane int32
+	}
+	claims, handed := map[hold]int{}, map[hold]int{}
+	for i := range b.Entries {
+		e := &b.Entries[i]
+		who := Process{e.Actor, e.PID}
+		switch e.Op {
+		case history.Claim:
+			claims[hold{who, int32(e.Lane)}]++
+			claims[hold{who, none}]++
+		case history.Lose:
+			if e.How == history.OK {
+				handed[hold{who, int32(e.Lane)}]++ // not for lane none: whose lane it was is not known
+			}
+		case history.Publish:
+			for _, id := range e.IDs {
+				s := suspects[id]
+				if s == nil {
+					continue
+				}
+				now := try{by: who, claims: claims[hold{who, s.lane}]}
+				if len(s.tries) > 0 {
+					reason := s.why(now, func(t try) bool { return handed[hold{t.by, s.lane}] > t.handed })
+					if reason == "" && b.replayed(s.event) {
+						reason = LetterReplayed
+					}
+					if reason != "" {
+						s.reasons = append(s.reasons, reason)
+					}
+				}
+				s.tries = append(s.tries, now)
+			}
+		case history.Acknowledge:
+			for _, id := range e.IDs {
+				s := suspects[id]
+				if s == nil {
+					continue
+				}
+				for i := range s.tries {
+					if t := &s.tries[i]; t.by == who && !t.answered {
+						t.answered, t.arrived, t.handed = true, e.How == history.OK, handed[hold{who, s.lane}]
+						break
+					}
+				}
+			}
+		}
+	}
+}
+
+// why says what excuses one more publication after those before; "" when nothing does: one of them was acknowledged to
+// the very process that now publishes again, under the same claim.
+func (s *suspect) why(now try, handedBack func(try) bool) Explanation {
+	var seen []Explanation
+	for _, t := range s.tries {
+		switch {
+		case t.arrived && (t.by != now.by || t.claims != now.claims) && handedBack(t):
+			seen = append(seen, HandedBack)
+		case t.by != now.by:
+			seen = append(seen, OtherProcess)
+		case t.claims != now.claims:
+			seen = append(seen, ClaimedAgain)
+		case !t.arrived:
+			seen = append(seen, Unanswered)
+		default:
+			return ""
+		}
+	}
+	for _, reason := range explanations {
+		if slices.Contains(seen, reason) {
+			return reason
+		}
+	}
+	return ""
+}
+
+// replayed says whether a relay's letter of the event was replayed.
+func (b *book) replayed(n int32) bool {
+	for _, l := range b.letters[n] {
+		if l.Consumer == "" && (l.State == Replayed || l.State == Replaying) {
+			return true
+		}
+	}
+	return false
+}

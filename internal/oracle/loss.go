@@ -1,0 +1,131 @@
+package oracle
+
+import "strings"
+
+// noLoss is O1: every event that was committed is in Kafka, and has an effect with every consumer; or it is a letter, or
+// waits. A COMMIT without an answer counts by what it did. So committed = effects + letters + discarded + pending, for
+// each consumer; that nothing is pending is O8's to say.
+func noLoss(b *book, found *findings) {
+	done := make([][]bool, len(b.Consumers))
+	for c := range done {
+		done[c] = make([]bool, len(b.Written))
+	}
+	for _, e := range b.effects {
+		if e.event != none && e.consumer != none {
+			done[e.consumer][e.event] = true
+		}
+	}
+	var missed []missing
+	for i := range b.of {
+		n := int32(i)
+		if b.events[b.Written[i].ID] != n {
+			continue // a second row of the same event
+		}
+		if b.of[i].copies == 0 {
+			if !b.excused(n, "") {
+				missed = append(missed, missing{n, none})
+			}
+			continue // what has not arrived cannot be handled: one finding is enough
+		}
+		for c, name := range b.Consumers {
+			if !done[c][i] {
+				if !b.excused(n, name) {
+					missed = append(missed, missing{n, int32(c)})
+				}
+				continue
+			}
+			for _, l := range b.letters[n] {
+				if l.Consumer == name && (l.State == Open || l.State == Discarded) && !b.besideEffect(l) {
+					found.add(GivenUp, "%s had its effect with %s, and letter %d says %q", b.name(n), name, l.ID, l.Reason)
+				}
+			}
+		}
+	}
+	b.blame(missed, found)
+}
+
+// missing is an event that is not in Kafka (consumer is none), or not handled by a consumer.
+type missing struct{ event, consumer int32 }
+
+// excused says whether an event need not have arrived with a consumer, or in Kafka ("").
+func (b *book) excused(n int32, consumer string) bool {
+	if b.waiting[waitingAt{consumer, n}] {
+		return true
+	}
+	for _, l := range b.letters[n] {
+		if l.Consumer == consumer && l.State != Replayed {
+			return true
+		}
+	}
+	return false
+}
+
+// besideEffect says whether a letter is of a repeat rather than of the event itself.
+func (b *book) besideEffect(l Letter) bool {
+	for _, beginning := range b.Limits.BesideEffects {
+		if strings.HasPrefix(l.Reason, beginning) {
+			return true
+		}
+	}
+	return false
+}
+
+// givenUp says whether an event was given up by a relay, or by the consumer, whatever became of the letter: its place
+// in its key's order is lost.
+func (b *book) givenUp(n int32, consumer string) bool {
+	for _, l := range b.letters[n] {
+		if (l.Consumer == "" || l.Consumer == consumer) && !b.besideEffect(l) {
+			return true
+		}
+	}
+	return false
+}
+
+// noGhost is O2: nothing is in Kafka, had an effect or became a letter that was not committed, or is another there than
+// was written.
+func noGhost(b *book, found *findings) {
+	var said map[string]string
+	fate := func(id string) string { // asked for rarely: most runs have no ghosts
+		if said == nil {
+			said = b.failures()
+		}
+		return said[id]
+	}
+	for i, r := range b.Records {
+		n := b.records[i]
+		if n == none {
+			found.add(Ghosts, "%s of key %q, offset %d of partition %d of topic %s%s", r.ID, r.Key, r.Offset, r.Partition, r.Topic, fate(r.ID))
+		} else if w := b.Written[n]; w.Topic != r.Topic || w.Key != r.Key {
+			found.add(Altered, "%s is in topic %s with key %q, offset %d of partition %d", b.name(n), r.Topic, r.Key, r.Offset, r.Partition)
+		}
+	}
+	for i, e := range b.Effects {
+		n := b.effects[i].event
+		if n == none {
+			found.add(Phantoms, "%s of key %q had an effect with %s%s", e.ID, e.Key, e.Consumer, fate(e.ID))
+		} else if b.Written[n].Key != e.Key {
+			found.add(Altered, "%s had an effect with %s under key %q", b.name(n), e.Consumer, e.Key)
+		}
+	}
+	for _, l := range b.stray {
+		found.add(Phantoms, "letter %d is of %s%s", l.ID, l.EventID, fate(l.EventID))
+	}
+}
+
+// effectOnce is O3: no event had more than one effect with one consumer.
+func effectOnce(b *book, found *findings) {
+	first := make([][]int32, len(b.Consumers)) // the first effect's place and 1, by event
+	for c := range first {
+		first[c] = make([]int32, len(b.Written))
+	}
+	for i, e := range b.effects {
+		if e.event == none || e.consumer == none {
+			continue
+		}
+		if before := first[e.consumer][e.event]; before != 0 {
+			found.add(Doubles, "%s with %s: effects %d and %d of all", b.name(e.event), b.Consumers[e.consumer], before, i+1)
+			continue
+		}
+		first[e.consumer][e.event] = int32(i) + 1
+	}
+}

@@ -1,0 +1,180 @@
+// Package oracle judges a run: what was written, what is in Kafka, what was done, and what those who took part say. It
+// has no clock, no SQL and no network: whoever made the run fills a Run, and Judge answers with a Verdict. Eleven oracles,
+// O1 to O11, each ask one question; a Verdict holds when none of them has found anything.
+//
+// Truth comes from the servers: rows that were committed, records in Kafka's log, rows of effects. The history says who
+// did what, and is evidence for the rest: why there is a duplicate, who lost an event, whether an error was honest.
+package oracle
+
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/history"
+)
+
+// Run is all that is known of a run once it has ended: faults are healed, and parts have stopped.
+type Run struct {
+	// Entries is the whole history in the order of time, and Torn the number of lines in it that were torn, both as
+	// history.Read gives them. A run must have a history, or Limits.NoHistory.
+	Entries []history.Entry
+	Torn    int
+
+	// Written are the rows of the table written, in any order: what was committed. All else is held against it.
+	Written []Written
+	// Records is Kafka's log, one partition after another, each in the order of its offsets. Only of topics that events
+	// of Written go to: a topic of letters, say, is not part of it.
+	Records []Record
+	// Effects are the rows of the table effect in the order of n, which is the order of commits for each consumer and key.
+	Effects []Effect
+	// Consumers are all that every event has to have an effect with.
+	Consumers []string
+	// Letters are all rows of holdfast.letter, closed ones too.
+	Letters []Letter
+
+	// Lanes is the number of lanes. At 0 it is not known whose an event is, and O5 excuses a little more: a claim of any
+	// lane explains a repeat.
+	Lanes int
+	// LaneLog is every change of holdfast.lane, and PositionLog every change of holdfast.consumer_position, in the order
+	// of N, as an audit trigger saw them. The row's lock puts the changes of one row in the order of their commits.
+	LaneLog     []LaneChange
+	PositionLog []PositionChange
+	// Cursors were taken while the run was on.
+	Cursors []CursorSample
+
+	// Pending is what still waits at the end, and Leftovers what parts left behind.
+	Pending   []Waiting
+	Leftovers []Leftover
+	// Killed are the processes that a fault killed. Every other process that began must have ended by itself, with a last
+	// word: one that was told to stop and had to be killed because it would not does not belong here.
+	Killed []Process
+
+	// Alarms says, for a fault's name, of which messages at least one must be logged between its beginning and its healing
+	// or Limits.Alarm later. A fault that is not in it is silent by right.
+	Alarms map[string][]string
+
+	Limits Limits
+}
+
+// Written is a row of the table written, inserted in the transaction of the event itself.
+type Written struct {
+	ID, Topic, Key string
+	Number         int64 // place in the order of topic and key, drawn under the key's row lock; of no meaning without a key
+}
+
+// Record is a record of Kafka's log. ID is its header ce_id.
+type Record struct {
+	ID, Topic, Key string
+	Partition      int
+	Offset         int64
+}
+
+// Effect is a row of the table effect, inserted by a handler in its transaction.
+type Effect struct{ Consumer, ID, Key string }
+
+// Letter is a row of holdfast.letter. Consumer is "" for the relay's.
+type Letter struct {
+	ID                int64
+	EventID, Consumer string
+	State             State
+	Reason            string
+}
+
+// State is a letter's.
+type State string
+
+// The states of a letter, as in schema.sql. Open and Discarded ones excuse their event from arriving; one that is
+// Replaying is pending; one that was Replayed excuses nothing but the event's place in its key's order.
+const (
+	Open      State = "open"
+	Replaying State = "replaying"
+	Replayed  State = "replayed"
+	Discarded State = "discarded"
+)
+
+// LaneChange is a row of holdfast.lane as it was after a change.
+type LaneChange struct {
+	N     int64     // order of the changes
+	At    time.Time // by the database's clock
+	Lane  int
+	Epoch int64
+	Owner string // "" is nobody
+	// By is who made the change: the application_name of the session, which must be the name under which it owns lanes.
+	// "" where that is not known: then nobody is accused.
+	By   string
+	Done string // pg_snapshot as text
+	Upto string // pg_snapshot as text, "" for null
+	Pos  int64
+}
+
+// PositionChange is a row of holdfast.consumer_position as it was after a change. By is as for LaneChange.
+type PositionChange struct {
+	N               int64
+	At              time.Time
+	Consumer, Topic string
+	Partition       int
+	Epoch, Position int64
+	Owner, By       string
+}
+
+// CursorSample is a look at the saved cursors while the run was on.
+type CursorSample struct {
+	At   time.Time
+	Done int // how many events the saved cursors called published
+	// Missing are those of them that were in no place, when all places were read after the cursors: not in Kafka, not
+	// parked, not a letter.
+	Missing []string
+}
+
+// Waiting is an event that waits at the end, in Where: "unread", "scheduled" or "parked" for the relays, "stored" for a
+// consumer. ID may be "" when only the number of rows is known.
+type Waiting struct{ Where, Consumer, ID string }
+
+// Leftover is what was found after all parts had stopped: What is "connection", "lock", "prepared transaction", "idle in
+// transaction", "goroutine" and so on, Text tells it from others of its kind.
+type Leftover struct{ What, Text string }
+
+// Process is who had a place in the run for a while.
+type Process struct {
+	Actor string
+	PID   int
+}
+
+// Limits are what is allowed. The zero Limits are those of a run with faults that end.
+type Limits struct {
+	// Recovery is how long after a Heal Recovered may come. Defaults to 60 s.
+	Recovery time.Duration
+	// Alarm is how long after a Heal an alarm may still come. Defaults to 10 s.
+	Alarm time.Duration
+	// Duplicates is how many duplicate records in Kafka each explanation may account for; without an entry it is any
+	// number. Duplicates without an explanation are never allowed.
+	Duplicates map[Explanation]int
+	// BesideEffects are beginnings of reasons for which a letter may be there although its event had its effect with the
+	// same consumer. Defaults to "stale" and "conflict": letters of a repeat, not of the event.
+	BesideEffects []string
+	// Canary is a text of payloads that must not be logged. "" looks for none.
+	Canary string
+	// NoHistory says that the run kept no history: what only a history can show is not judged (O5, O9, O11, and the most of
+	// O8 and O10).
+	NoHistory bool
+}
+
+// What the zero Limits stand for.
+const (
+	defaultRecovery = time.Minute
+	defaultAlarm    = 10 * time.Second
+)
+
+var defaultBesideEffects = []string{"stale", "conflict"}
+
+func (l Limits) withDefaults() Limits {
+	if l.Recovery == 0 {
+		l.Recovery = defaultRecovery
+	}
+	if l.Alarm == 0 {
+		l.Alarm = defaultAlarm
+	}
+	if l.BesideEffects == nil {
+		l.BesideEffects = defaultBesideEffects
+	}
+	return l
+}
