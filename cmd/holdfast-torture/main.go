@@ -1,0 +1,78 @@
+//go:build linux
+
+// Command holdfast-torture runs producers, relays and consumers as processes of their own on a real Postgres and a real
+// Kafka, makes faults, and says what became of every event. docs/torture.md tells more.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/torture"
+)
+
+func main() {
+	if torture.IsPart() {
+		os.Exit(torture.RunPart())
+	}
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is main without the process: it returns the exit status. 0: all oracles agree. 1: one does not, or there was no
+// run. 2: the command line is wrong.
+func run(args []string, out, errOut io.Writer) int {
+	o := torture.Options{Out: out}
+	flags := flag.NewFlagSet("holdfast-torture", flag.ContinueOnError)
+	flags.SetOutput(errOut)
+	flags.DurationVar(&o.For, "for", 3*time.Minute, "how long faults are made")
+	flags.Uint64Var(&o.Seed, "seed", 0, "the seed of the plan; 0 draws one")
+	faults := flags.String("faults", "*", "names of faults, or patterns like kill-*, separated by commas")
+	flags.BoolVar(&o.PgBouncer, "pgbouncer", false, "put PgBouncer in transaction pooling between all parts and Postgres")
+	flags.IntVar(&o.Producers, "producers", 2, "processes that write")
+	flags.IntVar(&o.Relays, "relays", 2, "processes that publish")
+	flags.IntVar(&o.Consumers, "consumers", 2, "processes that consume")
+	flags.IntVar(&o.Rate, "rate", 30, "transactions a second of each producer")
+	flags.StringVar(&o.Dir, "dir", "", "an empty folder for histories and logs; without one they go when all is well")
+	list := flags.Bool("list", false, "list the faults, and do nothing")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	if flags.NArg() > 0 {
+		fmt.Fprintf(errOut, "holdfast-torture: %q is no flag; -help lists them\n", flags.Arg(0))
+		return 2
+	}
+	if *list {
+		fmt.Fprint(out, torture.List())
+		return 0
+	}
+	for _, name := range strings.Split(*faults, ",") {
+		o.Faults = append(o.Faults, strings.TrimSpace(name))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	report, err := torture.Run(ctx, o)
+	if err != nil {
+		fmt.Fprintf(errOut, "holdfast-torture: %v\n", err)
+		if report != nil {
+			fmt.Fprintf(errOut, "again: %s\n", report.Command())
+		}
+		return 1
+	}
+	fmt.Fprintf(out, "\n%s", report)
+	if !report.Holds() {
+		return 1
+	}
+	return 0
+}

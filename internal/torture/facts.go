@@ -1,0 +1,182 @@
+//go:build linux
+
+package torture
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/history"
+	"github.com/holdfast-go/holdfast/internal/oracle"
+)
+
+// sampler looks at the saved cursors while the run is on. What Kafka has it reads once.
+type sampler struct {
+	taken  []oracle.CursorSample
+	seen   map[string]struct{}      // ids in Kafka
+	offset map[string]map[int]int64 // by topic and partition: where to go on
+}
+
+// published are the events that the saved cursors call published and that are still in the log, but for those that wait
+// in parked or are letters, which is as good.
+const published = `select e.id from holdfast.event e join holdfast.lane l using (lane)
+	where pg_visible_in_snapshot(e.xid, l.done) or (l.upto is not null and pg_visible_in_snapshot(e.xid, l.upto) and e.seq <= l.pos)`
+
+// waiting is asked after that: what was parked then may be published by now, and then Kafka has it.
+const waiting = `select id from holdfast.parked where id = any ($1) union select event_id from holdfast.letter where event_id = any ($1)`
+
+// sample takes a look: first what the cursors say, then what is there.
+func (r *run) sample(ctx context.Context) error {
+	at := time.Now()
+	ids, err := texts(ctx, r.admin, published)
+	if err != nil {
+		return fmt.Errorf("look at the cursors: %w", err)
+	}
+	parked, err := texts(ctx, r.admin, waiting, ids)
+	if err != nil {
+		return fmt.Errorf("look at the cursors: %w", err)
+	}
+	if err := r.readOn(ctx); err != nil {
+		return err
+	}
+	excused := make(map[string]bool, len(parked))
+	for _, id := range parked {
+		excused[id] = true
+	}
+	s := oracle.CursorSample{At: at, Done: len(ids)}
+	for _, id := range ids {
+		if _, there := r.samples.seen[id]; !there && !excused[id] {
+			s.Missing = append(s.Missing, id)
+		}
+	}
+	r.samples.taken = append(r.samples.taken, s)
+	return nil
+}
+
+// readOn reads what Kafka has got since the last sample.
+func (r *run) readOn(ctx context.Context) error {
+	s := &r.samples
+	if s.seen == nil {
+		s.seen, s.offset = map[string]struct{}{}, map[string]map[int]int64{}
+	}
+	for _, topic := range append([]string{r.late}, r.topics...) {
+		if s.offset[topic] == nil {
+			s.offset[topic] = map[int]int64{}
+		}
+		for partition := range partitions {
+			records, err := r.kafka.ReadFrom(ctx, topic, partition, s.offset[topic][partition])
+			if err != nil {
+				return err
+			}
+			for _, record := range records {
+				id, _ := record.Header("ce_id")
+				s.seen[id] = struct{}{}
+				s.offset[topic][partition] = record.Offset + 1
+			}
+		}
+	}
+	return nil
+}
+
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// rowsOf reads all rows of a query.
+func rowsOf[T any](ctx context.Context, db querier, scan func(pgx.CollectableRow) (T, error), sql string, args ...any) ([]T, error) {
+	rows, err := db.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, scan)
+}
+
+func texts(ctx context.Context, db querier, sql string, args ...any) ([]string, error) {
+	return rowsOf(ctx, db, pgx.RowTo[string], sql, args...)
+}
+
+// judge puts together all that is known, and asks the oracles.
+func (r *run) judge(ctx context.Context, histories string) (err error) {
+	r.say("the oracles look at it")
+	known := oracle.Run{Consumers: []string{consumerName}, Cursors: r.samples.taken, Alarms: map[string][]string{}, Killed: r.killed(),
+		Limits: oracle.Limits{Recovery: r.limit, Canary: canary}}
+	if known.Entries, known.Torn, err = history.Read(histories); err != nil {
+		return err
+	}
+	for _, f := range r.report.faults {
+		if f.alarms != nil {
+			known.Alarms[f.name] = f.alarms
+		}
+	}
+	for _, read := range []func(context.Context, *oracle.Run) error{r.readTables, r.readLetters, r.readLogs, r.readPending, r.readLeftovers, r.readKafka} {
+		if err := read(ctx, &known); err != nil {
+			return fmt.Errorf("read what is known: %w", err)
+		}
+	}
+	r.report.Verdict = oracle.Judge(known)
+	return nil
+}
+
+func (r *run) readTables(ctx context.Context, known *oracle.Run) (err error) {
+	known.Written, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Written], "select id, topic, key, number from written")
+	if err != nil {
+		return err
+	}
+	known.Effects, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Effect], "select consumer, id, key from effect order by n")
+	if err != nil {
+		return err
+	}
+	return r.admin.QueryRow(ctx, "select lanes from holdfast.installation").Scan(&known.Lanes)
+}
+
+func (r *run) readLetters(ctx context.Context, known *oracle.Run) (err error) {
+	known.Letters, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Letter],
+		"select id, event_id, consumer, state, reason from holdfast.letter")
+	return err
+}
+
+func (r *run) readLogs(ctx context.Context, known *oracle.Run) (err error) {
+	known.LaneLog, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.LaneChange],
+		"select n, at, lane, epoch, coalesce(owner, ''), by, done, coalesce(upto, ''), pos from lane_log order by n")
+	if err != nil {
+		return err
+	}
+	known.PositionLog, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.PositionChange],
+		"select n, at, consumer, topic, partition, epoch, position, coalesce(owner, ''), '' from position_log order by n")
+	return err
+}
+
+func (r *run) readPending(ctx context.Context, known *oracle.Run) (err error) {
+	known.Pending, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Waiting], `
+		select 'parked', '', id from holdfast.parked
+		union all select 'stored', consumer, event_id from holdfast.stored
+		union all select 'scheduled', '', id from holdfast.scheduled`)
+	return err
+}
+
+// readLeftovers looks for what parts have left behind in the database. A pooler's idle connections are its own.
+func (r *run) readLeftovers(ctx context.Context, known *oracle.Run) (err error) {
+	known.Leftovers, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Leftover], `
+		select 'connection', format('%s of %s: %s', state, application_name, query) from pg_stat_activity
+			where backend_type = 'client backend' and application_name <> 'torture' and not ($1 and state = 'idle')
+		union all select 'prepared transaction', gid from pg_prepared_xacts
+		union all select 'lock', format('%s %s', locktype, mode) from pg_locks where locktype = 'advisory'`, r.PgBouncer)
+	return err
+}
+
+func (r *run) readKafka(ctx context.Context, known *oracle.Run) error {
+	for _, topic := range append([]string{r.late}, r.topics...) {
+		records, err := r.kafka.ReadAll(ctx, topic)
+		if err != nil {
+			return err
+		}
+		for _, record := range records {
+			id, _ := record.Header("ce_id")
+			known.Records = append(known.Records, oracle.Record{ID: id, Topic: topic, Key: string(record.Key), Partition: record.Partition, Offset: record.Offset})
+		}
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+//go:build linux
+
+package torture
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/segmentio/kafka-go"
+)
+
+// kafkaFaults are those of the broker, and of what it refuses.
+func kafkaFaults() []fault {
+	return []fault{
+		{name: "kill-kafka", what: "kill -9 of the broker", hold: seconds(0.2, 3), alone: true, alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+			return s.kafka.StartBroker, s.kafka.KillBroker(ctx)
+		}},
+		{name: "stop-kafka", what: "the broker stops in order, and starts again", hold: seconds(0.2, 2), alone: true, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+			return s.kafka.StartBroker, s.kafka.StopBroker(ctx)
+		}},
+		{name: "freeze-kafka", what: "the broker stands still for longer than a session, and goes on", hold: seconds(4, 7), begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+			return s.kafka.Unpause, s.kafka.Pause(ctx)
+		}, alone: true},
+		{name: missingTopic, what: "a topic does not exist", hold: seconds(4, 7), alarms: []string{"topic is held"}, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+			return s.createLate, nil // it is not there from the start
+		}},
+		{name: "refuse-large", what: "the broker takes small records only: MESSAGE_TOO_LARGE", hold: seconds(3, 6), begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+			return setTopic(ctx, s, map[string]string{"max.message.bytes": fmt.Sprint(large)}, "1048588")
+		}},
+		{name: "refuse-replicas", what: "the broker wants two replicas and has one: NOT_ENOUGH_REPLICAS", hold: seconds(3, 6), begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+			return setTopic(ctx, s, map[string]string{"min.insync.replicas": "2"}, "1")
+		}},
+		{name: "refuse-keyless", what: "the broker compacts a topic, which takes no record without a key: INVALID_RECORD", hold: seconds(3, 6), begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+			return setTopic(ctx, s, map[string]string{"cleanup.policy": "compact"}, "delete")
+		}},
+		{name: "refuse-rights", what: "the broker denies the right to write: TOPIC_AUTHORIZATION_FAILED", hold: seconds(3, 6), begin: denyWrites, alarms: []string{"topic is held"}},
+		{name: "kafka-disk-full", what: "the broker has no space left", hold: seconds(3, 6), begin: fillKafka, alone: true,
+			impossible: func(g *ground) string { return g.small.missing() }},
+	}
+}
+
+// missingTopic is the name of the fault that has to come first, because the topic is not there before it has ended.
+const missingTopic = "missing-topic"
+
+// brokerAway is what parts say while it is.
+var brokerAway = []string{"lane is held", "waiting for Kafka"}
+
+func (g *ground) createLate(ctx context.Context) error {
+	return g.kafka.CreateTopic(ctx, g.late, partitions, nil)
+}
+
+// setTopic changes the settings of one topic, and returns what gives each the value that it had.
+func setTopic(ctx context.Context, s *stage, settings map[string]string, before string) (func(context.Context) error, error) {
+	topic := s.topics[s.rng.IntN(len(s.topics))]
+	set := func(ctx context.Context, value func(string) string) error {
+		var configs []kafka.IncrementalAlterConfigsRequestConfig
+		for name, v := range settings {
+			configs = append(configs, kafka.IncrementalAlterConfigsRequestConfig{Name: name, Value: value(v), ConfigOperation: kafka.ConfigOperationSet})
+		}
+		res, err := s.kafka.Client.IncrementalAlterConfigs(ctx, &kafka.IncrementalAlterConfigsRequest{Resources: []kafka.IncrementalAlterConfigsRequestResource{
+			{ResourceType: kafka.ResourceTypeTopic, ResourceName: topic, Configs: configs}}})
+		if err != nil {
+			return fmt.Errorf("set topic %s: %w", topic, err)
+		}
+		for _, r := range res.Resources {
+			if r.Error != nil {
+				return fmt.Errorf("set topic %s: %w", topic, r.Error)
+			}
+		}
+		return nil
+	}
+	return func(ctx context.Context) error { return set(ctx, func(string) string { return before }) },
+		set(ctx, func(v string) string { return v })
+}
+
+// denyWrites denies everybody the right to write to a topic.
+func denyWrites(ctx context.Context, s *stage) (func(context.Context) error, error) {
+	topic := s.topics[s.rng.IntN(len(s.topics))]
+	res, err := s.kafka.Client.CreateACLs(ctx, &kafka.CreateACLsRequest{ACLs: []kafka.ACLEntry{{ResourceType: kafka.ResourceTypeTopic, ResourceName: topic,
+		ResourcePatternType: kafka.PatternTypeLiteral, Principal: "User:ANONYMOUS", Host: "*", Operation: kafka.ACLOperationTypeWrite, PermissionType: kafka.ACLPermissionTypeDeny}}})
+	if err == nil && len(res.Errors) > 0 {
+		err = res.Errors[0]
+	}
+	if err != nil {
+		return nil, fmt.Errorf("deny writes to %s: %w", topic, err)
+	}
+	return func(ctx context.Context) error {
+		res, err := s.kafka.Client.DeleteACLs(ctx, &kafka.DeleteACLsRequest{Filters: []kafka.DeleteACLsFilter{{ResourceTypeFilter: kafka.ResourceTypeTopic, ResourceNameFilter: topic,
+			ResourcePatternTypeFilter: kafka.PatternTypeLiteral, PrincipalFilter: "User:ANONYMOUS", HostFilter: "*", Operation: kafka.ACLOperationTypeWrite, PermissionType: kafka.ACLPermissionTypeDeny}}})
+		if err != nil {
+			return fmt.Errorf("allow writes to %s: %w", topic, err)
+		}
+		for _, r := range res.Results {
+			if r.Error != nil {
+				return fmt.Errorf("allow writes to %s: %w", topic, r.Error)
+			}
+		}
+		return nil
+	}, nil
+}
+
+// fillKafka leaves no space for the broker, which ends itself over that: it is started again.
+func fillKafka(_ context.Context, s *stage) (func(context.Context) error, error) {
+	free, err := s.small.fill(broker)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		if err := free(); err != nil {
+			return err
+		}
+		if err := s.kafka.KillBroker(ctx); err != nil {
+			return err
+		}
+		return s.kafka.StartBroker(ctx)
+	}, nil
+}

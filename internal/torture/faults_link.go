@@ -1,0 +1,72 @@
+//go:build linux
+
+package torture
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/faultproxy"
+)
+
+// linkFaults are those of the network between each kind of part and each server.
+func linkFaults() (all []fault) {
+	for _, l := range links {
+		for _, n := range networkFaults {
+			all = append(all, fault{name: n.name + "-" + l.String(), what: fmt.Sprintf(n.what, l.role, server(l)), hold: n.hold,
+				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
+					proxy := s.links[l]
+					return func(context.Context) error {
+						if n.anew {
+							_, err := proxy.PassAnew()
+							return err
+						}
+						return proxy.Set(faultproxy.Pass())
+					}, proxy.Set(n.fault(s.rng))
+				}})
+		}
+		if l.server != postgres {
+			continue
+		}
+		for _, moment := range []faultproxy.Moment{faultproxy.Before, faultproxy.After} {
+			all = append(all, fault{name: fmt.Sprintf("cut-commit-%s-%s", moment, l.role), hold: seconds(1.5, 3),
+				what: fmt.Sprintf("a %s's connection is cut just %s COMMIT is carried out", l.role, moment),
+				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
+					proxy := s.links[l]
+					return func(context.Context) error { return proxy.Set(faultproxy.Pass()) },
+						proxy.Set(faultproxy.CutCommit(moment, faultproxy.Cuts{Chance: 0.3, Seed: s.rng.Uint64()}))
+				}})
+		}
+	}
+	return all
+}
+
+func server(l link) string {
+	if l.server == postgres {
+		return "Postgres"
+	}
+	return "Kafka"
+}
+
+// networkFaults are what a link between any two can have. what is about a role and a server.
+var networkFaults = []struct {
+	name, what string
+	hold       [2]time.Duration
+	anew       bool // connections do not outlive it
+	fault      func(rng *rand.Rand) faultproxy.Fault
+}{
+	{name: "lose-up", what: "nothing gets from a %s to %s any more; all of it arrives late", hold: seconds(2, 6), fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.LoseUp() }},
+	{name: "lose-down", what: "no answer gets to a %s from %s any more; then the connections break", hold: seconds(2, 6), anew: true, fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.LoseDown() }},
+	{name: "blackhole", what: "nothing passes between a %s and %s, and new connections hang", hold: seconds(2, 6), anew: true, fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.Blackhole() }},
+	{name: "reset", what: "connections of a %s to %s are reset again and again", hold: seconds(1.5, 4), fault: func(rng *rand.Rand) faultproxy.Fault {
+		return faultproxy.ResetWithin(0, 500*time.Millisecond, rng.Uint64())
+	}},
+	{name: "slow", what: "the way between a %s and %s is long and narrow", hold: seconds(2, 5), fault: func(rng *rand.Rand) faultproxy.Fault {
+		return faultproxy.Slow(time.Duration(20+rng.IntN(200))*time.Millisecond, int64(20_000+rng.IntN(200_000)))
+	}},
+	{name: "truncate", what: "answers to a %s from %s end in the middle of a frame", hold: seconds(1.5, 4), fault: func(rng *rand.Rand) faultproxy.Fault {
+		return faultproxy.Truncate(0, 20_000, rng.Uint64())
+	}},
+}

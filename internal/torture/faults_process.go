@@ -1,0 +1,96 @@
+//go:build linux
+
+package torture
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// processFaults are those of our own processes: killed, killed again while they recover, frozen for longer than what
+// they hold, out of connections, coming and going.
+func processFaults() (all []fault) {
+	for _, role := range []string{roleProducer, roleRelay, roleConsumer} {
+		all = append(all,
+			fault{name: "kill-" + role, what: "kill -9 of a " + role, begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
+				return killOne(s, role)
+			}},
+			fault{name: "kill-" + role + "-twice", what: "kill -9 of a " + role + ", and again while it recovers", begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+				return killTwice(ctx, s, role)
+			}},
+			fault{name: "freeze-" + role, what: "a " + role + " stands still for longer than its lease or session, and goes on", hold: seconds(3.5, 6),
+				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
+					p, err := s.one(role)
+					if err != nil {
+						return nil, err
+					}
+					return func(context.Context) error { return p.thaw() }, p.freeze()
+				}, alone: true},
+			fault{name: "exhaust-" + role, what: "all connections of a " + role + "'s pool are taken", hold: seconds(2, 4),
+				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
+					p, err := s.one(role)
+					if err != nil {
+						return nil, err
+					}
+					return nil, p.tell(fmt.Sprint("hog ", s.held))
+				}, alone: true},
+		)
+	}
+	return append(all,
+		fault{name: "rebalance-storm", what: "a consumer joins and leaves, or dies, every second", hold: seconds(4, 7), begin: storm, alone: true},
+		fault{name: "relay-storm", what: "a relay comes and goes, in order or not, every half second", hold: seconds(3, 5), begin: relayStorm, alone: true},
+	)
+}
+
+func killOne(s *stage, role string) (func(context.Context) error, error) {
+	p, err := s.one(role)
+	if err != nil {
+		return nil, err
+	}
+	s.kill(p)
+	return nil, s.start(role, p.part.Actor)
+}
+
+func killTwice(ctx context.Context, s *stage, role string) (func(context.Context) error, error) {
+	p, err := s.one(role)
+	if err != nil {
+		return nil, err
+	}
+	for range 3 {
+		s.kill(s.get(p.part.Actor))
+		if err := s.start(role, p.part.Actor); err != nil {
+			return nil, err
+		}
+		sleep(ctx, between(s.rng, 50*time.Millisecond, 700*time.Millisecond))
+	}
+	return nil, nil
+}
+
+// storm is an additional node that never stays.
+func storm(ctx context.Context, s *stage) (func(context.Context) error, error) {
+	return comeAndGo(ctx, s, roleConsumer, time.Second)
+}
+
+func relayStorm(ctx context.Context, s *stage) (func(context.Context) error, error) {
+	return comeAndGo(ctx, s, roleRelay, 500*time.Millisecond)
+}
+
+// comeAndGo runs for as long as the fault is held, so there is nothing left to heal.
+func comeAndGo(ctx context.Context, s *stage, role string, every time.Duration) (func(context.Context) error, error) {
+	actor := role + "/guest"
+	for end := time.Now().Add(s.held); time.Now().Before(end); {
+		if err := s.start(role, actor); err != nil {
+			return nil, err
+		}
+		sleep(ctx, between(s.rng, every/2, 2*every))
+		p := s.leave(actor)
+		if s.rng.IntN(2) == 0 {
+			s.kill(p)
+		} else if err := p.quit(); err != nil {
+			return nil, err
+		}
+	}
+	s.held = 0
+	return nil, nil
+}

@@ -1,0 +1,135 @@
+//go:build linux
+
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+// Planted bugs: what each oracle is there to see, done on purpose. They live in the parts, where a user's code or ours
+// could have them, and not in the library.
+const (
+	plantLose      = "lose"       // the publisher says that an event was acknowledged which it never sent
+	plantDualWrite = "dual-write" // the producer publishes past the outbox, and rolls back
+	plantOutside   = "outside"    // the handler writes past its transaction, and fails
+	plantReverse   = "reverse"    // the publisher turns the order of a call around
+	plantRepeat    = "repeat"     // the publisher sends everything twice
+	plantTakeBack  = "take-back"  // somebody sets a lane's epoch back
+	plantAhead     = "ahead"      // somebody sets a lane's cursor to the end of the log
+	plantStuck     = "stuck"      // the publisher never has an answer for one key
+	plantFalseOK   = "false-ok"   // the producer calls a transaction committed that it has rolled back
+	plantLeak      = "leak"       // a part leaves a goroutine behind, and a prepared transaction
+	plantMute      = "mute"       // parts log nothing
+)
+
+// planted runs f where the part has the bug.
+func (p part) planted(bug string, f func() error) error {
+	if p.Plant != bug {
+		return nil
+	}
+	return f()
+}
+
+// publishPast sends events of a transaction that is about to be rolled back, as code without an outbox does.
+func (p *producer) publishPast(ids []string) error {
+	client := &kafka.Client{Addr: kafka.TCP(p.Brokers...), Timeout: 5 * time.Second}
+	var records []kafka.Record
+	for _, id := range ids {
+		records = append(records, kafka.Record{Key: kafka.NewBytes([]byte("k0")), Headers: wire.Headers[kafka.Header](nil, holdfast.Event{ID: id, Type: typeChanged, Source: "torture", Topic: p.Topics[0], Time: time.Now()})})
+	}
+	res, err := client.Produce(context.Background(), &kafka.ProduceRequest{Topic: p.Topics[0], RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(records...)})
+	if err != nil {
+		return err
+	}
+	return res.Error
+}
+
+// plantedPublisher is pub, or pub with a bug.
+func (p part) plantedPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.Publisher, error) {
+	var count atomic.Int64
+	switch p.Plant {
+	case plantLose:
+		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
+			if count.Add(int64(len(events))) < 50 || len(events) > 1 {
+				return pub.Publish(ctx, events)
+			}
+			return []error{nil}
+		}), nil
+	case plantStuck:
+		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
+			if !slices.ContainsFunc(events, func(e holdfast.Event) bool { return e.Key == "k3" }) {
+				return pub.Publish(ctx, events)
+			}
+			return slices.Repeat([]error{&relay.PublishError{Topic: events[0].Topic, Partition: -1, Fault: relay.FaultBroker, Err: errors.New("planted")}}, len(events))
+		}), nil
+	case plantReverse:
+		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
+			turned := slices.Clone(events)
+			slices.Reverse(turned)
+			errs := pub.Publish(ctx, turned)
+			slices.Reverse(errs)
+			return errs
+		}), nil
+	case plantRepeat:
+		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
+			return errorsOf(pub.Publish(ctx, events), pub.Publish(ctx, events))
+		}), nil
+	case plantTakeBack, plantAhead:
+		sql := "update holdfast.lane set epoch = epoch - 1 where epoch > 1"
+		if p.Plant == plantAhead {
+			sql = "update holdfast.lane set epoch = epoch + 1, owner = null, lease_until = '-infinity', done = pg_current_snapshot(), upto = null, pos = 0"
+		}
+		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
+			errs := pub.Publish(ctx, events)
+			if n := count.Add(1); n%200 == 50 {
+				if _, err := pool.Exec(ctx, sql); err != nil {
+					return slices.Repeat([]error{err}, len(events))
+				}
+			}
+			return errs
+		}), nil
+	case plantLeak:
+		go func() { select {} }()
+		_, err := pool.Exec(context.Background(), fmt.Sprintf("begin; insert into other values (2); prepare transaction 'leaked by %s'", p.name()))
+		return pub, err
+	}
+	return pub, nil
+}
+
+type publisherFunc func(ctx context.Context, events []holdfast.Event) []error
+
+func (f publisherFunc) Publish(ctx context.Context, events []holdfast.Event) []error {
+	return f(ctx, events)
+}
+
+func errorsOf(first, second []error) []error {
+	for i := range first {
+		first[i] = errors.Join(first[i], second[i])
+	}
+	return first
+}
+
+// plantedHandler is what a handler with a bug does before its work.
+func (n *node) plantedHandler(ctx context.Context, e holdfast.Event) error {
+	if n.Plant == plantOutside && hash(e.ID)%20 == 0 {
+		if _, err := n.pool.Exec(ctx, "insert into effect (consumer, id, key) values ($1, $2, $3)", consumerName, e.ID, e.Key); err != nil {
+			return err
+		}
+		if n.failedBefore(e.ID) == 0 {
+			return errShaky
+		}
+	}
+	return nil
+}

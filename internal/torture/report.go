@@ -1,0 +1,138 @@
+//go:build linux
+
+package torture
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/oracle"
+)
+
+// Report is what became of a run.
+type Report struct {
+	Options Options       // with what was drawn for them
+	Took    time.Duration // from the first server to the last word
+	Verdict oracle.Verdict
+
+	faults     []fault
+	made       []made
+	impossible map[string]string // faults that cannot be made here, and why
+	troubles   []string          // parts that did not stop as they should
+}
+
+// made is a fault that was brought about.
+type made struct {
+	name            string
+	beside          bool          // a process was killed while it lasted
+	held, recovered time.Duration // -1: not in time
+}
+
+// Holds says whether nothing is wrong.
+func (r *Report) Holds() bool { return r.Verdict.Holds() && len(r.troubles) == 0 }
+
+func (r *Report) count(name string) (n int) {
+	for _, m := range r.made {
+		if m.name == name {
+			n++
+		}
+	}
+	return n
+}
+
+// String is the table that a run ends with.
+func (r *Report) String() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	line := func(cells ...any) {
+		for i, c := range cells {
+			if i > 0 {
+				fmt.Fprint(w, "\t")
+			}
+			fmt.Fprint(w, c)
+		}
+		fmt.Fprintln(w)
+	}
+	line("fault", "made", "held", "recovered p50", "max")
+	for _, f := range r.faults {
+		var held, recovered []time.Duration
+		for _, m := range r.made {
+			if m.name == f.name {
+				held, recovered = append(held, m.held), append(recovered, m.recovered)
+			}
+		}
+		switch why := r.impossible[f.name]; {
+		case len(held) > 0:
+			line(f.name, len(held), round(slices.Max(held)), round(median(recovered)), round(slices.Max(recovered)))
+		case why != "":
+			line(f.name, "-", why)
+		default:
+			line(f.name, 0, "not drawn")
+		}
+	}
+	_ = w.Flush()
+	v, f := r.Verdict, r.Verdict.Figures
+	beside := 0
+	for _, m := range r.made {
+		if m.beside {
+			beside++
+		}
+	}
+	p50, most := f.RecoveryTimes()
+	fmt.Fprintf(&b, "\n%d faults, %d of them with a process killed beside; %s\n\n", len(r.made), beside, round(r.Took))
+	w = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	line("events", "lost", "ghosts", "done twice", "order breaks", "duplicates", "dead", "recovered p50", "max", "")
+	line(f.Events, v.Count(oracle.Lost)+v.Count(oracle.Missing), v.Count(oracle.Ghosts)+v.Count(oracle.Phantoms), v.Count(oracle.Doubles),
+		v.OrderBreaks(), f.Duplicates, f.Letters, round(p50), round(most), "")
+	_ = w.Flush()
+	fmt.Fprintf(&b, "\n%s\n", v)
+	for _, trouble := range r.troubles {
+		fmt.Fprintln(&b, trouble)
+	}
+	if r.Options.Dir != "" {
+		fmt.Fprintf(&b, "histories and logs are in %s\n", r.Options.Dir)
+	}
+	fmt.Fprintf(&b, "again: %s\n", r.Command())
+	return b.String()
+}
+
+// Command is the one that repeats the run.
+func (r *Report) Command() string {
+	o := r.Options
+	text := fmt.Sprintf("go run ./cmd/holdfast-torture -for %s -seed %d", o.For, o.Seed)
+	standard := Options{}.withDefaults()
+	if !slices.Equal(o.Faults, standard.Faults) {
+		text += fmt.Sprintf(" -faults '%s'", strings.Join(o.Faults, ","))
+	}
+	if o.PgBouncer {
+		text += " -pgbouncer"
+	}
+	for _, flag := range []struct {
+		name            string
+		value, standard int
+	}{{"producers", o.Producers, standard.Producers}, {"relays", o.Relays, standard.Relays}, {"consumers", o.Consumers, standard.Consumers}, {"rate", o.Rate, standard.Rate}} {
+		if flag.value != flag.standard {
+			text += fmt.Sprintf(" -%s %d", flag.name, flag.value)
+		}
+	}
+	return text
+}
+
+func median(of []time.Duration) time.Duration {
+	sorted := slices.Sorted(slices.Values(of))
+	return sorted[len(sorted)/2]
+}
+
+// List is every fault with its line, for a person.
+func List() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, f := range catalogue() {
+		fmt.Fprintf(w, "%s\t%s\n", f.name, f.what)
+	}
+	_ = w.Flush()
+	return b.String()
+}
