@@ -114,14 +114,15 @@ select e.snap::text, e.xid::text::bigint, e.seq
 // that are due. A lane whose done is null is busy reading: it is not asked for unread events. $1 lanes, $2 dones,
 // $3 token. No row at all means that the incarnation changed or that this is a standby. The arrays stand in subqueries
 // so that the planner expects as many lanes whether it knows the arrays or not: else it believes that a plan made anew
-// for each call is cheaper, and planning costs five times what running does.
+// for each call is cheaper, and planning costs five times what running does. That what is due is not asleep for ever
+// is said for the planner's sake: only so it knows that parked_due has all of it.
 const probeLanes = `-- relay.probe
 select p.lane,
        p.done is not null and (
          exists (select from holdfast.event e where e.lane = p.lane and e.xid >= pg_snapshot_xmax(p.done::pg_snapshot))
          or exists (select from pg_snapshot_xip(p.done::pg_snapshot) flying (xid), lateral (
               select 1 from holdfast.event e where e.lane = p.lane and e.xid = flying.xid limit 1) e)) as unread,
-       exists (select from holdfast.parked k where k.lane = p.lane and k.next_at <= now()) as parked_due,
+       exists (select from holdfast.parked k where k.lane = p.lane and k.next_at <= now() and k.next_at < 'infinity') as parked_due,
        exists (select from holdfast.scheduled s where s.lane = p.lane and s.due_at <= now()) as scheduled_due
   from unnest((select $1::smallint[]), (select $2::text[])) as p (lane, done)
  where not pg_is_in_recovery()
@@ -249,12 +250,13 @@ update holdfast.parked p
 const closeLetters = `-- relay.close_letters
 update holdfast.letter set state = 'replayed', last_at = now() where id = any ($1::bigint[]) and state = 'replaying'`
 
-// readDue reads the heads that are due, and behind each the rows of its queue, so that a queue drains in few rounds.
+// readDue reads the heads that are due, found by parked_due, and behind each the rows of its queue, so that a queue
+// drains in few rounds.
 // $1 lane, $2 topics that are held (left out), $3 rows of one queue, $4 queues.
 const readDue = `-- relay.due
 with head as (
   select p.topic, p.key, p.place from holdfast.parked p
-   where p.lane = $1::smallint and p.next_at <= now() and p.topic <> all ($2::text[])
+   where p.lane = $1::smallint and p.next_at <= now() and p.next_at < 'infinity' and p.topic <> all ($2::text[])
    order by p.next_at limit $4::integer)
 select q.place, q.topic, q.key, q.why, q.attempts, q.id, q.source, q.type, q.time, q.headers::text, q.payload, coalesce(q.letter, 0)
   from head, lateral (

@@ -1,0 +1,72 @@
+package relay
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/plantest"
+)
+
+// Every statement that a relay makes while it works finds its rows by an index, on tables that are large: a log of
+// 200,000 events, 20,000 parked ones in 2,000 queues, 20,000 scheduled ones, 5,000 letters.
+func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{
+		// Transactions of ten events, every thousandth row with a snapshot.
+		`insert into holdfast.event_0 (xid, lane, id, type, topic, key, snap)
+			select (1000 + n / 10)::text::xid8, n % 8, n::text, 't', 'orders', (n % 5000)::text,
+			       case when n % 1000 = 0 then format('%s:%s:', 1000 + n / 10, 1000 + n / 10)::pg_snapshot end
+			  from generate_series(1, 200000) n`,
+		`insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
+			select n % 8, 'orders', (n % 2000)::text, n, 'record', case when n < 100 then now() else 'infinity' end, n::text, '', 't', now()
+			  from generate_series(1, 20000) n`,
+		`insert into holdfast.scheduled (lane, due_at, id, type, topic, time)
+			select n % 8, now() + n * interval '1 second', n::text, 't', 'orders', now() from generate_series(1, 20000) n`,
+		`insert into holdfast.letter (origin, reason, holds, event_id, source, type, topic, key, time, hash, lane, state)
+			select 'relay', 'r', n % 50 = 0, n::text, '', 't', 'orders', (n % 2000)::text, now(), '', n % 8, case when n % 10 = 0 then 'open' else 'replayed' end
+			  from generate_series(1, 5000) n`,
+		"analyze holdfast.event_0", "analyze holdfast.parked", "analyze holdfast.scheduled", "analyze holdfast.letter",
+	} {
+		pgtest.Exec(t, db.Pool, sql)
+	}
+	const token = "'00000000-0000-0000-0000-000000000000'"
+	const done, upto = "'12000:12010:12003,12005'", "'12500:12500:'"
+	segments := func(index string) (all []string) {
+		for n := range 4 {
+			all = append(all, fmt.Sprintf("event_%d_%s", n, index))
+		}
+		return all
+	}
+	for _, row := range []struct {
+		statement, literals string
+		indexes             []string
+	}{
+		{readPage, "3, " + done + ", " + upto + ", 0, 2000, " + token, segments("lane_xid_seq")},
+		{readPage, "3, " + done + ", null, 0, 2000, " + token, segments("lane_xid_seq")},
+		{readPlanned, "3, '{12011,12012}', " + upto + ", 0, 2000, " + token + ", '{12020,12021}'", segments("lane_xid_seq")},
+		{readTransactions, "3, " + done + ", " + upto + ", 0, 500", segments("lane_xid_seq")},
+		{readCuts, done + ", 20", segments("cut")},
+		{probeLanes, "'{0,1,2,3,4,5,6,7}', array_fill(" + done + "::text, '{8}'), " + token, append(segments("lane_xid_seq"), "parked_due", "scheduled_pkey")},
+		{loadHeld, "3", []string{"letter_holds"}},
+		{mendHead, "3, 'orders', '11'", []string{"parked_pkey"}},
+		{parkFirst, "3, 'orders', '11', 'i', 's', 't', now(), null, null, 7", []string{"parked_pkey"}},
+		{closeLetters, "'{1,2,3}'", []string{"letter_open"}},
+		{readDue, "3, '{}', 100, 50", []string{"parked_due", "parked_pkey"}},
+		{deleteParked, "3, '{orders}', '{11}', '{11}'", []string{"parked_pkey"}},
+		{delayParked, "3, '{orders}', '{11}', '{11}', '{1}', '{e}', '{1}'", []string{"parked_pkey"}},
+		{buryParked, "3, 'orders', '11', 11, 1, 'e', 'r', 'f', false", []string{"parked_pkey", "letter_pkey"}},
+		{wakeQueues, "3, '{orders}', '{11}'", []string{"parked_pkey", "letter_holds"}},
+		{moveScheduled, "3, 100", []string{"scheduled_pkey"}},
+	} {
+		for _, plan := range plantest.Of(t, db.Pool, row.statement, row.literals) {
+			plan.Uses(row.indexes...)
+			plan.NeverReadsAllOf("event_[0-3]", "parked", "scheduled", "letter")
+		}
+	}
+}
