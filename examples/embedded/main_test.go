@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,7 +64,7 @@ type site struct {
 }
 
 func newSite(t *testing.T, k *kafkaserver.Server) *site {
-	s := &site{T: t, db: pgtest.New(t), kafka: k, name: "embedded_" + strings.ToLower(rand.Text()[:8])}
+	s := &site{T: t, db: pgtest.New(t), kafka: k, name: servers.NewName("embedded")}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()

@@ -59,7 +59,7 @@ func (s *story) start(ctx context.Context) (err error) {
 	s.Servers, err = servers.Start(ctx, servers.Config{
 		DatabaseURL: s.config.DatabaseURL,
 		NoKafka:     true,
-		Name:        "refunds_" + strings.ToLower(rand.Text()[:8]), // so that runs do not meet
+		Name:        servers.NewName("refunds"), // so that runs do not meet
 	})
 	if err != nil {
 		return err

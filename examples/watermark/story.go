@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	mathrand "math/rand/v2"
-	"strings"
 	"sync"
 	"time"
 
@@ -40,7 +38,7 @@ func (s *story) start(ctx context.Context) (err error) {
 	s.Servers, err = servers.Start(ctx, servers.Config{
 		DatabaseURL: s.config.DatabaseURL,
 		NoKafka:     true,
-		Name:        "watermark_" + strings.ToLower(rand.Text()[:8]), // so that runs do not meet
+		Name:        servers.NewName("watermark"), // so that runs do not meet
 	})
 	if err != nil {
 		return err

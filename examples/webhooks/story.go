@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"fmt"
 	"io"
 	"log/slog"
@@ -43,7 +42,7 @@ func (s *story) start(ctx context.Context) (err error) {
 	s.Servers, err = servers.Start(ctx, servers.Config{
 		DatabaseURL: s.config.DatabaseURL,
 		NoKafka:     true,
-		Name:        "webhooks_" + strings.ToLower(rand.Text()[:8]), // so that runs do not meet
+		Name:        servers.NewName("webhooks"), // so that runs do not meet
 	})
 	if err != nil {
 		return err
