@@ -34,7 +34,7 @@ func main() {
 
 // run shows the exchange on out. Its error says which promise did not hold, or what to do about the server.
 func run(ctx context.Context, out io.Writer, databaseURL string) (err error) {
-	s, err := servers.Start(ctx, servers.Config{DatabaseURL: databaseURL, NoKafka: true, Name: servers.NewName("refunds")})
+	s, err := servers.Start(ctx, servers.Config{DatabaseURL: databaseURL, NoKafka: true, Name: servers.NewName("idempotent")})
 	if err != nil {
 		return err
 	}
