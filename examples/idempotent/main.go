@@ -15,21 +15,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/examples/internal/servers"
+	"github.com/holdfast-go/holdfast/examples/internal/stories"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the cleaning up
-	if err := run(ctx, os.Stdout, os.Getenv("DATABASE_URL")); err != nil {
-		fmt.Fprintln(os.Stderr, "\nidempotent:", err)
-		os.Exit(1)
-	}
+	stories.Main("idempotent", func(ctx context.Context) error { return run(ctx, os.Stdout, os.Getenv("DATABASE_URL")) })
 }
 
 // run shows the exchange on out. Its error says which promise did not hold, or what to do about the server.

@@ -184,8 +184,7 @@ func (b *bundle) told(want map[string]int) {
 // counted checks the counters.
 func (b *bundle) counted(created, replays, conflicts int64) {
 	b.Helper()
-	s := &story{metrics: b.reader}
-	got, err := s.counted(b.Context())
+	got, err := counters(b.Context(), b.reader)
 	if err != nil {
 		b.Fatal(err)
 	}

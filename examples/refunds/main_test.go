@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"regexp"
@@ -9,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
+	"github.com/holdfast-go/holdfast/examples/internal/stories"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
@@ -71,9 +71,9 @@ func TestAServiceThatForgetsKeysBreaksThePromises(t *testing.T) {
 // Each promise is broken by hand, one at a time, in what a story has left.
 func TestEveryPromiseIsFoundWhenItIsBroken(t *testing.T) {
 	t.Parallel()
-	s := &story{config: config{DatabaseURL: pgtest.New(t).DSN, self: self}, out: new(bytes.Buffer)}
+	s := &story{Story: stories.Story{Out: io.Discard}, config: config{DatabaseURL: pgtest.New(t).DSN, self: self}}
 	defer func() {
-		if err := s.stop(); err != nil {
+		if err := s.Stop(); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -82,21 +82,21 @@ func TestEveryPromiseIsFoundWhenItIsBroken(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.verdicts(t.Context(), s.Pool); err != nil {
+	if err := s.Check(t.Context(), s.Pool, promises); err != nil {
 		t.Fatalf("before anything is broken: %v", err)
 	}
 	for _, c := range []struct{ name, by, promise string }{
-		{"a refund is made twice", "insert into refunds select id || 'x', charge, cents, state, receipt from refunds", promises[0].text},
-		{"a refund does not arrive", "update refunds set state = 'pending'", promises[0].text},
-		{"a refund is paid twice", "insert into statement select id || 'x', kind, reference, cents from statement where kind = 'payouts'", promises[1].text},
-		{"a refund is not paid", "delete from statement where kind = 'payouts'", promises[1].text},
-		{"what was not asked for is paid", "insert into statement values ('x', 'payouts', 'rf_none', 100)", promises[1].text},
-		{"a refund is booked twice", "insert into ledger (reference, cents) select reference, cents from ledger where cents < 0", promises[2].text},
-		{"a refund is not booked", "delete from ledger where cents < 0", promises[2].text},
-		{"a payment is booked twice", "insert into ledger (reference, cents) select reference, cents from ledger where cents > 0", promises[3].text},
-		{"an event is missing", "delete from SCHEMA.event where type = 'refund.requested'", promises[4].text},
-		{"a request is left half done", "update SCHEMA.idempotency set state = 'pending', status = null, headers = null, body = null, body_hash = null, fence = 1, run = 1, lease_until = now()", promises[5].text},
-		{"an event is told twice", "insert into SCHEMA.event select * from SCHEMA.event where type = 'payment.captured'", promises[4].text},
+		{"a refund is made twice", "insert into refunds select id || 'x', charge, cents, state, receipt from refunds", promises[0].Text},
+		{"a refund does not arrive", "update refunds set state = 'pending'", promises[0].Text},
+		{"a refund is paid twice", "insert into statement select id || 'x', kind, reference, cents from statement where kind = 'payouts'", promises[1].Text},
+		{"a refund is not paid", "delete from statement where kind = 'payouts'", promises[1].Text},
+		{"what was not asked for is paid", "insert into statement values ('x', 'payouts', 'rf_none', 100)", promises[1].Text},
+		{"a refund is booked twice", "insert into ledger (reference, cents) select reference, cents from ledger where cents < 0", promises[2].Text},
+		{"a refund is not booked", "delete from ledger where cents < 0", promises[2].Text},
+		{"a payment is booked twice", "insert into ledger (reference, cents) select reference, cents from ledger where cents > 0", promises[3].Text},
+		{"an event is missing", "delete from SCHEMA.event where type = 'refund.requested'", promises[4].Text},
+		{"a request is left half done", "update SCHEMA.idempotency set state = 'pending', status = null, headers = null, body = null, body_hash = null, fence = 1, run = 1, lease_until = now()", promises[5].Text},
+		{"an event is told twice", "insert into SCHEMA.event select * from SCHEMA.event where type = 'payment.captured'", promises[4].Text},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tx, err := s.Pool.Begin(t.Context())
@@ -109,7 +109,7 @@ func TestEveryPromiseIsFoundWhenItIsBroken(t *testing.T) {
 				}
 			}()
 			pgtest.Exec(t, tx, strings.ReplaceAll(c.by, "SCHEMA", s.Schema))
-			if err := s.verdicts(t.Context(), tx); err == nil || !strings.Contains(err.Error(), "a promise did not hold: "+c.promise) {
+			if err := s.Check(t.Context(), tx, promises); err == nil || !strings.Contains(err.Error(), "a promise did not hold: "+c.promise) {
 				t.Errorf("it ends with %v", err)
 			}
 		})

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"regexp"
@@ -9,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
+	"github.com/holdfast-go/holdfast/examples/internal/stories"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
@@ -68,9 +68,9 @@ func TestAServiceThatBelievesAnyoneBreaksThePromises(t *testing.T) {
 
 func TestAPaymentThatIsBookedTwiceIsFound(t *testing.T) {
 	t.Parallel()
-	s := &story{config: config{DatabaseURL: pgtest.New(t).DSN}, out: new(bytes.Buffer)}
+	s := &story{Story: stories.Story{Out: io.Discard}, config: config{DatabaseURL: pgtest.New(t).DSN}}
 	defer func() {
-		if err := s.stop(); err != nil {
+		if err := s.Stop(); err != nil {
 			t.Error(err)
 		}
 	}()

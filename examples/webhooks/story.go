@@ -11,53 +11,29 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/examples/internal/servers"
+	"github.com/holdfast-go/holdfast/examples/internal/stories"
 	"github.com/holdfast-go/holdfast/webhook"
 )
 
 // story is what the chapters share.
 type story struct {
+	stories.Story
 	config config
-	out    io.Writer
 
-	*servers.Servers
 	service *service
 	http    *httptest.Server
 }
 
-func (s *story) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
-
-func (s *story) stop() error {
-	if s.http != nil {
-		s.http.Close()
-	}
-	if s.Servers == nil {
-		return nil
-	}
-	return s.Servers.Stop()
-}
-
 func (s *story) start(ctx context.Context) (err error) {
-	s.Servers, err = servers.Start(ctx, servers.Config{
-		DatabaseURL: s.config.DatabaseURL,
-		NoKafka:     true,
-		Name:        servers.NewName("webhooks"), // so that runs do not meet
-	})
-	if err != nil {
-		return err
-	}
-	if err := holdfast.Migrate(ctx, s.Pool, holdfast.SchemaConfig{Schema: s.Schema}); err != nil {
-		return err
-	}
-	if _, err := s.Pool.Exec(ctx, tables); err != nil {
+	if err := s.Start(ctx, "webhooks", s.config.DatabaseURL, tables); err != nil {
 		return err
 	}
 	if s.service, err = newService(s.Pool, s.Schema, s.config.trusting, slog.New(slog.DiscardHandler)); err != nil {
 		return err
 	}
 	s.http = httptest.NewServer(s.service.mux)
-	s.say("holdfast: webhooks of two providers, each with one effect\n\n%s\n", s.AboutPostgres)
+	s.AtEnd(s.http.Close)
+	s.Say("holdfast: webhooks of two providers, each with one effect\n\n%s\n", s.AboutPostgres)
 	return nil
 }
 
@@ -77,9 +53,9 @@ func (s *story) send(ctx context.Context, requests ...request) error {
 		if err != nil {
 			return err
 		}
-		s.say("    %d  %s", status, r.what)
+		s.Say("    %d  %s", status, r.what)
 		if status != r.want {
-			return fmt.Errorf("a promise did not hold: %s is answered %d, not %d", r.what, status, r.want)
+			return stories.Broken("%s is answered %d, not %d", r.what, status, r.want)
 		}
 	}
 	return nil
@@ -129,16 +105,16 @@ func (s *story) both(ctx context.Context, delivery, again string) error {
 }
 
 func (s *story) delivered(ctx context.Context) error {
-	s.say("1. Each of them sends a delivery")
+	s.Say("1. Each of them sends a delivery")
 	return s.both(ctx, "72d3162e", "")
 }
 
 func (s *story) repeated(ctx context.Context) error {
-	s.say("2. They send the same again: the answer was lost on its way")
+	s.Say("2. They send the same again: the answer was lost on its way")
 	if err := s.both(ctx, "72d3162e", ", once more"); err != nil {
 		return err
 	}
-	s.say("   And GitHub's under another id, which it does not sign: whoever has seen one request could")
+	s.Say("   And GitHub's under another id, which it does not sign: whoever has seen one request could")
 	h, body, err := push("ffffffff", "refs/heads/main")
 	if err != nil {
 		return err
@@ -147,7 +123,7 @@ func (s *story) repeated(ctx context.Context) error {
 }
 
 func (s *story) forged(ctx context.Context) error {
-	s.say("3. Someone would like to be the bank")
+	s.Say("3. Someone would like to be the bank")
 	now := time.Now()
 	h, body, err := payment("msg_2", "alice", 10_00, now, bankSecret)
 	if err != nil {
@@ -178,7 +154,7 @@ func (s *story) forged(ctx context.Context) error {
 }
 
 func (s *story) inHand(ctx context.Context) error {
-	s.say("4. A payment comes again while it is being booked: whether it will be is not known yet")
+	s.Say("4. A payment comes again while it is being booked: whether it will be is not known yet")
 	h, body, err := payment("msg_3", "alice", 30_00, time.Now(), bankSecret)
 	if err != nil {
 		return err
@@ -193,11 +169,11 @@ func (s *story) inHand(ctx context.Context) error {
 	select {
 	case <-begun:
 	case status := <-first:
-		return fmt.Errorf("a promise did not hold: a payment is answered %d before it is booked", status)
+		return stories.Broken("a payment is answered %d before it is booked", status)
 	}
 	err = s.send(ctx, request{"the second copy: come again later", "bank", h, body, 503})
 	close(end)
-	s.say("    %d  the first copy, once it is booked", <-first)
+	s.Say("    %d  the first copy, once it is booked", <-first)
 	s.service.booking = func() {}
 	if err != nil {
 		return err
@@ -206,7 +182,7 @@ func (s *story) inHand(ctx context.Context) error {
 }
 
 func (s *story) failing(ctx context.Context) error {
-	s.say("5. A payment comes for bob, who has no account yet: its handler fails")
+	s.Say("5. A payment comes for bob, who has no account yet: its handler fails")
 	h, body, err := payment("msg_4", "bob", 40_00, time.Now(), bankSecret)
 	if err != nil {
 		return err
@@ -217,29 +193,9 @@ func (s *story) failing(ctx context.Context) error {
 	if _, err := s.Pool.Exec(ctx, "insert into accounts values ('bob')"); err != nil {
 		return err
 	}
-	if err := s.work(ctx); err != nil {
+	if err := stories.Work(ctx, s.service.in); err != nil {
 		return err
 	}
-	s.say("    bob's account is opened, and the payment is booked by Run")
+	s.Say("    bob's account is opened, and the payment is booked by Run")
 	return s.send(ctx, request{"the payment, once more", "bank", h, body, 200})
-}
-
-// work runs the inbox until nothing waits in it.
-func (s *story) work(ctx context.Context) error {
-	ctx, stop := context.WithTimeout(ctx, time.Minute)
-	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- s.service.in.Run(ctx) }()
-	for {
-		waiting, err := s.service.in.Waiting(ctx)
-		if err != nil {
-			return err
-		}
-		if waiting.Events == 0 {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	stop()
-	return <-ended
 }
