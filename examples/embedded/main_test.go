@@ -50,9 +50,7 @@ func TestTheDemoLeavesServersThatAreNamedAsTheyWere(t *testing.T) {
 	if err := run(t.Context(), io.Discard, config{Demo: true, DatabaseURL: db.DSN, Brokers: strings.Join(exampletest.Cluster(t).Brokers, ",")}); err != nil {
 		t.Fatal(err)
 	}
-	if n := pgtest.Count(t, db, "select count(*) from pg_namespace where nspname like 'demo%'"); n != 0 {
-		t.Errorf("%d schemas are left behind", n)
-	}
+	exampletest.NoSchemas(t, db, "demo")
 }
 
 // site is what one start of the service after the other works on.

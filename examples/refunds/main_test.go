@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"io"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -12,31 +11,19 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
-func told(t *testing.T, c config) (string, error) {
-	t.Helper()
+// telling is the story as a config has it.
+func telling(c config) exampletest.Story {
 	c.self = self
-	return exampletest.Told(t, func(ctx context.Context, out io.Writer) error { return run(ctx, out, c) })
+	return func(ctx context.Context, out io.Writer) error { return run(ctx, out, c) }
 }
 
 func TestWithoutAnyServerTheStoryOfTheRefundsIsToldToItsEnd(t *testing.T) {
 	t.Parallel()
-	text, err := told(t, config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		"started for this run",
+	text := exampletest.ToItsEnd(t, telling(config{}), len(promises),
 		"409  another amount under its key: idempotency.payload_mismatch",
 		"422  more than was paid", "after 4 attempts", "it was asked 4 times, and paid 1", "402  the same: rf_",
-		"50 times", "another node", "nobody has to ask", "each of the 7 payouts", "idempotent.created 13, idempotent.replays 53, idempotent.conflicts 1.", "Every promise held.",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the story does not say %q", want)
-		}
-	}
-	if n := len(regexp.MustCompile(`(?m)^    ok `).FindAllString(text, -1)); n != len(promises) {
-		t.Errorf("%d promises were found to hold, want %d", n, len(promises))
-	}
+		"50 times", "another node", "nobody has to ask", "each of the 7 payouts",
+		"idempotent.created 13, idempotent.replays 53, idempotent.conflicts 1.")
 	if lines := strings.Count(text, "\n"); lines > 50 {
 		t.Errorf("the story has %d lines, which is more than a screen", lines)
 	}
@@ -45,27 +32,12 @@ func TestWithoutAnyServerTheStoryOfTheRefundsIsToldToItsEnd(t *testing.T) {
 func TestADatabaseThatIsNamedIsUsedAndLeftAsItWas(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	text, err := told(t, config{DatabaseURL: db.DSN})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.Contains(text, "started for this run") {
-		t.Error("it started a server of its own")
-	}
-	if n := pgtest.Count(t, db, "select count(*) from pg_namespace where nspname like 'refunds%'"); n != 0 {
-		t.Errorf("%d schemas are left behind", n)
-	}
+	exampletest.OnNamedServer(t, db, "refunds", telling(config{DatabaseURL: db.DSN}))
 }
 
 func TestAServiceThatForgetsKeysBreaksThePromises(t *testing.T) {
 	t.Parallel()
-	text, err := told(t, config{DatabaseURL: pgtest.New(t).DSN, forgetful: true})
-	if err == nil || !strings.Contains(err.Error(), "a promise did not hold: what is asked for once more is answered") {
-		t.Errorf("it ends with %v", err)
-	}
-	if strings.Contains(text, "Every promise held") {
-		t.Error("the story says that every promise held")
-	}
+	exampletest.Breaks(t, telling(config{DatabaseURL: pgtest.New(t).DSN, forgetful: true}), "what is asked for once more is answered")
 }
 
 // Each promise is broken by hand, one at a time, in what a story has left.
@@ -118,8 +90,5 @@ func TestEveryPromiseIsFoundWhenItIsBroken(t *testing.T) {
 
 func TestTheCommandExitsWithStatusOneWhereItHasNoServer(t *testing.T) {
 	t.Parallel()
-	_, said := exampletest.Refused(t, "DATABASE_URL=postgres://x:secret@127.0.0.1:1/x")
-	if !strings.Contains(said, "refunds: DATABASE_URL is set") || strings.Contains(said, "secret") {
-		t.Errorf("it says %s", said)
-	}
+	exampletest.WithoutServer(t, "refunds")
 }
