@@ -249,7 +249,7 @@ func TestARequestThatDoesNotEndIsCutOffAndRolledBack(t *testing.T) {
 	s := newSite(t, exampletest.Cluster(t).Server)
 	r := s.start(func(v *service) { v.drain = 200 * time.Millisecond })
 
-	// A transaction elsewhere holds the customer: the request waits for it in the middle of its own.
+	// A transaction elsewhere holds the table: the request waits for it in the middle of its own.
 	tx, err := s.db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

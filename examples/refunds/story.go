@@ -85,16 +85,23 @@ func (s *story) ask(ctx context.Context, what, path, key string, body any, want 
 	return a, nil
 }
 
-// refund asks for a refund that is to be made: the check counts on it.
+// refund asks for a refund that is to be made.
 func (s *story) refund(ctx context.Context, what, key string, cents int64) (answer, error) {
-	s.asked = append(s.asked, refund{Charge: s.charge, Cents: cents})
-	return s.ask(ctx, what, "/refunds", key, refund{Charge: s.charge, Cents: cents}, 201)
+	return s.ask(ctx, what, "/refunds", key, s.expected(cents), 201)
+}
+
+// expected is a refund that is to be made: the check counts on it.
+func (s *story) expected(cents int64) refund {
+	f := refund{Charge: s.charge, Cents: cents}
+	s.asked = append(s.asked, f)
+	return f
 }
 
 // key is of the form that the playbook shows: what is refunded, how much, and something of its own.
-func (s *story) key(cents int64) string {
-	return fmt.Sprintf("refund:%s:%d:%s", s.charge, cents, strings.ToLower(rand.Text()[:8]))
-}
+func (s *story) key(cents int64) string { return newKey(fmt.Sprintf("refund:%s:%d", s.charge, cents)) }
+
+// newKey is a key that says what it is for.
+func newKey(what string) string { return what + ":" + strings.ToLower(rand.Text()[:8]) }
 
 // same asks for what was asked for before, and wants the same answer to the byte.
 func (s *story) same(ctx context.Context, path, key string, body any, first answer) error {
@@ -107,7 +114,7 @@ func (s *story) same(ctx context.Context, path, key string, body any, first answ
 
 func (s *story) refunded(ctx context.Context) error {
 	s.Say("1. A customer pays 900.00 and gets 10.00 back. The answers are lost on their way: the shop asks again")
-	cart := "payment:" + strings.ToLower(rand.Text()[:8])
+	cart := newKey("payment")
 	paid, err := s.ask(ctx, "the payment", "/payments", cart, payment{Cents: 900_00}, 201)
 	if err != nil {
 		return err
@@ -156,13 +163,12 @@ const copies = 50
 
 func (s *story) crowded(ctx context.Context) error {
 	s.Say("3. %d copies of one refund come at once", copies)
-	key := s.key(13_00)
-	s.asked = append(s.asked, refund{Charge: s.charge, Cents: 13_00})
+	key, asked := s.key(13_00), s.expected(13_00)
 	answers, errs := make([]answer, copies), make([]error, copies)
 	var all sync.WaitGroup
 	for i := range copies {
 		all.Go(func() {
-			answers[i], errs[i] = s.shop.post(ctx, "/refunds", key, refund{Charge: s.charge, Cents: 13_00})
+			answers[i], errs[i] = s.shop.post(ctx, "/refunds", key, asked)
 		})
 	}
 	all.Wait()
@@ -193,11 +199,11 @@ func (s *story) crashed(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	usual := s.shop
+	shop := s.shop
 	s.shop = s.client(n.address)
 	_, err = s.refund(ctx, "the shop asks another node", s.key(14_00), 14_00)
 	s.shop.close()
-	s.shop = usual
+	s.shop = shop
 	if status := n.wait(); err == nil && status != exitPaid {
 		err = fmt.Errorf("the node ends with status %d, not %d", status, exitPaid)
 	}
@@ -210,9 +216,8 @@ func (s *story) abandoned(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.asked = append(s.asked, refund{Charge: s.charge, Cents: 15_00})
 	once := newClient(s.shop.token, s.tracing.Tracer("shop"), retry.Policy{Attempts: 1}, n.address)
-	_, err = once.post(ctx, "/refunds", s.key(15_00), refund{Charge: s.charge, Cents: 15_00})
+	_, err = once.post(ctx, "/refunds", s.key(15_00), s.expected(15_00))
 	once.close()
 	if status := n.wait(); err == nil || status != exitPaid {
 		return fmt.Errorf("the node ends with status %d, not %d, and answers %v", status, exitPaid, err)
@@ -285,7 +290,7 @@ func (s *story) told(ctx context.Context) error {
 
 func (s *story) voided(ctx context.Context) error {
 	s.Say("7. Another payment is taken back as a whole, and its answer lost")
-	paid, err := s.ask(ctx, "the payment", "/payments", "payment:"+strings.ToLower(rand.Text()[:8]), payment{Cents: 70_00}, 201)
+	paid, err := s.ask(ctx, "the payment", "/payments", newKey("payment"), payment{Cents: 70_00}, 201)
 	if err != nil {
 		return err
 	}
