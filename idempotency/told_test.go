@@ -1,7 +1,6 @@
 package idempotency
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,46 +8,15 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/logtest"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
-// lines is a log that a test reads.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-// take returns the lines so far, and forgets them.
-func (l *lines) take(t *testing.T) (taken []map[string]any) {
-	t.Helper()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, line := range strings.Split(strings.TrimSpace(l.b.String()), "\n") {
-		if line == "" {
-			continue
-		}
-		var fields map[string]any
-		if err := json.Unmarshal([]byte(line), &fields); err != nil {
-			t.Fatal(err)
-		}
-		taken = append(taken, fields)
-	}
-	l.b.Reset()
-	return taken
-}
-
 func TestR33EachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testing.T) {
 	b := setup(t)
-	log := &lines{}
+	log := &logtest.Log{}
 	g := b.guard(func(c *Config) {
 		c.Logger = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
@@ -59,7 +27,7 @@ func TestR33EachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testing.T)
 	ask := func(s sent) map[string]any {
 		t.Helper()
 		b.send(h, s)
-		taken := log.take(t)
+		taken := logtest.Lines[map[string]any](t, log.Take())
 		if len(taken) != 1 || taken[0]["msg"] != "idempotent request" {
 			t.Fatalf("got lines %v", taken)
 		}

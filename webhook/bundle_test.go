@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/logtest"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -29,7 +29,7 @@ type bundle struct {
 	*testing.T
 	db  *pgtest.DB
 	in  *inbox.Inbox
-	log *syncBuffer
+	log *logtest.Log
 
 	mu       sync.Mutex
 	fail     map[string]error // what the handler of an event returns
@@ -40,27 +40,10 @@ type bundle struct {
 	refusals []Refused
 }
 
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 func setup(t *testing.T, change ...func(*inbox.Config)) *bundle {
 	t.Helper()
 	t.Parallel()
-	b := &bundle{T: t, db: pgtest.New(t), log: &syncBuffer{}, fail: map[string]error{}, begun: make(chan string, 100),
+	b := &bundle{T: t, db: pgtest.New(t), log: &logtest.Log{}, fail: map[string]error{}, begun: make(chan string, 100),
 		gates: map[string]chan struct{}{}, outcomes: make(chan inbox.Received, 1000)}
 	if err := holdfast.Migrate(t.Context(), b.db.Pool, holdfast.SchemaConfig{}); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"flag"
 	"fmt"
@@ -21,7 +20,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/holdfast-go/holdfast/examples/internal/servers"
@@ -54,7 +52,7 @@ func main() {
 func run(ctx context.Context, out io.Writer, c config) (err error) {
 	if c.Demo {
 		// A port and names of its own; what it makes is removed.
-		c.Listen, c.Name = "127.0.0.1:0", "demo_"+strings.ToLower(rand.Text()[:8])
+		c.Listen, c.Name = "127.0.0.1:0", servers.NewName("demo")
 	}
 	on, err := servers.Start(ctx, servers.Config{DatabaseURL: c.DatabaseURL, Brokers: c.Brokers, Name: c.Name, Keep: !c.Demo})
 	if err != nil {

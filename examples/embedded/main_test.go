@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,9 +50,7 @@ func TestTheDemoLeavesServersThatAreNamedAsTheyWere(t *testing.T) {
 	if err := run(t.Context(), io.Discard, config{Demo: true, DatabaseURL: db.DSN, Brokers: strings.Join(exampletest.Cluster(t).Brokers, ",")}); err != nil {
 		t.Fatal(err)
 	}
-	if n := pgtest.Count(t, db, "select count(*) from pg_namespace where nspname like 'demo%'"); n != 0 {
-		t.Errorf("%d schemas are left behind", n)
-	}
+	exampletest.NoSchemas(t, db, "demo")
 }
 
 // site is what one start of the service after the other works on.
@@ -65,7 +62,7 @@ type site struct {
 }
 
 func newSite(t *testing.T, k *kafkaserver.Server) *site {
-	s := &site{T: t, db: pgtest.New(t), kafka: k, name: "embedded_" + strings.ToLower(rand.Text()[:8])}
+	s := &site{T: t, db: pgtest.New(t), kafka: k, name: servers.NewName("embedded")}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -252,7 +249,7 @@ func TestARequestThatDoesNotEndIsCutOffAndRolledBack(t *testing.T) {
 	s := newSite(t, exampletest.Cluster(t).Server)
 	r := s.start(func(v *service) { v.drain = 200 * time.Millisecond })
 
-	// A transaction elsewhere holds the customer: the request waits for it in the middle of its own.
+	// A transaction elsewhere holds the table: the request waits for it in the middle of its own.
 	tx, err := s.db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -16,26 +15,20 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/examples/internal/servers"
+	"github.com/holdfast-go/holdfast/examples/internal/stories"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the cleaning up
-	if err := run(ctx, os.Stdout, os.Getenv("DATABASE_URL")); err != nil {
-		fmt.Fprintln(os.Stderr, "\nidempotent:", err)
-		os.Exit(1)
-	}
+	stories.Main("idempotent", func(ctx context.Context) error { return run(ctx, os.Stdout, os.Getenv("DATABASE_URL")) })
 }
 
 // run shows the exchange on out. Its error says which promise did not hold, or what to do about the server.
 func run(ctx context.Context, out io.Writer, databaseURL string) (err error) {
-	s, err := servers.Start(ctx, servers.Config{DatabaseURL: databaseURL, NoKafka: true, Name: "refunds_" + strings.ToLower(rand.Text()[:8])})
+	s, err := servers.Start(ctx, servers.Config{DatabaseURL: databaseURL, NoKafka: true, Name: servers.NewName("idempotent")})
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,8 @@ func TestARefundIsPaidBackOnceHoweverOftenItIsAskedFor(t *testing.T) {
 			t.Errorf("it does not say %q:\n%s", want, text)
 		}
 	}
-	if n := pgtest.Count(t, db, "select count(*) from pg_namespace where nspname like 'refunds%'") + pgtest.Count(t, db, "select count(*) from pg_class where relname = 'refund'"); n != 0 {
-		t.Errorf("%d things are left behind", n)
+	exampletest.NoSchemas(t, db, "idempotent")
+	if n := pgtest.Count(t, db, "select count(*) from pg_class where relname = 'refund'"); n != 0 {
+		t.Errorf("%d tables are left behind", n)
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -22,7 +21,7 @@ func startShop(t *testing.T) (*servers.Servers, *shop) {
 	t.Helper()
 	t.Parallel()
 	on, err := servers.Start(t.Context(), servers.Config{DatabaseURL: pgtest.New(t).DSN, Brokers: strings.Join(exampletest.Cluster(t).Brokers, ","),
-		Name: "orders_" + strings.ToLower(rand.Text()[:8])})
+		Name: servers.NewName("orders")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -90,7 +88,7 @@ func (s *story) startServers(ctx context.Context) (err error) {
 	s.Servers, err = servers.Start(ctx, servers.Config{
 		DatabaseURL: s.config.DatabaseURL,
 		Brokers:     s.config.Brokers,
-		Name:        "orders_" + strings.ToLower(rand.Text()[:8]), // so that runs do not meet
+		Name:        servers.NewName("orders"), // so that runs do not meet
 	})
 	if err != nil {
 		return err

@@ -1,15 +1,11 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
-	"io"
 	"log/slog"
 	"net/http/httptest"
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
+	"github.com/holdfast-go/holdfast/internal/logtest"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -40,7 +37,7 @@ type bundle struct {
 	shop    *client
 	charge  string
 
-	log    lines
+	log    logtest.Log
 	reader *sdkmetric.ManualReader
 	spans  *tracetest.SpanRecorder
 	tracer trace.Tracer
@@ -187,8 +184,7 @@ func (b *bundle) told(want map[string]int) {
 // counted checks the counters.
 func (b *bundle) counted(created, replays, conflicts int64) {
 	b.Helper()
-	s := &story{metrics: b.reader}
-	got, err := s.counted(b.Context())
+	got, err := counters(b.Context(), b.reader)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -197,18 +193,6 @@ func (b *bundle) counted(created, replays, conflicts int64) {
 			b.Errorf("%s is %d, want %d", name, got[name], want)
 		}
 	}
-}
-
-// lines is a log.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
 }
 
 // line is one of the log.
@@ -223,17 +207,8 @@ type line struct {
 // logged checks the log's lines of a message: one with each outcome, in their order. It returns them.
 func (b *bundle) logged(message string, outcomes ...string) (found []line) {
 	b.Helper()
-	b.log.mu.Lock()
-	text := b.log.text.String()
-	b.log.mu.Unlock()
 	var got []string
-	for d := json.NewDecoder(strings.NewReader(text)); ; {
-		var l line
-		if err := d.Decode(&l); err == io.EOF {
-			break
-		} else if err != nil {
-			b.Fatal(err)
-		}
+	for _, l := range logtest.Lines[line](b, b.log.String()) {
 		if l.Message == message {
 			found, got = append(found, l), append(got, l.Outcome)
 		}

@@ -52,8 +52,7 @@ func TestR40WhatNoClientComesBackForTheCompleterFinishes(t *testing.T) {
 	if n := b.count("select count(*) from refunds where receipt is null"); n != 1 {
 		t.Fatalf("%d refunds are left half done, want 1", n)
 	}
-	s := &story{service: b.service}
-	if err := s.complete(t.Context(), b.db.Pool, "select count(*) = 1 from refunds where receipt is not null"); err != nil {
+	if err := finish(t.Context(), b.service, "select count(*) = 1 from refunds where receipt is not null"); err != nil {
 		t.Fatal(err)
 	}
 	a := b.refund(b.shop, key, 1000) // its answer is there for whoever asks after all
@@ -115,8 +114,7 @@ func TestR40ARequestOfWhichNothingWasDoneIsCompletedForTheAccountThatAsked(t *te
 		t.Fatalf("it is answered %d", a.status)
 	}
 	b.kept(0, 0, 0)
-	s := &story{service: b.service}
-	if err := s.complete(t.Context(), b.db.Pool, "select count(*) = 1 from refunds where receipt is not null"); err != nil {
+	if err := finish(t.Context(), b.service, "select count(*) = 1 from refunds where receipt is not null"); err != nil {
 		t.Fatal(err)
 	}
 	b.kept(1, 0, 1)

@@ -13,23 +13,14 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
-	"syscall"
+
+	"github.com/holdfast-go/holdfast/examples/internal/stories"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the cleaning up
-	if err := command(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "\nrefunds:", err)
-		os.Exit(1)
-	}
-}
+func main() { stories.Main("refunds", command) }
 
 // command tells the story, or is one of the processes that the story starts.
 func command(ctx context.Context) error {
@@ -56,16 +47,7 @@ type config struct {
 
 // run tells the story on out. Its error says which promise did not hold, or what to do about the
 // server.
-func run(ctx context.Context, out io.Writer, c config) (err error) {
-	s := &story{config: c, out: out}
-	defer func() { err = errors.Join(err, s.stop()) }()
-	for _, chapter := range []func(context.Context) error{
-		s.start, s.refunded, s.troubled, s.crowded, s.crashed, s.abandoned, s.told, s.voided, s.check,
-	} {
-		if err := chapter(ctx); err != nil {
-			return err
-		}
-	}
-	fmt.Fprintln(out, "\nEvery promise held.")
-	return nil
+func run(ctx context.Context, out io.Writer, c config) error {
+	s := &story{Story: stories.Story{Out: out}, config: c}
+	return s.Tell(ctx, s.start, s.refunded, s.troubled, s.crowded, s.crashed, s.abandoned, s.told, s.voided, s.check)
 }

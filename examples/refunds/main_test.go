@@ -1,42 +1,29 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"io"
-	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
+	"github.com/holdfast-go/holdfast/examples/internal/stories"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
-func told(t *testing.T, c config) (string, error) {
-	t.Helper()
+// telling is the story as a config has it.
+func telling(c config) exampletest.Story {
 	c.self = self
-	return exampletest.Told(t, func(ctx context.Context, out io.Writer) error { return run(ctx, out, c) })
+	return func(ctx context.Context, out io.Writer) error { return run(ctx, out, c) }
 }
 
 func TestWithoutAnyServerTheStoryOfTheRefundsIsToldToItsEnd(t *testing.T) {
 	t.Parallel()
-	text, err := told(t, config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		"started for this run",
+	text := exampletest.ToItsEnd(t, telling(config{}), len(promises),
 		"409  another amount under its key: idempotency.payload_mismatch",
 		"422  more than was paid", "after 4 attempts", "it was asked 4 times, and paid 1", "402  the same: rf_",
-		"50 times", "another node", "nobody has to ask", "each of the 7 payouts", "idempotent.created 13, idempotent.replays 53, idempotent.conflicts 1.", "Every promise held.",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the story does not say %q", want)
-		}
-	}
-	if n := len(regexp.MustCompile(`(?m)^    ok `).FindAllString(text, -1)); n != len(promises) {
-		t.Errorf("%d promises were found to hold, want %d", n, len(promises))
-	}
+		"50 times", "another node", "nobody has to ask", "each of the 7 payouts",
+		"idempotent.created 13, idempotent.replays 53, idempotent.conflicts 1.")
 	if lines := strings.Count(text, "\n"); lines > 50 {
 		t.Errorf("the story has %d lines, which is more than a screen", lines)
 	}
@@ -45,35 +32,20 @@ func TestWithoutAnyServerTheStoryOfTheRefundsIsToldToItsEnd(t *testing.T) {
 func TestADatabaseThatIsNamedIsUsedAndLeftAsItWas(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	text, err := told(t, config{DatabaseURL: db.DSN})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.Contains(text, "started for this run") {
-		t.Error("it started a server of its own")
-	}
-	if n := pgtest.Count(t, db, "select count(*) from pg_namespace where nspname like 'refunds%'"); n != 0 {
-		t.Errorf("%d schemas are left behind", n)
-	}
+	exampletest.OnNamedServer(t, db, "refunds", telling(config{DatabaseURL: db.DSN}))
 }
 
 func TestAServiceThatForgetsKeysBreaksThePromises(t *testing.T) {
 	t.Parallel()
-	text, err := told(t, config{DatabaseURL: pgtest.New(t).DSN, forgetful: true})
-	if err == nil || !strings.Contains(err.Error(), "a promise did not hold: what is asked for once more is answered") {
-		t.Errorf("it ends with %v", err)
-	}
-	if strings.Contains(text, "Every promise held") {
-		t.Error("the story says that every promise held")
-	}
+	exampletest.Breaks(t, telling(config{DatabaseURL: pgtest.New(t).DSN, forgetful: true}), "what is asked for once more is answered")
 }
 
 // Each promise is broken by hand, one at a time, in what a story has left.
 func TestEveryPromiseIsFoundWhenItIsBroken(t *testing.T) {
 	t.Parallel()
-	s := &story{config: config{DatabaseURL: pgtest.New(t).DSN, self: self}, out: new(bytes.Buffer)}
+	s := &story{Story: stories.Story{Out: io.Discard}, config: config{DatabaseURL: pgtest.New(t).DSN, self: self}}
 	defer func() {
-		if err := s.stop(); err != nil {
+		if err := s.Stop(); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -82,21 +54,21 @@ func TestEveryPromiseIsFoundWhenItIsBroken(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.verdicts(t.Context(), s.Pool); err != nil {
+	if err := s.Check(t.Context(), s.Pool, promises); err != nil {
 		t.Fatalf("before anything is broken: %v", err)
 	}
 	for _, c := range []struct{ name, by, promise string }{
-		{"a refund is made twice", "insert into refunds select id || 'x', charge, cents, state, receipt from refunds", promises[0].text},
-		{"a refund does not arrive", "update refunds set state = 'pending'", promises[0].text},
-		{"a refund is paid twice", "insert into statement select id || 'x', kind, reference, cents from statement where kind = 'payouts'", promises[1].text},
-		{"a refund is not paid", "delete from statement where kind = 'payouts'", promises[1].text},
-		{"what was not asked for is paid", "insert into statement values ('x', 'payouts', 'rf_none', 100)", promises[1].text},
-		{"a refund is booked twice", "insert into ledger (reference, cents) select reference, cents from ledger where cents < 0", promises[2].text},
-		{"a refund is not booked", "delete from ledger where cents < 0", promises[2].text},
-		{"a payment is booked twice", "insert into ledger (reference, cents) select reference, cents from ledger where cents > 0", promises[3].text},
-		{"an event is missing", "delete from SCHEMA.event where type = 'refund.requested'", promises[4].text},
-		{"a request is left half done", "update SCHEMA.idempotency set state = 'pending', status = null, headers = null, body = null, body_hash = null, fence = 1, run = 1, lease_until = now()", promises[5].text},
-		{"an event is told twice", "insert into SCHEMA.event select * from SCHEMA.event where type = 'payment.captured'", promises[4].text},
+		{"a refund is made twice", "insert into refunds select id || 'x', charge, cents, state, receipt from refunds", promises[0].Text},
+		{"a refund does not arrive", "update refunds set state = 'pending'", promises[0].Text},
+		{"a refund is paid twice", "insert into statement select id || 'x', kind, reference, cents from statement where kind = 'payouts'", promises[1].Text},
+		{"a refund is not paid", "delete from statement where kind = 'payouts'", promises[1].Text},
+		{"what was not asked for is paid", "insert into statement values ('x', 'payouts', 'rf_none', 100)", promises[1].Text},
+		{"a refund is booked twice", "insert into ledger (reference, cents) select reference, cents from ledger where cents < 0", promises[2].Text},
+		{"a refund is not booked", "delete from ledger where cents < 0", promises[2].Text},
+		{"a payment is booked twice", "insert into ledger (reference, cents) select reference, cents from ledger where cents > 0", promises[3].Text},
+		{"an event is missing", "delete from SCHEMA.event where type = 'refund.requested'", promises[4].Text},
+		{"a request is left half done", "update SCHEMA.idempotency set state = 'pending', status = null, headers = null, body = null, body_hash = null, fence = 1, run = 1, lease_until = now()", promises[5].Text},
+		{"an event is told twice", "insert into SCHEMA.event select * from SCHEMA.event where type = 'payment.captured'", promises[4].Text},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tx, err := s.Pool.Begin(t.Context())
@@ -109,7 +81,7 @@ func TestEveryPromiseIsFoundWhenItIsBroken(t *testing.T) {
 				}
 			}()
 			pgtest.Exec(t, tx, strings.ReplaceAll(c.by, "SCHEMA", s.Schema))
-			if err := s.verdicts(t.Context(), tx); err == nil || !strings.Contains(err.Error(), "a promise did not hold: "+c.promise) {
+			if err := s.Check(t.Context(), tx, promises); err == nil || !strings.Contains(err.Error(), "a promise did not hold: "+c.promise) {
 				t.Errorf("it ends with %v", err)
 			}
 		})
@@ -118,8 +90,5 @@ func TestEveryPromiseIsFoundWhenItIsBroken(t *testing.T) {
 
 func TestTheCommandExitsWithStatusOneWhereItHasNoServer(t *testing.T) {
 	t.Parallel()
-	_, said := exampletest.Refused(t, "DATABASE_URL=postgres://x:secret@127.0.0.1:1/x")
-	if !strings.Contains(said, "refunds: DATABASE_URL is set") || strings.Contains(said, "secret") {
-		t.Errorf("it says %s", said)
-	}
+	exampletest.WithoutServer(t, "refunds")
 }

@@ -34,9 +34,7 @@ func serve(ctx context.Context, args []string, in io.Reader, out io.Writer) erro
 	if err != nil {
 		return err
 	}
-	if *own != "" {
-		config.ConnConfig.RuntimeParams["search_path"] = *own
-	}
+	config.ConnConfig.RuntimeParams["search_path"] = *own
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return err

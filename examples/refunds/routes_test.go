@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/examples/internal/stories"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
@@ -82,8 +83,7 @@ func TestR13RefundsAtOnceTogetherAreNeverMoreThanWasPaid(t *testing.T) {
 			answers[i], errs[i] = b.shop.post(t.Context(), "/refunds", fmt.Sprintf("refund:ch_paid:6000:6f6c000%d", i), refund{Charge: b.charge, Cents: 6000})
 		})
 	}
-	s := &story{}
-	if err := s.await(t.Context(), b.db.Pool, "select count(*) = $1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'", len(answers)); err != nil {
+	if err := stories.Await(t.Context(), so(b.db.Pool, "select count(*) = $1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'", len(answers))); err != nil {
 		t.Fatal(err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
@@ -213,7 +213,7 @@ func TestW21AWebhookOfARefundThatIsNotCommittedYetIsKeptUntilItIs(t *testing.T) 
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&story{service: b.service}).work(t.Context()); err != nil {
+	if err := stories.Work(t.Context(), b.service.in); err != nil {
 		t.Fatal(err)
 	}
 	b.logged("webhook", "retrying")

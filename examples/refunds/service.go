@@ -65,7 +65,7 @@ type settings struct {
 	pool      *pgxpool.Pool
 	schema    string // of holdfast's tables
 	gateway   string // its URL
-	pace      pace   // defaults to usual
+	pace      pace   // usual or hurried
 	telemetry *telemetry
 	log       *slog.Logger
 
@@ -99,9 +99,6 @@ type service struct {
 func newService(c settings) (s *service, err error) {
 	if c.at == nil {
 		c.at = func(place, string) {}
-	}
-	if c.pace == (pace{}) {
-		c.pace = usual
 	}
 	s = &service{settings: c, provider: newProvider(c.gateway, c.pace.patience), mux: http.NewServeMux()}
 	if s.outbox, err = outbox.New(outbox.Config{Schema: c.schema, Source: "payments"}); err != nil {

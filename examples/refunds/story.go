@@ -5,28 +5,23 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
-	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/examples/internal/servers"
+	"github.com/holdfast-go/holdfast/examples/internal/stories"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
 // story is what the chapters share.
 type story struct {
+	stories.Story
 	config config
-	out    io.Writer
 
-	*servers.Servers
 	gateway *gateway
 	service *service
 	http    *httptest.Server
@@ -37,40 +32,12 @@ type story struct {
 	tracing *sdktrace.TracerProvider
 }
 
-func (s *story) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
-
-func (s *story) stop() error {
-	if s.shop != nil {
-		s.shop.close()
-	}
-	if s.http != nil {
-		s.http.Close()
-	}
-	if s.gateway != nil {
-		s.gateway.http.Close()
-	}
-	if s.Servers == nil {
-		return nil
-	}
-	return s.Servers.Stop()
-}
-
 func (s *story) start(ctx context.Context) (err error) {
-	s.Servers, err = servers.Start(ctx, servers.Config{
-		DatabaseURL: s.config.DatabaseURL,
-		NoKafka:     true,
-		Name:        "refunds_" + strings.ToLower(rand.Text()[:8]), // so that runs do not meet
-	})
-	if err != nil {
-		return err
-	}
-	if err := holdfast.Migrate(ctx, s.Pool, holdfast.SchemaConfig{Schema: s.Schema}); err != nil {
-		return err
-	}
-	if _, err := s.Pool.Exec(ctx, tables); err != nil {
+	if err := s.Start(ctx, "refunds", s.config.DatabaseURL, tables); err != nil {
 		return err
 	}
 	s.gateway = startGateway()
+	s.AtEnd(s.gateway.http.Close)
 	s.metrics, s.tracing = sdkmetric.NewManualReader(), sdktrace.NewTracerProvider()
 	log := slog.New(slog.DiscardHandler)
 	told, err := newTelemetry(log, sdkmetric.NewMeterProvider(sdkmetric.WithReader(s.metrics)), s.tracing)
@@ -83,19 +50,16 @@ func (s *story) start(ctx context.Context) (err error) {
 		return err
 	}
 	s.http = httptest.NewServer(s.service.mux)
+	s.AtEnd(s.http.Close)
 	s.shop = s.client()
-	s.say("holdfast: a refund is paid and booked once, whoever fails and whoever asks again\n\n%s\n", s.AboutPostgres)
+	s.AtEnd(s.shop.close)
+	s.Say("holdfast: a refund is paid and booked once, whoever fails and whoever asks again\n\n%s\n", s.AboutPostgres)
 	return nil
 }
 
 // client is a shop's, which asks the first of these nodes that is there, and then the one in this process.
 func (s *story) client(before ...string) *client {
 	return newClient("Bearer teashop-token", s.tracing.Tracer("shop"), retry.Policy{}, append(before, s.http.Listener.Addr().String())...)
-}
-
-// broken says that a promise did not hold.
-func broken(format string, args ...any) error {
-	return fmt.Errorf("a promise did not hold: "+format, args...)
 }
 
 // ask asks for an operation, and says how it was answered.
@@ -114,36 +78,43 @@ func (s *story) ask(ctx context.Context, what, path, key string, body any, want 
 	if a.replayed {
 		said += ", replayed"
 	}
-	s.say("    %d  %s: %s", a.status, what, said)
+	s.Say("    %d  %s: %s", a.status, what, said)
 	if a.status != want {
-		return a, broken("%s is answered %d, not %d: %s", what, a.status, want, a.body)
+		return a, stories.Broken("%s is answered %d, not %d: %s", what, a.status, want, a.body)
 	}
 	return a, nil
 }
 
-// refund asks for a refund that is to be made: the check counts on it.
+// refund asks for a refund that is to be made.
 func (s *story) refund(ctx context.Context, what, key string, cents int64) (answer, error) {
-	s.asked = append(s.asked, refund{Charge: s.charge, Cents: cents})
-	return s.ask(ctx, what, "/refunds", key, refund{Charge: s.charge, Cents: cents}, 201)
+	return s.ask(ctx, what, "/refunds", key, s.expected(cents), 201)
+}
+
+// expected is a refund that is to be made: the check counts on it.
+func (s *story) expected(cents int64) refund {
+	f := refund{Charge: s.charge, Cents: cents}
+	s.asked = append(s.asked, f)
+	return f
 }
 
 // key is of the form that the playbook shows: what is refunded, how much, and something of its own.
-func (s *story) key(cents int64) string {
-	return fmt.Sprintf("refund:%s:%d:%s", s.charge, cents, strings.ToLower(rand.Text()[:8]))
-}
+func (s *story) key(cents int64) string { return newKey(fmt.Sprintf("refund:%s:%d", s.charge, cents)) }
+
+// newKey is a key that says what it is for.
+func newKey(what string) string { return what + ":" + strings.ToLower(rand.Text()[:8]) }
 
 // same asks for what was asked for before, and wants the same answer to the byte.
 func (s *story) same(ctx context.Context, path, key string, body any, first answer) error {
 	a, err := s.ask(ctx, "the same", path, key, body, first.status)
 	if err == nil && (a.body != first.body || !a.replayed) {
-		err = broken("what is asked for once more is answered %q, not %q", a.body, first.body)
+		err = stories.Broken("what is asked for once more is answered %q, not %q", a.body, first.body)
 	}
 	return err
 }
 
 func (s *story) refunded(ctx context.Context) error {
-	s.say("1. A customer pays 900.00 and gets 10.00 back. The answers are lost on their way: the shop asks again")
-	cart := "payment:" + strings.ToLower(rand.Text()[:8])
+	s.Say("1. A customer pays 900.00 and gets 10.00 back. The answers are lost on their way: the shop asks again")
+	cart := newKey("payment")
 	paid, err := s.ask(ctx, "the payment", "/payments", cart, payment{Cents: 900_00}, 201)
 	if err != nil {
 		return err
@@ -171,14 +142,14 @@ func (s *story) refunded(ctx context.Context) error {
 }
 
 func (s *story) troubled(ctx context.Context) error {
-	s.say("2. The gateway has its troubles")
+	s.Say("2. The gateway has its troubles")
 	s.gateway.expect(hangsAfter, away, hangsBefore)
 	before := s.gateway.asked()
 	first, err := s.refund(ctx, "a refund that it pays without an answer, then 503, then nothing", s.key(11_00), 11_00)
 	if err != nil {
 		return err
 	}
-	s.say("         it was asked %d times, and paid %d", s.gateway.asked()-before, len(s.gateway.of(first.id)))
+	s.Say("         it was asked %d times, and paid %d", s.gateway.asked()-before, len(s.gateway.of(first.id)))
 	s.gateway.expect(declines)
 	key := s.key(12_00)
 	if first, err = s.ask(ctx, "one that it declines", "/refunds", key, refund{Charge: s.charge, Cents: 12_00}, 402); err != nil {
@@ -191,14 +162,13 @@ func (s *story) troubled(ctx context.Context) error {
 const copies = 50
 
 func (s *story) crowded(ctx context.Context) error {
-	s.say("3. %d copies of one refund come at once", copies)
-	key := s.key(13_00)
-	s.asked = append(s.asked, refund{Charge: s.charge, Cents: 13_00})
+	s.Say("3. %d copies of one refund come at once", copies)
+	key, asked := s.key(13_00), s.expected(13_00)
 	answers, errs := make([]answer, copies), make([]error, copies)
 	var all sync.WaitGroup
 	for i := range copies {
 		all.Go(func() {
-			answers[i], errs[i] = s.shop.post(ctx, "/refunds", key, refund{Charge: s.charge, Cents: 13_00})
+			answers[i], errs[i] = s.shop.post(ctx, "/refunds", key, asked)
 		})
 	}
 	all.Wait()
@@ -210,10 +180,10 @@ func (s *story) crowded(ctx context.Context) error {
 		bodies[fmt.Sprintf("%d  %s", a.status, a.id)]++
 	}
 	for said, n := range bodies {
-		s.say("    %s, %d times", said, n)
+		s.Say("    %s, %d times", said, n)
 	}
 	if len(bodies) != 1 {
-		return broken("copies of one refund have %d answers", len(bodies))
+		return stories.Broken("copies of one refund have %d answers", len(bodies))
 	}
 	return nil
 }
@@ -224,16 +194,16 @@ func (s *story) dying() (*node, error) {
 }
 
 func (s *story) crashed(ctx context.Context) error {
-	s.say("4. The service's process ends when the gateway has paid and nothing of that is recorded")
+	s.Say("4. The service's process ends when the gateway has paid and nothing of that is recorded")
 	n, err := s.dying()
 	if err != nil {
 		return err
 	}
-	usual := s.shop
+	shop := s.shop
 	s.shop = s.client(n.address)
 	_, err = s.refund(ctx, "the shop asks another node", s.key(14_00), 14_00)
 	s.shop.close()
-	s.shop = usual
+	s.shop = shop
 	if status := n.wait(); err == nil && status != exitPaid {
 		err = fmt.Errorf("the node ends with status %d, not %d", status, exitPaid)
 	}
@@ -241,49 +211,34 @@ func (s *story) crashed(ctx context.Context) error {
 }
 
 func (s *story) abandoned(ctx context.Context) error {
-	s.say("5. It ends again, and this time the shop does not come back")
+	s.Say("5. It ends again, and this time the shop does not come back")
 	n, err := s.dying()
 	if err != nil {
 		return err
 	}
-	s.asked = append(s.asked, refund{Charge: s.charge, Cents: 15_00})
 	once := newClient(s.shop.token, s.tracing.Tracer("shop"), retry.Policy{Attempts: 1}, n.address)
-	_, err = once.post(ctx, "/refunds", s.key(15_00), refund{Charge: s.charge, Cents: 15_00})
+	_, err = once.post(ctx, "/refunds", s.key(15_00), s.expected(15_00))
 	once.close()
 	if status := n.wait(); err == nil || status != exitPaid {
 		return fmt.Errorf("the node ends with status %d, not %d, and answers %v", status, exitPaid, err)
 	}
-	if err := s.complete(ctx, s.Pool, "select count(*) = 1 from refunds where cents = 1500 and receipt is not null"); err != nil {
+	if err := finish(ctx, s.service, "select count(*) = 1 from refunds where cents = 1500 and receipt is not null"); err != nil {
 		return err
 	}
-	s.say("         Run finishes it on another node: nobody has to ask")
+	s.Say("         Run finishes it on another node: nobody has to ask")
 	return nil
 }
 
-// complete runs what finishes abandoned requests until something is so.
-func (s *story) complete(ctx context.Context, pool *pgxpool.Pool, query string) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- s.service.guard.Run(ctx) }()
-	err := s.await(ctx, pool, query)
-	stop()
-	return errors.Join(err, <-ended)
+// finish runs what finishes abandoned requests until a query says that something is so.
+func finish(ctx context.Context, s *service, query string) error {
+	return stories.RunUntil(ctx, so(s.pool, query), s.guard.Run)
 }
 
-// await looks until something is so.
-func (s *story) await(ctx context.Context, pool *pgxpool.Pool, query string, args ...any) error {
-	ctx, stop := context.WithTimeout(ctx, time.Minute)
-	defer stop()
-	for {
-		var so bool
-		if err := pool.QueryRow(ctx, query, args...).Scan(&so); err != nil {
-			return fmt.Errorf("wait: %w", err)
-		}
-		if so {
-			return nil
-		}
-		time.Sleep(5 * time.Millisecond)
+// so asks whether something is so.
+func so(db stories.Database, query string, args ...any) func(context.Context) (bool, error) {
+	return func(ctx context.Context) (yes bool, err error) {
+		err = db.QueryRow(ctx, query, args...).Scan(&yes)
+		return yes, err
 	}
 }
 
@@ -294,16 +249,16 @@ func (s *story) deliver(ctx context.Context, what string, m movement, want int) 
 		return err
 	}
 	if what != "" {
-		s.say("    %d  %s", status, what)
+		s.Say("    %d  %s", status, what)
 	}
 	if status != want {
-		return broken("the webhook of %s is answered %d, not %d", m.Reference, status, want)
+		return stories.Broken("the webhook of %s is answered %d, not %d", m.Reference, status, want)
 	}
 	return nil
 }
 
 func (s *story) told(ctx context.Context) error {
-	s.say("6. The gateway tells by webhook that refunds have arrived")
+	s.Say("6. The gateway tells by webhook that refunds have arrived")
 	// One that is told of while its request is still being carried out.
 	var early error
 	s.service.at = func(where place, reference string) {
@@ -329,13 +284,13 @@ func (s *story) told(ctx context.Context) error {
 		}
 		n++
 	}
-	s.say("    200  each of the %d payouts, and each once more: the answer was lost on its way", n)
-	return s.work(ctx)
+	s.Say("    200  each of the %d payouts, and each once more: the answer was lost on its way", n)
+	return stories.Work(ctx, s.service.in)
 }
 
 func (s *story) voided(ctx context.Context) error {
-	s.say("7. Another payment is taken back as a whole, and its answer lost")
-	paid, err := s.ask(ctx, "the payment", "/payments", "payment:"+strings.ToLower(rand.Text()[:8]), payment{Cents: 70_00}, 201)
+	s.Say("7. Another payment is taken back as a whole, and its answer lost")
+	paid, err := s.ask(ctx, "the payment", "/payments", newKey("payment"), payment{Cents: 70_00}, 201)
 	if err != nil {
 		return err
 	}
@@ -350,24 +305,4 @@ func (s *story) voided(ctx context.Context) error {
 	}
 	_, err = s.ask(ctx, "a refund of it", "/refunds", s.key(1_00), refund{Charge: paid.id, Cents: 1_00}, 409)
 	return err
-}
-
-// work runs the inbox until nothing waits in it.
-func (s *story) work(ctx context.Context) error {
-	ctx, stop := context.WithTimeout(ctx, time.Minute)
-	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- s.service.in.Run(ctx) }()
-	for {
-		waiting, err := s.service.in.Waiting(ctx)
-		if err != nil {
-			return err
-		}
-		if waiting.Events == 0 {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	stop()
-	return <-ended
 }

@@ -97,7 +97,7 @@ type attempts struct {
 }
 
 func (a attempts) RoundTrip(r *http.Request) (*http.Response, error) {
-	n, _ := r.Context().Value(attemptsKey{}).(*atomic.Int64)
+	n := r.Context().Value(attemptsKey{}).(*atomic.Int64)
 	ctx, span := a.tracer.Start(r.Context(), "attempt", trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithAttributes(keyAttribute(r), attribute.Int64("attempt", n.Add(1))))
 	defer span.End()

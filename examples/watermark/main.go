@@ -12,21 +12,16 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
+
+	"github.com/holdfast-go/holdfast/examples/internal/stories"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the cleaning up
-	if err := run(ctx, os.Stdout, config{DatabaseURL: os.Getenv("DATABASE_URL")}); err != nil {
-		fmt.Fprintln(os.Stderr, "\nwatermark:", err)
-		os.Exit(1)
-	}
+	stories.Main("watermark", func(ctx context.Context) error {
+		return run(ctx, os.Stdout, config{DatabaseURL: os.Getenv("DATABASE_URL")})
+	})
 }
 
 // config is what a run can be told; the zero config starts its own server.
@@ -39,16 +34,7 @@ type config struct {
 
 // run tells the story on out. Its error says which promise did not hold, or what to do about the
 // server.
-func run(ctx context.Context, out io.Writer, c config) (err error) {
-	s := &story{config: c, out: out}
-	defer func() { err = errors.Join(err, s.stop()) }()
-	for _, chapter := range []func(context.Context) error{
-		s.start, s.overtaken, s.repeated, s.replayed, s.crowd, s.check,
-	} {
-		if err := chapter(ctx); err != nil {
-			return err
-		}
-	}
-	fmt.Fprintln(out, "\nEvery promise held.")
-	return nil
+func run(ctx context.Context, out io.Writer, c config) error {
+	s := &story{Story: stories.Story{Out: out}, config: c}
+	return s.Tell(ctx, s.start, s.overtaken, s.repeated, s.replayed, s.crowd, s.check)
 }

@@ -2,53 +2,28 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	mathrand "math/rand/v2"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
-	"github.com/holdfast-go/holdfast/examples/internal/servers"
+	"github.com/holdfast-go/holdfast/examples/internal/stories"
 	"github.com/holdfast-go/holdfast/inbox"
 )
 
 // story is what the chapters share.
 type story struct {
+	stories.Story
 	config config
-	out    io.Writer
 
-	*servers.Servers
 	careful, careless *inbox.Inbox
 }
 
-func (s *story) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
-
-func (s *story) stop() error {
-	if s.Servers == nil {
-		return nil
-	}
-	return s.Servers.Stop()
-}
-
 func (s *story) start(ctx context.Context) (err error) {
-	s.Servers, err = servers.Start(ctx, servers.Config{
-		DatabaseURL: s.config.DatabaseURL,
-		NoKafka:     true,
-		Name:        "watermark_" + strings.ToLower(rand.Text()[:8]), // so that runs do not meet
-	})
-	if err != nil {
-		return err
-	}
-	if err := holdfast.Migrate(ctx, s.Pool, holdfast.SchemaConfig{Schema: s.Schema}); err != nil {
-		return err
-	}
-	if _, err := s.Pool.Exec(ctx, tables); err != nil {
+	if err := s.Start(ctx, "watermark", s.config.DatabaseURL, tables); err != nil {
 		return err
 	}
 	quiet := slog.New(slog.DiscardHandler)
@@ -58,7 +33,7 @@ func (s *story) start(ctx context.Context) (err error) {
 	if s.careless, err = newShop(s.Pool, s.Schema, "careless", true, quiet); err != nil {
 		return err
 	}
-	s.say("holdfast: a price that does not go back\n\n%s\n", s.AboutPostgres)
+	s.Say("holdfast: a price that does not go back\n\n%s\n", s.AboutPostgres)
 	return nil
 }
 
@@ -87,13 +62,13 @@ func (s *story) show(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.say("    the %-8s shop: %d.%02d, version %d", shop, p.Cents/100, p.Cents%100, p.Version)
+		s.Say("    the %-8s shop: %d.%02d, version %d", shop, p.Cents/100, p.Cents%100, p.Version)
 	}
 	return nil
 }
 
 func (s *story) overtaken(ctx context.Context) error {
-	s.say("1. Version 2 of the teapot's price comes, then version 1")
+	s.Say("1. Version 2 of the teapot's price comes, then version 1")
 	for _, p := range []price{{"teapot", 2, 24_00}, {"teapot", 1, 19_00}} {
 		if err := s.receive(ctx, changed("catalogue", p), inbox.Handled); err != nil {
 			return err
@@ -103,7 +78,7 @@ func (s *story) overtaken(ctx context.Context) error {
 }
 
 func (s *story) repeated(ctx context.Context) error {
-	s.say("2. Version 2 comes once more, by another way and under another id; and again under its own")
+	s.Say("2. Version 2 comes once more, by another way and under another id; and again under its own")
 	p := price{"teapot", 2, 24_00}
 	if err := s.receive(ctx, changed("import", p), inbox.Handled); err != nil {
 		return err
@@ -115,7 +90,7 @@ func (s *story) repeated(ctx context.Context) error {
 }
 
 func (s *story) replayed(ctx context.Context) error {
-	s.say("3. Version 3 is a typing error and becomes a dead letter; version 4 comes; ann mends version 3 and replays it")
+	s.Say("3. Version 3 is a typing error and becomes a dead letter; version 4 comes; ann mends version 3 and replays it")
 	wrong := changed("catalogue", price{"teapot", 3, -26_00})
 	if err := s.receive(ctx, wrong, inbox.Dead); err != nil {
 		return err
@@ -143,44 +118,21 @@ func (s *story) replayed(ctx context.Context) error {
 	if _, err := letters.Replay(ctx, dlq.Filter{}, dlq.ReplayOptions{By: "ann@shop"}); err != nil {
 		return err
 	}
-	if err := s.work(ctx, letters); err != nil {
+	replayed := func(ctx context.Context) (bool, error) {
+		left, err := letters.List(ctx, dlq.Filter{State: dlq.StateReplaying})
+		return len(left) == 0, err
+	}
+	if err := stories.RunUntil(ctx, replayed, s.careful.Run, s.careless.Run); err != nil {
 		return err
 	}
 	return s.show(ctx)
-}
-
-// work runs both shops until the replays are over.
-func (s *story) work(ctx context.Context, letters *dlq.DLQ) error {
-	ctx, stop := context.WithTimeout(ctx, time.Minute)
-	defer stop()
-	ended := make(chan error, 2)
-	for _, in := range []*inbox.Inbox{s.careful, s.careless} {
-		go func() { ended <- in.Run(ctx) }()
-	}
-	for {
-		left, err := letters.List(ctx, dlq.Filter{State: dlq.StateReplaying})
-		if err != nil {
-			return err
-		}
-		if len(left) == 0 {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	stop()
-	for range cap(ended) {
-		if err := <-ended; err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // versions is how many changes of one price come at once.
 const versions = 100
 
 func (s *story) crowd(ctx context.Context) error {
-	s.say("4. %d versions of the teacup's price come, 20 at a time and in no order", versions)
+	s.Say("4. %d versions of the teacup's price come, 20 at a time and in no order", versions)
 	next := make(chan int64, versions)
 	for _, v := range mathrand.Perm(versions) {
 		next <- int64(v) + 1
@@ -211,7 +163,7 @@ func (s *story) crowd(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.say("    the %-8s shop took %d of them and ends at version %d", shop, taken, p.Version)
+		s.Say("    the %-8s shop took %d of them and ends at version %d", shop, taken, p.Version)
 	}
 	return nil
 }

@@ -3,9 +3,7 @@ package exampletest
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"testing"
@@ -51,12 +49,12 @@ func Refused(t *testing.T, env ...string) (stdout, stderr string) {
 	return out.String(), errs.String()
 }
 
-// Told runs an example and returns what it wrote and how it ended. Where it found no server and none could be started,
+// Told tells a story and returns what it said and how it ended. Where it found no server and none could be started,
 // the test is skipped.
-func Told(t *testing.T, run func(context.Context, io.Writer) error) (string, error) {
+func Told(t *testing.T, story Story) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	err := run(t.Context(), &out)
+	err := story(t.Context(), &out)
 	t.Logf("%s", &out)
 	if errors.Is(err, pgserver.ErrNoServer) {
 		skip.Without(t, "PostgreSQL", "install it", err)

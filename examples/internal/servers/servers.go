@@ -6,6 +6,7 @@ package servers
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -58,6 +59,9 @@ type Servers struct {
 	madeSchema bool // there is something to remove
 	madeTopic  bool
 }
+
+// NewName is a Name that no other run has.
+func NewName(example string) string { return example + "_" + strings.ToLower(rand.Text()[:8]) }
 
 // partitions is more than one, so that order is kept by key and not by accident.
 const partitions = 4
