@@ -263,6 +263,17 @@ func TestAnEventThatOneOfTwoConsumersMissesIsBlamedByItsOwnHistory(t *testing.T)
 	}
 }
 
+func TestARepeatBehindALaterEventOfItsKeyIsCounted(t *testing.T) {
+	t.Parallel()
+	r := whole()
+	for i, id := range []string{"a1", "a2", "a2", "a3", "a1"} {
+		r.Records[i].ID = id
+	}
+	if f := Judge(r).Figures; f.Late != 1 || f.Furthest != 4 || f.Duplicates != 4 {
+		t.Errorf("%+v", f)
+	}
+}
+
 func TestFewExamplesAreShownOfMany(t *testing.T) {
 	t.Parallel()
 	r := whole()
@@ -270,9 +281,19 @@ func TestFewExamplesAreShownOfMany(t *testing.T) {
 		r.write(fmt.Sprintf("lost%d", i), "", 0)
 	}
 	v := Judge(r)
-	f := v.Findings[len(v.Findings)-1]
-	if f.Kind != Lost || f.Count != 20 || len(f.Examples) != 8 || !strings.Contains(v.String(), "and 12 more") {
+	if v.Count(Lost) != 20 || v.Count(Missing) != 20 || v.Count(Unintended) != 20 {
 		t.Error(v)
+	}
+	for _, f := range v.Findings {
+		if len(f.Examples) != 8 {
+			t.Errorf("%d examples of %s", len(f.Examples), f.Kind)
+		}
+	}
+	if said := v.String(); strings.Count(said, "and 12 more") != 3 || strings.Count(said, "last seen with") != 16 {
+		t.Error(said)
+	}
+	if v.Except(Lost, Missing).Holds() || !v.Except(Lost, Missing, Unintended).Holds() || v.Count(Lost) != 20 {
+		t.Errorf("without what was found: %s", v.Except(Lost, Missing, Unintended))
 	}
 }
 

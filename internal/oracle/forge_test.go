@@ -206,6 +206,12 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			r.unrecord("a3")
 			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", State: Replayed})
 		}},
+		{"an event whose relay's letter was discarded, while another's was not", NoLoss, Lost, 1, func(r *Run) {
+			r.unrecord("a3")
+			r.unrecord("-1")
+			r.Effects = r.Effects[:4]
+			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", State: Discarded})
+		}},
 		{"an effect that is missing", NoLoss, Missing, 1, func(r *Run) { r.Effects = r.Effects[:4] }},
 		{"an event whose consumer's letter was replayed without an effect", NoLoss, Missing, 1, func(r *Run) { r.Letters[0].State = Replayed }},
 		{"an event that waits with another consumer than the one that misses it", NoLoss, Missing, 1, func(r *Run) {

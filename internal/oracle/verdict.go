@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -162,6 +163,12 @@ func (v Verdict) Count(kind Kind) int {
 		}
 	}
 	return n
+}
+
+// Except is the verdict without what was found of some kinds: for a run that was made to break something.
+func (v Verdict) Except(kinds ...Kind) Verdict {
+	v.Findings = slices.DeleteFunc(slices.Clone(v.Findings), func(f Finding) bool { return slices.Contains(kinds, f.Kind) })
+	return v
 }
 
 // OrderBreaks is how often the order of a key was broken, in Kafka and in effects.
