@@ -65,6 +65,9 @@ func TestClientsShareAsManySessionsAsThePoolHas(t *testing.T) {
 	if s.Address() == "" || strings.HasSuffix(s.Address(), ":0") {
 		t.Fatalf("its address is %q", s.Address())
 	}
+	if !strings.HasPrefix(s.Version(), "PgBouncer 1.") {
+		t.Errorf("its version is %q", s.Version())
+	}
 	a, b, c := connect(t, through), connect(t, through), connect(t, through)
 	pgtest.Exec(t, a, "begin")
 	pgtest.Exec(t, b, "begin")
