@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -25,6 +26,7 @@ import (
 type Server struct {
 	opts    Options
 	path    string // of the program
+	version string
 	dir     string // holds pgbouncer.ini, users, log and, while it runs, pid
 	account *account
 	port    int
@@ -51,7 +53,7 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	}
 	s, err := newServer(path, opts)
 	if err != nil {
-		return nil, fmt.Errorf("make PgBouncer's folder: %w", err)
+		return nil, err
 	}
 	// Another process may take the port between the look and the start: then another one is tried.
 	for range 5 {
@@ -76,17 +78,22 @@ func newServer(path string, opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	version, err := exec.Command(path, "--version").Output()
+	if err != nil {
+		return nil, fmt.Errorf("ask PgBouncer for its version: %w", err)
+	}
+	first, _, _ := strings.Cut(string(version), "\n")
 	dir, err := os.MkdirTemp("", "holdfast-bouncer-")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make PgBouncer's folder: %w", err)
 	}
-	s := &Server{opts: opts, path: path, dir: dir, account: account}
+	s := &Server{opts: opts, path: path, version: first, dir: dir, account: account}
 	if err = account.own(dir); err == nil {
 		s.line, err = attachLifeline(dir)
 	}
 	if err != nil {
 		_ = os.RemoveAll(dir)
-		return nil, err
+		return nil, fmt.Errorf("make PgBouncer's folder: %w", err)
 	}
 	return s, nil
 }
@@ -109,6 +116,9 @@ func freePort() (int, error) {
 
 // Address is where clients connect, "127.0.0.1:port". It stays the same over Restart.
 func (s *Server) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+
+// Version is what the program calls itself, "PgBouncer 1.18.0".
+func (s *Server) Version() string { return s.version }
 
 // Dir is the server's own folder.
 func (s *Server) Dir() string { return s.dir }

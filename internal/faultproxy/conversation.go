@@ -79,15 +79,17 @@ func (c *conversation) start(m message) {
 	switch version := binary.BigEndian.Uint32(m.body); {
 	case version == sslRequest || version == gssRequest:
 		c.asks = true
-	case version>>16 == 3:
+	case version >= version30 && version <= version32:
 		c.up.typed = true
 		c.sent = 1
 	default:
-		c.foreign = true // a request to cancel, or no Postgres at all
+		c.foreign = true // a request to cancel, or no Postgres at all: Kafka's are far from these numbers, nearly all
 	}
 }
 
 const (
+	version30  = 3 << 16
+	version32  = 3<<16 + 2
 	sslRequest = 80877103
 	gssRequest = 80877104
 )

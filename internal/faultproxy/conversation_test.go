@@ -281,6 +281,7 @@ func TestWhatIsNotPostgresOrIsEncryptedPasses(t *testing.T) {
 	commit := encoded[pgproto3.FrontendMessage](t, &pgproto3.Query{String: "commit"})
 	for name, first := range map[string][]byte{
 		"a Kafka request":     {0, 0, 0, 30, 0, 18, 0, 4, 0, 0, 0, 1},
+		"Kafka's Metadata":    {0, 0, 0, 30, 0, 3, 0, 4, 0, 0, 0, 1},
 		"HTTP":                []byte("GET / HTTP/1.1\r\n"),
 		"a tiny length":       {0, 0, 0, 1, 0, 0, 0, 0},
 		"a request to cancel": encoded[pgproto3.FrontendMessage](t, &pgproto3.CancelRequest{ProcessID: 1, SecretKey: []byte{0, 0, 0, 2}}),

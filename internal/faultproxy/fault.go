@@ -3,6 +3,7 @@ package faultproxy
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 )
@@ -140,6 +141,7 @@ func (f Fault) validate() error {
 	case resetAfter, truncate, resetWithin:
 		rule(f.least >= 0, "least", f.least, "it must not be negative")
 		rule(f.most >= f.least, "most", f.most, "it must not be below least")
+		rule(f.most < math.MaxInt64, "most", f.most, "it must be less than that")
 	case slow:
 		rule(f.latency >= 0, "latency", f.latency, "it must not be negative")
 		rule(f.rate >= 0, "bytesPerSecond", f.rate, "it must not be negative")
