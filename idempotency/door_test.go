@@ -19,7 +19,8 @@ import (
 // Every test of these files runs twice: on the server, and through PgBouncer in transaction pooling, where two statements
 // of a client meet in one session only if they are in one transaction. Faults of the wire strike between the service and
 // PgBouncer, faults of the server behind it.
-var pooledFiles = []string{"request_test.go", "faults_test.go", "table_test.go", "expiry_test.go", "rows_test.go", "hostile_test.go"}
+var pooledFiles = []string{"request_test.go", "faults_test.go", "table_test.go", "expiry_test.go", "rows_test.go", "hostile_test.go",
+	"lease_test.go", "lease_keys_test.go", "table_lease_test.go"}
 
 type pooledTest struct {
 	name string
@@ -82,11 +83,32 @@ var pooledTests = []pooledTest{
 	{"TestR10ARequestWithoutWhatAFingerprintIsMadeOfIsNotWorthAnotherTry", TestR10ARequestWithoutWhatAFingerprintIsMadeOfIsNotWorthAnotherTry},
 	{"TestR14APrincipalThatIsNoTextIsNobody", TestR14APrincipalThatIsNoTextIsNobody},
 	{"TestR45AClientWhoseTimeIsOverWhileItWaitsIsToldThatItRuns", TestR45AClientWhoseTimeIsOverWhileItWaitsIsToldThatItRuns},
+	{"TestR40ARequestUnderALeaseIsAnsweredOnceAndReplayedWithoutAWrite", TestR40ARequestUnderALeaseIsAnsweredOnceAndReplayedWithoutAWrite},
+	{"TestR40ARequestGoesOnBehindItsLastStep", TestR40ARequestGoesOnBehindItsLastStep},
+	{"TestR40AKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut", TestR40AKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut},
+	{"TestR6AMismatchIsSaidAlsoBehindALeaseThatRanOut", TestR6AMismatchIsSaidAlsoBehindALeaseThatRanOut},
+	{"TestR11OfManyRequestsAtOnceUnderALeaseOneRuns", TestR11OfManyRequestsAtOnceUnderALeaseOneRuns},
+	{"TestR11RequestsThatWaitForALeaseGetItsAnswer", TestR11RequestsThatWaitForALeaseGetItsAnswer},
+	{"TestTrap30WhoIsThawedAfterItsLeaseWritesNothing", TestTrap30WhoIsThawedAfterItsLeaseWritesNothing},
+	{"TestTrap30AHandlerHearsThatItsLeaseIsLost", TestTrap30AHandlerHearsThatItsLeaseIsLost},
+	{"TestALeaseIsRenewedWhileItsHandlerRuns", TestALeaseIsRenewedWhileItsHandlerRuns},
+	{"TestALeaseOutlastsAStepThatTakesLonger", TestALeaseOutlastsAStepThatTakesLonger},
+	{"TestR6R12ARaceForAKeyIsDecidedByItsClaim", TestR6R12ARaceForAKeyIsDecidedByItsClaim},
+	{"TestR20WhatIsNotStoredUnderALeaseLeavesTheKeyToTheNextRequest", TestR20WhatIsNotStoredUnderALeaseLeavesTheKeyToTheNextRequest},
+	{"TestAClientThatGoesAwayUnderALeaseFindsItsAnswerLater", TestAClientThatGoesAwayUnderALeaseFindsItsAnswerLater},
+	{"TestR23AnUnfinishedRequestWithStepsOutlivesItsTTLAndOneWithoutDoesNot", TestR23AnUnfinishedRequestWithStepsOutlivesItsTTLAndOneWithoutDoesNot},
+	{"TestR24AnExpiredKeyUnderALeaseIsANewRequestWithNewSteps", TestR24AnExpiredKeyUnderALeaseIsANewRequestWithNewSteps},
+	{"TestARouteThatChangesItsModeNeverRunsARequestTwice", TestARouteThatChangesItsModeNeverRunsARequestTwice},
+	{"TestARequestWithoutAKeyRunsUnderNoLease", TestARequestWithoutAKeyRunsUnderNoLease},
+	{"TestR40TheFaultTableOfLeases", TestR40TheFaultTableOfLeases},
+	{"TestALostReplyIsLookedUpAndTheRequestGoesOn", TestALostReplyIsLookedUpAndTheRequestGoesOn},
+	{"TestR40TheFaultTableOfProcessesUnderALease", TestR40TheFaultTableOfProcessesUnderALease},
 }
 
 // notPooled are tests of those files that are about one session.
 var notPooled = map[string]string{
 	"TestEveryStatementIsUnderstoodByPostgres": "it prepares statements",
+	"TestDecisionsAboutLeases":                 "it asks no database",
 }
 
 const pooledName = "TestTheSuiteThroughATransactionPooler"

@@ -104,7 +104,7 @@ func (b *till) strikeLease(dsn string, p point, what fault) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	f := &faulty{t: b, point: p, fault: what, admin: b.db.Pool, cancel: cancel}
+	f := &faulty{t: b, point: p, fault: what, admin: b.server.Pool, cancel: cancel}
 	h := leaseService(b, faultyPool(b, dsn, f), f, b.provider.URL)
 	b.is(b.send(h, sent{key: "warm"}), 201, "")
 	f.armed.Store(true)
