@@ -21,6 +21,9 @@ import (
 // urlVar names a server to use instead of starting one.
 const urlVar = "HOLDFAST_TEST_DATABASE_URL"
 
+// memoryLog is how much of its log a server in memory keeps, about.
+const memoryLog = "256MB"
+
 // Image is the PostgreSQL that New runs where it needs a container.
 const Image = "postgres:18"
 
@@ -124,8 +127,11 @@ func startBest() (string, func(), error) {
 		return dsn, func() {}, nil
 	}
 	ctx := context.Background()
-	opts := pgserver.Options{Settings: pgserver.NoSync(), NoDownload: true}
+	opts := pgserver.Options{Settings: pgserver.NoSync(), NoDownload: true, Dir: memoryDir()}
 	opts.Settings["max_connections"] = "400"
+	if opts.Dir != "" {
+		opts.Settings["max_wal_size"] = memoryLog
+	}
 	s, err := pgserver.Start(ctx, opts)
 	if err == nil {
 		return s.DSN, s.Stop, nil
