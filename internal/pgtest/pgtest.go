@@ -83,17 +83,22 @@ func Main(m *testing.M, after ...func()) int {
 // Stop stops the servers that tests of this binary shared. It is for a TestMain of one's own; no
 // test may run afterwards.
 func Stop() {
+	stopAll := func(servers *sync.Map) {
+		servers.Range(func(_, s any) bool {
+			s.(*shared).stop()
+			return true
+		})
+	}
+	stopAll(&bouncers)
 	best.stop()
-	images.Range(func(_, s any) bool {
-		s.(*shared).stop()
-		return true
-	})
+	stopAll(&images)
 }
 
 // The servers of this test binary, each started by the first test that asks for it.
 var (
-	best   shared
-	images sync.Map // of *shared, by image
+	best     shared
+	images   sync.Map // of *shared, by image
+	bouncers sync.Map // of *shared, by the server that they stand before
 )
 
 func ofImage(image string) *shared {
