@@ -46,18 +46,24 @@ type bundle struct {
 	told []Outcome
 }
 
+// shop is the schema and the tables of the handlers.
+var shop = pgtest.Model{Fill: func(ctx context.Context, pool *pgxpool.Pool) error {
+	if err := holdfast.Migrate(ctx, pool, holdfast.SchemaConfig{}); err != nil {
+		return err
+	}
+	_, err := pool.Exec(ctx, `create table charge (id bigint generated always as identity, amount text, reference text unique);
+		create table payment (charge bigint unique, provider text)`)
+	return err
+}}
+
 func setup(t *testing.T) *bundle {
 	t.Helper()
 	t.Parallel()
-	server := pgtest.New(t)
+	server := shop.New(t)
 	db := server
 	if mode, pooled := doorOf(t); pooled {
 		db = throughBouncer(t, server, mode)
 	}
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
-	pgtest.Exec(t, db, "create table charge (id bigint generated always as identity, amount text, reference text unique)")
 	return &bundle{T: t, db: db, server: server}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
@@ -113,6 +114,16 @@ var notPooled = map[string]string{
 
 const pooledName = "TestTheSuiteThroughATransactionPooler"
 
+func TestTheSchemaIsMadeThroughATransactionPooler(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"exec", "simple_protocol", "cache_describe"} {
+		db := throughBouncer(t, pgtest.New(t), mode)
+		if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+			t.Errorf("%s: %v", mode, err)
+		}
+	}
+}
+
 func TestTheSuiteThroughATransactionPooler(t *testing.T) {
 	modes := []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeCacheDescribe}
 	if testing.Short() {
@@ -125,12 +136,13 @@ func TestTheSuiteThroughATransactionPooler(t *testing.T) {
 	// How statements are sent is pgx's affair: one test of each kind shows that the other modes work too. Describe_exec
 	// does not: it parses a statement in one session and may run another's in the next.
 	for _, mode := range modes {
+		mode := strings.ReplaceAll(mode.String(), " ", "_")
 		for _, name := range []string{
 			"TestR5AnswersOfEveryShapeComeBackByteForByte", "TestR11OfManyAtOnceOneRunsAndAllGetItsAnswer",
 			"TestR22AnAnswerOf4xxIsKeptAndItsWritesAreNot", "TestR23ManyRequestsOnAnExpiredKeyRunOnce",
 		} {
 			i := slices.IndexFunc(pooledTests, func(c pooledTest) bool { return c.name == name })
-			t.Run(strings.ReplaceAll(mode.String(), " ", "_")+"/"+name, pooledTests[i].test)
+			t.Run(mode+"/"+name, pooledTests[i].test)
 		}
 	}
 }

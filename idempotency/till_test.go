@@ -74,9 +74,7 @@ type till struct {
 
 func openTill(t *testing.T) *till {
 	t.Helper()
-	b := setup(t)
-	pgtest.Exec(t, b.db, "create table payment (charge bigint unique, provider text)")
-	return &till{bundle: b, provider: newProvider(t)}
+	return &till{bundle: setup(t), provider: newProvider(t)}
 }
 
 const aLease = time.Second // the shortest there is

@@ -90,6 +90,7 @@ func Stop() {
 		})
 	}
 	stopAll(&bouncers)
+	stopAll(&models)
 	best.stop()
 	stopAll(&images)
 }
@@ -99,6 +100,7 @@ var (
 	best     shared
 	images   sync.Map // of *shared, by image
 	bouncers sync.Map // of *shared, by the server that they stand before
+	models   sync.Map // of *shared: databases, by the Model that they are of
 )
 
 func ofImage(image string) *shared {
