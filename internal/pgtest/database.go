@@ -66,6 +66,19 @@ func copyOf(t testing.TB, dsn, model string) *DB {
 	return &DB{Pool: pool, DSN: own}
 }
 
+// PoolOf is another pool to the database, of so many connections, until the test ends.
+func (db *DB) PoolOf(t testing.TB, connections int32) *pgxpool.Pool {
+	t.Helper()
+	config := db.Config()
+	config.MaxConns = connections
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatalf("open another pool: %v", err)
+	}
+	t.Cleanup(func() { closePool(t, pool, closeTimeout) })
+	return pool
+}
+
 // withDatabase returns dsn with another database's name.
 func withDatabase(dsn, name string) (string, error) {
 	u, err := url.Parse(dsn)
