@@ -25,11 +25,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(leaseChild) != "" {
-		runLeaseChild()
-	}
-	if os.Getenv(faultyChild) != "" {
-		runFaultyChild()
+	if os.Getenv(endingTarget) != "" {
+		runEnding()
 	}
 	os.Exit(pgtest.Main(m))
 }
@@ -221,9 +218,7 @@ func readAll(t *testing.T, res *http.Response) string {
 // pool is another pool to the test's database.
 func (b *bundle) pool(connections int32) *pgxpool.Pool {
 	b.Helper()
-	config := b.db.Config().Copy()
-	config.MaxConns = connections
-	return b.poolOf(config)
+	return b.db.PoolOf(b, connections)
 }
 
 func (b *bundle) poolOf(config *pgxpool.Config) *pgxpool.Pool {
@@ -241,12 +236,7 @@ func (b *bundle) traced(tracer pgx.QueryTracer) *pgxpool.Pool {
 	b.Helper()
 	config := b.db.Config().Copy()
 	config.ConnConfig.Tracer = tracer
-	pool, err := pgxpool.NewWithConfig(b.Context(), config)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(pool.Close)
-	return pool
+	return b.poolOf(config)
 }
 
 // problemOf is an answer's problem.

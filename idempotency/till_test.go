@@ -195,6 +195,17 @@ type frozen struct{ Store }
 
 func (frozen) Renew(context.Context, StoreKey, int64, time.Duration) (bool, error) { return true, nil }
 
+// atOnce sends so many requests with the key k.
+func (b *bundle) atOnce(h http.Handler, requests int) []*httptest.ResponseRecorder {
+	answers := make([]*httptest.ResponseRecorder, requests)
+	var wg sync.WaitGroup
+	for i := range answers {
+		wg.Go(func() { answers[i] = b.send(h, sent{key: "k"}) })
+	}
+	wg.Wait()
+	return answers
+}
+
 func statusesOf(answers []*httptest.ResponseRecorder) string {
 	var b strings.Builder
 	for _, w := range answers {
