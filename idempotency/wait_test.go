@@ -88,7 +88,11 @@ func TestR11ARepeatWhileTheFirstRunsWaitsOrIsTold(t *testing.T) {
 	go func() {
 		first <- b.send(b.service(patient, handler, Route{Operation: "charge", Wait: 10 * time.Second}), sent{key: "k"})
 	}()
-	<-waits
+	select {
+	case <-waits:
+	case w := <-first:
+		t.Fatalf("it did not wait: it got %d %s", w.Code, w.Body)
+	}
 	letGo()
 	b.same(<-first, <-first)
 	b.kept(1, 1, 1)
@@ -115,7 +119,11 @@ func TestR11AWaitingRepeatRunsWhenTheFirstFails(t *testing.T) {
 	<-in
 	second := make(chan int, 1)
 	go func() { second <- b.send(h, sent{key: "k"}).Code }()
-	<-waits
+	select {
+	case <-waits:
+	case code := <-second:
+		t.Fatalf("it did not wait: it got %d", code)
+	}
 	close(out)
 	if code := <-first; code != 500 {
 		t.Errorf("the first got %d", code)
