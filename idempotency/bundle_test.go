@@ -25,11 +25,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(leaseChild) != "" {
-		runLeaseChild()
-	}
-	if os.Getenv(faultyChild) != "" {
-		runFaultyChild()
+	if os.Getenv(endingTarget) != "" {
+		runEnding()
 	}
 	os.Exit(pgtest.Main(m))
 }
@@ -46,18 +43,24 @@ type bundle struct {
 	told []Outcome
 }
 
+// shop is the schema and the tables of the handlers.
+var shop = pgtest.Model{Fill: func(ctx context.Context, pool *pgxpool.Pool) error {
+	if err := holdfast.Migrate(ctx, pool, holdfast.SchemaConfig{}); err != nil {
+		return err
+	}
+	_, err := pool.Exec(ctx, `create table charge (id bigint generated always as identity, amount text, reference text unique);
+		create table payment (charge bigint unique, provider text)`)
+	return err
+}}
+
 func setup(t *testing.T) *bundle {
 	t.Helper()
 	t.Parallel()
-	server := pgtest.New(t)
+	server := shop.New(t)
 	db := server
 	if mode, pooled := doorOf(t); pooled {
 		db = throughBouncer(t, server, mode)
 	}
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
-	pgtest.Exec(t, db, "create table charge (id bigint generated always as identity, amount text, reference text unique)")
 	return &bundle{T: t, db: db, server: server}
 }
 
@@ -215,9 +218,7 @@ func readAll(t *testing.T, res *http.Response) string {
 // pool is another pool to the test's database.
 func (b *bundle) pool(connections int32) *pgxpool.Pool {
 	b.Helper()
-	config := b.db.Config().Copy()
-	config.MaxConns = connections
-	return b.poolOf(config)
+	return b.db.PoolOf(b, connections)
 }
 
 func (b *bundle) poolOf(config *pgxpool.Config) *pgxpool.Pool {
@@ -235,12 +236,7 @@ func (b *bundle) traced(tracer pgx.QueryTracer) *pgxpool.Pool {
 	b.Helper()
 	config := b.db.Config().Copy()
 	config.ConnConfig.Tracer = tracer
-	pool, err := pgxpool.NewWithConfig(b.Context(), config)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(pool.Close)
-	return pool
+	return b.poolOf(config)
 }
 
 // problemOf is an answer's problem.

@@ -13,13 +13,15 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
 // Every test of these files runs twice: on the server, and through PgBouncer in transaction pooling, where two statements
 // of a client meet in one session only if they are in one transaction. Faults of the wire strike between the service and
 // PgBouncer, faults of the server behind it.
-var pooledFiles = []string{"request_test.go", "faults_test.go", "table_test.go", "expiry_test.go", "rows_test.go", "hostile_test.go"}
+var pooledFiles = []string{"request_test.go", "wait_test.go", "faults_test.go", "table_test.go", "expiry_test.go", "rows_test.go", "hostile_test.go",
+	"lease_test.go", "lease_keys_test.go", "table_lease_test.go"}
 
 type pooledTest struct {
 	name string
@@ -64,7 +66,6 @@ var pooledTests = []pooledTest{
 	{"TestR25CleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse", TestR25CleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse},
 	{"TestR25WhatIsExpiredCanBeKeptForAudits", TestR25WhatIsExpiredCanBeKeptForAudits},
 	{"TestR25RunCleansUntilItIsTold", TestR25RunCleansUntilItIsTold},
-	{"TestTheHotStatementsUseTheirIndexes", TestTheHotStatementsUseTheirIndexes},
 	{"TestR15WhoseAccountWasRevokedGetsNoStoredAnswer", TestR15WhoseAccountWasRevokedGetsNoStoredAnswer},
 	{"TestR28ALostAnswerToCommitIsFoundOut", TestR28ALostAnswerToCommitIsFoundOut},
 	{"TestR28WhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut", TestR28WhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut},
@@ -82,14 +83,46 @@ var pooledTests = []pooledTest{
 	{"TestR10ARequestWithoutWhatAFingerprintIsMadeOfIsNotWorthAnotherTry", TestR10ARequestWithoutWhatAFingerprintIsMadeOfIsNotWorthAnotherTry},
 	{"TestR14APrincipalThatIsNoTextIsNobody", TestR14APrincipalThatIsNoTextIsNobody},
 	{"TestR45AClientWhoseTimeIsOverWhileItWaitsIsToldThatItRuns", TestR45AClientWhoseTimeIsOverWhileItWaitsIsToldThatItRuns},
+	{"TestR40ARequestUnderALeaseIsAnsweredOnceAndReplayedWithoutAWrite", TestR40ARequestUnderALeaseIsAnsweredOnceAndReplayedWithoutAWrite},
+	{"TestR40ARequestGoesOnBehindItsLastStep", TestR40ARequestGoesOnBehindItsLastStep},
+	{"TestR40AKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut", TestR40AKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut},
+	{"TestR6AMismatchIsSaidAlsoBehindALeaseThatRanOut", TestR6AMismatchIsSaidAlsoBehindALeaseThatRanOut},
+	{"TestR11OfManyRequestsAtOnceUnderALeaseOneRuns", TestR11OfManyRequestsAtOnceUnderALeaseOneRuns},
+	{"TestR11RequestsThatWaitForALeaseGetItsAnswer", TestR11RequestsThatWaitForALeaseGetItsAnswer},
+	{"TestTrap30WhoIsThawedAfterItsLeaseWritesNothing", TestTrap30WhoIsThawedAfterItsLeaseWritesNothing},
+	{"TestTrap30AHandlerHearsThatItsLeaseIsLost", TestTrap30AHandlerHearsThatItsLeaseIsLost},
+	{"TestALeaseIsRenewedWhileItsHandlerRuns", TestALeaseIsRenewedWhileItsHandlerRuns},
+	{"TestALeaseOutlastsAStepThatTakesLonger", TestALeaseOutlastsAStepThatTakesLonger},
+	{"TestR6R12ARaceForAKeyIsDecidedByItsClaim", TestR6R12ARaceForAKeyIsDecidedByItsClaim},
+	{"TestR20WhatIsNotStoredUnderALeaseLeavesTheKeyToTheNextRequest", TestR20WhatIsNotStoredUnderALeaseLeavesTheKeyToTheNextRequest},
+	{"TestAClientThatGoesAwayUnderALeaseFindsItsAnswerLater", TestAClientThatGoesAwayUnderALeaseFindsItsAnswerLater},
+	{"TestR23AnUnfinishedRequestWithStepsOutlivesItsTTLAndOneWithoutDoesNot", TestR23AnUnfinishedRequestWithStepsOutlivesItsTTLAndOneWithoutDoesNot},
+	{"TestR24AnExpiredKeyUnderALeaseIsANewRequestWithNewSteps", TestR24AnExpiredKeyUnderALeaseIsANewRequestWithNewSteps},
+	{"TestARouteThatChangesItsModeNeverRunsARequestTwice", TestARouteThatChangesItsModeNeverRunsARequestTwice},
+	{"TestARequestWithoutAKeyRunsUnderNoLease", TestARequestWithoutAKeyRunsUnderNoLease},
+	{"TestR40TheFaultTableOfLeases", TestR40TheFaultTableOfLeases},
+	{"TestALostReplyIsLookedUpAndTheRequestGoesOn", TestALostReplyIsLookedUpAndTheRequestGoesOn},
+	{"TestR40TheFaultTableOfProcessesUnderALease", TestR40TheFaultTableOfProcessesUnderALease},
 }
 
 // notPooled are tests of those files that are about one session.
 var notPooled = map[string]string{
 	"TestEveryStatementIsUnderstoodByPostgres": "it prepares statements",
+	"TestDecisionsAboutLeases":                 "it asks no database",
+	"TestTheHotStatementsUseTheirIndexes":      "it asks for plans, which are the same whoever asks",
 }
 
 const pooledName = "TestTheSuiteThroughATransactionPooler"
+
+func TestTheSchemaIsMadeThroughATransactionPooler(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"exec", "simple_protocol", "cache_describe"} {
+		db := throughBouncer(t, pgtest.New(t), mode)
+		if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+			t.Errorf("%s: %v", mode, err)
+		}
+	}
+}
 
 func TestTheSuiteThroughATransactionPooler(t *testing.T) {
 	modes := []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeCacheDescribe}
@@ -103,12 +136,13 @@ func TestTheSuiteThroughATransactionPooler(t *testing.T) {
 	// How statements are sent is pgx's affair: one test of each kind shows that the other modes work too. Describe_exec
 	// does not: it parses a statement in one session and may run another's in the next.
 	for _, mode := range modes {
+		mode := strings.ReplaceAll(mode.String(), " ", "_")
 		for _, name := range []string{
 			"TestR5AnswersOfEveryShapeComeBackByteForByte", "TestR11OfManyAtOnceOneRunsAndAllGetItsAnswer",
 			"TestR22AnAnswerOf4xxIsKeptAndItsWritesAreNot", "TestR23ManyRequestsOnAnExpiredKeyRunOnce",
 		} {
 			i := slices.IndexFunc(pooledTests, func(c pooledTest) bool { return c.name == name })
-			t.Run(strings.ReplaceAll(mode.String(), " ", "_")+"/"+name, pooledTests[i].test)
+			t.Run(mode+"/"+name, pooledTests[i].test)
 		}
 	}
 }

@@ -134,12 +134,7 @@ func TestR11OfManyRequestsAtOnceUnderALeaseOneRuns(t *testing.T) {
 		return nil
 	}
 	h := b.sell(g, Route{Lease: 10 * time.Second})
-	answers := make([]*httptest.ResponseRecorder, 50)
-	var wg sync.WaitGroup
-	for i := range answers {
-		wg.Go(func() { answers[i] = b.send(h, sent{key: "k"}) })
-	}
-	wg.Wait()
+	answers := b.atOnce(h, 50)
 	created := 0
 	for _, w := range answers {
 		switch w.Code {
@@ -171,12 +166,7 @@ func TestR11RequestsThatWaitForALeaseGetItsAnswer(t *testing.T) {
 		}
 		return nil
 	}
-	answers := make([]*httptest.ResponseRecorder, 20)
-	var wg sync.WaitGroup
-	for i := range answers {
-		wg.Go(func() { answers[i] = b.send(h, sent{key: "k"}) })
-	}
-	wg.Wait()
+	answers := b.atOnce(h, 20)
 	failed := 0
 	for _, w := range answers {
 		if w.Code == 500 {

@@ -1,17 +1,15 @@
 package idempotency
 
 import (
-	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/fixture"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
@@ -20,18 +18,7 @@ import (
 // fail, "pending" has a first request with the key run meanwhile.
 func TestR49TheReplayOutcomesOfTheTableComeOut(t *testing.T) {
 	b := setup(t)
-	file, err := os.Open("testdata/replay_outcomes.csv")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	rows, err := csv.NewReader(file).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := []string{"key", "payload_hash", "status", "http_code", "result_id", "notes"}; !slices.Equal(rows[0], want) {
-		t.Fatalf("the columns are %v, want %v", rows[0], want)
-	}
+	rows := fixture.Rows(t, "testdata/replay_outcomes.csv", "key", "payload_hash", "status", "http_code", "result_id", "notes")
 	pgtest.Exec(t, b.db, "create table refund (id int)")
 	status := "" // of the row in hand
 	in, out := make(chan struct{}), make(chan struct{})
@@ -57,7 +44,7 @@ func TestR49TheReplayOutcomesOfTheTableComeOut(t *testing.T) {
 		fmt.Fprintf(w, `{"id": "rf_%d"}`, id)
 	})
 	met := map[string]bool{}
-	for n, row := range rows[1:] {
+	for n, row := range rows {
 		key, payload, code, result, notes := row[0], row[1], row[3], row[4], row[5]
 		status = row[2]
 		met[status] = true

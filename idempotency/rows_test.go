@@ -40,14 +40,14 @@ func TestR15WhoseAccountWasRevokedGetsNoStoredAnswer(t *testing.T) {
 
 func TestR28ALostAnswerToCommitIsFoundOut(t *testing.T) {
 	b := setup(t)
-	if w := b.strike(b.db.DSN, points[5], faults[4]); w.Code != 201 || w.Header().Get(headerStatus) != "stored" {
+	if w := b.strike(b.charging(), b.db.DSN, points[5], faults[4]); w.Code != 201 || w.Header().Get(headerStatus) != "stored" {
 		t.Errorf("the first try got %d %s", w.Code, w.Body)
 	}
 }
 
 func TestR28WhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut(t *testing.T) {
 	b := setup(t)
-	w := b.strike(b.db.DSN, points[5], fault{"the network is cut", func(f *faulty) { f.deaf.Store(true); f.cut.Store(true) }})
+	w := b.strike(b.charging(), b.db.DSN, points[5], fault{"the network is cut", func(f *faulty) { f.deaf.Store(true); f.cut.Store(true) }})
 	b.is(w, 503, CodeOutcomeUnknown)
 	if w.Header().Get("Retry-After") != "1" {
 		t.Errorf("got %v", w.Header())

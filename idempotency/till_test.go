@@ -74,9 +74,7 @@ type till struct {
 
 func openTill(t *testing.T) *till {
 	t.Helper()
-	b := setup(t)
-	pgtest.Exec(t, b.db, "create table payment (charge bigint unique, provider text)")
-	return &till{bundle: b, provider: newProvider(t)}
+	return &till{bundle: setup(t), provider: newProvider(t)}
 }
 
 const aLease = time.Second // the shortest there is
@@ -196,6 +194,17 @@ func (b *till) abandon(g *Guard, place string, s sent, route ...Route) {
 type frozen struct{ Store }
 
 func (frozen) Renew(context.Context, StoreKey, int64, time.Duration) (bool, error) { return true, nil }
+
+// atOnce sends so many requests with the key k.
+func (b *bundle) atOnce(h http.Handler, requests int) []*httptest.ResponseRecorder {
+	answers := make([]*httptest.ResponseRecorder, requests)
+	var wg sync.WaitGroup
+	for i := range answers {
+		wg.Go(func() { answers[i] = b.send(h, sent{key: "k"}) })
+	}
+	wg.Wait()
+	return answers
+}
 
 func statusesOf(answers []*httptest.ResponseRecorder) string {
 	var b strings.Builder

@@ -2,16 +2,14 @@ package inbox
 
 import (
 	"context"
-	"encoding/csv"
 	"errors"
-	"os"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/fixture"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -20,18 +18,7 @@ import (
 // column is what has to come out.
 func TestR49TheConsumerInboxOfTheTableComesOut(t *testing.T) {
 	b := setup(t)
-	file, err := os.Open("testdata/consumer_inbox.csv")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	rows, err := csv.NewReader(file).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := []string{"event_id", "source", "first_seen", "processed", "result"}; !slices.Equal(rows[0], want) {
-		t.Fatalf("the columns are %v, want %v", rows[0], want)
-	}
+	rows := fixture.Rows(t, "testdata/consumer_inbox.csv", "event_id", "source", "first_seen", "processed", "result")
 	refuse := false
 	in, err := New(b.db.Pool, Config{Consumer: "ledger"})
 	if err != nil {
@@ -48,7 +35,7 @@ func TestR49TheConsumerInboxOfTheTableComesOut(t *testing.T) {
 	})
 	results := map[Outcome]string{Handled: "ok", Duplicate: "replayed", Dead: "dead"}
 	effects, met, last := int64(0), map[string]bool{}, time.Time{}
-	for n, row := range rows[1:] {
+	for n, row := range rows {
 		id, source, result := row[0], row[1], row[4]
 		seen, err := time.Parse(time.RFC3339, row[2])
 		if err != nil || seen.Before(last) {

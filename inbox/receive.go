@@ -22,6 +22,11 @@ import (
 // Events of one topic and key that are received one after the other are handled in that order, whatever fails: the later
 // ones are Stored until the earlier one is settled. Receive may be called from many goroutines at once.
 func (in *Inbox) Receive(ctx context.Context, e holdfast.Event) (Outcome, error) {
+	return in.receiveAlone(ctx, e, false)
+}
+
+// receiveAlone takes an event in and handles it, in transactions of its own: as TryReceive does, or as Receive.
+func (in *Inbox) receiveAlone(ctx context.Context, e holdfast.Event, try bool) (Outcome, error) {
 	in.start()
 	if err := checkEvent(e); err != nil {
 		return "", fmt.Errorf("receive event: %w", err)
@@ -30,16 +35,19 @@ func (in *Inbox) Receive(ctx context.Context, e holdfast.Event) (Outcome, error)
 		return "", err
 	}
 	d := in.newDelivery(e)
+	d.try = try
 	first := in.alone(d, 1)
 	if d.h == nil {
-		declared, err := in.declared(ctx, in.pool, []string{e.Type})
+		s, skip, err := in.unhandled(ctx, in.pool, d)
 		if err != nil {
 			return "", fmt.Errorf("receive event: %w", err)
 		}
-		s := in.unknown(d, declared[e.Type])
-		if s == nil {
+		if skip {
 			in.report(d, Skipped, 0)
 			return Skipped, nil
+		}
+		if try {
+			s = in.trying(d, s)
 		}
 		first = in.within(s)
 	}
@@ -63,13 +71,14 @@ func (in *Inbox) ReceiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Ou
 	d.callers = true
 	first := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.take(ctx, tx, d, 1) }
 	if d.h == nil {
-		declared, err := in.declared(ctx, tx, []string{e.Type})
+		s, skip, err := in.unhandled(ctx, tx, d)
 		if err != nil {
 			return "", fmt.Errorf("receive event: %w", err)
 		}
-		if first = in.unknown(d, declared[e.Type]); first == nil {
+		if skip {
 			return Skipped, nil
 		}
+		first = s
 	}
 	out, failed, err := in.underSavepoint(ctx, tx, first)
 	if err != nil {
@@ -220,6 +229,16 @@ func (in *Inbox) unknown(d *delivery, declared bool) step {
 	default:
 		return nil
 	}
+}
+
+// unhandled is unknown for an event that comes alone: it looks whether another node declares the type.
+func (in *Inbox) unhandled(ctx context.Context, db rowsQuerier, d *delivery) (s step, skip bool, err error) {
+	declared, err := in.declared(ctx, db, []string{d.e.Type})
+	if err != nil {
+		return nil, false, err
+	}
+	s = in.unknown(d, declared[d.e.Type])
+	return s, s == nil, nil
 }
 
 type rowsQuerier interface {

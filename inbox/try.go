@@ -22,33 +22,7 @@ const tryClass = 0x68667472
 // the same event in hand it returns ErrInFlight at once, whereas Receive waits for that one's end. It costs two round
 // trips more. An event that Receive, ReceiveTx, Store or Consume has in hand is waited for all the same.
 func (in *Inbox) TryReceive(ctx context.Context, e holdfast.Event) (Outcome, error) {
-	in.start()
-	if err := checkEvent(e); err != nil {
-		return "", fmt.Errorf("receive event: %w", err)
-	}
-	if err := in.tooManyHung(); err != nil {
-		return "", err
-	}
-	d := in.newDelivery(e)
-	d.try = true
-	first := in.alone(d, 1)
-	if d.h == nil {
-		declared, err := in.declared(ctx, in.pool, []string{e.Type})
-		if err != nil {
-			return "", fmt.Errorf("receive event: %w", err)
-		}
-		s := in.unknown(d, declared[e.Type])
-		if s == nil {
-			in.report(d, Skipped, 0)
-			return Skipped, nil
-		}
-		first = in.within(in.trying(d, s))
-	}
-	out, err := in.receive(ctx, in.newIntake(d, first), nil)
-	if err != nil {
-		return "", fmt.Errorf("receive event: %w", err)
-	}
-	return out, nil
+	return in.receiveAlone(ctx, e, true)
 }
 
 // TryStore takes an event in, in a transaction of its own, and leaves its handler to Run. What it returns is durable, and
@@ -64,14 +38,15 @@ func (in *Inbox) TryStore(ctx context.Context, e holdfast.Event) (Outcome, error
 	d.try = true
 	s := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.park(ctx, tx, d, past{}, nil, Stored) }
 	if d.h == nil && len(in.types) > 0 {
-		declared, err := in.declared(ctx, in.pool, []string{e.Type})
+		other, skip, err := in.unhandled(ctx, in.pool, d)
 		if err != nil {
 			return "", fmt.Errorf("store event: %w", err)
 		}
-		if s = in.unknown(d, declared[e.Type]); s == nil {
+		if skip {
 			in.report(d, Skipped, 0)
 			return Skipped, nil
 		}
+		s = other
 	}
 	d.h = nil // No step of it runs the handler.
 	out, err := in.receive(ctx, in.newIntake(d, in.within(in.trying(d, s))), nil)

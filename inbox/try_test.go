@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/retry"
@@ -89,15 +88,8 @@ func TestAnInboxWithoutHandlersStoresEveryTypeThatItTries(t *testing.T) {
 
 func TestACopyOfAnEventThatIsBeingHandledIsInFlightAndHoldsNoConnection(t *testing.T) {
 	b := setup(t)
-	c := b.db.Config()
-	c.MaxConns = 2
-	pool, err := pgxpool.NewWithConfig(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
 	begun, end := make(chan struct{}, 1), make(chan error)
-	in := b.inboxOn(pool)
+	in := b.inboxOn(b.db.PoolOf(t, 2))
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if e.ID != "slow" {
 			return effectOf(ctx, tx, e)

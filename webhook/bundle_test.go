@@ -107,6 +107,18 @@ func (b *bundle) gate(id string) (open func()) {
 	return open
 }
 
+// held sends a delivery whose handler waits at its gate, and returns once it does. Its answer comes when the gate is open.
+func (b *bundle) held(s *httptest.Server, h http.Header, body string) (answer <-chan reply) {
+	b.Helper()
+	answered := make(chan reply, 1)
+	go func() {
+		r, _ := send(context.Background(), s.URL, "POST", h, strings.NewReader(body))
+		answered <- r
+	}()
+	<-b.begun
+	return answered
+}
+
 func (b *bundle) failWith(id string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

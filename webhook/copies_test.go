@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,8 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/inbox"
 )
@@ -84,12 +81,7 @@ func TestW14ACopyOfADeliveryThatIsBeingHandledIsToldToComeAgain(t *testing.T) {
 	s := b.shop()
 	open := b.gate("1")
 	h, body := order("1")
-	first := make(chan reply, 1)
-	go func() {
-		r, _ := send(context.Background(), s.URL, "POST", h, strings.NewReader(body))
-		first <- r
-	}()
-	<-b.begun
+	first := b.held(s, h, body)
 	r := b.want(503, s, h, body)
 	if r.header.Get("Retry-After") != "5" || !errors.Is(b.lastAnswer().Err, inbox.ErrInFlight) || b.lastAnswer().Outcome != "" {
 		t.Errorf("Retry-After %q, told %+v", r.header.Get("Retry-After"), b.lastAnswer())
@@ -112,14 +104,7 @@ func TestW14ACopyOfADeliveryThatIsBeingHandledIsToldToComeAgain(t *testing.T) {
 
 func TestW14CopiesOfASlowDeliveryLeaveConnectionsForTheOthers(t *testing.T) {
 	b := setup(t)
-	c := b.db.Config()
-	c.MaxConns = 2
-	pool, err := pgxpool.NewWithConfig(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	small, err := inbox.New(pool, b.in.Config())
+	small, err := inbox.New(b.db.PoolOf(t, 2), b.in.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,9 +112,8 @@ func TestW14CopiesOfASlowDeliveryLeaveConnectionsForTheOthers(t *testing.T) {
 	s := b.receiverOf(small, "shop", must(Standard(macSecret)))
 	open := b.gate("1")
 	h, body := order("1")
+	first := b.held(s, h, body)
 	var wg sync.WaitGroup
-	wg.Go(func() { _, _ = send(t.Context(), s.URL, "POST", h, strings.NewReader(body)) })
-	<-b.begun
 	for range 20 {
 		wg.Go(func() {
 			if r, err := send(t.Context(), s.URL, "POST", h, strings.NewReader(body)); err != nil || r.status != 503 {
@@ -143,6 +127,7 @@ func TestW14CopiesOfASlowDeliveryLeaveConnectionsForTheOthers(t *testing.T) {
 	}
 	open()
 	wg.Wait()
+	<-first
 }
 
 func TestW15AnIdThatComesWithOtherBytesIsAConflictAndALetter(t *testing.T) {

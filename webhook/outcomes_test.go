@@ -142,12 +142,7 @@ func TestW21WhatNothingWasDecidedOnIsToComeAgain(t *testing.T) {
 		s := b.shop(func(c *Config) { c.Workers, c.Wait = 1, -1 })
 		open := b.gate("1")
 		h, body := order("1")
-		first := make(chan reply, 1)
-		go func() {
-			r, _ := send(context.Background(), s.URL, "POST", h, strings.NewReader(body))
-			first <- r
-		}()
-		<-b.begun
+		first := b.held(s, h, body)
 		b.want(503, s, must2(order("2")), `{"type":"order.placed","order":"2"}`)
 		if !errors.Is(b.lastAnswer().Err, errBusy) {
 			t.Errorf("told %+v", b.lastAnswer())

@@ -115,28 +115,28 @@ func TestALeaseThatRanOutIsTakenOverUnderAHigherFence(t *testing.T) {
 	}
 }
 
+// late does under a fence all that its owner might: it has come too late, and nothing changes.
+func (b *bundle) late(k idempotency.StoreKey, fence int64) {
+	b.Helper()
+	b.unchanged(k, func() {
+		b.is(false)(b.store.Renew(b.Context(), k, fence, long))
+		b.is(false)(b.finish(k, fence, answerOf("late")))
+		if err := b.store.Release(b.Context(), k, fence); err != nil {
+			b.Fatal(err)
+		}
+	})
+}
+
 func TestUnderAnOldFenceNothingChanges(t *testing.T) {
 	b := setup(t)
 	old := b.mine(one, asked).Fence
 	b.runOut(one)
 	now := b.mine(one, asked).Fence
 	for _, fence := range []int64{old, 0, -1, now + 1} {
-		b.unchanged(one, func() {
-			b.is(false)(b.store.Renew(t.Context(), one, fence, long))
-			b.is(false)(b.finish(one, fence, answerOf("late")))
-			if err := b.store.Release(t.Context(), one, fence); err != nil {
-				t.Fatal(err)
-			}
-		})
+		b.late(one, fence)
 	}
 	b.is(true)(b.finish(one, now, answerOf("in time")))
-	b.unchanged(one, func() {
-		b.is(false)(b.store.Renew(t.Context(), one, old, long))
-		b.is(false)(b.finish(one, old, answerOf("late")))
-		if err := b.store.Release(t.Context(), one, old); err != nil {
-			t.Fatal(err)
-		}
-	})
+	b.late(one, old)
 	b.answered(one, answerOf("in time"))
 }
 

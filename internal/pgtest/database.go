@@ -38,6 +38,12 @@ type DB struct {
 // back to the pool fails the test.
 func On(t testing.TB, dsn string) *DB {
 	t.Helper()
+	return copyOf(t, dsn, "template1")
+}
+
+// copyOf is On with all that is in the database model.
+func copyOf(t testing.TB, dsn, model string) *DB {
+	t.Helper()
 	name := "test_" + strings.ToLower(rand.Text())
 	own, err := withDatabase(dsn, name)
 	if err != nil {
@@ -48,7 +54,7 @@ func On(t testing.TB, dsn string) *DB {
 		t.Fatalf("open the test's pool: %v", err)
 	}
 	config.MaxConns = max(config.MaxConns, poolSize)
-	if err := onServer(dsn, "create database "+pgx.Identifier{name}.Sanitize()); err != nil {
+	if err := onServer(dsn, "create database "+pgx.Identifier{name}.Sanitize()+" template "+pgx.Identifier{model}.Sanitize()); err != nil {
 		t.Fatalf("create the test's database: %v", err)
 	}
 	t.Cleanup(func() { drop(t, dsn, own, name) })
@@ -58,6 +64,19 @@ func On(t testing.TB, dsn string) *DB {
 	}
 	t.Cleanup(func() { closePool(t, pool, closeTimeout) }) // before the drop
 	return &DB{Pool: pool, DSN: own}
+}
+
+// PoolOf is another pool to the database, of so many connections, until the test ends.
+func (db *DB) PoolOf(t testing.TB, connections int32) *pgxpool.Pool {
+	t.Helper()
+	config := db.Config()
+	config.MaxConns = connections
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatalf("open another pool: %v", err)
+	}
+	t.Cleanup(func() { closePool(t, pool, closeTimeout) })
+	return pool
 }
 
 // withDatabase returns dsn with another database's name.

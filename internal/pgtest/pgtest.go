@@ -21,6 +21,9 @@ import (
 // urlVar names a server to use instead of starting one.
 const urlVar = "HOLDFAST_TEST_DATABASE_URL"
 
+// memoryLog is how much of its log a server in memory keeps, about.
+const memoryLog = "256MB"
+
 // Image is the PostgreSQL that New runs where it needs a container.
 const Image = "postgres:18"
 
@@ -80,17 +83,24 @@ func Main(m *testing.M, after ...func()) int {
 // Stop stops the servers that tests of this binary shared. It is for a TestMain of one's own; no
 // test may run afterwards.
 func Stop() {
+	stopAll := func(servers *sync.Map) {
+		servers.Range(func(_, s any) bool {
+			s.(*shared).stop()
+			return true
+		})
+	}
+	stopAll(&bouncers)
+	stopAll(&models)
 	best.stop()
-	images.Range(func(_, s any) bool {
-		s.(*shared).stop()
-		return true
-	})
+	stopAll(&images)
 }
 
 // The servers of this test binary, each started by the first test that asks for it.
 var (
-	best   shared
-	images sync.Map // of *shared, by image
+	best     shared
+	images   sync.Map // of *shared, by image
+	bouncers sync.Map // of *shared, by the server that they stand before
+	models   sync.Map // of *shared: databases, by the Model that they are of
 )
 
 func ofImage(image string) *shared {
@@ -124,8 +134,11 @@ func startBest() (string, func(), error) {
 		return dsn, func() {}, nil
 	}
 	ctx := context.Background()
-	opts := pgserver.Options{Settings: pgserver.NoSync(), NoDownload: true}
+	opts := pgserver.Options{Settings: pgserver.NoSync(), NoDownload: true, Dir: memoryDir()}
 	opts.Settings["max_connections"] = "400"
+	if opts.Dir != "" {
+		opts.Settings["max_wal_size"] = memoryLog
+	}
 	s, err := pgserver.Start(ctx, opts)
 	if err == nil {
 		return s.DSN, s.Stop, nil

@@ -1,10 +1,13 @@
 package pgtest
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/verdict"
 )
@@ -43,4 +46,15 @@ func TestAConnectionThatIsNotGivenBackFailsTheTest(t *testing.T) {
 		t.Errorf("it ended with %+v", v)
 	}
 	conn.Release()
+}
+
+func TestAModelThatCannotBeMadeFailsTheTest(t *testing.T) {
+	t.Parallel()
+	m := &Model{Fill: func(context.Context, *pgxpool.Pool) error { return errors.New("planned") }}
+	for range 2 {
+		v := verdict.Of(t, func(t testing.TB) { m.New(t) })
+		if !strings.Contains(v.Failed, "make the model of the tests' databases: planned") {
+			t.Errorf("it ended with %+v", v)
+		}
+	}
 }
