@@ -178,15 +178,9 @@ func (rt *route) commit(ctx context.Context, h *held, f fate, hd *handling, rec 
 	var ended pgconn.CommandTag
 	b.Queue(commitSQL).Exec(func(tag pgconn.CommandTag) error { ended = tag; return nil })
 	err = h.conn.SendBatch(ctx, b).Close()
-	var pg *pgconn.PgError
-	switch {
-	case err == nil && ended.String() == "COMMIT":
+	if err = uncommitted(ended.String(), err); err == nil {
 		h.release()
 		return state, owner, expires, nil
-	case err == nil:
-		err = pgx.ErrTxCommitRollback
-	case !errors.As(err, &pg):
-		err = fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	rt.g.rollback(h) // before confirm asks who has the key
 	return state, owner, expires, fmt.Errorf("store answer and commit: %w", err)
