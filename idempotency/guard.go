@@ -134,6 +134,8 @@ const lookFirst = 16
 
 var errPrincipal = fmt.Errorf("it must be UTF-8 without NUL, of 1 to %d bytes", maxPrincipal)
 
+var errGuardedTwice = errors.New("the request is guarded twice: put its route behind one middleware of the guard")
+
 // maxSeen bounds the list of operations, where no router names them.
 const maxSeen = 1000
 
@@ -234,7 +236,17 @@ func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req := &request{Request: r, begun: time.Now()}
 	defer rt.tell(req, Outcome{Result: Forgotten}) // where a function of the route panics
 	req.info.Operation, req.route = rt.operation(r)
-	if p := rt.read(w, req); p != nil {
+	p := rt.read(w, req)
+	if outer := handlingOf(r.Context()); p == nil && outer != nil && outer.rt.g == rt.g && outer.info.Key != "" && outer.lock == req.lock {
+		req.err = errGuardedTwice // It would wait for itself.
+		p = &handlerFault
+	}
+	switch {
+	case p == nil:
+	case p.status >= http.StatusInternalServerError: // It is the service that is wrong.
+		rt.refuse(w, req, *p, Forgotten)
+		return
+	default:
 		rt.refuse(w, req, *p, Refused)
 		return
 	}
@@ -274,12 +286,22 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 		return refuse(principalUnknown)
 	}
 	req.info.Principal = principal
-	if req.body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, rt.o.MaxRequest)); err != nil {
+	body := r.Body
+	if body == nil { // a request that no server has read
+		body = http.NoBody
+	}
+	if req.body, err = io.ReadAll(http.MaxBytesReader(w, body, rt.o.MaxRequest)); err != nil {
 		var tooLarge *http.MaxBytesError
 		if errors.As(err, &tooLarge) {
 			return refuse(requestTooLarge.with(fmt.Sprintf("Its body must have at most %d bytes.", rt.o.MaxRequest)))
 		}
 		return refuse(requestUnread)
+	}
+	if len(req.body) == 0 {
+		if req.body, err = parsedBefore(r); err != nil && rt.o.Fingerprint == nil {
+			req.err = err
+			return refuse(handlerFault)
+		}
 	}
 	if rt.o.KeyFunc != nil {
 		if key, err = rt.o.KeyFunc(req.whole(r.Context()), req.body); err == nil && key != "" {

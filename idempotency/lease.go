@@ -90,7 +90,7 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time
 			rt.tell(req, Outcome{Result: Forgotten})
 		}
 	}()
-	hd := &handling{rt: rt, info: req.info, scope: req.scope, lease: l, turn: make(chan struct{}, 1)}
+	hd := &handling{rt: rt, info: req.info, scope: req.scope, lock: req.lock, lease: l, turn: make(chan struct{}, 1)}
 	rec := newRecorder(w)
 	rt.handle(ctx, hd, rec, req)
 	answer := rt.settleLease(ctx, l, hd, rec, req)
@@ -109,7 +109,7 @@ func (rt *route) handle(ctx context.Context, hd *handling, rec *recorder, req *r
 func (rt *route) withoutKey(w http.ResponseWriter, req *request) {
 	ctx, cancel := context.WithTimeout(req.Context(), rt.o.Timeout)
 	defer cancel()
-	hd := &handling{rt: rt, info: req.info, scope: req.scope, turn: make(chan struct{}, 1)}
+	hd := &handling{rt: rt, info: req.info, scope: req.scope, lock: req.lock, turn: make(chan struct{}, 1)}
 	rec := newRecorder(w)
 	rt.handle(ctx, hd, rec, req)
 	rt.tell(req, Outcome{Result: Unguarded, Status: rec.status})

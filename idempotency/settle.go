@@ -64,7 +64,7 @@ func (rt *route) call(h *held, rec *recorder, req *request) *handling {
 	ctx, cancel := context.WithTimeout(req.Context(), rt.o.Timeout)
 	defer cancel()
 	given := handlertx.Give(ctx, h.tx, errNotTheHandlers)
-	hd := &handling{rt: rt, tx: given, info: req.info, scope: req.scope, turn: make(chan struct{}, 1)}
+	hd := &handling{rt: rt, tx: given, info: req.info, scope: req.scope, lock: req.lock, turn: make(chan struct{}, 1)}
 	returned := false
 	defer func() {
 		given.TakeBack()
