@@ -198,13 +198,7 @@ func (rt *route) serve(w http.ResponseWriter, req *request) {
 			return
 		}
 	}
-	if rt.o.StatusURL != nil {
-		p := accepted
-		p.location = rt.o.StatusURL(req.Request, req.info.Key)
-		rt.refuse(w, req, p, InProgress)
-		return
-	}
-	rt.refuse(w, req, inProgress, InProgress)
+	rt.inUse(w, req)
 }
 
 // inTransaction answers a request on a route without a lease. False: another request has the key, maybe one on a node
@@ -250,6 +244,8 @@ func (rt *route) answerBy(w http.ResponseWriter, req *request, s *stored) found 
 		rt.unusable(w, req, fmt.Errorf("state %q, status %d, fingerprint version %d", s.State, s.Answer.Status, s.Version))
 	case foundNothing:
 		req.expired = s != nil
+	case foundPending:
+		req.taken = true
 	}
 	return f
 }

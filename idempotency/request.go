@@ -76,6 +76,7 @@ type request struct {
 	until       time.Time // by when the client wants an answer; zero: it did not say
 	expired     bool      // its key had an answer that has expired
 	completed   bool      // nobody waits for its answer: Run runs it
+	taken       bool      // another request was seen to have its key
 	route       string    // operation where a route or a router names it
 	told        bool      // what became of it
 	err         error     // of ours, that led to its answer; for the log

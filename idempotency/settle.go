@@ -31,6 +31,7 @@ func (rt *route) run(w http.ResponseWriter, req *request) (answered bool) {
 		case err == nil:
 			return true
 		case errors.Is(err, errBusy):
+			req.taken = true
 			return false
 		case errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01") && rerun < maxReruns && req.Context().Err() == nil:
 			continue
@@ -49,6 +50,7 @@ func (rt *route) try(w http.ResponseWriter, req *request) error {
 	}
 	switch rt.answerBy(w, req, h.row) {
 	case foundNothing:
+		req.taken = false
 	case foundPending: // A node on which the route has a lease claimed it between the look and the lock.
 		return errBusy
 	default: // It was stored between the look and the lock.
@@ -241,7 +243,7 @@ func (rt *route) failed(w http.ResponseWriter, req *request, err error) {
 		case foundNothing:
 			rt.refuse(w, req, storeUnavailable, Unavailable)
 		case foundPending:
-			rt.refuse(w, req, inProgress, InProgress)
+			rt.inUse(w, req)
 		}
 	case errors.Is(err, errHandler), errors.Is(err, pgx.ErrTxCommitRollback), errors.As(err, &pg):
 		rt.refuse(w, req, handlerFault, Forgotten)
