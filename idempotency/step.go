@@ -51,7 +51,11 @@ func Step[T any](ctx context.Context, name string, fn func(ctx context.Context, 
 		if err != nil {
 			return nil, err
 		}
-		return json.Marshal(value)
+		text, err := json.Marshal(value)
+		if err == nil { // What cannot be read again would be done, and of no use.
+			err = json.Unmarshal(text, new(T))
+		}
+		return text, err
 	})
 	if err == nil {
 		err = json.Unmarshal(text, &result)
