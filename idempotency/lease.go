@@ -23,15 +23,45 @@ type lease struct {
 	mu   sync.Mutex
 	safe time.Time // until then nobody else can have the key, by this process's clock
 
-	renewing sync.Mutex
-	stepping bool // A step is open: it has the row locked, which is stronger than the lease, and renews it at its end.
+	stepping bool               // A step is open: it has the row locked, which is stronger than the lease, and renews it at its end.
+	giveUp   context.CancelFunc // of the renewal that is on its way; nil: there is none
+
+	renewing sync.Mutex // by whoever renews, and by a step that begins
 }
 
-// step says that a step locks the row from now on, or that it has ended. It waits for a renewal that is on its way.
+// step says that a step locks the row from now on, or that it has ended. A renewal that is on its way is given up: it may
+// wait for the very connection that the step has.
 func (l *lease) step(open bool) {
-	l.renewing.Lock()
-	defer l.renewing.Unlock()
+	l.mu.Lock()
 	l.stepping = open
+	if open && l.giveUp != nil {
+		l.giveUp()
+	}
+	l.mu.Unlock()
+	if open { // Until the renewal has ended.
+		l.renewing.Lock()
+		defer l.renewing.Unlock()
+	}
+}
+
+// renewal is the context of a renewal. False: a step is open, and there is nothing to do.
+func (l *lease) renewal(ctx context.Context) (context.Context, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stepping {
+		return nil, false
+	}
+	ctx, l.giveUp = context.WithTimeout(ctx, l.rt.o.Lease/3)
+	return ctx, true
+}
+
+// renewed ends a renewal. gaveUp: a step has taken its place.
+func (l *lease) renewed() (gaveUp bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.giveUp()
+	l.giveUp = nil
+	return l.stepping
 }
 
 // extended notes a renewal that was begun at a moment.
@@ -206,15 +236,17 @@ func (l *lease) beat(ctx context.Context) (stop func()) {
 func (l *lease) renew(ctx context.Context) error {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
-	if l.stepping {
+	ctx, idle := l.renewal(ctx)
+	if !idle {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.rt.o.Lease/3)
-	defer cancel()
 	begun := time.Now()
 	mine, err := l.rt.g.store.Renew(ctx, l.key, l.fence, l.rt.o.Lease)
 	if err == nil && mine {
 		l.extended(begun)
+	}
+	if gaveUp := l.renewed(); gaveUp && err != nil {
+		return nil // The step finds out whose the row is.
 	}
 	if leaseLost(mine, err, l.mayHaveRunOut()) {
 		return errors.Join(ErrLeaseLost, err)
