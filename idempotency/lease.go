@@ -163,7 +163,7 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 		}
 	}
 	a := rt.kept(rec, hd)
-	mine, err := l.finish(req, a)
+	expires, mine, err := l.finish(req, a)
 	l.stop() // before the answer leaves, which is as slow as its client
 	switch {
 	case err != nil:
@@ -176,18 +176,24 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 	}
 	return func() {
 		rt.tell(req, Outcome{Result: Created, Status: rec.status, Omitted: a.Omitted})
-		rec.send(rt.ours(req, "stored", time.Now().Add(rt.o.TTL)))
+		rec.send(rt.ours(req, "stored", expires))
 	}
 }
 
 // finish stores the answer, whatever becomes of the client. An error: it is not known whether it did.
-func (l *lease) finish(req *request, a StoredAnswer) (mine bool, err error) {
+func (l *lease) finish(req *request, a StoredAnswer) (expires time.Time, mine bool, err error) {
+	store, ttl := l.rt.g.store, l.rt.o.TTL
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), patience)
 	defer cancel()
 	for try := 1; ; try++ {
-		mine, err = l.rt.g.store.Finish(ctx, l.key, l.fence, a, l.rt.o.TTL)
+		if tells, ok := store.(ExpiryStore); ok {
+			expires, mine, err = tells.FinishUntil(ctx, l.key, l.fence, a, ttl)
+		} else {
+			expires = time.Now().Add(ttl)
+			mine, err = store.Finish(ctx, l.key, l.fence, a, ttl)
+		}
 		if err == nil || !pause(ctx, spread(try, l.rt.g.random())) {
-			return mine, err
+			return expires, mine, err
 		}
 	}
 }

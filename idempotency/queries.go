@@ -158,13 +158,13 @@ with done as (
      set state = $5::text, status = $6::smallint, headers = $7::text::jsonb, body = $8::bytea, body_hash = $9::bytea, result_ref = nullif($10::text, ''),
          lease_until = null, expires_at = clock_timestamp() + $11::bigint * interval '1 microsecond'
    where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and k.fence = $4::bigint and k.state = 'pending'
-  returning k.run
+  returning k.run, k.expires_at
 ), steps as (
   delete from holdfast.idempotency_step s using done d where s.run = d.run
 ), requests as (
   delete from holdfast.idempotency_request r using done d where r.run = d.run
 )
-select exists (select 1 from done)`
+select (select d.expires_at from done d)`
 
 // Ends a lease without an answer. $5: the row goes, unless it has steps. $6: when holdfast may run the request again.
 const releaseSQL = `-- idempotency.release
