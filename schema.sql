@@ -347,6 +347,7 @@ create table holdfast.idempotency_request (
     method       text not null,
     host         text not null,
     url          text not null,
+    pattern      text not null default '',        -- the router's, '' where it had none
     path_values  jsonb not null,
     headers      jsonb not null,
     body         bytea not null,

@@ -66,8 +66,22 @@ func (rt *route) refuse(w http.ResponseWriter, req *request, p problem, result R
 	p.write(w, rt.g.c.DocsURL)
 }
 
+// inUse says that another request has the key.
+func (rt *route) inUse(w http.ResponseWriter, req *request) {
+	p := inProgress
+	if rt.o.StatusURL != nil {
+		p = accepted
+		p.location = rt.o.StatusURL(req.Request, req.info.Key)
+	}
+	rt.refuse(w, req, p, InProgress)
+}
+
 // unavailable says that nothing was done. Whoever asks is never let through unguarded.
 func (rt *route) unavailable(w http.ResponseWriter, req *request, err error) {
+	if req.taken && req.Context().Err() != nil { // The client's time was over while the database was asked once more.
+		rt.inUse(w, req)
+		return
+	}
 	if req.Context().Err() == nil || errors.Is(err, errPoolExhausted) { // else it is the client who went
 		req.err = err
 	}

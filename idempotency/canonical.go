@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"math"
-	"math/big"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -122,9 +121,30 @@ func exactNumber(text string) bool {
 	if len(text) > 400 {
 		return false
 	}
-	was, ok := new(big.Rat).SetString(text)
-	is, okToo := new(big.Rat).SetString(strconv.FormatFloat(f, 'g', -1, 64))
-	return ok && okToo && was.Cmp(is) == 0
+	digits, exponent, ok := decimal(text)
+	nearest, of, okToo := decimal(strconv.FormatFloat(f, 'e', -1, 64))
+	return ok && okToo && digits == nearest && exponent == of
+}
+
+// decimal is the value of a number of JSON, without its sign: its digits, from the first to the last that is not zero, and
+// the power of ten of the last. Of a number that is not zero there is one such form; it costs as much as reading it, where
+// arithmetic costs as much as the exponent says.
+func decimal(text string) (digits string, exponent int, ok bool) {
+	mantissa, power := strings.TrimPrefix(text, "-"), ""
+	if i := strings.IndexAny(mantissa, "eE"); i >= 0 {
+		mantissa, power = mantissa[:i], mantissa[i+1:]
+	}
+	if power != "" {
+		var err error
+		if exponent, err = strconv.Atoi(power); err != nil {
+			return "", 0, false
+		}
+	}
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	exponent -= len(fraction)
+	digits = strings.TrimRight(whole+fraction, "0")
+	exponent += len(whole) + len(fraction) - len(digits)
+	return strings.TrimLeft(digits, "0"), exponent, true
 }
 
 // halfSurrogate says that some \uD800 to \uDFFF stands without its other half: decoders replace it, and what differed

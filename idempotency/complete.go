@@ -124,7 +124,7 @@ func (g *Guard) due(ctx context.Context, routes []string) ([]abandonedRequest, e
 	due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a abandonedRequest, err error) {
 		var tries int
 		var values, headers string
-		if err = row.Scan(&a.run, &tries, &a.key.Scope, &a.key.Operation, &a.key.Key, &a.route, &a.principal, &a.method, &a.host, &a.url, &values, &headers, &a.body,
+		if err = row.Scan(&a.run, &tries, &a.key.Scope, &a.key.Operation, &a.key.Key, &a.route, &a.principal, &a.method, &a.host, &a.url, &a.pattern, &values, &headers, &a.body,
 			&a.fingerprint, &a.attempt); err != nil {
 			return a, err
 		}

@@ -18,6 +18,7 @@ type handling struct {
 	lease         *lease // nil in transaction mode, and without a key
 	info          Info
 	scope         string
+	lock          int64 // of its key
 	doNotStore    bool
 	commitOnError bool
 	resultRef     string

@@ -3,8 +3,14 @@ package idempotency
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
+	"fmt"
 	"net/http"
+	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Every decision about a request, without clock, database or context.
@@ -107,6 +113,31 @@ func decide(c circumstances, store func(status int) bool) fate {
 	default:
 		return keepAnswer
 	}
+}
+
+// uncommitted says of a batch with a COMMIT at its end, by what the server said of that and by the batch's error, why it was
+// not carried out. nil: it was. An error that wraps errUnknown: it may have been.
+func uncommitted(ended string, err error) error {
+	var pg *pgconn.PgError
+	switch {
+	case ended == "COMMIT": // whatever happened behind it
+		return nil
+	case err == nil:
+		return pgx.ErrTxCommitRollback
+	case !errors.As(err, &pg), sessionOver(pg):
+		return fmt.Errorf("%w: %w", errUnknown, err)
+	}
+	return err
+}
+
+// sessionOver says that an error is the end of a session, of the server's or of a pooler's before it, and no answer to the
+// statement that was on its way: a server that is stopped during a COMMIT carries it out, and says this afterwards.
+func sessionOver(pg *pgconn.PgError) bool {
+	switch {
+	case pg.Severity == "FATAL", pg.Severity == "PANIC", pg.SeverityUnlocalized == "FATAL", pg.SeverityUnlocalized == "PANIC":
+		return true
+	}
+	return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P") // older poolers call them errors
 }
 
 // leaseLost says what became of a lease by the last try to renew it. A lease that may have run out is as good as lost: what

@@ -9,7 +9,7 @@
 // # One request's way
 //
 //  1. Its method is not guarded (GET, HEAD, …): it goes through untouched.
-//  2. The key is read (key.go), and whose it is: a key belongs to one principal and one operation (config.go, Scope).
+//  2. The key is read (key.go), and whose it is: a key belongs to one principal and one operation (request.go, Scope).
 //  3. The body is read and fingerprinted (fingerprint.go, canonical.go), before the handler can change anything.
 //  4. A transaction begins, locks the key without waiting, and looks it up, all in one round trip (claim.go): a repeat is
 //     answered from here (decide.go, answer.go). Where repeats have come lately a look without a transaction is first.

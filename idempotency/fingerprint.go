@@ -3,6 +3,7 @@ package idempotency
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"hash"
 	"mime"
 	"net/http"
@@ -34,6 +35,23 @@ func subjectOf(r *http.Request, operation string, body []byte) subject {
 		operation: operation, method: r.Method, path: r.URL.EscapedPath(), query: canonicalQuery(r.URL.RawQuery),
 		mediaType: media, conditions: []string{r.Header.Get("If-Match"), r.Header.Get("If-None-Match")}, body: body,
 	}
+}
+
+// errReadBefore says that a body was there and is gone: what cannot be compared would be taken for a repeat of anything.
+var errReadBefore = errors.New("the request's body was read before it came to the middleware: put the guard outside of what reads it, or say by Route.Fingerprint what counts")
+
+// parsedBefore is what was in a body that is empty now, because somebody in front has parsed its form: net/http keeps it
+// in the request, where handlers look for it.
+func parsedBefore(r *http.Request) (body []byte, err error) {
+	switch {
+	case r.MultipartForm != nil:
+		return nil, errReadBefore
+	case len(r.PostForm) > 0:
+		return []byte(r.PostForm.Encode()), nil
+	case r.ContentLength > 0:
+		return nil, errReadBefore
+	}
+	return nil, nil
 }
 
 // fingerprint is the same for requests that ask for the same, whatever the order of their JSON's names and of their

@@ -35,6 +35,7 @@ type keptRequest struct {
 	method     string
 	host       string
 	url        string
+	pattern    string            // of the router
 	pathValues map[string]string // by the names of the pattern
 	headers    http.Header
 	body       []byte
@@ -45,7 +46,7 @@ func keep(req *request, more []string) *keptRequest {
 	r := req.Request
 	k := &keptRequest{
 		route: req.info.Operation, principal: req.info.Principal, method: r.Method, host: r.Host, url: r.URL.RequestURI(),
-		pathValues: map[string]string{}, headers: http.Header{}, body: req.body,
+		pattern: r.Pattern, pathValues: map[string]string{}, headers: http.Header{}, body: req.body,
 	}
 	for _, name := range wildcards(r.Pattern) {
 		k.pathValues[name] = r.PathValue(name)
@@ -74,7 +75,7 @@ func wildcards(pattern string) (names []string) {
 // columns are those of idempotency_request, from route to body; nil where nothing is kept.
 func (k *keptRequest) columns() []any {
 	if k == nil {
-		return []any{nil, nil, nil, nil, nil, nil, nil, nil}
+		return []any{nil, nil, nil, nil, nil, nil, nil, nil, nil}
 	}
 	values, err := json.Marshal(latin(k.pathValues))
 	if err != nil {
@@ -84,7 +85,7 @@ func (k *keptRequest) columns() []any {
 	if err != nil {
 		panic(err) // likewise
 	}
-	return []any{k.route, k.principal, k.method, latin1(k.host), latin1(k.url), string(values), headers, append([]byte{}, k.body...)}
+	return []any{k.route, k.principal, k.method, latin1(k.host), latin1(k.url), latin1(k.pattern), string(values), headers, append([]byte{}, k.body...)}
 }
 
 // latin1 is a text of any bytes as one that Postgres can store: each byte as the character of that number. A NUL, which
@@ -134,7 +135,7 @@ func (k *keptRequest) request(ctx context.Context, key string) (*http.Request, e
 		return nil, fmt.Errorf("read kept request: %w", err)
 	}
 	r := (&http.Request{
-		Method: k.method, URL: at, RequestURI: bytesOf(k.url), Host: bytesOf(k.host), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Method: k.method, Pattern: bytesOf(k.pattern), URL: at, RequestURI: bytesOf(k.url), Host: bytesOf(k.host), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: k.headers.Clone(), Body: io.NopCloser(bytes.NewReader(k.body)), ContentLength: int64(len(k.body)),
 	}).WithContext(ctx)
 	if r.Header == nil {

@@ -23,15 +23,45 @@ type lease struct {
 	mu   sync.Mutex
 	safe time.Time // until then nobody else can have the key, by this process's clock
 
-	renewing sync.Mutex
-	stepping bool // A step is open: it has the row locked, which is stronger than the lease, and renews it at its end.
+	stepping bool               // A step is open: it has the row locked, which is stronger than the lease, and renews it at its end.
+	giveUp   context.CancelFunc // of the renewal that is on its way; nil: there is none
+
+	renewing sync.Mutex // by whoever renews, and by a step that begins
 }
 
-// step says that a step locks the row from now on, or that it has ended. It waits for a renewal that is on its way.
+// step says that a step locks the row from now on, or that it has ended. A renewal that is on its way is given up: it may
+// wait for the very connection that the step has.
 func (l *lease) step(open bool) {
-	l.renewing.Lock()
-	defer l.renewing.Unlock()
+	l.mu.Lock()
 	l.stepping = open
+	if open && l.giveUp != nil {
+		l.giveUp()
+	}
+	l.mu.Unlock()
+	if open { // Until the renewal has ended.
+		l.renewing.Lock()
+		defer l.renewing.Unlock()
+	}
+}
+
+// renewal is the context of a renewal. False: a step is open, and there is nothing to do.
+func (l *lease) renewal(ctx context.Context) (context.Context, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stepping {
+		return nil, false
+	}
+	ctx, l.giveUp = context.WithTimeout(ctx, l.rt.o.Lease/3)
+	return ctx, true
+}
+
+// renewed ends a renewal. gaveUp: a step has taken its place.
+func (l *lease) renewed() (gaveUp bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.giveUp()
+	l.giveUp = nil
+	return l.stepping
 }
 
 // extended notes a renewal that was begun at a moment.
@@ -90,7 +120,7 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time
 			rt.tell(req, Outcome{Result: Forgotten})
 		}
 	}()
-	hd := &handling{rt: rt, info: req.info, scope: req.scope, lease: l, turn: make(chan struct{}, 1)}
+	hd := &handling{rt: rt, info: req.info, scope: req.scope, lock: req.lock, lease: l, turn: make(chan struct{}, 1)}
 	rec := newRecorder(w)
 	rt.handle(ctx, hd, rec, req)
 	answer := rt.settleLease(ctx, l, hd, rec, req)
@@ -109,7 +139,7 @@ func (rt *route) handle(ctx context.Context, hd *handling, rec *recorder, req *r
 func (rt *route) withoutKey(w http.ResponseWriter, req *request) {
 	ctx, cancel := context.WithTimeout(req.Context(), rt.o.Timeout)
 	defer cancel()
-	hd := &handling{rt: rt, info: req.info, scope: req.scope, turn: make(chan struct{}, 1)}
+	hd := &handling{rt: rt, info: req.info, scope: req.scope, lock: req.lock, turn: make(chan struct{}, 1)}
 	rec := newRecorder(w)
 	rt.handle(ctx, hd, rec, req)
 	rt.tell(req, Outcome{Result: Unguarded, Status: rec.status})
@@ -133,7 +163,7 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 		}
 	}
 	a := rt.kept(rec, hd)
-	mine, err := l.finish(req, a)
+	expires, mine, err := l.finish(req, a)
 	l.stop() // before the answer leaves, which is as slow as its client
 	switch {
 	case err != nil:
@@ -146,18 +176,24 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 	}
 	return func() {
 		rt.tell(req, Outcome{Result: Created, Status: rec.status, Omitted: a.Omitted})
-		rec.send(rt.ours(req, "stored", time.Now().Add(rt.o.TTL)))
+		rec.send(rt.ours(req, "stored", expires))
 	}
 }
 
 // finish stores the answer, whatever becomes of the client. An error: it is not known whether it did.
-func (l *lease) finish(req *request, a StoredAnswer) (mine bool, err error) {
+func (l *lease) finish(req *request, a StoredAnswer) (expires time.Time, mine bool, err error) {
+	store, ttl := l.rt.g.store, l.rt.o.TTL
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), patience)
 	defer cancel()
 	for try := 1; ; try++ {
-		mine, err = l.rt.g.store.Finish(ctx, l.key, l.fence, a, l.rt.o.TTL)
+		if tells, ok := store.(ExpiryStore); ok {
+			expires, mine, err = tells.FinishUntil(ctx, l.key, l.fence, a, ttl)
+		} else {
+			expires = time.Now().Add(ttl)
+			mine, err = store.Finish(ctx, l.key, l.fence, a, ttl)
+		}
 		if err == nil || !pause(ctx, spread(try, l.rt.g.random())) {
-			return mine, err
+			return expires, mine, err
 		}
 	}
 }
@@ -206,15 +242,17 @@ func (l *lease) beat(ctx context.Context) (stop func()) {
 func (l *lease) renew(ctx context.Context) error {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
-	if l.stepping {
+	ctx, idle := l.renewal(ctx)
+	if !idle {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.rt.o.Lease/3)
-	defer cancel()
 	begun := time.Now()
 	mine, err := l.rt.g.store.Renew(ctx, l.key, l.fence, l.rt.o.Lease)
 	if err == nil && mine {
 		l.extended(begun)
+	}
+	if gaveUp := l.renewed(); gaveUp && err != nil {
+		return nil // The step finds out whose the row is.
 	}
 	if leaseLost(mine, err, l.mayHaveRunOut()) {
 		return errors.Join(ErrLeaseLost, err)

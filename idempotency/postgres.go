@@ -15,6 +15,8 @@ import (
 // postgres is the Store of a Guard that has a pool: one statement, committed by itself, for each call.
 type postgres struct{ g *Guard }
 
+var _ ExpiryStore = postgres{}
+
 // A fingerprint as a Store has it: the version, and the hash. In the table they are two columns.
 func versioned(fingerprint []byte) []byte {
 	return append([]byte{fingerprintVersion}, fingerprint...)
@@ -116,27 +118,35 @@ func (p postgres) Renew(ctx context.Context, k StoreKey, fence int64, lease time
 }
 
 func (p postgres) Finish(ctx context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (bool, error) {
+	_, mine, err := p.FinishUntil(ctx, k, fence, a, ttl)
+	return mine, err
+}
+
+func (p postgres) FinishUntil(ctx context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (expiresAt time.Time, mine bool, err error) {
 	headers, err := headersText(a.Header)
 	if err != nil {
-		return false, fmt.Errorf("store answer: %w", err)
+		return expiresAt, false, fmt.Errorf("store answer: %w", err)
 	}
 	state := stateComplete
 	if a.Omitted {
 		state = stateOmitted
 	}
-	var done bool
+	var done *time.Time
 	err = p.g.pool.QueryRow(ctx, p.g.q.finish, k.Scope, k.Operation, k.Key, fence, state, int16(a.Status), headers, a.Body, a.BodyHash, a.ResultRef, ttl.Microseconds()).Scan(&done)
 	if err != nil {
-		return false, fmt.Errorf("store answer: %w", err)
+		return expiresAt, false, fmt.Errorf("store answer: %w", err)
 	}
-	if done {
-		return true, nil
+	if done != nil {
+		return *done, true, nil
 	}
 	s, err := p.g.lookup(ctx, p.g.pool, k) // An earlier try may have been carried out though its reply was lost.
 	if err != nil {
-		return false, fmt.Errorf("store answer: %w", err)
+		return expiresAt, false, fmt.Errorf("store answer: %w", err)
 	}
-	return s != nil && s.State != statePending && s.Fence == fence, nil
+	if s == nil || s.State == statePending || s.Fence != fence {
+		return expiresAt, false, nil
+	}
+	return s.ExpiresAt, true, nil
 }
 
 func (p postgres) Release(ctx context.Context, k StoreKey, fence int64) error {

@@ -134,9 +134,9 @@ with lock as materialized (
 ), requests as (
   delete from holdfast.idempotency_request r using old o where o.expired and r.run = o.run
 ), asked as (
-  insert into holdfast.idempotency_request as r (run, scope, operation, key, route, principal, method, host, url, path_values, headers, body, due_at)
-  select m.run, $1::text, $2::text, $3::text, $11::text, $12::text, $13::text, $14::text, $15::text, $16::text::jsonb, $17::text::jsonb, $18::bytea,
-         clock_timestamp() + $19::bigint * interval '1 microsecond'
+  insert into holdfast.idempotency_request as r (run, scope, operation, key, route, principal, method, host, url, pattern, path_values, headers, body, due_at)
+  select m.run, $1::text, $2::text, $3::text, $11::text, $12::text, $13::text, $14::text, $15::text, $16::text, $17::text::jsonb, $18::text::jsonb, $19::bytea,
+         clock_timestamp() + $20::bigint * interval '1 microsecond'
     from mine m
    where $11::text is not null
   on conflict (run) do update set due_at = case when r.due_at is not null then excluded.due_at end
@@ -158,13 +158,13 @@ with done as (
      set state = $5::text, status = $6::smallint, headers = $7::text::jsonb, body = $8::bytea, body_hash = $9::bytea, result_ref = nullif($10::text, ''),
          lease_until = null, expires_at = clock_timestamp() + $11::bigint * interval '1 microsecond'
    where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and k.fence = $4::bigint and k.state = 'pending'
-  returning k.run
+  returning k.run, k.expires_at
 ), steps as (
   delete from holdfast.idempotency_step s using done d where s.run = d.run
 ), requests as (
   delete from holdfast.idempotency_request r using done d where r.run = d.run
 )
-select exists (select 1 from done)`
+select (select d.expires_at from done d)`
 
 // Ends a lease without an answer. $5: the row goes, unless it has steps. $6: when holdfast may run the request again.
 const releaseSQL = `-- idempotency.release
@@ -219,7 +219,7 @@ values ((select h.run from held h), $5::text, $8::text::json)`
 // Requests that nobody finishes, of routes that this node has, by idempotency_request_due. It locks nothing: who runs one
 // is decided by idempotency.resume.
 const dueSQL = `-- idempotency.due
-select r.run, r.tries, r.scope, r.operation, r.key, r.route, r.principal, r.method, r.host, r.url, r.path_values::text, r.headers::text, r.body,
+select r.run, r.tries, r.scope, r.operation, r.key, r.route, r.principal, r.method, r.host, r.url, r.pattern, r.path_values::text, r.headers::text, r.body,
        k.fingerprint, k.attempt
   from holdfast.idempotency_request r
   join holdfast.idempotency k on k.scope = r.scope and k.operation = r.operation and k.key = r.key and k.run = r.run

@@ -3,20 +3,26 @@ package idempotency
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"maps"
 	"net/http"
 	"net/textproto"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
 // recorder collects a handler's answer: nothing of it leaves before the transaction has committed. It has neither Flush
-// nor Hijack, and http.ResponseController says so.
+// nor Hijack, and http.ResponseController says so. What comes after the handler's return, from a goroutine that it left
+// behind, is no part of the answer.
 type recorder struct {
 	to     http.ResponseWriter
 	header http.Header
+
+	mu     sync.Mutex
+	over   bool        // the handler has returned
 	status int         // 0 until it is written
 	sent   http.Header // header as it was then
 	body   bytes.Buffer
@@ -33,13 +39,26 @@ func (rec *recorder) Header() http.Header {
 	return rec.header
 }
 
+// errOver is what a goroutine is told that goes on writing.
+var errOver = errors.New("the handler has returned, and its answer with it")
+
 func (rec *recorder) WriteHeader(status int) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.writeHeader(status)
+}
+
+func (rec *recorder) writeHeader(status int) {
 	switch {
-	case rec.status != 0:
+	case rec.status != 0 || rec.over:
 		return
 	case status >= 100 && status < 200 && status != http.StatusSwitchingProtocols: // On its way at once, and not part of the answer.
-		maps.Copy(rec.to.Header(), rec.header)
+		h := rec.to.Header()
+		before := h.Clone()
+		maps.Copy(h, rec.header)
 		rec.to.WriteHeader(status)
+		clear(h) // The answer may become another one.
+		maps.Copy(h, before)
 		return
 	case status < 200 || status > 999:
 		panic("idempotency: the handler wrote status " + strconv.Itoa(status) + ", which a stored answer cannot have")
@@ -48,8 +67,13 @@ func (rec *recorder) WriteHeader(status int) {
 }
 
 func (rec *recorder) Write(p []byte) (int, error) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if rec.over {
+		return 0, errOver
+	}
 	if rec.status == 0 {
-		rec.WriteHeader(http.StatusOK)
+		rec.writeHeader(http.StatusOK)
 	}
 	if bodyless(rec.status) {
 		return 0, http.ErrBodyNotAllowed
@@ -59,9 +83,12 @@ func (rec *recorder) Write(p []byte) (int, error) {
 
 // done ends the collecting.
 func (rec *recorder) done() {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
 	if rec.status == 0 {
-		rec.WriteHeader(http.StatusOK)
+		rec.writeHeader(http.StatusOK)
 	}
+	rec.over = true
 }
 
 // answer is what of it is stored.

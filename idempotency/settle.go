@@ -31,6 +31,7 @@ func (rt *route) run(w http.ResponseWriter, req *request) (answered bool) {
 		case err == nil:
 			return true
 		case errors.Is(err, errBusy):
+			req.taken = true
 			return false
 		case errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01") && rerun < maxReruns && req.Context().Err() == nil:
 			continue
@@ -49,6 +50,7 @@ func (rt *route) try(w http.ResponseWriter, req *request) error {
 	}
 	switch rt.answerBy(w, req, h.row) {
 	case foundNothing:
+		req.taken = false
 	case foundPending: // A node on which the route has a lease claimed it between the look and the lock.
 		return errBusy
 	default: // It was stored between the look and the lock.
@@ -64,7 +66,7 @@ func (rt *route) call(h *held, rec *recorder, req *request) *handling {
 	ctx, cancel := context.WithTimeout(req.Context(), rt.o.Timeout)
 	defer cancel()
 	given := handlertx.Give(ctx, h.tx, errNotTheHandlers)
-	hd := &handling{rt: rt, tx: given, info: req.info, scope: req.scope, turn: make(chan struct{}, 1)}
+	hd := &handling{rt: rt, tx: given, info: req.info, scope: req.scope, lock: req.lock, turn: make(chan struct{}, 1)}
 	returned := false
 	defer func() {
 		given.TakeBack()
@@ -178,15 +180,9 @@ func (rt *route) commit(ctx context.Context, h *held, f fate, hd *handling, rec 
 	var ended pgconn.CommandTag
 	b.Queue(commitSQL).Exec(func(tag pgconn.CommandTag) error { ended = tag; return nil })
 	err = h.conn.SendBatch(ctx, b).Close()
-	var pg *pgconn.PgError
-	switch {
-	case err == nil && ended.String() == "COMMIT":
+	if err = uncommitted(ended.String(), err); err == nil {
 		h.release()
 		return state, owner, expires, nil
-	case err == nil:
-		err = pgx.ErrTxCommitRollback
-	case !errors.As(err, &pg):
-		err = fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	rt.g.rollback(h) // before confirm asks who has the key
 	return state, owner, expires, fmt.Errorf("store answer and commit: %w", err)
@@ -247,7 +243,7 @@ func (rt *route) failed(w http.ResponseWriter, req *request, err error) {
 		case foundNothing:
 			rt.refuse(w, req, storeUnavailable, Unavailable)
 		case foundPending:
-			rt.refuse(w, req, inProgress, InProgress)
+			rt.inUse(w, req)
 		}
 	case errors.Is(err, errHandler), errors.Is(err, pgx.ErrTxCommitRollback), errors.As(err, &pg):
 		rt.refuse(w, req, handlerFault, Forgotten)

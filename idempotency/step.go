@@ -51,7 +51,11 @@ func Step[T any](ctx context.Context, name string, fn func(ctx context.Context, 
 		if err != nil {
 			return nil, err
 		}
-		return json.Marshal(value)
+		text, err := json.Marshal(value)
+		if err == nil { // What cannot be read again would be done, and of no use.
+			err = json.Unmarshal(text, new(T))
+		}
+		return text, err
 	})
 	if err == nil {
 		err = json.Unmarshal(text, &result)
@@ -244,15 +248,9 @@ func (h *handling) commitStep(ctx context.Context, hold *held, name string, resu
 	var ended pgconn.CommandTag
 	b.Queue(commitSQL).Exec(func(tag pgconn.CommandTag) error { ended = tag; return nil })
 	err := hold.conn.SendBatch(ctx, b).Close()
-	var pg *pgconn.PgError
-	switch {
-	case err == nil && ended.String() == "COMMIT":
+	if err = uncommitted(ended.String(), err); err == nil {
 		hold.release()
 		return nil
-	case err == nil:
-		err = pgx.ErrTxCommitRollback
-	case !errors.As(err, &pg):
-		err = fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	h.rt.g.rollback(hold) // before confirmStep asks who has the row
 	return fmt.Errorf("store result and commit: %w", err)

@@ -34,6 +34,15 @@ type Store interface {
 	Release(ctx context.Context, k StoreKey, fence int64) error
 }
 
+// ExpiryStore is a Store that also tells until when it keeps an answer, for Config.ShowExpiry. With another the process's
+// clock says so to whoever is answered first, and the store's to the others.
+type ExpiryStore interface {
+	Store
+
+	// FinishUntil is Finish, and tells, where that is true, until when the answer is kept.
+	FinishUntil(ctx context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (expiresAt time.Time, mine bool, err error)
+}
+
 // StoreKey is one key: within Scope and Operation, either of which may be "".
 type StoreKey struct{ Scope, Operation, Key string }
 

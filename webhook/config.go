@@ -180,8 +180,8 @@ func (c Config) validate(source string, in inbox.Config) error {
 	if !text(source, 1, 255) {
 		bad("source is %q: it must be a name of 1 to 255 bytes of UTF-8, one for each endpoint", source)
 	}
-	if !topicName.MatchString(c.Topic) {
-		bad("topic is %q: it must be 1 to 249 letters, digits, '.', '_' and '-': set it where the source has others", c.Topic)
+	if !topicName.MatchString(c.Topic) || c.Topic == "." || c.Topic == ".." { // as the inbox has it
+		bad("topic is %q: it must be 1 to 249 letters, digits, '.', '_' and '-', and neither '.' nor '..': set it where the source has others", c.Topic)
 	}
 	switch c.Mode {
 	case Inline, StoreFirst:

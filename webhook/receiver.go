@@ -93,6 +93,9 @@ func (r *receiver) read(w http.ResponseWriter, req *http.Request) ([]byte, error
 			return nil, refuse(ReasonEncoding, "the body must not be encoded: a few bytes could become many, and it is signed as it came")
 		}
 	}
+	if req.Body == nil { // a request that no server has read
+		return nil, nil
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.c.MaxBody))
 	var large *http.MaxBytesError
 	switch {

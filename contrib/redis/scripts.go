@@ -78,15 +78,15 @@ end
 return 1
 `)
 
-// Stores the answer. ARGV: fence, ttl, status, headers, body, body_hash, omitted, result_ref. Answers 1, or 0 when the
-// key is not the caller's. Under a fence that has finished it changes nothing.
+// Stores the answer. ARGV: fence, ttl, status, headers, body, body_hash, omitted, result_ref. Answers until when it
+// is kept, or the empty text when the key is not the caller's. Under a fence that has finished it changes nothing.
 var finishScript = redis.NewScript(`-- redisstore.finish
-local k = redis.call('HMGET', KEYS[1], 'state', 'fence')
+local k = redis.call('HMGET', KEYS[1], 'state', 'fence', 'expires_at')
 if k[2] ~= ARGV[1] or (k[1] ~= 'claimed' and k[1] ~= 'done') then
-  return 0
+  return ''
 end
 if k[1] == 'done' then
-  return 1
+  return k[3]
 end
 local clock = redis.call('TIME')
 local expires = clock[1] * 1000000 + clock[2] + tonumber(ARGV[2])
@@ -94,7 +94,7 @@ redis.call('HSET', KEYS[1], 'state', 'done', 'expires_at', string.format('%.0f',
   'status', ARGV[3], 'headers', ARGV[4], 'body', ARGV[5], 'body_hash', ARGV[6], 'omitted', ARGV[7], 'result_ref', ARGV[8])
 redis.call('HDEL', KEYS[1], 'leased_until')
 redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.ceil(expires / 1000)))
-return 1
+return string.format('%.0f', expires)
 `)
 
 // Gives a claim up. ARGV: fence. Its fingerprint stays, and with it the fence, until the key expires.

@@ -35,7 +35,7 @@ type Store struct {
 	patience time.Duration // of a Claim that waits for room there
 }
 
-var _ idempotency.Store = (*Store)(nil)
+var _ idempotency.ExpiryStore = (*Store)(nil)
 
 // New makes a Store on a client, which stays the caller's: its time-outs and its pool say how long a request waits for
 // Redis. Set ContextTimeoutEnabled, so that it does not wait longer than its own context. A redis.Ring is refused: it
@@ -129,15 +129,28 @@ func (s *Store) Renew(ctx context.Context, k idempotency.StoreKey, fence int64, 
 // Finish implements idempotency.Store. It is also false when Redis has lost the key: what fingerprint the answer would
 // belong to is lost as well.
 func (s *Store) Finish(ctx context.Context, k idempotency.StoreKey, fence int64, a idempotency.StoredAnswer, ttl time.Duration) (bool, error) {
+	_, finished, err := s.FinishUntil(ctx, k, fence, a, ttl)
+	return finished, err
+}
+
+// FinishUntil implements idempotency.ExpiryStore.
+func (s *Store) FinishUntil(ctx context.Context, k idempotency.StoreKey, fence int64, a idempotency.StoredAnswer, ttl time.Duration) (expiresAt time.Time, mine bool, err error) {
 	headers, err := headersText(a.Header)
 	if err != nil {
-		return false, fmt.Errorf("store answer in redis: %w", err)
+		return expiresAt, false, fmt.Errorf("store answer in redis: %w", err)
 	}
-	finished, err := s.run(ctx, finishScript, k, fence, micros(ttl), a.Status, headers, a.Body, a.BodyHash, strconv.FormatBool(a.Omitted), a.ResultRef).Bool()
+	until, err := s.run(ctx, finishScript, k, fence, micros(ttl), a.Status, headers, a.Body, a.BodyHash, strconv.FormatBool(a.Omitted), a.ResultRef).Text()
 	if err != nil {
-		return false, fmt.Errorf("store answer in redis: %w", unusable(err))
+		return expiresAt, false, fmt.Errorf("store answer in redis: %w", unusable(err))
 	}
-	return finished, nil
+	if until == "" {
+		return expiresAt, false, nil
+	}
+	micros, err := strconv.ParseInt(until, 10, 64)
+	if err != nil {
+		return expiresAt, false, fmt.Errorf("store answer in redis: %w: read expiry: %w", idempotency.ErrUnusable, err)
+	}
+	return time.UnixMicro(micros), true, nil
 }
 
 // Release implements idempotency.Store.

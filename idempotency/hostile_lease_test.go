@@ -1,0 +1,113 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+// What a handler under a lease, its store and its database may do that nobody thought of.
+
+func TestAStepWhoseResultCannotBeReadAgainIsUndone(t *testing.T) {
+	for mode, o := range modes {
+		t.Run(mode, func(t *testing.T) {
+			b := setup(t)
+			h := b.stepping(b.guard(), o, func(ctx context.Context) error {
+				_, err := Step(ctx, "one", func(ctx context.Context, tx pgx.Tx) (error, error) { // JSON cannot make an error
+					_, err := insertAmount("no")(ctx, tx)
+					return errors.New("a result"), err
+				})
+				if err == nil || !strings.Contains(err.Error(), "cannot unmarshal") {
+					t.Errorf("got %v", err)
+				}
+				_, err = Step(ctx, "one", insertAmount("yes")) // as mended, under its name
+				return err
+			})
+			b.is(b.send(h, sent{key: "k"}), 201, "")
+			if n := pgtest.Count(t, b.db, "select count(*) from charge where amount = 'no'"); n != 0 {
+				t.Error("what it wrote is kept, and its result cannot be had")
+			}
+		})
+	}
+}
+
+func TestR39UnderALeaseTheValidityShownFirstIsTheDatabases(t *testing.T) {
+	b := setup(t)
+	h := b.service(b.guard(func(c *Config) { c.ShowExpiry = true }), func(w http.ResponseWriter, r *http.Request) {
+		// From here on the database's clock is some years ahead of the process's.
+		w.WriteHeader(201)
+	}, Route{Lease: aLease})
+	pgtest.Exec(t, b.db, "create function holdfast.later() returns trigger language plpgsql as $$ begin if new.state = 'complete' then new.expires_at := new.expires_at + interval '3 years'; end if; return new; end $$")
+	pgtest.Exec(t, b.db, "create trigger later before update on holdfast.idempotency for each row execute function holdfast.later()")
+	first, second := b.send(h, sent{key: "k"}), b.send(h, sent{key: "k"})
+	if a, z := first.Header().Get(headerExpires), second.Header().Get(headerExpires); a == "" || a != z {
+		t.Errorf("it is %q first, and %q in a replay", a, z)
+	}
+}
+
+// A step that has a connection must not wait for a renewal that has none.
+func TestAStepWithTheLastConnectionDoesNotWaitForARenewalWithout(t *testing.T) {
+	b := setup(t)
+	pool := b.pool(1)
+	g := b.guardOn(pool, func(c *Config) { c.Acquire = 20 * time.Second })
+	const lease = 24 * time.Second // a renewal is due after 8 s, and gives up after as long
+	var took time.Duration
+	h := b.stepping(g, Route{Lease: lease, Timeout: time.Minute}, func(ctx context.Context) error {
+		l := handlingOf(ctx).lease
+		held, err := pool.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := Step(ctx, "one", insertAmount("10"))
+			done <- err
+		}()
+		b.eventually("the step waits for the connection", func() bool { return pool.Stat().EmptyAcquireCount() >= 1 && len(handlingOf(ctx).turn) == 1 })
+		renewed := make(chan error, 1)
+		go func() { renewed <- l.renew(context.Background()) }()
+		b.eventually("a renewal is on its way", func() bool {
+			if l.renewing.TryLock() {
+				l.renewing.Unlock()
+				return false
+			}
+			return true
+		})
+		begun := time.Now()
+		held.Release() // to the step, which came first
+		err = <-done
+		took = time.Since(begun)
+		if err := <-renewed; err != nil {
+			t.Errorf("the renewal: %v", err)
+		}
+		return err
+	})
+	b.is(b.send(h, sent{key: "k"}), 201, "")
+	if took > 5*time.Second {
+		t.Errorf("the step took %s: it waited until the renewal gave up", took)
+	}
+}
+
+func TestACompletedRequestHasThePatternOfItsRoute(t *testing.T) {
+	b := openTill(t)
+	var seen []string
+	g := b.guard(soon(10))
+	mux := http.NewServeMux()
+	mux.Handle("POST /shops/{id}/sales", g.Route(completed())(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen = append(seen, fmt.Sprint(r.Pattern, " ", r.PathValue("id")))
+		w.WriteHeader(map[bool]int{true: 503, false: 201}[len(seen) == 1])
+	})))
+	b.is(b.send(mux, sent{key: "k", path: "/shops/1/sales"}), 503, "")
+	b.complete(g, 1)
+	if len(seen) != 2 || seen[0] != seen[1] || seen[0] != "POST /shops/{id}/sales 1" {
+		t.Errorf("seen %q", seen)
+	}
+}

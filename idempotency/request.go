@@ -1,0 +1,190 @@
+package idempotency
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// This file reads a request: all that decides what it asks for, and whose its key is.
+
+const (
+	maxPrincipal = 512
+	maxOperation = 256
+)
+
+var errPrincipal = fmt.Errorf("it must be UTF-8 without NUL, of 1 to %d bytes", maxPrincipal)
+
+// operation names what the request asks for. Route is the same where a route or a router names it, else "".
+func (rt *route) operation(r *http.Request) (name, route string) {
+	if rt.o.Operation != "" {
+		return rt.o.Operation, rt.o.Operation
+	}
+	pattern := ""
+	if rt.g.c.OperationFunc != nil {
+		pattern = rt.g.c.OperationFunc(r)
+	} else if !mounts(r.Pattern) {
+		pattern = r.Pattern
+	}
+	name = operationName(r.Method, cmp.Or(pattern, r.URL.EscapedPath()))
+	rt.mu.Lock()
+	if len(rt.seen) < maxSeen {
+		rt.seen[name] = true
+	}
+	rt.mu.Unlock()
+	if pattern != "" {
+		route = name
+	}
+	return name, route
+}
+
+// mounts says that a router's pattern covers whatever stands below a path, maybe another router's routes: "/v1/*" of chi,
+// "/v1/" and "/v1/{rest...}" of net/http. It names no operation then.
+func mounts(pattern string) bool {
+	return strings.HasSuffix(pattern, "*") || strings.HasSuffix(pattern, "/") || strings.HasSuffix(pattern, "...}")
+}
+
+func operationName(method, pattern string) string {
+	name := pattern
+	if !strings.HasPrefix(name, method+" ") {
+		name = method + " " + name
+	}
+	if len(name) > maxOperation { // Cut, it would be another path's too.
+		name = method + " sha256:" + Deterministic(name)
+	}
+	return name
+}
+
+// request is a guarded request that has been read.
+type request struct {
+	*http.Request
+	info        Info
+	scope       string // of the key, as the table has it
+	operation   string // likewise
+	fingerprint []byte
+	body        []byte
+	lock        int64
+	begun       time.Time
+	until       time.Time // by when the client wants an answer; zero: it did not say
+	expired     bool      // its key had an answer that has expired
+	completed   bool      // nobody waits for its answer: Run runs it
+	taken       bool      // another request was seen to have its key
+	route       string    // operation where a route or a router names it
+	told        bool      // what became of it
+	err         error     // of ours, that led to its answer; for the log
+}
+
+// key is its key as a Store has it.
+func (req *request) key() StoreKey {
+	return StoreKey{Scope: req.scope, Operation: req.operation, Key: req.info.Key}
+}
+
+// whole is a copy of the request with its body in front of it, for whoever reads or changes it.
+func (req *request) whole(ctx context.Context) *http.Request {
+	r := req.Request.Clone(ctx)
+	r.Body = io.NopCloser(bytes.NewReader(req.body))
+	return r
+}
+
+// keyHash names the key in logs.
+func (req *request) keyHash() string { return hashName(req.lock) }
+
+func hashName(lock int64) string { return fmt.Sprintf("%016x", uint64(lock)) }
+
+// read reads all that decides what a request is. Not nil: it is refused.
+func (rt *route) read(w http.ResponseWriter, req *request) *problem {
+	g, r := rt.g, req.Request
+	refuse := func(p problem) *problem { return &p }
+	var key string
+	var err error
+	if rt.o.KeyFunc == nil {
+		key, err = headerKey(r.Header, g.c.Headers, g.c.Strict)
+		switch {
+		case errors.Is(err, errKeyMissing) && !rt.o.Optional:
+			return refuse(keyMissing)
+		case err != nil && !errors.Is(err, errKeyMissing):
+			return refuse(keyInvalid.with(err.Error()))
+		}
+	}
+	principal, perr := g.c.Principal(r)
+	if perr != nil || (principal == "" && !rt.o.Anonymous) || len(principal) > maxPrincipal || strings.ContainsRune(principal, 0) || !utf8.ValidString(principal) {
+		req.err = fmt.Errorf("principal of %d bytes: %w", len(principal), cmp.Or(perr, errPrincipal))
+		return refuse(principalUnknown)
+	}
+	req.info.Principal = principal
+	body := r.Body
+	if body == nil { // a request that no server has read
+		body = http.NoBody
+	}
+	if req.body, err = io.ReadAll(http.MaxBytesReader(w, body, rt.o.MaxRequest)); err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			return refuse(requestTooLarge.with(fmt.Sprintf("Its body must have at most %d bytes.", rt.o.MaxRequest)))
+		}
+		return refuse(requestUnread)
+	}
+	if len(req.body) == 0 {
+		if req.body, err = parsedBefore(r); err != nil && rt.o.Fingerprint == nil {
+			req.err = err
+			return refuse(handlerFault)
+		}
+	}
+	if rt.o.KeyFunc != nil {
+		if key, err = rt.o.KeyFunc(req.whole(r.Context()), req.body); err == nil && key != "" {
+			err = checkKey(key)
+		} else if err == nil && !rt.o.Optional {
+			err = invalidKey("it cannot be made from this request")
+		}
+		if err != nil {
+			return refuse(keyInvalid.with(err.Error()))
+		}
+	}
+	if key != "" && rt.o.KeyFormat != nil {
+		if err := rt.o.KeyFormat(key); err != nil {
+			return refuse(keyInvalid.with(err.Error()))
+		}
+	}
+	req.info.Key = key
+	if budget, ok := budgetOf(r.Header.Get("X-Request-Timeout")); ok {
+		req.until = req.begun.Add(budget)
+	}
+	s := subjectOf(r, req.info.Operation, req.body)
+	s.ignore = rt.o.IgnoreFields
+	switch rt.o.Scope {
+	case ScopeGlobal:
+		req.scope, s.principal = "global", principal
+	case ScopeOperation:
+		req.scope, req.operation, s.principal = "operation", req.info.Operation, principal
+	default:
+		req.scope, req.operation = "principal:"+principal, req.info.Operation
+	}
+	if rt.o.Fingerprint != nil {
+		if s.body, err = rt.o.Fingerprint(req.whole(r.Context()), req.body); err != nil {
+			return refuse(requestUnfit.with(err.Error()))
+		}
+		s.mediaType += ";selected"
+	}
+	req.fingerprint = s.fingerprint()
+	req.lock = lockNumber(g.c.Schema, req.scope, req.operation, key)
+	return nil
+}
+
+// budgetOf reads X-Request-Timeout: how long the client will wait, in seconds ("1.5") or with a unit ("1500ms").
+func budgetOf(value string) (time.Duration, bool) {
+	if seconds, err := strconv.ParseFloat(value, 64); err == nil {
+		if seconds > 0 && seconds <= 86_400 {
+			return time.Duration(seconds * float64(time.Second)), true
+		}
+		return 0, false // NaN too
+	}
+	d, err := time.ParseDuration(value)
+	return d, err == nil && d > 0
+}
