@@ -1,0 +1,20 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// The figures of so small a run say nothing; that every contestant does its whole job is what this shows: each run checks
+// that all events arrived.
+func TestEveryContestantDoesTheWholeJob(t *testing.T) {
+	var out strings.Builder
+	if err := run(t.Context(), 400, 1, &out); err != nil {
+		t.Fatalf("%v\n%s", err, &out)
+	}
+	for _, want := range []string{"holdfast relay", "watermill forwarder", "holdfast inbox", "watermill router"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no figure for %s:\n%s", want, &out)
+		}
+	}
+}
