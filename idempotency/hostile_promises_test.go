@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"testing"
 	"time"
 
@@ -138,6 +139,23 @@ func TestTheTransactionOfARequestIsOfNoUseToWhatItsHandlerLeftBehind(t *testing.
 				t.Errorf("got %v", err)
 			}
 			b.kept(1, 0, 1)
+		})
+	}
+}
+
+func TestR30AnAnswerAsLongAsMayBeIsKeptAndOneByteMoreIsNot(t *testing.T) {
+	for mode, o := range modes {
+		t.Run(mode, func(t *testing.T) {
+			b := setup(t)
+			o.MaxResponse = 100
+			for length, omitted := range map[int]string{100: "", 101: "omitted"} {
+				o.Operation = strconv.Itoa(length)
+				h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(make([]byte, length)) }, o)
+				b.is(b.send(h, sent{key: "k"}), 200, "")
+				if w := b.send(h, sent{key: "k"}); w.Header().Get(headerBody) != omitted || (w.Body.Len() == length) != (omitted == "") {
+					t.Errorf("%d bytes: a replay has %d, %v", length, w.Body.Len(), w.Header())
+				}
+			}
 		})
 	}
 }
