@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/oracle"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
@@ -130,8 +131,8 @@ func TestAnEventOneByteTooLargeBecomesALetterAndHoldsBackNobody(t *testing.T) {
 			t.Errorf("letter %d is of %s, from %s, with %d attempts, %d errors and %d bytes", l.ID, l.Event.ID, l.Origin, l.Attempts, len(l.Errors), len(l.Event.Payload))
 		}
 	}
-	if v.letters != 1 {
-		t.Errorf("%d letters, want 1", v.letters)
+	if v.Figures.Letters != 1 {
+		t.Errorf("%d letters, want 1", v.Figures.Letters)
 	}
 
 	// 3. The topic takes larger ones now: the letter is replayed. It was given up, so it is late for its key's order.
@@ -148,12 +149,10 @@ func TestAnEventOneByteTooLargeBecomesALetterAndHoldsBackNobody(t *testing.T) {
 	})
 	v = p.finish([]func(){stopRelay}, []func(){stopConsumer}, "billing")
 	t.Logf("after the replay: %s", v)
-	if v.disordered != 1 || v.outOfTurn != 1 {
+	if v.Count(oracle.Overtaken) != 1 || v.Count(oracle.OutOfTurn) != 1 {
 		t.Error("want the replayed event, and nothing else, behind its place")
 	}
-	if v.disordered, v.outOfTurn = 0, 0; true {
-		v.mustHold(t)
-	}
+	v.except(oracle.Overtaken, oracle.OutOfTurn).mustHold(t)
 }
 
 func TestEventsOfATopicThatDoesNotExistWaitForItAndNobodyWaitsForThem(t *testing.T) {
@@ -271,10 +270,10 @@ func TestAPoisonedEventIsALetterUntilItIsReplayedAndThenHandledOnce(t *testing.T
 			v := p.finish([]func(){stopRelay}, []func(){stopConsumer}, "billing")
 			t.Logf("handled %v after the replay began; %s", replayed.Round(time.Millisecond), v)
 			if !c.holdKey { // It was given up, so it is late for its key's order.
-				if v.outOfTurn != 1 {
-					t.Errorf("%d effects are out of order, want the replayed one's", v.outOfTurn)
+				if n := v.Count(oracle.OutOfTurn); n != 1 {
+					t.Errorf("%d effects are out of order, want the replayed one's", n)
 				}
-				v.outOfTurn = 0
+				v = v.except(oracle.OutOfTurn)
 			}
 			v.mustHold(t)
 			if runs.Load() != 6 {

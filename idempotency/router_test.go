@@ -3,6 +3,7 @@ package idempotency
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"io"
 	"net/http"
 	"slices"
@@ -147,20 +148,35 @@ func TestR31WhatTheRouterOrAnOuterMiddlewareAnswersIsNeverStored(t *testing.T) {
 	b.kept(1, 1, 1)
 }
 
+// expiring is a context whose time is over when a test says so.
+type expiring struct {
+	context.Context
+	over chan struct{}
+}
+
+func (c expiring) Done() <-chan struct{} { return c.over }
+func (c expiring) Err() error {
+	select {
+	case <-c.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 func TestR21AnAnswerThatATimeoutHandlerCutOffIsReplayed(t *testing.T) {
 	b := setup(t)
-	entered, out := make(chan struct{}, 1), make(chan struct{})
+	over, out := make(chan struct{}), make(chan struct{})
 	inner := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
 		b.charge(w, r)
-		entered <- struct{}{}
+		close(over)
 		<-out // long after the client's answer
 	})
-	outer := http.TimeoutHandler(inner, 300*time.Millisecond, "too slow")
-	w := b.send(outer, sent{key: "k"})
+	outer := http.TimeoutHandler(inner, time.Minute, "too slow")
+	w := b.send(outer, sent{key: "k", ctx: expiring{t.Context(), over}})
 	if w.Code != 503 || w.Body.String() != "too slow" {
 		t.Fatalf("got %d %s", w.Code, w.Body)
 	}
-	<-entered
 	b.is(b.send(outer, sent{key: "k"}), 409, CodeInProgress)
 	close(out)
 	b.eventually("the first is stored", func() bool { return slices.Contains(b.results(), Created) })

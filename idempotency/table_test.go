@@ -62,10 +62,12 @@ func TestR18R20TheFaultTable(t *testing.T) {
 				if what.name == "a panic" && p.statement != "" { // Elsewhere there is no code of users'.
 					continue
 				}
-				t.Run(what.name, func(t *testing.T) {
+				if !t.Run(what.name, func(t *testing.T) {
 					b := b.in(t)
 					b.strike(b.charging(), b.db.DSN, p, what)
-				})
+				}) {
+					return // What it left would be counted with the next one's.
+				}
 			}
 		})
 	}

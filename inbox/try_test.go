@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -133,6 +134,29 @@ func TestACopyOfAnEventThatIsBeingHandledIsInFlightAndHoldsNoConnection(t *testi
 	if b.effects("slow") != 1 {
 		t.Error("want one effect")
 	}
+}
+
+func TestACopyOfAnEventOfATypeWithoutAHandlerIsInFlightToo(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.Unknown = UnknownStore })
+	in.Handle("order.placed", effectOf)
+	e := event("1", "")
+	e.Type = "order.eaten"
+	tx, err := b.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mine bool
+	if err := tx.QueryRow(t.Context(), in.q.tryLock, int32(tryClass), lane.Number(in.c.Schema, in.c.Consumer, e.Source, e.ID)).Scan(&mine); err != nil || !mine {
+		t.Fatalf("the first copy has its lock: %v, %v", mine, err)
+	}
+	b.try(in.TryReceive, e, "", ErrInFlight)
+	b.try(in.TryStore, e, "", ErrInFlight)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.try(in.TryReceive, e, Stored, nil)
+	b.try(in.TryStore, e, Duplicate, nil)
 }
 
 func TestFiftyTriesOfAnEventAtOnceHandleItOnce(t *testing.T) {

@@ -338,3 +338,21 @@ func TestTheSameRunHasTheSameVerdict(t *testing.T) {
 		}
 	}
 }
+
+func TestAnAlarmMayComeTenSecondsAfterTheHealing(t *testing.T) {
+	t.Parallel()
+	late := func(by time.Duration) Verdict {
+		r := whole()
+		i := r.entry(history.Log, 0)
+		e := r.Entries[i]
+		e.At = r.Entries[r.entry(history.Heal, 0)].At.Add(by)
+		r.Entries = append(slices.Delete(r.Entries, i, i+1), e)
+		return Judge(r)
+	}
+	if v := late(10 * time.Second); !v.Holds() {
+		t.Error(v)
+	}
+	if v := late(10*time.Second + 1); v.Count(Silent) != 1 {
+		t.Error(v)
+	}
+}

@@ -314,6 +314,12 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 
 		{"a fault that took too long to recover from", Liveness, Slow, 1, func(r *Run) { r.Limits.Recovery = 6 * time.Millisecond }},
 		{"a fault that was not recovered from", Liveness, NeverBack, 1, func(r *Run) { r.forget(history.Recovered, 0) }},
+		{"a fault that came twice and was recovered from once", Liveness, NeverBack, 1, func(r *Run) {
+			for _, op := range []history.Op{history.Fault, history.Heal} {
+				i := r.entry(op, 0)
+				r.Entries = slices.Insert(r.Entries, i, r.Entries[i])
+			}
+		}},
 		{"a fault without an end", Liveness, NeverHealed, 1, func(r *Run) { r.forget(history.Heal, 0) }},
 		{"an event that is parked at the end", Liveness, StillWaits, 1, func(r *Run) {
 			r.unrecord("a3")
