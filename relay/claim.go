@@ -112,7 +112,7 @@ func (r *Relay) readServer(ctx context.Context) (server, error) {
 
 // claim takes up to n free lanes and starts them.
 func (r *Relay) claim(ctx, work context.Context, token string, n int, owned []int16, lanes int) error {
-	sent := time.Now()
+	sent := r.outside.now()
 	rows, err := r.pool.Query(ctx, r.sql.claimLanes, r.c.Name, r.c.Lease, n, token, owned)
 	if err != nil {
 		return fmt.Errorf("claim lanes: %w", err)
@@ -134,8 +134,8 @@ func (r *Relay) claim(ctx, work context.Context, token string, n int, owned []in
 		}
 		l.saved = l.cursor
 		l.reader = logReader{pool: r.pool, sql: r.sql, lane: l.number, token: token, limit: r.c.BatchSize,
-			span: int64(r.c.BatchSize) * int64(lanes) * 4 / 5, cursor: l.cursor}
-		r.start(work, l)
+			span: int64(r.c.BatchSize) * int64(lanes) * 4 / 5, now: r.outside.now, cursor: l.cursor}
+		r.outside.start(work, l)
 	}
 	return nil
 }
@@ -155,14 +155,14 @@ func (r *Relay) load(ctx context.Context, l *lane) error {
 		l.rows += count
 		l.asleep = l.asleep || asleep
 		if topicHeld {
-			l.topics[q.topic] = &heldTopic{nextAt: time.Now()}
+			l.topics[q.topic] = &heldTopic{nextAt: r.outside.now()}
 		}
 		return nil
 	}); err != nil {
 		return fmt.Errorf("read parked queues: %w", err)
 	}
 	l.held, err = r.readHeld(ctx, l.number)
-	l.heldAt = time.Now()
+	l.heldAt = r.outside.now()
 	return err
 }
 

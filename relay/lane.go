@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -163,7 +162,7 @@ func (l *lane) turn(ctx context.Context, p page) error {
 				break
 			}
 			tries++
-			if err := l.pause(ctx, fault, firstError(answers, fates, again), holdPolicy.Delay(tries, rand.Float64())); err != nil {
+			if err := l.pause(ctx, fault, firstError(answers, fates, again), holdPolicy.Delay(tries, l.r.outside.chance())); err != nil {
 				return err
 			}
 		}
@@ -302,7 +301,7 @@ func (l *lane) spill(topic string, err error) bool {
 	if errors.As(err, &publishErr) {
 		at.partition = publishErr.Partition
 	}
-	now := time.Now()
+	now := l.r.outside.now()
 	out, known := l.outages[at]
 	if !known || now.Sub(out.lastAt) > outageEnds {
 		out.since = now
@@ -322,16 +321,7 @@ func (l *lane) pause(ctx context.Context, fault Fault, cause error, wait time.Du
 	if told := l.r.c.Observer.OnHeld; told != nil {
 		told(l.number, fault, cause, wait)
 	}
-	timer := time.NewTimer(max(wait, 10*time.Millisecond))
-	defer timer.Stop()
-	select {
-	case <-l.stop:
-		return errStopping
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
+	return l.r.outside.wait(ctx, l.stop, max(wait, 10*time.Millisecond))
 }
 
 // waiting is what a page has to queue behind.
@@ -353,7 +343,7 @@ func (l *lane) waiting() waiting {
 func (l *lane) leased() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return time.Now().Before(l.leaseUntil.Add(-l.r.c.Lease / 2))
+	return l.r.outside.now().Before(l.leaseUntil.Add(-l.r.c.Lease / 2))
 }
 
 func (l *lane) stopping() bool {
