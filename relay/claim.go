@@ -161,7 +161,7 @@ func (r *Relay) load(ctx context.Context, l *lane) error {
 	}); err != nil {
 		return fmt.Errorf("read parked queues: %w", err)
 	}
-	l.held, err = r.readHeld(ctx, l.number)
+	l.held, l.awaits, err = r.readHeld(ctx, l.number)
 	l.heldAt = r.outside.now()
 	return err
 }
@@ -186,19 +186,25 @@ func (l *lane) rouse(ctx context.Context) error {
 	return nil
 }
 
-func (r *Relay) readHeld(ctx context.Context, lane int) (map[queue]bool, error) {
+// readHeld reads the keys that letters hold. awaits says that the replay of one of them is still in the log.
+func (r *Relay) readHeld(ctx context.Context, lane int) (held map[queue]bool, awaits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	rows, err := r.pool.Query(ctx, r.sql.loadHeld, lane)
 	if err != nil {
-		return nil, fmt.Errorf("read held keys: %w", err)
+		return nil, false, fmt.Errorf("read held keys: %w", err)
 	}
-	held := map[queue]bool{}
+	held = map[queue]bool{}
 	var q queue
-	if _, err := pgx.ForEachRow(rows, []any{&q.topic, &q.key}, func() error { held[q] = true; return nil }); err != nil {
-		return nil, fmt.Errorf("read held keys: %w", err)
+	var replayed bool
+	if _, err := pgx.ForEachRow(rows, []any{&q.topic, &q.key, &replayed}, func() error {
+		held[q] = true
+		awaits = awaits || replayed
+		return nil
+	}); err != nil {
+		return nil, false, fmt.Errorf("read held keys: %w", err)
 	}
-	return held, nil
+	return held, awaits, nil
 }
 
 // explain adds what to do to the errors that an operator can mend.

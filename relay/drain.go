@@ -283,7 +283,7 @@ func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
 
 // lookAtHeld finds the held keys whose letter a person has dealt with, and lets them go on.
 func (l *lane) lookAtHeld(ctx context.Context) error {
-	held, err := l.r.readHeld(ctx, l.number)
+	held, awaits, err := l.r.readHeld(ctx, l.number)
 	if err != nil {
 		return err
 	}
@@ -299,7 +299,7 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 			return fmt.Errorf("wake released keys: %w", err)
 		}
 	}
-	l.held, l.heldAt = held, l.r.outside.now()
+	l.held, l.awaits, l.heldAt = held, awaits, l.r.outside.now()
 	return nil
 }
 

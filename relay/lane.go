@@ -36,6 +36,7 @@ type lane struct {
 	parked map[queue]int
 	rows   int // of all queues
 	held   map[queue]bool
+	awaits bool // the replay of a letter that holds a key is in the log, ahead of us
 	topics map[string]*heldTopic
 	heldAt time.Time // when held was last read
 	asleep bool      // at the claim some queue had no row that would ever fall due
@@ -44,7 +45,7 @@ type lane struct {
 	drainAt    time.Time // not before it are parked events tried: the broker could not be reached
 	drainTries int
 
-	doubtful bool // a transaction of ours failed, or its COMMIT was not answered: the database knows better than we do
+	doubtful atomic.Bool // a transaction of ours failed, or its COMMIT was not answered: the database knows better than we do
 }
 
 // heldTopic is a topic that is missing or not permitted: its events are parked, and one of them is tried now and then.
@@ -247,6 +248,11 @@ func (l *lane) settle(ctx context.Context, p page, fates []fate, answers []answe
 	var parks []parking
 	var closed []int64
 	room := l.r.c.MaxParked - l.rows
+	if l.awaits {
+		// What waits behind the held key waits for the replay, and the replay lies behind this page: the cap would hold the
+		// lane for ever.
+		room = len(fates)
+	}
 	for ; n < len(fates); n++ {
 		rec := &p.records[n]
 		switch {
