@@ -140,7 +140,11 @@ func (l *lane) refusedDelay(attempts int, err error) time.Duration {
 func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch), then ...func(batch *pgx.Batch)) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.r.patience)
 	defer cancel()
-	defer func() { l.doubtful = l.doubtful || err != nil }()
+	defer func() {
+		if err != nil {
+			l.doubtful.Store(true) // before park lets go of the saver
+		}
+	}()
 	return pgx.BeginTxFunc(ctx, l.r.pool, pgx.TxOptions{BeginQuery: beginGuarded}, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}
 		batch.Queue(l.r.sql.fenceLane, l.number, l.r.c.Name, l.epoch, l.token)

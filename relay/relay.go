@@ -55,12 +55,12 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 	if err := errors.Join(append(problems, c.validate())...); err != nil {
 		return nil, fmt.Errorf("relay config: %w", err)
 	}
-	return newRelay(pool, p, c), nil
+	return newRelay(pool, p, c, newStatements(c.Schema)), nil
 }
 
 // newRelay makes a Relay of a configuration without problems.
-func newRelay(db database, p Publisher, c Config) *Relay {
-	r := &Relay{pool: db, publisher: p, c: c, sql: newStatements(c.Schema), lanes: map[int]*lane{}, changed: make(chan struct{}, 1), patience: time.Minute}
+func newRelay(db database, p Publisher, c Config, sql *statements) *Relay {
+	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), patience: time.Minute}
 	r.outside = outsideOf(r)
 	r.poller = newPoller(r)
 	r.saver = newSaver(r)
@@ -162,7 +162,7 @@ func (r *Relay) enter(l *lane) {
 func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if !l.doubtful && !errors.Is(err, errLost) && !errors.Is(err, errCrashed) {
+	if !l.doubtful.Load() && !errors.Is(err, errLost) && !errors.Is(err, errCrashed) {
 		if saveErr := r.saver.save(ctx, []*lane{l}); saveErr != nil {
 			r.c.Logger.Warn("lane was not saved: its next owner repeats what was published since the last save", "lane", l.number, "error", redact(saveErr))
 		} else if _, releaseErr := r.pool.Exec(ctx, r.sql.releaseLane, l.number, r.c.Name, l.epoch); releaseErr != nil {

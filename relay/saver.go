@@ -62,12 +62,15 @@ func (s *saver) run(ctx context.Context) {
 
 // save writes the cursors of lanes and renews their leases. A lane that the statement does not return is lost.
 func (s *saver) save(ctx context.Context, lanes []*lane) error {
-	if len(lanes) == 0 {
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// A lane whose transaction failed, or may have, is about to be dropped: the cursor that the transaction wrote, if it
+	// was committed after all, is ahead of the one in our memory, which must not be written over it.
+	lanes = slices.DeleteFunc(slices.Clone(lanes), func(l *lane) bool { return l.doubtful.Load() })
 	n := len(lanes)
+	if n == 0 {
+		return nil
+	}
 	numbers, epochs, poss := make([]int16, n), make([]int64, n), make([]int64, n)
 	dones, uptos := make([]*string, n), make([]*string, n)
 	cursors := make([]cursor, n)
