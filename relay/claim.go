@@ -112,7 +112,7 @@ func (r *Relay) readServer(ctx context.Context) (server, error) {
 
 // claim takes up to n free lanes and starts them.
 func (r *Relay) claim(ctx, work context.Context, token string, n int, owned []int16, lanes int) error {
-	sent := time.Now()
+	sent := r.outside.now()
 	rows, err := r.pool.Query(ctx, r.sql.claimLanes, r.c.Name, r.c.Lease, n, token, owned)
 	if err != nil {
 		return fmt.Errorf("claim lanes: %w", err)
@@ -134,8 +134,8 @@ func (r *Relay) claim(ctx, work context.Context, token string, n int, owned []in
 		}
 		l.saved = l.cursor
 		l.reader = logReader{pool: r.pool, sql: r.sql, lane: l.number, token: token, limit: r.c.BatchSize,
-			span: int64(r.c.BatchSize) * int64(lanes) * 4 / 5, cursor: l.cursor}
-		r.start(work, l)
+			span: int64(r.c.BatchSize) * int64(lanes) * 4 / 5, now: r.outside.now, cursor: l.cursor}
+		r.outside.start(work, l)
 	}
 	return nil
 }
@@ -155,14 +155,14 @@ func (r *Relay) load(ctx context.Context, l *lane) error {
 		l.rows += count
 		l.asleep = l.asleep || asleep
 		if topicHeld {
-			l.topics[q.topic] = &heldTopic{nextAt: time.Now()}
+			l.topics[q.topic] = &heldTopic{nextAt: r.outside.now()}
 		}
 		return nil
 	}); err != nil {
 		return fmt.Errorf("read parked queues: %w", err)
 	}
-	l.held, err = r.readHeld(ctx, l.number)
-	l.heldAt = time.Now()
+	l.held, l.awaits, err = r.readHeld(ctx, l.number)
+	l.heldAt = r.outside.now()
 	return err
 }
 
@@ -186,19 +186,25 @@ func (l *lane) rouse(ctx context.Context) error {
 	return nil
 }
 
-func (r *Relay) readHeld(ctx context.Context, lane int) (map[queue]bool, error) {
+// readHeld reads the keys that letters hold. awaits says that the replay of one of them is still in the log.
+func (r *Relay) readHeld(ctx context.Context, lane int) (held map[queue]bool, awaits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	rows, err := r.pool.Query(ctx, r.sql.loadHeld, lane)
 	if err != nil {
-		return nil, fmt.Errorf("read held keys: %w", err)
+		return nil, false, fmt.Errorf("read held keys: %w", err)
 	}
-	held := map[queue]bool{}
+	held = map[queue]bool{}
 	var q queue
-	if _, err := pgx.ForEachRow(rows, []any{&q.topic, &q.key}, func() error { held[q] = true; return nil }); err != nil {
-		return nil, fmt.Errorf("read held keys: %w", err)
+	var replayed bool
+	if _, err := pgx.ForEachRow(rows, []any{&q.topic, &q.key, &replayed}, func() error {
+		held[q] = true
+		awaits = awaits || replayed
+		return nil
+	}); err != nil {
+		return nil, false, fmt.Errorf("read held keys: %w", err)
 	}
-	return held, nil
+	return held, awaits, nil
 }
 
 // explain adds what to do to the errors that an operator can mend.

@@ -52,7 +52,8 @@ type Config struct {
 	// Defaults to "", off.
 	LetterTopic string
 
-	// MaxParked is how many events may be parked in one lane. At the cap the lane waits and says so. Defaults to 10,000.
+	// MaxParked is how many events may be parked in one lane. At the cap the lane waits and says so; it goes beyond the cap
+	// only to come to the replay of a letter that holds a key. Defaults to 10,000.
 	MaxParked int
 
 	// SpillAfter is how long one unavailable partition may hold its lane before its events are parked, so that the other

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,7 +34,15 @@ type parkedEvent struct {
 
 // choreTimer fires when a held topic is due to be tried, or held keys are due to be looked at.
 func (l *lane) choreTimer() <-chan time.Time {
-	var at time.Time
+	at := l.choresAt()
+	if at.IsZero() {
+		return nil
+	}
+	return time.After(at.Sub(l.r.outside.now()))
+}
+
+// choresAt is when that is; zero for never.
+func (l *lane) choresAt() (at time.Time) {
 	for _, t := range l.topics {
 		if at.IsZero() || t.nextAt.Before(at) {
 			at = t.nextAt
@@ -45,29 +53,26 @@ func (l *lane) choreTimer() <-chan time.Time {
 			at = next
 		}
 	}
-	if at.IsZero() {
-		return nil
-	}
-	return time.After(time.Until(at))
+	return at
 }
 
 // doChores does what is due besides reading the log: held keys that a person released, missing topics, parked events,
 // scheduled events.
 func (l *lane) doChores(ctx context.Context) error {
 	due := l.chores.Swap(0)
-	if len(l.held) > 0 && time.Since(l.heldAt) >= heldEvery {
+	if len(l.held) > 0 && l.r.outside.now().Sub(l.heldAt) >= heldEvery {
 		if err := l.lookAtHeld(ctx); err != nil {
 			return err
 		}
 	}
-	for topic, t := range l.topics {
-		if !time.Now().Before(t.nextAt) {
+	for _, topic := range l.heldTopicNames() {
+		if t := l.topics[topic]; !l.r.outside.now().Before(t.nextAt) {
 			if err := l.tryTopic(ctx, topic, t); err != nil {
 				return err
 			}
 		}
 	}
-	if due&choreParked != 0 && !time.Now().Before(l.drainAt) {
+	if due&choreParked != 0 && !l.r.outside.now().Before(l.drainAt) {
 		if err := l.drain(ctx); err != nil {
 			return err
 		}
@@ -114,7 +119,7 @@ func (l *lane) retryParked(ctx context.Context, rows []parkedEvent) (moved bool,
 	if unreachable(answers) {
 		// An outage is no event's fault: nothing is written, and the rows stay due.
 		l.drainTries++
-		l.drainAt = time.Now().Add(max(holdPolicy.Delay(l.drainTries, rand.Float64()), 50*time.Millisecond))
+		l.drainAt = l.r.outside.now().Add(max(holdPolicy.Delay(l.drainTries, l.r.outside.chance()), 50*time.Millisecond))
 		return false, nil
 	}
 	l.drainTries = 0
@@ -157,7 +162,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 				wake.addQueue(q)
 			case retryLater:
 				add := 0
-				delay := holdPolicy.Delay(5, 0.5+rand.Float64()/2)
+				delay := holdPolicy.Delay(5, 0.5+l.r.outside.chance()/2)
 				if answers[i].fault == FaultRecord {
 					add = 1
 					delay = l.refusedDelay(row.attempts+1, answers[i].err)
@@ -255,8 +260,8 @@ func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
 	}
 	if answers[0].err != nil && answers[0].fault != FaultRecord {
 		t.tries++
-		wait := max(holdPolicy.Delay(t.tries+3, rand.Float64()), 200*time.Millisecond)
-		t.nextAt = time.Now().Add(wait)
+		wait := max(holdPolicy.Delay(t.tries+3, l.r.outside.chance()), 200*time.Millisecond)
+		t.nextAt = l.r.outside.now().Add(wait)
 		l.r.c.Logger.Warn("topic is still held", "topic", topic, "lane", l.number, "tries", t.tries, "wait", wait, "error", answers[0].err)
 		if told := l.r.c.Observer.OnHeld; told != nil {
 			told(l.number, answers[0].fault, answers[0].err, wait)
@@ -278,7 +283,7 @@ func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
 
 // lookAtHeld finds the held keys whose letter a person has dealt with, and lets them go on.
 func (l *lane) lookAtHeld(ctx context.Context) error {
-	held, err := l.r.readHeld(ctx, l.number)
+	held, awaits, err := l.r.readHeld(ctx, l.number)
 	if err != nil {
 		return err
 	}
@@ -294,7 +299,7 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 			return fmt.Errorf("wake released keys: %w", err)
 		}
 	}
-	l.held, l.heldAt = held, time.Now()
+	l.held, l.awaits, l.heldAt = held, awaits, l.r.outside.now()
 	return nil
 }
 
@@ -332,6 +337,7 @@ func (l *lane) heldTopicNames() []string {
 	for topic := range l.topics {
 		names = append(names, topic)
 	}
+	slices.Sort(names)
 	return names
 }
 

@@ -82,7 +82,7 @@ func TestTheFirstAndWhatFollowsItAreNotBothHeads(t *testing.T) {
 	t.Parallel()
 	q := queue{"orders", "k"}
 	rec := func() *record { return &record{Event: holdfast.Event{Topic: q.topic, Key: q.key}} }
-	l := &lane{r: &Relay{}, parked: map[queue]int{}, held: map[queue]bool{}} // the queue has drained since the page was routed
+	l := &lane{r: &Relay{outside: outside{chance: func() float64 { return 0 }}}, parked: map[queue]int{}, held: map[queue]bool{}} // the queue has drained since the page was routed
 	for _, c := range []struct {
 		name  string
 		fates []fate

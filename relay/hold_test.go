@@ -3,6 +3,7 @@ package relay_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -306,4 +307,35 @@ func (e *heldKey) stillHeld(t *testing.T) {
 	t.Helper()
 	eventually(t, "the key's later events are parked", 10*time.Second, func() bool { return parked(t, e.db) == 2 })
 	wantFirsts(t, e.b, "k", "1")
+}
+
+// A key that is held fills its lane up to the cap. The replay that frees it is written behind all that waits for room.
+func TestAReplayComesThroughAlthoughItsLaneIsAtTheCap(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	b.set(forGood("bad"))
+	full := make(chan struct{}, 100)
+	run(t, pool, b, relay.Config{HoldKey: true, BatchSize: 4, MaxParked: 3, Observer: relay.Observer{
+		OnHeld: func(_ int, _ relay.Fault, err error, _ time.Duration) {
+			if strings.Contains(err.Error(), "the cap is 3") {
+				full <- struct{}{}
+			}
+		}}})
+	write(t, pool, event("k", "bad"))
+	eventually(t, "a letter is written", 10*time.Second, func() bool { return letters(t, pool) == 1 })
+	var want []string
+	for i := range 10 {
+		write(t, pool, event("k", fmt.Sprint(i)))
+		want = append(want, fmt.Sprint(i))
+	}
+	<-full
+	if n := parked(t, pool); n != 3 {
+		t.Errorf("%d events are parked before the replay, the cap is 3", n)
+	}
+	b.set(nil)
+	replay(t, pool, pgtest.Count(t, pool, "select id from holdfast.letter"))
+	arrives(t, b, want...)
+	wantFirsts(t, b, "k", append([]string{"bad"}, want...)...)
+	wantOnce(t, b)
+	eventually(t, "nothing is parked", 10*time.Second, func() bool { return parked(t, pool) == 0 })
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +36,7 @@ type lane struct {
 	parked map[queue]int
 	rows   int // of all queues
 	held   map[queue]bool
+	awaits bool // the replay of a letter that holds a key is in the log, ahead of us
 	topics map[string]*heldTopic
 	heldAt time.Time // when held was last read
 	asleep bool      // at the claim some queue had no row that would ever fall due
@@ -45,7 +45,7 @@ type lane struct {
 	drainAt    time.Time // not before it are parked events tried: the broker could not be reached
 	drainTries int
 
-	doubtful bool // a transaction of ours failed, or its COMMIT was not answered: the database knows better than we do
+	doubtful atomic.Bool // a transaction of ours failed, or its COMMIT was not answered: the database knows better than we do
 }
 
 // heldTopic is a topic that is missing or not permitted: its events are parked, and one of them is tried now and then.
@@ -163,7 +163,7 @@ func (l *lane) turn(ctx context.Context, p page) error {
 				break
 			}
 			tries++
-			if err := l.pause(ctx, fault, firstError(answers, fates, again), holdPolicy.Delay(tries, rand.Float64())); err != nil {
+			if err := l.pause(ctx, fault, firstError(answers, fates, again), holdPolicy.Delay(tries, l.r.outside.chance())); err != nil {
 				return err
 			}
 		}
@@ -248,6 +248,11 @@ func (l *lane) settle(ctx context.Context, p page, fates []fate, answers []answe
 	var parks []parking
 	var closed []int64
 	room := l.r.c.MaxParked - l.rows
+	if l.awaits {
+		// What waits behind the held key waits for the replay, and the replay lies behind this page: the cap would hold the
+		// lane for ever.
+		room = len(fates)
+	}
 	for ; n < len(fates); n++ {
 		rec := &p.records[n]
 		switch {
@@ -302,7 +307,7 @@ func (l *lane) spill(topic string, err error) bool {
 	if errors.As(err, &publishErr) {
 		at.partition = publishErr.Partition
 	}
-	now := time.Now()
+	now := l.r.outside.now()
 	out, known := l.outages[at]
 	if !known || now.Sub(out.lastAt) > outageEnds {
 		out.since = now
@@ -322,16 +327,7 @@ func (l *lane) pause(ctx context.Context, fault Fault, cause error, wait time.Du
 	if told := l.r.c.Observer.OnHeld; told != nil {
 		told(l.number, fault, cause, wait)
 	}
-	timer := time.NewTimer(max(wait, 10*time.Millisecond))
-	defer timer.Stop()
-	select {
-	case <-l.stop:
-		return errStopping
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
+	return l.r.outside.wait(ctx, l.stop, max(wait, 10*time.Millisecond))
 }
 
 // waiting is what a page has to queue behind.
@@ -353,7 +349,7 @@ func (l *lane) waiting() waiting {
 func (l *lane) leased() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return time.Now().Before(l.leaseUntil.Add(-l.r.c.Lease / 2))
+	return l.r.outside.now().Before(l.leaseUntil.Add(-l.r.c.Lease / 2))
 }
 
 func (l *lane) stopping() bool {

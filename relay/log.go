@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
 )
@@ -41,12 +40,13 @@ var (
 // logReader reads one lane of the log, page by page, by two snapshots. It is used by one goroutine; its cursor is ahead
 // of what is published, and of what is saved.
 type logReader struct {
-	pool  *pgxpool.Pool
+	pool  database
 	sql   *statements
 	lane  int
 	token string
 	limit int   // events of a page
 	span  int64 // events of all lanes that a window of a backlog should hold: most of a page for each
+	now   func() time.Time
 
 	cursor  cursor
 	backlog bool      // the last window opened was full: cut the next one where the log allows it
@@ -65,11 +65,11 @@ const (
 
 // next reads the next page. A page without records is always the last one.
 func (r *logReader) next(ctx context.Context) (page, error) {
-	if r.cursor.upto == "" && time.Since(r.readAt) > backlogAfter {
+	if r.cursor.upto == "" && r.now().Sub(r.readAt) > backlogAfter {
 		// After a pause there may be much to read: look for a cut before a window is opened that holds all of it.
 		r.backlog = true
 	}
-	r.readAt = time.Now()
+	r.readAt = r.now()
 	if r.cursor.upto == "" && r.backlog {
 		if err := r.cutWindow(ctx); err != nil {
 			return page{}, err

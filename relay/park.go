@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,7 +27,7 @@ type parking struct {
 // known does the lane's memory change; an error means that the lane must be dropped.
 func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed []int64) error {
 	rows := l.rowsOf(parks)
-	sent := time.Now()
+	sent := l.r.outside.now()
 	l.r.saver.mu.Lock() // no save of an older cursor may come after this one
 	defer l.r.saver.mu.Unlock()
 	err := l.inTx(ctx, func(batch *pgx.Batch) {
@@ -58,7 +57,7 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 		l.parked[q]++
 		l.rows++
 		if p.fate == topicHeld && l.topics[q.topic] == nil {
-			l.topics[q.topic] = &heldTopic{tries: 1, nextAt: time.Now().Add(holdPolicy.Delay(4, rand.Float64()))}
+			l.topics[q.topic] = &heldTopic{tries: 1, nextAt: l.r.outside.now().Add(holdPolicy.Delay(4, l.r.outside.chance()))}
 			l.r.c.Logger.Error("topic is held: it is missing or not permitted; create it or grant the rights, nothing is lost meanwhile", "topic", q.topic, "lane", l.number, "error", p.err)
 		}
 		if told := l.r.c.Observer.OnParked; told != nil {
@@ -102,7 +101,7 @@ func (l *lane) rowsOf(parks []parking) parkedRows {
 			why, head = "topic", false // the whole topic waits for its probe
 		case spilled:
 			why = "partition"
-			delay = seconds(holdPolicy.Delay(5, 0.5+rand.Float64()/2))
+			delay = seconds(holdPolicy.Delay(5, 0.5+l.r.outside.chance()/2))
 		case follows:
 			delay = seconds(0)
 		}
@@ -131,7 +130,7 @@ func (l *lane) refusedDelay(attempts int, err error) time.Duration {
 	if d, said := retry.AfterOf(err); said {
 		return d
 	}
-	return l.r.c.Retry.Delay(attempts, rand.Float64())
+	return l.r.c.Retry.Delay(attempts, l.r.outside.chance())
 }
 
 // inTx runs statements that change the lane's rows in one transaction behind its fence: three round trips in all, and
@@ -141,7 +140,11 @@ func (l *lane) refusedDelay(attempts int, err error) time.Duration {
 func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch), then ...func(batch *pgx.Batch)) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.r.patience)
 	defer cancel()
-	defer func() { l.doubtful = l.doubtful || err != nil }()
+	defer func() {
+		if err != nil {
+			l.doubtful.Store(true) // before park lets go of the saver
+		}
+	}()
 	return pgx.BeginTxFunc(ctx, l.r.pool, pgx.TxOptions{BeginQuery: beginGuarded}, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}
 		batch.Queue(l.r.sql.fenceLane, l.number, l.r.c.Name, l.epoch, l.token)

@@ -207,9 +207,16 @@ const loadWaiting = `-- relay.waiting
 select p.topic, p.key, count(*), bool_or(p.why = 'topic'), bool_and(p.next_at = 'infinity')
   from holdfast.parked p where p.lane = $1::smallint group by p.topic, p.key`
 
+// loadHeld lists the keys that letters hold, and whether such a letter is being replayed by an event that is still in the
+// log: one that has been parked is found by the primary key.
 const loadHeld = `-- relay.held
-select distinct l.topic, l.key from holdfast.letter l
- where l.lane = $1::smallint and l.holds and l.state in ('open', 'replaying')`
+select l.topic, l.key,
+       bool_or(l.state = 'replaying' and not exists (
+         select from holdfast.parked p
+          where p.lane = l.lane and p.topic = l.topic and p.key = l.key and p.letter = l.id))
+  from holdfast.letter l
+ where l.lane = $1::smallint and l.holds and l.state in ('open', 'replaying')
+ group by l.topic, l.key`
 
 // parkEvents adds rows behind their queues, in the order of the arrays. A null delay means that the row waits for the
 // one before it. $1 lane; $2... one array a column; $14 delays in seconds.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -18,7 +19,7 @@ func openLog(t testing.TB, lanes, limit int) (*pgxpool.Pool, *logReader) {
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: lanes}); err != nil {
 		t.Fatal(err)
 	}
-	r := &logReader{pool: db.Pool, sql: newStatements("holdfast"), limit: limit, span: int64(limit * lanes)}
+	r := &logReader{pool: db.Pool, sql: newStatements("holdfast"), limit: limit, span: int64(limit * lanes), now: time.Now}
 	if err := db.QueryRow(t.Context(), "select l.done::text, i.token::text from holdfast.lane l, holdfast.incarnation i where lane = 0").Scan(&r.cursor.done, &r.token); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,8 +23,9 @@ import (
 
 // Relay publishes the events of one schema. Make it with New and call Run.
 type Relay struct {
-	pool      *pgxpool.Pool
+	pool      database
 	publisher Publisher
+	outside   outside
 	c         Config
 	sql       *statements
 	poller    *poller
@@ -53,10 +55,16 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 	if err := errors.Join(append(problems, c.validate())...); err != nil {
 		return nil, fmt.Errorf("relay config: %w", err)
 	}
-	r := &Relay{pool: pool, publisher: p, c: c, sql: newStatements(c.Schema), lanes: map[int]*lane{}, changed: make(chan struct{}, 1), patience: time.Minute}
+	return newRelay(pool, p, c, newStatements(c.Schema)), nil
+}
+
+// newRelay makes a Relay of a configuration without problems.
+func newRelay(db database, p Publisher, c Config, sql *statements) *Relay {
+	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), patience: time.Minute}
+	r.outside = outsideOf(r)
 	r.poller = newPoller(r)
 	r.saver = newSaver(r)
-	return r, nil
+	return r
 }
 
 // Wake makes the relay look at the log now: call it after a commit, where the relay runs in the process that writes.
@@ -128,12 +136,7 @@ func (r *Relay) manage(ctx, work context.Context) error {
 func (r *Relay) start(work context.Context, l *lane) {
 	ctx, lost := context.WithCancelCause(work)
 	l.lost = lost
-	r.mu.Lock()
-	r.lanes[l.number] = l
-	r.mu.Unlock()
-	if told := r.c.Observer.OnClaimed; told != nil {
-		told(l.number, l.epoch)
-	}
+	r.enter(l)
 	r.working.Go(func() {
 		defer lost(nil)
 		err := l.run(ctx)
@@ -144,12 +147,22 @@ func (r *Relay) start(work context.Context, l *lane) {
 	})
 }
 
+// enter makes a claimed lane one of ours: from here on the saver keeps its lease.
+func (r *Relay) enter(l *lane) {
+	r.mu.Lock()
+	r.lanes[l.number] = l
+	r.mu.Unlock()
+	if told := r.c.Observer.OnClaimed; told != nil {
+		told(l.number, l.epoch)
+	}
+}
+
 // end gives a lane back. What was published is saved first, so that the next owner repeats as little as possible; but
 // not when a transaction of the lane may have been committed without our knowing: its cursor is ahead of ours then.
 func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if !l.doubtful && !errors.Is(err, errLost) && !errors.Is(err, errCrashed) {
+	if !l.doubtful.Load() && !errors.Is(err, errLost) && !errors.Is(err, errCrashed) {
 		if saveErr := r.saver.save(ctx, []*lane{l}); saveErr != nil {
 			r.c.Logger.Warn("lane was not saved: its next owner repeats what was published since the last save", "lane", l.number, "error", redact(saveErr))
 		} else if _, releaseErr := r.pool.Exec(ctx, r.sql.releaseLane, l.number, r.c.Name, l.epoch); releaseErr != nil {
@@ -185,7 +198,7 @@ func (r *Relay) stopLanes(lanes []*lane) {
 	}
 }
 
-// owned are the lanes that are ours, in no order.
+// owned are the lanes that are ours, by number.
 func (r *Relay) owned() []*lane {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,6 +206,7 @@ func (r *Relay) owned() []*lane {
 	for _, l := range r.lanes {
 		lanes = append(lanes, l)
 	}
+	slices.SortFunc(lanes, func(a, b *lane) int { return a.number - b.number })
 	return lanes
 }
 

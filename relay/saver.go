@@ -3,6 +3,8 @@ package relay
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,11 +17,11 @@ type saver struct {
 	r     *Relay
 	dirty chan struct{}
 
-	mu   sync.Mutex // held while cursors are written, so that none goes back
+	mu   sync.Locker // held while cursors are written, so that none goes back
 	took time.Duration
 }
 
-func newSaver(r *Relay) *saver { return &saver{r: r, dirty: make(chan struct{}, 1)} }
+func newSaver(r *Relay) *saver { return &saver{r: r, dirty: make(chan struct{}, 1), mu: &sync.Mutex{}} }
 
 // note says that a cursor has moved.
 func (s *saver) note() {
@@ -60,12 +62,15 @@ func (s *saver) run(ctx context.Context) {
 
 // save writes the cursors of lanes and renews their leases. A lane that the statement does not return is lost.
 func (s *saver) save(ctx context.Context, lanes []*lane) error {
-	if len(lanes) == 0 {
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// A lane whose transaction failed, or may have, is about to be dropped: the cursor that the transaction wrote, if it
+	// was committed after all, is ahead of the one in our memory, which must not be written over it.
+	lanes = slices.DeleteFunc(slices.Clone(lanes), func(l *lane) bool { return l.doubtful.Load() })
 	n := len(lanes)
+	if n == 0 {
+		return nil
+	}
 	numbers, epochs, poss := make([]int16, n), make([]int64, n), make([]int64, n)
 	dones, uptos := make([]*string, n), make([]*string, n)
 	cursors := make([]cursor, n)
@@ -80,9 +85,10 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 		numbers[i], epochs[i], poss[i] = int16(l.number), l.epoch, cursors[i].pos
 		tokens[l.token] = append(tokens[l.token], i)
 	}
-	sent := time.Now()
+	sent := s.r.outside.now()
 	saved := map[int]bool{}
-	for token, members := range tokens { // one, except in the moments after a crash of the database
+	for _, token := range slices.Sorted(maps.Keys(tokens)) { // one, except in the moments after a crash of the database
+		members := tokens[token]
 		rows, err := s.r.pool.Query(ctx, s.r.sql.saveLanes, s.r.c.Name, s.r.c.Lease, pick(numbers, members), pick(epochs, members),
 			pick(dones, members), pick(uptos, members), pick(poss, members), token)
 		if err != nil {
@@ -93,7 +99,7 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 			return fmt.Errorf("save cursors: %w", err)
 		}
 	}
-	s.took = time.Since(sent)
+	s.took = s.r.outside.now().Sub(sent)
 	for i, l := range lanes {
 		if !saved[l.number] {
 			l.lost(fmt.Errorf("%w: another relay owns it, or the database was restarted", errLost))

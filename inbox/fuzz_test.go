@@ -1,0 +1,85 @@
+package inbox
+
+import (
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// Whatever a record of a topic is, it becomes an event that the tables can hold: one to handle, or a letter.
+func FuzzEveryRecordIsAnEventOrALetter(f *testing.F) {
+	f.Add([]byte("k"), []byte("v"), "ce_id", []byte("1"), "ce_type", []byte("t"), "ce_source", []byte("s"), int64(5))
+	f.Add([]byte(nil), []byte(nil), "ce_time", []byte("9999-12-31T23:59:59Z"), "ce_id", []byte{}, "x", []byte("\xff"), int64(0))
+	f.Add([]byte("\x00\xff"), []byte{}, "CE_ID", []byte(strings.Repeat("i", 300)), "ce_type", []byte("\x00"), "\xff", []byte("v"), int64(1)<<60)
+	f.Add([]byte(strings.Repeat("k", 1100)), []byte("v"), "ce_time", []byte("0000-01-01T00:00:00Z"), "ce_type", []byte(strings.Repeat("t", 256)), "", []byte(nil), int64(-1))
+	f.Fuzz(func(t *testing.T, key, value []byte, name1 string, value1 []byte, name2 string, value2 []byte, name3 string, value3 []byte, offset int64) {
+		p := &partition{in: &Inbox{}, tp: topicPartition{"orders", 3}, fence: &fence{}}
+		d, letter := p.delivery(record{offset: offset, key: key, value: value, at: time.Unix(1_700_000_000, 0),
+			headers: []wire.Header{{Key: name1, Value: value1}, {Key: name2, Value: value2}, {Key: name3, Value: value3}}})
+		e := d.e
+		if e.Topic != "orders" || e.ID == "" || d.from == nil || d.from.offset != offset || len(d.hash) != 32 {
+			t.Fatalf("%+v is not where it came from", d)
+		}
+		if (e.Payload == nil) != (value == nil) || string(e.Payload) != string(value) {
+			t.Fatal("the payload is not the record's value")
+		}
+		if year := e.Time.UTC().Year(); year < 1 || year > 9999 {
+			t.Fatalf("the tables do not hold the year %d", year)
+		}
+		holds := func(field, s string, longest int) {
+			if len(s) > longest || !utf8.ValidString(s) || strings.Contains(s, "\x00") {
+				t.Fatalf("letter: %v: the tables do not hold the %s %.60q", letter != nil, field, s)
+			}
+		}
+		holds("id", e.ID, 255)
+		holds("source", e.Source, 255)
+		holds("type", e.Type, 255)
+		holds("key", e.Key, 1024)
+		for name, value := range e.Headers {
+			holds("header's name", name, 1<<20)
+			holds("header's value", value, 1<<20)
+		}
+		back, err := headersOf(headersJSON(e.Headers))
+		if err != nil || len(back) != len(e.Headers) {
+			t.Fatalf("the headers %v came back as %v, %v", e.Headers, back, err)
+		}
+		for name, value := range e.Headers {
+			if back[name] != value {
+				t.Fatalf("the header %q came back otherwise", name)
+			}
+		}
+	})
+}
+
+// What the relay publishes, the inbox takes for the same event.
+func FuzzAPublishedEventIsReceivedAsItWas(f *testing.F) {
+	f.Add("id", "src", "order.placed", "k", "traceparent", "00-4b-01", []byte("p"), int64(1_700_000_000_123_456))
+	f.Add("i", "", "t", "", "", "", []byte(nil), int64(1))
+	f.Fuzz(func(t *testing.T, id, source, typ, key, name, value string, payload []byte, micros int64) {
+		e := holdfast.Event{ID: id, Source: source, Type: typ, Topic: "orders", Key: key, Payload: payload, Time: time.UnixMicro(micros).UTC()}
+		if name != "" {
+			e.Headers = map[string]string{name: value}
+		}
+		if checkEvent(e) != nil || wire.Reserved(name) || e.Time.IsZero() || e.Time.Year() < 1 || e.Time.Year() > 9999 {
+			return // the door refuses it
+		}
+		var recordKey []byte
+		if key != "" {
+			recordKey = []byte(key)
+		}
+		p := &partition{in: &Inbox{}, tp: topicPartition{"orders", 3}, fence: &fence{}}
+		d, letter := p.delivery(record{key: recordKey, value: payload, headers: wire.Headers[wire.Header](nil, e), at: time.Unix(9, 0)})
+		if letter != nil {
+			t.Fatalf("%+v became a letter", e)
+		}
+		if diff := cmp.Diff(e, d.e); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}

@@ -1,0 +1,423 @@
+package dbtwin
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// The statements that keep queues of parked events, letters and scheduled events.
+
+func (db *DB) due(p *Parked) bool { return !p.NextAt.IsZero() && !p.NextAt.After(db.Now()) }
+
+// queueOf are the rows of a queue in order of their places.
+func (db *DB) queueOf(tx *Tx, lane int, topic, key string) (queue []*cell[Parked]) {
+	each(db.parked, tx, func(c *cell[Parked], p *Parked) {
+		if p.Lane == lane && p.Topic == topic && p.Key == key {
+			queue = append(queue, c)
+		}
+	})
+	db.byPlace(tx, queue)
+	return queue
+}
+
+func (db *DB) byPlace(tx *Tx, queue []*cell[Parked]) {
+	slices.SortFunc(queue, func(a, b *cell[Parked]) int {
+		x, _ := a.see(tx)
+		y, _ := b.see(tx)
+		switch {
+		case x.Place < y.Place:
+			return -1
+		case x.Place > y.Place:
+			return 1
+		}
+		return strings.Compare(x.ID, y.ID)
+	})
+}
+
+// holds says whether a letter holds a key.
+func (db *DB) holds(tx *Tx, lane int, topic, key string) (holds bool) {
+	each(db.letters, tx, func(_ *cell[Letter], l *Letter) {
+		holds = holds || l.Lane == lane && l.Topic == topic && l.Key == key && l.Holds && (l.State == "open" || l.State == "replaying")
+	})
+	return holds
+}
+
+func loadWaiting(c *call) error {
+	lane := c.args[0].(int)
+	type waiting struct {
+		topic, key    string
+		count         int64
+		topics, sleep bool
+	}
+	var all []*waiting
+	each(c.db.parked, c.tx, func(_ *cell[Parked], p *Parked) {
+		if p.Lane != lane {
+			return
+		}
+		i := slices.IndexFunc(all, func(w *waiting) bool { return w.topic == p.Topic && w.key == p.Key })
+		if i < 0 {
+			i = len(all)
+			all = append(all, &waiting{topic: p.Topic, key: p.Key, sleep: true})
+		}
+		w := all[i]
+		w.count++
+		w.topics = w.topics || p.Why == "topic"
+		w.sleep = w.sleep && p.NextAt.IsZero()
+	})
+	for _, w := range all {
+		c.row(w.topic, w.key, w.count, w.topics, w.sleep)
+	}
+	return nil
+}
+
+func loadHeld(c *call) error {
+	lane := c.args[0].(int)
+	each(c.db.letters, c.tx, func(_ *cell[Letter], l *Letter) {
+		if l.Lane != lane || !l.Holds || l.State != "open" && l.State != "replaying" {
+			return
+		}
+		awaits := l.State == "replaying"
+		each(c.db.parked, c.tx, func(_ *cell[Parked], p *Parked) { awaits = awaits && p.Letter != l.ID })
+		i := slices.IndexFunc(c.rows, func(row []any) bool { return row[0] == l.Topic && row[1] == l.Key })
+		if i < 0 {
+			c.row(l.Topic, l.Key, awaits)
+		} else if awaits {
+			c.rows[i][2] = true
+		}
+	})
+	return nil
+}
+
+func parkEvents(c *call) error {
+	db, lane := c.db, c.args[0].(int)
+	topics, keys, whys, attempts := c.args[1].([]string), c.args[2].([]string), c.args[3].([]string), c.args[4].([]int32)
+	ids, payloads, letters, delays := c.args[6].([]string), c.args[11].([][]byte), c.args[12].([]int64), c.args[13].([]*float64)
+	for i := range ids {
+		p := Parked{Lane: lane, Topic: topics[i], Key: keys[i], Place: db.nextPlace(), Why: whys[i], Attempts: int(attempts[i]), ID: ids[i], Payload: payloads[i], Letter: letters[i]}
+		if delays[i] != nil {
+			p.NextAt = db.Now().Add(time.Duration(*delays[i] * float64(time.Second)))
+		} else if db.is(BugUnparkFollowers) {
+			p.NextAt = db.Now()
+		}
+		insert(&db.parked, c.tx, p)
+	}
+	return nil
+}
+
+func (db *DB) nextPlace() int64 { db.place++; return db.place }
+
+func parkFirst(c *call) error {
+	db, lane, topic, key, letter := c.db, c.args[0].(int), c.args[1].(string), c.args[2].(string), c.args[9].(int64)
+	var before, behind *int64
+	queue := db.queueOf(c.tx, lane, topic, key)
+	for _, q := range queue {
+		if p, _ := q.see(c.tx); p.Letter != 0 && p.Letter < letter {
+			place := p.Place
+			before = &place
+		}
+	}
+	for _, q := range queue {
+		if p, _ := q.see(c.tx); before == nil || p.Place > *before {
+			place := p.Place
+			behind = &place
+			break
+		}
+	}
+	if behind == nil {
+		place := db.nextPlace()
+		behind = &place
+	}
+	p := Parked{Lane: lane, Topic: topic, Key: key, Why: "record", ID: c.args[3].(string), Payload: c.args[8].([]byte), Letter: letter}
+	switch {
+	case db.is(BugReplayBehind):
+		p.Place = db.nextPlace()
+	case before == nil:
+		p.Place = *behind - 1<<40
+	default:
+		p.Place = *before + min(1<<20, max((*behind-*before)/2, 1))
+	}
+	insert(&db.parked, c.tx, p)
+	return nil
+}
+
+func mendHead(c *call) error {
+	for i, q := range c.db.queueOf(c.tx, c.args[0].(int), c.args[1].(string), c.args[2].(string)) {
+		p := q.lock(c.tx)
+		switch {
+		case i > 0:
+			p.NextAt = time.Time{}
+		case p.NextAt.IsZero():
+			p.NextAt = c.db.Now()
+		}
+	}
+	return nil
+}
+
+func closeLetters(c *call) error {
+	ids := c.args[0].([]int64)
+	blocked := false
+	each(c.db.letters, c.tx, func(l *cell[Letter], row *Letter) {
+		blocked = blocked || slices.Contains(ids, row.ID) && row.State == "replaying" && l.locked(c.tx)
+	})
+	if blocked {
+		return errBlocked
+	}
+	each(c.db.letters, c.tx, func(l *cell[Letter], row *Letter) {
+		if slices.Contains(ids, row.ID) && row.State == "replaying" {
+			l.lock(c.tx).State = "replayed"
+		}
+	})
+	return nil
+}
+
+func (c *call) emitParked(rows []*cell[Parked]) {
+	for _, q := range rows {
+		p, _ := q.see(c.tx)
+		c.row(p.Place, p.Topic, p.Key, p.Why, int64(p.Attempts), p.ID, "", "t", c.db.Now(), nil, p.Payload, p.Letter)
+	}
+}
+
+func readDue(c *call) error {
+	db, lane, held, limit, queues := c.db, c.args[0].(int), c.args[1].([]string), c.args[2].(int), c.args[3].(int)
+	var heads []*cell[Parked]
+	each(db.parked, c.tx, func(q *cell[Parked], p *Parked) {
+		if p.Lane == lane && db.due(p) && !slices.Contains(held, p.Topic) {
+			heads = append(heads, q)
+		}
+	})
+	slices.SortStableFunc(heads, func(a, b *cell[Parked]) int {
+		x, _ := a.see(c.tx)
+		y, _ := b.see(c.tx)
+		return x.NextAt.Compare(y.NextAt)
+	})
+	var rows []*cell[Parked]
+	for _, head := range heads[:min(queues, len(heads))] {
+		h, _ := head.see(c.tx)
+		if h.Key == "" {
+			rows = append(rows, head)
+			continue
+		}
+		n := 0
+		for _, q := range db.queueOf(c.tx, lane, h.Topic, h.Key) {
+			if p, _ := q.see(c.tx); p.Place >= h.Place && n < limit {
+				rows = append(rows, q)
+				n++
+			}
+		}
+	}
+	db.byPlace(c.tx, rows)
+	c.emitParked(rows)
+	return nil
+}
+
+func readProbe(c *call) error {
+	db, lane, topic := c.db, c.args[0].(int), c.args[1].(string)
+	var rows []*cell[Parked]
+	each(db.parked, c.tx, func(q *cell[Parked], p *Parked) {
+		if p.Lane == lane && p.Topic == topic && (!p.NextAt.IsZero() || !db.holds(c.tx, lane, p.Topic, p.Key)) {
+			rows = append(rows, q)
+		}
+	})
+	db.byPlace(c.tx, rows)
+	c.emitParked(rows[:min(1, len(rows))])
+	return nil
+}
+
+// rowsAt finds rows by topic, key and place.
+func (c *call) rowsAt(topics, keys []string, places []int64) []*cell[Parked] {
+	found := make([]*cell[Parked], len(topics))
+	each(c.db.parked, c.tx, func(q *cell[Parked], p *Parked) {
+		for i := range topics {
+			if p.Lane == c.args[0].(int) && p.Topic == topics[i] && p.Key == keys[i] && p.Place == places[i] {
+				found[i] = q
+			}
+		}
+	})
+	return found
+}
+
+// rowLocks says whether any of the rows is locked by another: only where the fence is broken.
+func (c *call) rowLocks(rows []*cell[Parked]) bool {
+	return slices.ContainsFunc(rows, func(q *cell[Parked]) bool { return q != nil && q.locked(c.tx) })
+}
+
+func deleteParked(c *call) error {
+	rows := c.rowsAt(c.args[1].([]string), c.args[2].([]string), c.args[3].([]int64))
+	if c.rowLocks(rows) {
+		return errBlocked
+	}
+	for _, q := range rows {
+		if q != nil {
+			p, _ := q.see(c.tx)
+			c.tx.gone = append(c.tx.gone, p.ID)
+			q.remove(c.tx)
+		}
+	}
+	return nil
+}
+
+func delayParked(c *call) error {
+	rows := c.rowsAt(c.args[1].([]string), c.args[2].([]string), c.args[3].([]int64))
+	if c.rowLocks(rows) {
+		return errBlocked
+	}
+	adds, delays := c.args[4].([]int32), c.args[6].([]float64)
+	for i, q := range rows {
+		if q == nil {
+			continue
+		}
+		p := q.lock(c.tx)
+		p.Attempts += int(adds[i])
+		p.NextAt = c.db.Now().Add(time.Duration(delays[i] * float64(time.Second)))
+		if adds[i] > 0 {
+			p.Why = "record"
+		}
+	}
+	return nil
+}
+
+func buryParked(c *call) error {
+	db := c.db
+	rows := c.rowsAt([]string{c.args[1].(string)}, []string{c.args[2].(string)}, []int64{c.args[3].(int64)})
+	if rows[0] == nil {
+		return nil
+	}
+	if c.rowLocks(rows) {
+		return errBlocked
+	}
+	p, _ := rows[0].see(c.tx)
+	gone := *p
+	var letter *cell[Letter]
+	each(db.letters, c.tx, func(l *cell[Letter], row *Letter) {
+		if gone.Letter != 0 && row.ID == gone.Letter {
+			letter = l
+		}
+	})
+	if letter != nil && letter.locked(c.tx) {
+		return errBlocked
+	}
+	rows[0].remove(c.tx)
+	attempts, holds := gone.Attempts+c.args[4].(int), c.args[8].(bool)
+	if letter != nil {
+		l := letter.lock(c.tx)
+		l.State, l.Holds = "open", holds
+		l.Attempts += attempts
+		c.tx.buried = append(c.tx.buried, gone)
+		return nil
+	}
+	db.letterID++
+	insert(&db.letters, c.tx, Letter{ID: db.letterID, State: "open", Holds: holds, EventID: gone.ID, Topic: gone.Topic, Key: gone.Key, Payload: gone.Payload, Lane: gone.Lane, Attempts: attempts})
+	gone.Letter = db.letterID
+	c.tx.buried = append(c.tx.buried, gone)
+	c.row(db.letterID)
+	return nil
+}
+
+func wakeQueues(c *call) error {
+	db, lane, topics, keys := c.db, c.args[0].(int), c.args[1].([]string), c.args[2].([]string)
+	if db.is(BugNoWake) {
+		return nil
+	}
+	for i := range topics {
+		queue := db.queueOf(c.tx, lane, topics[i], keys[i])
+		if len(queue) == 0 || db.holds(c.tx, lane, topics[i], keys[i]) {
+			continue
+		}
+		if p, _ := queue[0].see(c.tx); p.NextAt.IsZero() {
+			if queue[0].locked(c.tx) {
+				return errBlocked
+			}
+			queue[0].lock(c.tx).NextAt = db.Now()
+		}
+	}
+	return nil
+}
+
+func wakeTopic(c *call) error {
+	db, lane, topic := c.db, c.args[0].(int), c.args[1].(string)
+	var wake []*cell[Parked]
+	each(db.parked, c.tx, func(q *cell[Parked], p *Parked) {
+		if p.Lane == lane && p.Topic == topic && p.NextAt.IsZero() && (p.Key == "" || db.queueOf(c.tx, lane, topic, p.Key)[0] == q) && !db.holds(c.tx, lane, topic, p.Key) {
+			wake = append(wake, q)
+		}
+	})
+	if c.rowLocks(wake) {
+		return errBlocked
+	}
+	for _, q := range wake {
+		q.lock(c.tx).NextAt = db.Now()
+	}
+	return nil
+}
+
+func moveScheduled(c *call) error {
+	db, lane, limit := c.db, c.args[0].(int), c.args[1].(int)
+	var due []*cell[Scheduled]
+	each(db.scheduled, c.tx, func(s *cell[Scheduled], row *Scheduled) {
+		if row.Lane == lane && !row.DueAt.After(db.Now()) && !s.locked(c.tx) {
+			due = append(due, s)
+		}
+	})
+	slices.SortFunc(due, func(a, b *cell[Scheduled]) int {
+		x, _ := a.see(c.tx)
+		y, _ := b.see(c.tx)
+		if d := x.DueAt.Compare(y.DueAt); d != 0 {
+			return d
+		}
+		return int(x.Seq - y.Seq)
+	})
+	due = due[:min(limit, len(due))]
+	segment := db.Segment()
+	for _, s := range due {
+		row, _ := s.see(c.tx)
+		e := Event{Lane: row.Lane, ID: row.ID, Topic: row.Topic, Key: row.Key, Payload: row.Payload}
+		s.remove(c.tx)
+		c.tx.Append(segment, e)
+	}
+	c.row(int64(len(due)))
+	return nil
+}
+
+// Replay is what package dlq does: an open letter is being replayed, and its event enters the log again. False when the
+// letter is not open, or locked just now.
+func (db *DB) Replay(letter int64) bool {
+	c, row := db.letter(letter)
+	if c == nil || row.State != "open" || c.locked(nil) {
+		return false
+	}
+	tx := db.Begin()
+	c.lock(tx).State = "replaying"
+	tx.Append(db.Segment(), Event{Lane: row.Lane, ID: row.EventID, Topic: row.Topic, Key: row.Key, Payload: row.Payload, Letter: letter})
+	return tx.Commit() == nil
+}
+
+// Discard gives an open letter up for good.
+func (db *DB) Discard(letter int64) bool {
+	c, row := db.letter(letter)
+	if c == nil || row.State != "open" || c.locked(nil) {
+		return false
+	}
+	tx := db.Begin()
+	c.lock(tx).State = "discarded"
+	return tx.Commit() == nil
+}
+
+func (db *DB) letter(id int64) (found *cell[Letter], row Letter) {
+	each(db.letters, nil, func(c *cell[Letter], l *Letter) {
+		if l.ID == id {
+			found, row = c, *l
+		}
+	})
+	return found, row
+}
+
+var handlers = map[string]func(*call) error{
+	"page": readPage, "planned_page": readPlanned, "transactions": readTransactions, "cuts": readCuts, "probe": probeLanes,
+	"ring": readRing, "turn": turnRing, "reclaim": reclaim,
+	"server": readServer, "incarnation": ensureIncarnation, "beat": beatRelay, "leave": leaveRelay, "claim": claimLanes,
+	"save": saveLanes, "release": releaseLane, "fence": fenceLane,
+	"waiting": loadWaiting, "held": loadHeld, "park": parkEvents, "park_first": parkFirst, "mend_head": mendHead,
+	"close_letters": closeLetters, "due": readDue, "topic_probe": readProbe, "unpark": deleteParked, "delay": delayParked,
+	"bury": buryParked, "wake_queues": wakeQueues, "wake_topic": wakeTopic, "move_scheduled": moveScheduled,
+}

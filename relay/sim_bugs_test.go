@@ -1,0 +1,69 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/dbtwin"
+)
+
+// simBug is a fault planted on purpose: in the twin of the database, or around the relay's code.
+type simBug struct {
+	twin   dbtwin.Bug
+	driver string
+}
+
+const (
+	bugOvertakes    = "a page does not ask what is parked: a follower overtakes its head"
+	bugNoReload     = "a claim does not load what is parked"
+	bugSaveAhead    = "the cursor moves before the events are published"
+	bugNoDoubt      = "a lane whose COMMIT was not answered saves what it remembers"
+	bugSavesInDoubt = "the saver saves a lane whose COMMIT was not answered"
+	bugLeaseForever = "the relay never doubts its lease"
+	bugUnknownIsAck = "an answer that was lost counts as an acknowledgement"
+)
+
+// simBugs are all of them, with the number of schedules within which the simulation must find each. Some need what only
+// some schedules have: with gives it to all.
+var simBugs = []struct {
+	simBug
+	within int
+	with   func(p *simPlan)
+}{
+	{simBug{twin: dbtwin.BugMaxSeq}, 200, nil},
+	{simBug{twin: dbtwin.BugXminHorizon}, 200, nil},
+	{simBug{twin: dbtwin.BugEmptyXip}, 200, nil},
+	{simBug{twin: dbtwin.BugForgetsInFlight}, 200, nil},
+	{simBug{twin: dbtwin.BugInventedCut}, 600, func(p *simPlan) { p.long, p.cutEvery, p.batch = true, 2, 2 }},
+	{simBug{twin: dbtwin.BugUnmendedCut}, 600, func(p *simPlan) { p.cutEvery, p.batch = 2, 2 }},
+	{simBug{twin: dbtwin.BugSaveWithoutFence}, 200, nil},
+	{simBug{twin: dbtwin.BugParkWithoutEpoch}, 200, nil},
+	{simBug{twin: dbtwin.BugClaimKeepsEpoch}, 200, nil},
+	{simBug{twin: dbtwin.BugNoIncarnation}, 1000, func(p *simPlan) { p.crashes = true }},
+	{simBug{twin: dbtwin.BugReclaimWithoutLock}, 200, nil},
+	{simBug{twin: dbtwin.BugReclaimForgetsLong}, 200, nil},
+	{simBug{twin: dbtwin.BugNoLeaseAhead}, 200, func(p *simPlan) { p.clocks = true }},
+	{simBug{twin: dbtwin.BugNoWake}, 200, nil},
+	{simBug{twin: dbtwin.BugReplayBehind}, 600, func(p *simPlan) { p.refusals, p.hold, p.attempts = true, true, 1 }},
+	{simBug{twin: dbtwin.BugUnparkFollowers}, 400, func(p *simPlan) { p.refusals, p.attempts = true, 3 }},
+	{simBug{driver: bugOvertakes}, 200, nil},
+	{simBug{driver: bugNoReload}, 200, nil},
+	{simBug{driver: bugSaveAhead}, 200, nil},
+	{simBug{driver: bugNoDoubt}, 600, func(p *simPlan) { p.cuts, p.refusals, p.keys, p.batch = true, true, 1, 4 }},
+	{simBug{driver: bugSavesInDoubt}, 1000, func(p *simPlan) { p.cuts, p.refusals, p.keys, p.batch = true, true, 1, 4 }},
+	{simBug{driver: bugLeaseForever}, 200, nil},
+	{simBug{driver: bugUnknownIsAck}, 200, nil},
+}
+
+func (b simBug) String() string { return string(b.twin) + b.driver }
+
+// plant keeps a bug alive that sits in the lanes' memory.
+func (sr *simRelay) plant() {
+	for _, l := range sr.r.lanes {
+		switch sr.s.plan.bug.driver {
+		case bugLeaseForever:
+			l.leaseUntil = sr.s.at.Add(24 * time.Hour)
+		case bugSavesInDoubt:
+			l.doubtful.Store(false)
+		}
+	}
+}

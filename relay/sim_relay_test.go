@@ -1,0 +1,333 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/dbtwin"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// simRelay is a process with one relay. What Run, lane.run and lane.read do with channels it does with tasks; all they
+// call is the relay's own.
+type simRelay struct {
+	s           *sim
+	r           *Relay
+	work        context.Context
+	cut         context.CancelCauseFunc
+	frozenUntil time.Time
+	stopping    bool // it stops in order
+	resting     bool // its lanes have ended
+	gone        bool
+	background  []*task
+}
+
+var (
+	simStatements = newStatements("holdfast")
+	noLog         = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelError + 1}))
+	errCut        = errors.New("the connection was cut")
+)
+
+func (s *sim) startRelay() {
+	s.named++
+	sr := &simRelay{s: s}
+	conn := &dbtwin.Conn{DB: s.db, Hooks: dbtwin.Hooks{Before: sr.before, After: sr.after, Blocked: sr.blocked, Lost: sr.lost}}
+	p := s.plan
+	r := newRelay(conn, s.broker, Config{Name: fmt.Sprint("relay ", s.named), Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
+		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, MaxParked: p.maxParked, SpillAfter: p.spill, SegmentBytes: 2000, Observer: Observer{OnLost: func(l int, err error) { s.oracle.lost++; s.log("lost lane %d: %v", l, err) }},
+		Retry: retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
+	r.patience = time.Hour
+	r.saver.mu = &turnstile{s: s, got: sr.plant}
+	r.outside = outside{now: func() time.Time { return s.at }, chance: s.rng.Float64, wait: s.wait, start: sr.startLane}
+	sr.r = r
+	sr.work, sr.cut = context.WithCancelCause(context.Background())
+	s.relays = append(s.relays, sr)
+	s.spawn(r.c.Name, sr, sr.manage)
+	sr.background = []*task{s.spawn("saver", sr, sr.save), s.spawn("poller", sr, sr.poll)}
+	if p.rings {
+		sr.background = append(sr.background, s.spawn("ring", sr, sr.ring))
+	}
+}
+
+func (sr *simRelay) frozen(now time.Time) bool { return now.Before(sr.frozenUntil) }
+
+// before is a statement's way to the server.
+func (sr *simRelay) before(name string) error {
+	s := sr.s
+	if s.current.dying {
+		return errKilled
+	}
+	s.pause(nil, time.Time{})
+	if s.chaos && s.plan.cuts && s.one(60) {
+		s.log("%s is cut off", name)
+		return errCut
+	}
+	s.log("%s", name)
+	return nil
+}
+
+// after is the answer's way back.
+func (sr *simRelay) after(name string) error {
+	s := sr.s
+	if s.current.dying {
+		return errKilled
+	}
+	if s.current.last || s.one(3) {
+		s.pause(nil, time.Time{})
+	}
+	if s.chaos && s.plan.cuts && s.one(60) {
+		s.log("the answer of %s is lost", name)
+		return errCut
+	}
+	sr.plant()
+	return nil
+}
+
+func (sr *simRelay) blocked(string) error {
+	s := sr.s
+	if s.current.dying {
+		return errKilled
+	}
+	s.sleep(20 * time.Millisecond)
+	if s.one(50) {
+		return errCut // lock_timeout
+	}
+	return nil
+}
+
+// lost is the server's end of a transaction whose client is gone: it notices at once, or when the transaction has idled.
+func (sr *simRelay) lost(tx *dbtwin.Tx) {
+	if sr.s.one(2) {
+		tx.Rollback()
+	}
+}
+
+// kill ends the process. What was on its way to a server may still arrive there.
+func (sr *simRelay) kill() {
+	sr.gone = true
+	for _, t := range sr.s.tasks {
+		switch {
+		case t.relay != sr || t.done:
+		case t.when == nil && t.until.IsZero() && sr.s.one(2):
+			t.last = true
+		default:
+			t.kill()
+		}
+	}
+}
+
+// halt stops the relay in order.
+func (sr *simRelay) halt() { sr.stopping = true }
+
+// manage is Relay.manage and the end of Relay.Run.
+func (sr *simRelay) manage() {
+	r, s := sr.r, sr.s
+	stopping := func() bool { return sr.stopping }
+	for failures := 0; !sr.stopping; {
+		wait := r.c.Lease / 3
+		switch err := r.tendClaims(sr.work, sr.work); {
+		case err == nil:
+			failures = 0
+		case fatal(err):
+			s.fail("honesty", "a relay gave up: %v", err)
+		default:
+			failures++
+			wait = max(holdPolicy.Delay(min(failures, 3), s.rng.Float64()), 50*time.Millisecond)
+		}
+		s.pause(func() bool { return stopping() || len(r.changed) > 0 }, s.at.Add(wait))
+		if taken(r.changed) {
+			s.pause(stopping, s.at.Add(100*time.Millisecond))
+		}
+	}
+	r.stopLanes(r.owned())
+	s.pause(func() bool { return len(r.owned()) == 0 }, time.Time{})
+	sr.resting = true
+	s.pause(func() bool {
+		for _, t := range sr.background {
+			if !t.done {
+				return false
+			}
+		}
+		return true
+	}, time.Time{})
+	r.leave(sr.work)
+	sr.gone = true
+}
+
+func (sr *simRelay) rests() bool { return sr.resting }
+
+// save is saver.run.
+func (sr *simRelay) save() {
+	r, s := sr.r, sr.s
+	beat := r.c.Lease / 5
+	for {
+		s.pause(func() bool { return sr.resting || len(r.saver.dirty) > 0 }, s.at.Add(beat))
+		if taken(r.saver.dirty); sr.resting {
+			return
+		}
+		began := s.at
+		_ = r.saver.save(sr.work, r.owned())
+		s.pause(sr.rests, s.at.Add(min(saveInterval(s.at.Sub(began)), beat)))
+		if sr.resting {
+			return
+		}
+	}
+}
+
+// poll is poller.run.
+func (sr *simRelay) poll() {
+	r, s := sr.r, sr.s
+	for pause := r.c.PollMin; !sr.resting; {
+		s.pause(func() bool { return sr.resting || len(r.poller.poked) > 0 }, s.at.Add(pause))
+		poked := taken(r.poller.poked)
+		if poked {
+			pause = r.c.PollMin
+		}
+		switch found, err := r.poller.look(sr.work, poked); {
+		case err != nil:
+			pause = r.c.PollMax
+		case found:
+			pause = r.c.PollMin
+		default:
+			pause = min(2*pause, r.c.PollMax)
+		}
+	}
+}
+
+// ring is Relay.tendRing.
+func (sr *simRelay) ring() {
+	r, s := sr.r, sr.s
+	for !sr.resting {
+		s.pause(sr.rests, s.at.Add(time.Duration(20+s.rng.IntN(150))*time.Millisecond))
+		if token, owner := r.ownsLaneZero(); owner && !sr.resting {
+			_, _ = r.tendRingOnce(sr.work, token)
+		}
+	}
+}
+
+// simLane is a lane while it is run.
+type simLane struct {
+	*lane
+	sr     *simRelay
+	ctx    context.Context
+	page   *page // handed over by the reader
+	failed error // of the reader
+	ended  bool  // the reader has to stop
+	over   bool  // it has
+}
+
+// startLane is Relay.start.
+func (sr *simRelay) startLane(work context.Context, l *lane) {
+	ctx, lost := context.WithCancelCause(work)
+	l.lost = lost
+	sr.r.enter(l)
+	if sr.s.plan.bug.driver == bugNoReload {
+		l.parked, l.rows, l.held = map[queue]int{}, 0, map[queue]bool{}
+	}
+	sl := &simLane{lane: l, sr: sr, ctx: ctx}
+	sr.s.spawn(fmt.Sprint("lane ", l.number), sr, func() {
+		err := sl.run()
+		if err != nil && context.Cause(ctx) != nil {
+			err = context.Cause(ctx)
+		}
+		if sr.s.plan.bug.driver == bugNoDoubt {
+			l.doubtful.Store(false)
+		}
+		sr.r.end(work, l, err)
+		lost(nil)
+	})
+}
+
+// run is lane.run.
+func (sl *simLane) run() error {
+	s, l := sl.sr.s, sl.lane
+	if err := l.rouse(sl.ctx); err != nil {
+		return err
+	}
+	s.spawn(fmt.Sprint("reader ", l.number), sl.sr, func() {
+		sl.failed = sl.read()
+		sl.over = true
+	})
+	defer func() {
+		if sl.ended = true; !s.current.dying {
+			s.pause(func() bool { return sl.over }, time.Time{})
+		}
+	}()
+	for {
+		due := func() bool { return !l.choresAt().IsZero() && !s.at.Before(l.choresAt()) }
+		s.pause(func() bool {
+			return closed(l.stop) || sl.ctx.Err() != nil || sl.failed != nil || sl.page != nil || len(l.chored) > 0 || due()
+		}, l.choresAt())
+		var err error
+		// As a select does: any of those that are ready.
+		switch first := s.rng.IntN(3); {
+		case first == 0 && sl.page != nil:
+			err = sl.turn()
+		case first == 1 && (len(l.chored) > 0 || due()):
+			taken(l.chored)
+			err = l.doChores(sl.ctx)
+		case closed(l.stop):
+			return nil
+		case sl.ctx.Err() != nil:
+			return context.Cause(sl.ctx)
+		case sl.failed != nil:
+			err = sl.failed
+		case sl.page != nil:
+			err = sl.turn()
+		case len(l.chored) > 0 || due():
+			taken(l.chored)
+			err = l.doChores(sl.ctx)
+		}
+		if errors.Is(err, errStopping) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (sl *simLane) turn() error {
+	p := *sl.page
+	sl.page = nil
+	switch sl.sr.s.plan.bug.driver {
+	case bugOvertakes:
+		clear(sl.parked)
+		clear(sl.held)
+	case bugSaveAhead:
+		sl.cursor = p.after
+		sl.sr.r.saver.note()
+	}
+	return sl.lane.turn(sl.ctx, p)
+}
+
+// read is lane.read.
+func (sl *simLane) read() error {
+	s, l := sl.sr.s, sl.lane
+	inWindow := l.reader.cursor.upto != ""
+	done := func() bool { return sl.ended || sl.ctx.Err() != nil }
+	for !done() {
+		p, err := l.reader.next(sl.ctx)
+		if err != nil {
+			return err
+		}
+		if len(p.records) > 0 || inWindow {
+			sl.page = &p
+			s.pause(func() bool { return sl.page == nil || done() }, time.Time{})
+			if done() {
+				break
+			}
+			inWindow = p.after.upto != ""
+		}
+		if p.last {
+			l.r.poller.idle(l.number, p.after.done)
+			s.pause(func() bool { return len(l.wake) > 0 || done() }, time.Time{})
+			taken(l.wake)
+		}
+	}
+	return context.Canceled
+}

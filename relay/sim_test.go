@@ -1,0 +1,59 @@
+package relay
+
+import (
+	"flag"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+var (
+	simFor   = flag.Duration("sim.for", 3*time.Second, "how long the simulation runs new schedules")
+	simTrace = flag.Bool("sim.trace", false, "print every step")
+	simSeed  = flag.Uint64("sim.seed", 0, "the one schedule to run")
+)
+
+func TestTheLaneProtocolKeepsItsPromisesInEverySchedule(t *testing.T) {
+	if *simSeed != 0 {
+		if v, steps := runPlan(newPlan(*simSeed, simBug{})); v != nil {
+			t.Errorf("seed %d, %d steps: %v\n%+v", *simSeed, steps, v, newPlan(*simSeed, simBug{}))
+		}
+		return
+	}
+	seed := rand.Uint64()
+	began := time.Now()
+	steps, schedules := 0, 0
+	for ; time.Since(began) < *simFor; schedules++ {
+		v, n := runPlan(newPlan(seed, simBug{}))
+		if v != nil {
+			t.Fatalf("seed %d: %v\n%+v\nto repeat it: go test ./relay -run TestTheLaneProtocol -sim.seed %d", seed, v, newPlan(seed, simBug{}), seed)
+		}
+		steps += n
+		seed++
+	}
+	t.Logf("%d schedules, %d steps in %v, %.1f million a minute; last seed %d", schedules, steps, time.Since(began).Round(time.Millisecond), float64(steps)/time.Since(began).Minutes()/1e6, seed-1)
+}
+
+// The seeds are fixed: whether a bug is found must not depend on the day. A change of the simulation moves them.
+func TestTheSimulationFindsEveryPlantedBug(t *testing.T) {
+	t.Parallel()
+	for _, b := range simBugs {
+		t.Run(b.String(), func(t *testing.T) {
+			t.Parallel()
+			steps := 0
+			for seed := range b.within {
+				plan := newPlan(uint64(seed)+1, b.simBug)
+				if b.with != nil {
+					b.with(&plan)
+				}
+				v, n := runPlan(plan)
+				steps += n
+				if v != nil {
+					t.Logf("found in schedule %d, %d steps: %v", seed+1, steps, v)
+					return
+				}
+			}
+			t.Errorf("not found in %d schedules, %d steps", b.within, steps)
+		})
+	}
+}

@@ -1,0 +1,102 @@
+package relay
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/dbtwin"
+	hash "github.com/holdfast-go/holdfast/internal/lane"
+)
+
+func eventID(n int) string { return fmt.Sprint("e", n) }
+
+// write is a writer: transactions on one or two keys, under locks taken in order before the first event of a key is
+// written, with ids drawn early or late, pauses everywhere, rollbacks, and transactions that are long or prepared.
+func (s *sim) write() {
+	for s.chaos && s.events < s.plan.events {
+		s.sleep(time.Duration(s.rng.IntN(60)) * time.Millisecond)
+		s.busy++
+		s.transact()
+		s.busy--
+	}
+}
+
+// rest pauses at times.
+func (s *sim) rest() {
+	if s.one(2) {
+		s.pause(nil, time.Time{})
+	}
+}
+
+func (s *sim) transact() {
+	tx := s.db.Begin()
+	if s.one(2) {
+		tx.Draw() // an early id, long before the locks: the trap of ordering by it
+		s.rest()
+	}
+	first, keys := s.rng.IntN(s.plan.keys), 1
+	if s.one(3) {
+		keys = 2
+	}
+	for k := first; k < min(first+keys, s.plan.keys); k++ {
+		key, topic := fmt.Sprint("k", k), []string{"orders", "other"}[k%2]
+		for tx.Open() && !tx.Lock(key) {
+			s.sleep(5 * time.Millisecond)
+		}
+		s.rest()
+		for range 1 + s.rng.IntN(2) {
+			if !tx.Open() {
+				return // the server crashed
+			}
+			s.append(tx, topic, key)
+			s.rest()
+		}
+	}
+	if !tx.Open() {
+		return
+	}
+	if s.plan.long && s.one(8) {
+		s.sleep(time.Duration(s.rng.IntN(2000)) * time.Millisecond)
+	}
+	switch {
+	case s.plan.long && s.one(8) && tx.Open():
+		tx.Prepare()
+		s.sleep(time.Duration(s.rng.IntN(3000)) * time.Millisecond)
+		if s.one(4) {
+			tx.Rollback()
+			return
+		}
+	case s.one(4):
+		tx.Rollback()
+		return
+	}
+	_ = tx.Commit()
+}
+
+func (s *sim) append(tx *dbtwin.Tx, topic, key string) {
+	id := eventID(s.events)
+	s.events++
+	if s.plan.scheduled && s.one(10) {
+		t := s.oracle.written(id, queue{topic, "late"}, false)
+		now := s.db.Now()
+		// In a transaction of its own: nothing is asked of the order of scheduled events.
+		own := s.db.Begin()
+		own.Schedule(dbtwin.Scheduled{Lane: hash.Of("late", id, s.plan.lanes), DueAt: now.Add(time.Duration(s.rng.IntN(1000)) * time.Millisecond), ID: id, Topic: topic, Key: "late"})
+		if own.Commit() == nil {
+			s.oracle.commit(t)
+		}
+		return
+	}
+	if s.one(10) {
+		key = ""
+	}
+	segment := s.db.Segment()
+	if s.one(4) {
+		s.pause(nil, time.Time{}) // the ring may turn, and empty that segment
+		if !tx.Open() {
+			return
+		}
+	}
+	s.oracle.written(id, queue{topic, key}, key != "")
+	tx.Append(segment, dbtwin.Event{ID: id, Topic: topic, Key: key, Lane: hash.Of(key, id, s.plan.lanes)})
+}
