@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
 // saver makes cursors durable: one statement for all lanes, not more often than saveInterval, which is also the sign of
@@ -80,6 +82,7 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 		numbers[i], epochs[i], poss[i] = int16(l.number), l.epoch, cursors[i].pos
 		tokens[l.token] = append(tokens[l.token], i)
 	}
+	failpoint.Hit(failpoint.RelaySaving)
 	sent := time.Now()
 	saved := map[int]bool{}
 	for token, members := range tokens { // one, except in the moments after a crash of the database
@@ -93,6 +96,7 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 			return fmt.Errorf("save cursors: %w", err)
 		}
 	}
+	failpoint.Hit(failpoint.RelaySaved)
 	s.took = time.Since(sent)
 	for i, l := range lanes {
 		if !saved[l.number] {
