@@ -120,6 +120,7 @@ var worlds = []world{
 		{point: failpoint.InboxInserting, turn: 9, in: plain},
 		{point: failpoint.InboxInserted, turn: 9, in: plain},
 		{point: failpoint.InboxHandled, turn: 9, in: plain},
+		{point: failpoint.InboxCommitting, turn: 9, in: plain},
 		{point: failpoint.InboxCommitted, turn: 9, in: plain},
 	}},
 	{name: "consumers' positions", rows: []crash{

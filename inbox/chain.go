@@ -71,6 +71,7 @@ func (c *chain) try(ctx context.Context, ds []*delivery, attempt int, committed 
 	committing := c.tx != nil
 	sending, cancel := ctx, func() {}
 	if committing { // It is done whatever becomes of the next.
+		failpoint.Hit(failpoint.InboxCommitting)
 		b.QueuedQueries = slices.Insert(b.QueuedQueries, 0, &pgx.QueuedQuery{SQL: "commit"})
 		sending, cancel = context.WithTimeout(context.WithoutCancel(ctx), patience)
 	}

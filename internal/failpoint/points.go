@@ -49,23 +49,24 @@ const (
 
 // The consumer.
 const (
-	InboxAssigning Point = "inbox.assigning" // a partition's fence is held and its epoch raised | COMMIT
-	InboxAssigned  Point = "inbox.assigned"  // COMMIT of that | memory knows it, and reading begins
-	InboxFetched   Point = "inbox.fetched"   // records are fetched | the first is taken in hand
-	InboxCounting  Point = "inbox.counting"  // an event comes after an unclean end | its start is counted
-	InboxCounted   Point = "inbox.counted"   // the start is counted, in a transaction of its own | the event is taken in
-	InboxInserting Point = "inbox.inserting" // an event is in hand | BEGIN, fence, insert
-	InboxInserted  Point = "inbox.inserted"  // its row is inserted | its handler runs
-	InboxHandled   Point = "inbox.handled"   // its handler has run | COMMIT
-	InboxBatched   Point = "inbox.batched"   // the rows of a batch are inserted | its handler runs
-	InboxCommitted Point = "inbox.committed" // COMMIT is answered | the tracker counts the event as settled
-	InboxParking   Point = "inbox.parking"   // a failed event, or one behind it, is stored | COMMIT
-	InboxBurying   Point = "inbox.burying"   // an event that is taken in is a letter | COMMIT
-	InboxDecided   Point = "inbox.decided"   // a verdict on a single event is committed: handled, stored, dead | the tracker counts it as settled
-	InboxSaving    Point = "inbox.saving"    // events are settled | their partition's position is saved
-	InboxSaved     Point = "inbox.saved"     // the position is saved | memory knows it
-	InboxOffsets   Point = "inbox.offsets"   // the position is saved, and memory knows it | the offset is committed to Kafka
-	InboxOffset    Point = "inbox.offset"    // the offset is committed | memory knows it
+	InboxAssigning  Point = "inbox.assigning"  // a partition's fence is held and its epoch raised | COMMIT
+	InboxAssigned   Point = "inbox.assigned"   // COMMIT of that | memory knows it, and reading begins
+	InboxFetched    Point = "inbox.fetched"    // records are fetched | the first is taken in hand
+	InboxCounting   Point = "inbox.counting"   // an event comes after an unclean end | its start is counted
+	InboxCounted    Point = "inbox.counted"    // the start is counted, in a transaction of its own | the event is taken in
+	InboxInserting  Point = "inbox.inserting"  // an event is in hand | BEGIN, fence, insert
+	InboxInserted   Point = "inbox.inserted"   // its row is inserted | its handler runs
+	InboxHandled    Point = "inbox.handled"    // its handler has run | the worker goes on
+	InboxCommitting Point = "inbox.committing" // the worker has gone on | COMMIT is sent, alone or with the next BEGIN
+	InboxBatched    Point = "inbox.batched"    // the rows of a batch are inserted | its handler runs
+	InboxCommitted  Point = "inbox.committed"  // COMMIT is answered | the tracker counts the event as settled
+	InboxParking    Point = "inbox.parking"    // a failed event, or one behind it, is stored | COMMIT
+	InboxBurying    Point = "inbox.burying"    // an event that is taken in is a letter | COMMIT
+	InboxDecided    Point = "inbox.decided"    // a verdict on a single event is committed: handled, stored, dead | the tracker counts it as settled
+	InboxSaving     Point = "inbox.saving"     // events are settled | their partition's position is saved
+	InboxSaved      Point = "inbox.saved"      // the position is saved | memory knows it
+	InboxOffsets    Point = "inbox.offsets"    // the position is saved, and memory knows it | the offset is committed to Kafka
+	InboxOffset     Point = "inbox.offset"     // the offset is committed | memory knows it
 
 	InboxClaiming   Point = "inbox.claiming"   // a stored event may be due | it is claimed, and the attempt counted
 	InboxClaimed    Point = "inbox.claimed"    // stored events are claimed | their handlers run
