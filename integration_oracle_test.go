@@ -14,7 +14,7 @@ import (
 // verdict is what the oracle says of a test's path, and what it has left.
 type verdict struct {
 	oracle.Verdict
-	excused int // events with an open letter
+	letters map[string]bool // the events with an open letter
 }
 
 // except is the verdict without what the test broke itself.
@@ -28,8 +28,8 @@ func (v verdict) mustHold(t testing.TB) {
 	if !v.Holds() {
 		t.Errorf("the oracle says no: %s", v)
 	}
-	if v.Figures.Letters != v.excused {
-		t.Errorf("%d letters are open, of %d events", v.Figures.Letters, v.excused)
+	if v.Figures.Letters != len(v.letters) {
+		t.Errorf("%d letters are open, of %d events", v.Figures.Letters, len(v.letters))
 	}
 }
 
@@ -54,7 +54,7 @@ func (p *path) judge(consumers ...string) verdict {
 	for _, l := range run.Letters {
 		events[l.EventID] = true
 	}
-	return verdict{oracle.Judge(run), len(events)}
+	return verdict{oracle.Judge(run), events}
 }
 
 // collect reads the rows of a query, column by field.

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
@@ -46,7 +47,11 @@ func (d *DLQ) change(ctx context.Context, id int64, a address, do func(tx pgx.Tx
 			} else if err != nil {
 				return fmt.Errorf("lock the letter: %w", err)
 			}
-			return do(tx, state)
+			if err := do(tx, state); err != nil {
+				return err
+			}
+			failpoint.Hit(failpoint.DLQChanging)
+			return nil
 		})
 		var pgErr *pgconn.PgError
 		if errors.As(err, &pgErr) && (pgErr.Code == "40P01" || pgErr.Code == "40001") && try < tries {
@@ -55,6 +60,7 @@ func (d *DLQ) change(ctx context.Context, id int64, a address, do func(tx pgx.Tx
 		if err != nil {
 			return fmt.Errorf("letter %d: %w", id, explain(err))
 		}
+		failpoint.Hit(failpoint.DLQChanged)
 		return nil
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
 // This file is how a partition goes on after an unclean end: one event of the node at a time, and each start is counted
@@ -18,10 +20,12 @@ func (p *partition) carefully(ctx, jobs context.Context, d *delivery, t *intake)
 	for tries := 1; ; tries++ {
 		err := p.inTurn(func() (err error) {
 			if !counted {
+				failpoint.Hit(failpoint.InboxCounting)
 				if known, err = p.count(ctx, d, t); err != nil {
 					return err
 				}
 				counted = true
+				failpoint.Hit(failpoint.InboxCounted)
 			}
 			_, err = p.in.receive(jobs, t, nil)
 			return err

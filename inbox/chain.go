@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
 // chain takes events in on one connection, each in a transaction of its own. Everything before the handler is one round
@@ -70,9 +71,11 @@ func (c *chain) try(ctx context.Context, ds []*delivery, attempt int, committed 
 	committing := c.tx != nil
 	sending, cancel := ctx, func() {}
 	if committing { // It is done whatever becomes of the next.
+		failpoint.Hit(failpoint.InboxCommitting)
 		b.QueuedQueries = slices.Insert(b.QueuedQueries, 0, &pgx.QueuedQuery{SQL: "commit"})
 		sending, cancel = context.WithTimeout(context.WithoutCancel(ctx), patience)
 	}
+	failpoint.Hit(failpoint.InboxInserting)
 	br := c.conn.SendBatch(sending, b)
 	if committing {
 		c.tx = nil
@@ -113,6 +116,7 @@ func (c *chain) try(ctx context.Context, ds []*delivery, attempt int, committed 
 	if len(ds) == 1 {
 		out, err = c.in.taken(ctx, tx, ds[0], result, err)
 	} else if err == nil {
+		failpoint.Hit(failpoint.InboxBatched)
 		out, err = Handled, c.in.call(ctx, tx, ds[0].h, events(ds))
 	}
 	if err != nil {
@@ -125,6 +129,7 @@ func (c *chain) try(ctx context.Context, ds []*delivery, attempt int, committed 
 		}
 		return "", c.in.failed(ctx, conn, tx, err)
 	}
+	failpoint.Hit(failpoint.InboxHandled)
 	c.tx = tx
 	return out, nil
 }

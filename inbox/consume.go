@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
 // saveEvery is how often positions are saved and offsets committed, at most.
@@ -168,6 +170,7 @@ func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) e
 		}
 	}
 	if len(moved) > 0 {
+		failpoint.Hit(failpoint.InboxSaving)
 		rows, err := in.pool.Query(ctx, in.q.save, in.c.Consumer, topics, numbers, epochs, lows, offsets, prints)
 		if err != nil {
 			return fmt.Errorf("save positions: %w", err)
@@ -185,6 +188,7 @@ func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) e
 		if err := rows.Err(); err != nil {
 			return fmt.Errorf("save positions: %w", err)
 		}
+		failpoint.Hit(failpoint.InboxSaved)
 		for i, p := range moved {
 			if !mine[p.tp] {
 				p.fencedOff()
@@ -211,11 +215,13 @@ func (in *Inbox) commit(gen generation, parts []*partition) {
 	if len(offsets) == 0 {
 		return
 	}
+	failpoint.Hit(failpoint.InboxOffsets)
 	if err := gen.commit(offsets); err != nil {
 		// What is not committed comes again, and is a duplicate then.
 		in.kafkaTroubled("committing offsets", err)
 		return
 	}
+	failpoint.Hit(failpoint.InboxOffset)
 	for _, p := range parts {
 		if offset, ok := offsets[p.tp]; ok {
 			p.committedAt(offset)
@@ -236,6 +242,7 @@ func (in *Inbox) release(gen generation, parts []*partition) {
 			low, last, clean := p.end()
 			// A stretch that is to be gone through carefully is left to the next owner.
 			orderly := clean && !(p.careful && low < p.carefulEnd)
+			failpoint.Hit(failpoint.InboxReleasing)
 			tag, err := in.pool.Exec(ctx, in.q.release, in.c.Consumer, p.tp.topic, int32(p.tp.partition), p.fence.Epoch, low, orderly, last.offset, last.print)
 			switch {
 			case err != nil:
@@ -252,6 +259,7 @@ func (in *Inbox) release(gen generation, parts []*partition) {
 		})
 	}
 	wg.Wait()
+	failpoint.Hit(failpoint.InboxReleased)
 	in.commit(gen, parts)
 }
 

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
 // crew is the workers of a node: they take the jobs of all its partitions in the order in which they came. A worker
@@ -155,6 +157,7 @@ func (w *worker) committed(err error) {
 	w.last = nil
 	j := last.job
 	if err == nil {
+		failpoint.Hit(failpoint.InboxCommitted)
 		for _, d := range j.ds {
 			w.crew.in.report(d, last.out, time.Since(last.begun))
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
@@ -95,6 +96,7 @@ func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, dela
 	if err != nil {
 		return "", fmt.Errorf("store event: %w", err)
 	}
+	failpoint.Hit(failpoint.InboxParking)
 	return as, in.forget(ctx, tx, d)
 }
 
@@ -111,6 +113,7 @@ func (in *Inbox) bury(ctx context.Context, tx pgx.Tx, d *delivery, l letter, as 
 	if err != nil {
 		return "", err
 	}
+	failpoint.Hit(failpoint.InboxBurying)
 	if as == Dead {
 		d.after = func() { in.died(d.e, id, l) }
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
@@ -100,6 +101,7 @@ func (in *Inbox) assign(ctx context.Context, topic string, partition int, choose
 		if err != nil {
 			return fmt.Errorf("raise epoch of %s/%d: %w", topic, partition, err)
 		}
+		failpoint.Hit(failpoint.InboxAssigning)
 		return nil
 	})
 	if refused != nil {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
 // This file brings one event to its outcome, trial after trial.
@@ -46,6 +48,7 @@ func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome,
 			out, err = t.next(ctx)
 		}
 		if err == nil {
+			failpoint.Hit(failpoint.InboxDecided)
 			in.report(d, out, time.Since(t.begun))
 			return out, nil
 		}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
 const (
@@ -102,6 +104,7 @@ func (p *partition) assign(ctx context.Context) error {
 				return startAt(position, p.committed, first, end, same, p.o.adopt, p.o.skipDeleted)
 			})
 			if err == nil {
+				failpoint.Hit(failpoint.InboxAssigned)
 				p.mu.Lock()
 				p.fence, p.track = a.fence, newTracker(a.reading.start)
 				p.saved, p.known = a.reading.start, p.committed
@@ -154,6 +157,9 @@ func (p *partition) read(ctx, jobs context.Context) error {
 			continue
 		}
 		wait = 0
+		if len(pg.records) > 0 {
+			failpoint.Hit(failpoint.InboxFetched)
+		}
 		if !p.begin(ctx, jobs, pg) {
 			return nil
 		}

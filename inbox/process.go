@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/handlertx"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -105,6 +106,7 @@ func (in *Inbox) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) er
 	if conn.Conn().IsClosed() { // COMMIT was never sent, so this is not in doubt.
 		return blame(ctx, errors.New("the connection was lost before commit"), circumstances{connLost: true})
 	}
+	failpoint.Hit(failpoint.InboxCommitting)
 	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	err := tx.Commit(commit)
 	cancel()

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
 // This file is one event's way in: record, handler, commit.
@@ -170,6 +171,7 @@ func (in *Inbox) taken(ctx context.Context, tx pgx.Tx, d *delivery, result strin
 	case result == "stored": // Behind earlier events of its key.
 		return in.queue(ctx, tx, d, past{}, nil, Stored, true)
 	}
+	failpoint.Hit(failpoint.InboxInserted)
 	if err := in.call(ctx, tx, d.h, []holdfast.Event{d.e}); err != nil {
 		return "", err
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
 // This file removes rows of `inbox` that nobody needs any more, and starts that nobody will ask for.
@@ -131,10 +133,16 @@ func (in *Inbox) retentionTurn(ctx context.Context, limit int, whole bool) (reta
 		if err != nil {
 			return fmt.Errorf("save retention's mark: %w", err)
 		}
+		if s.removed > 0 {
+			failpoint.Hit(failpoint.InboxSweeping)
+		}
 		return nil
 	})
 	if err != nil {
 		return retained{}, err
+	}
+	if t.removed > 0 {
+		failpoint.Hit(failpoint.InboxSwept)
 	}
 	t.took = time.Since(begun) // With the commit: that is what others may have waited for.
 	_, paced := pace(t.swept, nil, in.c.Window)

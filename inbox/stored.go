@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
@@ -37,6 +38,7 @@ var errLeaseLost = errors.New("the lease on the stored event was lost")
 func (in *Inbox) claim(ctx context.Context, n int) ([]*claimed, error) {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
+	failpoint.Hit(failpoint.InboxClaiming)
 	token := uuid.NewString()
 	rows, err := in.pool.Query(ctx, in.q.claim, in.c.Consumer, in.types, int32(n), token, in.c.lease().Microseconds())
 	if err != nil {
@@ -59,6 +61,9 @@ func (in *Inbox) claim(ctx context.Context, n int) ([]*claimed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim stored events: %w", err)
 	}
+	if len(got) > 0 {
+		failpoint.Hit(failpoint.InboxClaimed)
+	}
 	return got, nil
 }
 
@@ -79,9 +84,15 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 			if err := in.call(ctx, tx, in.handlers[s.e.Type], []holdfast.Event{s.e}); err != nil {
 				return err
 			}
-			return behind(tx, in.settle(ctx, tx, s))
+			failpoint.Hit(failpoint.InboxRetried)
+			if err := in.settle(ctx, tx, s); err != nil {
+				return behind(tx, err)
+			}
+			failpoint.Hit(failpoint.InboxSettling)
+			return nil
 		})
 		if err == nil {
+			failpoint.Hit(failpoint.InboxSettled)
 			in.reportStored(s, Handled, time.Since(begun), nil)
 			return nil
 		}
@@ -157,18 +168,24 @@ func (in *Inbox) settle(ctx context.Context, tx pgx.Tx, s *claimed) error {
 
 // giveUp removes the row and leaves a letter: a new one, or the one that it replayed.
 func (in *Inbox) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) error {
+	var reopen func(b *pgx.Batch)
 	if s.letter != nil {
-		return in.remove(ctx, tx, s, in.q.drop, "dead", func(b *pgx.Batch) {
+		reopen = func(b *pgx.Batch) {
 			b.Queue(in.q.letterReopen, *s.letter, int32(l.attempts), l.reason, fingerprint(s.e.Type, l), nonNil(l.errors))
 			in.queueLetter(b, s.e, *s.letter)
-		})
+		}
+	} else {
+		// The letter comes first, so that the row is removed and the next one woken, or not, in sight of it.
+		l.reopen = true
+		if _, err := in.insertLetter(ctx, tx, s.e, s.hash, s.partition, s.offset, l); err != nil {
+			return err
+		}
 	}
-	// The letter comes first, so that the row is removed and the next one woken, or not, in sight of it.
-	l.reopen = true
-	if _, err := in.insertLetter(ctx, tx, s.e, s.hash, s.partition, s.offset, l); err != nil {
+	if err := in.remove(ctx, tx, s, in.q.drop, "dead", reopen); err != nil {
 		return err
 	}
-	return in.remove(ctx, tx, s, in.q.drop, "dead", nil)
+	failpoint.Hit(failpoint.InboxGivingUp)
+	return nil
 }
 
 // remove takes the head away: under the lock of the key's queue, so that a follower that is being stored is seen.
@@ -218,6 +235,7 @@ func (in *Inbox) postpone(ctx context.Context, tx pgx.Tx, s *claimed, delay time
 	if tag.RowsAffected() != 1 {
 		return errLeaseLost
 	}
+	failpoint.Hit(failpoint.InboxPostponing)
 	return nil
 }
 
@@ -255,6 +273,7 @@ func (in *Inbox) writeDown(ctx context.Context, s *claimed, f func(ctx context.C
 		err := in.transact(ctx, func(tx pgx.Tx) error { return f(ctx, tx) })
 		switch {
 		case err == nil, errors.Is(err, errLeaseLost) && inDoubt:
+			failpoint.Hit(failpoint.InboxWritten)
 			in.reportStored(s, out, time.Since(begun), after)
 			return
 		case errors.Is(err, errLeaseLost):

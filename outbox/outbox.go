@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -116,9 +117,11 @@ func (o *Outbox) Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event)
 	if err != nil {
 		return fmt.Errorf("write events: %w", err)
 	}
+	failpoint.Hit(failpoint.OutboxWriting)
 	if _, err := tx.Exec(ctx, o.append, c.ids, c.sources, c.types, c.topics, c.keys, c.times, c.headers, c.payloads, c.notBefores); err != nil {
 		return fmt.Errorf("write events: %w", explain(err))
 	}
+	failpoint.Hit(failpoint.OutboxWritten)
 	return nil
 }
 

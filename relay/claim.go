@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
 // What makes Run return at once. Adopt mends ErrRestored.
@@ -81,6 +82,7 @@ func (r *Relay) tendClaims(ctx, work context.Context) error {
 	if free == 0 || len(owned) >= mine {
 		return nil
 	}
+	failpoint.Hit(failpoint.RelayClaiming)
 	return r.claim(ctx, work, s.token, mine-len(owned), numbers, lanes)
 }
 
@@ -128,6 +130,9 @@ func (r *Relay) claim(ctx, work context.Context, token string, n int, owned []in
 	r.mu.Lock()
 	r.token = token
 	r.mu.Unlock()
+	if len(claimed) > 0 {
+		failpoint.Hit(failpoint.RelayClaimed)
+	}
 	for _, l := range claimed {
 		if err := r.load(ctx, l); err != nil {
 			return fmt.Errorf("load lane %d: %w", l.number, err) // its lease runs out, and it is claimed again
@@ -180,7 +185,9 @@ func (l *lane) rouse(ctx context.Context) error {
 	if len(wake.topics) == 0 {
 		return nil
 	}
-	if err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.wakeQueues, l.number, wake.topics, wake.keys) }); err != nil {
+	err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.wakeQueues, l.number, wake.topics, wake.keys) },
+		func(*pgx.Batch) { failpoint.Hit(failpoint.RelayRousing) })
+	if err != nil {
 		return fmt.Errorf("wake released keys: %w", err)
 	}
 	return nil

@@ -60,8 +60,8 @@ type Config struct {
 	// partitions go on. -1 means never. Defaults to 10 s.
 	SpillAfter time.Duration
 
-	// SegmentBytes is the size at which the log turns to its next segment; the log keeps four at most. At least 1 MiB.
-	// Defaults to 128 MiB.
+	// SegmentBytes is the size, large payloads included, at which the log turns to its next segment; the log keeps four
+	// at most. At least 1 MiB. Defaults to 128 MiB.
 	SegmentBytes int64
 
 	// StopTimeout bounds how long Run finishes what is in hand after its context is done. Defaults to 15 s, which is more

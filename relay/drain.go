@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -203,6 +204,14 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 		}
 	}, func(batch *pgx.Batch) {
 		for i := range rows {
+			switch verdicts[i] {
+			case settled:
+				failpoint.Hit(failpoint.RelayUnparking)
+			case retryLater:
+				failpoint.Hit(failpoint.RelayDelaying)
+			case dead:
+				failpoint.Hit(failpoint.RelayBurying)
+			}
 			topic := wire.LetterTopic(l.r.c.LetterTopic, rows[i].Topic)
 			if letters[i] != 0 && topic != "" {
 				batch.Queue(l.r.sql.publishLetter, letters[i], topic).QueryRow(func(row pgx.Row) error {
@@ -223,12 +232,14 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 		q := queue{rows[i].Topic, rows[i].Key}
 		switch verdicts[i] {
 		case settled:
+			failpoint.Hit(failpoint.RelayUnparked)
 			l.forget(q)
 			moved = true
 			if told := l.r.c.Observer.OnUnparked; told != nil {
 				told(l.number, rows[i].Event)
 			}
 		case dead:
+			failpoint.Hit(failpoint.RelayBuried)
 			l.forget(q)
 			moved = true
 			if l.r.c.HoldKey && q.ordered() {
@@ -272,9 +283,13 @@ func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
 	if _, err := l.settleParked(ctx, rows, answers, verdicts); err != nil {
 		return err
 	}
-	if err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.wakeTopic, l.number, topic) }); err != nil {
+	failpoint.Hit(failpoint.RelayAnswered)
+	err = l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.wakeTopic, l.number, topic) },
+		func(*pgx.Batch) { failpoint.Hit(failpoint.RelayWaking) })
+	if err != nil {
 		return fmt.Errorf("wake the topic %s: %w", topic, err)
 	}
+	failpoint.Hit(failpoint.RelayWoken)
 	delete(l.topics, topic)
 	l.r.c.Logger.Info("topic is back", "topic", topic, "lane", l.number)
 	l.chores.Or(choreParked)
@@ -294,10 +309,12 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 		}
 	}
 	if len(wake.topics) > 0 {
-		err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.wakeQueues, l.number, wake.topics, wake.keys) })
+		err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.wakeQueues, l.number, wake.topics, wake.keys) },
+			func(*pgx.Batch) { failpoint.Hit(failpoint.RelayReleasing) })
 		if err != nil {
 			return fmt.Errorf("wake released keys: %w", err)
 		}
+		failpoint.Hit(failpoint.RelayReleased)
 	}
 	l.held, l.awaits, l.heldAt = held, awaits, l.r.outside.now()
 	return nil
@@ -309,9 +326,16 @@ func (l *lane) moveScheduled(ctx context.Context) error {
 		var events int64
 		err := l.inTx(ctx, func(batch *pgx.Batch) {
 			batch.Queue(l.r.sql.moveScheduled, l.number, moveEvents).QueryRow(func(row pgx.Row) error { return row.Scan(&events) })
+		}, func(*pgx.Batch) {
+			if events > 0 {
+				failpoint.Hit(failpoint.RelayScheduling)
+			}
 		})
 		if err != nil {
 			return fmt.Errorf("move scheduled events: %w", err)
+		}
+		if events > 0 {
+			failpoint.Hit(failpoint.RelayScheduled)
 		}
 		if told := l.r.c.Observer.OnMoved; told != nil && events > 0 {
 			told(l.number, int(events))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
 // lane is one lane while it is ours: from the claim until it is released or lost. One goroutine (run) publishes, parks
@@ -118,6 +119,7 @@ func (l *lane) read(ctx context.Context, pages chan<- page) error {
 	inWindow := l.reader.cursor.upto != "" // where run's cursor stands
 	for {
 		nextCtx, cancel := context.WithTimeout(ctx, l.r.patience)
+		failpoint.Hit(failpoint.RelayReading)
 		p, err := l.reader.next(nextCtx)
 		cancel()
 		if err != nil {
@@ -209,7 +211,9 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, 
 	if !l.leased() {
 		return nil, fmt.Errorf("%w: no save has succeeded for half of the lease of %v", errLost, l.r.c.Lease)
 	}
+	failpoint.Hit(failpoint.RelayProducing)
 	errs := l.r.publisher.Publish(ctx, events)
+	failpoint.Hit(failpoint.RelayProduced)
 	if len(errs) != len(events) {
 		panic(fmt.Sprintf("relay: the publisher answered %d times for %d events: Publish must answer once for each", len(errs), len(events)))
 	}
@@ -281,6 +285,7 @@ func (l *lane) settle(ctx context.Context, p page, fates []fate, answers []answe
 		l.mu.Lock()
 		l.cursor = after
 		l.mu.Unlock()
+		failpoint.Hit(failpoint.RelayMoved)
 		l.r.saver.note()
 		return n, nil
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -44,10 +45,11 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 		if len(closed) > 0 {
 			batch.Queue(l.r.sql.closeLetters, closed)
 		}
-	})
+	}, func(*pgx.Batch) { failpoint.Hit(failpoint.RelayParking) })
 	if err != nil {
 		return fmt.Errorf("park events: %w", err)
 	}
+	failpoint.Hit(failpoint.RelayParked)
 	l.mu.Lock()
 	l.cursor, l.saved = after, after
 	l.leaseUntil = sent.Add(l.r.c.Lease)

@@ -370,7 +370,7 @@ select b.events from batch b,
 // readRing is the state of the segments.
 const readRing = `-- relay.ring
 select (select r.current from holdfast.ring r), n,
-       pg_relation_size(c.oid), pg_relation_size(c.oid) = 0
+       pg_table_size(c.oid), pg_relation_size(c.oid) = 0
   from generate_series(0, 3) n
   join pg_class c on c.oid = to_regclass('holdfast.event_' || n)
  order by n`

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
 // Relay publishes the events of one schema. Make it with New and call Run.
@@ -163,11 +164,7 @@ func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if !l.doubtful.Load() && !errors.Is(err, errLost) && !errors.Is(err, errCrashed) {
-		if saveErr := r.saver.save(ctx, []*lane{l}); saveErr != nil {
-			r.c.Logger.Warn("lane was not saved: its next owner repeats what was published since the last save", "lane", l.number, "error", redact(saveErr))
-		} else if _, releaseErr := r.pool.Exec(ctx, r.sql.releaseLane, l.number, r.c.Name, l.epoch); releaseErr != nil {
-			r.c.Logger.Warn("lane was not released: it is free when its lease runs out", "lane", l.number, "error", redact(releaseErr))
-		}
+		r.yield(ctx, l)
 	}
 	r.poller.forget(l.number)
 	r.mu.Lock()
@@ -185,6 +182,20 @@ func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	case r.changed <- struct{}{}:
 	default:
 	}
+}
+
+// yield saves a lane and releases it.
+func (r *Relay) yield(ctx context.Context, l *lane) {
+	failpoint.Hit(failpoint.RelayStopping)
+	if err := r.saver.save(ctx, []*lane{l}); err != nil {
+		r.c.Logger.Warn("lane was not saved: its next owner repeats what was published since the last save", "lane", l.number, "error", redact(err))
+		return
+	}
+	failpoint.Hit(failpoint.RelayYielding)
+	if _, err := r.pool.Exec(ctx, r.sql.releaseLane, l.number, r.c.Name, l.epoch); err != nil {
+		r.c.Logger.Warn("lane was not released: it is free when its lease runs out", "lane", l.number, "error", redact(err))
+	}
+	failpoint.Hit(failpoint.RelayYielded)
 }
 
 // stopLanes asks lanes to finish what is in hand. start's goroutine does the rest.
@@ -213,6 +224,7 @@ func (r *Relay) owned() []*lane {
 func (r *Relay) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+	failpoint.Hit(failpoint.RelayLeaving)
 	// Best effort: a relay that is not forgotten counts for its lease.
 	if _, err := r.pool.Exec(ctx, r.sql.leaveRelay, r.c.Name); err != nil {
 		r.c.Logger.Warn("relay could not say that it left: its lanes are free when their leases run out", "relay", r.c.Name, "error", redact(err))

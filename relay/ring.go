@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
 // How the ring is kept. A lock that is waited for this long gets through even while many lanes read: readers come and
@@ -76,10 +78,12 @@ func (r *Relay) tendRingOnce(ctx context.Context, token string) (loaded bool, er
 		if n == current || empty[n] {
 			continue
 		}
+		failpoint.Hit(failpoint.RelayReclaiming)
 		var result string
 		if err := r.pool.QueryRow(ctx, r.sql.reclaimSegment, n, token, lockWaitMs).Scan(&result); err != nil {
 			return true, fmt.Errorf("reclaim segment %d: %w", n, err)
 		}
+		failpoint.Hit(failpoint.RelayReclaimed)
 		if told := r.c.Observer.OnReclaimed; told != nil {
 			told(n, result)
 		}
@@ -94,9 +98,11 @@ func (r *Relay) tendRingOnce(ctx context.Context, token string) (loaded bool, er
 		if !empty[next] {
 			r.c.Logger.Warn("the log grows: no segment is empty; a lane is held, or a transaction writes for long", "current", current, "next", next, "bytes", bytes[next])
 		}
+		failpoint.Hit(failpoint.RelayTurning)
 		if _, err := r.pool.Exec(ctx, r.sql.turnRing, next, current); err != nil {
 			return true, fmt.Errorf("turn the ring: %w", err)
 		}
+		failpoint.Hit(failpoint.RelayTurned)
 		loaded = true
 	}
 	return loaded, nil

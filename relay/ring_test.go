@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"strings"
 	"sync"
@@ -170,4 +171,29 @@ func TestWhatIsUnreadIsNeverTruncated(t *testing.T) {
 	if err := pool.QueryRow(t.Context(), "select holdfast.reclaim(0, gen_random_uuid(), 50)").Scan(&result); err != nil || !strings.Contains(result, "crash") {
 		t.Errorf("under another incarnation: %q, %v", result, err)
 	}
+}
+
+// Postgres keeps a large payload beside its row. It is part of the segment's size all the same: otherwise events of a
+// megabyte would fill the disk long before their rows fill a segment.
+func TestALogOfFewLargeEventsTurnsToItsNextSegmentAndIsEmptied(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 2), newBroker()
+	var emptied atomic.Int32
+	stop := run(t, pool, b, relay.Config{SegmentBytes: 1 << 20, Observer: relay.Observer{OnReclaimed: func(_ int, result string) {
+		if result == "emptied" {
+			emptied.Add(1)
+		}
+	}}})
+	payload := make([]byte, 200<<10)
+	_, _ = rand.Read(payload) // which no compression makes smaller
+	events := make([]holdfast.Event, 10)
+	for i := range events {
+		events[i] = event(fmt.Sprint("k", i), string(payload))
+	}
+	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return outbox.Write(t.Context(), tx, events...) }); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the segment is left and emptied", 30*time.Second, func() bool { return emptied.Load() > 0 })
+	stop()
+	wantOnce(t, b)
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
 // saver makes cursors durable: one statement for all lanes, not more often than saveInterval, which is also the sign of
@@ -85,6 +87,7 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 		numbers[i], epochs[i], poss[i] = int16(l.number), l.epoch, cursors[i].pos
 		tokens[l.token] = append(tokens[l.token], i)
 	}
+	failpoint.Hit(failpoint.RelaySaving)
 	sent := s.r.outside.now()
 	saved := map[int]bool{}
 	for _, token := range slices.Sorted(maps.Keys(tokens)) { // one, except in the moments after a crash of the database
@@ -99,6 +102,7 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 			return fmt.Errorf("save cursors: %w", err)
 		}
 	}
+	failpoint.Hit(failpoint.RelaySaved)
 	s.took = s.r.outside.now().Sub(sent)
 	for i, l := range lanes {
 		if !saved[l.number] {

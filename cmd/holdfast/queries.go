@@ -29,7 +29,7 @@ select p.lane, count(*) from holdfast.parked p
  where p.why <> 'topic' and p.first_at < now() - interval '10 minutes' group by p.lane order by p.lane`
 
 const statusRing = `-- status.ring
-select n, n = (select r.current from holdfast.ring r), pg_relation_size(to_regclass('holdfast.event_' || n)) from generate_series(0, 3) n order by n`
+select n, n = (select r.current from holdfast.ring r), pg_table_size(to_regclass('holdfast.event_' || n)) from generate_series(0, 3) n order by n`
 
 // statusConsumers says of each consumer what waits, and for how long heads have been due that nobody takes.
 const statusConsumers = `-- status.consumers

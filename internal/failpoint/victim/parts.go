@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/outbox"
+	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// produce writes the events of every key that are not there yet. The number of an event is drawn under its key's row
+// lock, and written beside the event: that is the truth of what was committed.
+func produce(ctx context.Context, pool *pgxpool.Pool, o Order) error {
+	for more := true; more && ctx.Err() == nil; {
+		more = false
+		for k := range o.Keys {
+			key := fmt.Sprint(o.Prefix, k)
+			err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: "begin; set local idle_in_transaction_session_timeout = '3s'"}, func(tx pgx.Tx) error {
+				var number int
+				err := tx.QueryRow(ctx, `insert into aggregate values ($1, 1) on conflict (key) do update set n = aggregate.n + 1 returning n`, key).Scan(&number)
+				if err != nil {
+					return err
+				}
+				if number > o.Each {
+					return errEnough
+				}
+				id := fmt.Sprintf("%s/%d/%d", key, number, time.Now().UnixNano()) // a try that is rolled back has an id of its own
+				if _, err := tx.Exec(ctx, "insert into written values ($1, $2, $3, $4)", id, o.Topics[0], key, number); err != nil {
+					return err
+				}
+				return outbox.Write(ctx, tx, holdfast.Event{ID: id, Source: "shop", Type: "changed", Topic: o.Topics[0], Key: key})
+			})
+			if err == nil {
+				failpoint.Hit(failpoint.OutboxCommitted)
+				more = true
+			} else if !errors.Is(err, errEnough) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+var errEnough = errors.New("the key has its events")
+
+// publish is a relay. It tells what the test needs to know for the bound on duplicates.
+func publish(ctx context.Context, pool *pgxpool.Pool, o Order, logger *slog.Logger) error {
+	publisher, err := relay.NewKafka(&kafka.Client{Addr: kafka.TCP(o.Brokers...)}, relay.KafkaConfig{})
+	if err != nil {
+		return err
+	}
+	r, err := relay.New(pool, publisher, relay.Config{
+		Lease: 3 * time.Second, BatchSize: o.BatchSize, HoldKey: o.HoldKey, SegmentBytes: 1 << 20, Logger: logger,
+		Retry: retry.Policy{Attempts: o.Attempts, Base: 50 * time.Millisecond, Cap: 100 * time.Millisecond},
+		Observer: relay.Observer{
+			OnPublished: func(_ int, events []holdfast.Event) { tell("published", len(events)) },
+			OnSaved:     func(lanes int, _ time.Duration) { tell("saved", lanes) },
+			OnLost:      func(lane int, _ error) { tell("lost", lane) },
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}
+
+func tell(what string, n int) { fmt.Fprintf(os.Stderr, "\ntold %s %d\n", what, n) }
+
+// consume is a consumer whose handler leaves an effect, fails as the event's header "fail" says, and counts its runs
+// beside the transaction.
+func consume(ctx context.Context, pool *pgxpool.Pool, o Order, logger *slog.Logger) error {
+	in, err := inbox.New(pool, inbox.Config{
+		Consumer: "billing", Logger: logger, Batch: o.Batch, Workers: 4, Quick: -1, Window: time.Minute,
+		Timeout: 3 * time.Second, Stop: 200 * time.Millisecond, Grace: 200 * time.Millisecond,
+		Retry: retry.Policy{Attempts: o.Tries, Base: 20 * time.Millisecond, Cap: 50 * time.Millisecond},
+	})
+	if err != nil {
+		return err
+	}
+	if o.Batch > 1 {
+		in.HandleBatch("changed", func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
+			for _, e := range events {
+				if err := effect(ctx, pool, tx, e); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	} else {
+		in.Handle("changed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error { return effect(ctx, pool, tx, e) })
+	}
+	return in.Consume(ctx, inbox.KafkaGroup{Brokers: o.Brokers, GroupID: "billing of " + o.Topics[0], Topics: o.Topics,
+		SessionTimeout: time.Second, HeartbeatInterval: 200 * time.Millisecond, WatchInterval: time.Second})
+}
+
+func effect(ctx context.Context, pool *pgxpool.Pool, tx pgx.Tx, e holdfast.Event) error {
+	b := &pgx.Batch{}
+	if e.Key != "" { // The row lock makes the numbers of a key's effects tell the order of their commits.
+		b.Queue("insert into state (consumer, key, id) values ('billing', $1, $2) on conflict (consumer, key) do update set id = excluded.id", e.Key, e.ID)
+	}
+	b.Queue("insert into effect (consumer, id, key) values ('billing', $1, $2)", e.ID, e.Key)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return err
+	}
+	how := e.Headers["fail"]
+	if how == "" {
+		return nil
+	}
+	var runs int
+	var mended bool
+	if err := pool.QueryRow(ctx, "insert into run values ($1, 1) on conflict (id) do update set n = run.n + 1 returning n, exists (select from mended)", e.ID).Scan(&runs, &mended); err != nil {
+		return err
+	}
+	switch {
+	case mended:
+		return nil
+	case how == "twice" && runs > 2:
+		return nil
+	case how == "at once":
+		return retry.Permanent(errors.New("the handler will never take this"))
+	}
+	return errors.New("the handler fails")
+}
+
+// replay replays all letters, under a name: so that it goes on where it was interrupted.
+func replay(ctx context.Context, pool *pgxpool.Pool) error {
+	d, err := dlq.New(pool, dlq.Config{})
+	if err != nil {
+		return err
+	}
+	_, err = d.Replay(ctx, dlq.Filter{}, dlq.ReplayOptions{By: "victim", Reason: "the cause is mended", Name: "all"})
+	return err
+}
