@@ -266,6 +266,9 @@ func TestTheSnippetsOfTheREADMEsAreCodeOfTheExamples(t *testing.T) {
 	for _, m := range modules(t) {
 		readme, examples, least := "README.md", regexp.MustCompile("^examples/"), 3 // producer, relay and consumer
 		if m != "" {
+			if strings.HasPrefix(m, "bench/") { // measured with, not used
+				continue
+			}
 			readme, examples, least = m+"/README.md", regexp.MustCompile("^"+regexp.QuoteMeta(m)+`/\w*example\w*_test\.go$`), 1
 		}
 		code := map[string]bool{}
