@@ -358,7 +358,11 @@ func (o *ordeal) expire(role string, k kind) {
 		pgtest.Exec(o, o.db, "update holdfast.stored set lease_until = now() where lease_until > now()")
 	}
 	if role == "relay" && k != frozen {
-		pgtest.Exec(o, o.db, "update holdfast.lane set lease_until = now() where lease_until > now()")
+		// What the dead one had sent may still be going on: two who lock several rows can be in each other's way.
+		o.await("leases run out", func() bool {
+			_, err := o.pool.Exec(context.Background(), "update holdfast.lane set lease_until = now() where lease_until > now()")
+			return err == nil
+		})
 		pgtest.Exec(o, o.db, "update holdfast.relay set seen_until = now()")
 	}
 }

@@ -55,7 +55,9 @@ func run() error {
 	if err := json.Unmarshal([]byte(os.Getenv("HOLDFAST_VICTIM")), &o); err != nil {
 		return fmt.Errorf("read HOLDFAST_VICTIM: %w", err)
 	}
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	told, forget := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer forget()
+	ctx, cancel := context.WithCancel(told) // A signal that comes after it is no more than another word.
 	defer cancel()
 	go func() {
 		for words := bufio.NewScanner(os.Stdin); words.Scan(); {
