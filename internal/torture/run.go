@@ -171,6 +171,9 @@ func (r *run) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if !late {
+		r.rec.Add(history.Entry{Op: history.Fault, Text: missingTopic}) // it lasts from the start, until it is drawn
+	}
 	r.cast = &cast{ground: r.ground, dir: logs, seeds: rand.New(rand.NewPCG(r.Seed, 1)).Uint64, running: map[string]*process{},
 		base: part{History: histories, Topics: r.topics, Late: r.late, Rate: r.Rate, Plant: r.plant}}
 	if r.PgBouncer {
@@ -249,7 +252,9 @@ func (r *run) make(ctx context.Context, f fault) error {
 	s := &stage{ground: r.ground, cast: r.cast, rng: r.rng, held: between(r.rng, f.hold[0], f.hold[1])}
 	beside := !f.alone && s.held > time.Second && r.rng.IntN(3) == 0
 	began := time.Now()
-	r.rec.Add(history.Entry{Op: history.Fault, Text: f.name})
+	if f.name != missingTopic {
+		r.rec.Add(history.Entry{Op: history.Fault, Text: f.name})
+	}
 	heal, err := f.begin(ctx, s)
 	if err != nil {
 		return fmt.Errorf("make %s: %w", f.name, err)
