@@ -245,10 +245,14 @@ func TestResetWithinResetsOpenAndNewConnectionsUntilItIsOver(t *testing.T) {
 		t.Error(err)
 	}
 	b.eventually("it is counted", func() bool { return b.Counts().Resets == 2 })
-	b = setup(t)
+	// One that is over before it resets anything does not come back; another proxy tells when its time would have come.
+	b, later := setup(t), setup(t)
 	client, server := b.pair()
-	b.set(ResetWithin(time.Hour, time.Hour, 1))
+	other, _ := later.pair()
+	b.set(ResetWithin(2*time.Second, 2*time.Second, 1))
 	b.set(Pass())
+	later.set(ResetWithin(2*time.Second, 2*time.Second, 1))
+	b.endsWith(other, "", reset)
 	b.send(client, "alive")
 	b.gets(server, "alive")
 }
@@ -309,6 +313,18 @@ func TestWhatIsOnASlowWayArrivesAtOnceAfterTheHeal(t *testing.T) {
 	b.getsNothing(server)
 	b.set(Slow(0, 0))
 	b.gets(server, "slow and lost")
+}
+
+func TestAFaultThatEndsAtOnceHoldsNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	client, server := b.pair()
+	for range 3000 {
+		b.set(LoseUp())
+		b.send(client, "x")
+		b.set(Pass())
+		b.gets(server, "x")
+	}
 }
 
 func TestAFaultOutOfItsRangeIsRefusedWithAllThatIsWrong(t *testing.T) {
