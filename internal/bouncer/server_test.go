@@ -170,7 +170,7 @@ func TestAPausedOneHoldsItsConnectionsAndGoesOnWithThem(t *testing.T) {
 	}()
 	select {
 	case err := <-done:
-		t.Errorf("while it was paused a statement ended with %v", err)
+		t.Fatalf("while it was paused a statement ended with %v", err)
 	case <-ctx.Done():
 	}
 	if err := s.Unpause(); err != nil {
