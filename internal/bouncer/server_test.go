@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -77,7 +76,14 @@ func TestClientsShareAsManySessionsAsThePoolHas(t *testing.T) {
 		_, err := c.Exec(context.Background(), "begin")
 		third <- err
 	}()
-	for deadline := time.Now().Add(time.Minute); waiting(t, through) != 1; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		clients, sessions := waiting(t, through)
+		if sessions > 2 {
+			t.Fatalf("there are %d sessions in a pool of two", sessions)
+		}
+		if clients == 1 {
+			break
+		}
 		if time.Now().After(deadline) {
 			t.Fatal("a third transaction does not wait")
 		}
@@ -91,8 +97,8 @@ func TestClientsShareAsManySessionsAsThePoolHas(t *testing.T) {
 	}
 }
 
-// waiting is how many clients wait for a session, by the console.
-func waiting(t *testing.T, through string) (n int) {
+// waiting is how many clients wait for a session, and how many sessions there are or are being made, by the console.
+func waiting(t *testing.T, through string) (clients, sessions int) {
 	t.Helper()
 	u, err := url.Parse(through)
 	if err != nil {
@@ -108,18 +114,29 @@ func waiting(t *testing.T, through string) (n int) {
 	if err != nil || len(results) != 1 {
 		t.Fatalf("show pools: %d results, %v", len(results), err)
 	}
-	column := slices.IndexFunc(results[0].FieldDescriptions, func(f pgconn.FieldDescription) bool { return f.Name == "cl_waiting" })
-	if column < 0 {
-		t.Fatal("show pools has no column cl_waiting")
-	}
-	for _, row := range results[0].Rows {
-		one, err := strconv.Atoi(string(row[column]))
-		if err != nil {
-			t.Fatal(err)
+	known := 0
+	for i, field := range results[0].FieldDescriptions {
+		count := &sessions
+		switch field.Name {
+		case "cl_waiting":
+			count = &clients
+		case "sv_active", "sv_idle", "sv_used", "sv_tested", "sv_login":
+		default:
+			continue
 		}
-		n += one
+		known++
+		for _, row := range results[0].Rows {
+			n, err := strconv.Atoi(string(row[i]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			*count += n
+		}
 	}
-	return n
+	if known != 6 {
+		t.Fatalf("show pools has %d of the columns, want 6", known)
+	}
+	return clients, sessions
 }
 
 func TestKillBreaksConnectionsAndRestartBringsItBackAtTheSameAddress(t *testing.T) {
