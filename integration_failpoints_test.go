@@ -4,6 +4,7 @@ package holdfast_test
 
 import (
 	"crypto/rand"
+	"flag"
 	"fmt"
 	"os/exec"
 	"reflect"
@@ -167,6 +168,20 @@ var worlds = []world{
 // atOnce is how many worlds there are at a time: they wait for leases and sessions for most of it.
 const atOnce = 6
 
+// everyKind is for a run of its own: standing still for a lease, or stopping in order, takes long at so many points.
+var everyKind = flag.Bool("failpoints.all", false, "end processes at their failpoints in every way, not by killing and stalling alone")
+
+// kinds are the ways in which this run ends processes.
+func kinds() []kind {
+	switch {
+	case *everyKind:
+		return []kind{killed, stalled, frozen, stopped, panics}
+	case testing.Short():
+		return []kind{killed}
+	}
+	return []kind{killed, stalled}
+}
+
 // A process that ends anywhere between two steps, in any way, loses nothing, doubles nothing and reorders nothing.
 func TestWhereverAProcessEndsNothingIsLostDoubledOrReordered(t *testing.T) {
 	t.Parallel()
@@ -184,7 +199,7 @@ func TestWhereverAProcessEndsNothingIsLostDoubledOrReordered(t *testing.T) {
 			}
 		})
 	}
-	for _, k := range []kind{killed, stalled, frozen, stopped, panics} {
+	for _, k := range kinds() {
 		for _, w := range worlds {
 			if k.concerns(w) {
 				runs <- run{w, k}
