@@ -1,0 +1,187 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+// The row of a lane is a register that claims, saves and releases of several relays share: whatever they do at once must
+// look as if it had been done one after another, and then only who claimed last has written.
+
+type leaseInput struct {
+	op    string // claim, save, release, expire, read
+	relay string
+	epoch int64
+	pos   int64
+}
+
+type leaseOutput struct {
+	ok    bool
+	owner string
+	epoch int64
+	pos   int64
+}
+
+type leaseState struct {
+	owner string
+	epoch int64
+	free  bool // the lease has run out
+	pos   int64
+}
+
+var leaseModel = porcupine.Model{
+	Init: func() any { return leaseState{free: true} },
+	Step: func(state, input, output any) (bool, any) {
+		s, in, out := state.(leaseState), input.(leaseInput), output.(leaseOutput)
+		ours := s.owner == in.relay && s.epoch == in.epoch
+		switch in.op {
+		case "claim":
+			if !out.ok {
+				return true, s // another was just at the row: it is passed over
+			}
+			next := leaseState{owner: in.relay, epoch: s.epoch + 1, pos: s.pos}
+			return (s.free || s.owner == in.relay) && out.epoch == next.epoch && out.pos == s.pos, next
+		case "save":
+			if ours {
+				s.pos, s.free = in.pos, false
+			}
+			return out.ok == ours, s
+		case "release":
+			if ours {
+				s.owner, s.free = "", true
+			}
+			return out.ok == ours, s
+		case "expire":
+			s.free = true
+			return true, s
+		default:
+			return out.owner == s.owner && out.epoch == s.epoch && out.pos == s.pos, s
+		}
+	},
+	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
+}
+
+func TestTheLeaseOfALaneIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: 1}); err != nil {
+		t.Fatal(err)
+	}
+	// A window, so that pos may be anything.
+	pgtest.Exec(t, db.Pool, "update holdfast.lane set upto = done")
+	var token string
+	if err := db.QueryRow(t.Context(), "select token::text from holdfast.incarnation").Scan(&token); err != nil {
+		t.Fatal(err)
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	const relays, operations = 4, 60
+	began := time.Now()
+	var mu sync.Mutex
+	var history []porcupine.Operation
+	var all sync.WaitGroup
+	for client := range relays {
+		all.Go(func() {
+			rng, name, epoch := rand.New(rand.NewPCG(seed, uint64(client))), fmt.Sprint("relay ", client), int64(0)
+			for range operations {
+				in := leaseInput{op: []string{"claim", "claim", "save", "save", "save", "release", "expire", "read"}[rng.IntN(8)], relay: name, epoch: epoch, pos: rng.Int64N(1000)}
+				call := time.Since(began)
+				out, err := leaseOperation(t.Context(), db, in, token)
+				back := time.Since(began)
+				if err != nil {
+					t.Errorf("%+v: %v", in, err)
+					return
+				}
+				if in.op == "claim" && out.ok {
+					epoch = out.epoch // and keeps it when the lane is lost: a zombie
+				}
+				mu.Lock()
+				history = append(history, porcupine.Operation{ClientId: client, Input: in, Output: out, Call: int64(call), Return: int64(back)})
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	if got := porcupine.CheckOperationsTimeout(leaseModel, history, time.Minute); got != porcupine.Ok {
+		t.Fatalf("%d operations are %s", len(history), got)
+	}
+
+	// The same history with one lie in it is refused.
+	forged, lies := 0, 0
+	for i, op := range history {
+		out := op.Output.(leaseOutput)
+		if op.Input.(leaseInput).op != "save" || out.ok || op.Input.(leaseInput).epoch == 0 {
+			continue
+		}
+		if lies++; lies > 3 {
+			break
+		}
+		out.ok = true
+		lie := append([]porcupine.Operation(nil), history...)
+		lie[i].Output = out
+		if porcupine.CheckOperationsTimeout(leaseModel, lie, time.Minute) == porcupine.Illegal {
+			forged++
+		}
+	}
+	if lies == 0 || forged == 0 {
+		t.Errorf("of %d forged histories %d were refused", min(lies, 3), forged)
+	}
+	t.Logf("%d operations, %d of %d forged histories refused", len(history), forged, min(lies, 3))
+}
+
+func TestAHistoryInWhichAZombieSavesIsNoRegister(t *testing.T) {
+	history := []porcupine.Operation{
+		{ClientId: 0, Input: leaseInput{op: "claim", relay: "a"}, Output: leaseOutput{ok: true, epoch: 1}, Call: 0, Return: 1},
+		{ClientId: 1, Input: leaseInput{op: "expire", relay: "b"}, Output: leaseOutput{ok: true}, Call: 2, Return: 3},
+		{ClientId: 1, Input: leaseInput{op: "claim", relay: "b"}, Output: leaseOutput{ok: true, epoch: 2}, Call: 4, Return: 5},
+		{ClientId: 0, Input: leaseInput{op: "save", relay: "a", epoch: 1, pos: 7}, Output: leaseOutput{ok: true}, Call: 6, Return: 7},
+	}
+	if porcupine.CheckOperations(leaseModel, history) {
+		t.Error("a save by an epoch that another claim has ended was accepted")
+	}
+	history[3].Call, history[3].Return = 2, 6 // while the other claimed: it may have come before, and then the other finds it
+	history[2].Output = leaseOutput{ok: true, epoch: 2, pos: 7}
+	if !porcupine.CheckOperations(leaseModel, history) {
+		t.Error("a save that was under way when another claimed was refused")
+	}
+}
+
+func leaseOperation(ctx context.Context, db *pgtest.DB, in leaseInput, token string) (out leaseOutput, err error) {
+	sql := simStatements
+	switch in.op {
+	case "claim":
+		var number int
+		var done, upto string
+		err = db.QueryRow(ctx, sql.claimLanes, in.relay, time.Hour, 1, token, []int16{}).Scan(&number, &out.epoch, &done, &upto, &out.pos)
+		if out.ok = err == nil; err == pgx.ErrNoRows {
+			err = nil
+		}
+	case "save":
+		rows, queryErr := db.Query(ctx, sql.saveLanes, in.relay, time.Hour, []int16{0}, []int64{in.epoch}, []*string{nil}, []*string{nil}, []int64{in.pos}, token)
+		if queryErr != nil {
+			return out, queryErr
+		}
+		saved, collectErr := pgx.CollectRows(rows, pgx.RowTo[int16])
+		out.ok, err = len(saved) == 1, collectErr
+	case "release":
+		tag, execErr := db.Exec(ctx, sql.releaseLane, 0, in.relay, in.epoch)
+		out.ok, err = tag.RowsAffected() == 1, execErr
+	case "expire":
+		_, err = db.Exec(ctx, "update holdfast.lane set lease_until = '-infinity'")
+		out.ok = true
+	default:
+		err = db.QueryRow(ctx, "select coalesce(owner, ''), epoch, pos from holdfast.lane").Scan(&out.owner, &out.epoch, &out.pos)
+		out.ok = true
+	}
+	return out, err
+}
