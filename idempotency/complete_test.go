@@ -305,8 +305,8 @@ func FuzzAKeptRequestComesBackAsItWas(f *testing.F) {
 		}
 		k := keep(&request{Request: parsed, body: body}, nil)
 		c := k.columns()
-		back := keptRequest{method: c[2].(string), host: c[3].(string), url: c[4].(string), body: c[7].([]byte)}
-		if err := back.read(c[5].(string), c[6].(string)); err != nil {
+		back := keptRequest{method: c[2].(string), host: c[3].(string), url: c[4].(string), pattern: c[5].(string), body: c[8].([]byte)}
+		if err := back.read(c[6].(string), c[7].(string)); err != nil {
 			t.Fatal(err)
 		}
 		r, err := back.request(context.Background(), "k")
@@ -316,6 +316,9 @@ func FuzzAKeptRequestComesBackAsItWas(f *testing.F) {
 		got, _ := io.ReadAll(r.Body)
 		if r.Method != "POST" || r.URL.RequestURI() != parsed.URL.RequestURI() || r.Host != parsed.Host || fmt.Sprint(r.Header["Content-Type"]) != fmt.Sprint(parsed.Header["Content-Type"]) || !bytes.Equal(got, body) {
 			t.Fatalf("%q came back as %q, %q, %q", target, r.URL, r.Header, got)
+		}
+		if r.Pattern != parsed.Pattern {
+			t.Fatalf("pattern %q came back as %q", parsed.Pattern, r.Pattern)
 		}
 		if parsed.Pattern != "" && r.PathValue(name) != value {
 			t.Fatalf("path value %q was %q, is %q", name, value, r.PathValue(name))

@@ -28,8 +28,11 @@ const statusLongParked = `-- status.long_parked
 select p.lane, count(*) from holdfast.parked p
  where p.why <> 'topic' and p.first_at < now() - interval '10 minutes' group by p.lane order by p.lane`
 
+// statusRing gives the segments with their sizes, large payloads included; one without events is 0 although Postgres
+// keeps some pages beside it.
 const statusRing = `-- status.ring
-select n, n = (select r.current from holdfast.ring r), pg_table_size(to_regclass('holdfast.event_' || n)) from generate_series(0, 3) n order by n`
+select n, n = (select r.current from holdfast.ring r), case when pg_relation_size(c.oid) = 0 then 0 else pg_table_size(c.oid) end
+  from generate_series(0, 3) n join pg_class c on c.oid = to_regclass('holdfast.event_' || n) order by n`
 
 // statusConsumers says of each consumer what waits, and for how long heads have been due that nobody takes.
 const statusConsumers = `-- status.consumers
