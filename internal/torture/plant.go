@@ -93,7 +93,8 @@ func (p part) plantedPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.P
 		}
 		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
 			errs := pub.Publish(ctx, events)
-			if n := count.Add(1); n%200 == 50 {
+			if n := count.Add(1); n%50 == 20 {
+				sleep(ctx, time.Second) // while the lane stands still, there is something to be passed over
 				if _, err := pool.Exec(ctx, sql); err != nil {
 					return slices.Repeat([]error{err}, len(events))
 				}

@@ -82,6 +82,9 @@ func (r *run) comeToRest(ctx context.Context) error {
 		r.say("%v", err)
 	}
 	problems = append(problems, r.quitAll(roleRelay))
+	if err := r.sample(ctx); err != nil {
+		return err
+	}
 	var end int64
 	for _, topic := range append([]string{r.late}, r.topics...) {
 		records, err := r.kafka.ReadAll(ctx, topic)
