@@ -316,3 +316,6 @@ func (db *DB) Due() {
 		}
 	}
 }
+
+// Reincarnate gives the database another token, as after a crash that lost nothing else.
+func (db *DB) Reincarnate() { db.refill() }

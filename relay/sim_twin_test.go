@@ -1,0 +1,519 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/dbtwin"
+	hash "github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+// side is one of two databases on which the same history runs. A cursor is in the side's own words: transaction ids
+// differ, and only what a statement answers about events is compared.
+type side struct {
+	name    string
+	db      database
+	begin   func(t *testing.T) writerTx
+	expire  func(t *testing.T, lane int)
+	due     func(t *testing.T)
+	refill  func(t *testing.T) // the token of another incarnation
+	relays  [2]*Relay
+	cursors map[string]cursor // of a relay's lane
+	open    map[string]writerTx
+}
+
+// writerTx is a writer's transaction on a side.
+type writerTx interface {
+	draw(t *testing.T)
+	append(t *testing.T, id, topic, key string)
+	end(t *testing.T, how string)
+}
+
+type twinWriter struct {
+	tx    *dbtwin.Tx
+	lanes int
+}
+
+func (w twinWriter) draw(*testing.T) { w.tx.Draw() }
+
+func (w twinWriter) append(_ *testing.T, id, topic, key string) {
+	w.tx.Append(w.segment(), dbtwin.Event{ID: id, Topic: topic, Key: key, Lane: hash.Of(key, id, w.lanes)})
+}
+
+func (w twinWriter) segment() int { return w.tx.Segment() }
+
+func (w twinWriter) end(t *testing.T, how string) {
+	switch how {
+	case "commit", "commit prepared":
+		if err := w.tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	case "prepare":
+		w.tx.Prepare()
+	default:
+		w.tx.Rollback()
+	}
+}
+
+type pgWriter struct {
+	conn *pgxpool.Conn
+	name string
+}
+
+func (w pgWriter) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	if _, err := w.conn.Exec(context.Background(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w pgWriter) draw(t *testing.T) { w.exec(t, "select pg_current_xact_id()") }
+
+func (w pgWriter) append(t *testing.T, id, topic, key string) {
+	w.exec(t, "select holdfast.append(array[$1], array[''], array['t'], array[$2], array[$3], null, null, null, null, null)", id, topic, key)
+	// The function keeps a cut by chance. Where a window may be cut depends on the transactions of others on the server, so
+	// there are none here. Only the current segment is touched, so that no other one is locked.
+	var current int
+	if err := w.conn.QueryRow(context.Background(), "select current from holdfast.ring").Scan(&current); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(t, "update holdfast.event_"+fmt.Sprint(current)+" set snap = null where id = $1", id)
+}
+
+func (w pgWriter) end(t *testing.T, how string) {
+	switch how {
+	case "prepare":
+		w.exec(t, "prepare transaction '"+w.name+"'")
+	case "commit prepared", "rollback prepared":
+		w.exec(t, how+" '"+w.name+"'")
+	default:
+		w.exec(t, how)
+	}
+	if how != "prepare" {
+		w.conn.Release()
+	}
+}
+
+func TestTheTwinAndPostgresAgree(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	const lanes = 2
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: lanes}); err != nil {
+		t.Fatal(err)
+	}
+	config := db.Pool.Config()
+	config.MaxConns = 12
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	var prepares bool
+	if err := pool.QueryRow(t.Context(), "select current_setting('max_prepared_transactions')::int > 0").Scan(&prepares); err != nil {
+		t.Fatal(err)
+	}
+	seed := *simSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("seed %d: to repeat it, go test ./relay -run TestTheTwinAndPostgresAgree -sim.seed %d; prepared transactions: %v", seed, seed, prepares)
+	rng := rand.New(rand.NewPCG(seed, 3))
+	twin := dbtwin.New(lanes, time.Now, rng)
+
+	began := time.Now()
+	sides := []*side{
+		{name: "twin", db: &dbtwin.Conn{DB: twin}, begin: func(*testing.T) writerTx { return twinWriter{twin.Begin(), lanes} },
+			expire: func(_ *testing.T, lane int) { twin.Expire(lane) }, due: func(*testing.T) { twin.Due() }, refill: func(*testing.T) { twin.Reincarnate() }},
+		{name: "postgres", db: pool, begin: func(t *testing.T) writerTx {
+			conn, err := pool.Acquire(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := pgWriter{conn, fmt.Sprint("twin ", rng.Uint64())}
+			w.exec(t, "begin")
+			return w
+		},
+			expire: func(t *testing.T, lane int) {
+				pgtest.Exec(t, pool, "update holdfast.lane set lease_until = now() - interval '1 s' where lane = $1", lane)
+			},
+			due: func(t *testing.T) {
+				pgtest.Exec(t, pool, "update holdfast.parked set next_at = now() - interval '1 s' where next_at < 'infinity'")
+			},
+			refill: func(t *testing.T) {
+				pgtest.Exec(t, pool, "update holdfast.incarnation set token = gen_random_uuid()")
+			}},
+	}
+	for _, s := range sides {
+		s.cursors, s.open = map[string]cursor{}, map[string]writerTx{}
+		for i := range s.relays {
+			c := Config{Name: fmt.Sprint("relay ", i), Lease: time.Hour, BatchSize: 3, MaxParked: 1000, HoldKey: i == 0, Logger: noLog}.withDefaults()
+			r := newRelay(s.db, nil, c, simStatements)
+			r.outside.chance = func() float64 { return 0.5 }
+			r.outside.now = func() time.Time { return began }
+			r.outside.start = func(_ context.Context, l *lane) { l.lost = func(error) {}; r.enter(l) }
+			s.relays[i] = r
+		}
+	}
+	h := &twins{t: t, rng: rng, sides: sides, prepares: prepares, lanes: lanes}
+	t.Cleanup(func() { // before the pool is closed, which waits for connections
+		for _, w := range h.writers {
+			how := "rollback"
+			if h.prepared[w] {
+				how = "rollback prepared"
+			}
+			h.each(func(s *side) { s.open[w].end(t, how) })
+		}
+	})
+	for h.steps = range 600 {
+		h.step()
+	}
+	t.Logf("%d answers compared: %v", h.compared, h.kinds)
+	for _, kind := range []string{"page", "claim", "save", "park", "due", "settle", "reclaim", "probe"} {
+		if h.kinds[kind] == 0 {
+			t.Errorf("the history never came to compare a %s", kind)
+		}
+	}
+}
+
+// twins runs one history on two sides.
+type twins struct {
+	t        *testing.T
+	rng      *rand.Rand
+	sides    []*side
+	prepares bool
+	lanes    int
+	steps    int
+	ids      int
+	compared int
+	kinds    map[string]int
+	writers  []string        // open transactions
+	prepared map[string]bool // of these
+}
+
+// both asks both sides and compares what they say.
+func (h *twins) both(kind string, ask func(s *side) any) any {
+	h.t.Helper()
+	a, b := ask(h.sides[0]), ask(h.sides[1])
+	if diff := cmp.Diff(a, b); diff != "" {
+		h.t.Fatalf("step %d, %s: the twin (-) and Postgres (+) disagree:\n%s", h.steps, kind, diff)
+	}
+	if h.kinds == nil {
+		h.kinds = map[string]int{}
+	}
+	h.kinds[kind]++
+	h.compared++
+	return a
+}
+
+func (h *twins) each(do func(s *side)) {
+	for _, s := range h.sides {
+		do(s)
+	}
+}
+
+func (h *twins) step() {
+	relay := h.rng.IntN(2)
+	number := h.rng.IntN(h.lanes)
+	owned := func(s *side) *lane { return s.relays[relay].lanes[number] }
+	name := fmt.Sprint(relay, "/", number)
+	switch n := h.rng.IntN(20); n {
+	case 0, 1, 2: // a writer begins, and perhaps draws its id
+		if len(h.writers) < 4 {
+			h.ids++
+			w, early := fmt.Sprint("tx ", h.ids), h.rng.IntN(2) == 0
+			h.writers = append(h.writers, w)
+			h.each(func(s *side) {
+				if s.open[w] = s.begin(h.t); early {
+					s.open[w].draw(h.t)
+				}
+			})
+		}
+	case 3, 4, 5, 6: // it writes
+		if len(h.writers) > 0 {
+			w := h.writers[h.rng.IntN(len(h.writers))]
+			if h.prepared[w] {
+				return
+			}
+			h.ids++
+			id, key, topic := fmt.Sprint("e", h.ids), []string{"", "a", "b", "c"}[h.rng.IntN(4)], []string{"orders", "other"}[h.rng.IntN(2)]
+			h.each(func(s *side) { s.open[w].append(h.t, id, topic, key) })
+		}
+	case 7, 8: // it ends
+		if len(h.writers) > 0 {
+			i := h.rng.IntN(len(h.writers))
+			w := h.writers[i]
+			how := []string{"commit", "commit", "commit", "rollback", "prepare"}[h.rng.IntN(5)]
+			switch {
+			case h.prepared[w] && how != "rollback":
+				how = "commit prepared"
+			case h.prepared[w]:
+				how = "rollback prepared"
+			case how == "prepare" && h.prepares:
+				if h.prepared == nil {
+					h.prepared = map[string]bool{}
+				}
+				h.prepared[w] = true
+				h.each(func(s *side) { s.open[w].draw(h.t); s.open[w].end(h.t, how) })
+				return
+			case how == "prepare":
+				how = "commit"
+			}
+			h.writers = slices.Delete(h.writers, i, i+1)
+			h.each(func(s *side) { s.open[w].end(h.t, how); delete(s.open, w) })
+		}
+	case 9: // claims, of what is free and what is not
+		if h.rng.IntN(2) == 0 {
+			h.each(func(s *side) { s.expire(h.t, number) })
+		}
+		h.both("claim", func(s *side) any {
+			r := s.relays[relay]
+			for n, l := range r.lanes { // whatever is in the memory of both is lost to the other by now
+				if h.lost(s, r, l) {
+					delete(r.lanes, n)
+				}
+			}
+			if err := r.claim(h.t.Context(), h.t.Context(), h.token(s), h.lanes, numbersOf(r), h.lanes); err != nil {
+				return err.Error()
+			}
+			var got []string
+			for _, l := range r.owned() {
+				got = append(got, fmt.Sprint(l.number, " epoch ", l.epoch, " pos ", l.cursor.pos, " in a window: ", l.cursor.upto != "", " rows ", l.rows, l.parked, l.held, l.awaits))
+			}
+			return got
+		})
+	case 10, 11, 12: // a page
+		if owned(h.sides[0]) == nil {
+			return
+		}
+		h.both("page", func(s *side) any {
+			l := owned(s)
+			p, err := l.reader.next(h.t.Context())
+			if err != nil {
+				return reasonOf(err)
+			}
+			s.cursors[name] = p.after
+			var ids []string
+			for _, rec := range p.records {
+				ids = append(ids, rec.ID+" "+rec.Topic+" "+rec.Key)
+			}
+			return []any{ids, p.last, p.after.upto == ""}
+		})
+	case 13: // a save, of what was read
+		if owned(h.sides[0]) == nil {
+			return
+		}
+		h.both("save", func(s *side) any {
+			l := owned(s)
+			if c, read := s.cursors[name]; read {
+				l.cursor = c
+			}
+			lost := false
+			l.lost = func(error) { lost = true }
+			if err := s.relays[relay].saver.save(h.t.Context(), []*lane{l}); err != nil {
+				return err.Error()
+			}
+			return []any{lost, l.cursor.pos, l.cursor.upto == "", l.cursor.done == l.saved.done}
+		})
+	case 14: // parking, with the cursor
+		if owned(h.sides[0]) == nil {
+			return
+		}
+		h.ids++
+		var parks []parking
+		for i := range 1 + h.rng.IntN(3) {
+			rec := &record{Event: holdfast.Event{ID: fmt.Sprint("p", h.ids, "/", i), Type: "t", Topic: "orders", Key: []string{"", "a", "b"}[h.rng.IntN(3)], Time: time.Unix(0, 0)}}
+			parks = append(parks, parking{record: rec, fate: []fate{recordRefused, follows, spilled, topicHeld}[h.rng.IntN(4)], err: errors.New("scripted")})
+		}
+		h.both("park", func(s *side) any {
+			l := owned(s)
+			c := l.cursor
+			if read, known := s.cursors[name]; known {
+				c = read
+			}
+			return reasonOf(l.park(h.t.Context(), c, parks, nil))
+		})
+		h.compareParked()
+	case 15, 16: // what is due, and what becomes of it
+		if owned(h.sides[0]) == nil {
+			return
+		}
+		h.each(func(s *side) { s.due(h.t) })
+		shift, rows := h.rng.IntN(1000), map[string][]parkedEvent{}
+		h.both("due", func(s *side) any {
+			l := owned(s)
+			got, err := l.readParked(h.t.Context(), s.relays[relay].sql.readDue, l.number, []string{}, 100, 50)
+			if err != nil {
+				return err.Error()
+			}
+			slices.SortFunc(got, func(a, b parkedEvent) int { return strings.Compare(a.ID, b.ID) })
+			rows[s.name] = got
+			var ids []string
+			for _, p := range got {
+				ids = append(ids, fmt.Sprint(p.ID, p.Topic, p.Key, p.why, p.attempts, p.letter))
+			}
+			return ids
+		})
+		h.both("settle", func(s *side) any {
+			l, got := owned(s), rows[s.name]
+			if len(got) == 0 {
+				return "nothing"
+			}
+			slices.SortFunc(got, func(a, b parkedEvent) int { return int(a.place - b.place) })
+			verdicts, answers := make([]verdict, len(got)), make([]answer, len(got))
+			stuck := map[queue]bool{}
+			for i := range got {
+				q := queue{got[i].Topic, got[i].Key}
+				verdicts[i] = []verdict{settled, retryLater, dead}[(shift+len(got[i].ID)+int(got[i].ID[len(got[i].ID)-1]))%3]
+				if q.ordered() && stuck[q] {
+					verdicts[i] = untouched
+				}
+				stuck[q] = stuck[q] || verdicts[i] != settled
+				answers[i] = answer{fault: FaultRecord, err: errors.New("scripted")}
+			}
+			_, err := l.settleParked(h.t.Context(), got, answers, verdicts)
+			return reasonOf(err)
+		})
+		h.compareParked()
+	case 17: // the poller's probe
+		h.both("probe", func(s *side) any {
+			l := owned(s)
+			done := "1:1:"
+			if l != nil {
+				done = l.cursor.done
+			}
+			rows, err := s.db.Query(h.t.Context(), simStatements.probeLanes, []int16{int16(number)}, []*string{&done}, h.token(s))
+			if err != nil {
+				return err.Error()
+			}
+			got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
+				var n int
+				var unread, parked, scheduled bool
+				err := row.Scan(&n, &unread, &parked, &scheduled)
+				return fmt.Sprint(n, unread, parked, scheduled), err
+			})
+			return []any{got, err == nil}
+		})
+	case 18: // the ring
+		if h.rng.IntN(2) == 0 {
+			to := h.rng.IntN(4)
+			h.both("turn", func(s *side) any {
+				for from := range 4 {
+					if from != to {
+						if _, err := s.db.Exec(h.t.Context(), simStatements.turnRing, to, from); err != nil {
+							return err.Error()
+						}
+					}
+				}
+				return to
+			})
+			return
+		}
+		segment := h.rng.IntN(4)
+		h.both("reclaim", func(s *side) any {
+			var result string
+			if err := s.db.QueryRow(h.t.Context(), simStatements.reclaimSegment, segment, h.token(s), 20).Scan(&result); err != nil {
+				return err.Error()
+			}
+			return result
+		})
+	case 19: // another incarnation
+		if h.rng.IntN(6) > 0 {
+			return
+		}
+		h.each(func(s *side) { s.refill(h.t) })
+		h.both("incarnation", func(s *side) any {
+			if l := owned(s); l != nil {
+				return reasonOf(l.park(h.t.Context(), l.cursor, nil, nil))
+			}
+			return nil
+		})
+	}
+}
+
+func (h *twins) token(s *side) string {
+	var got server
+	if err := s.db.QueryRow(h.t.Context(), simStatements.readServer).Scan(&got.token, &got.standby, &got.isolation, &got.identifier, &got.adopted, &got.born, &got.bornXmin, &got.doneXmax, &got.nowXmax); err != nil {
+		h.t.Fatal(err)
+	}
+	return got.token
+}
+
+func (h *twins) lost(s *side, r *Relay, l *lane) bool {
+	tx, err := s.db.BeginTx(h.t.Context(), pgx.TxOptions{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(h.t.Context()) }()
+	rows, err := tx.Query(h.t.Context(), simStatements.fenceLane, l.number, r.c.Name, l.epoch, l.token)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer rows.Close()
+	return !rows.Next()
+}
+
+func numbersOf(r *Relay) []int16 {
+	numbers := []int16{}
+	for _, l := range r.owned() {
+		numbers = append(numbers, int16(l.number))
+	}
+	return numbers
+}
+
+// reasonOf is an error in words that both sides share.
+func reasonOf(err error) string {
+	switch {
+	case err == nil:
+		return "done"
+	case errors.Is(err, errLost):
+		return "lost"
+	case errors.Is(err, errCrashed):
+		return "crashed"
+	}
+	return err.Error()
+}
+
+// compareParked compares the tables of parked events and letters.
+func (h *twins) compareParked() {
+	h.t.Helper()
+	h.both("parked", func(s *side) any {
+		var all []string
+		for lane := range h.lanes {
+			for _, sql := range []string{simStatements.loadWaiting, simStatements.loadHeld} {
+				rows, err := s.db.Query(h.t.Context(), sql, lane)
+				if err != nil {
+					return err.Error()
+				}
+				for rows.Next() {
+					var topic, key string
+					var n int64
+					var a, b bool
+					if sql == simStatements.loadHeld {
+						err = rows.Scan(&topic, &key, &a)
+					} else {
+						err = rows.Scan(&topic, &key, &n, &a, &b)
+					}
+					if err != nil {
+						return err.Error()
+					}
+					all = append(all, fmt.Sprint(lane, topic, " ", key, n, a, b))
+				}
+				rows.Close()
+			}
+		}
+		slices.Sort(all)
+		return all
+	})
+}
