@@ -262,7 +262,8 @@ func (o *ordeal) suffer(c crash) {
 		s.mend(o)
 	}
 	if c.leaving {
-		o.settled()
+		// A rebalance may bring it to the point before: then it ends by itself.
+		o.settledUnless(v.ended)
 		_ = v.stdin.Close()
 	}
 	o.suffers(v, c.point, o.kind)
@@ -306,7 +307,13 @@ func (o *ordeal) suffer(c crash) {
 // settled waits until everything has arrived.
 func (o *ordeal) settled() {
 	o.Helper()
-	if o.comes("every event has its effect, and nothing waits", `select not exists (select from written w
+	o.settledUnless(func() bool { return false })
+}
+
+// settledUnless is settled, or over.
+func (o *ordeal) settledUnless(over func() bool) {
+	o.Helper()
+	if o.comesUnless(over, "every event has its effect, and nothing waits", `select not exists (select from written w
 			where not exists (select from effect e where e.id = w.id)
 			and not exists (select from holdfast.letter l where l.event_id = w.id and l.state = 'open'))
 		and not exists (select from holdfast.parked) and not exists (select from holdfast.stored)`); o.Failed() {
@@ -314,10 +321,16 @@ func (o *ordeal) settled() {
 	}
 }
 
-// comes waits until a question is answered by yes. It does not ask often, because the machine has better things to do.
+// comes waits until a question is answered by yes.
 func (o *ordeal) comes(what, question string, args ...any) {
 	o.Helper()
-	for begun := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+	o.comesUnless(func() bool { return false }, what, question, args...)
+}
+
+// comesUnless is comes, or over. It does not ask often, because the machine has better things to do.
+func (o *ordeal) comesUnless(over func() bool, what, question string, args ...any) {
+	o.Helper()
+	for begun := time.Now(); !over(); time.Sleep(100 * time.Millisecond) {
 		var yes bool
 		if err := o.pool.QueryRow(context.Background(), question, args...).Scan(&yes); err != nil {
 			o.Fatal(err)
