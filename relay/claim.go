@@ -70,7 +70,10 @@ func (r *Relay) tendClaims(ctx, work context.Context) error {
 	for i, l := range owned {
 		numbers[i] = int16(l.number)
 	}
-	if err := r.pool.QueryRow(ctx, r.sql.beatRelay, r.c.Name, r.c.Lease, numbers).Scan(&relays, &lanes, &free); err != nil {
+	// A stop does not cut off what writes: the server might carry it out after leave has taken everything back.
+	writing, end := context.WithTimeout(work, max(r.c.Lease, 2*time.Second))
+	defer end()
+	if err := r.pool.QueryRow(writing, r.sql.beatRelay, r.c.Name, r.c.Lease, numbers).Scan(&relays, &lanes, &free); err != nil {
 		return fmt.Errorf("count relays: %w", explain(err))
 	}
 	mine := share(lanes, relays)
@@ -79,11 +82,11 @@ func (r *Relay) tendClaims(ctx, work context.Context) error {
 		r.stopLanes(owned[:extra])
 		return nil
 	}
-	if free == 0 || len(owned) >= mine {
+	if free == 0 || len(owned) >= mine || ctx.Err() != nil {
 		return nil
 	}
 	failpoint.Hit(failpoint.RelayClaiming)
-	return r.claim(ctx, work, s.token, mine-len(owned), numbers, lanes)
+	return r.claim(ctx, writing, work, s.token, mine-len(owned), numbers, lanes)
 }
 
 // inspect refills the incarnation's token if a crash emptied it, and reads what may forbid to run.
@@ -112,10 +115,10 @@ func (r *Relay) readServer(ctx context.Context) (server, error) {
 	return s, nil
 }
 
-// claim takes up to n free lanes and starts them.
-func (r *Relay) claim(ctx, work context.Context, token string, n int, owned []int16, lanes int) error {
+// claim takes up to n free lanes and starts them. Those that a stop keeps from starting are leave's to hand back.
+func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, owned []int16, lanes int) error {
 	sent := r.outside.now()
-	rows, err := r.pool.Query(ctx, r.sql.claimLanes, r.c.Name, r.c.Lease, n, token, owned)
+	rows, err := r.pool.Query(writing, r.sql.claimLanes, r.c.Name, r.c.Lease, n, token, owned)
 	if err != nil {
 		return fmt.Errorf("claim lanes: %w", err)
 	}

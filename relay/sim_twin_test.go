@@ -284,7 +284,7 @@ func (h *twins) step() {
 					delete(r.lanes, n)
 				}
 			}
-			if err := r.claim(h.t.Context(), h.t.Context(), h.token(s), h.lanes, numbersOf(r), h.lanes); err != nil {
+			if err := r.claim(h.t.Context(), h.t.Context(), h.t.Context(), h.token(s), h.lanes, numbersOf(r), h.lanes); err != nil {
 				return err.Error()
 			}
 			var got []string
