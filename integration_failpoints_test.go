@@ -331,6 +331,11 @@ func (o *ordeal) widen() {
 				Configs: []kafka.IncrementalAlterConfigsRequestConfig{{Name: "max.message.bytes", Value: "1000000", ConfigOperation: kafka.ConfigOperationSet}}}}})
 		return err == nil && res.Resources[0].Error == nil
 	})
+	o.await("the broker knows of the change", func() bool {
+		res, err := o.cluster.Client.DescribeConfigs(o.Context(), &kafka.DescribeConfigsRequest{Resources: []kafka.DescribeConfigRequestResource{
+			{ResourceType: kafka.ResourceTypeTopic, ResourceName: o.topicOf[o.row], ConfigNames: []string{"max.message.bytes"}}}})
+		return err == nil && len(res.Resources) == 1 && len(res.Resources[0].ConfigEntries) == 1 && res.Resources[0].ConfigEntries[0].ConfigValue == "1000000"
+	})
 }
 
 // refused is an event that the broker does not take: it becomes a letter.
@@ -367,7 +372,13 @@ func keyHeld() scenario {
 	return scenario{topic: tooSmall, begin: func(o *ordeal) { o.tooLarge("large") }, mend: func(o *ordeal) {
 		o.comes("the letter", "select count(*) = 1 from holdfast.letter where state = 'open'")
 		o.widen()
-		o.replay(o.path.letters())
+		// The broker may refuse it once more: what it knows and what it does are not one.
+		o.await("the letter is replayed", func() bool {
+			if o.count("select count(*) from holdfast.letter where state = 'open'") > 0 {
+				o.replay(o.path.letters())
+			}
+			return o.count("select count(*) from holdfast.letter where state in ('open', 'replaying')") == 0
+		})
 	}}
 }
 
