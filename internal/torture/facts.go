@@ -151,7 +151,9 @@ func (r *run) readLogs(ctx context.Context, known *oracle.Run) (err error) {
 
 func (r *run) readPending(ctx context.Context, known *oracle.Run) (err error) {
 	known.Pending, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Waiting], `
-		select 'parked', '', id from holdfast.parked
+		select 'unread', '', e.id from holdfast.event e join holdfast.lane l using (lane)
+			where not pg_visible_in_snapshot(e.xid, l.done) and (l.upto is null or not pg_visible_in_snapshot(e.xid, l.upto) or e.seq > l.pos)
+		union all select 'parked', '', id from holdfast.parked
 		union all select 'stored', consumer, event_id from holdfast.stored
 		union all select 'scheduled', '', id from holdfast.scheduled`)
 	return err

@@ -33,7 +33,7 @@ func small(t *testing.T, o Options) *Report {
 	o.prefix = fmt.Sprintf("%s-%d-", strings.ToLower(o.plant), time.Now().UnixNano())
 	o.Producers, o.Consumers, o.Rate = 1, 1, 25
 	o.Faults = []string{"kill-relay", "kill-backend"}
-	o.For = 6 * time.Second
+	o.For, o.whole = 6*time.Second, true
 	o.Dir = t.TempDir()
 	atOnce <- struct{}{}
 	defer func() { <-atOnce }()

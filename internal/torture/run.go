@@ -40,8 +40,10 @@ type Options struct {
 	Out io.Writer
 
 	// For the suite's own tests: a bug to have on purpose, a broker that several runs share and what the names of their
-	// topics begin with, and how long a recovery may take, a minute where it does not say.
+	// topics begin with, how long a recovery may take, a minute where it does not say, and whether the run goes on until
+	// it has made every fault.
 	plant  string
+	whole  bool
 	shared *kafkaserver.Server
 	prefix string
 	limit  time.Duration
@@ -209,7 +211,7 @@ func (r *run) makeFaults(ctx context.Context) error {
 		return err
 	}
 	var deck []fault
-	for end := time.Now().Add(r.For); time.Now().Before(end); {
+	for end := time.Now().Add(r.For); time.Now().Before(end) || r.whole && len(r.report.made) < len(r.report.faults); {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
