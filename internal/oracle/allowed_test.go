@@ -76,6 +76,9 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 		{"a new owner reads a partition from further back", func(r *Run) {
 			r.PositionLog = append(r.PositionLog, PositionChange{N: 2, Consumer: "c", Topic: "o", Epoch: 2, Position: 1, Owner: "c/1", By: "c/1"})
 		}},
+		{"the cursors of an adopted copy begin anew", func(r *Run) {
+			r.LaneLog = append(r.LaneLog, LaneChange{N: 6, Epoch: r.LaneLog[len(r.LaneLog)-1].Epoch + 1, Done: "1:2:", Adopted: true})
+		}},
 		{"a leaving relay saves and hands back at once", func(r *Run) { r.LaneLog[5].Done = "1:13:" }},
 		{"a relay claimed a lane before its changes were logged", func(r *Run) {
 			r.LaneLog = r.LaneLog[2:]

@@ -104,6 +104,8 @@ type LaneChange struct {
 	Done string // pg_snapshot as text
 	Upto string // pg_snapshot as text, "" for null
 	Pos  int64
+	// Adopted says that a restored copy was adopted by this change: transaction ids and cursors begin anew.
+	Adopted bool
 }
 
 // PositionChange is a row of holdfast.consumer_position as it was after a change. By is as for LaneChange.

@@ -23,11 +23,13 @@ func postgresFaults() []fault {
 		{name: "prepared-transaction", what: "a prepared transaction is forgotten", hold: seconds(3, 6), begin: preparedTransaction},
 		{name: "locked-lanes", what: "somebody locks rows of lanes in a transaction that stays open", hold: seconds(2, 4), begin: lockLanes},
 		{name: "no-connections", what: "the server has no connection left", hold: seconds(2, 4), begin: takeConnections},
-		{name: "clock-back", what: "the database's clock is set back by ten minutes", begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
-			return nil, stepClock(ctx, s, "10 minutes")
+		{name: "clock-back", what: "the database's clock is set back by ten minutes, and then right", hold: seconds(1, 3), begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+			return stepClock(ctx, s, "10 minutes")
 		}},
+		// It stays so: what was put off meanwhile would wait ten minutes more, as it should.
 		{name: "clock-forward", what: "the database's clock is set forward by ten minutes", begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
-			return nil, stepClock(ctx, s, "-10 minutes")
+			_, err := stepClock(ctx, s, "-10 minutes")
+			return nil, err
 		}},
 		{name: "postgres-disk-full", what: "Postgres has no space left", hold: seconds(2, 5), begin: fillPostgres, alone: true,
 			impossible: func(g *ground) string { return g.small.missing() }},
@@ -156,21 +158,24 @@ func pids(conns []*pgx.Conn) (all []int32) {
 
 // stepClock moves all times that are stored: to the library this is what a step of the server's clock by as much in the
 // other direction looks like. The clock itself is the machine's, and others live by it.
-func stepClock(ctx context.Context, s *stage, by string) error {
-	return pgx.BeginFunc(ctx, s.admin, func(tx pgx.Tx) error {
-		for _, sql := range []string{
-			"update holdfast.lane set lease_until = lease_until + $1::interval, saved_at = saved_at + $1::interval where isfinite(lease_until)",
-			"update holdfast.relay set seen_until = seen_until + $1::interval",
-			"update holdfast.parked set next_at = next_at + $1::interval, first_at = first_at + $1::interval where isfinite(next_at)",
-			"update holdfast.stored set next_at = next_at + $1::interval where isfinite(next_at)",
-			"update holdfast.scheduled set due_at = due_at + $1::interval",
-		} {
-			if _, err := tx.Exec(ctx, sql, by); err != nil {
-				return fmt.Errorf("step the clock: %w", err)
+func stepClock(ctx context.Context, s *stage, by string) (func(context.Context) error, error) {
+	step := func(ctx context.Context, sign string) error {
+		return pgx.BeginFunc(ctx, s.admin, func(tx pgx.Tx) error {
+			for _, sql := range []string{
+				"update holdfast.lane set lease_until = lease_until + $1::text::interval * $2::text::int where isfinite(lease_until)",
+				"update holdfast.relay set seen_until = seen_until + $1::text::interval * $2::text::int",
+				"update holdfast.parked set next_at = next_at + $1::text::interval * $2::text::int where isfinite(next_at)",
+				"update holdfast.stored set next_at = next_at + $1::text::interval * $2::text::int where isfinite(next_at)",
+				"update holdfast.scheduled set due_at = due_at + $1::text::interval * $2::text::int",
+			} {
+				if _, err := tx.Exec(ctx, sql, by, sign); err != nil {
+					return fmt.Errorf("step the clock: %w", err)
+				}
 			}
-		}
-		return nil
-	})
+			return nil
+		})
+	}
+	return func(ctx context.Context) error { return step(ctx, "-1") }, step(ctx, "1")
 }
 
 // fillPostgres leaves no space for Postgres. It may end itself over that: it is started again.
