@@ -13,11 +13,16 @@ import (
 	"github.com/holdfast-go/holdfast/internal/oracle"
 )
 
-// sampler looks at the saved cursors while the run is on. What Kafka has it reads once.
+// sampler looks at the saved cursors while the run is on. What Kafka has it reads once, for the oracles too.
 type sampler struct {
-	taken  []oracle.CursorSample
-	seen   map[string]struct{}      // ids in Kafka
-	offset map[string]map[int]int64 // by topic and partition: where to go on
+	taken []oracle.CursorSample
+	seen  map[string]struct{}           // ids in Kafka
+	logs  map[partition][]oracle.Record // each in the order of offsets
+}
+
+type partition struct {
+	topic  string
+	number int
 }
 
 // published are the events that the saved cursors call published and that are still in the log, but for those that wait
@@ -56,29 +61,45 @@ func (r *run) sample(ctx context.Context) error {
 	return nil
 }
 
+// allTopics are those that events go to.
+func (g *ground) allTopics() []string { return append([]string{g.late}, g.topics...) }
+
 // readOn reads what Kafka has got since the last sample.
 func (r *run) readOn(ctx context.Context) error {
 	s := &r.samples
 	if s.seen == nil {
-		s.seen, s.offset = map[string]struct{}{}, map[string]map[int]int64{}
+		s.seen, s.logs = map[string]struct{}{}, map[partition][]oracle.Record{}
 	}
-	for _, topic := range append([]string{r.late}, r.topics...) {
-		if s.offset[topic] == nil {
-			s.offset[topic] = map[int]int64{}
-		}
-		for partition := range partitions {
-			records, err := r.kafka.ReadFrom(ctx, topic, partition, s.offset[topic][partition])
+	for _, topic := range r.allTopics() {
+		for n := range partitions {
+			log := s.logs[partition{topic, n}]
+			next := int64(0)
+			if len(log) > 0 {
+				next = log[len(log)-1].Offset + 1
+			}
+			records, err := r.kafka.ReadFrom(ctx, topic, n, next)
 			if err != nil {
 				return err
 			}
 			for _, record := range records {
 				id, _ := record.Header("ce_id")
 				s.seen[id] = struct{}{}
-				s.offset[topic][partition] = record.Offset + 1
+				log = append(log, oracle.Record{ID: id, Topic: topic, Key: string(record.Key), Partition: n, Offset: record.Offset})
 			}
+			s.logs[partition{topic, n}] = log
 		}
 	}
 	return nil
+}
+
+// records are all that were read, partition by partition.
+func (r *run) records() (all []oracle.Record) {
+	for _, topic := range r.allTopics() {
+		for n := range partitions {
+			all = append(all, r.samples.logs[partition{topic, n}]...)
+		}
+	}
+	return all
 }
 
 type querier interface {
@@ -101,7 +122,7 @@ func texts(ctx context.Context, db querier, sql string, args ...any) ([]string, 
 // judge puts together all that is known, and asks the oracles.
 func (r *run) judge(ctx context.Context, histories string) (err error) {
 	r.say("the oracles look at it")
-	known := oracle.Run{Consumers: []string{consumerName}, Cursors: r.samples.taken, Alarms: map[string][]string{}, Killed: r.killed(),
+	known := oracle.Run{Consumers: []string{consumerName}, Cursors: r.samples.taken, Records: r.records(), Alarms: map[string][]string{}, Killed: r.killed(),
 		Limits: oracle.Limits{Recovery: r.limit, Canary: canary}}
 	if known.Entries, known.Torn, err = history.Read(histories); err != nil {
 		return err
@@ -111,7 +132,7 @@ func (r *run) judge(ctx context.Context, histories string) (err error) {
 			known.Alarms[f.name] = f.alarms
 		}
 	}
-	for _, read := range []func(context.Context, *oracle.Run) error{r.readTables, r.readLetters, r.readLogs, r.readPending, r.readLeftovers, r.readKafka} {
+	for _, read := range []func(context.Context, *oracle.Run) error{r.readTables, r.readLetters, r.readLogs, r.readPending, r.readLeftovers} {
 		if err := read(ctx, &known); err != nil {
 			return fmt.Errorf("read what is known: %w", err)
 		}
@@ -168,18 +189,4 @@ func (r *run) readLeftovers(ctx context.Context, known *oracle.Run) (err error) 
 		union all select 'prepared transaction', gid from pg_prepared_xacts
 		union all select 'lock', format('%s %s', locktype, mode) from pg_locks where locktype = 'advisory'`, r.PgBouncer)
 	return err
-}
-
-func (r *run) readKafka(ctx context.Context, known *oracle.Run) error {
-	for _, topic := range append([]string{r.late}, r.topics...) {
-		records, err := r.kafka.ReadAll(ctx, topic)
-		if err != nil {
-			return err
-		}
-		for _, record := range records {
-			id, _ := record.Header("ce_id")
-			known.Records = append(known.Records, oracle.Record{ID: id, Topic: topic, Key: string(record.Key), Partition: record.Partition, Offset: record.Offset})
-		}
-	}
-	return nil
 }

@@ -25,13 +25,13 @@ func kafkaFaults() []fault {
 			return s.createLate, nil // it is not there from the start
 		}},
 		{name: "refuse-large", what: "the broker takes small records only: MESSAGE_TOO_LARGE", hold: seconds(3, 6), begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
-			return setTopic(ctx, s, map[string]string{"max.message.bytes": fmt.Sprint(large)}, "1048588")
+			return setTopic(ctx, s, "max.message.bytes", fmt.Sprint(large), "1048588")
 		}},
 		{name: "refuse-replicas", what: "the broker wants two replicas and has one: NOT_ENOUGH_REPLICAS", hold: seconds(3, 6), begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
-			return setTopic(ctx, s, map[string]string{"min.insync.replicas": "2"}, "1")
+			return setTopic(ctx, s, "min.insync.replicas", "2", "1")
 		}},
 		{name: "refuse-keyless", what: "the broker compacts a topic, which takes no record without a key: INVALID_RECORD", hold: seconds(3, 6), begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
-			return setTopic(ctx, s, map[string]string{"cleanup.policy": "compact"}, "delete")
+			return setTopic(ctx, s, "cleanup.policy", "compact", "delete")
 		}},
 		{name: "refuse-rights", what: "the broker denies the right to write: TOPIC_AUTHORIZATION_FAILED", hold: seconds(3, 6), begin: denyWrites, alarms: []string{"topic is held"}},
 		{name: "kafka-disk-full", what: "the broker has no space left", hold: seconds(3, 6), begin: fillKafka, alone: true,
@@ -49,16 +49,13 @@ func (g *ground) createLate(ctx context.Context) error {
 	return g.kafka.CreateTopic(ctx, g.late, partitions, nil)
 }
 
-// setTopic changes the settings of one topic, and returns what gives each the value that it had.
-func setTopic(ctx context.Context, s *stage, settings map[string]string, before string) (func(context.Context) error, error) {
+// setTopic gives one setting of one topic a value, and returns what gives it the one it had before.
+func setTopic(ctx context.Context, s *stage, name, value, before string) (func(context.Context) error, error) {
 	topic := s.topics[s.rng.IntN(len(s.topics))]
-	set := func(ctx context.Context, value func(string) string) error {
-		var configs []kafka.IncrementalAlterConfigsRequestConfig
-		for name, v := range settings {
-			configs = append(configs, kafka.IncrementalAlterConfigsRequestConfig{Name: name, Value: value(v), ConfigOperation: kafka.ConfigOperationSet})
-		}
+	set := func(ctx context.Context, value string) error {
 		res, err := s.kafka.Client.IncrementalAlterConfigs(ctx, &kafka.IncrementalAlterConfigsRequest{Resources: []kafka.IncrementalAlterConfigsRequestResource{
-			{ResourceType: kafka.ResourceTypeTopic, ResourceName: topic, Configs: configs}}})
+			{ResourceType: kafka.ResourceTypeTopic, ResourceName: topic,
+				Configs: []kafka.IncrementalAlterConfigsRequestConfig{{Name: name, Value: value, ConfigOperation: kafka.ConfigOperationSet}}}}})
 		if err != nil {
 			return fmt.Errorf("set topic %s: %w", topic, err)
 		}
@@ -69,8 +66,7 @@ func setTopic(ctx context.Context, s *stage, settings map[string]string, before 
 		}
 		return nil
 	}
-	return func(ctx context.Context) error { return set(ctx, func(string) string { return before }) },
-		set(ctx, func(v string) string { return v })
+	return func(ctx context.Context) error { return set(ctx, before) }, set(ctx, value)
 }
 
 // denyWrites denies everybody the right to write to a topic.

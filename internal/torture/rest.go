@@ -85,15 +85,7 @@ func (r *run) comeToRest(ctx context.Context) error {
 	if err := r.sample(ctx); err != nil {
 		return err
 	}
-	var end int64
-	for _, topic := range append([]string{r.late}, r.topics...) {
-		records, err := r.kafka.ReadAll(ctx, topic)
-		if err != nil {
-			return err
-		}
-		end += int64(len(records))
-	}
-	if err := r.awaitCount(ctx, "select $1 - coalesce(sum(position), 0)::bigint from holdfast.consumer_position", 0, end); err != nil {
+	if err := r.awaitCount(ctx, "select $1 - coalesce(sum(position), 0)::bigint from holdfast.consumer_position", 0, int64(len(r.records()))); err != nil {
 		r.say("%v", err)
 	}
 	problems = append(problems, r.quitAll(roleConsumer))
