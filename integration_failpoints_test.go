@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
@@ -469,9 +470,36 @@ func aged() scenario {
 	}, mend: func(o *ordeal) {
 		o.settled()
 		o.comes("the positions are saved", `select not exists (select from holdfast.inbox i join holdfast.consumer_position p using (consumer, topic, partition) where i."offset" >= p.position)`)
+		// A row of that age is long below the group's offset, too: else its record could be read again when the row is gone.
+		o.await("the group's offsets are the positions", o.offsetsAreThePositions)
 		pgtest.Exec(o, o.db, "update holdfast.inbox set processed_at = processed_at - interval '2 hours'")
 		pgtest.Exec(o, o.db, "update holdfast.retention set next_at = now()")
 	}}
+}
+
+// offsetsAreThePositions tells whether the consumer has committed to Kafka what it has saved.
+func (o *ordeal) offsetsAreThePositions() bool {
+	o.Helper()
+	rows, err := o.db.Query(o.Context(), "select topic, partition, position from holdfast.consumer_position")
+	if err != nil {
+		o.Fatal(err)
+	}
+	positions, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
+		Topic     string
+		Partition int
+		Position  int64
+	}])
+	if err != nil {
+		o.Fatal(err)
+	}
+	for _, p := range positions {
+		res, err := o.cluster.Client.OffsetFetch(o.Context(), &kafka.OffsetFetchRequest{GroupID: groupOf("billing", nil, o.topics).GroupID,
+			Topics: map[string][]int{p.Topic: {p.Partition}}})
+		if err != nil || res.Error != nil || len(res.Topics[p.Topic]) != 1 || res.Topics[p.Topic][0].CommittedOffset != p.Position {
+			return false
+		}
+	}
+	return len(positions) > 0
 }
 
 // lettersOfTheConsumer is letters that the victim replays. Nothing of their keys is behind them: it would have gone on.

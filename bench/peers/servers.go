@@ -154,13 +154,17 @@ func (s *servers) migrated(ctx context.Context) (pool *pgxpool.Pool, drop func()
 	return pool, func() { pool.Close(); dropDatabase() }, err
 }
 
-// standard opens a database for database/sql, with connections to spare.
-func standard(dsn string) (*sql.DB, error) {
-	db, err := sql.Open("pgx", dsn)
+// standard makes an empty database for database/sql, with connections to spare.
+func (s *servers) standard(ctx context.Context) (db *sql.DB, drop func(), err error) {
+	dsn, dropDatabase, err := s.database(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	if db, err = sql.Open("pgx", dsn); err != nil {
+		dropDatabase()
+		return nil, nil, err
 	}
 	db.SetMaxOpenConns(24)
 	db.SetMaxIdleConns(24)
-	return db, nil
+	return db, func() { _ = db.Close(); dropDatabase() }, nil
 }

@@ -36,16 +36,11 @@ func (s *servers) drainByWatermill(ctx context.Context, events, batch int) (_ fl
 		return 0, err
 	}
 	defer dropTopic()
-	dsn, drop, err := s.database(ctx)
+	db, drop, err := s.standard(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer drop()
-	db, err := standard(dsn)
-	if err != nil {
-		return 0, err
-	}
-	defer db.Close()
 	schema := watermillsql.DefaultPostgreSQLSchema{SubscribeBatchSize: batch, GeneratePayloadType: func(string) string { return "bytea" }}
 	subscriber, err := watermillsql.NewSubscriber(db, watermillsql.SubscriberConfig{SchemaAdapter: schema,
 		OffsetsAdapter: watermillsql.DefaultPostgreSQLOffsetsAdapter{}, InitializeSchema: true, PollInterval: time.Millisecond}, watermill.NopLogger{})
@@ -132,16 +127,11 @@ func (p *countingPublisher) Publish(topic string, messages ...*message.Message) 
 // consumeByWatermill handles every message of the topic once. Watermill has no inbox: its users keep a table of the ids
 // that they have seen, which a transaction a message is written to before the handler does its work.
 func (s *servers) consumeByWatermill(ctx context.Context, topic string, events int) (float64, error) {
-	dsn, drop, err := s.database(ctx)
+	db, drop, err := s.standard(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer drop()
-	db, err := standard(dsn)
-	if err != nil {
-		return 0, err
-	}
-	defer db.Close()
 	if _, err := db.Exec("create table seen (id text primary key, at timestamptz not null default now())"); err != nil {
 		return 0, err
 	}

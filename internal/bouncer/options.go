@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/freeport"
 )
 
 // ErrNoBouncer is what Start's error wraps when this machine has no PgBouncer.
@@ -45,7 +47,7 @@ type Options struct {
 	// StartTimeout bounds each start. Defaults to 30 s.
 	StartTimeout time.Duration
 
-	// choosePort takes the place of freePort in a test.
+	// choosePort takes the place of freeport.Find in a test.
 	choosePort func() (int, error)
 }
 
@@ -66,7 +68,7 @@ func (o Options) withDefaults() Options {
 		o.StartTimeout = defaultStartTimeout
 	}
 	if o.choosePort == nil {
-		o.choosePort = freePort
+		o.choosePort = freeport.Find
 	}
 	return o
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -96,22 +95,6 @@ func newServer(path string, opts Options) (*Server, error) {
 		return nil, fmt.Errorf("make PgBouncer's folder: %w", err)
 	}
 	return s, nil
-}
-
-// The ports to choose from lie below those that systems hand out for outgoing connections: between a Kill and the Restart
-// any client of this machine could be given such a port.
-const minPort, maxPort = 15000, 32000
-
-func freePort() (int, error) {
-	var err error
-	for range 50 {
-		port := minPort + rand.IntN(maxPort-minPort)
-		var l net.Listener
-		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, err
 }
 
 // Address is where clients connect, "127.0.0.1:port". It stays the same over Restart.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/freeport"
 	"github.com/holdfast-go/holdfast/internal/skip"
 )
 
@@ -31,7 +32,7 @@ func TestStartChoosesAnotherPortWhenOneIsTaken(t *testing.T) {
 		if asked++; asked < 3 {
 			return taken.Addr().(*net.TCPAddr).Port, nil
 		}
-		return freePort()
+		return freeport.Find()
 	}})
 	if errors.Is(err, ErrNoBouncer) {
 		skip.Without(t, "PgBouncer", "apt-get install pgbouncer", err)

@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/freeport"
 )
 
 // Proxy is one proxy. Its methods may be called from any goroutine.
@@ -49,7 +50,7 @@ var errClosed = errors.New("faultproxy: the proxy is closed")
 
 // Start listens on a port of 127.0.0.1 and passes what comes to target, "host:port". Nobody has to listen there yet.
 func Start(target string) (*Proxy, error) {
-	listener, err := listenAnywhere()
+	listener, err := freeport.Listen()
 	if err != nil {
 		return nil, fmt.Errorf("start a proxy to %s: %w", target, err)
 	}
@@ -58,20 +59,6 @@ func Start(target string) (*Proxy, error) {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.wg.Go(func() { p.accept(listener) })
 	return p, nil
-}
-
-// The ports to choose from lie below those that systems hand out for outgoing connections: while new connections are
-// refused nobody listens on it, and any client of this machine could be given such a port.
-const minPort, maxPort = 15000, 32000
-
-func listenAnywhere() (l net.Listener, err error) {
-	for range 50 {
-		l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", minPort+rand.IntN(maxPort-minPort)))
-		if err == nil {
-			return l, nil
-		}
-	}
-	return nil, err
 }
 
 // Address is where to connect in place of the target, "127.0.0.1:port". It stays the same over the proxy's life.

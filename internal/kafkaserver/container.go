@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strconv"
@@ -18,6 +17,7 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/wait"
 
+	"github.com/holdfast-go/holdfast/internal/freeport"
 	"github.com/holdfast-go/holdfast/internal/kafkaserver/docker"
 	"github.com/holdfast-go/holdfast/internal/pgserver/lifeline"
 )
@@ -63,7 +63,7 @@ func Container(ctx context.Context, opts ContainerOptions) (*Server, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, opts.StartTimeout)
 	defer cancel()
-	port, err := freePort()
+	port, err := freeport.Find()
 	if err != nil {
 		return nil, fmt.Errorf("find a free port: %w", err)
 	}
@@ -208,21 +208,6 @@ func askBroker(ctx context.Context, address string) error {
 		err = errNoLeader
 	}
 	return err
-}
-
-// freePort returns a port of 127.0.0.1 on which nobody listens now, below those that systems
-// hand out for outgoing connections: it must still be free after a stop.
-func freePort() (int, error) {
-	const lowest, highest = 15000, 32000
-	var err error
-	for range 50 {
-		port := lowest + rand.IntN(highest-lowest)
-		var l net.Listener
-		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, err
 }
 
 // broker is the container of one broker.

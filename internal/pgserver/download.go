@@ -11,6 +11,8 @@ import (
 	"time"
 
 	embedded "github.com/fergusstrange/embedded-postgres"
+
+	"github.com/holdfast-go/holdfast/internal/freeport"
 )
 
 // downloadVersion is what is downloaded where there is no PostgreSQL.
@@ -101,7 +103,7 @@ func fetch(temp, final string, opts Options) error {
 
 // unpack runs the library once, and says why the binaries are not in the folder unpacked.
 func unpack(temp, unpacked string, opts Options) error {
-	choosePort := freePort
+	choosePort := freeport.Find
 	if opts.choosePort != nil {
 		choosePort = opts.choosePort
 	}

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/freeport"
 )
 
 // repository serves testdata/postgres.txz as the archive of any version: three shell scripts, of
@@ -108,7 +110,7 @@ func TestADownloadChoosesAnotherPortWhenOneIsTaken(t *testing.T) {
 			if asked++; asked < 3 {
 				return taken.Addr().(*net.TCPAddr).Port, nil
 			}
-			return freePort()
+			return freeport.Find()
 		}}
 	a, err := serverAccount()
 	if err != nil {

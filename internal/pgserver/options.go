@@ -50,7 +50,7 @@ type Options struct {
 	NoDownload bool
 
 	// repositoryURL and downloadDir let a test serve a download of its own making, and
-	// noBinaries lets it be on a machine that needs one. choosePort takes the place of freePort there.
+	// noBinaries lets it be on a machine that needs one. choosePort takes the place of freeport.Find there.
 	repositoryURL, downloadDir string
 	noBinaries                 bool
 	choosePort                 func() (int, error)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/internal/freeport"
 	"github.com/holdfast-go/holdfast/internal/pgserver/lifeline"
 )
 
@@ -116,7 +117,7 @@ func (s *Server) create(ctx context.Context) error {
 func (s *Server) startOnFreePort(ctx context.Context) error {
 	var err error
 	for range 5 {
-		if s.port, err = freePort(); err != nil {
+		if s.port, err = freeport.Find(); err != nil {
 			return fmt.Errorf("find a free port: %w", err)
 		}
 		if err = s.configure(); err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -86,20 +87,33 @@ func (p part) plantedPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.P
 		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
 			return errorsOf(pub.Publish(ctx, events), pub.Publish(ctx, events))
 		}), nil
-	case plantTakeBack, plantAhead:
-		sql := "update holdfast.lane set epoch = epoch - 1 where epoch > 1"
-		if p.Plant == plantAhead {
-			sql = "update holdfast.lane set epoch = epoch + 1, owner = null, lease_until = '-infinity', done = pg_current_snapshot(), upto = null, pos = 0"
-		}
+	case plantTakeBack:
 		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
 			errs := pub.Publish(ctx, events)
-			if n := count.Add(1); n%50 == 20 {
-				sleep(ctx, time.Second) // while the lane stands still, there is something to be passed over
-				if _, err := pool.Exec(ctx, sql); err != nil {
+			if count.Add(1)%50 == 20 {
+				if _, err := pool.Exec(ctx, "update holdfast.lane set epoch = epoch - 1 where epoch > 1"); err != nil {
 					return slices.Repeat([]error{err}, len(events))
 				}
 			}
 			return errs
+		}), nil
+	case plantAhead:
+		var unsent sync.Map // ids of events that are never sent: whoever has the lanes next begins behind them
+		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
+			if count.Add(1) == 20 {
+				for _, e := range events {
+					unsent.Store(e.ID, true)
+				}
+				_, err := pool.Exec(ctx, `update holdfast.lane set epoch = epoch + 1, owner = null, lease_until = '-infinity',
+					done = pg_current_snapshot(), upto = null, pos = 0`)
+				if err != nil {
+					return slices.Repeat([]error{err}, len(events))
+				}
+			}
+			if slices.ContainsFunc(events, func(e holdfast.Event) bool { _, ok := unsent.Load(e.ID); return ok }) {
+				return slices.Repeat([]error{&relay.PublishError{Topic: events[0].Topic, Partition: -1, Fault: relay.FaultBroker, Err: errors.New("planted")}}, len(events))
+			}
+			return pub.Publish(ctx, events)
 		}), nil
 	case plantLeak:
 		go func() { select {} }()
