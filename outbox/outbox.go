@@ -1,8 +1,8 @@
 // Package outbox writes events in the transaction that makes them true.
 //
 // Write appends the events to holdfast's log through the caller's own pgx.Tx: the change and its events commit together
-// or not at all. A relay publishes them afterwards; nothing here talks to Kafka. Only a pgx.Tx is accepted, so handing
-// over a pool does not compile.
+// or not at all. A relay publishes them afterwards; nothing here talks to Kafka. Write accepts only a pgx.Tx, so handing
+// over a pool does not compile. Queue puts them into a pgx.Batch beside the change, and costs no round trip.
 //
 // A producer links pgx and a UUID library, nothing else.
 package outbox
@@ -74,7 +74,7 @@ func New(c Config) (*Outbox, error) {
 	}, nil
 }
 
-// standard serves the package's own Write and Lock: the zero Config.
+// standard serves the package's own Write, Queue and Lock: the zero Config.
 var standard = func() *Outbox {
 	o, err := New(Config{})
 	if err != nil {
@@ -86,6 +86,11 @@ var standard = func() *Outbox {
 // Write is New(Config{}).Write: the schema "holdfast", no default source.
 func Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event) error {
 	return standard.Write(ctx, tx, events...)
+}
+
+// Queue is New(Config{}).Queue.
+func Queue(batch *pgx.Batch, events ...holdfast.Event) error {
+	return standard.Queue(batch, events...)
 }
 
 // Lock is New(Config{}).Lock.
@@ -110,19 +115,50 @@ func (o *Outbox) Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event)
 	if tx == nil {
 		return errors.New("write events: tx is nil: pass the transaction that makes the change")
 	}
-	if err := o.check(events); err != nil {
-		return fmt.Errorf("write events: %w", err)
-	}
-	c, err := o.columns(events)
+	args, err := o.arguments(events)
 	if err != nil {
 		return fmt.Errorf("write events: %w", err)
 	}
 	failpoint.Hit(failpoint.OutboxWriting)
-	if _, err := tx.Exec(ctx, o.append, c.ids, c.sources, c.types, c.topics, c.keys, c.times, c.headers, c.payloads, c.notBefores); err != nil {
+	if _, err := tx.Exec(ctx, o.append, args...); err != nil {
 		return fmt.Errorf("write events: %w", explain(err))
 	}
 	failpoint.Hit(failpoint.OutboxWritten)
 	return nil
+}
+
+// Queue is Write as a statement of batch, behind those that are queued already: the change and its events reach Postgres in
+// one round trip. Send the batch with the transaction that makes the change; a batch that a pool or a connection sends
+// outside of one is a transaction of its own, as long as no statement in it is a BEGIN or a COMMIT.
+//
+// An event outside the limits gives a *LimitError, with nothing queued. What Postgres refuses is in the results of the
+// batch: close them, and look at the error. The order among transactions is Write's: queue the events behind the UPDATE
+// that takes the row lock.
+func (o *Outbox) Queue(batch *pgx.Batch, events ...holdfast.Event) error {
+	if len(events) == 0 {
+		return nil
+	}
+	if batch == nil {
+		return errors.New("queue events: batch is nil: pass the batch that makes the change")
+	}
+	args, err := o.arguments(events)
+	if err != nil {
+		return fmt.Errorf("queue events: %w", err)
+	}
+	batch.Queue(o.append, args...)
+	return nil
+}
+
+// arguments are those of the statement that appends events, or says what is wrong with them.
+func (o *Outbox) arguments(events []holdfast.Event) ([]any, error) {
+	if err := o.check(events); err != nil {
+		return nil, err
+	}
+	c, err := o.columns(events)
+	if err != nil {
+		return nil, err
+	}
+	return []any{c.ids, c.sources, c.types, c.topics, c.keys, c.times, c.headers, c.payloads, c.notBefores}, nil
 }
 
 // Lock serialises the transactions that write for these keys: it waits until no other transaction holds one of them,

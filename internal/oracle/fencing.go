@@ -41,6 +41,9 @@ func lanes(b *book, found *findings) {
 		case c.By != "" && c.By != cmp.Or(c.Owner, p.Owner) && (c.Owner != "" || p.Owner != "" || moved):
 			found.add(ChangedByOther, "change %d of lane %d: %s wrote it, and the owner under epoch %d is %s", c.N, c.Lane, c.By, c.Epoch, somebody(cmp.Or(c.Owner, p.Owner)))
 		}
+		if c.Early {
+			found.add(TakenEarly, "change %d of lane %d: %s took it from %s", c.N, c.Lane, somebody(c.Owner), somebody(p.Owner))
+		}
 		if was, is := xmax(p.Done), xmax(c.Done); !c.Adopted && (is < was || c.Done == p.Done && c.Upto == p.Upto && c.Pos < p.Pos) {
 			found.add(CursorFell, "change %d of lane %d under epoch %d: from %s %d to %s %d, by %s", c.N, c.Lane, c.Epoch, p.Done, p.Pos, c.Done, c.Pos, somebody(c.By))
 		}

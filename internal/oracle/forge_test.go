@@ -292,6 +292,7 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		}},
 		{"a cursor that one who lost the lane moved", Fencing, ChangedByOther, 1, func(r *Run) { r.LaneLog[3].By = "relay/0" }},
 		{"a lane handed back by one who lost it", Fencing, ChangedByOther, 1, func(r *Run) { r.LaneLog[5].By = "relay/0" }},
+		{"a lane that was taken before its lease had run out", Fencing, TakenEarly, 1, func(r *Run) { r.LaneLog[2].Early = true }},
 		{"a cursor that was moved while nobody owned it", Fencing, ChangedByOther, 1, func(r *Run) {
 			r.LaneLog = append(r.LaneLog, LaneChange{N: 6, Epoch: 2, By: "relay/0", Done: "1:13:"})
 		}},

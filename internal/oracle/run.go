@@ -106,6 +106,8 @@ type LaneChange struct {
 	Pos  int64
 	// Adopted says that a restored copy was adopted by this change: transaction ids and cursors begin anew.
 	Adopted bool
+	// Early says that the owner before had a lease that had not run out, by the database's clock in the same transaction.
+	Early bool
 }
 
 // PositionChange is a row of holdfast.consumer_position as it was after a change. By is as for LaneChange.

@@ -70,6 +70,7 @@ const (
 	EpochFell       Kind = "an epoch went down"
 	OwnerChanged    Kind = "another owner under the same epoch"
 	ChangedByOther  Kind = "changed by somebody else than the owner"
+	TakenEarly      Kind = "taken while another's lease ran"
 	CursorFell      Kind = "a cursor or position went back"
 	ClaimedTwice    Kind = "claimed twice under one epoch"
 	ClaimedInVain   Kind = "claimed, as one says, under an epoch that the database never gave"

@@ -162,7 +162,7 @@ func (r *run) readLetters(ctx context.Context, known *oracle.Run) (err error) {
 // readLogs says nothing of who made what the run itself has changed: a step of the clock, an adoption.
 func (r *run) readLogs(ctx context.Context, known *oracle.Run) (err error) {
 	known.LaneLog, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.LaneChange],
-		"select n, at, lane, epoch, coalesce(owner, ''), coalesce(nullif(by, 'torture'), ''), done, coalesce(upto, ''), pos, by = 'torture' and owner is null from lane_log order by n")
+		"select n, at, lane, epoch, coalesce(owner, ''), coalesce(nullif(by, 'torture'), ''), done, coalesce(upto, ''), pos, by = 'torture' and owner is null, early from lane_log order by n")
 	if err != nil {
 		return err
 	}

@@ -132,9 +132,11 @@ var tables = []string{
 	"create index written_by_time on written (at)",
 	"create table state (consumer text, key text, id text, primary key (consumer, key))",
 	// Every change of a lane, by whoever made it.
-	"create table lane_log (n bigint generated always as identity primary key, at timestamptz not null default clock_timestamp(), by text not null default current_setting('application_name'), lane int, epoch bigint, owner text, done text, upto text, pos bigint)",
+	"create table lane_log (n bigint generated always as identity primary key, at timestamptz not null default clock_timestamp(), by text not null default current_setting('application_name'), lane int, epoch bigint, owner text, done text, upto text, pos bigint, early boolean)",
+	// A lease that ends later than any that is given now is of a clock that was ahead: it need not be waited for.
 	`create function log_lane() returns trigger language plpgsql as $$ begin
-		insert into public.lane_log (lane, epoch, owner, done, upto, pos) values (new.lane, new.epoch, new.owner, new.done::text, new.upto::text, new.pos);
+		insert into public.lane_log (lane, epoch, owner, done, upto, pos, early) values (new.lane, new.epoch, new.owner, new.done::text, new.upto::text, new.pos,
+			coalesce(old.owner <> new.owner and old.lease_until between now() and now() + 2 * (new.lease_until - now()), false));
 		return null;
 	end $$`,
 	"create table position_log (n bigint generated always as identity primary key, at timestamptz not null default clock_timestamp(), consumer text, topic text, partition int, epoch bigint, position bigint, owner text)",
