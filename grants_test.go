@@ -27,7 +27,7 @@ import (
 
 // grants are those of docs/operations.md, word by word.
 var grants = map[string][]string{
-	"producer": {"usage on schema holdfast", "execute on function holdfast.append, holdfast.lock, holdfast.lock_number, holdfast.write, holdfast.new_id"},
+	"producer": {"usage on schema holdfast", "execute on function holdfast.append, holdfast.append_one, holdfast.lock, holdfast.lock_number, holdfast.write, holdfast.new_id"},
 	"relay": {"usage on schema holdfast", "select on all tables in schema holdfast",
 		"insert, update, delete on holdfast.incarnation, holdfast.lane, holdfast.relay, holdfast.parked, holdfast.letter, holdfast.scheduled",
 		"update on holdfast.ring", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.reclaim, holdfast.publish_letter"},

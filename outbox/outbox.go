@@ -45,6 +45,7 @@ type Outbox struct {
 	source     string
 	maxPayload int
 	append     string
+	appendOne  string
 	lock       string
 }
 
@@ -70,6 +71,7 @@ func New(c Config) (*Outbox, error) {
 		source:     c.Source,
 		maxPayload: c.MaxPayload,
 		append:     sqlschema.In(c.Schema, appendEvents),
+		appendOne:  sqlschema.In(c.Schema, appendEvent),
 		lock:       sqlschema.In(c.Schema, lockKeys),
 	}, nil
 }
@@ -115,12 +117,12 @@ func (o *Outbox) Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event)
 	if tx == nil {
 		return errors.New("write events: tx is nil: pass the transaction that makes the change")
 	}
-	args, err := o.arguments(events)
+	sql, args, err := o.statement(events)
 	if err != nil {
 		return fmt.Errorf("write events: %w", err)
 	}
 	failpoint.Hit(failpoint.OutboxWriting)
-	if _, err := tx.Exec(ctx, o.append, args...); err != nil {
+	if _, err := tx.Exec(ctx, sql, args...); err != nil {
 		return fmt.Errorf("write events: %w", explain(err))
 	}
 	failpoint.Hit(failpoint.OutboxWritten)
@@ -141,24 +143,35 @@ func (o *Outbox) Queue(batch *pgx.Batch, events ...holdfast.Event) error {
 	if batch == nil {
 		return errors.New("queue events: batch is nil: pass the batch that makes the change")
 	}
-	args, err := o.arguments(events)
+	sql, args, err := o.statement(events)
 	if err != nil {
 		return fmt.Errorf("queue events: %w", err)
 	}
-	batch.Queue(o.append, args...)
+	batch.Queue(sql, args...)
 	return nil
 }
 
-// arguments are those of the statement that appends events, or says what is wrong with them.
-func (o *Outbox) arguments(events []holdfast.Event) ([]any, error) {
+// statement is what appends events, and its arguments, or says what is wrong with them.
+func (o *Outbox) statement(events []holdfast.Event) (sql string, args []any, err error) {
 	if err := o.check(events); err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	c, err := o.columns(events)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	return []any{c.ids, c.sources, c.types, c.topics, c.keys, c.times, c.headers, c.payloads, c.notBefores}, nil
+	if len(events) == 1 && c.notBefores == nil {
+		var at *time.Time
+		var headers *string
+		if c.times != nil {
+			at = c.times[0]
+		}
+		if c.headers != nil {
+			headers = c.headers[0]
+		}
+		return o.appendOne, []any{c.ids[0], c.sources[0], c.types[0], c.topics[0], c.keys[0], at, headers, c.payloads[0]}, nil
+	}
+	return o.append, []any{c.ids, c.sources, c.types, c.topics, c.keys, c.times, c.headers, c.payloads, c.notBefores}, nil
 }
 
 // Lock serialises the transactions that write for these keys: it waits until no other transaction holds one of them,
@@ -255,7 +268,7 @@ func explain(err error) error {
 	case "3F000", "42883": // invalid_schema_name, undefined_function
 		return fmt.Errorf("%w: run holdfast migrate, or call holdfast.Migrate: %w", holdfast.ErrSchemaMissing, err)
 	case "42501": // insufficient_privilege
-		return fmt.Errorf("grant usage on the schema, and execute on its functions append and lock, to this role (docs/operations.md): %w", err)
+		return fmt.Errorf("grant usage on the schema, and execute on its functions append, append_one and lock, to this role (docs/operations.md): %w", err)
 	}
 	return err
 }

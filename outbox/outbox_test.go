@@ -315,19 +315,39 @@ func TestTheSQLDoorWritesWithTheSameLimits(t *testing.T) {
 		t.Error("the event is not as it was written, or its id is no UUIDv7")
 	}
 	for call, want := range map[string]string{
-		`holdfast.write('', 'k', 't', '')`:                               "topic is empty",
-		`holdfast.write('a b', 'k', 't', '')`:                            "topic is 'a b': at most 249",
-		`holdfast.write('o', 'k', '', '')`:                               "type is empty",
-		`holdfast.write('o', 'k', 't', '', id => repeat('x', 256))`:      "id has 256 bytes",
-		`holdfast.write('o', 'k', 't', '', headers => '[]')`:             "headers is a JSON array",
-		`holdfast.write('o', 'k', 't', '', headers => '{"a": 1}')`:       "header a is a JSON number",
-		`holdfast.write('o', 'k', 't', '', headers => '{"a b": "1"}')`:   "not an HTTP token",
-		`holdfast.write('o', 'k', 't', '', headers => '{"ce_id": "1"}')`: "reserved",
-		`holdfast.write('o', repeat('k', 1025), 't', '')`:                "key has 1025 bytes: at most 1024",
-		`holdfast.lock('a', '')`:                                         "key is empty",
+		`holdfast.write('', 'k', 't', '')`:                                                                                              "topic is empty",
+		`holdfast.write('a b', 'k', 't', '')`:                                                                                           "topic is 'a b': at most 249",
+		`holdfast.write('o', 'k', '', '')`:                                                                                              "type is empty",
+		`holdfast.write('o', 'k', 't', '', id => repeat('x', 256))`:                                                                     "id has 256 bytes",
+		`holdfast.write('o', 'k', 't', '', headers => '[]')`:                                                                            "headers is a JSON array",
+		`holdfast.write('o', 'k', 't', '', headers => '{"a": 1}')`:                                                                      "header a is a JSON number",
+		`holdfast.write('o', 'k', 't', '', headers => '{"a b": "1"}')`:                                                                  "not an HTTP token",
+		`holdfast.write('o', 'k', 't', '', headers => '{"ce_id": "1"}')`:                                                                "reserved",
+		`holdfast.write('o', repeat('k', 1025), 't', '')`:                                                                               "key has 1025 bytes: at most 1024",
+		`holdfast.write('a b', 'k', 't', '', not_before => now() + interval '1 hour')`:                                                  "topic is 'a b': at most 249",
+		`holdfast.append(array['1', '2'], array['', ''], array['t', ''], array['o', 'o'], array['', ''], null, null, null, null, null)`: "type is empty",
+		`holdfast.append_one('1', '', '', 'o', '', null, null, '')`:                                                                     "type is empty",
+		`holdfast.lock('a', '')`:                                                                                                        "key is empty",
 	} {
 		if _, err := db.Exec(t.Context(), "select "+call); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want it to say %q", call, err, want)
+		}
+	}
+}
+
+func TestEveryDoorLeadsToTheCurrentSegment(t *testing.T) {
+	t.Parallel()
+	db := setup(t)
+	for segment := range 4 {
+		pgtest.Exec(t, db.Pool, "update holdfast.ring set current = $1", segment)
+		for _, events := range [][]holdfast.Event{{good()}, {good(), good()}} {
+			if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error { return outbox.Write(t.Context(), tx, events...) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pgtest.Exec(t, db.Pool, "select holdfast.write('orders', 'k', 'order.placed', '')")
+		if n := pgtest.Count(t, db.Pool, fmt.Sprintf("select count(*) from holdfast.event_%d where lane = holdfast.lane_of(key, id, holdfast.lanes())", segment)); n != 4 {
+			t.Errorf("segment %d has %d events in their lanes, want 4", segment, n)
 		}
 	}
 }
@@ -343,7 +363,7 @@ func TestAWriterCannotChooseItsPlaceInTheLog(t *testing.T) {
 		db.Exec(context.Background(), "drop role "+role)
 	})
 	pgtest.Exec(t, db.Pool, "grant usage on schema holdfast to "+role)
-	pgtest.Exec(t, db.Pool, "grant execute on function holdfast.append, holdfast.write, holdfast.lock, holdfast.new_id, holdfast.lane_of, holdfast.lock_number to "+role)
+	pgtest.Exec(t, db.Pool, "grant execute on function holdfast.append, holdfast.append_one, holdfast.write, holdfast.lock, holdfast.new_id, holdfast.lane_of, holdfast.lock_number to "+role)
 	err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
 		pgtest.Exec(t, tx, "set local role "+role)
 		if err := outbox.Lock(t.Context(), tx, "k"); err != nil {
