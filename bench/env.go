@@ -149,10 +149,9 @@ func (e *env) database(ctx context.Context, template string) (string, error) {
 		return "", fmt.Errorf("create database: %w", err)
 	}
 	e.made = append(e.made, name)
-	if template != "" {
-		// The copy's pages go to disk now, not under the run that is measured. Not everybody may ask for it.
-		_, _ = e.admin.Exec(ctx, "checkpoint")
-	}
+	// The copy's pages, and those of the measurement before, go to disk now, not under the run that is measured. Not
+	// everybody may ask for it.
+	_, _ = e.admin.Exec(ctx, "checkpoint")
 	return name, nil
 }
 
