@@ -135,16 +135,24 @@ func TestEveryDuplicateIsToldByItsReason(t *testing.T) {
 		lanes  int
 		want   Explanation // "": none
 		behind []history.Entry
+		adopts []LaneChange // At counts from the last publication before
 	}{
-		{"a process that knew that it had arrived", 1, "", pub("relay/1", 21, "a3")},
-		{"another process", 1, OtherProcess, pub("relay/0", 23, "a3")},
-		{"the same process under a later claim", 1, ClaimedAgain, slices.Concat([]history.Entry{claim(0)}, pub("relay/1", 21, "a3"))},
-		{"the same process under a later claim of another lane", 1, "", slices.Concat([]history.Entry{claim(1)}, pub("relay/1", 21, "a3"))},
-		{"the same process under a later claim of nobody knows which lane", 0, ClaimedAgain, slices.Concat([]history.Entry{claim(1)}, pub("relay/1", 21, "a3"))},
+		{"a process that knew that it had arrived", 1, "", pub("relay/1", 21, "a3"), nil},
+		{"another process", 1, OtherProcess, pub("relay/0", 23, "a3"), nil},
+		{"the same process under a later claim", 1, ClaimedAgain, slices.Concat([]history.Entry{claim(0)}, pub("relay/1", 21, "a3")), nil},
+		{"the same process under a later claim of another lane", 1, "", slices.Concat([]history.Entry{claim(1)}, pub("relay/1", 21, "a3")), nil},
+		{"the same process under a later claim of nobody knows which lane", 0, ClaimedAgain, slices.Concat([]history.Entry{claim(1)}, pub("relay/1", 21, "a3")), nil},
 		{"another process after the lane was handed back", 1, HandedBack, slices.Concat(
-			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.OK}}, pub("relay/0", 23, "a3"))},
+			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.OK}}, pub("relay/0", 23, "a3")), nil},
 		{"another process after the lane was lost", 1, OtherProcess, slices.Concat(
-			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.Failed}}, pub("relay/0", 23, "a3"))},
+			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.Failed}}, pub("relay/0", 23, "a3")), nil},
+		{"another process after a copy was adopted", 1, AfterAdoption, pub("relay/0", 23, "a3"), []LaneChange{{Adopted: true}}},
+		{"another process after the lane was handed back and the copy adopted", 1, AfterAdoption, slices.Concat(
+			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.OK}}, pub("relay/0", 23, "a3")), []LaneChange{{Adopted: true}}},
+		{"another process after a copy was adopted, and nobody knows which lane", 0, AfterAdoption, pub("relay/0", 23, "a3"), []LaneChange{{Lane: 3, Adopted: true}}},
+		{"another process after another lane was adopted", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{Lane: 1, Adopted: true}}},
+		{"another process before a copy was adopted", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{At: time.Time{}.Add(time.Second), Adopted: true}}},
+		{"another process after a change that was no adoption", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -155,6 +163,10 @@ func TestEveryDuplicateIsToldByItsReason(t *testing.T) {
 			last := slices.Clone(r.Entries[i:])
 			r.Entries = slices.DeleteFunc(r.Entries[:i], func(e history.Entry) bool { return e.Op == history.Lose })
 			r.insert("a3", "a", 0)
+			for n, change := range c.adopts {
+				change.N, change.Epoch, change.At = int64(n), 99, r.Entries[len(r.Entries)-1].At.Add(time.Microsecond+change.At.Sub(time.Time{}))
+				r.LaneLog = append(r.LaneLog, change)
+			}
 			r.behind(c.behind...)
 			r.behind(last...)
 			v := Judge(r)

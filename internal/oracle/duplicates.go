@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"slices"
+	"time"
 
 	"github.com/holdfast-go/holdfast/internal/history"
 	"github.com/holdfast-go/holdfast/internal/lane"
@@ -12,6 +13,9 @@ type Explanation string
 
 // The ways to a duplicate. Where more than one is true the first of this list is taken.
 const (
+	// AfterAdoption: the cursor of its lane began anew between the two, because a restored copy was adopted (LaneChange.Adopted):
+	// what the copy cannot know of is sent again.
+	AfterAdoption Explanation = "sent again after a restored copy was adopted"
 	// HandedBack: by another owner of the lane, or under a later claim, although the one before had handed the lane back in
 	// order after the acknowledgement. A hand-over saves the cursor first, so this needs a save that failed.
 	HandedBack Explanation = "sent again after the lane was handed back in order"
@@ -25,7 +29,7 @@ const (
 	Unanswered Explanation = "sent again because it was not acknowledged"
 )
 
-var explanations = []Explanation{HandedBack, OtherProcess, ClaimedAgain, LetterReplayed, Unanswered}
+var explanations = []Explanation{AfterAdoption, HandedBack, OtherProcess, ClaimedAgain, LetterReplayed, Unanswered}
 
 // duplicates is O5: every record of an event beyond its first has a publication of its own that had a reason. A relay
 // that publishes what it was told to have arrived, and still knows of, has none; neither has a record that nobody
@@ -90,6 +94,7 @@ type suspect struct {
 
 // try is one publication of an event.
 type try struct {
+	at       time.Time
 	by       Process
 	claims   int  // of the lane by this process until then
 	arrived  bool // it was acknowledged
@@ -104,6 +109,7 @@ func (b *book) question(suspects map[string]*suspect) {
 		lane int32
 	}
 	claims, handed := map[hold]int{}, map[hold]int{}
+	adopted := slices.DeleteFunc(slices.Clone(b.LaneLog), func(c LaneChange) bool { return !c.Adopted })
 	for i := range b.Entries {
 		e := &b.Entries[i]
 		who := Process{e.Actor, e.PID}
@@ -121,9 +127,13 @@ func (b *book) question(suspects map[string]*suspect) {
 				if s == nil {
 					continue
 				}
-				now := try{by: who, claims: claims[hold{who, s.lane}]}
+				now := try{at: e.At, by: who, claims: claims[hold{who, s.lane}]}
 				if len(s.tries) > 0 {
-					reason := s.why(now, func(t try) bool { return handed[hold{t.by, s.lane}] > t.handed })
+					reason := s.why(now, func(t try) bool { return handed[hold{t.by, s.lane}] > t.handed }, func(t try) bool {
+						return slices.ContainsFunc(adopted, func(c LaneChange) bool {
+							return (s.lane == none || s.lane == int32(c.Lane)) && c.At.After(t.at) && c.At.Before(now.at)
+						})
+					})
 					if reason == "" && b.replayed(s.event) {
 						reason = LetterReplayed
 					}
@@ -152,10 +162,12 @@ func (b *book) question(suspects map[string]*suspect) {
 
 // why says what excuses one more publication after those before; "" when nothing does: one of them was acknowledged to
 // the very process that now publishes again, under the same claim.
-func (s *suspect) why(now try, handedBack func(try) bool) Explanation {
+func (s *suspect) why(now try, handedBack, beforeAdoption func(try) bool) Explanation {
 	var seen []Explanation
 	for _, t := range s.tries {
 		switch {
+		case beforeAdoption(t):
+			seen = append(seen, AfterAdoption)
 		case t.arrived && (t.by != now.by || t.claims != now.claims) && handedBack(t):
 			seen = append(seen, HandedBack)
 		case t.by != now.by:
