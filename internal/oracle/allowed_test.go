@@ -108,6 +108,7 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 			e.At = r.Entries[j].At
 			r.Entries = slices.Insert(r.Entries, j+1, e)
 		}},
+		{"a disk that is full", func(r *Run) { r.Entries[r.entry(history.Log, 0)].Text += " (SQLSTATE 53100)" }},
 		{"as many duplicates of a kind as are allowed", func(r *Run) { r.Limits.Duplicates = map[Explanation]int{OtherProcess: 2, Unanswered: 2} }},
 		{"how many lanes there are is not known", func(r *Run) { r.Lanes = 0 }},
 	} {

@@ -351,6 +351,7 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		{"a process that left goroutines", Hygiene, LeftBehind, 1, func(r *Run) { r.Entries[r.entry(history.End, 1)].Text = "2 goroutines" }},
 		{"a process that ended without a last word", Hygiene, Vanished, 1, func(r *Run) { r.forget(history.End, 1) }},
 		{"a place whose second process is not the one that was killed", Hygiene, Vanished, 1, func(r *Run) { r.Killed[0].PID = 99 }},
+		{"a statement without a table", Hygiene, Mistaken, 1, func(r *Run) { r.Entries[r.entry(history.Log, 0)].Text += " (SQLSTATE 42P01)" }},
 		{"a payload in a log", Hygiene, Leaked, 1, func(r *Run) { r.Entries[r.entry(history.Log, 0)].Text += " card 4111-1111" }},
 
 		{"a fault that nobody said", AlarmsSounded, Silent, 1, func(r *Run) { r.forget(history.Log, 0) }},

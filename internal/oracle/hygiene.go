@@ -2,13 +2,18 @@ package oracle
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/holdfast-go/holdfast/internal/history"
 )
 
+// wrongStatement is an error of Postgres that no fault excuses: bad data (22), a prepared statement that is not there (26),
+// a wrong statement or no right to it (42). Appendix A of PostgreSQL's documentation has the classes.
+var wrongStatement = regexp.MustCompile(`SQLSTATE (22|26|42)[0-9A-Z]{3}`)
+
 // hygiene is O10: the server is left as it was, every process that nobody killed ended by itself and left nothing, and
-// nobody logged what is in an event.
+// nobody logged what is in an event, or that Postgres finds a statement wrong.
 func hygiene(b *book, found *findings) {
 	for _, l := range b.Leftovers {
 		found.add(LeftBehind, "%s: %s", l.What, l.Text)
@@ -33,6 +38,8 @@ func hygiene(b *book, found *findings) {
 		case history.Log:
 			if b.Limits.Canary != "" && strings.Contains(e.Text, b.Limits.Canary) {
 				found.add(Leaked, "%s at %s", who, clock(e.At)) // not the line: it has the payload
+			} else if wrongStatement.MatchString(e.Text) {
+				found.add(Mistaken, "%s at %s: %s", who, clock(e.At), e.Text)
 			}
 		}
 	}

@@ -88,6 +88,7 @@ const (
 	LeftBehind Kind = "left behind"
 	Vanished   Kind = "a process that ended without a last word"
 	Leaked     Kind = "a payload in a log"
+	Mistaken   Kind = "a statement that Postgres finds wrong"
 
 	Silent Kind = "a fault that nobody said"
 )

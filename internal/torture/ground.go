@@ -136,7 +136,7 @@ var tables = []string{
 	// A lease that ends later than any that is given now is of a clock that was ahead: it need not be waited for.
 	`create function log_lane() returns trigger language plpgsql as $$ begin
 		insert into public.lane_log (lane, epoch, owner, done, upto, pos, early) values (new.lane, new.epoch, new.owner, new.done::text, new.upto::text, new.pos,
-			coalesce(old.owner <> new.owner and old.lease_until between now() and now() + 2 * (new.lease_until - now()), false));
+			case when old.owner <> new.owner and isfinite(new.lease_until) then old.lease_until between now() and now() + 2 * (new.lease_until - now()) else false end);
 		return null;
 	end $$`,
 	"create table position_log (n bigint generated always as identity primary key, at timestamptz not null default clock_timestamp(), consumer text, topic text, partition int, epoch bigint, position bigint, owner text)",
