@@ -173,11 +173,17 @@ func (o *ordeal) armed(role, where string, atStart bool) *victim {
 	return v
 }
 
-// suffers waits until the point has been reached, and what was ordered has come of it.
-func (o *ordeal) suffers(v *victim, point failpoint.Point, k kind) {
+// suffers waits until the point has been reached, and what was ordered has come of it. More, where there is any, is
+// called every ten seconds until then.
+func (o *ordeal) suffers(v *victim, point failpoint.Point, k kind, more func(o *ordeal)) {
 	o.Helper()
 	word := fmt.Sprintf("failpoint %s: %s", point, k)
+	patient := time.Now()
 	o.await(word, func() bool {
+		if more != nil && time.Since(patient) > 10*time.Second {
+			patient = time.Now()
+			more(o)
+		}
 		over := v.ended() // Its last words come before its end is known.
 		if over && !v.said(word) {
 			o.Fatalf("the %s ended (%v) and has not come to %s", v.role, v.err, point)
@@ -236,7 +242,7 @@ func (o *ordeal) suffer(c crash) {
 		v = o.armed(role, c.earlier+"=kill", false)
 		s.begin(o)
 		point, _, _ := strings.Cut(c.earlier, ":")
-		o.suffers(v, failpoint.Point(point), killed)
+		o.suffers(v, failpoint.Point(point), killed, s.more)
 		o.excuse(v, killed)
 		o.expire(role, killed)
 		if c.mend == inBetween {
@@ -266,7 +272,7 @@ func (o *ordeal) suffer(c crash) {
 		o.settledUnless(v.ended)
 		_ = v.stdin.Close()
 	}
-	o.suffers(v, c.point, o.kind)
+	o.suffers(v, c.point, o.kind, s.more)
 	o.excuse(v, o.kind)
 	ended := time.Since(begun)
 

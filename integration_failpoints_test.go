@@ -48,6 +48,7 @@ type scenario struct {
 	topic string          // tooSmall or notThere: a topic of the row's own
 	begin func(o *ordeal) // writes what there is to do
 	mend  func(o *ordeal) // ends the trouble, once it is seen
+	more  func(o *ordeal) // writes more, where what there was to do has gone another way: a rebalance saves, too
 	check func(o *ordeal) // what must hold beside the oracle
 }
 
@@ -272,7 +273,7 @@ func TestEveryFailpointIsInTheTable(t *testing.T) {
 
 // plain is some keys with some events each, and nothing else.
 func plain() scenario {
-	return scenario{begin: func(o *ordeal) { o.load(10) }}
+	return scenario{begin: func(o *ordeal) { o.load(10) }, more: func(o *ordeal) { o.load(1) }}
 }
 
 // load writes events of some keys and of none, in a few transactions.

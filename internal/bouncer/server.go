@@ -34,6 +34,8 @@ type Server struct {
 	mu      sync.Mutex
 	cmd     *exec.Cmd
 	done    chan struct{} // closed when cmd has ended and was waited for
+	end     error         // how cmd ended, behind done
+	killed  bool          // by kill
 	stopped bool
 }
 
@@ -105,6 +107,16 @@ func (s *Server) Version() string { return s.version }
 
 // Dir is the server's own folder.
 func (s *Server) Dir() string { return s.dir }
+
+// Err says how PgBouncer ended and what it said last, where nobody asked it to end; nil otherwise.
+func (s *Server) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd == nil || s.runs() || s.killed {
+		return nil
+	}
+	return fmt.Errorf("%s ended by itself: %w, its log ends with:\n%s", s.version, s.end, s.logEnd())
+}
 
 // Kill ends PgBouncer at once: every connection breaks, on both sides. It returns when it is gone; Restart brings it
 // back.
@@ -184,10 +196,12 @@ func (s *Server) launch(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = cmd.Wait() // how it ended is in its log
+		if s.end = cmd.Wait(); s.end == nil {
+			s.end = errors.New("exit status 0")
+		}
 		_ = os.Remove(filepath.Join(s.dir, "pid"))
 	}()
-	s.cmd, s.done = cmd, done
+	s.cmd, s.done, s.killed = cmd, done, false
 	for {
 		err := s.answers(ctx)
 		if err == nil {
@@ -256,6 +270,7 @@ func (s *Server) kill() error {
 	if !s.runs() {
 		return nil
 	}
+	s.killed = true
 	if err := s.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill PgBouncer: %w", err)
 	}

@@ -67,3 +67,31 @@ func TestAStartThatFailsSaysWhyAndLeavesNothing(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 }
+
+func TestItSaysWhenItEndedAlthoughNobodyAsked(t *testing.T) {
+	t.Parallel()
+	s, err := Start(t.Context(), Options{Target: "127.0.0.1:1", User: "u"})
+	if errors.Is(err, ErrNoBouncer) {
+		skip.Without(t, "PgBouncer", "apt-get install pgbouncer", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	if err := s.Err(); err != nil {
+		t.Errorf("it runs, and %v", err)
+	}
+	if err := s.Kill(); err != nil || s.Err() != nil {
+		t.Errorf("it was killed as asked: %v, %v", err, s.Err())
+	}
+	if err := s.Restart(t.Context()); err != nil || s.Err() != nil {
+		t.Errorf("it runs again: %v, %v", err, s.Err())
+	}
+	if err := s.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-s.done
+	if err := s.Err(); err == nil || !strings.Contains(err.Error(), "ended by itself: signal: killed") || !strings.Contains(err.Error(), "listening on") {
+		t.Errorf("got %v", err)
+	}
+}

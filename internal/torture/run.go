@@ -3,6 +3,7 @@
 package torture
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -222,7 +223,11 @@ func (r *run) makeFaults(ctx context.Context) error {
 		}
 		f := deck[0]
 		deck = deck[1:]
-		if err := r.make(ctx, f); err != nil {
+		err := r.make(ctx, f)
+		if r.bouncer != nil { // Why it went tells more than what came of it.
+			err = cmp.Or(r.bouncer.Err(), err)
+		}
+		if err != nil {
 			return err
 		}
 		sleep(ctx, rest)
