@@ -590,7 +590,8 @@ begin
     end case;
 end $$;
 
--- append of one event, which is the common case: without arrays, which plpgsql unpacks one by one, it takes a third less.
+-- append of one event, which is the common case: without arrays, which plpgsql unpacks one by one, it costs less
+-- (docs/performance.md).
 create function holdfast.append_one(id text, source text, type text, topic text, key text, "time" timestamptz, headers text,
     payload bytea) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
