@@ -176,8 +176,11 @@ func TestCloseEndsEverythingWhateverIsGoingOn(t *testing.T) {
 				_, _ = client.Write(make([]byte, 16<<20))
 			}()
 			_, _ = server.Write([]byte("and the other way"))
-			if f.kind != refuse {
-				b.dial()
+			switch c, err := net.DialTimeout("tcp", b.Address(), patience); { // one that is new
+			case err == nil:
+				b.own(c.(*net.TCPConn))
+			case f.kind != refuse && f.kind != resetWithin: // It may be reset before its client has seen that it is there.
+				t.Fatal(err)
 			}
 			_ = p.Close()
 			_ = p.Close()
