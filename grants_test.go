@@ -53,14 +53,7 @@ func as(t *testing.T, db *pgtest.DB, who string) *pgxpool.Pool {
 	for _, grant := range grants[who] {
 		pgtest.Exec(t, db.Pool, "grant "+grant+" to "+role)
 	}
-	config := db.Config()
-	config.ConnConfig.RuntimeParams["role"] = role
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
+	return db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = role })
 }
 
 var (

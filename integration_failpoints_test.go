@@ -493,9 +493,7 @@ func (o *ordeal) offsetsAreThePositions() bool {
 		o.Fatal(err)
 	}
 	for _, p := range positions {
-		res, err := o.cluster.Client.OffsetFetch(o.Context(), &kafka.OffsetFetchRequest{GroupID: groupOf("billing", nil, o.topics).GroupID,
-			Topics: map[string][]int{p.Topic: {p.Partition}}})
-		if err != nil || res.Error != nil || len(res.Topics[p.Topic]) != 1 || res.Topics[p.Topic][0].CommittedOffset != p.Position {
+		if offset, known := o.committed(p.Topic, p.Partition); !known || offset != p.Position {
 			return false
 		}
 	}

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/segmentio/kafka-go"
-
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/oracle"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
@@ -83,8 +81,8 @@ func TestATopicMadeAgainWithMoreRecordsThanWereHandledLosesNoneInSilence(t *test
 	s.ends(stop).mustHold(t)
 	s.startAgain(150)
 	s.await("Kafka has forgotten the group's offset", func() bool {
-		res, err := s.cluster.Client.OffsetFetch(t.Context(), &kafka.OffsetFetchRequest{GroupID: s.group().GroupID, Topics: map[string][]int{s.topic(): {0}}})
-		return err == nil && len(res.Topics[s.topic()]) == 1 && res.Topics[s.topic()][0].CommittedOffset < 0
+		offset, known := s.committed(s.topic(), 0)
+		return known && offset < 0
 	})
 
 	var o outcomes

@@ -160,6 +160,16 @@ func groupOf(consumer string, brokers, topics []string) inbox.KafkaGroup {
 		SessionTimeout: 20 * time.Second, HeartbeatInterval: 500 * time.Millisecond, WatchInterval: time.Second}
 }
 
+// committed is the offset that billing's group has committed, -1 where it has none; known is false where nobody says.
+func (p *path) committed(topic string, partition int) (offset int64, known bool) {
+	res, err := p.cluster.Client.OffsetFetch(p.Context(), &kafka.OffsetFetchRequest{GroupID: groupOf("billing", nil, p.topics).GroupID,
+		Topics: map[string][]int{topic: {partition}}})
+	if err != nil || res.Error != nil || len(res.Topics[topic]) != 1 {
+		return 0, false
+	}
+	return res.Topics[topic][0].CommittedOffset, true
+}
+
 type executor interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }

@@ -533,10 +533,9 @@ create function holdfast.append(ids text[], sources text[], types text[], topics
     headers text[], payloads bytea[], not_befores timestamptz[], letters bigint[]) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    events   constant integer := cardinality(ids);
     lanes    constant integer := holdfast.lanes();
     segment  constant integer := (select r.current from holdfast.ring r);
-    cut      constant pg_snapshot := case when random() < events * 0.001
+    cut      constant pg_snapshot := case when random() < cardinality(ids) * 0.001
                  and current_setting('transaction_isolation') = 'read committed' then pg_current_snapshot() end;
     refused  text;
 begin

@@ -171,13 +171,7 @@ func TestMigrateWorksInASchemaThatADatabaseOwnerMade(t *testing.T) {
 		db.Exec(context.Background(), "drop role "+role)
 	})
 	pgtest.Exec(t, db.Pool, "create schema holdfast authorization "+role)
-	config := db.Config()
-	config.ConnConfig.RuntimeParams["role"] = role
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = role })
 	if err := holdfast.Migrate(t.Context(), pool, holdfast.SchemaConfig{}); err != nil {
 		t.Fatal(err)
 	}
@@ -190,13 +184,7 @@ func TestADatabaseThatIsNotUTF8IsRefused(t *testing.T) {
 	pgtest.Exec(t, db.Pool, "drop database if exists "+name)
 	pgtest.Exec(t, db.Pool, "create database "+name+" encoding 'LATIN1' lc_collate 'C' lc_ctype 'C' template template0")
 	t.Cleanup(func() { db.Exec(context.Background(), "drop database "+name+" with (force)") })
-	config := db.Config()
-	config.ConnConfig.Database = name
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.Database = name })
 	if err := holdfast.Migrate(t.Context(), pool, holdfast.SchemaConfig{}); err == nil || !strings.Contains(err.Error(), "LATIN1") || !strings.Contains(err.Error(), "UTF8") {
 		t.Errorf("got %v", err)
 	}

@@ -269,13 +269,7 @@ func TestItWorksWithTheRightsThatAreDocumentedAndNoMore(t *testing.T) {
 	} {
 		pgtest.Exec(t, b.Pool, "grant "+grant+" to "+role)
 	}
-	config := b.Config()
-	config.ConnConfig.RuntimeParams["role"] = role
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := b.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = role })
 	d, err := dlq.New(pool, dlq.Config{})
 	if err != nil {
 		t.Fatal(err)

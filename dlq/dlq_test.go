@@ -264,13 +264,7 @@ func TestEverythingWorksInEveryExecModeOfPgx(t *testing.T) {
 	b := setup(t)
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		t.Run(mode.String(), func(t *testing.T) {
-			config := b.Config()
-			config.ConnConfig.DefaultQueryExecMode = mode
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer pool.Close()
+			pool := b.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
 			d, err := dlq.New(pool, dlq.Config{})
 			if err != nil {
 				t.Fatal(err)

@@ -94,13 +94,7 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 	var mu sync.Mutex
 	chance := func(of int) bool { mu.Lock(); defer mu.Unlock(); return random.IntN(of) == 0 }
 	// Only the inbox's connections are killed, not those that the test looks with.
-	config := b.db.Config()
-	config.ConnConfig.RuntimeParams["application_name"] = "victim"
-	victims, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(victims.Close)
+	victims := b.db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = "victim" })
 	for _, batch := range []int{1, 20} {
 		pgtest.Exec(t, b.db, "truncate effect")
 		in := b.inboxOn(victims, func(c *Config) {
@@ -175,13 +169,7 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 
 func TestAPoolSmallerThanTheWorkersServesThemAll(t *testing.T) {
 	b := setup(t)
-	config := b.db.Config()
-	config.MaxConns = 2
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := b.db.PoolOf(t, 2)
 	in := b.inboxOn(pool, func(c *Config) { c.Workers = 16 })
 	in.Handle("order.placed", effectOf)
 	const n = 4000

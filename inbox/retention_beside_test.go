@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
@@ -236,13 +235,7 @@ func TestTroubleOfRetentionIsToldAndTriedAgainAndRunGoesOn(t *testing.T) {
 func TestRetentionGivesUpOnALockedTableSoonAndLeavesNoSettingBehind(t *testing.T) {
 	b := setup(t)
 	b.oldRows("http-", nil, 10)
-	config := b.db.Config().Copy()
-	config.MaxConns = 1
-	pool, err := pgxpool.NewWithConfig(b.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := b.db.PoolOf(t, 1)
 	in := b.inboxOn(pool)
 	settings := func() string {
 		var s string

@@ -38,24 +38,17 @@ func good() holdfast.Event {
 func TestWriteMakesOneRoundTripHoweverManyEvents(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
-	config, err := pgxpool.ParseConfig(db.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var mu sync.Mutex
 	queries := 0
-	config.ConnConfig.Tracer = tracer(func(sql string) {
-		mu.Lock()
-		defer mu.Unlock()
-		if strings.Contains(sql, "outbox.append") {
-			queries++
-		}
+	pool := db.PoolWith(t, func(c *pgxpool.Config) {
+		c.ConnConfig.Tracer = tracer(func(sql string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.Contains(sql, "outbox.append") {
+				queries++
+			}
+		})
 	})
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
 	events := make([]holdfast.Event, 10_000)
 	for i := range events {
 		events[i] = good()
@@ -81,21 +74,15 @@ func (f tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Trace
 }
 func (f tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
+var execModes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+	pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
+
 func TestWriteWorksInEveryExecModeOfPgx(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+	for _, mode := range execModes {
 		t.Run(mode.String(), func(t *testing.T) {
-			config, err := pgxpool.ParseConfig(db.DSN)
-			if err != nil {
-				t.Fatal(err)
-			}
-			config.ConnConfig.DefaultQueryExecMode = mode
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer pool.Close()
+			pool := db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
 			full := good()
 			full.ID, full.Headers, full.Payload = "id "+mode.String(), map[string]string{"a": `quote " and \ and '`}, []byte{0, '\\', 0xff, '\''}
 			full.Time, full.NotBefore = time.Date(2026, 1, 2, 3, 4, 5, 6000, time.FixedZone("x", 3600)), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -5,7 +5,7 @@ package outbox
 const appendEvents = `-- outbox.append
 select holdfast.append($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::text[], $8::bytea[], $9::timestamptz[], null)`
 
-// appendEvent adds one event, for less.
+// appendEvent adds one event that does not wait for its time: the common case, and cheaper without arrays.
 const appendEvent = `-- outbox.append_one
 select holdfast.append_one($1::text, $2::text, $3::text, $4::text, $5::text, $6::timestamptz, $7::text, $8::bytea)`
 

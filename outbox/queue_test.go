@@ -52,20 +52,11 @@ func thereAre(t *testing.T, db *pgtest.DB, changes, events int64) {
 
 func TestQueuedEventsAreWrittenInTheirOrderInEveryExecModeOfPgx(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+	for _, mode := range execModes {
 		t.Run(mode.String(), func(t *testing.T) {
 			t.Parallel()
 			db := setupQueue(t)
-			config, err := pgxpool.ParseConfig(db.DSN)
-			if err != nil {
-				t.Fatal(err)
-			}
-			config.ConnConfig.DefaultQueryExecMode = mode
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer pool.Close()
+			pool := db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
 			batch := changeWith(t, named("b"), named("a"))
 			if err := outbox.Queue(batch, named("c")); err != nil {
 				t.Fatal(err)

@@ -42,6 +42,7 @@ type writerTx interface {
 }
 
 type twinWriter struct {
+	db    *dbtwin.DB
 	tx    *dbtwin.Tx
 	lanes int
 }
@@ -49,10 +50,8 @@ type twinWriter struct {
 func (w twinWriter) draw(*testing.T) { w.tx.Draw() }
 
 func (w twinWriter) append(_ *testing.T, id, topic, key string) {
-	w.tx.Append(w.segment(), dbtwin.Event{ID: id, Topic: topic, Key: key, Lane: hash.Of(key, id, w.lanes)})
+	w.tx.Append(w.db.Segment(), dbtwin.Event{ID: id, Topic: topic, Key: key, Lane: hash.Of(key, id, w.lanes)})
 }
-
-func (w twinWriter) segment() int { return w.tx.Segment() }
 
 func (w twinWriter) end(t *testing.T, how string) {
 	switch how {
@@ -113,13 +112,7 @@ func TestTheTwinAndPostgresAgree(t *testing.T) {
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: lanes}); err != nil {
 		t.Fatal(err)
 	}
-	config := db.Pool.Config()
-	config.MaxConns = 12
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := db.PoolOf(t, 12)
 	var prepares bool
 	if err := pool.QueryRow(t.Context(), "select current_setting('max_prepared_transactions')::int > 0").Scan(&prepares); err != nil {
 		t.Fatal(err)
@@ -134,7 +127,7 @@ func TestTheTwinAndPostgresAgree(t *testing.T) {
 
 	began := time.Now()
 	sides := []*side{
-		{name: "twin", db: &dbtwin.Conn{DB: twin}, begin: func(*testing.T) writerTx { return twinWriter{twin.Begin(), lanes} },
+		{name: "twin", db: &dbtwin.Conn{DB: twin}, begin: func(*testing.T) writerTx { return twinWriter{twin, twin.Begin(), lanes} },
 			expire: func(_ *testing.T, lane int) { twin.Expire(lane) }, due: func(*testing.T) { twin.Due() }, refill: func(*testing.T) { twin.Reincarnate() }},
 		{name: "postgres", db: pool, begin: func(t *testing.T) writerTx {
 			conn, err := pool.Acquire(context.Background())

@@ -30,13 +30,7 @@ func TestW13W14W17W18W21InAStormOfRepeatsFailuresAndLostConnectionsEveryDelivery
 	var mu sync.Mutex
 	roll := func(of int) int { mu.Lock(); defer mu.Unlock(); return random.IntN(of) }
 
-	config := b.db.Config()
-	config.ConnConfig.RuntimeParams["application_name"] = "victim"
-	victims, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(victims.Close)
+	victims := b.db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = "victim" })
 	var urls []string
 	for _, mode := range []Mode{Inline, StoreFirst} {
 		c := b.in.Config()

@@ -11,6 +11,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/skip"
 )
 
+// needsBouncer skips a test whose start failed because there is no PgBouncer.
+func needsBouncer(t *testing.T, err error) {
+	t.Helper()
+	if errors.Is(err, ErrNoBouncer) {
+		skip.Without(t, "PgBouncer", "apt-get install pgbouncer", err)
+	}
+}
+
 func TestStartChoosesAnotherPortWhenOneIsTaken(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -34,9 +42,7 @@ func TestStartChoosesAnotherPortWhenOneIsTaken(t *testing.T) {
 		}
 		return freeport.Find()
 	}})
-	if errors.Is(err, ErrNoBouncer) {
-		skip.Without(t, "PgBouncer", "apt-get install pgbouncer", err)
-	}
+	needsBouncer(t, err)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,9 +63,7 @@ func TestAStartThatFailsSaysWhyAndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Start(t.Context(), Options{Target: "127.0.0.1:1", User: "u", Settings: map[string]string{"pool_mode": "no such mode"}})
-	if errors.Is(err, ErrNoBouncer) {
-		skip.Without(t, "PgBouncer", "apt-get install pgbouncer", err)
-	}
+	needsBouncer(t, err)
 	if err == nil || !strings.Contains(err.Error(), "pool_mode") {
 		t.Errorf("the error does not say what PgBouncer said: %v", err)
 	}
@@ -71,9 +75,7 @@ func TestAStartThatFailsSaysWhyAndLeavesNothing(t *testing.T) {
 func TestItSaysWhenItEndedAlthoughNobodyAsked(t *testing.T) {
 	t.Parallel()
 	s, err := Start(t.Context(), Options{Target: "127.0.0.1:1", User: "u"})
-	if errors.Is(err, ErrNoBouncer) {
-		skip.Without(t, "PgBouncer", "apt-get install pgbouncer", err)
-	}
+	needsBouncer(t, err)
 	if err != nil {
 		t.Fatal(err)
 	}

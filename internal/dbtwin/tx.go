@@ -256,6 +256,3 @@ func each[T any](table []*cell[T], me *Tx, visit func(c *cell[T], row *T)) {
 		}
 	}
 }
-
-// Segment is the database's, for a writer that reads it with every event.
-func (tx *Tx) Segment() int { return tx.db.Segment() }

@@ -69,8 +69,14 @@ func copyOf(t testing.TB, dsn, model string) *DB {
 // PoolOf is another pool to the database, of so many connections, until the test ends.
 func (db *DB) PoolOf(t testing.TB, connections int32) *pgxpool.Pool {
 	t.Helper()
+	return db.PoolWith(t, func(c *pgxpool.Config) { c.MaxConns = connections })
+}
+
+// PoolWith is another pool to the database, until the test ends, with what change makes of the configuration of the first.
+func (db *DB) PoolWith(t testing.TB, change func(*pgxpool.Config)) *pgxpool.Pool {
+	t.Helper()
 	config := db.Config()
-	config.MaxConns = connections
+	change(config)
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		t.Fatalf("open another pool: %v", err)
