@@ -40,7 +40,7 @@ type querier interface {
 func (g *Guard) lookup(ctx context.Context, db querier, k StoreKey) (*stored, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, g.c.Acquire, errPoolExhausted)
 	defer cancel()
-	rows, err := db.Query(ctx, g.q.lookup, k.Scope, k.Operation, k.Key)
+	rows, err := db.Query(ctx, g.sql.lookup, k.Scope, k.Operation, k.Key)
 	if err != nil {
 		return nil, fmt.Errorf("look up key: %w", caused(ctx, err))
 	}
@@ -96,10 +96,10 @@ func (rt *route) claim(h *held, req *request) error {
 	b.BeginTx(pgx.TxOptions{IsoLevel: rt.o.Isolation})
 	idle, lock := millis(rt.o.Timeout+idleMargin), millis(rt.o.Timeout)
 	if req.info.Key == "" {
-		b.Queue(g.q.openKeyless, idle, lock)
+		b.Queue(g.sql.openKeyless, idle, lock)
 	} else {
-		b.Queue(g.q.open, idle, lock, req.lock)
-		b.Queue(g.q.lookup, req.scope, req.operation, req.info.Key)
+		b.Queue(g.sql.open, idle, lock, req.lock)
+		b.Queue(g.sql.lookup, req.scope, req.operation, req.info.Key)
 	}
 	b.Queue(savepointSQL)
 	sending, cancel := context.WithTimeout(req.Context(), patience)

@@ -35,7 +35,7 @@ func (g *Guard) RunOnce(ctx context.Context) (keys int, err error) {
 	}
 	begun := time.Now()
 	for {
-		n, unfinished, err := g.cleanBatch(ctx, g.q.clean, g.c.CleanupBatch, g.c.KeepExpired.Microseconds())
+		n, unfinished, err := g.cleanBatch(ctx, g.sql.clean, g.c.CleanupBatch, g.c.KeepExpired.Microseconds())
 		if err != nil {
 			return keys, fmt.Errorf("remove expired keys: %w", err)
 		}
@@ -47,7 +47,7 @@ func (g *Guard) RunOnce(ctx context.Context) (keys int, err error) {
 		}
 	}
 	for {
-		n, _, err := g.cleanBatch(ctx, g.q.cleanExpired, g.c.CleanupBatch)
+		n, _, err := g.cleanBatch(ctx, g.sql.cleanExpired, g.c.CleanupBatch)
 		if err != nil {
 			return keys, fmt.Errorf("remove what was kept of expired keys: %w", err)
 		}

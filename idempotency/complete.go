@@ -93,7 +93,7 @@ func (g *Guard) abandon(ctx context.Context, routes []string) error {
 	if g.c.Completion.Attempts < 0 {
 		return nil
 	}
-	rows, err := g.pool.Query(ctx, g.q.abandon, routes, g.c.Completion.Attempts)
+	rows, err := g.pool.Query(ctx, g.sql.abandon, routes, g.c.Completion.Attempts)
 	if err != nil {
 		return fmt.Errorf("give up abandoned requests: %w", err)
 	}
@@ -117,7 +117,7 @@ func (g *Guard) abandon(ctx context.Context, routes []string) error {
 
 // due finds abandoned requests of routes.
 func (g *Guard) due(ctx context.Context, routes []string) ([]abandonedRequest, error) {
-	rows, err := g.pool.Query(ctx, g.q.due, routes, g.c.Completers)
+	rows, err := g.pool.Query(ctx, g.sql.due, routes, g.c.Completers)
 	if err != nil {
 		return nil, fmt.Errorf("look for abandoned requests: %w", err)
 	}
@@ -147,7 +147,7 @@ func (rt *route) resume(ctx context.Context, a abandonedRequest) (begin func(), 
 		g.c.Logger.Error("kept request cannot be restored", "operation", a.route, "error", err)
 	}
 	if r == nil {
-		if _, err := g.pool.Exec(ctx, g.q.postpone, a.run, max(delay, g.c.CompleteEvery).Microseconds()); err != nil {
+		if _, err := g.pool.Exec(ctx, g.sql.postpone, a.run, max(delay, g.c.CompleteEvery).Microseconds()); err != nil {
 			return nil, fmt.Errorf("put off abandoned request: %w", err)
 		}
 		return nil, nil
@@ -155,7 +155,7 @@ func (rt *route) resume(ctx context.Context, a abandonedRequest) (begin func(), 
 	begun := time.Now()
 	c, tries := Claimed{Mine: true}, 0
 	err = g.pg().once(ctx, func(ctx context.Context) error {
-		return g.pool.QueryRow(ctx, g.q.resume, a.run, uuid.NewString(), rt.o.Lease.Microseconds(), rt.o.TTL.Microseconds(), delay.Microseconds()).
+		return g.pool.QueryRow(ctx, g.sql.resume, a.run, uuid.NewString(), rt.o.Lease.Microseconds(), rt.o.TTL.Microseconds(), delay.Microseconds()).
 			Scan(&c.Fence, &c.Attempt, &tries)
 	})
 	switch {

@@ -19,7 +19,7 @@ type Guard struct {
 	pool   *pgxpool.Pool // nil: NewEphemeral
 	store  Store         // of routes in lease mode
 	c      Config
-	q      queries
+	sql    statements
 	random func() float64
 
 	mu     sync.Mutex
@@ -47,7 +47,7 @@ func newGuard(c Config) (*Guard, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	return &Guard{c: c, q: newQueries(c.Schema), random: mathrand.Float64}, nil
+	return &Guard{c: c, sql: newStatements(c.Schema), random: mathrand.Float64}, nil
 }
 
 // Middleware guards next by what Config says.

@@ -56,7 +56,7 @@ func (p postgres) claim(ctx context.Context, k StoreKey, fingerprint []byte, lea
 		}
 		c := Claimed{Mine: true}
 		failed = p.once(ctx, func(ctx context.Context) error {
-			return p.g.pool.QueryRow(ctx, p.g.q.claim, args...).Scan(&c.Fence, &c.Attempt, &c.Expired)
+			return p.g.pool.QueryRow(ctx, p.g.sql.claim, args...).Scan(&c.Fence, &c.Attempt, &c.Expired)
 		})
 		var pg *pgconn.PgError
 		switch {
@@ -110,7 +110,7 @@ func (p postgres) once(ctx context.Context, do func(ctx context.Context) error) 
 }
 
 func (p postgres) Renew(ctx context.Context, k StoreKey, fence int64, lease time.Duration) (bool, error) {
-	tag, err := p.g.pool.Exec(ctx, p.g.q.renew, k.Scope, k.Operation, k.Key, fence, lease.Microseconds())
+	tag, err := p.g.pool.Exec(ctx, p.g.sql.renew, k.Scope, k.Operation, k.Key, fence, lease.Microseconds())
 	if err != nil {
 		return false, fmt.Errorf("renew lease: %w", err)
 	}
@@ -132,7 +132,7 @@ func (p postgres) FinishUntil(ctx context.Context, k StoreKey, fence int64, a St
 		state = stateOmitted
 	}
 	var done *time.Time
-	err = p.g.pool.QueryRow(ctx, p.g.q.finish, k.Scope, k.Operation, k.Key, fence, state, int16(a.Status), headers, a.Body, a.BodyHash, a.ResultRef, ttl.Microseconds()).Scan(&done)
+	err = p.g.pool.QueryRow(ctx, p.g.sql.finish, k.Scope, k.Operation, k.Key, fence, state, int16(a.Status), headers, a.Body, a.BodyHash, a.ResultRef, ttl.Microseconds()).Scan(&done)
 	if err != nil {
 		return expiresAt, false, fmt.Errorf("store answer: %w", err)
 	}
@@ -156,7 +156,7 @@ func (p postgres) Release(ctx context.Context, k StoreKey, fence int64) error {
 // release is Release. Forget: nothing was done under the key, so that where it has no steps another request may have it.
 // Due is when holdfast may run the request again, where it was kept.
 func (p postgres) release(ctx context.Context, k StoreKey, fence int64, forget bool, due time.Duration) error {
-	if _, err := p.g.pool.Exec(ctx, p.g.q.release, k.Scope, k.Operation, k.Key, fence, forget, due.Microseconds()); err != nil {
+	if _, err := p.g.pool.Exec(ctx, p.g.sql.release, k.Scope, k.Operation, k.Key, fence, forget, due.Microseconds()); err != nil {
 		return fmt.Errorf("release key: %w", err)
 	}
 	return nil

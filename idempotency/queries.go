@@ -2,9 +2,9 @@ package idempotency
 
 import "github.com/holdfast-go/holdfast/internal/sqlschema"
 
-// Every statement of the package, written for the schema "holdfast"; newQueries puts the configured one in, once. What is
-// expired is decided by clock_timestamp(): now() stands still in a transaction. An index cannot be searched by it, so what
-// looks for due rows, in a statement of its own, takes statement_timestamp().
+// Every statement of the package, written for the schema "holdfast"; newStatements puts the configured one in, once.
+// What is expired is decided by clock_timestamp(): now() stands still in a transaction. An index cannot be searched by it,
+// so what looks for due rows, in a statement of its own, takes statement_timestamp().
 
 // A key's row. Reads only, so that a storm of repeats locks and writes nothing.
 const lookupSQL = `-- idempotency.lookup
@@ -267,16 +267,17 @@ update holdfast.idempotency_request r
 returning r.scope, r.operation, r.key, r.route, k.attempt, k.created_at,
           (select count(*) from holdfast.idempotency_step s where s.run = r.run)`
 
-type queries struct {
+// statements are the constants above, for the configured schema.
+type statements struct {
 	lookup, open, openKeyless, store, expire, clean, cleanExpired string
 	claim, renew, finish, release                                 string // of leases
 	stepOpen, stepLock, stepLook, stepDone                        string
 	due, resume, postpone, abandon                                string // of the completer
 }
 
-func newQueries(schema string) queries {
+func newStatements(schema string) statements {
 	in := func(sql string) string { return sqlschema.In(schema, sql) }
-	return queries{
+	return statements{
 		lookup: in(lookupSQL), open: in(openSQL), openKeyless: in(openKeylessSQL), store: in(storeSQL), expire: in(expireSQL),
 		clean: in(cleanSQL), cleanExpired: in(cleanExpiredSQL),
 		claim: in(claimSQL), renew: in(renewSQL), finish: in(finishSQL), release: in(releaseSQL),

@@ -150,7 +150,7 @@ func (rt *route) clear(ctx context.Context, h *held, f fate, req *request) error
 		}
 	}
 	if req.expired {
-		if _, err := h.tx.Exec(ctx, rt.g.q.expire, req.scope, req.operation, req.info.Key, rt.g.c.KeepExpired.Microseconds()); err != nil {
+		if _, err := h.tx.Exec(ctx, rt.g.sql.expire, req.scope, req.operation, req.info.Key, rt.g.c.KeepExpired.Microseconds()); err != nil {
 			return fmt.Errorf("remove expired answer: %w", err)
 		}
 	}
@@ -174,7 +174,7 @@ func (rt *route) commit(ctx context.Context, h *held, f fate, hd *handling, rec 
 			return "", owner, expires, fmt.Errorf("store answer: %w", err)
 		}
 		owner = uuid.New()
-		b.Queue(rt.g.q.store, req.scope, req.operation, req.info.Key, req.fingerprint, int16(fingerprintVersion), state, int16(a.Status), headers,
+		b.Queue(rt.g.sql.store, req.scope, req.operation, req.info.Key, req.fingerprint, int16(fingerprintVersion), state, int16(a.Status), headers,
 			a.Body, a.BodyHash, a.ResultRef, owner.String(), rt.o.TTL.Microseconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&expires) })
 	}
 	var ended pgconn.CommandTag
@@ -214,7 +214,7 @@ func (rt *route) confirm(ctx context.Context, req *request, owner uuid.UUID, los
 		}
 		if err == nil {
 			var ended bool
-			err = rt.g.pool.QueryRow(ctx, rt.g.q.open, "0", "0", req.lock).Scan(nil, nil, &ended)
+			err = rt.g.pool.QueryRow(ctx, rt.g.sql.open, "0", "0", req.lock).Scan(nil, nil, &ended)
 			if err == nil && ended { // Its transaction is over; what is there now is the truth.
 				if s, err = rt.g.lookup(ctx, rt.g.pool, req.key()); err == nil {
 					if s != nil && s.Owner == owner {

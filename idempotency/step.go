@@ -202,11 +202,11 @@ func (h *handling) openStep(ctx context.Context, hold *held, name string) (resul
 	b := &pgx.Batch{}
 	b.BeginTx(pgx.TxOptions{IsoLevel: o.Isolation})
 	// Who is silent for longer than a lease inside of a step is taken for dead: meanwhile nobody can take the request over.
-	b.Queue(g.q.stepOpen, millis(min(o.Timeout, o.Lease)+idleMargin), millis(o.Timeout))
+	b.Queue(g.sql.stepOpen, millis(min(o.Timeout, o.Lease)+idleMargin), millis(o.Timeout))
 	if h.lease != nil {
 		k := h.lease.key
-		b.Queue(g.q.stepLock, k.Scope, k.Operation, k.Key, h.lease.fence)
-		b.Queue(g.q.stepLook, k.Scope, k.Operation, k.Key, name)
+		b.Queue(g.sql.stepLock, k.Scope, k.Operation, k.Key, h.lease.fence)
+		b.Queue(g.sql.stepLook, k.Scope, k.Operation, k.Key, name)
 	}
 	br := hold.conn.SendBatch(ctx, b)
 	hold.tx = br.Tx()
@@ -243,7 +243,7 @@ func (h *handling) commitStep(ctx context.Context, hold *held, name string, resu
 	b := &pgx.Batch{}
 	if h.lease != nil {
 		k, o := h.lease.key, h.rt.o
-		b.Queue(h.rt.g.q.stepDone, k.Scope, k.Operation, k.Key, h.lease.fence, name, o.Lease.Microseconds(), max(o.TTL, h.rt.g.c.KeepUnfinished).Microseconds(), string(result))
+		b.Queue(h.rt.g.sql.stepDone, k.Scope, k.Operation, k.Key, h.lease.fence, name, o.Lease.Microseconds(), max(o.TTL, h.rt.g.c.KeepUnfinished).Microseconds(), string(result))
 	}
 	var ended pgconn.CommandTag
 	b.Queue(commitSQL).Exec(func(tag pgconn.CommandTag) error { ended = tag; return nil })

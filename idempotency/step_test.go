@@ -239,7 +239,7 @@ func TestAStepWaitsForTheEndOfOneWhoseCommitIsUnknown(t *testing.T) {
 			return err
 		}
 		defer tx.Rollback(ctx)
-		if _, err := tx.Exec(ctx, g.q.stepLock, k.Scope, k.Operation, k.Key, hd.lease.fence); err != nil {
+		if _, err := tx.Exec(ctx, g.sql.stepLock, k.Scope, k.Operation, k.Key, hd.lease.fence); err != nil {
 			return err
 		}
 		type confirmed struct {
@@ -254,7 +254,7 @@ func TestAStepWaitsForTheEndOfOneWhoseCommitIsUnknown(t *testing.T) {
 		b.eventually("it waits for the row", func() bool {
 			return pgtest.Count(t, b.db, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%idempotency.step_lo%'") == 1
 		})
-		if _, err := tx.Exec(ctx, g.q.stepDone, k.Scope, k.Operation, k.Key, hd.lease.fence, "one", 1_000_000, 1_000_000, `"yes"`); err != nil {
+		if _, err := tx.Exec(ctx, g.sql.stepDone, k.Scope, k.Operation, k.Key, hd.lease.fence, "one", 1_000_000, 1_000_000, `"yes"`); err != nil {
 			return err
 		}
 		if err := tx.Commit(ctx); err != nil {

@@ -33,7 +33,7 @@ func (in *Inbox) Blocked(ctx context.Context, limit int) ([]BlockedKey, error) {
 	if limit < 1 {
 		return nil, fmt.Errorf("blocked keys: limit is %d: it must be at least 1", limit)
 	}
-	rows, err := in.pool.Query(ctx, in.q.blocked, in.c.Consumer, int32(min(limit, 1<<30)))
+	rows, err := in.pool.Query(ctx, in.sql.blocked, in.c.Consumer, int32(min(limit, 1<<30)))
 	if err != nil {
 		return nil, fmt.Errorf("read blocked keys: %w", err)
 	}
@@ -65,7 +65,7 @@ type Waiting struct {
 func (in *Inbox) Waiting(ctx context.Context) (Waiting, error) {
 	var w Waiting
 	var micros int64
-	if err := in.pool.QueryRow(ctx, in.q.waiting, in.c.Consumer).Scan(&w.Events, &w.Keys, &micros, &w.Undeclared); err != nil {
+	if err := in.pool.QueryRow(ctx, in.sql.waiting, in.c.Consumer).Scan(&w.Events, &w.Keys, &micros, &w.Undeclared); err != nil {
 		return Waiting{}, fmt.Errorf("read what waits: %w", err)
 	}
 	w.Oldest = time.Duration(micros) * time.Microsecond

@@ -65,7 +65,7 @@ func TestBlockedKeysSayWhatTheyWaitForAndHowLong(t *testing.T) {
 		t.Error("a limit of 0 was taken")
 	}
 
-	pgtest.Exec(t, b.db, in.q.declare, "billing", []string{"order.placed"}, "node", int64(60e6))
+	pgtest.Exec(t, b.db, in.sql.declare, "billing", []string{"order.placed"}, "node", int64(60e6))
 	w, err := in.Waiting(t.Context())
 	if err != nil || w.Events != 5 || w.Keys != 3 || w.Undeclared != 1 || w.Oldest < time.Hour {
 		t.Errorf("what waits: %+v, %v", w, err)

@@ -167,14 +167,14 @@ func (in *Inbox) alone(d *delivery, attempt int) trial {
 func (in *Inbox) queueOpening(b *pgx.Batch, d *delivery) {
 	idle, lock := strconv.FormatInt(millis(idleTimeout(in.c)), 10), strconv.FormatInt(millis(in.c.Timeout), 10)
 	if d.from == nil {
-		b.Queue(in.q.open, idle, lock)
+		b.Queue(in.sql.open, idle, lock)
 	} else {
-		b.Queue(in.q.openFenced, idle, lock, int32(fenceClass), d.from.fence.number)
+		b.Queue(in.sql.openFenced, idle, lock, int32(fenceClass), d.from.fence.number)
 	}
 }
 
 func (in *Inbox) queueInsert(b *pgx.Batch, d *delivery, attempt int) {
-	b.Queue(in.q.insert, in.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.e.Key, d.partition(), d.offset(), d.hash, int32(attempt), d.epoch())
+	b.Queue(in.sql.insert, in.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.e.Key, d.partition(), d.offset(), d.hash, int32(attempt), d.epoch())
 }
 
 // readInsert returns the result that was recorded, "" where nothing was.
@@ -196,7 +196,7 @@ func (in *Inbox) queueInsertMany(b *pgx.Batch, ds []*delivery) {
 		sources[i], ids[i], keys[i], offsets[i], hashes[i] = d.e.Source, d.e.ID, d.e.Key, d.from.offset, d.hash
 	}
 	first := ds[0]
-	b.Queue(in.q.insertMany, in.c.Consumer, first.e.Topic, first.partition(), first.epoch(), sources, ids, keys, offsets, hashes)
+	b.Queue(in.sql.insertMany, in.c.Consumer, first.e.Topic, first.partition(), first.epoch(), sources, ids, keys, offsets, hashes)
 }
 
 func readInsertMany(br pgx.BatchResults, want int) error {

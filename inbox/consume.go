@@ -171,7 +171,7 @@ func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) e
 	}
 	if len(moved) > 0 {
 		failpoint.Hit(failpoint.InboxSaving)
-		rows, err := in.pool.Query(ctx, in.q.save, in.c.Consumer, topics, numbers, epochs, lows, offsets, prints)
+		rows, err := in.pool.Query(ctx, in.sql.save, in.c.Consumer, topics, numbers, epochs, lows, offsets, prints)
 		if err != nil {
 			return fmt.Errorf("save positions: %w", err)
 		}
@@ -243,7 +243,7 @@ func (in *Inbox) release(gen generation, parts []*partition) {
 			// A stretch that is to be gone through carefully is left to the next owner.
 			orderly := clean && !(p.careful && low < p.carefulEnd)
 			failpoint.Hit(failpoint.InboxReleasing)
-			tag, err := in.pool.Exec(ctx, in.q.release, in.c.Consumer, p.tp.topic, int32(p.tp.partition), p.fence.Epoch, low, orderly, last.offset, last.print)
+			tag, err := in.pool.Exec(ctx, in.sql.release, in.c.Consumer, p.tp.topic, int32(p.tp.partition), p.fence.Epoch, low, orderly, last.offset, last.print)
 			switch {
 			case err != nil:
 				in.troubled(fmt.Errorf("release %s/%d: %w", p.tp.topic, p.tp.partition, err))

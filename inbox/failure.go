@@ -20,7 +20,7 @@ func (in *Inbox) record(ctx context.Context, tx pgx.Tx, d *delivery, result stri
 	if d.from != nil {
 		d.from.fence.queue(in, b)
 	}
-	b.Queue(in.q.record, in.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.partition(), d.offset(), d.hash, result, int32(attempts))
+	b.Queue(in.sql.record, in.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.partition(), d.offset(), d.hash, result, int32(attempts))
 	br := tx.SendBatch(ctx, b)
 	var err error
 	if d.from != nil {
@@ -75,11 +75,11 @@ func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, dela
 		*age = p.age.Microseconds()
 	}
 	if d.e.Key != "" && !d.callers {
-		if _, err := tx.Exec(ctx, in.q.lock, int32(lane.KeyClass), in.keyNumber(d.e.Topic, d.e.Key)); err != nil {
+		if _, err := tx.Exec(ctx, in.sql.lock, int32(lane.KeyClass), in.keyNumber(d.e.Topic, d.e.Key)); err != nil {
 			return "", fmt.Errorf("lock the key's queue: %w", err)
 		}
 		var behind bool
-		if err := tx.QueryRow(ctx, in.q.behind, in.c.Consumer, d.e.Topic, d.e.Key).Scan(&behind); err != nil {
+		if err := tx.QueryRow(ctx, in.sql.behind, in.c.Consumer, d.e.Topic, d.e.Key).Scan(&behind); err != nil {
 			return "", fmt.Errorf("look at the key's queue: %w", err)
 		}
 		if behind {
@@ -91,7 +91,7 @@ func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, dela
 	if err := in.fits(ctx, tx, d.e.Topic, d.e.Key); err != nil {
 		return "", err
 	}
-	_, err := tx.Exec(ctx, in.q.store, in.c.Consumer, d.e.Topic, d.e.Key, d.e.Source, d.e.ID, d.e.Type, timeOrNil(d.e.Time),
+	_, err := tx.Exec(ctx, in.sql.store, in.c.Consumer, d.e.Topic, d.e.Key, d.e.Source, d.e.ID, d.e.Type, timeOrNil(d.e.Time),
 		headersJSON(d.e.Headers), d.e.Payload, d.hash, d.partition(), d.offset(), int32(p.attempts), nonNil(p.errors), wait, age)
 	if err != nil {
 		return "", fmt.Errorf("store event: %w", err)
@@ -125,7 +125,7 @@ func (in *Inbox) forget(ctx context.Context, tx pgx.Tx, d *delivery) error {
 	if d.from == nil || !d.from.careful {
 		return nil
 	}
-	if _, err := tx.Exec(ctx, in.q.forgetStart, in.c.Consumer, d.e.Source, d.e.ID); err != nil {
+	if _, err := tx.Exec(ctx, in.sql.forgetStart, in.c.Consumer, d.e.Source, d.e.ID); err != nil {
 		return fmt.Errorf("forget starts: %w", err)
 	}
 	return nil

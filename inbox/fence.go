@@ -39,8 +39,8 @@ type fence struct {
 
 // queue adds the two statements to the first batch of a transaction.
 func (f *fence) queue(in *Inbox, b *pgx.Batch) {
-	b.Queue(in.q.fenceShared, int32(fenceClass), f.number)
-	b.Queue(in.q.fenceCheck, in.c.Consumer, f.Topic, int32(f.Partition.Partition), f.Epoch)
+	b.Queue(in.sql.fenceShared, int32(fenceClass), f.number)
+	b.Queue(in.sql.fenceCheck, in.c.Consumer, f.Topic, int32(f.Partition.Partition), f.Epoch)
 }
 
 // read reads their answers.
@@ -61,7 +61,7 @@ func (f *fence) read(br pgx.BatchResults) error {
 // check looks at the epoch alone, where the lock is held already.
 func (f *fence) check(ctx context.Context, in *Inbox, tx pgx.Tx) error {
 	var mine bool
-	if err := tx.QueryRow(ctx, in.q.fenceCheck, in.c.Consumer, f.Topic, int32(f.Partition.Partition), f.Epoch).Scan(&mine); err != nil {
+	if err := tx.QueryRow(ctx, in.sql.fenceCheck, in.c.Consumer, f.Topic, int32(f.Partition.Partition), f.Epoch).Scan(&mine); err != nil {
 		return fmt.Errorf("look at epoch: %w", err)
 	}
 	if !mine {
@@ -84,11 +84,11 @@ func (in *Inbox) assign(ctx context.Context, topic string, partition int, choose
 	a := assignment{fence: f}
 	var refused error
 	err := in.transact(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, in.q.lock, int32(fenceClass), f.number); err != nil {
+		if _, err := tx.Exec(ctx, in.sql.lock, int32(fenceClass), f.number); err != nil {
 			return fmt.Errorf("take fence of %s/%d: %w", topic, partition, err)
 		}
 		position, clean := int64(noOffset), true
-		err := tx.QueryRow(ctx, in.q.position, in.c.Consumer, topic, int32(partition)).Scan(&position, &clean)
+		err := tx.QueryRow(ctx, in.sql.position, in.c.Consumer, topic, int32(partition)).Scan(&position, &clean)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("read position of %s/%d: %w", topic, partition, err)
 		}
@@ -97,7 +97,7 @@ func (in *Inbox) assign(ctx context.Context, topic string, partition int, choose
 		}
 		a.careful = !clean
 		f.position = a.reading.position
-		err = tx.QueryRow(ctx, in.q.assign, in.c.Consumer, topic, int32(partition), a.reading.position, in.node).Scan(&f.Epoch)
+		err = tx.QueryRow(ctx, in.sql.assign, in.c.Consumer, topic, int32(partition), a.reading.position, in.node).Scan(&f.Epoch)
 		if err != nil {
 			return fmt.Errorf("raise epoch of %s/%d: %w", topic, partition, err)
 		}
@@ -117,7 +117,7 @@ func (in *Inbox) countStart(ctx context.Context, d *delivery) (starts int, known
 	defer cancel()
 	var hash []byte
 	var result string
-	err = in.pool.QueryRow(ctx, in.q.known, in.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result)
+	err = in.pool.QueryRow(ctx, in.sql.known, in.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result)
 	if err == nil {
 		return 0, true, nil
 	}
@@ -125,7 +125,7 @@ func (in *Inbox) countStart(ctx context.Context, d *delivery) (starts int, known
 		return 0, false, fmt.Errorf("read inbox row: %w", err)
 	}
 	var n int32
-	if err := in.pool.QueryRow(ctx, in.q.start, in.c.Consumer, d.e.Source, d.e.ID).Scan(&n); err != nil {
+	if err := in.pool.QueryRow(ctx, in.sql.start, in.c.Consumer, d.e.Source, d.e.ID).Scan(&n); err != nil {
 		return 0, false, fmt.Errorf("count start: %w", err)
 	}
 	return int(n), false, nil

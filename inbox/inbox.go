@@ -88,7 +88,7 @@ var (
 type Inbox struct {
 	pool     *pgxpool.Pool
 	c        Config
-	q        queries
+	sql      statements
 	node     string
 	handlers map[string]BatchHandler
 	types    []string // of handlers, sorted; set when the inbox starts
@@ -116,7 +116,7 @@ func New(pool *pgxpool.Pool, c Config) (*Inbox, error) {
 		return nil, fmt.Errorf("inbox config: %w", err)
 	}
 	return &Inbox{
-		pool: pool, c: c, q: newQueries(c), node: rand.Text(),
+		pool: pool, c: c, sql: newStatements(c), node: rand.Text(),
 		handlers: map[string]BatchHandler{},
 		batched:  map[string]bool{},
 		wakeup:   make(chan struct{}, 1),

@@ -38,7 +38,7 @@ type letter struct {
 // letter already.
 func (in *Inbox) insertLetter(ctx context.Context, tx pgx.Tx, e holdfast.Event, hash []byte, partition *int32, offset *int64, l letter) (int64, error) {
 	var id int64
-	err := tx.QueryRow(ctx, in.q.letter, in.c.Consumer, l.reason, fingerprint(e.Type, l), l.holds && e.Key != "", e.ID, e.Source, e.Type,
+	err := tx.QueryRow(ctx, in.sql.letter, in.c.Consumer, l.reason, fingerprint(e.Type, l), l.holds && e.Key != "", e.ID, e.Source, e.Type,
 		e.Topic, e.Key, timeOrNil(e.Time), headersJSON(e.Headers), e.Payload, hash, partition, offset, int32(l.attempts),
 		nonNil(l.errors), l.age.Microseconds(), l.reopen).Scan(&id)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {

@@ -65,7 +65,7 @@ func (in *Inbox) transact(ctx context.Context, f func(tx pgx.Tx) error) error {
 	if err != nil {
 		return blame(ctx, fmt.Errorf("acquire connection: %w", err), circumstances{connLost: true})
 	}
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: in.q.begin})
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: in.sql.begin})
 	if err != nil {
 		lost := conn.Conn().IsClosed()
 		conn.Release()

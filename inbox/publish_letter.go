@@ -37,7 +37,7 @@ func (in *Inbox) queueLetter(b *pgx.Batch, e holdfast.Event, id int64) {
 	if topic == "" || id == 0 {
 		return
 	}
-	b.Queue(in.q.publishLetter, id, topic, int32(max(in.c.LetterPayload, -1))).QueryRow(func(row pgx.Row) error {
+	b.Queue(in.sql.publishLetter, id, topic, int32(max(in.c.LetterPayload, -1))).QueryRow(func(row pgx.Row) error {
 		var refused *string
 		if err := row.Scan(&refused); err != nil {
 			return err

@@ -1,13 +1,6 @@
 package inbox
 
-import (
-	"fmt"
-	"time"
-
-	"github.com/holdfast-go/holdfast/internal/sqlschema"
-)
-
-// Every statement of the package. They are written for the schema "holdfast"; newQueries puts the configured one in,
+// Every statement of the package. They are written for the schema "holdfast"; newStatements puts the configured one in,
 // once. Parameters are cast wherever they stand, because in the modes exec and simple_protocol Postgres is not asked for
 // their types.
 
@@ -148,7 +141,6 @@ select count(*), count(distinct (s.topic, s.key)) filter (where s.key <> ''),
   from holdfast.stored s
  where s.consumer = $1::text`
 
-// A letter of an event is written once for each payload: the unique index letter_event.
 // An event has one letter for each payload: the unique index letter_event. One that dies again opens its letter again; a
 // conflict that is met again ($19 false) changes nothing.
 const letterSQL = `-- inbox.letter
@@ -439,40 +431,3 @@ delete from holdfast.start s
             where f.consumer = $1::text and f.last_at < now() - $2::bigint * interval '1 microsecond'
             limit 10000
               for update skip locked))`
-
-// queries are the statements with the configured schema.
-type queries struct {
-	begin, open, openFenced, fenceShared, fenceCheck, lock, insert, insertMany, behind, queueLength, storedCount, known, record, store, letter, letterReopen, letterReplayed,
-	claim, take, drop, settle, wake, sweep, retry, stillStored, declare, undeclare, declared, start, forgetStart,
-	position, landmark, assign, save, release,
-	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts,
-	watermark, watermarkIs, tryLock, blocked, waiting, edited, publishLetter string
-}
-
-func newQueries(c Config) queries {
-	in := func(statement string) string { return sqlschema.In(c.Schema, statement) }
-	return queries{
-		// A handler may think, or wait for a lock, as long as it may run.
-		begin: fmt.Sprintf(beginSQL, millis(idleTimeout(c)), millis(c.Timeout)),
-		open:  openSQL, openFenced: openFencedSQL,
-		fenceShared: in(fenceSharedSQL), fenceCheck: in(fenceCheckSQL), lock: in(lockSQL),
-		insert: in(insertSQL), insertMany: in(insertManySQL), queueLength: in(queueLengthSQL), storedCount: in(storedCountSQL), behind: in(behindSQL), known: in(knownSQL), record: in(recordSQL), store: in(storeSQL),
-		letter: in(letterSQL), letterReopen: in(letterReopenSQL), letterReplayed: in(letterReplayedSQL),
-		claim: in(claimSQL), take: in(takeSQL), drop: in(dropSQL), settle: in(settleSQL), wake: in(wakeSQL), sweep: in(sweepSQL),
-		retry: in(retrySQL), stillStored: in(stillStoredSQL),
-		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL),
-		start: in(startSQL), forgetStart: in(forgetStartSQL),
-		position: in(positionSQL), landmark: in(landmarkSQL), assign: in(assignSQL), save: in(saveSQL), release: in(releaseSQL),
-		retentionBegin: fmt.Sprintf(retentionBeginSQL, millis(retentionTimeout)), retentionRow: in(retentionRowSQL),
-		retentionTake: in(retentionTakeSQL), retentionSweep: in(retentionSweepSQL), retentionSave: in(retentionSaveSQL),
-		retentionStarts: in(retentionStartsSQL),
-		watermark:       in(watermarkSQL), watermarkIs: in(watermarkIsSQL), tryLock: in(tryLockSQL),
-		blocked: in(blockedSQL), waiting: in(waitingSQL),
-		edited: in(editedSQL), publishLetter: in(publishLetterSQL),
-	}
-}
-
-// idleTimeout is after how long without a statement Postgres ends a transaction: its client must be dead.
-func idleTimeout(c Config) time.Duration { return c.Timeout + c.Grace + 10*time.Second }
-
-func millis(d time.Duration) int64 { return max(d.Milliseconds(), 1) }

@@ -26,7 +26,7 @@ func TestEveryStatementIsNamedAndFitsTheSchema(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		q := reflect.ValueOf(newQueries(c))
+		q := reflect.ValueOf(newStatements(c))
 		for i := range q.NumField() {
 			name, statement := q.Type().Field(i).Name, q.Field(i).String()
 			if name == "begin" || name == "retentionBegin" {
@@ -74,12 +74,12 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		plan    string
 		indexes []string
 	}{
-		"claim":  {plan(in.q.claim, "billing", []string{"order.placed"}, int32(8), uuid.NewString(), int64(1e6)), []string{"stored_due", "stored_pkey", "stored_awake", "letter_holds_inbox"}},
-		"insert": {plan(in.q.insert, "billing", "", "1", "orders", "k", int32(0), int64(0), []byte{}, int32(1), int64(1)), []string{"stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
-		"insert many": {plan(in.q.insertMany, "billing", "orders", int32(0), int64(1), []string{""}, []string{"1"}, []string{"k"}, []int64{0}, [][]byte{{}}),
+		"claim":  {plan(in.sql.claim, "billing", []string{"order.placed"}, int32(8), uuid.NewString(), int64(1e6)), []string{"stored_due", "stored_pkey", "stored_awake", "letter_holds_inbox"}},
+		"insert": {plan(in.sql.insert, "billing", "", "1", "orders", "k", int32(0), int64(0), []byte{}, int32(1), int64(1)), []string{"stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
+		"insert many": {plan(in.sql.insertMany, "billing", "orders", int32(0), int64(1), []string{""}, []string{"1"}, []string{"k"}, []int64{0}, [][]byte{{}}),
 			[]string{"stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
-		"take": {plan(in.q.take, "billing", "orders", "1", int64(1), uuid.NewString()), []string{"stored_pkey"}},
-		"wake": {plan(in.q.wake, "billing", "orders", "1"), []string{"stored_pkey"}},
+		"take": {plan(in.sql.take, "billing", "orders", "1", int64(1), uuid.NewString()), []string{"stored_pkey"}},
+		"wake": {plan(in.sql.wake, "billing", "orders", "1"), []string{"stored_pkey"}},
 	} {
 		for _, index := range row.indexes {
 			if !strings.Contains(row.plan, index) {
@@ -134,12 +134,12 @@ func TestALongQueueCostsItsHeadNothing(t *testing.T) {
 		args            []any
 		most            int // pages; the queue has some 600, and its index 60
 	}{
-		{"claim", in.q.claim, []any{"billing", []string{"order.placed"}, int32(8), token, int64(1e6)}, 50},
-		{"behind", in.q.behind, []any{"billing", "orders", "long"}, 20},
-		{"take", in.q.take, []any{"billing", "orders", "long", int64(0), token}, 50},
-		{"drop", in.q.drop, []any{"billing", "orders", "long", int64(0), token}, 50},
-		{"wake", in.q.wake, []any{"billing", "orders", "long"}, 50},
-		{"sweep", in.q.sweep, []any{"billing"}, 50 * keys},
+		{"claim", in.sql.claim, []any{"billing", []string{"order.placed"}, int32(8), token, int64(1e6)}, 50},
+		{"behind", in.sql.behind, []any{"billing", "orders", "long"}, 20},
+		{"take", in.sql.take, []any{"billing", "orders", "long", int64(0), token}, 50},
+		{"drop", in.sql.drop, []any{"billing", "orders", "long", int64(0), token}, 50},
+		{"wake", in.sql.wake, []any{"billing", "orders", "long"}, 50},
+		{"sweep", in.sql.sweep, []any{"billing"}, 50 * keys},
 	} {
 		if pages := b.touched(row.name, row.statement, row.args...); pages > row.most {
 			t.Errorf("%s touches %d pages with %d events behind the head, want at most %d", row.name, pages, followers, row.most)
@@ -159,7 +159,7 @@ func TestASweepWakesTheHeadsThatSleepAndNothingElse(t *testing.T) {
 	pgtest.Exec(t, b.db, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash, holds)
 		values ('inbox', 'billing', 'x', 'l', '', 'order.placed', 'orders', 'c', now(), '', true)`)
 	pgtest.Exec(t, b.db, "update holdfast.stored set consumer = 'shipping' where topic = 'other' and key = 'a'")
-	if _, err := b.db.Exec(t.Context(), in.q.sweep, "billing"); err != nil {
+	if _, err := b.db.Exec(t.Context(), in.sql.sweep, "billing"); err != nil {
 		t.Fatal(err)
 	}
 	var awake string

@@ -189,12 +189,12 @@ func (in *Inbox) stale(d *delivery) step {
 func (in *Inbox) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, error) {
 	var hash []byte
 	var result string
-	if err := tx.QueryRow(ctx, in.q.known, in.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result); err != nil {
+	if err := tx.QueryRow(ctx, in.sql.known, in.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result); err != nil {
 		return "", fmt.Errorf("read inbox row: %w", err)
 	}
 	if !bytes.Equal(hash, d.hash) {
 		var edited bool
-		if err := tx.QueryRow(ctx, in.q.edited, in.c.Consumer, d.e.Source, d.e.ID, d.hash).Scan(&edited); err != nil {
+		if err := tx.QueryRow(ctx, in.sql.edited, in.c.Consumer, d.e.Source, d.e.ID, d.hash).Scan(&edited); err != nil {
 			return "", fmt.Errorf("look for the payload among those before an edit: %w", err)
 		}
 		if edited { // Its sender cannot know that a person mended it meanwhile.
@@ -249,7 +249,7 @@ type rowsQuerier interface {
 
 // declared says which of the types some node of the consumer declares.
 func (in *Inbox) declared(ctx context.Context, db rowsQuerier, types []string) (map[string]bool, error) {
-	rows, err := db.Query(ctx, in.q.declared, in.c.Consumer, types)
+	rows, err := db.Query(ctx, in.sql.declared, in.c.Consumer, types)
 	if err != nil {
 		return nil, fmt.Errorf("look for declared types: %w", err)
 	}

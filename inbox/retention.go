@@ -89,16 +89,16 @@ type retained struct {
 func (in *Inbox) retentionTurn(ctx context.Context, limit int, whole bool) (retained, error) {
 	ctx, cancel := context.WithTimeout(ctx, retentionTimeout)
 	defer cancel()
-	if _, err := in.pool.Exec(ctx, in.q.retentionRow, in.c.Consumer); err != nil {
+	if _, err := in.pool.Exec(ctx, in.sql.retentionRow, in.c.Consumer); err != nil {
 		return retained{}, fmt.Errorf("make retention row: %w", err)
 	}
 	var t retained
 	var begun time.Time
-	err := pgx.BeginTxFunc(ctx, in.pool, pgx.TxOptions{BeginQuery: in.q.retentionBegin}, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, in.pool, pgx.TxOptions{BeginQuery: in.sql.retentionBegin}, func(tx pgx.Tx) error {
 		begun = time.Now() // Waiting for a connection is no work.
 		// 1. The turn: whoever has the row. It is not waited for.
 		var m mark
-		err := tx.QueryRow(ctx, in.q.retentionTake, in.c.Consumer, retentionPause.Microseconds()).Scan(&m.from, &m.kept)
+		err := tx.QueryRow(ctx, in.sql.retentionTake, in.c.Consumer, retentionPause.Microseconds()).Scan(&m.from, &m.kept)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return errNotOurTurn
 		}
@@ -113,7 +113,7 @@ func (in *Inbox) retentionTurn(ctx context.Context, limit int, whole bool) (reta
 		s := swept{limit: limit}
 		working := time.Now()
 		var overdue int64
-		err = tx.QueryRow(ctx, in.q.retentionSweep, in.c.Consumer, start.from, in.c.Window.Microseconds(), int32(limit)).
+		err = tx.QueryRow(ctx, in.sql.retentionSweep, in.c.Consumer, start.from, in.c.Window.Microseconds(), int32(limit)).
 			Scan(&s.read, &s.removed, &s.last, &s.kept, &overdue)
 		if err != nil {
 			return fmt.Errorf("remove inbox rows: %w", err)
@@ -126,7 +126,7 @@ func (in *Inbox) retentionTurn(ctx context.Context, limit int, whole bool) (reta
 		if next.from == nil {
 			next = m // There was nothing at all.
 		}
-		tag, err := tx.Exec(ctx, in.q.retentionSave, in.c.Consumer, next.from, next.kept, t.wait.Microseconds())
+		tag, err := tx.Exec(ctx, in.sql.retentionSave, in.c.Consumer, next.from, next.kept, t.wait.Microseconds())
 		if err == nil && tag.RowsAffected() != 1 {
 			err = fmt.Errorf("%d rows", tag.RowsAffected())
 		}
@@ -155,8 +155,8 @@ func (in *Inbox) retentionTurn(ctx context.Context, limit int, whole bool) (reta
 func (in *Inbox) forgetStarts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, retentionTimeout)
 	defer cancel()
-	err := pgx.BeginTxFunc(ctx, in.pool, pgx.TxOptions{BeginQuery: in.q.retentionBegin}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, in.q.retentionStarts, in.c.Consumer, max(in.c.Window, startsKept).Microseconds())
+	err := pgx.BeginTxFunc(ctx, in.pool, pgx.TxOptions{BeginQuery: in.sql.retentionBegin}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, in.sql.retentionStarts, in.c.Consumer, max(in.c.Window, startsKept).Microseconds())
 		return err
 	})
 	if err != nil {

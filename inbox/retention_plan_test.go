@@ -73,13 +73,13 @@ func TestRetentionReadsByItsIndexHoweverLittleThePlannerKnows(t *testing.T) {
 				}
 				plan := func() string {
 					defer conn.Release()
-					tx, err := conn.BeginTx(b.Context(), pgx.TxOptions{BeginQuery: in.q.retentionBegin})
+					tx, err := conn.BeginTx(b.Context(), pgx.TxOptions{BeginQuery: in.sql.retentionBegin})
 					if err != nil {
 						t.Fatal(err)
 					}
 					defer func() { _ = tx.Rollback(context.Background()) }()
 					for _, statement := range []string{"set local plan_cache_mode = " + cache,
-						"prepare sweep (text, timestamptz, bigint, int) as " + in.q.retentionSweep} {
+						"prepare sweep (text, timestamptz, bigint, int) as " + in.sql.retentionSweep} {
 						if _, err := tx.Exec(b.Context(), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
 							t.Fatal(err)
 						}

@@ -115,10 +115,10 @@ func (in *Inbox) workStored(ctx context.Context) error {
 func (in *Inbox) declare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
-	if _, err := in.pool.Exec(ctx, in.q.declare, in.c.Consumer, in.types, in.node, declareFor.Microseconds()); err != nil {
+	if _, err := in.pool.Exec(ctx, in.sql.declare, in.c.Consumer, in.types, in.node, declareFor.Microseconds()); err != nil {
 		return err
 	}
-	_, err := in.pool.Exec(ctx, in.q.undeclare, in.c.Consumer)
+	_, err := in.pool.Exec(ctx, in.sql.undeclare, in.c.Consumer)
 	return err
 }
 
@@ -146,7 +146,7 @@ func (in *Inbox) sweepLoop(ctx context.Context) error {
 		}
 		begun := time.Now()
 		sctx, cancel := context.WithTimeout(ctx, patrolTimeout)
-		tag, err := in.pool.Exec(sctx, in.q.sweep, in.c.Consumer)
+		tag, err := in.pool.Exec(sctx, in.sql.sweep, in.c.Consumer)
 		cancel()
 		switch {
 		case err != nil && ctx.Err() == nil:

@@ -38,7 +38,7 @@ func (p *partition) sameLog(ctx context.Context, first int64) (same, ok bool) {
 		return false, true
 	}
 	m := landmark{offset: noOffset}
-	err := p.in.pool.QueryRow(ctx, p.in.q.landmark, p.in.c.Consumer, p.tp.topic, int32(p.tp.partition)).Scan(&m.offset, &m.print)
+	err := p.in.pool.QueryRow(ctx, p.in.sql.landmark, p.in.c.Consumer, p.tp.topic, int32(p.tp.partition)).Scan(&m.offset, &m.print)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		p.in.troubled(fmt.Errorf("read landmark of %s/%d: %w", p.tp.topic, p.tp.partition, err))
 		return false, false

@@ -106,11 +106,11 @@ func TestANewLogDoesNotVouchForAPositionThatItHasNotReached(t *testing.T) {
 	}{{10, 9, 19}, {20, noOffset, 19}, {20, 18, 18}, {30, 28, 28}, {31, noOffset, 28}} {
 		for name, change := range map[string]func() error{
 			"save": func() error {
-				_, err := b.db.Exec(t.Context(), in.q.save, "billing", []string{"orders"}, []int32{0}, []int64{1}, []int64{row.position}, []int64{row.landmark}, []int64{1})
+				_, err := b.db.Exec(t.Context(), in.sql.save, "billing", []string{"orders"}, []int32{0}, []int64{1}, []int64{row.position}, []int64{row.landmark}, []int64{1})
 				return err
 			},
 			"release": func() error {
-				_, err := b.db.Exec(t.Context(), in.q.release, "billing", "orders", int32(0), int64(1), row.position, true, row.landmark, int64(1))
+				_, err := b.db.Exec(t.Context(), in.sql.release, "billing", "orders", int32(0), int64(1), row.position, true, row.landmark, int64(1))
 				return err
 			},
 		} {

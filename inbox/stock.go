@@ -103,7 +103,7 @@ func (s *stock) add(limit int) (events int, ok bool) {
 func (in *Inbox) fits(ctx context.Context, tx pgx.Tx, topic, key string) error {
 	if limit := in.c.MaxStoredKey; key != "" && limit > 0 && !in.stock.enter(topic, key, time.Now()) {
 		var length int
-		if err := tx.QueryRow(ctx, in.q.queueLength, in.c.Consumer, topic, key, int32(min(limit, 1<<30))).Scan(&length); err != nil {
+		if err := tx.QueryRow(ctx, in.sql.queueLength, in.c.Consumer, topic, key, int32(min(limit, 1<<30))).Scan(&length); err != nil {
 			return fmt.Errorf("measure the key's queue: %w", err)
 		}
 		in.stock.measured(topic, key, min(length, limit), limit, time.Now())
@@ -118,7 +118,7 @@ func (in *Inbox) fits(ctx context.Context, tx pgx.Tx, topic, key string) error {
 	}
 	if in.stock.due(time.Now()) {
 		var events int
-		err := tx.QueryRow(ctx, in.q.storedCount, in.c.Consumer, int32(min(limit, 1<<30))).Scan(&events)
+		err := tx.QueryRow(ctx, in.sql.storedCount, in.c.Consumer, int32(min(limit, 1<<30))).Scan(&events)
 		in.stock.found(events, time.Now(), err)
 		if err != nil {
 			return fmt.Errorf("count what is stored: %w", err)

@@ -40,7 +40,7 @@ func (in *Inbox) claim(ctx context.Context, n int) ([]*claimed, error) {
 	defer cancel()
 	failpoint.Hit(failpoint.InboxClaiming)
 	token := uuid.NewString()
-	rows, err := in.pool.Query(ctx, in.q.claim, in.c.Consumer, in.types, int32(n), token, in.c.lease().Microseconds())
+	rows, err := in.pool.Query(ctx, in.sql.claim, in.c.Consumer, in.types, int32(n), token, in.c.lease().Microseconds())
 	if err != nil {
 		return nil, fmt.Errorf("claim stored events: %w", err)
 	}
@@ -159,9 +159,9 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 // settle removes the row in the transaction of its handler and wakes the next of its key. It expects to find it: a
 // worker that was late writes nothing.
 func (in *Inbox) settle(ctx context.Context, tx pgx.Tx, s *claimed) error {
-	return in.remove(ctx, tx, s, in.q.take, "handled", func(b *pgx.Batch) {
+	return in.remove(ctx, tx, s, in.sql.take, "handled", func(b *pgx.Batch) {
 		if s.letter != nil {
-			b.Queue(in.q.letterReplayed, *s.letter)
+			b.Queue(in.sql.letterReplayed, *s.letter)
 		}
 	})
 }
@@ -171,7 +171,7 @@ func (in *Inbox) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) er
 	var reopen func(b *pgx.Batch)
 	if s.letter != nil {
 		reopen = func(b *pgx.Batch) {
-			b.Queue(in.q.letterReopen, *s.letter, int32(l.attempts), l.reason, fingerprint(s.e.Type, l), nonNil(l.errors))
+			b.Queue(in.sql.letterReopen, *s.letter, int32(l.attempts), l.reason, fingerprint(s.e.Type, l), nonNil(l.errors))
 			in.queueLetter(b, s.e, *s.letter)
 		}
 	} else {
@@ -181,7 +181,7 @@ func (in *Inbox) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) er
 			return err
 		}
 	}
-	if err := in.remove(ctx, tx, s, in.q.drop, "dead", reopen); err != nil {
+	if err := in.remove(ctx, tx, s, in.sql.drop, "dead", reopen); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.InboxGivingUp)
@@ -192,15 +192,15 @@ func (in *Inbox) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) er
 func (in *Inbox) remove(ctx context.Context, tx pgx.Tx, s *claimed, statement, result string, also func(*pgx.Batch)) error {
 	b := &pgx.Batch{}
 	if s.e.Key != "" {
-		b.Queue(in.q.lock, int32(lane.KeyClass), in.keyNumber(s.e.Topic, s.e.Key))
+		b.Queue(in.sql.lock, int32(lane.KeyClass), in.keyNumber(s.e.Topic, s.e.Key))
 	}
 	b.Queue(statement, in.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token)
-	b.Queue(in.q.settle, in.c.Consumer, s.e.Source, s.e.ID, s.e.Topic, s.partition, s.offset, s.hash, result, int32(s.attempts))
+	b.Queue(in.sql.settle, in.c.Consumer, s.e.Source, s.e.ID, s.e.Topic, s.partition, s.offset, s.hash, result, int32(s.attempts))
 	if also != nil {
 		also(b)
 	}
 	if s.e.Key != "" {
-		b.Queue(in.q.wake, in.c.Consumer, s.e.Topic, s.e.Key)
+		b.Queue(in.sql.wake, in.c.Consumer, s.e.Topic, s.e.Key)
 	}
 	br := tx.SendBatch(ctx, b)
 	defer func() { _ = br.Close() }()
@@ -228,7 +228,7 @@ func (in *Inbox) postpone(ctx context.Context, tx pgx.Tx, s *claimed, delay time
 	if len(failures) == 0 {
 		unspent, losses = 1, int32(s.losses)
 	}
-	tag, err := tx.Exec(ctx, in.q.retry, in.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token, delay.Microseconds(), unspent, nonNil(failures), losses)
+	tag, err := tx.Exec(ctx, in.sql.retry, in.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token, delay.Microseconds(), unspent, nonNil(failures), losses)
 	if err != nil {
 		return fmt.Errorf("postpone stored event: %w", err)
 	}
@@ -298,7 +298,7 @@ func (in *Inbox) gone(ctx context.Context, s *claimed) (bool, error) {
 		gone := false
 		err := in.transact(ctx, func(tx pgx.Tx) error {
 			var one int
-			err := tx.QueryRow(ctx, in.q.stillStored, in.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token).Scan(&one)
+			err := tx.QueryRow(ctx, in.sql.stillStored, in.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token).Scan(&one)
 			gone = errors.Is(err, pgx.ErrNoRows)
 			if gone {
 				return nil

@@ -62,7 +62,7 @@ func (in *Inbox) trying(d *delivery, s step) step {
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		number := lane.Number(in.c.Schema, in.c.Consumer, d.e.Source, d.e.ID)
 		var mine bool
-		if err := tx.QueryRow(ctx, in.q.tryLock, int32(tryClass), number).Scan(&mine); err != nil {
+		if err := tx.QueryRow(ctx, in.sql.tryLock, int32(tryClass), number).Scan(&mine); err != nil {
 			return "", fmt.Errorf("lock the event: %w", err)
 		}
 		if mine {

@@ -147,7 +147,7 @@ func TestACopyOfAnEventOfATypeWithoutAHandlerIsInFlightToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	var mine bool
-	if err := tx.QueryRow(t.Context(), in.q.tryLock, int32(tryClass), lane.Number(in.c.Schema, in.c.Consumer, e.Source, e.ID)).Scan(&mine); err != nil || !mine {
+	if err := tx.QueryRow(t.Context(), in.sql.tryLock, int32(tryClass), lane.Number(in.c.Schema, in.c.Consumer, e.Source, e.ID)).Scan(&mine); err != nil || !mine {
 		t.Fatalf("the first copy has its lock: %v, %v", mine, err)
 	}
 	b.try(in.TryReceive, e, "", ErrInFlight)

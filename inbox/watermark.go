@@ -40,7 +40,7 @@ func (in *Inbox) Watermark(ctx context.Context, tx pgx.Tx, entity string, versio
 	if err := checkText("entity", entity, 1, 1024); err != nil {
 		return false, fmt.Errorf("raise watermark: %w", err)
 	}
-	tag, err := tx.Exec(ctx, in.q.watermark, in.c.Consumer, entity, version)
+	tag, err := tx.Exec(ctx, in.sql.watermark, in.c.Consumer, entity, version)
 	if err != nil {
 		return false, fmt.Errorf("raise watermark: %w", err)
 	}
@@ -56,7 +56,7 @@ func (in *Inbox) WatermarkTies(ctx context.Context, tx pgx.Tx, entity string, ve
 		return fresh, err
 	}
 	// Watermark has locked the row: what is read now is what it compared with.
-	if err := tx.QueryRow(ctx, in.q.watermarkIs, in.c.Consumer, entity, version).Scan(&fresh); err != nil {
+	if err := tx.QueryRow(ctx, in.sql.watermarkIs, in.c.Consumer, entity, version).Scan(&fresh); err != nil {
 		return false, fmt.Errorf("read watermark: %w", err)
 	}
 	return fresh, nil

@@ -1,0 +1,49 @@
+package inbox
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+)
+
+// statements are the constants of queries.go, for the configured schema and time-outs.
+type statements struct {
+	begin, open, openFenced, fenceShared, fenceCheck, lock, tryLock                             string
+	insert, insertMany, behind, known, record                                                   string // of an event's transaction
+	store, queueLength, storedCount, blocked, waiting                                           string // of the events that wait
+	letter, letterReopen, letterReplayed, edited, publishLetter                                 string
+	claim, take, drop, settle, wake, sweep, retry, stillStored                                  string // of Run
+	declare, undeclare, declared, start, forgetStart, watermark, watermarkIs                    string
+	position, landmark, assign, save, release                                                   string // of Kafka's partitions
+	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts string
+}
+
+func newStatements(c Config) statements {
+	in := func(statement string) string { return sqlschema.In(c.Schema, statement) }
+	return statements{
+		// A handler may think, or wait for a lock, as long as it may run.
+		begin: fmt.Sprintf(beginSQL, millis(idleTimeout(c)), millis(c.Timeout)),
+		open:  openSQL, openFenced: openFencedSQL,
+		fenceShared: in(fenceSharedSQL), fenceCheck: in(fenceCheckSQL), lock: in(lockSQL), tryLock: in(tryLockSQL),
+		insert: in(insertSQL), insertMany: in(insertManySQL), behind: in(behindSQL), known: in(knownSQL), record: in(recordSQL),
+		store: in(storeSQL), queueLength: in(queueLengthSQL), storedCount: in(storedCountSQL),
+		blocked: in(blockedSQL), waiting: in(waitingSQL),
+		letter: in(letterSQL), letterReopen: in(letterReopenSQL), letterReplayed: in(letterReplayedSQL),
+		edited: in(editedSQL), publishLetter: in(publishLetterSQL),
+		claim: in(claimSQL), take: in(takeSQL), drop: in(dropSQL), settle: in(settleSQL),
+		wake: in(wakeSQL), sweep: in(sweepSQL), retry: in(retrySQL), stillStored: in(stillStoredSQL),
+		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL),
+		start: in(startSQL), forgetStart: in(forgetStartSQL),
+		watermark: in(watermarkSQL), watermarkIs: in(watermarkIsSQL),
+		position: in(positionSQL), landmark: in(landmarkSQL), assign: in(assignSQL), save: in(saveSQL), release: in(releaseSQL),
+		retentionBegin: fmt.Sprintf(retentionBeginSQL, millis(retentionTimeout)), retentionRow: in(retentionRowSQL),
+		retentionTake: in(retentionTakeSQL), retentionSweep: in(retentionSweepSQL), retentionSave: in(retentionSaveSQL),
+		retentionStarts: in(retentionStartsSQL),
+	}
+}
+
+// idleTimeout is after how long without a statement Postgres ends a transaction: its client must be dead.
+func idleTimeout(c Config) time.Duration { return c.Timeout + c.Grace + 10*time.Second }
+
+func millis(d time.Duration) int64 { return max(d.Milliseconds(), 1) }
