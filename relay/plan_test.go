@@ -69,4 +69,8 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 			plan.NeverReadsAllOf("event_[0-3]", "parked", "scheduled", "letter")
 		}
 	}
+	for _, plan := range plantest.Of(t, db.Pool, readBacklog, "") { // which counts what is parked
+		plan.Uses(append(segments("lane_xid_seq"), "scheduled_pkey")...)
+		plan.NeverReadsAllOf("event_[0-3]", "scheduled")
+	}
 }

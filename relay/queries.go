@@ -128,6 +128,26 @@ select p.lane,
  where not pg_is_in_recovery()
    and exists (select from holdfast.incarnation i where i.token = $3::text::uuid)`
 
+// readBacklog looks for what each lane reads next, by the indexes event_N_lane_xid_seq as probe does. Of the window that
+// is being read, what lies up to pos is published.
+const readBacklog = `-- relay.backlog
+select count(n.time), coalesce(greatest((extract(epoch from now() - min(n.time)) * 1000000)::bigint, 0), 0),
+       (select count(*) from holdfast.parked),
+       (select coalesce((extract(epoch from now() - min(k.first_at)) * 1000000)::bigint, 0) from holdfast.parked k),
+       count(*) filter (where exists (select from holdfast.scheduled s where s.lane = l.lane and s.due_at <= now()))
+  from holdfast.lane l left join lateral (
+    select min(u.time) as time from (
+      (select e.time from holdfast.event e
+        where e.lane = l.lane and e.xid >= pg_snapshot_xmax(l.done)
+          and (l.upto is null or e.seq > l.pos or not pg_visible_in_snapshot(e.xid, l.upto))
+        order by e.xid, e.seq limit 1)
+      union all
+      (select f.time from pg_snapshot_xip(l.done) flying (xid), lateral (
+         select e.time from holdfast.event e
+          where e.lane = l.lane and e.xid = flying.xid
+            and (l.upto is null or e.seq > l.pos or not pg_visible_in_snapshot(e.xid, l.upto))
+          order by e.seq limit 1) f)) u) n on true`
+
 // ensureIncarnation refills the token that a crash emptied.
 const ensureIncarnation = `-- relay.incarnation
 insert into holdfast.incarnation default values on conflict (one) do nothing`

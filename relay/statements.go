@@ -4,7 +4,7 @@ import "github.com/holdfast-go/holdfast/internal/sqlschema"
 
 // statements are the constants of queries.go, for the configured schema.
 type statements struct {
-	readPage, readPlanned, readTransactions, readCuts, probeLanes, ensureIncarnation,
+	readPage, readPlanned, readTransactions, readCuts, readBacklog, probeLanes, ensureIncarnation,
 	readServer, beatRelay, leaveRelay, claimLanes, saveLanes, releaseLane,
 	fenceLane, loadWaiting, loadHeld, parkEvents, mendHead, parkFirst,
 	closeLetters, readDue, readProbe, deleteParked, delayParked, buryParked,
@@ -20,6 +20,7 @@ func newStatements(schema string) *statements {
 		readPlanned:       in(readPlanned),
 		readTransactions:  in(readTransactions),
 		readCuts:          in(readCuts),
+		readBacklog:       in(readBacklog),
 		probeLanes:        in(probeLanes),
 		ensureIncarnation: in(ensureIncarnation),
 		readServer:        in(readServer),

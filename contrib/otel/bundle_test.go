@@ -65,7 +65,7 @@ func created(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "{}")
 }
 
-// collected are the values of all counters and the counts of all histograms, as name{label=value,…}.
+// collected are the values of all counters and gauges and the counts of all histograms, as name{label=value,…}.
 func collected(t *testing.T, reader *metric.ManualReader) map[string]int64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -83,6 +83,14 @@ func collected(t *testing.T, reader *metric.ManualReader) map[string]int64 {
 			case metricdata.Histogram[float64]:
 				for _, p := range data.DataPoints {
 					values[m.Name+labels(p.Attributes)] = int64(p.Count)
+				}
+			case metricdata.Gauge[int64]:
+				for _, p := range data.DataPoints {
+					values[m.Name+labels(p.Attributes)] = p.Value
+				}
+			case metricdata.Gauge[float64]:
+				for _, p := range data.DataPoints {
+					values[m.Name+labels(p.Attributes)] = int64(p.Value)
 				}
 			default:
 				t.Fatalf("%s is a %T", m.Name, data)

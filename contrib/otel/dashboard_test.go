@@ -2,6 +2,7 @@ package holdfastotel_test
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http/httptest"
 	"os"
 	"regexp"
@@ -18,6 +19,7 @@ import (
 	holdfastotel "github.com/holdfast-go/holdfast/contrib/otel"
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 	"github.com/holdfast-go/holdfast/webhook"
 )
@@ -51,6 +53,39 @@ func scraped(t *testing.T) map[string][]string {
 	in.OnConflict(holdfast.Event{})
 	in.OnFull(holdfast.Event{}, nil)
 	in.OnCleaned(1, time.Second)
+	in.OnHungHandler(holdfast.Event{}, 1)
+	in.OnLeaseLost(holdfast.Event{})
+	in.OnFenced(inbox.Partition{})
+	in.OnRevoked(inbox.Partition{}, true)
+	in.OnAssigned(inbox.Partition{}, 0)
+	in.OnReread(inbox.Partition{}, 1)
+	in.OnError(errors.New("planned"))
+	publishing, err := holdfastotel.Relay(meter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publishing.OnPublished(0, []holdfast.Event{{}})
+	publishing.OnParked(0, holdfast.Event{}, "record", nil)
+	publishing.OnUnparked(0, holdfast.Event{})
+	publishing.OnDead(0, holdfast.Event{}, 1, nil)
+	publishing.OnClaimed(0, 1)
+	publishing.OnReleased(0)
+	publishing.OnLost(0, nil)
+	publishing.OnHeld(0, relay.FaultTopic, nil, time.Second)
+	publishing.OnSaved(1, time.Second)
+	publishing.OnMoved(0, 1)
+	publishing.OnReclaimed(0, "kept")
+	db := database(t)
+	if _, err := holdfastotel.Backlog(meter, relayOf(t, db, publishing)); err != nil {
+		t.Fatal(err)
+	}
+	consumer, err := inbox.New(db.Pool, inbox.Config{Consumer: "billing"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holdfastotel.Waiting(meter, "billing", consumer); err != nil {
+		t.Fatal(err)
+	}
 	hooks, err := holdfastotel.Webhook(meter)
 	if err != nil {
 		t.Fatal(err)

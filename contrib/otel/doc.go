@@ -7,6 +7,6 @@
 //	}
 //	guard, err := idempotency.New(pool, idempotency.Config{Principal: account, Observer: observer})
 //
-// Labels never carry keys, ids or paths: what they can be is bounded by the program, not by its clients. Names and units
-// are listed in docs/operations.md; a change of one is a breaking change.
+// Labels never carry keys, ids or paths: what they can be is bounded by the program, not by its clients. Names and
+// labels are listed in docs/operations.md; a change of one is a breaking change.
 package holdfastotel

@@ -13,8 +13,9 @@ import (
 )
 
 // Inbox makes the Observer of an Inbox: a counter of events by outcome, of letters and of conflicts, a histogram of how
-// long an event took and one of the delays before retries, and what retention removes. Consumer is a label of all of
-// them. An error: an instrument could not be made.
+// long an event took and one of the delays before retries, what retention removes, and counters of what goes wrong around
+// it: handlers left behind, leases and partitions lost to others, what is read again, and errors that are waited out.
+// Consumer is a label of all of them. An error: an instrument could not be made.
 func Inbox(meter metric.Meter, consumer string) (inbox.Observer, error) {
 	m := maker{meter: meter}
 	events := m.counter("holdfast.inbox.events", "{event}", "Events whose outcome is durable")
@@ -25,6 +26,13 @@ func Inbox(meter metric.Meter, consumer string) (inbox.Observer, error) {
 	full := m.counter("holdfast.inbox.full", "{event}", "Events that there was no room for; every try counts")
 	cleaned := m.counter("holdfast.inbox.cleaned.rows", "{row}", "Rows that retention removed")
 	cleaning := m.histogram("holdfast.inbox.cleaned", "How long a turn of retention took", seconds)
+	hung := m.counter("holdfast.inbox.hung", "{handler}", "Handlers that did not return in time and were left behind")
+	leases := m.counter("holdfast.inbox.leases.lost", "{event}", "Stored events that a worker finished when they were another's: rolled back")
+	fenced := m.counter("holdfast.inbox.fenced", "{partition}", "Partitions that were found to be another node's")
+	revoked := m.counter("holdfast.inbox.revoked", "{partition}", "Partitions that this node has let go of")
+	assigned := m.counter("holdfast.inbox.assigned", "{partition}", "Partitions that this node was given")
+	reread := m.counter("holdfast.inbox.reread", "{offset}", "Offsets below the position that are read again")
+	errors := m.counter("holdfast.inbox.errors", "{error}", "Errors of the database or the broker that are waited out")
 	if m.err != nil {
 		return inbox.Observer{}, m.err
 	}
@@ -40,10 +48,17 @@ func Inbox(meter metric.Meter, consumer string) (inbox.Observer, error) {
 			events.Add(ctx, 1, outcome)
 			took.Record(ctx, r.Took.Seconds(), outcome)
 		},
-		OnRetry:    func(r inbox.Retried) { delays.Record(ctx, r.Delay.Seconds(), all) },
-		OnDead:     func(inbox.Died) { dead.Add(ctx, 1, all) },
-		OnConflict: func(holdfast.Event) { conflicts.Add(ctx, 1, all) },
-		OnFull:     func(holdfast.Event, error) { full.Add(ctx, 1, all) },
+		OnRetry:       func(r inbox.Retried) { delays.Record(ctx, r.Delay.Seconds(), all) },
+		OnDead:        func(inbox.Died) { dead.Add(ctx, 1, all) },
+		OnConflict:    func(holdfast.Event) { conflicts.Add(ctx, 1, all) },
+		OnFull:        func(holdfast.Event, error) { full.Add(ctx, 1, all) },
+		OnHungHandler: func(holdfast.Event, int) { hung.Add(ctx, 1, all) },
+		OnLeaseLost:   func(holdfast.Event) { leases.Add(ctx, 1, all) },
+		OnFenced:      func(inbox.Partition) { fenced.Add(ctx, 1, all) },
+		OnRevoked:     func(_ inbox.Partition, clean bool) { revoked.Add(ctx, 1, by(attribute.Bool("clean", clean))) },
+		OnAssigned:    func(inbox.Partition, int64) { assigned.Add(ctx, 1, all) },
+		OnReread:      func(_ inbox.Partition, offsets int64) { reread.Add(ctx, offsets, all) },
+		OnError:       func(error) { errors.Add(ctx, 1, all) },
 		OnCleaned: func(rows int, d time.Duration) {
 			cleaned.Add(ctx, int64(rows), all)
 			cleaning.Record(ctx, d.Seconds(), all)

@@ -3,7 +3,6 @@ package plantest
 
 import (
 	"context"
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -26,13 +25,16 @@ var modes = []string{"force_custom_plan", "force_generic_plan"}
 // named is the first line of a statement.
 var named = regexp.MustCompile(`^-- (\S+)\n`)
 
-// Of explains a statement with literals for its arguments, "0, 'orders', null", in each way that Postgres may plan it.
-// Nothing of it is carried out.
+// Of explains a statement with literals for its arguments, "0, 'orders', null" or "", in each way that Postgres may plan
+// it. Nothing of it is carried out.
 func Of(t testing.TB, db *pgxpool.Pool, statement, literals string) (plans []Plan) {
 	t.Helper()
 	name := "a statement without a name"
 	if found := named.FindStringSubmatch(statement); found != nil {
 		name = found[1]
+	}
+	if literals != "" {
+		literals = " (" + literals + ")"
 	}
 	for _, mode := range modes {
 		err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
@@ -42,7 +44,7 @@ func Of(t testing.TB, db *pgxpool.Pool, statement, literals string) (plans []Pla
 				}
 			}
 			defer func() { _, _ = tx.Exec(context.Background(), "deallocate explained") }()
-			rows, err := tx.Query(t.Context(), fmt.Sprintf("explain (costs off) execute explained (%s)", literals), pgx.QueryExecModeSimpleProtocol)
+			rows, err := tx.Query(t.Context(), "explain (costs off) execute explained"+literals, pgx.QueryExecModeSimpleProtocol)
 			if err != nil {
 				return err
 			}

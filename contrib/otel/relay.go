@@ -1,0 +1,139 @@
+package holdfastotel
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+// MaxTopics is how many topics a label tells apart; later ones are counted as "other".
+const MaxTopics = 200
+
+// Relay makes the Observer of a Relay: counters of events that were published, parked, published after all and given up,
+// by topic; of lanes that were claimed, handed back and lost; of waits, by what they were for; of scheduled events that
+// fell due and of segments that were looked at, by what came of it; a histogram of how long a save of cursors took. An
+// error: an instrument could not be made.
+func Relay(meter metric.Meter) (relay.Observer, error) {
+	m := maker{meter: meter}
+	published := m.counter("holdfast.relay.published", "{event}", "Events that the broker acknowledged, repeats included")
+	parked := m.counter("holdfast.relay.parked", "{event}", "Events that were put into the queue of their key")
+	unparked := m.counter("holdfast.relay.unparked", "{event}", "Events that were published out of the queue of their key")
+	dead := m.counter("holdfast.relay.dead", "{event}", "Events that became dead letters")
+	claimed := m.counter("holdfast.relay.claimed", "{lane}", "Lanes that were claimed")
+	released := m.counter("holdfast.relay.released", "{lane}", "Lanes that were handed back in order")
+	lost := m.counter("holdfast.relay.lost", "{lane}", "Lanes that were lost to another relay, or dropped to be claimed again")
+	held := m.counter("holdfast.relay.held", "{wait}", "Waits of a lane before it tries again")
+	saving := m.histogram("holdfast.relay.saving", "How long a save of cursors took", seconds)
+	moved := m.counter("holdfast.relay.moved", "{event}", "Scheduled events that fell due")
+	reclaimed := m.counter("holdfast.relay.reclaimed", "{segment}", "Segments of the log that were looked at, by what came of it")
+	if m.err != nil {
+		return relay.Observer{}, m.err
+	}
+	ctx := context.Background()
+	topics := &bounded{most: MaxTopics, none: "unnamed", rest: "other"}
+	topic := func(e holdfast.Event) attribute.KeyValue { return attribute.String("topic", topics.name(e.Topic)) }
+	by := func(labels ...attribute.KeyValue) metric.MeasurementOption {
+		return metric.WithAttributeSet(attribute.NewSet(labels...))
+	}
+	return relay.Observer{
+		OnPublished: func(_ int, events []holdfast.Event) {
+			counts := map[string]int64{}
+			for i := range events {
+				counts[events[i].Topic]++
+			}
+			for name, n := range counts {
+				published.Add(ctx, n, by(attribute.String("topic", topics.name(name))))
+			}
+		},
+		OnParked: func(_ int, e holdfast.Event, why string, _ error) {
+			parked.Add(ctx, 1, by(topic(e), attribute.String("why", why)))
+		},
+		OnUnparked: func(_ int, e holdfast.Event) { unparked.Add(ctx, 1, by(topic(e))) },
+		OnDead:     func(_ int, e holdfast.Event, _ int64, _ error) { dead.Add(ctx, 1, by(topic(e))) },
+		OnClaimed:  func(int, int64) { claimed.Add(ctx, 1) },
+		OnReleased: func(int) { released.Add(ctx, 1) },
+		OnLost:     func(int, error) { lost.Add(ctx, 1) },
+		OnHeld: func(_ int, fault relay.Fault, _ error, _ time.Duration) {
+			held.Add(ctx, 1, by(attribute.String("fault", string(fault))))
+		},
+		OnSaved:     func(_ int, took time.Duration) { saving.Record(ctx, took.Seconds()) },
+		OnMoved:     func(_ int, events int) { moved.Add(ctx, int64(events)) },
+		OnReclaimed: func(_ int, result string) { reclaimed.Add(ctx, 1, by(attribute.String("result", result))) },
+	}, nil
+}
+
+// Backlog makes gauges of what is written and not published: lanes with unread events, the age of the oldest event, what
+// is parked and for how long, and lanes whose scheduled events are overdue. Each collection asks the database once, and
+// every process that makes them shows the same: alarm on the age. Unregister the Registration before the pool is
+// closed. An error: an instrument could not be made.
+func Backlog(meter metric.Meter, r *relay.Relay) (metric.Registration, error) {
+	m := maker{meter: meter}
+	lanes := m.gauge("holdfast.backlog.lanes", "{lane}", "Lanes with events that no relay has published")
+	oldest := m.age("holdfast.backlog.age", "Age of the oldest event that no relay has published")
+	parked := m.gauge("holdfast.backlog.parked", "{event}", "Events that wait in the queues of their keys")
+	parkedFor := m.age("holdfast.backlog.parked.age", "How long the oldest of them has been parked")
+	scheduled := m.gauge("holdfast.backlog.scheduled", "{lane}", "Lanes with scheduled events that are due and not in the log")
+	return m.observe(func(ctx context.Context, o metric.Observer) error {
+		b, err := r.Backlog(ctx)
+		if err != nil {
+			return fmt.Errorf("gauges of the backlog: %w", err)
+		}
+		o.ObserveInt64(lanes, int64(b.Lanes))
+		o.ObserveFloat64(oldest, b.Oldest.Seconds())
+		o.ObserveInt64(parked, int64(b.Parked))
+		o.ObserveFloat64(parkedFor, b.OldestParked.Seconds())
+		o.ObserveInt64(scheduled, int64(b.Scheduled))
+		return nil
+	}, lanes, oldest, parked, parkedFor, scheduled)
+}
+
+// Waiting makes gauges of what is stored for a consumer: events, keys, the age of the oldest, and events of types that no
+// running node handles. Each collection asks the database once, and every node of the consumer shows the same: alarm on
+// the age. Consumer is a label of all of them. Unregister the Registration before the pool is closed. An error: an
+// instrument could not be made.
+func Waiting(meter metric.Meter, consumer string, in *inbox.Inbox) (metric.Registration, error) {
+	m := maker{meter: meter}
+	events := m.gauge("holdfast.waiting.events", "{event}", "Events that are stored and wait")
+	keys := m.gauge("holdfast.waiting.keys", "{key}", "Topics and keys that wait")
+	oldest := m.age("holdfast.waiting.age", "How long the oldest stored event has waited")
+	undeclared := m.gauge("holdfast.waiting.undeclared", "{event}", "Stored events of types that no running node of the consumer handles")
+	who := metric.WithAttributeSet(attribute.NewSet(attribute.String("consumer", consumer)))
+	return m.observe(func(ctx context.Context, o metric.Observer) error {
+		w, err := in.Waiting(ctx)
+		if err != nil {
+			return fmt.Errorf("gauges of what waits for %s: %w", consumer, err)
+		}
+		o.ObserveInt64(events, int64(w.Events), who)
+		o.ObserveInt64(keys, int64(w.Keys), who)
+		o.ObserveFloat64(oldest, w.Oldest.Seconds(), who)
+		o.ObserveInt64(undeclared, int64(w.Undeclared), who)
+		return nil
+	}, events, keys, oldest, undeclared)
+}
+
+func (m *maker) gauge(name, unit, description string) metric.Int64ObservableGauge {
+	g, err := m.meter.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
+	m.note(name, err)
+	return g
+}
+
+func (m *maker) age(name, description string) metric.Float64ObservableGauge {
+	g, err := m.meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(description))
+	m.note(name, err)
+	return g
+}
+
+// observe has read called at each collection.
+func (m *maker) observe(read metric.Callback, instruments ...metric.Observable) (metric.Registration, error) {
+	if m.err != nil {
+		return nil, m.err
+	}
+	return m.meter.RegisterCallback(read, instruments...)
+}

@@ -1,0 +1,128 @@
+package holdfastotel_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel/sdk/metric"
+
+	"github.com/holdfast-go/holdfast"
+	holdfastotel "github.com/holdfast-go/holdfast/contrib/otel"
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/outbox"
+	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// half refuses the events of topic refused and acknowledges the rest.
+type half struct{}
+
+func (half) Publish(_ context.Context, events []holdfast.Event) []error {
+	errs := make([]error, len(events))
+	for i, e := range events {
+		if e.Topic == "refused" {
+			errs[i] = &relay.PublishError{Topic: e.Topic, Fault: relay.FaultRecord, Err: errors.New("planned")}
+		}
+	}
+	return errs
+}
+
+func relayOf(t *testing.T, db *pgtest.DB, observer relay.Observer) *relay.Relay {
+	t.Helper()
+	r, err := relay.New(db.Pool, half{}, relay.Config{Observer: observer, Logger: slog.New(slog.DiscardHandler),
+		Retry: retry.Policy{Attempts: -1, Base: time.Hour, Cap: time.Hour}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestWhatARelayDoesAndWhatItHasNotDoneAreMeasured(t *testing.T) {
+	t.Parallel()
+	reader := metric.NewManualReader()
+	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
+	observer, err := holdfastotel.Relay(meter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := database(t)
+	r := relayOf(t, db, observer)
+	gauges, err := holdfastotel.Backlog(meter, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(topic string) {
+		e := holdfast.Event{Topic: topic, Key: "1", Type: "paid", Time: time.Now().Add(-time.Hour)}
+		if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error { return outbox.Write(t.Context(), tx, e) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("payments")
+	write("refused")
+	if got := collected(t, reader); got["holdfast.backlog.lanes{}"] != 1 || got["holdfast.backlog.age{}"] < 3600 {
+		t.Errorf("nobody has published: %v", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	for deadline := time.Now().Add(30 * time.Second); collected(t, reader)["holdfast.backlog.lanes{}"] != 0 && time.Now().Before(deadline); {
+		time.Sleep(20 * time.Millisecond)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	got := collected(t, reader)
+	for name, want := range map[string]int64{
+		"holdfast.relay.published{topic=payments}": 1, "holdfast.relay.parked{topic=refused,why=refused}": 1,
+		"holdfast.backlog.lanes{}": 0, "holdfast.backlog.age{}": 0, "holdfast.backlog.parked{}": 1, "holdfast.backlog.scheduled{}": 0,
+		"holdfast.relay.claimed{}": got["holdfast.relay.released{}"],
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %d, want %d, of %v", name, got[name], want, got)
+		}
+	}
+	if got["holdfast.relay.claimed{}"] == 0 || got["holdfast.relay.saving{}"] == 0 {
+		t.Errorf("no lane was claimed, or no cursor saved: %v", got)
+	}
+	if err := gauges.Unregister(); err != nil {
+		t.Fatal(err)
+	}
+	if _, asked := collected(t, reader)["holdfast.backlog.lanes{}"]; asked {
+		t.Error("gauges that were taken back are still asked for")
+	}
+}
+
+func TestWhatWaitsForAConsumerIsMeasured(t *testing.T) {
+	t.Parallel()
+	reader := metric.NewManualReader()
+	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
+	db := database(t)
+	in, err := inbox.New(db.Pool, inbox.Config{Consumer: "billing"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holdfastotel.Waiting(meter, "billing", in); err != nil {
+		t.Fatal(err)
+	}
+	in.Handle("paid", func(context.Context, pgx.Tx, holdfast.Event) error { return nil })
+	e := holdfast.Event{ID: "7d7f6a3c-7b0e-4f0e-9a53-6a2d1c0f8f01", Topic: "payments", Key: "1", Type: "paid", Source: "bank"}
+	if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error { _, err := in.Store(t.Context(), tx, e); return err }); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Exec(t, db.Pool, "update holdfast.stored set first_at = now() - interval '1 hour'")
+	got := collected(t, reader)
+	for name, want := range map[string]int64{"holdfast.waiting.events{consumer=billing}": 1, "holdfast.waiting.keys{consumer=billing}": 1, "holdfast.waiting.undeclared{consumer=billing}": 1} {
+		if got[name] != want {
+			t.Errorf("%s is %d, want %d, of %v", name, got[name], want, got)
+		}
+	}
+	if age := got["holdfast.waiting.age{consumer=billing}"]; age < 3600 || age > 3900 {
+		t.Errorf("it has waited %d s, want 3600", age)
+	}
+}
