@@ -24,7 +24,7 @@ const (
 	faultStopped                // we were told to stop: hand back what is in hand
 	faultFenced                 // another node has the partition: let go of it
 	faultFull                   // it would have to wait where too many do: whoever has it waits for room
-	faultLost                   // the connection broke under the handler: the database's doing, unless it goes on (amounts)
+	faultLost                   // the connection broke under the handler, or a server told it that it cannot work: not its doing, unless it goes on (amounts)
 	faultInFlight               // another transaction has the event, and it was not to be waited for
 )
 
@@ -42,7 +42,8 @@ type circumstances struct {
 }
 
 // judge says whose fault err is. The order matters: a connection that pgx closed because the handler's time was up is
-// the handler's fault, one that broke under it is not.
+// the handler's fault, one that broke under it is not. What a handler was told by a server that cannot work need not come
+// from our database, nor concern any event but its own.
 func judge(err error, c circumstances) fault {
 	var pgErr *pgconn.PgError
 	isPg := errors.As(err, &pgErr)
@@ -63,9 +64,9 @@ func judge(err error, c circumstances) fault {
 		return faultStopped
 	case isPg && (pgErr.Code == "40001" || pgErr.Code == "40P01"):
 		return faultContended
-	case c.inHandler && c.connLost:
+	case c.inHandler && (c.connLost || isPg && unavailable(pgErr.Code)):
 		return faultLost
-	case isPg && unavailable(pgErr.Code), c.connLost:
+	case c.connLost:
 		return faultDatabase
 	case c.inHandler, c.committing:
 		return faultEvent
@@ -101,7 +102,7 @@ type history struct {
 	attempts  int           // tries that failed or were cut short, the last one included
 	contended int           // tries in a row that were contended and cost nothing
 	waits     int           // tries in a row that failed for the database's sake
-	losses    int           // tries since the last that cost an attempt of which the connection was lost, or COMMIT not answered
+	losses    int           // tries since the last that cost an attempt that were lost (faultLost), or whose COMMIT was not answered
 	quick     int           // quick tries that are left
 	age       time.Duration // since the first failure, by the database's clock
 	stored    bool          // it is a row of `stored`
@@ -120,8 +121,9 @@ const (
 	maxContended = 20
 	maxImpatient = 3 // how often Receive meets an absent database before it says so
 
-	// maxLosses is how often in a row a connection may break while an event is handled until that costs an attempt. What
-	// breaks connections by itself seldom meets one event so often; a handler that does it meets nothing else.
+	// maxLosses is how often in a row a connection may break, or a server say that it cannot work, while an event is handled
+	// until that costs an attempt. What does so by itself seldom meets one event so often; a handler that brings it about
+	// meets nothing else.
 	maxLosses = 5
 
 	contendedBase, contendedCap = 2 * time.Millisecond, 200 * time.Millisecond
@@ -131,14 +133,16 @@ const (
 )
 
 // amounts says what a fault counts as beside those before it: a connection that is lost costs the event nothing, nor
-// does a COMMIT without an answer, but an event whose every try ends so would be tried for ever.
+// does a server that cannot work, nor a COMMIT without an answer, but an event whose every try ends so would be tried for
+// ever, and keep a worker for as long.
 func amounts(h history, f fault, err error) (fault, error) {
 	if (f != faultLost && f != faultUnknown) || h.losses+1 < maxLosses {
 		return f, err
 	}
-	return faultEvent, fmt.Errorf("its connection was lost %d times in a row while its handler ran or before COMMIT was answered: look for a statement "+
-		"of the handler whose context ends before it does (pgx closes the connection then), for one that ends the connection or the "+
-		"server's process, and for what cuts connections between here and Postgres; the last time: %w", h.losses+1, err)
+	return faultEvent, fmt.Errorf("%d times in a row its connection was lost, or a server said that it cannot work, while its handler ran or before COMMIT "+
+		"was answered: look for a statement of the handler whose context ends before it does (pgx closes the connection then), for one "+
+		"that ends the connection or the server's process, for one that asks for more than its server gives (temp_file_limit) or for "+
+		"another server, and for what cuts connections between here and Postgres; the last time: %w", h.losses+1, err)
 }
 
 // decide says what to do with an event whose transaction failed with err.

@@ -85,13 +85,13 @@ func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome,
 			}
 		case faultDatabase:
 			h.waits++
-			in.troubled(f.err)
+			in.troubledBy(d, f.err)
 		case faultUnknown:
 			h.waits, h.losses = h.waits+1, h.losses+1
-			in.troubled(f.err)
+			in.troubledBy(d, f.err)
 		case faultLost:
 			h.losses++
-			in.troubled(f.err)
+			in.troubledBy(d, f.err)
 		}
 		if v.do == actAgain && !v.free {
 			in.retried(d.e, h.attempts, v.delay, false, f.err)
@@ -121,6 +121,18 @@ func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome,
 			s, t.failures = in.afterFailure(d, h, v, f.err, t.failures)
 			t.next, t.decided = in.within(s), true
 		}
+	}
+}
+
+// troubledBy tells of an error that is waited out with an event in hand.
+func (in *Inbox) troubledBy(d *delivery, err error) {
+	attrs := in.attrs(d.e)
+	if d.from != nil {
+		attrs = append(attrs, "partition", d.from.fence.Partition.Partition)
+	}
+	in.c.Logger.Warn("waiting for the database", append(attrs, "error", boundedError(err))...)
+	if in.c.Observer.OnError != nil {
+		in.c.Observer.OnError(err)
 	}
 }
 

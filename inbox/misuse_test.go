@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"strings"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast"
 )
@@ -73,6 +75,18 @@ func TestWhatAHandlerDoesWrongIsItsEventsFailure(t *testing.T) {
 			_, err := tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
 			return err
 		},
+		"its query is always more than its server allows": func(ctx context.Context, tx pgx.Tx) error {
+			for _, statement := range []string{"set local temp_file_limit = 64", "set local work_mem = 64",
+				"select count(*) from (select n from generate_series(1, 100000) n order by random()) sorted"} {
+				if _, err := tx.Exec(ctx, statement); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"another server that it asks is never there": func(context.Context, pgx.Tx) error {
+			return fmt.Errorf("read the stock of another database: %w", &pgconn.PgError{Severity: "FATAL", Code: "57P03"})
+		},
 		"it breaks its connection so that COMMIT is not answered": func(_ context.Context, tx pgx.Tx) error {
 			return tx.Conn().PgConn().Conn().Close()
 		},
@@ -109,6 +123,29 @@ func TestWhatAHandlerDoesWrongIsItsEventsFailure(t *testing.T) {
 
 func ignore(error) error { return nil }
 
+func TestWhatIsWaitedForSaysOfWhichEvent(t *testing.T) {
+	b := setup(t)
+	var log strings.Builder
+	in := b.inbox(func(c *Config) { c.Workers, c.Logger = 1, slog.New(slog.NewTextHandler(&log, nil)) })
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		return &pgconn.PgError{Severity: "ERROR", Code: "53400", Message: "temporary file size exceeds temp_file_limit"}
+	})
+	stop := b.consumeFake(in, newFakeGeneration(logOf(event("1", "k"))))
+	b.awaitOutcome("1", Dead)
+	stop()
+	for line := range strings.Lines(log.String()) {
+		if strings.Contains(line, "waiting for the database") && strings.Contains(line, "53400") {
+			for _, want := range []string{"consumer=billing", "topic=orders", "partition=0", "type=order.placed", "id=1"} {
+				if !strings.Contains(line, want) {
+					t.Errorf("the line does not say %s: %s", want, line)
+				}
+			}
+			return
+		}
+	}
+	t.Error("no line says what is waited for")
+}
+
 func TestAHandlerThatSaysNothingOfItsOwnTimeOutCostsOneTryAnAttempt(t *testing.T) {
 	for name, row := range map[string]struct {
 		wrong func(ctx context.Context, tx pgx.Tx)
@@ -116,7 +153,7 @@ func TestAHandlerThatSaysNothingOfItsOwnTimeOutCostsOneTryAnAttempt(t *testing.T
 		says  string
 	}{
 		"told from a connection that broke": {func(ctx context.Context, tx pgx.Tx) { _, _ = tx.Exec(ctx, "select pg_sleep(5)") }, 3, "a time-out of the handler's own"},
-		"and where it cannot be told":       {func(ctx context.Context, tx pgx.Tx) { _, _ = tx.Conn().Exec(ctx, "select pg_sleep(5)") }, 3 * maxLosses, "lost 5 times in a row"},
+		"and where it cannot be told":       {func(ctx context.Context, tx pgx.Tx) { _, _ = tx.Conn().Exec(ctx, "select pg_sleep(5)") }, 3 * maxLosses, "5 times in a row its connection was lost"},
 	} {
 		for _, batch := range []int{1, 10} {
 			t.Run(fmt.Sprintf("%s, batch %d", name, batch), func(t *testing.T) {
