@@ -208,6 +208,47 @@ func spread(base, limit time.Duration, attempt int, random float64) time.Duratio
 	return ceiling/2 + time.Duration(random*float64(ceiling/2))
 }
 
+// course is what is done with a record of a partition when it is met.
+type course int
+
+const (
+	courseHandle  course = iota // run its handler
+	courseSkip                  // write nothing
+	courseInvalid               // a letter: it is no event that the tables can hold
+	courseStale                 // a letter, unless its row shows what became of it
+	courseUnknown               // store it, or a letter
+)
+
+func (c course) String() string {
+	return [...]string{"handle", "skip", "invalid", "stale", "unknown"}[c]
+}
+
+// sighting is what is known of a record when it is met.
+type sighting struct {
+	invalid  bool // it is no event that the tables can hold
+	handled  bool // this node has a handler for its type
+	declared bool // another node has
+	stale    bool // it lies below what was settled when this node was given the partition
+}
+
+// courseOf says what is done with a record. The order matters: below the position an event may have been handled long
+// ago, by whichever node knew its type then, and its row may be gone: to store it for such a node would be to handle it
+// twice.
+func courseOf(s sighting, u Unknown) course {
+	switch {
+	case s.invalid:
+		return courseInvalid
+	case !s.handled && !s.declared && u == UnknownSkip:
+		return courseSkip
+	case s.stale:
+		return courseStale
+	case !s.handled:
+		return courseUnknown
+	default:
+		return courseHandle
+	}
+}
+
 // reading is where a partition is read from.
 type reading struct {
 	start    int64 // the first offset to fetch

@@ -214,14 +214,13 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 		}
 	}
 	for i, d := range ds {
-		s, skip := invalid[i], false
-		switch {
-		case s != nil:
-		case d.h == nil:
-			s = p.in.unknown(d, declared[d.e.Type])
-			skip = s == nil
-		case d.stale():
+		s := invalid[i]
+		c := courseOf(sighting{invalid: s != nil, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.in.c.Unknown)
+		switch c {
+		case courseStale:
 			s = p.in.stale(d)
+		case courseUnknown:
+			s = p.in.unknown(d, declared[d.e.Type])
 		}
 		if !p.room(ctx) {
 			return false
@@ -231,7 +230,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 		p.track.begin(d.from.offset, len(d.e.Payload), printOf(d))
 		p.mu.Unlock()
 		switch {
-		case skip:
+		case c == courseSkip:
 			p.in.report(d, Skipped, 0)
 			p.settle(d)
 		case p.careful:

@@ -1,0 +1,73 @@
+package inbox
+
+import (
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+func TestWhatARecordIsDecidesWhatIsDoneWithIt(t *testing.T) {
+	for name, row := range map[string]struct {
+		s    sighting
+		u    Unknown
+		want course
+	}{
+		"a type that is handled here is handled":                      {sighting{handled: true}, UnknownSkip, courseHandle},
+		"below the position it is stale":                              {sighting{handled: true, stale: true}, UnknownSkip, courseStale},
+		"what the tables cannot hold is invalid":                      {sighting{handled: true, invalid: true}, UnknownSkip, courseInvalid},
+		"below the position too":                                      {sighting{handled: true, invalid: true, stale: true}, UnknownStore, courseInvalid},
+		"a type that nobody handles is skipped":                       {sighting{}, UnknownSkip, courseSkip},
+		"below the position too, whoever handled it":                  {sighting{stale: true}, UnknownSkip, courseSkip},
+		"unless it is to be stored":                                   {sighting{}, UnknownStore, courseUnknown},
+		"or buried":                                                   {sighting{}, UnknownDead, courseUnknown},
+		"a type that another node handles is left for it":             {sighting{declared: true}, UnknownSkip, courseUnknown},
+		"but not below the position: it may have been handled there":  {sighting{declared: true, stale: true}, UnknownSkip, courseStale},
+		"nor is anything stored that lies below it":                   {sighting{stale: true}, UnknownStore, courseStale},
+		"what is buried for its type says that it is stale, if it is": {sighting{stale: true}, UnknownDead, courseStale},
+	} {
+		if got := courseOf(row.s, row.u); got != row.want {
+			t.Errorf("%s: %v, want %v", name, got, row.want)
+		}
+	}
+}
+
+// A node of an older version is given the partition, and its offsets were set back beyond what retention has kept.
+func TestAnOldEventOfATypeThatAnotherNodeHandlesIsStaleAndNotStoredForIt(t *testing.T) {
+	for name, row := range map[string]struct {
+		unknown  Unknown
+		declared bool
+		old, new Outcome
+	}{
+		"another node handles the type": {UnknownSkip, true, Stale, Stored},
+		"unknown types are stored":      {UnknownStore, false, Stale, Stored},
+		"nobody handles the type":       {UnknownSkip, false, Skipped, Skipped},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			in := b.inbox(func(c *Config) { c.Unknown = row.unknown })
+			in.Handle("order.placed", effectOf)
+			if row.declared {
+				pgtest.Exec(t, b.db, in.sql.declare, "billing", []string{"order.refunded"}, "newer", int64(60e6))
+			}
+			pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 1)")
+			old, next := event("old", "a"), event("new", "b")
+			old.Type, next.Type = "order.refunded", "order.refunded"
+			g := newFakeGeneration(logOf(old, next, event("last", "c")))
+			g.from = 0
+			b.consumeFake(in, g)
+			b.awaitOutcome("last", Handled)
+			b.awaitOutcome("new", row.new)
+			b.awaitOutcome("old", row.old)
+			if n := b.count("select count(*) from holdfast.stored where event_id = 'old'"); n != 0 {
+				t.Error("it is stored, and would be handled a second time")
+			}
+			letters := int64(0)
+			if row.old == Stale {
+				letters = 1
+			}
+			if n := b.count("select count(*) from holdfast.letter where event_id = 'old' and reason like 'stale%'"); n != letters {
+				t.Errorf("%d letters, want %d", n, letters)
+			}
+		})
+	}
+}
