@@ -58,7 +58,7 @@ type Waiting struct {
 	Events     int           // all of them
 	Keys       int           // topics and keys that wait; events without a key are not counted
 	Oldest     time.Duration // how long the oldest event has waited; 0 where none does
-	Undeclared int           // events of types that no running node of the consumer handles
+	Undeclared int           // events of types that no node of the consumer has declared for two minutes: nobody works them
 }
 
 // Waiting returns how much waits for the consumer. It reads all that is stored for it, as Blocked does.

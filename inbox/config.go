@@ -107,7 +107,9 @@ type Config struct {
 	MaxStored, MaxStoredKey int
 
 	// Unknown says what becomes of events of a type that no node declares. Defaults to UnknownSkip. A type that another
-	// node declares is always stored for it.
+	// node declares is always stored for it, and so is one for an hour and two minutes after the last node that handles it
+	// was heard of: it may be unable to reach Postgres. Events that are stored for a node that never comes back wait, and
+	// their keys behind them: Waiting.Undeclared counts them, and a node that handles the type takes them.
 	Unknown Unknown
 
 	// LetterTopic publishes every dead letter to a Kafka topic too, each time an event is given up: "*.dlq" is the topic

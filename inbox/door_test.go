@@ -225,3 +225,41 @@ func TestTheTransactionOfAHandlerIsBounded(t *testing.T) {
 	})
 	b.receive(in, event("1", "k"), Handled)
 }
+
+func TestATypeOfANodeThatWasNotHeardOfForLongIsStoredAndSeenToWait(t *testing.T) {
+	b := setup(t)
+	older := b.inbox()
+	older.Handle("order.placed", effectOf)
+	refund := func(id string) holdfast.Event {
+		e := event(id, "k")
+		e.Type = "order.refunded"
+		return e
+	}
+	heardOf := func(ago time.Duration) {
+		pgtest.Exec(t, b.db, "delete from holdfast.consumer_type")
+		pgtest.Exec(t, b.db, older.sql.declare, "billing", []string{"order.refunded"}, "cut off", (-ago).Microseconds())
+	}
+	heardOf(believeFor - time.Minute)
+	b.receive(older, refund("1"), Stored)
+	in := b.inbox(func(c *Config) { c.Unknown = UnknownDead })
+	b.receive(in, refund("2"), Stored)
+	b.consumeFake(older, newFakeGeneration(logOf(refund("3"), event("last", "other"))))
+	b.awaitOutcome("last", Handled)
+	b.awaitOutcome("3", Stored)
+	if w, err := older.Waiting(t.Context()); err != nil || w.Events != 3 || w.Undeclared != 3 {
+		t.Errorf("what waits: %+v, %v; want 3 events, all of a type that nobody works", w, err)
+	}
+	if keys, err := older.Blocked(t.Context(), 2); err != nil || len(keys) != 1 || keys[0].Type != "order.refunded" {
+		t.Errorf("blocked keys: %+v, %v", keys, err)
+	}
+	heardOf(believeFor + time.Second)
+	b.receive(older, refund("4"), Skipped)
+	b.receive(in, refund("5"), Dead)
+
+	back := b.inbox()
+	back.Handle("order.refunded", effectOf)
+	b.run(back.Run)
+	for _, id := range []string{"1", "2", "3"} {
+		b.awaitOutcome(id, Handled)
+	}
+}

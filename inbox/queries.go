@@ -299,9 +299,10 @@ on conflict (consumer, type, node) do update set seen_until = excluded.seen_unti
 const undeclareSQL = `-- inbox.undeclare
 delete from holdfast.consumer_type where consumer = $1::text and seen_until < now() - interval '1 day'`
 
+// Which types some node declares, or declared until $3 microseconds ago: that must be less than undeclare keeps.
 const declaredSQL = `-- inbox.declared
 select distinct t.type from holdfast.consumer_type t
- where t.consumer = $1::text and t.type = any($2::text[]) and t.seen_until > now()`
+ where t.consumer = $1::text and t.type = any($2::text[]) and t.seen_until > now() - $3::bigint * interval '1 microsecond'`
 
 // Raises an entity's watermark, and touches no row when the version is not newer. A second transaction waits for the
 // first at the primary key, whatever its version is, and then compares with what the first left.

@@ -247,9 +247,9 @@ type rowsQuerier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// declared says which of the types some node of the consumer declares.
+// declared says which of the types are left for a node of the consumer: one that runs, or did not long ago (believeFor).
 func (in *Inbox) declared(ctx context.Context, db rowsQuerier, types []string) (map[string]bool, error) {
-	rows, err := db.Query(ctx, in.sql.declared, in.c.Consumer, types)
+	rows, err := db.Query(ctx, in.sql.declared, in.c.Consumer, types, believeFor.Microseconds())
 	if err != nil {
 		return nil, fmt.Errorf("look for declared types: %w", err)
 	}

@@ -10,9 +10,14 @@ import (
 // This file is the loop over what is stored.
 
 const (
-	// declareEvery is how often a node says which types it handles; declareFor is how long that is believed.
+	// declareEvery is how often a node says which types it handles; declareFor is how long it counts as running by that.
 	declareEvery = 20 * time.Second
 	declareFor   = 2 * time.Minute
+
+	// believeFor is how long after that its types are left for it all the same. It may be alive, and only unable to say so:
+	// cut off from Postgres, or with a pool that slow handlers hold. What is stored in vain can be found (Waiting.Undeclared)
+	// and handled; what is skipped is gone.
+	believeFor = time.Hour
 
 	// sweepEvery is how often sleeping heads are looked for, at most: a sweep that takes long is made less often.
 	sweepEvery = 5 * time.Second
