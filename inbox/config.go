@@ -35,7 +35,9 @@ var DefaultRetry = retry.Policy{Attempts: 10, Base: time.Second, Cap: 5 * time.M
 type Unknown string
 
 const (
-	// UnknownSkip counts the event (Observer.OnReceive, outcome Skipped) and goes on. Nothing is written.
+	// UnknownSkip counts the event (Observer.OnReceive, outcome Skipped) and goes on. Nothing is written, also of a record
+	// that the tables could not hold, as others may write it to a shared topic; where even its type cannot be read, it
+	// becomes a dead letter.
 	UnknownSkip Unknown = "skip"
 
 	// UnknownStore keeps the event, and its key behind it, until a node that knows the type comes.

@@ -16,6 +16,7 @@ type delivery struct {
 	hash    []byte       // SHA-256 of the payload
 	h       BatchHandler // nil for a type that is not handled here
 	from    *origin      // nil unless it comes from Kafka
+	garbled bool         // its type cannot be read
 	callers bool         // it is taken in in a transaction of the caller's, which we must not make wait
 	try     bool         // another transaction that has it in hand is not waited for: try.go
 	inDoubt bool         // a COMMIT got no answer: if the event is known now, that was ours

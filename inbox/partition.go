@@ -215,7 +215,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 	}
 	for i, d := range ds {
 		s := invalid[i]
-		c := courseOf(sighting{invalid: s != nil, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.in.c.Unknown)
+		c := courseOf(sighting{invalid: s != nil, garbled: d.garbled, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.in.c.Unknown)
 		switch c {
 		case courseStale:
 			s = p.in.stale(d)

@@ -13,7 +13,8 @@ import (
 
 // This file makes an event of a Kafka record.
 
-// delivery reads a record. A record that is no event of ours to store becomes a letter: the step is not nil then.
+// delivery reads a record. A record that is no event of ours to store becomes a letter: the step is not nil then. Whether
+// that is written is for courseOf to say.
 func (p *partition) delivery(r record) (*delivery, step) {
 	e, err := wire.Parse(p.tp.topic, r.key, r.value, r.headers, r.at)
 	if year := e.Time.UTC().Year(); year < 1 || year > 9999 { // A producer's clock in other units: no reason to refuse the event.
@@ -39,7 +40,7 @@ func (p *partition) delivery(r record) (*delivery, step) {
 	}
 	e.Topic, e.Payload = p.tp.topic, r.value
 	d := p.in.newDelivery(sanitized(e))
-	d.h = p.in.handlers[e.Type]
+	d.h, d.garbled = p.in.handlers[e.Type], checkText("type", e.Type, 0, 255) != nil
 	d.from = &origin{fence: p.fence, offset: r.offset}
 	l := letter{reason: "invalid record: " + boundedError(err), errors: []string{boundedError(err)}, err: err, reopen: true}
 	return d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return p.in.bury(ctx, tx, d, l, Dead) }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 func TestWhatARecordIsDecidesWhatIsDoneWithIt(t *testing.T) {
@@ -18,6 +19,10 @@ func TestWhatARecordIsDecidesWhatIsDoneWithIt(t *testing.T) {
 		"below the position too":                                      {sighting{handled: true, invalid: true, stale: true}, UnknownStore, courseInvalid},
 		"a type that nobody handles is skipped":                       {sighting{}, UnknownSkip, courseSkip},
 		"below the position too, whoever handled it":                  {sighting{stale: true}, UnknownSkip, courseSkip},
+		"though the tables cannot hold it":                            {sighting{invalid: true}, UnknownSkip, courseSkip},
+		"unless its type cannot be read":                              {sighting{invalid: true, garbled: true}, UnknownSkip, courseInvalid},
+		"or another node handles it":                                  {sighting{invalid: true, declared: true}, UnknownSkip, courseInvalid},
+		"what cannot be held cannot be stored":                        {sighting{invalid: true}, UnknownStore, courseInvalid},
 		"unless it is to be stored":                                   {sighting{}, UnknownStore, courseUnknown},
 		"or buried":                                                   {sighting{}, UnknownDead, courseUnknown},
 		"a type that another node handles is left for it":             {sighting{declared: true}, UnknownSkip, courseUnknown},
@@ -69,5 +74,44 @@ func TestAnOldEventOfATypeThatAnotherNodeHandlesIsStaleAndNotStoredForIt(t *test
 				t.Errorf("%d letters, want %d", n, letters)
 			}
 		})
+	}
+}
+
+func TestWhatOthersWriteForOthersLeavesNoLettersWhateverItLooksLike(t *testing.T) {
+	const foreign = "ledger.posted"
+	b := setup(t)
+	in := b.inbox()
+	in.Handle("order.placed", effectOf)
+	pgtest.Exec(t, b.db, in.sql.declare, "billing", []string{"order.refunded"}, "newer", int64(60e6))
+	log := logOf(event("int64 key", ""), event("binary header", "k"), event("no type", ""), event("ours", "a"), event("a node's", "b"),
+		event("no type to read", "c"), event("last", "d"))
+	typed := func(record *record, eventType string) {
+		for i, h := range record.headers {
+			if h.Key == wire.HeaderType {
+				record.headers[i].Value = []byte(eventType)
+			}
+		}
+	}
+	binary := wire.Header{Key: "h", Value: []byte{0xfe}}
+	log[0].key = []byte{0, 0, 0, 0, 0, 0, 0x10, 0xff}
+	typed(&log[0], foreign)
+	typed(&log[1], foreign)
+	log[2].key = log[0].key
+	typed(&log[2], "")
+	typed(&log[4], "order.refunded")
+	typed(&log[5], foreign+"\xff")
+	for _, i := range []int{1, 3, 4} {
+		log[i].headers = append(log[i].headers, binary)
+	}
+	b.consumeFake(in, newFakeGeneration(log))
+	b.awaitOutcome("last", Handled)
+	for id, want := range map[string]Outcome{"int64 key": Skipped, "binary header": Skipped, "no type": Skipped, "ours": Dead, "a node's": Dead, "no type to read": Dead} {
+		b.awaitOutcome(id, want)
+	}
+	if n := b.count("select count(*) from holdfast.inbox where result = 'dead'"); n != 3 {
+		t.Errorf("%d rows of letters in the inbox, want 3", n)
+	}
+	if n := b.count("select count(*) from holdfast.letter where reason like 'invalid record%'"); n != 3 {
+		t.Errorf("%d letters, want 3", n)
 	}
 }
