@@ -98,7 +98,8 @@ type Config struct {
 	Window time.Duration
 
 	// HoldKey keeps the later events of a key waiting when one of them became a dead letter, until the letter is replayed
-	// or discarded. Otherwise the key goes on.
+	// or discarded: one that was given up, or a record that the tables cannot hold, as long as they can hold its key.
+	// Otherwise the key goes on.
 	HoldKey bool
 
 	// MaxStored is how many events of the consumer may be stored in all, and MaxStoredKey how many of one topic and key.

@@ -38,11 +38,12 @@ func (p *partition) delivery(r record) (*delivery, step) {
 	if len(e.ID) > 255 || checkText("id", e.ID, 1, 255) != nil {
 		e.ID = kafkaID(p.tp.topic, p.tp.partition, r.offset)
 	}
+	keyed := checkText("key", e.Key, 0, 1024) == nil // A key that the tables cannot hold is no other event's.
 	e.Topic, e.Payload = p.tp.topic, r.value
 	d := p.in.newDelivery(sanitized(e))
 	d.h, d.garbled = p.in.handlers[e.Type], checkText("type", e.Type, 0, 255) != nil
 	d.from = &origin{fence: p.fence, offset: r.offset}
-	l := letter{reason: "invalid record: " + boundedError(err), errors: []string{boundedError(err)}, err: err, reopen: true}
+	l := letter{reason: "invalid record: " + boundedError(err), holds: p.in.c.HoldKey && keyed && !d.stale(), errors: []string{boundedError(err)}, err: err, reopen: true}
 	return d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return p.in.bury(ctx, tx, d, l, Dead) }
 }
 

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/pgtest"
@@ -113,5 +114,41 @@ func TestWhatOthersWriteForOthersLeavesNoLettersWhateverItLooksLike(t *testing.T
 	}
 	if n := b.count("select count(*) from holdfast.letter where reason like 'invalid record%'"); n != 3 {
 		t.Errorf("%d letters, want 3", n)
+	}
+}
+
+func TestARecordThatCannotBeHeldHoldsItsKeyWhereThatIsAskedFor(t *testing.T) {
+	for name, row := range map[string]struct {
+		hold bool
+		key  string // of the record
+		want Outcome
+		old  bool // it lies below the position
+	}{
+		"the key is held":                                   {true, "k", Stored, false},
+		"not where that is not asked for":                   {false, "k", Handled, false},
+		"nor where what cannot be held is the key":          {true, "?\xff", Handled, false},
+		"nor below the position, where its key has gone on": {true, "k", Handled, true},
+		"and nothing is held where there is no key":         {true, "", Handled, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			in := b.inbox(func(c *Config) { c.HoldKey = row.hold })
+			in.Handle("order.placed", effectOf)
+			log := logOf(event("bad", ""), event("next", strings.ToValidUTF8(row.key, "?")), event("other", "other"))
+			log[0].key = []byte(row.key)
+			log[0].headers = append(log[0].headers, wire.Header{Key: "h", Value: []byte{0xfe}})
+			g := newFakeGeneration(log)
+			if row.old {
+				pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 1)")
+				g.from = 0
+			}
+			b.consumeFake(in, g)
+			b.awaitOutcome("other", Handled)
+			b.awaitOutcome("bad", Dead)
+			b.awaitOutcome("next", row.want)
+			if n := b.count("select count(*) from holdfast.letter where event_id = 'bad' and holds"); (n == 1) != (row.want == Stored) {
+				t.Errorf("%d letters hold the key", n)
+			}
+		})
 	}
 }
