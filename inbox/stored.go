@@ -76,7 +76,7 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 	if previous := s.attempts - 1; previous > 0 && in.c.Retry.Last(previous) {
 		err := fmt.Errorf("its handler was started %d times; the process ended or lost it, and nothing was recorded", previous)
 		l := letter{reason: "it was started too often without an end", attempts: previous, errors: appendError(s.errors, err), err: err}
-		in.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) error { return in.giveUp(ctx, tx, s, l) }, Dead, begun, nil)
+		in.writeDead(ctx, s, l, begun)
 		return nil
 	}
 	for {
@@ -150,7 +150,7 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 			}, Retrying, begun, func() { in.retried(s.e, s.attempts, v.delay, true, f.err) })
 		case actDead:
 			l := letter{reason: v.reason, holds: in.c.HoldKey, attempts: s.attempts, errors: appendError(s.errors, f.err), err: f.err, age: s.age, reopen: true}
-			in.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) error { return in.giveUp(ctx, tx, s, l) }, Dead, begun, nil)
+			in.writeDead(ctx, s, l, begun)
 		}
 		return in.tooManyHung()
 	}
@@ -166,10 +166,12 @@ func (in *Inbox) settle(ctx context.Context, tx pgx.Tx, s *claimed) error {
 	})
 }
 
-// giveUp removes the row and leaves a letter: a new one, or the one that it replayed.
-func (in *Inbox) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) error {
+// giveUp removes the row and leaves a letter: a new one, or the one that it replayed. The id is right also where the
+// lease turns out to be lost: by a COMMIT without an answer, maybe, that was carried out.
+func (in *Inbox) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) (id int64, err error) {
 	var reopen func(b *pgx.Batch)
 	if s.letter != nil {
+		id = *s.letter
 		reopen = func(b *pgx.Batch) {
 			b.Queue(in.sql.letterReopen, *s.letter, int32(l.attempts), l.reason, fingerprint(s.e.Type, l), nonNil(l.errors))
 			in.queueLetter(b, s.e, *s.letter)
@@ -177,15 +179,15 @@ func (in *Inbox) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) er
 	} else {
 		// The letter comes first, so that the row is removed and the next one woken, or not, in sight of it.
 		l.reopen = true
-		if _, err := in.insertLetter(ctx, tx, s.e, s.hash, s.partition, s.offset, l); err != nil {
-			return err
+		if id, err = in.insertLetter(ctx, tx, s.e, s.hash, s.partition, s.offset, l); err != nil {
+			return 0, err
 		}
 	}
 	if err := in.remove(ctx, tx, s, in.sql.drop, "dead", reopen); err != nil {
-		return err
+		return id, err
 	}
 	failpoint.Hit(failpoint.InboxGivingUp)
-	return nil
+	return id, nil
 }
 
 // remove takes the head away: under the lock of the key's queue, so that a follower that is being stored is seen.
@@ -287,6 +289,15 @@ func (in *Inbox) writeDown(ctx context.Context, s *claimed, f func(ctx context.C
 			return
 		}
 	}
+}
+
+// writeDead gives a stored event up, and tells of its letter once that is durable.
+func (in *Inbox) writeDead(ctx context.Context, s *claimed, l letter, begun time.Time) {
+	var id int64
+	in.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) (err error) {
+		id, err = in.giveUp(ctx, tx, s, l)
+		return err
+	}, Dead, begun, func() { in.died(s.e, id, l) })
 }
 
 // gone says whether the row of an unanswered COMMIT is gone: the handler's work is there. It waits for a transaction
