@@ -57,3 +57,24 @@ func TestAStoredEventThatIsGivenUpIsToldOfWithItsLetter(t *testing.T) {
 		})
 	}
 }
+
+// A person was to decide before the key goes on, whether the event failed or ended the process.
+func TestAStoredEventThatEndsItsProcessHoldsItsKeyWhereThatIsAskedFor(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.HoldKey = true })
+	in.Handle("order.placed", effectOf)
+	b.store(in, event("1", "k"))
+	b.store(in, event("2", "k"))
+	pgtest.Exec(t, b.db, `update holdfast.stored set attempts = 3, failed_at = now() - interval '1 hour', lease_token = gen_random_uuid(), lease_until = now() - interval '1 second'
+		where event_id = '1'`)
+	b.run(in.Run)
+	b.awaitOutcome("1", Dead)
+	b.store(in, event("another", "other"))
+	b.awaitOutcome("another", Handled)
+	if n := b.count("select count(*) from holdfast.letter where holds and first_at < now() - interval '50 minutes'"); n != 1 {
+		t.Error("the letter does not hold the key, or does not know when the event failed first")
+	}
+	if n := b.count("select count(*) from holdfast.stored where event_id = '2' and attempts = 0"); n != 1 {
+		t.Error("the key went on")
+	}
+}

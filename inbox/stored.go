@@ -75,7 +75,7 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 	// error: it is not run again.
 	if previous := s.attempts - 1; previous > 0 && in.c.Retry.Last(previous) {
 		err := fmt.Errorf("its handler was started %d times; the process ended or lost it, and nothing was recorded", previous)
-		l := letter{reason: "it was started too often without an end", attempts: previous, errors: appendError(s.errors, err), err: err}
+		l := letter{reason: "it was started too often without an end", holds: in.c.HoldKey, attempts: previous, errors: appendError(s.errors, err), err: err, age: s.age}
 		in.writeDead(ctx, s, l, begun)
 		return nil
 	}
