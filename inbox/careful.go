@@ -11,23 +11,23 @@ import (
 )
 
 // This file is how a partition goes on after an unclean end: one event of the node at a time, and each start is counted
-// before. If the handler ends the process, the count is there.
+// before. If the handler ends the process, the count is there; if the process lives on without a decision, it is taken
+// back, before another event of the node is begun.
 
 // carefully brings one event to its end in the reader, and says whether to go on. While the event waits for room, other
 // partitions have their turns.
 func (p *partition) carefully(ctx, jobs context.Context, d *delivery, t *intake) bool {
-	known, counted := false, false
+	known := false
 	for tries := 1; ; tries++ {
 		err := p.inTurn(func() (err error) {
-			if !counted {
-				failpoint.Hit(failpoint.InboxCounting)
-				if known, err = p.count(ctx, d, t); err != nil {
-					return err
-				}
-				counted = true
-				failpoint.Hit(failpoint.InboxCounted)
+			failpoint.Hit(failpoint.InboxCounting)
+			if known, err = p.count(ctx, d, t); err != nil {
+				return err
 			}
-			_, err = p.in.receive(jobs, t, nil)
+			failpoint.Hit(failpoint.InboxCounted)
+			if _, err = p.in.receive(jobs, t, nil); err != nil && !known {
+				p.in.takeBackStart(jobs, d)
+			}
 			return err
 		})
 		if errors.Is(err, ErrFull) {
@@ -93,4 +93,21 @@ func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bo
 		t.next = p.in.within(func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return p.in.bury(ctx, tx, d, l, Dead) })
 	}
 	return known, nil
+}
+
+// takeBackStart takes a counted start back: the process outlived it, and nothing was decided. Where the database is away
+// for as long as it is tried, the start stays counted.
+func (in *Inbox) takeBackStart(ctx context.Context, d *delivery) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	for wait := 0; ; wait++ {
+		_, err := in.pool.Exec(ctx, in.sql.takeBackStart, in.c.Consumer, d.e.Source, d.e.ID)
+		if err == nil {
+			return
+		}
+		in.troubled(fmt.Errorf("take start back: %w", err))
+		if pause(ctx, spread(databaseBase, databaseCap, wait+1, in.random())) != nil {
+			return
+		}
+	}
 }

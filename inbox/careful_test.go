@@ -1,8 +1,12 @@
 package inbox
 
 import (
+	"context"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
@@ -42,4 +46,72 @@ func TestAnOwnerThatStopsBeforeItHasGoneThroughAnUncleanEndLeavesTheRestOfItToTh
 			t.Errorf("%s: it is at %d, want %d", row.name, n, row.position)
 		}
 	}
+}
+
+// A deploy, or a group that rebalances often, must not make a letter of an event that takes longer than Config.Stop.
+func TestAStartThatIsHandedBackInOrderDoesNotCountAsAnEndOfTheProcess(t *testing.T) {
+	b := setup(t)
+	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)`)
+	log := logOf(event("slow", "k"))
+	for range 2 * b.config().Retry.Attempts {
+		in := b.inbox(func(c *Config) { c.Stop = -1 })
+		begun := make(chan struct{}, 1)
+		in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+			b.told.tell(func() { begun <- struct{}{} })
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		stop := b.consumeFake(in, newFakeGeneration(log))
+		b.await("its handler", func(o *telling) bool { return len(begun) > 0 || len(o.outcomes["slow"]) > 0 })
+		if len(begun) == 0 {
+			t.Fatal("it came to an end without its handler, though the process never ended")
+		}
+		if n := b.count("select starts from holdfast.start where event_id = 'slow'"); n != 1 {
+			t.Fatalf("%d starts are counted while it is in hand, want 1: it may end the process", n)
+		}
+		stop()
+		if n := b.count("select starts from holdfast.start where event_id = 'slow'"); n != 0 {
+			t.Fatalf("%d starts are counted after it was handed back", n)
+		}
+	}
+	in := b.inbox()
+	in.Handle("order.placed", effectOf)
+	b.consumeFake(in, newFakeGeneration(log))
+	b.awaitOutcome("slow", Handled)
+	if n := b.count("select count(*) from holdfast.start"); n != 0 {
+		t.Error("its count was left behind")
+	}
+}
+
+func TestAnEventWithoutRoomIsNotCountedAsStartedByEachOwnerAfterAnUncleanEnd(t *testing.T) {
+	b := setupRoom(t, func(c *Config) { c.Retry.Attempts = 3 })
+	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)`)
+	b.store(b.in, event("before", "full 0"))
+	pgtest.Exec(t, b.db, "update holdfast.stored set next_at = now() + interval '1 hour'")
+	log := logOf(event("full-1", "full 0"))
+	owner := func() *Inbox {
+		in := b.inbox(func(c *Config) { *c = b.in.c })
+		in.Handle("order.placed", b.handle)
+		return in
+	}
+	for n := range 2 * b.in.c.Retry.Attempts {
+		stop := b.consumeFake(owner(), newFakeGeneration(log))
+		b.await("an owner that finds no room", func(o *telling) bool { return b.full["full-1"] > n || len(o.outcomes["full-1"]) > 0 })
+		b.stopsSoon(stop)
+		b.told.mu.Lock()
+		b.full["full-1"] = n + 1
+		outcomes := b.told.outcomes["full-1"]
+		b.told.mu.Unlock()
+		if len(outcomes) > 0 {
+			t.Fatalf("it became %q though its handler never ran", outcomes)
+		}
+	}
+	if n := b.count("select starts from holdfast.start where event_id = 'full-1'"); n != 0 {
+		t.Errorf("%d starts are counted, want none", n)
+	}
+	b.failing.Store(false)
+	pgtest.Exec(t, b.db, "update holdfast.stored set next_at = now()")
+	b.consumeFake(owner(), newFakeGeneration(log))
+	b.awaitOutcome("before", Handled)
+	b.awaitOutcome("full-1", Handled)
 }

@@ -320,6 +320,11 @@ insert into holdfast.start as s (consumer, source, event_id, starts) values ($1:
 on conflict (consumer, source, event_id) do update set starts = s.starts + 1, last_at = now()
 returning starts`
 
+// Takes one start back, where the event has not come to an end meanwhile.
+const takeBackStartSQL = `-- inbox.take_back_start
+update holdfast.start s set starts = s.starts - 1
+ where s.consumer = $1::text and s.source = $2::text and s.event_id = $3::text and s.starts > 0`
+
 const forgetStartSQL = `-- inbox.forget_start
 delete from holdfast.start where consumer = $1::text and source = $2::text and event_id = $3::text`
 

@@ -14,7 +14,7 @@ type statements struct {
 	store, queueLength, storedCount, blocked, waiting                                           string // of the events that wait
 	letter, letterReopen, letterReplayed, edited, publishLetter                                 string
 	claim, take, drop, settle, wake, sweep, retry, stillStored                                  string // of Run
-	declare, undeclare, declared, start, forgetStart, watermark, watermarkIs                    string
+	declare, undeclare, declared, start, takeBackStart, forgetStart, watermark, watermarkIs     string
 	position, landmark, assign, save, release                                                   string // of Kafka's partitions
 	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts string
 }
@@ -34,7 +34,7 @@ func newStatements(c Config) statements {
 		claim: in(claimSQL), take: in(takeSQL), drop: in(dropSQL), settle: in(settleSQL),
 		wake: in(wakeSQL), sweep: in(sweepSQL), retry: in(retrySQL), stillStored: in(stillStoredSQL),
 		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL),
-		start: in(startSQL), forgetStart: in(forgetStartSQL),
+		start: in(startSQL), takeBackStart: in(takeBackStartSQL), forgetStart: in(forgetStartSQL),
 		watermark: in(watermarkSQL), watermarkIs: in(watermarkIsSQL),
 		position: in(positionSQL), landmark: in(landmarkSQL), assign: in(assignSQL), save: in(saveSQL), release: in(releaseSQL),
 		retentionBegin: fmt.Sprintf(retentionBeginSQL, millis(retentionTimeout)), retentionRow: in(retentionRowSQL),
