@@ -227,5 +227,6 @@ func (c Config) validate() error {
 	return errors.Join(problems...)
 }
 
-// lease is how long a stored event belongs to the worker that claimed it: longer than its handler can possibly take.
+// lease is how long a stored event belongs to the worker that claimed it: longer than its handler can possibly take, by
+// what it may wait for a connection before.
 func (c Config) lease() time.Duration { return c.Timeout + c.Grace + 30*time.Second }

@@ -29,6 +29,18 @@ type claimed struct {
 	letter    *int64        // the letter that this is the replay of
 	age       time.Duration // since its first failure; 0 where it never failed
 	token     string
+	until     time.Time // when its lease ends, at the earliest
+}
+
+// late says that too little of the lease is left for its handler, which could then not commit.
+func (s *claimed) late(c Config) bool { return time.Until(s.until) < c.Timeout+c.Grace }
+
+// leased is a context for what has to be written of the event: it ends with the lease, and patience after ctx does. A
+// lease that is nearly over may be nobody else's yet, and the token tells: patience is left in any case.
+func (s *claimed) leased(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, end := linger(ctx, patience)
+	ctx, cancel := context.WithTimeout(longer, max(time.Until(s.until), patience))
+	return ctx, func() { cancel(); end() }
 }
 
 // errLeaseLost is said where a stored event is no longer ours.
@@ -39,13 +51,13 @@ func (in *Inbox) claim(ctx context.Context, n int) ([]*claimed, error) {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
 	failpoint.Hit(failpoint.InboxClaiming)
-	token := uuid.NewString()
+	token, until := uuid.NewString(), time.Now().Add(in.c.lease())
 	rows, err := in.pool.Query(ctx, in.sql.claim, in.c.Consumer, in.types, int32(n), token, in.c.lease().Microseconds())
 	if err != nil {
 		return nil, fmt.Errorf("claim stored events: %w", err)
 	}
 	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*claimed, error) {
-		s := &claimed{token: token}
+		s := &claimed{token: token, until: until}
 		var headers *string
 		var age int64
 		var attempts, losses int32
@@ -80,7 +92,12 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 		return nil
 	}
 	for {
+		late := false
 		err := in.transact(ctx, func(tx pgx.Tx) error {
+			// It may have waited for a connection for long.
+			if late = s.late(in.c); late {
+				return in.postpone(ctx, tx, s, 0, nil)
+			}
 			if err := in.call(ctx, tx, in.handlers[s.e.Type], []holdfast.Event{s.e}); err != nil {
 				return err
 			}
@@ -91,6 +108,12 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 			failpoint.Hit(failpoint.InboxSettling)
 			return nil
 		})
+		if late {
+			if err != nil {
+				in.handBack(ctx, s, 0)
+			}
+			return nil
+		}
 		if err == nil {
 			failpoint.Hit(failpoint.InboxSettled)
 			in.reportStored(s, Handled, time.Since(begun), nil)
@@ -120,7 +143,7 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 		switch f.fault {
 		case faultContended:
 			h.contended++
-			if !v.free {
+			if !v.free || s.late(in.c) { // One more try could outlast the lease, and count without a word.
 				v = decide(in.c.Retry, h, faultEvent, f.err, in.random())
 			}
 		case faultLost, faultDatabase:
@@ -242,9 +265,9 @@ func (in *Inbox) postpone(ctx context.Context, tx pgx.Tx, s *claimed, delay time
 }
 
 // handBack returns an event whose attempt does not count: we were told to stop, or the database went away. If that
-// cannot be written, the lease runs out and the attempt counts after all.
+// cannot be written until the lease runs out, or until patience ends after the stop, the attempt counts after all.
 func (in *Inbox) handBack(ctx context.Context, s *claimed, delay time.Duration) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := s.leased(ctx)
 	defer cancel()
 	for wait := 0; ; wait++ {
 		err := in.transact(ctx, func(tx pgx.Tx) error { return in.postpone(ctx, tx, s, delay, nil) })
@@ -266,9 +289,9 @@ func (in *Inbox) yield(ctx context.Context, s *claimed) bool {
 	return in.transact(ctx, func(tx pgx.Tx) error { return in.postpone(ctx, tx, s, 0, nil) }) == nil
 }
 
-// writeDown commits a verdict on a stored event, however often the database has to be asked, as long as the lease lasts.
+// writeDown commits a verdict on a stored event, however often the database has to be asked, as long as handBack would.
 func (in *Inbox) writeDown(ctx context.Context, s *claimed, f func(ctx context.Context, tx pgx.Tx) error, out Outcome, begun time.Time, after func()) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := s.leased(ctx)
 	defer cancel()
 	inDoubt := false
 	for wait := 0; ; wait++ {
@@ -303,7 +326,7 @@ func (in *Inbox) writeDead(ctx context.Context, s *claimed, l letter, begun time
 // gone says whether the row of an unanswered COMMIT is gone: the handler's work is there. It waits for a transaction
 // that is still at it.
 func (in *Inbox) gone(ctx context.Context, s *claimed) (bool, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.c.Timeout)
+	ctx, cancel := s.leased(ctx)
 	defer cancel()
 	for wait := 0; ; wait++ {
 		gone := false
