@@ -151,3 +151,31 @@ func TestALetterWhoseEventWaitsAlreadyStaysOpenAndTheOthersGo(t *testing.T) {
 		t.Errorf("%d actions are recorded, want 1", n)
 	}
 }
+
+// Whoever replays a key in parts, while the first letter is still there, must find room for every one between.
+func TestAHundredLettersOfOneKeyFindTheirPlacesBetweenTwoThatWait(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.follower(t, "f")
+	pgtest.Exec(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, payload, hash)
+		select 'inbox', 'billing', 'r', n::text, 's', 't', 'orders', 'k', now(), '', sha256('') from generate_series(1, 100) n`)
+	b.replay(t, dlq.Filter{IDs: []int64{1, 100}}, 2)
+	b.replay(t, dlq.Filter{Key: "k"}, 98)
+	if n := pgtest.Count(t, b.Pool, `select count(*) from (select letter, row_number() over (order by place) as n from holdfast.stored) q where letter is distinct from nullif(n, 101)`); n != 0 {
+		t.Errorf("%d letters are out of order", n)
+	}
+}
+
+// An error that names another cause than the true one sends a person to the wrong event.
+func TestALetterWhosePlaceIsTakenIsNotSaidToWait(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.letter(t, "billing", "k", "e")
+	b.replay(t, dlq.Filter{}, 1)
+	pgtest.Exec(t, b.Pool, "update holdfast.stored set event_id = 'another'") // which no replay does
+	pgtest.Exec(t, b.Pool, "update holdfast.letter set state = 'open'")
+	n, err := b.d.Replay(t.Context(), dlq.Filter{IDs: []int64{id}}, dlq.ReplayOptions{By: "ann"})
+	if n != 0 || err == nil || errors.Is(err, dlq.ErrWaiting) {
+		t.Errorf("replayed %d: %v", n, err)
+	}
+}

@@ -147,24 +147,15 @@ delete from holdfast.letter_replay r where r.ended_at < now() - $1::bigint * int
 // storeLetter puts a letter's event at the head of its key's queue, under lockQueue; behind the replays of the key's
 // earlier letters, where some still wait. No row: the event waits in 'stored' already.
 //
-// A new head lies 2^40 below the row behind it, and later letters follow it in steps of 2^20: so there is room for
-// letters that are replayed in any order, one by one. An event without a key has no queue: it waits alone.
+// Its place is the letter's id, far below what nextval gives the others: so there is a place for every letter, and one
+// only, in whatever order they are replayed. That the conflict is named lets any other one show as itself.
 const storeLetter = `-- dlq.store
 insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash, partition, "offset", letter)
-select l.consumer, l.topic, l.key,
-       case when l.key = '' then nextval('holdfast.stored_place')
-            when before.place is null then behind.place - (1::bigint << 40)
-            else before.place + least(1::bigint << 20, (behind.place - before.place) / 2) end,
+select l.consumer, l.topic, l.key, l.id - (1::bigint << 62),
        l.source, l.event_id, l.type, l.time, l.headers, l.payload, l.hash, l.partition, l."offset", l.id
-  from holdfast.letter l,
-       lateral (select max(s.place) as place from holdfast.stored s
-                 where s.consumer = l.consumer and s.topic = l.topic and s.key = l.key and l.key <> '' and s.letter < l.id
-                   and s.next_at < 'infinity') before, -- no replay sleeps: so that stored_awake finds it
-       lateral (select coalesce(min(s.place), nextval('holdfast.stored_place')) as place from holdfast.stored s
-                 where s.consumer = l.consumer and s.topic = l.topic and s.key = l.key and l.key <> ''
-                   and s.place > coalesce(before.place, -9223372036854775808)) behind -- so that the primary key finds it
+  from holdfast.letter l
  where l.id = $1::bigint
-on conflict do nothing`
+on conflict (consumer, source, event_id) do nothing`
 
 // storeResult says in the inbox that the event waits again: so that its row is kept, and a redelivery is known. A row
 // that speaks of another payload under the same id (a conflict) stays as it is.
