@@ -166,7 +166,8 @@ create sequence holdfast.parked_place;
 -- The consumer side.
 
 -- One row for each event that a consumer has settled, written in the transaction of its handler: so it says result and
--- processed_at at once. `position` is topic, partition and offset for an event from Kafka, null otherwise.
+-- processed_at at once. `position` is topic, partition and offset for an event from Kafka, null otherwise. By `hash`
+-- another payload under the id is told: SHA-256 of the payload, without what a provider of webhooks counts in it.
 create table holdfast.inbox (
     consumer      text not null,
     source        text not null,
@@ -174,7 +175,7 @@ create table holdfast.inbox (
     topic         text not null,
     partition     integer,
     "offset"      bigint,
-    hash          bytea not null,          -- SHA-256 of the payload
+    hash          bytea not null,
     received_at   timestamptz not null default now(),
     processed_at  timestamptz,
     result        text not null constraint result_is_known check (result in ('handled', 'stored', 'dead', 'skipped', 'discarded')),
@@ -390,7 +391,7 @@ create table holdfast.letter (
     time         timestamptz not null,
     headers      jsonb,
     payload      bytea,
-    hash         bytea not null,              -- SHA-256 of the payload
+    hash         bytea not null,              -- SHA-256 of the payload; of the inbox: that of its row
     version      integer not null default 1,  -- +1 with every edit; the old payload is in letter_action
     lane         smallint,                    -- of the relay
     partition    integer,                     -- of the inbox
@@ -430,6 +431,7 @@ create table holdfast.letter_action (
     reason     text not null,
     at         timestamptz not null default now(),
     payload    bytea,                         -- edit: the payload before it
+    hash       bytea,                         -- edit: its hash
     version    integer,                       -- edit: its version
     replay     bigint                         -- replay: the letter_replay that it was part of, if any
 );

@@ -199,10 +199,10 @@ update holdfast.stored s set next_at = now()
                     where o.consumer = l.consumer and o.topic = l.topic and o.key = l.key
                       and o.holds and o.origin = 'inbox' and o.state in ('open', 'replaying'))`
 
-// keepVersion keeps the payload that an edit is about to replace.
+// keepVersion keeps the payload that an edit is about to replace, with the hash that it is known by.
 const keepVersion = `-- dlq.keep_version
-insert into holdfast.letter_action (letter, action, by, reason, payload, version)
-select l.id, 'edit', $2::text, $3::text, l.payload, l.version from holdfast.letter l where l.id = $1::bigint`
+insert into holdfast.letter_action (letter, action, by, reason, payload, hash, version)
+select l.id, 'edit', $2::text, $3::text, l.payload, l.hash, l.version from holdfast.letter l where l.id = $1::bigint`
 
 // editResult makes the inbox row speak of the new payload, which is the one that will be handled. It comes before
 // editLetter, because it finds the row by the old hash.

@@ -13,7 +13,7 @@ import (
 // delivery is an event that is being taken in.
 type delivery struct {
 	e       holdfast.Event
-	hash    []byte       // SHA-256 of the payload
+	hash    []byte       // by which another payload under its id is told: SHA-256 of the payload, but where package webhook has another
 	h       BatchHandler // nil for a type that is not handled here
 	from    *origin      // nil unless it comes from Kafka
 	garbled bool         // its type cannot be read
@@ -31,8 +31,22 @@ type origin struct {
 }
 
 func (in *Inbox) newDelivery(e holdfast.Event) *delivery {
-	sum := sha256.Sum256(e.Payload)
-	return &delivery{e: e, hash: sum[:], h: in.handlers[e.Type]}
+	return in.newDeliveryOf(e, nil)
+}
+
+// newDeliveryOf is newDelivery with the hash by which another payload is told; nil means that of the payload.
+func (in *Inbox) newDeliveryOf(e holdfast.Event, hash []byte) *delivery {
+	d := &delivery{e: e, hash: hash, h: in.handlers[e.Type]}
+	if hash == nil {
+		d.hash = d.payloadHash()
+	}
+	return d
+}
+
+// payloadHash is of all bytes: an edit of the event's letter leaves such a one in its row.
+func (d *delivery) payloadHash() []byte {
+	sum := sha256.Sum256(d.e.Payload)
+	return sum[:]
 }
 
 func (d *delivery) partition() *int32 {

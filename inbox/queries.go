@@ -166,13 +166,13 @@ update holdfast.letter
 const letterReplayedSQL = `-- inbox.letter_replayed
 update holdfast.letter set state = 'replayed', last_at = now() where id = $1::bigint and state in ('open', 'replaying')`
 
-// Says whether a payload is one that a person replaced in a letter of its event. It finds the event's letters by
-// letter_event, and what was done to them by letter_action_letter.
+// Says whether a payload, by the hashes in $4, is one that a person replaced in a letter of its event. It finds the
+// event's letters by letter_event, and what was done to them by letter_action_letter.
 const editedSQL = `-- inbox.edited
 select exists (
     select from holdfast.letter l join holdfast.letter_action a on a.letter = l.id
      where l.origin = 'inbox' and l.consumer = $1::text and l.source = $2::text and l.event_id = $3::text
-       and a.action = 'edit' and sha256(coalesce(a.payload, '')) = $4::bytea)`
+       and a.action = 'edit' and a.hash = any($4::bytea[]))`
 
 const publishLetterSQL = `-- inbox.publish_letter
 select holdfast.publish_letter($1::bigint, $2::text, $3::integer)`

@@ -23,11 +23,12 @@ import (
 // Events of one topic and key that are received one after the other are handled in that order, whatever fails: the later
 // ones are Stored until the earlier one is settled. Receive may be called from many goroutines at once.
 func (in *Inbox) Receive(ctx context.Context, e holdfast.Event) (Outcome, error) {
-	return in.receiveAlone(ctx, e, false)
+	return in.receiveAlone(ctx, e, nil, false)
 }
 
-// receiveAlone takes an event in and handles it, in transactions of its own: as TryReceive does, or as Receive.
-func (in *Inbox) receiveAlone(ctx context.Context, e holdfast.Event, try bool) (Outcome, error) {
+// receiveAlone takes an event in and handles it, in transactions of its own: as TryReceive does, or as Receive. hash is
+// that of newDeliveryOf.
+func (in *Inbox) receiveAlone(ctx context.Context, e holdfast.Event, hash []byte, try bool) (Outcome, error) {
 	in.start()
 	if err := checkEvent(e); err != nil {
 		return "", fmt.Errorf("receive event: %w", err)
@@ -35,7 +36,7 @@ func (in *Inbox) receiveAlone(ctx context.Context, e holdfast.Event, try bool) (
 	if err := in.tooManyHung(); err != nil {
 		return "", err
 	}
-	d := in.newDelivery(e)
+	d := in.newDeliveryOf(e, hash)
 	d.try = try
 	first := in.alone(d, 1)
 	if d.h == nil {
@@ -192,9 +193,10 @@ func (in *Inbox) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, er
 	if err := tx.QueryRow(ctx, in.sql.known, in.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result); err != nil {
 		return "", fmt.Errorf("read inbox row: %w", err)
 	}
-	if !bytes.Equal(hash, d.hash) {
+	if !bytes.Equal(hash, d.hash) && !bytes.Equal(hash, d.payloadHash()) {
 		var edited bool
-		if err := tx.QueryRow(ctx, in.sql.edited, in.c.Consumer, d.e.Source, d.e.ID, d.hash).Scan(&edited); err != nil {
+		hashes := [][]byte{d.hash, d.payloadHash()}
+		if err := tx.QueryRow(ctx, in.sql.edited, in.c.Consumer, d.e.Source, d.e.ID, hashes).Scan(&edited); err != nil {
 			return "", fmt.Errorf("look for the payload among those before an edit: %w", err)
 		}
 		if edited { // Its sender cannot know that a person mended it meanwhile.

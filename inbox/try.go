@@ -9,11 +9,23 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/webhookdoor"
 )
 
 // This file is the way in for senders that wait for an answer and send again by themselves, as those of webhooks do. A
 // second copy of an event whose first is being handled must not be acknowledged, because the first may yet fail; nor may
 // it wait for the first with a connection of the pool, because a few of them would leave none for the handlers.
+
+func init() {
+	webhookdoor.TryReceive = func(ctx context.Context, in any, e holdfast.Event, hash []byte) (string, error) {
+		out, err := in.(*Inbox).receiveAlone(ctx, e, hash, true)
+		return string(out), err
+	}
+	webhookdoor.TryStore = func(ctx context.Context, in any, e holdfast.Event, hash []byte) (string, error) {
+		out, err := in.(*Inbox).storeAlone(ctx, e, hash)
+		return string(out), err
+	}
+}
 
 // tryClass is "hftr" in ASCII, beside those in fence.go: an event that is being tried.
 const tryClass = 0x68667472
@@ -22,7 +34,7 @@ const tryClass = 0x68667472
 // the same event in hand it returns ErrInFlight at once, whereas Receive waits for that one's end. It costs two round
 // trips more. An event that Receive, ReceiveTx, Store or Consume has in hand is waited for all the same.
 func (in *Inbox) TryReceive(ctx context.Context, e holdfast.Event) (Outcome, error) {
-	return in.receiveAlone(ctx, e, true)
+	return in.receiveAlone(ctx, e, nil, true)
 }
 
 // TryStore takes an event in, in a transaction of its own, and leaves its handler to Run. What it returns is durable, and
@@ -30,11 +42,16 @@ func (in *Inbox) TryReceive(ctx context.Context, e holdfast.Event) (Outcome, err
 // this node nor another handles is dealt with as Config.Unknown says; an inbox without any handler stores every type, for
 // the nodes that have them.
 func (in *Inbox) TryStore(ctx context.Context, e holdfast.Event) (Outcome, error) {
+	return in.storeAlone(ctx, e, nil)
+}
+
+// storeAlone is TryStore. hash is that of newDeliveryOf.
+func (in *Inbox) storeAlone(ctx context.Context, e holdfast.Event, hash []byte) (Outcome, error) {
 	in.start()
 	if err := checkEvent(e); err != nil {
 		return "", fmt.Errorf("store event: %w", err)
 	}
-	d := in.newDelivery(e)
+	d := in.newDeliveryOf(e, hash)
 	d.try = true
 	s := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.park(ctx, tx, d, past{}, nil, Stored) }
 	if d.h == nil && len(in.types) > 0 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/webhookdoor"
 )
 
 // New makes the handler of one endpoint: requests that v accepts become events of source in the inbox. A request is
@@ -77,7 +78,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	// 3. The inbox, and its answer once that is committed.
-	out, err := r.take(req.Context(), e)
+	out, err := r.take(req.Context(), e, d.content)
 	status := statusOf(out, err)
 	writeAnswer(w, status, r.c.RetryAfter)
 	r.answered(Answered{Delivery: d, EventID: e.ID, Outcome: out, Status: status, Err: err, Took: time.Since(begun)})
@@ -111,8 +112,9 @@ func (r *receiver) read(w http.ResponseWriter, req *http.Request) ([]byte, error
 var errBusy = errors.New("too many deliveries are in hand")
 
 // take gives the event to the inbox when its turn has come. A sender that goes away meanwhile changes nothing any more:
-// one that never waits as long as its handler takes would have it cancelled at every try, and never handled.
-func (r *receiver) take(ctx context.Context, e holdfast.Event) (inbox.Outcome, error) {
+// one that never waits as long as its handler takes would have it cancelled at every try, and never handled. By hash the
+// inbox tells another body under the event's id; nil means that of all its bytes.
+func (r *receiver) take(ctx context.Context, e holdfast.Event, hash []byte) (inbox.Outcome, error) {
 	wait := time.NewTimer(r.c.Wait)
 	defer wait.Stop()
 	select {
@@ -129,10 +131,12 @@ func (r *receiver) take(ctx context.Context, e holdfast.Event) (inbox.Outcome, e
 	defer func() { <-r.turns }()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.patience)
 	defer cancel()
+	try := webhookdoor.TryReceive
 	if r.c.Mode == StoreFirst {
-		return r.in.TryStore(ctx, e)
+		try = webhookdoor.TryStore
 	}
-	return r.in.TryReceive(ctx, e)
+	out, err := try(ctx, r.in, e, hash)
+	return inbox.Outcome(out), err
 }
 
 func (r *receiver) refused(w http.ResponseWriter, err error) {

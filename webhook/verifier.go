@@ -55,6 +55,9 @@ type Delivery struct {
 	// Answer, where it is not nil, is what the provider wants to be sent back at once. The request is a handshake then, and
 	// no event.
 	Answer []byte
+
+	// content is the SHA-256 of what the body says at each try of the event; nil where that is all of it.
+	content []byte
 }
 
 // Reason is why a request was refused, in one word: for metrics. The sender is never told.
