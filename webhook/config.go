@@ -26,6 +26,10 @@ const (
 	DefaultHorizon = 76 * time.Hour
 )
 
+// timelessWindow is how long an inbox should know the ids of webhooks that sign no time: a request of theirs that was
+// recorded stays good for as long as its secret is.
+const timelessWindow = 30 * 24 * time.Hour
+
 // Mode says when a delivery is handled.
 type Mode string
 
@@ -95,8 +99,8 @@ type Config struct {
 	RetryAfter time.Duration
 
 	// Horizon is for how long the provider may send an event again. New refuses an inbox that forgets earlier
-	// (inbox.Config.Window). Where no time is signed (GitHub, Shopify), a replay is recognised for that Window only. Defaults
-	// to DefaultHorizon.
+	// (inbox.Config.Window). Where no time is signed (GitHub, Shopify), a replay is recognised for that Window only: the log
+	// has a warning where it is shorter than 30 days. Defaults to DefaultHorizon.
 	Horizon time.Duration
 
 	// NowFunc is the clock that timestamps are held against. Defaults to time.Now.

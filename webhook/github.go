@@ -27,6 +27,8 @@ type github [][]byte
 
 func (keys github) secrets() int { return len(keys) }
 
+func (github) signsNoTime() bool { return true }
+
 func (keys github) Verify(h http.Header, body []byte, _ time.Time) (Delivery, error) {
 	value, err := header(h, githubHeader)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -19,8 +20,9 @@ import (
 // answer of 2xx means that the event is committed, or is not wanted; docs/webhooks.md has the table of answers.
 //
 // Register handlers with the inbox first, and let Inbox.Run run on some node, in every mode: it makes the retries. The
-// inbox of several endpoints may be one. The error names every problem of the configuration. The handler may be called
-// from many goroutines at once; a request that it has verified is brought to its end when the sender goes away.
+// inbox of several endpoints may be one. The error names every problem of the configuration; that the inbox's window is
+// short for webhooks that sign no time is no error, and logged as a warning. The handler may be called from many
+// goroutines at once; a request that it has verified is brought to its end when the sender goes away.
 func New(in *inbox.Inbox, source string, v Verifier, c Config) (http.Handler, error) {
 	var problems []error
 	if in == nil {
@@ -34,12 +36,17 @@ func New(in *inbox.Inbox, source string, v Verifier, c Config) (http.Handler, er
 	if err := errors.Join(append(problems, c.validate(source, of))...); err != nil {
 		return nil, fmt.Errorf("webhook config: %w", err)
 	}
-	return &receiver{
+	r := &receiver{
 		in: in, source: source, v: v, c: c,
 		turns: make(chan struct{}, c.Workers),
 		// As long as the inbox can need for an event and all its tries in place, and some time to get a connection.
 		patience: time.Duration(max(of.Quick, 0)+1)*(of.Timeout+of.Grace) + 30*time.Second,
-	}, nil
+		window:   of.Window,
+	}
+	if signsNoTime(v) {
+		r.timeless()
+	}
+	return r, nil
 }
 
 type receiver struct {
@@ -49,6 +56,8 @@ type receiver struct {
 	c        Config
 	turns    chan struct{}
 	patience time.Duration
+	window   time.Duration // for which the inbox knows an id
+	warned   sync.Once     // of a window that is short
 }
 
 // ServeHTTP takes one request from its method to its answer.
@@ -71,6 +80,9 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		writeHandshake(w, d.Answer)
 		r.answered(Answered{Delivery: d, Status: http.StatusOK, Took: time.Since(begun)})
 		return
+	}
+	if d.Timestamp.IsZero() {
+		r.timeless()
 	}
 	e, err := r.c.event(r.source, d, req.Header, body, now)
 	if err != nil {
@@ -137,6 +149,16 @@ func (r *receiver) take(ctx context.Context, e holdfast.Event, hash []byte) (inb
 	}
 	out, err := try(ctx, r.in, e, hash)
 	return inbox.Outcome(out), err
+}
+
+// timeless warns, once, where the inbox forgets webhooks that sign no time sooner than it should.
+func (r *receiver) timeless() {
+	if r.window >= timelessWindow {
+		return
+	}
+	r.warned.Do(func() {
+		r.c.Logger.Warn("webhooks that sign no time are forgotten early: lengthen inbox.Config.Window", "source", r.source, "window", r.window, "want", timelessWindow)
+	})
 }
 
 func (r *receiver) refused(w http.ResponseWriter, err error) {

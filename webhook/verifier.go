@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -121,6 +122,8 @@ func (vs anyOf) secrets() (n int) {
 	return n
 }
 
+func (vs anyOf) signsNoTime() bool { return slices.ContainsFunc(vs, signsNoTime) }
+
 // Until is v up to a moment, and refuses from then on what v accepts: for the secret before the current one.
 func Until(end time.Time, v Verifier) Verifier { return until{v, end} }
 
@@ -139,12 +142,21 @@ func (u until) Verify(h http.Header, body []byte, now time.Time) (Delivery, erro
 
 func (u until) secrets() int { return secretsOf(u.Verifier) }
 
+func (u until) signsNoTime() bool { return signsNoTime(u.Verifier) }
+
 // secretsOf says how many places of Delivery.Secret a verifier takes.
 func secretsOf(v Verifier) int {
 	if s, ok := v.(interface{ secrets() int }); ok {
 		return s.secrets()
 	}
 	return 1
+}
+
+// signsNoTime says whether requests that a verifier accepts may be of any age. One that is not ours cannot say; its
+// deliveries do.
+func signsNoTime(v Verifier) bool {
+	s, ok := v.(interface{ signsNoTime() bool })
+	return ok && s.signsNoTime()
 }
 
 // reasonOf is the reason of a refusal, "" where there is none.

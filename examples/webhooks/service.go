@@ -46,7 +46,8 @@ type service struct {
 func newService(pool *pgxpool.Pool, schema string, trusting bool, log *slog.Logger) (*service, error) {
 	s := &service{mux: http.NewServeMux(), booking: func() {}}
 	in, err := inbox.New(pool, inbox.Config{Schema: schema, Consumer: "bookkeeping", Logger: log,
-		Quick: -1, Retry: retry.Policy{Base: 50 * time.Millisecond, Cap: 100 * time.Millisecond}}) // soon, to be seen
+		Window: 30 * 24 * time.Hour,                                                                // GitHub signs no time: what was recorded is recognised for that long
+		Quick:  -1, Retry: retry.Policy{Base: 50 * time.Millisecond, Cap: 100 * time.Millisecond}}) // soon, to be seen
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,60 @@
+package webhook
+
+import (
+	"maps"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/inbox"
+)
+
+func TestW22AReceiverWhoseWebhooksSignNoTimeWarnsOnceWhereTheyAreForgottenWithinAMonth(t *testing.T) {
+	b := setup(t)
+	gh, timed := must(GitHub(githubSecret)), must(Standard(macSecret))
+	hidden := func(v Verifier) Verifier { return VerifierFunc(v.Verify) } // does not say what it is
+	deliver := func(s *httptest.Server) {
+		t.Helper()
+		h, body := order("1")
+		signed, err := SignGitHub("1", "push", []byte(body), githubSecret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		maps.Copy(h, signed)
+		b.post(s, h, body)
+	}
+	for _, c := range []struct {
+		name            string
+		v               Verifier
+		window          time.Duration
+		atOnce, atFirst int // warnings, of New and with the first delivery
+	}{
+		{"GitHub's, in the default window", gh, 0, 1, 1},
+		{"Shopify's", must(Shopify(githubSecret)), 0, 1, 1},
+		{"an old secret of GitHub's", AnyOf(timed, Until(now.Add(time.Hour), gh)), 0, 1, 1},
+		{"GitHub's, in a window that is a little too short", gh, 30*24*time.Hour - time.Second, 1, 1},
+		{"GitHub's, in 30 days", gh, 30 * 24 * time.Hour, 0, 0},
+		{"those of a function that does not say", hidden(gh), 0, 0, 1},
+		{"those of a function, in 30 days", hidden(gh), 30 * 24 * time.Hour, 0, 0},
+		{"those that sign a time", AnyOf(timed, must(Stripe(stripeSecret)), must(Slack(slackSecret))), 0, 0, 0},
+		{"those of a function that sign a time", hidden(timed), 0, 0, 0},
+	} {
+		in := b.inbox(func(ic *inbox.Config) { ic.Window = c.window })
+		b.log.Take()
+		s := b.receiverOf(in, "hooks", c.v)
+		warnings := func() int { return strings.Count(b.log.String(), "level=WARN") }
+		if n := warnings(); n != c.atOnce {
+			t.Errorf("%s: New gave %d warnings, want %d:\n%s", c.name, n, c.atOnce, b.log)
+		}
+		if c.name == "Shopify's" {
+			continue // Its delivery would be refused.
+		}
+		for range 2 {
+			deliver(s)
+		}
+		if n := warnings(); n != c.atFirst {
+			t.Errorf("%s: %d warnings after two deliveries, want %d:\n%s", c.name, n, c.atFirst, b.log)
+		}
+	}
+}
