@@ -262,14 +262,14 @@ func TestLinksInTheDocumentsLeadSomewhere(t *testing.T) {
 // snippet is a piece of a Go file between "// snippet: name" and "// end snippet".
 var snippet = regexp.MustCompile(`(?ms)^[ \t]*// snippet: (\S+)\n(.*?)^[ \t]*// end snippet`)
 
-func TestTheSnippetsOfTheREADMEsAreCodeOfTheExamples(t *testing.T) {
+func TestTheSnippetsOfTheREADMEsAndTheDocsAreCodeOfTheExamples(t *testing.T) {
 	for _, m := range modules(t) {
-		readme, examples, least := "README.md", regexp.MustCompile("^examples/"), 3 // producer, relay and consumer
+		least, examples := map[string]int{"README.md": 3, "docs/webhooks.md": 1}, regexp.MustCompile("^examples/") // producer, relay and consumer; receiver
 		if m != "" {
 			if strings.HasPrefix(m, "bench/") { // measured with, not used
 				continue
 			}
-			readme, examples, least = m+"/README.md", regexp.MustCompile("^"+regexp.QuoteMeta(m)+`/\w*example\w*_test\.go$`), 1
+			least, examples = map[string]int{m + "/README.md": 1}, regexp.MustCompile("^"+regexp.QuoteMeta(m)+`/\w*example\w*_test\.go$`)
 		}
 		code := map[string]bool{}
 		for _, file := range sources(t) {
@@ -280,13 +280,19 @@ func TestTheSnippetsOfTheREADMEsAreCodeOfTheExamples(t *testing.T) {
 				code[dedent(m[2])] = true
 			}
 		}
-		blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllStringSubmatch(read(t, readme), -1)
-		if len(blocks) < least {
-			t.Errorf("%s shows %d pieces of code, want %d or more", readme, len(blocks), least)
-		}
-		for _, b := range blocks {
-			if !code[dedent(b[1])] {
-				t.Errorf("this code of %s is no snippet of an example:\n%s", readme, b[1])
+		for _, doc := range documents(t) {
+			module, found := strings.CutSuffix(doc, "/README.md")
+			if found && module != m || !found && m != "" {
+				continue
+			}
+			blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllStringSubmatch(read(t, doc), -1)
+			if len(blocks) < least[doc] {
+				t.Errorf("%s shows %d pieces of code, want %d or more", doc, len(blocks), least[doc])
+			}
+			for _, b := range blocks {
+				if !code[dedent(b[1])] {
+					t.Errorf("this code of %s is no snippet of an example:\n%s", doc, b[1])
+				}
 			}
 		}
 	}
