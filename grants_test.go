@@ -14,11 +14,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
@@ -33,7 +35,7 @@ var grants = map[string][]string{
 		"update on holdfast.ring", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.reclaim, holdfast.publish_letter"},
 	"consumer": {"usage on schema holdfast",
 		"select, insert, update, delete on holdfast.inbox, holdfast.retention, holdfast.stored, holdfast.consumer_position, holdfast.start, holdfast.consumer_type, holdfast.letter, holdfast.watermark",
-		"select on holdfast.letter_action", "usage on all sequences in schema holdfast", "execute on function holdfast.publish_letter"},
+		"select, insert on holdfast.incarnation", "select on holdfast.letter_action", "usage on all sequences in schema holdfast", "execute on function holdfast.publish_letter"},
 	"routes": {"usage on schema holdfast", "select, insert, update, delete on holdfast.idempotency, holdfast.idempotency_expired, holdfast.idempotency_step, holdfast.idempotency_request",
 		"usage on sequence holdfast.idempotency_fence"},
 	"letters": {"usage on schema holdfast", "select, update, delete on holdfast.letter", "select, insert on holdfast.letter_action",
@@ -132,6 +134,26 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 		if got, err := in.Receive(t.Context(), *event); err != nil || got != want {
 			t.Fatalf("consumer: got %v, %v, want %v", got, err, want)
 		}
+	}
+
+	cluster := kafkatest.InProcess(t)
+	topic := cluster.Topic(t, 1)
+	if _, err := cluster.Client.Produce(t.Context(), &kafka.ProduceRequest{Topic: topic, RequiredAcks: kafka.RequireAll,
+		Records: kafka.NewRecordReader(kafka.Record{Value: kafka.NewBytes([]byte("nobody's"))})}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop = context.WithCancel(t.Context())
+	go func() {
+		done <- in.Consume(ctx, inbox.KafkaGroup{Brokers: cluster.Brokers, GroupID: "billing", Topics: []string{topic}})
+	}()
+	for deadline := time.Now().Add(20 * time.Second); pgtest.Count(t, db.Pool, "select count(*) from holdfast.consumer_position where position = 1") != 1; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the consumer did not save its position")
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Fatalf("consumer: %v", err)
 	}
 
 	if got, err := in.Receive(t.Context(), holdfast.Event{ID: "1", Source: "s", Topic: "orders", Type: "t", Key: "k", Payload: []byte("another")}); err != nil || got != inbox.Conflict {

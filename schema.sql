@@ -38,7 +38,8 @@ create table holdfast.cluster (
 
 -- One row, or none after a crash: an unlogged table is emptied by crash recovery. A relay remembers the token it
 -- claimed its lanes under and every statement it makes checks it, because after a crash Postgres may give a
--- transaction id out again that a snapshot in the relay's memory calls done.
+-- transaction id out again that a snapshot in the relay's memory calls done. A consumer saves positions under the token it
+-- was given a partition under, because what it settled before may be lost.
 create unlogged table holdfast.incarnation (
     one    boolean primary key default true constraint one_row check (one),
     token  uuid not null default gen_random_uuid()

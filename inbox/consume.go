@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
@@ -26,7 +28,8 @@ type consumeOptions struct {
 // group has none it starts at the position, if the log still holds the event that was settled last below it, and else at
 // the first offset: Kafka forgets offsets after a while, and with a topic that is deleted. What is read below the position
 // is a duplicate, or Stale where no row knows it any more; Observer.OnReread tells how much that may be. To read again on
-// purpose, set the group's offsets back.
+// purpose, set the group's offsets back. After a crash or a failover of Postgres the group is joined anew, and reading
+// starts again so: what was lost with the database's last transactions is handled again.
 //
 // It returns nil when ctx is done: handlers in hand may finish for Config.Stop and are cancelled then, offsets are
 // committed, and the group is left. Brokers and databases that cannot be reached are waited for. It returns an error
@@ -57,7 +60,12 @@ func (in *Inbox) consume(ctx context.Context, src source, o consumeOptions) erro
 		for wait := 0; ; wait++ {
 			err := in.declare(ctx)
 			if err == nil {
-				break
+				if err = in.renew(ctx); err == nil {
+					break
+				}
+				if mend := miswired(err); mend != nil {
+					return mend
+				}
 			}
 			if ctx.Err() != nil {
 				return nil
@@ -93,8 +101,8 @@ func (in *Inbox) consume(ctx context.Context, src source, o consumeOptions) erro
 			case fatal(err):
 				return err
 			case err != nil:
-				// Fenced, though the group has not told us: join again, and be given what is ours. Not at once, lest two groups
-				// that share a consumer by mistake do nothing else.
+				// Fenced, though the group has not told us, or the database went back: join again, and be given what is ours.
+				// Not at once, lest two groups that share a consumer by mistake do nothing else.
 				if pause(ctx, spread(time.Second, time.Second, 1, in.random())) != nil {
 					return nil
 				}
@@ -145,9 +153,15 @@ func (in *Inbox) generation(ctx context.Context, gen generation, workers *crew, 
 // position in Postgres is never behind what Kafka has forgotten.
 func (in *Inbox) saveLoop(ctx context.Context, gen generation, parts []*partition) {
 	wait := saveEvery
+	looked := time.Now()
 	for pause(ctx, wait) == nil {
 		begun := time.Now()
-		if err := in.save(ctx, gen, parts); err != nil && ctx.Err() == nil {
+		err := in.save(ctx, gen, parts)
+		if err == nil && begun.Sub(looked) >= lookEvery {
+			looked = begun
+			err = in.look(ctx, parts)
+		}
+		if err != nil && ctx.Err() == nil {
 			in.troubled(err)
 		}
 		wait = max(saveEvery, 10*time.Since(begun))
@@ -157,7 +171,7 @@ func (in *Inbox) saveLoop(ctx context.Context, gen generation, parts []*partitio
 func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) error {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
-	var topics []string
+	var topics, tokens []string
 	var numbers []int32
 	var epochs, lows, offsets, prints []int64
 	var moved []*partition
@@ -166,12 +180,12 @@ func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) e
 			topics, numbers = append(topics, p.tp.topic), append(numbers, int32(p.tp.partition))
 			epochs, lows = append(epochs, p.fence.Epoch), append(lows, low)
 			offsets, prints = append(offsets, last.offset), append(prints, last.print)
-			moved = append(moved, p)
+			tokens, moved = append(tokens, p.fence.token), append(moved, p)
 		}
 	}
 	if len(moved) > 0 {
 		failpoint.Hit(failpoint.InboxSaving)
-		rows, err := in.pool.Query(ctx, in.sql.save, in.c.Consumer, topics, numbers, epochs, lows, offsets, prints)
+		rows, err := in.pool.Query(ctx, in.sql.save, in.c.Consumer, topics, numbers, epochs, lows, offsets, prints, tokens)
 		if err != nil {
 			return fmt.Errorf("save positions: %w", err)
 		}
@@ -189,6 +203,11 @@ func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) e
 			return fmt.Errorf("save positions: %w", err)
 		}
 		failpoint.Hit(failpoint.InboxSaved)
+		if len(mine) < len(moved) {
+			if err := in.look(ctx, parts); err != nil {
+				return err // Why they are not ours is not known yet.
+			}
+		}
 		for i, p := range moved {
 			if !mine[p.tp] {
 				p.fencedOff()
@@ -243,12 +262,15 @@ func (in *Inbox) release(gen generation, parts []*partition) {
 			// A stretch that is to be gone through carefully is left to the next owner.
 			orderly := clean && !(p.careful && low < p.carefulEnd)
 			failpoint.Hit(failpoint.InboxReleasing)
-			tag, err := in.pool.Exec(ctx, in.sql.release, in.c.Consumer, p.tp.topic, int32(p.tp.partition), p.fence.Epoch, low, orderly, last.offset, last.print)
+			var same bool
+			err := in.pool.QueryRow(ctx, in.sql.release, in.c.Consumer, p.tp.topic, int32(p.tp.partition), p.fence.Epoch, low, orderly, last.offset, last.print, p.fence.token).Scan(&same)
 			switch {
+			case errors.Is(err, pgx.ErrNoRows):
+				p.fencedOff() // It was lost while nothing was in hand that could have found that out.
 			case err != nil:
 				in.troubled(fmt.Errorf("release %s/%d: %w", p.tp.topic, p.tp.partition, err))
-			case tag.RowsAffected() == 0:
-				p.fencedOff() // It was lost while nothing was in hand that could have found that out.
+			case !same:
+				p.outlived()
 			default:
 				p.savedAt(low)
 			}

@@ -34,7 +34,8 @@ var errFenced = errors.New("another node has the partition")
 type fence struct {
 	Partition
 	number   int32
-	position int64 // at the assignment: what lies below was settled then
+	position int64  // at the assignment: what lies below was settled then
+	token    string // of the database's incarnation at the assignment
 }
 
 // queue adds the two statements to the first batch of a transaction.
@@ -97,7 +98,11 @@ func (in *Inbox) assign(ctx context.Context, topic string, partition int, choose
 		}
 		a.careful = !clean
 		f.position = a.reading.position
-		err = tx.QueryRow(ctx, in.sql.assign, in.c.Consumer, topic, int32(partition), a.reading.position, in.node).Scan(&f.Epoch)
+		// Before the row: whoever waits here for another's token holds nothing that a save waits for.
+		if _, err := tx.Exec(ctx, in.sql.renew); err != nil {
+			return fmt.Errorf("refill the incarnation: %w", err)
+		}
+		err = tx.QueryRow(ctx, in.sql.assign, in.c.Consumer, topic, int32(partition), a.reading.position, in.node).Scan(&f.Epoch, &f.token)
 		if err != nil {
 			return fmt.Errorf("raise epoch of %s/%d: %w", topic, partition, err)
 		}

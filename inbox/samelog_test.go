@@ -100,17 +100,18 @@ func TestANewLogDoesNotVouchForAPositionThatItHasNotReached(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, epoch, position, landmark_offset, landmark) values ('billing', 'orders', 0, 1, 20, 19, 7)")
+	token := b.incarnation()
 	for _, row := range []struct {
 		position, landmark int64
 		want               int64
 	}{{10, 9, 19}, {20, noOffset, 19}, {20, 18, 18}, {30, 28, 28}, {31, noOffset, 28}} {
 		for name, change := range map[string]func() error{
 			"save": func() error {
-				_, err := b.db.Exec(t.Context(), in.sql.save, "billing", []string{"orders"}, []int32{0}, []int64{1}, []int64{row.position}, []int64{row.landmark}, []int64{1})
+				_, err := b.db.Exec(t.Context(), in.sql.save, "billing", []string{"orders"}, []int32{0}, []int64{1}, []int64{row.position}, []int64{row.landmark}, []int64{1}, []string{token})
 				return err
 			},
 			"release": func() error {
-				_, err := b.db.Exec(t.Context(), in.sql.release, "billing", "orders", int32(0), int64(1), row.position, true, row.landmark, int64(1))
+				_, err := b.db.Exec(t.Context(), in.sql.release, "billing", "orders", int32(0), int64(1), row.position, true, row.landmark, int64(1), token)
 				return err
 			},
 		} {

@@ -16,6 +16,7 @@ type statements struct {
 	claim, take, drop, settle, wake, sweep, retry, stillStored                                  string // of Run
 	declare, undeclare, declared, start, takeBackStart, forgetStart, watermark, watermarkIs     string
 	position, landmark, assign, save, release                                                   string // of Kafka's partitions
+	renew, incarnation                                                                          string
 	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts string
 }
 
@@ -36,6 +37,7 @@ func newStatements(c Config) statements {
 		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL),
 		start: in(startSQL), takeBackStart: in(takeBackStartSQL), forgetStart: in(forgetStartSQL),
 		watermark: in(watermarkSQL), watermarkIs: in(watermarkIsSQL),
+		renew: in(renewSQL), incarnation: in(incarnationSQL),
 		position: in(positionSQL), landmark: in(landmarkSQL), assign: in(assignSQL), save: in(saveSQL), release: in(releaseSQL),
 		retentionBegin: fmt.Sprintf(retentionBeginSQL, millis(retentionTimeout)), retentionRow: in(retentionRowSQL),
 		retentionTake: in(retentionTakeSQL), retentionSweep: in(retentionSweepSQL), retentionSave: in(retentionSaveSQL),

@@ -60,6 +60,20 @@ func TestAConsumerWhoseDatabaseIsNotReadySaysWhatToDoAndEnds(t *testing.T) {
 			}
 		}
 	}
+	// Rights that are lacking for partitions alone are met before the group is joined.
+	pgtest.Exec(t, b.db, "grant usage on schema holdfast to "+name)
+	pgtest.Exec(t, b.db, "grant select, insert, update, delete on holdfast.inbox, holdfast.consumer_position, holdfast.consumer_type to "+name)
+	t.Cleanup(func() { pgtest.Exec(t, b.db, "drop owned by "+name) })
+	consume := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		in := b.inboxOn(stranger)
+		in.start()
+		return in.consume(ctx, &fakeSource{}, consumeOptions{})
+	}
+	if err := consume(); err == nil || !strings.Contains(err.Error(), "docs/operations.md lists what to grant") || !strings.Contains(err.Error(), "incarnation") {
+		t.Errorf("without the rights on the incarnation Consume ends with %v", err)
+	}
 	for _, err := range []error{nil, errors.New("connection refused"), &pgconn.PgError{Code: "57P01"}, &pgconn.PgError{Code: "25006"}} {
 		if miswired(err) != nil {
 			t.Errorf("%v is not waited for", err)
