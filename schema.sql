@@ -237,10 +237,11 @@ create index stored_awake on holdfast.stored (consumer, topic, key, place) where
 create sequence holdfast.stored_place;
 
 -- Where a consumer stands in each partition: every offset below `position` is settled. `epoch` is the fence: the node
--- that is given the partition raises it, and handlers that began under an older one cannot commit. `clean` says that
--- the last owner stopped in order; after an unclean end the next one counts attempts before it starts a handler, and so do
--- those after it until one has got past what may have been in hand. `landmark`
--- stands for the event at `landmark_offset`, the last one below the position: by it a log is told from another of its name.
+-- that is given the partition raises it, to a number that no owner had before (microseconds of the clock), and handlers
+-- that began under an older one cannot commit. `clean` says that the last owner stopped in order; after an unclean end the
+-- next one counts attempts before it starts a handler, and so do those after it until one has got past what may have been
+-- in hand. `landmark` stands for the event at `landmark_offset`, the last one below the position: by it a log is told from
+-- another of its name.
 create table holdfast.consumer_position (
     consumer   text not null,
     topic      text not null,

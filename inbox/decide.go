@@ -278,12 +278,11 @@ func startAt(position, committed, first, end int64, same, adopt, skipDeleted boo
 		}
 	}
 	if position > end {
-		return reading{}, fmt.Errorf("%w: its position is %d, but the log ends at %d: the topic was recreated or truncated; "+
-			"if that was meant, delete the partition's row of consumer_position", ErrOffsetOutOfRange, position, end)
+		return reading{}, &beyondEnd{position: position, end: end}
 	}
 	if committed > end {
-		return reading{}, fmt.Errorf("%w: the group's committed offset is %d, but the log ends at %d: the topic was recreated or truncated; "+
-			"if that was meant, reset the group's offsets", ErrOffsetOutOfRange, committed, end)
+		return reading{}, fmt.Errorf("%w: the group's committed offset is %d, but the log ends at %d: the topic was made again or its log cut short; "+
+			"reset the group's offset to %d, or below where events have come since", ErrOffsetOutOfRange, committed, end, end)
 	}
 	start := min(position, committed)
 	switch {
@@ -305,4 +304,21 @@ func startAt(position, committed, first, end int64, same, adopt, skipDeleted boo
 		start, position = first, first
 	}
 	return reading{start: start, position: position}, nil
+}
+
+// beyondEnd is the refusal of a position that the log does not reach. It is an ErrOffsetOutOfRange.
+type beyondEnd struct{ position, end int64 }
+
+func (e *beyondEnd) Unwrap() error { return ErrOffsetOutOfRange }
+
+func (e *beyondEnd) Error() string {
+	return fmt.Sprintf("%v: its position is %d, but the log ends at %d", ErrOffsetOutOfRange, e.position, e.end)
+}
+
+// remedy is what an operator does about it; row is the table and where its row is found. Of a log that was cut short the
+// row must stay: without a position everything left in the log is read, and what retention has forgotten handled twice.
+func (e *beyondEnd) remedy(table, row string) string {
+	return fmt.Sprintf("if the topic was made again, delete the partition's row of consumer_position: delete from %s where %s; "+
+		"if its log was cut short, keep the row: update %s set position = %d where %s; and reset the group's offset to the same, "+
+		"both lower where events have come since the cut", table, row, table, e.end, row)
 }

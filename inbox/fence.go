@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
 // Advisory locks are all locks of a transaction, in the form of two numbers: a class of ours and a hash of what is
@@ -109,11 +111,20 @@ func (in *Inbox) assign(ctx context.Context, topic string, partition int, choose
 		failpoint.Hit(failpoint.InboxAssigning)
 		return nil
 	})
+	var beyond *beyondEnd
+	if errors.As(refused, &beyond) {
+		table := sqlschema.In(in.c.Schema, "holdfast.consumer_position")
+		row := fmt.Sprintf("consumer = %s and topic = %s and partition = %d", quoted(in.c.Consumer), quoted(topic), partition)
+		refused = fmt.Errorf("%w: %s", refused, beyond.remedy(table, row))
+	}
 	if refused != nil {
 		return assignment{}, fmt.Errorf("read %s/%d: %w", topic, partition, refused)
 	}
 	return a, err
 }
+
+// quoted is text as a literal of SQL, for statements that a person is told to run.
+func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
 // countStart counts that the handler of an event is about to start, and commits that before it does. An event that is
 // known already is not counted: nothing will run.

@@ -338,11 +338,14 @@ const landmarkSQL = `-- inbox.landmark
 select coalesce(p.landmark_offset, -1), coalesce(p.landmark, 0) from holdfast.consumer_position p
  where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int`
 
+// Raises the epoch: to the clock's microseconds, but always above the last. So none comes twice, neither when a person
+// deletes the row nor when a failover takes the last raise back: who was frozen meanwhile stays out. It is compared for
+// equality alone, so that a clock that steps back would have to hit the very microsecond.
 const assignSQL = `-- inbox.assign
 insert into holdfast.consumer_position as p (consumer, topic, partition, epoch, position, clean, owner)
-values ($1::text, $2::text, $3::int, 1, $4::bigint, false, $5::text)
+values ($1::text, $2::text, $3::int, (extract(epoch from clock_timestamp()) * 1000000)::bigint, $4::bigint, false, $5::text)
 on conflict (consumer, topic, partition) do update
-   set epoch = p.epoch + 1, position = excluded.position, clean = false, owner = excluded.owner, updated_at = now()
+   set epoch = greatest(p.epoch + 1, excluded.epoch), position = excluded.position, clean = false, owner = excluded.owner, updated_at = now()
 returning epoch, (select i.token::text from holdfast.incarnation i)`
 
 // Fills the token that a crash, or a failover, emptied (incarnation.go).

@@ -1,6 +1,9 @@
 package inbox
 
 import (
+	"errors"
+	"fmt"
+	"regexp"
 	"testing"
 	"time"
 
@@ -135,5 +138,39 @@ func TestOffsetsThatAreSetBackAreReadAgainAndSaid(t *testing.T) {
 	b.begins(n-20, 20)
 	if got := b.count("select count(*) from effect"); got != n {
 		t.Errorf("%d effects of %d events", got, n)
+	}
+}
+
+// An unclean leader election cuts what was settled off the log. The row must stay then: what is left of the log was handled
+// longer ago than the inbox knows.
+func TestALogThatWasCutShortIsReadOnAfterTheStatementThatTheErrorNames(t *testing.T) {
+	const n, cut = 50, 47
+	b, _ := settledAndCleaned(t, n)
+	if err := b.cluster.Server.DeleteTopic(t.Context(), b.topic); err != nil {
+		t.Fatal(err)
+	}
+	b.until("the topic can be made again", func() bool { return b.cluster.Server.CreateTopic(t.Context(), b.topic, 1, nil) == nil })
+	b.produce(0, b.events(0, cut)...)
+	b.resetOffsets(0, n)
+	consumer := "o'neil" // It is quoted in the statement.
+	pgtest.Exec(t, b.db, "update holdfast.consumer_position set consumer = $1", consumer)
+	node := func() *Inbox {
+		in := b.inbox(func(c *Config) { c.Consumer = consumer })
+		in.Handle("order.placed", effectOf)
+		return in
+	}
+	err := node().Consume(t.Context(), b.group)
+	remedy := regexp.MustCompile(`update .* where consumer = .* and partition = 0`).FindString(fmt.Sprint(err))
+	if !errors.Is(err, ErrOffsetOutOfRange) || remedy == "" {
+		t.Fatalf("Consume returned %v", err)
+	}
+	pgtest.Exec(t, b.db, remedy)
+	b.resetOffsets(0, cut)
+	b.produce(0, b.later(n, 3)...)
+	b.consume(node())
+	b.awaitHandled(n + 3)
+	b.begins(cut, 0)
+	if all := b.count("select count(*) from effect"); all != n+3 {
+		t.Errorf("%d effects of %d events", all, n+3)
 	}
 }
