@@ -81,9 +81,40 @@ select p.consumer, p.topic, p.partition, p.position, coalesce(p.owner, ''), roun
 const statusLetters = `-- status.letters
 select count(*) from holdfast.letter where state = 'open' and origin = 'relay'`
 
-// statusOldest names who keeps the log from being emptied: the oldest transaction that writes.
-const statusOldest = `-- status.oldest
-select coalesce(a.pid, 0), coalesce(a.datname, coalesce(p.database, '')), coalesce(a.application_name, coalesce('prepared transaction ' || p.gid, '')),
-       round(extract(epoch from now() - coalesce(a.xact_start, p.prepared)))::bigint
-  from (select pid, datname, application_name, xact_start from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid() order by xact_start limit 1) a
-  full join (select gid, database, prepared from pg_prepared_xacts order by prepared limit 1) p on true`
+// statusHolders lists who keeps segments of the log from being emptied: a relay empties one under a lock that no transaction
+// gets past which has written to it or read it. A prepared transaction has no process; its locks are known by the one on
+// its own id. The age is -1 where this role may not see it.
+const statusHolders = `-- status.holders
+select coalesce(h.pid, 0), coalesce(p.gid, ''), coalesce(a.application_name, ''),
+       coalesce(round(extract(epoch from now() - coalesce(a.xact_start, p.prepared)))::bigint, -1)
+  from (select distinct l.pid, l.virtualtransaction from pg_locks l
+         where l.locktype = 'relation' and l.granted and l.pid is distinct from pg_backend_pid()
+           and l.database = (select d.oid from pg_database d where d.datname = current_database())
+           and l.relation in (to_regclass('holdfast.event_0'), to_regclass('holdfast.event_1'), to_regclass('holdfast.event_2'), to_regclass('holdfast.event_3'))) h
+  left join pg_stat_activity a on a.pid = h.pid
+  left join pg_locks x on h.pid is null and x.pid is null and x.locktype = 'transactionid' and x.virtualtransaction = h.virtualtransaction
+  left join pg_prepared_xacts p on p.transaction = x.transactionid
+ order by 4 desc, 1, 2`
+
+// statusBehind lists the lanes that have not read all of the older segments, as holdfast.reclaim asks: it empties none of
+// those before. By the indexes event_N_lane_xid_seq.
+const statusBehind = `-- status.behind
+select distinct u.lane
+  from holdfast.ring r, (
+        select 0 as n, l.lane from holdfast.lane l
+         where exists (select from only holdfast.event_0 e where e.lane = l.lane and e.xid >= pg_snapshot_xmax(l.done))
+            or exists (select from only holdfast.event_0 e where e.lane = l.lane and e.xid = any (array(select pg_snapshot_xip(l.done))))
+        union all
+        select 1 as n, l.lane from holdfast.lane l
+         where exists (select from only holdfast.event_1 e where e.lane = l.lane and e.xid >= pg_snapshot_xmax(l.done))
+            or exists (select from only holdfast.event_1 e where e.lane = l.lane and e.xid = any (array(select pg_snapshot_xip(l.done))))
+        union all
+        select 2 as n, l.lane from holdfast.lane l
+         where exists (select from only holdfast.event_2 e where e.lane = l.lane and e.xid >= pg_snapshot_xmax(l.done))
+            or exists (select from only holdfast.event_2 e where e.lane = l.lane and e.xid = any (array(select pg_snapshot_xip(l.done))))
+        union all
+        select 3 as n, l.lane from holdfast.lane l
+         where exists (select from only holdfast.event_3 e where e.lane = l.lane and e.xid >= pg_snapshot_xmax(l.done))
+            or exists (select from only holdfast.event_3 e where e.lane = l.lane and e.xid = any (array(select pg_snapshot_xip(l.done))))) u
+ where u.n <> r.current
+ order by u.lane`

@@ -196,17 +196,7 @@ func (s *status) ring(ctx context.Context) error {
 	if err != nil || full < 4 {
 		return err
 	}
-	var pid, age int64
-	var database, name string
-	switch err := s.pool.QueryRow(ctx, statusOldest).Scan(&pid, &database, &name, &age); {
-	case err == nil:
-		s.say("no segment of the log is empty; the oldest writing transaction is %s old: process %d in database %s, %s", span(age), pid, clean(database), clean(name))
-	case errors.Is(err, pgx.ErrNoRows):
-		s.say("no segment of the log is empty: a lane is held or behind")
-	default:
-		return err
-	}
-	return nil
+	return s.full(ctx)
 }
 
 func (s *status) consumers(ctx context.Context) error {
