@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/user"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/dlq"
@@ -81,6 +83,9 @@ func (c *dlqReplayCmd) Run(p *program) error {
 		return err
 	}
 	defer done()
+	if err := exist(p.ctx, d, c.ID); err != nil {
+		return err
+	}
 	f := c.filter()
 	f.Limit = c.Limit
 	watch := watcher{p: p, doing: "replaying"}
@@ -89,12 +94,29 @@ func (c *dlqReplayCmd) Run(p *program) error {
 		return watch.wouldBe(d, n, "replayed", c.given(), err)
 	}
 	if n > 0 || err == nil { // Also when it broke off: those are on their way.
-		fmt.Fprintf(p.out, "%d letters are on their way; holdfast dlq list --state any shows what became of them\n", n)
+		fmt.Fprintf(p.out, "%d letters are on their way; holdfast dlq list%s --state any shows what became of them\n", n, spaced(c.given()))
 	}
 	if left := watch.last.Total - watch.last.Looked; err != nil && watch.begun && left > 0 {
 		fmt.Fprintf(p.errOut, "stopped with %d letters left: the same command goes on with them, and replays none twice\n", left)
 	}
 	return err
+}
+
+// exist says which of these letters do not exist, before any is touched: the others are most likely not meant either.
+func exist(ctx context.Context, d *dlq.DLQ, ids []int64) error {
+	var missing []error
+	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
+		switch _, err := d.Get(ctx, id); {
+		case errors.Is(err, dlq.ErrNotFound):
+			missing = append(missing, err)
+		case err != nil:
+			return err
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("nothing is changed: %w", errors.Join(missing...))
 }
 
 // watcher says how far a call has come.
@@ -141,12 +163,17 @@ func (w *watcher) wouldBe(d *dlq.DLQ, n int, done, given string, err error) erro
 		return err
 	}
 	if n > len(letters) {
-		if given != "" {
-			given = " " + given
-		}
-		fmt.Fprintf(w.p.out, "and %d more: holdfast dlq list%s --after %d\n", n-len(letters), given, w.ids[len(w.ids)-1])
+		fmt.Fprintf(w.p.out, "and %d more: holdfast dlq list%s --after %d\n", n-len(letters), spaced(given), w.ids[len(w.ids)-1])
 	}
 	return nil
+}
+
+// spaced is a filter as it stands behind a command.
+func spaced(given string) string {
+	if given == "" {
+		return ""
+	}
+	return " " + given
 }
 
 type dlqEditCmd struct {
@@ -214,6 +241,9 @@ func (c *dlqDiscardCmd) Run(p *program) error {
 		return err
 	}
 	defer done()
+	if err := exist(p.ctx, d, append(c.Letters, c.ID...)); err != nil {
+		return err
+	}
 	for _, id := range c.Letters {
 		if err := d.Discard(p.ctx, id, c.by(), c.Reason); err != nil {
 			return err

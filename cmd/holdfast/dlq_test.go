@@ -72,6 +72,26 @@ func TestNothingIsReplayedOrDiscardedBecauseAFilterWasForgotten(t *testing.T) {
 	wantStatus(t, 0, "1 letters are discarded", "dlq", "discard", "--all", "--reason", "r")
 }
 
+func TestALetterThatDoesNotExistIsNamedAndNothingIsChanged(t *testing.T) {
+	db := installed(t)
+	letters(t, db, "billing", "f", 2)
+	for _, command := range []string{"dlq replay --id 1 --id 77 --id 78 --id 77", "dlq replay --dry-run --id 77 --id 78", "dlq discard --id 78 --id 1 --id 77", "dlq discard 1 77 78"} {
+		args := append(strings.Fields(command), "--reason", "r", "--by", "ann")
+		status, out, errOut := call(t, args...)
+		if status != 1 || out != "" || strings.Count(errOut, "letter 77: no such letter") != 1 || !strings.Contains(errOut, "letter 78: no such letter") || strings.Contains(errOut, "letter 1:") {
+			t.Errorf("%s: status %d\n%s%s", command, status, out, errOut)
+		}
+	}
+	wantStatus(t, 1, "letter 77: no such letter", "dlq", "edit", "77", "--tombstone", "--reason", "r")
+	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.letter_action"); n != 0 {
+		t.Errorf("%d letters were changed", n)
+	}
+	const shows = "letters are on their way; holdfast dlq list"
+	wantStatus(t, 0, "1 "+shows+" --id 1 --consumer billing --state any shows", "dlq", "replay", "--id", "1", "--consumer", "billing", "--reason", "r")
+	wantStatus(t, 0, "0 "+shows+" --id 1 --state any shows", "dlq", "replay", "--id", "1", "--reason", "again")
+	wantStatus(t, 0, "1 "+shows+" --state any shows", "dlq", "replay", "--all", "--reason", "r")
+}
+
 func TestADryRunShowsWhichLettersAreMeant(t *testing.T) {
 	db := installed(t)
 	letters(t, db, "billing", "it's broken", 25)
