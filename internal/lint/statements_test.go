@@ -2,10 +2,12 @@ package lint
 
 import (
 	"context"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -43,7 +45,7 @@ func statementsOf(t *testing.T, path string) map[string]string {
 	return found
 }
 
-// Every statement of the library fits the schema, on the oldest PostgreSQL that is supported and on the newest.
+// Every statement of the library, and of docs/operations.md, fits the schema, on the oldest PostgreSQL that is supported and on the newest.
 func TestEveryStatementIsPreparedOnTheOldestAndTheNewestPostgres(t *testing.T) {
 	t.Parallel()
 	statements := map[string]string{}
@@ -54,6 +56,9 @@ func TestEveryStatementIsPreparedOnTheOldestAndTheNewestPostgres(t *testing.T) {
 		for name, sql := range statementsOf(t, filepath.Join(root, path)) {
 			statements[path+" "+name] = sql
 		}
+	}
+	for i, block := range regexp.MustCompile("(?ms)^```sql\n(.*?)^```").FindAllStringSubmatch(read(t, "docs/operations.md"), -1) {
+		statements[fmt.Sprint("docs/operations.md, statement ", i+1)] = block[1]
 	}
 	if len(statements) < 100 {
 		t.Fatalf("only %d statements were found: they are constants of queries.go that begin with a comment", len(statements))
