@@ -8,6 +8,9 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +41,9 @@ var grants = map[string][]string{
 		"select, insert on holdfast.incarnation", "select on holdfast.letter_action", "usage on all sequences in schema holdfast", "execute on function holdfast.publish_letter"},
 	"routes": {"usage on schema holdfast", "select, insert, update, delete on holdfast.idempotency, holdfast.idempotency_expired, holdfast.idempotency_step, holdfast.idempotency_request",
 		"usage on sequence holdfast.idempotency_fence"},
+	"looker": {"usage on schema holdfast",
+		"select on holdfast.installation, holdfast.cluster, holdfast.birth, holdfast.event, holdfast.event_0, holdfast.event_1, holdfast.event_2, holdfast.event_3, holdfast.ring, holdfast.lane, holdfast.relay, holdfast.scheduled, holdfast.parked, holdfast.stored, holdfast.consumer_position, holdfast.letter",
+		"pg_read_all_stats"},
 	"letters": {"usage on schema holdfast", "select, update, delete on holdfast.letter", "select, insert on holdfast.letter_action",
 		"select, insert, update, delete on holdfast.letter_replay",
 		"select, insert, update, delete on holdfast.stored", "select, insert, update on holdfast.inbox", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.new_id"},
@@ -45,6 +51,13 @@ var grants = map[string][]string{
 
 // as connects with a role that has the grants of who and nothing else.
 func as(t *testing.T, db *pgtest.DB, who string) *pgxpool.Pool {
+	t.Helper()
+	role := roleWith(t, db, who)
+	return db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = role })
+}
+
+// roleWith makes a role that has the grants of who and nothing else.
+func roleWith(t *testing.T, db *pgtest.DB, who string) string {
 	t.Helper()
 	role := fmt.Sprintf("%s_%d", who, time.Now().UnixNano())
 	pgtest.Exec(t, db.Pool, "create role "+role)
@@ -55,7 +68,7 @@ func as(t *testing.T, db *pgtest.DB, who string) *pgxpool.Pool {
 	for _, grant := range grants[who] {
 		pgtest.Exec(t, db.Pool, "grant "+grant+" to "+role)
 	}
-	return db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = role })
+	return role
 }
 
 var (
@@ -233,4 +246,40 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.stored where attempts = 0"); n != 0 {
 		t.Error("the consumer did not take the replayed event")
 	}
+}
+
+// The command is run with a role that may only look, on a log that is full, where status reads most.
+func TestTheGrantsOfTheOperationsPageAreEnoughToLook(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	for segment := range 4 {
+		pgtest.Exec(t, db.Pool, fmt.Sprintf("insert into holdfast.event_%d (lane, id, type, topic) values (3, 'e', 't', 'o')", segment))
+	}
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	pgtest.Exec(t, tx, "select from holdfast.event")
+	dsn, err := url.Parse(db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := dsn.Query()
+	query.Set("role", roleWith(t, db, "looker"))
+	dsn.RawQuery = query.Encode()
+	looks := func(want string, args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "go", append([]string{"run", "./cmd/holdfast"}, args...)...)
+		cmd.Env = append(os.Environ(), "DATABASE_URL="+dsn.String())
+		if out, _ := cmd.CombinedOutput(); !strings.Contains(string(out), want) || strings.Contains(string(out), `"seconds":-1`) {
+			t.Errorf("holdfast %s says\n%s\nwant %s", strings.Join(args, " "), out, want)
+		}
+	}
+	looks("schema holdfast is complete", "check")
+	looks("unread in lane 3", "status")
+	looks(`"log_holders":[{"application":`, "status", "--json")
 }

@@ -140,7 +140,7 @@ func TestStatusSaysWhatNeedsAPersonAndWhatToDo(t *testing.T) {
 		{"a restored copy", "insert into holdfast.birth (born) values ('1')", "then run holdfast adopt --yes", 1},
 		{"a missing topic", fmt.Sprintf(parked, "topic", "1 second"), "topic orders is missing, or the relay may not write to it: create it or grant the rights, 1 events wait", 1},
 		{"an event that is tried again", fmt.Sprintf(parked, "record", "1 minute"), "nothing needs a person", 0},
-		{"an event that is parked for long", fmt.Sprintf(parked, "record", "11 minutes"), "lane 3 has 1 events parked for more than 10 minutes", 1},
+		{"an event that is parked for long", fmt.Sprintf(parked, "record", "11 minutes"), "lane 3 has 1 events parked for more than 10 minutes: select topic, key, why, errors from \"holdfast\".parked where lane = 3 says why", 1},
 		{"a stored event that nobody takes", fmt.Sprintf(stored, "6 minutes", "'-infinity'"), "consumer billing has stored events that were due 6m", 1},
 		{"a stored event that a worker is at", fmt.Sprintf(stored, "6 minutes", "now() + interval '1 minute'"), "nothing needs a person", 0},
 		{"a full log that a lane holds", full, "no segment of the log is empty: events in older segments are unread in lane 3: the log of the lane's relay", 1},

@@ -168,7 +168,8 @@ func (s *status) parked(ctx context.Context) error {
 		return err
 	}
 	if err := s.each(ctx, statusLongParked, "", "long_parked", "lane events", []any{&lane, &events}, func() string {
-		s.say("lane %d has %d events parked for more than 10 minutes: the relay's log says why, holdfast dlq list --origin relay shows what holds their keys", lane, events)
+		s.say("lane %d has %d events parked for more than 10 minutes: %s says why, holdfast dlq list --origin relay shows what holds their keys",
+			lane, events, sqlschema.In(s.schema, fmt.Sprintf("select topic, key, why, errors from holdfast.parked where lane = %d", lane)))
 		return ""
 	}); err != nil {
 		return err
