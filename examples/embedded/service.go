@@ -20,11 +20,12 @@ import (
 
 // service is an HTTP service with a relay beside it.
 type service struct {
-	pool   *pgxpool.Pool
-	outbox *outbox.Outbox
-	relay  *relay.Relay
-	topic  string
-	server *http.Server
+	pool      *pgxpool.Pool
+	outbox    *outbox.Outbox
+	relay     *relay.Relay
+	publisher *relay.Kafka // the relay's
+	topic     string
+	server    *http.Server
 
 	published atomic.Int64 // events that Kafka acknowledged
 	state     atomic.Value // of string: what /healthz says
@@ -71,7 +72,7 @@ func newService(ctx context.Context, pool *pgxpool.Pool, brokers []string, schem
 	if err != nil {
 		return nil, err
 	}
-	s.outbox, s.relay = box, r
+	s.outbox, s.relay, s.publisher = box, r, publisher
 	s.server = &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 	return s, nil
 }
@@ -123,7 +124,8 @@ func (s *service) run(ctx context.Context, l net.Listener) error {
 
 	// 2. The relay finishes what is in hand, saves how far it got and hands its lanes to others.
 	stopRelay()
-	<-relayed // within StopTimeout
+	<-relayed           // within StopTimeout
+	s.publisher.Close() // its connections to the brokers
 	s.said("stopped: relay")
 
 	// 3. The pool, last. Close waits for every connection that is out.

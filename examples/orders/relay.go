@@ -23,6 +23,7 @@ func runRelay(ctx context.Context, pool *pgxpool.Pool, brokers []string, schema 
 	if err != nil {
 		return err
 	}
+	defer publisher.Close() // behind Run: its connections to the brokers
 	r, err := relay.New(pool, publisher, relay.Config{
 		Schema:   schema,
 		Observer: relay.Observer{OnPublished: seen.add},
@@ -42,6 +43,7 @@ func publishAgain(ctx context.Context, brokers []string, events []holdfast.Event
 	if err != nil {
 		return err
 	}
+	defer publisher.Close()
 	return errors.Join(publisher.Publish(ctx, events)...)
 }
 

@@ -298,6 +298,23 @@ func TestTheSnippetsOfTheREADMEsAndTheDocsAreCodeOfTheExamples(t *testing.T) {
 	}
 }
 
+func TestEveryExampleClosesThePublisherThatItMakes(t *testing.T) {
+	made := 0
+	for _, file := range append(sources(t), "README.md") {
+		if !strings.HasPrefix(file, "examples/") && file != "README.md" || strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text := read(t, file)
+		n := strings.Count(text, "relay.NewKafka(")
+		if made += n; n != strings.Count(text, "publisher.Close()") {
+			t.Errorf("%s makes %d publishers and closes another number: whoever copies it leaks its connections to the brokers", file, n)
+		}
+	}
+	if made < 4 {
+		t.Errorf("only %d publishers were found: the search has gone blind", made)
+	}
+}
+
 // dedent takes the common indentation away, so that code may stand deeper in a function than in a document.
 func dedent(text string) string {
 	lines := strings.Split(strings.Trim(text, "\n"), "\n")

@@ -62,6 +62,7 @@ func publish(ctx context.Context, pool *pgxpool.Pool, o Order, logger *slog.Logg
 	if err != nil {
 		return err
 	}
+	defer publisher.Close()
 	r, err := relay.New(pool, publisher, relay.Config{
 		Lease: 3 * time.Second, BatchSize: o.BatchSize, HoldKey: o.HoldKey, SegmentBytes: 1 << 20, Logger: logger,
 		Retry: retry.Policy{Attempts: o.Attempts, Base: 50 * time.Millisecond, Cap: 100 * time.Millisecond},
