@@ -137,7 +137,8 @@ type partitionQueue struct {
 	runs  [][]int32
 	limit int // bytes of a batch of two or more
 
-	// refused holds, by key, the first event that was refused. Later ones of the key are its followers (rule 9).
+	// refused holds, by key, the first event that was refused. Later ones of the key are its followers: they are
+	// taken out of every later part before that is sent, so that none overtakes it.
 	refused map[string]refusal
 }
 

@@ -13,7 +13,7 @@ import (
 // that time mends: a mismatch, and whatever else an API says by 409, stays.
 const codeInProgress = "idempotency.in_progress"
 
-// worthRepeating is the playbook's "when to retry" for answers: 429 and 5xx, no other 4xx; and the 409 that asks for it.
+// worthRepeating says after which answers another attempt can help: 429 and 5xx, no other 4xx; and the 409 that asks for it.
 func worthRepeating(status int, code string) bool {
 	return status == http.StatusTooManyRequests || status >= 500 && status <= 599 ||
 		status == http.StatusConflict && code == codeInProgress

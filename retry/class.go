@@ -15,9 +15,8 @@ import (
 
 // Class says of what kind a failure is: whether another attempt can mend it, and what a caller is told.
 //
-// Each value is the part that the codes of its kind begin with in the error taxonomy of the idempotency and retry
-// playbook (requirements/004): the code CONFLICT.idempotency.payload_mismatch is of class Conflict. The values are
-// written to logs, metrics and dead letters; changing one is a breaking change.
+// Each value is the part that error codes of its kind begin with: the code CONFLICT.idempotency.payload_mismatch is of
+// class Conflict. The values are written to logs, metrics and dead letters; changing one is a breaking change.
 type Class string
 
 // The classes, and the caller's hint of each.

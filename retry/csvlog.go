@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// csvColumns are those of the client retry log in the idempotency and retry playbook (requirements/004).
+// csvColumns are what every line has; others read them, so they stay.
 var csvColumns = []string{"attempt", "delay_ms", "status", "code", "notes"}
 
 // CSVLog writes attempts as CSV, one line each, under the line "attempt,delay_ms,status,code,notes":
@@ -82,7 +82,7 @@ func csvLine(a Attempt) []string {
 	return []string{strconv.Itoa(a.Number), strconv.FormatInt(delay, 10), status, code, notes}
 }
 
-// csvStatus is the kind of an answer. The playbook's log calls a 201 "200", so that is the name of success.
+// csvStatus is the kind of an answer. "200" is the name of every success, of a 201 too.
 func csvStatus(status int) string {
 	if status >= 200 && status <= 299 {
 		return "200"

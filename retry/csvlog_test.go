@@ -27,7 +27,7 @@ func TestThePlaybooksRetryLogComesOutOfARealServerFieldByField(t *testing.T) {
 	}
 	var written bytes.Buffer
 	log := NewCSVLog(&written)
-	// The waits of the playbook's table are the upper half of full jitter from 200 ms; see Defaults.
+	// The waits of the log are the upper half of full jitter from 200 ms; see Defaults.
 	chance := []float64{0.685, 0.7025}
 	resp := post(t, client(t, func(c *Transport) {
 		c.Policy = Policy{Base: 200 * time.Millisecond}
@@ -57,7 +57,7 @@ func TestTheWaitsOfThePlaybooksTableAreTheUpperHalfOfFullJitterFrom200ms(t *test
 				t.Errorf("the wait before attempt %d is %s, want %s to %s", i+2, got, least, most)
 			}
 		}
-		// By the playbook's text, which is the default, the longest wait is the table's least.
+		// By default the longest wait is the least of those.
 		if got := Defaults().Delay(i+1, 1); got != least {
 			t.Errorf("the longest wait before attempt %d is %s by default, want %s", i+2, got, least)
 		}

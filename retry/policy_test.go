@@ -14,7 +14,7 @@ const almostOne = 1 - 1.0/(1<<53) // the largest float64 below 1
 
 func TestADelayIsAFractionOfACeilingThatDoublesUpToTheCap(t *testing.T) {
 	t.Parallel()
-	playbook := Policy{Base: 100 * time.Millisecond, Cap: 2 * time.Second}
+	standard := Policy{Base: 100 * time.Millisecond, Cap: 2 * time.Second}
 	for _, row := range []struct {
 		name    string
 		policy  Policy
@@ -22,21 +22,21 @@ func TestADelayIsAFractionOfACeilingThatDoublesUpToTheCap(t *testing.T) {
 		random  float64
 		want    time.Duration
 	}{
-		{"nothing at the low end of random", playbook, 1, 0, 0},
-		{"half the base after the first attempt", playbook, 1, 0.5, 50 * time.Millisecond},
-		{"half of twice the base after the second", playbook, 2, 0.5, 100 * time.Millisecond},
-		{"half of four times the base after the third", playbook, 3, 0.5, 200 * time.Millisecond},
-		{"half of sixteen times the base, still below the cap", playbook, 5, 0.5, 800 * time.Millisecond},
-		{"half of the cap once doubling has passed it", playbook, 6, 0.5, time.Second},
-		{"jitter goes on below the cap for ever", playbook, 1_000_000, 0.25, 500 * time.Millisecond},
-		{"the largest attempt doesn't overflow", playbook, math.MaxInt, 0.5, time.Second},
+		{"nothing at the low end of random", standard, 1, 0, 0},
+		{"half the base after the first attempt", standard, 1, 0.5, 50 * time.Millisecond},
+		{"half of twice the base after the second", standard, 2, 0.5, 100 * time.Millisecond},
+		{"half of four times the base after the third", standard, 3, 0.5, 200 * time.Millisecond},
+		{"half of sixteen times the base, still below the cap", standard, 5, 0.5, 800 * time.Millisecond},
+		{"half of the cap once doubling has passed it", standard, 6, 0.5, time.Second},
+		{"jitter goes on below the cap for ever", standard, 1_000_000, 0.25, 500 * time.Millisecond},
+		{"the largest attempt doesn't overflow", standard, math.MaxInt, 0.5, time.Second},
 		{"doubling past 63 bits stays at the longest cap", Policy{Base: 1, Cap: math.MaxInt64}, 64, 0.5, math.MaxInt64/2 + 1},
 		{"the largest random stays inside the longest cap", Policy{Base: math.MaxInt64, Cap: math.MaxInt64}, 9, 2, math.MaxInt64},
-		{"an attempt of 0 counts as the first", playbook, 0, 0.5, 50 * time.Millisecond},
-		{"the smallest attempt counts as the first", playbook, math.MinInt, 0.5, 50 * time.Millisecond},
-		{"a random above its range counts as its end", playbook, 1, 7, 100 * time.Millisecond},
-		{"a random below its range counts as its start", playbook, 1, -7, 0},
-		{"a random that is no number counts as its start", playbook, 1, math.NaN(), 0},
+		{"an attempt of 0 counts as the first", standard, 0, 0.5, 50 * time.Millisecond},
+		{"the smallest attempt counts as the first", standard, math.MinInt, 0.5, 50 * time.Millisecond},
+		{"a random above its range counts as its end", standard, 1, 7, 100 * time.Millisecond},
+		{"a random below its range counts as its start", standard, 1, -7, 0},
+		{"a random that is no number counts as its start", standard, 1, math.NaN(), 0},
 		{"a base at the cap never doubles", Policy{Base: time.Hour, Cap: time.Hour}, 2, 0.5, 30 * time.Minute},
 		{"a base above the cap is cut to it", Policy{Base: time.Hour, Cap: time.Minute}, 1, 0.5, 30 * time.Second},
 		{"a negative base waits for nothing", Policy{Base: -time.Hour, Cap: time.Hour}, 3, 0.5, 0},

@@ -17,8 +17,8 @@ const KeyHeader = "Idempotency-Key"
 const TimeoutHeader = "X-Request-Timeout"
 
 // Transport is an http.RoundTripper that repeats a request while its answer is worth another attempt, under one
-// Idempotency-Key: the client half of the idempotency and retry playbook (requirements/004). [Client] makes an
-// http.Client of it that needs nothing else.
+// Idempotency-Key: what package idempotency is to a server, for its clients. [Client] makes an http.Client of it that
+// needs nothing else.
 //
 //	client := &http.Client{Transport: &retry.Transport{Key: func(*http.Request) string { return uuid.NewString() }}}
 //

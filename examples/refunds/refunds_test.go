@@ -10,8 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// The four tests of the playbook's worked example (requirements/004), each with all of its oracles: the database, the
-// gateway, logs, metrics and traces.
+// Four refunds, each looked at from all sides: the database, the gateway, logs, metrics and traces.
 
 func TestR5TheSameKeyTwiceIsTheSameRefundAndOneLedgerEntry(t *testing.T) {
 	b := setup(t)

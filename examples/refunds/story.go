@@ -97,7 +97,7 @@ func (s *story) expected(cents int64) refund {
 	return f
 }
 
-// key is of the form that the playbook shows: what is refunded, how much, and something of its own.
+// key is made of what it stands for: what is refunded, how much, and something of its own.
 func (s *story) key(cents int64) string { return newKey(fmt.Sprintf("refund:%s:%d", s.charge, cents)) }
 
 // newKey is a key that says what it is for.
