@@ -4,6 +4,7 @@ package torture
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -33,6 +34,14 @@ type made struct {
 
 // Holds says whether nothing is wrong.
 func (r *Report) Holds() bool { return r.Verdict.Holds() && len(r.troubles) == 0 }
+
+// tidy removes histories and logs, unless there is something to find in them.
+func (r *Report) tidy() {
+	if r.Holds() {
+		_ = os.RemoveAll(r.Options.Dir)
+		r.Options.Dir = ""
+	}
+}
 
 func (r *Report) count(name string) (n int) {
 	for _, m := range r.made {

@@ -147,9 +147,8 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	if err != nil {
 		return r.report, fmt.Errorf("torture: %w", err)
 	}
-	if !keep && r.report.Verdict.Holds() {
-		_ = os.RemoveAll(o.Dir)
-		r.report.Options.Dir = ""
+	if !keep {
+		r.report.tidy()
 	}
 	return r.report, nil
 }
