@@ -48,7 +48,9 @@ func killOne(s *stage, role string) (func(context.Context) error, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.kill(p)
+	if err := s.kill(p); err != nil {
+		return nil, err
+	}
 	return nil, s.start(role, p.part.Actor)
 }
 
@@ -58,7 +60,9 @@ func killTwice(ctx context.Context, s *stage, role string) (func(context.Context
 		return nil, err
 	}
 	for range 3 {
-		s.kill(s.get(p.part.Actor))
+		if err := s.kill(s.get(p.part.Actor)); err != nil {
+			return nil, err
+		}
 		if err := s.start(role, p.part.Actor); err != nil {
 			return nil, err
 		}
@@ -84,10 +88,11 @@ func comeAndGo(ctx context.Context, s *stage, role string, every time.Duration) 
 			return nil, err
 		}
 		sleep(ctx, between(s.rng, every/2, 2*every))
-		p := s.leave(actor)
+		p, leave := s.leave(actor), s.kill
 		if s.rng.IntN(2) == 0 {
-			s.kill(p)
-		} else if err := p.quit(); err != nil {
+			leave = func(p *process) error { return p.quit() }
+		}
+		if err := leave(p); err != nil {
 			return nil, err
 		}
 	}

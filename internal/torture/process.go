@@ -76,11 +76,7 @@ func (c *cast) start(role, actor string) error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", actor, err)
 	}
-	proc := &process{part: p, cmd: cmd, stdin: stdin, done: make(chan struct{})}
-	go func() {
-		defer close(proc.done)
-		proc.err = cmd.Wait()
-	}()
+	proc := watch(p, cmd, stdin)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !slices.Contains(c.actors, actor) {
@@ -88,6 +84,16 @@ func (c *cast) start(role, actor string) error {
 	}
 	c.running[actor] = proc
 	return nil
+}
+
+// watch is a process that has been started.
+func watch(p part, cmd *exec.Cmd, stdin io.WriteCloser) *process {
+	proc := &process{part: p, cmd: cmd, stdin: stdin, done: make(chan struct{})}
+	go func() {
+		defer close(proc.done)
+		proc.err = cmd.Wait()
+	}()
+	return proc
 }
 
 // of lists the actors of a role.
@@ -113,23 +119,23 @@ func (c *cast) died() (actors []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, actor := range c.actors {
-		if p := c.running[actor]; p != nil {
-			select {
-			case <-p.done:
-				actors = append(actors, actor)
-			default:
-			}
+		if p := c.running[actor]; p != nil && p.ended() {
+			actors = append(actors, actor)
 		}
 	}
 	return actors
 }
 
-// kill ends a process as a crash does.
-func (c *cast) kill(p *process) {
-	p.end()
+// kill ends a process as a crash does. One that has ended before is not killed: then it has crashed by itself, and its
+// last word may not be missing.
+func (c *cast) kill(p *process) error {
+	if err := p.end(); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.dead = append(c.dead, oracle.Process{Actor: p.part.Actor, PID: p.cmd.Process.Pid})
+	c.dead = append(c.dead, p.who())
+	return nil
 }
 
 // killed lists what kill has ended.
@@ -148,9 +154,32 @@ func (c *cast) leave(actor string) *process {
 	return p
 }
 
-func (p *process) end() {
+// who is how the history calls it.
+func (p *process) who() oracle.Process {
+	return oracle.Process{Actor: p.part.Actor, PID: p.cmd.Process.Pid}
+}
+
+// ended says whether nobody has to end it any more.
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// end kills it. The error says that it had ended before, by itself.
+func (p *process) end() error {
+	before := p.ended()
 	_ = p.cmd.Process.Kill()
 	<-p.done
+	// A signal that comes between its end and its wait hits nothing: then the status is its own.
+	status, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if before || !status.Signaled() || status.Signal() != syscall.SIGKILL {
+		return fmt.Errorf("%s ended before it was killed: %s", p.who(), p.cmd.ProcessState)
+	}
+	return nil
 }
 
 func (p *process) freeze() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
@@ -164,6 +193,9 @@ func (p *process) tell(command string) error {
 
 // quit ends it in order.
 func (p *process) quit() error {
+	if p.ended() {
+		return fmt.Errorf("%s ended before it was told to: %s", p.who(), p.cmd.ProcessState)
+	}
 	_ = p.stdin.Close()
 	select {
 	case <-p.done:
@@ -172,7 +204,7 @@ func (p *process) quit() error {
 		}
 		return nil
 	case <-time.After(stopWithin + 20*time.Second):
-		p.end()
+		_ = p.end()
 		return fmt.Errorf("%s does not stop", p.part.Actor)
 	}
 }
@@ -199,7 +231,7 @@ func (c *cast) killAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for actor, p := range c.running {
-		p.end()
+		_ = p.end()
 		delete(c.running, actor)
 	}
 }
