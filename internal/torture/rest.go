@@ -3,10 +3,16 @@
 package torture
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // awaitSomething returns when the first events have gone all the way.
@@ -71,44 +77,96 @@ func (r *run) census(ctx context.Context) string {
 // all that is in Kafka, so that a late duplicate has its chance to do harm.
 func (r *run) comeToRest(ctx context.Context) error {
 	r.say("no more faults; what is under way arrives")
-	problems := []error{r.quitAll(roleProducer)}
+	r.trouble(r.quitAll(roleProducer))
 	r.since = time.Time{}
 	if waits, err := r.recover(ctx, time.Now(), time.Now()); err != nil {
 		return err
 	} else if waits != "" {
-		r.say("NOT ARRIVED after %s: %s", round(r.limit), waits)
+		r.trouble(fmt.Errorf("not arrived after %s: %s", round(r.limit), waits))
 	}
-	if err := r.awaitCount(ctx, "select (select count(*) from holdfast.parked) + (select count(*) from holdfast.stored) + (select count(*) from holdfast.scheduled)", 0); err != nil {
-		r.say("%v", err)
-	}
-	problems = append(problems, r.quitAll(roleRelay))
+	r.trouble(r.await(ctx, func(ctx context.Context) (string, error) {
+		var n int
+		err := r.admin.QueryRow(ctx, backlog).Scan(&n)
+		if err != nil || n == 0 {
+			return "", err
+		}
+		return fmt.Sprintf("%d events parked, stored or scheduled", n), nil
+	}))
+	r.trouble(r.quitAll(roleRelay))
 	if err := r.sample(ctx); err != nil {
 		return err
 	}
-	if err := r.awaitCount(ctx, "select $1 - coalesce(sum(position), 0)::bigint from holdfast.consumer_position", 0, int64(len(r.records()))); err != nil {
-		r.say("%v", err)
-	}
-	problems = append(problems, r.quitAll(roleConsumer))
-	for _, p := range problems {
-		if p != nil {
-			r.report.troubles = append(r.report.troubles, p.Error())
-		}
-	}
+	r.trouble(r.await(ctx, func(ctx context.Context) (string, error) {
+		positions, err := r.positions(ctx)
+		return strings.Join(unread(r.ends(), positions), ", "), err
+	}))
+	r.trouble(r.quitAll(roleConsumer))
 	return nil
 }
 
-// awaitCount waits until a query answers at most with want.
-func (r *run) awaitCount(ctx context.Context, sql string, want int64, args ...any) error {
+// backlog counts what waits for a relay or a consumer, and not in the log.
+const backlog = "select (select count(*) from holdfast.parked) + (select count(*) from holdfast.stored) + (select count(*) from holdfast.scheduled)"
+
+// trouble keeps what is wrong with the run, but for nil.
+func (r *run) trouble(err error) {
+	if err != nil {
+		r.say("%v", err)
+		r.report.troubles = append(r.report.troubles, err.Error())
+	}
+}
+
+// await waits until nothing is left. The error says what still is when the limit has passed.
+func (r *run) await(ctx context.Context, left func(context.Context) (string, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel()
 	for {
-		var n int64
-		err := r.admin.QueryRow(ctx, sql, args...).Scan(&n)
-		if err == nil && n <= want {
+		what, err := left(ctx)
+		if err == nil && what == "" {
 			return nil
 		}
 		if !sleep(ctx, 50*time.Millisecond) {
-			return errors.Join(fmt.Errorf("still %d after %s: %s", n, round(r.limit), sql), err)
+			return errors.Join(fmt.Errorf("at the end, after %s, still: %s", round(r.limit), what), err)
 		}
 	}
+}
+
+// ends are the offsets that come after the last record of each partition.
+func (r *run) ends() map[partition]int64 {
+	ends := map[partition]int64{}
+	for p, log := range r.samples.logs {
+		if len(log) > 0 {
+			ends[p] = log[len(log)-1].Offset + 1
+		}
+	}
+	return ends
+}
+
+// positions are up to where the consumer has settled each partition.
+func (r *run) positions(ctx context.Context) (map[partition]int64, error) {
+	type row struct {
+		Topic    string
+		Number   int
+		Position int64
+	}
+	rows, err := rowsOf(ctx, r.admin, pgx.RowToStructByPos[row], "select topic, partition, position from holdfast.consumer_position where consumer = $1", consumerName)
+	positions := map[partition]int64{}
+	for _, at := range rows {
+		positions[partition{at.Topic, at.Number}] = at.Position
+	}
+	return positions, err
+}
+
+// unread says of which partitions the consumer's position is not the end: one that is behind has not read all, one that
+// is beyond would not read what comes. The others' do not make up for it.
+func unread(ends, positions map[partition]int64) (which []string) {
+	for _, p := range slices.SortedFunc(maps.Keys(ends), partition.compare) {
+		if positions[p] != ends[p] {
+			which = append(which, fmt.Sprintf("%s/%d is at %d and ends at %d", p.topic, p.number, positions[p], ends[p]))
+		}
+	}
+	return which
+}
+
+func (p partition) compare(q partition) int {
+	return cmp.Or(strings.Compare(p.topic, q.topic), cmp.Compare(p.number, q.number))
 }
