@@ -156,18 +156,25 @@ func pids(conns []*pgx.Conn) (all []int32) {
 	return all
 }
 
+// clockSteps move, by $1 times $2, the times that a relay or a consumer compares with the clock: when leases run out, until
+// when somebody counts as seen, and when something is due.
+var clockSteps = []string{
+	"update holdfast.lane set lease_until = lease_until + $1::text::interval * $2::text::int where isfinite(lease_until)",
+	"update holdfast.relay set seen_until = seen_until + $1::text::interval * $2::text::int",
+	"update holdfast.parked set next_at = next_at + $1::text::interval * $2::text::int where isfinite(next_at)",
+	"update holdfast.stored set next_at = next_at + $1::text::interval * $2::text::int where isfinite(next_at)",
+	"update holdfast.stored set lease_until = lease_until + $1::text::interval * $2::text::int where isfinite(lease_until)",
+	"update holdfast.consumer_type set seen_until = seen_until + $1::text::interval * $2::text::int",
+	"update holdfast.retention set next_at = next_at + $1::text::interval * $2::text::int where isfinite(next_at)",
+	"update holdfast.scheduled set due_at = due_at + $1::text::interval * $2::text::int",
+}
+
 // stepClock moves all times that are stored: to the library this is what a step of the server's clock by as much in the
 // other direction looks like. The clock itself is the machine's, and others live by it.
 func stepClock(ctx context.Context, s *stage, by string) (func(context.Context) error, error) {
 	step := func(ctx context.Context, sign string) error {
 		return pgx.BeginFunc(ctx, s.admin, func(tx pgx.Tx) error {
-			for _, sql := range []string{
-				"update holdfast.lane set lease_until = lease_until + $1::text::interval * $2::text::int where isfinite(lease_until)",
-				"update holdfast.relay set seen_until = seen_until + $1::text::interval * $2::text::int",
-				"update holdfast.parked set next_at = next_at + $1::text::interval * $2::text::int where isfinite(next_at)",
-				"update holdfast.stored set next_at = next_at + $1::text::interval * $2::text::int where isfinite(next_at)",
-				"update holdfast.scheduled set due_at = due_at + $1::text::interval * $2::text::int",
-			} {
+			for _, sql := range clockSteps {
 				if _, err := tx.Exec(ctx, sql, by, sign); err != nil {
 					return fmt.Errorf("step the clock: %w", err)
 				}
