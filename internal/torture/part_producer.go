@@ -49,6 +49,7 @@ func (p part) produce(ctx context.Context, pool *pgxpool.Pool, rec *history.Reco
 			defer pace.Stop()
 			for ctx.Err() == nil {
 				if err := pr.transaction(rng); err != nil {
+					rec.Add(history.Entry{Op: history.Log, Text: err.Error()})
 					sleep(ctx, 50*time.Millisecond) // the database is away: do not spin
 				}
 				select {

@@ -108,6 +108,16 @@ func (c *cast) of(role string) (actors []string) {
 	return actors
 }
 
+// processes are those that run in the places of a role.
+func (c *cast) processes(role string) (all []oracle.Process) {
+	for _, actor := range c.of(role) {
+		if p := c.get(actor); p != nil {
+			all = append(all, p.who())
+		}
+	}
+	return all
+}
+
 func (c *cast) get(actor string) *process {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -37,14 +37,20 @@ const unsettled = `select count(*) from written w where w.at > $1 and w.at <= $2
 	and not exists (select from effect e where e.id = w.id)
 	and not exists (select from holdfast.letter l where l.event_id = w.id and l.state in ('open', 'discarded'))`
 
-// recover waits until all that was committed before a moment has arrived, and says what waits where it has not within
-// the limit after the heal.
+// recover waits until all that was committed before a moment has arrived and every producer that runs has committed since
+// the heal: where nothing is committed any more, nothing has to arrive. It says what waits where that is not so within the
+// limit after the heal.
 func (r *run) recover(ctx context.Context, healed, until time.Time) (waits string, err error) {
 	sleep(ctx, time.Until(until))
+	var silent []string
 	for time.Since(healed) < r.limit {
 		var n int
+		if err := r.witness.look(); err != nil {
+			return "", err
+		}
+		silent = r.witness.silent(r.processes(roleProducer), healed)
 		err = r.admin.QueryRow(ctx, unsettled, r.since, until).Scan(&n)
-		if err == nil && n == 0 {
+		if err == nil && n == 0 && len(silent) == 0 {
 			r.since = until
 			return "", nil
 		}
@@ -56,7 +62,7 @@ func (r *run) recover(ctx context.Context, healed, until time.Time) (waits strin
 		return "", err
 	}
 	r.since = until
-	return r.census(ctx), nil
+	return fmt.Sprintf("no commit of: %s; %s", strings.Join(silent, ", "), r.census(ctx)), nil
 }
 
 // census says where events are.
@@ -77,6 +83,12 @@ func (r *run) census(ctx context.Context) string {
 // all that is in Kafka, so that a late duplicate has its chance to do harm.
 func (r *run) comeToRest(ctx context.Context) error {
 	r.say("no more faults; what is under way arrives")
+	if err := r.witness.look(); err != nil {
+		return err
+	}
+	for _, idle := range r.witness.never(r.workers()) {
+		r.trouble(errors.New(idle))
+	}
 	r.trouble(r.quitAll(roleProducer))
 	r.since = time.Time{}
 	if waits, err := r.recover(ctx, time.Now(), time.Now()); err != nil {

@@ -120,6 +120,8 @@ type run struct {
 	rec     *history.Recorder
 	rng     *rand.Rand
 	samples sampler
+	witness *witness
+	idle    idleness
 	report  *Report
 	since   time.Time // all that was committed before has arrived
 }
@@ -169,6 +171,7 @@ func (r *run) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer r.rec.Close()
+	r.witness = newWitness(histories)
 	logs, err := folder(r.Dir, "log")
 	if err != nil {
 		return err
@@ -296,6 +299,9 @@ func (r *run) make(ctx context.Context, f fault) error {
 	r.report.made = append(r.report.made, m)
 	if died := r.died(); len(died) > 0 {
 		return fmt.Errorf("after %s: ended although nobody ended them: %s (see their logs in %s)", f.name, strings.Join(died, ", "), filepath.Join(r.Dir, "log"))
+	}
+	for _, idle := range r.idle.after(time.Now(), r.workers(), r.witness.stirred) {
+		r.trouble(errors.New(idle))
 	}
 	return r.sample(ctx)
 }
