@@ -43,7 +43,8 @@ func liveness(b *book, found *findings, figures *Figures) {
 }
 
 // alarmsSounded is O11: while a fault was on, or shortly after, somebody logged one of the messages that say so. A fault
-// that nobody notices is a fault of its own, even if nothing was lost.
+// that nobody notices is a fault of its own, even if nothing was lost. What is logged once the next fault has begun is
+// that one's.
 func alarmsSounded(b *book, found *findings) {
 	if len(b.outages) == 0 || len(b.Alarms) == 0 {
 		return
@@ -75,6 +76,11 @@ func alarmsSounded(b *book, found *findings) {
 		until := end
 		if !o.until.IsZero() {
 			until = o.until.Add(b.Limits.Alarm)
+			for _, next := range b.outages {
+				if !next.from.Before(o.until) && next.from.Before(until) {
+					until = next.from
+				}
+			}
 		}
 		if !slices.ContainsFunc(messages, func(m string) bool {
 			at, _ := slices.BinarySearchFunc(heard[m], o.from, time.Time.Compare)

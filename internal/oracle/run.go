@@ -49,7 +49,7 @@ type Run struct {
 	Killed []Process
 
 	// Alarms says, for a fault's name, of which messages at least one must be logged between its beginning and its healing
-	// or Limits.Alarm later. A fault that is not in it is silent by right.
+	// or Limits.Alarm later, and before another fault begins. A fault that is not in it is silent by right.
 	Alarms map[string][]string
 
 	Limits Limits
