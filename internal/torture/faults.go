@@ -31,6 +31,11 @@ type stage struct {
 	*cast
 	rng  *rand.Rand
 	held time.Duration // for how long this one will last
+
+	witness *witness
+	// hit says whether the fault has done anything to anybody yet. begin sets it for a fault that may miss: nil is for those
+	// that cannot.
+	hit func() (bool, error)
 }
 
 // between draws a duration.

@@ -18,6 +18,7 @@ func linkFaults() (all []fault) {
 			all = append(all, fault{name: n.name + "-" + l.String(), what: fmt.Sprintf(n.what, l.role, server(l)), hold: n.hold,
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					proxy := s.links[l]
+					s.hit = counted(proxy, n.hits)
 					return func(context.Context) error {
 						if n.anew {
 							_, err := proxy.PassAnew()
@@ -35,13 +36,35 @@ func linkFaults() (all []fault) {
 				what: fmt.Sprintf("a %s's connection is cut just %s COMMIT is carried out", l.role, moment),
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					proxy := s.links[l]
+					s.hit = counted(proxy, cuts)
 					return func(context.Context) error { return proxy.Set(faultproxy.Pass()) },
-						proxy.Set(faultproxy.CutCommit(moment, faultproxy.Cuts{Chance: 0.3, Seed: s.rng.Uint64()}))
+						proxy.Set(faultproxy.CutCommit(moment, faultproxy.Cuts{Chance: cutChance(l.role), Seed: s.rng.Uint64()}))
 				}})
 		}
 	}
 	return all
 }
+
+// cutChance is how likely a COMMIT is cut. A relay sends few: most of what it does is one statement.
+func cutChance(role string) float64 {
+	if role == roleRelay {
+		return 1
+	}
+	return 0.3
+}
+
+// counted says whether what a proxy counts is more than now.
+func counted(proxy *faultproxy.Proxy, hits func(faultproxy.Counts) int64) func() (bool, error) {
+	before := hits(proxy.Counts())
+	return func() (bool, error) { return hits(proxy.Counts()) > before, nil }
+}
+
+// What a fault of each kind does is counted here.
+func held(c faultproxy.Counts) int64      { return c.Held + c.Unanswered }
+func resets(c faultproxy.Counts) int64    { return c.Resets }
+func delayed(c faultproxy.Counts) int64   { return c.Delayed }
+func truncated(c faultproxy.Counts) int64 { return c.Truncated }
+func cuts(c faultproxy.Counts) int64      { return c.CutBefore + c.CutAfter }
 
 func server(l link) string {
 	if l.server == postgres {
@@ -55,18 +78,19 @@ var networkFaults = []struct {
 	name, what string
 	hold       [2]time.Duration
 	anew       bool // connections do not outlive it
+	hits       func(faultproxy.Counts) int64
 	fault      func(rng *rand.Rand) faultproxy.Fault
 }{
-	{name: "lose-up", what: "nothing gets from a %s to %s any more; all of it arrives late", hold: seconds(2, 6), fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.LoseUp() }},
-	{name: "lose-down", what: "no answer gets to a %s from %s any more; then the connections break", hold: seconds(2, 6), anew: true, fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.LoseDown() }},
-	{name: "blackhole", what: "nothing passes between a %s and %s, and new connections hang", hold: seconds(2, 6), anew: true, fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.Blackhole() }},
-	{name: "reset", what: "connections of a %s to %s are reset again and again", hold: seconds(1.5, 4), fault: func(rng *rand.Rand) faultproxy.Fault {
+	{name: "lose-up", what: "nothing gets from a %s to %s any more; all of it arrives late", hold: seconds(2, 6), hits: held, fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.LoseUp() }},
+	{name: "lose-down", what: "no answer gets to a %s from %s any more; then the connections break", hold: seconds(2, 6), anew: true, hits: held, fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.LoseDown() }},
+	{name: "blackhole", what: "nothing passes between a %s and %s, and new connections hang", hold: seconds(2, 6), anew: true, hits: held, fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.Blackhole() }},
+	{name: "reset", what: "connections of a %s to %s are reset again and again", hold: seconds(1.5, 4), hits: resets, fault: func(rng *rand.Rand) faultproxy.Fault {
 		return faultproxy.ResetWithin(0, 500*time.Millisecond, rng.Uint64())
 	}},
-	{name: "slow", what: "the way between a %s and %s is long and narrow", hold: seconds(2, 5), fault: func(rng *rand.Rand) faultproxy.Fault {
+	{name: "slow", what: "the way between a %s and %s is long and narrow", hold: seconds(2, 5), hits: delayed, fault: func(rng *rand.Rand) faultproxy.Fault {
 		return faultproxy.Slow(time.Duration(20+rng.IntN(200))*time.Millisecond, int64(20_000+rng.IntN(200_000)))
 	}},
-	{name: "truncate", what: "answers to a %s from %s end in the middle of a frame", hold: seconds(1.5, 4), fault: func(rng *rand.Rand) faultproxy.Fault {
+	{name: "truncate", what: "answers to a %s from %s end in the middle of a frame", hold: seconds(1.5, 4), hits: truncated, fault: func(rng *rand.Rand) faultproxy.Fault {
 		return faultproxy.Truncate(0, 20_000, rng.Uint64())
 	}},
 }

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/faultproxy"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
@@ -48,5 +51,44 @@ func TestAStepOfTheClockMovesEveryTimeThatIsComparedWithIt(t *testing.T) {
 		if err != nil {
 			t.Errorf("by %s: %v", by, err)
 		}
+	}
+}
+
+func TestAFaultLastsUntilItHasHit(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		after time.Duration // -1: it cannot miss
+		want  time.Duration
+		hit   bool
+	}{
+		"one that cannot miss":  {-1, 0, true},
+		"one that has hit":      {0, 0, true},
+		"one that hits later":   {3 * time.Second, 3 * time.Second, true},
+		"one that does not hit": {time.Hour, holdsOn, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began, s := time.Now(), &stage{}
+			if c.after >= 0 {
+				s.hit = func() (bool, error) { return time.Since(began) >= c.after, nil }
+			}
+			hit, err := s.awaitHit(t.Context())
+			if took := time.Since(began); err != nil || hit != c.hit || took < c.want || took > c.want+100*time.Millisecond {
+				t.Errorf("%s: hit is %t after %s, %v", name, hit, took, err)
+			}
+		})
+	}
+}
+
+func TestEveryLinkFaultSaysWhatItHits(t *testing.T) {
+	t.Parallel()
+	all := faultproxy.Counts{Held: 1, Resets: 1, Delayed: 1, Truncated: 1, CutBefore: 1, CutAfter: 1}
+	carried := faultproxy.Counts{Connections: 1, Open: 1, Commits: 1, Up: 1, Down: 1}
+	for _, n := range networkFaults {
+		if n.hits == nil || n.hits(all) != 1 || n.hits(carried) != 0 {
+			t.Errorf("%s: bytes that were carried are a hit, or what it does is none", n.name)
+		}
+	}
+	if cuts(all) != 2 || cuts(carried) != 0 {
+		t.Error("a COMMIT that was carried is a hit, or one that was cut is none")
 	}
 }

@@ -28,12 +28,23 @@ type Report struct {
 // made is a fault that was brought about.
 type made struct {
 	name            string
+	missed          bool          // it was brought about, and never did anything to anybody
 	beside          bool          // a process was killed while it lasted
 	held, recovered time.Duration // -1: not in time
 }
 
-// Holds says whether nothing is wrong.
-func (r *Report) Holds() bool { return r.Verdict.Holds() && len(r.troubles) == 0 }
+// Holds says whether nothing is wrong. A run in which no fault hit anything does not hold: it shows nothing.
+func (r *Report) Holds() bool { return r.Verdict.Holds() && len(r.troubles) == 0 && len(r.hits()) > 0 }
+
+// hits are the faults that were made: those that hit something.
+func (r *Report) hits() (hits []made) {
+	for _, m := range r.made {
+		if !m.missed {
+			hits = append(hits, m)
+		}
+	}
+	return hits
+}
 
 // tidy removes histories and logs, unless there is something to find in them.
 func (r *Report) tidy() {
@@ -68,14 +79,20 @@ func (r *Report) String() string {
 	line("fault", "made", "held", "recovered p50", "max")
 	for _, f := range r.faults {
 		var held, recovered []time.Duration
-		for _, m := range r.made {
+		for _, m := range r.hits() {
 			if m.name == f.name {
 				held, recovered = append(held, m.held), append(recovered, m.recovered)
 			}
 		}
+		var missed []any // a cell, or none
+		if n := r.count(f.name) - len(held); n > 0 {
+			missed = []any{fmt.Sprintf("made, never hit: %d", n)}
+		}
 		switch why := r.impossible[f.name]; {
 		case len(held) > 0:
-			line(f.name, len(held), round(slices.Max(held)), round(median(recovered)), round(slices.Max(recovered)))
+			line(append([]any{f.name, len(held), round(slices.Max(held)), round(median(recovered)), round(slices.Max(recovered))}, missed...)...)
+		case missed != nil:
+			line(append([]any{f.name, 0}, missed...)...)
 		case why != "":
 			line(f.name, "-", why)
 		default:
@@ -85,13 +102,14 @@ func (r *Report) String() string {
 	_ = w.Flush()
 	v, f := r.Verdict, r.Verdict.Figures
 	beside := 0
-	for _, m := range r.made {
+	hits := r.hits()
+	for _, m := range hits {
 		if m.beside {
 			beside++
 		}
 	}
 	p50, most := f.RecoveryTimes()
-	fmt.Fprintf(&b, "\n%d faults, %d of them with a process killed beside; %s\n\n", len(r.made), beside, round(r.Took))
+	fmt.Fprintf(&b, "\n%d faults, %d of them with a process killed beside; %d more made that never hit; %s\n\n", len(hits), beside, len(r.made)-len(hits), round(r.Took))
 	w = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	line("events", "lost", "ghosts", "done twice", "order breaks", "duplicates", "dead", "recovered p50", "max", "")
 	line(f.Events, v.Count(oracle.Lost)+v.Count(oracle.Missing), v.Count(oracle.Ghosts)+v.Count(oracle.Phantoms), v.Count(oracle.Doubles),

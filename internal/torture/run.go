@@ -258,9 +258,12 @@ func (r *run) shuffled() (deck []fault) {
 
 // make brings one fault about, holds and heals it, and waits until all has recovered.
 func (r *run) make(ctx context.Context, f fault) error {
-	s := &stage{ground: r.ground, cast: r.cast, rng: r.rng, held: between(r.rng, f.hold[0], f.hold[1])}
+	s := &stage{ground: r.ground, cast: r.cast, rng: r.rng, witness: r.witness, held: between(r.rng, f.hold[0], f.hold[1])}
 	beside := !f.alone && s.held > time.Second && r.rng.IntN(3) == 0
 	began := time.Now()
+	if err := r.witness.look(); err != nil {
+		return err
+	}
 	if f.name != missingTopic {
 		r.rec.Add(history.Entry{Op: history.Fault, Text: f.name})
 	}
@@ -277,6 +280,10 @@ func (r *run) make(ctx context.Context, f fault) error {
 		s.held /= 2
 	}
 	sleep(ctx, s.held)
+	hit, err := s.awaitHit(ctx)
+	if err != nil {
+		return fmt.Errorf("hold %s: %w", f.name, err)
+	}
 	if heal != nil {
 		if err := heal(ctx); err != nil {
 			return fmt.Errorf("heal %s: %w", f.name, err)
@@ -288,7 +295,10 @@ func (r *run) make(ctx context.Context, f fault) error {
 	if err != nil {
 		return fmt.Errorf("after %s: %w", f.name, err)
 	}
-	m := made{name: f.name, beside: beside, held: healed.Sub(began), recovered: time.Since(healed)}
+	m := made{name: f.name, missed: !hit, beside: beside, held: healed.Sub(began), recovered: time.Since(healed)}
+	if m.missed {
+		r.say("%-28s NEVER HIT anything", f.name)
+	}
 	if waits == "" {
 		r.rec.Add(history.Entry{Op: history.Recovered, Text: f.name})
 		r.say("%-28s held %6s, recovered in %6s", f.name, round(m.held), round(m.recovered))
@@ -304,6 +314,21 @@ func (r *run) make(ctx context.Context, f fault) error {
 		r.trouble(errors.New(idle))
 	}
 	return r.sample(ctx)
+}
+
+// holdsOn is for how long a fault that has not hit anything yet is held beyond its time.
+const holdsOn = 20 * time.Second
+
+// awaitHit lets a fault last until it has hit something, and says whether it has.
+func (s *stage) awaitHit(ctx context.Context) (hit bool, err error) {
+	if s.hit == nil {
+		return true, nil
+	}
+	for end := time.Now().Add(holdsOn); ; {
+		if hit, err = s.hit(); hit || err != nil || time.Now().After(end) || !sleep(ctx, 50*time.Millisecond) {
+			return hit, err
+		}
+	}
 }
 
 func (r *run) say(format string, args ...any) {
