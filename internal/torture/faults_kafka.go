@@ -15,10 +15,10 @@ func kafkaFaults() []fault {
 		{name: "kill-kafka", what: "kill -9 of the broker", hold: seconds(0.2, 3), alone: true, alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return s.kafka.StartBroker, s.kafka.KillBroker(ctx)
 		}},
-		{name: "stop-kafka", what: "the broker stops in order, and starts again", hold: seconds(0.2, 2), alone: true, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+		{name: "stop-kafka", what: "the broker stops in order, and starts again", hold: seconds(0.2, 2), alone: true, alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return s.kafka.StartBroker, s.kafka.StopBroker(ctx)
 		}},
-		{name: "freeze-kafka", what: "the broker stands still for longer than a session, and goes on", hold: seconds(4, 7), begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+		{name: "freeze-kafka", what: "the broker stands still for longer than a session, and goes on", hold: seconds(4, 7), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return s.kafka.Unpause, s.kafka.Pause(ctx)
 		}, alone: true},
 		{name: missingTopic, what: "a topic does not exist", hold: seconds(4, 7), alarms: []string{"topic is held"}, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
@@ -33,7 +33,7 @@ func kafkaFaults() []fault {
 			return setTopic(ctx, s, s.topics[0], "cleanup.policy", "compact", "delete") // events without a key go to no other
 		}},
 		{name: "refuse-rights", what: "the broker denies the right to write: TOPIC_AUTHORIZATION_FAILED", hold: seconds(3, 6), begin: denyWrites, alarms: []string{"topic is held"}},
-		{name: "kafka-disk-full", what: "the broker has no space left", hold: seconds(3, 6), begin: fillKafka, alone: true,
+		{name: "kafka-disk-full", what: "the broker has no space left", hold: seconds(3, 6), begin: fillKafka, alone: true, alarms: brokerAway,
 			impossible: func(g *ground) string { return g.small.missing() }},
 	}
 }

@@ -4,6 +4,9 @@ package torture
 
 import (
 	"fmt"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -25,7 +28,10 @@ func TestAStepOfTheClockMovesEveryTimeThatIsComparedWithIt(t *testing.T) {
 	rows, err := pool.Query(t.Context(), `select table_name || '.' || column_name from information_schema.columns
 		where table_schema = 'holdfast' and column_name in ('lease_until', 'seen_until', 'next_at', 'due_at')
 		and table_name not like 'idempotency%' and data_type like 'timestamp%'`) // no part has a guard
-	columns, err := pgx.AppendRows([]string(nil), rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	columns, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil || len(columns) < 8 {
 		t.Fatalf("%q, %v", columns, err)
 	}
@@ -90,5 +96,33 @@ func TestEveryLinkFaultSaysWhatItHits(t *testing.T) {
 	}
 	if cuts(all) != 2 || cuts(carried) != 0 {
 		t.Error("a COMMIT that was carried is a hit, or one that was cut is none")
+	}
+}
+
+func TestTheDocumentNamesTheFaultsThatAreHeldToAnAlarm(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/torture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, found := strings.Cut(string(text), "O11 holds these to an alarm:")
+	list, _, ended := strings.Cut(list, ".\n")
+	if !found || !ended {
+		t.Fatal("docs/torture.md has no such list")
+	}
+	said := regexp.MustCompile("`([a-z-]+)`").FindAllStringSubmatch(list, -1)
+	var named, held []string
+	for _, m := range said {
+		named = append(named, m[1])
+	}
+	for _, f := range catalogue() {
+		if f.alarms != nil {
+			held = append(held, f.name)
+		}
+	}
+	slices.Sort(named)
+	slices.Sort(held)
+	if !slices.Equal(named, held) {
+		t.Errorf("the document names %q, the catalogue has %q", named, held)
 	}
 }
