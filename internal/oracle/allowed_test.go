@@ -110,6 +110,33 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 		}},
 		{"a disk that is full", func(r *Run) { r.Entries[r.entry(history.Log, 0)].Text += " (SQLSTATE 53100)" }},
 		{"as many duplicates of a kind as are allowed", func(r *Run) { r.Limits.Duplicates = map[Explanation]int{OtherProcess: 2, Unanswered: 2} }},
+		{"a window that was read to its end", func(r *Run) {
+			r.LaneLog[4].Done, r.LaneLog[4].Upto, r.LaneLog[4].Pos = r.LaneLog[3].Done, "1:12:", 7
+		}},
+		{"a cursor that was not saved before the lane was claimed", func(r *Run) {
+			r.Places = []Place{{ID: "a1", XID: 3, Seq: 7, At: begun}, {ID: "b1", XID: 2, Seq: 9, At: begun}}
+			for i := 1; i < 3; i++ {
+				r.LaneLog[i].Done, r.LaneLog[i].Upto, r.LaneLog[i].Pos = "1:4:2,3", "1:5:", 6
+			}
+		}},
+		{"a parked event that the cursor covers", func(r *Run) {
+			r.Places, r.Parked = []Place{{ID: "a1", XID: 1, Seq: 1, At: begun}}, []string{"a1"}
+			r.LaneLog[1].Done, r.LaneLog[2].Done = "2:2:", "2:2:"
+		}},
+		{"an event that stands in the log once more, as replays do", func(r *Run) {
+			r.Places = []Place{{ID: "a1", XID: 1, Seq: 1, At: begun}, {ID: "a1", XID: 3, Seq: 3, At: begun}}
+			r.LaneLog[1].Done, r.LaneLog[2].Done = "2:2:", "2:2:"
+		}},
+		{"a cursor of after an adoption, and an event of before", func(r *Run) {
+			r.Places = []Place{{ID: "a1", XID: 1, Seq: 1, At: begun}}
+			r.LaneLog[1].Done, r.LaneLog[2].Done = "2:2:", "2:2:"
+			r.LaneLog[1].Adopted = true
+		}},
+		{"events of a type that may die", func(r *Run) { r.Limits.MayDie = []string{"poison"} }},
+		{"a letter of a repeat of an event that may not die", func(r *Run) {
+			r.Limits.MayDie = []string{"poison"}
+			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a2", Consumer: "c", State: Open, Reason: "stale: it lies below the position"})
+		}},
 		{"how many lanes there are is not known", func(r *Run) { r.Lanes = 0 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

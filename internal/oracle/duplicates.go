@@ -17,7 +17,8 @@ const (
 	// what the copy cannot know of is sent again.
 	AfterAdoption Explanation = "sent again after a restored copy was adopted"
 	// HandedBack: by another owner of the lane, or under a later claim, although the one before had handed the lane back in
-	// order after the acknowledgement. A hand-over saves the cursor first, so this needs a save that failed.
+	// order after the acknowledgement. A hand-over saves the cursor first, so this needs a save that failed, or a page of
+	// which not all was acknowledged when the relay was told to stop.
 	HandedBack Explanation = "sent again after the lane was handed back in order"
 	// OtherProcess: the one that published it first died, or lost the lane, before its cursor was saved.
 	OtherProcess Explanation = "sent again by another process"
@@ -25,14 +26,15 @@ const (
 	ClaimedAgain Explanation = "sent again under a later claim of its lane"
 	// LetterReplayed: a person replayed its letter although it had arrived.
 	LetterReplayed Explanation = "sent again because its letter was replayed"
-	// Unanswered: the publications before this one were refused, or not answered.
+	// Unanswered: the answers to the publications before this one were that they were refused, or that nobody knows.
 	Unanswered Explanation = "sent again because it was not acknowledged"
 )
 
 var explanations = []Explanation{AfterAdoption, HandedBack, OtherProcess, ClaimedAgain, LetterReplayed, Unanswered}
 
 // duplicates is O5: every record of an event beyond its first has a publication of its own that had a reason. A relay
-// that publishes what it was told to have arrived, and still knows of, has none; neither has a record that nobody
+// that publishes what it was told to have arrived, and still knows of, has none; nor has one that publishes what the
+// cursor it claimed the lane with calls published, nor one that does not wait for an answer, nor a record that nobody
 // published. In a run without a fault there is no duplicate at all.
 func duplicates(b *book, found *findings, figures *Figures) {
 	if len(b.Entries) == 0 {
@@ -108,7 +110,8 @@ func (b *book) question(suspects map[string]*suspect) {
 		by   Process
 		lane int32
 	}
-	claims, handed := map[hold]int{}, map[hold]int{}
+	claims, handed, under := map[hold]int{}, map[hold]int{}, map[hold]int64{}
+	begun, places := b.claimed(), b.placed(suspects)
 	adopted := slices.DeleteFunc(slices.Clone(b.LaneLog), func(c LaneChange) bool { return !c.Adopted })
 	for i := range b.Entries {
 		e := &b.Entries[i]
@@ -117,6 +120,7 @@ func (b *book) question(suspects map[string]*suspect) {
 		case history.Claim:
 			claims[hold{who, int32(e.Lane)}]++
 			claims[hold{who, none}]++
+			under[hold{who, int32(e.Lane)}] = e.Epoch
 		case history.Lose:
 			if e.How == history.OK {
 				handed[hold{who, int32(e.Lane)}]++ // not for lane none: whose lane it was is not known
@@ -136,6 +140,9 @@ func (b *book) question(suspects map[string]*suspect) {
 					})
 					if reason == "" && b.replayed(s.event) {
 						reason = LetterReplayed
+					}
+					if at, known := places[id]; known && s.lane != none && begun[claimed{int(s.lane), under[hold{who, s.lane}]}].covers(at) {
+						reason = ""
 					}
 					if reason != "" {
 						s.reasons = append(s.reasons, reason)
@@ -161,7 +168,8 @@ func (b *book) question(suspects map[string]*suspect) {
 }
 
 // why says what excuses one more publication after those before; "" when nothing does: one of them was acknowledged to
-// the very process that now publishes again, under the same claim.
+// the very process that now publishes again, under the same claim, or has yet to be answered to it. A process that is killed
+// before its answer is another one afterwards.
 func (s *suspect) why(now try, handedBack, beforeAdoption func(try) bool) Explanation {
 	var seen []Explanation
 	for _, t := range s.tries {
@@ -174,7 +182,7 @@ func (s *suspect) why(now try, handedBack, beforeAdoption func(try) bool) Explan
 			seen = append(seen, OtherProcess)
 		case t.claims != now.claims:
 			seen = append(seen, ClaimedAgain)
-		case !t.arrived:
+		case t.answered && !t.arrived:
 			seen = append(seen, Unanswered)
 		default:
 			return ""
@@ -186,6 +194,61 @@ func (s *suspect) why(now try, handedBack, beforeAdoption func(try) bool) Explan
 		}
 	}
 	return ""
+}
+
+// claimed is a claim of a lane, and start the cursor that it found.
+type claimed struct {
+	lane  int
+	epoch int64
+}
+type start struct {
+	LaneChange
+	adopted time.Time // when the last restored copy before it was adopted
+}
+
+// claimed are the claims whose cursors are known: those of which the log has the lane as it was before.
+func (b *book) claimed() map[claimed]start {
+	found, before, adopted := map[claimed]start{}, map[int]LaneChange{}, map[int]time.Time{}
+	for _, c := range inOrder(b.LaneLog, func(c LaneChange) int64 { return c.N }) {
+		if c.Adopted {
+			adopted[c.Lane] = c.At
+		}
+		if p, known := before[c.Lane]; known && p.Epoch < c.Epoch {
+			found[claimed{c.Lane, c.Epoch}] = start{c, adopted[c.Lane]}
+		}
+		before[c.Lane] = c
+	}
+	return found
+}
+
+// covers says whether a relay that began here had no reason to read the event: its cursor was behind the event's place.
+// Transaction ids of before an adoption say nothing.
+func (s start) covers(at Place) bool {
+	if s.Epoch == 0 || !s.adopted.Before(at.At) {
+		return false
+	}
+	return visible(s.Done, at.XID) || visible(s.Upto, at.XID) && at.Seq <= s.Pos
+}
+
+// placed are the places in the log of suspects that came to Kafka from there alone: not of those that were parked, nor
+// of those that stand in it more than once, as replays of letters do.
+func (b *book) placed(suspects map[string]*suspect) map[string]Place {
+	places, times := map[string]Place{}, map[string]int{}
+	for _, p := range b.Places {
+		if suspects[p.ID] != nil {
+			places[p.ID] = p
+			times[p.ID]++
+		}
+	}
+	for _, id := range b.Parked {
+		delete(places, id)
+	}
+	for id, n := range times {
+		if n > 1 {
+			delete(places, id)
+		}
+	}
+	return places
 }
 
 // replayed says whether a relay's letter of the event was replayed.

@@ -44,10 +44,16 @@ func lanes(b *book, found *findings) {
 		if c.Early {
 			found.add(TakenEarly, "change %d of lane %d: %s took it from %s", c.N, c.Lane, somebody(c.Owner), somebody(p.Owner))
 		}
-		if was, is := xmax(p.Done), xmax(c.Done); !c.Adopted && (is < was || c.Done == p.Done && c.Upto == p.Upto && c.Pos < p.Pos) {
-			found.add(CursorFell, "change %d of lane %d under epoch %d: from %s %d to %s %d, by %s", c.N, c.Lane, c.Epoch, p.Done, p.Pos, c.Done, c.Pos, somebody(c.By))
+		if was, is := xmax(p.Done), xmax(c.Done); !c.Adopted && (is < was || c.Done == p.Done && leftWindow(p, c)) {
+			found.add(CursorFell, "change %d of lane %d under epoch %d: from %s %s %d to %s %s %d, by %s", c.N, c.Lane, c.Epoch, p.Done, p.Upto, p.Pos, c.Done, c.Upto, c.Pos, somebody(c.By))
 		}
 	}
+}
+
+// leftWindow says whether a cursor whose done stays lost its place in the window: it went back in it, or left it before
+// its end. A window that has been read to its end becomes done.
+func leftWindow(p, c LaneChange) bool {
+	return p.Upto != "" && (c.Upto != p.Upto || c.Pos < p.Pos)
 }
 
 func positions(b *book, found *findings) {
@@ -124,6 +130,19 @@ func xmax(snapshot string) uint64 {
 	end, _, _ := strings.Cut(rest, ":")
 	n, _ := strconv.ParseUint(end, 10, 64)
 	return n
+}
+
+// visible says whether a transaction had ended in a snapshot: in none where it is "" or is no snapshot.
+func visible(snapshot string, xid uint64) bool {
+	start, rest, _ := strings.Cut(snapshot, ":")
+	_, running, _ := strings.Cut(rest, ":")
+	switch xmin, _ := strconv.ParseUint(start, 10, 64); {
+	case xid < xmin:
+		return true
+	case xid >= xmax(snapshot):
+		return false
+	}
+	return !slices.Contains(strings.Split(running, ","), strconv.FormatUint(xid, 10))
 }
 
 func somebody(name string) string {

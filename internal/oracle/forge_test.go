@@ -3,6 +3,7 @@ package oracle
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,7 +35,7 @@ func (s *script) publish(actor string, pid int, ids ...string) {
 }
 
 func (s *script) write(id, key string, number int64) {
-	s.run.Written = append(s.run.Written, Written{id, "o", key, number})
+	s.run.Written = append(s.run.Written, Written{id, "o", key, number, typeOf(id)})
 }
 
 func (s *script) lane(epoch int64, owner, by, done string) {
@@ -44,6 +45,14 @@ func (s *script) lane(epoch int64, owner, by, done string) {
 func (s *script) position(epoch, position int64, owner string) {
 	s.run.PositionLog = append(s.run.PositionLog, PositionChange{N: int64(len(s.run.PositionLog)), At: s.now, Consumer: "c", Topic: "o",
 		Epoch: epoch, Position: position, Owner: owner, By: owner})
+}
+
+// typeOf is the type of an event: those of key d no handler can bear.
+func typeOf(id string) string {
+	if strings.HasPrefix(id, "d") {
+		return "poison"
+	}
+	return "changed"
 }
 
 const alarm = "a relay has not been seen"
@@ -218,6 +227,26 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			r.Effects = r.Effects[:4]
 			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", Consumer: "somebody else", State: Open})
 		}},
+		{"a relay that gives up an event that arrived", NoLoss, Undue, 1, func(r *Run) {
+			r.Limits.MayDie = []string{"poison"}
+			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", State: Open, Reason: "it failed 5 times"})
+		}},
+		{"a relay that gives up an event that no handler can bear", NoLoss, Undue, 1, func(r *Run) {
+			r.Limits.MayDie = []string{"poison"}
+			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "d1", State: Open, Reason: "it failed 5 times"})
+		}},
+		{"a consumer that gives up what it can handle, and whose letter was replayed", NoLoss, Undue, 1, func(r *Run) {
+			r.Limits.MayDie = []string{"poison"}
+			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", Consumer: "c", State: Replayed, Reason: "it failed 5 times"})
+		}},
+		{"a stale letter without an effect", NoLoss, Missing, 1, func(r *Run) {
+			r.Effects = r.Effects[:4]
+			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", Consumer: "c", State: Open, Reason: "stale: it lies below the position"})
+		}},
+		{"a letter of a conflict without an effect", NoLoss, Missing, 1, func(r *Run) {
+			r.Effects = r.Effects[:4]
+			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", Consumer: "c", State: Open, Reason: "conflict: another payload"})
+		}},
 		{"an event that was given up and done", NoLoss, GivenUp, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{"c", "d1", "d"}) }},
 
 		{"a record of a COMMIT that was refused", NoGhost, Ghosts, 1, func(r *Run) { r.insert("x1", "x", 1) }},
@@ -268,6 +297,21 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			r.insert("-1", "", 1)
 			r.Records[len(r.Records)-1].Offset++
 		}},
+		{"a duplicate of one who did not wait for the answer", Duplicates, Unexplained, 1, func(r *Run) {
+			r.insert("a3", "a", 0)
+			i := r.entry(history.Publish, 4)
+			r.Entries = slices.Insert(r.Entries, i, r.Entries[i])
+		}},
+		{"a duplicate by one who found it done when it claimed the lane", Duplicates, Unexplained, 1, func(r *Run) {
+			r.Places = []Place{{ID: "a1", XID: 3, Seq: 1, At: begun}}
+			r.LaneLog[1].Done, r.LaneLog[2].Done = "1:4:2", "1:4:2"
+		}},
+		{"a duplicate by one who found it done in a window when it claimed the lane", Duplicates, Unexplained, 1, func(r *Run) {
+			r.Places = []Place{{ID: "a1", XID: 3, Seq: 7, At: begun}, {ID: "b1", XID: 3, Seq: 8, At: begun}}
+			for i := 1; i < 3; i++ {
+				r.LaneLog[i].Upto, r.LaneLog[i].Pos = "1:4:2", 7
+			}
+		}},
 		{"a third record with reasons for two", Duplicates, Unexplained, 1, func(r *Run) { r.insert("a1", "a", 0) }},
 		{"more duplicates of a kind than allowed", Duplicates, TooMany, 1, func(r *Run) { r.Limits.Duplicates = map[Explanation]int{OtherProcess: 1} }},
 		{"a duplicate of a lane that was handed back in order", Duplicates, TooMany, 1, func(r *Run) {
@@ -301,6 +345,15 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			r.LaneLog[4].Upto, r.LaneLog[4].Pos = "1:30:", 7
 			r.LaneLog[4].Done = r.LaneLog[5].Done
 			r.LaneLog[5].Upto, r.LaneLog[5].Pos = "1:30:", 6
+		}},
+		{"a cursor that left its window", Fencing, CursorFell, 1, func(r *Run) {
+			r.LaneLog[4].Upto, r.LaneLog[4].Pos = "1:30:", 7
+			r.LaneLog[4].Done = r.LaneLog[5].Done
+		}},
+		{"a cursor that drew another window before the end of its own", Fencing, CursorFell, 1, func(r *Run) {
+			r.LaneLog[4].Upto, r.LaneLog[4].Pos = "1:30:", 7
+			r.LaneLog[4].Done = r.LaneLog[5].Done
+			r.LaneLog[5].Upto, r.LaneLog[5].Pos = "1:31:", 9
 		}},
 		{"two processes under one epoch", Fencing, ClaimedTwice, 1, func(r *Run) {
 			r.Entries[r.entry(history.Claim, 1)].Epoch = 1
@@ -384,5 +437,5 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 
 // write adds a row of written.
 func (r *Run) write(id, key string, number int64) {
-	r.Written = append(r.Written, Written{id, "o", key, number})
+	r.Written = append(r.Written, Written{id, "o", key, number, typeOf(id)})
 }

@@ -1,6 +1,9 @@
 package oracle
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // noLoss is O1: every event that was committed is in Kafka, and has an effect with every consumer; or it is a letter, or
 // waits. A COMMIT without an answer counts by what it did. So committed = effects + letters + discarded + pending, for
@@ -20,6 +23,11 @@ func noLoss(b *book, found *findings) {
 		n := int32(i)
 		if b.events[b.Written[i].ID] != n {
 			continue // a second row of the same event
+		}
+		for _, l := range b.letters[n] {
+			if !b.due(l) && !b.besideEffect(l) {
+				found.add(Undue, "%s: letter %d of %s says %q", b.name(n), l.ID, giver(l), l.Reason)
+			}
 		}
 		if b.of[i].copies == 0 {
 			if b.excused(n, "") {
@@ -47,13 +55,14 @@ func noLoss(b *book, found *findings) {
 // missing is an event that is not in Kafka (consumer is none), or not handled by a consumer.
 type missing struct{ event, consumer int32 }
 
-// excused says whether an event need not have arrived with a consumer, or in Kafka ("").
+// excused says whether an event need not have arrived with a consumer, or in Kafka (""). A letter of a repeat is no excuse:
+// the event itself has its effect, or a letter of its own.
 func (b *book) excused(n int32, consumer string) bool {
 	if b.waiting[waitingAt{consumer, n}] {
 		return true
 	}
 	for _, l := range b.letters[n] {
-		if l.Consumer == consumer && l.State != Replayed {
+		if l.Consumer == consumer && l.State != Replayed && b.due(l) && !b.besideEffect(l) {
 			return true
 		}
 	}
@@ -70,11 +79,27 @@ func (b *book) besideEffect(l Letter) bool {
 	return false
 }
 
+// due says whether an event may be given up by whoever wrote the letter.
+func (b *book) due(l Letter) bool {
+	if b.Limits.MayDie == nil {
+		return true
+	}
+	n := b.event(l.EventID)
+	return l.Consumer != "" && n != none && slices.Contains(b.Limits.MayDie, b.Written[n].Type)
+}
+
+func giver(l Letter) string {
+	if l.Consumer == "" {
+		return "a relay"
+	}
+	return l.Consumer
+}
+
 // givenUp says whether an event was given up by a relay, or by the consumer, whatever became of the letter: its place
-// in its key's order is lost.
+// in its key's order is lost. A letter that is not due changes nothing of that.
 func (b *book) givenUp(n int32, consumer string) bool {
 	for _, l := range b.letters[n] {
-		if (l.Consumer == "" || l.Consumer == consumer) && !b.besideEffect(l) {
+		if (l.Consumer == "" || l.Consumer == consumer) && b.due(l) && !b.besideEffect(l) {
 			return true
 		}
 	}

@@ -41,6 +41,11 @@ type Run struct {
 	// Cursors were taken while the run was on.
 	Cursors []CursorSample
 
+	// Places are where events stood in the log, and Parked the events that ever were parked, both as triggers saw them.
+	// Without them O5 does not know what a cursor covered.
+	Places []Place
+	Parked []string
+
 	// Pending is what still waits at the end, and Leftovers what parts left behind.
 	Pending   []Waiting
 	Leftovers []Leftover
@@ -59,6 +64,7 @@ type Run struct {
 type Written struct {
 	ID, Topic, Key string
 	Number         int64 // place in the order of topic and key, drawn under the key's row lock; of no meaning without a key
+	Type           string
 }
 
 // Record is a record of Kafka's log. ID is its header ce_id.
@@ -82,8 +88,9 @@ type Letter struct {
 // State is a letter's.
 type State string
 
-// The states of a letter, as in schema.sql. Open and Discarded ones excuse their event from arriving; one that is
-// Replaying is pending; one that was Replayed excuses nothing but the event's place in its key's order.
+// The states of a letter, as in schema.sql. Open and Discarded ones excuse their event from arriving, if they are of
+// the event itself and not of a repeat (Limits.BesideEffects); one that is Replaying is pending; one that was Replayed
+// excuses nothing but the event's place in its key's order.
 const (
 	Open      State = "open"
 	Replaying State = "replaying"
@@ -118,6 +125,14 @@ type PositionChange struct {
 	Partition       int
 	Epoch, Position int64
 	Owner, By       string
+}
+
+// Place is where an event stands in the log. At is when it was written there, by the database's clock.
+type Place struct {
+	ID  string
+	XID uint64
+	Seq int64
+	At  time.Time
 }
 
 // CursorSample is a look at the saved cursors while the run was on.
@@ -155,6 +170,9 @@ type Limits struct {
 	// BesideEffects are beginnings of reasons for which a letter may be there although its event had its effect with the
 	// same consumer. Defaults to "stale" and "conflict": letters of a repeat, not of the event.
 	BesideEffects []string
+	// MayDie are the types of events that a consumer may give up. Nil is all of them, and relays may give up any too.
+	// Otherwise a letter of another type, or of a relay, is found, and excuses nothing.
+	MayDie []string
 	// Canary is a text of payloads that must not be logged. "" looks for none.
 	Canary string
 	// NoHistory says that the run kept no history: what only a history can show is not judged (O5, O9, O11, and the most of

@@ -53,6 +53,7 @@ const (
 	Lost     Kind = "lost: not in Kafka"
 	Missing  Kind = "missing: no effect"
 	GivenUp  Kind = "given up and done: an effect and a letter"
+	Undue    Kind = "a letter that is not due: of a relay, or of an event that handlers can bear"
 	Ghosts   Kind = "ghost: in Kafka, never committed"
 	Phantoms Kind = "phantom: an effect or a letter of what was never committed"
 	Altered  Kind = "altered: another topic or key than was written"

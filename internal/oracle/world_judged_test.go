@@ -135,6 +135,15 @@ var spoils = []spoil{
 		}
 		return found
 	}},
+	{"an effect is missing, and a repeat of its event has a letter", Missing, NoLoss, func(rng *rand.Rand, r *Run) bool {
+		f := factsOf(r)
+		i, found := pick(rng, len(r.Effects), func(i int) bool { return f.plain(r.Effects[i].ID) })
+		if found {
+			r.Letters = append(r.Letters, Letter{99, r.Effects[i].ID, r.Effects[i].Consumer, Open, "stale: it lies below the position"})
+			r.Effects = slices.Delete(r.Effects, i, i+1)
+		}
+		return found
+	}},
 	{"a transaction is forgotten by the table", Ghosts, NoGhost, func(rng *rand.Rand, r *Run) bool {
 		// Its COMMIT was not answered: else it would be a false OK as well. Its effects become phantoms.
 		f := factsOf(r)

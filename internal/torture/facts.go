@@ -123,7 +123,7 @@ func texts(ctx context.Context, db querier, sql string, args ...any) ([]string, 
 func (r *run) judge(ctx context.Context, histories string) (err error) {
 	r.say("the oracles look at it")
 	known := oracle.Run{Consumers: []string{consumerName}, Cursors: r.samples.taken, Records: r.records(), Alarms: map[string][]string{}, Killed: r.killed(),
-		Limits: oracle.Limits{Recovery: r.limit, Canary: canary}}
+		Limits: oracle.Limits{Recovery: r.limit, Canary: canary, MayDie: []string{typePoison, typeShaky}}}
 	if known.Entries, known.Torn, err = history.Read(histories); err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func (r *run) judge(ctx context.Context, histories string) (err error) {
 }
 
 func (r *run) readTables(ctx context.Context, known *oracle.Run) (err error) {
-	known.Written, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Written], "select id, topic, key, number from written")
+	known.Written, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Written], "select id, topic, key, number, type from written")
 	if err != nil {
 		return err
 	}
@@ -168,6 +168,14 @@ func (r *run) readLogs(ctx context.Context, known *oracle.Run) (err error) {
 	}
 	known.PositionLog, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.PositionChange],
 		"select n, at, consumer, topic, partition, epoch, position, coalesce(owner, ''), '' from position_log order by n")
+	if err != nil {
+		return err
+	}
+	known.Places, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Place], "select id, xid::text::bigint, seq, at from place_log")
+	if err != nil {
+		return err
+	}
+	known.Parked, err = texts(ctx, r.admin, "select id from parked_log")
 	return err
 }
 

@@ -123,7 +123,7 @@ func (g *ground) link(ctx context.Context, o Options) (err error) {
 // tables are the service's own, and the oracles'.
 var tables = []string{
 	// The truth of what was committed, written in the transaction of each event: it needs nobody's word.
-	"create table written (id text primary key, topic text not null, key text not null, number bigint not null, at timestamptz not null default clock_timestamp())",
+	"create table written (id text primary key, topic text not null, key text not null, number bigint not null, type text not null, at timestamptz not null default clock_timestamp())",
 	"create table aggregate (key text primary key, n bigint not null default 0)",
 	"create table other (x bigint)",
 	// No key on id: an effect that happens twice is to be seen.
@@ -139,6 +139,17 @@ var tables = []string{
 			case when old.owner <> new.owner and isfinite(new.lease_until) then old.lease_until between now() and now() + 2 * (new.lease_until - now()) else false end);
 		return null;
 	end $$`,
+	// Where events stood in the log of the relays, and which were parked.
+	"create table place_log (id text not null, xid xid8 not null, seq bigint not null, at timestamptz not null default clock_timestamp())",
+	`create function log_place() returns trigger language plpgsql as $$ begin
+		insert into public.place_log (id, xid, seq) values (new.id, new.xid, new.seq);
+		return null;
+	end $$`,
+	"create table parked_log (id text not null)",
+	`create function log_parked() returns trigger language plpgsql as $$ begin
+		insert into public.parked_log (id) values (new.id);
+		return null;
+	end $$`,
 	"create table position_log (n bigint generated always as identity primary key, at timestamptz not null default clock_timestamp(), consumer text, topic text, partition int, epoch bigint, position bigint, owner text)",
 	`create function log_position() returns trigger language plpgsql as $$ begin
 		insert into public.position_log (consumer, topic, partition, epoch, position, owner) values (new.consumer, new.topic, new.partition, new.epoch, new.position, new.owner);
@@ -148,6 +159,11 @@ var tables = []string{
 
 var triggers = []string{
 	"create trigger log_lane after update on holdfast.lane for each row execute function public.log_lane()",
+	"create trigger log_place after insert on holdfast.event_0 for each row execute function public.log_place()",
+	"create trigger log_place after insert on holdfast.event_1 for each row execute function public.log_place()",
+	"create trigger log_place after insert on holdfast.event_2 for each row execute function public.log_place()",
+	"create trigger log_place after insert on holdfast.event_3 for each row execute function public.log_place()",
+	"create trigger log_parked after insert on holdfast.parked for each row execute function public.log_parked()",
 	"create trigger log_position after insert or update on holdfast.consumer_position for each row execute function public.log_position()",
 }
 

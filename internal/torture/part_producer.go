@@ -197,7 +197,7 @@ func (p *producer) aside(ctx context.Context, tx pgx.Tx, rng *rand.Rand, ids *[]
 const (
 	typeChanged = "changed"
 	typePoison  = "poison" // no handler can bear it: it becomes a letter
-	typeShaky   = "shaky"  // fails at its first tries
+	typeShaky   = "shaky"  // fails at its first tries in every process: where nodes are killed it may be tried too often
 )
 
 func (p *producer) event(rng *rand.Rand, topic, key string) holdfast.Event {
@@ -224,7 +224,7 @@ const large = 8 << 10
 // write is one event and the truth about it, in the caller's transaction.
 func (p *producer) write(ctx context.Context, tx pgx.Tx, e holdfast.Event, number int64) error {
 	p.rec.Add(history.Entry{Op: history.Intend, IDs: []string{e.ID}, Key: e.Key, Num: number, Text: e.Topic})
-	if _, err := tx.Exec(ctx, "insert into written (id, topic, key, number) values ($1, $2, $3, $4)", e.ID, e.Topic, e.Key, number); err != nil {
+	if _, err := tx.Exec(ctx, "insert into written (id, topic, key, number, type) values ($1, $2, $3, $4, $5)", e.ID, e.Topic, e.Key, number, e.Type); err != nil {
 		return err
 	}
 	return outbox.Write(ctx, tx, e)
