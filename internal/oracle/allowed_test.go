@@ -110,6 +110,7 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 		}},
 		{"a disk that is full", func(r *Run) { r.Entries[r.entry(history.Log, 0)].Text += " (SQLSTATE 53100)" }},
 		{"as many duplicates of a kind as are allowed", func(r *Run) { r.Limits.Duplicates = map[Explanation]int{OtherProcess: 2, Unanswered: 2} }},
+		{"contents as they were written", func(r *Run) { r.knowContents() }},
 		{"a window that was read to its end", func(r *Run) {
 			r.LaneLog[4].Done, r.LaneLog[4].Upto, r.LaneLog[4].Pos = r.LaneLog[3].Done, "1:12:", 7
 		}},
@@ -297,7 +298,7 @@ func TestAnEventThatOneOfTwoConsumersMissesIsBlamedByItsOwnHistory(t *testing.T)
 	r := whole()
 	r.Consumers = []string{"c", "mail"}
 	for _, e := range r.Effects[:4] {
-		r.Effects = append(r.Effects, Effect{"mail", e.ID, e.Key})
+		r.Effects = append(r.Effects, Effect{"mail", e.ID, e.Key, ""})
 	}
 	r.Letters = append(r.Letters, Letter{ID: 2, EventID: "d1", Consumer: "mail", State: Open})
 	v := Judge(r)

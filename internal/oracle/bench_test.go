@@ -23,7 +23,7 @@ func large(n int) Run {
 		k := i * 7919 % len(numbers)
 		numbers[k]++
 		ids[i] = fmt.Sprintf("01890a5d-ac96-774b-bcce-%012x", i)
-		w := Written{ids[i], "orders", fmt.Sprintf("customer-%d", k), numbers[k], ""}
+		w := Written{ids[i], "orders", fmt.Sprintf("customer-%d", k), numbers[k], "", ""}
 		s.run.Written = append(s.run.Written, w)
 		l := lane.Of(w.Key, w.ID, lanes)
 		queue[l] = append(queue[l], i)
@@ -52,7 +52,7 @@ func large(n int) Run {
 				for _, i := range places[at:min(len(places), at+batch)] {
 					w := s.run.Written[i]
 					p := lane.Of(w.Key, "", partitions)
-					logs[p] = append(logs[p], Record{w.ID, w.Topic, w.Key, p, int64(len(logs[p]))})
+					logs[p] = append(logs[p], Record{w.ID, w.Topic, w.Key, p, int64(len(logs[p])), ""})
 				}
 				epoch++
 				s.say("relay/0", pid+1, history.Entry{Op: history.Claim, Lane: l, Epoch: epoch})
@@ -68,7 +68,7 @@ func large(n int) Run {
 	for i, w := range s.run.Written {
 		s.did("c/0", 2, history.Effect, "", ids[i:i+1]...)
 		s.did("c/0", 2, history.Receive, history.OK, ids[i:i+1]...)
-		s.run.Effects = append(s.run.Effects, Effect{"c", w.ID, w.Key})
+		s.run.Effects = append(s.run.Effects, Effect{"c", w.ID, w.Key, ""})
 	}
 	return s.run
 }

@@ -35,7 +35,7 @@ func (s *script) publish(actor string, pid int, ids ...string) {
 }
 
 func (s *script) write(id, key string, number int64) {
-	s.run.Written = append(s.run.Written, Written{id, "o", key, number, typeOf(id)})
+	s.run.Written = append(s.run.Written, Written{id, "o", key, number, typeOf(id), ""})
 }
 
 func (s *script) lane(epoch int64, owner, by, done string) {
@@ -109,14 +109,14 @@ func whole() Run {
 	s.lane(2, "", "relay/1", "1:12:")
 	s.did("relay/1", 21, history.Lose, history.OK)
 	for i, id := range []string{"a1", "a1", "a2", "a2", "a3"} {
-		s.run.Records = append(s.run.Records, Record{id, "o", "a", 0, int64(i)})
+		s.run.Records = append(s.run.Records, Record{id, "o", "a", 0, int64(i), ""})
 	}
 	for i, id := range []string{"b1", "b1", "d1", "-1", "d1"} {
 		key := id[:1]
 		if key == "-" {
 			key = ""
 		}
-		s.run.Records = append(s.run.Records, Record{id, "o", key, 1, int64(i)})
+		s.run.Records = append(s.run.Records, Record{id, "o", key, 1, int64(i), ""})
 	}
 
 	// 3. The consumer gives one up.
@@ -128,7 +128,7 @@ func whole() Run {
 		if key == "-" {
 			key = ""
 		}
-		s.run.Effects = append(s.run.Effects, Effect{"c", id, key})
+		s.run.Effects = append(s.run.Effects, Effect{"c", id, key, ""})
 	}
 	s.did("c/0", 30, history.Letter, "", "d1")
 	s.run.Letters = []Letter{{ID: 1, EventID: "d1", Consumer: "c", State: Open, Reason: "it failed 5 times"}}
@@ -181,7 +181,20 @@ func (r *Run) insert(id, key string, partition int) {
 	if i < 0 {
 		i = len(r.Records)
 	}
-	r.Records = slices.Insert(r.Records, i, Record{id, "o", key, partition, 100})
+	r.Records = slices.Insert(r.Records, i, Record{id, "o", key, partition, 100, ""})
+}
+
+// knowContents gives each event a content of its own, as it was written, in Kafka and for handlers.
+func (r *Run) knowContents() {
+	for i := range r.Written {
+		r.Written[i].Content = "of " + r.Written[i].ID
+	}
+	for i := range r.Records {
+		r.Records[i].Content = "of " + r.Records[i].ID
+	}
+	for i := range r.Effects {
+		r.Effects[i].Content = "of " + r.Effects[i].ID
+	}
 }
 
 func (r *Run) unrecord(id string) {
@@ -206,7 +219,7 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		{"an event that is in written twice", Evidence, WrittenTwice, 1, func(r *Run) { r.write("b1", "b", 1) }},
 		{"a history that goes back in time", Evidence, Unknowable, 1, func(r *Run) { r.Entries[10].At = begun.Add(-time.Second) }},
 		{"a letter in no known state", Evidence, Unknowable, 1, func(r *Run) { r.Letters[0].State = "mended" }},
-		{"an effect with a stranger", Evidence, Unknowable, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{"d", "a1", "a"}) }},
+		{"an effect with a stranger", Evidence, Unknowable, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{"d", "a1", "a", ""}) }},
 		{"a log whose offsets fall", Evidence, Unknowable, 1, func(r *Run) { r.Records[1].Offset = 0 }},
 
 		{"an event that is not in Kafka", NoLoss, Lost, 1, func(r *Run) { r.unrecord("a3") }},
@@ -247,15 +260,24 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			r.Effects = r.Effects[:4]
 			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", Consumer: "c", State: Open, Reason: "conflict: another payload"})
 		}},
-		{"an event that was given up and done", NoLoss, GivenUp, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{"c", "d1", "d"}) }},
+		{"an event that was given up and done", NoLoss, GivenUp, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{"c", "d1", "d", ""}) }},
 
 		{"a record of a COMMIT that was refused", NoGhost, Ghosts, 1, func(r *Run) { r.insert("x1", "x", 1) }},
-		{"an effect of nothing that was committed", NoGhost, Phantoms, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{"c", "x1", "x"}) }},
+		{"an effect of nothing that was committed", NoGhost, Phantoms, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{"c", "x1", "x", ""}) }},
 		{"a letter of nothing that was committed", NoGhost, Phantoms, 1, func(r *Run) {
 			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "x1", State: Open})
 		}},
 		{"a record with another key", NoGhost, Altered, 1, func(r *Run) { r.Records[4].Key = "b" }},
 		{"an effect with another key", NoGhost, Altered, 1, func(r *Run) { r.Effects[4].Key = "b" }},
+
+		{"a record with another content", NoGhost, Altered, 1, func(r *Run) {
+			r.knowContents()
+			r.Records[4].Content = "of a2"
+		}},
+		{"a handler that was given another content", NoGhost, Altered, 1, func(r *Run) {
+			r.knowContents()
+			r.Effects[4].Content = "of a2"
+		}},
 
 		{"an effect that happened twice", EffectOnce, Doubles, 1, func(r *Run) { r.Effects = append(r.Effects, r.Effects[0]) }},
 		{"an effect that happened again behind a later one of its key", EffectOnce, Doubles, 1, func(r *Run) { r.Effects = append(r.Effects, r.Effects[1]) }},
@@ -437,5 +459,5 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 
 // write adds a row of written.
 func (r *Run) write(id, key string, number int64) {
-	r.Written = append(r.Written, Written{id, "o", key, number, typeOf(id)})
+	r.Written = append(r.Written, Written{id, "o", key, number, typeOf(id), ""})
 }

@@ -106,8 +106,8 @@ func (b *book) givenUp(n int32, consumer string) bool {
 	return false
 }
 
-// noGhost is O2: nothing is in Kafka, had an effect or became a letter that was not committed, or is another there than
-// was written.
+// noGhost is O2: nothing is in Kafka, had an effect or became a letter that was not committed, or is another there, in
+// topic, key or content, than was written.
 func noGhost(b *book, found *findings) {
 	var said map[string]string
 	fate := func(id string) string { // asked for rarely: most runs have no ghosts
@@ -122,6 +122,8 @@ func noGhost(b *book, found *findings) {
 			found.add(Ghosts, "%s of key %q, offset %d of partition %d of topic %s%s", r.ID, r.Key, r.Offset, r.Partition, r.Topic, fate(r.ID))
 		} else if w := b.Written[n]; w.Topic != r.Topic || w.Key != r.Key {
 			found.add(Altered, "%s is in topic %s with key %q, offset %d of partition %d", b.name(n), r.Topic, r.Key, r.Offset, r.Partition)
+		} else if differ(w.Content, r.Content) {
+			found.add(Altered, "%s has another payload, type or headers, offset %d of partition %d", b.name(n), r.Offset, r.Partition)
 		}
 	}
 	for i, e := range b.Effects {
@@ -130,12 +132,17 @@ func noGhost(b *book, found *findings) {
 			found.add(Phantoms, "%s of key %q had an effect with %s%s", e.ID, e.Key, e.Consumer, fate(e.ID))
 		} else if b.Written[n].Key != e.Key {
 			found.add(Altered, "%s had an effect with %s under key %q", b.name(n), e.Consumer, e.Key)
+		} else if differ(b.Written[n].Content, e.Content) {
+			found.add(Altered, "%s came to %s with another payload, type or headers", b.name(n), e.Consumer)
 		}
 	}
 	for _, l := range b.stray {
 		found.add(Phantoms, "letter %d is of %s%s", l.ID, l.EventID, fate(l.EventID))
 	}
 }
+
+// differ says whether two contents that are known are not the same.
+func differ(a, b string) bool { return a != "" && b != "" && a != b }
 
 // effectOnce is O3: no event had more than one effect with one consumer.
 func effectOnce(b *book, found *findings) {

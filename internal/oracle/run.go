@@ -65,6 +65,7 @@ type Written struct {
 	ID, Topic, Key string
 	Number         int64 // place in the order of topic and key, drawn under the key's row lock; of no meaning without a key
 	Type           string
+	Content        string // a hash of what is in it, or "" where nobody knows: then it is compared with nothing
 }
 
 // Record is a record of Kafka's log. ID is its header ce_id.
@@ -72,10 +73,11 @@ type Record struct {
 	ID, Topic, Key string
 	Partition      int
 	Offset         int64
+	Content        string // as in Written
 }
 
-// Effect is a row of the table effect, inserted by a handler in its transaction.
-type Effect struct{ Consumer, ID, Key string }
+// Effect is a row of the table effect, inserted by a handler in its transaction. Content is of what the handler was given.
+type Effect struct{ Consumer, ID, Key, Content string }
 
 // Letter is a row of holdfast.letter. Consumer is "" for the relay's.
 type Letter struct {

@@ -56,7 +56,7 @@ const (
 	Undue    Kind = "a letter that is not due: of a relay, or of an event that handlers can bear"
 	Ghosts   Kind = "ghost: in Kafka, never committed"
 	Phantoms Kind = "phantom: an effect or a letter of what was never committed"
-	Altered  Kind = "altered: another topic or key than was written"
+	Altered  Kind = "altered: another topic, key or content than was written"
 
 	Doubles Kind = "done twice"
 

@@ -158,12 +158,22 @@ var spoils = []spoil{
 	{"what was refused has an effect", Phantoms, NoGhost, func(rng *rand.Rand, r *Run) bool {
 		i, found := anyEntry(rng, r, func(e history.Entry) bool { return e.Op == history.Commit && e.How == history.Failed })
 		if found {
-			r.Effects = slices.Insert(r.Effects, rng.IntN(len(r.Effects)+1), Effect{"mail", r.Entries[i].IDs[0], "k1"})
+			r.Effects = slices.Insert(r.Effects, rng.IntN(len(r.Effects)+1), Effect{"mail", r.Entries[i].IDs[0], "k1", ""})
 		}
 		return found
 	}},
 	{"a record has another key", Altered, NoGhost, func(rng *rand.Rand, r *Run) bool {
 		r.Records[rng.IntN(len(r.Records))].Key = "another"
+		return true
+	}},
+	{"a record has another's content", Altered, NoGhost, func(rng *rand.Rand, r *Run) bool {
+		r.knowContents()
+		r.Records[rng.IntN(len(r.Records))].Content = "of another"
+		return true
+	}},
+	{"a handler is given another's content", Altered, NoGhost, func(rng *rand.Rand, r *Run) bool {
+		r.knowContents()
+		r.Effects[rng.IntN(len(r.Effects))].Content = "of another"
 		return true
 	}},
 	{"an effect happens again", Doubles, EffectOnce, func(rng *rand.Rand, r *Run) bool {

@@ -205,7 +205,7 @@ func (w *world) reach(ids []string) {
 			p = lane.Of(row.Key, "", worldPartitions)
 		}
 		at := key{row.Topic, fmt.Sprint(p)}
-		w.logs[at] = append(w.logs[at], Record{id, row.Topic, row.Key, p, int64(len(w.logs[at]))})
+		w.logs[at] = append(w.logs[at], Record{id, row.Topic, row.Key, p, int64(len(w.logs[at])), ""})
 	}
 }
 
@@ -389,12 +389,12 @@ func (w *world) consume(c string, at key) bool {
 		state := []State{Open, Discarded, Replayed}[w.IntN(3)]
 		w.letter(r.ID, c, state)
 		if state == Replayed {
-			w.replays = append(w.replays, Effect{c, r.ID, r.Key})
+			w.replays = append(w.replays, Effect{c, r.ID, r.Key, ""})
 		}
 	default:
 		w.settled[done] = true
 		say(history.Effect, "")
-		w.run.Effects = append(w.run.Effects, Effect{c, r.ID, r.Key})
+		w.run.Effects = append(w.run.Effects, Effect{c, r.ID, r.Key, ""})
 		say(history.Receive, "handled")
 	}
 	if w.IntN(3) == 0 {

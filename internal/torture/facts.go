@@ -82,9 +82,12 @@ func (r *run) readOn(ctx context.Context) error {
 				return err
 			}
 			for _, record := range records {
-				id, _ := record.Header("ce_id")
-				s.seen[id] = struct{}{}
-				log = append(log, oracle.Record{ID: id, Topic: topic, Key: string(record.Key), Partition: n, Offset: record.Offset})
+				e, err := eventOf(topic, record)
+				if err != nil {
+					return err
+				}
+				s.seen[e.ID] = struct{}{}
+				log = append(log, oracle.Record{ID: e.ID, Topic: topic, Key: e.Key, Partition: n, Offset: record.Offset, Content: content(e)})
 			}
 			s.logs[partition{topic, n}] = log
 		}
@@ -142,11 +145,11 @@ func (r *run) judge(ctx context.Context, histories string) (err error) {
 }
 
 func (r *run) readTables(ctx context.Context, known *oracle.Run) (err error) {
-	known.Written, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Written], "select id, topic, key, number, type from written")
+	known.Written, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Written], "select id, topic, key, number, type, content from written")
 	if err != nil {
 		return err
 	}
-	known.Effects, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Effect], "select consumer, id, key from effect order by n")
+	known.Effects, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Effect], "select consumer, id, key, content from effect order by n")
 	if err != nil {
 		return err
 	}

@@ -123,11 +123,11 @@ func (g *ground) link(ctx context.Context, o Options) (err error) {
 // tables are the service's own, and the oracles'.
 var tables = []string{
 	// The truth of what was committed, written in the transaction of each event: it needs nobody's word.
-	"create table written (id text primary key, topic text not null, key text not null, number bigint not null, type text not null, at timestamptz not null default clock_timestamp())",
+	"create table written (id text primary key, topic text not null, key text not null, number bigint not null, type text not null, content text not null, at timestamptz not null default clock_timestamp())",
 	"create table aggregate (key text primary key, n bigint not null default 0)",
 	"create table other (x bigint)",
 	// No key on id: an effect that happens twice is to be seen.
-	"create table effect (n bigint generated always as identity primary key, consumer text not null, id text not null, key text not null)",
+	"create table effect (n bigint generated always as identity primary key, consumer text not null, id text not null, key text not null, content text not null)",
 	"create index effect_by_id on effect (id)",
 	"create index written_by_time on written (at)",
 	"create table state (consumer text, key text, id text, primary key (consumer, key))",

@@ -106,7 +106,7 @@ func (n *node) handle(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 	if e.Key != "" {
 		b.Queue("insert into state (consumer, key, id) values ($1, $2, $3) on conflict (consumer, key) do update set id = excluded.id", consumerName, e.Key, e.ID)
 	}
-	b.Queue("insert into effect (consumer, id, key) values ($1, $2, $3)", consumerName, e.ID, e.Key)
+	b.Queue("insert into effect (consumer, id, key, content) values ($1, $2, $3, $4)", consumerName, e.ID, e.Key, content(e))
 	return tx.SendBatch(ctx, b).Close()
 }
 

@@ -139,7 +139,7 @@ func errorsOf(first, second []error) []error {
 // plantedHandler is what a handler with a bug does before its work.
 func (n *node) plantedHandler(ctx context.Context, e holdfast.Event) error {
 	if n.Plant == plantOutside && hash(e.ID)%20 == 0 {
-		if _, err := n.pool.Exec(ctx, "insert into effect (consumer, id, key) values ($1, $2, $3)", consumerName, e.ID, e.Key); err != nil {
+		if _, err := n.pool.Exec(ctx, "insert into effect (consumer, id, key, content) values ($1, $2, $3, $4)", consumerName, e.ID, e.Key, content(e)); err != nil {
 			return err
 		}
 		if n.failedBefore(e.ID) == 0 {
