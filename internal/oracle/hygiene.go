@@ -18,6 +18,9 @@ func hygiene(b *book, found *findings) {
 	for _, l := range b.Leftovers {
 		found.add(LeftBehind, "%s: %s", l.What, l.Text)
 	}
+	for _, place := range b.Leaks {
+		found.add(Leaked, "%s", place)
+	}
 	killed := map[Process]bool{}
 	for _, p := range b.Killed {
 		killed[p] = true

@@ -49,6 +49,8 @@ type Run struct {
 	// Pending is what still waits at the end, and Leftovers what parts left behind.
 	Pending   []Waiting
 	Leftovers []Leftover
+	// Leaks are the places where the logs of parts have what is in an event (Limits.Canary), as far as Entries do not have them.
+	Leaks []string
 	// Killed are the processes that a fault killed. Every other process that began must have ended by itself, with a last
 	// word: one that was told to stop and had to be killed because it would not does not belong here.
 	Killed []Process

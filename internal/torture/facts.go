@@ -5,6 +5,7 @@ package torture
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -128,6 +129,9 @@ func (r *run) judge(ctx context.Context, histories string) (err error) {
 	known := oracle.Run{Consumers: []string{consumerName}, Cursors: r.samples.taken, Records: r.records(), Alarms: map[string][]string{}, Killed: r.killed(),
 		Limits: oracle.Limits{Recovery: r.limit, Canary: canary, MayDie: []string{typePoison, typeShaky}}}
 	if known.Entries, known.Torn, err = history.Read(histories); err != nil {
+		return err
+	}
+	if known.Leaks, err = leaks(filepath.Join(r.Dir, "log")); err != nil {
 		return err
 	}
 	for _, f := range r.report.faults {
