@@ -36,29 +36,29 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 		{"an event that a relay gave up is nowhere", func(r *Run) {
 			r.unrecord("a3")
 			r.Effects = r.Effects[:4]
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", State: Open})
+			r.give(Letter{ID: 2, EventID: "a3", State: Open})
 		}},
 		{"an event that a relay gave up, and that a person discarded", func(r *Run) {
 			r.unrecord("a3")
 			r.Effects = r.Effects[:4]
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", State: Discarded})
+			r.give(Letter{ID: 2, EventID: "a3", State: Discarded})
 		}},
 		{"an event that a relay gave up comes late in its key", func(r *Run) {
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a2", State: Replayed})
+			r.give(Letter{ID: 2, EventID: "a2", State: Replayed})
 			for i, id := range []string{"a1", "a1", "a3", "a2", "a2"} {
 				r.Records[i].ID = id
 			}
 			r.Effects[3], r.Effects[4] = r.Effects[4], r.Effects[3]
 		}},
 		{"an event that a consumer gave up comes late in its key", func(r *Run) {
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a2", Consumer: "c", State: Replayed})
+			r.give(Letter{ID: 2, EventID: "a2", Consumer: "c", State: Replayed})
 			r.Effects[3], r.Effects[4] = r.Effects[4], r.Effects[3]
 		}},
 		{"a letter of a repeat beside an effect", func(r *Run) {
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a2", Consumer: "c", State: Open, Reason: "stale: it lies below the position"})
+			r.give(Letter{ID: 2, EventID: "a2", Consumer: "c", State: Open, Reason: "stale: it lies below the position"})
 		}},
 		{"a letter was replayed although its event had arrived", func(r *Run) {
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", State: Replayed})
+			r.give(Letter{ID: 2, EventID: "a3", State: Replayed})
 			r.insert("a3", "a", 0)
 			r.behind(by("relay/1", 21, history.Publish, "", "a3"))
 		}},
@@ -110,6 +110,11 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 		}},
 		{"a disk that is full", func(r *Run) { r.Entries[r.entry(history.Log, 0)].Text += " (SQLSTATE 53100)" }},
 		{"as many duplicates of a kind as are allowed", func(r *Run) { r.Limits.Duplicates = map[Explanation]int{OtherProcess: 2, Unanswered: 2} }},
+		{"a letter of which its writer, who was killed, could say no more", func(r *Run) {
+			i := r.entry(history.Letter, 0)
+			r.Entries[i].Op = history.Effect
+			r.Entries[i].Actor, r.Entries[i].PID = "relay/0", 20
+		}},
 		{"contents as they were written", func(r *Run) { r.knowContents() }},
 		{"a window that was read to its end", func(r *Run) {
 			r.LaneLog[4].Done, r.LaneLog[4].Upto, r.LaneLog[4].Pos = r.LaneLog[3].Done, "1:12:", 7
@@ -136,7 +141,7 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 		{"events of a type that may die", func(r *Run) { r.Limits.MayDie = []string{"poison"} }},
 		{"a letter of a repeat of an event that may not die", func(r *Run) {
 			r.Limits.MayDie = []string{"poison"}
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a2", Consumer: "c", State: Open, Reason: "stale: it lies below the position"})
+			r.give(Letter{ID: 2, EventID: "a2", Consumer: "c", State: Open, Reason: "stale: it lies below the position"})
 		}},
 		{"how many lanes there are is not known", func(r *Run) { r.Lanes = 0 }},
 	} {
@@ -300,7 +305,7 @@ func TestAnEventThatOneOfTwoConsumersMissesIsBlamedByItsOwnHistory(t *testing.T)
 	for _, e := range r.Effects[:4] {
 		r.Effects = append(r.Effects, Effect{"mail", e.ID, e.Key, ""})
 	}
-	r.Letters = append(r.Letters, Letter{ID: 2, EventID: "d1", Consumer: "mail", State: Open})
+	r.give(Letter{ID: 2, EventID: "d1", Consumer: "mail", State: Open})
 	v := Judge(r)
 	if v.Count(Missing) != 1 || !strings.Contains(v.String(), "never received; no effect with mail") {
 		t.Error(v)

@@ -184,6 +184,12 @@ func (r *Run) insert(id, key string, partition int) {
 	r.Records = slices.Insert(r.Records, i, Record{id, "o", key, partition, 100, ""})
 }
 
+// give adds a letter, and the word of who wrote it.
+func (r *Run) give(l Letter) {
+	r.Letters = append(r.Letters, l)
+	r.behind(by("c/0", 30, history.Letter, "", l.EventID))
+}
+
 // knowContents gives each event a content of its own, as it was written, in Kafka and for handlers.
 func (r *Run) knowContents() {
 	for i := range r.Written {
@@ -226,46 +232,46 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		{"an event whose COMMIT had no answer, and which is not in Kafka", NoLoss, Lost, 1, func(r *Run) { r.unrecord("a2") }},
 		{"an event whose letter was replayed, and which is not in Kafka", NoLoss, Lost, 1, func(r *Run) {
 			r.unrecord("a3")
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", State: Replayed})
+			r.give(Letter{ID: 2, EventID: "a3", State: Replayed})
 		}},
 		{"an event whose relay's letter was discarded, while another's was not", NoLoss, Lost, 1, func(r *Run) {
 			r.unrecord("a3")
 			r.unrecord("-1")
 			r.Effects = r.Effects[:4]
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", State: Discarded})
+			r.give(Letter{ID: 2, EventID: "a3", State: Discarded})
 		}},
 		{"an effect that is missing", NoLoss, Missing, 1, func(r *Run) { r.Effects = r.Effects[:4] }},
 		{"an event whose consumer's letter was replayed without an effect", NoLoss, Missing, 1, func(r *Run) { r.Letters[0].State = Replayed }},
 		{"an event that waits with another consumer than the one that misses it", NoLoss, Missing, 1, func(r *Run) {
 			r.Effects = r.Effects[:4]
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", Consumer: "somebody else", State: Open})
+			r.give(Letter{ID: 2, EventID: "a3", Consumer: "somebody else", State: Open})
 		}},
 		{"a relay that gives up an event that arrived", NoLoss, Undue, 1, func(r *Run) {
 			r.Limits.MayDie = []string{"poison"}
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", State: Open, Reason: "it failed 5 times"})
+			r.give(Letter{ID: 2, EventID: "a3", State: Open, Reason: "it failed 5 times"})
 		}},
 		{"a relay that gives up an event that no handler can bear", NoLoss, Undue, 1, func(r *Run) {
 			r.Limits.MayDie = []string{"poison"}
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "d1", State: Open, Reason: "it failed 5 times"})
+			r.give(Letter{ID: 2, EventID: "d1", State: Open, Reason: "it failed 5 times"})
 		}},
 		{"a consumer that gives up what it can handle, and whose letter was replayed", NoLoss, Undue, 1, func(r *Run) {
 			r.Limits.MayDie = []string{"poison"}
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", Consumer: "c", State: Replayed, Reason: "it failed 5 times"})
+			r.give(Letter{ID: 2, EventID: "a3", Consumer: "c", State: Replayed, Reason: "it failed 5 times"})
 		}},
 		{"a stale letter without an effect", NoLoss, Missing, 1, func(r *Run) {
 			r.Effects = r.Effects[:4]
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", Consumer: "c", State: Open, Reason: "stale: it lies below the position"})
+			r.give(Letter{ID: 2, EventID: "a3", Consumer: "c", State: Open, Reason: "stale: it lies below the position"})
 		}},
 		{"a letter of a conflict without an effect", NoLoss, Missing, 1, func(r *Run) {
 			r.Effects = r.Effects[:4]
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", Consumer: "c", State: Open, Reason: "conflict: another payload"})
+			r.give(Letter{ID: 2, EventID: "a3", Consumer: "c", State: Open, Reason: "conflict: another payload"})
 		}},
 		{"an event that was given up and done", NoLoss, GivenUp, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{"c", "d1", "d", ""}) }},
 
 		{"a record of a COMMIT that was refused", NoGhost, Ghosts, 1, func(r *Run) { r.insert("x1", "x", 1) }},
 		{"an effect of nothing that was committed", NoGhost, Phantoms, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{"c", "x1", "x", ""}) }},
 		{"a letter of nothing that was committed", NoGhost, Phantoms, 1, func(r *Run) {
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "x1", State: Open})
+			r.give(Letter{ID: 2, EventID: "x1", State: Open})
 		}},
 		{"a record with another key", NoGhost, Altered, 1, func(r *Run) { r.Records[4].Key = "b" }},
 		{"an effect with another key", NoGhost, Altered, 1, func(r *Run) { r.Effects[4].Key = "b" }},
@@ -291,7 +297,7 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			}
 		}},
 		{"a follower that overtook in Kafka while a letter of its key was open", KeyOrder, Overtaken, 1, func(r *Run) {
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a1", State: Replayed})
+			r.give(Letter{ID: 2, EventID: "a1", State: Replayed})
 			for i, id := range []string{"a1", "a1", "a3", "a2", "a2"} {
 				r.Records[i].ID = id
 			}
@@ -306,7 +312,7 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		}},
 		{"effects of a key out of order", KeyOrder, OutOfTurn, 1, func(r *Run) { r.Effects[1], r.Effects[3] = r.Effects[3], r.Effects[1] }},
 		{"effects out of order behind one that was given up", KeyOrder, OutOfTurn, 1, func(r *Run) {
-			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a1", Consumer: "c", State: Replayed})
+			r.give(Letter{ID: 2, EventID: "a1", Consumer: "c", State: Replayed})
 			r.Effects[3], r.Effects[4] = r.Effects[4], r.Effects[3]
 		}},
 
@@ -427,8 +433,26 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		{"a process that ended without a last word", Hygiene, Vanished, 1, func(r *Run) { r.forget(history.End, 1) }},
 		{"a place whose second process is not the one that was killed", Hygiene, Vanished, 1, func(r *Run) { r.Killed[0].PID = 99 }},
 		{"a statement without a table", Hygiene, Mistaken, 1, func(r *Run) { r.Entries[r.entry(history.Log, 0)].Text += " (SQLSTATE 42P01)" }},
+		{"a payload in what a part wrote to its log", Hygiene, Leaked, 1, func(r *Run) { r.Leaks = []string{"line 7 of relay-1.log"} }},
 		{"a payload in a log", Hygiene, Leaked, 1, func(r *Run) { r.Entries[r.entry(history.Log, 0)].Text += " card 4111-1111" }},
 
+		{"a letter that nobody said", AlarmsSounded, Unsaid, 1, func(r *Run) { r.forget(history.Letter, 0) }},
+		{"two letters of an event of which one was said", AlarmsSounded, Unsaid, 1, func(r *Run) {
+			r.Killed = nil
+			r.behind(by("relay/0", 20, history.End, ""))
+			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "d1", Consumer: "c", State: Open, Reason: "conflict: another payload"})
+		}},
+		{"a letter that nobody said, after a try of one who was killed much later", AlarmsSounded, Unsaid, 1, func(r *Run) {
+			i := r.entry(history.Letter, 0)
+			r.Entries[i] = history.Entry{At: r.Entries[i].At, Actor: "relay/0", PID: 20, Op: history.Effect, IDs: []string{"d1"}}
+			r.behind(by("relay/0", 20, history.Receive, ""))
+			r.Entries[len(r.Entries)-1].At = r.Entries[i].At.Add(settling)
+		}},
+		{"a letter that nobody said, after a try of one who was killed and another by one who was not", AlarmsSounded, Unsaid, 1, func(r *Run) {
+			i := r.entry(history.Letter, 0)
+			r.Entries[i] = history.Entry{At: r.Entries[i].At, Actor: "relay/0", PID: 20, Op: history.Effect, IDs: []string{"d1"}}
+			r.behind(by("c/0", 30, history.Effect, "", "d1"))
+		}},
 		{"a fault that nobody said", AlarmsSounded, Silent, 1, func(r *Run) { r.forget(history.Log, 0) }},
 		{"a fault of which something else was said", AlarmsSounded, Silent, 1, func(r *Run) { r.Entries[r.entry(history.Log, 0)].Text = "all is well" }},
 		{"an alarm that came before the fault", AlarmsSounded, Silent, 1, func(r *Run) {

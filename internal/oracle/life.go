@@ -42,10 +42,64 @@ func liveness(b *book, found *findings, figures *Figures) {
 	}
 }
 
-// alarmsSounded is O11: while a fault was on, or shortly after, somebody logged one of the messages that say so. A fault
-// that nobody notices is a fault of its own, even if nothing was lost. What is logged once the next fault has begun is
-// that one's.
+// settling is the longest time from a try of an event to the word that it was given up, under faults.
+const settling = 20 * time.Second
+
+// lettersSaid is the part of O11 that is about letters: an operator hears of each of them from who wrote it, unless that was
+// killed before it could say so. A letter does not name its writer: of an event whose last try was by a process that was
+// killed, and that said nothing more when settling had passed, one letter may be unsaid; and a letter of a repeat, which
+// needs no try, wherever something was killed.
+func lettersSaid(b *book, found *findings) {
+	if len(b.Entries) == 0 || len(b.letters) == 0 {
+		return
+	}
+	killed, silent := map[Process]bool{}, map[Process]time.Time{} // since when
+	for _, p := range b.Killed {
+		killed[p] = true
+	}
+	said, last := map[int32]int{}, map[int32]*history.Entry{} // its last try
+	for i := range b.Entries {
+		e := &b.Entries[i]
+		silent[Process{e.Actor, e.PID}] = e.At
+		if e.Op != history.Letter && e.Op != history.Effect && e.Op != history.Publish {
+			continue
+		}
+		for _, id := range e.IDs {
+			n := b.event(id)
+			if len(b.letters[n]) == 0 {
+				continue
+			}
+			if e.Op == history.Letter {
+				said[n]++
+			} else {
+				last[n] = e
+			}
+		}
+	}
+	for i := range b.Written {
+		n := int32(i)
+		unsaid := len(b.letters[n]) - said[n]
+		if e := last[n]; e != nil {
+			if who := (Process{e.Actor, e.PID}); killed[who] && silent[who].Sub(e.At) < settling {
+				unsaid--
+			}
+		}
+		for _, l := range b.letters[n] {
+			if unsaid > 0 && len(killed) > 0 && b.besideEffect(l) {
+				unsaid--
+			}
+		}
+		if unsaid > 0 {
+			found.add(Unsaid, "%s has %d letters, and %d were said; the last says %q", b.name(n), len(b.letters[n]), said[n], b.letters[n][len(b.letters[n])-1].Reason)
+		}
+	}
+}
+
+// alarmsSounded is O11: every letter was said, and while a fault was on, or shortly after, somebody logged one of the
+// messages that say so. A fault that nobody notices is a fault of its own, even if nothing was lost. What is logged once
+// the next fault has begun is that one's.
 func alarmsSounded(b *book, found *findings) {
+	lettersSaid(b, found)
 	if len(b.outages) == 0 || len(b.Alarms) == 0 {
 		return
 	}

@@ -23,7 +23,7 @@ const (
 	Liveness                    // O8: did everything recover in time, and does nothing wait?
 	HonestErrors                // O9: was COMMIT's answer true?
 	Hygiene                     // O10: was nothing left behind, and no payload logged?
-	AlarmsSounded               // O11: was every fault said?
+	AlarmsSounded               // O11: was every fault said, and every letter?
 	oracles                     // how many there are
 )
 
@@ -92,6 +92,7 @@ const (
 	Mistaken   Kind = "a statement that Postgres finds wrong"
 
 	Silent Kind = "a fault that nobody said"
+	Unsaid Kind = "a letter that nobody said"
 )
 
 // maxExamples is how many examples of a kind are kept.

@@ -131,7 +131,7 @@ var spoils = []spoil{
 		f := factsOf(r)
 		i, found := pick(rng, len(r.Effects), func(i int) bool { return f.plain(r.Effects[i].ID) })
 		if found {
-			r.Letters = append(r.Letters, Letter{99, r.Effects[i].ID, r.Effects[i].Consumer, Open, "it failed 5 times"})
+			r.give(Letter{99, r.Effects[i].ID, r.Effects[i].Consumer, Open, "it failed 5 times"})
 		}
 		return found
 	}},
@@ -139,7 +139,7 @@ var spoils = []spoil{
 		f := factsOf(r)
 		i, found := pick(rng, len(r.Effects), func(i int) bool { return f.plain(r.Effects[i].ID) })
 		if found {
-			r.Letters = append(r.Letters, Letter{99, r.Effects[i].ID, r.Effects[i].Consumer, Open, "stale: it lies below the position"})
+			r.give(Letter{99, r.Effects[i].ID, r.Effects[i].Consumer, Open, "stale: it lies below the position"})
 			r.Effects = slices.Delete(r.Effects, i, i+1)
 		}
 		return found
@@ -408,6 +408,35 @@ var spoils = []spoil{
 		said := r.Entries[i].Text
 		r.Entries = slices.DeleteFunc(r.Entries, func(e history.Entry) bool { return e.Text == said })
 		return true
+	}},
+	{"a letter is not said", Unsaid, AlarmsSounded, func(rng *rand.Rand, r *Run) bool {
+		killed := map[Process]bool{}
+		for _, p := range r.Killed {
+			killed[p] = true
+		}
+		last, letters, said := map[string]bool{}, map[string]int{}, map[string]int{}
+		for _, e := range r.Entries {
+			if e.Op == history.Effect || e.Op == history.Publish {
+				for _, id := range e.IDs {
+					last[id] = killed[Process{e.Actor, e.PID}]
+				}
+			}
+			if e.Op == history.Letter {
+				said[e.IDs[0]]++
+			}
+		}
+		for _, l := range r.Letters {
+			if letters[l.EventID]++; strings.HasPrefix(l.Reason, "conflict") {
+				letters[l.EventID]++ // excused where something was killed
+			}
+		}
+		i, found := anyEntry(rng, r, func(e history.Entry) bool {
+			return e.Op == history.Letter && letters[e.IDs[0]] == 1 && said[e.IDs[0]] == 1 && !last[e.IDs[0]]
+		})
+		if found {
+			r.Entries = slices.Delete(r.Entries, i, i+1)
+		}
+		return found
 	}},
 	{"a committed event was nobody's", Unintended, Evidence, func(rng *rand.Rand, r *Run) bool {
 		f := factsOf(r)

@@ -382,6 +382,7 @@ func (w *world) consume(c string, at key) bool {
 		if w.IntN(10) == 0 {
 			w.run.Letters = append(w.run.Letters, Letter{int64(len(w.run.Letters) + 1), "e0", c, Open, "conflict: another payload"})
 			w.run.Letters[len(w.run.Letters)-1].EventID = r.ID
+			say(history.Letter, "conflict")
 		}
 	case w.IntN(25) == 0:
 		w.settled[done] = true
