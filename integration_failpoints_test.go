@@ -171,7 +171,7 @@ var worlds = []world{
 const atOnce = 6
 
 // everyKind is for a run of its own: standing still for a lease, or stopping in order, takes long at so many points.
-var everyKind = flag.Bool("failpoints.all", false, "end processes at all failpoints in every way, not by killing alone and, on the usual way of an event, by stalling")
+var everyKind = flag.Bool("failpoints.all", false, "end processes at all failpoints in every way that concerns them, not by killing alone and, on the usual way of an event, by stalling")
 
 // kinds are the ways in which this run ends processes. All but killing are for the usual way alone where nobody asks for more.
 func kinds() []kind {
