@@ -35,6 +35,9 @@ const (
 	plantMute      = "mute"       // parts log nothing
 )
 
+// stuckKey is the key for which plantStuck never has an answer.
+const stuckKey = "k3"
+
 // planted runs f where the part has the bug.
 func (p part) planted(bug string, f func() error) error {
 	if p.Plant != bug {
@@ -70,10 +73,22 @@ func (p part) plantedPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.P
 		}), nil
 	case plantStuck:
 		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
-			if !slices.ContainsFunc(events, func(e holdfast.Event) bool { return e.Key == "k3" }) {
-				return pub.Publish(ctx, events)
+			errs := make([]error, len(events))
+			var others []holdfast.Event
+			var places []int
+			for i, e := range events {
+				if e.Key != stuckKey {
+					others, places = append(others, e), append(places, i)
+					continue
+				}
+				errs[i] = &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultPartition, Err: errors.New("planted")}
 			}
-			return slices.Repeat([]error{&relay.PublishError{Topic: events[0].Topic, Partition: -1, Fault: relay.FaultBroker, Err: errors.New("planted")}}, len(events))
+			if len(others) > 0 {
+				for i, err := range pub.Publish(ctx, others) {
+					errs[places[i]] = err
+				}
+			}
+			return errs
 		}), nil
 	case plantReverse:
 		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
