@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"strings"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -85,7 +86,8 @@ func SetResult(ctx context.Context, ref string) {
 }
 
 // DownstreamKey makes the key for a call that the handler makes to another service: the same for every try of this
-// request, another for each name and each request. 64 hexadecimal digits; "" for a request without a key.
+// request, another for each name and each request, whoever else uses its key. 64 hexadecimal digits; "" for a request
+// without a key.
 func DownstreamKey(ctx context.Context, name string) string {
 	h := handlingOf(ctx)
 	if h == nil || h.info.Key == "" {
@@ -93,5 +95,8 @@ func DownstreamKey(ctx context.Context, name string) string {
 	}
 	sum := sha256.New()
 	part(sum, "holdfast/idempotency/downstream", h.scope, h.info.Operation, h.info.Key, name)
+	if !strings.HasPrefix(h.scope, principalScope) { // A free key of a wide scope may be anybody's next.
+		part(sum, h.info.Principal)
+	}
 	return hex.EncodeToString(sum.Sum(nil))
 }

@@ -21,6 +21,9 @@ const (
 	maxOperation = 256
 )
 
+// principalScope and the principal are the scope of keys under ScopePrincipal.
+const principalScope = "principal:"
+
 var errPrincipal = fmt.Errorf("it must be UTF-8 without NUL, of 1 to %d bytes", maxPrincipal)
 
 // operation names what the request asks for. Route is the same where a route or a router names it, else "".
@@ -164,7 +167,7 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 	case ScopeOperation:
 		req.scope, req.operation, s.principal = "operation", req.info.Operation, principal
 	default:
-		req.scope, req.operation = "principal:"+principal, req.info.Operation
+		req.scope, req.operation = principalScope+principal, req.info.Operation
 	}
 	if rt.o.Fingerprint != nil {
 		if s.body, err = rt.o.Fingerprint(req.whole(r.Context()), req.body); err != nil {
