@@ -61,7 +61,8 @@ type Config struct {
 	// OperationFunc names what a request asks for, as part of its key's scope, where Route.Operation does not: with chi's
 	// r.Use the middleware runs before the router knows the pattern. An empty name means the path. Called from many
 	// goroutines at once. Defaults to the pattern of the router, where it sets http.Request.Pattern (net/http, chi from
-	// v5.3) and that names one route, else to the path, with the method before it.
+	// v5.3) and that names one route, else to the path, with the method before it. Either has what http.StripPrefix took
+	// off the path.
 	OperationFunc func(*http.Request) string
 
 	// Headers are the names under which clients send their key. Defaults to DefaultHeaders.

@@ -35,9 +35,9 @@ func (rt *route) operation(r *http.Request) (name, route string) {
 	if rt.g.c.OperationFunc != nil {
 		pattern = rt.g.c.OperationFunc(r)
 	} else if !mounts(r.Pattern) {
-		pattern = r.Pattern
+		pattern = below(takenOff(r), r.Pattern, wholePath(r))
 	}
-	name = operationName(r.Method, cmp.Or(pattern, r.URL.EscapedPath()))
+	name = operationName(r.Method, cmp.Or(pattern, wholePath(r)))
 	rt.mu.Lock()
 	if len(rt.seen) < maxSeen {
 		rt.seen[name] = true
