@@ -19,6 +19,7 @@ import (
 // behind, is no part of the answer.
 type recorder struct {
 	to     http.ResponseWriter
+	outer  http.Header // what was said outside before the handler ran
 	header http.Header
 
 	mu     sync.Mutex
@@ -29,7 +30,7 @@ type recorder struct {
 }
 
 func newRecorder(w http.ResponseWriter) *recorder {
-	return &recorder{to: w, header: w.Header().Clone()}
+	return &recorder{to: w, outer: w.Header().Clone(), header: w.Header().Clone()}
 }
 
 func (rec *recorder) Header() http.Header {
@@ -91,12 +92,14 @@ func (rec *recorder) done() {
 	rec.over = true
 }
 
-// answer is what of it is stored.
+// answer is what of it is stored. What was said outside, and not said otherwise by the handler, is said anew for a replay:
+// a compressor's Content-Encoding is true of its own answer alone.
 func (rec *recorder) answer(more []string) Answer {
 	a := Answer{Status: rec.status, Header: http.Header{}, Body: bytes.Clone(rec.body.Bytes())}
 	for _, name := range slices.Concat(DefaultReplayHeaders, more) {
 		name = textproto.CanonicalMIMEHeaderKey(name)
-		if values, said := rec.sent[name]; said {
+		outer, outside := rec.outer[name]
+		if values, said := rec.sent[name]; said && !(outside && slices.Equal(values, outer)) {
 			a.Header[name] = append([]string{}, values...) // An empty Content-Type keeps net/http from guessing one.
 		}
 	}
