@@ -248,3 +248,10 @@ func problemOf(t *testing.T, w *httptest.ResponseRecorder) map[string]any {
 	}
 	return p
 }
+
+// through gives a request that a test made itself to h.
+func (b *bundle) through(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}

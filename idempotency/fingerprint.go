@@ -38,17 +38,23 @@ func subjectOf(r *http.Request, operation string, body []byte) subject {
 }
 
 // errReadBefore says that a body was there and is gone: what cannot be compared would be taken for a repeat of anything.
-var errReadBefore = errors.New("the request's body was read before it came to the middleware: put the guard outside of what reads it, or say by Route.Fingerprint what counts")
+var errReadBefore = errors.New("the request's body was read before it came to the middleware, or is empty and came without a length: put the guard outside of what reads it, or say by Route.Fingerprint what counts")
 
-// parsedBefore is what was in a body that is empty now, because somebody in front has parsed its form: net/http keeps it
-// in the request, where handlers look for it.
-func parsedBefore(r *http.Request) (body []byte, err error) {
+// readBefore is what a body of which this is left was, where somebody in front has parsed its form: net/http keeps that in
+// the request, where handlers look for it. An error: it is gone, or may be. An empty body without a length (in chunks)
+// looks like one that was read. A body that is said to be encoded may have been unpacked in front, and be shorter than its
+// length.
+func readBefore(r *http.Request, left []byte) (body []byte, err error) {
 	switch {
+	case len(left) > 0 && int64(len(left)) < r.ContentLength && r.Header.Get("Content-Encoding") == "":
+		return left, errReadBefore
+	case len(left) > 0:
+		return left, nil
 	case r.MultipartForm != nil:
 		return nil, errReadBefore
 	case len(r.PostForm) > 0:
 		return []byte(r.PostForm.Encode()), nil
-	case r.ContentLength > 0:
+	case r.ContentLength != 0:
 		return nil, errReadBefore
 	}
 	return nil, nil

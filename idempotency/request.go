@@ -134,11 +134,10 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 		}
 		return refuse(requestUnread)
 	}
-	if len(req.body) == 0 {
-		if req.body, err = parsedBefore(r); err != nil && rt.o.Fingerprint == nil {
-			req.err = err
-			return refuse(handlerFault)
-		}
+	compared := key != "" || rt.o.KeyFunc != nil // what has no key repeats nothing
+	if req.body, err = readBefore(r, req.body); err != nil && rt.o.Fingerprint == nil && compared {
+		req.err = err
+		return refuse(handlerFault)
 	}
 	if rt.o.KeyFunc != nil {
 		if key, err = rt.o.KeyFunc(req.whole(r.Context()), req.body); err == nil && key != "" {
