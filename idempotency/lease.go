@@ -169,7 +169,7 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 	case err != nil:
 		return func() {
 			req.err = fmt.Errorf("store answer: %w", err)
-			rt.refuse(rec.to, req, outcomeUnknown, Unknown)
+			rt.refuse(rec.to, req, unknownOutcome(req.info.Key != "", rt.g.pool == nil), Unknown)
 		}
 	case !mine:
 		return lost

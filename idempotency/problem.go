@@ -67,6 +67,20 @@ func (p problem) with(detail string) problem {
 	return p
 }
 
+// unknownOutcome is outcomeUnknown as it is true for a request: without a key another try is another request, and where
+// the effect and the answer are not one transaction (NewEphemeral) the handler may run again.
+func unknownOutcome(keyed, ephemeral bool) problem {
+	p := outcomeUnknown
+	switch {
+	case !keyed:
+		p.retryable = false
+		p.detail = "It had no key, so another try would be another request: look whether it was carried out before you send it again."
+	case ephemeral:
+		p.detail = "Send it again with the same key: where its answer was kept you get that, else it is carried out again."
+	}
+	return p
+}
+
 // write answers with a problem.
 func (p problem) write(w http.ResponseWriter, docs string) {
 	h := w.Header()

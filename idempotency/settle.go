@@ -236,7 +236,7 @@ func (rt *route) failed(w http.ResponseWriter, req *request, err error) {
 	var pg *pgconn.PgError
 	switch {
 	case errors.Is(err, errUnknown):
-		rt.refuse(w, req, outcomeUnknown, Unknown)
+		rt.refuse(w, req, unknownOutcome(req.info.Key != "", rt.g.pool == nil), Unknown)
 	case errors.As(err, &pg) && pg.ConstraintName == "idempotency_pkey": // Somebody has the key without the lock; who it is shows now.
 		req.err = nil
 		switch rt.known(w, req) {

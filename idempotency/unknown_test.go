@@ -1,0 +1,49 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What is said of a request of which it is not known whether it was carried out.
+
+func TestR28ARequestWithoutAKeyWhoseOutcomeIsUnknownIsNotToBeSentAgain(t *testing.T) {
+	b := setup(t)
+	f := &faulty{t: t}
+	h := b.service(b.guardOn(faultyPool(t, b.db.DSN, f)), func(w http.ResponseWriter, r *http.Request) {
+		b.charge(w, r)
+		f.deaf.Store(b.runs.Load() == 2) // The next reply is that to COMMIT.
+	}, Route{Optional: true})
+	b.is(b.send(h, sent{}), 201, "")
+	w := b.send(h, sent{})
+	b.is(w, 503, CodeOutcomeUnknown)
+	p := problemOf(t, w)
+	if retry := w.Header().Values("Retry-After"); p["retryable"] != false || len(retry) != 0 || strings.Contains(p["detail"].(string), "once") {
+		t.Errorf("it is told to send it again: %s, %v", w.Body, retry)
+	}
+	b.kept(2, 2, 0) // and the second would be there a second time
+}
+
+// failing is a Store that stores no answer.
+type failing struct{ *memory }
+
+func (failing) Finish(context.Context, StoreKey, int64, StoredAnswer, time.Duration) (bool, error) {
+	return false, errors.New("planned")
+}
+
+func TestR28WithoutPostgresNobodyPromisesThatAnUnknownRequestIsCarriedOutOnce(t *testing.T) {
+	b := setup(t)
+	g, err := NewEphemeral(failing{&memory{rows: map[StoreKey]*memoryRow{}}}, b.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := b.send(b.service(g, func(http.ResponseWriter, *http.Request) {}), sent{key: "k"})
+	b.is(w, 503, CodeOutcomeUnknown)
+	if p := problemOf(t, w); p["retryable"] != true || w.Header().Get("Retry-After") != "1" || strings.Contains(p["detail"].(string), "once") {
+		t.Errorf("got %s, %v", w.Body, w.Header())
+	}
+}
