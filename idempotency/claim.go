@@ -17,6 +17,9 @@ import (
 // errPoolExhausted is said when no connection came free in time.
 var errPoolExhausted = errors.New("no connection of the pool came free")
 
+// errNotBegun says that a request's transaction did not begin, whatever the server said of that: its handler did not run.
+var errNotBegun = errors.New("the request was not begun")
+
 // held is a transaction that has a key: its lock is taken, and its row was looked at under it.
 type held struct {
 	conn *pgxpool.Conn // nil before it begins, and when it has ended
@@ -81,7 +84,7 @@ func readRow(rows pgx.Rows) (*stored, error) {
 }
 
 // claim begins a request's transaction, takes its key without waiting, and looks at its row: one round trip. errBusy:
-// another request has the key.
+// another request has the key. Any other error is an errNotBegun.
 func (rt *route) claim(h *held, req *request) error {
 	g := rt.g
 	waiting, cancel := context.WithTimeoutCause(req.Context(), g.c.Acquire, errPoolExhausted)
@@ -89,7 +92,7 @@ func (rt *route) claim(h *held, req *request) error {
 	err = caused(waiting, err)
 	cancel()
 	if err != nil {
-		return fmt.Errorf("acquire connection: %w", err)
+		return fmt.Errorf("%w: acquire connection: %w", errNotBegun, err)
 	}
 	h.conn = conn
 	b := &pgx.Batch{}
@@ -120,7 +123,7 @@ func (rt *route) claim(h *held, req *request) error {
 		err = closing
 	}
 	if err != nil {
-		return fmt.Errorf("begin: %w", err)
+		return fmt.Errorf("%w: begin: %w", errNotBegun, err)
 	}
 	if !mine {
 		g.rollback(h)

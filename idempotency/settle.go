@@ -230,11 +230,13 @@ func (rt *route) confirm(ctx context.Context, req *request, owner uuid.UUID, los
 	}
 }
 
-// failed answers a request whose handler ran, and of which nothing, or nothing that is known, was kept.
+// failed answers a request whose handler could not run, or ran and of which nothing, or nothing that is known, was kept.
 func (rt *route) failed(w http.ResponseWriter, req *request, err error) {
 	req.err = err
 	var pg *pgconn.PgError
 	switch {
+	case errors.Is(err, errNotBegun):
+		rt.unavailable(w, req, err)
 	case errors.Is(err, errUnknown):
 		rt.refuse(w, req, unknownOutcome(req.info.Key != "", rt.g.pool == nil), Unknown)
 	case errors.As(err, &pg) && pg.ConstraintName == "idempotency_pkey": // Somebody has the key without the lock; who it is shows now.
