@@ -36,12 +36,17 @@ values ($1::text, $2::text, $3::text, $4::bytea, $5::smallint, $6::text, $7::sma
         clock_timestamp() + $13::bigint * interval '1 microsecond')
 returning expires_at`
 
-// Takes an expired row away, under the lock of its key, before its successor is stored. $4 keeps it for audits.
+// Takes an expired row away, with what is beside it, under the lock of its key, before its successor is stored. $4 keeps it
+// for audits.
 const expireSQL = `-- idempotency.expire
 with gone as (
   delete from holdfast.idempotency k
    where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and k.expires_at <= clock_timestamp()
   returning k.*
+), steps as (
+  delete from holdfast.idempotency_step s using gone g where g.state = 'pending' and s.run = g.run
+), requests as (
+  delete from holdfast.idempotency_request r using gone g where g.state = 'pending' and r.run = g.run
 )
 insert into holdfast.idempotency_expired (scope, operation, key, fingerprint, status, result_ref, created_at, expires_at, keep_until)
 select g.scope, g.operation, g.key, g.fingerprint, g.status, g.result_ref, g.created_at, g.expires_at,
