@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
 // What handlers do with the writer that they are given, on a real server.
@@ -71,16 +71,14 @@ func (b *bundle) writesLate(late *http.ResponseWriter, o *Route) {
 
 func TestHintsThatWereSentAreNoPartOfAnAnswerThatIsNotTheHandlers(t *testing.T) {
 	b := setup(t)
-	fail, runs := true, 0
+	runs := 0
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
 		runs++
 		w.Header().Set("Link", "</style.css>; rel=preload")
 		w.Header().Set("Set-Cookie", fmt.Sprint("session=", runs))
 		w.Header().Add("X-Run", fmt.Sprint(runs))
 		w.WriteHeader(http.StatusEarlyHints)
-		if fail {
-			_, _ = Tx(r.Context()).Exec(r.Context(), "select 1/0")
-		}
+		_, _ = Tx(r.Context()).Exec(r.Context(), "select 1/0")
 		w.WriteHeader(201)
 	})
 	s := httptest.NewServer(h)
@@ -97,28 +95,34 @@ func TestHintsThatWereSentAreNoPartOfAnAnswerThatIsNotTheHandlers(t *testing.T) 
 	if res.Header.Get("Set-Cookie") != "" || res.Header.Get("Link") != "" {
 		t.Errorf("the problem has headers of an answer that was never given: %v", res.Header)
 	}
-	// The same where the handler runs again for the same request.
-	fail, runs = false, 0
+	// The same where the handler runs again for the same request, because its COMMIT was refused.
+	pgtest.Exec(t, b.db, `create function too_early() returns trigger language plpgsql as $$
+		begin
+			if new.amount = '1' then raise serialization_failure; end if;
+			return null;
+		end $$`)
+	pgtest.Exec(t, b.db, "create constraint trigger too_early after insert on charge deferrable initially deferred for each row execute function too_early()")
+	runs = 0
 	again := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
 		runs++
 		w.Header().Add("X-Run", fmt.Sprint(runs))
+		w.Header().Set(fmt.Sprint("X-Only-", runs), "yes")
 		w.WriteHeader(http.StatusEarlyHints)
-		if runs == 1 {
-			_, err := Tx(r.Context()).Exec(r.Context(), "do $$ begin raise serialization_failure; end $$")
-			var pg *pgconn.PgError
-			if !errors.As(err, &pg) {
-				t.Errorf("got %v", err)
-			}
-			w.WriteHeader(201)
-			return
+		if _, err := insertCharge(r.Context(), fmt.Sprint(runs)); err != nil {
+			t.Error(err)
 		}
 		w.WriteHeader(201)
 	}, Route{Operation: "again"})
 	s2 := httptest.NewServer(again)
 	defer s2.Close()
-	if res, _ := b.ask(s2, "k", t.Context()); res.StatusCode == 201 && fmt.Sprint(res.Header["X-Run"]) != "[2]" {
+	res, text = b.ask(s2, "k", t.Context())
+	if res.StatusCode != 201 || runs != 2 {
+		t.Fatalf("got %d %s after %d runs", res.StatusCode, text, runs)
+	}
+	if fmt.Sprint(res.Header["X-Run"]) != "[2]" || res.Header.Get("X-Only-1") != "" || res.Header.Get("X-Only-2") != "yes" {
 		t.Errorf("headers of the first run are in the answer of the second: %v", res.Header)
 	}
+	b.kept(1, 1, 1)
 }
 
 func TestTheWriterOfAHandlerCannotBeFlushedTakenOverOrGivenTrailers(t *testing.T) {
