@@ -91,7 +91,7 @@ func TestOffsetsThatAreSetBackGiveDuplicatesAndOffsetsThatAreSetForwardSkipNothi
 	beyond[0] += 50
 	s.offsets(beyond)
 	err := s.refuses(s.consumer(effectOf("billing"), nil), s.group())
-	if !errors.Is(err, inbox.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "reset the group's offsets") {
+	if !errors.Is(err, inbox.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "reset the group's offset to") {
 		t.Errorf("an offset behind the log's end: %v", err)
 	}
 	s.offsets(s.positions())

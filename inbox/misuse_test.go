@@ -17,6 +17,9 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
+// soon is when a handler's statements end here: while they run, and not before they have begun, on a busy machine too.
+const soon = 150 * time.Millisecond
+
 // What handlers do wrong is their event's failure: it costs an attempt, ends in a letter, and holds nobody else up.
 func TestWhatAHandlerDoesWrongIsItsEventsFailure(t *testing.T) {
 	for name, wrong := range map[string]func(ctx context.Context, tx pgx.Tx) error{
@@ -32,19 +35,19 @@ func TestWhatAHandlerDoesWrongIsItsEventsFailure(t *testing.T) {
 			return err
 		},
 		"a statement runs into a time-out of its own": func(ctx context.Context, tx pgx.Tx) error {
-			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			short, cancel := context.WithTimeout(ctx, soon)
 			defer cancel()
 			_, err := tx.Exec(short, "select pg_sleep(5)")
 			return err
 		},
 		"it says nothing of a time-out of its own": func(ctx context.Context, tx pgx.Tx) error {
-			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			short, cancel := context.WithTimeout(ctx, soon)
 			defer cancel()
 			_, _ = tx.Exec(short, "select pg_sleep(5)")
 			return nil
 		},
 		"it says something else of a time-out of its own": func(ctx context.Context, tx pgx.Tx) error {
-			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			short, cancel := context.WithTimeout(ctx, soon)
 			defer cancel()
 			if _, err := tx.Exec(short, "select pg_sleep(5)"); err != nil {
 				return errors.New("the stock is not known")
@@ -52,21 +55,21 @@ func TestWhatAHandlerDoesWrongIsItsEventsFailure(t *testing.T) {
 			return nil
 		},
 		"it says nothing of a time-out of its own under a savepoint": func(ctx context.Context, tx pgx.Tx) error {
-			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-			defer cancel()
 			return ignore(pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+				short, cancel := context.WithTimeout(ctx, soon)
+				defer cancel()
 				var nothing any
 				return tx.QueryRow(short, "select pg_sleep(5)").Scan(&nothing)
 			}))
 		},
 		"it cancels its own statement and says nothing": func(ctx context.Context, tx pgx.Tx) error {
 			own, cancel := context.WithCancel(ctx)
-			time.AfterFunc(20*time.Millisecond, cancel)
+			time.AfterFunc(soon, cancel)
 			_, _ = tx.Exec(own, "select pg_sleep(5)")
 			return nil
 		},
 		"a statement on the bare connection runs into a time-out of its own": func(ctx context.Context, tx pgx.Tx) error {
-			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			short, cancel := context.WithTimeout(ctx, soon)
 			defer cancel()
 			_, _ = tx.Conn().Exec(short, "select pg_sleep(5)")
 			return nil
@@ -171,7 +174,7 @@ func TestAHandlerThatSaysNothingOfItsOwnTimeOutCostsOneTryAnAttempt(t *testing.T
 						if len(events) == 1 && e.ID == "1" {
 							tries.Add(1)
 						}
-						short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+						short, cancel := context.WithTimeout(ctx, soon)
 						row.wrong(short, tx)
 						cancel()
 					}
