@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"bytes"
 	"errors"
 	"log/slog"
 	"strconv"
@@ -9,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/logtest"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
@@ -39,29 +39,9 @@ func (b *kafkaBundle) awaitSaved(position int64) {
 	})
 }
 
-// warnings is a logger's output that can be read while it is written.
-type warnings struct {
-	mu  sync.Mutex
-	out bytes.Buffer
-}
-
-func (w *warnings) Write(line []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.out.Write(line)
-}
-
-func (w *warnings) count(text string) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return strings.Count(w.out.String(), text)
-}
-
-// watched is a config that counts assignments and keeps warnings.
-func watched(w *warnings) func(*Config) {
-	return func(c *Config) {
-		c.Logger = slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelInfo}))
-	}
+// watched is a config whose log is kept.
+func watched(log *logtest.Log) func(*Config) {
+	return func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) }
 }
 
 const wentBack = "the database came back from a crash or a failover"
@@ -80,8 +60,8 @@ func TestEffectsThatAFailoverTookBackHappenAgainWhileTheNodeRuns(t *testing.T) {
 			b := setupKafka(t, 1)
 			events := b.events(0, 20+row.more)
 			b.produce(0, events[:20]...)
-			var w warnings
-			in := b.inbox(watched(&w))
+			var log logtest.Log
+			in := b.inbox(watched(&log))
 			in.Handle("order.placed", effectOf)
 			b.consume(in)
 			b.awaitHandled(20)
@@ -101,7 +81,7 @@ func TestEffectsThatAFailoverTookBackHappenAgainWhileTheNodeRuns(t *testing.T) {
 			if start != row.lost {
 				t.Errorf("reading began at %d, want %d", start, row.lost)
 			}
-			if said, assigned := w.count(wentBack), w.count("partition assigned"); said != 1 || assigned != 2 {
+			if said, assigned := strings.Count(log.String(), wentBack), strings.Count(log.String(), "partition assigned"); said != 1 || assigned != 2 {
 				t.Errorf("it was said %d times, and the partition assigned %d times; want 1 and 2", said, assigned)
 			}
 		})
@@ -113,8 +93,8 @@ func TestACrashThatLostNothingCostsOneRejoinAndNoCaution(t *testing.T) {
 	b := setupKafka(t, 1)
 	events := b.events(0, 30)
 	b.produce(0, events[:20]...)
-	var w warnings
-	in := b.inbox(watched(&w))
+	var log logtest.Log
+	in := b.inbox(watched(&log))
 	in.Handle("order.placed", effectOf)
 	stop := b.consume(in)
 	b.awaitHandled(20)
@@ -130,8 +110,8 @@ func TestACrashThatLostNothingCostsOneRejoinAndNoCaution(t *testing.T) {
 	if n := b.count("select count(*) from effect"); n != 30 {
 		t.Errorf("%d effects, want 30", n)
 	}
-	if w.count(wentBack) != 1 || w.count("partition assigned") != 2 || w.count("careful=true") != 0 {
-		t.Errorf("it was said %d times, assigned %d times, %d times with care; want 1, 2 and 0", w.count(wentBack), w.count("partition assigned"), w.count("careful=true"))
+	if strings.Count(log.String(), wentBack) != 1 || strings.Count(log.String(), "partition assigned") != 2 || strings.Count(log.String(), "careful=true") != 0 {
+		t.Errorf("it was said %d times, assigned %d times, %d times with care; want 1, 2 and 0", strings.Count(log.String(), wentBack), strings.Count(log.String(), "partition assigned"), strings.Count(log.String(), "careful=true"))
 	}
 	if b.told.fenced != 0 {
 		t.Error("another node is said to have the partition")
