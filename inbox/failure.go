@@ -175,8 +175,19 @@ func (in *Inbox) full(d *delivery, err error) {
 }
 
 // troubled tells of an error that is waited out.
-func (in *Inbox) troubled(err error) {
-	in.c.Logger.Warn("waiting for the database", "consumer", in.c.Consumer, "error", boundedError(err))
+func (in *Inbox) troubled(err error) { in.waitsOut(err, "consumer", in.c.Consumer) }
+
+// troubledBy is troubled with an event in hand.
+func (in *Inbox) troubledBy(d *delivery, err error) {
+	attrs := in.attrs(d.e)
+	if d.from != nil {
+		attrs = append(attrs, "partition", d.from.fence.Partition.Partition)
+	}
+	in.waitsOut(err, attrs...)
+}
+
+func (in *Inbox) waitsOut(err error, attrs ...any) {
+	in.c.Logger.Warn("waiting for the database", append(attrs, "error", boundedError(err))...)
 	if in.c.Observer.OnError != nil {
 		in.c.Observer.OnError(err)
 	}

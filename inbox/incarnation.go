@@ -53,12 +53,7 @@ func (in *Inbox) look(ctx context.Context, parts []*partition) error {
 
 // outlived gives the partition up, to be given it again with the position that Postgres has now.
 func (p *partition) outlived() {
-	p.mu.Lock()
-	first := !p.fenced
-	p.fenced = true // Nothing more of it is saved, nor committed to Kafka.
-	settled := p.track.low()
-	p.mu.Unlock()
-	p.fail(errOutlived)
+	first, settled := p.lose(errOutlived)
 	if !first {
 		return
 	}

@@ -124,18 +124,6 @@ func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome,
 	}
 }
 
-// troubledBy tells of an error that is waited out with an event in hand.
-func (in *Inbox) troubledBy(d *delivery, err error) {
-	attrs := in.attrs(d.e)
-	if d.from != nil {
-		attrs = append(attrs, "partition", d.from.fence.Partition.Partition)
-	}
-	in.c.Logger.Warn("waiting for the database", append(attrs, "error", boundedError(err))...)
-	if in.c.Observer.OnError != nil {
-		in.c.Observer.OnError(err)
-	}
-}
-
 // pause waits before the next trial. told: it is to be given up instead.
 func (t *intake) pause(ctx context.Context, d time.Duration) (told bool, err error) {
 	timer := time.NewTimer(d)

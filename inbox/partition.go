@@ -285,18 +285,24 @@ func (p *partition) fail(err error) {
 
 // fencedOff gives the partition up to the node that has it by now.
 func (p *partition) fencedOff() {
-	p.mu.Lock()
-	first := !p.fenced
-	p.fenced = true
-	p.mu.Unlock()
-	p.fail(errFenced)
-	if !first {
+	if first, _ := p.lose(errFenced); !first {
 		return
 	}
 	p.in.c.Logger.Warn("another node has the partition", "consumer", p.in.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "epoch", p.fence.Epoch)
 	if p.in.c.Observer.OnFenced != nil {
 		p.in.c.Observer.OnFenced(p.fence.Partition)
 	}
+}
+
+// lose gives the partition up for a reason: nothing more of it is saved, nor committed to Kafka. It says whether that is
+// new, and up to where it had been settled.
+func (p *partition) lose(reason error) (first bool, settled int64) {
+	p.mu.Lock()
+	first, settled = !p.fenced, p.track.low()
+	p.fenced = true
+	p.mu.Unlock()
+	p.fail(reason)
+	return first, settled
 }
 
 // unsaved is the position, when it has moved since it was saved, and the last event below it.
