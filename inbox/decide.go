@@ -217,10 +217,11 @@ const (
 	courseInvalid               // a letter: it is no event that the tables can hold
 	courseStale                 // a letter, unless its row shows what became of it
 	courseUnknown               // store it, or a letter
+	courseKnown                 // write nothing: its row shows what became of it
 )
 
 func (c course) String() string {
-	return [...]string{"handle", "skip", "invalid", "stale", "unknown"}[c]
+	return [...]string{"handle", "skip", "invalid", "stale", "unknown", "known"}[c]
 }
 
 // sighting is what is known of a record when it is met.

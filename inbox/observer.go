@@ -67,7 +67,7 @@ type Partition struct {
 type Received struct {
 	Event   holdfast.Event
 	Outcome Outcome
-	Took    time.Duration // from taking it in hand to its commit
+	Took    time.Duration // from taking it in hand to its commit; 0 where there was nothing to commit
 }
 
 // Retried tells of a failure that will be tried again.

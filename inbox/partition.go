@@ -200,23 +200,20 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 	// understood.
 	declared := map[string]bool{}
 	if types := p.in.unknownTypes(ds); len(types) > 0 {
-		for wait := 0; ; wait++ {
-			var err error
-			if declared, err = p.in.declared(ctx, p.in.pool, types); err == nil {
-				break
-			}
-			if ctx.Err() == nil {
-				p.in.troubled(err)
-			}
-			if pause(ctx, spread(databaseBase, databaseCap, wait+1, p.in.random())) != nil {
-				return false
-			}
+		if !p.patiently(ctx, func() (err error) { declared, err = p.in.declared(ctx, p.in.pool, types); return err }) {
+			return false
 		}
+	}
+	courses := make([]course, len(ds))
+	for i, d := range ds {
+		courses[i] = courseOf(sighting{invalid: invalid[i] != nil, garbled: d.garbled, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.in.c.Unknown)
+	}
+	if !p.recognise(ctx, ds, courses) {
+		return false
 	}
 	for i, d := range ds {
 		s := invalid[i]
-		c := courseOf(sighting{invalid: s != nil, garbled: d.garbled, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.in.c.Unknown)
-		switch c {
+		switch courses[i] {
 		case courseStale:
 			s = p.in.stale(d)
 		case courseUnknown:
@@ -230,8 +227,11 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 		p.track.begin(d.from.offset, len(d.e.Payload), printOf(d))
 		p.mu.Unlock()
 		switch {
-		case c == courseSkip:
+		case courses[i] == courseSkip:
 			p.in.report(d, Skipped, 0)
+			p.settle(d)
+		case courses[i] == courseKnown:
+			p.in.report(d, Duplicate, 0)
 			p.settle(d)
 		case p.careful:
 			if !p.carefully(ctx, jobs, d, p.intake(d, s)) {

@@ -78,8 +78,9 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		"insert": {plan(in.sql.insert, "billing", "", "1", "orders", "k", int32(0), int64(0), []byte{}, int32(1), int64(1)), []string{"stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
 		"insert many": {plan(in.sql.insertMany, "billing", "orders", int32(0), int64(1), []string{""}, []string{"1"}, []string{"k"}, []int64{0}, [][]byte{{}}),
 			[]string{"stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
-		"take": {plan(in.sql.take, "billing", "orders", "1", int64(1), uuid.NewString()), []string{"stored_pkey"}},
-		"wake": {plan(in.sql.wake, "billing", "orders", "1"), []string{"stored_pkey"}},
+		"known many": {plan(in.sql.knownMany, "billing", []string{"", ""}, []string{"1", "2"}), []string{"inbox_pkey"}},
+		"take":       {plan(in.sql.take, "billing", "orders", "1", int64(1), uuid.NewString()), []string{"stored_pkey"}},
+		"wake":       {plan(in.sql.wake, "billing", "orders", "1"), []string{"stored_pkey"}},
 	} {
 		for _, index := range row.indexes {
 			if !strings.Contains(row.plan, index) {

@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -193,7 +192,7 @@ func (in *Inbox) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, er
 	if err := tx.QueryRow(ctx, in.sql.known, in.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result); err != nil {
 		return "", fmt.Errorf("read inbox row: %w", err)
 	}
-	if !bytes.Equal(hash, d.hash) && !bytes.Equal(hash, d.payloadHash()) {
+	if !d.is(hash) {
 		var edited bool
 		hashes := [][]byte{d.hash, d.payloadHash()}
 		if err := tx.QueryRow(ctx, in.sql.edited, in.c.Consumer, d.e.Source, d.e.ID, hashes).Scan(&edited); err != nil {

@@ -1,0 +1,73 @@
+package inbox
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// This file is how a partition gets over records that it has read before: those below its position, and those that were in
+// hand at an unclean end. Their rows are looked up by the page, so that a known one costs no transaction: a group that
+// brokers make join anew again and again would else spend its time on the same duplicates, and never come to commit.
+
+// recognise asks which of a page's records are known with their payload, and makes theirs courseKnown. What is missing,
+// or has another payload, keeps its course. False: ctx ended.
+//
+// No fence is needed, since nothing is written; and a row that a failover takes back later does not count as settled,
+// because positions are saved under the database's incarnation.
+func (p *partition) recognise(ctx context.Context, ds []*delivery, courses []course) bool {
+	var looked []int
+	for i, d := range ds {
+		if courses[i] != courseSkip && (p.careful || d.stale()) {
+			looked = append(looked, i)
+		}
+	}
+	if len(looked) == 0 {
+		return true
+	}
+	return p.patiently(ctx, func() error {
+		sources, ids := make([]string, len(looked)), make([]string, len(looked))
+		for n, i := range looked {
+			sources[n], ids[n] = ds[i].e.Source, ds[i].e.ID
+		}
+		rows, err := p.in.pool.Query(ctx, p.in.sql.knownMany, p.in.c.Consumer, sources, ids)
+		if err != nil {
+			return fmt.Errorf("read inbox rows: %w", err)
+		}
+		var n int32
+		var hash []byte
+		_, err = pgx.ForEachRow(rows, []any{&n, &hash}, func() error {
+			if i := looked[n-1]; ds[i].is(hash) {
+				courses[i] = courseKnown
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("read inbox rows: %w", err)
+		}
+		return nil
+	})
+}
+
+// is says whether a row with the hash is that of the event's payload.
+func (d *delivery) is(hash []byte) bool {
+	return bytes.Equal(hash, d.hash) || bytes.Equal(hash, d.payloadHash())
+}
+
+// patiently asks the database until it answers. False: ctx ended.
+func (p *partition) patiently(ctx context.Context, ask func() error) bool {
+	for wait := 1; ; wait++ {
+		err := ask()
+		if err == nil {
+			return true
+		}
+		if ctx.Err() == nil {
+			p.in.troubled(err)
+		}
+		if pause(ctx, spread(databaseBase, databaseCap, wait, p.in.random())) != nil {
+			return false
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+// beginnings counts the transactions that are begun on a pool.
+type beginnings struct {
+	mu    sync.Mutex
+	count int
+}
+
+func (b *beginnings) see(sql string) {
+	if len(sql) >= 5 && sql[:5] == "begin" {
+		b.mu.Lock()
+		b.count++
+		b.mu.Unlock()
+	}
+}
+
+func (b *beginnings) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	b.see(data.SQL)
+	return ctx
+}
+func (b *beginnings) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (b *beginnings) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+func (b *beginnings) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
+	b.see(data.SQL)
+}
+func (b *beginnings) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+func (b *bundle) counted() (*pgxpool.Pool, *beginnings) {
+	b.Helper()
+	c, err := pgxpool.ParseConfig(b.db.DSN)
+	if err != nil {
+		b.Fatal(err)
+	}
+	tracer := &beginnings{}
+	c.ConnConfig.Tracer = tracer
+	pool, err := pgxpool.NewWithConfig(b.Context(), c)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(pool.Close)
+	return pool, tracer
+}
+
+// Brokers that have just started may end a group's session every few seconds, before it could commit. What it reads again
+// then must not take longer than that.
+func TestWhatIsReadAgainCostsNoTransactionEach(t *testing.T) {
+	const n, edited, missing = 2000, 700, 1300
+	for name, unclean := range map[string]string{
+		"below the position":                             "update holdfast.consumer_position set clean = true",
+		"after an unclean end, as if nothing were saved": "update holdfast.consumer_position set clean = false, position = 0",
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			events := make([]holdfast.Event, n)
+			for i := range events {
+				events[i] = event(fmt.Sprint(i), "hot")
+			}
+			first := b.inbox(func(c *Config) { c.Batch = 100 })
+			first.HandleBatch("order.placed", func(context.Context, pgx.Tx, []holdfast.Event) error { return nil })
+			stop := b.consumeFake(first, newFakeGeneration(logOf(events...)))
+			b.awaitSettled(n)
+			stop()
+			pgtest.Exec(t, b.db, unclean)
+			pgtest.Exec(t, b.db, "delete from holdfast.inbox where event_id = $1", fmt.Sprint(missing))
+			events[edited].Payload = []byte("another payload")
+
+			pool, transactions := b.counted()
+			again := b.inboxOn(pool)
+			again.Handle("order.placed", effectOf)
+			g := newFakeGeneration(logOf(append(events, event("new", "hot"))...))
+			g.from = 0
+			b.consumeFake(again, g)
+			b.awaitOutcome("new", Handled)
+			b.awaitSettled(n + 1)
+			want := map[Outcome]int{Duplicate: n - 2, Conflict: 1, Stale: 1}
+			if b.count("select count(*) from effect") == 2 { // Above the position what is missing was never handled.
+				want = map[Outcome]int{Duplicate: n - 2, Conflict: 1, Handled: 1}
+			}
+			if (want[Handled] == 1) != (name != "below the position") {
+				t.Errorf("%d effects", b.count("select count(*) from effect"))
+			}
+			b.told.mu.Lock()
+			defer b.told.mu.Unlock()
+			got := map[Outcome]int{}
+			for i := range n {
+				outcomes := b.told.outcomes[fmt.Sprint(i)]
+				got[outcomes[len(outcomes)-1]]++
+			}
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("outcomes are %v, want %v", got, want)
+			}
+			if transactions.count > 20 {
+				t.Errorf("%d transactions for %d events, %d of which are known as they are", transactions.count, n+1, n-2)
+			}
+		})
+	}
+}
+
+// Nothing is known of an event while the database does not answer: it is asked until it does.
+func TestWhatIsReadAgainWaitsForADatabaseThatDoesNotAnswer(t *testing.T) {
+	b := setup(t)
+	log := logOf(event("1", "k"))
+	in := b.inbox()
+	in.Handle("order.placed", effectOf)
+	stop := b.consumeFake(in, newFakeGeneration(log))
+	b.awaitSettled(1)
+	stop()
+	pgtest.Exec(t, b.db, "alter table holdfast.inbox rename to gone")
+	g := newFakeGeneration(log)
+	g.from = 0
+	again := b.inbox()
+	again.Handle("order.placed", effectOf)
+	b.consumeFake(again, g)
+	b.await("a complaint", func(o *telling) bool { return len(o.errs) > 1 })
+	pgtest.Exec(t, b.db, "alter table holdfast.gone rename to inbox")
+	b.awaitOutcome("1", Duplicate)
+	if n := b.effects("1"); n != 1 {
+		t.Errorf("%d effects", n)
+	}
+}

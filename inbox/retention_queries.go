@@ -1,0 +1,77 @@
+package inbox
+
+// Every statement of retention, written as those of queries.go.
+
+// retentionBeginSQL opens retention's transactions. It reads by its indexes and in their order whatever the planner
+// believes: a plan made while the table was new, or never analyzed, would read all of it, and is kept for a connection's
+// life. All settings end with the transaction, so that a pooler may hand the connection on.
+const retentionBeginSQL = `begin isolation level read committed;
+set local idle_in_transaction_session_timeout = 10000;
+set local lock_timeout = 1000;
+set local statement_timeout = %d;
+set local enable_seqscan = off;
+set local enable_bitmapscan = off;
+set local enable_sort = off;
+set local jit = off`
+
+const retentionRowSQL = `-- inbox.retention_row
+insert into holdfast.retention (consumer) select $1::text
+ where not exists (select from holdfast.retention r where r.consumer = $1::text)
+on conflict (consumer) do nothing`
+
+// Takes the turn by locking the consumer's row, unless another has it or it is not time yet. A time further away than
+// twice the longest pause ($2) was set by a clock that was wrong.
+const retentionTakeSQL = `-- inbox.retention_take
+select r.from_at, r.kept_at from holdfast.retention r
+ where r.consumer = $1::text
+   and (r.next_at <= now() or r.next_at > now() + 2 * $2::bigint * interval '1 microsecond')
+   for update skip locked`
+
+// Removes what may go among the next $4 rows by index inbox_settled, from $2 on, that were settled longer than $3 ago.
+// Rows that must stay are read and not locked; rows that another has locked (a replay) are passed over, so that no lock
+// is waited for in any order. The rows are found again by their place, which neither statistics nor a second look at the
+// index can spoil: what this statement's snapshot sees cannot be moved or reused while it runs.
+const retentionSweepSQL = `-- inbox.retention_sweep
+with old as materialized (
+    select i.ctid as place, i.source, i.event_id, i.topic, i.partition, i."offset", i.result, i.processed_at
+      from holdfast.inbox i
+     where i.consumer = $1::text and i.processed_at >= coalesce($2::timestamptz, '-infinity')
+       and i.processed_at < now() - $3::bigint * interval '1 microsecond'
+     order by i.processed_at
+     limit $4::int
+), due as (
+    select o.place
+      from old o
+      left join holdfast.consumer_position p on p.consumer = $1::text and p.topic = o.topic and p.partition = o.partition
+     where (o.partition is null or o."offset" < p.position)
+       and (o.result <> 'dead'
+            or not exists (select from holdfast.letter l
+                            where l.consumer = $1::text and l.source = o.source and l.event_id = o.event_id
+                              and l.origin = 'inbox' and l.state in ('open', 'replaying')))
+), gone as (
+    delete from holdfast.inbox i
+     where i.ctid = any (array(
+               select f.ctid from holdfast.inbox f
+                where f.ctid = any (array(select d.place from due d))
+                  and f.processed_at < now() - $3::bigint * interval '1 microsecond'
+                  for update skip locked))
+    returning i.ctid as place
+)
+select count(*), (select count(*) from gone), max(o.processed_at),
+       min(o.processed_at) filter (where not exists (select from gone g where g.place = o.place)),
+       coalesce((extract(epoch from now() - min(o.processed_at)) * 1000000)::bigint - $3::bigint, 0)
+  from old o`
+
+const retentionSaveSQL = `-- inbox.retention_save
+update holdfast.retention r
+   set from_at = $2::timestamptz, kept_at = $3::timestamptz, next_at = clock_timestamp() + $4::bigint * interval '1 microsecond'
+ where r.consumer = $1::text`
+
+// Removes counts of starts that are older than $2, as many as there usually are, and none that is being counted.
+const retentionStartsSQL = `-- inbox.retention_starts
+delete from holdfast.start s
+ where s.ctid = any (array(
+           select f.ctid from holdfast.start f
+            where f.consumer = $1::text and f.last_at < now() - $2::bigint * interval '1 microsecond'
+            limit 10000
+              for update skip locked))`
