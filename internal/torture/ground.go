@@ -172,18 +172,8 @@ func (g *ground) prepare(ctx context.Context, late bool) error {
 		return err
 	}
 	g.stops = append(g.stops, func() { g.admin.Close() })
-	for _, sql := range append(tables, fmt.Sprintf("insert into aggregate select 'k' || g from generate_series(0, %d) g", keys-1)) {
-		if _, err := g.admin.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("prepare the database: %w", err)
-		}
-	}
-	if err := holdfast.Migrate(ctx, g.admin, holdfast.SchemaConfig{}); err != nil {
+	if err := makeTables(ctx, g.admin); err != nil {
 		return err
-	}
-	for _, sql := range triggers {
-		if _, err := g.admin.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("prepare the database: %w", err)
-		}
 	}
 	for _, topic := range g.topics {
 		if err := g.kafka.CreateTopic(ctx, topic, partitions, nil); err != nil {
@@ -196,6 +186,24 @@ func (g *ground) prepare(ctx context.Context, late bool) error {
 		}
 	}
 	return g.awaitCoordinator(ctx)
+}
+
+// makeTables makes all that parts and oracles need in a database.
+func makeTables(ctx context.Context, pool *pgxpool.Pool) error {
+	for _, sql := range append(tables, fmt.Sprintf("insert into aggregate select 'k' || g from generate_series(0, %d) g", keys-1)) {
+		if _, err := pool.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("prepare the database: %w", err)
+		}
+	}
+	if err := holdfast.Migrate(ctx, pool, holdfast.SchemaConfig{}); err != nil {
+		return err
+	}
+	for _, sql := range triggers {
+		if _, err := pool.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("prepare the database: %w", err)
+		}
+	}
+	return nil
 }
 
 // openAdmin connects to the primary of the moment.
