@@ -28,7 +28,7 @@ const (
 type problem struct {
 	status    int
 	code      string
-	class     retry.Class // of requirements/004's taxonomy
+	class     retry.Class // what the error_code of the answer begins with
 	title     string
 	detail    string
 	retryable bool

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The rows are those of the table of research: R1 to R49 of docs/idempotency.md.
+// R1 to R49 and C1 to C10 in names of tests are rows of docs/idempotency.md, which says what each is about.
 
 func TestR1AMissingKeyIsRefused(t *testing.T) {
 	b := setup(t)

@@ -40,7 +40,8 @@ func (h *history) note(payloads []string, ok bool) {
 
 // writers write until ctx is done: transactions on one or two keys, under row locks taken in order, with savepoints,
 // rolled-back savepoints, rollbacks, pauses between lock and write and between write and commit, and several Writes.
-// Their xids are often drawn long before the locks, by a write to another table: the trap of section 0 of the design.
+// Their xids are often drawn long before the locks, by a write to another table: a
+// reader that takes the numbers for the order of the commits loses events by that.
 func writers(ctx context.Context, t testing.TB, pool *pgxpool.Pool, n, keys int, seed uint64, isolation pgx.TxIsoLevel) (*history, *sync.WaitGroup) {
 	t.Helper()
 	pgtest.Exec(t, pool, "create table if not exists aggregate (key text primary key, n bigint not null default 0)")

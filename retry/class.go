@@ -19,7 +19,7 @@ import (
 // class Conflict. The values are written to logs, metrics and dead letters; changing one is a breaking change.
 type Class string
 
-// The classes, and the caller's hint of each.
+// The taxonomy: every class, and the caller's hint of each.
 const (
 	Validation  Class = "VALIDATION"             // the input is at fault: mend the input
 	Auth        Class = "AUTH"                   // not known or not allowed: sign in again, or get the right
@@ -31,7 +31,7 @@ const (
 	Duplicate   Class = "PROVIDER.duplicate"     // already applied: show the result that exists
 )
 
-// retryableClasses holds every class and the taxonomy's answer to "Retry?".
+// retryableClasses holds every class, and whether its failures are worth another attempt.
 var retryableClasses = map[Class]bool{
 	Validation:  false,
 	Auth:        false,
@@ -134,8 +134,8 @@ func as[E error](class Class) func(error) (Class, bool) {
 	}
 }
 
-// classifyStatus returns the class of an HTTP status that says a request failed. The taxonomy names 429, 503 and 504;
-// the rest follows the meaning of the status in RFC 9110.
+// classifyStatus returns the class of an HTTP status that says a request failed. It follows what the status means:
+// RFC 9110, and RFC 6585 for 429.
 func classifyStatus(status int) Class {
 	switch {
 	case status == http.StatusTooManyRequests:
