@@ -61,6 +61,12 @@ func seconds(low, high float64) [2]time.Duration {
 	return [2]time.Duration{time.Duration(low * float64(time.Second)), time.Duration(high * float64(time.Second))}
 }
 
+// outlasting is how long a fault is held that others have to take for the end of somebody: beyond what they wait for a sign
+// of life, so that he meets them when he goes on.
+func outlasting(wait time.Duration) [2]time.Duration {
+	return [2]time.Duration{wait + time.Second, wait + 4*time.Second}
+}
+
 // Catalogue is every fault there is, in a fixed order: a seed draws from it.
 func catalogue() (all []fault) {
 	for _, some := range [][]fault{processFaults(), postgresFaults(), kafkaFaults(), linkFaults(), platformFaults()} {

@@ -15,7 +15,11 @@ import (
 func linkFaults() (all []fault) {
 	for _, l := range links {
 		for _, n := range networkFaults {
-			all = append(all, fault{name: n.name + "-" + l.String(), what: fmt.Sprintf(n.what, l.role, server(l)), hold: n.hold,
+			hold := n.hold
+			if n.silences && l == (link{roleConsumer, broker}) {
+				hold[1] = outlasting(session)[1] // some end before the session does, some after it
+			}
+			all = append(all, fault{name: n.name + "-" + l.String(), what: fmt.Sprintf(n.what, l.role, server(l)), hold: hold,
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					proxy := s.links[l]
 					s.hit = counted(proxy, n.hits)
@@ -78,12 +82,13 @@ var networkFaults = []struct {
 	name, what string
 	hold       [2]time.Duration
 	anew       bool // connections do not outlive it
+	silences   bool // the server hears no sign of life
 	hits       func(faultproxy.Counts) int64
 	fault      func(rng *rand.Rand) faultproxy.Fault
 }{
-	{name: "lose-up", what: "nothing gets from a %s to %s any more; all of it arrives late", hold: seconds(2, 6), hits: held, fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.LoseUp() }},
-	{name: "lose-down", what: "no answer gets to a %s from %s any more; then the connections break", hold: seconds(2, 6), anew: true, hits: held, fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.LoseDown() }},
-	{name: "blackhole", what: "nothing passes between a %s and %s, and new connections hang", hold: seconds(2, 6), anew: true, hits: held, fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.Blackhole() }},
+	{name: "lose-up", what: "nothing gets from a %s to %s any more; all of it arrives late", hold: seconds(2, 6), silences: true, hits: held, fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.LoseUp() }},
+	{name: "lose-down", what: "no answer gets to a %s from %s any more; then the connections break", hold: seconds(2, 6), anew: true, silences: true, hits: held, fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.LoseDown() }},
+	{name: "blackhole", what: "nothing passes between a %s and %s, and new connections hang", hold: seconds(2, 6), anew: true, silences: true, hits: held, fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.Blackhole() }},
 	{name: "reset", what: "connections of a %s to %s are reset again and again", hold: seconds(1.5, 4), hits: resets, fault: func(rng *rand.Rand) faultproxy.Fault {
 		return faultproxy.ResetWithin(0, 500*time.Millisecond, rng.Uint64())
 	}},

@@ -18,7 +18,7 @@ func postgresFaults() []fault {
 		{name: "kill-backend", what: "kill -9 of one Postgres backend, which ends all sessions and begins crash recovery", begin: killBackend, alarms: databaseAway},
 		{name: "kill-postgres", what: "an immediate stop of Postgres, and crash recovery", hold: seconds(0.2, 4), begin: killPostgres, alone: true, alarms: databaseAway},
 		{name: "restart-postgres", what: "a fast stop of Postgres and a start, as for an upgrade", hold: seconds(0.2, 2), begin: restartPostgres, alone: true, alarms: databaseAway},
-		{name: "freeze-postgres", what: "Postgres stands still for longer than a lease, and goes on", hold: seconds(3, 5), begin: freezePostgres, alone: true, alarms: databaseAway},
+		{name: "freeze-postgres", what: "Postgres stands still for longer than a lease, and goes on", hold: outlasting(lease), begin: freezePostgres, alone: true, alarms: databaseAway},
 		{name: "long-transaction", what: "a transaction that writes stays open", hold: seconds(3, 8), begin: longTransaction},
 		{name: "prepared-transaction", what: "a prepared transaction is forgotten", hold: seconds(3, 6), begin: preparedTransaction},
 		{name: "locked-lanes", what: "somebody locks rows of lanes in a transaction that stays open", hold: seconds(2, 4), begin: lockLanes},

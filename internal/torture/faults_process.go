@@ -19,7 +19,7 @@ func processFaults() (all []fault) {
 			fault{name: "kill-" + role + "-twice", what: "kill -9 of a " + role + ", and again while it recovers", begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 				return killTwice(ctx, s, role)
 			}},
-			fault{name: "freeze-" + role, what: "a " + role + " stands still for longer than its lease or session, and goes on", hold: seconds(3.5, 6),
+			fault{name: "freeze-" + role, what: "a " + role + " stands still for longer than a lease or its session, and goes on", hold: outlasting(patience(role)),
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					p, err := s.one(role)
 					if err != nil {
@@ -41,6 +41,15 @@ func processFaults() (all []fault) {
 		fault{name: "rebalance-storm", what: "a consumer joins and leaves, or dies, every second", hold: seconds(4, 7), begin: storm, alone: true},
 		fault{name: "relay-storm", what: "a relay comes and goes, in order or not, every half second", hold: seconds(3, 5), begin: relayStorm, alone: true},
 	)
+}
+
+// patience is how long others wait for a sign of life of a role before they take over what it has. Nobody takes over from a
+// producer: it stands still with its locks.
+func patience(role string) time.Duration {
+	if role == roleConsumer {
+		return session
+	}
+	return lease
 }
 
 func killOne(s *stage, role string) (func(context.Context) error, error) {

@@ -85,6 +85,26 @@ func TestAFaultLastsUntilItHasHit(t *testing.T) {
 	}
 }
 
+func TestASilenceLastsForLongerThanOthersWait(t *testing.T) {
+	t.Parallel()
+	all := map[string]fault{}
+	for _, f := range catalogue() {
+		all[f.name] = f
+	}
+	for name, wait := range map[string]time.Duration{"freeze-relay": lease, "freeze-consumer": session, "freeze-kafka": session, "freeze-postgres": lease} {
+		if shortest := all[name].hold[0]; shortest <= wait {
+			t.Errorf("%s is held for %s at least, and others wait for %s", name, shortest, wait)
+		}
+	}
+	for _, kind := range []string{"lose-up", "lose-down", "blackhole"} {
+		for on, wait := range map[string]time.Duration{"relay-postgres": lease, "consumer-kafka": session} {
+			if f := all[kind+"-"+on]; f.hold[1] <= wait+time.Second {
+				t.Errorf("%s is held for %s at most, and others wait for %s", f.name, f.hold[1], wait)
+			}
+		}
+	}
+}
+
 func TestEveryLinkFaultSaysWhatItHits(t *testing.T) {
 	t.Parallel()
 	all := faultproxy.Counts{Held: 1, Resets: 1, Delayed: 1, Truncated: 1, CutBefore: 1, CutAfter: 1}
@@ -99,13 +119,26 @@ func TestEveryLinkFaultSaysWhatItHits(t *testing.T) {
 	}
 }
 
-func TestTheDocumentNamesTheFaultsThatAreHeldToAnAlarm(t *testing.T) {
-	t.Parallel()
+// document is docs/torture.md.
+func document(t *testing.T) string {
+	t.Helper()
 	text, err := os.ReadFile("../../docs/torture.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, list, found := strings.Cut(string(text), "O11 holds these to an alarm:")
+	return string(text)
+}
+
+func TestTheDocumentSaysWhenLeasesAndSessionsEnd(t *testing.T) {
+	t.Parallel()
+	if want := fmt.Sprintf("Leases are %g s, sessions %g s", lease.Seconds(), session.Seconds()); !strings.Contains(document(t), want) {
+		t.Errorf("docs/torture.md does not say %q", want)
+	}
+}
+
+func TestTheDocumentNamesTheFaultsThatAreHeldToAnAlarm(t *testing.T) {
+	t.Parallel()
+	_, list, found := strings.Cut(document(t), "O11 holds these to an alarm:")
 	list, _, ended := strings.Cut(list, ".\n")
 	if !found || !ended {
 		t.Fatal("docs/torture.md has no such list")

@@ -25,8 +25,10 @@ import (
 // consumerName is the one consumer of a run; its nodes share it.
 const consumerName = "billing"
 
-// session is how long Kafka waits for a consumer that gives no sign of life.
-const session = 3 * time.Second
+// session is how long Kafka waits for a consumer that gives no sign of life. No broker lets it be shorter unless it is told
+// to. A broker that has just started on a busy machine takes seconds for a heartbeat: shorter sessions end meanwhile, and
+// the group begins anew again and again. A longer one would hardly help: kafka-go gives up a heartbeat after 5 s.
+const session = 6 * time.Second
 
 // node is one process of the consumer.
 type node struct {
@@ -66,7 +68,7 @@ func (p part) consume(ctx context.Context, pool *pgxpool.Pool, rec *history.Reco
 	}
 	dialer := net.Dialer{Timeout: 3 * time.Second}
 	group := inbox.KafkaGroup{Brokers: p.Brokers, GroupID: consumerName + " of " + p.Topics[0], Topics: append([]string{p.Late}, p.Topics...),
-		SessionTimeout: session, HeartbeatInterval: 300 * time.Millisecond, WatchInterval: time.Second,
+		SessionTimeout: session, HeartbeatInterval: session / 20, WatchInterval: time.Second,
 		Dialer: &kafka.Dialer{Timeout: 3 * time.Second, DialFunc: p.dial(dialer.DialContext)}}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
