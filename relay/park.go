@@ -33,14 +33,12 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 	defer l.r.saver.mu.Unlock()
 	err := l.inTx(ctx, func(batch *pgx.Batch) {
 		l.queueSave(batch, after)
-		for _, first := range rows.first {
-			e := &first.Event
-			batch.Queue(l.r.sql.parkFirst, l.number, e.Topic, e.Key, e.ID, e.Source, e.Type, e.Time, headersText(first), e.Payload, first.letter)
-			batch.Queue(l.r.sql.mendHead, l.number, e.Topic, e.Key)
-		}
 		if len(rows.ids) > 0 {
 			batch.Queue(l.r.sql.parkEvents, l.number, rows.topics, rows.keys, rows.whys, rows.attempts, rows.errors, rows.ids,
 				rows.sources, rows.types, rows.times, rows.headers, rows.payloads, rows.letters, rows.delays)
+		}
+		for i := range rows.mend.topics {
+			batch.Queue(l.r.sql.mendHead, l.number, rows.mend.topics[i], rows.mend.keys[i])
 		}
 		if len(closed) > 0 {
 			batch.Queue(l.r.sql.closeLetters, closed)
@@ -69,7 +67,7 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 	return nil
 }
 
-// parkedRows are the columns of parkEvents, and the replays that go in front.
+// parkedRows are the columns of parkEvents, and the queues that may have another head than before.
 type parkedRows struct {
 	topics, keys, whys, errors, ids, sources, types []string
 	attempts                                        []int32
@@ -78,7 +76,7 @@ type parkedRows struct {
 	payloads                                        [][]byte
 	letters                                         []int64
 	delays                                          []*float64
-	first                                           []*record
+	mend                                            rowKeys
 }
 
 // rowsOf keeps the table's invariant: only the head of a queue has a time at which it is due.
@@ -87,11 +85,6 @@ func (l *lane) rowsOf(parks []parking) parkedRows {
 	added := map[queue]bool{}
 	for _, p := range parks {
 		e, q := &p.record.Event, queue{p.record.Topic, p.record.Key}
-		if p.fate == first {
-			rows.first = append(rows.first, p.record)
-			added[q] = true
-			continue
-		}
 		var delay *float64
 		why, attempts := "follows", int32(0)
 		head := !q.ordered() || (l.parked[q] == 0 && !l.held[q] && !added[q])
@@ -106,12 +99,17 @@ func (l *lane) rowsOf(parks []parking) parkedRows {
 			delay = seconds(holdPolicy.Delay(5, 0.5+l.r.outside.chance()/2))
 		case follows:
 			delay = seconds(0)
+		case first:
+			why, head = "record", false
+		}
+		if p.record.letter != 0 && !head && p.fate != topicHeld {
+			rows.mend.addQueue(q) // it goes before what it came behind
 		}
 		if !head {
 			delay = nil
 		}
 		cause := p.err
-		if p.fate == follows {
+		if p.fate == follows || p.fate == first {
 			cause = nil // what was said of the event before it
 		}
 		added[q] = true

@@ -55,7 +55,7 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		{probeLanes, "'{0,1,2,3,4,5,6,7}', array_fill(" + done + "::text, '{8}'), " + token, append(segments("lane_xid_seq"), "parked_due", "scheduled_pkey")},
 		{loadHeld, "3", []string{"letter_holds"}},
 		{mendHead, "3, 'orders', '11'", []string{"parked_pkey"}},
-		{parkFirst, "3, 'orders', '11', 'i', 's', 't', now(), null, null, 7", []string{"parked_pkey"}},
+		{parkEvents, "3, '{orders}', '{11}', '{record}', '{0}', '{e}', '{i}', '{s}', '{t}', '{now}', '{null}', '{null}', '{7}', '{1}'", []string{"parked_pkey"}},
 		{closeLetters, "'{1,2,3}'", []string{"letter_open"}},
 		{readDue, "3, '{}', 100, 50", []string{"parked_due", "parked_pkey"}},
 		{deleteParked, "3, '{orders}', '{11}', '{11}'", []string{"parked_pkey"}},

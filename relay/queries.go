@@ -240,9 +240,21 @@ select l.topic, l.key,
 
 // parkEvents adds rows behind their queues, in the order of the arrays. A null delay means that the row waits for the
 // one before it. $1 lane; $2... one array a column; $14 delays in seconds.
+//
+// A replayed event goes in front: its place is made of its letter's id, far below what nextval gives the others. So there
+// is a place for every letter in whatever order they are replayed. Each has room for 2^16 rows, because the log can hold
+// several replays of one letter, and Adopt has all of them read again.
 const parkEvents = `-- relay.park
 insert into holdfast.parked (lane, place, topic, key, why, attempts, errors, id, source, type, time, headers, payload, letter, next_at)
-select $1::smallint, nextval('holdfast.parked_place'), u.topic, u.key, u.why, u.attempts,
+select $1::smallint,
+       case when u.letter = 0 then nextval('holdfast.parked_place')
+            else coalesce((select max(p.place) + 1 from holdfast.parked p
+                            where p.lane = $1::smallint and p.topic = u.topic and p.key = u.key
+                              and p.place >= (u.letter << 16) - (1::bigint << 62)
+                              and p.place < ((u.letter + 1) << 16) - (1::bigint << 62)),
+                          (u.letter << 16) - (1::bigint << 62))
+                 + row_number() over (partition by u.topic, u.key, u.letter order by u.n) - 1 end,
+       u.topic, u.key, u.why, u.attempts,
        case when u.error = '' then '{}' else array[u.error] end,
        u.id, u.source, u.type, u.time, u.headers::jsonb, u.payload, nullif(u.letter, 0),
        case when u.delay is null then 'infinity' else now() + make_interval(secs => u.delay) end
@@ -250,20 +262,6 @@ select $1::smallint, nextval('holdfast.parked_place'), u.topic, u.key, u.why, u.
               $10::timestamptz[], $11::text[], $12::bytea[], $13::bigint[], $14::float8[]) with ordinality
        as u (topic, key, why, attempts, error, id, source, type, time, headers, payload, letter, delay, n)
  order by u.n`
-
-// parkFirst puts a replayed event in front of its queue, behind the replays of earlier letters that are there already:
-// so letters of one key keep their order however they are replayed. The gaps leave room for those still to come.
-const parkFirst = `-- relay.park_first
-insert into holdfast.parked (lane, place, topic, key, why, id, source, type, time, headers, payload, letter, next_at)
-select $1::smallint,
-       case when before.place is null then behind.place - (1::bigint << 40)
-            else before.place + least(1::bigint << 20, greatest((behind.place - before.place) / 2, 1)) end,
-       $2::text, $3::text, 'record', $4::text, $5::text, $6::text, $7::timestamptz, $8::text::jsonb, $9::bytea, $10::bigint, 'infinity'
-  from (select max(p.place) as place from holdfast.parked p
-         where p.lane = $1::smallint and p.topic = $2::text and p.key = $3::text and p.letter < $10::bigint) before,
-       lateral (select coalesce(min(p.place), nextval('holdfast.parked_place')) as place from holdfast.parked p
-                 where p.lane = $1::smallint and p.topic = $2::text and p.key = $3::text
-                   and p.place > coalesce(before.place, -9223372036854775808)) behind -- so that the primary key finds it`
 
 // mendHead makes the first row of a queue due, unless it has a time of its own, and the others wait.
 const mendHead = `-- relay.mend_head

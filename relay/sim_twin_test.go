@@ -327,7 +327,13 @@ func (h *twins) step() {
 		var parks []parking
 		for i := range 1 + h.rng.IntN(3) {
 			rec := &record{Event: holdfast.Event{ID: fmt.Sprint("p", h.ids, "/", i), Type: "t", Topic: "orders", Key: []string{"", "a", "b"}[h.rng.IntN(3)], Time: time.Unix(0, 0)}}
-			parks = append(parks, parking{record: rec, fate: []fate{recordRefused, follows, spilled, topicHeld}[h.rng.IntN(4)], err: errors.New("scripted")})
+			fates := []fate{recordRefused, follows, spilled, topicHeld}
+			if h.rng.IntN(3) == 0 {
+				if rec.letter = 1 + h.rng.Int64N(5); rec.Key != "" {
+					fates = append(fates, first, first)
+				}
+			}
+			parks = append(parks, parking{record: rec, fate: fates[h.rng.IntN(len(fates))], err: errors.New("scripted")})
 		}
 		h.both("park", func(s *side) any {
 			l := owned(s)

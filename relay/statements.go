@@ -6,7 +6,7 @@ import "github.com/holdfast-go/holdfast/internal/sqlschema"
 type statements struct {
 	readPage, readPlanned, readTransactions, readCuts, readBacklog, probeLanes, ensureIncarnation,
 	readServer, beatRelay, leaveRelay, claimLanes, saveLanes, releaseLane,
-	fenceLane, loadWaiting, loadHeld, parkEvents, mendHead, parkFirst,
+	fenceLane, loadWaiting, loadHeld, parkEvents, mendHead,
 	closeLetters, readDue, readProbe, deleteParked, delayParked, buryParked,
 	wakeQueues, wakeTopic, moveScheduled, readRing, readBirth, replaceCluster,
 	adoptSnapshot, adoptLock, adoptEvents, adoptLanes, adoptSequence, adoptIncarnation,
@@ -34,7 +34,6 @@ func newStatements(schema string) *statements {
 		loadHeld:          in(loadHeld),
 		parkEvents:        in(parkEvents),
 		mendHead:          in(mendHead),
-		parkFirst:         in(parkFirst),
 		closeLetters:      in(closeLetters),
 		readDue:           in(readDue),
 		readProbe:         in(readProbe),

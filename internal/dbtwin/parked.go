@@ -94,7 +94,7 @@ func parkEvents(c *call) error {
 	topics, keys, whys, attempts := c.args[1].([]string), c.args[2].([]string), c.args[3].([]string), c.args[4].([]int32)
 	ids, payloads, letters, delays := c.args[6].([]string), c.args[11].([][]byte), c.args[12].([]int64), c.args[13].([]*float64)
 	for i := range ids {
-		p := Parked{Lane: lane, Topic: topics[i], Key: keys[i], Place: db.nextPlace(), Why: whys[i], Attempts: int(attempts[i]), ID: ids[i], Payload: payloads[i], Letter: letters[i]}
+		p := Parked{Lane: lane, Topic: topics[i], Key: keys[i], Place: db.placeOf(c.tx, lane, topics[i], keys[i], letters[i]), Why: whys[i], Attempts: int(attempts[i]), ID: ids[i], Payload: payloads[i], Letter: letters[i]}
 		if delays[i] != nil {
 			p.NextAt = db.Now().Add(time.Duration(*delays[i] * float64(time.Second)))
 		} else if db.is(BugUnparkFollowers) {
@@ -105,40 +105,19 @@ func parkEvents(c *call) error {
 	return nil
 }
 
-func (db *DB) nextPlace() int64 { db.place++; return db.place }
-
-func parkFirst(c *call) error {
-	db, lane, topic, key, letter := c.db, c.args[0].(int), c.args[1].(string), c.args[2].(string), c.args[9].(int64)
-	var before, behind *int64
-	queue := db.queueOf(c.tx, lane, topic, key)
-	for _, q := range queue {
-		if p, _ := q.see(c.tx); p.Letter != 0 && p.Letter < letter {
-			place := p.Place
-			before = &place
+// placeOf is where a row is parked: a replay before everything else of its queue, in the order of the letters.
+func (db *DB) placeOf(tx *Tx, lane int, topic, key string, letter int64) int64 {
+	if letter == 0 || db.is(BugReplayBehind) {
+		db.place++
+		return db.place
+	}
+	place, end := letter<<16-1<<62, (letter+1)<<16-1<<62
+	for _, q := range db.queueOf(tx, lane, topic, key) {
+		if p, _ := q.see(tx); p.Place >= place && p.Place < end {
+			place = p.Place + 1
 		}
 	}
-	for _, q := range queue {
-		if p, _ := q.see(c.tx); before == nil || p.Place > *before {
-			place := p.Place
-			behind = &place
-			break
-		}
-	}
-	if behind == nil {
-		place := db.nextPlace()
-		behind = &place
-	}
-	p := Parked{Lane: lane, Topic: topic, Key: key, Why: "record", ID: c.args[3].(string), Payload: c.args[8].([]byte), Letter: letter}
-	switch {
-	case db.is(BugReplayBehind):
-		p.Place = db.nextPlace()
-	case before == nil:
-		p.Place = *behind - 1<<40
-	default:
-		p.Place = *before + min(1<<20, max((*behind-*before)/2, 1))
-	}
-	insert(&db.parked, c.tx, p)
-	return nil
+	return place
 }
 
 func mendHead(c *call) error {
@@ -417,7 +396,7 @@ var handlers = map[string]func(*call) error{
 	"ring": readRing, "turn": turnRing, "reclaim": reclaim,
 	"server": readServer, "incarnation": ensureIncarnation, "beat": beatRelay, "leave": leaveRelay, "claim": claimLanes,
 	"save": saveLanes, "release": releaseLane, "fence": fenceLane,
-	"waiting": loadWaiting, "held": loadHeld, "park": parkEvents, "park_first": parkFirst, "mend_head": mendHead,
+	"waiting": loadWaiting, "held": loadHeld, "park": parkEvents, "mend_head": mendHead,
 	"close_letters": closeLetters, "due": readDue, "topic_probe": readProbe, "unpark": deleteParked, "delay": delayParked,
 	"bury": buryParked, "wake_queues": wakeQueues, "wake_topic": wakeTopic, "move_scheduled": moveScheduled,
 }
