@@ -51,7 +51,7 @@ func (b *broker) has(payload string) bool { return slices.Contains(b.payloads(),
 
 func arrives(t testing.TB, b *broker, payloads ...string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%q arrive", payloads), 15*time.Second, func() bool {
+	eventually(t, fmt.Sprintf("%q arrive", payloads), func() bool {
 		got := b.payloads()
 		return !slices.ContainsFunc(payloads, func(p string) bool { return !slices.Contains(got, p) })
 	})

@@ -247,7 +247,7 @@ func TestNothingIsLostReorderedOrInventedWhileWritersCommitOutOfOrder(t *testing
 			longTransaction(ctx, t, pool, h, wg)
 			stop := run(t, pool, b, c.config)
 			wg.Wait()
-			eventually(t, "all that was committed arrives", 30*time.Second, func() bool { return h.complete(b) })
+			eventually(t, "all that was committed arrives", func() bool { return h.complete(b) })
 			stop()
 			dups := h.check(t, b.events())
 			if dups > 0 {
@@ -278,7 +278,7 @@ func TestABacklogWithManyKindsOfTransactionsDrainsInOrder(t *testing.T) {
 	// Cuts in every second row, so that windows are cut many times.
 	b := newBroker()
 	stop := run(t, pool, b, relay.Config{BatchSize: 50})
-	eventually(t, "the backlog arrives", 60*time.Second, func() bool { return h.complete(b) })
+	eventually(t, "the backlog arrives", func() bool { return h.complete(b) })
 	stop()
 	if dups := h.check(t, b.events()); dups > 0 {
 		t.Errorf("%d duplicates without any fault", dups)
@@ -308,7 +308,7 @@ func TestRelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		for ownedBy(t, pool, names[0]) != 4 || ownedBy(t, pool, names[1]) != 4 {
-			if time.Since(began) > 20*time.Second {
+			if time.Since(began) > patience {
 				t.Fatalf("the relays %q do not own four of eight lanes each: %s", names, lanesAndRelays(t, pool))
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -318,7 +318,7 @@ func TestRelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
 		names[i], stops[i] = start()
 	}
 	wg.Wait()
-	eventually(t, "all that was committed arrives", 30*time.Second, func() bool { return h.complete(b) })
+	eventually(t, "all that was committed arrives", func() bool { return h.complete(b) })
 	for _, stop := range stops {
 		stop()
 	}

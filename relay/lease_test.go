@@ -77,7 +77,7 @@ func TestARelayThatWokeUpAfterAnotherTookItsLanesChangesNothingAndKeepsTheOrder(
 			arrives(t, kafka, "0")
 			frozen.close()
 			write(t, pool, event("k", "1"), event("k", "2"), event("k", "3"))
-			eventually(t, "the relay is inside Publish", 10*time.Second, func() bool { return frozen.waiting.Load() == 1 })
+			eventually(t, "the relay is inside Publish", func() bool { return frozen.waiting.Load() == 1 })
 			thaw := freeze()
 			run(t, pool, kafka, relay.Config{Name: "heir", Lease: 500 * time.Millisecond, BatchSize: 2})
 			arrives(t, kafka, "3")
@@ -86,7 +86,7 @@ func TestARelayThatWokeUpAfterAnotherTookItsLanesChangesNothingAndKeepsTheOrder(
 			kafka.set(c.refuse)
 			thaw()
 			frozen.open()
-			eventually(t, "the zombie drops the lane", 10*time.Second, lost.Load)
+			eventually(t, "the zombie drops the lane", lost.Load)
 			kafka.set(nil)
 			write(t, pool, event("k", "5"))
 			arrives(t, kafka, "5")
@@ -223,10 +223,10 @@ func TestATransactionOfADeadRelayDoesNotKeepALaneForEver(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	go func() { _ = r.Run(ctx) }()
-	eventually(t, "the relay hangs before its COMMIT", 10*time.Second, p.hangs.Load)
+	eventually(t, "the relay hangs before its COMMIT", p.hangs.Load)
 	began := time.Now()
 	run(t, pool, b, relay.Config{Name: "heir", Lease: 500 * time.Millisecond, Retry: untiring})
-	eventually(t, "another relay parks the event", 25*time.Second, func() bool { return parked(t, pool) == 1 })
+	eventually(t, "another relay parks the event", func() bool { return parked(t, pool) == 1 })
 	if took := time.Since(began); took < 5*time.Second {
 		t.Errorf("the lane was free after %v: the transaction did not hold it, so this test shows nothing", took)
 	}
@@ -280,7 +280,7 @@ func runOnce(t *testing.T, pool *pgxpool.Pool) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	return r.Run(ctx)
 }

@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
@@ -23,7 +22,7 @@ func TestALetterOfTheRelayIsPublishedWithoutItsPayloadAndNeverALetterAboutIt(t *
 	write(t, pool, event("k1", "bad"), event("k2", "bad"), event("k1", "good"))
 	run(t, pool, b, relay.Config{LetterTopic: "*.dlq"})
 	arrives(t, b, "good")
-	eventually(t, "the word of the first letter arrives, that of the second becomes a letter", 20*time.Second, func() bool {
+	eventually(t, "the word of the first letter arrives, that of the second becomes a letter", func() bool {
 		return len(b.events()) == 2 && letters(t, pool) == 3
 	})
 	var word holdfast.Event
@@ -50,7 +49,7 @@ func TestALetterOfTheRelayIsPublishedWithoutItsPayloadAndNeverALetterAboutIt(t *
 	}
 	// A replay that fails again is told again.
 	replay(t, pool, id)
-	eventually(t, "it is told again", 20*time.Second, func() bool {
+	eventually(t, "it is told again", func() bool {
 		return pgtest.Count(t, pool, "select count(*) from holdfast.event where topic = 'orders.dlq' and headers->>'hf_letter' = $1::bigint::text", id) == 2
 	})
 }

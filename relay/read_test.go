@@ -179,12 +179,12 @@ func TestCutsThatAreTakenInsideTheTransactionsThatTheyCutKeepTheOrder(t *testing
 			defer cancel()
 			h, wg := writers(ctx, t, pool, 8, 12, newSeed(t), "")
 			longTransaction(ctx, t, pool, h, wg)
-			eventually(t, "a backlog", 10*time.Second, func() bool {
+			eventually(t, "a backlog", func() bool {
 				return ctx.Err() != nil || pgtest.Count(t, pool, "select count(*) from holdfast.event") > 300
 			})
 			stop := run(t, pool, b, relay.Config{BatchSize: size}) // among the writers
 			wg.Wait()
-			eventually(t, "all that was committed arrives", 40*time.Second, func() bool { return h.complete(b) })
+			eventually(t, "all that was committed arrives", func() bool { return h.complete(b) })
 			stop()
 			if dups := h.check(t, b.events()); dups > 0 {
 				t.Errorf("%d duplicates without any fault", dups)

@@ -65,8 +65,8 @@ func TestTheLogStaysSmallUnderLoadAndNothingIsLost(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	eventually(t, "everything arrives", 40*time.Second, func() bool { return int64(len(b.events())) >= written.Load() })
-	eventually(t, "all segments but the current one are empty", 20*time.Second, func() bool {
+	eventually(t, "everything arrives", func() bool { return int64(len(b.events())) >= written.Load() })
+	eventually(t, "all segments but the current one are empty", func() bool {
 		return pgtest.Count(t, pool, "select count(*) from generate_series(0, 3) n where pg_relation_size('holdfast.event_' || n) > 0") <= 1
 	})
 	stop()
@@ -95,7 +95,7 @@ func TestASegmentIsEmptiedAlthoughTheLastPageWasFull(t *testing.T) {
 	}
 	pgtest.Exec(t, pool, "update holdfast.ring set current = 1")
 	run(t, pool, b, relay.Config{BatchSize: 3})
-	eventually(t, "the segment that was left is emptied", 20*time.Second, func() bool {
+	eventually(t, "the segment that was left is emptied", func() bool {
 		return pgtest.Count(t, pool, "select pg_relation_size('holdfast.event_0')") == 0
 	})
 	if got := len(b.events()); got != 12 {
@@ -193,7 +193,7 @@ func TestALogOfFewLargeEventsTurnsToItsNextSegmentAndIsEmptied(t *testing.T) {
 	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return outbox.Write(t.Context(), tx, events...) }); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the segment is left and emptied", 30*time.Second, func() bool { return emptied.Load() > 0 })
+	eventually(t, "the segment is left and emptied", func() bool { return emptied.Load() > 0 })
 	stop()
 	wantOnce(t, b)
 }

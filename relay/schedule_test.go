@@ -57,11 +57,11 @@ func TestManyScheduledEventsAreMovedOnceEach(t *testing.T) {
 	write(t, pool, events...)
 	one := relay.Config{Lease: time.Second}
 	stop := run(t, pool, b, one)
-	eventually(t, "some arrive", 20*time.Second, func() bool { return len(b.events()) > 0 })
+	eventually(t, "some arrive", func() bool { return len(b.events()) > 0 })
 	stop()
 	run(t, pool, b, one)
 	run(t, pool, b, one)
-	eventually(t, "all arrive", 30*time.Second, func() bool { return len(b.events()) >= len(events) })
+	eventually(t, "all arrive", func() bool { return len(b.events()) >= len(events) })
 	wantOnce(t, b)
 	last := map[string]string{}
 	for _, e := range b.events() {

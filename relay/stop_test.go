@@ -44,7 +44,7 @@ func TestAStopHandsTheLanesBackAndNothingIsPublishedTwice(t *testing.T) {
 		}
 	}
 	run(t, pool, b, relay.Config{})
-	eventually(t, "everything arrives", 20*time.Second, func() bool { return len(b.events()) >= n })
+	eventually(t, "everything arrives", func() bool { return len(b.events()) >= n })
 	wantOnce(t, b)
 }
 
@@ -116,10 +116,10 @@ func TestNothingOfARelayRunsOnAfterRun(t *testing.T) {
 	for range 3 {
 		stop := run(t, pool, b, relay.Config{})
 		write(t, pool, event("k", "1"))
-		eventually(t, "the lanes run", 10*time.Second, func() bool { return relayGoroutines() >= before+8 })
+		eventually(t, "the lanes run", func() bool { return relayGoroutines() >= before+8 })
 		stop()
 	}
-	eventually(t, "every goroutine has ended", 5*time.Second, func() bool { return relayGoroutines() <= before })
+	eventually(t, "every goroutine has ended", func() bool { return relayGoroutines() <= before })
 }
 
 func relayGoroutines() int {
@@ -180,7 +180,7 @@ func TestTheRelayWorksInEveryModeOfPgx(t *testing.T) {
 				return nil
 			})
 			stop := run(t, its, b, relay.Config{Retry: swift, HoldKey: true, BatchSize: 3})
-			eventually(t, "a letter is written", 15*time.Second, func() bool { return letters(t, pool) == 1 })
+			eventually(t, "a letter is written", func() bool { return letters(t, pool) == 1 })
 			b.set(nil)
 			replay(t, pool, pgtest.Count(t, pool, "select id from holdfast.letter"))
 			arrives(t, b, "bad", "2", "due", "topic")

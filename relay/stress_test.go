@@ -52,8 +52,8 @@ func TestABrokerThatRefusesAtRandomLosesAndReordersNothing(t *testing.T) {
 	}
 	wg.Wait()
 	b.set(nil)
-	eventually(t, "all that was committed arrives", 60*time.Second, func() bool { return h.complete(b) })
-	eventually(t, "nothing is parked", 30*time.Second, func() bool { return parked(t, pool) == 0 })
+	eventually(t, "all that was committed arrives", func() bool { return h.complete(b) })
+	eventually(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
 	for _, stop := range stops {
 		stop()
 	}
