@@ -225,15 +225,18 @@ func TestAnIdleRelayMakesAtMostFifteenStatementsASecond(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(counted.Close)
-	run(t, counted, b, relay.Config{})
+	run(t, counted, b, relay.Config{Lease: 5 * time.Second}) // the default: a longer one asks for fewer statements
 	write(t, pool, event("k", "1"))
 	arrives(t, b, "1")
-	const span = 4 * time.Second // this is a rate: it takes its time
-	time.Sleep(time.Second)
-	from := c.now()
-	time.Sleep(span)
-	if rate := float64(c.now()-from) / span.Seconds(); rate > 15 {
-		t.Errorf("%.1f statements a second while idle, want at most 15", rate)
+	rate := func(span time.Duration) float64 {
+		from, began := c.now(), time.Now()
+		time.Sleep(span)
+		return float64(c.now()-from) / time.Since(began).Seconds()
+	}
+	// On a busy machine what the event made it do takes longer than a second.
+	eventually(t, "it is idle", func() bool { return rate(time.Second) <= 15 })
+	if got := rate(4 * time.Second); got > 15 { // this is a rate: it takes its time
+		t.Errorf("%.1f statements a second while idle, want at most 15", got)
 	}
 }
 
