@@ -149,10 +149,10 @@ func (f *freezer) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndDat
 func TestARelayWhoseSavesFailStopsPublishingAtHalfItsLease(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
-	const lease = 2 * time.Second
+	const lease = 10 * time.Second
 	var lastAt atomic.Int64
-	run(t, pool, b, relay.Config{Lease: lease, Observer: relay.Observer{
-		OnPublished: func(int, []holdfast.Event) { lastAt.Store(time.Now().UnixNano()) }}})
+	b.delay = func() { lastAt.Store(time.Now().UnixNano()) } // when it publishes, not when it is back
+	run(t, pool, b, relay.Config{Lease: lease})
 	write(t, pool, event("k", "0"))
 	arrives(t, b, "0")
 	// Reading works, saving does not: another transaction holds the lane's row, as a hung client would.
@@ -167,7 +167,8 @@ func TestARelayWhoseSavesFailStopsPublishingAtHalfItsLease(t *testing.T) {
 		write(t, pool, event("k", fmt.Sprint(i+1)))
 		time.Sleep(20 * time.Millisecond) // a steady trickle
 	}
-	if last := time.Unix(0, lastAt.Load()).Sub(began); last > lease/2+200*time.Millisecond {
+	// Between its look at the lease and the broker a busy machine may do other things for a moment: not until the lease ends.
+	if last := time.Unix(0, lastAt.Load()).Sub(began); last > lease/2+2*time.Second {
 		t.Errorf("it still published %v after the last save that can have worked: half the lease is %v", last, lease/2)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
@@ -225,23 +226,24 @@ func TestATransactionOfADeadRelayDoesNotKeepALaneForEver(t *testing.T) {
 	t.Cleanup(cancel)
 	go func() { _ = r.Run(ctx) }()
 	eventually(t, "the relay hangs before its COMMIT", p.hangs.Load)
-	began := time.Now()
 	run(t, pool, b, relay.Config{Name: "heir", Lease: 500 * time.Millisecond, Retry: untiring})
 	eventually(t, "another relay parks the event", func() bool { return parked(t, pool) == 1 })
-	if took := time.Since(began); took < 5*time.Second {
+	if took := time.Since(p.since); took < 5*time.Second {
 		t.Errorf("the lane was free after %v: the transaction did not hold it, so this test shows nothing", took)
 	}
 }
 
 type freezeOnCommit struct {
 	freeze func() func()
+	once   sync.Once
+	since  time.Time // that it hangs
 	hangs  atomic.Bool
 	stuck  chan struct{}
 }
 
 func (f *freezeOnCommit) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
 	if d.SQL == "commit" {
-		f.hangs.Store(true)
+		f.once.Do(func() { f.since = time.Now(); f.hangs.Store(true) })
 	}
 	if f.hangs.Load() {
 		<-f.stuck
