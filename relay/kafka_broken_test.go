@@ -171,9 +171,7 @@ func TestARequestWithoutAnAnswerLeavesNoConnectionBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Publish(t.Context(), []holdfast.Event{{Topic: "t", ID: "1"}})[0]; err != nil {
-		t.Fatal(err)
-	}
+	publishAll(t, k, []holdfast.Event{{Topic: "t", ID: "1"}}, func() {}) // a busy machine may need more than one request's time
 	close(muted)
 	answers := k.Publish(t.Context(), []holdfast.Event{{Topic: "t", ID: "2"}})
 	if got := FaultOf(answers[0]); got != FaultBroker {
@@ -181,7 +179,7 @@ func TestARequestWithoutAnAnswerLeavesNoConnectionBehind(t *testing.T) {
 	}
 	select {
 	case <-closed:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the connection is still open")
 	}
 }
@@ -209,7 +207,11 @@ func (c *watchedConn) Read(p []byte) (int, error) {
 
 func (c *watchedConn) Close() error {
 	select {
-	case c.closed <- struct{}{}:
+	case <-c.muted: // one that is closed before is not the one that is muted
+		select {
+		case c.closed <- struct{}{}:
+		default:
+		}
 	default:
 	}
 	return c.Conn.Close()
