@@ -68,6 +68,7 @@ func setup(t *testing.T) *bundle {
 func (b *bundle) config(change ...func(*Config)) Config {
 	c := Config{
 		Principal: func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil },
+		Acquire:   time.Minute, // so that no request is turned away because a machine is busy
 		Logger:    slog.New(slog.DiscardHandler),
 		Observer: Observer{OnOutcome: func(_ context.Context, o Outcome) {
 			b.mu.Lock()
@@ -199,7 +200,7 @@ func (b *bundle) kept(charges, events, keys int64) {
 
 func (b *bundle) eventually(what string, f func() bool) {
 	b.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			b.Fatalf("not in time: %s", what)
 		}

@@ -72,6 +72,7 @@ func TestR40RunCompletesWhatNobodyRepeats(t *testing.T) {
 	b := openTill(t)
 	g := b.guard(soon(10), func(c *Config) { c.CompleteEvery = 5 * time.Millisecond })
 	b.abandonAt(g, "after the call", completed())
+	b.ending()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- g.Run(ctx) }()

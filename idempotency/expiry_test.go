@@ -67,7 +67,7 @@ func (b *bundle) expiry() (at time.Time) {
 func TestR23ManyRequestsOnAnExpiredKeyRunOnce(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
-	h := b.service(g, b.charge, Route{Wait: 20 * time.Second})
+	h := b.service(g, b.charge, Route{Wait: time.Minute})
 	for range 5 {
 		b.is(b.send(h, sent{key: "k"}), 201, "")
 		b.runs.Store(0)

@@ -3,6 +3,7 @@ package idempotency
 import (
 	"context"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -56,7 +57,14 @@ func TestR45ABudgetThatEndsWhileTheDatabaseIsAskedIsAnsweredByWhatIsKnown(t *tes
 			go func() { first <- b.send(h, sent{key: "k"}).Code }()
 			<-entered
 			tracer.on.Store(true)
-			w := b.send(h, sent{key: "k", header: http.Header{"X-Request-Timeout": {"3"}}})
+			ask := func() *httptest.ResponseRecorder {
+				return b.send(h, sent{key: "k", header: http.Header{"X-Request-Timeout": {"3"}}})
+			}
+			w := ask()
+			for try := 1; tracer.looks.Load() < c.from && try < 10; try++ { // a busy machine did not come so far in 3 s
+				tracer.looks.Store(0)
+				w = ask()
+			}
 			if b.is(w, c.code, c.says); w.Header().Get("Retry-After") != "1" {
 				t.Errorf("got %v", w.Header())
 			}

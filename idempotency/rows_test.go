@@ -136,7 +136,7 @@ func TestR43AUniqueRuleOfTheTablesDoesNotMeetARetry(t *testing.T) {
 			return
 		}
 		w.WriteHeader(http.StatusCreated)
-	}, Route{Wait: 10 * time.Second})
+	}, Route{Wait: time.Minute})
 	codes := make(chan int, 8)
 	for range 8 {
 		go func() { codes <- b.send(h, sent{key: "k", body: "order-7"}).Code }()

@@ -65,7 +65,7 @@ func TestR11ARepeatWhileTheFirstRunsWaitsOrIsTold(t *testing.T) {
 	defer letGo()
 	g := b.guard()
 	h := b.service(g, handler, Route{Operation: "charge"})
-	waiting := b.service(g, handler, Route{Operation: "charge", Wait: 10 * time.Second})
+	waiting := b.service(g, handler, Route{Operation: "charge", Wait: time.Minute})
 	async := b.service(g, handler, Route{Operation: "charge", StatusURL: func(r *http.Request, key string) string { return "/status/" + key }})
 	first := make(chan *httptest.ResponseRecorder, 2)
 	go func() { first <- b.send(h, sent{key: "k"}) }()
@@ -86,7 +86,7 @@ func TestR11ARepeatWhileTheFirstRunsWaitsOrIsTold(t *testing.T) {
 	patient := b.guard()
 	waits := waitsOf(patient)
 	go func() {
-		first <- b.send(b.service(patient, handler, Route{Operation: "charge", Wait: 10 * time.Second}), sent{key: "k"})
+		first <- b.send(b.service(patient, handler, Route{Operation: "charge", Wait: time.Minute}), sent{key: "k"})
 	}()
 	select {
 	case <-waits:
@@ -113,7 +113,7 @@ func TestR11AWaitingRepeatRunsWhenTheFirstFails(t *testing.T) {
 			return
 		}
 		b.charge(w, r)
-	}, Route{Wait: 20 * time.Second})
+	}, Route{Wait: time.Minute})
 	first := make(chan int, 1)
 	go func() { first <- b.send(h, sent{key: "k"}).Code }()
 	<-in
@@ -139,7 +139,7 @@ func TestR11RepeatsThatWaitHoldNoConnection(t *testing.T) {
 	handler, entered, letGo := b.slow()
 	defer letGo()
 	pool := b.pool(3)
-	h := b.service(b.guardOn(pool), handler, Route{Wait: 20 * time.Second})
+	h := b.service(b.guardOn(pool), handler, Route{Wait: time.Minute})
 	codes := make(chan int, 20)
 	go func() { codes <- b.send(h, sent{key: "k"}).Code }()
 	<-entered
