@@ -95,19 +95,24 @@ func TestTheErrorOfAHandlerComesAsItIsAndTheTransactionGoesOn(t *testing.T) {
 
 func TestPanicsAndHandlersThatDoNotEndAreErrors(t *testing.T) {
 	pool := setup(t)
-	in := newBilling(t, pool, func(c *inbox.Config) { c.Timeout, c.Grace = 20*time.Millisecond, 20*time.Millisecond })
-	in.Handle("panics", func(context.Context, pgx.Tx, holdfast.Event) error { panic("of all things") })
-	in.Handle("waits", func(ctx context.Context, _ pgx.Tx, _ holdfast.Event) error { <-ctx.Done(); return ctx.Err() })
 	release := make(chan struct{})
 	defer close(release)
-	in.Handle("hangs", func(context.Context, pgx.Tx, holdfast.Event) error { <-release; return nil })
-	for kind, want := range map[string]string{
-		"panics": "panic: of all things", "waits": "cancelled after 20ms: context deadline exceeded", "hangs": "did not return within 20ms",
+	for kind, c := range map[string]struct {
+		timeout, grace time.Duration // short is only what runs out
+		handler        inbox.Handler
+		want           string
+	}{
+		"panics": {time.Minute, time.Minute, func(context.Context, pgx.Tx, holdfast.Event) error { panic("of all things") }, "panic: of all things"},
+		"waits": {20 * time.Millisecond, time.Minute, func(ctx context.Context, _ pgx.Tx, _ holdfast.Event) error { <-ctx.Done(); return ctx.Err() },
+			"cancelled after 20ms: context deadline exceeded"},
+		"hangs": {20 * time.Millisecond, 20 * time.Millisecond, func(context.Context, pgx.Tx, holdfast.Event) error { <-release; return nil }, "did not return within 20ms"},
 	} {
+		in := newBilling(t, pool, func(config *inbox.Config) { config.Timeout, config.Grace = c.timeout, c.grace })
+		in.Handle(kind, c.handler)
 		tx := holdfasttest.Begin(t, pool)
 		outcome, err := holdfasttest.Handle(t, tx, in, holdfast.Event{Type: kind})
-		if outcome != inbox.Retrying || err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %q, %v, want it to say %q", kind, outcome, err, want)
+		if outcome != inbox.Retrying || err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %q, %v, want it to say %q", kind, outcome, err, c.want)
 		}
 	}
 }
