@@ -30,8 +30,8 @@ func TestThePlaybooksRetryLogComesOutOfARealServerFieldByField(t *testing.T) {
 	// The waits of the log are the upper half of full jitter from 200 ms; see Defaults.
 	chance := []float64{0.685, 0.7025}
 	resp := post(t, client(t, func(c *Transport) {
-		c.Policy = Policy{Base: 200 * time.Millisecond}
-		c.AttemptTimeout = time.Second
+		c.Policy = Policy{Base: 200 * time.Millisecond, Budget: time.Minute}
+		c.AttemptTimeout = 3 * time.Second // for the one that hangs: the others must have their answers within it
 		c.Observer = Observer{OnAttempt: log.Attempt}
 		c.random = func() (r float64) { r, chance = chance[0], chance[1:]; return r }
 	}), s.URL, "x")

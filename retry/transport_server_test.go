@@ -85,7 +85,7 @@ func TestATimeOutOfTheBaseIsTriedAgain(t *testing.T) {
 	s, attempts, _ := realServer(t, func(http.ResponseWriter, *http.Request) { <-release }, status(200, "there"))
 	t.Cleanup(func() { close(release) }) // before the server's own, which waits for its handlers
 	client := &http.Client{Transport: &Transport{
-		Base: &http.Transport{ResponseHeaderTimeout: 50 * time.Millisecond}, Policy: quick}}
+		Base: &http.Transport{ResponseHeaderTimeout: time.Second}, Policy: quick}}
 	defer client.CloseIdleConnections()
 	resp, err := client.Get(s.URL)
 	if err != nil {
