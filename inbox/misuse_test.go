@@ -17,68 +17,96 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// soon is when a handler's statements end here: while they run, and not before they have begun, on a busy machine too.
-const soon = 150 * time.Millisecond
+// asleep is the statement that the handlers here have when their time is over.
+const asleep = "select pg_sleep(60)"
+
+// overdue is a context of a handler's own that runs out while tx is asleep: not before, however busy the machine is.
+type overdue struct{ context.Context }
+
+func (o overdue) Err() error {
+	if err := o.Context.Err(); err == nil || context.Cause(o.Context) != errOverdue {
+		return err
+	}
+	return context.DeadlineExceeded
+}
+
+var errOverdue = errors.New("its time is over")
+
+// runsOut gives a handler the context; why is what its end is called.
+func (b *bundle) runsOut(ctx context.Context, tx pgx.Tx, why error) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	pid := int32(tx.Conn().PgConn().PID())
+	go func() {
+		for ctx.Err() == nil {
+			var sleeps bool
+			if err := b.db.QueryRow(ctx, "select coalesce((select wait_event = 'PgSleep' from pg_stat_activity where pid = $1), false)", pid).Scan(&sleeps); err == nil && sleeps {
+				cancel(why)
+			}
+			_ = pause(ctx, 2*time.Millisecond)
+		}
+	}()
+	return overdue{ctx}, func() { cancel(nil) }
+}
 
 // What handlers do wrong is their event's failure: it costs an attempt, ends in a letter, and holds nobody else up.
 func TestWhatAHandlerDoesWrongIsItsEventsFailure(t *testing.T) {
-	for name, wrong := range map[string]func(ctx context.Context, tx pgx.Tx) error{
-		"it ends its transaction by a statement": func(ctx context.Context, tx pgx.Tx) error {
+	for name, wrong := range map[string]func(b *bundle, ctx context.Context, tx pgx.Tx) error{
+		"it ends its transaction by a statement": func(b *bundle, ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "rollback")
 			return err
 		},
-		"it leaves rows open": func(ctx context.Context, tx pgx.Tx) error {
+		"it leaves rows open": func(b *bundle, ctx context.Context, tx pgx.Tx) error {
 			rows, err := tx.Query(ctx, "select generate_series(1, 10)")
 			if err == nil {
 				rows.Next()
 			}
 			return err
 		},
-		"a statement runs into a time-out of its own": func(ctx context.Context, tx pgx.Tx) error {
-			short, cancel := context.WithTimeout(ctx, soon)
+		"a statement runs into a time-out of its own": func(b *bundle, ctx context.Context, tx pgx.Tx) error {
+			short, cancel := b.runsOut(ctx, tx, errOverdue)
 			defer cancel()
-			_, err := tx.Exec(short, "select pg_sleep(5)")
+			_, err := tx.Exec(short, asleep)
 			return err
 		},
-		"it says nothing of a time-out of its own": func(ctx context.Context, tx pgx.Tx) error {
-			short, cancel := context.WithTimeout(ctx, soon)
+		"it says nothing of a time-out of its own": func(b *bundle, ctx context.Context, tx pgx.Tx) error {
+			short, cancel := b.runsOut(ctx, tx, errOverdue)
 			defer cancel()
-			_, _ = tx.Exec(short, "select pg_sleep(5)")
+			_, _ = tx.Exec(short, asleep)
 			return nil
 		},
-		"it says something else of a time-out of its own": func(ctx context.Context, tx pgx.Tx) error {
-			short, cancel := context.WithTimeout(ctx, soon)
+		"it says something else of a time-out of its own": func(b *bundle, ctx context.Context, tx pgx.Tx) error {
+			short, cancel := b.runsOut(ctx, tx, errOverdue)
 			defer cancel()
-			if _, err := tx.Exec(short, "select pg_sleep(5)"); err != nil {
+			if _, err := tx.Exec(short, asleep); err != nil {
 				return errors.New("the stock is not known")
 			}
 			return nil
 		},
-		"it says nothing of a time-out of its own under a savepoint": func(ctx context.Context, tx pgx.Tx) error {
+		"it says nothing of a time-out of its own under a savepoint": func(b *bundle, ctx context.Context, tx pgx.Tx) error {
 			return ignore(pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
-				short, cancel := context.WithTimeout(ctx, soon)
+				short, cancel := b.runsOut(ctx, tx, errOverdue)
 				defer cancel()
 				var nothing any
-				return tx.QueryRow(short, "select pg_sleep(5)").Scan(&nothing)
+				return tx.QueryRow(short, asleep).Scan(&nothing)
 			}))
 		},
-		"it cancels its own statement and says nothing": func(ctx context.Context, tx pgx.Tx) error {
-			own, cancel := context.WithCancel(ctx)
-			time.AfterFunc(soon, cancel)
-			_, _ = tx.Exec(own, "select pg_sleep(5)")
-			return nil
-		},
-		"a statement on the bare connection runs into a time-out of its own": func(ctx context.Context, tx pgx.Tx) error {
-			short, cancel := context.WithTimeout(ctx, soon)
+		"it cancels its own statement and says nothing": func(b *bundle, ctx context.Context, tx pgx.Tx) error {
+			own, cancel := b.runsOut(ctx, tx, context.Canceled)
 			defer cancel()
-			_, _ = tx.Conn().Exec(short, "select pg_sleep(5)")
+			_, _ = tx.Exec(own, asleep)
 			return nil
 		},
-		"it ends its own backend": func(ctx context.Context, tx pgx.Tx) error {
+		"a statement on the bare connection runs into a time-out of its own": func(b *bundle, ctx context.Context, tx pgx.Tx) error {
+			short, cancel := b.runsOut(ctx, tx, errOverdue)
+			defer cancel()
+			_, _ = tx.Conn().Exec(short, asleep)
+			return nil
+		},
+		"it ends its own backend": func(b *bundle, ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
 			return err
 		},
-		"its query is always more than its server allows": func(ctx context.Context, tx pgx.Tx) error {
+		"its query is always more than its server allows": func(b *bundle, ctx context.Context, tx pgx.Tx) error {
 			for _, statement := range []string{"set local temp_file_limit = 64", "set local work_mem = 64",
 				"select count(*) from (select n from generate_series(1, 100000) n order by random()) sorted"} {
 				if _, err := tx.Exec(ctx, statement); err != nil {
@@ -87,10 +115,10 @@ func TestWhatAHandlerDoesWrongIsItsEventsFailure(t *testing.T) {
 			}
 			return nil
 		},
-		"another server that it asks is never there": func(context.Context, pgx.Tx) error {
+		"another server that it asks is never there": func(*bundle, context.Context, pgx.Tx) error {
 			return fmt.Errorf("read the stock of another database: %w", &pgconn.PgError{Severity: "FATAL", Code: "57P03"})
 		},
-		"it breaks its connection so that COMMIT is not answered": func(_ context.Context, tx pgx.Tx) error {
+		"it breaks its connection so that COMMIT is not answered": func(_ *bundle, _ context.Context, tx pgx.Tx) error {
 			return tx.Conn().PgConn().Conn().Close()
 		},
 	} {
@@ -99,7 +127,7 @@ func TestWhatAHandlerDoesWrongIsItsEventsFailure(t *testing.T) {
 			in := b.inbox(func(c *Config) { c.Workers = 1 })
 			in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 				if e.Key == "wrong" {
-					return wrong(ctx, tx)
+					return wrong(b, ctx, tx)
 				}
 				return effectOf(ctx, tx, e)
 			})
@@ -113,7 +141,7 @@ func TestWhatAHandlerDoesWrongIsItsEventsFailure(t *testing.T) {
 			wronged := b.inbox(func(c *Config) { c.Consumer = "shipping"; c.Workers = 1 })
 			wronged.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 				if e.ID == "1" {
-					return wrong(ctx, tx)
+					return wrong(b, ctx, tx)
 				}
 				return effectOf(ctx, tx, e)
 			})
@@ -155,8 +183,8 @@ func TestAHandlerThatSaysNothingOfItsOwnTimeOutCostsOneTryAnAttempt(t *testing.T
 		tries int64
 		says  string
 	}{
-		"told from a connection that broke": {func(ctx context.Context, tx pgx.Tx) { _, _ = tx.Exec(ctx, "select pg_sleep(5)") }, 3, "a time-out of the handler's own"},
-		"and where it cannot be told":       {func(ctx context.Context, tx pgx.Tx) { _, _ = tx.Conn().Exec(ctx, "select pg_sleep(5)") }, 3 * maxLosses, "5 times in a row its connection was lost"},
+		"told from a connection that broke": {func(ctx context.Context, tx pgx.Tx) { _, _ = tx.Exec(ctx, asleep) }, 3, "a time-out of the handler's own"},
+		"and where it cannot be told":       {func(ctx context.Context, tx pgx.Tx) { _, _ = tx.Conn().Exec(ctx, asleep) }, 3 * maxLosses, "5 times in a row its connection was lost"},
 	} {
 		for _, batch := range []int{1, 10} {
 			t.Run(fmt.Sprintf("%s, batch %d", name, batch), func(t *testing.T) {
@@ -174,7 +202,7 @@ func TestAHandlerThatSaysNothingOfItsOwnTimeOutCostsOneTryAnAttempt(t *testing.T
 						if len(events) == 1 && e.ID == "1" {
 							tries.Add(1)
 						}
-						short, cancel := context.WithTimeout(ctx, soon)
+						short, cancel := b.runsOut(ctx, tx, errOverdue)
 						row.wrong(short, tx)
 						cancel()
 					}
