@@ -16,9 +16,9 @@ import (
 
 func TestABudgetCountsFromTheFirstFailure(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Retry.Budget = 100 * time.Millisecond; c.Retry.Attempts = 5 })
+	in := b.inbox(func(c *Config) { c.Timeout = time.Minute; c.Retry.Budget = 4 * time.Second; c.Retry.Attempts = 5 })
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-		if _, err := tx.Exec(ctx, "select pg_sleep(0.15)"); err != nil {
+		if _, err := tx.Exec(ctx, "select pg_sleep(4.2)"); err != nil {
 			return err
 		}
 		return errors.New("no")
@@ -29,7 +29,7 @@ func TestABudgetCountsFromTheFirstFailure(t *testing.T) {
 // An event may have waited for long before its handler ran first: behind its key, for a node that knows its type, for Run.
 func TestTheBudgetOfAnEventThatWaitedCountsFromItsFirstFailure(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Retry.Budget, c.Retry.Attempts = 10*time.Second, 100; c.Retry.Cap = time.Hour })
+	in := b.inbox(func(c *Config) { c.Retry.Budget, c.Retry.Attempts = 10*time.Minute, 100; c.Retry.Cap = time.Hour })
 	var tries atomic.Int64
 	in.Handle("order.placed", func(_ context.Context, _ pgx.Tx, e holdfast.Event) error {
 		switch e.ID {
@@ -40,7 +40,7 @@ func TestTheBudgetOfAnEventThatWaitedCountsFromItsFirstFailure(t *testing.T) {
 				return retry.After(errors.New("no"), 10*time.Millisecond)
 			}
 		}
-		return retry.After(errors.New("no"), 9*time.Second)
+		return retry.After(errors.New("no"), 9*time.Minute) // leaves a minute for what comes before
 	})
 	for _, e := range []holdfast.Event{event("head", "k"), event("behind", "k"), event("alone", "")} {
 		b.store(in, e)
