@@ -105,7 +105,7 @@ func (b *bundle) run(f func(ctx context.Context) error) (stop func()) {
 				if err != nil {
 					b.Errorf("Run returned %v", err)
 				}
-			case <-time.After(30 * time.Second):
+			case <-time.After(time.Minute):
 				b.Error("Run did not stop")
 			}
 		})
@@ -178,7 +178,7 @@ func (o *telling) observer() Observer {
 // await waits until what was told makes cond true.
 func (b *bundle) await(what string, cond func(o *telling) bool) {
 	b.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		b.told.mu.Lock()
 		ok, changed := cond(b.told), b.told.changed
@@ -191,7 +191,7 @@ func (b *bundle) await(what string, cond func(o *telling) bool) {
 		case <-deadline:
 			b.told.mu.Lock()
 			defer b.told.mu.Unlock()
-			b.Fatalf("waited 30 s for %s; outcomes %.2000s, %d errors, the last of them %v", what, fmt.Sprint(b.told.outcomes), len(b.told.errs), b.told.errs[max(len(b.told.errs)-5, 0):])
+			b.Fatalf("waited a minute for %s; outcomes %.2000s, %d errors, the last of them %v", what, fmt.Sprint(b.told.outcomes), len(b.told.errs), b.told.errs[max(len(b.told.errs)-5, 0):])
 		}
 	}
 }

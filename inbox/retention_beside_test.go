@@ -32,7 +32,7 @@ func TestRetentionPassesOverARowThatAnotherTransactionHasAndTakesItLater(t *test
 	if _, removed := b.pass(in, 30); removed != 98 {
 		t.Errorf("%d rows were removed, want 98", removed)
 	}
-	if took := time.Since(begun); took > 10*time.Second {
+	if took := time.Since(begun); took > 30*time.Second {
 		t.Errorf("it waited %v", took)
 	}
 	if _, err := tx.Exec(b.Context(), "update holdfast.inbox set result = 'handled', processed_at = received_at where event_id = 'http-7'"); err != nil {
@@ -148,7 +148,7 @@ func TestRetentionOnFourNodesBesideReceiversRemovesAllThatIsDueAndNothingElse(t 
 			}
 		}
 	})
-	deadline := time.Now().Add(60 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	for b.count("select count(*) from holdfast.inbox where processed_at < now() - interval '1 day'") > held {
 		if time.Now().After(deadline) {
 			t.Error("rows that are due are still there")
@@ -255,7 +255,7 @@ func TestRetentionGivesUpOnALockedTableSoonAndLeavesNoSettingBehind(t *testing.T
 		t.Fatal(err)
 	}
 	begun := time.Now()
-	if _, err := in.retentionTurn(b.Context(), 100, false); err == nil || !strings.Contains(err.Error(), "55P03") || time.Since(begun) > 10*time.Second {
+	if _, err := in.retentionTurn(b.Context(), 100, false); err == nil || !strings.Contains(err.Error(), "55P03") || time.Since(begun) > 30*time.Second {
 		t.Errorf("beside a lock on the table: %v after %v, want 55P03 soon", err, time.Since(begun))
 	}
 	_ = tx.Rollback(b.Context())

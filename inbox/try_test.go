@@ -112,7 +112,7 @@ func TestACopyOfAnEventThatIsBeingHandledIsInFlightAndHoldsNoConnection(t *testi
 	var wg sync.WaitGroup
 	for range 20 { // with one connection left
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(b.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(b.Context(), 30*time.Second)
 			defer cancel()
 			for _, try := range []func(context.Context, holdfast.Event) (Outcome, error){in.TryReceive, in.TryStore} {
 				if out, err := try(ctx, event("slow", "k")); !errors.Is(err, ErrInFlight) {

@@ -49,7 +49,7 @@ func TestAConsumerWhoseDatabaseIsNotReadySaysWhatToDoAndEnds(t *testing.T) {
 			},
 		}
 		for what, f := range ends {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			err := f(ctx)
 			cancel()
 			if err == nil || !strings.Contains(err.Error(), row.want) {
@@ -65,7 +65,7 @@ func TestAConsumerWhoseDatabaseIsNotReadySaysWhatToDoAndEnds(t *testing.T) {
 	pgtest.Exec(t, b.db, "grant select, insert, update, delete on holdfast.inbox, holdfast.consumer_position, holdfast.consumer_type to "+name)
 	t.Cleanup(func() { pgtest.Exec(t, b.db, "drop owned by "+name) })
 	consume := func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		in := b.inboxOn(stranger)
 		in.start()
