@@ -123,8 +123,10 @@ func TestW21WhatNothingWasDecidedOnIsToComeAgain(t *testing.T) {
 		}
 	})
 	t.Run("the table is locked away for a moment", func(t *testing.T) {
-		b := setup(t, func(c *inbox.Config) { c.Timeout, c.Grace = 50*time.Millisecond, 50*time.Millisecond })
-		s := b.shop()
+		b := setup(t)
+		// One that waits for no longer than this, and another that has all the time it needs.
+		hurried := b.inbox(func(c *inbox.Config) { c.Timeout, c.Grace = 50*time.Millisecond, 50*time.Millisecond })
+		s := b.receiverOf(hurried, "shop", must(Standard(macSecret)))
 		tx, err := b.db.Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -135,7 +137,7 @@ func TestW21WhatNothingWasDecidedOnIsToComeAgain(t *testing.T) {
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		b.want(200, s, h, body)
+		b.want(200, b.shop(), h, body)
 	})
 	t.Run("too many are in hand", func(t *testing.T) {
 		b := setup(t)
