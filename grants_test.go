@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/logtest"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
@@ -112,7 +113,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 		t.Fatalf("producer: %v", err)
 	}
 
-	var log strings.Builder
+	var log logtest.Log
 	r, err := relay.New(as(t, db, "relay"), refusing(func(e holdfast.Event) bool { return e.Type == "bad" && e.Topic == "orders" }),
 		relay.Config{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})), Retry: relayAtOnce, LetterTopic: "*.dlq"})
 	if err != nil {
@@ -121,7 +122,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	for deadline := time.Now().Add(20 * time.Second); pgtest.Count(t, db.Pool, "select (select count(*) from holdfast.letter) + 1 - (select count(*) from holdfast.scheduled)") != 2; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); pgtest.Count(t, db.Pool, "select (select count(*) from holdfast.letter) + 1 - (select count(*) from holdfast.scheduled)") != 2; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the relay did not bury the refused event and move the scheduled one: %s", log.String())
 		}
@@ -159,7 +160,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	go func() {
 		done <- in.Consume(ctx, inbox.KafkaGroup{Brokers: cluster.Brokers, GroupID: "billing", Topics: []string{topic}})
 	}()
-	for deadline := time.Now().Add(20 * time.Second); pgtest.Count(t, db.Pool, "select count(*) from holdfast.consumer_position where position = 1") != 1; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); pgtest.Count(t, db.Pool, "select count(*) from holdfast.consumer_position where position = 1") != 1; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the consumer did not save its position")
 		}
@@ -232,10 +233,14 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	if n, err := letters.Purge(t.Context(), dlq.PurgeOptions{OlderThan: time.Hour}); n != 1 || err != nil {
 		t.Fatalf("letters: got %d, %v", n, err)
 	}
-	ctx, stop = context.WithTimeout(t.Context(), 20*time.Second)
+	const waiting = "select count(*) from holdfast.stored"
+	if n := pgtest.Count(t, db.Pool, waiting); n == 0 {
+		t.Error("no replayed event waits for the consumer")
+	}
+	ctx, stop = context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	go func() {
-		for ctx.Err() == nil && pgtest.Count(t, db.Pool, "select count(*) from holdfast.stored where attempts = 0") > 0 {
+	go func() { // Until it is settled: one that is only claimed when the stop comes is handed back.
+		for ctx.Err() == nil && pgtest.Count(t, db.Pool, waiting) > 0 {
 			time.Sleep(10 * time.Millisecond)
 		}
 		stop()
@@ -243,8 +248,8 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	if err := in.Run(ctx); err != nil {
 		t.Fatalf("consumer: %v", err)
 	}
-	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.stored where attempts = 0"); n != 0 {
-		t.Error("the consumer did not take the replayed event")
+	if n := pgtest.Count(t, db.Pool, waiting); n != 0 {
+		t.Error("the consumer did not settle the replayed event")
 	}
 }
 
