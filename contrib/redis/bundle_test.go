@@ -160,7 +160,7 @@ func (b *bundle) unchanged(k idempotency.StoreKey, f func()) {
 // eventually waits for what only the passing of time brings about.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for tick := time.NewTicker(5 * time.Millisecond); !f(); {
 		select {

@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/idempotency"
 )
 
-// impatient is a client that waits 100 ms for an answer and sends nothing again.
-func impatient(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 100*time.Millisecond, -1 }
+// impatient is a client that waits a second for an answer, which a busy Redis may need, and sends nothing again.
+func impatient(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Second, -1 }
 
 func TestAClaimWhoseAnswerIsLostIsSentAgainAndIsStillMine(t *testing.T) {
 	b := setup(t)
@@ -68,7 +68,7 @@ func TestAClaimThatEndsInAnErrorIsFreeAgainWhenItsLeaseRunsOut(t *testing.T) {
 
 func TestAClaimThatArrivesAgainHasItsWholeLease(t *testing.T) {
 	b := setup(t)
-	c, err := b.store.Claim(t.Context(), one, asked, time.Second, time.Second)
+	c, err := b.store.Claim(t.Context(), one, asked, time.Minute, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestARedisThatSleepsLongerThanItsClientWaitsGivesAKeyToNobodyTwice(t *testi
 		stop, start func()
 	}{
 		{"asleep", func() {
-			go admin.Do(context.WithoutCancel(t.Context()), "DEBUG", "SLEEP", "2")
+			go admin.Do(context.WithoutCancel(t.Context()), "DEBUG", "SLEEP", "4")
 			probe := b.server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 50*time.Millisecond, -1 })
 			eventually(t, "it sleeps, and answers nobody", func() bool { return probe.Ping(t.Context()).Err() != nil })
 		}, func() {
@@ -156,22 +156,31 @@ func TestARedisThatSleepsLongerThanItsClientWaitsGivesAKeyToNobodyTwice(t *testi
 			}
 		}},
 	} {
-		k := idempotency.StoreKey{Key: row.name}
 		store := storeOn(t, b.server.Client(impatient))
-		if _, err := store.Claim(t.Context(), idempotency.StoreKey{Key: "warm"}, asked, long, day); err != nil {
-			t.Fatal(err)
+		eventually(t, "the connection and the script are there", func() bool {
+			_, err := store.Claim(t.Context(), idempotency.StoreKey{Key: "warm"}, asked, long, day)
+			return err == nil
+		})
+		// On a busy machine it may be awake again, or not yet asleep, when it is asked: then that shows nothing.
+		var k idempotency.StoreKey
+		for try := 1; ; try++ {
+			k = idempotency.StoreKey{Key: fmt.Sprint(row.name, try)}
+			row.stop()
+			c, err := store.Claim(t.Context(), k, asked, 200*time.Millisecond, day)
+			row.start()
+			if err != nil && !c.Mine {
+				break
+			}
+			if try == 5 {
+				t.Fatalf("%s: claimed %+v, %v: want an error in time", row.name, c, err)
+			}
 		}
-		row.stop()
-		if c, err := store.Claim(t.Context(), k, asked, 200*time.Millisecond, day); err == nil || c.Mine {
-			t.Errorf("%s: claimed %+v, %v: want an error in time", row.name, c, err)
-		}
-		row.start()
-		// The claim may have been carried out or not. The same caller gets the key when its lease has run out.
+		// The claim may have been carried out or not. Another gets the key when its lease has run out: a patient one, whose own
+		// claim is not carried out without its hearing of it.
 		var got idempotency.Claimed
 		eventually(t, "the key is free", func() bool {
-			var err error
-			got, err = store.Claim(t.Context(), k, asked, long, day)
-			return err == nil && got.Mine
+			got = b.claim(k, asked)
+			return got.Mine
 		})
 		b.busy(k, asked, asked)
 		b.is(true)(b.finish(k, got.Fence, answerOf("x")))

@@ -167,7 +167,7 @@ func TestALeaseThatRanOutIsStillItsOwnersWhileNobodyElseClaims(t *testing.T) {
 
 func TestARenewedLeaseKeepsAKeyThatWouldHaveExpired(t *testing.T) {
 	b := setup(t)
-	c, err := b.store.Claim(t.Context(), one, asked, time.Second, time.Second)
+	c, err := b.store.Claim(t.Context(), one, asked, time.Minute, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
