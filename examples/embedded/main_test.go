@@ -128,14 +128,14 @@ func (s *site) wantEnd(r *started, want string) {
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			s.Errorf("it ended with %v, want %q", err, want)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		s.Fatal("it did not stop")
 	}
 }
 
 func (s *site) post(url, customer string) (order, error) {
 	body := fmt.Sprintf(`{"customer":%q,"cents":1200}`, customer)
-	client := http.Client{Timeout: 30 * time.Second}
+	client := http.Client{Timeout: time.Minute}
 	resp, err := client.Post(url+"/orders", "application/json", strings.NewReader(body))
 	if err != nil {
 		return order{}, err
@@ -152,7 +152,7 @@ func (s *site) post(url, customer string) (order, error) {
 // ordersInTopic are the ids of the orders told of, by customer, in the order of the topic.
 func (s *site) ordersInTopic() map[string][]int64 {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
 	defer cancel()
 	records, err := s.kafka.ReadAll(ctx, s.topic())
 	if err != nil {
@@ -176,7 +176,7 @@ func (s *site) ordersInTopic() map[string][]int64 {
 func (s *site) wantAllPublished() {
 	s.Helper()
 	want := int(pgtest.Count(s, s.db, "select count(*) from "+s.name+".orders"))
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		got, orders := 0, s.ordersInTopic()
 		for customer, ids := range orders {

@@ -94,7 +94,7 @@ func wantNoTopic(t *testing.T, c *kafkatest.Cluster, text string) {
 		t.Fatal("the story does not name its schema")
 	}
 	// A real broker takes a moment to forget a topic.
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		meta, err := c.Client.Metadata(t.Context(), &kafka.MetadataRequest{})
 		if err != nil {

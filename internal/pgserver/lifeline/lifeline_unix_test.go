@@ -45,12 +45,12 @@ func TestTheScriptRunsWhenTheProgramIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		if _, err := os.Stat(path); err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the script has not run 10 s after the program was killed")
+			t.Fatal("the script has not run a minute after the program was killed")
 		}
 	}
 }
