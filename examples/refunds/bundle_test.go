@@ -79,10 +79,11 @@ func (b *bundle) client(account string, policy retry.Policy, before ...string) *
 	return c
 }
 
-// expect says what goes wrong with the next calls of the gateway. The service waits a second for one that hangs.
+// expect says what goes wrong with the next calls of the gateway. The service waits two seconds for one that hangs: those
+// that do not must be answered within them, too.
 func (b *bundle) expect(troubles ...trouble) {
 	if slices.Contains(troubles, hangsAfter) || slices.Contains(troubles, hangsBefore) {
-		b.service.provider.http.Timeout = hurried.patience
+		b.service.provider.http.Timeout = 2 * hurried.patience
 	}
 	b.gateway.expect(troubles...)
 }
