@@ -86,7 +86,7 @@ func TestR45AClientWhoseTimeIsOverWhileItWaitsIsToldThatItRuns(t *testing.T) {
 	go func() { first <- b.send(h, sent{key: "k"}).Code }()
 	<-entered
 	for try := 1; ; try++ {
-		w := b.send(h, sent{key: "k", header: http.Header{"X-Request-Timeout": {"0.2"}}})
+		w := b.send(h, sent{key: "k", header: http.Header{"X-Request-Timeout": {"1"}}})
 		if w.Code == 503 && try < 10 { // Its time was over while the database was asked.
 			continue
 		}

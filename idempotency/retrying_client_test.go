@@ -103,12 +103,14 @@ func TestR34AClientWhoseKeyIsInUseComesAgainForTheAnswer(t *testing.T) {
 	go func() { first <- post(nil) }()
 	<-entered
 	var codes []string
+	var one *http.Response
 	second := post(func(a retry.Attempt) {
 		if codes = append(codes, a.Code); len(codes) == 1 {
 			close(refused) // the first one may go on, now that the second one was refused
+			one = <-first  // and has its answer before that comes again
 		}
 	})
-	if one := <-first; one == nil || one.StatusCode != 201 || one.Header.Get("Idempotency-Status") != "stored" {
+	if one == nil || one.StatusCode != 201 || one.Header.Get("Idempotency-Status") != "stored" {
 		t.Errorf("the first got %v", one)
 	}
 	if second == nil || second.StatusCode != 201 || second.Header.Get("Idempotency-Status") != "replayed" {
