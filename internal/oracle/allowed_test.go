@@ -76,6 +76,30 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 		{"a new owner reads a partition from further back", func(r *Run) {
 			r.PositionLog = append(r.PositionLog, PositionChange{N: 2, Consumer: "c", Topic: "o", Epoch: 2, Position: 1, Owner: "c/1", By: "c/1"})
 		}},
+		{"a consumer's node that the database calls something else", func(r *Run) {
+			r.PositionLog[0].Owner, r.PositionLog[1].Owner = "JBSWY3DP", "JBSWY3DP"
+		}},
+		{"what was acknowledged is sent again after a fault that lasted for long", func(r *Run) {
+			r.later(r.entry(history.Heal, 0), time.Minute)
+		}},
+		{"a parked event is tried again long after it had arrived", func(r *Run) {
+			r.Parked = []string{"a1", "b1"}
+			r.later(r.entry(history.Fault, 0), 11*time.Second)
+		}},
+		{"a record that was refused and sent again", func(r *Run) {
+			i := r.entry(history.Acknowledge, 2)
+			r.Entries[i].How = history.Failed
+			for _, id := range []string{"a2", "a3", "d1", "-1"} {
+				r.unrecord(id)
+			}
+			r.insert("a2", "a", 0)
+			r.insert("a3", "a", 0)
+			r.insert("d1", "d", 1)
+			r.insert("-1", "", 1)
+			for i := range r.Records {
+				r.Records[i].Offset = int64(i)
+			}
+		}},
 		{"the cursors of an adopted copy begin anew", func(r *Run) {
 			r.LaneLog = append(r.LaneLog, LaneChange{N: 6, Epoch: r.LaneLog[len(r.LaneLog)-1].Epoch + 1, Done: "1:2:", Adopted: true})
 		}},

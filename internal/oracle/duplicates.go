@@ -26,7 +26,8 @@ const (
 	ClaimedAgain Explanation = "sent again under a later claim of its lane"
 	// LetterReplayed: a person replayed its letter although it had arrived.
 	LetterReplayed Explanation = "sent again because its letter was replayed"
-	// Unanswered: the answers to the publications before this one were that they were refused, or that nobody knows.
+	// Unanswered: nobody knows what became of the publications before this one. One that the broker refused excuses nothing:
+	// it made no record.
 	Unanswered Explanation = "sent again because it was not acknowledged"
 )
 
@@ -35,7 +36,8 @@ var explanations = []Explanation{AfterAdoption, HandedBack, OtherProcess, Claime
 // duplicates is O5: every record of an event beyond its first has a publication of its own that had a reason. A relay
 // that publishes what it was told to have arrived, and still knows of, has none; nor has one that publishes what the
 // cursor it claimed the lane with calls published, nor one that does not wait for an answer, nor a record that nobody
-// published. In a run without a fault there is no duplicate at all.
+// published. Nor may a relay go on for long without saving what was acknowledged (Limits.Unsaved): what is lost with it has to
+// be little. In a run without a fault there is no duplicate at all.
 func duplicates(b *book, found *findings, figures *Figures) {
 	if len(b.Entries) == 0 {
 		return // nobody said anything: where that is not as it should be, Evidence has it
@@ -56,6 +58,10 @@ func duplicates(b *book, found *findings, figures *Figures) {
 	}
 	b.question(suspects)
 
+	parked := make(map[string]bool, len(b.Parked)) // has a time of its own at which it is tried again
+	for _, id := range b.Parked {
+		parked[id] = true
+	}
 	reasons := map[Explanation]int{}
 	for i, e := range b.of { // in the order of Written, so that the same run has the same examples
 		if e.copies < 2 {
@@ -67,11 +73,17 @@ func duplicates(b *book, found *findings, figures *Figures) {
 			found.add(Unprovoked, "%s is in Kafka %d times", b.name(n), e.copies)
 		}
 		s := suspects[b.Written[i].ID]
-		for _, reason := range s.reasons[:min(extra, len(s.reasons))] {
-			reasons[reason]++
+		repeats := s.repeats()
+		for _, t := range repeats[:min(extra, len(repeats))] {
+			reasons[t.reason]++
 		}
-		if without := extra - len(s.reasons); without > 0 {
-			found.add(Unexplained, "%s is in Kafka %d times, and %d of its %d publications had a reason to be repeats", b.name(n), e.copies, len(s.reasons), len(s.tries))
+		if without := extra - len(repeats); without > 0 {
+			found.add(Unexplained, "%s is in Kafka %d times, and %d of its %d publications had a reason to be repeats", b.name(n), e.copies, len(repeats), len(s.tries))
+		}
+		for _, t := range repeats {
+			if t.unsaved > b.Limits.Unsaved && !parked[b.Written[i].ID] {
+				found.add(TooLate, "%s, %s by %s at %s: without a fault for %s since it was acknowledged, allowed are %s", b.name(n), t.reason, t.by, clock(t.at), t.unsaved.Round(time.Millisecond), b.Limits.Unsaved)
+			}
 		}
 	}
 	for _, reason := range explanations {
@@ -88,10 +100,24 @@ func duplicates(b *book, found *findings, figures *Figures) {
 
 // suspect is an event that is in Kafka more than once, with its publications and the reasons of those that had one.
 type suspect struct {
-	event   int32
-	lane    int32 // none: not known
-	tries   []try
-	reasons []Explanation
+	event int32
+	lane  int32 // none: not known
+	tries []try
+}
+
+// repeats are the publications that may have made a record beyond the first, and had a reason to be made.
+func (s *suspect) repeats() (some []try) {
+	first := true
+	for _, t := range s.tries {
+		if t.refused {
+			continue
+		}
+		if !first && t.reason != "" {
+			some = append(some, t)
+		}
+		first = false
+	}
+	return some
 }
 
 // try is one publication of an event.
@@ -100,8 +126,12 @@ type try struct {
 	by       Process
 	claims   int  // of the lane by this process until then
 	arrived  bool // it was acknowledged
+	refused  bool // the broker said that it did not take it
 	answered bool
-	handed   int // how often this process had handed the lane back when it was acknowledged
+	ended    time.Time     // when it was answered
+	handed   int           // how often this process had handed the lane back when it was acknowledged
+	reason   Explanation   // "" where it had none to be a repeat
+	unsaved  time.Duration // how long before it the event had been acknowledged to another, without a fault
 }
 
 // question goes through the history once and asks of each publication of a suspect why it was made.
@@ -144,8 +174,9 @@ func (b *book) question(suspects map[string]*suspect) {
 					if at, known := places[id]; known && s.lane != none && begun[claimed{int(s.lane), under[hold{who, s.lane}]}].covers(at) {
 						reason = ""
 					}
-					if reason != "" {
-						s.reasons = append(s.reasons, reason)
+					now.reason = reason
+					if reason == HandedBack || reason == OtherProcess || reason == ClaimedAgain {
+						now.unsaved = b.calm(s.acknowledged(), now.at)
 					}
 				}
 				s.tries = append(s.tries, now)
@@ -158,7 +189,7 @@ func (b *book) question(suspects map[string]*suspect) {
 				}
 				for i := range s.tries {
 					if t := &s.tries[i]; t.by == who && !t.answered {
-						t.answered, t.arrived, t.handed = true, e.How == history.OK, handed[hold{who, s.lane}]
+						t.answered, t.arrived, t.refused, t.ended, t.handed = true, e.How == history.OK, e.How == history.Failed, e.At, handed[hold{who, s.lane}]
 						break
 					}
 				}
@@ -194,6 +225,36 @@ func (s *suspect) why(now try, handedBack, beforeAdoption func(try) bool) Explan
 		}
 	}
 	return ""
+}
+
+// acknowledged is when the event was acknowledged last, zero where it has not been.
+func (s *suspect) acknowledged() (last time.Time) {
+	for _, t := range s.tries {
+		if t.arrived && t.ended.After(last) {
+			last = t.ended
+		}
+	}
+	return last
+}
+
+// calm is how much of a time lies outside of all faults, and of what it took to recover from them.
+func (b *book) calm(from, until time.Time) (span time.Duration) {
+	if from.IsZero() {
+		return 0
+	}
+	for _, o := range b.outages { // in the order in which they began
+		if !o.from.Before(until) {
+			break
+		}
+		span += max(o.from.Sub(from), 0)
+		switch {
+		case o.recovered.IsZero():
+			return span
+		case o.recovered.After(from):
+			from = o.recovered
+		}
+	}
+	return span + max(until.Sub(from), 0)
 }
 
 // claimed is a claim of a lane, and start the cursor that it found.

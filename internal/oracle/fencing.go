@@ -61,24 +61,24 @@ func positions(b *book, found *findings) {
 		consumer, topic string
 		number          int
 	}
-	before := map[partition]PositionChange{}
+	before, raised := map[partition]PositionChange{}, map[partition]string{} // by whom the epoch was raised: the owner, as database and run call it
 	for _, c := range inOrder(b.PositionLog, func(c PositionChange) int64 { return c.N }) {
 		at := partition{c.Consumer, c.Topic, c.Partition}
 		p, known := before[at]
 		before[at] = c
-		if !known {
+		if !known || c.Epoch > p.Epoch { // a new owner begins where it finds the group's offset, which a person may have set back
+			raised[at] = c.By
 			continue
 		}
 		switch {
 		case c.Epoch < p.Epoch:
 			found.add(EpochFell, "change %d of %s in partition %d of topic %s: from %d to %d", c.N, c.Consumer, c.Partition, c.Topic, p.Epoch, c.Epoch)
-		case c.Epoch > p.Epoch: // a new owner begins where it finds the group's offset, which a person may have set back
 		case c.Owner != p.Owner:
 			found.add(OwnerChanged, "change %d of %s in partition %d of topic %s: from %s to %s under epoch %d", c.N, c.Consumer, c.Partition, c.Topic, somebody(p.Owner), somebody(c.Owner), c.Epoch)
 		case c.Position < p.Position:
 			found.add(CursorFell, "change %d of %s in partition %d of topic %s under epoch %d: from %d to %d", c.N, c.Consumer, c.Partition, c.Topic, c.Epoch, p.Position, c.Position)
-		case c.By != "" && c.By != c.Owner:
-			found.add(ChangedByOther, "change %d of %s in partition %d of topic %s: %s saved it, and the owner under epoch %d is %s", c.N, c.Consumer, c.Partition, c.Topic, c.By, c.Epoch, somebody(c.Owner))
+		case c.By != "" && raised[at] != "" && c.By != raised[at]:
+			found.add(ChangedByOther, "change %d of %s in partition %d of topic %s: %s saved it, and the owner under epoch %d is %s", c.N, c.Consumer, c.Partition, c.Topic, c.By, c.Epoch, raised[at])
 		}
 	}
 }

@@ -207,6 +207,19 @@ func (r *Run) unrecord(id string) {
 	r.Records = slices.DeleteFunc(r.Records, func(rec Record) bool { return rec.ID == id })
 }
 
+// later puts off an entry, and all that come after it.
+func (r *Run) later(from int, by time.Duration) {
+	since := r.Entries[from].At
+	for i := range r.Entries[from:] {
+		r.Entries[from+i].At = r.Entries[from+i].At.Add(by)
+	}
+	for i := range r.LaneLog {
+		if !r.LaneLog[i].At.Before(since) {
+			r.LaneLog[i].At = r.LaneLog[i].At.Add(by)
+		}
+	}
+}
+
 func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -347,6 +360,23 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			r.Entries[r.entry(history.Log, 0)] = history.Entry{At: r.Entries[r.entry(history.Log, 0)].At, Actor: "relay/0", PID: 20, Op: history.Lose, How: history.OK}
 			r.Alarms = nil
 		}},
+		{"a duplicate after a refusal, which made no record", Duplicates, Unexplained, 3, func(r *Run) {
+			r.Entries[r.entry(history.Acknowledge, 2)].How = history.Failed
+			r.unrecord("-1")
+			r.insert("-1", "", 1)
+			r.insert("-1", "", 1)
+			r.Records[len(r.Records)-1].Offset++
+		}},
+		{"a duplicate of another, who is told only now that the broker refused it", Duplicates, Unexplained, 2, func(r *Run) {
+			i, behind := r.entry(history.Acknowledge, 0), r.entry(history.Publish, 1)
+			refusal, at := r.Entries[i], r.Entries[behind].At
+			refusal.How, refusal.At = history.Failed, at
+			r.Entries = slices.Insert(r.Entries, behind+1, refusal)
+			r.forget(history.Acknowledge, 0)
+		}},
+		{"duplicates of what was acknowledged long before and never saved", Duplicates, TooLate, 2, func(r *Run) {
+			r.later(r.entry(history.Fault, 0), 11*time.Second)
+		}},
 		{"duplicates in a run without faults", Duplicates, Unprovoked, 4, func(r *Run) {
 			r.Entries = slices.DeleteFunc(r.Entries, func(e history.Entry) bool {
 				return e.Op == history.Fault || e.Op == history.Heal || e.Op == history.Recovered
@@ -391,6 +421,10 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		{"a position that went back", Fencing, CursorFell, 1, func(r *Run) { r.PositionLog[0].Position = 6 }},
 		{"a partition that changed hands under one epoch", Fencing, OwnerChanged, 1, func(r *Run) { r.PositionLog[1].Owner = "c/1" }},
 		{"a position that another saved", Fencing, ChangedByOther, 1, func(r *Run) { r.PositionLog[1].By = "c/1" }},
+		{"a position that another saved, of an owner who is called something else", Fencing, ChangedByOther, 1, func(r *Run) {
+			r.PositionLog[0].Owner, r.PositionLog[1].Owner = "JBSWY3DP", "JBSWY3DP"
+			r.PositionLog[1].By = "c/1"
+		}},
 
 		{"an event that a cursor called published and that was nowhere", CursorTruth, SkippedByCursor, 1, func(r *Run) { r.Cursors[0].Missing = []string{"a2"} }},
 

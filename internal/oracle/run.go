@@ -121,7 +121,8 @@ type LaneChange struct {
 	Early bool
 }
 
-// PositionChange is a row of holdfast.consumer_position as it was after a change. By is as for LaneChange.
+// PositionChange is a row of holdfast.consumer_position as it was after a change. By is as for LaneChange, but need not be
+// what the row calls its owner: whoever raised an epoch is the owner under it.
 type PositionChange struct {
 	N               int64
 	At              time.Time
@@ -171,6 +172,9 @@ type Limits struct {
 	// Duplicates is how many duplicate records in Kafka each explanation may account for; without an entry it is any
 	// number. Duplicates without an explanation are never allowed.
 	Duplicates map[Explanation]int
+	// Unsaved is how long a relay may leave it unsaved that an event was acknowledged, time under faults and until they are
+	// recovered from not counted: an event that is sent again later than that was not saved in time. Defaults to 10 s.
+	Unsaved time.Duration
 	// BesideEffects are beginnings of reasons for which a letter may be there although its event had its effect with the
 	// same consumer. Defaults to "stale" and "conflict": letters of a repeat, not of the event.
 	BesideEffects []string
@@ -188,6 +192,7 @@ type Limits struct {
 const (
 	defaultRecovery = time.Minute
 	defaultAlarm    = 10 * time.Second
+	defaultUnsaved  = 10 * time.Second
 )
 
 var defaultBesideEffects = []string{"stale", "conflict"}
@@ -198,6 +203,9 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.Alarm == 0 {
 		l.Alarm = defaultAlarm
+	}
+	if l.Unsaved == 0 {
+		l.Unsaved = defaultUnsaved
 	}
 	if l.BesideEffects == nil {
 		l.BesideEffects = defaultBesideEffects

@@ -67,6 +67,7 @@ const (
 	Unexplained Kind = "a duplicate without a reason"
 	Unprovoked  Kind = "a duplicate in a run without faults"
 	TooMany     Kind = "more duplicates of a kind than allowed"
+	TooLate     Kind = "sent again so late that its acknowledgement should have been saved"
 
 	EpochFell       Kind = "an epoch went down"
 	OwnerChanged    Kind = "another owner under the same epoch"

@@ -174,7 +174,7 @@ func (r *run) readLogs(ctx context.Context, known *oracle.Run) (err error) {
 		return err
 	}
 	known.PositionLog, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.PositionChange],
-		"select n, at, consumer, topic, partition, epoch, position, coalesce(owner, ''), '' from position_log order by n")
+		"select n, at, consumer, topic, partition, epoch, position, coalesce(owner, ''), coalesce(nullif(by, 'torture'), '') from position_log order by n")
 	if err != nil {
 		return err
 	}

@@ -150,7 +150,7 @@ var tables = []string{
 		insert into public.parked_log (id) values (new.id);
 		return null;
 	end $$`,
-	"create table position_log (n bigint generated always as identity primary key, at timestamptz not null default clock_timestamp(), consumer text, topic text, partition int, epoch bigint, position bigint, owner text)",
+	"create table position_log (n bigint generated always as identity primary key, at timestamptz not null default clock_timestamp(), by text not null default current_setting('application_name'), consumer text, topic text, partition int, epoch bigint, position bigint, owner text)",
 	`create function log_position() returns trigger language plpgsql as $$ begin
 		insert into public.position_log (consumer, topic, partition, epoch, position, owner) values (new.consumer, new.topic, new.partition, new.epoch, new.position, new.owner);
 		return null;

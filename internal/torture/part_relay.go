@@ -71,20 +71,32 @@ func (p *recordingPublisher) Publish(ctx context.Context, events []holdfast.Even
 	}
 	p.rec.Add(history.Entry{Op: history.Publish, IDs: ids})
 	errs := p.Publisher.Publish(ctx, events)
-	var acknowledged, unknown []string
-	var last error
+	answers := map[history.Result]*history.Entry{}
 	for i, err := range errs {
-		if err == nil {
-			acknowledged = append(acknowledged, ids[i])
-		} else {
-			unknown, last = append(unknown, ids[i]), err
+		how, text := answerOf(err)
+		if answers[how] == nil {
+			answers[how] = &history.Entry{Op: history.Acknowledge, How: how, Text: text}
+		}
+		answers[how].IDs = append(answers[how].IDs, ids[i])
+	}
+	for _, how := range []history.Result{history.OK, history.Failed, history.Unknown} {
+		if e := answers[how]; e != nil {
+			p.rec.Add(*e)
 		}
 	}
-	if len(acknowledged) > 0 {
-		p.rec.Add(history.Entry{Op: history.Acknowledge, IDs: acknowledged, How: history.OK})
-	}
-	if len(unknown) > 0 { // a time-out, a broken connection: the broker may have them
-		p.rec.Add(history.Entry{Op: history.Acknowledge, IDs: unknown, How: history.Unknown, Text: last.Error()})
-	}
 	return errs
+}
+
+// answerOf is what a publication's error says of its record. A record or a topic that the broker refuses is not in its
+// log; after a time-out, or on a broken connection, nobody knows.
+func answerOf(err error) (how history.Result, text string) {
+	if err == nil {
+		return history.OK, ""
+	}
+	switch relay.FaultOf(err) {
+	case relay.FaultRecord, relay.FaultTopic:
+		return history.Failed, err.Error()
+	default:
+		return history.Unknown, err.Error()
+	}
 }

@@ -28,6 +28,7 @@ const (
 	plantReverse   = "reverse"    // the publisher turns the order of a call around
 	plantRepeat    = "repeat"     // the publisher sends everything twice
 	plantTakeBack  = "take-back"  // somebody sets a lane's epoch back
+	plantMeddle    = "meddle"     // somebody saves positions of partitions that another has
 	plantAhead     = "ahead"      // somebody sets a lane's cursor to the end of the log
 	plantStuck     = "stuck"      // the publisher never has an answer for one key
 	plantFalseOK   = "false-ok"   // the producer calls a transaction committed that it has rolled back
@@ -107,6 +108,16 @@ func (p part) plantedPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.P
 			errs := pub.Publish(ctx, events)
 			if count.Add(1)%50 == 20 {
 				if _, err := pool.Exec(ctx, "update holdfast.lane set epoch = epoch - 1 where epoch > 1"); err != nil {
+					return slices.Repeat([]error{err}, len(events))
+				}
+			}
+			return errs
+		}), nil
+	case plantMeddle:
+		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
+			errs := pub.Publish(ctx, events)
+			if count.Add(1)%50 == 20 {
+				if _, err := pool.Exec(ctx, "update holdfast.consumer_position set updated_at = now()"); err != nil {
 					return slices.Repeat([]error{err}, len(events))
 				}
 			}

@@ -66,6 +66,7 @@ func TestEveryOracleSeesTheBugThatIsPlantedForIt(t *testing.T) {
 		{plantReverse, oracle.KeyOrder, ""},
 		{plantRepeat, oracle.Duplicates, ""},
 		{plantTakeBack, oracle.Fencing, ""},
+		{plantMeddle, oracle.Fencing, ""},
 		{plantAhead, oracle.CursorTruth, ""},
 		{plantStuck, oracle.Liveness, fmt.Sprintf("of key %q", stuckKey)},
 		{plantFalseOK, oracle.HonestErrors, ""},
