@@ -13,8 +13,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// saveEvery is how often positions are saved and offsets committed, at most.
-const saveEvery = 100 * time.Millisecond
+const (
+	// saveEvery is how often positions are saved and offsets committed, at most: slower where that takes long.
+	saveEvery = 100 * time.Millisecond
+
+	// saveAtLeast is how often at least, whatever it took: what is not saved is read again after a crash.
+	saveAtLeast = 2 * time.Second
+)
 
 // consumeOptions is what of a KafkaGroup is not the source's business.
 type consumeOptions struct {
@@ -164,7 +169,7 @@ func (in *Inbox) saveLoop(ctx context.Context, gen generation, parts []*partitio
 		if err != nil && ctx.Err() == nil {
 			in.troubled(err)
 		}
-		wait = max(saveEvery, 10*time.Since(begun))
+		wait = rest(time.Since(begun), 10, saveEvery, saveAtLeast)
 	}
 }
 

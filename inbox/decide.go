@@ -193,6 +193,12 @@ func roomAfter(tries, waiting int, random float64) time.Duration {
 	return max(spread(fullBase, fullCap, tries, random)/time.Duration(waiting), fullBase)
 }
 
+// rest is how long a loop pauses after a turn that took so long: times as long, so that it is no load for a busy database,
+// but at least and at most so long. Without a most, one answer that was lost would be followed by minutes of nothing.
+func rest(took time.Duration, times int, least, most time.Duration) time.Duration {
+	return min(max(time.Duration(times)*took, least), most)
+}
+
 // ranOut says that the handler used up its time. To try it again in place would hold up its partition as long again.
 func ranOut(err error) bool {
 	var h *handlerError

@@ -22,6 +22,9 @@ const (
 	// sweepEvery is how often sleeping heads are looked for, at most: a sweep that takes long is made less often.
 	sweepEvery = 5 * time.Second
 
+	// sweepAtLeast is how often at least.
+	sweepAtLeast = 5 * time.Minute
+
 	// patrolTimeout bounds every statement of the loops, so that one whose answer is lost cannot end them silently.
 	patrolTimeout = 30 * time.Second
 )
@@ -159,7 +162,7 @@ func (in *Inbox) sweepLoop(ctx context.Context) error {
 		case tag.RowsAffected() > 0:
 			in.wake()
 		}
-		wait = max(sweepEvery, 100*time.Since(begun))
+		wait = rest(time.Since(begun), 100, sweepEvery, sweepAtLeast)
 	}
 }
 

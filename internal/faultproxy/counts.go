@@ -11,7 +11,7 @@ type Counts struct {
 	Held        int64 // bytes that a fault held, for a while or for ever
 	Delayed     int64 // bytes that Slow delayed
 	Resets      int64 // connections that Reset, PassAnew, ResetAfter or ResetWithin ended
-	Truncated   int64 // connections that Truncate closed
+	Truncated   int64 // connections that TruncateUp or TruncateDown closed
 	Commits     int64 // COMMITs of Postgres that clients sent
 	CutBefore   int64 // of them, those that never arrived
 	CutAfter    int64 // of them, those that were carried out and whose answers were lost

@@ -11,7 +11,7 @@ import (
 // Fault says how a proxy misbehaves. The zero Fault is Pass. Its String names it and what it was given, for reports.
 type Fault struct {
 	kind        kind
-	least, most int64 // bytes of Truncate and ResetAfter, nanoseconds of ResetWithin
+	least, most int64 // bytes of TruncateUp, TruncateDown and ResetAfter, nanoseconds of ResetWithin
 	seed        uint64
 	latency     time.Duration
 	rate        int64
@@ -22,16 +22,17 @@ type Fault struct {
 type kind string
 
 const (
-	pass        kind = ""
-	loseUp      kind = "lose up"
-	loseDown    kind = "lose down"
-	blackhole   kind = "blackhole"
-	refuse      kind = "refuse"
-	resetAfter  kind = "reset after"
-	resetWithin kind = "reset within"
-	slow        kind = "slow"
-	truncate    kind = "truncate"
-	cutCommit   kind = "cut commit"
+	pass         kind = ""
+	loseUp       kind = "lose up"
+	loseDown     kind = "lose down"
+	blackhole    kind = "blackhole"
+	refuse       kind = "refuse"
+	resetAfter   kind = "reset after"
+	resetWithin  kind = "reset within"
+	slow         kind = "slow"
+	truncateUp   kind = "truncate up"
+	truncateDown kind = "truncate down"
+	cutCommit    kind = "cut commit"
 )
 
 // Pass is no fault: bytes go on at once, and what an earlier fault held goes first.
@@ -69,10 +70,15 @@ func Slow(latency time.Duration, bytesPerSecond int64) Fault {
 	return Fault{kind: slow, latency: latency, rate: bytesPerSecond}
 }
 
-// Truncate closes each connection after a number of bytes from the server, counted from the fault's beginning on, which
-// is drawn between least and most. With few bytes none gets beyond its handshake.
-func Truncate(least, most int64, seed uint64) Fault {
-	return Fault{kind: truncate, least: least, most: most, seed: seed}
+// TruncateUp closes each connection after a number of bytes from the client, counted from the fault's beginning on, which
+// is drawn between least and most: the server has the beginning of a request. With few bytes none gets beyond its handshake.
+func TruncateUp(least, most int64, seed uint64) Fault {
+	return Fault{kind: truncateUp, least: least, most: most, seed: seed}
+}
+
+// TruncateDown does the same to what comes from the server: the client has the beginning of an answer.
+func TruncateDown(least, most int64, seed uint64) Fault {
+	return Fault{kind: truncateDown, least: least, most: most, seed: seed}
 }
 
 // Moment is when a connection is cut at a COMMIT.
@@ -109,7 +115,7 @@ func (f Fault) String() string {
 	switch f.kind {
 	case pass:
 		return "pass"
-	case resetAfter, truncate:
+	case resetAfter, truncateUp, truncateDown:
 		return fmt.Sprintf("%s %d–%d bytes, seed %d", f.kind, f.least, f.most, f.seed)
 	case resetWithin:
 		return fmt.Sprintf("%s %s–%s, seed %d", f.kind, time.Duration(f.least), time.Duration(f.most), f.seed)
@@ -138,7 +144,7 @@ func (f Fault) validate() error {
 		}
 	}
 	switch f.kind {
-	case resetAfter, truncate, resetWithin:
+	case resetAfter, truncateUp, truncateDown, resetWithin:
 		rule(f.least >= 0, "least", f.least, "it must not be negative")
 		rule(f.most >= f.least, "most", f.most, "it must not be below least")
 		rule(f.most < math.MaxInt64, "most", f.most, "it must be less than that")
@@ -179,7 +185,7 @@ func (f Fault) fateOf(n uint64) fate {
 	draws := rand.New(rand.NewPCG(f.seed, n))
 	got := fate{after: -1, within: -1}
 	switch f.kind {
-	case resetAfter, truncate:
+	case resetAfter, truncateUp, truncateDown:
 		got.after = f.least + draws.Int64N(f.most-f.least+1)
 	case resetWithin:
 		got.within = time.Duration(f.least + draws.Int64N(f.most-f.least+1))
@@ -214,15 +220,26 @@ const (
 	resets
 )
 
-// admit says how many of n bytes go on after passed have, and what becomes of the connection then. For Truncate passed
-// counts the bytes from the server, for ResetAfter all.
+// meters says whether what goes in a direction is counted towards the end of a connection.
+func (f Fault) meters(d direction) bool {
+	switch f.kind {
+	case resetAfter:
+		return true
+	case truncateUp:
+		return d == up
+	default:
+		return d == down
+	}
+}
+
+// admit says how many of n bytes go on after passed have that are counted, and what becomes of the connection then.
 func (f Fault) admit(ft fate, d direction, passed int64, n int) (int, end) {
-	if ft.after < 0 || f.kind == truncate && d == up || passed+int64(n) < ft.after {
+	if ft.after < 0 || !f.meters(d) || passed+int64(n) < ft.after {
 		return n, goesOn
 	}
 	n = int(max(0, ft.after-passed))
-	if f.kind == truncate {
-		return n, closes
+	if f.kind == resetAfter {
+		return n, resets
 	}
-	return n, resets
+	return n, closes
 }

@@ -167,7 +167,7 @@ func TestConnectionsEndAfterAsManyBytesAsTheSeedSays(t *testing.T) {
 		counted func(Counts) int64
 	}{
 		{"ResetAfter", func(seed uint64) Fault { return ResetAfter(100, 900, seed) }, reset, func(c Counts) int64 { return c.Resets }},
-		{"Truncate", func(seed uint64) Fault { return Truncate(100, 900, seed) }, io.EOF, func(c Counts) int64 { return c.Truncated }},
+		{"TruncateDown", func(seed uint64) Fault { return TruncateDown(100, 900, seed) }, io.EOF, func(c Counts) int64 { return c.Truncated }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -220,15 +220,23 @@ func TestResetAfterCountsBothWays(t *testing.T) {
 	b.endsWith(server, "", reset)
 }
 
-func TestTruncateCountsTheWayDownOnly(t *testing.T) {
+func TestATruncationCountsItsOwnWayOnly(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	client, server := b.pair()
-	b.set(Truncate(3, 3, 0))
+	b.set(TruncateDown(3, 3, 0))
 	b.send(client, "a long question")
 	b.gets(server, "a long question")
 	b.send(server, "answer")
 	b.endsWith(client, "ans", io.EOF)
+
+	client, server = b.pair()
+	b.set(TruncateUp(3, 3, 0))
+	b.send(server, "a long greeting")
+	b.gets(client, "a long greeting")
+	b.send(client, "question")
+	b.endsWith(server, "que", io.EOF)
+	b.eventually("both are counted", func() bool { return b.Counts().Truncated == 2 })
 }
 
 func TestResetWithinResetsOpenAndNewConnectionsUntilItIsOver(t *testing.T) {
@@ -335,10 +343,10 @@ func TestAFaultOutOfItsRangeIsRefusedWithAllThatIsWrong(t *testing.T) {
 		want  []string
 	}{
 		{Slow(-1, -2), []string{"latency is -1ns", "bytesPerSecond is -2"}},
-		{Truncate(-3, -4, 0), []string{"least is -3", "most is -4"}},
+		{TruncateDown(-3, -4, 0), []string{"least is -3", "most is -4"}},
 		{ResetAfter(2, 1, 0), []string{"most is 1: it must not be below least"}},
 		{ResetWithin(2, 1, 0), []string{"most is 1"}},
-		{Truncate(0, math.MaxInt64, 0), []string{"most is 9223372036854775807"}},
+		{TruncateDown(0, math.MaxInt64, 0), []string{"most is 9223372036854775807"}},
 		{CutCommit("now", Cuts{Chance: 2, Most: -1}), []string{"moment is now", "Chance is 2", "Most is -1"}},
 	} {
 		err := b.Set(c.fault)

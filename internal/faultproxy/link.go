@@ -152,7 +152,7 @@ func (l *link) admit(d direction, b []byte) (n int, then end, count *atomic.Int6
 		return n, closes, count
 	}
 	n, then = ph.fault.admit(l.fate, d, l.passed, n)
-	if d == down || ph.fault.kind == resetAfter {
+	if ph.fault.meters(d) {
 		l.passed += int64(n)
 	}
 	if then == closes {

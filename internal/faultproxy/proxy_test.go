@@ -21,7 +21,7 @@ func TestEveryByteArrivesInOrderWhateverThePiecesAndTheFaultsThatHeal(t *testing
 		seed := rapid.Uint64().Draw(r, "seed")
 		faults := rapid.SliceOfN(rapid.SampledFrom([]Fault{
 			Pass(), LoseUp(), LoseDown(), Blackhole(), Slow(time.Millisecond, 0), Slow(0, 8<<20), Refuse(),
-			ResetWithin(time.Hour, time.Hour, 1), CutCommit(Before, Cuts{}), Truncate(1<<40, 1<<40, 1),
+			ResetWithin(time.Hour, time.Hour, 1), CutCommit(Before, Cuts{}), TruncateDown(1<<40, 1<<40, 1),
 		}), 0, 5).Draw(r, "faults")
 		texts := [2][]byte{random(seed, rapid.IntRange(0, 400_000).Draw(r, "up")), random(seed+1, rapid.IntRange(0, 400_000).Draw(r, "down"))}
 		largest := rapid.SampledFrom([]int{1, 7, 1000, 70_000}).Draw(r, "largest piece")
@@ -158,7 +158,7 @@ func TestAConnectionWhoseTargetIsAwayIsReset(t *testing.T) {
 // It is not parallel: what other tests run must not be counted.
 func TestCloseEndsEverythingWhateverIsGoingOn(t *testing.T) {
 	for _, f := range []Fault{Pass(), LoseUp(), LoseDown(), Blackhole(), Refuse(), Slow(time.Hour, 1), ResetWithin(time.Hour, time.Hour, 1),
-		ResetWithin(0, time.Millisecond, 1), Truncate(10, 20, 1), CutCommit(After, Cuts{})} {
+		ResetWithin(0, time.Millisecond, 1), TruncateDown(10, 20, 1), CutCommit(After, Cuts{})} {
 		t.Run(f.String(), func(t *testing.T) {
 			address, accepted := serve(t)
 			running := goleak.IgnoreCurrent()

@@ -6,20 +6,25 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/faultproxy"
 )
 
-// linkFaults are those of the network between each kind of part and each server.
+// linkFaults are those of the network between each kind of part and each server, and between PgBouncer and Postgres.
 func linkFaults() (all []fault) {
-	for _, l := range links {
+	for _, l := range append(slices.Clone(links), pooled) {
+		var impossible func(*ground) string
+		if l == pooled {
+			impossible = noBouncer
+		}
 		for _, n := range networkFaults {
 			hold := n.hold
 			if n.silences && l == (link{roleConsumer, broker}) {
 				hold[1] = outlasting(session)[1] // some end before the session does, some after it
 			}
-			all = append(all, fault{name: n.name + "-" + l.String(), what: fmt.Sprintf(n.what, l.role, server(l)), hold: hold,
+			all = append(all, fault{name: n.name + "-" + l.String(), what: fmt.Sprintf(n.what, l.role, server(l)), hold: hold, impossible: impossible,
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					proxy := s.links[l]
 					s.hit = counted(proxy, n.hits)
@@ -36,7 +41,7 @@ func linkFaults() (all []fault) {
 			continue
 		}
 		for _, moment := range []faultproxy.Moment{faultproxy.Before, faultproxy.After} {
-			all = append(all, fault{name: fmt.Sprintf("cut-commit-%s-%s", moment, l.role), hold: seconds(1.5, 3),
+			all = append(all, fault{name: fmt.Sprintf("cut-commit-%s-%s", moment, l.role), hold: seconds(1.5, 3), impossible: impossible,
 				what: fmt.Sprintf("a %s's connection is cut just %s COMMIT is carried out", l.role, moment),
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					proxy := s.links[l]
@@ -95,7 +100,10 @@ var networkFaults = []struct {
 	{name: "slow", what: "the way between a %s and %s is long and narrow", hold: seconds(2, 5), hits: delayed, fault: func(rng *rand.Rand) faultproxy.Fault {
 		return faultproxy.Slow(time.Duration(20+rng.IntN(200))*time.Millisecond, int64(20_000+rng.IntN(200_000)))
 	}},
-	{name: "truncate", what: "answers to a %s from %s end in the middle of a frame", hold: seconds(1.5, 4), hits: truncated, fault: func(rng *rand.Rand) faultproxy.Fault {
-		return faultproxy.Truncate(0, 20_000, rng.Uint64())
+	{name: "truncate-up", what: "what a %s sends to %s ends in the middle of a frame", hold: seconds(1.5, 4), hits: truncated, fault: func(rng *rand.Rand) faultproxy.Fault {
+		return faultproxy.TruncateUp(0, 20_000, rng.Uint64())
+	}},
+	{name: "truncate-down", what: "answers to a %s from %s end in the middle of a frame", hold: seconds(1.5, 4), hits: truncated, fault: func(rng *rand.Rand) faultproxy.Fault {
+		return faultproxy.TruncateDown(0, 20_000, rng.Uint64())
 	}},
 }

@@ -35,6 +35,9 @@ const (
 
 var links = []link{{roleProducer, postgres}, {roleRelay, postgres}, {roleConsumer, postgres}, {roleRelay, broker}, {roleConsumer, broker}}
 
+// pooled is the link between PgBouncer and Postgres, where there is one.
+var pooled = link{"pgbouncer", postgres}
+
 func (l link) String() string { return l.role + "-" + l.server }
 
 // ground is what the parts stand on.
@@ -105,7 +108,7 @@ func (g *ground) link(ctx context.Context, o Options) (err error) {
 			return err
 		}
 		g.stops = append(g.stops, g.bouncer.Stop)
-		database = g.bouncer.Address()
+		database, g.links[pooled] = g.bouncer.Address(), g.entry
 	}
 	for _, l := range links {
 		target := database

@@ -131,13 +131,17 @@ func (r *run) trouble(err error) {
 func (r *run) await(ctx context.Context, left func(context.Context) (string, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel()
+	still := "nobody could tell what"
 	for {
 		what, err := left(ctx)
-		if err == nil && what == "" {
+		switch {
+		case err == nil && what == "":
 			return nil
+		case err == nil:
+			still = what // An error says nothing of what is left: it may be that the time is up.
 		}
 		if !sleep(ctx, 50*time.Millisecond) {
-			return errors.Join(fmt.Errorf("at the end, after %s, still: %s", round(r.limit), what), err)
+			return errors.Join(fmt.Errorf("at the end, after %s, still: %s", round(r.limit), still), err)
 		}
 	}
 }

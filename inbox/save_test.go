@@ -1,0 +1,55 @@
+package inbox
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+func TestALoopRestsInProportionAndNeverForLong(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		0:                      100 * time.Millisecond,
+		5 * time.Millisecond:   100 * time.Millisecond,
+		30 * time.Millisecond:  300 * time.Millisecond,
+		200 * time.Millisecond: 2 * time.Second,
+		patrolTimeout:          2 * time.Second,
+	} {
+		if got := rest(took, 10, saveEvery, saveAtLeast); got != want {
+			t.Errorf("after %s it rests for %s, want %s", took, got, want)
+		}
+	}
+}
+
+// The answer to a save may be lost with a connection, and the time-out be the first to notice. What is handled afterwards
+// has to be saved soon all the same: after a crash everything behind the position is read again.
+func TestASaveThatHungIsFollowedByTheNextSoon(t *testing.T) {
+	b := setup(t)
+	g := newFakeGeneration(logOf(event("1", "k"), event("2", "k")))
+	g.gate = make(chan struct{})
+	in := b.inbox()
+	locked := b.begin()
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.ID == "1" { // Nobody saves until this is rolled back.
+			pgtest.Exec(t, locked, "select from holdfast.consumer_position for update")
+		}
+		return effectOf(ctx, tx, e)
+	})
+	b.consumeFake(in, g)
+	b.awaitOutcome("1", Handled)
+	time.Sleep(3 * time.Second)
+	if err := locked.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitSettled(1)
+	freed := time.Now()
+	close(g.gate)
+	b.awaitSettled(2)
+	if took := time.Since(freed); took > 15*time.Second {
+		t.Errorf("the next save came %s after one that hung for three seconds", took)
+	}
+}
