@@ -187,8 +187,9 @@ select holdfast.publish_letter($1::bigint, $2::text, $3::integer)`
 
 // Takes the heads of queues that are due, for a lease, and counts the attempt before it is made: so one that ends the
 // process counts. Index stored_due finds what is due, the primary key says whether it is a head, and stored_awake whether
-// a worker is at one behind it: what was claimed was due, so it does not sleep. A lease further away than twice its length
-// was given by a clock that was wrong.
+// a worker is at one behind it: what was claimed was due, so it does not sleep. letter_holds_inbox says whether a letter
+// holds its key: without "offset 0" Postgres, which reckons with all that is due rather than with $3 of them, reads every
+// open letter into a hash first. A lease further away than twice its length was given by a clock that was wrong.
 const claimSQL = `-- inbox.claim
 with due as (
     select s.consumer, s.topic, s.key, s.place
@@ -205,7 +206,8 @@ with due as (
            and (s.letter is not null
                 or not exists (select from holdfast.letter l
                                 where l.consumer = s.consumer and l.topic = s.topic and l.key = s.key
-                                  and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')))))
+                                  and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')
+                               offset 0))))
      order by s.next_at
      limit $3::int
        for update of s skip locked
