@@ -46,53 +46,6 @@ func TestEveryStatementIsNamedAndFitsTheSchema(t *testing.T) {
 	}
 }
 
-func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
-	b := setup(t)
-	in := b.inbox()
-	pgtest.Exec(t, b.db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
-		select 'billing', 'orders', (n % 100)::text, n, '', n::text, 'order.placed', now(), '', case when n < 100 then now() else 'infinity' end
-		  from generate_series(0, 20000) n`)
-	pgtest.Exec(t, b.db, "analyze holdfast.stored")
-	plan := func(statement string, args ...any) string {
-		t.Helper()
-		tx, err := b.db.Begin(b.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = tx.Rollback(context.Background()) }()
-		rows, err := tx.Query(b.Context(), "explain "+statement, append([]any{pgx.QueryExecModeSimpleProtocol}, args...)...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Join(lines, "\n")
-	}
-	for what, row := range map[string]struct {
-		plan    string
-		indexes []string
-	}{
-		"claim":  {plan(in.sql.claim, "billing", []string{"order.placed"}, int32(8), uuid.NewString(), int64(1e6)), []string{"stored_due", "stored_pkey", "stored_awake", "letter_holds_inbox"}},
-		"insert": {plan(in.sql.insert, "billing", "", "1", "orders", "k", int32(0), int64(0), []byte{}, int32(1), int64(1)), []string{"stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
-		"insert many": {plan(in.sql.insertMany, "billing", "orders", int32(0), int64(1), []string{""}, []string{"1"}, []string{"k"}, []int64{0}, [][]byte{{}}),
-			[]string{"stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
-		"known many": {plan(in.sql.knownMany, "billing", []string{"", ""}, []string{"1", "2"}), []string{"inbox_pkey"}},
-		"take":       {plan(in.sql.take, "billing", "orders", "1", int64(1), uuid.NewString()), []string{"stored_pkey"}},
-		"wake":       {plan(in.sql.wake, "billing", "orders", "1"), []string{"stored_pkey"}},
-	} {
-		for _, index := range row.indexes {
-			if !strings.Contains(row.plan, index) {
-				t.Errorf("%s does not use %s:\n%s", what, index, row.plan)
-			}
-		}
-		if strings.Contains(row.plan, "Seq Scan on stored") || strings.Contains(row.plan, "Seq Scan on inbox") {
-			t.Errorf("%s reads a whole table:\n%s", what, row.plan)
-		}
-	}
-}
-
 // touched is how many pages a statement reads and writes.
 func (b *bundle) touched(name, statement string, args ...any) int {
 	b.Helper()

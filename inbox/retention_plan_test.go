@@ -62,6 +62,8 @@ func TestRetentionReadsByItsIndexHoweverLittleThePlannerKnows(t *testing.T) {
 				pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position) select 'billing', 'orders', p, 100000 from generate_series(0, 63) p`)
 				b.oldRows("http-", nil, 20_000)
 				b.oldRows("kafka-", 0, 20_000)
+				pgtest.Exec(t, b.db, `insert into holdfast.start (consumer, source, event_id, last_at)
+					select 'consumer ' || n % 10, '', n::text, now() - n * interval '1 hour' from generate_series(1, 5000) n`)
 			}
 			if state == "it was analyzed" {
 				pgtest.Exec(t, b.db, "vacuum analyze")
@@ -71,20 +73,18 @@ func TestRetentionReadsByItsIndexHoweverLittleThePlannerKnows(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				plan := func() string {
-					defer conn.Release()
+				plan := func(statement, literals string) string {
 					tx, err := conn.BeginTx(b.Context(), pgx.TxOptions{BeginQuery: in.sql.retentionBegin})
 					if err != nil {
 						t.Fatal(err)
 					}
 					defer func() { _ = tx.Rollback(context.Background()) }()
-					for _, statement := range []string{"set local plan_cache_mode = " + cache,
-						"prepare sweep (text, timestamptz, bigint, int) as " + in.sql.retentionSweep} {
-						if _, err := tx.Exec(b.Context(), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
+					for _, sql := range []string{"set local plan_cache_mode = " + cache, "prepare explained as " + statement} {
+						if _, err := tx.Exec(b.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 							t.Fatal(err)
 						}
 					}
-					rows, err := tx.Query(b.Context(), "explain execute sweep ('billing', now() - interval '30 days', 604800000000, 1000)", pgx.QueryExecModeSimpleProtocol)
+					rows, err := tx.Query(b.Context(), "explain execute explained ("+literals+")", pgx.QueryExecModeSimpleProtocol)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -92,21 +92,27 @@ func TestRetentionReadsByItsIndexHoweverLittleThePlannerKnows(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					_, err = tx.Exec(b.Context(), "deallocate sweep", pgx.QueryExecModeSimpleProtocol)
+					_, err = tx.Exec(b.Context(), "deallocate explained", pgx.QueryExecModeSimpleProtocol)
 					if err != nil {
 						t.Fatal(err)
 					}
 					return strings.Join(lines, "\n")
-				}()
+				}
+				sweep := plan(in.sql.retentionSweep, "'billing', now() - interval '30 days', 604800000000, 1000")
+				starts := plan(in.sql.retentionStarts, "'billing', 604800000000")
+				conn.Release()
 				for _, want := range []string{"Index Scan using inbox_settled on inbox", "consumer_position_pkey", "letter_event", "Tid Scan on inbox f", "Tid Scan on inbox i"} {
-					if !strings.Contains(plan, want) {
-						t.Errorf("%s: the plan has no %q:\n%s", cache, want, plan)
+					if !strings.Contains(sweep, want) {
+						t.Errorf("%s: the plan has no %q:\n%s", cache, want, sweep)
 					}
 				}
 				for _, bad := range []string{"Seq Scan", "Sort", "Bitmap", "inbox_pkey", "JIT"} {
-					if strings.Contains(plan, bad) {
-						t.Errorf("%s: the plan has a %q:\n%s", cache, bad, plan)
+					if strings.Contains(sweep, bad) {
+						t.Errorf("%s: the plan has a %q:\n%s", cache, bad, sweep)
 					}
+				}
+				if !strings.Contains(starts, "Index Scan using start_pkey on start f") || !strings.Contains(starts, "Tid Scan on start s") || strings.Contains(starts, "Seq Scan") {
+					t.Errorf("%s: starts are not found by start_pkey and removed by their places:\n%s", cache, starts)
 				}
 			}
 		})

@@ -67,7 +67,8 @@ update holdfast.retention r
    set from_at = $2::timestamptz, kept_at = $3::timestamptz, next_at = clock_timestamp() + $4::bigint * interval '1 microsecond'
  where r.consumer = $1::text`
 
-// Removes counts of starts that are older than $2, as many as there usually are, and none that is being counted.
+// Removes counts of starts that are older than $2, up to 10,000 at a time, and none that is being counted. No index has
+// last_at: it reads the consumer's stretch of the primary key, because the table holds few rows at any time.
 const retentionStartsSQL = `-- inbox.retention_starts
 delete from holdfast.start s
  where s.ctid = any (array(

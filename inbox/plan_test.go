@@ -1,0 +1,86 @@
+package inbox
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/plantest"
+)
+
+// Every statement that an inbox makes while it works finds its rows by an index, on tables that are large: 50,000 settled
+// events, 40,000 stored ones in 2,000 queues, 5,000 letters and as many actions, positions, starts and watermarks. Half of
+// them are of one consumer, the others of 50.
+func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
+	b := setup(t)
+	const whose = "case when n % 2 = 0 then 'billing' else 'consumer ' || n % 100 end"
+	for _, sql := range []string{
+		`insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result)
+			select ` + whose + `, '', n::text, 'orders', n % 12, n, '', now() - n * interval '1 second', 'handled' from generate_series(1, 50000) n`,
+		// Keys with followers that sleep, and events without a key; a hundred heads are due.
+		`insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
+			select ` + whose + `, 'orders', case when n % 20 < 2 then '' else (n % 2000)::text end, n, '', n::text, 'order.placed', now(), '',
+			       case when n < 100 then now() else 'infinity' end
+			  from generate_series(1, 40000) n`,
+		`insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash, state)
+			select 'inbox', ` + whose + `, 'r', n % 50 < 2, n::text, '', 'order.placed', 'orders', (n % 2000)::text, now(), '', case when n % 10 < 2 then 'open' else 'replayed' end
+			  from generate_series(1, 5000) n`,
+		`insert into holdfast.letter_action (letter, action, by, reason, hash) select n, 'edit', '', '', '' from generate_series(1, 5000) n`,
+		`insert into holdfast.consumer_position (consumer, topic, partition) select ` + whose + `, 'topic ' || n / 100, n % 100 from generate_series(1, 5000) n`,
+		`insert into holdfast.start (consumer, source, event_id) select ` + whose + `, '', n::text from generate_series(1, 5000) n`,
+		`insert into holdfast.watermark (consumer, entity, version) select ` + whose + `, n::text, n from generate_series(1, 5000) n`,
+	} {
+		pgtest.Exec(t, b.db, sql)
+	}
+	tables := []string{"inbox", "stored", "letter", "letter_action", "consumer_position", "start", "watermark"}
+	for _, table := range tables {
+		pgtest.Exec(t, b.db, "analyze holdfast."+table)
+	}
+	many := func(value, of string) string { return fmt.Sprintf("array_fill(%s::%s, '{100}')", value, of) }
+	const token = "'00000000-0000-0000-0000-000000000000'"
+	const partition, key, row = "'billing', 'topic 7', 8, 1", "'billing', 'orders', '12'", "'billing', 'orders', '12', 12, " + token
+	for _, c := range []struct {
+		statement, literals string
+		indexes             []string
+	}{
+		{fenceCheckSQL, partition, []string{"consumer_position_pkey"}},
+		{insertSQL, "'billing', '', '12', 'orders', '12', 8, 0, '', 1, 1", []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
+		{insertManySQL, partition + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text") + ", " + many("0", "bigint") + ", " + many("''", "bytea"), []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
+		{behindSQL, key, []string{"stored_pkey", "letter_holds_inbox"}},
+		{knownSQL, "'billing', '', '12'", []string{"inbox_pkey"}},
+		{knownManySQL, "'billing', " + many("''", "text") + ", " + many("'12'", "text"), []string{"inbox_pkey"}},
+		{recordSQL, "'billing', '', '12', 'orders', 8, 0, '', 'stored', 1", []string{"inbox_pkey"}},
+		{settleSQL, "'billing', '', '12', 'orders', 8, 0, '', 'handled', 1", []string{"inbox_pkey"}},
+		{storeSQL, key + ", '', 'e', 't', now(), '{}', '', '', 8, 0, 1, '{}', 1, 1", []string{"stored_consumer_source_event_id_key"}},
+		{queueLengthSQL, key + ", 100", []string{"stored_pkey"}},
+		// Of one who has half of them it may as well read all, up to its limit.
+		{storedCountSQL, "'consumer 7', 100", []string{"stored_(pkey|consumer_source_event_id_key)"}},
+		{letterSQL, "'billing', 'r', 'f', true, '12', '', 't', 'orders', '12', now(), '{}', '', '', 8, 0, 1, '{}', 1, true", []string{"letter_event"}},
+		{letterReopenSQL, "12, 1, 'r', 'f', '{e}'", []string{"letter_pkey"}},
+		{letterReplayedSQL, "12", []string{"letter_open"}},
+		{editedSQL, "'billing', '', '12', '{\"\"}'", []string{"letter_event", "letter_action_letter"}},
+		{claimSQL, "'billing', '{order.placed}', 8, " + token + ", 1000000", []string{"stored_due", "stored_pkey", "stored_awake", "letter_holds_inbox"}},
+		{takeSQL, row, []string{"stored_pkey"}},
+		{dropSQL, row, []string{"stored_pkey"}},
+		{wakeSQL, key, []string{"stored_pkey", "letter_holds_inbox"}},
+		{sweepSQL, "'billing'", []string{"stored_pkey", "letter_holds_inbox"}},
+		{retrySQL, row + ", 1, 0, '{e}', 0", []string{"stored_pkey"}},
+		{stillStoredSQL, row, []string{"stored_pkey"}},
+		{watermarkSQL, "'billing', '12', 1", []string{"watermark_pkey"}},
+		{watermarkIsSQL, "'billing', '12', 1", []string{"watermark_pkey"}},
+		{startSQL, "'billing', '', '12'", []string{"start_pkey"}},
+		{takeBackStartSQL, "'billing', '', '12'", []string{"start_pkey"}},
+		{forgetStartSQL, "'billing', '', '12'", []string{"start_pkey"}},
+		{positionSQL, "'billing', 'topic 7', 8", []string{"consumer_position_pkey"}},
+		{landmarkSQL, "'billing', 'topic 7', 8", []string{"consumer_position_pkey"}},
+		{assignSQL, "'billing', 'topic 7', 8, 1, 'node'", []string{"consumer_position_pkey"}},
+		{saveSQL, "'billing', " + many("'topic 7'", "text") + ", " + many("8", "int") + strings.Repeat(", "+many("1", "bigint"), 4) + ", " + many(token, "text"), []string{"consumer_position_pkey"}},
+		{releaseSQL, partition + ", 1, true, 1, 1, " + token, []string{"consumer_position_pkey"}},
+	} {
+		for _, plan := range plantest.Of(t, b.db.Pool, c.statement, c.literals) {
+			plan.Uses(c.indexes...)
+			plan.NeverReadsAllOf(tables...)
+		}
+	}
+}
