@@ -3,7 +3,6 @@ package relay_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -48,12 +47,12 @@ func TestAHundredReplaysOfOneKeyAreParkedInTheOrderOfTheirLetters(t *testing.T) 
 			b.set(refusing(relay.FaultTopic, append(numbers(1, n), "waits")...))
 			run(t, pool, b, relay.Config{BatchSize: 10})
 			write(t, pool, event("k", "waits"))
-			eventually(t, "the key waits", 10*time.Second, func() bool { return parked(t, pool) == 1 })
+			eventually(t, "the key waits", func() bool { return parked(t, pool) == 1 })
 			for i := int64(1); i <= n; i++ {
 				replay(t, pool, letter(i))
 			}
 			write(t, pool, event("k", "later"))
-			eventually(t, "all of them are parked", 20*time.Second, func() bool { return parked(t, pool) == n+2 })
+			eventually(t, "all of them are parked", func() bool { return parked(t, pool) == n+2 })
 			b.set(nil)
 			arrives(t, b, "later")
 			wantFirsts(t, b, "k", append(numbers(1, n), "waits", "later")...)
@@ -83,13 +82,13 @@ func TestReplaysThatAreRefusedOnTheirOwnGoBeforeTheEventsOfTheirPage(t *testing.
 			write(t, pool, event("k", "between"))
 			replay(t, pool, 1)
 			stop := run(t, pool, b, relay.Config{Retry: untiring})
-			eventually(t, "all six are parked", 10*time.Second, func() bool { return parked(t, pool) == 6 })
+			eventually(t, "all six are parked", func() bool { return parked(t, pool) == 6 })
 			if n := pgtest.Count(t, pool, `select count(*) from holdfast.parked p
 				where p.next_at < 'infinity' and p.place > (select min(h.place) from holdfast.parked h)`); n != 0 {
 				t.Errorf("%d rows behind the head have a time of their own", n)
 			}
 			replay(t, pool, 4)
-			eventually(t, "the last replay is parked", 10*time.Second, func() bool { return parked(t, pool) == 7 })
+			eventually(t, "the last replay is parked", func() bool { return parked(t, pool) == 7 })
 			stop()
 			b.set(nil)
 			run(t, pool, b, relay.Config{Retry: untiring})
