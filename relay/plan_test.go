@@ -62,6 +62,9 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		{delayParked, "3, '{orders}', '{11}', '{11}', '{1}', '{e}', '{1}'", []string{"parked_pkey"}},
 		{buryParked, "3, 'orders', '11', 11, 1, 'e', 'r', 'f', false", []string{"parked_pkey", "letter_pkey"}},
 		{wakeQueues, "3, '{orders}', '{11}'", []string{"parked_pkey", "letter_holds"}},
+		{readProbe, "3, 'orders'", []string{"parked_pkey", "letter_holds"}},
+		{wakeTopic, "3, 'orders'", []string{"parked_pkey", "letter_holds"}},
+		{loadWaiting, "3", []string{"parked_pkey"}},
 		{moveScheduled, "3, 100", []string{"scheduled_pkey"}},
 	} {
 		for _, plan := range plantest.Of(t, db.Pool, row.statement, row.literals) {
