@@ -2,15 +2,10 @@ package idempotency
 
 import (
 	"context"
-	"fmt"
 	"net/http"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
@@ -178,54 +173,5 @@ func TestEveryStatementIsUnderstoodByPostgres(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		conn.Release()
-	}
-}
-
-func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
-	b := setup(t)
-	pgtest.Exec(t, b.db, `insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body, body_hash, owner, expires_at)
-		select 'principal:' || n % 100, 'POST /charges', 'k' || n, '', 1, 'complete', 201, '{}', '', '', gen_random_uuid(), clock_timestamp() + n * interval '1 second' from generate_series(1, 50000) n`)
-	pgtest.Exec(t, b.db, `insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, owner, fence, run, lease_until, expires_at)
-		select 'principal:' || n % 100, 'POST /charges', 'p' || n, '', 1, 'pending', gen_random_uuid(), n, n, clock_timestamp() - n * interval '1 second', clock_timestamp() + interval '1 day' from generate_series(1, 20000) n`)
-	pgtest.Exec(t, b.db, `insert into holdfast.idempotency_step (run, name, result) select n, 'one', '1' from generate_series(1, 20000) n`)
-	pgtest.Exec(t, b.db, `insert into holdfast.idempotency_request (run, scope, operation, key, route, principal, method, host, url, path_values, headers, body, due_at)
-		select n, 'principal:' || n % 100, 'POST /charges', 'p' || n, 'sell', '', 'POST', 'h', '/', '{}', '{}', '', clock_timestamp() + (n - 50) * interval '1 second' from generate_series(1, 20000) n`)
-	for _, table := range []string{"idempotency", "idempotency_step", "idempotency_request"} {
-		pgtest.Exec(t, b.db, "vacuum analyze holdfast."+table)
-	}
-	key := []any{"principal:7", "POST /charges", "p7"}
-	for _, c := range []struct {
-		sql, index string
-		args       []any
-	}{
-		{lookupSQL, "idempotency_pkey", []any{"principal:7", "POST /charges", "k7"}},
-		{cleanSQL, "idempotency_expiry", []any{1000, 0}},
-		{claimSQL, "idempotency_pkey", append(append(slices.Clone(key), 1, []byte{1}, 1, uuid.NewString(), 1, 1, 0), append((*keptRequest)(nil).columns(), 1)...)},
-		{renewSQL, "idempotency_pkey", append(slices.Clone(key), 7, 1)},
-		{finishSQL, "idempotency_pkey", append(slices.Clone(key), 7, "complete", 201, "{}", []byte{}, []byte{}, "", 1)},
-		{releaseSQL, "idempotency_step_pkey", append(slices.Clone(key), 7, true, 1)},
-		{stepLockSQL, "idempotency_pkey", append(slices.Clone(key), 7)},
-		{stepLookSQL, "idempotency_step_pkey", append(slices.Clone(key), "one")},
-		{stepDoneSQL, "idempotency_pkey", append(slices.Clone(key), 7, "two", 1, 1, "1")},
-		{dueSQL, "idempotency_request_due", []any{[]string{"sell"}, 4}},
-		{resumeSQL, "idempotency_request_pkey", []any{7, uuid.NewString(), 1, 1, 1}},
-		{postponeSQL, "idempotency_request_pkey", []any{7, 1}},
-		{abandonSQL, "idempotency_request_due", []any{[]string{"sell"}, 3}},
-	} {
-		rows, err := b.db.Query(t.Context(), "explain "+c.sql, c.args...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var plan strings.Builder
-		for rows.Next() {
-			var line string
-			if err := rows.Scan(&line); err != nil {
-				t.Fatal(err)
-			}
-			fmt.Fprintln(&plan, line)
-		}
-		if rows.Err() != nil || !strings.Contains(plan.String(), c.index) || strings.Contains(plan.String(), "Seq Scan on idempotency") {
-			t.Errorf("want %s:\n%s%v", c.index, plan.String(), rows.Err())
-		}
 	}
 }
