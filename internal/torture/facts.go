@@ -6,12 +6,12 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/history"
 	"github.com/holdfast-go/holdfast/internal/oracle"
+	"github.com/holdfast-go/holdfast/internal/trail"
 )
 
 // sampler looks at the saved cursors while the run is on. What Kafka has it reads once, for the oracles too.
@@ -26,37 +26,14 @@ type partition struct {
 	number int
 }
 
-// published are the events that the saved cursors call published and that are still in the log, but for those that wait
-// in parked or are letters, which is as good.
-const published = `select e.id from holdfast.event e join holdfast.lane l using (lane)
-	where pg_visible_in_snapshot(e.xid, l.done) or (l.upto is not null and pg_visible_in_snapshot(e.xid, l.upto) and e.seq <= l.pos)`
-
-// waiting is asked after that: what was parked then may be published by now, and then Kafka has it.
-const waiting = `select id from holdfast.parked where id = any ($1) union select event_id from holdfast.letter where event_id = any ($1)`
-
-// sample takes a look: first what the cursors say, then what is there.
+// sample takes a look at the cursors, and reads what Kafka has got.
 func (r *run) sample(ctx context.Context) error {
-	at := time.Now()
-	ids, err := texts(ctx, r.admin, published)
+	s, err := trail.Look(ctx, r.admin, func(ctx context.Context) (map[string]struct{}, error) {
+		err := r.readOn(ctx)
+		return r.samples.seen, err
+	})
 	if err != nil {
-		return fmt.Errorf("look at the cursors: %w", err)
-	}
-	parked, err := texts(ctx, r.admin, waiting, ids)
-	if err != nil {
-		return fmt.Errorf("look at the cursors: %w", err)
-	}
-	if err := r.readOn(ctx); err != nil {
 		return err
-	}
-	excused := make(map[string]bool, len(parked))
-	for _, id := range parked {
-		excused[id] = true
-	}
-	s := oracle.CursorSample{At: at, Done: len(ids)}
-	for _, id := range ids {
-		if _, there := r.samples.seen[id]; !there && !excused[id] {
-			s.Missing = append(s.Missing, id)
-		}
 	}
 	r.samples.taken = append(r.samples.taken, s)
 	return nil
@@ -168,14 +145,10 @@ func (r *run) readLetters(ctx context.Context, known *oracle.Run) (err error) {
 
 // readLogs says nothing of who made what the run itself has changed: a step of the clock, an adoption.
 func (r *run) readLogs(ctx context.Context, known *oracle.Run) (err error) {
-	known.LaneLog, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.LaneChange],
-		"select n, at, lane, epoch, coalesce(owner, ''), coalesce(nullif(by, 'torture'), ''), done, coalesce(upto, ''), pos, by = 'torture' and owner is null, early from lane_log order by n")
-	if err != nil {
+	if known.LaneLog, err = trail.Lanes(ctx, r.admin, "torture"); err != nil {
 		return err
 	}
-	known.PositionLog, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.PositionChange],
-		"select n, at, consumer, topic, partition, epoch, position, coalesce(owner, ''), coalesce(nullif(by, 'torture'), '') from position_log order by n")
-	if err != nil {
+	if known.PositionLog, err = trail.Positions(ctx, r.admin, "torture"); err != nil {
 		return err
 	}
 	known.Places, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Place], "select id, xid::text::bigint, seq, at from place_log")

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/faultproxy"
 	"github.com/holdfast-go/holdfast/internal/kafkaserver"
 	"github.com/holdfast-go/holdfast/internal/pgserver"
+	"github.com/holdfast-go/holdfast/internal/trail"
 )
 
 // partitions is how many each topic has.
@@ -123,7 +124,7 @@ func (g *ground) link(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
-// tables are the service's own, and the oracles'.
+// tables are the service's own, and the oracles' beside package trail.
 var tables = []string{
 	// The truth of what was committed, written in the transaction of each event: it needs nobody's word.
 	"create table written (id text primary key, topic text not null, key text not null, number bigint not null, type text not null, content text not null, at timestamptz not null default clock_timestamp())",
@@ -134,14 +135,6 @@ var tables = []string{
 	"create index effect_by_id on effect (id)",
 	"create index written_by_time on written (at)",
 	"create table state (consumer text, key text, id text, primary key (consumer, key))",
-	// Every change of a lane, by whoever made it.
-	"create table lane_log (n bigint generated always as identity primary key, at timestamptz not null default clock_timestamp(), by text not null default current_setting('application_name'), lane int, epoch bigint, owner text, done text, upto text, pos bigint, early boolean)",
-	// A lease that ends later than any that is given now is of a clock that was ahead: it need not be waited for.
-	`create function log_lane() returns trigger language plpgsql as $$ begin
-		insert into public.lane_log (lane, epoch, owner, done, upto, pos, early) values (new.lane, new.epoch, new.owner, new.done::text, new.upto::text, new.pos,
-			case when old.owner <> new.owner and isfinite(new.lease_until) then old.lease_until between now() and now() + 2 * (new.lease_until - now()) else false end);
-		return null;
-	end $$`,
 	// Where events stood in the log of the relays, and which were parked.
 	"create table place_log (id text not null, xid xid8 not null, seq bigint not null, at timestamptz not null default clock_timestamp())",
 	`create function log_place() returns trigger language plpgsql as $$ begin
@@ -153,21 +146,14 @@ var tables = []string{
 		insert into public.parked_log (id) values (new.id);
 		return null;
 	end $$`,
-	"create table position_log (n bigint generated always as identity primary key, at timestamptz not null default clock_timestamp(), by text not null default current_setting('application_name'), consumer text, topic text, partition int, epoch bigint, position bigint, owner text)",
-	`create function log_position() returns trigger language plpgsql as $$ begin
-		insert into public.position_log (consumer, topic, partition, epoch, position, owner) values (new.consumer, new.topic, new.partition, new.epoch, new.position, new.owner);
-		return null;
-	end $$`,
 }
 
 var triggers = []string{
-	"create trigger log_lane after update on holdfast.lane for each row execute function public.log_lane()",
 	"create trigger log_place after insert on holdfast.event_0 for each row execute function public.log_place()",
 	"create trigger log_place after insert on holdfast.event_1 for each row execute function public.log_place()",
 	"create trigger log_place after insert on holdfast.event_2 for each row execute function public.log_place()",
 	"create trigger log_place after insert on holdfast.event_3 for each row execute function public.log_place()",
 	"create trigger log_parked after insert on holdfast.parked for each row execute function public.log_parked()",
-	"create trigger log_position after insert or update on holdfast.consumer_position for each row execute function public.log_position()",
 }
 
 func (g *ground) prepare(ctx context.Context, late bool) error {
@@ -206,7 +192,7 @@ func makeTables(ctx context.Context, pool *pgxpool.Pool) error {
 			return fmt.Errorf("prepare the database: %w", err)
 		}
 	}
-	return nil
+	return trail.Install(ctx, pool)
 }
 
 // openAdmin connects to the primary of the moment.
