@@ -25,7 +25,9 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/oracle"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/trail"
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
@@ -79,6 +81,7 @@ type ordeal struct {
 	topicOf map[int]string // a row's own
 	excused int            // duplicates in Kafka so far, at most
 	fresh   []string       // ids of the letters of this row
+	looks   looks
 }
 
 // victim is a process, and what it has said.
@@ -273,6 +276,7 @@ func (o *ordeal) suffer(c crash) {
 		_ = v.stdin.Close()
 	}
 	o.suffers(v, c.point, o.kind, s.more)
+	o.look()
 	o.excuse(v, o.kind)
 	ended := time.Since(begun)
 
@@ -344,8 +348,9 @@ func (o *ordeal) comesUnless(over func() bool, what, question string, args ...an
 		if yes {
 			return
 		}
+		o.lookNowAndThen()
 		if time.Since(begun) > patience {
-			o.Fatalf("waited %v for this: %s\n%s", patience, what, o.census())
+			o.Fatalf("waited %v for this: %s\n%s\nfencing and cursors: %s", patience, what, o.census(), o.accused())
 		}
 	}
 }
@@ -410,10 +415,16 @@ func (o *ordeal) excuse(v *victim, k kind) {
 	}
 }
 
-// mustHold asks the oracle.
+// mustHold asks the oracles.
 func (o *ordeal) mustHold() {
 	o.Helper()
-	v := o.judge("billing")
+	o.holds(o.known())
+}
+
+// holds asks the oracles about all that is known.
+func (o *ordeal) holds(known oracle.Run) {
+	o.Helper()
+	v := verdictOf(known)
 	v.mustHold(o)
 	want, got := slices.Sorted(maps.Keys(o.letters)), slices.Sorted(maps.Keys(v.letters))
 	if !slices.Equal(got, want) {
@@ -433,7 +444,8 @@ func (o *ordeal) mustHold() {
 	if v.Figures.Duplicates > most {
 		o.Errorf("Kafka has %d duplicates, at most %d are excused: %s", v.Figures.Duplicates, most, v)
 	}
-	o.Logf("%d events, %d duplicates of at most %d, %d lanes lost", v.Figures.Events, v.Figures.Duplicates, most, lost)
+	o.Logf("%d events, %d duplicates of at most %d, %d lanes lost; %d changes of lanes, %d of positions, %d looks at the cursors", v.Figures.Events,
+		v.Figures.Duplicates, most, lost, len(known.LaneLog), len(known.PositionLog), len(known.Cursors))
 }
 
 // leave ends a world in order.
@@ -456,7 +468,9 @@ func (o *ordeal) leave() {
 		}
 	}
 	o.finish(relays, consumers, "billing")
-	o.mustHold()
+	known := o.known()
+	o.left(&known)
+	o.holds(known)
 }
 
 // write writes events, each the next of its key, in one transaction.
@@ -484,8 +498,11 @@ func (o *ordeal) write(events ...holdfast.Event) {
 
 // newOrdeal sets a world up.
 func newOrdeal(t testing.TB, program string, cluster *kafkatest.Cluster, w world, k kind) *ordeal {
-	p := setupPath(t, pgtest.New(t), cluster, 3)
+	p := setupPath(t, pgtest.New(t), cluster, ofWorld)
 	p.meetCoordinator()
+	if err := trail.Install(t.Context(), p.db); err != nil {
+		t.Fatal(err)
+	}
 	for _, sql := range []string{"create table run (id text primary key, n int not null)", "create table mended ()",
 		// Rows are removed when a scenario asks for it. A world may last longer than the window, and its consumers live too short
 		// to commit offsets: what is read again would have no row.
@@ -493,7 +510,8 @@ func newOrdeal(t testing.TB, program string, cluster *kafkatest.Cluster, w world
 		pgtest.Exec(t, p.db, sql)
 	}
 	o := &ordeal{path: p, root: t, kind: k, order: w.order, pool: p.pool(2), program: program,
-		numbers: map[string]int64{}, letters: map[string]bool{}, active: map[string]*victim{}, topicOf: map[int]string{}}
+		numbers: map[string]int64{}, letters: map[string]bool{}, active: map[string]*victim{}, topicOf: map[int]string{},
+		looks: looks{seen: map[string]struct{}{}, next: map[kafkaLog]int64{}}}
 	o.order.BatchSize = pageSize
 	if o.order.Tries == 0 {
 		o.order.Tries = 12
@@ -505,7 +523,7 @@ func newOrdeal(t testing.TB, program string, cluster *kafkatest.Cluster, w world
 	for i, row := range w.rows {
 		switch row.in().topic {
 		case tooSmall:
-			o.topicOf[i] = cluster.Topic(t, 2, "max.message.bytes", fmt.Sprint(smallTopic))
+			o.topicOf[i] = cluster.Topic(t, ofRow, "max.message.bytes", fmt.Sprint(smallTopic))
 			p.topics = append(p.topics, o.topicOf[i])
 		case notThere:
 			o.topicOf[i] = fmt.Sprintf("%s-%d", o.topic(), i)

@@ -362,7 +362,7 @@ func topicMissing() scenario {
 	}, mend: func(o *ordeal) {
 		topic := o.topicOf[o.row]
 		o.comes("the topic is held", "select exists (select from holdfast.parked where why = 'topic')")
-		if err := o.cluster.Server.CreateTopic(o.Context(), topic, 2, nil); err != nil {
+		if err := o.cluster.Server.CreateTopic(o.Context(), topic, ofRow, nil); err != nil {
 			o.Fatal(err)
 		}
 		o.topics = append(o.topics, topic)

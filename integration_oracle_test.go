@@ -33,9 +33,15 @@ func (v verdict) mustHold(t testing.TB) {
 	}
 }
 
-// judge reads everything and asks the oracle. Events of open letters are excused from arriving; letters that were closed
-// excuse nothing, not even the order of what was replayed.
+// judge reads everything and asks the oracle.
 func (p *path) judge(consumers ...string) verdict {
+	p.Helper()
+	return verdictOf(p.facts(consumers...))
+}
+
+// facts are what is there in the end: what was written, what is in Kafka, what was done. Events of open letters are
+// excused from arriving; letters that were closed excuse nothing, not even the order of what was replayed.
+func (p *path) facts(consumers ...string) oracle.Run {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -50,6 +56,10 @@ func (p *path) judge(consumers ...string) verdict {
 			run.Records = append(run.Records, oracle.Record{ID: id, Topic: topic, Key: string(r.Key), Partition: r.Partition, Offset: r.Offset})
 		}
 	}
+	return run
+}
+
+func verdictOf(run oracle.Run) verdict {
 	events := map[string]bool{}
 	for _, l := range run.Letters {
 		events[l.EventID] = true

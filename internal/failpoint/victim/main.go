@@ -73,6 +73,8 @@ func run() error {
 		return err
 	}
 	config.MaxConns = 10
+	name := fmt.Sprint(o.Role, "/", os.Getpid()) // in the database, too: the oracles ask who changed a row, and whose it was
+	config.ConnConfig.RuntimeParams["application_name"] = name
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		return err
@@ -83,7 +85,7 @@ func run() error {
 	case "producer":
 		return produce(ctx, pool, o)
 	case "relay":
-		return publish(ctx, pool, o, logger)
+		return publish(ctx, pool, o, name, logger)
 	case "consumer":
 		return consume(ctx, pool, o, logger)
 	case "dlq":

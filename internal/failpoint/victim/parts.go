@@ -57,14 +57,14 @@ func produce(ctx context.Context, pool *pgxpool.Pool, o Order) error {
 var errEnough = errors.New("the key has its events")
 
 // publish is a relay. It tells what the test needs to know for the bound on duplicates.
-func publish(ctx context.Context, pool *pgxpool.Pool, o Order, logger *slog.Logger) error {
+func publish(ctx context.Context, pool *pgxpool.Pool, o Order, name string, logger *slog.Logger) error {
 	publisher, err := relay.NewKafka(&kafka.Client{Addr: kafka.TCP(o.Brokers...)}, relay.KafkaConfig{})
 	if err != nil {
 		return err
 	}
 	defer publisher.Close()
 	r, err := relay.New(pool, publisher, relay.Config{
-		Lease: 3 * time.Second, BatchSize: o.BatchSize, HoldKey: o.HoldKey, SegmentBytes: 1 << 20, Logger: logger,
+		Name: name, Lease: 3 * time.Second, BatchSize: o.BatchSize, HoldKey: o.HoldKey, SegmentBytes: 1 << 20, Logger: logger,
 		Retry: retry.Policy{Attempts: o.Attempts, Base: 50 * time.Millisecond, Cap: 100 * time.Millisecond},
 		Observer: relay.Observer{
 			OnPublished: func(_ int, events []holdfast.Event) { tell("published", len(events)) },

@@ -1,0 +1,156 @@
+//go:build unix
+
+package holdfast_test
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/oracle"
+	"github.com/holdfast-go/holdfast/internal/trail"
+)
+
+// This file is what the oracles of the failpoints know beside what is there in the end: who changed which lane and which
+// position (O6), what the saved cursors said at any moment (O7), and, once all have stopped, what is left (O8, O10). None
+// of it is the word of a process: the victims have no history, because they end where they cannot say so.
+
+// looks are the looks at the cursors so far, and what of Kafka has been read for them.
+type looks struct {
+	taken []oracle.CursorSample
+	last  time.Time
+	seen  map[string]struct{} // ids in Kafka
+	next  map[kafkaLog]int64  // offsets
+}
+
+type kafkaLog struct {
+	topic     string
+	partition int
+}
+
+// How many partitions topics have: that of a world, and those of single rows.
+const (
+	ofWorld = 3
+	ofRow   = 2
+)
+
+// look takes one: what a saved cursor calls published must be in Kafka, parked, or a letter. It is taken where a victim
+// has just ended, before anybody can have mended that, and while one is waited for.
+func (o *ordeal) look() {
+	o.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	sample, err := trail.Look(ctx, o.db, o.readOn)
+	if err != nil {
+		o.Fatal(err)
+	}
+	o.looks.taken, o.looks.last = append(o.looks.taken, sample), time.Now()
+	if len(sample.Missing) > 0 { // What is skipped never comes: the row would wait for it in vain.
+		o.Fatalf("the oracles say no: %s", o.accused())
+	}
+}
+
+// lookNowAndThen is look for those who wait. It asks the broker for every partition, so it does not do so often.
+func (o *ordeal) lookNowAndThen() {
+	o.Helper()
+	if time.Since(o.looks.last) > time.Second {
+		o.look()
+	}
+}
+
+// readOn reads what Kafka has got since the last look.
+func (o *ordeal) readOn(ctx context.Context) (map[string]struct{}, error) {
+	for _, topic := range o.topics {
+		partitions := ofRow
+		if topic == o.topic() {
+			partitions = ofWorld
+		}
+		for n := range partitions {
+			at := kafkaLog{topic, n}
+			records, err := o.cluster.Server.ReadFrom(ctx, topic, n, o.looks.next[at])
+			if err != nil {
+				return nil, err
+			}
+			for _, r := range records {
+				id, _ := r.Header("ce_id")
+				o.looks.seen[id] = struct{}{}
+				o.looks.next[at] = r.Offset + 1
+			}
+		}
+	}
+	return o.looks.seen, nil
+}
+
+// accused is what O6 and O7 say while events are still on their way.
+func (o *ordeal) accused() verdict {
+	o.Helper()
+	v := verdictOf(o.trailed())
+	v.Findings = slices.DeleteFunc(v.Findings, func(f oracle.Finding) bool { return f.Oracle != oracle.Fencing && f.Oracle != oracle.CursorTruth })
+	return v
+}
+
+// trailed is what is known of the world, as far as the looks at the cursors go.
+func (o *ordeal) trailed() (run oracle.Run) {
+	o.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	run = o.facts("billing")
+	run.Cursors = o.looks.taken
+	var err error
+	if run.LaneLog, err = trail.Lanes(ctx, o.db, ""); err == nil {
+		run.PositionLog, err = trail.Positions(ctx, o.db, "")
+	}
+	if err != nil {
+		o.Fatal(err)
+	}
+	return run
+}
+
+// known is all that is known of the world by now.
+func (o *ordeal) known() oracle.Run {
+	o.Helper()
+	o.look()
+	run := o.trailed()
+	// An oracle that is given nothing finds nothing.
+	claimed := 0
+	for _, c := range run.LaneLog {
+		if c.By != "" && c.By == c.Owner {
+			claimed++
+		}
+	}
+	called := 0
+	for _, s := range run.Cursors {
+		called += s.Done
+	}
+	if claimed == 0 || len(run.PositionLog) == 0 || called == 0 {
+		o.Errorf("%d changes of lanes are by their owners, of %d; positions have changed %d times; %d looks at the cursors found %d events that they call published: the oracles see nothing",
+			claimed, len(run.LaneLog), len(run.PositionLog), len(run.Cursors), called)
+	}
+	return run
+}
+
+// left adds what is left once everybody has stopped in order. A server sees the end of a connection a moment later than
+// who had it.
+func (o *ordeal) left(run *oracle.Run) {
+	o.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for begun := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		run.Leftovers = nil
+		collect(ctx, o.path, &run.Leftovers, `
+			select 'connection', format('%s of %s: %s', state, application_name, query) from pg_stat_activity
+				where backend_type = 'client backend' and datname = current_database() and application_name <> ''
+			union all select 'prepared transaction', gid from pg_prepared_xacts where database = current_database()
+			union all select 'lock', format('%s %s', locktype, mode) from pg_locks
+				where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())`)
+		if len(run.Leftovers) == 0 || time.Since(begun) > 10*time.Second {
+			break
+		}
+	}
+	var unread []oracle.Waiting
+	collect(ctx, o.path, &unread, `
+		select 'unread', '', e.id from holdfast.event e join holdfast.lane l using (lane)
+			where not pg_visible_in_snapshot(e.xid, l.done) and (l.upto is null or not pg_visible_in_snapshot(e.xid, l.upto) or e.seq > l.pos)
+		union all select 'scheduled', '', id from holdfast.scheduled`)
+	run.Pending = append(run.Pending, unread...)
+}
