@@ -7,7 +7,9 @@ import (
 	"testing"
 )
 
-// The slow twins read the digits that the SQL functions cut out of the same digest.
+// The slow twins read the digits that the SQL functions cut out of the same digest. They are Go, as what they are compared
+// with: a database would take too long for so many inputs. TestGoAndSQLAgreeOnLanesAndLocks, of package outbox, asks the
+// SQL functions themselves, for a few keys.
 func slowOf(key, id string, lanes int) int {
 	if key == "" {
 		key = id
@@ -29,7 +31,7 @@ func digits(key string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func FuzzTheLaneIsTheOneThatSQLComputes(f *testing.F) {
+func FuzzLanesAndLockNumbersAreThoseOfTheSlowTwins(f *testing.F) {
 	f.Add("", "id", uint8(7))
 	f.Add("k", "", uint8(0))
 	f.Add("ключ", "x", uint8(255))
