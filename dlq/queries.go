@@ -140,7 +140,8 @@ const countPurge = `-- dlq.count_purge
 select count(*) from holdfast.letter l
  where l.state in ('replayed', 'discarded') and l.last_at < now() - $1::bigint * interval '1 microsecond'`
 
-// purgeReplays removes the named replays that came to their end as long ago.
+// purgeReplays removes the named replays that came to their end as long ago. It reads all of them: they are as many as
+// people have named.
 const purgeReplays = `-- dlq.purge_replays
 delete from holdfast.letter_replay r where r.ended_at < now() - $1::bigint * interval '1 microsecond'`
 

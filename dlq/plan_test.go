@@ -1,0 +1,67 @@
+package dlq
+
+import (
+	"testing"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/plantest"
+)
+
+// What is done about one letter, or one named replay, is found by an index, on tables that are large: 20,000 letters with
+// as many actions and inbox rows, 10,000 stored events, 5,000 named replays. What reads many letters is in queries_test.go.
+// dlq.purge_replays is not here: letter_replay holds what people have named, and no index has its ended_at.
+func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{
+		`insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash, state)
+			select 'inbox', 'billing', 'r', n % 50 = 0, n::text, 's', 't', 'orders', (n % 2000)::text, now(), '', case when n % 10 = 0 then 'open' else 'replayed' end
+			  from generate_series(1, 20000) n`,
+		`insert into holdfast.letter_replay (name, filter, upto, by, reason, ended_at)
+			select n::text, '{}', n, 'ann', '', case when n % 100 > 0 then now() end from generate_series(1, 5000) n`,
+		`insert into holdfast.letter_action (letter, action, by, reason, replay) select n, 'replay', 'ann', '', 1 + n % 5000 from generate_series(1, 20000) n`,
+		`insert into holdfast.inbox (consumer, source, event_id, topic, hash, result, processed_at)
+			select 'billing', 's', n::text, 'orders', '', 'dead', now() from generate_series(1, 20000) n`,
+		`insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, letter, next_at)
+			select 'billing', 'orders', (n % 2000)::text, n, 's', n::text, 't', now(), '', n, 'infinity' from generate_series(1, 10000) n`,
+	} {
+		pgtest.Exec(t, db.Pool, sql)
+	}
+	tables := []string{"letter", "letter_replay", "letter_action", "inbox", "stored"}
+	for _, table := range tables {
+		pgtest.Exec(t, db.Pool, "analyze holdfast."+table)
+	}
+	for _, c := range []struct {
+		statement, literals string
+		indexes             []string
+	}{
+		{lastLetter, "", []string{"letter_pkey"}},
+		{readAddress, "12", []string{"letter_pkey"}},
+		{takeLetter, "12", []string{"letter_pkey"}},
+		{markLetter, "12, 'replaying'", []string{"letter_open"}},
+		{closeLetter, "12", []string{"letter_open"}},
+		{recordAction, "12, 'replay', 'ann', '', 7", []string{"letter_action_replay"}},
+		{findReplay, "'100'", []string{"letter_replay_unended", "letter_action_replay"}},
+		{beginReplay, "'100', '{}', 'ann', ''", []string{"letter_pkey", "letter_replay_unended"}},
+		{endReplay, "'100', 0", []string{"letter_replay_unended"}},
+		{storeLetter, "12", []string{"letter_pkey", "stored_consumer_source_event_id_key"}},
+		{storeResult, "12", []string{"letter_pkey", "inbox_pkey"}},
+		{appendLetter, "12", []string{"letter_pkey"}},
+		{unstoreLetter, "12", []string{"letter_pkey", "stored_consumer_source_event_id_key"}},
+		{discardResult, "12", []string{"letter_pkey", "inbox_pkey"}},
+		{wakeQueue, "12", []string{"letter_pkey", "stored_pkey", "letter_holds_inbox"}},
+		{keepVersion, "12, 'ann', ''", []string{"letter_pkey"}},
+		{editResult, "12, ''", []string{"letter_pkey", "inbox_pkey"}},
+		{editLetter, "12, '', ''", []string{"letter_pkey"}},
+		{listActions, "12", []string{"letter_action_letter"}},
+	} {
+		for _, plan := range plantest.Of(t, db.Pool, c.statement, c.literals) {
+			plan.Uses(c.indexes...)
+			plan.NeverReadsAllOf(tables...)
+		}
+	}
+}
