@@ -109,7 +109,6 @@ var pooledTests = []pooledTest{
 var notPooled = map[string]string{
 	"TestEveryStatementIsUnderstoodByPostgres": "it prepares statements",
 	"TestDecisionsAboutLeases":                 "it asks no database",
-	"TestTheHotStatementsUseTheirIndexes":      "it asks for plans, which are the same whoever asks",
 }
 
 const pooledName = "TestTheSuiteThroughATransactionPooler"
