@@ -243,15 +243,15 @@ func TestTheCommittedOffsetStaysBelowAnEventInHandAndFollowsWhenItIsSettled(t *t
 	if b.effects("4") != 0 {
 		t.Error("an event overtook the one of its key that is in hand")
 	}
-	close(finish)
-	b.await("the position", func(o *telling) bool { return o.settled["orders/0"] == 5 })
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, offset := range g.commits {
-		if offset > 1 && offset < 5 {
-			t.Errorf("offset %d was committed", offset)
+	for _, offset := range g.commits { // What comes once it is finished may be any, as far as the others have come.
+		if offset > 1 {
+			t.Errorf("offset %d was committed while event 1 was in hand", offset)
 		}
 	}
+	g.mu.Unlock()
+	close(finish)
+	b.await("the position", func(o *telling) bool { return o.settled["orders/0"] == 5 })
 }
 
 func TestHungHandlersStopConsumeLoudly(t *testing.T) {
