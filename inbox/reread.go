@@ -27,7 +27,7 @@ func (p *partition) recognise(ctx context.Context, ds []*delivery, courses []cou
 	if len(looked) == 0 {
 		return true
 	}
-	return p.patiently(ctx, func() error {
+	return p.patiently(ctx, func(ctx context.Context) error {
 		sources, ids := make([]string, len(looked)), make([]string, len(looked))
 		for n, i := range looked {
 			sources[n], ids[n] = ds[i].e.Source, ds[i].e.ID
@@ -57,9 +57,11 @@ func (d *delivery) is(hash []byte) bool {
 }
 
 // patiently asks the database until it answers. False: ctx ended.
-func (p *partition) patiently(ctx context.Context, ask func() error) bool {
+func (p *partition) patiently(ctx context.Context, ask func(ctx context.Context) error) bool {
 	for wait := 1; ; wait++ {
-		err := ask()
+		actx, cancel := context.WithTimeout(ctx, patrolTimeout)
+		err := ask(actx)
+		cancel()
 		if err == nil {
 			return true
 		}
