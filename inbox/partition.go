@@ -200,7 +200,10 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 	// understood.
 	declared := map[string]bool{}
 	if types := p.in.unknownTypes(ds); len(types) > 0 {
-		if !p.patiently(ctx, func(ctx context.Context) (err error) { declared, err = p.in.declared(ctx, p.in.pool, types); return err }) {
+		if !p.patiently(ctx, func(ctx context.Context) (err error) {
+			declared, err = p.in.declared(ctx, p.in.pool, types)
+			return err
+		}) {
 			return false
 		}
 	}
