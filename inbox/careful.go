@@ -69,16 +69,11 @@ func (p *partition) inTurn(f func() error) error {
 // has been here before.
 func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bool, err error) {
 	starts := 0
-	for wait := 0; ; wait++ {
-		if starts, known, err = p.in.countStart(ctx, d); err == nil {
-			break
-		}
-		if ctx.Err() == nil {
-			p.in.troubled(err)
-		}
-		if err := pause(ctx, spread(databaseBase, databaseCap, wait+1, p.in.random())); err != nil {
-			return false, err
-		}
+	if !p.patiently(ctx, func(ctx context.Context) (err error) {
+		starts, known, err = p.in.countStart(ctx, d)
+		return err
+	}) {
+		return false, ctx.Err()
 	}
 	d.from.careful = true
 	// The end that made us careful may have been its doing, though nobody counted then. With a single attempt that would

@@ -129,8 +129,6 @@ func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", "''
 // countStart counts that the handler of an event is about to start, and commits that before it does. An event that is
 // known already is not counted: nothing will run.
 func (in *Inbox) countStart(ctx context.Context, d *delivery) (starts int, known bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
-	defer cancel()
 	var hash []byte
 	var result string
 	err = in.pool.QueryRow(ctx, in.sql.known, in.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result)

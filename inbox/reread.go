@@ -19,19 +19,16 @@ import (
 // because positions are saved under the database's incarnation.
 func (p *partition) recognise(ctx context.Context, ds []*delivery, courses []course) bool {
 	var looked []int
+	var sources, ids []string
 	for i, d := range ds {
 		if courses[i] != courseSkip && (p.careful || d.stale()) {
-			looked = append(looked, i)
+			looked, sources, ids = append(looked, i), append(sources, d.e.Source), append(ids, d.e.ID)
 		}
 	}
 	if len(looked) == 0 {
 		return true
 	}
 	return p.patiently(ctx, func(ctx context.Context) error {
-		sources, ids := make([]string, len(looked)), make([]string, len(looked))
-		for n, i := range looked {
-			sources[n], ids[n] = ds[i].e.Source, ds[i].e.ID
-		}
 		rows, err := p.in.pool.Query(ctx, p.in.sql.knownMany, p.in.c.Consumer, sources, ids)
 		if err != nil {
 			return fmt.Errorf("read inbox rows: %w", err)
