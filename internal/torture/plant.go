@@ -104,25 +104,9 @@ func (p part) plantedPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.P
 			return errorsOf(pub.Publish(ctx, events), pub.Publish(ctx, events))
 		}), nil
 	case plantTakeBack:
-		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
-			errs := pub.Publish(ctx, events)
-			if count.Add(1)%50 == 20 {
-				if _, err := pool.Exec(ctx, "update holdfast.lane set epoch = epoch - 1 where epoch > 1"); err != nil {
-					return slices.Repeat([]error{err}, len(events))
-				}
-			}
-			return errs
-		}), nil
+		return meddling(pub, pool, "update holdfast.lane set epoch = epoch - 1 where epoch > 1"), nil
 	case plantMeddle:
-		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
-			errs := pub.Publish(ctx, events)
-			if count.Add(1)%50 == 20 {
-				if _, err := pool.Exec(ctx, "update holdfast.consumer_position set updated_at = now()"); err != nil {
-					return slices.Repeat([]error{err}, len(events))
-				}
-			}
-			return errs
-		}), nil
+		return meddling(pub, pool, "update holdfast.consumer_position set updated_at = now()"), nil
 	case plantAhead:
 		var unsent sync.Map // ids of events that are never sent: whoever has the lanes next begins behind them
 		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
@@ -147,6 +131,20 @@ func (p part) plantedPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.P
 		return pub, err
 	}
 	return pub, nil
+}
+
+// meddling is pub, which runs a statement behind the twentieth of every fifty calls.
+func meddling(pub relay.Publisher, pool *pgxpool.Pool, statement string) relay.Publisher {
+	var count atomic.Int64
+	return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
+		errs := pub.Publish(ctx, events)
+		if count.Add(1)%50 == 20 {
+			if _, err := pool.Exec(ctx, statement); err != nil {
+				return slices.Repeat([]error{err}, len(events))
+			}
+		}
+		return errs
+	})
 }
 
 type publisherFunc func(ctx context.Context, events []holdfast.Event) []error
