@@ -56,12 +56,13 @@ func duplicates(b *book, found *findings, figures *Figures) {
 	if len(suspects) == 0 {
 		return
 	}
+	for _, id := range b.Parked {
+		if s := suspects[id]; s != nil {
+			s.parked = true
+		}
+	}
 	b.question(suspects)
 
-	parked := make(map[string]bool, len(b.Parked)) // has a time of its own at which it is tried again
-	for _, id := range b.Parked {
-		parked[id] = true
-	}
 	reasons := map[Explanation]int{}
 	for i, e := range b.of { // in the order of Written, so that the same run has the same examples
 		if e.copies < 2 {
@@ -81,7 +82,7 @@ func duplicates(b *book, found *findings, figures *Figures) {
 			found.add(Unexplained, "%s is in Kafka %d times, and %d of its %d publications had a reason to be repeats", b.name(n), e.copies, len(repeats), len(s.tries))
 		}
 		for _, t := range repeats {
-			if t.unsaved > b.Limits.Unsaved && !parked[b.Written[i].ID] {
+			if t.unsaved > b.Limits.Unsaved && !s.parked {
 				found.add(TooLate, "%s, %s by %s at %s: without a fault for %s since it was acknowledged, allowed are %s", b.name(n), t.reason, t.by, clock(t.at), t.unsaved.Round(time.Millisecond), b.Limits.Unsaved)
 			}
 		}
@@ -100,9 +101,10 @@ func duplicates(b *book, found *findings, figures *Figures) {
 
 // suspect is an event that is in Kafka more than once, with its publications and the reasons of those that had one.
 type suspect struct {
-	event int32
-	lane  int32 // none: not known
-	tries []try
+	event  int32
+	lane   int32 // none: not known
+	parked bool  // it was once: then it has a time of its own at which it is tried again
+	tries  []try
 }
 
 // repeats are the publications that may have made a record beyond the first, and had a reason to be made.
@@ -296,13 +298,10 @@ func (s start) covers(at Place) bool {
 func (b *book) placed(suspects map[string]*suspect) map[string]Place {
 	places, times := map[string]Place{}, map[string]int{}
 	for _, p := range b.Places {
-		if suspects[p.ID] != nil {
+		if s := suspects[p.ID]; s != nil && !s.parked {
 			places[p.ID] = p
 			times[p.ID]++
 		}
-	}
-	for _, id := range b.Parked {
-		delete(places, id)
 	}
 	for id, n := range times {
 		if n > 1 {
