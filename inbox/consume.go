@@ -290,13 +290,6 @@ func (in *Inbox) release(gen generation, parts []*partition) {
 	in.commit(gen, parts)
 }
 
-func (in *Inbox) kafkaTroubled(doing string, err error) {
-	in.c.Logger.Warn("waiting for Kafka", "consumer", in.c.Consumer, "doing", doing, "error", boundedError(err))
-	if in.c.Observer.OnError != nil {
-		in.c.Observer.OnError(fmt.Errorf("%s: %w", doing, err))
-	}
-}
-
 // fatal says which errors end Consume rather than be waited out.
 func fatal(err error) bool {
 	return errors.Is(err, ErrOffsetOutOfRange) || errors.Is(err, ErrHungHandlers)

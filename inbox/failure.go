@@ -174,25 +174,6 @@ func (in *Inbox) full(d *delivery, err error) {
 	}
 }
 
-// troubled tells of an error that is waited out.
-func (in *Inbox) troubled(err error) { in.waitsOut(err, "consumer", in.c.Consumer) }
-
-// troubledBy is troubled with an event in hand.
-func (in *Inbox) troubledBy(d *delivery, err error) {
-	attrs := in.attrs(d.e)
-	if d.from != nil {
-		attrs = append(attrs, "partition", d.from.fence.Partition.Partition)
-	}
-	in.waitsOut(err, attrs...)
-}
-
-func (in *Inbox) waitsOut(err error, attrs ...any) {
-	in.c.Logger.Warn("waiting for the database", append(attrs, "error", boundedError(err))...)
-	if in.c.Observer.OnError != nil {
-		in.c.Observer.OnError(err)
-	}
-}
-
 // attrs are what a log line says of an event: never its payload, its headers or its key.
 func (in *Inbox) attrs(e holdfast.Event) []any {
 	return []any{"consumer", in.c.Consumer, "topic", e.Topic, "type", e.Type, "source", e.Source, "id", e.ID}

@@ -11,7 +11,7 @@
 // # Reading order
 //
 // receive.go and intake.go are one event's way, try.go that of senders who must not wait; chain.go and process.go run its
-// handler in a transaction; decide.go says what becomes of a failure; failure.go writes that down; stored.go and run.go
+// handler in a transaction; decide.go says what becomes of a failure; failure.go writes that down, troubled.go what is waited for; stored.go and run.go
 // work what was parked, stock.go bounds it. consume.go, partition.go, lineup.go, dispatch.go, crew.go, room.go,
 // careful.go, tracker.go, fence.go and incarnation.go read Kafka, behind the interface in source.go that kafka.go
 // implements. retention.go removes rows when they are no longer needed, at the pace of policy.go. watermark.go is for
@@ -102,6 +102,7 @@ type Inbox struct {
 	hung    atomic.Int64
 	wakeup  chan struct{} // an event was stored here: Run need not wait for its next look
 	stock   stock
+	said    seldom
 	random  func() float64
 }
 
