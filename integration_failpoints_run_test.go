@@ -444,8 +444,8 @@ func (o *ordeal) holds(known oracle.Run) {
 	if v.Figures.Duplicates > most {
 		o.Errorf("Kafka has %d duplicates, at most %d are excused: %s", v.Figures.Duplicates, most, v)
 	}
-	o.Logf("%d events, %d duplicates of at most %d, %d lanes lost; %d changes of lanes, %d of positions, %d looks at the cursors", v.Figures.Events,
-		v.Figures.Duplicates, most, lost, len(known.LaneLog), len(known.PositionLog), len(known.Cursors))
+	o.Logf("%d events, %d duplicates of at most %d, %d lanes lost; %d changes of lanes, %d of positions, %d taken in, %d looks at the cursors", v.Figures.Events,
+		v.Figures.Duplicates, most, lost, len(known.LaneLog), len(known.PositionLog), len(known.TakenLog), len(known.Cursors))
 }
 
 // leave ends a world in order.

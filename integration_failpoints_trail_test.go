@@ -12,7 +12,7 @@ import (
 )
 
 // This file is what the oracles of the failpoints know beside what is there in the end: who changed which lane and which
-// position (O6), what the saved cursors said at any moment (O7), and, once all have stopped, what is left (O8, O10). None
+// position, and who took which event in (O6), what the saved cursors said at any moment (O7), and, once all have stopped, what is left (O8, O10). None
 // of it is the word of a process: the victims have no history, because they end where they cannot say so.
 
 // looks are the looks at the cursors so far, and what of Kafka has been read for them.
@@ -100,6 +100,9 @@ func (o *ordeal) trailed() (run oracle.Run) {
 	if run.LaneLog, err = trail.Lanes(ctx, o.db, ""); err == nil {
 		run.PositionLog, err = trail.Positions(ctx, o.db, "")
 	}
+	if err == nil {
+		run.TakenLog, err = trail.Taken(ctx, o.db, "")
+	}
 	if err != nil {
 		o.Fatal(err)
 	}
@@ -122,9 +125,9 @@ func (o *ordeal) known() oracle.Run {
 	for _, s := range run.Cursors {
 		called += s.Done
 	}
-	if claimed == 0 || len(run.PositionLog) == 0 || called == 0 {
-		o.Errorf("%d changes of lanes are by their owners, of %d; positions have changed %d times; %d looks at the cursors found %d events that they call published: the oracles see nothing",
-			claimed, len(run.LaneLog), len(run.PositionLog), len(run.Cursors), called)
+	if claimed == 0 || len(run.PositionLog) == 0 || len(run.TakenLog) == 0 || called == 0 {
+		o.Errorf("%d changes of lanes are by their owners, of %d; positions have changed %d times; %d events were taken in; %d looks at the cursors found %d events that they call published: the oracles see nothing",
+			claimed, len(run.LaneLog), len(run.PositionLog), len(run.TakenLog), len(run.Cursors), called)
 	}
 	return run
 }

@@ -65,9 +65,14 @@ func run(args []string, out, errOut io.Writer) int {
 	report, err := torture.Run(ctx, o)
 	if err != nil {
 		fmt.Fprintf(errOut, "holdfast-torture: %v\n", err)
-		if report != nil {
-			fmt.Fprintf(errOut, "again: %s\n", report.Command())
+		if report == nil {
+			return 1
 		}
+		if !report.Judged() {
+			fmt.Fprintf(errOut, "histories and logs are in %s\nagain: %s\n", report.Options.Dir, report.Command())
+			return 1
+		}
+		fmt.Fprintf(out, "\nBROKEN OFF, and judged up to there:\n%s", report)
 		return 1
 	}
 	fmt.Fprintf(out, "\n%s", report)

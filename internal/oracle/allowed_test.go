@@ -72,10 +72,17 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 		{"the database gives its logs in another order", func(r *Run) {
 			slices.Reverse(r.LaneLog)
 			slices.Reverse(r.PositionLog)
+			slices.Reverse(r.TakenLog)
 		}},
 		{"a new owner reads a partition from further back", func(r *Run) {
-			r.PositionLog = append(r.PositionLog, PositionChange{N: 2, Consumer: "c", Topic: "o", Epoch: 2, Position: 1, Owner: "c/1", By: "c/1"})
+			r.PositionLog = append(r.PositionLog, PositionChange{N: 100, Consumer: "c", Topic: "o", Epoch: 2, Position: 1, Owner: "c/1", By: "c/1"})
 		}},
+		{"a partition is lost, and had again by the same node", func(r *Run) {
+			r.PositionLog = append(r.PositionLog, PositionChange{N: 100, Consumer: "c", Topic: "o", Epoch: 2, Position: 5, Owner: "c/1", By: "c/1"},
+				PositionChange{N: 102, Consumer: "c", Topic: "o", Epoch: 3, Position: 5, Owner: "c/0", By: "c/0"})
+			r.TakenLog = append(r.TakenLog, Taken{N: 101, Consumer: "c", Topic: "o", ID: "e1", By: "c/1"}, Taken{N: 103, Consumer: "c", Topic: "o", ID: "e2", By: "c/0"})
+		}},
+		{"nobody knows who took an event in", func(r *Run) { r.TakenLog[3].By = "" }},
 		{"a consumer's node that the database calls something else", func(r *Run) {
 			r.PositionLog[0].Owner, r.PositionLog[1].Owner = "JBSWY3DP", "JBSWY3DP"
 		}},
@@ -327,7 +334,7 @@ func TestAnEventThatOneOfTwoConsumersMissesIsBlamedByItsOwnHistory(t *testing.T)
 	r := whole()
 	r.Consumers = []string{"c", "mail"}
 	for _, e := range r.Effects[:4] {
-		r.Effects = append(r.Effects, Effect{"mail", e.ID, e.Key, ""})
+		r.Effects = append(r.Effects, Effect{Consumer: "mail", ID: e.ID, Key: e.Key})
 	}
 	r.give(Letter{ID: 2, EventID: "d1", Consumer: "mail", State: Open})
 	v := Judge(r)

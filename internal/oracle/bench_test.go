@@ -68,7 +68,7 @@ func large(n int) Run {
 	for i, w := range s.run.Written {
 		s.did("c/0", 2, history.Effect, "", ids[i:i+1]...)
 		s.did("c/0", 2, history.Receive, history.OK, ids[i:i+1]...)
-		s.run.Effects = append(s.run.Effects, Effect{"c", w.ID, w.Key, ""})
+		s.run.Effects = append(s.run.Effects, Effect{Consumer: "c", ID: w.ID, Key: w.Key})
 	}
 	return s.run
 }

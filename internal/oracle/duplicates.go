@@ -83,7 +83,7 @@ func duplicates(b *book, found *findings, figures *Figures) {
 		}
 		for _, t := range repeats {
 			if t.unsaved > b.Limits.Unsaved && !s.parked {
-				found.add(TooLate, "%s, %s by %s at %s: without a fault for %s since it was acknowledged, allowed are %s", b.name(n), t.reason, t.by, clock(t.at), t.unsaved.Round(time.Millisecond), b.Limits.Unsaved)
+				found.add(TooLate, "%s, %s by %s at %s: nothing kept it from being saved for %s since it was acknowledged, allowed are %s", b.name(n), t.reason, t.by, clock(t.at), t.unsaved.Round(time.Millisecond), b.Limits.Unsaved)
 			}
 		}
 	}
@@ -239,7 +239,8 @@ func (s *suspect) acknowledged() (last time.Time) {
 	return last
 }
 
-// calm is how much of a time lies outside of all faults, and of what it took to recover from them.
+// calm is how much of a time lies outside of all faults that keep relays from saving, and of what it took to recover from
+// them.
 func (b *book) calm(from, until time.Time) (span time.Duration) {
 	if from.IsZero() {
 		return 0
@@ -247,6 +248,9 @@ func (b *book) calm(from, until time.Time) (span time.Duration) {
 	for _, o := range b.outages { // in the order in which they began
 		if !o.from.Before(until) {
 			break
+		}
+		if b.Limits.Keeping != nil && !slices.Contains(b.Limits.Keeping, o.fault) {
+			continue
 		}
 		span += max(o.from.Sub(from), 0)
 		switch {

@@ -3,13 +3,14 @@ package oracle
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
 	"github.com/holdfast-go/holdfast/internal/history"
 )
 
-// fencing is O6: whoever lost a lane or a partition changes nothing of it.
+// fencing is O6: whoever lost a lane or a partition changes nothing of it, and takes no event of it in.
 //
 // The logs are made by triggers, under the lock of the row that is changed: they are the order in which the changes
 // happened, not one that has to be found. So each needs one pass that looks at a change and the one before, and no search
@@ -18,7 +19,7 @@ import (
 // which epoch it was under does.
 func fencing(b *book, found *findings) {
 	lanes(b, found)
-	positions(b, found)
+	taken(b, found, positions(b, found))
 	claims(b, found)
 }
 
@@ -56,29 +57,53 @@ func leftWindow(p, c LaneChange) bool {
 	return p.Upto != "" && (c.Upto != p.Upto || c.Pos < p.Pos)
 }
 
-func positions(b *book, found *findings) {
-	type partition struct {
-		consumer, topic string
-		number          int
-	}
-	before, raised := map[partition]PositionChange{}, map[partition]string{} // by whom the epoch was raised: the owner, as database and run call it
+// partition is one, as a consumer has it.
+type partition struct {
+	consumer, topic string
+	number          int
+}
+
+func (p partition) String() string {
+	return p.consumer + " in partition " + strconv.Itoa(p.number) + " of topic " + p.topic
+}
+
+// positions returns for each partition the changes that raised its epoch, in their order.
+func positions(b *book, found *findings) map[partition][]PositionChange {
+	before, raised := map[partition]PositionChange{}, map[partition][]PositionChange{}
 	for _, c := range inOrder(b.PositionLog, func(c PositionChange) int64 { return c.N }) {
 		at := partition{c.Consumer, c.Topic, c.Partition}
 		p, known := before[at]
 		before[at] = c
 		if !known || c.Epoch > p.Epoch { // a new owner begins where it finds the group's offset, which a person may have set back
-			raised[at] = c.By
+			raised[at] = append(raised[at], c)
 			continue
 		}
+		owner := raised[at][len(raised[at])-1].By // as database and run call it
 		switch {
 		case c.Epoch < p.Epoch:
-			found.add(EpochFell, "change %d of %s in partition %d of topic %s: from %d to %d", c.N, c.Consumer, c.Partition, c.Topic, p.Epoch, c.Epoch)
+			found.add(EpochFell, "change %d of %s: from %d to %d", c.N, at, p.Epoch, c.Epoch)
 		case c.Owner != p.Owner:
-			found.add(OwnerChanged, "change %d of %s in partition %d of topic %s: from %s to %s under epoch %d", c.N, c.Consumer, c.Partition, c.Topic, somebody(p.Owner), somebody(c.Owner), c.Epoch)
+			found.add(OwnerChanged, "change %d of %s: from %s to %s under epoch %d", c.N, at, somebody(p.Owner), somebody(c.Owner), c.Epoch)
 		case c.Position < p.Position:
-			found.add(CursorFell, "change %d of %s in partition %d of topic %s under epoch %d: from %d to %d", c.N, c.Consumer, c.Partition, c.Topic, c.Epoch, p.Position, c.Position)
-		case c.By != "" && raised[at] != "" && c.By != raised[at]:
-			found.add(ChangedByOther, "change %d of %s in partition %d of topic %s: %s saved it, and the owner under epoch %d is %s", c.N, c.Consumer, c.Partition, c.Topic, c.By, c.Epoch, raised[at])
+			found.add(CursorFell, "change %d of %s under epoch %d: from %d to %d", c.N, at, c.Epoch, p.Position, c.Position)
+		case c.By != "" && owner != "" && c.By != owner:
+			found.add(ChangedByOther, "change %d of %s: %s saved it, and the owner under epoch %d is %s", c.N, at, c.By, c.Epoch, owner)
+		}
+	}
+	return raised
+}
+
+// taken holds what was taken in against who had the partition then.
+func taken(b *book, found *findings, raised map[partition][]PositionChange) {
+	for _, t := range b.TakenLog {
+		at := partition{t.Consumer, t.Topic, t.Partition}
+		owners := raised[at]
+		next := sort.Search(len(owners), func(i int) bool { return owners[i].N > t.N })
+		switch {
+		case next == 0:
+			found.add(TakenByOther, "event %q of %s: %s took it in before anybody had the partition", t.ID, at, somebody(t.By))
+		case t.By != "" && owners[next-1].By != "" && t.By != owners[next-1].By:
+			found.add(TakenByOther, "event %q of %s: %s took it in, and the owner under epoch %d is %s", t.ID, at, t.By, owners[next-1].Epoch, owners[next-1].By)
 		}
 	}
 }

@@ -15,8 +15,9 @@ var begun = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // script writes a run by hand, a millisecond an entry.
 type script struct {
-	run Run
-	now time.Time
+	run     Run
+	now     time.Time
+	changes int64 // the last number of PositionLog and TakenLog
 }
 
 func (s *script) say(actor string, pid int, e history.Entry) {
@@ -43,8 +44,18 @@ func (s *script) lane(epoch int64, owner, by, done string) {
 }
 
 func (s *script) position(epoch, position int64, owner string) {
-	s.run.PositionLog = append(s.run.PositionLog, PositionChange{N: int64(len(s.run.PositionLog)), At: s.now, Consumer: "c", Topic: "o",
+	s.run.PositionLog = append(s.run.PositionLog, PositionChange{N: s.nextChange(), At: s.now, Consumer: "c", Topic: "o",
 		Epoch: epoch, Position: position, Owner: owner, By: owner})
+}
+
+func (s *script) taken(consumer, topic string, partition int, id, by string) {
+	s.run.TakenLog = append(s.run.TakenLog, Taken{N: s.nextChange(), Consumer: consumer, Topic: topic, Partition: partition, ID: id, By: by})
+}
+
+// nextChange is a number for a change of a position, or for an event that is taken in.
+func (s *script) nextChange() int64 {
+	s.changes++
+	return s.changes
 }
 
 // typeOf is the type of an event: those of key d no handler can bear.
@@ -62,7 +73,7 @@ const alarm = "a relay has not been seen"
 func whole() Run {
 	s := &script{now: begun}
 	s.run.Lanes, s.run.Consumers = 1, []string{"c"}
-	s.run.Alarms = map[string][]string{"kill": {alarm}}
+	s.run.Alarms = map[string][]Alarm{"kill": {{"relay", []string{alarm}}}}
 	s.run.Limits.Canary = "4111-1111"
 	for actor, pid := range map[string]int{"producer/0": 10, "relay/0": 20, "relay/1": 21, "c/0": 30} {
 		s.run.Entries = append(s.run.Entries, history.Entry{At: begun, Actor: actor, PID: pid, Op: history.Begin})
@@ -122,14 +133,16 @@ func whole() Run {
 	// 3. The consumer gives one up.
 	s.position(1, 0, "c/0")
 	for _, id := range []string{"b1", "a1", "-1", "a2", "a3"} {
+		s.taken("c", "o", 0, id, "c/0")
 		s.say("c/0", 30, history.Entry{Op: history.Effect, IDs: []string{id}})
-		s.say("c/0", 30, history.Entry{Op: history.Receive, IDs: []string{id}, Text: "handled"})
 		key := id[:1]
 		if key == "-" {
 			key = ""
 		}
-		s.run.Effects = append(s.run.Effects, Effect{"c", id, key, ""})
+		s.run.Effects = append(s.run.Effects, Effect{Consumer: "c", ID: id, Key: key, At: s.now})
+		s.say("c/0", 30, history.Entry{Op: history.Receive, IDs: []string{id}, Text: "handled"})
 	}
+	s.taken("c", "o", 0, "d1", "c/0")
 	s.did("c/0", 30, history.Letter, "", "d1")
 	s.run.Letters = []Letter{{ID: 1, EventID: "d1", Consumer: "c", State: Open, Reason: "it failed 5 times"}}
 	s.position(1, 5, "c/0")
@@ -238,7 +251,7 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		{"an event that is in written twice", Evidence, WrittenTwice, 1, func(r *Run) { r.write("b1", "b", 1) }},
 		{"a history that goes back in time", Evidence, Unknowable, 1, func(r *Run) { r.Entries[10].At = begun.Add(-time.Second) }},
 		{"a letter in no known state", Evidence, Unknowable, 1, func(r *Run) { r.Letters[0].State = "mended" }},
-		{"an effect with a stranger", Evidence, Unknowable, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{"d", "a1", "a", ""}) }},
+		{"an effect with a stranger", Evidence, Unknowable, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{Consumer: "d", ID: "a1", Key: "a"}) }},
 		{"a log whose offsets fall", Evidence, Unknowable, 1, func(r *Run) { r.Records[1].Offset = 0 }},
 
 		{"an event that is not in Kafka", NoLoss, Lost, 1, func(r *Run) { r.unrecord("a3") }},
@@ -279,10 +292,10 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			r.Effects = r.Effects[:4]
 			r.give(Letter{ID: 2, EventID: "a3", Consumer: "c", State: Open, Reason: "conflict: another payload"})
 		}},
-		{"an event that was given up and done", NoLoss, GivenUp, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{"c", "d1", "d", ""}) }},
+		{"an event that was given up and done", NoLoss, GivenUp, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{Consumer: "c", ID: "d1", Key: "d"}) }},
 
 		{"a record of a COMMIT that was refused", NoGhost, Ghosts, 1, func(r *Run) { r.insert("x1", "x", 1) }},
-		{"an effect of nothing that was committed", NoGhost, Phantoms, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{"c", "x1", "x", ""}) }},
+		{"an effect of nothing that was committed", NoGhost, Phantoms, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{Consumer: "c", ID: "x1", Key: "x"}) }},
 		{"a letter of nothing that was committed", NoGhost, Phantoms, 1, func(r *Run) {
 			r.give(Letter{ID: 2, EventID: "x1", State: Open})
 		}},
@@ -377,6 +390,10 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		{"duplicates of what was acknowledged long before and never saved", Duplicates, TooLate, 2, func(r *Run) {
 			r.later(r.entry(history.Fault, 0), 11*time.Second)
 		}},
+		{"duplicates of what was never saved, although the faults since kept nobody from it", Duplicates, TooLate, 2, func(r *Run) {
+			r.Limits.Keeping = []string{"another fault"}
+			r.later(r.entry(history.Heal, 0), 11*time.Second)
+		}},
 		{"duplicates in a run without faults", Duplicates, Unprovoked, 4, func(r *Run) {
 			r.Entries = slices.DeleteFunc(r.Entries, func(e history.Entry) bool {
 				return e.Op == history.Fault || e.Op == history.Heal || e.Op == history.Recovered
@@ -425,6 +442,14 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			r.PositionLog[0].Owner, r.PositionLog[1].Owner = "JBSWY3DP", "JBSWY3DP"
 			r.PositionLog[1].By = "c/1"
 		}},
+		{"an event that one took in who never had its partition", Fencing, TakenByOther, 1, func(r *Run) { r.TakenLog[2].By = "c/1" }},
+		{"events that one took in who had lost their partition", Fencing, TakenByOther, 2, func(r *Run) {
+			c := PositionChange{N: r.TakenLog[4].N, Consumer: "c", Topic: "o", Epoch: 2, Position: 4, Owner: "c/1", By: "c/1"}
+			r.PositionLog = []PositionChange{r.PositionLog[0], c}
+			r.TakenLog[4].N++
+			r.TakenLog[5].N++
+		}},
+		{"an event that was taken in before anybody had its partition", Fencing, TakenByOther, 1, func(r *Run) { r.TakenLog[0].N = 0 }},
 
 		{"an event that a cursor called published and that was nowhere", CursorTruth, SkippedByCursor, 1, func(r *Run) { r.Cursors[0].Missing = []string{"a2"} }},
 
@@ -462,6 +487,10 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			r.forget(history.Commit, 1)
 		}},
 
+		{"an event that was called handled before its effect was written", HonestErrors, SaidTooEarly, 1, func(r *Run) {
+			r.Effects[2].At = r.Entries[r.entry(history.Receive, 2)].At.Add(time.Millisecond)
+		}},
+
 		{"a connection that is still there", Hygiene, LeftBehind, 1, func(r *Run) { r.Leftovers = []Leftover{{"connection", "relay/1"}} }},
 		{"a process that left goroutines", Hygiene, LeftBehind, 1, func(r *Run) { r.Entries[r.entry(history.End, 1)].Text = "2 goroutines" }},
 		{"a process that ended without a last word", Hygiene, Vanished, 1, func(r *Run) { r.forget(history.End, 1) }},
@@ -489,6 +518,13 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		}},
 		{"a fault that nobody said", AlarmsSounded, Silent, 1, func(r *Run) { r.forget(history.Log, 0) }},
 		{"a fault of which something else was said", AlarmsSounded, Silent, 1, func(r *Run) { r.Entries[r.entry(history.Log, 0)].Text = "all is well" }},
+		{"a fault of which one said something who does not have to", AlarmsSounded, Silent, 1, func(r *Run) { r.Entries[r.entry(history.Log, 0)].Actor = "c/0" }},
+		{"a fault of which one of two said nothing", AlarmsSounded, Silent, 1, func(r *Run) {
+			r.Alarms["kill"] = append(r.Alarms["kill"], Alarm{"c", []string{alarm}})
+		}},
+		{"a fault of which a line says something in its middle", AlarmsSounded, Silent, 1, func(r *Run) {
+			r.Entries[r.entry(history.Log, 0)].Text = "nobody says that " + alarm
+		}},
 		{"an alarm that came before the fault", AlarmsSounded, Silent, 1, func(r *Run) {
 			i := r.entry(history.Log, 0)
 			r.Entries[i].At = begun

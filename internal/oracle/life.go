@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -95,38 +96,24 @@ func lettersSaid(b *book, found *findings) {
 	}
 }
 
-// alarmsSounded is O11: every letter was said, and while a fault was on, or shortly after, somebody logged one of the
-// messages that say so. A fault that nobody notices is a fault of its own, even if nothing was lost. What is logged once
-// the next fault has begun is that one's.
+// alarmsSounded is O11: every letter was said, and while a fault was on, or shortly after, each role that has to say so
+// logged one of the messages that do. A fault that nobody notices is a fault of its own, even if nothing was lost. What is
+// logged once the next fault has begun is that one's.
 func alarmsSounded(b *book, found *findings) {
 	lettersSaid(b, found)
 	if len(b.outages) == 0 || len(b.Alarms) == 0 {
 		return
 	}
-	heard := map[string][]time.Time{} // by message, in the order of time
-	for _, messages := range b.Alarms {
-		for _, m := range messages {
-			heard[m] = nil
-		}
-	}
+	var logged []*history.Entry // in the order of time
 	var end time.Time
 	for i := range b.Entries {
 		e := &b.Entries[i]
 		end = e.At
-		if e.Op != history.Log {
-			continue
-		}
-		for m := range heard {
-			if strings.Contains(e.Text, m) {
-				heard[m] = append(heard[m], e.At)
-			}
+		if e.Op == history.Log {
+			logged = append(logged, e)
 		}
 	}
 	for _, o := range b.outages {
-		messages, must := b.Alarms[o.fault]
-		if !must {
-			continue
-		}
 		until := end
 		if !o.until.IsZero() {
 			until = o.until.Add(b.Limits.Alarm)
@@ -136,11 +123,15 @@ func alarmsSounded(b *book, found *findings) {
 				}
 			}
 		}
-		if !slices.ContainsFunc(messages, func(m string) bool {
-			at, _ := slices.BinarySearchFunc(heard[m], o.from, time.Time.Compare)
-			return at < len(heard[m]) && !heard[m][at].After(until)
-		}) {
-			found.add(Silent, "%s, from %s to %s: nobody logged any of %q", o.fault, clock(o.from), clock(until), messages)
+		first, _ := slices.BinarySearchFunc(logged, o.from, func(e *history.Entry, from time.Time) int { return e.At.Compare(from) })
+		for _, alarm := range b.Alarms[o.fault] {
+			if !slices.ContainsFunc(logged[first:], func(e *history.Entry) bool { return !e.At.After(until) && alarm.is(e) }) {
+				found.add(Silent, "%s, from %s to %s: no %s logged any of %q", o.fault, clock(o.from), clock(until), cmp.Or(alarm.By, "process"), alarm.Messages)
+			}
 		}
 	}
+}
+
+func (a Alarm) is(e *history.Entry) bool {
+	return strings.HasPrefix(e.Actor, a.By) && slices.ContainsFunc(a.Messages, func(m string) bool { return strings.HasPrefix(e.Text, m) })
 }

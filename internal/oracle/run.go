@@ -38,6 +38,10 @@ type Run struct {
 	// of N, as an audit trigger saw them. The row's lock puts the changes of one row in the order of their commits.
 	LaneLog     []LaneChange
 	PositionLog []PositionChange
+	// TakenLog is every event that a consumer took in from Kafka, handled or not. Its N and that of PositionLog are drawn from
+	// one sequence, under the fence of the partition: so they tell whether an event was taken in before or after a new owner
+	// had raised the epoch.
+	TakenLog []Taken
 	// Cursors were taken while the run was on.
 	Cursors []CursorSample
 
@@ -55,11 +59,17 @@ type Run struct {
 	// word: one that was told to stop and had to be killed because it would not does not belong here.
 	Killed []Process
 
-	// Alarms says, for a fault's name, of which messages at least one must be logged between its beginning and its healing
-	// or Limits.Alarm later, and before another fault begins. A fault that is not in it is silent by right.
-	Alarms map[string][]string
+	// Alarms says, for a fault's name, what must be logged between its beginning and its healing or Limits.Alarm later, and
+	// before another fault begins: every one of them. A fault that is not in it is silent by right.
+	Alarms map[string][]Alarm
 
 	Limits Limits
+}
+
+// Alarm is a line that somebody must log: one whose actor begins with By, and which begins with one of Messages.
+type Alarm struct {
+	By       string // "relay", "" is anybody
+	Messages []string
 }
 
 // Written is a row of the table written, inserted in the transaction of the event itself.
@@ -79,7 +89,10 @@ type Record struct {
 }
 
 // Effect is a row of the table effect, inserted by a handler in its transaction. Content is of what the handler was given.
-type Effect struct{ Consumer, ID, Key, Content string }
+type Effect struct {
+	Consumer, ID, Key, Content string
+	At                         time.Time // by the database's clock, before the COMMIT; zero where it is not known
+}
 
 // Letter is a row of holdfast.letter. Consumer is "" for the relay's.
 type Letter struct {
@@ -132,6 +145,14 @@ type PositionChange struct {
 	Owner, By       string
 }
 
+// Taken is a row of holdfast.inbox of an event from Kafka, when it was inserted. By is as for PositionChange.
+type Taken struct {
+	N               int64
+	Consumer, Topic string
+	Partition       int
+	ID, By          string
+}
+
 // Place is where an event stands in the log. At is when it was written there, by the database's clock.
 type Place struct {
 	ID  string
@@ -172,9 +193,13 @@ type Limits struct {
 	// Duplicates is how many duplicate records in Kafka each explanation may account for; without an entry it is any
 	// number. Duplicates without an explanation are never allowed.
 	Duplicates map[Explanation]int
-	// Unsaved is how long a relay may leave it unsaved that an event was acknowledged, time under faults and until they are
-	// recovered from not counted: an event that is sent again later than that was not saved in time. Defaults to 10 s.
+	// Unsaved is how long a relay may leave it unsaved that an event was acknowledged, time under faults that keep relays from
+	// it, and until they are recovered from, not counted: an event that is sent again later than that was not saved in time.
+	// Defaults to 10 s.
 	Unsaved time.Duration
+	// Keeping are the names of the faults that may keep a relay from saving, because it cannot reach the database, is not
+	// answered by the broker, or does not run. Nil is all of them.
+	Keeping []string
 	// BesideEffects are beginnings of reasons for which a letter may be there although its event had its effect with the
 	// same consumer. Defaults to "stale" and "conflict": letters of a repeat, not of the event.
 	BesideEffects []string

@@ -21,8 +21,10 @@ func cursorTruth(b *book, found *findings) {
 }
 
 // honestErrors is O9: a COMMIT that was answered is there, one that was refused is not, and one of which nobody knows is
-// there as a whole or not at all. An id that a later COMMIT wrote is not held against an earlier one that failed.
+// there as a whole or not at all. An id that a later COMMIT wrote is not held against an earlier one that failed. And an
+// event that a consumer calls handled has had its effect by then.
 func honestErrors(b *book, found *findings) {
+	handledWhenSaid(b, found)
 	for i := range b.Entries {
 		e := &b.Entries[i]
 		if e.Op != history.Intend && e.Op != history.Commit {
@@ -47,6 +49,39 @@ func honestErrors(b *book, found *findings) {
 			}
 		case e.How != history.OK && there > 0 && absent != "":
 			found.add(Halved, "%d of %d events are there, %s is not: %s at %s", there, len(e.IDs), absent, e.Actor, clock(e.At))
+		}
+	}
+}
+
+// handledWhenSaid looks for events that somebody called handled before any effect of theirs was written. Where a consumer's
+// effect is missing it says nothing: that is for O1, which knows whose it is.
+func handledWhenSaid(b *book, found *findings) {
+	type effects struct {
+		first time.Time // zero where the time of one is not known
+		n     int
+	}
+	of := map[int32]effects{}
+	for i, e := range b.effects {
+		if e.event == none {
+			continue
+		}
+		known, at := of[e.event], b.Effects[i].At
+		if known.n == 0 || at.Before(known.first) {
+			known.first = at
+		}
+		known.n++
+		of[e.event] = known
+	}
+	for i := range b.Entries {
+		e := &b.Entries[i]
+		if e.Op != history.Receive || e.Text != "handled" {
+			continue
+		}
+		for _, id := range e.IDs {
+			n := b.event(id)
+			if known := of[n]; known.n >= len(b.Consumers) && e.At.Before(known.first) {
+				found.add(SaidTooEarly, "%s: %s said so at %s, and the effect was written at %s", b.name(n), e.Actor, clock(e.At), clock(known.first))
+			}
 		}
 	}
 }

@@ -72,11 +72,14 @@ const (
 	EpochFell       Kind = "an epoch went down"
 	OwnerChanged    Kind = "another owner under the same epoch"
 	ChangedByOther  Kind = "changed by somebody else than the owner"
+	TakenByOther    Kind = "an event taken in by somebody else than the owner"
 	TakenEarly      Kind = "taken while another's lease ran"
 	CursorFell      Kind = "a cursor or position went back"
 	ClaimedTwice    Kind = "claimed twice under one epoch"
 	ClaimedInVain   Kind = "claimed, as one says, under an epoch that the database never gave"
 	SkippedByCursor Kind = "called published and nowhere to be found"
+
+	SaidTooEarly Kind = "called handled before its effect was there"
 
 	Slow        Kind = "recovered too late"
 	NeverBack   Kind = "not recovered"
@@ -196,7 +199,7 @@ func (v Verdict) String() string {
 		fmt.Fprintf(&b, "\n%d recoveries, p50 %s, at most %s", len(f.Recoveries), p50.Round(time.Millisecond), most.Round(time.Millisecond))
 	}
 	if v.Holds() {
-		b.WriteString("\nall oracles agree: the run holds")
+		b.WriteString("\nall oracles agree")
 		return b.String()
 	}
 	for _, found := range v.Findings {

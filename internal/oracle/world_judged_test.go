@@ -158,7 +158,7 @@ var spoils = []spoil{
 	{"what was refused has an effect", Phantoms, NoGhost, func(rng *rand.Rand, r *Run) bool {
 		i, found := anyEntry(rng, r, func(e history.Entry) bool { return e.Op == history.Commit && e.How == history.Failed })
 		if found {
-			r.Effects = slices.Insert(r.Effects, rng.IntN(len(r.Effects)+1), Effect{"mail", r.Entries[i].IDs[0], "k1", ""})
+			r.Effects = slices.Insert(r.Effects, rng.IntN(len(r.Effects)+1), Effect{Consumer: "mail", ID: r.Entries[i].IDs[0], Key: "k1"})
 		}
 		return found
 	}},
@@ -338,6 +338,28 @@ var spoils = []spoil{
 		})
 		if found {
 			r.PositionLog[i].Position = -1
+		}
+		return found
+	}},
+	{"a node that lost a partition takes an event of it in", TakenByOther, Fencing, func(rng *rand.Rand, r *Run) bool {
+		if len(r.TakenLog) == 0 {
+			return false
+		}
+		r.TakenLog[rng.IntN(len(r.TakenLog))].By = "billing/-1"
+		return true
+	}},
+	{"a consumer speaks too early", SaidTooEarly, HonestErrors, func(rng *rand.Rand, r *Run) bool {
+		effects := map[string][]int{}
+		for i, e := range r.Effects {
+			effects[e.ID] = append(effects[e.ID], i)
+		}
+		i, found := anyEntry(rng, r, func(e history.Entry) bool {
+			return e.Op == history.Receive && e.Text == "handled" && len(effects[e.IDs[0]]) == len(r.Consumers)
+		})
+		if found {
+			for _, n := range effects[r.Entries[i].IDs[0]] {
+				r.Effects[n].At = r.Entries[i].At.Add(time.Hour)
+			}
 		}
 		return found
 	}},

@@ -55,9 +55,9 @@ func newWorld(seed uint64) *world {
 		refused: map[string]bool{}, positions: map[worldPartition]*worldPosition{}, settled: map[[2]string]bool{}}
 	w.run.Lanes, w.run.Consumers = worldLanes, []string{"billing", "mail"}
 	w.run.Limits.Canary = "4111-1111"
-	w.run.Alarms = map[string][]string{}
+	w.run.Alarms = map[string][]Alarm{}
 	for _, fault := range []string{"kill", "shot in flight", "freeze", "doubt"} {
-		w.run.Alarms[fault] = []string{"nobody says this", "alarm of " + fault}
+		w.run.Alarms[fault] = []Alarm{{"relay", []string{"nobody says this", "alarm of " + fault}}}
 	}
 	w.say("producer/0", 10, history.Entry{Op: history.Begin})
 	w.say("billing", 30, history.Entry{Op: history.Begin})
@@ -372,10 +372,13 @@ func (w *world) consume(c string, at key) bool {
 	r := w.logs[at][p.next]
 	p.next++
 	pid := map[string]int{"billing": 30, "mail": 31}[c]
+	done := [2]string{c, r.ID}
+	if !w.settled[done] {
+		w.taken(c, at.topic, int(at.name[0]-'0'), r.ID, w.owner(log))
+	}
 	say := func(op history.Op, text string) {
 		w.say(c, pid, history.Entry{Op: op, IDs: []string{r.ID}, Text: text})
 	}
-	done := [2]string{c, r.ID}
 	switch {
 	case w.settled[done]:
 		say(history.Receive, "duplicate")
@@ -390,12 +393,12 @@ func (w *world) consume(c string, at key) bool {
 		state := []State{Open, Discarded, Replayed}[w.IntN(3)]
 		w.letter(r.ID, c, state)
 		if state == Replayed {
-			w.replays = append(w.replays, Effect{c, r.ID, r.Key, ""})
+			w.replays = append(w.replays, Effect{Consumer: c, ID: r.ID, Key: r.Key})
 		}
 	default:
 		w.settled[done] = true
 		say(history.Effect, "")
-		w.run.Effects = append(w.run.Effects, Effect{c, r.ID, r.Key, ""})
+		w.run.Effects = append(w.run.Effects, Effect{Consumer: c, ID: r.ID, Key: r.Key, At: w.now})
 		say(history.Receive, "handled")
 	}
 	if w.IntN(3) == 0 {
@@ -407,8 +410,12 @@ func (w *world) consume(c string, at key) bool {
 
 func (w *world) logPosition(at worldPartition) {
 	p := w.positions[at]
-	owner := fmt.Sprintf("%s/%d", at.consumer, p.node)
+	owner := w.owner(at)
 	partition := int(at.log.name[0] - '0')
-	w.run.PositionLog = append(w.run.PositionLog, PositionChange{N: int64(len(w.run.PositionLog)), At: w.now, Consumer: at.consumer, Topic: at.log.topic,
+	w.run.PositionLog = append(w.run.PositionLog, PositionChange{N: w.nextChange(), At: w.now, Consumer: at.consumer, Topic: at.log.topic,
 		Partition: partition, Epoch: p.epoch, Position: int64(p.saved), Owner: owner, By: owner})
+}
+
+func (w *world) owner(at worldPartition) string {
+	return fmt.Sprintf("%s/%d", at.consumer, w.positions[at].node)
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/oracle"
 )
 
 // fault is one kind of trouble.
@@ -19,8 +21,10 @@ type fault struct {
 	begin func(ctx context.Context, s *stage) (heal func(context.Context) error, err error)
 	// impossible says why it cannot be had on this ground, or "".
 	impossible func(g *ground) string
-	// alarms are beginnings of log lines: at least one has to come while the fault lasts or soon after.
-	alarms []string
+	// alarms are what has to be logged while the fault lasts or soon after, all of it.
+	alarms []oracle.Alarm
+	// keeps: relays may be kept from saving what they have published, until all has recovered.
+	keeps bool
 	// alone: no process is killed beside it, because that would end what the fault has to hit.
 	alone bool
 }
@@ -69,8 +73,13 @@ func outlasting(wait time.Duration) [2]time.Duration {
 
 // Catalogue is every fault there is, in a fixed order: a seed draws from it.
 func catalogue() (all []fault) {
-	for _, some := range [][]fault{processFaults(), postgresFaults(), kafkaFaults(), linkFaults(), platformFaults()} {
+	all = append(processFaults(), linkFaults()...)
+	own := len(all)
+	for _, some := range [][]fault{postgresFaults(), kafkaFaults(), platformFaults()} {
 		all = append(all, some...)
+	}
+	for i := range all[own:] { // Relays need every server.
+		all[own+i].keeps = true
 	}
 	for i := range all {
 		if all[i].impossible == nil {

@@ -7,21 +7,23 @@ import (
 	"fmt"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast/internal/oracle"
 )
 
 // kafkaFaults are those of the broker, and of what it refuses.
 func kafkaFaults() []fault {
 	return []fault{
-		{name: "kill-kafka", what: "kill -9 of the broker", hold: seconds(0.2, 3), alone: true, alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+		{name: "kill-kafka", what: "kill -9 of the broker", hold: seconds(0.2, 3), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return s.kafka.StartBroker, s.kafka.KillBroker(ctx)
 		}},
-		{name: "stop-kafka", what: "the broker stops in order, and starts again", hold: seconds(0.2, 2), alone: true, alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+		{name: "stop-kafka", what: "the broker stops in order, and starts again", hold: seconds(0.2, 2), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return s.kafka.StartBroker, s.kafka.StopBroker(ctx)
 		}},
 		{name: "freeze-kafka", what: "the broker stands still for longer than a session, and goes on", hold: outlasting(session), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return s.kafka.Unpause, s.kafka.Pause(ctx)
-		}, alone: true},
-		{name: missingTopic, what: "a topic does not exist", hold: seconds(4, 7), alarms: []string{"topic is held"}, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+		}},
+		{name: missingTopic, what: "a topic does not exist", hold: seconds(4, 7), alarms: topicHeld, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return s.createLate, nil // it is not there from the start
 		}},
 		{name: "refuse-large", what: "the broker takes small records only: MESSAGE_TOO_LARGE", hold: seconds(3, 6), begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
@@ -32,7 +34,7 @@ func kafkaFaults() []fault {
 			s.hit = s.refused(kafka.InvalidRecord)
 			return setTopic(ctx, s, s.topics[0], "cleanup.policy", "compact", "delete") // events without a key go to no other
 		}},
-		{name: "refuse-rights", what: "the broker denies the right to write: TOPIC_AUTHORIZATION_FAILED", hold: seconds(3, 6), begin: denyWrites, alarms: []string{"topic is held"}},
+		{name: "refuse-rights", what: "the broker denies the right to write: TOPIC_AUTHORIZATION_FAILED", hold: seconds(3, 6), begin: denyWrites, alarms: topicHeld},
 		{name: "kafka-disk-full", what: "the broker has no space left", hold: seconds(3, 6), begin: fillKafka, alone: true, alarms: brokerAway,
 			impossible: func(g *ground) string { return g.small.missing() }},
 	}
@@ -41,8 +43,10 @@ func kafkaFaults() []fault {
 // missingTopic is the name of the fault that has to come first, because the topic is not there before it has ended.
 const missingTopic = "missing-topic"
 
-// brokerAway is what parts say while it is.
-var brokerAway = []string{"lane is held", "waiting for Kafka"}
+// brokerAway is what has to be said while it is.
+var brokerAway = []oracle.Alarm{{By: roleRelay, Messages: []string{"lane is held lane="}}, {By: roleConsumer, Messages: []string{"waiting for Kafka"}}}
+
+var topicHeld = []oracle.Alarm{{By: roleRelay, Messages: []string{"topic is held"}}}
 
 func (g *ground) createLate(ctx context.Context) error {
 	return g.kafka.CreateTopic(ctx, g.late, partitions, nil)

@@ -24,7 +24,7 @@ func linkFaults() (all []fault) {
 			if n.silences && l == (link{roleConsumer, broker}) {
 				hold[1] = outlasting(session)[1] // some end before the session does, some after it
 			}
-			all = append(all, fault{name: n.name + "-" + l.String(), what: fmt.Sprintf(n.what, l.role, server(l)), hold: hold, impossible: impossible,
+			all = append(all, fault{name: n.name + "-" + l.String(), what: fmt.Sprintf(n.what, l.role, server(l)), hold: hold, impossible: impossible, keeps: l.role != roleProducer && l.role != roleConsumer,
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					proxy := s.links[l]
 					s.hit = counted(proxy, n.hits)
@@ -41,7 +41,7 @@ func linkFaults() (all []fault) {
 			continue
 		}
 		for _, moment := range []faultproxy.Moment{faultproxy.Before, faultproxy.After} {
-			all = append(all, fault{name: fmt.Sprintf("cut-commit-%s-%s", moment, l.role), hold: seconds(1.5, 3), impossible: impossible,
+			all = append(all, fault{name: fmt.Sprintf("cut-commit-%s-%s", moment, l.role), hold: seconds(1.5, 3), impossible: impossible, keeps: l.role != roleProducer && l.role != roleConsumer,
 				what: fmt.Sprintf("a %s's connection is cut just %s COMMIT is carried out", l.role, moment),
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					proxy := s.links[l]

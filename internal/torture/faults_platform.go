@@ -24,11 +24,11 @@ func platformFaults() []fault {
 			impossible: func(g *ground) string { return g.missingProgram("pg_basebackup") }},
 		{name: "dump-restore", what: "all parts stop, and the database moves to another cluster by dump and restore", begin: moveByDump, alone: true,
 			impossible: func(g *ground) string { return g.missingProgram("pg_dump") }},
-		{name: "kill-pgbouncer", what: "kill -9 of PgBouncer", hold: seconds(0.2, 2), alone: true, alarms: databaseAway, impossible: noBouncer,
+		{name: "kill-pgbouncer", what: "kill -9 of PgBouncer", hold: seconds(0.2, 2), alarms: databaseAway, impossible: noBouncer,
 			begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 				return s.bouncer.Restart, s.bouncer.Kill()
 			}},
-		{name: "freeze-pgbouncer", what: "PgBouncer stands still", hold: seconds(3, 5), alone: true, alarms: databaseAway, impossible: noBouncer,
+		{name: "freeze-pgbouncer", what: "PgBouncer stands still", hold: seconds(3, 5), alarms: databaseStill, impossible: noBouncer,
 			begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 				return func(context.Context) error { return s.bouncer.Unpause() }, s.bouncer.Pause()
 			}},

@@ -6,19 +6,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/oracle"
 )
 
 // postgresFaults are those of the server as such.
 func postgresFaults() []fault {
 	return []fault{
 		{name: "kill-backend", what: "kill -9 of one Postgres backend, which ends all sessions and begins crash recovery", begin: killBackend, alarms: databaseAway},
-		{name: "kill-postgres", what: "an immediate stop of Postgres, and crash recovery", hold: seconds(0.2, 4), begin: killPostgres, alone: true, alarms: databaseAway},
-		{name: "restart-postgres", what: "a fast stop of Postgres and a start, as for an upgrade", hold: seconds(0.2, 2), begin: restartPostgres, alone: true, alarms: databaseAway},
-		{name: "freeze-postgres", what: "Postgres stands still for longer than a lease, and goes on", hold: outlasting(lease), begin: freezePostgres, alone: true, alarms: databaseAway},
+		{name: "kill-postgres", what: "an immediate stop of Postgres, and crash recovery", hold: seconds(0.2, 4), begin: killPostgres, alarms: databaseAway},
+		{name: "restart-postgres", what: "a fast stop of Postgres and a start, as for an upgrade", hold: seconds(0.2, 2), begin: restartPostgres, alarms: databaseAway},
+		{name: "freeze-postgres", what: "Postgres stands still for longer than a lease, and goes on", hold: outlasting(lease), begin: freezePostgres, alarms: databaseStill},
 		{name: "long-transaction", what: "a transaction that writes stays open", hold: seconds(3, 8), begin: longTransaction},
 		{name: "prepared-transaction", what: "a prepared transaction is forgotten", hold: seconds(3, 6), begin: preparedTransaction},
 		{name: "locked-lanes", what: "somebody locks rows of lanes in a transaction that stays open", hold: seconds(2, 4), begin: lockLanes},
@@ -36,8 +39,12 @@ func postgresFaults() []fault {
 	}
 }
 
-// databaseAway is what parts say while it is.
-var databaseAway = []string{"relay waits for the database", "waiting for the database", "cursors were not saved", "lane is dropped"}
+// databaseStill is what has to be said while the database does not answer. A consumer may bear some seconds of it in
+// silence, as it does a long statement: it waits for as long as its handlers may.
+var databaseStill = []oracle.Alarm{{By: roleRelay, Messages: []string{"relay waits for the database", "cursors were not saved", "lane is dropped"}}}
+
+// databaseAway is what has to be said while it ends what is under way.
+var databaseAway = append(slices.Clone(databaseStill), oracle.Alarm{By: roleConsumer, Messages: []string{"waiting for the database"}})
 
 func killBackend(ctx context.Context, s *stage) (func(context.Context) error, error) {
 	var pid int

@@ -26,7 +26,7 @@ func processFaults() (all []fault) {
 						return nil, err
 					}
 					return func(context.Context) error { return p.thaw() }, p.freeze()
-				}, alone: true},
+				}, alone: true, keeps: role == roleRelay},
 			fault{name: "exhaust-" + role, what: "all connections of a " + role + "'s pool are taken", hold: seconds(2, 4),
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					p, err := s.one(role)
@@ -34,12 +34,12 @@ func processFaults() (all []fault) {
 						return nil, err
 					}
 					return nil, p.tell(fmt.Sprint("hog ", s.held))
-				}, alone: true},
+				}, alone: true, keeps: role == roleRelay},
 		)
 	}
 	return append(all,
 		fault{name: "rebalance-storm", what: "a consumer joins and leaves, or dies, every second", hold: seconds(4, 7), begin: storm, alone: true},
-		fault{name: "relay-storm", what: "a relay comes and goes, in order or not, every half second", hold: seconds(3, 5), begin: relayStorm, alone: true},
+		fault{name: "relay-storm", what: "a relay comes and goes, in order or not, every half second", hold: seconds(3, 5), begin: relayStorm, alone: true, keeps: true},
 	)
 }
 

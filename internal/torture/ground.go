@@ -131,7 +131,7 @@ var tables = []string{
 	"create table aggregate (key text primary key, n bigint not null default 0)",
 	"create table other (x bigint)",
 	// No key on id: an effect that happens twice is to be seen.
-	"create table effect (n bigint generated always as identity primary key, consumer text not null, id text not null, key text not null, content text not null)",
+	"create table effect (n bigint generated always as identity primary key, consumer text not null, id text not null, key text not null, content text not null, at timestamptz not null default clock_timestamp())",
 	"create index effect_by_id on effect (id)",
 	"create index written_by_time on written (at)",
 	"create table state (consumer text, key text, id text, primary key (consumer, key))",

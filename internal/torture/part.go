@@ -99,7 +99,7 @@ func (p part) run(rec *history.Recorder) error {
 		os.Stderr.Write(stacks[:runtime.Stack(stacks, true)])
 		os.Exit(3)
 	}()
-	logger := slog.New(&logHandler{Handler: slog.NewTextHandler(os.Stderr, nil), rec: rec, mute: p.Plant == plantMute}).With("part", p.Actor)
+	logger := slog.New(&logHandler{Handler: slog.NewTextHandler(os.Stderr, nil), rec: rec, mute: p.Plant == plantMute+p.Role}).With("part", p.Actor)
 	err = p.be(ctx, pool, rec, logger)
 	closed := make(chan struct{})
 	go func() { defer close(closed); pool.Close() }()

@@ -11,10 +11,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/history"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -29,11 +32,15 @@ const (
 	plantRepeat    = "repeat"     // the publisher sends everything twice
 	plantTakeBack  = "take-back"  // somebody sets a lane's epoch back
 	plantMeddle    = "meddle"     // somebody saves positions of partitions that another has
+	plantIntrude   = "intrude"    // somebody takes in events of partitions that another has
 	plantAhead     = "ahead"      // somebody sets a lane's cursor to the end of the log
+	plantForget    = "forget"     // somebody undoes what relays save of their cursors
 	plantStuck     = "stuck"      // the publisher never has an answer for one key
 	plantFalseOK   = "false-ok"   // the producer calls a transaction committed that it has rolled back
-	plantLeak      = "leak"       // a part leaves a goroutine behind, and a prepared transaction
-	plantMute      = "mute"       // parts log nothing
+	plantEarly     = "early"      // a consumer calls an event handled before it is
+	plantLinger    = "linger"     // a part leaves a goroutine behind
+	plantLeak      = "leak"       // a part leaves a prepared transaction behind
+	plantMute      = "mute-"      // parts of the role that follows log nothing
 )
 
 // stuckKey is the key for which plantStuck never has an answer.
@@ -107,6 +114,9 @@ func (p part) plantedPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.P
 		return meddling(pub, pool, "update holdfast.lane set epoch = epoch - 1 where epoch > 1"), nil
 	case plantMeddle:
 		return meddling(pub, pool, "update holdfast.consumer_position set updated_at = now()"), nil
+	case plantIntrude:
+		return meddling(pub, pool, `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
+			select consumer, 'nobody', gen_random_uuid()::text, topic, partition, 0, '', now(), 'handled', 1 from holdfast.consumer_position`), nil
 	case plantAhead:
 		var unsent sync.Map // ids of events that are never sent: whoever has the lanes next begins behind them
 		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
@@ -125,8 +135,17 @@ func (p part) plantedPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.P
 			}
 			return pub.Publish(ctx, events)
 		}), nil
-	case plantLeak:
+	case plantForget:
+		// A claim changes the epoch, and may draw a window: what a relay saves under its own is lost.
+		_, err := pool.Exec(context.Background(), `select pg_advisory_xact_lock(1);
+			create or replace function public.forget() returns trigger language plpgsql as
+			$$ begin new.done := old.done; new.upto := old.upto; new.pos := old.pos; return new; end $$;
+			create or replace trigger forget before update on holdfast.lane for each row when (new.epoch = old.epoch) execute function public.forget()`, pgx.QueryExecModeSimpleProtocol)
+		return pub, err
+	case plantLinger:
 		go func() { select {} }()
+		return pub, nil
+	case plantLeak:
 		_, err := pool.Exec(context.Background(), fmt.Sprintf("begin; insert into other values (2); prepare transaction 'leaked by %s'", p.name()))
 		return pub, err
 	}
@@ -169,6 +188,10 @@ func (n *node) plantedHandler(ctx context.Context, e holdfast.Event) error {
 		if n.failedBefore(e.ID) == 0 {
 			return errShaky
 		}
+	}
+	if n.Plant == plantEarly && hash(e.ID)%20 == 0 && n.failedBefore(e.ID) == 0 {
+		n.rec.Add(history.Entry{Op: history.Receive, IDs: []string{e.ID}, Text: string(inbox.Handled)})
+		return errShaky
 	}
 	return nil
 }

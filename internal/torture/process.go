@@ -33,11 +33,12 @@ type cast struct {
 	ground *ground
 	base   part // what all parts share
 	dir    string
-	seeds  func() uint64
+	seed   uint64 // of the run
 
 	mu      sync.Mutex
 	running map[string]*process // by actor
 	dead    []oracle.Process    // those that were killed
+	starts  map[string]int      // of each actor
 	roles   []string            // of actors, in the order of their start
 	actors  []string
 }
@@ -45,7 +46,7 @@ type cast struct {
 // start puts a part in its place: a new one, or the next process after one that was killed.
 func (c *cast) start(role, actor string) error {
 	p := c.base
-	p.Role, p.Actor, p.Seed = role, actor, c.seeds()
+	p.Role, p.Actor, p.Seed = role, actor, drawn(c.seed, actor, c.startsOf(actor)).Uint64()
 	p.DSN = c.ground.dsn(role)
 	p.Brokers = c.ground.kafka.Brokers
 	if proxy, ok := c.ground.links[link{role, broker}]; ok {
@@ -84,6 +85,17 @@ func (c *cast) start(role, actor string) error {
 	}
 	c.running[actor] = proc
 	return nil
+}
+
+// startsOf counts the starts of an actor, and begins at 0.
+func (c *cast) startsOf(actor string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.starts == nil {
+		c.starts = map[string]int{}
+	}
+	c.starts[actor]++
+	return c.starts[actor] - 1
 }
 
 // watch is a process that has been started.

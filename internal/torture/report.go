@@ -4,6 +4,7 @@ package torture
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -22,7 +23,9 @@ type Report struct {
 	faults     []fault
 	made       []made
 	impossible map[string]string // faults that cannot be made here, and why
-	troubles   []string          // parts that did not stop as they should
+	troubles   []string          // parts that did not stop as they should, and oracles that saw nothing
+	evidence   evidence
+	judged     bool // there is a Verdict
 }
 
 // made is a fault that was brought about.
@@ -30,11 +33,28 @@ type made struct {
 	name            string
 	missed          bool          // it was brought about, and never did anything to anybody
 	beside          bool          // a process was killed while it lasted
-	held, recovered time.Duration // -1: not in time
+	held, recovered time.Duration // never: not in time
 }
 
 // Holds says whether nothing is wrong. A run in which no fault hit anything does not hold: it shows nothing.
-func (r *Report) Holds() bool { return r.Verdict.Holds() && len(r.troubles) == 0 && len(r.hits()) > 0 }
+func (r *Report) Holds() bool { return len(r.against()) == 0 }
+
+// Judged says whether there is a Verdict: not where a run broke off so that it could not be judged.
+func (r *Report) Judged() bool { return r.judged }
+
+// against is why the run does not hold.
+func (r *Report) against() (why []string) {
+	for _, o := range r.Verdict.Broken() {
+		why = append(why, fmt.Sprintf("%s found something", o))
+	}
+	if n := len(r.troubles); n > 0 {
+		why = append(why, fmt.Sprintf("%d troubles beside the oracles", n))
+	}
+	if len(r.hits()) == 0 {
+		why = append(why, "no fault hit anything, so that it shows nothing")
+	}
+	return why
+}
 
 // hits are the faults that were made: those that hit something.
 func (r *Report) hits() (hits []made) {
@@ -90,7 +110,7 @@ func (r *Report) String() string {
 		}
 		switch why := r.impossible[f.name]; {
 		case len(held) > 0:
-			line(append([]any{f.name, len(held), round(slices.Max(held)), round(median(recovered)), round(slices.Max(recovered))}, missed...)...)
+			line(append([]any{f.name, len(held), round(slices.Max(held)), inTime(median(recovered)), inTime(slices.Max(recovered))}, missed...)...)
 		case missed != nil:
 			line(append([]any{f.name, 0}, missed...)...)
 		case why != "":
@@ -115,15 +135,30 @@ func (r *Report) String() string {
 	line(f.Events, v.Count(oracle.Lost)+v.Count(oracle.Missing), v.Count(oracle.Ghosts)+v.Count(oracle.Phantoms), v.Count(oracle.Doubles),
 		v.OrderBreaks(), f.Duplicates, f.Letters, round(p50), round(most), "")
 	_ = w.Flush()
-	fmt.Fprintf(&b, "\n%s\n", v)
+	fmt.Fprintf(&b, "\n%s\nseen by O6 and O7: %s\n", v, r.evidence)
 	for _, trouble := range r.troubles {
 		fmt.Fprintln(&b, trouble)
+	}
+	if against := r.against(); len(against) > 0 {
+		fmt.Fprintf(&b, "THE RUN DOES NOT HOLD: %s\n", strings.Join(against, "; "))
+	} else {
+		fmt.Fprintln(&b, "the run holds")
 	}
 	if r.Options.Dir != "" {
 		fmt.Fprintf(&b, "histories and logs are in %s\n", r.Options.Dir)
 	}
 	fmt.Fprintf(&b, "again: %s\n", r.Command())
 	return b.String()
+}
+
+// never is how long a recovery takes that was not seen. It is longer than all others.
+const never = time.Duration(math.MaxInt64)
+
+func inTime(d time.Duration) string {
+	if d == never {
+		return "NEVER"
+	}
+	return round(d)
 }
 
 // Command is the one that repeats the run.

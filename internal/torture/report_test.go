@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/history"
+	"github.com/holdfast-go/holdfast/internal/oracle"
 )
 
 func TestEvidenceStaysWhereSomethingIsWrong(t *testing.T) {
@@ -23,6 +26,93 @@ func TestEvidenceStaysWhereSomethingIsWrong(t *testing.T) {
 		if _, err := os.Stat(dir); (err == nil) != (len(troubles) > 0) {
 			t.Errorf("troubles are %q: the folder says %v", troubles, err)
 		}
+	}
+}
+
+func TestTheReportSaysWhetherTheRunHoldsAndWhyNot(t *testing.T) {
+	t.Parallel()
+	lastWords := func(r *Report) (table, word string) {
+		lines := strings.Split(strings.TrimSpace(r.String()), "\n")
+		return strings.Join(strings.Fields(lines[1]), " "), lines[len(lines)-2]
+	}
+	r := &Report{faults: []fault{{name: "kill"}}, made: []made{{name: "kill", recovered: time.Second}, {name: "kill", recovered: 2 * time.Second}}}
+	if table, word := lastWords(r); table != "kill 2 0.0s 2.0s 2.0s" || word != "the run holds" {
+		t.Errorf("it says %q and %q", table, word)
+	}
+	r.made[0].recovered = never
+	if table, _ := lastWords(r); table != "kill 2 0.0s NEVER NEVER" {
+		t.Errorf("of a recovery that did not come it says %q", table)
+	}
+	r.troubles = []string{"relay/0 does not stop"}
+	r.Verdict.Findings = []oracle.Finding{{Oracle: oracle.NoLoss, Kind: oracle.Lost, Count: 1}}
+	_, word := lastWords(r)
+	for _, want := range []string{"DOES NOT HOLD", "O1", "1 troubles"} {
+		if !strings.Contains(word, want) {
+			t.Errorf("%q does not say %q", word, want)
+		}
+	}
+	r.made = nil
+	if _, word := lastWords(r); !strings.Contains(word, "no fault hit anything") {
+		t.Errorf("%q does not say that nothing was made", word)
+	}
+}
+
+func TestOraclesThatSawNothingAreATrouble(t *testing.T) {
+	t.Parallel()
+	whole := evidence{lanes: 1, positions: 1, taken: 1, claims: 1, published: 1}
+	if err := whole.wanting(); err != nil {
+		t.Error(err)
+	}
+	for name, forget := range map[string]func(*evidence){
+		"lanes": func(e *evidence) { e.lanes = 0 }, "positions": func(e *evidence) { e.positions = 0 }, "taken": func(e *evidence) { e.taken = 0 },
+		"claims": func(e *evidence) { e.claims = 0 }, "published": func(e *evidence) { e.published = 0 },
+	} {
+		e := whole
+		forget(&e)
+		if e.wanting() == nil {
+			t.Errorf("without %s it is enough", name)
+		}
+	}
+	// What is by nobody that is known shows nothing.
+	got := evidenceOf(oracle.Run{LaneLog: []oracle.LaneChange{{Owner: "relay/0"}, {Owner: "relay/0", By: "relay/0"}, {By: "relay/0"}},
+		PositionLog: []oracle.PositionChange{{}, {By: "consumer/0"}}, TakenLog: []oracle.Taken{{}, {By: "consumer/0"}, {By: "consumer/0"}},
+		Entries: []history.Entry{{Op: history.Claim}, {Op: history.Publish}}, Cursors: []oracle.CursorSample{{Done: 3}, {Done: 4}}})
+	if want := (evidence{lanes: 1, positions: 1, taken: 2, claims: 1, published: 7}); got != want {
+		t.Errorf("it is %+v, want %+v", got, want)
+	}
+}
+
+func TestASeedDrawsTheSameForTheSameThingWhateverElseWasDrawn(t *testing.T) {
+	t.Parallel()
+	first := drawn(7, "consumer/0", 1).Uint64()
+	if drawn(7, "consumer/0", 1).Uint64() != first {
+		t.Error("it draws another number")
+	}
+	for name, other := range map[string]uint64{"seed": drawn(8, "consumer/0", 1).Uint64(), "actor": drawn(7, "consumer/1", 1).Uint64(), "start": drawn(7, "consumer/0", 2).Uint64()} {
+		if other == first {
+			t.Errorf("another %s draws the same", name)
+		}
+	}
+	c := &cast{}
+	if a, b, other := c.startsOf("relay/0"), c.startsOf("relay/0"), c.startsOf("relay/1"); a != 0 || b != 1 || other != 0 {
+		t.Errorf("starts are counted as %d, %d and %d", a, b, other)
+	}
+}
+
+func TestAFolderThatHasSomethingInItIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "run")
+	for range 2 { // It is made, and found empty.
+		if err := emptyFolder(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "relay-0.history"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Run(t.Context(), Options{Dir: dir})
+	if err == nil || !strings.Contains(err.Error(), "relay-0.history") {
+		t.Errorf("another run's folder: %v", err)
 	}
 }
 

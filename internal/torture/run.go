@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -19,6 +20,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/history"
 	"github.com/holdfast-go/holdfast/internal/kafkaserver"
 )
+
+// drawn is the randomness of one thing of a run: its nth fault, the nth start of an actor. It depends on nothing that the
+// machine has a say in, as how often something else was drawn before.
+func drawn(seed uint64, what string, n int) *rand.Rand {
+	h := fnv.New64a()
+	fmt.Fprint(h, what, " ", n)
+	return rand.New(rand.NewPCG(seed, h.Sum64()))
+}
 
 // Options says what to run. The zero value of each field means its default.
 type Options struct {
@@ -41,13 +50,14 @@ type Options struct {
 	Out io.Writer
 
 	// For the suite's own tests: a bug to have on purpose, a broker that several runs share and what the names of their
-	// topics begin with, how long a recovery may take, a minute where it does not say, and whether the run goes on until
-	// it has made every fault.
-	plant  string
-	whole  bool
-	shared *kafkaserver.Server
-	prefix string
-	limit  time.Duration
+	// topics begin with, how long a recovery may take, a minute where it does not say, how long a relay may save nothing, and
+	// whether the run goes on until it has made every fault.
+	plant   string
+	whole   bool
+	shared  *kafkaserver.Server
+	prefix  string
+	limit   time.Duration
+	unsaved time.Duration
 }
 
 func (o Options) withDefaults() Options {
@@ -139,8 +149,8 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 			return nil, fmt.Errorf("torture: %w", err)
 		}
 	}
-	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
-		return nil, fmt.Errorf("torture: %w", err)
+	if err := emptyFolder(o.Dir); err != nil {
+		return nil, fmt.Errorf("torture: dir: %w", err)
 	}
 	r := &run{Options: o, rng: rand.New(rand.NewPCG(o.Seed, 0)), report: &Report{Options: o}}
 	began := time.Now()
@@ -153,6 +163,21 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 		r.report.tidy()
 	}
 	return r.report, nil
+}
+
+// emptyFolder makes a folder, or finds it empty: what another run has left would be taken for this one's.
+func emptyFolder(name string) error {
+	if err := os.MkdirAll(name, 0o755); err != nil {
+		return err
+	}
+	there, err := os.ReadDir(name)
+	if err != nil {
+		return err
+	}
+	if len(there) > 0 {
+		return fmt.Errorf("%s has %s in it, and %d more: name an empty folder, or one that is not there", name, there[0].Name(), len(there)-1)
+	}
+	return nil
 }
 
 func (r *run) run(ctx context.Context) (err error) {
@@ -179,27 +204,41 @@ func (r *run) run(ctx context.Context) (err error) {
 	if !late {
 		r.rec.Add(history.Entry{Op: history.Fault, Text: missingTopic}) // it lasts from the start, until it is drawn
 	}
-	r.cast = &cast{ground: r.ground, dir: logs, seeds: rand.New(rand.NewPCG(r.Seed, 1)).Uint64, running: map[string]*process{},
+	r.cast = &cast{ground: r.ground, dir: logs, seed: r.Seed, running: map[string]*process{},
 		base: part{History: histories, Topics: r.topics, Late: r.late, Rate: r.Rate, Plant: r.plant}}
 	if r.PgBouncer {
 		r.base.Mode = "exec"
 	}
 	defer r.killAll()
-	for role, n := range map[string]int{roleProducer: r.Producers, roleRelay: r.Relays, roleConsumer: r.Consumers} {
-		for i := range n {
-			if err := r.start(role, fmt.Sprint(role, "/", i)); err != nil {
+	for _, some := range []struct {
+		role string
+		n    int
+	}{{roleProducer, r.Producers}, {roleRelay, r.Relays}, {roleConsumer, r.Consumers}} {
+		for i := range some.n {
+			if err := r.start(some.role, fmt.Sprint(some.role, "/", i)); err != nil {
 				return err
 			}
 		}
 	}
-	if err := r.makeFaults(ctx); err != nil {
-		return err
+	broken := r.makeFaults(ctx)
+	if broken != nil { // What was done until then can be judged all the same.
+		r.say("broken off: %v", broken)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), judgesWithin)
+		defer cancel()
 	}
-	if err := r.comeToRest(ctx); err != nil {
-		return err
+	err = r.comeToRest(ctx)
+	if err == nil {
+		err = r.judge(ctx, histories)
 	}
-	return r.judge(ctx, histories)
+	if broken != nil && err != nil {
+		err = fmt.Errorf("it could not be judged: %w", err)
+	}
+	return errors.Join(broken, err)
 }
+
+// judgesWithin bounds what is done of a run that was broken off.
+const judgesWithin = 10 * time.Minute
 
 // rest is the time between a recovery and the next fault.
 const rest = 300 * time.Millisecond
@@ -258,8 +297,9 @@ func (r *run) shuffled() (deck []fault) {
 
 // make brings one fault about, holds and heals it, and waits until all has recovered.
 func (r *run) make(ctx context.Context, f fault) error {
-	s := &stage{ground: r.ground, cast: r.cast, rng: r.rng, witness: r.witness, held: between(r.rng, f.hold[0], f.hold[1])}
-	beside := !f.alone && s.held > time.Second && r.rng.IntN(3) == 0
+	rng := drawn(r.Seed, "fault", len(r.report.made))
+	s := &stage{ground: r.ground, cast: r.cast, rng: rng, witness: r.witness, held: between(rng, f.hold[0], f.hold[1])}
+	beside := !f.alone && s.held > time.Second && rng.IntN(3) == 0
 	began := time.Now()
 	if err := r.witness.look(); err != nil {
 		return err
@@ -273,7 +313,7 @@ func (r *run) make(ctx context.Context, f fault) error {
 	}
 	if beside {
 		sleep(ctx, s.held/2)
-		role := []string{roleProducer, roleRelay, roleConsumer}[r.rng.IntN(3)]
+		role := []string{roleProducer, roleRelay, roleConsumer}[rng.IntN(3)]
 		if _, err := killOne(s, role); err != nil {
 			return fmt.Errorf("kill a %s beside %s: %w", role, f.name, err)
 		}
@@ -285,7 +325,7 @@ func (r *run) make(ctx context.Context, f fault) error {
 		return fmt.Errorf("hold %s: %w", f.name, err)
 	}
 	if heal != nil {
-		if err := heal(ctx); err != nil {
+		if err := heal(context.WithoutCancel(ctx)); err != nil { // Also where the run is interrupted: what was done is judged.
 			return fmt.Errorf("heal %s: %w", f.name, err)
 		}
 	}
@@ -303,7 +343,7 @@ func (r *run) make(ctx context.Context, f fault) error {
 		r.rec.Add(history.Entry{Op: history.Recovered, Text: f.name})
 		r.say("%-28s held %6s, recovered in %6s", f.name, round(m.held), round(m.recovered))
 	} else {
-		m.recovered = -1
+		m.recovered = never
 		r.say("%-28s held %6s, NOT RECOVERED after %s: %s", f.name, round(m.held), round(r.limit), waits)
 	}
 	r.report.made = append(r.report.made, m)

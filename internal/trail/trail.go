@@ -1,5 +1,5 @@
-// Package trail keeps a trail of lanes and positions in the database of a test: every change of them, as triggers see it,
-// whoever made it. From that package oracle judges fencing (O6). A look at the saved cursors while the run is on is for
+// Package trail keeps a trail of lanes, positions and rows of the inbox in the database of a test: every change of the ones
+// and every insert of the others, as triggers see it, whoever made it. From that package oracle judges fencing (O6). A look at the saved cursors while the run is on is for
 // the truth of them (O7). Neither needs the word of a process, so that it can be one that ends anywhere.
 package trail
 
@@ -28,13 +28,22 @@ var statements = []string{
 			case when old.owner <> new.owner and isfinite(new.lease_until) then old.lease_until between now() and now() + 2 * (new.lease_until - now()) else false end);
 		return null;
 	end $$`,
-	"create table public.position_log (n bigint generated always as identity primary key, at timestamptz not null default clock_timestamp(), by text not null default current_setting('application_name'), consumer text, topic text, partition int, epoch bigint, position bigint, owner text)",
+	// Who raises an epoch draws its number with the partition's fence held alone, who takes an event in with the fence shared:
+	// so the numbers of both tell which came first.
+	"create sequence public.partition_change",
+	"create table public.position_log (n bigint primary key default nextval('public.partition_change'), at timestamptz not null default clock_timestamp(), by text not null default current_setting('application_name'), consumer text, topic text, partition int, epoch bigint, position bigint, owner text)",
 	`create function public.log_position() returns trigger language plpgsql as $$ begin
 		insert into public.position_log (consumer, topic, partition, epoch, position, owner) values (new.consumer, new.topic, new.partition, new.epoch, new.position, new.owner);
 		return null;
 	end $$`,
+	"create table public.taken_log (n bigint default nextval('public.partition_change'), by text not null default current_setting('application_name'), consumer text, topic text, partition int, event_id text)",
+	`create function public.log_taken() returns trigger language plpgsql as $$ begin
+		insert into public.taken_log (consumer, topic, partition, event_id) values (new.consumer, new.topic, new.partition, new.event_id);
+		return null;
+	end $$`,
 	"create trigger log_lane after update on holdfast.lane for each row execute function public.log_lane()",
 	"create trigger log_position after insert or update on holdfast.consumer_position for each row execute function public.log_position()",
+	"create trigger log_taken after insert on holdfast.inbox for each row when (new.partition is not null) execute function public.log_taken()",
 }
 
 // Install makes the tables and triggers, in a database that has holdfast's schema.
@@ -62,6 +71,13 @@ func Positions(ctx context.Context, db DB, own string) ([]oracle.PositionChange,
 	return collect(ctx, db, pgx.RowToStructByPos[oracle.PositionChange], `
 		select n, at, consumer, topic, partition, epoch, position, coalesce(owner, ''), coalesce(nullif(by, $1), '')
 		  from public.position_log order by n`, own)
+}
+
+// Taken are all events that consumers have taken in from Kafka. Of who did it says as much as Positions does.
+func Taken(ctx context.Context, db DB, own string) ([]oracle.Taken, error) {
+	return collect(ctx, db, pgx.RowToStructByPos[oracle.Taken], `
+		select n, consumer, topic, partition, event_id, coalesce(nullif(by, $1), '')
+		  from public.taken_log order by n`, own)
 }
 
 func collect[T any](ctx context.Context, db DB, scan func(pgx.CollectableRow) (T, error), sql string, args ...any) ([]T, error) {
