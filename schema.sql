@@ -202,8 +202,8 @@ create table holdfast.retention (
 -- Events that a consumer took in but has not handled: retries, followers of a failing event of their key, and events
 -- handed over by Store. Queues of one consumer, topic and key; the head is the lowest place, computed when read: there
 -- is no marker that could outlive the rows. Events without a key wait alone. A follower may wait at next_at 'infinity',
--- so that a long queue costs the search for due heads nothing; whoever removes the head wakes the next one, and a sweep
--- wakes a head that nobody woke (say, after its holding letter was discarded). Finite is right too: only heads are taken.
+-- so that a long queue costs the search for due heads nothing; whoever removes the head wakes the next one, and puts those behind
+-- it to sleep that Store has added since; a sweep wakes a head that nobody woke (say, after its holding letter was discarded). Finite is right too: only heads are taken.
 create table holdfast.stored (
     consumer   text not null,
     topic      text not null,

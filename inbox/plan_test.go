@@ -64,6 +64,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{takeSQL, row, []string{"stored_pkey"}},
 		{dropSQL, row, []string{"stored_pkey"}},
 		{wakeSQL, key, []string{"stored_pkey", "letter_holds_inbox"}},
+		{lullSQL, key, []string{"stored_pkey", "stored_awake"}},
 		{sweepSQL, "'billing'", []string{"stored_pkey", "letter_holds_inbox"}},
 		{retrySQL, row + ", 1, 0, '{e}', 0", []string{"stored_pkey"}},
 		{stillStoredSQL, row, []string{"stored_pkey"}},

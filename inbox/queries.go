@@ -250,6 +250,16 @@ update holdfast.stored s set next_at = now()
                     where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text
                       and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))`
 
+// Puts followers of a key to sleep that do not, as those that Store has added: it must not wait for the lock of their key,
+// and so does not know what is before them. Each is waked as the head that it will be. Awake, all of them would be looked at
+// by every claim. It is for the transaction that has just removed the head, under the key's lock.
+const lullSQL = `-- inbox.lull
+update holdfast.stored s set next_at = 'infinity'
+ where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.next_at < 'infinity'
+   and s.place > (select min(h.place) from holdfast.stored h
+                   where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
+   and s.attempts = 0 and s.letter is null and s.lease_until <= now()`
+
 // Wakes every head that sleeps though nothing holds its key. It goes from key to key by the primary key, and reads one
 // row of each: a follower is compared with no other, however many there are.
 const sweepSQL = `-- inbox.sweep

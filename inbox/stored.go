@@ -226,6 +226,7 @@ func (in *Inbox) remove(ctx context.Context, tx pgx.Tx, s *claimed, statement, r
 	}
 	if s.e.Key != "" {
 		b.Queue(in.sql.wake, in.c.Consumer, s.e.Topic, s.e.Key)
+		b.Queue(in.sql.lull, in.c.Consumer, s.e.Topic, s.e.Key)
 	}
 	br := tx.SendBatch(ctx, b)
 	defer func() { _ = br.Close() }()
