@@ -79,7 +79,7 @@ func TestAnEventThatWaitedTooLongForAConnectionGoesBackUnspentWithoutItsHandler(
 	s.until = time.Now().Add(in.c.Timeout + in.c.Grace + 300*time.Millisecond)
 	released := time.AfterFunc(500*time.Millisecond, busy.Release)
 	defer released.Stop()
-	if err := in.work(t.Context(), s); err != nil {
+	if err := in.work(t.Context(), s, nil); err != nil {
 		t.Fatal(err)
 	}
 	if n := b.effects("1"); n != 0 {

@@ -63,6 +63,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{claimSQL, "'billing', '{order.placed}', 8, " + token + ", 1000000", []string{"stored_due", "stored_pkey", "stored_awake", "letter_holds_inbox"}},
 		{takeSQL, row, []string{"stored_pkey"}},
 		{dropSQL, row, []string{"stored_pkey"}},
+		{nextSQL, key + ", '{order.placed}', " + token + ", 1000000", []string{"stored_pkey", "stored_awake", "letter_holds_inbox"}},
 		{wakeSQL, key, []string{"stored_pkey", "letter_holds_inbox"}},
 		{lullSQL, key, []string{"stored_pkey", "stored_awake"}},
 		{sweepSQL, "'billing'", []string{"stored_pkey", "letter_holds_inbox"}},

@@ -240,6 +240,27 @@ values ($1::text, $2::text, $3::text, $4::text, $5::int, $6::bigint, $7::bytea, 
 on conflict (consumer, source, event_id) do update
    set processed_at = excluded.processed_at, result = excluded.result, attempts = excluded.attempts`
 
+// Claims the head of a queue in the transaction that has removed the one before it, under the key's lock, where it is due or
+// asleep and claim would take it.
+const nextSQL = `-- inbox.next
+update holdfast.stored s
+   set next_at = now(), lease_token = $5::text::uuid, lease_until = now() + $6::bigint * interval '1 microsecond', attempts = s.attempts + 1
+ where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text
+   and s.place = (select min(h.place) from holdfast.stored h
+                   where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
+   and s.type = any($4::text[])
+   and (s.next_at = 'infinity' or s.next_at <= now())
+   and (s.lease_until <= now() or s.lease_until > now() + 2 * $6::bigint * interval '1 microsecond')
+   and not exists (select from holdfast.stored h
+                    where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text and h.place > s.place
+                      and h.next_at < 'infinity' and h.lease_until > now() and h.lease_until <= now() + 2 * $6::bigint * interval '1 microsecond')
+   and (s.letter is not null
+        or not exists (select from holdfast.letter l
+                        where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text
+                          and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')))
+returning s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time, s.headers::text, s.payload, s.hash, s.partition,
+          s."offset", s.attempts, s.losses, s.errors, s.letter, coalesce((extract(epoch from now() - s.failed_at) * 1000000)::bigint, 0)`
+
 // Wakes the head of a queue after the one before it has gone.
 const wakeSQL = `-- inbox.wake
 update holdfast.stored s set next_at = now()

@@ -92,7 +92,7 @@ func (in *Inbox) workStored(ctx context.Context) error {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
-				err := in.work(jobs, s)
+				err := in.work(jobs, s, ctx.Done())
 				<-free
 				if err != nil {
 					finished <- err

@@ -13,7 +13,7 @@ type statements struct {
 	insert, insertMany, behind, known, knownMany, record                                        string // of an event's transaction
 	store, queueLength, storedCount, blocked, waiting                                           string // of the events that wait
 	letter, letterReopen, letterReplayed, edited, publishLetter                                 string
-	claim, take, drop, settle, wake, lull, sweep, retry, stillStored                            string // of Run
+	claim, take, drop, settle, next, wake, lull, sweep, retry, stillStored                      string // of Run
 	declare, undeclare, declared, start, takeBackStart, forgetStart, watermark, watermarkIs     string
 	position, landmark, assign, save, release                                                   string // of Kafka's partitions
 	renew, incarnation                                                                          string
@@ -32,7 +32,7 @@ func newStatements(c Config) statements {
 		blocked: in(blockedSQL), waiting: in(waitingSQL),
 		letter: in(letterSQL), letterReopen: in(letterReopenSQL), letterReplayed: in(letterReplayedSQL),
 		edited: in(editedSQL), publishLetter: in(publishLetterSQL),
-		claim: in(claimSQL), take: in(takeSQL), drop: in(dropSQL), settle: in(settleSQL),
+		claim: in(claimSQL), take: in(takeSQL), drop: in(dropSQL), settle: in(settleSQL), next: in(nextSQL),
 		wake: in(wakeSQL), lull: in(lullSQL), sweep: in(sweepSQL), retry: in(retrySQL), stillStored: in(stillStoredSQL),
 		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL),
 		start: in(startSQL), takeBackStart: in(takeBackStartSQL), forgetStart: in(forgetStartSQL),

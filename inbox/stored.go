@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
@@ -16,71 +15,32 @@ import (
 
 // This file works one stored event: it was claimed, its handler runs, and its row goes or waits for its next turn.
 
-// claimed is a row of `stored` under our lease.
-type claimed struct {
-	e         holdfast.Event
-	hash      []byte
-	place     int64
-	partition *int32
-	offset    *int64
-	attempts  int // this one included: the claim counted it
-	losses    int // tries in a row that lost their connection
-	errors    []string
-	letter    *int64        // the letter that this is the replay of
-	age       time.Duration // since its first failure; 0 where it never failed
-	token     string
-	until     time.Time // when its lease ends, at the earliest
-}
+// maxInARow is how many events of a key a worker handles before it lets others have a turn.
+const maxInARow = 32
 
-// late says that too little of the lease is left for its handler, which could then not commit.
-func (s *claimed) late(c Config) bool { return time.Until(s.until) < c.Timeout+c.Grace }
-
-// leased is a context for what has to be written of the event: it ends with the lease, and patience after ctx does. A
-// lease that is nearly over may be nobody else's yet, and the token tells: patience is left in any case.
-func (s *claimed) leased(ctx context.Context) (context.Context, context.CancelFunc) {
-	longer, end := linger(ctx, patience)
-	ctx, cancel := context.WithTimeout(longer, max(time.Until(s.until), patience))
-	return ctx, func() { cancel(); end() }
-}
-
-// errLeaseLost is said where a stored event is no longer ours.
-var errLeaseLost = errors.New("the lease on the stored event was lost")
-
-// claim takes up to n heads that are due.
-func (in *Inbox) claim(ctx context.Context, n int) ([]*claimed, error) {
-	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
-	defer cancel()
-	failpoint.Hit(failpoint.InboxClaiming)
-	token, until := uuid.NewString(), time.Now().Add(in.c.lease())
-	rows, err := in.pool.Query(ctx, in.sql.claim, in.c.Consumer, in.types, int32(n), token, in.c.lease().Microseconds())
-	if err != nil {
-		return nil, fmt.Errorf("claim stored events: %w", err)
-	}
-	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*claimed, error) {
-		s := &claimed{token: token, until: until}
-		var headers *string
-		var age int64
-		var attempts, losses int32
-		err := row.Scan(&s.e.Topic, &s.e.Key, &s.place, &s.e.Source, &s.e.ID, &s.e.Type, &s.e.Time, &headers, &s.e.Payload, &s.hash,
-			&s.partition, &s.offset, &attempts, &losses, &s.errors, &s.letter, &age)
-		if err != nil {
-			return nil, err
+// work brings a claimed event to an end, or to its next turn, and then those behind it in its key, as far as each is claimed
+// with the end of the one before: a claim of its own for each would make a long queue slow. stop is closed when no other is to
+// be begun. The error is what stops Run: a handler too many that hangs.
+func (in *Inbox) work(ctx context.Context, s *claimed, stop <-chan struct{}) error {
+	for n := 1; ; n++ {
+		next, err := in.workOne(ctx, s, n < maxInARow)
+		if next == nil {
+			return err
 		}
-		s.attempts, s.losses, s.age = int(attempts), int(losses), time.Duration(age)*time.Microsecond
-		s.e.Headers, err = headersOf(headers)
-		return s, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("claim stored events: %w", err)
-	}
-	if len(got) > 0 {
+		select {
+		case <-stop:
+			in.handBack(ctx, next, 0)
+			return nil
+		default:
+		}
 		failpoint.Hit(failpoint.InboxClaimed)
+		s = next
 	}
-	return got, nil
 }
 
-// work brings a claimed event to an end, or to its next turn. Its error is what stops Run: a handler too many that hangs.
-func (in *Inbox) work(ctx context.Context, s *claimed) error {
+// workOne brings one claimed event to an end, or to its next turn. goOn asks for the next of its key, which is claimed where
+// one is returned.
+func (in *Inbox) workOne(ctx context.Context, s *claimed, goOn bool) (next *claimed, err error) {
 	begun := time.Now()
 	h := history{attempts: s.attempts, stored: true, patient: true, age: s.age, losses: s.losses}
 	// The claim counted this attempt. If all were counted before it, the process ended under each of those that left no
@@ -89,10 +49,11 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 		err := fmt.Errorf("its handler was started %d times; the process ended or lost it, and nothing was recorded", previous)
 		l := letter{reason: "it was started too often without an end", holds: in.c.HoldKey, attempts: previous, errors: appendError(s.errors, err), err: err, age: s.age}
 		in.writeDead(ctx, s, l, begun)
-		return nil
+		return nil, nil
 	}
 	for {
 		late := false
+		next = nil
 		err := in.transact(ctx, func(tx pgx.Tx) error {
 			// It may have waited for a connection for long.
 			if late = s.late(in.c); late {
@@ -102,7 +63,8 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 				return err
 			}
 			failpoint.Hit(failpoint.InboxRetried)
-			if err := in.settle(ctx, tx, s); err != nil {
+			var err error
+			if next, err = in.settle(ctx, tx, s, goOn); err != nil {
 				return behind(tx, err)
 			}
 			failpoint.Hit(failpoint.InboxSettling)
@@ -112,29 +74,31 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 			if err != nil {
 				in.handBack(ctx, s, 0)
 			}
-			return nil
+			return nil, nil
 		}
 		if err == nil {
 			failpoint.Hit(failpoint.InboxSettled)
+			s.followed = next != nil
 			in.reportStored(s, Handled, time.Since(begun), nil)
-			return nil
+			return next, nil
 		}
 		if errors.Is(err, errLeaseLost) {
 			if !in.yield(ctx, s) {
 				in.lost(s)
 			}
-			return nil
+			return nil, nil
 		}
 		var f *failure
 		if !errors.As(err, &f) {
-			return err
+			return nil, err
 		}
 		if f.fault == faultUnknown {
 			if gone, err := in.gone(ctx, s); err != nil {
-				return nil // The lease runs out, and whoever claims it next finds out.
+				return nil, nil // The lease runs out, and whoever claims it next finds out.
 			} else if gone {
+				s.followed = next != nil
 				in.reportStored(s, Handled, time.Since(begun), nil)
-				return nil
+				return next, nil
 			}
 			f.fault = faultLost
 		}
@@ -158,7 +122,7 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 		case actAgain:
 			if pause(ctx, v.delay) != nil {
 				in.handBack(ctx, s, 0)
-				return nil
+				return nil, nil
 			}
 			continue
 		case actReturn:
@@ -175,14 +139,14 @@ func (in *Inbox) work(ctx context.Context, s *claimed) error {
 			l := letter{reason: v.reason, holds: in.c.HoldKey, attempts: s.attempts, errors: appendError(s.errors, f.err), err: f.err, age: s.age, reopen: true}
 			in.writeDead(ctx, s, l, begun)
 		}
-		return in.tooManyHung()
+		return nil, in.tooManyHung()
 	}
 }
 
-// settle removes the row in the transaction of its handler and wakes the next of its key. It expects to find it: a
-// worker that was late writes nothing.
-func (in *Inbox) settle(ctx context.Context, tx pgx.Tx, s *claimed) error {
-	return in.remove(ctx, tx, s, in.sql.take, "handled", func(b *pgx.Batch) {
+// settle removes the row in the transaction of its handler and claims, or wakes, the next of its key. It expects to find it:
+// a worker that was late writes nothing.
+func (in *Inbox) settle(ctx context.Context, tx pgx.Tx, s *claimed, goOn bool) (next *claimed, err error) {
+	return in.remove(ctx, tx, s, in.sql.take, "handled", goOn, func(b *pgx.Batch) {
 		if s.letter != nil {
 			b.Queue(in.sql.letterReplayed, *s.letter)
 		}
@@ -206,46 +170,64 @@ func (in *Inbox) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) (i
 			return 0, err
 		}
 	}
-	if err := in.remove(ctx, tx, s, in.sql.drop, "dead", reopen); err != nil {
+	if _, err := in.remove(ctx, tx, s, in.sql.drop, "dead", false, reopen); err != nil {
 		return id, err
 	}
 	failpoint.Hit(failpoint.InboxGivingUp)
 	return id, nil
 }
 
-// remove takes the head away: under the lock of the key's queue, so that a follower that is being stored is seen.
-func (in *Inbox) remove(ctx context.Context, tx pgx.Tx, s *claimed, statement, result string, also func(*pgx.Batch)) error {
+// remove takes the head away: under the lock of the key's queue, so that a follower that is being stored is seen. goOn claims
+// the next of the key, if it may be handled now.
+func (in *Inbox) remove(ctx context.Context, tx pgx.Tx, s *claimed, statement, result string, goOn bool, also func(*pgx.Batch)) (next *claimed, err error) {
+	keyed := s.e.Key != ""
 	b := &pgx.Batch{}
-	if s.e.Key != "" {
+	if keyed {
 		b.Queue(in.sql.lock, int32(lane.KeyClass), in.keyNumber(s.e.Topic, s.e.Key))
 	}
 	b.Queue(statement, in.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token)
+	removing := b.Len()
 	b.Queue(in.sql.settle, in.c.Consumer, s.e.Source, s.e.ID, s.e.Topic, s.partition, s.offset, s.hash, result, int32(s.attempts))
 	if also != nil {
 		also(b)
 	}
-	if s.e.Key != "" {
+	settling := b.Len() - removing
+	var until time.Time
+	if goOn && keyed {
+		until = in.queueNext(b, s)
+	}
+	if keyed {
 		b.Queue(in.sql.wake, in.c.Consumer, s.e.Topic, s.e.Key)
 		b.Queue(in.sql.lull, in.c.Consumer, s.e.Topic, s.e.Key)
 	}
 	br := tx.SendBatch(ctx, b)
 	defer func() { _ = br.Close() }()
-	if s.e.Key != "" {
+	if keyed {
 		if _, err := br.Exec(); err != nil {
-			return fmt.Errorf("lock the key's queue: %w", err)
+			return nil, fmt.Errorf("lock the key's queue: %w", err)
 		}
 	}
 	tag, err := br.Exec()
 	if err != nil {
-		return fmt.Errorf("remove stored event: %w", err)
+		return nil, fmt.Errorf("remove stored event: %w", err)
 	}
 	if tag.RowsAffected() != 1 {
-		return errLeaseLost
+		return nil, errLeaseLost
+	}
+	for range settling {
+		if _, err := br.Exec(); err != nil {
+			return nil, fmt.Errorf("settle stored event: %w", err)
+		}
+	}
+	if goOn && keyed {
+		if next, err = readNext(br, s, until); err != nil {
+			return nil, err
+		}
 	}
 	if err := br.Close(); err != nil {
-		return fmt.Errorf("settle stored event: %w", err)
+		return nil, fmt.Errorf("settle stored event: %w", err)
 	}
-	return nil
+	return next, nil
 }
 
 // postpone gives the row back to the queue: with what failed, or unspent where nothing did.
@@ -361,7 +343,7 @@ func (in *Inbox) reportStored(s *claimed, out Outcome, took time.Duration, after
 	if after != nil {
 		after()
 	}
-	if out != Retrying {
+	if out != Retrying && !s.followed {
 		in.wake() // The next of its key may be due.
 	}
 	if in.c.Observer.OnReceive != nil {

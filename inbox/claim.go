@@ -1,0 +1,106 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/failpoint"
+)
+
+// This file claims stored events: heads that are due, and the next of a key with the one before it.
+
+// claimed is a row of `stored` under our lease.
+type claimed struct {
+	e         holdfast.Event
+	hash      []byte
+	place     int64
+	partition *int32
+	offset    *int64
+	attempts  int // this one included: the claim counted it
+	losses    int // tries in a row that lost their connection
+	errors    []string
+	letter    *int64        // the letter that this is the replay of
+	age       time.Duration // since its first failure; 0 where it never failed
+	token     string
+	until     time.Time // when its lease ends, at the earliest
+	followed  bool      // its worker goes on with the next of its key
+}
+
+// late says that too little of the lease is left for its handler, which could then not commit.
+func (s *claimed) late(c Config) bool { return time.Until(s.until) < c.Timeout+c.Grace }
+
+// leased is a context for what has to be written of the event: it ends with the lease, and patience after ctx does. A
+// lease that is nearly over may be nobody else's yet, and the token tells: patience is left in any case.
+func (s *claimed) leased(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, end := linger(ctx, patience)
+	ctx, cancel := context.WithTimeout(longer, max(time.Until(s.until), patience))
+	return ctx, func() { cancel(); end() }
+}
+
+// errLeaseLost is said where a stored event is no longer ours.
+var errLeaseLost = errors.New("the lease on the stored event was lost")
+
+// claim takes up to n heads that are due.
+func (in *Inbox) claim(ctx context.Context, n int) ([]*claimed, error) {
+	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	defer cancel()
+	failpoint.Hit(failpoint.InboxClaiming)
+	token, until := uuid.NewString(), time.Now().Add(in.c.lease())
+	rows, err := in.pool.Query(ctx, in.sql.claim, in.c.Consumer, in.types, int32(n), token, in.c.lease().Microseconds())
+	if err != nil {
+		return nil, fmt.Errorf("claim stored events: %w", err)
+	}
+	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*claimed, error) { return scanClaimed(row, token, until) })
+	if err != nil {
+		return nil, fmt.Errorf("claim stored events: %w", err)
+	}
+	if len(got) > 0 {
+		failpoint.Hit(failpoint.InboxClaimed)
+	}
+	return got, nil
+}
+
+// scanClaimed reads what claim and next return.
+func scanClaimed(row pgx.CollectableRow, token string, until time.Time) (*claimed, error) {
+	s := &claimed{token: token, until: until}
+	var headers *string
+	var age int64
+	var attempts, losses int32
+	err := row.Scan(&s.e.Topic, &s.e.Key, &s.place, &s.e.Source, &s.e.ID, &s.e.Type, &s.e.Time, &headers, &s.e.Payload, &s.hash,
+		&s.partition, &s.offset, &attempts, &losses, &s.errors, &s.letter, &age)
+	if err != nil {
+		return nil, err
+	}
+	s.attempts, s.losses, s.age = int(attempts), int(losses), time.Duration(age)*time.Microsecond
+	s.e.Headers, err = headersOf(headers)
+	return s, err
+}
+
+// queueNext asks for the next of a key in the transaction that removes the one before it, which it follows under the same
+// lease token.
+func (in *Inbox) queueNext(b *pgx.Batch, s *claimed) (until time.Time) {
+	b.Queue(in.sql.next, in.c.Consumer, s.e.Topic, s.e.Key, in.types, s.token, in.c.lease().Microseconds())
+	return time.Now().Add(in.c.lease())
+}
+
+// readNext is its answer: nil where the next is not due, not for this node, held, or not there.
+func readNext(br pgx.BatchResults, s *claimed, until time.Time) (*claimed, error) {
+	rows, err := br.Query()
+	if err != nil {
+		return nil, fmt.Errorf("claim the next of the key: %w", err)
+	}
+	next, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (*claimed, error) { return scanClaimed(row, s.token, until) })
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("claim the next of the key: %w", err)
+	}
+	return next, nil
+}
