@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -67,6 +69,33 @@ func TestAWorkerGoesOnWithAKeyAndLeavesOthersTheirTurn(t *testing.T) {
 		case id != "cold 0":
 			hot++
 		}
+	}
+}
+
+// The lease of the next is as long as any: it does not begin before the handler of the one before has ended.
+func TestTheLeaseOfTheNextBeginsWhenItIsClaimed(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.Workers = 1 })
+	var left atomic.Int64 // of the second's lease, in microseconds, counted from the end of the first handler
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.ID == "k 0" {
+			if _, err := tx.Exec(ctx, "select pg_sleep(0.3)"); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, "create table public.ended as select clock_timestamp() as at")
+			return err
+		}
+		var micros int64
+		err := tx.QueryRow(ctx, "select (extract(epoch from lease_until - (select at from public.ended)) * 1000000)::bigint from holdfast.stored where event_id = $1", e.ID).Scan(&micros)
+		left.Store(micros)
+		return err
+	})
+	b.storeMany(in, 2, "k")
+	stop := b.run(in.Run)
+	b.await("both are handled", func(*telling) bool { return left.Load() != 0 })
+	stop()
+	if got, want := time.Duration(left.Load())*time.Microsecond, in.c.lease(); got < want {
+		t.Errorf("its lease ends %v after the first handler, want %v at least", got, want)
 	}
 }
 

@@ -241,10 +241,10 @@ on conflict (consumer, source, event_id) do update
    set processed_at = excluded.processed_at, result = excluded.result, attempts = excluded.attempts`
 
 // Claims the head of a queue in the transaction that has removed the one before it, under the key's lock, where it is due or
-// asleep and claim would take it.
+// asleep and claim would take it. Its lease counts from here: the transaction began before a handler ran.
 const nextSQL = `-- inbox.next
 update holdfast.stored s
-   set next_at = now(), lease_token = $5::text::uuid, lease_until = now() + $6::bigint * interval '1 microsecond', attempts = s.attempts + 1
+   set next_at = now(), lease_token = $5::text::uuid, lease_until = clock_timestamp() + $6::bigint * interval '1 microsecond', attempts = s.attempts + 1
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text
    and s.place = (select min(h.place) from holdfast.stored h
                    where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
