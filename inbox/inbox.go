@@ -12,10 +12,10 @@
 //
 // receive.go and intake.go are one event's way, try.go that of senders who must not wait; chain.go and process.go run its
 // handler in a transaction; decide.go says what becomes of a failure; failure.go writes that down, troubled.go says what is
-// waited for; run.go, claim.go and stored.go work what was parked, stock.go bounds it. consume.go, partition.go, lineup.go, dispatch.go, crew.go, room.go,
-// careful.go, tracker.go, fence.go and incarnation.go read Kafka, behind the interface in source.go that kafka.go
-// implements. retention.go removes rows when they are no longer needed, at the pace of policy.go. watermark.go is for
-// handlers that must not go back.
+// waited for; run.go, claim.go and stored.go work what was parked, stock.go bounds it. consume.go, partition.go, lineup.go,
+// dispatch.go, crew.go, room.go, careful.go, tracker.go, fence.go and incarnation.go read Kafka, behind the interface in
+// source.go that kafka.go implements. retention.go removes rows when they are no longer needed, at the pace of policy.go.
+// watermark.go is for handlers that must not go back.
 package inbox
 
 import (

@@ -1,6 +1,7 @@
 // Package trail keeps a trail of lanes, positions and rows of the inbox in the database of a test: every change of the ones
-// and every insert of the others, as triggers see it, whoever made it. From that package oracle judges fencing (O6). A look at the saved cursors while the run is on is for
-// the truth of them (O7). Neither needs the word of a process, so that it can be one that ends anywhere.
+// and every insert of the others, as triggers see it, whoever made it. From that package oracle judges fencing (O6). A look
+// at the saved cursors while the run is on is for the truth of them (O7). Neither needs the word of a process, so that it
+// can be one that ends anywhere.
 package trail
 
 import (
