@@ -12,8 +12,9 @@ import (
 )
 
 // This file is what the oracles of the failpoints know beside what is there in the end: who changed which lane and which
-// position, and who took which event in (O6), what the saved cursors said at any moment (O7), and, once all have stopped, what is left (O8, O10). None
-// of it is the word of a process: the victims have no history, because they end where they cannot say so.
+// position, and who took which event in (O6), what the saved cursors said at any moment (O7), and, once all have stopped,
+// what is left (O8, O10). None of it is the word of a process: the victims have no history, because they end where they
+// cannot say so.
 
 // looks are the looks at the cursors so far, and what of Kafka has been read for them.
 type looks struct {
@@ -114,20 +115,8 @@ func (o *ordeal) known() oracle.Run {
 	o.Helper()
 	o.look()
 	run := o.trailed()
-	// An oracle that is given nothing finds nothing.
-	claimed := 0
-	for _, c := range run.LaneLog {
-		if c.By != "" && c.By == c.Owner {
-			claimed++
-		}
-	}
-	called := 0
-	for _, s := range run.Cursors {
-		called += s.Done
-	}
-	if claimed == 0 || len(run.PositionLog) == 0 || len(run.TakenLog) == 0 || called == 0 {
-		o.Errorf("%d changes of lanes are by their owners, of %d; positions have changed %d times; %d events were taken in; %d looks at the cursors found %d events that they call published: the oracles see nothing",
-			claimed, len(run.LaneLog), len(run.PositionLog), len(run.TakenLog), len(run.Cursors), called)
+	if err := oracle.TooLittle(run); err != nil {
+		o.Error(err)
 	}
 	return run
 }

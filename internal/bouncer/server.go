@@ -112,10 +112,25 @@ func (s *Server) Dir() string { return s.dir }
 func (s *Server) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.endedByItself()
+}
+
+func (s *Server) endedByItself() error {
 	if s.cmd == nil || s.runs() || s.killed {
 		return nil
 	}
 	return fmt.Errorf("%s ended by itself: %w, its log ends with:\n%s", s.version, s.end, s.logEnd())
+}
+
+// Revive starts PgBouncer again where it has ended and nobody asked it to, as a supervisor does, and then returns how it
+// ended. It returns nil where there is nothing to do.
+func (s *Server) Revive(ctx context.Context) (ended, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ended = s.endedByItself(); ended == nil || s.stopped {
+		return nil, nil
+	}
+	return ended, s.launch(ctx)
 }
 
 // Kill ends PgBouncer at once: every connection breaks, on both sides. It returns when it is gone; Restart brings it

@@ -96,4 +96,19 @@ func TestItSaysWhenItEndedAlthoughNobodyAsked(t *testing.T) {
 	if err := s.Err(); err == nil || !strings.Contains(err.Error(), "ended by itself: signal: killed") || !strings.Contains(err.Error(), "listening on") {
 		t.Errorf("got %v", err)
 	}
+	if ended, err := s.Revive(t.Context()); err != nil || ended == nil || !strings.Contains(ended.Error(), "signal: killed") {
+		t.Errorf("revived: %v, it had ended by %v", err, ended)
+	}
+	if err := s.answers(t.Context()); err != nil || s.Err() != nil {
+		t.Errorf("it was revived, and %v, %v", err, s.Err())
+	}
+	if ended, err := s.Revive(t.Context()); ended != nil || err != nil {
+		t.Errorf("it runs: %v, %v", ended, err)
+	}
+	if err := s.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if ended, err := s.Revive(t.Context()); ended != nil || err != nil || s.runs() {
+		t.Errorf("it was killed as asked, and revived: %v, %v", ended, err)
+	}
 }

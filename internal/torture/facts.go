@@ -124,8 +124,8 @@ func (r *run) judge(ctx context.Context, histories string) (err error) {
 			return fmt.Errorf("read what is known: %w", err)
 		}
 	}
-	r.report.evidence = evidenceOf(known)
-	r.trouble(r.report.evidence.wanting())
+	r.report.seen = oracle.SeenIn(known)
+	r.trouble(oracle.TooLittle(known))
 	r.report.Verdict = oracle.Judge(known)
 	r.report.judged = true
 	return nil
@@ -186,54 +186,4 @@ func (r *run) readLeftovers(ctx context.Context, known *oracle.Run) (err error) 
 		union all select 'prepared transaction', gid from pg_prepared_xacts
 		union all select 'lock', format('%s %s', locktype, mode) from pg_locks where locktype = 'advisory'`, r.PgBouncer)
 	return err
-}
-
-// evidence is what fencing and the truth of cursors are judged by (O6, O7). The histories do not have it, so that it could
-// be missing without anybody seeing it.
-type evidence struct {
-	lanes     int // changes of lanes that their owners made
-	positions int // changes of positions of which is known who made them
-	taken     int // events taken in of which is known who did it
-	claims    int // that relays say they have made
-	published int // events that the saved cursors called published when they were looked at
-}
-
-func evidenceOf(known oracle.Run) (e evidence) {
-	for _, c := range known.LaneLog {
-		if c.By != "" && c.By == c.Owner {
-			e.lanes++
-		}
-	}
-	for _, c := range known.PositionLog {
-		if c.By != "" {
-			e.positions++
-		}
-	}
-	for _, t := range known.TakenLog {
-		if t.By != "" {
-			e.taken++
-		}
-	}
-	for _, entry := range known.Entries {
-		if entry.Op == history.Claim {
-			e.claims++
-		}
-	}
-	for _, s := range known.Cursors {
-		e.published += s.Done
-	}
-	return e
-}
-
-// wanting says what of it is missing: an oracle that is given nothing finds nothing.
-func (e evidence) wanting() error {
-	if e.lanes == 0 || e.positions == 0 || e.taken == 0 || e.claims == 0 || e.published == 0 {
-		return fmt.Errorf("O6 and O7 saw too little to judge by: %s", e)
-	}
-	return nil
-}
-
-func (e evidence) String() string {
-	return fmt.Sprintf("%d changes of lanes, %d of positions and %d events taken in, by whom is known; %d claims told; %d events in looks at the cursors",
-		e.lanes, e.positions, e.taken, e.claims, e.published)
 }

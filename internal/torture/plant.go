@@ -46,6 +46,15 @@ const (
 // stuckKey is the key for which plantStuck never has an answer.
 const stuckKey = "k3"
 
+// notWaitedFor are the keys for whose events a run does not wait. What plantStuck keeps would never come; what else is
+// on its way when the run ends would wait as well, and nobody could tell which of them the bug keeps.
+func (o Options) notWaitedFor() []string {
+	if o.plant == plantStuck {
+		return []string{stuckKey}
+	}
+	return []string{}
+}
+
 // planted runs f where the part has the bug.
 func (p part) planted(bug string, f func() error) error {
 	if p.Plant != bug {

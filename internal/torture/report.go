@@ -24,8 +24,9 @@ type Report struct {
 	made       []made
 	impossible map[string]string // faults that cannot be made here, and why
 	troubles   []string          // parts that did not stop as they should, and oracles that saw nothing
-	evidence   evidence
-	judged     bool // there is a Verdict
+	seen       oracle.Seen
+	revived    []string // how PgBouncer ended each time it did by itself
+	judged     bool     // there is a Verdict
 }
 
 // made is a fault that was brought about.
@@ -135,7 +136,10 @@ func (r *Report) String() string {
 	line(f.Events, v.Count(oracle.Lost)+v.Count(oracle.Missing), v.Count(oracle.Ghosts)+v.Count(oracle.Phantoms), v.Count(oracle.Doubles),
 		v.OrderBreaks(), f.Duplicates, f.Letters, round(p50), round(most), "")
 	_ = w.Flush()
-	fmt.Fprintf(&b, "\n%s\nseen by O6 and O7: %s\n", v, r.evidence)
+	fmt.Fprintf(&b, "\n%s\nseen by O6 and O7: %s\n", v, r.seen)
+	if n := len(r.revived); n > 0 {
+		fmt.Fprintf(&b, "PgBouncer ended by itself %d times, and was started again: %s\n", n, strings.Join(r.revived, "; "))
+	}
 	for _, trouble := range r.troubles {
 		fmt.Fprintln(&b, trouble)
 	}

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/history"
 	"github.com/holdfast-go/holdfast/internal/oracle"
 )
 
@@ -54,31 +53,6 @@ func TestTheReportSaysWhetherTheRunHoldsAndWhyNot(t *testing.T) {
 	r.made = nil
 	if _, word := lastWords(r); !strings.Contains(word, "no fault hit anything") {
 		t.Errorf("%q does not say that nothing was made", word)
-	}
-}
-
-func TestOraclesThatSawNothingAreATrouble(t *testing.T) {
-	t.Parallel()
-	whole := evidence{lanes: 1, positions: 1, taken: 1, claims: 1, published: 1}
-	if err := whole.wanting(); err != nil {
-		t.Error(err)
-	}
-	for name, forget := range map[string]func(*evidence){
-		"lanes": func(e *evidence) { e.lanes = 0 }, "positions": func(e *evidence) { e.positions = 0 }, "taken": func(e *evidence) { e.taken = 0 },
-		"claims": func(e *evidence) { e.claims = 0 }, "published": func(e *evidence) { e.published = 0 },
-	} {
-		e := whole
-		forget(&e)
-		if e.wanting() == nil {
-			t.Errorf("without %s it is enough", name)
-		}
-	}
-	// What is by nobody that is known shows nothing.
-	got := evidenceOf(oracle.Run{LaneLog: []oracle.LaneChange{{Owner: "relay/0"}, {Owner: "relay/0", By: "relay/0"}, {By: "relay/0"}},
-		PositionLog: []oracle.PositionChange{{}, {By: "consumer/0"}}, TakenLog: []oracle.Taken{{}, {By: "consumer/0"}, {By: "consumer/0"}},
-		Entries: []history.Entry{{Op: history.Claim}, {Op: history.Publish}}, Cursors: []oracle.CursorSample{{Done: 3}, {Done: 4}}})
-	if want := (evidence{lanes: 1, positions: 1, taken: 2, claims: 1, published: 7}); got != want {
-		t.Errorf("it is %+v, want %+v", got, want)
 	}
 }
 

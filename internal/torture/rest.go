@@ -31,9 +31,9 @@ func (r *run) awaitSomething(ctx context.Context) error {
 	}
 }
 
-// unsettled counts what was committed between two moments and has neither its effect nor a letter. What a long
-// transaction commits later with an earlier time is for the end of the run.
-const unsettled = `select count(*) from written w where w.at > $1 and w.at <= $2
+// unsettled counts what was committed between two moments and has neither its effect nor a letter, but for keys that are not
+// waited for. What a long transaction commits later with an earlier time is for the end of the run.
+const unsettled = `select count(*) from written w where w.at > $1 and w.at <= $2 and w.key <> all($3)
 	and not exists (select from effect e where e.id = w.id)
 	and not exists (select from holdfast.letter l where l.event_id = w.id and l.state in ('open', 'discarded'))`
 
@@ -49,7 +49,7 @@ func (r *run) recover(ctx context.Context, healed, until time.Time) (waits strin
 			return "", err
 		}
 		silent = r.witness.silent(r.processes(roleProducer), healed)
-		err = r.admin.QueryRow(ctx, unsettled, r.since, until).Scan(&n)
+		err = r.admin.QueryRow(ctx, unsettled, r.since, until, r.notWaitedFor()).Scan(&n)
 		if err == nil && n == 0 && len(silent) == 0 {
 			r.since = until
 			return "", nil
@@ -98,7 +98,7 @@ func (r *run) comeToRest(ctx context.Context) error {
 	}
 	r.trouble(r.await(ctx, func(ctx context.Context) (string, error) {
 		var n int
-		err := r.admin.QueryRow(ctx, backlog).Scan(&n)
+		err := r.admin.QueryRow(ctx, backlog, r.notWaitedFor()).Scan(&n)
 		if err != nil || n == 0 {
 			return "", err
 		}
@@ -116,8 +116,9 @@ func (r *run) comeToRest(ctx context.Context) error {
 	return nil
 }
 
-// backlog counts what waits for a relay or a consumer, and not in the log.
-const backlog = "select (select count(*) from holdfast.parked) + (select count(*) from holdfast.stored) + (select count(*) from holdfast.scheduled)"
+// backlog counts what waits for a relay or a consumer, and not in the log, but for what relays have of keys that are not
+// waited for.
+const backlog = "select (select count(*) from holdfast.parked where key <> all($1)) + (select count(*) from holdfast.stored) + (select count(*) from holdfast.scheduled)"
 
 // trouble keeps what is wrong with the run, but for nil.
 func (r *run) trouble(err error) {

@@ -3,7 +3,6 @@
 package torture
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -220,6 +219,10 @@ func (r *run) run(ctx context.Context) (err error) {
 			}
 		}
 	}
+	if r.bouncer != nil {
+		finish := r.supervise(ctx, r.bouncer)
+		defer func() { r.report.revived = finish() }() // before the ground is stopped
+	}
 	broken := r.makeFaults(ctx)
 	if broken != nil { // What was done until then can be judged all the same.
 		r.say("broken off: %v", broken)
@@ -264,11 +267,7 @@ func (r *run) makeFaults(ctx context.Context) error {
 		}
 		f := deck[0]
 		deck = deck[1:]
-		err := r.make(ctx, f)
-		if r.bouncer != nil { // Why it went tells more than what came of it.
-			err = cmp.Or(r.bouncer.Err(), err)
-		}
-		if err != nil {
+		if err := r.make(ctx, f); err != nil {
 			return err
 		}
 		sleep(ctx, rest)
