@@ -112,6 +112,7 @@ create table holdfast.lane (
     upto         pg_snapshot,
     pos          bigint not null default 0,
     saved_at     timestamptz not null default now(),
+    save         bigint not null default 0, -- the number of the last save of this epoch: an earlier one that arrives late writes nothing
     constraint pos_only_inside_a_window check (upto is not null or pos = 0)
 ) with (fillfactor = 10);
 
@@ -698,12 +699,16 @@ begin
     if exists (select from holdfast.lane l where pg_snapshot_xmax(l.done) > pg_snapshot_xmax(pg_current_snapshot())) then
         return 'refused: a cursor lies in the future';
     end if;
+    -- Each question is answered by one end of the index, however many rows there are: nobody can read the log meanwhile.
     execute format($q$
-        select exists (select from holdfast.lane l where
-               exists (select from only holdfast.event_%1$s e where e.lane = l.lane and e.xid >= pg_snapshot_xmax(l.done))
+        select coalesce(
+               (select e.lane from only holdfast.event_%1$s e order by e.lane limit 1) < (select min(l.lane) from holdfast.lane l)
+            or (select e.lane from only holdfast.event_%1$s e order by e.lane desc limit 1) > (select max(l.lane) from holdfast.lane l)
+            or (select max(l.lane) - min(l.lane) + 1 <> count(*) from holdfast.lane l)
+            or exists (select from holdfast.lane l where
+               (select e.xid from only holdfast.event_%1$s e where e.lane = l.lane order by e.xid desc limit 1) >= pg_snapshot_xmax(l.done)
             or exists (select from pg_snapshot_xip(l.done) flying (xid), lateral (
-                 select 1 from only holdfast.event_%1$s e where e.lane = l.lane and e.xid = flying.xid limit 1) e))
-            or exists (select from only holdfast.event_%1$s e where e.lane not in (select l.lane from holdfast.lane l))$q$, segment) into unread;
+                 select 1 from only holdfast.event_%1$s e where e.lane = l.lane and e.xid = flying.xid order by e.seq limit 1) e)), false)$q$, segment) into unread;
     if unread then return 'unread'; end if;
     execute format('truncate only holdfast.event_%s', segment);
     return 'emptied';

@@ -55,7 +55,7 @@ func (s server) judge() error {
 
 // tendClaims says that we run, hands over lanes above our share and claims free ones below it.
 func (r *Relay) tendClaims(ctx, work context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, max(r.c.Lease, 2*time.Second))
+	ctx, cancel := r.outside.limit(ctx, max(r.c.Lease, 2*time.Second))
 	defer cancel()
 	s, err := r.inspect(ctx)
 	if err != nil {
@@ -71,7 +71,7 @@ func (r *Relay) tendClaims(ctx, work context.Context) error {
 		numbers[i] = int16(l.number)
 	}
 	// A stop does not cut off what writes: the server might carry it out after leave has taken everything back.
-	writing, end := context.WithTimeout(work, max(r.c.Lease, 2*time.Second))
+	writing, end := r.outside.limit(work, max(r.c.Lease, 2*time.Second))
 	defer end()
 	if err := r.pool.QueryRow(writing, r.sql.beatRelay, r.c.Name, r.c.Lease, numbers).Scan(&relays, &lanes, &free); err != nil {
 		return fmt.Errorf("count relays: %w", explain(err))
@@ -198,7 +198,7 @@ func (l *lane) rouse(ctx context.Context) error {
 
 // readHeld reads the keys that letters hold. awaits says that the replay of one of them is still in the log.
 func (r *Relay) readHeld(ctx context.Context, lane int) (held map[queue]bool, awaits bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, r.patience)
+	ctx, cancel := r.outside.limit(ctx, r.patience)
 	defer cancel()
 	rows, err := r.pool.Query(ctx, r.sql.loadHeld, lane)
 	if err != nil {

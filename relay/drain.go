@@ -366,7 +366,7 @@ func (l *lane) heldTopicNames() []string {
 }
 
 func (l *lane) readParked(ctx context.Context, statement string, args ...any) ([]parkedEvent, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.r.patience)
+	ctx, cancel := l.r.outside.limit(ctx, l.r.patience)
 	defer cancel()
 	rows, err := l.r.pool.Query(ctx, statement, args...)
 	if err != nil {

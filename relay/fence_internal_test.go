@@ -27,11 +27,11 @@ func TestWhoLostALaneTouchesNoRowOfIt(t *testing.T) {
 		{"another's name under the right epoch", "zombie", 2, r.token, 0},
 		{"the owner, with a token of before a crash", "heir", 2, "00000000-0000-4000-8000-000000000000", 0},
 	} {
-		pgtest.Exec(t, pool, "update holdfast.lane set owner = 'heir', epoch = 2, done = '5:5:', upto = null, pos = 0, lease_until = now() + interval '1 minute'")
+		pgtest.Exec(t, pool, "update holdfast.lane set owner = 'heir', epoch = 2, save = 6, done = '5:5:', upto = null, pos = 0, lease_until = now() + interval '1 minute'")
 		if n := pgtest.Exec(t, pool, r.sql.fenceLane, 0, c.owner, c.epoch, c.token); n != c.want {
 			t.Errorf("%s: the fence let %d rows through, want %d", c.name, n, c.want)
 		}
-		if n := pgtest.Exec(t, pool, r.sql.saveLanes, c.owner, time.Second, []int16{0}, []int64{c.epoch}, []*string{&done}, []*string{&upto}, []int64{0}, c.token); n != c.want {
+		if n := pgtest.Exec(t, pool, r.sql.saveLanes, c.owner, time.Second, []int16{0}, []int64{c.epoch}, []*string{&done}, []*string{&upto}, []int64{0}, c.token, 7); n != c.want {
 			t.Errorf("%s: a save touched %d rows, want %d", c.name, n, c.want)
 		}
 		if c.token == r.token { // handing back needs no incarnation: it only says that the lane is free
@@ -39,6 +39,44 @@ func TestWhoLostALaneTouchesNoRowOfIt(t *testing.T) {
 				t.Errorf("%s: a release touched %d rows, want %d", c.name, n, c.want)
 			}
 		}
+	}
+}
+
+// A relay gives a save up after a lease, and goes on. What it has sent may be carried out much later: by a server process that
+// stood still, or behind a link that lost packets.
+func TestASaveThatArrivesBehindALaterOneWritesNothing(t *testing.T) {
+	t.Parallel()
+	pool, r := openLog(t, 1, 10)
+	pgtest.Exec(t, pool, "update holdfast.lane set owner = 'me', epoch = 2, done = '5:5:', upto = null, pos = 0, lease_until = now() + interval '1 minute'")
+	done, window, over := "5:5:", "9:9:", ""
+	save := func(epoch int64, done, upto *string, pos, number int64) int64 {
+		t.Helper()
+		return pgtest.Exec(t, pool, r.sql.saveLanes, "me", time.Minute, []int16{0}, []int64{epoch}, []*string{done}, []*string{upto}, []int64{pos}, r.token, number)
+	}
+	if save(2, &done, &window, 40, 1) != 1 || save(2, &window, &over, 0, 3) != 1 {
+		t.Fatal("a save in its turn wrote nothing")
+	}
+	for name, late := range map[string]func() int64{
+		"the whole cursor":                        func() int64 { return save(2, &done, &window, 70, 2) },
+		"the same number again":                   func() int64 { return save(2, &done, &over, 0, 3) },
+		"a place in a window that is over by now": func() int64 { return save(2, nil, nil, 70, 2) },
+	} {
+		if n := late(); n != 0 {
+			t.Errorf("%s: it touched %d rows", name, n)
+		}
+		if pgtest.Count(t, pool, "select count(*) from holdfast.lane where done::text = '9:9:' and upto is null and pos = 0") != 1 {
+			t.Errorf("%s: the cursor went back", name)
+		}
+	}
+	pgtest.Exec(t, pool, "update holdfast.lane set lease_until = '-infinity'")
+	if n := pgtest.Exec(t, pool, r.sql.claimLanes, "me", time.Minute, 1, r.token, []int16{}); n != 1 {
+		t.Fatalf("%d lanes were claimed", n)
+	}
+	if n := save(2, &done, &window, 70, 9); n != 0 {
+		t.Errorf("a save of the epoch before touched %d rows", n)
+	}
+	if n := save(3, &window, &over, 0, 1); n != 1 { // of a process that has just begun to count
+		t.Errorf("the first save of an epoch touched %d rows", n)
 	}
 }
 

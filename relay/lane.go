@@ -118,7 +118,7 @@ func (l *lane) run(ctx context.Context) error {
 func (l *lane) read(ctx context.Context, pages chan<- page) error {
 	inWindow := l.reader.cursor.upto != "" // where run's cursor stands
 	for {
-		nextCtx, cancel := context.WithTimeout(ctx, l.r.patience)
+		nextCtx, cancel := l.r.outside.limit(ctx, l.r.patience)
 		failpoint.Hit(failpoint.RelayReading)
 		p, err := l.reader.next(nextCtx)
 		cancel()

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -16,16 +17,19 @@ import (
 )
 
 // The row of a lane is a register that claims, saves and releases of several relays share: whatever they do at once must
-// look as if it had been done one after another, and then only who claimed last has written.
+// look as if it had been done one after another, and then only who claimed last has written, and in the order of its saves.
+// A save may be given up: then nobody knows whether it is carried out, or when, and its relay goes on with the next.
 
 type leaseInput struct {
 	op    string // claim, save, release, expire, read
 	relay string
 	epoch int64
 	pos   int64
+	save  int64 // its number
 }
 
 type leaseOutput struct {
+	never bool // nobody waited for the answer
 	ok    bool
 	owner string
 	epoch int64
@@ -37,6 +41,7 @@ type leaseState struct {
 	epoch int64
 	free  bool // the lease has run out
 	pos   int64
+	save  int64 // the number of the last in this epoch
 }
 
 var leaseModel = porcupine.Model{
@@ -52,10 +57,10 @@ var leaseModel = porcupine.Model{
 			next := leaseState{owner: in.relay, epoch: s.epoch + 1, pos: s.pos}
 			return (s.free || s.owner == in.relay) && out.epoch == next.epoch && out.pos == s.pos, next
 		case "save":
-			if ours {
-				s.pos, s.free = in.pos, false
+			if ours = ours && s.save < in.save; ours {
+				s.pos, s.save, s.free = in.pos, in.save, false
 			}
-			return out.ok == ours, s
+			return out.never || out.ok == ours, s
 		case "release":
 			if ours {
 				s.owner, s.free = "", true
@@ -86,6 +91,7 @@ func TestTheLeaseOfALaneIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	const relays, operations = 4, 60
+	givenUp := 0
 	began := time.Now()
 	var mu sync.Mutex
 	var history []porcupine.Operation
@@ -93,9 +99,23 @@ func TestTheLeaseOfALaneIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
 	for client := range relays {
 		all.Go(func() {
 			rng, name, epoch := rand.New(rand.NewPCG(seed, uint64(client))), fmt.Sprint("relay ", client), int64(0)
-			for range operations {
-				in := leaseInput{op: []string{"claim", "claim", "save", "save", "save", "release", "expire", "read"}[rng.IntN(8)], relay: name, epoch: epoch, pos: rng.Int64N(1000)}
+			for n := range operations {
+				in := leaseInput{op: []string{"claim", "claim", "save", "save", "save", "release", "expire", "read"}[rng.IntN(8)], relay: name, epoch: epoch, pos: rng.Int64N(1000), save: int64(n + 1)}
 				call := time.Since(began)
+				if in.op == "save" && rng.IntN(4) == 0 {
+					wait := time.Duration(rng.IntN(10)) * time.Millisecond
+					all.Go(func() {
+						time.Sleep(wait)
+						if _, err := leaseOperation(t.Context(), db, in, token); err != nil {
+							t.Errorf("%+v: %v", in, err)
+						}
+					})
+					mu.Lock()
+					givenUp++
+					history = append(history, porcupine.Operation{ClientId: relays + givenUp, Input: in, Output: leaseOutput{never: true}, Call: int64(call), Return: math.MaxInt64})
+					mu.Unlock()
+					continue
+				}
 				out, err := leaseOperation(t.Context(), db, in, token)
 				back := time.Since(began)
 				if err != nil {
@@ -120,7 +140,7 @@ func TestTheLeaseOfALaneIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
 	forged, lies := 0, 0
 	for i, op := range history {
 		out := op.Output.(leaseOutput)
-		if op.Input.(leaseInput).op != "save" || out.ok || op.Input.(leaseInput).epoch == 0 {
+		if op.Input.(leaseInput).op != "save" || out.never || out.ok || op.Input.(leaseInput).epoch == 0 {
 			continue
 		}
 		if lies++; lies > 3 {
@@ -136,7 +156,7 @@ func TestTheLeaseOfALaneIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
 	if lies == 0 || forged == 0 {
 		t.Errorf("of %d forged histories %d were refused", min(lies, 3), forged)
 	}
-	t.Logf("%d operations, %d of %d forged histories refused", len(history), forged, min(lies, 3))
+	t.Logf("%d operations, %d of them saves that were given up, %d of %d forged histories refused", len(history), givenUp, forged, min(lies, 3))
 }
 
 func TestAHistoryInWhichAZombieSavesIsNoRegister(t *testing.T) {
@@ -144,7 +164,7 @@ func TestAHistoryInWhichAZombieSavesIsNoRegister(t *testing.T) {
 		{ClientId: 0, Input: leaseInput{op: "claim", relay: "a"}, Output: leaseOutput{ok: true, epoch: 1}, Call: 0, Return: 1},
 		{ClientId: 1, Input: leaseInput{op: "expire", relay: "b"}, Output: leaseOutput{ok: true}, Call: 2, Return: 3},
 		{ClientId: 1, Input: leaseInput{op: "claim", relay: "b"}, Output: leaseOutput{ok: true, epoch: 2}, Call: 4, Return: 5},
-		{ClientId: 0, Input: leaseInput{op: "save", relay: "a", epoch: 1, pos: 7}, Output: leaseOutput{ok: true}, Call: 6, Return: 7},
+		{ClientId: 0, Input: leaseInput{op: "save", relay: "a", epoch: 1, pos: 7, save: 1}, Output: leaseOutput{ok: true}, Call: 6, Return: 7},
 	}
 	if porcupine.CheckOperations(leaseModel, history) {
 		t.Error("a save by an epoch that another claim has ended was accepted")
@@ -153,6 +173,23 @@ func TestAHistoryInWhichAZombieSavesIsNoRegister(t *testing.T) {
 	history[2].Output = leaseOutput{ok: true, epoch: 2, pos: 7}
 	if !porcupine.CheckOperations(leaseModel, history) {
 		t.Error("a save that was under way when another claimed was refused")
+	}
+}
+
+func TestAHistoryInWhichASaveArrivesBehindTheNextIsNoRegister(t *testing.T) {
+	read := func(pos int64) porcupine.Operation {
+		return porcupine.Operation{ClientId: 2, Input: leaseInput{op: "read"}, Output: leaseOutput{ok: true, owner: "a", epoch: 1, pos: pos}, Call: 7, Return: 8}
+	}
+	for pos, ok := range map[int64]bool{7: false, 9: true} {
+		history := []porcupine.Operation{
+			{ClientId: 0, Input: leaseInput{op: "claim", relay: "a"}, Output: leaseOutput{ok: true, epoch: 1}, Call: 0, Return: 1},
+			{ClientId: 1, Input: leaseInput{op: "save", relay: "a", epoch: 1, pos: 7, save: 1}, Output: leaseOutput{never: true}, Call: 2, Return: math.MaxInt64},
+			{ClientId: 0, Input: leaseInput{op: "save", relay: "a", epoch: 1, pos: 9, save: 2}, Output: leaseOutput{ok: true}, Call: 4, Return: 5},
+			read(pos),
+		}
+		if porcupine.CheckOperations(leaseModel, history) != ok {
+			t.Errorf("a lane whose saves were of 7, given up, and of 9, and that stands at %d, is a register: %v, want %v", pos, !ok, ok)
+		}
 	}
 }
 
@@ -167,7 +204,7 @@ func leaseOperation(ctx context.Context, db *pgtest.DB, in leaseInput, token str
 			err = nil
 		}
 	case "save":
-		rows, queryErr := db.Query(ctx, sql.saveLanes, in.relay, time.Hour, []int16{0}, []int64{in.epoch}, []*string{nil}, []*string{nil}, []int64{in.pos}, token)
+		rows, queryErr := db.Query(ctx, sql.saveLanes, in.relay, time.Hour, []int16{0}, []int64{in.epoch}, []*string{nil}, []*string{nil}, []int64{in.pos}, token, in.save)
 		if queryErr != nil {
 			return out, queryErr
 		}

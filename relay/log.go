@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -271,7 +272,7 @@ func (r *logReader) word(b []byte) string {
 // parseHeaders never fails for what the table can hold: an event that stopped its reader would stop its lane. Values that
 // are not strings come from who calls holdfast.append by hand; they travel as the JSON they are.
 func parseHeaders(text []byte, to *holdfast.Event) error {
-	if err := json.Unmarshal(text, &to.Headers); err == nil {
+	if err := json.Unmarshal(text, &to.Headers); err == nil && !bytes.Contains(text, null) {
 		return nil
 	}
 	var raw map[string]json.RawMessage
@@ -281,13 +282,16 @@ func parseHeaders(text []byte, to *holdfast.Event) error {
 	to.Headers = make(map[string]string, len(raw))
 	for name, value := range raw {
 		var s string
-		if json.Unmarshal(value, &s) != nil {
+		if bytes.Equal(value, null) || json.Unmarshal(value, &s) != nil {
 			s = string(value)
 		}
 		to.Headers[name] = s
 	}
 	return nil
 }
+
+// null is what Unmarshal takes for an empty string.
+var null = []byte("null")
 
 func texts(xids []int64) []string {
 	out := make([]string, len(xids))

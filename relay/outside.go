@@ -28,10 +28,13 @@ type outside struct {
 	wait func(ctx context.Context, stop <-chan struct{}, d time.Duration) error
 
 	start func(work context.Context, l *lane) // runs a claimed lane until it ends
+
+	// limit ends what a statement may take. Its clock is the machine's, whatever now says.
+	limit func(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
 }
 
 func outsideOf(r *Relay) outside {
-	return outside{now: time.Now, chance: rand.Float64, wait: waitFor, start: r.start}
+	return outside{now: time.Now, chance: rand.Float64, wait: waitFor, start: r.start, limit: context.WithTimeout}
 }
 
 func waitFor(ctx context.Context, stop <-chan struct{}, d time.Duration) error {

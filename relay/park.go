@@ -138,7 +138,7 @@ func (l *lane) refusedDelay(attempts int, err error) time.Duration {
 //
 // What then queues is run after that, in the same transaction: for what depends on the answers of the first part.
 func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch), then ...func(batch *pgx.Batch)) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, l.r.patience)
+	ctx, cancel := l.r.outside.limit(ctx, l.r.patience)
 	defer cancel()
 	defer func() {
 		if err != nil {
@@ -172,9 +172,9 @@ func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch), then ...fu
 	})
 }
 
-// queueSave adds the statement that saves this one lane.
+// queueSave adds the statement that saves this one lane. It is for those who hold the saver's lock.
 func (l *lane) queueSave(batch *pgx.Batch, c cursor) {
-	batch.Queue(l.r.sql.saveLanes, l.r.c.Name, l.r.c.Lease, []int16{int16(l.number)}, []int64{l.epoch}, []*string{&c.done}, []*string{&c.upto}, []int64{c.pos}, l.token)
+	batch.Queue(l.r.sql.saveLanes, l.r.c.Name, l.r.c.Lease, []int16{int16(l.number)}, []int64{l.epoch}, []*string{&c.done}, []*string{&c.upto}, []int64{c.pos}, l.token, l.r.saver.next())
 }
 
 func headersText(rec *record) *string {

@@ -33,7 +33,7 @@ func TestStatementsOfEveryPollAreNotPlannedAnew(t *testing.T) {
 		"page":  func() (string, []any) { return r.sql.readPage, []any{0, done, (*string)(nil), 0, 200, r.token} },
 		"probe": func() (string, []any) { return r.sql.probeLanes, []any{lanes, dones, r.token} },
 		"save": func() (string, []any) {
-			return r.sql.saveLanes, []any{"relay", time.Minute, lanes, epochs, dones, uptos, poss, r.token}
+			return r.sql.saveLanes, []any{"relay", time.Minute, lanes, epochs, dones, uptos, poss, r.token, 1}
 		},
 	} {
 		sql, args := call()

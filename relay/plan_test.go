@@ -77,3 +77,46 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		plan.NeverReadsAllOf("event_[0-3]", "scheduled")
 	}
 }
+
+// reclaim keeps everybody from reading the log while it looks for what is unread. Its plans are those of a function, so what
+// they read is counted instead.
+func TestASegmentIsReclaimedWithoutReadingItAll(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	const rows = 200_000
+	pgtest.Exec(t, db.Pool, `insert into holdfast.event_1 (lane, id, type, topic, key) select n % 8, n::text, 't', 'orders', (n % 5000)::text from generate_series(1, $1) n`, rows)
+	for _, state := range []struct{ name, before, want string }{
+		{"nobody has looked at its statistics", "", "emptied"},
+		{"analyzed", "analyze holdfast.event_1", "emptied"},
+		{"unread", "update holdfast.lane set done = '3:3:' where lane = 7", "unread"},
+		{"in flight at a cursor", "update holdfast.lane set done = format('%s:%s:%s', e.xid, pg_snapshot_xmax(pg_current_snapshot()), e.xid)::pg_snapshot from (select xid from holdfast.event_1 limit 1) e where lane = 7", "unread"},
+		{"with rows of a lane below all", "update holdfast.lane set lane = 9 where lane = 0", "unread"},
+		{"with rows of a lane above all", "delete from holdfast.lane where lane = 7", "unread"},
+		{"with rows of a lane between others", "delete from holdfast.lane where lane = 3", "unread"},
+	} {
+		tx, err := db.Pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pgtest.Exec(t, tx, "update holdfast.lane set done = pg_current_snapshot()")
+		if state.before != "" {
+			pgtest.Exec(t, tx, state.before)
+		}
+		const read = `select coalesce(sum(seq_tup_read) + sum(idx_tup_fetch), 0)::bigint from pg_stat_xact_all_tables where relname = 'event_1' and schemaname = 'holdfast'`
+		before := pgtest.Count(t, tx, read)
+		var result string
+		if err := tx.QueryRow(t.Context(), "select holdfast.reclaim(1, (select token from holdfast.incarnation), 1000)").Scan(&result); err != nil {
+			t.Fatal(err)
+		}
+		if result != state.want {
+			t.Errorf("%s: it is %q, want %q", state.name, result, state.want)
+		}
+		if n := pgtest.Count(t, tx, read) - before; n > 100 {
+			t.Errorf("%s: %d rows of %d were read under the lock", state.name, n, rows)
+		}
+		_ = tx.Rollback(t.Context())
+	}
+}

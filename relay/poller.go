@@ -101,7 +101,7 @@ func (p *poller) look(ctx context.Context, poked bool) (found bool, err error) {
 		}
 	}
 	p.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, p.r.c.Lease)
+	ctx, cancel := p.r.outside.limit(ctx, p.r.c.Lease)
 	defer cancel()
 	rows, err := p.r.pool.Query(ctx, p.r.sql.probeLanes, numbers, dones, owned[0].token)
 	if err != nil {

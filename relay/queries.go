@@ -188,7 +188,7 @@ delete from holdfast.relay where name = $1::text or seen_until < now() - interva
 // $1 name, $2 lease, $3 how many, $4 token, $5 the lanes in our memory.
 const claimLanes = `-- relay.claim
 update holdfast.lane l
-   set owner = $1::text, epoch = l.epoch + 1, lease_until = now() + $2::interval
+   set owner = $1::text, epoch = l.epoch + 1, lease_until = now() + $2::interval, save = 0
   from (select f.lane from holdfast.lane f
          where (f.lease_until < now() or f.lease_until > now() + 2 * $2::interval or f.owner = $1::text)
            and f.lane <> all ($5::smallint[])
@@ -198,15 +198,16 @@ update holdfast.lane l
 returning l.lane, l.epoch, l.done::text, coalesce(l.upto::text, ''), l.pos`
 
 // saveLanes is progress, heartbeat and fence of all lanes in one statement: a lane that does not come back is lost.
-// Null done means that only pos has changed. $1 name, $2 lease, $3 lanes, $4 epochs, $5 dones, $6 uptos (” = no
-// window), $7 poss, $8 token.
+// Null done means that only pos has changed. A save that its relay has given up may still be on its way to the server, and
+// arrive behind later ones: its number is lower than theirs, and it writes nothing. $1 name, $2 lease, $3 lanes, $4 epochs,
+// $5 dones, $6 uptos (” = no window), $7 poss, $8 token, $9 number.
 const saveLanes = `-- relay.save
 update holdfast.lane l
    set done = coalesce(s.done::pg_snapshot, l.done),
        upto = case when s.done is null then l.upto when s.upto = '' then null else s.upto::pg_snapshot end,
-       pos = s.pos, lease_until = now() + $2::interval, saved_at = now()
+       pos = s.pos, lease_until = now() + $2::interval, saved_at = now(), save = $9::bigint
   from unnest($3::smallint[], $4::bigint[], $5::text[], $6::text[], $7::bigint[]) as s (lane, epoch, done, upto, pos)
- where l.lane = s.lane and l.owner = $1::text and l.epoch = s.epoch
+ where l.lane = s.lane and l.owner = $1::text and l.epoch = s.epoch and l.save < $9::bigint
    and exists (select from holdfast.incarnation i where i.token = $8::text::uuid)
 returning l.lane`
 

@@ -161,7 +161,7 @@ func (r *Relay) enter(l *lane) {
 // end gives a lane back. What was published is saved first, so that the next owner repeats as little as possible; but
 // not when a transaction of the lane may have been committed without our knowing: its cursor is ahead of ours then.
 func (r *Relay) end(ctx context.Context, l *lane, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	ctx, cancel := r.outside.limit(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if !l.doubtful.Load() && !errors.Is(err, errLost) && !errors.Is(err, errCrashed) {
 		r.yield(ctx, l)
@@ -222,7 +222,7 @@ func (r *Relay) owned() []*lane {
 }
 
 func (r *Relay) leave(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := r.outside.limit(ctx, 5*time.Second)
 	defer cancel()
 	failpoint.Hit(failpoint.RelayLeaving)
 	// Best effort: a relay that is not forgotten counts for its lease.

@@ -19,8 +19,9 @@ type saver struct {
 	r     *Relay
 	dirty chan struct{}
 
-	mu   sync.Locker // held while cursors are written, so that none goes back
-	took time.Duration
+	mu     sync.Locker // held while cursors are written, so that none goes back
+	number int64       // of the last save that was sent
+	took   time.Duration
 }
 
 func newSaver(r *Relay) *saver { return &saver{r: r, dirty: make(chan struct{}, 1), mu: &sync.Mutex{}} }
@@ -62,6 +63,12 @@ func (s *saver) run(ctx context.Context) {
 	}
 }
 
+// next is the number of a save that is about to be sent. It is for those who hold mu.
+func (s *saver) next() int64 {
+	s.number++
+	return s.number
+}
+
 // save writes the cursors of lanes and renews their leases. A lane that the statement does not return is lost.
 func (s *saver) save(ctx context.Context, lanes []*lane) error {
 	s.mu.Lock()
@@ -88,17 +95,17 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 		tokens[l.token] = append(tokens[l.token], i)
 	}
 	failpoint.Hit(failpoint.RelaySaving)
-	sent := s.r.outside.now()
+	sent, number := s.r.outside.now(), s.next()
 	saved := map[int]bool{}
 	for _, token := range slices.Sorted(maps.Keys(tokens)) { // one, except in the moments after a crash of the database
 		members := tokens[token]
 		rows, err := s.r.pool.Query(ctx, s.r.sql.saveLanes, s.r.c.Name, s.r.c.Lease, pick(numbers, members), pick(epochs, members),
-			pick(dones, members), pick(uptos, members), pick(poss, members), token)
+			pick(dones, members), pick(uptos, members), pick(poss, members), token, number)
 		if err != nil {
 			return fmt.Errorf("save cursors: %w", err)
 		}
-		var number int
-		if _, err := pgx.ForEachRow(rows, []any{&number}, func() error { saved[number] = true; return nil }); err != nil {
+		var lane int
+		if _, err := pgx.ForEachRow(rows, []any{&lane}, func() error { saved[lane] = true; return nil }); err != nil {
 			return fmt.Errorf("save cursors: %w", err)
 		}
 	}

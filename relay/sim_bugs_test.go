@@ -36,6 +36,7 @@ var simBugs = []struct {
 	{simBug{twin: dbtwin.BugInventedCut}, 600, func(p *simPlan) { p.long, p.cutEvery, p.batch = true, 2, 2 }},
 	{simBug{twin: dbtwin.BugUnmendedCut}, 600, func(p *simPlan) { p.cutEvery, p.batch = 2, 2 }},
 	{simBug{twin: dbtwin.BugSaveWithoutFence}, 200, nil},
+	{simBug{twin: dbtwin.BugLateSave}, 600, func(p *simPlan) { p.cuts = true }},
 	{simBug{twin: dbtwin.BugParkWithoutEpoch}, 200, nil},
 	{simBug{twin: dbtwin.BugClaimKeepsEpoch}, 200, nil},
 	{simBug{twin: dbtwin.BugNoIncarnation}, 1000, func(p *simPlan) { p.crashes = true }},

@@ -17,7 +17,8 @@ import (
 type simRelay struct {
 	s           *sim
 	r           *Relay
-	work        context.Context
+	ctx, work   context.Context // Run's, and that of the lanes
+	told        context.CancelFunc
 	cut         context.CancelCauseFunc
 	frozenUntil time.Time
 	stopping    bool // it stops in order
@@ -30,20 +31,31 @@ var (
 	simStatements = newStatements("holdfast")
 	noLog         = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelError + 1}))
 	errCut        = errors.New("the connection was cut")
+
+	errStopTookLong = errors.New("the stop took too long")
 )
+
+// noLimit leaves a schedule alone, however slow the machine is: it breaks connections itself.
+func noLimit(ctx context.Context, _ time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithCancel(ctx)
+}
 
 func (s *sim) startRelay() {
 	s.named++
+	name := fmt.Sprint("relay ", s.named)
+	if n := len(s.orphaned); n > 0 && s.one(3) { // as a pod that is started again
+		name, s.orphaned = s.orphaned[n-1], s.orphaned[:n-1]
+	}
 	sr := &simRelay{s: s}
-	conn := &dbtwin.Conn{DB: s.db, Hooks: dbtwin.Hooks{Before: sr.before, After: sr.after, Blocked: sr.blocked, Lost: sr.lost}}
+	conn := &dbtwin.Conn{DB: s.db, Hooks: dbtwin.Hooks{Before: sr.before, After: sr.after, Blocked: sr.blocked, Lost: sr.lost, GivenUp: sr.givenUp}}
 	p := s.plan
-	r := newRelay(conn, s.broker, Config{Name: fmt.Sprint("relay ", s.named), Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
+	r := newRelay(conn, s.broker, Config{Name: name, Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, MaxParked: p.maxParked, SpillAfter: p.spill, SegmentBytes: 2000, Observer: Observer{OnLost: func(l int, err error) { s.oracle.lost++; s.log("lost lane %d: %v", l, err) }},
 		Retry: retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
-	r.patience = time.Hour
 	r.saver.mu = &turnstile{s: s, got: sr.plant}
-	r.outside = outside{now: func() time.Time { return s.at }, chance: s.rng.Float64, wait: s.wait, start: sr.startLane}
+	r.outside = outside{now: func() time.Time { return s.at }, chance: s.rng.Float64, wait: s.wait, start: sr.startLane, limit: noLimit}
 	sr.r = r
+	sr.ctx, sr.told = context.WithCancel(context.Background())
 	sr.work, sr.cut = context.WithCancelCause(context.Background())
 	s.relays = append(s.relays, sr)
 	s.spawn(r.c.Name, sr, sr.manage)
@@ -68,6 +80,23 @@ func (sr *simRelay) before(name string) error {
 	}
 	s.log("%s", name)
 	return nil
+}
+
+// givenUp lets a statement that was cut off arrive all the same, in half of the cases, when the relay has done other things.
+func (sr *simRelay) givenUp(name string, err error, arrive func()) {
+	s := sr.s
+	if !errors.Is(err, errCut) || s.one(2) {
+		return
+	}
+	wait := time.Duration(s.rng.Int64N(int64(3 * sr.r.c.Lease)))
+	if s.one(2) {
+		wait /= 50 // before the next save, or between two
+	}
+	s.spawn("late "+name, nil, func() {
+		s.sleep(wait)
+		s.log("it arrives")
+		arrive()
+	})
 }
 
 // after is the answer's way back.
@@ -108,6 +137,9 @@ func (sr *simRelay) lost(tx *dbtwin.Tx) {
 
 // kill ends the process. What was on its way to a server may still arrive there.
 func (sr *simRelay) kill() {
+	if !sr.gone {
+		sr.s.orphaned = append(sr.s.orphaned, sr.r.c.Name)
+	}
 	sr.gone = true
 	for _, t := range sr.s.tasks {
 		switch {
@@ -121,7 +153,10 @@ func (sr *simRelay) kill() {
 }
 
 // halt stops the relay in order.
-func (sr *simRelay) halt() { sr.stopping = true }
+func (sr *simRelay) halt() {
+	sr.stopping = true
+	sr.told()
+}
 
 // manage is Relay.manage and the end of Relay.Run.
 func (sr *simRelay) manage() {
@@ -129,7 +164,8 @@ func (sr *simRelay) manage() {
 	stopping := func() bool { return sr.stopping }
 	for failures := 0; !sr.stopping; {
 		wait := r.c.Lease / 3
-		switch err := r.tendClaims(sr.work, sr.work); {
+		switch err := r.tendClaims(sr.ctx, sr.work); {
+		case sr.stopping:
 		case err == nil:
 			failures = 0
 		case fatal(err):
@@ -143,6 +179,16 @@ func (sr *simRelay) manage() {
 			s.pause(stopping, s.at.Add(100*time.Millisecond))
 		}
 	}
+	timeout := 10 * time.Second
+	if s.one(3) {
+		timeout = time.Duration(s.rng.Int64N(int64(r.c.Lease)))
+	}
+	s.spawn("deadline", sr, func() {
+		if s.pause(sr.rests, s.at.Add(timeout)); !sr.resting {
+			s.log("the stop takes too long")
+			sr.cut(errStopTookLong)
+		}
+	})
 	r.stopLanes(r.owned())
 	s.pause(func() bool { return len(r.owned()) == 0 }, time.Time{})
 	sr.resting = true
@@ -154,8 +200,9 @@ func (sr *simRelay) manage() {
 		}
 		return true
 	}, time.Time{})
-	r.leave(sr.work)
+	r.leave(context.Background())
 	sr.gone = true
+	s.orphaned = append(s.orphaned, r.c.Name)
 }
 
 func (sr *simRelay) rests() bool { return sr.resting }

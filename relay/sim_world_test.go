@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/dbtwin"
@@ -18,23 +19,25 @@ import (
 
 // sim is one schedule.
 type sim struct {
-	plan    simPlan
-	rng     *rand.Rand
-	at      time.Time     // the machines' clock, which only goes forward
-	skew    time.Duration // of the database's clock against it
-	db      *dbtwin.DB
-	broker  *simBroker
-	oracle  *simOracle
-	relays  []*simRelay
-	tasks   []*task
-	ready   []*task // of one step; kept for its room
-	current *task
-	steps   int
-	chaos   bool // faults happen
-	named   int  // relays so far
-	events  int  // ids so far
-	busy    int  // writers in a transaction
-	ending  bool
+	plan   simPlan
+	rng    *rand.Rand
+	at     time.Time     // the machines' clock, which only goes forward
+	skew   time.Duration // of the database's clock against it
+	db     *dbtwin.DB
+	broker *simBroker
+	oracle *simOracle
+	relays []*simRelay
+	// orphaned are the names of relays that have ended.
+	orphaned []string
+	tasks    []*task
+	ready    []*task // of one step; kept for its room
+	current  *task
+	steps    int
+	chaos    bool // faults happen
+	named    int  // relays so far
+	events   int  // ids so far
+	busy     int  // writers in a transaction
+	ending   bool
 }
 
 // simPlan is what a seed decides of a schedule before it begins.
@@ -82,13 +85,20 @@ func (v violation) String() string { return v.rule + ": " + v.text }
 
 // runPlan runs one schedule and returns what was violated, nil for nothing, and the steps it took.
 func runPlan(p simPlan) (found *violation, steps int) {
-	s := &sim{plan: p, rng: rand.New(rand.NewPCG(p.seed, 2)), at: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), chaos: true}
+	found, s := runWorld(p)
+	return found, s.steps
+}
+
+// runWorld is runPlan, and the world as it was left.
+func runWorld(p simPlan) (found *violation, s *sim) {
+	s = &sim{plan: p, rng: rand.New(rand.NewPCG(p.seed, 2)), at: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), chaos: true}
 	defer func() {
-		steps = s.steps
 		switch v := recover().(type) {
 		case nil:
 		case violation:
 			found = &v
+		case dbtwin.Violated:
+			found = &violation{"schema", string(v)}
 		default:
 			panic(fmt.Sprintf("seed %d, step %d: %v", p.seed, s.steps, v))
 		}
@@ -114,15 +124,29 @@ func runPlan(p simPlan) (found *violation, steps int) {
 	}
 	s.calmDown()
 	for s.at.Sub(s.oracle.calmAt) < 3*time.Minute && !s.oracle.complete() {
-		if s.steps%64 == 0 {
-			s.db.Tend()
-			s.admin(true)
-		}
-		s.step()
-		s.oracle.owners()
+		s.calmStep()
 	}
 	s.oracle.check()
-	return nil, s.steps
+	for ended := s.at; s.halting(); s.calmStep() {
+		if s.at.Sub(ended) > time.Minute {
+			s.fail("stop", "a relay that was told to stop has not ended")
+		}
+	}
+	return nil, s
+}
+
+func (s *sim) calmStep() {
+	if s.steps%64 == 0 {
+		s.db.Tend()
+		s.admin(true)
+	}
+	s.step()
+	s.oracle.owners()
+}
+
+// halting says whether a relay is still stopping in order.
+func (s *sim) halting() bool {
+	return slices.ContainsFunc(s.relays, func(r *simRelay) bool { return r.stopping && !r.gone })
 }
 
 // task is a coroutine: it runs until it pauses, and goes on when the scheduler picks it.

@@ -3,6 +3,9 @@ package dbtwin
 // Bug is a fault planted in the twin, as if a statement or the schema were written wrongly. The simulation must find each.
 type Bug string
 
+// Violated is what the twin panics with where a row breaks a CHECK: Postgres would refuse the statement, again and again.
+type Violated string
+
 // What can be planted.
 const (
 	BugMaxSeq             Bug = "the page is everything behind the highest seq"
@@ -12,6 +15,7 @@ const (
 	BugInventedCut        Bug = "a backlog is cut at an invented snapshot"
 	BugUnmendedCut        Bug = "a cut calls its own transaction ended"
 	BugSaveWithoutFence   Bug = "a save asks for neither owner nor epoch"
+	BugLateSave           Bug = "a save takes effect behind later ones"
 	BugParkWithoutEpoch   Bug = "a change of parked rows asks for neither owner nor epoch"
 	BugClaimKeepsEpoch    Bug = "a claim does not raise the epoch, and nothing asks for the owner"
 	BugNoIncarnation      Bug = "the incarnation is not looked at"

@@ -25,6 +25,10 @@ type Hooks struct {
 	After   func(name string) error // carried out: an error is the client's instead of the answer
 	Blocked func(name string) error // it waits for a row lock: nil looks again
 	Lost    func(tx *Tx)            // the connection of a transaction is lost; nil rolls back at once
+
+	// GivenUp comes where Before has failed for a statement of its own: it may still be on its way, and arrive when arrive
+	// is called.
+	GivenUp func(name string, err error, arrive func())
 }
 
 var (
@@ -80,14 +84,22 @@ func (c *Conn) after(ctx context.Context, name string) error {
 // run carries a statement out, in tx or on its own.
 func (c *Conn) run(ctx context.Context, tx *Tx, sql string, args []any) (*call, error) {
 	name := nameOf(sql)
-	if err := c.before(ctx, name); err != nil {
-		return nil, err
-	}
 	handler, known := handlers[name]
 	if !known {
 		panic("the twin does not know " + name)
 	}
 	crashes := c.DB.Crashes
+	if err := c.before(ctx, name); err != nil {
+		if tx == nil && c.Hooks.GivenUp != nil {
+			c.Hooks.GivenUp(name, err, func() {
+				if c.DB.Crashes == crashes { // The connection ends with the server.
+					c.arrive(handler, args)
+				}
+			})
+		}
+		return nil, err
+	}
+	crashes = c.DB.Crashes
 	for {
 		in := tx
 		if in == nil {
@@ -121,6 +133,18 @@ func (c *Conn) run(ctx context.Context, tx *Tx, sql string, args []any) (*call, 
 			return nil, errGone
 		}
 	}
+}
+
+// arrive carries out a statement that nobody waits for. One that would have to wait for a lock is not carried out: it has
+// waited for long enough.
+func (c *Conn) arrive(handler func(*call) error, args []any) {
+	tx := c.DB.Begin()
+	tx.at = c.DB.Up()
+	if err := handler(&call{db: c.DB, tx: tx, args: args}); err != nil {
+		tx.Rollback()
+		return
+	}
+	_ = tx.Commit() // There is nobody to be told.
 }
 
 // Query runs a statement of its own.

@@ -77,6 +77,7 @@ type Lane struct {
 	LeaseUntil time.Time
 	Done, Upto string // Upto "" is null
 	Pos        int64
+	Save       int64 // number of the last save of the epoch
 }
 
 // Event is a row of a segment. Covered is the oracle's.

@@ -85,7 +85,7 @@ func claimLanes(c *call) error {
 			continue
 		}
 		next := l.lock(c.tx)
-		next.Owner, next.LeaseUntil = name, db.Now().Add(lease)
+		next.Owner, next.LeaseUntil, next.Save = name, db.Now().Add(lease), 0
 		if !db.is(BugClaimKeepsEpoch) {
 			next.Epoch++
 		}
@@ -99,10 +99,13 @@ func (db *DB) ours(l *Lane, name string, epoch int64) bool {
 	return (l.Owner == name || db.is(BugClaimKeepsEpoch)) && l.Epoch == epoch
 }
 
+// inTurn says that a save is not an earlier one that arrives late.
+func (db *DB) inTurn(l *Lane, number int64) bool { return l.Save < number || db.is(BugLateSave) }
+
 func saveLanes(c *call) error {
 	db, name, lease := c.db, c.args[0].(string), c.args[1].(time.Duration)
 	lanes, epochs, dones, uptos, poss := c.args[2].([]int16), c.args[3].([]int64), c.args[4].([]*string), c.args[5].([]*string), c.args[6].([]int64)
-	unfenced := db.is(BugSaveWithoutFence)
+	number, unfenced := c.args[8].(int64), db.is(BugSaveWithoutFence)
 	if !db.incarnated(c.args[7].(string)) && !unfenced {
 		return nil
 	}
@@ -113,16 +116,16 @@ func saveLanes(c *call) error {
 	}
 	for i, n := range lanes {
 		l := db.lanes[n]
-		if row, _ := l.see(c.tx); !unfenced && !db.ours(row, name, epochs[i]) {
+		if row, _ := l.see(c.tx); !unfenced && !(db.ours(row, name, epochs[i]) && db.inTurn(row, number)) {
 			continue
 		}
 		next := l.lock(c.tx)
 		if dones[i] != nil {
 			next.Done, next.Upto = *dones[i], *uptos[i]
 		}
-		next.Pos, next.LeaseUntil = poss[i], db.Now().Add(lease)
+		next.Pos, next.LeaseUntil, next.Save = poss[i], db.Now().Add(lease), number
 		if next.Upto == "" && next.Pos != 0 {
-			panic("pos_only_inside_a_window")
+			panic(Violated("pos_only_inside_a_window"))
 		}
 		c.tx.fence(int(n), epochs[i])
 		c.row(int64(n))

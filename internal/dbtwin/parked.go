@@ -1,6 +1,7 @@
 package dbtwin
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -400,3 +401,6 @@ var handlers = map[string]func(*call) error{
 	"close_letters": closeLetters, "due": readDue, "topic_probe": readProbe, "unpark": deleteParked, "delay": delayParked,
 	"bury": buryParked, "wake_queues": wakeQueues, "wake_topic": wakeTopic, "move_scheduled": moveScheduled,
 }
+
+// Statements are the names of all statements that the twin knows.
+func Statements() []string { return slices.Sorted(maps.Keys(handlers)) }
