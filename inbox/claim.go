@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
@@ -29,7 +32,6 @@ type claimed struct {
 	age       time.Duration // since its first failure; 0 where it never failed
 	token     string
 	until     time.Time // when its lease ends, at the earliest
-	followed  bool      // its worker goes on with the next of its key
 }
 
 // late says that too little of the lease is left for its handler, which could then not commit.
@@ -51,13 +53,15 @@ func (in *Inbox) claim(ctx context.Context, n int) ([]*claimed, error) {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
 	failpoint.Hit(failpoint.InboxClaiming)
-	token, until := uuid.NewString(), time.Now().Add(in.c.lease())
-	rows, err := in.pool.Query(ctx, in.sql.claim, in.c.Consumer, in.types, int32(n), token, in.c.lease().Microseconds())
+	token, now := uuid.NewString(), time.Now()
+	rows, err := in.pool.Query(ctx, in.sql.claim, in.c.Consumer, in.types, int32(n), token, in.c.lease().Microseconds(), in.unanswered.tokens(now))
 	if err != nil {
+		in.unanswered.add(token, now.Add(2*in.c.lease()), err)
 		return nil, fmt.Errorf("claim stored events: %w", err)
 	}
-	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*claimed, error) { return scanClaimed(row, token, until) })
+	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*claimed, error) { return scanClaimed(row, token, now.Add(in.c.lease())) })
 	if err != nil {
+		in.unanswered.add(token, now.Add(2*in.c.lease()), err)
 		return nil, fmt.Errorf("claim stored events: %w", err)
 	}
 	if len(got) > 0 {
@@ -66,7 +70,7 @@ func (in *Inbox) claim(ctx context.Context, n int) ([]*claimed, error) {
 	return got, nil
 }
 
-// scanClaimed reads what claim and next return.
+// scanClaimed reads claimedColumns, which claim and next return.
 func scanClaimed(row pgx.CollectableRow, token string, until time.Time) (*claimed, error) {
 	s := &claimed{token: token, until: until}
 	var headers *string
@@ -103,4 +107,45 @@ func readNext(br pgx.BatchResults, s *claimed, until time.Time) (*claimed, error
 		return nil, fmt.Errorf("claim the next of the key: %w", err)
 	}
 	return next, nil
+}
+
+// unanswered are the lease tokens of claims whose answer did not come. Postgres may have carried them out, then or later:
+// nobody works what they leased, and its keys would wait until the lease runs out. The next claim takes it over. Safe for
+// use from many goroutines.
+type unanswered struct {
+	mu     sync.Mutex
+	claims []unansweredClaim // in the order of time
+}
+
+type unansweredClaim struct {
+	token string
+	until time.Time // from then on its lease is over, however late it was carried out
+}
+
+// maxUnanswered bounds them. What does not fit waits for its lease.
+const maxUnanswered = 100
+
+// add remembers a claim that ended with err, unless that says that it was never sent.
+func (u *unanswered) add(token string, until time.Time, err error) {
+	var unsent *pgconn.ConnectError
+	if errors.As(err, &unsent) {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.claims) < maxUnanswered {
+		u.claims = append(u.claims, unansweredClaim{token, until})
+	}
+}
+
+// tokens are those of claims that may still matter.
+func (u *unanswered) tokens(now time.Time) []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.claims = slices.DeleteFunc(u.claims, func(c unansweredClaim) bool { return now.After(c.until) })
+	tokens := make([]string, len(u.claims))
+	for i, c := range u.claims {
+		tokens[i] = c.token
+	}
+	return tokens
 }

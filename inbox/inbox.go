@@ -103,7 +103,9 @@ type Inbox struct {
 	wakeup  chan struct{} // an event was stored here: Run need not wait for its next look
 	stock   stock
 	said    seldom
-	random  func() float64
+
+	unanswered unanswered
+	random     func() float64
 }
 
 // New checks the configuration, all of it, and makes an Inbox. It does not touch the database.

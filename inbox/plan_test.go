@@ -60,7 +60,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{letterReopenSQL, "12, 1, 'r', 'f', '{e}'", []string{"letter_pkey"}},
 		{letterReplayedSQL, "12", []string{"letter_open"}},
 		{editedSQL, "'billing', '', '12', '{\"\"}'", []string{"letter_event", "letter_action_letter"}},
-		{claimSQL, "'billing', '{order.placed}', 8, " + token + ", 1000000", []string{"stored_due", "stored_pkey", "stored_awake", "letter_holds_inbox"}},
+		{claimSQL, "'billing', '{order.placed}', 8, " + token + ", 1000000, '{}'", []string{"stored_due", "stored_pkey", "stored_awake", "letter_holds_inbox"}},
 		{takeSQL, row, []string{"stored_pkey"}},
 		{dropSQL, row, []string{"stored_pkey"}},
 		{nextSQL, key + ", '{order.placed}', " + token + ", 1000000", []string{"stored_pkey", "stored_awake", "letter_holds_inbox"}},

@@ -189,13 +189,15 @@ select holdfast.publish_letter($1::bigint, $2::text, $3::integer)`
 // process counts. Index stored_due finds what is due, the primary key says whether it is a head, and stored_awake whether
 // a worker is at one behind it: what was claimed was due, so it does not sleep. letter_holds_inbox says whether a letter
 // holds its key: without "offset 0" Postgres, which reckons with all that is due rather than with $3 of them, reads every
-// open letter into a hash first. A lease further away than twice its length was given by a clock that was wrong.
+// open letter into a hash first. A lease further away than twice its length was given by a clock that was wrong. $6 are
+// tokens of claims of ours that had no answer: what they leased was never begun, and its attempt is still to be made.
 const claimSQL = `-- inbox.claim
 with due as (
     select s.consumer, s.topic, s.key, s.place
       from holdfast.stored s
      where s.consumer = $1::text and s.next_at < 'infinity' and s.next_at <= now()
-       and (s.lease_until <= now() or s.lease_until > now() + 2 * $5::bigint * interval '1 microsecond')
+       and (s.lease_until <= now() or s.lease_until > now() + 2 * $5::bigint * interval '1 microsecond'
+            or s.lease_token = any($6::text[]::uuid[]))
        and s.type = any($2::text[])
        and (s.key = '' or (
                not exists (select from holdfast.stored h
@@ -213,11 +215,15 @@ with due as (
        for update of s skip locked
 )
 update holdfast.stored s
-   set lease_token = $4::text::uuid, lease_until = now() + $5::bigint * interval '1 microsecond', attempts = s.attempts + 1
+   set lease_token = $4::text::uuid, lease_until = now() + $5::bigint * interval '1 microsecond',
+       attempts = s.attempts + case when s.lease_token = any($6::text[]::uuid[]) and s.lease_until > now() then 0 else 1 end
   from due d
  where s.consumer = d.consumer and s.topic = d.topic and s.key = d.key and s.place = d.place
-returning s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time, s.headers::text, s.payload, s.hash, s.partition,
-          s."offset", s.attempts, s.losses, s.errors, s.letter, coalesce((extract(epoch from now() - s.failed_at) * 1000000)::bigint, 0)`
+returning ` + claimedColumns
+
+// What scanClaimed reads.
+const claimedColumns = `s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time, s.headers::text, s.payload, s.hash, s.partition,
+       s."offset", s.attempts, s.losses, s.errors, s.letter, coalesce((extract(epoch from now() - s.failed_at) * 1000000)::bigint, 0)`
 
 // Removes a stored event whose handler's transaction this is. No row: the lease was lost, or a replay has entered before
 // it meanwhile.
@@ -258,8 +264,7 @@ update holdfast.stored s
         or not exists (select from holdfast.letter l
                         where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text
                           and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')))
-returning s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time, s.headers::text, s.payload, s.hash, s.partition,
-          s."offset", s.attempts, s.losses, s.errors, s.letter, coalesce((extract(epoch from now() - s.failed_at) * 1000000)::bigint, 0)`
+returning ` + claimedColumns
 
 // Wakes the head of a queue after the one before it has gone.
 const wakeSQL = `-- inbox.wake

@@ -88,7 +88,7 @@ func TestALongQueueCostsItsHeadNothing(t *testing.T) {
 		args            []any
 		most            int // pages; the queue has some 600, and its index 60
 	}{
-		{"claim", in.sql.claim, []any{"billing", []string{"order.placed"}, int32(8), token, int64(1e6)}, 50},
+		{"claim", in.sql.claim, []any{"billing", []string{"order.placed"}, int32(8), token, int64(1e6), []string{}}, 50},
 		{"behind", in.sql.behind, []any{"billing", "orders", "long"}, 20},
 		{"take", in.sql.take, []any{"billing", "orders", "long", int64(0), token}, 50},
 		{"drop", in.sql.drop, []any{"billing", "orders", "long", int64(0), token}, 50},

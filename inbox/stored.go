@@ -78,8 +78,7 @@ func (in *Inbox) workOne(ctx context.Context, s *claimed, goOn bool) (next *clai
 		}
 		if err == nil {
 			failpoint.Hit(failpoint.InboxSettled)
-			s.followed = next != nil
-			in.reportStored(s, Handled, time.Since(begun), nil)
+			in.reportStored(s, Handled, time.Since(begun), next, nil)
 			return next, nil
 		}
 		if errors.Is(err, errLeaseLost) {
@@ -96,8 +95,7 @@ func (in *Inbox) workOne(ctx context.Context, s *claimed, goOn bool) (next *clai
 			if gone, err := in.gone(ctx, s); err != nil {
 				return nil, nil // The lease runs out, and whoever claims it next finds out.
 			} else if gone {
-				s.followed = next != nil
-				in.reportStored(s, Handled, time.Since(begun), nil)
+				in.reportStored(s, Handled, time.Since(begun), next, nil)
 				return next, nil
 			}
 			f.fault = faultLost
@@ -282,7 +280,7 @@ func (in *Inbox) writeDown(ctx context.Context, s *claimed, f func(ctx context.C
 		switch {
 		case err == nil, errors.Is(err, errLeaseLost) && inDoubt:
 			failpoint.Hit(failpoint.InboxWritten)
-			in.reportStored(s, out, time.Since(begun), after)
+			in.reportStored(s, out, time.Since(begun), nil, after)
 			return
 		case errors.Is(err, errLeaseLost):
 			in.lost(s)
@@ -339,11 +337,12 @@ func (in *Inbox) lost(s *claimed) {
 	}
 }
 
-func (in *Inbox) reportStored(s *claimed, out Outcome, took time.Duration, after func()) {
+// reportStored tells of an outcome that is durable. next is what the worker goes on with.
+func (in *Inbox) reportStored(s *claimed, out Outcome, took time.Duration, next *claimed, after func()) {
 	if after != nil {
 		after()
 	}
-	if out != Retrying && !s.followed {
+	if out != Retrying && next == nil {
 		in.wake() // The next of its key may be due.
 	}
 	if in.c.Observer.OnReceive != nil {

@@ -1,0 +1,132 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// A claim that Postgres carries out and whose answer is lost has leased events to a worker that does not know of them. Their
+// keys do not wait for a whole lease: the node knows under which token it asked.
+func TestWhatAClaimWithoutAnAnswerLeasedIsTakenOverByTheNext(t *testing.T) {
+	b := setup(t)
+	deaf := &deafClaim{}
+	config := b.db.Config().Copy()
+	config.ConnConfig.Tracer = deaf
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // The claim is one round trip, with nothing to prepare before.
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &deafReads{conn, deaf}, nil
+	}
+	pool, err := pgxpool.NewWithConfig(b.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	in, other := b.inboxOn(pool), b.inbox()
+	for _, i := range []*Inbox{in, other} {
+		i.Handle("order.placed", effectOf)
+		i.start()
+	}
+	for id, key := range map[string]string{"1": "a", "3": "b"} {
+		b.store(in, event(id, key))
+	}
+	b.store(in, event("2", "a"))
+
+	deaf.armed.Store(true)
+	if got, err := in.claim(b.Context(), 8); err == nil {
+		t.Fatalf("the claim had an answer: %v", got)
+	}
+	if n := b.count("select count(*) from holdfast.stored where lease_until > now()"); n != 2 {
+		t.Fatalf("Postgres leased %d events, want 2: the test tests nothing", n)
+	}
+	if got, err := other.claim(b.Context(), 8); err != nil || len(got) != 0 {
+		t.Errorf("another node claimed %d events under a lease of ours: %v", len(got), err)
+	}
+	got, err := in.claim(b.Context(), 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var what []string
+	for _, s := range got {
+		what = append(what, fmt.Sprint(s.e.ID, " attempt ", s.attempts))
+	}
+	slices.Sort(what)
+	if want := "1 attempt 1,3 attempt 1"; strings.Join(what, ",") != want {
+		t.Errorf("the next claim has %q, want %q", what, want)
+	}
+	if again, err := in.claim(b.Context(), 8); err != nil || len(again) != 0 {
+		t.Errorf("a third claim took %d events from the second: %v", len(again), err)
+	}
+	for _, s := range got {
+		if err := in.work(b.Context(), s, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range []string{"1", "2", "3"} {
+		b.awaitOutcome(id, Handled)
+	}
+}
+
+func TestClaimsWithoutAnAnswerAreForgottenInTime(t *testing.T) {
+	t.Parallel()
+	var u unanswered
+	now := time.Now()
+	u.add("unsent", now.Add(time.Minute), fmt.Errorf("claim: %w", &pgconn.ConnectError{}))
+	u.add("short", now.Add(time.Second), io.ErrUnexpectedEOF)
+	u.add("long", now.Add(time.Minute), io.ErrUnexpectedEOF)
+	if got := u.tokens(now); strings.Join(got, ",") != "short,long" {
+		t.Errorf("%q", got)
+	}
+	if got := u.tokens(now.Add(2 * time.Second)); strings.Join(got, ",") != "long" {
+		t.Errorf("after two seconds: %q", got)
+	}
+	for range 2 * maxUnanswered {
+		u.add("more", now.Add(time.Hour), io.ErrUnexpectedEOF)
+	}
+	if got := u.tokens(now.Add(2 * time.Minute)); len(got) != maxUnanswered-1 {
+		t.Errorf("%d are kept, want %d beside the one that is over", len(got), maxUnanswered-1)
+	}
+}
+
+// deafClaim loses the answer to a claim.
+type deafClaim struct{ armed, struck atomic.Bool }
+
+func (d *deafClaim) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(data.SQL, "inbox.claim") && d.armed.CompareAndSwap(true, false) {
+		d.struck.Store(true)
+	}
+	return ctx
+}
+
+func (d *deafClaim) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+type deafReads struct {
+	net.Conn
+	d *deafClaim
+}
+
+func (c *deafReads) Read(p []byte) (int, error) {
+	if c.d.struck.CompareAndSwap(true, false) {
+		if n, err := c.Conn.Read(p); err != nil { // Postgres has carried the claim out.
+			return n, err
+		}
+		_ = c.Conn.Close()
+		return 0, io.ErrUnexpectedEOF
+	}
+	return c.Conn.Read(p)
+}

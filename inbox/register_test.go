@@ -1,0 +1,185 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/lane"
+)
+
+// The row of a partition is a register that nodes share: whatever they do at once must look as if it had been done one after
+// another, and then only who was given the partition last takes events in, and the position never goes back. A save may be
+// given up: then nobody knows whether it is carried out, or when, and its node goes on.
+
+type positionInput struct {
+	op       string // assign, take, save, release, read
+	epoch    int64
+	position int64
+}
+
+type positionOutput struct {
+	never    bool // nobody waited for the answer
+	ok       bool
+	epoch    int64
+	position int64
+}
+
+type positionState struct{ epoch, position int64 }
+
+var positionModel = porcupine.Model{
+	Init: func() any { return positionState{} },
+	Step: func(state, input, output any) (bool, any) {
+		s, in, out := state.(positionState), input.(positionInput), output.(positionOutput)
+		mine := in.epoch == s.epoch
+		switch in.op {
+		case "assign":
+			return out.epoch > s.epoch && out.position == s.position, positionState{out.epoch, s.position}
+		case "take":
+			return out.ok == mine, s
+		case "save", "release":
+			if mine {
+				s.position = max(s.position, in.position)
+			}
+			return out.never || out.ok == mine, s
+		default:
+			return out.epoch == s.epoch && out.position == s.position, s
+		}
+	},
+	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
+}
+
+func TestThePositionOfAPartitionIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
+	b := setup(t)
+	in := b.inboxOn(b.db.PoolOf(t, 20))
+	in.start()
+	if err := in.renew(b.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first, err := positionOperation(b.Context(), in, positionInput{op: "assign"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	const nodes, operations = 4, 50
+	began := time.Now()
+	var mu sync.Mutex
+	history := []porcupine.Operation{{ClientId: nodes, Input: positionInput{op: "assign"}, Output: first, Call: -2, Return: -1}}
+	var all sync.WaitGroup
+	givenUp, refused := 0, 0
+	for node := range nodes {
+		all.Go(func() {
+			rng, epoch := rand.New(rand.NewPCG(seed, uint64(node))), int64(0)
+			for n := range operations {
+				op := []string{"assign", "take", "take", "take", "save", "save", "release", "read"}[rng.IntN(8)]
+				input := positionInput{op: op, epoch: epoch, position: rng.Int64N(1000)}
+				id := fmt.Sprint(node, "/", n)
+				call := time.Since(began)
+				if op == "save" && rng.IntN(3) == 0 {
+					wait := time.Duration(rng.IntN(10)) * time.Millisecond
+					all.Go(func() {
+						time.Sleep(wait)
+						if _, err := positionOperation(b.Context(), in, input, id); err != nil {
+							t.Errorf("%+v: %v", input, err)
+						}
+					})
+					mu.Lock()
+					givenUp++
+					history = append(history, porcupine.Operation{ClientId: nodes + givenUp, Input: input, Output: positionOutput{never: true}, Call: int64(call), Return: math.MaxInt64})
+					mu.Unlock()
+					continue
+				}
+				out, err := positionOperation(b.Context(), in, input, id)
+				back := time.Since(began)
+				if err != nil {
+					t.Errorf("%+v: %v", input, err)
+					return
+				}
+				if op == "assign" {
+					epoch = out.epoch // and keeps it when the partition is another's: a zombie
+				}
+				mu.Lock()
+				if op == "take" && !out.ok {
+					refused++
+				}
+				history = append(history, porcupine.Operation{ClientId: node, Input: input, Output: out, Call: int64(call), Return: int64(back)})
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	if got := porcupine.CheckOperationsTimeout(positionModel, history, time.Minute); got != porcupine.Ok {
+		t.Fatalf("%d operations are %s", len(history), got)
+	}
+	if givenUp == 0 || refused == 0 {
+		t.Errorf("%d saves were given up and %d events refused: the test tests little", givenUp, refused)
+	}
+	// The same history, but that an event which was refused was taken in.
+	for i, op := range history {
+		if out := op.Output.(positionOutput); op.Input.(positionInput).op == "take" && !out.ok {
+			out.ok = true
+			lie := append([]porcupine.Operation(nil), history...)
+			lie[i].Output = out
+			if porcupine.CheckOperationsTimeout(positionModel, lie, time.Minute) == porcupine.Illegal {
+				t.Logf("%d operations, %d of them saves that were given up, %d events refused", len(history), givenUp, refused)
+				return
+			}
+		}
+	}
+	t.Error("no history in which an owner of before takes an event in was found wrong")
+}
+
+// positionOperation makes one of the calls, with the statements of the inbox.
+func positionOperation(ctx context.Context, in *Inbox, input positionInput, id string) (out positionOutput, err error) {
+	const topic, partition = "orders", 0
+	switch input.op {
+	case "assign":
+		a, assignErr := in.assign(ctx, topic, partition, func(position int64) (reading, error) {
+			return reading{position: max(position, 0)}, nil
+		})
+		if assignErr != nil {
+			return out, assignErr
+		}
+		out.ok, out.epoch, out.position = true, a.fence.Epoch, a.reading.position
+	case "take":
+		err = pgx.BeginFunc(ctx, in.pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, in.sql.fenceShared, int32(fenceClass), lane.Number(in.c.Schema, in.c.Consumer, topic, fmt.Sprint(partition))); err != nil {
+				return err
+			}
+			var result string
+			insertErr := tx.QueryRow(ctx, in.sql.insert, in.c.Consumer, "", id, topic, "k", int32(partition), int64(0), []byte{1}, int32(1), input.epoch).Scan(&result)
+			out.ok = insertErr == nil
+			if errors.Is(insertErr, pgx.ErrNoRows) {
+				return nil
+			}
+			return insertErr
+		})
+	case "save":
+		var token string
+		if err := in.pool.QueryRow(ctx, in.sql.incarnation).Scan(&token); err != nil {
+			return out, err
+		}
+		tag, saveErr := in.pool.Exec(ctx, in.sql.save, in.c.Consumer, []string{topic}, []int32{partition}, []int64{input.epoch}, []int64{input.position}, []int64{-1}, []int64{0}, []string{token})
+		out.ok, err = tag.RowsAffected() == 1, saveErr
+	case "release":
+		var token string
+		if err := in.pool.QueryRow(ctx, in.sql.incarnation).Scan(&token); err != nil {
+			return out, err
+		}
+		tag, releaseErr := in.pool.Exec(ctx, in.sql.release, in.c.Consumer, topic, int32(partition), input.epoch, input.position, true, int64(-1), int64(0), token)
+		out.ok, err = tag.RowsAffected() == 1, releaseErr
+	default:
+		err = in.pool.QueryRow(ctx, "select epoch, position from holdfast.consumer_position where consumer = $1", in.c.Consumer).Scan(&out.epoch, &out.position)
+		out.ok = true
+	}
+	return out, err
+}
