@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
@@ -80,6 +81,8 @@ type stopwatch struct {
 	seen    atomic.Int64
 	tenth   atomic.Pointer[reading]
 	finish  chan reading
+
+	unexpected atomic.Int64 // outcomes
 }
 
 type reading struct {
@@ -128,7 +131,7 @@ func (e *env) inboxConsume(ctx context.Context, topic string, batch int, watch *
 	in, err := inbox.New(pool, inbox.Config{
 		Consumer: "bench", Batch: batch,
 		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		Observer: inbox.Observer{OnReceive: func(r inbox.Received) { watch.count() }},
+		Observer: inbox.Observer{OnReceive: watch.received},
 	})
 	if err != nil {
 		return err
@@ -154,5 +157,35 @@ func (e *env) inboxConsume(ctx context.Context, topic string, batch int, watch *
 	}()
 	err = watch.wait(ctx, ended)
 	stop()
-	return errors.Join(err, <-ended)
+	if err := errors.Join(err, <-ended); err != nil {
+		return err
+	}
+	return watch.check(ctx, pool)
+}
+
+// received counts an event that is handled, once. What is stored, dead or skipped would be a faster consumer, but not one
+// that does its work.
+func (s *stopwatch) received(r inbox.Received) {
+	switch r.Outcome {
+	case inbox.Handled:
+		s.count()
+	case inbox.Duplicate:
+	default:
+		s.unexpected.Add(1)
+	}
+}
+
+// check says whether what was counted is in the table.
+func (s *stopwatch) check(ctx context.Context, pool *pgxpool.Pool) error {
+	if n := s.unexpected.Load(); n > 0 {
+		return fmt.Errorf("%d events were not handled at once", n)
+	}
+	var rows int64
+	if err := pool.QueryRow(ctx, "select count(*) from holdfast.inbox where result = 'handled'").Scan(&rows); err != nil {
+		return fmt.Errorf("count what was handled: %w", err)
+	}
+	if rows != s.seen.Load() {
+		return fmt.Errorf("%d events were called handled, and %d rows say so", s.seen.Load(), rows)
+	}
+	return nil
 }

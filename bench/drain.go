@@ -55,10 +55,11 @@ func measureDrain(ctx context.Context, e *env, r *report) error {
 		r.progress("drain %d/%d: by hand %s (%s), bare loop %s, relay %s events/s", round+1, e.rounds, number(byHand.speed[round]), number(byHandBest.speed[round]), number(bare.speed[round]), number(ours.speed[round]))
 	}
 	byHand.report(r, "drain, hand-written relay")
-	r.info("drain, hand-written relay, BatchTimeout 1 ms", median(byHandBest.speed), "events/s")
+	byHandBest.report(r, "drain, hand-written relay, BatchTimeout 1 ms")
 	bare.report(r, "drain, bare loop")
 	ours.report(r, "drain, relay")
 	r.goal(drainByHand, median(ratios(ours.speed, byHand.speed)), "x", atLeast(12))
+	r.info("drain against a hand-written relay, BatchTimeout 1 ms", median(ratios(ours.speed, byHandBest.speed)), "x")
 	r.goal(drainByBare, median(ratios(ours.speed, bare.speed)), "x", atLeast(0.8))
 	return nil
 }

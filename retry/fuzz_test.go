@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"testing"
@@ -32,6 +33,22 @@ func FuzzEveryErrorHasAClassThatWrappingKeeps(f *testing.F) {
 		class := Classify(err)
 		if _, known := retryableClasses[class]; !known {
 			t.Fatalf("%v has the class %q, which is none", err, class)
+		}
+		want := Transient // of a text, and of a code that no line of the table speaks of
+		listed, ok := sqlStates[code]
+		switch _, asked := AfterOf(err); {
+		case shape&1 == 0 && ok:
+			want = listed
+		case shape&1 == 0 && len(code) == 5:
+			want = cmp.Or(sqlStates[code[:2]], Transient)
+		case shape&1 == 0:
+		case shape&2 != 0:
+			want = Validation
+		case asked:
+			want = RateLimit
+		}
+		if class != want {
+			t.Fatalf("%v has the class %q, want %q", err, class, want)
 		}
 		for _, wrapped := range []error{fmt.Errorf("%s: %w", text, err), errors.Join(err), fmt.Errorf("a: %w", fmt.Errorf("b: %w", err))} {
 			if got := Classify(wrapped); got != class {

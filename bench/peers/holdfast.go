@@ -137,7 +137,11 @@ func (s *servers) consumeByHoldfast(ctx context.Context, topic string, events in
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	watch := &stopwatch{events: int64(events), stop: stop}
-	in, err := inbox.New(pool, inbox.Config{Consumer: "peer", Logger: silent, Observer: inbox.Observer{OnReceive: func(inbox.Received) { watch.count() }}})
+	in, err := inbox.New(pool, inbox.Config{Consumer: "peer", Logger: silent, Observer: inbox.Observer{OnReceive: func(r inbox.Received) {
+		if r.Outcome == inbox.Handled {
+			watch.count()
+		}
+	}}})
 	if err != nil {
 		return 0, err
 	}

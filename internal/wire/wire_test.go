@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"bytes"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -243,6 +245,25 @@ func FuzzParse(f *testing.F) {
 		}
 		if (e.Payload == nil) != (value == nil) {
 			t.Fatal("a tombstone and an empty payload were mixed up")
+		}
+		last := map[string]string{} // of headers with one name
+		for _, h := range headers {
+			last[h.Key] = string(h.Value)
+		}
+		fields := map[string]string{HeaderID: e.ID, HeaderSource: e.Source, HeaderType: e.Type}
+		rest := map[string]string{}
+		for name, value := range last {
+			if !identity(name) {
+				rest[name] = value
+			}
+		}
+		for name, field := range fields {
+			if field != last[name] {
+				t.Fatalf("%s is %q, and was read as %q", name, last[name], field)
+			}
+		}
+		if e.Topic != topic || e.Key != string(key) || !bytes.Equal(e.Payload, value) || len(rest)+len(e.Headers) > 0 && !maps.Equal(rest, e.Headers) {
+			t.Fatalf("topic %q, key %q, value %q and headers %q were read as %+v", topic, key, value, rest, e)
 		}
 		// What was read can be written, and reads the same again: a dead letter of a foreign record can be replayed.
 		again, err := Parse(topic, key, value, Headers[Header](nil, e), noon)
