@@ -90,6 +90,11 @@ func (in *Inbox) assign(ctx context.Context, topic string, partition int, choose
 		if _, err := tx.Exec(ctx, in.sql.lock, int32(fenceClass), f.number); err != nil {
 			return fmt.Errorf("take fence of %s/%d: %w", topic, partition, err)
 		}
+		// Before the row: whoever waits here for another's token holds nothing that a save waits for.
+		if _, err := tx.Exec(ctx, in.sql.renew); err != nil {
+			return fmt.Errorf("refill the incarnation: %w", err)
+		}
+		// The row is locked from here on: a save of the last owner comes before, or finds that it is too late.
 		position, clean := int64(noOffset), true
 		err := tx.QueryRow(ctx, in.sql.position, in.c.Consumer, topic, int32(partition)).Scan(&position, &clean)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
@@ -100,10 +105,6 @@ func (in *Inbox) assign(ctx context.Context, topic string, partition int, choose
 		}
 		a.careful = !clean
 		f.position = a.reading.position
-		// Before the row: whoever waits here for another's token holds nothing that a save waits for.
-		if _, err := tx.Exec(ctx, in.sql.renew); err != nil {
-			return fmt.Errorf("refill the incarnation: %w", err)
-		}
 		err = tx.QueryRow(ctx, in.sql.assign, in.c.Consumer, topic, int32(partition), a.reading.position, in.node).Scan(&f.Epoch, &f.token)
 		if err != nil {
 			return fmt.Errorf("raise epoch of %s/%d: %w", topic, partition, err)

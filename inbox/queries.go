@@ -377,7 +377,8 @@ delete from holdfast.start where consumer = $1::text and source = $2::text and e
 // Where a consumer stands in a partition. Run under the exclusive fence.
 const positionSQL = `-- inbox.position
 select p.position, p.clean from holdfast.consumer_position p
- where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int`
+ where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int
+   for no key update`
 
 // The last event below the position, as it was settled.
 const landmarkSQL = `-- inbox.landmark

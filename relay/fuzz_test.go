@@ -19,6 +19,7 @@ import (
 func FuzzHeadersComeBackFromTheTable(f *testing.F) {
 	f.Add("traceparent", "00-4bf92f-01", "tenant", "ö\"\\\u2028", `{"a": "b"}`)
 	f.Add("", "", "a", "<script>&", `{"n": 1, "s": "x", "l": ["y"], "o": {}, "z": null}`)
+	f.Add("a", "null", "", "", `{"z": null, "s": "null"}`)
 	f.Add("dup", "1", "dup", "2", `{"dup": "1", "dup": 2}`)
 	f.Add("a", "\xff", "b", "\ufffd", `[1]`)
 	f.Fuzz(func(t *testing.T, name1, value1, name2, value2, text string) {

@@ -2,8 +2,8 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -18,7 +18,7 @@ import (
 
 // The row of a lane is a register that claims, saves and releases of several relays share: whatever they do at once must
 // look as if it had been done one after another, and then only who claimed last has written, and in the order of its saves.
-// A save may be given up: then nobody knows whether it is carried out, or when, and its relay goes on with the next.
+// A save may be given up: its relay goes on with the next, and it is carried out whenever it is.
 
 type leaseInput struct {
 	op    string // claim, save, release, expire, read
@@ -29,7 +29,6 @@ type leaseInput struct {
 }
 
 type leaseOutput struct {
-	never bool // nobody waited for the answer
 	ok    bool
 	owner string
 	epoch int64
@@ -60,7 +59,7 @@ var leaseModel = porcupine.Model{
 			if ours = ours && s.save < in.save; ours {
 				s.pos, s.save, s.free = in.pos, in.save, false
 			}
-			return out.never || out.ok == ours, s
+			return out.ok == ours, s
 		case "release":
 			if ours {
 				s.owner, s.free = "", true
@@ -100,20 +99,24 @@ func TestTheLeaseOfALaneIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
 		all.Go(func() {
 			rng, name, epoch := rand.New(rand.NewPCG(seed, uint64(client))), fmt.Sprint("relay ", client), int64(0)
 			for n := range operations {
-				in := leaseInput{op: []string{"claim", "claim", "save", "save", "save", "release", "expire", "read"}[rng.IntN(8)], relay: name, epoch: epoch, pos: rng.Int64N(1000), save: int64(n + 1)}
+				in := leaseInput{op: []string{"claim", "save", "save", "save", "save", "save", "release", "expire", "read", "read"}[rng.IntN(10)], relay: name, epoch: epoch, pos: rng.Int64N(1000), save: int64(n + 1)}
 				call := time.Since(began)
-				if in.op == "save" && rng.IntN(4) == 0 {
-					wait := time.Duration(rng.IntN(10)) * time.Millisecond
+				if in.op == "save" && rng.IntN(6) == 0 {
+					wait := time.Duration(rng.IntN(5)) * time.Millisecond
 					all.Go(func() {
 						time.Sleep(wait)
-						if _, err := leaseOperation(t.Context(), db, in, token); err != nil {
+						out, err := leaseOperation(t.Context(), db, in, token)
+						back, then := time.Since(began), leaseInput{op: "read"}
+						found, readErr := leaseOperation(t.Context(), db, then, token)
+						if err = errors.Join(err, readErr); err != nil {
 							t.Errorf("%+v: %v", in, err)
 						}
+						mu.Lock()
+						givenUp++
+						history = append(history, porcupine.Operation{ClientId: relays + givenUp, Input: in, Output: out, Call: int64(call), Return: int64(back)},
+							porcupine.Operation{ClientId: relays + givenUp, Input: then, Output: found, Call: int64(back), Return: int64(time.Since(began))})
+						mu.Unlock()
 					})
-					mu.Lock()
-					givenUp++
-					history = append(history, porcupine.Operation{ClientId: relays + givenUp, Input: in, Output: leaseOutput{never: true}, Call: int64(call), Return: math.MaxInt64})
-					mu.Unlock()
 					continue
 				}
 				out, err := leaseOperation(t.Context(), db, in, token)
@@ -140,7 +143,7 @@ func TestTheLeaseOfALaneIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
 	forged, lies := 0, 0
 	for i, op := range history {
 		out := op.Output.(leaseOutput)
-		if op.Input.(leaseInput).op != "save" || out.never || out.ok || op.Input.(leaseInput).epoch == 0 {
+		if op.Input.(leaseInput).op != "save" || out.ok || op.Input.(leaseInput).epoch == 0 {
 			continue
 		}
 		if lies++; lies > 3 {
@@ -181,9 +184,10 @@ func TestAHistoryInWhichASaveArrivesBehindTheNextIsNoRegister(t *testing.T) {
 		return porcupine.Operation{ClientId: 2, Input: leaseInput{op: "read"}, Output: leaseOutput{ok: true, owner: "a", epoch: 1, pos: pos}, Call: 7, Return: 8}
 	}
 	for pos, ok := range map[int64]bool{7: false, 9: true} {
+		carriedOut := pos == 7
 		history := []porcupine.Operation{
 			{ClientId: 0, Input: leaseInput{op: "claim", relay: "a"}, Output: leaseOutput{ok: true, epoch: 1}, Call: 0, Return: 1},
-			{ClientId: 1, Input: leaseInput{op: "save", relay: "a", epoch: 1, pos: 7, save: 1}, Output: leaseOutput{never: true}, Call: 2, Return: math.MaxInt64},
+			{ClientId: 1, Input: leaseInput{op: "save", relay: "a", epoch: 1, pos: 7, save: 1}, Output: leaseOutput{ok: carriedOut}, Call: 2, Return: 6},
 			{ClientId: 0, Input: leaseInput{op: "save", relay: "a", epoch: 1, pos: 9, save: 2}, Output: leaseOutput{ok: true}, Call: 4, Return: 5},
 			read(pos),
 		}

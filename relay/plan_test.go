@@ -89,11 +89,12 @@ func TestASegmentIsReclaimedWithoutReadingItAll(t *testing.T) {
 	const rows = 200_000
 	pgtest.Exec(t, db.Pool, `insert into holdfast.event_1 (lane, id, type, topic, key) select n % 8, n::text, 't', 'orders', (n % 5000)::text from generate_series(1, $1) n`, rows)
 	for _, state := range []struct{ name, before, want string }{
-		{"nobody has looked at its statistics", "", "emptied"},
-		{"analyzed", "analyze holdfast.event_1", "emptied"},
+		{"nobody has looked at its statistics", "select", "emptied"},
+		{"analyzed", "select", "emptied"},
+		{"analyzed, and what was in flight at a cursor lies elsewhere", "update holdfast.lane set done = format('%s:%s:%s', e.xid - 1, pg_snapshot_xmax(pg_current_snapshot()), e.xid - 1)::pg_snapshot from (select xid::text::bigint from holdfast.event_1 limit 1) e (xid)", "emptied"},
 		{"unread", "update holdfast.lane set done = '3:3:' where lane = 7", "unread"},
 		{"in flight at a cursor", "update holdfast.lane set done = format('%s:%s:%s', e.xid, pg_snapshot_xmax(pg_current_snapshot()), e.xid)::pg_snapshot from (select xid from holdfast.event_1 limit 1) e where lane = 7", "unread"},
-		{"with rows of a lane below all", "update holdfast.lane set lane = 9 where lane = 0", "unread"},
+		{"with rows of a lane below all", "delete from holdfast.lane where lane = 0", "unread"},
 		{"with rows of a lane above all", "delete from holdfast.lane where lane = 7", "unread"},
 		{"with rows of a lane between others", "delete from holdfast.lane where lane = 3", "unread"},
 	} {
@@ -102,9 +103,10 @@ func TestASegmentIsReclaimedWithoutReadingItAll(t *testing.T) {
 			t.Fatal(err)
 		}
 		pgtest.Exec(t, tx, "update holdfast.lane set done = pg_current_snapshot()")
-		if state.before != "" {
-			pgtest.Exec(t, tx, state.before)
+		if state.name != "nobody has looked at its statistics" {
+			pgtest.Exec(t, tx, "analyze holdfast.event_1")
 		}
+		pgtest.Exec(t, tx, state.before)
 		const read = `select coalesce(sum(seq_tup_read) + sum(idx_tup_fetch), 0)::bigint from pg_stat_xact_all_tables where relname = 'event_1' and schemaname = 'holdfast'`
 		before := pgtest.Count(t, tx, read)
 		var result string
