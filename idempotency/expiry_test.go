@@ -163,7 +163,7 @@ func TestEveryStatementIsUnderstoodByPostgres(t *testing.T) {
 	b := setup(t)
 	q := newStatements("holdfast")
 	for name, sql := range map[string]string{"lookup": q.lookup, "open": q.open, "open_keyless": q.openKeyless, "store": q.store, "expire": q.expire, "clean": q.clean, "clean_expired": q.cleanExpired,
-		"claim": q.claim, "renew": q.renew, "finish": q.finish, "release": q.release, "step_open": q.stepOpen, "step_lock": q.stepLock, "step_look": q.stepLook, "step_done": q.stepDone,
+		"claim": q.claim, "renew": q.renew, "finish": q.finish, "release_lock": q.releaseLock, "release": q.release, "step_open": q.stepOpen, "step_lock": q.stepLock, "step_look": q.stepLook, "step_done": q.stepDone,
 		"due": q.due, "resume": q.resume, "postpone": q.postpone, "abandon": q.abandon} {
 		conn, err := b.db.Acquire(t.Context())
 		if err != nil {

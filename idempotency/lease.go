@@ -91,6 +91,10 @@ func (rt *route) underLease(w http.ResponseWriter, req *request) (answered bool)
 	case errors.Is(err, ErrUnusable):
 		rt.unusable(w, req, err)
 		return true
+	case errors.Is(err, errClaimInDoubt):
+		req.err = err
+		rt.refuse(w, req, unknownOutcome(true, false), Unknown)
+		return true
 	case err != nil:
 		rt.unavailable(w, req, err)
 		return true

@@ -42,6 +42,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{claimSQL, key + ", 1, '', 1, " + owner + ", 1, 1, 0, " + request, []string{"idempotency_pkey", "idempotency_step_pkey", "idempotency_request_pkey"}},
 		{renewSQL, key + ", 7, 1", []string{"idempotency_pkey"}},
 		{finishSQL, key + ", 7, 'complete', 201, '{}', '', '', '', 1", []string{"idempotency_pkey", "idempotency_step_pkey", "idempotency_request_pkey"}},
+		{releaseLockSQL, key + ", 7", []string{"idempotency_pkey"}},
 		{releaseSQL, key + ", 7, true, 1", []string{"idempotency_pkey", "idempotency_step_pkey", "idempotency_request_pkey"}},
 		{stepLockSQL, key + ", 7", []string{"idempotency_pkey"}},
 		{stepLookSQL, key + ", 'one'", []string{"idempotency_pkey", "idempotency_step_pkey"}},

@@ -22,6 +22,9 @@ func versioned(fingerprint []byte) []byte {
 	return append([]byte{fingerprintVersion}, fingerprint...)
 }
 
+// errClaimInDoubt is said where nobody knows whether a key was claimed, and with it a request that holdfast may run by itself.
+var errClaimInDoubt = errors.New("the claim had no answer, and its request may be run yet")
+
 // maxLooks is how often a claim looks at a row that changes under it.
 const maxLooks = 3
 
@@ -39,18 +42,26 @@ func (p postgres) claim(ctx context.Context, k StoreKey, fingerprint []byte, lea
 		lease.Microseconds(), ttl.Microseconds(), p.g.c.KeepExpired.Microseconds()}
 	args = append(args, request.columns()...)
 	args = append(args, (lease + due).Microseconds())
+	// Where a request is kept, a claim that was carried out although its answer was lost has it run later.
 	var failed error
+	doubted := func(err error) error {
+		var unsent *pgconn.ConnectError
+		if request == nil || failed == nil || errors.As(failed, &unsent) {
+			return err
+		}
+		return fmt.Errorf("%w: %w", errClaimInDoubt, err)
+	}
 	for look := 1; ; look++ {
 		s, err := p.g.lookup(ctx, p.g.pool, k) // A repeat ends here: it writes nothing.
 		switch {
 		case err != nil:
-			return Claimed{}, errors.Join(failed, err)
+			return Claimed{}, doubted(errors.Join(failed, err))
 		case s != nil && s.State == statePending && s.Owner == owner:
 			return Claimed{Mine: true, Fence: s.Fence, Attempt: s.Attempt}, nil
 		case !claimable(s, fingerprint[1:]):
 			return p.taken(s)
 		case look == maxLooks && failed != nil:
-			return Claimed{}, failed
+			return Claimed{}, doubted(failed)
 		case look == maxLooks:
 			return Claimed{Fingerprint: fingerprint}, nil // It changes hands too quickly: it is in use.
 		}
@@ -156,7 +167,13 @@ func (p postgres) Release(ctx context.Context, k StoreKey, fence int64) error {
 // release is Release. Forget: nothing was done under the key, so that where it has no steps another request may have it.
 // Due is when holdfast may run the request again, where it was kept.
 func (p postgres) release(ctx context.Context, k StoreKey, fence int64, forget bool, due time.Duration) error {
-	if _, err := p.g.pool.Exec(ctx, p.g.sql.release, k.Scope, k.Operation, k.Key, fence, forget, due.Microseconds()); err != nil {
+	err := pgx.BeginTxFunc(ctx, p.g.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		b.Queue(p.g.sql.releaseLock, k.Scope, k.Operation, k.Key, fence)
+		b.Queue(p.g.sql.release, k.Scope, k.Operation, k.Key, fence, forget, due.Microseconds())
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
 		return fmt.Errorf("release key: %w", err)
 	}
 	return nil

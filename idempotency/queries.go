@@ -171,6 +171,13 @@ with done as (
 )
 select (select d.expires_at from done d)`
 
+// Locks the row of a fence, in the transaction that releases it: a step that is just committing is waited for, and release,
+// with a snapshot of its own, sees it.
+const releaseLockSQL = `-- idempotency.release_lock
+select 1 from holdfast.idempotency k
+ where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and k.fence = $4::bigint and k.state = 'pending'
+   for update`
+
 // Ends a lease without an answer. $5: the row goes, unless it has steps. $6: when holdfast may run the request again.
 const releaseSQL = `-- idempotency.release
 with freed as (
@@ -275,7 +282,7 @@ returning r.scope, r.operation, r.key, r.route, k.attempt, k.created_at,
 // statements are the constants above, for the configured schema.
 type statements struct {
 	lookup, open, openKeyless, store, expire, clean, cleanExpired string
-	claim, renew, finish, release                                 string // of leases
+	claim, renew, finish, releaseLock, release                    string // of leases
 	stepOpen, stepLock, stepLook, stepDone                        string
 	due, resume, postpone, abandon                                string // of the completer
 }
@@ -285,7 +292,7 @@ func newStatements(schema string) statements {
 	return statements{
 		lookup: in(lookupSQL), open: in(openSQL), openKeyless: in(openKeylessSQL), store: in(storeSQL), expire: in(expireSQL),
 		clean: in(cleanSQL), cleanExpired: in(cleanExpiredSQL),
-		claim: in(claimSQL), renew: in(renewSQL), finish: in(finishSQL), release: in(releaseSQL),
+		claim: in(claimSQL), renew: in(renewSQL), finish: in(finishSQL), releaseLock: in(releaseLockSQL), release: in(releaseSQL),
 		stepOpen: in(stepOpenSQL), stepLock: in(stepLockSQL), stepLook: in(stepLookSQL), stepDone: in(stepDoneSQL),
 		due: in(dueSQL), resume: in(resumeSQL), postpone: in(postponeSQL), abandon: in(abandonSQL),
 	}

@@ -96,8 +96,9 @@ func (in *Inbox) takeBackStart(ctx context.Context, d *delivery) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	for wait := 0; ; wait++ {
-		_, err := in.pool.Exec(ctx, in.sql.takeBackStart, in.c.Consumer, d.e.Source, d.e.ID)
+		_, err := in.pool.Exec(ctx, in.sql.takeBackStart, in.c.Consumer, d.e.Source, d.e.ID, d.start)
 		if err == nil {
+			d.start = 0
 			return
 		}
 		in.troubled(fmt.Errorf("take start back: %w", err))

@@ -115,3 +115,28 @@ func TestAnEventWithoutRoomIsNotCountedAsStartedByEachOwnerAfterAnUncleanEnd(t *
 	b.awaitOutcome("before", Handled)
 	b.awaitOutcome("full-1", Handled)
 }
+
+// Postgres may have carried a statement out whose answer is lost: then it is asked again, and an event that was started once
+// must not look as if it had ended its process twice.
+func TestAStartIsCountedOnceHoweverOftenItIsAskedFor(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	in.start()
+	counts := func(d *delivery, want int) {
+		t.Helper()
+		if starts, known, err := in.countStart(b.Context(), d); starts != want || known || err != nil {
+			t.Errorf("%d starts, want %d; known: %v, %v", starts, want, known, err)
+		}
+	}
+	first := in.newDelivery(event("1", "k"))
+	counts(first, 1)
+	counts(first, 1)
+	second := in.newDelivery(event("1", "k")) // of the process that comes after
+	counts(second, 2)
+	counts(second, 2)
+	in.takeBackStart(b.Context(), second)
+	again := in.newDelivery(event("1", "k"))
+	again.start = 2
+	in.takeBackStart(b.Context(), again) // the same, asked again
+	counts(in.newDelivery(event("1", "k")), 2)
+}

@@ -82,6 +82,28 @@ func TestWhatAClaimWithoutAnAnswerLeasedIsTakenOverByTheNext(t *testing.T) {
 	}
 }
 
+// Nor does a replay, which has entered before such an event.
+func TestAReplayDoesNotWaitForTheLeaseOfAClaimWithoutAnAnswer(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	in.Handle("order.placed", effectOf)
+	in.start()
+	b.store(in, event("2", "k"))
+	got, err := in.claim(b.Context(), 1)
+	if err != nil || len(got) != 1 {
+		t.Fatalf("claimed %d: %v", len(got), err)
+	}
+	b.enterBefore("1", "2")
+	if again, err := in.claim(b.Context(), 8); err != nil || len(again) != 0 {
+		t.Fatalf("%d events were claimed while the one behind is in hand: %v", len(again), err)
+	}
+	in.unanswered.add(got[0].token, time.Now().Add(time.Minute), io.ErrUnexpectedEOF) // its worker never heard of it
+	again, err := in.claim(b.Context(), 8)
+	if err != nil || len(again) != 1 || again[0].e.ID != "1" {
+		t.Errorf("the next claim has %d events, want the replay: %v", len(again), err)
+	}
+}
+
 func TestClaimsWithoutAnAnswerAreForgottenInTime(t *testing.T) {
 	t.Parallel()
 	var u unanswered

@@ -20,6 +20,7 @@ type delivery struct {
 	callers bool         // it is taken in in a transaction of the caller's, which we must not make wait
 	try     bool         // another transaction that has it in hand is not waited for: try.go
 	inDoubt bool         // a COMMIT got no answer: if the event is known now, that was ours
+	start   int32        // which start of its handler is counted; 0 while none is
 	after   func()       // what the last step has to tell the observer once it has committed
 }
 
@@ -72,8 +73,11 @@ func (d *delivery) epoch() *int64 {
 	return &d.from.fence.Epoch
 }
 
-// stale says that the event lies below what was settled when this node was given the partition.
-func (d *delivery) stale() bool { return d.from != nil && d.from.offset < d.from.fence.position }
+// stale says that the event lies below what was settled when this node was given the partition. Before it was there is no
+// fence: what is read then is only compared (samelog.go).
+func (d *delivery) stale() bool {
+	return d.from != nil && d.from.fence != nil && d.from.offset < d.from.fence.position
+}
 
 // step is what one transaction does with a delivery.
 type step func(ctx context.Context, tx pgx.Tx) (Outcome, error)

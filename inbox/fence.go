@@ -128,7 +128,7 @@ func (in *Inbox) assign(ctx context.Context, topic string, partition int, choose
 func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
 // countStart counts that the handler of an event is about to start, and commits that before it does. An event that is
-// known already is not counted: nothing will run.
+// known already is not counted: nothing will run. Asked again, because the answer was lost, it counts the same start.
 func (in *Inbox) countStart(ctx context.Context, d *delivery) (starts int, known bool, err error) {
 	var hash []byte
 	var result string
@@ -139,8 +139,15 @@ func (in *Inbox) countStart(ctx context.Context, d *delivery) (starts int, known
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return 0, false, fmt.Errorf("read inbox row: %w", err)
 	}
+	if d.start == 0 {
+		var before int32
+		if err := in.pool.QueryRow(ctx, in.sql.starts, in.c.Consumer, d.e.Source, d.e.ID).Scan(&before); err != nil {
+			return 0, false, fmt.Errorf("read starts: %w", err)
+		}
+		d.start = before + 1
+	}
 	var n int32
-	if err := in.pool.QueryRow(ctx, in.sql.start, in.c.Consumer, d.e.Source, d.e.ID).Scan(&n); err != nil {
+	if err := in.pool.QueryRow(ctx, in.sql.start, in.c.Consumer, d.e.Source, d.e.ID, d.start).Scan(&n); err != nil {
 		return 0, false, fmt.Errorf("count start: %w", err)
 	}
 	return int(n), false, nil

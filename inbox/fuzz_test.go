@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,11 @@ func FuzzEveryRecordIsAnEventOrALetter(f *testing.F) {
 		p := &partition{in: &Inbox{}, tp: topicPartition{"orders", 3}, fence: &fence{}}
 		d, letter := p.delivery(record{offset: offset, key: key, value: value, at: time.Unix(1_700_000_000, 0),
 			headers: []wire.Header{{Key: name1, Value: value1}, {Key: name2, Value: value2}, {Key: name3, Value: value3}}})
+		p.fence, p.in.c.HoldKey = nil, true // as where a log is compared with what was settled, before the partition is ours
+		if before, _ := p.delivery(record{offset: offset, key: key, value: value, at: time.Unix(1_700_000_000, 0),
+			headers: []wire.Header{{Key: name1, Value: value1}, {Key: name2, Value: value2}, {Key: name3, Value: value3}}}); !bytes.Equal(before.hash, d.hash) {
+			t.Fatalf("without a fence it is another event: %+v", before.e)
+		}
 		e := d.e
 		if e.Topic != "orders" || e.ID == "" || d.from == nil || d.from.offset != offset || len(d.hash) != 32 {
 			t.Fatalf("%+v is not where it came from", d)

@@ -10,8 +10,51 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
 	"github.com/holdfast-go/holdfast/retry"
 )
+
+// enterBefore puts an event before another of its key, as a replay does.
+func (b *bundle) enterBefore(id, other string) {
+	b.Helper()
+	if n := pgtest.Exec(b, b.db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
+		select consumer, topic, key, place - 1000000, source, $1, type, time, hash, now() from holdfast.stored where event_id = $2`, id, other); n != 1 {
+		b.Fatalf("%d rows were put before event %s", n, other)
+	}
+}
+
+// A claim does not hold the lock of the key: what was committed while it ran may be before what it took.
+func TestAnEventThatWasOvertakenWhileItWasClaimedIsNotStarted(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	started := 0
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		started++
+		return effectOf(ctx, tx, e)
+	})
+	in.start()
+	b.store(in, event("2", "k"))
+	got, err := in.claim(b.Context(), 1)
+	if err != nil || len(got) != 1 {
+		t.Fatalf("claimed %d: %v", len(got), err)
+	}
+	b.enterBefore("1", "2")
+	if err := in.work(b.Context(), got[0], nil); err != nil {
+		t.Fatal(err)
+	}
+	if started != 0 || b.effects("2") != 0 {
+		t.Errorf("its handler was started %d times, beside that of the event before it", started)
+	}
+	if n := b.count("select count(*) from holdfast.stored where event_id = '2' and attempts = 0 and lease_until <= now()"); n != 1 {
+		t.Error("it did not go back unspent")
+	}
+	b.run(in.Run)
+	b.awaitOutcome("1", Handled)
+	b.awaitOutcome("2", Handled)
+	if n := b.count("select count(*) from effect a join effect b on a.n < b.n where a.id = '1' and b.id = '2'"); n != 1 {
+		t.Error("they were not handled in order")
+	}
+}
 
 // A replay enters its queue before an event whose handler runs just then: that one cannot commit any more, and both are
 // handled at once afterwards, not when its lease has run out.

@@ -204,7 +204,8 @@ with due as (
                             where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place)
            and not exists (select from holdfast.stored h
                             where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place > s.place
-                              and h.next_at < 'infinity' and h.lease_until > now() and h.lease_until <= now() + 2 * $5::bigint * interval '1 microsecond')
+                              and h.next_at < 'infinity' and h.lease_until > now() and h.lease_until <= now() + 2 * $5::bigint * interval '1 microsecond'
+                              and h.lease_token <> all($6::text[]::uuid[]))
            and (s.letter is not null
                 or not exists (select from holdfast.letter l
                                 where l.consumer = s.consumer and l.topic = s.topic and l.key = s.key
@@ -233,6 +234,12 @@ delete from holdfast.stored s
    and s.lease_token = $5::text::uuid
    and (s.key = '' or not exists (select from holdfast.stored h
                                    where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place))`
+
+// Says that nothing of the key is before an event that was claimed. A claim sees what was committed when it began: a replay may
+// have entered meanwhile, and another worker have it.
+const isHeadSQL = `-- inbox.is_head
+select not exists (select from holdfast.stored h
+                    where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text and h.place < $4::bigint)`
 
 // The same for an event that is given up, which no other can stop.
 const dropSQL = `-- inbox.drop
@@ -360,16 +367,21 @@ on conflict (consumer, entity) do update set version = excluded.version, updated
 const watermarkIsSQL = `-- inbox.watermark_is
 select w.version = $3::bigint from holdfast.watermark w where w.consumer = $1::text and w.entity = $2::text`
 
-// Counts the start of a handler before it runs.
+// How often the handler of an event was started.
+const startsSQL = `-- inbox.starts
+select coalesce((select s.starts from holdfast.start s
+                  where s.consumer = $1::text and s.source = $2::text and s.event_id = $3::text), 0)`
+
+// Counts the start of a handler before it runs: as the $4th, so that it counts once however often it has to be asked for.
 const startSQL = `-- inbox.start
-insert into holdfast.start as s (consumer, source, event_id, starts) values ($1::text, $2::text, $3::text, 1)
-on conflict (consumer, source, event_id) do update set starts = s.starts + 1, last_at = now()
+insert into holdfast.start as s (consumer, source, event_id, starts) values ($1::text, $2::text, $3::text, $4::int)
+on conflict (consumer, source, event_id) do update set starts = greatest(s.starts, excluded.starts), last_at = now()
 returning starts`
 
-// Takes one start back, where the event has not come to an end meanwhile.
+// Takes the $4th start back, where the event has not come to an end meanwhile.
 const takeBackStartSQL = `-- inbox.take_back_start
-update holdfast.start s set starts = s.starts - 1
- where s.consumer = $1::text and s.source = $2::text and s.event_id = $3::text and s.starts > 0`
+update holdfast.start s set starts = $4::int - 1
+ where s.consumer = $1::text and s.source = $2::text and s.event_id = $3::text and s.starts = $4::int`
 
 const forgetStartSQL = `-- inbox.forget_start
 delete from holdfast.start where consumer = $1::text and source = $2::text and event_id = $3::text`

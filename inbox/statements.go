@@ -13,8 +13,9 @@ type statements struct {
 	insert, insertMany, behind, known, knownMany, record                                        string // of an event's transaction
 	store, queueLength, storedCount, blocked, waiting                                           string // of the events that wait
 	letter, letterReopen, letterReplayed, edited, publishLetter                                 string
-	claim, take, drop, settle, next, wake, lull, sweep, retry, stillStored                      string // of Run
-	declare, undeclare, declared, start, takeBackStart, forgetStart, watermark, watermarkIs     string
+	claim, take, isHead, drop, settle, next, wake, lull, sweep, retry, stillStored              string // of Run
+	declare, undeclare, declared                                                                string
+	starts, start, takeBackStart, forgetStart, watermark, watermarkIs                           string
 	position, landmark, assign, save, release                                                   string // of Kafka's partitions
 	renew, incarnation                                                                          string
 	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts string
@@ -32,10 +33,10 @@ func newStatements(c Config) statements {
 		blocked: in(blockedSQL), waiting: in(waitingSQL),
 		letter: in(letterSQL), letterReopen: in(letterReopenSQL), letterReplayed: in(letterReplayedSQL),
 		edited: in(editedSQL), publishLetter: in(publishLetterSQL),
-		claim: in(claimSQL), take: in(takeSQL), drop: in(dropSQL), settle: in(settleSQL), next: in(nextSQL),
+		claim: in(claimSQL), take: in(takeSQL), isHead: in(isHeadSQL), drop: in(dropSQL), settle: in(settleSQL), next: in(nextSQL),
 		wake: in(wakeSQL), lull: in(lullSQL), sweep: in(sweepSQL), retry: in(retrySQL), stillStored: in(stillStoredSQL),
 		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL),
-		start: in(startSQL), takeBackStart: in(takeBackStartSQL), forgetStart: in(forgetStartSQL),
+		starts: in(startsSQL), start: in(startSQL), takeBackStart: in(takeBackStartSQL), forgetStart: in(forgetStartSQL),
 		watermark: in(watermarkSQL), watermarkIs: in(watermarkIsSQL),
 		renew: in(renewSQL), incarnation: in(incarnationSQL),
 		position: in(positionSQL), landmark: in(landmarkSQL), assign: in(assignSQL), save: in(saveSQL), release: in(releaseSQL),

@@ -23,7 +23,7 @@ const maxInARow = 32
 // be begun. The error is what stops Run: a handler too many that hangs.
 func (in *Inbox) work(ctx context.Context, s *claimed, stop <-chan struct{}) error {
 	for n := 1; ; n++ {
-		next, err := in.workOne(ctx, s, n < maxInARow)
+		next, err := in.workOne(ctx, s, n == 1, n < maxInARow)
 		if next == nil {
 			return err
 		}
@@ -38,9 +38,9 @@ func (in *Inbox) work(ctx context.Context, s *claimed, stop <-chan struct{}) err
 	}
 }
 
-// workOne brings one claimed event to an end, or to its next turn. goOn asks for the next of its key, which is claimed where
-// one is returned.
-func (in *Inbox) workOne(ctx context.Context, s *claimed, goOn bool) (next *claimed, err error) {
+// workOne brings one claimed event to an end, or to its next turn. fresh says that a claim took it, which did not hold the lock
+// of its key. goOn asks for the next of its key, which is claimed where one is returned.
+func (in *Inbox) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (next *claimed, err error) {
 	begun := time.Now()
 	h := history{attempts: s.attempts, stored: true, patient: true, age: s.age, losses: s.losses}
 	// The claim counted this attempt. If all were counted before it, the process ended under each of those that left no
@@ -58,6 +58,15 @@ func (in *Inbox) workOne(ctx context.Context, s *claimed, goOn bool) (next *clai
 			// It may have waited for a connection for long.
 			if late = s.late(in.c); late {
 				return in.postpone(ctx, tx, s, 0, nil)
+			}
+			if fresh && s.e.Key != "" {
+				head := false
+				if err := tx.QueryRow(ctx, in.sql.isHead, in.c.Consumer, s.e.Topic, s.e.Key, s.place).Scan(&head); err != nil {
+					return fmt.Errorf("look what is before it: %w", err)
+				}
+				if !head {
+					return errLeaseLost
+				}
 			}
 			if err := in.call(ctx, tx, in.handlers[s.e.Type], []holdfast.Event{s.e}); err != nil {
 				return err
