@@ -75,6 +75,9 @@ type Config struct {
 
 	// Timeout is how long a handler may run before its context is cancelled. Between 1 ms and 24 h. Defaults to
 	// DefaultTimeout.
+	// While nodes of one consumer have different ones, as in a rolling deploy, Timeout + Grace + 30 s of none may be more
+	// than twice that of another: its leases would look to the other as if a clock had been wrong, and events that it has
+	// in hand would be begun there too. One of the two is rolled back, but it counts as a try.
 	Timeout time.Duration
 
 	// Grace is how long a handler may take to return after its context was cancelled. Then it counts as hung: its
