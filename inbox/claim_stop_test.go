@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,23 +17,12 @@ import (
 func TestAStopInTheMiddleOfAClaimLeavesNothingLeased(t *testing.T) {
 	b := setup(t)
 	ctx, stop := context.WithCancel(b.Context())
-	slow := &slowClaim{stop: stop}
-	config := b.db.Config().Copy()
-	config.ConnConfig.Tracer = slow
-	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // The claim is one round trip, with nothing to prepare before.
-	dial := config.ConnConfig.DialFunc
-	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
-		if err != nil {
-			return nil, err
-		}
-		return &slowReads{conn, slow}, nil
-	}
-	pool, err := pgxpool.NewWithConfig(b.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	slow, pool := b.struckAtClaim(func(conn net.Conn, p []byte) (int, error) {
+		time.Sleep(100 * time.Millisecond) // Postgres carries the claim out.
+		stop()
+		time.Sleep(100 * time.Millisecond) // The node hears of the stop.
+		return conn.Read(p)
+	})
 	in := b.inboxOn(pool, func(c *Config) { c.Quick = -1 })
 	in.Handle("order.placed", effectOf)
 	if err := pgx.BeginFunc(b.Context(), b.db.Pool, func(tx pgx.Tx) error {
@@ -68,34 +56,53 @@ func TestAStopInTheMiddleOfAClaimLeavesNothingLeased(t *testing.T) {
 	}
 }
 
-// slowClaim stops the node when the answer to its first claim is on the way.
-type slowClaim struct {
-	armed, struck atomic.Bool
-	once          sync.Once
-	stop          context.CancelFunc
+// struckClaim is a fault on the way back of one claim, the first after it is armed.
+type struckClaim struct {
+	armed, sent, struck atomic.Bool
+	read                func(conn net.Conn, p []byte) (int, error) // the claim has been sent, and its answer is about to be read
 }
 
-func (s *slowClaim) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+// struckAtClaim is a pool with such a fault.
+func (b *bundle) struckAtClaim(read func(conn net.Conn, p []byte) (int, error)) (*struckClaim, *pgxpool.Pool) {
+	b.Helper()
+	s := &struckClaim{read: read}
+	config := b.db.Config().Copy()
+	config.ConnConfig.Tracer = s
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // The claim is one round trip, with nothing to prepare before.
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &struckReads{conn, s}, nil
+	}
+	pool, err := pgxpool.NewWithConfig(b.Context(), config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(pool.Close)
+	return s, pool
+}
+
+func (s *struckClaim) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	if strings.Contains(data.SQL, "inbox.claim") && s.armed.CompareAndSwap(true, false) {
-		s.struck.Store(true)
+		s.sent.Store(true)
 	}
 	return ctx
 }
 
-func (s *slowClaim) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (s *struckClaim) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-type slowReads struct {
+type struckReads struct {
 	net.Conn
-	s *slowClaim
+	s *struckClaim
 }
 
-func (c *slowReads) Read(p []byte) (int, error) {
-	if c.s.struck.Load() {
-		c.s.once.Do(func() {
-			time.Sleep(100 * time.Millisecond) // Postgres carries the claim out.
-			c.s.stop()
-			time.Sleep(100 * time.Millisecond) // The node hears of the stop.
-		})
+func (c *struckReads) Read(p []byte) (int, error) {
+	if c.s.sent.CompareAndSwap(true, false) {
+		c.s.struck.Store(true)
+		return c.s.read(c.Conn, p)
 	}
 	return c.Conn.Read(p)
 }

@@ -1,42 +1,28 @@
 package inbox
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // A claim that Postgres carries out and whose answer is lost has leased events to a worker that does not know of them. Their
 // keys do not wait for a whole lease: the node knows under which token it asked.
 func TestWhatAClaimWithoutAnAnswerLeasedIsTakenOverByTheNext(t *testing.T) {
 	b := setup(t)
-	deaf := &deafClaim{}
-	config := b.db.Config().Copy()
-	config.ConnConfig.Tracer = deaf
-	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // The claim is one round trip, with nothing to prepare before.
-	dial := config.ConnConfig.DialFunc
-	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
-		if err != nil {
-			return nil, err
+	deaf, pool := b.struckAtClaim(func(conn net.Conn, p []byte) (int, error) {
+		if n, err := conn.Read(p); err != nil { // Postgres has carried the claim out.
+			return n, err
 		}
-		return &deafReads{conn, deaf}, nil
-	}
-	pool, err := pgxpool.NewWithConfig(b.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+		_ = conn.Close()
+		return 0, io.ErrUnexpectedEOF
+	})
 	in, other := b.inboxOn(pool), b.inbox()
 	for _, i := range []*Inbox{in, other} {
 		i.Handle("order.placed", effectOf)
@@ -123,32 +109,4 @@ func TestClaimsWithoutAnAnswerAreForgottenInTime(t *testing.T) {
 	if got := u.tokens(now.Add(2 * time.Minute)); len(got) != maxUnanswered-1 {
 		t.Errorf("%d are kept, want %d beside the one that is over", len(got), maxUnanswered-1)
 	}
-}
-
-// deafClaim loses the answer to a claim.
-type deafClaim struct{ armed, struck atomic.Bool }
-
-func (d *deafClaim) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(data.SQL, "inbox.claim") && d.armed.CompareAndSwap(true, false) {
-		d.struck.Store(true)
-	}
-	return ctx
-}
-
-func (d *deafClaim) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
-type deafReads struct {
-	net.Conn
-	d *deafClaim
-}
-
-func (c *deafReads) Read(p []byte) (int, error) {
-	if c.d.struck.CompareAndSwap(true, false) {
-		if n, err := c.Conn.Read(p); err != nil { // Postgres has carried the claim out.
-			return n, err
-		}
-		_ = c.Conn.Close()
-		return 0, io.ErrUnexpectedEOF
-	}
-	return c.Conn.Read(p)
 }

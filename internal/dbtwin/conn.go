@@ -99,7 +99,6 @@ func (c *Conn) run(ctx context.Context, tx *Tx, sql string, args []any) (*call, 
 		}
 		return nil, err
 	}
-	crashes = c.DB.Crashes
 	for {
 		in := tx
 		if in == nil {
