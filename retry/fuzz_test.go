@@ -16,6 +16,7 @@ func FuzzEveryErrorHasAClassThatWrappingKeeps(f *testing.F) {
 		f.Add(code, "", byte(0), int64(0))
 	}
 	f.Add("40001", "restart", byte(1), int64(time.Second))
+	f.Add("23999", "of a class that is listed", byte(0), int64(0))
 	f.Add("", "x", byte(2), int64(-1))
 	f.Add("ZZZZZ", "\xff", byte(7), int64(1)<<62)
 	f.Add("4", "", byte(8), int64(0))

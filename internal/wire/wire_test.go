@@ -234,6 +234,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("t", []byte("k"), []byte("v"), "ce_id", []byte("1"), "ce_time", []byte("2026-11-21T12:00:00Z"))
 	f.Add("t", []byte(nil), []byte(nil), "ce_time", []byte("\xff"), "ce_id", []byte(nil))
 	f.Add("", []byte{}, []byte{}, "", []byte{}, "CE_type", []byte("x"))
+	f.Add("t", []byte("k"), []byte("v"), "tenant", []byte("1"), "tenant", []byte("2"))
 	f.Fuzz(func(t *testing.T, topic string, key, value []byte, name1 string, value1 []byte, name2 string, value2 []byte) {
 		headers := []Header{{name1, value1}, {name2, value2}}
 		e, err := Parse(topic, key, value, headers, noon)
