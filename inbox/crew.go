@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"container/heap"
 	"errors"
 	"sync"
 	"time"
@@ -8,16 +9,35 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// crew is the workers of a node: they take the jobs of all its partitions in the order in which they came. A worker
-// keeps a chain, so that the next job's transaction begins in the round trip that commits the last one's.
+// crew is the workers of a node: they take the jobs of all its partitions in the order in which their events were read. What
+// had to wait behind its key is so before all that was read later: else each event of a busy key would wait once more for
+// all other keys. A worker keeps a chain, so that the next job's transaction begins in the round trip that commits the last
+// one's.
 type crew struct {
 	in *Inbox
 	wg sync.WaitGroup
 
 	mu    sync.Mutex
 	some  *sync.Cond
-	ready []*job
+	read  int64 // events that were read
+	ready readFirst
 	ended bool
+}
+
+// readFirst is a heap of jobs, by when they were read.
+type readFirst []*job
+
+func (r readFirst) Len() int           { return len(r) }
+func (r readFirst) Less(i, j int) bool { return r[i].read < r[j].read }
+func (r readFirst) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
+func (r *readFirst) Push(j any)        { *r = append(*r, j.(*job)) }
+
+func (r *readFirst) Pop() any {
+	last := len(*r) - 1
+	j := (*r)[last]
+	(*r)[last] = nil
+	*r = (*r)[:last]
+	return j
 }
 
 func newCrew(in *Inbox) *crew {
@@ -45,9 +65,17 @@ func (c *crew) end() {
 // add never waits: a partition has no more than maxAhead events in hand.
 func (c *crew) add(j *job) {
 	c.mu.Lock()
-	c.ready = append(c.ready, j)
+	heap.Push(&c.ready, j)
 	c.mu.Unlock()
 	c.some.Signal()
+}
+
+// number numbers an event that was read.
+func (c *crew) number() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.read++
+	return c.read
 }
 
 // take returns the next job. nil: there is none now, or, if it was to wait, there will be none.
@@ -60,10 +88,7 @@ func (c *crew) take(wait bool) *job {
 		}
 		c.some.Wait()
 	}
-	j := c.ready[0]
-	c.ready[0] = nil
-	c.ready = c.ready[1:]
-	return j
+	return heap.Pop(&c.ready).(*job)
 }
 
 // worker does one job after the other.
@@ -90,7 +115,7 @@ func (w *worker) run() {
 	}
 }
 
-// next is the next job: what follows the last one's key, else what has waited longest. While there is none, nothing is
+// next is the next job: what follows the last one's key, else what was read first. While there is none, nothing is
 // left uncommitted.
 func (w *worker) next() *job {
 	if w.last != nil {

@@ -59,42 +59,58 @@ func (in *Inbox) park(ctx context.Context, tx pgx.Tx, d *delivery, p past, delay
 	return in.queue(ctx, tx, d, p, delay, as, false)
 }
 
-// queue puts an event at the end of its key's queue.
+// queue puts an event at the end of its key's queue, in one round trip, so that the lock of the key is held for no more than
+// that and the COMMIT: whoever takes the head away waits for it.
 //
 // Rule: a follower may sleep (next_at 'infinity') only where whoever takes the head away is sure to see it. Both take
 // the lock of the key first, and look in a statement of their own afterwards. So either the head's end waits for this
 // insert and wakes it, or this looks again, finds the queue gone, and (mustFollow) the event runs at once instead.
 func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, delay *time.Duration, as Outcome, mustFollow bool) (Outcome, error) {
-	wait := new(int64)
+	var wait int64
 	if delay != nil {
-		*wait = delay.Microseconds()
+		wait = delay.Microseconds()
 	}
 	var age *int64
 	if len(p.errors) > 0 {
 		age = new(int64)
 		*age = p.age.Microseconds()
 	}
-	if d.e.Key != "" && !d.callers {
-		if _, err := tx.Exec(ctx, in.sql.lock, int32(lane.KeyClass), in.keyNumber(d.e.Topic, d.e.Key)); err != nil {
-			return "", fmt.Errorf("lock the key's queue: %w", err)
-		}
-		var behind bool
-		if err := tx.QueryRow(ctx, in.sql.behind, in.c.Consumer, d.e.Topic, d.e.Key).Scan(&behind); err != nil {
-			return "", fmt.Errorf("look at the key's queue: %w", err)
-		}
-		if behind {
-			wait = nil
-		} else if mustFollow {
-			return "", errUnqueued
-		}
-	}
-	if err := in.fits(ctx, tx, d.e.Topic, d.e.Key); err != nil {
+	if err := in.countStored(ctx, tx); err != nil {
 		return "", err
 	}
-	_, err := tx.Exec(ctx, in.sql.store, in.c.Consumer, d.e.Topic, d.e.Key, d.e.Source, d.e.ID, d.e.Type, timeOrNil(d.e.Time),
-		headersJSON(d.e.Headers), d.e.Payload, d.hash, d.partition(), d.offset(), int32(p.attempts), nonNil(p.errors), wait, age)
-	if err != nil {
+	locks := d.e.Key != "" && !d.callers
+	mustFollow = mustFollow && locks
+	b := &pgx.Batch{}
+	if locks {
+		b.Queue(in.sql.lock, int32(lane.KeyClass), in.keyNumber(d.e.Topic, d.e.Key))
+	}
+	measures := in.queueMeasure(b, d.e.Topic, d.e.Key)
+	b.Queue(in.sql.store, in.c.Consumer, d.e.Topic, d.e.Key, d.e.Source, d.e.ID, d.e.Type, timeOrNil(d.e.Time), headersJSON(d.e.Headers),
+		d.e.Payload, d.hash, d.partition(), d.offset(), int32(p.attempts), nonNil(p.errors), wait, age, locks, mustFollow)
+	br := tx.SendBatch(ctx, b)
+	defer func() { _ = br.Close() }()
+	if locks {
+		if _, err := br.Exec(); err != nil {
+			return "", fmt.Errorf("lock the key's queue: %w", err)
+		}
+	}
+	if measures {
+		if err := in.readMeasure(br, d.e.Topic, d.e.Key); err != nil {
+			return "", err
+		}
+	}
+	var behind bool
+	if err := br.QueryRow().Scan(&behind); err != nil {
 		return "", fmt.Errorf("store event: %w", err)
+	}
+	if err := br.Close(); err != nil {
+		return "", fmt.Errorf("store event: %w", err)
+	}
+	if mustFollow && !behind {
+		return "", errUnqueued
+	}
+	if err := in.enterStock(); err != nil {
+		return "", err
 	}
 	failpoint.Hit(failpoint.InboxParking)
 	return as, in.forget(ctx, tx, d)

@@ -152,7 +152,7 @@ func (l *lineup) split(batch *job) []*job {
 	var js []*job
 	later := map[string][]*job{}
 	for i, d := range batch.ds {
-		j := &job{p: batch.p, ctx: batch.ctx, ds: batch.ds[i : i+1 : i+1]}
+		j := &job{p: batch.p, ctx: batch.ctx, ds: batch.ds[i : i+1 : i+1], read: batch.read}
 		key := d.e.Key
 		behind, second := later[key]
 		if key == "" || !second {

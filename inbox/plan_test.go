@@ -47,12 +47,11 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{fenceCheckSQL, partition, []string{"consumer_position_pkey"}},
 		{insertSQL, "'billing', '', '12', 'orders', '12', 8, 0, '', 1, 1", []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
 		{insertManySQL, partition + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text") + ", " + many("0", "bigint") + ", " + many("''", "bytea"), []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
-		{behindSQL, key, []string{"stored_pkey", "letter_holds_inbox"}},
 		{knownSQL, "'billing', '', '12'", []string{"inbox_pkey"}},
 		{knownManySQL, "'billing', " + many("''", "text") + ", " + many("'12'", "text"), []string{"inbox_pkey"}},
 		{recordSQL, "'billing', '', '12', 'orders', 8, 0, '', 'stored', 1", []string{"inbox_pkey"}},
 		{settleSQL, "'billing', '', '12', 'orders', 8, 0, '', 'handled', 1", []string{"inbox_pkey"}},
-		{storeSQL, key + ", '', 'e', 't', now(), '{}', '', '', 8, 0, 1, '{}', 1, 1", []string{"stored_consumer_source_event_id_key"}},
+		{storeSQL, key + ", '', 'e', 't', now(), '{}', '', '', 8, 0, 1, '{}', 1, 1, true, true", []string{"stored_consumer_source_event_id_key", "stored_pkey", "letter_holds_inbox"}},
 		{queueLengthSQL, key + ", 100", []string{"stored_pkey"}},
 		// Of one who has half of them it may as well read all, up to its limit.
 		{storedCountSQL, "'consumer 7', 100", []string{"stored_(pkey|consumer_source_event_id_key)"}},

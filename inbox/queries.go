@@ -76,14 +76,6 @@ with fresh as (
   returning 1)
 select count(*) from fresh`
 
-const behindSQL = `-- inbox.behind
-select $3::text <> '' and (
-       exists (select from holdfast.stored s
-                where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text)
-    or exists (select from holdfast.letter l
-                where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text
-                  and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')))`
-
 const knownSQL = `-- inbox.known
 select i.hash, i.result from holdfast.inbox i
  where i.consumer = $1::text and i.source = $2::text and i.event_id = $3::text`
@@ -103,16 +95,28 @@ values ($1::text, $2::text, $3::text, $4::text, $5::int, $6::bigint, $7::bytea,
         case when $8::text = 'stored' then null else now() end, $8::text, $9::int)
 on conflict (consumer, source, event_id) do nothing`
 
-// Puts an event at the end of its key's queue. $15 is the wait in microseconds, null to wait behind others; $16 how long
+// Puts an event at the end of its key's queue, due after $15 microseconds, or asleep where something is before it. Nobody looks
+// for that unless $17 says that the lock of its key is held; with $18 it is put there only where something is. $16 is how long
 // ago its handler failed first, null where it has not.
 const storeSQL = `-- inbox.store
-insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash,
-       partition, "offset", attempts, next_at, errors, failed_at)
-values ($1::text, $2::text, $3::text, nextval('holdfast.stored_place'), $4::text, $5::text, $6::text,
-        coalesce($7::timestamptz, now()), $8::text::jsonb, $9::bytea, $10::bytea, $11::int, $12::bigint, $13::int,
-        coalesce(now() + $15::bigint * interval '1 microsecond', 'infinity'), $14::text[],
-        now() - $16::bigint * interval '1 microsecond')
-on conflict (consumer, source, event_id) do nothing`
+with queue as (
+  select $17::boolean and (
+             exists (select from holdfast.stored s
+                      where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text)
+          or exists (select from holdfast.letter l
+                      where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text
+                        and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))) as behind
+), stored as (
+  insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash,
+         partition, "offset", attempts, next_at, errors, failed_at)
+  select $1::text, $2::text, $3::text, nextval('holdfast.stored_place'), $4::text, $5::text, $6::text,
+         coalesce($7::timestamptz, now()), $8::text::jsonb, $9::bytea, $10::bytea, $11::int, $12::bigint, $13::int,
+         case when q.behind then 'infinity' else now() + $15::bigint * interval '1 microsecond' end, $14::text[],
+         now() - $16::bigint * interval '1 microsecond'
+    from queue q
+   where q.behind or not $18::boolean
+  on conflict (consumer, source, event_id) do nothing)
+select q.behind from queue q`
 
 // How long a key's queue is, as far as $4.
 const queueLengthSQL = `-- inbox.queue_length

@@ -81,6 +81,7 @@ func TestALongQueueCostsItsHeadNothing(t *testing.T) {
 		select 'billing', 'orders', case when n <= $1 then 'long' else (n % $2)::text end, n, '', n::text, 'order.placed', now(), '', convert_to(repeat('x', 300), 'UTF8'),
 		       case when n = 0 then now() else 'infinity' end
 		  from generate_series(0, 2 * $1) n`, followers, keys)
+	pgtest.Exec(t, b.db, "select setval('holdfast.stored_place', $1)", 2*followers+1)
 	pgtest.Exec(t, b.db, "vacuum analyze holdfast.stored")
 	token := uuid.NewString()
 	for _, row := range []struct {
@@ -89,7 +90,7 @@ func TestALongQueueCostsItsHeadNothing(t *testing.T) {
 		most            int // pages; the queue has some 600, and its index 60
 	}{
 		{"claim", in.sql.claim, []any{"billing", []string{"order.placed"}, int32(8), token, int64(1e6), []string{}}, 50},
-		{"behind", in.sql.behind, []any{"billing", "orders", "long"}, 20},
+		{"store", in.sql.store, []any{"billing", "orders", "long", "", "new", "order.placed", nil, "{}", []byte{}, []byte{}, nil, nil, int32(0), []string{}, int64(0), nil, true, true}, 40},
 		{"take", in.sql.take, []any{"billing", "orders", "long", int64(0), token}, 50},
 		{"drop", in.sql.drop, []any{"billing", "orders", "long", int64(0), token}, 50},
 		{"wake", in.sql.wake, []any{"billing", "orders", "long"}, 50},

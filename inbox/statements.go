@@ -10,7 +10,7 @@ import (
 // statements are the constants of queries.go, for the configured schema and time-outs.
 type statements struct {
 	begin, open, openFenced, fenceShared, fenceCheck, lock, tryLock                             string
-	insert, insertMany, behind, known, knownMany, record                                        string // of an event's transaction
+	insert, insertMany, known, knownMany, record                                                string // of an event's transaction
 	store, queueLength, storedCount, blocked, waiting                                           string // of the events that wait
 	letter, letterReopen, letterReplayed, edited, publishLetter                                 string
 	claim, take, isHead, drop, settle, next, wake, lull, sweep, retry, stillStored              string // of Run
@@ -28,7 +28,7 @@ func newStatements(c Config) statements {
 		begin: fmt.Sprintf(beginSQL, millis(idleTimeout(c)), millis(c.Timeout)),
 		open:  openSQL, openFenced: openFencedSQL,
 		fenceShared: in(fenceSharedSQL), fenceCheck: in(fenceCheckSQL), lock: in(lockSQL), tryLock: in(tryLockSQL),
-		insert: in(insertSQL), insertMany: in(insertManySQL), behind: in(behindSQL), known: in(knownSQL), knownMany: in(knownManySQL), record: in(recordSQL),
+		insert: in(insertSQL), insertMany: in(insertManySQL), known: in(knownSQL), knownMany: in(knownManySQL), record: in(recordSQL),
 		store: in(storeSQL), queueLength: in(queueLengthSQL), storedCount: in(storedCountSQL),
 		blocked: in(blockedSQL), waiting: in(waitingSQL),
 		letter: in(letterSQL), letterReopen: in(letterReopenSQL), letterReplayed: in(letterReplayedSQL),

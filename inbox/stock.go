@@ -98,31 +98,53 @@ func (s *stock) add(limit int) (events int, ok bool) {
 	return s.events, true
 }
 
-// fits says, by an error that wraps ErrFull, that one more event must not be stored. It is called in the transaction that
-// would store it, under the lock of its key.
-func (in *Inbox) fits(ctx context.Context, tx pgx.Tx, topic, key string) error {
-	if limit := in.c.MaxStoredKey; key != "" && limit > 0 && !in.stock.enter(topic, key, time.Now()) {
-		var length int
-		if err := tx.QueryRow(ctx, in.sql.queueLength, in.c.Consumer, topic, key, int32(min(limit, 1<<30))).Scan(&length); err != nil {
-			return fmt.Errorf("measure the key's queue: %w", err)
-		}
-		in.stock.measured(topic, key, min(length, limit), limit, time.Now())
-		if length >= limit {
-			return fmt.Errorf("%w: %d events of one key of %s wait, and MaxStoredKey is %d: see to the first of them (holdfast status), or raise the limit",
-				ErrFull, length, topic, limit)
-		}
+// queueMeasure asks how long the queue of a key is, where that has to be known before one more event joins it. It is for the
+// batch that stores the event, behind the lock of the key; readMeasure reads the answer then.
+func (in *Inbox) queueMeasure(b *pgx.Batch, topic, key string) (asked bool) {
+	limit := in.c.MaxStoredKey
+	if key == "" || limit <= 0 || in.stock.enter(topic, key, time.Now()) {
+		return false
 	}
+	b.Queue(in.sql.queueLength, in.c.Consumer, topic, key, int32(min(limit, 1<<30)))
+	return true
+}
+
+// readMeasure says, by an error that wraps ErrFull, that no event may join the queue.
+func (in *Inbox) readMeasure(br pgx.BatchResults, topic, key string) error {
+	var length int
+	if err := br.QueryRow().Scan(&length); err != nil {
+		return fmt.Errorf("measure the key's queue: %w", err)
+	}
+	limit := in.c.MaxStoredKey
+	in.stock.measured(topic, key, min(length, limit), limit, time.Now())
+	if length >= limit {
+		return fmt.Errorf("%w: %d events of one key of %s wait, and MaxStoredKey is %d: see to the first of them (holdfast status), or raise the limit",
+			ErrFull, length, topic, limit)
+	}
+	return nil
+}
+
+// countStored counts all that is stored, where the last count is old. It is called before a lock of a key is taken: the
+// count may take a while.
+func (in *Inbox) countStored(ctx context.Context, tx pgx.Tx) error {
+	limit := in.c.MaxStored
+	if limit < 0 || !in.stock.due(time.Now()) {
+		return nil
+	}
+	var events int
+	err := tx.QueryRow(ctx, in.sql.storedCount, in.c.Consumer, int32(min(limit, 1<<30))).Scan(&events)
+	in.stock.found(events, time.Now(), err)
+	if err != nil {
+		return fmt.Errorf("count what is stored: %w", err)
+	}
+	return nil
+}
+
+// enterStock takes one more event in. It says, by an error that wraps ErrFull, that as many wait as may.
+func (in *Inbox) enterStock() error {
 	limit := in.c.MaxStored
 	if limit < 0 {
 		return nil
-	}
-	if in.stock.due(time.Now()) {
-		var events int
-		err := tx.QueryRow(ctx, in.sql.storedCount, in.c.Consumer, int32(min(limit, 1<<30))).Scan(&events)
-		in.stock.found(events, time.Now(), err)
-		if err != nil {
-			return fmt.Errorf("count what is stored: %w", err)
-		}
 	}
 	if events, ok := in.stock.add(limit); !ok {
 		return fmt.Errorf("%w: %d events of the consumer wait, and MaxStored is %d: see to what fails (holdfast status), or raise the limit",

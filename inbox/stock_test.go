@@ -121,7 +121,12 @@ func TestOneCountsWhatIsStoredWhileTheOthersGoByTheOldFigure(t *testing.T) {
 	in := b.inbox(func(c *Config) { c.MaxStored, c.MaxStoredKey = 10, -1 })
 	var begun atomic.Int64
 	tx := slowCount{begun: &begun, answer: make(chan error)}
-	fits := func() error { return in.fits(t.Context(), tx, "orders", "") }
+	fits := func() error {
+		if err := in.countStored(t.Context(), tx); err != nil {
+			return err
+		}
+		return in.enterStock()
+	}
 
 	// 1. The first counts; the others neither count nor wait for it.
 	first := make(chan error, 1)
