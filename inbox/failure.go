@@ -79,14 +79,13 @@ func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, dela
 		return "", err
 	}
 	locks := d.e.Key != "" && !d.callers
-	mustFollow = mustFollow && locks
 	b := &pgx.Batch{}
 	if locks {
 		b.Queue(in.sql.lock, int32(lane.KeyClass), in.keyNumber(d.e.Topic, d.e.Key))
 	}
 	measures := in.queueMeasure(b, d.e.Topic, d.e.Key)
 	b.Queue(in.sql.store, in.c.Consumer, d.e.Topic, d.e.Key, d.e.Source, d.e.ID, d.e.Type, timeOrNil(d.e.Time), headersJSON(d.e.Headers),
-		d.e.Payload, d.hash, d.partition(), d.offset(), int32(p.attempts), nonNil(p.errors), wait, age, locks, mustFollow)
+		d.e.Payload, d.hash, d.partition(), d.offset(), int32(p.attempts), nonNil(p.errors), wait, age, locks)
 	br := tx.SendBatch(ctx, b)
 	defer func() { _ = br.Close() }()
 	if locks {
@@ -106,7 +105,7 @@ func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, dela
 	if err := br.Close(); err != nil {
 		return "", fmt.Errorf("store event: %w", err)
 	}
-	if mustFollow && !behind {
+	if mustFollow && locks && !behind {
 		return "", errUnqueued
 	}
 	if err := in.enterStock(); err != nil {

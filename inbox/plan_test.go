@@ -51,7 +51,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{knownManySQL, "'billing', " + many("''", "text") + ", " + many("'12'", "text"), []string{"inbox_pkey"}},
 		{recordSQL, "'billing', '', '12', 'orders', 8, 0, '', 'stored', 1", []string{"inbox_pkey"}},
 		{settleSQL, "'billing', '', '12', 'orders', 8, 0, '', 'handled', 1", []string{"inbox_pkey"}},
-		{storeSQL, key + ", '', 'e', 't', now(), '{}', '', '', 8, 0, 1, '{}', 1, 1, true, true", []string{"stored_consumer_source_event_id_key", "stored_pkey", "letter_holds_inbox"}},
+		{storeSQL, key + ", '', 'e', 't', now(), '{}', '', '', 8, 0, 1, '{}', 1, 1, true", []string{"stored_consumer_source_event_id_key", "stored_pkey", "letter_holds_inbox"}},
 		{queueLengthSQL, key + ", 100", []string{"stored_pkey"}},
 		// Of one who has half of them it may as well read all, up to its limit.
 		{storedCountSQL, "'consumer 7', 100", []string{"stored_(pkey|consumer_source_event_id_key)"}},

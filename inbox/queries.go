@@ -95,9 +95,9 @@ values ($1::text, $2::text, $3::text, $4::text, $5::int, $6::bigint, $7::bytea,
         case when $8::text = 'stored' then null else now() end, $8::text, $9::int)
 on conflict (consumer, source, event_id) do nothing`
 
-// Puts an event at the end of its key's queue, due after $15 microseconds, or asleep where something is before it. Nobody looks
-// for that unless $17 says that the lock of its key is held; with $18 it is put there only where something is. $16 is how long
-// ago its handler failed first, null where it has not.
+// Puts an event at the end of its key's queue, due after $15 microseconds, or asleep where something is before it, and says
+// whether something is. Nobody looks for that unless $17 says that the lock of its key is held. $16 is how long ago its handler
+// failed first, null where it has not.
 const storeSQL = `-- inbox.store
 with queue as (
   select $17::boolean and (
@@ -114,7 +114,6 @@ with queue as (
          case when q.behind then 'infinity' else now() + $15::bigint * interval '1 microsecond' end, $14::text[],
          now() - $16::bigint * interval '1 microsecond'
     from queue q
-   where q.behind or not $18::boolean
   on conflict (consumer, source, event_id) do nothing)
 select q.behind from queue q`
 
