@@ -136,7 +136,7 @@ func (l *lane) read(ctx context.Context, pages chan<- page) error {
 			}
 		}
 		if p.last {
-			l.r.poller.idle(l.number, p.after.done)
+			l.r.poller.idle(l, p.after.done)
 			select {
 			case <-ctx.Done():
 				return ctx.Err()

@@ -3,6 +3,8 @@ package relay
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,13 +17,15 @@ type poller struct {
 	r     *Relay
 	poked chan struct{}
 
+	// By lane and not by number: the answer to a look may come when the lane that it was made for has ended, and another has
+	// its number. That one is not to be taken for awake, and nobody would look for it again.
 	mu     sync.Mutex
-	dones  map[int]string // of the lanes that are idle
-	missed map[int]bool   // lanes that were reading while somebody asked for a look: they may just have missed what it was for
+	dones  map[*lane]string // of the lanes that are idle
+	missed map[*lane]bool   // lanes that were reading while somebody asked for a look: they may just have missed what it was for
 }
 
 func newPoller(r *Relay) *poller {
-	return &poller{r: r, poked: make(chan struct{}, 1), dones: map[int]string{}, missed: map[int]bool{}}
+	return &poller{r: r, poked: make(chan struct{}, 1), dones: map[*lane]string{}, missed: map[*lane]bool{}}
 }
 
 // poke makes the next look come at once.
@@ -33,21 +37,21 @@ func (p *poller) poke() {
 }
 
 // idle says that a lane has read everything up to done, and waits on its wake channel.
-func (p *poller) idle(lane int, done string) {
+func (p *poller) idle(l *lane, done string) {
 	p.mu.Lock()
-	p.dones[lane] = done
-	missed := p.missed[lane]
-	delete(p.missed, lane)
+	p.dones[l] = done
+	missed := p.missed[l]
+	delete(p.missed, l)
 	p.mu.Unlock()
 	if missed {
 		p.poke()
 	}
 }
 
-func (p *poller) forget(lane int) {
+func (p *poller) forget(l *lane) {
 	p.mu.Lock()
-	delete(p.dones, lane)
-	delete(p.missed, lane)
+	delete(p.dones, l)
+	delete(p.missed, l)
 	p.mu.Unlock()
 }
 
@@ -88,15 +92,16 @@ func (p *poller) look(ctx context.Context, poked bool) (found bool, err error) {
 	byNumber := make(map[int]*lane, len(owned))
 	numbers, dones := make([]int16, 0, len(owned)), make([]*string, 0, len(owned))
 	p.mu.Lock()
+	maps.DeleteFunc(p.missed, func(l *lane, _ bool) bool { return !slices.Contains(owned, l) })
 	for _, l := range owned {
 		byNumber[l.number] = l
 		numbers = append(numbers, int16(l.number))
-		if done, idle := p.dones[l.number]; idle {
+		if done, idle := p.dones[l]; idle {
 			dones = append(dones, &done)
 		} else {
 			dones = append(dones, nil)
 			if poked {
-				p.missed[l.number] = true
+				p.missed[l] = true
 			}
 		}
 	}
@@ -115,7 +120,7 @@ func (p *poller) look(ctx context.Context, poked bool) (found bool, err error) {
 		l := byNumber[number]
 		if unread {
 			found = true
-			p.forget(number)
+			p.forget(l)
 			signal(l.wake)
 		}
 		var due uint32
@@ -137,7 +142,7 @@ func (p *poller) look(ctx context.Context, poked bool) (found bool, err error) {
 	if seen == 0 {
 		// The incarnation changed, or this is a standby now. Waking the lanes makes each find out for itself.
 		for _, l := range owned {
-			p.forget(l.number)
+			p.forget(l)
 			signal(l.wake)
 		}
 	}

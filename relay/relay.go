@@ -166,7 +166,7 @@ func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	if !l.doubtful.Load() && !errors.Is(err, errLost) && !errors.Is(err, errCrashed) {
 		r.yield(ctx, l)
 	}
-	r.poller.forget(l.number)
+	r.poller.forget(l)
 	r.mu.Lock()
 	delete(r.lanes, l.number) // from here on it may be claimed again
 	r.mu.Unlock()

@@ -71,3 +71,82 @@ func TestTheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T) {
 		t.Errorf("the cursor went back from %d to %d: the event is published and parked again", behind.Pos, now.Pos)
 	}
 }
+
+// The poller has asked for a lane, and before the answer comes the lane is dropped, claimed again, and has read everything.
+// What the answer says is of the lane that was: the one that is must be asked for again, or nobody ever wakes it.
+func TestALateAnswerToAProbeDoesNotPutTheNextOwnerOfTheLaneToSleep(t *testing.T) {
+	at := time.Now()
+	db := dbtwin.New(1, func() time.Time { return at }, rand.New(rand.NewPCG(1, 1)))
+	var meanwhile func()
+	conn := &dbtwin.Conn{DB: db, Hooks: dbtwin.Hooks{
+		Before: func(string) error { return nil },
+		After: func(name string) error {
+			if do := meanwhile; name == "probe" && do != nil {
+				meanwhile = nil
+				do()
+			}
+			return nil
+		}}}
+	r := newRelay(conn, nil, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 10, MaxParked: 10, Logger: noLog}, simStatements)
+	r.outside.now = func() time.Time { return at }
+	r.outside.start = func(_ context.Context, l *lane) { r.enter(l) }
+	claim := func() *lane {
+		t.Helper()
+		if err := r.tendClaims(t.Context(), t.Context()); err != nil || len(r.owned()) != 1 {
+			t.Fatalf("%d lanes are claimed, %v", len(r.owned()), err)
+		}
+		return r.owned()[0]
+	}
+	readAll := func(l *lane) {
+		t.Helper()
+		for {
+			p, err := l.reader.next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.last {
+				r.poller.idle(l, p.after.done)
+				return
+			}
+		}
+	}
+	write := func(id string) {
+		t.Helper()
+		tx := db.Begin()
+		tx.Append(0, dbtwin.Event{ID: id, Topic: "orders", Key: "k"})
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look := func(want bool) {
+		t.Helper()
+		if found, err := r.poller.look(t.Context(), true); err != nil || found != want {
+			t.Fatalf("something was found: %v, %v; want %v", found, err, want)
+		}
+	}
+
+	first := claim()
+	readAll(first)
+	look(false)
+	write("e1")
+	var second *lane
+	meanwhile = func() {
+		r.end(t.Context(), first, errors.New("a chore failed"))
+		second = claim()
+		readAll(second)
+	}
+	look(true) // for the lane that was
+	if second == nil || second == first {
+		t.Fatal("the lane was not claimed again: the test shows nothing")
+	}
+	write("e2")
+	look(true)
+	select {
+	case <-second.wake:
+	default:
+		t.Error("the lane was not woken")
+	}
+	if n := len(r.poller.dones) + len(r.poller.missed); n != 0 {
+		t.Errorf("the poller keeps %d lanes that are awake, or are no more", n)
+	}
+}

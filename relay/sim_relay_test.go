@@ -371,7 +371,7 @@ func (sl *simLane) read() error {
 			inWindow = p.after.upto != ""
 		}
 		if p.last {
-			l.r.poller.idle(l.number, p.after.done)
+			l.r.poller.idle(l, p.after.done)
 			s.pause(func() bool { return len(l.wake) > 0 || done() }, time.Time{})
 			taken(l.wake)
 		}
