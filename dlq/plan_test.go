@@ -35,6 +35,7 @@ func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
 	for _, table := range tables {
 		pgtest.Exec(t, db.Pool, "analyze holdfast."+table)
 	}
+	var asked []string
 	for _, c := range []struct {
 		statement, literals string
 		indexes             []string
@@ -59,9 +60,15 @@ func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
 		{editLetter, "12, '', ''", []string{"letter_pkey"}},
 		{listActions, "12", []string{"letter_action_letter"}},
 	} {
+		asked = append(asked, c.statement)
 		for _, plan := range plantest.Of(t, db.Pool, c.statement, c.literals) {
 			plan.Uses(c.indexes...)
 			plan.NeverReadsAllOf(tables...)
 		}
 	}
+	const person = "for a person, by a filter of theirs"
+	plantest.EveryStatement(t, asked, map[string]string{
+		"dlq.list": person, "dlq.groups": person, "dlq.walk": person, "dlq.count": person, "dlq.purge": person, "dlq.count_purge": person, "dlq.purge_replays": person,
+		"dlq.lock": "it reads no table",
+	})
 }

@@ -29,6 +29,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 	for _, table := range tables {
 		pgtest.Exec(t, b.db, "vacuum analyze holdfast."+table)
 	}
+	var asked []string
 	const key, owner = "'principal:7', 'POST /charges', 'p7'", "'00000000-0000-0000-0000-000000000000'"
 	const request = "'sell', '', 'POST', 'h', '/', '', '{}', '{}', '', 1"
 	for _, c := range []struct {
@@ -52,9 +53,14 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{postponeSQL, "7, 1", []string{"idempotency_request_pkey"}},
 		{abandonSQL, "'{sell}', 3", []string{"idempotency_request_due", "idempotency_pkey", "idempotency_step_pkey"}},
 	} {
+		asked = append(asked, c.statement)
 		for _, plan := range plantest.Of(t, b.db.Pool, c.statement, c.literals) {
 			plan.Uses(c.indexes...)
 			plan.NeverReadsAllOf(tables...)
 		}
 	}
+	plantest.EveryStatement(t, asked, map[string]string{
+		"idempotency.open": "it reads no table", "idempotency.open_keyless": "it reads no table", "idempotency.step_open": "it reads no table",
+		"idempotency.store": "it inserts a row, and finds none",
+	})
 }

@@ -61,7 +61,7 @@ const cleanSQL = `-- idempotency.clean
 with gone as (
   delete from holdfast.idempotency k
    where k.ctid = any (array(select e.ctid from holdfast.idempotency e
-                              where e.expires_at <= clock_timestamp()
+                              where e.expires_at <= statement_timestamp()
                               order by e.expires_at limit $1::int for update skip locked))
      and k.expires_at <= clock_timestamp()
   returning k.*
@@ -83,7 +83,7 @@ const cleanExpiredSQL = `-- idempotency.clean_expired
 with gone as (
   delete from holdfast.idempotency_expired k
    where k.ctid = any (array(select e.ctid from holdfast.idempotency_expired e
-                              where e.keep_until <= clock_timestamp()
+                              where e.keep_until <= statement_timestamp()
                               order by e.keep_until limit $1::int for update skip locked))
   returning 1
 )

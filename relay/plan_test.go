@@ -37,6 +37,7 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 	}
 	const token = "'00000000-0000-0000-0000-000000000000'"
 	const done, upto = "'12000:12010:12003,12005'", "'12500:12500:'"
+	var asked []string
 	segments := func(index string) (all []string) {
 		for n := range 4 {
 			all = append(all, fmt.Sprintf("event_%d_%s", n, index))
@@ -67,6 +68,7 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		{loadWaiting, "3", []string{"parked_pkey"}},
 		{moveScheduled, "3, 100", []string{"scheduled_pkey"}},
 	} {
+		asked = append(asked, row.statement)
 		for _, plan := range plantest.Of(t, db.Pool, row.statement, row.literals) {
 			plan.Uses(row.indexes...)
 			plan.NeverReadsAllOf("event_[0-3]", "parked", "scheduled", "letter")
@@ -76,6 +78,16 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		plan.Uses(append(segments("lane_xid_seq"), "scheduled_pkey")...)
 		plan.NeverReadsAllOf("event_[0-3]", "scheduled")
 	}
+	const lanes, one, adopts = "a row a lane or relay", "one row in all", "once, by a person, with all relays stopped"
+	plantest.EveryStatement(t, append(asked, readBacklog), map[string]string{
+		"relay.save": lanes, "relay.beat": lanes, "relay.leave": lanes, "relay.claim": lanes, "relay.release": lanes, "relay.fence": lanes,
+		"relay.server": one, "relay.incarnation": one, "relay.ring": one, "relay.birth": one,
+		"relay.adopt_snapshot": adopts, "relay.adopt_lock": adopts, "relay.adopt_events": adopts, "relay.adopt_lanes": adopts, "relay.adopt_sequence": adopts,
+		"relay.adopt_incarnation": adopts, "relay.adopt_birth_gone": adopts, "relay.adopt_birth": adopts, "relay.replace_cluster": adopts,
+		"relay.publish_letter": "a function, which reads a letter by its primary key",
+		"relay.turn":           "a function over the row of the ring, and the size of a segment",
+		"relay.reclaim":        "a function: TestASegmentIsReclaimedWithoutReadingItAll counts what it reads",
+	})
 }
 
 // reclaim keeps everybody from reading the log while it looks for what is unread. Its plans are those of a function, so what

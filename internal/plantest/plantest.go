@@ -3,6 +3,9 @@ package plantest
 
 import (
 	"context"
+	"maps"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -59,13 +62,77 @@ func Of(t testing.TB, db *pgxpool.Pool, statement, literals string) (plans []Pla
 	return plans
 }
 
-// Uses wants each index by its name.
+// Uses wants each index by its name, to find rows by: with a condition on it, or as the arbiter of a conflict.
 func (p Plan) Uses(indexes ...string) {
 	p.t.Helper()
 	for _, index := range indexes {
-		if !regexp.MustCompile(`\b` + index + `\b`).MatchString(p.Text) {
-			p.t.Errorf("%s does not use %s:\n%s", p.name, index, p.Text)
+		if !finds(p.Text, index) {
+			p.t.Errorf("%s does not find rows by %s:\n%s", p.name, index, p.Text)
 		}
+	}
+}
+
+// node is the line of a plan on which a step begins.
+var node = regexp.MustCompile(`^\s*(->|\w+ on|CTE |InitPlan|SubPlan)`)
+
+// finds says whether a step of a plan finds rows by an index.
+func finds(plan, index string) bool {
+	named := regexp.MustCompile(`\b` + index + `\b`)
+	scans := false // within a step that scans the index
+	for line := range strings.Lines(plan) {
+		switch {
+		case strings.Contains(line, "Conflict Arbiter Indexes:") && named.MatchString(line):
+			return true
+		case strings.Contains(line, "Scan"):
+			scans = named.MatchString(line)
+		case node.MatchString(line):
+			scans = false
+		case scans && strings.Contains(line, "Index Cond:"):
+			return true
+		}
+	}
+	return false
+}
+
+// begins is where a statement begins in a file of Go.
+var begins = regexp.MustCompile("`-- (\\S+)\n")
+
+// EveryStatement wants a plan, or a reason why not, of each statement that is written in the files of the test's own package.
+// asked are statements, excused the names of others.
+func EveryStatement(t testing.TB, asked []string, excused map[string]string) {
+	t.Helper()
+	reasons := maps.Clone(excused)
+	for _, statement := range asked {
+		if found := named.FindStringSubmatch(statement); found != nil {
+			reasons[found[1]] = "asked"
+		}
+	}
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range begins.FindAllStringSubmatch(string(text), -1) {
+			seen++
+			if reasons[found[1]] == "" {
+				t.Errorf("%s of %s has no plan that is looked at, and no reason why not", found[1], name)
+			}
+			delete(excused, found[1])
+		}
+	}
+	if seen == 0 {
+		t.Error("no statement was found in the package's files")
+	}
+	for name := range excused {
+		t.Errorf("%s is excused, and there is no such statement", name)
 	}
 }
 
