@@ -22,6 +22,9 @@ func (p *partition) carefully(ctx, jobs context.Context, d *delivery, t *intake)
 		err := p.inTurn(func() (err error) {
 			failpoint.Hit(failpoint.InboxCounting)
 			if known, err = p.count(ctx, d, t); err != nil {
+				if d.start > 0 { // It may be counted, and only the answer did not come.
+					p.in.takeBackStart(jobs, d)
+				}
 				return err
 			}
 			failpoint.Hit(failpoint.InboxCounted)

@@ -2,7 +2,10 @@ package inbox
 
 import (
 	"context"
+	"errors"
+	"net"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -80,6 +83,32 @@ func TestAStartThatIsHandedBackInOrderDoesNotCountAsAnEndOfTheProcess(t *testing
 	b.awaitOutcome("slow", Handled)
 	if n := b.count("select count(*) from holdfast.start"); n != 0 {
 		t.Error("its count was left behind")
+	}
+}
+
+// A stop that comes while a start is being counted: nobody will run it.
+func TestAStartWhoseCountHadNoAnswerBeforeTheStopIsTakenBack(t *testing.T) {
+	b := setup(t)
+	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)`)
+	g := newFakeGeneration(logOf(event("1", "k")))
+	s, pool := b.struckAt("inbox.start", func(conn net.Conn, p []byte) (int, error) {
+		if n, err := conn.Read(p); err != nil { // Postgres has carried it out.
+			return n, err
+		}
+		close(g.ended)
+		_ = pause(t.Context(), 300*time.Millisecond) // Until the partition is told.
+		return 0, errors.New("the answer is lost")
+	})
+	s.armed.Store(true)
+	in := b.inboxOn(pool)
+	in.Handle("order.placed", effectOf)
+	b.consumeFake(in, g)
+	<-g.left
+	if !s.struck.Load() {
+		t.Fatal("no start was counted")
+	}
+	if n := b.count("select coalesce(sum(starts), 0) from holdfast.start"); n != 0 {
+		t.Errorf("%d starts are counted, and none was made", n)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 func TestAStopInTheMiddleOfAClaimLeavesNothingLeased(t *testing.T) {
 	b := setup(t)
 	ctx, stop := context.WithCancel(b.Context())
-	slow, pool := b.struckAtClaim(func(conn net.Conn, p []byte) (int, error) {
+	slow, pool := b.struckAt("inbox.claim", func(conn net.Conn, p []byte) (int, error) {
 		time.Sleep(100 * time.Millisecond) // Postgres carries the claim out.
 		stop()
 		time.Sleep(100 * time.Millisecond) // The node hears of the stop.
@@ -56,19 +56,20 @@ func TestAStopInTheMiddleOfAClaimLeavesNothingLeased(t *testing.T) {
 	}
 }
 
-// struckClaim is a fault on the way back of one claim, the first after it is armed.
-type struckClaim struct {
+// struckStatement is a fault on the way back of one statement, the first after it is armed.
+type struckStatement struct {
+	statement           string
 	armed, sent, struck atomic.Bool
-	read                func(conn net.Conn, p []byte) (int, error) // the claim has been sent, and its answer is about to be read
+	read                func(conn net.Conn, p []byte) (int, error) // the statement has been sent, and its answer is about to be read
 }
 
-// struckAtClaim is a pool with such a fault.
-func (b *bundle) struckAtClaim(read func(conn net.Conn, p []byte) (int, error)) (*struckClaim, *pgxpool.Pool) {
+// struckAt is a pool with such a fault.
+func (b *bundle) struckAt(statement string, read func(conn net.Conn, p []byte) (int, error)) (*struckStatement, *pgxpool.Pool) {
 	b.Helper()
-	s := &struckClaim{read: read}
+	s := &struckStatement{statement: statement, read: read}
 	config := b.db.Config().Copy()
 	config.ConnConfig.Tracer = s
-	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // The claim is one round trip, with nothing to prepare before.
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // The statement is one round trip, with nothing to prepare before.
 	dial := config.ConnConfig.DialFunc
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
@@ -85,18 +86,18 @@ func (b *bundle) struckAtClaim(read func(conn net.Conn, p []byte) (int, error)) 
 	return s, pool
 }
 
-func (s *struckClaim) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(data.SQL, "inbox.claim") && s.armed.CompareAndSwap(true, false) {
+func (s *struckStatement) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(data.SQL, "-- "+s.statement+"\n") && s.armed.CompareAndSwap(true, false) {
 		s.sent.Store(true)
 	}
 	return ctx
 }
 
-func (s *struckClaim) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (s *struckStatement) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 type struckReads struct {
 	net.Conn
-	s *struckClaim
+	s *struckStatement
 }
 
 func (c *struckReads) Read(p []byte) (int, error) {

@@ -9,28 +9,37 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// crew is the workers of a node: they take the jobs of all its partitions in the order in which their events were read. What
-// had to wait behind its key is so before all that was read later: else each event of a busy key would wait once more for
-// all other keys. A worker keeps a chain, so that the next job's transaction begins in the round trip that commits the last
-// one's.
+// crew is the workers of a node: they take the jobs of all its partitions. Every other job is the one whose event was read
+// first: else each event of a busy key would wait once more for all other keys. Those between come in the order in which
+// they became ready: else as many slow keys as there are workers would keep all that was read later waiting. A worker keeps
+// a chain, so that the next job's transaction begins in the round trip that commits the last one's.
 type crew struct {
 	in *Inbox
 	wg sync.WaitGroup
 
-	mu    sync.Mutex
-	some  *sync.Cond
-	read  int64 // events that were read
-	ready readFirst
-	ended bool
+	mu      sync.Mutex
+	some    *sync.Cond
+	read    int64 // events that were read
+	waiting int   // jobs that are ready
+	first   readFirst
+	queue   []*ready // in the order in which they became ready
+	byRead  bool     // the next is taken from first
+	ended   bool
+}
+
+// ready is a job that no worker has yet. It stays in the one order for a while when it was taken from the other.
+type ready struct {
+	*job
+	taken bool
 }
 
 // readFirst is a heap of jobs, by when they were read.
-type readFirst []*job
+type readFirst []*ready
 
 func (r readFirst) Len() int           { return len(r) }
 func (r readFirst) Less(i, j int) bool { return r[i].read < r[j].read }
 func (r readFirst) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
-func (r *readFirst) Push(j any)        { *r = append(*r, j.(*job)) }
+func (r *readFirst) Push(j any)        { *r = append(*r, j.(*ready)) }
 
 func (r *readFirst) Pop() any {
 	last := len(*r) - 1
@@ -65,7 +74,10 @@ func (c *crew) end() {
 // add never waits: a partition has no more than maxAhead events in hand.
 func (c *crew) add(j *job) {
 	c.mu.Lock()
-	heap.Push(&c.ready, j)
+	r := &ready{job: j}
+	heap.Push(&c.first, r)
+	c.queue = append(c.queue, r)
+	c.waiting++
 	c.mu.Unlock()
 	c.some.Signal()
 }
@@ -82,13 +94,29 @@ func (c *crew) number() int64 {
 func (c *crew) take(wait bool) *job {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.ready) == 0 {
+	for c.waiting == 0 {
 		if !wait || c.ended {
 			return nil
 		}
 		c.some.Wait()
 	}
-	return heap.Pop(&c.ready).(*job)
+	c.byRead = !c.byRead
+	for {
+		var r *ready
+		if c.byRead {
+			r = heap.Pop(&c.first).(*ready)
+		} else {
+			r, c.queue[0], c.queue = c.queue[0], nil, c.queue[1:]
+		}
+		if r.taken {
+			continue
+		}
+		r.taken = true
+		if c.waiting--; c.waiting == 0 { // What is left was taken from the other order.
+			c.first, c.queue = nil, nil
+		}
+		return r.job
+	}
 }
 
 // worker does one job after the other.
@@ -115,7 +143,7 @@ func (w *worker) run() {
 	}
 }
 
-// next is the next job: what follows the last one's key, else what was read first. While there is none, nothing is
+// next is the next job: what follows the last one's key, else the crew's. While there is none, nothing is
 // left uncommitted.
 func (w *worker) next() *job {
 	if w.last != nil {

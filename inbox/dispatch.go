@@ -14,7 +14,7 @@ type job struct {
 	ds      []*delivery
 	intake  *intake // where it does not begin by running the handler, or has something behind it
 	batched bool    // it may be in a batch with others of its type
-	read    int64   // the number of its event, or of the first of its batch, among all that the node has read
+	read    int64   // the number of its event, or of the one that began its batch, among all that the node has read
 
 	follower *job // the next event of its key, where the same worker has taken it in hand
 	offered  bool // the workers have the batch, or will find it full

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -78,41 +79,52 @@ func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, dela
 	if err := in.countStored(ctx, tx); err != nil {
 		return "", err
 	}
+	if err := in.enterStock(); err != nil {
+		return "", in.unrecorded(ctx, tx, d, err)
+	}
 	locks := d.e.Key != "" && !d.callers
 	b := &pgx.Batch{}
 	if locks {
 		b.Queue(in.sql.lock, int32(lane.KeyClass), in.keyNumber(d.e.Topic, d.e.Key))
 	}
-	measures := in.queueMeasure(b, d.e.Topic, d.e.Key)
 	b.Queue(in.sql.store, in.c.Consumer, d.e.Topic, d.e.Key, d.e.Source, d.e.ID, d.e.Type, timeOrNil(d.e.Time), headersJSON(d.e.Headers),
-		d.e.Payload, d.hash, d.partition(), d.offset(), int32(p.attempts), nonNil(p.errors), wait, age, locks)
+		d.e.Payload, d.hash, d.partition(), d.offset(), int32(p.attempts), nonNil(p.errors), wait, age, locks, in.measures(d.e.Topic, d.e.Key))
 	br := tx.SendBatch(ctx, b)
-	defer func() { _ = br.Close() }()
 	if locks {
-		if _, err := br.Exec(); err != nil {
-			return "", fmt.Errorf("lock the key's queue: %w", err)
-		}
-	}
-	if measures {
-		if err := in.readMeasure(br, d.e.Topic, d.e.Key); err != nil {
-			return "", err
-		}
+		_, _ = br.Exec() // Its error is that of all behind it.
 	}
 	var behind bool
-	if err := br.QueryRow().Scan(&behind); err != nil {
-		return "", fmt.Errorf("store event: %w", err)
+	var length *int
+	err := br.QueryRow().Scan(&behind, &length)
+	if closing := br.Close(); err == nil {
+		err = closing
 	}
-	if err := br.Close(); err != nil {
-		return "", fmt.Errorf("store event: %w", err)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("put the event behind its key: %w", err)
+	case mustFollow && locks && !behind:
+		err = errUnqueued
+	case length != nil:
+		err = in.roomOf(d.e.Topic, d.e.Key, *length)
 	}
-	if mustFollow && locks && !behind {
-		return "", errUnqueued
-	}
-	if err := in.enterStock(); err != nil {
-		return "", err
+	if err != nil {
+		in.stock.leave()
+		return "", in.unrecorded(ctx, tx, d, err)
 	}
 	failpoint.Hit(failpoint.InboxParking)
 	return as, in.forget(ctx, tx, d)
+}
+
+// unrecorded takes the event's row back where there is no room for the event, and returns err: a caller may commit what else
+// is in the transaction, and an event that is recorded and not stored would never be handled.
+func (in *Inbox) unrecorded(ctx context.Context, tx pgx.Tx, d *delivery, err error) error {
+	if !d.callers || !errors.Is(err, ErrFull) {
+		return err
+	}
+	if _, uerr := tx.Exec(ctx, in.sql.unrecord, in.c.Consumer, d.e.Source, d.e.ID); uerr != nil {
+		return fmt.Errorf("%w; take its row back: %w", err, uerr)
+	}
+	return err
 }
 
 // bury makes a letter of an event that is being taken in. It returns as.

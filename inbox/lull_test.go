@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
@@ -53,6 +54,67 @@ func TestALongQueueOfStoreSleepsOnceItsFirstEventIsSettled(t *testing.T) {
 		t.Errorf("%d rows were awake while later ones were handled, want the head alone", behind.Load())
 	}
 	if wrong := b.count("select count(*) from (select id, row_number() over (order by n) - 1 as place from effect) e where e.id::int <> e.place"); wrong != 0 {
+		t.Errorf("%d events were handled out of their order", wrong)
+	}
+}
+
+// Where the first event fails, or a letter holds the key, nothing of it is settled. What Store adds behind is put to sleep by
+// the sweep: a few at a time, so that others get the key's lock, and each is handled once its turn comes.
+func TestALongQueueOfStoreIsPutToSleepWhileNothingOfItsKeyIsSettled(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	var handled atomic.Int64
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		handled.Add(1)
+		return effectOf(ctx, tx, e)
+	})
+	const n = 2500
+	b.store(in, event("head", "k"))
+	pgtest.Exec(t, b.db, "update holdfast.stored set attempts = 1, next_at = now() + interval '1 hour'")
+	pgtest.Exec(t, b.db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, payload, next_at)
+		select consumer, topic, key, nextval('holdfast.stored_place'), source, n::text, type, time, hash, payload, now()
+		  from holdfast.stored, generate_series(1, $1) n`, n)
+	b.store(in, event("alone", "another"))
+	awake := func() int64 { return b.count("select count(*) from holdfast.stored where next_at < 'infinity'") }
+	if got := awake(); got != n+2 {
+		t.Fatalf("%d rows are awake, want %d: the test shows nothing", got, n+2)
+	}
+
+	// 1. Whoever has the key's lock may be just taking its head away: it is not waited for.
+	busy, err := b.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := busy.Exec(t.Context(), in.sql.lock, int32(lane.KeyClass), in.keyNumber("orders", "k")); err != nil {
+		t.Fatal(err)
+	}
+	if err := in.sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := awake(); got != n+2 {
+		t.Errorf("%d rows are awake, want %d: another had the lock of their key", got, n+2)
+	}
+	if err := busy.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	// 2. It takes several turns.
+	if tag, err := b.db.Exec(t.Context(), in.sql.lull, "billing", "orders", "k"); err != nil || fmt.Sprint(tag.RowsAffected()) != lullMost {
+		t.Errorf("%d rows were put to sleep at once, %v, want %s", tag.RowsAffected(), err, lullMost)
+	}
+	if err := in.sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := awake(); got != 2 {
+		t.Errorf("%d rows are awake, want the two heads", got)
+	}
+
+	// 3. All are handled, in their order.
+	pgtest.Exec(t, b.db, "update holdfast.stored set next_at = now() where event_id = 'head'")
+	stop := b.run(in.Run)
+	b.await("all are handled", func(*telling) bool { return handled.Load() == n+2 })
+	stop()
+	if wrong := b.count("select count(*) from (select id::int as id, row_number() over (order by n) as place from effect where id not in ('head', 'alone')) e where id <> place"); wrong != 0 {
 		t.Errorf("%d events were handled out of their order", wrong)
 	}
 }

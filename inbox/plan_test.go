@@ -37,6 +37,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 	for _, table := range tables {
 		pgtest.Exec(t, b.db, "analyze holdfast."+table)
 	}
+	var asked []string
 	many := func(value, of string) string { return fmt.Sprintf("array_fill(%s::%s, '{100}')", value, of) }
 	const token = "'00000000-0000-0000-0000-000000000000'"
 	const partition, key, row = "'billing', 'topic 7', 8, 1", "'billing', 'orders', '12'", "'billing', 'orders', '12', 12, " + token
@@ -51,8 +52,8 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{knownManySQL, "'billing', " + many("''", "text") + ", " + many("'12'", "text"), []string{"inbox_pkey"}},
 		{recordSQL, "'billing', '', '12', 'orders', 8, 0, '', 'stored', 1", []string{"inbox_pkey"}},
 		{settleSQL, "'billing', '', '12', 'orders', 8, 0, '', 'handled', 1", []string{"inbox_pkey"}},
-		{storeSQL, key + ", '', 'e', 't', now(), '{}', '', '', 8, 0, 1, '{}', 1, 1, true", []string{"stored_consumer_source_event_id_key", "stored_pkey", "letter_holds_inbox"}},
-		{queueLengthSQL, key + ", 100", []string{"stored_pkey"}},
+		{storeSQL, key + ", '', 'e', 't', now(), '{}', '', '', 8, 0, 1, '{}', 1, 1, true, 100", []string{"stored_consumer_source_event_id_key", "stored_pkey", "letter_holds_inbox"}},
+		{unrecordSQL, "'billing', '', '12'", []string{"inbox_pkey"}},
 		// Of one who has half of them it may as well read all, up to its limit.
 		{storedCountSQL, "'consumer 7', 100", []string{"stored_(pkey|consumer_source_event_id_key)"}},
 		{letterSQL, "'billing', 'r', 'f', true, '12', '', 't', 'orders', '12', now(), '{}', '', '', 8, 0, 1, '{}', 1, true", []string{"letter_event"}},
@@ -66,6 +67,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{nextSQL, key + ", '{order.placed}', " + token + ", 1000000", []string{"stored_pkey", "stored_awake", "letter_holds_inbox"}},
 		{wakeSQL, key, []string{"stored_pkey", "letter_holds_inbox"}},
 		{lullSQL, key, []string{"stored_pkey", "stored_awake"}},
+		{awakeSQL, "'billing'", []string{"stored_awake"}},
 		{sweepSQL, "'billing'", []string{"stored_pkey", "letter_holds_inbox"}},
 		{retrySQL, row + ", 1, 0, '{e}', 0", []string{"stored_pkey"}},
 		{stillStoredSQL, row, []string{"stored_pkey"}},
@@ -81,9 +83,19 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{saveSQL, "'billing', " + many("'topic 7'", "text") + ", " + many("8", "int") + strings.Repeat(", "+many("1", "bigint"), 4) + ", " + many(token, "text"), []string{"consumer_position_pkey"}},
 		{releaseSQL, partition + ", 1, true, 1, 1, " + token, []string{"consumer_position_pkey"}},
 	} {
+		asked = append(asked, c.statement)
 		for _, plan := range plantest.Of(t, b.db.Pool, c.statement, c.literals) {
 			plan.Uses(c.indexes...)
 			plan.NeverReadsAllOf(tables...)
 		}
 	}
+	const noTable, small, person, retention = "it reads no table", "a row a type and node, or one in all", "for a person, now and then", "TestRetention... ask for its plan, or count what it reads"
+	plantest.EveryStatement(t, asked, map[string]string{
+		"inbox.open": noTable, "inbox.open_fenced": noTable, "inbox.fence_shared": noTable, "inbox.lock": noTable, "inbox.try_lock": noTable,
+		"inbox.declare": small, "inbox.undeclare": small, "inbox.declared": small, "inbox.renew": small, "inbox.incarnation": small,
+		"inbox.blocked": person, "inbox.waiting": person,
+		"inbox.publish_letter": "a function, which reads a letter by its primary key",
+		"inbox.retention_row":  small, "inbox.retention_save": small,
+		"inbox.retention_take": retention, "inbox.retention_sweep": retention, "inbox.retention_starts": retention,
+	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/logtest"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/retry"
@@ -199,10 +200,24 @@ func TestALetterAboutALetterIsNotPublished(t *testing.T) {
 
 func TestALetterThatNoTopicTakesIsALetterNevertheless(t *testing.T) {
 	b := setup(t)
-	in := b.publishing()
+	log := &logtest.Log{}
+	in := b.publishing(watched(log))
 	e := event("1", "k")
 	e.Topic = strings.Repeat("o", 249)
 	b.receive(in, e, Dead)
+	said := func(times int) {
+		t.Helper()
+		if n := strings.Count(log.String(), "letter is not published"); n != times {
+			t.Errorf("it is said %d times that it is not published, want %d:\n%s", n, times, log.String())
+		}
+	}
+	said(1)
+	if n, err := b.letters().Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"}); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	b.run(in.Run)
+	b.await("the replay's end", func(o *telling) bool { return len(o.outcomes["1"]) == 2 })
+	said(2)
 	if got := b.published(); len(got) != 0 {
 		t.Errorf("published %+v", got)
 	}

@@ -1,6 +1,6 @@
 package inbox
 
-// Every statement of the package but those of retention, which are in retention_queries.go. They are written for the schema
+// Every statement of the package but those of positions and of retention, in position_queries.go and retention_queries.go. They are written for the schema
 // "holdfast"; newStatements puts the configured one in, once. Parameters are cast wherever they stand, because in the modes
 // exec and simple_protocol Postgres is not asked for their types.
 
@@ -96,8 +96,9 @@ values ($1::text, $2::text, $3::text, $4::text, $5::int, $6::bigint, $7::bytea,
 on conflict (consumer, source, event_id) do nothing`
 
 // Puts an event at the end of its key's queue, due after $15 microseconds, or asleep where something is before it, and says
-// whether something is. Nobody looks for that unless $17 says that the lock of its key is held. $16 is how long ago its handler
-// failed first, null where it has not.
+// whether something is. Nobody looks for that unless $17 says that the lock of its key is held. Where $18 is not null it says
+// how long the queue was, as far as $18, and puts nothing into one that is as long. $16 is how long ago its handler failed
+// first, null where it has not.
 const storeSQL = `-- inbox.store
 with queue as (
   select $17::boolean and (
@@ -105,7 +106,10 @@ with queue as (
                       where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text)
           or exists (select from holdfast.letter l
                       where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text
-                        and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))) as behind
+                        and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))) as behind,
+         case when $18::int is not null then (
+             select count(*) from (select from holdfast.stored s
+                                    where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text limit $18::int) l) end as length
 ), stored as (
   insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash,
          partition, "offset", attempts, next_at, errors, failed_at)
@@ -114,13 +118,13 @@ with queue as (
          case when q.behind then 'infinity' else now() + $15::bigint * interval '1 microsecond' end, $14::text[],
          now() - $16::bigint * interval '1 microsecond'
     from queue q
+   where q.length is null or q.length < $18::int
   on conflict (consumer, source, event_id) do nothing)
-select q.behind from queue q`
+select q.behind, q.length from queue q`
 
-// How long a key's queue is, as far as $4.
-const queueLengthSQL = `-- inbox.queue_length
-select count(*) from (select from holdfast.stored s
-                       where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text limit $4::int) q`
+// Takes back what record has just inserted in the same transaction.
+const unrecordSQL = `-- inbox.unrecord
+delete from holdfast.inbox i where i.consumer = $1::text and i.source = $2::text and i.event_id = $3::text`
 
 // How many events of the consumer are stored, as far as $2.
 const storedCountSQL = `-- inbox.stored_count
@@ -288,13 +292,29 @@ update holdfast.stored s set next_at = now()
 
 // Puts followers of a key to sleep that do not, as those that Store has added: it must not wait for the lock of their key,
 // and so does not know what is before them. Each is waked as the head that it will be. Awake, all of them would be looked at
-// by every claim. It is for the transaction that has just removed the head, under the key's lock.
+// by every claim. It is for a transaction that has the key's lock, and takes no more than lullMost at a time: others wait for
+// the lock meanwhile.
 const lullSQL = `-- inbox.lull
 update holdfast.stored s set next_at = 'infinity'
- where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.next_at < 'infinity'
-   and s.place > (select min(h.place) from holdfast.stored h
-                   where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
-   and s.attempts = 0 and s.letter is null and s.lease_until <= now()`
+ where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text
+   and s.place = any(array(
+         select f.place from holdfast.stored f
+          where f.consumer = $1::text and f.topic = $2::text and f.key = $3::text and f.next_at < 'infinity'
+            and f.place > (select min(h.place) from holdfast.stored h
+                            where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
+            and f.attempts = 0 and f.letter is null and f.lease_until <= now()
+          order by f.place limit ` + lullMost + `))
+   and s.next_at < 'infinity' and s.attempts = 0 and s.letter is null and s.lease_until <= now()`
+
+const lullMost = "1000"
+
+// Keys of which more than one event is awake, and one maybe for lull.
+const awakeSQL = `-- inbox.awake
+select s.topic, s.key from holdfast.stored s
+ where s.consumer = $1::text and s.next_at < 'infinity' and s.key <> ''
+ group by s.topic, s.key
+having count(*) > 1 and bool_or(s.attempts = 0 and s.letter is null and s.lease_until <= now())
+ limit 100`
 
 // Wakes every head that sleeps though nothing holds its key. It goes from key to key by the primary key, and reads one
 // row of each: a follower is compared with no other, however many there are.
@@ -388,56 +408,3 @@ update holdfast.start s set starts = $4::int - 1
 
 const forgetStartSQL = `-- inbox.forget_start
 delete from holdfast.start where consumer = $1::text and source = $2::text and event_id = $3::text`
-
-// Where a consumer stands in a partition. Run under the exclusive fence.
-const positionSQL = `-- inbox.position
-select p.position, p.clean from holdfast.consumer_position p
- where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int
-   for no key update`
-
-// The last event below the position, as it was settled.
-const landmarkSQL = `-- inbox.landmark
-select coalesce(p.landmark_offset, -1), coalesce(p.landmark, 0) from holdfast.consumer_position p
- where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int`
-
-// Raises the epoch: to the clock's microseconds, but always above the last. So none comes twice, neither when a person
-// deletes the row nor when a failover takes the last raise back: who was frozen meanwhile stays out. It is compared for
-// equality alone, so that a clock that steps back would have to hit the very microsecond.
-const assignSQL = `-- inbox.assign
-insert into holdfast.consumer_position as p (consumer, topic, partition, epoch, position, clean, owner)
-values ($1::text, $2::text, $3::int, (extract(epoch from clock_timestamp()) * 1000000)::bigint, $4::bigint, false, $5::text)
-on conflict (consumer, topic, partition) do update
-   set epoch = greatest(p.epoch + 1, excluded.epoch), position = excluded.position, clean = false, owner = excluded.owner, updated_at = now()
-returning epoch, (select i.token::text from holdfast.incarnation i)`
-
-// Fills the token that a crash, or a failover, emptied (incarnation.go).
-const renewSQL = `-- inbox.renew
-insert into holdfast.incarnation default values on conflict (one) do nothing`
-
-// Empty after a crash, until somebody renews it.
-const incarnationSQL = `-- inbox.incarnation
-select coalesce((select i.token::text from holdfast.incarnation i), '')`
-
-// Saves how far partitions are settled, all at once, and the last event below. Whoever lost one is not among those
-// returned, nor whoever was given it in another incarnation: what was settled then may be lost. What is read again below the position moves neither: it may be another log's.
-const saveSQL = `-- inbox.save
-update holdfast.consumer_position p
-   set position = greatest(p.position, u.position), updated_at = now(),
-       landmark_offset = case when u.position >= p.position and u.landmark_offset >= 0 then u.landmark_offset else p.landmark_offset end,
-       landmark = case when u.position >= p.position and u.landmark_offset >= 0 then u.landmark else p.landmark end
-  from unnest($2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::text[])
-       u (topic, partition, epoch, position, landmark_offset, landmark, token)
- where p.consumer = $1::text and p.topic = u.topic and p.partition = u.partition and p.epoch = u.epoch
-   and exists (select from holdfast.incarnation i where i.token = u.token::uuid)
-returning p.topic, p.partition`
-
-// Under another incarnation the position stays where it is; the end was in order all the same.
-const releaseSQL = `-- inbox.release
-update holdfast.consumer_position p
-   set position = greatest(p.position, u.position), clean = p.clean or $6::boolean, updated_at = now(),
-       landmark_offset = case when u.position >= p.position and $7::bigint >= 0 then $7::bigint else p.landmark_offset end,
-       landmark = case when u.position >= p.position and $7::bigint >= 0 then $8::bigint else p.landmark end
-  from (select x.same, case when x.same then $5::bigint else -1 end as position
-          from (select exists (select from holdfast.incarnation i where i.token = $9::text::uuid) as same) x) u
- where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and p.epoch = $4::bigint
-returning u.same`

@@ -19,12 +19,6 @@ const (
 	// and handled; what is skipped is gone.
 	believeFor = time.Hour
 
-	// sweepEvery is how often sleeping heads are looked for, at most: a sweep that takes long is made less often.
-	sweepEvery = 5 * time.Second
-
-	// sweepAtLeast is how often at least.
-	sweepAtLeast = 5 * time.Minute
-
 	// patrolTimeout bounds every statement of the loops, so that one whose answer is lost cannot end them silently.
 	patrolTimeout = 30 * time.Second
 )
@@ -143,26 +137,6 @@ func (in *Inbox) declareLoop(ctx context.Context) error {
 		if pause(ctx, time.Duration((0.75+0.5*in.random())*float64(wait))) != nil {
 			return nil
 		}
-	}
-}
-
-func (in *Inbox) sweepLoop(ctx context.Context) error {
-	wait := sweepEvery
-	for {
-		if pause(ctx, time.Duration((0.75+0.5*in.random())*float64(wait))) != nil {
-			return nil
-		}
-		begun := time.Now()
-		sctx, cancel := context.WithTimeout(ctx, patrolTimeout)
-		tag, err := in.pool.Exec(sctx, in.sql.sweep, in.c.Consumer)
-		cancel()
-		switch {
-		case err != nil && ctx.Err() == nil:
-			in.troubled(err)
-		case tag.RowsAffected() > 0:
-			in.wake()
-		}
-		wait = rest(time.Since(begun), 100, sweepEvery, sweepAtLeast)
 	}
 }
 

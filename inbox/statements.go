@@ -11,9 +11,9 @@ import (
 type statements struct {
 	begin, open, openFenced, fenceShared, fenceCheck, lock, tryLock                             string
 	insert, insertMany, known, knownMany, record                                                string // of an event's transaction
-	store, queueLength, storedCount, blocked, waiting                                           string // of the events that wait
+	store, unrecord, storedCount, blocked, waiting                                              string // of the events that wait
 	letter, letterReopen, letterReplayed, edited, publishLetter                                 string
-	claim, take, isHead, drop, settle, next, wake, lull, sweep, retry, stillStored              string // of Run
+	claim, take, isHead, drop, settle, next, wake, lull, awake, sweep, retry, stillStored       string // of Run
 	declare, undeclare, declared                                                                string
 	starts, start, takeBackStart, forgetStart, watermark, watermarkIs                           string
 	position, landmark, assign, save, release                                                   string // of Kafka's partitions
@@ -29,12 +29,12 @@ func newStatements(c Config) statements {
 		open:  openSQL, openFenced: openFencedSQL,
 		fenceShared: in(fenceSharedSQL), fenceCheck: in(fenceCheckSQL), lock: in(lockSQL), tryLock: in(tryLockSQL),
 		insert: in(insertSQL), insertMany: in(insertManySQL), known: in(knownSQL), knownMany: in(knownManySQL), record: in(recordSQL),
-		store: in(storeSQL), queueLength: in(queueLengthSQL), storedCount: in(storedCountSQL),
+		store: in(storeSQL), unrecord: in(unrecordSQL), storedCount: in(storedCountSQL),
 		blocked: in(blockedSQL), waiting: in(waitingSQL),
 		letter: in(letterSQL), letterReopen: in(letterReopenSQL), letterReplayed: in(letterReplayedSQL),
 		edited: in(editedSQL), publishLetter: in(publishLetterSQL),
 		claim: in(claimSQL), take: in(takeSQL), isHead: in(isHeadSQL), drop: in(dropSQL), settle: in(settleSQL), next: in(nextSQL),
-		wake: in(wakeSQL), lull: in(lullSQL), sweep: in(sweepSQL), retry: in(retrySQL), stillStored: in(stillStoredSQL),
+		wake: in(wakeSQL), lull: in(lullSQL), awake: in(awakeSQL), sweep: in(sweepSQL), retry: in(retrySQL), stillStored: in(stillStoredSQL),
 		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL),
 		starts: in(startsSQL), start: in(startSQL), takeBackStart: in(takeBackStartSQL), forgetStart: in(forgetStartSQL),
 		watermark: in(watermarkSQL), watermarkIs: in(watermarkIsSQL),

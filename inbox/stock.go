@@ -87,6 +87,13 @@ func (s *stock) found(events int, now time.Time, err error) {
 	}
 }
 
+// leave takes back what add has counted, where the event was not stored.
+func (s *stock) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = max(s.events-1, 0)
+}
+
 // add takes one more in, unless as many wait as limit allows. It says how many do.
 func (s *stock) add(limit int) (events int, ok bool) {
 	s.mu.Lock()
@@ -98,30 +105,25 @@ func (s *stock) add(limit int) (events int, ok bool) {
 	return s.events, true
 }
 
-// queueMeasure asks how long the queue of a key is, where that has to be known before one more event joins it. It is for the
-// batch that stores the event, behind the lock of the key; readMeasure reads the answer then.
-func (in *Inbox) queueMeasure(b *pgx.Batch, topic, key string) (asked bool) {
+// measures is how long the queue of a key may be, where that has to be looked at before one more event joins it; nil where not.
+func (in *Inbox) measures(topic, key string) *int32 {
 	limit := in.c.MaxStoredKey
 	if key == "" || limit <= 0 || in.stock.enter(topic, key, time.Now()) {
-		return false
+		return nil
 	}
-	b.Queue(in.sql.queueLength, in.c.Consumer, topic, key, int32(min(limit, 1<<30)))
-	return true
+	most := int32(min(limit, 1<<30))
+	return &most
 }
 
-// readMeasure says, by an error that wraps ErrFull, that no event may join the queue.
-func (in *Inbox) readMeasure(br pgx.BatchResults, topic, key string) error {
-	var length int
-	if err := br.QueryRow().Scan(&length); err != nil {
-		return fmt.Errorf("measure the key's queue: %w", err)
-	}
+// roomOf says, by an error that wraps ErrFull, that nothing could join a queue, by how long it was.
+func (in *Inbox) roomOf(topic, key string, length int) error {
 	limit := in.c.MaxStoredKey
 	in.stock.measured(topic, key, min(length, limit), limit, time.Now())
-	if length >= limit {
-		return fmt.Errorf("%w: %d events of one key of %s wait, and MaxStoredKey is %d: see to the first of them (holdfast status), or raise the limit",
-			ErrFull, length, topic, limit)
+	if length < limit {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%w: %d events of one key of %s wait, and MaxStoredKey is %d: see to the first of them (holdfast status), or raise the limit",
+		ErrFull, length, topic, limit)
 }
 
 // countStored counts all that is stored, where the last count is old. It is called before a lock of a key is taken: the

@@ -221,17 +221,17 @@ func (in *Inbox) remove(ctx context.Context, tx pgx.Tx, s *claimed, statement, r
 	if tag.RowsAffected() != 1 {
 		return nil, errLeaseLost
 	}
-	for range settling {
-		if _, err := br.Exec(); err != nil {
-			return nil, fmt.Errorf("settle stored event: %w", err)
-		}
-	}
 	if goOn && keyed {
+		for range settling {
+			if _, err := br.Exec(); err != nil {
+				return nil, fmt.Errorf("settle stored event: %w", err)
+			}
+		}
 		if next, err = readNext(br, s, until); err != nil {
 			return nil, err
 		}
 	}
-	if err := br.Close(); err != nil {
+	if err := br.Close(); err != nil { // It reads the rest, and calls back those who wait for an answer among that.
 		return nil, fmt.Errorf("settle stored event: %w", err)
 	}
 	return next, nil

@@ -1,0 +1,56 @@
+package inbox
+
+// The statements over where a consumer stands in Kafka's partitions.
+
+// Where a consumer stands in a partition. Run under the exclusive fence.
+const positionSQL = `-- inbox.position
+select p.position, p.clean from holdfast.consumer_position p
+ where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int
+   for no key update`
+
+// The last event below the position, as it was settled.
+const landmarkSQL = `-- inbox.landmark
+select coalesce(p.landmark_offset, -1), coalesce(p.landmark, 0) from holdfast.consumer_position p
+ where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int`
+
+// Raises the epoch: to the clock's microseconds, but always above the last. So none comes twice, neither when a person
+// deletes the row nor when a failover takes the last raise back: who was frozen meanwhile stays out. It is compared for
+// equality alone, so that a clock that steps back would have to hit the very microsecond.
+const assignSQL = `-- inbox.assign
+insert into holdfast.consumer_position as p (consumer, topic, partition, epoch, position, clean, owner)
+values ($1::text, $2::text, $3::int, (extract(epoch from clock_timestamp()) * 1000000)::bigint, $4::bigint, false, $5::text)
+on conflict (consumer, topic, partition) do update
+   set epoch = greatest(p.epoch + 1, excluded.epoch), position = excluded.position, clean = false, owner = excluded.owner, updated_at = now()
+returning epoch, (select i.token::text from holdfast.incarnation i)`
+
+// Fills the token that a crash, or a failover, emptied (incarnation.go).
+const renewSQL = `-- inbox.renew
+insert into holdfast.incarnation default values on conflict (one) do nothing`
+
+// Empty after a crash, until somebody renews it.
+const incarnationSQL = `-- inbox.incarnation
+select coalesce((select i.token::text from holdfast.incarnation i), '')`
+
+// Saves how far partitions are settled, all at once, and the last event below. Whoever lost one is not among those
+// returned, nor whoever was given it in another incarnation: what was settled then may be lost. What is read again below the position moves neither: it may be another log's.
+const saveSQL = `-- inbox.save
+update holdfast.consumer_position p
+   set position = greatest(p.position, u.position), updated_at = now(),
+       landmark_offset = case when u.position >= p.position and u.landmark_offset >= 0 then u.landmark_offset else p.landmark_offset end,
+       landmark = case when u.position >= p.position and u.landmark_offset >= 0 then u.landmark else p.landmark end
+  from unnest($2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::text[])
+       u (topic, partition, epoch, position, landmark_offset, landmark, token)
+ where p.consumer = $1::text and p.topic = u.topic and p.partition = u.partition and p.epoch = u.epoch
+   and exists (select from holdfast.incarnation i where i.token = u.token::uuid)
+returning p.topic, p.partition`
+
+// Under another incarnation the position stays where it is; the end was in order all the same.
+const releaseSQL = `-- inbox.release
+update holdfast.consumer_position p
+   set position = greatest(p.position, u.position), clean = p.clean or $6::boolean, updated_at = now(),
+       landmark_offset = case when u.position >= p.position and $7::bigint >= 0 then $7::bigint else p.landmark_offset end,
+       landmark = case when u.position >= p.position and $7::bigint >= 0 then $8::bigint else p.landmark end
+  from (select x.same, case when x.same then $5::bigint else -1 end as position
+          from (select exists (select from holdfast.incarnation i where i.token = $9::text::uuid) as same) x) u
+ where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and p.epoch = $4::bigint
+returning u.same`
