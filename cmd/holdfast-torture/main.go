@@ -19,6 +19,16 @@ import (
 	"github.com/holdfast-go/holdfast/internal/torture"
 )
 
+const usage = `holdfast-torture runs producers, relays and consumers on a real Postgres and a real Kafka, makes faults,
+and says what became of every event.
+
+It needs Linux, a Docker engine for Kafka, and PostgreSQL 15 or newer, which it downloads where there is none.
+Disks that run full need root, and up to 6 GiB of memory; -pgbouncer needs PgBouncer.
+
+It ends with 0 when the run holds, with 1 when it does not or could not be made, and with 2 for a wrong command line.
+
+`
+
 func main() {
 	if torture.IsPart() {
 		os.Exit(torture.RunPart())
@@ -34,7 +44,7 @@ func run(args []string, out, errOut io.Writer) int {
 	flags.SetOutput(errOut)
 	flags.DurationVar(&o.For, "for", 3*time.Minute, "how long faults are made")
 	flags.Uint64Var(&o.Seed, "seed", 0, "the seed of the plan; 0 draws one")
-	faults := flags.String("faults", "*", "names of faults, or patterns like kill-*, separated by commas")
+	faults := flags.String("faults", "*", "names of faults, or patterns like kill-*, separated by commas; -list shows them")
 	flags.BoolVar(&o.PgBouncer, "pgbouncer", false, "put PgBouncer in transaction pooling between all parts and Postgres")
 	flags.IntVar(&o.Producers, "producers", 2, "processes that write")
 	flags.IntVar(&o.Relays, "relays", 2, "processes that publish")
@@ -42,6 +52,10 @@ func run(args []string, out, errOut io.Writer) int {
 	flags.IntVar(&o.Rate, "rate", 30, "transactions a second of each producer")
 	flags.StringVar(&o.Dir, "dir", "", "an empty folder for histories and logs; without one they go when all is well")
 	list := flags.Bool("list", false, "list the faults, and do nothing")
+	flags.Usage = func() {
+		fmt.Fprint(errOut, usage)
+		flags.PrintDefaults()
+	}
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return 0
@@ -51,6 +65,13 @@ func run(args []string, out, errOut io.Writer) int {
 	if flags.NArg() > 0 {
 		fmt.Fprintf(errOut, "holdfast-torture: %q is no flag; -help lists them\n", flags.Arg(0))
 		return 2
+	}
+	for _, name := range []string{"for", "producers", "relays", "consumers", "rate"} {
+		switch f := flags.Lookup(name); f.Value.String() {
+		case "0", "0s": // To the package it means the default.
+			fmt.Fprintf(errOut, "holdfast-torture: -%s is 0: it must be more; without the flag it is %s\n", name, f.DefValue)
+			return 2
+		}
 	}
 	if *list {
 		fmt.Fprint(out, torture.List())

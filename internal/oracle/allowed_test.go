@@ -28,6 +28,10 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 		name  string
 		forge func(r *Run)
 	}{
+		{"an event that was given up after a try less for a fault, and one for a process that was killed", func(r *Run) { r.Limits.Tries = 2 }},
+		{"an effect at the moment at which it was due", func(r *Run) {
+			r.Written[r.written(r.Effects[2].ID)].Due = &r.Effects[2].At
+		}},
 		{"a repeat behind later events of its key", func(r *Run) {
 			for i, id := range []string{"a1", "a2", "a2", "a3", "a1"} {
 				r.Records[i].ID = id

@@ -23,7 +23,7 @@ func large(n int) Run {
 		k := i * 7919 % len(numbers)
 		numbers[k]++
 		ids[i] = fmt.Sprintf("01890a5d-ac96-774b-bcce-%012x", i)
-		w := Written{ids[i], "orders", fmt.Sprintf("customer-%d", k), numbers[k], "", ""}
+		w := Written{ids[i], "orders", fmt.Sprintf("customer-%d", k), numbers[k], "", "", nil}
 		s.run.Written = append(s.run.Written, w)
 		l := lane.Of(w.Key, w.ID, lanes)
 		queue[l] = append(queue[l], i)

@@ -36,7 +36,7 @@ func (s *script) publish(actor string, pid int, ids ...string) {
 }
 
 func (s *script) write(id, key string, number int64) {
-	s.run.Written = append(s.run.Written, Written{id, "o", key, number, typeOf(id), ""})
+	s.run.Written = append(s.run.Written, Written{id, "o", key, number, typeOf(id), "", nil})
 }
 
 func (s *script) lane(epoch int64, owner, by, done string) {
@@ -183,6 +183,11 @@ func (r *Run) entry(op history.Op, nth int) int {
 	panic(fmt.Sprintf("no such %s", op))
 }
 
+// written is the place of an event in Written.
+func (r *Run) written(id string) int {
+	return slices.IndexFunc(r.Written, func(w Written) bool { return w.ID == id })
+}
+
 func (r *Run) forget(op history.Op, nth int) {
 	i := r.entry(op, nth)
 	r.Entries = slices.Delete(r.Entries, i, i+1)
@@ -294,6 +299,12 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		}},
 		{"an event that was given up and done", NoLoss, GivenUp, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{Consumer: "c", ID: "d1", Key: "d"}) }},
 
+		{"an event that was given up too soon", NoLoss, TooSoon, 1, func(r *Run) { r.Limits.Tries = 3 }},
+
+		{"an effect before its time", NoGhost, Hurried, 1, func(r *Run) {
+			due := r.Effects[2].At.Add(time.Microsecond)
+			r.Written[r.written(r.Effects[2].ID)].Due = &due
+		}},
 		{"a record of a COMMIT that was refused", NoGhost, Ghosts, 1, func(r *Run) { r.insert("x1", "x", 1) }},
 		{"an effect of nothing that was committed", NoGhost, Phantoms, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{Consumer: "c", ID: "x1", Key: "x"}) }},
 		{"a letter of nothing that was committed", NoGhost, Phantoms, 1, func(r *Run) {
@@ -516,6 +527,7 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			r.Entries[i] = history.Entry{At: r.Entries[i].At, Actor: "relay/0", PID: 20, Op: history.Effect, IDs: []string{"d1"}}
 			r.behind(by("c/0", 30, history.Effect, "", "d1"))
 		}},
+		{"a letter that was said and is not there", AlarmsSounded, MadeUp, 1, func(r *Run) { r.behind(by("c/0", 30, history.Letter, "", "a1")) }},
 		{"a fault that nobody said", AlarmsSounded, Silent, 1, func(r *Run) { r.forget(history.Log, 0) }},
 		{"a fault of which something else was said", AlarmsSounded, Silent, 1, func(r *Run) { r.Entries[r.entry(history.Log, 0)].Text = "all is well" }},
 		{"a fault of which one said something who does not have to", AlarmsSounded, Silent, 1, func(r *Run) { r.Entries[r.entry(history.Log, 0)].Actor = "c/0" }},
@@ -553,5 +565,5 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 
 // write adds a row of written.
 func (r *Run) write(id, key string, number int64) {
-	r.Written = append(r.Written, Written{id, "o", key, number, typeOf(id), ""})
+	r.Written = append(r.Written, Written{id, "o", key, number, typeOf(id), "", nil})
 }

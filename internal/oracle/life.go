@@ -46,12 +46,12 @@ func liveness(b *book, found *findings, figures *Figures) {
 // settling is the longest time from a try of an event to the word that it was given up, under faults.
 const settling = 20 * time.Second
 
-// lettersSaid is the part of O11 that is about letters: an operator hears of each of them from who wrote it, unless that was
-// killed before it could say so. A letter does not name its writer: of an event whose last try was by a process that was
+// lettersSaid is the part of O11 that is about letters: an operator hears of no letter that is not there, and of each that is
+// from who wrote it, unless that was killed before it could say so. A letter does not name its writer: of an event whose last try was by a process that was
 // killed, and that said nothing more when settling had passed, one letter may be unsaid; and a letter of a repeat, which
 // needs no try, wherever something was killed.
 func lettersSaid(b *book, found *findings) {
-	if len(b.Entries) == 0 || len(b.letters) == 0 {
+	if len(b.Entries) == 0 {
 		return
 	}
 	killed, silent := map[Process]bool{}, map[Process]time.Time{} // since when
@@ -66,19 +66,20 @@ func lettersSaid(b *book, found *findings) {
 			continue
 		}
 		for _, id := range e.IDs {
-			n := b.event(id)
-			if len(b.letters[n]) == 0 {
-				continue
-			}
-			if e.Op == history.Letter {
+			switch n := b.event(id); {
+			case n == none:
+			case e.Op == history.Letter:
 				said[n]++
-			} else {
+			case len(b.letters[n]) > 0:
 				last[n] = e
 			}
 		}
 	}
 	for i := range b.Written {
 		n := int32(i)
+		if said[n] > 0 && len(b.letters[n]) == 0 {
+			found.add(MadeUp, "%s, said %d times", b.name(n), said[n])
+		}
 		unsaid := len(b.letters[n]) - said[n]
 		if e := last[n]; e != nil {
 			if who := (Process{e.Actor, e.PID}); killed[who] && silent[who].Sub(e.At) < settling {

@@ -3,6 +3,9 @@ package oracle
 import (
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/history"
 )
 
 // noLoss is O1: every event that was committed is in Kafka, and has an effect with every consumer; or it is a letter, or
@@ -50,6 +53,60 @@ func noLoss(b *book, found *findings) {
 		}
 	}
 	b.blame(missed, found)
+	triedEnough(b, found)
+}
+
+// triedEnough is the part of O1 that is about patience: a consumer gives an event up only after Limits.Tries.
+func triedEnough(b *book, found *findings) {
+	if b.Limits.Tries == 0 || len(b.Entries) == 0 {
+		return
+	}
+	type story struct {
+		tries       int
+		begun, over time.Time // from its producer's intent until a letter of it was said
+	}
+	stories := map[int32]*story{}
+	for n, letters := range b.letters {
+		if slices.ContainsFunc(letters, func(l Letter) bool { return l.Consumer != "" && b.due(l) && !b.besideEffect(l) }) {
+			stories[n] = &story{over: b.Entries[len(b.Entries)-1].At}
+		}
+	}
+	ends := map[Process]time.Time{}
+	for _, e := range b.Entries {
+		ends[Process{e.Actor, e.PID}] = e.At
+		for _, id := range e.IDs {
+			switch s := stories[b.event(id)]; {
+			case s == nil:
+			case e.Op == history.Intend:
+				s.begun = e.At
+			case e.Op == history.Effect:
+				s.tries++
+			case e.Op == history.Letter:
+				s.over = e.At
+			}
+		}
+	}
+	for i := range b.Written {
+		n := int32(i)
+		s := stories[n]
+		if s == nil || b.events[b.Written[i].ID] != n {
+			continue
+		}
+		cost := 0
+		for _, o := range b.outages {
+			if !o.from.After(s.over) && (o.recovered.IsZero() || !o.recovered.Before(s.begun)) {
+				cost++
+			}
+		}
+		for _, p := range b.Killed {
+			if end := ends[p]; !end.Before(s.begun) && !end.After(s.over) {
+				cost++
+			}
+		}
+		if s.tries+cost < b.Limits.Tries {
+			found.add(TooSoon, "%s was begun %d times, must be %d times, and no more than %d of them may have been lost", b.name(n), s.tries, b.Limits.Tries, cost)
+		}
+	}
 }
 
 // missing is an event that is not in Kafka (consumer is none), or not handled by a consumer.
@@ -107,7 +164,7 @@ func (b *book) givenUp(n int32, consumer string) bool {
 }
 
 // noGhost is O2: nothing is in Kafka, had an effect or became a letter that was not committed, or is another there, in
-// topic, key or content, than was written.
+// topic, key or content, than was written, or had an effect before it was due.
 func noGhost(b *book, found *findings) {
 	var said map[string]string
 	fate := func(id string) string { // asked for rarely: most runs have no ghosts
@@ -134,6 +191,8 @@ func noGhost(b *book, found *findings) {
 			found.add(Altered, "%s had an effect with %s under key %q", b.name(n), e.Consumer, e.Key)
 		} else if differ(b.Written[n].Content, e.Content) {
 			found.add(Altered, "%s came to %s with another payload, type or headers", b.name(n), e.Consumer)
+		} else if due := b.Written[n].Due; due != nil && !e.At.IsZero() && e.At.Before(*due) {
+			found.add(Hurried, "%s was done by %s at %s, and was not due before %s", b.name(n), e.Consumer, clock(e.At), clock(*due))
 		}
 	}
 	for _, l := range b.stray {

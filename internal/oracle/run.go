@@ -77,7 +77,8 @@ type Written struct {
 	ID, Topic, Key string
 	Number         int64 // place in the order of topic and key, drawn under the key's row lock; of no meaning without a key
 	Type           string
-	Content        string // a hash of what is in it, or "" where nobody knows: then it is compared with nothing
+	Content        string     // a hash of what is in it, or "" where nobody knows: then it is compared with nothing
+	Due            *time.Time // when it may be published at the earliest; nil for at once
 }
 
 // Record is a record of Kafka's log. ID is its header ce_id.
@@ -206,6 +207,9 @@ type Limits struct {
 	// MayDie are the types of events that a consumer may give up. Nil is all of them, and relays may give up any too.
 	// Otherwise a letter of another type, or of a relay, is found, and excuses nothing.
 	MayDie []string
+	// Tries is how often a consumer must have begun to handle an event before it may give it up. Each fault that was on
+	// meanwhile, and each process that was killed, may have cost a try that was counted and did not begin. 0 asks for none.
+	Tries int
 	// Canary is a text of payloads that must not be logged. "" looks for none.
 	Canary string
 	// NoHistory says that the run kept no history: what only a history can show is not judged (O5, O9, O11, and the most of

@@ -54,9 +54,11 @@ const (
 	Missing  Kind = "missing: no effect"
 	GivenUp  Kind = "given up and done: an effect and a letter"
 	Undue    Kind = "a letter that is not due: of a relay, or of an event that handlers can bear"
+	TooSoon  Kind = "given up before it was tried as often as it must be"
 	Ghosts   Kind = "ghost: in Kafka, never committed"
 	Phantoms Kind = "phantom: an effect or a letter of what was never committed"
 	Altered  Kind = "altered: another topic, key or content than was written"
+	Hurried  Kind = "done before its time"
 
 	Doubles Kind = "done twice"
 
@@ -97,6 +99,7 @@ const (
 
 	Silent Kind = "a fault that nobody said"
 	Unsaid Kind = "a letter that nobody said"
+	MadeUp Kind = "a letter that was said, and is not there"
 )
 
 // maxExamples is how many examples of a kind are kept.

@@ -16,6 +16,7 @@ import (
 type smallDisks struct {
 	dir     string
 	mounted []string
+	why     error          // why there are none
 	line    *lifeline.Line // unmounts them when this process is killed
 }
 
@@ -26,18 +27,18 @@ const (
 )
 
 // makeSmallDisks makes them in a folder of their own, which other users may enter: servers are not run as root.
-func makeSmallDisks() (*smallDisks, error) {
+func makeSmallDisks() *smallDisks {
 	dir, err := os.MkdirTemp("", "holdfast-disks-")
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
 	if err != nil {
-		return &smallDisks{}, fmt.Errorf("mount a small disk: %w", err)
+		return &smallDisks{why: err}
 	}
 	d := &smallDisks{dir: dir}
 	if d.line, err = lifeline.Attach(nil, os.Environ(), `umount -l "$1"/* 2>/dev/null; rm -rf "$1"`, dir); err != nil {
 		d.remove()
-		return &smallDisks{}, fmt.Errorf("mount a small disk: %w", err)
+		return &smallDisks{why: err}
 	}
 	for name, size := range map[string]int{postgres: postgresDisk, broker: kafkaDisk} {
 		path := filepath.Join(dir, name)
@@ -47,11 +48,11 @@ func makeSmallDisks() (*smallDisks, error) {
 		}
 		if err != nil {
 			d.remove()
-			return &smallDisks{}, fmt.Errorf("mount a small disk: %w", err)
+			return &smallDisks{why: fmt.Errorf("mount a tmpfs: %w (that needs root)", err)}
 		}
 		d.mounted = append(d.mounted, path)
 	}
-	return d, nil
+	return d
 }
 
 func (d *smallDisks) have() bool { return len(d.mounted) > 0 }
@@ -61,7 +62,7 @@ func (d *smallDisks) missing() string {
 	if d.have() {
 		return ""
 	}
-	return "a small disk needs root to be mounted"
+	return fmt.Sprintf("there is no small disk: %v", d.why)
 }
 
 // postgres and kafka are the folders to run the servers in; "" is theirs to choose.

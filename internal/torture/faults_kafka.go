@@ -34,7 +34,8 @@ func kafkaFaults() []fault {
 			s.hit = s.refused(kafka.InvalidRecord)
 			return setTopic(ctx, s, s.topics[0], "cleanup.policy", "compact", "delete") // events without a key go to no other
 		}},
-		{name: "refuse-rights", what: "the broker denies the right to write: TOPIC_AUTHORIZATION_FAILED", hold: seconds(3, 6), begin: denyWrites, alarms: topicHeld},
+		{name: "refuse-rights", what: "the broker denies relays and consumers all rights to one topic: TOPIC_AUTHORIZATION_FAILED", hold: seconds(3, 6), begin: denyRights,
+			alarms: append([]oracle.Alarm{{By: roleConsumer, Messages: []string{"waiting for Kafka"}}}, topicHeld...)},
 		{name: "kafka-disk-full", what: "the broker has no space left", hold: seconds(3, 6), begin: fillKafka, alone: true, alarms: brokerAway,
 			impossible: func(g *ground) string { return g.small.missing() }},
 	}
@@ -87,8 +88,9 @@ func setTopic(ctx context.Context, s *stage, topic, name, value, before string) 
 	return func(ctx context.Context) error { return set(ctx, before) }, set(ctx, value)
 }
 
-// denyWrites denies everybody the right to write to a topic.
-func denyWrites(ctx context.Context, s *stage) (func(context.Context) error, error) {
+// denyRights denies everybody the right to write to a topic. Where a topic has a rule, the broker allows nothing that no rule
+// allows: so nobody may read it either, or commit an offset of it.
+func denyRights(ctx context.Context, s *stage) (func(context.Context) error, error) {
 	s.hit = s.refused(kafka.TopicAuthorizationFailed)
 	topic := s.any()
 	res, err := s.kafka.Client.CreateACLs(ctx, &kafka.CreateACLsRequest{ACLs: []kafka.ACLEntry{{ResourceType: kafka.ResourceTypeTopic, ResourceName: topic,
@@ -97,17 +99,17 @@ func denyWrites(ctx context.Context, s *stage) (func(context.Context) error, err
 		err = res.Errors[0]
 	}
 	if err != nil {
-		return nil, fmt.Errorf("deny writes to %s: %w", topic, err)
+		return nil, fmt.Errorf("deny rights to %s: %w", topic, err)
 	}
 	return func(ctx context.Context) error {
 		res, err := s.kafka.Client.DeleteACLs(ctx, &kafka.DeleteACLsRequest{Filters: []kafka.DeleteACLsFilter{{ResourceTypeFilter: kafka.ResourceTypeTopic, ResourceNameFilter: topic,
 			ResourcePatternTypeFilter: kafka.PatternTypeLiteral, PrincipalFilter: "User:ANONYMOUS", HostFilter: "*", Operation: kafka.ACLOperationTypeWrite, PermissionType: kafka.ACLPermissionTypeDeny}}})
 		if err != nil {
-			return fmt.Errorf("allow writes to %s: %w", topic, err)
+			return fmt.Errorf("give rights to %s back: %w", topic, err)
 		}
 		for _, r := range res.Results {
 			if r.Error != nil {
-				return fmt.Errorf("allow writes to %s: %w", topic, r.Error)
+				return fmt.Errorf("give rights to %s back: %w", topic, r.Error)
 			}
 		}
 		return nil

@@ -176,12 +176,15 @@ var clockSteps = []string{
 	"update holdfast.scheduled set due_at = due_at + $1::text::interval * $2::text::int",
 }
 
+// clockStepOfTruth moves what the oracles hold the times of scheduled events against.
+const clockStepOfTruth = "update written set due = due + $1::text::interval * $2::text::int where due is not null"
+
 // stepClock moves all times that are stored: to the library this is what a step of the server's clock by as much in the
 // other direction looks like. The clock itself is the machine's, and others live by it.
 func stepClock(ctx context.Context, s *stage, by string) (func(context.Context) error, error) {
 	step := func(ctx context.Context, sign string) error {
 		return pgx.BeginFunc(ctx, s.admin, func(tx pgx.Tx) error {
-			for _, sql := range clockSteps {
+			for _, sql := range append(slices.Clone(clockSteps), clockStepOfTruth) {
 				if _, err := tx.Exec(ctx, sql, by, sign); err != nil {
 					return fmt.Errorf("step the clock: %w", err)
 				}

@@ -48,6 +48,7 @@ func TestAStepOfTheClockMovesEveryTimeThatIsComparedWithIt(t *testing.T) {
 			t.Errorf("%s is moved by %d statements", c, n)
 		}
 	}
+	pgtest.Exec(t, pool, "create table written (due timestamptz)")
 	for _, by := range []string{"10 minutes", "-10 minutes"} {
 		s := &stage{ground: &ground{admin: pool}}
 		heal, err := stepClock(t.Context(), s, by)

@@ -66,7 +66,7 @@ func newGround(ctx context.Context, dir string, o Options, late bool) (g *ground
 			g.stop()
 		}
 	}()
-	g.small, _ = makeSmallDisks() // where there are none, the faults that need them say so
+	g.small = makeSmallDisks() // where there are none, the faults that need them say why
 	g.stops = append(g.stops, g.small.remove)
 	g.primary, err = pgserver.Start(ctx, pgserver.Options{Settings: settings, Dir: g.small.postgres()})
 	if err != nil {
@@ -127,7 +127,7 @@ func (g *ground) link(ctx context.Context, o Options) (err error) {
 // tables are the service's own, and the oracles' beside package trail.
 var tables = []string{
 	// The truth of what was committed, written in the transaction of each event: it needs nobody's word.
-	"create table written (id text primary key, topic text not null, key text not null, number bigint not null, type text not null, content text not null, at timestamptz not null default clock_timestamp())",
+	"create table written (id text primary key, topic text not null, key text not null, number bigint not null, type text not null, content text not null, due timestamptz, at timestamptz not null default clock_timestamp())",
 	"create table aggregate (key text primary key, n bigint not null default 0)",
 	"create table other (x bigint)",
 	// No key on id: an effect that happens twice is to be seen.

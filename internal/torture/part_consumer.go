@@ -30,6 +30,9 @@ const consumerName = "billing"
 // the group begins anew again and again. A longer one would hardly help: kafka-go gives up a heartbeat after 5 s.
 const session = 6 * time.Second
 
+// attempts is how often an event is tried before it becomes a letter.
+const attempts = 4
+
 // node is one process of the consumer.
 type node struct {
 	part
@@ -44,9 +47,11 @@ type node struct {
 // consume runs a node: from Kafka, and what is stored.
 func (p part) consume(ctx context.Context, pool *pgxpool.Pool, rec *history.Recorder, logger *slog.Logger) error {
 	n := &node{part: p, pool: pool, rec: rec, rng: rand.New(rand.NewPCG(p.Seed, 1)), tries: map[string]int{}}
+	policy := retry.Policy{Attempts: attempts, Base: 50 * time.Millisecond, Cap: 500 * time.Millisecond}
+	_ = p.planted(plantHasty, func() error { policy.Attempts = 1; return nil })
 	in, err := inbox.New(pool, inbox.Config{
 		Consumer: consumerName,
-		Retry:    retry.Policy{Attempts: 4, Base: 50 * time.Millisecond, Cap: 500 * time.Millisecond},
+		Retry:    policy,
 		Timeout:  5 * time.Second, Grace: 500 * time.Millisecond, Stop: time.Second,
 		Workers: 6,
 		PollMax: 200 * time.Millisecond,

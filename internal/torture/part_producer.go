@@ -229,9 +229,15 @@ const large = 8 << 10
 // write is one event and the truth about it, in the caller's transaction.
 func (p *producer) write(ctx context.Context, tx pgx.Tx, e holdfast.Event, number int64) error {
 	p.rec.Add(history.Entry{Op: history.Intend, IDs: []string{e.ID}, Key: e.Key, Num: number, Text: e.Topic})
-	if _, err := tx.Exec(ctx, "insert into written (id, topic, key, number, type, content) values ($1, $2, $3, $4, $5, $6)", e.ID, e.Topic, e.Key, number, e.Type, content(e)); err != nil {
+	var due *time.Time
+	if !e.NotBefore.IsZero() {
+		due = &e.NotBefore
+	}
+	if _, err := tx.Exec(ctx, "insert into written (id, topic, key, number, type, content, due) values ($1, $2, $3, $4, $5, $6, $7)",
+		e.ID, e.Topic, e.Key, number, e.Type, content(e), due); err != nil {
 		return err
 	}
+	_ = p.planted(plantHurry, func() error { e.NotBefore = time.Time{}; return nil })
 	return outbox.Write(ctx, tx, e)
 }
 

@@ -36,6 +36,8 @@ const (
 	plantAhead     = "ahead"      // somebody sets a lane's cursor to the end of the log
 	plantForget    = "forget"     // somebody undoes what relays save of their cursors
 	plantStuck     = "stuck"      // the publisher never has an answer for one key
+	plantHasty     = "hasty"      // a consumer gives up an event at its first failure
+	plantHurry     = "hurry"      // the producer writes events for now which it was told to write for later
 	plantFalseOK   = "false-ok"   // the producer calls a transaction committed that it has rolled back
 	plantEarly     = "early"      // a consumer calls an event handled before it is
 	plantLinger    = "linger"     // a part leaves a goroutine behind

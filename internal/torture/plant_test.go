@@ -96,7 +96,9 @@ func TestEveryOracleSeesTheBugThatIsPlantedForIt(t *testing.T) {
 		all   string      // what all examples of it have in them: a slow machine leaves other events waiting as well; "" is not asked
 	}{
 		{plantLose, oracle.NoLoss, oracle.Lost, ""},
+		{plantHasty, oracle.NoLoss, oracle.TooSoon, ""},
 		{plantDualWrite, oracle.NoGhost, oracle.Ghosts, ""},
+		{plantHurry, oracle.NoGhost, oracle.Hurried, ""},
 		{plantOutside, oracle.EffectOnce, oracle.Doubles, ""},
 		{plantReverse, oracle.KeyOrder, oracle.Overtaken, ""},
 		{plantRepeat, oracle.Duplicates, oracle.Unexplained, ""},

@@ -25,6 +25,7 @@ type Report struct {
 	impossible map[string]string // faults that cannot be made here, and why
 	troubles   []string          // parts that did not stop as they should, and oracles that saw nothing
 	seen       oracle.Seen
+	machine    machine
 	revived    []string // how PgBouncer ended each time it did by itself
 	judged     bool     // there is a Verdict
 }
@@ -137,6 +138,9 @@ func (r *Report) String() string {
 		v.OrderBreaks(), f.Duplicates, f.Letters, round(p50), round(most), "")
 	_ = w.Flush()
 	fmt.Fprintf(&b, "\n%s\nseen by O6 and O7: %s\n", v, r.seen)
+	if text := r.machine.String(); text != "" {
+		fmt.Fprintln(&b, text)
+	}
 	if n := len(r.revived); n > 0 {
 		fmt.Fprintf(&b, "PgBouncer ended by itself %d times, and was started again: %s\n", n, strings.Join(r.revived, "; "))
 	}

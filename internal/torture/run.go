@@ -352,7 +352,7 @@ func (r *run) make(ctx context.Context, f fault) error {
 	for _, idle := range r.idle.after(time.Now(), r.workers(), r.witness.stirred) {
 		r.trouble(errors.New(idle))
 	}
-	return r.sample(ctx)
+	return errors.Join(r.measure(ctx), r.sample(ctx))
 }
 
 // holdsOn is for how long a fault that has not hit anything yet is held beyond its time.
