@@ -44,14 +44,20 @@ func (l *lease) step(open bool) {
 	}
 }
 
-// renewal is the context of a renewal. False: a step is open, and there is nothing to do.
+// renewal is the context of a renewal, which ends no later than the lease: a handler must not go on behind it because an
+// answer is awaited. False: a step is open, and there is nothing to do.
 func (l *lease) renewal(ctx context.Context) (context.Context, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stepping {
 		return nil, false
 	}
-	ctx, l.giveUp = context.WithTimeout(ctx, l.rt.o.Lease/3)
+	now := time.Now()
+	until := now.Add(l.rt.o.Lease / 3)
+	if now.Before(l.safe) && l.safe.Before(until) { // Behind a step that took longer than the lease there is nothing left to wait for.
+		until = l.safe
+	}
+	ctx, l.giveUp = context.WithDeadline(ctx, until)
 	return ctx, true
 }
 
@@ -69,6 +75,14 @@ func (l *lease) extended(begun time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.safe = begun.Add(l.rt.o.Lease)
+}
+
+// rest is how long to wait until the next renewal: a third of what is left, so that one that failed is soon followed by
+// another.
+func (l *lease) rest() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(time.Until(l.safe)/3, l.rt.o.Lease/30)
 }
 
 func (l *lease) mayHaveRunOut() bool {
@@ -229,7 +243,7 @@ func (l *lease) beat(ctx context.Context) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for pause(ctx, l.rt.o.Lease/3) {
+		for pause(ctx, l.rest()) {
 			if err := l.renew(ctx); err != nil && ctx.Err() == nil {
 				l.lose(err)
 				return

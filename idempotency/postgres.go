@@ -56,7 +56,7 @@ func (p postgres) claim(ctx context.Context, k StoreKey, fingerprint []byte, lea
 		switch {
 		case err != nil:
 			return Claimed{}, doubted(errors.Join(failed, err))
-		case s != nil && s.State == statePending && s.Owner == owner:
+		case s != nil && s.State == statePending && s.Owner == owner && s.Live:
 			return Claimed{Mine: true, Fence: s.Fence, Attempt: s.Attempt}, nil
 		case !claimable(s, fingerprint[1:]):
 			return p.taken(s)
