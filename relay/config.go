@@ -25,7 +25,9 @@ type Config struct {
 	Name string
 
 	// Lease is for how long the lanes stay ours without a sign of life: when a relay dies, its lanes rest that long. A
-	// relay whose saves fail stops publishing at half of it. At least 500 ms. Defaults to 5 s.
+	// relay whose saves fail stops publishing at half of it. It should be the same for all relays of a schema: one whose
+	// Lease is less than half of another's takes that one's leases for those of a clock that was wrong, and its lanes from
+	// it. At least 500 ms. Defaults to 5 s.
 	Lease time.Duration
 
 	// PollMin and PollMax bound the pause between two looks at an idle log; it doubles from the one to the other while

@@ -20,8 +20,9 @@ import (
 // How much of the parked events one round tries.
 const (
 	drainQueues = 50
-	drainRows   = 100 // of one queue
-	moveEvents  = 1000
+	drainRows   = 100      // of one queue
+	moveEvents  = 1000     // that fell due, in one transaction
+	moveBytes   = 32 << 20 // of their payloads
 	heldEvery   = time.Second
 )
 
@@ -323,9 +324,9 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 // moveScheduled moves events that fell due into the log, behind the lane's fence.
 func (l *lane) moveScheduled(ctx context.Context) error {
 	for !l.stopping() {
-		var events int64
+		var events, bytes int64
 		err := l.inTx(ctx, func(batch *pgx.Batch) {
-			batch.Queue(l.r.sql.moveScheduled, l.number, moveEvents).QueryRow(func(row pgx.Row) error { return row.Scan(&events) })
+			batch.Queue(l.r.sql.moveScheduled, l.number, moveEvents, int64(moveBytes)).QueryRow(func(row pgx.Row) error { return row.Scan(&events, &bytes) })
 		}, func(*pgx.Batch) {
 			if events > 0 {
 				failpoint.Hit(failpoint.RelayScheduling)
@@ -340,7 +341,7 @@ func (l *lane) moveScheduled(ctx context.Context) error {
 		if told := l.r.c.Observer.OnMoved; told != nil && events > 0 {
 			told(l.number, int(events))
 		}
-		if events < moveEvents {
+		if events < moveEvents && bytes < moveBytes {
 			break
 		}
 	}

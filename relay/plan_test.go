@@ -66,7 +66,7 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		{readProbe, "3, 'orders'", []string{"parked_pkey", "letter_holds"}},
 		{wakeTopic, "3, 'orders'", []string{"parked_pkey", "letter_holds"}},
 		{loadWaiting, "3", []string{"parked_pkey"}},
-		{moveScheduled, "3, 100", []string{"scheduled_pkey"}},
+		{moveScheduled, "3, 100, 1000000", []string{"scheduled_pkey"}},
 	} {
 		asked = append(asked, row.statement)
 		for _, plan := range plantest.Of(t, db.Pool, row.statement, row.literals) {

@@ -365,24 +365,30 @@ update holdfast.parked p set next_at = now()
    and not exists (select from holdfast.letter l
                     where l.lane = $1::smallint and l.topic = p.topic and l.key = p.key and l.holds and l.state in ('open', 'replaying'))`
 
-// moveScheduled appends the events of a lane that are due to the log, by due time and then by writing order, and says
-// how many. The database decides what is due. It runs behind fenceLane in one transaction.
+// moveScheduled appends events of a lane that are due to the log, by due time and then by writing order: $2 at most, and, but
+// for the first, none that comes behind $3 bytes of payload, since Postgres holds all of them in memory, and an array of 1 GiB
+// is an error. It says how many it moved, and how many bytes. The database decides what is due. It runs behind fenceLane in
+// one transaction.
 const moveScheduled = `-- relay.move_scheduled
 with due as (
   delete from holdfast.scheduled s
    where (s.lane, s.due_at, s.seq) in (
-     select d.lane, d.due_at, d.seq from holdfast.scheduled d
-      where d.lane = $1::smallint and d.due_at <= now()
-      order by d.due_at, d.seq limit $2::integer)
+     select f.lane, f.due_at, f.seq
+       from (select d.lane, d.due_at, d.seq, coalesce(sum(octet_length(d.payload)) over
+                      (order by d.due_at, d.seq rows between unbounded preceding and 1 preceding), 0) as before
+               from (select s.* from holdfast.scheduled s
+                      where s.lane = $1::smallint and s.due_at <= now()
+                      order by s.due_at, s.seq limit $2::integer) d) f
+      where f.before < $3::bigint)
   returning s.*
 ), batch as (
-  select count(*) as events, array_agg(d.id order by d.due_at, d.seq) as ids, array_agg(d.source order by d.due_at, d.seq) as sources,
+  select count(*) as events, coalesce(sum(octet_length(d.payload)), 0)::bigint as bytes, array_agg(d.id order by d.due_at, d.seq) as ids, array_agg(d.source order by d.due_at, d.seq) as sources,
          array_agg(d.type order by d.due_at, d.seq) as types, array_agg(d.topic order by d.due_at, d.seq) as topics,
          array_agg(d.key order by d.due_at, d.seq) as keys, array_agg(d.time order by d.due_at, d.seq) as times,
          array_agg(d.headers::text order by d.due_at, d.seq) as headers, array_agg(d.payload order by d.due_at, d.seq) as payloads
     from due d
 )
-select b.events from batch b,
+select b.events, b.bytes from batch b,
        lateral (select case when b.events > 0 then holdfast.append(b.ids, b.sources, b.types, b.topics, b.keys, b.times, b.headers, b.payloads, null, null)::text end as appended) a
  where a.appended is null or a.appended = ''`
 

@@ -3,6 +3,7 @@ package relay_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -87,5 +88,31 @@ func TestManyScheduledEventsAreMovedOnceEach(t *testing.T) {
 		if got := firsts(key); !slices.IsSorted(got) {
 			t.Errorf("key k%d came as %q", key, got)
 		}
+	}
+}
+
+// However much falls due at once, a transaction moves no more of it than a server has memory for.
+func TestLargeScheduledEventsAreMovedAFewAtATime(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	const events, size = 80, 1_000_000
+	payload := strings.Repeat("x", size)
+	for i := range events {
+		write(t, pool, scheduled("k", fmt.Sprintf("%03d %s", i, payload), time.Now().Add(time.Hour)))
+	}
+	pgtest.Exec(t, pool, "update holdfast.scheduled set due_at = now() - interval '1 second' + seq * interval '1 microsecond'")
+	var moves, most atomic.Int64
+	run(t, pool, b, relay.Config{Observer: relay.Observer{OnMoved: func(_, n int) {
+		moves.Add(1)
+		most.Store(max(most.Load(), int64(n)))
+	}}})
+	eventually(t, "all arrive", func() bool { return len(b.events()) >= events })
+	for i, e := range b.events()[:events] {
+		if want := fmt.Sprintf("%03d ", i); !strings.HasPrefix(string(e.Payload), want) || len(e.Payload) != size+4 {
+			t.Fatalf("event %d begins with %q and has %d bytes", i, e.Payload[:4], len(e.Payload))
+		}
+	}
+	if fits := int64(32<<20)/size + 1; most.Load() > fits || moves.Load() < events/fits {
+		t.Errorf("%d moves, of %d events at most; %d events may go at once", moves.Load(), most.Load(), fits)
 	}
 }

@@ -332,7 +332,7 @@ func wakeTopic(c *call) error {
 }
 
 func moveScheduled(c *call) error {
-	db, lane, limit := c.db, c.args[0].(int), c.args[1].(int)
+	db, lane, limit, most := c.db, c.args[0].(int), c.args[1].(int), c.args[2].(int64)
 	var due []*cell[Scheduled]
 	each(db.scheduled, c.tx, func(s *cell[Scheduled], row *Scheduled) {
 		if row.Lane == lane && !row.DueAt.After(db.Now()) && !s.locked(c.tx) {
@@ -348,14 +348,18 @@ func moveScheduled(c *call) error {
 		return int(x.Seq - y.Seq)
 	})
 	due = due[:min(limit, len(due))]
-	segment := db.Segment()
+	segment, moved, bytes := db.Segment(), int64(0), int64(0)
 	for _, s := range due {
 		row, _ := s.see(c.tx)
+		if bytes >= most {
+			break
+		}
+		moved, bytes = moved+1, bytes+int64(len(row.Payload))
 		e := Event{Lane: row.Lane, ID: row.ID, Topic: row.Topic, Key: row.Key, Payload: row.Payload}
 		s.remove(c.tx)
 		c.tx.Append(segment, e)
 	}
-	c.row(int64(len(due)))
+	c.row(moved, bytes)
 	return nil
 }
 
