@@ -46,6 +46,7 @@ type lane struct {
 	drainAt    time.Time // not before it are parked events tried: the broker could not be reached
 	drainTries int
 
+	inHand   int         // transactions of ours that are open, or not noted here yet; guarded by the saver's mutex
 	doubtful atomic.Bool // a transaction of ours failed, or its COMMIT was not answered: the database knows better than we do
 }
 
@@ -364,6 +365,13 @@ func (l *lane) waiting() waiting {
 		w.topics[topic] = true
 	}
 	return w
+}
+
+// stale says that the lease was not renewed for longer than the saver lets it be.
+func (l *lane) stale() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.r.outside.now().Before(l.leaseUntil.Add(-l.r.c.Lease * 3 / 4))
 }
 
 // leased says whether the lane is ours beyond doubt: the last renewal is less than half a lease old.

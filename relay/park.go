@@ -29,8 +29,8 @@ type parking struct {
 func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed []int64) error {
 	rows := l.rowsOf(parks)
 	sent := l.r.outside.now()
-	l.r.saver.mu.Lock() // no save of an older cursor may come after this one
-	defer l.r.saver.mu.Unlock()
+	l.r.saver.leaveOut(l) // until our memory has the cursor: no save of an older one may come after it
+	defer l.r.saver.takeIn(l)
 	err := l.inTx(ctx, func(batch *pgx.Batch) {
 		l.queueSave(batch, after)
 		if len(rows.ids) > 0 {
@@ -140,9 +140,11 @@ func (l *lane) refusedDelay(attempts int, err error) time.Duration {
 func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch), then ...func(batch *pgx.Batch)) (err error) {
 	ctx, cancel := l.r.outside.limit(ctx, l.r.patience)
 	defer cancel()
+	l.r.saver.leaveOut(l)
+	defer l.r.saver.takeIn(l)
 	defer func() {
 		if err != nil {
-			l.doubtful.Store(true) // before park lets go of the saver
+			l.doubtful.Store(true) // before the lane is saved again
 		}
 	}()
 	return pgx.BeginTxFunc(ctx, l.r.pool, pgx.TxOptions{BeginQuery: beginGuarded}, func(tx pgx.Tx) error {
@@ -172,7 +174,7 @@ func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch), then ...fu
 	})
 }
 
-// queueSave adds the statement that saves this one lane. It is for those who hold the saver's lock.
+// queueSave adds the statement that saves this one lane. It is for a transaction of the lane, which the saver leaves out.
 func (l *lane) queueSave(batch *pgx.Batch, c cursor) {
 	batch.Queue(l.r.sql.saveLanes, l.r.c.Name, l.r.c.Lease, []int16{int16(l.number)}, []int64{l.epoch}, []*string{&c.done}, []*string{&c.upto}, []int64{c.pos}, l.token, l.r.saver.next())
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,8 +20,8 @@ type saver struct {
 	r     *Relay
 	dirty chan struct{}
 
-	mu     sync.Locker // held while cursors are written, so that none goes back
-	number int64       // of the last save that was sent
+	mu     sync.Locker  // held while cursors are written, so that none goes back
+	number atomic.Int64 // of the last save that was sent
 	took   time.Duration
 }
 
@@ -63,19 +64,32 @@ func (s *saver) run(ctx context.Context) {
 	}
 }
 
-// next is the number of a save that is about to be sent. It is for those who hold mu.
-func (s *saver) next() int64 {
-	s.number++
-	return s.number
+// next is the number of a save that is about to be sent. For each lane saves are numbered in the order in which they are sent.
+func (s *saver) next() int64 { return s.number.Add(1) }
+
+// leaveOut keeps a lane out of the saves until takeIn, and waits for one that is on its way: a transaction of the lane is about
+// to lock its row, and might write its cursor. The saves of all other lanes, and with them their leases, go on meanwhile,
+// however long it takes. It counts.
+func (s *saver) leaveOut(l *lane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.inHand++
 }
 
-// save writes the cursors of lanes and renews their leases. A lane that the statement does not return is lost.
+func (s *saver) takeIn(l *lane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.inHand--
+}
+
+// save writes the cursors of lanes and renews their leases, but for those that are left out. A lane that the statement does
+// not return is lost.
 func (s *saver) save(ctx context.Context, lanes []*lane) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A lane whose transaction failed, or may have, is about to be dropped: the cursor that the transaction wrote, if it
 	// was committed after all, is ahead of the one in our memory, which must not be written over it.
-	lanes = slices.DeleteFunc(slices.Clone(lanes), func(l *lane) bool { return l.doubtful.Load() })
+	lanes = slices.DeleteFunc(slices.Clone(lanes), func(l *lane) bool { return l.inHand > 0 || l.doubtful.Load() })
 	n := len(lanes)
 	if n == 0 {
 		return nil

@@ -346,7 +346,7 @@ func (h *twins) step() {
 				saver.next()
 			}
 			rows, err := s.db.Query(h.t.Context(), simStatements.saveLanes, l.r.c.Name, l.r.c.Lease, []int16{int16(number)}, []int64{l.epoch},
-				[]*string{&l.cursor.done}, []*string{&l.cursor.upto}, []int64{l.cursor.pos}, l.token, saver.number-max(back-1, 0))
+				[]*string{&l.cursor.done}, []*string{&l.cursor.upto}, []int64{l.cursor.pos}, l.token, saver.number.Load()-max(back-1, 0))
 			if err != nil {
 				return err.Error()
 			}
