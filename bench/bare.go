@@ -19,8 +19,8 @@ import (
 )
 
 // The bare loop is the limit of this stack: it reads the same rows of the same log, a page of 2,000 of each lane at a
-// time, and produces them with the same headers, codec and partitions. It does nothing else: no window, no lease, no
-// cursor that outlives it, no answer to any failure, and it sends events in the wrong order (by xid).
+// time, one page ahead, and produces them with the same headers, codec and partitions. It does nothing else: no window, no
+// lease, no cursor that outlives it, no answer to any failure, and it sends events in the wrong order (by xid).
 const (
 	bareLanes = holdfast.DefaultLanes
 	barePage  = 2000
@@ -66,34 +66,62 @@ func (e *env) bareDrain(ctx context.Context, database, topic string, events int)
 	return float64(events) / took.Seconds(), nil
 }
 
+// bareLane reads a page while the one before it is produced, as the relay does.
 func bareLane(ctx context.Context, pool *pgxpool.Pool, client *kafka.Client, topic string, lane int) (published int, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	pages := make(chan *pageOfLane)
+	failed := make(chan error, 1)
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		defer close(pages)
+		failed <- bareRead(ctx, pool, lane, pages)
+	})
+	defer reading.Wait()
+	defer cancel()
+	for page := range pages {
+		if err := bareProduce(ctx, client, topic, &page.batches); err != nil {
+			return published, err
+		}
+		published += page.events
+	}
+	return published, <-failed
+}
+
+// pageOfLane is a page of a lane, by partition.
+type pageOfLane struct {
+	batches [partitions]bareBatch
+	events  int
+}
+
+// bareRead reads the pages of a lane.
+func bareRead(ctx context.Context, pool *pgxpool.Pool, lane int, pages chan<- *pageOfLane) error {
 	xid, seq := "0", int64(0)
 	words := map[string]string{}
 	for {
 		rows, err := pool.Query(ctx, barePageSQL, lane, xid, seq, barePage)
 		if err != nil {
-			return published, fmt.Errorf("read page: %w", err)
+			return fmt.Errorf("read page: %w", err)
 		}
-		var batches [partitions]bareBatch
-		n := 0
+		page := &pageOfLane{}
 		for rows.Next() {
 			v := rows.RawValues()
 			event := bareEvent(rows, v, words)
-			p := relay.Murmur2(event, partitions)
-			batches[p].events = append(batches[p].events, event)
-			if n++; n == barePage {
+			batch := &page.batches[relay.Murmur2(event, partitions)]
+			batch.events = append(batch.events, event)
+			if page.events++; page.events == barePage {
 				xid, seq = string(v[0]), int64(binary.BigEndian.Uint64(v[1]))
 			}
 		}
 		if err := rows.Err(); err != nil {
-			return published, fmt.Errorf("read page: %w", err)
+			return fmt.Errorf("read page: %w", err)
 		}
-		if err := bareProduce(ctx, client, topic, &batches); err != nil {
-			return published, err
+		select {
+		case pages <- page:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
-		published += n
-		if n < barePage {
-			return published, nil
+		if page.events < barePage {
+			return nil
 		}
 	}
 }
