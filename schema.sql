@@ -399,6 +399,7 @@ create table holdfast.letter (
     lane         smallint,                    -- of the relay
     partition    integer,                     -- of the inbox
     "offset"     bigint,
+    place        bigint,                      -- of the inbox: its event's in the queue of its key; what it holds comes after that
     attempts     integer not null default 0,
     errors       text[] not null default '{}',
     first_at     timestamptz not null default now(),

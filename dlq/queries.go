@@ -145,14 +145,14 @@ select count(*) from holdfast.letter l
 const purgeReplays = `-- dlq.purge_replays
 delete from holdfast.letter_replay r where r.ended_at < now() - $1::bigint * interval '1 microsecond'`
 
-// storeLetter puts a letter's event at the head of its key's queue, under lockQueue; behind the replays of the key's
-// earlier letters, where some still wait. No row: the event waits in 'stored' already.
+// storeLetter puts a letter's event into its key's queue, under lockQueue, where it was: before what came after it, whatever
+// the order in which letters are replayed. No row: the event waits in 'stored' already.
 //
-// Its place is the letter's id, far below what nextval gives the others: so there is a place for every letter, and one
-// only, in whatever order they are replayed. That the conflict is named lets any other one show as itself.
+// A letter without a place is put before all others, by its id, far below what nextval gives. That the conflict is named lets
+// any other one show as itself.
 const storeLetter = `-- dlq.store
 insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash, partition, "offset", letter)
-select l.consumer, l.topic, l.key, l.id - (1::bigint << 62),
+select l.consumer, l.topic, l.key, coalesce(l.place, l.id - (1::bigint << 62)),
        l.source, l.event_id, l.type, l.time, l.headers, l.payload, l.hash, l.partition, l."offset", l.id
   from holdfast.letter l
  where l.id = $1::bigint
@@ -198,7 +198,7 @@ update holdfast.stored s set next_at = now()
                    where h.consumer = l.consumer and h.topic = l.topic and h.key = l.key)
    and not exists (select from holdfast.letter o
                     where o.consumer = l.consumer and o.topic = l.topic and o.key = l.key
-                      and o.holds and o.origin = 'inbox' and o.state in ('open', 'replaying'))`
+                      and o.holds and o.origin = 'inbox' and o.state in ('open', 'replaying') and (o.place is null or o.place < s.place))`
 
 // keepVersion keeps the payload that an edit is about to replace, with the hash that it is known by.
 const keepVersion = `-- dlq.keep_version

@@ -56,7 +56,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{unrecordSQL, "'billing', '', '12'", []string{"inbox_pkey"}},
 		// Of one who has half of them it may as well read all, up to its limit.
 		{storedCountSQL, "'consumer 7', 100", []string{"stored_(pkey|consumer_source_event_id_key)"}},
-		{letterSQL, "'billing', 'r', 'f', true, '12', '', 't', 'orders', '12', now(), '{}', '', '', 8, 0, 1, '{}', 1, true", []string{"letter_event"}},
+		{letterSQL, "'billing', 'r', 'f', true, '12', '', 't', 'orders', '12', now(), '{}', '', '', 8, 0, 1, '{}', 1, true, 1", []string{"letter_event"}},
 		{letterReopenSQL, "12, 1, 'r', 'f', '{e}'", []string{"letter_pkey"}},
 		{letterReplayedSQL, "12", []string{"letter_open"}},
 		{editedSQL, "'billing', '', '12', '{\"\"}'", []string{"letter_event", "letter_action_letter"}},

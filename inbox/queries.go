@@ -143,7 +143,7 @@ select h.topic, h.key, h.events, h.first_at, (extract(epoch from now() - h.first
        h.attempts, coalesce(h.errors[cardinality(h.errors)], ''), nullif(h.next_at, 'infinity'),
        coalesce((select min(l.id) from holdfast.letter l
                   where l.consumer = $1::text and l.topic = h.topic and l.key = h.key
-                    and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')), 0)
+                    and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying') and (l.place is null or l.place < h.place)), 0)
   from head h
  order by h.first_at, h.topic, h.key
  limit $2::int`
@@ -156,16 +156,17 @@ select count(*), count(distinct (s.topic, s.key)) filter (where s.key <> ''),
   from holdfast.stored s
  where s.consumer = $1::text`
 
-// An event has one letter for each payload: the unique index letter_event. One that dies again opens its letter again; a
+// What a letter holds has a place behind its own ($20, null to come behind all that is there): what waits before it, for its
+// next try, goes on. An event has one letter for each payload: the unique index letter_event. One that dies again opens its letter again; a
 // conflict that is met again ($19 false) changes nothing.
 const letterSQL = `-- inbox.letter
 insert into holdfast.letter as letter (origin, consumer, reason, fingerprint, holds, event_id, source, type, topic, key, time,
-       headers, payload, hash, partition, "offset", attempts, errors, first_at)
+       headers, payload, hash, partition, "offset", attempts, errors, first_at, place)
 values ('inbox', $1::text, $2::text, $3::text, $4::boolean, $5::text, $6::text, $7::text, $8::text, $9::text,
         coalesce($10::timestamptz, now()), $11::text::jsonb, $12::bytea, $13::bytea, $14::int, $15::bigint,
-        $16::int, $17::text[], now() - $18::bigint * interval '1 microsecond')
+        $16::int, $17::text[], now() - $18::bigint * interval '1 microsecond', coalesce($20::bigint, nextval('holdfast.stored_place')))
 on conflict (consumer, source, event_id, hash) where origin = 'inbox' do update
-   set state = 'open', reason = excluded.reason, fingerprint = excluded.fingerprint, holds = excluded.holds, last_at = now(),
+   set state = 'open', reason = excluded.reason, fingerprint = excluded.fingerprint, holds = excluded.holds, place = excluded.place, last_at = now(),
        attempts = letter.attempts + excluded.attempts,
        errors = (letter.errors || excluded.errors)[greatest(cardinality(letter.errors || excluded.errors) - 19, 1):]
  where $19::boolean
@@ -217,6 +218,7 @@ with due as (
                 or not exists (select from holdfast.letter l
                                 where l.consumer = s.consumer and l.topic = s.topic and l.key = s.key
                                   and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')
+                                  and (l.place is null or l.place < s.place)
                                offset 0))))
      order by s.next_at
      limit $3::int
@@ -277,7 +279,7 @@ update holdfast.stored s
    and (s.letter is not null
         or not exists (select from holdfast.letter l
                         where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text
-                          and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')))
+                          and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying') and (l.place is null or l.place < s.place)))
 returning ` + claimedColumns
 
 // Wakes the head of a queue after the one before it has gone.
@@ -288,7 +290,7 @@ update holdfast.stored s set next_at = now()
                    where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
    and not exists (select from holdfast.letter l
                     where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text
-                      and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))`
+                      and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying') and (l.place is null or l.place < s.place))`
 
 // Puts followers of a key to sleep that do not, as those that Store has added: it must not wait for the lock of their key,
 // and so does not know what is before them. Each is waked as the head that it will be. Awake, all of them would be looked at
@@ -334,7 +336,8 @@ with recursive head as (
    where h.key <> '' and h.next_at = 'infinity'
      and not exists (select from holdfast.letter l
                       where l.consumer = $1::text and l.topic = h.topic and l.key = h.key
-                        and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))
+                        and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')
+                        and (l.place is null or l.place < h.place))
   union all
   select s.topic, s.key, s.place from head h, holdfast.stored s -- each event without a key is a head
    where h.key = '' and s.consumer = $1::text and s.topic = h.topic and s.key = '' and s.next_at = 'infinity'
