@@ -1,0 +1,40 @@
+package inbox
+
+// The statements over dead letters.
+
+// What a letter holds has a place behind its own ($20, null to come behind all that is there): what waits before it, for its
+// next try, goes on. An event has one letter for each payload: the unique index letter_event. One that dies again opens its letter again; a
+// conflict that is met again ($19 false) changes nothing.
+const letterSQL = `-- inbox.letter
+insert into holdfast.letter as letter (origin, consumer, reason, fingerprint, holds, event_id, source, type, topic, key, time,
+       headers, payload, hash, partition, "offset", attempts, errors, first_at, place)
+values ('inbox', $1::text, $2::text, $3::text, $4::boolean, $5::text, $6::text, $7::text, $8::text, $9::text,
+        coalesce($10::timestamptz, now()), $11::text::jsonb, $12::bytea, $13::bytea, $14::int, $15::bigint,
+        $16::int, $17::text[], now() - $18::bigint * interval '1 microsecond', coalesce($20::bigint, nextval('holdfast.stored_place')))
+on conflict (consumer, source, event_id, hash) where origin = 'inbox' do update
+   set state = 'open', reason = excluded.reason, fingerprint = excluded.fingerprint, holds = excluded.holds, place = excluded.place, last_at = now(),
+       attempts = letter.attempts + excluded.attempts,
+       errors = (letter.errors || excluded.errors)[greatest(cardinality(letter.errors || excluded.errors) - 19, 1):]
+ where $19::boolean
+returning id`
+
+// A replay that failed again: the letter is open as before, and knows what happened meanwhile.
+const letterReopenSQL = `-- inbox.letter_reopen
+update holdfast.letter
+   set state = 'open', last_at = now(), attempts = attempts + $2::int, reason = $3::text, fingerprint = $4::text,
+       errors = (errors || $5::text[])[greatest(cardinality(errors || $5::text[]) - 19, 1):]
+ where id = $1::bigint`
+
+const letterReplayedSQL = `-- inbox.letter_replayed
+update holdfast.letter set state = 'replayed', last_at = now() where id = $1::bigint and state in ('open', 'replaying')`
+
+// Says whether a payload, by the hashes in $4, is one that a person replaced in a letter of its event. It finds the
+// event's letters by letter_event, and what was done to them by letter_action_letter.
+const editedSQL = `-- inbox.edited
+select exists (
+    select from holdfast.letter l join holdfast.letter_action a on a.letter = l.id
+     where l.origin = 'inbox' and l.consumer = $1::text and l.source = $2::text and l.event_id = $3::text
+       and a.action = 'edit' and a.hash = any($4::bytea[]))`
+
+const publishLetterSQL = `-- inbox.publish_letter
+select holdfast.publish_letter($1::bigint, $2::text, $3::integer)`
