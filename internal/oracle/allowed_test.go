@@ -32,6 +32,15 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 		{"an effect at the moment at which it was due", func(r *Run) {
 			r.Written[r.written(r.Effects[2].ID)].Due = &r.Effects[2].At
 		}},
+		{"duplicates of what could not be saved for long, as its relay said again and again", func(r *Run) {
+			r.Limits.Unsaving = "cursors were not saved"
+			i := r.entry(history.Fault, 0)
+			r.later(i, 25*time.Second)
+			at := r.Entries[i-1].At
+			for second := 12; second > 0; second-- {
+				r.Entries = slices.Insert(r.Entries, i, history.Entry{At: at.Add(time.Duration(second) * 2 * time.Second), Actor: "relay/0", PID: 20, Op: history.Log, Text: "cursors were not saved, the relay tries again"})
+			}
+		}},
 		{"a repeat behind later events of its key", func(r *Run) {
 			for i, id := range []string{"a1", "a2", "a2", "a3", "a1"} {
 				r.Records[i].ID = id

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/history"
@@ -143,7 +144,7 @@ func (b *book) question(suspects map[string]*suspect) {
 		lane int32
 	}
 	claims, handed, under := map[hold]int{}, map[hold]int{}, map[hold]int64{}
-	begun, places := b.claimed(), b.placed(suspects)
+	begun, places, troubles := b.claimed(), b.placed(suspects), b.troubles()
 	adopted := slices.DeleteFunc(slices.Clone(b.LaneLog), func(c LaneChange) bool { return !c.Adopted })
 	for i := range b.Entries {
 		e := &b.Entries[i]
@@ -178,7 +179,7 @@ func (b *book) question(suspects map[string]*suspect) {
 					}
 					now.reason = reason
 					if reason == HandedBack || reason == OtherProcess || reason == ClaimedAgain {
-						now.unsaved = b.calm(s.acknowledged(), now.at)
+						now.unsaved = calm(troubles, s.acknowledged(), now.at)
 					}
 				}
 				s.tries = append(s.tries, now)
@@ -239,25 +240,49 @@ func (s *suspect) acknowledged() (last time.Time) {
 	return last
 }
 
-// calm is how much of a time lies outside of all faults that keep relays from saving, and of what it took to recover from
-// them.
-func (b *book) calm(from, until time.Time) (span time.Duration) {
+// A save that failed began and was followed by the next within these.
+const (
+	beforeUnsaving = 3 * time.Second
+	behindUnsaving = time.Second
+)
+
+// trouble is a time in which relays may have been kept from saving.
+type trouble struct{ from, until time.Time } // until is zero where it never ended
+
+// troubles are the faults that keep relays from saving, with what it took to recover from them, and the saves that failed by
+// a relay's own word, in the order in which they began.
+func (b *book) troubles() (all []trouble) {
+	for _, o := range b.outages {
+		if b.Limits.Keeping == nil || slices.Contains(b.Limits.Keeping, o.fault) {
+			all = append(all, trouble{o.from, o.recovered})
+		}
+	}
+	if b.Limits.Unsaving != "" {
+		for _, e := range b.Entries {
+			if e.Op == history.Log && strings.HasPrefix(e.Text, b.Limits.Unsaving) {
+				all = append(all, trouble{e.At.Add(-beforeUnsaving), e.At.Add(behindUnsaving)})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b trouble) int { return a.from.Compare(b.from) })
+	return all
+}
+
+// calm is how much of a time lies outside of all troubles.
+func calm(troubles []trouble, from, until time.Time) (span time.Duration) {
 	if from.IsZero() {
 		return 0
 	}
-	for _, o := range b.outages { // in the order in which they began
-		if !o.from.Before(until) {
+	for _, t := range troubles {
+		if !t.from.Before(until) {
 			break
 		}
-		if b.Limits.Keeping != nil && !slices.Contains(b.Limits.Keeping, o.fault) {
-			continue
-		}
-		span += max(o.from.Sub(from), 0)
+		span += max(t.from.Sub(from), 0)
 		switch {
-		case o.recovered.IsZero():
+		case t.until.IsZero():
 			return span
-		case o.recovered.After(from):
-			from = o.recovered
+		case t.until.After(from):
+			from = t.until
 		}
 	}
 	return span + max(until.Sub(from), 0)

@@ -401,6 +401,12 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		{"duplicates of what was acknowledged long before and never saved", Duplicates, TooLate, 2, func(r *Run) {
 			r.later(r.entry(history.Fault, 0), 11*time.Second)
 		}},
+		{"duplicates of what was never saved, although a save that failed excuses some seconds", Duplicates, TooLate, 2, func(r *Run) {
+			r.Limits.Unsaving = "cursors were not saved"
+			i := r.entry(history.Fault, 0)
+			r.later(i, 16*time.Second)
+			r.Entries = slices.Insert(r.Entries, i, history.Entry{At: r.Entries[i-1].At.Add(8 * time.Second), Actor: "relay/0", PID: 20, Op: history.Log, Text: "cursors were not saved, the relay tries again"})
+		}},
 		{"duplicates of what was never saved, although the faults since kept nobody from it", Duplicates, TooLate, 2, func(r *Run) {
 			r.Limits.Keeping = []string{"another fault"}
 			r.later(r.entry(history.Heal, 0), 11*time.Second)

@@ -201,6 +201,10 @@ type Limits struct {
 	// Keeping are the names of the faults that may keep a relay from saving, because it cannot reach the database, is not
 	// answered by the broker, or does not run. Nil is all of them.
 	Keeping []string
+	// Unsaving is how the line begins that a relay logs where a save has failed. What keeps it from saving then may outlast the
+	// fault that began it, as a pooler that lets nobody in for a while: the seconds around such a line are not counted, and a
+	// relay that does not try logs none. "" is none.
+	Unsaving string
 	// BesideEffects are beginnings of reasons for which a letter may be there although its event had its effect with the
 	// same consumer. Defaults to "stale" and "conflict": letters of a repeat, not of the event.
 	BesideEffects []string
