@@ -46,7 +46,7 @@ func (p *path) facts(consumers ...string) oracle.Run {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	run := oracle.Run{Consumers: consumers, Limits: oracle.Limits{NoHistory: true}}
-	collect(ctx, p, &run.Written, "select id, topic, key, number, '', '' from written")
+	collect(ctx, p, &run.Written, "select id, topic, key, number, '', '', null::timestamptz from written")
 	collect(ctx, p, &run.Effects, "select consumer, id, key, '', timestamptz '0001-01-01 00:00Z' from effect order by n") // nobody says when
 	collect(ctx, p, &run.Letters, "select id, event_id, consumer, state, reason from holdfast.letter where state = 'open'")
 	collect(ctx, p, &run.Pending, "select 'parked', '', id from holdfast.parked union all select 'stored', consumer, event_id from holdfast.stored")
