@@ -136,7 +136,7 @@ func (in *Inbox) bury(ctx context.Context, tx pgx.Tx, d *delivery, l letter, as 
 	if !inserted {
 		return in.known(ctx, tx, d)
 	}
-	id, err := in.insertLetter(ctx, tx, d.e, d.hash, d.partition(), d.offset(), nil, l)
+	id, err := in.insertLetter(ctx, tx, d.e, d.hash, d.partition(), d.offset(), l)
 	if err != nil {
 		return "", err
 	}

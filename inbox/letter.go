@@ -32,15 +32,16 @@ type letter struct {
 	err      error         // the last, for the fingerprint
 	age      time.Duration // since its first failure
 	reopen   bool          // write it again where the event has a letter that was closed
+	place    *int64        // of its event in the queue of its key; nil for one that never had one: it comes behind all that is there
 }
 
-// insertLetter writes a dead letter, and publishes it where that is asked for. place is the event's in the queue of its key;
-// nil for one that never had one, which comes behind all that is there. The id is 0 where the event has the same letter already.
-func (in *Inbox) insertLetter(ctx context.Context, tx pgx.Tx, e holdfast.Event, hash []byte, partition *int32, offset, place *int64, l letter) (int64, error) {
+// insertLetter writes a dead letter, and publishes it where that is asked for. The id is 0 where the event has the same
+// letter already.
+func (in *Inbox) insertLetter(ctx context.Context, tx pgx.Tx, e holdfast.Event, hash []byte, partition *int32, offset *int64, l letter) (int64, error) {
 	var id int64
 	err := tx.QueryRow(ctx, in.sql.letter, in.c.Consumer, l.reason, fingerprint(e.Type, l), l.holds && e.Key != "", e.ID, e.Source, e.Type,
 		e.Topic, e.Key, timeOrNil(e.Time), headersJSON(e.Headers), e.Payload, hash, partition, offset, int32(l.attempts),
-		nonNil(l.errors), l.age.Microseconds(), l.reopen, place).Scan(&id)
+		nonNil(l.errors), l.age.Microseconds(), l.reopen, l.place).Scan(&id)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return 0, fmt.Errorf("insert letter: %w", err)
 	}

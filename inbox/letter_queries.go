@@ -3,8 +3,8 @@ package inbox
 // The statements over dead letters.
 
 // What a letter holds has a place behind its own ($20, null to come behind all that is there): what waits before it, for its
-// next try, goes on. An event has one letter for each payload: the unique index letter_event. One that dies again opens its letter again; a
-// conflict that is met again ($19 false) changes nothing.
+// next try, goes on. An event has one letter for each payload: the unique index letter_event. One that dies again opens its
+// letter again; a conflict that is met again ($19 false) changes nothing.
 const letterSQL = `-- inbox.letter
 insert into holdfast.letter as letter (origin, consumer, reason, fingerprint, holds, event_id, source, type, topic, key, time,
        headers, payload, hash, partition, "offset", attempts, errors, first_at, place)

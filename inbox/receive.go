@@ -202,7 +202,7 @@ func (in *Inbox) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, er
 			return Duplicate, nil
 		}
 		l := letter{reason: "conflict: its id is known with another payload", errors: []string{"another payload came first under this id"}}
-		if _, err := in.insertLetter(ctx, tx, d.e, d.hash, d.partition(), d.offset(), nil, l); err != nil {
+		if _, err := in.insertLetter(ctx, tx, d.e, d.hash, d.partition(), d.offset(), l); err != nil {
 			return "", err
 		}
 		return Conflict, nil

@@ -172,8 +172,8 @@ func (in *Inbox) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) (i
 		}
 	} else {
 		// The letter comes first, so that the row is removed and the next one woken, or not, in sight of it.
-		l.reopen = true
-		if id, err = in.insertLetter(ctx, tx, s.e, s.hash, s.partition, s.offset, &s.place, l); err != nil {
+		l.reopen, l.place = true, &s.place
+		if id, err = in.insertLetter(ctx, tx, s.e, s.hash, s.partition, s.offset, l); err != nil {
 			return 0, err
 		}
 	}
