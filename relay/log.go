@@ -121,21 +121,24 @@ func (r *logReader) next(ctx context.Context) (page, error) {
 
 // cutWindow ends the next window at a snapshot that the log holds, if there is one ahead.
 func (r *logReader) cutWindow(ctx context.Context) error {
-	rows, err := r.pool.Query(ctx, r.sql.readCuts, r.cursor.done, min(cutsRead, 2+r.span/500))
+	rows, err := r.pool.Query(ctx, r.sql.readCuts, r.cursor.done, min(cutsRead, 2+r.span/500), r.token)
 	if err != nil {
 		return fmt.Errorf("read cuts: %w", err)
 	}
 	cuts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (cut, error) {
 		var text string
-		var xid, seq int64
+		var xid, seq *int64
 		if err := row.Scan(&text, &xid, &seq); err != nil {
 			return cut{}, err
+		}
+		if xid == nil {
+			return cut{}, stateError(text)
 		}
 		s, err := parseSnapshot(text)
 		if err != nil {
 			return cut{}, err
 		}
-		return cut{upto: s.without(uint64(xid)).String(), seq: seq}, nil
+		return cut{upto: s.without(uint64(*xid)).String(), seq: *seq}, nil
 	})
 	if err != nil {
 		return fmt.Errorf("read cuts: %w", err)
@@ -147,19 +150,22 @@ func (r *logReader) cutWindow(ctx context.Context) error {
 }
 
 func (r *logReader) planWindow(ctx context.Context, c cursor) error {
-	rows, err := r.pool.Query(ctx, r.sql.readTransactions, r.lane, c.done, c.upto, c.pos, r.limit+1)
+	rows, err := r.pool.Query(ctx, r.sql.readTransactions, r.lane, c.done, c.upto, c.pos, r.limit+1, r.token)
 	if err != nil {
 		return fmt.Errorf("read the window's transactions: %w", err)
 	}
 	var xids, counts []int64
 	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
 		var xid string
-		var n int64
+		var n *int64
 		if err := row.Scan(&xid, &n); err != nil {
 			return struct{}{}, err
 		}
+		if n == nil {
+			return struct{}{}, stateError(xid)
+		}
 		x, err := strconv.ParseInt(xid, 10, 64)
-		xids, counts = append(xids, x), append(counts, n)
+		xids, counts = append(xids, x), append(counts, *n)
 		return struct{}{}, err
 	})
 	if err != nil {
@@ -211,15 +217,21 @@ func (r *logReader) read(ctx context.Context) ([]record, string, error) {
 	if err := rows.Err(); err != nil {
 		return nil, "", fmt.Errorf("read page: %w", err)
 	}
-	switch header.Source {
-	case "ok":
-		return records, header.ID, nil
+	if header.Source != "ok" {
+		return nil, "", fmt.Errorf("read page: %w", stateError(header.Source))
+	}
+	return records, header.ID, nil
+}
+
+// stateError is why a statement says that the reader must not go on.
+func stateError(state string) error {
+	switch state {
 	case "standby":
-		return nil, "", fmt.Errorf("read page: %w", errStandby)
+		return errStandby
 	case "isolation":
-		return nil, "", fmt.Errorf("read page: %w", errIsolation)
+		return errIsolation
 	default:
-		return nil, "", fmt.Errorf("read page: %w", errCrashed)
+		return errCrashed
 	}
 }
 

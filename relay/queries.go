@@ -78,10 +78,15 @@ select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers::text, w
  where head.state = 'ok'`
 
 // readTransactions lists the transactions of a window that have events of the lane behind pos, with the number of
-// these counted up to $5. $1 lane, $2 done, $3 upto, $4 pos. It hops through event_N_lane_xid_seq from one transaction
-// to the next, so it reads no more than it counts.
+// these counted up to $5. $1 lane, $2 done, $3 upto, $4 pos, $6 token. It hops through event_N_lane_xid_seq from one transaction
+// to the next, so it reads no more than it counts. A row without a count says why the reader must not go on, as readPage's
+// header does: where a standby that lags behind were believed, what it does not have yet would be skipped.
 const readTransactions = `-- relay.transactions
-with recursive hop as (
+with recursive head as materialized (
+  select case when pg_is_in_recovery() then 'standby'
+              when not exists (select from holdfast.incarnation i where i.token = $6::text::uuid) then 'crashed'
+              else 'ok' end as state
+), hop as (
   (select e.xid from holdfast.event e
     where e.lane = $1::smallint and e.xid >= pg_snapshot_xmax($2::text::pg_snapshot)
     order by e.xid limit 1)
@@ -98,17 +103,26 @@ select m.xid::text, c.events
   from member m, lateral (
     select count(*) as events from (
       select from holdfast.event e where e.lane = $1::smallint and e.xid = m.xid and e.seq > $4::bigint limit $5::integer) few) c
- where c.events > 0`
+ where c.events > 0
+union all
+select head.state, null from head where head.state <> 'ok'`
 
-// readCuts lists the next stored snapshots behind done, by the indexes event_N_cut. $1 done, $2 how many.
+// readCuts lists the next stored snapshots behind done, by the indexes event_N_cut. $1 done, $2 how many, $3 token. A row
+// without a transaction says why the reader must not go on.
 const readCuts = `-- relay.cuts
-select e.snap::text, e.xid::text::bigint, e.seq
+with head as materialized (
+  select case when pg_is_in_recovery() then 'standby'
+              when not exists (select from holdfast.incarnation i where i.token = $3::text::uuid) then 'crashed'
+              else 'ok' end as state)
+(select e.snap::text, e.xid::text::bigint, e.seq
   from holdfast.event e
  where e.snap is not null
    and e.xid >= pg_snapshot_xmax($1::text::pg_snapshot)
    and pg_snapshot_xmax(e.snap) > pg_snapshot_xmax($1::text::pg_snapshot)
  order by e.xid
- limit $2::integer`
+ limit $2::integer)
+union all
+select head.state, null, null from head where head.state <> 'ok'`
 
 // probe looks at all lanes at once: which have events behind their cursor, and which have parked or scheduled events
 // that are due. A lane whose done is null is busy reading: it is not asked for unread events. $1 lanes, $2 dones,

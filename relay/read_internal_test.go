@@ -2,6 +2,7 @@ package relay
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -101,14 +102,37 @@ func TestAPageOfOneHugeTransactionCostsWhatItReturns(t *testing.T) {
 func TestAReaderStopsWhereItsRowsAreNotTheLogs(t *testing.T) {
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
+	appendMany(t, pool, "k", 1)
+	window := cursor{done: r.cursor.done}
+	if err := pool.QueryRow(t.Context(), "select pg_current_snapshot()::text").Scan(&window.upto); err != nil {
+		t.Fatal(err)
+	}
+	asks := map[string]func() error{
+		"a page":                       func() error { _, err := r.next(t.Context()); return err },
+		"the cuts of a backlog":        func() error { return r.cutWindow(t.Context()) },
+		"the transactions of a window": func() error { return r.planWindow(t.Context(), window) },
+	}
+	refused := func(when string) {
+		t.Helper()
+		for what, ask := range asks {
+			if err := ask(); !errors.Is(err, errCrashed) {
+				t.Errorf("%s was read %s: %v", what, when, err)
+			}
+		}
+	}
+	for what, ask := range asks {
+		if what == "a page" { // It moves the reader on.
+			continue
+		}
+		if err := ask(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	r.cursor.upto, r.plan = "", nil
 	pgtest.Exec(t, pool, "delete from holdfast.incarnation")
-	if _, err := r.next(t.Context()); err == nil {
-		t.Error("a page was read without the incarnation that the lane was claimed under")
-	}
+	refused("without the incarnation that the lane was claimed under")
 	pgtest.Exec(t, pool, "insert into holdfast.incarnation default values")
-	if _, err := r.next(t.Context()); err == nil {
-		t.Error("a page was read under another incarnation")
-	}
+	refused("under another incarnation")
 }
 
 func TestAnEventThatNoDoorWouldLetInDoesNotStopItsLane(t *testing.T) {

@@ -365,6 +365,12 @@ func assign(to, from any) error {
 	switch to := to.(type) {
 	case *int64:
 		*to, ok = from.(int64)
+	case **int64:
+		if *to = nil; from != nil {
+			var n int64
+			n, ok = from.(int64)
+			*to = &n
+		}
 	case *int:
 		var n int64
 		n, ok = from.(int64)

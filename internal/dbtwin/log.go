@@ -107,6 +107,10 @@ func readPlanned(c *call) error {
 func readTransactions(c *call) error {
 	db := c.db
 	lane, done, upto, pos, limit := c.args[0].(int), db.Parse(c.args[1].(string)), db.Parse(c.args[2].(string)), c.args[3].(int64), c.args[4].(int)
+	if !db.incarnated(c.args[5].(string)) {
+		c.row("crashed", nil)
+		return nil
+	}
 	counts := map[uint64]int64{}
 	var xids []uint64
 	db.seen(c.tx, lane, func(e *Event) {
@@ -128,6 +132,10 @@ func readTransactions(c *call) error {
 
 func readCuts(c *call) error {
 	db, done, limit := c.db, c.db.Parse(c.args[0].(string)), int(c.args[1].(int64))
+	if !db.incarnated(c.args[2].(string)) {
+		c.row("crashed", nil, nil)
+		return nil
+	}
 	var cuts []*Event
 	for lane := range db.lanes {
 		db.seen(c.tx, lane, func(e *Event) {
