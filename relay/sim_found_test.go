@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/holdfast-go/holdfast/internal/dbtwin"
 )
 
@@ -148,5 +150,43 @@ func TestALateAnswerToAProbeDoesNotPutTheNextOwnerOfTheLaneToSleep(t *testing.T)
 	}
 	if n := len(r.poller.dones) + len(r.poller.missed); n != 0 {
 		t.Errorf("the poller keeps %d lanes that are awake, or are no more", n)
+	}
+}
+
+// While a transaction of one lane is open its row is locked. The saves of all others, and with them their leases, must not wait
+// for it; and the lane itself is not lost because a save leaves it out.
+func TestASaveLeavesOutALaneWhoseTransactionIsOpen(t *testing.T) {
+	at := time.Now()
+	db := dbtwin.New(2, func() time.Time { return at }, rand.New(rand.NewPCG(1, 1)))
+	waited := errors.New("it waits for a row that is locked")
+	conn := &dbtwin.Conn{DB: db, Hooks: dbtwin.Hooks{Before: func(string) error { return nil }, Blocked: func(string) error { return waited }}}
+	r := newRelay(conn, nil, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 1, MaxParked: 10, Logger: noLog}, simStatements)
+	r.outside.now = func() time.Time { return at }
+	r.outside.start = func(_ context.Context, l *lane) {
+		l.lost = func(err error) { t.Errorf("lane %d is lost: %v", l.number, err) }
+		r.enter(l)
+	}
+	if err := r.tendClaims(t.Context(), t.Context()); err != nil || len(r.owned()) != 2 {
+		t.Fatalf("%d lanes, %v", len(r.owned()), err)
+	}
+	busy, other := r.owned()[0], r.owned()[1]
+	before := busy.leaseUntil
+	at = at.Add(10 * time.Second)
+	err := busy.inTx(t.Context(), func(*pgx.Batch) {}, func(*pgx.Batch) {
+		if err := r.saver.save(t.Context(), r.owned()); err != nil {
+			t.Errorf("a save beside the transaction: %v", err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := at.Add(time.Minute); !other.leaseUntil.Equal(want) || !busy.leaseUntil.Equal(before) {
+		t.Errorf("the other's lease ends %s, want %s; that of the one with the transaction %s, want %s", other.leaseUntil, want, busy.leaseUntil, before)
+	}
+	if err := r.saver.save(t.Context(), r.owned()); err != nil {
+		t.Fatal(err)
+	}
+	if want := at.Add(time.Minute); !busy.leaseUntil.Equal(want) {
+		t.Errorf("behind its transaction the lane's lease ends %s, want %s", busy.leaseUntil, want)
 	}
 }

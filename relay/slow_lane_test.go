@@ -16,7 +16,7 @@ import (
 func TestASlowTransactionOfOneLaneCostsNoOtherItsLease(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 4), newBroker()
-	pgtest.Exec(t, pool, `create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(9); return new; end $$`)
+	pgtest.Exec(t, pool, `create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(18); return new; end $$`)
 	pgtest.Exec(t, pool, "create trigger slow before insert on holdfast.parked for each row execute function slow()")
 	b.set(refusing(relay.FaultRecord, "refused"))
 	write(t, pool, event("slow", "refused"))
@@ -34,7 +34,7 @@ func TestASlowTransactionOfOneLaneCostsNoOtherItsLease(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var lost []int
-	run(t, pool, b, relay.Config{Lease: 4 * time.Second, Observer: relay.Observer{OnLost: func(lane int, err error) {
+	run(t, pool, b, relay.Config{Lease: 8 * time.Second, Observer: relay.Observer{OnLost: func(lane int, err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		lost = append(lost, lane)
@@ -43,7 +43,7 @@ func TestASlowTransactionOfOneLaneCostsNoOtherItsLease(t *testing.T) {
 		for _, key := range keys {
 			write(t, pool, event(key, "another of "+key))
 		}
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(time.Second)
 	}
 	eventually(t, "the refused event is parked", func() bool { return parked(t, pool) == 1 })
 	eventually(t, "all of the other lanes arrive", func() bool { return len(b.events()) >= 21*len(keys) })
