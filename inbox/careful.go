@@ -21,14 +21,11 @@ func (p *partition) carefully(ctx, jobs context.Context, d *delivery, t *intake)
 	for tries := 1; ; tries++ {
 		err := p.inTurn(func() (err error) {
 			failpoint.Hit(failpoint.InboxCounting)
-			if known, err = p.count(ctx, d, t); err != nil {
-				if d.start > 0 { // It may be counted, and only the answer did not come.
-					p.in.takeBackStart(jobs, d)
-				}
-				return err
+			if known, err = p.count(ctx, d, t); err == nil {
+				failpoint.Hit(failpoint.InboxCounted)
+				_, err = p.in.receive(jobs, t, nil)
 			}
-			failpoint.Hit(failpoint.InboxCounted)
-			if _, err = p.in.receive(jobs, t, nil); err != nil && !known {
+			if err != nil && !known && d.start > 0 { // It may be counted though the answer did not come.
 				p.in.takeBackStart(jobs, d)
 			}
 			return err

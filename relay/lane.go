@@ -368,17 +368,15 @@ func (l *lane) waiting() waiting {
 }
 
 // stale says that the lease was not renewed for longer than the saver lets it be.
-func (l *lane) stale() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !l.r.outside.now().Before(l.leaseUntil.Add(-l.r.c.Lease * 3 / 4))
-}
+func (l *lane) stale() bool { return !l.renewedWithin(l.r.c.Lease / 4) }
 
 // leased says whether the lane is ours beyond doubt: the last renewal is less than half a lease old.
-func (l *lane) leased() bool {
+func (l *lane) leased() bool { return l.renewedWithin(l.r.c.Lease / 2) }
+
+func (l *lane) renewedWithin(age time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.r.outside.now().Before(l.leaseUntil.Add(-l.r.c.Lease / 2))
+	return l.r.outside.now().Before(l.leaseUntil.Add(age - l.r.c.Lease))
 }
 
 func (l *lane) stopping() bool {

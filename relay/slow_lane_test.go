@@ -34,7 +34,7 @@ func TestASlowTransactionOfOneLaneCostsNoOtherItsLease(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var lost []int
-	run(t, pool, b, relay.Config{Lease: 8 * time.Second, Observer: relay.Observer{OnLost: func(lane int, err error) {
+	run(t, pool, b, relay.Config{Lease: 8 * time.Second, Retry: untiring, Observer: relay.Observer{OnLost: func(lane int, err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		lost = append(lost, lane)

@@ -47,9 +47,9 @@ func liveness(b *book, found *findings, figures *Figures) {
 const settling = 20 * time.Second
 
 // lettersSaid is the part of O11 that is about letters: an operator hears of no letter that is not there, and of each that is
-// from who wrote it, unless that was killed before it could say so. A letter does not name its writer: of an event whose last try was by a process that was
-// killed, and that said nothing more when settling had passed, one letter may be unsaid; and a letter of a repeat, which
-// needs no try, wherever something was killed.
+// from who wrote it, unless that was killed before it could say so. A letter does not name its writer: of an event whose last
+// try was by a process that was killed, and that said nothing more when settling had passed, one letter may be unsaid; and a
+// letter of a repeat, which needs no try, wherever something was killed.
 func lettersSaid(b *book, found *findings) {
 	if len(b.Entries) == 0 {
 		return
