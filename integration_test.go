@@ -250,9 +250,7 @@ func (p *path) arrive(consumers ...string) {
 // a late duplicate has its chance to do harm. Then the oracle looks at everything.
 func (p *path) finish(stopRelays, stopConsumers []func(), consumers ...string) verdict {
 	p.Helper()
-	if !p.Failed() {
-		p.arrive(consumers...)
-	}
+	p.arrive(consumers...)
 	for _, stop := range stopRelays {
 		stop()
 	}

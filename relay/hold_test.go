@@ -278,53 +278,35 @@ func TestAnUnavailablePartitionHoldsTheLaneAndThenSpills(t *testing.T) {
 	wantOnce(t, b)
 }
 
-// A leader that hangs is told from a cluster that is away by what the others answer meanwhile. Once a lane has sent them all
-// they had, the later tries are of that partition alone, and nobody answers: it must not hold the lane for ever.
-func TestAPartitionWhoseLeaderFallsSilentSpillsThoughNothingElseIsSentMeanwhile(t *testing.T) {
+// What a publisher once took for one partition's trouble is the cluster's when it says so: then nothing is parked.
+func TestAClusterThatIsAwayParksNothingThoughItLookedLikeAPartition(t *testing.T) {
 	t.Parallel()
-	for _, row := range []struct {
-		name  string
-		first relay.Fault // what the first try is answered; the later ones that no broker answers
-		goes  bool
-	}{
-		{"a partition", relay.FaultPartition, true},
-		{"the cluster", relay.FaultBroker, false},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
-			pool, b := setup(t, 1), newBroker()
-			var tries atomic.Int32
-			b.set(func(e holdfast.Event) error {
-				switch {
-				case e.Key != "down":
-					return nil
-				case tries.Add(1) == 1:
-					return refusal(row.first)
-				default:
-					return refusal(relay.FaultBroker)
-				}
-			})
-			write(t, pool, event("down", "1"), event("up", "1st page"))
-			run(t, pool, b, relay.Config{SpillAfter: 300 * time.Millisecond, BatchSize: 2, Retry: retry.Policy{Attempts: 1}})
-			arrives(t, b, "1st page")
-			write(t, pool, event("up", "2nd page"))
-			if row.goes {
-				arrives(t, b, "2nd page")
-			} else {
-				eventually(t, "it is tried for longer than a partition would be", func() bool { return tries.Load() > 8 })
-				if contains(b.payloads(), "2nd page") || parked(t, pool) > 0 {
-					t.Error("events of a cluster that is away were parked, and others went before them")
-				}
-			}
-			b.set(nil)
-			arrives(t, b, "2nd page")
-			eventually(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
-			arrives(t, b, "1")
-			wantOnce(t, b)
-			if n := letters(t, pool); n != 0 {
-				t.Errorf("a silent leader made %d letters", n)
-			}
-		})
+	pool, b := setup(t, 1), newBroker()
+	var tries atomic.Int32
+	b.set(func(e holdfast.Event) error {
+		switch {
+		case e.Key != "down":
+			return nil
+		case tries.Add(1) == 1:
+			return refusal(relay.FaultPartition)
+		default:
+			return refusal(relay.FaultBroker)
+		}
+	})
+	write(t, pool, event("down", "1"), event("up", "1st page"))
+	run(t, pool, b, relay.Config{SpillAfter: 300 * time.Millisecond, BatchSize: 2, Retry: retry.Policy{Attempts: 1}})
+	arrives(t, b, "1st page")
+	write(t, pool, event("up", "2nd page"))
+	eventually(t, "it is tried for longer than a partition would be", func() bool { return tries.Load() > 8 })
+	if contains(b.payloads(), "2nd page") || parked(t, pool) > 0 {
+		t.Error("events of a cluster that is away were parked, and others went before them")
+	}
+	b.set(nil)
+	arrives(t, b, "2nd page")
+	arrives(t, b, "1")
+	wantOnce(t, b)
+	if n := letters(t, pool); n != 0 {
+		t.Errorf("an absent cluster made %d letters", n)
 	}
 }
 

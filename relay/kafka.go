@@ -100,10 +100,9 @@ type Kafka struct {
 	topics  topicCache
 	records sync.Pool // of *recordReader
 
-	// ackedAt is when a broker last acknowledged anything, in nanoseconds since start. It tells a broker that is down
-	// from a cluster that is.
-	start   time.Time
-	ackedAt atomic.Int64
+	// others tells a broker that is away from a cluster that is.
+	others otherBrokers
+	start  time.Time
 
 	// resumeAt is until when the brokers have asked us to wait, in nanoseconds since start.
 	resumeAt atomic.Int64
@@ -132,6 +131,7 @@ func NewKafka(c *kafka.Client, k KafkaConfig) (*Kafka, error) {
 	}
 	p := &Kafka{client: client, config: k, own: own, start: time.Now()}
 	p.topics = topicCache{client: &p.client, ttl: k.MetadataTTL, timeout: k.ProduceTimeout}
+	p.others = otherBrokers{ask: p.ask, turn: make(chan struct{}, 1)}
 	p.records.New = func() any { return new(recordReader) }
 	return p, nil
 }

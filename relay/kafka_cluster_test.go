@@ -1,11 +1,15 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -262,6 +266,61 @@ func TestManyGoroutinesPublishAtOnceEachInItsOrder(t *testing.T) {
 		}
 		if len(records) != lanes*pages*page {
 			t.Errorf("%d records", len(records))
+		}
+	})
+}
+
+// The way to the leaders is cut, the way to the addresses that the client was given is not: kafka-go keeps them apart.
+func TestWhoeverIsThereIsAskedWhenALeaderGivesNoAnswer(t *testing.T) {
+	t.Parallel()
+	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
+		topic := cluster.Topic(t, 1)
+		var cutLeaders, cutAll atomic.Bool
+		var mu sync.Mutex
+		var made []net.Conn
+		transport := &kafka.Transport{MetadataTTL: 100 * time.Millisecond, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			given := strings.HasPrefix(address, "localhost:")
+			if cutAll.Load() || !given && cutLeaders.Load() {
+				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+			}
+			c, err := KafkaDial(ctx, network, address)
+			if err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				made = append(made, c)
+			}
+			return c, err
+		}}
+		t.Cleanup(transport.CloseIdleConnections)
+		k, err := NewKafka(&kafka.Client{Addr: kafka.TCP(strings.Replace(cluster.Brokers[0], "127.0.0.1", "localhost", 1)), Transport: transport}, KafkaConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := []holdfast.Event{{Topic: topic, ID: "1", Source: "test", Type: "x", Key: "k"}}
+		publishAll(t, k, e, func() { time.Sleep(100 * time.Millisecond) })
+		cut := func(what *atomic.Bool) {
+			what.Store(true)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, c := range made {
+				c.Close()
+			}
+		}
+		cut(&cutLeaders)
+		for range 3 {
+			var answer error
+			for end := time.Now().Add(10 * time.Second); FaultOf(answer) != FaultPartition && time.Now().Before(end); {
+				answer = k.Publish(t.Context(), e)[0] // the connection over which was asked before is cut as well
+			}
+			if FaultOf(answer) != FaultPartition {
+				t.Fatalf("the leader is away, the fault is %q: %v", FaultOf(answer), answer)
+			}
+		}
+		cut(&cutAll)
+		for i := range 3 {
+			if answer := k.Publish(t.Context(), e)[0]; FaultOf(answer) != FaultBroker {
+				t.Errorf("try %d: everybody is away, the fault is %q: %v", i, FaultOf(answer), answer)
+			}
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/apiversions"
 	"github.com/segmentio/kafka-go/protocol/metadata"
 	"github.com/segmentio/kafka-go/protocol/produce"
 
@@ -35,15 +36,18 @@ type script struct {
 	topics map[string]int // partitions of each topic
 	// metadata fails metadata requests.
 	metadata func() error
+	// others says what becomes of a question that any broker may answer: nobody does, where a test says nothing.
+	others func(ctx context.Context) error
 	// answer says what becomes of a batch: the response, a zero one for written, or a failure of the network.
 	answer func(ctx context.Context, r request) (produce.ResponsePartition, error)
 
-	mu       sync.Mutex
-	requests []request
-	log      map[partitionName][]string
-	asked    int // metadata requests
-	inFlight map[partitionName]int
-	overlaps int // requests that found another of their partition under way
+	mu        sync.Mutex
+	requests  []request
+	log       map[partitionName][]string
+	asked     int // metadata requests
+	questions int // that any broker may answer
+	inFlight  map[partitionName]int
+	overlaps  int // requests that found another of their partition under way
 }
 
 func (s *script) RoundTrip(ctx context.Context, _ net.Addr, r kafka.Request) (kafka.Response, error) {
@@ -52,6 +56,8 @@ func (s *script) RoundTrip(ctx context.Context, _ net.Addr, r kafka.Request) (ka
 		return s.describe(r)
 	case *produce.Request:
 		return s.produce(ctx, r)
+	case *apiversions.Request:
+		return s.versions(ctx)
 	}
 	return nil, fmt.Errorf("a request of type %T was not expected", r)
 }
@@ -80,6 +86,16 @@ func (s *script) describe(r *metadata.Request) (kafka.Response, error) {
 		res.Topics = append(res.Topics, t)
 	}
 	return res, nil
+}
+
+func (s *script) versions(ctx context.Context) (kafka.Response, error) {
+	s.mu.Lock()
+	s.questions++
+	s.mu.Unlock()
+	if s.others == nil {
+		return nil, io.ErrUnexpectedEOF
+	}
+	return &apiversions.Response{}, s.others(ctx)
 }
 
 func (s *script) produce(ctx context.Context, r *produce.Request) (kafka.Response, error) {

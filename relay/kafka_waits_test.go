@@ -3,6 +3,9 @@ package relay
 import (
 	"context"
 	"errors"
+	"net"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -68,21 +71,98 @@ func TestARequestEndsAtProduceTimeoutOrAtTheCallersDeadline(t *testing.T) {
 	})
 }
 
-func TestABrokerThatIsAwayWhileOthersAnswerIsAPartitionsTrouble(t *testing.T) {
+// A leader that gives no answer is told from a cluster that is away by asking whoever is there, each time: what others
+// acknowledged meanwhile says nothing, since a cluster that dies has just acknowledged something to somebody.
+func TestALeaderThatIsAwayIsToldFromAClusterThatIs(t *testing.T) {
+	reset := func(context.Context, request) (produce.ResponsePartition, error) {
+		return produce.ResponsePartition{}, &net.OpError{Op: "read", Err: syscall.ECONNRESET}
+	}
+	here := func(context.Context) error { return nil }
+	for _, row := range []struct {
+		name   string
+		leader func(context.Context, request) (produce.ResponsePartition, error)
+		others func(context.Context) error
+		fault  string
+		took   time.Duration
+	}{
+		{"a leader hangs", silent, here, "partition", 3 * time.Second},
+		{"a leader is gone", reset, here, "partition", 0},
+		{"the cluster hangs", silent, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, "broker", 3*time.Second + askTimeout},
+		{"the cluster is gone", reset, func(context.Context) error { return syscall.ECONNREFUSED }, "broker", 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &script{topics: map[string]int{"t": 20}, others: row.others, answer: func(ctx context.Context, r request) (produce.ResponsePartition, error) {
+					if r.partition > 0 {
+						return row.leader(ctx, r)
+					}
+					time.Sleep(time.Millisecond) // it is acknowledged behind the others' failure, or before: that says nothing
+					return produce.ResponsePartition{}, nil
+				}}
+				k := s.publisher(t, KafkaConfig{ProduceTimeout: 3 * time.Second, Partitioner: func(e holdfast.Event, _ int) int { return int(e.Key[0] - 'a') }})
+				if diff := cmp.Diff([]string{"ok", row.fault}, outline(k.Publish(t.Context(), keyed("a", "b")))); diff != "" {
+					t.Error(diff)
+				}
+				for range 3 { // also where nothing else is sent
+					began := time.Now()
+					if diff := cmp.Diff([]string{row.fault}, outline(k.Publish(t.Context(), keyed("b")))); diff != "" {
+						t.Error(diff)
+					}
+					if took := time.Since(began); took != row.took {
+						t.Errorf("it took %v, want %v", took, row.took)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestManyPartitionsOfASilentClusterAskOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{topics: map[string]int{"t": 2}, answer: func(ctx context.Context, r request) (produce.ResponsePartition, error) {
-			if r.partition == 1 {
-				return silent(ctx, r)
+		s := &script{topics: map[string]int{"t": 20}, answer: silent, others: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
+		k := s.publisher(t, KafkaConfig{ProduceTimeout: 3 * time.Second, Partitioner: func(e holdfast.Event, _ int) int { return int(e.Key[0] - 'a') }})
+		began := time.Now()
+		for i, err := range k.Publish(t.Context(), keyed(strings.Split("abcdefghijklmnopqrst", "")...)) {
+			if FaultOf(err) != FaultBroker {
+				t.Errorf("event %d: %v", i, err)
 			}
-			time.Sleep(time.Millisecond)
-			return produce.ResponsePartition{}, nil
-		}}
-		k := s.publisher(t, KafkaConfig{Partitioner: func(e holdfast.Event, _ int) int { return int(e.Key[0] - 'a') }})
-		if diff := cmp.Diff([]string{"ok", "partition"}, outline(k.Publish(t.Context(), keyed("a", "b")))); diff != "" {
-			t.Error(diff)
 		}
-		if diff := cmp.Diff([]string{"broker"}, outline(k.Publish(t.Context(), keyed("b")))); diff != "" {
-			t.Error(diff)
+		if took := time.Since(began); took != 3*time.Second+askTimeout || s.questions != 1 {
+			t.Errorf("%d questions in %v", s.questions, took)
+		}
+	})
+}
+
+func TestWhoIsToldToStopDoesNotWaitForOtherBrokersNorAnswersForThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &script{topics: map[string]int{"t": 1}, answer: silent}
+		s.others = func(ctx context.Context) error {
+			if s.questions > 1 {
+				return nil
+			}
+			time.Sleep(10 * time.Millisecond) // until the other wants to know as well
+			cancel()
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		k := s.publisher(t, KafkaConfig{ProduceTimeout: 3 * time.Second})
+		var other error
+		var done sync.WaitGroup
+		done.Go(func() {
+			time.Sleep(time.Millisecond)
+			other = k.Publish(t.Context(), keyed("a"))[0]
+		})
+		began := time.Now()
+		if got := FaultOf(k.Publish(ctx, keyed("a"))[0]); got != FaultBroker {
+			t.Errorf("the fault is %q", got)
+		}
+		if took := time.Since(began); took != 3010*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+		done.Wait()
+		if FaultOf(other) != FaultPartition {
+			t.Errorf("what the one who stopped did not wait for was taken for an answer: %v", other)
 		}
 	})
 }

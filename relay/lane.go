@@ -223,13 +223,9 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, 
 	for i, err := range errs {
 		if err != nil {
 			all = false
-			at := spotOf(events[i].Topic, err)
 			answers[i] = answer{fault: FaultOf(err), err: err}
-			if answers[i].fault == FaultBroker && l.unavailable(at) {
-				answers[i].fault = FaultPartition
-			}
 			if answers[i].fault == FaultPartition {
-				answers[i].spill = l.spill(at)
+				answers[i].spill = l.spill(events[i].Topic, err)
 			}
 		}
 	}
@@ -309,26 +305,14 @@ func (l *lane) waitForRoom(ctx context.Context) error {
 	return l.doChores(ctx)
 }
 
-func spotOf(topic string, err error) spot {
+// spill notes that a partition is unavailable, and says whether it has been for so long that its events are parked
+// rather than waited for.
+func (l *lane) spill(topic string, err error) bool {
 	at := spot{topic: topic, partition: -1}
 	var publishErr *PublishError
 	if errors.As(err, &publishErr) {
 		at.partition = publishErr.Partition
 	}
-	return at
-}
-
-// unavailable says that an outage of a partition was seen not long ago. Its leader, where it does not answer, was told from a
-// cluster that is away by what others answered meanwhile. A lane that is held by it sends nothing else, so that none of its
-// later tries could tell that again.
-func (l *lane) unavailable(at spot) bool {
-	out, known := l.outages[at]
-	return known && at.partition >= 0 && l.r.outside.now().Sub(out.lastAt) <= outageEnds
-}
-
-// spill notes that a partition is unavailable, and says whether it has been for so long that its events are parked
-// rather than waited for.
-func (l *lane) spill(at spot) bool {
 	now := l.r.outside.now()
 	out, known := l.outages[at]
 	if !known || now.Sub(out.lastAt) > outageEnds {
