@@ -20,7 +20,7 @@ func kafkaFaults() []fault {
 		{name: "stop-kafka", what: "the broker stops in order, and starts again", hold: seconds(0.2, 2), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return s.kafka.StartBroker, s.kafka.StopBroker(ctx)
 		}},
-		{name: "freeze-kafka", what: "the broker stands still for longer than a session, and goes on", hold: outlasting(session), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+		{name: "freeze-kafka", what: "the broker stands still for longer than a session, and goes on", hold: outlasting(2*kafkaAnswer + session/10), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return s.kafka.Unpause, s.kafka.Pause(ctx)
 		}},
 		{name: missingTopic, what: "a topic does not exist", hold: seconds(4, 7), alarms: topicHeld, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {

@@ -30,6 +30,10 @@ const consumerName = "billing"
 // the group begins anew again and again. A longer one would hardly help: kafka-go gives up a heartbeat after 5 s.
 const session = 6 * time.Second
 
+// kafkaAnswer is how long kafka-go's group waits for an answer. A consumer whose heartbeat has none joins anew, which is no word
+// of trouble yet; that this has none is one.
+const kafkaAnswer = 5 * time.Second
+
 // attempts is how often an event is tried before it becomes a letter.
 const attempts = 4
 
