@@ -44,14 +44,23 @@ var (
 	// errNotTried is said of events whose transaction has not begun, because the one before it could not be committed.
 	errNotTried = errors.New("the transaction before it failed")
 
-	// errOneByOne is said of a batch that has events among it which are known, or wait behind others of their key.
+	// errOneByOne is said of a batch that has events among it which are known, or wait behind others of their key, and of
+	// followers among which one is known, or which have nothing before them any more, or no room.
 	errOneByOne = errors.New("the batch is to be taken apart")
 )
 
-// try takes events in up to COMMIT: one, or several of one type and partition as a batch. The transaction that was open
+// taking is what one transaction takes in: an event, several of one type and partition as a batch, or several of one key that
+// wait behind it.
+type taking struct {
+	ds      []*delivery
+	attempt int  // of the one event
+	behind  bool // they are stored, and no handler runs
+}
+
+// try takes events in up to COMMIT. The transaction that was open
 // before is committed on the way, and committed is called with its error, a *failure, before a handler runs: what that
 // event held is free then. The error returned is a *failure, or one of the above.
-func (c *chain) try(ctx context.Context, ds []*delivery, attempt int, committed func(error)) (out Outcome, err error) {
+func (c *chain) try(ctx context.Context, t taking, committed func(error)) (out Outcome, err error) {
 	if c.conn == nil {
 		conn, err := c.in.pool.Acquire(ctx)
 		if err != nil {
@@ -62,11 +71,14 @@ func (c *chain) try(ctx context.Context, ds []*delivery, attempt int, committed 
 	c.links++
 	b := &pgx.Batch{}
 	b.BeginTx(pgx.TxOptions{BeginQuery: beginOnly})
-	c.in.queueOpening(b, ds[0])
-	if len(ds) == 1 {
-		c.in.queueInsert(b, ds[0], attempt)
-	} else {
-		c.in.queueInsertMany(b, ds)
+	c.in.queueOpening(b, t.ds[0])
+	switch {
+	case t.behind:
+		c.in.queueFollowers(b, t.ds)
+	case len(t.ds) == 1:
+		c.in.queueInsert(b, t.ds[0], t.attempt)
+	default:
+		c.in.queueInsertMany(b, t.ds)
 	}
 	committing := c.tx != nil
 	sending, cancel := ctx, func() {}
@@ -97,10 +109,14 @@ func (c *chain) try(ctx context.Context, ds []*delivery, attempt int, committed 
 		_, err = br.Exec() // time-outs and fence
 	}
 	var result string
-	if err == nil && len(ds) == 1 {
+	switch {
+	case err != nil:
+	case t.behind:
+		err = c.in.readFollowers(br, t.ds)
+	case len(t.ds) == 1:
 		result, err = readInsert(br)
-	} else if err == nil {
-		err = readInsertMany(br, len(ds))
+	default:
+		err = readInsertMany(br, len(t.ds))
 	}
 	if closing := br.Close(); err == nil && closing != nil {
 		err = closing
@@ -113,11 +129,16 @@ func (c *chain) try(ctx context.Context, ds []*delivery, attempt int, committed 
 		err = ctx.Err()
 	}
 	tx := br.Tx()
-	if len(ds) == 1 {
-		out, err = c.in.taken(ctx, tx, ds[0], result, err)
-	} else if err == nil {
+	switch {
+	case len(t.ds) == 1:
+		out, err = c.in.taken(ctx, tx, t.ds[0], result, err)
+	case err != nil:
+	case t.behind:
+		failpoint.Hit(failpoint.InboxParking)
+		out = Stored
+	default:
 		failpoint.Hit(failpoint.InboxBatched)
-		out, err = Handled, c.in.call(ctx, tx, ds[0].h, events(ds))
+		out, err = Handled, c.in.call(ctx, tx, t.ds[0].h, events(t.ds))
 	}
 	if err != nil {
 		conn := c.conn
@@ -156,7 +177,7 @@ func (in *Inbox) alone(d *delivery, attempt int) trial {
 	}
 	return func(ctx context.Context) (Outcome, error) {
 		c := chain{in: in}
-		out, err := c.try(ctx, []*delivery{d}, attempt, nil)
+		out, err := c.try(ctx, taking{ds: []*delivery{d}, attempt: attempt}, nil)
 		if err == nil {
 			err = c.commit(ctx)
 		}

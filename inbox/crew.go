@@ -147,7 +147,7 @@ func (w *worker) run() {
 // left uncommitted.
 func (w *worker) next() *job {
 	if w.last != nil {
-		if j := w.last.job.p.follower(w.last.job); j != nil {
+		if j := w.last.job.p.follower(w.last.job, w.crew.in.followers(w.last.out)); j != nil {
 			return j
 		}
 		if j := w.crew.take(false); j != nil {
@@ -178,7 +178,7 @@ func (w *worker) work() {
 		return
 	}
 	begun := time.Now()
-	out, err := w.chain.try(j.ctx, j.ds, 1, w.committed)
+	out, err := w.chain.try(j.ctx, taking{j.ds, 1, j.behind}, w.committed)
 	switch {
 	case errors.Is(err, errNotTried):
 		if w.hand != nil {
@@ -225,8 +225,8 @@ func (w *worker) committed(err error) {
 	w.redo(j, err)
 }
 
-// redo goes on with a job that failed when it was made the easy way. A batch is taken apart, and costs none of its events
-// an attempt: only one is to blame.
+// redo goes on with a job that failed when it was made the easy way. A job of several events is taken apart, and costs none of
+// them an attempt: only one is to blame, or none.
 func (w *worker) redo(j *job, failed error) {
 	if len(j.ds) == 1 {
 		j.intake = j.p.intake(j.ds[0], nil)

@@ -7,13 +7,14 @@ import (
 
 // This file is how a partition hands its events to the workers, as lineup says.
 
-// job is one transaction's worth of work: an event, or a batch of events of one type.
+// job is one transaction's worth of work: an event, a batch of events of one type, or events of one key that wait behind it.
 type job struct {
 	p       *partition
 	ctx     context.Context // of its handler
 	ds      []*delivery
 	intake  *intake // where it does not begin by running the handler, or has something behind it
 	batched bool    // it may be in a batch with others of its type
+	behind  bool    // it is events of one key, behind what is stored of that: they are stored together
 	read    int64   // the number of its event, or of the one that began its batch, among all that the node has read
 
 	follower *job // the next event of its key, where the same worker has taken it in hand
@@ -76,14 +77,15 @@ func (p *partition) taken(j *job) {
 	p.lineup.close(j)
 }
 
-// follower takes what waits behind a job of one key, for the worker that has it: its transaction comes right behind.
-func (p *partition) follower(j *job) *job {
+// follower takes what waits behind a job of one key, for the worker that has it: its transaction comes right behind. It is up to
+// most events.
+func (p *partition) follower(j *job, most int) *job {
 	if p.stopped() {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	next := p.lineup.follower(j)
+	next := p.lineup.follower(j, most)
 	if next != nil {
 		p.working.Add(1)
 	}

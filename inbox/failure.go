@@ -88,7 +88,7 @@ func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, dela
 		b.Queue(in.sql.lock, int32(lane.KeyClass), in.keyNumber(d.e.Topic, d.e.Key))
 	}
 	b.Queue(in.sql.store, in.c.Consumer, d.e.Topic, d.e.Key, d.e.Source, d.e.ID, d.e.Type, timeOrNil(d.e.Time), headersJSON(d.e.Headers),
-		d.e.Payload, d.hash, d.partition(), d.offset(), int32(p.attempts), nonNil(p.errors), wait, age, locks, in.measures(d.e.Topic, d.e.Key))
+		d.e.Payload, d.hash, d.partition(), d.offset(), int32(p.attempts), nonNil(p.errors), wait, age, locks, in.measures(d.e.Topic, d.e.Key, 1))
 	br := tx.SendBatch(ctx, b)
 	if locks {
 		_, _ = br.Exec() // Its error is that of all behind it.
@@ -108,7 +108,7 @@ func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, dela
 		err = in.roomOf(d.e.Topic, d.e.Key, *length)
 	}
 	if err != nil {
-		in.stock.leave()
+		in.stock.grow(-1)
 		return "", in.unrecorded(ctx, tx, d, err)
 	}
 	failpoint.Hit(failpoint.InboxParking)

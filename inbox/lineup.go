@@ -23,7 +23,7 @@ type lineup struct {
 // keyLine is a key that is in hand: of one job.
 type keyLine struct {
 	batch   *job   // the batch that the key went into last; its events may follow there while that is open
-	waiting []*job // behind the job, in their order: of one event each
+	waiting []*job // behind the job, in their order: of one event each, but for one that was put back
 }
 
 func newLineup(most int) lineup {
@@ -126,17 +126,34 @@ func (l *lineup) done(j *job) []*job {
 }
 
 // follower takes what waits behind a job of one key, for the worker that has it: the key passes on to it. nil: nothing
-// does, or it is for a batch.
-func (l *lineup) follower(j *job) *job {
-	if len(j.ds) > 1 || j.ds[0].e.Key == "" {
+// does, or it is for a batch. More than one is taken only where the job's event was stored: they are, too.
+func (l *lineup) follower(j *job, most int) *job {
+	if len(j.ds) > 1 && !j.behind || j.ds[0].e.Key == "" {
 		return nil
 	}
 	line := l.keys[j.ds[0].e.Key]
 	if len(line.waiting) == 0 || line.waiting[0].batched {
 		return nil
 	}
-	j.follower = line.pop()
-	return j.follower
+	next := line.pop()
+	for bytes := next.bytes(); next.plain() && len(next.ds) < most && len(line.waiting) > 0 && line.waiting[0].plain(); {
+		if bytes += line.waiting[0].bytes(); bytes > maxFollowerBytes {
+			break
+		}
+		next.ds, next.behind = append(next.ds, line.pop().ds...), true
+	}
+	j.follower = next
+	return next
+}
+
+// plain says that nothing is known yet of what becomes of the job's events, and that each has a transaction of its own.
+func (j *job) plain() bool { return !j.batched && j.intake == nil }
+
+func (j *job) bytes() (n int) {
+	for _, d := range j.ds {
+		n += len(d.e.Payload)
+	}
+	return n
 }
 
 // putBack has the follower of a job wait again, first of all.
@@ -146,7 +163,7 @@ func (l *lineup) putBack(j *job) {
 	j.follower = nil
 }
 
-// split takes a batch apart: each of its events comes alone, those of one key one after the other, before what waits
+// split takes a job of several events apart: each of its events comes alone, those of one key one after the other, before what waits
 // behind the batch. What it returns is to be begun now.
 func (l *lineup) split(batch *job) []*job {
 	var js []*job

@@ -60,7 +60,7 @@ func TestEventsOfBusyKeysAreLeftOutOfABatchAndJoinTheOneThatIsOpenWhenTheyAreFre
 		t.Fatal(diff)
 	}
 	add(11, "e 11")
-	if diff := cmp.Diff([]string{"d 10!"}, names(l.follower(single))); diff != "" {
+	if diff := cmp.Diff([]string{"d 10!"}, names(l.follower(single, 1))); diff != "" {
 		t.Fatal(diff)
 	}
 	l.gathering = true
@@ -84,22 +84,26 @@ func TestEventsOfBusyKeysAreLeftOutOfABatchAndJoinTheOneThatIsOpenWhenTheyAreFre
 // their order, and each is begun.
 func TestALineupKeepsTheOrderOfEachKeyAndForgetsNothing(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
+	grouped := 0
 	for round := range uint64(400) {
-		t.Run("", func(t *testing.T) { lineupHistory(t, seed+round) })
+		t.Run("", func(t *testing.T) { grouped += lineupHistory(t, seed+round) })
 		if t.Failed() {
 			t.Fatalf("seed %d", seed+round)
 		}
 	}
+	if grouped < 100 {
+		t.Errorf("events came together behind their key %d times in all", grouped)
+	}
 }
 
-func lineupHistory(t *testing.T, seed uint64) {
+func lineupHistory(t *testing.T, seed uint64) (grouped int) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	l := newLineup(1 + r.IntN(6))
 	var ready, running []*job // with the workers, and what they have begun
 	busy := map[string]*job{}
 	next := map[string]int64{}
 	handled, read := 0, int64(0)
-	const all = 150
+	const all, most = 150, 4
 	take := func(j *job) { // a worker begins it
 		l.close(j)
 		for _, key := range j.keys() {
@@ -108,8 +112,14 @@ func lineupHistory(t *testing.T, seed uint64) {
 			}
 			busy[key] = j
 		}
-		if len(j.ds) > l.most || len(j.ds) > 1 && !j.batched {
+		switch together := len(j.ds); {
+		case j.behind && (together < 2 || together > most || len(j.keys()) != 1 || j.batched):
+			t.Fatalf("%q come together behind their key", names(j))
+		case !j.behind && (together > l.most || together > 1 && !j.batched):
 			t.Fatalf("%q come together", names(j))
+		}
+		if j.behind {
+			grouped++
 		}
 		for i, d := range j.ds {
 			if i > 0 && d.from.offset <= j.ds[i-1].from.offset {
@@ -171,7 +181,7 @@ func lineupHistory(t *testing.T, seed uint64) {
 				ready = append(ready, l.split(j)...)
 				break
 			}
-			if follower := l.follower(j); follower != nil {
+			if follower := l.follower(j, 1+r.IntN(most)); follower != nil {
 				if r.IntN(2) == 0 {
 					end(j)
 					take(follower)
@@ -192,4 +202,5 @@ func lineupHistory(t *testing.T, seed uint64) {
 	if len(l.open) > 0 {
 		t.Error("a batch is open")
 	}
+	return grouped
 }

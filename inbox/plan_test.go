@@ -53,6 +53,9 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{recordSQL, "'billing', '', '12', 'orders', 8, 0, '', 'stored', 1", []string{"inbox_pkey"}},
 		{settleSQL, "'billing', '', '12', 'orders', 8, 0, '', 'handled', 1", []string{"inbox_pkey"}},
 		{storeSQL, key + ", '', 'e', 't', now(), '{}', '', '', 8, 0, 1, '{}', 1, 1, true, 100", []string{"stored_consumer_source_event_id_key", "stored_pkey", "letter_holds_inbox"}},
+		{recordManySQL, partition + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("0", "bigint") + ", " + many("''", "bytea"), []string{"inbox_pkey", "consumer_position_pkey"}},
+		{storeManySQL, key + strings.Repeat(", "+many("''", "text"), 3) + ", " + many("now()", "timestamptz") + ", " + many("'{}'", "text") + strings.Repeat(", "+many("''", "bytea"), 2) + ", 8, " + many("0", "bigint") + ", 100",
+			[]string{"stored_consumer_source_event_id_key", "stored_pkey", "letter_holds_inbox"}},
 		{unrecordSQL, "'billing', '', '12'", []string{"inbox_pkey"}},
 		// Of one who has half of them it may as well read all, up to its limit.
 		{storedCountSQL, "'consumer 7', 100", []string{"stored_(pkey|consumer_source_event_id_key)"}},

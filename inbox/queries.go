@@ -122,6 +122,46 @@ with queue as (
   on conflict (consumer, source, event_id) do nothing)
 select q.behind, q.length from queue q`
 
+// Records events of one key that are to wait behind others, all or nothing: it counts those that are new. They are sorted as by
+// insert_many, for the same reason.
+const recordManySQL = `-- inbox.record_many
+with fresh as (
+  insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
+  select $1::text, u.source, u.event_id, $2::text, $3::int, u."offset", u.hash, null, 'stored', 1
+    from unnest($5::text[], $6::text[], $7::bigint[], $8::bytea[]) as u (source, event_id, "offset", hash)
+   where exists (select from holdfast.consumer_position p
+                  where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and p.epoch = $4::bigint)
+   order by u.source, u.event_id
+  on conflict (consumer, source, event_id) do nothing
+  returning 1)
+select count(*) from fresh`
+
+// Puts them at the end of their key's queue, asleep, in the order of the arrays, where something is before them: it says whether
+// something is. The lock of the key is held. Where $13 is not null it says how long the queue was, as far as $13, and puts nothing
+// into one that would be longer.
+const storeManySQL = `-- inbox.store_many
+with queue as (
+  select (   exists (select from holdfast.stored s
+                      where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text)
+          or exists (select from holdfast.letter l
+                      where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text
+                        and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))) as behind,
+         case when $13::int is not null then (
+             select count(*) from (select from holdfast.stored s
+                                    where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text limit $13::int) l) end as length
+), stored as (
+  insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash,
+         partition, "offset", attempts, next_at, errors)
+  select $1::text, $2::text, $3::text, nextval('holdfast.stored_place'), u.source, u.event_id, u.type,
+         coalesce(u.time, now()), u.headers::jsonb, u.payload, u.hash, $11::int, u."offset", 0, 'infinity', '{}'
+    from queue q,
+         (select * from unnest($4::text[], $5::text[], $6::text[], $7::timestamptz[], $8::text[], $9::bytea[], $10::bytea[], $12::bigint[])
+              with ordinality as u (source, event_id, type, time, headers, payload, hash, "offset", n)
+           order by u.n) u
+   where q.behind and (q.length is null or q.length + cardinality($4::text[]) <= $13::int)
+  on conflict (consumer, source, event_id) do nothing)
+select q.behind, q.length from queue q`
+
 // Takes back what record has just inserted in the same transaction.
 const unrecordSQL = `-- inbox.unrecord
 delete from holdfast.inbox i where i.consumer = $1::text and i.source = $2::text and i.event_id = $3::text`

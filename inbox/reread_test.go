@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -13,14 +14,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
-// beginnings counts the transactions that are begun on a pool.
+// beginnings counts the statements of a pool that begin with a text.
 type beginnings struct {
+	of    string
 	mu    sync.Mutex
 	count int
 }
 
 func (b *beginnings) see(sql string) {
-	if len(sql) >= 5 && sql[:5] == "begin" {
+	if strings.HasPrefix(sql, b.of) {
 		b.mu.Lock()
 		b.count++
 		b.mu.Unlock()
@@ -40,13 +42,13 @@ func (b *beginnings) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.Tr
 }
 func (b *beginnings) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-func (b *bundle) counted() (*pgxpool.Pool, *beginnings) {
+func (b *bundle) counted(beginning string) (*pgxpool.Pool, *beginnings) {
 	b.Helper()
 	c, err := pgxpool.ParseConfig(b.db.DSN)
 	if err != nil {
 		b.Fatal(err)
 	}
-	tracer := &beginnings{}
+	tracer := &beginnings{of: beginning}
 	c.ConnConfig.Tracer = tracer
 	pool, err := pgxpool.NewWithConfig(b.Context(), c)
 	if err != nil {
@@ -79,7 +81,7 @@ func TestWhatIsReadAgainCostsNoTransactionEach(t *testing.T) {
 			pgtest.Exec(t, b.db, "delete from holdfast.inbox where event_id = $1", fmt.Sprint(missing))
 			events[edited].Payload = []byte("another payload")
 
-			pool, transactions := b.counted()
+			pool, transactions := b.counted("begin")
 			again := b.inboxOn(pool)
 			again.Handle("order.placed", effectOf)
 			g := newFakeGeneration(logOf(append(events, event("new", "hot"))...))

@@ -10,8 +10,8 @@ import (
 // statements are the constants of queries.go, for the configured schema and time-outs.
 type statements struct {
 	begin, open, openFenced, fenceShared, fenceCheck, lock, tryLock                             string
-	insert, insertMany, known, knownMany, record                                                string // of an event's transaction
-	store, unrecord, storedCount, blocked, waiting                                              string // of the events that wait
+	insert, insertMany, known, knownMany, record, recordMany                                    string // of an event's transaction
+	store, storeMany, unrecord, storedCount, blocked, waiting                                   string // of the events that wait
 	letter, letterReopen, letterReplayed, edited, publishLetter                                 string
 	claim, take, isHead, drop, settle, next, wake, lull, awake, sweep, retry, stillStored       string // of Run
 	declare, undeclare, declared                                                                string
@@ -28,8 +28,8 @@ func newStatements(c Config) statements {
 		begin: fmt.Sprintf(beginSQL, millis(idleTimeout(c)), millis(c.Timeout)),
 		open:  openSQL, openFenced: openFencedSQL,
 		fenceShared: in(fenceSharedSQL), fenceCheck: in(fenceCheckSQL), lock: in(lockSQL), tryLock: in(tryLockSQL),
-		insert: in(insertSQL), insertMany: in(insertManySQL), known: in(knownSQL), knownMany: in(knownManySQL), record: in(recordSQL),
-		store: in(storeSQL), unrecord: in(unrecordSQL), storedCount: in(storedCountSQL),
+		insert: in(insertSQL), insertMany: in(insertManySQL), known: in(knownSQL), knownMany: in(knownManySQL), record: in(recordSQL), recordMany: in(recordManySQL),
+		store: in(storeSQL), storeMany: in(storeManySQL), unrecord: in(unrecordSQL), storedCount: in(storedCountSQL),
 		blocked: in(blockedSQL), waiting: in(waitingSQL),
 		letter: in(letterSQL), letterReopen: in(letterReopenSQL), letterReplayed: in(letterReplayedSQL),
 		edited: in(editedSQL), publishLetter: in(publishLetterSQL),

@@ -39,15 +39,15 @@ const (
 	maxQueueRooms = 1000
 )
 
-// enter takes one more into a queue that was measured a moment ago. False: measure it.
-func (s *stock) enter(topic, key string, now time.Time) bool {
+// enter takes some more into a queue that was measured a moment ago. False: measure it.
+func (s *stock) enter(topic, key string, events int, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	room, known := s.queues[[2]string{topic, key}]
-	if !known || room.left == 0 || now.Sub(room.measured) >= countEvery {
+	if !known || room.left < events || now.Sub(room.measured) >= countEvery {
 		return false
 	}
-	room.left--
+	room.left -= events
 	s.queues[[2]string{topic, key}] = room
 	return true
 }
@@ -87,11 +87,11 @@ func (s *stock) found(events int, now time.Time, err error) {
 	}
 }
 
-// leave takes back what add has counted, where the event was not stored.
-func (s *stock) leave() {
+// grow counts what is being stored, and a negative number of what was not after all.
+func (s *stock) grow(events int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.events = max(s.events-1, 0)
+	s.events = max(s.events+events, 0)
 }
 
 // add takes one more in, unless as many wait as limit allows. It says how many do.
@@ -105,10 +105,17 @@ func (s *stock) add(limit int) (events int, ok bool) {
 	return s.events, true
 }
 
-// measures is how long the queue of a key may be, where that has to be looked at before one more event joins it; nil where not.
-func (in *Inbox) measures(topic, key string) *int32 {
+// roomy says that n more would fit without another count. It takes none in.
+func (s *stock) roomy(n, limit int, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return limit < 0 || now.Sub(s.counted) < countEvery && s.events+n <= limit
+}
+
+// measures is how long the queue of a key may be, where that has to be looked at before so many events join it; nil where not.
+func (in *Inbox) measures(topic, key string, events int) *int32 {
 	limit := in.c.MaxStoredKey
-	if key == "" || limit <= 0 || in.stock.enter(topic, key, time.Now()) {
+	if key == "" || limit <= 0 || in.stock.enter(topic, key, events, time.Now()) {
 		return nil
 	}
 	most := int32(min(limit, 1<<30))

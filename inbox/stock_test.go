@@ -177,7 +177,7 @@ func TestALongQueueIsNotMeasuredForEveryEventThatJoinsIt(t *testing.T) {
 	now := time.Unix(1, 0)
 	length, measures, read := 0, 0, 0
 	for ; ; length++ {
-		if s.enter("orders", "k", now) {
+		if s.enter("orders", "k", 1, now) {
 			continue
 		}
 		measures, read = measures+1, read+length
@@ -195,11 +195,11 @@ func TestALongQueueIsNotMeasuredForEveryEventThatJoinsIt(t *testing.T) {
 
 	// What was measured long ago is measured again, and so is what others may have filled.
 	s.measured("orders", "k", limit/2, limit, now)
-	if !s.enter("orders", "k", now.Add(countEvery-1)) || s.enter("orders", "k", now.Add(countEvery)) || s.enter("orders", "other", now) {
+	if !s.enter("orders", "k", 1, now.Add(countEvery-1)) || s.enter("orders", "k", 1, now.Add(countEvery)) || s.enter("orders", "other", 1, now) {
 		t.Error("an old measure is believed, or a new one is not")
 	}
 	s.measured("orders", "k", 1, limit, now)
-	if s.enter("orders", "k", now) {
+	if s.enter("orders", "k", 1, now) {
 		t.Error("a short queue is not measured")
 	}
 }

@@ -1,0 +1,194 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// While the first of a key fails, what follows is stored, many in a transaction: the settling of one and the storing of the next
+// take the key's lock in turns, and a busy key that had fallen behind would stay so.
+func TestFollowersOfAKeyAreStoredTogetherAsleepAndInTheirOrder(t *testing.T) {
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		t.Run(mode.String(), func(t *testing.T) { followersAreStoredTogether(t, mode) })
+	}
+}
+
+func followersAreStoredTogether(t *testing.T, mode pgx.QueryExecMode) {
+	b := setup(t)
+	config, err := pgxpool.ParseConfig(b.db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.DefaultQueryExecMode = mode
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	var failing atomic.Bool
+	failing.Store(true)
+	in := b.inboxOn(pool, func(c *Config) { c.Retry = retry.Policy{Attempts: 1000, Base: 50 * time.Millisecond, Cap: 50 * time.Millisecond} })
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if failing.Load() && e.Key == "key 0" {
+			return errors.New("not yet")
+		}
+		return effectOf(ctx, tx, e)
+	})
+	const n, ofKey = 600, 300
+	log := keyed(n, 2)
+	for i := range log {
+		switch i % 3 {
+		case 0:
+			log[i].Headers = map[string]string{"place": strconv.Itoa(i)}
+		case 1:
+			log[i].Payload = nil
+		}
+	}
+	b.consumeFake(in, newFakeGeneration(logOf(log...)))
+	b.awaitSettled(n)
+	if stored := b.count("select count(*) from holdfast.stored where key = 'key 0'"); stored != ofKey {
+		t.Fatalf("%d events wait, want %d", stored, ofKey)
+	}
+	if by := b.count(`select count(distinct xmin::text) from holdfast.inbox where result = 'stored'`); by > ofKey/10 {
+		t.Errorf("%d events were stored in %d transactions", ofKey, by)
+	} else {
+		t.Logf("%d events were stored in %d transactions", ofKey, by)
+	}
+	if wrong := b.count(`select count(*) from (select event_id, lag(event_id) over (order by place) as before, next_at, row_number() over (order by place) as nth
+		from holdfast.stored) s where event_id < before or (nth > 1 and next_at < 'infinity')`); wrong != 0 {
+		t.Errorf("%d events are out of order, or awake behind another", wrong)
+	}
+	if wrong := b.count(`select count(*) from holdfast.stored where attempts > 0 and place > (select min(place) from holdfast.stored)
+		or (partition, "offset") is distinct from (0, event_id::bigint)
+		or coalesce(headers ->> 'place', '') <> case when event_id::int % 3 = 0 then event_id::int::text else '' end
+		or (payload is null) <> (event_id::int % 3 = 1)`); wrong != 0 {
+		t.Errorf("%d events are not stored as they came", wrong)
+	}
+	failing.Store(false)
+	for b.count("select count(*) from holdfast.stored") > 0 {
+		_ = pause(t.Context(), 5*time.Millisecond)
+	}
+	b.inOrderAndOnce(n)
+	if n := b.count("select count(*) from holdfast.inbox where result <> 'handled' or processed_at is null"); n != 0 {
+		t.Errorf("%d events are not settled", n)
+	}
+}
+
+// What is to be stored together is stored together or not at all.
+func TestFollowersThatCannotAllBeStoredLeaveNothing(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		limit  int
+		before []string // stored before them
+		known  string
+		epoch  int64 // added to the right one
+		want   error
+	}{
+		{"all of them", 100, []string{"0"}, "", 0, nil},
+		{"as many as fit", 4, []string{"0"}, "", 0, nil},
+		{"nothing is before them any more", 100, nil, "", 0, errOneByOne},
+		{"one is known", 100, []string{"0"}, "2", 0, errOneByOne},
+		{"there is room for two", 3, []string{"0"}, "", 0, errOneByOne},
+		{"another node has the partition", 100, []string{"0"}, "", -1, errOneByOne},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			b := setup(t)
+			in := b.inbox(func(c *Config) { c.MaxStoredKey = row.limit })
+			in.Handle("order.placed", effectOf)
+			in.start()
+			a, err := in.assign(t.Context(), "orders", 0, func(int64) (reading, error) { return reading{}, nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, id := range row.before {
+				b.store(in, event(id, "k"))
+			}
+			if row.known != "" {
+				b.store(in, event(row.known, "other"))
+			}
+			a.fence.Epoch += row.epoch
+			var ds []*delivery
+			for i := range 3 {
+				d := in.newDelivery(event(strconv.Itoa(i+1), "k"))
+				d.from = &origin{fence: a.fence, offset: int64(i)}
+				ds = append(ds, d)
+			}
+			before := in.stock.events
+			c := chain{in: in}
+			out, err := c.try(t.Context(), taking{ds: ds, attempt: 1, behind: true}, nil)
+			if !errors.Is(err, row.want) {
+				t.Fatalf("it says %q, %v", out, err)
+			}
+			want := int64(len(row.before))
+			if row.want == nil {
+				if err := c.commit(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				want += 3
+			}
+			if n := b.count("select count(*) from holdfast.stored where key = 'k'"); n != want {
+				t.Errorf("%d events wait, want %d", n, want)
+			}
+			if n := b.count("select count(*) from holdfast.inbox i where not exists (select from holdfast.stored s where s.event_id = i.event_id)"); n != 0 {
+				t.Errorf("%d events are recorded that are not stored: they would never be handled", n)
+			}
+			if grown := in.stock.events - before; row.want == nil && grown != 3 || row.want != nil && grown != 0 {
+				t.Errorf("it counts %d events more than before", grown)
+			}
+		})
+	}
+}
+
+// Heads that fail now and then, duplicates, queues that come and go, room that runs out: what is stored together comes in its
+// order, and once.
+func TestBusyKeysThatFallBehindAgainAndAgainKeepTheirOrder(t *testing.T) {
+	b := setup(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	var tries atomic.Uint64
+	pool, together := b.counted("-- inbox.store_many")
+	in := b.inboxOn(pool, func(c *Config) {
+		c.MaxStoredKey, c.MaxStored = 150, 400
+		c.Retry = retry.Policy{Attempts: 1000, Base: time.Millisecond, Cap: 30 * time.Millisecond}
+	})
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if n := tries.Add(1); (n*2654435761>>7)%40 == 0 {
+			return errors.New("not yet")
+		}
+		return effectOf(ctx, tx, e)
+	})
+	const n = 4000
+	var log []holdfast.Event
+	for i, e := range keyed(n, n) {
+		e.Key = "key " + strconv.Itoa(r.IntN(4))
+		if r.IntN(3) == 0 {
+			e.Payload = []byte(strings.Repeat("x", r.IntN(50_000)))
+		}
+		log = append(log, e)
+		if r.IntN(30) == 0 {
+			log = append(log, log[r.IntN(i+1)]) // it comes again
+		}
+	}
+	b.consumeFake(in, newFakeGeneration(logOf(log...)))
+	b.awaitSettled(int64(len(log)))
+	for b.count("select count(*) from holdfast.stored") > 0 {
+		_ = pause(t.Context(), 5*time.Millisecond)
+	}
+	b.inOrderAndOnce(n)
+	if t.Logf("%d events, of which %d came again; %d times some were to be stored together", n, len(log)-n, together.count); together.count < 10 {
+		t.Error("events were hardly ever to be stored together")
+	}
+}
