@@ -39,7 +39,9 @@ func followersAreStoredTogether(t *testing.T, mode pgx.QueryExecMode) {
 	t.Cleanup(pool.Close)
 	var failing atomic.Bool
 	failing.Store(true)
-	in := b.inboxOn(pool, func(c *Config) { c.Retry = retry.Policy{Attempts: 1000, Base: 50 * time.Millisecond, Cap: 50 * time.Millisecond} })
+	in := b.inboxOn(pool, func(c *Config) {
+		c.Retry = retry.Policy{Attempts: 1000, Base: 50 * time.Millisecond, Cap: 50 * time.Millisecond}
+	})
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if failing.Load() && e.Key == "key 0" {
 			return errors.New("not yet")
