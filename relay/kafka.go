@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/holdfast-go/holdfast"
 )
@@ -100,9 +101,11 @@ type Kafka struct {
 	topics  topicCache
 	records sync.Pool // of *recordReader
 
-	// others tells a broker that is away from a cluster that is.
-	others otherBrokers
-	start  time.Time
+	// ackedAt is when a broker last acknowledged anything, in nanoseconds since start, and asking are the questions under
+	// way whether another leader answers. They tell a broker that is away from a cluster that is.
+	start   time.Time
+	ackedAt atomic.Int64
+	asking  singleflight.Group
 
 	// resumeAt is until when the brokers have asked us to wait, in nanoseconds since start.
 	resumeAt atomic.Int64
@@ -131,7 +134,6 @@ func NewKafka(c *kafka.Client, k KafkaConfig) (*Kafka, error) {
 	}
 	p := &Kafka{client: client, config: k, own: own, start: time.Now()}
 	p.topics = topicCache{client: &p.client, ttl: k.MetadataTTL, timeout: k.ProduceTimeout}
-	p.others = otherBrokers{ask: p.ask, turn: make(chan struct{}, 1)}
 	p.records.New = func() any { return new(recordReader) }
 	return p, nil
 }

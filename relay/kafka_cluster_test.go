@@ -4,17 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/kafkaserver"
@@ -270,57 +272,74 @@ func TestManyGoroutinesPublishAtOnceEachInItsOrder(t *testing.T) {
 	})
 }
 
-// The way to the leaders is cut, the way to the addresses that the client was given is not: kafka-go keeps them apart.
-func TestWhoeverIsThereIsAskedWhenALeaderGivesNoAnswer(t *testing.T) {
+// A broker that gives no answer is told from a cluster that does not, also where it is the one that the client was pointed to.
+func TestAnotherLeaderIsAskedWhenOneGivesNoAnswer(t *testing.T) {
 	t.Parallel()
-	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
-		topic := cluster.Topic(t, 1)
-		var cutLeaders, cutAll atomic.Bool
-		var mu sync.Mutex
-		var made []net.Conn
-		transport := &kafka.Transport{MetadataTTL: 100 * time.Millisecond, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-			given := strings.HasPrefix(address, "localhost:")
-			if cutAll.Load() || !given && cutLeaders.Load() {
-				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
-			}
-			c, err := KafkaDial(ctx, network, address)
-			if err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				made = append(made, c)
-			}
-			return c, err
-		}}
-		t.Cleanup(transport.CloseIdleConnections)
-		k, err := NewKafka(&kafka.Client{Addr: kafka.TCP(strings.Replace(cluster.Brokers[0], "127.0.0.1", "localhost", 1)), Transport: transport}, KafkaConfig{})
-		if err != nil {
-			t.Fatal(err)
+	server, err := kafkaserver.InProcess(kfake.NumBrokers(3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Stop)
+	const topic = "spread"
+	if err := server.CreateTopic(t.Context(), topic, 6, nil); err != nil {
+		t.Fatal(err)
+	}
+	layout, err := (&kafka.Client{Addr: kafka.TCP(server.Brokers...)}).Metadata(t.Context(), &kafka.MetadataRequest{Topics: []string{topic}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaders := map[int]string{}
+	for _, p := range layout.Topics[0].Partitions {
+		leaders[p.ID] = net.JoinHostPort(p.Leader.Host, strconv.Itoa(p.Leader.Port))
+	}
+	leader := leaders[0]
+	if !slices.ContainsFunc(slices.Collect(maps.Values(leaders)), func(other string) bool { return other != leader }) {
+		t.Fatalf("%s leads all of %v", leader, leaders)
+	}
+	var mu sync.Mutex
+	var away func(address string) bool
+	made := map[net.Conn]string{}
+	transport := &kafka.Transport{MetadataTTL: 100 * time.Millisecond, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if away != nil && away(address) {
+			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 		}
-		e := []holdfast.Event{{Topic: topic, ID: "1", Source: "test", Type: "x", Key: "k"}}
-		publishAll(t, k, e, func() { time.Sleep(100 * time.Millisecond) })
-		cut := func(what *atomic.Bool) {
-			what.Store(true)
-			mu.Lock()
-			defer mu.Unlock()
-			for _, c := range made {
+		c, err := KafkaDial(ctx, network, address)
+		made[c] = address
+		return c, err
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	cut := func(what func(address string) bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		away = what
+		for c, address := range made {
+			if c != nil && what(address) {
 				c.Close()
 			}
 		}
-		cut(&cutLeaders)
-		for range 3 {
-			var answer error
-			for end := time.Now().Add(10 * time.Second); FaultOf(answer) != FaultPartition && time.Now().Before(end); {
-				answer = k.Publish(t.Context(), e)[0] // the connection over which was asked before is cut as well
-			}
-			if FaultOf(answer) != FaultPartition {
-				t.Fatalf("the leader is away, the fault is %q: %v", FaultOf(answer), answer)
-			}
-		}
-		cut(&cutAll)
+	}
+	k, err := NewKafka(&kafka.Client{Addr: kafka.TCP(leader), Transport: transport}, KafkaConfig{Partitioner: func(holdfast.Event, int) int { return 0 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := []holdfast.Event{{Topic: topic, ID: "1", Source: "test", Type: "x", Key: "k"}}
+	publishAll(t, k, e, func() { time.Sleep(10 * time.Millisecond) })
+	for _, step := range []struct {
+		name string
+		away func(address string) bool
+		want Fault
+	}{
+		{"the leader is away, to which the client was pointed", func(address string) bool { return address == leader }, FaultPartition},
+		{"everybody is away", func(string) bool { return true }, FaultBroker},
+		{"the leader alone, again", func(address string) bool { return address == leader }, FaultPartition},
+	} {
+		cut(step.away)
 		for i := range 3 {
-			if answer := k.Publish(t.Context(), e)[0]; FaultOf(answer) != FaultBroker {
-				t.Errorf("try %d: everybody is away, the fault is %q: %v", i, FaultOf(answer), answer)
+			if answer := k.Publish(t.Context(), e)[0]; FaultOf(answer) != step.want {
+				t.Errorf("%s, try %d: the fault is %q: %v", step.name, i, FaultOf(answer), answer)
 			}
 		}
-	})
+	}
 }

@@ -28,7 +28,8 @@ func (k *Kafka) produce(ctx context.Context, q *partitionQueue, batch []int32) (
 
 	// From here on only time ends the request. kafka-go would return on a cancelled context and leave the request under
 	// way, to be written behind the next one; at a deadline the connection itself stops.
-	deadline := time.Now().Add(k.config.ProduceTimeout)
+	began := time.Now()
+	deadline := began.Add(k.config.ProduceTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
@@ -47,7 +48,7 @@ func (k *Kafka) produce(ctx context.Context, q *partitionQueue, batch []int32) (
 	if err != nil {
 		// records is not used again: at a deadline the connection's goroutine may still be reading it.
 		fault, _ := faultOf(err)
-		if fault == FaultBroker && unanswered(err) && k.others.answer(ctx, time.Now()) {
+		if fault == FaultBroker && unanswered(err) && k.leaderAway(ctx, q.topic, q.partition, began) {
 			fault = FaultPartition // it is this partition's leader that is away, not the cluster
 		}
 		return fail(fault, err), nil
@@ -62,6 +63,7 @@ func (k *Kafka) produce(ctx context.Context, q *partitionQueue, batch []int32) (
 		fault, _ := faultOf(res.Error)
 		return fail(fault, res.Error), res.RecordErrors
 	}
+	k.ackedAt.Store(int64(time.Since(k.start)))
 	return nil, nil
 }
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol/apiversions"
+	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"github.com/segmentio/kafka-go/protocol/metadata"
 	"github.com/segmentio/kafka-go/protocol/produce"
 
@@ -36,8 +36,10 @@ type script struct {
 	topics map[string]int // partitions of each topic
 	// metadata fails metadata requests.
 	metadata func() error
-	// others says what becomes of a question that any broker may answer: nobody does, where a test says nothing.
-	others func(ctx context.Context) error
+	// leader says who leads a partition: 0 leads all where a test says nothing.
+	leader func(partition int) int
+	// question says what becomes of one for the end of a partition: nobody answers, where a test says nothing.
+	question func(ctx context.Context, partition int) error
 	// answer says what becomes of a batch: the response, a zero one for written, or a failure of the network.
 	answer func(ctx context.Context, r request) (produce.ResponsePartition, error)
 
@@ -45,7 +47,7 @@ type script struct {
 	requests  []request
 	log       map[partitionName][]string
 	asked     int // metadata requests
-	questions int // that any broker may answer
+	questions int // for the end of a partition
 	inFlight  map[partitionName]int
 	overlaps  int // requests that found another of their partition under way
 }
@@ -56,8 +58,8 @@ func (s *script) RoundTrip(ctx context.Context, _ net.Addr, r kafka.Request) (ka
 		return s.describe(r)
 	case *produce.Request:
 		return s.produce(ctx, r)
-	case *apiversions.Request:
-		return s.versions(ctx)
+	case *listoffsets.Request:
+		return s.end(ctx, r)
 	}
 	return nil, fmt.Errorf("a request of type %T was not expected", r)
 }
@@ -81,21 +83,29 @@ func (s *script) describe(r *metadata.Request) (kafka.Response, error) {
 			t.ErrorCode = int16(kafka.UnknownTopicOrPartition)
 		}
 		for p := range s.topics[name] {
-			t.Partitions = append(t.Partitions, metadata.ResponsePartition{PartitionIndex: int32(p)})
+			leader := 0
+			if s.leader != nil {
+				leader = s.leader(p)
+			}
+			t.Partitions = append(t.Partitions, metadata.ResponsePartition{PartitionIndex: int32(p), LeaderID: int32(leader)})
+			res.Brokers = append(res.Brokers, metadata.ResponseBroker{NodeID: int32(leader), Host: "script", Port: int32(9092 + leader)})
 		}
 		res.Topics = append(res.Topics, t)
 	}
 	return res, nil
 }
 
-func (s *script) versions(ctx context.Context) (kafka.Response, error) {
+func (s *script) end(ctx context.Context, r *listoffsets.Request) (kafka.Response, error) {
 	s.mu.Lock()
 	s.questions++
 	s.mu.Unlock()
-	if s.others == nil {
+	if s.question == nil {
 		return nil, io.ErrUnexpectedEOF
 	}
-	return &apiversions.Response{}, s.others(ctx)
+	if err := s.question(ctx, int(r.Topics[0].Partitions[0].Partition)); err != nil {
+		return nil, err
+	}
+	return &listoffsets.Response{}, nil
 }
 
 func (s *script) produce(ctx context.Context, r *produce.Request) (kafka.Response, error) {

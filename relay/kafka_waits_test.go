@@ -71,45 +71,54 @@ func TestARequestEndsAtProduceTimeoutOrAtTheCallersDeadline(t *testing.T) {
 	})
 }
 
-// A leader that gives no answer is told from a cluster that is away by asking whoever is there, each time: what others
-// acknowledged meanwhile says nothing, since a cluster that dies has just acknowledged something to somebody.
+// byKey has key "a" in partition 0, and so on.
+func byKey(e holdfast.Event, _ int) int { return int(e.Key[0] - 'a') }
+
+// A leader that gives no answer is told from a cluster that is away by asking another, each time.
 func TestALeaderThatIsAwayIsToldFromAClusterThatIs(t *testing.T) {
 	reset := func(context.Context, request) (produce.ResponsePartition, error) {
 		return produce.ResponsePartition{}, &net.OpError{Op: "read", Err: syscall.ECONNRESET}
 	}
-	here := func(context.Context) error { return nil }
+	here := func(context.Context, int) error { return nil }
+	hangs := func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }
+	gone := func(context.Context, int) error { return syscall.ECONNREFUSED }
+	own := func(p int) int { return p }
 	for _, row := range []struct {
 		name   string
 		leader func(context.Context, request) (produce.ResponsePartition, error)
-		others func(context.Context) error
+		leads  func(int) int
+		others func(context.Context, int) error
 		fault  string
 		took   time.Duration
+		asks   bool
 	}{
-		{"a leader hangs", silent, here, "partition", 3 * time.Second},
-		{"a leader is gone", reset, here, "partition", 0},
-		{"the cluster hangs", silent, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, "broker", 3*time.Second + askTimeout},
-		{"the cluster is gone", reset, func(context.Context) error { return syscall.ECONNREFUSED }, "broker", 0},
+		{"a leader hangs", silent, own, here, "partition", 3 * time.Second, true},
+		{"a leader is gone", reset, own, here, "partition", 0, true},
+		{"a leader hangs, and another", silent, own, func(ctx context.Context, p int) error {
+			if p == 0 {
+				return hangs(ctx, p)
+			}
+			return nil
+		}, "partition", 3 * time.Second, true},
+		{"the cluster hangs", silent, own, hangs, "broker", 3*time.Second + askTimeout, true},
+		{"the cluster is gone", reset, own, gone, "broker", 0, true},
+		{"the one leader of all hangs", silent, nil, here, "broker", 3 * time.Second, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &script{topics: map[string]int{"t": 20}, others: row.others, answer: func(ctx context.Context, r request) (produce.ResponsePartition, error) {
-					if r.partition > 0 {
-						return row.leader(ctx, r)
-					}
-					time.Sleep(time.Millisecond) // it is acknowledged behind the others' failure, or before: that says nothing
-					return produce.ResponsePartition{}, nil
-				}}
-				k := s.publisher(t, KafkaConfig{ProduceTimeout: 3 * time.Second, Partitioner: func(e holdfast.Event, _ int) int { return int(e.Key[0] - 'a') }})
-				if diff := cmp.Diff([]string{"ok", row.fault}, outline(k.Publish(t.Context(), keyed("a", "b")))); diff != "" {
-					t.Error(diff)
-				}
-				for range 3 { // also where nothing else is sent
-					began := time.Now()
+				s := &script{topics: map[string]int{"t": 3}, leader: row.leads, question: row.others, answer: row.leader}
+				k := s.publisher(t, KafkaConfig{ProduceTimeout: 3 * time.Second, Partitioner: byKey})
+				for range 3 {
+					began, asked := time.Now(), s.questions
 					if diff := cmp.Diff([]string{row.fault}, outline(k.Publish(t.Context(), keyed("b")))); diff != "" {
 						t.Error(diff)
 					}
 					if took := time.Since(began); took != row.took {
 						t.Errorf("it took %v, want %v", took, row.took)
+					}
+					synctest.Wait() // One that answers is enough; the other is asked all the same.
+					if asks := s.questions > asked; asks != row.asks {
+						t.Errorf("%d questions", s.questions-asked)
 					}
 				}
 			})
@@ -117,36 +126,54 @@ func TestALeaderThatIsAwayIsToldFromAClusterThatIs(t *testing.T) {
 	}
 }
 
-func TestManyPartitionsOfASilentClusterAskOnce(t *testing.T) {
+// What others acknowledge meanwhile needs no question.
+func TestALeaderThatIsAwayWhileOthersAcknowledgeIsAPartitionsTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{topics: map[string]int{"t": 20}, answer: silent, others: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
-		k := s.publisher(t, KafkaConfig{ProduceTimeout: 3 * time.Second, Partitioner: func(e holdfast.Event, _ int) int { return int(e.Key[0] - 'a') }})
+		s := &script{topics: map[string]int{"t": 2}, answer: func(ctx context.Context, r request) (produce.ResponsePartition, error) {
+			if r.partition == 1 {
+				return silent(ctx, r)
+			}
+			time.Sleep(time.Millisecond)
+			return produce.ResponsePartition{}, nil
+		}}
+		k := s.publisher(t, KafkaConfig{Partitioner: byKey})
+		if diff := cmp.Diff([]string{"ok", "partition"}, outline(k.Publish(t.Context(), keyed("a", "b")))); diff != "" || s.questions > 0 {
+			t.Error(diff, s.questions)
+		}
+		if diff := cmp.Diff([]string{"broker"}, outline(k.Publish(t.Context(), keyed("b")))); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestManyPartitionsOfASilentClusterAskOnceForEachLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{topics: map[string]int{"t": 20}, leader: func(p int) int { return p % 2 }, answer: silent,
+			question: func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }}
+		k := s.publisher(t, KafkaConfig{ProduceTimeout: 3 * time.Second, Partitioner: byKey})
 		began := time.Now()
 		for i, err := range k.Publish(t.Context(), keyed(strings.Split("abcdefghijklmnopqrst", "")...)) {
 			if FaultOf(err) != FaultBroker {
 				t.Errorf("event %d: %v", i, err)
 			}
 		}
-		if took := time.Since(began); took != 3*time.Second+askTimeout || s.questions != 1 {
+		if took := time.Since(began); took != 3*time.Second+askTimeout || s.questions != 2 {
 			t.Errorf("%d questions in %v", s.questions, took)
 		}
 	})
 }
 
-func TestWhoIsToldToStopDoesNotWaitForOtherBrokersNorAnswersForThem(t *testing.T) {
+func TestWhoIsToldToStopDoesNotWaitForOtherLeadersNorTakesTheAnswerFromOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		s := &script{topics: map[string]int{"t": 1}, answer: silent}
-		s.others = func(ctx context.Context) error {
-			if s.questions > 1 {
-				return nil
-			}
+		s := &script{topics: map[string]int{"t": 2}, leader: func(p int) int { return p }, answer: silent}
+		s.question = func(ctx context.Context, _ int) error {
 			time.Sleep(10 * time.Millisecond) // until the other wants to know as well
 			cancel()
-			<-ctx.Done()
+			time.Sleep(10 * time.Millisecond)
 			return ctx.Err()
 		}
-		k := s.publisher(t, KafkaConfig{ProduceTimeout: 3 * time.Second})
+		k := s.publisher(t, KafkaConfig{ProduceTimeout: 3 * time.Second, Partitioner: byKey})
 		var other error
 		var done sync.WaitGroup
 		done.Go(func() {
@@ -161,8 +188,8 @@ func TestWhoIsToldToStopDoesNotWaitForOtherBrokersNorAnswersForThem(t *testing.T
 			t.Errorf("it took %v", took)
 		}
 		done.Wait()
-		if FaultOf(other) != FaultPartition {
-			t.Errorf("what the one who stopped did not wait for was taken for an answer: %v", other)
+		if FaultOf(other) != FaultPartition || s.questions != 1 {
+			t.Errorf("the one who goes on was told %v, by %d questions", other, s.questions)
 		}
 	})
 }

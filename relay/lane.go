@@ -213,6 +213,7 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, 
 		return nil, fmt.Errorf("%w: no save has succeeded for half of the lease of %v", errLost, l.r.c.Lease)
 	}
 	failpoint.Hit(failpoint.RelayProducing)
+	sent := l.r.outside.now()
 	errs := l.r.publisher.Publish(ctx, events)
 	failpoint.Hit(failpoint.RelayProduced)
 	if len(errs) != len(events) {
@@ -225,7 +226,7 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, 
 			all = false
 			answers[i] = answer{fault: FaultOf(err), err: err}
 			if answers[i].fault == FaultPartition {
-				answers[i].spill = l.spill(events[i].Topic, err)
+				answers[i].spill = l.spill(events[i].Topic, err, sent)
 			}
 		}
 	}
@@ -305,9 +306,9 @@ func (l *lane) waitForRoom(ctx context.Context) error {
 	return l.doChores(ctx)
 }
 
-// spill notes that a partition is unavailable, and says whether it has been for so long that its events are parked
-// rather than waited for.
-func (l *lane) spill(topic string, err error) bool {
+// spill notes that a partition was unavailable for what was sent at some time, and says whether it has been for so long that
+// its events are parked rather than waited for.
+func (l *lane) spill(topic string, err error, sent time.Time) bool {
 	at := spot{topic: topic, partition: -1}
 	var publishErr *PublishError
 	if errors.As(err, &publishErr) {
@@ -315,7 +316,7 @@ func (l *lane) spill(topic string, err error) bool {
 	}
 	now := l.r.outside.now()
 	out, known := l.outages[at]
-	if !known || now.Sub(out.lastAt) > outageEnds {
+	if !known || sent.Sub(out.lastAt) > outageEnds { // However long it took to be refused.
 		out.since = now
 	}
 	out.lastAt = now
