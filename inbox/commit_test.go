@@ -23,7 +23,7 @@ type cutter struct {
 	cuts  atomic.Int64
 }
 
-func (p *cutter) pool(b *bundle) *pgxpool.Pool {
+func (p *cutter) pool(b *bundle, tracers ...pgx.QueryTracer) *pgxpool.Pool {
 	u, err := url.Parse(b.db.DSN)
 	if err != nil {
 		b.Fatal(err)
@@ -74,7 +74,14 @@ func (p *cutter) pool(b *bundle) *pgxpool.Pool {
 		}
 	}()
 	u.Host = listener.Addr().String()
-	pool, err := pgxpool.New(b.Context(), u.String())
+	config, err := pgxpool.ParseConfig(u.String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, tracer := range tracers {
+		config.ConnConfig.Tracer = tracer
+	}
+	pool, err := pgxpool.NewWithConfig(b.Context(), config)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -177,8 +177,21 @@ func (w *worker) work() {
 		}
 		return
 	}
+	if j.behind {
+		// The lock of its key may be waited for, and what came before must not wait with it.
+		if w.commit(); w.hand == nil {
+			return
+		}
+		if !w.crew.in.stock.addAll(len(j.ds), w.crew.in.c.MaxStored) {
+			w.redo(j, errOneByOne)
+			return
+		}
+	}
 	begun := time.Now()
 	out, err := w.chain.try(j.ctx, taking{j.ds, 1, j.behind}, w.committed)
+	if err != nil && j.behind {
+		w.crew.in.stock.leave(len(j.ds))
+	}
 	switch {
 	case errors.Is(err, errNotTried):
 		if w.hand != nil {
@@ -236,7 +249,7 @@ func (w *worker) redo(j *job, failed error) {
 	var f *failure
 	inDoubt := errors.As(failed, &f) && f.fault == faultUnknown
 	for _, d := range j.ds {
-		d.inDoubt = inDoubt
+		d.inDoubt = d.inDoubt || inDoubt
 	}
 	j.p.split(j)
 }

@@ -15,6 +15,7 @@ type job struct {
 	intake  *intake // where it does not begin by running the handler, or has something behind it
 	batched bool    // it may be in a batch with others of its type
 	behind  bool    // it is events of one key, behind what is stored of that: they are stored together
+	apart   bool    // it comes from a job of several events that had to be taken apart: it comes alone
 	read    int64   // the number of its event, or of the one that began its batch, among all that the node has read
 
 	follower *job // the next event of its key, where the same worker has taken it in hand

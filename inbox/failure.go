@@ -108,7 +108,7 @@ func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, dela
 		err = in.roomOf(d.e.Topic, d.e.Key, *length)
 	}
 	if err != nil {
-		in.stock.grow(-1)
+		in.stock.leave(1)
 		return "", in.unrecorded(ctx, tx, d, err)
 	}
 	failpoint.Hit(failpoint.InboxParking)

@@ -39,7 +39,6 @@ func (in *Inbox) queueFollowers(b *pgx.Batch, ds []*delivery) {
 		sources[i], ids[i], types[i], headers[i] = d.e.Source, d.e.ID, d.e.Type, headersJSON(d.e.Headers)
 		times[i], payloads[i], hashes[i], offsets[i] = timeOrNil(d.e.Time), d.e.Payload, d.hash, d.from.offset
 	}
-	in.stock.grow(n)
 	b.Queue(in.sql.recordMany, in.c.Consumer, first.e.Topic, first.partition(), first.epoch(), sources, ids, offsets, hashes)
 	b.Queue(in.sql.lock, int32(lane.KeyClass), in.keyNumber(first.e.Topic, first.e.Key))
 	b.Queue(in.sql.storeMany, in.c.Consumer, first.e.Topic, first.e.Key, sources, ids, types, times, headers, payloads, hashes,
@@ -47,16 +46,11 @@ func (in *Inbox) queueFollowers(b *pgx.Batch, ds []*delivery) {
 }
 
 // readFollowers says whether all of them are stored.
-func (in *Inbox) readFollowers(br pgx.BatchResults, ds []*delivery) (err error) {
-	defer func() {
-		if err != nil {
-			in.stock.grow(-len(ds))
-		}
-	}()
+func (in *Inbox) readFollowers(br pgx.BatchResults, ds []*delivery) error {
 	var fresh int
 	var behind bool
 	var length *int
-	err = br.QueryRow().Scan(&fresh)
+	err := br.QueryRow().Scan(&fresh)
 	if err == nil {
 		_, err = br.Exec() // the lock
 	}

@@ -136,8 +136,9 @@ func (l *lineup) follower(j *job, most int) *job {
 		return nil
 	}
 	next := line.pop()
-	for bytes := next.bytes(); next.plain() && len(next.ds) < most && len(line.waiting) > 0 && line.waiting[0].plain(); {
-		if bytes += line.waiting[0].bytes(); bytes > maxFollowerBytes {
+	for bytes := next.bytes(); next.joins() && len(line.waiting) > 0 && line.waiting[0].joins(); {
+		bytes += line.waiting[0].bytes()
+		if bytes > maxFollowerBytes || len(next.ds)+len(line.waiting[0].ds) > most {
 			break
 		}
 		next.ds, next.behind = append(next.ds, line.pop().ds...), true
@@ -146,8 +147,9 @@ func (l *lineup) follower(j *job, most int) *job {
 	return next
 }
 
-// plain says that nothing is known yet of what becomes of the job's events, and that each has a transaction of its own.
-func (j *job) plain() bool { return !j.batched && j.intake == nil }
+// joins says that the job's events may be stored together with others of their key: each would be handled by itself, and nothing
+// is known yet of what becomes of it.
+func (j *job) joins() bool { return !j.batched && !j.apart && j.intake == nil }
 
 func (j *job) bytes() (n int) {
 	for _, d := range j.ds {
@@ -169,7 +171,7 @@ func (l *lineup) split(batch *job) []*job {
 	var js []*job
 	later := map[string][]*job{}
 	for i, d := range batch.ds {
-		j := &job{p: batch.p, ctx: batch.ctx, ds: batch.ds[i : i+1 : i+1], read: batch.read}
+		j := &job{p: batch.p, ctx: batch.ctx, ds: batch.ds[i : i+1 : i+1], read: batch.read, apart: true}
 		key := d.e.Key
 		behind, second := later[key]
 		if key == "" || !second {

@@ -102,6 +102,13 @@ func lineupHistory(t *testing.T, seed uint64) (grouped int) {
 	var ready, running []*job // with the workers, and what they have begun
 	busy := map[string]*job{}
 	next := map[string]int64{}
+	apart := map[*delivery]bool{}
+	split := func(j *job) []*job {
+		for _, d := range j.ds {
+			apart[d] = true
+		}
+		return l.split(j)
+	}
 	handled, read := 0, int64(0)
 	const all, most = 150, 4
 	take := func(j *job) { // a worker begins it
@@ -120,6 +127,11 @@ func lineupHistory(t *testing.T, seed uint64) (grouped int) {
 		}
 		if j.behind {
 			grouped++
+			for _, d := range j.ds {
+				if apart[d] {
+					t.Fatalf("%s was to come alone, and comes in %q", d.e.ID, names(j))
+				}
+			}
 		}
 		for i, d := range j.ds {
 			if i > 0 && d.from.offset <= j.ds[i-1].from.offset {
@@ -178,7 +190,7 @@ func lineupHistory(t *testing.T, seed uint64) (grouped int) {
 				delete(busy, key)
 			}
 			if len(j.ds) > 1 && r.IntN(3) == 0 {
-				ready = append(ready, l.split(j)...)
+				ready = append(ready, split(j)...)
 				break
 			}
 			if follower := l.follower(j, 1+r.IntN(most)); follower != nil {
@@ -188,6 +200,10 @@ func lineupHistory(t *testing.T, seed uint64) (grouped int) {
 					break
 				}
 				l.putBack(j)
+				if len(j.ds) > 1 { // It could not be committed.
+					ready = append(ready, split(j)...)
+					break
+				}
 			}
 			end(j)
 			ready = append(ready, l.done(j)...)

@@ -87,11 +87,11 @@ func (s *stock) found(events int, now time.Time, err error) {
 	}
 }
 
-// grow counts what is being stored, and a negative number of what was not after all.
-func (s *stock) grow(events int) {
+// leave takes back what add and addAll have counted, where it was not stored.
+func (s *stock) leave(events int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.events = max(s.events+events, 0)
+	s.events = max(s.events-events, 0)
 }
 
 // add takes one more in, unless as many wait as limit allows. It says how many do.
@@ -105,11 +105,22 @@ func (s *stock) add(limit int) (events int, ok bool) {
 	return s.events, true
 }
 
-// roomy says that n more would fit without another count. It takes none in.
-func (s *stock) roomy(n, limit int, now time.Time) bool {
+// roomy says that so many more would fit without another count. It takes none in.
+func (s *stock) roomy(events, limit int, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return limit < 0 || now.Sub(s.counted) < countEvery && s.events+n <= limit
+	return limit < 0 || now.Sub(s.counted) < countEvery && s.events+events <= limit
+}
+
+// addAll takes some more in, unless fewer than that fit.
+func (s *stock) addAll(events, limit int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if limit >= 0 && s.events+events > limit {
+		return false
+	}
+	s.events += events
+	return true
 }
 
 // measures is how long the queue of a key may be, where that has to be looked at before so many events join it; nil where not.
