@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -111,22 +112,12 @@ func TestFollowersThatCannotAllBeStoredLeaveNothing(t *testing.T) {
 			in := b.inbox(func(c *Config) { c.MaxStoredKey = row.limit })
 			in.Handle("order.placed", effectOf)
 			in.start()
-			a, err := in.assign(t.Context(), "orders", 0, func(int64) (reading, error) { return reading{}, nil })
-			if err != nil {
-				t.Fatal(err)
-			}
+			ds := b.followers(in, row.epoch)
 			for _, id := range row.before {
 				b.store(in, event(id, "k"))
 			}
 			if row.known != "" {
 				b.store(in, event(row.known, "other"))
-			}
-			a.fence.Epoch += row.epoch
-			var ds []*delivery
-			for i := range 3 {
-				d := in.newDelivery(event(strconv.Itoa(i+1), "k"))
-				d.from = &origin{fence: a.fence, offset: int64(i)}
-				ds = append(ds, d)
 			}
 			c := chain{in: in}
 			out, err := c.try(t.Context(), taking{ds: ds, attempt: 1, behind: true}, nil)
@@ -147,6 +138,65 @@ func TestFollowersThatCannotAllBeStoredLeaveNothing(t *testing.T) {
 				t.Errorf("%d events are recorded that are not stored: they would never be handled", n)
 			}
 		})
+	}
+}
+
+// followers are the events 1, 2 and 3 of the key "k", from a partition that is ours, by an epoch that is off by some.
+func (b *bundle) followers(in *Inbox, off int64) (ds []*delivery) {
+	b.Helper()
+	a, err := in.assign(b.Context(), "orders", 0, func(int64) (reading, error) { return reading{}, nil })
+	if err != nil {
+		b.Fatal(err)
+	}
+	a.fence.Epoch += off
+	for i := range 3 {
+		d := in.newDelivery(event(strconv.Itoa(i+1), "k"))
+		d.from = &origin{fence: a.fence, offset: int64(i)}
+		ds = append(ds, d)
+	}
+	return ds
+}
+
+// Who takes the head away wakes the one behind it, and has to see it: both have the lock of the key.
+func TestFollowersWaitForWhoeverIsTakingTheHeadAway(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	in.Handle("order.placed", effectOf)
+	in.start()
+	ds := b.followers(in, 0)
+	b.store(in, event("0", "k"))
+	tx, err := b.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), lockSQL, int32(lane.KeyClass), in.keyNumber("orders", "k")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "delete from holdfast.stored"); err != nil {
+		t.Fatal(err)
+	}
+	said := make(chan error, 1)
+	go func() {
+		c := chain{in: in}
+		_, err := c.try(t.Context(), taking{ds: ds, attempt: 1, behind: true}, nil)
+		if err == nil {
+			err = errors.Join(errors.New("they are stored"), c.commit(t.Context()))
+		}
+		said <- err
+	}()
+	for b.count("select count(*) from pg_locks where locktype = 'advisory' and not granted and database = (select oid from pg_database where datname = current_database())") == 0 {
+		select {
+		case err := <-said:
+			t.Fatalf("it did not wait: %v", err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-said; !errors.Is(err, errOneByOne) {
+		t.Errorf("the head has gone, and of what came behind it is said: %v", err)
 	}
 }
 

@@ -80,6 +80,25 @@ func TestEventsOfBusyKeysAreLeftOutOfABatchAndJoinTheOneThatIsOpenWhenTheyAreFre
 	add(13, "e 13")
 }
 
+func TestWhatFollowsComesTogetherUpToSoManyEventsAndBytes(t *testing.T) {
+	l := newLineup(10)
+	first := l.add(lined("k 0!", 0))
+	for i, bytes := range []int{600 << 10, 300 << 10, 300 << 10, 0, 0, 0, 2 << 20, 0} {
+		j := lined(fmt.Sprintf("k %d!", i+1), int64(i+1))
+		j.ds[0].e.Payload = make([]byte, bytes)
+		if l.add(j) != nil {
+			t.Fatal("it does not wait for the one before it")
+		}
+	}
+	var got []string
+	for j := l.follower(first, 4); j != nil; j = l.follower(j, 4) {
+		got = append(got, names(j)...)
+	}
+	if diff := cmp.Diff([]string{"k 1!, k 2!", "k 3!, k 4!, k 5!, k 6!", "k 7!", "k 8!"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // Whatever is read, done, split, redone and taken in whatever order: events of a key are begun one after the other, in
 // their order, and each is begun.
 func TestALineupKeepsTheOrderOfEachKeyAndForgetsNothing(t *testing.T) {
