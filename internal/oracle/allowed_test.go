@@ -41,6 +41,11 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 				r.Entries = slices.Insert(r.Entries, i, history.Entry{At: at.Add(time.Duration(second) * 2 * time.Second), Actor: "relay/0", PID: 20, Op: history.Log, Text: "cursors were not saved, the relay tries again"})
 			}
 		}},
+		{"duplicates of what a relay had just acknowledged that was killed, and whose lanes nobody took for long", func(r *Run) {
+			r.Limits.Keeping = []string{"another fault"}
+			r.KilledAt = map[Process]time.Time{r.Killed[0]: r.Entries[r.entry(history.Fault, 0)].At}
+			r.later(r.entry(history.Heal, 0), 11*time.Second)
+		}},
 		{"a repeat behind later events of its key", func(r *Run) {
 			for i, id := range []string{"a1", "a2", "a2", "a3", "a1"} {
 				r.Records[i].ID = id

@@ -84,7 +84,7 @@ func duplicates(b *book, found *findings, figures *Figures) {
 		}
 		for _, t := range repeats {
 			if t.unsaved > b.Limits.Unsaved && !s.parked {
-				found.add(TooLate, "%s, %s by %s at %s: nothing kept it from being saved for %s since it was acknowledged, allowed are %s", b.name(n), t.reason, t.by, clock(t.at), t.unsaved.Round(time.Millisecond), b.Limits.Unsaved)
+				found.add(TooLate, "%s, %s by %s at %s: nothing kept who had it acknowledged from saving that for %s, allowed are %s", b.name(n), t.reason, t.by, clock(t.at), t.unsaved.Round(time.Millisecond), b.Limits.Unsaved)
 			}
 		}
 	}
@@ -134,7 +134,7 @@ type try struct {
 	ended    time.Time     // when it was answered
 	handed   int           // how often this process had handed the lane back when it was acknowledged
 	reason   Explanation   // "" where it had none to be a repeat
-	unsaved  time.Duration // how long before it the event had been acknowledged to another, without a fault
+	unsaved  time.Duration // how long another, to whom it had been acknowledged, could have saved that and did not, without a fault
 }
 
 // question goes through the history once and asks of each publication of a suspect why it was made.
@@ -179,7 +179,12 @@ func (b *book) question(suspects map[string]*suspect) {
 					}
 					now.reason = reason
 					if reason == HandedBack || reason == OtherProcess || reason == ClaimedAgain {
-						now.unsaved = calm(troubles, s.acknowledged(), now.at)
+						at, by := s.acknowledged()
+						until := now.at
+						if died, killed := b.KilledAt[by]; killed && died.Before(until) {
+							until = died // What others take to go on is not a time in which it could have been saved.
+						}
+						now.unsaved = calm(troubles, at, until)
 					}
 				}
 				s.tries = append(s.tries, now)
@@ -230,14 +235,14 @@ func (s *suspect) why(now try, handedBack, beforeAdoption func(try) bool) Explan
 	return ""
 }
 
-// acknowledged is when the event was acknowledged last, zero where it has not been.
-func (s *suspect) acknowledged() (last time.Time) {
+// acknowledged is when the event was acknowledged last, and to whom; zero where it has not been.
+func (s *suspect) acknowledged() (last time.Time, to Process) {
 	for _, t := range s.tries {
 		if t.arrived && t.ended.After(last) {
-			last = t.ended
+			last, to = t.ended, t.by
 		}
 	}
-	return last
+	return last, to
 }
 
 // A save that failed began and was followed by the next within these.

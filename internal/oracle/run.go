@@ -58,6 +58,8 @@ type Run struct {
 	// Killed are the processes that a fault killed. Every other process that began must have ended by itself, with a last
 	// word: one that was told to stop and had to be killed because it would not does not belong here.
 	Killed []Process
+	// KilledAt is when, as far as that is known.
+	KilledAt map[Process]time.Time
 
 	// Alarms says, for a fault's name, what must be logged between its beginning and its healing or Limits.Alarm later, and
 	// before another fault begins: every one of them. A fault that is not in it is silent by right.

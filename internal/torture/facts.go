@@ -5,7 +5,9 @@ package torture
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -103,7 +105,8 @@ func texts(ctx context.Context, db querier, sql string, args ...any) ([]string, 
 // judge puts together all that is known, and asks the oracles.
 func (r *run) judge(ctx context.Context, histories string) (err error) {
 	r.say("the oracles look at it")
-	known := oracle.Run{Consumers: []string{consumerName}, Cursors: r.samples.taken, Records: r.records(), Alarms: map[string][]oracle.Alarm{}, Killed: r.killed(),
+	killed := r.killed()
+	known := oracle.Run{Consumers: []string{consumerName}, Cursors: r.samples.taken, Records: r.records(), Alarms: map[string][]oracle.Alarm{}, Killed: slices.Collect(maps.Keys(killed)), KilledAt: killed,
 		Limits: oracle.Limits{Recovery: r.limit, Canary: canary, MayDie: []string{typePoison, typeShaky}, Tries: attempts, Unsaving: "cursors were not saved", Unsaved: r.unsaved, Keeping: []string{}}}
 	if known.Entries, known.Torn, err = history.Read(histories); err != nil {
 		return err

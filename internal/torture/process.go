@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,10 +37,10 @@ type cast struct {
 	seed   uint64 // of the run
 
 	mu      sync.Mutex
-	running map[string]*process // by actor
-	dead    []oracle.Process    // those that were killed
-	starts  map[string]int      // of each actor
-	roles   []string            // of actors, in the order of their start
+	running map[string]*process          // by actor
+	dead    map[oracle.Process]time.Time // those that were killed, and when
+	starts  map[string]int               // of each actor
+	roles   []string                     // of actors, in the order of their start
 	actors  []string
 }
 
@@ -151,20 +152,24 @@ func (c *cast) died() (actors []string) {
 // kill ends a process as a crash does. One that has ended before is not killed: then it has crashed by itself, and its
 // last word may not be missing.
 func (c *cast) kill(p *process) error {
+	at := time.Now()
 	if err := p.end(); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.dead = append(c.dead, p.who())
+	if c.dead == nil {
+		c.dead = map[oracle.Process]time.Time{}
+	}
+	c.dead[p.who()] = at
 	return nil
 }
 
-// killed lists what kill has ended.
-func (c *cast) killed() []oracle.Process {
+// killed is what kill has ended, and when.
+func (c *cast) killed() map[oracle.Process]time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Clone(c.dead)
+	return maps.Clone(c.dead)
 }
 
 // leave takes a part out of its place: it runs still, and no fault finds it.

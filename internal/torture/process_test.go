@@ -31,7 +31,7 @@ func TestAProcessThatEndedByItselfWasNotKilled(t *testing.T) {
 	if err := c.kill(alive); err != nil {
 		t.Errorf("one that ran: %v", err)
 	}
-	if dead := c.killed(); len(dead) != 1 || dead[0] != alive.who() {
+	if dead := c.killed(); len(dead) != 1 || dead[alive.who()].IsZero() {
 		t.Errorf("killed are %v", dead)
 	}
 	for _, script := range []string{"exit 0", "exit 2", "kill -9 $$"} {
