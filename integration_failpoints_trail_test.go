@@ -110,10 +110,15 @@ func (o *ordeal) trailed() (run oracle.Run) {
 	return run
 }
 
-// known is all that is known of the world by now.
+// known is all that is known of the world by now. All may have had its effect before a relay has saved anything: then there is
+// nothing yet to look at.
 func (o *ordeal) known() oracle.Run {
 	o.Helper()
 	o.look()
+	published := func(s oracle.CursorSample) bool { return s.Done > 0 }
+	for begun := time.Now(); !slices.ContainsFunc(o.looks.taken, published) && time.Since(begun) < 10*time.Second; time.Sleep(50 * time.Millisecond) {
+		o.look()
+	}
 	run := o.trailed()
 	if err := oracle.TooLittle(run); err != nil {
 		o.Error(err)
