@@ -16,6 +16,8 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/pgserver"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -88,6 +90,41 @@ func followersAreStoredTogether(t *testing.T, mode pgx.QueryExecMode) {
 	if n := b.count("select count(*) from holdfast.inbox where result <> 'handled' or processed_at is null"); n != 0 {
 		t.Errorf("%d events are not settled", n)
 	}
+}
+
+// On a disk on which a COMMIT takes 10 ms, a key that has fallen behind is stored long before it is handled. It was handled no
+// sooner than it was stored, and at half the speed.
+func TestABusyKeyThatFellBehindIsNotHeldUpByWhatComesBehindIt(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Own(t, pgserver.Options{Settings: map[string]string{"commit_delay": "10000", "commit_siblings": "0"}})
+	db := pgtest.On(t, server.DSN)
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Exec(t, db, "create table effect (n bigint generated always as identity, id text, key text)")
+	b := &bundle{T: t, db: db, told: newTelling()}
+	var failed atomic.Bool
+	in := b.inbox(func(c *Config) { c.Retry.Base, c.Retry.Cap = 100*time.Millisecond, 100*time.Millisecond })
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if failed.CompareAndSwap(false, true) {
+			return errors.New("once")
+		}
+		return effectOf(ctx, tx, e)
+	})
+	const n = 300
+	begun := time.Now()
+	b.consumeFake(in, newFakeGeneration(logOf(keyed(n, 1)...)))
+	b.awaitSettled(n)
+	stored := time.Since(begun)
+	for b.count("select count(*) from effect") < n {
+		_ = pause(t.Context(), 5*time.Millisecond)
+	}
+	handled := time.Since(begun)
+	t.Logf("%d events of one key, a COMMIT of 10 ms: settled in Kafka after %v, handled after %v, %.0f/s", n, stored, handled, n/handled.Seconds())
+	if stored > handled/2 {
+		t.Error("it is stored in turns with its handling")
+	}
+	b.inOrderAndOnce(n)
 }
 
 // What is to be stored together is stored together or not at all.
