@@ -57,9 +57,9 @@ type taking struct {
 	behind  bool // they are stored, and no handler runs
 }
 
-// try takes events in up to COMMIT. The transaction that was open
-// before is committed on the way, and committed is called with its error, a *failure, before a handler runs: what that
-// event held is free then. The error returned is a *failure, or one of the above.
+// try takes events in up to COMMIT. The transaction that was open before is committed on the way, and committed is called with
+// its error, a *failure, before a handler runs: what that event held is free then. The error returned is a *failure, or one of
+// the above.
 func (c *chain) try(ctx context.Context, t taking, committed func(error)) (out Outcome, err error) {
 	if c.conn == nil {
 		conn, err := c.in.pool.Acquire(ctx)

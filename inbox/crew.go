@@ -182,7 +182,7 @@ func (w *worker) work() {
 		if w.commit(); w.hand == nil {
 			return
 		}
-		if !w.crew.in.stock.addAll(len(j.ds), w.crew.in.c.MaxStored) {
+		if _, room := w.crew.in.stock.add(len(j.ds), w.crew.in.c.MaxStored); !room {
 			w.redo(j, errOneByOne)
 			return
 		}

@@ -87,21 +87,21 @@ func (s *stock) found(events int, now time.Time, err error) {
 	}
 }
 
-// leave takes back what add and addAll have counted, where it was not stored.
+// leave takes back what add has counted, where it was not stored.
 func (s *stock) leave(events int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.events = max(s.events-events, 0)
 }
 
-// add takes one more in, unless as many wait as limit allows. It says how many do.
-func (s *stock) add(limit int) (events int, ok bool) {
+// add takes some more in, unless more would wait then than limit allows; a negative one allows all. It says how many wait.
+func (s *stock) add(events, limit int) (waiting int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.events >= limit {
+	if limit >= 0 && s.events+events > limit {
 		return s.events, false
 	}
-	s.events++
+	s.events += events
 	return s.events, true
 }
 
@@ -110,17 +110,6 @@ func (s *stock) roomy(events, limit int, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return limit < 0 || now.Sub(s.counted) < countEvery && s.events+events <= limit
-}
-
-// addAll takes some more in, unless fewer than that fit.
-func (s *stock) addAll(events, limit int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if limit >= 0 && s.events+events > limit {
-		return false
-	}
-	s.events += events
-	return true
 }
 
 // measures is how long the queue of a key may be, where that has to be looked at before so many events join it; nil where not.
@@ -166,7 +155,7 @@ func (in *Inbox) enterStock() error {
 	if limit < 0 {
 		return nil
 	}
-	if events, ok := in.stock.add(limit); !ok {
+	if events, ok := in.stock.add(1, limit); !ok {
 		return fmt.Errorf("%w: %d events of the consumer wait, and MaxStored is %d: see to what fails (holdfast status), or raise the limit",
 			ErrFull, events, limit)
 	}

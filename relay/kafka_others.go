@@ -46,7 +46,7 @@ func (k *Kafka) leaderAway(ctx context.Context, topic string, partition int, beg
 
 // answers asks for the ends of some partitions, each by itself, and says whether anybody answers. It needs no right that
 // who writes to their topic does not have.
-func (k *Kafka) answers(ctx context.Context, places []partitionPlace) bool {
+func (k *Kafka) answers(ctx context.Context, places []spot) bool {
 	errs := make(chan error, len(places))
 	for _, at := range places {
 		go func() {
@@ -62,15 +62,9 @@ func (k *Kafka) answers(ctx context.Context, places []partitionPlace) bool {
 	return false
 }
 
-// partitionPlace is one partition of a topic.
-type partitionPlace struct {
-	topic     string
-	partition int
-}
-
 // leaders finds who leads a partition, -1 where that is not known, and for each of some others a partition that it leads. kafka-go
 // answers that from the layout of the cluster that it knows.
-func (c *topicCache) leaders(ctx context.Context, topic string, partition int) (silent int, others []partitionPlace) {
+func (c *topicCache) leaders(ctx context.Context, topic string, partition int) (silent int, others []spot) {
 	c.mu.RLock()
 	names := make([]string, 0, len(c.topics))
 	for name := range c.topics {
@@ -84,7 +78,7 @@ func (c *topicCache) leaders(ctx context.Context, topic string, partition int) (
 		return -1, nil
 	}
 	silent = -1
-	leads := map[int]partitionPlace{}
+	leads := map[int]spot{}
 	for _, t := range res.Topics {
 		for _, p := range t.Partitions {
 			switch {
@@ -92,7 +86,7 @@ func (c *topicCache) leaders(ctx context.Context, topic string, partition int) (
 			case t.Name == topic && p.ID == partition:
 				silent = p.Leader.ID
 			default:
-				leads[p.Leader.ID] = partitionPlace{t.Name, p.ID}
+				leads[p.Leader.ID] = spot{t.Name, p.ID}
 			}
 		}
 	}
