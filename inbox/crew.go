@@ -18,7 +18,7 @@ type crew struct {
 	wg sync.WaitGroup
 
 	mu      sync.Mutex
-	some    *sync.Cond
+	more    *sync.Cond
 	read    int64 // events that were read
 	waiting int   // jobs that are ready
 	first   readFirst
@@ -51,7 +51,7 @@ func (r *readFirst) Pop() any {
 
 func newCrew(in *Inbox) *crew {
 	c := &crew{in: in}
-	c.some = sync.NewCond(&c.mu)
+	c.more = sync.NewCond(&c.mu)
 	return c
 }
 
@@ -67,7 +67,7 @@ func (c *crew) end() {
 	c.mu.Lock()
 	c.ended = true
 	c.mu.Unlock()
-	c.some.Broadcast()
+	c.more.Broadcast()
 	c.wg.Wait()
 }
 
@@ -79,7 +79,7 @@ func (c *crew) add(j *job) {
 	c.queue = append(c.queue, r)
 	c.waiting++
 	c.mu.Unlock()
-	c.some.Signal()
+	c.more.Signal()
 }
 
 // number numbers an event that was read.
@@ -90,6 +90,13 @@ func (c *crew) number() int64 {
 	return c.read
 }
 
+// some says whether a job is ready.
+func (c *crew) some() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.waiting > 0
+}
+
 // take returns the next job. nil: there is none now, or, if it was to wait, there will be none.
 func (c *crew) take(wait bool) *job {
 	c.mu.Lock()
@@ -98,7 +105,7 @@ func (c *crew) take(wait bool) *job {
 		if !wait || c.ended {
 			return nil
 		}
-		c.some.Wait()
+		c.more.Wait()
 	}
 	c.byRead = !c.byRead
 	for {
@@ -125,6 +132,9 @@ type worker struct {
 	chain chain
 	last  *tried // what only lacks its COMMIT
 	hand  *job   // what is being begun
+
+	since    time.Time // when it took a job of the crew's
+	followed int       // transactions of that job's key since then
 }
 
 // tried is a job whose handler has run.
@@ -143,20 +153,30 @@ func (w *worker) run() {
 	}
 }
 
-// next is the next job: what follows the last one's key, else the crew's. While there is none, nothing is
-// left uncommitted.
+// next is the next job: what follows the last one's key, unless others have waited long enough, else the crew's. While there
+// is none, nothing is left uncommitted.
 func (w *worker) next() *job {
 	if w.last != nil {
-		if j := w.last.job.p.follower(w.last.job, w.crew.in.followers(w.last.out)); j != nil {
-			return j
+		if !w.long() || !w.crew.some() {
+			if j := w.last.job.p.follower(w.last.job, w.crew.in.followers(w.last.out)); j != nil {
+				w.followed++
+				return j
+			}
 		}
 		if j := w.crew.take(false); j != nil {
+			w.since, w.followed = time.Now(), 0
 			return j
 		}
 		w.commit()
 	}
-	return w.crew.take(true)
+	j := w.crew.take(true)
+	w.since, w.followed = time.Now(), 0
+	return j
 }
+
+// long says that the worker has been with one key for long. Its chain does not tell: it begins anew with each group of
+// followers.
+func (w *worker) long() bool { return w.followed >= maxLinks || time.Since(w.since) > maxChain }
 
 // work takes the job in hand up to its COMMIT, or to its end where it is not an easy one.
 func (w *worker) work() {

@@ -2,15 +2,19 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgserver"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
 // A key with many events gives its worker back now and then. What of it comes next was read before most that is ready by then,
@@ -36,6 +40,46 @@ func TestABusyKeyDoesNotWaitForAllOthersAtEachOfItsEvents(t *testing.T) {
 	b.awaitSettled(int64(len(events)))
 	if n := b.count("select max(n) - min(n) from effect where key = 'busy'"); n > 2*busy {
 		t.Errorf("the last of a busy key's %d events came %d events after its first: it waited for %d of other keys", busy, n, n-busy+1)
+	}
+}
+
+// What comes behind a stored event is stored in groups, one after the other: another key waits for a few of them, and not
+// for all that its partition has of the key that fails.
+func TestAKeyThatIsPutAsideGivesItsWorkerToOthersNowAndThen(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Own(t, pgserver.Options{Settings: map[string]string{"commit_delay": "10000", "commit_siblings": "0"}})
+	db := pgtest.On(t, server.DSN)
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	b := &bundle{T: t, db: db, told: newTelling()}
+	in := b.inbox(func(c *Config) {
+		c.Workers = 1
+		c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour
+	})
+	const n, at = 4 * maxAhead, maxAhead + 100 // so that it is read when the first of them are stored
+	var stored atomic.Int64
+	stored.Store(-1)
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.Key == "fails" {
+			return errors.New("always")
+		}
+		var count int64
+		err := tx.QueryRow(ctx, "select count(*) from holdfast.stored").Scan(&count)
+		stored.Store(count)
+		return err
+	})
+	var events []holdfast.Event
+	for i := range n {
+		if i == at {
+			events = append(events, event("other", "other"))
+		}
+		events = append(events, event(fmt.Sprintf("fails %d", i), "fails"))
+	}
+	b.consumeFake(in, newFakeGeneration(logOf(events...)))
+	b.awaitSettled(n + 1)
+	if got := stored.Load(); got < 0 || got > at {
+		t.Errorf("the event of another key, read as number %d, was handled when %d of %d were stored", at, got, n)
 	}
 }
 

@@ -341,11 +341,6 @@ func (l *lane) moveScheduled(ctx context.Context) error {
 		if told := l.r.c.Observer.OnMoved; told != nil && events > 0 {
 			told(l.number, int(events))
 		}
-		if l.stale() { // The saver finds hardly a gap between these transactions.
-			if err := l.r.saver.save(ctx, []*lane{l}); err != nil {
-				return fmt.Errorf("save between scheduled events: %w", err)
-			}
-		}
 		if events < moveEvents && bytes < moveBytes {
 			break
 		}

@@ -137,7 +137,20 @@ func (l *lane) refusedDelay(attempts int, err error) time.Duration {
 // nothing happens when the lane is no longer ours.
 //
 // What then queues is run after that, in the same transaction: for what depends on the answers of the first part.
-func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch), then ...func(batch *pgx.Batch)) (err error) {
+//
+// The saver leaves the lane out meanwhile, and may find hardly a gap between one such transaction and the next: where the
+// lease has not been renewed for a while it is renewed here.
+func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch), then ...func(batch *pgx.Batch)) error {
+	if err := l.behindFence(ctx, fill, then); err != nil {
+		return err
+	}
+	if l.stale() {
+		l.r.saver.try(ctx, []*lane{l})
+	}
+	return nil
+}
+
+func (l *lane) behindFence(ctx context.Context, fill func(batch *pgx.Batch), then []func(batch *pgx.Batch)) (err error) {
 	ctx, cancel := l.r.outside.limit(ctx, l.r.patience)
 	defer cancel()
 	l.r.saver.leaveOut(l)

@@ -48,12 +48,7 @@ func (s *saver) run(ctx context.Context) {
 			heartbeat.Stop()
 		}
 		began := time.Now()
-		callCtx, cancel := context.WithTimeout(ctx, s.r.c.Lease)
-		err := s.save(callCtx, s.r.owned())
-		cancel()
-		if err != nil && ctx.Err() == nil {
-			s.r.c.Logger.Warn("cursors were not saved, the relay tries again", "relay", s.r.c.Name, "error", redact(err))
-		}
+		s.try(ctx, s.r.owned())
 		rest := time.NewTimer(min(saveInterval(time.Since(began)), beat))
 		select {
 		case <-ctx.Done():
@@ -61,6 +56,13 @@ func (s *saver) run(ctx context.Context) {
 			return
 		case <-rest.C:
 		}
+	}
+}
+
+// try saves, and tells of a failure: it is made good by the next save, or costs the lanes their leases.
+func (s *saver) try(ctx context.Context, lanes []*lane) {
+	if err := s.save(ctx, lanes); err != nil && ctx.Err() == nil {
+		s.r.c.Logger.Warn("cursors were not saved, the relay tries again", "relay", s.r.c.Name, "error", redact(err))
 	}
 }
 
@@ -83,10 +85,12 @@ func (s *saver) takeIn(l *lane) {
 }
 
 // save writes the cursors of lanes and renews their leases, but for those that are left out. A lane that the statement does
-// not return is lost.
+// not return is lost. It takes no longer than a lease, whatever becomes of its connection: all other saves wait for it.
 func (s *saver) save(ctx context.Context, lanes []*lane) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	ctx, cancel := s.r.outside.limit(ctx, s.r.c.Lease)
+	defer cancel()
 	// A lane whose transaction failed, or may have, is about to be dropped: the cursor that the transaction wrote, if it
 	// was committed after all, is ahead of the one in our memory, which must not be written over it.
 	lanes = slices.DeleteFunc(slices.Clone(lanes), func(l *lane) bool { return l.inHand > 0 || l.doubtful.Load() })
