@@ -189,7 +189,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	asItIs := func(r *http.Request, _ idempotency.Info) *http.Request { return r }
 	services := map[string]http.Handler{
 		"transaction": guard.Middleware(handler),
-		"lease":       guard.Route(idempotency.Route{Lease: time.Second, Operation: "leased", Complete: asItIs})(handler),
+		"lease":       guard.Route(idempotency.Route{Lease: time.Minute, Operation: "leased", Complete: asItIs})(handler),
 	}
 	for range 2 { // The second time the key has expired.
 		for mode, service := range services {

@@ -143,8 +143,10 @@ func TestAnEventOneByteTooLargeBecomesALetterAndHoldsBackNobody(t *testing.T) {
 	if err != nil || res.Resources[0].Error != nil {
 		t.Fatal(err, res)
 	}
-	p.replay(d)
 	p.await("the replayed event has its effect", func() bool {
+		if len(p.openLetters(d)) > 0 { // The broker may say that it has the new limit before it goes by it.
+			p.replay(d)
+		}
 		return p.count("select count(*) from effect where id = $1", tooLarge.ID) == 1 && p.count("select count(*) from holdfast.letter where state = 'replayed'") == 1
 	})
 	v = p.finish([]func(){stopRelay}, []func(){stopConsumer}, "billing")

@@ -77,7 +77,7 @@ func TestAPayloadThatEndsEveryProcessBecomesALetterAfterAsManyStartsAsAttempts(t
 	t.Parallel()
 	s := setupStorm(t, 2)
 	const attempts = 3
-	n := node{Session: time.Second, Attempts: attempts}
+	n := node{Session: 3 * time.Second, Attempts: attempts}
 
 	// The deadly one is neither the first nor the last of its key, its partition, or what the nodes have in hand.
 	events := s.some(150, 12, "work")
@@ -85,6 +85,9 @@ func TestAPayloadThatEndsEveryProcessBecomesALetterAfterAsManyStartsAsAttempts(t
 	events = append(events, s.some(150, 12, "work")...)
 	deadly := events[151].ID
 	nodes := []*process{s.startNode(n), s.startNode(n)}
+	s.await("each node has a partition", func() bool { // Else one would leave in the midst of it, perhaps not in order.
+		return s.count("select count(distinct pid) from (select distinct on (partition) pid from told where what = 'assigned' order by partition, epoch desc) x") == 2
+	})
 	s.publish(events...)
 
 	begun := time.Now()

@@ -1,9 +1,9 @@
 package holdfast_test
 
 import (
-	"context"
 	"errors"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -114,14 +114,15 @@ func TestATopicMadeAgainUnderARunningConsumerWithMoreRecordsLosesNoneInSilence(t
 	t.Parallel()
 	s := setupStorm(t, 1)
 	s.publish(s.some(20, 10, "")...)
-	g := s.group()
-	g.WatchInterval = time.Minute // It does not see that the topic is missing for a moment.
-	in := s.consumer(effectOf("billing"), nil)
-	stop := s.run("consumer billing", func(ctx context.Context) error { return in.Consume(ctx, g) })
+	running := s.startNode(node{Session: time.Minute, Attempts: 10})
 	s.await("the old topic is handled", func() bool { return s.positions()[0] == 20 })
+	s.signal(running, syscall.SIGSTOP) // It does not see that the topic is missing, or empty, for a moment.
 	s.startAgain(150)
+	s.signal(running, syscall.SIGCONT)
 	s.await("the events past the old position have their effects", func() bool { return s.count("select count(*) from effect") == 130 })
-	stop()
+	if err := running.quit(); err != nil {
+		t.Errorf("the node, told to stop: %v", err)
+	}
 	s.staleAreReplayed(20)
 }
 

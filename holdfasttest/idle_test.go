@@ -355,9 +355,15 @@ func TestWaitIdleSaysWhyItCannotWait(t *testing.T) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
 	commit(t, pool, named("1"))
-	ctx, cancel = context.WithTimeout(t.Context(), shortly)
-	defer cancel()
-	if err := holdfasttest.WaitIdle(ctx, pool, holdfasttest.Idle{Within: -1}); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 unread") {
-		t.Errorf("without a limit of its own: %v", err)
+	for end := time.Now().Add(30 * time.Second); ; { // the first answer may take longer
+		ctx, cancel = context.WithTimeout(t.Context(), shortly)
+		err := holdfasttest.WaitIdle(ctx, pool, holdfasttest.Idle{Within: -1})
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), "1 unread") {
+			break
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || time.Now().After(end) {
+			t.Fatalf("without a limit of its own: %v", err)
+		}
 	}
 }

@@ -265,8 +265,8 @@ func TestR18ASerializationFailureRunsTheHandlerAgain(t *testing.T) {
 	if one, two := <-codes, <-codes; one != 201 || two != 201 {
 		t.Errorf("got %d and %d", one, two)
 	}
-	if sum, runs := pgtest.Count(t, b.db, "select sum(cents) from balance"), b.runs.Load(); sum != 3 || runs != 3 {
-		t.Errorf("the balances sum up to %d after %d runs, want 3 and 3: one after the other", sum, runs)
+	if sum, runs := pgtest.Count(t, b.db, "select sum(cents) from balance"), b.runs.Load(); sum != 3 || runs < 3 { // a third one that begins before the other's COMMIT is seen makes a fourth
+		t.Errorf("the balances sum up to %d after %d runs, want 3 and at least 3: one after the other", sum, runs)
 	}
 }
 

@@ -52,7 +52,7 @@ func leaseService(t testing.TB, pool *pgxpool.Pool, f *faulty, provider string, 
 	t.Helper()
 	g, err := New(pool, Config{
 		Principal: func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil },
-		Acquire:   2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		Acquire:   time.Minute, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestALostReplyIsLookedUpAndTheRequestGoesOn(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			b := openTill(t)
 			f := &faulty{t: b, point: p, fault: fault{"the reply is lost", func(f *faulty) { f.deaf.Store(true) }}}
-			h := leaseService(b, faultyPool(b, b.db.DSN, f), f, b.provider.URL)
+			h := leaseService(b, faultyPool(b, b.db.DSN, f), f, b.provider.URL, func(o *Route) { o.Lease = 30 * time.Second })
 			b.is(b.send(h, sent{key: "warm"}), 201, "")
 			f.armed.Store(true)
 			b.is(b.send(h, sent{key: "k"}), 201, "")

@@ -34,7 +34,7 @@ func faultyService(t testing.TB, pool *pgxpool.Pool, f *faulty) http.Handler {
 	t.Helper()
 	g, err := New(pool, Config{
 		Principal: func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil },
-		Acquire:   2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		Acquire:   time.Minute, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

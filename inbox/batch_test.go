@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -68,7 +69,7 @@ func TestABatchIsOneTransactionOfUpToBatchEvents(t *testing.T) {
 // While a handler has an event of a key, the others of that key are left out of the batches: nobody else waits for it.
 func TestAKeyInHandIsLeftOutOfBatchesAndItsEventsCatchUpInOne(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Batch = 20 })
+	in := b.inbox(func(c *Config) { c.Batch, c.Timeout = 20, time.Minute })
 	begun, finish := make(chan struct{}), make(chan struct{})
 	h := &batches{fail: func(e holdfast.Event) error {
 		if e.ID == "00000" {

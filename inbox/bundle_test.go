@@ -178,8 +178,8 @@ func (o *telling) observer() Observer {
 // await waits until what was told makes cond true.
 func (b *bundle) await(what string, cond func(o *telling) bool) {
 	b.Helper()
-	deadline := time.After(time.Minute)
 	for {
+		still := time.After(time.Minute)
 		b.told.mu.Lock()
 		ok, changed := cond(b.told), b.told.changed
 		b.told.mu.Unlock()
@@ -188,10 +188,10 @@ func (b *bundle) await(what string, cond func(o *telling) bool) {
 		}
 		select {
 		case <-changed:
-		case <-deadline:
+		case <-still:
 			b.told.mu.Lock()
 			defer b.told.mu.Unlock()
-			b.Fatalf("waited a minute for %s; outcomes %.2000s, %d errors, the last of them %v", what, fmt.Sprint(b.told.outcomes), len(b.told.errs), b.told.errs[max(len(b.told.errs)-5, 0):])
+			b.Fatalf("nothing was told for a minute of waiting for %s; outcomes %.2000s, %d errors, the last of them %v", what, fmt.Sprint(b.told.outcomes), len(b.told.errs), b.told.errs[max(len(b.told.errs)-5, 0):])
 		}
 	}
 }

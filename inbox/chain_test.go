@@ -137,7 +137,7 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 		b.awaitSettled(n)
 		stopKilling()
 		killer.Wait()
-		deadline := time.Now().Add(30 * time.Second)
+		deadline := time.Now().Add(2 * time.Minute)
 		for b.count("select count(*) from holdfast.stored") > 0 {
 			if time.Now().After(deadline) {
 				var rows string

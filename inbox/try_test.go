@@ -90,7 +90,7 @@ func TestAnInboxWithoutHandlersStoresEveryTypeThatItTries(t *testing.T) {
 func TestACopyOfAnEventThatIsBeingHandledIsInFlightAndHoldsNoConnection(t *testing.T) {
 	b := setup(t)
 	begun, end := make(chan struct{}, 1), make(chan error)
-	in := b.inboxOn(b.db.PoolOf(t, 2))
+	in := b.inboxOn(b.db.PoolOf(t, 2), func(c *Config) { c.Timeout = time.Minute })
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if e.ID != "slow" {
 			return effectOf(ctx, tx, e)

@@ -222,7 +222,7 @@ func TestTheWatermarkMakesASecondTransactionWaitAndCompareWithWhatTheFirstLeft(t
 
 func TestFiftyHandlersOnOneWatermarkEndAtTheHighestVersionAndOnlyEverGoUp(t *testing.T) {
 	b := setup(t)
-	in := b.inbox()
+	in := b.inbox(func(c *Config) { c.Timeout = time.Minute })
 	pgtest.Exec(t, b.db, "create table history (n bigint generated always as identity, version bigint)")
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		var version int64

@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -342,8 +343,7 @@ func TestEveryDoorLeadsToTheCurrentSegment(t *testing.T) {
 func TestAWriterCannotChooseItsPlaceInTheLog(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
-	role := "writer_" + strings.ReplaceAll(strings.ToLower(t.Name()[:10]), "/", "_")
-	pgtest.Exec(t, db.Pool, "drop role if exists "+role)
+	role := "writer_" + strings.ToLower(rand.Text())
 	pgtest.Exec(t, db.Pool, "create role "+role)
 	t.Cleanup(func() {
 		db.Exec(context.Background(), "drop owned by "+role)

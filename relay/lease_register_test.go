@@ -143,7 +143,7 @@ func TestTheLeaseOfALaneIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
 	forged, lies := 0, 0
 	for i, op := range history {
 		out := op.Output.(leaseOutput)
-		if op.Input.(leaseInput).op != "save" || out.ok || op.Input.(leaseInput).epoch == 0 {
+		if op.Input.(leaseInput).op != "save" || out.ok || op.Input.(leaseInput).epoch == 0 || op.ClientId >= relays { // One that was given up may have been carried out, and passed over.
 			continue
 		}
 		if lies++; lies > 3 {

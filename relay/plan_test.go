@@ -122,7 +122,7 @@ func TestASegmentIsReclaimedWithoutReadingItAll(t *testing.T) {
 		const read = `select coalesce(sum(seq_tup_read) + sum(idx_tup_fetch), 0)::bigint from pg_stat_xact_all_tables where relname = 'event_1' and schemaname = 'holdfast'`
 		before := pgtest.Count(t, tx, read)
 		var result string
-		if err := tx.QueryRow(t.Context(), "select holdfast.reclaim(1, (select token from holdfast.incarnation), 1000)").Scan(&result); err != nil {
+		if err := tx.QueryRow(t.Context(), "select holdfast.reclaim(1, (select token from holdfast.incarnation), 30000)").Scan(&result); err != nil {
 			t.Fatal(err)
 		}
 		if result != state.want {

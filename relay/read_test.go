@@ -214,13 +214,15 @@ func TestALongTransactionHoldsBackItsOwnEventsOnly(t *testing.T) {
 	}
 	alone := median("alone ") // is what this machine takes
 	long := begin(t, pool).write("long", "long")
-	if beside := median("beside "); beside > 3*alone+400*time.Millisecond {
-		t.Errorf("half of the events took more than %v behind somebody else's transaction, and %v without it", beside, alone)
-	}
+	beside := median("beside ")
 	if b.has("long") {
 		t.Error("the event of an open transaction was published")
 	}
 	long.commit()
 	arrives(t, b, "long")
+	alone = max(alone, median("alone again ")) // It may be busier by now.
+	if beside > 3*alone+400*time.Millisecond {
+		t.Errorf("half of the events took more than %v behind somebody else's transaction, and %v without it", beside, alone)
+	}
 	wantOnce(t, b)
 }

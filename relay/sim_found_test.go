@@ -189,4 +189,11 @@ func TestASaveLeavesOutALaneWhoseTransactionIsOpen(t *testing.T) {
 	if want := at.Add(time.Minute); !busy.leaseUntil.Equal(want) {
 		t.Errorf("behind its transaction the lane's lease ends %s, want %s", busy.leaseUntil, want)
 	}
+	at = at.Add(20 * time.Second) // The saver has not met a gap between its transactions for a third of the lease.
+	if err := busy.inTx(t.Context(), func(*pgx.Batch) {}); err != nil {
+		t.Fatal(err)
+	}
+	if want := at.Add(time.Minute); !busy.leaseUntil.Equal(want) {
+		t.Errorf("behind a transaction that comes late the lane's lease ends %s, want %s", busy.leaseUntil, want)
+	}
 }

@@ -125,8 +125,8 @@ func TestW14CopiesOfASlowDeliveryLeaveConnectionsForTheOthers(t *testing.T) {
 		id := fmt.Sprint("other-", n)
 		b.want(200, s, must2(order(id)), fmt.Sprintf(`{"type":"order.placed","order":%q}`, id))
 	}
-	open()
 	wg.Wait()
+	open()
 	<-first
 }
 

@@ -63,6 +63,21 @@ func Container(ctx context.Context, opts ContainerOptions) (*Server, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, opts.StartTimeout)
 	defer cancel()
+	for tries := 1; ; tries++ {
+		s, err := startContainer(ctx, opts)
+		if err == nil || tries == 5 || !portTaken(err) {
+			return s, err
+		}
+	}
+}
+
+// portTaken says that somebody took the port between its choice and the container's start.
+func portTaken(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "port is already allocated") || strings.Contains(text, "address already in use")
+}
+
+func startContainer(ctx context.Context, opts ContainerOptions) (*Server, error) {
 	port, err := freeport.Find()
 	if err != nil {
 		return nil, fmt.Errorf("find a free port: %w", err)

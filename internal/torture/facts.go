@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -181,8 +182,25 @@ func (r *run) readPending(ctx context.Context, known *oracle.Run) (err error) {
 	return err
 }
 
-// readLeftovers looks for what parts have left behind in the database. A pooler's idle connections are its own.
-func (r *run) readLeftovers(ctx context.Context, known *oracle.Run) (err error) {
+// leaving is how long a server may take to end a backend whose client has said that it goes.
+const leaving = 5 * time.Second
+
+// readLeftovers looks for what parts have left behind in the database: what is still there when all of it had the time to go.
+func (r *run) readLeftovers(ctx context.Context, known *oracle.Run) error {
+	for end := time.Now().Add(leaving); ; {
+		if err := r.readLeftoversOnce(ctx, known); err != nil || len(known.Leftovers) == 0 || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// readLeftoversOnce looks once. A pooler's idle connections are its own.
+func (r *run) readLeftoversOnce(ctx context.Context, known *oracle.Run) (err error) {
 	known.Leftovers, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Leftover], `
 		select 'connection', format('%s of %s: %s', state, application_name, query) from pg_stat_activity
 			where backend_type = 'client backend' and application_name <> 'torture' and not ($1 and state = 'idle')

@@ -48,7 +48,7 @@ func smallUntil(t *testing.T, ctx context.Context, o Options) (*Report, error) {
 	if o.Faults == nil {
 		o.Faults = []string{"kill-relay", "kill-backend"}
 	}
-	o.For, o.whole = 6*time.Second, true
+	o.For, o.whole = max(o.For, 6*time.Second), true
 	o.Dir = t.TempDir()
 	atOnce <- struct{}{}
 	defer func() { <-atOnce }()
@@ -122,8 +122,13 @@ func TestEveryOracleSeesTheBugThatIsPlantedForIt(t *testing.T) {
 			t.Parallel()
 			// Not to wait long for what a bug prevents, nor to run long.
 			o := Options{Seed: 2, plant: bug.plant, limit: 5 * time.Second, unsaved: 2 * time.Second}
-			if bug.what == oracle.TooLate {
-				o.Faults = []string{"kill-relay"} // a relay that says that it cannot save is believed, for most of such a run
+			switch bug.plant {
+			case plantForget:
+				// A relay that says that it cannot save is believed, for most of such a run; and between two kills there has
+				// to be more than what is allowed.
+				o.Faults, o.For, o.unsaved = []string{"kill-relay"}, 15*time.Second, time.Second
+			case plantStuck:
+				o.limit = 20 * time.Second // What is not stuck has to have arrived by then.
 			}
 			r := small(t, o)
 			if r.Holds() || !says(r.Verdict, bug.by, bug.what, bug.all) {

@@ -1,0 +1,42 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+// All saves wait for the one that is being sent: one that waited for ever, on a connection that is dead or for a row that
+// somebody holds, would cost the relay all lanes again and again.
+func TestASaveTakesNoLongerThanALease(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: 1}); err != nil {
+		t.Fatal(err)
+	}
+	r := newRelay(db.Pool, nil, Config{Name: "relay", Lease: time.Second, Logger: noLog}.withDefaults(), simStatements)
+	r.outside.start = func(_ context.Context, l *lane) { l.lost = func(error) {}; r.enter(l) }
+	if err := r.tendClaims(t.Context(), t.Context()); err != nil || len(r.owned()) != 1 {
+		t.Fatalf("%d lanes, %v", len(r.owned()), err)
+	}
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	pgtest.Exec(t, tx, "select from holdfast.lane for update")
+	saved := make(chan error, 1)
+	go func() { saved <- r.saver.save(t.Context(), r.owned()) }()
+	select {
+	case err := <-saved:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("it says %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("with a lease of a second it waits for half a minute")
+	}
+}
