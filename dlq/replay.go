@@ -45,10 +45,11 @@ const maxProblems = 10
 
 // Replay sends open letters on their way again and returns how many it moved.
 //
-// A letter of the inbox is put at the head of its key's queue, before everything of its key that waits: the Run or
-// Consume of its consumer hands it to its handler. A letter of the relay goes back into the log with its old id. When
-// that succeeds the letter is replayed, and when it fails again the letter is open again. Letters of one consumer,
-// topic and key keep the order of their ids, also when they are replayed one by one.
+// A letter of the inbox is put into its key's queue where its event was, before everything of its key that came after it:
+// the Run or Consume of its consumer hands it to its handler. A letter of the relay goes back into the log with its old id,
+// and comes before everything of its key that is parked. When that succeeds the letter is replayed, and when it fails again
+// the letter is open again. Letters of one key keep their order among themselves, also when they are replayed one by one:
+// a consumer's that of their events, a relay's that of their ids.
 //
 // Each letter is one short transaction, so Replay may be cancelled or break off at any letter: the count says how many
 // were moved, those are on their way, and the same call goes on with the rest; with a Name, with exactly the rest. Of two

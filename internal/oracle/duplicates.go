@@ -184,7 +184,7 @@ func (b *book) question(suspects map[string]*suspect) {
 						if died, killed := b.KilledAt[by]; killed && died.Before(until) {
 							until = died // What others take to go on is not a time in which it could have been saved.
 						}
-						now.unsaved = calm(troubles, at, until)
+						now.unsaved = calm(troubles, by, at, until)
 					}
 				}
 				s.tries = append(s.tries, now)
@@ -252,20 +252,23 @@ const (
 )
 
 // trouble is a time in which relays may have been kept from saving.
-type trouble struct{ from, until time.Time } // until is zero where it never ended
+type trouble struct {
+	from, until time.Time // until is zero where it never ended
+	of          Process   // by whose word it is, and for whom alone; zero for a fault
+}
 
 // troubles are the faults that keep relays from saving, with what it took to recover from them, and the saves that failed by
 // a relay's own word, in the order in which they began.
 func (b *book) troubles() (all []trouble) {
 	for _, o := range b.outages {
 		if b.Limits.Keeping == nil || slices.Contains(b.Limits.Keeping, o.fault) {
-			all = append(all, trouble{o.from, o.recovered})
+			all = append(all, trouble{from: o.from, until: o.recovered})
 		}
 	}
 	if b.Limits.Unsaving != "" {
 		for _, e := range b.Entries {
 			if e.Op == history.Log && strings.HasPrefix(e.Text, b.Limits.Unsaving) {
-				all = append(all, trouble{e.At.Add(-beforeUnsaving), e.At.Add(behindUnsaving)})
+				all = append(all, trouble{e.At.Add(-beforeUnsaving), e.At.Add(behindUnsaving), Process{e.Actor, e.PID}})
 			}
 		}
 	}
@@ -273,14 +276,17 @@ func (b *book) troubles() (all []trouble) {
 	return all
 }
 
-// calm is how much of a time lies outside of all troubles.
-func calm(troubles []trouble, from, until time.Time) (span time.Duration) {
+// calm is how much of a time lies outside of all troubles that a process had.
+func calm(troubles []trouble, of Process, from, until time.Time) (span time.Duration) {
 	if from.IsZero() {
 		return 0
 	}
 	for _, t := range troubles {
 		if !t.from.Before(until) {
 			break
+		}
+		if t.of != (Process{}) && t.of != of {
+			continue
 		}
 		span += max(t.from.Sub(from), 0)
 		switch {
