@@ -178,6 +178,7 @@ func (o *telling) observer() Observer {
 // await waits until what was told makes cond true.
 func (b *bundle) await(what string, cond func(o *telling) bool) {
 	b.Helper()
+	end := time.After(5 * time.Minute)
 	for {
 		still := time.After(time.Minute)
 		b.told.mu.Lock()
@@ -188,11 +189,13 @@ func (b *bundle) await(what string, cond func(o *telling) bool) {
 		}
 		select {
 		case <-changed:
+			continue
 		case <-still:
-			b.told.mu.Lock()
-			defer b.told.mu.Unlock()
-			b.Fatalf("nothing was told for a minute of waiting for %s; outcomes %.2000s, %d errors, the last of them %v", what, fmt.Sprint(b.told.outcomes), len(b.told.errs), b.told.errs[max(len(b.told.errs)-5, 0):])
+		case <-end:
 		}
+		b.told.mu.Lock()
+		defer b.told.mu.Unlock()
+		b.Fatalf("waited five minutes, or one in which nothing was told, for %s; outcomes %.2000s, %d errors, the last of them %v", what, fmt.Sprint(b.told.outcomes), len(b.told.errs), b.told.errs[max(len(b.told.errs)-5, 0):])
 	}
 }
 

@@ -32,7 +32,7 @@ type letter struct {
 	err      error         // the last, for the fingerprint
 	age      time.Duration // since its first failure
 	reopen   bool          // write it again where the event has a letter that was closed
-	place    *int64        // of its event in the queue of its key; nil for one that never had one: then it comes before all of the queue
+	place    *int64        // of its event in the queue of its key; nil for one that never had one: it comes behind all that is there
 }
 
 // insertLetter writes a dead letter, and publishes it where that is asked for. The id is 0 where the event has the same

@@ -139,7 +139,7 @@ func (l *lane) refusedDelay(attempts int, err error) time.Duration {
 // What then queues is run after that, in the same transaction: for what depends on the answers of the first part.
 //
 // The saver leaves the lane out meanwhile, and may find hardly a gap between one such transaction and the next: where the
-// lease has not been renewed for a while it is renewed here.
+// lease has not been renewed for a while it is renewed here. (To park renews it by a statement of its own.)
 func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch), then ...func(batch *pgx.Batch)) error {
 	if err := l.behindFence(ctx, fill, then); err != nil {
 		return err

@@ -18,11 +18,12 @@ func TestASaveTakesNoLongerThanALease(t *testing.T) {
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: 1}); err != nil {
 		t.Fatal(err)
 	}
-	r := newRelay(db.Pool, nil, Config{Name: "relay", Lease: time.Second, Logger: noLog}.withDefaults(), simStatements)
+	r := newRelay(db.Pool, nil, Config{Name: "relay", Lease: time.Minute, Logger: noLog}.withDefaults(), simStatements)
 	r.outside.start = func(_ context.Context, l *lane) { l.lost = func(error) {}; r.enter(l) }
 	if err := r.tendClaims(t.Context(), t.Context()); err != nil || len(r.owned()) != 1 {
 		t.Fatalf("%d lanes, %v", len(r.owned()), err)
 	}
+	r.c.Lease = time.Second
 	tx, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
