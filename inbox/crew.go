@@ -163,13 +163,17 @@ func (w *worker) next() *job {
 				return j
 			}
 		}
-		if j := w.crew.take(false); j != nil {
-			w.since, w.followed = time.Now(), 0
+		if j := w.take(false); j != nil {
 			return j
 		}
 		w.commit()
 	}
-	j := w.crew.take(true)
+	return w.take(true)
+}
+
+// take takes a job of the crew's.
+func (w *worker) take(wait bool) *job {
+	j := w.crew.take(wait)
 	w.since, w.followed = time.Now(), 0
 	return j
 }

@@ -13,8 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/pgserver"
-	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
 // A key with many events gives its worker back now and then. What of it comes next was read before most that is ready by then,
@@ -47,12 +45,7 @@ func TestABusyKeyDoesNotWaitForAllOthersAtEachOfItsEvents(t *testing.T) {
 // for all that its partition has of the key that fails.
 func TestAKeyThatIsPutAsideGivesItsWorkerToOthersNowAndThen(t *testing.T) {
 	t.Parallel()
-	server := pgtest.Own(t, pgserver.Options{Settings: map[string]string{"commit_delay": "10000", "commit_siblings": "0"}})
-	db := pgtest.On(t, server.DSN)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
-	b := &bundle{T: t, db: db, told: newTelling()}
+	b := slowToCommit(t)
 	in := b.inbox(func(c *Config) {
 		c.Workers = 1
 		c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour
@@ -78,7 +71,7 @@ func TestAKeyThatIsPutAsideGivesItsWorkerToOthersNowAndThen(t *testing.T) {
 	}
 	b.consumeFake(in, newFakeGeneration(logOf(events...)))
 	b.awaitSettled(n + 1)
-	if got := stored.Load(); got < 0 || got > at {
+	if got := stored.Load(); got < 0 || got > at/2 {
 		t.Errorf("the event of another key, read as number %d, was handled when %d of %d were stored", at, got, n)
 	}
 }

@@ -92,17 +92,23 @@ func followersAreStoredTogether(t *testing.T, mode pgx.QueryExecMode) {
 	}
 }
 
-// On a disk on which a COMMIT takes 10 ms, a key that has fallen behind is stored long before it is handled. It was handled no
-// sooner than it was stored, and at half the speed.
-func TestABusyKeyThatFellBehindIsNotHeldUpByWhatComesBehindIt(t *testing.T) {
-	t.Parallel()
+// slowToCommit is a bundle on a disk on which a COMMIT takes 10 ms.
+func slowToCommit(t *testing.T) *bundle {
+	t.Helper()
 	server := pgtest.Own(t, pgserver.Options{Settings: map[string]string{"commit_delay": "10000", "commit_siblings": "0"}})
 	db := pgtest.On(t, server.DSN)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
 		t.Fatal(err)
 	}
 	pgtest.Exec(t, db, "create table effect (n bigint generated always as identity, id text, key text)")
-	b := &bundle{T: t, db: db, told: newTelling()}
+	return &bundle{T: t, db: db, told: newTelling()}
+}
+
+// On a disk on which a COMMIT takes 10 ms, a key that has fallen behind is stored long before it is handled. It was handled no
+// sooner than it was stored, and at half the speed.
+func TestABusyKeyThatFellBehindIsNotHeldUpByWhatComesBehindIt(t *testing.T) {
+	t.Parallel()
+	b := slowToCommit(t)
 	var failed atomic.Bool
 	in := b.inbox(func(c *Config) { c.Retry.Base, c.Retry.Cap = 100*time.Millisecond, 100*time.Millisecond })
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {

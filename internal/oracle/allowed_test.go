@@ -18,6 +18,17 @@ func (r *Run) behind(entries ...history.Entry) {
 	}
 }
 
+// cannotSave has 24 s go by before the first fault, in which a relay says every two that it could not save.
+func (r *Run) cannotSave(who Process) {
+	r.Limits.Unsaving = "cursors were not saved"
+	i := r.entry(history.Fault, 0)
+	r.later(i, 25*time.Second)
+	at := r.Entries[i-1].At
+	for n := 12; n > 0; n-- {
+		r.Entries = slices.Insert(r.Entries, i, history.Entry{At: at.Add(time.Duration(n) * 2 * time.Second), Actor: who.Actor, PID: who.PID, Op: history.Log, Text: "cursors were not saved, the relay tries again"})
+	}
+}
+
 func by(actor string, pid int, op history.Op, how history.Result, ids ...string) history.Entry {
 	return history.Entry{Actor: actor, PID: pid, Op: op, How: how, IDs: ids}
 }
@@ -33,13 +44,7 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 			r.Written[r.written(r.Effects[2].ID)].Due = &r.Effects[2].At
 		}},
 		{"duplicates of what could not be saved for long, as its relay said again and again", func(r *Run) {
-			r.Limits.Unsaving = "cursors were not saved"
-			i := r.entry(history.Fault, 0)
-			r.later(i, 25*time.Second)
-			at := r.Entries[i-1].At
-			for second := 12; second > 0; second-- {
-				r.Entries = slices.Insert(r.Entries, i, history.Entry{At: at.Add(time.Duration(second) * 2 * time.Second), Actor: "relay/0", PID: 20, Op: history.Log, Text: "cursors were not saved, the relay tries again"})
-			}
+			r.cannotSave(Process{"relay/0", 20})
 		}},
 		{"duplicates of what a relay had just acknowledged that was killed, and whose lanes nobody took for long", func(r *Run) {
 			r.Limits.Keeping = []string{"another fault"}

@@ -408,13 +408,7 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			r.Entries = slices.Insert(r.Entries, i, history.Entry{At: r.Entries[i-1].At.Add(8 * time.Second), Actor: "relay/0", PID: 20, Op: history.Log, Text: "cursors were not saved, the relay tries again"})
 		}},
 		{"duplicates of what was never saved, although another relay said again and again that it could not save", Duplicates, TooLate, 2, func(r *Run) {
-			r.Limits.Unsaving = "cursors were not saved"
-			i := r.entry(history.Fault, 0)
-			r.later(i, 25*time.Second)
-			at := r.Entries[i-1].At
-			for second := 12; second > 0; second-- {
-				r.Entries = slices.Insert(r.Entries, i, history.Entry{At: at.Add(time.Duration(second) * 2 * time.Second), Actor: "relay/1", PID: 21, Op: history.Log, Text: "cursors were not saved, the relay tries again"})
-			}
+			r.cannotSave(Process{"relay/1", 21})
 		}},
 		{"duplicates of what was never saved, although the faults since kept nobody from it", Duplicates, TooLate, 2, func(r *Run) {
 			r.Limits.Keeping = []string{"another fault"}
