@@ -195,23 +195,19 @@ func TestConsumersThatJoinLeaveDieAndFreezeHandleEverythingOnceAndInOrder(t *tes
 	}
 }
 
-func TestANodeFrozenInsideAHandlerHoldsItsPartitionForAStatedTimeAndCannotCommitAfterwards(t *testing.T) {
+func TestANodeFrozenInsideAHandlerHoldsItsPartition(t *testing.T) {
 	t.Parallel()
 	skip.InShort(t, "Postgres ends the frozen transaction after 10 s, the handler's time and its grace")
 	s := setupStorm(t, 1)
-	n := node{Session: time.Second, Timeout: 2 * time.Second, Grace: 500 * time.Millisecond}
+	n := node{Session: time.Second, Timeout: 5 * time.Second, Grace: 500 * time.Millisecond}
 	frozen := s.startNode(n)
 	s.owns(frozen)
 
-	// 1. It has hundreds of events in hand, one of them inside its handler.
-	s.publish(s.next("gate", "gate"))
-	s.await("a handler is at the gate", func() bool { return s.count("select count(*) from told where what = 'at the gate'") > 0 })
-	s.publish(s.some(400, 8, "work")...)
-	s.await("events flow beside the gate", func() bool { return s.count("select count(*) from effect") > 20 })
-	s.signal(frozen, syscall.SIGSTOP)
+	// 1. It is frozen with hundreds of events to handle and one of them inside its handler.
+	s.freezeAtTheGate(frozen)
 	begun := time.Now()
 	pgtest.Exec(t, s.db, "insert into told (what) values ('the gate is open')")
-	before := s.count("select count(*) from effect")
+	before, written := s.count("select count(*) from effect"), s.count("select count(*) from written")
 	other := s.startNode(n)
 	s.owns(other)
 	took := time.Since(begun)
@@ -222,10 +218,35 @@ func TestANodeFrozenInsideAHandlerHoldsItsPartitionForAStatedTimeAndCannotCommit
 		return s.count("select count(*) from told where what = 'fenced' and pid = $1", frozen.pid()) > 0
 	})
 	v := s.ends(func() { _ = frozen.quit() }, func() { _ = other.quit() })
-	t.Logf("%d of 401 were handled before the freeze; another node had the partition %v after it; %s; %s", before, took.Round(time.Millisecond), s.delays("true"), v)
+	t.Logf("%d of %d were handled before the freeze; another node had the partition %v after it; %s; %s", before, written, took.Round(time.Millisecond), s.delays("true"), v)
 	v.mustHold(t)
 	s.fenced()
 	if limit := n.Session + 10*time.Second + n.Timeout + n.Grace; took > limit+15*time.Second {
 		t.Errorf("another node had the partition after %v, want about %v", took, limit)
 	}
+}
+
+// freezeAtTheGate stops a node's process while a handler of its is inside its transaction. On a busy machine the handler
+// may run into its time-out first. Its event is stored then, and guarded by the lease of its key: not by the fence of
+// the partition, which is what the caller looks at. So that is tried again, with other events.
+func (s *storm) freezeAtTheGate(proc *process) {
+	s.Helper()
+	for tries := int64(1); tries <= 20; tries++ {
+		events := append(s.some(100, 8, "work"), s.next("gate", "gate"))
+		s.publish(append(events, s.some(2000, 8, "work")...)...)
+		s.await("a handler is at the gate", func() bool {
+			return s.count("select count(distinct id) from told where what = 'at the gate'") == tries
+		})
+		s.signal(proc, syscall.SIGSTOP)
+		open := s.count("select count(*) from pg_stat_activity where datname = current_database() and state = 'idle in transaction'")
+		if open > 0 && s.count("select count(*) from holdfast.stored") == 0 {
+			return
+		}
+		s.Logf("no handler was inside its transaction when the process stopped: once more")
+		s.signal(proc, syscall.SIGCONT)
+		s.await("everything is handled", func() bool {
+			return s.count("select count(*) from written w where not exists (select from effect e where e.id = w.id)") == 0
+		})
+	}
+	s.Fatal("no handler could be frozen inside its transaction")
 }

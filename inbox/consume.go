@@ -39,7 +39,8 @@ type consumeOptions struct {
 // It returns nil when ctx is done: handlers in hand may finish for Config.Stop and are cancelled then, offsets are
 // committed, and the group is left. Brokers and databases that cannot be reached are waited for. It returns an error
 // that wraps ErrOffsetOutOfRange when a log does not hold what is to be read next, so that nothing is skipped in silence,
-// ErrHungHandlers when too many handlers hang, and holdfast.ErrSchemaMissing where there is no schema.
+// ErrHungHandlers when too many handlers hang, ErrConfiguration when the brokers refuse a setting, and
+// holdfast.ErrSchemaMissing where there is no schema.
 func (in *Inbox) Consume(ctx context.Context, g KafkaGroup) error {
 	in.start()
 	g = g.withDefaults(in.c)
@@ -90,6 +91,9 @@ func (in *Inbox) consume(ctx context.Context, src source, o consumeOptions) erro
 					gen.leave()
 				}
 				return nil
+			}
+			if fatal(err) {
+				return err
 			}
 			if err != nil {
 				in.kafkaTroubled("joining the group", err)
@@ -292,7 +296,7 @@ func (in *Inbox) release(gen generation, parts []*partition) {
 
 // fatal says which errors end Consume rather than be waited out.
 func fatal(err error) bool {
-	return errors.Is(err, ErrOffsetOutOfRange) || errors.Is(err, ErrHungHandlers)
+	return errors.Is(err, ErrOffsetOutOfRange) || errors.Is(err, ErrHungHandlers) || errors.Is(err, ErrConfiguration)
 }
 
 // unknownTypes are the types in a page that this node has no handler for.

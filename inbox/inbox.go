@@ -70,6 +70,10 @@ var (
 	// them is stuck for good, and each holds its memory. Restart the process.
 	ErrHungHandlers = errors.New("too many handlers hang")
 
+	// ErrConfiguration is returned by Consume when a setting can never work with the brokers it meets: a session time-out
+	// outside their range. The error says which setting, and what would work.
+	ErrConfiguration = errors.New("configuration")
+
 	// ErrFull is returned by whatever takes a single event in (Receive, ReceiveTx, Store, TryReceive, TryStore) when the event would have to wait, and as many wait as
 	// Config.MaxStored or Config.MaxStoredKey allow. Nothing was written: send the event again later. Consume waits, and
 	// holds the partition meanwhile.

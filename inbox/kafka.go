@@ -130,6 +130,9 @@ func (s *kafkaSource) partitionsOf(members []kafka.GroupMember) ([]kafka.Partiti
 
 func (s *kafkaSource) next(ctx context.Context) (generation, error) {
 	gen, err := s.group.Next(ctx)
+	if errors.Is(err, kafka.InvalidSessionTimeout) {
+		return nil, s.sessionRefused(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}

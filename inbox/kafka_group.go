@@ -1,10 +1,12 @@
 package inbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -27,7 +29,8 @@ type KafkaGroup struct {
 	// SessionTimeout is after how long without a heartbeat the group takes this node's partitions away. The group hears
 	// nothing of a node that hands partitions over: so it must be longer than Config.Stop, Config.Grace and a
 	// HeartbeatInterval together, or the group throws a node out while its handlers finish, and makes all others hand
-	// theirs over once more. Brokers have limits of their own (group.min.session.timeout.ms, group.max.session.timeout.ms).
+	// theirs over once more. Brokers have limits of their own (group.min.session.timeout.ms, group.max.session.timeout.ms):
+	// outside them Consume ends with ErrConfiguration.
 	// Defaults to Config.Stop, Config.Grace and 15 s, at least 30 s.
 	SessionTimeout time.Duration
 
@@ -106,4 +109,51 @@ func (g KafkaGroup) validate(c Config) error {
 		bad("watch interval is %s: it must be at least 10ms", g.WatchInterval)
 	}
 	return errors.Join(problems...)
+}
+
+// The names of a broker's settings that bound KafkaGroup.SessionTimeout.
+const (
+	minSession = "group.min.session.timeout.ms"
+	maxSession = "group.max.session.timeout.ms"
+)
+
+// sessionRefused is the error of a session time-out that the group's coordinator does not allow: no waiting helps.
+func (s *kafkaSource) sessionRefused(ctx context.Context) error {
+	allowed := "it did not tell which it allows"
+	if least, most, err := s.sessionRange(ctx); err == nil {
+		allowed = fmt.Sprintf("it allows %s to %s", least, most)
+	}
+	return fmt.Errorf("kafka group: %w: session timeout is %s: the broker refuses it, %s (%s, %s); change KafkaGroup.SessionTimeout or the broker's settings",
+		ErrConfiguration, s.g.SessionTimeout, allowed, minSession, maxSession)
+}
+
+// sessionRange asks the group's coordinator which session time-outs it allows.
+func (s *kafkaSource) sessionRange(ctx context.Context) (least, most time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	found, err := s.client.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{Addr: s.addr, Key: s.g.GroupID, KeyType: kafka.CoordinatorKeyTypeConsumer})
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := found.Error; err != nil {
+		return 0, 0, err
+	}
+	res, err := s.client.DescribeConfigs(ctx, &kafka.DescribeConfigsRequest{Addr: s.addr, Resources: []kafka.DescribeConfigRequestResource{{
+		ResourceType: kafka.ResourceTypeBroker, ResourceName: strconv.Itoa(found.Coordinator.NodeID), ConfigNames: []string{minSession, maxSession},
+	}}})
+	if err != nil {
+		return 0, 0, err
+	}
+	spans := map[string]time.Duration{}
+	for _, r := range res.Resources {
+		for _, e := range r.ConfigEntries {
+			if ms, err := strconv.ParseInt(e.ConfigValue, 10, 64); err == nil {
+				spans[e.ConfigName] = time.Duration(ms) * time.Millisecond
+			}
+		}
+	}
+	if spans[minSession] == 0 || spans[maxSession] == 0 {
+		return 0, 0, errors.New("the broker said nothing of its limits")
+	}
+	return spans[minSession], spans[maxSession], nil
 }

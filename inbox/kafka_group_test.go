@@ -1,9 +1,13 @@
 package inbox
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/kafkatest"
 )
 
 func TestAGroupThatCannotWorkIsRefusedWithEveryProblem(t *testing.T) {
@@ -50,5 +54,31 @@ func TestASessionOutlastsAHandOver(t *testing.T) {
 	}
 	if got := g.withDefaults(Config{}.withDefaults()); got.SessionTimeout != 30*time.Second || got.HeartbeatInterval != 3*time.Second {
 		t.Errorf("by default session %s and heartbeat %s", got.SessionTimeout, got.HeartbeatInterval)
+	}
+}
+
+func TestASessionTheBrokerDoesNotAllowEndsConsume(t *testing.T) {
+	for name, cluster := range map[string]func(testing.TB) *kafkatest.Cluster{"imitation": kafkatest.InProcess, "Kafka": kafkatest.Container} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			cluster := cluster(t)
+			for _, c := range []struct {
+				session time.Duration
+				allowed string
+			}{
+				{400 * time.Millisecond, "session timeout is 400ms: the broker refuses it, it allows 500ms to "},
+				{time.Hour, "session timeout is 1h0m0s: the broker refuses it, it allows 500ms to "},
+			} {
+				in := b.inbox(func(c *Config) { c.Stop, c.Grace = 10*time.Millisecond, 10*time.Millisecond })
+				topic := cluster.Topic(t, 1)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				err := in.Consume(ctx, KafkaGroup{Brokers: cluster.Brokers, GroupID: "group-of-" + topic, Topics: []string{topic},
+					SessionTimeout: c.session, HeartbeatInterval: 100 * time.Millisecond})
+				cancel()
+				if !errors.Is(err, ErrConfiguration) || !strings.Contains(err.Error(), c.allowed) || !strings.Contains(err.Error(), minSession) {
+					t.Errorf("session %s: %v", c.session, err)
+				}
+			}
+		})
 	}
 }

@@ -9,7 +9,8 @@ import (
 
 // source is a consumer group, as far as we need one. kafka.go implements it over kafka-go; tests need no broker.
 type source interface {
-	// next waits until the group has given partitions out. An error other than ctx's is waited out.
+	// next waits until the group has given partitions out. An error other than ctx's is waited out, unless it wraps
+	// ErrConfiguration: that ends Consume.
 	next(ctx context.Context) (generation, error)
 
 	// close leaves the group, after the last generation's leave.

@@ -227,6 +227,9 @@ func TestARedisThatIsAwayIsAnErrorAndNoClaim(t *testing.T) {
 		}
 	}
 	b.server.Restart()
+	// After as many failed dials as its pool has places (10 for each of GOMAXPROCS) the client answers at once with the
+	// last error, and looks once a second whether the server is back.
+	eventually(t, "the client knows that the server is back", func() bool { return b.client.Ping(b.Context()).Err() == nil })
 	b.is(true)(b.finish(one, fence, answerOf("x")))
 }
 

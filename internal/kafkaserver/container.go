@@ -149,8 +149,7 @@ func brokerEnv(address string, settings map[string]string) map[string]string {
 		"offsets.topic.num.partitions":         "3",
 		"transaction.state.log.num.partitions": "3",
 		"group.initial.rebalance.delay.ms":     "0",
-		// A killed member holds its group's partitions for a session; the broker's own minimum is 6 s.
-		"group.min.session.timeout.ms": "500",
+		minSession:                             minSessionMillis(),
 
 		// A topic that makes itself hides a wrong name.
 		"auto.create.topics.enable": "false",

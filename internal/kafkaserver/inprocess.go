@@ -15,8 +15,7 @@ import (
 //   - message.max.bytes and a topic's max.message.bytes are enforced, on the batch as sent: a
 //     compressed batch passes by its compressed size. The default is Kafka's, 1048588.
 //   - kafka-go's Client, Writer, Reader and ConsumerGroup work with it, and so do transactions.
-//   - Consumer groups: a member's session lasts at least 6 s, so a consumer that vanishes without
-//     leaving its group keeps its partitions for that long.
+//   - Consumer groups: a session time-out outside MinSessionTimeout and Kafka's maximum is refused, as by Container.
 //   - Nothing is replicated: acks, min.insync.replicas and unclean elections have no meaning.
 //   - Faults come from the cluster itself, which Fake returns: ControlKey(int16(kmsg.Produce), …)
 //     answers the next such request in the broker's place, with an error code or, by returning
@@ -24,7 +23,8 @@ import (
 //     afterwards unless it called KeepControl. Control functions run one at a time and hold up
 //     every connection; only SleepControl lets the others go on.
 func InProcess(opts ...kfake.Opt) (*Server, error) {
-	cluster, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1)}, opts...)...)
+	cluster, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1),
+		kfake.BrokerConfigs(map[string]string{minSession: minSessionMillis()})}, opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("start the in-process Kafka: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -44,6 +45,15 @@ type Server struct {
 type backend interface {
 	stop()
 }
+
+// MinSessionTimeout is the shortest session of a consumer group that both kinds of server allow. A killed member holds
+// its partitions for a session, and Kafka's own minimum, 6 s, is long for a test.
+const MinSessionTimeout = 500 * time.Millisecond
+
+// minSession is the broker's setting that MinSessionTimeout is the value of.
+const minSession = "group.min.session.timeout.ms"
+
+func minSessionMillis() string { return strconv.FormatInt(MinSessionTimeout.Milliseconds(), 10) }
 
 // requestTimeout bounds one request; a broker that is being paused or stopped never answers.
 const requestTimeout = 30 * time.Second
