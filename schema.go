@@ -15,10 +15,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// SchemaSQL is schema.sql: the whole schema with its commentary, written for the schema name "holdfast".
-//
 //go:embed schema.sql
-var SchemaSQL string
+var schemaSQL string
+
+// SchemaSQL returns schema.sql: the whole schema with its commentary, written for the schema name "holdfast".
+func SchemaSQL() string { return schemaSQL }
 
 // SchemaVersion is the version of the schema that this build works with.
 const SchemaVersion = 1
@@ -26,8 +27,8 @@ const SchemaVersion = 1
 // MinPostgres is the oldest PostgreSQL that holdfast works with, as server_version_num.
 const MinPostgres = 150000
 
-// DefaultLanes is how many lanes a new schema gets when SchemaConfig.Lanes is zero.
-const DefaultLanes = 8
+// defaultLanes is how many lanes a new schema gets when SchemaConfig.Lanes is zero.
+const defaultLanes = 8
 
 // ErrSchemaMissing is returned by Check, and by the parts when they start, where the schema is not there at all.
 var ErrSchemaMissing = errors.New("schema is missing")
@@ -37,8 +38,8 @@ type SchemaConfig struct {
 	// Schema is the name of the Postgres schema. It must match ^[a-z_][a-z0-9_]{0,62}$. Defaults to "holdfast".
 	Schema string
 
-	// Lanes is into how many lanes keys are spread: the most relays that can share the work. It is fixed when the schema
-	// is created; between 1 and 256. Defaults to 8, or to what is installed.
+	// Lanes is the number of lanes that keys hash into; at most this many relays share the work. It is fixed when the
+	// schema is created; between 1 and 256. Defaults to 8, or to what is installed.
 	Lanes int
 }
 
@@ -55,7 +56,7 @@ func (c SchemaConfig) validate() error {
 		problems = append(problems, err)
 	}
 	if c.Lanes < 0 || c.Lanes > 256 {
-		problems = append(problems, fmt.Errorf("lanes is %d: it must be between 1 and 256, or 0 for %d", c.Lanes, DefaultLanes))
+		problems = append(problems, fmt.Errorf("lanes is %d: it must be between 1 and 256, or 0 for %d", c.Lanes, defaultLanes))
 	}
 	return errors.Join(problems...)
 }
@@ -66,9 +67,9 @@ func (c SchemaConfig) validate() error {
 func installSQL(c SchemaConfig) string {
 	lanes := c.Lanes
 	if lanes == 0 {
-		lanes = DefaultLanes
+		lanes = defaultLanes
 	}
-	schema := strings.Replace(SchemaSQL, lanesBody, fmt.Sprintf("$$ select %d $$", lanes), 1)
+	schema := strings.Replace(schemaSQL, lanesBody, fmt.Sprintf("$$ select %d $$", lanes), 1)
 	return sqlschema.In(c.Schema, schema+fmt.Sprintf(`
 -- ---------------------------------------------------------------------------------------------------------------------
 -- The rows that a new installation starts with, and who may do what.
@@ -256,7 +257,7 @@ union all select p.proname || '()' from pg_proc p where p.pronamespace = to_regn
 		there[name] = true
 	}
 	var missing []string
-	for _, d := range definitions.FindAllStringSubmatch(SchemaSQL, -1) {
+	for _, d := range definitions.FindAllStringSubmatch(schemaSQL, -1) {
 		kind, name := d[1], d[2]
 		if kind == "function" {
 			name += "()"

@@ -22,7 +22,7 @@ import (
 // time, one page ahead, and produces them with the same headers, codec and partitions. It does nothing else: no window, no
 // lease, no cursor that outlives it, no answer to any failure, and it sends events in the wrong order (by xid).
 const (
-	bareLanes = holdfast.DefaultLanes
+	bareLanes = 8 // as a new schema has
 	barePage  = 2000
 )
 

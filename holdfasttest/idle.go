@@ -15,8 +15,8 @@ import (
 
 // Defaults of Idle.
 const (
-	DefaultAhead  = time.Minute
-	DefaultWithin = 30 * time.Second
+	defaultAhead  = time.Minute
+	defaultWithin = 30 * time.Second
 )
 
 // Idle says what WaitIdle waits for. The zero Idle works.
@@ -38,11 +38,10 @@ type Idle struct {
 	NoRelay bool
 
 	// Ahead is how far into the future it looks: a retry or a scheduled event that falls due within it is waited for, a
-	// later one is not. -1 counts only what is due now. Defaults to DefaultAhead.
+	// later one is not. -1 counts only what is due now. Defaults to one minute.
 	Ahead time.Duration
 
-	// Within is how long to wait at most; the context may end it earlier. -1 leaves it to the context. Defaults to
-	// DefaultWithin.
+	// Within is how long to wait at most; the context may end it earlier. -1 leaves it to the context. Defaults to 30 s.
 	Within time.Duration
 }
 
@@ -59,11 +58,11 @@ func WaitIdle(ctx context.Context, pool *pgxpool.Pool, c Idle) error {
 		return fmt.Errorf("wait until idle: %w", err)
 	}
 	if c.Within == 0 {
-		c.Within = DefaultWithin
+		c.Within = defaultWithin
 	}
 	switch {
 	case c.Ahead == 0:
-		c.Ahead = DefaultAhead
+		c.Ahead = defaultAhead
 	case c.Ahead < 0:
 		c.Ahead = 0
 	}

@@ -67,9 +67,9 @@ func setup(t *testing.T) *bundle {
 // config takes the principal from a header, as only a test may.
 func (b *bundle) config(change ...func(*Config)) Config {
 	c := Config{
-		Principal: func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil },
-		Acquire:   time.Minute, // so that no request is turned away because a machine is busy
-		Logger:    slog.New(slog.DiscardHandler),
+		Principal:      func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil },
+		AcquireTimeout: time.Minute, // so that no request is turned away because a machine is busy
+		Logger:         slog.New(slog.DiscardHandler),
 		Observer: Observer{OnOutcome: func(_ context.Context, o Outcome) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -181,7 +181,7 @@ func (b *bundle) same(first, second *httptest.ResponseRecorder) {
 	if first.Code != second.Code || !bytes.Equal(first.Body.Bytes(), second.Body.Bytes()) {
 		b.Fatalf("got %d %q, then %d %q", first.Code, first.Body, second.Code, second.Body)
 	}
-	for _, name := range DefaultReplayHeaders {
+	for _, name := range DefaultReplayHeaders() {
 		if fmt.Sprint(first.Header()[name]) != fmt.Sprint(second.Header()[name]) {
 			b.Fatalf("%s was %q, then %q", name, first.Header()[name], second.Header()[name])
 		}

@@ -41,7 +41,7 @@ type querier interface {
 
 // lookup reads a key's row; nil when there is none.
 func (g *Guard) lookup(ctx context.Context, db querier, k StoreKey) (*stored, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, g.c.Acquire, errPoolExhausted)
+	ctx, cancel := context.WithTimeoutCause(ctx, g.c.AcquireTimeout, errPoolExhausted)
 	defer cancel()
 	rows, err := db.Query(ctx, g.sql.lookup, k.Scope, k.Operation, k.Key)
 	if err != nil {
@@ -63,7 +63,7 @@ func readRow(rows pgx.Rows) (*stored, error) {
 		var status int16
 		var headers string
 		var owner pgtype.UUID
-		if err := row.Scan(&s.Fingerprint, &s.Version, &s.State, &status, &headers, &s.Answer.Body, &s.BodyHash, &s.ResultRef, &owner,
+		if err := row.Scan(&s.Fingerprint, &s.Version, &s.State, &status, &headers, &s.Answer.Body, &s.Answer.BodyHash, &s.Answer.ResultRef, &owner,
 			&s.Fence, &s.Attempt, &s.Live, &s.CreatedAt, &s.ExpiresAt, &s.Expired); err != nil {
 			return nil, err
 		}
@@ -87,7 +87,7 @@ func readRow(rows pgx.Rows) (*stored, error) {
 // another request has the key. Any other error is an errNotBegun.
 func (rt *route) claim(h *held, req *request) error {
 	g := rt.g
-	waiting, cancel := context.WithTimeoutCause(req.Context(), g.c.Acquire, errPoolExhausted)
+	waiting, cancel := context.WithTimeoutCause(req.Context(), g.c.AcquireTimeout, errPoolExhausted)
 	conn, err := g.pool.Acquire(waiting)
 	err = caused(waiting, err)
 	cancel()

@@ -14,24 +14,24 @@ import (
 
 // Defaults of Config.
 const (
-	DefaultTTL          = 24 * time.Hour
-	DefaultTimeout      = 30 * time.Second
-	DefaultMaxRequest   = 1 << 20
-	DefaultMaxResponse  = 1 << 20
-	DefaultAcquire      = 5 * time.Second
-	DefaultCleanupEvery = time.Minute
-	DefaultCleanupBatch = 1000
+	defaultTTL          = 24 * time.Hour
+	defaultTimeout      = 30 * time.Second
+	defaultMaxRequest   = 1 << 20
+	defaultMaxResponse  = 1 << 20
+	defaultAcquire      = 5 * time.Second
+	defaultCleanupEvery = time.Minute
+	defaultCleanupBatch = 1000
 
-	DefaultKeepUnfinished = 30 * 24 * time.Hour
-	DefaultCompleteEvery  = 10 * time.Second
-	DefaultCompleters     = 4
+	defaultKeepUnfinished = 30 * 24 * time.Hour
+	defaultCompleteEvery  = 10 * time.Second
+	defaultCompleters     = 4
 )
 
-// DefaultCompletion is Config.Completion where that has zero fields.
-var DefaultCompletion = retry.Policy{Attempts: 10, Base: 30 * time.Second, Cap: 15 * time.Minute, Budget: -1}
+// defaultCompletion is Config.Completion where that has zero fields.
+var defaultCompletion = retry.Policy{Attempts: 10, Base: 30 * time.Second, Cap: 15 * time.Minute, Budget: -1}
 
-// DefaultHeaders are the names under which a key is looked for: that of the IETF draft, and its older form.
-var DefaultHeaders = []string{"Idempotency-Key", "X-Idempotency-Key"}
+// defaultHeaders are the names under which a key is looked for: that of the IETF draft, and its older form.
+var defaultHeaders = []string{"Idempotency-Key", "X-Idempotency-Key"}
 
 // Scope says within what a key is one key.
 type Scope string
@@ -65,7 +65,7 @@ type Config struct {
 	// off the path.
 	OperationFunc func(*http.Request) string
 
-	// Headers are the names under which clients send their key. Defaults to DefaultHeaders.
+	// Headers are the names under which clients send their key. Defaults to Idempotency-Key, the IETF draft's, and X-Idempotency-Key.
 	Headers []string
 
 	// Strict accepts a key only as a string in quotes, as the IETF draft has it. Most clients send bare tokens.
@@ -75,7 +75,7 @@ type Config struct {
 	DocsURL string
 
 	// TTL is how long an answer is kept, from when it was given. Between 1 s and 10 years. Thirty days suit payments.
-	// Defaults to DefaultTTL.
+	// Defaults to 24 hours.
 	TTL time.Duration
 
 	// MaxRetryWindow is how long after its first try a client, or a queue on the way, may try again. A TTL below it is
@@ -90,21 +90,18 @@ type Config struct {
 	// holds no connection meanwhile. At most 5 min. Defaults to 0: it does not wait.
 	Wait time.Duration
 
-	// Timeout is how long a handler may run before its context is cancelled. Between 1 ms and 1 h. Defaults to
-	// DefaultTimeout.
+	// Timeout is how long a handler may run before its context is cancelled. Between 1 ms and 1 h. Defaults to 30 s.
 	Timeout time.Duration
 
-	// Acquire is how long a request waits for a connection of the pool, before it is answered 503. Defaults to
-	// DefaultAcquire.
-	Acquire time.Duration
+	// AcquireTimeout is how long a request waits for a connection of the pool, before it is answered 503. Defaults to 5 s.
+	AcquireTimeout time.Duration
 
-	// MaxRequest is how many bytes a request's body may have; a longer one is answered 413. Defaults to
-	// DefaultMaxRequest.
+	// MaxRequest is how many bytes a request's body may have; a longer one is answered 413. Defaults to 1 MiB.
 	MaxRequest int64
 
 	// MaxResponse is up to how many bytes of an answer's body are stored. Of a longer one the status and the headers
 	// are, and a replay says by "Idempotency-Body: omitted" that its body is not there: the effect is never repeated.
-	// Defaults to DefaultMaxResponse.
+	// Defaults to 1 MiB.
 	MaxResponse int64
 
 	// ShowExpiry adds "Idempotency-Key-Expires", a date, to stored and replayed answers.
@@ -115,22 +112,20 @@ type Config struct {
 	KeepExpired time.Duration
 
 	// CleanupEvery is how often Run looks for expired keys, CleanupBatch how many it removes in one transaction.
-	// Default to DefaultCleanupEvery and DefaultCleanupBatch.
+	// Default to one minute and 1,000 keys.
 	CleanupEvery time.Duration
 	CleanupBatch int
 
 	// KeepUnfinished is how long a request that has done steps but has no answer (Route.Lease) is kept after the last of
 	// them, at least for its TTL: part of its effect is there, so it goes on where it stopped, and its key cannot be used
-	// for anything else. Then it is removed like any expired key, with a warning in the log. Defaults to
-	// DefaultKeepUnfinished.
+	// for anything else. Then it is removed like any expired key, with a warning in the log. Defaults to 30 days.
 	KeepUnfinished time.Duration
 
 	// Completion says how often, and after which waits, Run runs a request again that its client has left without an
-	// answer, on routes with Route.Complete. Its Budget is not used. Defaults to DefaultCompletion.
+	// answer, on routes with Route.Complete. Its Budget is not used. Defaults to 10 attempts, 30 s doubling to 15 minutes.
 	Completion retry.Policy
 
-	// CompleteEvery is how often Run looks for such requests, Completers how many a node runs at once. Default to
-	// DefaultCompleteEvery and DefaultCompleters.
+	// CompleteEvery is how often Run looks for such requests, Completers how many a node runs at once. Default to 10 s and 4.
 	CompleteEvery time.Duration
 	Completers    int
 
@@ -152,20 +147,20 @@ func or[T comparable](value, otherwise T) T {
 func (c Config) withDefaults() Config {
 	c.Schema = or(c.Schema, sqlschema.Default)
 	if len(c.Headers) == 0 {
-		c.Headers = DefaultHeaders
+		c.Headers = defaultHeaders
 	}
-	c.TTL = or(c.TTL, DefaultTTL)
+	c.TTL = or(c.TTL, defaultTTL)
 	c.MismatchStatus = or(c.MismatchStatus, http.StatusConflict)
-	c.Timeout = or(c.Timeout, DefaultTimeout)
-	c.Acquire = or(c.Acquire, DefaultAcquire)
-	c.MaxRequest = or(c.MaxRequest, int64(DefaultMaxRequest))
-	c.MaxResponse = or(c.MaxResponse, int64(DefaultMaxResponse))
-	c.CleanupEvery = or(c.CleanupEvery, DefaultCleanupEvery)
-	c.CleanupBatch = or(c.CleanupBatch, DefaultCleanupBatch)
-	c.KeepUnfinished = or(c.KeepUnfinished, DefaultKeepUnfinished)
-	c.Completion = c.Completion.Or(DefaultCompletion)
-	c.CompleteEvery = or(c.CompleteEvery, DefaultCompleteEvery)
-	c.Completers = or(c.Completers, DefaultCompleters)
+	c.Timeout = or(c.Timeout, defaultTimeout)
+	c.AcquireTimeout = or(c.AcquireTimeout, defaultAcquire)
+	c.MaxRequest = or(c.MaxRequest, int64(defaultMaxRequest))
+	c.MaxResponse = or(c.MaxResponse, int64(defaultMaxResponse))
+	c.CleanupEvery = or(c.CleanupEvery, defaultCleanupEvery)
+	c.CleanupBatch = or(c.CleanupBatch, defaultCleanupBatch)
+	c.KeepUnfinished = or(c.KeepUnfinished, defaultKeepUnfinished)
+	c.Completion = c.Completion.Or(defaultCompletion)
+	c.CompleteEvery = or(c.CompleteEvery, defaultCompleteEvery)
+	c.Completers = or(c.Completers, defaultCompleters)
 	c.Logger = or(c.Logger, slog.Default())
 	return c
 }
@@ -206,8 +201,8 @@ func (c Config) validate() error {
 	if c.Completers < 1 || c.Completers > 1000 {
 		bad("completers is %d: it must be between 1 and 1000", c.Completers)
 	}
-	if c.Acquire < time.Millisecond {
-		bad("acquire is %s: it must be at least 1ms", c.Acquire)
+	if c.AcquireTimeout < time.Millisecond {
+		bad("acquire timeout is %s: it must be at least 1ms", c.AcquireTimeout)
 	}
 	return errors.Join(append(problems, Route{}.of(c).validate(c))...)
 }

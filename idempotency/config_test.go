@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,14 +16,14 @@ func TestR46EveryProblemOfAConfigurationIsToldAtOnce(t *testing.T) {
 	b := setup(t)
 	_, err := New(b.db.Pool, Config{
 		Schema: "No", Headers: []string{"a b"}, TTL: time.Millisecond, MaxRetryWindow: time.Hour, MismatchStatus: 418, Wait: -1, Timeout: 2 * time.Hour,
-		Acquire: -1, MaxRequest: -1, KeepExpired: -1, CleanupEvery: -1, CleanupBatch: -1,
+		AcquireTimeout: -1, MaxRequest: -1, KeepExpired: -1, CleanupEvery: -1, CleanupBatch: -1,
 		KeepUnfinished: -1, CompleteEvery: -1, Completers: -1, Completion: retry.Policy{Attempts: -2},
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
 	for _, part := range []string{"schema is", "principal is nil", `headers has "a b"`, "ttl is 1ms: it must", "max retry window 1h", "mismatch status is 418", "wait is", "timeout is 2h",
-		"acquire is", "max request is -1", "keep expired is", "cleanup every is", "cleanup batch is",
+		"acquire timeout is", "max request is -1", "keep expired is", "cleanup every is", "cleanup batch is",
 		"keep unfinished is", "complete every is", "completers is", "completion.Attempts is -2"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q is not told: %v", part, err)
@@ -73,7 +74,7 @@ func TestR36TheIdempotentRoutesCanBeListed(t *testing.T) {
 	mux.Handle("/refunds", g.Route(Route{Operation: "refund", Optional: true, TTL: time.Hour, Methods: []string{"POST", "DELETE"}, Lease: time.Minute})(http.HandlerFunc(b.charge)))
 	b.is(b.send(mux, sent{key: "k"}), 201, "")
 	routes := g.Routes()
-	if len(routes) != 2 || len(routes[0].Operations) != 1 || routes[0].Operations[0] != "POST /charges" || !routes[0].Required || routes[0].TTL != DefaultTTL ||
+	if len(routes) != 2 || len(routes[0].Operations) != 1 || routes[0].Operations[0] != "POST /charges" || !routes[0].Required || routes[0].TTL != defaultTTL ||
 		routes[1].Operations[0] != "refund" || routes[1].Required || routes[1].TTL != time.Hour || len(routes[1].Methods) != 2 || routes[0].Lease != 0 || routes[1].Lease != time.Minute {
 		t.Errorf("got %+v", routes)
 	}
@@ -105,6 +106,17 @@ func TestR45BudgetsOfClients(t *testing.T) {
 	for value, want := range map[string]time.Duration{"2": 2 * time.Second, "0.2": 200 * time.Millisecond, "1500ms": 1500 * time.Millisecond, "": 0, "-1": 0, "0": 0, "soon": 0, "1e99": 0, "NaN": 0, "Inf": 0} {
 		if got, ok := budgetOf(value); got != want || ok != (want > 0) {
 			t.Errorf("%q: got %v, %v", value, got, ok)
+		}
+	}
+}
+
+// A caller that changes what it was given must not get cookies or credentials past Route's checks.
+func TestTheListsOfHeadersCannotBeChanged(t *testing.T) {
+	for name, list := range map[string]func() []string{"replayed": DefaultReplayHeaders, "kept": DefaultCompleteHeaders} {
+		list()[0] = "Set-Cookie"
+		_ = append(list()[:1], "Authorization")
+		if got := list(); slices.Contains(got, "Set-Cookie") || slices.Contains(got, "Authorization") {
+			t.Errorf("%s headers: %q", name, got)
 		}
 	}
 }

@@ -20,9 +20,7 @@ type stored struct {
 	Fingerprint []byte
 	Version     int16 // of the fingerprint
 	State       string
-	Answer      Answer
-	BodyHash    []byte
-	ResultRef   string
+	Answer      StoredAnswer
 	Owner       [16]byte
 	Fence       int64 // 0 in transaction mode
 	Attempt     int
@@ -58,7 +56,7 @@ func judge(s *stored, fingerprint []byte) found {
 		return foundUnusable
 	}
 	if s.State == stateComplete {
-		if hash := sha256.Sum256(s.Answer.Body); !bytes.Equal(hash[:], s.BodyHash) {
+		if hash := sha256.Sum256(s.Answer.Body); !bytes.Equal(hash[:], s.Answer.BodyHash) {
 			return foundUnusable
 		}
 	}

@@ -177,7 +177,7 @@ func TestR27WithoutADatabaseNobodyIsLetThrough(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	h = b.service(b.guardOn(full, func(c *Config) { c.Acquire = 50 * time.Millisecond }), b.charge)
+	h = b.service(b.guardOn(full, func(c *Config) { c.AcquireTimeout = 50 * time.Millisecond }), b.charge)
 	b.is(b.send(h, sent{key: "k"}), 503, CodeStoreUnavailable)
 }
 
@@ -275,7 +275,7 @@ func TestR20APanicOfAnyFunctionOfTheRouteKeepsNothing(t *testing.T) {
 	g := b.guard()
 	for name, o := range map[string]Route{
 		"store":  {Store: func(int) bool { panic("planned") }},
-		"redact": {Redact: func(*Answer) { panic("planned") }},
+		"redact": {Redact: func(*StoredAnswer) { panic("planned") }},
 	} {
 		h := b.service(g, func(w http.ResponseWriter, r *http.Request) {
 			b.charge(w, r)

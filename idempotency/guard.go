@@ -60,7 +60,7 @@ func (g *Guard) Route(o Route) func(http.Handler) http.Handler {
 	o = o.of(g.c)
 	err := o.validate(g.c)
 	if g.pool == nil {
-		o.Lease = or(o.Lease, DefaultLease)
+		o.Lease = or(o.Lease, defaultLease)
 		if o.Complete != nil {
 			err = errors.Join(err, errors.New("complete is set: requests are kept in Postgres alone, make the guard with New"))
 		}

@@ -62,7 +62,7 @@ func TestR5WhatIsWrittenAfterTheHandlerHasReturnedIsNoPartOfTheAnswer(t *testing
 
 // writesLate has a goroutine of the handler write when the answer has been taken and has not left.
 func (b *bundle) writesLate(late *http.ResponseWriter, o *Route) {
-	o.Redact = func(*Answer) {
+	o.Redact = func(*StoredAnswer) {
 		_, _ = (*late).Write([]byte(", and late"))
 		(*late).Header().Set("Location", "/late")
 		(*late).WriteHeader(500)

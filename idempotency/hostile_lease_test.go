@@ -57,7 +57,7 @@ func TestR39UnderALeaseTheValidityShownFirstIsTheDatabases(t *testing.T) {
 func TestAStepWithTheLastConnectionDoesNotWaitForARenewalWithout(t *testing.T) {
 	b := setup(t)
 	pool := b.pool(1)
-	g := b.guardOn(pool, func(c *Config) { c.Acquire = 2 * time.Minute })
+	g := b.guardOn(pool, func(c *Config) { c.AcquireTimeout = 2 * time.Minute })
 	const lease = 90 * time.Second // a renewal is due after 30 s, and gives up after as long
 	var took time.Duration
 	h := b.stepping(g, Route{Lease: lease, Timeout: 2 * time.Minute}, func(ctx context.Context) error {

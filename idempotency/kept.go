@@ -16,8 +16,11 @@ import (
 
 // This file turns a request into what is kept of it until it is answered, and back. No clock, no database.
 
-// DefaultCompleteHeaders are kept of a request whose route has Complete, beside those of Route.CompleteHeaders.
-var DefaultCompleteHeaders = []string{
+// DefaultCompleteHeaders returns the headers that are kept of a request whose route has Complete, with those of
+// Route.CompleteHeaders.
+func DefaultCompleteHeaders() []string { return slices.Clone(completeHeaders) }
+
+var completeHeaders = []string{
 	"Accept", "Accept-Language", "Content-Encoding", "Content-Language", "Content-Type", "If-Match", "If-None-Match", "Traceparent", "Tracestate",
 	"User-Agent", "X-Correlation-Id", "X-Request-Id",
 }
@@ -51,7 +54,7 @@ func keep(req *request, more []string) *keptRequest {
 	for _, name := range wildcards(r.Pattern) {
 		k.pathValues[name] = r.PathValue(name)
 	}
-	for _, name := range slices.Concat(DefaultCompleteHeaders, more) {
+	for _, name := range slices.Concat(completeHeaders, more) {
 		name = textproto.CanonicalMIMEHeaderKey(name)
 		if values := r.Header[name]; len(values) > 0 && len(strings.Join(values, "")) <= maxKeptHeader {
 			k.headers[name] = values

@@ -21,17 +21,17 @@ func TestR2KeysAsClientsSendThem(t *testing.T) {
 		strings.Repeat("k", 255):                 strings.Repeat("k", 255),
 		`"` + strings.Repeat("k", 255) + `"`:     strings.Repeat("k", 255),
 	} {
-		if got, err := headerKey(http.Header{"Idempotency-Key": {value}}, DefaultHeaders, false); err != nil || got != want {
+		if got, err := headerKey(http.Header{"Idempotency-Key": {value}}, defaultHeaders, false); err != nil || got != want {
 			t.Errorf("%q: got %q, %v", value, got, err)
 		}
 	}
 	for _, value := range []string{"", " ", `""`, `"`, `"a`, `a b`, `"a b"`, `a,b`, `"a","b"`, "\"a\x7f\"", "é", `"\q"`, `"a"b`, strings.Repeat("k", 256), `"` + strings.Repeat("k", 256) + `"`} {
-		if got, err := headerKey(http.Header{"Idempotency-Key": {value}}, DefaultHeaders, false); err == nil {
+		if got, err := headerKey(http.Header{"Idempotency-Key": {value}}, defaultHeaders, false); err == nil {
 			t.Errorf("%q became the key %q", value, got)
 		}
 	}
 	for value, ok := range map[string]bool{`"k"`: true, `"k";x`: true, "k": false, "42": false, "?1": false, ":aGk=:": false, "token": false} {
-		if got, err := headerKey(http.Header{"Idempotency-Key": {value}}, DefaultHeaders, true); (err == nil) != ok {
+		if got, err := headerKey(http.Header{"Idempotency-Key": {value}}, defaultHeaders, true); (err == nil) != ok {
 			t.Errorf("strict, %q: got %q, %v", value, got, err)
 		}
 	}
@@ -73,7 +73,7 @@ func FuzzKeysAreBoundedAndVisible(f *testing.F) {
 		f.Add(s, true)
 	}
 	f.Fuzz(func(t *testing.T, value string, strict bool) {
-		key, err := headerKey(http.Header{"Idempotency-Key": {value}}, DefaultHeaders, strict)
+		key, err := headerKey(http.Header{"Idempotency-Key": {value}}, defaultHeaders, strict)
 		if err != nil {
 			return
 		}

@@ -281,10 +281,10 @@ func (l *lease) renew(ctx context.Context) error {
 // pg is the Store of a Guard that has a pool.
 func (g *Guard) pg() postgres { return postgres{g} }
 
-// DefaultLease is Route.Lease of a Guard that NewEphemeral made.
-const DefaultLease = 30 * time.Second
+// defaultLease is Route.Lease of a Guard that NewEphemeral made.
+const defaultLease = 30 * time.Second
 
-// NewEphemeral makes a Guard whose keys are in store, without Postgres: every route is in lease mode, for DefaultLease
+// NewEphemeral makes a Guard whose keys are in store, without Postgres: every route is in lease mode, for 30 s
 // unless Route.Lease says otherwise. Tx is nil, Step is an error, and Route.Complete is refused. What it promises is less
 // than what New does: what a handler did and its stored answer are two writes, so after a crash between them the handler
 // runs again, with the same DownstreamKey; and where the store forgets, so does the Guard.

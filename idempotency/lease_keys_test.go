@@ -206,7 +206,7 @@ func TestDecisionsAboutLeases(t *testing.T) {
 		"another's whose lease ran out":    {row(func(s *stored) { s.Fingerprint = other }), foundOther, false},
 		"one of another version":           {row(func(s *stored) { s.Version++ }), foundUnusable, false},
 		"one in a state of another build":  {row(func(s *stored) { s.State = "resting" }), foundUnusable, false},
-		"one that is answered":             {row(func(s *stored) { s.State, s.Answer.Status, s.BodyHash = stateComplete, 201, hashOf(nil) }), foundAnswer, false},
+		"one that is answered":             {row(func(s *stored) { s.State, s.Answer.Status, s.Answer.BodyHash = stateComplete, 201, hashOf(nil) }), foundAnswer, false},
 		"one whose answer does not add up": {row(func(s *stored) { s.State, s.Answer.Status = stateComplete, 201 }), foundUnusable, false},
 	} {
 		if got := judge(c.row, mine); got != c.want || claimable(c.row, mine) != c.claimable {

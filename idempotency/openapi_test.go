@@ -103,7 +103,7 @@ func TestR35EveryHeaderOfOursIsDescribedAndExposedToBrowsers(t *testing.T) {
 	doc, _ := description(t)
 	post := doc.Paths.Find("/refunds").Post
 	key := post.Parameters.GetByInAndName("header", "Idempotency-Key")
-	if key == nil || !key.Required || slices.Index(DefaultHeaders, key.Name) != 0 {
+	if key == nil || !key.Required || slices.Index(defaultHeaders, key.Name) != 0 {
 		t.Errorf("the key is described as %+v", key)
 	}
 	exposed := strings.Split(doc.Components.Headers["Access-Control-Expose-Headers"].Value.Schema.Value.Const.(string), ", ")

@@ -88,7 +88,9 @@ func (p postgres) taken(s *stored) (Claimed, error) {
 	case statePending:
 		return c, nil
 	case stateComplete, stateOmitted:
-		c.Answer = &StoredAnswer{Status: s.Answer.Status, Header: s.Answer.Header, Body: s.Answer.Body, BodyHash: s.BodyHash, Omitted: s.State == stateOmitted, ResultRef: s.ResultRef}
+		a := s.Answer
+		a.Omitted = s.State == stateOmitted
+		c.Answer = &a
 		return c, nil
 	}
 	return Claimed{}, fmt.Errorf("%w: its state is %q", ErrUnusable, s.State)
@@ -101,8 +103,7 @@ func (c Claimed) stored() *stored {
 		s.Version, s.Fingerprint = int16(c.Fingerprint[0]), c.Fingerprint[1:]
 	}
 	if a := c.Answer; a != nil {
-		s.State, s.BodyHash = stateComplete, a.BodyHash
-		s.Answer = Answer{Status: a.Status, Header: a.Header, Body: a.Body}
+		s.State, s.Answer = stateComplete, *a
 		if s.Answer.Header == nil {
 			s.Answer.Header = http.Header{}
 		}
@@ -115,7 +116,7 @@ func (c Claimed) stored() *stored {
 
 // once bounds a statement that writes. It does not end with the client: then nobody would know what became of it.
 func (p postgres) once(ctx context.Context, do func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(patience, p.g.c.Acquire))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(patience, p.g.c.AcquireTimeout))
 	defer cancel()
 	return do(ctx)
 }

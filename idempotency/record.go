@@ -94,9 +94,9 @@ func (rec *recorder) done() {
 
 // answer is what of it is stored. What was said outside, and not said otherwise by the handler, is said anew for a replay:
 // a compressor's Content-Encoding is true of its own answer alone.
-func (rec *recorder) answer(more []string) Answer {
-	a := Answer{Status: rec.status, Header: http.Header{}, Body: bytes.Clone(rec.body.Bytes())}
-	for _, name := range slices.Concat(DefaultReplayHeaders, more) {
+func (rec *recorder) answer(more []string) StoredAnswer {
+	a := StoredAnswer{Status: rec.status, Header: http.Header{}, Body: bytes.Clone(rec.body.Bytes())}
+	for _, name := range slices.Concat(replayHeaders, more) {
 		name = textproto.CanonicalMIMEHeaderKey(name)
 		outer, outside := rec.outer[name]
 		if values, said := rec.sent[name]; said && !(outside && slices.Equal(values, outer)) {

@@ -76,8 +76,9 @@ type Route struct {
 	// OnReplay may add headers to a replay.
 	OnReplay func(r *http.Request, h http.Header)
 
-	// Redact changes an answer before it is stored, not the one that is sent: a replay is not byte-equal then.
-	Redact func(a *Answer)
+	// Redact changes the Status, Header or Body of an answer before it is stored, not of the one that is sent: a replay
+	// is not byte-equal then. The other fields are filled in afterwards.
+	Redact func(a *StoredAnswer)
 
 	// StatusURL makes the answer to a request whose key is in use: 202 with this as Location, instead of 409.
 	StatusURL func(r *http.Request, key string) string
@@ -91,13 +92,6 @@ type Route struct {
 	MaxRequest, MaxResponse int64
 }
 
-// Answer is what a handler answered, as it is stored.
-type Answer struct {
-	Status int
-	Header http.Header // those that are kept
-	Body   []byte
-}
-
 // StoreStatus is what is stored unless Route.Store says otherwise: everything below 500, but not what the next try may
 // well be spared: 401, 403, 408, 425 and 429.
 func StoreStatus(status int) bool {
@@ -108,8 +102,10 @@ func StoreStatus(status int) bool {
 	return status < 500
 }
 
-// DefaultReplayHeaders are kept with an answer. Cookies, credentials, dates and what belongs to one connection never are.
-var DefaultReplayHeaders = []string{
+// DefaultReplayHeaders returns the headers that are kept with every answer. Cookies, credentials, dates and what belongs to one connection never are.
+func DefaultReplayHeaders() []string { return slices.Clone(replayHeaders) }
+
+var replayHeaders = []string{
 	"Content-Type", "Content-Language", "Content-Encoding", "Content-Disposition", "Content-Location", "Location", "ETag",
 	"Last-Modified", "Link", "Cache-Control", "Retry-After", "X-Content-Type-Options",
 }

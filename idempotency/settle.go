@@ -194,11 +194,11 @@ func (rt *route) kept(rec *recorder, hd *handling) StoredAnswer {
 	if rt.o.Redact != nil {
 		rt.o.Redact(&a)
 	}
-	omitted := int64(len(a.Body)) > rt.o.MaxResponse
-	if omitted {
+	if a.Omitted = int64(len(a.Body)) > rt.o.MaxResponse; a.Omitted {
 		a.Body = nil
 	}
-	return StoredAnswer{Status: a.Status, Header: a.Header, Body: a.Body, Omitted: omitted, BodyHash: hashOf(a.Body), ResultRef: reference(or(hd.resultRef, a.Header.Get("Location")))}
+	a.BodyHash, a.ResultRef = hashOf(a.Body), reference(or(hd.resultRef, a.Header.Get("Location")))
+	return a
 }
 
 // confirm finds out whether a COMMIT without an answer was carried out: the row has our mark, or nobody has the key any

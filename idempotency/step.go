@@ -188,7 +188,7 @@ func (h *handling) tryStep(ctx context.Context, name string, do work) (result []
 // its result is not nil.
 func (h *handling) openStep(ctx context.Context, hold *held, name string) (result []byte, err error) {
 	g, o := h.rt.g, h.rt.o
-	waiting, cancel := context.WithTimeoutCause(ctx, g.c.Acquire, errPoolExhausted)
+	waiting, cancel := context.WithTimeoutCause(ctx, g.c.AcquireTimeout, errPoolExhausted)
 	hold.conn, err = g.pool.Acquire(waiting)
 	err = caused(waiting, err)
 	cancel()

@@ -74,7 +74,7 @@ func TestAStepThatIsMisusedSaysHow(t *testing.T) {
 						return "", tx.Commit(ctx)
 					}), "ended by Step"},
 					{"a result that JSON has no form for", run(ctx, "g", func(ctx context.Context, tx pgx.Tx) (string, error) {
-						return strings.Repeat("x", DefaultMaxResponse), nil
+						return strings.Repeat("x", defaultMaxResponse), nil
 					}), "must have at most"},
 				} {
 					if c.part == "" && c.err != nil || c.part != "" && (c.err == nil || !strings.Contains(c.err.Error(), c.part)) {

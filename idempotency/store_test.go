@@ -182,7 +182,7 @@ func TestAGuardWithoutPostgres(t *testing.T) {
 		}()
 		g.Route(completed())
 	}()
-	if g.Routes()[0].Lease != DefaultLease {
+	if g.Routes()[0].Lease != defaultLease {
 		t.Errorf("the lease is %s", g.Routes()[0].Lease)
 	}
 	if _, err := NewEphemeral(nil, b.config()); err == nil {

@@ -51,8 +51,8 @@ func (b *till) selling(change ...func(*Route)) target {
 func leaseService(t testing.TB, pool *pgxpool.Pool, f *faulty, provider string, change ...func(*Route)) http.Handler {
 	t.Helper()
 	g, err := New(pool, Config{
-		Principal: func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil },
-		Acquire:   time.Minute, Logger: slog.New(slog.DiscardHandler),
+		Principal:      func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil },
+		AcquireTimeout: time.Minute, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -33,8 +33,8 @@ func (b *bundle) charging() target {
 func faultyService(t testing.TB, pool *pgxpool.Pool, f *faulty) http.Handler {
 	t.Helper()
 	g, err := New(pool, Config{
-		Principal: func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil },
-		Acquire:   time.Minute, Logger: slog.New(slog.DiscardHandler),
+		Principal:      func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil },
+		AcquireTimeout: time.Minute, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -98,7 +98,7 @@ func TestR33WhatFailsInAFunctionOfTheRouteIsToldToo(t *testing.T) {
 	g := b.guard()
 	for name, o := range map[string]Route{
 		"store":     {Store: func(int) bool { panic("planned") }},
-		"redact":    {Redact: func(*Answer) { panic("planned") }},
+		"redact":    {Redact: func(*StoredAnswer) { panic("planned") }},
 		"key func":  {KeyFunc: func(*http.Request, []byte) (string, error) { panic("planned") }},
 		"principal": {Anonymous: true, Fingerprint: func(*http.Request, []byte) ([]byte, error) { panic("planned") }},
 	} {

@@ -37,8 +37,8 @@ type Config struct {
 	MaxPayload int
 }
 
-// DefaultMaxPayload fits Kafka's default max.message.bytes with the largest key and headers that Write accepts.
-const DefaultMaxPayload = 1<<20 - 16<<10
+// defaultMaxPayload fits Kafka's default max.message.bytes with the largest key and headers that Write accepts.
+const defaultMaxPayload = 1<<20 - 16<<10
 
 // Outbox writes events to one schema. It may be used from many goroutines at once; it holds no connection and no state.
 type Outbox struct {
@@ -59,13 +59,13 @@ func New(c Config) (*Outbox, error) {
 		problems = append(problems, err)
 	}
 	if c.MaxPayload < -1 {
-		problems = append(problems, fmt.Errorf("max payload is %d: it must be positive, 0 for the default of %d, or -1 for no limit", c.MaxPayload, DefaultMaxPayload))
+		problems = append(problems, fmt.Errorf("max payload is %d: it must be positive, 0 for the default of %d, or -1 for no limit", c.MaxPayload, defaultMaxPayload))
 	}
 	if err := errors.Join(problems...); err != nil {
 		return nil, fmt.Errorf("outbox config: %w", err)
 	}
 	if c.MaxPayload == 0 {
-		c.MaxPayload = DefaultMaxPayload
+		c.MaxPayload = defaultMaxPayload
 	}
 	return &Outbox{
 		source:     c.Source,

@@ -21,6 +21,9 @@ import (
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
+// defaultMaxPayload is what outbox.Config.MaxPayload defaults to.
+const defaultMaxPayload = 1<<20 - 16<<10
+
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 func setup(t testing.TB) *pgtest.DB {
@@ -136,7 +139,7 @@ func TestAnEventOutsideTheLimitsIsRefusedWithFieldValueAndRule(t *testing.T) {
 		{"a long key", change(func(e *holdfast.Event) { e.Key = strings.Repeat("k", 1025) }), []string{"key", "1025 bytes", "1024"}},
 		{"a long id", change(func(e *holdfast.Event) { e.ID = strings.Repeat("i", 256) }), []string{"id", "256 bytes", "255"}},
 		{"a long source", change(func(e *holdfast.Event) { e.Source = strings.Repeat("i", 256) }), []string{"source", "256 bytes", "255"}},
-		{"a payload one byte too large", change(func(e *holdfast.Event) { e.Payload = make([]byte, outbox.DefaultMaxPayload+1) }), []string{"payload", "1032193 bytes", "1032192"}},
+		{"a payload one byte too large", change(func(e *holdfast.Event) { e.Payload = make([]byte, defaultMaxPayload+1) }), []string{"payload", "1032193 bytes", "1032192"}},
 		{"a header name with a space", change(func(e *holdfast.Event) { e.Headers = map[string]string{"a b": ""} }), []string{"header", "a b", "token"}},
 		{"a header name with a line break", change(func(e *holdfast.Event) { e.Headers = map[string]string{"a\r\nb": ""} }), []string{"header", "token"}},
 		{"a reserved header", change(func(e *holdfast.Event) { e.Headers = map[string]string{"CE_id": "x"} }), []string{"CE_id", "reserved"}},
@@ -182,7 +185,7 @@ func TestTheLargestEventWithinTheLimitsIsWritten(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	e := holdfast.Event{ID: strings.Repeat("i", 255), Source: strings.Repeat("s", 255), Type: strings.Repeat("t", 255), Topic: strings.Repeat("t", 249),
-		Key: strings.Repeat("k", 1024), Payload: make([]byte, outbox.DefaultMaxPayload), Headers: map[string]string{"a": strings.Repeat("x", 8191)}}
+		Key: strings.Repeat("k", 1024), Payload: make([]byte, defaultMaxPayload), Headers: map[string]string{"a": strings.Repeat("x", 8191)}}
 	if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error { return outbox.Write(t.Context(), tx, e) }); err != nil {
 		t.Fatal(err)
 	}

@@ -157,7 +157,7 @@ func TestSchedulesThatOtherReadersFallFor(t *testing.T) {
 func cutOften(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
 	for _, name := range []string{"append", "append_one"} {
-		_, function, _ := strings.Cut(holdfast.SchemaSQL, "create function holdfast."+name+"(")
+		_, function, _ := strings.Cut(holdfast.SchemaSQL(), "create function holdfast."+name+"(")
 		function, _, _ = strings.Cut(function, "\nend $$;")
 		often := strings.Replace(function, "0.001", "0.9", 1)
 		if often == function {

@@ -16,14 +16,14 @@ import (
 
 // Defaults of Config.
 const (
-	DefaultMaxBody    = 1 << 20
-	DefaultWorkers    = 8
-	DefaultWait       = 5 * time.Second
-	DefaultRetryAfter = 5 * time.Second
+	defaultMaxBody    = 1 << 20
+	defaultWorkers    = 8
+	defaultWait       = 5 * time.Second
+	defaultRetryAfter = 5 * time.Second
 
-	// DefaultHorizon is a little more than the 75 h 35 min over which the Standard Webhooks specification's example repeats
+	// defaultHorizon is a little more than the 75 h 35 min over which the Standard Webhooks specification's example repeats
 	// a delivery.
-	DefaultHorizon = 76 * time.Hour
+	defaultHorizon = 76 * time.Hour
 )
 
 // timelessWindow is how long an inbox should know the ids of webhooks that sign no time: a request of theirs that was
@@ -84,23 +84,22 @@ type Config struct {
 	// Content-Type; an empty slice means none.
 	Headers []string
 
-	// MaxBody is the largest body, in bytes, that is read. Up to 64 MiB. Defaults to DefaultMaxBody, 1 MiB.
+	// MaxBody is the largest body, in bytes, that is read. Up to 64 MiB. Defaults to 1 MiB.
 	MaxBody int64
 
 	// Workers is how many deliveries are in hand at once, each with a connection of the inbox's pool. The others wait for
-	// Wait, and are then told to come again. Between 1 and 1,000. Defaults to DefaultWorkers.
+	// Wait, and are then told to come again. Between 1 and 1,000. Defaults to 8.
 	Workers int
 
-	// Wait is how long a delivery waits for its turn. -1 means not at all. Defaults to DefaultWait.
+	// Wait is how long a delivery waits for its turn. -1 means not at all. Defaults to 5 s.
 	Wait time.Duration
 
-	// RetryAfter is when a sender is told to come again that could not be served. Between 1 s and 1 h. Defaults to
-	// DefaultRetryAfter.
+	// RetryAfter is when a sender is told to come again that could not be served. Between 1 s and 1 h. Defaults to 5 s.
 	RetryAfter time.Duration
 
 	// Horizon is for how long the provider may send an event again. New refuses an inbox that forgets earlier
 	// (inbox.Config.Window). Where no time is signed (GitHub, Shopify), a replay is recognised for that Window only: the log
-	// has a warning where it is shorter than 30 days. Defaults to DefaultHorizon.
+	// has a warning where it is shorter than 30 days. Defaults to 76 hours.
 	Horizon time.Duration
 
 	// NowFunc is the clock that timestamps are held against. Defaults to time.Now.
@@ -163,11 +162,11 @@ func (c Config) withDefaults(source string, in inbox.Config) Config {
 	if c.Headers == nil {
 		c.Headers = []string{"Content-Type"}
 	}
-	c.MaxBody = or(c.MaxBody, DefaultMaxBody)
-	c.Workers = or(c.Workers, DefaultWorkers)
-	c.Wait = max(or(c.Wait, DefaultWait), 0)
-	c.RetryAfter = or(c.RetryAfter, DefaultRetryAfter)
-	c.Horizon = or(c.Horizon, DefaultHorizon)
+	c.MaxBody = or(c.MaxBody, defaultMaxBody)
+	c.Workers = or(c.Workers, defaultWorkers)
+	c.Wait = max(or(c.Wait, defaultWait), 0)
+	c.RetryAfter = or(c.RetryAfter, defaultRetryAfter)
+	c.Horizon = or(c.Horizon, defaultHorizon)
 	if c.NowFunc == nil {
 		c.NowFunc = time.Now
 	}
