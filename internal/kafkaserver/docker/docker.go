@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/log"
 )
@@ -49,6 +50,9 @@ func prepare() error {
 		}
 	}
 	log.SetDefault(quiet{})
+	if err := named(); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoDocker, err)
+	}
 	if err := health(); err != nil {
 		return fmt.Errorf("%w: %w: start Docker", ErrNoDocker, err)
 	}
@@ -64,6 +68,29 @@ func checkLoopback(host string) error {
 		return nil
 	}
 	return fmt.Errorf("%s is %q: tests use containers of this machine only, set it to 127.0.0.1 or unset it", hostVar, host)
+}
+
+// engineVar names the engine to use.
+const engineVar = "DOCKER_HOST"
+
+// named asks the engine that DOCKER_HOST names whether it is there. Where it is not, testcontainers-go takes another one
+// that it finds on the machine; a person who names an engine wants that one or none.
+func named() error {
+	host := os.Getenv(engineVar)
+	if host == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	engine, err := client.New(client.FromEnv)
+	if err == nil {
+		defer engine.Close()
+		_, err = engine.Ping(ctx, client.PingOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("%s is %s, where no engine answers: start it, or unset the variable: %w", engineVar, host, err)
+	}
+	return nil
 }
 
 // health asks the engine whether it is there.

@@ -1,6 +1,9 @@
 package docker
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestOnlyHostsOfThisMachineAreTaken(t *testing.T) {
 	t.Parallel()
@@ -17,5 +20,17 @@ func TestOnlyHostsOfThisMachineAreTaken(t *testing.T) {
 		if err := checkLoopback(host); (err == nil) != ok {
 			t.Errorf("%q: %v", host, err)
 		}
+	}
+}
+
+// testcontainers-go would take another engine that it finds, so a machine with one would never be tested as a bare one.
+func TestTheEngineThatIsNamedIsTakenOrNone(t *testing.T) {
+	t.Setenv(engineVar, "unix:///nowhere/docker.sock")
+	if err := named(); err == nil || !strings.Contains(err.Error(), "unset the variable") {
+		t.Errorf("an engine that does not answer: %v", err)
+	}
+	t.Setenv(engineVar, "")
+	if err := named(); err != nil {
+		t.Errorf("no engine is named: %v", err)
 	}
 }
