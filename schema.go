@@ -31,7 +31,7 @@ const MinPostgres = 150000
 const defaultLanes = 8
 
 // ErrSchemaMissing is returned by Check, and by the parts when they start, where the schema is not there at all.
-var ErrSchemaMissing = errors.New("schema is missing")
+var ErrSchemaMissing = sqlschema.ErrMissing
 
 // SchemaConfig says which schema holds holdfast's tables.
 type SchemaConfig struct {

@@ -292,19 +292,11 @@ func moment(t time.Time) *time.Time {
 
 func notFound(id int64) error { return fmt.Errorf("letter %d: %w", id, ErrNotFound) }
 
-// explain adds what to do to the errors that an operator can mend.
+// explain adds what to do to the errors that an operator can resolve.
 func explain(err error) error {
 	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return err
+	if errors.As(err, &pgErr) && pgErr.Code == "55P03" { // lock_not_available
+		return fmt.Errorf("locked by another session for 5 s: try again: %w", err)
 	}
-	switch pgErr.Code {
-	case "3F000", "42P01", "42883": // invalid_schema_name, undefined_table, undefined_function
-		return fmt.Errorf("%w: run holdfast migrate, or call holdfast.Migrate: %w", holdfast.ErrSchemaMissing, err)
-	case "42501": // insufficient_privilege
-		return fmt.Errorf("this role lacks a right that dlq needs (docs/operations.md lists them): %w", err)
-	case "55P03": // lock_not_available
-		return fmt.Errorf("somebody else is at it and has not let go for 5 s: try again: %w", err)
-	}
-	return err
+	return sqlschema.Explain(err, "docs/operations.md lists what to grant for dead letters")
 }

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
 // This file writes the answers that do not come from a handler.
@@ -76,14 +78,14 @@ func (rt *route) inUse(w http.ResponseWriter, req *request) {
 	rt.refuse(w, req, p, InProgress)
 }
 
-// unavailable says that nothing was done. Whoever asks is never let through unguarded.
+// unavailable says that nothing was done. No request is let through unguarded.
 func (rt *route) unavailable(w http.ResponseWriter, req *request, err error) {
 	if req.taken && req.Context().Err() != nil { // The client's time was over while the database was asked once more.
 		rt.inUse(w, req)
 		return
 	}
 	if req.Context().Err() == nil || errors.Is(err, errPoolExhausted) { // else it is the client who went
-		req.err = err
+		req.err = sqlschema.Explain(err, "docs/operations.md lists what to grant")
 	}
 	rt.refuse(w, req, storeUnavailable, Unavailable)
 }

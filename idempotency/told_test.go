@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -191,5 +192,16 @@ func TestR47EveryProblemHasACodeOfTheTaxonomyAndSaysWhetherToRetry(t *testing.T)
 	}
 	if errors.Is(errKeyInvalid, errKeyMissing) {
 		t.Error("a missing key and an invalid one are the same")
+	}
+}
+
+func TestAMissingSchemaIsLoggedWithItsRemedy(t *testing.T) {
+	b := setup(t)
+	log := &logtest.Log{}
+	g := b.guard(func(c *Config) { c.Schema, c.Logger = "elsewhere", slog.New(slog.NewJSONHandler(log, nil)) })
+	b.is(b.send(b.service(g, b.charge), sent{key: "k"}), 503, "")
+	lines := logtest.Lines[map[string]any](t, log.Take())
+	if len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0]["error"]), "run holdfast migrate") {
+		t.Errorf("got lines %v", lines)
 	}
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
@@ -258,17 +257,7 @@ func (o *Outbox) columns(events []holdfast.Event) (columns, error) {
 	return c, nil
 }
 
-// explain adds what to do to the errors that an operator can mend.
+// explain adds what to do to the errors that an operator can resolve.
 func explain(err error) error {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return err
-	}
-	switch pgErr.Code {
-	case "3F000", "42883": // invalid_schema_name, undefined_function
-		return fmt.Errorf("%w: run holdfast migrate, or call holdfast.Migrate: %w", holdfast.ErrSchemaMissing, err)
-	case "42501": // insufficient_privilege
-		return fmt.Errorf("grant usage on the schema, and execute on its functions append, append_one and lock, to this role (docs/operations.md): %w", err)
-	}
-	return err
+	return sqlschema.Explain(err, "grant usage on the schema, and execute on its functions append, append_one and lock, to this role (docs/operations.md)")
 }

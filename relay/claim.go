@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
 // What makes Run return at once. Adopt mends ErrRestored.
@@ -19,8 +19,6 @@ var (
 	ErrStandby   = errors.New("the server is a standby: connect the relay to the primary")
 	ErrRestored  = errors.New("the database is a restored copy: the relay's cursors speak of another history of transactions; stop all relays and run holdfast adopt")
 	ErrIsolation = errors.New("default_transaction_isolation is not 'read committed': set it for the relay's role (alter role ... set default_transaction_isolation = 'read committed')")
-
-	errNoRights = errors.New("the relay's role lacks rights")
 )
 
 // server is what readServer reads.
@@ -217,17 +215,7 @@ func (r *Relay) readHeld(ctx context.Context, lane int) (held map[queue]bool, aw
 	return held, awaits, nil
 }
 
-// explain adds what to do to the errors that an operator can mend.
+// explain adds what to do to the errors that an operator can resolve.
 func explain(err error) error {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return err
-	}
-	switch pgErr.Code {
-	case "3F000", "42P01", "42883": // invalid_schema_name, undefined_table, undefined_function
-		return fmt.Errorf("%w: run holdfast migrate, or call holdfast.Migrate: %w", holdfast.ErrSchemaMissing, err)
-	case "42501": // insufficient_privilege
-		return fmt.Errorf("%w: docs/operations.md lists what to grant: %w", errNoRights, err)
-	}
-	return err
+	return sqlschema.Explain(err, "docs/operations.md lists what to grant to a relay")
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
 // Relay publishes the events of one schema. Make it with New and call Run.
@@ -233,7 +234,7 @@ func (r *Relay) leave(ctx context.Context) {
 
 // fatal says whether running on would be wrong rather than just impossible for now.
 func fatal(err error) bool {
-	return errors.Is(err, ErrStandby) || errors.Is(err, ErrRestored) || errors.Is(err, ErrIsolation) || errors.Is(err, holdfast.ErrSchemaMissing) || errors.Is(err, errNoRights)
+	return errors.Is(err, ErrStandby) || errors.Is(err, ErrRestored) || errors.Is(err, ErrIsolation) || errors.Is(err, holdfast.ErrSchemaMissing) || errors.Is(err, sqlschema.ErrNoRights)
 }
 
 // redact keeps connection strings out of logs: pgconn's errors name host and user, and parse errors the whole string.
