@@ -132,7 +132,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 		t.Fatalf("relay: %v", err)
 	}
 
-	in, err := inbox.New(as(t, db, "consumer"), inbox.Config{Consumer: "billing", Logger: quiet, LetterTopic: "*.dlq"})
+	in, err := inbox.New(as(t, db, "consumer"), inbox.Config{Consumer: "billing", Logger: quiet, DeadLetterTopic: "*.dlq"})
 	if err != nil {
 		t.Fatal(err)
 	}

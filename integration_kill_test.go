@@ -74,7 +74,7 @@ func doPart(ctx context.Context) error {
 	if c.Node != nil {
 		return c.Node.consume(ctx, c, pool, logger)
 	}
-	in, err := inbox.New(pool, inbox.Config{Consumer: c.Role, Logger: logger, Stop: 300 * time.Millisecond, Grace: 300 * time.Millisecond})
+	in, err := inbox.New(pool, inbox.Config{Consumer: c.Role, Logger: logger, StopTimeout: 300 * time.Millisecond, Grace: 300 * time.Millisecond})
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func TestLettersOfAConsumerReachTheirTopicInTheOrderOfTheirKeys(t *testing.T) {
 	t.Parallel()
 	p := setupPath(t, pgtest.New(t), kafkatest.InProcess(t), 1)
 	dead := p.cluster.Topic(t, 2, "max.message.bytes", "20000")
-	in, err := inbox.New(p.pool(4), inbox.Config{Consumer: "billing", LetterTopic: dead, Logger: slog.New(slog.DiscardHandler)})
+	in, err := inbox.New(p.pool(4), inbox.Config{Consumer: "billing", DeadLetterTopic: dead, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func TestRetentionWorksThroughATransactionPooler(t *testing.T) {
 			defer stop()
 			removed := 0
 			in, err := inbox.New(pool, inbox.Config{
-				Consumer: mode.String(), Window: 10*time.Hour + 30*time.Minute, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+				Consumer: mode.String(), Retention: 10*time.Hour + 30*time.Minute, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 				Observer: inbox.Observer{
 					OnError: func(err error) { t.Errorf("trouble: %v", err) },
 					OnCleaned: func(rows int, _ time.Duration) {

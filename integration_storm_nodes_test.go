@@ -34,11 +34,11 @@ func (n node) consume(ctx context.Context, c part, pool *pgxpool.Pool, logger *s
 			logger.Error("the node cannot tell", "what", what, "error", err)
 		}
 	}
-	in, err := inbox.New(pool, inbox.Config{Consumer: c.Role, Logger: logger, Timeout: n.Timeout, Grace: max(n.Grace, n.Session/5), Stop: n.Session / 5,
+	in, err := inbox.New(pool, inbox.Config{Consumer: c.Role, Logger: logger, Timeout: n.Timeout, Grace: max(n.Grace, n.Session/5), StopTimeout: n.Session / 5,
 		Retry: retry.Policy{Attempts: n.Attempts, Base: 20 * time.Millisecond, Cap: 100 * time.Millisecond},
 		Observer: inbox.Observer{
-			OnAssigned: func(p inbox.Partition, start int64) { tell("assigned", p.Partition, p.Epoch, "") },
-			OnFenced:   func(p inbox.Partition) { tell("fenced", p.Partition, p.Epoch, "") },
+			OnAssigned: func(p inbox.Assignment, start int64) { tell("assigned", p.Partition, p.Epoch, "") },
+			OnFenced:   func(p inbox.Assignment) { tell("fenced", p.Partition, p.Epoch, "") },
 		}})
 	if err != nil {
 		return err

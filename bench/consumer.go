@@ -20,6 +20,8 @@ const (
 	consumerSingle  = "consumer, a transaction an event, against hand-written"
 	consumerBatch   = "consumer, Batch: 100"
 	consumerBatched = "consumer, Batch: 100, against hand-written"
+
+	consumerWorkers = 8 // inbox.Config.Workers, its default
 )
 
 var consumerFigures = []string{consumerSingle, consumerBatch, consumerBatched}
@@ -123,13 +125,13 @@ func (e *env) inboxConsume(ctx context.Context, topic string, batch int, watch *
 		return err
 	}
 	defer e.dropDatabase(context.WithoutCancel(ctx), database)
-	pool, err := e.pool(ctx, database, inbox.DefaultWorkers+4)
+	pool, err := e.pool(ctx, database, consumerWorkers+4)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
 	in, err := inbox.New(pool, inbox.Config{
-		Consumer: "bench", Batch: batch,
+		Consumer: "bench", BatchSize: batch,
 		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Observer: inbox.Observer{OnReceive: watch.received},
 	})

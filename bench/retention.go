@@ -44,6 +44,9 @@ type retentionRun struct {
 	took    time.Duration
 }
 
+// keptByDefault is the default of inbox.Config.Retention.
+const keptByDefault = 7 * 24 * time.Hour
+
 // measureRetention lets clients receive events while rows of a large inbox are removed, in turns with runs in which none
 // are; and in turns with runs that are behind, because the window is a day: these may take more of the time.
 func measureRetention(ctx context.Context, e *env, r *report) error {
@@ -75,7 +78,7 @@ func measureRetention(ctx context.Context, e *env, r *report) error {
 		return err
 	}
 
-	modes := []time.Duration{0, inbox.DefaultWindow, 24 * time.Hour} // 0: nothing is removed
+	modes := []time.Duration{0, keptByDefault, 24 * time.Hour} // 0: nothing is removed
 	runs := map[time.Duration][]retentionRun{}
 	for round := range e.rounds {
 		if round%2 == 1 {
@@ -88,7 +91,7 @@ func measureRetention(ctx context.Context, e *env, r *report) error {
 			}
 			runs[window] = append(runs[window], run)
 		}
-		without, with, late := runs[0][round], runs[inbox.DefaultWindow][round], runs[24*time.Hour][round]
+		without, with, late := runs[0][round], runs[keptByDefault][round], runs[24*time.Hour][round]
 		r.progress("retention %d/%d: without %s events/s; beside %s; behind %s; removed %d and %d rows, longest turns %v and %v", round+1, e.rounds,
 			number(without.speed), number(with.speed), number(late.speed), with.removed, late.removed, with.longest.Round(time.Millisecond), late.longest.Round(time.Millisecond))
 	}
@@ -103,7 +106,7 @@ func measureRetention(ctx context.Context, e *env, r *report) error {
 	for _, mode := range []struct {
 		name   string
 		window time.Duration
-	}{{"without it", 0}, {"beside it", inbox.DefaultWindow}, {"beside it when it is behind", 24 * time.Hour}} {
+	}{{"without it", 0}, {"beside it", keptByDefault}, {"beside it when it is behind", 24 * time.Hour}} {
 		var spans []time.Duration
 		for _, run := range runs[mode.window] {
 			spans = append(spans, run.spans...)
@@ -118,7 +121,7 @@ func measureRetention(ctx context.Context, e *env, r *report) error {
 	for _, mode := range []struct {
 		name   string
 		window time.Duration
-	}{{"", inbox.DefaultWindow}, {", behind", 24 * time.Hour}} {
+	}{{"", keptByDefault}, {", behind", 24 * time.Hour}} {
 		var sum retentionRun
 		for _, run := range runs[mode.window] {
 			sum.removed, sum.worked, sum.took = sum.removed+run.removed, sum.worked+run.worked, sum.took+run.took
@@ -137,7 +140,7 @@ func measureRetention(ctx context.Context, e *env, r *report) error {
 		}
 	}
 	r.info("retention, Receive beside it when it is behind, against without", median(ratios(speeds(runs[24*time.Hour]), speeds(runs[0]))), "x")
-	r.goal(retentionBeside, median(ratios(speeds(runs[inbox.DefaultWindow]), speeds(runs[0]))), "x", atLeast(0.9))
+	r.goal(retentionBeside, median(ratios(speeds(runs[keptByDefault]), speeds(runs[0]))), "x", atLeast(0.9))
 	return nil
 }
 
@@ -181,7 +184,7 @@ func (e *env) receiveBeside(ctx context.Context, pool *pgxpool.Pool, window time
 		ended <- nil
 	} else {
 		// Whoever removes is another process in life, and has handlers of its own.
-		c.Window = window
+		c.Retention = window
 		c.Observer.OnCleaned = func(rows int, took time.Duration) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -158,7 +158,7 @@ func TestAReplayWaitsForTheInboxThatIsStoringAnEventOfItsKey(t *testing.T) {
 	}
 	defer tx.Rollback(context.Background())
 	pgtest.Exec(t, tx, "select pg_advisory_xact_lock(42)")
-	in, err := inbox.New(b.Pool, inbox.Config{Consumer: "billing", Quick: -1})
+	in, err := inbox.New(b.Pool, inbox.Config{Consumer: "billing", ImmediateRetries: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestAPoisonedEventIsMendedReplayedAndHandledBeforeThoseItHeld(t *testing.T)
 	t.Parallel()
 	b := setup(t)
 	pgtest.Exec(t, b.Pool, "create table effect (n bigint generated always as identity, what text)")
-	in, err := inbox.New(b.Pool, inbox.Config{Consumer: "billing", HoldKey: true, Quick: -1, Retry: retry.Policy{Attempts: 1}})
+	in, err := inbox.New(b.Pool, inbox.Config{Consumer: "billing", HoldKey: true, ImmediateRetries: -1, Retry: retry.Policy{Attempts: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func TestPeopleWhoReplayAtOnceHaveEveryEventHandledOnceInTheOrderOfItsKey(t *tes
 	b := setup(t)
 	pgtest.Exec(t, b.Pool, "create table effect (n bigint generated always as identity, id text, key text)")
 	node := func() *inbox.Inbox {
-		in, err := inbox.New(b.Pool, inbox.Config{Consumer: "billing", HoldKey: true, Quick: -1, Workers: 6, PollMin: time.Millisecond, PollMax: 5 * time.Millisecond,
+		in, err := inbox.New(b.Pool, inbox.Config{Consumer: "billing", HoldKey: true, ImmediateRetries: -1, Workers: 6, PollMin: time.Millisecond, PollMax: 5 * time.Millisecond,
 			Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
@@ -43,7 +43,7 @@ func TestPeopleWhoReplayAtOnceHaveEveryEventHandledOnceInTheOrderOfItsKey(t *tes
 	}
 	one, two := node(), node()
 	// 1. Every event becomes a letter, each key's in its order: without the hold, so that all do.
-	all, err := inbox.New(b.Pool, inbox.Config{Consumer: "billing", Quick: -1, Logger: slog.New(slog.DiscardHandler)})
+	all, err := inbox.New(b.Pool, inbox.Config{Consumer: "billing", ImmediateRetries: -1, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

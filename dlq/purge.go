@@ -11,7 +11,7 @@ import (
 // PurgeOptions say what Purge removes.
 type PurgeOptions struct {
 	// OlderThan is how long ago a letter must have been closed: handled or published after its replay, or discarded. By the
-	// database's clock. It should be longer than a redelivery can be late (inbox.Config.Window), because the payloads
+	// database's clock. It should be longer than a redelivery can be late (inbox.Config.Retention), because the payloads
 	// before an edit go with the letter. At least a minute. Required.
 	OlderThan time.Duration
 

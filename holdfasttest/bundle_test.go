@@ -62,9 +62,9 @@ var errNoCustomer = errors.New("nobody to send it to")
 func newBilling(t *testing.T, pool *pgxpool.Pool, change ...func(*inbox.Config)) *inbox.Inbox {
 	t.Helper()
 	c := inbox.Config{
-		Consumer: "billing",
-		Retry:    retry.Policy{Attempts: 3, Base: time.Millisecond, Cap: 5 * time.Millisecond},
-		Quick:    -1, PollMin: 2 * time.Millisecond, PollMax: 20 * time.Millisecond,
+		Consumer:         "billing",
+		Retry:            retry.Policy{Attempts: 3, Base: time.Millisecond, Cap: 5 * time.Millisecond},
+		ImmediateRetries: -1, PollMin: 2 * time.Millisecond, PollMax: 20 * time.Millisecond,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range change {

@@ -58,7 +58,7 @@ func aStoredOrderIsInvoiced(t *testing.T) {
 	start := holdfasttest.Now(t, db)
 	event := holdfast.Event{ID: "1", Source: "shop", Type: "order.placed", Topic: "orders", Key: "alice"}
 	if err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		_, err := billing.Store(ctx, tx, event)
+		_, err := billing.StoreTx(ctx, tx, event)
 		return err
 	}); err != nil {
 		t.Fatal(err)

@@ -270,7 +270,7 @@ func TestWhatIsStoredIsPendingForTheConsumersThatAreAskedFor(t *testing.T) {
 	e := placed("k", "{}")
 	e.ID = "1"
 	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		_, err := in.Store(t.Context(), tx, e)
+		_, err := in.StoreTx(t.Context(), tx, e)
 		return err
 	}); err != nil {
 		t.Fatal(err)

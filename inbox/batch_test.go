@@ -48,7 +48,7 @@ func (h *batches) largest() (largest, calls int) {
 
 func TestABatchIsOneTransactionOfUpToBatchEvents(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Batch = 50 })
+	in := b.inbox(func(c *Config) { c.BatchSize = 50 })
 	h := &batches{}
 	in.HandleBatch("order.placed", h.handle)
 	const n = 1000
@@ -69,7 +69,7 @@ func TestABatchIsOneTransactionOfUpToBatchEvents(t *testing.T) {
 // While a handler has an event of a key, the others of that key are left out of the batches: nobody else waits for it.
 func TestAKeyInHandIsLeftOutOfBatchesAndItsEventsCatchUpInOne(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Batch, c.Timeout = 20, time.Minute })
+	in := b.inbox(func(c *Config) { c.BatchSize, c.Timeout = 20, time.Minute })
 	begun, finish := make(chan struct{}), make(chan struct{})
 	h := &batches{fail: func(e holdfast.Event) error {
 		if e.ID == "00000" {
@@ -107,7 +107,7 @@ func TestAKeyInHandIsLeftOutOfBatchesAndItsEventsCatchUpInOne(t *testing.T) {
 
 func TestAnEventThatFailsItsBatchAloneBearsTheFailure(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Batch = 25 })
+	in := b.inbox(func(c *Config) { c.BatchSize = 25 })
 	tries := 0
 	h := &batches{fail: func(e holdfast.Event) error {
 		if e.ID == "00060" {
@@ -146,7 +146,7 @@ func TestABatchWithKnownAndWaitingEventsAmongItIsTakenApart(t *testing.T) {
 		}
 		return nil
 	}}
-	in := b.inbox(func(c *Config) { c.Batch = 25; c.Retry.Attempts = 1000 })
+	in := b.inbox(func(c *Config) { c.BatchSize = 25; c.Retry.Attempts = 1000 })
 	in.HandleBatch("order.placed", h.handle)
 	log := keyed(100, 10)
 	b.receive(in, log[1], Handled)  // is a duplicate in its batch
@@ -175,7 +175,7 @@ func TestABatchWithKnownAndWaitingEventsAmongItIsTakenApart(t *testing.T) {
 
 func TestBatchesAndSingleEventsOfOneKeyKeepTheirOrder(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Batch = 10 })
+	in := b.inbox(func(c *Config) { c.BatchSize = 10 })
 	h := &batches{}
 	in.HandleBatch("order.placed", h.handle)
 	in.Handle("order.paid", effectOf)
@@ -196,7 +196,7 @@ func TestBatchesAndSingleEventsOfOneKeyKeepTheirOrder(t *testing.T) {
 
 func TestABatchOfAZombieCommitsNothing(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Batch = 10 })
+	in := b.inbox(func(c *Config) { c.BatchSize = 10 })
 	h := &batches{}
 	in.HandleBatch("order.placed", h.handle)
 	g := newFakeGeneration(logOf(keyed(20, 5)...))

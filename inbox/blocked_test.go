@@ -18,7 +18,7 @@ func TestBlockedKeysSayWhatTheyWaitForAndHowLong(t *testing.T) {
 	in := b.inbox(func(c *Config) {
 		c.HoldKey = true
 		c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour
-		c.Unknown = UnknownStore
+		c.UnknownType = UnknownStore
 	})
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		switch e.Key {

@@ -79,7 +79,7 @@ func TestTheBudgetOfAnEventThatWaitedCountsFromItsFirstFailure(t *testing.T) {
 
 func TestAnEventThatIsParkedKeepsWhenItFailedFirst(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Retry.Budget, c.Retry.Attempts, c.Quick = time.Hour, 5, 1 })
+	in := b.inbox(func(c *Config) { c.Retry.Budget, c.Retry.Attempts, c.ImmediateRetries = time.Hour, 5, 1 })
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, _ holdfast.Event) error {
 		if _, err := tx.Exec(ctx, "select pg_sleep(0.3)"); err != nil {
 			return err

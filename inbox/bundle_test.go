@@ -63,11 +63,11 @@ func (b *bundle) count(sql string, args ...any) int64 {
 // config is quick: retries in milliseconds.
 func (b *bundle) config() Config {
 	return Config{
-		Consumer: "billing",
-		Retry:    retry.Policy{Attempts: 3, Base: time.Millisecond, Cap: 5 * time.Millisecond},
-		Quick:    -1,
-		Timeout:  10 * time.Second,
-		PollMin:  2 * time.Millisecond, PollMax: 20 * time.Millisecond,
+		Consumer:         "billing",
+		Retry:            retry.Policy{Attempts: 3, Base: time.Millisecond, Cap: 5 * time.Millisecond},
+		ImmediateRetries: -1,
+		Timeout:          10 * time.Second,
+		PollMin:          2 * time.Millisecond, PollMax: 20 * time.Millisecond,
 		Observer: b.told.observer(),
 		Logger:   slog.New(slog.DiscardHandler),
 	}
@@ -155,7 +155,7 @@ func (o *telling) tell(f func()) {
 	o.changed = make(chan struct{})
 }
 
-func name(p Partition) string { return p.Topic + "/" + strconv.Itoa(p.Partition) }
+func name(p Assignment) string { return p.Topic + "/" + strconv.Itoa(p.Partition) }
 
 func (o *telling) observer() Observer {
 	return Observer{
@@ -166,12 +166,12 @@ func (o *telling) observer() Observer {
 		OnDead:        func(d Died) { o.tell(func() { o.dead = append(o.dead, d) }) },
 		OnHungHandler: func(_ holdfast.Event, n int) { o.tell(func() { o.hung = n }) },
 		OnError:       func(err error) { o.tell(func() { o.errs = append(o.errs, err) }) },
-		OnFenced:      func(Partition) { o.tell(func() { o.fenced++ }) },
+		OnFenced:      func(Assignment) { o.tell(func() { o.fenced++ }) },
 		OnLeaseLost:   func(holdfast.Event) { o.tell(func() { o.lost++ }) },
-		OnAssigned:    func(p Partition, start int64) { o.tell(func() { o.assigned[name(p)] = start }) },
-		OnReread:      func(p Partition, offsets int64) { o.tell(func() { o.reread[name(p)] = offsets }) },
-		OnSettled:     func(p Partition, position int64) { o.tell(func() { o.settled[name(p)] = position }) },
-		OnRevoked:     func(p Partition, clean bool) { o.tell(func() { o.revoked[name(p)] = clean }) },
+		OnAssigned:    func(p Assignment, start int64) { o.tell(func() { o.assigned[name(p)] = start }) },
+		OnReread:      func(p Assignment, offsets int64) { o.tell(func() { o.reread[name(p)] = offsets }) },
+		OnSettled:     func(p Assignment, position int64) { o.tell(func() { o.settled[name(p)] = position }) },
+		OnRevoked:     func(p Assignment, clean bool) { o.tell(func() { o.revoked[name(p)] = clean }) },
 	}
 }
 

@@ -33,7 +33,7 @@ func TestAnOwnerThatStopsBeforeItHasGoneThroughAnUncleanEndLeavesTheRestOfItToTh
 		in := b.inbox()
 		in.Handle("order.placed", effectOf)
 		assigned := make(chan struct{})
-		in.c.Observer.OnAssigned = func(Partition, int64) { close(assigned) }
+		in.c.Observer.OnAssigned = func(Assignment, int64) { close(assigned) }
 		g := newFakeGeneration(log)
 		if !row.all {
 			g.gate = make(chan struct{})
@@ -51,13 +51,13 @@ func TestAnOwnerThatStopsBeforeItHasGoneThroughAnUncleanEndLeavesTheRestOfItToTh
 	}
 }
 
-// A deploy, or a group that rebalances often, must not make a letter of an event that takes longer than Config.Stop.
+// A deploy, or a group that rebalances often, must not make a letter of an event that takes longer than Config.StopTimeout.
 func TestAStartThatIsHandedBackInOrderDoesNotCountAsAnEndOfTheProcess(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)`)
 	log := logOf(event("slow", "k"))
 	for range 2 * b.config().Retry.Attempts {
-		in := b.inbox(func(c *Config) { c.Stop = -1 })
+		in := b.inbox(func(c *Config) { c.StopTimeout = -1 })
 		begun := make(chan struct{}, 1)
 		in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 			b.told.tell(func() { begun <- struct{}{} })

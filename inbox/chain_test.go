@@ -66,7 +66,7 @@ func TestEventsThatFailAtCommitAreToldFromThoseThatBeginBehindThem(t *testing.T)
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
 			pgtest.Exec(t, b.db, "create table deferred (n int unique deferrable initially deferred)")
-			in := b.inbox(func(c *Config) { c.Workers = 1; c.Retry.Attempts = 50; c.Quick = 100 })
+			in := b.inbox(func(c *Config) { c.Workers = 1; c.Retry.Attempts = 50; c.ImmediateRetries = 100 })
 			const n = 60
 			var broken sync.Map
 			in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
@@ -100,7 +100,7 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 		in := b.inboxOn(victims, func(c *Config) {
 			c.Consumer = fmt.Sprintf("billing %d", batch)
 			c.Retry = retry.Policy{Attempts: 1000, Base: time.Millisecond, Cap: 5 * time.Millisecond}
-			c.Batch = batch
+			c.BatchSize = batch
 		})
 		handler := func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
 			for _, e := range events {
@@ -217,7 +217,7 @@ func TestAHandlersTransactionIsNotItsOwnToEndOrToKeep(t *testing.T) {
 
 func TestAStopLeavesWhatHasNotBegun(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Workers = 2; c.Stop = 20 * time.Second })
+	in := b.inbox(func(c *Config) { c.Workers = 2; c.StopTimeout = 20 * time.Second })
 	first := make(chan struct{}, 500)
 	goOn := make(chan struct{})
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {

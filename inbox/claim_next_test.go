@@ -21,7 +21,7 @@ func (b *bundle) storeMany(in *Inbox, n int, key string) {
 	b.Helper()
 	err := pgx.BeginFunc(b.Context(), b.db, func(tx pgx.Tx) error {
 		for i := range n {
-			if _, err := in.Store(b.Context(), tx, event(fmt.Sprint(key, " ", i), key)); err != nil {
+			if _, err := in.StoreTx(b.Context(), tx, event(fmt.Sprint(key, " ", i), key)); err != nil {
 				return err
 			}
 		}

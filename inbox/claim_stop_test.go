@@ -23,11 +23,11 @@ func TestAStopInTheMiddleOfAClaimLeavesNothingLeased(t *testing.T) {
 		time.Sleep(100 * time.Millisecond) // The node hears of the stop.
 		return conn.Read(p)
 	})
-	in := b.inboxOn(pool, func(c *Config) { c.Quick = -1 })
+	in := b.inboxOn(pool, func(c *Config) { c.ImmediateRetries = -1 })
 	in.Handle("order.placed", effectOf)
 	if err := pgx.BeginFunc(b.Context(), b.db.Pool, func(tx pgx.Tx) error {
 		for _, id := range []string{"1", "2", "3"} {
-			if _, err := in.Store(b.Context(), tx, event(id, id)); err != nil {
+			if _, err := in.StoreTx(b.Context(), tx, event(id, id)); err != nil {
 				return err
 			}
 		}

@@ -146,7 +146,7 @@ func TestAStoredEventWhoseCommitGotNoAnswerIsNotHandledTwice(t *testing.T) {
 func (b *bundle) store(in *Inbox, e holdfast.Event) {
 	b.Helper()
 	err := pgx.BeginFunc(b.Context(), b.db, func(tx pgx.Tx) error {
-		out, err := in.Store(b.Context(), tx, e)
+		out, err := in.StoreTx(b.Context(), tx, e)
 		if err == nil && out != Stored {
 			err = fmt.Errorf("outcome %q, want stored", out)
 		}

@@ -13,23 +13,23 @@ import (
 
 // Defaults of Config.
 const (
-	DefaultTimeout = 30 * time.Second
-	DefaultGrace   = 5 * time.Second
-	DefaultStop    = 10 * time.Second
-	DefaultWindow  = 7 * 24 * time.Hour
-	DefaultWorkers = 8
-	DefaultMaxHung = 8
-	DefaultQuick   = 2
-	DefaultPollMin = 20 * time.Millisecond
-	DefaultPollMax = time.Second
+	defaultTimeout          = 30 * time.Second
+	defaultGrace            = 5 * time.Second
+	defaultStopTimeout      = 10 * time.Second
+	defaultRetention        = 7 * 24 * time.Hour
+	defaultWorkers          = 8
+	defaultMaxHung          = 8
+	defaultImmediateRetries = 2
+	defaultPollMin          = 20 * time.Millisecond
+	defaultPollMax          = time.Second
 
-	DefaultMaxStored    = 1_000_000
-	DefaultMaxStoredKey = 10_000
+	defaultMaxStored    = 1_000_000
+	defaultMaxStoredKey = 10_000
 )
 
-// DefaultRetry is the policy where Config.Retry says nothing: ten tries in all, full jitter, from one second to five
+// defaultRetry is the policy where Config.Retry says nothing: ten tries in all, full jitter, from one second to five
 // minutes, without an overall limit of time.
-var DefaultRetry = retry.Policy{Attempts: 10, Base: time.Second, Cap: 5 * time.Minute, Budget: -1}
+var defaultRetry = retry.Policy{Attempts: 10, Base: time.Second, Cap: 5 * time.Minute, Budget: -1}
 
 // Unknown says what becomes of an event whose type has no handler on any node of the consumer.
 type Unknown string
@@ -56,49 +56,48 @@ type Config struct {
 	// services never do. 1 to 255 bytes. Required.
 	Consumer string
 
-	// Retry says how often and how far apart an event that fails is tried. Attempts counts all tries, the quick ones
+	// Retry says how often and how far apart an event that fails is tried. Attempts counts all tries, the immediate ones
 	// included; a Budget gives an event up when its next try would come later than that after its first failure.
-	// Defaults to DefaultRetry, field by field.
+	// Defaults, field by field, to 10 attempts, 1 s Base, 5 min Cap and no Budget.
 	Retry retry.Policy
 
-	// Quick is how many tries follow the first at once, some ten milliseconds apart, before the event is parked in
-	// Postgres and those behind it can go on. -1 means none. Defaults to DefaultQuick.
-	Quick int
+	// ImmediateRetries is how many tries follow the first at once, some ten milliseconds apart, before the event is parked in
+	// Postgres and those behind it can go on. -1 means none. Defaults to 2.
+	ImmediateRetries int
 
-	// Batch is up to how many events of a partition one transaction handles when the type was registered with
+	// BatchSize is up to how many events of a partition one transaction handles when the type was registered with
 	// HandleBatch. Between 1 and 10,000; more than 1,024 never come together. Defaults to 1.
-	Batch int
+	BatchSize int
 
 	// Workers is how many handlers run at once on this node for Consume, and as many again for stored events. Each takes
-	// a connection of the pool. Between 1 and 1,000. Defaults to DefaultWorkers.
+	// a connection of the pool. Between 1 and 1,000. Defaults to 8.
 	Workers int
 
-	// Timeout is how long a handler may run before its context is cancelled. Between 1 ms and 24 h. Defaults to
-	// DefaultTimeout.
+	// Timeout is how long a handler may run before its context is cancelled. Between 1 ms and 24 h. Defaults to 30 s.
 	// While nodes of one consumer have different ones, as in a rolling deploy, Timeout + Grace + 30 s of none may be more
 	// than twice that of another: its leases would look to the other as if a clock had been wrong, and events that it has
 	// in hand would be begun there too. One of the two is rolled back, but it counts as a try.
 	Timeout time.Duration
 
 	// Grace is how long a handler may take to return after its context was cancelled. Then it counts as hung: its
-	// connection is closed under it, and it is left behind. Defaults to DefaultGrace.
+	// connection is closed under it, and it is left behind. Defaults to 5 s.
 	Grace time.Duration
 
-	// Stop is how long Run and Consume let handlers finish when they are told to stop, before their contexts are
-	// cancelled. So it is too when the group takes partitions back; Stop and Grace together must be shorter than
-	// KafkaGroup.SessionTimeout. -1 cancels them at once. Defaults to DefaultStop.
-	Stop time.Duration
+	// StopTimeout is how long Run and Consume let handlers finish when they are told to stop, before their contexts are
+	// cancelled. So it is too when the group takes partitions back; StopTimeout and Grace together must be shorter
+	// than KafkaGroup.SessionTimeout. -1 cancels them at once. Defaults to 10 s.
+	StopTimeout time.Duration
 
-	// MaxHung is how many hung handlers are borne before Run and Consume stop with ErrHungHandlers. Defaults to
-	// DefaultMaxHung.
+	// MaxHung is how many hung handlers are borne before Run and Consume stop with ErrHungHandlers. Defaults to 8.
 	MaxHung int
 
-	// Window is how long an inbox row is kept at least, counted from the start of the transaction that settled its event
+	// Retention is how long an inbox row is kept at least, counted from the start of the transaction that settled its event
 	// (processed_at): a repeat within it is recognised. Run removes older rows, a row that has a Kafka offset only below the
 	// position of its partition, so that the same record is Stale when it comes again. Nothing else catches a repeat that
-	// comes later: one by Receive, ReceiveTx or Store, or an event that was published twice. So it must be longer than a
-	// sender repeats for. At least a minute, and longer than a handler may run. Defaults to DefaultWindow.
-	Window time.Duration
+	// comes later: one by Receive, ReceiveTx, Store or StoreTx, or an event that was published twice. So it must be longer
+	// than a sender repeats for. At least a minute, and longer than a handler may run. Defaults to
+	// 7 days.
+	Retention time.Duration
 
 	// HoldKey keeps the later events of a key waiting when one of them became a dead letter, until the letter is replayed
 	// or discarded: one that was given up, or a record that the tables cannot hold, as long as they can hold its key.
@@ -108,30 +107,30 @@ type Config struct {
 	// MaxStored is how many events of the consumer may be stored in all, and MaxStoredKey how many of one topic and key.
 	// Where one more would have to wait, it is not taken in: Consume holds its partition, says so in the log and to
 	// Observer.OnFull, and tries again until there is room; Receive and Store return ErrFull. MaxStored is watched by
-	// counting every few seconds, a queue of more than 100 events by measuring it now and then: some more may get in. -1 means no limit. Default to DefaultMaxStored and
-	// DefaultMaxStoredKey.
+	// counting every few seconds, a queue of more than 100 events by measuring it now and then: some more may get in. -1 means no
+	// limit. Default to 1,000,000 and 10,000.
 	MaxStored, MaxStoredKey int
 
-	// Unknown says what becomes of events of a type that no node declares. Defaults to UnknownSkip. A type that another
+	// UnknownType says what becomes of events of a type that no node declares. Defaults to UnknownSkip. A type that another
 	// node declares is always stored for it, and so is one for an hour and two minutes after the last node that handles it
 	// was heard of: it may be unable to reach Postgres. Events that are stored for a node that never comes back wait, and
 	// their keys behind them: Waiting.Undeclared counts them, and a node that handles the type takes them.
-	Unknown Unknown
+	UnknownType Unknown
 
-	// LetterTopic publishes every dead letter to a Kafka topic too, each time an event is given up: "*.dlq" is the topic
+	// DeadLetterTopic publishes every dead letter to a Kafka topic too, each time an event is given up: "*.dlq" is the topic
 	// of the event with ".dlq" behind it, "dead-letters" is one topic for all. It goes through the log in the transaction
 	// that writes the letter, so a relay has to run on this database; it keeps the event's key, type and source, has an id
 	// of its own, and carries the headers that docs/operations.md lists. Letters of events that come from such a topic are
 	// not published. Create the topics first. Defaults to "", off.
-	LetterTopic string
+	DeadLetterTopic string
 
 	// LetterPayload is the largest payload, in bytes, that is published with a letter; a larger one is left out, and a
 	// header says so. It belongs well below the topic's max.message.bytes. -1 leaves every payload out. Defaults to
-	// DefaultLetterPayload.
+	// a little less than 1 MiB, so that the record fits where Kafka's own limits stand.
 	LetterPayload int
 
 	// PollMin and PollMax are how often Run looks for stored events that are due: PollMin apart while it finds some,
-	// doubling to PollMax while it does not. Default to DefaultPollMin and DefaultPollMax.
+	// doubling to PollMax while it does not. Default to 20 ms and 1 s.
 	PollMin, PollMax time.Duration
 
 	// Observer is told what happens.
@@ -151,21 +150,21 @@ func or[T comparable](value, otherwise T) T {
 
 func (c Config) withDefaults() Config {
 	c.Schema = or(c.Schema, sqlschema.Default)
-	c.Retry = c.Retry.Or(DefaultRetry)
-	c.Quick = max(or(c.Quick, DefaultQuick), 0)
-	c.Batch = or(c.Batch, 1)
-	c.Workers = or(c.Workers, DefaultWorkers)
-	c.Timeout = or(c.Timeout, DefaultTimeout)
-	c.Grace = or(c.Grace, DefaultGrace)
-	c.Stop = max(or(c.Stop, DefaultStop), 0)
-	c.MaxHung = or(c.MaxHung, DefaultMaxHung)
-	c.Window = or(c.Window, DefaultWindow)
-	c.Unknown = or(c.Unknown, UnknownSkip)
-	c.MaxStored = or(c.MaxStored, DefaultMaxStored)
-	c.MaxStoredKey = or(c.MaxStoredKey, DefaultMaxStoredKey)
-	c.LetterPayload = or(c.LetterPayload, DefaultLetterPayload)
-	c.PollMin = or(c.PollMin, DefaultPollMin)
-	c.PollMax = or(c.PollMax, max(DefaultPollMax, c.PollMin))
+	c.Retry = c.Retry.Or(defaultRetry)
+	c.ImmediateRetries = max(or(c.ImmediateRetries, defaultImmediateRetries), 0)
+	c.BatchSize = or(c.BatchSize, 1)
+	c.Workers = or(c.Workers, defaultWorkers)
+	c.Timeout = or(c.Timeout, defaultTimeout)
+	c.Grace = or(c.Grace, defaultGrace)
+	c.StopTimeout = max(or(c.StopTimeout, defaultStopTimeout), 0)
+	c.MaxHung = or(c.MaxHung, defaultMaxHung)
+	c.Retention = or(c.Retention, defaultRetention)
+	c.UnknownType = or(c.UnknownType, UnknownSkip)
+	c.MaxStored = or(c.MaxStored, defaultMaxStored)
+	c.MaxStoredKey = or(c.MaxStoredKey, defaultMaxStoredKey)
+	c.LetterPayload = or(c.LetterPayload, defaultLetterPayload)
+	c.PollMin = or(c.PollMin, defaultPollMin)
+	c.PollMax = or(c.PollMax, max(defaultPollMax, c.PollMin))
 	c.Logger = or(c.Logger, slog.Default())
 	return c
 }
@@ -183,11 +182,11 @@ func (c Config) validate() error {
 	if err := c.Retry.Validate("retry"); err != nil {
 		problems = append(problems, err)
 	}
-	if c.Quick > 100 {
-		bad("quick is %d: it must be between 0 and 100, or -1 for none: the partition waits meanwhile", c.Quick)
+	if c.ImmediateRetries > 100 {
+		bad("immediate retries is %d: it must be between 0 and 100, or -1 for none: the partition waits meanwhile", c.ImmediateRetries)
 	}
-	if c.Batch < 1 || c.Batch > 10_000 {
-		bad("batch is %d: it must be between 1 and 10000", c.Batch)
+	if c.BatchSize < 1 || c.BatchSize > 10_000 {
+		bad("batch size is %d: it must be between 1 and 10000", c.BatchSize)
 	}
 	if c.Workers < 1 || c.Workers > 1000 {
 		bad("workers is %d: it must be between 1 and 1000; give the pool as many connections", c.Workers)
@@ -198,31 +197,31 @@ func (c Config) validate() error {
 	if c.Grace < time.Millisecond || c.Grace > time.Hour {
 		bad("grace is %s: it must be between 1ms and 1h", c.Grace)
 	}
-	if c.Stop > time.Hour {
-		bad("stop is %s: it must be at most 1h", c.Stop)
+	if c.StopTimeout > time.Hour {
+		bad("stop timeout is %s: it must be at most 1h", c.StopTimeout)
 	}
 	if c.MaxHung < 1 {
-		bad("max hung is %d: it must be at least 1; leave it 0 for %d", c.MaxHung, DefaultMaxHung)
+		bad("max hung is %d: it must be at least 1; leave it 0 for %d", c.MaxHung, defaultMaxHung)
 	}
-	if c.Window < time.Minute {
-		bad("window is %s: it must be at least 1m, and longer than a redelivery can be late", c.Window)
+	if c.Retention < time.Minute {
+		bad("retention is %s: it must be at least 1m, and longer than a redelivery can be late", c.Retention)
 	}
-	if c.Window <= c.Timeout+c.Grace {
-		bad("window is %s: it must be longer than timeout and grace, %s: a row's age counts from before its handler ran", c.Window, c.Timeout+c.Grace)
+	if c.Retention <= c.Timeout+c.Grace {
+		bad("retention is %s: it must be longer than timeout and grace, %s: a row's age counts from before its handler ran", c.Retention, c.Timeout+c.Grace)
 	}
 	if c.MaxStored < -1 || c.MaxStoredKey < -1 {
 		bad("max stored is %d and max stored key is %d: each must be at least 1, or -1 for no limit; leave them 0 for the defaults", c.MaxStored, c.MaxStoredKey)
 	}
-	switch c.Unknown {
+	switch c.UnknownType {
 	case UnknownSkip, UnknownStore, UnknownDead:
 	default:
-		bad("unknown is %q: it must be %q, %q or %q", c.Unknown, UnknownSkip, UnknownStore, UnknownDead)
+		bad("unknown type is %q: it must be %q, %q or %q", c.UnknownType, UnknownSkip, UnknownStore, UnknownDead)
 	}
-	if err := wire.ValidateLetterTopic(c.LetterTopic); err != nil {
+	if err := wire.ValidateLetterTopic(c.DeadLetterTopic); err != nil {
 		problems = append(problems, err)
 	}
 	if c.LetterPayload < -1 || c.LetterPayload > 1<<30 {
-		bad("letter payload is %d: it must be at most 1 GiB, 0 for %d, or -1 to publish none", c.LetterPayload, DefaultLetterPayload)
+		bad("letter payload is %d: it must be at most 1 GiB, 0 for %d, or -1 to publish none", c.LetterPayload, defaultLetterPayload)
 	}
 	if c.PollMin < time.Millisecond || c.PollMax < c.PollMin {
 		bad("poll min is %s and poll max is %s: min must be at least 1ms and not above max", c.PollMin, c.PollMax)

@@ -36,7 +36,7 @@ type consumeOptions struct {
 // purpose, set the group's offsets back. After a crash or a failover of Postgres the group is joined anew, and reading
 // starts again so: what was lost with the database's last transactions is handled again.
 //
-// It returns nil when ctx is done: handlers in hand may finish for Config.Stop and are cancelled then, offsets are
+// It returns nil when ctx is done: handlers in hand may finish for Config.StopTimeout and are cancelled then, offsets are
 // committed, and the group is left. Brokers and databases that cannot be reached are waited for. It returns an error
 // that wraps ErrOffsetOutOfRange when a log does not hold what is to be read next, so that nothing is skipped in silence,
 // ErrHungHandlers when too many handlers hang, ErrConfiguration when the brokers refuse a setting, and
@@ -132,7 +132,7 @@ func (in *Inbox) generation(ctx context.Context, gen generation, workers *crew, 
 		case <-ctx.Done():
 		}
 	}()
-	jobs, forget := linger(ctx, in.c.Stop)
+	jobs, forget := linger(ctx, in.c.StopTimeout)
 	defer forget()
 
 	var parts []*partition
@@ -224,7 +224,7 @@ func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) e
 			}
 			p.savedAt(lows[i])
 			if in.c.Observer.OnSettled != nil {
-				in.c.Observer.OnSettled(p.fence.Partition, lows[i])
+				in.c.Observer.OnSettled(p.fence.Assignment, lows[i])
 			}
 		}
 	}
@@ -285,7 +285,7 @@ func (in *Inbox) release(gen generation, parts []*partition) {
 			}
 			in.c.Logger.Info("partition released", "consumer", in.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "position", low, "clean", clean)
 			if in.c.Observer.OnRevoked != nil {
-				in.c.Observer.OnRevoked(p.fence.Partition, clean)
+				in.c.Observer.OnRevoked(p.fence.Assignment, clean)
 			}
 		})
 	}

@@ -367,7 +367,7 @@ func TestAHandlerInHandFinishesWhenConsumeIsStopped(t *testing.T) {
 func TestAHandlerThatDoesNotFinishIsRolledBackWhenConsumeIsStopped(t *testing.T) {
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 2)...)
-	in := b.inbox(func(c *Config) { c.Stop = 10 * time.Millisecond })
+	in := b.inbox(func(c *Config) { c.StopTimeout = 10 * time.Millisecond })
 	begun := make(chan struct{})
 	var once sync.Once
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {

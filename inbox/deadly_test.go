@@ -31,7 +31,7 @@ func runDeadlyChild() {
 	pool, err := pgxpool.New(ctx, args[0])
 	if err == nil {
 		var in *Inbox
-		in, err = New(pool, Config{Consumer: "billing", Stop: time.Second, Grace: time.Second, Retry: retry.Policy{Attempts: 3, Base: time.Millisecond, Cap: time.Millisecond}})
+		in, err = New(pool, Config{Consumer: "billing", StopTimeout: time.Second, Grace: time.Second, Retry: retry.Policy{Attempts: 3, Base: time.Millisecond, Cap: time.Millisecond}})
 		if err == nil {
 			in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 				if e.ID == "deadly" {

@@ -54,7 +54,7 @@ func (d *delivery) partition() *int32 {
 	if d.from == nil {
 		return nil
 	}
-	p := int32(d.from.fence.Partition.Partition)
+	p := int32(d.from.fence.Partition)
 	return &p
 }
 

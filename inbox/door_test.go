@@ -150,8 +150,8 @@ func TestATypeThatAnotherNodeDeclaresIsLeftForItWithItsKey(t *testing.T) {
 
 func TestAnUnknownTypeIsStoredOrBuriedWhereConfigured(t *testing.T) {
 	b := setup(t)
-	b.receive(b.inbox(func(c *Config) { c.Unknown = UnknownStore }), event("1", "k"), Stored)
-	b.receive(b.inbox(func(c *Config) { c.Unknown = UnknownDead }), event("2", "j"), Dead)
+	b.receive(b.inbox(func(c *Config) { c.UnknownType = UnknownStore }), event("1", "k"), Stored)
+	b.receive(b.inbox(func(c *Config) { c.UnknownType = UnknownDead }), event("2", "j"), Dead)
 	if n := b.count("select count(*) from holdfast.letter where event_id = '2' and attempts = 0"); n != 1 {
 		t.Error("no letter without attempts")
 	}
@@ -200,14 +200,14 @@ func TestRegisteringTwiceOrLateOrNothingPanicsWithItsReason(t *testing.T) {
 
 func TestAWrongConfigurationIsRefusedWithEveryProblem(t *testing.T) {
 	_, err := New(nil, Config{
-		Schema: "Bad", Workers: -2, Batch: -1, Timeout: -1, Window: time.Second, Unknown: "maybe", MaxHung: -1, Quick: 1000,
+		Schema: "Bad", Workers: -2, BatchSize: -1, Timeout: -1, Retention: time.Second, UnknownType: "maybe", MaxHung: -1, ImmediateRetries: 1000,
 		Retry: retry.Policy{Attempts: -5}, PollMin: time.Second, PollMax: time.Millisecond, Grace: -1,
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"pool is nil", "schema is", "consumer is empty", "workers is -2", "batch is -1", "timeout is -1ns",
-		"window is 1s", `unknown is "maybe"`, "max hung is -1", "quick is 1000", "Attempts is -5", "poll min is 1s", "grace is -1ns"} {
+	for _, want := range []string{"pool is nil", "schema is", "consumer is empty", "workers is -2", "batch size is -1", "timeout is -1ns",
+		"retention is 1s", `unknown type is "maybe"`, "max hung is -1", "immediate retries is 1000", "Attempts is -5", "poll min is 1s", "grace is -1ns"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)
 		}
@@ -241,7 +241,7 @@ func TestATypeOfANodeThatWasNotHeardOfForLongIsStoredAndSeenToWait(t *testing.T)
 	}
 	heardOf(believeFor - time.Minute)
 	b.receive(older, refund("1"), Stored)
-	in := b.inbox(func(c *Config) { c.Unknown = UnknownDead })
+	in := b.inbox(func(c *Config) { c.UnknownType = UnknownDead })
 	b.receive(in, refund("2"), Stored)
 	b.consumeFake(older, newFakeGeneration(logOf(refund("3"), event("last", "other"))))
 	b.awaitOutcome("last", Handled)

@@ -195,7 +195,7 @@ func (in *Inbox) died(e holdfast.Event, id int64, l letter) {
 
 // full tells of an event that there is no room for: its partition is held.
 func (in *Inbox) full(d *delivery, err error) {
-	in.c.Logger.Error("partition is held: too many events are stored", append(in.attrs(d.e), "partition", d.from.fence.Partition.Partition, "error", err)...)
+	in.c.Logger.Error("partition is held: too many events are stored", append(in.attrs(d.e), "partition", d.from.fence.Partition, "error", err)...)
 	if in.c.Observer.OnFull != nil {
 		in.c.Observer.OnFull(d.e, err)
 	}

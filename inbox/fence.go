@@ -34,7 +34,7 @@ var errFenced = errors.New("another node has the partition")
 // before it raises the epoch: so it waits for every transaction that has looked, and those that look later see that
 // they are too late. The workers of one owner do not wait for each other.
 type fence struct {
-	Partition
+	Assignment
 	number   int32
 	position int64  // at the assignment: what lies below was settled then
 	token    string // of the database's incarnation at the assignment
@@ -43,7 +43,7 @@ type fence struct {
 // queue adds the two statements to the first batch of a transaction.
 func (f *fence) queue(in *Inbox, b *pgx.Batch) {
 	b.Queue(in.sql.fenceShared, int32(fenceClass), f.number)
-	b.Queue(in.sql.fenceCheck, in.c.Consumer, f.Topic, int32(f.Partition.Partition), f.Epoch)
+	b.Queue(in.sql.fenceCheck, in.c.Consumer, f.Topic, int32(f.Partition), f.Epoch)
 }
 
 // read reads their answers.
@@ -64,7 +64,7 @@ func (f *fence) read(br pgx.BatchResults) error {
 // check looks at the epoch alone, where the lock is held already.
 func (f *fence) check(ctx context.Context, in *Inbox, tx pgx.Tx) error {
 	var mine bool
-	if err := tx.QueryRow(ctx, in.sql.fenceCheck, in.c.Consumer, f.Topic, int32(f.Partition.Partition), f.Epoch).Scan(&mine); err != nil {
+	if err := tx.QueryRow(ctx, in.sql.fenceCheck, in.c.Consumer, f.Topic, int32(f.Partition), f.Epoch).Scan(&mine); err != nil {
 		return fmt.Errorf("look at epoch: %w", err)
 	}
 	if !mine {
@@ -82,7 +82,7 @@ type assignment struct {
 
 // assign raises the epoch, once every transaction of the last owner has ended, and chooses where to read from.
 func (in *Inbox) assign(ctx context.Context, topic string, partition int, choose func(position int64) (reading, error)) (assignment, error) {
-	f := &fence{Partition: Partition{Topic: topic, Partition: partition}}
+	f := &fence{Assignment: Assignment{Topic: topic, Partition: partition}}
 	f.number = lane.Number(in.c.Schema, in.c.Consumer, topic, fmt.Sprint(partition))
 	a := assignment{fence: f}
 	var refused error

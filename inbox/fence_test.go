@@ -154,14 +154,14 @@ func TestANodeWithNothingInHandHearsThatItsPartitionIsAnothers(t *testing.T) {
 	lost := b.inbox()
 	lost.Handle("order.placed", effectOf)
 	saved := make(chan struct{})
-	lost.c.Observer.OnSettled = func(Partition, int64) { close(saved) }
+	lost.c.Observer.OnSettled = func(Assignment, int64) { close(saved) }
 	g := newFakeGeneration(log)
 	stop := b.consumeFake(lost, g)
 	<-saved
 	owner := b.inbox()
 	owner.Handle("order.placed", effectOf)
 	assigned := make(chan struct{})
-	owner.c.Observer.OnAssigned = func(Partition, int64) { close(assigned) }
+	owner.c.Observer.OnAssigned = func(Assignment, int64) { close(assigned) }
 	stopOwner := b.consumeFake(owner, newFakeGeneration(log))
 	<-assigned
 	stop()
@@ -191,7 +191,7 @@ func TestTheNextOwnerWaitsForTheHandlersOfTheLast(t *testing.T) {
 	next := b.inbox()
 	next.Handle("order.placed", effectOf)
 	assigned := make(chan struct{})
-	next.c.Observer.OnAssigned = func(Partition, int64) { close(assigned) }
+	next.c.Observer.OnAssigned = func(Assignment, int64) { close(assigned) }
 	b.consumeFake(next, newFakeGeneration(log))
 	// It waits for the lock: that is to be seen in Postgres.
 	for b.count("select count(*) from pg_locks where locktype = 'advisory' and classid = $1 and not granted and database = (select oid from pg_database where datname = current_database())", int64(fenceClass)) == 0 {
@@ -257,7 +257,7 @@ func TestTheCommittedOffsetStaysBelowAnEventInHandAndFollowsWhenItIsSettled(t *t
 func TestHungHandlersStopConsumeLoudly(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) {
-		c.Timeout, c.Grace, c.MaxHung, c.Stop = 20*time.Millisecond, 20*time.Millisecond, 2, -1
+		c.Timeout, c.Grace, c.MaxHung, c.StopTimeout = 20*time.Millisecond, 20*time.Millisecond, 2, -1
 	})
 	release := make(chan struct{})
 	defer close(release)

@@ -36,7 +36,7 @@ func TestALetterHoldsWhatComesAfterItAndNotWhatWaitsBeforeIt(t *testing.T) {
 				return effectOf(ctx, tx, e)
 			}
 			config := func(c *Config) {
-				c.HoldKey, c.Unknown = true, UnknownDead
+				c.HoldKey, c.UnknownType = true, UnknownDead
 				c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour
 			}
 			in := b.inbox(config)

@@ -57,7 +57,7 @@ const (
 	Dead      Outcome = "dead"      // it was given up: a dead letter has it
 	Conflict  Outcome = "conflict"  // its id is known with another payload: not handled, a dead letter has it
 	Stale     Outcome = "stale"     // it lies below the consumer's position, but nothing shows it was handled: a dead letter has it
-	Skipped   Outcome = "skipped"   // nobody handles its type, and Config.Unknown says to skip
+	Skipped   Outcome = "skipped"   // nobody handles its type, and Config.UnknownType says to skip
 )
 
 // Errors that callers branch on.
@@ -74,9 +74,9 @@ var (
 	// outside their range. The error says which setting, and what would work.
 	ErrConfiguration = errors.New("configuration")
 
-	// ErrFull is returned by whatever takes a single event in (Receive, ReceiveTx, Store, TryReceive, TryStore) when the event would have to wait, and as many wait as
-	// Config.MaxStored or Config.MaxStoredKey allow. Nothing was written: send the event again later. Consume waits, and
-	// holds the partition meanwhile.
+	// ErrFull is returned by each method that takes a single event in (Receive, ReceiveTx, Store, StoreTx, TryReceive,
+	// TryStore) when the event would have to wait, and as many wait as Config.MaxStored or Config.MaxStoredKey allow.
+	// Nothing was written: send the event again later. Consume waits, and holds the partition meanwhile.
 	ErrFull = errors.New("too many events are stored")
 
 	// ErrInFlight is returned by TryReceive and TryStore when another of them has the same event in hand. Nothing was
@@ -147,7 +147,7 @@ func (in *Inbox) Handle(eventType string, h Handler) {
 	})
 }
 
-// HandleBatch registers the handler of a type that takes up to Config.Batch events of a partition in one transaction, as
+// HandleBatch registers the handler of a type that takes up to Config.BatchSize events of a partition in one transaction, as
 // many as have come by then. When a batch fails, for any reason, it is rolled back and its events come again one by one,
 // so that the others do not suffer for the one that is to blame; the failure of the batch costs no attempt. Events that
 // do not come from Kafka, and those tried again, come alone. It panics as Handle does.

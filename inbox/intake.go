@@ -30,7 +30,7 @@ type intake struct {
 var errTold = errors.New("told to stop")
 
 func (in *Inbox) newIntake(d *delivery, first trial) *intake {
-	return &intake{d: d, next: first, h: history{quick: in.c.Quick}, begun: time.Now(), decided: d.h == nil}
+	return &intake{d: d, next: first, h: history{quick: in.c.ImmediateRetries}, begun: time.Now(), decided: d.h == nil}
 }
 
 // receive tries until a trial commits. failed is the error of a first trial that was made already, nil where none was.

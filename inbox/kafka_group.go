@@ -27,11 +27,11 @@ type KafkaGroup struct {
 	Dialer *kafka.Dialer
 
 	// SessionTimeout is after how long without a heartbeat the group takes this node's partitions away. The group hears
-	// nothing of a node that hands partitions over: so it must be longer than Config.Stop, Config.Grace and a
+	// nothing of a node that hands partitions over: so it must be longer than Config.StopTimeout, Config.Grace and a
 	// HeartbeatInterval together, or the group throws a node out while its handlers finish, and makes all others hand
 	// theirs over once more. Brokers have limits of their own (group.min.session.timeout.ms, group.max.session.timeout.ms):
 	// outside them Consume ends with ErrConfiguration.
-	// Defaults to Config.Stop, Config.Grace and 15 s, at least 30 s.
+	// Defaults to Config.StopTimeout, Config.Grace and 15 s, at least 30 s.
 	SessionTimeout time.Duration
 
 	// HeartbeatInterval is how often the group hears of this node; at most a third of SessionTimeout. Defaults to a tenth
@@ -39,7 +39,7 @@ type KafkaGroup struct {
 	HeartbeatInterval time.Duration
 
 	// RebalanceTimeout is how long the group waits for its members to let go of their partitions. It must be longer than
-	// Config.Stop and Config.Grace together. Defaults to these and 15 s, at least 30 s.
+	// Config.StopTimeout and Config.Grace together. Defaults to these and 15 s, at least 30 s.
 	RebalanceTimeout time.Duration
 
 	// WatchInterval is how often new partitions and topics are looked for. Defaults to 5 s.
@@ -60,9 +60,9 @@ type KafkaGroup struct {
 
 func (g KafkaGroup) withDefaults(c Config) KafkaGroup {
 	g.Dialer = or(g.Dialer, kafka.DefaultDialer)
-	g.SessionTimeout = or(g.SessionTimeout, max(30*time.Second, c.Stop+c.Grace+15*time.Second))
+	g.SessionTimeout = or(g.SessionTimeout, max(30*time.Second, c.StopTimeout+c.Grace+15*time.Second))
 	g.HeartbeatInterval = or(g.HeartbeatInterval, min(g.SessionTimeout/10, 3*time.Second))
-	g.RebalanceTimeout = or(g.RebalanceTimeout, max(30*time.Second, c.Stop+c.Grace+15*time.Second))
+	g.RebalanceTimeout = or(g.RebalanceTimeout, max(30*time.Second, c.StopTimeout+c.Grace+15*time.Second))
 	g.WatchInterval = or(g.WatchInterval, 5*time.Second)
 	return g
 }
@@ -95,15 +95,15 @@ func (g KafkaGroup) validate(c Config) error {
 	if g.SessionTimeout < 100*time.Millisecond {
 		bad("session timeout is %s: it must be at least 100ms, and what the broker allows (group.min.session.timeout.ms)", g.SessionTimeout)
 	}
-	if silent := c.Stop + c.Grace + max(g.HeartbeatInterval, 0); g.SessionTimeout <= silent {
+	if silent := c.StopTimeout + c.Grace + max(g.HeartbeatInterval, 0); g.SessionTimeout <= silent {
 		bad("session timeout is %s: it must be longer than stop, grace and heartbeat interval together, %s: "+
 			"no heartbeats are sent while partitions are handed over; lengthen it, or shorten those", g.SessionTimeout, silent)
 	}
 	if g.HeartbeatInterval <= 0 || g.HeartbeatInterval > g.SessionTimeout/3 {
 		bad("heartbeat interval is %s: it must be above 0 and at most a third of the session timeout, %s", g.HeartbeatInterval, g.SessionTimeout)
 	}
-	if g.RebalanceTimeout <= c.Stop+c.Grace {
-		bad("rebalance timeout is %s: it must be longer than stop and grace together, %s", g.RebalanceTimeout, c.Stop+c.Grace)
+	if g.RebalanceTimeout <= c.StopTimeout+c.Grace {
+		bad("rebalance timeout is %s: it must be longer than stop and grace together, %s", g.RebalanceTimeout, c.StopTimeout+c.Grace)
 	}
 	if g.WatchInterval < 10*time.Millisecond {
 		bad("watch interval is %s: it must be at least 10ms", g.WatchInterval)

@@ -37,7 +37,7 @@ func TestALongQueueOfStoreSleepsOnceItsFirstEventIsSettled(t *testing.T) {
 	for i := 0; i < n; i += 100 {
 		err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error {
 			for j := range 100 {
-				if _, err := in.Store(t.Context(), tx, event(fmt.Sprint(i+j), "k")); err != nil {
+				if _, err := in.StoreTx(t.Context(), tx, event(fmt.Sprint(i+j), "k")); err != nil {
 					return err
 				}
 			}

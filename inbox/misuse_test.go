@@ -189,7 +189,7 @@ func TestAHandlerThatSaysNothingOfItsOwnTimeOutCostsOneTryAnAttempt(t *testing.T
 		for _, batch := range []int{1, 10} {
 			t.Run(fmt.Sprintf("%s, batch %d", name, batch), func(t *testing.T) {
 				b := setup(t)
-				in := b.inbox(func(c *Config) { c.Batch, c.Workers = batch, 1 })
+				in := b.inbox(func(c *Config) { c.BatchSize, c.Workers = batch, 1 })
 				var tries atomic.Int64
 				in.HandleBatch("order.placed", func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
 					for _, e := range events {
@@ -281,7 +281,7 @@ func TestAKeyWhoseEventIsCommittedDoesNotWaitForAnothersHandler(t *testing.T) {
 
 func TestABatchLargerThanWhatMayBeInHandIsCutShort(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Batch = 5000 })
+	in := b.inbox(func(c *Config) { c.BatchSize = 5000 })
 	h := &batches{}
 	in.HandleBatch("order.placed", h.handle)
 	const n = 3000

@@ -32,23 +32,23 @@ type Observer struct {
 	OnLeaseLost func(e holdfast.Event)
 
 	// OnAssigned is called when this node was given a partition and will read it from start.
-	OnAssigned func(p Partition, start int64)
+	OnAssigned func(p Assignment, start int64)
 
 	// OnReread is called after OnAssigned when start lies below the partition's position, and by how many offsets: what was
 	// settled there is met again. Those whose row retention has removed become letters, Stale.
-	OnReread func(p Partition, offsets int64)
+	OnReread func(p Assignment, offsets int64)
 
 	// OnSettled is called when a partition's position was saved: every offset below it is settled.
-	OnSettled func(p Partition, position int64)
+	OnSettled func(p Assignment, position int64)
 
 	// OnRevoked is called when this node has let go of a partition. Clean says that nothing was left in hand.
-	OnRevoked func(p Partition, clean bool)
+	OnRevoked func(p Assignment, clean bool)
 
 	// OnFenced is called when this node finds that another has its partition, say because it was frozen for longer than
 	// its session: by a handler's transaction that was refused, by its position, or when it lets go of the partition.
-	OnFenced func(p Partition)
+	OnFenced func(p Assignment)
 
-	// OnCleaned is called when rows of the inbox were removed because nobody needs them any more (Config.Window), and how
+	// OnCleaned is called when rows of the inbox were removed because nobody needs them any more (Config.Retention), and how
 	// long that took.
 	OnCleaned func(rows int, took time.Duration)
 
@@ -56,8 +56,8 @@ type Observer struct {
 	OnError func(err error)
 }
 
-// Partition is a partition of a topic, and the epoch under which this node had it.
-type Partition struct {
+// Assignment is a partition of a topic, and the epoch under which this node had it.
+type Assignment struct {
 	Topic     string
 	Partition int
 	Epoch     int64

@@ -76,7 +76,7 @@ func TestAnEventThatAReplayOvertakesGoesBackBehindItAtOnce(t *testing.T) {
 	b.receive(in, event("1", "k"), Dead)
 	broken = false
 	if err := pgx.BeginFunc(t.Context(), b.db.Pool, func(tx pgx.Tx) error {
-		_, err := in.Store(t.Context(), tx, event("2", "k"))
+		_, err := in.StoreTx(t.Context(), tx, event("2", "k"))
 		return err
 	}); err != nil {
 		t.Fatal(err)

@@ -50,7 +50,7 @@ type partition struct {
 }
 
 func newPartition(in *Inbox, crew *crew, gen generation, tp topicPartition, committed int64, o consumeOptions) *partition {
-	return &partition{in: in, crew: crew, gen: gen, tp: tp, committed: committed, o: o, lineup: newLineup(in.c.Batch),
+	return &partition{in: in, crew: crew, gen: gen, tp: tp, committed: committed, o: o, lineup: newLineup(in.c.BatchSize),
 		freed: make(chan struct{}, 1)}
 }
 
@@ -113,7 +113,7 @@ func (p *partition) assign(ctx context.Context) error {
 				p.in.c.Logger.Info("partition assigned", "consumer", p.in.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition,
 					"epoch", a.fence.Epoch, "start", a.reading.start, "position", a.reading.position, "committed", p.committed, "careful", a.careful)
 				if p.in.c.Observer.OnAssigned != nil {
-					p.in.c.Observer.OnAssigned(a.fence.Partition, a.reading.start)
+					p.in.c.Observer.OnAssigned(a.fence.Assignment, a.reading.start)
 				}
 				p.rereads(a.fence, a.reading)
 				return nil
@@ -209,7 +209,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 	}
 	courses := make([]course, len(ds))
 	for i, d := range ds {
-		courses[i] = courseOf(sighting{invalid: invalid[i] != nil, garbled: d.garbled, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.in.c.Unknown)
+		courses[i] = courseOf(sighting{invalid: invalid[i] != nil, garbled: d.garbled, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.in.c.UnknownType)
 	}
 	if !p.recognise(ctx, ds, courses) {
 		return false
@@ -293,7 +293,7 @@ func (p *partition) fencedOff() {
 	}
 	p.in.c.Logger.Warn("another node has the partition", "consumer", p.in.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "epoch", p.fence.Epoch)
 	if p.in.c.Observer.OnFenced != nil {
-		p.in.c.Observer.OnFenced(p.fence.Partition)
+		p.in.c.Observer.OnFenced(p.fence.Assignment)
 	}
 }
 

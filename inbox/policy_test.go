@@ -39,7 +39,7 @@ func TestAPassGoesOnBehindWhatItReadAndTheNextBeginsAtTheOldestRowThatStayed(t *
 }
 
 func TestRetentionFitsItsTurnsToTheirTarget(t *testing.T) {
-	week := DefaultWindow
+	week := defaultRetention
 	for _, row := range []struct {
 		name  string
 		s     swept

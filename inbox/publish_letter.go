@@ -10,12 +10,12 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// This file publishes dead letters, where Config.LetterTopic asks for it: through the log of the same database, in the
+// This file publishes dead letters, where Config.DeadLetterTopic asks for it: through the log of the same database, in the
 // transaction that writes the letter. The SQL function publish_letter makes the event of the letter's row.
 
-// DefaultLetterPayload is the largest payload that is published with a letter where Config.LetterPayload says nothing:
+// defaultLetterPayload is the largest payload that is published with a letter where Config.LetterPayload says nothing:
 // what a topic takes by default (1 MiB), less room for the record itself and for wire.MaxLetterHeaders.
-const DefaultLetterPayload = 1<<20 - 16<<10 - wire.MaxLetterHeaders
+const defaultLetterPayload = 1<<20 - 16<<10 - wire.MaxLetterHeaders
 
 // publishLetter publishes what was just written. A letter that cannot be published is a letter nevertheless.
 func (in *Inbox) publishLetter(ctx context.Context, tx pgx.Tx, e holdfast.Event, id int64) error {
@@ -33,7 +33,7 @@ func (in *Inbox) publishLetter(ctx context.Context, tx pgx.Tx, e holdfast.Event,
 // queueLetter is publishLetter as a part of a batch. Nothing is queued where nothing is to be published: it is off, the
 // event was of a topic of letters, or (id 0) there was no new letter.
 func (in *Inbox) queueLetter(b *pgx.Batch, e holdfast.Event, id int64) {
-	topic := wire.LetterTopic(in.c.LetterTopic, e.Topic)
+	topic := wire.LetterTopic(in.c.DeadLetterTopic, e.Topic)
 	if topic == "" || id == 0 {
 		return
 	}

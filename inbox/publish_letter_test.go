@@ -41,7 +41,7 @@ func (b *bundle) published() []holdfast.Event {
 // publishing is an inbox whose handler gives up on everything, and that publishes it.
 func (b *bundle) publishing(change ...func(*Config)) *Inbox {
 	b.Helper()
-	in := b.inbox(append([]func(*Config){func(c *Config) { c.LetterTopic = "*.dlq" }}, change...)...)
+	in := b.inbox(append([]func(*Config){func(c *Config) { c.DeadLetterTopic = "*.dlq" }}, change...)...)
 	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error {
 		return retry.Permanent(errors.New("no such customer\ngoroutine 1 [running]:\nmain.main()"))
 	})
@@ -84,7 +84,7 @@ func TestALetterIsPublishedWithItsEventAndItsStory(t *testing.T) {
 
 func TestAConflictIsALetterThatIsPublishedToo(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.LetterTopic = "dead-letters" })
+	in := b.inbox(func(c *Config) { c.DeadLetterTopic = "dead-letters" })
 	in.Handle("order.placed", effectOf)
 	b.receive(in, event("1", "k"), Handled)
 	other := event("1", "k")
@@ -128,7 +128,7 @@ func TestALetterAndItsPublicationAreOneCommit(t *testing.T) {
 
 func TestWhatIsPublishedOfALetterIsBounded(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.LetterTopic = "*.dlq"; c.LetterPayload = 100 })
+	in := b.inbox(func(c *Config) { c.DeadLetterTopic = "*.dlq"; c.LetterPayload = 100 })
 	long := strings.Repeat("é", 3000)
 	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return retry.Permanent(errors.New(long)) })
 	in.Handle(strings.Repeat("t", 255), func(context.Context, pgx.Tx, holdfast.Event) error { return retry.Permanent(errors.New(long)) })
@@ -189,7 +189,7 @@ func TestALetterAboutALetterIsNotPublished(t *testing.T) {
 	marked := event("2", "k")
 	marked.Headers = map[string]string{wire.HeaderLetter: "7"}
 	b.receive(in, marked, Dead)
-	b.receive(b.publishing(func(c *Config) { c.LetterTopic = "" }), event("3", "k"), Dead)
+	b.receive(b.publishing(func(c *Config) { c.DeadLetterTopic = "" }), event("3", "k"), Dead)
 	if got := b.published(); len(got) != 0 {
 		t.Errorf("published %+v", got)
 	}
@@ -255,7 +255,7 @@ func (b *bundle) letters() *dlq.DLQ {
 func TestALetterTopicThatCannotBeIsRefusedAtNew(t *testing.T) {
 	b := setup(t)
 	c := b.config()
-	c.LetterTopic, c.LetterPayload = "*/dlq", -2
+	c.DeadLetterTopic, c.LetterPayload = "*/dlq", -2
 	if _, err := New(b.db.Pool, c); err == nil || !strings.Contains(err.Error(), "letter topic is") || !strings.Contains(err.Error(), "letter payload is -2") {
 		t.Errorf("got %v", err)
 	}

@@ -138,7 +138,7 @@ func BenchmarkConsume(b *testing.B) {
 	}
 	done := make(chan struct{})
 	n := 0
-	in, err := New(db.Pool, Config{Consumer: "billing", Observer: Observer{OnSettled: func(_ Partition, position int64) {
+	in, err := New(db.Pool, Config{Consumer: "billing", Observer: Observer{OnSettled: func(_ Assignment, position int64) {
 		if n = int(position); n == len(log) {
 			close(done)
 		}

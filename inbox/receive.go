@@ -127,10 +127,16 @@ func (in *Inbox) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out Out
 	return "", &failure{f, err}, nil
 }
 
-// Store takes an event in, in the caller's transaction, and leaves its handler to Run: the row now, the work later. It
-// works on nodes that have no handler for the type too. Stored, Duplicate and Conflict are its outcomes; they hold once
-// the transaction commits.
-func (in *Inbox) Store(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
+// Store takes an event in, in a transaction of its own, and leaves its handler to Run: the row now, the work later. What it
+// returns is durable. A type that neither this node nor another handles is dealt with as Config.UnknownType says; an inbox
+// without any handler stores every type, for the nodes that have them.
+func (in *Inbox) Store(ctx context.Context, e holdfast.Event) (Outcome, error) {
+	return in.storeAlone(ctx, e, nil, false)
+}
+
+// StoreTx stores an event in the caller's transaction. It works on nodes that have no handler for the type too. Stored,
+// Duplicate and Conflict are its outcomes; they hold once the transaction commits.
+func (in *Inbox) StoreTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
 	in.start()
 	if err := checkEvent(e); err != nil {
 		return "", fmt.Errorf("store event: %w", err)
@@ -223,9 +229,9 @@ func (in *Inbox) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, er
 // unknown is what to do with an event of a type that this node does not handle; nil to skip it.
 func (in *Inbox) unknown(d *delivery, declared bool) step {
 	switch {
-	case declared, in.c.Unknown == UnknownStore:
+	case declared, in.c.UnknownType == UnknownStore:
 		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.park(ctx, tx, d, past{}, nil, Stored) }
-	case in.c.Unknown == UnknownDead:
+	case in.c.UnknownType == UnknownDead:
 		err := fmt.Errorf("no node of the consumer handles the type %q", d.e.Type)
 		l := letter{reason: "unknown type", holds: in.c.HoldKey, errors: []string{err.Error()}, err: err, reopen: true}
 		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.bury(ctx, tx, d, l, Dead) }

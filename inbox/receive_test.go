@@ -97,7 +97,7 @@ func TestAFailedHandlerLeavesNothingAndIsTriedAgainUntilItSucceeds(t *testing.T)
 
 func TestAQuickRetryHappensInPlace(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Quick = 2 })
+	in := b.inbox(func(c *Config) { c.ImmediateRetries = 2 })
 	var tries atomic.Int64
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if tries.Add(1) < 3 {
@@ -152,7 +152,7 @@ func TestAPoisonedEventBecomesALetterWithAllItsErrorsAndItsKeyGoesOn(t *testing.
 
 func TestAPermanentFailureIsDeadAtOnce(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Quick = 5 })
+	in := b.inbox(func(c *Config) { c.ImmediateRetries = 5 })
 	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error {
 		return retry.Permanent(errors.New("no such order"))
 	})
@@ -164,7 +164,7 @@ func TestAPermanentFailureIsDeadAtOnce(t *testing.T) {
 
 func TestTheWaitThatAHandlerAsksForIsKept(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Quick = 5 })
+	in := b.inbox(func(c *Config) { c.ImmediateRetries = 5 })
 	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error {
 		return retry.After(errors.New("busy"), time.Hour)
 	})

@@ -46,7 +46,7 @@ func TestWhatIsRefusedForWantOfRoomIsNotWrittenAndRolledBack(t *testing.T) {
 func TestWhatStoreRefusesLeavesNothingInTheCallersTransaction(t *testing.T) {
 	whenFull(t, func(t *testing.T, b *bundle, in *Inbox) {
 		err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error {
-			if out, err := in.Store(t.Context(), tx, event("refused", "k")); !errors.Is(err, ErrFull) {
+			if out, err := in.StoreTx(t.Context(), tx, event("refused", "k")); !errors.Is(err, ErrFull) {
 				t.Errorf("%s, %v, want ErrFull", out, err)
 			}
 			return effectOf(t.Context(), tx, event("the caller's own", "k"))

@@ -72,7 +72,7 @@ func TestWhatIsReadAgainCostsNoTransactionEach(t *testing.T) {
 			for i := range events {
 				events[i] = event(fmt.Sprint(i), "hot")
 			}
-			first := b.inbox(func(c *Config) { c.Batch = 100 })
+			first := b.inbox(func(c *Config) { c.BatchSize = 100 })
 			first.HandleBatch("order.placed", func(context.Context, pgx.Tx, []holdfast.Event) error { return nil })
 			stop := b.consumeFake(first, newFakeGeneration(logOf(events...)))
 			b.awaitSettled(n)

@@ -13,7 +13,7 @@ import (
 
 // This file removes rows of `inbox` that nobody needs any more, and starts that nobody will ask for.
 //
-// A row goes when its event was settled longer ago than Config.Window and its offset, where it has one, lies below the
+// A row goes when its event was settled longer ago than Config.Retention and its offset, where it has one, lies below the
 // position of its partition: so a record that Kafka delivers again is either known by its row or below the position,
 // and then it is Stale. A row that says 'stored' stays, and one that says 'dead' while a letter of the event is open.
 
@@ -38,7 +38,7 @@ var errNotOurTurn = errors.New("it is not our turn")
 // consumer in `retention` is at once the lock, the mark, and the time of the next turn, so that together they do no more
 // than one would. A node that finds another at it looks again after a while.
 func (in *Inbox) retentionLoop(ctx context.Context) error {
-	every := retentionEvery(in.c.Window)
+	every := retentionEvery(in.c.Retention)
 	idle := func() time.Duration { return time.Duration((0.75 + 0.5*in.random()) * float64(every)) }
 	limit, failures := retentionFirst, 0
 	wait := time.Duration(in.random() * float64(time.Second)) // nodes that start together
@@ -113,7 +113,7 @@ func (in *Inbox) retentionTurn(ctx context.Context, limit int, whole bool) (reta
 		s := swept{limit: limit}
 		working := time.Now()
 		var overdue int64
-		err = tx.QueryRow(ctx, in.sql.retentionSweep, in.c.Consumer, start.from, in.c.Window.Microseconds(), int32(limit)).
+		err = tx.QueryRow(ctx, in.sql.retentionSweep, in.c.Consumer, start.from, in.c.Retention.Microseconds(), int32(limit)).
 			Scan(&s.read, &s.removed, &s.last, &s.kept, &overdue)
 		if err != nil {
 			return fmt.Errorf("remove inbox rows: %w", err)
@@ -121,7 +121,7 @@ func (in *Inbox) retentionTurn(ctx context.Context, limit int, whole bool) (reta
 		s.overdue, s.took = time.Duration(overdue)*time.Microsecond, time.Since(working)
 		// 3. The mark, and when whoever comes next may begin.
 		t.swept = s
-		t.nextLimit, t.wait = pace(s, start.from, in.c.Window)
+		t.nextLimit, t.wait = pace(s, start.from, in.c.Retention)
 		next := start.after(s)
 		if next.from == nil {
 			next = m // There was nothing at all.
@@ -145,7 +145,7 @@ func (in *Inbox) retentionTurn(ctx context.Context, limit int, whole bool) (reta
 		failpoint.Hit(failpoint.InboxSwept)
 	}
 	t.took = time.Since(begun) // With the commit: that is what others may have waited for.
-	_, paced := pace(t.swept, nil, in.c.Window)
+	_, paced := pace(t.swept, nil, in.c.Retention)
 	t.wait = max(t.wait, paced)
 	return t, nil
 }
@@ -156,7 +156,7 @@ func (in *Inbox) forgetStarts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, retentionTimeout)
 	defer cancel()
 	err := pgx.BeginTxFunc(ctx, in.pool, pgx.TxOptions{BeginQuery: in.sql.retentionBegin}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, in.sql.retentionStarts, in.c.Consumer, max(in.c.Window, startsKept).Microseconds())
+		_, err := tx.Exec(ctx, in.sql.retentionStarts, in.c.Consumer, max(in.c.Retention, startsKept).Microseconds())
 		return err
 	})
 	if err != nil {

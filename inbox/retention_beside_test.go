@@ -91,7 +91,7 @@ func TestRetentionOnFourNodesBesideReceiversRemovesAllThatIsDueAndNothingElse(t 
 	b.oldRows("kafka-", 0, due/2+held)
 	var removed atomic.Int64
 	change := func(c *Config) {
-		c.Window = time.Minute
+		c.Retention = time.Minute
 		c.Observer.OnCleaned = func(rows int, took time.Duration) {
 			if rows < 1 || took <= 0 {
 				t.Errorf("OnCleaned(%d, %v)", rows, took)
@@ -177,7 +177,7 @@ func TestRunRemovesOldRowsByItselfAndTellsTheObserver(t *testing.T) {
 	pgtest.Exec(t, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result) values ('billing', '', 'young', 'orders', '', now(), 'handled')`)
 	removed := make(chan int, 100)
 	in := b.inbox(func(c *Config) {
-		c.Window = time.Minute
+		c.Retention = time.Minute
 		c.Observer.OnCleaned = func(rows int, _ time.Duration) { removed <- rows }
 	})
 	stop := b.run(in.Run)
@@ -201,7 +201,7 @@ func TestTroubleOfRetentionIsToldAndTriedAgainAndRunGoesOn(t *testing.T) {
 	pgtest.Exec(t, b.db, "alter table holdfast.retention rename to away")
 	cleaned := make(chan int, 10)
 	in := b.inbox(func(c *Config) {
-		c.Window = time.Minute
+		c.Retention = time.Minute
 		c.Observer.OnCleaned = func(rows int, _ time.Duration) { cleaned <- rows }
 	})
 	in.Handle("order.placed", effectOf)
@@ -215,7 +215,7 @@ func TestTroubleOfRetentionIsToldAndTriedAgainAndRunGoesOn(t *testing.T) {
 		return false
 	})
 	if err := pgx.BeginFunc(b.Context(), b.db, func(tx pgx.Tx) error {
-		_, err := in.Store(b.Context(), tx, event("stored", "k"))
+		_, err := in.StoreTx(b.Context(), tx, event("stored", "k"))
 		return err
 	}); err != nil {
 		t.Fatal(err)

@@ -182,7 +182,7 @@ func TestADailyTurnFindsRowsBehindTheMark(t *testing.T) {
 
 func TestRetentionForgetsStartsThatNobodyAskedForAgain(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Window = time.Minute })
+	in := b.inbox(func(c *Config) { c.Retention = time.Minute })
 	pgtest.Exec(t, b.db, `insert into holdfast.start (consumer, source, event_id, starts, last_at) values
 		('billing', '', 'leaked', 1, now() - interval '25 hours'), ('billing', '', 'a slow crash loop', 2, now() - interval '23 hours'), ('mail', '', 'other', 1, now() - interval '25 hours')`)
 	if err := in.forgetStarts(b.Context()); err != nil {
@@ -198,8 +198,8 @@ func TestRetentionForgetsStartsThatNobodyAskedForAgain(t *testing.T) {
 
 func TestAWindowThatAHandlerCouldOutliveIsRefused(t *testing.T) {
 	b := setup(t)
-	_, err := New(b.db.Pool, Config{Consumer: "billing", Window: time.Minute, Timeout: time.Minute})
-	if err == nil || !strings.Contains(err.Error(), "window is 1m0s: it must be longer than timeout and grace, 1m5s") {
+	_, err := New(b.db.Pool, Config{Consumer: "billing", Retention: time.Minute, Timeout: time.Minute})
+	if err == nil || !strings.Contains(err.Error(), "retention is 1m0s: it must be longer than timeout and grace, 1m5s") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -80,7 +80,7 @@ func setupRoom(t *testing.T, change ...func(*Config)) *roomBundle {
 	b := &roomBundle{bundle: setup(t), full: map[string]int{}}
 	b.failing.Store(true)
 	b.in = b.inbox(append([]func(*Config){func(c *Config) {
-		c.Workers, c.MaxStoredKey, c.Stop = 2, 1, time.Minute
+		c.Workers, c.MaxStoredKey, c.StopTimeout = 2, 1, time.Minute
 		c.Retry = retry.Policy{Attempts: 1_000_000, Base: 20 * time.Millisecond, Cap: 20 * time.Millisecond}
 		c.Observer.OnFull = func(e holdfast.Event, err error) {
 			if !errors.Is(err, ErrFull) {
@@ -112,7 +112,7 @@ func (b *roomBundle) consumeMany(in *Inbox, logs ...[]record) (stop func()) {
 	})
 }
 
-// stopsSoon stops a consumer that may take Config.Stop, a minute, for what it has in hand.
+// stopsSoon stops a consumer that may take Config.StopTimeout, a minute, for what it has in hand.
 func (b *roomBundle) stopsSoon(stop func()) {
 	b.Helper()
 	begun := time.Now()
@@ -183,7 +183,7 @@ func TestAnEventWithoutRoomIsSettledInItsOrderAsSoonAsThereIsRoom(t *testing.T) 
 		}
 		return nil
 	})
-	b.in.c.Batch = 10
+	b.in.c.BatchSize = 10
 	events := fullLog(4)
 	for i := range events {
 		if i%3 == 0 { // A batch in which there is no room for one is taken apart.
@@ -254,7 +254,10 @@ func TestWhatFollowsAnEventThatFailsAtCommitWaitsWithItForRoom(t *testing.T) {
 }
 
 func TestAHandlerThatFailedIsNotRunAgainBecauseThereIsNoRoomForItsEvent(t *testing.T) {
-	b := setupRoom(t, func(c *Config) { c.MaxStored, c.Quick = 1, 1; c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour })
+	b := setupRoom(t, func(c *Config) {
+		c.MaxStored, c.ImmediateRetries = 1, 1
+		c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour
+	})
 	b.receive(b.in, event("first", "full 1"), Retrying)
 	var tries atomic.Int64
 	b.in.handlers["order.placed"] = func(context.Context, pgx.Tx, []holdfast.Event) error {
@@ -290,7 +293,7 @@ func TestAnEventWithoutRoomLetsOtherPartitionsGoOnAfterAnUncleanEnd(t *testing.T
 }
 
 func TestAStopDoesNotWaitForQuickTries(t *testing.T) {
-	b := setupRoom(t, func(c *Config) { c.Quick = 100; c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour })
+	b := setupRoom(t, func(c *Config) { c.ImmediateRetries = 100; c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour })
 	stop := b.consumeMany(b.in, logOf(event("1", "full 1")))
 	b.await("quick tries", func(o *telling) bool { return len(o.retries) >= 5 })
 	b.stopsSoon(stop)

@@ -25,11 +25,11 @@ const (
 
 // Run works the stored events of the consumer: retries that are due, events behind them, those of Store, and replays of
 // dead letters. Any number of nodes may run it at once; the events of one key are handled one after the other, in their
-// order. It returns nil when ctx is done: handlers in hand may finish for Config.Stop, are cancelled then, and their
+// order. It returns nil when ctx is done: handlers in hand may finish for Config.StopTimeout, are cancelled then, and their
 // events go back unspent. The error wraps ErrHungHandlers when it had to stop by itself, and holdfast.ErrSchemaMissing
 // where there is no schema. A database that cannot be reached is waited for. Consume runs it too.
 //
-// It also removes the rows of `inbox` that are no longer needed (Config.Window), a few at a time.
+// It also removes the rows of `inbox` that are no longer needed (Config.Retention), a few at a time.
 func (in *Inbox) Run(ctx context.Context) error {
 	in.start()
 	g := newGroup(ctx)
@@ -50,7 +50,7 @@ func (in *Inbox) workStored(ctx context.Context) error {
 	if len(in.types) == 0 {
 		return nil // Nothing could be claimed: each event is left for a node that knows its type.
 	}
-	jobs, cancel := linger(ctx, in.c.Stop)
+	jobs, cancel := linger(ctx, in.c.StopTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()

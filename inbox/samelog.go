@@ -75,6 +75,6 @@ func (p *partition) rereads(f *fence, r reading) {
 	p.in.c.Logger.Warn("records below the position are read again: what no row knows becomes a letter", "consumer", p.in.c.Consumer,
 		"topic", p.tp.topic, "partition", p.tp.partition, "offsets", offsets, "start", r.start, "position", r.position, "why", why)
 	if p.in.c.Observer.OnReread != nil {
-		p.in.c.Observer.OnReread(f.Partition, offsets)
+		p.in.c.Observer.OnReread(f.Assignment, offsets)
 	}
 }

@@ -50,7 +50,7 @@ func TestAnOldEventOfATypeThatAnotherNodeHandlesIsStaleAndNotStoredForIt(t *test
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
-			in := b.inbox(func(c *Config) { c.Unknown = row.unknown })
+			in := b.inbox(func(c *Config) { c.UnknownType = row.unknown })
 			in.Handle("order.placed", effectOf)
 			if row.declared {
 				pgtest.Exec(t, b.db, in.sql.declare, "billing", []string{"order.refunded"}, "newer", int64(60e6))

@@ -39,7 +39,7 @@ func TestAFullQueueOfAKeyIsRefusedAndSaysWhatToDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := in.Store(t.Context(), tx, event("6", "k")); !errors.Is(err, ErrFull) {
+	if _, err := in.StoreTx(t.Context(), tx, event("6", "k")); !errors.Is(err, ErrFull) {
 		t.Errorf("Store answered %v", err)
 	}
 }

@@ -22,7 +22,7 @@ func (in *Inbox) troubled(err error) { in.waitsOut(err, "consumer", in.c.Consume
 func (in *Inbox) troubledBy(d *delivery, err error) {
 	attrs := in.attrs(d.e)
 	if d.from != nil {
-		attrs = append(attrs, "partition", d.from.fence.Partition.Partition)
+		attrs = append(attrs, "partition", d.from.fence.Partition)
 	}
 	in.waitsOut(err, attrs...)
 }

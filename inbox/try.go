@@ -22,7 +22,7 @@ func init() {
 		return string(out), err
 	}
 	webhookdoor.TryStore = func(ctx context.Context, in any, e holdfast.Event, hash []byte) (string, error) {
-		out, err := in.(*Inbox).storeAlone(ctx, e, hash)
+		out, err := in.(*Inbox).storeAlone(ctx, e, hash, true)
 		return string(out), err
 	}
 }
@@ -32,27 +32,25 @@ const tryClass = 0x68667472
 
 // TryReceive is Receive for a sender that waits for the answer and sends again: where another TryReceive or TryStore has
 // the same event in hand it returns ErrInFlight at once, whereas Receive waits for that one's end. It costs two round
-// trips more. An event that Receive, ReceiveTx, Store or Consume has in hand is waited for all the same.
+// trips more. An event that Receive, ReceiveTx, Store, StoreTx or Consume has in hand is waited for all the same.
 func (in *Inbox) TryReceive(ctx context.Context, e holdfast.Event) (Outcome, error) {
 	return in.receiveAlone(ctx, e, nil, true)
 }
 
-// TryStore takes an event in, in a transaction of its own, and leaves its handler to Run. What it returns is durable, and
-// where another TryReceive or TryStore has the same event in hand it returns ErrInFlight at once. A type that neither
-// this node nor another handles is dealt with as Config.Unknown says; an inbox without any handler stores every type, for
-// the nodes that have them.
+// TryStore is Store for a sender that waits for the answer and sends again: where another TryReceive or TryStore has the
+// same event in hand it returns ErrInFlight at once.
 func (in *Inbox) TryStore(ctx context.Context, e holdfast.Event) (Outcome, error) {
-	return in.storeAlone(ctx, e, nil)
+	return in.storeAlone(ctx, e, nil, true)
 }
 
-// storeAlone is TryStore. hash is that of newDeliveryOf.
-func (in *Inbox) storeAlone(ctx context.Context, e holdfast.Event, hash []byte) (Outcome, error) {
+// storeAlone stores an event in a transaction of its own: as TryStore does, or as Store. hash is that of newDeliveryOf.
+func (in *Inbox) storeAlone(ctx context.Context, e holdfast.Event, hash []byte, try bool) (Outcome, error) {
 	in.start()
 	if err := checkEvent(e); err != nil {
 		return "", fmt.Errorf("store event: %w", err)
 	}
 	d := in.newDeliveryOf(e, hash)
-	d.try = true
+	d.try = try
 	s := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.park(ctx, tx, d, past{}, nil, Stored) }
 	if d.h == nil && len(in.types) > 0 {
 		other, skip, err := in.unhandled(ctx, in.pool, d)
@@ -66,7 +64,10 @@ func (in *Inbox) storeAlone(ctx context.Context, e holdfast.Event, hash []byte) 
 		s = other
 	}
 	d.h = nil // No step of it runs the handler.
-	out, err := in.receive(ctx, in.newIntake(d, in.within(in.trying(d, s))), nil)
+	if try {
+		s = in.trying(d, s)
+	}
+	out, err := in.receive(ctx, in.newIntake(d, in.within(s)), nil)
 	if err != nil {
 		return "", fmt.Errorf("store event: %w", err)
 	}

@@ -87,6 +87,24 @@ func TestAnInboxWithoutHandlersStoresEveryTypeThatItTries(t *testing.T) {
 	b.awaitOutcome("1", Handled)
 }
 
+func TestStoreLeavesTheHandlerToRun(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	in.Handle("order.placed", effectOf)
+	unknown := event("unknown", "")
+	unknown.Type = "order.lost"
+	for _, c := range []struct {
+		e    holdfast.Event
+		want Outcome
+	}{{event("1", ""), Stored}, {event("1", ""), Duplicate}, {unknown, Skipped}} {
+		if out, err := in.Store(t.Context(), c.e); out != c.want || err != nil {
+			t.Errorf("%s: %q, %v; want %q", c.e.ID, out, err, c.want)
+		}
+	}
+	b.run(in.Run)
+	b.awaitOutcome("1", Handled)
+}
+
 func TestACopyOfAnEventThatIsBeingHandledIsInFlightAndHoldsNoConnection(t *testing.T) {
 	b := setup(t)
 	begun, end := make(chan struct{}, 1), make(chan error)
@@ -138,7 +156,7 @@ func TestACopyOfAnEventThatIsBeingHandledIsInFlightAndHoldsNoConnection(t *testi
 
 func TestACopyOfAnEventOfATypeWithoutAHandlerIsInFlightToo(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Unknown = UnknownStore })
+	in := b.inbox(func(c *Config) { c.UnknownType = UnknownStore })
 	in.Handle("order.placed", effectOf)
 	e := event("1", "")
 	e.Type = "order.eaten"

@@ -123,7 +123,7 @@ func TestTheWatermarkIsTakenBackWithTheHandlersTransaction(t *testing.T) {
 		}
 		return effectOf(ctx, tx, e)
 	})
-	in.c.Quick = 1
+	in.c.ImmediateRetries = 1
 	b.receive(in, event("1", "k"), Handled)
 	if !slices.Equal(answers, []bool{true, true}) {
 		t.Errorf("the answers of the two tries are %v, want fresh twice", answers)

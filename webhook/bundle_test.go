@@ -57,11 +57,11 @@ func setup(t *testing.T, change ...func(*inbox.Config)) *bundle {
 func (b *bundle) inbox(change ...func(*inbox.Config)) *inbox.Inbox {
 	b.Helper()
 	c := inbox.Config{
-		Consumer: "shop",
-		Retry:    retry.Policy{Attempts: 3, Base: time.Millisecond, Cap: 5 * time.Millisecond},
-		Quick:    -1,
-		Timeout:  20 * time.Second,
-		PollMin:  2 * time.Millisecond, PollMax: 20 * time.Millisecond,
+		Consumer:         "shop",
+		Retry:            retry.Policy{Attempts: 3, Base: time.Millisecond, Cap: 5 * time.Millisecond},
+		ImmediateRetries: -1,
+		Timeout:          20 * time.Second,
+		PollMin:          2 * time.Millisecond, PollMax: 20 * time.Millisecond,
 		Observer: inbox.Observer{OnReceive: func(r inbox.Received) { b.outcomes <- r }},
 		Logger:   slog.New(slog.NewTextHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}

@@ -98,7 +98,7 @@ type Config struct {
 	RetryAfter time.Duration
 
 	// Horizon is for how long the provider may send an event again. New refuses an inbox that forgets earlier
-	// (inbox.Config.Window). Where no time is signed (GitHub, Shopify), a replay is recognised for that Window only: the log
+	// (inbox.Config.Retention). Where no time is signed (GitHub, Shopify), a replay is recognised for that long only: the log
 	// has a warning where it is shorter than 30 days. Defaults to 76 hours.
 	Horizon time.Duration
 
@@ -222,8 +222,8 @@ func (c Config) validate(source string, in inbox.Config) error {
 	switch {
 	case c.Horizon < time.Minute:
 		bad("horizon is %s: it must be at least 1m: a provider sends again what was not acknowledged", c.Horizon)
-	case in.Window < c.Horizon:
-		bad("horizon is %s, but the inbox's window is %s: a repeat that comes after it would be handled again: lengthen inbox.Config.Window", c.Horizon, in.Window)
+	case in.Retention < c.Horizon:
+		bad("horizon is %s, but the inbox's window is %s: a repeat that comes after it would be handled again: lengthen inbox.Config.Retention", c.Horizon, in.Retention)
 	}
 	return errors.Join(problems...)
 }

@@ -40,8 +40,8 @@ func New(in *inbox.Inbox, source string, v Verifier, c Config) (http.Handler, er
 		in: in, source: source, v: v, c: c,
 		turns: make(chan struct{}, c.Workers),
 		// As long as the inbox can need for an event and all its tries in place, and some time to get a connection.
-		patience: time.Duration(max(of.Quick, 0)+1)*(of.Timeout+of.Grace) + 30*time.Second,
-		window:   of.Window,
+		patience: time.Duration(max(of.ImmediateRetries, 0)+1)*(of.Timeout+of.Grace) + 30*time.Second,
+		window:   of.Retention,
 	}
 	if signsNoTime(v) {
 		r.timeless()
@@ -157,7 +157,7 @@ func (r *receiver) timeless() {
 		return
 	}
 	r.warned.Do(func() {
-		r.c.Logger.Warn("webhooks that sign no time are forgotten early: lengthen inbox.Config.Window", "source", r.source, "window", r.window, "want", timelessWindow)
+		r.c.Logger.Warn("webhooks that sign no time are forgotten early: lengthen inbox.Config.Retention", "source", r.source, "window", r.window, "want", timelessWindow)
 	})
 }
 

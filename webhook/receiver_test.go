@@ -253,8 +253,8 @@ func TestW12W22EveryProblemOfTheConfigurationIsNamedAtOnce(t *testing.T) {
 		t.Error(err)
 	}
 	// W22: what is forgotten before the provider has stopped repeating it would be handled again.
-	short := b.inbox(func(c *inbox.Config) { c.Window = 75 * time.Hour })
-	if _, err := New(short, "shop", must(Standard(macSecret)), Config{}); err == nil || !strings.Contains(err.Error(), "lengthen inbox.Config.Window") {
+	short := b.inbox(func(c *inbox.Config) { c.Retention = 75 * time.Hour })
+	if _, err := New(short, "shop", must(Standard(macSecret)), Config{}); err == nil || !strings.Contains(err.Error(), "lengthen inbox.Config.Retention") {
 		t.Error(err)
 	}
 	if _, err := New(short, "shop", must(Standard(macSecret)), Config{Horizon: 4 * time.Hour}); err != nil {

@@ -34,7 +34,7 @@ func TestW13W14W17W18W21InAStormOfRepeatsFailuresAndLostConnectionsEveryDelivery
 	var urls []string
 	for _, mode := range []Mode{Inline, StoreFirst} {
 		c := b.in.Config()
-		c.Quick, c.Observer = 1, inbox.Observer{}
+		c.ImmediateRetries, c.Observer = 1, inbox.Observer{}
 		c.Retry = retry.Policy{Attempts: 1000, Base: time.Millisecond, Cap: 5 * time.Millisecond}
 		in, err := inbox.New(victims, c)
 		if err != nil {

@@ -40,7 +40,7 @@ func TestW22AReceiverWhoseWebhooksSignNoTimeWarnsOnceWhereTheyAreForgottenWithin
 		{"those that sign a time", AnyOf(timed, must(Stripe(stripeSecret)), must(Slack(slackSecret))), 0, 0, 0},
 		{"those of a function that sign a time", hidden(timed), 0, 0, 0},
 	} {
-		in := b.inbox(func(ic *inbox.Config) { ic.Window = c.window })
+		in := b.inbox(func(ic *inbox.Config) { ic.Retention = c.window })
 		b.log.Take()
 		s := b.receiverOf(in, "hooks", c.v)
 		warnings := func() int { return strings.Count(b.log.String(), "level=WARN") }

@@ -54,10 +54,10 @@ func Inbox(meter metric.Meter, consumer string) (inbox.Observer, error) {
 		OnFull:        func(holdfast.Event, error) { full.Add(ctx, 1, all) },
 		OnHungHandler: func(holdfast.Event, int) { hung.Add(ctx, 1, all) },
 		OnLeaseLost:   func(holdfast.Event) { leases.Add(ctx, 1, all) },
-		OnFenced:      func(inbox.Partition) { fenced.Add(ctx, 1, all) },
-		OnRevoked:     func(_ inbox.Partition, clean bool) { revoked.Add(ctx, 1, by(attribute.Bool("clean", clean))) },
-		OnAssigned:    func(inbox.Partition, int64) { assigned.Add(ctx, 1, all) },
-		OnReread:      func(_ inbox.Partition, offsets int64) { reread.Add(ctx, offsets, all) },
+		OnFenced:      func(inbox.Assignment) { fenced.Add(ctx, 1, all) },
+		OnRevoked:     func(_ inbox.Assignment, clean bool) { revoked.Add(ctx, 1, by(attribute.Bool("clean", clean))) },
+		OnAssigned:    func(inbox.Assignment, int64) { assigned.Add(ctx, 1, all) },
+		OnReread:      func(_ inbox.Assignment, offsets int64) { reread.Add(ctx, offsets, all) },
 		OnError:       func(error) { errors.Add(ctx, 1, all) },
 		OnCleaned: func(rows int, d time.Duration) {
 			cleaned.Add(ctx, int64(rows), all)

@@ -112,7 +112,7 @@ func TestWhatWaitsForAConsumerIsMeasured(t *testing.T) {
 	}
 	in.Handle("paid", func(context.Context, pgx.Tx, holdfast.Event) error { return nil })
 	e := holdfast.Event{ID: "7d7f6a3c-7b0e-4f0e-9a53-6a2d1c0f8f01", Topic: "payments", Key: "1", Type: "paid", Source: "bank"}
-	if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error { _, err := in.Store(t.Context(), tx, e); return err }); err != nil {
+	if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error { _, err := in.StoreTx(t.Context(), tx, e); return err }); err != nil {
 		t.Fatal(err)
 	}
 	pgtest.Exec(t, db.Pool, "update holdfast.stored set first_at = now() - interval '1 hour'")

@@ -17,7 +17,7 @@ import (
 )
 
 // attempts is how often billing tries an order before it becomes a dead letter. Here it is few
-// and soon, to be seen; inbox.DefaultRetry is ten, over some quarter of an hour.
+// and soon, to be seen; the default is ten tries, over some quarter of an hour.
 var attempts = retry.Policy{Attempts: 4, Base: 100 * time.Millisecond, Cap: 400 * time.Millisecond}
 
 // runBilling consumes until ctx is done. Run it on as many nodes as you like: the consumer group

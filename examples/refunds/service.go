@@ -144,7 +144,7 @@ func (s *service) routes() (err error) {
 
 // hooks are what the gateway calls.
 func (s *service) hooks() (err error) {
-	s.in, err = inbox.New(s.pool, inbox.Config{Schema: s.schema, Consumer: "payments", Logger: s.log, Quick: -1, Retry: s.pace.webhooks})
+	s.in, err = inbox.New(s.pool, inbox.Config{Schema: s.schema, Consumer: "payments", Logger: s.log, ImmediateRetries: -1, Retry: s.pace.webhooks})
 	if err != nil {
 		return err
 	}

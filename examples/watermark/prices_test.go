@@ -75,7 +75,7 @@ func TestPricesThatAreStoredAreShownByTheTimeTheConsumerIsIdle(t *testing.T) {
 	start := holdfasttest.Now(t, db)
 	for v := range int64(20) {
 		err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-			_, err := shop.Store(ctx, tx, changed("catalogue", price{SKU: "teapot", Version: 20 - v, Cents: 1}))
+			_, err := shop.StoreTx(ctx, tx, changed("catalogue", price{SKU: "teapot", Version: 20 - v, Cents: 1}))
 			return err
 		})
 		if err != nil {

@@ -56,7 +56,7 @@ func (p part) consume(ctx context.Context, pool *pgxpool.Pool, rec *history.Reco
 	in, err := inbox.New(pool, inbox.Config{
 		Consumer: consumerName,
 		Retry:    policy,
-		Timeout:  5 * time.Second, Grace: 500 * time.Millisecond, Stop: time.Second,
+		Timeout:  5 * time.Second, Grace: 500 * time.Millisecond, StopTimeout: time.Second,
 		Workers: 6,
 		PollMax: 200 * time.Millisecond,
 		Logger:  logger,

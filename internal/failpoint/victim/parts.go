@@ -84,8 +84,8 @@ func tell(what string, n int) { fmt.Fprintf(os.Stderr, "\ntold %s %d\n", what, n
 // beside the transaction.
 func consume(ctx context.Context, pool *pgxpool.Pool, o Order, logger *slog.Logger) error {
 	in, err := inbox.New(pool, inbox.Config{
-		Consumer: "billing", Logger: logger, Batch: o.Batch, Workers: 4, Quick: -1, Window: time.Minute,
-		Timeout: 3 * time.Second, Stop: 200 * time.Millisecond, Grace: 200 * time.Millisecond,
+		Consumer: "billing", Logger: logger, BatchSize: o.Batch, Workers: 4, ImmediateRetries: -1, Retention: time.Minute,
+		Timeout: 3 * time.Second, StopTimeout: 200 * time.Millisecond, Grace: 200 * time.Millisecond,
 		Retry: retry.Policy{Attempts: o.Tries, Base: 20 * time.Millisecond, Cap: 50 * time.Millisecond},
 	})
 	if err != nil {

@@ -1,0 +1,30 @@
+package sqlschema
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// ErrMissing is holdfast.ErrSchemaMissing. It is declared here so that every package can wrap it.
+var ErrMissing = errors.New("schema is missing")
+
+// ErrNoRights is wrapped by Explain where the database's role may not do what a statement asks for.
+var ErrNoRights = errors.New("the database role lacks a right")
+
+// Explain adds to an error what an operator has to do about it: install the schema, or grant rights. grant says what to
+// grant, or where that is written. Any other error is returned as it is.
+func Explain(err error, grant string) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return err
+	}
+	switch pgErr.Code {
+	case "3F000", "42P01", "42883": // invalid_schema_name, undefined_table, undefined_function
+		return fmt.Errorf("%w: run holdfast migrate, or call holdfast.Migrate: %w", ErrMissing, err)
+	case "42501": // insufficient_privilege
+		return fmt.Errorf("%w: %s: %w", ErrNoRights, grant, err)
+	}
+	return err
+}
