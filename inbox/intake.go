@@ -19,18 +19,16 @@ type intake struct {
 	next trial
 	stop <-chan struct{} // closed when no more pauses are to be made; nil: never
 
-	h            history
-	failures     []string
-	begun        time.Time
-	firstFailure time.Time // a Budget counts from there
-	decided      bool      // next does not run the handler: it only writes the verdict on it down
+	h        history
+	failures []string
+	begun    time.Time
 }
 
 // errTold is returned where there was something to wait for, and no time for it.
 var errTold = errors.New("told to stop")
 
 func (in *Inbox) newIntake(d *delivery, first trial) *intake {
-	return &intake{d: d, next: first, h: history{quick: in.c.ImmediateRetries}, begun: time.Now(), decided: d.h == nil}
+	return &intake{d: d, next: first, h: history{quick: in.c.ImmediateRetries, decided: d.h == nil}, begun: time.Now()}
 }
 
 // receive tries until a trial commits. failed is the error of a first trial that was made already, nil where none was.
@@ -59,42 +57,15 @@ func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome,
 		if !errors.As(err, &f) {
 			return "", err
 		}
-		if t.decided && f.fault == faultEvent {
-			f.fault = faultDatabase
-		}
 		d.inDoubt = d.inDoubt || f.fault == faultUnknown
-		if !t.decided {
-			f.fault, f.err = amounts(*h, f.fault, f.err)
-		}
-		if t.firstFailure.IsZero() && (f.fault == faultEvent || f.fault == faultContended) {
-			t.firstFailure = time.Now()
-		}
-		if f.fault == faultEvent {
-			h.attempts, h.contended, h.waits, h.losses = h.attempts+1, 0, 0, 0
-		}
-		if !t.firstFailure.IsZero() {
-			h.age = time.Since(t.firstFailure)
-		}
-		v := decide(in.c.Retry, *h, f.fault, f.err, in.random())
-		switch f.fault {
-		case faultContended:
-			h.contended++
-			if !v.free {
-				h.attempts, h.contended = h.attempts+1, 0
-				v = decide(in.c.Retry, *h, faultEvent, f.err, in.random())
-			}
-		case faultDatabase:
-			h.waits++
-			in.troubledBy(d, f.err)
-		case faultUnknown:
-			h.waits, h.losses = h.waits+1, h.losses+1
-			in.troubledBy(d, f.err)
-		case faultLost:
-			h.losses++
-			in.troubledBy(d, f.err)
+		var v verdict
+		*h, v = h.after(in.c.Retry, *f, time.Now(), in.random())
+		cause := v.failure.err
+		if v.failure.fault.outage() {
+			in.troubledBy(d, cause)
 		}
 		if v.do == actAgain && !v.free {
-			in.retried(d.e, h.attempts, v.delay, false, f.err)
+			in.retried(d.e, h.attempts, v.delay, false, cause)
 		}
 		told := false
 		if v.do == actAgain {
@@ -103,23 +74,21 @@ func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome,
 			}
 		}
 		if told && !v.free { // Its attempts are kept where they are not lost.
-			h.quick = 0
-			v = decide(in.c.Retry, *h, faultEvent, f.err, in.random())
+			v = h.elsewhere(in.c.Retry, v.failure, in.random())
 		}
 		switch {
 		case v.do == actReturn:
-			return "", t.doubted(f.err)
+			return "", t.doubted(cause)
 		case v.do == actAgain && told:
 			return "", t.doubted(errTold)
 		case v.do == actAgain && v.free:
 		case v.do == actAgain:
-			h.quick--
-			t.failures = appendError(t.failures, f.err)
+			t.failures = appendError(t.failures, cause)
 			t.next = in.alone(d, h.attempts+1)
 		default:
 			var s step
-			s, t.failures = in.afterFailure(d, h, v, f.err, t.failures)
-			t.next, t.decided = in.within(s), true
+			s, t.failures = in.afterFailure(d, *h, v, t.failures)
+			t.next, h.decided = in.within(s), true
 		}
 	}
 }
@@ -147,9 +116,9 @@ func (t *intake) doubted(err error) error {
 }
 
 // afterFailure is the step that writes a verdict down.
-func (in *Inbox) afterFailure(d *delivery, h *history, v verdict, err error, failures []string) (step, []string) {
+func (in *Inbox) afterFailure(d *delivery, h history, v verdict, failures []string) (step, []string) {
+	attempts, err := h.attempts, v.failure.err
 	failures = appendError(failures, err)
-	attempts := h.attempts
 	if v.do == actDead {
 		l := letter{reason: v.reason, holds: in.c.HoldKey, attempts: attempts, errors: failures, err: err, age: h.age, reopen: true}
 		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.bury(ctx, tx, d, l, Dead) }, failures

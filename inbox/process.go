@@ -23,34 +23,6 @@ import (
 // patience bounds what we do on our own account when the caller's context is over: rolling back, committing.
 const patience = 10 * time.Second
 
-// failure is what a transaction that did not come to its end returns.
-type failure struct {
-	fault fault
-	err   error
-}
-
-func (f *failure) Error() string { return f.err.Error() }
-func (f *failure) Unwrap() error { return f.err }
-
-// handlerError marks what a handler brought about, so that it is told from our own statements' errors.
-type handlerError struct {
-	err      error
-	timedOut bool
-	stopped  bool
-	hung     <-chan error // set when the handler has not returned
-}
-
-func (e *handlerError) Error() string { return e.err.Error() }
-func (e *handlerError) Unwrap() error { return e.err }
-
-// panicError is a panic of a handler: its message, and where it came from.
-type panicError struct {
-	message string
-	stack   string
-}
-
-func (e *panicError) Error() string { return "panic: " + e.message + "\n" + e.stack }
-
 // errNotTheHandlers is what Commit and Rollback of a handler's transaction say.
 var errNotTheHandlers = errors.New("holdfast ends the handler's transaction itself: return nil to commit, an error to roll back, or use a savepoint (tx.Begin)")
 
@@ -75,12 +47,6 @@ func (in *Inbox) transact(ctx context.Context, f func(tx pgx.Tx) error) error {
 		return in.failed(ctx, conn, tx, err)
 	}
 	return in.commitTx(ctx, conn, tx)
-}
-
-// blame makes a *failure of an error.
-func blame(ctx context.Context, err error, c circumstances) error {
-	c.stopped = c.stopped || ctx.Err() != nil
-	return &failure{judge(err, c), err}
 }
 
 // failed ends a transaction in which something failed, and gives its connection back. Where a handler hangs, the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -91,8 +92,8 @@ func (in *Inbox) ReceiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Ou
 	if failed.fault != faultEvent || tx.Conn().IsClosed() {
 		return "", fmt.Errorf("receive event: %w", failed.err)
 	}
-	hist := history{attempts: 1}
-	next, _ := in.afterFailure(d, &hist, decide(in.c.Retry, hist, failed.fault, failed.err, in.random()), failed.err, nil)
+	h, v := history{}.after(in.c.Retry, *failed, time.Now(), in.random())
+	next, _ := in.afterFailure(d, h, v, nil)
 	if out, err = next(ctx, tx); err != nil {
 		return "", fmt.Errorf("receive event: record failure: %w", err)
 	}

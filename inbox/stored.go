@@ -109,21 +109,15 @@ func (in *Inbox) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (nex
 			}
 			f.fault = faultLost
 		}
-		f.fault, f.err = amounts(h, f.fault, f.err)
-		v := decide(in.c.Retry, h, f.fault, f.err, in.random())
-		switch f.fault {
-		case faultContended:
-			h.contended++
-			if !v.free || s.late(in.c) { // One more try could outlast the lease, and count without a word.
-				v = decide(in.c.Retry, h, faultEvent, f.err, in.random())
-			}
-		case faultLost, faultDatabase:
-			// Not again from here: the lease would run out while the database is away. Back into the queue, unspent.
-			in.troubled(f.err)
-			if f.fault == faultLost {
-				s.losses++
-			}
-			v = verdict{do: actPark, free: true, delay: v.delay}
+		var v verdict
+		h, v = h.after(in.c.Retry, *f, time.Now(), in.random())
+		cause := v.failure.err
+		switch {
+		case v.failure.fault.outage():
+			in.troubled(cause)
+			s.losses = h.losses
+		case v.do == actAgain && s.late(in.c): // One more try could outlast the lease, and count without a word.
+			v = h.elsewhere(in.c.Retry, v.failure, in.random())
 		}
 		switch v.do {
 		case actAgain:
@@ -140,10 +134,10 @@ func (in *Inbox) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (nex
 				break
 			}
 			in.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) error {
-				return in.postpone(ctx, tx, s, v.delay, []string{boundedError(f.err)})
-			}, Retrying, begun, func() { in.retried(s.e, s.attempts, v.delay, true, f.err) })
+				return in.postpone(ctx, tx, s, v.delay, []string{boundedError(cause)})
+			}, Retrying, begun, func() { in.retried(s.e, s.attempts, v.delay, true, cause) })
 		case actDead:
-			l := letter{reason: v.reason, holds: in.c.HoldKey, attempts: s.attempts, errors: appendError(s.errors, f.err), err: f.err, age: s.age, reopen: true}
+			l := letter{reason: v.reason, holds: in.c.HoldKey, attempts: s.attempts, errors: appendError(s.errors, cause), err: cause, age: s.age, reopen: true}
 			in.writeDead(ctx, s, l, begun)
 		}
 		return nil, in.tooManyHung()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -38,8 +39,10 @@ func (in *Inbox) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (out Ou
 		return out, nil, err
 	}
 	out = Retrying
-	if failed.fault == faultEvent && decide(in.c.Retry, history{attempts: 1}, failed.fault, failed.err, in.random()).do == actDead {
-		out = Dead
+	if failed.fault == faultEvent {
+		if _, v := (history{}).after(in.c.Retry, *failed, time.Now(), in.random()); v.do == actDead {
+			out = Dead
+		}
 	}
 	errors.As(failed.err, &h) // a failure under the savepoint is always the handler's
 	return out, h.err, nil

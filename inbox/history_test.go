@@ -279,3 +279,35 @@ func TestNoOffsetAboveAnUnsettledEventIsEverCommitted(t *testing.T) {
 		}
 	}
 }
+
+func TestAHistoryCountsEachFailureAsWhatItIs(t *testing.T) {
+	boom := errors.New("boom")
+	p := retry.Policy{Attempts: 3, Base: time.Second, Cap: time.Minute, Budget: -1}
+	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	before := at.Add(-time.Hour)
+	for name, row := range map[string]struct {
+		h    history
+		f    fault
+		want history
+		do   action
+		free bool
+	}{
+		"the first failure of an event":           {history{quick: 1, waits: 2, losses: 1}, faultEvent, history{attempts: 1, first: at}, actAgain, false},
+		"a later one is as old as the first":      {history{attempts: 1, first: before}, faultEvent, history{attempts: 2, first: before, age: time.Hour}, actPark, false},
+		"a stored event was counted by its claim": {history{attempts: 2, age: time.Minute, stored: true}, faultEvent, history{attempts: 2, age: time.Minute, stored: true}, actPark, false},
+		"contention is free":                      {history{quick: 1}, faultContended, history{contended: 1, quick: 1, first: at}, actAgain, true},
+		"contention without end is an attempt":    {history{contended: maxContended, quick: 1}, faultContended, history{attempts: 1, first: at}, actAgain, false},
+		"an outage is waited for":                 {history{patient: true}, faultDatabase, history{waits: 1, patient: true}, actAgain, true},
+		"a COMMIT without an answer is both":      {history{patient: true}, faultUnknown, history{waits: 1, losses: 1, patient: true}, actAgain, true},
+		"a lost connection":                       {history{}, faultLost, history{losses: 1}, actAgain, true},
+		"one that is lost too often":              {history{losses: maxLosses - 1}, faultLost, history{attempts: 1, first: at}, actPark, false},
+		"a stored event does not wait in place":   {history{attempts: 1, stored: true, patient: true}, faultDatabase, history{attempts: 1, waits: 1, stored: true, patient: true}, actPark, true},
+		"nor where its connection was lost":       {history{attempts: 1, stored: true, patient: true}, faultLost, history{attempts: 1, losses: 1, stored: true, patient: true}, actPark, true},
+		"writing down a verdict is no attempt":    {history{attempts: 3, first: before, decided: true, patient: true}, faultEvent, history{attempts: 3, waits: 1, first: before, age: time.Hour, decided: true, patient: true}, actAgain, true},
+	} {
+		got, v := row.h.after(p, failure{row.f, boom}, at, 0.5)
+		if got != row.want || v.do != row.do || v.free != row.free {
+			t.Errorf("%s: %+v, %v, free %v; want %+v, %v, %v", name, got, v.do, v.free, row.want, row.do, row.free)
+		}
+	}
+}
