@@ -23,22 +23,22 @@ func (p *partition) carefully(ctx, jobs context.Context, d *delivery, t *intake)
 			failpoint.Hit(failpoint.InboxCounting)
 			if known, err = p.count(ctx, d, t); err == nil {
 				failpoint.Hit(failpoint.InboxCounted)
-				_, err = p.in.receive(jobs, t, nil)
+				_, err = p.consumer.receiver.receive(jobs, t, nil)
 			}
 			if err != nil && !known && d.start > 0 { // It may be counted though the answer did not come.
-				p.in.takeBackStart(jobs, d)
+				p.consumer.ledger.takeBackStart(jobs, d)
 			}
 			return err
 		})
 		if errors.Is(err, ErrFull) {
-			p.in.full(d, err)
-			if err = pause(ctx, roomAfter(tries, 1, p.in.random())); err == nil {
+			p.consumer.full(d, err)
+			if err = pause(ctx, roomAfter(tries, 1, p.consumer.random())); err == nil {
 				continue
 			}
 		}
 		if err == nil {
 			p.settle(d)
-			err = p.in.tooManyHung()
+			err = p.consumer.runner.tooManyHung()
 		}
 		if err != nil {
 			p.failWith(err)
@@ -57,8 +57,8 @@ func (p *partition) carefully(ctx, jobs context.Context, d *delivery, t *intake)
 
 // inTurn runs f while no other partition of the node is at it, unless the partition is told to stop before.
 func (p *partition) inTurn(f func() error) error {
-	p.in.careful.Lock()
-	defer p.in.careful.Unlock()
+	p.consumer.careful.Lock()
+	defer p.consumer.careful.Unlock()
 	if p.stopped() {
 		return errTold
 	}
@@ -70,7 +70,7 @@ func (p *partition) inTurn(f func() error) error {
 func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bool, err error) {
 	starts := 0
 	if !p.patiently(ctx, func(ctx context.Context) (err error) {
-		starts, known, err = p.in.countStart(ctx, d)
+		starts, known, err = p.consumer.ledger.countStart(ctx, d)
 		return err
 	}) {
 		return false, ctx.Err()
@@ -79,30 +79,32 @@ func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bo
 	// The end that made us careful may have been its doing, though nobody counted then. With a single attempt that would
 	// condemn every event that was in hand: there the first counted start is the first.
 	previous := starts
-	if p.in.c.Retry.Last(1) {
+	if p.consumer.c.Retry.Last(1) {
 		previous = starts - 1
 	}
-	if previous > 0 && p.in.c.Retry.Last(previous) {
+	if previous > 0 && p.consumer.c.Retry.Last(previous) {
 		err := fmt.Errorf("the process ended %d times while it was in hand", previous)
-		l := letter{reason: "it ended the process", holds: p.in.c.HoldKey, attempts: previous, errors: []string{err.Error()}, err: err, reopen: true}
-		t.next = p.in.within(func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return p.in.bury(ctx, tx, d, l, Dead) })
+		l := letter{reason: "it ended the process", holds: p.consumer.c.HoldKey, attempts: previous, errors: []string{err.Error()}, err: err, reopen: true}
+		t.next = p.consumer.runner.within(func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+			return p.consumer.ledger.bury(ctx, tx, d, l, Dead)
+		})
 	}
 	return known, nil
 }
 
 // takeBackStart takes a counted start back: the process outlived it, and nothing was decided. Where the database is away
 // for as long as it is tried, the start stays counted.
-func (in *Inbox) takeBackStart(ctx context.Context, d *delivery) {
+func (led *ledger) takeBackStart(ctx context.Context, d *delivery) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	for wait := 0; ; wait++ {
-		_, err := in.pool.Exec(ctx, in.sql.takeBackStart, in.c.Consumer, d.e.Source, d.e.ID, d.start)
+		_, err := led.pool.Exec(ctx, led.sql.takeBackStart, led.c.Consumer, d.e.Source, d.e.ID, d.start)
 		if err == nil {
 			d.start = 0
 			return
 		}
-		in.troubled(fmt.Errorf("take start back: %w", err))
-		if pause(ctx, spread(databaseBase, databaseCap, wait+1, in.random())) != nil {
+		led.troubled(fmt.Errorf("take start back: %w", err))
+		if pause(ctx, spread(databaseBase, databaseCap, wait+1, led.random())) != nil {
 			return
 		}
 	}

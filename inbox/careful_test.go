@@ -150,22 +150,22 @@ func TestAnEventWithoutRoomIsNotCountedAsStartedByEachOwnerAfterAnUncleanEnd(t *
 func TestAStartIsCountedOnceHoweverOftenItIsAskedFor(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
-	in.start()
+	in.registry.start()
 	counts := func(d *delivery, want int) {
 		t.Helper()
-		if starts, known, err := in.countStart(b.Context(), d); starts != want || known || err != nil {
+		if starts, known, err := in.receiver.ledger.countStart(b.Context(), d); starts != want || known || err != nil {
 			t.Errorf("%d starts, want %d; known: %v, %v", starts, want, known, err)
 		}
 	}
-	first := in.newDelivery(event("1", "k"))
+	first := in.receiver.newDelivery(event("1", "k"))
 	counts(first, 1)
 	counts(first, 1)
-	second := in.newDelivery(event("1", "k")) // of the process that comes after
+	second := in.receiver.newDelivery(event("1", "k")) // of the process that comes after
 	counts(second, 2)
 	counts(second, 2)
-	in.takeBackStart(b.Context(), second)
-	again := in.newDelivery(event("1", "k"))
+	in.receiver.ledger.takeBackStart(b.Context(), second)
+	again := in.receiver.newDelivery(event("1", "k"))
 	again.start = 2
-	in.takeBackStart(b.Context(), again) // the same, asked again
-	counts(in.newDelivery(event("1", "k")), 2)
+	in.receiver.ledger.takeBackStart(b.Context(), again) // the same, asked again
+	counts(in.receiver.newDelivery(event("1", "k")), 2)
 }

@@ -23,11 +23,11 @@ import (
 // So while there is work an event costs one round trip beside what its handler does. Whoever uses a chain has to end it
 // with commit: until then the last transaction is open.
 type chain struct {
-	in    *Inbox
-	conn  *pgxpool.Conn // nil while no transaction is open
-	tx    pgx.Tx        // everything of it is done but COMMIT; nil otherwise
-	since time.Time     // of the first transaction on conn
-	links int           // transactions on conn
+	receiver *receiver
+	conn     *pgxpool.Conn // nil while no transaction is open
+	tx       pgx.Tx        // everything of it is done but COMMIT; nil otherwise
+	since    time.Time     // of the first transaction on conn
+	links    int           // transactions on conn
 }
 
 const (
@@ -62,7 +62,7 @@ type taking struct {
 // the above.
 func (c *chain) try(ctx context.Context, t taking, committed func(error)) (out Outcome, err error) {
 	if c.conn == nil {
-		conn, err := c.in.pool.Acquire(ctx)
+		conn, err := c.receiver.pool.Acquire(ctx)
 		if err != nil {
 			return "", blame(ctx, fmt.Errorf("acquire connection: %w", err), circumstances{connLost: true})
 		}
@@ -71,14 +71,14 @@ func (c *chain) try(ctx context.Context, t taking, committed func(error)) (out O
 	c.links++
 	b := &pgx.Batch{}
 	b.BeginTx(pgx.TxOptions{BeginQuery: beginOnly})
-	c.in.queueOpening(b, t.ds[0])
+	c.receiver.ledger.queueOpening(b, t.ds[0])
 	switch {
 	case t.behind:
-		c.in.queueFollowers(b, t.ds)
+		c.receiver.queues.queueFollowers(b, t.ds)
 	case len(t.ds) == 1:
-		c.in.queueInsert(b, t.ds[0], t.attempt)
+		c.receiver.ledger.queueInsert(b, t.ds[0], t.attempt)
 	default:
-		c.in.queueInsertMany(b, t.ds)
+		c.receiver.ledger.queueInsertMany(b, t.ds)
 	}
 	committing := c.tx != nil
 	sending, cancel := ctx, func() {}
@@ -112,7 +112,7 @@ func (c *chain) try(ctx context.Context, t taking, committed func(error)) (out O
 	switch {
 	case err != nil:
 	case t.behind:
-		err = c.in.readFollowers(br, t.ds)
+		err = c.receiver.queues.readFollowers(br, t.ds)
 	case len(t.ds) == 1:
 		result, err = readInsert(br)
 	default:
@@ -131,14 +131,14 @@ func (c *chain) try(ctx context.Context, t taking, committed func(error)) (out O
 	tx := br.Tx()
 	switch {
 	case len(t.ds) == 1:
-		out, err = c.in.taken(ctx, tx, t.ds[0], result, err)
+		out, err = c.receiver.taken(ctx, tx, t.ds[0], result, err)
 	case err != nil:
 	case t.behind:
 		failpoint.Hit(failpoint.InboxParking)
 		out = Stored
 	default:
 		failpoint.Hit(failpoint.InboxBatched)
-		out, err = Handled, c.in.call(ctx, tx, t.ds[0].h, events(t.ds))
+		out, err = Handled, c.receiver.runner.call(ctx, tx, t.ds[0].h, events(t.ds))
 	}
 	if err != nil {
 		conn := c.conn
@@ -148,7 +148,7 @@ func (c *chain) try(ctx context.Context, t taking, committed func(error)) (out O
 			conn.Release()
 			return "", err
 		}
-		return "", c.in.failed(ctx, conn, tx, err)
+		return "", c.receiver.runner.failed(ctx, conn, tx, err)
 	}
 	failpoint.Hit(failpoint.InboxHandled)
 	c.tx = tx
@@ -159,7 +159,7 @@ func (c *chain) try(ctx context.Context, t taking, committed func(error)) (out O
 func (c *chain) commit(ctx context.Context) error {
 	conn, tx := c.conn, c.tx
 	c.conn, c.tx = nil, nil
-	return c.in.commitTx(ctx, conn, tx)
+	return c.receiver.runner.commitTx(ctx, conn, tx)
 }
 
 // long says that the chain should end.
@@ -171,12 +171,12 @@ func (c *chain) letGo() {
 }
 
 // alone is a trial that takes an event in, in a transaction of two round trips.
-func (in *Inbox) alone(d *delivery, attempt int) trial {
+func (rec *receiver) alone(d *delivery, attempt int) trial {
 	if d.try {
-		return in.within(in.trying(d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.take(ctx, tx, d, attempt) }))
+		return rec.runner.within(rec.trying(d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.take(ctx, tx, d, attempt) }))
 	}
 	return func(ctx context.Context) (Outcome, error) {
-		c := chain{in: in}
+		c := chain{receiver: rec}
 		out, err := c.try(ctx, taking{ds: []*delivery{d}, attempt: attempt}, nil)
 		if err == nil {
 			err = c.commit(ctx)
@@ -185,17 +185,17 @@ func (in *Inbox) alone(d *delivery, attempt int) trial {
 	}
 }
 
-func (in *Inbox) queueOpening(b *pgx.Batch, d *delivery) {
-	idle, lock := strconv.FormatInt(millis(idleTimeout(in.c)), 10), strconv.FormatInt(millis(in.c.Timeout), 10)
+func (led *ledger) queueOpening(b *pgx.Batch, d *delivery) {
+	idle, lock := strconv.FormatInt(millis(idleTimeout(led.c)), 10), strconv.FormatInt(millis(led.c.Timeout), 10)
 	if d.from == nil {
-		b.Queue(in.sql.open, idle, lock)
+		b.Queue(led.sql.open, idle, lock)
 	} else {
-		b.Queue(in.sql.openFenced, idle, lock, int32(fenceClass), d.from.fence.number)
+		b.Queue(led.sql.openFenced, idle, lock, int32(fenceClass), d.from.fence.number)
 	}
 }
 
-func (in *Inbox) queueInsert(b *pgx.Batch, d *delivery, attempt int) {
-	b.Queue(in.sql.insert, in.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.e.Key, d.partition(), d.offset(), d.hash, int32(attempt), d.epoch())
+func (led *ledger) queueInsert(b *pgx.Batch, d *delivery, attempt int) {
+	b.Queue(led.sql.insert, led.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.e.Key, d.partition(), d.offset(), d.hash, int32(attempt), d.epoch())
 }
 
 // readInsert returns the result that was recorded, "" where nothing was.
@@ -210,14 +210,14 @@ func readInsert(br pgx.BatchResults) (result string, err error) {
 	return result, nil
 }
 
-func (in *Inbox) queueInsertMany(b *pgx.Batch, ds []*delivery) {
+func (led *ledger) queueInsertMany(b *pgx.Batch, ds []*delivery) {
 	n := len(ds)
 	sources, ids, keys, offsets, hashes := make([]string, n), make([]string, n), make([]string, n), make([]int64, n), make([][]byte, n)
 	for i, d := range ds {
 		sources[i], ids[i], keys[i], offsets[i], hashes[i] = d.e.Source, d.e.ID, d.e.Key, d.from.offset, d.hash
 	}
 	first := ds[0]
-	b.Queue(in.sql.insertMany, in.c.Consumer, first.e.Topic, first.partition(), first.epoch(), sources, ids, keys, offsets, hashes)
+	b.Queue(led.sql.insertMany, led.c.Consumer, first.e.Topic, first.partition(), first.epoch(), sources, ids, keys, offsets, hashes)
 }
 
 func readInsertMany(br pgx.BatchResults, want int) error {

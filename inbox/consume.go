@@ -42,7 +42,7 @@ type consumeOptions struct {
 // ErrHungHandlers when too many handlers hang, ErrConfiguration when the brokers refuse a setting, and
 // holdfast.ErrSchemaMissing where there is no schema.
 func (in *Inbox) Consume(ctx context.Context, g KafkaGroup) error {
-	in.start()
+	in.registry.start()
 	g = g.withDefaults(in.c)
 	if err := g.validate(in.c); err != nil {
 		return fmt.Errorf("kafka group: %w", err)
@@ -54,75 +54,90 @@ func (in *Inbox) Consume(ctx context.Context, g KafkaGroup) error {
 	return in.consume(ctx, src, consumeOptions{adopt: g.AdoptCommitted, skipDeleted: g.SkipDeleted})
 }
 
+// consumer takes events of Kafka's partitions in.
+type consumer struct {
+	*env
+	registry     *registry
+	runner       *runner
+	ledger       *ledger
+	declarations *declarations
+	receiver     *receiver
+
+	careful sync.Mutex // after an unclean end one handler runs at a time, so that a crash has one suspect
+}
+
 func (in *Inbox) consume(ctx context.Context, src source, o consumeOptions) error {
 	g := newGroup(ctx)
 	in.runStored(g)
-	workers := newCrew(in)
-	workers.start()
-	defer workers.end()
-	g.run(func(ctx context.Context) error {
-		defer src.close()
-		// Before the first event is taken in: a type that this node is the first to know must not be skipped elsewhere.
-		for wait := 0; ; wait++ {
-			err := in.declare(ctx)
-			if err == nil {
-				if err = in.renew(ctx); err == nil {
-					break
-				}
-				if mend := miswired(err); mend != nil {
-					return mend
-				}
-			}
-			if ctx.Err() != nil {
-				return nil
-			}
-			if miswired(err) != nil {
-				return nil // Run's part, which declares the types too, says so and ends it all.
-			}
-			in.troubled(err)
-			if pause(ctx, spread(databaseBase, databaseCap, wait+1, in.random())) != nil {
-				return nil
-			}
-		}
-		for wait := 0; ; {
-			gen, err := src.next(ctx)
-			if ctx.Err() != nil {
-				if gen != nil {
-					gen.leave()
-				}
-				return nil
-			}
-			if fatal(err) {
-				return err
-			}
-			if err != nil {
-				in.kafkaTroubled("joining the group", err)
-				wait++
-				if pause(ctx, spread(databaseBase, databaseCap, wait, in.random())) != nil {
-					return nil
-				}
-				continue
-			}
-			wait = 0
-			err = in.generation(ctx, gen, workers, o)
-			gen.leave()
-			switch {
-			case fatal(err):
-				return err
-			case err != nil:
-				// Fenced, though the group has not told us, or the database went back: join again, and be given what is ours.
-				// Not at once, lest two groups that share a consumer by mistake do nothing else.
-				if pause(ctx, spread(time.Second, time.Second, 1, in.random())) != nil {
-					return nil
-				}
-			}
-		}
-	})
+	g.run(func(ctx context.Context) error { return in.consumer.run(ctx, src, o) })
 	return g.wait()
 }
 
+// run joins the group, again and again, and works what it is given until ctx ends.
+func (co *consumer) run(ctx context.Context, src source, o consumeOptions) error {
+	workers := newCrew(co.receiver)
+	workers.start()
+	defer workers.end()
+	defer src.close()
+	// Before the first event is taken in: a type that this node is the first to know must not be skipped elsewhere.
+	for wait := 0; ; wait++ {
+		err := co.declarations.declare(ctx)
+		if err == nil {
+			if err = co.renew(ctx); err == nil {
+				break
+			}
+			if mend := miswired(err); mend != nil {
+				return mend
+			}
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if miswired(err) != nil {
+			return nil // Run's part, which declares the types too, says so and ends it all.
+		}
+		co.troubled(err)
+		if pause(ctx, spread(databaseBase, databaseCap, wait+1, co.random())) != nil {
+			return nil
+		}
+	}
+	for wait := 0; ; {
+		gen, err := src.next(ctx)
+		if ctx.Err() != nil {
+			if gen != nil {
+				gen.leave()
+			}
+			return nil
+		}
+		if fatal(err) {
+			return err
+		}
+		if err != nil {
+			co.kafkaTroubled("joining the group", err)
+			wait++
+			if pause(ctx, spread(databaseBase, databaseCap, wait, co.random())) != nil {
+				return nil
+			}
+			continue
+		}
+		wait = 0
+		err = co.generation(ctx, gen, workers, o)
+		gen.leave()
+		switch {
+		case fatal(err):
+			return err
+		case err != nil:
+			// Fenced, though the group has not told us, or the database went back: join again, and be given what is ours.
+			// Not at once, lest two groups that share a consumer by mistake do nothing else.
+			if pause(ctx, spread(time.Second, time.Second, 1, co.random())) != nil {
+				return nil
+			}
+		}
+	}
+}
+
 // generation works the partitions we were given until they are to be given up, and lets go of them in order.
-func (in *Inbox) generation(ctx context.Context, gen generation, workers *crew, o consumeOptions) error {
+func (co *consumer) generation(ctx context.Context, gen generation, workers *crew, o consumeOptions) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -132,13 +147,13 @@ func (in *Inbox) generation(ctx context.Context, gen generation, workers *crew, 
 		case <-ctx.Done():
 		}
 	}()
-	jobs, forget := linger(ctx, in.c.StopTimeout)
+	jobs, forget := linger(ctx, co.c.StopTimeout)
 	defer forget()
 
 	var parts []*partition
 	g := newGroup(ctx)
 	for tp, committed := range gen.assigned() {
-		p := newPartition(in, workers, gen, tp, committed, o)
+		p := newPartition(co, workers, gen, tp, committed, o)
 		parts = append(parts, p)
 		g.run(func(ctx context.Context) error { return p.run(ctx, jobs) })
 	}
@@ -149,35 +164,35 @@ func (in *Inbox) generation(ctx context.Context, gen generation, workers *crew, 
 	stopSaving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
 		defer close(saver)
-		in.saveLoop(stopSaving, gen, parts)
+		co.saveLoop(stopSaving, gen, parts)
 	}()
 	err := g.wait()
 	stop()
 	<-saver
-	in.release(gen, parts)
+	co.release(gen, parts)
 	return err
 }
 
 // saveLoop saves what is settled, all partitions in one statement, and commits the same offsets to Kafka afterwards: the
 // position in Postgres is never behind what Kafka has forgotten.
-func (in *Inbox) saveLoop(ctx context.Context, gen generation, parts []*partition) {
+func (co *consumer) saveLoop(ctx context.Context, gen generation, parts []*partition) {
 	wait := saveEvery
 	looked := time.Now()
 	for pause(ctx, wait) == nil {
 		begun := time.Now()
-		err := in.save(ctx, gen, parts)
+		err := co.save(ctx, gen, parts)
 		if err == nil && begun.Sub(looked) >= lookEvery {
 			looked = begun
-			err = in.look(ctx, parts)
+			err = co.look(ctx, parts)
 		}
 		if err != nil && ctx.Err() == nil {
-			in.troubled(err)
+			co.troubled(err)
 		}
 		wait = rest(time.Since(begun), 10, saveEvery, saveAtLeast)
 	}
 }
 
-func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) error {
+func (co *consumer) save(ctx context.Context, gen generation, parts []*partition) error {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
 	var topics, tokens []string
@@ -194,7 +209,7 @@ func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) e
 	}
 	if len(moved) > 0 {
 		failpoint.Hit(failpoint.InboxSaving)
-		rows, err := in.pool.Query(ctx, in.sql.save, in.c.Consumer, topics, numbers, epochs, lows, offsets, prints, tokens)
+		rows, err := co.pool.Query(ctx, co.sql.save, co.c.Consumer, topics, numbers, epochs, lows, offsets, prints, tokens)
 		if err != nil {
 			return fmt.Errorf("save positions: %w", err)
 		}
@@ -213,7 +228,7 @@ func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) e
 		}
 		failpoint.Hit(failpoint.InboxSaved)
 		if len(mine) < len(moved) {
-			if err := in.look(ctx, parts); err != nil {
+			if err := co.look(ctx, parts); err != nil {
 				return err // Why they are not ours is not known yet.
 			}
 		}
@@ -223,17 +238,17 @@ func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) e
 				continue
 			}
 			p.savedAt(lows[i])
-			if in.c.Observer.OnSettled != nil {
-				in.c.Observer.OnSettled(p.fence.Assignment, lows[i])
+			if co.c.Observer.OnSettled != nil {
+				co.c.Observer.OnSettled(p.fence.Assignment, lows[i])
 			}
 		}
 	}
-	in.commit(gen, parts)
+	co.commit(gen, parts)
 	return nil
 }
 
 // commit commits the saved positions that the group does not know yet.
-func (in *Inbox) commit(gen generation, parts []*partition) {
+func (co *consumer) commit(gen generation, parts []*partition) {
 	offsets := map[topicPartition]int64{}
 	for _, p := range parts {
 		if offset, ok := p.uncommitted(); ok {
@@ -246,7 +261,7 @@ func (in *Inbox) commit(gen generation, parts []*partition) {
 	failpoint.Hit(failpoint.InboxOffsets)
 	if err := gen.commit(offsets); err != nil {
 		// What is not committed comes again, and is a duplicate then.
-		in.kafkaTroubled("committing offsets", err)
+		co.kafkaTroubled("committing offsets", err)
 		return
 	}
 	failpoint.Hit(failpoint.InboxOffset)
@@ -258,7 +273,7 @@ func (in *Inbox) commit(gen generation, parts []*partition) {
 }
 
 // release lets go of partitions whose work has ended: the position, and whether the end was clean.
-func (in *Inbox) release(gen generation, parts []*partition) {
+func (co *consumer) release(gen generation, parts []*partition) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -272,26 +287,26 @@ func (in *Inbox) release(gen generation, parts []*partition) {
 			orderly := clean && !(p.careful && low < p.carefulEnd)
 			failpoint.Hit(failpoint.InboxReleasing)
 			var same bool
-			err := in.pool.QueryRow(ctx, in.sql.release, in.c.Consumer, p.tp.topic, int32(p.tp.partition), p.fence.Epoch, low, orderly, last.offset, last.print, p.fence.token).Scan(&same)
+			err := co.pool.QueryRow(ctx, co.sql.release, co.c.Consumer, p.tp.topic, int32(p.tp.partition), p.fence.Epoch, low, orderly, last.offset, last.print, p.fence.token).Scan(&same)
 			switch {
 			case errors.Is(err, pgx.ErrNoRows):
 				p.fencedOff() // It was lost while nothing was in hand that could have found that out.
 			case err != nil:
-				in.troubled(fmt.Errorf("release %s/%d: %w", p.tp.topic, p.tp.partition, err))
+				co.troubled(fmt.Errorf("release %s/%d: %w", p.tp.topic, p.tp.partition, err))
 			case !same:
 				p.outlived()
 			default:
 				p.savedAt(low)
 			}
-			in.c.Logger.Info("partition released", "consumer", in.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "position", low, "clean", clean)
-			if in.c.Observer.OnRevoked != nil {
-				in.c.Observer.OnRevoked(p.fence.Assignment, clean)
+			co.c.Logger.Info("partition released", "consumer", co.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "position", low, "clean", clean)
+			if co.c.Observer.OnRevoked != nil {
+				co.c.Observer.OnRevoked(p.fence.Assignment, clean)
 			}
 		})
 	}
 	wg.Wait()
 	failpoint.Hit(failpoint.InboxReleased)
-	in.commit(gen, parts)
+	co.commit(gen, parts)
 }
 
 // fatal says which errors end Consume rather than be waited out.
@@ -300,7 +315,7 @@ func fatal(err error) bool {
 }
 
 // unknownTypes are the types in a page that this node has no handler for.
-func (in *Inbox) unknownTypes(ds []*delivery) []string {
+func (co *consumer) unknownTypes(ds []*delivery) []string {
 	var types []string
 	for _, d := range ds {
 		if d.h == nil && !slices.Contains(types, d.e.Type) {

@@ -14,8 +14,8 @@ import (
 // they became ready: else as many slow keys as there are workers would keep all that was read later waiting. A worker keeps
 // a chain, so that the next job's transaction begins in the round trip that commits the last one's.
 type crew struct {
-	in *Inbox
-	wg sync.WaitGroup
+	receiver *receiver
+	wg       sync.WaitGroup
 
 	mu      sync.Mutex
 	more    *sync.Cond
@@ -49,16 +49,16 @@ func (r *readFirst) Pop() any {
 	return j
 }
 
-func newCrew(in *Inbox) *crew {
-	c := &crew{in: in}
+func newCrew(rec *receiver) *crew {
+	c := &crew{receiver: rec}
 	c.more = sync.NewCond(&c.mu)
 	return c
 }
 
 // start starts the workers; end lets them go once every job is done.
 func (c *crew) start() {
-	for range c.in.c.Workers {
-		w := &worker{crew: c, chain: chain{in: c.in}}
+	for range c.receiver.c.Workers {
+		w := &worker{crew: c, chain: chain{receiver: c.receiver}}
 		c.wg.Go(w.run)
 	}
 }
@@ -158,7 +158,7 @@ func (w *worker) run() {
 func (w *worker) next() *job {
 	if w.last != nil {
 		if !w.long() || !w.crew.some() {
-			if j := w.last.job.p.follower(w.last.job, w.crew.in.followers(w.last.out)); j != nil {
+			if j := w.last.job.p.follower(w.last.job, w.crew.receiver.queues.followers(w.last.out)); j != nil {
 				w.followed++
 				return j
 			}
@@ -206,7 +206,7 @@ func (w *worker) work() {
 		if w.commit(); w.hand == nil {
 			return
 		}
-		if _, room := w.crew.in.stock.add(len(j.ds), w.crew.in.c.MaxStored); !room {
+		if _, room := w.crew.receiver.queues.quota.stock.add(len(j.ds), w.crew.receiver.c.MaxStored); !room {
 			w.redo(j, errOneByOne)
 			return
 		}
@@ -214,7 +214,7 @@ func (w *worker) work() {
 	begun := time.Now()
 	out, err := w.chain.try(j.ctx, taking{j.ds, 1, j.behind}, w.committed)
 	if err != nil && j.behind {
-		w.crew.in.stock.leave(len(j.ds))
+		w.crew.receiver.queues.quota.stock.leave(len(j.ds))
 	}
 	switch {
 	case errors.Is(err, errNotTried):
@@ -249,7 +249,7 @@ func (w *worker) committed(err error) {
 	if err == nil {
 		failpoint.Hit(failpoint.InboxCommitted)
 		for _, d := range j.ds {
-			w.crew.in.report(d, last.out, time.Since(last.begun))
+			w.crew.receiver.report(d, last.out, time.Since(last.begun))
 		}
 		j.p.settle(j.ds...)
 		j.p.conclude(j, nil)
@@ -281,7 +281,7 @@ func (w *worker) redo(j *job, failed error) {
 // finish brings a single event to its outcome, or to where it has to wait for room. failed is why its first trial did not
 // commit, where that was made.
 func (w *worker) finish(j *job, failed error) {
-	_, err := w.crew.in.receive(j.ctx, j.intake, failed)
+	_, err := w.crew.receiver.receive(j.ctx, j.intake, failed)
 	if errors.Is(err, ErrFull) {
 		j.p.setAside(j, err)
 		return

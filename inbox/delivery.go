@@ -31,13 +31,13 @@ type origin struct {
 	careful bool // the start of its handler is counted first
 }
 
-func (in *Inbox) newDelivery(e holdfast.Event) *delivery {
-	return in.newDeliveryOf(e, nil)
+func (rec *receiver) newDelivery(e holdfast.Event) *delivery {
+	return rec.newDeliveryOf(e, nil)
 }
 
 // newDeliveryOf is newDelivery with the hash by which another payload is told; nil means that of the payload.
-func (in *Inbox) newDeliveryOf(e holdfast.Event, hash []byte) *delivery {
-	d := &delivery{e: e, hash: hash, h: in.handlers[e.Type]}
+func (rec *receiver) newDeliveryOf(e holdfast.Event, hash []byte) *delivery {
+	d := &delivery{e: e, hash: hash, h: rec.registry.handlers[e.Type]}
 	if hash == nil {
 		d.hash = d.payloadHash()
 	}
@@ -86,9 +86,9 @@ type step func(ctx context.Context, tx pgx.Tx) (Outcome, error)
 type trial func(ctx context.Context) (Outcome, error)
 
 // within is a trial of a step.
-func (in *Inbox) within(s step) trial {
+func (rn *runner) within(s step) trial {
 	return func(ctx context.Context) (out Outcome, err error) {
-		err = in.transact(ctx, func(tx pgx.Tx) (err error) {
+		err = rn.transact(ctx, func(tx pgx.Tx) (err error) {
 			out, err = s(ctx, tx)
 			return err
 		})

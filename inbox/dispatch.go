@@ -114,7 +114,7 @@ func (p *partition) split(batch *job) {
 func (p *partition) conclude(j *job, err error) {
 	defer p.working.Done()
 	if err == nil {
-		err = p.in.tooManyHung()
+		err = p.consumer.runner.tooManyHung()
 	}
 	if err != nil {
 		p.failWith(err)

@@ -194,7 +194,7 @@ func TestRegisteringTwiceOrLateOrNothingPanicsWithItsReason(t *testing.T) {
 	panics("has a handler already", func() { in.HandleBatch("a", func(context.Context, pgx.Tx, []holdfast.Event) error { return nil }) })
 	panics("the handler is nil", func() { in.Handle("b", nil) })
 	panics("type is empty", func() { in.Handle("", effectOf) })
-	in.start()
+	in.registry.start()
 	panics("has started", func() { in.Handle("c", effectOf) })
 }
 

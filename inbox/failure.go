@@ -15,13 +15,23 @@ import (
 
 // This file writes down what was decided about an event that is taken in: park it, or bury it.
 
+// ledger is the rows of events in the table inbox, and their letters.
+type ledger struct{ *env }
+
+// queues are the events that wait, by topic and key.
+type queues struct {
+	*env
+	ledger *ledger
+	quota  *quota
+}
+
 // record writes the inbox row of an event that was not handled, behind the fence. False: there is one already.
-func (in *Inbox) record(ctx context.Context, tx pgx.Tx, d *delivery, result string, attempts int) (bool, error) {
+func (led *ledger) record(ctx context.Context, tx pgx.Tx, d *delivery, result string, attempts int) (bool, error) {
 	b := &pgx.Batch{}
 	if d.from != nil {
-		d.from.fence.queue(in, b)
+		d.from.fence.queue(led.env, b)
 	}
-	b.Queue(in.sql.record, in.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.partition(), d.offset(), d.hash, result, int32(attempts))
+	b.Queue(led.sql.record, led.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.partition(), d.offset(), d.hash, result, int32(attempts))
 	br := tx.SendBatch(ctx, b)
 	var err error
 	if d.from != nil {
@@ -49,15 +59,15 @@ type past struct {
 }
 
 // park keeps an event in `stored`: due after delay (nil: now), or behind what waits of its key. It returns as.
-func (in *Inbox) park(ctx context.Context, tx pgx.Tx, d *delivery, p past, delay *time.Duration, as Outcome) (Outcome, error) {
-	inserted, err := in.record(ctx, tx, d, "stored", p.attempts)
+func (qs *queues) park(ctx context.Context, tx pgx.Tx, d *delivery, p past, delay *time.Duration, as Outcome) (Outcome, error) {
+	inserted, err := qs.ledger.record(ctx, tx, d, "stored", p.attempts)
 	if err != nil {
 		return "", err
 	}
 	if !inserted {
-		return in.known(ctx, tx, d)
+		return qs.ledger.known(ctx, tx, d)
 	}
-	return in.queue(ctx, tx, d, p, delay, as, false)
+	return qs.queue(ctx, tx, d, p, delay, as, false)
 }
 
 // queue puts an event at the end of its key's queue, in one round trip, so that the lock of the key is held for no more than
@@ -66,7 +76,7 @@ func (in *Inbox) park(ctx context.Context, tx pgx.Tx, d *delivery, p past, delay
 // Rule: a follower may sleep (next_at 'infinity') only where whoever takes the head away is sure to see it. Both take
 // the lock of the key first, and look in a statement of their own afterwards. So either the head's end waits for this
 // insert and wakes it, or this looks again, finds the queue gone, and (mustFollow) the event runs at once instead.
-func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, delay *time.Duration, as Outcome, mustFollow bool) (Outcome, error) {
+func (qs *queues) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, delay *time.Duration, as Outcome, mustFollow bool) (Outcome, error) {
 	var wait int64
 	if delay != nil {
 		wait = delay.Microseconds()
@@ -76,19 +86,19 @@ func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, dela
 		age = new(int64)
 		*age = p.age.Microseconds()
 	}
-	if err := in.countStored(ctx, tx); err != nil {
+	if err := qs.quota.countStored(ctx, tx); err != nil {
 		return "", err
 	}
-	if err := in.enterStock(); err != nil {
-		return "", in.unrecorded(ctx, tx, d, err)
+	if err := qs.quota.enterStock(); err != nil {
+		return "", qs.unrecorded(ctx, tx, d, err)
 	}
 	locks := d.e.Key != "" && !d.callers
 	b := &pgx.Batch{}
 	if locks {
-		b.Queue(in.sql.lock, int32(lane.KeyClass), in.keyNumber(d.e.Topic, d.e.Key))
+		b.Queue(qs.sql.lock, int32(lane.KeyClass), qs.keyNumber(d.e.Topic, d.e.Key))
 	}
-	b.Queue(in.sql.store, in.c.Consumer, d.e.Topic, d.e.Key, d.e.Source, d.e.ID, d.e.Type, timeOrNil(d.e.Time), headersJSON(d.e.Headers),
-		d.e.Payload, d.hash, d.partition(), d.offset(), int32(p.attempts), nonNil(p.errors), wait, age, locks, in.measures(d.e.Topic, d.e.Key, 1))
+	b.Queue(qs.sql.store, qs.c.Consumer, d.e.Topic, d.e.Key, d.e.Source, d.e.ID, d.e.Type, timeOrNil(d.e.Time), headersJSON(d.e.Headers),
+		d.e.Payload, d.hash, d.partition(), d.offset(), int32(p.attempts), nonNil(p.errors), wait, age, locks, qs.quota.measures(d.e.Topic, d.e.Key, 1))
 	br := tx.SendBatch(ctx, b)
 	if locks {
 		_, _ = br.Exec() // Its error is that of all behind it.
@@ -105,105 +115,105 @@ func (in *Inbox) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, dela
 	case mustFollow && locks && !behind:
 		err = errUnqueued
 	case length != nil:
-		err = in.roomOf(d.e.Topic, d.e.Key, *length)
+		err = qs.quota.roomOf(d.e.Topic, d.e.Key, *length)
 	}
 	if err != nil {
-		in.stock.leave(1)
-		return "", in.unrecorded(ctx, tx, d, err)
+		qs.quota.stock.leave(1)
+		return "", qs.unrecorded(ctx, tx, d, err)
 	}
 	failpoint.Hit(failpoint.InboxParking)
-	return as, in.forget(ctx, tx, d)
+	return as, qs.ledger.forget(ctx, tx, d)
 }
 
 // unrecorded takes the event's row back where there is no room for the event, and returns err: a caller may commit what else
 // is in the transaction, and an event that is recorded and not stored would never be handled.
-func (in *Inbox) unrecorded(ctx context.Context, tx pgx.Tx, d *delivery, err error) error {
+func (qs *queues) unrecorded(ctx context.Context, tx pgx.Tx, d *delivery, err error) error {
 	if !d.callers || !errors.Is(err, ErrFull) {
 		return err
 	}
-	if _, uerr := tx.Exec(ctx, in.sql.unrecord, in.c.Consumer, d.e.Source, d.e.ID); uerr != nil {
+	if _, uerr := tx.Exec(ctx, qs.sql.unrecord, qs.c.Consumer, d.e.Source, d.e.ID); uerr != nil {
 		return fmt.Errorf("%w; take its row back: %w", err, uerr)
 	}
 	return err
 }
 
 // bury makes a letter of an event that is being taken in. It returns as.
-func (in *Inbox) bury(ctx context.Context, tx pgx.Tx, d *delivery, l letter, as Outcome) (Outcome, error) {
-	inserted, err := in.record(ctx, tx, d, "dead", l.attempts)
+func (led *ledger) bury(ctx context.Context, tx pgx.Tx, d *delivery, l letter, as Outcome) (Outcome, error) {
+	inserted, err := led.record(ctx, tx, d, "dead", l.attempts)
 	if err != nil {
 		return "", err
 	}
 	if !inserted {
-		return in.known(ctx, tx, d)
+		return led.known(ctx, tx, d)
 	}
-	id, err := in.insertLetter(ctx, tx, d.e, d.hash, d.partition(), d.offset(), l)
+	id, err := led.insertLetter(ctx, tx, d.e, d.hash, d.partition(), d.offset(), l)
 	if err != nil {
 		return "", err
 	}
 	failpoint.Hit(failpoint.InboxBurying)
 	if as == Dead {
-		d.after = func() { in.died(d.e, id, l) }
+		d.after = func() { led.died(d.e, id, l) }
 	}
-	return as, in.forget(ctx, tx, d)
+	return as, led.forget(ctx, tx, d)
 }
 
 // forget removes the count of starts of an event that came to an end.
-func (in *Inbox) forget(ctx context.Context, tx pgx.Tx, d *delivery) error {
+func (led *ledger) forget(ctx context.Context, tx pgx.Tx, d *delivery) error {
 	if d.from == nil || !d.from.careful {
 		return nil
 	}
-	if _, err := tx.Exec(ctx, in.sql.forgetStart, in.c.Consumer, d.e.Source, d.e.ID); err != nil {
+	if _, err := tx.Exec(ctx, led.sql.forgetStart, led.c.Consumer, d.e.Source, d.e.ID); err != nil {
 		return fmt.Errorf("forget starts: %w", err)
 	}
 	return nil
 }
 
 // report tells of a durable outcome.
-func (in *Inbox) report(d *delivery, out Outcome, took time.Duration) {
+func (env *env) report(d *delivery, out Outcome, took time.Duration) {
 	if d.after != nil {
 		d.after()
 	}
 	switch out {
 	case Stored, Retrying:
-		in.wake()
+		env.wake()
 	case Conflict:
-		in.c.Logger.Warn("event id came again with another payload", in.attrs(d.e)...)
-		if in.c.Observer.OnConflict != nil {
-			in.c.Observer.OnConflict(d.e)
+		env.c.Logger.Warn("event id came again with another payload", env.attrs(d.e)...)
+		if env.c.Observer.OnConflict != nil {
+			env.c.Observer.OnConflict(d.e)
 		}
 	case Stale:
-		in.c.Logger.Warn("event below the position was never handled", in.attrs(d.e)...)
+		env.c.Logger.Warn("event below the position was never handled", env.attrs(d.e)...)
 	}
-	if in.c.Observer.OnReceive != nil {
-		in.c.Observer.OnReceive(Received{Event: d.e, Outcome: out, Took: took})
-	}
-}
-
-func (in *Inbox) retried(e holdfast.Event, attempt int, delay time.Duration, stored bool, err error) {
-	in.c.Logger.Info("handler failed, will retry", append(in.attrs(e), "attempt", attempt, "delay", delay, "stored", stored, "class", classOf(err))...)
-	if in.c.Observer.OnRetry != nil {
-		in.c.Observer.OnRetry(Retried{Event: e, Attempt: attempt, Delay: delay, Stored: stored, Err: err})
+	if env.c.Observer.OnReceive != nil {
+		env.c.Observer.OnReceive(Received{Event: d.e, Outcome: out, Took: took})
 	}
 }
 
-func (in *Inbox) died(e holdfast.Event, id int64, l letter) {
-	in.c.Logger.Error("event given up", append(in.attrs(e), "letter", id, "attempts", l.attempts, "class", classOf(l.err))...)
-	if in.c.Observer.OnDead != nil {
-		in.c.Observer.OnDead(Died{Event: e, Letter: id, Reason: l.reason, Attempts: l.attempts, Err: l.err})
+func (env *env) retried(e holdfast.Event, attempt int, delay time.Duration, stored bool, err error) {
+	env.c.Logger.Info("handler failed, will retry", append(env.attrs(e), "attempt", attempt, "delay", delay, "stored", stored, "class", classOf(err))...)
+	if env.c.Observer.OnRetry != nil {
+		env.c.Observer.OnRetry(Retried{Event: e, Attempt: attempt, Delay: delay, Stored: stored, Err: err})
+	}
+}
+
+func (env *env) died(e holdfast.Event, id int64, l letter) {
+	env.c.Logger.Error("event given up", append(env.attrs(e), "letter", id, "attempts", l.attempts, "class", classOf(l.err))...)
+	if env.c.Observer.OnDead != nil {
+		env.c.Observer.OnDead(Died{Event: e, Letter: id, Reason: l.reason, Attempts: l.attempts, Err: l.err})
 	}
 }
 
 // full tells of an event that there is no room for: its partition is held.
-func (in *Inbox) full(d *delivery, err error) {
-	in.c.Logger.Error("partition is held: too many events are stored", append(in.attrs(d.e), "partition", d.from.fence.Partition, "error", err)...)
-	if in.c.Observer.OnFull != nil {
-		in.c.Observer.OnFull(d.e, err)
+func (env *env) full(d *delivery, err error) {
+	env.c.Logger.Error("partition is held: too many events are stored", append(env.attrs(d.e), "partition", d.from.fence.Partition, "error", err)...)
+	if env.c.Observer.OnFull != nil {
+		env.c.Observer.OnFull(d.e, err)
 	}
 }
 
 // attrs are what a log line says of an event: never its payload, its headers or its key.
-func (in *Inbox) attrs(e holdfast.Event) []any {
-	return []any{"consumer", in.c.Consumer, "topic", e.Topic, "type", e.Type, "source", e.Source, "id", e.ID}
+func (env *env) attrs(e holdfast.Event) []any {
+	return []any{"consumer", env.c.Consumer, "topic", e.Topic, "type", e.Type, "source", e.Source, "id", e.ID}
 }
 
 func timeOrNil(t time.Time) *time.Time {

@@ -23,15 +23,15 @@ const (
 
 // followers is how many events of a key may come behind a job that had this outcome, in one transaction: where it was stored they
 // will be too. Where it is not sure that there is room for them, each has to ask for it.
-func (in *Inbox) followers(out Outcome) int {
-	if out == Stored && in.stock.roomy(maxFollowers, in.c.MaxStored, time.Now()) {
+func (qs *queues) followers(out Outcome) int {
+	if out == Stored && qs.quota.stock.roomy(maxFollowers, qs.c.MaxStored, time.Now()) {
 		return maxFollowers
 	}
 	return 1
 }
 
 // queueFollowers is Receive's way of an event that comes behind others: record, lock, store, in that order, for many.
-func (in *Inbox) queueFollowers(b *pgx.Batch, ds []*delivery) {
+func (qs *queues) queueFollowers(b *pgx.Batch, ds []*delivery) {
 	n, first := len(ds), ds[0]
 	sources, ids, types, headers := make([]string, n), make([]string, n), make([]string, n), make([]*string, n)
 	times, payloads, hashes, offsets := make([]*time.Time, n), make([][]byte, n), make([][]byte, n), make([]int64, n)
@@ -39,14 +39,14 @@ func (in *Inbox) queueFollowers(b *pgx.Batch, ds []*delivery) {
 		sources[i], ids[i], types[i], headers[i] = d.e.Source, d.e.ID, d.e.Type, headersJSON(d.e.Headers)
 		times[i], payloads[i], hashes[i], offsets[i] = timeOrNil(d.e.Time), d.e.Payload, d.hash, d.from.offset
 	}
-	b.Queue(in.sql.recordMany, in.c.Consumer, first.e.Topic, first.partition(), first.epoch(), sources, ids, offsets, hashes)
-	b.Queue(in.sql.lock, int32(lane.KeyClass), in.keyNumber(first.e.Topic, first.e.Key))
-	b.Queue(in.sql.storeMany, in.c.Consumer, first.e.Topic, first.e.Key, sources, ids, types, times, headers, payloads, hashes,
-		first.partition(), offsets, in.measures(first.e.Topic, first.e.Key, n))
+	b.Queue(qs.sql.recordMany, qs.c.Consumer, first.e.Topic, first.partition(), first.epoch(), sources, ids, offsets, hashes)
+	b.Queue(qs.sql.lock, int32(lane.KeyClass), qs.keyNumber(first.e.Topic, first.e.Key))
+	b.Queue(qs.sql.storeMany, qs.c.Consumer, first.e.Topic, first.e.Key, sources, ids, types, times, headers, payloads, hashes,
+		first.partition(), offsets, qs.quota.measures(first.e.Topic, first.e.Key, n))
 }
 
 // readFollowers says whether all of them are stored.
-func (in *Inbox) readFollowers(br pgx.BatchResults, ds []*delivery) error {
+func (qs *queues) readFollowers(br pgx.BatchResults, ds []*delivery) error {
 	var fresh int
 	var behind bool
 	var length *int
@@ -62,7 +62,7 @@ func (in *Inbox) readFollowers(br pgx.BatchResults, ds []*delivery) error {
 	}
 	if length != nil {
 		e := &ds[0].e
-		if in.roomOf(e.Topic, e.Key, *length+len(ds)-1) != nil {
+		if qs.quota.roomOf(e.Topic, e.Key, *length+len(ds)-1) != nil {
 			return errOneByOne
 		}
 	}

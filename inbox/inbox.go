@@ -20,13 +20,8 @@ package inbox
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
-	"slices"
-	"sync"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -90,26 +85,15 @@ var (
 // Inbox takes events in for one consumer. It is safe for use by many goroutines at once, once its handlers are
 // registered.
 type Inbox struct {
-	pool     *pgxpool.Pool
-	c        Config
-	sql      statements
-	node     string
-	handlers map[string]BatchHandler
-	types    []string // of handlers, sorted; set when the inbox starts
-
-	mu      sync.Mutex
-	started bool // Invariant: handlers does not change once it is set.
-
-	batched map[string]bool // types that HandleBatch registered
-
-	careful sync.Mutex // after an unclean end one handler runs at a time, so that a crash has one suspect
-	hung    atomic.Int64
-	wakeup  chan struct{} // an event was stored here: Run need not wait for its next look
-	stock   stock
-	said    seldom
-
-	unanswered unanswered
-	random     func() float64
+	*env
+	registry     *registry
+	receiver     *receiver
+	declarations *declarations
+	claims       *claims
+	backlog      *backlog
+	sweeper      *sweeper
+	retention    *retention
+	consumer     *consumer
 }
 
 // New checks the configuration, all of it, and makes an Inbox. It does not touch the database.
@@ -122,13 +106,26 @@ func New(pool *pgxpool.Pool, c Config) (*Inbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inbox config: %w", err)
 	}
+	return newInbox(pool, c), nil
+}
+
+// newInbox puts the parts together. Each is given those that it uses, and no part knows the Inbox.
+func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
+	env := newEnv(pool, c)
+	registry := newRegistry()
+	runner := &runner{env: env}
+	ledger := &ledger{env: env}
+	queues := &queues{env: env, ledger: ledger, quota: &quota{env: env}}
+	declarations := &declarations{env: env, registry: registry}
+	receiver := &receiver{env: env, registry: registry, runner: runner, ledger: ledger, queues: queues, declarations: declarations}
+	claims := &claims{env: env, registry: registry}
 	return &Inbox{
-		pool: pool, c: c, sql: newStatements(c), node: rand.Text(),
-		handlers: map[string]BatchHandler{},
-		batched:  map[string]bool{},
-		wakeup:   make(chan struct{}, 1),
-		random:   mathrand.Float64,
-	}, nil
+		env: env, registry: registry, receiver: receiver, declarations: declarations, claims: claims,
+		backlog:   &backlog{env: env, registry: registry, runner: runner, ledger: ledger, claims: claims},
+		sweeper:   &sweeper{env: env, runner: runner},
+		retention: &retention{env: env},
+		consumer:  &consumer{env: env, registry: registry, runner: runner, ledger: ledger, declarations: declarations, receiver: receiver},
+	}
 }
 
 // Handle registers the handler of a type. It panics when the type is empty or has a handler, and when the inbox has
@@ -137,7 +134,7 @@ func (in *Inbox) Handle(eventType string, h Handler) {
 	if h == nil {
 		panic(fmt.Sprintf("inbox: handle %q: the handler is nil", eventType))
 	}
-	in.register(eventType, func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
+	in.registry.register(eventType, func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
 		for _, e := range events {
 			if err := h(ctx, tx, e); err != nil {
 				return err
@@ -155,46 +152,9 @@ func (in *Inbox) HandleBatch(eventType string, h BatchHandler) {
 	if h == nil {
 		panic(fmt.Sprintf("inbox: handle %q: the handler is nil", eventType))
 	}
-	in.register(eventType, h)
-	in.batched[eventType] = true
-}
-
-func (in *Inbox) register(eventType string, h BatchHandler) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	switch {
-	case in.started:
-		panic(fmt.Sprintf("inbox: handle %q: the inbox has started: register handlers before Receive, Run and Consume", eventType))
-	case checkText("type", eventType, 1, 255) != nil:
-		panic(fmt.Sprintf("inbox: handle %q: %v", eventType, checkText("type", eventType, 1, 255)))
-	case in.handlers[eventType] != nil:
-		panic(fmt.Sprintf("inbox: handle %q: the type has a handler already: register each once", eventType))
-	}
-	in.handlers[eventType] = h
+	in.registry.register(eventType, h)
+	in.registry.batched[eventType] = true
 }
 
 // Config returns a copy of the inbox's configuration, with its defaults filled in.
 func (in *Inbox) Config() Config { return in.c }
-
-// start closes the registration.
-func (in *Inbox) start() {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.started {
-		return
-	}
-	in.started = true
-	in.types = make([]string, 0, len(in.handlers))
-	for t := range in.handlers {
-		in.types = append(in.types, t)
-	}
-	slices.Sort(in.types)
-}
-
-// wake tells Run that something was stored.
-func (in *Inbox) wake() {
-	select {
-	case in.wakeup <- struct{}{}:
-	default:
-	}
-}

@@ -23,21 +23,21 @@ const lookEvery = time.Second
 var errOutlived = fmt.Errorf("the database came back from a crash or a failover and may have lost its last transactions: %w", errFenced)
 
 // renew fills the table after a crash emptied it. Of many nodes the first does.
-func (in *Inbox) renew(ctx context.Context) error {
+func (co *consumer) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
-	if _, err := in.pool.Exec(ctx, in.sql.renew); err != nil {
+	if _, err := co.pool.Exec(ctx, co.sql.renew); err != nil {
 		return fmt.Errorf("refill the incarnation: %w", err)
 	}
 	return nil
 }
 
 // look gives up the partitions that we were given in another incarnation of the database.
-func (in *Inbox) look(ctx context.Context, parts []*partition) error {
+func (co *consumer) look(ctx context.Context, parts []*partition) error {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
 	var token string
-	if err := in.pool.QueryRow(ctx, in.sql.incarnation).Scan(&token); err != nil {
+	if err := co.pool.QueryRow(ctx, co.sql.incarnation).Scan(&token); err != nil {
 		return fmt.Errorf("read the incarnation: %w", err)
 	}
 	for _, p := range parts {
@@ -57,9 +57,9 @@ func (p *partition) outlived() {
 	if !first {
 		return
 	}
-	p.in.c.Logger.Warn("the database came back from a crash or a failover: the partition is read again from the position it has now",
-		"consumer", p.in.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "epoch", p.fence.Epoch, "settled", settled)
-	if p.in.c.Observer.OnError != nil {
-		p.in.c.Observer.OnError(fmt.Errorf("%s/%d: %w", p.tp.topic, p.tp.partition, errOutlived))
+	p.consumer.c.Logger.Warn("the database came back from a crash or a failover: the partition is read again from the position it has now",
+		"consumer", p.consumer.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "epoch", p.fence.Epoch, "settled", settled)
+	if p.consumer.c.Observer.OnError != nil {
+		p.consumer.c.Observer.OnError(fmt.Errorf("%s/%d: %w", p.tp.topic, p.tp.partition, errOutlived))
 	}
 }

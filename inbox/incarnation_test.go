@@ -148,7 +148,7 @@ func TestAPositionOfAnotherIncarnationIsNotSaved(t *testing.T) {
 			t.Errorf("after %s: the position moved, or an end that was in order is not called so", name)
 		}
 	}
-	if err := in.renew(t.Context()); err != nil {
+	if err := in.consumer.renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if token := b.incarnation(); !save(token) || !release(token) {
@@ -166,7 +166,7 @@ func TestNodesThatComeAtOnceAfterACrashAgreeOnOneToken(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range nodes {
 		wg.Go(func() {
-			a, err := in.assign(t.Context(), "orders", i, func(int64) (reading, error) { return reading{}, nil })
+			a, err := in.consumer.assign(t.Context(), "orders", i, func(int64) (reading, error) { return reading{}, nil })
 			if err != nil {
 				t.Error(err)
 				return

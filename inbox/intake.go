@@ -13,6 +13,16 @@ import (
 
 // This file brings one event to its outcome, trial after trial.
 
+// receiver takes events in.
+type receiver struct {
+	*env
+	registry     *registry
+	runner       *runner
+	ledger       *ledger
+	queues       *queues
+	declarations *declarations
+}
+
 // intake is an event on its way in: what is tried next, and what it has behind it. Of one goroutine at a time.
 type intake struct {
 	d    *delivery
@@ -27,8 +37,8 @@ type intake struct {
 // errTold is returned where there was something to wait for, and no time for it.
 var errTold = errors.New("told to stop")
 
-func (in *Inbox) newIntake(d *delivery, first trial) *intake {
-	return &intake{d: d, next: first, h: history{quick: in.c.ImmediateRetries, decided: d.h == nil}, begun: time.Now()}
+func (rec *receiver) newIntake(d *delivery, first trial) *intake {
+	return &intake{d: d, next: first, h: history{quick: rec.c.ImmediateRetries, decided: d.h == nil}, begun: time.Now()}
 }
 
 // receive tries until a trial commits. failed is the error of a first trial that was made already, nil where none was.
@@ -36,7 +46,7 @@ func (in *Inbox) newIntake(d *delivery, first trial) *intake {
 // An error means that nothing is decided: ctx ended, another node has the partition, no more is waited for, or, where it
 // wraps ErrFull, there is no room for what was decided. Then t holds all that was found out, and may be given to receive
 // again: a handler that has failed is not run a second time.
-func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome, error) {
+func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outcome, error) {
 	d, h := t.d, &t.h
 	for {
 		var out Outcome
@@ -47,7 +57,7 @@ func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome,
 		}
 		if err == nil {
 			failpoint.Hit(failpoint.InboxDecided)
-			in.report(d, out, time.Since(t.begun))
+			rec.report(d, out, time.Since(t.begun))
 			return out, nil
 		}
 		if errors.Is(err, errUnqueued) {
@@ -59,13 +69,13 @@ func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome,
 		}
 		d.inDoubt = d.inDoubt || f.fault == faultUnknown
 		var v verdict
-		*h, v = h.after(in.c.Retry, *f, time.Now(), in.random())
+		*h, v = h.after(rec.c.Retry, *f, time.Now(), rec.random())
 		cause := v.failure.err
 		if v.failure.fault.outage() {
-			in.troubledBy(d, cause)
+			rec.troubledBy(d, cause)
 		}
 		if v.do == actAgain && !v.free {
-			in.retried(d.e, h.attempts, v.delay, false, cause)
+			rec.retried(d.e, h.attempts, v.delay, false, cause)
 		}
 		told := false
 		if v.do == actAgain {
@@ -74,7 +84,7 @@ func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome,
 			}
 		}
 		if told && !v.free { // Its attempts are kept where they are not lost.
-			v = h.elsewhere(in.c.Retry, v.failure, in.random())
+			v = h.elsewhere(rec.c.Retry, v.failure, rec.random())
 		}
 		switch {
 		case v.do == actReturn:
@@ -84,11 +94,11 @@ func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome,
 		case v.do == actAgain && v.free:
 		case v.do == actAgain:
 			t.failures = appendError(t.failures, cause)
-			t.next = in.alone(d, h.attempts+1)
+			t.next = rec.alone(d, h.attempts+1)
 		default:
 			var s step
-			s, t.failures = in.afterFailure(d, *h, v, t.failures)
-			t.next, h.decided = in.within(s), true
+			s, t.failures = rec.afterFailure(d, *h, v, t.failures)
+			t.next, h.decided = rec.runner.within(s), true
 		}
 	}
 }
@@ -116,17 +126,17 @@ func (t *intake) doubted(err error) error {
 }
 
 // afterFailure is the step that writes a verdict down.
-func (in *Inbox) afterFailure(d *delivery, h history, v verdict, failures []string) (step, []string) {
+func (rec *receiver) afterFailure(d *delivery, h history, v verdict, failures []string) (step, []string) {
 	attempts, err := h.attempts, v.failure.err
 	failures = appendError(failures, err)
 	if v.do == actDead {
-		l := letter{reason: v.reason, holds: in.c.HoldKey, attempts: attempts, errors: failures, err: err, age: h.age, reopen: true}
-		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.bury(ctx, tx, d, l, Dead) }, failures
+		l := letter{reason: v.reason, holds: rec.c.HoldKey, attempts: attempts, errors: failures, err: err, age: h.age, reopen: true}
+		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.ledger.bury(ctx, tx, d, l, Dead) }, failures
 	}
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-		out, perr := in.park(ctx, tx, d, past{attempts, failures, h.age}, &v.delay, Retrying)
+		out, perr := rec.queues.park(ctx, tx, d, past{attempts, failures, h.age}, &v.delay, Retrying)
 		if perr == nil && out == Retrying {
-			d.after = func() { in.retried(d.e, attempts, v.delay, true, err) }
+			d.after = func() { rec.retried(d.e, attempts, v.delay, true, err) }
 		}
 		return out, perr
 	}, failures

@@ -37,15 +37,15 @@ type letter struct {
 
 // insertLetter writes a dead letter, and publishes it where that is asked for. The id is 0 where the event has the same
 // letter already.
-func (in *Inbox) insertLetter(ctx context.Context, tx pgx.Tx, e holdfast.Event, hash []byte, partition *int32, offset *int64, l letter) (int64, error) {
+func (led *ledger) insertLetter(ctx context.Context, tx pgx.Tx, e holdfast.Event, hash []byte, partition *int32, offset *int64, l letter) (int64, error) {
 	var id int64
-	err := tx.QueryRow(ctx, in.sql.letter, in.c.Consumer, l.reason, fingerprint(e.Type, l), l.holds && e.Key != "", e.ID, e.Source, e.Type,
+	err := tx.QueryRow(ctx, led.sql.letter, led.c.Consumer, l.reason, fingerprint(e.Type, l), l.holds && e.Key != "", e.ID, e.Source, e.Type,
 		e.Topic, e.Key, timeOrNil(e.Time), headersJSON(e.Headers), e.Payload, hash, partition, offset, int32(l.attempts),
 		nonNil(l.errors), l.age.Microseconds(), l.reopen, l.place).Scan(&id)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return 0, fmt.Errorf("insert letter: %w", err)
 	}
-	return id, in.publishLetter(ctx, tx, e, id)
+	return id, led.publishLetter(ctx, tx, e, id)
 }
 
 // appendError adds an error's text, with all it wraps, to those of the tries before.

@@ -88,7 +88,7 @@ func TestALongQueueOfStoreIsPutToSleepWhileNothingOfItsKeyIsSettled(t *testing.T
 	if _, err := busy.Exec(t.Context(), in.sql.lock, int32(lane.KeyClass), in.keyNumber("orders", "k")); err != nil {
 		t.Fatal(err)
 	}
-	if err := in.sweep(t.Context()); err != nil {
+	if err := in.sweeper.sweep(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if got := awake(); got != n+2 {
@@ -102,7 +102,7 @@ func TestALongQueueOfStoreIsPutToSleepWhileNothingOfItsKeyIsSettled(t *testing.T
 	if tag, err := b.db.Exec(t.Context(), in.sql.lull, "billing", "orders", "k"); err != nil || fmt.Sprint(tag.RowsAffected()) != lullMost {
 		t.Errorf("%d rows were put to sleep at once, %v, want %s", tag.RowsAffected(), err, lullMost)
 	}
-	if err := in.sweep(t.Context()); err != nil {
+	if err := in.sweeper.sweep(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if got := awake(); got != 2 {

@@ -20,7 +20,7 @@ const (
 
 // partition reads one partition for as long as it is ours.
 type partition struct {
-	in        *Inbox
+	consumer  *consumer
 	crew      *crew
 	gen       generation
 	tp        topicPartition
@@ -49,8 +49,8 @@ type partition struct {
 	carefulEnd  int64
 }
 
-func newPartition(in *Inbox, crew *crew, gen generation, tp topicPartition, committed int64, o consumeOptions) *partition {
-	return &partition{in: in, crew: crew, gen: gen, tp: tp, committed: committed, o: o, lineup: newLineup(in.c.BatchSize),
+func newPartition(co *consumer, crew *crew, gen generation, tp topicPartition, committed int64, o consumeOptions) *partition {
+	return &partition{consumer: co, crew: crew, gen: gen, tp: tp, committed: committed, o: o, lineup: newLineup(co.c.BatchSize),
 		freed: make(chan struct{}, 1)}
 }
 
@@ -88,7 +88,7 @@ func (p *partition) assign(ctx context.Context) error {
 	for wait := 0; ; wait++ {
 		first, end, err := p.gen.bounds(ctx, p.tp)
 		if err != nil && ctx.Err() == nil {
-			p.in.kafkaTroubled("asking for the log's bounds", err)
+			p.consumer.kafkaTroubled("asking for the log's bounds", err)
 		}
 		same, ok := false, err == nil
 		if ok {
@@ -96,7 +96,7 @@ func (p *partition) assign(ctx context.Context) error {
 		}
 		if ok {
 			var a assignment
-			a, err = p.in.assign(ctx, p.tp.topic, p.tp.partition, func(position int64) (reading, error) {
+			a, err = p.consumer.assign(ctx, p.tp.topic, p.tp.partition, func(position int64) (reading, error) {
 				if position > end && known <= end { // The last owner went on while we waited for the fence, or were frozen.
 					known = position
 					return reading{}, errOldBounds
@@ -110,10 +110,10 @@ func (p *partition) assign(ctx context.Context) error {
 				p.saved, p.known = a.reading.start, p.committed
 				p.careful, p.carefulLeft, p.carefulEnd = a.careful, maxAhead, end
 				p.mu.Unlock()
-				p.in.c.Logger.Info("partition assigned", "consumer", p.in.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition,
+				p.consumer.c.Logger.Info("partition assigned", "consumer", p.consumer.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition,
 					"epoch", a.fence.Epoch, "start", a.reading.start, "position", a.reading.position, "committed", p.committed, "careful", a.careful)
-				if p.in.c.Observer.OnAssigned != nil {
-					p.in.c.Observer.OnAssigned(a.fence.Assignment, a.reading.start)
+				if p.consumer.c.Observer.OnAssigned != nil {
+					p.consumer.c.Observer.OnAssigned(a.fence.Assignment, a.reading.start)
 				}
 				p.rereads(a.fence, a.reading)
 				return nil
@@ -125,10 +125,10 @@ func (p *partition) assign(ctx context.Context) error {
 				return err
 			}
 			if ctx.Err() == nil {
-				p.in.troubled(err)
+				p.consumer.troubled(err)
 			}
 		}
-		if perr := pause(ctx, spread(databaseBase, databaseCap, wait+1, p.in.random())); perr != nil {
+		if perr := pause(ctx, spread(databaseBase, databaseCap, wait+1, p.consumer.random())); perr != nil {
 			return perr
 		}
 	}
@@ -149,9 +149,9 @@ func (p *partition) read(ctx, jobs context.Context) error {
 			return fmt.Errorf("read %s/%d at offset %d: %w: records were deleted before they were handled, or the topic was recreated; "+
 				"see what the log holds, and start again", p.tp.topic, p.tp.partition, offset, err)
 		case err != nil:
-			p.in.kafkaTroubled("fetching", err)
+			p.consumer.kafkaTroubled("fetching", err)
 			wait++
-			if pause(ctx, spread(databaseBase, databaseCap, wait, p.in.random())) != nil {
+			if pause(ctx, spread(databaseBase, databaseCap, wait, p.consumer.random())) != nil {
 				return nil
 			}
 			continue
@@ -199,9 +199,9 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 	// The page was fetched before this is asked: whoever produced an event of a new type after a node declared it is
 	// understood.
 	declared := map[string]bool{}
-	if types := p.in.unknownTypes(ds); len(types) > 0 {
+	if types := p.consumer.unknownTypes(ds); len(types) > 0 {
 		if !p.patiently(ctx, func(ctx context.Context) (err error) {
-			declared, err = p.in.declared(ctx, p.in.pool, types)
+			declared, err = p.consumer.declarations.declared(ctx, p.consumer.pool, types)
 			return err
 		}) {
 			return false
@@ -209,7 +209,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 	}
 	courses := make([]course, len(ds))
 	for i, d := range ds {
-		courses[i] = courseOf(sighting{invalid: invalid[i] != nil, garbled: d.garbled, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.in.c.UnknownType)
+		courses[i] = courseOf(sighting{invalid: invalid[i] != nil, garbled: d.garbled, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.consumer.c.UnknownType)
 	}
 	if !p.recognise(ctx, ds, courses) {
 		return false
@@ -218,9 +218,9 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 		s := invalid[i]
 		switch courses[i] {
 		case courseStale:
-			s = p.in.stale(d)
+			s = p.consumer.receiver.stale(d)
 		case courseUnknown:
-			s = p.in.unknown(d, declared[d.e.Type])
+			s = p.consumer.receiver.unknown(d, declared[d.e.Type])
 		}
 		if !p.room(ctx) {
 			return false
@@ -231,10 +231,10 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 		p.mu.Unlock()
 		switch {
 		case courses[i] == courseSkip:
-			p.in.report(d, Skipped, 0)
+			p.consumer.report(d, Skipped, 0)
 			p.settle(d)
 		case courses[i] == courseKnown:
-			p.in.report(d, Duplicate, 0)
+			p.consumer.report(d, Duplicate, 0)
 			p.settle(d)
 		case p.careful:
 			if !p.carefully(ctx, jobs, d, p.intake(d, s)) {
@@ -243,7 +243,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 		case s != nil:
 			p.dispatch(&job{p: p, ctx: jobs, ds: []*delivery{d}, intake: p.intake(d, s)})
 		default:
-			p.dispatch(&job{p: p, ctx: jobs, ds: []*delivery{d}, batched: p.in.batched[d.e.Type]})
+			p.dispatch(&job{p: p, ctx: jobs, ds: []*delivery{d}, batched: p.consumer.registry.batched[d.e.Type]})
 		}
 	}
 	p.gathered()
@@ -255,11 +255,11 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 
 // intake is how an event goes in that does not come with a batch: by the step, where it is not nil, instead of its handler.
 func (p *partition) intake(d *delivery, s step) *intake {
-	first := p.in.alone(d, 1)
+	first := p.consumer.receiver.alone(d, 1)
 	if s != nil {
-		first = p.in.within(s)
+		first = p.consumer.runner.within(s)
 	}
-	t := p.in.newIntake(d, first)
+	t := p.consumer.receiver.newIntake(d, first)
 	t.h.patient, t.stop = true, p.reading.Done()
 	return t
 }
@@ -291,9 +291,9 @@ func (p *partition) fencedOff() {
 	if first, _ := p.lose(errFenced); !first {
 		return
 	}
-	p.in.c.Logger.Warn("another node has the partition", "consumer", p.in.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "epoch", p.fence.Epoch)
-	if p.in.c.Observer.OnFenced != nil {
-		p.in.c.Observer.OnFenced(p.fence.Assignment)
+	p.consumer.c.Logger.Warn("another node has the partition", "consumer", p.consumer.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "epoch", p.fence.Epoch)
+	if p.consumer.c.Observer.OnFenced != nil {
+		p.consumer.c.Observer.OnFenced(p.fence.Assignment)
 	}
 }
 
@@ -345,5 +345,5 @@ func (p *partition) committedAt(offset int64) {
 func (p *partition) end() (int64, landmark, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.track.low(), p.track.last, p.in.hung.Load() == 0
+	return p.track.low(), p.track.last, p.consumer.runner.hung.Load() == 0
 }

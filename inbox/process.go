@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,32 +30,38 @@ var errNotTheHandlers = errors.New("holdfast ends the handler's transaction itse
 // errGoexit is a handler that ended its goroutine.
 var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit)")
 
+// runner runs handlers, each in a transaction.
+type runner struct {
+	*env
+	hung atomic.Int64 // handlers that have not returned
+}
+
 // transact runs f in a transaction on a connection of its own, and commits. The error, if any, is a *failure. The
 // transaction is rolled back and the connection given back before it returns, so that whoever records the failure
 // begins afresh.
-func (in *Inbox) transact(ctx context.Context, f func(tx pgx.Tx) error) error {
-	conn, err := in.pool.Acquire(ctx)
+func (rn *runner) transact(ctx context.Context, f func(tx pgx.Tx) error) error {
+	conn, err := rn.pool.Acquire(ctx)
 	if err != nil {
 		return blame(ctx, fmt.Errorf("acquire connection: %w", err), circumstances{connLost: true})
 	}
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: in.sql.begin})
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: rn.sql.begin})
 	if err != nil {
 		lost := conn.Conn().IsClosed()
 		conn.Release()
 		return blame(ctx, fmt.Errorf("begin: %w", err), circumstances{connLost: lost})
 	}
 	if err := f(tx); err != nil {
-		return in.failed(ctx, conn, tx, err)
+		return rn.failed(ctx, conn, tx, err)
 	}
-	return in.commitTx(ctx, conn, tx)
+	return rn.commitTx(ctx, conn, tx)
 }
 
 // failed ends a transaction in which something failed, and gives its connection back. Where a handler hangs, the
 // connection is closed under it and never returned to the pool: the handler would write into another's transaction.
-func (in *Inbox) failed(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx, err error) error {
+func (rn *runner) failed(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx, err error) error {
 	var h *handlerError
 	if errors.As(err, &h) && h.hung != nil {
-		in.abandon(conn, h.hung)
+		rn.abandon(conn, h.hung)
 		return blame(ctx, err, circumstances{timedOut: h.timedOut, stopped: h.stopped, inHandler: true})
 	}
 	c := circumstances{connLost: conn.Conn().IsClosed()}
@@ -67,7 +74,7 @@ func (in *Inbox) failed(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx, err 
 }
 
 // commitTx commits, whatever has become of ctx, and gives the connection back.
-func (in *Inbox) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) error {
+func (rn *runner) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) error {
 	defer conn.Release()
 	if conn.Conn().IsClosed() { // COMMIT was never sent, so this is not in doubt.
 		return blame(ctx, errors.New("the connection was lost before commit"), circumstances{connLost: true})
@@ -92,7 +99,7 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 }
 
 // abandon leaves a hung handler behind with a dead connection.
-func (in *Inbox) abandon(pooled *pgxpool.Conn, returned <-chan error) {
+func (rn *runner) abandon(pooled *pgxpool.Conn, returned <-chan error) {
 	conn := pooled.Hijack() // Of all methods only those of the net.Conn and CancelRequest may be called beside the handler.
 	pg := conn.PgConn()
 	go func() {
@@ -101,18 +108,18 @@ func (in *Inbox) abandon(pooled *pgxpool.Conn, returned <-chan error) {
 		_ = pg.CancelRequest(ctx) // Frees its locks now rather than when its statement ends.
 		_ = pg.Conn().Close()
 		<-returned
-		in.hung.Add(-1)
+		rn.hung.Add(-1)
 		_ = conn.Close(ctx)
 	}()
 }
 
 // call runs a handler. Its error is a *handlerError. A handler that does not return within Config.Timeout and
 // Config.Grace is reported as hung, and still running.
-func (in *Inbox) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event) error {
-	if err := in.tooManyHung(); err != nil {
+func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event) error {
+	if err := rn.tooManyHung(); err != nil {
 		return &handlerError{err: err, stopped: true}
 	}
-	hctx, cancel := context.WithTimeout(ctx, in.c.Timeout)
+	hctx, cancel := context.WithTimeout(ctx, rn.c.Timeout)
 	defer cancel()
 	done := make(chan error, 1)
 	given := handlertx.Give(hctx, tx, errNotTheHandlers)
@@ -134,7 +141,7 @@ func (in *Inbox) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdf
 		case err == nil && pg.IsClosed():
 			switch {
 			case timedOut:
-				return &handlerError{err: fmt.Errorf("the handler was cancelled after %s", in.c.Timeout), timedOut: true}
+				return &handlerError{err: fmt.Errorf("the handler was cancelled after %s", rn.c.Timeout), timedOut: true}
 			case ctx.Err() == nil && given.RanOut():
 				return &handlerError{err: errors.New("a time-out of the handler's own closed its connection, and the handler returned nil all the same"), timedOut: true}
 			}
@@ -150,7 +157,7 @@ func (in *Inbox) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdf
 			return &handlerError{err: fmt.Errorf("a time-out of the handler's own: %w", err), timedOut: true}
 		}
 		if timedOut {
-			err = fmt.Errorf("the handler was cancelled after %s: %w", in.c.Timeout, err)
+			err = fmt.Errorf("the handler was cancelled after %s: %w", rn.c.Timeout, err)
 		}
 		return &handlerError{err: err, timedOut: timedOut, stopped: ctx.Err() != nil}
 	}
@@ -159,20 +166,20 @@ func (in *Inbox) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdf
 		return returned(err)
 	case <-hctx.Done():
 	}
-	grace := time.NewTimer(in.c.Grace)
+	grace := time.NewTimer(rn.c.Grace)
 	defer grace.Stop()
 	select {
 	case err := <-done:
 		return returned(err)
 	case <-grace.C:
 	}
-	n, e := int(in.hung.Add(1)), es[0]
-	in.c.Logger.Error("handler hangs", "consumer", in.c.Consumer, "type", e.Type, "source", e.Source, "id", e.ID, "hung", n)
-	if in.c.Observer.OnHungHandler != nil {
-		in.c.Observer.OnHungHandler(e, n)
+	n, e := int(rn.hung.Add(1)), es[0]
+	rn.c.Logger.Error("handler hangs", "consumer", rn.c.Consumer, "type", e.Type, "source", e.Source, "id", e.ID, "hung", n)
+	if rn.c.Observer.OnHungHandler != nil {
+		rn.c.Observer.OnHungHandler(e, n)
 	}
 	return &handlerError{
-		err:      fmt.Errorf("the handler was cancelled after %s and did not return within %s", in.c.Timeout, in.c.Grace),
+		err:      fmt.Errorf("the handler was cancelled after %s and did not return within %s", rn.c.Timeout, rn.c.Grace),
 		timedOut: ctx.Err() == nil, stopped: ctx.Err() != nil, hung: done,
 	}
 }
@@ -187,9 +194,9 @@ func behind(tx pgx.Tx, err error) error {
 }
 
 // tooManyHung says whether this node has to stop.
-func (in *Inbox) tooManyHung() error {
-	if n := in.hung.Load(); n >= int64(in.c.MaxHung) {
-		return fmt.Errorf("%w: %d of at most %d have not returned: restart the process, and find what they wait for", ErrHungHandlers, n, in.c.MaxHung)
+func (rn *runner) tooManyHung() error {
+	if n := rn.hung.Load(); n >= int64(rn.c.MaxHung) {
+		return fmt.Errorf("%w: %d of at most %d have not returned: restart the process, and find what they wait for", ErrHungHandlers, n, rn.c.MaxHung)
 	}
 	return nil
 }

@@ -18,9 +18,9 @@ import (
 const defaultLetterPayload = 1<<20 - 16<<10 - wire.MaxLetterHeaders
 
 // publishLetter publishes what was just written. A letter that cannot be published is a letter nevertheless.
-func (in *Inbox) publishLetter(ctx context.Context, tx pgx.Tx, e holdfast.Event, id int64) error {
+func (led *ledger) publishLetter(ctx context.Context, tx pgx.Tx, e holdfast.Event, id int64) error {
 	b := &pgx.Batch{}
-	in.queueLetter(b, e, id)
+	led.queueLetter(b, e, id)
 	if b.Len() == 0 {
 		return nil
 	}
@@ -32,18 +32,18 @@ func (in *Inbox) publishLetter(ctx context.Context, tx pgx.Tx, e holdfast.Event,
 
 // queueLetter is publishLetter as a part of a batch. Nothing is queued where nothing is to be published: it is off, the
 // event was of a topic of letters, or (id 0) there was no new letter.
-func (in *Inbox) queueLetter(b *pgx.Batch, e holdfast.Event, id int64) {
-	topic := wire.LetterTopic(in.c.DeadLetterTopic, e.Topic)
+func (led *ledger) queueLetter(b *pgx.Batch, e holdfast.Event, id int64) {
+	topic := wire.LetterTopic(led.c.DeadLetterTopic, e.Topic)
 	if topic == "" || id == 0 {
 		return
 	}
-	b.Queue(in.sql.publishLetter, id, topic, int32(max(in.c.LetterPayload, -1))).QueryRow(func(row pgx.Row) error {
+	b.Queue(led.sql.publishLetter, id, topic, int32(max(led.c.LetterPayload, -1))).QueryRow(func(row pgx.Row) error {
 		var refused *string
 		if err := row.Scan(&refused); err != nil {
 			return err
 		}
 		if refused != nil {
-			in.c.Logger.Warn("letter is not published", append(in.attrs(e), "letter", id, "error", *refused)...)
+			led.c.Logger.Warn("letter is not published", append(led.attrs(e), "letter", id, "error", *refused)...)
 		}
 		return nil
 	})

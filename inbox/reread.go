@@ -29,7 +29,7 @@ func (p *partition) recognise(ctx context.Context, ds []*delivery, courses []cou
 		return true
 	}
 	return p.patiently(ctx, func(ctx context.Context) error {
-		rows, err := p.in.pool.Query(ctx, p.in.sql.knownMany, p.in.c.Consumer, sources, ids)
+		rows, err := p.consumer.pool.Query(ctx, p.consumer.sql.knownMany, p.consumer.c.Consumer, sources, ids)
 		if err != nil {
 			return fmt.Errorf("read inbox rows: %w", err)
 		}
@@ -63,9 +63,9 @@ func (p *partition) patiently(ctx context.Context, ask func(ctx context.Context)
 			return true
 		}
 		if ctx.Err() == nil {
-			p.in.troubled(err)
+			p.consumer.troubled(err)
 		}
-		if pause(ctx, spread(databaseBase, databaseCap, wait, p.in.random())) != nil {
+		if pause(ctx, spread(databaseBase, databaseCap, wait, p.consumer.random())) != nil {
 			return false
 		}
 	}

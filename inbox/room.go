@@ -19,7 +19,7 @@ type roomless struct {
 // is given up it is left as it is: whoever reads on meets its event again.
 func (p *partition) setAside(j *job, err error) {
 	defer p.working.Done()
-	defer p.in.full(j.ds[0], err) // Whoever hears of it finds the partition held.
+	defer p.consumer.full(j.ds[0], err) // Whoever hears of it finds the partition held.
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := &p.roomless
@@ -50,7 +50,7 @@ func (p *partition) tryLater() {
 	if r.left {
 		return
 	}
-	r.timer = time.AfterFunc(roomAfter(r.tries+1, len(r.waiting), p.in.random()), func() {
+	r.timer = time.AfterFunc(roomAfter(r.tries+1, len(r.waiting), p.consumer.random()), func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		r.timer = nil

@@ -107,7 +107,7 @@ func (b *roomBundle) awaitFull(n int) {
 
 func (b *roomBundle) consumeMany(in *Inbox, logs ...[]record) (stop func()) {
 	return b.run(func(ctx context.Context) error {
-		in.start()
+		in.registry.start()
 		return in.consume(ctx, newManyPartitions(logs...), consumeOptions{})
 	})
 }
@@ -139,7 +139,10 @@ func TestEventsWithoutRoomHoldTheirPartitionAndNoWorker(t *testing.T) {
 	log, other := logOf(fullLog(keys)...), keyed(200, 20)
 	gated := newManyPartitions(log, logOf(other...))
 	gated.others[0].gate = make(chan struct{})
-	stop := b.run(func(ctx context.Context) error { b.in.start(); return b.in.consume(ctx, gated, consumeOptions{}) })
+	stop := b.run(func(ctx context.Context) error {
+		b.in.registry.start()
+		return b.in.consume(ctx, gated, consumeOptions{})
+	})
 	b.awaitFull(2) // Both workers have met one.
 	close(gated.others[0].gate)
 	b.await("the other partition", func(o *telling) bool { return o.settled["orders/1"] == 200 })
@@ -174,8 +177,8 @@ func TestEventsWithoutRoomHoldTheirPartitionAndNoWorker(t *testing.T) {
 
 func TestAnEventWithoutRoomIsSettledInItsOrderAsSoonAsThereIsRoom(t *testing.T) {
 	b := setupRoom(t)
-	b.in.batched["order.paid"] = true
-	b.in.register("order.paid", func(ctx context.Context, tx pgx.Tx, es []holdfast.Event) error {
+	b.in.registry.batched["order.paid"] = true
+	b.in.registry.register("order.paid", func(ctx context.Context, tx pgx.Tx, es []holdfast.Event) error {
 		for _, e := range es {
 			if err := b.handle(ctx, tx, e); err != nil {
 				return err
@@ -234,7 +237,7 @@ func TestWhatFollowsAnEventThatFailsAtCommitWaitsWithItForRoom(t *testing.T) {
 	b := setupRoom(t, func(c *Config) { c.MaxStored = 1; c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour })
 	pgtest.Exec(t, b.db, "create table deferred (n int unique deferrable initially deferred)")
 	b.receive(b.in, event("before", "full 0"), Retrying)
-	b.in.handlers["order.placed"] = func(ctx context.Context, tx pgx.Tx, es []holdfast.Event) error {
+	b.in.registry.handlers["order.placed"] = func(ctx context.Context, tx pgx.Tx, es []holdfast.Event) error {
 		if es[0].ID == "1" {
 			if _, err := tx.Exec(ctx, "insert into deferred values (1), (1)"); err != nil {
 				return err
@@ -260,7 +263,7 @@ func TestAHandlerThatFailedIsNotRunAgainBecauseThereIsNoRoomForItsEvent(t *testi
 	})
 	b.receive(b.in, event("first", "full 1"), Retrying)
 	var tries atomic.Int64
-	b.in.handlers["order.placed"] = func(context.Context, pgx.Tx, []holdfast.Event) error {
+	b.in.registry.handlers["order.placed"] = func(context.Context, pgx.Tx, []holdfast.Event) error {
 		return fmt.Errorf("attempt %d: not yet", tries.Add(1))
 	}
 	b.consumeMany(b.in, logOf(event("second", "full 2")))
@@ -282,7 +285,10 @@ func TestAnEventWithoutRoomLetsOtherPartitionsGoOnAfterAnUncleanEnd(t *testing.T
 	b.receive(b.in, event("before", "full 0"), Retrying)
 	gated := newManyPartitions(logOf(event("full-1", "full 0"), event("2", "k")), logOf(keyed(20, 5)...))
 	gated.others[0].gate = make(chan struct{})
-	stop := b.run(func(ctx context.Context) error { b.in.start(); return b.in.consume(ctx, gated, consumeOptions{}) })
+	stop := b.run(func(ctx context.Context) error {
+		b.in.registry.start()
+		return b.in.consume(ctx, gated, consumeOptions{})
+	})
 	b.awaitFull(1)
 	close(gated.others[0].gate)
 	b.await("the other partition", func(o *telling) bool { return o.settled["orders/1"] == 20 })
@@ -312,11 +318,11 @@ func TestAStopDoesNotWaitForADatabaseThatIsAway(t *testing.T) {
 	b := setupRoom(t)
 	stop := make(chan struct{})
 	close(stop)
-	in := b.in.newIntake(b.in.newDelivery(event("1", "k")), func(context.Context) (Outcome, error) {
+	in := b.in.receiver.newIntake(b.in.receiver.newDelivery(event("1", "k")), func(context.Context) (Outcome, error) {
 		return "", &failure{faultDatabase, errors.New("connection refused")}
 	})
 	in.h.patient, in.stop = true, stop
-	if out, err := b.in.receive(t.Context(), in, nil); !errors.Is(err, errTold) {
+	if out, err := b.in.receiver.receive(t.Context(), in, nil); !errors.Is(err, errTold) {
 		t.Errorf("receive returned %q, %v", out, err)
 	}
 }

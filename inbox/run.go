@@ -31,7 +31,7 @@ const (
 //
 // It also removes the rows of `inbox` that are no longer needed (Config.Retention), a few at a time.
 func (in *Inbox) Run(ctx context.Context) error {
-	in.start()
+	in.registry.start()
 	g := newGroup(ctx)
 	in.runStored(g)
 	return g.wait()
@@ -39,24 +39,24 @@ func (in *Inbox) Run(ctx context.Context) error {
 
 // runStored starts what Run consists of.
 func (in *Inbox) runStored(g *group) {
-	g.run(in.workStored)
-	g.run(in.declareLoop)
-	g.run(in.sweepLoop)
-	g.run(in.retentionLoop)
+	g.run(in.backlog.workStored)
+	g.run(in.declarations.declareLoop)
+	g.run(in.sweeper.sweepLoop)
+	g.run(in.retention.retentionLoop)
 }
 
 // workStored claims and works until ctx ends.
-func (in *Inbox) workStored(ctx context.Context) error {
-	if len(in.types) == 0 {
+func (bl *backlog) workStored(ctx context.Context) error {
+	if len(bl.registry.types) == 0 {
 		return nil // Nothing could be claimed: each event is left for a node that knows its type.
 	}
-	jobs, cancel := linger(ctx, in.c.StopTimeout)
+	jobs, cancel := linger(ctx, bl.c.StopTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	free := make(chan struct{}, in.c.Workers)
-	finished := make(chan error, in.c.Workers)
-	wait := in.c.PollMin
+	free := make(chan struct{}, bl.c.Workers)
+	finished := make(chan error, bl.c.Workers)
+	wait := bl.c.PollMin
 	for {
 		// 1. As many as there are free workers, at least one.
 		select {
@@ -70,15 +70,15 @@ func (in *Inbox) workStored(ctx context.Context) error {
 		case free <- struct{}{}:
 		}
 		<-free
-		got, err := in.claim(jobs, in.c.Workers-len(free)) // What is claimed when the stop comes must not be lost sight of.
+		got, err := bl.claims.claim(jobs, bl.c.Workers-len(free)) // What is claimed when the stop comes must not be lost sight of.
 		switch {
 		case ctx.Err() != nil:
 			for _, s := range got {
-				in.handBack(jobs, s, 0)
+				bl.handBack(jobs, s, 0)
 			}
 			return nil
 		case err != nil:
-			in.troubled(err)
+			bl.troubled(err)
 		}
 		// 2. One worker each: heads of different keys.
 		for _, s := range got {
@@ -86,7 +86,7 @@ func (in *Inbox) workStored(ctx context.Context) error {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
-				err := in.work(jobs, s, ctx.Done())
+				err := bl.work(jobs, s, ctx.Done())
 				<-free
 				if err != nil {
 					finished <- err
@@ -94,16 +94,16 @@ func (in *Inbox) workStored(ctx context.Context) error {
 			}()
 		}
 		if len(got) > 0 {
-			wait = in.c.PollMin
+			wait = bl.c.PollMin
 			continue
 		}
 		// 3. Nothing is due: look again after a while, sooner when something is stored here.
-		t := time.NewTimer(time.Duration((0.75 + 0.5*in.random()) * float64(wait)))
-		wait = min(2*wait, in.c.PollMax)
+		t := time.NewTimer(time.Duration((0.75 + 0.5*bl.random()) * float64(wait)))
+		wait = min(2*wait, bl.c.PollMax)
 		select {
 		case <-t.C:
-		case <-in.wakeup:
-			wait = in.c.PollMin
+		case <-bl.wakeup:
+			wait = bl.c.PollMin
 		case err := <-finished:
 			t.Stop()
 			return err
@@ -113,28 +113,34 @@ func (in *Inbox) workStored(ctx context.Context) error {
 	}
 }
 
+// declarations are the types that nodes say they handle.
+type declarations struct {
+	*env
+	registry *registry
+}
+
 // declare tells the other nodes which types this one handles.
-func (in *Inbox) declare(ctx context.Context) error {
+func (dec *declarations) declare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
-	if _, err := in.pool.Exec(ctx, in.sql.declare, in.c.Consumer, in.types, in.node, declareFor.Microseconds()); err != nil {
+	if _, err := dec.pool.Exec(ctx, dec.sql.declare, dec.c.Consumer, dec.registry.types, dec.node, declareFor.Microseconds()); err != nil {
 		return err
 	}
-	_, err := in.pool.Exec(ctx, in.sql.undeclare, in.c.Consumer)
+	_, err := dec.pool.Exec(ctx, dec.sql.undeclare, dec.c.Consumer)
 	return err
 }
 
-func (in *Inbox) declareLoop(ctx context.Context) error {
+func (dec *declarations) declareLoop(ctx context.Context) error {
 	for {
 		wait := declareEvery
-		if err := in.declare(ctx); err != nil && ctx.Err() == nil {
+		if err := dec.declare(ctx); err != nil && ctx.Err() == nil {
 			if mend := miswired(err); mend != nil {
 				return mend
 			}
-			in.troubled(err)
+			dec.troubled(err)
 			wait = time.Second
 		}
-		if pause(ctx, time.Duration((0.75+0.5*in.random())*float64(wait))) != nil {
+		if pause(ctx, time.Duration((0.75+0.5*dec.random())*float64(wait))) != nil {
 			return nil
 		}
 	}

@@ -38,9 +38,9 @@ func (p *partition) sameLog(ctx context.Context, first int64) (same, ok bool) {
 		return false, true
 	}
 	m := landmark{offset: noOffset}
-	err := p.in.pool.QueryRow(ctx, p.in.sql.landmark, p.in.c.Consumer, p.tp.topic, int32(p.tp.partition)).Scan(&m.offset, &m.print)
+	err := p.consumer.pool.QueryRow(ctx, p.consumer.sql.landmark, p.consumer.c.Consumer, p.tp.topic, int32(p.tp.partition)).Scan(&m.offset, &m.print)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		p.in.troubled(fmt.Errorf("read landmark of %s/%d: %w", p.tp.topic, p.tp.partition, err))
+		p.consumer.troubled(fmt.Errorf("read landmark of %s/%d: %w", p.tp.topic, p.tp.partition, err))
 		return false, false
 	}
 	if m.offset < first { // noOffset too
@@ -51,7 +51,7 @@ func (p *partition) sameLog(ctx context.Context, first int64) (same, ok bool) {
 		return false, true
 	}
 	if err != nil {
-		p.in.kafkaTroubled("fetching the event that was settled last", err)
+		p.consumer.kafkaTroubled("fetching the event that was settled last", err)
 		return false, false
 	}
 	if len(pg.records) == 0 || pg.records[0].offset != m.offset {
@@ -72,9 +72,9 @@ func (p *partition) rereads(f *fence, r reading) {
 		why = "the group has no offset, and the log does not hold the event that was settled last: the topic may have been made again; " +
 			"if it was not, stop, and set the group's offset to the position"
 	}
-	p.in.c.Logger.Warn("records below the position are read again: what no row knows becomes a letter", "consumer", p.in.c.Consumer,
+	p.consumer.c.Logger.Warn("records below the position are read again: what no row knows becomes a letter", "consumer", p.consumer.c.Consumer,
 		"topic", p.tp.topic, "partition", p.tp.partition, "offsets", offsets, "start", r.start, "position", r.position, "why", why)
-	if p.in.c.Observer.OnReread != nil {
-		p.in.c.Observer.OnReread(f.Assignment, offsets)
+	if p.consumer.c.Observer.OnReread != nil {
+		p.consumer.c.Observer.OnReread(f.Assignment, offsets)
 	}
 }

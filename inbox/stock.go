@@ -14,6 +14,12 @@ import (
 // countEvery is how old a count of all that is stored may be.
 const countEvery = 3 * time.Second
 
+// quota keeps what is stored within Config.MaxStored and Config.MaxStoredKey.
+type quota struct {
+	*env
+	stock stock
+}
+
 // stock is how many events of the consumer are stored, about.
 type stock struct {
 	mu       sync.Mutex
@@ -113,9 +119,9 @@ func (s *stock) roomy(events, limit int, now time.Time) bool {
 }
 
 // measures is how long the queue of a key may be, where that has to be looked at before so many events join it; nil where not.
-func (in *Inbox) measures(topic, key string, events int) *int32 {
-	limit := in.c.MaxStoredKey
-	if key == "" || limit <= 0 || in.stock.enter(topic, key, events, time.Now()) {
+func (qu *quota) measures(topic, key string, events int) *int32 {
+	limit := qu.c.MaxStoredKey
+	if key == "" || limit <= 0 || qu.stock.enter(topic, key, events, time.Now()) {
 		return nil
 	}
 	most := int32(min(limit, 1<<30))
@@ -123,9 +129,9 @@ func (in *Inbox) measures(topic, key string, events int) *int32 {
 }
 
 // roomOf says, by an error that wraps ErrFull, that nothing could join a queue, by how long it was.
-func (in *Inbox) roomOf(topic, key string, length int) error {
-	limit := in.c.MaxStoredKey
-	in.stock.measured(topic, key, min(length, limit), limit, time.Now())
+func (qu *quota) roomOf(topic, key string, length int) error {
+	limit := qu.c.MaxStoredKey
+	qu.stock.measured(topic, key, min(length, limit), limit, time.Now())
 	if length < limit {
 		return nil
 	}
@@ -135,14 +141,14 @@ func (in *Inbox) roomOf(topic, key string, length int) error {
 
 // countStored counts all that is stored, where the last count is old. It is called before a lock of a key is taken: the
 // count may take a while.
-func (in *Inbox) countStored(ctx context.Context, tx pgx.Tx) error {
-	limit := in.c.MaxStored
-	if limit < 0 || !in.stock.due(time.Now()) {
+func (qu *quota) countStored(ctx context.Context, tx pgx.Tx) error {
+	limit := qu.c.MaxStored
+	if limit < 0 || !qu.stock.due(time.Now()) {
 		return nil
 	}
 	var events int
-	err := tx.QueryRow(ctx, in.sql.storedCount, in.c.Consumer, int32(min(limit, 1<<30))).Scan(&events)
-	in.stock.found(events, time.Now(), err)
+	err := tx.QueryRow(ctx, qu.sql.storedCount, qu.c.Consumer, int32(min(limit, 1<<30))).Scan(&events)
+	qu.stock.found(events, time.Now(), err)
 	if err != nil {
 		return fmt.Errorf("count what is stored: %w", err)
 	}
@@ -150,12 +156,12 @@ func (in *Inbox) countStored(ctx context.Context, tx pgx.Tx) error {
 }
 
 // enterStock takes one more event in. It says, by an error that wraps ErrFull, that as many wait as may.
-func (in *Inbox) enterStock() error {
-	limit := in.c.MaxStored
+func (qu *quota) enterStock() error {
+	limit := qu.c.MaxStored
 	if limit < 0 {
 		return nil
 	}
-	if events, ok := in.stock.add(1, limit); !ok {
+	if events, ok := qu.stock.add(1, limit); !ok {
 		return fmt.Errorf("%w: %d events of the consumer wait, and MaxStored is %d: see to what fails (holdfast status), or raise the limit",
 			ErrFull, events, limit)
 	}

@@ -122,10 +122,10 @@ func TestOneCountsWhatIsStoredWhileTheOthersGoByTheOldFigure(t *testing.T) {
 	var begun atomic.Int64
 	tx := slowCount{begun: &begun, answer: make(chan error)}
 	fits := func() error {
-		if err := in.countStored(t.Context(), tx); err != nil {
+		if err := in.receiver.queues.quota.countStored(t.Context(), tx); err != nil {
 			return err
 		}
-		return in.enterStock()
+		return in.receiver.queues.quota.enterStock()
 	}
 
 	// 1. The first counts; the others neither count nor wait for it.

@@ -14,23 +14,23 @@ import (
 
 func init() {
 	testdoor.Handle = func(ctx context.Context, in any, tx pgx.Tx, e holdfast.Event) (string, error, error) {
-		out, failure, err := in.(*Inbox).tryTx(ctx, tx, e)
+		out, failure, err := in.(*Inbox).receiver.tryTx(ctx, tx, e)
 		return string(out), failure, err
 	}
 }
 
 // tryTx is ReceiveTx for package holdfasttest: what the handler returned is handed out instead of being written down.
-func (in *Inbox) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (out Outcome, failure, err error) {
-	in.start()
+func (rec *receiver) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (out Outcome, failure, err error) {
+	rec.registry.start()
 	if err := checkEvent(e); err != nil {
 		return "", nil, err
 	}
-	d := in.newDelivery(e)
+	d := rec.newDelivery(e)
 	d.callers = true
 	if d.h == nil {
-		return "", nil, fmt.Errorf("the type %q has no handler: those of consumer %s are %q", e.Type, in.c.Consumer, in.types)
+		return "", nil, fmt.Errorf("the type %q has no handler: those of consumer %s are %q", e.Type, rec.c.Consumer, rec.registry.types)
 	}
-	out, failed, err := in.underSavepoint(ctx, tx, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.take(ctx, tx, d, 1) })
+	out, failed, err := rec.underSavepoint(ctx, tx, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.take(ctx, tx, d, 1) })
 	var h *handlerError
 	if errors.As(err, &h) { // It hangs, and may still write: the transaction is no good any more.
 		return Retrying, h.err, nil
@@ -40,7 +40,7 @@ func (in *Inbox) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (out Ou
 	}
 	out = Retrying
 	if failed.fault == faultEvent {
-		if _, v := (history{}).after(in.c.Retry, *failed, time.Now(), in.random()); v.do == actDead {
+		if _, v := (history{}).after(rec.c.Retry, *failed, time.Now(), rec.random()); v.do == actDead {
 			out = Dead
 		}
 	}

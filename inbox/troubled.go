@@ -16,33 +16,33 @@ import (
 const sayEvery = time.Second
 
 // troubled tells of an error that is waited out.
-func (in *Inbox) troubled(err error) { in.waitsOut(err, "consumer", in.c.Consumer) }
+func (env *env) troubled(err error) { env.waitsOut(err, "consumer", env.c.Consumer) }
 
 // troubledBy is troubled with an event in hand.
-func (in *Inbox) troubledBy(d *delivery, err error) {
-	attrs := in.attrs(d.e)
+func (env *env) troubledBy(d *delivery, err error) {
+	attrs := env.attrs(d.e)
 	if d.from != nil {
 		attrs = append(attrs, "partition", d.from.fence.Partition)
 	}
-	in.waitsOut(err, attrs...)
+	env.waitsOut(err, attrs...)
 }
 
-func (in *Inbox) waitsOut(err error, attrs ...any) {
-	if unsaid, say := in.said.say(kindOf(err), time.Now()); say {
+func (env *env) waitsOut(err error, attrs ...any) {
+	if unsaid, say := env.said.say(kindOf(err), time.Now()); say {
 		if unsaid > 0 {
 			attrs = append(attrs, "suppressed", unsaid)
 		}
-		in.c.Logger.Warn("waiting for the database", append(attrs, "error", boundedError(err))...)
+		env.c.Logger.Warn("waiting for the database", append(attrs, "error", boundedError(err))...)
 	}
-	if in.c.Observer.OnError != nil {
-		in.c.Observer.OnError(err)
+	if env.c.Observer.OnError != nil {
+		env.c.Observer.OnError(err)
 	}
 }
 
-func (in *Inbox) kafkaTroubled(doing string, err error) {
-	in.c.Logger.Warn("waiting for Kafka", "consumer", in.c.Consumer, "doing", doing, "error", boundedError(err))
-	if in.c.Observer.OnError != nil {
-		in.c.Observer.OnError(fmt.Errorf("%s: %w", doing, err))
+func (env *env) kafkaTroubled(doing string, err error) {
+	env.c.Logger.Warn("waiting for Kafka", "consumer", env.c.Consumer, "doing", doing, "error", boundedError(err))
+	if env.c.Observer.OnError != nil {
+		env.c.Observer.OnError(fmt.Errorf("%s: %w", doing, err))
 	}
 }
 

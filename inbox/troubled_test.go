@@ -19,7 +19,7 @@ func TestTheLogSaysOnceASecondWhatIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logtest.Log
 		heard := 0
-		in := &Inbox{c: Config{Consumer: "billing", Logger: slog.New(slog.NewTextHandler(&log, nil)), Observer: Observer{OnError: func(error) { heard++ }}}}
+		in := &env{c: Config{Consumer: "billing", Logger: slog.New(slog.NewTextHandler(&log, nil)), Observer: Observer{OnError: func(error) { heard++ }}}}
 		away, full := errors.New("connection refused"), &pgconn.PgError{Severity: "FATAL", Code: "53300", Message: "too many clients"}
 		for range 25 { // tries of each, 100 ms apart
 			in.troubled(away)
