@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -85,16 +86,10 @@ type step func(ctx context.Context, tx pgx.Tx) (Outcome, error)
 // trial is one transaction from its beginning to its commit. Its error is a *failure.
 type trial func(ctx context.Context) (Outcome, error)
 
-// within is a trial of a step.
-func (rn *runner) within(s step) trial {
-	return func(ctx context.Context) (out Outcome, err error) {
-		err = rn.transact(ctx, func(tx pgx.Tx) (err error) {
-			out, err = s(ctx, tx)
-			return err
-		})
-		return out, err
-	}
-}
-
 // errUnqueued is said where an event was to queue behind its key, but the queue has gone: run it again.
 var errUnqueued = errors.New("the queue of its key has gone")
+
+// is says whether a row with the hash is that of the event's payload.
+func (d *delivery) is(hash []byte) bool {
+	return bytes.Equal(hash, d.hash) || bytes.Equal(hash, d.payloadHash())
+}

@@ -1,46 +1,6 @@
 package inbox
 
-import (
-	"context"
-	"errors"
-)
-
 // This file is how a partition hands its events to the workers, as lineup says.
-
-// job is one transaction's worth of work: an event, a batch of events of one type, or events of one key that wait behind it.
-type job struct {
-	p       *partition
-	ctx     context.Context // of its handler
-	ds      []*delivery
-	intake  *intake // where it does not begin by running the handler, or has something behind it
-	batched bool    // it may be in a batch with others of its type
-	behind  bool    // it is events of one key, behind what is stored of that: they are stored together
-	apart   bool    // it comes from a job of several events that had to be taken apart: it comes alone
-	read    int64   // the number of its event, or of the one that began its batch, among all that the node has read
-
-	follower *job // the next event of its key, where the same worker has taken it in hand
-	offered  bool // the workers have the batch, or will find it full
-	roomless bool // there was no room for its event, and it has not got through yet
-}
-
-// keys are the keys that the job keeps busy.
-func (j *job) keys() []string {
-	if len(j.ds) == 1 {
-		if key := j.ds[0].e.Key; key != "" {
-			return []string{key}
-		}
-		return nil
-	}
-	var keys []string
-	seen := make(map[string]bool, len(j.ds))
-	for _, d := range j.ds {
-		if d.e.Key != "" && !seen[d.e.Key] {
-			seen[d.e.Key] = true
-			keys = append(keys, d.e.Key)
-		}
-	}
-	return keys
-}
 
 // dispatch lines up a job of one event: it is begun now, when its key is free, or with its batch.
 func (p *partition) dispatch(j *job) {
@@ -93,6 +53,9 @@ func (p *partition) follower(j *job, most int) *job {
 	return next
 }
 
+// drop says that a job is not begun.
+func (p *partition) drop(*job) { p.working.Done() }
+
 // putBack has the follower of a job wait again: what it follows has to be redone.
 func (p *partition) putBack(j *job) {
 	defer p.working.Done()
@@ -129,23 +92,4 @@ func (p *partition) conclude(j *job, err error) {
 		p.mu.Unlock()
 	}
 	p.free()
-}
-
-func (p *partition) failWith(err error) {
-	if errors.Is(err, errFenced) {
-		p.fencedOff()
-	} else {
-		p.fail(err)
-	}
-}
-
-// stopped says that no more events are to be begun.
-func (p *partition) stopped() bool { return p.reading.Err() != nil }
-
-// free tells the reader that something is settled.
-func (p *partition) free() {
-	select {
-	case p.freed <- struct{}{}:
-	default:
-	}
 }

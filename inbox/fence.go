@@ -4,13 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/holdfast-go/holdfast/internal/failpoint"
-	"github.com/holdfast-go/holdfast/internal/lane"
-	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
 // Advisory locks are all locks of a transaction, in the form of two numbers: a class of ours and a hash of what is
@@ -18,11 +13,6 @@ import (
 // and fenceClass, "hfpt" in ASCII, is the fence of a partition. Two things that share a number wait for each other, no
 // more.
 const fenceClass = 0x68667074
-
-// keyNumber is what the dlq locks too, under lane.KeyClass, before it changes the queue of a key.
-func (env *env) keyNumber(topic, key string) int32 {
-	return lane.Number(env.c.Schema, env.c.Consumer, topic, key)
-}
 
 // errFenced says that another node has been given the partition.
 var errFenced = errors.New("another node has the partition")
@@ -71,84 +61,4 @@ func (f *fence) check(ctx context.Context, env *env, tx pgx.Tx) error {
 		return errFenced
 	}
 	return nil
-}
-
-// assignment is what Postgres says of a partition that we were given.
-type assignment struct {
-	fence   *fence
-	reading reading
-	careful bool // the last owner did not end in order
-}
-
-// assign raises the epoch, once every transaction of the last owner has ended, and chooses where to read from.
-func (co *consumer) assign(ctx context.Context, topic string, partition int, choose func(position int64) (reading, error)) (assignment, error) {
-	f := &fence{Assignment: Assignment{Topic: topic, Partition: partition}}
-	f.number = lane.Number(co.c.Schema, co.c.Consumer, topic, fmt.Sprint(partition))
-	a := assignment{fence: f}
-	var refused error
-	err := co.runner.transact(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, co.sql.lock, int32(fenceClass), f.number); err != nil {
-			return fmt.Errorf("take fence of %s/%d: %w", topic, partition, err)
-		}
-		// Before the row: whoever waits here for another's token holds nothing that a save waits for.
-		if _, err := tx.Exec(ctx, co.sql.renew); err != nil {
-			return fmt.Errorf("refill the incarnation: %w", err)
-		}
-		// The row is locked from here on: a save of the last owner comes before, or finds that it is too late.
-		position, clean := int64(noOffset), true
-		err := tx.QueryRow(ctx, co.sql.position, co.c.Consumer, topic, int32(partition)).Scan(&position, &clean)
-		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-			return fmt.Errorf("read position of %s/%d: %w", topic, partition, err)
-		}
-		if a.reading, refused = choose(position); refused != nil {
-			return refused
-		}
-		a.careful = !clean
-		f.position = a.reading.position
-		err = tx.QueryRow(ctx, co.sql.assign, co.c.Consumer, topic, int32(partition), a.reading.position, co.node).Scan(&f.Epoch, &f.token)
-		if err != nil {
-			return fmt.Errorf("raise epoch of %s/%d: %w", topic, partition, err)
-		}
-		failpoint.Hit(failpoint.InboxAssigning)
-		return nil
-	})
-	var beyond *beyondEnd
-	if errors.As(refused, &beyond) {
-		table := sqlschema.In(co.c.Schema, "holdfast.consumer_position")
-		row := fmt.Sprintf("consumer = %s and topic = %s and partition = %d", quoted(co.c.Consumer), quoted(topic), partition)
-		refused = fmt.Errorf("%w: %s", refused, beyond.remedy(table, row))
-	}
-	if refused != nil {
-		return assignment{}, fmt.Errorf("read %s/%d: %w", topic, partition, refused)
-	}
-	return a, err
-}
-
-// quoted is text as a literal of SQL, for statements that a person is told to run.
-func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
-
-// countStart counts that the handler of an event is about to start, and commits that before it does. An event that is
-// known already is not counted: nothing will run. Asked again, because the answer was lost, it counts the same start.
-func (led *ledger) countStart(ctx context.Context, d *delivery) (starts int, known bool, err error) {
-	var hash []byte
-	var result string
-	err = led.pool.QueryRow(ctx, led.sql.known, led.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result)
-	if err == nil {
-		return 0, true, nil
-	}
-	if !errors.Is(err, pgx.ErrNoRows) {
-		return 0, false, fmt.Errorf("read inbox row: %w", err)
-	}
-	if d.start == 0 {
-		var before int32
-		if err := led.pool.QueryRow(ctx, led.sql.starts, led.c.Consumer, d.e.Source, d.e.ID).Scan(&before); err != nil {
-			return 0, false, fmt.Errorf("read starts: %w", err)
-		}
-		d.start = before + 1
-	}
-	var n int32
-	if err := led.pool.QueryRow(ctx, led.sql.start, led.c.Consumer, d.e.Source, d.e.ID, d.start).Scan(&n); err != nil {
-		return 0, false, fmt.Errorf("count start: %w", err)
-	}
-	return int(n), false, nil
 }

@@ -50,16 +50,3 @@ func (co *consumer) look(ctx context.Context, parts []*partition) error {
 	}
 	return nil
 }
-
-// outlived gives the partition up, to be given it again with the position that Postgres has now.
-func (p *partition) outlived() {
-	first, settled := p.lose(errOutlived)
-	if !first {
-		return
-	}
-	p.consumer.c.Logger.Warn("the database came back from a crash or a failover: the partition is read again from the position it has now",
-		"consumer", p.consumer.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "epoch", p.fence.Epoch, "settled", settled)
-	if p.consumer.c.Observer.OnError != nil {
-		p.consumer.c.Observer.OnError(fmt.Errorf("%s/%d: %w", p.tp.topic, p.tp.partition, errOutlived))
-	}
-}

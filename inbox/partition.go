@@ -5,17 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-
-	"github.com/holdfast-go/holdfast/internal/failpoint"
-)
-
-const (
-	// maxAhead is how many events may lie between the lowest unsettled one of a partition and the last begun. After an
-	// unclean end, that many may have been in hand.
-	maxAhead = 1024
-
-	// maxBytesAhead is how many bytes of payload a partition may have in hand before it waits to fetch more.
-	maxBytesAhead = 16 << 20
 )
 
 // partition reads one partition for as long as it is ours.
@@ -52,216 +41,6 @@ type partition struct {
 func newPartition(co *consumer, crew *crew, gen generation, tp topicPartition, committed int64, o consumeOptions) *partition {
 	return &partition{consumer: co, crew: crew, gen: gen, tp: tp, committed: committed, o: o, lineup: newLineup(co.c.BatchSize),
 		freed: make(chan struct{}, 1)}
-}
-
-// run reads the partition until ctx ends, and returns when nothing of it is in hand any more. jobs is the context of
-// handlers, which lasts a while longer.
-func (p *partition) run(ctx, jobs context.Context) error {
-	p.reading, p.halt = context.WithCancel(ctx)
-	defer p.halt()
-	if err := p.assign(ctx); err != nil {
-		if ctx.Err() != nil && !fatal(err) {
-			return nil
-		}
-		return err
-	}
-	err := p.read(p.reading, jobs)
-	p.leaveRoomless()
-	p.working.Wait()
-	if err == nil {
-		p.mu.Lock()
-		err = p.failed
-		p.mu.Unlock()
-	}
-	if err != nil && ctx.Err() != nil && !fatal(err) && !errors.Is(err, errFenced) {
-		return nil // Told to stop.
-	}
-	return err
-}
-
-// errOldBounds says that a log's bounds were asked for before our position was read, and that it has grown since, maybe.
-var errOldBounds = errors.New("the log's bounds may be older than the position")
-
-// assign makes the partition ours in Postgres.
-func (p *partition) assign(ctx context.Context) error {
-	known := int64(noOffset) // our position, as it was before the bounds were asked for
-	for wait := 0; ; wait++ {
-		first, end, err := p.gen.bounds(ctx, p.tp)
-		if err != nil && ctx.Err() == nil {
-			p.consumer.kafkaTroubled("asking for the log's bounds", err)
-		}
-		same, ok := false, err == nil
-		if ok {
-			same, ok = p.sameLog(ctx, first)
-		}
-		if ok {
-			var a assignment
-			a, err = p.consumer.assign(ctx, p.tp.topic, p.tp.partition, func(position int64) (reading, error) {
-				if position > end && known <= end { // The last owner went on while we waited for the fence, or were frozen.
-					known = position
-					return reading{}, errOldBounds
-				}
-				return startAt(position, p.committed, first, end, same, p.o.adopt, p.o.skipDeleted)
-			})
-			if err == nil {
-				failpoint.Hit(failpoint.InboxAssigned)
-				p.mu.Lock()
-				p.fence, p.track = a.fence, newTracker(a.reading.start)
-				p.saved, p.known = a.reading.start, p.committed
-				p.careful, p.carefulLeft, p.carefulEnd = a.careful, maxAhead, end
-				p.mu.Unlock()
-				p.consumer.c.Logger.Info("partition assigned", "consumer", p.consumer.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition,
-					"epoch", a.fence.Epoch, "start", a.reading.start, "position", a.reading.position, "committed", p.committed, "careful", a.careful)
-				if p.consumer.c.Observer.OnAssigned != nil {
-					p.consumer.c.Observer.OnAssigned(a.fence.Assignment, a.reading.start)
-				}
-				p.rereads(a.fence, a.reading)
-				return nil
-			}
-			if errors.Is(err, errOldBounds) {
-				continue
-			}
-			if fatal(err) {
-				return err
-			}
-			if ctx.Err() == nil {
-				p.consumer.troubled(err)
-			}
-		}
-		if perr := pause(ctx, spread(databaseBase, databaseCap, wait+1, p.consumer.random())); perr != nil {
-			return perr
-		}
-	}
-}
-
-// read fetches and begins events, until ctx ends or one of them stops the partition.
-func (p *partition) read(ctx, jobs context.Context) error {
-	offset := p.track.next
-	for wait := 0; ; {
-		if !p.room(ctx) {
-			return nil
-		}
-		pg, err := p.gen.fetch(ctx, p.tp, offset)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, ErrOffsetOutOfRange):
-			return fmt.Errorf("read %s/%d at offset %d: %w: records were deleted before they were handled, or the topic was recreated; "+
-				"see what the log holds, and start again", p.tp.topic, p.tp.partition, offset, err)
-		case err != nil:
-			p.consumer.kafkaTroubled("fetching", err)
-			wait++
-			if pause(ctx, spread(databaseBase, databaseCap, wait, p.consumer.random())) != nil {
-				return nil
-			}
-			continue
-		}
-		wait = 0
-		if len(pg.records) > 0 {
-			failpoint.Hit(failpoint.InboxFetched)
-		}
-		if !p.begin(ctx, jobs, pg) {
-			return nil
-		}
-		offset = pg.next
-	}
-}
-
-// room waits until there is little enough in hand to take more. False: ctx ended.
-func (p *partition) room(ctx context.Context) bool {
-	for {
-		if !p.full() {
-			return ctx.Err() == nil
-		}
-		p.gathered() // What is collected has to be begun before there can be room.
-		select {
-		case <-p.freed:
-		case <-ctx.Done():
-			return false
-		}
-	}
-}
-
-// full says that there is as much in hand as may be.
-func (p *partition) full() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.track.spread() >= maxAhead || p.track.bytes >= maxBytesAhead || p.roomless.held > 0
-}
-
-// begin takes a page in hand, event by event, and says whether to go on.
-func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
-	ds := make([]*delivery, len(pg.records))
-	invalid := make([]step, len(pg.records))
-	for i, r := range pg.records {
-		ds[i], invalid[i] = p.delivery(r)
-	}
-	// The page was fetched before this is asked: whoever produced an event of a new type after a node declared it is
-	// understood.
-	declared := map[string]bool{}
-	if types := p.consumer.unknownTypes(ds); len(types) > 0 {
-		if !p.patiently(ctx, func(ctx context.Context) (err error) {
-			declared, err = p.consumer.declarations.declared(ctx, p.consumer.pool, types)
-			return err
-		}) {
-			return false
-		}
-	}
-	courses := make([]course, len(ds))
-	for i, d := range ds {
-		courses[i] = courseOf(sighting{invalid: invalid[i] != nil, garbled: d.garbled, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.consumer.c.UnknownType)
-	}
-	if !p.recognise(ctx, ds, courses) {
-		return false
-	}
-	for i, d := range ds {
-		s := invalid[i]
-		switch courses[i] {
-		case courseStale:
-			s = p.consumer.receiver.stale(d)
-		case courseUnknown:
-			s = p.consumer.receiver.unknown(d, declared[d.e.Type])
-		}
-		if !p.room(ctx) {
-			return false
-		}
-		p.mu.Lock()
-		p.lineup.gathering = true
-		p.track.begin(d.from.offset, len(d.e.Payload), printOf(d))
-		p.mu.Unlock()
-		switch {
-		case courses[i] == courseSkip:
-			p.consumer.report(d, Skipped, 0)
-			p.settle(d)
-		case courses[i] == courseKnown:
-			p.consumer.report(d, Duplicate, 0)
-			p.settle(d)
-		case p.careful:
-			if !p.carefully(ctx, jobs, d, p.intake(d, s)) {
-				return false
-			}
-		case s != nil:
-			p.dispatch(&job{p: p, ctx: jobs, ds: []*delivery{d}, intake: p.intake(d, s)})
-		default:
-			p.dispatch(&job{p: p, ctx: jobs, ds: []*delivery{d}, batched: p.consumer.registry.batched[d.e.Type]})
-		}
-	}
-	p.gathered()
-	p.mu.Lock()
-	p.track.skipTo(pg.next)
-	p.mu.Unlock()
-	return true
-}
-
-// intake is how an event goes in that does not come with a batch: by the step, where it is not nil, instead of its handler.
-func (p *partition) intake(d *delivery, s step) *intake {
-	first := p.consumer.receiver.alone(d, 1)
-	if s != nil {
-		first = p.consumer.runner.within(s)
-	}
-	t := p.consumer.receiver.newIntake(d, first)
-	t.h.patient, t.stop = true, p.reading.Done()
-	return t
 }
 
 // settle says that what became of events is durable.
@@ -346,4 +125,36 @@ func (p *partition) end() (int64, landmark, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.track.low(), p.track.last, p.consumer.runner.hung.Load() == 0
+}
+
+// outlived gives the partition up, to be given it again with the position that Postgres has now.
+func (p *partition) outlived() {
+	first, settled := p.lose(errOutlived)
+	if !first {
+		return
+	}
+	p.consumer.c.Logger.Warn("the database came back from a crash or a failover: the partition is read again from the position it has now",
+		"consumer", p.consumer.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "epoch", p.fence.Epoch, "settled", settled)
+	if p.consumer.c.Observer.OnError != nil {
+		p.consumer.c.Observer.OnError(fmt.Errorf("%s/%d: %w", p.tp.topic, p.tp.partition, errOutlived))
+	}
+}
+
+// free tells the reader that something is settled.
+func (p *partition) free() {
+	select {
+	case p.freed <- struct{}{}:
+	default:
+	}
+}
+
+// stopped says that no more events are to be begun.
+func (p *partition) stopped() bool { return p.reading.Err() != nil }
+
+func (p *partition) failWith(err error) {
+	if errors.Is(err, errFenced) {
+		p.fencedOff()
+	} else {
+		p.fail(err)
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -185,56 +184,44 @@ func (rec *receiver) alone(d *delivery, attempt int) trial {
 	}
 }
 
-func (led *ledger) queueOpening(b *pgx.Batch, d *delivery) {
-	idle, lock := strconv.FormatInt(millis(idleTimeout(led.c)), 10), strconv.FormatInt(millis(led.c.Timeout), 10)
-	if d.from == nil {
-		b.Queue(led.sql.open, idle, lock)
-	} else {
-		b.Queue(led.sql.openFenced, idle, lock, int32(fenceClass), d.from.fence.number)
-	}
-}
-
-func (led *ledger) queueInsert(b *pgx.Batch, d *delivery, attempt int) {
-	b.Queue(led.sql.insert, led.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.e.Key, d.partition(), d.offset(), d.hash, int32(attempt), d.epoch())
-}
-
-// readInsert returns the result that was recorded, "" where nothing was.
-func readInsert(br pgx.BatchResults) (result string, err error) {
-	err = br.QueryRow().Scan(&result)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("insert inbox row: %w", err)
-	}
-	return result, nil
-}
-
-func (led *ledger) queueInsertMany(b *pgx.Batch, ds []*delivery) {
-	n := len(ds)
-	sources, ids, keys, offsets, hashes := make([]string, n), make([]string, n), make([]string, n), make([]int64, n), make([][]byte, n)
-	for i, d := range ds {
-		sources[i], ids[i], keys[i], offsets[i], hashes[i] = d.e.Source, d.e.ID, d.e.Key, d.from.offset, d.hash
-	}
-	first := ds[0]
-	b.Queue(led.sql.insertMany, led.c.Consumer, first.e.Topic, first.partition(), first.epoch(), sources, ids, keys, offsets, hashes)
-}
-
-func readInsertMany(br pgx.BatchResults, want int) error {
-	var fresh int
-	if err := br.QueryRow().Scan(&fresh); err != nil {
-		return fmt.Errorf("insert inbox rows: %w", err)
-	}
-	if fresh != want {
-		return errOneByOne
-	}
-	return nil
-}
-
 func events(ds []*delivery) []holdfast.Event {
 	es := make([]holdfast.Event, len(ds))
 	for i, d := range ds {
 		es[i] = d.e
 	}
 	return es
+}
+
+// take records the event and runs its handler, in the caller's transaction.
+func (rec *receiver) take(ctx context.Context, tx pgx.Tx, d *delivery, attempt int) (Outcome, error) {
+	b := &pgx.Batch{}
+	rec.ledger.queueInsert(b, d, attempt)
+	br := tx.SendBatch(ctx, b)
+	result, err := readInsert(br)
+	if closing := br.Close(); err == nil && closing != nil {
+		err = closing
+	}
+	return rec.taken(ctx, tx, d, result, err)
+}
+
+// taken goes on behind the insert of the event's row: result is what it recorded.
+func (rec *receiver) taken(ctx context.Context, tx pgx.Tx, d *delivery, result string, err error) (Outcome, error) {
+	switch {
+	case err != nil:
+		return "", err
+	case result == "": // Known, or another node has the partition by now.
+		if d.from != nil {
+			if err := d.from.fence.check(ctx, rec.env, tx); err != nil {
+				return "", err
+			}
+		}
+		return rec.ledger.known(ctx, tx, d)
+	case result == "stored": // Behind earlier events of its key.
+		return rec.queues.queue(ctx, tx, d, past{}, nil, Stored, true)
+	}
+	failpoint.Hit(failpoint.InboxInserted)
+	if err := rec.runner.call(ctx, tx, d.h, []holdfast.Event{d.e}); err != nil {
+		return "", err
+	}
+	return Handled, behind(tx, rec.ledger.forget(ctx, tx, d))
 }

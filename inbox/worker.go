@@ -1,130 +1,11 @@
 package inbox
 
 import (
-	"container/heap"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
-
-// crew is the workers of a node: they take the jobs of all its partitions. Every other job is the one whose event was read
-// first: else each event of a busy key would wait once more for all other keys. Those between come in the order in which
-// they became ready: else as many slow keys as there are workers would keep all that was read later waiting. A worker keeps
-// a chain, so that the next job's transaction begins in the round trip that commits the last one's.
-type crew struct {
-	receiver *receiver
-	wg       sync.WaitGroup
-
-	mu      sync.Mutex
-	more    *sync.Cond
-	read    int64 // events that were read
-	waiting int   // jobs that are ready
-	first   readFirst
-	queue   []*ready // in the order in which they became ready
-	byRead  bool     // the next is taken from first
-	ended   bool
-}
-
-// ready is a job that no worker has yet. It stays in the one order for a while when it was taken from the other.
-type ready struct {
-	*job
-	taken bool
-}
-
-// readFirst is a heap of jobs, by when they were read.
-type readFirst []*ready
-
-func (r readFirst) Len() int           { return len(r) }
-func (r readFirst) Less(i, j int) bool { return r[i].read < r[j].read }
-func (r readFirst) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
-func (r *readFirst) Push(j any)        { *r = append(*r, j.(*ready)) }
-
-func (r *readFirst) Pop() any {
-	last := len(*r) - 1
-	j := (*r)[last]
-	(*r)[last] = nil
-	*r = (*r)[:last]
-	return j
-}
-
-func newCrew(rec *receiver) *crew {
-	c := &crew{receiver: rec}
-	c.more = sync.NewCond(&c.mu)
-	return c
-}
-
-// start starts the workers; end lets them go once every job is done.
-func (c *crew) start() {
-	for range c.receiver.c.Workers {
-		w := &worker{crew: c, chain: chain{receiver: c.receiver}}
-		c.wg.Go(w.run)
-	}
-}
-
-func (c *crew) end() {
-	c.mu.Lock()
-	c.ended = true
-	c.mu.Unlock()
-	c.more.Broadcast()
-	c.wg.Wait()
-}
-
-// add never waits: a partition has no more than maxAhead events in hand.
-func (c *crew) add(j *job) {
-	c.mu.Lock()
-	r := &ready{job: j}
-	heap.Push(&c.first, r)
-	c.queue = append(c.queue, r)
-	c.waiting++
-	c.mu.Unlock()
-	c.more.Signal()
-}
-
-// number numbers an event that was read.
-func (c *crew) number() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.read++
-	return c.read
-}
-
-// some says whether a job is ready.
-func (c *crew) some() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.waiting > 0
-}
-
-// take returns the next job. nil: there is none now, or, if it was to wait, there will be none.
-func (c *crew) take(wait bool) *job {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for c.waiting == 0 {
-		if !wait || c.ended {
-			return nil
-		}
-		c.more.Wait()
-	}
-	c.byRead = !c.byRead
-	for {
-		var r *ready
-		if c.byRead {
-			r = heap.Pop(&c.first).(*ready)
-		} else {
-			r, c.queue[0], c.queue = c.queue[0], nil, c.queue[1:]
-		}
-		if r.taken {
-			continue
-		}
-		r.taken = true
-		if c.waiting--; c.waiting == 0 { // What is left was taken from the other order.
-			c.first, c.queue = nil, nil
-		}
-		return r.job
-	}
-}
 
 // worker does one job after the other.
 type worker struct {
@@ -158,7 +39,7 @@ func (w *worker) run() {
 func (w *worker) next() *job {
 	if w.last != nil {
 		if !w.long() || !w.crew.some() {
-			if j := w.last.job.p.follower(w.last.job, w.crew.receiver.queues.followers(w.last.out)); j != nil {
+			if j := w.last.job.owner.follower(w.last.job, w.crew.receiver.queues.followers(w.last.out)); j != nil {
 				w.followed++
 				return j
 			}
@@ -185,17 +66,17 @@ func (w *worker) long() bool { return w.followed >= maxLinks || time.Since(w.sin
 // work takes the job in hand up to its COMMIT, or to its end where it is not an easy one.
 func (w *worker) work() {
 	j := w.hand
-	if j.p.stopped() {
-		j.p.working.Done()
+	if j.owner.stopped() {
+		j.owner.drop(j)
 		return
 	}
-	j.p.taken(j)
+	j.owner.taken(j)
 	if j.intake != nil {
 		w.commit()
 		switch {
 		case w.hand == nil: // It waits behind what was to be committed.
-		case j.p.stopped(): // That was decided before what came first had ended.
-			j.p.working.Done()
+		case j.owner.stopped(): // That was decided before what came first had ended.
+			j.owner.drop(j)
 		default:
 			w.finish(j, nil)
 		}
@@ -251,12 +132,12 @@ func (w *worker) committed(err error) {
 		for _, d := range j.ds {
 			w.crew.receiver.report(d, last.out, time.Since(last.begun))
 		}
-		j.p.settle(j.ds...)
-		j.p.conclude(j, nil)
+		j.owner.settle(j.ds...)
+		j.owner.conclude(j, nil)
 		return
 	}
 	if j.follower != nil && j.follower == w.hand { // It may have to wait for longer than this worker does.
-		j.p.putBack(j)
+		j.owner.putBack(j)
 		w.hand = nil
 	}
 	w.redo(j, err)
@@ -266,7 +147,7 @@ func (w *worker) committed(err error) {
 // them an attempt: only one is to blame, or none.
 func (w *worker) redo(j *job, failed error) {
 	if len(j.ds) == 1 {
-		j.intake = j.p.intake(j.ds[0], nil)
+		j.intake = j.owner.intake(j.ds[0], nil)
 		w.finish(j, failed)
 		return
 	}
@@ -275,7 +156,7 @@ func (w *worker) redo(j *job, failed error) {
 	for _, d := range j.ds {
 		d.inDoubt = d.inDoubt || inDoubt
 	}
-	j.p.split(j)
+	j.owner.split(j)
 }
 
 // finish brings a single event to its outcome, or to where it has to wait for room. failed is why its first trial did not
@@ -283,11 +164,19 @@ func (w *worker) redo(j *job, failed error) {
 func (w *worker) finish(j *job, failed error) {
 	_, err := w.crew.receiver.receive(j.ctx, j.intake, failed)
 	if errors.Is(err, ErrFull) {
-		j.p.setAside(j, err)
+		j.owner.setAside(j, err)
 		return
 	}
 	if err == nil {
-		j.p.settle(j.ds...)
+		j.owner.settle(j.ds...)
 	}
-	j.p.conclude(j, err)
+	j.owner.conclude(j, err)
+}
+
+// start starts the workers; end lets them go once every job is done.
+func (c *crew) start() {
+	for range c.receiver.c.Workers {
+		w := &worker{crew: c, chain: chain{receiver: c.receiver}}
+		c.wg.Go(w.run)
+	}
 }

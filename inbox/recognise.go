@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 
@@ -46,27 +45,4 @@ func (p *partition) recognise(ctx context.Context, ds []*delivery, courses []cou
 		}
 		return nil
 	})
-}
-
-// is says whether a row with the hash is that of the event's payload.
-func (d *delivery) is(hash []byte) bool {
-	return bytes.Equal(hash, d.hash) || bytes.Equal(hash, d.payloadHash())
-}
-
-// patiently asks the database until it answers. False: ctx ended.
-func (p *partition) patiently(ctx context.Context, ask func(ctx context.Context) error) bool {
-	for wait := 1; ; wait++ {
-		actx, cancel := context.WithTimeout(ctx, patrolTimeout)
-		err := ask(actx)
-		cancel()
-		if err == nil {
-			return true
-		}
-		if ctx.Err() == nil {
-			p.consumer.troubled(err)
-		}
-		if pause(ctx, spread(databaseBase, databaseCap, wait, p.consumer.random())) != nil {
-			return false
-		}
-	}
 }

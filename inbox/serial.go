@@ -91,21 +91,3 @@ func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bo
 	}
 	return known, nil
 }
-
-// takeBackStart takes a counted start back: the process outlived it, and nothing was decided. Where the database is away
-// for as long as it is tried, the start stays counted.
-func (led *ledger) takeBackStart(ctx context.Context, d *delivery) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-	defer cancel()
-	for wait := 0; ; wait++ {
-		_, err := led.pool.Exec(ctx, led.sql.takeBackStart, led.c.Consumer, d.e.Source, d.e.ID, d.start)
-		if err == nil {
-			d.start = 0
-			return
-		}
-		led.troubled(fmt.Errorf("take start back: %w", err))
-		if pause(ctx, spread(databaseBase, databaseCap, wait+1, led.random())) != nil {
-			return
-		}
-	}
-}

@@ -147,17 +147,6 @@ func (l *lineup) follower(j *job, most int) *job {
 	return next
 }
 
-// joins says that the job's events may be stored together with others of their key: each would be handled by itself, and nothing
-// is known yet of what becomes of it.
-func (j *job) joins() bool { return !j.batched && !j.apart && j.intake == nil }
-
-func (j *job) bytes() (n int) {
-	for _, d := range j.ds {
-		n += len(d.e.Payload)
-	}
-	return n
-}
-
 // putBack has the follower of a job wait again, first of all.
 func (l *lineup) putBack(j *job) {
 	line := l.keys[j.ds[0].e.Key]
@@ -171,7 +160,7 @@ func (l *lineup) split(batch *job) []*job {
 	var js []*job
 	later := map[string][]*job{}
 	for i, d := range batch.ds {
-		j := &job{p: batch.p, ctx: batch.ctx, ds: batch.ds[i : i+1 : i+1], read: batch.read, apart: true}
+		j := &job{owner: batch.owner, ctx: batch.ctx, ds: batch.ds[i : i+1 : i+1], read: batch.read, apart: true}
 		key := d.e.Key
 		behind, second := later[key]
 		if key == "" || !second {

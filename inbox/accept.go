@@ -1,0 +1,179 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/webhookdoor"
+)
+
+// This file is the way in for senders that wait for an answer and send again by themselves, as those of webhooks do. A
+// second copy of an event whose first is being handled must not be acknowledged, because the first may yet fail; nor may
+// it wait for the first with a connection of the pool, because a few of them would leave none for the handlers.
+
+func init() {
+	webhookdoor.TryReceive = func(ctx context.Context, in any, e holdfast.Event, hash []byte) (string, error) {
+		out, err := in.(*Inbox).receiver.receiveAlone(ctx, e, hash, true)
+		return string(out), err
+	}
+	webhookdoor.TryStore = func(ctx context.Context, in any, e holdfast.Event, hash []byte) (string, error) {
+		out, err := in.(*Inbox).receiver.storeAlone(ctx, e, hash, true)
+		return string(out), err
+	}
+}
+
+// tryClass is "hftr" in ASCII, beside those in fence.go: an event that is being tried.
+const tryClass = 0x68667472
+
+// storeAlone stores an event in a transaction of its own: as TryStore does, or as Store. hash is that of newDeliveryOf.
+func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []byte, try bool) (Outcome, error) {
+	rec.registry.start()
+	if err := checkEvent(e); err != nil {
+		return "", fmt.Errorf("store event: %w", err)
+	}
+	d := rec.newDeliveryOf(e, hash)
+	d.try = try
+	s := func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+		return rec.queues.park(ctx, tx, d, past{}, nil, Stored)
+	}
+	if d.h == nil && len(rec.registry.types) > 0 {
+		other, skip, err := rec.unhandled(ctx, rec.pool, d)
+		if err != nil {
+			return "", fmt.Errorf("store event: %w", err)
+		}
+		if skip {
+			rec.report(d, Skipped, 0)
+			return Skipped, nil
+		}
+		s = other
+	}
+	d.h = nil // No step of it runs the handler.
+	if try {
+		s = rec.trying(d, s)
+	}
+	out, err := rec.receive(ctx, rec.newIntake(d, rec.runner.within(s)), nil)
+	if err != nil {
+		return "", fmt.Errorf("store event: %w", err)
+	}
+	return out, nil
+}
+
+// trying is a step that is taken only by whoever has the event's lock. The lock goes with the transaction, once its
+// commit can be seen: so the one who does not get it looks whether the event is known by now.
+func (rec *receiver) trying(d *delivery, s step) step {
+	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+		number := lane.Number(rec.c.Schema, rec.c.Consumer, d.e.Source, d.e.ID)
+		var mine bool
+		if err := tx.QueryRow(ctx, rec.sql.tryLock, int32(tryClass), number).Scan(&mine); err != nil {
+			return "", fmt.Errorf("lock the event: %w", err)
+		}
+		if mine {
+			return s(ctx, tx)
+		}
+		out, err := rec.ledger.known(ctx, tx, d)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return "", ErrInFlight
+		}
+		return out, err
+	}
+}
+
+// receiveAlone takes an event in and handles it, in transactions of its own: as TryReceive does, or as Receive. hash is
+// that of newDeliveryOf.
+func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []byte, try bool) (Outcome, error) {
+	rec.registry.start()
+	if err := checkEvent(e); err != nil {
+		return "", fmt.Errorf("receive event: %w", err)
+	}
+	if err := rec.runner.tooManyHung(); err != nil {
+		return "", err
+	}
+	d := rec.newDeliveryOf(e, hash)
+	d.try = try
+	first := rec.alone(d, 1)
+	if d.h == nil {
+		s, skip, err := rec.unhandled(ctx, rec.pool, d)
+		if err != nil {
+			return "", fmt.Errorf("receive event: %w", err)
+		}
+		if skip {
+			rec.report(d, Skipped, 0)
+			return Skipped, nil
+		}
+		if try {
+			s = rec.trying(d, s)
+		}
+		first = rec.runner.within(s)
+	}
+	out, err := rec.receive(ctx, rec.newIntake(d, first), nil)
+	if err != nil {
+		return "", fmt.Errorf("receive event: %w", err)
+	}
+	return out, nil
+}
+
+// underSavepoint takes a step in the caller's transaction, under a savepoint. Where the handler fails, nothing of the
+// step is left, and failed says why and whose fault it is. A handler that hangs costs the connection: that is the error.
+func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out Outcome, failed *failure, err error) {
+	savepoint, err := tx.Begin(ctx)
+	if err != nil {
+		return "", nil, fmt.Errorf("begin savepoint: %w", err)
+	}
+	if out, err = s(ctx, savepoint); err == nil {
+		if err := savepoint.Commit(ctx); err != nil {
+			return "", nil, fmt.Errorf("release savepoint: %w", err)
+		}
+		return out, nil, nil
+	}
+	var h *handlerError
+	if !errors.As(err, &h) {
+		rollback(ctx, savepoint)
+		return "", nil, err
+	}
+	if h.hung != nil { // The caller's connection is lost with the handler: it must not write into what comes next.
+		_ = tx.Conn().PgConn().Conn().Close()
+		go func() { <-h.hung; rec.runner.hung.Add(-1) }()
+		return "", nil, err
+	}
+	f := judge(err, circumstances{inHandler: true, timedOut: h.timedOut, stopped: h.stopped, connLost: tx.Conn().IsClosed()})
+	rollback(ctx, savepoint)
+	return "", &failure{f, err}, nil
+}
+
+// unknown is what to do with an event of a type that this node does not handle; nil to skip it.
+func (rec *receiver) unknown(d *delivery, declared bool) step {
+	switch {
+	case declared, rec.c.UnknownType == UnknownStore:
+		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+			return rec.queues.park(ctx, tx, d, past{}, nil, Stored)
+		}
+	case rec.c.UnknownType == UnknownDead:
+		err := fmt.Errorf("no node of the consumer handles the type %q", d.e.Type)
+		l := letter{reason: "unknown type", holds: rec.c.HoldKey, errors: []string{err.Error()}, err: err, reopen: true}
+		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.ledger.bury(ctx, tx, d, l, Dead) }
+	default:
+		return nil
+	}
+}
+
+// unhandled is unknown for an event that comes alone: it looks whether another node declares the type.
+func (rec *receiver) unhandled(ctx context.Context, db rowsQuerier, d *delivery) (s step, skip bool, err error) {
+	declared, err := rec.declarations.declared(ctx, db, []string{d.e.Type})
+	if err != nil {
+		return nil, false, err
+	}
+	s = rec.unknown(d, declared[d.e.Type])
+	return s, s == nil, nil
+}
+
+// stale makes a letter of an event that lies below what was settled when this node was given the partition, unless its
+// row shows what became of it.
+func (rec *receiver) stale(d *delivery) step {
+	l := letter{reason: "stale: it lies below the consumer's position, and no row shows that it was handled"}
+	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.ledger.bury(ctx, tx, d, l, Stale) }
+}
