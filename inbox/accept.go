@@ -4,31 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/lane"
-	"github.com/holdfast-go/holdfast/internal/webhookdoor"
 )
 
 // This file is the way in for senders that wait for an answer and send again by themselves, as those of webhooks do. A
 // second copy of an event whose first is being handled must not be acknowledged, because the first may yet fail; nor may
 // it wait for the first with a connection of the pool, because a few of them would leave none for the handlers.
-
-func init() {
-	webhookdoor.TryReceive = func(ctx context.Context, in any, e holdfast.Event, hash []byte) (string, error) {
-		out, err := in.(*Inbox).receiver.receiveAlone(ctx, e, hash, true)
-		return string(out), err
-	}
-	webhookdoor.TryStore = func(ctx context.Context, in any, e holdfast.Event, hash []byte) (string, error) {
-		out, err := in.(*Inbox).receiver.storeAlone(ctx, e, hash, true)
-		return string(out), err
-	}
-}
-
-// tryClass is "hftr" in ASCII, beside those in fence.go: an event that is being tried.
-const tryClass = 0x68667472
 
 // storeAlone stores an event in a transaction of its own: as TryStore does, or as Store. hash is that of newDeliveryOf.
 func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []byte, try bool) (Outcome, error) {
@@ -61,26 +46,6 @@ func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []by
 		return "", fmt.Errorf("store event: %w", err)
 	}
 	return out, nil
-}
-
-// trying is a step that is taken only by whoever has the event's lock. The lock goes with the transaction, once its
-// commit can be seen: so the one who does not get it looks whether the event is known by now.
-func (rec *receiver) trying(d *delivery, s step) step {
-	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-		number := lane.Number(rec.c.Schema, rec.c.Consumer, d.e.Source, d.e.ID)
-		var mine bool
-		if err := tx.QueryRow(ctx, rec.sql.tryLock, int32(tryClass), number).Scan(&mine); err != nil {
-			return "", fmt.Errorf("lock the event: %w", err)
-		}
-		if mine {
-			return s(ctx, tx)
-		}
-		out, err := rec.ledger.known(ctx, tx, d)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return "", ErrInFlight
-		}
-		return out, err
-	}
 }
 
 // receiveAlone takes an event in and handles it, in transactions of its own: as TryReceive does, or as Receive. hash is
@@ -117,6 +82,58 @@ func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []
 	return out, nil
 }
 
+// receiveTx is ReceiveTx.
+func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
+	rec.registry.start()
+	if err := checkEvent(e); err != nil {
+		return "", fmt.Errorf("receive event: %w", err)
+	}
+	d := rec.newDelivery(e)
+	d.callers = true
+	first := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.take(ctx, tx, d, 1) }
+	if d.h == nil {
+		s, skip, err := rec.unhandled(ctx, tx, d)
+		if err != nil {
+			return "", fmt.Errorf("receive event: %w", err)
+		}
+		if skip {
+			return Skipped, nil
+		}
+		first = s
+	}
+	out, failed, err := rec.underSavepoint(ctx, tx, first)
+	if err != nil {
+		return "", fmt.Errorf("receive event: %w", err)
+	}
+	if failed == nil {
+		return out, nil
+	}
+	if failed.fault != faultEvent || tx.Conn().IsClosed() {
+		return "", fmt.Errorf("receive event: %w", failed.err)
+	}
+	h, v := history{}.after(rec.c.Retry, *failed, time.Now(), rec.random())
+	next, _ := rec.afterFailure(d, h, v, nil)
+	if out, err = next(ctx, tx); err != nil {
+		return "", fmt.Errorf("receive event: record failure: %w", err)
+	}
+	return out, nil
+}
+
+// storeTx is StoreTx.
+func (rec *receiver) storeTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
+	rec.registry.start()
+	if err := checkEvent(e); err != nil {
+		return "", fmt.Errorf("store event: %w", err)
+	}
+	d := rec.newDelivery(e)
+	d.callers = true
+	out, err := rec.queues.park(ctx, tx, d, past{}, nil, Stored)
+	if err != nil {
+		return "", fmt.Errorf("store event: %w", err)
+	}
+	return out, nil
+}
+
 // underSavepoint takes a step in the caller's transaction, under a savepoint. Where the handler fails, nothing of the
 // step is left, and failed says why and whose fault it is. A handler that hangs costs the connection: that is the error.
 func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out Outcome, failed *failure, err error) {
@@ -140,9 +157,9 @@ func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out
 		go func() { <-h.hung; rec.runner.hung.Add(-1) }()
 		return "", nil, err
 	}
-	f := judge(err, circumstances{inHandler: true, timedOut: h.timedOut, stopped: h.stopped, connLost: tx.Conn().IsClosed()})
+	failed = failureOf(ctx, tx, err)
 	rollback(ctx, savepoint)
-	return "", &failure{f, err}, nil
+	return "", failed, nil
 }
 
 // unknown is what to do with an event of a type that this node does not handle; nil to skip it.

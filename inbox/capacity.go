@@ -6,20 +6,11 @@ import "time"
 // has behind it, and keep nothing but their keys: no worker, no connection. The partition begins no more events meanwhile.
 // One of them at a time is tried again; when one gets through, the next is tried at once.
 
-// roomless are the jobs of a partition that wait for room. It is guarded by the partition's mutex.
-type roomless struct {
-	held    int         // that have not got through: those that wait, and the one that is being tried
-	waiting []*job      // in the order in which they are tried
-	timer   *time.Timer // until the next try; nil while one is under way, or none waits
-	tries   int         // in a row that found no room
-	left    bool        // the partition is being given up: none is tried any more
-}
-
 // setAside takes a job of one event from a worker, for which there is no room. Its key stays in hand. When the partition
 // is given up it is left as it is: whoever reads on meets its event again.
 func (p *partition) setAside(j *job, err error) {
 	defer p.working.Done()
-	defer p.consumer.full(j.ds[0], err) // Whoever hears of it finds the partition held.
+	defer p.notifyFull(j.ds[0], err) // Whoever hears of it finds the partition held.
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := &p.roomless
@@ -50,7 +41,7 @@ func (p *partition) tryLater() {
 	if r.left {
 		return
 	}
-	r.timer = time.AfterFunc(roomAfter(r.tries+1, len(r.waiting), p.consumer.random()), func() {
+	r.timer = time.AfterFunc(roomAfter(r.tries+1, len(r.waiting), p.random()), func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		r.timer = nil

@@ -13,13 +13,6 @@ import (
 
 // This file tells whether a log is still the one that a position speaks of.
 
-// landmark is an event of a log: the last one below a position. It is saved with the position. A topic that was made again
-// has another event at its offset, or none.
-type landmark struct {
-	offset int64 // noOffset: no event of the partition has been settled yet
-	print  int64 // of the event
-}
-
 // printOf is equal for events of one source, id and payload, on every node, and differs for others.
 func printOf(d *delivery) int64 {
 	h := fnv.New64a()
@@ -38,9 +31,9 @@ func (p *partition) sameLog(ctx context.Context, first int64) (same, ok bool) {
 		return false, true
 	}
 	m := landmark{offset: noOffset}
-	err := p.consumer.pool.QueryRow(ctx, p.consumer.sql.landmark, p.consumer.c.Consumer, p.tp.topic, int32(p.tp.partition)).Scan(&m.offset, &m.print)
+	err := p.pool.QueryRow(ctx, p.sql.landmark, p.c.Consumer, p.tp.topic, int32(p.tp.partition)).Scan(&m.offset, &m.print)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		p.consumer.troubled(fmt.Errorf("read landmark of %s/%d: %w", p.tp.topic, p.tp.partition, err))
+		p.troubled(fmt.Errorf("read landmark of %s/%d: %w", p.tp.topic, p.tp.partition, err))
 		return false, false
 	}
 	if m.offset < first { // noOffset too
@@ -51,7 +44,7 @@ func (p *partition) sameLog(ctx context.Context, first int64) (same, ok bool) {
 		return false, true
 	}
 	if err != nil {
-		p.consumer.kafkaTroubled("fetching the event that was settled last", err)
+		p.kafkaTroubled("fetching the event that was settled last", err)
 		return false, false
 	}
 	if len(pg.records) == 0 || pg.records[0].offset != m.offset {
@@ -72,9 +65,9 @@ func (p *partition) rereads(f *fence, r reading) {
 		why = "the group has no offset, and the log does not hold the event that was settled last: the topic may have been made again; " +
 			"if it was not, stop, and set the group's offset to the position"
 	}
-	p.consumer.c.Logger.Warn("records below the position are read again: what no row knows becomes a letter", "consumer", p.consumer.c.Consumer,
+	p.c.Logger.Warn("records below the position are read again: what no row knows becomes a letter", "consumer", p.c.Consumer,
 		"topic", p.tp.topic, "partition", p.tp.partition, "offsets", offsets, "start", r.start, "position", r.position, "why", why)
-	if p.consumer.c.Observer.OnReread != nil {
-		p.consumer.c.Observer.OnReread(f.Assignment, offsets)
+	if p.c.Observer.OnReread != nil {
+		p.c.Observer.OnReread(f.Assignment, offsets)
 	}
 }

@@ -2,44 +2,9 @@ package inbox
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"time"
 )
-
-// consumeOptions is what of a KafkaGroup is not the source's business.
-type consumeOptions struct {
-	adopt       bool
-	skipDeleted bool
-}
-
-// Consume takes in the events of a consumer group's topics, and runs what Run runs. A partition's events are handled in
-// parallel as far as their keys differ; those of one key one after the other. A new group starts at the first offset;
-// otherwise reading starts at the lower of the consumer's position in Postgres and the group's committed offset. Where the
-// group has none it starts at the position, if the log still holds the event that was settled last below it, and else at
-// the first offset: Kafka forgets offsets after a while, and with a topic that is deleted. What is read below the position
-// is a duplicate, or Stale where no row knows it any more; Observer.OnReread tells how much that may be. To read again on
-// purpose, set the group's offsets back. After a crash or a failover of Postgres the group is joined anew, and reading
-// starts again so: what was lost with the database's last transactions is handled again.
-//
-// It returns nil when ctx is done: handlers in hand may finish for Config.StopTimeout and are cancelled then, offsets are
-// committed, and the group is left. Brokers and databases that cannot be reached are waited for. It returns an error
-// that wraps ErrOffsetOutOfRange when a log does not hold what is to be read next, so that nothing is skipped in silence,
-// ErrHungHandlers when too many handlers hang, ErrConfiguration when the brokers refuse a setting, and
-// holdfast.ErrSchemaMissing where there is no schema.
-func (in *Inbox) Consume(ctx context.Context, g KafkaGroup) error {
-	in.registry.start()
-	g = g.withDefaults(in.c)
-	if err := g.validate(in.c); err != nil {
-		return fmt.Errorf("kafka group: %w", err)
-	}
-	src, err := openKafka(ctx, g)
-	if err != nil {
-		return fmt.Errorf("kafka group: %w", err)
-	}
-	return in.consume(ctx, src, consumeOptions{adopt: g.AdoptCommitted, skipDeleted: g.SkipDeleted})
-}
 
 // consumer takes events of Kafka's partitions in.
 type consumer struct {
@@ -49,15 +14,9 @@ type consumer struct {
 	ledger       *ledger
 	declarations *declarations
 	receiver     *receiver
+	fences       *fences
 
-	careful sync.Mutex // after an unclean end one handler runs at a time, so that a crash has one suspect
-}
-
-func (in *Inbox) consume(ctx context.Context, src source, o consumeOptions) error {
-	g := newGroup(ctx)
-	in.runStored(g)
-	g.run(func(ctx context.Context) error { return in.consumer.run(ctx, src, o) })
-	return g.wait()
+	serial sync.Mutex // after an unclean end one handler runs at a time, so that a crash has one suspect
 }
 
 // run joins the group, again and again, and works what it is given until ctx ends.
@@ -140,7 +99,7 @@ func (co *consumer) generation(ctx context.Context, gen generation, workers *cre
 	var parts []*partition
 	g := newGroup(ctx)
 	for tp, committed := range gen.assigned() {
-		p := newPartition(co, workers, gen, tp, committed, o)
+		p := co.newPartition(workers, gen, tp, committed, o)
 		parts = append(parts, p)
 		g.run(func(ctx context.Context) error { return p.run(ctx, jobs) })
 	}
@@ -160,7 +119,7 @@ func (co *consumer) generation(ctx context.Context, gen generation, workers *cre
 	return err
 }
 
-// fatal says which errors end Consume rather than be waited out.
-func fatal(err error) bool {
-	return errors.Is(err, ErrOffsetOutOfRange) || errors.Is(err, ErrHungHandlers) || errors.Is(err, ErrConfiguration)
+func (co *consumer) newPartition(crew *crew, gen generation, tp topicPartition, committed int64, o consumeOptions) *partition {
+	return &partition{env: co.env, fences: co.fences, declarations: co.declarations, receiver: co.receiver, serial: &co.serial,
+		crew: crew, gen: gen, tp: tp, committed: committed, o: o, lineup: newLineup(co.c.BatchSize), freed: make(chan struct{}, 1)}
 }

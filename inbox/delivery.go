@@ -32,19 +32,6 @@ type origin struct {
 	careful bool // the start of its handler is counted first
 }
 
-func (rec *receiver) newDelivery(e holdfast.Event) *delivery {
-	return rec.newDeliveryOf(e, nil)
-}
-
-// newDeliveryOf is newDelivery with the hash by which another payload is told; nil means that of the payload.
-func (rec *receiver) newDeliveryOf(e holdfast.Event, hash []byte) *delivery {
-	d := &delivery{e: e, hash: hash, h: rec.registry.handlers[e.Type]}
-	if hash == nil {
-		d.hash = d.payloadHash()
-	}
-	return d
-}
-
 // payloadHash is of all bytes: an edit of the event's letter leaves such a one in its row.
 func (d *delivery) payloadHash() []byte {
 	sum := sha256.Sum256(d.e.Payload)

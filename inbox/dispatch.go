@@ -77,7 +77,7 @@ func (p *partition) split(batch *job) {
 func (p *partition) conclude(j *job, err error) {
 	defer p.working.Done()
 	if err == nil {
-		err = p.consumer.runner.tooManyHung()
+		err = p.receiver.runner.tooManyHung()
 	}
 	if err != nil {
 		p.failWith(err)

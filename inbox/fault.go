@@ -113,8 +113,21 @@ type panicError struct {
 
 func (e *panicError) Error() string { return "panic: " + e.message + "\n" + e.stack }
 
+// failureOf is the verdict on what failed in a transaction, by whichever way that came about.
+func failureOf(ctx context.Context, tx pgx.Tx, err error) *failure {
+	var c circumstances
+	var h *handlerError
+	if errors.As(err, &h) {
+		c.inHandler, c.timedOut, c.stopped = true, h.timedOut, h.stopped
+	}
+	if h == nil || h.hung == nil { // A handler that hangs may be using the connection.
+		c.connLost = tx.Conn().IsClosed()
+	}
+	return blame(ctx, err, c)
+}
+
 // blame makes a *failure of an error.
-func blame(ctx context.Context, err error, c circumstances) error {
+func blame(ctx context.Context, err error, c circumstances) *failure {
 	c.stopped = c.stopped || ctx.Err() != nil
 	return &failure{judge(err, c), err}
 }

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
+	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -62,3 +66,63 @@ func (f *fence) check(ctx context.Context, env *env, tx pgx.Tx) error {
 	}
 	return nil
 }
+
+// fences raises epochs.
+type fences struct {
+	*env
+	runner *runner
+}
+
+// assign raises the epoch, once every transaction of the last owner has ended, and chooses where to read from.
+func (fs *fences) assign(ctx context.Context, topic string, partition int, choose func(position int64) (reading, error)) (assignment, error) {
+	f := &fence{Assignment: Assignment{Topic: topic, Partition: partition}}
+	f.number = lane.Number(fs.c.Schema, fs.c.Consumer, topic, fmt.Sprint(partition))
+	a := assignment{fence: f}
+	var refused error
+	err := fs.runner.transact(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, fs.sql.lock, int32(fenceClass), f.number); err != nil {
+			return fmt.Errorf("take fence of %s/%d: %w", topic, partition, err)
+		}
+		// Before the row: whoever waits here for another's token holds nothing that a save waits for.
+		if _, err := tx.Exec(ctx, fs.sql.renew); err != nil {
+			return fmt.Errorf("refill the incarnation: %w", err)
+		}
+		// The row is locked from here on: a save of the last owner comes before, or finds that it is too late.
+		position, clean := int64(noOffset), true
+		err := tx.QueryRow(ctx, fs.sql.position, fs.c.Consumer, topic, int32(partition)).Scan(&position, &clean)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("read position of %s/%d: %w", topic, partition, err)
+		}
+		if a.reading, refused = choose(position); refused != nil {
+			return refused
+		}
+		a.careful = !clean
+		f.position = a.reading.position
+		err = tx.QueryRow(ctx, fs.sql.assign, fs.c.Consumer, topic, int32(partition), a.reading.position, fs.node).Scan(&f.Epoch, &f.token)
+		if err != nil {
+			return fmt.Errorf("raise epoch of %s/%d: %w", topic, partition, err)
+		}
+		failpoint.Hit(failpoint.InboxAssigning)
+		return nil
+	})
+	var beyond *beyondEnd
+	if errors.As(refused, &beyond) {
+		table := sqlschema.In(fs.c.Schema, "holdfast.consumer_position")
+		row := fmt.Sprintf("consumer = %s and topic = %s and partition = %d", quoted(fs.c.Consumer), quoted(topic), partition)
+		refused = fmt.Errorf("%w: %s", refused, beyond.remedy(table, row))
+	}
+	if refused != nil {
+		return assignment{}, fmt.Errorf("read %s/%d: %w", topic, partition, refused)
+	}
+	return a, err
+}
+
+// assignment is what Postgres says of a partition that we were given.
+type assignment struct {
+	fence   *fence
+	reading reading
+	careful bool // the last owner did not end in order
+}
+
+// quoted is text as a literal of SQL, for statements that a person is told to run.
+func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }

@@ -308,7 +308,7 @@ func TestNoEpochOfAPartitionComesTwice(t *testing.T) {
 		{"one whose clock is behind", "update holdfast.consumer_position set epoch = epoch + 3600000000"},
 	} {
 		pgtest.Exec(t, b.db, row.before)
-		a, err := in.consumer.assign(t.Context(), "orders", 0, func(int64) (reading, error) { return reading{}, nil })
+		a, err := in.consumer.fences.assign(t.Context(), "orders", 0, func(int64) (reading, error) { return reading{}, nil })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -165,14 +165,14 @@ func TestFollowersThatCannotAllBeStoredLeaveNothing(t *testing.T) {
 			if row.known != "" {
 				b.store(in, event(row.known, "other"))
 			}
-			c := chain{receiver: in.receiver}
-			out, err := c.try(t.Context(), taking{ds: ds, attempt: 1, behind: true}, nil)
+			p := pipeline{admission: in.receiver.admission}
+			out, err := p.openAndRun(t.Context(), attempt{ds: ds, number: 1, followers: true})
 			if !errors.Is(err, row.want) {
 				t.Fatalf("it says %q, %v", out, err)
 			}
 			want := int64(len(row.before))
 			if row.want == nil {
-				if err := c.commit(t.Context()); err != nil {
+				if err := p.commit(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				want += 3
@@ -190,7 +190,7 @@ func TestFollowersThatCannotAllBeStoredLeaveNothing(t *testing.T) {
 // followers are the events 1, 2 and 3 of the key "k", from a partition that is ours, by an epoch that is off by some.
 func (b *bundle) followers(in *Inbox, off int64) (ds []*delivery) {
 	b.Helper()
-	a, err := in.consumer.assign(b.Context(), "orders", 0, func(int64) (reading, error) { return reading{}, nil })
+	a, err := in.consumer.fences.assign(b.Context(), "orders", 0, func(int64) (reading, error) { return reading{}, nil })
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -224,10 +224,10 @@ func TestFollowersWaitForWhoeverIsTakingTheHeadAway(t *testing.T) {
 	}
 	said := make(chan error, 1)
 	go func() {
-		c := chain{receiver: in.receiver}
-		_, err := c.try(t.Context(), taking{ds: ds, attempt: 1, behind: true}, nil)
+		p := pipeline{admission: in.receiver.admission}
+		_, err := p.openAndRun(t.Context(), attempt{ds: ds, number: 1, followers: true})
 		if err == nil {
-			err = errors.Join(errors.New("they are stored"), c.commit(t.Context()))
+			err = errors.Join(errors.New("they are stored"), p.commit(t.Context()))
 		}
 		said <- err
 	}()

@@ -23,6 +23,23 @@ var errNotTheHandlers = errors.New("holdfast ends the handler's transaction itse
 // errGoexit is a handler that ended its goroutine.
 var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit)")
 
+// handle is how every handler runs: fresh or stored, alone or in a batch, in our transaction or in the caller's. After it
+// the same transaction settles its events; nil where nothing is left to do. The error is a *handlerError where the handler
+// is to blame, or the connection was lost while it ran. failureOf makes the verdict of it.
+func (rn *runner) handle(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event, settle func() error) error {
+	if err := rn.call(ctx, tx, h, es); err != nil {
+		return err
+	}
+	if settle == nil {
+		return nil
+	}
+	err := settle()
+	if err != nil && tx.Conn().IsClosed() { // Our statement found out what happened before.
+		return &handlerError{err: err}
+	}
+	return err
+}
+
 // call runs a handler. Its error is a *handlerError. A handler that does not return within Config.Timeout and
 // Config.Grace is reported as hung, and still running.
 func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event) error {
@@ -92,15 +109,6 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		err:      fmt.Errorf("the handler was cancelled after %s and did not return within %s", rn.c.Timeout, rn.c.Grace),
 		timedOut: ctx.Err() == nil, stopped: ctx.Err() != nil, hung: done,
 	}
-}
-
-// behind is the error of our own statement behind a handler. Where that finds the connection dead, it was lost while the
-// handler ran.
-func behind(tx pgx.Tx, err error) error {
-	if err != nil && tx.Conn().IsClosed() {
-		return &handlerError{err: err}
-	}
-	return err
 }
 
 // tooManyHung says whether this node has to stop.

@@ -9,13 +9,19 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/testdoor"
+	"github.com/holdfast-go/holdfast/internal/hook"
 )
 
-func init() {
-	testdoor.Handle = func(ctx context.Context, in any, tx pgx.Tx, e holdfast.Event) (string, error, error) {
-		out, failure, err := in.(*Inbox).receiver.tryTx(ctx, tx, e)
-		return string(out), failure, err
+// Hooks is for packages webhook and holdfasttest of this module. Nothing outside of it can name what it returns.
+func (in *Inbox) Hooks() hook.Inbox[Outcome] {
+	return hook.Inbox[Outcome]{
+		TryReceive: func(ctx context.Context, e holdfast.Event, hash []byte) (Outcome, error) {
+			return in.receiver.receiveAlone(ctx, e, hash, true)
+		},
+		TryStore: func(ctx context.Context, e holdfast.Event, hash []byte) (Outcome, error) {
+			return in.receiver.storeAlone(ctx, e, hash, true)
+		},
+		Handle: in.receiver.tryTx,
 	}
 }
 
@@ -30,7 +36,7 @@ func (rec *receiver) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (ou
 	if d.h == nil {
 		return "", nil, fmt.Errorf("the type %q has no handler: those of consumer %s are %q", e.Type, rec.c.Consumer, rec.registry.types)
 	}
-	out, failed, err := rec.underSavepoint(ctx, tx, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.take(ctx, tx, d, 1) })
+	out, failed, err := rec.underSavepoint(ctx, tx, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.take(ctx, tx, d, 1) })
 	var h *handlerError
 	if errors.As(err, &h) { // It hangs, and may still write: the transaction is no good any more.
 		return Retrying, h.err, nil

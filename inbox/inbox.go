@@ -61,17 +61,17 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 	env := newEnv(pool, c)
 	registry := newRegistry()
 	runner := &runner{env: env}
-	ledger := &ledger{env: env}
+	ledger := &ledger{env: env, letters: &letters{env: env}}
 	queues := &queues{env: env, ledger: ledger, quota: &quota{env: env}}
 	declarations := &declarations{env: env, registry: registry}
-	receiver := &receiver{env: env, registry: registry, runner: runner, ledger: ledger, queues: queues, declarations: declarations}
+	receiver := &receiver{env: env, registry: registry, admission: &admission{env: env, runner: runner, ledger: ledger, queues: queues}, runner: runner, ledger: ledger, queues: queues, declarations: declarations}
 	claims := &claims{env: env, registry: registry}
 	return &Inbox{
 		env: env, registry: registry, receiver: receiver, declarations: declarations, claims: claims,
 		backlog:   &backlog{env: env, registry: registry, runner: runner, ledger: ledger, claims: claims},
 		sweeper:   &sweeper{env: env, runner: runner},
 		retention: &retention{env: env},
-		consumer:  &consumer{env: env, registry: registry, runner: runner, ledger: ledger, declarations: declarations, receiver: receiver},
+		consumer:  &consumer{env: env, fences: &fences{env: env, runner: runner}, registry: registry, runner: runner, ledger: ledger, declarations: declarations, receiver: receiver},
 	}
 }
 

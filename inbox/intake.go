@@ -8,7 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
 // This file brings one event to its outcome, trial after trial.
@@ -17,6 +19,7 @@ import (
 type receiver struct {
 	*env
 	registry     *registry
+	admission    *admission
 	runner       *runner
 	ledger       *ledger
 	queues       *queues
@@ -141,3 +144,54 @@ func (rec *receiver) afterFailure(d *delivery, h history, v verdict, failures []
 		return out, perr
 	}, failures
 }
+
+func (rec *receiver) newDelivery(e holdfast.Event) *delivery {
+	return rec.newDeliveryOf(e, nil)
+}
+
+// newDeliveryOf is newDelivery with the hash by which another payload is told; nil means that of the payload.
+func (rec *receiver) newDeliveryOf(e holdfast.Event, hash []byte) *delivery {
+	d := &delivery{e: e, hash: hash, h: rec.registry.handlers[e.Type]}
+	if hash == nil {
+		d.hash = d.payloadHash()
+	}
+	return d
+}
+
+// alone is a trial that takes an event in, in a transaction of two round trips.
+func (rec *receiver) alone(d *delivery, number int) trial {
+	if d.try {
+		return rec.runner.within(rec.trying(d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.take(ctx, tx, d, number) }))
+	}
+	return func(ctx context.Context) (Outcome, error) {
+		p := pipeline{admission: rec.admission}
+		out, err := p.openAndRun(ctx, attempt{ds: []*delivery{d}, number: number})
+		if err == nil {
+			err = p.commit(ctx)
+		}
+		return out, err
+	}
+}
+
+// trying is a step that is taken only by whoever has the event's lock. The lock goes with the transaction, once its
+// commit can be seen: so the one who does not get it looks whether the event is known by now.
+func (rec *receiver) trying(d *delivery, s step) step {
+	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+		number := lane.Number(rec.c.Schema, rec.c.Consumer, d.e.Source, d.e.ID)
+		var mine bool
+		if err := tx.QueryRow(ctx, rec.sql.tryLock, int32(tryClass), number).Scan(&mine); err != nil {
+			return "", fmt.Errorf("lock the event: %w", err)
+		}
+		if mine {
+			return s(ctx, tx)
+		}
+		out, err := rec.ledger.known(ctx, tx, d)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return "", ErrInFlight
+		}
+		return out, err
+	}
+}
+
+// tryClass is "hftr" in ASCII, beside those in fence.go: an event that is being tried.
+const tryClass = 0x68667472

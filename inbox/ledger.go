@@ -14,7 +14,10 @@ import (
 // This file writes down what was decided about an event that is taken in: park it, or bury it.
 
 // ledger is the rows of events in the table inbox, and their letters.
-type ledger struct{ *env }
+type ledger struct {
+	*env
+	letters *letters
+}
 
 // record writes the inbox row of an event that was not handled, behind the fence. False: there is one already.
 func (led *ledger) record(ctx context.Context, tx pgx.Tx, d *delivery, result string, attempts int) (bool, error) {
@@ -51,7 +54,7 @@ func (led *ledger) bury(ctx context.Context, tx pgx.Tx, d *delivery, l letter, a
 	if !inserted {
 		return led.known(ctx, tx, d)
 	}
-	id, err := led.insertLetter(ctx, tx, d.e, d.hash, d.partition(), d.offset(), l)
+	id, err := led.letters.insert(ctx, tx, d.e, d.hash, d.partition(), d.offset(), l)
 	if err != nil {
 		return "", err
 	}
@@ -90,7 +93,7 @@ func (led *ledger) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, 
 			return Duplicate, nil
 		}
 		l := letter{reason: "conflict: its id is known with another payload", errors: []string{"another payload came first under this id"}}
-		if _, err := led.insertLetter(ctx, tx, d.e, d.hash, d.partition(), d.offset(), l); err != nil {
+		if _, err := led.letters.insert(ctx, tx, d.e, d.hash, d.partition(), d.offset(), l); err != nil {
 			return "", err
 		}
 		return Conflict, nil

@@ -60,3 +60,8 @@ var (
 	// ErrOffsetOutOfRange is returned by Consume when a partition's log does not hold the offset that is to be read next.
 	ErrOffsetOutOfRange = errors.New("offset is out of range")
 )
+
+// fatal says which errors end Consume rather than be waited out.
+func fatal(err error) bool {
+	return errors.Is(err, ErrOffsetOutOfRange) || errors.Is(err, ErrHungHandlers) || errors.Is(err, ErrConfiguration)
+}

@@ -5,17 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // partition reads one partition for as long as it is ours.
 type partition struct {
-	consumer  *consumer
-	crew      *crew
-	gen       generation
-	tp        topicPartition
-	committed int64
-	o         consumeOptions
-	fence     *fence // nil until it is ours
+	*env
+	fences       *fences
+	declarations *declarations
+	receiver     *receiver
+	serial       *sync.Mutex // consumer.serial
+	crew         *crew
+	gen          generation
+	tp           topicPartition
+	committed    int64
+	o            consumeOptions
+	fence        *fence // nil until it is ours
 
 	mu       sync.Mutex
 	track    *tracker
@@ -36,11 +41,6 @@ type partition struct {
 	careful     bool
 	carefulLeft int
 	carefulEnd  int64
-}
-
-func newPartition(co *consumer, crew *crew, gen generation, tp topicPartition, committed int64, o consumeOptions) *partition {
-	return &partition{consumer: co, crew: crew, gen: gen, tp: tp, committed: committed, o: o, lineup: newLineup(co.c.BatchSize),
-		freed: make(chan struct{}, 1)}
 }
 
 // settle says that what became of events is durable.
@@ -70,9 +70,9 @@ func (p *partition) fencedOff() {
 	if first, _ := p.lose(errFenced); !first {
 		return
 	}
-	p.consumer.c.Logger.Warn("another node has the partition", "consumer", p.consumer.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "epoch", p.fence.Epoch)
-	if p.consumer.c.Observer.OnFenced != nil {
-		p.consumer.c.Observer.OnFenced(p.fence.Assignment)
+	p.c.Logger.Warn("another node has the partition", "consumer", p.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "epoch", p.fence.Epoch)
+	if p.c.Observer.OnFenced != nil {
+		p.c.Observer.OnFenced(p.fence.Assignment)
 	}
 }
 
@@ -124,7 +124,7 @@ func (p *partition) committedAt(offset int64) {
 func (p *partition) end() (int64, landmark, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.track.low(), p.track.last, p.consumer.runner.hung.Load() == 0
+	return p.track.low(), p.track.last, p.receiver.runner.hung.Load() == 0
 }
 
 // outlived gives the partition up, to be given it again with the position that Postgres has now.
@@ -133,10 +133,10 @@ func (p *partition) outlived() {
 	if !first {
 		return
 	}
-	p.consumer.c.Logger.Warn("the database came back from a crash or a failover: the partition is read again from the position it has now",
-		"consumer", p.consumer.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "epoch", p.fence.Epoch, "settled", settled)
-	if p.consumer.c.Observer.OnError != nil {
-		p.consumer.c.Observer.OnError(fmt.Errorf("%s/%d: %w", p.tp.topic, p.tp.partition, errOutlived))
+	p.c.Logger.Warn("the database came back from a crash or a failover: the partition is read again from the position it has now",
+		"consumer", p.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "epoch", p.fence.Epoch, "settled", settled)
+	if p.c.Observer.OnError != nil {
+		p.c.Observer.OnError(fmt.Errorf("%s/%d: %w", p.tp.topic, p.tp.partition, errOutlived))
 	}
 }
 
@@ -156,5 +156,38 @@ func (p *partition) failWith(err error) {
 		p.fencedOff()
 	} else {
 		p.fail(err)
+	}
+}
+
+// consumeOptions is what of a KafkaGroup is not the source's business.
+type consumeOptions struct {
+	adopt       bool
+	skipDeleted bool
+}
+
+// roomless are the jobs of a partition that wait for room. It is guarded by the partition's mutex.
+type roomless struct {
+	held    int         // that have not got through: those that wait, and the one that is being tried
+	waiting []*job      // in the order in which they are tried
+	timer   *time.Timer // until the next try; nil while one is under way, or none waits
+	tries   int         // in a row that found no room
+	left    bool        // the partition is being given up: none is tried any more
+}
+
+// patiently asks the database until it answers. False: ctx ended.
+func (p *partition) patiently(ctx context.Context, ask func(ctx context.Context) error) bool {
+	for wait := 1; ; wait++ {
+		actx, cancel := context.WithTimeout(ctx, patrolTimeout)
+		err := ask(actx)
+		cancel()
+		if err == nil {
+			return true
+		}
+		if ctx.Err() == nil {
+			p.troubled(err)
+		}
+		if pause(ctx, spread(databaseBase, databaseCap, wait, p.random())) != nil {
+			return false
+		}
 	}
 }

@@ -177,8 +177,8 @@ func TestAPoolSmallerThanTheWorkersServesThemAll(t *testing.T) {
 	b.awaitSettled(n)
 	b.inOrderAndOnce(n)
 	// The workers gave their connections back on the way, though there was work all the time: so that positions are saved.
-	if got := pool.Stat().AcquireCount(); got < n/maxLinks {
-		t.Errorf("connections were taken %d times for %d events, want at least every %d", got, n, maxLinks)
+	if got := pool.Stat().AcquireCount(); got < n/maxTransactions {
+		t.Errorf("connections were taken %d times for %d events, want at least every %d", got, n, maxTransactions)
 	}
 }
 

@@ -21,7 +21,7 @@ func TestABusyKeyDoesNotWaitForAllOthersAtEachOfItsEvents(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Workers = 1 })
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-		if err := pause(ctx, maxChain+time.Millisecond); err != nil { // So that the worker is given back behind each.
+		if err := pause(ctx, maxPipeline+time.Millisecond); err != nil { // So that the worker is given back behind each.
 			return err
 		}
 		return effectOf(ctx, tx, e)

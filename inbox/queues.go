@@ -33,6 +33,10 @@ func (qs *queues) followers(out Outcome) int {
 	return 1
 }
 
+// errOneByOne is said of a batch that has events among it which are known, or wait behind others of their key, and of
+// followers among which one is known, or which have nothing before them any more, or no room.
+var errOneByOne = errors.New("the batch is to be taken apart")
+
 // queueFollowers is Receive's way of an event that comes behind others: record, lock, store, in that order, for many.
 func (qs *queues) queueFollowers(b *pgx.Batch, ds []*delivery) {
 	n, first := len(ds), ds[0]

@@ -49,9 +49,9 @@ func (p *partition) read(ctx, jobs context.Context) error {
 			return fmt.Errorf("read %s/%d at offset %d: %w: records were deleted before they were handled, or the topic was recreated; "+
 				"see what the log holds, and start again", p.tp.topic, p.tp.partition, offset, err)
 		case err != nil:
-			p.consumer.kafkaTroubled("fetching", err)
+			p.kafkaTroubled("fetching", err)
 			wait++
-			if pause(ctx, spread(databaseBase, databaseCap, wait, p.consumer.random())) != nil {
+			if pause(ctx, spread(databaseBase, databaseCap, wait, p.random())) != nil {
 				return nil
 			}
 			continue
@@ -99,9 +99,9 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 	// The page was fetched before this is asked: whoever produced an event of a new type after a node declared it is
 	// understood.
 	declared := map[string]bool{}
-	if types := p.consumer.unknownTypes(ds); len(types) > 0 {
+	if types := unknownTypes(ds); len(types) > 0 {
 		if !p.patiently(ctx, func(ctx context.Context) (err error) {
-			declared, err = p.consumer.declarations.declared(ctx, p.consumer.pool, types)
+			declared, err = p.declarations.declared(ctx, p.pool, types)
 			return err
 		}) {
 			return false
@@ -109,7 +109,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 	}
 	courses := make([]course, len(ds))
 	for i, d := range ds {
-		courses[i] = courseOf(sighting{invalid: invalid[i] != nil, garbled: d.garbled, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.consumer.c.UnknownType)
+		courses[i] = courseOf(sighting{invalid: invalid[i] != nil, garbled: d.garbled, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.c.UnknownType)
 	}
 	if !p.recognise(ctx, ds, courses) {
 		return false
@@ -118,9 +118,9 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 		s := invalid[i]
 		switch courses[i] {
 		case courseStale:
-			s = p.consumer.receiver.stale(d)
+			s = p.receiver.stale(d)
 		case courseUnknown:
-			s = p.consumer.receiver.unknown(d, declared[d.e.Type])
+			s = p.receiver.unknown(d, declared[d.e.Type])
 		}
 		if !p.room(ctx) {
 			return false
@@ -131,10 +131,10 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 		p.mu.Unlock()
 		switch {
 		case courses[i] == courseSkip:
-			p.consumer.report(d, Skipped, 0)
+			p.report(d, Skipped, 0)
 			p.settle(d)
 		case courses[i] == courseKnown:
-			p.consumer.report(d, Duplicate, 0)
+			p.report(d, Duplicate, 0)
 			p.settle(d)
 		case p.careful:
 			if !p.carefully(ctx, jobs, d, p.intake(d, s)) {
@@ -143,7 +143,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 		case s != nil:
 			p.dispatch(&job{owner: p, ctx: jobs, ds: []*delivery{d}, intake: p.intake(d, s)})
 		default:
-			p.dispatch(&job{owner: p, ctx: jobs, ds: []*delivery{d}, batched: p.consumer.registry.batched[d.e.Type]})
+			p.dispatch(&job{owner: p, ctx: jobs, ds: []*delivery{d}, batched: p.receiver.registry.batched[d.e.Type]})
 		}
 	}
 	p.gathered()
@@ -155,26 +155,17 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 
 // intake is how an event goes in that does not come with a batch: by the step, where it is not nil, instead of its handler.
 func (p *partition) intake(d *delivery, s step) *intake {
-	first := p.consumer.receiver.alone(d, 1)
+	first := p.receiver.alone(d, 1)
 	if s != nil {
-		first = p.consumer.runner.within(s)
+		first = p.receiver.runner.within(s)
 	}
-	t := p.consumer.receiver.newIntake(d, first)
+	t := p.receiver.newIntake(d, first)
 	t.h.patient, t.stop = true, p.reading.Done()
 	return t
 }
 
-const (
-	// maxAhead is how many events may lie between the lowest unsettled one of a partition and the last begun. After an
-	// unclean end, that many may have been in hand.
-	maxAhead = 1024
-
-	// maxBytesAhead is how many bytes of payload a partition may have in hand before it waits to fetch more.
-	maxBytesAhead = 16 << 20
-)
-
 // unknownTypes are the types in a page that this node has no handler for.
-func (co *consumer) unknownTypes(ds []*delivery) []string {
+func unknownTypes(ds []*delivery) []string {
 	var types []string
 	for _, d := range ds {
 		if d.h == nil && !slices.Contains(types, d.e.Type) {
@@ -182,22 +173,4 @@ func (co *consumer) unknownTypes(ds []*delivery) []string {
 		}
 	}
 	return types
-}
-
-// patiently asks the database until it answers. False: ctx ended.
-func (p *partition) patiently(ctx context.Context, ask func(ctx context.Context) error) bool {
-	for wait := 1; ; wait++ {
-		actx, cancel := context.WithTimeout(ctx, patrolTimeout)
-		err := ask(actx)
-		cancel()
-		if err == nil {
-			return true
-		}
-		if ctx.Err() == nil {
-			p.consumer.troubled(err)
-		}
-		if pause(ctx, spread(databaseBase, databaseCap, wait, p.consumer.random())) != nil {
-			return false
-		}
-	}
 }

@@ -2,8 +2,6 @@ package inbox
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -29,39 +27,7 @@ func (in *Inbox) Receive(ctx context.Context, e holdfast.Event) (Outcome, error)
 // transaction fit for nothing but a rollback. Call it in READ COMMITTED: in a higher isolation two transactions with
 // the same event end in a serialization error instead of a Duplicate. Not for use with one tx by many goroutines.
 func (in *Inbox) ReceiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
-	in.registry.start()
-	if err := checkEvent(e); err != nil {
-		return "", fmt.Errorf("receive event: %w", err)
-	}
-	d := in.receiver.newDelivery(e)
-	d.callers = true
-	first := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.receiver.take(ctx, tx, d, 1) }
-	if d.h == nil {
-		s, skip, err := in.receiver.unhandled(ctx, tx, d)
-		if err != nil {
-			return "", fmt.Errorf("receive event: %w", err)
-		}
-		if skip {
-			return Skipped, nil
-		}
-		first = s
-	}
-	out, failed, err := in.receiver.underSavepoint(ctx, tx, first)
-	if err != nil {
-		return "", fmt.Errorf("receive event: %w", err)
-	}
-	if failed == nil {
-		return out, nil
-	}
-	if failed.fault != faultEvent || tx.Conn().IsClosed() {
-		return "", fmt.Errorf("receive event: %w", failed.err)
-	}
-	h, v := history{}.after(in.c.Retry, *failed, time.Now(), in.random())
-	next, _ := in.receiver.afterFailure(d, h, v, nil)
-	if out, err = next(ctx, tx); err != nil {
-		return "", fmt.Errorf("receive event: record failure: %w", err)
-	}
-	return out, nil
+	return in.receiver.receiveTx(ctx, tx, e)
 }
 
 // Store takes an event in, in a transaction of its own, and leaves its handler to Run: the row now, the work later. What it
@@ -74,17 +40,7 @@ func (in *Inbox) Store(ctx context.Context, e holdfast.Event) (Outcome, error) {
 // StoreTx stores an event in the caller's transaction. It works on nodes that have no handler for the type too. Stored,
 // Duplicate and Conflict are its outcomes; they hold once the transaction commits.
 func (in *Inbox) StoreTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
-	in.registry.start()
-	if err := checkEvent(e); err != nil {
-		return "", fmt.Errorf("store event: %w", err)
-	}
-	d := in.receiver.newDelivery(e)
-	d.callers = true
-	out, err := in.receiver.queues.park(ctx, tx, d, past{}, nil, Stored)
-	if err != nil {
-		return "", fmt.Errorf("store event: %w", err)
-	}
-	return out, nil
+	return in.receiver.storeTx(ctx, tx, e)
 }
 
 // TryReceive is Receive for a sender that waits for the answer and sends again: where another TryReceive or TryStore has

@@ -28,7 +28,7 @@ func (p *partition) recognise(ctx context.Context, ds []*delivery, courses []cou
 		return true
 	}
 	return p.patiently(ctx, func(ctx context.Context) error {
-		rows, err := p.consumer.pool.Query(ctx, p.consumer.sql.knownMany, p.consumer.c.Consumer, sources, ids)
+		rows, err := p.pool.Query(ctx, p.sql.knownMany, p.c.Consumer, sources, ids)
 		if err != nil {
 			return fmt.Errorf("read inbox rows: %w", err)
 		}

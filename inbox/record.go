@@ -31,7 +31,7 @@ func (p *partition) delivery(r record) (*delivery, step) {
 		err = checkEvent(typed)
 	}
 	if err == nil {
-		d := p.consumer.receiver.newDelivery(e)
+		d := p.receiver.newDelivery(e)
 		d.from = &origin{fence: p.fence, offset: r.offset}
 		return d, nil
 	}
@@ -40,12 +40,12 @@ func (p *partition) delivery(r record) (*delivery, step) {
 	}
 	keyed := checkText("key", e.Key, 0, 1024) == nil // A key that the tables cannot hold is no other event's.
 	e.Topic, e.Payload = p.tp.topic, r.value
-	d := p.consumer.receiver.newDelivery(sanitized(e))
-	d.h, d.garbled = p.consumer.registry.handlers[e.Type], checkText("type", e.Type, 0, 255) != nil
+	d := p.receiver.newDelivery(sanitized(e))
+	d.h, d.garbled = p.receiver.registry.handlers[e.Type], checkText("type", e.Type, 0, 255) != nil
 	d.from = &origin{fence: p.fence, offset: r.offset}
-	l := letter{reason: "invalid record: " + boundedError(err), holds: p.consumer.c.HoldKey && keyed && !d.stale(), errors: []string{boundedError(err)}, err: err, reopen: true}
+	l := letter{reason: "invalid record: " + boundedError(err), holds: p.c.HoldKey && keyed && !d.stale(), errors: []string{boundedError(err)}, err: err, reopen: true}
 	return d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-		return p.consumer.ledger.bury(ctx, tx, d, l, Dead)
+		return p.receiver.ledger.bury(ctx, tx, d, l, Dead)
 	}
 }
 

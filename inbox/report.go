@@ -44,8 +44,8 @@ func (env *env) died(e holdfast.Event, id int64, l letter) {
 	}
 }
 
-// full tells of an event that there is no room for: its partition is held.
-func (env *env) full(d *delivery, err error) {
+// notifyFull tells of an event that there is no room for: its partition is held.
+func (env *env) notifyFull(d *delivery, err error) {
 	env.c.Logger.Error("partition is held: too many events are stored", append(env.attrs(d.e), "partition", d.from.fence.Partition, "error", err)...)
 	if env.c.Observer.OnFull != nil {
 		env.c.Observer.OnFull(d.e, err)
@@ -96,6 +96,3 @@ func kindOf(err error) string {
 	}
 	return ""
 }
-
-// sayEvery is how often one kind of trouble is logged.
-const sayEvery = time.Second

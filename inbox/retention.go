@@ -17,20 +17,6 @@ import (
 // position of its partition: so a record that Kafka delivers again is either known by its row or below the position,
 // and then it is Stale. A row that says 'stored' stays, and one that says 'dead' while a letter of the event is open.
 
-const (
-	// retentionTimeout bounds one turn.
-	retentionTimeout = patrolTimeout
-
-	// retentionDaily is how often a node goes back to the first row: for those that a pass could not see, because their
-	// transaction was open for longer than the window, or the clock was wrong. Not more often, and not again when it fails,
-	// because it reads over the index entries of everything that has gone since the last vacuum.
-	retentionDaily = 24 * time.Hour
-
-	// startsKept is how long counted starts are kept at least: a process that dies of a payload may take its time to come
-	// back.
-	startsKept = 24 * time.Hour
-)
-
 // errNotOurTurn is said where another node is at it, or the time of the next turn has not come.
 var errNotOurTurn = errors.New("it is not our turn")
 

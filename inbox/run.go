@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"fmt"
 )
 
 // This file is the loop over what is stored.
@@ -26,4 +27,38 @@ func (in *Inbox) runStored(g *group) {
 	g.run(in.declarations.declareLoop)
 	g.run(in.sweeper.sweepLoop)
 	g.run(in.retention.retentionLoop)
+}
+
+// Consume takes in the events of a consumer group's topics, and runs what Run runs. A partition's events are handled in
+// parallel as far as their keys differ; those of one key one after the other. A new group starts at the first offset;
+// otherwise reading starts at the lower of the consumer's position in Postgres and the group's committed offset. Where the
+// group has none it starts at the position, if the log still holds the event that was settled last below it, and else at
+// the first offset: Kafka forgets offsets after a while, and with a topic that is deleted. What is read below the position
+// is a duplicate, or Stale where no row knows it any more; Observer.OnReread tells how much that may be. To read again on
+// purpose, set the group's offsets back. After a crash or a failover of Postgres the group is joined anew, and reading
+// starts again so: what was lost with the database's last transactions is handled again.
+//
+// It returns nil when ctx is done: handlers in hand may finish for Config.StopTimeout and are cancelled then, offsets are
+// committed, and the group is left. Brokers and databases that cannot be reached are waited for. It returns an error
+// that wraps ErrOffsetOutOfRange when a log does not hold what is to be read next, so that nothing is skipped in silence,
+// ErrHungHandlers when too many handlers hang, ErrConfiguration when the brokers refuse a setting, and
+// holdfast.ErrSchemaMissing where there is no schema.
+func (in *Inbox) Consume(ctx context.Context, g KafkaGroup) error {
+	in.registry.start()
+	g = g.withDefaults(in.c)
+	if err := g.validate(in.c); err != nil {
+		return fmt.Errorf("kafka group: %w", err)
+	}
+	src, err := openKafka(ctx, g)
+	if err != nil {
+		return fmt.Errorf("kafka group: %w", err)
+	}
+	return in.consume(ctx, src, consumeOptions{adopt: g.AdoptCommitted, skipDeleted: g.SkipDeleted})
+}
+
+func (in *Inbox) consume(ctx context.Context, src source, o consumeOptions) error {
+	g := newGroup(ctx)
+	in.runStored(g)
+	g.run(func(ctx context.Context) error { return in.consumer.run(ctx, src, o) })
+	return g.wait()
 }

@@ -23,22 +23,22 @@ func (p *partition) carefully(ctx, jobs context.Context, d *delivery, t *intake)
 			failpoint.Hit(failpoint.InboxCounting)
 			if known, err = p.count(ctx, d, t); err == nil {
 				failpoint.Hit(failpoint.InboxCounted)
-				_, err = p.consumer.receiver.receive(jobs, t, nil)
+				_, err = p.receiver.receive(jobs, t, nil)
 			}
 			if err != nil && !known && d.start > 0 { // It may be counted though the answer did not come.
-				p.consumer.ledger.takeBackStart(jobs, d)
+				p.receiver.ledger.takeBackStart(jobs, d)
 			}
 			return err
 		})
 		if errors.Is(err, ErrFull) {
-			p.consumer.full(d, err)
-			if err = pause(ctx, roomAfter(tries, 1, p.consumer.random())); err == nil {
+			p.notifyFull(d, err)
+			if err = pause(ctx, roomAfter(tries, 1, p.random())); err == nil {
 				continue
 			}
 		}
 		if err == nil {
 			p.settle(d)
-			err = p.consumer.runner.tooManyHung()
+			err = p.receiver.runner.tooManyHung()
 		}
 		if err != nil {
 			p.failWith(err)
@@ -57,8 +57,8 @@ func (p *partition) carefully(ctx, jobs context.Context, d *delivery, t *intake)
 
 // inTurn runs f while no other partition of the node is at it, unless the partition is told to stop before.
 func (p *partition) inTurn(f func() error) error {
-	p.consumer.careful.Lock()
-	defer p.consumer.careful.Unlock()
+	p.serial.Lock()
+	defer p.serial.Unlock()
 	if p.stopped() {
 		return errTold
 	}
@@ -70,7 +70,7 @@ func (p *partition) inTurn(f func() error) error {
 func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bool, err error) {
 	starts := 0
 	if !p.patiently(ctx, func(ctx context.Context) (err error) {
-		starts, known, err = p.consumer.ledger.countStart(ctx, d)
+		starts, known, err = p.receiver.ledger.countStart(ctx, d)
 		return err
 	}) {
 		return false, ctx.Err()
@@ -79,14 +79,14 @@ func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bo
 	// The end that made us careful may have been its doing, though nobody counted then. With a single attempt that would
 	// condemn every event that was in hand: there the first counted start is the first.
 	previous := starts
-	if p.consumer.c.Retry.Last(1) {
+	if p.c.Retry.Last(1) {
 		previous = starts - 1
 	}
-	if previous > 0 && p.consumer.c.Retry.Last(previous) {
+	if previous > 0 && p.c.Retry.Last(previous) {
 		err := fmt.Errorf("the process ended %d times while it was in hand", previous)
-		l := letter{reason: "it ended the process", holds: p.consumer.c.HoldKey, attempts: previous, errors: []string{err.Error()}, err: err, reopen: true}
-		t.next = p.consumer.runner.within(func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-			return p.consumer.ledger.bury(ctx, tx, d, l, Dead)
+		l := letter{reason: "it ended the process", holds: p.c.HoldKey, attempts: previous, errors: []string{err.Error()}, err: err, reopen: true}
+		t.next = p.receiver.runner.within(func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+			return p.receiver.ledger.bury(ctx, tx, d, l, Dead)
 		})
 	}
 	return known, nil

@@ -28,12 +28,12 @@ func (bl *backlog) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) 
 		id = *s.letter
 		reopen = func(b *pgx.Batch) {
 			b.Queue(bl.sql.letterReopen, *s.letter, int32(l.attempts), l.reason, fingerprint(s.e.Type, l), nonNil(l.errors))
-			bl.ledger.queueLetter(b, s.e, *s.letter)
+			bl.ledger.letters.queue(b, s.e, *s.letter)
 		}
 	} else {
 		// The letter comes first, so that the row is removed and the next one woken, or not, in sight of it.
 		l.reopen, l.place = true, &s.place
-		if id, err = bl.ledger.insertLetter(ctx, tx, s.e, s.hash, s.partition, s.offset, l); err != nil {
+		if id, err = bl.ledger.letters.insert(ctx, tx, s.e, s.hash, s.partition, s.offset, l); err != nil {
 			return 0, err
 		}
 	}

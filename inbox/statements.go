@@ -50,3 +50,17 @@ func newStatements(c Config) statements {
 func idleTimeout(c Config) time.Duration { return c.Timeout + c.Grace + 10*time.Second }
 
 func millis(d time.Duration) int64 { return max(d.Milliseconds(), 1) }
+
+const (
+	// retentionTimeout bounds one turn.
+	retentionTimeout = patrolTimeout
+
+	// retentionDaily is how often a node goes back to the first row: for those that a pass could not see, because their
+	// transaction was open for longer than the window, or the clock was wrong. Not more often, and not again when it fails,
+	// because it reads over the index entries of everything that has gone since the last vacuum.
+	retentionDaily = 24 * time.Hour
+
+	// startsKept is how long counted starts are kept at least: a process that dies of a payload may take its time to come
+	// back.
+	startsKept = 24 * time.Hour
+)

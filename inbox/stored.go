@@ -76,16 +76,13 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 					return errLeaseLost
 				}
 			}
-			if err := bl.runner.call(ctx, tx, bl.registry.handlers[s.e.Type], []holdfast.Event{s.e}); err != nil {
+			return bl.runner.handle(ctx, tx, bl.registry.handlers[s.e.Type], []holdfast.Event{s.e}, func() (err error) {
+				failpoint.Hit(failpoint.InboxRetried)
+				if next, err = bl.settle(ctx, tx, s, goOn); err == nil {
+					failpoint.Hit(failpoint.InboxSettling)
+				}
 				return err
-			}
-			failpoint.Hit(failpoint.InboxRetried)
-			var err error
-			if next, err = bl.settle(ctx, tx, s, goOn); err != nil {
-				return behind(tx, err)
-			}
-			failpoint.Hit(failpoint.InboxSettling)
-			return nil
+			})
 		})
 		if late {
 			if err != nil {

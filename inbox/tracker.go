@@ -66,3 +66,19 @@ func (t *tracker) low() int64 {
 
 // spread is how many events lie between low and the last one begun.
 func (t *tracker) spread() int { return len(t.begun) }
+
+const (
+	// maxAhead is how many events may lie between the lowest unsettled one of a partition and the last begun. After an
+	// unclean end, that many may have been in hand.
+	maxAhead = 1024
+
+	// maxBytesAhead is how many bytes of payload a partition may have in hand before it waits to fetch more.
+	maxBytesAhead = 16 << 20
+)
+
+// landmark is an event of a log: the last one below a position. It is saved with the position. A topic that was made again
+// has another event at its offset, or none.
+type landmark struct {
+	offset int64 // noOffset: no event of the partition has been settled yet
+	print  int64 // of the event
+}

@@ -41,18 +41,15 @@ func (rn *runner) transact(ctx context.Context, f func(tx pgx.Tx) error) error {
 // failed ends a transaction in which something failed, and gives its connection back. Where a handler hangs, the
 // connection is closed under it and never returned to the pool: the handler would write into another's transaction.
 func (rn *runner) failed(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx, err error) error {
+	f := failureOf(ctx, tx, err)
 	var h *handlerError
 	if errors.As(err, &h) && h.hung != nil {
 		rn.abandon(conn, h.hung)
-		return blame(ctx, err, circumstances{timedOut: h.timedOut, stopped: h.stopped, inHandler: true})
-	}
-	c := circumstances{connLost: conn.Conn().IsClosed()}
-	if h != nil {
-		c.inHandler, c.timedOut, c.stopped = true, h.timedOut, h.stopped
+		return f
 	}
 	rollback(ctx, tx)
 	conn.Release()
-	return blame(ctx, err, c)
+	return f
 }
 
 // commitTx commits, whatever has become of ctx, and gives the connection back.

@@ -36,3 +36,6 @@ func (s *seldom) say(kind string, now time.Time) (unsaid int, ok bool) {
 	s.last[kind] = saying{at: now}
 	return last.unsaid, true
 }
+
+// sayEvery is how often one kind of trouble is logged.
+const sayEvery = time.Second

@@ -9,10 +9,9 @@ import (
 
 // worker does one job after the other.
 type worker struct {
-	crew  *crew
-	chain chain
-	last  *tried // what only lacks its COMMIT
-	hand  *job   // what is being begun
+	crew     *crew
+	pipeline pipeline
+	last     *tried // what only lacks its COMMIT
 
 	since    time.Time // when it took a job of the crew's
 	followed int       // transactions of that job's key since then
@@ -26,11 +25,8 @@ type tried struct {
 }
 
 func (w *worker) run() {
-	for {
-		if w.hand = w.next(); w.hand == nil {
-			return
-		}
-		w.work()
+	for j := w.next(); j != nil; j = w.next() {
+		w.work(j)
 	}
 }
 
@@ -47,7 +43,7 @@ func (w *worker) next() *job {
 		if j := w.take(false); j != nil {
 			return j
 		}
-		w.commit()
+		w.commit(nil)
 	}
 	return w.take(true)
 }
@@ -59,71 +55,81 @@ func (w *worker) take(wait bool) *job {
 	return j
 }
 
-// long says that the worker has been with one key for long. Its chain does not tell: it begins anew with each group of
+// long says that the worker has been with one key for long. Its pipeline does not tell: it begins anew with each group of
 // followers.
-func (w *worker) long() bool { return w.followed >= maxLinks || time.Since(w.since) > maxChain }
+func (w *worker) long() bool {
+	return w.followed >= maxTransactions || time.Since(w.since) > maxPipeline
+}
 
-// work takes the job in hand up to its COMMIT, or to its end where it is not an easy one.
-func (w *worker) work() {
-	j := w.hand
-	if j.owner.stopped() {
-		j.owner.drop(j)
-		return
-	}
-	j.owner.taken(j)
-	if j.intake != nil {
-		w.commit()
-		switch {
-		case w.hand == nil: // It waits behind what was to be committed.
-		case j.owner.stopped(): // That was decided before what came first had ended.
+// work takes a job up to its COMMIT, or to its end where it is not an easy one.
+func (w *worker) work(j *job) {
+	for {
+		if j.owner.stopped() {
 			j.owner.drop(j)
-		default:
-			w.finish(j, nil)
+			return
+		}
+		j.owner.taken(j)
+		if j.intake != nil {
+			switch {
+			case !w.commit(j):
+			case j.owner.stopped(): // That was decided before what came first had ended.
+				j.owner.drop(j)
+			default:
+				w.finish(j, nil)
+			}
+			return
+		}
+		if j.behind {
+			// The lock of its key may be waited for, and what came before must not wait with it.
+			if !w.commit(j) {
+				return
+			}
+			if _, room := w.crew.receiver.queues.quota.stock.add(len(j.ds), w.crew.receiver.c.MaxStored); !room {
+				w.redo(j, errOneByOne)
+				return
+			}
+		}
+		begun := time.Now()
+		o, committed, err := w.pipeline.open(j.ctx, attempt{j.ds, 1, j.behind})
+		if !w.committed(committed, j) {
+			return
+		}
+		if errors.Is(err, errNotOpened) {
+			continue
+		}
+		var out Outcome
+		if err == nil {
+			out, err = w.pipeline.run(j.ctx, o)
+		}
+		if err != nil {
+			if j.behind {
+				w.crew.receiver.queues.quota.stock.leave(len(j.ds))
+			}
+			w.redo(j, err)
+			return
+		}
+		w.last = &tried{j, out, begun}
+		if w.pipeline.long() {
+			w.commit(nil)
 		}
 		return
 	}
-	if j.behind {
-		// The lock of its key may be waited for, and what came before must not wait with it.
-		if w.commit(); w.hand == nil {
-			return
-		}
-		if _, room := w.crew.receiver.queues.quota.stock.add(len(j.ds), w.crew.receiver.c.MaxStored); !room {
-			w.redo(j, errOneByOne)
-			return
-		}
-	}
-	begun := time.Now()
-	out, err := w.chain.try(j.ctx, taking{j.ds, 1, j.behind}, w.committed)
-	if err != nil && j.behind {
-		w.crew.receiver.queues.quota.stock.leave(len(j.ds))
-	}
-	switch {
-	case errors.Is(err, errNotTried):
-		if w.hand != nil {
-			w.work()
-		}
-	case err == nil:
-		w.last = &tried{j, out, begun}
-		if w.chain.long() {
-			w.commit()
-		}
-	default:
-		w.redo(j, err)
-	}
 }
 
-// commit commits the last job.
-func (w *worker) commit() {
-	if w.last != nil {
-		w.committed(w.chain.commit(w.last.job.ctx))
+// commit commits the last job, if there is one, before next. False: next is not to be begun.
+func (w *worker) commit(next *job) bool {
+	if w.last == nil {
+		return true
 	}
+	return w.committed(w.pipeline.commit(w.last.job.ctx), next)
 }
 
-// committed notes the answer to the last job's COMMIT.
-func (w *worker) committed(err error) {
+// committed notes the answer to the last job's COMMIT. False: next followed that job, and waits again, because it may have to
+// wait for longer than this worker does.
+func (w *worker) committed(err error, next *job) bool {
 	last := w.last
 	if last == nil {
-		return
+		return true
 	}
 	w.last = nil
 	j := last.job
@@ -134,13 +140,14 @@ func (w *worker) committed(err error) {
 		}
 		j.owner.settle(j.ds...)
 		j.owner.conclude(j, nil)
-		return
+		return true
 	}
-	if j.follower != nil && j.follower == w.hand { // It may have to wait for longer than this worker does.
+	waits := j.follower != nil && j.follower == next
+	if waits {
 		j.owner.putBack(j)
-		w.hand = nil
 	}
 	w.redo(j, err)
+	return !waits
 }
 
 // redo goes on with a job that failed when it was made the easy way. A job of several events is taken apart, and costs none of
@@ -176,7 +183,7 @@ func (w *worker) finish(j *job, failed error) {
 // start starts the workers; end lets them go once every job is done.
 func (c *crew) start() {
 	for range c.receiver.c.Workers {
-		w := &worker{crew: c, chain: chain{receiver: c.receiver}}
+		w := &worker{crew: c, pipeline: pipeline{admission: c.receiver.admission}}
 		c.wg.Go(w.run)
 	}
 }

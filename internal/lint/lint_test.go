@@ -42,7 +42,7 @@ var allowed = map[string][]string{
 var forTests = map[string]bool{"holdfasttest": true}
 
 // internals says which internal packages the library may import: the others are for tests, examples and the benchmark.
-var internals = map[string]bool{"internal/wire": true, "internal/sqlschema": true, "internal/lane": true, "internal/testdoor": true, "internal/webhookdoor": true, "internal/handlertx": true, "internal/failpoint": true}
+var internals = map[string]bool{"internal/wire": true, "internal/sqlschema": true, "internal/lane": true, "internal/hook": true, "internal/handlertx": true, "internal/failpoint": true}
 
 // kafkaFiles are the only places that may know kafka-go: everything else works behind their interfaces.
 var kafkaFiles = regexp.MustCompile(`^(relay|inbox)/kafka\w*\.go$`)
