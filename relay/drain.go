@@ -213,7 +213,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 			case dead:
 				failpoint.Hit(failpoint.RelayBurying)
 			}
-			topic := wire.LetterTopic(l.r.c.LetterTopic, rows[i].Topic)
+			topic := wire.LetterTopic(l.r.c.DeadLetterTopic, rows[i].Topic)
 			if letters[i] != 0 && topic != "" {
 				batch.Queue(l.r.sql.publishLetter, letters[i], topic).QueryRow(func(row pgx.Row) error {
 					var refused *string
@@ -236,8 +236,8 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 			failpoint.Hit(failpoint.RelayUnparked)
 			l.forget(q)
 			moved = true
-			if told := l.r.c.Observer.OnUnparked; told != nil {
-				told(l.number, rows[i].Event)
+			if observe := l.r.c.Observer.OnUnparked; observe != nil {
+				observe(Unparked{Lane: l.number, Event: rows[i].Event})
 			}
 		case dead:
 			failpoint.Hit(failpoint.RelayBuried)
@@ -247,8 +247,8 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 				l.held[q] = true
 			}
 			l.r.c.Logger.Error("event is given up: it is a dead letter now", "lane", l.number, "topic", q.topic, "event", rows[i].ID, "type", rows[i].Type, "attempts", rows[i].attempts+1, "error", answers[i].err)
-			if told := l.r.c.Observer.OnDead; told != nil {
-				told(l.number, rows[i].Event, letters[i], answers[i].err)
+			if observe := l.r.c.Observer.OnDead; observe != nil {
+				observe(DeadLettered{Lane: l.number, Event: rows[i].Event, Letter: letters[i], Err: answers[i].err})
 			}
 		}
 	}
@@ -275,8 +275,8 @@ func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
 		wait := max(holdPolicy.Delay(t.tries+3, l.r.outside.chance()), 200*time.Millisecond)
 		t.nextAt = l.r.outside.now().Add(wait)
 		l.r.c.Logger.Warn("topic is still held", "topic", topic, "lane", l.number, "tries", t.tries, "wait", wait, "error", answers[0].err)
-		if told := l.r.c.Observer.OnHeld; told != nil {
-			told(l.number, answers[0].fault, answers[0].err, wait)
+		if observe := l.r.c.Observer.OnHeld; observe != nil {
+			observe(Held{Lane: l.number, Fault: answers[0].fault, Err: answers[0].err, Wait: wait})
 		}
 		return nil
 	}
@@ -338,8 +338,8 @@ func (l *lane) moveScheduled(ctx context.Context) error {
 		if events > 0 {
 			failpoint.Hit(failpoint.RelayScheduled)
 		}
-		if told := l.r.c.Observer.OnMoved; told != nil && events > 0 {
-			told(l.number, int(events))
+		if observe := l.r.c.Observer.OnMoved; observe != nil && events > 0 {
+			observe(Moved{Lane: l.number, Events: int(events)})
 		}
 		if events < moveEvents && bytes < moveBytes {
 			break

@@ -230,7 +230,7 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, 
 			}
 		}
 	}
-	if told := l.r.c.Observer.OnPublished; told != nil {
+	if observe := l.r.c.Observer.OnPublished; observe != nil {
 		acknowledged := events
 		if !all {
 			acknowledged = nil
@@ -241,7 +241,7 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, 
 			}
 		}
 		if len(acknowledged) > 0 {
-			told(l.number, acknowledged)
+			observe(Published{Lane: l.number, Events: acknowledged})
 		}
 	}
 	return answers, nil
@@ -324,15 +324,15 @@ func (l *lane) spill(topic string, err error, sent time.Time) bool {
 		l.outages = map[spot]outage{}
 	}
 	l.outages[at] = out
-	return l.r.c.SpillAfter >= 0 && now.Sub(out.since) >= l.r.c.SpillAfter
+	return l.r.c.ParkAfter >= 0 && now.Sub(out.since) >= l.r.c.ParkAfter
 }
 
 // pause holds the lane for a while. It returns errStopping when the relay stops meanwhile: what was not acknowledged is
 // published by the next owner.
 func (l *lane) pause(ctx context.Context, fault Fault, cause error, wait time.Duration) error {
 	l.r.c.Logger.Warn("lane is held", "lane", l.number, "fault", string(fault), "wait", wait, "error", cause)
-	if told := l.r.c.Observer.OnHeld; told != nil {
-		told(l.number, fault, cause, wait)
+	if observe := l.r.c.Observer.OnHeld; observe != nil {
+		observe(Held{Lane: l.number, Fault: fault, Err: cause, Wait: wait})
 	}
 	return l.r.outside.wait(ctx, l.stop, max(wait, 10*time.Millisecond))
 }

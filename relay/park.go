@@ -60,8 +60,8 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 			l.topics[q.topic] = &heldTopic{tries: 1, nextAt: l.r.outside.now().Add(holdPolicy.Delay(4, l.r.outside.chance()))}
 			l.r.c.Logger.Error("topic is held: it is missing or not permitted; create it or grant the rights, nothing is lost meanwhile", "topic", q.topic, "lane", l.number, "error", p.err)
 		}
-		if told := l.r.c.Observer.OnParked; told != nil {
-			told(l.number, p.record.Event, p.fate.String(), p.err)
+		if observe := l.r.c.Observer.OnParked; observe != nil {
+			observe(Parked{Lane: l.number, Event: p.record.Event, Why: p.fate.String(), Err: p.err})
 		}
 	}
 	return nil

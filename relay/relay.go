@@ -153,8 +153,8 @@ func (r *Relay) enter(l *lane) {
 	r.mu.Lock()
 	r.lanes[l.number] = l
 	r.mu.Unlock()
-	if told := r.c.Observer.OnClaimed; told != nil {
-		told(l.number, l.epoch)
+	if observe := r.c.Observer.OnClaimed; observe != nil {
+		observe(Claimed{Lane: l.number, Epoch: l.epoch})
 	}
 }
 
@@ -172,11 +172,11 @@ func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	r.mu.Unlock()
 	if err != nil {
 		r.c.Logger.Warn("lane is dropped, and claimed again when it is free", "lane", l.number, "epoch", l.epoch, "error", redact(err))
-		if told := r.c.Observer.OnLost; told != nil {
-			told(l.number, err)
+		if observe := r.c.Observer.OnLost; observe != nil {
+			observe(Lost{Lane: l.number, Err: err})
 		}
-	} else if told := r.c.Observer.OnReleased; told != nil {
-		told(l.number)
+	} else if observe := r.c.Observer.OnReleased; observe != nil {
+		observe(Released{Lane: l.number})
 	}
 	select {
 	case r.changed <- struct{}{}:

@@ -84,8 +84,8 @@ func (r *Relay) tendRingOnce(ctx context.Context, token string) (loaded bool, er
 			return true, fmt.Errorf("reclaim segment %d: %w", n, err)
 		}
 		failpoint.Hit(failpoint.RelayReclaimed)
-		if told := r.c.Observer.OnReclaimed; told != nil {
-			told(n, result)
+		if observe := r.c.Observer.OnReclaimed; observe != nil {
+			observe(Reclaimed{Segment: n, Result: result})
 		}
 		if result == "emptied" {
 			bytes[n], empty[n] = 0, true

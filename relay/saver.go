@@ -138,8 +138,8 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 		l.saved, l.leaseUntil = cursors[i], sent.Add(s.r.c.Lease)
 		l.mu.Unlock()
 	}
-	if told := s.r.c.Observer.OnSaved; told != nil {
-		told(len(saved), s.took)
+	if observe := s.r.c.Observer.OnSaved; observe != nil {
+		observe(Saved{Lanes: len(saved), Took: s.took})
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ func (s *sim) startRelay() {
 	conn := &dbtwin.Conn{DB: s.db, Hooks: dbtwin.Hooks{Before: sr.before, After: sr.after, Blocked: sr.blocked, Lost: sr.lost, GivenUp: sr.givenUp}}
 	p := s.plan
 	r := newRelay(conn, s.broker, Config{Name: name, Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
-		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, MaxParked: p.maxParked, SpillAfter: p.spill, SegmentBytes: 2000, Observer: Observer{OnLost: func(l int, err error) { s.oracle.lost++; s.log("lost lane %d: %v", l, err) }},
+		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, MaxParked: p.maxParked, ParkAfter: p.spill, SegmentBytes: 2000, Observer: Observer{OnLost: func(l Lost) { s.oracle.lost++; s.log("lost lane %d: %v", l.Lane, l.Err) }},
 		Retry: retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
 	r.saver.mu = &turnstile{s: s, got: sr.plant}
 	r.outside = outside{now: func() time.Time { return s.at }, chance: s.rng.Float64, wait: s.wait, start: sr.startLane, limit: noLimit}
