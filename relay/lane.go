@@ -117,7 +117,6 @@ func (l *lane) run(ctx context.Context) error {
 
 // read hands pages to run, one ahead of it, and sleeps while everything is read.
 func (l *lane) read(ctx context.Context, pages chan<- page) error {
-	inWindow := l.reader.cursor.upto != "" // where run's cursor stands
 	for {
 		nextCtx, cancel := l.r.outside.limit(ctx, l.r.patience)
 		failpoint.Hit(failpoint.RelayReading)
@@ -126,14 +125,13 @@ func (l *lane) read(ctx context.Context, pages chan<- page) error {
 		if err != nil {
 			return err
 		}
-		// An empty page is handed on only to end a window whose last page was full. The window's events would else count
-		// as unread, and hold their segment, until the next event of the lane comes.
-		if len(p.records) > 0 || inWindow {
+		// An empty page is handed on to end its window. The window's events would else count as unread, and hold their
+		// segment, until the next event of the lane comes.
+		if p.moves {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
 			case pages <- p:
-				inWindow = p.after.upto != ""
 			}
 		}
 		if p.last {

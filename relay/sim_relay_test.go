@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/dbtwin"
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -28,7 +29,7 @@ type simRelay struct {
 }
 
 var (
-	simStatements = newStatements("holdfast")
+	simStatements = sqlschema.For("holdfast")
 	noLog         = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelError + 1}))
 	errCut        = errors.New("the connection was cut")
 
@@ -355,20 +356,18 @@ func (sl *simLane) turn() error {
 // read is lane.read.
 func (sl *simLane) read() error {
 	s, l := sl.sr.s, sl.lane
-	inWindow := l.reader.cursor.upto != ""
 	done := func() bool { return sl.ended || sl.ctx.Err() != nil }
 	for !done() {
 		p, err := l.reader.next(sl.ctx)
 		if err != nil {
 			return err
 		}
-		if len(p.records) > 0 || inWindow {
+		if p.moves {
 			sl.page = &p
 			s.pause(func() bool { return sl.page == nil || done() }, time.Time{})
 			if done() {
 				break
 			}
-			inWindow = p.after.upto != ""
 		}
 		if p.last {
 			l.r.poller.idle(l, p.after.done)
