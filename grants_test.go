@@ -115,7 +115,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 
 	var log logtest.Log
 	r, err := relay.New(as(t, db, "relay"), refusing(func(e holdfast.Event) bool { return e.Type == "bad" && e.Topic == "orders" }),
-		relay.Config{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})), Retry: relayAtOnce, LetterTopic: "*.dlq"})
+		relay.Config{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})), Retry: relayAtOnce, DeadLetterTopic: "*.dlq"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -287,7 +287,7 @@ func TestTheWholeWayFromOutboxToTheEffectsOfTwoConsumers(t *testing.T) {
 			}
 		}
 	}
-	watch := func(c *relay.Config) { c.Observer.OnLost = func(int, error) { lost.Add(1) } }
+	watch := func(c *relay.Config) { c.Observer.OnLost = func(relay.Lost) { lost.Add(1) } }
 	relays := []func(){p.relay(watch), p.relay(watch)}
 	consumers := []func(){p.consume("billing", billing, observe), p.consume("mail", effectOf("mail"), observe)}
 

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -41,9 +40,10 @@ func (e *env) relayDrain(ctx context.Context, database string, events int) (floa
 	defer pool.Close()
 	var published atomic.Int64
 	done := make(chan time.Time, 1)
-	r, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(_ int, got []holdfast.Event) {
-		before := published.Add(int64(len(got))) - int64(len(got))
-		if now := before + int64(len(got)); before < int64(events) && now >= int64(events) {
+	r, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(p relay.Published) {
+		got := int64(len(p.Events))
+		before := published.Add(got) - got
+		if now := before + got; before < int64(events) && now >= int64(events) {
 			done <- time.Now()
 		}
 	}})

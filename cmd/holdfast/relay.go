@@ -47,10 +47,10 @@ func (r *relayCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	rel, err := relay.New(pool, publisher, relay.Config{Schema: p.cli.Schema, Name: r.Name, Lease: r.Lease, BatchSize: r.BatchSize, HoldKey: r.HoldKey, LetterTopic: r.LetterTo, Logger: logger,
+	rel, err := relay.New(pool, publisher, relay.Config{Schema: p.cli.Schema, Name: r.Name, Lease: r.Lease, BatchSize: r.BatchSize, HoldKey: r.HoldKey, DeadLetterTopic: r.LetterTo, Logger: logger,
 		Observer: relay.Observer{
-			OnClaimed:  func(lane int, epoch int64) { logger.Info("lane claimed", "lane", lane, "epoch", epoch) },
-			OnReleased: func(lane int) { logger.Info("lane released", "lane", lane) },
+			OnClaimed:  func(c relay.Claimed) { logger.Info("lane claimed", "lane", c.Lane, "epoch", c.Epoch) },
+			OnReleased: func(l relay.Released) { logger.Info("lane released", "lane", l.Lane) },
 		}})
 	if err != nil {
 		return err

@@ -36,19 +36,19 @@ func (p part) relay(ctx context.Context, pool *pgxpool.Pool, rec *history.Record
 		Name:         p.name(),
 		Lease:        lease,
 		Retry:        retry.Policy{Attempts: 10_000, Base: 100 * time.Millisecond, Cap: time.Second}, // no fault lasts for ever: nothing becomes a letter here
-		SpillAfter:   3 * time.Second,
+		ParkAfter:    3 * time.Second,
 		SegmentBytes: 1 << 20, // so that segments are reclaimed under faults
 		Logger:       logger,
 		Observer: relay.Observer{
-			OnClaimed: func(lane int, epoch int64) {
-				rec.Add(history.Entry{Op: history.Claim, Lane: lane, Epoch: epoch})
+			OnClaimed: func(c relay.Claimed) {
+				rec.Add(history.Entry{Op: history.Claim, Lane: c.Lane, Epoch: c.Epoch})
 			},
-			OnReleased: func(lane int) { rec.Add(history.Entry{Op: history.Lose, Lane: lane, How: history.OK}) },
-			OnLost: func(lane int, err error) {
-				rec.Add(history.Entry{Op: history.Lose, Lane: lane, How: history.Failed, Text: err.Error()})
+			OnReleased: func(l relay.Released) { rec.Add(history.Entry{Op: history.Lose, Lane: l.Lane, How: history.OK}) },
+			OnLost: func(l relay.Lost) {
+				rec.Add(history.Entry{Op: history.Lose, Lane: l.Lane, How: history.Failed, Text: l.Err.Error()})
 			},
-			OnDead: func(_ int, e holdfast.Event, _ int64, err error) {
-				rec.Add(history.Entry{Op: history.Letter, IDs: []string{e.ID}, Text: err.Error()})
+			OnDead: func(d relay.DeadLettered) {
+				rec.Add(history.Entry{Op: history.Letter, IDs: []string{d.Event.ID}, Text: d.Err.Error()})
 			},
 		},
 	})

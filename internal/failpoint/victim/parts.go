@@ -67,9 +67,9 @@ func publish(ctx context.Context, pool *pgxpool.Pool, o Order, name string, logg
 		Name: name, Lease: 3 * time.Second, BatchSize: o.BatchSize, HoldKey: o.HoldKey, SegmentBytes: 1 << 20, Logger: logger,
 		Retry: retry.Policy{Attempts: o.Attempts, Base: 50 * time.Millisecond, Cap: 100 * time.Millisecond},
 		Observer: relay.Observer{
-			OnPublished: func(_ int, events []holdfast.Event) { tell("published", len(events)) },
-			OnSaved:     func(lanes int, _ time.Duration) { tell("saved", lanes) },
-			OnLost:      func(lane int, _ error) { tell("lost", lane) },
+			OnPublished: func(p relay.Published) { tell("published", len(p.Events)) },
+			OnSaved:     func(s relay.Saved) { tell("saved", s.Lanes) },
+			OnLost:      func(l relay.Lost) { tell("lost", l.Lane) },
 		},
 	})
 	if err != nil {
