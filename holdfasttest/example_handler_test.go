@@ -72,7 +72,7 @@ func ExampleWaitIdle() {
 
 	start := holdfasttest.Now(t, db)
 	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		outcome, err := billing.Store(ctx, tx, holdfast.Event{ID: "1", Type: "order.placed", Topic: "orders", Key: "alice"})
+		outcome, err := billing.StoreTx(ctx, tx, holdfast.Event{ID: "1", Type: "order.placed", Topic: "orders", Key: "alice"})
 		fmt.Println(outcome == inbox.Stored)
 		return err
 	})

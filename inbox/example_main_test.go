@@ -25,11 +25,11 @@ func newPool() *pgxpool.Pool {
 // billing is an inbox that tries an event twice, without a pause and without a word in the log.
 func billing(pool *pgxpool.Pool, o inbox.Observer) *inbox.Inbox {
 	in, err := inbox.New(pool, inbox.Config{
-		Consumer: "billing",
-		Retry:    retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisecond},
-		Quick:    -1,
-		Observer: o,
-		Logger:   slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Consumer:         "billing",
+		Retry:            retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisecond},
+		ImmediateRetries: -1,
+		Observer:         o,
+		Logger:           slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -69,7 +69,7 @@ func ExampleInbox_ReceiveTx() {
 }
 
 // Store takes the event now. Run, on this node or another, hands it to its handler later.
-func ExampleInbox_Store() {
+func ExampleInbox_StoreTx() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := newPool()
 	in := billing(pool, inbox.Observer{})
@@ -79,7 +79,7 @@ func ExampleInbox_Store() {
 		return nil
 	})
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		outcome, err := in.Store(ctx, tx, placed)
+		outcome, err := in.StoreTx(ctx, tx, placed)
 		fmt.Println(outcome)
 		return err
 	})
@@ -96,7 +96,7 @@ func ExampleInbox_Store() {
 func Example_unknownTypes() {
 	ctx, pool := context.Background(), newPool()
 	for _, unknown := range []inbox.Unknown{inbox.UnknownSkip, inbox.UnknownStore, inbox.UnknownDead} {
-		in, err := inbox.New(pool, inbox.Config{Consumer: "billing-" + string(unknown), Unknown: unknown})
+		in, err := inbox.New(pool, inbox.Config{Consumer: "billing-" + string(unknown), UnknownType: unknown})
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -25,7 +25,7 @@ func ExamplePublisher() {
 	pool := ordersOf(ctx, "order.placed", "order.paid")
 
 	r, err := relay.New(pool, printer{}, relay.Config{Observer: relay.Observer{
-		OnPublished: func(int, []holdfast.Event) { stop() },
+		OnPublished: func(relay.Published) { stop() },
 	}})
 	if err != nil {
 		log.Fatal(err)

@@ -59,7 +59,7 @@ func ExamplePublishError() {
 	r, err := relay.New(pool, p, relay.Config{
 		Retry:    retry.Policy{Attempts: 1},
 		Logger:   slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Observer: relay.Observer{OnDead: func(_ int, e holdfast.Event, letter int64, err error) { fmt.Println("dead letter:", e.Type, err) }},
+		Observer: relay.Observer{OnDead: func(d relay.DeadLettered) { fmt.Println("dead letter:", d.Event.Type, d.Err) }},
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -86,8 +86,8 @@ func ExampleFault() {
 	})
 	r, err := relay.New(pool, p, relay.Config{
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Observer: relay.Observer{OnHeld: func(_ int, fault relay.Fault, err error, _ time.Duration) {
-			fmt.Println("held:", fault, err)
+		Observer: relay.Observer{OnHeld: func(h relay.Held) {
+			fmt.Println("held:", h.Fault, h.Err)
 			created = true // by somebody
 		}},
 	})
