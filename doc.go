@@ -10,7 +10,7 @@
 //  3. A relay that owns the event's lane (relay.Relay; claim.go) finds it in the window between two snapshots (log.go).
 //     Which transactions have ended decides that it may be read, seq decides its place: a key's events come in the order
 //     of the locks its transactions took, however long another transaction stays open.
-//  4. The lane publishes the page (lane.go) through a Publisher, usually relay.Kafka, with all in-sync replicas
+//  4. The lane publishes the page (lane.go) through a Publisher, usually kafkago.Publisher, with all in-sync replicas
 //     acknowledging. What becomes of every event is decided in decide.go, without a clock or a database.
 //  5. An acknowledged event needs no mark: the lane's cursor moves on, and is saved a moment later (saver.go). An event
 //     that Kafka refuses is parked with its key (park.go), tried again, and at last becomes a dead letter (drain.go).
@@ -31,6 +31,7 @@
 //
 //	examples, cmd/holdfast, bench, the tests  ->  everything
 //	holdfasttest (for your tests)  ->  holdfast, inbox
+//	kafkago ->  holdfast, retry, relay, inbox
 //	relay   ->  holdfast, retry, dlq
 //	webhook ->  holdfast, retry, inbox
 //	inbox   ->  holdfast, retry, dlq

@@ -21,12 +21,6 @@ const (
 	saveAtLeast = 2 * time.Second
 )
 
-// consumeOptions is what of a KafkaGroup is not the source's business.
-type consumeOptions struct {
-	adopt       bool
-	skipDeleted bool
-}
-
 // Consume takes in the events of a consumer group's topics, and runs what Run runs. A partition's events are handled in
 // parallel as far as their keys differ; those of one key one after the other. A new group starts at the first offset;
 // otherwise reading starts at the lower of the consumer's position in Postgres and the group's committed offset. Where the
@@ -41,27 +35,26 @@ type consumeOptions struct {
 // that wraps ErrOffsetOutOfRange when a log does not hold what is to be read next, so that nothing is skipped in silence,
 // ErrHungHandlers when too many handlers hang, ErrConfiguration when the brokers refuse a setting, and
 // holdfast.ErrSchemaMissing where there is no schema.
-func (in *Inbox) Consume(ctx context.Context, g KafkaGroup) error {
+func (in *Inbox) Consume(ctx context.Context, s Source) error {
+	if s == nil {
+		return errors.New("source is nil: pass kafkago.NewGroup's")
+	}
 	in.start()
-	g = g.withDefaults(in.c)
-	if err := g.validate(in.c); err != nil {
-		return fmt.Errorf("kafka group: %w", err)
-	}
-	src, err := openKafka(ctx, g)
+	src, err := s.Open(ctx, in.c.StopTimeout+in.c.Grace)
 	if err != nil {
-		return fmt.Errorf("kafka group: %w", err)
+		return fmt.Errorf("open source: %w", err)
 	}
-	return in.consume(ctx, src, consumeOptions{adopt: g.AdoptCommitted, skipDeleted: g.SkipDeleted})
+	return in.consume(ctx, src)
 }
 
-func (in *Inbox) consume(ctx context.Context, src source, o consumeOptions) error {
+func (in *Inbox) consume(ctx context.Context, src Session) error {
 	g := newGroup(ctx)
 	in.runStored(g)
 	workers := newCrew(in)
 	workers.start()
 	defer workers.end()
 	g.run(func(ctx context.Context) error {
-		defer src.close()
+		defer src.Close()
 		// Before the first event is taken in: a type that this node is the first to know must not be skipped elsewhere.
 		for wait := 0; ; wait++ {
 			err := in.declare(ctx)
@@ -85,10 +78,10 @@ func (in *Inbox) consume(ctx context.Context, src source, o consumeOptions) erro
 			}
 		}
 		for wait := 0; ; {
-			gen, err := src.next(ctx)
+			gen, err := src.Next(ctx)
 			if ctx.Err() != nil {
 				if gen != nil {
-					gen.leave()
+					gen.Leave()
 				}
 				return nil
 			}
@@ -104,8 +97,8 @@ func (in *Inbox) consume(ctx context.Context, src source, o consumeOptions) erro
 				continue
 			}
 			wait = 0
-			err = in.generation(ctx, gen, workers, o)
-			gen.leave()
+			err = in.generation(ctx, gen, workers)
+			gen.Leave()
 			switch {
 			case fatal(err):
 				return err
@@ -122,12 +115,12 @@ func (in *Inbox) consume(ctx context.Context, src source, o consumeOptions) erro
 }
 
 // generation works the partitions we were given until they are to be given up, and lets go of them in order.
-func (in *Inbox) generation(ctx context.Context, gen generation, workers *crew, o consumeOptions) error {
+func (in *Inbox) generation(ctx context.Context, gen Generation, workers *crew) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
 		select {
-		case <-gen.over():
+		case <-gen.Over():
 			cancel()
 		case <-ctx.Done():
 		}
@@ -137,8 +130,8 @@ func (in *Inbox) generation(ctx context.Context, gen generation, workers *crew, 
 
 	var parts []*partition
 	g := newGroup(ctx)
-	for tp, committed := range gen.assigned() {
-		p := newPartition(in, workers, gen, tp, committed, o)
+	for tp, start := range gen.Assigned() {
+		p := newPartition(in, workers, gen, tp, start)
 		parts = append(parts, p)
 		g.run(func(ctx context.Context) error { return p.run(ctx, jobs) })
 	}
@@ -160,7 +153,7 @@ func (in *Inbox) generation(ctx context.Context, gen generation, workers *crew, 
 
 // saveLoop saves what is settled, all partitions in one statement, and commits the same offsets to Kafka afterwards: the
 // position in Postgres is never behind what Kafka has forgotten.
-func (in *Inbox) saveLoop(ctx context.Context, gen generation, parts []*partition) {
+func (in *Inbox) saveLoop(ctx context.Context, gen Generation, parts []*partition) {
 	wait := saveEvery
 	looked := time.Now()
 	for pause(ctx, wait) == nil {
@@ -177,7 +170,7 @@ func (in *Inbox) saveLoop(ctx context.Context, gen generation, parts []*partitio
 	}
 }
 
-func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) error {
+func (in *Inbox) save(ctx context.Context, gen Generation, parts []*partition) error {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
 	var topics, tokens []string
@@ -186,7 +179,7 @@ func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) e
 	var moved []*partition
 	for _, p := range parts {
 		if low, last, ok := p.unsaved(); ok {
-			topics, numbers = append(topics, p.tp.topic), append(numbers, int32(p.tp.partition))
+			topics, numbers = append(topics, p.tp.Topic), append(numbers, int32(p.tp.Partition))
 			epochs, lows = append(epochs, p.fence.Epoch), append(lows, low)
 			offsets, prints = append(offsets, last.offset), append(prints, last.print)
 			tokens, moved = append(tokens, p.fence.token), append(moved, p)
@@ -198,7 +191,7 @@ func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) e
 		if err != nil {
 			return fmt.Errorf("save positions: %w", err)
 		}
-		mine := map[topicPartition]bool{}
+		mine := map[TopicPartition]bool{}
 		for rows.Next() {
 			var topic string
 			var number int32
@@ -206,7 +199,7 @@ func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) e
 				rows.Close()
 				return fmt.Errorf("save positions: %w", err)
 			}
-			mine[topicPartition{topic, int(number)}] = true
+			mine[TopicPartition{topic, int(number)}] = true
 		}
 		if err := rows.Err(); err != nil {
 			return fmt.Errorf("save positions: %w", err)
@@ -228,13 +221,13 @@ func (in *Inbox) save(ctx context.Context, gen generation, parts []*partition) e
 			}
 		}
 	}
-	in.commit(gen, parts)
+	in.commit(ctx, gen, parts)
 	return nil
 }
 
 // commit commits the saved positions that the group does not know yet.
-func (in *Inbox) commit(gen generation, parts []*partition) {
-	offsets := map[topicPartition]int64{}
+func (in *Inbox) commit(ctx context.Context, gen Generation, parts []*partition) {
+	offsets := map[TopicPartition]int64{}
 	for _, p := range parts {
 		if offset, ok := p.uncommitted(); ok {
 			offsets[p.tp] = offset
@@ -244,7 +237,7 @@ func (in *Inbox) commit(gen generation, parts []*partition) {
 		return
 	}
 	failpoint.Hit(failpoint.InboxOffsets)
-	if err := gen.commit(offsets); err != nil {
+	if err := gen.Commit(ctx, offsets); err != nil {
 		// What is not committed comes again, and is a duplicate then.
 		in.kafkaTroubled("committing offsets", err)
 		return
@@ -258,7 +251,7 @@ func (in *Inbox) commit(gen generation, parts []*partition) {
 }
 
 // release lets go of partitions whose work has ended: the position, and whether the end was clean.
-func (in *Inbox) release(gen generation, parts []*partition) {
+func (in *Inbox) release(gen Generation, parts []*partition) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -272,18 +265,18 @@ func (in *Inbox) release(gen generation, parts []*partition) {
 			orderly := clean && !(p.careful && low < p.carefulEnd)
 			failpoint.Hit(failpoint.InboxReleasing)
 			var same bool
-			err := in.pool.QueryRow(ctx, in.sql.release, in.c.Consumer, p.tp.topic, int32(p.tp.partition), p.fence.Epoch, low, orderly, last.offset, last.print, p.fence.token).Scan(&same)
+			err := in.pool.QueryRow(ctx, in.sql.release, in.c.Consumer, p.tp.Topic, int32(p.tp.Partition), p.fence.Epoch, low, orderly, last.offset, last.print, p.fence.token).Scan(&same)
 			switch {
 			case errors.Is(err, pgx.ErrNoRows):
 				p.fencedOff() // It was lost while nothing was in hand that could have found that out.
 			case err != nil:
-				in.troubled(fmt.Errorf("release %s/%d: %w", p.tp.topic, p.tp.partition, err))
+				in.troubled(fmt.Errorf("release %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
 			case !same:
 				p.outlived()
 			default:
 				p.savedAt(low)
 			}
-			in.c.Logger.Info("partition released", "consumer", in.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "position", low, "clean", clean)
+			in.c.Logger.Info("partition released", "consumer", in.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "position", low, "clean", clean)
 			if in.c.Observer.OnRevoked != nil {
 				in.c.Observer.OnRevoked(p.fence.Assignment, clean)
 			}
@@ -291,7 +284,7 @@ func (in *Inbox) release(gen generation, parts []*partition) {
 	}
 	wg.Wait()
 	failpoint.Hit(failpoint.InboxReleased)
-	in.commit(gen, parts)
+	in.commit(ctx, gen, parts)
 }
 
 // fatal says which errors end Consume rather than be waited out.

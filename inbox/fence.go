@@ -95,7 +95,7 @@ func (in *Inbox) assign(ctx context.Context, topic string, partition int, choose
 			return fmt.Errorf("refill the incarnation: %w", err)
 		}
 		// The row is locked from here on: a save of the last owner comes before, or finds that it is too late.
-		position, clean := int64(noOffset), true
+		position, clean := int64(NoOffset), true
 		err := tx.QueryRow(ctx, in.sql.position, in.c.Consumer, topic, int32(partition)).Scan(&position, &clean)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("read position of %s/%d: %w", topic, partition, err)

@@ -58,8 +58,8 @@ func (p *partition) outlived() {
 		return
 	}
 	p.in.c.Logger.Warn("the database came back from a crash or a failover: the partition is read again from the position it has now",
-		"consumer", p.in.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "epoch", p.fence.Epoch, "settled", settled)
+		"consumer", p.in.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "epoch", p.fence.Epoch, "settled", settled)
 	if p.in.c.Observer.OnError != nil {
-		p.in.c.Observer.OnError(fmt.Errorf("%s/%d: %w", p.tp.topic, p.tp.partition, errOutlived))
+		p.in.c.Observer.OnError(fmt.Errorf("%s/%d: %w", p.tp.Topic, p.tp.Partition, errOutlived))
 	}
 }

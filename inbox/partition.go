@@ -20,13 +20,12 @@ const (
 
 // partition reads one partition for as long as it is ours.
 type partition struct {
-	in        *Inbox
-	crew      *crew
-	gen       generation
-	tp        topicPartition
-	committed int64
-	o         consumeOptions
-	fence     *fence // nil until it is ours
+	in    *Inbox
+	crew  *crew
+	gen   Generation
+	tp    TopicPartition
+	start Start
+	fence *fence // nil until it is ours
 
 	mu       sync.Mutex
 	track    *tracker
@@ -49,8 +48,8 @@ type partition struct {
 	carefulEnd  int64
 }
 
-func newPartition(in *Inbox, crew *crew, gen generation, tp topicPartition, committed int64, o consumeOptions) *partition {
-	return &partition{in: in, crew: crew, gen: gen, tp: tp, committed: committed, o: o, lineup: newLineup(in.c.BatchSize),
+func newPartition(in *Inbox, crew *crew, gen Generation, tp TopicPartition, start Start) *partition {
+	return &partition{in: in, crew: crew, gen: gen, tp: tp, start: start, lineup: newLineup(in.c.BatchSize),
 		freed: make(chan struct{}, 1)}
 }
 
@@ -84,9 +83,9 @@ var errOldBounds = errors.New("the log's bounds may be older than the position")
 
 // assign makes the partition ours in Postgres.
 func (p *partition) assign(ctx context.Context) error {
-	known := int64(noOffset) // our position, as it was before the bounds were asked for
+	known := int64(NoOffset) // our position, as it was before the bounds were asked for
 	for wait := 0; ; wait++ {
-		first, end, err := p.gen.bounds(ctx, p.tp)
+		first, end, err := p.gen.Bounds(ctx, p.tp)
 		if err != nil && ctx.Err() == nil {
 			p.in.kafkaTroubled("asking for the log's bounds", err)
 		}
@@ -96,22 +95,22 @@ func (p *partition) assign(ctx context.Context) error {
 		}
 		if ok {
 			var a assignment
-			a, err = p.in.assign(ctx, p.tp.topic, p.tp.partition, func(position int64) (reading, error) {
+			a, err = p.in.assign(ctx, p.tp.Topic, p.tp.Partition, func(position int64) (reading, error) {
 				if position > end && known <= end { // The last owner went on while we waited for the fence, or were frozen.
 					known = position
 					return reading{}, errOldBounds
 				}
-				return startAt(position, p.committed, first, end, same, p.o.adopt, p.o.skipDeleted)
+				return startAt(position, p.start.Committed, first, end, same, p.start.AdoptCommitted, p.start.SkipDeleted)
 			})
 			if err == nil {
 				failpoint.Hit(failpoint.InboxAssigned)
 				p.mu.Lock()
 				p.fence, p.track = a.fence, newTracker(a.reading.start)
-				p.saved, p.known = a.reading.start, p.committed
+				p.saved, p.known = a.reading.start, p.start.Committed
 				p.careful, p.carefulLeft, p.carefulEnd = a.careful, maxAhead, end
 				p.mu.Unlock()
-				p.in.c.Logger.Info("partition assigned", "consumer", p.in.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition,
-					"epoch", a.fence.Epoch, "start", a.reading.start, "position", a.reading.position, "committed", p.committed, "careful", a.careful)
+				p.in.c.Logger.Info("partition assigned", "consumer", p.in.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition,
+					"epoch", a.fence.Epoch, "start", a.reading.start, "position", a.reading.position, "committed", p.start.Committed, "careful", a.careful)
 				if p.in.c.Observer.OnAssigned != nil {
 					p.in.c.Observer.OnAssigned(a.fence.Assignment, a.reading.start)
 				}
@@ -141,13 +140,13 @@ func (p *partition) read(ctx, jobs context.Context) error {
 		if !p.room(ctx) {
 			return nil
 		}
-		pg, err := p.gen.fetch(ctx, p.tp, offset)
+		pg, err := p.gen.Fetch(ctx, p.tp, offset)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, ErrOffsetOutOfRange):
 			return fmt.Errorf("read %s/%d at offset %d: %w: records were deleted before they were handled, or the topic was recreated; "+
-				"see what the log holds, and start again", p.tp.topic, p.tp.partition, offset, err)
+				"see what the log holds, and start again", p.tp.Topic, p.tp.Partition, offset, err)
 		case err != nil:
 			p.in.kafkaTroubled("fetching", err)
 			wait++
@@ -157,13 +156,13 @@ func (p *partition) read(ctx, jobs context.Context) error {
 			continue
 		}
 		wait = 0
-		if len(pg.records) > 0 {
+		if len(pg.Records) > 0 {
 			failpoint.Hit(failpoint.InboxFetched)
 		}
 		if !p.begin(ctx, jobs, pg) {
 			return nil
 		}
-		offset = pg.next
+		offset = pg.Next
 	}
 }
 
@@ -190,10 +189,10 @@ func (p *partition) full() bool {
 }
 
 // begin takes a page in hand, event by event, and says whether to go on.
-func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
-	ds := make([]*delivery, len(pg.records))
-	invalid := make([]step, len(pg.records))
-	for i, r := range pg.records {
+func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
+	ds := make([]*delivery, len(pg.Records))
+	invalid := make([]step, len(pg.Records))
+	for i, r := range pg.Records {
 		ds[i], invalid[i] = p.delivery(r)
 	}
 	// The page was fetched before this is asked: whoever produced an event of a new type after a node declared it is
@@ -248,7 +247,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 	}
 	p.gathered()
 	p.mu.Lock()
-	p.track.skipTo(pg.next)
+	p.track.skipTo(pg.Next)
 	p.mu.Unlock()
 	return true
 }
@@ -291,7 +290,7 @@ func (p *partition) fencedOff() {
 	if first, _ := p.lose(errFenced); !first {
 		return
 	}
-	p.in.c.Logger.Warn("another node has the partition", "consumer", p.in.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "epoch", p.fence.Epoch)
+	p.in.c.Logger.Warn("another node has the partition", "consumer", p.in.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "epoch", p.fence.Epoch)
 	if p.in.c.Observer.OnFenced != nil {
 		p.in.c.Observer.OnFenced(p.fence.Assignment)
 	}

@@ -21,7 +21,7 @@ type begun struct {
 }
 
 func newTracker(start int64) *tracker {
-	return &tracker{next: start, index: map[int64]int{}, last: landmark{offset: noOffset}}
+	return &tracker{next: start, index: map[int64]int{}, last: landmark{offset: NoOffset}}
 }
 
 // begin takes an event in hand. Offsets ascend.

@@ -52,7 +52,7 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 		problems = append(problems, errors.New("pool is nil: pass a pool of connections to the primary"))
 	}
 	if p == nil {
-		problems = append(problems, errors.New("publisher is nil: pass relay.NewKafka's"))
+		problems = append(problems, errors.New("publisher is nil: pass kafkago.NewPublisher's"))
 	}
 	if err := errors.Join(append(problems, c.validate())...); err != nil {
 		return nil, fmt.Errorf("relay config: %w", err)

@@ -9,11 +9,11 @@ import (
 	"os"
 	"time"
 
-	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl"
 	"github.com/segmentio/kafka-go/sasl/plain"
 	"github.com/segmentio/kafka-go/sasl/scram"
 
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -33,20 +33,20 @@ type relayCmd struct {
 
 func (r *relayCmd) Run(p *program) error {
 	logger := slog.New(slog.NewTextHandler(p.errOut, nil))
-	transport, err := r.transport(os.Getenv)
+	connection, err := r.connection(os.Getenv)
 	if err != nil {
 		return err
 	}
-	defer transport.CloseIdleConnections()
 	pool, err := p.pool()
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	publisher, err := relay.NewKafka(&kafka.Client{Addr: kafka.TCP(r.Brokers...), Transport: transport}, relay.KafkaConfig{})
+	publisher, err := kafkago.NewPublisher(connection, kafkago.PublisherConfig{})
 	if err != nil {
 		return err
 	}
+	defer publisher.Close()
 	rel, err := relay.New(pool, publisher, relay.Config{Schema: p.cli.Schema, Name: r.Name, Lease: r.Lease, BatchSize: r.BatchSize, HoldKey: r.HoldKey, DeadLetterTopic: r.LetterTo, Logger: logger,
 		Observer: relay.Observer{
 			OnClaimed:  func(c relay.Claimed) { logger.Info("lane claimed", "lane", c.Lane, "epoch", c.Epoch) },
@@ -63,35 +63,35 @@ func (r *relayCmd) Run(p *program) error {
 	return nil
 }
 
-// transport says how to reach Kafka: encrypted and authenticated as the flags ask.
-func (r *relayCmd) transport(env func(string) string) (*kafka.Transport, error) {
-	t := &kafka.Transport{ClientID: "holdfast-relay", Dial: relay.KafkaDial}
+// connection says how to reach Kafka: encrypted and authenticated as the flags ask.
+func (r *relayCmd) connection(env func(string) string) (kafkago.Connection, error) {
+	c := kafkago.Connection{Brokers: r.Brokers, ClientID: "holdfast-relay"}
 	if r.TLSCA != "" && !r.TLS {
-		return nil, errors.New("--tls-ca is given without --tls: add --tls")
+		return c, errors.New("--tls-ca is given without --tls: add --tls")
 	}
 	if r.TLS {
-		t.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 		if r.TLSCA != "" {
 			pem, err := os.ReadFile(r.TLSCA)
 			if err != nil {
-				return nil, fmt.Errorf("read --tls-ca: %w", err)
+				return c, fmt.Errorf("read --tls-ca: %w", err)
 			}
-			t.TLS.RootCAs = x509.NewCertPool()
-			if !t.TLS.RootCAs.AppendCertsFromPEM(pem) {
-				return nil, fmt.Errorf("--tls-ca %s holds no certificate in PEM form", r.TLSCA)
+			c.TLS.RootCAs = x509.NewCertPool()
+			if !c.TLS.RootCAs.AppendCertsFromPEM(pem) {
+				return c, fmt.Errorf("--tls-ca %s holds no certificate in PEM form", r.TLSCA)
 			}
 		}
 	}
 	if r.SASLMechanism == "" {
-		return t, nil
+		return c, nil
 	}
 	user, password := env("KAFKA_USER"), env("KAFKA_PASSWORD")
 	if user == "" || password == "" {
-		return nil, errors.New("--sasl-mechanism needs KAFKA_USER and KAFKA_PASSWORD in the environment")
+		return c, errors.New("--sasl-mechanism needs KAFKA_USER and KAFKA_PASSWORD in the environment")
 	}
 	var err error
-	t.SASL, err = mechanism(r.SASLMechanism, user, password)
-	return t, err
+	c.SASL, err = mechanism(r.SASLMechanism, user, password)
+	return c, err
 }
 
 func mechanism(name, user, password string) (sasl.Mechanism, error) {

@@ -30,6 +30,8 @@ var allowed = map[string][]string{
 	"relay":  {"", "retry", "dlq"},
 	"inbox":  {"", "retry", "dlq"},
 
+	"kafkago": {"", "retry", "relay", "inbox"},
+
 	"idempotency": {"", "retry"},
 	"webhook":     {"", "retry", "inbox"},
 
@@ -43,9 +45,6 @@ var forTests = map[string]bool{"holdfasttest": true}
 
 // internals says which internal packages the library may import: the others are for tests, examples and the benchmark.
 var internals = map[string]bool{"internal/wire": true, "internal/sqlschema": true, "internal/lane": true, "internal/testdoor": true, "internal/webhookdoor": true, "internal/handlertx": true, "internal/failpoint": true}
-
-// kafkaFiles are the only places that may know kafka-go: everything else works behind their interfaces.
-var kafkaFiles = regexp.MustCompile(`^(relay|inbox)/kafka\w*\.go$`)
 
 // sources yields the Go files of the module, by path from its root, tests included.
 func sources(t *testing.T) []string {
@@ -130,9 +129,6 @@ func TestImportsFollowTheArrowsOfDocGo(t *testing.T) {
 			continue
 		}
 		for _, path := range imports(t, file) {
-			if path == "github.com/segmentio/kafka-go" && !kafkaFiles.MatchString(file) {
-				t.Errorf("%s imports kafka-go: only %s may, so that another client can take its place", file, kafkaFiles)
-			}
 			ours, isOurs := strings.CutPrefix(path, module)
 			if !isOurs {
 				continue
@@ -154,18 +150,49 @@ func TestImportsFollowTheArrowsOfDocGo(t *testing.T) {
 
 func TestNothingOfTestingIsLinkedIntoTheLibrary(t *testing.T) {
 	for pkg := range allowed {
-		list := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", strings.TrimSuffix(module+"/"+pkg, "/"))
-		list.Dir = filepath.Join(root, moduleOf(t, pkg))
-		out, err := list.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v: %s", pkg, err, out)
-		}
-		for _, dep := range strings.Fields(string(out)) {
+		for _, dep := range linked(t, pkg) {
 			if dep == "testing" && !forTests[pkg] || strings.Contains(dep, "testify") || strings.Contains(dep, "testcontainers") || strings.Contains(dep, "kfake") || strings.Contains(dep, "embedded-postgres") || strings.Contains(dep, "opentelemetry") {
 				t.Errorf("package %q links %s into its users' programs", pkg, dep)
 			}
 		}
 	}
+}
+
+// kafkaPackage is the one that may link a Kafka client.
+const kafkaPackage = "kafkago"
+
+func TestNoPackageButKafkagoLinksAKafkaClient(t *testing.T) {
+	for pkg := range allowed {
+		if pkg == kafkaPackage {
+			continue
+		}
+		for _, dep := range linked(t, pkg) {
+			if kafkaClient.MatchString(dep) {
+				t.Errorf("package %q links %s into its users' programs: reach Kafka through relay.Publisher and inbox.Source", pkg, dep)
+			}
+		}
+	}
+	found := false
+	for _, dep := range linked(t, kafkaPackage) {
+		found = found || kafkaClient.MatchString(dep)
+	}
+	if !found {
+		t.Errorf("package %s links no Kafka client: the search has gone blind", kafkaPackage)
+	}
+}
+
+var kafkaClient = regexp.MustCompile(`segmentio/kafka-go|twmb/franz-go|IBM/sarama|confluent-kafka-go`)
+
+// linked are the packages that a program which imports pkg links.
+func linked(t *testing.T, pkg string) []string {
+	t.Helper()
+	list := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", strings.TrimSuffix(module+"/"+pkg, "/"))
+	list.Dir = filepath.Join(root, moduleOf(t, pkg))
+	out, err := list.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v: %s", pkg, err, out)
+	}
+	return strings.Fields(string(out))
 }
 
 var testName = regexp.MustCompile("`(Test\\w+)`")
@@ -305,7 +332,7 @@ func TestEveryExampleClosesThePublisherThatItMakes(t *testing.T) {
 			continue
 		}
 		text := read(t, file)
-		n := strings.Count(text, "relay.NewKafka(")
+		n := strings.Count(text, "kafkago.NewPublisher(")
 		if made += n; n != strings.Count(text, "publisher.Close()") {
 			t.Errorf("%s makes %d publishers and closes another number: whoever copies it leaks its connections to the brokers", file, n)
 		}

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/history"
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -21,13 +21,12 @@ const lease = 2 * time.Second
 
 // relay is a relay as a service would run it, with a publisher that writes down what it does.
 func (p part) relay(ctx context.Context, pool *pgxpool.Pool, rec *history.Recorder, logger *slog.Logger) error {
-	transport := &kafka.Transport{Dial: p.dial(relay.KafkaDial), MetadataTTL: time.Second}
-	defer transport.CloseIdleConnections()
-	client := &kafka.Client{Addr: kafka.TCP(p.Brokers...), Transport: transport}
-	real, err := relay.NewKafka(client, relay.KafkaConfig{ProduceTimeout: 5 * time.Second, MetadataTTL: time.Second})
+	real, err := kafkago.NewPublisher(kafkago.Connection{Brokers: p.Brokers, Dial: p.dial(kafkago.Dial)},
+		kafkago.PublisherConfig{ProduceTimeout: 5 * time.Second, MetadataTTL: time.Second})
 	if err != nil {
 		return err
 	}
+	defer real.Close()
 	pub, err := p.plantedPublisher(real, pool)
 	if err != nil {
 		return err

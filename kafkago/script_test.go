@@ -1,4 +1,4 @@
-package relay
+package kafkago
 
 import (
 	"context"
@@ -156,10 +156,15 @@ func (s *script) produce(ctx context.Context, r *produce.Request) (kafka.Respons
 	return &produce.Response{Topics: []produce.ResponseTopic{{Topic: batch.topic, Partitions: []produce.ResponsePartition{answer}}}}, nil
 }
 
-// publisher returns a Kafka on the script.
-func (s *script) publisher(t testing.TB, c KafkaConfig) *Kafka {
+// via makes a publisher send through t alone.
+func via(t kafka.RoundTripper) func(kafka.RoundTripper) kafka.RoundTripper {
+	return func(kafka.RoundTripper) kafka.RoundTripper { return t }
+}
+
+// publisher returns a Publisher on the script.
+func (s *script) publisher(t testing.TB, c PublisherConfig) *Publisher {
 	t.Helper()
-	k, err := NewKafka(&kafka.Client{Addr: kafka.TCP("script:9092"), Transport: s}, c)
+	k, err := NewPublisher(Connection{Brokers: []string{"script:9092"}, Wrap: via(s)}, c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package relay
+package kafkago
 
 import (
 	"context"
@@ -17,13 +17,14 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/skip"
+	"github.com/holdfast-go/holdfast/relay"
 )
 
 func TestAFrozenBrokerCostsRepeatsAndNeitherEventsNorTheirFirstOrder(t *testing.T) {
 	skip.InShort(t, "a real Kafka takes ten seconds to start")
 	cluster := kafkatest.Own(t)
 	topic := cluster.Topic(t, 2)
-	k := clusterPublisher(t, cluster.Brokers, KafkaConfig{ProduceTimeout: 500 * time.Millisecond})
+	k := clusterPublisher(t, cluster.Brokers, PublisherConfig{ProduceTimeout: 500 * time.Millisecond})
 	var events []holdfast.Event
 	for i := range 300 {
 		events = append(events, holdfast.Event{Topic: topic, ID: fmt.Sprintf("%04d", i), Key: fmt.Sprint(i % 5)})
@@ -78,14 +79,14 @@ func TestABrokerThatIsGoneHoldsTheLaneAndIsFoundAgain(t *testing.T) {
 		if shut {
 			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 		}
-		c, err := KafkaDial(ctx, network, address)
+		c, err := Dial(ctx, network, address)
 		if err == nil {
 			open = append(open, c)
 		}
 		return c, err
 	}}
 	defer transport.CloseIdleConnections()
-	k, err := NewKafka(&kafka.Client{Addr: kafka.TCP(cluster.ListenAddrs()...), Transport: transport}, KafkaConfig{})
+	k, err := NewPublisher(Connection{Brokers: cluster.ListenAddrs(), Wrap: via(transport)}, PublisherConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +99,7 @@ func TestABrokerThatIsGoneHoldsTheLaneAndIsFoundAgain(t *testing.T) {
 	}
 	mu.Unlock()
 	for range 3 {
-		if got := FaultOf(k.Publish(t.Context(), event)[0]); got != FaultBroker {
+		if got := FaultOf(k.Publish(t.Context(), event)[0]); got != relay.FaultBroker {
 			t.Errorf("the fault is %q", got)
 		}
 	}
@@ -119,7 +120,7 @@ func TestAClusterThatWasNeverReachedIsTheBrokersTroubleAndNotTheTopics(t *testin
 		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	}}
 	defer transport.CloseIdleConnections()
-	k, err := NewKafka(&kafka.Client{Addr: kafka.TCP("127.0.0.1:9"), Transport: transport}, KafkaConfig{ProduceTimeout: 5 * time.Second})
+	k, err := NewPublisher(Connection{Brokers: []string{"127.0.0.1:9"}, Wrap: via(transport)}, PublisherConfig{ProduceTimeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,13 +129,13 @@ func TestAClusterThatWasNeverReachedIsTheBrokersTroubleAndNotTheTopics(t *testin
 	}
 }
 
-func TestAConnectionOfKafkaDialIsCutWhenItIsClosed(t *testing.T) {
+func TestAConnectionOfDialIsCutWhenItIsClosed(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c, err := KafkaDial(t.Context(), "tcp", l.Addr().String())
+	c, err := Dial(t.Context(), "tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,21 +161,21 @@ func TestARequestWithoutAnAnswerLeavesNoConnectionBehind(t *testing.T) {
 	closed := make(chan struct{}, 16)
 	muted := make(chan struct{})
 	transport := &kafka.Transport{MetadataTTL: time.Minute, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		c, err := KafkaDial(ctx, network, address)
+		c, err := Dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
 		return &watchedConn{Conn: c, closed: closed, muted: muted}, nil
 	}}
 	defer transport.CloseIdleConnections()
-	k, err := NewKafka(&kafka.Client{Addr: kafka.TCP(cluster.ListenAddrs()...), Transport: transport}, KafkaConfig{ProduceTimeout: 300 * time.Millisecond})
+	k, err := NewPublisher(Connection{Brokers: cluster.ListenAddrs(), Wrap: via(transport)}, PublisherConfig{ProduceTimeout: 300 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	publishAll(t, k, []holdfast.Event{{Topic: "t", ID: "1"}}, func() {}) // a busy machine may need more than one request's time
 	close(muted)
 	answers := k.Publish(t.Context(), []holdfast.Event{{Topic: "t", ID: "2"}})
-	if got := FaultOf(answers[0]); got != FaultBroker {
+	if got := FaultOf(answers[0]); got != relay.FaultBroker {
 		t.Errorf("the fault is %q: %v", got, answers[0])
 	}
 	select {

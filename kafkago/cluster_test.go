@@ -1,4 +1,4 @@
-package relay
+package kafkago
 
 import (
 	"context"
@@ -22,14 +22,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/relay"
 )
 
 // clusterPublisher returns a publisher on a cluster, with a transport that sees new topics soon.
-func clusterPublisher(t testing.TB, brokers []string, c KafkaConfig) *Kafka {
+func clusterPublisher(t testing.TB, brokers []string, c PublisherConfig) *Publisher {
 	t.Helper()
-	transport := &kafka.Transport{Dial: KafkaDial, MetadataTTL: 100 * time.Millisecond}
+	transport := &kafka.Transport{Dial: Dial, MetadataTTL: 100 * time.Millisecond}
 	t.Cleanup(transport.CloseIdleConnections)
-	k, err := NewKafka(&kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}, c)
+	k, err := NewPublisher(Connection{Brokers: brokers, Wrap: via(transport)}, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +45,7 @@ func eachCluster(t *testing.T, test func(t *testing.T, cluster *kafkatest.Cluste
 
 // publishAll publishes until everything is acknowledged, as a lane does, and calls between before each new attempt. A
 // real broker refuses a new topic for a moment, until its leaders know of it.
-func publishAll(t *testing.T, k *Kafka, events []holdfast.Event, between func()) {
+func publishAll(t *testing.T, k *Publisher, events []holdfast.Event, between func()) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; between() {
 		var left []holdfast.Event
@@ -53,7 +54,7 @@ func publishAll(t *testing.T, k *Kafka, events []holdfast.Event, between func())
 			if err == nil {
 				continue
 			}
-			if last = err; FaultOf(err) == FaultRecord {
+			if last = err; FaultOf(err) == relay.FaultRecord {
 				t.Fatalf("event %d: %v", i, err)
 			}
 			left = append(left, events[i])
@@ -106,11 +107,11 @@ func TestEventsArriveAsTheyWereWrittenWithEveryCompression(t *testing.T) {
 				for i := range 500 {
 					events = append(events, holdfast.Event{ID: fmt.Sprint("n", i), Type: "x", Topic: topic, Key: fmt.Sprint(i % 7), Payload: []byte(strings.Repeat("x", i)), Time: at})
 				}
-				k := clusterPublisher(t, cluster.Brokers, KafkaConfig{Compression: compression})
+				k := clusterPublisher(t, cluster.Brokers, PublisherConfig{Compression: compression})
 				publishAll(t, k, events, func() {})
 				want := map[int][]holdfast.Event{}
 				for _, e := range events {
-					p, ok := k.Partition(e)
+					p, ok := k.partition(e)
 					if !ok {
 						t.Fatal("the partition of what was published is not known")
 					}
@@ -137,7 +138,7 @@ func TestEventsArriveAsTheyWereWrittenWithEveryCompression(t *testing.T) {
 func TestOneRecordAByteTooLargeIsRefusedAloneAmongGoodOnes(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1, "max.message.bytes", "2000")
-		k := clusterPublisher(t, cluster.Brokers, KafkaConfig{Compression: NoCompression})
+		k := clusterPublisher(t, cluster.Brokers, PublisherConfig{Compression: NoCompression})
 		sized := func(id, key string, n int) holdfast.Event {
 			return holdfast.Event{Topic: topic, ID: id, Key: key, Type: "x", Payload: make([]byte, n)}
 		}
@@ -146,7 +147,7 @@ func TestOneRecordAByteTooLargeIsRefusedAloneAmongGoodOnes(t *testing.T) {
 		longest := 1500
 		for refused := false; !refused; {
 			err := k.Publish(t.Context(), []holdfast.Event{sized("00", "k", longest+1)})[0]
-			if refused = FaultOf(err) == FaultRecord; err == nil { // else the topic is new, or the broker slow: it is asked again
+			if refused = FaultOf(err) == relay.FaultRecord; err == nil { // else the topic is new, or the broker slow: it is asked again
 				longest++
 			}
 		}
@@ -178,7 +179,7 @@ func TestOneRecordAByteTooLargeIsRefusedAloneAmongGoodOnes(t *testing.T) {
 func TestAPageAboveTheBrokersLimitGoesOutInOrder(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1, "max.message.bytes", "10000")
-		k := clusterPublisher(t, cluster.Brokers, KafkaConfig{Compression: NoCompression})
+		k := clusterPublisher(t, cluster.Brokers, PublisherConfig{Compression: NoCompression})
 		var events []holdfast.Event
 		var want []string
 		for i := range 500 {
@@ -199,7 +200,7 @@ func TestAPageAboveTheBrokersLimitGoesOutInOrder(t *testing.T) {
 func TestATopicTheClusterDoesNotHaveIsSaidAtOnceAndNotMade(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1)
-		k := clusterPublisher(t, cluster.Brokers, KafkaConfig{ProduceTimeout: time.Minute})
+		k := clusterPublisher(t, cluster.Brokers, PublisherConfig{ProduceTimeout: time.Minute})
 		events := []holdfast.Event{{Topic: topic, ID: "1", Key: "a"}, {Topic: topic + "-missing", ID: "2", Key: "a"}, {Topic: topic, ID: "3", Key: "a"}}
 		publishAll(t, k, events[:1], func() {}) // the topic is new
 		began := time.Now()
@@ -224,7 +225,7 @@ func TestATopicTheClusterDoesNotHaveIsSaidAtOnceAndNotMade(t *testing.T) {
 func TestACompactedTopicRefusesOnlyTheEventsWithoutAKey(t *testing.T) {
 	cluster := realCluster(t) // the in-process one does not look at keys
 	topic := cluster.Topic(t, 1, "cleanup.policy", "compact")
-	k := clusterPublisher(t, cluster.Brokers, KafkaConfig{})
+	k := clusterPublisher(t, cluster.Brokers, PublisherConfig{})
 	events := []holdfast.Event{{Topic: topic, ID: "1", Key: "a"}, {Topic: topic, ID: "2"}, {Topic: topic, ID: "3", Key: "b"}, {Topic: topic, ID: "4"}, {Topic: topic, ID: "5", Key: "a"}}
 	publishAll(t, k, []holdfast.Event{{Topic: topic, ID: "new", Key: "new"}}, func() {})
 	answers := k.Publish(t.Context(), events)
@@ -245,7 +246,7 @@ func TestACompactedTopicRefusesOnlyTheEventsWithoutAKey(t *testing.T) {
 func TestManyGoroutinesPublishAtOnceEachInItsOrder(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 4)
-		k := clusterPublisher(t, cluster.Brokers, KafkaConfig{})
+		k := clusterPublisher(t, cluster.Brokers, PublisherConfig{})
 		const lanes, pages, page = 8, 5, 100
 		var group sync.WaitGroup
 		for lane := range lanes {
@@ -307,7 +308,7 @@ func TestAnotherLeaderIsAskedWhenOneGivesNoAnswer(t *testing.T) {
 		if away != nil && away(address) {
 			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 		}
-		c, err := KafkaDial(ctx, network, address)
+		c, err := Dial(ctx, network, address)
 		made[c] = address
 		return c, err
 	}}
@@ -322,7 +323,7 @@ func TestAnotherLeaderIsAskedWhenOneGivesNoAnswer(t *testing.T) {
 			}
 		}
 	}
-	k, err := NewKafka(&kafka.Client{Addr: kafka.TCP(leader), Transport: transport}, KafkaConfig{Partitioner: func(holdfast.Event, int) int { return 0 }})
+	k, err := NewPublisher(Connection{Brokers: []string{leader}, Wrap: via(transport)}, PublisherConfig{Partitioner: func(holdfast.Event, int) int { return 0 }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,11 +332,11 @@ func TestAnotherLeaderIsAskedWhenOneGivesNoAnswer(t *testing.T) {
 	for _, step := range []struct {
 		name string
 		away func(address string) bool
-		want Fault
+		want relay.Fault
 	}{
-		{"the leader is away, to which the client was pointed", func(address string) bool { return address == leader }, FaultPartition},
-		{"everybody is away", func(string) bool { return true }, FaultBroker},
-		{"the leader alone, again", func(address string) bool { return address == leader }, FaultPartition},
+		{"the leader is away, to which the client was pointed", func(address string) bool { return address == leader }, relay.FaultPartition},
+		{"everybody is away", func(string) bool { return true }, relay.FaultBroker},
+		{"the leader alone, again", func(address string) bool { return address == leader }, relay.FaultPartition},
 	} {
 		cut(step.away)
 		for i := range 3 {

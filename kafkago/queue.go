@@ -1,9 +1,10 @@
-package relay
+package kafkago
 
 import (
 	"fmt"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/relay"
 )
 
 // nowhere is the place of an event that cannot be sent.
@@ -26,8 +27,8 @@ func place(events []holdfast.Event, topics map[string]topicAnswer, partitioner P
 		}
 		p := partitioner(*e, answer.info.partitions)
 		if p < 0 || p >= answer.info.partitions {
-			answer.err = &PublishError{Topic: topic, Partition: -1, Fault: FaultTopic, NotSent: true,
-				Err: fmt.Errorf("KafkaConfig.Partitioner answered %d of %d partitions: it must answer from 0 to one less", p, answer.info.partitions)}
+			answer.err = notSent(topic, -1, relay.FaultTopic,
+				fmt.Errorf("PublisherConfig.Partitioner answered %d of %d partitions: it must answer from 0 to one less", p, answer.info.partitions))
 			topics[topic] = answer
 			p = nowhere
 		}
@@ -145,7 +146,7 @@ type partitionQueue struct {
 // refusal is a bad event: where it stands, and the answer for those behind it.
 type refusal struct {
 	at     int32
-	behind *PublishError
+	behind *relay.PublishError
 }
 
 // next takes the next batch off the queue; nil when nothing is left. Followers of a refused event leave here, before
@@ -184,7 +185,7 @@ func (q *partitionQueue) withoutFollowers(run []int32) []int32 {
 }
 
 // follows returns the answer for event i when it is behind a refused event of its key, else nil.
-func (q *partitionQueue) follows(i int32) *PublishError {
+func (q *partitionQueue) follows(i int32) *relay.PublishError {
 	if r, ok := q.refused[q.events[i].Key]; ok && i > r.at {
 		return r.behind
 	}
@@ -205,10 +206,10 @@ func (q *partitionQueue) fits(run []int32) int {
 
 // settle takes in how the batch went: err nil when it was acknowledged, and records, by their place in the batch, when
 // the broker named those to blame. A refused batch has written nothing.
-func (q *partitionQueue) settle(batch []int32, err *PublishError, records map[int]error) {
+func (q *partitionQueue) settle(batch []int32, err *relay.PublishError, records map[int]error) {
 	switch {
 	case err == nil:
-	case err.Fault != FaultRecord:
+	case err.Fault != relay.FaultRecord:
 		q.abandon(batch, err)
 	case len(batch) == 1:
 		q.refuse(batch[0], err)
@@ -231,7 +232,7 @@ func (q *partitionQueue) settle(batch []int32, err *PublishError, records map[in
 
 // refuseNamed refuses the records that the broker named and returns the others of the batch, in the same memory. named
 // is false when there is none, and the batch must be divided to find out.
-func (q *partitionQueue) refuseNamed(batch []int32, err *PublishError, records map[int]error) (rest []int32, named bool) {
+func (q *partitionQueue) refuseNamed(batch []int32, err *relay.PublishError, records map[int]error) (rest []int32, named bool) {
 	for place := range records {
 		if place >= 0 && place < len(batch) {
 			named = true
@@ -258,7 +259,7 @@ func (q *partitionQueue) refuseNamed(batch []int32, err *PublishError, records m
 }
 
 // refuse answers for a bad event and remembers its key. An event without a key has no followers.
-func (q *partitionQueue) refuse(i int32, err *PublishError) {
+func (q *partitionQueue) refuse(i int32, err *relay.PublishError) {
 	q.answers[i] = err
 	key := q.events[i].Key
 	if key == "" {
@@ -271,7 +272,7 @@ func (q *partitionQueue) refuse(i int32, err *PublishError) {
 }
 
 // abandon ends the queue: the batch failed for no record's fault, and what is behind it stays behind it.
-func (q *partitionQueue) abandon(batch []int32, err *PublishError) {
+func (q *partitionQueue) abandon(batch []int32, err *relay.PublishError) {
 	for _, i := range batch {
 		q.answers[i] = err
 	}
@@ -285,6 +286,6 @@ func (q *partitionQueue) abandon(batch []int32, err *PublishError) {
 }
 
 // behind is the answer for an event that was not sent because of err.
-func (q *partitionQueue) behind(err *PublishError) *PublishError {
-	return &PublishError{Topic: q.topic, Partition: q.partition, Fault: err.Fault, NotSent: true, Err: err}
+func (q *partitionQueue) behind(err *relay.PublishError) *relay.PublishError {
+	return &relay.PublishError{Topic: q.topic, Partition: q.partition, Fault: err.Fault, NotSent: true, Err: err}
 }

@@ -1,4 +1,4 @@
-package relay
+package kafkago
 
 import (
 	"context"
@@ -22,7 +22,7 @@ const (
 //
 // To ask just any broker would not do. The address that the client was given may be the one that hangs, and where it is none
 // that leads, as a service that spreads connections, it may answer while no leader can be reached.
-func (k *Kafka) leaderAway(ctx context.Context, topic string, partition int, began time.Time) bool {
+func (k *Publisher) leaderAway(ctx context.Context, topic string, partition int, began time.Time) bool {
 	if k.start.Add(time.Duration(k.ackedAt.Load())).After(began) {
 		return true
 	}
@@ -44,9 +44,15 @@ func (k *Kafka) leaderAway(ctx context.Context, topic string, partition int, beg
 	}
 }
 
+// leadership is a partition that a broker leads.
+type leadership struct {
+	topic     string
+	partition int
+}
+
 // answers asks for the ends of some partitions, each by itself, and says whether anybody answers. It needs no right that
 // who writes to their topic does not have.
-func (k *Kafka) answers(ctx context.Context, places []spot) bool {
+func (k *Publisher) answers(ctx context.Context, places []leadership) bool {
 	errs := make(chan error, len(places))
 	for _, at := range places {
 		go func() {
@@ -64,7 +70,7 @@ func (k *Kafka) answers(ctx context.Context, places []spot) bool {
 
 // leaders finds who leads a partition, -1 where that is not known, and for each of some others a partition that it leads. kafka-go
 // answers that from the layout of the cluster that it knows.
-func (c *topicCache) leaders(ctx context.Context, topic string, partition int) (silent int, others []spot) {
+func (c *topicCache) leaders(ctx context.Context, topic string, partition int) (silent int, others []leadership) {
 	c.mu.RLock()
 	names := make([]string, 0, len(c.topics))
 	for name := range c.topics {
@@ -78,7 +84,7 @@ func (c *topicCache) leaders(ctx context.Context, topic string, partition int) (
 		return -1, nil
 	}
 	silent = -1
-	leads := map[int]spot{}
+	leads := map[int]leadership{}
 	for _, t := range res.Topics {
 		for _, p := range t.Partitions {
 			switch {
@@ -86,7 +92,7 @@ func (c *topicCache) leaders(ctx context.Context, topic string, partition int) (
 			case t.Name == topic && p.ID == partition:
 				silent = p.Leader.ID
 			default:
-				leads[p.Leader.ID] = spot{t.Name, p.ID}
+				leads[p.Leader.ID] = leadership{t.Name, p.ID}
 			}
 		}
 	}

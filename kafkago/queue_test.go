@@ -1,4 +1,4 @@
-package relay
+package kafkago
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/relay"
 )
 
 // world is one random call and a broker's opinion of it.
@@ -18,7 +19,7 @@ type world struct {
 	bad    map[string]bool // ids that the broker refuses
 	limit  int             // bytes of a batch that the broker takes
 	names  bool            // the broker names the bad records, as a new one does
-	config int             // KafkaConfig.MaxRequestBytes
+	config int             // PublisherConfig.MaxRequestBytes
 	failAt int             // the batch of each partition that fails for no record's fault; -1 for none
 }
 
@@ -116,7 +117,7 @@ func (w world) batched(t *rapid.T) (log map[partitionName][]string, answers []st
 			}
 			if sent-1 == w.failAt {
 				failed[name] = true
-				q.settle(batch, &PublishError{Topic: q.topic, Partition: q.partition, Fault: FaultPartition, Err: kafka.NotEnoughReplicas}, nil)
+				q.settle(batch, &relay.PublishError{Topic: q.topic, Partition: q.partition, Fault: relay.FaultPartition, Err: kafka.NotEnoughReplicas}, nil)
 				continue
 			}
 			named, err := w.refuses(events)
@@ -127,7 +128,7 @@ func (w world) batched(t *rapid.T) (log map[partitionName][]string, answers []st
 				q.settle(slices.Clone(batch), nil, nil)
 				continue
 			}
-			q.settle(batch, &PublishError{Topic: q.topic, Partition: q.partition, Fault: FaultOf(err), Err: err}, named)
+			q.settle(batch, &relay.PublishError{Topic: q.topic, Partition: q.partition, Fault: FaultOf(err), Err: err}, named)
 		}
 	}
 	return log, outline(errs), failed

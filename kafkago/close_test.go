@@ -1,4 +1,4 @@
-package relay
+package kafkago
 
 import (
 	"net"
@@ -53,17 +53,17 @@ func TestAClosedPublisherLeavesNoConnectionAndConnectsAgainWhenItIsUsed(t *testi
 		t.Fatal(err)
 	}
 	defer cluster.Close()
-	own, err := NewKafka(&kafka.Client{Addr: kafka.TCP(cluster.ListenAddrs()...)}, KafkaConfig{})
+	own, err := NewPublisher(Connection{Brokers: cluster.ListenAddrs()}, PublisherConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	shared := &kafka.Transport{Dial: KafkaDial}
+	shared := &kafka.Transport{Dial: Dial}
 	defer shared.CloseIdleConnections()
-	users, err := NewKafka(&kafka.Client{Addr: kafka.TCP(cluster.ListenAddrs()...), Transport: shared}, KafkaConfig{})
+	users, err := NewPublisher(Connection{Brokers: cluster.ListenAddrs(), Wrap: via(shared)}, PublisherConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	publish := func(k *Kafka) {
+	publish := func(k *Publisher) {
 		t.Helper()
 		for _, err := range k.Publish(t.Context(), []holdfast.Event{{ID: "1", Topic: "t", Type: "t", Key: "a"}, {ID: "2", Topic: "t", Type: "t", Key: "b"}}) {
 			if err != nil {

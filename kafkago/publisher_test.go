@@ -1,4 +1,4 @@
-package relay
+package kafkago
 
 import (
 	"context"
@@ -18,15 +18,16 @@ import (
 	"github.com/segmentio/kafka-go/protocol/produce"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/relay"
 )
 
-var _ Publisher = (*Kafka)(nil)
+var _ relay.Publisher = (*Publisher)(nil)
 
 // outline is an answer in short: "ok", or its fault, "+" when the event was not sent.
 func outline(errs []error) []string {
 	var out []string
 	for _, err := range errs {
-		var p *PublishError
+		var p *relay.PublishError
 		switch {
 		case err == nil:
 			out = append(out, "ok")
@@ -128,7 +129,7 @@ func TestPublish(t *testing.T) {
 			if test.script.topics == nil {
 				test.script.topics = one
 			}
-			answers := test.script.publisher(t, KafkaConfig{}).Publish(t.Context(), test.events)
+			answers := test.script.publisher(t, PublisherConfig{}).Publish(t.Context(), test.events)
 			if diff := cmp.Diff(test.answers, outline(answers)); diff != "" {
 				t.Errorf("answers: %s", diff)
 			}
@@ -147,7 +148,7 @@ func TestANamedRecordsErrorCarriesTheBrokersWords(t *testing.T) {
 		return produce.ResponsePartition{ErrorCode: int16(kafka.InvalidRecord), ErrorMessage: "one or more records have been rejected",
 			RecordErrors: []produce.ResponseError{{BatchIndex: 0, BatchIndexErrorMessage: "compacted topic"}}}, nil
 	}}
-	err := s.publisher(t, KafkaConfig{}).Publish(t.Context(), keyed("", "a"))[0]
+	err := s.publisher(t, PublisherConfig{}).Publish(t.Context(), keyed("", "a"))[0]
 	if !errors.Is(err, kafka.InvalidRecord) || !strings.HasSuffix(err.Error(), ": compacted topic") || strings.Contains(err.Error(), "one or more") {
 		t.Error(err)
 	}
@@ -172,7 +173,7 @@ func TestPartitionsArePublishedAtTheSameTimeAndEachInOrder(t *testing.T) {
 			p := partitionName{e.Topic, Murmur2(e, 4)}
 			want[p] = append(want[p], e.ID)
 		}
-		for i, err := range s.publisher(t, KafkaConfig{}).Publish(t.Context(), events) {
+		for i, err := range s.publisher(t, PublisherConfig{}).Publish(t.Context(), events) {
 			if err != nil {
 				t.Errorf("event %d: %v", i, err)
 			}
@@ -196,7 +197,7 @@ func TestNoMorePartitionsAtOnceThanParallel(t *testing.T) {
 		for i := range 500 {
 			events = append(events, holdfast.Event{Topic: "t", ID: fmt.Sprint(i)})
 		}
-		s.publisher(t, KafkaConfig{Parallel: 3}).Publish(t.Context(), events)
+		s.publisher(t, PublisherConfig{Parallel: 3}).Publish(t.Context(), events)
 		if most.Load() != 3 || len(s.requests) != 20 {
 			t.Errorf("%d at once, %d requests", most.Load(), len(s.requests))
 		}
@@ -207,7 +208,7 @@ func TestOneMissingTopicDoesNotHoldUpTheOthers(t *testing.T) {
 	s := &script{topics: map[string]int{"t": 1}}
 	events := keyed("a", "b", "c")
 	events[1].Topic = "missing"
-	answers := s.publisher(t, KafkaConfig{}).Publish(t.Context(), events)
+	answers := s.publisher(t, PublisherConfig{}).Publish(t.Context(), events)
 	if diff := cmp.Diff([]string{"ok", "topic+", "ok"}, outline(answers)); diff != "" {
 		t.Error(diff)
 	}
@@ -223,7 +224,7 @@ func TestOneFailingPartitionDoesNotHoldUpTheOthers(t *testing.T) {
 		}
 		return produce.ResponsePartition{}, nil
 	}}
-	k := s.publisher(t, KafkaConfig{Partitioner: func(e holdfast.Event, _ int) int { return int(e.Key[0] - 'a') }})
+	k := s.publisher(t, PublisherConfig{Partitioner: func(e holdfast.Event, _ int) int { return int(e.Key[0] - 'a') }})
 	if diff := cmp.Diff([]string{"ok", "partition", "ok"}, outline(k.Publish(t.Context(), keyed("a", "b", "a")))); diff != "" {
 		t.Error(diff)
 	}
@@ -236,7 +237,7 @@ func TestLongPagesAreCutIntoBatchesAndSentOneAfterTheOther(t *testing.T) {
 		events[i].Payload = make([]byte, 400)
 	}
 	events[3].Payload = make([]byte, 5000) // longer than the limit: alone, for the broker to decide
-	answers := s.publisher(t, KafkaConfig{MaxRequestBytes: 1200}).Publish(t.Context(), events)
+	answers := s.publisher(t, PublisherConfig{MaxRequestBytes: 1200}).Publish(t.Context(), events)
 	if diff := cmp.Diff([]string{"ok", "ok", "ok", "ok", "ok"}, outline(answers)); diff != "" {
 		t.Error(diff)
 	}
@@ -254,7 +255,7 @@ func TestAfterAFailedBatchTheLaterOnesOfItsPartitionAreNotSent(t *testing.T) {
 	for i := range events {
 		events[i].Payload = make([]byte, 900)
 	}
-	answers := s.publisher(t, KafkaConfig{MaxRequestBytes: 1024}).Publish(t.Context(), events)
+	answers := s.publisher(t, PublisherConfig{MaxRequestBytes: 1024}).Publish(t.Context(), events)
 	if diff := cmp.Diff([]string{"ok", "partition", "partition+"}, outline(answers)); diff != "" {
 		t.Error(diff)
 	}
@@ -271,7 +272,7 @@ func TestABatchLimitOfTheTopicIsLearnedAndKept(t *testing.T) {
 		}
 		return produce.ResponsePartition{}, nil
 	}}
-	k := s.publisher(t, KafkaConfig{})
+	k := s.publisher(t, PublisherConfig{})
 	var events []holdfast.Event
 	for i := range 800 {
 		events = append(events, holdfast.Event{Topic: "t", ID: fmt.Sprintf("%08d", i), Payload: make([]byte, 100)})
@@ -300,20 +301,20 @@ func TestABatchLimitOfTheTopicIsLearnedAndKept(t *testing.T) {
 
 func TestPartitionSaysWhereAnEventWouldGoOnceItsTopicIsKnown(t *testing.T) {
 	s := &script{topics: map[string]int{"t": 8}}
-	k := s.publisher(t, KafkaConfig{})
+	k := s.publisher(t, PublisherConfig{})
 	e := keyed("a")[0]
-	if _, ok := k.Partition(e); ok {
+	if _, ok := k.partition(e); ok {
 		t.Error("known before it was asked for")
 	}
 	k.Publish(t.Context(), []holdfast.Event{e})
-	if p, ok := k.Partition(e); !ok || p != Murmur2(e, 8) || p != s.requests[0].partition {
+	if p, ok := k.partition(e); !ok || p != Murmur2(e, 8) || p != s.requests[0].partition {
 		t.Errorf("partition %d, %v", p, ok)
 	}
 }
 
 func TestAPartitionerThatAnswersNonsenseHoldsTheTopic(t *testing.T) {
 	s := &script{topics: map[string]int{"t": 2, "u": 2}}
-	k := s.publisher(t, KafkaConfig{Partitioner: func(e holdfast.Event, n int) int {
+	k := s.publisher(t, PublisherConfig{Partitioner: func(e holdfast.Event, n int) int {
 		if e.Topic == "t" && e.Key == "b" {
 			return n
 		}
@@ -325,7 +326,7 @@ func TestAPartitionerThatAnswersNonsenseHoldsTheTopic(t *testing.T) {
 	if diff := cmp.Diff([]string{"topic+", "topic+", "ok"}, outline(answers)); diff != "" {
 		t.Error(diff)
 	}
-	if k.Partition(events[1]); !strings.Contains(answers[0].Error(), "Partitioner answered 2 of 2") {
+	if k.partition(events[1]); !strings.Contains(answers[0].Error(), "Partitioner answered 2 of 2") {
 		t.Error(answers[0])
 	}
 }

@@ -1,4 +1,4 @@
-package relay
+package kafkago
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/relay"
 )
 
 // topicInfo is what we know of a topic.
@@ -27,7 +28,7 @@ type topicInfo struct {
 // topicAnswer is the answer for one topic of a call: what is known, or why nothing can be sent to it.
 type topicAnswer struct {
 	info *topicInfo
-	err  *PublishError
+	err  *relay.PublishError
 }
 
 // topicCache keeps the topics' numbers of partitions. It asks through kafka.Client.Metadata, which kafka-go's Transport
@@ -94,7 +95,7 @@ func (c *topicCache) refresh(ctx context.Context, topics []string, answers map[s
 		fault, _ := faultOf(err)
 		for _, topic := range topics {
 			if answers[topic].info == nil {
-				answers[topic] = topicAnswer{err: &PublishError{Topic: topic, Partition: -1, Fault: fault, NotSent: true, Err: err}}
+				answers[topic] = topicAnswer{err: notSent(topic, -1, fault, err)}
 			}
 		}
 		return
@@ -129,11 +130,10 @@ func (c *topicCache) refresh(ctx context.Context, topics []string, answers map[s
 
 // missingTopic is the error for a topic that the cluster answers err for. Whatever the code, it concerns the topic and
 // no partition of it, unless it is our way in that is shut.
-func missingTopic(topic string, err error) *PublishError {
+func missingTopic(topic string, err error) *relay.PublishError {
 	fault, _ := faultOf(err)
-	if fault != FaultBroker {
-		fault = FaultTopic
+	if fault != relay.FaultBroker {
+		fault = relay.FaultTopic
 	}
-	return &PublishError{Topic: topic, Partition: -1, Fault: fault, NotSent: true,
-		Err: fmt.Errorf("%w: create the topic, or grant Describe and Write on it", err)}
+	return notSent(topic, -1, fault, fmt.Errorf("%w: create the topic, or grant Describe and Write on it", err))
 }

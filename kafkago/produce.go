@@ -1,4 +1,4 @@
-package relay
+package kafkago
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/relay"
 )
 
 // maxThrottle bounds how long we do as a broker's quota asks. Kafka's own bound is its quota window, 11 s by default.
@@ -16,14 +17,12 @@ const maxThrottle = 30 * time.Second
 
 // produce sends one batch of q's partition and waits for the answer: nil when it is acknowledged, else what is wrong
 // with it, and, when the broker says so, which records are to blame, by their place in the batch.
-func (k *Kafka) produce(ctx context.Context, q *partitionQueue, batch []int32) (*PublishError, map[int]error) {
-	fail := func(fault Fault, err error) *PublishError {
-		return &PublishError{Topic: q.topic, Partition: q.partition, Fault: fault, Err: err}
+func (k *Publisher) produce(ctx context.Context, q *partitionQueue, batch []int32) (*relay.PublishError, map[int]error) {
+	fail := func(fault relay.Fault, err error) *relay.PublishError {
+		return publishError(q.topic, q.partition, fault, err)
 	}
 	if err := k.throttle(ctx); err != nil {
-		e := fail(FaultBroker, err)
-		e.NotSent = true
-		return e, nil
+		return notSent(q.topic, q.partition, relay.FaultBroker, err), nil
 	}
 
 	// From here on only time ends the request. kafka-go would return on a cancelled context and leave the request under
@@ -48,8 +47,8 @@ func (k *Kafka) produce(ctx context.Context, q *partitionQueue, batch []int32) (
 	if err != nil {
 		// records is not used again: at a deadline the connection's goroutine may still be reading it.
 		fault, _ := faultOf(err)
-		if fault == FaultBroker && unanswered(err) && k.leaderAway(ctx, q.topic, q.partition, began) {
-			fault = FaultPartition // it is this partition's leader that is away, not the cluster
+		if fault == relay.FaultBroker && unanswered(err) && k.leaderAway(ctx, q.topic, q.partition, began) {
+			fault = relay.FaultPartition // it is this partition's leader that is away, not the cluster
 		}
 		return fail(fault, err), nil
 	}
@@ -69,7 +68,7 @@ func (k *Kafka) produce(ctx context.Context, q *partitionQueue, batch []int32) (
 
 // throttle waits as long as the brokers have asked. A broker over its quota stops reading from the connection: a
 // request sent meanwhile would time out unread, be sent again, and be written as often as it was sent.
-func (k *Kafka) throttle(ctx context.Context) error {
+func (k *Publisher) throttle(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

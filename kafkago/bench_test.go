@@ -1,4 +1,4 @@
-package relay
+package kafkago
 
 import (
 	"context"
@@ -118,7 +118,7 @@ func BenchmarkPublish(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer cluster.Close()
-	network := &kafka.Transport{Dial: KafkaDial}
+	network := &kafka.Transport{Dial: Dial}
 	defer network.CloseIdleConnections()
 	var events [8][]holdfast.Event
 	var records [8][][]kafka.Record
@@ -131,7 +131,8 @@ func BenchmarkPublish(b *testing.B) {
 		transport kafka.RoundTripper
 	}{{"encoder", new(encoder)}, {"in-process Kafka", network}} {
 		client := &kafka.Client{Addr: kafka.TCP(cluster.ListenAddrs()...), Transport: to.transport}
-		k, err := NewKafka(client, KafkaConfig{})
+		connection := Connection{Brokers: cluster.ListenAddrs(), Wrap: via(to.transport)}
+		k, err := NewPublisher(connection, PublisherConfig{})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -150,7 +151,7 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// BenchmarkCompression is what the default of KafkaConfig.Compression goes by: the time and the size of batches of 250
+// BenchmarkCompression is what the default of PublisherConfig.Compression goes by: the time and the size of batches of 250
 // events, a page's share of one partition.
 func BenchmarkCompression(b *testing.B) {
 	events := benchEvents(250)

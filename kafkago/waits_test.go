@@ -1,4 +1,4 @@
-package relay
+package kafkago
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/produce"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -32,7 +33,7 @@ func TestCancellingWaitsForTheRequestUnderWayAndSendsNoOther(t *testing.T) {
 			events[i].Payload = make([]byte, 900)
 		}
 		began := time.Now()
-		answers := s.publisher(t, KafkaConfig{MaxRequestBytes: 1024}).Publish(ctx, events)
+		answers := s.publisher(t, PublisherConfig{MaxRequestBytes: 1024}).Publish(ctx, events)
 		if diff := cmp.Diff([]string{"ok", "broker+"}, outline(answers)); diff != "" {
 			t.Error(diff)
 		}
@@ -60,11 +61,11 @@ func TestARequestEndsAtProduceTimeoutOrAtTheCallersDeadline(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), test.caller)
 			defer cancel()
 			began := time.Now()
-			answers := s.publisher(t, KafkaConfig{ProduceTimeout: 3 * time.Second}).Publish(ctx, keyed("a"))
+			answers := s.publisher(t, PublisherConfig{ProduceTimeout: 3 * time.Second}).Publish(ctx, keyed("a"))
 			if waited := time.Since(began); waited != test.want {
 				t.Errorf("came back after %v, want %v", waited, test.want)
 			}
-			if FaultOf(answers[0]) != FaultBroker || retry.Classify(answers[0]) != retry.Timeout {
+			if FaultOf(answers[0]) != relay.FaultBroker || retry.Classify(answers[0]) != retry.Timeout {
 				t.Error(answers[0])
 			}
 		}
@@ -107,7 +108,7 @@ func TestALeaderThatIsAwayIsToldFromAClusterThatIs(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &script{topics: map[string]int{"t": 3}, leader: row.leads, question: row.others, answer: row.leader}
-				k := s.publisher(t, KafkaConfig{ProduceTimeout: 3 * time.Second, Partitioner: byKey})
+				k := s.publisher(t, PublisherConfig{ProduceTimeout: 3 * time.Second, Partitioner: byKey})
 				for range 3 {
 					began, asked := time.Now(), s.questions
 					if diff := cmp.Diff([]string{row.fault}, outline(k.Publish(t.Context(), keyed("b")))); diff != "" {
@@ -136,7 +137,7 @@ func TestALeaderThatIsAwayWhileOthersAcknowledgeIsAPartitionsTrouble(t *testing.
 			time.Sleep(time.Millisecond)
 			return produce.ResponsePartition{}, nil
 		}}
-		k := s.publisher(t, KafkaConfig{Partitioner: byKey})
+		k := s.publisher(t, PublisherConfig{Partitioner: byKey})
 		if diff := cmp.Diff([]string{"ok", "partition"}, outline(k.Publish(t.Context(), keyed("a", "b")))); diff != "" || s.questions > 0 {
 			t.Error(diff, s.questions)
 		}
@@ -150,10 +151,10 @@ func TestManyPartitionsOfASilentClusterAskOnceForEachLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{topics: map[string]int{"t": 20}, leader: func(p int) int { return p % 2 }, answer: silent,
 			question: func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }}
-		k := s.publisher(t, KafkaConfig{ProduceTimeout: 3 * time.Second, Partitioner: byKey})
+		k := s.publisher(t, PublisherConfig{ProduceTimeout: 3 * time.Second, Partitioner: byKey})
 		began := time.Now()
 		for i, err := range k.Publish(t.Context(), keyed(strings.Split("abcdefghijklmnopqrst", "")...)) {
-			if FaultOf(err) != FaultBroker {
+			if FaultOf(err) != relay.FaultBroker {
 				t.Errorf("event %d: %v", i, err)
 			}
 		}
@@ -173,7 +174,7 @@ func TestWhoIsToldToStopDoesNotWaitForOtherLeadersNorTakesTheAnswerFromOthers(t 
 			time.Sleep(10 * time.Millisecond)
 			return ctx.Err()
 		}
-		k := s.publisher(t, KafkaConfig{ProduceTimeout: 3 * time.Second, Partitioner: byKey})
+		k := s.publisher(t, PublisherConfig{ProduceTimeout: 3 * time.Second, Partitioner: byKey})
 		var other error
 		var done sync.WaitGroup
 		done.Go(func() {
@@ -181,14 +182,14 @@ func TestWhoIsToldToStopDoesNotWaitForOtherLeadersNorTakesTheAnswerFromOthers(t 
 			other = k.Publish(t.Context(), keyed("a"))[0]
 		})
 		began := time.Now()
-		if got := FaultOf(k.Publish(ctx, keyed("a"))[0]); got != FaultBroker {
+		if got := FaultOf(k.Publish(ctx, keyed("a"))[0]); got != relay.FaultBroker {
 			t.Errorf("the fault is %q", got)
 		}
 		if took := time.Since(began); took != 3010*time.Millisecond {
 			t.Errorf("it took %v", took)
 		}
 		done.Wait()
-		if FaultOf(other) != FaultPartition || s.questions != 1 {
+		if FaultOf(other) != relay.FaultPartition || s.questions != 1 {
 			t.Errorf("the one who goes on was told %v, by %d questions", other, s.questions)
 		}
 	})
@@ -197,7 +198,7 @@ func TestWhoIsToldToStopDoesNotWaitForOtherLeadersNorTakesTheAnswerFromOthers(t 
 func TestAQuotaIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{topics: map[string]int{"t": 1}}
-		k := s.publisher(t, KafkaConfig{})
+		k := s.publisher(t, PublisherConfig{})
 		k.resumeAt.Store(int64(time.Since(k.start) + 7*time.Second))
 		began := time.Now()
 		if err := k.Publish(t.Context(), keyed("a"))[0]; err != nil {
@@ -218,7 +219,7 @@ func TestAQuotaIsWaitedFor(t *testing.T) {
 func TestMetadataIsKeptForItsTimeAndAskedForAgainAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{topics: map[string]int{"t": 1}}
-		k := s.publisher(t, KafkaConfig{MetadataTTL: time.Minute})
+		k := s.publisher(t, PublisherConfig{MetadataTTL: time.Minute})
 		publish := func() { k.Publish(t.Context(), keyed("a")) }
 		publish()
 		publish()
@@ -243,7 +244,7 @@ func TestMetadataIsKeptForItsTimeAndAskedForAgainAfterAFailure(t *testing.T) {
 		}
 		s.metadata = nil
 		delete(s.topics, "t")
-		if got := FaultOf(k.Publish(t.Context(), keyed("a"))[0]); got != FaultTopic {
+		if got := FaultOf(k.Publish(t.Context(), keyed("a"))[0]); got != relay.FaultTopic {
 			t.Errorf("the fault of a topic that was deleted is %q", got)
 		}
 	})

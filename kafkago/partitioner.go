@@ -1,4 +1,4 @@
-package relay
+package kafkago
 
 import "github.com/holdfast-go/holdfast"
 
