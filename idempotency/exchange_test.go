@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// TestR49TheExampleExchangeIsWhatIsReallyAnswered holds the exchange in docs/idempotency.md to a real one.
-func TestR49TheExampleExchangeIsWhatIsReallyAnswered(t *testing.T) {
+// TestTheExampleExchangeIsWhatIsReallyAnswered holds the exchange in docs/idempotency.md to a real one.
+// R49.
+func TestTheExampleExchangeIsWhatIsReallyAnswered(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	mux := http.NewServeMux()

@@ -124,7 +124,8 @@ var (
 	grouping   = regexp.MustCompile(`by \(([^)]*)\)`)
 )
 
-func TestR49TheDashboardShowsWhatIsReallyMeasured(t *testing.T) {
+// R49.
+func TestTheDashboardShowsWhatIsReallyMeasured(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/dashboards/idempotency.json")
 	if err != nil {
