@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestTheExampleExchangeIsWhatIsReallyAnswered holds the exchange in docs/idempotency.md to a real one.
+// TestTheExampleExchangeIsWhatIsReallyAnswered holds the exchange in docs/guides/idempotent-requests.md to a real one.
 // R49.
 func TestTheExampleExchangeIsWhatIsReallyAnswered(t *testing.T) {
 	b := setup(t)
@@ -46,11 +46,11 @@ func TestTheExampleExchangeIsWhatIsReallyAnswered(t *testing.T) {
 		exchange.WriteString("POST /refunds HTTP/1.1\nContent-Type: application/json\nIdempotency-Key: refund:ch_9ab:1000:6f6c\n\n" + body + "\n\n" + text + "\n\n")
 	}
 	want := "```http\n" + strings.TrimSpace(exchange.String()) + "\n```"
-	doc, err := os.ReadFile("../docs/idempotency.md")
+	doc, err := os.ReadFile("../docs/guides/idempotent-requests.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(doc), want) {
-		t.Errorf("docs/idempotency.md should show:\n%s", want)
+		t.Errorf("docs/guides/idempotent-requests.md should show:\n%s", want)
 	}
 }

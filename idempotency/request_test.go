@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// R1 to R49 and C1 to C10 in names of tests are rows of docs/idempotency.md, which says what each is about.
+// R1 to R49 and C1 to C10 in names of tests are rows of docs/design/idempotency.md, which says what each is about.
 
 // R1.
 func TestAMissingKeyIsRefused(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
-// Rows of docs/idempotency.md that are about what stands around the middleware, and about its options.
+// Rows of docs/design/idempotency.md that are about what stands around the middleware, and about its options.
 
 // R15.
 func TestWhoseAccountWasRevokedGetsNoStoredAnswer(t *testing.T) {

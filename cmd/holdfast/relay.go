@@ -19,16 +19,16 @@ import (
 
 // relayCmd is the relay as a process of its own.
 type relayCmd struct {
-	Brokers   []string      `help:"Kafka brokers, host:port." env:"KAFKA_BROKERS" sep:"," required:""`
-	Name      string        `help:"This relay's own name among all. Defaults to host, process id and a random part." placeholder:"NAME"`
-	Lease     time.Duration `help:"How long lanes rest when a relay dies." default:"5s"`
-	BatchSize int           `help:"Events read and published together." default:"2000"`
-	HoldKey   bool          `help:"Keep later events of a key waiting after a dead letter."`
-	LetterTo  string        `help:"Topic that tells of dead letters too; * stands for the event's topic." name:"letter-topic" placeholder:"*.dlq"`
+	Brokers   []string      `help:"Kafka brokers as host:port, separated by commas." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:"," required:""`
+	Name      string        `help:"Name of this relay; two relays may not share one. Defaults to host, process id and a random part." placeholder:"NAME"`
+	Lease     time.Duration `help:"Time before another relay takes over from one that died." default:"5s"`
+	BatchSize int           `help:"Number of events that are read and published together." default:"2000"`
+	HoldKey   bool          `help:"Keep later events of a key waiting after a dead letter. The same for all relays of a database."`
+	LetterTo  string        `help:"Topic to publish dead letters to. An asterisk stands for the event's topic, as in *.dlq. Defaults to none." name:"dead-letter-topic" aliases:"letter-topic" placeholder:"TOPIC"`
 
 	TLS           bool   `help:"Encrypt the connections to Kafka." name:"tls"`
-	TLSCA         string `help:"File with the certificates to trust, in PEM form. Defaults to the system's." name:"tls-ca" type:"existingfile" placeholder:"FILE"`
-	SASLMechanism string `help:"plain, scram-sha-256 or scram-sha-512; user and password come from KAFKA_USER and KAFKA_PASSWORD." name:"sasl-mechanism" enum:",plain,scram-sha-256,scram-sha-512" default:""`
+	TLSCA         string `help:"PEM file with the certificates to trust. Defaults to those of the system. Needs --tls." name:"tls-ca" type:"existingfile" placeholder:"FILE"`
+	SASLMechanism string `help:"plain, scram-sha-256 or scram-sha-512. User and password come from KAFKA_USER and KAFKA_PASSWORD." placeholder:"NAME" name:"sasl-mechanism" enum:",plain,scram-sha-256,scram-sha-512" default:""`
 }
 
 func (r *relayCmd) Run(p *program) error {
@@ -67,7 +67,7 @@ func (r *relayCmd) Run(p *program) error {
 func (r *relayCmd) connection(env func(string) string) (kafkago.Connection, error) {
 	c := kafkago.Connection{Brokers: r.Brokers, ClientID: "holdfast-relay"}
 	if r.TLSCA != "" && !r.TLS {
-		return c, errors.New("--tls-ca is given without --tls: add --tls")
+		return c, errors.New("--tls-ca needs --tls: add --tls")
 	}
 	if r.TLS {
 		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
@@ -78,7 +78,7 @@ func (r *relayCmd) connection(env func(string) string) (kafkago.Connection, erro
 			}
 			c.TLS.RootCAs = x509.NewCertPool()
 			if !c.TLS.RootCAs.AppendCertsFromPEM(pem) {
-				return c, fmt.Errorf("--tls-ca %s holds no certificate in PEM form", r.TLSCA)
+				return c, fmt.Errorf("--tls-ca %s has no PEM certificate", r.TLSCA)
 			}
 		}
 	}

