@@ -196,7 +196,7 @@ const kafkaPackage = "kafkago"
 
 func TestNoPackageButKafkagoLinksAKafkaClient(t *testing.T) {
 	for _, pkg := range library(t) {
-		links := slices.ContainsFunc(linked(t, pkg), kafkaClient.MatchString)
+		links := slices.ContainsFunc(linksOf(t, pkg), kafkaClient.MatchString)
 		switch {
 		case pkg == kafkaPackage && !links:
 			t.Errorf("package %s links no Kafka client: the search has gone blind", pkg)
@@ -209,8 +209,8 @@ func TestNoPackageButKafkagoLinksAKafkaClient(t *testing.T) {
 // goListed are what go list said, by package.
 var goListed = map[string][]string{}
 
-// linked are the packages that a program which imports pkg links.
-func linked(t *testing.T, pkg string) []string {
+// linksOf are the packages that a program which imports pkg links.
+func linksOf(t *testing.T, pkg string) []string {
 	t.Helper()
 	if goListed[pkg] == nil {
 		goListed[pkg] = goList(t, pkg)

@@ -101,7 +101,7 @@ func imports(t *testing.T, file string) []string {
 
 func TestNothingOfTestingIsLinkedIntoTheLibrary(t *testing.T) {
 	for _, pkg := range library(t) {
-		for _, dep := range linked(t, pkg) {
+		for _, dep := range linksOf(t, pkg) {
 			if dep == "testing" && !forTests[pkg] || strings.Contains(dep, "testify") || strings.Contains(dep, "testcontainers") || strings.Contains(dep, "kfake") || strings.Contains(dep, "embedded-postgres") || strings.Contains(dep, "opentelemetry") && pkg != "contrib/otel" {
 				t.Errorf("package %q links %s into its users' programs", pkg, dep)
 			}
