@@ -133,6 +133,7 @@ func TestStatusSaysWhatNeedsAPersonAndWhatToDo(t *testing.T) {
 		c as (insert into holdfast.event_2 (lane, id, type, topic) values (3, 'c', 't', 'o')) insert into holdfast.event_3 (lane, id, type, topic) values (3, 'd', 't', 'o')`
 	const read = `; update holdfast.lane set done = (select format('%s:%s:', n, n)::pg_snapshot from (select pg_current_xact_id()::text::bigint + 1) xid (n))`
 	const stored = `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, lease_until) values ('billing', 'orders', 'k', 1, 's', 'e', 't', now(), '', now() - interval '%s', %s)`
+	const letter = `insert into holdfast.letter (origin, consumer, reason, state, holds, event_id, source, type, topic, key, time, hash, place) values ('inbox', 'billing', 'r', 'replaying', true, 'd', 's', 't', 'orders', 'k', now(), '', %s)`
 	for _, c := range []struct {
 		name, sql, says string
 		status          int
@@ -144,12 +145,15 @@ func TestStatusSaysWhatNeedsAPersonAndWhatToDo(t *testing.T) {
 		{"an event that is parked for long", fmt.Sprintf(parked, "record", "11 minutes"), "lane 3 has 1 event parked for more than 10 minutes: select topic, key, why, errors from \"holdfast\".parked where lane = 3 says why", 1},
 		{"a stored event that nobody takes", fmt.Sprintf(stored, "6 minutes", "'-infinity'"), "consumer billing has stored events that were due 6m", 1},
 		{"a stored event that a worker is at", fmt.Sprintf(stored, "6 minutes", "now() + interval '1 minute'"), "nothing needs a person", 0},
+		{"a stored event before what a letter holds", fmt.Sprintf(stored, "6 minutes", "'-infinity'") + "; " + fmt.Sprintf(letter, "2"), "consumer billing has stored events that were due 6m", 1},
+		{"a stored event that a letter holds", fmt.Sprintf(stored, "6 minutes", "'-infinity'") + "; " + fmt.Sprintf(letter, "0"), "nothing needs a person", 0},
 		{"a full log that a lane holds", full, "no segment of the log is empty: events in older segments are unread in lane 3: the log of the lane's relay", 1},
 		{"a full log that nobody empties", full + read, "no segment of the log is empty: all events of older segments are read", 1},
 		{"a full log, of which the current segment alone is unread", full + read + "; insert into holdfast.event_0 (xid, lane, id, type, topic) values ('9000000000', 4, 'e', 't', 'o')", "all events of older segments are read", 1},
 		{"a stored event that is due", fmt.Sprintf(stored, "1 minute", "'-infinity'"), "nothing needs a person", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			pgtest.Exec(t, db.Pool, "delete from holdfast.letter")
 			pgtest.Exec(t, db.Pool, "truncate holdfast.parked, holdfast.stored, holdfast.event_0, holdfast.event_1, holdfast.event_2, holdfast.event_3")
 			pgtest.Exec(t, db.Pool, "update holdfast.lane set owner = 'r', lease_until = now() + interval '1 minute'")
 			pgtest.Exec(t, db.Pool, "update holdfast.cluster set system_identifier = (select system_identifier from pg_control_system())")
