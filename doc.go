@@ -10,7 +10,7 @@
 //  3. A relay that owns the event's lane (relay.Relay; claim.go) finds it in the window between two snapshots (log.go).
 //     Which transactions have ended decides that it may be read, seq decides its place: a key's events come in the order
 //     of the locks its transactions took, however long another transaction stays open.
-//  4. The lane publishes the page (lane.go) through a Publisher, usually relay.Kafka, with all in-sync replicas
+//  4. The lane publishes the page (lane.go) through a Publisher, usually kafkago.Publisher, with all in-sync replicas
 //     acknowledging. What becomes of every event is decided in decide.go, without a clock or a database.
 //  5. An acknowledged event needs no mark: the lane's cursor moves on, and is saved a moment later (saver.go). An event
 //     that Kafka refuses is parked with its key (park.go), tried again, and at last becomes a dead letter (drain.go).
@@ -27,19 +27,21 @@
 //
 // # Packages
 //
-// Arrows say what may import what; internal/lint holds the code to them.
+// An arrow says what a package imports, beside internal packages and the standard library. Any of them may be imported by
+// cmd, examples, bench and the tests. A test of internal/lint compares this drawing with the code, in both directions.
 //
-//	examples, cmd/holdfast, bench, the tests  ->  everything
-//	holdfasttest (for your tests)  ->  holdfast, inbox
-//	relay   ->  holdfast, retry, dlq
-//	webhook ->  holdfast, retry, inbox
-//	inbox   ->  holdfast, retry, dlq
-//	outbox  ->  holdfast
-//	dlq     ->  holdfast
-//	contrib/redis (a module of its own)  ->  idempotency
-//	idempotency  ->  holdfast, retry
-//	retry   ->  backoff/v4, uuid
-//	holdfast (this package)  ->  pgx
+//	contrib/otel (a module)   ->  idempotency, webhook, inbox, relay, retry, holdfast, otel
+//	contrib/redis (a module)  ->  idempotency, go-redis
+//	kafkago                   ->  inbox, relay, retry, holdfast, kafka-go, x/sync
+//	holdfasttest (for tests)  ->  inbox, holdfast, pgx
+//	webhook                   ->  inbox, holdfast, pgx
+//	inbox                     ->  retry, holdfast, pgx, uuid
+//	relay                     ->  retry, holdfast, pgx
+//	idempotency               ->  retry, pgx, uuid, jcs, httpsfv
+//	dlq                       ->  holdfast, pgx
+//	outbox                    ->  holdfast, pgx, uuid
+//	retry                     ->  pgx, backoff, uuid
+//	holdfast (this package)   ->  pgx
 //
 // What is promised, and which test shows it, stands in docs/guarantees.md.
 package holdfast

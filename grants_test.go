@@ -26,6 +26,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/logtest"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
@@ -115,7 +116,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 
 	var log logtest.Log
 	r, err := relay.New(as(t, db, "relay"), refusing(func(e holdfast.Event) bool { return e.Type == "bad" && e.Topic == "orders" }),
-		relay.Config{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})), Retry: relayAtOnce, LetterTopic: "*.dlq"})
+		relay.Config{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})), Retry: relayAtOnce, DeadLetterTopic: "*.dlq"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +159,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	}
 	ctx, stop = context.WithCancel(t.Context())
 	go func() {
-		done <- in.Consume(ctx, inbox.KafkaGroup{Brokers: cluster.Brokers, GroupID: "billing", Topics: []string{topic}})
+		done <- consumeGroup(ctx, in, cluster.Brokers, kafkago.GroupConfig{GroupID: "billing", Topics: []string{topic}})
 	}()
 	for deadline := time.Now().Add(time.Minute); pgtest.Count(t, db.Pool, "select count(*) from holdfast.consumer_position where position = 1") != 1; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {

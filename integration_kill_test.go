@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -65,7 +66,7 @@ func doPart(ctx context.Context) error {
 	}
 	defer pool.Close()
 	if c.Role == "relay" {
-		r, err := newRelay(pool, c.Brokers, relay.KafkaConfig{}, relay.Config{Lease: 3 * time.Second, Logger: logger})
+		r, err := newRelay(pool, c.Brokers, kafkago.PublisherConfig{}, relay.Config{Lease: 3 * time.Second, Logger: logger})
 		if err != nil {
 			return err
 		}
@@ -79,9 +80,9 @@ func doPart(ctx context.Context) error {
 		return err
 	}
 	in.Handle("changed", effectOf(c.Role))
-	g := groupOf(c.Role, c.Brokers, c.Topics)
+	g := groupOf(c.Role, c.Topics)
 	g.SessionTimeout, g.HeartbeatInterval = time.Second, 200*time.Millisecond // a killed member is missed soon
-	return in.Consume(ctx, g)
+	return consumeGroup(ctx, in, c.Brokers, g)
 }
 
 // process is a part that runs, or was killed.

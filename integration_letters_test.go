@@ -32,7 +32,7 @@ func TestLettersOfAConsumerReachTheirTopicInTheOrderOfTheirKeys(t *testing.T) {
 	}
 	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return retry.Permanent(errors.New("broken")) })
 	p.relay(func(c *relay.Config) {
-		c.LetterTopic, c.Retry = dead, retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisecond}
+		c.DeadLetterTopic, c.Retry = dead, retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisecond}
 	})
 	receive := func(id, key string, payload []byte) {
 		t.Helper()

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/pgserver"
@@ -35,8 +34,8 @@ func (r *recovery) saw(when *time.Time) {
 
 func (r *recovery) relay(c *relay.Config) {
 	c.Lease = 3 * time.Second
-	c.Observer.OnPublished = func(int, []holdfast.Event) { r.saw(&r.published) }
-	c.Observer.OnLost = func(int, error) { r.lost.Add(1) }
+	c.Observer.OnPublished = func(relay.Published) { r.saw(&r.published) }
+	c.Observer.OnLost = func(relay.Lost) { r.lost.Add(1) }
 }
 
 func (r *recovery) inbox(c *inbox.Config) {
@@ -142,7 +141,7 @@ func TestNothingIsLostDoubledOrReorderedWhileKafkaIsAway(t *testing.T) {
 		}
 		down := time.Now()
 		if o.name == "killed" {
-			// Longer than Config.SpillAfter: but all of Kafka is away, not a partition, and that is nobody's fault. (A broker that
+			// Longer than Config.ParkAfter: but all of Kafka is away, not a partition, and that is nobody's fault. (A broker that
 			// stops in order says for a while that its partitions have no leader, and events may be parked for that.)
 			after(ctx, 11*time.Second)
 			if n := p.count("select count(*) from holdfast.parked"); n > 0 {

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/oracle"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -67,7 +68,7 @@ func TestAnEventOneByteTooLargeBecomesALetterAndHoldsBackNobody(t *testing.T) {
 	const limit = "20000"
 	p := setupPath(t, pgtest.Container(t, pgtest.Image), kafkatest.Container(t), 2)
 	p.topics = []string{p.cluster.Topic(t, 2, "max.message.bytes", limit)}
-	plain := relay.KafkaConfig{Compression: relay.NoCompression} // so that bytes are bytes
+	plain := kafkago.PublisherConfig{Compression: kafkago.NoCompression} // so that bytes are bytes
 	sized := func(n int) holdfast.Event {
 		e := p.event("big", 1)
 		e.Payload = make([]byte, n)
@@ -76,7 +77,7 @@ func TestAnEventOneByteTooLargeBecomesALetterAndHoldsBackNobody(t *testing.T) {
 
 	// 1. The largest payload that the topic takes, to the byte.
 	scratch := p.cluster.Topic(t, 1, "max.message.bytes", limit)
-	publisher, err := relay.NewKafka(&kafka.Client{Addr: kafka.TCP(p.cluster.Brokers...)}, plain)
+	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: p.cluster.Brokers}, plain)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func TestARollingDeployWithANewEventTypeLosesAndReordersNothing(t *testing.T) {
 	modern := func() (stop func()) {
 		in := s.consumer(effectOf("billing"), nil)
 		in.Handle("renamed", effectOf("billing"))
-		return s.run("consumer billing", func(ctx context.Context) error { return in.Consume(ctx, s.group()) })
+		return s.run("consumer billing", func(ctx context.Context) error { return s.consumeGroup(ctx, in, s.group()) })
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -61,9 +61,9 @@ func (n node) consume(ctx context.Context, c part, pool *pgxpool.Pool, logger *s
 		}
 		return n.witness(ctx, tx, c.Role, e)
 	})
-	g := groupOf(c.Role, c.Brokers, c.Topics)
+	g := groupOf(c.Role, c.Topics)
 	g.SessionTimeout, g.HeartbeatInterval = n.Session, n.Session/5
-	return in.Consume(ctx, g)
+	return consumeGroup(ctx, in, c.Brokers, g)
 }
 
 // witness is putEffect, and which epoch the partition has at this moment: until the transaction ends it has no other,

@@ -185,7 +185,7 @@ func TestRecordsDeletedBeforeTheyWereHandledStopTheConsumerUntilItIsToldToSkipTh
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- s.consumer(effectOf("billing"), nil).Consume(ctx, g) }()
+	go func() { ended <- s.consumeGroup(ctx, s.consumer(effectOf("billing"), nil), g) }()
 	s.await("what was not deleted has its effects", func() bool { return s.count("select count(*) from effect") == 3*half-30 })
 	cancel()
 	if err := <-ended; err != nil {
@@ -228,7 +228,7 @@ func TestANodeThatFallsBehindRetentionWhileItRunsStopsAloud(t *testing.T) {
 	s.publish(large(30)...)
 	ended := make(chan error, 1)
 	in := s.consumer(handler, nil)
-	go func() { ended <- in.Consume(t.Context(), s.group()) }()
+	go func() { ended <- s.consumeGroup(t.Context(), in, s.group()) }()
 	s.await("a handler holds the partition", holds.Load)
 	s.deleteRecords(0, s.logEnds()[0])
 	open.Store(true)

@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/kafkago"
 )
 
 // The storms are tests of the consumer alone, on a real Kafka and a real Postgres: the test itself puts events into
@@ -34,7 +34,7 @@ const seedVar = "HOLDFAST_TEST_SEED"
 // storm is a path without a relay.
 type storm struct {
 	*path
-	kafka *relay.Kafka
+	kafka *kafkago.Publisher
 	pool  *pgxpool.Pool
 	seed  uint64
 
@@ -65,7 +65,7 @@ func setupStorm(t testing.TB, partitions int) *storm {
 	}
 	s.pool = s.path.pool(3)
 	var err error
-	s.kafka, err = relay.NewKafka(&kafka.Client{Addr: kafka.TCP(s.cluster.Brokers...)}, relay.KafkaConfig{MetadataTTL: 100 * time.Millisecond})
+	s.kafka, err = kafkago.NewPublisher(kafkago.Connection{Brokers: s.cluster.Brokers}, kafkago.PublisherConfig{MetadataTTL: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func (s *storm) next(key, do string) holdfast.Event {
 	s.numbers[key]++
 	e := s.event(key, s.numbers[key])
 	e.Time = time.Now()
-	e.Headers = map[string]string{"do": do, "partition": fmt.Sprint(relay.Murmur2(e, s.partitions)), "number": fmt.Sprint(s.numbers[key])}
+	e.Headers = map[string]string{"do": do, "partition": fmt.Sprint(kafkago.Murmur2(e, s.partitions)), "number": fmt.Sprint(s.numbers[key])}
 	return e
 }
 
@@ -189,7 +189,11 @@ func (d delays) String() string {
 }
 
 // group is the consumer group of billing.
-func (s *storm) group() inbox.KafkaGroup { return groupOf("billing", s.cluster.Brokers, s.topics) }
+func (s *storm) group() kafkago.GroupConfig { return groupOf("billing", s.topics) }
+
+func (s *storm) consumeGroup(ctx context.Context, in *inbox.Inbox, g kafkago.GroupConfig) error {
+	return consumeGroup(ctx, in, s.cluster.Brokers, g)
+}
 
 // consumer makes one node of billing in this process.
 func (s *storm) consumer(h inbox.Handler, change func(*inbox.Config)) *inbox.Inbox {
@@ -207,11 +211,11 @@ func (s *storm) consumer(h inbox.Handler, change func(*inbox.Config)) *inbox.Inb
 }
 
 // refuses runs a node until it ends by itself, and returns its error.
-func (s *storm) refuses(in *inbox.Inbox, g inbox.KafkaGroup) error {
+func (s *storm) refuses(in *inbox.Inbox, g kafkago.GroupConfig) error {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	return in.Consume(ctx, g)
+	return s.consumeGroup(ctx, in, g)
 }
 
 // outcomes counts what a node was told.

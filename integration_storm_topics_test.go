@@ -136,7 +136,7 @@ func TestATopicMadeAgainUnderARunningConsumerIsNoticed(t *testing.T) {
 	s.publish(s.some(100, 10, "")...)
 	in := s.consumer(effectOf("billing"), nil)
 	ended := make(chan error, 1)
-	go func() { ended <- in.Consume(t.Context(), s.group()) }()
+	go func() { ended <- s.consumeGroup(t.Context(), in, s.group()) }()
 	s.await("the old topic is handled", func() bool { return s.positions()[0] == 100 })
 	s.startAgain(40)
 	err := <-ended

@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/oracle"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -124,15 +125,15 @@ func (p *path) relay(change func(*relay.Config)) (stop func()) {
 	if change != nil {
 		change(&c)
 	}
-	r, err := newRelay(p.pool(4), p.cluster.Brokers, relay.KafkaConfig{}, c)
+	r, err := newRelay(p.pool(4), p.cluster.Brokers, kafkago.PublisherConfig{}, c)
 	if err != nil {
 		p.Fatal(err)
 	}
 	return p.run("relay", r.Run)
 }
 
-func newRelay(pool *pgxpool.Pool, brokers []string, k relay.KafkaConfig, c relay.Config) (*relay.Relay, error) {
-	publisher, err := relay.NewKafka(&kafka.Client{Addr: kafka.TCP(brokers...)}, k)
+func newRelay(pool *pgxpool.Pool, brokers []string, k kafkago.PublisherConfig, c relay.Config) (*relay.Relay, error) {
+	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: brokers}, k)
 	if err != nil {
 		return nil, err
 	}
@@ -151,18 +152,26 @@ func (p *path) consume(consumer string, h inbox.Handler, change func(*inbox.Conf
 		p.Fatal(err)
 	}
 	in.Handle("changed", h)
-	g := groupOf(consumer, p.cluster.Brokers, p.topics)
-	return p.run("consumer "+consumer, func(ctx context.Context) error { return in.Consume(ctx, g) })
+	g := groupOf(consumer, p.topics)
+	return p.run("consumer "+consumer, func(ctx context.Context) error { return consumeGroup(ctx, in, p.cluster.Brokers, g) })
 }
 
-func groupOf(consumer string, brokers, topics []string) inbox.KafkaGroup {
-	return inbox.KafkaGroup{Brokers: brokers, GroupID: consumer + " of " + topics[0], Topics: topics,
+func groupOf(consumer string, topics []string) kafkago.GroupConfig {
+	return kafkago.GroupConfig{GroupID: consumer + " of " + topics[0], Topics: topics,
 		SessionTimeout: 20 * time.Second, HeartbeatInterval: 500 * time.Millisecond, WatchInterval: time.Second}
+}
+
+func consumeGroup(ctx context.Context, in *inbox.Inbox, brokers []string, g kafkago.GroupConfig) error {
+	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: brokers}, g)
+	if err != nil {
+		return err
+	}
+	return in.Consume(ctx, group)
 }
 
 // committed is the offset that billing's group has committed, -1 where it has none; known is false where nobody says.
 func (p *path) committed(topic string, partition int) (offset int64, known bool) {
-	res, err := p.cluster.Client.OffsetFetch(p.Context(), &kafka.OffsetFetchRequest{GroupID: groupOf("billing", nil, p.topics).GroupID,
+	res, err := p.cluster.Client.OffsetFetch(p.Context(), &kafka.OffsetFetchRequest{GroupID: groupOf("billing", p.topics).GroupID,
 		Topics: map[string][]int{topic: {partition}}})
 	if err != nil || res.Error != nil || len(res.Topics[topic]) != 1 {
 		return 0, false
@@ -287,7 +296,7 @@ func TestTheWholeWayFromOutboxToTheEffectsOfTwoConsumers(t *testing.T) {
 			}
 		}
 	}
-	watch := func(c *relay.Config) { c.Observer.OnLost = func(int, error) { lost.Add(1) } }
+	watch := func(c *relay.Config) { c.Observer.OnLost = func(relay.Lost) { lost.Add(1) } }
 	relays := []func(){p.relay(watch), p.relay(watch)}
 	consumers := []func(){p.consume("billing", billing, observe), p.consume("mail", effectOf("mail"), observe)}
 

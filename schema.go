@@ -88,7 +88,10 @@ insert into holdfast.lane (lane, done) select n, pg_current_snapshot() from gene
 const lanesBody = "$$ select 8 $$"
 
 // grantsSQL closes the door for everybody but the owner; docs/operations.md lists what to grant to whom.
+// What everybody gets shows nothing that a role may not see anyway: the views ask for the role's own rights to the tables.
 const grantsSQL = `revoke all on all functions in schema holdfast from public;
+grant execute on function holdfast.last_errors(text[]) to public;
+grant select on holdfast.lane_hold, holdfast.consumer_hold to public;
 `
 
 // SQL returns the script that creates the schema from nothing, in one transaction: what Migrate runs on an empty
@@ -238,7 +241,7 @@ func installed(ctx context.Context, db querier, schema string) (version, lanes i
 	return version, lanes, nil
 }
 
-var definitions = regexp.MustCompile(`(?m)^create (?:unlogged )?(?:unique )?(table|sequence|index|function) (?:holdfast\.)?(\w+)`)
+var definitions = regexp.MustCompile(`(?m)^create (?:unlogged )?(?:unique )?(table|view|sequence|index|function) (?:holdfast\.)?(\w+)`)
 
 // missingObjects compares the catalog with what schema.sql creates, by name.
 func missingObjects(ctx context.Context, db querier, schema string) ([]string, error) {

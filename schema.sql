@@ -412,6 +412,27 @@ create index letter_holds on holdfast.letter (lane, topic, key) where holds and 
 create index letter_holds_inbox on holdfast.letter (consumer, topic, key) where holds and origin = 'inbox' and state in ('open', 'replaying');
 create unique index letter_event on holdfast.letter (consumer, source, event_id, hash) where origin = 'inbox';
 
+-- What dead letters hold back. Every statement that asks whether a letter holds a key asks these two views, so that all give
+-- one answer. They are read with the rights of the role that asks (security_invoker): without a right to `letter` they
+-- show nothing.
+--
+-- At the relay, a letter holds what comes later in its lane, topic and key. By the index letter_holds.
+create view holdfast.lane_hold with (security_invoker = true) as
+    select l.lane, l.topic, l.key, l.id as letter, l.state
+      from holdfast.letter l
+     where l.holds and l.state in ('open', 'replaying');
+
+-- At a consumer, a letter holds the events of its topic and key whose place comes after `after`. By the index
+-- letter_holds_inbox.
+create view holdfast.consumer_hold with (security_invoker = true) as
+    select l.consumer, l.topic, l.key, l.id as letter, coalesce(l.place, '-9223372036854775808') as after
+      from holdfast.letter l
+     where l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying');
+
+-- The last 20 errors, which is how many a row keeps.
+create function holdfast.last_errors(errors text[]) returns text[]
+language sql immutable parallel safe as $$ select errors[greatest(1, cardinality(errors) - 19):] $$;
+
 -- Replays of many letters that have a name, so that one that was interrupted can go on: under the same name it takes the
 -- filter and the bound that it began with, and moves no letter that it has moved (letter_action.replay).
 create table holdfast.letter_replay (

@@ -15,7 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/wire"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/kafkago"
 )
 
 // The bare loop is the limit of this stack: it reads the same rows of the same log, a page of 2,000 of each lane at a
@@ -38,7 +38,7 @@ func (e *env) bareDrain(ctx context.Context, database, topic string, events int)
 		return 0, err
 	}
 	defer pool.Close()
-	transport := &kafka.Transport{Dial: relay.KafkaDial}
+	transport := &kafka.Transport{Dial: kafkago.Dial}
 	defer transport.CloseIdleConnections()
 	client := &kafka.Client{Addr: kafka.TCP(e.kafka.Brokers...), Transport: transport, Timeout: 10 * time.Second}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -106,7 +106,7 @@ func bareRead(ctx context.Context, pool *pgxpool.Pool, lane int, pages chan<- *p
 		for rows.Next() {
 			v := rows.RawValues()
 			event := bareEvent(rows, v, words)
-			batch := &page.batches[relay.Murmur2(event, partitions)]
+			batch := &page.batches[kafkago.Murmur2(event, partitions)]
 			batch.events = append(batch.events, event)
 			if page.events++; page.events == barePage {
 				xid, seq = string(v[0]), int64(binary.BigEndian.Uint64(v[1]))

@@ -17,7 +17,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -45,7 +44,7 @@ func runChild(o childOptions) error {
 	defer pool.Close()
 	var published atomic.Int64
 	r, closeIdle, err := newRelay(pool, strings.Split(os.Getenv("KAFKA_BROKERS"), ","), relay.Observer{
-		OnPublished: func(_ int, events []holdfast.Event) { published.Add(int64(len(events))) },
+		OnPublished: func(p relay.Published) { published.Add(int64(len(p.Events))) },
 	})
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/kafkago"
 )
 
 const (
@@ -150,10 +151,14 @@ func (e *env) inboxConsume(ctx context.Context, topic string, batch int, watch *
 		}
 		defer done()
 	}
+	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: e.kafka.Brokers}, kafkago.GroupConfig{GroupID: database, Topics: []string{topic}})
+	if err != nil {
+		return err
+	}
 	consuming, stop := context.WithCancel(ctx)
 	ended := make(chan error, 2) // one for wait, one for us
 	go func() {
-		err := in.Consume(consuming, inbox.KafkaGroup{Brokers: e.kafka.Brokers, GroupID: database, Topics: []string{topic}})
+		err := in.Consume(consuming, group)
 		ended <- err
 		ended <- err
 	}()

@@ -13,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -74,7 +73,8 @@ func (l *latencies) measure(ctx context.Context, e *env, database, topic string)
 	defer pool.Close()
 	var published atomic.Int64
 	all := make(chan struct{})
-	rel, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(_ int, events []holdfast.Event) {
+	rel, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(p relay.Published) {
+		events := p.Events
 		now := int64(time.Since(l.began))
 		for i := range events {
 			if number, err := strconv.Atoi(events[i].ID); err == nil {

@@ -10,25 +10,24 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
 
-	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// codec is KafkaConfig's default, said here so that the other contestants compress alike.
+// codec is PublisherConfig's default, said here so that the other contestants compress alike.
 const codec = kafka.Snappy
 
 // newRelay makes the relay that is measured: pool, publisher and relay as they are when nothing is configured. The
 // observer only counts. The brokers' connections are closed by the returned function.
 func newRelay(pool *pgxpool.Pool, brokers []string, o relay.Observer) (*relay.Relay, func(), error) {
-	transport := &kafka.Transport{Dial: relay.KafkaDial}
-	publisher, err := relay.NewKafka(&kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}, relay.KafkaConfig{Compression: codec})
+	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: brokers}, kafkago.PublisherConfig{Compression: codec})
 	if err != nil {
 		return nil, nil, err
 	}
 	// Warnings go to standard error: a relay that was disturbed is not worth measuring.
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	r, err := relay.New(pool, publisher, relay.Config{Observer: o, Logger: logger})
-	return r, transport.CloseIdleConnections, err
+	return r, publisher.Close, err
 }
 
 // relayDrain publishes the backlog of a database with a relay and returns events a second, from the call of Run to the
@@ -41,9 +40,10 @@ func (e *env) relayDrain(ctx context.Context, database string, events int) (floa
 	defer pool.Close()
 	var published atomic.Int64
 	done := make(chan time.Time, 1)
-	r, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(_ int, got []holdfast.Event) {
-		before := published.Add(int64(len(got))) - int64(len(got))
-		if now := before + int64(len(got)); before < int64(events) && now >= int64(events) {
+	r, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(p relay.Published) {
+		got := int64(len(p.Events))
+		before := published.Add(got) - got
+		if now := before + got; before < int64(events) && now >= int64(events) {
 			done <- time.Now()
 		}
 	}})

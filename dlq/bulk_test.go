@@ -32,7 +32,7 @@ func (b bundle) failAgain(t testing.TB) {
 
 const movedTwice = "select count(*) from (select from holdfast.letter_action where action = 'replay' group by letter having count(*) > 1) t"
 
-func TestAnInterruptedReplayGoesOnWhereItStoppedAndMovesNoLetterTwice(t *testing.T) {
+func TestAnInterruptedReplayGoesOnWithoutMovingALetterTwice(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.letters(t, 250)
@@ -99,7 +99,7 @@ func TestAnInterruptedReplayGoesOnWhereItStoppedAndMovesNoLetterTwice(t *testing
 	}
 }
 
-func TestAReplayOfANameKeepsToItsLimitOverInterruptionsAndCanBeginAnew(t *testing.T) {
+func TestANamedReplayKeepsItsLimitOverInterruptions(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.letters(t, 30)

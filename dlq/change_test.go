@@ -197,7 +197,7 @@ func TestAReplayWaitsForTheInboxThatIsStoringAnEventOfItsKey(t *testing.T) {
 	}
 }
 
-func TestAPoisonedEventIsMendedReplayedAndHandledBeforeThoseItHeld(t *testing.T) {
+func TestAFixedEventIsReplayedAndHandledBeforeThoseItHeld(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	pgtest.Exec(t, b.Pool, "create table effect (n bigint generated always as identity, what text)")

@@ -21,7 +21,7 @@ import (
 
 // Several people replay the same letters while two nodes of the consumer handle them, the events are redelivered, and
 // later ones of their keys come in: each event is handled once, and each key's in their order.
-func TestPeopleWhoReplayAtOnceHaveEveryEventHandledOnceInTheOrderOfItsKey(t *testing.T) {
+func TestConcurrentReplaysHandleEveryEventOnceInTheOrderOfItsKey(t *testing.T) {
 	t.Parallel()
 	const keys, each, people = 12, 15, 4
 	b := setup(t)

@@ -196,9 +196,8 @@ update holdfast.stored s set next_at = now()
  where l.id = $1::bigint and l.key <> '' and s.consumer = l.consumer and s.topic = l.topic and s.key = l.key and s.next_at = 'infinity'
    and s.place = (select min(h.place) from holdfast.stored h
                    where h.consumer = l.consumer and h.topic = l.topic and h.key = l.key)
-   and not exists (select from holdfast.letter o
-                    where o.consumer = l.consumer and o.topic = l.topic and o.key = l.key
-                      and o.holds and o.origin = 'inbox' and o.state in ('open', 'replaying') and (o.place is null or o.place < s.place))`
+   and not exists (select from holdfast.consumer_hold o
+                    where o.consumer = l.consumer and o.topic = l.topic and o.key = l.key and o.after < s.place)`
 
 // keepVersion keeps the payload that an edit is about to replace, with the hash that it is known by.
 const keepVersion = `-- dlq.keep_version

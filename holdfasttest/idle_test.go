@@ -242,6 +242,18 @@ func TestWhatWaitsBehindALetterIsAtRest(t *testing.T) {
 	}
 }
 
+func TestWhatComesBeforeAHoldingLetterIsPending(t *testing.T) {
+	pool := setup(t)
+	pgtest.Exec(t, pool, `insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash, place)
+		values ('inbox', 'billing', 'r', true, 'late', 's', 't', 'orders', 'k', now(), '', 5)`)
+	pgtest.Exec(t, pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
+		values ('billing', 'orders', 'k', 6, 's', 'held', 't', now(), '', now())`)
+	wantIdle(t, pool, holdfasttest.Idle{NoRelay: true})
+	pgtest.Exec(t, pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
+		values ('billing', 'orders', 'k', 4, 's', 'early', 't', now(), '', now() + interval '2 seconds')`)
+	wantBusy(t, pool, holdfasttest.Idle{NoRelay: true}, "consumer billing: 1 stored")
+}
+
 func receive(t *testing.T, in *inbox.Inbox, id string, e holdfast.Event, want inbox.Outcome) {
 	t.Helper()
 	e.ID = id

@@ -59,8 +59,7 @@ select 'lane ' || p.lane, count(*), 'parked (heads of their keys)', min(p.topic)
    and (p.key = '' or not exists (select from holdfast.parked h where h.lane = p.lane and h.topic = p.topic and h.key = p.key and h.place < p.place))
    and (p.next_at <= now() + make_interval(secs => $3::float8)
         or p.next_at = 'infinity' and not exists (
-             select from holdfast.letter l
-              where l.lane = p.lane and l.topic = p.topic and l.key = p.key and l.holds and l.state in ('open', 'replaying')))
+             select from holdfast.lane_hold l where l.lane = p.lane and l.topic = p.topic and l.key = p.key))
  group by p.lane
 union all
 select 'consumer ' || s.consumer, count(*), 'stored (heads of their keys)', min(s.type),
@@ -71,9 +70,8 @@ select 'consumer ' || s.consumer, count(*), 'stored (heads of their keys)', min(
                                    where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place))
    and (s.next_at <= now() + make_interval(secs => $3::float8) or s.next_at = 'infinity')
    and (s.letter is not null or not exists (
-             select from holdfast.letter l
-              where l.consumer = s.consumer and l.topic = s.topic and l.key = s.key
-                and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')))
+             select from holdfast.consumer_hold l
+              where l.consumer = s.consumer and l.topic = s.topic and l.key = s.key and l.after < s.place))
  group by s.consumer
 union all
 select 'consumer ' || c.name, count(*), 'not taken in', min(e.type), null, ''

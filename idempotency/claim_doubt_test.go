@@ -9,7 +9,7 @@ import (
 
 // Postgres carries a claim out, its answer is lost, and then nobody can be asked. Where the request was kept it will be run
 // yet: the client must not be told that nothing was done.
-func TestAClaimThatNobodyCanAskAboutIsNotCalledNothingWhereItsRequestIsKept(t *testing.T) {
+func TestAClaimOfUnknownOutcomeIsNotCalledNothingWhereItIsKept(t *testing.T) {
 	for name, c := range map[string]struct {
 		route Route
 		code  string

@@ -44,7 +44,8 @@ func (b *bundle) complete(g *Guard, want int) {
 	}
 }
 
-func TestR40AnAbandonedRequestIsCompletedByANodeThatHasItsRoute(t *testing.T) {
+// R40.
+func TestAnAbandonedRequestIsCompletedByANodeThatHasItsRoute(t *testing.T) {
 	b := openTill(t)
 	g := b.guard(soon(10))
 	b.abandonAt(g, "after the call", completed())
@@ -68,7 +69,8 @@ func TestR40AnAbandonedRequestIsCompletedByANodeThatHasItsRoute(t *testing.T) {
 	}
 }
 
-func TestR40RunCompletesWhatNobodyRepeats(t *testing.T) {
+// R40.
+func TestRunCompletesWhatNobodyRepeats(t *testing.T) {
 	b := openTill(t)
 	g := b.guard(soon(10), func(c *Config) { c.CompleteEvery = 5 * time.Millisecond })
 	b.abandonAt(g, "after the call", completed())
@@ -86,7 +88,8 @@ func TestR40RunCompletesWhatNobodyRepeats(t *testing.T) {
 	b.sold(1)
 }
 
-func TestR40ManyNodesCompleteEachRequestOnce(t *testing.T) {
+// R40.
+func TestManyNodesCompleteEachRequestOnce(t *testing.T) {
 	b := openTill(t)
 	const requests = 12
 	first := b.guard()
@@ -120,7 +123,8 @@ func TestR40ManyNodesCompleteEachRequestOnce(t *testing.T) {
 	b.sold(requests)
 }
 
-func TestR40WhatCannotBeCompletedIsToldOnceAndWaitsForItsClient(t *testing.T) {
+// R40.
+func TestWhatCannotBeCompletedIsToldOnceAndWaitsForItsClient(t *testing.T) {
 	b := openTill(t)
 	var told []Abandoned
 	g := b.guard(soon(3), func(c *Config) { c.Observer.OnAbandoned = func(a Abandoned) { told = append(told, a) } })
@@ -163,7 +167,8 @@ func TestR40WhatCannotBeCompletedIsToldOnceAndWaitsForItsClient(t *testing.T) {
 	}
 }
 
-func TestR40ARouteMayLeaveARequestToItsClient(t *testing.T) {
+// R40.
+func TestARouteMayLeaveARequestToItsClient(t *testing.T) {
 	b := openTill(t)
 	g := b.guard(soon(3))
 	answers := []func(r *http.Request, info Info) *http.Request{
@@ -184,7 +189,8 @@ func TestR40ARouteMayLeaveARequestToItsClient(t *testing.T) {
 	b.sold(2)
 }
 
-func TestR48TheProviderSeesOneKeyForEveryAttempt(t *testing.T) {
+// R48.
+func TestTheProviderSeesOneKeyForEveryAttempt(t *testing.T) {
 	b := openTill(t)
 	var keys []string
 	b.at = func(place string, r *http.Request) error {

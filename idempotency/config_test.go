@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestR46EveryProblemOfAConfigurationIsToldAtOnce(t *testing.T) {
+// R46.
+func TestEveryProblemOfAConfigurationIsToldAtOnce(t *testing.T) {
 	b := setup(t)
 	_, err := New(b.db.Pool, Config{
 		Schema: "No", Headers: []string{"a b"}, TTL: time.Millisecond, MaxRetryWindow: time.Hour, MismatchStatus: 418, Wait: -1, Timeout: 2 * time.Hour,
@@ -34,7 +35,8 @@ func TestR46EveryProblemOfAConfigurationIsToldAtOnce(t *testing.T) {
 	}
 }
 
-func TestR46ATTLBelowTheRetryWindowIsRefusedForARouteToo(t *testing.T) {
+// R46.
+func TestATTLBelowTheRetryWindowIsRefusedForARouteToo(t *testing.T) {
 	b := setup(t)
 	g := b.guard(func(c *Config) { c.MaxRetryWindow = 12 * time.Hour })
 	for name, o := range map[string]Route{
@@ -66,7 +68,8 @@ func TestR46ATTLBelowTheRetryWindowIsRefusedForARouteToo(t *testing.T) {
 	}
 }
 
-func TestR36TheIdempotentRoutesCanBeListed(t *testing.T) {
+// R36.
+func TestTheIdempotentRoutesCanBeListed(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	mux := http.NewServeMux()
@@ -80,7 +83,8 @@ func TestR36TheIdempotentRoutesCanBeListed(t *testing.T) {
 	}
 }
 
-func TestC5C6DecisionsAboutAnswers(t *testing.T) {
+// C5, C6.
+func TestDecisionsAboutAnswers(t *testing.T) {
 	for _, c := range []struct {
 		c    circumstances
 		want fate
@@ -102,7 +106,8 @@ func TestC5C6DecisionsAboutAnswers(t *testing.T) {
 	}
 }
 
-func TestR45BudgetsOfClients(t *testing.T) {
+// R45.
+func TestBudgetsOfClients(t *testing.T) {
 	for value, want := range map[string]time.Duration{"2": 2 * time.Second, "0.2": 200 * time.Millisecond, "1500ms": 1500 * time.Millisecond, "": 0, "-1": 0, "0": 0, "soon": 0, "1e99": 0, "NaN": 0, "Inf": 0} {
 		if got, ok := budgetOf(value); got != want || ok != (want > 0) {
 			t.Errorf("%q: got %v, %v", value, got, ok)

@@ -27,7 +27,7 @@
 // renewed while the handler runs (lease.go), and what the handler does in the database it does in Steps (step.go). Each
 // commits by itself and is never repeated; a call to the outside stands between two steps, under DownstreamKey. A crash
 // leaves the steps that are done; whoever comes next, the client or Run (complete.go, Route.Complete), goes on behind the
-// last of them. docs/idempotency-lease.md has it in full. NewEphemeral works in lease mode without Postgres, on a Store
+// last of them. docs/guides/lease-mode.md has it in full. NewEphemeral works in lease mode without Postgres, on a Store
 // (store.go), and has no steps.
 //
 // # What the handler must do
@@ -37,5 +37,5 @@
 // in memory: http.Flusher and http.Hijacker are not there.
 //
 // The contract is that of draft-ietf-httpapi-idempotency-key-header-07, with the choices of Stripe's API where the draft
-// leaves them open; docs/idempotency.md has the table of what is answered when.
+// leaves them open; docs/reference/http.md has the table of what is answered when.
 package idempotency

@@ -21,7 +21,8 @@ func exactByArithmetic(text string) bool {
 	return ok && okToo && was.Cmp(is) == 0 && !(f == math.Trunc(f) && math.Abs(f) > 1<<53-1 && !strings.ContainsAny(text, "eE"))
 }
 
-func TestR9NumbersAreExactWhereArithmeticSaysSo(t *testing.T) {
+// R9.
+func TestNumbersAreExactWhereArithmeticSaysSo(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
 	digits := func(most int) string {

@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// TestR49TheExampleExchangeIsWhatIsReallyAnswered holds the exchange in docs/idempotency.md to a real one.
-func TestR49TheExampleExchangeIsWhatIsReallyAnswered(t *testing.T) {
+// TestTheExampleExchangeIsWhatIsReallyAnswered holds the exchange in docs/guides/idempotent-requests.md to a real one.
+// R49.
+func TestTheExampleExchangeIsWhatIsReallyAnswered(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	mux := http.NewServeMux()
@@ -45,11 +46,11 @@ func TestR49TheExampleExchangeIsWhatIsReallyAnswered(t *testing.T) {
 		exchange.WriteString("POST /refunds HTTP/1.1\nContent-Type: application/json\nIdempotency-Key: refund:ch_9ab:1000:6f6c\n\n" + body + "\n\n" + text + "\n\n")
 	}
 	want := "```http\n" + strings.TrimSpace(exchange.String()) + "\n```"
-	doc, err := os.ReadFile("../docs/idempotency.md")
+	doc, err := os.ReadFile("../docs/guides/idempotent-requests.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(doc), want) {
-		t.Errorf("docs/idempotency.md should show:\n%s", want)
+		t.Errorf("docs/guides/idempotent-requests.md should show:\n%s", want)
 	}
 }

@@ -16,7 +16,8 @@ func (b *bundle) expire() {
 	pgtest.Exec(b, b.db, "update holdfast.idempotency set expires_at = clock_timestamp() - interval '1 second'")
 }
 
-func TestR23R24R26AnExpiredKeyIsANewRequestWhoeverCleansUp(t *testing.T) {
+// R23, R24, R26.
+func TestAnExpiredKeyIsANewRequestWhoeverCleansUp(t *testing.T) {
 	b := setup(t)
 	g := b.guard(func(c *Config) { c.ShowExpiry = true })
 	h := b.service(g, b.charge, Route{TTL: 30 * 24 * time.Hour})
@@ -40,7 +41,8 @@ func TestR23R24R26AnExpiredKeyIsANewRequestWhoeverCleansUp(t *testing.T) {
 	}
 }
 
-func TestR23ATimeToLiveIsNotExtendedByReplays(t *testing.T) {
+// R23.
+func TestATimeToLiveIsNotExtendedByReplays(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	b.is(b.send(h, sent{key: "k"}), 201, "")
@@ -59,7 +61,8 @@ func (b *bundle) expiry() (at time.Time) {
 	return at
 }
 
-func TestR23ManyRequestsOnAnExpiredKeyRunOnce(t *testing.T) {
+// R23.
+func TestManyRequestsOnAnExpiredKeyRunOnce(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	h := b.service(g, b.charge, Route{Wait: time.Minute})
@@ -83,7 +86,8 @@ func TestR23ManyRequestsOnAnExpiredKeyRunOnce(t *testing.T) {
 	}
 }
 
-func TestR25CleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse(t *testing.T) {
+// R25.
+func TestCleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse(t *testing.T) {
 	b := setup(t)
 	const fill = `insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body, body_hash, owner, expires_at)
 		select 'principal:a', 'POST /charges', $1 || n, '', 1, 'complete', 201, '{}', '', '', gen_random_uuid(), clock_timestamp() + $2::interval from generate_series(1, $3) n`
@@ -120,7 +124,8 @@ func TestR25CleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestR25WhatIsExpiredCanBeKeptForAudits(t *testing.T) {
+// R25.
+func TestWhatIsExpiredCanBeKeptForAudits(t *testing.T) {
 	b := setup(t)
 	g := b.guard(func(c *Config) { c.KeepExpired = time.Hour })
 	h := b.service(g, b.charge)
@@ -143,7 +148,8 @@ func TestR25WhatIsExpiredCanBeKeptForAudits(t *testing.T) {
 	}
 }
 
-func TestR25RunCleansUntilItIsTold(t *testing.T) {
+// R25.
+func TestRunCleansUntilItIsTold(t *testing.T) {
 	b := setup(t)
 	g := b.guard(func(c *Config) { c.CleanupEvery = 5 * time.Millisecond })
 	h := b.service(g, b.charge)

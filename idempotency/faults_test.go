@@ -18,7 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
-func TestR12TheLoserOfARaceGetsTheWinnersAnswer(t *testing.T) {
+// R12.
+func TestTheLoserOfARaceGetsTheWinnersAnswer(t *testing.T) {
 	b := setup(t)
 	// The winner's answer comes between the loser's look and its lock.
 	first := b.service(b.guard(), b.charge)
@@ -36,7 +37,8 @@ func TestR12TheLoserOfARaceGetsTheWinnersAnswer(t *testing.T) {
 	b.kept(1, 1, 1)
 }
 
-func TestR20WhatFailsLeavesNothingAndTheKeyFree(t *testing.T) {
+// R20.
+func TestWhatFailsLeavesNothingAndTheKeyFree(t *testing.T) {
 	b := setup(t)
 	fail := true
 	for name, how := range map[string]func(w http.ResponseWriter){
@@ -96,7 +98,8 @@ func TestR20WhatFailsLeavesNothingAndTheKeyFree(t *testing.T) {
 	}
 }
 
-func TestR22AnAnswerOf4xxIsKeptAndItsWritesAreNot(t *testing.T) {
+// R22.
+func TestAnAnswerOf4xxIsKeptAndItsWritesAreNot(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
 		b.runs.Add(1)
@@ -131,7 +134,8 @@ func TestR22AnAnswerOf4xxIsKeptAndItsWritesAreNot(t *testing.T) {
 	}
 }
 
-func TestR19AnAnswerNeverLeavesBeforeItsCommit(t *testing.T) {
+// R19.
+func TestAnAnswerNeverLeavesBeforeItsCommit(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create table late (id int, constraint late_id unique (id) deferrable initially deferred)")
 	swallow := false
@@ -161,7 +165,8 @@ func TestR19AnAnswerNeverLeavesBeforeItsCommit(t *testing.T) {
 	b.kept(1, 1, 1)
 }
 
-func TestR27WithoutADatabaseNobodyIsLetThrough(t *testing.T) {
+// R27.
+func TestWithoutADatabaseNobodyIsLetThrough(t *testing.T) {
 	b := setup(t)
 	pool := b.pool(4)
 	h := b.service(b.guardOn(pool), b.charge)
@@ -181,7 +186,8 @@ func TestR27WithoutADatabaseNobodyIsLetThrough(t *testing.T) {
 	b.is(b.send(h, sent{key: "k"}), 503, CodeStoreUnavailable)
 }
 
-func TestR18AClientThatGoesAwayChangesNothingOnceTheHandlerHasReturned(t *testing.T) {
+// R18.
+func TestAClientThatLeavesAfterTheHandlerReturnedChangesNothing(t *testing.T) {
 	b := setup(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
@@ -192,7 +198,8 @@ func TestR18AClientThatGoesAwayChangesNothingOnceTheHandlerHasReturned(t *testin
 	b.kept(1, 1, 1)
 }
 
-func TestR30AnAnswerTooLongToKeepIsNeverMadeAgain(t *testing.T) {
+// R30.
+func TestAnAnswerTooLongToKeepIsNeverMadeAgain(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
 		b.charge(w, r)
@@ -209,7 +216,8 @@ func TestR30AnAnswerTooLongToKeepIsNeverMadeAgain(t *testing.T) {
 	b.kept(1, 1, 1)
 }
 
-func TestR18R42ARowThatCannotBeTrustedStopsTheRequest(t *testing.T) {
+// R18, R42.
+func TestARowThatCannotBeTrustedStopsTheRequest(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	for name, spoil := range map[string]string{
@@ -228,7 +236,8 @@ func TestR18R42ARowThatCannotBeTrustedStopsTheRequest(t *testing.T) {
 	}
 }
 
-func TestR18ASerializationFailureRunsTheHandlerAgain(t *testing.T) {
+// R18.
+func TestASerializationFailureRunsTheHandlerAgain(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create table balance (id int primary key, cents int)")
 	pgtest.Exec(t, b.db, "insert into balance values (1, 0), (2, 0)")
@@ -270,7 +279,8 @@ func TestR18ASerializationFailureRunsTheHandlerAgain(t *testing.T) {
 	}
 }
 
-func TestR20APanicOfAnyFunctionOfTheRouteKeepsNothing(t *testing.T) {
+// R20.
+func TestAPanicOfAnyFunctionOfTheRouteKeepsNothing(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	for name, o := range map[string]Route{

@@ -36,7 +36,8 @@ func (b *bundle) ask(s *httptest.Server, key string, ctx context.Context) (*http
 	return res, readAll(b.T, res)
 }
 
-func TestR5WhatIsWrittenAfterTheHandlerHasReturnedIsNoPartOfTheAnswer(t *testing.T) {
+// R5.
+func TestWritesAfterTheHandlerReturnedAreNoPartOfTheAnswer(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -125,7 +126,7 @@ func TestHintsThatWereSentAreNoPartOfAnAnswerThatIsNotTheHandlers(t *testing.T) 
 	b.kept(1, 1, 1)
 }
 
-func TestTheWriterOfAHandlerCannotBeFlushedTakenOverOrGivenTrailers(t *testing.T) {
+func TestAHandlersWriterHasNoFlushHijackOrTrailers(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -164,7 +165,7 @@ func TestTheWriterOfAHandlerCannotBeFlushedTakenOverOrGivenTrailers(t *testing.T
 	}
 }
 
-func TestAClientThatWaitsToBeToldToGoOnIsToldOnlyWhereItsBodyIsWanted(t *testing.T) {
+func TestA100ContinueIsSentOnlyWhereTheBodyIsWanted(t *testing.T) {
 	b := setup(t)
 	s := httptest.NewServer(b.service(b.guard(), b.charge))
 	defer s.Close()
@@ -197,7 +198,8 @@ func TestAClientThatWaitsToBeToldToGoOnIsToldOnlyWhereItsBodyIsWanted(t *testing
 	b.kept(1, 1, 1)
 }
 
-func TestR20AnAbortedAnswerCutsTheConnectionAndKeepsNothing(t *testing.T) {
+// R20.
+func TestAnAbortedAnswerCutsTheConnectionAndKeepsNothing(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)

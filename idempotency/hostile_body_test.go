@@ -44,7 +44,8 @@ func (b *bundle) overTheWire(h http.Handler, key, contentType string, body io.Re
 	return res.StatusCode, readAll(b.T, res)
 }
 
-func TestR7AFormThatWasParsedInFrontIsPartOfTheFingerprint(t *testing.T) {
+// R7.
+func TestAFormThatWasParsedInFrontIsPartOfTheFingerprint(t *testing.T) {
 	b := setup(t)
 	const form = "application/x-www-form-urlencoded"
 	for name, parse := range map[string]func(h http.Handler) http.Handler{
@@ -88,7 +89,8 @@ func TestR7AFormThatWasParsedInFrontIsPartOfTheFingerprint(t *testing.T) {
 	b.kept(4, 4, 4)
 }
 
-func TestR7ABodyThatSomebodyReadInFrontIsRefusedAndNotTakenForEmpty(t *testing.T) {
+// R7.
+func TestABodyThatSomebodyReadInFrontIsRefusedAndNotTakenForEmpty(t *testing.T) {
 	b := setup(t)
 	multi := func(amount string) (string, []byte) {
 		var body bytes.Buffer
@@ -147,7 +149,8 @@ func TestARequestWithoutABodyIsOneWithAnEmptyBody(t *testing.T) {
 	b.kept(1, 1, 1)
 }
 
-func TestR20ARequestThatIsGuardedTwiceWithOneKeyIsAFaultAndKeepsNothing(t *testing.T) {
+// R20.
+func TestARequestGuardedTwiceWithOneKeyIsAFaultAndKeepsNothing(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)

@@ -28,7 +28,8 @@ func (s *stalling) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Tr
 }
 func (s *stalling) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-func TestR45ABudgetThatEndsWhileTheDatabaseIsAskedIsAnsweredByWhatIsKnown(t *testing.T) {
+// R45.
+func TestABudgetThatEndsDuringALookupIsAnsweredByWhatIsKnown(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		o    Route

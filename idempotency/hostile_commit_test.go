@@ -85,7 +85,8 @@ func (b *bundle) dyingPool(how dying, armed *atomic.Bool) *pgxpool.Pool {
 	return b.poolOf(config)
 }
 
-func TestR28AServerThatGoesAwayAroundACommitHasNotSaidThatItFailed(t *testing.T) {
+// R28.
+func TestAServerLostDuringACommitHasNotSaidThatItFailed(t *testing.T) {
 	for _, how := range deaths {
 		t.Run(how.name, func(t *testing.T) {
 			b := setup(t)
@@ -103,7 +104,8 @@ func TestR28AServerThatGoesAwayAroundACommitHasNotSaidThatItFailed(t *testing.T)
 	}
 }
 
-func TestR28AServerThatGoesAwayAroundAStepsCommitHasNotSaidThatItFailed(t *testing.T) {
+// R28.
+func TestAServerLostDuringAStepsCommitHasNotSaidThatItFailed(t *testing.T) {
 	for _, how := range deaths {
 		t.Run(how.name, func(t *testing.T) {
 			b := setup(t)

@@ -39,7 +39,8 @@ func TestAStepWhoseResultCannotBeReadAgainIsUndone(t *testing.T) {
 	}
 }
 
-func TestR39UnderALeaseTheValidityShownFirstIsTheDatabases(t *testing.T) {
+// R39.
+func TestUnderALeaseTheValidityShownFirstIsTheDatabases(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(func(c *Config) { c.ShowExpiry = true }), func(w http.ResponseWriter, r *http.Request) {
 		// From here on the database's clock is some years ahead of the process's.

@@ -16,7 +16,8 @@ import (
 
 // Promises whose breach nothing else shows.
 
-func TestR28AnAnswerThatSomebodyElseStoredIsNotTakenForOnesOwn(t *testing.T) {
+// R28.
+func TestAnAnswerThatSomebodyElseStoredIsNotTakenForOnesOwn(t *testing.T) {
 	b := setup(t)
 	other := b.service(b.guardOn(b.pool(4)), b.charge)
 	var between *httptest.ResponseRecorder
@@ -40,7 +41,8 @@ func TestR28AnAnswerThatSomebodyElseStoredIsNotTakenForOnesOwn(t *testing.T) {
 	b.kept(2, 2, 2)
 }
 
-func TestC4TheStatusOfARequestIsThatOfWhoeverAsks(t *testing.T) {
+// C4.
+func TestTheStatusOfARequestIsThatOfWhoeverAsks(t *testing.T) {
 	b := setup(t)
 	handler, entered, letGo := b.slow()
 	defer letGo()
@@ -96,7 +98,8 @@ func TestASessionThatFallsSilentOrWaitsForALockIsEndedByPostgres(t *testing.T) {
 	}
 }
 
-func TestR45ABudgetNeverGivesAHandlerMoreTimeThanItsRoute(t *testing.T) {
+// R45.
+func TestABudgetNeverGivesAHandlerMoreTimeThanItsRoute(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -120,7 +123,7 @@ func TestR45ABudgetNeverGivesAHandlerMoreTimeThanItsRoute(t *testing.T) {
 	}
 }
 
-func TestTheTransactionOfARequestIsOfNoUseToWhatItsHandlerLeftBehind(t *testing.T) {
+func TestTheTransactionEndsForGoroutinesThatTheHandlerLeft(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -143,7 +146,8 @@ func TestTheTransactionOfARequestIsOfNoUseToWhatItsHandlerLeftBehind(t *testing.
 	}
 }
 
-func TestR30AnAnswerAsLongAsMayBeIsKeptAndOneByteMoreIsNot(t *testing.T) {
+// R30.
+func TestAnAnswerAsLongAsMayBeIsKeptAndOneByteMoreIsNot(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)

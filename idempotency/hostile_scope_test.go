@@ -8,7 +8,8 @@ import (
 
 // Keys that look alike, of requests that have nothing to do with each other.
 
-func TestR48TheKeyForAnotherServiceIsNeverThatOfSomebodyElse(t *testing.T) {
+// R48.
+func TestTheKeyForAnotherServiceIsNeverThatOfSomebodyElse(t *testing.T) {
 	for mode, lease := range map[string]time.Duration{"in a transaction": 0, "under a lease": aLease, "without Postgres": aLease} {
 		for _, scope := range []Scope{ScopePrincipal, ScopeOperation, ScopeGlobal} {
 			t.Run(mode+", "+string(scope), func(t *testing.T) {
@@ -40,7 +41,8 @@ func TestR48TheKeyForAnotherServiceIsNeverThatOfSomebodyElse(t *testing.T) {
 	}
 }
 
-func TestR48TheKeyForAnotherServiceOutlivesADeploy(t *testing.T) {
+// R48.
+func TestTheKeyForAnotherServiceOutlivesADeploy(t *testing.T) {
 	b := setup(t)
 	var got string
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) { got = DownstreamKey(r.Context(), "charge") }, Route{Operation: "POST /charges"})

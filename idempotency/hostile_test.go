@@ -13,7 +13,8 @@ import (
 
 // What a handler, a client or a function of a route may do that nobody thought of.
 
-func TestR18AReferenceThatIsNoTextDoesNotCostTheEffect(t *testing.T) {
+// R18.
+func TestAReferenceThatIsNoTextDoesNotCostTheEffect(t *testing.T) {
 	b := setup(t)
 	for name, ref := range map[string]string{"not UTF-8": "/charges/\xe9", "NUL": "/charges/\x00", "long": "/charges/" + string(make([]byte, 100_000)), "cut": "/charges/" + strings.Repeat("é", 1000)} {
 		for how, handler := range map[string]http.HandlerFunc{
@@ -32,7 +33,8 @@ func TestR18AReferenceThatIsNoTextDoesNotCostTheEffect(t *testing.T) {
 	}
 }
 
-func TestR7FunctionsOfARouteMayReadTheFormAndTheHandlerHasItsBody(t *testing.T) {
+// R7.
+func TestFunctionsOfARouteMayReadTheFormAndTheHandlerHasItsBody(t *testing.T) {
 	b := setup(t)
 	account := func(r *http.Request) string { return r.FormValue("account") }
 	for name, o := range map[string]Route{
@@ -56,7 +58,8 @@ func TestR7FunctionsOfARouteMayReadTheFormAndTheHandlerHasItsBody(t *testing.T) 
 	}
 }
 
-func TestR10ARequestWithoutWhatAFingerprintIsMadeOfIsNotWorthAnotherTry(t *testing.T) {
+// R10.
+func TestARequestWithoutWhatAFingerprintNeedsIsNotRetryable(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{Fingerprint: func(*http.Request, []byte) ([]byte, error) { return nil, errors.New("there is no amount") }})
 	w := b.send(h, sent{key: "k"})
@@ -67,7 +70,8 @@ func TestR10ARequestWithoutWhatAFingerprintIsMadeOfIsNotWorthAnotherTry(t *testi
 	b.kept(0, 0, 0)
 }
 
-func TestR14APrincipalThatIsNoTextIsNobody(t *testing.T) {
+// R14.
+func TestAPrincipalThatIsNoTextIsNobody(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	for _, account := range []string{"a\xff", "a\x00", string(make([]byte, 513))} {
@@ -76,7 +80,8 @@ func TestR14APrincipalThatIsNoTextIsNobody(t *testing.T) {
 	b.kept(0, 0, 0)
 }
 
-func TestR45AClientWhoseTimeIsOverWhileItWaitsIsToldThatItRuns(t *testing.T) {
+// R45.
+func TestAClientWhoseTimeIsOverWhileItWaitsIsToldThatItRuns(t *testing.T) {
 	b := setup(t)
 	handler, entered, letGo := b.slow()
 	defer letGo()

@@ -8,7 +8,8 @@ import (
 	"github.com/google/uuid"
 )
 
-func TestR2KeysAsClientsSendThem(t *testing.T) {
+// R2.
+func TestKeysAsClientsSendThem(t *testing.T) {
 	for value, want := range map[string]string{
 		"8e03978e-40d5-43e8-bc93-6894a57f9324":   "8e03978e-40d5-43e8-bc93-6894a57f9324",
 		`"8e03978e-40d5-43e8-bc93-6894a57f9324"`: "8e03978e-40d5-43e8-bc93-6894a57f9324",
@@ -37,7 +38,8 @@ func TestR2KeysAsClientsSendThem(t *testing.T) {
 	}
 }
 
-func TestR3TheFormatsOfKeys(t *testing.T) {
+// R3.
+func TestTheFormatsOfKeys(t *testing.T) {
 	for _, c := range []struct {
 		format KeyFormat
 		key    string
@@ -53,7 +55,8 @@ func TestR3TheFormatsOfKeys(t *testing.T) {
 	}
 }
 
-func TestC9DeterministicKeysDifferWhereTheirPartsDo(t *testing.T) {
+// C9.
+func TestDeterministicKeysDifferWhereTheirPartsDo(t *testing.T) {
 	seen := map[string][]string{}
 	for _, parts := range [][]string{{}, {""}, {"", ""}, {"ab"}, {"a", "b"}, {"b", "a"}, {"1:a"}, {"a1:b"}, {"a", "b", ""}} {
 		key := Deterministic(parts...)

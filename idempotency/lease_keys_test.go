@@ -15,7 +15,8 @@ import (
 
 // What becomes of a key under a lease once its handler has returned, or never does.
 
-func TestR20WhatIsNotStoredUnderALeaseLeavesTheKeyToTheNextRequest(t *testing.T) {
+// R20.
+func TestWhatIsNotStoredUnderALeaseLeavesTheKeyToTheNextRequest(t *testing.T) {
 	b := openTill(t)
 	status, stepped := 0, false
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
@@ -77,7 +78,8 @@ func TestAClientThatGoesAwayUnderALeaseFindsItsAnswerLater(t *testing.T) {
 	}
 }
 
-func TestR23AnUnfinishedRequestWithStepsOutlivesItsTTLAndOneWithoutDoesNot(t *testing.T) {
+// R23.
+func TestOnlyAnUnfinishedRequestWithStepsOutlivesItsTTL(t *testing.T) {
 	b := openTill(t)
 	g := b.guard(func(c *Config) { c.KeepExpired = time.Hour })
 	o := Route{Lease: aLease, TTL: time.Hour}
@@ -109,7 +111,8 @@ func TestR23AnUnfinishedRequestWithStepsOutlivesItsTTLAndOneWithoutDoesNot(t *te
 	}
 }
 
-func TestR24AnExpiredKeyUnderALeaseIsANewRequestWithNewSteps(t *testing.T) {
+// R24.
+func TestAnExpiredKeyUnderALeaseIsANewRequestWithNewSteps(t *testing.T) {
 	b := openTill(t)
 	g := b.guard(func(c *Config) { c.KeepExpired = time.Hour })
 	b.abandon(g, "before the call", sent{key: "k"}, Route{Lease: aLease, Operation: "sell", Complete: asItIs})

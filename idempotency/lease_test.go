@@ -17,7 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
-func TestR40ARequestUnderALeaseIsAnsweredOnceAndReplayedWithoutAWrite(t *testing.T) {
+// R40.
+func TestALeasedRequestIsAnsweredOnceAndReplayedWithoutAWrite(t *testing.T) {
 	b := openTill(t)
 	h := b.sell(b.guard())
 	first := b.send(h, sent{key: "k"})
@@ -50,7 +51,8 @@ func TestR40ARequestUnderALeaseIsAnsweredOnceAndReplayedWithoutAWrite(t *testing
 	}
 }
 
-func TestR40ARequestGoesOnBehindItsLastStep(t *testing.T) {
+// R40.
+func TestARequestGoesOnAfterItsLastStep(t *testing.T) {
 	for _, place := range []string{"begin", "in order", "before the call", "after the call", "end"} {
 		t.Run(place, func(t *testing.T) {
 			b := openTill(t)
@@ -89,7 +91,8 @@ func TestR40ARequestGoesOnBehindItsLastStep(t *testing.T) {
 	}
 }
 
-func TestR40AKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut(t *testing.T) {
+// R40.
+func TestAKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut(t *testing.T) {
 	b := openTill(t)
 	g := b.guard()
 	b.abandonAt(g, "after the call")
@@ -107,7 +110,8 @@ func TestR40AKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut(t *testing.T) {
 	b.sold(1)
 }
 
-func TestR6AMismatchIsSaidAlsoBehindALeaseThatRanOut(t *testing.T) {
+// R6.
+func TestAMismatchIsSaidAlsoAfterALeaseThatRanOut(t *testing.T) {
 	b := openTill(t)
 	g := b.guard()
 	b.abandonAt(g, "before the call")
@@ -132,7 +136,8 @@ func (b *till) ending() {
 	pgtest.Exec(b, b.db, "update holdfast.idempotency set lease_until = clock_timestamp() + interval '1 second' where state = 'pending'")
 }
 
-func TestR11OfManyRequestsAtOnceUnderALeaseOneRuns(t *testing.T) {
+// R11.
+func TestOfManyRequestsAtOnceUnderALeaseOneRuns(t *testing.T) {
 	b := openTill(t)
 	g := b.guard()
 	b.at = func(place string, r *http.Request) error { // all have asked before it ends
@@ -160,7 +165,8 @@ func TestR11OfManyRequestsAtOnceUnderALeaseOneRuns(t *testing.T) {
 	b.sold(1)
 }
 
-func TestR11RequestsThatWaitForALeaseGetItsAnswer(t *testing.T) {
+// R11.
+func TestRequestsThatWaitForALeaseGetItsAnswer(t *testing.T) {
 	b := openTill(t)
 	h := b.sell(b.guard(), Route{Lease: time.Minute, Wait: time.Minute}) // so long that nobody takes over whom a busy machine stops
 	fail := true
@@ -302,7 +308,8 @@ func TestALeaseOutlastsAStepThatTakesLonger(t *testing.T) {
 	}
 }
 
-func TestR6R12ARaceForAKeyIsDecidedByItsClaim(t *testing.T) {
+// R6, R12.
+func TestARaceForAKeyIsDecidedByItsClaim(t *testing.T) {
 	b := openTill(t)
 	first := b.sell(b.guard())
 	fail := true

@@ -8,7 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
-func TestR24ARouteThatGaveUpItsLeaseLeavesNothingOfWhatExpires(t *testing.T) {
+// R24.
+func TestARouteThatGaveUpItsLeaseLeavesNothingOfWhatExpires(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	leased := b.stepping(g, Route{Operation: "charge", Lease: aLease, Complete: asItIs}, func(ctx context.Context) error {

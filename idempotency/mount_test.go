@@ -9,7 +9,8 @@ import (
 
 // Paths of which something in front has taken a part away.
 
-func TestR14TwoMountsOfOneGuardAreTwoOperations(t *testing.T) {
+// R14.
+func TestTwoMountsOfOneGuardAreTwoOperations(t *testing.T) {
 	for name, o := range map[string]Route{"named by patterns": {}, "named by the route": {Operation: "create"}} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
@@ -46,7 +47,8 @@ func TestR14TwoMountsOfOneGuardAreTwoOperations(t *testing.T) {
 	}
 }
 
-func TestR14WhatWasTakenOffAPathIsFoundInTheRequestsTarget(t *testing.T) {
+// R14.
+func TestWhatWasTakenOffAPathIsFoundInTheRequestsTarget(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ target, strip, want string }{
 		"nothing":                    {"/charges", "", ""},
@@ -95,7 +97,8 @@ func TestR14WhatWasTakenOffAPathIsFoundInTheRequestsTarget(t *testing.T) {
 	}
 }
 
-func TestR14PatternsBelowAMountHaveItsPrefix(t *testing.T) {
+// R14.
+func TestPatternsBelowAMountHaveItsPrefix(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ pattern, prefix, path, want string }{
 		{"POST /{$}", "/payments", "/payments/", "POST /payments/{$}"},

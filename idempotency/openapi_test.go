@@ -46,7 +46,8 @@ func description(t *testing.T) (*openapi3.T, routers.Router) {
 	return doc, router
 }
 
-func TestR35TheDescriptionHasExactlyTheProblemsThatAreAnswered(t *testing.T) {
+// R35.
+func TestTheDescriptionHasExactlyTheProblemsThatAreAnswered(t *testing.T) {
 	doc, _ := description(t)
 	described := map[string]bool{}
 	for name, response := range doc.Components.Responses {
@@ -99,7 +100,8 @@ func TestR35TheDescriptionHasExactlyTheProblemsThatAreAnswered(t *testing.T) {
 	}
 }
 
-func TestR35EveryHeaderOfOursIsDescribedAndExposedToBrowsers(t *testing.T) {
+// R35.
+func TestEveryHeaderOfOursIsDescribedAndExposedToBrowsers(t *testing.T) {
 	doc, _ := description(t)
 	post := doc.Paths.Find("/refunds").Post
 	key := post.Parameters.GetByInAndName("header", "Idempotency-Key")
@@ -114,7 +116,8 @@ func TestR35EveryHeaderOfOursIsDescribedAndExposedToBrowsers(t *testing.T) {
 	}
 }
 
-func TestR35WhatIsReallyAnsweredIsAsItIsDescribed(t *testing.T) {
+// R35.
+func TestWhatIsReallyAnsweredIsAsItIsDescribed(t *testing.T) {
 	b := setup(t)
 	_, router := description(t)
 	in, out := make(chan struct{}), make(chan struct{})
@@ -194,7 +197,7 @@ func TestR35WhatIsReallyAnsweredIsAsItIsDescribed(t *testing.T) {
 	}
 	ask(h, 503, sent{key: "k"})
 	for _, p := range problems {
-		if !met[p.code] && p.code != CodeRequestUnread && p.code != CodeOutcomeUnknown { // those take a broken wire: TestR28… and TestR18R20TheFaultTable
+		if !met[p.code] && p.code != CodeRequestUnread && p.code != CodeOutcomeUnknown { // those take a broken connection: see rows_test.go and table_test.go
 			t.Errorf("%s was not answered", p.code)
 		}
 	}

@@ -37,7 +37,8 @@ func compressing(next http.Handler) http.Handler {
 	})
 }
 
-func TestR5WhatAnOuterMiddlewareSaysBeforeTheHandlerRunsIsNotStored(t *testing.T) {
+// R5.
+func TestWhatAnOuterMiddlewareSaysBeforeTheHandlerRunsIsNotStored(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)

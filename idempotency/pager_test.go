@@ -47,7 +47,7 @@ func TestThePagersStatementsSayWhoHoldsAKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	shown := map[string][]map[string]any{}
-	for _, document := range []string{"idempotency.md", "idempotency-lease.md"} {
+	for _, document := range []string{"operations/idempotency.md", "guides/lease-mode.md"} {
 		for _, statement := range statementsOf(t, document) {
 			rows, err := b.db.Query(t.Context(), statement)
 			if err != nil {
@@ -80,7 +80,7 @@ func TestAnAbandonedRequestIsListedWithTheRunThatItsRemedyNeeds(t *testing.T) {
 	g := b.guard()
 	b.abandon(g, "before the call", sent{key: "k"}, o)
 	pgtest.Exec(t, b.db, "update holdfast.idempotency_request set due_at = null, tries = 10")
-	rows, err := b.db.Query(t.Context(), statementsOf(t, "idempotency-lease.md")[0])
+	rows, err := b.db.Query(t.Context(), statementsOf(t, "guides/lease-mode.md")[0])
 	if err != nil {
 		t.Fatal(err)
 	}

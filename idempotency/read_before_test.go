@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-func TestR7ABodyWithoutALengthThatSomebodyReadInFrontIsNotTakenForEmpty(t *testing.T) {
+// R7.
+func TestABodyOfUnknownLengthThatWasReadBeforeIsNotTakenForEmpty(t *testing.T) {
 	b := setup(t)
 	inner := b.service(b.guard(), b.charge, Route{Operation: "charge", Optional: true})
 	own := b.service(b.guard(), b.charge, Route{Operation: "own", Fingerprint: func(*http.Request, []byte) ([]byte, error) { return []byte("own"), nil }})
@@ -54,7 +55,8 @@ func TestR7ABodyWithoutALengthThatSomebodyReadInFrontIsNotTakenForEmpty(t *testi
 	}
 }
 
-func TestR7WhatIsKnownOfABodyThatWasReadInFront(t *testing.T) {
+// R7.
+func TestWhatIsKnownOfABodyThatWasReadInFront(t *testing.T) {
 	t.Parallel()
 	gzipped := http.Header{"Content-Encoding": {"gzip"}}
 	for name, c := range map[string]struct {

@@ -33,7 +33,8 @@ func (c *refusedConn) Read(p []byte) (int, error) {
 	return copy(p, message), nil
 }
 
-func TestR27ADatabaseThatRefusesIsAwayAndTheRequestMayComeAgain(t *testing.T) {
+// R27.
+func TestADatabaseThatRefusesIsAwayAndTheRequestMayComeAgain(t *testing.T) {
 	for _, code := range []string{"53300", "57P03"} { // too many connections; it starts, stops or recovers
 		t.Run(code, func(t *testing.T) {
 			b := setup(t)
@@ -69,7 +70,8 @@ func TestR27ADatabaseThatRefusesIsAwayAndTheRequestMayComeAgain(t *testing.T) {
 	}
 }
 
-func TestR27ATableThatIsNotThereIsNoFaultOfTheHandler(t *testing.T) {
+// R27.
+func TestATableThatIsNotThereIsNoFaultOfTheHandler(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(func(c *Config) { c.Schema = "elsewhere" }), func(http.ResponseWriter, *http.Request) { b.runs.Add(1) })
 	b.is(b.send(h, sent{key: "k"}), 503, CodeStoreUnavailable)

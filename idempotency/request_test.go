@@ -10,9 +10,10 @@ import (
 	"testing"
 )
 
-// R1 to R49 and C1 to C10 in names of tests are rows of docs/idempotency.md, which says what each is about.
+// R1 to R49 and C1 to C10 in names of tests are rows of docs/design/idempotency.md, which says what each is about.
 
-func TestR1AMissingKeyIsRefused(t *testing.T) {
+// R1.
+func TestAMissingKeyIsRefused(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(func(c *Config) { c.DocsURL = "https://shop.example/docs/keys" }), b.charge)
 	w := b.send(h, sent{})
@@ -33,7 +34,8 @@ func TestR1AMissingKeyIsRefused(t *testing.T) {
 	b.kept(0, 0, 0)
 }
 
-func TestR2R3AnInvalidKeyNeverReachesTheHandler(t *testing.T) {
+// R2, R3.
+func TestAnInvalidKeyNeverReachesTheHandler(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	for name, header := range map[string]http.Header{
@@ -58,7 +60,8 @@ func TestR2R3AnInvalidKeyNeverReachesTheHandler(t *testing.T) {
 	b.kept(2, 2, 2)
 }
 
-func TestR4R5ARepeatGetsTheSameAnswerAndTheHandlerDoesNotRun(t *testing.T) {
+// R4, R5.
+func TestARepeatGetsTheSameAnswerAndTheHandlerDoesNotRun(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	first := b.send(h, sent{key: "k1"})
@@ -85,7 +88,8 @@ func TestR4R5ARepeatGetsTheSameAnswerAndTheHandlerDoesNotRun(t *testing.T) {
 	}
 }
 
-func TestR5AnswersOfEveryShapeComeBackByteForByte(t *testing.T) {
+// R5.
+func TestAnswersOfEveryShapeComeBackByteForByte(t *testing.T) {
 	b := setup(t)
 	for name, handler := range map[string]http.HandlerFunc{
 		"empty 200": func(w http.ResponseWriter, r *http.Request) {},
@@ -141,7 +145,8 @@ func TestR5AnswersOfEveryShapeComeBackByteForByte(t *testing.T) {
 	}
 }
 
-func TestR6AKeyWithAnotherRequestIsRefusedAndChangesNothing(t *testing.T) {
+// R6.
+func TestAKeyWithAnotherRequestIsRefusedAndChangesNothing(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	h := b.service(g, b.charge)
@@ -156,7 +161,8 @@ func TestR6AKeyWithAnotherRequestIsRefusedAndChangesNothing(t *testing.T) {
 	b.kept(1, 1, 1)
 }
 
-func TestR7WhatAFingerprintCovers(t *testing.T) {
+// R7.
+func TestWhatAFingerprintCovers(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	h := b.service(g, b.charge)
@@ -184,7 +190,8 @@ func TestR7WhatAFingerprintCovers(t *testing.T) {
 	b.kept(1, 1, 2)
 }
 
-func TestR8R9TheOrderOfNamesIsIrrelevantWhatDiffersIsNot(t *testing.T) {
+// R8, R9.
+func TestTheOrderOfNamesIsIrrelevantWhatDiffersIsNot(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	b.is(b.send(h, sent{key: "k1", body: `{"a":1,"b":2}`}), 201, "")
@@ -194,7 +201,8 @@ func TestR8R9TheOrderOfNamesIsIrrelevantWhatDiffersIsNot(t *testing.T) {
 	b.kept(2, 2, 2)
 }
 
-func TestR10FieldsThatMayDiffer(t *testing.T) {
+// R10.
+func TestFieldsThatMayDiffer(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{IgnoreFields: []string{"/sent_at", "/meta/nonce"}})
 	b.is(b.send(h, sent{key: "k", body: `{"amount":1,"sent_at":"now","meta":{"nonce":1,"x":2}}`}), 201, "")
@@ -211,7 +219,8 @@ func TestR10FieldsThatMayDiffer(t *testing.T) {
 	b.kept(2, 2, 2)
 }
 
-func TestR13AnotherKeyIsAnotherOperation(t *testing.T) {
+// R13.
+func TestAnotherKeyIsAnotherOperation(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	b.is(b.send(h, sent{key: "k1"}), 201, "")
@@ -219,7 +228,8 @@ func TestR13AnotherKeyIsAnotherOperation(t *testing.T) {
 	b.kept(2, 2, 2)
 }
 
-func TestR14AKeyBelongsToOnePrincipalAndOneOperation(t *testing.T) {
+// R14.
+func TestAKeyBelongsToOnePrincipalAndOneOperation(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	h := b.service(g, b.charge)
@@ -235,7 +245,8 @@ func TestR14AKeyBelongsToOnePrincipalAndOneOperation(t *testing.T) {
 	b.kept(4, 4, 4)
 }
 
-func TestR14WiderScopesNeverShowAnAnswerToSomebodyElse(t *testing.T) {
+// R14.
+func TestWiderScopesNeverShowAnAnswerToSomebodyElse(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	for _, o := range []Route{{Operation: "payments", Scope: ScopeOperation}, {Operation: "payments", Scope: ScopeGlobal}} {
@@ -250,7 +261,8 @@ func TestR14WiderScopesNeverShowAnAnswerToSomebodyElse(t *testing.T) {
 	b.kept(2, 2, 2)
 }
 
-func TestR16R17WhichMethodsAreGuarded(t *testing.T) {
+// R16, R17.
+func TestWhichMethodsAreGuarded(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	h := b.service(g, func(w http.ResponseWriter, r *http.Request) {
@@ -277,7 +289,8 @@ func TestR16R17WhichMethodsAreGuarded(t *testing.T) {
 	}
 }
 
-func TestC10AnOptionalKeyRunsTheHandlerInATransactionToo(t *testing.T) {
+// C10.
+func TestAnOptionalKeyRunsTheHandlerInATransactionToo(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{Optional: true})
 	b.is(b.send(h, sent{}), 201, "")
@@ -288,7 +301,8 @@ func TestC10AnOptionalKeyRunsTheHandlerInATransactionToo(t *testing.T) {
 	}
 }
 
-func TestC9KeysOfOtherSourcesAndForms(t *testing.T) {
+// C9.
+func TestKeysOfOtherSourcesAndForms(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	derived := b.service(g, b.charge, Route{Operation: "derived", KeyFormat: SHA256, KeyFunc: func(r *http.Request, body []byte) (string, error) {
@@ -306,7 +320,8 @@ func TestC9KeysOfOtherSourcesAndForms(t *testing.T) {
 	b.is(b.send(prefixed, sent{key: "charge:ch_9ab:1000:6f6c"}), 400, CodeKeyInvalid)
 }
 
-func TestR29ALongRequestIsRefused(t *testing.T) {
+// R29.
+func TestALongRequestIsRefused(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{MaxRequest: 1000})
 	b.is(b.send(h, sent{key: "k", body: strings.Repeat("x", 1001)}), 413, CodeRequestTooLarge)

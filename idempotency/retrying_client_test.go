@@ -51,7 +51,8 @@ func (a withAccount) RoundTrip(r *http.Request) (*http.Response, error) {
 	return a.Transport.RoundTrip(r)
 }
 
-func TestR34AClientWhoseAnswersAreLostGetsTheOneAnswerOfTheOneEffect(t *testing.T) {
+// R34.
+func TestAClientWhoseAnswersAreLostGetsTheOneAnswerOfTheOneEffect(t *testing.T) {
 	b := setup(t)
 	server := httptest.NewServer(resetAfter(2, b.service(b.guard(), b.charge)))
 	t.Cleanup(server.Close)
@@ -74,7 +75,8 @@ func TestR34AClientWhoseAnswersAreLostGetsTheOneAnswerOfTheOneEffect(t *testing.
 	}
 }
 
-func TestR34AClientWhoseKeyIsInUseComesAgainForTheAnswer(t *testing.T) {
+// R34.
+func TestAClientWhoseKeyIsInUseComesAgainForTheAnswer(t *testing.T) {
 	b := setup(t)
 	refused, entered := make(chan struct{}), make(chan struct{})
 	g := b.guard()

@@ -37,7 +37,8 @@ func (b *bundle) operations() []string {
 	return operations
 }
 
-func TestR14ChisPatternsAreOperationsWhereTheMiddlewareStandsAtTheRoute(t *testing.T) {
+// R14.
+func TestChisPatternsAreOperationsOfMiddlewareAtTheRoute(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	router := chi.NewRouter()
@@ -58,7 +59,8 @@ func TestR14ChisPatternsAreOperationsWhereTheMiddlewareStandsAtTheRoute(t *testi
 	}
 }
 
-func TestR14BeforeChiKnowsTheRouteThePathIsTheOperation(t *testing.T) {
+// R14.
+func TestBeforeChiKnowsTheRouteThePathIsTheOperation(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	router := chi.NewRouter()
@@ -87,7 +89,8 @@ func TestR14BeforeChiKnowsTheRouteThePathIsTheOperation(t *testing.T) {
 	b.kept(4, 4, 4)
 }
 
-func TestR14AnOperationFuncAsksChiBeforeItRoutes(t *testing.T) {
+// R14.
+func TestAnOperationFuncAsksChiBeforeItRoutes(t *testing.T) {
 	b := setup(t)
 	router := chi.NewRouter()
 	g := b.guard(func(c *Config) {
@@ -105,7 +108,8 @@ func TestR14AnOperationFuncAsksChiBeforeItRoutes(t *testing.T) {
 	}
 }
 
-func TestR14PatternsOfNetHTTPAreOperationsUnlessTheyOnlyMountOthers(t *testing.T) {
+// R14.
+func TestPatternsOfNetHTTPAreOperationsUnlessTheyOnlyMountOthers(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	inner := http.NewServeMux()
@@ -125,7 +129,8 @@ func TestR14PatternsOfNetHTTPAreOperationsUnlessTheyOnlyMountOthers(t *testing.T
 	b.kept(4, 4, 4)
 }
 
-func TestR31WhatTheRouterOrAnOuterMiddlewareAnswersIsNeverStored(t *testing.T) {
+// R31.
+func TestWhatTheRouterOrAnOuterMiddlewareAnswersIsNeverStored(t *testing.T) {
 	b := setup(t)
 	busy := true
 	router := chi.NewRouter()
@@ -164,7 +169,8 @@ func (c expiring) Err() error {
 	}
 }
 
-func TestR21AnAnswerThatATimeoutHandlerCutOffIsReplayed(t *testing.T) {
+// R21.
+func TestAnAnswerThatATimeoutHandlerCutOffIsReplayed(t *testing.T) {
 	b := setup(t)
 	over, out := make(chan struct{}), make(chan struct{})
 	inner := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
@@ -187,7 +193,8 @@ func TestR21AnAnswerThatATimeoutHandlerCutOffIsReplayed(t *testing.T) {
 	b.kept(1, 1, 1)
 }
 
-func TestR5CompressionOutsideOfTheMiddlewareIsNotStored(t *testing.T) {
+// R5.
+func TestCompressionOutsideOfTheMiddlewareIsNotStored(t *testing.T) {
 	b := setup(t)
 	text := bytes.Repeat([]byte("all that is said twice compresses well. "), 100)
 	router := chi.NewRouter()

@@ -13,9 +13,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
-// Rows of docs/idempotency.md that are about what stands around the middleware, and about its options.
+// Rows of docs/design/idempotency.md that are about what stands around the middleware, and about its options.
 
-func TestR15WhoseAccountWasRevokedGetsNoStoredAnswer(t *testing.T) {
+// R15.
+func TestWhoseAccountWasRevokedGetsNoStoredAnswer(t *testing.T) {
 	b := setup(t)
 	revoked := false
 	inner := b.service(b.guard(), b.charge)
@@ -38,14 +39,16 @@ func TestR15WhoseAccountWasRevokedGetsNoStoredAnswer(t *testing.T) {
 	}
 }
 
-func TestR28ALostAnswerToCommitIsFoundOut(t *testing.T) {
+// R28.
+func TestALostAnswerToCommitIsFoundOut(t *testing.T) {
 	b := setup(t)
 	if w := b.strike(b.charging(), b.db.DSN, points[5], faults[4]); w.Code != 201 || w.Header().Get(headerStatus) != "stored" {
 		t.Errorf("the first try got %d %s", w.Code, w.Body)
 	}
 }
 
-func TestR28WhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut(t *testing.T) {
+// R28.
+func TestWhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut(t *testing.T) {
 	b := setup(t)
 	w := b.strike(b.charging(), b.db.DSN, points[5], fault{"the network is cut", func(f *faulty) { f.deaf.Store(true); f.cut.Store(true) }})
 	b.is(w, 503, CodeOutcomeUnknown)
@@ -54,7 +57,8 @@ func TestR28WhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut(t *testing.
 	}
 }
 
-func TestR37AnAnswerOutlivesTheProcessThatGaveIt(t *testing.T) {
+// R37.
+func TestAnAnswerOutlivesTheProcessThatGaveIt(t *testing.T) {
 	b := setup(t)
 	first := b.send(b.service(b.guardOn(b.pool(2)), b.charge), sent{key: "k"})
 	b.is(first, 201, "")
@@ -62,7 +66,8 @@ func TestR37AnAnswerOutlivesTheProcessThatGaveIt(t *testing.T) {
 	b.kept(1, 1, 1)
 }
 
-func TestR38AReplayCanBeGivenMoreHeaders(t *testing.T) {
+// R38.
+func TestAReplayCanBeGivenMoreHeaders(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{OnReplay: func(r *http.Request, h http.Header) { h.Set("Replayed-For", r.Header.Get("Account")) }})
 	if w := b.send(h, sent{key: "k"}); w.Header().Get("Replayed-For") != "" {
@@ -73,7 +78,8 @@ func TestR38AReplayCanBeGivenMoreHeaders(t *testing.T) {
 	}
 }
 
-func TestR39TheValidityOfAKeyIsShownOnlyWhereItIsAskedFor(t *testing.T) {
+// R39.
+func TestTheValidityOfAKeyIsShownOnlyWhereItIsAskedFor(t *testing.T) {
 	b := setup(t)
 	for _, show := range []bool{false, true} {
 		h := b.service(b.guard(func(c *Config) { c.ShowExpiry = show; c.TTL = time.Hour }), b.charge, Route{Operation: fmt.Sprint(show)})
@@ -91,7 +97,8 @@ func TestR39TheValidityOfAKeyIsShownOnlyWhereItIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestR17R41AGuardedDeleteRepliesWhatItRepliedFirst(t *testing.T) {
+// R17, R41.
+func TestAGuardedDeleteRepliesWhatItRepliedFirst(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, "insert into charge (amount) values ('1'), ('2')")
 	remove := func(w http.ResponseWriter, r *http.Request) {
@@ -127,7 +134,8 @@ func TestR17R41AGuardedDeleteRepliesWhatItRepliedFirst(t *testing.T) {
 	}
 }
 
-func TestR43AUniqueRuleOfTheTablesDoesNotMeetARetry(t *testing.T) {
+// R43.
+func TestAUniqueRuleOfTheTablesDoesNotMeetARetry(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
 		reference, _ := io.ReadAll(r.Body)
@@ -150,7 +158,8 @@ func TestR43AUniqueRuleOfTheTablesDoesNotMeetARetry(t *testing.T) {
 	b.kept(1, 0, 2) // the refusal is kept as well
 }
 
-func TestR44AReplayIsDecidedBeforeConditionsAre(t *testing.T) {
+// R44.
+func TestAReplayIsDecidedBeforeConditionsAre(t *testing.T) {
 	b := setup(t)
 	version := `"v1"`
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
@@ -172,7 +181,8 @@ func TestR44AReplayIsDecidedBeforeConditionsAre(t *testing.T) {
 	b.is(b.send(h, put), 412, "")
 }
 
-func TestR48TheKeyForAnotherServiceIsTheSameInEveryTry(t *testing.T) {
+// R48.
+func TestTheKeyForAnotherServiceIsTheSameInEveryTry(t *testing.T) {
 	b := setup(t)
 	var got []string
 	fail := true
@@ -195,7 +205,8 @@ func TestR48TheKeyForAnotherServiceIsTheSameInEveryTry(t *testing.T) {
 	}
 }
 
-func TestC2AReplayHasTheFirstStatusUnlessTheRouteSaysOtherwise(t *testing.T) {
+// C2.
+func TestAReplayHasTheFirstStatusUnlessTheRouteSaysOtherwise(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{ReplayStatus: func(status int) int { return map[int]int{201: 200}[status] }})
 	first, second := b.send(h, sent{key: "k"}), b.send(h, sent{key: "k"})
@@ -204,7 +215,8 @@ func TestC2AReplayHasTheFirstStatusUnlessTheRouteSaysOtherwise(t *testing.T) {
 	}
 }
 
-func TestR5OnlyHeadersThatMeanTheSameLaterAreReplayed(t *testing.T) {
+// R5.
+func TestOnlyHeadersThatMeanTheSameLaterAreReplayed(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
 		for _, name := range []string{"Set-Cookie", "Vary", "X-Request-Id", "Ratelimit", "ETag", "X-Trace"} {

@@ -203,7 +203,8 @@ func (s brokenStore) Claim(context.Context, StoreKey, []byte, time.Duration, tim
 	return Claimed{}, s.err
 }
 
-func TestR27WithoutAStoreNobodyIsLetThrough(t *testing.T) {
+// R27.
+func TestWithoutAStoreNobodyIsLetThrough(t *testing.T) {
 	b := &bundle{T: t}
 	for code, err := range map[string]error{CodeStoreUnavailable: errors.New("planned"), CodeAnswerUnusable: errors.Join(ErrUnusable, errors.New("planned"))} {
 		g, failed := NewEphemeral(brokenStore{err: err}, b.config())

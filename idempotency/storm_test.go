@@ -14,10 +14,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
-// TestR40WhateverHappensEverySaleHappensOnce lets many clients on three nodes ask for the same sales, while handlers fail,
+// TestWhateverHappensEverySaleHappensOnce lets many clients on three nodes ask for the same sales, while handlers fail,
 // panic, lose their leases and their connections at random places, and a completer runs: in the end each sale is there
 // once. HOLDFAST_SEED=n repeats the choices of a run, though not their order.
-func TestR40WhateverHappensEverySaleHappensOnce(t *testing.T) {
+// R40.
+func TestWhateverHappensEverySaleHappensOnce(t *testing.T) {
 	b := openTill(t)
 	seed, err := strconv.ParseUint(os.Getenv("HOLDFAST_SEED"), 10, 64)
 	if err != nil {

@@ -77,7 +77,8 @@ func leaseService(t testing.TB, pool *pgxpool.Pool, f *faulty, provider string, 
 // in is the till of a subtest that shares its test's database.
 func (b *till) in(t *testing.T) *till { return &till{bundle: b.bundle.in(t), provider: b.provider} }
 
-func TestR40TheFaultTableOfLeases(t *testing.T) {
+// R40.
+func TestTheFaultTableOfLeases(t *testing.T) {
 	for _, p := range leasePoints {
 		t.Run(p.name, func(t *testing.T) {
 			b := openTill(t)
@@ -121,14 +122,15 @@ func TestALostReplyIsLookedUpAndTheRequestGoesOn(t *testing.T) {
 	}
 }
 
-func TestR40TheFaultTableOfProcessesUnderALease(t *testing.T) {
+// R40.
+func TestTheFaultTableOfProcessesUnderALease(t *testing.T) {
 	for i, p := range leasePoints {
 		t.Run(p.name, func(t *testing.T) {
 			b := openTill(t)
 			t.Run("the client tries again", func(t *testing.T) {
 				b := b.in(t)
 				b.endAt(b.selling(), i, endingProvider+"="+b.provider.URL)
-				b.lapse() // That one waits for it is TestR40AKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut.
+				b.lapse() // That one waits for it is TestAKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut.
 				b.settle(b.selling(), nil, 0)
 			})
 			t.Run("nobody tries again", func(t *testing.T) {

@@ -54,7 +54,8 @@ func faultyService(t testing.TB, pool *pgxpool.Pool, f *faulty) http.Handler {
 	return mux
 }
 
-func TestR18R20TheFaultTable(t *testing.T) {
+// R18, R20.
+func TestTheFaultTable(t *testing.T) {
 	for _, p := range points {
 		t.Run(p.name, func(t *testing.T) {
 			b := setup(t)
@@ -76,7 +77,8 @@ func TestR18R20TheFaultTable(t *testing.T) {
 	}
 }
 
-func TestR18R21TheFaultTableOfProcesses(t *testing.T) {
+// R18, R21.
+func TestTheFaultTableOfProcesses(t *testing.T) {
 	for i, p := range points {
 		t.Run(p.name, func(t *testing.T) {
 			b := setup(t)

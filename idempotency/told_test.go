@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
-func TestR33EachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testing.T) {
+// R33.
+func TestEachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testing.T) {
 	b := setup(t)
 	log := &logtest.Log{}
 	g := b.guard(func(c *Config) {
@@ -79,7 +80,8 @@ func TestR33EachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testing.T)
 	}
 }
 
-func TestR33AnObserverIsToldInTheRequestsContext(t *testing.T) {
+// R33.
+func TestAnObserverIsToldInTheRequestsContext(t *testing.T) {
 	b := setup(t)
 	type name struct{}
 	var got []any
@@ -94,7 +96,8 @@ func TestR33AnObserverIsToldInTheRequestsContext(t *testing.T) {
 	}
 }
 
-func TestR33WhatFailsInAFunctionOfTheRouteIsToldToo(t *testing.T) {
+// R33.
+func TestWhatFailsInAFunctionOfTheRouteIsToldToo(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	for name, o := range map[string]Route{
@@ -115,7 +118,8 @@ func TestR33WhatFailsInAFunctionOfTheRouteIsToldToo(t *testing.T) {
 	}
 }
 
-func TestR33TransitionsAndLevels(t *testing.T) {
+// R33.
+func TestTransitionsAndLevels(t *testing.T) {
 	for _, c := range []struct {
 		o        Outcome
 		from, to string
@@ -145,7 +149,8 @@ func TestR33TransitionsAndLevels(t *testing.T) {
 	}
 }
 
-func TestR33CorrelationIdsAreFitForALog(t *testing.T) {
+// R33.
+func TestCorrelationIdsAreFitForALog(t *testing.T) {
 	trace := "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for _, c := range [][3]string{
 		{"abc", "", "abc"}, {"abc", trace, "abc"}, {"", trace, "0af7651916cd43dd8448eb211c80319c"}, {"a b", trace, "0af7651916cd43dd8448eb211c80319c"},
@@ -157,7 +162,8 @@ func TestR33CorrelationIdsAreFitForALog(t *testing.T) {
 	}
 }
 
-func TestR32AProblemOfTheMiddlewareIsToldFromOneOfTheAPIByItsCode(t *testing.T) {
+// R32.
+func TestAProblemOfTheMiddlewareIsToldFromOneOfTheAPIByItsCode(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
@@ -176,7 +182,8 @@ func TestR32AProblemOfTheMiddlewareIsToldFromOneOfTheAPIByItsCode(t *testing.T) 
 	}
 }
 
-func TestR47EveryProblemHasACodeOfTheTaxonomyAndSaysWhetherToRetry(t *testing.T) {
+// R47.
+func TestEveryProblemHasACodeOfTheTaxonomyAndSaysWhetherToRetry(t *testing.T) {
 	for _, c := range []struct {
 		p         problem
 		class     string

@@ -11,7 +11,8 @@ import (
 
 // What is said of a request of which it is not known whether it was carried out.
 
-func TestR28ARequestWithoutAKeyWhoseOutcomeIsUnknownIsNotToBeSentAgain(t *testing.T) {
+// R28.
+func TestAnUnknownOutcomeWithoutAKeyIsNotToBeSentAgain(t *testing.T) {
 	b := setup(t)
 	f := &faulty{t: t}
 	h := b.service(b.guardOn(faultyPool(t, b.db.DSN, f)), func(w http.ResponseWriter, r *http.Request) {
@@ -35,7 +36,8 @@ func (failing) Finish(context.Context, StoreKey, int64, StoredAnswer, time.Durat
 	return false, errors.New("planned")
 }
 
-func TestR28WithoutPostgresNobodyPromisesThatAnUnknownRequestIsCarriedOutOnce(t *testing.T) {
+// R28.
+func TestWithoutPostgresAnUnknownOutcomeIsNotPromisedOnce(t *testing.T) {
 	b := setup(t)
 	g, err := NewEphemeral(failing{&memory{rows: map[StoreKey]*memoryRow{}}}, b.config())
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 
 // What becomes of a request whose key another one has in hand.
 
-func TestR11OfManyAtOnceOneRunsAndAllGetItsAnswer(t *testing.T) {
+// R11.
+func TestOfManyAtOnceOneRunsAndAllGetItsAnswer(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	var wg sync.WaitGroup
@@ -59,7 +60,8 @@ func waitsOf(g *Guard) <-chan struct{} {
 	return waits
 }
 
-func TestR11ARepeatWhileTheFirstRunsWaitsOrIsTold(t *testing.T) {
+// R11.
+func TestARepeatWhileTheFirstRunsWaitsOrIsTold(t *testing.T) {
 	b := setup(t)
 	handler, entered, letGo := b.slow()
 	defer letGo()
@@ -98,7 +100,8 @@ func TestR11ARepeatWhileTheFirstRunsWaitsOrIsTold(t *testing.T) {
 	b.kept(1, 1, 1)
 }
 
-func TestR11AWaitingRepeatRunsWhenTheFirstFails(t *testing.T) {
+// R11.
+func TestAWaitingRepeatRunsWhenTheFirstFails(t *testing.T) {
 	b := setup(t)
 	in, out := make(chan struct{}, 2), make(chan struct{})
 	failed := false
@@ -134,7 +137,8 @@ func TestR11AWaitingRepeatRunsWhenTheFirstFails(t *testing.T) {
 	b.kept(1, 1, 1)
 }
 
-func TestR11RepeatsThatWaitHoldNoConnection(t *testing.T) {
+// R11.
+func TestRepeatsThatWaitHoldNoConnection(t *testing.T) {
 	b := setup(t)
 	handler, entered, letGo := b.slow()
 	defer letGo()

@@ -9,9 +9,9 @@ import (
 
 // assign makes the partition ours in Postgres.
 func (p *partition) assign(ctx context.Context) error {
-	known := int64(noOffset) // our position, as it was before the bounds were asked for
+	known := int64(NoOffset) // our position, as it was before the bounds were asked for
 	for wait := 0; ; wait++ {
-		first, end, err := p.gen.bounds(ctx, p.tp)
+		first, end, err := p.gen.Bounds(ctx, p.tp)
 		if err != nil && ctx.Err() == nil {
 			p.kafkaTroubled("asking for the log's bounds", err)
 		}
@@ -21,22 +21,22 @@ func (p *partition) assign(ctx context.Context) error {
 		}
 		if ok {
 			var a assignment
-			a, err = p.fences.assign(ctx, p.tp.topic, p.tp.partition, func(position int64) (reading, error) {
+			a, err = p.fences.assign(ctx, p.tp.Topic, p.tp.Partition, func(position int64) (reading, error) {
 				if position > end && known <= end { // The last owner went on while we waited for the fence, or were frozen.
 					known = position
 					return reading{}, errOldBounds
 				}
-				return startAt(position, p.committed, first, end, same, p.o.adopt, p.o.skipDeleted)
+				return startAt(position, p.start.Committed, first, end, same, p.start.AdoptCommitted, p.start.SkipDeleted)
 			})
 			if err == nil {
 				failpoint.Hit(failpoint.InboxAssigned)
 				p.mu.Lock()
 				p.fence, p.track = a.fence, newTracker(a.reading.start)
-				p.saved, p.known = a.reading.start, p.committed
+				p.saved, p.known = a.reading.start, p.start.Committed
 				p.careful, p.carefulLeft, p.carefulEnd = a.careful, maxAhead, end
 				p.mu.Unlock()
-				p.c.Logger.Info("partition assigned", "consumer", p.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition,
-					"epoch", a.fence.Epoch, "start", a.reading.start, "position", a.reading.position, "committed", p.committed, "careful", a.careful)
+				p.c.Logger.Info("partition assigned", "consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition,
+					"epoch", a.fence.Epoch, "start", a.reading.start, "position", a.reading.position, "committed", p.start.Committed, "careful", a.careful)
 				if p.c.Observer.OnAssigned != nil {
 					p.c.Observer.OnAssigned(a.fence.Assignment, a.reading.start)
 				}

@@ -31,7 +31,7 @@ func TestAPositionBeyondAnEndThatIsOlderThanItIsNoLossOfTheLog(t *testing.T) {
 			if row.lost {
 				gens := make(chan *fakeGeneration, 1)
 				gens <- g
-				if err := in.consume(b.Context(), &fakeSource{gens}, consumeOptions{}); !errors.Is(err, ErrOffsetOutOfRange) {
+				if err := in.consume(b.Context(), &fakeSource{gens}); !errors.Is(err, ErrOffsetOutOfRange) {
 					t.Errorf("consume returned %v", err)
 				}
 				return

@@ -22,24 +22,24 @@ type manyPartitions struct {
 	given           atomic.Bool
 }
 
-func newManyPartitions(logs ...[]record) *manyPartitions {
+func newManyPartitions(logs ...[]Record) *manyPartitions {
 	m := &manyPartitions{fakeGeneration: newFakeGeneration(logs[0])}
 	for i, log := range logs[1:] {
 		g := newFakeGeneration(log)
-		g.tp.partition = i + 1
+		g.tp.Partition = i + 1
 		m.others = append(m.others, g)
 	}
 	return m
 }
 
-func (m *manyPartitions) of(tp topicPartition) *fakeGeneration {
-	if tp.partition == 0 {
+func (m *manyPartitions) of(tp TopicPartition) *fakeGeneration {
+	if tp.Partition == 0 {
 		return m.fakeGeneration
 	}
-	return m.others[tp.partition-1]
+	return m.others[tp.Partition-1]
 }
 
-func (m *manyPartitions) next(ctx context.Context) (generation, error) {
+func (m *manyPartitions) Next(ctx context.Context) (Generation, error) {
 	if m.given.CompareAndSwap(false, true) {
 		return m, nil
 	}
@@ -47,25 +47,25 @@ func (m *manyPartitions) next(ctx context.Context) (generation, error) {
 	return nil, ctx.Err()
 }
 
-func (m *manyPartitions) close() {}
+func (m *manyPartitions) Close() {}
 
-func (m *manyPartitions) assigned() map[topicPartition]int64 {
-	tps := m.fakeGeneration.assigned()
+func (m *manyPartitions) Assigned() map[TopicPartition]Start {
+	tps := m.fakeGeneration.Assigned()
 	for _, g := range m.others {
-		tps[g.tp] = g.from
+		tps[g.tp] = Start{Committed: g.from}
 	}
 	return tps
 }
 
-func (m *manyPartitions) bounds(ctx context.Context, tp topicPartition) (int64, int64, error) {
-	return m.of(tp).bounds(ctx, tp)
+func (m *manyPartitions) Bounds(ctx context.Context, tp TopicPartition) (int64, int64, error) {
+	return m.of(tp).Bounds(ctx, tp)
 }
 
-func (m *manyPartitions) fetch(ctx context.Context, tp topicPartition, offset int64) (page, error) {
-	return m.of(tp).fetch(ctx, tp, offset)
+func (m *manyPartitions) Fetch(ctx context.Context, tp TopicPartition, offset int64) (Page, error) {
+	return m.of(tp).Fetch(ctx, tp, offset)
 }
 
-func (m *manyPartitions) commit(map[topicPartition]int64) error { return nil }
+func (m *manyPartitions) Commit(context.Context, map[TopicPartition]int64) error { return nil }
 
 // roomBundle is an inbox whose keys "full …" have no room: their first event is stored and fails, and one may be stored.
 type roomBundle struct {
@@ -105,10 +105,10 @@ func (b *roomBundle) awaitFull(n int) {
 	b.await(fmt.Sprintf("%d events that find no room", n), func(*telling) bool { return len(b.full) >= n })
 }
 
-func (b *roomBundle) consumeMany(in *Inbox, logs ...[]record) (stop func()) {
+func (b *roomBundle) consumeMany(in *Inbox, logs ...[]Record) (stop func()) {
 	return b.run(func(ctx context.Context) error {
 		in.registry.start()
-		return in.consume(ctx, newManyPartitions(logs...), consumeOptions{})
+		return in.consume(ctx, newManyPartitions(logs...))
 	})
 }
 
@@ -139,10 +139,7 @@ func TestEventsWithoutRoomHoldTheirPartitionAndNoWorker(t *testing.T) {
 	log, other := logOf(fullLog(keys)...), keyed(200, 20)
 	gated := newManyPartitions(log, logOf(other...))
 	gated.others[0].gate = make(chan struct{})
-	stop := b.run(func(ctx context.Context) error {
-		b.in.registry.start()
-		return b.in.consume(ctx, gated, consumeOptions{})
-	})
+	stop := b.run(func(ctx context.Context) error { b.in.registry.start(); return b.in.consume(ctx, gated) })
 	b.awaitFull(2) // Both workers have met one.
 	close(gated.others[0].gate)
 	b.await("the other partition", func(o *telling) bool { return o.settled["orders/1"] == 200 })
@@ -285,10 +282,7 @@ func TestAnEventWithoutRoomLetsOtherPartitionsGoOnAfterAnUncleanEnd(t *testing.T
 	b.receive(b.in, event("before", "full 0"), Retrying)
 	gated := newManyPartitions(logOf(event("full-1", "full 0"), event("2", "k")), logOf(keyed(20, 5)...))
 	gated.others[0].gate = make(chan struct{})
-	stop := b.run(func(ctx context.Context) error {
-		b.in.registry.start()
-		return b.in.consume(ctx, gated, consumeOptions{})
-	})
+	stop := b.run(func(ctx context.Context) error { b.in.registry.start(); return b.in.consume(ctx, gated) })
 	b.awaitFull(1)
 	close(gated.others[0].gate)
 	b.await("the other partition", func(o *telling) bool { return o.settled["orders/1"] == 20 })

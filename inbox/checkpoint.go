@@ -27,19 +27,19 @@ func printOf(d *delivery) int64 {
 // no committed offset: that expired, or went with the topic. Same is false where it cannot be told, ok where it must be
 // asked again.
 func (p *partition) sameLog(ctx context.Context, first int64) (same, ok bool) {
-	if p.committed != noOffset {
+	if p.start.Committed != NoOffset {
 		return false, true
 	}
-	m := landmark{offset: noOffset}
-	err := p.pool.QueryRow(ctx, p.sql.landmark, p.c.Consumer, p.tp.topic, int32(p.tp.partition)).Scan(&m.offset, &m.print)
+	m := landmark{offset: NoOffset}
+	err := p.pool.QueryRow(ctx, p.sql.landmark, p.c.Consumer, p.tp.Topic, int32(p.tp.Partition)).Scan(&m.offset, &m.print)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		p.troubled(fmt.Errorf("read landmark of %s/%d: %w", p.tp.topic, p.tp.partition, err))
+		p.troubled(fmt.Errorf("read landmark of %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
 		return false, false
 	}
-	if m.offset < first { // noOffset too
+	if m.offset < first { // NoOffset too
 		return false, true
 	}
-	pg, err := p.gen.fetch(ctx, p.tp, m.offset)
+	pg, err := p.gen.Fetch(ctx, p.tp, m.offset)
 	if errors.Is(err, ErrOffsetOutOfRange) {
 		return false, true
 	}
@@ -47,10 +47,10 @@ func (p *partition) sameLog(ctx context.Context, first int64) (same, ok bool) {
 		p.kafkaTroubled("fetching the event that was settled last", err)
 		return false, false
 	}
-	if len(pg.records) == 0 || pg.records[0].offset != m.offset {
+	if len(pg.Records) == 0 || pg.Records[0].Offset != m.offset {
 		return false, true
 	}
-	d, _ := p.delivery(pg.records[0])
+	d, _ := p.delivery(pg.Records[0])
 	return printOf(d) == m.print, true
 }
 
@@ -61,12 +61,12 @@ func (p *partition) rereads(f *fence, r reading) {
 		return
 	}
 	why := "the group's offset lies below the position"
-	if p.committed == noOffset {
+	if p.start.Committed == NoOffset {
 		why = "the group has no offset, and the log does not hold the event that was settled last: the topic may have been made again; " +
 			"if it was not, stop, and set the group's offset to the position"
 	}
 	p.c.Logger.Warn("records below the position are read again: what no row knows becomes a letter", "consumer", p.c.Consumer,
-		"topic", p.tp.topic, "partition", p.tp.partition, "offsets", offsets, "start", r.start, "position", r.position, "why", why)
+		"topic", p.tp.Topic, "partition", p.tp.Partition, "offsets", offsets, "start", r.start, "position", r.position, "why", why)
 	if p.c.Observer.OnReread != nil {
 		p.c.Observer.OnReread(f.Assignment, offsets)
 	}

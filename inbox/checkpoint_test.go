@@ -107,7 +107,7 @@ func TestANewLogDoesNotVouchForAPositionThatItHasNotReached(t *testing.T) {
 	for _, row := range []struct {
 		position, landmark int64
 		want               int64
-	}{{10, 9, 19}, {20, noOffset, 19}, {20, 18, 18}, {30, 28, 28}, {31, noOffset, 28}} {
+	}{{10, 9, 19}, {20, NoOffset, 19}, {20, 18, 18}, {30, 28, 28}, {31, NoOffset, 28}} {
 		for name, change := range map[string]func() error{
 			"save": func() error {
 				_, err := b.db.Exec(t.Context(), in.sql.save, "billing", []string{"orders"}, []int32{0}, []int64{1}, []int64{row.position}, []int64{row.landmark}, []int64{1}, []string{token})
@@ -159,7 +159,7 @@ func TestALogThatWasCutShortIsReadOnAfterTheStatementThatTheErrorNames(t *testin
 		in.Handle("order.placed", effectOf)
 		return in
 	}
-	err := node().Consume(t.Context(), b.group)
+	err := node().Consume(t.Context(), kafkaGroup(b.group))
 	remedy := regexp.MustCompile(`update .* where consumer = .* and partition = 0`).FindString(fmt.Sprint(err))
 	if !errors.Is(err, ErrOffsetOutOfRange) || remedy == "" {
 		t.Fatalf("Consume returned %v", err)

@@ -85,7 +85,7 @@ type Config struct {
 
 	// StopTimeout is how long Run and Consume let handlers finish when they are told to stop, before their contexts are
 	// cancelled. So it is too when the group takes partitions back; StopTimeout and Grace together must be shorter
-	// than KafkaGroup.SessionTimeout. -1 cancels them at once. Defaults to 10 s.
+	// than the session timeout of Consume's group. -1 cancels them at once. Defaults to 10 s.
 	StopTimeout time.Duration
 
 	// MaxHung is how many hung handlers are borne before Run and Consume stop with ErrHungHandlers. Defaults to 8.

@@ -20,11 +20,11 @@ type consumer struct {
 }
 
 // run joins the group, again and again, and works what it is given until ctx ends.
-func (co *consumer) run(ctx context.Context, src source, o consumeOptions) error {
+func (co *consumer) run(ctx context.Context, src Session) error {
 	workers := newCrew(co.receiver)
 	workers.start()
 	defer workers.end()
-	defer src.close()
+	defer src.Close()
 	// Before the first event is taken in: a type that this node is the first to know must not be skipped elsewhere.
 	for wait := 0; ; wait++ {
 		err := co.declarations.declare(ctx)
@@ -48,10 +48,10 @@ func (co *consumer) run(ctx context.Context, src source, o consumeOptions) error
 		}
 	}
 	for wait := 0; ; {
-		gen, err := src.next(ctx)
+		gen, err := src.Next(ctx)
 		if ctx.Err() != nil {
 			if gen != nil {
-				gen.leave()
+				gen.Leave()
 			}
 			return nil
 		}
@@ -67,8 +67,8 @@ func (co *consumer) run(ctx context.Context, src source, o consumeOptions) error
 			continue
 		}
 		wait = 0
-		err = co.generation(ctx, gen, workers, o)
-		gen.leave()
+		err = co.generation(ctx, gen, workers)
+		gen.Leave()
 		switch {
 		case fatal(err):
 			return err
@@ -83,12 +83,12 @@ func (co *consumer) run(ctx context.Context, src source, o consumeOptions) error
 }
 
 // generation works the partitions we were given until they are to be given up, and lets go of them in order.
-func (co *consumer) generation(ctx context.Context, gen generation, workers *crew, o consumeOptions) error {
+func (co *consumer) generation(ctx context.Context, gen Generation, workers *crew) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
 		select {
-		case <-gen.over():
+		case <-gen.Over():
 			cancel()
 		case <-ctx.Done():
 		}
@@ -98,8 +98,8 @@ func (co *consumer) generation(ctx context.Context, gen generation, workers *cre
 
 	var parts []*partition
 	g := newGroup(ctx)
-	for tp, committed := range gen.assigned() {
-		p := co.newPartition(workers, gen, tp, committed, o)
+	for tp, start := range gen.Assigned() {
+		p := co.newPartition(workers, gen, tp, start)
 		parts = append(parts, p)
 		g.run(func(ctx context.Context) error { return p.run(ctx, jobs) })
 	}
@@ -119,7 +119,7 @@ func (co *consumer) generation(ctx context.Context, gen generation, workers *cre
 	return err
 }
 
-func (co *consumer) newPartition(crew *crew, gen generation, tp topicPartition, committed int64, o consumeOptions) *partition {
+func (co *consumer) newPartition(crew *crew, gen Generation, tp TopicPartition, start Start) *partition {
 	return &partition{env: co.env, fences: co.fences, declarations: co.declarations, receiver: co.receiver, serial: &co.serial,
-		crew: crew, gen: gen, tp: tp, committed: committed, o: o, lineup: newLineup(co.c.BatchSize), freed: make(chan struct{}, 1)}
+		crew: crew, gen: gen, tp: tp, start: start, lineup: newLineup(co.c.BatchSize), freed: make(chan struct{}, 1)}
 }

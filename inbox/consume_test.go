@@ -20,12 +20,25 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
+// groupConfig is what these tests set of a kafkago.Connection and a kafkago.GroupConfig.
+type groupConfig struct {
+	Brokers                                          []string
+	GroupID                                          string
+	Topics                                           []string
+	SessionTimeout, HeartbeatInterval, WatchInterval time.Duration
+	ReadUncommitted, AdoptCommitted, SkipDeleted     bool
+}
+
+// kafkaGroup makes a group of package kafkago, which these tests cannot import, because it imports this package:
+// kafkago_test.go, in another package, sets it.
+var kafkaGroup func(groupConfig) Source
+
 // kafkaBundle is a bundle with a topic.
 type kafkaBundle struct {
 	*bundle
 	cluster *kafkatest.Cluster
 	topic   string
-	group   KafkaGroup
+	group   groupConfig
 }
 
 func setupKafka(t *testing.T, partitions int) *kafkaBundle {
@@ -33,7 +46,7 @@ func setupKafka(t *testing.T, partitions int) *kafkaBundle {
 	b := setup(t)
 	cluster := kafkatest.InProcess(t)
 	topic := cluster.Topic(t, partitions)
-	return &kafkaBundle{b, cluster, topic, KafkaGroup{
+	return &kafkaBundle{b, cluster, topic, groupConfig{
 		Brokers: cluster.Brokers, GroupID: "group-of-" + topic, Topics: []string{topic},
 		SessionTimeout: 20 * time.Second, HeartbeatInterval: 50 * time.Millisecond, WatchInterval: 50 * time.Millisecond,
 	}}
@@ -65,7 +78,7 @@ func (b *kafkaBundle) produceRecords(partition int, records ...kafka.Record) {
 }
 
 func (b *kafkaBundle) consume(in *Inbox) (stop func()) {
-	return b.run(func(ctx context.Context) error { return in.Consume(ctx, b.group) })
+	return b.run(func(ctx context.Context) error { return in.Consume(ctx, kafkaGroup(b.group)) })
 }
 
 func (b *kafkaBundle) committed(partition int) int64 {
@@ -75,7 +88,7 @@ func (b *kafkaBundle) committed(partition int) int64 {
 		b.Fatal(err)
 	}
 	if len(res.Topics[b.topic]) == 0 { // nobody knows the group
-		return noOffset
+		return NoOffset
 	}
 	return res.Topics[b.topic][0].CommittedOffset
 }
@@ -225,7 +238,7 @@ func TestConsumeRefusesAPositionThatTheLogDoesNotHold(t *testing.T) {
 	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', $1, 0, 11)", b.topic)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
-	if err := in.Consume(b.Context(), b.group); !errors.Is(err, ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "its position is 11, but the log ends at 10") {
+	if err := in.Consume(b.Context(), kafkaGroup(b.group)); !errors.Is(err, ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "its position is 11, but the log ends at 10") {
 		t.Errorf("Consume returned %v", err)
 	}
 }

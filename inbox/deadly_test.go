@@ -39,8 +39,8 @@ func runDeadlyChild() {
 				}
 				return effectOf(ctx, tx, e)
 			})
-			err = in.Consume(ctx, KafkaGroup{Brokers: strings.Split(args[1], ","), GroupID: "group-of-" + args[2], Topics: []string{args[2]},
-				SessionTimeout: 6 * time.Second, HeartbeatInterval: 50 * time.Millisecond})
+			err = in.Consume(ctx, kafkaGroup(groupConfig{Brokers: strings.Split(args[1], ","), GroupID: "group-of-" + args[2], Topics: []string{args[2]},
+				SessionTimeout: 6 * time.Second, HeartbeatInterval: 50 * time.Millisecond}))
 		}
 	}
 	if err != nil {

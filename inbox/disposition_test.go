@@ -86,23 +86,23 @@ func TestWhatOthersWriteForOthersLeavesNoLettersWhateverItLooksLike(t *testing.T
 	pgtest.Exec(t, b.db, in.sql.declare, "billing", []string{"order.refunded"}, "newer", int64(60e6))
 	log := logOf(event("int64 key", ""), event("binary header", "k"), event("no type", ""), event("ours", "a"), event("a node's", "b"),
 		event("no type to read", "c"), event("last", "d"))
-	typed := func(record *record, eventType string) {
-		for i, h := range record.headers {
+	typed := func(record *Record, eventType string) {
+		for i, h := range record.Headers {
 			if h.Key == wire.HeaderType {
-				record.headers[i].Value = []byte(eventType)
+				record.Headers[i].Value = []byte(eventType)
 			}
 		}
 	}
-	binary := wire.Header{Key: "h", Value: []byte{0xfe}}
-	log[0].key = []byte{0, 0, 0, 0, 0, 0, 0x10, 0xff}
+	binary := Header{Key: "h", Value: []byte{0xfe}}
+	log[0].Key = []byte{0, 0, 0, 0, 0, 0, 0x10, 0xff}
 	typed(&log[0], foreign)
 	typed(&log[1], foreign)
-	log[2].key = log[0].key
+	log[2].Key = log[0].Key
 	typed(&log[2], "")
 	typed(&log[4], "order.refunded")
 	typed(&log[5], foreign+"\xff")
 	for _, i := range []int{1, 3, 4} {
-		log[i].headers = append(log[i].headers, binary)
+		log[i].Headers = append(log[i].Headers, binary)
 	}
 	b.consumeFake(in, newFakeGeneration(log))
 	b.awaitOutcome("last", Handled)
@@ -135,8 +135,8 @@ func TestARecordThatCannotBeHeldHoldsItsKeyWhereThatIsAskedFor(t *testing.T) {
 			in := b.inbox(func(c *Config) { c.HoldKey = row.hold })
 			in.Handle("order.placed", effectOf)
 			log := logOf(event("bad", ""), event("next", strings.ToValidUTF8(row.key, "?")), event("other", "other"))
-			log[0].key = []byte(row.key)
-			log[0].headers = append(log[0].headers, wire.Header{Key: "h", Value: []byte{0xfe}})
+			log[0].Key = []byte(row.key)
+			log[0].Headers = append(log[0].Headers, Header{Key: "h", Value: []byte{0xfe}})
 			g := newFakeGeneration(log)
 			if row.old {
 				pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 1)")

@@ -88,7 +88,7 @@ func (fs *fences) assign(ctx context.Context, topic string, partition int, choos
 			return fmt.Errorf("refill the incarnation: %w", err)
 		}
 		// The row is locked from here on: a save of the last owner comes before, or finds that it is too late.
-		position, clean := int64(noOffset), true
+		position, clean := int64(NoOffset), true
 		err := tx.QueryRow(ctx, fs.sql.position, fs.c.Consumer, topic, int32(partition)).Scan(&position, &clean)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("read position of %s/%d: %w", topic, partition, err)

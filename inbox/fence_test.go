@@ -21,7 +21,7 @@ type fakeSource struct {
 	gens chan *fakeGeneration
 }
 
-func (s *fakeSource) next(ctx context.Context) (generation, error) {
+func (s *fakeSource) Next(ctx context.Context) (Generation, error) {
 	select {
 	case g := <-s.gens:
 		return g, nil
@@ -30,12 +30,12 @@ func (s *fakeSource) next(ctx context.Context) (generation, error) {
 	}
 }
 
-func (s *fakeSource) close() {}
+func (s *fakeSource) Close() {}
 
 type fakeGeneration struct {
-	tp      topicPartition
+	tp      TopicPartition
 	from    int64
-	log     []record
+	log     []Record
 	gate    chan struct{} // where set, only the first record is there before it closes
 	ended   chan struct{}
 	left    chan struct{}
@@ -46,16 +46,16 @@ type fakeGeneration struct {
 	ends    []int64 // what it says of the log's end, before it says the truth
 }
 
-func newFakeGeneration(log []record) *fakeGeneration {
-	return &fakeGeneration{tp: topicPartition{"orders", 0}, from: noOffset, log: log, ended: make(chan struct{}), left: make(chan struct{})}
+func newFakeGeneration(log []Record) *fakeGeneration {
+	return &fakeGeneration{tp: TopicPartition{"orders", 0}, from: NoOffset, log: log, ended: make(chan struct{}), left: make(chan struct{})}
 }
 
-func (g *fakeGeneration) assigned() map[topicPartition]int64 {
-	return map[topicPartition]int64{g.tp: g.from}
+func (g *fakeGeneration) Assigned() map[TopicPartition]Start {
+	return map[TopicPartition]Start{g.tp: {Committed: g.from}}
 }
-func (g *fakeGeneration) over() <-chan struct{} { return g.ended }
-func (g *fakeGeneration) leave()                { g.once.Do(func() { close(g.left) }) }
-func (g *fakeGeneration) bounds(context.Context, topicPartition) (int64, int64, error) {
+func (g *fakeGeneration) Over() <-chan struct{} { return g.ended }
+func (g *fakeGeneration) Leave()                { g.once.Do(func() { close(g.left) }) }
+func (g *fakeGeneration) Bounds(context.Context, TopicPartition) (int64, int64, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	end := int64(len(g.log))
@@ -65,38 +65,38 @@ func (g *fakeGeneration) bounds(context.Context, topicPartition) (int64, int64, 
 	return 0, end, nil
 }
 
-func (g *fakeGeneration) fetch(ctx context.Context, _ topicPartition, offset int64) (page, error) {
+func (g *fakeGeneration) Fetch(ctx context.Context, _ TopicPartition, offset int64) (Page, error) {
 	if err := g.fail.Load(); err != nil {
-		return page{}, *err
+		return Page{}, *err
 	}
 	if g.gate != nil && offset == 0 {
-		return page{records: g.log[:1], next: 1}, nil
+		return Page{Records: g.log[:1], Next: 1}, nil
 	}
 	if g.gate != nil {
 		select {
 		case <-g.gate:
 		case <-ctx.Done():
-			return page{}, ctx.Err()
+			return Page{}, ctx.Err()
 		}
 	}
 	if offset < int64(len(g.log)) {
-		return page{records: g.log[offset:], next: int64(len(g.log))}, nil
+		return Page{Records: g.log[offset:], Next: int64(len(g.log))}, nil
 	}
 	<-ctx.Done()
-	return page{}, ctx.Err()
+	return Page{}, ctx.Err()
 }
 
-func (g *fakeGeneration) commit(offsets map[topicPartition]int64) error {
+func (g *fakeGeneration) Commit(_ context.Context, offsets map[TopicPartition]int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.commits = append(g.commits, offsets[g.tp])
 	return nil
 }
 
-func logOf(events ...holdfast.Event) []record {
-	log := make([]record, len(events))
+func logOf(events ...holdfast.Event) []Record {
+	log := make([]Record, len(events))
 	for i, e := range events {
-		log[i] = record{offset: int64(i), key: []byte(e.Key), value: e.Payload, headers: wire.Headers([]wire.Header(nil), e), at: time.Unix(1, 0)}
+		log[i] = Record{Offset: int64(i), Key: []byte(e.Key), Value: e.Payload, Headers: wire.Headers([]Header(nil), e), Time: time.Unix(1, 0)}
 	}
 	return log
 }
@@ -106,7 +106,7 @@ func (b *bundle) consumeFake(in *Inbox, gens ...*fakeGeneration) (stop func()) {
 	for _, g := range gens {
 		s.gens <- g
 	}
-	return b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, s, consumeOptions{}) })
+	return b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, s) })
 }
 
 func TestAZombiesHandlerCannotCommitAfterAnotherNodeHasThePartition(t *testing.T) {
@@ -217,7 +217,7 @@ func TestConsumeStopsLoudlyWhenItsOffsetIsGone(t *testing.T) {
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
 	in.registry.start()
-	err := in.consume(b.Context(), &fakeSource{func() chan *fakeGeneration { c := make(chan *fakeGeneration, 1); c <- g; return c }()}, consumeOptions{})
+	err := in.consume(b.Context(), &fakeSource{func() chan *fakeGeneration { c := make(chan *fakeGeneration, 1); c <- g; return c }()})
 	if !errors.Is(err, ErrOffsetOutOfRange) {
 		t.Errorf("consume returned %v", err)
 	}
@@ -265,7 +265,7 @@ func TestHungHandlersStopConsumeLoudly(t *testing.T) {
 	in.registry.start()
 	gens := make(chan *fakeGeneration, 1)
 	gens <- newFakeGeneration(logOf(event("1", "a"), event("2", "b"), event("3", "c")))
-	if err := in.consume(b.Context(), &fakeSource{gens}, consumeOptions{}); !errors.Is(err, ErrHungHandlers) {
+	if err := in.consume(b.Context(), &fakeSource{gens}); !errors.Is(err, ErrHungHandlers) {
 		t.Errorf("consume returned %v, want ErrHungHandlers", err)
 	}
 	if n := b.count("select count(*) from holdfast.consumer_position where not clean"); n != 1 {

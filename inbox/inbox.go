@@ -6,7 +6,8 @@
 //
 //	in, err := inbox.New(pool, inbox.Config{Consumer: "billing"})
 //	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error { … })
-//	err = in.Consume(ctx, inbox.KafkaGroup{Brokers: brokers, GroupID: "billing", Topics: []string{"orders"}})
+//	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: brokers}, kafkago.GroupConfig{GroupID: "billing", Topics: []string{"orders"}})
+//	err = in.Consume(ctx, group)
 //
 // # Reading order
 //
@@ -14,7 +15,7 @@
 // handler in a transaction; decide.go says what becomes of a failure; failure.go writes that down, troubled.go says what is
 // waited for; run.go, claim.go and stored.go work what was parked, stock.go bounds it. consume.go, partition.go, lineup.go,
 // dispatch.go, crew.go, room.go, careful.go, tracker.go, fence.go and incarnation.go read Kafka, behind the interface in
-// source.go that kafka.go implements. retention.go removes rows when they are no longer needed, at the pace of policy.go.
+// source.go that package kafkago implements. retention.go removes rows when they are no longer needed, at the pace of policy.go.
 // watermark.go is for handlers that must not go back.
 package inbox
 

@@ -14,7 +14,7 @@ values ('inbox', $1::text, $2::text, $3::text, $4::boolean, $5::text, $6::text, 
 on conflict (consumer, source, event_id, hash) where origin = 'inbox' do update
    set state = 'open', reason = excluded.reason, fingerprint = excluded.fingerprint, holds = excluded.holds, place = excluded.place, last_at = now(),
        attempts = letter.attempts + excluded.attempts,
-       errors = (letter.errors || excluded.errors)[greatest(cardinality(letter.errors || excluded.errors) - 19, 1):]
+       errors = holdfast.last_errors(letter.errors || excluded.errors)
  where $19::boolean
 returning id`
 
@@ -22,7 +22,7 @@ returning id`
 const letterReopenSQL = `-- inbox.letter_reopen
 update holdfast.letter
    set state = 'open', last_at = now(), attempts = attempts + $2::int, reason = $3::text, fingerprint = $4::text,
-       errors = (errors || $5::text[])[greatest(cardinality(errors || $5::text[]) - 19, 1):]
+       errors = holdfast.last_errors(errors || $5::text[])
  where id = $1::bigint`
 
 const letterReplayedSQL = `-- inbox.letter_replayed

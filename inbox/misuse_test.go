@@ -305,7 +305,7 @@ func TestARecordOfAnImpossibleTimeIsHandledAndParkedLikeOthers(t *testing.T) {
 	in := b.inbox()
 	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return errors.New("no") })
 	log := logOf(event("1", "k"))
-	log[0].at = time.UnixMilli(1_763_000_000_000_000_000) // nanoseconds, where milliseconds belong
+	log[0].Time = time.UnixMilli(1_763_000_000_000_000_000) // nanoseconds, where milliseconds belong
 	b.consumeFake(in, newFakeGeneration(log))
 	b.awaitOutcome("1", Dead)
 }

@@ -16,10 +16,9 @@ type partition struct {
 	receiver     *receiver
 	serial       *sync.Mutex // consumer.serial
 	crew         *crew
-	gen          generation
-	tp           topicPartition
-	committed    int64
-	o            consumeOptions
+	gen          Generation
+	tp           TopicPartition
+	start        Start
 	fence        *fence // nil until it is ours
 
 	mu       sync.Mutex
@@ -70,7 +69,7 @@ func (p *partition) fencedOff() {
 	if first, _ := p.lose(errFenced); !first {
 		return
 	}
-	p.c.Logger.Warn("another node has the partition", "consumer", p.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "epoch", p.fence.Epoch)
+	p.c.Logger.Warn("another node has the partition", "consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "epoch", p.fence.Epoch)
 	if p.c.Observer.OnFenced != nil {
 		p.c.Observer.OnFenced(p.fence.Assignment)
 	}
@@ -134,9 +133,9 @@ func (p *partition) outlived() {
 		return
 	}
 	p.c.Logger.Warn("the database came back from a crash or a failover: the partition is read again from the position it has now",
-		"consumer", p.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "epoch", p.fence.Epoch, "settled", settled)
+		"consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "epoch", p.fence.Epoch, "settled", settled)
 	if p.c.Observer.OnError != nil {
-		p.c.Observer.OnError(fmt.Errorf("%s/%d: %w", p.tp.topic, p.tp.partition, errOutlived))
+		p.c.Observer.OnError(fmt.Errorf("%s/%d: %w", p.tp.Topic, p.tp.Partition, errOutlived))
 	}
 }
 
@@ -157,12 +156,6 @@ func (p *partition) failWith(err error) {
 	} else {
 		p.fail(err)
 	}
-}
-
-// consumeOptions is what of a KafkaGroup is not the source's business.
-type consumeOptions struct {
-	adopt       bool
-	skipDeleted bool
 }
 
 // roomless are the jobs of a partition that wait for room. It is guarded by the partition's mutex.

@@ -13,7 +13,7 @@ import (
 
 // saveLoop saves what is settled, all partitions in one statement, and commits the same offsets to Kafka afterwards: the
 // position in Postgres is never behind what Kafka has forgotten.
-func (co *consumer) saveLoop(ctx context.Context, gen generation, parts []*partition) {
+func (co *consumer) saveLoop(ctx context.Context, gen Generation, parts []*partition) {
 	wait := saveEvery
 	looked := time.Now()
 	for pause(ctx, wait) == nil {
@@ -30,7 +30,7 @@ func (co *consumer) saveLoop(ctx context.Context, gen generation, parts []*parti
 	}
 }
 
-func (co *consumer) save(ctx context.Context, gen generation, parts []*partition) error {
+func (co *consumer) save(ctx context.Context, gen Generation, parts []*partition) error {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
 	var topics, tokens []string
@@ -39,7 +39,7 @@ func (co *consumer) save(ctx context.Context, gen generation, parts []*partition
 	var moved []*partition
 	for _, p := range parts {
 		if low, last, ok := p.unsaved(); ok {
-			topics, numbers = append(topics, p.tp.topic), append(numbers, int32(p.tp.partition))
+			topics, numbers = append(topics, p.tp.Topic), append(numbers, int32(p.tp.Partition))
 			epochs, lows = append(epochs, p.fence.Epoch), append(lows, low)
 			offsets, prints = append(offsets, last.offset), append(prints, last.print)
 			tokens, moved = append(tokens, p.fence.token), append(moved, p)
@@ -51,7 +51,7 @@ func (co *consumer) save(ctx context.Context, gen generation, parts []*partition
 		if err != nil {
 			return fmt.Errorf("save positions: %w", err)
 		}
-		mine := map[topicPartition]bool{}
+		mine := map[TopicPartition]bool{}
 		for rows.Next() {
 			var topic string
 			var number int32
@@ -59,7 +59,7 @@ func (co *consumer) save(ctx context.Context, gen generation, parts []*partition
 				rows.Close()
 				return fmt.Errorf("save positions: %w", err)
 			}
-			mine[topicPartition{topic, int(number)}] = true
+			mine[TopicPartition{topic, int(number)}] = true
 		}
 		if err := rows.Err(); err != nil {
 			return fmt.Errorf("save positions: %w", err)
@@ -81,13 +81,13 @@ func (co *consumer) save(ctx context.Context, gen generation, parts []*partition
 			}
 		}
 	}
-	co.commit(gen, parts)
+	co.commit(ctx, gen, parts)
 	return nil
 }
 
 // commit commits the saved positions that the group does not know yet.
-func (co *consumer) commit(gen generation, parts []*partition) {
-	offsets := map[topicPartition]int64{}
+func (co *consumer) commit(ctx context.Context, gen Generation, parts []*partition) {
+	offsets := map[TopicPartition]int64{}
 	for _, p := range parts {
 		if offset, ok := p.uncommitted(); ok {
 			offsets[p.tp] = offset
@@ -97,7 +97,7 @@ func (co *consumer) commit(gen generation, parts []*partition) {
 		return
 	}
 	failpoint.Hit(failpoint.InboxOffsets)
-	if err := gen.commit(offsets); err != nil {
+	if err := gen.Commit(ctx, offsets); err != nil {
 		// What is not committed comes again, and is a duplicate then.
 		co.kafkaTroubled("committing offsets", err)
 		return
@@ -111,7 +111,7 @@ func (co *consumer) commit(gen generation, parts []*partition) {
 }
 
 // release lets go of partitions whose work has ended: the position, and whether the end was clean.
-func (co *consumer) release(gen generation, parts []*partition) {
+func (co *consumer) release(gen Generation, parts []*partition) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -125,18 +125,18 @@ func (co *consumer) release(gen generation, parts []*partition) {
 			orderly := clean && !(p.careful && low < p.carefulEnd)
 			failpoint.Hit(failpoint.InboxReleasing)
 			var same bool
-			err := co.pool.QueryRow(ctx, co.sql.release, co.c.Consumer, p.tp.topic, int32(p.tp.partition), p.fence.Epoch, low, orderly, last.offset, last.print, p.fence.token).Scan(&same)
+			err := co.pool.QueryRow(ctx, co.sql.release, co.c.Consumer, p.tp.Topic, int32(p.tp.Partition), p.fence.Epoch, low, orderly, last.offset, last.print, p.fence.token).Scan(&same)
 			switch {
 			case errors.Is(err, pgx.ErrNoRows):
 				p.fencedOff() // It was lost while nothing was in hand that could have found that out.
 			case err != nil:
-				co.troubled(fmt.Errorf("release %s/%d: %w", p.tp.topic, p.tp.partition, err))
+				co.troubled(fmt.Errorf("release %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
 			case !same:
 				p.outlived()
 			default:
 				p.savedAt(low)
 			}
-			co.c.Logger.Info("partition released", "consumer", co.c.Consumer, "topic", p.tp.topic, "partition", p.tp.partition, "position", low, "clean", clean)
+			co.c.Logger.Info("partition released", "consumer", co.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "position", low, "clean", clean)
 			if co.c.Observer.OnRevoked != nil {
 				co.c.Observer.OnRevoked(p.fence.Assignment, clean)
 			}
@@ -144,7 +144,7 @@ func (co *consumer) release(gen generation, parts []*partition) {
 	}
 	wg.Wait()
 	failpoint.Hit(failpoint.InboxReleased)
-	co.commit(gen, parts)
+	co.commit(ctx, gen, parts)
 }
 
 const (

@@ -46,9 +46,8 @@ select $1::text, $2::text, $3::text, $4::text, $6::int, $7::bigint, $8::bytea,
   from (select $5::text <> '' and (
                exists (select from holdfast.stored s
                         where s.consumer = $1::text and s.topic = $4::text and s.key = $5::text)
-            or exists (select from holdfast.letter l
-                        where l.consumer = $1::text and l.topic = $4::text and l.key = $5::text
-                          and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))) as behind) b
+            or exists (select from holdfast.consumer_hold l
+                        where l.consumer = $1::text and l.topic = $4::text and l.key = $5::text)) as behind) b
  where $10::bigint is null
     or exists (select from holdfast.consumer_position p
                 where p.consumer = $1::text and p.topic = $4::text and p.partition = $6::int and p.epoch = $10::bigint)
@@ -68,9 +67,8 @@ with fresh as (
      and (u.key = '' or not (
                exists (select from holdfast.stored s
                         where s.consumer = $1::text and s.topic = $2::text and s.key = u.key)
-            or exists (select from holdfast.letter l
-                        where l.consumer = $1::text and l.topic = $2::text and l.key = u.key
-                          and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))))
+            or exists (select from holdfast.consumer_hold l
+                        where l.consumer = $1::text and l.topic = $2::text and l.key = u.key)))
    order by u.source, u.event_id
   on conflict (consumer, source, event_id) do nothing
   returning 1)
@@ -104,9 +102,8 @@ with queue as (
   select $17::boolean and (
              exists (select from holdfast.stored s
                       where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text)
-          or exists (select from holdfast.letter l
-                      where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text
-                        and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))) as behind,
+          or exists (select from holdfast.consumer_hold l
+                      where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text)) as behind,
          case when $18::int is not null then (
              select count(*) from (select from holdfast.stored s
                                     where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text limit $18::int) l) end as length
@@ -143,9 +140,8 @@ const storeManySQL = `-- inbox.store_many
 with queue as (
   select (   exists (select from holdfast.stored s
                       where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text)
-          or exists (select from holdfast.letter l
-                      where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text
-                        and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying'))) as behind,
+          or exists (select from holdfast.consumer_hold l
+                      where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text)) as behind,
          case when $13::int is not null then (
              select count(*) from (select from holdfast.stored s
                                     where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text limit $13::int) l) end as length
@@ -181,9 +177,8 @@ with head as (
 )
 select h.topic, h.key, h.events, h.first_at, (extract(epoch from now() - h.first_at) * 1000000)::bigint, h.source, h.event_id, h.type,
        h.attempts, coalesce(h.errors[cardinality(h.errors)], ''), nullif(h.next_at, 'infinity'),
-       coalesce((select min(l.id) from holdfast.letter l
-                  where l.consumer = $1::text and l.topic = h.topic and l.key = h.key
-                    and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying') and (l.place is null or l.place < h.place)), 0)
+       coalesce((select min(l.letter) from holdfast.consumer_hold l
+                  where l.consumer = $1::text and l.topic = h.topic and l.key = h.key and l.after < h.place), 0)
   from head h
  order by h.first_at, h.topic, h.key
  limit $2::int`
@@ -218,10 +213,8 @@ with due as (
                               and h.next_at < 'infinity' and h.lease_until > now() and h.lease_until <= now() + 2 * $5::bigint * interval '1 microsecond'
                               and h.lease_token <> all($6::text[]::uuid[]))
            and (s.letter is not null
-                or not exists (select from holdfast.letter l
-                                where l.consumer = s.consumer and l.topic = s.topic and l.key = s.key
-                                  and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')
-                                  and (l.place is null or l.place < s.place)
+                or not exists (select from holdfast.consumer_hold l
+                                where l.consumer = s.consumer and l.topic = s.topic and l.key = s.key and l.after < s.place
                                offset 0))))
      order by s.next_at
      limit $3::int
@@ -280,9 +273,8 @@ update holdfast.stored s
                     where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text and h.place > s.place
                       and h.next_at < 'infinity' and h.lease_until > now() and h.lease_until <= now() + 2 * $6::bigint * interval '1 microsecond')
    and (s.letter is not null
-        or not exists (select from holdfast.letter l
-                        where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text
-                          and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying') and (l.place is null or l.place < s.place)))
+        or not exists (select from holdfast.consumer_hold l
+                        where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text and l.after < s.place))
 returning ` + claimedColumns
 
 // Wakes the head of a queue after the one before it has gone.
@@ -291,9 +283,8 @@ update holdfast.stored s set next_at = now()
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.next_at = 'infinity'
    and s.place = (select min(h.place) from holdfast.stored h
                    where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
-   and not exists (select from holdfast.letter l
-                    where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text
-                      and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying') and (l.place is null or l.place < s.place))`
+   and not exists (select from holdfast.consumer_hold l
+                    where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text and l.after < s.place)`
 
 // Puts followers of a key to sleep that do not, as those that Store has added: it must not wait for the lock of their key,
 // and so does not know what is before them. Each is waked as the head that it will be. Awake, all of them would be looked at
@@ -337,10 +328,8 @@ with recursive head as (
 ), asleep as (
   select h.topic, h.key, h.place from head h
    where h.key <> '' and h.next_at = 'infinity'
-     and not exists (select from holdfast.letter l
-                      where l.consumer = $1::text and l.topic = h.topic and l.key = h.key
-                        and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')
-                        and (l.place is null or l.place < h.place))
+     and not exists (select from holdfast.consumer_hold l
+                      where l.consumer = $1::text and l.topic = h.topic and l.key = h.key and l.after < h.place)
   union all
   select s.topic, s.key, s.place from head h, holdfast.stored s -- each event without a key is a head
    where h.key = '' and s.consumer = $1::text and s.topic = h.topic and s.key = '' and s.next_at = 'infinity'
@@ -361,7 +350,7 @@ update holdfast.stored s
    set lease_token = null, lease_until = '-infinity', next_at = now() + $6::bigint * interval '1 microsecond',
        attempts = s.attempts - $7::int, losses = $9::int,
        failed_at = coalesce(s.failed_at, case when $7::int = 0 then now() end),
-       errors = (s.errors || $8::text[])[greatest(cardinality(s.errors || $8::text[]) - 19, 1):]
+       errors = holdfast.last_errors(s.errors || $8::text[])
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint
    and s.lease_token = $5::text::uuid`
 

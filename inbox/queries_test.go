@@ -153,7 +153,7 @@ func BenchmarkConsume(b *testing.B) {
 	in.registry.start()
 	b.ResetTimer()
 	ended := make(chan error, 1)
-	go func() { ended <- in.consume(ctx, &fakeSource{gens}, consumeOptions{}) }()
+	go func() { ended <- in.consume(ctx, &fakeSource{gens}) }()
 	<-done
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")

@@ -41,13 +41,13 @@ func (p *partition) read(ctx, jobs context.Context) error {
 		if !p.room(ctx) {
 			return nil
 		}
-		pg, err := p.gen.fetch(ctx, p.tp, offset)
+		pg, err := p.gen.Fetch(ctx, p.tp, offset)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, ErrOffsetOutOfRange):
 			return fmt.Errorf("read %s/%d at offset %d: %w: records were deleted before they were handled, or the topic was recreated; "+
-				"see what the log holds, and start again", p.tp.topic, p.tp.partition, offset, err)
+				"see what the log holds, and start again", p.tp.Topic, p.tp.Partition, offset, err)
 		case err != nil:
 			p.kafkaTroubled("fetching", err)
 			wait++
@@ -57,13 +57,13 @@ func (p *partition) read(ctx, jobs context.Context) error {
 			continue
 		}
 		wait = 0
-		if len(pg.records) > 0 {
+		if len(pg.Records) > 0 {
 			failpoint.Hit(failpoint.InboxFetched)
 		}
 		if !p.begin(ctx, jobs, pg) {
 			return nil
 		}
-		offset = pg.next
+		offset = pg.Next
 	}
 }
 
@@ -90,10 +90,10 @@ func (p *partition) full() bool {
 }
 
 // begin takes a page in hand, event by event, and says whether to go on.
-func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
-	ds := make([]*delivery, len(pg.records))
-	invalid := make([]step, len(pg.records))
-	for i, r := range pg.records {
+func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
+	ds := make([]*delivery, len(pg.Records))
+	invalid := make([]step, len(pg.Records))
+	for i, r := range pg.Records {
 		ds[i], invalid[i] = p.delivery(r)
 	}
 	// The page was fetched before this is asked: whoever produced an event of a new type after a node declared it is
@@ -148,7 +148,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg page) bool {
 	}
 	p.gathered()
 	p.mu.Lock()
-	p.track.skipTo(pg.next)
+	p.track.skipTo(pg.Next)
 	p.mu.Unlock()
 	return true
 }

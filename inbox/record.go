@@ -15,13 +15,13 @@ import (
 
 // delivery reads a record. A record that is no event of ours to store becomes a letter: the step is not nil then. Whether
 // that is written is for courseOf to say.
-func (p *partition) delivery(r record) (*delivery, step) {
-	e, err := wire.Parse(p.tp.topic, r.key, r.value, r.headers, r.at)
+func (p *partition) delivery(r Record) (*delivery, step) {
+	e, err := wire.Parse(p.tp.Topic, r.Key, r.Value, r.Headers, r.Time)
 	if year := e.Time.UTC().Year(); year < 1 || year > 9999 { // A producer's clock in other units: no reason to refuse the event.
 		e.Time = time.Time{}
 	}
 	if e.ID == "" {
-		e.ID = kafkaID(p.tp.topic, p.tp.partition, r.offset)
+		e.ID = kafkaID(p.tp.Topic, p.tp.Partition, r.Offset)
 	}
 	typed := e
 	if typed.Type == "" { // Others' records may have none: a type that nobody handles.
@@ -32,17 +32,17 @@ func (p *partition) delivery(r record) (*delivery, step) {
 	}
 	if err == nil {
 		d := p.receiver.newDelivery(e)
-		d.from = &origin{fence: p.fence, offset: r.offset}
+		d.from = &origin{fence: p.fence, offset: r.Offset}
 		return d, nil
 	}
 	if len(e.ID) > 255 || checkText("id", e.ID, 1, 255) != nil {
-		e.ID = kafkaID(p.tp.topic, p.tp.partition, r.offset)
+		e.ID = kafkaID(p.tp.Topic, p.tp.Partition, r.Offset)
 	}
 	keyed := checkText("key", e.Key, 0, 1024) == nil // A key that the tables cannot hold is no other event's.
-	e.Topic, e.Payload = p.tp.topic, r.value
+	e.Topic, e.Payload = p.tp.Topic, r.Value
 	d := p.receiver.newDelivery(sanitized(e))
 	d.h, d.garbled = p.receiver.registry.handlers[e.Type], checkText("type", e.Type, 0, 255) != nil
-	d.from = &origin{fence: p.fence, offset: r.offset}
+	d.from = &origin{fence: p.fence, offset: r.Offset}
 	l := letter{reason: "invalid record: " + boundedError(err), holds: p.c.HoldKey && keyed && !d.stale(), errors: []string{boundedError(err)}, err: err, reopen: true}
 	return d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		return p.receiver.ledger.bury(ctx, tx, d, l, Dead)

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -43,22 +44,21 @@ func (in *Inbox) runStored(g *group) {
 // that wraps ErrOffsetOutOfRange when a log does not hold what is to be read next, so that nothing is skipped in silence,
 // ErrHungHandlers when too many handlers hang, ErrConfiguration when the brokers refuse a setting, and
 // holdfast.ErrSchemaMissing where there is no schema.
-func (in *Inbox) Consume(ctx context.Context, g KafkaGroup) error {
+func (in *Inbox) Consume(ctx context.Context, s Source) error {
+	if s == nil {
+		return errors.New("source is nil: pass kafkago.NewGroup's")
+	}
 	in.registry.start()
-	g = g.withDefaults(in.c)
-	if err := g.validate(in.c); err != nil {
-		return fmt.Errorf("kafka group: %w", err)
-	}
-	src, err := openKafka(ctx, g)
+	src, err := s.Open(ctx, in.c.StopTimeout+in.c.Grace)
 	if err != nil {
-		return fmt.Errorf("kafka group: %w", err)
+		return fmt.Errorf("open source: %w", err)
 	}
-	return in.consume(ctx, src, consumeOptions{adopt: g.AdoptCommitted, skipDeleted: g.SkipDeleted})
+	return in.consume(ctx, src)
 }
 
-func (in *Inbox) consume(ctx context.Context, src source, o consumeOptions) error {
+func (in *Inbox) consume(ctx context.Context, src Session) error {
 	g := newGroup(ctx)
 	in.runStored(g)
-	g.run(func(ctx context.Context) error { return in.consumer.run(ctx, src, o) })
+	g.run(func(ctx context.Context) error { return in.consumer.run(ctx, src) })
 	return g.wait()
 }

@@ -10,24 +10,21 @@ type reading struct {
 	position int64 // everything below is settled: below it only duplicates and stale events are met
 }
 
-// noOffset stands for an offset that the group never committed.
-const noOffset = -1
-
 // startAt chooses where to read a partition from: the lower of our position and the group's committed offset. Never
 // above our position, because after a failover or a restore of Postgres the effects are gone while Kafka's offset
 // stays; and it never jumps over records silently. Where the group has no committed offset although we have a position,
 // same decides: the log holds the event that we settled last, so the offset has expired, and all below the position is
 // settled. Otherwise the topic may have been deleted and made again, and our position may be one of the new log by
 // chance: everything is read, what was handled is a duplicate, and what lies below the position and was not is stale.
-// position is noOffset when Postgres has none; first and end are the bounds of the log.
+// position is NoOffset when Postgres has none; first and end are the bounds of the log.
 func startAt(position, committed, first, end int64, same, adopt, skipDeleted bool) (reading, error) {
-	if position == noOffset {
+	if position == NoOffset {
 		switch {
-		case adopt && committed != noOffset:
+		case adopt && committed != NoOffset:
 			position = committed
 		default:
 			// A new consumer begins at the first offset there is. A committed offset without a position is no promise of ours.
-			position, committed = first, noOffset
+			position, committed = first, NoOffset
 		}
 	}
 	if position > end {
@@ -39,7 +36,7 @@ func startAt(position, committed, first, end int64, same, adopt, skipDeleted boo
 	}
 	start := min(position, committed)
 	switch {
-	case committed != noOffset:
+	case committed != NoOffset:
 	case same:
 		start = position
 	default:
@@ -52,7 +49,7 @@ func startAt(position, committed, first, end int64, same, adopt, skipDeleted boo
 	if start < first {
 		if !skipDeleted {
 			return reading{}, fmt.Errorf("%w: offset %d is next, but the log begins at %d: %d offsets were deleted before they were handled; "+
-				"lengthen the topic's retention, and set KafkaGroup.SkipDeleted to go on behind the gap", ErrOffsetOutOfRange, start, first, first-start)
+				"lengthen the topic's retention, and set SkipDeleted to go on behind the gap", ErrOffsetOutOfRange, start, first, first-start)
 		}
 		start, position = first, first
 	}

@@ -21,7 +21,7 @@ type begun struct {
 }
 
 func newTracker(start int64) *tracker {
-	return &tracker{next: start, index: map[int64]int{}, last: landmark{offset: noOffset}}
+	return &tracker{next: start, index: map[int64]int{}, last: landmark{offset: NoOffset}}
 }
 
 // begin takes an event in hand. Offsets ascend.
@@ -79,6 +79,6 @@ const (
 // landmark is an event of a log: the last one below a position. It is saved with the position. A topic that was made again
 // has another event at its offset, or none.
 type landmark struct {
-	offset int64 // noOffset: no event of the partition has been settled yet
+	offset int64 // NoOffset: no event of the partition has been settled yet
 	print  int64 // of the event
 }

@@ -45,7 +45,7 @@ func TestAConsumerWhoseDatabaseIsNotReadySaysWhatToDoAndEnds(t *testing.T) {
 		ends := map[string]func(context.Context) error{
 			"Run": func(ctx context.Context) error { return b.inboxOn(row.pool).Run(ctx) },
 			"Consume": func(ctx context.Context) error {
-				return b.inboxOn(row.pool).Consume(ctx, KafkaGroup{Brokers: []string{"127.0.0.1:1"}, GroupID: "g", Topics: []string{"orders"}})
+				return b.inboxOn(row.pool).Consume(ctx, kafkaGroup(groupConfig{Brokers: []string{"127.0.0.1:1"}, GroupID: "g", Topics: []string{"orders"}}))
 			},
 		}
 		for what, f := range ends {
@@ -69,7 +69,7 @@ func TestAConsumerWhoseDatabaseIsNotReadySaysWhatToDoAndEnds(t *testing.T) {
 		defer cancel()
 		in := b.inboxOn(stranger)
 		in.registry.start()
-		return in.consume(ctx, &fakeSource{}, consumeOptions{})
+		return in.consume(ctx, &fakeSource{})
 	}
 	if err := consume(); err == nil || !strings.Contains(err.Error(), "docs/operations.md lists what to grant") || !strings.Contains(err.Error(), "incarnation") {
 		t.Errorf("without the rights on the incarnation Consume ends with %v", err)

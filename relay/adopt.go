@@ -33,17 +33,17 @@ func Adopt(ctx context.Context, pool *pgxpool.Pool, c holdfast.SchemaConfig) (Ad
 	if err := sqlschema.Validate(c.Schema); err != nil {
 		return "", fmt.Errorf("adopt: %w", err)
 	}
-	sql := newStatements(c.Schema)
+	sql := sqlschema.For(c.Schema)
 	did := AdoptedNothing
 	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: "begin isolation level read committed; set local lock_timeout = '30s'"}, func(tx pgx.Tx) error {
 		// 1. The snapshot comes before any lock: a lock can give us a transaction id, and our own must lie behind the
 		//    snapshot's end, because the events will carry it.
 		var snapshot string
-		if err := tx.QueryRow(ctx, sql.adoptSnapshot).Scan(&snapshot); err != nil {
+		if err := tx.QueryRow(ctx, sql.In(adoptSnapshot)).Scan(&snapshot); err != nil {
 			return fmt.Errorf("take a snapshot: %w", explain(err))
 		}
 		var s server
-		if err := tx.QueryRow(ctx, sql.readBirth).Scan(&s.adopted, &s.identifier, &s.born, &s.bornXmin); err != nil {
+		if err := tx.QueryRow(ctx, sql.In(readBirth)).Scan(&s.adopted, &s.identifier, &s.born, &s.bornXmin); err != nil {
 			return fmt.Errorf("read the birth: %w", explain(err))
 		}
 		switch {
@@ -51,27 +51,27 @@ func Adopt(ctx context.Context, pool *pgxpool.Pool, c holdfast.SchemaConfig) (Ad
 			return nil
 		case s.sameHistory():
 			did = AdoptedIdentifier
-			return exec(ctx, tx, sql.replaceCluster, s.identifier)
+			return exec(ctx, tx, sql.In(replaceCluster), s.identifier)
 		}
 		did = AdoptedEvents
 		// 2. From here on no event can be written until the end. 3. All events get one new transaction id, ours: seq keeps
 		//    their order. 4. The cursors begin at the snapshot, so behind them lies every event, those written since the
 		//    restore included. 5. New numbers, a new token (whatever runs drops its memory), and a birth of this history.
-		if err := exec(ctx, tx, sql.adoptLock); err != nil {
+		if err := exec(ctx, tx, sql.In(adoptLock)); err != nil {
 			return err
 		}
-		if err := exec(ctx, tx, sql.adoptEvents); err != nil {
+		if err := exec(ctx, tx, sql.In(adoptEvents)); err != nil {
 			return err
 		}
-		if err := exec(ctx, tx, sql.adoptLanes, snapshot); err != nil {
+		if err := exec(ctx, tx, sql.In(adoptLanes), snapshot); err != nil {
 			return err
 		}
-		for _, statement := range []string{sql.adoptSequence, sql.adoptIncarnation, sql.adoptBirthGone, sql.adoptBirth} {
+		for _, statement := range []string{sql.In(adoptSequence), sql.In(adoptIncarnation), sql.In(adoptBirthGone), sql.In(adoptBirth)} {
 			if err := exec(ctx, tx, statement); err != nil {
 				return err
 			}
 		}
-		return exec(ctx, tx, sql.replaceCluster, s.identifier)
+		return exec(ctx, tx, sql.In(replaceCluster), s.identifier)
 	})
 	if err != nil {
 		return "", fmt.Errorf("adopt: %w", err)

@@ -22,7 +22,7 @@ type Backlog struct {
 func (r *Relay) Backlog(ctx context.Context) (Backlog, error) {
 	var b Backlog
 	var oldest, parked int64
-	if err := r.pool.QueryRow(ctx, r.sql.readBacklog).Scan(&b.Lanes, &oldest, &b.Parked, &parked, &b.Scheduled); err != nil {
+	if err := r.pool.QueryRow(ctx, r.sql.In(readBacklog)).Scan(&b.Lanes, &oldest, &b.Parked, &parked, &b.Scheduled); err != nil {
 		return Backlog{}, fmt.Errorf("read the backlog: %w", err)
 	}
 	b.Oldest, b.OldestParked = time.Duration(oldest)*time.Microsecond, time.Duration(parked)*time.Microsecond

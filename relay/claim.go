@@ -71,7 +71,7 @@ func (r *Relay) tendClaims(ctx, work context.Context) error {
 	// A stop does not cut off what writes: the server might carry it out after leave has taken everything back.
 	writing, end := r.outside.limit(work, max(r.c.Lease, 2*time.Second))
 	defer end()
-	if err := r.pool.QueryRow(writing, r.sql.beatRelay, r.c.Name, r.c.Lease, numbers).Scan(&relays, &lanes, &free); err != nil {
+	if err := r.pool.QueryRow(writing, r.sql.In(beatRelay), r.c.Name, r.c.Lease, numbers).Scan(&relays, &lanes, &free); err != nil {
 		return fmt.Errorf("count relays: %w", explain(err))
 	}
 	mine := share(lanes, relays)
@@ -91,7 +91,7 @@ func (r *Relay) tendClaims(ctx, work context.Context) error {
 func (r *Relay) inspect(ctx context.Context) (server, error) {
 	s, err := r.readServer(ctx)
 	if err == nil && s.token == "" && !s.standby {
-		if _, err := r.pool.Exec(ctx, r.sql.ensureIncarnation); err != nil {
+		if _, err := r.pool.Exec(ctx, r.sql.In(ensureIncarnation)); err != nil {
 			return s, fmt.Errorf("refill the incarnation: %w", explain(err))
 		}
 		s, err = r.readServer(ctx)
@@ -102,7 +102,7 @@ func (r *Relay) inspect(ctx context.Context) (server, error) {
 // readServer reads what is known of the server. A standby refuses to read the incarnation at all: its table is unlogged.
 func (r *Relay) readServer(ctx context.Context) (server, error) {
 	var s server
-	err := r.pool.QueryRow(ctx, r.sql.readServer).Scan(&s.token, &s.standby, &s.isolation, &s.identifier, &s.adopted, &s.born, &s.bornXmin, &s.doneXmax, &s.nowXmax)
+	err := r.pool.QueryRow(ctx, r.sql.In(readServer)).Scan(&s.token, &s.standby, &s.isolation, &s.identifier, &s.adopted, &s.born, &s.bornXmin, &s.doneXmax, &s.nowXmax)
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == "0A000" { // feature_not_supported
 		return server{standby: true}, nil
@@ -116,7 +116,7 @@ func (r *Relay) readServer(ctx context.Context) (server, error) {
 // claim takes up to n free lanes and starts them. Those that a stop keeps from starting are leave's to hand back.
 func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, owned []int16, lanes int) error {
 	sent := r.outside.now()
-	rows, err := r.pool.Query(writing, r.sql.claimLanes, r.c.Name, r.c.Lease, n, token, owned)
+	rows, err := r.pool.Query(writing, r.sql.In(claimLanes), r.c.Name, r.c.Lease, n, token, owned)
 	if err != nil {
 		return fmt.Errorf("claim lanes: %w", err)
 	}
@@ -140,7 +140,7 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, o
 		}
 		l.saved = l.cursor
 		l.reader = logReader{pool: r.pool, sql: r.sql, lane: l.number, token: token, limit: r.c.BatchSize,
-			span: int64(r.c.BatchSize) * int64(lanes) * 4 / 5, now: r.outside.now, cursor: l.cursor}
+			span: int64(r.c.BatchSize) * int64(lanes) * 4 / 5, now: r.outside.now, at: startReading(l.cursor)}
 		r.outside.start(work, l)
 	}
 	return nil
@@ -149,7 +149,7 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, o
 // load reads what is parked and held in a lane.
 func (r *Relay) load(ctx context.Context, l *lane) error {
 	l.parked, l.topics = map[queue]int{}, map[string]*heldTopic{}
-	rows, err := r.pool.Query(ctx, r.sql.loadWaiting, l.number)
+	rows, err := r.pool.Query(ctx, r.sql.In(loadWaiting), l.number)
 	if err != nil {
 		return fmt.Errorf("read parked queues: %w", err)
 	}
@@ -186,7 +186,7 @@ func (l *lane) rouse(ctx context.Context) error {
 	if len(wake.topics) == 0 {
 		return nil
 	}
-	err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.wakeQueues, l.number, wake.topics, wake.keys) },
+	err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(wakeQueues), l.number, wake.topics, wake.keys) },
 		func(*pgx.Batch) { failpoint.Hit(failpoint.RelayRousing) })
 	if err != nil {
 		return fmt.Errorf("wake released keys: %w", err)
@@ -198,7 +198,7 @@ func (l *lane) rouse(ctx context.Context) error {
 func (r *Relay) readHeld(ctx context.Context, lane int) (held map[queue]bool, awaits bool, err error) {
 	ctx, cancel := r.outside.limit(ctx, r.patience)
 	defer cancel()
-	rows, err := r.pool.Query(ctx, r.sql.loadHeld, lane)
+	rows, err := r.pool.Query(ctx, r.sql.In(loadHeld), lane)
 	if err != nil {
 		return nil, false, fmt.Errorf("read held keys: %w", err)
 	}

@@ -114,7 +114,7 @@ func TestACommitWhoseOutcomeIsUnknownDropsTheLaneAndNothingIsParkedTwice(t *test
 			var lost atomic.Int32
 			// Small pages, so that the cursor stands inside a window when the page with the refused record is parked.
 			run(t, cut.through(t, pool), b, relay.Config{Retry: untiring, BatchSize: 3, Observer: relay.Observer{
-				OnLost: func(int, error) { lost.Add(1) }}})
+				OnLost: func(relay.Lost) { lost.Add(1) }}})
 			b.set(refusing(relay.FaultRecord, "bad"))
 			write(t, pool, event("a", "warm"))
 			arrives(t, b, "warm")

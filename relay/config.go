@@ -9,7 +9,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/retry"
@@ -47,20 +46,20 @@ type Config struct {
 	// discards it. Defaults to false: the key goes on.
 	HoldKey bool
 
-	// LetterTopic publishes a word of every dead letter to a Kafka topic too, each time an event is given up: "*.dlq" is the
+	// DeadLetterTopic publishes a word of every dead letter to a Kafka topic too, each time an event is given up: "*.dlq" is the
 	// topic of the event with ".dlq" behind it, "dead-letters" is one topic for all. It goes through the log in the
 	// transaction that writes the letter, without the payload, because the broker has just refused it; the letter has it.
 	// docs/operations.md lists the headers. Letters of events for such a topic are not published. Create the topics first.
 	// Defaults to "", off.
-	LetterTopic string
+	DeadLetterTopic string
 
 	// MaxParked is how many events may be parked in one lane. At the cap the lane waits and says so; it goes beyond the cap
 	// only to come to the replay of a letter that holds a key. Defaults to 10,000.
 	MaxParked int
 
-	// SpillAfter is how long one unavailable partition may hold its lane before its events are parked, so that the other
+	// ParkAfter is how long one unavailable partition may hold its lane before its events are parked, so that the other
 	// partitions go on. -1 means never. Defaults to 10 s.
-	SpillAfter time.Duration
+	ParkAfter time.Duration
 
 	// SegmentBytes is the size, large payloads included, at which the log turns to its next segment; the log keeps four
 	// at most. At least 1 MiB. Defaults to 128 MiB.
@@ -76,21 +75,6 @@ type Config struct {
 	// Logger gets what a person should see: lost lanes, held topics, dead letters. It never gets payloads, header values
 	// or connection strings. Defaults to slog.Default().
 	Logger *slog.Logger
-}
-
-// Observer is called in line, from many goroutines at once: its funcs must be quick. Any may be nil.
-type Observer struct {
-	OnClaimed   func(lane int, epoch int64)                                // the lane is ours
-	OnReleased  func(lane int)                                             // handed back in order
-	OnLost      func(lane int, err error)                                  // dropped: another's now, or claimed again soon
-	OnPublished func(lane int, events []holdfast.Event)                    // acknowledged by the broker; do not keep the slice
-	OnParked    func(lane int, e holdfast.Event, why string, err error)    // waits in its queue
-	OnUnparked  func(lane int, e holdfast.Event)                           // acknowledged after having been parked
-	OnDead      func(lane int, e holdfast.Event, letter int64, err error)  // given up: a dead letter
-	OnHeld      func(lane int, fault Fault, err error, wait time.Duration) // the lane waits and tries again
-	OnSaved     func(lanes int, took time.Duration)                        // cursors are durable
-	OnReclaimed func(segment int, result string)                           // holdfast.reclaim's answer
-	OnMoved     func(lane int, events int)                                 // scheduled events fell due
 }
 
 var defaultRetry = retry.Policy{Attempts: 5, Base: time.Second, Cap: time.Minute}
@@ -109,7 +93,7 @@ func (c Config) withDefaults() Config {
 		field    *time.Duration
 		standard time.Duration
 	}{{&c.Lease, 5 * time.Second}, {&c.PollMin, 2 * time.Millisecond}, {&c.PollMax, max(100*time.Millisecond, c.PollMin)},
-		{&c.SpillAfter, 10 * time.Second}, {&c.StopTimeout, 15 * time.Second}} {
+		{&c.ParkAfter, 10 * time.Second}, {&c.StopTimeout, 15 * time.Second}} {
 		if *d.field == 0 {
 			*d.field = d.standard
 		}
@@ -138,37 +122,37 @@ func (c Config) validate() error {
 		problems = append(problems, err)
 	}
 	if len(c.Name) > 255 {
-		wrong("name has %d bytes: at most 255", len(c.Name))
+		wrong("name is %d bytes long: it must be at most 255", len(c.Name))
 	}
 	if c.Lease < 500*time.Millisecond {
-		wrong("lease is %v: at least 500ms, so that a slow save does not lose the lanes", c.Lease)
+		wrong("lease is %v: it must be at least 500ms, so that a slow save does not lose the lanes", c.Lease)
 	}
 	if c.PollMin < time.Millisecond {
-		wrong("poll min is %v: at least 1ms", c.PollMin)
+		wrong("poll min is %v: it must be at least 1ms", c.PollMin)
 	}
 	if c.PollMax < c.PollMin {
-		wrong("poll max is %v, poll min %v: poll max must not be the smaller one", c.PollMax, c.PollMin)
+		wrong("poll max is %v: it must be at least poll min, %v", c.PollMax, c.PollMin)
 	}
 	if c.PollMax > c.Lease {
-		wrong("poll max is %v, lease %v: poll max must not be above the lease", c.PollMax, c.Lease)
+		wrong("poll max is %v: it must be at most the lease, %v", c.PollMax, c.Lease)
 	}
 	if c.BatchSize < 1 || c.BatchSize > 50_000 {
-		wrong("batch size is %d: between 1 and 50,000", c.BatchSize)
+		wrong("batch size is %d: it must be between 1 and 50,000", c.BatchSize)
 	}
-	if err := wire.ValidateLetterTopic(c.LetterTopic); err != nil {
+	if err := wire.ValidateLetterTopic(c.DeadLetterTopic); err != nil {
 		problems = append(problems, err)
 	}
 	if c.MaxParked < 1 {
-		wrong("max parked is %d: at least 1", c.MaxParked)
+		wrong("max parked is %d: it must be at least 1", c.MaxParked)
 	}
-	if c.SpillAfter < 0 && c.SpillAfter != -1 {
-		wrong("spill after is %v: positive, 0 for the default, or -1 for never", c.SpillAfter)
+	if c.ParkAfter < 0 && c.ParkAfter != -1 {
+		wrong("park after is %v: it must be positive, 0 for the default, or -1 for never", c.ParkAfter)
 	}
 	if c.SegmentBytes < 1<<20 {
-		wrong("segment bytes is %d: at least 1 MiB", c.SegmentBytes)
+		wrong("segment bytes is %d: it must be at least 1 MiB", c.SegmentBytes)
 	}
 	if c.StopTimeout < 0 {
-		wrong("stop timeout is %v: it must be positive", c.StopTimeout)
+		wrong("stop timeout is %v: it must be positive, or 0 for the default", c.StopTimeout)
 	}
 	if err := c.Retry.Validate("retry"); err != nil {
 		problems = append(problems, err)

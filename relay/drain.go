@@ -88,7 +88,7 @@ func (l *lane) doChores(ctx context.Context) error {
 // drain tries parked heads that are due, and what waits behind them, until nothing more is due or nothing moves.
 func (l *lane) drain(ctx context.Context) error {
 	for !l.stopping() {
-		rows, err := l.readParked(ctx, l.r.sql.readDue, l.number, l.heldTopicNames(), drainRows, drainQueues)
+		rows, err := l.readParked(ctx, l.r.sql.In(readDue), l.number, l.heldTopicNames(), drainRows, drainQueues)
 		if err != nil {
 			return fmt.Errorf("read parked events: %w", err)
 		}
@@ -173,7 +173,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 				adds, texts, delays = append(adds, int32(add)), append(texts, errorText(answers[i].err)), append(delays, delay.Seconds())
 			case dead:
 				letters[i] = row.letter
-				batch.Queue(l.r.sql.buryParked, l.number, row.Topic, row.Key, row.place, 1, errorText(answers[i].err),
+				batch.Queue(l.r.sql.In(buryParked), l.number, row.Topic, row.Key, row.place, 1, errorText(answers[i].err),
 					reason(answers[i].err), fingerprint(row.Type, answers[i].err), l.r.c.HoldKey && q.ordered()).
 					QueryRow(func(written pgx.Row) error {
 						var id int64
@@ -190,18 +190,18 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 			}
 		}
 		if len(gone.places) > 0 {
-			batch.Queue(l.r.sql.deleteParked, l.number, gone.topics, gone.keys, gone.places)
+			batch.Queue(l.r.sql.In(deleteParked), l.number, gone.topics, gone.keys, gone.places)
 		}
 		if len(delayed.places) > 0 {
-			batch.Queue(l.r.sql.delayParked, l.number, delayed.topics, delayed.keys, delayed.places, adds, texts, delays)
+			batch.Queue(l.r.sql.In(delayParked), l.number, delayed.topics, delayed.keys, delayed.places, adds, texts, delays)
 		}
 		if len(closed) > 0 {
-			batch.Queue(l.r.sql.closeLetters, closed)
+			batch.Queue(l.r.sql.In(closeLetters), closed)
 		}
 		// A queue whose head was put off stays asleep: waking touches only rows that wait for ever.
 		wake.dropStuck(rows, verdicts)
 		if len(wake.topics) > 0 {
-			batch.Queue(l.r.sql.wakeQueues, l.number, wake.topics, wake.keys)
+			batch.Queue(l.r.sql.In(wakeQueues), l.number, wake.topics, wake.keys)
 		}
 	}, func(batch *pgx.Batch) {
 		for i := range rows {
@@ -213,9 +213,9 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 			case dead:
 				failpoint.Hit(failpoint.RelayBurying)
 			}
-			topic := wire.LetterTopic(l.r.c.LetterTopic, rows[i].Topic)
+			topic := wire.LetterTopic(l.r.c.DeadLetterTopic, rows[i].Topic)
 			if letters[i] != 0 && topic != "" {
-				batch.Queue(l.r.sql.publishLetter, letters[i], topic).QueryRow(func(row pgx.Row) error {
+				batch.Queue(l.r.sql.In(publishLetter), letters[i], topic).QueryRow(func(row pgx.Row) error {
 					var refused *string
 					err := row.Scan(&refused)
 					if refused != nil {
@@ -236,8 +236,8 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 			failpoint.Hit(failpoint.RelayUnparked)
 			l.forget(q)
 			moved = true
-			if told := l.r.c.Observer.OnUnparked; told != nil {
-				told(l.number, rows[i].Event)
+			if observe := l.r.c.Observer.OnUnparked; observe != nil {
+				observe(Unparked{Lane: l.number, Event: rows[i].Event})
 			}
 		case dead:
 			failpoint.Hit(failpoint.RelayBuried)
@@ -247,8 +247,8 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 				l.held[q] = true
 			}
 			l.r.c.Logger.Error("event is given up: it is a dead letter now", "lane", l.number, "topic", q.topic, "event", rows[i].ID, "type", rows[i].Type, "attempts", rows[i].attempts+1, "error", answers[i].err)
-			if told := l.r.c.Observer.OnDead; told != nil {
-				told(l.number, rows[i].Event, letters[i], answers[i].err)
+			if observe := l.r.c.Observer.OnDead; observe != nil {
+				observe(DeadLettered{Lane: l.number, Event: rows[i].Event, Letter: letters[i], Err: answers[i].err})
 			}
 		}
 	}
@@ -258,7 +258,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 // tryTopic publishes one event of a held topic. When the topic answers for the event at all, the hold ends and every
 // queue of the topic drains by itself.
 func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
-	rows, err := l.readParked(ctx, l.r.sql.readProbe, l.number, topic)
+	rows, err := l.readParked(ctx, l.r.sql.In(readProbe), l.number, topic)
 	if err != nil {
 		return fmt.Errorf("read the held topic %s: %w", topic, err)
 	}
@@ -275,8 +275,8 @@ func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
 		wait := max(holdPolicy.Delay(t.tries+3, l.r.outside.chance()), 200*time.Millisecond)
 		t.nextAt = l.r.outside.now().Add(wait)
 		l.r.c.Logger.Warn("topic is still held", "topic", topic, "lane", l.number, "tries", t.tries, "wait", wait, "error", answers[0].err)
-		if told := l.r.c.Observer.OnHeld; told != nil {
-			told(l.number, answers[0].fault, answers[0].err, wait)
+		if observe := l.r.c.Observer.OnHeld; observe != nil {
+			observe(Held{Lane: l.number, Fault: answers[0].fault, Err: answers[0].err, Wait: wait})
 		}
 		return nil
 	}
@@ -285,7 +285,7 @@ func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
 		return err
 	}
 	failpoint.Hit(failpoint.RelayAnswered)
-	err = l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.wakeTopic, l.number, topic) },
+	err = l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(wakeTopic), l.number, topic) },
 		func(*pgx.Batch) { failpoint.Hit(failpoint.RelayWaking) })
 	if err != nil {
 		return fmt.Errorf("wake the topic %s: %w", topic, err)
@@ -310,7 +310,7 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 		}
 	}
 	if len(wake.topics) > 0 {
-		err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.wakeQueues, l.number, wake.topics, wake.keys) },
+		err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(wakeQueues), l.number, wake.topics, wake.keys) },
 			func(*pgx.Batch) { failpoint.Hit(failpoint.RelayReleasing) })
 		if err != nil {
 			return fmt.Errorf("wake released keys: %w", err)
@@ -326,7 +326,7 @@ func (l *lane) moveScheduled(ctx context.Context) error {
 	for !l.stopping() {
 		var events, bytes int64
 		err := l.inTx(ctx, func(batch *pgx.Batch) {
-			batch.Queue(l.r.sql.moveScheduled, l.number, moveEvents, int64(moveBytes)).QueryRow(func(row pgx.Row) error { return row.Scan(&events, &bytes) })
+			batch.Queue(l.r.sql.In(moveScheduled), l.number, moveEvents, int64(moveBytes)).QueryRow(func(row pgx.Row) error { return row.Scan(&events, &bytes) })
 		}, func(*pgx.Batch) {
 			if events > 0 {
 				failpoint.Hit(failpoint.RelayScheduling)
@@ -338,8 +338,8 @@ func (l *lane) moveScheduled(ctx context.Context) error {
 		if events > 0 {
 			failpoint.Hit(failpoint.RelayScheduled)
 		}
-		if told := l.r.c.Observer.OnMoved; told != nil && events > 0 {
-			told(l.number, int(events))
+		if observe := l.r.c.Observer.OnMoved; observe != nil && events > 0 {
+			observe(Moved{Lane: l.number, Events: int(events)})
 		}
 		if events < moveEvents && bytes < moveBytes {
 			break

@@ -28,14 +28,14 @@ func TestWhoLostALaneTouchesNoRowOfIt(t *testing.T) {
 		{"the owner, with a token of before a crash", "heir", 2, "00000000-0000-4000-8000-000000000000", 0},
 	} {
 		pgtest.Exec(t, pool, "update holdfast.lane set owner = 'heir', epoch = 2, save = 6, done = '5:5:', upto = null, pos = 0, lease_until = now() + interval '1 minute'")
-		if n := pgtest.Exec(t, pool, r.sql.fenceLane, 0, c.owner, c.epoch, c.token); n != c.want {
+		if n := pgtest.Exec(t, pool, r.sql.In(fenceLane), 0, c.owner, c.epoch, c.token); n != c.want {
 			t.Errorf("%s: the fence let %d rows through, want %d", c.name, n, c.want)
 		}
-		if n := pgtest.Exec(t, pool, r.sql.saveLanes, c.owner, time.Second, []int16{0}, []int64{c.epoch}, []*string{&done}, []*string{&upto}, []int64{0}, c.token, 7); n != c.want {
+		if n := pgtest.Exec(t, pool, r.sql.In(saveLanes), c.owner, time.Second, []int16{0}, []int64{c.epoch}, []*string{&done}, []*string{&upto}, []int64{0}, c.token, 7); n != c.want {
 			t.Errorf("%s: a save touched %d rows, want %d", c.name, n, c.want)
 		}
 		if c.token == r.token { // handing back needs no incarnation: it only says that the lane is free
-			if n := pgtest.Exec(t, pool, r.sql.releaseLane, 0, c.owner, c.epoch); n != c.want {
+			if n := pgtest.Exec(t, pool, r.sql.In(releaseLane), 0, c.owner, c.epoch); n != c.want {
 				t.Errorf("%s: a release touched %d rows, want %d", c.name, n, c.want)
 			}
 		}
@@ -51,7 +51,7 @@ func TestASaveThatArrivesBehindALaterOneWritesNothing(t *testing.T) {
 	done, window, over := "5:5:", "9:9:", ""
 	save := func(epoch int64, done, upto *string, pos, number int64) int64 {
 		t.Helper()
-		return pgtest.Exec(t, pool, r.sql.saveLanes, "me", time.Minute, []int16{0}, []int64{epoch}, []*string{done}, []*string{upto}, []int64{pos}, r.token, number)
+		return pgtest.Exec(t, pool, r.sql.In(saveLanes), "me", time.Minute, []int16{0}, []int64{epoch}, []*string{done}, []*string{upto}, []int64{pos}, r.token, number)
 	}
 	if save(2, &done, &window, 40, 1) != 1 || save(2, &window, &over, 0, 3) != 1 {
 		t.Fatal("a save in its turn wrote nothing")
@@ -69,7 +69,7 @@ func TestASaveThatArrivesBehindALaterOneWritesNothing(t *testing.T) {
 		}
 	}
 	pgtest.Exec(t, pool, "update holdfast.lane set lease_until = '-infinity'")
-	if n := pgtest.Exec(t, pool, r.sql.claimLanes, "me", time.Minute, 1, r.token, []int16{}); n != 1 {
+	if n := pgtest.Exec(t, pool, r.sql.In(claimLanes), "me", time.Minute, 1, r.token, []int16{}); n != 1 {
 		t.Fatalf("%d lanes were claimed", n)
 	}
 	if n := save(2, &done, &window, 70, 9); n != 0 {
@@ -105,7 +105,7 @@ func TestAClaimTakesWhatIsFreeAndNothingElse(t *testing.T) {
 			if inMemory == nil {
 				inMemory = []int16{}
 			}
-			if n := pgtest.Exec(t, pool, r.sql.claimLanes, "me", 5*time.Second, 8, c.token, inMemory); n != c.want {
+			if n := pgtest.Exec(t, pool, r.sql.In(claimLanes), "me", 5*time.Second, 8, c.token, inMemory); n != c.want {
 				t.Errorf("%d lanes were claimed, want %d", n, c.want)
 			}
 			if epoch := pgtest.Count(t, pool, "select epoch from holdfast.lane"); epoch != 3+c.want {

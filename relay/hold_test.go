@@ -244,8 +244,8 @@ func TestAnUnavailablePartitionHoldsTheLaneAndThenSpills(t *testing.T) {
 	began := time.Now()
 	const after = 600 * time.Millisecond
 	var held atomic.Int32
-	run(t, pool, b, relay.Config{SpillAfter: after, BatchSize: 2, Retry: retry.Policy{Attempts: 1}, Observer: relay.Observer{
-		OnHeld: func(int, relay.Fault, error, time.Duration) { held.Add(1) }}})
+	run(t, pool, b, relay.Config{ParkAfter: after, BatchSize: 2, Retry: retry.Policy{Attempts: 1}, Observer: relay.Observer{
+		OnHeld: func(relay.Held) { held.Add(1) }}})
 	arrives(t, b, "1st page")
 	write(t, pool, event("down", "2"), event("up", "2nd page"))
 	arrives(t, b, "2nd page")
@@ -294,7 +294,7 @@ func TestAClusterThatIsAwayParksNothingThoughItLookedLikeAPartition(t *testing.T
 		}
 	})
 	write(t, pool, event("down", "1"), event("up", "1st page"))
-	run(t, pool, b, relay.Config{SpillAfter: 300 * time.Millisecond, BatchSize: 2, Retry: retry.Policy{Attempts: 1}})
+	run(t, pool, b, relay.Config{ParkAfter: 300 * time.Millisecond, BatchSize: 2, Retry: retry.Policy{Attempts: 1}})
 	arrives(t, b, "1st page")
 	write(t, pool, event("up", "2nd page"))
 	eventually(t, "it is tried for longer than a partition would be", func() bool { return tries.Load() > 8 })
@@ -348,8 +348,8 @@ func TestAReplayComesThroughAlthoughItsLaneIsAtTheCap(t *testing.T) {
 	b.set(forGood("bad"))
 	full := make(chan struct{}, 100)
 	run(t, pool, b, relay.Config{HoldKey: true, BatchSize: 4, MaxParked: 3, Observer: relay.Observer{
-		OnHeld: func(_ int, _ relay.Fault, err error, _ time.Duration) {
-			if strings.Contains(err.Error(), "the cap is 3") {
+		OnHeld: func(h relay.Held) {
+			if strings.Contains(h.Err.Error(), "the cap is 3") {
 				full <- struct{}{}
 			}
 		}}})

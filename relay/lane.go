@@ -117,7 +117,6 @@ func (l *lane) run(ctx context.Context) error {
 
 // read hands pages to run, one ahead of it, and sleeps while everything is read.
 func (l *lane) read(ctx context.Context, pages chan<- page) error {
-	inWindow := l.reader.cursor.upto != "" // where run's cursor stands
 	for {
 		nextCtx, cancel := l.r.outside.limit(ctx, l.r.patience)
 		failpoint.Hit(failpoint.RelayReading)
@@ -126,14 +125,13 @@ func (l *lane) read(ctx context.Context, pages chan<- page) error {
 		if err != nil {
 			return err
 		}
-		// An empty page is handed on only to end a window whose last page was full. The window's events would else count
-		// as unread, and hold their segment, until the next event of the lane comes.
-		if len(p.records) > 0 || inWindow {
+		// An empty page is handed on to end its window. The window's events would else count as unread, and hold their
+		// segment, until the next event of the lane comes.
+		if p.moves {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
 			case pages <- p:
-				inWindow = p.after.upto != ""
 			}
 		}
 		if p.last {
@@ -230,7 +228,7 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, 
 			}
 		}
 	}
-	if told := l.r.c.Observer.OnPublished; told != nil {
+	if observe := l.r.c.Observer.OnPublished; observe != nil {
 		acknowledged := events
 		if !all {
 			acknowledged = nil
@@ -241,7 +239,7 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, 
 			}
 		}
 		if len(acknowledged) > 0 {
-			told(l.number, acknowledged)
+			observe(Published{Lane: l.number, Events: acknowledged})
 		}
 	}
 	return answers, nil
@@ -324,15 +322,15 @@ func (l *lane) spill(topic string, err error, sent time.Time) bool {
 		l.outages = map[spot]outage{}
 	}
 	l.outages[at] = out
-	return l.r.c.SpillAfter >= 0 && now.Sub(out.since) >= l.r.c.SpillAfter
+	return l.r.c.ParkAfter >= 0 && now.Sub(out.since) >= l.r.c.ParkAfter
 }
 
 // pause holds the lane for a while. It returns errStopping when the relay stops meanwhile: what was not acknowledged is
 // published by the next owner.
 func (l *lane) pause(ctx context.Context, fault Fault, cause error, wait time.Duration) error {
 	l.r.c.Logger.Warn("lane is held", "lane", l.number, "fault", string(fault), "wait", wait, "error", cause)
-	if told := l.r.c.Observer.OnHeld; told != nil {
-		told(l.number, fault, cause, wait)
+	if observe := l.r.c.Observer.OnHeld; observe != nil {
+		observe(Held{Lane: l.number, Fault: fault, Err: cause, Wait: wait})
 	}
 	return l.r.outside.wait(ctx, l.stop, max(wait, 10*time.Millisecond))
 }

@@ -203,19 +203,19 @@ func leaseOperation(ctx context.Context, db *pgtest.DB, in leaseInput, token str
 	case "claim":
 		var number int
 		var done, upto string
-		err = db.QueryRow(ctx, sql.claimLanes, in.relay, time.Hour, 1, token, []int16{}).Scan(&number, &out.epoch, &done, &upto, &out.pos)
+		err = db.QueryRow(ctx, sql.In(claimLanes), in.relay, time.Hour, 1, token, []int16{}).Scan(&number, &out.epoch, &done, &upto, &out.pos)
 		if out.ok = err == nil; err == pgx.ErrNoRows {
 			err = nil
 		}
 	case "save":
-		rows, queryErr := db.Query(ctx, sql.saveLanes, in.relay, time.Hour, []int16{0}, []int64{in.epoch}, []*string{nil}, []*string{nil}, []int64{in.pos}, token, in.save)
+		rows, queryErr := db.Query(ctx, sql.In(saveLanes), in.relay, time.Hour, []int16{0}, []int64{in.epoch}, []*string{nil}, []*string{nil}, []int64{in.pos}, token, in.save)
 		if queryErr != nil {
 			return out, queryErr
 		}
 		saved, collectErr := pgx.CollectRows(rows, pgx.RowTo[int16])
 		out.ok, err = len(saved) == 1, collectErr
 	case "release":
-		tag, execErr := db.Exec(ctx, sql.releaseLane, 0, in.relay, in.epoch)
+		tag, execErr := db.Exec(ctx, sql.In(releaseLane), 0, in.relay, in.epoch)
 		out.ok, err = tag.RowsAffected() == 1, execErr
 	case "expire":
 		_, err = db.Exec(ctx, "update holdfast.lane set lease_until = '-infinity'")

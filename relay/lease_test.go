@@ -68,8 +68,8 @@ func TestARelayThatWokeUpAfterAnotherTookItsLanesChangesNothingAndKeepsTheOrder(
 			t.Cleanup(frozen.open)
 			var lost atomic.Bool
 			config := relay.Config{Name: "zombie", Lease: 500 * time.Millisecond, Retry: untiring, BatchSize: 2, Observer: relay.Observer{
-				OnLost:   func(int, error) { lost.Store(true) },
-				OnParked: func(_ int, e holdfast.Event, _ string, _ error) { t.Errorf("the zombie parked %q", e.Payload) }}}
+				OnLost:   func(relay.Lost) { lost.Store(true) },
+				OnParked: func(p relay.Parked) { t.Errorf("the zombie parked %q", p.Event.Payload) }}}
 			write(t, pool, event("k", "0"))
 			// Its saver must not keep the lease alive: a frozen process saves nothing. So its connections freeze, too.
 			zombiePool, freeze := freezable(t, pool)

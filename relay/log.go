@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
 // record is an event as the log holds it.
@@ -28,6 +29,7 @@ type page struct {
 	records []record
 	window  cursor // without pos
 	after   cursor
+	moves   bool // it has records, or ends a window: after is to be saved, so that the window's events count as read
 	last    bool // everything committed when it was read is in this page or before it
 }
 
@@ -38,92 +40,82 @@ var (
 	errIsolation = errors.New("the default isolation is not read committed")
 )
 
-// logReader reads one lane of the log, page by page, by two snapshots. It is used by one goroutine; its cursor is ahead
-// of what is published, and of what is saved.
+// logReader reads one lane of the log, page by page, by two snapshots. reading.go draws its states. It is used by one
+// goroutine; its cursor is ahead of what is published, and of what is saved.
+//
+// Its work is bounded. A call of next makes three statements at most: a look for cuts and a page; or a page, a look for
+// cuts and a page; or a page and a look at the window's transactions. Each is bounded in turn: a page by limit, the cuts
+// by cutsRead, and the transactions by those of one window, of each of which it counts limit+1 events at most. Where a
+// window holds nothing of the lane the call returns an empty page, so that what lies behind it is another call's.
 type logReader struct {
 	pool  database
-	sql   *statements
+	sql   *sqlschema.Statements
 	lane  int
 	token string
 	limit int   // events of a page
 	span  int64 // events of all lanes that a window of a backlog should hold: most of a page for each
 	now   func() time.Time
 
-	cursor  cursor
-	backlog bool      // the last window opened was full: cut the next one where the log allows it
-	pages   int       // full pages read from the window so far
-	plan    *plan     // of a window that turned out large
-	readAt  time.Time // when next was last called
-	intern  map[string]string
+	at     reading
+	readAt time.Time // when next was last called
+	intern map[string]string
 }
 
-const (
-	cutsRead       = 200 // at most, to choose the end of a window from
-	pagesUnplanned = 4   // full pages after which a window is planned
+const cutsRead = 200 // at most, to choose the end of a window from
 
-	backlogAfter = time.Second // without a read, a backlog may have grown
-)
-
-// next reads the next page. A page without records is always the last one.
+// next reads the next page. A page without records ends its window: the last page, or one that moves the cursor.
 func (r *logReader) next(ctx context.Context) (page, error) {
-	if r.cursor.upto == "" && r.now().Sub(r.readAt) > backlogAfter {
-		// After a pause there may be much to read: look for a cut before a window is opened that holds all of it.
-		r.backlog = true
-	}
-	r.readAt = r.now()
-	if r.cursor.upto == "" && r.backlog {
-		if err := r.cutWindow(ctx); err != nil {
+	now := r.now()
+	at := r.at.resume(now.Sub(r.readAt))
+	r.readAt = now
+	if at.state == behind {
+		c, found, err := r.readCut(ctx, at)
+		if err != nil {
 			return page{}, err
 		}
+		if found {
+			at = at.toCut(c)
+		}
 	}
-	opening := r.cursor.upto == ""
-	records, upto, err := r.read(ctx)
+	records, upto, err := r.read(ctx, at)
 	if err != nil {
 		return page{}, err
 	}
-	full := len(records) == r.limit
-	if opening && full && !r.backlog {
-		// The window is larger than a page. Nothing of it has been published yet, so it may still end earlier, at a cut:
-		// then no page has to sort the whole backlog.
-		r.backlog = true
-		if err := r.cutWindow(ctx); err != nil {
+	if at.exceeds(len(records) == r.limit) {
+		c, found, err := r.readCut(ctx, at)
+		if err != nil {
 			return page{}, err
 		}
-		if r.cursor.upto != "" {
-			return r.next(ctx)
+		if found {
+			at = at.toCut(c)
+			if records, upto, err = r.read(ctx, at); err != nil {
+				return page{}, err
+			}
 		}
 	}
-	p := page{records: records, window: cursor{done: r.cursor.done, upto: upto}, last: opening && !full}
+	full := len(records) == r.limit
 	var last int64
 	if len(records) > 0 {
 		last = records[len(records)-1].seq
 	}
-	p.after = r.cursor.after(upto, full, last)
-	if full {
-		r.pages++
-		if r.pages >= pagesUnplanned && r.plan == nil {
-			if err := r.planWindow(ctx, p.after); err != nil {
-				return page{}, err
-			}
+	after := at.after(upto, full, last)
+	if after.wantsPlan() {
+		p, err := r.readPlan(ctx, after)
+		if err != nil {
+			return page{}, err
 		}
-	} else {
-		r.pages, r.plan = 0, nil
-		if opening {
-			r.backlog = false // a window that ended now fitted in a page
-		}
+		after = after.byPlan(p)
 	}
-	r.cursor = p.after
-	if len(records) == 0 && !opening {
-		return r.next(ctx) // an empty rest of a window says nothing about what lies behind it
-	}
-	return p, nil
+	r.at = after
+	return page{records: records, window: cursor{done: at.cursor.done, upto: upto}, after: after.cursor,
+		moves: len(records) > 0 || !at.opens(), last: at.opens() && !full}, nil
 }
 
-// cutWindow ends the next window at a snapshot that the log holds, if there is one ahead.
-func (r *logReader) cutWindow(ctx context.Context) error {
-	rows, err := r.pool.Query(ctx, r.sql.readCuts, r.cursor.done, min(cutsRead, 2+r.span/500), r.token)
+// readCut finds where the next window of a backlog should end: at a snapshot that the log holds, if there is one ahead.
+func (r *logReader) readCut(ctx context.Context, at reading) (cut, bool, error) {
+	rows, err := r.pool.Query(ctx, r.sql.In(readCuts), at.cursor.done, min(cutsRead, 2+r.span/500), r.token)
 	if err != nil {
-		return fmt.Errorf("read cuts: %w", err)
+		return cut{}, false, fmt.Errorf("read cuts: %w", err)
 	}
 	cuts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (cut, error) {
 		var text string
@@ -141,18 +133,17 @@ func (r *logReader) cutWindow(ctx context.Context) error {
 		return cut{upto: s.without(uint64(*xid)).String(), seq: *seq}, nil
 	})
 	if err != nil {
-		return fmt.Errorf("read cuts: %w", err)
+		return cut{}, false, fmt.Errorf("read cuts: %w", err)
 	}
-	if chosen, found := chooseCut(cuts, r.span); found {
-		r.cursor.upto = chosen.upto
-	}
-	return nil
+	chosen, found := chooseCut(cuts, r.span)
+	return chosen, found, nil
 }
 
-func (r *logReader) planWindow(ctx context.Context, c cursor) error {
-	rows, err := r.pool.Query(ctx, r.sql.readTransactions, r.lane, c.done, c.upto, c.pos, r.limit+1, r.token)
+// readPlan looks at the transactions of what is left of a window.
+func (r *logReader) readPlan(ctx context.Context, at reading) (plan, error) {
+	rows, err := r.pool.Query(ctx, r.sql.In(readTransactions), r.lane, at.cursor.done, at.cursor.upto, at.cursor.pos, r.limit+1, r.token)
 	if err != nil {
-		return fmt.Errorf("read the window's transactions: %w", err)
+		return plan{}, fmt.Errorf("read the window's transactions: %w", err)
 	}
 	var xids, counts []int64
 	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
@@ -169,25 +160,23 @@ func (r *logReader) planWindow(ctx context.Context, c cursor) error {
 		return struct{}{}, err
 	})
 	if err != nil {
-		return fmt.Errorf("read the window's transactions: %w", err)
+		return plan{}, fmt.Errorf("read the window's transactions: %w", err)
 	}
-	p := planWindow(xids, counts, r.limit)
-	r.plan = &p
-	return nil
+	return planWindow(xids, counts, r.limit), nil
 }
 
-// read reads one page behind the cursor and returns it with the end of its window.
-func (r *logReader) read(ctx context.Context) ([]record, string, error) {
+// read reads one page as the state says, and returns it with the end of its window.
+func (r *logReader) read(ctx context.Context, at reading) ([]record, string, error) {
 	var rows pgx.Rows
 	var err error
-	if r.plan != nil {
-		rows, err = r.pool.Query(ctx, r.sql.readPlanned, r.lane, texts(r.plan.small), r.cursor.upto, r.cursor.pos, r.limit, r.token, texts(r.plan.big))
+	if at.state == planned {
+		rows, err = r.pool.Query(ctx, r.sql.In(readPlanned), r.lane, texts(at.plan.small), at.cursor.upto, at.cursor.pos, r.limit, r.token, texts(at.plan.big))
 	} else {
 		var upto *string
-		if r.cursor.upto != "" {
-			upto = &r.cursor.upto
+		if !at.opens() {
+			upto = &at.cursor.upto
 		}
-		rows, err = r.pool.Query(ctx, r.sql.readPage, r.lane, r.cursor.done, upto, r.cursor.pos, r.limit, r.token)
+		rows, err = r.pool.Query(ctx, r.sql.In(readPage), r.lane, at.cursor.done, upto, at.cursor.pos, r.limit, r.token)
 	}
 	if err != nil {
 		return nil, "", fmt.Errorf("read page: %w", err)

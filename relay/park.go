@@ -34,14 +34,14 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 	err := l.inTx(ctx, func(batch *pgx.Batch) {
 		l.queueSave(batch, after)
 		if len(rows.ids) > 0 {
-			batch.Queue(l.r.sql.parkEvents, l.number, rows.topics, rows.keys, rows.whys, rows.attempts, rows.errors, rows.ids,
+			batch.Queue(l.r.sql.In(parkEvents), l.number, rows.topics, rows.keys, rows.whys, rows.attempts, rows.errors, rows.ids,
 				rows.sources, rows.types, rows.times, rows.headers, rows.payloads, rows.letters, rows.delays)
 		}
 		for i := range rows.mend.topics {
-			batch.Queue(l.r.sql.mendHead, l.number, rows.mend.topics[i], rows.mend.keys[i])
+			batch.Queue(l.r.sql.In(mendHead), l.number, rows.mend.topics[i], rows.mend.keys[i])
 		}
 		if len(closed) > 0 {
-			batch.Queue(l.r.sql.closeLetters, closed)
+			batch.Queue(l.r.sql.In(closeLetters), closed)
 		}
 	}, func(*pgx.Batch) { failpoint.Hit(failpoint.RelayParking) })
 	if err != nil {
@@ -60,8 +60,8 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 			l.topics[q.topic] = &heldTopic{tries: 1, nextAt: l.r.outside.now().Add(holdPolicy.Delay(4, l.r.outside.chance()))}
 			l.r.c.Logger.Error("topic is held: it is missing or not permitted; create it or grant the rights, nothing is lost meanwhile", "topic", q.topic, "lane", l.number, "error", p.err)
 		}
-		if told := l.r.c.Observer.OnParked; told != nil {
-			told(l.number, p.record.Event, p.fate.String(), p.err)
+		if observe := l.r.c.Observer.OnParked; observe != nil {
+			observe(Parked{Lane: l.number, Event: p.record.Event, Why: p.fate.String(), Err: p.err})
 		}
 	}
 	return nil
@@ -162,7 +162,7 @@ func (l *lane) behindFence(ctx context.Context, fill func(batch *pgx.Batch), the
 	}()
 	return pgx.BeginTxFunc(ctx, l.r.pool, pgx.TxOptions{BeginQuery: beginGuarded}, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}
-		batch.Queue(l.r.sql.fenceLane, l.number, l.r.c.Name, l.epoch, l.token)
+		batch.Queue(l.r.sql.In(fenceLane), l.number, l.r.c.Name, l.epoch, l.token)
 		fill(batch)
 		results := tx.SendBatch(ctx, batch)
 		defer results.Close()
@@ -189,7 +189,7 @@ func (l *lane) behindFence(ctx context.Context, fill func(batch *pgx.Batch), the
 
 // queueSave adds the statement that saves this one lane. It is for a transaction of the lane, which the saver leaves out.
 func (l *lane) queueSave(batch *pgx.Batch, c cursor) {
-	batch.Queue(l.r.sql.saveLanes, l.r.c.Name, l.r.c.Lease, []int16{int16(l.number)}, []int64{l.epoch}, []*string{&c.done}, []*string{&c.upto}, []int64{c.pos}, l.token, l.r.saver.next())
+	batch.Queue(l.r.sql.In(saveLanes), l.r.c.Name, l.r.c.Lease, []int16{int16(l.number)}, []int64{l.epoch}, []*string{&c.done}, []*string{&c.upto}, []int64{c.pos}, l.token, l.r.saver.next())
 }
 
 func headersText(rec *record) *string {

@@ -145,8 +145,8 @@ func TestAnOutageOfTheBrokerSpendsNoAttemptsAndWritesNothing(t *testing.T) {
 	write(t, pool, event("k", "bad"), event("k", "2"))
 	held := make(chan struct{}, 100)
 	run(t, pool, b, relay.Config{Retry: retry.Policy{Attempts: 50, Base: 20 * time.Millisecond, Cap: 20 * time.Millisecond}, Observer: relay.Observer{
-		OnHeld: func(_ int, fault relay.Fault, _ error, _ time.Duration) {
-			if fault == relay.FaultBroker {
+		OnHeld: func(h relay.Held) {
+			if h.Fault == relay.FaultBroker {
 				held <- struct{}{}
 			}
 		}}})
@@ -200,8 +200,8 @@ func TestALaneAtItsCapWaitsAndGoesOnWhenThereIsRoom(t *testing.T) {
 			write(t, pool, events...)
 			full := make(chan struct{}, 100)
 			run(t, pool, b, relay.Config{Retry: untiring, MaxParked: 5, Observer: relay.Observer{
-				OnHeld: func(_ int, _ relay.Fault, err error, _ time.Duration) {
-					if strings.Contains(err.Error(), "the cap is 5") {
+				OnHeld: func(h relay.Held) {
+					if strings.Contains(h.Err.Error(), "the cap is 5") {
 						full <- struct{}{}
 					}
 				}}})

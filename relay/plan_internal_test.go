@@ -20,7 +20,7 @@ func TestStatementsOfEveryPollAreNotPlannedAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	done, window := r.cursor.done, ""
+	done, window := r.at.cursor.done, ""
 	if err := conn.QueryRow(t.Context(), "select pg_current_snapshot()::text").Scan(&window); err != nil {
 		t.Fatal(err)
 	}
@@ -30,10 +30,10 @@ func TestStatementsOfEveryPollAreNotPlannedAnew(t *testing.T) {
 		dones[i], uptos[i] = &done, new(string)
 	}
 	for name, call := range map[string]func() (string, []any){
-		"page":  func() (string, []any) { return r.sql.readPage, []any{0, done, (*string)(nil), 0, 200, r.token} },
-		"probe": func() (string, []any) { return r.sql.probeLanes, []any{lanes, dones, r.token} },
+		"page":  func() (string, []any) { return r.sql.In(readPage), []any{0, done, (*string)(nil), 0, 200, r.token} },
+		"probe": func() (string, []any) { return r.sql.In(probeLanes), []any{lanes, dones, r.token} },
 		"save": func() (string, []any) {
-			return r.sql.saveLanes, []any{"relay", time.Minute, lanes, epochs, dones, uptos, poss, r.token, 1}
+			return r.sql.In(saveLanes), []any{"relay", time.Minute, lanes, epochs, dones, uptos, poss, r.token, 1}
 		},
 	} {
 		sql, args := call()

@@ -108,7 +108,7 @@ func (p *poller) look(ctx context.Context, poked bool) (found bool, err error) {
 	p.mu.Unlock()
 	ctx, cancel := p.r.outside.limit(ctx, p.r.c.Lease)
 	defer cancel()
-	rows, err := p.r.pool.Query(ctx, p.r.sql.probeLanes, numbers, dones, owned[0].token)
+	rows, err := p.r.pool.Query(ctx, p.r.sql.In(probeLanes), numbers, dones, owned[0].token)
 	if err != nil {
 		return false, fmt.Errorf("probe lanes: %w", err)
 	}

@@ -20,7 +20,7 @@ func TestALetterOfTheRelayIsPublishedWithoutItsPayloadAndNeverALetterAboutIt(t *
 		return refuse(e)
 	})
 	write(t, pool, event("k1", "bad"), event("k2", "bad"), event("k1", "good"))
-	run(t, pool, b, relay.Config{LetterTopic: "*.dlq"})
+	run(t, pool, b, relay.Config{DeadLetterTopic: "*.dlq"})
 	arrives(t, b, "good")
 	eventually(t, "the word of the first letter arrives, that of the second becomes a letter", func() bool {
 		return len(b.events()) == 2 && letters(t, pool) == 3

@@ -2,8 +2,11 @@ package relay
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/retry"
 )
 
 // Publisher sends events to a broker, in the order given, and answers once for each: nil means that the event is
@@ -11,7 +14,98 @@ import (
 // answer with the same error, wrapped. FaultOf says what an error means for the event, its topic or its lane.
 //
 // Publish is called from many goroutines at once, one a lane; it must be bounded in time by itself, because a relay
-// that stops lets the call in hand finish.
+// that stops lets the call in hand finish. It must not change the events, nor keep them after it has returned.
+//
+// Package kafkago has a Publisher for Kafka. Package publishertest checks any other, and holds a small one in memory as
+// an example.
 type Publisher interface {
 	Publish(ctx context.Context, events []holdfast.Event) []error
+}
+
+// Fault says whose trouble a failed publication is, and with that what the relay does about it. Only FaultRecord
+// spends an event's attempts; the others are no event's fault, and are waited for as long as they last.
+type Fault string
+
+const (
+	// FaultRecord: the broker will never take this record as it is. Its key is parked and its attempts are counted.
+	FaultRecord Fault = "record"
+
+	// FaultTopic: the topic is missing, or we may not write to it, or its settings refuse everything we send. The topic is
+	// held, no attempts are spent, somebody is told.
+	FaultTopic Fault = "topic"
+
+	// FaultPartition: this partition cannot be written now: no leader, too few replicas, a full disk. It is held, no
+	// attempts are spent.
+	FaultPartition Fault = "partition"
+
+	// FaultBroker: nothing can be reached, or we are not let in. The lane is held, no attempts are spent, for ever.
+	FaultBroker Fault = "broker"
+)
+
+// PublishError is a Publisher's answer for an event that is not acknowledged. It never holds a payload or a header's
+// value.
+//
+// Not acknowledged does not mean not written: after a timeout or a connection that was cut the record may be in the
+// log. Whoever sends it again accepts a duplicate, which the inbox drops by its id.
+type PublishError struct {
+	Topic     string
+	Partition int // -1 when it is not known
+	Fault     Fault
+
+	// Class is Err's class for package retry. Empty means what retry.Classify says of Err.
+	Class retry.Class
+
+	// NotSent says that this event never left: another one before it failed, and Err wraps that one's error.
+	NotSent bool
+
+	Err error
+}
+
+func (e *PublishError) Error() string {
+	place := "topic " + e.Topic
+	if e.Partition >= 0 {
+		place = fmt.Sprintf("topic %s, partition %d", e.Topic, e.Partition)
+	}
+	if e.NotSent {
+		return fmt.Sprintf("not sent to %s: %v", place, e.Err)
+	}
+	return fmt.Sprintf("publish to %s: %v", place, e.Err)
+}
+
+func (e *PublishError) Unwrap() error { return e.Err }
+
+// PublishFault is what FaultOf asks for. A Publisher of another make may give its errors the same method.
+func (e *PublishError) PublishFault() Fault { return e.Fault }
+
+// RetryClass places the error in the classes of package retry. A refused record is a Validation; everything else may
+// pass, except for rights, which somebody must grant.
+func (e *PublishError) RetryClass() retry.Class {
+	if e.Fault == FaultRecord {
+		return retry.Validation
+	}
+	class := e.Class
+	if class == "" {
+		class = retry.Classify(e.Err)
+	}
+	if class == retry.Validation {
+		return retry.Unavailable // the error reads like a record's, and the publisher knew better
+	}
+	return class
+}
+
+// FaultOf says what an error of a Publisher means for the relay: "" for nil. An error that says so itself, by a method
+// PublishFault() Fault, is believed, as a PublishError is. Of all others only those that are retry.Permanent are the
+// record's own: about the rest nothing is known but that the event is not acknowledged, and holding a lane loudly loses
+// nothing, while giving up events for a broker's trouble does.
+func FaultOf(err error) Fault {
+	var says interface{ PublishFault() Fault }
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &says):
+		return says.PublishFault()
+	case retry.IsPermanent(err):
+		return FaultRecord
+	}
+	return FaultBroker
 }

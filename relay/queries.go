@@ -248,9 +248,9 @@ const loadHeld = `-- relay.held
 select l.topic, l.key,
        bool_or(l.state = 'replaying' and not exists (
          select from holdfast.parked p
-          where p.lane = l.lane and p.topic = l.topic and p.key = l.key and p.letter = l.id))
-  from holdfast.letter l
- where l.lane = $1::smallint and l.holds and l.state in ('open', 'replaying')
+          where p.lane = l.lane and p.topic = l.topic and p.key = l.key and p.letter = l.letter))
+  from holdfast.lane_hold l
+ where l.lane = $1::smallint
  group by l.topic, l.key`
 
 // parkEvents adds rows behind their queues, in the order of the arrays. A null delay means that the row waits for the
@@ -312,8 +312,7 @@ select p.place, p.topic, p.key, p.why, p.attempts, p.id, p.source, p.type, p.tim
   from holdfast.parked p
  where p.lane = $1::smallint and p.topic = $2::text
    and (p.next_at < 'infinity' or not exists (
-     select from holdfast.letter l
-      where l.lane = $1::smallint and l.topic = p.topic and l.key = p.key and l.holds and l.state in ('open', 'replaying')))
+     select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = p.topic and h.key = p.key))
  order by p.place limit 1`
 
 // deleteParked removes rows that were acknowledged. $2 topics, $3 keys, $4 places.
@@ -328,7 +327,7 @@ update holdfast.parked p
    set attempts = p.attempts + u.attempts, next_at = now() + make_interval(secs => u.delay),
        why = case when u.attempts > 0 then 'record' else p.why end,
        errors = case when u.attempts = 0 and p.errors[cardinality(p.errors)] = u.error then p.errors
-                     else (p.errors || u.error)[greatest(1, cardinality(p.errors) + 2 - 20):] end
+                     else holdfast.last_errors(p.errors || u.error) end
   from unnest($2::text[], $3::text[], $4::bigint[], $5::integer[], $6::text[], $7::float8[]) as u (topic, key, place, attempts, error, delay)
  where p.lane = $1::smallint and p.topic = u.topic and p.key = u.key and p.place = u.place`
 
@@ -343,14 +342,14 @@ with gone as (
   update holdfast.letter l
      set state = 'open', holds = $9::boolean, reason = $7::text, fingerprint = $8::text, last_at = now(),
          attempts = l.attempts + gone.attempts + $5::integer,
-         errors = (l.errors || gone.errors || $6::text)[greatest(1, cardinality(l.errors) + cardinality(gone.errors) + 2 - 20):]
+         errors = holdfast.last_errors(l.errors || gone.errors || $6::text)
     from gone where l.id = gone.letter
   returning l.id
 )
 insert into holdfast.letter (origin, reason, fingerprint, holds, event_id, source, type, topic, key, time, headers, payload, hash, lane, attempts, errors, first_at)
 select 'relay', $7::text, $8::text, $9::boolean, g.id, g.source, g.type, g.topic, g.key, g.time, g.headers, g.payload,
        sha256(coalesce(g.payload, '')), g.lane, g.attempts + $5::integer,
-       (g.errors || $6::text)[greatest(1, cardinality(g.errors) + 2 - 20):], g.first_at
+       holdfast.last_errors(g.errors || $6::text), g.first_at
   from gone g
  where not exists (select from reopened)
 returning id`
@@ -368,16 +367,14 @@ update holdfast.parked p set next_at = now()
                lateral (select h.place from holdfast.parked h
                          where h.lane = $1::smallint and h.topic = q.topic and h.key = q.key order by h.place limit 1) f) first
  where p.lane = $1::smallint and p.topic = first.topic and p.key = first.key and p.place = first.place and p.next_at = 'infinity'
-   and not exists (select from holdfast.letter l
-                    where l.lane = $1::smallint and l.topic = p.topic and l.key = p.key and l.holds and l.state in ('open', 'replaying'))`
+   and not exists (select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = p.topic and h.key = p.key)`
 
 // wakeTopic makes the first row of each queue of a topic due, and every row without a key, except behind a holding letter.
 const wakeTopic = `-- relay.wake_topic
 update holdfast.parked p set next_at = now()
  where p.lane = $1::smallint and p.topic = $2::text and p.next_at = 'infinity'
    and (p.key = '' or p.place = (select min(h.place) from holdfast.parked h where h.lane = p.lane and h.topic = p.topic and h.key = p.key))
-   and not exists (select from holdfast.letter l
-                    where l.lane = $1::smallint and l.topic = p.topic and l.key = p.key and l.holds and l.state in ('open', 'replaying'))`
+   and not exists (select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = p.topic and h.key = p.key)`
 
 // moveScheduled appends events of a lane that are due to the log, by due time and then by writing order: $2 at most, and, but
 // for the first, none that comes behind $3 bytes of payload, since Postgres holds all of them in memory, and an array of 1 GiB

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
 // openLog makes a log with lanes and a reader of lane 0.
@@ -20,8 +21,8 @@ func openLog(t testing.TB, lanes, limit int) (*pgxpool.Pool, *logReader) {
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: lanes}); err != nil {
 		t.Fatal(err)
 	}
-	r := &logReader{pool: db.Pool, sql: newStatements("holdfast"), limit: limit, span: int64(limit * lanes), now: time.Now}
-	if err := db.QueryRow(t.Context(), "select l.done::text, i.token::text from holdfast.lane l, holdfast.incarnation i where lane = 0").Scan(&r.cursor.done, &r.token); err != nil {
+	r := &logReader{pool: db.Pool, sql: sqlschema.For("holdfast"), limit: limit, span: int64(limit * lanes), now: time.Now}
+	if err := db.QueryRow(t.Context(), "select l.done::text, i.token::text from holdfast.lane l, holdfast.incarnation i where lane = 0").Scan(&r.at.cursor.done, &r.token); err != nil {
 		t.Fatal(err)
 	}
 	return db.Pool, r
@@ -49,8 +50,8 @@ func TestAPageOfOneHugeTransactionCostsWhatItReturns(t *testing.T) {
 
 	buffers := func() (blocks, rows float64) {
 		var text string
-		err := pool.QueryRow(t.Context(), "explain (analyze, buffers, format json) "+r.sql.readPlanned,
-			r.lane, texts(r.plan.small), r.cursor.upto, r.cursor.pos, r.limit, r.token, texts(r.plan.big)).Scan(&text)
+		err := pool.QueryRow(t.Context(), "explain (analyze, buffers, format json) "+r.sql.In(readPlanned),
+			r.lane, texts(r.at.plan.small), r.at.cursor.upto, r.at.cursor.pos, r.limit, r.token, texts(r.at.plan.big)).Scan(&text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,14 +64,14 @@ func TestAPageOfOneHugeTransactionCostsWhatItReturns(t *testing.T) {
 		p := plans[0].Plan
 		return p["Shared Hit Blocks"].(float64) + p["Shared Read Blocks"].(float64), p["Actual Rows"].(float64)
 	}
-	events, planned, most := 0, 0, 0.0
+	events, byPlan, most := 0, 0, 0.0
 	var last int64
 	for pages := 0; ; pages++ {
 		p, err := r.next(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(p.records) == 0 {
+		if p.last && len(p.records) == 0 {
 			break
 		}
 		for _, rec := range p.records {
@@ -80,9 +81,9 @@ func TestAPageOfOneHugeTransactionCostsWhatItReturns(t *testing.T) {
 			last = rec.seq
 		}
 		events += len(p.records)
-		if r.plan != nil {
-			planned++
-			if planned%50 == 1 {
+		if r.at.state == planned {
+			byPlan++
+			if byPlan%50 == 1 {
 				blocks, rows := buffers()
 				if most = max(most, blocks); blocks > 6*rows+500 {
 					t.Fatalf("page %d touched %.0f blocks for %.0f rows", pages, blocks, rows)
@@ -93,8 +94,8 @@ func TestAPageOfOneHugeTransactionCostsWhatItReturns(t *testing.T) {
 	if events != huge+60 {
 		t.Errorf("%d events were read, want %d", events, huge+60)
 	}
-	if planned < huge/page-pagesUnplanned-3 {
-		t.Errorf("only %d pages of the window were planned", planned)
+	if byPlan < huge/page-pagesUnplanned-3 {
+		t.Errorf("only %d pages of the window were planned", byPlan)
 	}
 	t.Logf("at most %.0f blocks a page of %d rows", most, page)
 }
@@ -103,14 +104,14 @@ func TestAReaderStopsWhereItsRowsAreNotTheLogs(t *testing.T) {
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
 	appendMany(t, pool, "k", 1)
-	window := cursor{done: r.cursor.done}
-	if err := pool.QueryRow(t.Context(), "select pg_current_snapshot()::text").Scan(&window.upto); err != nil {
+	open := reading{state: inWindow, cursor: r.at.cursor}
+	if err := pool.QueryRow(t.Context(), "select pg_current_snapshot()::text").Scan(&open.cursor.upto); err != nil {
 		t.Fatal(err)
 	}
 	asks := map[string]func() error{
 		"a page":                       func() error { _, err := r.next(t.Context()); return err },
-		"the cuts of a backlog":        func() error { return r.cutWindow(t.Context()) },
-		"the transactions of a window": func() error { return r.planWindow(t.Context(), window) },
+		"the cuts of a backlog":        func() error { _, _, err := r.readCut(t.Context(), r.at); return err },
+		"the transactions of a window": func() error { _, err := r.readPlan(t.Context(), open); return err },
 	}
 	refused := func(when string) {
 		t.Helper()
@@ -128,7 +129,6 @@ func TestAReaderStopsWhereItsRowsAreNotTheLogs(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	r.cursor.upto, r.plan = "", nil
 	pgtest.Exec(t, pool, "delete from holdfast.incarnation")
 	refused("without the incarnation that the lane was claimed under")
 	pgtest.Exec(t, pool, "insert into holdfast.incarnation default values")

@@ -29,7 +29,7 @@ type Relay struct {
 	publisher Publisher
 	outside   outside
 	c         Config
-	sql       *statements
+	sql       *sqlschema.Statements
 	poller    *poller
 	saver     *saver
 	patience  time.Duration // with a statement of a lane: a connection that swallows it would else stall the lane for ever
@@ -52,16 +52,16 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 		problems = append(problems, errors.New("pool is nil: pass a pool of connections to the primary"))
 	}
 	if p == nil {
-		problems = append(problems, errors.New("publisher is nil: pass relay.NewKafka's"))
+		problems = append(problems, errors.New("publisher is nil: pass kafkago.NewPublisher's"))
 	}
 	if err := errors.Join(append(problems, c.validate())...); err != nil {
 		return nil, fmt.Errorf("relay config: %w", err)
 	}
-	return newRelay(pool, p, c, newStatements(c.Schema)), nil
+	return newRelay(pool, p, c, sqlschema.For(c.Schema)), nil
 }
 
 // newRelay makes a Relay of a configuration without problems.
-func newRelay(db database, p Publisher, c Config, sql *statements) *Relay {
+func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Relay {
 	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), patience: time.Minute}
 	r.outside = outsideOf(r)
 	r.poller = newPoller(r)
@@ -154,8 +154,8 @@ func (r *Relay) enter(l *lane) {
 	r.mu.Lock()
 	r.lanes[l.number] = l
 	r.mu.Unlock()
-	if told := r.c.Observer.OnClaimed; told != nil {
-		told(l.number, l.epoch)
+	if observe := r.c.Observer.OnClaimed; observe != nil {
+		observe(Claimed{Lane: l.number, Epoch: l.epoch})
 	}
 }
 
@@ -173,11 +173,11 @@ func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	r.mu.Unlock()
 	if err != nil {
 		r.c.Logger.Warn("lane is dropped, and claimed again when it is free", "lane", l.number, "epoch", l.epoch, "error", redact(err))
-		if told := r.c.Observer.OnLost; told != nil {
-			told(l.number, err)
+		if observe := r.c.Observer.OnLost; observe != nil {
+			observe(Lost{Lane: l.number, Err: err})
 		}
-	} else if told := r.c.Observer.OnReleased; told != nil {
-		told(l.number)
+	} else if observe := r.c.Observer.OnReleased; observe != nil {
+		observe(Released{Lane: l.number})
 	}
 	select {
 	case r.changed <- struct{}{}:
@@ -193,7 +193,7 @@ func (r *Relay) yield(ctx context.Context, l *lane) {
 		return
 	}
 	failpoint.Hit(failpoint.RelayYielding)
-	if _, err := r.pool.Exec(ctx, r.sql.releaseLane, l.number, r.c.Name, l.epoch); err != nil {
+	if _, err := r.pool.Exec(ctx, r.sql.In(releaseLane), l.number, r.c.Name, l.epoch); err != nil {
 		r.c.Logger.Warn("lane was not released: it is free when its lease runs out", "lane", l.number, "error", redact(err))
 	}
 	failpoint.Hit(failpoint.RelayYielded)
@@ -227,7 +227,7 @@ func (r *Relay) leave(ctx context.Context) {
 	defer cancel()
 	failpoint.Hit(failpoint.RelayLeaving)
 	// Best effort: a relay that is not forgotten counts for its lease.
-	if _, err := r.pool.Exec(ctx, r.sql.leaveRelay, r.c.Name); err != nil {
+	if _, err := r.pool.Exec(ctx, r.sql.In(leaveRelay), r.c.Name); err != nil {
 		r.c.Logger.Warn("relay could not say that it left: its lanes are free when their leases run out", "relay", r.c.Name, "error", redact(err))
 	}
 }

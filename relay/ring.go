@@ -59,7 +59,7 @@ func (r *Relay) ownsLaneZero() (token string, owner bool) {
 
 // tendRingOnce looks at the ring once. loaded says that more than the current segment holds events.
 func (r *Relay) tendRingOnce(ctx context.Context, token string) (loaded bool, err error) {
-	rows, err := r.pool.Query(ctx, r.sql.readRing)
+	rows, err := r.pool.Query(ctx, r.sql.In(readRing))
 	if err != nil {
 		return false, fmt.Errorf("read ring: %w", err)
 	}
@@ -80,12 +80,12 @@ func (r *Relay) tendRingOnce(ctx context.Context, token string) (loaded bool, er
 		}
 		failpoint.Hit(failpoint.RelayReclaiming)
 		var result string
-		if err := r.pool.QueryRow(ctx, r.sql.reclaimSegment, n, token, lockWaitMs).Scan(&result); err != nil {
+		if err := r.pool.QueryRow(ctx, r.sql.In(reclaimSegment), n, token, lockWaitMs).Scan(&result); err != nil {
 			return true, fmt.Errorf("reclaim segment %d: %w", n, err)
 		}
 		failpoint.Hit(failpoint.RelayReclaimed)
-		if told := r.c.Observer.OnReclaimed; told != nil {
-			told(n, result)
+		if observe := r.c.Observer.OnReclaimed; observe != nil {
+			observe(Reclaimed{Segment: n, Result: result})
 		}
 		if result == "emptied" {
 			bytes[n], empty[n] = 0, true
@@ -99,7 +99,7 @@ func (r *Relay) tendRingOnce(ctx context.Context, token string) (loaded bool, er
 			r.c.Logger.Warn("the log grows: no segment is empty; a lane is held, or a transaction writes for long", "current", current, "next", next, "bytes", bytes[next])
 		}
 		failpoint.Hit(failpoint.RelayTurning)
-		if _, err := r.pool.Exec(ctx, r.sql.turnRing, next, current); err != nil {
+		if _, err := r.pool.Exec(ctx, r.sql.In(turnRing), next, current); err != nil {
 			return true, fmt.Errorf("turn the ring: %w", err)
 		}
 		failpoint.Hit(failpoint.RelayTurned)

@@ -22,16 +22,16 @@ func TestTheLogStaysSmallUnderLoadAndNothingIsLost(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 8), newBroker()
 	var emptied, busy, unread atomic.Int32
-	stop := run(t, pool, b, relay.Config{SegmentBytes: 1 << 20, BatchSize: 100, Observer: relay.Observer{OnReclaimed: func(_ int, result string) {
+	stop := run(t, pool, b, relay.Config{SegmentBytes: 1 << 20, BatchSize: 100, Observer: relay.Observer{OnReclaimed: func(r relay.Reclaimed) {
 		switch {
-		case result == "emptied":
+		case r.Result == "emptied":
 			emptied.Add(1)
-		case result == "busy":
+		case r.Result == "busy":
 			busy.Add(1)
-		case result == "unread":
+		case r.Result == "unread":
 			unread.Add(1)
 		default:
-			t.Errorf("reclaim says %q", result)
+			t.Errorf("reclaim says %q", r.Result)
 		}
 	}}})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // it ends as soon as three segments were emptied
@@ -179,8 +179,8 @@ func TestALogOfFewLargeEventsTurnsToItsNextSegmentAndIsEmptied(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
 	var emptied atomic.Int32
-	stop := run(t, pool, b, relay.Config{SegmentBytes: 1 << 20, Observer: relay.Observer{OnReclaimed: func(_ int, result string) {
-		if result == "emptied" {
+	stop := run(t, pool, b, relay.Config{SegmentBytes: 1 << 20, Observer: relay.Observer{OnReclaimed: func(r relay.Reclaimed) {
+		if r.Result == "emptied" {
 			emptied.Add(1)
 		}
 	}}})

@@ -117,7 +117,7 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 	saved := map[int]bool{}
 	for _, token := range slices.Sorted(maps.Keys(tokens)) { // one, except in the moments after a crash of the database
 		members := tokens[token]
-		rows, err := s.r.pool.Query(ctx, s.r.sql.saveLanes, s.r.c.Name, s.r.c.Lease, pick(numbers, members), pick(epochs, members),
+		rows, err := s.r.pool.Query(ctx, s.r.sql.In(saveLanes), s.r.c.Name, s.r.c.Lease, pick(numbers, members), pick(epochs, members),
 			pick(dones, members), pick(uptos, members), pick(poss, members), token, number)
 		if err != nil {
 			return fmt.Errorf("save cursors: %w", err)
@@ -138,8 +138,8 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 		l.saved, l.leaseUntil = cursors[i], sent.Add(s.r.c.Lease)
 		l.mu.Unlock()
 	}
-	if told := s.r.c.Observer.OnSaved; told != nil {
-		told(len(saved), s.took)
+	if observe := s.r.c.Observer.OnSaved; observe != nil {
+		observe(Saved{Lanes: len(saved), Took: s.took})
 	}
 	return nil
 }

@@ -1,11 +1,14 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
 )
@@ -47,7 +50,14 @@ func (b *simBroker) heal() {
 	clear(b.stuck)
 }
 
-func (b *simBroker) partition(e holdfast.Event) int { return 1 + Murmur2(e, simPartitions) }
+// partition spreads keys as kafkago.Murmur2 does, which a test of this package cannot import.
+func (b *simBroker) partition(e holdfast.Event) int {
+	var all []int
+	for p := range simPartitions {
+		all = append(all, 1+p)
+	}
+	return kafka.Murmur2Balancer{}.Balance(kafka.Message{Key: []byte(cmp.Or(e.Key, e.ID))}, all...)
+}
 
 // Publish sends each partition's events in order, in requests of random lengths.
 func (b *simBroker) Publish(_ context.Context, events []holdfast.Event) []error {

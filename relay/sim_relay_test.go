@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/dbtwin"
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -28,7 +29,7 @@ type simRelay struct {
 }
 
 var (
-	simStatements = newStatements("holdfast")
+	simStatements = sqlschema.For("holdfast")
 	noLog         = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelError + 1}))
 	errCut        = errors.New("the connection was cut")
 
@@ -50,7 +51,7 @@ func (s *sim) startRelay() {
 	conn := &dbtwin.Conn{DB: s.db, Hooks: dbtwin.Hooks{Before: sr.before, After: sr.after, Blocked: sr.blocked, Lost: sr.lost, GivenUp: sr.givenUp}}
 	p := s.plan
 	r := newRelay(conn, s.broker, Config{Name: name, Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
-		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, MaxParked: p.maxParked, SpillAfter: p.spill, SegmentBytes: 2000, Observer: Observer{OnLost: func(l int, err error) { s.oracle.lost++; s.log("lost lane %d: %v", l, err) }},
+		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, MaxParked: p.maxParked, ParkAfter: p.spill, SegmentBytes: 2000, Observer: Observer{OnLost: func(l Lost) { s.oracle.lost++; s.log("lost lane %d: %v", l.Lane, l.Err) }},
 		Retry: retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
 	r.saver.mu = &turnstile{s: s, got: sr.plant}
 	r.outside = outside{now: func() time.Time { return s.at }, chance: s.rng.Float64, wait: s.wait, start: sr.startLane, limit: noLimit}
@@ -355,20 +356,18 @@ func (sl *simLane) turn() error {
 // read is lane.read.
 func (sl *simLane) read() error {
 	s, l := sl.sr.s, sl.lane
-	inWindow := l.reader.cursor.upto != ""
 	done := func() bool { return sl.ended || sl.ctx.Err() != nil }
 	for !done() {
 		p, err := l.reader.next(sl.ctx)
 		if err != nil {
 			return err
 		}
-		if len(p.records) > 0 || inWindow {
+		if p.moves {
 			sl.page = &p
 			s.pause(func() bool { return sl.page == nil || done() }, time.Time{})
 			if done() {
 				break
 			}
-			inWindow = p.after.upto != ""
 		}
 		if p.last {
 			l.r.poller.idle(l, p.after.done)

@@ -348,7 +348,7 @@ func (h *twins) step() {
 			if back == 0 {
 				saver.next()
 			}
-			rows, err := s.db.Query(h.t.Context(), simStatements.saveLanes, l.r.c.Name, l.r.c.Lease, []int16{int16(number)}, []int64{l.epoch},
+			rows, err := s.db.Query(h.t.Context(), simStatements.In(saveLanes), l.r.c.Name, l.r.c.Lease, []int16{int16(number)}, []int64{l.epoch},
 				[]*string{&l.cursor.done}, []*string{&l.cursor.upto}, []int64{l.cursor.pos}, l.token, saver.number.Load()-max(back-1, 0))
 			if err != nil {
 				return err.Error()
@@ -363,7 +363,7 @@ func (h *twins) step() {
 		topic := []string{"orders", "other"}[h.rng.IntN(2)]
 		h.both("topic_probe", func(s *side) any {
 			l := &lane{r: s.relays[relay], number: number}
-			got, err := l.readParked(h.t.Context(), simStatements.readProbe, number, topic)
+			got, err := l.readParked(h.t.Context(), simStatements.In(readProbe), number, topic)
 			if err != nil {
 				return err.Error()
 			}
@@ -377,7 +377,7 @@ func (h *twins) step() {
 			return
 		}
 		h.both("wake_topic", func(s *side) any {
-			return reasonOf(owned(s).inTx(h.t.Context(), func(b *pgx.Batch) { b.Queue(simStatements.wakeTopic, number, topic) }))
+			return reasonOf(owned(s).inTx(h.t.Context(), func(b *pgx.Batch) { b.Queue(simStatements.In(wakeTopic), number, topic) }))
 		})
 		h.compareParked()
 	case 22: // a lane is given back, or all of a relay
@@ -393,14 +393,14 @@ func (h *twins) step() {
 				return nil
 			}
 			clear(r.lanes)
-			_, err := s.db.Exec(h.t.Context(), simStatements.leaveRelay, r.c.Name)
+			_, err := s.db.Exec(h.t.Context(), simStatements.In(leaveRelay), r.c.Name)
 			return reasonOf(err)
 		})
 	case 23: // a sign of life, and how lanes are shared
 		h.both("beat", func(s *side) any {
 			var relays, lanes, free int
 			r := s.relays[relay]
-			err := s.db.QueryRow(h.t.Context(), simStatements.beatRelay, r.c.Name, r.c.Lease, numbersOf(r)).Scan(&relays, &lanes, &free)
+			err := s.db.QueryRow(h.t.Context(), simStatements.In(beatRelay), r.c.Name, r.c.Lease, numbersOf(r)).Scan(&relays, &lanes, &free)
 			return []any{relays, lanes, free, err == nil}
 		})
 	case 14: // parking, with the cursor
@@ -436,7 +436,7 @@ func (h *twins) step() {
 		shift, rows := h.rng.IntN(1000), map[string][]parkedEvent{}
 		h.both("due", func(s *side) any {
 			l := owned(s)
-			got, err := l.readParked(h.t.Context(), s.relays[relay].sql.readDue, l.number, []string{}, 100, 50)
+			got, err := l.readParked(h.t.Context(), s.relays[relay].sql.In(readDue), l.number, []string{}, 100, 50)
 			if err != nil {
 				return err.Error()
 			}
@@ -476,7 +476,7 @@ func (h *twins) step() {
 			if l != nil {
 				done = l.cursor.done
 			}
-			rows, err := s.db.Query(h.t.Context(), simStatements.probeLanes, []int16{int16(number)}, []*string{&done}, h.token(s))
+			rows, err := s.db.Query(h.t.Context(), simStatements.In(probeLanes), []int16{int16(number)}, []*string{&done}, h.token(s))
 			if err != nil {
 				return err.Error()
 			}
@@ -494,7 +494,7 @@ func (h *twins) step() {
 			h.both("turn", func(s *side) any {
 				for from := range 4 {
 					if from != to {
-						if _, err := s.db.Exec(h.t.Context(), simStatements.turnRing, to, from); err != nil {
+						if _, err := s.db.Exec(h.t.Context(), simStatements.In(turnRing), to, from); err != nil {
 							return err.Error()
 						}
 					}
@@ -506,7 +506,7 @@ func (h *twins) step() {
 		segment := h.rng.IntN(4)
 		h.both("reclaim", func(s *side) any {
 			var result string
-			if err := s.db.QueryRow(h.t.Context(), simStatements.reclaimSegment, segment, h.token(s), 20).Scan(&result); err != nil {
+			if err := s.db.QueryRow(h.t.Context(), simStatements.In(reclaimSegment), segment, h.token(s), 20).Scan(&result); err != nil {
 				return err.Error()
 			}
 			return result
@@ -527,7 +527,7 @@ func (h *twins) step() {
 
 func (h *twins) token(s *side) string {
 	var got server
-	if err := s.db.QueryRow(h.t.Context(), simStatements.readServer).Scan(&got.token, &got.standby, &got.isolation, &got.identifier, &got.adopted, &got.born, &got.bornXmin, &got.doneXmax, &got.nowXmax); err != nil {
+	if err := s.db.QueryRow(h.t.Context(), simStatements.In(readServer)).Scan(&got.token, &got.standby, &got.isolation, &got.identifier, &got.adopted, &got.born, &got.bornXmin, &got.doneXmax, &got.nowXmax); err != nil {
 		h.t.Fatal(err)
 	}
 	return got.token
@@ -539,7 +539,7 @@ func (h *twins) lost(s *side, r *Relay, l *lane) bool {
 		h.t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(h.t.Context()) }()
-	rows, err := tx.Query(h.t.Context(), simStatements.fenceLane, l.number, r.c.Name, l.epoch, l.token)
+	rows, err := tx.Query(h.t.Context(), simStatements.In(fenceLane), l.number, r.c.Name, l.epoch, l.token)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -574,7 +574,7 @@ func (h *twins) compareParked() {
 	h.both("parked", func(s *side) any {
 		var all []string
 		for lane := range h.lanes {
-			for _, sql := range []string{simStatements.loadWaiting, simStatements.loadHeld} {
+			for _, sql := range []string{simStatements.In(loadWaiting), simStatements.In(loadHeld)} {
 				rows, err := s.db.Query(h.t.Context(), sql, lane)
 				if err != nil {
 					return err.Error()
@@ -583,7 +583,7 @@ func (h *twins) compareParked() {
 					var topic, key string
 					var n int64
 					var a, b bool
-					if sql == simStatements.loadHeld {
+					if sql == simStatements.In(loadHeld) {
 						err = rows.Scan(&topic, &key, &a)
 					} else {
 						err = rows.Scan(&topic, &key, &n, &a, &b)

@@ -34,10 +34,10 @@ func TestASlowTransactionOfOneLaneCostsNoOtherItsLease(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var lost []int
-	run(t, pool, b, relay.Config{Lease: 8 * time.Second, Retry: untiring, Observer: relay.Observer{OnLost: func(lane int, err error) {
+	run(t, pool, b, relay.Config{Lease: 8 * time.Second, Retry: untiring, Observer: relay.Observer{OnLost: func(l relay.Lost) {
 		mu.Lock()
 		defer mu.Unlock()
-		lost = append(lost, lane)
+		lost = append(lost, l.Lane)
 	}}})
 	for range 20 { // longer than it takes, with its lease and all
 		for _, key := range keys {

@@ -35,7 +35,7 @@ func TestAPartitionSpillsHoweverLongItsTriesTake(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := &Relay{c: Config{SpillAfter: 10 * time.Second, Lease: time.Hour}, publisher: slowRefusal(row.takes)}
+				r := &Relay{c: Config{ParkAfter: 10 * time.Second, Lease: time.Hour}, publisher: slowRefusal(row.takes)}
 				r.outside = outsideOf(r)
 				l := &lane{r: r, leaseUntil: time.Now().Add(time.Hour)}
 				for i, want := range row.want {

@@ -242,11 +242,11 @@ func TestAnIdleRelayMakesAtMostFifteenStatementsASecond(t *testing.T) {
 
 func TestNewNamesEveryProblemOfItsConfiguration(t *testing.T) {
 	t.Parallel()
-	_, err := relay.New(nil, nil, relay.Config{Lease: time.Millisecond, BatchSize: -1, MaxParked: -1, SpillAfter: -2, SegmentBytes: 1, StopTimeout: -1, Schema: "No!"})
+	_, err := relay.New(nil, nil, relay.Config{Lease: time.Millisecond, BatchSize: -1, MaxParked: -1, ParkAfter: -2, SegmentBytes: 1, StopTimeout: -1, Schema: "No!"})
 	if err == nil {
 		t.Fatal("New accepted it")
 	}
-	for _, part := range []string{"pool is nil", "publisher is nil", "lease is 1ms", "batch size is -1", "max parked is -1", "spill after is -2ns", "segment bytes is 1", "stop timeout is -1ns", "No!"} {
+	for _, part := range []string{"pool is nil", "publisher is nil", "lease is 1ms", "batch size is -1", "max parked is -1", "park after is -2ns", "segment bytes is 1", "stop timeout is -1ns", "No!"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the error does not say %q: %v", part, err)
 		}

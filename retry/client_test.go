@@ -70,7 +70,8 @@ func post(t *testing.T, c *http.Client, url, body string, header ...string) *htt
 	return resp
 }
 
-func TestR34AClientSendsOneKeyOverAllAttemptsAndNothingTwiceThatIsRefused(t *testing.T) {
+// R34.
+func TestAClientSendsOneKeyOverAllAttempts(t *testing.T) {
 	t.Parallel()
 	var h heard
 	s, _, _ := realServer(t, h.note(status(503, "busy")), h.note(status(503, "busy")), h.note(status(201, "made")), h.note(status(422, "no")))
@@ -95,7 +96,7 @@ func TestR34AClientSendsOneKeyOverAllAttemptsAndNothingTwiceThatIsRefused(t *tes
 	}
 }
 
-func TestAClientMakesKeysOnlyForWhatMayChangeSomethingAndKeepsTheCallersOwn(t *testing.T) {
+func TestAClientMakesKeysForUnsafeMethodsAndKeepsTheCallersOwn(t *testing.T) {
 	t.Parallel()
 	for method, want := range map[string]bool{
 		"": false, "GET": false, "HEAD": false, "OPTIONS": false, "TRACE": false, "POST": true, "PATCH": true, "PUT": true, "DELETE": true, "PURGE": true,
@@ -268,7 +269,7 @@ func TestATimeOutIsWrittenInMillisecondsAndNeverAsNothing(t *testing.T) {
 	}
 }
 
-func TestAnAttemptsTimeOutThatMakesNoSenseIsRefusedTogetherWithTheRest(t *testing.T) {
+func TestAnInvalidAttemptTimeoutIsRefusedWithTheOtherProblems(t *testing.T) {
 	t.Parallel()
 	_, err := Client(Transport{AttemptTimeout: -2, Policy: Policy{Attempts: -7}}).Do(request(t, http.MethodGet, nil))
 	for _, want := range []string{"retry.Transport.AttemptTimeout is -2ns: must be", "retry.Transport.Policy.Attempts is -7: must be"} {

@@ -43,7 +43,7 @@ func TestThePlaybooksRetryLogComesOutOfARealServerFieldByField(t *testing.T) {
 	}
 }
 
-func TestTheWaitsOfThePlaybooksTableAreTheUpperHalfOfFullJitterFrom200ms(t *testing.T) {
+func TestThePlaybooksWaitsAreTheUpperHalfOfFullJitterFrom200ms(t *testing.T) {
 	t.Parallel()
 	table := []struct{ least, most time.Duration }{{100, 200}, {200, 400}, {400, 800}, {800, 1600}}
 	for i, row := range table {

@@ -56,7 +56,7 @@ func TestAContextThatEndsDuringAWaitEndsItAndTheCauseIsKept(t *testing.T) {
 	})
 }
 
-func TestAContextThatEndsDuringAnAttemptIsNotTriedAgainEvenWithoutAWait(t *testing.T) {
+func TestNoAttemptFollowsOneDuringWhichTheContextEnded(t *testing.T) {
 	t.Parallel()
 	// With no wait the timer and the context are ready at once, and backoff.Retry picks either: many rounds see both.
 	for range 100 {
@@ -76,7 +76,7 @@ func TestAContextThatEndsDuringAnAttemptIsNotTriedAgainEvenWithoutAWait(t *testi
 	}
 }
 
-func TestAContextThatEndsBetweenTheDecisionAndTheAttemptIsNotTriedAgain(t *testing.T) {
+func TestNoAttemptBeginsWhenTheContextEndsAfterTheDecision(t *testing.T) {
 	t.Parallel()
 	for range 100 {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -53,7 +53,7 @@ func reset(w http.ResponseWriter, _ *http.Request) {
 	_ = conn.Close()
 }
 
-func TestAPOSTOverARealConnectionSurvivesResetsAnd503AndReusesConnections(t *testing.T) {
+func TestAPOSTSurvivesResetsAnd503AndReusesConnections(t *testing.T) {
 	t.Parallel()
 	s, attempts, connections := realServer(t, status(503, strings.Repeat("busy ", 1000)), reset,
 		status(500, "oops"), func(w http.ResponseWriter, r *http.Request) {

@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 )
 
-func TestW13ADeliveryThatComesAgainIsAcknowledgedAndHandledOnce(t *testing.T) {
+// W13.
+func TestADeliveryThatComesAgainIsAcknowledgedAndHandledOnce(t *testing.T) {
 	b := setup(t)
 	s := b.shop()
 	h, body := order("1")
@@ -36,7 +37,8 @@ func TestW13ADeliveryThatComesAgainIsAcknowledgedAndHandledOnce(t *testing.T) {
 
 func must2(h http.Header, _ string) http.Header { return h }
 
-func TestW13W14FiftyCopiesAtOnceAreHandledOnceAndNoneIsAcknowledgedBefore(t *testing.T) {
+// W13, W14.
+func TestFiftyCopiesAtOnceAreHandledOnceAndThenAcknowledged(t *testing.T) {
 	b := setup(t)
 	for _, mode := range []Mode{Inline, StoreFirst} {
 		s := b.shop(func(c *Config) { c.Mode = mode })
@@ -76,7 +78,8 @@ func TestW13W14FiftyCopiesAtOnceAreHandledOnceAndNoneIsAcknowledgedBefore(t *tes
 	}
 }
 
-func TestW14ACopyOfADeliveryThatIsBeingHandledIsToldToComeAgain(t *testing.T) {
+// W14.
+func TestACopyOfADeliveryThatIsBeingHandledIsToldToComeAgain(t *testing.T) {
 	b := setup(t)
 	s := b.shop()
 	open := b.gate("1")
@@ -102,7 +105,8 @@ func TestW14ACopyOfADeliveryThatIsBeingHandledIsToldToComeAgain(t *testing.T) {
 	}
 }
 
-func TestW14CopiesOfASlowDeliveryLeaveConnectionsForTheOthers(t *testing.T) {
+// W14.
+func TestCopiesOfASlowDeliveryLeaveConnectionsForTheOthers(t *testing.T) {
 	b := setup(t)
 	small, err := inbox.New(b.db.PoolOf(t, 2), b.in.Config())
 	if err != nil {
@@ -130,7 +134,8 @@ func TestW14CopiesOfASlowDeliveryLeaveConnectionsForTheOthers(t *testing.T) {
 	<-first
 }
 
-func TestW15AnIdThatComesWithOtherBytesIsAConflictAndALetter(t *testing.T) {
+// W15.
+func TestAnIdThatComesWithOtherBytesIsAConflictAndALetter(t *testing.T) {
 	b := setup(t)
 	for _, mode := range []Mode{Inline, StoreFirst} {
 		s := b.shop(func(c *Config) { c.Mode = mode })
@@ -153,7 +158,8 @@ func TestW15AnIdThatComesWithOtherBytesIsAConflictAndALetter(t *testing.T) {
 	}
 }
 
-func TestW16WithAnUnsignedIdARepeatIsRecognisedByItsBody(t *testing.T) {
+// W16.
+func TestWithAnUnsignedIdARepeatIsRecognisedByItsBody(t *testing.T) {
 	b := setup(t)
 	github := func(id, body string) (http.Header, string) {
 		h, err := SignGitHub(id, "push", []byte(body), githubSecret)
@@ -215,7 +221,8 @@ func TestW16WithAnUnsignedIdARepeatIsRecognisedByItsBody(t *testing.T) {
 	}
 }
 
-func TestW23ARowOfTheInboxSaysWhatBecameOfADelivery(t *testing.T) {
+// W23.
+func TestARowOfTheInboxSaysWhatBecameOfADelivery(t *testing.T) {
 	b := setup(t)
 	s := b.shop(func(c *Config) { c.KeyFunc = func(_ Delivery, body []byte) string { return "k" } })
 	h, body := order("1")
@@ -240,7 +247,8 @@ func TestW23ARowOfTheInboxSaysWhatBecameOfADelivery(t *testing.T) {
 	}
 }
 
-func TestW25ADeliveryAndAnEventOfAnotherWayAreOne(t *testing.T) {
+// W25.
+func TestADeliveryAndAnEventOfAnotherWayAreOne(t *testing.T) {
 	b := setup(t)
 	h, body := order("1")
 	b.want(200, b.shop(), h, body)

@@ -17,5 +17,5 @@
 //
 // One handler is one endpoint with the secrets of one sender. Where tenants have secrets of their own, give each an
 // endpoint of its own and choose by the URL, never by what the body or a header says before it is verified: who can
-// choose the secret can sign. docs/webhooks.md has the table of what each provider signs.
+// choose the secret can sign. docs/guides/webhooks.md has the table of what each provider signs.
 package webhook

@@ -15,7 +15,8 @@ import (
 
 // What a sender that is not the provider may send, and what an operator may write, that nobody thought of.
 
-func TestW12ATopicThatTheInboxWouldRefuseIsRefusedAtTheStart(t *testing.T) {
+// W12.
+func TestATopicThatTheInboxWouldRefuseIsRefusedAtTheStart(t *testing.T) {
 	b := setup(t)
 	for _, topic := range []string{".", ".."} {
 		if _, err := New(b.in, "shop", must(Standard(macSecret)), Config{Topic: topic}); err == nil || !strings.Contains(err.Error(), "topic is") {
@@ -24,7 +25,8 @@ func TestW12ATopicThatTheInboxWouldRefuseIsRefusedAtTheStart(t *testing.T) {
 	}
 }
 
-func TestW1ARequestThatNoServerHasReadIsRefusedAndNotAPanic(t *testing.T) {
+// W1.
+func TestARequestThatNoServerHasReadIsRefusedAndNotAPanic(t *testing.T) {
 	b := setup(t)
 	h, err := New(b.in, "shop", must(Standard(macSecret)), Config{})
 	if err != nil {
@@ -40,7 +42,8 @@ func TestW1ARequestThatNoServerHasReadIsRefusedAndNotAPanic(t *testing.T) {
 	}
 }
 
-func TestW13WhatIsSignedIsTakenInWhateverItsBytesAre(t *testing.T) {
+// W13.
+func TestWhatIsSignedIsTakenInWhateverItsBytesAre(t *testing.T) {
 	b := setup(t)
 	s := b.shop(func(c *Config) {
 		c.TypeFunc = func(Delivery, []byte) string { return "order.placed" }
@@ -64,7 +67,8 @@ func TestW13WhatIsSignedIsTakenInWhateverItsBytesAre(t *testing.T) {
 	}
 }
 
-func TestW3W4HeadersThatAreAlmostRightAreRefused(t *testing.T) {
+// W3, W4.
+func TestHeadersThatAreAlmostRightAreRefused(t *testing.T) {
 	v := must(Standard(macSecret))
 	body := []byte(`{"type":"a"}`)
 	good, err := SignStandard("msg_1", now, body, macSecret)
@@ -113,7 +117,8 @@ func TestW3W4HeadersThatAreAlmostRightAreRefused(t *testing.T) {
 }
 
 // A sender that is turned away at once must not find the turn taken by those that wait.
-func TestW14DeliveriesThatWaitForTheirTurnGiveItUpWhenTheirTimeIsOver(t *testing.T) {
+// W14.
+func TestWaitingDeliveriesGiveUpWhenTheirTimeIsOver(t *testing.T) {
 	b := setup(t, func(c *inbox.Config) { c.Timeout = time.Minute })
 	s := b.shop(func(c *Config) { c.Workers, c.Wait = 1, -1 })
 	open := b.gate("slow")

@@ -21,7 +21,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
-func TestW19AStateDoesNotGoBackWhenDeliveriesOvertakeEachOther(t *testing.T) {
+// W19.
+func TestAStateDoesNotGoBackWhenDeliveriesOvertakeEachOther(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create table subscription (id text primary key, state text, n int default 1)")
 	b.in.Handle("subscription.updated", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
@@ -68,7 +69,8 @@ func TestW19AStateDoesNotGoBackWhenDeliveriesOvertakeEachOther(t *testing.T) {
 	}
 }
 
-func TestW19TheTimeOfAnEventIsThatOfWhatHappenedWhereItIsSaid(t *testing.T) {
+// W19.
+func TestTheTimeOfAnEventIsThatOfWhatHappenedWhereItIsSaid(t *testing.T) {
 	signed, happened := now.Add(-time.Minute), now.Add(-time.Hour)
 	for _, c := range []struct {
 		d    Delivery
@@ -83,7 +85,8 @@ func TestW19TheTimeOfAnEventIsThatOfWhatHappenedWhereItIsSaid(t *testing.T) {
 	}
 }
 
-func TestW16TheEventOfADeliveryKeepsTheIdThatItIsNotKnownBy(t *testing.T) {
+// W16.
+func TestTheEventOfADeliveryKeepsTheIdThatItIsNotKnownBy(t *testing.T) {
 	config := Config{Headers: []string{"Content-Type", "X-Long", "X-Twice"}}.withDefaults("github", inbox.Config{})
 	h := headers("Content-Type", "application/json", "X-Long", strings.Repeat("x", maxHeader+1), "X-Twice", "a", "X-Twice", "b", "Cookie", "hush")
 	e, err := config.event("github", Delivery{ID: "d-1", Type: "push"}, h, []byte("{}"), now)

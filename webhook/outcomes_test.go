@@ -15,7 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestW17ADeliveryThatIsStoredIsAcknowledgedBeforeItsHandlerEnds(t *testing.T) {
+// W17.
+func TestADeliveryThatIsStoredIsAcknowledgedBeforeItsHandlerEnds(t *testing.T) {
 	b := setup(t)
 	s := b.shop(func(c *Config) { c.Mode = StoreFirst })
 	b.run()
@@ -35,7 +36,8 @@ func TestW17ADeliveryThatIsStoredIsAcknowledgedBeforeItsHandlerEnds(t *testing.T
 	}
 }
 
-func TestW18WhatKeepsFailingBecomesALetterAndCanBeReplayed(t *testing.T) { // the rest is shown by package inbox
+// W18.
+func TestWhatKeepsFailingBecomesALetterAndCanBeReplayed(t *testing.T) { // the rest is shown by package inbox
 	for _, mode := range []Mode{Inline, StoreFirst} {
 		t.Run(string(mode), func(t *testing.T) {
 			b := setup(t)
@@ -59,7 +61,8 @@ func TestW18WhatKeepsFailingBecomesALetterAndCanBeReplayed(t *testing.T) { // th
 	}
 }
 
-func TestW20ATypeThatNobodyHandlesIsAcknowledgedAndCounted(t *testing.T) {
+// W20.
+func TestATypeThatNobodyHandlesIsAcknowledgedAndCounted(t *testing.T) {
 	b := setup(t)
 	for _, mode := range []Mode{Inline, StoreFirst} {
 		s := b.receiver("github", must(GitHub(githubSecret)), func(c *Config) { c.Mode = mode })
@@ -86,7 +89,8 @@ func TestW20ATypeThatNobodyHandlesIsAcknowledgedAndCounted(t *testing.T) {
 	}
 }
 
-func TestW21AHandlersFailureIsTheInboxesToMendAndNotTheSenders(t *testing.T) {
+// W21.
+func TestAHandlersFailureIsTheInboxesToMendAndNotTheSenders(t *testing.T) {
 	b := setup(t)
 	s := b.shop()
 	b.failWith("1", errors.New("not yet"))
@@ -108,7 +112,8 @@ func TestW21AHandlersFailureIsTheInboxesToMendAndNotTheSenders(t *testing.T) {
 	}
 }
 
-func TestW21WhatNothingWasDecidedOnIsToComeAgain(t *testing.T) {
+// W21.
+func TestWhatNothingWasDecidedOnIsToComeAgain(t *testing.T) {
 	t.Run("the queue is full", func(t *testing.T) {
 		b := setup(t, func(c *inbox.Config) { c.MaxStoredKey = 1 })
 		s := b.shop(func(c *Config) {
@@ -158,7 +163,8 @@ func TestW21WhatNothingWasDecidedOnIsToComeAgain(t *testing.T) {
 	})
 }
 
-func TestW17ASenderThatGoesAwayLeavesItsDeliveryToBeHandled(t *testing.T) { // one that never waits for as long as that
+// W17.
+func TestASenderThatGoesAwayLeavesItsDeliveryToBeHandled(t *testing.T) { // one that never waits for as long as that
 	b := setup(t)
 	s := b.shop()
 	open := b.gate("1")

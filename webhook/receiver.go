@@ -16,7 +16,7 @@ import (
 
 // New makes the handler of one endpoint: requests that v accepts become events of source in the inbox. A request is
 // verified over the bytes of its body as they came, before anything of it is read and before the database is asked. An
-// answer of 2xx means that the event is committed, or is not wanted; docs/webhooks.md has the table of answers.
+// answer of 2xx means that the event is committed, or is not wanted; docs/reference/http.md has the table of answers.
 //
 // Register handlers with the inbox first, and let Inbox.Run run on some node, in every mode: it makes the retries. The
 // inbox of several endpoints may be one. The error names every problem of the configuration; that the inbox's window is

@@ -16,7 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestW1OnlyAPostOfPlainBytesThatAreNotTooManyIsADelivery(t *testing.T) {
+// W1.
+func TestOnlyAPostOfPlainBytesThatAreNotTooManyIsADelivery(t *testing.T) {
 	b := setup(t)
 	s := b.shop(func(c *Config) { c.MaxBody = 100 })
 	h, body := order("1")
@@ -61,7 +62,8 @@ func TestW1OnlyAPostOfPlainBytesThatAreNotTooManyIsADelivery(t *testing.T) {
 	}
 }
 
-func TestW1ABodyThatEndsEarlyIsNoDelivery(t *testing.T) {
+// W1.
+func TestABodyThatEndsEarlyIsNoDelivery(t *testing.T) {
 	b := setup(t)
 	h, _ := order("1")
 	rec, req := recorder(), request(h, io.MultiReader(strings.NewReader("{"), errReader{}))
@@ -74,7 +76,8 @@ func TestW1ABodyThatEndsEarlyIsNoDelivery(t *testing.T) {
 	}
 }
 
-func TestW2WhoeverForgesIsRefusedBeforeTheDatabaseIsAskedAndNotToldWhy(t *testing.T) {
+// W2.
+func TestAForgeryIsRefusedBeforeTheDatabaseAndNotToldWhy(t *testing.T) {
 	b := setup(t)
 	gone, err := pgxpool.NewWithConfig(t.Context(), b.db.Config())
 	if err != nil {
@@ -121,7 +124,8 @@ func TestW2WhoeverForgesIsRefusedBeforeTheDatabaseIsAskedAndNotToldWhy(t *testin
 	b.want(http.StatusServiceUnavailable, s, h, body)
 }
 
-func TestW2NothingThatIsSecretIsLoggedOrStored(t *testing.T) {
+// W2.
+func TestNothingThatIsSecretIsLoggedOrStored(t *testing.T) {
 	b := setup(t)
 	s := b.shop(func(c *Config) { c.Headers = []string{"Content-Type", "X-Request-Id"} })
 	h, body := order("1")
@@ -148,7 +152,8 @@ func TestW2NothingThatIsSecretIsLoggedOrStored(t *testing.T) {
 	}
 }
 
-func TestW9TheHandshakeIsAnsweredOnlyOnceItsSignatureWasFoundGood(t *testing.T) {
+// W9.
+func TestTheHandshakeIsAnsweredOnlyOnceItsSignatureWasFoundGood(t *testing.T) {
 	b := setup(t)
 	s := b.receiver("slack", must(Slack(slackSecret)))
 	const body = `{"type":"url_verification","token":"t","challenge":"3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P<b>"}`
@@ -178,7 +183,8 @@ func TestW9TheHandshakeIsAnsweredOnlyOnceItsSignatureWasFoundGood(t *testing.T) 
 	}
 }
 
-func TestW12EachTenantsSecretIsGoodAtItsOwnEndpointOnly(t *testing.T) { // the URL chooses, never the body
+// W12.
+func TestEachTenantsSecretIsGoodAtItsOwnEndpointOnly(t *testing.T) { // the URL chooses, never the body
 	b := setup(t)
 	secrets := map[string]string{"acme": macSecret, "umbrella": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"}
 	mux := http.NewServeMux()
@@ -230,7 +236,8 @@ func TestWhatIsSignedButMakesNoEventIsRefused(t *testing.T) {
 	b.want(401, b.receiver("own", v), nil, "")
 }
 
-func TestW12W22EveryProblemOfTheConfigurationIsNamedAtOnce(t *testing.T) {
+// W12, W22.
+func TestEveryProblemOfTheConfigurationIsNamedAtOnce(t *testing.T) {
 	b := setup(t)
 	_, err := New(b.in, "shop/orders", nil, Config{
 		Mode: "later", Unsigned: "luck", Headers: []string{"Authorization", "X-Hub-Signature-256", "ce_id", "a b", ""},

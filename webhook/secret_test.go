@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-func TestW6SecretsTakeEachOthersPlaceWithoutALoss(t *testing.T) {
+// W6.
+func TestSecretsTakeEachOthersPlaceWithoutALoss(t *testing.T) {
 	const other = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 	body := []byte("x")
 	byOld, _ := SignStandard("msg_1", now, body, macSecret)
@@ -52,7 +53,8 @@ func TestW6SecretsTakeEachOthersPlaceWithoutALoss(t *testing.T) {
 	}
 }
 
-func TestW6SecretsAreLoadedWhileTheProcessRuns(t *testing.T) {
+// W6.
+func TestSecretsAreLoadedWhileTheProcessRuns(t *testing.T) {
 	var current atomic.Pointer[Verifier]
 	v := VerifierFunc(func(h http.Header, body []byte, now time.Time) (Delivery, error) {
 		return (*current.Load()).Verify(h, body, now)
@@ -67,7 +69,8 @@ func TestW6SecretsAreLoadedWhileTheProcessRuns(t *testing.T) {
 	}
 }
 
-func TestW12ASecretThatIsNoneIsRefusedByItsRuleAndNeverShown(t *testing.T) {
+// W12.
+func TestASecretThatIsNoneIsRefusedByItsRuleAndNeverShown(t *testing.T) {
 	short := "whsec_" + base64.StdEncoding.EncodeToString([]byte("only 23 bytes of secret"))
 	for _, c := range []struct {
 		name    string

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-func TestW7StripesHeaderIsReadStrictly(t *testing.T) {
+// W7.
+func TestStripesHeaderIsReadStrictly(t *testing.T) {
 	v := must(Stripe(stripeSecret))
 	signed, err := SignStripe(now, []byte(`{"id":"evt_1"}`), stripeSecret)
 	if err != nil {
@@ -62,7 +63,8 @@ func TestW7StripesHeaderIsReadStrictly(t *testing.T) {
 	}
 }
 
-func TestW9SlacksRequestsAreToldApart(t *testing.T) {
+// W9.
+func TestSlacksRequestsAreToldApart(t *testing.T) {
 	v := must(Slack(slackSecret))
 	for body, want := range map[string]Delivery{
 		`{"type":"event_callback","event_id":"Ev1","event_time":1700000000,"event":{"type":"app_mention"}}`: {ID: "Ev1", IDSigned: true, Type: "app_mention", OccurredAt: time.Unix(1700000000, 0).UTC()},
@@ -89,7 +91,8 @@ func TestW9SlacksRequestsAreToldApart(t *testing.T) {
 	}
 }
 
-func TestW8W9W10ASignatureThatIsNotWrittenAsItsProviderDoesIsRefused(t *testing.T) {
+// W8, W9, W10.
+func TestASignatureThatIsNotWrittenAsItsProviderDoesIsRefused(t *testing.T) {
 	for name, key := range map[string]string{"github": githubHeader, "slack": slackSignature, "shopify": shopifyHeader} {
 		h, err := schemes[name].sign(now, []byte(`{"id":"1"}`))
 		if err != nil {
@@ -114,7 +117,8 @@ func TestW8W9W10ASignatureThatIsNotWrittenAsItsProviderDoesIsRefused(t *testing.
 	}
 }
 
-func TestW11SixteenSignaturesAreExaminedAndNoMore(t *testing.T) {
+// W11.
+func TestSixteenSignaturesAreExaminedAndNoMore(t *testing.T) {
 	h, _ := SignStandard("msg_1", now, []byte("x"), macSecret)
 	good := h.Get("webhook-signature")
 	s, _ := SignStripe(now, []byte(`{"id":"1"}`), stripeSecret)
@@ -152,7 +156,8 @@ func TestW11SixteenSignaturesAreExaminedAndNoMore(t *testing.T) {
 	}
 }
 
-func TestW11PublicKeysAreTriedSixteenTimesInAll(t *testing.T) { // each costs a pass over the body
+// W11.
+func TestPublicKeysAreTriedSixteenTimesInAll(t *testing.T) { // each costs a pass over the body
 	var secrets []string
 	for n := range maxSecrets {
 		private := ed25519.NewKeyFromSeed(slices.Repeat([]byte{byte(n)}, ed25519.SeedSize))
@@ -174,7 +179,8 @@ func TestW11PublicKeysAreTriedSixteenTimesInAll(t *testing.T) { // each costs a 
 	}
 }
 
-func TestW12AnIdThatMakesTheSignedTextAmbiguousIsRefused(t *testing.T) {
+// W12.
+func TestAnIdThatMakesTheSignedTextAmbiguousIsRefused(t *testing.T) {
 	for id, want := range map[string]Reason{
 		"a.1": ReasonMalformed, "a 1": ReasonMalformed, "a\t1": ReasonMalformed, "ä": ReasonMalformed, strings.Repeat("a", 129): ReasonMalformed,
 		"": ReasonMissing, strings.Repeat("a", 128): "", "msg_~!1": "",

@@ -22,7 +22,8 @@ import (
 
 // A provider sends until it is told 2xx, and often once more; handlers fail, connections die, two nodes share the work in
 // both modes. What was acknowledged has one effect in the end, and what was not was never left half done.
-func TestW13W14W17W18W21InAStormOfRepeatsFailuresAndLostConnectionsEveryDeliveryHasOneEffect(t *testing.T) {
+// W13, W14, W17, W18, W21.
+func TestInAStormOfFaultsEveryDeliveryHasOneEffect(t *testing.T) {
 	b := setup(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -23,7 +23,8 @@ func stripeOrder(id string, pending, cents int) (http.Header, string) {
 	return h, body
 }
 
-func TestW15WhatStripeCountsInAnEventMakesItNoOther(t *testing.T) {
+// W15.
+func TestWhatStripeCountsInAnEventMakesItNoOther(t *testing.T) {
 	for _, mode := range []Mode{Inline, StoreFirst} {
 		t.Run(string(mode), func(t *testing.T) {
 			b := setup(t)
@@ -58,7 +59,8 @@ func TestW15WhatStripeCountsInAnEventMakesItNoOther(t *testing.T) {
 	}
 }
 
-func TestW15ALetterOfStripesIsKnownByItsFirstPayloadAfterAnEdit(t *testing.T) {
+// W15.
+func TestALetterOfStripesIsKnownByItsFirstPayloadAfterAnEdit(t *testing.T) {
 	for _, mode := range []Mode{Inline, StoreFirst} {
 		t.Run(string(mode), func(t *testing.T) {
 			b := setup(t)

@@ -88,7 +88,8 @@ func vectors() []vector {
 	}
 }
 
-func TestW3W7W8W9ThePublishedVectorsAreAccepted(t *testing.T) {
+// W3, W7, W8, W9.
+func TestThePublishedVectorsAreAccepted(t *testing.T) {
 	for _, c := range vectors() {
 		got, err := c.v.Verify(c.h, []byte(c.body), time.Unix(c.at, 0))
 		if err != nil || fmt.Sprint(got) != fmt.Sprint(c.want) {
@@ -97,7 +98,8 @@ func TestW3W7W8W9ThePublishedVectorsAreAccepted(t *testing.T) {
 	}
 }
 
-func TestW2ABodyThatDiffersInOneByteIsNotTheOneThatWasSigned(t *testing.T) {
+// W2.
+func TestABodyThatDiffersInOneByteIsNotTheOneThatWasSigned(t *testing.T) {
 	for _, c := range vectors() {
 		for _, body := range []string{c.body + "\n", " " + c.body, strings.Replace(c.body, "e", "E", 1), ""} {
 			if _, err := c.v.Verify(c.h, []byte(body), time.Unix(c.at, 0)); reasonOf(err) != ReasonMismatch {
@@ -140,7 +142,8 @@ var schemes = map[string]struct {
 
 var now = time.Unix(1_800_000_000, 999_999_999)
 
-func TestW10W24WhatIsSignedHereIsAcceptedAndFromNobodyElse(t *testing.T) {
+// W10, W24.
+func TestWhatIsSignedHereIsAcceptedAndFromNobodyElse(t *testing.T) {
 	body := []byte(`{"id":"evt_1","event_id":"Ev1","type":"a"}`)
 	for name, s := range schemes {
 		h, err := s.sign(now, body)
@@ -165,7 +168,8 @@ func TestW10W24WhatIsSignedHereIsAcceptedAndFromNobodyElse(t *testing.T) {
 	}
 }
 
-func TestW24ARetryKeepsItsIdAndIsSignedAnew(t *testing.T) {
+// W24.
+func TestARetryKeepsItsIdAndIsSignedAnew(t *testing.T) {
 	seed := base64.StdEncoding.EncodeToString(slices.Repeat([]byte{7}, ed25519.SeedSize))
 	private := ed25519.NewKeyFromSeed(slices.Repeat([]byte{7}, ed25519.SeedSize))
 	public := "whpk_" + base64.StdEncoding.EncodeToString(private.Public().(ed25519.PublicKey))
@@ -198,7 +202,8 @@ func TestW24ARetryKeepsItsIdAndIsSignedAnew(t *testing.T) {
 	}
 }
 
-func TestW4ATimeIsFiveMinutesOffAtMostToEitherSide(t *testing.T) {
+// W4.
+func TestATimeIsFiveMinutesOffAtMostToEitherSide(t *testing.T) {
 	body := []byte(`{"id":"evt_1"}`)
 	for name, s := range schemes {
 		for _, c := range []struct {
@@ -224,7 +229,8 @@ func TestW4ATimeIsFiveMinutesOffAtMostToEitherSide(t *testing.T) {
 	}
 }
 
-func TestW4ATimeThatIsNoneIsRefusedWithoutAnOverflow(t *testing.T) {
+// W4.
+func TestATimeThatIsNoneIsRefusedWithoutAnOverflow(t *testing.T) {
 	for text, want := range map[string]Reason{
 		strconv.FormatInt(1<<62, 10): ReasonTooNew, strconv.FormatInt(1<<63-1, 10): ReasonTooNew, "9223372036854775808": ReasonMalformed,
 		"-1": ReasonMalformed, "+1800000000": ReasonMalformed, "1800000000.5": ReasonMalformed, "1800000000 ": ReasonMalformed, "0x6b49d200": ReasonMalformed,
@@ -239,7 +245,8 @@ func TestW4ATimeThatIsNoneIsRefusedWithoutAnOverflow(t *testing.T) {
 	}
 }
 
-func TestW5AKeyIsTriedOnSignaturesOfItsKindOnly(t *testing.T) {
+// W5.
+func TestAKeyIsTriedOnSignaturesOfItsKindOnly(t *testing.T) {
 	// The public key is known to all: its bytes must not do as the key of an HMAC, nor a signature change its version.
 	public := strings.TrimPrefix(publicKey, "whpk_")
 	forged, err := SignStandard("msg_1", now, []byte("x"), "whsec_"+public)
@@ -271,7 +278,8 @@ func TestW5AKeyIsTriedOnSignaturesOfItsKindOnly(t *testing.T) {
 	}
 }
 
-func FuzzW2NothingIsAcceptedThatWasNotSigned(f *testing.F) {
+// W2.
+func FuzzNothingIsAcceptedThatWasNotSigned(f *testing.F) {
 	for name, s := range schemes {
 		h, _ := s.sign(now, []byte(`{"id":"1"}`))
 		for key := range h {

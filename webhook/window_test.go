@@ -10,7 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 )
 
-func TestW22AReceiverWhoseWebhooksSignNoTimeWarnsOnceWhereTheyAreForgottenWithinAMonth(t *testing.T) {
+// W22.
+func TestAShortWindowForWebhooksWithoutASignedTimeIsWarnedOfOnce(t *testing.T) {
 	b := setup(t)
 	gh, timed := must(GitHub(githubSecret)), must(Standard(macSecret))
 	hidden := func(v Verifier) Verifier { return VerifierFunc(v.Verify) } // does not say what it is

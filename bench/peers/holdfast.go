@@ -11,10 +11,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -54,7 +54,7 @@ func (s *servers) drainByHoldfast(ctx context.Context, events int) (float64, err
 
 // relay runs one until it has published as many events.
 func (s *servers) relay(ctx context.Context, pool *pgxpool.Pool, events int) (float64, error) {
-	publisher, err := relay.NewKafka(&kafka.Client{Addr: kafka.TCP(s.kafka.Brokers...)}, relay.KafkaConfig{})
+	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: s.kafka.Brokers}, kafkago.PublisherConfig{})
 	if err != nil {
 		return 0, err
 	}
@@ -63,8 +63,8 @@ func (s *servers) relay(ctx context.Context, pool *pgxpool.Pool, events int) (fl
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var finished time.Time
-	r, err := relay.New(pool, publisher, relay.Config{Logger: silent, Observer: relay.Observer{OnPublished: func(_ int, some []holdfast.Event) {
-		if count.Add(int64(len(some))) == int64(events) {
+	r, err := relay.New(pool, publisher, relay.Config{Logger: silent, Observer: relay.Observer{OnPublished: func(p relay.Published) {
+		if count.Add(int64(len(p.Events))) == int64(events) {
 			finished = time.Now()
 			stop()
 		}
@@ -147,7 +147,11 @@ func (s *servers) consumeByHoldfast(ctx context.Context, topic string, events in
 	}
 	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return nil })
 	s.made++
-	if err := in.Consume(ctx, inbox.KafkaGroup{Brokers: s.kafka.Brokers, GroupID: fmt.Sprint("group-", s.made), Topics: []string{topic}}); err != nil {
+	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: s.kafka.Brokers}, kafkago.GroupConfig{GroupID: fmt.Sprint("group-", s.made), Topics: []string{topic}})
+	if err != nil {
+		return 0, err
+	}
+	if err := in.Consume(ctx, group); err != nil {
 		return 0, err
 	}
 	return watch.perSecond()

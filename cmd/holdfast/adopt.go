@@ -9,12 +9,12 @@ import (
 
 // adoptCmd makes a restored copy fit for relays.
 type adoptCmd struct {
-	Yes bool `help:"Do it: all relays of this database are stopped."`
+	Yes bool `help:"Confirm that all relays of this database are stopped."`
 }
 
 func (a *adoptCmd) Run(p *program) error {
 	if !a.Yes {
-		return errors.New("adopt publishes every event again that is still in the log of a restored database: stop all its relays, then add --yes")
+		return errors.New("adopt publishes every event again that is still in the log: stop all relays of this database, then add --yes")
 	}
 	pool, err := p.pool()
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 )
 
 type dlqCmd struct {
-	Groups  dlqGroupsCmd  `cmd:"" help:"Count letters by kind of failure, the most frequent first."`
-	List    dlqListCmd    `cmd:"" help:"List letters."`
-	Show    dlqShowCmd    `cmd:"" help:"Show one letter with its chain of errors."`
-	Replay  dlqReplayCmd  `cmd:"" help:"Send letters through the same door again."`
-	Edit    dlqEditCmd    `cmd:"" help:"Give a letter a new payload; the old one is kept."`
-	Discard dlqDiscardCmd `cmd:"" help:"Give letters up for good."`
-	Purge   dlqPurgeCmd   `cmd:"" help:"Remove letters that were replayed or discarded long ago."`
+	Groups  dlqGroupsCmd  `cmd:"" help:"Count dead letters by kind of failure, the most frequent first."`
+	List    dlqListCmd    `cmd:"" help:"List dead letters."`
+	Show    dlqShowCmd    `cmd:"" help:"Show one dead letter with its errors and what was done to it."`
+	Replay  dlqReplayCmd  `cmd:"" help:"Re-deliver dead letters."`
+	Edit    dlqEditCmd    `cmd:"" help:"Give a dead letter a new payload and keep the old one."`
+	Discard dlqDiscardCmd `cmd:"" help:"Close dead letters without handling them."`
+	Purge   dlqPurgeCmd   `cmd:"" help:"Delete dead letters that were replayed or discarded long ago."`
 }
 
 func (p *program) dlq() (*dlq.DLQ, func(), error) {
@@ -35,10 +35,10 @@ func (p *program) dlq() (*dlq.DLQ, func(), error) {
 
 type dlqListCmd struct {
 	chosen `embed:""`
-	State  string `help:"open, replaying, replayed, discarded or any." default:"open" enum:"open,replaying,replayed,discarded,any"`
-	Limit  int    `help:"At most so many." default:"100"`
-	After  int64  `help:"Letters behind this id: the next page."`
-	JSON   bool   `help:"One JSON object a line, without payloads." name:"json"`
+	State  string `help:"State: open, replaying, replayed, discarded or any." default:"open" enum:"open,replaying,replayed,discarded,any"`
+	Limit  int    `help:"Maximum number to list." default:"100"`
+	After  int64  `help:"Dead letters after this id, for the next page." placeholder:"ID"`
+	JSON   bool   `help:"Print one JSON object a line, without payloads." name:"json"`
 }
 
 func (c *dlqListCmd) Run(p *program) error {
@@ -91,9 +91,9 @@ func from(origin, consumer string) string {
 
 type dlqGroupsCmd struct {
 	chosen `embed:""`
-	State  string `help:"open, replaying, replayed, discarded or any." default:"open" enum:"open,replaying,replayed,discarded,any"`
-	Limit  int    `help:"At most so many groups." default:"100"`
-	JSON   bool   `help:"One JSON object a line." name:"json"`
+	State  string `help:"State: open, replaying, replayed, discarded or any." default:"open" enum:"open,replaying,replayed,discarded,any"`
+	Limit  int    `help:"Maximum number of groups to list." default:"100"`
+	JSON   bool   `help:"Print one JSON object a line." name:"json"`
 }
 
 // jsonGroup is letters of one kind of failure.
@@ -143,7 +143,7 @@ func (c *dlqGroupsCmd) Run(p *program) error {
 	}
 	if len(groups) > 0 {
 		g := groups[0]
-		fmt.Fprintf(p.out, "\nan example of the first: holdfast dlq show %d\nits letters: holdfast dlq list --topic %s --fingerprint %s\n", g.Letter, g.Topic, quoted(clean(g.Fingerprint)))
+		fmt.Fprintf(p.out, "\nexample of the first group: holdfast dlq show %d\nits dead letters: holdfast dlq list --topic %s --fingerprint %s\n", g.Letter, g.Topic, quoted(clean(g.Fingerprint)))
 	}
 	return nil
 }

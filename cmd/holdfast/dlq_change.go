@@ -15,16 +15,16 @@ import (
 	"github.com/holdfast-go/holdfast/dlq"
 )
 
-// acting are the flags of whoever changes something.
+// acting are the flags of a change.
 type acting struct {
-	By     string `help:"Who acts. Defaults to the name you are logged in with." placeholder:"NAME"`
-	Reason string `help:"Why; it is kept." placeholder:"WHY"`
+	By     string `help:"Who does it. Defaults to your login name." placeholder:"NAME"`
+	Reason string `help:"Why. It is kept with the dead letter." placeholder:"WHY"`
 }
 
 // checkReason asks for what a later reader of the letter will want to know.
 func (a acting) checkReason() error {
 	if a.Reason == "" {
-		return usageError{errors.New("missing flags: --reason=WHY: it is kept with the letter")}
+		return usageError{errors.New("missing flags: --reason=WHY: it is kept with the dead letter")}
 	}
 	return nil
 }
@@ -43,11 +43,11 @@ type dlqReplayCmd struct {
 	chosen `embed:""`
 	wide   `embed:""`
 	acting `embed:""`
-	DryRun bool    `help:"Say how many, and which, and change nothing."`
-	Limit  int     `help:"At most so many, the oldest first. Defaults to no limit." placeholder:"N"`
-	Rate   float64 `help:"Letters a second. Defaults to no limit."`
-	Name   string  `help:"What an interrupted replay is known by, so that it can go on. Defaults to the filter." placeholder:"NAME"`
-	Anew   bool    `help:"Do not go on with an interrupted replay: begin again with what is open now."`
+	DryRun bool    `help:"Print how many and which, and change nothing."`
+	Limit  int     `help:"Maximum number, the oldest first. Defaults to no limit." placeholder:"N"`
+	Rate   float64 `help:"Maximum number a second. Defaults to no limit." placeholder:"N"`
+	Name   string  `help:"Name under which an interrupted replay can go on. Defaults to the filter." placeholder:"NAME"`
+	Anew   bool    `help:"Begin again with what is open now. Without it an interrupted replay goes on."`
 }
 
 // name is what the same command finds an interrupted replay by.
@@ -94,10 +94,10 @@ func (c *dlqReplayCmd) Run(p *program) error {
 		return watch.wouldBe(d, n, "replayed", c.given(), err)
 	}
 	if n > 0 || err == nil { // Also when it broke off: those are on their way.
-		fmt.Fprintf(p.out, "%d letters are on their way; holdfast dlq list%s --state any shows what became of them\n", n, spaced(c.given()))
+		fmt.Fprintf(p.out, "%s %s on the way; holdfast dlq list%s --state any shows what became of %s\n", count(n, "dead letter"), verb(n, "is", "are"), spaced(c.given()), verb(n, "it", "them"))
 	}
 	if left := watch.last.Total - watch.last.Looked; err != nil && watch.begun && left > 0 {
-		fmt.Fprintf(p.errOut, "stopped with %d letters left: the same command goes on with them, and replays none twice\n", left)
+		fmt.Fprintf(p.errOut, "stopped with %s left: the same command goes on with %s, and replays none twice\n", count(left, "dead letter"), verb(left, "it", "them"))
 	}
 	return err
 }
@@ -135,14 +135,15 @@ func (w *watcher) told(progress dlq.Progress) {
 	case !w.begun:
 		w.begun, w.saidAt = true, time.Now()
 		if progress.Before > 0 {
-			fmt.Fprintf(w.p.errOut, "going on with a replay that was interrupted: %d letters were moved before, %d are left (--anew begins again)\n", progress.Before, progress.Total)
+			fmt.Fprintf(w.p.errOut, "going on with a replay that was interrupted: %s %s replayed before, %d %s left (--anew begins again)\n",
+				count(progress.Before, "dead letter"), verb(progress.Before, "was", "were"), progress.Total, verb(progress.Total, "is", "are"))
 		}
 	case len(w.ids) < shown:
 		w.ids = append(w.ids, progress.Letter)
 	}
 	if time.Since(w.saidAt) >= everyNow {
 		w.saidAt = time.Now()
-		fmt.Fprintf(w.p.errOut, "%s: %d of %d letters\n", w.doing, progress.Looked, progress.Total)
+		fmt.Fprintf(w.p.errOut, "%s: %d of %d dead letters\n", w.doing, progress.Looked, progress.Total)
 	}
 }
 
@@ -151,7 +152,7 @@ func (w *watcher) wouldBe(d *dlq.DLQ, n int, done, given string, err error) erro
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w.p.out, "%d letters would be %s\n", n, done)
+	fmt.Fprintf(w.p.out, "%s would be %s\n", count(n, "dead letter"), done)
 	if n == 0 {
 		return nil
 	}
@@ -168,7 +169,7 @@ func (w *watcher) wouldBe(d *dlq.DLQ, n int, done, given string, err error) erro
 	return nil
 }
 
-// spaced is a filter as it stands behind a command.
+// spaced is a filter as it follows a command.
 func spaced(given string) string {
 	if given == "" {
 		return ""
@@ -178,9 +179,9 @@ func spaced(given string) string {
 
 type dlqEditCmd struct {
 	acting    `embed:""`
-	ID        int64  `arg:"" help:"The letter's id."`
-	File      string `arg:"" optional:"" help:"File with the new payload, - for standard input." default:"-"`
-	Tombstone bool   `help:"No payload at all: a Kafka record without a value."`
+	ID        int64  `arg:"" help:"Id of the dead letter."`
+	File      string `arg:"" optional:"" help:"File with the new payload; - is standard input." default:"-"`
+	Tombstone bool   `help:"Remove the payload: a Kafka record without a value."`
 }
 
 func (c *dlqEditCmd) Run(p *program) error {
@@ -191,7 +192,7 @@ func (c *dlqEditCmd) Run(p *program) error {
 	var err error
 	switch {
 	case c.Tombstone && c.File != "-":
-		return usageError{errors.New("--tombstone and a file are given: one of them")}
+		return usageError{errors.New("--tombstone and a file exclude each other: give one of them")}
 	case c.Tombstone:
 	case c.File == "-":
 		payload, err = io.ReadAll(os.Stdin)
@@ -209,7 +210,7 @@ func (c *dlqEditCmd) Run(p *program) error {
 	if err := d.Edit(p.ctx, c.ID, payload, c.by(), c.Reason); err != nil {
 		return err
 	}
-	fmt.Fprintf(p.out, "letter %d has a new payload; holdfast dlq replay --id %d sends it\n", c.ID, c.ID)
+	fmt.Fprintf(p.out, "dead letter %d has a new payload; holdfast dlq replay --id %d re-delivers it\n", c.ID, c.ID)
 	return nil
 }
 
@@ -217,9 +218,9 @@ type dlqDiscardCmd struct {
 	chosen  `embed:""`
 	wide    `embed:""`
 	acting  `embed:""`
-	Letters []int64 `arg:"" optional:"" name:"letter" help:"Their ids; or a filter."`
-	DryRun  bool    `help:"Say how many, and which, and change nothing."`
-	Limit   int     `help:"At most so many, the oldest first. Defaults to no limit." placeholder:"N"`
+	Letters []int64 `arg:"" optional:"" name:"letter" help:"Ids of the dead letters. Give these or a filter."`
+	DryRun  bool    `help:"Print how many and which, and change nothing."`
+	Limit   int     `help:"Maximum number, the oldest first. Defaults to no limit." placeholder:"N"`
 }
 
 func (c *dlqDiscardCmd) Run(p *program) error {
@@ -229,7 +230,7 @@ func (c *dlqDiscardCmd) Run(p *program) error {
 		}
 	}
 	if len(c.Letters) > 0 && (c.given() != "" || c.All || c.DryRun || c.Limit > 0) {
-		return usageError{errors.New("ids and a filter are given: one of them (--id chooses by id too)")}
+		return usageError{errors.New("ids and a filter exclude each other: give one of them (--id is a filter too)")}
 	}
 	if len(c.Letters) == 0 && !c.DryRun {
 		if err := c.check(c.chosen); err != nil {
@@ -248,7 +249,7 @@ func (c *dlqDiscardCmd) Run(p *program) error {
 		if err := d.Discard(p.ctx, id, c.by(), c.Reason); err != nil {
 			return err
 		}
-		fmt.Fprintf(p.out, "letter %d is discarded\n", id)
+		fmt.Fprintf(p.out, "dead letter %d is discarded\n", id)
 	}
 	if len(c.Letters) > 0 {
 		return nil
@@ -261,23 +262,23 @@ func (c *dlqDiscardCmd) Run(p *program) error {
 		return watch.wouldBe(d, n, "discarded", c.given(), err)
 	}
 	if n > 0 || err == nil {
-		fmt.Fprintf(p.out, "%d letters are discarded\n", n)
+		fmt.Fprintf(p.out, "%s %s discarded\n", count(n, "dead letter"), verb(n, "is", "are"))
 	}
 	return err
 }
 
 type dlqPurgeCmd struct {
-	Closed bool `help:"Replayed and discarded letters: the only ones that can be purged. Required, so that it is said."`
-	Before age  `help:"Closed longer ago than this." placeholder:"30d"`
-	DryRun bool `help:"Count only."`
+	Closed bool `help:"Confirm that you mean replayed and discarded dead letters. Open ones are never purged."`
+	Before age  `help:"Only those closed longer ago than this, such as 30d." placeholder:"SPAN"`
+	DryRun bool `help:"Count them and change nothing."`
 }
 
 func (c *dlqPurgeCmd) Run(p *program) error {
 	switch {
 	case !c.Closed:
-		return usageError{errors.New("missing flags: --closed: replayed and discarded letters are purged, open ones never")}
+		return usageError{errors.New("missing flags: --closed: it confirms that replayed and discarded dead letters are meant; open ones are never purged")}
 	case c.Before == 0:
-		return usageError{errors.New("missing flags: --before=30d: how long ago they must have been closed")}
+		return usageError{errors.New("missing flags: --before=SPAN: how long ago they were closed, such as 30d")}
 	}
 	d, done, err := p.dlq()
 	if err != nil {
@@ -287,9 +288,9 @@ func (c *dlqPurgeCmd) Run(p *program) error {
 	n, err := d.Purge(p.ctx, dlq.PurgeOptions{OlderThan: time.Duration(c.Before), DryRun: c.DryRun})
 	switch {
 	case c.DryRun && err == nil:
-		fmt.Fprintf(p.out, "%d closed letters would be removed\n", n)
+		fmt.Fprintf(p.out, "%s would be removed\n", count(n, "closed dead letter"))
 	case n > 0 || err == nil:
-		fmt.Fprintf(p.out, "%d closed letters are removed\n", n)
+		fmt.Fprintf(p.out, "%s %s removed\n", count(n, "closed dead letter"), verb(n, "is", "are"))
 	}
 	return err
 }

@@ -12,18 +12,18 @@ import (
 
 // chosen are the flags of a filter.
 type chosen struct {
-	ID          []int64   `help:"These letters only." placeholder:"N"`
-	Origin      string    `help:"relay or inbox." enum:",relay,inbox" default:""`
-	Consumer    string    `help:"Of this consumer."`
-	Type        string    `help:"Of this type."`
-	Topic       string    `help:"Of this topic."`
-	Key         string    `help:"Of this key."`
-	Source      string    `help:"Of this source."`
-	EventID     string    `help:"Of this event."`
-	Fingerprint string    `help:"Of this kind of failure."`
-	Since       time.Time `help:"Given up at this moment or later." placeholder:"2026-01-31T00:00:00Z"`
-	Until       time.Time `help:"Given up before this moment." placeholder:"2026-01-31T00:00:00Z"`
-	Within      age       `help:"Given up within this span." placeholder:"24h"`
+	ID          []int64   `help:"Only the dead letter with this id. Repeat it for several." placeholder:"ID"`
+	Origin      string    `help:"Only those of the relay, or of inboxes: relay or inbox." enum:",relay,inbox" default:"" placeholder:"ORIGIN"`
+	Consumer    string    `help:"Only those of this consumer." placeholder:"NAME"`
+	Type        string    `help:"Only events of this type." placeholder:"TYPE"`
+	Topic       string    `help:"Only events of this topic." placeholder:"TOPIC"`
+	Key         string    `help:"Only events of this key." placeholder:"KEY"`
+	Source      string    `help:"Only events of this source." placeholder:"SOURCE"`
+	EventID     string    `help:"Only the event with this id." placeholder:"ID"`
+	Fingerprint string    `help:"Only this kind of failure, as dlq groups prints it." placeholder:"TEXT"`
+	Since       time.Time `help:"Only those given up at this time or later, such as 2026-01-31T00:00:00Z." placeholder:"TIME"`
+	Until       time.Time `help:"Only those given up before this time." placeholder:"TIME"`
+	Within      age       `help:"Only those given up within this span, such as 90m, 24h or 30d." placeholder:"SPAN"`
 }
 
 // age is a span as people say it: 90m, 24h, 30d.
@@ -34,14 +34,14 @@ func (a *age) UnmarshalText(text []byte) error {
 	if days, isDays := strings.CutSuffix(string(text), "d"); isDays {
 		n, err := strconv.ParseFloat(days, 64)
 		if err != nil || n < 0 || n > 100*365 {
-			return fmt.Errorf("%q is no number of days: say 30d", text)
+			return fmt.Errorf("%q is not a number of days: say 30d", text)
 		}
 		*a = age(n * 24 * float64(time.Hour))
 		return nil
 	}
 	d, err := time.ParseDuration(string(text))
 	if err != nil || d < 0 {
-		return fmt.Errorf("%q is no span of time: say 90m, 24h or 30d", text)
+		return fmt.Errorf("%q is not a span of time: say 90m, 24h or 30d", text)
 	}
 	*a = age(d)
 	return nil
@@ -90,16 +90,16 @@ func quoted(word string) string {
 
 // wide are the flags of what could touch every letter.
 type wide struct {
-	All bool `help:"Every open letter: needed where nothing else chooses."`
+	All bool `help:"All open dead letters. Needed when there is no filter."`
 }
 
 // check keeps a filter that was forgotten from being taken for all letters.
 func (w wide) check(c chosen) error {
 	switch given := c.given(); {
 	case given == "" && !w.All:
-		return usageError{errors.New("nothing says which letters: give a filter (--consumer, --fingerprint, --id, …), or --all for every open one")}
+		return usageError{errors.New("which dead letters? give a filter (--consumer, --fingerprint, --id, …), or --all for every open one")}
 	case given != "" && w.All:
-		return usageError{errors.New("--all and a filter are given: one of them")}
+		return usageError{errors.New("--all and a filter exclude each other: give one of them")}
 	}
 	return nil
 }

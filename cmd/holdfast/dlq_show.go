@@ -59,10 +59,10 @@ func asJSON(l dlq.Letter) jsonLetter {
 }
 
 type dlqShowCmd struct {
-	ID      int64 `arg:"" help:"The letter's id."`
-	Payload bool  `help:"Show the payload too, and with --json those that edits replaced."`
-	Version int   `help:"Show the payload of this version, which an edit replaced." placeholder:"N"`
-	JSON    bool  `help:"As a JSON object; the payload in base64." name:"json"`
+	ID      int64 `arg:"" help:"Id of the dead letter."`
+	Payload bool  `help:"Print the payload too. With --json also the payloads that edits replaced."`
+	Version int   `help:"Print the payload of this version, which an edit replaced." placeholder:"N"`
+	JSON    bool  `help:"Print a JSON object, with payloads in base64." name:"json"`
 }
 
 func (c *dlqShowCmd) Run(p *program) error {
@@ -104,10 +104,10 @@ func (c *dlqShowCmd) Run(p *program) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("letter %d has no version %d: it is at version %d", l.ID, c.Version, l.Version)
+		return fmt.Errorf("dead letter %d has no version %d: it is at version %d", l.ID, c.Version, l.Version)
 	}
 	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
-	for _, row := range [][2]any{{"letter", l.ID}, {"state", l.State}, {"origin", l.Origin}, {"consumer", l.Consumer}, {"reason", l.Reason}, {"fingerprint", l.Fingerprint},
+	for _, row := range [][2]any{{"dead letter", l.ID}, {"state", l.State}, {"origin", l.Origin}, {"consumer", l.Consumer}, {"reason", l.Reason}, {"fingerprint", l.Fingerprint},
 		{"holds its key", yes(l.Holds)}, {"event", l.Event.ID}, {"source", l.Event.Source}, {"type", l.Event.Type}, {"topic", l.Event.Topic}, {"key", l.Event.Key},
 		{"time", l.Event.Time.UTC().Format(time.RFC3339Nano)}, {"partition", l.Partition}, {"offset", l.Offset}, {"payload bytes", bytesOf(l.PayloadSize)}, {"version", l.Version},
 		{"attempts", l.Attempts}, {"first given up", l.FirstAt.UTC().Format(time.RFC3339)}, {"last given up", l.LastAt.UTC().Format(time.RFC3339)}} {

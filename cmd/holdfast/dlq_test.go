@@ -45,8 +45,8 @@ func TestEveryFlagOfAFilterChoosesByItself(t *testing.T) {
 		if out := wantStatus(t, 0, want, append([]string{"dlq", "list", "--json"}, args...)...); strings.Count(out, "\n") != 1 {
 			t.Errorf("%s chooses\n%s", flags, out)
 		}
-		wantStatus(t, 0, "1 letters would be replayed", append([]string{"dlq", "replay", "--dry-run"}, args...)...)
-		wantStatus(t, 0, "1 letters would be discarded", append([]string{"dlq", "discard", "--dry-run"}, args...)...)
+		wantStatus(t, 0, "1 dead letter would be replayed", append([]string{"dlq", "replay", "--dry-run"}, args...)...)
+		wantStatus(t, 0, "1 dead letter would be discarded", append([]string{"dlq", "discard", "--dry-run"}, args...)...)
 		if out := wantStatus(t, 0, `"letters":1`, append([]string{"dlq", "groups", "--json"}, args...)...); strings.Count(out, "\n") != 1 {
 			t.Errorf("%s groups\n%s", flags, out)
 		}
@@ -69,8 +69,8 @@ func TestNothingIsReplayedOrDiscardedBecauseAFilterWasForgotten(t *testing.T) {
 	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.letter where state = 'open'"); n != 3 {
 		t.Fatalf("%d letters are open, want 3", n)
 	}
-	wantStatus(t, 0, "letter 2 is discarded", "dlq", "discard", "1", "2", "--reason", "r")
-	wantStatus(t, 0, "1 letters are discarded", "dlq", "discard", "--all", "--reason", "r")
+	wantStatus(t, 0, "dead letter 2 is discarded", "dlq", "discard", "1", "2", "--reason", "r")
+	wantStatus(t, 0, "1 dead letter is discarded", "dlq", "discard", "--all", "--reason", "r")
 }
 
 func TestALetterThatDoesNotExistIsNamedAndNothingIsChanged(t *testing.T) {
@@ -87,17 +87,17 @@ func TestALetterThatDoesNotExistIsNamedAndNothingIsChanged(t *testing.T) {
 	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.letter_action"); n != 0 {
 		t.Errorf("%d letters were changed", n)
 	}
-	const shows = "letters are on their way; holdfast dlq list"
-	wantStatus(t, 0, "1 "+shows+" --id 1 --consumer billing --state any shows", "dlq", "replay", "--id", "1", "--consumer", "billing", "--reason", "r")
-	wantStatus(t, 0, "0 "+shows+" --id 1 --state any shows", "dlq", "replay", "--id", "1", "--reason", "again")
-	wantStatus(t, 0, "1 "+shows+" --state any shows", "dlq", "replay", "--all", "--reason", "r")
+	const shows = "on the way; holdfast dlq list"
+	wantStatus(t, 0, "1 dead letter is "+shows+" --id 1 --consumer billing --state any shows", "dlq", "replay", "--id", "1", "--consumer", "billing", "--reason", "r")
+	wantStatus(t, 0, "0 dead letters are "+shows+" --id 1 --state any shows", "dlq", "replay", "--id", "1", "--reason", "again")
+	wantStatus(t, 0, "1 dead letter is "+shows+" --state any shows", "dlq", "replay", "--all", "--reason", "r")
 }
 
 func TestADryRunShowsWhichLettersAreMeant(t *testing.T) {
 	db := installed(t)
 	letters(t, db, "billing", "it's broken", 25)
 	letters(t, db, "mail", "f", 1)
-	out := wantStatus(t, 0, "25 letters would be replayed", "dlq", "replay", "--dry-run", "--fingerprint", "it's broken")
+	out := wantStatus(t, 0, "25 dead letters would be replayed", "dlq", "replay", "--dry-run", "--fingerprint", "it's broken")
 	if !strings.Contains(out, "it's broken") || strings.Count(out, "billing") != shown || !strings.Contains(out, `and 5 more: holdfast dlq list --fingerprint 'it'\''s broken' --after 20`) || strings.Contains(out, "secret") {
 		t.Errorf("it shows\n%s", out)
 	}
@@ -192,7 +192,7 @@ func TestAReplayThatWasInterruptedGoesOnWithTheSameCommand(t *testing.T) {
 		return cmd.ProcessState.ExitCode(), out.String()
 	}
 	exit, said := interrupted(5, os.Interrupt)
-	if exit != 1 || !strings.Contains(said, "letters are on their way") || !strings.Contains(said, "the same command goes on with them") {
+	if exit != 1 || !strings.Contains(said, "on the way") || !strings.Contains(said, "the same command goes on with") {
 		t.Errorf("interrupted, it ends with %d and says\n%s", exit, said)
 	}
 	failAgain()
@@ -214,16 +214,16 @@ func TestAReplayThatWasInterruptedGoesOnWithTheSameCommand(t *testing.T) {
 		t.Errorf("%d letters were replayed, want each of 60 once", n)
 	}
 	failAgain()
-	wantStatus(t, 0, "60 letters are on their way", command...)
+	wantStatus(t, 0, "60 dead letters are on the way", command...)
 }
 
 func TestAnInterruptedReplayCanBeLeftForAnother(t *testing.T) {
 	db := installed(t)
 	letters(t, db, "billing", "f", 4)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.letter_replay (name, filter, upto, by, reason) values ('holdfast dlq replay --consumer billing', '{"Consumer": "billing"}', 1, 'bob', '')`)
-	wantStatus(t, 0, "1 letters would be replayed", "dlq", "replay", "--consumer", "billing", "--dry-run")
+	wantStatus(t, 0, "1 dead letter would be replayed", "dlq", "replay", "--consumer", "billing", "--dry-run")
 	wantStatus(t, 1, "had another filter", "dlq", "replay", "--consumer", "mail", "--name", "holdfast dlq replay --consumer billing", "--reason", "r")
-	wantStatus(t, 0, "4 letters are on their way", "dlq", "replay", "--consumer", "billing", "--reason", "r", "--anew")
+	wantStatus(t, 0, "4 dead letters are on the way", "dlq", "replay", "--consumer", "billing", "--reason", "r", "--anew")
 	long := (&dlqReplayCmd{chosen: chosen{ID: make([]int64, 500)}}).name()
 	if len(long) > 255 || long == (&dlqReplayCmd{chosen: chosen{ID: make([]int64, 501)}}).name() {
 		t.Errorf("a long filter is named %q", long)
@@ -238,8 +238,8 @@ func TestAPurgeIsOfClosedLettersAndSaysSo(t *testing.T) {
 	pgtest.Exec(t, db.Pool, "update holdfast.letter set state = 'discarded', last_at = now() - interval '29 days' where id = 3")
 	wantStatus(t, 2, "missing flags: --closed", "dlq", "purge", "--before", "30d")
 	wantStatus(t, 2, "missing flags: --before", "dlq", "purge", "--closed")
-	wantStatus(t, 0, "1 closed letters would be removed", "dlq", "purge", "--closed", "--before", "30d", "--dry-run")
-	wantStatus(t, 0, "1 closed letters are removed", "dlq", "purge", "--closed", "--before", "30d")
+	wantStatus(t, 0, "1 closed dead letter would be removed", "dlq", "purge", "--closed", "--before", "30d", "--dry-run")
+	wantStatus(t, 0, "1 closed dead letter is removed", "dlq", "purge", "--closed", "--before", "30d")
 	if n := pgtest.Count(t, db.Pool, "select sum(id)::bigint from holdfast.letter"); n != 5 {
 		t.Error("not the replayed letter is gone")
 	}
@@ -275,7 +275,7 @@ func TestStatusIsAnObjectForMachines(t *testing.T) {
 	}
 	if len(s.Lanes) != 8 || s.Lanes[0].Owner != "" || s.Relays == nil || len(s.Segments) != 4 || len(s.Consumers) != 1 || s.Consumers[0].Letters != 2 ||
 		len(s.Positions) != 1 || s.Positions[0].Position != 77 || s.Positions[0].Owner != "node 1" || s.Positions[0].Saved == nil ||
-		len(s.Needs) != 1 || !strings.Contains(s.Needs[0], "consumer billing has 2 open letters") {
+		len(s.Needs) != 1 || !strings.Contains(s.Needs[0], "consumer billing has 2 open dead letters") {
 		t.Errorf("got %s", out)
 	}
 	pgtest.Exec(t, db.Pool, "delete from holdfast.letter")

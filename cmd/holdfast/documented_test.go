@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"flag"
 	"maps"
 	"os"
 	"regexp"
@@ -12,22 +13,17 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
-// documented returns a section of the operations page.
-func documented(t *testing.T, title string) string {
+// documented returns a page of the documentation.
+func documented(t *testing.T, page string) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/operations.md")
+	text, err := os.ReadFile("../../" + page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(string(page), "\n## "+title+"\n")
-	if !found {
-		t.Fatalf("docs/operations.md has no section %q", title)
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
-	return section
+	return string(text)
 }
 
-func TestTheOperationsPageExplainsEverythingThatStatusSays(t *testing.T) {
+func TestEverythingThatStatusSaysIsDocumented(t *testing.T) {
 	db := installed(t)
 	letters(t, db, "billing", "f", 1)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 5, 77);
@@ -42,7 +38,7 @@ func TestTheOperationsPageExplainsEverythingThatStatusSays(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback(t.Context()) }()
 	pgtest.Exec(t, tx, "select from holdfast.event")
-	section := documented(t, "What `holdfast status` says")
+	section := documented(t, "docs/operations/status.md")
 	var object map[string]json.RawMessage
 	_, out, _ := call(t, "status", "--json")
 	if err := json.Unmarshal([]byte(out), &object); err != nil {
@@ -59,7 +55,7 @@ func TestTheOperationsPageExplainsEverythingThatStatusSays(t *testing.T) {
 		}
 		for _, name := range names {
 			if !strings.Contains(section, "`"+name+"`") {
-				t.Errorf("docs/operations.md does not explain %s of %s", name, table)
+				t.Errorf("docs/operations/status.md does not explain %s of %s", name, table)
 			}
 		}
 	}
@@ -71,14 +67,14 @@ func TestTheOperationsPageExplainsEverythingThatStatusSays(t *testing.T) {
 	for _, head := range heads {
 		for _, column := range regexp.MustCompile(`\s{2,}`).Split(strings.TrimSpace(head), -1) {
 			if !regexp.MustCompile(`(?m)^\| ([^|` + "`" + `]*, )?` + column + `(, [^|]*)? \|`).MatchString(section) {
-				t.Errorf("docs/operations.md does not explain the column %s", column)
+				t.Errorf("docs/operations/status.md does not explain the column %s", column)
 			}
 		}
 	}
 }
 
-func TestTheOperationsPageExplainsEveryFlagOfTheRelay(t *testing.T) {
-	section := documented(t, "Running the relay as a process")
+func TestEveryFlagOfTheRelayIsDocumented(t *testing.T) {
+	section := documented(t, "docs/guides/run-a-relay.md")
 	help := wantStatus(t, 0, "--brokers", "relay", "--help")
 	flags := regexp.MustCompile(`--[a-z][a-z-]*|KAFKA_[A-Z]+|\$[A-Z_]+`).FindAllString(help, -1)
 	if len(flags) < 15 {
@@ -86,7 +82,50 @@ func TestTheOperationsPageExplainsEveryFlagOfTheRelay(t *testing.T) {
 	}
 	for _, flag := range flags {
 		if flag != "--help" && !strings.Contains(section, "`"+strings.TrimPrefix(flag, "$")+"`") {
-			t.Errorf("docs/operations.md does not explain %s", flag)
+			t.Errorf("docs/guides/run-a-relay.md does not explain %s", flag)
 		}
+	}
+}
+
+var rewrite = flag.Bool("rewrite", false, "write docs/reference/cli.md")
+
+func TestThePageOfTheCommandLineIsThatOfTheHelp(t *testing.T) {
+	var page strings.Builder
+	page.WriteString(`# Command line
+
+What ` + "`holdfast --help` and the help of each command print. `go test ./cmd/holdfast -run ThePageOfTheCommandLine -rewrite` writes this page." + `
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | failed; or ` + "`status`" + ` found something that needs a person |
+| 2 | wrong command line |
+
+| environment | sets |
+|---|---|
+| ` + "`DATABASE_URL` | `--database-url`: prefer it to the flag, which a list of processes shows" + ` |
+| ` + "`HOLDFAST_SCHEMA` | `--schema`" + ` |
+| ` + "`KAFKA_BROKERS` | `--brokers`" + ` |
+| ` + "`KAFKA_USER`, `KAFKA_PASSWORD` | user and password for `--sasl-mechanism`" + ` |
+`)
+	commands := []string{"", "migrate", "check", "relay", "status", "dlq groups", "dlq list", "dlq show", "dlq replay", "dlq edit", "dlq discard", "dlq purge", "adopt", "version"}
+	for _, command := range commands {
+		help := wantStatus(t, 0, "Usage: holdfast", append(strings.Fields(command), "--help")...)
+		title := strings.TrimSpace("holdfast " + command)
+		page.WriteString("\n## " + title + "\n\n```\n" + regexp.MustCompile(`(?m) +$`).ReplaceAllString(strings.TrimSpace(help), "") + "\n```\n")
+	}
+	for _, m := range regexp.MustCompile(`(?m)^  ([a-z]+(?: [a-z]+)?) `).FindAllStringSubmatch(wantStatus(t, 0, "", "--help"), -1) {
+		if !slices.Contains(commands, m[1]) {
+			t.Errorf("the page leaves out %s", m[1])
+		}
+	}
+	const path = "../../docs/reference/cli.md"
+	if *rewrite {
+		if err := os.WriteFile(path, []byte(page.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if documented(t, "docs/reference/cli.md") != page.String() {
+		t.Error("docs/reference/cli.md is not what the help says: run go test ./cmd/holdfast -run ThePageOfTheCommandLine -rewrite")
 	}
 }

@@ -48,26 +48,26 @@ func whyFull(holders []holder, behind []int) (reasons []string) {
 		reasons = append(reasons, holders[0].blame())
 	}
 	if len(behind) > 0 {
-		reasons = append(reasons, fmt.Sprintf("events in older segments are unread in %s: the log of the lane's relay says whether it is held, and why; if it is only behind, more relays share the lanes", laneList(behind)))
+		reasons = append(reasons, fmt.Sprintf("events in older segments are unread in %s: the log of the lane's relay says whether the lane is held, and why; if it is not, start more relays to share the lanes", laneList(behind)))
 	}
 	if len(reasons) > 0 {
 		return reasons
 	}
 	for _, h := range holders {
 		if h.age < 0 {
-			return []string{fmt.Sprintf("process %d is in a transaction with it, and this role may not see for how long: grant pg_read_all_stats to it", h.pid)}
+			return []string{fmt.Sprintf("process %d holds it in a transaction, and this role may not see for how long: grant pg_read_all_stats to the role", h.pid)}
 		}
 	}
-	return []string{"all events of older segments are read and no transaction holds them: the relay that owns lane 0 empties them, see its log, or start one"}
+	return []string{"all events of older segments are read and no transaction holds them: the relay that owns lane 0 empties them; look at its log, or start a relay"}
 }
 
-// blame says who it is and how it is ended.
+// blame names the transaction and says how to end it.
 func (h holder) blame() string {
 	if h.gid != "" {
 		gid := "'" + clean(strings.ReplaceAll(h.gid, "'", "''")) + "'"
 		return fmt.Sprintf("prepared transaction %s has held it for %s: in this database, rollback prepared %s, or commit prepared if its changes are wanted", gid, span(h.age), gid)
 	}
-	return fmt.Sprintf("process %d (%s) has held it in one transaction for %s: select pg_terminate_backend(%d) ends that", h.pid, dash(h.name), span(h.age), h.pid)
+	return fmt.Sprintf("process %d (%s) has held it in one transaction for %s: select pg_terminate_backend(%d) ends it", h.pid, dash(h.name), span(h.age), h.pid)
 }
 
 // laneList is "lane 3" or "lanes 3, 5".

@@ -27,7 +27,7 @@ func TestAFullLogNamesWhatKeepsItFull(t *testing.T) {
 		{"a lane beside young sessions", []holder{{pid: 7, age: 59}}, []int{3}, []string{unread + "lane 3: "}},
 		{"lanes and an old session", []holder{{pid: 7, age: 60}}, []int{3, 5}, []string{"process 7 ", unread + "lanes 3, 5: "}},
 		{"lanes beside sessions of unknown age", []holder{{pid: 7, age: -1}}, []int{0}, []string{unread + "lane 0: "}},
-		{"only sessions of unknown age", []holder{{pid: 8, age: 3}, {pid: 7, age: -1}}, nil, []string{"process 7 is in a transaction with it, and this role may not see for how long: grant pg_read_all_stats"}},
+		{"only sessions of unknown age", []holder{{pid: 8, age: 3}, {pid: 7, age: -1}}, nil, []string{"process 7 holds it in a transaction, and this role may not see for how long: grant pg_read_all_stats"}},
 		{"nobody", nil, nil, []string{"all events of older segments are read"}},
 		{"only a young session", []holder{{pid: 7, age: 3}}, nil, []string{"all events of older segments are read"}},
 	} {

@@ -22,15 +22,15 @@ import (
 
 // cli is the command line; kong reads it from the tags.
 type cli struct {
-	DatabaseURL string `help:"Connection string of the primary." env:"DATABASE_URL" placeholder:"URL"`
+	DatabaseURL string `help:"Connection string of the primary database." env:"DATABASE_URL" placeholder:"URL"`
 	Schema      string `help:"Postgres schema." default:"holdfast" env:"HOLDFAST_SCHEMA"`
 
 	Migrate migrateCmd `cmd:"" help:"Create the schema, or upgrade it."`
-	Check   checkCmd   `cmd:"" help:"Say what is missing, and how to mend it."`
+	Check   checkCmd   `cmd:"" help:"Say whether the schema is complete, and how to fix it."`
 	Relay   relayCmd   `cmd:"" help:"Publish events to Kafka until stopped."`
-	Status  statusCmd  `cmd:"" help:"Show lanes, log, queues and letters; exit with 1 when something needs a person."`
+	Status  statusCmd  `cmd:"" help:"Show lanes, log, queues and dead letters, and what needs a person."`
 	DLQ     dlqCmd     `cmd:"" name:"dlq" help:"Group, list, show, edit, replay, discard and purge dead letters."`
-	Adopt   adoptCmd   `cmd:"" help:"Make a restored copy of a database fit for relays. Stop all relays first."`
+	Adopt   adoptCmd   `cmd:"" help:"Let relays run on a restored copy of a database."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
 
@@ -55,7 +55,7 @@ type usageError struct{ error }
 func run(args []string, out, errOut io.Writer) int {
 	var c cli
 	exited := -1
-	parser, err := kong.New(&c, kong.Name("holdfast"), kong.Description("Transactional outbox and inbox on Postgres and Kafka."),
+	parser, err := kong.New(&c, kong.Name("holdfast"), kong.Description("Transactional outbox and inbox on Postgres and Kafka.\n\nExit codes: 0 done; 1 failed, or status found something that needs a person; 2 wrong command line."),
 		kong.Writers(out, errOut), kong.Exit(func(status int) { exited = status }), kong.UsageOnError())
 	if err != nil {
 		panic(err)
@@ -113,8 +113,8 @@ func (p *program) schema() holdfast.SchemaConfig {
 }
 
 type migrateCmd struct {
-	Print bool `help:"Print the SQL of a new installation instead of running it."`
-	Lanes int  `help:"Lanes of a new installation: the most relays that can share the work. Fixed for life." placeholder:"8"`
+	Print bool `help:"Print the SQL of a new installation and change nothing."`
+	Lanes int  `help:"Number of lanes of a new installation, which is also the most relays that can share the work. Fixed for life. Defaults to 8." placeholder:"N"`
 }
 
 func (m *migrateCmd) Run(p *program) error {

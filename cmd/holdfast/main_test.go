@@ -49,11 +49,11 @@ func TestAnOperatorsDay(t *testing.T) {
 	wantStatus(t, 0, "schema events is complete", "check")
 	wantStatus(t, 0, "nothing needs a person", "status")
 	pgtest.Exec(t, db.Pool, "select events.write('orders', 'k', 'order.placed', '{}')")
-	wantStatus(t, 1, "1 lanes have events and no owner: start a relay", "status")
+	wantStatus(t, 1, "1 lane has events and no owner: start a relay", "status")
 	pgtest.Exec(t, db.Pool, `insert into events.letter (origin, consumer, reason, event_id, source, type, topic, key, time, payload, hash, errors)
 		values ('inbox', 'billing', 'no such customer', 'e1', 's', 'order.placed', 'orders', 'k', now(), 'the secret', '', '{first,second}'),
 		       ('inbox', 'billing', 'no such customer', 'e2', 's', 'order.placed', 'orders', 'k', now(), 'the secret', '', '{}')`)
-	wantStatus(t, 1, "consumer billing has 2 open letters: holdfast dlq list --consumer billing", "status")
+	wantStatus(t, 1, "consumer billing has 2 open dead letters: holdfast dlq list --consumer billing", "status")
 	if out := wantStatus(t, 0, "no such customer", "dlq", "list", "--consumer", "billing"); strings.Contains(out, "secret") {
 		t.Error("a list shows payloads")
 	}
@@ -64,24 +64,24 @@ func TestAnOperatorsDay(t *testing.T) {
 		t.Error("show shows the payload unasked")
 	}
 	wantStatus(t, 0, "the secret", "dlq", "show", "1", "--payload")
-	wantStatus(t, 0, "2 letters would be replayed", "dlq", "replay", "--dry-run")
+	wantStatus(t, 0, "2 dead letters would be replayed", "dlq", "replay", "--dry-run")
 	wantStatus(t, 2, "missing flags: --reason", "dlq", "replay", "--by", "ann", "--all")
-	mended := filepath.Join(t.TempDir(), "mended.json")
-	if err := os.WriteFile(mended, []byte(`{"mended": true}`), 0o600); err != nil {
+	fixed := filepath.Join(t.TempDir(), "fixed.json")
+	if err := os.WriteFile(fixed, []byte(`{"fixed": true}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantStatus(t, 0, "letter 1 has a new payload", "dlq", "edit", "1", mended, "--reason", "typo", "--by", "ann")
+	wantStatus(t, 0, "dead letter 1 has a new payload", "dlq", "edit", "1", fixed, "--reason", "typo", "--by", "ann")
 	wantStatus(t, 0, "edit by ann: typo", "dlq", "show", "1")
-	wantStatus(t, 0, `"payload":"eyJtZW5kZWQiOiB0cnVlfQ=="`, "dlq", "show", "1", "--json", "--payload")
-	wantStatus(t, 0, "1 letters are on their way", "dlq", "replay", "--all", "--limit", "1", "--reason", "fixed", "--by", "ann")
-	wantStatus(t, 0, "letter 2 is discarded", "dlq", "discard", "2", "--reason", "a test", "--by", "ann")
+	wantStatus(t, 0, `"payload":"eyJmaXhlZCI6IHRydWV9"`, "dlq", "show", "1", "--json", "--payload")
+	wantStatus(t, 0, "1 dead letter is on the way", "dlq", "replay", "--all", "--limit", "1", "--reason", "fixed", "--by", "ann")
+	wantStatus(t, 0, "dead letter 2 is discarded", "dlq", "discard", "2", "--reason", "a test", "--by", "ann")
 	pgtest.Exec(t, db.Pool, `insert into events.letter (origin, reason, event_id, source, type, topic, key, time, payload, hash) values ('relay', E'it is \x1b[2J too large', 'e3', 's', 't', 'orders', 'k', now(), '', '')`)
 	if out := wantStatus(t, 0, `it is \x1b[2J too large`, "dlq", "list", "--origin", "relay"); strings.Contains(out, "\x1b") {
 		t.Error("what others wrote moves the cursor of the terminal")
 	}
-	wantStatus(t, 0, "letter 3 has a new payload", "dlq", "edit", "3", "--tombstone", "--reason", "gone", "--by", "ann")
+	wantStatus(t, 0, "dead letter 3 has a new payload", "dlq", "edit", "3", "--tombstone", "--reason", "gone", "--by", "ann")
 	wantStatus(t, 0, "a tombstone", "dlq", "show", "3", "--payload")
-	wantStatus(t, 2, "one of them", "dlq", "edit", "3", mended, "--tombstone", "--reason", "gone")
+	wantStatus(t, 2, "one of them", "dlq", "edit", "3", fixed, "--tombstone", "--reason", "gone")
 	wantStatus(t, 1, "not open", "dlq", "discard", "2", "--reason", "again")
 	wantStatus(t, 1, "no such letter", "dlq", "show", "77")
 	wantStatus(t, 1, "add --yes", "adopt")
@@ -133,23 +133,27 @@ func TestStatusSaysWhatNeedsAPersonAndWhatToDo(t *testing.T) {
 		c as (insert into holdfast.event_2 (lane, id, type, topic) values (3, 'c', 't', 'o')) insert into holdfast.event_3 (lane, id, type, topic) values (3, 'd', 't', 'o')`
 	const read = `; update holdfast.lane set done = (select format('%s:%s:', n, n)::pg_snapshot from (select pg_current_xact_id()::text::bigint + 1) xid (n))`
 	const stored = `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, lease_until) values ('billing', 'orders', 'k', 1, 's', 'e', 't', now(), '', now() - interval '%s', %s)`
+	const letter = `insert into holdfast.letter (origin, consumer, reason, state, holds, event_id, source, type, topic, key, time, hash, place) values ('inbox', 'billing', 'r', 'replaying', true, 'd', 's', 't', 'orders', 'k', now(), '', %s)`
 	for _, c := range []struct {
 		name, sql, says string
 		status          int
 	}{
 		{"another cluster", "update holdfast.cluster set system_identifier = 1", "then run holdfast adopt --yes", 1},
 		{"a restored copy", "insert into holdfast.birth (born) values ('1')", "then run holdfast adopt --yes", 1},
-		{"a missing topic", fmt.Sprintf(parked, "topic", "1 second"), "topic orders is missing, or the relay may not write to it: create it or grant the rights, 1 events wait", 1},
+		{"a missing topic", fmt.Sprintf(parked, "topic", "1 second"), "topic orders is missing, or the relay may not write to it: create it or grant the rights; 1 event waits", 1},
 		{"an event that is tried again", fmt.Sprintf(parked, "record", "1 minute"), "nothing needs a person", 0},
-		{"an event that is parked for long", fmt.Sprintf(parked, "record", "11 minutes"), "lane 3 has 1 events parked for more than 10 minutes: select topic, key, why, errors from \"holdfast\".parked where lane = 3 says why", 1},
+		{"an event that is parked for long", fmt.Sprintf(parked, "record", "11 minutes"), "lane 3 has 1 event parked for more than 10 minutes: select topic, key, why, errors from \"holdfast\".parked where lane = 3 says why", 1},
 		{"a stored event that nobody takes", fmt.Sprintf(stored, "6 minutes", "'-infinity'"), "consumer billing has stored events that were due 6m", 1},
 		{"a stored event that a worker is at", fmt.Sprintf(stored, "6 minutes", "now() + interval '1 minute'"), "nothing needs a person", 0},
+		{"a stored event before what a letter holds", fmt.Sprintf(stored, "6 minutes", "'-infinity'") + "; " + fmt.Sprintf(letter, "2"), "consumer billing has stored events that were due 6m", 1},
+		{"a stored event that a letter holds", fmt.Sprintf(stored, "6 minutes", "'-infinity'") + "; " + fmt.Sprintf(letter, "0"), "nothing needs a person", 0},
 		{"a full log that a lane holds", full, "no segment of the log is empty: events in older segments are unread in lane 3: the log of the lane's relay", 1},
 		{"a full log that nobody empties", full + read, "no segment of the log is empty: all events of older segments are read", 1},
 		{"a full log, of which the current segment alone is unread", full + read + "; insert into holdfast.event_0 (xid, lane, id, type, topic) values ('9000000000', 4, 'e', 't', 'o')", "all events of older segments are read", 1},
 		{"a stored event that is due", fmt.Sprintf(stored, "1 minute", "'-infinity'"), "nothing needs a person", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			pgtest.Exec(t, db.Pool, "delete from holdfast.letter")
 			pgtest.Exec(t, db.Pool, "truncate holdfast.parked, holdfast.stored, holdfast.event_0, holdfast.event_1, holdfast.event_2, holdfast.event_3")
 			pgtest.Exec(t, db.Pool, "update holdfast.lane set owner = 'r', lease_until = now() + interval '1 minute'")
 			pgtest.Exec(t, db.Pool, "update holdfast.cluster set system_identifier = (select system_identifier from pg_control_system())")

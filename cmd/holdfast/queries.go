@@ -43,9 +43,8 @@ select c.consumer, coalesce(s.waiting, 0), coalesce(s.keys, 0), coalesce(s.oldes
                            not exists (select from holdfast.stored h
                                         where h.consumer = d.consumer and h.topic = d.topic and h.key = d.key and h.place < d.place)
                        and (d.letter is not null
-                            or not exists (select from holdfast.letter k
-                                            where k.consumer = d.consumer and k.topic = d.topic and k.key = d.key
-                                              and k.holds and k.origin = 'inbox' and k.state in ('open', 'replaying')))))), 0)
+                            or not exists (select from holdfast.consumer_hold k
+                                            where k.consumer = d.consumer and k.topic = d.topic and k.key = d.key and k.after < d.place))))), 0)
   from (select consumer from holdfast.consumer_position union select consumer from holdfast.stored union
         select consumer from holdfast.letter where consumer <> '' and state = 'open') c
   left join (select consumer, count(*) as waiting, count(distinct (topic, key)) as keys, round(extract(epoch from now() - min(first_at)))::bigint as oldest
@@ -56,7 +55,7 @@ select c.consumer, coalesce(s.waiting, 0), coalesce(s.keys, 0), coalesce(s.oldes
 // The ten keys that have waited longest for each consumer, with the event that each waits for.
 const statusBlocked = `-- status.blocked
 with head as (
-    select distinct on (s.consumer, s.topic, s.key) s.consumer, s.topic, s.key, s.event_id, s.type, s.attempts, s.errors, s.next_at, s.first_at,
+    select distinct on (s.consumer, s.topic, s.key) s.consumer, s.topic, s.key, s.place, s.event_id, s.type, s.attempts, s.errors, s.next_at, s.first_at,
            count(*) over (partition by s.consumer, s.topic, s.key) as events
       from holdfast.stored s
      where s.key <> ''
@@ -66,9 +65,8 @@ with head as (
 )
 select r.consumer, r.topic, r.key, r.events, round(extract(epoch from now() - r.first_at))::bigint, r.event_id, r.type, r.attempts,
        case when r.next_at = 'infinity' then -1 else greatest(round(extract(epoch from r.next_at - now())), 0) end::bigint,
-       coalesce((select min(l.id) from holdfast.letter l
-                  where l.consumer = r.consumer and l.topic = r.topic and l.key = r.key
-                    and l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')), 0),
+       coalesce((select min(l.letter) from holdfast.consumer_hold l
+                  where l.consumer = r.consumer and l.topic = r.topic and l.key = r.key and l.after < r.place), 0),
        coalesce(r.errors[cardinality(r.errors)], '')
   from ranked r
  where r.rank <= 10

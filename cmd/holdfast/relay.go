@@ -9,48 +9,48 @@ import (
 	"os"
 	"time"
 
-	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl"
 	"github.com/segmentio/kafka-go/sasl/plain"
 	"github.com/segmentio/kafka-go/sasl/scram"
 
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
 // relayCmd is the relay as a process of its own.
 type relayCmd struct {
-	Brokers   []string      `help:"Kafka brokers, host:port." env:"KAFKA_BROKERS" sep:"," required:""`
-	Name      string        `help:"This relay's own name among all. Defaults to host, process id and a random part." placeholder:"NAME"`
-	Lease     time.Duration `help:"How long lanes rest when a relay dies." default:"5s"`
-	BatchSize int           `help:"Events read and published together." default:"2000"`
-	HoldKey   bool          `help:"Keep later events of a key waiting after a dead letter."`
-	LetterTo  string        `help:"Topic that tells of dead letters too; * stands for the event's topic." name:"letter-topic" placeholder:"*.dlq"`
+	Brokers   []string      `help:"Kafka brokers as host:port, separated by commas." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:"," required:""`
+	Name      string        `help:"Name of this relay; two relays may not share one. Defaults to host, process id and a random part." placeholder:"NAME"`
+	Lease     time.Duration `help:"Time before another relay takes over from one that died." default:"5s"`
+	BatchSize int           `help:"Number of events that are read and published together." default:"2000"`
+	HoldKey   bool          `help:"Keep later events of a key waiting after a dead letter. The same for all relays of a database."`
+	LetterTo  string        `help:"Topic to publish dead letters to. An asterisk stands for the event's topic, as in *.dlq. Defaults to none." name:"dead-letter-topic" aliases:"letter-topic" placeholder:"TOPIC"`
 
 	TLS           bool   `help:"Encrypt the connections to Kafka." name:"tls"`
-	TLSCA         string `help:"File with the certificates to trust, in PEM form. Defaults to the system's." name:"tls-ca" type:"existingfile" placeholder:"FILE"`
-	SASLMechanism string `help:"plain, scram-sha-256 or scram-sha-512; user and password come from KAFKA_USER and KAFKA_PASSWORD." name:"sasl-mechanism" enum:",plain,scram-sha-256,scram-sha-512" default:""`
+	TLSCA         string `help:"PEM file with the certificates to trust. Defaults to those of the system. Needs --tls." name:"tls-ca" type:"existingfile" placeholder:"FILE"`
+	SASLMechanism string `help:"plain, scram-sha-256 or scram-sha-512. User and password come from KAFKA_USER and KAFKA_PASSWORD." placeholder:"NAME" name:"sasl-mechanism" enum:",plain,scram-sha-256,scram-sha-512" default:""`
 }
 
 func (r *relayCmd) Run(p *program) error {
 	logger := slog.New(slog.NewTextHandler(p.errOut, nil))
-	transport, err := r.transport(os.Getenv)
+	connection, err := r.connection(os.Getenv)
 	if err != nil {
 		return err
 	}
-	defer transport.CloseIdleConnections()
 	pool, err := p.pool()
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	publisher, err := relay.NewKafka(&kafka.Client{Addr: kafka.TCP(r.Brokers...), Transport: transport}, relay.KafkaConfig{})
+	publisher, err := kafkago.NewPublisher(connection, kafkago.PublisherConfig{})
 	if err != nil {
 		return err
 	}
-	rel, err := relay.New(pool, publisher, relay.Config{Schema: p.cli.Schema, Name: r.Name, Lease: r.Lease, BatchSize: r.BatchSize, HoldKey: r.HoldKey, LetterTopic: r.LetterTo, Logger: logger,
+	defer publisher.Close()
+	rel, err := relay.New(pool, publisher, relay.Config{Schema: p.cli.Schema, Name: r.Name, Lease: r.Lease, BatchSize: r.BatchSize, HoldKey: r.HoldKey, DeadLetterTopic: r.LetterTo, Logger: logger,
 		Observer: relay.Observer{
-			OnClaimed:  func(lane int, epoch int64) { logger.Info("lane claimed", "lane", lane, "epoch", epoch) },
-			OnReleased: func(lane int) { logger.Info("lane released", "lane", lane) },
+			OnClaimed:  func(c relay.Claimed) { logger.Info("lane claimed", "lane", c.Lane, "epoch", c.Epoch) },
+			OnReleased: func(l relay.Released) { logger.Info("lane released", "lane", l.Lane) },
 		}})
 	if err != nil {
 		return err
@@ -63,35 +63,35 @@ func (r *relayCmd) Run(p *program) error {
 	return nil
 }
 
-// transport says how to reach Kafka: encrypted and authenticated as the flags ask.
-func (r *relayCmd) transport(env func(string) string) (*kafka.Transport, error) {
-	t := &kafka.Transport{ClientID: "holdfast-relay", Dial: relay.KafkaDial}
+// connection says how to reach Kafka: encrypted and authenticated as the flags ask.
+func (r *relayCmd) connection(env func(string) string) (kafkago.Connection, error) {
+	c := kafkago.Connection{Brokers: r.Brokers, ClientID: "holdfast-relay"}
 	if r.TLSCA != "" && !r.TLS {
-		return nil, errors.New("--tls-ca is given without --tls: add --tls")
+		return c, errors.New("--tls-ca needs --tls: add --tls")
 	}
 	if r.TLS {
-		t.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 		if r.TLSCA != "" {
 			pem, err := os.ReadFile(r.TLSCA)
 			if err != nil {
-				return nil, fmt.Errorf("read --tls-ca: %w", err)
+				return c, fmt.Errorf("read --tls-ca: %w", err)
 			}
-			t.TLS.RootCAs = x509.NewCertPool()
-			if !t.TLS.RootCAs.AppendCertsFromPEM(pem) {
-				return nil, fmt.Errorf("--tls-ca %s holds no certificate in PEM form", r.TLSCA)
+			c.TLS.RootCAs = x509.NewCertPool()
+			if !c.TLS.RootCAs.AppendCertsFromPEM(pem) {
+				return c, fmt.Errorf("--tls-ca %s has no PEM certificate", r.TLSCA)
 			}
 		}
 	}
 	if r.SASLMechanism == "" {
-		return t, nil
+		return c, nil
 	}
 	user, password := env("KAFKA_USER"), env("KAFKA_PASSWORD")
 	if user == "" || password == "" {
-		return nil, errors.New("--sasl-mechanism needs KAFKA_USER and KAFKA_PASSWORD in the environment")
+		return c, errors.New("--sasl-mechanism needs KAFKA_USER and KAFKA_PASSWORD in the environment")
 	}
 	var err error
-	t.SASL, err = mechanism(r.SASLMechanism, user, password)
-	return t, err
+	c.SASL, err = mechanism(r.SASLMechanism, user, password)
+	return c, err
 }
 
 func mechanism(name, user, password string) (sasl.Mechanism, error) {

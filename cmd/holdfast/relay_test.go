@@ -157,12 +157,13 @@ func TestTheSidecarPublishesToABrokerThatAsksForTLSAndAPassword(t *testing.T) {
 
 			right := startSidecar(t, db, []string{"KAFKA_USER=relay", "KAFKA_PASSWORD=hunter2"}, args...)
 			r := relayCmd{TLS: true, TLSCA: ca, SASLMechanism: mechanism}
-			transport, err := r.transport(func(name string) string {
+			connection, err := r.connection(func(name string) string {
 				return map[string]string{"KAFKA_USER": "relay", "KAFKA_PASSWORD": "hunter2"}[name]
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
+			transport := &kafka.Transport{TLS: connection.TLS, SASL: connection.SASL}
 			defer transport.CloseIdleConnections()
 			client := kafka.Client{Addr: kafka.TCP(cluster.ListenAddrs()...), Transport: transport}
 			waitFor(t, func() bool {

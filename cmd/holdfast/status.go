@@ -19,7 +19,7 @@ import (
 )
 
 type statusCmd struct {
-	JSON bool `help:"One JSON object: the tables, and what needs a person." name:"json"`
+	JSON bool `help:"Print one JSON object with the tables and what needs a person." name:"json"`
 }
 
 func (c *statusCmd) Run(p *program) error {
@@ -125,7 +125,7 @@ func (s *status) history(ctx context.Context) error {
 		return err
 	}
 	if !same {
-		s.say("the database was restored from a copy, or moved, and relays refuse to run: stop them all, then run holdfast adopt --yes")
+		s.say("this database is a restored copy, or was moved, and relays refuse to run: stop them all, then run holdfast adopt --yes")
 	}
 	return nil
 }
@@ -147,7 +147,7 @@ func (s *status) lanes(ctx context.Context) error {
 			return fmt.Sprintf("%d\t%s\t%s\t%d\t%s ago\t%s\t%d\t%d\t%d", lane, dash(owner), span(lease), epoch, span(saved), yes(unread), parked, scheduled, letters)
 		})
 	if idle > 0 {
-		s.say("%d lanes have events and no owner: start a relay", idle)
+		s.say("%s %s events and no owner: start a relay", count(idle, "lane"), verb(idle, "has", "have"))
 	}
 	return err
 }
@@ -162,14 +162,14 @@ func (s *status) parked(ctx context.Context) error {
 	var topic string
 	var lane, events int64
 	if err := s.each(ctx, statusHeldTopics, "", "held_topics", "topic events", []any{&topic, &events}, func() string {
-		s.say("topic %s is missing, or the relay may not write to it: create it or grant the rights, %d events wait for it", topic, events)
+		s.say("topic %s is missing, or the relay may not write to it: create it or grant the rights; %s %s for it", topic, count(int(events), "event"), verb(int(events), "waits", "wait"))
 		return ""
 	}); err != nil {
 		return err
 	}
 	if err := s.each(ctx, statusLongParked, "", "long_parked", "lane events", []any{&lane, &events}, func() string {
-		s.say("lane %d has %d events parked for more than 10 minutes: %s says why, holdfast dlq list --origin relay shows what holds their keys",
-			lane, events, sqlschema.In(s.schema, fmt.Sprintf("select topic, key, why, errors from holdfast.parked where lane = %d", lane)))
+		s.say("lane %d has %s parked for more than 10 minutes: %s says why, and holdfast dlq list --origin relay shows what holds their keys",
+			lane, count(int(events), "event"), sqlschema.In(s.schema, fmt.Sprintf("select topic, key, why, errors from holdfast.parked where lane = %d", lane)))
 		return ""
 	}); err != nil {
 		return err
@@ -179,7 +179,7 @@ func (s *status) parked(ctx context.Context) error {
 		return err
 	}
 	if letters > 0 {
-		s.say("the relay has %d open letters: holdfast dlq list --origin relay", letters)
+		s.say("the relay has %s: holdfast dlq list --origin relay", count(int(letters), "open dead letter"))
 	}
 	return nil
 }
@@ -205,10 +205,10 @@ func (s *status) consumers(ctx context.Context) error {
 	var waiting, keys, oldest, letters, overdue int64
 	return s.each(ctx, statusConsumers, "CONSUMER\tSTORED\tKEYS\tOLDEST\tLETTERS", "consumers", "consumer stored keys oldest_seconds letters overdue_seconds", []any{&consumer, &waiting, &keys, &oldest, &letters, &overdue}, func() string {
 		if letters > 0 {
-			s.say("consumer %s has %d open letters: holdfast dlq list --consumer %s", clean(consumer), letters, clean(consumer))
+			s.say("consumer %s has %s: holdfast dlq list --consumer %s", clean(consumer), count(int(letters), "open dead letter"), clean(consumer))
 		}
 		if overdue > 0 {
-			s.say("consumer %s has stored events that were due %s ago and nobody takes: start a node of it that handles their types", clean(consumer), span(overdue))
+			s.say("consumer %s has stored events that were due %s ago and that no node takes: start a node of it that handles their types", clean(consumer), span(overdue))
 		}
 		return fmt.Sprintf("%s\t%d\t%d\t%s\t%d", clean(consumer), waiting, keys, span(oldest), letters)
 	})
@@ -223,9 +223,9 @@ func (s *status) blocked(ctx context.Context) error {
 			waits := "its next attempt in " + span(next)
 			switch {
 			case letter != 0:
-				waits = fmt.Sprintf("letter %d: holdfast dlq show %d", letter, letter)
+				waits = fmt.Sprintf("dead letter %d: holdfast dlq show %d", letter, letter)
 			case next < 0:
-				waits = "what is before it"
+				waits = "an earlier event of its key"
 			case failure == "" && next == 0:
 				waits = "a node that handles " + clean(eventType)
 			}

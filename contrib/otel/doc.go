@@ -8,5 +8,5 @@
 //	guard, err := idempotency.New(pool, idempotency.Config{Principal: account, Observer: observer})
 //
 // Labels never carry keys, ids or paths: what they can be is bounded by the program, not by its clients. Names and
-// labels are listed in docs/operations.md; a change of one is a breaking change.
+// labels are listed in docs/reference/metrics.md; a change of one is a breaking change.
 package holdfastotel

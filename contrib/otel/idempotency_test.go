@@ -19,7 +19,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pgtest"
 )
 
-func TestR33RequestsAreCountedByResultAndOperation(t *testing.T) {
+// R33.
+func TestRequestsAreCountedByResultAndOperation(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	reader := metric.NewManualReader()
@@ -93,7 +94,8 @@ func TestR33RequestsAreCountedByResultAndOperation(t *testing.T) {
 	}
 }
 
-func TestR33TheSpanOfARequestSaysWhatBecameOfIt(t *testing.T) {
+// R33.
+func TestTheSpanOfARequestSaysWhatBecameOfIt(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewInMemoryExporter()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)).Tracer("test")
@@ -138,7 +140,8 @@ func TestR33TheSpanOfARequestSaysWhatBecameOfIt(t *testing.T) {
 	}
 }
 
-func TestR33ManyOperationsShareALabelInTheEnd(t *testing.T) {
+// R33.
+func TestManyOperationsShareALabelInTheEnd(t *testing.T) {
 	t.Parallel()
 	reader := metric.NewManualReader()
 	observer, err := holdfastotel.Idempotency(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))

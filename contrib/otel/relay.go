@@ -3,7 +3,6 @@ package holdfastotel
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -43,29 +42,29 @@ func Relay(meter metric.Meter) (relay.Observer, error) {
 		return metric.WithAttributeSet(attribute.NewSet(labels...))
 	}
 	return relay.Observer{
-		OnPublished: func(_ int, events []holdfast.Event) {
+		OnPublished: func(p relay.Published) {
 			counts := map[string]int64{}
-			for i := range events {
-				counts[events[i].Topic]++
+			for i := range p.Events {
+				counts[p.Events[i].Topic]++
 			}
 			for name, n := range counts {
 				published.Add(ctx, n, by(attribute.String("topic", topics.name(name))))
 			}
 		},
-		OnParked: func(_ int, e holdfast.Event, why string, _ error) {
-			parked.Add(ctx, 1, by(topic(e), attribute.String("why", why)))
+		OnParked: func(p relay.Parked) {
+			parked.Add(ctx, 1, by(topic(p.Event), attribute.String("why", p.Why)))
 		},
-		OnUnparked: func(_ int, e holdfast.Event) { unparked.Add(ctx, 1, by(topic(e))) },
-		OnDead:     func(_ int, e holdfast.Event, _ int64, _ error) { dead.Add(ctx, 1, by(topic(e))) },
-		OnClaimed:  func(int, int64) { claimed.Add(ctx, 1) },
-		OnReleased: func(int) { released.Add(ctx, 1) },
-		OnLost:     func(int, error) { lost.Add(ctx, 1) },
-		OnHeld: func(_ int, fault relay.Fault, _ error, _ time.Duration) {
-			held.Add(ctx, 1, by(attribute.String("fault", string(fault))))
+		OnUnparked: func(u relay.Unparked) { unparked.Add(ctx, 1, by(topic(u.Event))) },
+		OnDead:     func(d relay.DeadLettered) { dead.Add(ctx, 1, by(topic(d.Event))) },
+		OnClaimed:  func(relay.Claimed) { claimed.Add(ctx, 1) },
+		OnReleased: func(relay.Released) { released.Add(ctx, 1) },
+		OnLost:     func(relay.Lost) { lost.Add(ctx, 1) },
+		OnHeld: func(h relay.Held) {
+			held.Add(ctx, 1, by(attribute.String("fault", string(h.Fault))))
 		},
-		OnSaved:     func(_ int, took time.Duration) { saving.Record(ctx, took.Seconds()) },
-		OnMoved:     func(_ int, events int) { moved.Add(ctx, int64(events)) },
-		OnReclaimed: func(_ int, result string) { reclaimed.Add(ctx, 1, by(attribute.String("result", result))) },
+		OnSaved:     func(s relay.Saved) { saving.Record(ctx, s.Took.Seconds()) },
+		OnMoved:     func(m relay.Moved) { moved.Add(ctx, int64(m.Events)) },
+		OnReclaimed: func(r relay.Reclaimed) { reclaimed.Add(ctx, 1, by(attribute.String("result", r.Result))) },
 	}, nil
 }
 

@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestR33AttemptsAreCountedByWhatTheyMetAndTheirDelaysRecorded(t *testing.T) {
+// R33.
+func TestAttemptsAreCountedByWhatTheyMetAndTheirDelaysRecorded(t *testing.T) {
 	t.Parallel()
 	answers := []int{http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusCreated}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -132,7 +132,7 @@ func TestConnectionsThatAreKilledCostNoClaimTwiceAndNoneAtAll(t *testing.T) {
 	t.Logf("%d connections were killed: %d claims are mine and %d unknown, of %d keys", killed.Load(), mine.Load(), unknown.Load(), keys)
 }
 
-func TestARedisThatSleepsLongerThanItsClientWaitsGivesAKeyToNobodyTwice(t *testing.T) {
+func TestARedisSlowerThanItsClientGivesAKeyToNobodyTwice(t *testing.T) {
 	b := setup(t)
 	admin := b.server.Client()
 	for _, row := range []struct {
@@ -200,7 +200,7 @@ func TestARedisWithAnAppendOnlyFileRemembersAClaimOverACrash(t *testing.T) {
 }
 
 // This is the promise that is weaker: what Redis forgets is new.
-func TestARedisWithoutAnAppendOnlyFileForgetsClaimsAndAnswersInACrash(t *testing.T) {
+func TestARedisWithoutAnAppendOnlyFileForgetsKeysInACrash(t *testing.T) {
 	b := setup(t)
 	c := b.mine(one, asked)
 	answered := idempotency.StoreKey{Key: "answered"}

@@ -97,7 +97,8 @@ func (b *bundle) name() string {
 	return names[0]
 }
 
-func TestR5OnRedisARepeatGetsTheFirstAnswerByteForByte(t *testing.T) {
+// R5.
+func TestOnRedisARepeatGetsTheFirstAnswerByteForByte(t *testing.T) {
 	b := setup(t)
 	h := guardedBy(t, b.store, charging(b.client))
 	first := send(t.Context(), h, "k1", "10")
@@ -119,7 +120,8 @@ func TestR5OnRedisARepeatGetsTheFirstAnswerByteForByte(t *testing.T) {
 	}
 }
 
-func TestR6OnRedisAMismatchRunsNothingAndChangesNothing(t *testing.T) {
+// R6.
+func TestOnRedisAMismatchRunsNothingAndChangesNothing(t *testing.T) {
 	b := setup(t)
 	h := guardedBy(t, b.store, charging(b.client))
 	b.answers(send(t.Context(), h, "k1", "10"), 201, "stored")
@@ -130,7 +132,8 @@ func TestR6OnRedisAMismatchRunsNothingAndChangesNothing(t *testing.T) {
 	}
 }
 
-func TestR11OnRedisARepeatOfWhatRunsIsToldSo(t *testing.T) {
+// R11.
+func TestOnRedisARepeatOfWhatRunsIsToldSo(t *testing.T) {
 	b := setup(t)
 	entered, leave := make(chan struct{}), make(chan struct{})
 	charge := charging(b.client)
@@ -152,7 +155,8 @@ func TestR11OnRedisARepeatOfWhatRunsIsToldSo(t *testing.T) {
 	b.answers(send(t.Context(), h, "k1", "10"), 201, "replayed")
 }
 
-func TestR20OnRedisA5xxIsForgottenAndItsKeyFreeAtOnce(t *testing.T) {
+// R20.
+func TestOnRedisA5xxIsForgottenAndItsKeyFreeAtOnce(t *testing.T) {
 	b := setup(t)
 	charge, fails := charging(b.client), true
 	h := guardedBy(t, b.store, func(w http.ResponseWriter, r *http.Request) {
@@ -169,7 +173,8 @@ func TestR20OnRedisA5xxIsForgottenAndItsKeyFreeAtOnce(t *testing.T) {
 	b.answers(send(t.Context(), h, "k1", "10"), 201, "stored")
 }
 
-func TestR27OnRedisThatIsAwayNothingRuns(t *testing.T) {
+// R27.
+func TestOnRedisThatIsAwayNothingRuns(t *testing.T) {
 	b := setup(t)
 	var runs atomic.Int32
 	h := guardedBy(t, b.store, func(w http.ResponseWriter, r *http.Request) {
@@ -187,7 +192,8 @@ func TestR27OnRedisThatIsAwayNothingRuns(t *testing.T) {
 	b.answers(send(t.Context(), h, "k1", "10"), 201, "stored")
 }
 
-func TestR28OnRedisThatGoesWhileAHandlerRunsItIsSaidThatTheOutcomeIsUnknown(t *testing.T) {
+// R28.
+func TestARedisLostWhileAHandlerRunsMakesTheOutcomeUnknown(t *testing.T) {
 	b := setup(t, "--appendonly", "yes", "--appendfsync", "always")
 	var runs atomic.Int32
 	h := guardedBy(t, b.store, func(w http.ResponseWriter, _ *http.Request) {
@@ -205,7 +211,8 @@ func TestR28OnRedisThatGoesWhileAHandlerRunsItIsSaidThatTheOutcomeIsUnknown(t *t
 	}
 }
 
-func TestR42OnRedisAnAnswerThatIsNotAsItWasIsNeitherSentNorRunAgain(t *testing.T) {
+// R42.
+func TestOnRedisAnAnswerThatIsNotAsItWasIsNeitherSentNorRunAgain(t *testing.T) {
 	b := setup(t)
 	h := guardedBy(t, b.store, charging(b.client))
 	b.answers(send(t.Context(), h, "k1", "10"), 201, "stored")
@@ -222,7 +229,8 @@ func TestR42OnRedisAnAnswerThatIsNotAsItWasIsNeitherSentNorRunAgain(t *testing.T
 	}
 }
 
-func TestR30OnRedisALongAnswerIsNotKeptAndNotMadeAgain(t *testing.T) {
+// R30.
+func TestOnRedisALongAnswerIsNotKeptAndNotMadeAgain(t *testing.T) {
 	b := setup(t)
 	var runs atomic.Int32
 	h := guardedBy(t, b.store, func(w http.ResponseWriter, _ *http.Request) {
@@ -239,7 +247,8 @@ func TestR30OnRedisALongAnswerIsNotKeptAndNotMadeAgain(t *testing.T) {
 	}
 }
 
-func TestR11OnRedis10000RepeatsAtOnceHaveOneEffect(t *testing.T) {
+// R11.
+func TestOnRedis10000RepeatsAtOnceHaveOneEffect(t *testing.T) {
 	b := setup(t)
 	handlers := make([]http.Handler, 4) // as many processes
 	for i := range handlers {
@@ -297,7 +306,8 @@ func crash(address string) {
 const crashed = 42
 
 // This is the promise that is weaker: on Postgres there is one effect.
-func TestR21OnRedisWhatCrashesBetweenEffectAndAnswerRunsAgainWhenItsLeaseHasRunOut(t *testing.T) {
+// R21.
+func TestOnRedisACrashBeforeTheAnswerRunsAgainAfterTheLease(t *testing.T) {
 	b := setup(t)
 	child := exec.CommandContext(t.Context(), os.Args[0])
 	child.Env = append(os.Environ(), crashing+"="+b.server.Addr)

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -23,7 +23,7 @@ type service struct {
 	pool      *pgxpool.Pool
 	outbox    *outbox.Outbox
 	relay     *relay.Relay
-	publisher *relay.Kafka // the relay's
+	publisher *kafkago.Publisher // the relay's
 	topic     string
 	server    *http.Server
 
@@ -57,15 +57,15 @@ func newService(ctx context.Context, pool *pgxpool.Pool, brokers []string, schem
 	if err != nil {
 		return nil, err
 	}
-	publisher, err := relay.NewKafka(&kafka.Client{Addr: kafka.TCP(brokers...)}, relay.KafkaConfig{ProduceTimeout: 5 * time.Second})
+	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: brokers}, kafkago.PublisherConfig{ProduceTimeout: 5 * time.Second})
 	if err != nil {
 		return nil, err
 	}
 	r, err := relay.New(pool, publisher, relay.Config{
 		Schema:      schema,
 		StopTimeout: 8 * time.Second, // above the publisher's, which may be added to it
-		Observer: relay.Observer{OnPublished: func(_ int, events []holdfast.Event) {
-			s.published.Add(int64(len(events)))
+		Observer: relay.Observer{OnPublished: func(p relay.Published) {
+			s.published.Add(int64(len(p.Events)))
 		}},
 		Logger: log,
 	})

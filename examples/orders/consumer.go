@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -42,7 +43,11 @@ func runBilling(ctx context.Context, pool *pgxpool.Pool, brokers []string, schem
 		}
 		return writeInvoice(ctx, tx, o) // commits together with the record that e was handled
 	})
-	return in.Consume(ctx, inbox.KafkaGroup{Brokers: brokers, GroupID: group, Topics: []string{topic}})
+	source, err := kafkago.NewGroup(kafkago.Connection{Brokers: brokers}, kafkago.GroupConfig{GroupID: group, Topics: []string{topic}})
+	if err != nil {
+		return err
+	}
+	return in.Consume(ctx, source) // until ctx is done
 	// end snippet
 }
 

@@ -8,9 +8,9 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -18,8 +18,7 @@ import (
 // here, or in one of its own, and as many times as you like: relays share the work.
 func runRelay(ctx context.Context, pool *pgxpool.Pool, brokers []string, schema string, log *slog.Logger, seen *published) error {
 	// snippet: relay
-	client := &kafka.Client{Addr: kafka.TCP(brokers...)}
-	publisher, err := relay.NewKafka(client, relay.KafkaConfig{})
+	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: brokers}, kafkago.PublisherConfig{})
 	if err != nil {
 		return err
 	}
@@ -39,7 +38,7 @@ func runRelay(ctx context.Context, pool *pgxpool.Pool, brokers []string, schema 
 // publishAgain is what the next relay does when one crashed after Kafka had acknowledged events
 // and before it had saved that: it publishes them a second time, because it cannot know.
 func publishAgain(ctx context.Context, brokers []string, events []holdfast.Event) error {
-	publisher, err := relay.NewKafka(&kafka.Client{Addr: kafka.TCP(brokers...)}, relay.KafkaConfig{})
+	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: brokers}, kafkago.PublisherConfig{})
 	if err != nil {
 		return err
 	}
@@ -54,10 +53,10 @@ type published struct {
 }
 
 // add is called by many lanes at once, and the slice is the relay's: it is copied.
-func (p *published) add(_ int, events []holdfast.Event) {
+func (p *published) add(got relay.Published) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.events = append(p.events, events...)
+	p.events = append(p.events, got.Events...)
 }
 
 func (p *published) count() int {

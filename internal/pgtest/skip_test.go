@@ -58,3 +58,12 @@ func TestAModelThatCannotBeMadeFailsTheTest(t *testing.T) {
 		}
 	}
 }
+
+func TestExamplesAreSkippedBesideWhatTheCallerSkips(t *testing.T) {
+	t.Parallel()
+	for pattern, want := range map[string]string{"": "^Example", "TestSlow/hour": "TestSlow/hour|^Example"} {
+		if got := withoutExamples(pattern); got != want {
+			t.Errorf("%q became %q, want %q", pattern, got, want)
+		}
+	}
+}

@@ -8,6 +8,7 @@ package sqlschema
 import (
 	"fmt"
 	"regexp"
+	"sync"
 )
 
 // Default is the schema name when none is configured.
@@ -42,4 +43,28 @@ func In(name, statement string) string {
 	}
 	statement = named.ReplaceAllString(statement, `$1 "`+name+`"`)
 	return qualifier.ReplaceAllString(statement, `"`+name+`".`)
+}
+
+// Statements gives the statements of one schema: each is rewritten once, when it is first asked for. It may be used by many
+// goroutines at once.
+type Statements struct {
+	schema    string
+	rewritten sync.Map // of statements, as they are written, to what In makes of them
+}
+
+// For returns the statements of a schema. It panics on a name that Validate refuses, as In does.
+func For(schema string) *Statements {
+	if err := Validate(schema); err != nil {
+		panic(err)
+	}
+	return &Statements{schema: schema}
+}
+
+// In returns a statement for the schema. It remembers every statement it is asked for: ask for constants only.
+func (s *Statements) In(statement string) string {
+	if text, known := s.rewritten.Load(statement); known {
+		return text.(string)
+	}
+	text, _ := s.rewritten.LoadOrStore(statement, In(s.schema, statement))
+	return text.(string)
 }

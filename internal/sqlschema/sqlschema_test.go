@@ -50,3 +50,22 @@ func FuzzValidate(f *testing.F) {
 		}
 	})
 }
+
+func TestAStatementIsRewrittenOnceForItsSchema(t *testing.T) {
+	t.Parallel()
+	mine := For("mine")
+	for range 2 {
+		if got := mine.In("select holdfast.lock($1)"); got != `select "mine".lock($1)` {
+			t.Errorf("it is %s", got)
+		}
+	}
+	if got := For("").In("select holdfast.lock($1)"); got != `select "holdfast".lock($1)` {
+		t.Errorf("without a name it is %s", got)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("For accepted a bad name")
+		}
+	}()
+	For("No!")
+}

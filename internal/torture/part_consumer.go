@@ -14,11 +14,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/history"
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -76,9 +76,12 @@ func (p part) consume(ctx context.Context, pool *pgxpool.Pool, rec *history.Reco
 		in.Handle(eventType, n.handle)
 	}
 	dialer := net.Dialer{Timeout: 3 * time.Second}
-	group := inbox.KafkaGroup{Brokers: p.Brokers, GroupID: consumerName + " of " + p.Topics[0], Topics: append([]string{p.Late}, p.Topics...),
-		SessionTimeout: session, HeartbeatInterval: session / 20, WatchInterval: time.Second,
-		Dialer: &kafka.Dialer{Timeout: 3 * time.Second, DialFunc: p.dial(dialer.DialContext)}}
+	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: p.Brokers, DialTimeout: 3 * time.Second, Dial: p.dial(dialer.DialContext)},
+		kafkago.GroupConfig{GroupID: consumerName + " of " + p.Topics[0], Topics: append([]string{p.Late}, p.Topics...),
+			SessionTimeout: session, HeartbeatInterval: session / 20, WatchInterval: time.Second})
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup

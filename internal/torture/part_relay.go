@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/history"
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -21,13 +21,12 @@ const lease = 2 * time.Second
 
 // relay is a relay as a service would run it, with a publisher that writes down what it does.
 func (p part) relay(ctx context.Context, pool *pgxpool.Pool, rec *history.Recorder, logger *slog.Logger) error {
-	transport := &kafka.Transport{Dial: p.dial(relay.KafkaDial), MetadataTTL: time.Second}
-	defer transport.CloseIdleConnections()
-	client := &kafka.Client{Addr: kafka.TCP(p.Brokers...), Transport: transport}
-	real, err := relay.NewKafka(client, relay.KafkaConfig{ProduceTimeout: 5 * time.Second, MetadataTTL: time.Second})
+	real, err := kafkago.NewPublisher(kafkago.Connection{Brokers: p.Brokers, Dial: p.dial(kafkago.Dial)},
+		kafkago.PublisherConfig{ProduceTimeout: 5 * time.Second, MetadataTTL: time.Second})
 	if err != nil {
 		return err
 	}
+	defer real.Close()
 	pub, err := p.plantedPublisher(real, pool)
 	if err != nil {
 		return err
@@ -36,19 +35,19 @@ func (p part) relay(ctx context.Context, pool *pgxpool.Pool, rec *history.Record
 		Name:         p.name(),
 		Lease:        lease,
 		Retry:        retry.Policy{Attempts: 10_000, Base: 100 * time.Millisecond, Cap: time.Second}, // no fault lasts for ever: nothing becomes a letter here
-		SpillAfter:   3 * time.Second,
+		ParkAfter:    3 * time.Second,
 		SegmentBytes: 1 << 20, // so that segments are reclaimed under faults
 		Logger:       logger,
 		Observer: relay.Observer{
-			OnClaimed: func(lane int, epoch int64) {
-				rec.Add(history.Entry{Op: history.Claim, Lane: lane, Epoch: epoch})
+			OnClaimed: func(c relay.Claimed) {
+				rec.Add(history.Entry{Op: history.Claim, Lane: c.Lane, Epoch: c.Epoch})
 			},
-			OnReleased: func(lane int) { rec.Add(history.Entry{Op: history.Lose, Lane: lane, How: history.OK}) },
-			OnLost: func(lane int, err error) {
-				rec.Add(history.Entry{Op: history.Lose, Lane: lane, How: history.Failed, Text: err.Error()})
+			OnReleased: func(l relay.Released) { rec.Add(history.Entry{Op: history.Lose, Lane: l.Lane, How: history.OK}) },
+			OnLost: func(l relay.Lost) {
+				rec.Add(history.Entry{Op: history.Lose, Lane: l.Lane, How: history.Failed, Text: l.Err.Error()})
 			},
-			OnDead: func(_ int, e holdfast.Event, _ int64, err error) {
-				rec.Add(history.Entry{Op: history.Letter, IDs: []string{e.ID}, Text: err.Error()})
+			OnDead: func(d relay.DeadLettered) {
+				rec.Add(history.Entry{Op: history.Letter, IDs: []string{d.Event.ID}, Text: d.Err.Error()})
 			},
 		},
 	})

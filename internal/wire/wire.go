@@ -123,13 +123,13 @@ func Size(e holdfast.Event) int {
 // extension attributes of a foreign producer, stay among Headers.
 //
 // The one error is an empty topic, a mistake of the caller; no record is unreadable.
-func Parse(topic string, key, value []byte, headers []Header, at time.Time) (holdfast.Event, error) {
+func Parse[H header](topic string, key, value []byte, headers []H, at time.Time) (holdfast.Event, error) {
 	if topic == "" {
 		return holdfast.Event{}, errors.New("read record: its topic is empty")
 	}
 	e := holdfast.Event{Topic: topic, Key: string(key), Payload: value, Time: at}
-	for _, h := range headers {
-		switch h.Key {
+	for _, theirs := range headers {
+		switch h := Header(theirs); h.Key {
 		case HeaderSpecVersion:
 			// 0.2, 0.3 and 1.0 name what we read alike; a later version that says otherwise is not ours to guess at.
 		case HeaderID:

@@ -143,7 +143,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestParseWithoutATopicIsAnError(t *testing.T) {
-	if _, err := Parse("", nil, nil, nil, noon); err == nil {
+	if _, err := Parse[Header]("", nil, nil, nil, noon); err == nil {
 		t.Error("no error")
 	}
 }

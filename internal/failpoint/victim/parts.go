@@ -10,12 +10,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
@@ -58,7 +58,7 @@ var errEnough = errors.New("the key has its events")
 
 // publish is a relay. It tells what the test needs to know for the bound on duplicates.
 func publish(ctx context.Context, pool *pgxpool.Pool, o Order, name string, logger *slog.Logger) error {
-	publisher, err := relay.NewKafka(&kafka.Client{Addr: kafka.TCP(o.Brokers...)}, relay.KafkaConfig{})
+	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: o.Brokers}, kafkago.PublisherConfig{})
 	if err != nil {
 		return err
 	}
@@ -67,9 +67,9 @@ func publish(ctx context.Context, pool *pgxpool.Pool, o Order, name string, logg
 		Name: name, Lease: 3 * time.Second, BatchSize: o.BatchSize, HoldKey: o.HoldKey, SegmentBytes: 1 << 20, Logger: logger,
 		Retry: retry.Policy{Attempts: o.Attempts, Base: 50 * time.Millisecond, Cap: 100 * time.Millisecond},
 		Observer: relay.Observer{
-			OnPublished: func(_ int, events []holdfast.Event) { tell("published", len(events)) },
-			OnSaved:     func(lanes int, _ time.Duration) { tell("saved", lanes) },
-			OnLost:      func(lane int, _ error) { tell("lost", lane) },
+			OnPublished: func(p relay.Published) { tell("published", len(p.Events)) },
+			OnSaved:     func(s relay.Saved) { tell("saved", s.Lanes) },
+			OnLost:      func(l relay.Lost) { tell("lost", l.Lane) },
 		},
 	})
 	if err != nil {
@@ -103,8 +103,12 @@ func consume(ctx context.Context, pool *pgxpool.Pool, o Order, logger *slog.Logg
 	} else {
 		in.Handle("changed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error { return effect(ctx, pool, tx, e) })
 	}
-	return in.Consume(ctx, inbox.KafkaGroup{Brokers: o.Brokers, GroupID: "billing of " + o.Topics[0], Topics: o.Topics,
+	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: o.Brokers}, kafkago.GroupConfig{GroupID: "billing of " + o.Topics[0], Topics: o.Topics,
 		SessionTimeout: time.Second, HeartbeatInterval: 200 * time.Millisecond, WatchInterval: time.Second})
+	if err != nil {
+		return err
+	}
+	return in.Consume(ctx, group)
 }
 
 func effect(ctx context.Context, pool *pgxpool.Pool, tx pgx.Tx, e holdfast.Event) error {

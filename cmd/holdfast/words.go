@@ -1,0 +1,112 @@
+package main
+
+import "fmt"
+
+// count is a number of things in words: "1 dead letter", "2 dead letters".
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// verb is its form for n subjects.
+func verb(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
+// The help of the commands: when one needs it, and an example.
+
+func (migrateCmd) Help() string {
+	return `Run it as the owner of the schema, before the first service starts and with each new version. Many nodes may run it at
+once.
+
+Example:
+
+    holdfast migrate --lanes 16`
+}
+
+func (checkCmd) Help() string {
+	return `Run it where a deployment has to stop before the new build starts. It exits with 1 when the schema is missing,
+incomplete or of another version.`
+}
+
+func (relayCmd) Help() string {
+	return `For services that cannot embed a relay. Start as many as you like; they share the work. On SIGINT or SIGTERM it finishes
+what is in progress, hands its lanes back and exits with 0: allow it 20 s. A second signal ends it at once. It exits with 1
+when waiting would not help: no schema, a standby, a restored copy, missing rights.
+
+Example:
+
+    holdfast relay --brokers kafka-1:9092,kafka-2:9092 --tls`
+}
+
+func (statusCmd) Help() string {
+	return `Cheap enough for a live system. It exits with 0 when nothing needs a person, and with 1 when something does or when it
+could not read.
+
+Example:
+
+    holdfast status --json`
+}
+
+func (adoptCmd) Help() string {
+	return `Relays refuse to run on a copy that was restored into another cluster. Stop them all, run this, and start them again.
+Every event that is still in the log is published once more. After pg_upgrade it only takes the new identifier over.
+
+Example:
+
+    holdfast adopt --yes`
+}
+
+func (dlqGroupsCmd) Help() string {
+	return `Start here: each group is one kind of failure, with its newest dead letter as an example.
+
+Example:
+
+    holdfast dlq groups --consumer billing`
+}
+
+func (dlqShowCmd) Help() string {
+	return `It prints no payload unless you ask for it.
+
+Example:
+
+    holdfast dlq show 4711 --payload`
+}
+
+func (dlqReplayCmd) Help() string {
+	return `Fix the cause first. Each dead letter goes back to its relay or consumer, in its old place in the queue of its key. After
+an interruption the same command goes on and replays none twice.
+
+Example:
+
+    holdfast dlq replay --fingerprint '...' --rate 200 --reason "billing 1.4.2 knows the rate"`
+}
+
+func (dlqEditCmd) Help() string {
+	return `For a payload that is wrong. Replay the dead letter afterwards.
+
+Example:
+
+    holdfast dlq edit 4711 fixed.json --reason "typo in the amount"`
+}
+
+func (dlqDiscardCmd) Help() string {
+	return `For events that nobody should handle any more. A key that a dead letter held goes on.
+
+Example:
+
+    holdfast dlq discard 4711 --reason "a test order"`
+}
+
+func (dlqPurgeCmd) Help() string {
+	return `Keep dead letters for longer than a redelivery can be late (the inbox's retention).
+
+Example:
+
+    holdfast dlq purge --closed --before 30d`
+}

@@ -1,0 +1,134 @@
+package quickstart
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/outbox"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// The code of docs/guides.
+
+// snippet: queue
+
+// Rename changes a customer's name and writes the event in the same round trip.
+func Rename(ctx context.Context, pool *pgxpool.Pool, customer, name string) error {
+	batch := &pgx.Batch{}
+	batch.Queue("update customers set name = $1 where id = $2", name, customer)
+	event := holdfast.Event{Topic: "customers", Key: customer, Type: "customer.renamed", Payload: []byte(name)}
+	if err := outbox.Queue(batch, event); err != nil {
+		return err
+	}
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
+}
+
+// end snippet
+
+// snippet: scheduled
+
+// Remind publishes a reminder tomorrow, if tx commits.
+func Remind(ctx context.Context, tx pgx.Tx, customer string) error {
+	return outbox.Write(ctx, tx, holdfast.Event{
+		Topic:     "reminders",
+		Key:       customer,
+		Type:      "cart.forgotten",
+		NotBefore: time.Now().Add(24 * time.Hour),
+	})
+}
+
+// end snippet
+
+// snippet: receive
+
+// Deliver handles an event that came from anywhere else than Kafka.
+func Deliver(ctx context.Context, in *inbox.Inbox, e holdfast.Event) error {
+	outcome, err := in.Receive(ctx, e)
+	if err != nil {
+		return err // nothing was decided: let the sender send it again
+	}
+	slog.Info("event received", "id", e.ID, "outcome", outcome)
+	return nil // handled, a duplicate, stored or dead: in each case durable, so acknowledge it
+}
+
+// end snippet
+
+// snippet: batch
+
+// Totals adds up to 100 orders in one transaction.
+func Totals(pool *pgxpool.Pool) (*inbox.Inbox, error) {
+	in, err := inbox.New(pool, inbox.Config{Consumer: "totals", BatchSize: 100})
+	if err != nil {
+		return nil, err
+	}
+	in.HandleBatch("order.placed", func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
+		var cents int64
+		for _, e := range events {
+			var o Order
+			if err := json.Unmarshal(e.Payload, &o); err != nil {
+				return retry.Permanent(err)
+			}
+			cents += o.Cents
+		}
+		_, err := tx.Exec(ctx, "update totals set cents = cents + $1", cents)
+		return err
+	})
+	return in, nil
+}
+
+// end snippet
+
+// snippet: failures
+
+// Ship says of each failure what should become of its event.
+func Ship(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+	var o Order
+	if err := json.Unmarshal(e.Payload, &o); err != nil {
+		return retry.Permanent(err) // a dead letter at once
+	}
+	var packed bool
+	err := tx.QueryRow(ctx, "select packed from parcels where order_id = $1", o.ID).Scan(&packed)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return retry.After(fmt.Errorf("order %d has no parcel yet", o.ID), time.Minute) // again in a minute
+	case err != nil:
+		return err // again as Config.Retry says
+	}
+	_, err = tx.Exec(ctx, "insert into shipments (order_id) values ($1)", o.ID)
+	return err
+}
+
+// end snippet
+
+// snippet: watermark
+
+// SetPrice keeps the newest price of each product, in whatever order the changes arrive.
+func SetPrice(in *inbox.Inbox) inbox.Handler {
+	return func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		var p struct {
+			SKU            string
+			Version, Cents int64
+		}
+		if err := json.Unmarshal(e.Payload, &p); err != nil {
+			return retry.Permanent(err)
+		}
+		fresh, err := in.Watermark(ctx, tx, "price/"+p.SKU, p.Version)
+		if err != nil || !fresh {
+			return err // stale: the table has a newer price, and this event is done
+		}
+		_, err = tx.Exec(ctx, `insert into prices (sku, cents) values ($1, $2)
+			on conflict (sku) do update set cents = excluded.cents`, p.SKU, p.Cents)
+		return err
+	}
+}
+
+// end snippet

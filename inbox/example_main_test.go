@@ -1,0 +1,38 @@
+package inbox_test
+
+import (
+	"io"
+	"log"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/exampledb"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// placed is an event as it comes out of Kafka.
+var placed = holdfast.Event{ID: "1", Source: "shop", Type: "order.placed", Topic: "orders", Key: "o-1", Payload: []byte("1200")}
+
+// newPool returns a pool to a database that holdfast.Migrate has prepared, with the service's own table.
+func newPool() *pgxpool.Pool {
+	return exampledb.NewWith("create table invoice (order_id text, cents bigint)")
+}
+
+// billing is an inbox that tries an event twice, without a pause and without a word in the log.
+func billing(pool *pgxpool.Pool, o inbox.Observer) *inbox.Inbox {
+	in, err := inbox.New(pool, inbox.Config{
+		Consumer:         "billing",
+		Retry:            retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisecond},
+		ImmediateRetries: -1,
+		Observer:         o,
+		Logger:           slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return in
+}

@@ -1,0 +1,35 @@
+// Package exampledb gives each runnable Example its own database with holdfast's schema in it.
+//
+// A binary whose Examples use it calls pgtest.Main, which skips the Examples where no PostgreSQL is to be had.
+package exampledb
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pgtest"
+)
+
+var (
+	test = pgtest.Example() // here, so that pgtest.Main knows of the Examples
+
+	migrated = pgtest.Model{Fill: func(ctx context.Context, pool *pgxpool.Pool) error {
+		return holdfast.Migrate(ctx, pool, holdfast.SchemaConfig{})
+	}}
+)
+
+// New returns a pool to a new database, where holdfast.Migrate has run. It is dropped after the last Example.
+func New() *pgxpool.Pool { return migrated.New(test).Pool }
+
+// NewWith is New with more statements run, for the tables of the service that the Example shows.
+func NewWith(ddl string) *pgxpool.Pool {
+	pool := New()
+	pgtest.Exec(test, pool, ddl)
+	return pool
+}
+
+// T stands for the *testing.T of the reader's own test. A failure panics.
+func T() testing.TB { return test }

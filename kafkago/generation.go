@@ -1,0 +1,152 @@
+package kafkago
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+
+	"github.com/holdfast-go/holdfast/inbox"
+)
+
+// generation is one distribution of the partitions among the members of the group.
+type generation struct {
+	s     *session
+	gen   *kafka.Generation
+	ended chan struct{}
+	left  chan struct{}
+	once  sync.Once
+
+	// missed is closed when a broker did not know a topic of ours. The one that it knows next may be another, made again
+	// under the name, in which our offsets mean nothing. So this generation reads and commits no more: the next one asks
+	// for the group's offsets, which Kafka forgets with a topic, and for the log's bounds.
+	missed chan struct{}
+	miss   sync.Once
+}
+
+// errTopicMissed is what a generation says that has met a topic that was not there.
+var errTopicMissed = errors.New("a topic was missing: it may have been made again, so the group is joined anew")
+
+// missedPause is how long a generation that missed a topic waits before it ends. A broker that has just started may not
+// know its topics for a while.
+const missedPause = 500 * time.Millisecond
+
+// meets takes note of a topic that is not there.
+func (k *generation) meets(err error) error {
+	if errors.Is(err, kafka.UnknownTopicOrPartition) || errors.Is(err, protocol.ErrNoTopic) || errors.Is(err, protocol.ErrNoPartition) {
+		k.miss.Do(func() { close(k.missed) })
+	}
+	return err
+}
+
+func (k *generation) hasMissed() bool {
+	select {
+	case <-k.missed:
+		return true
+	default:
+		return false
+	}
+}
+
+// watch ends the generation when topics have other partitions than before, and when one was missing for a moment.
+// kafka-go's own watcher ends it at once, and again and again, while a topic is missing.
+func (k *generation) watch(ctx context.Context) {
+	tick := time.NewTicker(k.s.g.WatchInterval)
+	defer tick.Stop()
+	for {
+		now, err := k.s.partitions(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			k.s.mu.Lock()
+			before := k.s.counts
+			k.s.counts = now
+			k.s.mu.Unlock()
+			for topic, n := range now {
+				if before != nil && before[topic] != n {
+					return
+				}
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-k.missed:
+			select {
+			case <-time.After(missedPause):
+			case <-ctx.Done():
+			}
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (k *generation) Assigned() map[inbox.TopicPartition]inbox.Start {
+	all := map[inbox.TopicPartition]inbox.Start{}
+	for topic, parts := range k.gen.Assignments {
+		for _, p := range parts {
+			offset := p.Offset
+			if offset < 0 { // kafka-go says FirstOffset where nothing was committed
+				offset = inbox.NoOffset
+			}
+			all[inbox.TopicPartition{Topic: topic, Partition: p.ID}] = inbox.Start{Committed: offset,
+				AdoptCommitted: k.s.g.AdoptCommitted, SkipDeleted: k.s.g.SkipDeleted}
+		}
+	}
+	return all
+}
+
+func (k *generation) Over() <-chan struct{} { return k.ended }
+
+func (k *generation) Leave() { k.once.Do(func() { close(k.left) }) }
+
+// Commit needs no ctx: kafka-go bounds it by its own time-outs.
+func (k *generation) Commit(_ context.Context, offsets map[inbox.TopicPartition]int64) error {
+	if k.hasMissed() {
+		return errTopicMissed
+	}
+	byTopic := map[string]map[int]int64{}
+	for tp, offset := range offsets {
+		if byTopic[tp.Topic] == nil {
+			byTopic[tp.Topic] = map[int]int64{}
+		}
+		byTopic[tp.Topic][tp.Partition] = offset
+	}
+	return k.gen.CommitOffsets(byTopic)
+}
+
+// bounds asks twice, because Kafka refuses two questions about a partition in one request.
+func (k *generation) Bounds(ctx context.Context, tp inbox.TopicPartition) (first, end int64, err error) {
+	ask := func(r kafka.OffsetRequest) (kafka.PartitionOffsets, error) {
+		ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+		defer cancel()
+		if k.hasMissed() {
+			return kafka.PartitionOffsets{}, errTopicMissed
+		}
+		res, err := k.s.client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Addr: k.s.addr, Topics: map[string][]kafka.OffsetRequest{tp.Topic: {r}}})
+		if err != nil {
+			return kafka.PartitionOffsets{}, k.meets(err)
+		}
+		for _, p := range res.Topics[tp.Topic] {
+			if p.Partition == tp.Partition {
+				return p, k.meets(p.Error)
+			}
+		}
+		return kafka.PartitionOffsets{}, fmt.Errorf("the broker said nothing of %s/%d", tp.Topic, tp.Partition)
+	}
+	low, err := ask(kafka.FirstOffsetOf(tp.Partition))
+	if err != nil {
+		return 0, 0, err
+	}
+	high, err := ask(kafka.LastOffsetOf(tp.Partition))
+	if err != nil {
+		return 0, 0, err
+	}
+	return low.FirstOffset, high.LastOffset, nil
+}

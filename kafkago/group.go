@@ -1,0 +1,137 @@
+package kafkago
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast/inbox"
+)
+
+const (
+	fetchBytes   = 4 << 20
+	fetchMost    = 1 << 30 // how far a fetch grows for a record that did not fit
+	fetchWait    = 500 * time.Millisecond
+	fetchTimeout = 30 * time.Second
+)
+
+// Group is an inbox.Source on kafka-go's ConsumerGroup. It may be given to any number of calls of Consume, one after the
+// other or at the same time: each is a member of the group of its own.
+//
+// Records are fetched without kafka-go's Reader, which hands out stale messages after a rebalance, jumps over deleted
+// records in silence, and commits past gaps.
+type Group struct {
+	connection Connection
+	config     GroupConfig
+}
+
+// NewGroup returns a Group, or one error that names every problem of the configuration. It does not touch the network.
+// What does not fit the inbox (time-outs that are too short for its StopTimeout and Grace) is an error of Consume.
+func NewGroup(c Connection, g GroupConfig) (*Group, error) {
+	if err := errors.Join(append(c.problems(), g.problems()...)...); err != nil {
+		return nil, fmt.Errorf("kafka group: %w", err)
+	}
+	c.Brokers, g.Topics = slices.Clone(c.Brokers), slices.Clone(g.Topics)
+	return &Group{connection: c, config: g}, nil
+}
+
+// Open is for inbox.Inbox. It waits for the brokers for at most 10 s, and goes on without an answer.
+func (g *Group) Open(ctx context.Context, handover time.Duration) (inbox.Session, error) {
+	config := g.config.withDefaults(handover)
+	direct := net.Dialer{Timeout: joinTimeout}
+	own, use := g.connection.transport(direct.DialContext, min(config.WatchInterval, 5*time.Second))
+	own.IdleTimeout = time.Minute
+	if err := errors.Join(append(config.tooShort(handover), transportProblems(use)...)...); err != nil {
+		return nil, fmt.Errorf("kafka group: %w", err)
+	}
+	s := &session{g: config, addr: kafka.TCP(g.connection.Brokers...), own: own, transport: use}
+	s.client = &kafka.Client{Addr: s.addr, Transport: use, Timeout: fetchTimeout}
+	// Before the group is joined: so a partition that is added while it forms makes a difference afterwards.
+	s.counts, _ = s.partitions(ctx)
+	var err error
+	s.group, err = kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
+		ID: config.GroupID, Brokers: g.connection.Brokers, Dialer: g.connection.dialer(), Topics: config.Topics,
+		HeartbeatInterval: config.HeartbeatInterval, SessionTimeout: config.SessionTimeout, RebalanceTimeout: config.RebalanceTimeout,
+		JoinGroupBackoff: time.Second, StartOffset: kafka.FirstOffset,
+		GroupBalancers: []kafka.GroupBalancer{balancer{kafka.RangeGroupBalancer{}, s}, balancer{kafka.RoundRobinGroupBalancer{}, s}},
+	})
+	if err != nil {
+		own.CloseIdleConnections()
+		return nil, fmt.Errorf("kafka group: %w", err)
+	}
+	return s, nil
+}
+
+// session is a membership in the group.
+type session struct {
+	g         GroupConfig
+	addr      net.Addr
+	own       *kafka.Transport // beneath what Connection.Wrap made of it
+	transport kafka.RoundTripper
+	client    *kafka.Client
+	group     *kafka.ConsumerGroup
+
+	mu     sync.Mutex
+	counts map[string]int // partitions by topic, as seen before this generation's members joined
+
+	blind atomic.Pointer[error] // why we, who led the group, could not see which partitions there are
+}
+
+// partitions counts the partitions of each of our topics; one that is not there has none.
+func (s *session) partitions(ctx context.Context) (map[string]int, error) {
+	return s.count(ctx, s.g.Topics)
+}
+
+func (s *session) count(ctx context.Context, topics []string) (map[string]int, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	m, err := s.client.Metadata(ctx, &kafka.MetadataRequest{Addr: s.addr, Topics: topics})
+	if err != nil {
+		return nil, err
+	}
+	counts := make(map[string]int, len(m.Topics))
+	for _, t := range m.Topics {
+		if t.Error != nil && !errors.Is(t.Error, kafka.UnknownTopicOrPartition) {
+			return nil, fmt.Errorf("topic %s: %w", t.Name, t.Error)
+		}
+		counts[t.Name] = len(t.Partitions)
+	}
+	return counts, nil
+}
+
+func (s *session) Next(ctx context.Context) (inbox.Generation, error) {
+	gen, err := s.group.Next(ctx)
+	if errors.Is(err, kafka.InvalidSessionTimeout) {
+		return nil, s.sessionRefused(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if blind := s.blind.Swap(nil); blind != nil {
+		gen.Start(func(context.Context) {}) // Returning ends the generation.
+		return nil, fmt.Errorf("assign partitions: %w", *blind)
+	}
+	k := &generation{s: s, gen: gen, ended: make(chan struct{}), left: make(chan struct{}), missed: make(chan struct{})}
+	gen.Start(func(ctx context.Context) {
+		select {
+		case <-ctx.Done():
+			close(k.ended)
+			<-k.left // The group goes on only when our partitions are let go of.
+		case <-k.left: // We gave up before the group asked. Returning ends the generation.
+		}
+	})
+	gen.Start(k.watch)
+	return k, nil
+}
+
+func (s *session) Close() {
+	_ = s.group.Close()
+	s.own.CloseIdleConnections()
+}

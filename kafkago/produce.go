@@ -1,0 +1,162 @@
+package kafkago
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+// maxThrottle bounds how long we do as a broker's quota asks. Kafka's own bound is its quota window, 11 s by default.
+const maxThrottle = 30 * time.Second
+
+// produce sends one batch of q's partition and waits for the answer: nil when it is acknowledged, else what is wrong
+// with it, and, when the broker says so, which records are to blame, by their place in the batch.
+func (k *Publisher) produce(ctx context.Context, q *partitionQueue, batch []int32) (*relay.PublishError, map[int]error) {
+	fail := func(fault relay.Fault, err error) *relay.PublishError {
+		return publishError(q.topic, q.partition, fault, err)
+	}
+	if err := k.throttle(ctx); err != nil {
+		return notSent(q.topic, q.partition, relay.FaultBroker, err), nil
+	}
+
+	// From here on only time ends the request. kafka-go would return on a cancelled context and leave the request under
+	// way, to be written behind the next one; at a deadline the connection itself stops.
+	began := time.Now()
+	deadline := began.Add(k.config.ProduceTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	request, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	defer cancel()
+
+	records := k.records.Get().(*recordReader)
+	records.reset(q.events, batch)
+	res, err := k.client.Produce(request, &kafka.ProduceRequest{
+		Topic:        q.topic,
+		Partition:    q.partition,
+		RequiredAcks: kafka.RequireAll,
+		Compression:  k.config.Compression,
+		Records:      records,
+	})
+	if err != nil {
+		// records is not used again: at a deadline the connection's goroutine may still be reading it.
+		fault, _ := faultOf(err)
+		if fault == relay.FaultBroker && unanswered(err) && k.leaderAway(ctx, q.topic, q.partition, began) {
+			fault = relay.FaultPartition // it is this partition's leader that is away, not the cluster
+		}
+		return fail(fault, err), nil
+	}
+	records.reset(nil, nil)
+	k.records.Put(records)
+
+	if res.Throttle > 0 {
+		k.resumeAt.Store(int64(time.Since(k.start) + min(res.Throttle, maxThrottle)))
+	}
+	if res.Error != nil {
+		fault, _ := faultOf(res.Error)
+		return fail(fault, res.Error), res.RecordErrors
+	}
+	k.ackedAt.Store(int64(time.Since(k.start)))
+	return nil, nil
+}
+
+// throttle waits as long as the brokers have asked. A broker over its quota stops reading from the connection: a
+// request sent meanwhile would time out unread, be sent again, and be written as often as it was sent.
+func (k *Publisher) throttle(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	wait := time.Duration(k.resumeAt.Load()) - time.Since(k.start)
+	if wait <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// recordReader gives kafka-go the records of a batch one by one, all in the same memory: kafka-go encodes each before
+// it asks for the next. Records carry no time of their own, so kafka-go stamps them with this moment. The event's
+// time is in ce_time; as the record's time it would let a topic's retention delete an old event as soon as it is
+// written.
+type recordReader struct {
+	events  []holdfast.Event
+	batch   []int32
+	read    int
+	record  kafka.Record
+	key     recordBytes
+	value   recordBytes
+	scratch []byte
+}
+
+// reset starts the reader on another batch and forgets the memory of the last one.
+func (r *recordReader) reset(events []holdfast.Event, batch []int32) {
+	clear(r.record.Headers[:cap(r.record.Headers)])
+	*r = recordReader{events: events, batch: batch, record: kafka.Record{Headers: r.record.Headers[:0]}, scratch: r.scratch[:0]}
+}
+
+// ReadRecord is for kafka-go.
+func (r *recordReader) ReadRecord() (*kafka.Record, error) {
+	if r.read == len(r.batch) {
+		// Start again: should somebody's RoundTripper send a request twice, it sends the same records twice and not
+		// none, which kafka-go would report as acknowledged.
+		r.read = 0
+		return nil, io.EOF
+	}
+	e := &r.events[r.batch[r.read]]
+	r.read++
+
+	r.record.Key, r.record.Value = nil, nil
+	r.scratch = r.scratch[:0]
+	if e.Key != "" {
+		r.scratch = append(r.scratch, e.Key...)
+		r.key.bytes = r.scratch
+		r.record.Key = &r.key
+	}
+	if e.Payload != nil {
+		r.value.bytes = e.Payload
+		r.record.Value = &r.value
+	}
+	r.record.Headers, r.scratch = wire.Append(r.record.Headers[:0], r.scratch, *e)
+	return &r.record, nil
+}
+
+// recordBytes is a kafka.Bytes that is used over and over.
+type recordBytes struct{ bytes []byte }
+
+func (b *recordBytes) Len() int     { return len(b.bytes) }
+func (b *recordBytes) Close() error { return nil }
+
+func (b *recordBytes) Read(p []byte) (int, error) {
+	if len(b.bytes) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, b.bytes)
+	b.bytes = b.bytes[n:]
+	return n, nil
+}
+
+// WriteTo spares kafka-go's io.Copy a buffer of 32 KiB for every key and value.
+func (b *recordBytes) WriteTo(w io.Writer) (int64, error) {
+	n, err := w.Write(b.bytes)
+	b.bytes = b.bytes[n:]
+	return int64(n), err
+}
+
+// recordSize is the most bytes that e takes in a batch before compression.
+func recordSize(e *holdfast.Event) int {
+	// Length, attributes, time, offset, the lengths of key and value, the number of headers.
+	const frame = 5 + 1 + 1 + 3 + 3 + 5 + 2
+	return frame + len(e.Key) + len(e.Payload) + wire.Size(*e)
+}

@@ -1,0 +1,116 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// Observer receives what a Relay does. Any field may be nil. The functions are called in line, from many goroutines at
+// once, and must be quick. The events they get carry payloads: keep those out of logs.
+type Observer struct {
+	// OnClaimed is called when a lane is ours.
+	OnClaimed func(Claimed)
+
+	// OnReleased is called when a lane was handed back in order.
+	OnReleased func(Released)
+
+	// OnLost is called when a lane was dropped: another relay owns it, or this one claims it again soon.
+	OnLost func(Lost)
+
+	// OnPublished is called when the broker has acknowledged events.
+	OnPublished func(Published)
+
+	// OnParked is called when an event waits in the queue of its key.
+	OnParked func(Parked)
+
+	// OnUnparked is called when the broker has acknowledged an event that was parked.
+	OnUnparked func(Unparked)
+
+	// OnDead is called when an event was given up: it is a dead letter.
+	OnDead func(DeadLettered)
+
+	// OnHeld is called when a lane, or a topic in it, waits before it tries again.
+	OnHeld func(Held)
+
+	// OnSaved is called when cursors are durable.
+	OnSaved func(Saved)
+
+	// OnReclaimed is called when a segment of the log was looked at.
+	OnReclaimed func(Reclaimed)
+
+	// OnMoved is called when scheduled events fell due and are in the log.
+	OnMoved func(Moved)
+}
+
+// Claimed is a lane that this relay owns now, and the epoch under which it does.
+type Claimed struct {
+	Lane  int
+	Epoch int64
+}
+
+// Released is a lane that this relay handed back.
+type Released struct {
+	Lane int
+}
+
+// Lost is a lane that this relay dropped, and why.
+type Lost struct {
+	Lane int
+	Err  error
+}
+
+// Published is what the broker acknowledged in one call. Events belongs to the relay: copy what you keep.
+type Published struct {
+	Lane   int
+	Events []holdfast.Event
+}
+
+// Parked is an event that waits in the queue of its key.
+type Parked struct {
+	Lane  int
+	Event holdfast.Event
+	Why   string
+	Err   error // what the publisher answered
+}
+
+// Unparked is an event that was published out of the queue of its key.
+type Unparked struct {
+	Lane  int
+	Event holdfast.Event
+}
+
+// DeadLettered is an event that was given up.
+type DeadLettered struct {
+	Lane   int
+	Event  holdfast.Event
+	Letter int64 // the dead letter's id
+	Err    error // what the publisher answered last
+}
+
+// Held is a lane, or a topic in it, that waits before it tries again.
+type Held struct {
+	Lane  int
+	Fault Fault
+	Err   error
+	Wait  time.Duration
+}
+
+// Saved is one save of cursors.
+type Saved struct {
+	Lanes int
+	Took  time.Duration
+}
+
+// Reclaimed is a segment of the log that was looked at. Result is what holdfast.reclaim answered: "emptied", "unread",
+// "busy", or "refused: " and why.
+type Reclaimed struct {
+	Segment int
+	Result  string
+}
+
+// Moved is how many scheduled events of a lane were moved into the log.
+type Moved struct {
+	Lane   int
+	Events int
+}
