@@ -11,9 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// This file is the way in for senders that wait for an answer and send again by themselves, as those of webhooks do. A
-// second copy of an event whose first is being handled must not be acknowledged, because the first may yet fail; nor may
-// it wait for the first with a connection of the pool, because a few of them would leave none for the handlers.
+// This file takes in events that come alone: in a transaction of their own, or in the caller's.
 
 // storeAlone stores an event in a transaction of its own: as TryStore does, or as Store. hash is that of newDeliveryOf.
 func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []byte, try bool) (Outcome, error) {
@@ -90,7 +88,7 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 	}
 	d := rec.newDelivery(e)
 	d.callers = true
-	first := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.take(ctx, tx, d, 1) }
+	first := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, 1) }
 	if d.h == nil {
 		s, skip, err := rec.unhandled(ctx, tx, d)
 		if err != nil {
@@ -172,7 +170,9 @@ func (rec *receiver) unknown(d *delivery, declared bool) step {
 	case rec.c.UnknownType == UnknownDead:
 		err := fmt.Errorf("no node of the consumer handles the type %q", d.e.Type)
 		l := letter{reason: "unknown type", holds: rec.c.HoldKey, errors: []string{err.Error()}, err: err, reopen: true}
-		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.ledger.bury(ctx, tx, d, l, Dead) }
+		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+			return rec.ledger.deadLetter(ctx, tx, d, l, Dead)
+		}
 	default:
 		return nil
 	}
@@ -192,5 +192,7 @@ func (rec *receiver) unhandled(ctx context.Context, db rowsQuerier, d *delivery)
 // row shows what became of it.
 func (rec *receiver) stale(d *delivery) step {
 	l := letter{reason: "stale: it lies below the consumer's position, and no row shows that it was handled"}
-	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.ledger.bury(ctx, tx, d, l, Stale) }
+	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+		return rec.ledger.deadLetter(ctx, tx, d, l, Stale)
+	}
 }

@@ -13,11 +13,11 @@ func (p *partition) assign(ctx context.Context) error {
 	for wait := 0; ; wait++ {
 		first, end, err := p.gen.Bounds(ctx, p.tp)
 		if err != nil && ctx.Err() == nil {
-			p.kafkaTroubled("asking for the log's bounds", err)
+			p.kafkaTransient("asking for the log's bounds", err)
 		}
 		same, ok := false, err == nil
 		if ok {
-			same, ok = p.sameLog(ctx, first)
+			same, ok = p.sameIdentity(ctx, first)
 		}
 		if ok {
 			var a assignment
@@ -33,14 +33,14 @@ func (p *partition) assign(ctx context.Context) error {
 				p.mu.Lock()
 				p.fence, p.track = a.fence, newTracker(a.reading.start)
 				p.saved, p.known = a.reading.start, p.start.Committed
-				p.careful, p.carefulLeft, p.carefulEnd = a.careful, maxAhead, end
+				p.replaying, p.replayLeft, p.replayEnd = a.unclean, maxAhead, end
 				p.mu.Unlock()
 				p.c.Logger.Info("partition assigned", "consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition,
-					"epoch", a.fence.Epoch, "start", a.reading.start, "position", a.reading.position, "committed", p.start.Committed, "careful", a.careful)
+					"epoch", a.fence.Epoch, "start", a.reading.start, "position", a.reading.position, "committed", p.start.Committed, "unclean", a.unclean)
 				if p.c.Observer.OnAssigned != nil {
 					p.c.Observer.OnAssigned(a.fence.Assignment, a.reading.start)
 				}
-				p.rereads(a.fence, a.reading)
+				p.notifyReread(a.fence, a.reading)
 				return nil
 			}
 			if errors.Is(err, errOldBounds) {
@@ -50,7 +50,7 @@ func (p *partition) assign(ctx context.Context) error {
 				return err
 			}
 			if ctx.Err() == nil {
-				p.troubled(err)
+				p.transient(err)
 			}
 		}
 		if perr := pause(ctx, spread(databaseBase, databaseCap, wait+1, p.random())); perr != nil {

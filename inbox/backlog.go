@@ -11,7 +11,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 	if len(bl.registry.types) == 0 {
 		return nil // Nothing could be claimed: each event is left for a node that knows its type.
 	}
-	jobs, cancel := linger(ctx, bl.c.StopTimeout)
+	jobs, cancel := withGrace(ctx, bl.c.StopTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -39,7 +39,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 			}
 			return nil
 		case err != nil:
-			bl.troubled(err)
+			bl.transient(err)
 		}
 		// 2. One worker each: heads of different keys.
 		for _, s := range got {

@@ -4,9 +4,17 @@ import "time"
 
 // This file says how long to wait. It does nothing: values in, values out.
 
-// roomAfter is how long a partition waits before it tries the next of the events that wait for room, after so many tries
+// The shortest and the longest waits.
+const (
+	contendedBase, contendedCap = 2 * time.Millisecond, 200 * time.Millisecond
+	databaseBase, databaseCap   = 50 * time.Millisecond, 15 * time.Second
+	fullBase, fullCap           = 500 * time.Millisecond, 10 * time.Second
+	immediateBase, immediateCap = 20 * time.Millisecond, 200 * time.Millisecond
+)
+
+// capacityDelay is how long a partition waits before it tries the next of the events that wait for room, after so many tries
 // in a row that found none. Of many, each is tried about as often as if it were alone, down to a try every fullBase.
-func roomAfter(tries, waiting int, random float64) time.Duration {
+func capacityDelay(tries, waiting int, random float64) time.Duration {
 	return max(spread(fullBase, fullCap, tries, random)/time.Duration(waiting), fullBase)
 }
 

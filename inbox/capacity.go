@@ -13,11 +13,11 @@ func (p *partition) setAside(j *job, err error) {
 	defer p.notifyFull(j.ds[0], err) // Whoever hears of it finds the partition held.
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := &p.roomless
-	if j.roomless {
+	r := &p.atCapacity
+	if j.atCapacity {
 		r.tries++
 	} else {
-		j.roomless = true
+		j.atCapacity = true
 		r.held++
 	}
 	r.waiting = append(r.waiting, j)
@@ -30,18 +30,18 @@ func (p *partition) setAside(j *job, err error) {
 func (p *partition) gotThrough() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.roomless.held--
-	p.roomless.tries = 0
+	p.atCapacity.held--
+	p.atCapacity.tries = 0
 	p.tryNext()
 }
 
 // tryLater has the next one tried after a while. It needs the mutex.
 func (p *partition) tryLater() {
-	r := &p.roomless
+	r := &p.atCapacity
 	if r.left {
 		return
 	}
-	r.timer = time.AfterFunc(roomAfter(r.tries+1, len(r.waiting), p.random()), func() {
+	r.timer = time.AfterFunc(capacityDelay(r.tries+1, len(r.waiting), p.random()), func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		r.timer = nil
@@ -51,7 +51,7 @@ func (p *partition) tryLater() {
 
 // tryNext gives the next one to the workers. It needs the mutex.
 func (p *partition) tryNext() {
-	r := &p.roomless
+	r := &p.atCapacity
 	if r.left || len(r.waiting) == 0 {
 		return
 	}
@@ -59,15 +59,15 @@ func (p *partition) tryNext() {
 	r.waiting[0] = nil
 	r.waiting = r.waiting[1:]
 	p.working.Add(1)
-	p.crew.add(j)
+	p.workers.add(j)
 }
 
-// leaveRoomless gives up what waits for room.
-func (p *partition) leaveRoomless() {
+// leaveAtCapacity gives up what waits for room.
+func (p *partition) leaveAtCapacity() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.roomless.left = true
-	if p.roomless.timer != nil {
-		p.roomless.timer.Stop()
+	p.atCapacity.left = true
+	if p.atCapacity.timer != nil {
+		p.atCapacity.timer.Stop()
 	}
 }

@@ -316,7 +316,7 @@ func TestAStopDoesNotWaitForADatabaseThatIsAway(t *testing.T) {
 		return "", &failure{faultDatabase, errors.New("connection refused")}
 	})
 	in.h.patient, in.stop = true, stop
-	if out, err := b.in.receiver.receive(t.Context(), in, nil); !errors.Is(err, errTold) {
+	if out, err := b.in.receiver.receive(t.Context(), in, nil); !errors.Is(err, errStopping) {
 		t.Errorf("receive returned %q, %v", out, err)
 	}
 }

@@ -13,8 +13,8 @@ import (
 
 // This file tells whether a log is still the one that a position speaks of.
 
-// printOf is equal for events of one source, id and payload, on every node, and differs for others.
-func printOf(d *delivery) int64 {
+// identityOf is equal for events of one source, id and payload, on every node, and differs for others.
+func identityOf(d *delivery) int64 {
 	h := fnv.New64a()
 	_, _ = io.WriteString(h, d.e.Source)
 	_, _ = h.Write([]byte{0})
@@ -23,17 +23,17 @@ func printOf(d *delivery) int64 {
 	return int64(binary.BigEndian.Uint64(h.Sum(nil)))
 }
 
-// sameLog says whether the log holds the event that was settled last below our position. It is asked where the group has
+// sameIdentity says whether the log holds the event that was settled last below our position. It is asked where the group has
 // no committed offset: that expired, or went with the topic. Same is false where it cannot be told, ok where it must be
 // asked again.
-func (p *partition) sameLog(ctx context.Context, first int64) (same, ok bool) {
+func (p *partition) sameIdentity(ctx context.Context, first int64) (same, ok bool) {
 	if p.start.Committed != NoOffset {
 		return false, true
 	}
-	m := landmark{offset: NoOffset}
-	err := p.pool.QueryRow(ctx, p.sql.landmark, p.c.Consumer, p.tp.Topic, int32(p.tp.Partition)).Scan(&m.offset, &m.print)
+	m := checkpoint{offset: NoOffset}
+	err := p.pool.QueryRow(ctx, p.sql.checkpoint, p.c.Consumer, p.tp.Topic, int32(p.tp.Partition)).Scan(&m.offset, &m.print)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		p.troubled(fmt.Errorf("read landmark of %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
+		p.transient(fmt.Errorf("read checkpoint of %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
 		return false, false
 	}
 	if m.offset < first { // NoOffset too
@@ -44,18 +44,18 @@ func (p *partition) sameLog(ctx context.Context, first int64) (same, ok bool) {
 		return false, true
 	}
 	if err != nil {
-		p.kafkaTroubled("fetching the event that was settled last", err)
+		p.kafkaTransient("fetching the event that was settled last", err)
 		return false, false
 	}
 	if len(pg.Records) == 0 || pg.Records[0].Offset != m.offset {
 		return false, true
 	}
 	d, _ := p.delivery(pg.Records[0])
-	return printOf(d) == m.print, true
+	return identityOf(d) == m.print, true
 }
 
-// rereads tells of a start below the position.
-func (p *partition) rereads(f *fence, r reading) {
+// notifyReread tells of a start below the position.
+func (p *partition) notifyReread(f *fence, r reading) {
 	offsets := r.position - r.start
 	if offsets <= 0 {
 		return

@@ -71,8 +71,8 @@ func TestAGroupThatLostItsOffsetsGoesOnAtThePositionWithoutALetter(t *testing.T)
 	if stale, rows := b.stale(), b.count("select count(*) from holdfast.inbox"); stale != 0 || rows != 10 {
 		t.Errorf("%d stale letters and %d rows, want none and 10: what was settled was read again", stale, rows)
 	}
-	if n := b.count("select count(*) from holdfast.consumer_position where landmark_offset = position - 1 and landmark is not null"); n != 1 {
-		t.Error("the position has no landmark, or an old one")
+	if n := b.count("select count(*) from holdfast.consumer_position where landmark_offset = position - 1 and checkpoint is not null"); n != 1 {
+		t.Error("the position has no checkpoint, or an old one")
 	}
 }
 
@@ -90,7 +90,7 @@ func TestATopicThatWasMadeAgainIsToldFromOneWhoseOffsetsExpired(t *testing.T) {
 	b.awaitHandled(n + 10)
 	b.begins(0, n)
 	stop()
-	// By now the landmark is one of the new log.
+	// By now the checkpoint is one of the new log.
 	b.group.GroupID += " and anew"
 	stop = start()
 	b.produce(0, b.later(n+n+10, 1)...)
@@ -102,19 +102,19 @@ func TestATopicThatWasMadeAgainIsToldFromOneWhoseOffsetsExpired(t *testing.T) {
 func TestANewLogDoesNotVouchForAPositionThatItHasNotReached(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
-	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, epoch, position, landmark_offset, landmark) values ('billing', 'orders', 0, 1, 20, 19, 7)")
+	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, epoch, position, landmark_offset, checkpoint) values ('billing', 'orders', 0, 1, 20, 19, 7)")
 	token := b.incarnation()
 	for _, row := range []struct {
-		position, landmark int64
-		want               int64
+		position, checkpoint int64
+		want                 int64
 	}{{10, 9, 19}, {20, NoOffset, 19}, {20, 18, 18}, {30, 28, 28}, {31, NoOffset, 28}} {
 		for name, change := range map[string]func() error{
 			"save": func() error {
-				_, err := b.db.Exec(t.Context(), in.sql.save, "billing", []string{"orders"}, []int32{0}, []int64{1}, []int64{row.position}, []int64{row.landmark}, []int64{1}, []string{token})
+				_, err := b.db.Exec(t.Context(), in.sql.save, "billing", []string{"orders"}, []int32{0}, []int64{1}, []int64{row.position}, []int64{row.checkpoint}, []int64{1}, []string{token})
 				return err
 			},
 			"release": func() error {
-				_, err := b.db.Exec(t.Context(), in.sql.release, "billing", "orders", int32(0), int64(1), row.position, true, row.landmark, int64(1), token)
+				_, err := b.db.Exec(t.Context(), in.sql.release, "billing", "orders", int32(0), int64(1), row.position, true, row.checkpoint, int64(1), token)
 				return err
 			},
 		} {
@@ -122,7 +122,7 @@ func TestANewLogDoesNotVouchForAPositionThatItHasNotReached(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := b.count("select landmark_offset from holdfast.consumer_position"); got != row.want {
-				t.Errorf("%s %d: the landmark is at %d, want %d", name, row.position, got, row.want)
+				t.Errorf("%s %d: the checkpoint is at %d, want %d", name, row.position, got, row.want)
 			}
 		}
 	}

@@ -47,7 +47,7 @@ func (s *claimed) late(c Config) bool { return time.Until(s.until) < c.Timeout+c
 // leased is a context for what has to be written of the event: it ends with the lease, and patience after ctx does. A
 // lease that is nearly over may be nobody else's yet, and the token tells: patience is left in any case.
 func (s *claimed) leased(ctx context.Context) (context.Context, context.CancelFunc) {
-	longer, end := linger(ctx, patience)
+	longer, end := withGrace(ctx, patience)
 	ctx, cancel := context.WithTimeout(longer, max(time.Until(s.until), patience))
 	return ctx, func() { cancel(); end() }
 }

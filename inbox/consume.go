@@ -21,7 +21,7 @@ type consumer struct {
 
 // run joins the group, again and again, and works what it is given until ctx ends.
 func (co *consumer) run(ctx context.Context, src Session) error {
-	workers := newCrew(co.receiver)
+	workers := newWorkerPool(co.receiver)
 	workers.start()
 	defer workers.end()
 	defer src.Close()
@@ -29,7 +29,7 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 	for wait := 0; ; wait++ {
 		err := co.declarations.declare(ctx)
 		if err == nil {
-			if err = co.renew(ctx); err == nil {
+			if err = co.renewIncarnation(ctx); err == nil {
 				break
 			}
 			if mend := miswired(err); mend != nil {
@@ -42,7 +42,7 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 		if miswired(err) != nil {
 			return nil // Run's part, which declares the types too, says so and ends it all.
 		}
-		co.troubled(err)
+		co.transient(err)
 		if pause(ctx, spread(databaseBase, databaseCap, wait+1, co.random())) != nil {
 			return nil
 		}
@@ -59,7 +59,7 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 			return err
 		}
 		if err != nil {
-			co.kafkaTroubled("joining the group", err)
+			co.kafkaTransient("joining the group", err)
 			wait++
 			if pause(ctx, spread(databaseBase, databaseCap, wait, co.random())) != nil {
 				return nil
@@ -83,7 +83,7 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 }
 
 // generation works the partitions we were given until they are to be given up, and lets go of them in order.
-func (co *consumer) generation(ctx context.Context, gen Generation, workers *crew) error {
+func (co *consumer) generation(ctx context.Context, gen Generation, workers *workerPool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -93,7 +93,7 @@ func (co *consumer) generation(ctx context.Context, gen Generation, workers *cre
 		case <-ctx.Done():
 		}
 	}()
-	jobs, forget := linger(ctx, co.c.StopTimeout)
+	jobs, forget := withGrace(ctx, co.c.StopTimeout)
 	defer forget()
 
 	var parts []*partition
@@ -119,7 +119,7 @@ func (co *consumer) generation(ctx context.Context, gen Generation, workers *cre
 	return err
 }
 
-func (co *consumer) newPartition(crew *crew, gen Generation, tp TopicPartition, start Start) *partition {
+func (co *consumer) newPartition(workers *workerPool, gen Generation, tp TopicPartition, start Start) *partition {
 	return &partition{env: co.env, fences: co.fences, declarations: co.declarations, receiver: co.receiver, serial: &co.serial,
-		crew: crew, gen: gen, tp: tp, start: start, lineup: newLineup(co.c.BatchSize), freed: make(chan struct{}, 1)}
+		workers: workers, gen: gen, tp: tp, start: start, scheduler: newScheduler(co.c.BatchSize), freed: make(chan struct{}, 1)}
 }

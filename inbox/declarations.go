@@ -53,7 +53,7 @@ func (dec *declarations) declareLoop(ctx context.Context) error {
 			if mend := miswired(err); mend != nil {
 				return mend
 			}
-			dec.troubled(err)
+			dec.transient(err)
 			wait = time.Second
 		}
 		if pause(ctx, time.Duration((0.75+0.5*dec.random())*float64(wait))) != nil {
@@ -61,17 +61,3 @@ func (dec *declarations) declareLoop(ctx context.Context) error {
 		}
 	}
 }
-
-const (
-	// declareEvery is how often a node says which types it handles; declareFor is how long it counts as running by that.
-	declareEvery = 20 * time.Second
-	declareFor   = 2 * time.Minute
-
-	// believeFor is how long after that its types are left for it all the same. It may be alive, and only unable to say so:
-	// cut off from Postgres, or with a pool that slow handlers hold. What is stored in vain can be found (Waiting.Undeclared)
-	// and handled; what is skipped is gone.
-	believeFor = time.Hour
-
-	// patrolTimeout bounds every statement of the loops, so that one whose answer is lost cannot end them silently.
-	patrolTimeout = 30 * time.Second
-)

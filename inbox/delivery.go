@@ -2,11 +2,8 @@ package inbox
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"errors"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
 )
@@ -29,7 +26,7 @@ type delivery struct {
 type origin struct {
 	fence   *fence
 	offset  int64
-	careful bool // the start of its handler is counted first
+	counted bool // the start of its handler is counted first
 }
 
 // payloadHash is of all bytes: an edit of the event's letter leaves such a one in its row.
@@ -66,12 +63,6 @@ func (d *delivery) epoch() *int64 {
 func (d *delivery) stale() bool {
 	return d.from != nil && d.from.fence != nil && d.from.offset < d.from.fence.position
 }
-
-// step is what one transaction does with a delivery.
-type step func(ctx context.Context, tx pgx.Tx) (Outcome, error)
-
-// trial is one transaction from its beginning to its commit. Its error is a *failure.
-type trial func(ctx context.Context) (Outcome, error)
 
 // errUnqueued is said where an event was to queue behind its key, but the queue has gone: run it again.
 var errUnqueued = errors.New("the queue of its key has gone")

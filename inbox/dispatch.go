@@ -1,13 +1,13 @@
 package inbox
 
-// This file is how a partition hands its events to the workers, as lineup says.
+// This file is how a partition hands its events to the workers, as scheduler says.
 
 // dispatch lines up a job of one event: it is begun now, when its key is free, or with its batch.
 func (p *partition) dispatch(j *job) {
-	j.read = p.crew.number()
+	j.read = p.workers.number()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if j = p.lineup.add(j); j != nil {
+	if j = p.scheduler.add(j); j != nil {
 		p.handOut(j)
 	}
 }
@@ -16,7 +16,7 @@ func (p *partition) dispatch(j *job) {
 func (p *partition) handOut(js ...*job) {
 	p.working.Add(len(js))
 	for _, j := range js {
-		p.crew.add(j)
+		p.workers.add(j)
 	}
 }
 
@@ -24,18 +24,15 @@ func (p *partition) handOut(js ...*job) {
 func (p *partition) gathered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lineup.gathering = false
-	p.handOut(p.lineup.offers()...)
+	p.scheduler.gathering = false
+	p.handOut(p.scheduler.offers()...)
 }
 
 // taken says that a worker begins the job: a batch takes no more events.
 func (p *partition) taken(j *job) {
-	if !j.batched {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lineup.close(j)
+	p.scheduler.close(j)
 }
 
 // follower takes what waits behind a job of one key, for the worker that has it: its transaction comes right behind. It is up to
@@ -46,7 +43,7 @@ func (p *partition) follower(j *job, most int) *job {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	next := p.lineup.follower(j, most)
+	next := p.scheduler.follower(j, most)
 	if next != nil {
 		p.working.Add(1)
 	}
@@ -61,7 +58,7 @@ func (p *partition) putBack(j *job) {
 	defer p.working.Done()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lineup.putBack(j)
+	p.scheduler.putBack(j)
 }
 
 // split has the events of a batch come one by one.
@@ -69,7 +66,7 @@ func (p *partition) split(batch *job) {
 	defer p.working.Done()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.handOut(p.lineup.split(batch)...)
+	p.handOut(p.scheduler.split(batch)...)
 }
 
 // conclude ends a job whose events are settled, and begins what waits behind it. err is why they are not: then what
@@ -83,12 +80,12 @@ func (p *partition) conclude(j *job, err error) {
 		p.failWith(err)
 		return
 	}
-	if j.roomless {
+	if j.atCapacity {
 		p.gotThrough()
 	}
 	if j.follower == nil {
 		p.mu.Lock()
-		p.handOut(p.lineup.done(j)...)
+		p.handOut(p.scheduler.done(j)...)
 		p.mu.Unlock()
 	}
 	p.free()

@@ -10,28 +10,28 @@ import (
 
 func TestWhatARecordIsDecidesWhatIsDoneWithIt(t *testing.T) {
 	for name, row := range map[string]struct {
-		s    sighting
+		s    recordFacts
 		u    Unknown
-		want course
+		want disposition
 	}{
-		"a type that is handled here is handled":                      {sighting{handled: true}, UnknownSkip, courseHandle},
-		"below the position it is stale":                              {sighting{handled: true, stale: true}, UnknownSkip, courseStale},
-		"what the tables cannot hold is invalid":                      {sighting{handled: true, invalid: true}, UnknownSkip, courseInvalid},
-		"below the position too":                                      {sighting{handled: true, invalid: true, stale: true}, UnknownStore, courseInvalid},
-		"a type that nobody handles is skipped":                       {sighting{}, UnknownSkip, courseSkip},
-		"below the position too, whoever handled it":                  {sighting{stale: true}, UnknownSkip, courseSkip},
-		"though the tables cannot hold it":                            {sighting{invalid: true}, UnknownSkip, courseSkip},
-		"unless its type cannot be read":                              {sighting{invalid: true, garbled: true}, UnknownSkip, courseInvalid},
-		"or another node handles it":                                  {sighting{invalid: true, declared: true}, UnknownSkip, courseInvalid},
-		"what cannot be held cannot be stored":                        {sighting{invalid: true}, UnknownStore, courseInvalid},
-		"unless it is to be stored":                                   {sighting{}, UnknownStore, courseUnknown},
-		"or buried":                                                   {sighting{}, UnknownDead, courseUnknown},
-		"a type that another node handles is left for it":             {sighting{declared: true}, UnknownSkip, courseUnknown},
-		"but not below the position: it may have been handled there":  {sighting{declared: true, stale: true}, UnknownSkip, courseStale},
-		"nor is anything stored that lies below it":                   {sighting{stale: true}, UnknownStore, courseStale},
-		"what is buried for its type says that it is stale, if it is": {sighting{stale: true}, UnknownDead, courseStale},
+		"a type that is handled here is handled":                      {recordFacts{handled: true}, UnknownSkip, disposeHandle},
+		"below the position it is stale":                              {recordFacts{handled: true, stale: true}, UnknownSkip, disposeStale},
+		"what the tables cannot hold is invalid":                      {recordFacts{handled: true, invalid: true}, UnknownSkip, disposeInvalid},
+		"below the position too":                                      {recordFacts{handled: true, invalid: true, stale: true}, UnknownStore, disposeInvalid},
+		"a type that nobody handles is skipped":                       {recordFacts{}, UnknownSkip, disposeSkip},
+		"below the position too, whoever handled it":                  {recordFacts{stale: true}, UnknownSkip, disposeSkip},
+		"though the tables cannot hold it":                            {recordFacts{invalid: true}, UnknownSkip, disposeSkip},
+		"unless its type cannot be read":                              {recordFacts{invalid: true, garbled: true}, UnknownSkip, disposeInvalid},
+		"or another node handles it":                                  {recordFacts{invalid: true, declared: true}, UnknownSkip, disposeInvalid},
+		"what cannot be held cannot be stored":                        {recordFacts{invalid: true}, UnknownStore, disposeInvalid},
+		"unless it is to be stored":                                   {recordFacts{}, UnknownStore, disposeUnknown},
+		"or buried":                                                   {recordFacts{}, UnknownDead, disposeUnknown},
+		"a type that another node handles is left for it":             {recordFacts{declared: true}, UnknownSkip, disposeUnknown},
+		"but not below the position: it may have been handled there":  {recordFacts{declared: true, stale: true}, UnknownSkip, disposeStale},
+		"nor is anything stored that lies below it":                   {recordFacts{stale: true}, UnknownStore, disposeStale},
+		"what is buried for its type says that it is stale, if it is": {recordFacts{stale: true}, UnknownDead, disposeStale},
 	} {
-		if got := courseOf(row.s, row.u); got != row.want {
+		if got := dispositionOf(row.s, row.u); got != row.want {
 			t.Errorf("%s: %v, want %v", name, got, row.want)
 		}
 	}

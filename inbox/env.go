@@ -9,13 +9,13 @@ import (
 
 // env is what every part of an inbox works with.
 type env struct {
-	pool   *pgxpool.Pool
-	c      Config
-	sql    statements
-	node   string // this process, among the nodes of the consumer
-	random func() float64
-	wakeup chan struct{} // an event was stored here: Run need not wait for its next look
-	said   seldom
+	pool    *pgxpool.Pool
+	c       Config
+	sql     statements
+	node    string // this process, among the nodes of the consumer
+	random  func() float64
+	wakeup  chan struct{} // an event was stored here: Run need not wait for its next look
+	limiter rateLimiter
 }
 
 func newEnv(pool *pgxpool.Pool, c Config) *env {

@@ -32,8 +32,8 @@ func (f fault) String() string {
 // outage says that the database, or the way to it, is to be waited for.
 func (f fault) outage() bool { return f == faultDatabase || f == faultUnknown || f == faultLost }
 
-// circumstances is what else is known of a transaction that failed.
-type circumstances struct {
+// failureFacts is what else is known of a transaction that failed.
+type failureFacts struct {
 	stopped    bool // the context that we gave it was cancelled from outside
 	timedOut   bool // its handler ran into Config.Timeout
 	connLost   bool // the connection was closed when it failed
@@ -41,10 +41,10 @@ type circumstances struct {
 	committing bool // the error is the answer to COMMIT
 }
 
-// judge says whose fault err is. The order matters: a connection that pgx closed because the handler's time was up is
+// faultOf says whose fault err is. The order matters: a connection that pgx closed because the handler's time was up is
 // the handler's fault, one that broke under it is not. What a handler was told by a server that cannot work need not come
 // from our database, nor concern any event but its own.
-func judge(err error, c circumstances) fault {
+func faultOf(err error, c failureFacts) fault {
 	var pgErr *pgconn.PgError
 	isPg := errors.As(err, &pgErr)
 	switch {
@@ -115,7 +115,7 @@ func (e *panicError) Error() string { return "panic: " + e.message + "\n" + e.st
 
 // failureOf is the verdict on what failed in a transaction, by whichever way that came about.
 func failureOf(ctx context.Context, tx pgx.Tx, err error) *failure {
-	var c circumstances
+	var c failureFacts
 	var h *handlerError
 	if errors.As(err, &h) {
 		c.inHandler, c.timedOut, c.stopped = true, h.timedOut, h.stopped
@@ -127,7 +127,13 @@ func failureOf(ctx context.Context, tx pgx.Tx, err error) *failure {
 }
 
 // blame makes a *failure of an error.
-func blame(ctx context.Context, err error, c circumstances) *failure {
+func blame(ctx context.Context, err error, c failureFacts) *failure {
 	c.stopped = c.stopped || ctx.Err() != nil
-	return &failure{judge(err, c), err}
+	return &failure{faultOf(err, c), err}
 }
+
+// errGoexit is a handler that ended its goroutine.
+var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit)")
+
+// errFenced says that another node has been given the partition.
+var errFenced = errors.New("another node has the partition")

@@ -18,9 +18,6 @@ import (
 // more.
 const fenceClass = 0x68667074
 
-// errFenced says that another node has been given the partition.
-var errFenced = errors.New("another node has the partition")
-
 // fence is this node's right to a partition: the epoch that it raised when the group gave it the partition.
 //
 // Every transaction that takes an event of the partition in holds the lock shared, and looks at the epoch in a later
@@ -96,7 +93,7 @@ func (fs *fences) assign(ctx context.Context, topic string, partition int, choos
 		if a.reading, refused = choose(position); refused != nil {
 			return refused
 		}
-		a.careful = !clean
+		a.unclean = !clean
 		f.position = a.reading.position
 		err = tx.QueryRow(ctx, fs.sql.assign, fs.c.Consumer, topic, int32(partition), a.reading.position, fs.node).Scan(&f.Epoch, &f.token)
 		if err != nil {
@@ -121,7 +118,7 @@ func (fs *fences) assign(ctx context.Context, topic string, partition int, choos
 type assignment struct {
 	fence   *fence
 	reading reading
-	careful bool // the last owner did not end in order
+	unclean bool // the last owner did not end in order
 }
 
 // quoted is text as a literal of SQL, for statements that a person is told to run.

@@ -292,7 +292,7 @@ func TestFollowersWhoseCommitGotNoAnswerAreStoredOnceAndSaidToBe(t *testing.T) {
 	if diff := cmp.Diff(map[Outcome]int{Retrying: 1, Stored: n - 1}, said); diff != "" {
 		t.Error(diff)
 	}
-	if counted := in.receiver.queues.quota.stock.events; counted < n || counted > n+maxFollowers {
+	if counted := in.receiver.queues.quota.usage.events; counted < n || counted > n+maxFollowers {
 		t.Errorf("%d are stored, and %d are counted", n, counted)
 	}
 }

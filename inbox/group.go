@@ -24,8 +24,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// linger is a context that ends d after ctx does: for work in hand that may finish.
-func linger(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// withGrace is a context that ends d after ctx does: for work in hand that may finish.
+func withGrace(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		if pause(longer, d) == nil {

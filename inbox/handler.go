@@ -15,13 +15,10 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// This file runs one handler in one transaction, and tells apart whose fault it is when that fails.
+// This file runs handlers: the one place that does.
 
 // errNotTheHandlers is what Commit and Rollback of a handler's transaction say.
 var errNotTheHandlers = errors.New("holdfast ends the handler's transaction itself: return nil to commit, an error to roll back, or use a savepoint (tx.Begin)")
-
-// errGoexit is a handler that ended its goroutine.
-var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit)")
 
 // handle is how every handler runs: fresh or stored, alone or in a batch, in our transaction or in the caller's. After it
 // the same transaction settles its events; nil where nothing is left to do. The error is a *handlerError where the handler

@@ -52,14 +52,9 @@ const (
 	maxImpatient = 3 // how often Receive meets an absent database before it says so
 
 	// maxLosses is how often in a row a connection may break, or a server say that it cannot work, while an event is handled
-	// until that costs an attempt. What does so by itself seldom meets one event so often; a handler that brings it about
+	// until that costs an attempt. What does so by itself rateLimiter meets one event so often; a handler that brings it about
 	// meets nothing else.
 	maxLosses = 5
-
-	contendedBase, contendedCap = 2 * time.Millisecond, 200 * time.Millisecond
-	databaseBase, databaseCap   = 50 * time.Millisecond, 15 * time.Second
-	fullBase, fullCap           = 500 * time.Millisecond, 10 * time.Second
-	quickBase, quickCap         = 20 * time.Millisecond, 200 * time.Millisecond
 )
 
 // after is the history of an event whose last transaction failed, and what to do next.
@@ -175,7 +170,7 @@ func decide(p retry.Policy, h history, f fault, err error, random float64) verdi
 	case p.Budget > 0 && h.age+delay > p.Budget:
 		return verdict{do: actDead, reason: fmt.Sprintf("its next attempt would come later than %s after its first failure", p.Budget)}
 	case h.quick > 0 && !h.stored && !asked && !ranOut(err):
-		return verdict{do: actAgain, delay: spread(quickBase, quickCap, h.attempts, random)}
+		return verdict{do: actAgain, delay: spread(immediateBase, immediateCap, h.attempts, random)}
 	default:
 		return verdict{do: actPark, delay: delay}
 	}

@@ -24,37 +24,37 @@ func TestJudgeSaysWhoseFaultAFailureIs(t *testing.T) {
 	boom := errors.New("boom")
 	for name, row := range map[string]struct {
 		err  error
-		c    circumstances
+		c    failureFacts
 		want fault
 	}{
-		"a handler's error is the event's":                         {boom, circumstances{inHandler: true}, faultEvent},
-		"a handler's constraint violation is the event's":          {pgError("23505"), circumstances{inHandler: true}, faultEvent},
-		"a handler's lock timeout is the event's":                  {pgError("55P03"), circumstances{inHandler: true}, faultEvent},
-		"a serialization failure is nobody's":                      {pgError("40001"), circumstances{inHandler: true}, faultContended},
-		"a deadlock is nobody's":                                   {pgError("40P01"), circumstances{inHandler: true}, faultContended},
-		"a deadlock in our own statements is nobody's":             {pgError("40P01"), circumstances{}, faultContended},
-		"a serialization failure at COMMIT is nobody's":            {pgError("40001"), circumstances{committing: true}, faultContended},
-		"a deferred constraint at COMMIT is the event's":           {pgError("23503"), circumstances{committing: true}, faultEvent},
-		"a COMMIT answered by ROLLBACK is the event's":             {pgx.ErrTxCommitRollback, circumstances{committing: true}, faultEvent},
-		"a COMMIT without an answer is unknown":                    {io.ErrUnexpectedEOF, circumstances{committing: true}, faultUnknown},
-		"a COMMIT without an answer is unknown when stopped":       {context.Canceled, circumstances{committing: true, stopped: true}, faultUnknown},
-		"a COMMIT around which the server stopped is unknown":      {pgError("57P01"), circumstances{committing: true}, faultUnknown},
-		"a connection that broke under the handler is lost":        {boom, circumstances{inHandler: true, connLost: true}, faultLost},
-		"so is one that the server ended":                          {pgError("57P01"), circumstances{inHandler: true, connLost: true}, faultLost},
-		"one that broke under our own statement is the database's": {boom, circumstances{connLost: true}, faultDatabase},
-		"a server that shuts down is the database's":               {pgError("57P01"), circumstances{}, faultDatabase},
-		"too many connections are the database's":                  {pgError("53300"), circumstances{connLost: true}, faultDatabase},
-		"a standby is the database's":                              {pgError("25006"), circumstances{}, faultDatabase},
-		"a server that shuts down under the handler is lost":       {pgError("57P01"), circumstances{inHandler: true}, faultLost},
-		"so is one that gives a handler's query no more room":      {pgError("53400"), circumstances{inHandler: true}, faultLost},
-		"and another server that the handler cannot reach":         {pgError("08001"), circumstances{inHandler: true}, faultLost},
-		"a handler whose time was up is the event's":               {context.DeadlineExceeded, circumstances{inHandler: true, timedOut: true, connLost: true}, faultEvent},
-		"a handler that was told to stop is nobody's":              {context.Canceled, circumstances{inHandler: true, stopped: true, connLost: true}, faultStopped},
-		"our own statement's failure is the database's":            {pgError("42P01"), circumstances{}, faultDatabase},
-		"a partition that was lost is fenced":                      {fmt.Errorf("take: %w", errFenced), circumstances{stopped: true}, faultFenced},
-		"a copy of an event in hand is in flight":                  {fmt.Errorf("lock: %w", ErrInFlight), circumstances{}, faultInFlight},
+		"a handler's error is the event's":                         {boom, failureFacts{inHandler: true}, faultEvent},
+		"a handler's constraint violation is the event's":          {pgError("23505"), failureFacts{inHandler: true}, faultEvent},
+		"a handler's lock timeout is the event's":                  {pgError("55P03"), failureFacts{inHandler: true}, faultEvent},
+		"a serialization failure is nobody's":                      {pgError("40001"), failureFacts{inHandler: true}, faultContended},
+		"a deadlock is nobody's":                                   {pgError("40P01"), failureFacts{inHandler: true}, faultContended},
+		"a deadlock in our own statements is nobody's":             {pgError("40P01"), failureFacts{}, faultContended},
+		"a serialization failure at COMMIT is nobody's":            {pgError("40001"), failureFacts{committing: true}, faultContended},
+		"a deferred constraint at COMMIT is the event's":           {pgError("23503"), failureFacts{committing: true}, faultEvent},
+		"a COMMIT answered by ROLLBACK is the event's":             {pgx.ErrTxCommitRollback, failureFacts{committing: true}, faultEvent},
+		"a COMMIT without an answer is unknown":                    {io.ErrUnexpectedEOF, failureFacts{committing: true}, faultUnknown},
+		"a COMMIT without an answer is unknown when stopped":       {context.Canceled, failureFacts{committing: true, stopped: true}, faultUnknown},
+		"a COMMIT around which the server stopped is unknown":      {pgError("57P01"), failureFacts{committing: true}, faultUnknown},
+		"a connection that broke under the handler is lost":        {boom, failureFacts{inHandler: true, connLost: true}, faultLost},
+		"so is one that the server ended":                          {pgError("57P01"), failureFacts{inHandler: true, connLost: true}, faultLost},
+		"one that broke under our own statement is the database's": {boom, failureFacts{connLost: true}, faultDatabase},
+		"a server that shuts down is the database's":               {pgError("57P01"), failureFacts{}, faultDatabase},
+		"too many connections are the database's":                  {pgError("53300"), failureFacts{connLost: true}, faultDatabase},
+		"a standby is the database's":                              {pgError("25006"), failureFacts{}, faultDatabase},
+		"a server that shuts down under the handler is lost":       {pgError("57P01"), failureFacts{inHandler: true}, faultLost},
+		"so is one that gives a handler's query no more room":      {pgError("53400"), failureFacts{inHandler: true}, faultLost},
+		"and another server that the handler cannot reach":         {pgError("08001"), failureFacts{inHandler: true}, faultLost},
+		"a handler whose time was up is the event's":               {context.DeadlineExceeded, failureFacts{inHandler: true, timedOut: true, connLost: true}, faultEvent},
+		"a handler that was told to stop is nobody's":              {context.Canceled, failureFacts{inHandler: true, stopped: true, connLost: true}, faultStopped},
+		"our own statement's failure is the database's":            {pgError("42P01"), failureFacts{}, faultDatabase},
+		"a partition that was lost is fenced":                      {fmt.Errorf("take: %w", errFenced), failureFacts{stopped: true}, faultFenced},
+		"a copy of an event in hand is in flight":                  {fmt.Errorf("lock: %w", ErrInFlight), failureFacts{}, faultInFlight},
 	} {
-		if got := judge(row.err, row.c); got != row.want {
+		if got := faultOf(row.err, row.c); got != row.want {
 			t.Errorf("%s: judged %v, want %v", name, got, row.want)
 		}
 	}
@@ -116,7 +116,7 @@ func TestOfManyEventsWithoutRoomOneIsTriedAtATimeAndEachAboutAsOftenAsIfItWereAl
 		{1000, 5, fullCap / 4 * 3 / 5},
 		{1000, 1000, fullBase},
 	} {
-		if got := roomAfter(row.tries, row.waiting, 0.5); got != row.want {
+		if got := capacityDelay(row.tries, row.waiting, 0.5); got != row.want {
 			t.Errorf("after %d tries, while %d wait: %s, want %s", row.tries, row.waiting, got, row.want)
 		}
 	}
@@ -264,10 +264,10 @@ func TestNoOffsetAboveAnUnsettledEventIsEverCommitted(t *testing.T) {
 			for offset, size := range open {
 				want, bytes = min(want, offset), bytes+size
 			}
-			last := landmark{offset: NoOffset}
+			last := checkpoint{offset: NoOffset}
 			for _, offset := range all {
 				if offset < want {
-					last = landmark{offset, -offset}
+					last = checkpoint{offset, -offset}
 				}
 			}
 			if tr.last != last {

@@ -1,22 +1,3 @@
-// Package inbox takes events in and handles each once.
-//
-// An event is recorded in the table `inbox` in the transaction of its handler, so that the handler's writes and the
-// record are one commit: a redelivery finds the record and runs nothing. What fails is parked in the table `stored` and
-// tried again later, its key's later events behind it; what is given up becomes a row of `letter`.
-//
-//	in, err := inbox.New(pool, inbox.Config{Consumer: "billing"})
-//	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error { … })
-//	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: brokers}, kafkago.GroupConfig{GroupID: "billing", Topics: []string{"orders"}})
-//	err = in.Consume(ctx, group)
-//
-// # Reading order
-//
-// receive.go and intake.go are one event's way, try.go that of senders who must not wait; chain.go and process.go run its
-// handler in a transaction; decide.go says what becomes of a failure; failure.go writes that down, troubled.go says what is
-// waited for; run.go, claim.go and stored.go work what was parked, stock.go bounds it. consume.go, partition.go, lineup.go,
-// dispatch.go, crew.go, room.go, careful.go, tracker.go, fence.go and incarnation.go read Kafka, behind the interface in
-// source.go that package kafkago implements. retention.go removes rows when they are no longer needed, at the pace of policy.go.
-// watermark.go is for handlers that must not go back.
 package inbox
 
 import (

@@ -19,34 +19,15 @@ import (
 // its next event.
 const lookEvery = time.Second
 
-// errOutlived ends a generation as being fenced does: the group is joined anew.
-var errOutlived = fmt.Errorf("the database came back from a crash or a failover and may have lost its last transactions: %w", errFenced)
+// errStaleGeneration ends a generation as being fenced does: the group is joined anew.
+var errStaleGeneration = fmt.Errorf("the database came back from a crash or a failover and may have lost its last transactions: %w", errFenced)
 
-// renew fills the table after a crash emptied it. Of many nodes the first does.
-func (co *consumer) renew(ctx context.Context) error {
+// renewIncarnation fills the table after a crash emptied it. Of many nodes the first does.
+func (env *env) renewIncarnation(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
-	if _, err := co.pool.Exec(ctx, co.sql.renew); err != nil {
+	if _, err := env.pool.Exec(ctx, env.sql.renew); err != nil {
 		return fmt.Errorf("refill the incarnation: %w", err)
-	}
-	return nil
-}
-
-// look gives up the partitions that we were given in another incarnation of the database.
-func (co *consumer) look(ctx context.Context, parts []*partition) error {
-	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
-	defer cancel()
-	var token string
-	if err := co.pool.QueryRow(ctx, co.sql.incarnation).Scan(&token); err != nil {
-		return fmt.Errorf("read the incarnation: %w", err)
-	}
-	for _, p := range parts {
-		p.mu.Lock()
-		old := p.fence != nil && p.fence.token != token
-		p.mu.Unlock()
-		if old {
-			p.outlived()
-		}
 	}
 	return nil
 }

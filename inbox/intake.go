@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
-// This file brings one event to its outcome, trial after trial.
+// This file brings one event to its outcome, attempt after attempt.
 
 // receiver takes events in.
 type receiver struct {
@@ -29,7 +29,7 @@ type receiver struct {
 // intake is an event on its way in: what is tried next, and what it has behind it. Of one goroutine at a time.
 type intake struct {
 	d    *delivery
-	next trial
+	next attemptFunc
 	stop <-chan struct{} // closed when no more pauses are to be made; nil: never
 
 	h        history
@@ -37,14 +37,14 @@ type intake struct {
 	begun    time.Time
 }
 
-// errTold is returned where there was something to wait for, and no time for it.
-var errTold = errors.New("told to stop")
+// errStopping is returned where there was something to wait for, and no time for it.
+var errStopping = errors.New("told to stop")
 
-func (rec *receiver) newIntake(d *delivery, first trial) *intake {
+func (rec *receiver) newIntake(d *delivery, first attemptFunc) *intake {
 	return &intake{d: d, next: first, h: history{quick: rec.c.ImmediateRetries, decided: d.h == nil}, begun: time.Now()}
 }
 
-// receive tries until a trial commits. failed is the error of a first trial that was made already, nil where none was.
+// receive tries until a attempt commits. failed is the error of a first attempt that was made already, nil where none was.
 //
 // An error means that nothing is decided: ctx ended, another node has the partition, no more is waited for, or, where it
 // wraps ErrFull, there is no room for what was decided. Then t holds all that was found out, and may be given to receive
@@ -75,7 +75,7 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 		*h, v = h.after(rec.c.Retry, *f, time.Now(), rec.random())
 		cause := v.failure.err
 		if v.failure.fault.outage() {
-			rec.troubledBy(d, cause)
+			rec.transientOf(d, cause)
 		}
 		if v.do == actAgain && !v.free {
 			rec.retried(d.e, h.attempts, v.delay, false, cause)
@@ -93,7 +93,7 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 		case v.do == actReturn:
 			return "", t.doubted(cause)
 		case v.do == actAgain && told:
-			return "", t.doubted(errTold)
+			return "", t.doubted(errStopping)
 		case v.do == actAgain && v.free:
 		case v.do == actAgain:
 			t.failures = appendError(t.failures, cause)
@@ -106,7 +106,7 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 	}
 }
 
-// pause waits before the next trial. told: it is to be given up instead.
+// pause waits before the next attempt. told: it is to be given up instead.
 func (t *intake) pause(ctx context.Context, d time.Duration) (told bool, err error) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -134,7 +134,9 @@ func (rec *receiver) afterFailure(d *delivery, h history, v verdict, failures []
 	failures = appendError(failures, err)
 	if v.do == actDead {
 		l := letter{reason: v.reason, holds: rec.c.HoldKey, attempts: attempts, errors: failures, err: err, age: h.age, reopen: true}
-		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.ledger.bury(ctx, tx, d, l, Dead) }, failures
+		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+			return rec.ledger.deadLetter(ctx, tx, d, l, Dead)
+		}, failures
 	}
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		out, perr := rec.queues.park(ctx, tx, d, past{attempts, failures, h.age}, &v.delay, Retrying)
@@ -158,10 +160,10 @@ func (rec *receiver) newDeliveryOf(e holdfast.Event, hash []byte) *delivery {
 	return d
 }
 
-// alone is a trial that takes an event in, in a transaction of two round trips.
-func (rec *receiver) alone(d *delivery, number int) trial {
+// alone is a attempt that takes an event in, in a transaction of two round trips.
+func (rec *receiver) alone(d *delivery, number int) attemptFunc {
 	if d.try {
-		return rec.runner.within(rec.trying(d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.take(ctx, tx, d, number) }))
+		return rec.runner.within(rec.trying(d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, number) }))
 	}
 	return func(ctx context.Context) (Outcome, error) {
 		p := pipeline{admission: rec.admission}
@@ -192,6 +194,10 @@ func (rec *receiver) trying(d *delivery, s step) step {
 		return out, err
 	}
 }
+
+// TryReceive and TryStore are for senders that wait for an answer and send again by themselves, as those of webhooks do. A
+// second copy of an event whose first is being handled must not be acknowledged, because the first may yet fail; nor may
+// it wait for the first with a connection of the pool, because a few of them would leave none for the handlers.
 
 // tryClass is "hftr" in ASCII, beside those in fence.go: an event that is being tried.
 const tryClass = 0x68667472

@@ -13,9 +13,9 @@ type job struct {
 	apart   bool    // it comes from a job of several events that had to be taken apart: it comes alone
 	read    int64   // the number of its event, or of the one that began its batch, among all that the node has read
 
-	follower *job // the next event of its key, where the same worker has taken it in hand
-	offered  bool // the workers have the batch, or will find it full
-	roomless bool // there was no room for its event, and it has not got through yet
+	follower   *job // the next event of its key, where the same worker has taken it in hand
+	offered    bool // the workers have the batch, or will find it full
+	atCapacity bool // there was no room for its event, and it has not got through yet
 }
 
 // keys are the keys that the job keeps busy.

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// This file writes down what was decided about an event that is taken in: park it, or bury it.
+// This file writes the row of an event that is taken in, and reads what a row says of one that came before.
 
 // ledger is the rows of events in the table inbox, and their letters.
 type ledger struct {
@@ -45,8 +44,8 @@ func (led *ledger) record(ctx context.Context, tx pgx.Tx, d *delivery, result st
 	return inserted == 1, nil
 }
 
-// bury makes a letter of an event that is being taken in. It returns as.
-func (led *ledger) bury(ctx context.Context, tx pgx.Tx, d *delivery, l letter, as Outcome) (Outcome, error) {
+// deadLetter makes a letter of an event that is being taken in. It returns as.
+func (led *ledger) deadLetter(ctx context.Context, tx pgx.Tx, d *delivery, l letter, as Outcome) (Outcome, error) {
 	inserted, err := led.record(ctx, tx, d, "dead", l.attempts)
 	if err != nil {
 		return "", err
@@ -60,14 +59,14 @@ func (led *ledger) bury(ctx context.Context, tx pgx.Tx, d *delivery, l letter, a
 	}
 	failpoint.Hit(failpoint.InboxBurying)
 	if as == Dead {
-		d.after = func() { led.died(d.e, id, l) }
+		d.after = func() { led.notifyDead(l.observed(d.e, id)) }
 	}
 	return as, led.forget(ctx, tx, d)
 }
 
 // forget removes the count of starts of an event that came to an end.
 func (led *ledger) forget(ctx context.Context, tx pgx.Tx, d *delivery) error {
-	if d.from == nil || !d.from.careful {
+	if d.from == nil || !d.from.counted {
 		return nil
 	}
 	if _, err := tx.Exec(ctx, led.sql.forgetStart, led.c.Consumer, d.e.Source, d.e.ID); err != nil {
@@ -111,52 +110,6 @@ func (led *ledger) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, 
 	return Duplicate, nil
 }
 
-func (led *ledger) queueOpening(b *pgx.Batch, d *delivery) {
-	idle, lock := strconv.FormatInt(millis(idleTimeout(led.c)), 10), strconv.FormatInt(millis(led.c.Timeout), 10)
-	if d.from == nil {
-		b.Queue(led.sql.open, idle, lock)
-	} else {
-		b.Queue(led.sql.openFenced, idle, lock, int32(fenceClass), d.from.fence.number)
-	}
-}
-
-func (led *ledger) queueInsert(b *pgx.Batch, d *delivery, attempt int) {
-	b.Queue(led.sql.insert, led.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.e.Key, d.partition(), d.offset(), d.hash, int32(attempt), d.epoch())
-}
-
-// readInsert returns the result that was recorded, "" where nothing was.
-func readInsert(br pgx.BatchResults) (result string, err error) {
-	err = br.QueryRow().Scan(&result)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("insert inbox row: %w", err)
-	}
-	return result, nil
-}
-
-func (led *ledger) queueInsertMany(b *pgx.Batch, ds []*delivery) {
-	n := len(ds)
-	sources, ids, keys, offsets, hashes := make([]string, n), make([]string, n), make([]string, n), make([]int64, n), make([][]byte, n)
-	for i, d := range ds {
-		sources[i], ids[i], keys[i], offsets[i], hashes[i] = d.e.Source, d.e.ID, d.e.Key, d.from.offset, d.hash
-	}
-	first := ds[0]
-	b.Queue(led.sql.insertMany, led.c.Consumer, first.e.Topic, first.partition(), first.epoch(), sources, ids, keys, offsets, hashes)
-}
-
-func readInsertMany(br pgx.BatchResults, want int) error {
-	var fresh int
-	if err := br.QueryRow().Scan(&fresh); err != nil {
-		return fmt.Errorf("insert inbox rows: %w", err)
-	}
-	if fresh != want {
-		return errOneByOne
-	}
-	return nil
-}
-
 // countStart counts that the handler of an event is about to start, and commits that before it does. An event that is
 // known already is not counted: nothing will run. Asked again, because the answer was lost, it counts the same start.
 func (led *ledger) countStart(ctx context.Context, d *delivery) (starts int, known bool, err error) {
@@ -183,7 +136,7 @@ func (led *ledger) countStart(ctx context.Context, d *delivery) (starts int, kno
 	return int(n), false, nil
 }
 
-// takeBackStart takes a counted start back: the process outlived it, and nothing was decided. Where the database is away
+// takeBackStart takes a counted start back: the process staleGeneration it, and nothing was decided. Where the database is away
 // for as long as it is tried, the start stays counted.
 func (led *ledger) takeBackStart(ctx context.Context, d *delivery) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
@@ -194,7 +147,7 @@ func (led *ledger) takeBackStart(ctx context.Context, d *delivery) {
 			d.start = 0
 			return
 		}
-		led.troubled(fmt.Errorf("take start back: %w", err))
+		led.transient(fmt.Errorf("take start back: %w", err))
 		if pause(ctx, spread(databaseBase, databaseCap, wait+1, led.random())) != nil {
 			return
 		}

@@ -26,6 +26,11 @@ type letter struct {
 	place    *int64        // of its event in the queue of its key; nil for one that never had one: it comes behind all that is there
 }
 
+// observed is what an Observer hears of a letter.
+func (l letter) observed(e holdfast.Event, id int64) Died {
+	return Died{Event: e, Letter: id, Reason: l.reason, Attempts: l.attempts, Err: l.err}
+}
+
 // letters writes dead letters, and publishes them where Config.DeadLetterTopic asks for it.
 type letters struct{ *env }
 

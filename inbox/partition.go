@@ -15,31 +15,31 @@ type partition struct {
 	declarations *declarations
 	receiver     *receiver
 	serial       *sync.Mutex // consumer.serial
-	crew         *crew
+	workers      *workerPool
 	gen          Generation
 	tp           TopicPartition
 	start        Start
 	fence        *fence // nil until it is ours
 
-	mu       sync.Mutex
-	track    *tracker
-	lineup   lineup
-	roomless roomless
-	saved    int64 // Invariant: saved <= track.low(), as far as Postgres knows.
-	known    int64 // what the group's committed offset is
-	failed   error // why no more events are begun
-	fenced   bool  // another node has it
+	mu         sync.Mutex
+	track      *tracker
+	scheduler  scheduler
+	atCapacity atCapacity
+	saved      int64 // Invariant: saved <= track.low(), as far as Postgres knows.
+	known      int64 // what the group's committed offset is
+	failed     error // why no more events are begun
+	fenced     bool  // another node has it
 
 	reading context.Context    // when it ends, what is not begun is left to whoever reads on
 	halt    context.CancelFunc // ends reading
-	working sync.WaitGroup     // of jobs that the crew has
+	working sync.WaitGroup     // of jobs that the workers has
 	freed   chan struct{}      // something was settled
 
-	// After an unclean end events are run one by one, each start counted first, until carefulLeft new ones were met, or
+	// After an unclean end events are run one by one, each start counted first, until replayLeft new ones were met, or
 	// the end that the log had then.
-	careful     bool
-	carefulLeft int
-	carefulEnd  int64
+	replaying  bool
+	replayLeft int
+	replayEnd  int64
 }
 
 // settle says that what became of events is durable.
@@ -87,11 +87,11 @@ func (p *partition) lose(reason error) (first bool, settled int64) {
 }
 
 // unsaved is the position, when it has moved since it was saved, and the last event below it.
-func (p *partition) unsaved() (int64, landmark, bool) {
+func (p *partition) unsaved() (int64, checkpoint, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.track == nil || p.fenced {
-		return 0, landmark{}, false
+		return 0, checkpoint{}, false
 	}
 	low := p.track.low()
 	return low, p.track.last, low > p.saved
@@ -120,22 +120,22 @@ func (p *partition) committedAt(offset int64) {
 }
 
 // end is the position when the work has ended, the last event below it, and whether nothing of it is still going on.
-func (p *partition) end() (int64, landmark, bool) {
+func (p *partition) end() (int64, checkpoint, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.track.low(), p.track.last, p.receiver.runner.hung.Load() == 0
 }
 
-// outlived gives the partition up, to be given it again with the position that Postgres has now.
-func (p *partition) outlived() {
-	first, settled := p.lose(errOutlived)
+// staleGeneration gives the partition up, to be given it again with the position that Postgres has now.
+func (p *partition) staleGeneration() {
+	first, settled := p.lose(errStaleGeneration)
 	if !first {
 		return
 	}
 	p.c.Logger.Warn("the database came back from a crash or a failover: the partition is read again from the position it has now",
 		"consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "epoch", p.fence.Epoch, "settled", settled)
 	if p.c.Observer.OnError != nil {
-		p.c.Observer.OnError(fmt.Errorf("%s/%d: %w", p.tp.Topic, p.tp.Partition, errOutlived))
+		p.c.Observer.OnError(fmt.Errorf("%s/%d: %w", p.tp.Topic, p.tp.Partition, errStaleGeneration))
 	}
 }
 
@@ -158,8 +158,8 @@ func (p *partition) failWith(err error) {
 	}
 }
 
-// roomless are the jobs of a partition that wait for room. It is guarded by the partition's mutex.
-type roomless struct {
+// atCapacity are the jobs of a partition that wait for room. It is guarded by the partition's mutex.
+type atCapacity struct {
 	held    int         // that have not got through: those that wait, and the one that is being tried
 	waiting []*job      // in the order in which they are tried
 	timer   *time.Timer // until the next try; nil while one is under way, or none waits
@@ -177,7 +177,7 @@ func (p *partition) patiently(ctx context.Context, ask func(ctx context.Context)
 			return true
 		}
 		if ctx.Err() == nil {
-			p.troubled(err)
+			p.transient(err)
 		}
 		if pause(ctx, spread(databaseBase, databaseCap, wait, p.random())) != nil {
 			return false

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -64,7 +65,7 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 	if p.conn == nil {
 		conn, err := p.pool.Acquire(ctx)
 		if err != nil {
-			return o, nil, blame(ctx, fmt.Errorf("acquire connection: %w", err), circumstances{connLost: true})
+			return o, nil, blame(ctx, fmt.Errorf("acquire connection: %w", err), failureFacts{connLost: true})
 		}
 		p.conn, p.since, p.transactions = conn, time.Now(), 0
 	}
@@ -102,7 +103,7 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 			rollback(ctx, br.Tx())
 			p.conn.Release()
 			p.conn = nil
-			return o, blame(ctx, fmt.Errorf("commit: %w", err), circumstances{committing: true}), errNotOpened
+			return o, blame(ctx, fmt.Errorf("commit: %w", err), failureFacts{committing: true}), errNotOpened
 		}
 	}
 	o.attempt = a
@@ -133,7 +134,7 @@ func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 	}
 	switch {
 	case len(o.ds) == 1:
-		out, err = p.taken(ctx, o.tx, o.ds[0], o.result, err)
+		out, err = p.inserted(ctx, o.tx, o.ds[0], o.result, err)
 	case err != nil:
 	case o.followers:
 		failpoint.Hit(failpoint.InboxParking)
@@ -184,4 +185,90 @@ func events(ds []*delivery) []holdfast.Event {
 		es[i] = d.e
 	}
 	return es
+}
+
+// admission records an event in a transaction that is open, and runs its handler.
+type admission struct {
+	*env
+	runner *runner
+	ledger *ledger
+	queues *queues
+}
+
+// take records the event and runs its handler, in the caller's transaction.
+func (a *admission) admit(ctx context.Context, tx pgx.Tx, d *delivery, attempt int) (Outcome, error) {
+	b := &pgx.Batch{}
+	a.ledger.queueInsert(b, d, attempt)
+	br := tx.SendBatch(ctx, b)
+	result, err := readInsert(br)
+	if closing := br.Close(); err == nil && closing != nil {
+		err = closing
+	}
+	return a.inserted(ctx, tx, d, result, err)
+}
+
+// taken goes on behind the insert of the event's row: result is what it recorded.
+func (a *admission) inserted(ctx context.Context, tx pgx.Tx, d *delivery, result string, err error) (Outcome, error) {
+	switch {
+	case err != nil:
+		return "", err
+	case result == "": // Known, or another node has the partition by now.
+		if d.from != nil {
+			if err := d.from.fence.check(ctx, a.env, tx); err != nil {
+				return "", err
+			}
+		}
+		return a.ledger.known(ctx, tx, d)
+	case result == "stored": // Behind earlier events of its key.
+		return a.queues.queue(ctx, tx, d, past{}, nil, Stored, true)
+	}
+	failpoint.Hit(failpoint.InboxInserted)
+	err = a.runner.handle(ctx, tx, d.h, []holdfast.Event{d.e}, func() error { return a.ledger.forget(ctx, tx, d) })
+	return Handled, err
+}
+
+func (led *ledger) queueOpening(b *pgx.Batch, d *delivery) {
+	idle, lock := strconv.FormatInt(millis(idleTimeout(led.c)), 10), strconv.FormatInt(millis(led.c.Timeout), 10)
+	if d.from == nil {
+		b.Queue(led.sql.open, idle, lock)
+	} else {
+		b.Queue(led.sql.openFenced, idle, lock, int32(fenceClass), d.from.fence.number)
+	}
+}
+
+func (led *ledger) queueInsert(b *pgx.Batch, d *delivery, attempt int) {
+	b.Queue(led.sql.insert, led.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.e.Key, d.partition(), d.offset(), d.hash, int32(attempt), d.epoch())
+}
+
+// readInsert returns the result that was recorded, "" where nothing was.
+func readInsert(br pgx.BatchResults) (result string, err error) {
+	err = br.QueryRow().Scan(&result)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("insert inbox row: %w", err)
+	}
+	return result, nil
+}
+
+func (led *ledger) queueInsertMany(b *pgx.Batch, ds []*delivery) {
+	n := len(ds)
+	sources, ids, keys, offsets, hashes := make([]string, n), make([]string, n), make([]string, n), make([]int64, n), make([][]byte, n)
+	for i, d := range ds {
+		sources[i], ids[i], keys[i], offsets[i], hashes[i] = d.e.Source, d.e.ID, d.e.Key, d.from.offset, d.hash
+	}
+	first := ds[0]
+	b.Queue(led.sql.insertMany, led.c.Consumer, first.e.Topic, first.partition(), first.epoch(), sources, ids, keys, offsets, hashes)
+}
+
+func readInsertMany(br pgx.BatchResults, want int) error {
+	var fresh int
+	if err := br.QueryRow().Scan(&fresh); err != nil {
+		return fmt.Errorf("insert inbox rows: %w", err)
+	}
+	if fresh != want {
+		return errOneByOne
+	}
+	return nil
 }

@@ -79,7 +79,7 @@ func TestAKeyThatIsPutAsideGivesItsWorkerToOthersNowAndThen(t *testing.T) {
 // A worker's turn with a slow key is long. The keys that are fast wait for turns, and not for all that was read before them.
 func TestSlowKeysDoNotKeepAllThatWasReadLaterWaiting(t *testing.T) {
 	const slow, each, workers = 8, 100, 8
-	c := newCrew(nil)
+	c := newWorkerPool(nil)
 	left := map[*job]int{}
 	for range slow { // The first of each key is ready; the others behind it were read at the same time, about.
 		j := &job{read: c.number()}
@@ -113,7 +113,7 @@ func TestSlowKeysDoNotKeepAllThatWasReadLaterWaiting(t *testing.T) {
 
 func TestEachJobIsTakenOnceAndEveryOtherIsTheOneReadFirst(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	c := newCrew(nil)
+	c := newWorkerPool(nil)
 	var waiting []*job // in the order in which they became ready
 	byRead := false
 	for range 20_000 {

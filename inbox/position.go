@@ -24,7 +24,7 @@ func (co *consumer) saveLoop(ctx context.Context, gen Generation, parts []*parti
 			err = co.look(ctx, parts)
 		}
 		if err != nil && ctx.Err() == nil {
-			co.troubled(err)
+			co.transient(err)
 		}
 		wait = rest(time.Since(begun), 10, saveEvery, saveAtLeast)
 	}
@@ -99,7 +99,7 @@ func (co *consumer) commit(ctx context.Context, gen Generation, parts []*partiti
 	failpoint.Hit(failpoint.InboxOffsets)
 	if err := gen.Commit(ctx, offsets); err != nil {
 		// What is not committed comes again, and is a duplicate then.
-		co.kafkaTroubled("committing offsets", err)
+		co.kafkaTransient("committing offsets", err)
 		return
 	}
 	failpoint.Hit(failpoint.InboxOffset)
@@ -121,8 +121,8 @@ func (co *consumer) release(gen Generation, parts []*partition) {
 		}
 		wg.Go(func() {
 			low, last, clean := p.end()
-			// A stretch that is to be gone through carefully is left to the next owner.
-			orderly := clean && !(p.careful && low < p.carefulEnd)
+			// A stretch that is to be gone through replaySerially is left to the next owner.
+			orderly := clean && !(p.replaying && low < p.replayEnd)
 			failpoint.Hit(failpoint.InboxReleasing)
 			var same bool
 			err := co.pool.QueryRow(ctx, co.sql.release, co.c.Consumer, p.tp.Topic, int32(p.tp.Partition), p.fence.Epoch, low, orderly, last.offset, last.print, p.fence.token).Scan(&same)
@@ -130,9 +130,9 @@ func (co *consumer) release(gen Generation, parts []*partition) {
 			case errors.Is(err, pgx.ErrNoRows):
 				p.fencedOff() // It was lost while nothing was in hand that could have found that out.
 			case err != nil:
-				co.troubled(fmt.Errorf("release %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
+				co.transient(fmt.Errorf("release %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
 			case !same:
-				p.outlived()
+				p.staleGeneration()
 			default:
 				p.savedAt(low)
 			}
@@ -154,3 +154,22 @@ const (
 	// saveAtLeast is how often at least, whatever it took: what is not saved is read again after a crash.
 	saveAtLeast = 2 * time.Second
 )
+
+// look gives up the partitions that we were given in another incarnation of the database.
+func (co *consumer) look(ctx context.Context, parts []*partition) error {
+	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	defer cancel()
+	var token string
+	if err := co.pool.QueryRow(ctx, co.sql.incarnation).Scan(&token); err != nil {
+		return fmt.Errorf("read the incarnation: %w", err)
+	}
+	for _, p := range parts {
+		p.mu.Lock()
+		old := p.fence != nil && p.fence.token != token
+		p.mu.Unlock()
+		if old {
+			p.staleGeneration()
+		}
+	}
+	return nil
+}

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
-// This file puts many events of one key behind it in one transaction. Whoever stores and whoever handles what is stored take the
+// This file puts events into the queue of their key, one or many at once. The one who stores and the one who handles what is stored take the
 // lock of the key in turns: one by one, a busy key that has fallen behind would be stored as fast as it is handled, and never
 // catch up.
 
@@ -27,7 +27,7 @@ const (
 // followers is how many events of a key may come behind a job that had this outcome, in one transaction: where it was stored they
 // will be too. Where it is not sure that there is room for them, each has to ask for it.
 func (qs *queues) followers(out Outcome) int {
-	if out == Stored && qs.quota.stock.roomy(maxFollowers, qs.c.MaxStored, time.Now()) {
+	if out == Stored && qs.quota.usage.roomy(maxFollowers, qs.c.MaxStored, time.Now()) {
 		return maxFollowers
 	}
 	return 1
@@ -69,7 +69,7 @@ func (qs *queues) readFollowers(br pgx.BatchResults, ds []*delivery) error {
 	}
 	if length != nil {
 		e := &ds[0].e
-		if qs.quota.roomOf(e.Topic, e.Key, *length+len(ds)-1) != nil {
+		if qs.quota.checkLength(e.Topic, e.Key, *length+len(ds)-1) != nil {
 			return errOneByOne
 		}
 	}
@@ -121,10 +121,10 @@ func (qs *queues) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, del
 		age = new(int64)
 		*age = p.age.Microseconds()
 	}
-	if err := qs.quota.countStored(ctx, tx); err != nil {
+	if err := qs.quota.count(ctx, tx); err != nil {
 		return "", err
 	}
-	if err := qs.quota.enterStock(); err != nil {
+	if err := qs.quota.enter(); err != nil {
 		return "", qs.unrecorded(ctx, tx, d, err)
 	}
 	locks := d.e.Key != "" && !d.callers
@@ -150,10 +150,10 @@ func (qs *queues) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, del
 	case mustFollow && locks && !behind:
 		err = errUnqueued
 	case length != nil:
-		err = qs.quota.roomOf(d.e.Topic, d.e.Key, *length)
+		err = qs.quota.checkLength(d.e.Topic, d.e.Key, *length)
 	}
 	if err != nil {
-		qs.quota.stock.leave(1)
+		qs.quota.usage.leave(1)
 		return "", qs.unrecorded(ctx, tx, d, err)
 	}
 	failpoint.Hit(failpoint.InboxParking)

@@ -17,22 +17,22 @@ const countEvery = 3 * time.Second
 // quota keeps what is stored within Config.MaxStored and Config.MaxStoredKey.
 type quota struct {
 	*env
-	stock stock
+	usage usage
 }
 
 // stock is how many events of the consumer are stored, about.
-type stock struct {
+type usage struct {
 	mu       sync.Mutex
 	events   int
 	counted  time.Time
 	counting bool // somebody is at it: the others go by the old figure
 
-	queues map[[2]string]queueRoom // of long queues, by topic and key
+	queues map[[2]string]measuredQueue // of long queues, by topic and key
 }
 
-// queueRoom is what is left of a long queue's limit until it is measured again. To measure it reads all of it, which is
+// measuredQueue is what is left of a long queue's limit until it is measured again. To measure it reads all of it, which is
 // too much for every event that joins it.
-type queueRoom struct {
+type measuredQueue struct {
 	measured time.Time
 	left     int
 }
@@ -41,12 +41,12 @@ const (
 	// measureEach is how long a queue may be that is measured for every event.
 	measureEach = 100
 
-	// maxQueueRooms is how many long queues are remembered.
-	maxQueueRooms = 1000
+	// maxMeasuredQueues is how many long queues are remembered.
+	maxMeasuredQueues = 1000
 )
 
 // enter takes some more into a queue that was measured a moment ago. False: measure it.
-func (s *stock) enter(topic, key string, events int, now time.Time) bool {
+func (s *usage) enter(topic, key string, events int, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	room, known := s.queues[[2]string{topic, key}]
@@ -59,21 +59,21 @@ func (s *stock) enter(topic, key string, events int, now time.Time) bool {
 }
 
 // measured notes how long a queue is. Half of what is left may enter before it is measured again: others may fill the rest.
-func (s *stock) measured(topic, key string, length, limit int, now time.Time) {
+func (s *usage) measured(topic, key string, length, limit int, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if length < measureEach {
 		delete(s.queues, [2]string{topic, key})
 		return
 	}
-	if s.queues == nil || len(s.queues) >= maxQueueRooms {
-		s.queues = map[[2]string]queueRoom{}
+	if s.queues == nil || len(s.queues) >= maxMeasuredQueues {
+		s.queues = map[[2]string]measuredQueue{}
 	}
-	s.queues[[2]string{topic, key}] = queueRoom{now, min((limit-length)/2, length)}
+	s.queues[[2]string{topic, key}] = measuredQueue{now, min((limit-length)/2, length)}
 }
 
 // due says that the figure is old, and whoever asks is to count. It has to say what came of it.
-func (s *stock) due(now time.Time) bool {
+func (s *usage) due(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.counting || now.Sub(s.counted) < countEvery {
@@ -84,7 +84,7 @@ func (s *stock) due(now time.Time) bool {
 }
 
 // found takes a count, or its failure: then the next who asks counts.
-func (s *stock) found(events int, now time.Time, err error) {
+func (s *usage) found(events int, now time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counting = false
@@ -94,14 +94,14 @@ func (s *stock) found(events int, now time.Time, err error) {
 }
 
 // leave takes back what add has counted, where it was not stored.
-func (s *stock) leave(events int) {
+func (s *usage) leave(events int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.events = max(s.events-events, 0)
 }
 
 // add takes some more in, unless more would wait then than limit allows; a negative one allows all. It says how many wait.
-func (s *stock) add(events, limit int) (waiting int, ok bool) {
+func (s *usage) add(events, limit int) (waiting int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if limit >= 0 && s.events+events > limit {
@@ -112,7 +112,7 @@ func (s *stock) add(events, limit int) (waiting int, ok bool) {
 }
 
 // roomy says that so many more would fit without another count. It takes none in.
-func (s *stock) roomy(events, limit int, now time.Time) bool {
+func (s *usage) roomy(events, limit int, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return limit < 0 || now.Sub(s.counted) < countEvery && s.events+events <= limit
@@ -121,17 +121,17 @@ func (s *stock) roomy(events, limit int, now time.Time) bool {
 // measures is how long the queue of a key may be, where that has to be looked at before so many events join it; nil where not.
 func (qu *quota) measures(topic, key string, events int) *int32 {
 	limit := qu.c.MaxStoredKey
-	if key == "" || limit <= 0 || qu.stock.enter(topic, key, events, time.Now()) {
+	if key == "" || limit <= 0 || qu.usage.enter(topic, key, events, time.Now()) {
 		return nil
 	}
 	most := int32(min(limit, 1<<30))
 	return &most
 }
 
-// roomOf says, by an error that wraps ErrFull, that nothing could join a queue, by how long it was.
-func (qu *quota) roomOf(topic, key string, length int) error {
+// checkLength says, by an error that wraps ErrFull, that nothing could join a queue, by how long it was.
+func (qu *quota) checkLength(topic, key string, length int) error {
 	limit := qu.c.MaxStoredKey
-	qu.stock.measured(topic, key, min(length, limit), limit, time.Now())
+	qu.usage.measured(topic, key, min(length, limit), limit, time.Now())
 	if length < limit {
 		return nil
 	}
@@ -139,29 +139,29 @@ func (qu *quota) roomOf(topic, key string, length int) error {
 		ErrFull, length, topic, limit)
 }
 
-// countStored counts all that is stored, where the last count is old. It is called before a lock of a key is taken: the
+// count counts all that is stored, where the last count is old. It is called before a lock of a key is taken: the
 // count may take a while.
-func (qu *quota) countStored(ctx context.Context, tx pgx.Tx) error {
+func (qu *quota) count(ctx context.Context, tx pgx.Tx) error {
 	limit := qu.c.MaxStored
-	if limit < 0 || !qu.stock.due(time.Now()) {
+	if limit < 0 || !qu.usage.due(time.Now()) {
 		return nil
 	}
 	var events int
 	err := tx.QueryRow(ctx, qu.sql.storedCount, qu.c.Consumer, int32(min(limit, 1<<30))).Scan(&events)
-	qu.stock.found(events, time.Now(), err)
+	qu.usage.found(events, time.Now(), err)
 	if err != nil {
 		return fmt.Errorf("count what is stored: %w", err)
 	}
 	return nil
 }
 
-// enterStock takes one more event in. It says, by an error that wraps ErrFull, that as many wait as may.
-func (qu *quota) enterStock() error {
+// enter takes one more event in. It says, by an error that wraps ErrFull, that as many wait as may.
+func (qu *quota) enter() error {
 	limit := qu.c.MaxStored
 	if limit < 0 {
 		return nil
 	}
-	if events, ok := qu.stock.add(1, limit); !ok {
+	if events, ok := qu.usage.add(1, limit); !ok {
 		return fmt.Errorf("%w: %d events of the consumer wait, and MaxStored is %d: see to what fails (holdfast status), or raise the limit",
 			ErrFull, events, limit)
 	}

@@ -122,10 +122,10 @@ func TestOneCountsWhatIsStoredWhileTheOthersGoByTheOldFigure(t *testing.T) {
 	var begun atomic.Int64
 	tx := slowCount{begun: &begun, answer: make(chan error)}
 	fits := func() error {
-		if err := in.receiver.queues.quota.countStored(t.Context(), tx); err != nil {
+		if err := in.receiver.queues.quota.count(t.Context(), tx); err != nil {
 			return err
 		}
-		return in.receiver.queues.quota.enterStock()
+		return in.receiver.queues.quota.enter()
 	}
 
 	// 1. The first counts; the others neither count nor wait for it.
@@ -173,7 +173,7 @@ func TestOneCountsWhatIsStoredWhileTheOthersGoByTheOldFigure(t *testing.T) {
 
 func TestALongQueueIsNotMeasuredForEveryEventThatJoinsIt(t *testing.T) {
 	const limit = 10_000
-	var s stock
+	var s usage
 	now := time.Unix(1, 0)
 	length, measures, read := 0, 0, 0
 	for ; ; length++ {

@@ -21,7 +21,7 @@ func (p *partition) run(ctx, jobs context.Context) error {
 		return err
 	}
 	err := p.read(p.reading, jobs)
-	p.leaveRoomless()
+	p.leaveAtCapacity()
 	p.working.Wait()
 	if err == nil {
 		p.mu.Lock()
@@ -38,7 +38,7 @@ func (p *partition) run(ctx, jobs context.Context) error {
 func (p *partition) read(ctx, jobs context.Context) error {
 	offset := p.track.next
 	for wait := 0; ; {
-		if !p.room(ctx) {
+		if !p.awaitCapacity(ctx) {
 			return nil
 		}
 		pg, err := p.gen.Fetch(ctx, p.tp, offset)
@@ -49,7 +49,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 			return fmt.Errorf("read %s/%d at offset %d: %w: records were deleted before they were handled, or the topic was recreated; "+
 				"see what the log holds, and start again", p.tp.Topic, p.tp.Partition, offset, err)
 		case err != nil:
-			p.kafkaTroubled("fetching", err)
+			p.kafkaTransient("fetching", err)
 			wait++
 			if pause(ctx, spread(databaseBase, databaseCap, wait, p.random())) != nil {
 				return nil
@@ -68,7 +68,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 }
 
 // room waits until there is little enough in hand to take more. False: ctx ended.
-func (p *partition) room(ctx context.Context) bool {
+func (p *partition) awaitCapacity(ctx context.Context) bool {
 	for {
 		if !p.full() {
 			return ctx.Err() == nil
@@ -86,7 +86,7 @@ func (p *partition) room(ctx context.Context) bool {
 func (p *partition) full() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.track.spread() >= maxAhead || p.track.bytes >= maxBytesAhead || p.roomless.held > 0
+	return p.track.spread() >= maxAhead || p.track.bytes >= maxBytesAhead || p.atCapacity.held > 0
 }
 
 // begin takes a page in hand, event by event, and says whether to go on.
@@ -107,37 +107,37 @@ func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
 			return false
 		}
 	}
-	courses := make([]course, len(ds))
+	dispositions := make([]disposition, len(ds))
 	for i, d := range ds {
-		courses[i] = courseOf(sighting{invalid: invalid[i] != nil, garbled: d.garbled, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.c.UnknownType)
+		dispositions[i] = dispositionOf(recordFacts{invalid: invalid[i] != nil, garbled: d.garbled, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.c.UnknownType)
 	}
-	if !p.recognise(ctx, ds, courses) {
+	if !p.recognise(ctx, ds, dispositions) {
 		return false
 	}
 	for i, d := range ds {
 		s := invalid[i]
-		switch courses[i] {
-		case courseStale:
+		switch dispositions[i] {
+		case disposeStale:
 			s = p.receiver.stale(d)
-		case courseUnknown:
+		case disposeUnknown:
 			s = p.receiver.unknown(d, declared[d.e.Type])
 		}
-		if !p.room(ctx) {
+		if !p.awaitCapacity(ctx) {
 			return false
 		}
 		p.mu.Lock()
-		p.lineup.gathering = true
-		p.track.begin(d.from.offset, len(d.e.Payload), printOf(d))
+		p.scheduler.gathering = true
+		p.track.begin(d.from.offset, len(d.e.Payload), identityOf(d))
 		p.mu.Unlock()
 		switch {
-		case courses[i] == courseSkip:
+		case dispositions[i] == disposeSkip:
 			p.report(d, Skipped, 0)
 			p.settle(d)
-		case courses[i] == courseKnown:
+		case dispositions[i] == disposeKnown:
 			p.report(d, Duplicate, 0)
 			p.settle(d)
-		case p.careful:
-			if !p.carefully(ctx, jobs, d, p.intake(d, s)) {
+		case p.replaying:
+			if !p.replaySerially(ctx, jobs, d, p.intake(d, s)) {
 				return false
 			}
 		case s != nil:

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// This file is one event's way in: record, handler, commit.
+// This file is the methods that take one event in.
 
 // Receive takes an event in and handles it, in one transaction of its own. The event needs ID, Type and Topic; the
 // error says which field breaks which rule otherwise. A duplicate, a failure that will be tried again (Retrying) and a

@@ -11,16 +11,16 @@ import (
 // hand at an unclean end. Their rows are looked up by the page, so that a known one costs no transaction: a group that
 // brokers make join anew again and again would else spend its time on the same duplicates, and never come to commit.
 
-// recognise asks which of a page's records are known with their payload, and makes theirs courseKnown. What is missing,
-// or has another payload, keeps its course. False: ctx ended.
+// recognise asks which of a page's records are known with their payload, and makes theirs disposeKnown. What is missing,
+// or has another payload, keeps its disposition. False: ctx ended.
 //
 // No fence is needed, since nothing is written; and a row that a failover takes back later does not count as settled,
 // because positions are saved under the database's incarnation.
-func (p *partition) recognise(ctx context.Context, ds []*delivery, courses []course) bool {
+func (p *partition) recognise(ctx context.Context, ds []*delivery, dispositions []disposition) bool {
 	var looked []int
 	var sources, ids []string
 	for i, d := range ds {
-		if courses[i] != courseSkip && (p.careful || d.stale()) {
+		if dispositions[i] != disposeSkip && (p.replaying || d.stale()) {
 			looked, sources, ids = append(looked, i), append(sources, d.e.Source), append(ids, d.e.ID)
 		}
 	}
@@ -36,7 +36,7 @@ func (p *partition) recognise(ctx context.Context, ds []*delivery, courses []cou
 		var hash []byte
 		_, err = pgx.ForEachRow(rows, []any{&n, &hash}, func() error {
 			if i := looked[n-1]; ds[i].is(hash) {
-				courses[i] = courseKnown
+				dispositions[i] = disposeKnown
 			}
 			return nil
 		})

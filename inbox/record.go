@@ -14,7 +14,7 @@ import (
 // This file makes an event of a Kafka record.
 
 // delivery reads a record. A record that is no event of ours to store becomes a letter: the step is not nil then. Whether
-// that is written is for courseOf to say.
+// that is written is for dispositionOf to say.
 func (p *partition) delivery(r Record) (*delivery, step) {
 	e, err := wire.Parse(p.tp.Topic, r.Key, r.Value, r.Headers, r.Time)
 	if year := e.Time.UTC().Year(); year < 1 || year > 9999 { // A producer's clock in other units: no reason to refuse the event.
@@ -45,7 +45,7 @@ func (p *partition) delivery(r Record) (*delivery, step) {
 	d.from = &origin{fence: p.fence, offset: r.Offset}
 	l := letter{reason: "invalid record: " + boundedError(err), holds: p.c.HoldKey && keyed && !d.stale(), errors: []string{boundedError(err)}, err: err, reopen: true}
 	return d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-		return p.receiver.ledger.bury(ctx, tx, d, l, Dead)
+		return p.receiver.ledger.deadLetter(ctx, tx, d, l, Dead)
 	}
 }
 

@@ -59,7 +59,7 @@ func TestThePositionOfAPartitionIsARegisterThatOnlyItsOwnerWrites(t *testing.T) 
 	b := setup(t)
 	in := b.inboxOn(b.db.PoolOf(t, 20))
 	in.registry.start()
-	if err := in.consumer.renew(b.Context()); err != nil {
+	if err := in.renewIncarnation(b.Context()); err != nil {
 		t.Fatal(err)
 	}
 	first, err := positionOperation(b.Context(), in, positionInput{op: "assign"}, "")

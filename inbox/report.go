@@ -37,10 +37,10 @@ func (env *env) retried(e holdfast.Event, attempt int, delay time.Duration, stor
 	}
 }
 
-func (env *env) died(e holdfast.Event, id int64, l letter) {
-	env.c.Logger.Error("event given up", append(env.attrs(e), "letter", id, "attempts", l.attempts, "class", classOf(l.err))...)
+func (env *env) notifyDead(d Died) {
+	env.c.Logger.Error("event given up", append(env.attrs(d.Event), "letter", d.Letter, "attempts", d.Attempts, "class", classOf(d.Err))...)
 	if env.c.Observer.OnDead != nil {
-		env.c.Observer.OnDead(Died{Event: e, Letter: id, Reason: l.reason, Attempts: l.attempts, Err: l.err})
+		env.c.Observer.OnDead(d)
 	}
 }
 
@@ -57,22 +57,22 @@ func (env *env) attrs(e holdfast.Event) []any {
 	return []any{"consumer", env.c.Consumer, "topic", e.Topic, "type", e.Type, "source", e.Source, "id", e.ID}
 }
 
-// troubled tells of an error that is waited out.
-func (env *env) troubled(err error) { env.waitsOut(err, "consumer", env.c.Consumer) }
+// transient tells of an error that is waited out.
+func (env *env) transient(err error) { env.waitsFor(err, "consumer", env.c.Consumer) }
 
-// troubledBy is troubled with an event in hand.
-func (env *env) troubledBy(d *delivery, err error) {
+// transientOf is transient with an event in hand.
+func (env *env) transientOf(d *delivery, err error) {
 	attrs := env.attrs(d.e)
 	if d.from != nil {
 		attrs = append(attrs, "partition", d.from.fence.Partition)
 	}
-	env.waitsOut(err, attrs...)
+	env.waitsFor(err, attrs...)
 }
 
-func (env *env) waitsOut(err error, attrs ...any) {
-	if unsaid, say := env.said.say(kindOf(err), time.Now()); say {
-		if unsaid > 0 {
-			attrs = append(attrs, "suppressed", unsaid)
+func (env *env) waitsFor(err error, attrs ...any) {
+	if suppressed, say := env.limiter.allow(kindOf(err), time.Now()); say {
+		if suppressed > 0 {
+			attrs = append(attrs, "suppressed", suppressed)
 		}
 		env.c.Logger.Warn("waiting for the database", append(attrs, "error", boundedError(err))...)
 	}
@@ -81,7 +81,7 @@ func (env *env) waitsOut(err error, attrs ...any) {
 	}
 }
 
-func (env *env) kafkaTroubled(doing string, err error) {
+func (env *env) kafkaTransient(doing string, err error) {
 	env.c.Logger.Warn("waiting for Kafka", "consumer", env.c.Consumer, "doing", doing, "error", boundedError(err))
 	if env.c.Observer.OnError != nil {
 		env.c.Observer.OnError(fmt.Errorf("%s: %w", doing, err))

@@ -48,7 +48,7 @@ func (ret *retention) retentionLoop(ctx context.Context) error {
 			wait, failures = idle(), 0
 			continue
 		case err != nil:
-			ret.troubled(err)
+			ret.transient(err)
 			failures++
 			wait = max(idle(), spread(databaseBase, retentionPause, failures, ret.random()))
 			limit = max(limit/2, retentionLeast) // It may have been too much.
@@ -60,7 +60,7 @@ func (ret *retention) retentionLoop(ctx context.Context) error {
 		}
 		if whole {
 			if err := ret.forgetStarts(ctx); err != nil && ctx.Err() == nil {
-				ret.troubled(err)
+				ret.transient(err)
 			}
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// This file is the loop over what is stored.
+// This file is the methods that run until their context ends.
 
 // Run works the stored events of the consumer: retries that are due, events behind them, those of Store, and replays of
 // dead letters. Any number of nodes may run it at once; the events of one key are handled one after the other, in their

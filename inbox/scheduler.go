@@ -8,31 +8,31 @@ import (
 // This file decides which of a partition's events may be begun: those of different keys beside each other, those of one
 // key one after the other. It does nothing: partition has the workers do what it says.
 
-// lineup is what of a partition is in hand, by key, and what waits behind it. Events of a type that is handled in batches
+// scheduler is what of a partition is in hand, by key, and what waits behind it. Events of a type that is handled in batches
 // are collected: a batch takes more until it is full or a worker takes it. An event whose key is in hand is left out of the
 // batch, and goes into the one that is open when its key is free.
 //
 // It is a plain value of one goroutine at a time; partition guards it with its mutex.
-type lineup struct {
+type scheduler struct {
 	most      int // events of a batch
-	keys      map[string]*keyLine
+	keys      map[string]*keyQueue
 	open      map[string]*job // by type: the batch that takes more
 	gathering bool            // more is about to be added, so that no open batch is offered yet
 }
 
-// keyLine is a key that is in hand: of one job.
-type keyLine struct {
+// keyQueue is a key that is in hand: of one job.
+type keyQueue struct {
 	batch   *job   // the batch that the key went into last; its events may follow there while that is open
 	waiting []*job // behind the job, in their order: of one event each, but for one that was put back
 }
 
-func newLineup(most int) lineup {
-	return lineup{most: most, keys: map[string]*keyLine{}, open: map[string]*job{}}
+func newScheduler(most int) scheduler {
+	return scheduler{most: most, keys: map[string]*keyQueue{}, open: map[string]*job{}}
 }
 
 // add lines up a job of one event. What it returns is to be begun now; nil where the event waits, or is in a batch that
 // is not full.
-func (l *lineup) add(j *job) *job {
+func (l *scheduler) add(j *job) *job {
 	key := j.ds[0].e.Key
 	if key == "" {
 		return l.begin(nil, j)
@@ -40,7 +40,7 @@ func (l *lineup) add(j *job) *job {
 	line, inHand := l.keys[key]
 	switch {
 	case !inHand:
-		line = &keyLine{}
+		line = &keyQueue{}
 		l.keys[key] = line
 	case len(line.waiting) > 0 || !l.mayJoin(line, j):
 		line.waiting = append(line.waiting, j)
@@ -50,12 +50,12 @@ func (l *lineup) add(j *job) *job {
 }
 
 // mayJoin says that the event may go into the batch that the one before it is in.
-func (l *lineup) mayJoin(line *keyLine, j *job) bool {
+func (l *scheduler) mayJoin(line *keyQueue, j *job) bool {
 	return j.batched && line.batch != nil && line.batch == l.open[j.ds[0].e.Type]
 }
 
 // begin takes an event in hand, whose turn it is. line is nil for one without a key.
-func (l *lineup) begin(line *keyLine, j *job) *job {
+func (l *scheduler) begin(line *keyQueue, j *job) *job {
 	if !j.batched {
 		return j
 	}
@@ -81,7 +81,7 @@ func (l *lineup) begin(line *keyLine, j *job) *job {
 }
 
 // close ends a batch, if it is open: it takes no more.
-func (l *lineup) close(j *job) {
+func (l *scheduler) close(j *job) {
 	eventType := j.ds[0].e.Type
 	if l.open[eventType] != j {
 		return
@@ -92,7 +92,7 @@ func (l *lineup) close(j *job) {
 }
 
 // offers are the batches that are begun as they are, unless they grow before a worker takes them.
-func (l *lineup) offers() []*job {
+func (l *scheduler) offers() []*job {
 	if l.gathering {
 		return nil
 	}
@@ -107,7 +107,7 @@ func (l *lineup) offers() []*job {
 }
 
 // done frees the keys of a job. What it returns is to be begun now.
-func (l *lineup) done(j *job) []*job {
+func (l *scheduler) done(j *job) []*job {
 	var js []*job
 	for _, key := range j.keys() {
 		line := l.keys[key]
@@ -127,7 +127,7 @@ func (l *lineup) done(j *job) []*job {
 
 // follower takes what waits behind a job of one key, for the worker that has it: the key passes on to it. nil: nothing
 // does, or it is for a batch. More than one is taken only where the job's event was stored: they are, too.
-func (l *lineup) follower(j *job, most int) *job {
+func (l *scheduler) follower(j *job, most int) *job {
 	if len(j.ds) > 1 && !j.behind || j.ds[0].e.Key == "" {
 		return nil
 	}
@@ -148,7 +148,7 @@ func (l *lineup) follower(j *job, most int) *job {
 }
 
 // putBack has the follower of a job wait again, first of all.
-func (l *lineup) putBack(j *job) {
+func (l *scheduler) putBack(j *job) {
 	line := l.keys[j.ds[0].e.Key]
 	line.waiting = slices.Insert(line.waiting, 0, j.follower)
 	j.follower = nil
@@ -156,7 +156,7 @@ func (l *lineup) putBack(j *job) {
 
 // split takes a job of several events apart: each of its events comes alone, those of one key one after the other, before what waits
 // behind the batch. What it returns is to be begun now.
-func (l *lineup) split(batch *job) []*job {
+func (l *scheduler) split(batch *job) []*job {
 	var js []*job
 	later := map[string][]*job{}
 	for i, d := range batch.ds {
@@ -180,7 +180,7 @@ func (l *lineup) split(batch *job) []*job {
 }
 
 // pop takes the first that waits.
-func (line *keyLine) pop() *job {
+func (line *keyQueue) pop() *job {
 	j := line.waiting[0]
 	line.waiting[0] = nil
 	line.waiting = line.waiting[1:]

@@ -32,7 +32,7 @@ func names(js ...*job) []string {
 }
 
 func TestEventsOfBusyKeysAreLeftOutOfABatchAndJoinTheOneThatIsOpenWhenTheyAreFree(t *testing.T) {
-	l := newLineup(3)
+	l := newScheduler(3)
 	add := func(offset int64, name string, want ...string) *job {
 		t.Helper()
 		j := l.add(lined(name, offset))
@@ -81,7 +81,7 @@ func TestEventsOfBusyKeysAreLeftOutOfABatchAndJoinTheOneThatIsOpenWhenTheyAreFre
 }
 
 func TestWhatFollowsComesTogetherUpToSoManyEventsAndBytes(t *testing.T) {
-	l := newLineup(10)
+	l := newScheduler(10)
 	first := l.add(lined("k 0!", 0))
 	for i, bytes := range []int{600 << 10, 300 << 10, 300 << 10, 0, 0, 0, 2 << 20, 0} {
 		j := lined(fmt.Sprintf("k %d!", i+1), int64(i+1))
@@ -117,7 +117,7 @@ func TestALineupKeepsTheOrderOfEachKeyAndForgetsNothing(t *testing.T) {
 
 func lineupHistory(t *testing.T, seed uint64) (grouped int) {
 	r := rand.New(rand.NewPCG(seed, 1))
-	l := newLineup(1 + r.IntN(6))
+	l := newScheduler(1 + r.IntN(6))
 	var ready, running []*job // with the workers, and what they have begun
 	busy := map[string]*job{}
 	next := map[string]int64{}

@@ -14,12 +14,12 @@ import (
 // before. If the handler ends the process, the count is there; if the process lives on without a decision, it is taken
 // back, before another event of the node is begun.
 
-// carefully brings one event to its end in the reader, and says whether to go on. While the event waits for room, other
+// replaySerially brings one event to its end in the reader, and says whether to go on. While the event waits for room, other
 // partitions have their turns.
-func (p *partition) carefully(ctx, jobs context.Context, d *delivery, t *intake) bool {
+func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery, t *intake) bool {
 	known := false
 	for tries := 1; ; tries++ {
-		err := p.inTurn(func() (err error) {
+		err := p.exclusively(func() (err error) {
 			failpoint.Hit(failpoint.InboxCounting)
 			if known, err = p.count(ctx, d, t); err == nil {
 				failpoint.Hit(failpoint.InboxCounted)
@@ -32,7 +32,7 @@ func (p *partition) carefully(ctx, jobs context.Context, d *delivery, t *intake)
 		})
 		if errors.Is(err, ErrFull) {
 			p.notifyFull(d, err)
-			if err = pause(ctx, roomAfter(tries, 1, p.random())); err == nil {
+			if err = pause(ctx, capacityDelay(tries, 1, p.random())); err == nil {
 				continue
 			}
 		}
@@ -47,20 +47,20 @@ func (p *partition) carefully(ctx, jobs context.Context, d *delivery, t *intake)
 		break
 	}
 	if !known {
-		p.carefulLeft--
+		p.replayLeft--
 	}
-	if p.carefulLeft <= 0 || d.from.offset+1 >= p.carefulEnd {
-		p.careful = false
+	if p.replayLeft <= 0 || d.from.offset+1 >= p.replayEnd {
+		p.replaying = false
 	}
 	return !p.stopped()
 }
 
-// inTurn runs f while no other partition of the node is at it, unless the partition is told to stop before.
-func (p *partition) inTurn(f func() error) error {
+// exclusively runs f while no other partition of the node is at it, unless the partition is told to stop before.
+func (p *partition) exclusively(f func() error) error {
 	p.serial.Lock()
 	defer p.serial.Unlock()
 	if p.stopped() {
-		return errTold
+		return errStopping
 	}
 	return f()
 }
@@ -75,7 +75,7 @@ func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bo
 	}) {
 		return false, ctx.Err()
 	}
-	d.from.careful = true
+	d.from.counted = true
 	// The end that made us careful may have been its doing, though nobody counted then. With a single attempt that would
 	// condemn every event that was in hand: there the first counted start is the first.
 	previous := starts
@@ -86,7 +86,7 @@ func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bo
 		err := fmt.Errorf("the process ended %d times while it was in hand", previous)
 		l := letter{reason: "it ended the process", holds: p.c.HoldKey, attempts: previous, errors: []string{err.Error()}, err: err, reopen: true}
 		t.next = p.receiver.runner.within(func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-			return p.receiver.ledger.bury(ctx, tx, d, l, Dead)
+			return p.receiver.ledger.deadLetter(ctx, tx, d, l, Dead)
 		})
 	}
 	return known, nil

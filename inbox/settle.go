@@ -65,7 +65,7 @@ func (bl *backlog) remove(ctx context.Context, tx pgx.Tx, s *claimed, statement,
 	}
 	if keyed {
 		b.Queue(bl.sql.wake, bl.c.Consumer, s.e.Topic, s.e.Key)
-		b.Queue(bl.sql.lull, bl.c.Consumer, s.e.Topic, s.e.Key)
+		b.Queue(bl.sql.deferFollowers, bl.c.Consumer, s.e.Topic, s.e.Key)
 	}
 	br := tx.SendBatch(ctx, b)
 	defer func() { _ = br.Close() }()

@@ -119,7 +119,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 		cause := v.failure.err
 		switch {
 		case v.failure.fault.outage():
-			bl.troubled(cause)
+			bl.transient(cause)
 			s.losses = h.losses
 		case v.do == actAgain && s.late(bl.c): // One more try could outlast the lease, and count without a word.
 			v = h.elsewhere(bl.c.Retry, v.failure, bl.random())
@@ -159,7 +159,7 @@ func (bl *backlog) handBack(ctx context.Context, s *claimed, delay time.Duration
 		if err == nil || errors.Is(err, errLeaseLost) {
 			return
 		}
-		bl.troubled(err)
+		bl.transient(err)
 		if pause(ctx, spread(databaseBase, databaseCap, wait+1, bl.random())) != nil {
 			return
 		}
@@ -192,7 +192,7 @@ func (bl *backlog) writeDown(ctx context.Context, s *claimed, f func(ctx context
 		}
 		var fl *failure
 		inDoubt = inDoubt || errors.As(err, &fl) && fl.fault == faultUnknown
-		bl.troubled(err)
+		bl.transient(err)
 		if pause(ctx, spread(databaseBase, databaseCap, wait+1, bl.random())) != nil {
 			return
 		}
@@ -205,7 +205,7 @@ func (bl *backlog) writeDead(ctx context.Context, s *claimed, l letter, begun ti
 	bl.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) (err error) {
 		id, err = bl.giveUp(ctx, tx, s, l)
 		return err
-	}, Dead, begun, func() { bl.died(s.e, id, l) })
+	}, Dead, begun, func() { bl.notifyDead(l.observed(s.e, id)) })
 }
 
 // gone says whether the row of an unanswered COMMIT is gone: the handler's work is there. It waits for a transaction
@@ -227,7 +227,7 @@ func (bl *backlog) gone(ctx context.Context, s *claimed) (bool, error) {
 		if err == nil {
 			return gone, nil
 		}
-		bl.troubled(err)
+		bl.transient(err)
 		if err := pause(ctx, spread(databaseBase, databaseCap, wait+1, bl.random())); err != nil {
 			return false, err
 		}

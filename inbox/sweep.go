@@ -36,7 +36,7 @@ func (sw *sweeper) sweepLoop(ctx context.Context) error {
 		}
 		begun := time.Now()
 		if err := sw.sweep(ctx); err != nil && ctx.Err() == nil {
-			sw.troubled(err)
+			sw.transient(err)
 		}
 		wait = rest(time.Since(begun), 100, sweepEvery, sweepAtLeast)
 	}
@@ -52,14 +52,14 @@ func (sw *sweeper) sweep(ctx context.Context) error {
 	if tag.RowsAffected() > 0 {
 		sw.wake()
 	}
-	return sw.lullFollowers(ctx)
+	return sw.deferFollowers(ctx)
 }
 
 // awakeKey is a key of which more than its head is awake.
 type awakeKey struct{ Topic, Key string }
 
-// lullFollowers puts followers to sleep. A key that is just being worked is left to whoever does that, or to the next sweep.
-func (sw *sweeper) lullFollowers(ctx context.Context) error {
+// deferFollowers puts followers to sleep. A key that is just being worked is left to whoever does that, or to the next sweep.
+func (sw *sweeper) deferFollowers(ctx context.Context) error {
 	rows, _ := sw.pool.Query(ctx, sw.sql.awake, sw.c.Consumer) // CollectRows says its error
 	keys, err := pgx.CollectRows(rows, pgx.RowToStructByPos[awakeKey])
 	if err != nil {
@@ -68,7 +68,7 @@ func (sw *sweeper) lullFollowers(ctx context.Context) error {
 	for _, k := range keys {
 		for more := true; more; {
 			err := sw.runner.transact(ctx, func(tx pgx.Tx) (err error) {
-				more, err = sw.lullSome(ctx, tx, k)
+				more, err = sw.deferSome(ctx, tx, k)
 				return err
 			})
 			if err != nil {
@@ -79,8 +79,8 @@ func (sw *sweeper) lullFollowers(ctx context.Context) error {
 	return nil
 }
 
-// lullSome puts some followers of a key to sleep, and says whether it found any.
-func (sw *sweeper) lullSome(ctx context.Context, tx pgx.Tx, k awakeKey) (found bool, err error) {
+// deferSome puts some followers of a key to sleep, and says whether it found any.
+func (sw *sweeper) deferSome(ctx context.Context, tx pgx.Tx, k awakeKey) (found bool, err error) {
 	var mine bool
 	if err := tx.QueryRow(ctx, sw.sql.tryLock, int32(lane.KeyClass), sw.keyNumber(k.Topic, k.Key)).Scan(&mine); err != nil {
 		return false, fmt.Errorf("lock the key's queue: %w", err)
@@ -88,7 +88,7 @@ func (sw *sweeper) lullSome(ctx context.Context, tx pgx.Tx, k awakeKey) (found b
 	if !mine {
 		return false, nil
 	}
-	tag, err := tx.Exec(ctx, sw.sql.lull, sw.c.Consumer, k.Topic, k.Key)
+	tag, err := tx.Exec(ctx, sw.sql.deferFollowers, sw.c.Consumer, k.Topic, k.Key)
 	if err != nil {
 		return false, fmt.Errorf("put followers to sleep: %w", err)
 	}

@@ -99,8 +99,8 @@ func TestALongQueueOfStoreIsPutToSleepWhileNothingOfItsKeyIsSettled(t *testing.T
 	}
 
 	// 2. It takes several turns.
-	if tag, err := b.db.Exec(t.Context(), in.sql.lull, "billing", "orders", "k"); err != nil || fmt.Sprint(tag.RowsAffected()) != lullMost {
-		t.Errorf("%d rows were put to sleep at once, %v, want %s", tag.RowsAffected(), err, lullMost)
+	if tag, err := b.db.Exec(t.Context(), in.sql.deferFollowers, "billing", "orders", "k"); err != nil || fmt.Sprint(tag.RowsAffected()) != deferMost {
+		t.Errorf("%d rows were put to sleep at once, %v, want %s", tag.RowsAffected(), err, deferMost)
 	}
 	if err := in.sweeper.sweep(t.Context()); err != nil {
 		t.Error(err)
@@ -135,7 +135,7 @@ func TestOnlyFollowersThatWereNeverTriedAreLulled(t *testing.T) {
 	} {
 		pgtest.Exec(t, b.db, sql)
 	}
-	tag, err := b.db.Exec(t.Context(), in.sql.lull, "billing", event("", "").Topic, "k")
+	tag, err := b.db.Exec(t.Context(), in.sql.deferFollowers, "billing", event("", "").Topic, "k")
 	if err != nil || tag.RowsAffected() != 1 {
 		t.Errorf("%d rows were put to sleep, %v, want 1", tag.RowsAffected(), err)
 	}

@@ -24,13 +24,13 @@ type runner struct {
 func (rn *runner) transact(ctx context.Context, f func(tx pgx.Tx) error) error {
 	conn, err := rn.pool.Acquire(ctx)
 	if err != nil {
-		return blame(ctx, fmt.Errorf("acquire connection: %w", err), circumstances{connLost: true})
+		return blame(ctx, fmt.Errorf("acquire connection: %w", err), failureFacts{connLost: true})
 	}
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: rn.sql.begin})
 	if err != nil {
 		lost := conn.Conn().IsClosed()
 		conn.Release()
-		return blame(ctx, fmt.Errorf("begin: %w", err), circumstances{connLost: lost})
+		return blame(ctx, fmt.Errorf("begin: %w", err), failureFacts{connLost: lost})
 	}
 	if err := f(tx); err != nil {
 		return rn.failed(ctx, conn, tx, err)
@@ -56,7 +56,7 @@ func (rn *runner) failed(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx, err
 func (rn *runner) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) error {
 	defer conn.Release()
 	if conn.Conn().IsClosed() { // COMMIT was never sent, so this is not in doubt.
-		return blame(ctx, errors.New("the connection was lost before commit"), circumstances{connLost: true})
+		return blame(ctx, errors.New("the connection was lost before commit"), failureFacts{connLost: true})
 	}
 	failpoint.Hit(failpoint.InboxCommitting)
 	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
@@ -66,7 +66,7 @@ func (rn *runner) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) e
 		err = fmt.Errorf("a statement failed, but the handler returned nil: %w", err)
 	}
 	if err != nil {
-		return &failure{judge(err, circumstances{committing: true}), fmt.Errorf("commit: %w", err)}
+		return &failure{faultOf(err, failureFacts{committing: true}), fmt.Errorf("commit: %w", err)}
 	}
 	return nil
 }
@@ -95,8 +95,8 @@ func (rn *runner) abandon(pooled *pgxpool.Conn, returned <-chan error) {
 // patience bounds what we do on our own account when the caller's context is over: rolling back, committing.
 const patience = 10 * time.Second
 
-// within is a trial of a step.
-func (rn *runner) within(s step) trial {
+// within is a attempt of a step.
+func (rn *runner) within(s step) attemptFunc {
 	return func(ctx context.Context) (out Outcome, err error) {
 		err = rn.transact(ctx, func(tx pgx.Tx) (err error) {
 			out, err = s(ctx, tx)
@@ -105,3 +105,9 @@ func (rn *runner) within(s step) trial {
 		return out, err
 	}
 }
+
+// step is what one transaction does with a delivery.
+type step func(ctx context.Context, tx pgx.Tx) (Outcome, error)
+
+// attemptFunc is one transaction from its beginning to its commit. Its error is a *failure.
+type attemptFunc func(ctx context.Context) (Outcome, error)

@@ -8,33 +8,33 @@ import (
 // This file says what an inbox waits for. The observer is told of every try. The log is not: every worker waits for the
 // same database, and a person who looks at it should not have to look past a thousand lines that say so.
 
-// seldom bounds how often each kind of line is logged. The zero seldom has logged nothing. Its method may be called by many
+// rateLimiter bounds how often each kind of line is logged. The zero rateLimiter has logged nothing. Its method may be called by many
 // goroutines at once.
-type seldom struct {
+type rateLimiter struct {
 	mu   sync.Mutex
-	last map[string]saying // by kind
+	last map[string]lastLine // by kind
 }
 
-type saying struct {
-	at     time.Time
-	unsaid int // since then
+type lastLine struct {
+	at         time.Time
+	suppressed int // since then
 }
 
-// say tells whether a line of this kind is to be logged now, and how many were not since the one before it.
-func (s *seldom) say(kind string, now time.Time) (unsaid int, ok bool) {
+// allow tells whether a line of this kind is to be logged now, and how many were not since the one before it.
+func (s *rateLimiter) allow(kind string, now time.Time) (suppressed int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last, known := s.last[kind]
 	if known && now.Sub(last.at) < sayEvery {
-		last.unsaid++
+		last.suppressed++
 		s.last[kind] = last
 		return 0, false
 	}
 	if s.last == nil {
-		s.last = map[string]saying{}
+		s.last = map[string]lastLine{}
 	}
-	s.last[kind] = saying{at: now}
-	return last.unsaid, true
+	s.last[kind] = lastLine{at: now}
+	return last.suppressed, true
 }
 
 // sayEvery is how often one kind of trouble is logged.

@@ -22,8 +22,8 @@ func TestTheLogSaysOnceASecondWhatIsWaitedFor(t *testing.T) {
 		in := &env{c: Config{Consumer: "billing", Logger: slog.New(slog.NewTextHandler(&log, nil)), Observer: Observer{OnError: func(error) { heard++ }}}}
 		away, full := errors.New("connection refused"), &pgconn.PgError{Severity: "FATAL", Code: "53300", Message: "too many clients"}
 		for range 25 { // tries of each, 100 ms apart
-			in.troubled(away)
-			in.troubled(full)
+			in.transient(away)
+			in.transient(full)
 			time.Sleep(100 * time.Millisecond)
 		}
 		if heard != 50 {
