@@ -16,9 +16,9 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/lane"
-	"github.com/holdfast-go/holdfast/internal/pgserver"
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/retry"
+	"github.com/holdfast-go/holdfast/testkit/pgserver"
 )
 
 // While the first of a key fails, what follows is stored, many in a transaction: the settling of one and the storing of the next

@@ -18,11 +18,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/kafkaserver"
-	"github.com/holdfast-go/holdfast/internal/kafkatest"
-	"github.com/holdfast-go/holdfast/internal/skip"
+	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 )
 
 // clusterPublisher returns a publisher on a cluster, with a transport that sees new topics soon.

@@ -21,8 +21,8 @@ import (
 
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 	"github.com/holdfast-go/holdfast/examples/internal/servers"
-	"github.com/holdfast-go/holdfast/internal/kafkaserver"
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 )
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
