@@ -69,7 +69,7 @@ func (s *site) terminate(c *child) {
 
 func TestSIGTERMDuringRequestsLosesNothing(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, exampletest.Cluster(t).Server)
+	s := newSite(t, exampletest.Cluster(t).Server.Cluster)
 	c := s.command()
 
 	var mu sync.Mutex

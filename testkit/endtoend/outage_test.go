@@ -12,7 +12,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/relay"
-	"github.com/holdfast-go/holdfast/testkit/pgserver"
 )
 
 // recovery measures how long after a server is back the first event is published, and the first is handled.
@@ -75,7 +74,7 @@ func (r *recovery) since(p *path, moment time.Time) (published, handled time.Dur
 
 func TestNothingIsLostDoubledOrReorderedWhilePostgresCrashes(t *testing.T) {
 	t.Parallel()
-	server := pgtest.Own(t, pgserver.Options{Settings: pgserver.NoSync()})
+	server := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
 	p := setupPath(t, pgtest.On(t, server.DSN), kafkatest.Container(t), 4)
 	r := newRecovery()
 	relays := []func(){p.Relay(r.relay), p.Relay(r.relay)}

@@ -2,6 +2,7 @@ package kafkaserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -195,7 +196,7 @@ func (s *Server) awaitBroker(ctx context.Context) error {
 	for {
 		err := askBroker(ctx, s.Brokers[0])
 		if err == nil {
-			s.transport.CloseIdleConnections()
+			s.CloseIdle()
 			return nil
 		}
 		select {
@@ -219,7 +220,7 @@ func askBroker(ctx context.Context, address string) error {
 	}
 	brokers, err := conn.Brokers()
 	if err == nil && len(brokers) == 0 {
-		err = errNoLeader
+		err = errors.New("it knows of no broker")
 	}
 	return err
 }

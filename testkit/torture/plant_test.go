@@ -10,21 +10,31 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 )
 
 func TestMain(m *testing.M) {
 	if IsPart() {
 		os.Exit(RunPart())
 	}
-	status := m.Run()
-	kafkatest.Stop()
-	os.Exit(status)
+	os.Exit(pgtest.Main(m, func() { stopShared() }))
 }
+
+// shared is the broker of all small runs, and stopShared ends it.
+var shared, stopShared = sync.OnceValues(func() (*kafkaserver.Server, error) {
+	broker, err := kafkaserver.Container(context.Background(), kafkaserver.ContainerOptions{})
+	if err == nil {
+		stopShared = broker.Stop
+	}
+	return broker, err
+}), func() {}
 
 // atOnce bounds the runs that share this machine with all other tests.
 var atOnce = make(chan struct{}, 2)
@@ -42,7 +52,11 @@ func small(t *testing.T, o Options) *Report {
 // smallUntil is a small run that ctx may break off.
 func smallUntil(t *testing.T, ctx context.Context, o Options) (*Report, error) {
 	t.Helper()
-	o.shared = kafkatest.Container(t).Server
+	broker, err := shared()
+	if err != nil {
+		skip.Without(t, "real Kafka", "start Docker", err)
+	}
+	o.shared = broker
 	o.prefix = fmt.Sprintf("%s-%d-", strings.ToLower(o.plant), time.Now().UnixNano())
 	o.Producers, o.Consumers, o.Rate = 1, 1, 25
 	if o.Faults == nil {

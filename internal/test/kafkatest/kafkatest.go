@@ -17,8 +17,8 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/holdfast-go/holdfast/internal/test/servers"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
-	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 )
 
 // brokersVar names brokers to use instead of starting one: host:port,host:port.
@@ -37,7 +37,7 @@ type Cluster struct {
 	// Kind is "in-process", "container" or "external".
 	Kind string
 	// Server is the server itself, for tests that make trouble.
-	Server *kafkaserver.Server
+	Server *Server
 }
 
 // New gives the best Kafka there is. Where it is the imitation a log line says so, and with
@@ -45,9 +45,7 @@ type Cluster struct {
 func New(t testing.TB) *Cluster {
 	t.Helper()
 	if brokers := os.Getenv(brokersVar); brokers != "" {
-		s, err := external.get(func() (*kafkaserver.Server, error) {
-			return kafkaserver.External(context.Background(), strings.Split(brokers, ",")...)
-		})
+		s, err := external.get(func() (*Server, error) { return dial(strings.Split(brokers, ",")) })
 		if err != nil { // whoever sets the variable wants no other server
 			t.Fatalf("use %s: %v", brokersVar, err)
 		}
@@ -57,6 +55,9 @@ func New(t testing.TB) *Cluster {
 	if err == nil {
 		return clusterOf(s)
 	}
+	if !isMissing(err) {
+		t.Fatal(err)
+	}
 	if !skip.Allowed() {
 		t.Fatalf("real Kafka is required by REQUIRE_SERVICES=1: %v", err)
 	}
@@ -65,13 +66,11 @@ func New(t testing.TB) *Cluster {
 }
 
 // InProcess gives the in-process imitation of Kafka, for tests that should be quick. See
-// kafkaserver.InProcess for where it differs.
+// InProcess of testkit/kafkaserver for where it differs.
 func InProcess(t testing.TB) *Cluster {
 	t.Helper()
-	s, err := inProcess.get(func() (*kafkaserver.Server, error) { return kafkaserver.InProcess() })
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, err := inProcess.get(func() (*Server, error) { return start("InProcessKafka", KindInProcess, servers.KafkaArgs{}) })
+	must(t, err)
 	return clusterOf(s)
 }
 
@@ -79,9 +78,7 @@ func InProcess(t testing.TB) *Cluster {
 func Container(t testing.TB) *Cluster {
 	t.Helper()
 	s, err := container.get(startContainer)
-	if err != nil {
-		unavailable(t, err)
-	}
+	must(t, err)
 	return clusterOf(s)
 }
 
@@ -89,10 +86,8 @@ func Container(t testing.TB) *Cluster {
 // takes some ten seconds. settings come in pairs, as Topic's configs do.
 func Own(t testing.TB, settings ...string) *Cluster {
 	t.Helper()
-	s, err := kafkaserver.Container(context.Background(), kafkaserver.ContainerOptions{Settings: pairs(t, settings)})
-	if err != nil {
-		unavailable(t, err)
-	}
+	s, err := start("ContainerKafka", KindContainer, servers.KafkaArgs{Settings: pairs(t, settings)})
+	must(t, err)
 	t.Cleanup(s.Stop)
 	return clusterOf(s)
 }
@@ -118,7 +113,7 @@ func (c *Cluster) Topic(t testing.TB, partitions int, configs ...string) string 
 
 // ReadAll returns every record of the topic, partition by partition in offset order; an error
 // fails the test.
-func (c *Cluster) ReadAll(t testing.TB, topic string) []kafkaserver.Record {
+func (c *Cluster) ReadAll(t testing.TB, topic string) []Record {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -144,12 +139,13 @@ func Main(m *testing.M, after ...func()) int {
 	return code
 }
 
-// Stop stops the servers that tests of this binary shared. It is for a TestMain of one's own; no
+// Stop stops the servers of this binary, those of package pgtest too. It is for a TestMain of one's own; no
 // test may run afterwards.
 func Stop() {
 	for _, s := range []*shared{&external, &container, &inProcess} {
 		s.stop()
 	}
+	servers.Stop()
 }
 
 // The servers of this test binary, each started by the first test that asks for it.
@@ -158,11 +154,11 @@ var external, container, inProcess shared
 // shared is a server that is started at most once; a failure is remembered too.
 type shared struct {
 	once   sync.Once
-	server *kafkaserver.Server
+	server *Server
 	err    error
 }
 
-func (s *shared) get(start func() (*kafkaserver.Server, error)) (*kafkaserver.Server, error) {
+func (s *shared) get(start func() (*Server, error)) (*Server, error) {
 	s.once.Do(func() { s.server, s.err = start() })
 	return s.server, s.err
 }
@@ -170,16 +166,13 @@ func (s *shared) get(start func() (*kafkaserver.Server, error)) (*kafkaserver.Se
 // stop uses up the once: a server that no test asked for is not started to be stopped.
 func (s *shared) stop() {
 	s.once.Do(func() { s.err = errors.New("the tests are over") })
-	if s.server != nil {
-		s.server.Stop()
-	}
 }
 
-func startContainer() (*kafkaserver.Server, error) {
-	return kafkaserver.Container(context.Background(), kafkaserver.ContainerOptions{})
+func startContainer() (*Server, error) {
+	return start("ContainerKafka", KindContainer, servers.KafkaArgs{})
 }
 
-func clusterOf(s *kafkaserver.Server) *Cluster {
+func clusterOf(s *Server) *Cluster {
 	return &Cluster{Brokers: s.Brokers, Client: s.Client, Kind: s.Kind, Server: s}
 }
 
@@ -196,8 +189,23 @@ func pairs(t testing.TB, list []string) map[string]string {
 	return settings
 }
 
+// must ends the test that wants a server and cannot get it. A server that fails, where there is one, is to be seen.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if isMissing(err) {
+		unavailable(t, err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // unavailable skips the test, or fails it where services are required. It does not return.
 func unavailable(t testing.TB, err error) {
 	t.Helper()
-	skip.Without(t, "real Kafka", "start Docker", err)
+	remedy := "start Docker"
+	if errors.Is(err, servers.ErrNoTestkit) {
+		remedy = "clone the repository or set " + brokersVar
+	}
+	skip.Without(t, "real Kafka", remedy, err)
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
-	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 )
 
 func TestMain(m *testing.M) { os.Exit(kafkatest.Main(m)) }
@@ -51,7 +50,7 @@ func TestARecordWrittenIsReadBackFromTheBestKafkaThereIs(t *testing.T) {
 func TestContainerIsTheRealOneAndIsSharedWithNew(t *testing.T) {
 	t.Parallel()
 	c := kafkatest.Container(t)
-	if c.Kind != kafkaserver.KindContainer {
+	if c.Kind != kafkatest.KindContainer {
 		t.Errorf("it is %s", c.Kind)
 	}
 	if other := kafkatest.New(t); os.Getenv("HOLDFAST_TEST_KAFKA_BROKERS") == "" && !slices.Equal(other.Brokers, c.Brokers) {

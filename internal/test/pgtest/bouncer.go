@@ -3,13 +3,12 @@ package pgtest
 import (
 	"cmp"
 	"context"
-	"errors"
 	"net"
 	"net/url"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/test/servers"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
-	"github.com/holdfast-go/holdfast/testkit/bouncer"
 )
 
 // BouncerPool is how many connections to the server a Bouncer has for each database: fewer than its clients want.
@@ -27,7 +26,7 @@ func Bouncer(t testing.TB, db *DB) (dsn string) {
 	server := *through
 	before, _ := bouncers.LoadOrStore(server.Host+" "+server.User.String(), new(shared))
 	through.Host, err = before.(*shared).get(func() (string, func(), error) { return startBouncer(&server) })
-	if errors.Is(err, bouncer.ErrNoBouncer) {
+	if isMissing(err) {
 		skip.Without(t, "PgBouncer", "apt-get install pgbouncer", err)
 	}
 	if err != nil {
@@ -40,12 +39,16 @@ func Bouncer(t testing.TB, db *DB) (dsn string) {
 // startBouncer starts one before a server.
 func startBouncer(server *url.URL) (address string, stop func(), err error) {
 	password, _ := server.User.Password()
-	s, err := bouncer.Start(context.Background(), bouncer.Options{
+	var reply servers.BouncerReply
+	err = servers.Call(context.Background(), "Bouncer", servers.BouncerArgs{
 		Target: net.JoinHostPort(server.Hostname(), cmp.Or(server.Port(), "5432")),
 		User:   server.User.Username(), Password: password, PoolSize: BouncerPool, MaxClients: 800,
-	})
-	if err != nil {
+	}, &reply)
+	switch {
+	case err != nil:
 		return "", nil, err
+	case reply.Missing != "":
+		return "", nil, missingError(reply.Missing)
 	}
-	return s.Address(), s.Stop, nil
+	return reply.Address, func() {}, nil
 }

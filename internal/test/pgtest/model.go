@@ -23,9 +23,7 @@ type Model struct {
 func (m *Model) New(t testing.TB) *DB {
 	t.Helper()
 	dsn, err := best.get(startBest)
-	if err != nil {
-		unavailable(t, err)
-	}
+	must(t, err)
 	made, _ := models.LoadOrStore(m, new(shared))
 	name, err := made.(*shared).get(func() (string, func(), error) { return m.make(dsn) })
 	if err != nil {

@@ -7,22 +7,17 @@
 package pgtest
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/test/servers"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
-	"github.com/holdfast-go/holdfast/testkit/pgserver"
 )
 
 // urlVar names a server to use instead of starting one.
 const urlVar = "HOLDFAST_TEST_DATABASE_URL"
-
-// memoryLog is how much of its log a server in memory keeps, about.
-const memoryLog = "256MB"
 
 // Image is the PostgreSQL that New runs where it needs a container.
 const Image = "postgres:18"
@@ -32,9 +27,7 @@ const Image = "postgres:18"
 func New(t testing.TB) *DB {
 	t.Helper()
 	dsn, err := best.get(startBest)
-	if err != nil {
-		unavailable(t, err)
-	}
+	must(t, err)
 	return On(t, dsn)
 }
 
@@ -42,27 +35,15 @@ func New(t testing.TB) *DB {
 // this binary share.
 func Container(t testing.TB, image string) *DB {
 	t.Helper()
-	dsn, err := ofImage(image).get(func() (string, func(), error) { return startContainer(image) })
-	if err != nil {
-		unavailable(t, err)
-	}
+	dsn, err := ofImage(image).get(func() (string, func(), error) {
+		s, err := start("ContainerPostgres", servers.PostgresArgs{Image: image})
+		if err != nil {
+			return "", nil, err
+		}
+		return s.DSN, func() {}, nil
+	})
+	must(t, err)
 	return On(t, dsn)
-}
-
-// Own starts a server for this test alone, for tests that kill or restart it, from this
-// machine's binaries. Open a database on it with On. Unless opts say otherwise it keeps its
-// promises to the disk; pgserver.NoSync makes it quicker and still survives Kill.
-func Own(t testing.TB, opts pgserver.Options) *pgserver.Server {
-	t.Helper()
-	s, err := pgserver.Start(context.Background(), opts)
-	if errors.Is(err, pgserver.ErrNoServer) {
-		unavailable(t, err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	return s
 }
 
 // Main runs the tests of a binary, stops the servers that they shared, calls after one by one
@@ -82,7 +63,7 @@ func Main(m *testing.M, after ...func()) int {
 	return code
 }
 
-// Stop stops the servers that tests of this binary shared. It is for a TestMain of one's own; no
+// Stop stops the servers of this binary, those of package kafkatest too. It is for a TestMain of one's own; no
 // test may run afterwards.
 func Stop() {
 	stopAll := func(servers *sync.Map) {
@@ -95,6 +76,7 @@ func Stop() {
 	stopAll(&models)
 	best.stop()
 	stopAll(&images)
+	servers.Stop()
 }
 
 // The servers of this test binary, each started by the first test that asks for it.
@@ -135,33 +117,30 @@ func startBest() (string, func(), error) {
 	if dsn := os.Getenv(urlVar); dsn != "" {
 		return dsn, func() {}, nil
 	}
-	ctx := context.Background()
-	opts := pgserver.Options{Settings: pgserver.NoSync(), NoDownload: true, Dir: memoryDir()}
-	opts.Settings["max_connections"] = "400"
-	if opts.Dir != "" {
-		opts.Settings["max_wal_size"] = memoryLog
-	}
-	s, err := pgserver.Start(ctx, opts)
-	if err == nil {
-		return s.DSN, s.Stop, nil
-	}
-	if !errors.Is(err, pgserver.ErrNoServer) {
-		return "", nil, err // there are binaries and they do not work: that is to be seen
-	}
-	dsn, stop, dockerErr := startContainer(Image)
-	if dockerErr == nil {
-		return dsn, stop, nil
-	}
-	opts.NoDownload = false
-	s, err = pgserver.Start(ctx, opts)
+	s, err := start("BestPostgres", servers.PostgresArgs{})
 	if err != nil {
-		return "", nil, fmt.Errorf("%w (%w)", err, dockerErr)
+		return "", nil, err
 	}
-	return s.DSN, s.Stop, nil
+	return s.DSN, func() {}, nil
+}
+
+// must ends the test that wants a server and cannot get it. A server that fails, where there is one, is to be seen.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if isMissing(err) {
+		unavailable(t, err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // unavailable skips the test, or fails it where services are required. It does not return.
 func unavailable(t testing.TB, err error) {
 	t.Helper()
-	skip.Without(t, "PostgreSQL", "install it, set "+urlVar+" or start Docker", err)
+	remedy := "install it, set " + urlVar + " or start Docker"
+	if errors.Is(err, servers.ErrNoTestkit) {
+		remedy = "clone the repository or set " + urlVar
+	}
+	skip.Without(t, "PostgreSQL", remedy, err)
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
-	"github.com/holdfast-go/holdfast/testkit/pgserver"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -66,7 +65,7 @@ func TestTheDatabaseIsGoneWhenItsTestEnds(t *testing.T) {
 
 func TestAServerOfOnesOwnCanBeKilledUnderItsDatabase(t *testing.T) {
 	t.Parallel()
-	server := pgtest.Own(t, pgserver.Options{Settings: pgserver.NoSync()})
+	server := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
 	db := pgtest.On(t, server.DSN)
 	pgtest.Exec(t, db, "create table things (n int)")
 	if err := server.Kill(); err != nil {

@@ -1,4 +1,4 @@
-package kafkaserver
+package kafkaclient
 
 import (
 	"context"
@@ -35,11 +35,11 @@ func (r Record) Header(name string) (string, bool) {
 // ReadAll returns every record of a topic, partition by partition in offset order, from the
 // first offset to what was the end when ReadAll was called. Markers of transactions are left
 // out; records of transactions that were aborted or are still open are not.
-func (s *Server) ReadAll(ctx context.Context, topic string) ([]Record, error) {
+func (c *Cluster) ReadAll(ctx context.Context, topic string) ([]Record, error) {
 	var meta kafka.Topic
 	believed := time.Now().Add(2 * metadataTTL) // The transport may answer with what was so before the topic was created.
 	err := patiently(ctx, func() (err error) {
-		meta, err = s.topic(ctx, topic)
+		meta, err = c.topic(ctx, topic)
 		if errors.Is(err, kafka.UnknownTopicOrPartition) && time.Now().Before(believed) {
 			return fmt.Errorf("%w: %w", errNotYet, err)
 		}
@@ -50,7 +50,7 @@ func (s *Server) ReadAll(ctx context.Context, topic string) ([]Record, error) {
 	}
 	var all []Record
 	for partition := range len(meta.Partitions) {
-		records, err := s.ReadPartition(ctx, topic, partition)
+		records, err := c.ReadPartition(ctx, topic, partition)
 		if err != nil {
 			return nil, err
 		}
@@ -60,18 +60,18 @@ func (s *Server) ReadAll(ctx context.Context, topic string) ([]Record, error) {
 }
 
 // ReadPartition is ReadAll for one partition.
-func (s *Server) ReadPartition(ctx context.Context, topic string, partition int) ([]Record, error) {
-	return s.ReadFrom(ctx, topic, partition, 0)
+func (c *Cluster) ReadPartition(ctx context.Context, topic string, partition int) ([]Record, error) {
+	return c.ReadFrom(ctx, topic, partition, 0)
 }
 
 // ReadFrom is ReadPartition from an offset on.
-func (s *Server) ReadFrom(ctx context.Context, topic string, partition int, offset int64) ([]Record, error) {
+func (c *Cluster) ReadFrom(ctx context.Context, topic string, partition int, offset int64) ([]Record, error) {
 	var first, end int64
 	err := patiently(ctx, func() (err error) {
-		if first, err = s.offset(ctx, topic, kafka.FirstOffsetOf(partition)); err != nil {
+		if first, err = c.offset(ctx, topic, kafka.FirstOffsetOf(partition)); err != nil {
 			return err
 		}
-		end, err = s.offset(ctx, topic, kafka.LastOffsetOf(partition))
+		end, err = c.offset(ctx, topic, kafka.LastOffsetOf(partition))
 		return err
 	})
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *Server) ReadFrom(ctx context.Context, topic string, partition int, offs
 		var batch []Record
 		var after int64
 		err := patiently(ctx, func() (err error) {
-			batch, after, err = s.fetch(ctx, topic, partition, next)
+			batch, after, err = c.fetch(ctx, topic, partition, next)
 			return err
 		})
 		if err != nil {
@@ -99,8 +99,8 @@ func (s *Server) ReadFrom(ctx context.Context, topic string, partition int, offs
 }
 
 // offset asks for one end of a partition.
-func (s *Server) offset(ctx context.Context, topic string, which kafka.OffsetRequest) (int64, error) {
-	resp, err := s.Client.ListOffsets(ctx, &kafka.ListOffsetsRequest{
+func (c *Cluster) offset(ctx context.Context, topic string, which kafka.OffsetRequest) (int64, error) {
+	resp, err := c.Client.ListOffsets(ctx, &kafka.ListOffsetsRequest{
 		Topics: map[string][]kafka.OffsetRequest{topic: {which}},
 	})
 	if err != nil {
@@ -119,8 +119,8 @@ func (s *Server) offset(ctx context.Context, topic string, which kafka.OffsetReq
 }
 
 // fetch reads some records from offset on, and returns the offset to go on from.
-func (s *Server) fetch(ctx context.Context, topic string, partition int, offset int64) ([]Record, int64, error) {
-	resp, err := s.Client.Fetch(ctx, &kafka.FetchRequest{
+func (c *Cluster) fetch(ctx context.Context, topic string, partition int, offset int64) ([]Record, int64, error) {
+	resp, err := c.Client.Fetch(ctx, &kafka.FetchRequest{
 		Topic:     topic,
 		Partition: partition,
 		Offset:    offset,
