@@ -28,7 +28,7 @@
 // # Packages
 //
 // An arrow says what a package imports, beside internal packages and the standard library. Any of them may be imported by
-// cmd, examples, bench and the tests. A test of internal/lint compares this drawing with the code, in both directions.
+// cmd, examples, bench and the tests. A test of testkit/internal/lint compares this drawing with the code, in both directions.
 //
 //	contrib/otel (a module)   ->  idempotency, webhook, inbox, relay, retry, holdfast, otel
 //	contrib/redis (a module)  ->  idempotency, go-redis

@@ -15,8 +15,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/kafkatest"
-	"github.com/holdfast-go/holdfast/internal/skip"
+	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/relay"
 )
 

@@ -18,11 +18,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/kafkaserver"
-	"github.com/holdfast-go/holdfast/internal/kafkatest"
-	"github.com/holdfast-go/holdfast/internal/skip"
+	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 )
 
 // clusterPublisher returns a publisher on a cluster, with a transport that sees new topics soon.
@@ -74,7 +74,7 @@ func realCluster(t *testing.T) *kafkatest.Cluster {
 }
 
 // parsed reads a record back as the inbox does.
-func parsed(t testing.TB, topic string, r kafkaserver.Record) holdfast.Event {
+func parsed(t testing.TB, topic string, r kafkatest.Record) holdfast.Event {
 	t.Helper()
 	headers := make([]wire.Header, len(r.Headers))
 	for i, h := range r.Headers {
@@ -90,7 +90,7 @@ func parsed(t testing.TB, topic string, r kafkaserver.Record) holdfast.Event {
 func TestEventsArriveAsTheyWereWrittenWithEveryCompression(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		for _, compression := range []kafka.Compression{NoCompression, kafka.Gzip, kafka.Snappy, kafka.Lz4, kafka.Zstd} {
-			if compression == kafka.Zstd && cluster.Kind != kafkaserver.KindInProcess {
+			if compression == kafka.Zstd && cluster.Kind != kafkatest.KindInProcess {
 				continue // a broker needs a native library for it, which minimal images leave out: it answers Unknown, a fault of the partition
 			}
 			t.Run(compression.String(), func(t *testing.T) {
