@@ -34,6 +34,7 @@
 //	contrib/redis (a module)  ->  idempotency, go-redis
 //	kafkago                   ->  inbox, relay, retry, holdfast, kafka-go, x/sync
 //	holdfasttest (for tests)  ->  inbox, holdfast, pgx
+//	inbox/sourcetest          ->  inbox
 //	relay/publishertest       ->  relay, holdfast
 //	webhook                   ->  inbox, holdfast, pgx
 //	inbox                     ->  retry, holdfast, pgx, uuid

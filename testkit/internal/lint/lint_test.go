@@ -22,7 +22,7 @@ const (
 )
 
 // forTests are packages for the tests of our users: they may link package testing, and nothing else that is for tests.
-var forTests = map[string]bool{"holdfasttest": true, "relay/publishertest": true}
+var forTests = map[string]bool{"holdfasttest": true, "relay/publishertest": true, "inbox/sourcetest": true}
 
 // internals says which internal packages the library may import: the others are for tests, examples and the benchmark.
 var internals = map[string]bool{"internal/wire": true, "internal/sqlschema": true, "internal/lane": true, "internal/testdoor": true, "internal/webhookdoor": true, "internal/handlertx": true, "internal/failpoint": true}
