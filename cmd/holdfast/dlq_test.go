@@ -154,7 +154,7 @@ func TestTheVersionsOfALetterCanBeReadBack(t *testing.T) {
 	}
 }
 
-// The process is told to stop, killed, and runs to the end: the same command each time.
+// The process gets a signal to stop, is killed, and runs to the end: the same command each time.
 func TestAReplayThatWasInterruptedGoesOnWithTheSameCommand(t *testing.T) {
 	db := installed(t)
 	letters(t, db, "billing", "f", 60)

@@ -164,3 +164,16 @@ func TestTheIndexOfTheDocumentationListsEveryPage(t *testing.T) {
 		}
 	}
 }
+
+func TestThePageOfTheSchemaListsAllOfIt(t *testing.T) {
+	page := read(t, "docs/reference/schema.md")
+	created := regexp.MustCompile(`(?m)^create (?:unlogged )?(?:or replace )?(?:table|view|function) holdfast\.(\w+)`).FindAllStringSubmatch(read(t, "schema.sql"), -1)
+	if len(created) < 30 {
+		t.Errorf("schema.sql creates only %d things: the search has gone blind", len(created))
+	}
+	for _, m := range created {
+		if name := m[1]; !strings.Contains(page, "`"+name+"`") && !strings.HasPrefix(name, "event_") {
+			t.Errorf("docs/reference/schema.md leaves out %s", name)
+		}
+	}
+}
