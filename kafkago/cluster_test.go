@@ -15,14 +15,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/segmentio/kafka-go"
-	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/relay"
-	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 )
 
 // clusterPublisher returns a publisher on a cluster, with a transport that sees new topics soon.
@@ -279,20 +277,8 @@ func TestManyGoroutinesPublishAtOnceEachInItsOrder(t *testing.T) {
 // A broker that gives no answer is told from a cluster that does not, also where it is the one that the client was pointed to.
 func TestAnotherLeaderIsAskedWhenOneGivesNoAnswer(t *testing.T) {
 	t.Parallel()
-	server, err := kafkaserver.InProcess(kfake.NumBrokers(3))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Stop)
 	const topic = "spread"
-	if err := server.CreateTopic(t.Context(), topic, 6, nil); err != nil {
-		t.Fatal(err)
-	}
-	for p := range int32(6) { // the imitation draws leaders, which can make one the leader of all
-		if err := server.Fake().MoveTopicPartition(topic, p, p%3); err != nil {
-			t.Fatal(err)
-		}
-	}
+	server := kafkatest.Imitate(t, kafkatest.Imitation{Nodes: 3, Topics: map[string]int{topic: 6}})
 	layout, err := (&kafka.Client{Addr: kafka.TCP(server.Brokers...)}).Metadata(t.Context(), &kafka.MetadataRequest{Topics: []string{topic}})
 	if err != nil {
 		t.Fatal(err)

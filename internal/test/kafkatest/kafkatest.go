@@ -92,6 +92,28 @@ func Own(t testing.TB, settings ...string) *Cluster {
 	return clusterOf(s)
 }
 
+// Imitation is how Imitate makes a cluster.
+type Imitation = servers.Imitation
+
+// Imitate starts an imitation for this test alone. settings are the brokers', in pairs.
+func Imitate(t testing.TB, made Imitation, settings ...string) *Cluster {
+	t.Helper()
+	s, err := start("InProcessKafka", KindInProcess, servers.KafkaArgs{Settings: pairs(t, settings), Imitation: made})
+	must(t, err)
+	t.Cleanup(s.Stop)
+	return clusterOf(s)
+}
+
+// Connections is how many connections of clients an imitation has open.
+func (c *Cluster) Connections(t testing.TB) int64 {
+	t.Helper()
+	var reply servers.ConnectionsReply
+	if err := servers.Call(context.Background(), "Connections", servers.DoArgs{ID: c.Server.id}, &reply); err != nil {
+		t.Fatal(err)
+	}
+	return reply.Open
+}
+
 // Topic makes a topic of that many partitions under a name that no other test has, and deletes
 // it when the test ends. configs come in pairs: "max.message.bytes", "2000".
 func (c *Cluster) Topic(t testing.TB, partitions int, configs ...string) string {

@@ -55,13 +55,21 @@ type BouncerReply struct {
 
 // KafkaArgs asks for a Kafka, by one of the methods
 //
-//	InProcessKafka  the imitation, of Nodes brokers, which is up in a millisecond
-//	ContainerKafka  Apache Kafka in a container
-//
-// Settings are the broker's, by Kafka's names.
+//	InProcessKafka  the imitation, which is up in a millisecond
+//	ContainerKafka  Apache Kafka in a container, with Settings and nothing else
 type KafkaArgs struct {
+	// Settings are the broker's, by Kafka's names.
 	Settings map[string]string
-	Nodes    int
+	Imitation
+}
+
+// Imitation is how the imitation of Kafka is made. The zero value is one broker without topics, open to everybody.
+type Imitation struct {
+	Nodes  int            // brokers; 0 is one
+	Topics map[string]int // topics that are there, with their partitions, whose leaders take turns among the brokers
+
+	Certificate, Key          []byte // for TLS, in PEM
+	Mechanism, User, Password string // who is let in, by SASL: "PLAIN", "SCRAM-SHA-256"
 }
 
 // KafkaReply is a server that runs. ID names it in later calls.
@@ -70,3 +78,7 @@ type KafkaReply struct {
 	ID      int
 	Brokers []string
 }
+
+// ConnectionsReply says how many connections of clients an imitation has open. Connections is the method's name, and its
+// arguments are a DoArgs without a Verb.
+type ConnectionsReply struct{ Open int64 }
