@@ -28,12 +28,14 @@
 // # Packages
 //
 // An arrow says what a package imports, beside internal packages and the standard library. Any of them may be imported by
-// cmd, examples, bench and the tests. A test of internal/lint compares this drawing with the code, in both directions.
+// cmd, examples, bench and the tests. A test of testkit/internal/lint compares this drawing with the code, in both directions.
 //
 //	contrib/otel (a module)   ->  idempotency, webhook, inbox, relay, retry, holdfast, otel
 //	contrib/redis (a module)  ->  idempotency, go-redis
 //	kafkago                   ->  inbox, relay, retry, holdfast, kafka-go, x/sync
 //	holdfasttest (for tests)  ->  inbox, holdfast, pgx
+//	inbox/sourcetest          ->  inbox
+//	relay/publishertest       ->  relay, holdfast
 //	webhook                   ->  inbox, holdfast, pgx
 //	inbox                     ->  retry, holdfast, pgx, uuid
 //	relay                     ->  retry, holdfast, pgx

@@ -23,9 +23,10 @@ import (
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
-	"github.com/holdfast-go/holdfast/internal/kafkatest"
-	"github.com/holdfast-go/holdfast/internal/logtest"
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/endtoend"
+	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/logtest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
@@ -159,7 +160,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	}
 	ctx, stop = context.WithCancel(t.Context())
 	go func() {
-		done <- consumeGroup(ctx, in, cluster.Brokers, kafkago.GroupConfig{GroupID: "billing", Topics: []string{topic}})
+		done <- endtoend.ConsumeGroup(ctx, in, cluster.Brokers, kafkago.GroupConfig{GroupID: "billing", Topics: []string{topic}})
 	}()
 	for deadline := time.Now().Add(time.Minute); pgtest.Count(t, db.Pool, "select count(*) from holdfast.consumer_position where position = 1") != 1; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -71,6 +71,8 @@ create table holdfast.event (
     snap     pg_snapshot                                   -- in about one row of 1,000: a true snapshot, where a backlog may be cut
 );
 
+-- The segments are written alike: a test writes 1 to 3 anew from segment 0 (schema_segments_test.go), here and in append
+-- and append_one below.
 create table holdfast.event_0 (like holdfast.event including defaults) inherits (holdfast.event);
 create table holdfast.event_1 (like holdfast.event including defaults) inherits (holdfast.event);
 create table holdfast.event_2 (like holdfast.event including defaults) inherits (holdfast.event);

@@ -13,15 +13,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/kafkatest"
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
 func TestMain(m *testing.M) {
-	if isPart() {
-		os.Exit(runPart())
-	}
 	os.Exit(pgtest.Main(m, kafkatest.Stop))
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/kafkaserver"
-	"github.com/holdfast-go/holdfast/internal/kafkaserver/docker"
-	"github.com/holdfast-go/holdfast/internal/pgserver"
+	"github.com/holdfast-go/holdfast/testkit/docker"
+	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
+	"github.com/holdfast-go/holdfast/testkit/pgserver"
 )
 
 const partitions = 8

@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/pgtest"
-	"github.com/holdfast-go/holdfast/internal/plantest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/plantest"
 )
 
 // What is done about one letter, or one named replay, is found by an index, on tables that are large: 20,000 letters with

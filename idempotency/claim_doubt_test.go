@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 // Postgres carries a claim out, its answer is lost, and then nobody can be asked. Where the request was kept it will be run

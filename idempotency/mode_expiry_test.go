@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 // R24.

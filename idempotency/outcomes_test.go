@@ -9,8 +9,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/fixture"
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/fixture"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 // TestTheReplayOutcomesOfTheTableComeOut sends the rows of testdata/replay_outcomes.csv one after the other. A row's

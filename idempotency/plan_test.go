@@ -3,8 +3,8 @@ package idempotency
 import (
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/pgtest"
-	"github.com/holdfast-go/holdfast/internal/plantest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/plantest"
 )
 
 // Every statement of a guard finds its rows by an index, on tables that are large: 50,000 answered keys, 20,000 pending

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 // TestWhateverHappensEverySaleHappensOnce lets many clients on three nodes ask for the same sales, while handlers fail,

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 // The last owner goes on while the next one waits for the fence, or is frozen there: its position is then beyond the end

@@ -18,7 +18,7 @@
 //
 // # The way of an event
 //
-// Read the files in this order. Each uses what comes after it; internal/lint/structure counts the exceptions.
+// Read the files in this order. Each uses what comes after it; testkit/internal/lint/structure counts the exceptions.
 //
 //  1. A program calls Receive or Store (receive.go), or Run and Consume (run.go). It may ask what waits (waiting.go), and a
 //     handler may ask for a watermark (watermark.go). hooks.go is for packages webhook and holdfasttest. inbox.go puts the

@@ -16,8 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/lane"
-	"github.com/holdfast-go/holdfast/internal/pgserver"
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -95,7 +94,7 @@ func followersAreStoredTogether(t *testing.T, mode pgx.QueryExecMode) {
 // slowToCommit is a bundle on a disk on which a COMMIT takes 10 ms.
 func slowToCommit(t *testing.T) *bundle {
 	t.Helper()
-	server := pgtest.Own(t, pgserver.Options{Settings: map[string]string{"commit_delay": "10000", "commit_siblings": "0"}})
+	server := pgtest.Own(t, pgtest.Options{Settings: map[string]string{"commit_delay": "10000", "commit_siblings": "0"}})
 	db := pgtest.On(t, server.DSN)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
 		t.Fatal(err)

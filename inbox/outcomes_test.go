@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/fixture"
+	"github.com/holdfast-go/holdfast/internal/test/fixture"
 	"github.com/holdfast-go/holdfast/retry"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/holdfast-go/holdfast/internal/logtest"
+	"github.com/holdfast-go/holdfast/internal/test/logtest"
 )
 
 // Sixteen workers that wait for one database say so once a second, and the observer hears of every try.

@@ -14,9 +14,9 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/metadata"
 	"github.com/segmentio/kafka-go/protocol/produce"
-	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -111,13 +111,9 @@ func lanes(b *testing.B, page func(lane int)) {
 }
 
 // BenchmarkPublish compares eight lanes that publish pages of 2,000 events over eight partitions with bare
-// Client.Produce of ready records, both against nothing but kafka-go's encoder and against an in-process Kafka.
+// Client.Produce of ready records, both against nothing but kafka-go's encoder and against an imitation of Kafka.
 func BenchmarkPublish(b *testing.B) {
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(benchPartitions, "t"), kfake.BrokerConfigs(map[string]string{"log.retention.bytes": "1"}))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer cluster.Close()
+	cluster := kafkatest.Imitate(b, kafkatest.Imitation{Topics: map[string]int{"t": benchPartitions}}, "log.retention.bytes", "1")
 	network := &kafka.Transport{Dial: Dial}
 	defer network.CloseIdleConnections()
 	var events [8][]holdfast.Event
@@ -130,8 +126,8 @@ func BenchmarkPublish(b *testing.B) {
 		name      string
 		transport kafka.RoundTripper
 	}{{"encoder", new(encoder)}, {"in-process Kafka", network}} {
-		client := &kafka.Client{Addr: kafka.TCP(cluster.ListenAddrs()...), Transport: to.transport}
-		connection := Connection{Brokers: cluster.ListenAddrs(), Wrap: via(to.transport)}
+		client := &kafka.Client{Addr: kafka.TCP(cluster.Brokers...), Transport: to.transport}
+		connection := Connection{Brokers: cluster.Brokers, Wrap: via(to.transport)}
 		k, err := NewPublisher(connection, PublisherConfig{})
 		if err != nil {
 			b.Fatal(err)

@@ -12,11 +12,10 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/kafkatest"
-	"github.com/holdfast-go/holdfast/internal/skip"
+	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -65,11 +64,7 @@ func TestAFrozenBrokerCostsRepeatsAndNeitherEventsNorTheirFirstOrder(t *testing.
 
 func TestABrokerThatIsGoneHoldsTheLaneAndIsFoundAgain(t *testing.T) {
 	// A door in front of the broker, that can be shut.
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "t"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cluster.Close()
+	cluster := kafkatest.Imitate(t, kafkatest.Imitation{Topics: map[string]int{"t": 1}})
 	var mu sync.Mutex
 	var open []net.Conn
 	shut := false
@@ -86,7 +81,7 @@ func TestABrokerThatIsGoneHoldsTheLaneAndIsFoundAgain(t *testing.T) {
 		return c, err
 	}}
 	defer transport.CloseIdleConnections()
-	k, err := NewPublisher(Connection{Brokers: cluster.ListenAddrs(), Wrap: via(transport)}, PublisherConfig{})
+	k, err := NewPublisher(Connection{Brokers: cluster.Brokers, Wrap: via(transport)}, PublisherConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,11 +148,7 @@ func TestAConnectionOfDialIsCutWhenItIsClosed(t *testing.T) {
 func TestARequestWithoutAnAnswerLeavesNoConnectionBehind(t *testing.T) {
 	// The broker takes the request and never answers, as when it hangs. When Publish is back the connection must be
 	// closed: on an open one the answer, or the request, could still come through.
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "t"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cluster.Close()
+	cluster := kafkatest.Imitate(t, kafkatest.Imitation{Topics: map[string]int{"t": 1}})
 	closed := make(chan struct{}, 16)
 	muted := make(chan struct{})
 	transport := &kafka.Transport{MetadataTTL: time.Minute, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -168,7 +159,7 @@ func TestARequestWithoutAnAnswerLeavesNoConnectionBehind(t *testing.T) {
 		return &watchedConn{Conn: c, closed: closed, muted: muted}, nil
 	}}
 	defer transport.CloseIdleConnections()
-	k, err := NewPublisher(Connection{Brokers: cluster.ListenAddrs(), Wrap: via(transport)}, PublisherConfig{ProduceTimeout: 300 * time.Millisecond})
+	k, err := NewPublisher(Connection{Brokers: cluster.Brokers, Wrap: via(transport)}, PublisherConfig{ProduceTimeout: 300 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

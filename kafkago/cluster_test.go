@@ -15,12 +15,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/segmentio/kafka-go"
-	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/kafkaserver"
-	"github.com/holdfast-go/holdfast/internal/kafkatest"
-	"github.com/holdfast-go/holdfast/internal/skip"
+	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -74,7 +72,7 @@ func realCluster(t *testing.T) *kafkatest.Cluster {
 }
 
 // parsed reads a record back as the inbox does.
-func parsed(t testing.TB, topic string, r kafkaserver.Record) holdfast.Event {
+func parsed(t testing.TB, topic string, r kafkatest.Record) holdfast.Event {
 	t.Helper()
 	headers := make([]wire.Header, len(r.Headers))
 	for i, h := range r.Headers {
@@ -90,7 +88,7 @@ func parsed(t testing.TB, topic string, r kafkaserver.Record) holdfast.Event {
 func TestEventsArriveAsTheyWereWrittenWithEveryCompression(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		for _, compression := range []kafka.Compression{NoCompression, kafka.Gzip, kafka.Snappy, kafka.Lz4, kafka.Zstd} {
-			if compression == kafka.Zstd && cluster.Kind != kafkaserver.KindInProcess {
+			if compression == kafka.Zstd && cluster.Kind != kafkatest.KindInProcess {
 				continue // a broker needs a native library for it, which minimal images leave out: it answers Unknown, a fault of the partition
 			}
 			t.Run(compression.String(), func(t *testing.T) {
@@ -279,20 +277,8 @@ func TestManyGoroutinesPublishAtOnceEachInItsOrder(t *testing.T) {
 // A broker that gives no answer is told from a cluster that does not, also where it is the one that the client was pointed to.
 func TestAnotherLeaderIsAskedWhenOneGivesNoAnswer(t *testing.T) {
 	t.Parallel()
-	server, err := kafkaserver.InProcess(kfake.NumBrokers(3))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Stop)
 	const topic = "spread"
-	if err := server.CreateTopic(t.Context(), topic, 6, nil); err != nil {
-		t.Fatal(err)
-	}
-	for p := range int32(6) { // the imitation draws leaders, which can make one the leader of all
-		if err := server.Fake().MoveTopicPartition(topic, p, p%3); err != nil {
-			t.Fatal(err)
-		}
-	}
+	server := kafkatest.Imitate(t, kafkatest.Imitation{Nodes: 3, Topics: map[string]int{topic: 6}})
 	layout, err := (&kafka.Client{Addr: kafka.TCP(server.Brokers...)}).Metadata(t.Context(), &kafka.MetadataRequest{Topics: []string{topic}})
 	if err != nil {
 		t.Fatal(err)

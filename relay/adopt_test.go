@@ -14,14 +14,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/pgserver"
-	"github.com/holdfast-go/holdfast/internal/pgtest"
-	"github.com/holdfast-go/holdfast/internal/skip"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
 // open gives a pool to a server of the test's own.
-func open(t *testing.T, s *pgserver.Server) *pgxpool.Pool {
+func open(t *testing.T, s *pgtest.Server) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), s.DSN)
 	if err != nil {
@@ -32,14 +31,14 @@ func open(t *testing.T, s *pgserver.Server) *pgxpool.Pool {
 }
 
 // copyInto dumps one cluster's database and restores it into another, as an operator does.
-func copyInto(t *testing.T, from, to *pgserver.Server) {
+func copyInto(t *testing.T, from, to *pgtest.Server) {
 	t.Helper()
 	dump := filepath.Join(from.BinDir(), "pg_dump")
 	if _, err := os.Stat(dump); err != nil {
 		skip.Without(t, "pg_dump", "install it beside the server", err)
 	}
 	file := filepath.Join(t.TempDir(), "dump")
-	client := func(server *pgserver.Server, name string, args ...string) {
+	client := func(server *pgtest.Server, name string, args ...string) {
 		t.Helper()
 		u, err := url.Parse(server.DSN)
 		if err != nil {
@@ -66,7 +65,7 @@ func startRefuses(t *testing.T, pool *pgxpool.Pool, want error) {
 func TestARestoredCopyIsRefusedAndAdoptedWithoutLosingAnEvent(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	old := pgtest.Own(t, pgserver.Options{Settings: pgserver.NoSync()})
+	old := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
 	oldPool := open(t, old)
 	if err := holdfast.Migrate(ctx, oldPool, holdfast.SchemaConfig{Lanes: 4}); err != nil {
 		t.Fatal(err)
@@ -82,7 +81,7 @@ func TestARestoredCopyIsRefusedAndAdoptedWithoutLosingAnEvent(t *testing.T) {
 	stop()
 	write(t, oldPool, event("k", "3"), scheduled("k", "scheduled", time.Now().Add(-time.Hour)))
 
-	fresh := pgtest.Own(t, pgserver.Options{Settings: pgserver.NoSync()})
+	fresh := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
 	copyInto(t, old, fresh)
 	pool, b := open(t, fresh), newBroker()
 	startRefuses(t, pool, relay.ErrRestored)
@@ -158,12 +157,12 @@ func TestACursorInTheFutureIsRefused(t *testing.T) {
 
 func TestAStandbyIsRefusedAndCanBeUsedOnceItIsPromoted(t *testing.T) {
 	t.Parallel()
-	primary := pgtest.Own(t, pgserver.Options{Settings: pgserver.NoSync()})
+	primary := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
 	pool, b := open(t, primary), newBroker()
 	if err := holdfast.Migrate(t.Context(), pool, holdfast.SchemaConfig{Lanes: 2}); err != nil {
 		t.Fatal(err)
 	}
-	standby, err := pgserver.InitStandby(t.Context(), primary, pgserver.Options{})
+	standby, err := pgtest.InitStandby(t.Context(), primary, pgtest.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +192,7 @@ func TestAStandbyIsRefusedAndCanBeUsedOnceItIsPromoted(t *testing.T) {
 
 func TestACrashOfPostgresLosesNothingAndTheRelayGoesOn(t *testing.T) {
 	t.Parallel()
-	server := pgtest.Own(t, pgserver.Options{Settings: pgserver.NoSync()}) // the process crashes, not the machine
+	server := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()}) // the process crashes, not the machine
 	pool, b := open(t, server), newBroker()
 	if err := holdfast.Migrate(t.Context(), pool, holdfast.SchemaConfig{Lanes: 4}); err != nil {
 		t.Fatal(err)

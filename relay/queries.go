@@ -39,6 +39,14 @@ select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers::text, w
     limit $5::integer) w
  where head.state = 'ok'`
 
+// ofBig and inOrder read one of the big transactions of readPlanned, in seq order.
+const (
+	ofBig = `
+      union all
+      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[`
+	inOrder = `]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)`
+)
+
 // readPlanned is readPage for a window whose transactions are known: $2 the small ones, $7 up to eight big ones, each
 // read in seq order straight from the index and merged. $3 is upto, which the header returns as it is.
 const readPlanned = `-- relay.planned_page
@@ -55,23 +63,8 @@ select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers::text, w
   from head, lateral (
     select u.* from (
       (select e.* from unnest($2::text[]) few, lateral (
-         select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = few::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer) e)
-      union all
-      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[1]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
-      union all
-      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[2]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
-      union all
-      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[3]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
-      union all
-      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[4]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
-      union all
-      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[5]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
-      union all
-      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[6]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
-      union all
-      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[7]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
-      union all
-      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[8]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)
+         select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = few::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer) e)` + ofBig + `1` + inOrder + ofBig + `2` + inOrder + ofBig + `3` + inOrder + ofBig + `4` + inOrder +
+	ofBig + `5` + inOrder + ofBig + `6` + inOrder + ofBig + `7` + inOrder + ofBig + `8` + inOrder + `
     ) u
     order by u.seq
     limit $5::integer) w

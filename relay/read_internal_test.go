@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/pgtest"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 // openLog makes a log with lanes and a reader of lane 0.
@@ -109,7 +109,8 @@ func TestAReaderStopsWhereItsRowsAreNotTheLogs(t *testing.T) {
 		t.Fatal(err)
 	}
 	asks := map[string]func() error{
-		"a page":                       func() error { _, err := r.next(t.Context()); return err },
+		"a page":                       func() error { _, _, err := r.read(t.Context(), reading{state: live, cursor: r.at.cursor}); return err },
+		"a planned page":               func() error { _, _, err := r.read(t.Context(), open.byPlan(plan{})); return err },
 		"the cuts of a backlog":        func() error { _, _, err := r.readCut(t.Context(), r.at); return err },
 		"the transactions of a window": func() error { _, err := r.readPlan(t.Context(), open); return err },
 	}
@@ -122,17 +123,64 @@ func TestAReaderStopsWhereItsRowsAreNotTheLogs(t *testing.T) {
 		}
 	}
 	for what, ask := range asks {
-		if what == "a page" { // It moves the reader on.
-			continue
-		}
 		if err := ask(); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	// Rule 2. A function of the same name, before Postgres's own in the search path, makes the server a standby.
+	pgtest.Exec(t, pool, "create schema standby")
+	pgtest.Exec(t, pool, "create function standby.pg_is_in_recovery() returns boolean language sql as 'select true'")
+	config := pool.Config()
+	config.ConnConfig.RuntimeParams["search_path"] = "standby, pg_catalog"
+	standby, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer standby.Close()
+	r.pool = standby
+	for what, ask := range asks {
+		if err := ask(); !errors.Is(err, errStandby) {
+			t.Errorf("%s was read on a standby: %v", what, err)
+		}
+	}
+	if n := pgtest.Exec(t, standby, r.sql.In(probeLanes), []int16{0}, []*string{nil}, r.token); n != 0 {
+		t.Errorf("a standby said of %d lanes what they have", n)
+	}
+	r.pool = pool
 	pgtest.Exec(t, pool, "delete from holdfast.incarnation")
 	refused("without the incarnation that the lane was claimed under")
 	pgtest.Exec(t, pool, "insert into holdfast.incarnation default values")
 	refused("under another incarnation")
+}
+
+// A cut may be older than what has been read: the snapshot of a transaction of a higher isolation that has taken its time.
+// Where its end does not lie ahead, a window up to it would move the cursor back (rule 6).
+func TestABacklogIsNeverCutBehindTheCursor(t *testing.T) {
+	t.Parallel()
+	pool, r := openLog(t, 1, 10)
+	var old string
+	if err := pool.QueryRow(t.Context(), "select pg_current_snapshot()::text").Scan(&old); err != nil {
+		t.Fatal(err)
+	}
+	appendMany(t, pool, "read", 3)
+	if p, err := r.next(t.Context()); err != nil || len(p.records) != 3 {
+		t.Fatalf("%d records, %v", len(p.records), err)
+	}
+	appendMany(t, pool, "unread", 3)
+	pgtest.Exec(t, pool, "update holdfast.event_0 set snap = case when key = 'unread' then $1::pg_snapshot end", old)
+	if c, found, err := r.readCut(t.Context(), r.at); err != nil || found {
+		t.Fatalf("it is cut at %s, %v: the cursor stands at %s", c.upto, err, r.at.cursor.done)
+	}
+	r.at.state = behind
+	p, err := r.next(t.Context())
+	if err != nil || len(p.records) != 3 || !p.last {
+		t.Fatalf("%d records, last %v, %v", len(p.records), p.last, err)
+	}
+	for i, rec := range p.records {
+		if want := fmt.Sprintf("unread/%d", i); rec.ID != want {
+			t.Errorf("event %d is %s, want %s", i, rec.ID, want)
+		}
+	}
 }
 
 func TestAnEventThatNoDoorWouldLetInDoesNotStopItsLane(t *testing.T) {

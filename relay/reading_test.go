@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/dbtwin"
+	"github.com/holdfast-go/holdfast/internal/test/dbtwin"
 )
 
 func TestAReaderGoesFromStateToState(t *testing.T) {

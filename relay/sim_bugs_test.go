@@ -3,7 +3,7 @@ package relay
 import (
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/dbtwin"
+	"github.com/holdfast-go/holdfast/internal/test/dbtwin"
 )
 
 // simBug is a fault planted on purpose: in the twin of the database, or around the relay's code.

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/dbtwin"
+	"github.com/holdfast-go/holdfast/internal/test/dbtwin"
 )
 
 // simOracle watches a schedule. It knows every event that was written, in the order that the locks of the writers gave.

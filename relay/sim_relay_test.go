@@ -8,8 +8,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/dbtwin"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/test/dbtwin"
 	"github.com/holdfast-go/holdfast/retry"
 )
 

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/dbtwin"
+	"github.com/holdfast-go/holdfast/internal/test/dbtwin"
 )
 
 // The simulation runs the relay's own code (claims, reader, lanes, parking, saver, poller, ring) on dbtwin, an in-memory

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/dbtwin"
 	hash "github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/test/dbtwin"
 )
 
 func eventID(n int) string { return fmt.Sprint("e", n) }

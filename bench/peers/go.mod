@@ -1,17 +1,15 @@
 module github.com/holdfast-go/holdfast/bench/peers
 
-go 1.25.0
-
-replace github.com/holdfast-go/holdfast => ../..
+go 1.26.0
 
 require (
 	github.com/IBM/sarama v1.43.3
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/ThreeDotsLabs/watermill-kafka/v3 v3.0.6
 	github.com/ThreeDotsLabs/watermill-sql/v3 v3.1.0
-	github.com/holdfast-go/holdfast v0.0.0-00010101000000-000000000000
+	github.com/holdfast-go/holdfast v0.0.0
+	github.com/holdfast-go/holdfast/testkit v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0
-	github.com/segmentio/kafka-go v0.4.51
 )
 
 require (
@@ -73,6 +71,7 @@ require (
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/power-devops/perfstat v0.0.0-20240221224432-82ca36839d55 // indirect
 	github.com/rcrowley/go-metrics v0.0.0-20201227073835-cf1acfcdf475 // indirect
+	github.com/segmentio/kafka-go v0.4.51 // indirect
 	github.com/shirou/gopsutil/v4 v4.26.6 // indirect
 	github.com/sirupsen/logrus v1.9.4 // indirect
 	github.com/stretchr/testify v1.12.1 // indirect

@@ -13,9 +13,9 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // watermill-sql works on database/sql
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/kafkaserver"
-	"github.com/holdfast-go/holdfast/internal/kafkaserver/docker"
-	"github.com/holdfast-go/holdfast/internal/pgserver"
+	"github.com/holdfast-go/holdfast/testkit/docker"
+	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
+	"github.com/holdfast-go/holdfast/testkit/pgserver"
 )
 
 // partitions is how many each topic has.

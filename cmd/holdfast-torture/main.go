@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/torture"
+	"github.com/holdfast-go/holdfast/testkit/torture"
 )
 
 const usage = `holdfast-torture runs producers, relays and consumers on a real Postgres and a real Kafka, makes faults,

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/torture"
+	"github.com/holdfast-go/holdfast/testkit/torture"
 )
 
 func TestMain(m *testing.M) {

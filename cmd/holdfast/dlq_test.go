@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 // installed gives a database with the schema, which the command line finds.
@@ -154,7 +154,7 @@ func TestTheVersionsOfALetterCanBeReadBack(t *testing.T) {
 	}
 }
 
-// The process is told to stop, killed, and runs to the end: the same command each time.
+// The process gets a signal to stop, is killed, and runs to the end: the same command each time.
 func TestAReplayThatWasInterruptedGoesOnWithTheSameCommand(t *testing.T) {
 	db := installed(t)
 	letters(t, db, "billing", "f", 60)

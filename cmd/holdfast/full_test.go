@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 func TestAFullLogNamesWhatKeepsItFull(t *testing.T) {
@@ -24,9 +24,9 @@ func TestAFullLogNamesWhatKeepsItFull(t *testing.T) {
 		{"a session that holds it for long", []holder{{pid: 7, name: "psql", age: 3600}, {pid: 8, age: 2}}, nil, []string{"process 7 (psql) has held it in one transaction for 1h0m0s: select pg_terminate_backend(7)"}},
 		{"a session that says no name", []holder{{pid: 7, age: 61}}, nil, []string{"process 7 (-) has held it"}},
 		{"a prepared transaction older than a session", []holder{{gid: "it's", age: 90}, {pid: 7, age: 70}}, nil, []string{"prepared transaction 'it''s' has held it for 1m30s: in this database, rollback prepared 'it''s'"}},
-		{"a lane beside young sessions", []holder{{pid: 7, age: 59}}, []int{3}, []string{unread + "lane 3: "}},
+		{"a lane and young sessions", []holder{{pid: 7, age: 59}}, []int{3}, []string{unread + "lane 3: "}},
 		{"lanes and an old session", []holder{{pid: 7, age: 60}}, []int{3, 5}, []string{"process 7 ", unread + "lanes 3, 5: "}},
-		{"lanes beside sessions of unknown age", []holder{{pid: 7, age: -1}}, []int{0}, []string{unread + "lane 0: "}},
+		{"lanes and sessions of unknown age", []holder{{pid: 7, age: -1}}, []int{0}, []string{unread + "lane 0: "}},
 		{"only sessions of unknown age", []holder{{pid: 8, age: 3}, {pid: 7, age: -1}}, nil, []string{"process 7 holds it in a transaction, and this role may not see for how long: grant pg_read_all_stats"}},
 		{"nobody", nil, nil, []string{"all events of older segments are read"}},
 		{"only a young session", []holder{{pid: 7, age: 3}}, nil, []string{"all events of older segments are read"}},
@@ -44,7 +44,7 @@ func TestAFullLogNamesWhatKeepsItFull(t *testing.T) {
 	}
 }
 
-// Whoever has written to the log or reads it in an open transaction is found, prepared or not; whoever writes elsewhere,
+// A transaction that has written to the log or reads it is found, prepared or not; one that writes elsewhere,
 // here or in another database, holds nothing.
 func TestWhoHoldsTheLogIsFound(t *testing.T) {
 	db := installed(t)

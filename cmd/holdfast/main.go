@@ -1,4 +1,4 @@
-// Command holdfast looks after an installation: it migrates the schema, runs a relay beside services that cannot embed
+// Command holdfast looks after an installation: it migrates the schema, runs a relay for services that cannot embed
 // one, says what needs a person, and works on dead letters.
 package main
 

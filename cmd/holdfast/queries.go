@@ -20,7 +20,7 @@ select l.lane, coalesce(l.owner, ''), greatest(round(extract(epoch from greatest
 const statusRelays = `-- status.relays
 select r.name, round(extract(epoch from now() - r.started_at))::bigint from holdfast.relay r where r.seen_until > now() order by r.name`
 
-// statusHeldTopics lists the topics that a relay was told are missing or not permitted.
+// statusHeldTopics lists the topics that a relay found missing or not permitted.
 const statusHeldTopics = `-- status.held_topics
 select p.topic, count(*) from holdfast.parked p where p.why = 'topic' group by p.topic order by p.topic`
 
@@ -29,7 +29,7 @@ select p.lane, count(*) from holdfast.parked p
  where p.why <> 'topic' and p.first_at < now() - interval '10 minutes' group by p.lane order by p.lane`
 
 // statusRing gives the segments with their sizes, large payloads included; one without events is 0 although Postgres
-// keeps some pages beside it.
+// keeps some pages next to it.
 const statusRing = `-- status.ring
 select n, n = (select r.current from holdfast.ring r), case when pg_relation_size(c.oid) = 0 then 0 else pg_table_size(c.oid) end
   from generate_series(0, 3) n join pg_class c on c.oid = to_regclass('holdfast.event_' || n) order by n`

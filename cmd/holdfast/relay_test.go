@@ -6,7 +6,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -22,9 +21,9 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/twmb/franz-go/pkg/kfake"
 
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 // binaryDir is removed by TestMain.
@@ -134,19 +133,15 @@ func TestASecondSignalEndsTheSidecarAtOnce(t *testing.T) {
 }
 
 func TestTheSidecarPublishesToABrokerThatAsksForTLSAndAPassword(t *testing.T) {
-	server, ca := certificate(t)
+	server, key, ca := certificate(t)
 	for _, mechanism := range []string{"plain", "scram-sha-256", "scram-sha-512"} {
 		t.Run(mechanism, func(t *testing.T) {
-			cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"), kfake.TLS(server), kfake.EnableSASL(),
-				kfake.Superuser(strings.ToUpper(mechanism), "relay", "hunter2"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer cluster.Close()
+			cluster := kafkatest.Imitate(t, kafkatest.Imitation{Topics: map[string]int{"orders": 1}, Certificate: server, Key: key,
+				Mechanism: strings.ToUpper(mechanism), User: "relay", Password: "hunter2"})
 			db := pgtest.New(t)
 			wantStatus(t, 0, "version 1", "migrate", "--database-url", db.DSN)
 			pgtest.Exec(t, db.Pool, "select holdfast.write('orders', 'k', 'order.placed', '{}')")
-			args := []string{"--brokers", cluster.ListenAddrs()[0], "--tls", "--tls-ca", ca, "--sasl-mechanism", mechanism}
+			args := []string{"--brokers", cluster.Brokers[0], "--tls", "--tls-ca", ca, "--sasl-mechanism", mechanism}
 
 			wrong := startSidecar(t, db, []string{"KAFKA_USER=relay", "KAFKA_PASSWORD=hunter3"}, args...)
 			waitFor(t, func() bool { return pgtest.Count(t, db.Pool, claimedLanes) == 8 })
@@ -165,7 +160,7 @@ func TestTheSidecarPublishesToABrokerThatAsksForTLSAndAPassword(t *testing.T) {
 			}
 			transport := &kafka.Transport{TLS: connection.TLS, SASL: connection.SASL}
 			defer transport.CloseIdleConnections()
-			client := kafka.Client{Addr: kafka.TCP(cluster.ListenAddrs()...), Transport: transport}
+			client := kafka.Client{Addr: kafka.TCP(cluster.Brokers...), Transport: transport}
 			waitFor(t, func() bool {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
@@ -180,8 +175,8 @@ func TestTheSidecarPublishesToABrokerThatAsksForTLSAndAPassword(t *testing.T) {
 	}
 }
 
-// certificate makes a server's certificate for 127.0.0.1, and the file of who to trust.
-func certificate(t *testing.T) (server *tls.Config, ca string) {
+// certificate makes a server's certificate for 127.0.0.1 and its key, and the file of who to trust.
+func certificate(t *testing.T) (server, serverKey []byte, ca string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -194,10 +189,15 @@ func certificate(t *testing.T) (server *tls.Config, ca string) {
 		t.Fatal(err)
 	}
 	ca = filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+	server = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	if err := os.WriteFile(ca, server, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, ca
+	text, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}), ca
 }
 
 func waitFor(t *testing.T, ok func() bool) {

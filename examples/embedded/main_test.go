@@ -21,8 +21,9 @@ import (
 
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 	"github.com/holdfast-go/holdfast/examples/internal/servers"
-	"github.com/holdfast-go/holdfast/internal/kafkaserver"
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/kafkaclient"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 )
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
@@ -57,11 +58,11 @@ func TestTheDemoLeavesServersThatAreNamedAsTheyWere(t *testing.T) {
 type site struct {
 	*testing.T
 	db    *pgtest.DB
-	kafka *kafkaserver.Server
+	kafka *kafkaclient.Cluster
 	name  string
 }
 
-func newSite(t *testing.T, k *kafkaserver.Server) *site {
+func newSite(t *testing.T, k *kafkaclient.Cluster) *site {
 	s := &site{T: t, db: pgtest.New(t), kafka: k, name: servers.NewName("embedded")}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -197,7 +198,7 @@ func (s *site) wantAllPublished() {
 
 func TestARequestInHandEndsWellWhileTheServiceStops(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, exampletest.Cluster(t).Server)
+	s := newSite(t, exampletest.Cluster(t).Server.Cluster)
 	r := s.start()
 
 	// The handler has begun when the server asks for the body.
@@ -246,7 +247,7 @@ func TestARequestInHandEndsWellWhileTheServiceStops(t *testing.T) {
 
 func TestARequestThatDoesNotEndIsCutOffAndRolledBack(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, exampletest.Cluster(t).Server)
+	s := newSite(t, exampletest.Cluster(t).Server.Cluster)
 	r := s.start(func(v *service) { v.drain = 200 * time.Millisecond })
 
 	// A transaction elsewhere holds the table: the request waits for it in the middle of its own.
@@ -289,7 +290,7 @@ func TestOrdersTakenWhileKafkaIsAwayArePublishedByTheNextStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(k.Stop)
-	s := newSite(t, k)
+	s := newSite(t, k.Cluster)
 	var mu sync.Mutex
 	away := true
 	k.Fake().ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
@@ -326,7 +327,7 @@ func TestOrdersTakenWhileKafkaIsAwayArePublishedByTheNextStart(t *testing.T) {
 
 func TestHealthFailsWhenTheRelayOrTheDatabaseDoes(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, exampletest.Cluster(t).Server)
+	s := newSite(t, exampletest.Cluster(t).Server.Cluster)
 	var v *service
 	r := s.start(func(made *service) { v = made })
 	health := func() string {

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 // child is the service in a process of its own.
@@ -69,7 +69,7 @@ func (s *site) terminate(c *child) {
 
 func TestSIGTERMDuringRequestsLosesNothing(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, exampletest.Cluster(t).Server)
+	s := newSite(t, exampletest.Cluster(t).Server.Cluster)
 	c := s.command()
 
 	var mu sync.Mutex

@@ -2,6 +2,7 @@ package quickstart
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,14 +11,29 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go/sasl/scram"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
 // The code of docs/guides.
+
+// snippet: secure
+
+// Secure reaches Kafka with TLS and a password. NewPublisher and NewGroup both take it.
+func Secure(user, password string, brokers ...string) (kafkago.Connection, error) {
+	mechanism, err := scram.Mechanism(scram.SHA512, user, password)
+	if err != nil {
+		return kafkago.Connection{}, err
+	}
+	return kafkago.Connection{Brokers: brokers, TLS: &tls.Config{MinVersion: tls.VersionTLS12}, SASL: mechanism}, nil
+}
+
+// end snippet
 
 // snippet: queue
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/examples/internal/stories"
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 func TestR6AnotherAmountUnderTheSameKeyIsAPayloadMismatch(t *testing.T) {

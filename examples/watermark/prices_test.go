@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/holdfasttest"
 	"github.com/holdfast-go/holdfast/inbox"
-	"github.com/holdfast-go/holdfast/internal/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 // setup is what a service's own tests would begin with; pgtest finds the server.
@@ -45,7 +45,7 @@ func TestAPriceIsShownAndToldOnceAndAnOlderOneIsNot(t *testing.T) {
 		t.Fatal(outcome, err)
 	}
 	if events := holdfasttest.Written(t, tx); len(events) != 1 {
-		t.Errorf("an older price is told to others: %v", events)
+		t.Errorf("an older price is published: %v", events)
 	}
 	// end snippet
 	if n := pgtest.Count(t, tx, "select version from prices where shop = 'shop' and sku = 'teapot'"); n != 2 {

@@ -2,7 +2,7 @@ package failpoint
 
 // Point is a place between two steps where it matters that a process may end.
 //
-// Its comment says what lies before it | what lies behind it.
+// Its comment says what lies before it | what lies after it.
 type Point string
 
 // The producer.
@@ -19,29 +19,29 @@ const (
 	RelayReading    Point = "relay.reading"    // a lane stands at its cursor | a page is read
 	RelayProducing  Point = "relay.producing"  // events are read | they are sent to Kafka
 	RelayProduced   Point = "relay.produced"   // Kafka has answered | the answers are taken into account
-	RelayMoved      Point = "relay.moved"      // the cursor has moved in memory | the saver is told
+	RelayMoved      Point = "relay.moved"      // the cursor has moved in memory | the saver is notified
 	RelaySaving     Point = "relay.saving"     // cursors have moved in memory | they are saved
 	RelaySaved      Point = "relay.saved"      // cursors are saved | memory knows it
-	RelayParking    Point = "relay.parking"    // events are parked and the cursor is behind them | COMMIT
+	RelayParking    Point = "relay.parking"    // events are parked and the cursor is past them | COMMIT
 	RelayParked     Point = "relay.parked"     // COMMIT of that | memory knows it
 	RelayDelaying   Point = "relay.delaying"   // a parked event was refused again and is put off | COMMIT
 	RelayUnparking  Point = "relay.unparking"  // a parked event is in Kafka and leaves the table | COMMIT
 	RelayUnparked   Point = "relay.unparked"   // COMMIT of that | memory knows it
-	RelayBurying    Point = "relay.burying"    // a parked event leaves the table and is a letter | COMMIT
+	RelayBurying    Point = "relay.burying"    // a parked event leaves the table and is a dead letter | COMMIT
 	RelayBuried     Point = "relay.buried"     // COMMIT of that | memory knows it
 	RelayAnswered   Point = "relay.answered"   // a held topic has taken an event, which has left the table | the rest of the topic is woken
 	RelayWaking     Point = "relay.waking"     // the events of a topic that is back are due | COMMIT
 	RelayWoken      Point = "relay.woken"      // COMMIT of that | memory forgets that the topic was held
-	RelayReleasing  Point = "relay.releasing"  // a key that was held is due, as its letter is dealt with | COMMIT
+	RelayReleasing  Point = "relay.releasing"  // a key that was held is due, as its dead letter is dealt with | COMMIT
 	RelayReleased   Point = "relay.released"   // COMMIT of that | memory forgets that the key was held
-	RelayRousing    Point = "relay.rousing"    // a key whose letter was dealt with while nobody owned its lane is due | COMMIT
+	RelayRousing    Point = "relay.rousing"    // a key whose dead letter was dealt with while nobody owned its lane is due | COMMIT
 	RelayScheduling Point = "relay.scheduling" // scheduled events are moved into the log | COMMIT
-	RelayScheduled  Point = "relay.scheduled"  // COMMIT of that | the lanes are told
+	RelayScheduled  Point = "relay.scheduled"  // COMMIT of that | the lanes are notified
 	RelayReclaiming Point = "relay.reclaiming" // a segment of the log seems to be read | it is locked, tested and emptied, in one call
 	RelayReclaimed  Point = "relay.reclaimed"  // that was answered | memory knows it
 	RelayTurning    Point = "relay.turning"    // the current segment is full | the log turns to the next
 	RelayTurned     Point = "relay.turned"     // the log has turned | memory knows it
-	RelayStopping   Point = "relay.stopping"   // a lane has finished what was in hand | its cursor is saved
+	RelayStopping   Point = "relay.stopping"   // a lane has finished what was in progress | its cursor is saved
 	RelayYielding   Point = "relay.yielding"   // the cursor is saved | the lane is released
 	RelayYielded    Point = "relay.yielded"    // the lane is released | memory knows it
 	RelayLeaving    Point = "relay.leaving"    // all lanes are released | the relay is struck off the list
@@ -51,17 +51,17 @@ const (
 const (
 	InboxAssigning  Point = "inbox.assigning"  // a partition's fence is held and its epoch raised | COMMIT
 	InboxAssigned   Point = "inbox.assigned"   // COMMIT of that | memory knows it, and reading begins
-	InboxFetched    Point = "inbox.fetched"    // records are fetched | the first is taken in hand
+	InboxFetched    Point = "inbox.fetched"    // records are fetched | work on the first begins
 	InboxCounting   Point = "inbox.counting"   // an event comes after an unclean end | its start is counted
 	InboxCounted    Point = "inbox.counted"    // the start is counted, in a transaction of its own | the event is taken in
-	InboxInserting  Point = "inbox.inserting"  // an event is in hand | BEGIN, fence, insert
+	InboxInserting  Point = "inbox.inserting"  // an event is in progress | BEGIN, fence, insert
 	InboxInserted   Point = "inbox.inserted"   // its row is inserted | its handler runs
 	InboxHandled    Point = "inbox.handled"    // its handler has run | the worker goes on
 	InboxCommitting Point = "inbox.committing" // the worker has gone on | COMMIT is sent, alone or with the next BEGIN
 	InboxBatched    Point = "inbox.batched"    // the rows of a batch are inserted | its handler runs
 	InboxCommitted  Point = "inbox.committed"  // COMMIT is answered | the tracker counts the event as settled
-	InboxParking    Point = "inbox.parking"    // a failed event, or one behind it, is stored | COMMIT
-	InboxBurying    Point = "inbox.burying"    // an event that is taken in is a letter | COMMIT
+	InboxParking    Point = "inbox.parking"    // a failed event, or one after it, is stored | COMMIT
+	InboxBurying    Point = "inbox.burying"    // an event that is taken in is a dead letter | COMMIT
 	InboxDecided    Point = "inbox.decided"    // a verdict on a single event is committed: handled, stored, dead | the tracker counts it as settled
 	InboxSaving     Point = "inbox.saving"     // events are settled | their partition's position is saved
 	InboxSaved      Point = "inbox.saved"      // the position is saved | memory knows it
@@ -74,17 +74,17 @@ const (
 	InboxSettling   Point = "inbox.settling"   // its row is removed | COMMIT
 	InboxSettled    Point = "inbox.settled"    // COMMIT of that | memory knows it
 	InboxPostponing Point = "inbox.postponing" // a stored event failed, or is handed back, and is put off | COMMIT
-	InboxGivingUp   Point = "inbox.giving_up"  // a stored event is a letter and its row removed | COMMIT
+	InboxGivingUp   Point = "inbox.giving_up"  // a stored event is a dead letter and its row removed | COMMIT
 	InboxWritten    Point = "inbox.written"    // COMMIT of the verdict on a stored event that failed | memory knows it
 
 	InboxSweeping  Point = "inbox.sweeping"  // old rows of the inbox are removed, and the mark is moved | COMMIT
 	InboxSwept     Point = "inbox.swept"     // COMMIT of that | memory knows it
-	InboxReleasing Point = "inbox.releasing" // nothing of a partition is in hand any more | it is released, with its position
+	InboxReleasing Point = "inbox.releasing" // nothing of a partition is in progress any more | it is released, with its position
 	InboxReleased  Point = "inbox.released"  // it is released | the last offset is committed, and the group left
 )
 
 // The dead letters.
 const (
-	DLQChanging Point = "dlq.changing" // a letter is replayed, edited or discarded | COMMIT
-	DLQChanged  Point = "dlq.changed"  // COMMIT of that | the caller is told
+	DLQChanging Point = "dlq.changing" // a dead letter is replayed, edited or discarded | COMMIT
+	DLQChanged  Point = "dlq.changed"  // COMMIT of that | the caller gets its answer
 )

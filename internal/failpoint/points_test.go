@@ -115,7 +115,7 @@ func TestTheDocumentListsEveryPointAsTheCodeDeclaresIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	var want strings.Builder
-	want.WriteString("| point | before it | behind it |\n|---|---|---|\n")
+	want.WriteString("| point | before it | after it |\n|---|---|---|\n")
 	for _, d := range readPoints(t) {
 		fmt.Fprintf(&want, "| `%s` | %s | %s |\n", d.point, d.before, d.behind)
 	}

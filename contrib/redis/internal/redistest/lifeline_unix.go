@@ -5,7 +5,7 @@ package redistest
 import (
 	"strconv"
 
-	"github.com/holdfast-go/holdfast/internal/pgserver/lifeline"
+	"github.com/holdfast-go/holdfast/internal/test/lifeline"
 )
 
 // attach has a server killed should this process end without having done so. release calls that off.

@@ -1,0 +1,347 @@
+package sourcetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/inbox"
+)
+
+// record is a record with headers.
+func record(key, value string) inbox.Record {
+	return inbox.Record{Key: []byte(key), Value: []byte(value), Headers: []inbox.Header{{Key: "ce_id", Value: []byte(value)}, {Key: "ce_type", Value: []byte("order.placed")}}}
+}
+
+func numbered(n int) []inbox.Record {
+	records := make([]inbox.Record, n)
+	for i := range records {
+		records[i] = record(fmt.Sprint("k", i%3), fmt.Sprint(i))
+	}
+	return records
+}
+
+func first(topic string) inbox.TopicPartition { return inbox.TopicPartition{Topic: topic} }
+
+func (s *suite) newGroup() {
+	one, two := s.o.Topic(s, 3), s.o.Topic(s, 1)
+	m := s.begin(one, two)
+	want := map[inbox.TopicPartition]inbox.Start{{Topic: two}: {Committed: inbox.NoOffset}}
+	for p := range 3 {
+		want[inbox.TopicPartition{Topic: one, Partition: p}] = inbox.Start{Committed: inbox.NoOffset}
+	}
+	for range 2 {
+		if got := m.gen.Assigned(); !maps.Equal(got, want) {
+			s.Errorf("the one member of a new group is assigned %v, want %v", got, want)
+		}
+	}
+	select {
+	case <-m.gen.Over():
+		s.Error("the generation is over, and nobody else has joined")
+	default:
+	}
+}
+
+func (s *suite) recordsAsWritten() {
+	topic := s.o.Topic(s, 1)
+	want := []inbox.Record{
+		record("k", "1"),
+		{Value: []byte("without a key")},
+		{Key: []byte("tombstone")},
+		{Key: []byte("empty"), Value: []byte{}},
+		{Key: []byte{0, 0xff}, Value: []byte{0xff, 0}, Headers: []inbox.Header{{Key: "twice", Value: []byte("a")}, {Key: "twice", Value: []byte("b")}, {Key: "empty", Value: []byte{}}}},
+	}
+	s.o.Produce(s, topic, 0, want...)
+	got := s.begin(topic).read(first(topic), 0, len(want))
+	if len(got) != len(want) {
+		s.Fatalf("%d records were written and %d come", len(want), len(got))
+	}
+	same := func(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }
+	for i, w := range want {
+		g := got[i]
+		headers := slices.EqualFunc(g.Headers, w.Headers, func(a, b inbox.Header) bool { return a.Key == b.Key && bytes.Equal(a.Value, b.Value) })
+		if g.Offset != int64(i) || !same(g.Key, w.Key) || !same(g.Value, w.Value) || !headers {
+			s.Errorf("record %d was written as %+v and comes as %+v", i, w, g)
+		}
+	}
+}
+
+func (s *suite) anyOffset() {
+	topic := s.o.Topic(s, 1)
+	s.o.Produce(s, topic, 0, numbered(30)...)
+	m := s.begin(topic)
+	for _, offset := range []int64{7, 0, 29, 15} {
+		got := m.read(first(topic), offset, 30-int(offset))
+		for i, r := range got {
+			if want := offset + int64(i); r.Offset != want || string(r.Value) != fmt.Sprint(want) {
+				s.Fatalf("from offset %d, record %d has offset %d and value %s", offset, i, r.Offset, r.Value)
+			}
+		}
+	}
+}
+
+func (s *suite) bounds() {
+	topic := s.o.Topic(s, 1)
+	m := s.begin(topic)
+	for _, want := range []int64{0, 5} {
+		from, end, err := m.gen.Bounds(s.Context(), first(topic))
+		if from != 0 || end != want || err != nil {
+			s.Errorf("of a log that holds %d records the bounds are %d and %d, %v", want, from, end, err)
+		}
+		s.o.Produce(s, topic, 0, numbered(5)...)
+	}
+}
+
+func (s *suite) waitsAtTheEnd() {
+	topic := s.o.Topic(s, 1)
+	s.o.Produce(s, topic, 0, numbered(3)...)
+	m := s.begin(topic)
+	m.read(first(topic), 0, 3)
+	if page := m.fetch(first(topic), 3); len(page.Records) > 0 || page.Next != 3 {
+		s.Errorf("at the end of the log the page holds %d records, and offset %d is next, want 3", len(page.Records), page.Next)
+	}
+	s.o.Produce(s, topic, 0, record("k", "3"))
+	if got := m.read(first(topic), 3, 1); string(got[0].Value) != "3" || got[0].Offset != 3 {
+		s.Errorf("what was written after the end was met comes as %+v", got[0])
+	}
+}
+
+func (s *suite) fetchEnds() {
+	topic := s.o.Topic(s, 1)
+	m := s.begin(topic)
+	ctx, cancel := context.WithCancel(s.Context())
+	cancel()
+	s.within("end a fetch whose context is done", func() {
+		if page, _ := m.gen.Fetch(ctx, first(topic), 0); len(page.Records) > 0 {
+			s.Errorf("an empty log gives %d records", len(page.Records))
+		}
+	})
+}
+
+func (s *suite) afterTheEnd() {
+	topic := s.o.Topic(s, 1)
+	s.o.Produce(s, topic, 0, numbered(3)...)
+	if page, err := s.begin(topic).tryFetch(first(topic), 10); !errors.Is(err, inbox.ErrOffsetOutOfRange) {
+		s.Errorf("offset 10 of a log that ends at 3: %+v, %v, want ErrOffsetOutOfRange", page, err)
+	}
+}
+
+func (s *suite) deleted() {
+	topic := s.o.Topic(s, 1)
+	s.o.Produce(s, topic, 0, numbered(10)...)
+	s.o.Delete(s, topic, 0, 4)
+	m := s.begin(topic)
+	if from, end, err := m.gen.Bounds(s.Context(), first(topic)); from != 4 || end != 10 || err != nil {
+		s.Errorf("of a log that begins at 4 and ends at 10 the bounds are %d and %d, %v", from, end, err)
+	}
+	if page, err := m.tryFetch(first(topic), 2); !errors.Is(err, inbox.ErrOffsetOutOfRange) {
+		s.Errorf("offset 2 of a log that begins at 4: %+v, %v, want ErrOffsetOutOfRange", page, err)
+	}
+	if got := m.read(first(topic), 4, 6); got[0].Offset != 4 {
+		s.Errorf("the first record that is left comes with offset %d, want 4", got[0].Offset)
+	}
+}
+
+func (s *suite) commitAndRestart() {
+	topic := s.o.Topic(s, 2)
+	for p := range 2 {
+		s.o.Produce(s, topic, p, numbered(10)...)
+	}
+	m := s.begin(topic)
+	m.commit(first(topic), 3)
+	m.commit(first(topic), 7)
+	m.close()
+	again := s.begin(topic)
+	want := map[inbox.TopicPartition]inbox.Start{{Topic: topic}: {Committed: 7}, {Topic: topic, Partition: 1}: {Committed: inbox.NoOffset}}
+	if got := again.gen.Assigned(); !maps.Equal(got, want) {
+		s.Errorf("after a restart it is %v, want %v", got, want)
+	}
+	if got := again.read(first(topic), 7, 3); got[0].Offset != 7 {
+		s.Errorf("reading goes on at %d, want 7", got[0].Offset)
+	}
+}
+
+func (s *suite) leaveAndJoin() {
+	topic := s.o.Topic(s, 1)
+	m := s.begin(topic)
+	m.commit(first(topic), 0)
+	m.leave()
+	m.leave()
+	m.await(m.next(s.Context()))
+	if got := m.gen.Assigned(); len(got) != 1 || got[first(topic)].Committed != 0 {
+		s.Errorf("the next generation has %v, want the partition, with offset 0 committed", got)
+	}
+}
+
+// two makes a group of two members that have shared a topic's partitions.
+func (s *suite) two(topic string) (a, b *member) {
+	s.Helper()
+	a, b = s.begin(topic), s.join(topic)
+	second := b.next(s.Context())
+	a.over()
+	a.leave()
+	s.settle(a, b, a.next(s.Context()), second)
+	return a, b
+}
+
+// settle waits until both have generations that are not over: a group may begin anew while a member comes late.
+func (s *suite) settle(a, b *member, first, second <-chan given) {
+	s.Helper()
+	for end := time.Now().Add(s.o.Patience); ; {
+		a.await(first)
+		// Whoever comes too late for this generation begins another, which ends it.
+		select {
+		case g := <-second:
+			if g.err != nil {
+				s.Fatalf("Next: %v", g.err)
+			}
+			b.gen = g.gen
+			select {
+			case <-a.gen.Over():
+				b.leave()
+				second = b.next(s.Context())
+			case <-b.gen.Over():
+				b.leave()
+				second = b.next(s.Context())
+			default:
+				return
+			}
+		case <-a.gen.Over():
+		}
+		if time.Now().After(end) {
+			s.Fatalf("two members have not shared the partitions within %s", s.o.Patience)
+		}
+		a.leave()
+		first = a.next(s.Context())
+	}
+}
+
+func (s *suite) membersShare() {
+	topic := s.o.Topic(s, 4)
+	a, b := s.two(topic)
+	all := maps.Clone(a.gen.Assigned())
+	for tp := range b.gen.Assigned() {
+		if _, both := all[tp]; both {
+			s.Errorf("%s/%d is assigned to both members", tp.Topic, tp.Partition)
+		}
+		all[tp] = inbox.Start{}
+	}
+	if len(all) != 4 || len(a.gen.Assigned()) == 0 || len(b.gen.Assigned()) == 0 {
+		s.Errorf("of 4 partitions one member has %v, and the other %v", a.gen.Assigned(), b.gen.Assigned())
+	}
+}
+
+func (s *suite) handOver() {
+	topic := s.o.Topic(s, 2)
+	a, b := s.begin(topic), s.join(topic)
+	second := b.next(s.Context())
+	a.over()
+	select {
+	case g := <-second:
+		s.Errorf("the second member is given %v while the first still has its partitions", g)
+	case <-time.After(handover / 2): // shorter than what the source was told to bear
+	}
+	a.leave()
+	s.settle(a, b, a.next(s.Context()), second)
+}
+
+func (s *suite) commitAtHandover() {
+	topic := s.o.Topic(s, 2)
+	for p := range 2 {
+		s.o.Produce(s, topic, p, numbered(10)...)
+	}
+	a, b := s.begin(topic), s.join(topic)
+	second := b.next(s.Context())
+	a.over()
+	for p := range 2 {
+		a.commit(inbox.TopicPartition{Topic: topic, Partition: p}, int64(4+p))
+	}
+	a.leave()
+	s.settle(a, b, a.next(s.Context()), second)
+	for _, m := range []*member{a, b} {
+		for tp, start := range m.gen.Assigned() {
+			if want := int64(4 + tp.Partition); start.Committed != want {
+				s.Errorf("the next owner of %s/%d goes on at %d, want %d, which was committed after Over and before Leave", tp.Topic, tp.Partition, start.Committed, want)
+			}
+		}
+	}
+}
+
+func (s *suite) takeOver() {
+	topic := s.o.Topic(s, 4)
+	a, b := s.two(topic)
+	a.close()
+	for end := time.Now().Add(s.o.Patience); ; {
+		b.over()
+		b.leave()
+		b.await(b.next(s.Context()))
+		if len(b.gen.Assigned()) == 4 {
+			return
+		}
+		if time.Now().After(end) {
+			s.Fatalf("the member that is left has %v, want all 4 partitions", b.gen.Assigned())
+		}
+	}
+}
+
+func (s *suite) nextEnds() {
+	topic := s.o.Topic(s, 1)
+	m := s.join(topic)
+	ctx, cancel := context.WithCancel(s.Context())
+	cancel()
+	s.within("end Next, whose context is done", func() {
+		if gen, err := m.session.Next(ctx); gen != nil && err == nil {
+			m.gen = gen // It was quicker: an inbox leaves it then.
+		}
+	})
+}
+
+func (s *suite) concurrent() {
+	const partitions, records = 4, 50
+	topic := s.o.Topic(s, partitions)
+	m := s.begin(topic)
+	var mu sync.Mutex
+	failed := func(format string, args ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		s.Errorf(format, args...)
+	}
+	for p := range partitions {
+		s.o.Produce(s, topic, p, numbered(records)...)
+	}
+	var readers sync.WaitGroup
+	for p := range partitions {
+		tp := inbox.TopicPartition{Topic: topic, Partition: p}
+		readers.Go(func() {
+			ctx, cancel := context.WithTimeout(s.Context(), s.o.Patience)
+			defer cancel()
+			if _, _, err := m.gen.Bounds(ctx, tp); err != nil {
+				failed("bounds of partition %d: %v", p, err)
+			}
+			for offset, want := int64(0), int64(0); offset < records; {
+				page, err := m.gen.Fetch(ctx, tp, offset)
+				if err != nil {
+					failed("fetch partition %d at %d: %v", p, offset, err)
+					return
+				}
+				for _, r := range page.Records {
+					if r.Offset != want {
+						failed("partition %d gives offset %d, want %d", p, r.Offset, want)
+						return
+					}
+					want++
+				}
+				offset = page.Next
+			}
+		})
+	}
+	for offset := range int64(20) { // meanwhile
+		m.commit(first(topic), offset)
+	}
+	readers.Wait()
+}

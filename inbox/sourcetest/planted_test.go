@@ -1,0 +1,400 @@
+package sourcetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/inbox"
+)
+
+// recorder is a testing.TB that keeps what a check reports.
+type recorder struct {
+	testing.TB
+	mu      sync.Mutex
+	reports []string
+}
+
+func (r *recorder) report(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reports = append(r.reports, text)
+}
+
+func (r *recorder) Helper()                           {}
+func (r *recorder) Error(args ...any)                 { r.report(fmt.Sprint(args...)) }
+func (r *recorder) Errorf(format string, args ...any) { r.report(fmt.Sprintf(format, args...)) }
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.report(fmt.Sprintf(format, args...))
+	runtime.Goexit()
+}
+
+// reported runs a check and returns what it reported.
+func reported(t *testing.T, name string, o Options) []string {
+	i := slices.IndexFunc(checks, func(c check) bool { return c.name == name })
+	if i < 0 {
+		t.Fatalf("there is no check %q", name)
+	}
+	r := &recorder{TB: t}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		checks[i].check(r, o)
+	}()
+	<-done
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reports
+}
+
+// bug is what a source does wrong: each function that is set stands before the right one.
+type bug struct {
+	next     func(ctx context.Context, s inbox.Session) (inbox.Generation, error)
+	close    func(s inbox.Session)
+	assigned func(all map[inbox.TopicPartition]inbox.Start) map[inbox.TopicPartition]inbox.Start
+	over     func(over <-chan struct{}) <-chan struct{}
+	bounds   func(first, end int64) (int64, int64)
+	fetch    func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error)
+	page     func(p *inbox.Page)
+	commit   func(ctx context.Context, g inbox.Generation, offsets map[inbox.TopicPartition]int64) error
+	leave    func(g inbox.Generation)
+}
+
+type buggySource struct {
+	inbox.Source
+	bug bug
+}
+
+func (s buggySource) Open(ctx context.Context, handover time.Duration) (inbox.Session, error) {
+	session, err := s.Source.Open(ctx, handover)
+	return &buggySession{session, s.bug}, err
+}
+
+type buggySession struct {
+	inbox.Session
+	bug bug
+}
+
+func (s *buggySession) Next(ctx context.Context) (inbox.Generation, error) {
+	next := s.Session.Next
+	if s.bug.next != nil {
+		next = func(ctx context.Context) (inbox.Generation, error) { return s.bug.next(ctx, s.Session) }
+	}
+	g, err := next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &buggyGeneration{g, s.bug}, nil
+}
+
+func (s *buggySession) Close() {
+	if s.bug.close != nil {
+		s.bug.close(s.Session)
+		return
+	}
+	s.Session.Close()
+}
+
+type buggyGeneration struct {
+	inbox.Generation
+	bug bug
+}
+
+func (g *buggyGeneration) Assigned() map[inbox.TopicPartition]inbox.Start {
+	if g.bug.assigned != nil {
+		return g.bug.assigned(maps.Clone(g.Generation.Assigned()))
+	}
+	return g.Generation.Assigned()
+}
+
+func (g *buggyGeneration) Over() <-chan struct{} {
+	if g.bug.over != nil {
+		return g.bug.over(g.Generation.Over())
+	}
+	return g.Generation.Over()
+}
+
+func (g *buggyGeneration) Bounds(ctx context.Context, tp inbox.TopicPartition) (int64, int64, error) {
+	first, end, err := g.Generation.Bounds(ctx, tp)
+	if g.bug.bounds != nil {
+		first, end = g.bug.bounds(first, end)
+	}
+	return first, end, err
+}
+
+func (g *buggyGeneration) Fetch(ctx context.Context, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+	if g.bug.fetch != nil {
+		return g.bug.fetch(ctx, g.Generation, tp, offset)
+	}
+	page, err := g.Generation.Fetch(ctx, tp, offset)
+	if g.bug.page != nil {
+		g.bug.page(&page)
+	}
+	return page, err
+}
+
+func (g *buggyGeneration) Commit(ctx context.Context, offsets map[inbox.TopicPartition]int64) error {
+	if g.bug.commit != nil {
+		return g.bug.commit(ctx, g.Generation, offsets)
+	}
+	return g.Generation.Commit(ctx, offsets)
+}
+
+func (g *buggyGeneration) Leave() {
+	if g.bug.leave != nil {
+		g.bug.leave(g.Generation)
+		return
+	}
+	g.Generation.Leave()
+}
+
+// eachRecord changes every record of a page.
+func eachRecord(change func(r *inbox.Record)) bug {
+	return bug{page: func(p *inbox.Page) {
+		for i := range p.Records {
+			change(&p.Records[i])
+		}
+	}}
+}
+
+func TestEveryPlantedBugIsReported(t *testing.T) {
+	never := make(chan struct{})
+	closed := make(chan struct{})
+	close(closed)
+	var given sync.Map // partitions that a member has, by topic
+	for _, row := range []struct {
+		name  string
+		bug   bug
+		check string // that reports it
+	}{
+		{"no offset is said to be the first", bug{assigned: func(all map[inbox.TopicPartition]inbox.Start) map[inbox.TopicPartition]inbox.Start {
+			for tp, start := range all {
+				start.Committed = max(start.Committed, 0)
+				all[tp] = start
+			}
+			return all
+		}}, "a new group has all partitions and no offsets"},
+		{"only the first topic is consumed", bug{assigned: func(all map[inbox.TopicPartition]inbox.Start) map[inbox.TopicPartition]inbox.Start {
+			maps.DeleteFunc(all, func(tp inbox.TopicPartition, _ inbox.Start) bool { return tp.Partition > 0 })
+			return all
+		}}, "a new group has all partitions and no offsets"},
+		{"a generation is over at once", bug{over: func(<-chan struct{}) <-chan struct{} { return closed }}, "a new group has all partitions and no offsets"},
+		{"a tombstone becomes an empty value", eachRecord(func(r *inbox.Record) {
+			if r.Value == nil {
+				r.Value = []byte{}
+			}
+		}), "records come as they were written"},
+		{"an empty value becomes a tombstone", eachRecord(func(r *inbox.Record) {
+			if len(r.Value) == 0 {
+				r.Value = nil
+			}
+		}), "records come as they were written"},
+		{"no key becomes an empty one", eachRecord(func(r *inbox.Record) {
+			if r.Key == nil {
+				r.Key = []byte{}
+			}
+		}), "records come as they were written"},
+		{"of headers with one name the last is kept", eachRecord(func(r *inbox.Record) {
+			r.Headers = slices.CompactFunc(slices.Clone(r.Headers), func(a, b inbox.Header) bool { return a.Key == b.Key })
+		}), "records come as they were written"},
+		{"offsets count from one", eachRecord(func(r *inbox.Record) { r.Offset++ }), "records come as they were written"},
+		{"tombstones are left out", bug{page: func(p *inbox.Page) {
+			p.Records = slices.DeleteFunc(p.Records, func(r inbox.Record) bool { return r.Value == nil })
+		}}, "records come as they were written"},
+		{"a fetch begins with the whole batch", bug{fetch: func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+			return g.Fetch(ctx, tp, max(offset-offset%10, 0))
+		}}, "reading starts at any offset"},
+		{"a record is passed over", bug{page: func(p *inbox.Page) {
+			if len(p.Records) > 2 {
+				p.Records = slices.Delete(slices.Clone(p.Records), 1, 2)
+			}
+		}}, "reading starts at any offset"},
+		{"the next offset is that of the last record", bug{page: func(p *inbox.Page) {
+			if len(p.Records) > 0 {
+				p.Next--
+			}
+		}}, "records come as they were written"},
+		{"the end is the last record's offset", bug{bounds: func(first, end int64) (int64, int64) { return first, end - 1 }}, "the bounds are those of the log"},
+		{"the first offset is always zero", bug{bounds: func(_, end int64) (int64, int64) { return 0, end }}, "a deleted offset is an error"},
+		{"at the end the next offset goes on", bug{page: func(p *inbox.Page) {
+			if len(p.Records) == 0 {
+				p.Next++
+			}
+		}}, "at the end a fetch waits a moment"},
+		{"at the end a fetch waits for ever", bug{fetch: func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+			if _, end, _ := g.Bounds(ctx, tp); offset >= end {
+				<-ctx.Done()
+				return inbox.Page{}, ctx.Err()
+			}
+			return g.Fetch(ctx, tp, offset)
+		}}, "at the end a fetch waits a moment"},
+		{"a fetch does not end with its context", bug{fetch: func(_ context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+			<-t.Context().Done()
+			return inbox.Page{}, t.Context().Err()
+		}}, "a fetch ends with its context"},
+		{"an offset after the end waits", bug{fetch: func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+			if _, end, _ := g.Bounds(ctx, tp); offset > end {
+				return inbox.Page{Next: offset}, nil
+			}
+			return g.Fetch(ctx, tp, offset)
+		}}, "an offset after the end is an error"},
+		{"an offset after the end is another error", bug{fetch: func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+			page, err := g.Fetch(ctx, tp, offset)
+			if err != nil {
+				err = errors.New("out of range")
+			}
+			return page, err
+		}}, "an offset after the end is an error"},
+		{"deleted records are jumped over", bug{fetch: func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+			first, _, _ := g.Bounds(ctx, tp)
+			return g.Fetch(ctx, tp, max(first, offset))
+		}}, "a deleted offset is an error"},
+		{"commits are lost", bug{commit: func(context.Context, inbox.Generation, map[inbox.TopicPartition]int64) error { return nil }}, "committed offsets outlive a restart"},
+		{"a commit is of the record before", bug{commit: func(ctx context.Context, g inbox.Generation, offsets map[inbox.TopicPartition]int64) error {
+			offsets = maps.Clone(offsets)
+			for tp := range offsets {
+				offsets[tp]--
+			}
+			return g.Commit(ctx, offsets)
+		}}, "committed offsets outlive a restart"},
+		{"the first commit stays", bug{commit: func() func(context.Context, inbox.Generation, map[inbox.TopicPartition]int64) error {
+			var once sync.Map
+			return func(ctx context.Context, g inbox.Generation, offsets map[inbox.TopicPartition]int64) (err error) {
+				for tp, offset := range offsets {
+					if _, again := once.LoadOrStore(tp, true); !again {
+						err = errors.Join(err, g.Commit(ctx, map[inbox.TopicPartition]int64{tp: offset}))
+					}
+				}
+				return err
+			}
+		}()}, "committed offsets outlive a restart"},
+		{"one commit is for all partitions", bug{commit: func(ctx context.Context, g inbox.Generation, offsets map[inbox.TopicPartition]int64) error {
+			all := map[inbox.TopicPartition]int64{}
+			for tp := range g.Assigned() {
+				for _, offset := range offsets {
+					all[tp] = offset
+				}
+			}
+			return g.Commit(ctx, all)
+		}}, "committed offsets outlive a restart"},
+		{"closing a session does not leave the group", bug{close: func(inbox.Session) {}}, "committed offsets outlive a restart"},
+		{"closing a session hangs", bug{close: func(inbox.Session) { <-t.Context().Done() }}, "committed offsets outlive a restart"},
+		{"a generation that was left gives no other", bug{next: func(ctx context.Context, s inbox.Session) (inbox.Generation, error) {
+			if _, again := given.LoadOrStore(s, true); again {
+				<-t.Context().Done()
+			}
+			return s.Next(ctx)
+		}}, "a generation that was left is followed by another"},
+		{"Leave does nothing", bug{leave: func(inbox.Generation) {}}, "partitions are handed over after Leave"},
+		{"Leave waits for the others", bug{leave: func(inbox.Generation) { <-t.Context().Done() }}, "a generation that was left is followed by another"},
+		{"everybody has everything", bug{assigned: func(all map[inbox.TopicPartition]inbox.Start) map[inbox.TopicPartition]inbox.Start {
+			for tp := range maps.Clone(all) {
+				for p := range 4 {
+					all[inbox.TopicPartition{Topic: tp.Topic, Partition: p}] = inbox.Start{Committed: inbox.NoOffset}
+				}
+			}
+			return all
+		}}, "members share the partitions"},
+		{"the second member has nothing, and nobody the rest", bug{assigned: func(all map[inbox.TopicPartition]inbox.Start) map[inbox.TopicPartition]inbox.Start {
+			maps.DeleteFunc(all, func(tp inbox.TopicPartition, _ inbox.Start) bool { return tp.Partition == 3 })
+			return all
+		}}, "members share the partitions"},
+		{"nobody is told that another has joined", bug{over: func(<-chan struct{}) <-chan struct{} { return never }}, "members share the partitions"},
+		{"partitions are given before they are let go of", bug{next: func(ctx context.Context, s inbox.Session) (inbox.Generation, error) {
+			m := s.(*memorySession)
+			m.m.mu.Lock()
+			for _, other := range m.group.members {
+				if other.gen != nil {
+					other.gen.end()
+					other.gen, other.joins = nil, true // as if it had joined anew
+				}
+			}
+			m.m.mu.Unlock()
+			return s.Next(ctx)
+		}}, "partitions are handed over after Leave"},
+		{"what is committed after Over is dropped", bug{commit: func(ctx context.Context, g inbox.Generation, offsets map[inbox.TopicPartition]int64) error {
+			select {
+			case <-g.Over():
+				return nil
+			default:
+				return g.Commit(ctx, offsets)
+			}
+		}}, "what is committed at a handover counts"},
+		{"what is committed after Over is refused", bug{commit: func(ctx context.Context, g inbox.Generation, offsets map[inbox.TopicPartition]int64) error {
+			select {
+			case <-g.Over():
+				return errors.New("rebalance in progress")
+			default:
+				return g.Commit(ctx, offsets)
+			}
+		}}, "what is committed at a handover counts"},
+		{"a member that closed is waited for", bug{close: func(s inbox.Session) {
+			m := s.(*memorySession)
+			m.m.mu.Lock()
+			m.gen = nil
+			m.m.mu.Unlock()
+		}}, "the rest takes over from one that closed"},
+		{"joining does not end with its context", bug{next: func(ctx context.Context, s inbox.Session) (inbox.Generation, error) {
+			<-t.Context().Done()
+			return nil, ctx.Err()
+		}}, "joining ends with its context"},
+		{"partitions share the place where they are read", bug{fetch: func() func(context.Context, inbox.Generation, inbox.TopicPartition, int64) (inbox.Page, error) {
+			var mu sync.Mutex
+			at := map[inbox.Generation]int64{}
+			return func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, _ int64) (inbox.Page, error) {
+				mu.Lock()
+				offset := at[g]
+				mu.Unlock()
+				page, err := g.Fetch(ctx, tp, offset)
+				mu.Lock()
+				at[g] = page.Next
+				mu.Unlock()
+				return page, err
+			}
+		}()}, "reading starts at any offset"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			o := inMemory()
+			o.Patience = 500 * time.Millisecond
+			right := o.Source
+			o.Source = func(t testing.TB, group string, topics ...string) inbox.Source {
+				return buggySource{right(t, group, topics...), row.bug}
+			}
+			if reported(t, row.check, o) == nil {
+				t.Errorf("the check %q does not report it", row.check)
+			}
+		})
+	}
+}
+
+// Every check reports some planted bug: one that reports none would show nothing.
+func TestNoCheckIsThereForNothing(t *testing.T) {
+	o := inMemory()
+	o.Patience = 200 * time.Millisecond
+	right := o.Source
+	dead := bug{
+		next: func(ctx context.Context, s inbox.Session) (inbox.Generation, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+		close: func(inbox.Session) {},
+	}
+	o.Source = func(t testing.TB, group string, topics ...string) inbox.Source {
+		return buggySource{right(t, group, topics...), dead}
+	}
+	for _, c := range checks {
+		if c.name == "joining ends with its context" {
+			continue // which a source that gives nothing may do
+		}
+		if reported(t, c.name, o) == nil {
+			t.Errorf("the check %q passes with a source that never gives a partition", c.name)
+		}
+	}
+}

@@ -1,0 +1,268 @@
+// Package sourcetest checks that an inbox.Source keeps its promises. Memory is one, and shows how little is needed.
+//
+//	func TestSource(t *testing.T) {
+//		sourcetest.Run(t, sourcetest.Options{Source: newSource, Topic: createTopic, Produce: produce})
+//	}
+package sourcetest
+
+import (
+	"context"
+	"crypto/rand"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/inbox"
+)
+
+// Options are the Source under test and the broker behind it.
+type Options struct {
+	// Source makes a source: a consumer group of this name, which consumes topics. Required.
+	Source func(t testing.TB, group string, topics ...string) inbox.Source
+
+	// Topic makes an empty topic and returns its name. Required.
+	Topic func(t testing.TB, partitions int) string
+
+	// Produce appends records to a partition, with offsets that the broker gives. Required.
+	Produce func(t testing.TB, topic string, partition int, records ...inbox.Record)
+
+	// Delete deletes the records of a partition before an offset, as retention does. Nil leaves that check out.
+	Delete func(t testing.TB, topic string, partition int, before int64)
+
+	// Patience is how long one step may take, such as joining a group. Defaults to 1 min.
+	Patience time.Duration
+}
+
+// handover is what the sources are told that an inbox needs.
+const handover = 100 * time.Millisecond
+
+// Run checks everything, each promise in a subtest.
+func Run(t *testing.T, o Options) {
+	if o.Source == nil || o.Topic == nil || o.Produce == nil {
+		t.Fatal("sourcetest: Source, Topic and Produce are required")
+	}
+	for _, c := range checks {
+		t.Run(c.name, func(t *testing.T) {
+			if c.needs != nil && !c.needs(o) {
+				t.Log("not checked: the option that it needs is not set")
+				return
+			}
+			c.check(t, o)
+		})
+	}
+}
+
+// check runs one check, and closes what it left open.
+func (c *check) check(t testing.TB, o Options) {
+	if o.Patience == 0 {
+		o.Patience = time.Minute
+	}
+	s := &suite{TB: t, o: o, group: "sourcetest-" + strings.ToLower(rand.Text())}
+	defer s.closeAll()
+	c.run(s)
+}
+
+type check struct {
+	name  string
+	run   func(s *suite)
+	needs func(o Options) bool
+}
+
+// checks are the promises of inbox.Source.
+var checks = []check{
+	{"a new group has all partitions and no offsets", (*suite).newGroup, nil},
+	{"records come as they were written", (*suite).recordsAsWritten, nil},
+	{"reading starts at any offset", (*suite).anyOffset, nil},
+	{"the bounds are those of the log", (*suite).bounds, nil},
+	{"at the end a fetch waits a moment", (*suite).waitsAtTheEnd, nil},
+	{"a fetch ends with its context", (*suite).fetchEnds, nil},
+	{"an offset after the end is an error", (*suite).afterTheEnd, nil},
+	{"a deleted offset is an error", (*suite).deleted, func(o Options) bool { return o.Delete != nil }},
+	{"committed offsets outlive a restart", (*suite).commitAndRestart, nil},
+	{"a generation that was left is followed by another", (*suite).leaveAndJoin, nil},
+	{"members share the partitions", (*suite).membersShare, nil},
+	{"partitions are handed over after Leave", (*suite).handOver, nil},
+	{"what is committed at a handover counts", (*suite).commitAtHandover, nil},
+	{"the rest takes over from one that closed", (*suite).takeOver, nil},
+	{"joining ends with its context", (*suite).nextEnds, nil},
+	{"partitions are read at the same time", (*suite).concurrent, nil},
+}
+
+// suite is one check.
+type suite struct {
+	testing.TB
+	o     Options
+	group string
+	open  []func()
+}
+
+func (s *suite) closeAll() {
+	for i := len(s.open) - 1; i >= 0; i-- {
+		s.open[i]()
+	}
+}
+
+// member is a session, and the generation that it has.
+type member struct {
+	*suite
+	session inbox.Session
+	gen     inbox.Generation
+	closed  bool
+}
+
+// join opens a session of the group.
+func (s *suite) join(topics ...string) *member {
+	s.Helper()
+	session, err := s.o.Source(s, s.group, topics...).Open(s.Context(), handover)
+	if err != nil {
+		s.Fatalf("open the source: %v", err)
+	}
+	m := &member{suite: s, session: session}
+	s.open = append(s.open, m.close)
+	return m
+}
+
+// close leaves the group, within Patience.
+func (m *member) close() {
+	if m.closed {
+		return
+	}
+	m.closed = true
+	m.within("leave the group", func() {
+		if m.gen != nil {
+			m.gen.Leave()
+		}
+		m.session.Close()
+	})
+}
+
+// within wants a step to end within Patience.
+func (s *suite) within(step string, do func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	timer := time.NewTimer(s.o.Patience)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		s.Errorf("to %s takes more than %s", step, s.o.Patience)
+	}
+}
+
+// given is what a call of Next returned.
+type given struct {
+	gen inbox.Generation
+	err error
+}
+
+// next calls Next until it gives a generation, in a goroutine of its own. The caller waits by await.
+func (m *member) next(ctx context.Context) <-chan given {
+	result := make(chan given, 1)
+	go func() {
+		for {
+			gen, err := m.session.Next(ctx)
+			if err == nil || ctx.Err() != nil {
+				result <- given{gen, err}
+				return
+			}
+			select { // An error is waited out, as an inbox does: the broker may not be ready.
+			case <-time.After(10 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return result
+}
+
+// await makes what Next gives the member's generation.
+func (m *member) await(result <-chan given) {
+	m.Helper()
+	timer := time.NewTimer(m.o.Patience)
+	defer timer.Stop()
+	select {
+	case g := <-result:
+		if g.err != nil {
+			m.Fatalf("Next: %v", g.err)
+		}
+		m.gen = g.gen
+	case <-timer.C:
+		m.Fatalf("Next gives no generation within %s", m.o.Patience)
+	}
+}
+
+// begin joins, and waits for a generation.
+func (s *suite) begin(topics ...string) *member {
+	s.Helper()
+	m := s.join(topics...)
+	ctx, cancel := context.WithCancel(s.Context())
+	s.open = append(s.open, cancel)
+	m.await(m.next(ctx))
+	return m
+}
+
+// leave lets go of the partitions.
+func (m *member) leave() { m.within("let go of the partitions", m.gen.Leave) }
+
+// over waits until the group wants the member's partitions back.
+func (m *member) over() {
+	m.Helper()
+	timer := time.NewTimer(m.o.Patience)
+	defer timer.Stop()
+	select {
+	case <-m.gen.Over():
+	case <-timer.C:
+		m.Fatalf("Over is not closed within %s after another has joined or left", m.o.Patience)
+	}
+}
+
+// fetch returns what lies at offset.
+func (m *member) fetch(tp inbox.TopicPartition, offset int64) inbox.Page {
+	m.Helper()
+	page, err := m.tryFetch(tp, offset)
+	if err != nil {
+		m.Fatalf("fetch %s/%d at %d: %v", tp.Topic, tp.Partition, offset, err)
+	}
+	return page
+}
+
+func (m *member) tryFetch(tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+	m.Helper()
+	ctx, cancel := context.WithTimeout(m.Context(), m.o.Patience)
+	defer cancel()
+	return m.gen.Fetch(ctx, tp, offset)
+}
+
+// read fetches until it has n records from offset on.
+func (m *member) read(tp inbox.TopicPartition, offset int64, n int) []inbox.Record {
+	m.Helper()
+	var all []inbox.Record
+	for end := time.Now().Add(m.o.Patience); len(all) < n; {
+		page := m.fetch(tp, offset)
+		for _, r := range page.Records {
+			if r.Offset < offset || r.Offset >= page.Next {
+				m.Fatalf("a page from %d to %d holds a record of offset %d", offset, page.Next, r.Offset)
+			}
+		}
+		if page.Next < offset {
+			m.Fatalf("after offset %d comes %d", offset, page.Next)
+		}
+		all, offset = append(all, page.Records...), page.Next
+		if time.Now().After(end) {
+			m.Fatalf("%d of %d records come within %s", len(all), n, m.o.Patience)
+		}
+	}
+	return all
+}
+
+// commit commits one offset.
+func (m *member) commit(tp inbox.TopicPartition, offset int64) {
+	m.Helper()
+	ctx, cancel := context.WithTimeout(m.Context(), m.o.Patience)
+	defer cancel()
+	if err := m.gen.Commit(ctx, map[inbox.TopicPartition]int64{tp: offset}); err != nil {
+		m.Fatalf("commit offset %d of %s/%d: %v", offset, tp.Topic, tp.Partition, err)
+	}
+}

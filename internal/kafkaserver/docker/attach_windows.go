@@ -1,8 +1,0 @@
-package docker
-
-import "github.com/holdfast-go/holdfast/internal/pgserver/lifeline"
-
-// Attach does nothing on Windows: the reaper of testcontainers-go has to do.
-func Attach(string) *lifeline.Line { return nil }
-
-func attachable() bool { return false }

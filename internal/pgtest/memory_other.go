@@ -1,6 +1,0 @@
-//go:build !linux
-
-package pgtest
-
-// memoryDir is "": only Linux has a folder in memory that is always there.
-func memoryDir() string { return "" }

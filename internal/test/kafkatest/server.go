@@ -1,0 +1,96 @@
+package kafkatest
+
+import (
+	"context"
+	"errors"
+
+	"github.com/holdfast-go/holdfast/internal/test/kafkaclient"
+	"github.com/holdfast-go/holdfast/internal/test/servers"
+)
+
+// Kinds of server, as Cluster.Kind says.
+const (
+	KindInProcess = kafkaclient.KindInProcess
+	KindContainer = kafkaclient.KindContainer
+	KindExternal  = kafkaclient.KindExternal
+)
+
+// Record is one record as the broker keeps it.
+type Record = kafkaclient.Record
+
+// Server is a Kafka that tests may write to. Its methods may be called from many goroutines at once. Only a broker in a
+// container can be paused, stopped and killed.
+type Server struct {
+	*kafkaclient.Cluster
+	// Kind is one of the constants Kind….
+	Kind string
+
+	id int // 0 where somebody else runs it
+}
+
+func dial(brokers []string) (*Server, error) {
+	cluster, err := kafkaclient.Dial(context.Background(), brokers...)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{Cluster: cluster, Kind: KindExternal}, nil
+}
+
+// missingError says why there is no such server on this machine.
+type missingError string
+
+func (e missingError) Error() string { return string(e) }
+
+// isMissing tells a machine that has no such server from one whose server fails.
+func isMissing(err error) bool {
+	var missing missingError
+	return errors.As(err, &missing) || errors.Is(err, servers.ErrNoTestkit)
+}
+
+// start asks for a server.
+func start(method, kind string, args servers.KafkaArgs) (*Server, error) {
+	var reply servers.KafkaReply
+	if err := servers.Call(context.Background(), method, args, &reply); err != nil {
+		return nil, err
+	}
+	if reply.Missing != "" {
+		return nil, missingError(reply.Missing)
+	}
+	return &Server{Cluster: kafkaclient.New(reply.Brokers...), Kind: kind, id: reply.ID}, nil
+}
+
+// Stop ends the server for good. It may be called many times.
+func (s *Server) Stop() {
+	s.CloseIdle()
+	if s.id != 0 {
+		_ = s.do(context.Background(), servers.End)
+	}
+}
+
+// Pause freezes the broker: connections stay open and nothing answers.
+func (s *Server) Pause(ctx context.Context) error { return s.do(ctx, servers.Pause) }
+
+// Unpause lets a frozen broker go on and returns when it answers.
+func (s *Server) Unpause(ctx context.Context) error { return s.back(ctx, servers.Unpause) }
+
+// StopBroker ends the broker in good order and returns when it is gone. Topics and records stay; StartBroker brings it
+// back under the same address.
+func (s *Server) StopBroker(ctx context.Context) error { return s.do(ctx, servers.StopBroker) }
+
+// KillBroker ends the broker at once, as a crash does. The StartBroker after it takes up to 9 s longer: for so long the
+// controller holds the name of the dead one.
+func (s *Server) KillBroker(ctx context.Context) error { return s.do(ctx, servers.Kill) }
+
+// StartBroker starts a stopped broker again and returns when it answers.
+func (s *Server) StartBroker(ctx context.Context) error { return s.back(ctx, servers.StartBroker) }
+
+// back is do for what brings the broker back: connections from before are dead.
+func (s *Server) back(ctx context.Context, verb string) error {
+	err := s.do(ctx, verb)
+	s.CloseIdle()
+	return err
+}
+
+func (s *Server) do(ctx context.Context, verb string) error {
+	return servers.Call(ctx, "Kafka", servers.DoArgs{ID: s.id, Verb: verb}, &servers.DoReply{})
+}

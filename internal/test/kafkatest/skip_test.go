@@ -1,0 +1,31 @@
+package kafkatest
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/test/verdict"
+)
+
+func TestATestWithoutKafkaIsSkippedOrFailsWhereServicesAreRequired(t *testing.T) {
+	cause := errors.New("no engine")
+	t.Setenv("REQUIRE_SERVICES", "")
+	v := verdict.Of(t, func(t testing.TB) { unavailable(t, cause) })
+	if !strings.Contains(v.Skipped, "start Docker: no engine") || v.Failed != "" {
+		t.Errorf("not required: %+v", v)
+	}
+	t.Setenv("REQUIRE_SERVICES", "1")
+	v = verdict.Of(t, func(t testing.TB) { unavailable(t, cause) })
+	if !strings.Contains(v.Failed, "no engine") || v.Skipped != "" {
+		t.Errorf("required: %+v", v)
+	}
+}
+
+func TestAServerThatTheVariableNamesAndThatDoesNotAnswerIsAFailure(t *testing.T) {
+	t.Setenv("HOLDFAST_TEST_KAFKA_BROKERS", "127.0.0.1:1")
+	v := verdict.Of(t, func(t testing.TB) { New(t) })
+	if !strings.Contains(v.Failed, "HOLDFAST_TEST_KAFKA_BROKERS") {
+		t.Errorf("it ended with %+v", v)
+	}
+}

@@ -1,0 +1,138 @@
+package oracle
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/test/history"
+)
+
+// liveness is O8: every fault ends, all that was committed before has arrived in time after that, and nothing waits at
+// the end.
+func liveness(b *book, found *findings, figures *Figures) {
+	for _, o := range b.outages {
+		switch took := o.recovered.Sub(o.until); {
+		case o.until.IsZero():
+			found.add(NeverHealed, "%s, made at %s", o.fault, clock(o.from))
+		case o.recovered.IsZero():
+			found.add(NeverBack, "%s, healed at %s", o.fault, clock(o.until))
+		default:
+			figures.Recoveries = append(figures.Recoveries, Recovery{o.fault, o.until, took})
+			if took > b.Limits.Recovery {
+				found.add(Slow, "%s, healed at %s: it took %s, allowed are %s", o.fault, clock(o.until), took.Round(time.Millisecond), b.Limits.Recovery)
+			}
+		}
+	}
+	slices.SortStableFunc(figures.Recoveries, func(a, b Recovery) int { return a.At.Compare(b.At) })
+	for _, w := range b.Pending {
+		what := w.ID
+		if n := b.event(w.ID); n != none {
+			what = b.name(n)
+		}
+		if w.Consumer != "" {
+			what += " with " + w.Consumer
+		}
+		found.add(StillWaits, "%s: %s", w.Where, what)
+	}
+	for _, l := range b.Letters {
+		if l.State == Replaying {
+			found.add(StillWaits, "letter %d is being replayed: %s", l.ID, l.EventID)
+		}
+	}
+}
+
+// settling is the longest time from a try of an event to the word that it was given up, under faults.
+const settling = 20 * time.Second
+
+// lettersSaid is the part of O11 that is about letters: an operator hears of no letter that is not there, and of each that is
+// from who wrote it, unless that was killed before it could say so. A letter does not name its writer: of an event whose last
+// try was by a process that was killed, and that said nothing more when settling had passed, one letter may be unsaid; and a
+// letter of a repeat, which needs no try, wherever something was killed.
+func lettersSaid(b *book, found *findings) {
+	if len(b.Entries) == 0 {
+		return
+	}
+	killed, silent := map[Process]bool{}, map[Process]time.Time{} // since when
+	for _, p := range b.Killed {
+		killed[p] = true
+	}
+	said, last := map[int32]int{}, map[int32]*history.Entry{} // its last try
+	for i := range b.Entries {
+		e := &b.Entries[i]
+		silent[Process{e.Actor, e.PID}] = e.At
+		if e.Op != history.Letter && e.Op != history.Effect && e.Op != history.Publish {
+			continue
+		}
+		for _, id := range e.IDs {
+			switch n := b.event(id); {
+			case n == none:
+			case e.Op == history.Letter:
+				said[n]++
+			case len(b.letters[n]) > 0:
+				last[n] = e
+			}
+		}
+	}
+	for i := range b.Written {
+		n := int32(i)
+		if said[n] > 0 && len(b.letters[n]) == 0 {
+			found.add(MadeUp, "%s, said %d times", b.name(n), said[n])
+		}
+		unsaid := len(b.letters[n]) - said[n]
+		if e := last[n]; e != nil {
+			if who := (Process{e.Actor, e.PID}); killed[who] && silent[who].Sub(e.At) < settling {
+				unsaid--
+			}
+		}
+		for _, l := range b.letters[n] {
+			if unsaid > 0 && len(killed) > 0 && b.besideEffect(l) {
+				unsaid--
+			}
+		}
+		if unsaid > 0 {
+			found.add(Unsaid, "%s has %d letters, and %d were said; the last says %q", b.name(n), len(b.letters[n]), said[n], b.letters[n][len(b.letters[n])-1].Reason)
+		}
+	}
+}
+
+// alarmsSounded is O11: every letter was said, and while a fault was on, or shortly after, each role that has to say so
+// logged one of the messages that do. A fault that nobody notices is a fault of its own, even if nothing was lost. What is
+// logged once the next fault has begun is that one's.
+func alarmsSounded(b *book, found *findings) {
+	lettersSaid(b, found)
+	if len(b.outages) == 0 || len(b.Alarms) == 0 {
+		return
+	}
+	var logged []*history.Entry // in the order of time
+	var end time.Time
+	for i := range b.Entries {
+		e := &b.Entries[i]
+		end = e.At
+		if e.Op == history.Log {
+			logged = append(logged, e)
+		}
+	}
+	for _, o := range b.outages {
+		until := end
+		if !o.until.IsZero() {
+			until = o.until.Add(b.Limits.Alarm)
+			for _, next := range b.outages {
+				if !next.from.Before(o.until) && next.from.Before(until) {
+					until = next.from
+				}
+			}
+		}
+		first, _ := slices.BinarySearchFunc(logged, o.from, func(e *history.Entry, from time.Time) int { return e.At.Compare(from) })
+		for _, alarm := range b.Alarms[o.fault] {
+			if !slices.ContainsFunc(logged[first:], func(e *history.Entry) bool { return !e.At.After(until) && alarm.is(e) }) {
+				found.add(Silent, "%s, from %s to %s: no %s logged any of %q", o.fault, clock(o.from), clock(until), cmp.Or(alarm.By, "process"), alarm.Messages)
+			}
+		}
+	}
+}
+
+func (a Alarm) is(e *history.Entry) bool {
+	return strings.HasPrefix(e.Actor, a.By) && slices.ContainsFunc(a.Messages, func(m string) bool { return strings.HasPrefix(e.Text, m) })
+}

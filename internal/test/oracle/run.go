@@ -1,0 +1,249 @@
+// Package oracle judges a run: what was written, what is in Kafka, what was done, and what those who took part say. It
+// has no clock, no SQL and no network: whoever made the run fills a Run, and Judge answers with a Verdict. Eleven oracles,
+// O1 to O11, each ask one question; a Verdict holds when none of them has found anything.
+//
+// Truth comes from the servers: rows that were committed, records in Kafka's log, rows of effects. The history says who
+// did what, and is evidence for the rest: why there is a duplicate, who lost an event, whether an error was honest.
+package oracle
+
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/test/history"
+)
+
+// Run is all that is known of a run once it has ended: faults are healed, and parts have stopped.
+type Run struct {
+	// Entries is the whole history in the order of time, and Torn the number of lines in it that were torn, both as
+	// history.Read gives them. A run must have a history, or Limits.NoHistory.
+	Entries []history.Entry
+	Torn    int
+
+	// Written are the rows of the table written, in any order: what was committed. All else is held against it.
+	Written []Written
+	// Records is Kafka's log, one partition after another, each in the order of its offsets. Only of topics that events
+	// of Written go to: a topic of letters, say, is not part of it.
+	Records []Record
+	// Effects are the rows of the table effect in the order of n, which is the order of commits for each consumer and key.
+	Effects []Effect
+	// Consumers are all that every event has to have an effect with.
+	Consumers []string
+	// Letters are all rows of holdfast.letter, closed ones too.
+	Letters []Letter
+
+	// Lanes is the number of lanes. At 0 it is not known whose an event is, and O5 excuses a little more: a claim of any
+	// lane explains a repeat.
+	Lanes int
+	// LaneLog is every change of holdfast.lane, and PositionLog every change of holdfast.consumer_position, in the order
+	// of N, as an audit trigger saw them. The row's lock puts the changes of one row in the order of their commits.
+	LaneLog     []LaneChange
+	PositionLog []PositionChange
+	// TakenLog is every event that a consumer took in from Kafka, handled or not. Its N and that of PositionLog are drawn from
+	// one sequence, under the fence of the partition: so they tell whether an event was taken in before or after a new owner
+	// had raised the epoch.
+	TakenLog []Taken
+	// Cursors were taken while the run was on.
+	Cursors []CursorSample
+
+	// Places are where events stood in the log, and Parked the events that ever were parked, both as triggers saw them.
+	// Without them O5 does not know what a cursor covered.
+	Places []Place
+	Parked []string
+
+	// Pending is what still waits at the end, and Leftovers what parts left behind.
+	Pending   []Waiting
+	Leftovers []Leftover
+	// Leaks are the places where the logs of parts have what is in an event (Limits.Canary), as far as Entries do not have them.
+	Leaks []string
+	// Killed are the processes that a fault killed. Every other process that began must have ended by itself, with a last
+	// word: one that was told to stop and had to be killed because it would not does not belong here.
+	Killed []Process
+	// KilledAt is when, as far as that is known.
+	KilledAt map[Process]time.Time
+
+	// Alarms says, for a fault's name, what must be logged between its beginning and its healing or Limits.Alarm later, and
+	// before another fault begins: every one of them. A fault that is not in it is silent by right.
+	Alarms map[string][]Alarm
+
+	Limits Limits
+}
+
+// Alarm is a line that somebody must log: one whose actor begins with By, and which begins with one of Messages.
+type Alarm struct {
+	By       string // "relay", "" is anybody
+	Messages []string
+}
+
+// Written is a row of the table written, inserted in the transaction of the event itself.
+type Written struct {
+	ID, Topic, Key string
+	Number         int64 // place in the order of topic and key, drawn under the key's row lock; of no meaning without a key
+	Type           string
+	Content        string     // a hash of what is in it, or "" where nobody knows: then it is compared with nothing
+	Due            *time.Time // when it may be published at the earliest; nil for at once
+}
+
+// Record is a record of Kafka's log. ID is its header ce_id.
+type Record struct {
+	ID, Topic, Key string
+	Partition      int
+	Offset         int64
+	Content        string // as in Written
+}
+
+// Effect is a row of the table effect, inserted by a handler in its transaction. Content is of what the handler was given.
+type Effect struct {
+	Consumer, ID, Key, Content string
+	At                         time.Time // by the database's clock, before the COMMIT; zero where it is not known
+}
+
+// Letter is a row of holdfast.letter. Consumer is "" for the relay's.
+type Letter struct {
+	ID                int64
+	EventID, Consumer string
+	State             State
+	Reason            string
+}
+
+// State is a letter's.
+type State string
+
+// The states of a letter, as in schema.sql. Open and Discarded ones excuse their event from arriving, if they are of
+// the event itself and not of a repeat (Limits.BesideEffects); one that is Replaying is pending; one that was Replayed
+// excuses nothing but the event's place in its key's order.
+const (
+	Open      State = "open"
+	Replaying State = "replaying"
+	Replayed  State = "replayed"
+	Discarded State = "discarded"
+)
+
+// LaneChange is a row of holdfast.lane as it was after a change.
+type LaneChange struct {
+	N     int64     // order of the changes
+	At    time.Time // by the database's clock
+	Lane  int
+	Epoch int64
+	Owner string // "" is nobody
+	// By is who made the change: the application_name of the session, which must be the name under which it owns lanes.
+	// "" where that is not known: then nobody is accused.
+	By   string
+	Done string // pg_snapshot as text
+	Upto string // pg_snapshot as text, "" for null
+	Pos  int64
+	// Adopted says that a restored copy was adopted by this change: transaction ids and cursors begin anew.
+	Adopted bool
+	// Early says that the owner before had a lease that had not run out, by the database's clock in the same transaction.
+	Early bool
+}
+
+// PositionChange is a row of holdfast.consumer_position as it was after a change. By is as for LaneChange, but need not be
+// what the row calls its owner: whoever raised an epoch is the owner under it.
+type PositionChange struct {
+	N               int64
+	At              time.Time
+	Consumer, Topic string
+	Partition       int
+	Epoch, Position int64
+	Owner, By       string
+}
+
+// Taken is a row of holdfast.inbox of an event from Kafka, when it was inserted. By is as for PositionChange.
+type Taken struct {
+	N               int64
+	Consumer, Topic string
+	Partition       int
+	ID, By          string
+}
+
+// Place is where an event stands in the log. At is when it was written there, by the database's clock.
+type Place struct {
+	ID  string
+	XID uint64
+	Seq int64
+	At  time.Time
+}
+
+// CursorSample is a look at the saved cursors while the run was on.
+type CursorSample struct {
+	At   time.Time
+	Done int // how many events the saved cursors called published
+	// Missing are those of them that were in no place, when all places were read after the cursors: not in Kafka, not
+	// parked, not a letter.
+	Missing []string
+}
+
+// Waiting is an event that waits at the end, in Where: "unread", "scheduled" or "parked" for the relays, "stored" for a
+// consumer. ID may be "" when only the number of rows is known.
+type Waiting struct{ Where, Consumer, ID string }
+
+// Leftover is what was found after all parts had stopped: What is "connection", "lock", "prepared transaction", "idle in
+// transaction", "goroutine" and so on, Text tells it from others of its kind.
+type Leftover struct{ What, Text string }
+
+// Process is who had a place in the run for a while.
+type Process struct {
+	Actor string
+	PID   int
+}
+
+// Limits are what is allowed. The zero Limits are those of a run with faults that end.
+type Limits struct {
+	// Recovery is how long after a Heal Recovered may come. Defaults to 60 s.
+	Recovery time.Duration
+	// Alarm is how long after a Heal an alarm may still come. Defaults to 10 s.
+	Alarm time.Duration
+	// Duplicates is how many duplicate records in Kafka each explanation may account for; without an entry it is any
+	// number. Duplicates without an explanation are never allowed.
+	Duplicates map[Explanation]int
+	// Unsaved is how long a relay may leave it unsaved that an event was acknowledged, time under faults that keep relays from
+	// it, and until they are recovered from, not counted: an event that is sent again later than that was not saved in time.
+	// Defaults to 10 s.
+	Unsaved time.Duration
+	// Keeping are the names of the faults that may keep a relay from saving, because it cannot reach the database, is not
+	// answered by the broker, or does not run. Nil is all of them.
+	Keeping []string
+	// Unsaving is how the line begins that a relay logs where a save has failed. What keeps it from saving then may outlast the
+	// fault that began it, as a pooler that lets nobody in for a while: the seconds around such a line are not counted, and a
+	// relay that does not try logs none. "" is none.
+	Unsaving string
+	// BesideEffects are beginnings of reasons for which a letter may be there although its event had its effect with the
+	// same consumer. Defaults to "stale" and "conflict": letters of a repeat, not of the event.
+	BesideEffects []string
+	// MayDie are the types of events that a consumer may give up. Nil is all of them, and relays may give up any too.
+	// Otherwise a letter of another type, or of a relay, is found, and excuses nothing.
+	MayDie []string
+	// Tries is how often a consumer must have begun to handle an event before it may give it up. Each fault that was on
+	// meanwhile, and each process that was killed, may have cost a try that was counted and did not begin. 0 asks for none.
+	Tries int
+	// Canary is a text of payloads that must not be logged. "" looks for none.
+	Canary string
+	// NoHistory says that the run kept no history: what only a history can show is not judged (O5, O9, O11, and the most of
+	// O8 and O10).
+	NoHistory bool
+}
+
+// What the zero Limits stand for.
+const (
+	defaultRecovery = time.Minute
+	defaultAlarm    = 10 * time.Second
+	defaultUnsaved  = 10 * time.Second
+)
+
+var defaultBesideEffects = []string{"stale", "conflict"}
+
+func (l Limits) withDefaults() Limits {
+	if l.Recovery == 0 {
+		l.Recovery = defaultRecovery
+	}
+	if l.Alarm == 0 {
+		l.Alarm = defaultAlarm
+	}
+	if l.Unsaved == 0 {
+		l.Unsaved = defaultUnsaved
+	}
+	if l.BesideEffects == nil {
+		l.BesideEffects = defaultBesideEffects
+	}
+	return l
+}

@@ -1,0 +1,60 @@
+package oracle
+
+import (
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/internal/test/history"
+)
+
+// Seen counts what fencing and the truth of cursors are judged by (O6, O7). No history has it: it comes from triggers and
+// from looks, so that it could be missing without anybody seeing it.
+type Seen struct {
+	Lanes     int // changes of lanes that their owners made
+	Positions int // changes of positions of which is known who made them
+	Taken     int // events taken in of which is known who did it
+	Claims    int // that relays say they have made
+	Published int // events that the saved cursors called published when they were looked at
+}
+
+// SeenIn counts what a run has seen.
+func SeenIn(run Run) (seen Seen) {
+	for _, c := range run.LaneLog {
+		if c.By != "" && c.By == c.Owner {
+			seen.Lanes++
+		}
+	}
+	for _, c := range run.PositionLog {
+		if c.By != "" {
+			seen.Positions++
+		}
+	}
+	for _, t := range run.TakenLog {
+		if t.By != "" {
+			seen.Taken++
+		}
+	}
+	for _, entry := range run.Entries {
+		if entry.Op == history.Claim {
+			seen.Claims++
+		}
+	}
+	for _, s := range run.Cursors {
+		seen.Published += s.Done
+	}
+	return seen
+}
+
+// TooLittle is an error where a run has not seen a kind of it: an oracle that is given nothing finds nothing. Claims are told by
+// histories: a run without one (Limits.NoHistory) need not have them.
+func TooLittle(run Run) error {
+	seen := SeenIn(run)
+	if seen.Lanes == 0 || seen.Positions == 0 || seen.Taken == 0 || seen.Published == 0 || seen.Claims == 0 && !run.Limits.NoHistory {
+		return fmt.Errorf("O6 and O7 saw too little to judge by: %s", seen)
+	}
+	return nil
+}
+
+func (s Seen) String() string {
+	return fmt.Sprintf("%d changes of lanes, %d of positions and %d events taken in, by whom is known; %d claims told; %d events in looks at the cursors",
+		s.Lanes, s.Positions, s.Taken, s.Claims, s.Published)
+}

@@ -1,0 +1,54 @@
+package pgtest
+
+import (
+	"cmp"
+	"context"
+	"net"
+	"net/url"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/test/servers"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
+)
+
+// BouncerPool is how many connections to the server a Bouncer has for each database: fewer than its clients want.
+const BouncerPool = 6
+
+// Bouncer returns the address of db through a PgBouncer in transaction pooling. The tests of a binary share one for each
+// server; it ends with them, as New's server does. Clients say how they do without prepared statements, which old
+// PgBouncers do not have in this mode: by pgx's default_query_exec_mode, for one.
+func Bouncer(t testing.TB, db *DB) (dsn string) {
+	t.Helper()
+	through, err := url.Parse(db.DSN)
+	if err != nil {
+		t.Fatal("the database's address cannot be parsed")
+	}
+	server := *through
+	before, _ := bouncers.LoadOrStore(server.Host+" "+server.User.String(), new(shared))
+	through.Host, err = before.(*shared).get(func() (string, func(), error) { return startBouncer(&server) })
+	if isMissing(err) {
+		skip.Without(t, "PgBouncer", "apt-get install pgbouncer", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("PgBouncer, %d connections for each database", BouncerPool)
+	return through.String()
+}
+
+// startBouncer starts one before a server.
+func startBouncer(server *url.URL) (address string, stop func(), err error) {
+	password, _ := server.User.Password()
+	var reply servers.BouncerReply
+	err = servers.Call(context.Background(), "Bouncer", servers.BouncerArgs{
+		Target: net.JoinHostPort(server.Hostname(), cmp.Or(server.Port(), "5432")),
+		User:   server.User.Username(), Password: password, PoolSize: BouncerPool, MaxClients: 800,
+	}, &reply)
+	switch {
+	case err != nil:
+		return "", nil, err
+	case reply.Missing != "":
+		return "", nil, missingError(reply.Missing)
+	}
+	return reply.Address, func() {}, nil
+}

@@ -1,0 +1,69 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/test/verdict"
+)
+
+func TestATestWithoutAServerIsSkippedOrFailsWhereServicesAreRequired(t *testing.T) {
+	cause := errors.New("no binaries")
+	t.Setenv("REQUIRE_SERVICES", "")
+	v := verdict.Of(t, func(t testing.TB) { unavailable(t, cause) })
+	if !strings.Contains(v.Skipped, "start Docker: no binaries") || v.Failed != "" {
+		t.Errorf("not required: %+v", v)
+	}
+	t.Setenv("REQUIRE_SERVICES", "1")
+	v = verdict.Of(t, func(t testing.TB) { unavailable(t, cause) })
+	if !strings.Contains(v.Failed, "no binaries") || v.Skipped != "" {
+		t.Errorf("required: %+v", v)
+	}
+}
+
+func TestAnAddressThatIsNoURLIsRefusedWithAnExample(t *testing.T) {
+	t.Parallel()
+	v := verdict.Of(t, func(t testing.TB) { On(t, "host=127.0.0.1 dbname=x") })
+	if !strings.Contains(v.Failed, "postgres://") {
+		t.Errorf("it ended with %+v", v)
+	}
+}
+
+func TestAConnectionThatIsNotGivenBackFailsTheTest(t *testing.T) {
+	t.Parallel()
+	pool := New(t).Pool
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := verdict.Of(t, func(t testing.TB) { closePool(t, pool, time.Millisecond) })
+	if !strings.Contains(v.Failed, "1 connections were never given back") {
+		t.Errorf("it ended with %+v", v)
+	}
+	conn.Release()
+}
+
+func TestAModelThatCannotBeMadeFailsTheTest(t *testing.T) {
+	t.Parallel()
+	m := &Model{Fill: func(context.Context, *pgxpool.Pool) error { return errors.New("planned") }}
+	for range 2 {
+		v := verdict.Of(t, func(t testing.TB) { m.New(t) })
+		if !strings.Contains(v.Failed, "make the model of the tests' databases: planned") {
+			t.Errorf("it ended with %+v", v)
+		}
+	}
+}
+
+func TestExamplesAreSkippedBesideWhatTheCallerSkips(t *testing.T) {
+	t.Parallel()
+	for pattern, want := range map[string]string{"": "^Example", "TestSlow/hour": "TestSlow/hour|^Example"} {
+		if got := withoutExamples(pattern); got != want {
+			t.Errorf("%q became %q, want %q", pattern, got, want)
+		}
+	}
+}

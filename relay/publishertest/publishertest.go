@@ -1,0 +1,208 @@
+// Package publishertest checks that a relay.Publisher keeps its promises. Memory is one, and shows how little is needed.
+//
+//	func TestPublisher(t *testing.T) {
+//		publishertest.Run(t, publishertest.Options{Publisher: mine, Topic: createTopic, Read: readTopic})
+//	}
+package publishertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+// Options are the Publisher under test and the broker behind it.
+type Options struct {
+	// Publisher is what is tested. Required.
+	Publisher relay.Publisher
+
+	// Topic makes an empty topic and returns its name. Required.
+	Topic func(t testing.TB, partitions int) string
+
+	// Read returns all that a topic holds, each partition's records in their order. Required.
+	Read func(t testing.TB, topic string) []Stored
+
+	// Refuse changes a good event so that the broker will never take it: makes it too large, say. Without it, what
+	// Publisher promises about refusals is not checked.
+	Refuse func(e holdfast.Event) holdfast.Event
+
+	// Missing names a topic that does not exist. Empty leaves that check out.
+	Missing string
+
+	// Unreachable is a Publisher whose brokers give no answer. Nil leaves that check out.
+	Unreachable relay.Publisher
+
+	// Bound is how long a call of Publish may take at most, whatever the brokers do. Defaults to 30 s.
+	Bound time.Duration
+}
+
+// Stored is a record in a topic's log.
+type Stored struct {
+	Partition int
+	relay.Record
+}
+
+// Run checks everything, each promise in a subtest.
+func Run(t *testing.T, o Options) {
+	if o.Publisher == nil || o.Topic == nil || o.Read == nil {
+		t.Fatal("publishertest: Publisher, Topic and Read are required")
+	}
+	for _, c := range checks {
+		t.Run(c.name, func(t *testing.T) {
+			if c.needs != nil && !c.needs(o) {
+				t.Log("not checked: the option that it needs is not set")
+				return
+			}
+			c.run(&suite{TB: t, o: o})
+		})
+	}
+}
+
+// checks are the promises of relay.Publisher.
+var checks = []struct {
+	name  string
+	run   func(s *suite)
+	needs func(o Options) bool
+}{
+	{"events arrive as they were given", (*suite).eventsArriveAsGiven, nil},
+	{"each event gets one answer", (*suite).oneAnswerEach, nil},
+	{"the events of a key stay in order", (*suite).keysStayInOrder, nil},
+	{"a key stays in one partition", (*suite).keysStayInPlace, nil},
+	{"a refused event holds back its key", (*suite).refusalHoldsItsKey, canRefuse},
+	{"a refused event holds back nothing else", (*suite).refusalHoldsNothingElse, canRefuse},
+	{"a refusal is forgotten after the call", (*suite).refusalIsForgotten, canRefuse},
+	{"a missing topic is the topic's fault", (*suite).missingTopic, func(o Options) bool { return o.Missing != "" }},
+	{"an unreachable broker is no event's fault", (*suite).unreachable, func(o Options) bool { return o.Unreachable != nil }},
+	{"a cancelled call says what arrived", (*suite).cancelled, nil},
+	{"many goroutines publish at once", (*suite).concurrent, nil},
+	{"the caller's events are not changed", (*suite).eventsUnchanged, nil},
+}
+
+func canRefuse(o Options) bool { return o.Refuse != nil }
+
+// suite is one check.
+type suite struct {
+	testing.TB
+	o Options
+}
+
+// probe is the type of the event by which a topic is found to be ready.
+const probe = "publishertest.probe"
+
+// topic makes a topic and waits until it takes events: a broker may need a moment.
+func (s *suite) topic(partitions int) string {
+	s.Helper()
+	topic := s.o.Topic(s, partitions)
+	for key := range 4 * partitions { // so that some key meets each partition
+		s.publishAll([]holdfast.Event{{ID: fmt.Sprint("probe ", key), Type: probe, Topic: topic, Key: fmt.Sprint("probe ", key), Payload: []byte("probe")}})
+	}
+	return topic
+}
+
+// publish calls Publish and wants it to keep to Options.Bound.
+func (s *suite) publish(ctx context.Context, p relay.Publisher, events []holdfast.Event) []error {
+	s.Helper()
+	bound := s.o.Bound
+	if bound == 0 {
+		bound = 30 * time.Second
+	}
+	answers := make(chan []error, 1)
+	go func() { answers <- p.Publish(ctx, events) }()
+	timer := time.NewTimer(bound)
+	defer timer.Stop()
+	select {
+	case errs := <-answers:
+		if len(errs) != len(events) {
+			s.Fatalf("%d events have %d answers", len(events), len(errs))
+		}
+		return errs
+	case <-timer.C:
+		s.Fatalf("Publish has not returned after %s: it must be bounded in time by itself", bound)
+	}
+	return nil
+}
+
+// publishAll publishes until everything is acknowledged, as a relay does.
+func (s *suite) publishAll(events []holdfast.Event) {
+	s.Helper()
+	for end := time.Now().Add(time.Minute); len(events) > 0; {
+		var left []holdfast.Event
+		var last error
+		for i, err := range s.publish(s.Context(), s.o.Publisher, events) {
+			switch {
+			case err == nil:
+			case relay.FaultOf(err) == relay.FaultRecord:
+				s.Fatalf("a good event is refused: %v", err)
+			default:
+				left, last = append(left, events[i]), err
+			}
+		}
+		if events = left; last != nil && time.Now().After(end) {
+			s.Fatalf("%d events are not acknowledged after a minute: %v", len(events), last)
+		}
+	}
+}
+
+// read returns a topic's events by partition, without the probes.
+func (s *suite) read(topic string) map[int][]holdfast.Event {
+	s.Helper()
+	all := map[int][]holdfast.Event{}
+	for _, r := range s.o.Read(s, topic) {
+		e, err := wire.Parse(topic, r.Key, r.Value, r.Headers, time.Time{})
+		if err != nil {
+			s.Fatalf("a record of %s: %v", topic, err)
+		}
+		if e.Type == probe {
+			continue
+		}
+		if r.Key != nil && len(r.Key) == 0 {
+			s.Errorf("event %s has no key, and its record an empty one: it must have none", e.ID)
+		}
+		all[r.Partition] = append(all[r.Partition], e)
+	}
+	return all
+}
+
+// ids are the events of a topic by key, in their order, each where it came first.
+func (s *suite) ids(topic string) map[string][]string {
+	s.Helper()
+	byKey := map[string][]string{}
+	for _, events := range s.read(topic) {
+		for _, e := range events {
+			if !slices.Contains(byKey[e.Key], e.ID) {
+				byKey[e.Key] = append(byKey[e.Key], e.ID)
+			}
+		}
+	}
+	return byKey
+}
+
+// event is a good one.
+func event(topic, id, key string) holdfast.Event {
+	return holdfast.Event{ID: id, Source: "shop", Type: "order.placed", Topic: topic, Key: key, Payload: []byte("p" + id),
+		Headers: map[string]string{"tenant": "t" + id}, Time: time.Date(2026, 11, 23, 12, 0, 0, 123456000, time.UTC)}
+}
+
+// same compares two events.
+func same(a, b holdfast.Event) bool {
+	return a.ID == b.ID && a.Source == b.Source && a.Type == b.Type && a.Topic == b.Topic && a.Key == b.Key && a.Time.Equal(b.Time) &&
+		(a.Payload == nil) == (b.Payload == nil) && slices.Equal(a.Payload, b.Payload) && maps.Equal(a.Headers, b.Headers)
+}
+
+// refused is an event that the broker will never take.
+func (s *suite) refused(topic, id, key string) holdfast.Event {
+	return s.o.Refuse(event(topic, id, key))
+}
+
+// wrapsAnother says whether err is another's error, wrapped.
+func wrapsAnother(err, another error) bool {
+	return err != nil && another != nil && errors.Is(err, another)
+}

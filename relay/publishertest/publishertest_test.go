@@ -1,0 +1,355 @@
+package publishertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// inMemory are the options for a Memory.
+func inMemory() (*Memory, Options) {
+	m := &Memory{Refuse: func(e holdfast.Event) bool { return string(e.Payload) == "refuse me" }}
+	var mu sync.Mutex
+	made := 0
+	return m, Options{
+		Publisher: m,
+		Topic: func(_ testing.TB, partitions int) string {
+			mu.Lock()
+			defer mu.Unlock()
+			made++
+			topic := fmt.Sprint("topic-", made)
+			m.CreateTopic(topic, partitions)
+			return topic
+		},
+		Read:        func(_ testing.TB, topic string) []Stored { return m.Read(topic) },
+		Refuse:      func(e holdfast.Event) holdfast.Event { e.Payload = []byte("refuse me"); return e },
+		Missing:     "missing",
+		Unreachable: &Memory{Down: true},
+		Bound:       5 * time.Second,
+	}
+}
+
+func TestMemoryKeepsThePromises(t *testing.T) {
+	_, o := inMemory()
+	Run(t, o)
+}
+
+// recorder is a testing.TB that keeps what a check reports.
+type recorder struct {
+	testing.TB
+	mu      sync.Mutex
+	reports []string
+}
+
+func (r *recorder) report(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reports = append(r.reports, text)
+}
+
+func (r *recorder) Helper()                           {}
+func (r *recorder) Error(args ...any)                 { r.report(fmt.Sprint(args...)) }
+func (r *recorder) Errorf(format string, args ...any) { r.report(fmt.Sprintf(format, args...)) }
+func (r *recorder) Fatal(args ...any)                 { r.report(fmt.Sprint(args...)); runtime.Goexit() }
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.report(fmt.Sprintf(format, args...))
+	runtime.Goexit()
+}
+
+// record runs all checks and returns what each that failed reported.
+func record(t *testing.T, o Options) map[string][]string {
+	failed := map[string][]string{}
+	for _, c := range checks {
+		r := &recorder{TB: t}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			c.run(&suite{TB: r, o: o})
+		}()
+		<-done
+		if len(r.reports) > 0 {
+			failed[c.name] = r.reports
+		}
+	}
+	return failed
+}
+
+// publishFunc is a Publisher of a function.
+type publishFunc func(ctx context.Context, events []holdfast.Event) []error
+
+func (f publishFunc) Publish(ctx context.Context, events []holdfast.Event) []error {
+	return f(ctx, events)
+}
+
+// alone publishes each event in a call of its own.
+func alone(ctx context.Context, p relay.Publisher, events []holdfast.Event) []error {
+	var errs []error
+	for i := range events {
+		errs = append(errs, p.Publish(ctx, events[i:i+1])...)
+	}
+	return errs
+}
+
+// changed publishes events that were changed.
+func changed(change func(e *holdfast.Event)) func(m *Memory) relay.Publisher {
+	return func(m *Memory) relay.Publisher {
+		return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
+			events = slices.Clone(events)
+			for i := range events {
+				change(&events[i])
+			}
+			return m.Publish(ctx, events)
+		})
+	}
+}
+
+// answered changes the answers.
+func answered(change func(events []holdfast.Event, errs []error) []error) func(m *Memory) relay.Publisher {
+	return func(m *Memory) relay.Publisher {
+		return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
+			return change(events, m.Publish(ctx, events))
+		})
+	}
+}
+
+func TestEveryPlantedBugIsReported(t *testing.T) {
+	var remembered sync.Map
+	turn := 0
+	for _, bug := range []struct {
+		name  string
+		plant func(m *Memory) relay.Publisher
+		check string // that reports it, at least
+	}{
+		{"a tombstone becomes an empty payload", changed(func(e *holdfast.Event) {
+			if e.Payload == nil {
+				e.Payload = []byte{}
+			}
+		}), "events arrive as they were given"},
+		{"headers are lost", changed(func(e *holdfast.Event) { e.Headers = nil }), "events arrive as they were given"},
+		{"the source is lost", changed(func(e *holdfast.Event) { e.Source = "" }), "events arrive as they were given"},
+		{"the time is the publisher's", changed(func(e *holdfast.Event) { e.Time = time.Now() }), "events arrive as they were given"},
+		{"an event is acknowledged and not written", func(m *Memory) relay.Publisher {
+			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
+				return append(m.Publish(ctx, events[:max(0, len(events)-1)]), make([]error, min(1, len(events)))...)
+			})
+		}, "events arrive as they were given"},
+		{"one answer a call", answered(func(_ []holdfast.Event, errs []error) []error { return []error{errors.Join(errs...)} }), "each event gets one answer"},
+		{"no answer for the last event of a long call", answered(func(_ []holdfast.Event, errs []error) []error {
+			if len(errs) > 50 {
+				return errs[:len(errs)-1]
+			}
+			return errs
+		}), "each event gets one answer"},
+		{"events are sent backwards", func(m *Memory) relay.Publisher {
+			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
+				back := slices.Clone(events)
+				slices.Reverse(back)
+				errs := m.Publish(ctx, back)
+				slices.Reverse(errs)
+				return errs
+			})
+		}, "the events of a key stay in order"},
+		{"events take turns at the partitions", func(m *Memory) relay.Publisher {
+			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
+				errs := m.Publish(ctx, events)
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				for _, topic := range m.topics {
+					for i := range topic.log {
+						topic.log[i].Partition = i % topic.partitions
+					}
+				}
+				return errs
+			})
+		}, "a key stays in one partition"},
+		{"what follows a refused event is sent", func(m *Memory) relay.Publisher {
+			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error { return alone(ctx, m, events) })
+		}, "a refused event holds back its key"},
+		{"what follows a refused event has an answer of its own", answered(func(_ []holdfast.Event, errs []error) []error {
+			for i, err := range errs {
+				var e *relay.PublishError
+				if errors.As(err, &e) && e.NotSent {
+					errs[i] = errors.New("not sent")
+				}
+			}
+			return errs
+		}), "a refused event holds back its key"},
+		{"a refusal is called the broker's fault", answered(func(_ []holdfast.Event, errs []error) []error {
+			for i, err := range errs {
+				if err != nil {
+					errs[i] = fmt.Errorf("publish: %s", err)
+				}
+			}
+			return errs
+		}), "a refused event holds back its key"},
+		{"a refusal ends the call", func(m *Memory) relay.Publisher {
+			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
+				errs := alone(ctx, m, events)
+				for i := 1; i < len(errs); i++ {
+					if errs[i] == nil {
+						errs[i] = errs[i-1]
+					}
+				}
+				return errs
+			})
+		}, "a refused event holds back nothing else"},
+		{"events without a key wait for each other", func(m *Memory) relay.Publisher {
+			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
+				errs := m.Publish(ctx, events)
+				var first error
+				for i := range events {
+					if events[i].Key == "" && first != nil {
+						errs[i] = first
+					} else if events[i].Key == "" {
+						first = errs[i]
+					}
+				}
+				return errs
+			})
+		}, "a refused event holds back nothing else"},
+		{"a key is one in all topics", func(m *Memory) relay.Publisher {
+			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
+				errs := m.Publish(ctx, events)
+				first := map[string]error{}
+				for i, e := range events {
+					if e.Key != "" && first[e.Key] != nil {
+						errs[i] = first[e.Key]
+					} else if errs[i] != nil {
+						first[e.Key] = errs[i]
+					}
+				}
+				return errs
+			})
+		}, "a refused event holds back nothing else"},
+		{"a refusal is remembered", answered(func(events []holdfast.Event, errs []error) []error {
+			for i, e := range events {
+				if e.Type == probe {
+					continue
+				}
+				if err, ok := remembered.Load(e.Topic + e.Key); ok {
+					errs[i] = err.(error)
+				} else if relay.FaultOf(errs[i]) == relay.FaultRecord {
+					remembered.Store(e.Topic+e.Key, errs[i])
+				}
+			}
+			return errs
+		}), "a refusal is forgotten after the call"},
+		{"a missing topic is called the event's fault", answered(func(_ []holdfast.Event, errs []error) []error {
+			for i, err := range errs {
+				if relay.FaultOf(err) == relay.FaultTopic {
+					errs[i] = &relay.PublishError{Fault: relay.FaultRecord, Err: err}
+				}
+			}
+			return errs
+		}), "a missing topic is the topic's fault"},
+		{"a missing topic stops the call", answered(func(_ []holdfast.Event, errs []error) []error {
+			for i, err := range errs {
+				if relay.FaultOf(err) == relay.FaultTopic {
+					for j := range errs {
+						errs[j] = errs[i]
+					}
+				}
+			}
+			return errs
+		}), "a missing topic is the topic's fault"},
+		{"a cancelled call is called a refusal", answered(func(_ []holdfast.Event, errs []error) []error {
+			for i, err := range errs {
+				if errors.Is(err, context.Canceled) {
+					errs[i] = &relay.PublishError{Fault: relay.FaultRecord, Err: err}
+				}
+			}
+			return errs
+		}), "a cancelled call says what arrived"},
+		{"a cancelled call acknowledges", answered(func(_ []holdfast.Event, errs []error) []error {
+			for i, err := range errs {
+				if errors.Is(err, context.Canceled) {
+					errs[i] = nil
+				}
+			}
+			return errs
+		}), "a cancelled call says what arrived"},
+		{"a cancelled call hangs", func(m *Memory) relay.Publisher {
+			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
+				if ctx.Err() != nil {
+					<-t.Context().Done()
+				}
+				return m.Publish(ctx, events)
+			})
+		}, "a cancelled call says what arrived"},
+		{"calls at the same time mix up", func(m *Memory) relay.Publisher {
+			var mu sync.Mutex
+			var kept []holdfast.Event
+			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
+				mu.Lock()
+				defer mu.Unlock()
+				if turn++; turn%5 == 0 && len(events) > 1 && events[0].Type != probe { // the rest goes with somebody else's call
+					m.Publish(ctx, append(slices.Clone(events[1:]), kept...))
+					kept = slices.Clone(events[:1])
+					return make([]error, len(events))
+				}
+				return m.Publish(ctx, events)
+			})
+		}, "many goroutines publish at once"},
+		{"the caller's events are sorted", func(m *Memory) relay.Publisher {
+			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
+				slices.SortStableFunc(events, func(a, b holdfast.Event) int { return strings.Compare(a.Key, b.Key) })
+				return m.Publish(ctx, events)
+			})
+		}, "the caller's events are not changed"},
+		{"the caller's headers are written to", func(m *Memory) relay.Publisher {
+			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
+				for _, e := range events {
+					if e.Headers != nil {
+						e.Headers["traceparent"] = "00-01"
+					}
+				}
+				return m.Publish(ctx, events)
+			})
+		}, "the caller's events are not changed"},
+	} {
+		t.Run(bug.name, func(t *testing.T) {
+			m, o := inMemory()
+			o.Publisher = bug.plant(m)
+			o.Bound = 300 * time.Millisecond
+			failed := record(t, o)
+			if failed[bug.check] == nil {
+				t.Errorf("the check %q does not report it; these do: %v", bug.check, failed)
+			}
+		})
+	}
+}
+
+func TestAnOutageThatSpendsAttemptsIsReported(t *testing.T) {
+	_, o := inMemory()
+	for name, p := range map[string]relay.Publisher{
+		"it is called the event's fault": publishFunc(func(_ context.Context, events []holdfast.Event) []error {
+			return slices.Repeat([]error{retry.Permanent(errors.New("down"))}, len(events))
+		}),
+		"it is called a success": publishFunc(func(_ context.Context, events []holdfast.Event) []error { return make([]error, len(events)) }),
+		"it has no end": publishFunc(func(context.Context, []holdfast.Event) []error {
+			<-t.Context().Done()
+			return nil
+		}),
+	} {
+		o.Unreachable, o.Bound = p, 300*time.Millisecond
+		if failed := record(t, o); len(failed) != 1 || failed["an unreachable broker is no event's fault"] == nil {
+			t.Errorf("%s: %v", name, failed)
+		}
+	}
+}
+
+func TestWhatTheOptionsLackIsLeftOut(t *testing.T) {
+	_, o := inMemory()
+	o.Refuse, o.Missing, o.Unreachable = nil, "", nil
+	Run(t, o)
+}

@@ -1,0 +1,30 @@
+package relay
+
+import (
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// Record is an event as a broker carries it: the binary mode of the CloudEvents 1.0 binding for Kafka, which the inbox
+// reads.
+type Record struct {
+	Key     []byte // nil for an event without a key
+	Value   []byte // nil for a tombstone; not a copy
+	Headers []Header
+}
+
+// Header is a header of a record.
+type Header struct {
+	Key   string
+	Value []byte
+}
+
+// RecordOf returns the record that a Publisher writes for e. The headers are ce_specversion, ce_id, ce_source (left out
+// when empty), ce_type and ce_time, and then the event's own in the order of their names.
+func RecordOf(e holdfast.Event) Record {
+	r := Record{Value: e.Payload, Headers: wire.Headers([]Header(nil), e)}
+	if e.Key != "" {
+		r.Key = []byte(e.Key)
+	}
+	return r
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
+	"github.com/testcontainers/testcontainers-go"
+	"github.com/testcontainers/testcontainers-go/modules/postgres"
+	"github.com/testcontainers/testcontainers-go/wait"
+
+	"github.com/holdfast-go/holdfast/internal/test/lifeline"
+	"github.com/holdfast-go/holdfast/testkit/docker"
+)
+
+// startTimeout includes pulling the image, on a machine that is busy with many other tests.
+const startTimeout = 4 * time.Minute
+
+// startContainer runs PostgreSQL in a container with the settings of startBest, and returns its
+// address and what stops it.
+func startContainer(image string) (dsn string, stop func(), err error) {
+	if err := docker.Ready(); err != nil {
+		return "", nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	ctr, err := postgres.Run(ctx, image,
+		testcontainers.WithCmd("postgres", "-c", "fsync=off", "-c", "full_page_writes=off",
+			"-c", "max_connections=400", "-c", "max_prepared_transactions=20"),
+		testcontainers.WithHostConfigModifier(func(host *container.HostConfig) {
+			// On loopback only: the password is known.
+			host.PortBindings = network.PortMap{network.MustParsePort("5432/tcp"): {{
+				HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: "0",
+			}}}
+		}),
+		// It starts twice: the first time to make the database, on a socket only.
+		testcontainers.WithWaitStrategyAndDeadline(startTimeout,
+			wait.ForLog("database system is ready to accept connections").WithOccurrence(2).WithStartupTimeout(startTimeout),
+			wait.ForListeningPort("5432/tcp").WithStartupTimeout(startTimeout)),
+	)
+	var line *lifeline.Line
+	if ctr != nil {
+		line = docker.Attach(ctr.GetContainerID())
+	}
+	stop = func() {
+		if ctr == nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		// There is nothing in it to be saved: no time to shut down in good order.
+		if err := ctr.Terminate(ctx, testcontainers.StopTimeout(0)); err == nil {
+			line.Release()
+		} // else the lifeline tries again when this process ends
+	}
+	if err == nil {
+		dsn, err = ctr.ConnectionString(ctx, "sslmode=disable")
+	}
+	if err != nil {
+		stop()
+		return "", nil, fmt.Errorf("start %s in a container: %w", image, err)
+	}
+	return dsn, stop, nil
+}

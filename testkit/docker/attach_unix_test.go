@@ -1,0 +1,86 @@
+//go:build unix
+
+package docker
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/testcontainers/testcontainers-go"
+)
+
+// childVar makes the test binary be the program that starts a container and is killed.
+const childVar = "HOLDFAST_DOCKER_CHILD"
+
+// image is one that the tests of other packages need too; it only sleeps here.
+const image = "postgres:18"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childVar) != "" {
+		if err := Ready(); err != nil {
+			panic(err)
+		}
+		ctr, err := testcontainers.Run(context.Background(), image, testcontainers.WithEntrypoint("sleep", "300"))
+		if err != nil {
+			panic(err)
+		}
+		Attach(ctr.GetContainerID())
+		fmt.Println(ctr.GetContainerID())
+		select {} // until killed
+	}
+	os.Exit(m.Run())
+}
+
+func TestAContainerGoesWhenTheProgramIsKilled(t *testing.T) {
+	t.Parallel()
+	err := Ready()
+	if err == nil && !attachable() {
+		err = fmt.Errorf("there is no command docker")
+	}
+	if err != nil {
+		skip.Without(t, "Docker", "start it", err)
+	}
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), childVar+"=1")
+	child.Stderr = os.Stderr
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := strings.TrimSpace(line)
+	if !exists(t, id) {
+		t.Fatalf("container %s is not there", id)
+	}
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait()
+	for deadline := time.Now().Add(30 * time.Second); exists(t, id); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("container %s is there 30 s after its program was killed", id)
+		}
+	}
+}
+
+func exists(t *testing.T, id string) bool {
+	t.Helper()
+	out, err := exec.Command("docker", "ps", "--all", "--quiet", "--filter", "id="+id).CombinedOutput()
+	if err != nil {
+		t.Fatalf("docker ps: %v\n%s", err, out)
+	}
+	return len(strings.TrimSpace(string(out))) > 0
+}

@@ -1,0 +1,539 @@
+//go:build unix
+
+package endtoend
+
+import (
+	"crypto/rand"
+	"flag"
+	"fmt"
+	"os/exec"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+)
+
+// crash is a row of the table: where a process is ended, and what goes on around it.
+type crash struct {
+	point   failpoint.Point
+	turn    int // which time the point is reached; 0 is 1
+	in      func() scenario
+	earlier string          // where a life of the victim before this one was killed
+	mend    moment          // when the scenario's trouble ends
+	ready   func(o *ordeal) // waits for what the victim needs
+	atStart bool            // the point lies at the start of a process
+	leaving bool            // the victim is told to stop, and the point lies on that way
+}
+
+type moment int
+
+const (
+	behind    moment = iota // the end of the victim
+	before                  // the end of the victim: while it runs
+	inBetween               // the earlier life and this one
+)
+
+// scenario is what there is to do, and what goes wrong beside the crash.
+type scenario struct {
+	topic string          // tooSmall or notThere: a topic of the row's own
+	begin func(o *ordeal) // writes what there is to do
+	mend  func(o *ordeal) // ends the trouble, once it is seen
+	more  func(o *ordeal) // writes more, where what there was to do has gone another way: a rebalance saves, too
+	check func(o *ordeal) // what must hold beside the oracle
+}
+
+const (
+	tooSmall = "too small" // it refuses large events
+	notThere = "not there" // it is made late
+)
+
+// world is rows that one relay and one consumer, and those that take their place, go through together.
+type world struct {
+	name  string
+	order order
+	rows  []crash
+}
+
+// worlds have every point. A row says in which scenario it is reached.
+var worlds = []world{
+	{name: "producers", rows: []crash{
+		{point: failpoint.OutboxWriting, turn: 7, in: produced},
+		{point: failpoint.OutboxWritten, turn: 7, in: produced},
+		{point: failpoint.OutboxCommitted, turn: 7, in: produced},
+	}},
+	{name: "relays", rows: []crash{
+		{point: failpoint.RelayClaiming, in: plain, atStart: true},
+		{point: failpoint.RelayClaimed, in: plain, atStart: true},
+		{point: failpoint.RelayReading, turn: 4, in: plain},
+		{point: failpoint.RelayProducing, turn: 4, in: plain},
+		{point: failpoint.RelayProduced, turn: 4, in: plain},
+		{point: failpoint.RelayMoved, turn: 4, in: plain},
+		{point: failpoint.RelaySaving, turn: 2, in: plain},
+		{point: failpoint.RelaySaved, turn: 2, in: plain},
+		{point: failpoint.RelayStopping, turn: 2, in: plain, leaving: true},
+		{point: failpoint.RelayYielding, turn: 2, in: plain, leaving: true},
+		{point: failpoint.RelayYielded, turn: 2, in: plain, leaving: true},
+		{point: failpoint.RelayLeaving, in: plain, leaving: true},
+	}},
+	{name: "relays of large logs and of late events", rows: []crash{
+		{point: failpoint.RelayReclaiming, in: manySegments},
+		{point: failpoint.RelayReclaimed, in: manySegments},
+		{point: failpoint.RelayTurning, in: manySegments},
+		{point: failpoint.RelayTurned, in: manySegments},
+		{point: failpoint.RelayScheduling, in: scheduled},
+		{point: failpoint.RelayScheduled, in: scheduled},
+	}},
+	{name: "relays that give up", order: order{Attempts: 3}, rows: []crash{
+		{point: failpoint.RelayParking, in: refused},
+		{point: failpoint.RelayParked, in: refused},
+		{point: failpoint.RelayBurying, in: refused},
+		{point: failpoint.RelayBuried, in: refused},
+	}},
+	{name: "relays that wait", rows: []crash{
+		{point: failpoint.RelayDelaying, in: refusedAtFirst},
+		{point: failpoint.RelayUnparking, in: refusedAtFirst, mend: before},
+		{point: failpoint.RelayUnparked, in: refusedAtFirst, mend: before},
+		{point: failpoint.RelayParked, in: topicMissing},
+		{point: failpoint.RelayAnswered, in: topicMissing, mend: before},
+		{point: failpoint.RelayWaking, in: topicMissing, mend: before},
+		{point: failpoint.RelayWoken, in: topicMissing, mend: before},
+	}},
+	{name: "relays that hold keys", order: order{Attempts: 2, HoldKey: true}, rows: []crash{
+		{point: failpoint.RelayBuried, in: keyHeld},
+		{point: failpoint.RelayReleasing, in: keyReleased, mend: before},
+		{point: failpoint.RelayReleased, in: keyReleased, mend: before},
+		{point: failpoint.RelayRousing, in: keyReleased, earlier: "relay.buried", mend: inBetween},
+	}},
+	{name: "consumers", rows: []crash{
+		{point: failpoint.InboxAssigning, turn: 2, in: plain, atStart: true},
+		{point: failpoint.InboxAssigned, turn: 2, in: plain, atStart: true},
+		{point: failpoint.InboxFetched, turn: 2, in: plain},
+		{point: failpoint.InboxCounting, turn: 3, in: plain, earlier: "inbox.handled:9"},
+		{point: failpoint.InboxCounted, turn: 3, in: plain, earlier: "inbox.handled:9"},
+		{point: failpoint.InboxInserting, turn: 9, in: plain},
+		{point: failpoint.InboxInserted, turn: 9, in: plain},
+		{point: failpoint.InboxHandled, turn: 9, in: plain},
+		{point: failpoint.InboxCommitting, turn: 9, in: plain},
+		{point: failpoint.InboxCommitted, turn: 9, in: plain},
+	}},
+	{name: "consumers' positions", rows: []crash{
+		{point: failpoint.InboxSaving, in: plain},
+		{point: failpoint.InboxSaved, in: plain},
+		{point: failpoint.InboxOffsets, in: plain},
+		{point: failpoint.InboxOffset, in: plain},
+		{point: failpoint.InboxReleasing, turn: 2, in: plain, leaving: true},
+		{point: failpoint.InboxReleased, in: plain, leaving: true},
+		{point: failpoint.InboxSweeping, in: aged, mend: before, atStart: true},
+		{point: failpoint.InboxSwept, in: aged, mend: before, atStart: true},
+	}},
+	{name: "consumers of batches", order: order{Batch: 10}, rows: []crash{
+		{point: failpoint.InboxBatched, turn: 2, in: plain},
+		{point: failpoint.InboxHandled, turn: 2, in: plain},
+		{point: failpoint.InboxCommitted, turn: 2, in: plain},
+	}},
+	{name: "consumers that try again", rows: []crash{
+		{point: failpoint.InboxParking, in: failing},
+		{point: failpoint.InboxParking, turn: 3, in: failing},
+		{point: failpoint.InboxDecided, in: failing},
+		{point: failpoint.InboxClaiming, turn: 3, in: failing},
+		{point: failpoint.InboxClaimed, turn: 2, in: failing},
+		{point: failpoint.InboxRetried, in: failing},
+		{point: failpoint.InboxSettling, in: failing},
+		{point: failpoint.InboxSettled, in: failing},
+		{point: failpoint.InboxPostponing, in: failing},
+		{point: failpoint.InboxWritten, in: failing},
+	}},
+	{name: "consumers that give up", order: order{Tries: 3}, rows: []crash{
+		{point: failpoint.InboxBurying, in: refusedByHandler},
+		{point: failpoint.InboxDecided, in: refusedByHandler},
+		{point: failpoint.InboxGivingUp, in: givenUp},
+		{point: failpoint.InboxWritten, turn: 2, in: givenUp},
+	}},
+	{name: "dead letters", order: order{Attempts: 2, Tries: 2}, rows: []crash{
+		{point: failpoint.DLQChanging, turn: 2, in: lettersOfTheConsumer, ready: lettersAreThere},
+		{point: failpoint.DLQChanged, turn: 2, in: lettersOfTheConsumer, ready: lettersAreThere},
+		{point: failpoint.DLQChanging, in: lettersOfTheRelay, ready: lettersAreThere},
+		{point: failpoint.DLQChanged, in: lettersOfTheRelay, ready: lettersAreThere},
+	}},
+}
+
+// atOnce is how many worlds there are at a time: they wait for leases and sessions for most of it.
+const atOnce = 6
+
+// everyKind is for a run of its own: standing still for a lease, or stopping in order, takes long at so many points.
+var everyKind = flag.Bool("failpoints.all", false, "end processes at all failpoints in every way that concerns them, not by killing alone and, on the usual way of an event, by stalling")
+
+// kinds are the ways in which this run ends processes. All but killing are for the usual way alone where nobody asks for more.
+func kinds() []kind {
+	switch {
+	case *everyKind:
+		return []kind{killed, stalled, frozen, stopped, panics}
+	case testing.Short():
+		return []kind{killed}
+	}
+	return []kind{killed, stalled}
+}
+
+// A process that ends anywhere between two steps, in any way, loses nothing, doubles nothing and reorders nothing.
+func TestWhereverAProcessEndsNothingIsLostDoubledOrReordered(t *testing.T) {
+	t.Parallel()
+	program, cluster := buildVictim(t), kafkatest.New(t)
+	type run struct {
+		w world
+		k kind
+	}
+	runs := make(chan run)
+	var wg sync.WaitGroup
+	for range atOnce {
+		wg.Go(func() {
+			for r := range runs {
+				t.Run(fmt.Sprintf("%s/%s", r.w.name, r.k), func(t *testing.T) { r.w.suffer(t, program, cluster, r.k) })
+			}
+		})
+	}
+	for _, k := range kinds() {
+		for _, w := range worlds {
+			if k.concerns(w) && (k == killed || *everyKind || w.name == "relays" || w.name == "consumers") {
+				runs <- run{w, k}
+			}
+		}
+	}
+	close(runs)
+	wg.Wait()
+}
+
+// concerns says whether the rows of a world are run with a kind.
+func (k kind) concerns(w world) bool {
+	role := roleOf(w.rows[0].point)
+	switch k {
+	case stopped, stalled: // A producer and a person do one thing at a time, and have no stop of their own.
+		return role == "relay" || role == "consumer"
+	case panics: // It is as being killed, once it is seen that nothing catches it or waits for it.
+		return strings.Contains(w.name, "give up") || strings.Contains(w.name, "batches") || role == "producer" || role == "dlq"
+	default:
+		return true
+	}
+}
+
+// suffer goes through the rows of a world.
+func (w world) suffer(t *testing.T, program string, cluster *kafkatest.Cluster, k kind) {
+	o := newOrdeal(t, program, cluster, w, k)
+	for i, row := range w.rows {
+		well := t.Run(fmt.Sprintf("%s in %s", row.point, nameOf(row.in)), func(t *testing.T) {
+			o.path.TB, o.row = t, i
+			defer func() { o.path.TB = o.root }()
+			o.suffer(row)
+		})
+		if !well {
+			t.Fatalf("the rows behind it are not run: what they would show is not theirs")
+		}
+	}
+	o.leave()
+}
+
+// nameOf is the name of a scenario.
+func nameOf(in func() scenario) string {
+	full := runtime.FuncForPC(reflect.ValueOf(in).Pointer()).Name()
+	return full[strings.LastIndex(full, ".")+1:]
+}
+
+// What the victim can be told, which is what points.go declares, is all in the table.
+func TestEveryFailpointIsInTheTable(t *testing.T) {
+	out, err := exec.Command(buildVictim(t), "points").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	inTable := map[string]bool{}
+	for _, w := range worlds {
+		for _, c := range w.rows {
+			inTable[string(c.point)] = true
+		}
+	}
+	n := 0
+	for line := range strings.Lines(string(out)) {
+		point, _, _ := strings.Cut(line, "\t")
+		if n++; !inTable[point] {
+			t.Errorf("no process is ended at %s: give it a row in worlds", point)
+		}
+	}
+	if n < 50 {
+		t.Errorf("the victim knows %d points only", n)
+	}
+}
+
+// plain is some keys with some events each, and nothing else.
+func plain() scenario {
+	return scenario{begin: func(o *ordeal) { o.load(10) }, more: func(o *ordeal) { o.load(1) }}
+}
+
+// load writes events of some keys and of none, in a few transactions.
+func (o *ordeal) load(each int) {
+	o.Helper()
+	for n := 0; n < each; {
+		var events []holdfast.Event
+		for ; n < each && len(events) < 48; n++ {
+			for k := range 8 {
+				e := o.Event(fmt.Sprint("key ", k), int64(n))
+				if k == 7 {
+					e.Key = ""
+				}
+				events = append(events, e)
+			}
+		}
+		o.write(events...)
+	}
+}
+
+// produced has no events but those of the victim.
+func produced() scenario {
+	return scenario{begin: func(o *ordeal) { o.order.Keys, o.order.Each = 5, 5 }, check: func(o *ordeal) {
+		if n := o.Count("select count(*) from written where key like $1", fmt.Sprintf("row %d key %%", o.row)); n != 25 {
+			o.Errorf("the producer has committed %d events, want 25", n)
+		}
+	}}
+}
+
+const smallTopic = 20_000 // bytes that a topic takes which is too small
+
+func (o *ordeal) to(topic, key string) holdfast.Event {
+	e := o.Event(key, 0)
+	e.Topic = topic
+	return e
+}
+
+// tooLarge writes an event that its topic refuses, among others.
+func (o *ordeal) tooLarge(key string) (large holdfast.Event) {
+	o.Helper()
+	topic := o.topicOf[o.row]
+	large = o.to(topic, key)
+	large.Payload = make([]byte, 2*smallTopic)
+	_, _ = rand.Read(large.Payload)
+	o.load(6)
+	o.write(o.to(topic, "large"), o.to(topic, "other"), large)
+	o.write(o.to(topic, "large"), o.to(topic, "other"), o.to(topic, "large"))
+	return large
+}
+
+// widen has the small topic take everything.
+func (o *ordeal) widen() {
+	o.Helper()
+	o.Await("the broker changes the topic", func() bool {
+		res, err := o.Cluster.Client.IncrementalAlterConfigs(o.Context(), &kafka.IncrementalAlterConfigsRequest{
+			Resources: []kafka.IncrementalAlterConfigsRequestResource{{ResourceType: kafka.ResourceTypeTopic, ResourceName: o.topicOf[o.row],
+				Configs: []kafka.IncrementalAlterConfigsRequestConfig{{Name: "max.message.bytes", Value: "1000000", ConfigOperation: kafka.ConfigOperationSet}}}}})
+		return err == nil && res.Resources[0].Error == nil
+	})
+	o.Await("the broker knows of the change", func() bool {
+		res, err := o.Cluster.Client.DescribeConfigs(o.Context(), &kafka.DescribeConfigsRequest{Resources: []kafka.DescribeConfigRequestResource{
+			{ResourceType: kafka.ResourceTypeTopic, ResourceName: o.topicOf[o.row], ConfigNames: []string{"max.message.bytes"}}}})
+		return err == nil && len(res.Resources) == 1 && len(res.Resources[0].ConfigEntries) == 1 && res.Resources[0].ConfigEntries[0].ConfigValue == "1000000"
+	})
+}
+
+// refused is an event that the broker does not take: it becomes a letter.
+func refused() scenario {
+	return scenario{topic: tooSmall, begin: func(o *ordeal) { o.letters[o.tooLarge("large").ID] = true }}
+}
+
+// refusedAtFirst is one that the broker takes in the end.
+func refusedAtFirst() scenario {
+	return scenario{topic: tooSmall, begin: func(o *ordeal) { o.tooLarge("large") }, mend: func(o *ordeal) {
+		o.comes("the event is parked", "select exists (select from holdfast.parked where attempts > 0)")
+		o.widen()
+	}}
+}
+
+// topicMissing is a topic that is made late.
+func topicMissing() scenario {
+	return scenario{topic: notThere, begin: func(o *ordeal) {
+		topic := o.topicOf[o.row]
+		o.load(6)
+		o.write(o.to(topic, "a"), o.to(topic, "b"), o.to(topic, "a"), o.to(topic, "b"), o.to(topic, "a"))
+	}, mend: func(o *ordeal) {
+		topic := o.topicOf[o.row]
+		o.comes("the topic is held", "select exists (select from holdfast.parked where why = 'topic')")
+		if err := o.Cluster.Server.CreateTopic(o.Context(), topic, ofRow, nil); err != nil {
+			o.Fatal(err)
+		}
+		o.Topics = append(o.Topics, topic)
+	}}
+}
+
+// keyHeld is a key that waits behind the letter of an event, until the letter is replayed.
+func keyHeld() scenario {
+	return scenario{topic: tooSmall, begin: func(o *ordeal) { o.tooLarge("large") }, mend: func(o *ordeal) {
+		o.comes("the letter", "select count(*) = 1 from holdfast.letter where state = 'open'")
+		o.widen()
+		// The broker may refuse it once more: what it knows and what it does are not one.
+		o.Await("the letter is replayed", func() bool {
+			if o.Count("select count(*) from holdfast.letter where state = 'open'") > 0 {
+				o.replay(o.path.letters())
+			}
+			return o.Count("select count(*) from holdfast.letter where state in ('open', 'replaying')") == 0
+		})
+	}}
+}
+
+// keyReleased is a key that waits behind the letter of an event, until the letter is discarded.
+func keyReleased() scenario {
+	return scenario{topic: tooSmall, begin: func(o *ordeal) { o.fresh = []string{o.tooLarge("large").ID} }, mend: func(o *ordeal) {
+		o.comes("the letter", "select count(*) = 1 from holdfast.letter where state = 'open'")
+		d := o.path.letters()
+		for _, l := range o.openLetters(d) {
+			// Nobody is to see it ever: to the oracle it is one that was never written.
+			pgtest.Exec(o, o.Db, "delete from written where id = $1", l.Event.ID)
+			if err := d.Discard(o.Context(), l.ID, "the test", "nobody wants it"); err != nil {
+				o.Fatal(err)
+			}
+		}
+	}}
+}
+
+// scheduled is events that fall due while the relay runs.
+func scheduled() scenario {
+	return scenario{begin: func(o *ordeal) {
+		o.load(3)
+		var events []holdfast.Event
+		for k := range 10 {
+			e := o.Event(fmt.Sprintf("row %d later %d", o.row, k), 0)
+			e.NotBefore = time.Now().Add(time.Duration(k/5) * time.Second)
+			events = append(events, e)
+		}
+		o.write(events...)
+	}}
+}
+
+// manySegments is more than one segment of the log holds.
+func manySegments() scenario {
+	return scenario{begin: func(o *ordeal) {
+		o.load(3)
+		var events []holdfast.Event
+		for n := range 24 {
+			e := o.Event(fmt.Sprint("key ", n%6), 0)
+			e.Payload = make([]byte, 64<<10)
+			_, _ = rand.Read(e.Payload)
+			events = append(events, e)
+		}
+		o.write(events...)
+	}}
+}
+
+// fails writes events whose handler fails, with others of their keys behind them.
+func (o *ordeal) fails(how string) (ids []string) {
+	o.Helper()
+	o.load(3)
+	for k := range 4 {
+		e := o.Event(fmt.Sprint("key ", k), 0)
+		e.Headers = map[string]string{"fail": how}
+		o.write(e, o.Event(e.Key, 0), o.Event(e.Key, 0))
+		ids = append(ids, e.ID)
+	}
+	o.load(2)
+	return ids
+}
+
+// failing is events whose handler fails twice.
+func failing() scenario {
+	return scenario{begin: func(o *ordeal) { o.fails("twice") }}
+}
+
+// refusedByHandler is events that become letters at once.
+func refusedByHandler() scenario { return hopeless("at once") }
+
+// givenUp is events that become letters after some tries.
+func givenUp() scenario { return hopeless("always") }
+
+func hopeless(how string) scenario {
+	return scenario{begin: func(o *ordeal) {
+		for _, id := range o.fails(how) {
+			o.letters[id] = true
+		}
+	}}
+}
+
+// aged is events whose rows in the inbox are older than the window.
+func aged() scenario {
+	return scenario{begin: func(o *ordeal) {
+		o.load(4)
+		// A turn of the row before puts off the next one as it thinks: none begins before the rows are old.
+		pgtest.Exec(o, o.Db, "update holdfast.retention set next_at = now() + interval '5 minutes'")
+	}, mend: func(o *ordeal) {
+		o.settled()
+		o.comes("the positions are saved", `select not exists (select from holdfast.inbox i join holdfast.consumer_position p using (consumer, topic, partition) where i."offset" >= p.position)`)
+		// A row of that age is long below the group's offset, too: else its record could be read again when the row is gone.
+		o.Await("the group's offsets are the positions", o.offsetsAreThePositions)
+		pgtest.Exec(o, o.Db, "update holdfast.inbox set processed_at = processed_at - interval '2 hours'")
+		pgtest.Exec(o, o.Db, "update holdfast.retention set next_at = now()")
+	}}
+}
+
+// offsetsAreThePositions tells whether the consumer has committed to Kafka what it has saved.
+func (o *ordeal) offsetsAreThePositions() bool {
+	o.Helper()
+	rows, err := o.Db.Query(o.Context(), "select topic, partition, position from holdfast.consumer_position")
+	if err != nil {
+		o.Fatal(err)
+	}
+	positions, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
+		Topic     string
+		Partition int
+		Position  int64
+	}])
+	if err != nil {
+		o.Fatal(err)
+	}
+	for _, p := range positions {
+		if offset, known := o.Committed(p.Topic, p.Partition); !known || offset != p.Position {
+			return false
+		}
+	}
+	return len(positions) > 0
+}
+
+// lettersOfTheConsumer is letters that the victim replays. Nothing of their keys is behind them: it would have gone on.
+func lettersOfTheConsumer() scenario {
+	return scenario{begin: func(o *ordeal) {
+		pgtest.Exec(o, o.Db, "delete from mended")
+		o.load(2)
+		for n := range 4 {
+			e := o.Event(fmt.Sprintf("row %d alone %d", o.row, n), 0)
+			e.Headers = map[string]string{"fail": "always"}
+			o.write(e)
+			o.fresh = append(o.fresh, e.ID)
+		}
+	}, check: everyLetterIsReplayedOnce}
+}
+
+func lettersOfTheRelay() scenario {
+	return scenario{topic: tooSmall, begin: func(o *ordeal) {
+		o.fresh = []string{o.tooLarge("alone").ID}
+	}, check: everyLetterIsReplayedOnce}
+}
+
+// lettersAreThere waits for the letters, and sees to it that their replay succeeds.
+func lettersAreThere(o *ordeal) {
+	o.Helper()
+	o.comes("the letters", "select count(*) = $1 from holdfast.letter where state = 'open'", len(o.fresh))
+	if o.topicOf[o.row] != "" {
+		o.widen()
+	}
+	pgtest.Exec(o, o.Db, "insert into mended default values")
+}
+
+func everyLetterIsReplayedOnce(o *ordeal) {
+	o.Helper()
+	if n := o.Count(`select count(*) from holdfast.letter l where event_id = any($1) and state = 'replayed'
+			and (select count(*) from holdfast.letter_action a where a.letter = l.id and a.action = 'replay') = 1`, o.fresh); n != int64(len(o.fresh)) {
+		o.Errorf("%d letters have been replayed once, want %d", n, len(o.fresh))
+	}
+}

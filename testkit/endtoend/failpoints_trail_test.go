@@ -1,0 +1,154 @@
+//go:build unix
+
+package endtoend
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/test/endtoend"
+	"github.com/holdfast-go/holdfast/internal/test/oracle"
+	"github.com/holdfast-go/holdfast/testkit/internal/trail"
+)
+
+// This file is what the oracles of the failpoints know beside what is there in the end: who changed which lane and which
+// position, and who took which event in (O6), what the saved cursors said at any moment (O7), and, once all have stopped,
+// what is left (O8, O10). None of it is the word of a process: the victims have no history, because they end where they
+// cannot say so.
+
+// looks are the looks at the cursors so far, and what of Kafka has been read for them.
+type looks struct {
+	taken []oracle.CursorSample
+	last  time.Time
+	seen  map[string]struct{} // ids in Kafka
+	next  map[kafkaLog]int64  // offsets
+}
+
+type kafkaLog struct {
+	topic     string
+	partition int
+}
+
+// How many partitions topics have: that of a world, and those of single rows.
+const (
+	ofWorld = 3
+	ofRow   = 2
+)
+
+// look takes one: what a saved cursor calls published must be in Kafka, parked, or a letter. It is taken where a victim
+// has just ended, before anybody can have mended that, and while one is waited for.
+func (o *ordeal) look() {
+	o.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.Patience)
+	defer cancel()
+	sample, err := trail.Look(ctx, o.Db, o.readOn)
+	if err != nil {
+		o.Fatal(err)
+	}
+	o.looks.taken, o.looks.last = append(o.looks.taken, sample), time.Now()
+	if len(sample.Missing) > 0 { // What is skipped never comes: the row would wait for it in vain.
+		o.Fatalf("the oracles say no: %s", o.accused())
+	}
+}
+
+// lookNowAndThen is look for those who wait. It asks the broker for every partition, so it does not do so often.
+func (o *ordeal) lookNowAndThen() {
+	o.Helper()
+	if time.Since(o.looks.last) > time.Second {
+		o.look()
+	}
+}
+
+// readOn reads what Kafka has got since the last look.
+func (o *ordeal) readOn(ctx context.Context) (map[string]struct{}, error) {
+	for _, topic := range o.Topics {
+		partitions := ofRow
+		if topic == o.Topic() {
+			partitions = ofWorld
+		}
+		for n := range partitions {
+			at := kafkaLog{topic, n}
+			records, err := o.Cluster.Server.ReadFrom(ctx, topic, n, o.looks.next[at])
+			if err != nil {
+				return nil, err
+			}
+			for _, r := range records {
+				id, _ := r.Header("ce_id")
+				o.looks.seen[id] = struct{}{}
+				o.looks.next[at] = r.Offset + 1
+			}
+		}
+	}
+	return o.looks.seen, nil
+}
+
+// accused is what O6 and O7 say while events are still on their way.
+func (o *ordeal) accused() endtoend.Verdict {
+	o.Helper()
+	v := endtoend.VerdictOf(o.trailed())
+	v.Findings = slices.DeleteFunc(v.Findings, func(f oracle.Finding) bool { return f.Oracle != oracle.Fencing && f.Oracle != oracle.CursorTruth })
+	return v
+}
+
+// trailed is what is known of the world, as far as the looks at the cursors go.
+func (o *ordeal) trailed() (run oracle.Run) {
+	o.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.Patience)
+	defer cancel()
+	run = o.Facts("billing")
+	run.Cursors = o.looks.taken
+	var err error
+	if run.LaneLog, err = trail.Lanes(ctx, o.Db, ""); err == nil {
+		run.PositionLog, err = trail.Positions(ctx, o.Db, "")
+	}
+	if err == nil {
+		run.TakenLog, err = trail.Taken(ctx, o.Db, "")
+	}
+	if err != nil {
+		o.Fatal(err)
+	}
+	return run
+}
+
+// known is all that is known of the world by now. All may have had its effect before a relay has saved anything: then there is
+// nothing yet to look at.
+func (o *ordeal) known() oracle.Run {
+	o.Helper()
+	o.look()
+	published := func(s oracle.CursorSample) bool { return s.Done > 0 }
+	for begun := time.Now(); !slices.ContainsFunc(o.looks.taken, published) && time.Since(begun) < 10*time.Second; time.Sleep(50 * time.Millisecond) {
+		o.look()
+	}
+	run := o.trailed()
+	if err := oracle.TooLittle(run); err != nil {
+		o.Error(err)
+	}
+	return run
+}
+
+// left adds what is left once everybody has stopped in order. A server sees the end of a connection a moment later than
+// who had it.
+func (o *ordeal) left(run *oracle.Run) {
+	o.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.Patience)
+	defer cancel()
+	for begun := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		run.Leftovers = nil
+		endtoend.Collect(ctx, o.Path, &run.Leftovers, `
+			select 'connection', format('%s of %s: %s', state, application_name, query) from pg_stat_activity
+				where backend_type = 'client backend' and datname = current_database() and application_name <> ''
+			union all select 'prepared transaction', gid from pg_prepared_xacts where database = current_database()
+			union all select 'lock', format('%s %s', locktype, mode) from pg_locks
+				where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())`)
+		if len(run.Leftovers) == 0 || time.Since(begun) > 10*time.Second {
+			break
+		}
+	}
+	var unread []oracle.Waiting
+	endtoend.Collect(ctx, o.Path, &unread, `
+		select 'unread', '', e.id from holdfast.event e join holdfast.lane l using (lane)
+			where not pg_visible_in_snapshot(e.xid, l.done) and (l.upto is null or not pg_visible_in_snapshot(e.xid, l.upto) or e.seq > l.pos)
+		union all select 'scheduled', '', id from holdfast.scheduled`)
+	run.Pending = append(run.Pending, unread...)
+}

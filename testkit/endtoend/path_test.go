@@ -1,0 +1,27 @@
+// Package endtoend has the tests of the whole path under faults: killed processes, stopped servers, storms of keys, nodes
+// and topics, a process that ends at each failpoint. It has no code but tests.
+package endtoend
+
+import (
+	"os"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/test/endtoend"
+	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+)
+
+func TestMain(m *testing.M) {
+	if isPart() {
+		os.Exit(runPart())
+	}
+	os.Exit(pgtest.Main(m, kafkatest.Stop))
+}
+
+// path is endtoend.Path with what only the tests under faults do.
+type path struct{ *endtoend.Path }
+
+func setupPath(t testing.TB, db *pgtest.DB, cluster *kafkatest.Cluster, partitions int) *path {
+	t.Helper()
+	return &path{endtoend.Setup(t, db, cluster, partitions)}
+}

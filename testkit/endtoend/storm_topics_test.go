@@ -1,0 +1,169 @@
+package endtoend
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/test/endtoend"
+	"github.com/holdfast-go/holdfast/internal/test/oracle"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+)
+
+// recreate deletes the topic and makes it again, empty. The truth about its old events goes with them.
+func (s *storm) recreate(between func()) {
+	s.Helper()
+	ctx := s.Context()
+	if err := s.Cluster.Server.DeleteTopic(ctx, s.Topic()); err != nil {
+		s.Fatal(err)
+	}
+	if between != nil {
+		between()
+	}
+	// The name is free a moment after the topic is gone.
+	s.Await("the topic can be made again", func() bool { return s.Cluster.Server.CreateTopic(ctx, s.Topic(), s.partitions, nil) == nil })
+}
+
+// forgetOld takes what was done before a topic was made again out of the truth: Kafka has no record of it any more.
+func (s *storm) forgetOld() {
+	s.Helper()
+	if missing := s.Count("select count(*) from written w where not exists (select from effect e where e.id = w.id)"); missing != 0 {
+		s.Errorf("%d events of the old topic were not handled", missing)
+	}
+	pgtest.Exec(s, s.Db, "truncate written, effect")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.numbers)
+}
+
+// startAgain makes the topic again, with n events, after all of the old one were handled.
+func (s *storm) startAgain(n int) {
+	s.Helper()
+	s.recreate(nil)
+	s.forgetOld()
+	s.publish(s.some(n, 10, "")...)
+}
+
+// remedyHolds does what the error tells an operator to do, and a consumer then handles all there is.
+func (s *storm) remedyHolds() {
+	s.Helper()
+	pgtest.Exec(s, s.Db, "delete from holdfast.consumer_position where topic = $1", s.Topic())
+	v := s.ends(s.Consume("billing", endtoend.EffectOf("billing"), nil))
+	s.Logf("after the remedy: %s", v)
+	v.MustHold(s)
+}
+
+func TestATopicMadeAgainWithFewerRecordsIsRefusedUntilItsPositionIsDeleted(t *testing.T) {
+	t.Parallel()
+	s := setupStorm(t, 1)
+	s.publish(s.some(100, 10, "")...)
+	stop := s.Consume("billing", endtoend.EffectOf("billing"), nil)
+	s.ends(stop).MustHold(t)
+	s.startAgain(40)
+
+	err := s.refuses(s.consumer(endtoend.EffectOf("billing"), nil), s.group())
+	t.Logf("it says: %v", err)
+	if !errors.Is(err, inbox.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "delete the partition's row of consumer_position") {
+		t.Errorf("the topic was made again: %v", err)
+	}
+	s.remedyHolds()
+}
+
+// The position is an offset of the new log, too: nothing but the group's committed offset, which Kafka forgets with the
+// topic, tells the two apart.
+func TestATopicMadeAgainWithMoreRecordsThanWereHandledLosesNoneInSilence(t *testing.T) {
+	t.Parallel()
+	s := setupStorm(t, 1)
+	s.publish(s.some(100, 10, "")...)
+	stop := s.Consume("billing", endtoend.EffectOf("billing"), nil)
+	s.ends(stop).MustHold(t)
+	s.startAgain(150)
+	s.Await("Kafka has forgotten the group's offset", func() bool {
+		offset, known := s.Committed(s.Topic(), 0)
+		return known && offset < 0
+	})
+
+	var o outcomes
+	stop = s.Consume("billing", endtoend.EffectOf("billing"), o.observe)
+	s.Await("the events past the old position have their effects", func() bool { return s.Count("select count(*) from effect") == 50 })
+	stop()
+	t.Logf("outcomes %s", &o)
+	s.staleAreReplayed(100)
+}
+
+// staleAreReplayed checks that everything below the old position is a letter, and that a replay hands it to its handler.
+func (s *storm) staleAreReplayed(want int) {
+	s.Helper()
+	if n := s.Count("select count(*) from holdfast.letter where state = 'open' and reason like 'stale%'"); n != int64(want) {
+		s.Fatalf("of %d events below the old position %d are letters, the others are lost without a word", want, n)
+	}
+	stop := s.Consume("billing", endtoend.EffectOf("billing"), nil)
+	s.replayAll(s.letters(), want)
+	s.Await("all have their effects", func() bool {
+		return s.Count("select count(*) from effect") == s.Count("select count(*) from written")
+	})
+	v := s.ends(stop)
+	s.Logf("after a replay: %s", v)
+	v.Except(oracle.OutOfTurn).MustHold(s) // Letters are late for their keys' order.
+}
+
+// The new log is longer than the position before the node has looked: to read on would skip what lies below.
+func TestATopicMadeAgainUnderARunningConsumerWithMoreRecordsLosesNoneInSilence(t *testing.T) {
+	t.Parallel()
+	s := setupStorm(t, 1)
+	s.publish(s.some(20, 10, "")...)
+	running := s.startNode(node{Session: time.Minute, Attempts: 10})
+	s.Await("the old topic is handled", func() bool { return s.positions()[0] == 20 })
+	s.recreate(func() {
+		time.Sleep(2 * time.Second) // It meets the missing topic, and may not look at the new one before that has its events.
+		s.signal(running, syscall.SIGSTOP)
+	})
+	s.forgetOld()
+	s.publish(s.some(150, 10, "")...)
+	s.signal(running, syscall.SIGCONT)
+	s.Await("the events past the old position have their effects", func() bool { return s.Count("select count(*) from effect") == 130 })
+	if err := running.quit(); err != nil {
+		t.Errorf("the node, told to stop: %v", err)
+	}
+	s.staleAreReplayed(20)
+}
+
+func TestATopicMadeAgainUnderARunningConsumerIsNoticed(t *testing.T) {
+	t.Parallel()
+	s := setupStorm(t, 1)
+	s.publish(s.some(100, 10, "")...)
+	in := s.consumer(endtoend.EffectOf("billing"), nil)
+	ended := make(chan error, 1)
+	go func() { ended <- s.consumeGroup(t.Context(), in, s.group()) }()
+	s.Await("the old topic is handled", func() bool { return s.positions()[0] == 100 })
+	s.startAgain(40)
+	err := <-ended
+	t.Logf("it says: %v", err)
+	if !errors.Is(err, inbox.ErrOffsetOutOfRange) {
+		t.Errorf("the topic was made again: %v", err)
+	}
+	s.remedyHolds()
+}
+
+func TestATopicThatIsMissingForAWhileIsReadWhenItIsThere(t *testing.T) {
+	t.Parallel()
+	s := setupStorm(t, 1)
+	stop := s.Consume("billing", endtoend.EffectOf("billing"), nil)
+	s.publish(s.some(20, 5, "")...)
+	s.Arrive("billing")
+	stop()
+	// A consumer that has a position in no log yet, and a topic that comes later.
+	pgtest.Exec(t, s.Db, "delete from holdfast.consumer_position")
+	s.recreate(func() {
+		stop = s.Consume("billing", endtoend.EffectOf("billing"), nil)
+		s.Await("the node has joined", func() bool { return s.members() == 1 })
+	})
+	s.forgetOld()
+	s.publish(s.some(30, 5, "")...)
+	v := s.ends(stop)
+	t.Log(v)
+	v.MustHold(t)
+}

@@ -1,0 +1,90 @@
+//go:build linux
+
+package torture
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/test/oracle"
+)
+
+// fault is one kind of trouble.
+type fault struct {
+	name string // "kill-relay"
+	what string // one line for a person
+	// hold is how long it lasts, at least and at most. Nothing is held where both are zero.
+	hold [2]time.Duration
+	// begin brings it about and returns what ends it. It may return a nil heal where there is nothing to end.
+	begin func(ctx context.Context, s *stage) (heal func(context.Context) error, err error)
+	// impossible says why it cannot be had on this ground, or "".
+	impossible func(g *ground) string
+	// alarms are what has to be logged while the fault lasts or soon after, all of it.
+	alarms []oracle.Alarm
+	// keeps: relays may be kept from saving what they have published, until all has recovered.
+	keeps bool
+	// alone: no process is killed beside it, because that would end what the fault has to hit.
+	alone bool
+}
+
+// stage is what a fault works with.
+type stage struct {
+	*ground
+	*cast
+	rng  *rand.Rand
+	held time.Duration // for how long this one will last
+
+	witness *witness
+	// hit says whether the fault has done anything to anybody yet. begin sets it for a fault that may miss: nil is for those
+	// that cannot.
+	hit func() (bool, error)
+}
+
+// between draws a duration.
+func between(rng *rand.Rand, low, high time.Duration) time.Duration {
+	if high <= low {
+		return low
+	}
+	return low + time.Duration(rng.Int64N(int64(high-low)))
+}
+
+// one draws an actor of a role.
+func (s *stage) one(role string) (*process, error) {
+	actors := s.of(role)
+	if len(actors) == 0 {
+		return nil, fmt.Errorf("there is no %s", role)
+	}
+	return s.get(actors[s.rng.IntN(len(actors))]), nil
+}
+
+func anywhere(*ground) string { return "" }
+
+func seconds(low, high float64) [2]time.Duration {
+	return [2]time.Duration{time.Duration(low * float64(time.Second)), time.Duration(high * float64(time.Second))}
+}
+
+// outlasting is how long a fault is held that others have to take for the end of somebody: beyond what they wait for a sign
+// of life, so that he meets them when he goes on.
+func outlasting(wait time.Duration) [2]time.Duration {
+	return [2]time.Duration{wait + time.Second, wait + 4*time.Second}
+}
+
+// Catalogue is every fault there is, in a fixed order: a seed draws from it.
+func catalogue() (all []fault) {
+	all = append(processFaults(), linkFaults()...)
+	own := len(all)
+	for _, some := range [][]fault{postgresFaults(), kafkaFaults(), platformFaults()} {
+		all = append(all, some...)
+	}
+	for i := range all[own:] { // Relays need every server.
+		all[own+i].keeps = true
+	}
+	for i := range all {
+		if all[i].impossible == nil {
+			all[i].impossible = anywhere
+		}
+	}
+	return all
+}

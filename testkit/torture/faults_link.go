@@ -1,0 +1,109 @@
+//go:build linux
+
+package torture
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/testkit/internal/faultproxy"
+)
+
+// linkFaults are those of the network between each kind of part and each server, and between PgBouncer and Postgres.
+func linkFaults() (all []fault) {
+	for _, l := range append(slices.Clone(links), pooled) {
+		var impossible func(*ground) string
+		if l == pooled {
+			impossible = noBouncer
+		}
+		for _, n := range networkFaults {
+			hold := n.hold
+			if n.silences && l == (link{roleConsumer, broker}) {
+				hold[1] = outlasting(session)[1] // some end before the session does, some after it
+			}
+			all = append(all, fault{name: n.name + "-" + l.String(), what: fmt.Sprintf(n.what, l.role, server(l)), hold: hold, impossible: impossible, keeps: l.role != roleProducer && l.role != roleConsumer,
+				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
+					proxy := s.links[l]
+					s.hit = counted(proxy, n.hits)
+					return func(context.Context) error {
+						if n.anew {
+							_, err := proxy.PassAnew()
+							return err
+						}
+						return proxy.Set(faultproxy.Pass())
+					}, proxy.Set(n.fault(s.rng))
+				}})
+		}
+		if l.server != postgres {
+			continue
+		}
+		for _, moment := range []faultproxy.Moment{faultproxy.Before, faultproxy.After} {
+			all = append(all, fault{name: fmt.Sprintf("cut-commit-%s-%s", moment, l.role), hold: seconds(1.5, 3), impossible: impossible, keeps: l.role != roleProducer && l.role != roleConsumer,
+				what: fmt.Sprintf("a %s's connection is cut just %s COMMIT is carried out", l.role, moment),
+				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
+					proxy := s.links[l]
+					s.hit = counted(proxy, cuts)
+					return func(context.Context) error { return proxy.Set(faultproxy.Pass()) },
+						proxy.Set(faultproxy.CutCommit(moment, faultproxy.Cuts{Chance: cutChance(l.role), Seed: s.rng.Uint64()}))
+				}})
+		}
+	}
+	return all
+}
+
+// cutChance is how likely a COMMIT is cut. A relay sends few: most of what it does is one statement.
+func cutChance(role string) float64 {
+	if role == roleRelay {
+		return 1
+	}
+	return 0.3
+}
+
+// counted says whether what a proxy counts is more than now.
+func counted(proxy *faultproxy.Proxy, hits func(faultproxy.Counts) int64) func() (bool, error) {
+	before := hits(proxy.Counts())
+	return func() (bool, error) { return hits(proxy.Counts()) > before, nil }
+}
+
+// What a fault of each kind does is counted here.
+func held(c faultproxy.Counts) int64      { return c.Held + c.Unanswered }
+func resets(c faultproxy.Counts) int64    { return c.Resets }
+func delayed(c faultproxy.Counts) int64   { return c.Delayed }
+func truncated(c faultproxy.Counts) int64 { return c.Truncated }
+func cuts(c faultproxy.Counts) int64      { return c.CutBefore + c.CutAfter }
+
+func server(l link) string {
+	if l.server == postgres {
+		return "Postgres"
+	}
+	return "Kafka"
+}
+
+// networkFaults are what a link between any two can have. what is about a role and a server.
+var networkFaults = []struct {
+	name, what string
+	hold       [2]time.Duration
+	anew       bool // connections do not outlive it
+	silences   bool // the server hears no sign of life
+	hits       func(faultproxy.Counts) int64
+	fault      func(rng *rand.Rand) faultproxy.Fault
+}{
+	{name: "lose-up", what: "nothing gets from a %s to %s any more; all of it arrives late", hold: seconds(2, 6), silences: true, hits: held, fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.LoseUp() }},
+	{name: "lose-down", what: "no answer gets to a %s from %s any more; then the connections break", hold: seconds(2, 6), anew: true, silences: true, hits: held, fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.LoseDown() }},
+	{name: "blackhole", what: "nothing passes between a %s and %s, and new connections hang", hold: seconds(2, 6), anew: true, silences: true, hits: held, fault: func(*rand.Rand) faultproxy.Fault { return faultproxy.Blackhole() }},
+	{name: "reset", what: "connections of a %s to %s are reset again and again", hold: seconds(1.5, 4), hits: resets, fault: func(rng *rand.Rand) faultproxy.Fault {
+		return faultproxy.ResetWithin(0, 500*time.Millisecond, rng.Uint64())
+	}},
+	{name: "slow", what: "the way between a %s and %s is long and narrow", hold: seconds(2, 5), hits: delayed, fault: func(rng *rand.Rand) faultproxy.Fault {
+		return faultproxy.Slow(time.Duration(20+rng.IntN(200))*time.Millisecond, int64(20_000+rng.IntN(200_000)))
+	}},
+	{name: "truncate-up", what: "what a %s sends to %s ends in the middle of a frame", hold: seconds(1.5, 4), hits: truncated, fault: func(rng *rand.Rand) faultproxy.Fault {
+		return faultproxy.TruncateUp(0, 20_000, rng.Uint64())
+	}},
+	{name: "truncate-down", what: "answers to a %s from %s end in the middle of a frame", hold: seconds(1.5, 4), hits: truncated, fault: func(rng *rand.Rand) faultproxy.Fault {
+		return faultproxy.TruncateDown(0, 20_000, rng.Uint64())
+	}},
+}

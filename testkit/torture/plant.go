@@ -1,0 +1,208 @@
+//go:build linux
+
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/test/history"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+// Planted bugs: what each oracle is there to see, done on purpose. They live in the parts, where a user's code or ours
+// could have them, and not in the library.
+const (
+	plantLose      = "lose"       // the publisher says that an event was acknowledged which it never sent
+	plantDualWrite = "dual-write" // the producer publishes past the outbox, and rolls back
+	plantOutside   = "outside"    // the handler writes past its transaction, and fails
+	plantReverse   = "reverse"    // the publisher turns the order of a call around
+	plantRepeat    = "repeat"     // the publisher sends everything twice
+	plantTakeBack  = "take-back"  // somebody sets a lane's epoch back
+	plantMeddle    = "meddle"     // somebody saves positions of partitions that another has
+	plantIntrude   = "intrude"    // somebody takes in events of partitions that another has
+	plantAhead     = "ahead"      // somebody sets a lane's cursor to the end of the log
+	plantForget    = "forget"     // somebody undoes what relays save of their cursors
+	plantStuck     = "stuck"      // the publisher never has an answer for one key
+	plantHasty     = "hasty"      // a consumer gives up an event at its first failure
+	plantHurry     = "hurry"      // the producer writes events for now which it was told to write for later
+	plantFalseOK   = "false-ok"   // the producer calls a transaction committed that it has rolled back
+	plantEarly     = "early"      // a consumer calls an event handled before it is
+	plantLinger    = "linger"     // a part leaves a goroutine behind
+	plantLeak      = "leak"       // a part leaves a prepared transaction behind
+	plantMute      = "mute-"      // parts of the role that follows log nothing
+)
+
+// stuckKey is the key for which plantStuck never has an answer.
+const stuckKey = "k3"
+
+// notWaitedFor are the keys for whose events a run does not wait. What plantStuck keeps would never come; what else is
+// on its way when the run ends would wait as well, and nobody could tell which of them the bug keeps.
+func (o Options) notWaitedFor() []string {
+	if o.plant == plantStuck {
+		return []string{stuckKey}
+	}
+	return []string{}
+}
+
+// planted runs f where the part has the bug.
+func (p part) planted(bug string, f func() error) error {
+	if p.Plant != bug {
+		return nil
+	}
+	return f()
+}
+
+// publishPast sends events of a transaction that is about to be rolled back, as code without an outbox does.
+func (p *producer) publishPast(ids []string) error {
+	client := &kafka.Client{Addr: kafka.TCP(p.Brokers...), Timeout: 5 * time.Second}
+	var records []kafka.Record
+	for _, id := range ids {
+		records = append(records, kafka.Record{Key: kafka.NewBytes([]byte("k0")), Headers: wire.Headers[kafka.Header](nil, holdfast.Event{ID: id, Type: typeChanged, Source: "torture", Topic: p.Topics[0], Time: time.Now()})})
+	}
+	res, err := client.Produce(context.Background(), &kafka.ProduceRequest{Topic: p.Topics[0], RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(records...)})
+	if err != nil {
+		return err
+	}
+	return res.Error
+}
+
+// plantedPublisher is pub, or pub with a bug.
+func (p part) plantedPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.Publisher, error) {
+	var count atomic.Int64
+	switch p.Plant {
+	case plantLose:
+		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
+			if count.Add(int64(len(events))) < 50 || len(events) > 1 {
+				return pub.Publish(ctx, events)
+			}
+			return []error{nil}
+		}), nil
+	case plantStuck:
+		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
+			errs := make([]error, len(events))
+			var others []holdfast.Event
+			var places []int
+			for i, e := range events {
+				if e.Key != stuckKey {
+					others, places = append(others, e), append(places, i)
+					continue
+				}
+				errs[i] = &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultPartition, Err: errors.New("planted")}
+			}
+			if len(others) > 0 {
+				for i, err := range pub.Publish(ctx, others) {
+					errs[places[i]] = err
+				}
+			}
+			return errs
+		}), nil
+	case plantReverse:
+		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
+			turned := slices.Clone(events)
+			slices.Reverse(turned)
+			errs := pub.Publish(ctx, turned)
+			slices.Reverse(errs)
+			return errs
+		}), nil
+	case plantRepeat:
+		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
+			return errorsOf(pub.Publish(ctx, events), pub.Publish(ctx, events))
+		}), nil
+	case plantTakeBack:
+		return meddling(pub, pool, "update holdfast.lane set epoch = epoch - 1 where epoch > 1"), nil
+	case plantMeddle:
+		return meddling(pub, pool, "update holdfast.consumer_position set updated_at = now()"), nil
+	case plantIntrude:
+		return meddling(pub, pool, `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
+			select consumer, 'nobody', gen_random_uuid()::text, topic, partition, 0, '', now(), 'handled', 1 from holdfast.consumer_position`), nil
+	case plantAhead:
+		var unsent sync.Map // ids of events that are never sent: whoever has the lanes next begins behind them
+		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
+			if count.Add(1) == 20 {
+				for _, e := range events {
+					unsent.Store(e.ID, true)
+				}
+				_, err := pool.Exec(ctx, `update holdfast.lane set epoch = epoch + 1, owner = null, lease_until = '-infinity',
+					done = pg_current_snapshot(), upto = null, pos = 0`)
+				if err != nil {
+					return slices.Repeat([]error{err}, len(events))
+				}
+			}
+			if slices.ContainsFunc(events, func(e holdfast.Event) bool { _, ok := unsent.Load(e.ID); return ok }) {
+				return slices.Repeat([]error{&relay.PublishError{Topic: events[0].Topic, Partition: -1, Fault: relay.FaultBroker, Err: errors.New("planted")}}, len(events))
+			}
+			return pub.Publish(ctx, events)
+		}), nil
+	case plantForget:
+		// A claim changes the epoch, and may draw a window: what a relay saves under its own is lost.
+		_, err := pool.Exec(context.Background(), `select pg_advisory_xact_lock(1);
+			create or replace function public.forget() returns trigger language plpgsql as
+			$$ begin new.done := old.done; new.upto := old.upto; new.pos := old.pos; return new; end $$;
+			create or replace trigger forget before update on holdfast.lane for each row when (new.epoch = old.epoch) execute function public.forget()`, pgx.QueryExecModeSimpleProtocol)
+		return pub, err
+	case plantLinger:
+		go func() { select {} }()
+		return pub, nil
+	case plantLeak:
+		_, err := pool.Exec(context.Background(), fmt.Sprintf("begin; insert into other values (2); prepare transaction 'leaked by %s'", p.name()))
+		return pub, err
+	}
+	return pub, nil
+}
+
+// meddling is pub, which runs a statement behind the twentieth of every fifty calls.
+func meddling(pub relay.Publisher, pool *pgxpool.Pool, statement string) relay.Publisher {
+	var count atomic.Int64
+	return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
+		errs := pub.Publish(ctx, events)
+		if count.Add(1)%50 == 20 {
+			if _, err := pool.Exec(ctx, statement); err != nil {
+				return slices.Repeat([]error{err}, len(events))
+			}
+		}
+		return errs
+	})
+}
+
+type publisherFunc func(ctx context.Context, events []holdfast.Event) []error
+
+func (f publisherFunc) Publish(ctx context.Context, events []holdfast.Event) []error {
+	return f(ctx, events)
+}
+
+func errorsOf(first, second []error) []error {
+	for i := range first {
+		first[i] = errors.Join(first[i], second[i])
+	}
+	return first
+}
+
+// plantedHandler is what a handler with a bug does before its work.
+func (n *node) plantedHandler(ctx context.Context, e holdfast.Event) error {
+	if n.Plant == plantOutside && hash(e.ID)%20 == 0 {
+		if _, err := n.pool.Exec(ctx, "insert into effect (consumer, id, key, content) values ($1, $2, $3, $4)", consumerName, e.ID, e.Key, content(e)); err != nil {
+			return err
+		}
+		if n.failedBefore(e.ID) == 0 {
+			return errShaky
+		}
+	}
+	if n.Plant == plantEarly && hash(e.ID)%20 == 0 && n.failedBefore(e.ID) == 0 {
+		n.rec.Add(history.Entry{Op: history.Receive, IDs: []string{e.ID}, Text: string(inbox.Handled)})
+		return errShaky
+	}
+	return nil
+}

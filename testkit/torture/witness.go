@@ -1,0 +1,113 @@
+//go:build linux
+
+package torture
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast/internal/test/history"
+	"github.com/holdfast-go/holdfast/internal/test/oracle"
+)
+
+// witness looks at the histories while the run is on: whether those that run do anything, and what the broker refused.
+type witness struct {
+	follower  *history.Follower
+	committed map[oracle.Process]time.Time // when a process was last told that its COMMIT was carried out
+	stirred   map[string]time.Time         // when whoever has a place last claimed, sent or received something
+	refused   map[kafka.Error]int          // answers of the broker to relays
+}
+
+func newWitness(histories string) *witness {
+	return &witness{follower: history.Follow(histories), committed: map[oracle.Process]time.Time{}, stirred: map[string]time.Time{}, refused: map[kafka.Error]int{}}
+}
+
+// refusals are the answers that faults bring about.
+var refusals = []kafka.Error{kafka.MessageSizeTooLarge, kafka.InvalidRecord, kafka.TopicAuthorizationFailed}
+
+// look takes in what was written since the last look.
+func (w *witness) look() error {
+	entries, err := w.follower.Next()
+	for _, e := range entries {
+		w.take(e)
+	}
+	return err
+}
+
+func (w *witness) take(e history.Entry) {
+	switch e.Op {
+	case history.Commit:
+		if e.How == history.OK {
+			w.committed[oracle.Process{Actor: e.Actor, PID: e.PID}] = e.At
+		}
+	case history.Claim, history.Publish, history.Receive:
+		w.stirred[e.Actor] = e.At
+	case history.Acknowledge:
+		for _, code := range refusals {
+			if e.How != history.OK && strings.Contains(e.Text, code.Error()) {
+				w.refused[code]++
+			}
+		}
+	}
+}
+
+// silent are those processes that have not committed since.
+func (w *witness) silent(processes []oracle.Process, since time.Time) (those []string) {
+	for _, p := range processes {
+		if !w.committed[p].After(since) {
+			those = append(those, p.String())
+		}
+	}
+	return those
+}
+
+// idleAfter is for how many faults in a row a relay or a consumer may claim, send and receive nothing.
+const idleAfter = 10
+
+// idleness counts after how many faults in a row nothing has stirred in a place. It is for one goroutine.
+type idleness struct {
+	last  time.Time
+	quiet map[string]int
+}
+
+// after is called when a fault is over, with the places that somebody has, and says which have been idle for too long.
+// Each is said once in a row.
+func (w *idleness) after(now time.Time, places []string, stirred map[string]time.Time) (idle []string) {
+	if w.quiet == nil {
+		w.quiet = map[string]int{}
+	}
+	for _, place := range places {
+		if stirred[place].After(w.last) {
+			w.quiet[place] = 0
+		} else if w.quiet[place]++; w.quiet[place] == idleAfter {
+			idle = append(idle, fmt.Sprintf("%s has done nothing for %d faults", place, idleAfter))
+		}
+	}
+	w.last = now
+	return idle
+}
+
+// never are the places in which nobody ever did anything.
+func (w *witness) never(places []string) (idle []string) {
+	for _, place := range places {
+		if w.stirred[place].IsZero() {
+			idle = append(idle, place+" has done nothing at all")
+		}
+	}
+	return idle
+}
+
+// workers are the places of relays and consumers, but for roles of which there are so many that one may have nothing to do.
+func (r *run) workers() (places []string) {
+	for role, n := range map[string]int{roleRelay: r.Relays, roleConsumer: r.Consumers} {
+		if n <= partitions { // there are more lanes than that
+			places = append(places, r.of(role)...)
+		}
+	}
+	slices.Sort(places)
+	return places
+}
