@@ -20,7 +20,9 @@ func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []by
 		return "", fmt.Errorf("store event: %w", err)
 	}
 	d := rec.newDeliveryOf(e, hash)
-	d.try = try
+	if try {
+		d.manner = mannerTry
+	}
 	s := func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		return rec.queues.park(ctx, tx, d, past{}, nil, Stored)
 	}
@@ -57,7 +59,9 @@ func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []
 		return "", err
 	}
 	d := rec.newDeliveryOf(e, hash)
-	d.try = try
+	if try {
+		d.manner = mannerTry
+	}
 	first := rec.alone(d, 1)
 	if d.h == nil {
 		s, skip, err := rec.unhandled(ctx, rec.pool, d)
@@ -87,7 +91,7 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 		return "", fmt.Errorf("receive event: %w", err)
 	}
 	d := rec.newDelivery(e)
-	d.callers = true
+	d.manner = mannerCallers
 	first := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, 1) }
 	if d.h == nil {
 		s, skip, err := rec.unhandled(ctx, tx, d)
@@ -124,7 +128,7 @@ func (rec *receiver) storeTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (
 		return "", fmt.Errorf("store event: %w", err)
 	}
 	d := rec.newDelivery(e)
-	d.callers = true
+	d.manner = mannerCallers
 	out, err := rec.queues.park(ctx, tx, d, past{}, nil, Stored)
 	if err != nil {
 		return "", fmt.Errorf("store event: %w", err)

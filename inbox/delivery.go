@@ -15,12 +15,20 @@ type delivery struct {
 	h       BatchHandler // nil for a type that is not handled here
 	from    *origin      // nil unless it comes from Kafka
 	garbled bool         // its type cannot be read
-	callers bool         // it is taken in in a transaction of the caller's, which we must not make wait
-	try     bool         // another transaction that has it in hand is not waited for: try.go
-	inDoubt bool         // a COMMIT got no answer: if the event is known now, that was ours
-	start   int32        // which start of its handler is counted; 0 while none is
-	after   func()       // what the last step has to tell the observer once it has committed
+	manner  manner
+	inDoubt bool   // a COMMIT got no answer: if the event is known now, that was ours
+	start   int32  // which start of its handler is counted; 0 while none is
+	after   func() // what the last step has to tell the observer once it has committed
 }
+
+// manner is how an event is taken in.
+type manner int
+
+const (
+	mannerWait    manner = iota // in transactions of our own; another one that has the event is waited for
+	mannerTry                   // in transactions of our own; another one that has the event ends it with ErrInFlight
+	mannerCallers               // in the caller's transaction, which we must not make wait
+)
 
 // origin is where an event from Kafka comes from.
 type origin struct {
@@ -59,7 +67,7 @@ func (d *delivery) epoch() *int64 {
 }
 
 // stale says that the event lies below what was settled when this node was given the partition. Before it was there is no
-// fence: what is read then is only compared (samelog.go).
+// fence: what is read then is only compared (checkpoint.go).
 func (d *delivery) stale() bool {
 	return d.from != nil && d.from.fence != nil && d.from.offset < d.from.fence.position
 }

@@ -32,7 +32,7 @@ func (rec *receiver) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (ou
 		return "", nil, err
 	}
 	d := rec.newDelivery(e)
-	d.callers = true
+	d.manner = mannerCallers
 	if d.h == nil {
 		return "", nil, fmt.Errorf("the type %q has no handler: those of consumer %s are %q", e.Type, rec.c.Consumer, rec.registry.types)
 	}

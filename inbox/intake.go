@@ -162,7 +162,7 @@ func (rec *receiver) newDeliveryOf(e holdfast.Event, hash []byte) *delivery {
 
 // alone is a attempt that takes an event in, in a transaction of two round trips.
 func (rec *receiver) alone(d *delivery, number int) attemptFunc {
-	if d.try {
+	if d.manner == mannerTry {
 		return rec.runner.within(rec.trying(d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, number) }))
 	}
 	return func(ctx context.Context) (Outcome, error) {

@@ -4,14 +4,12 @@ import "context"
 
 // job is one transaction's worth of work: an event, a batch of events of one type, or events of one key that wait behind it.
 type job struct {
-	owner   jobOwner
-	ctx     context.Context // of its handler
-	ds      []*delivery
-	intake  *intake // where it does not begin by running the handler, or has something behind it
-	batched bool    // it may be in a batch with others of its type
-	behind  bool    // it is events of one key, behind what is stored of that: they are stored together
-	apart   bool    // it comes from a job of several events that had to be taken apart: it comes alone
-	read    int64   // the number of its event, or of the one that began its batch, among all that the node has read
+	owner  jobOwner
+	ctx    context.Context // of its handler
+	ds     []*delivery
+	intake *intake // where it does not begin by running the handler, or has something behind it
+	kind   jobKind
+	read   int64 // the number of its event, or of the one that began its batch, among all that the node has read
 
 	follower   *job // the next event of its key, where the same worker has taken it in hand
 	offered    bool // the workers have the batch, or will find it full
@@ -37,6 +35,16 @@ func (j *job) keys() []string {
 	return keys
 }
 
+// jobKind is how the events of a job are taken in.
+type jobKind int
+
+const (
+	jobAlone     jobKind = iota // one event; where it is stored, those that follow of its key may be stored together
+	jobBatch                    // one event or more of a type that is handled in batches
+	jobFollowers                // events of one key, behind what is stored of that: they are stored together
+	jobApart                    // one event of a job of several that had to be taken apart: it stays alone
+)
+
 // jobOwner is the partition that a job is of, as far as a worker needs it. Each job that a worker has ends with one of
 // drop, putBack, split, setAside and conclude.
 type jobOwner interface {
@@ -54,7 +62,7 @@ type jobOwner interface {
 
 // joins says that the job's events may be stored together with others of their key: each would be handled by itself, and nothing
 // is known yet of what becomes of it.
-func (j *job) joins() bool { return !j.batched && !j.apart && j.intake == nil }
+func (j *job) joins() bool { return (j.kind == jobAlone || j.kind == jobFollowers) && j.intake == nil }
 
 func (j *job) bytes() (n int) {
 	for _, d := range j.ds {

@@ -179,7 +179,7 @@ func (w *worker) work(j *job) {
 			j.owner.drop(j)
 			return
 		}
-		if j.batched {
+		if j.kind == jobBatch {
 			j.owner.taken(j)
 		}
 		if j.intake != nil {
@@ -192,7 +192,7 @@ func (w *worker) work(j *job) {
 			}
 			return
 		}
-		if j.behind {
+		if j.kind == jobFollowers {
 			// The lock of its key may be waited for, and what came before must not wait with it.
 			if !w.commit(j) {
 				return
@@ -203,7 +203,7 @@ func (w *worker) work(j *job) {
 			}
 		}
 		begun := time.Now()
-		o, committed, err := w.pipeline.open(j.ctx, attempt{j.ds, 1, j.behind})
+		o, committed, err := w.pipeline.open(j.ctx, attempt{j.ds, 1, j.kind == jobFollowers})
 		if !w.committed(committed, j) {
 			return
 		}
@@ -215,7 +215,7 @@ func (w *worker) work(j *job) {
 			out, err = w.pipeline.run(j.ctx, o)
 		}
 		if err != nil {
-			if j.behind {
+			if j.kind == jobFollowers {
 				w.workers.receiver.queues.quota.usage.leave(len(j.ds))
 			}
 			w.redo(j, err)

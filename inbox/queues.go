@@ -127,7 +127,7 @@ func (qs *queues) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, del
 	if err := qs.quota.enter(); err != nil {
 		return "", qs.unrecorded(ctx, tx, d, err)
 	}
-	locks := d.e.Key != "" && !d.callers
+	locks := d.e.Key != "" && d.manner != mannerCallers
 	b := &pgx.Batch{}
 	if locks {
 		b.Queue(qs.sql.lock, int32(lane.KeyClass), qs.keyNumber(d.e.Topic, d.e.Key))
@@ -163,7 +163,7 @@ func (qs *queues) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, del
 // unrecorded takes the event's row back where there is no room for the event, and returns err: a caller may commit what else
 // is in the transaction, and an event that is recorded and not stored would never be handled.
 func (qs *queues) unrecorded(ctx context.Context, tx pgx.Tx, d *delivery, err error) error {
-	if !d.callers || !errors.Is(err, ErrFull) {
+	if d.manner != mannerCallers || !errors.Is(err, ErrFull) {
 		return err
 	}
 	if _, uerr := tx.Exec(ctx, qs.sql.unrecord, qs.c.Consumer, d.e.Source, d.e.ID); uerr != nil {

@@ -143,7 +143,11 @@ func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
 		case s != nil:
 			p.dispatch(&job{owner: p, ctx: jobs, ds: []*delivery{d}, intake: p.intake(d, s)})
 		default:
-			p.dispatch(&job{owner: p, ctx: jobs, ds: []*delivery{d}, batched: p.receiver.registry.batched[d.e.Type]})
+			j := &job{owner: p, ctx: jobs, ds: []*delivery{d}}
+			if p.receiver.registry.batched[d.e.Type] {
+				j.kind = jobBatch
+			}
+			p.dispatch(j)
 		}
 	}
 	p.gathered()

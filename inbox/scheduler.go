@@ -51,12 +51,12 @@ func (l *scheduler) add(j *job) *job {
 
 // mayJoin says that the event may go into the batch that the one before it is in.
 func (l *scheduler) mayJoin(line *keyQueue, j *job) bool {
-	return j.batched && line.batch != nil && line.batch == l.open[j.ds[0].e.Type]
+	return j.kind == jobBatch && line.batch != nil && line.batch == l.open[j.ds[0].e.Type]
 }
 
 // begin takes an event in hand, whose turn it is. line is nil for one without a key.
 func (l *scheduler) begin(line *keyQueue, j *job) *job {
-	if !j.batched {
+	if j.kind != jobBatch {
 		return j
 	}
 	eventType := j.ds[0].e.Type
@@ -128,11 +128,11 @@ func (l *scheduler) done(j *job) []*job {
 // follower takes what waits behind a job of one key, for the worker that has it: the key passes on to it. nil: nothing
 // does, or it is for a batch. More than one is taken only where the job's event was stored: they are, too.
 func (l *scheduler) follower(j *job, most int) *job {
-	if len(j.ds) > 1 && !j.behind || j.ds[0].e.Key == "" {
+	if j.kind == jobBatch && len(j.ds) > 1 || j.ds[0].e.Key == "" {
 		return nil
 	}
 	line := l.keys[j.ds[0].e.Key]
-	if len(line.waiting) == 0 || line.waiting[0].batched {
+	if len(line.waiting) == 0 || line.waiting[0].kind == jobBatch {
 		return nil
 	}
 	next := line.pop()
@@ -141,7 +141,7 @@ func (l *scheduler) follower(j *job, most int) *job {
 		if bytes > maxFollowerBytes || len(next.ds)+len(line.waiting[0].ds) > most {
 			break
 		}
-		next.ds, next.behind = append(next.ds, line.pop().ds...), true
+		next.ds, next.kind = append(next.ds, line.pop().ds...), jobFollowers
 	}
 	j.follower = next
 	return next
@@ -160,7 +160,7 @@ func (l *scheduler) split(batch *job) []*job {
 	var js []*job
 	later := map[string][]*job{}
 	for i, d := range batch.ds {
-		j := &job{owner: batch.owner, ctx: batch.ctx, ds: batch.ds[i : i+1 : i+1], read: batch.read, apart: true}
+		j := &job{owner: batch.owner, ctx: batch.ctx, ds: batch.ds[i : i+1 : i+1], read: batch.read, kind: jobApart}
 		key := d.e.Key
 		behind, second := later[key]
 		if key == "" || !second {

@@ -16,7 +16,11 @@ import (
 func lined(name string, offset int64) *job {
 	key, _, _ := strings.Cut(name, " ")
 	e := holdfast.Event{ID: name, Key: strings.TrimPrefix(key, "-"), Type: "t"}
-	return &job{ds: []*delivery{{e: e, from: &origin{offset: offset}}}, batched: !strings.HasSuffix(name, "!")}
+	j := &job{ds: []*delivery{{e: e, from: &origin{offset: offset}}}, kind: jobBatch}
+	if strings.HasSuffix(name, "!") {
+		j.kind = jobAlone
+	}
+	return j
 }
 
 func names(js ...*job) []string {
@@ -139,12 +143,12 @@ func lineupHistory(t *testing.T, seed uint64) (grouped int) {
 			busy[key] = j
 		}
 		switch together := len(j.ds); {
-		case j.behind && (together < 2 || together > most || len(j.keys()) != 1 || j.batched):
+		case j.kind == jobFollowers && (together < 2 || together > most || len(j.keys()) != 1):
 			t.Fatalf("%q come together behind their key", names(j))
-		case !j.behind && (together > l.most || together > 1 && !j.batched):
+		case j.kind != jobFollowers && (together > l.most || together > 1 && j.kind != jobBatch):
 			t.Fatalf("%q come together", names(j))
 		}
-		if j.behind {
+		if j.kind == jobFollowers {
 			grouped++
 			for _, d := range j.ds {
 				if apart[d] {
