@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/dbtwin"
+	"github.com/holdfast-go/holdfast/internal/test/dbtwin"
 )
 
 // argsOf notes the arguments of a statement.

@@ -1,8 +1,8 @@
 module github.com/holdfast-go/holdfast/testkit
 
-go 1.26.0
+go 1.25.0
 
-require golang.org/x/mod v0.42.0
+require golang.org/x/mod v0.38.0
 
 require github.com/holdfast-go/holdfast v0.0.0
 
