@@ -29,7 +29,6 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
-	"github.com/holdfast-go/holdfast/internal/testdoor"
 )
 
 // cleanupTimeout bounds what is done when a test has ended, and its context with it.
@@ -131,11 +130,11 @@ func Handle(t testing.TB, tx pgx.Tx, in *inbox.Inbox, e holdfast.Event) (inbox.O
 	if e.Time.IsZero() {
 		e.Time = time.Now().UTC().Truncate(time.Microsecond) // what Postgres keeps of it
 	}
-	outcome, failure, err := testdoor.Handle(t.Context(), in, tx, e)
+	outcome, failure, err := in.Hooks().Handle(t.Context(), tx, e)
 	if err != nil {
 		t.Fatalf("handle %s: %v", describe(e), err)
 	}
-	return inbox.Outcome(outcome), failure
+	return outcome, failure
 }
 
 // querier is a pool, a connection or a transaction.

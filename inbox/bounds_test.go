@@ -25,7 +25,7 @@ func TestAPositionBeyondAnEndThatIsOlderThanItIsNoLossOfTheLog(t *testing.T) {
 			pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, $1, true)", row.position)
 			in := b.inbox()
 			in.Handle("order.placed", effectOf)
-			in.start()
+			in.registry.start()
 			g := newFakeGeneration(log)
 			g.from, g.ends = min(row.position, 4), row.ends
 			if row.lost {

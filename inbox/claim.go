@@ -18,6 +18,13 @@ import (
 
 // This file claims stored events: heads that are due, and the next of a key with the one before it.
 
+// claims leases stored events to this node.
+type claims struct {
+	*env
+	registry   *registry
+	unanswered unanswered
+}
+
 // claimed is a row of `stored` under our lease.
 type claimed struct {
 	e         holdfast.Event
@@ -40,7 +47,7 @@ func (s *claimed) late(c Config) bool { return time.Until(s.until) < c.Timeout+c
 // leased is a context for what has to be written of the event: it ends with the lease, and patience after ctx does. A
 // lease that is nearly over may be nobody else's yet, and the token tells: patience is left in any case.
 func (s *claimed) leased(ctx context.Context) (context.Context, context.CancelFunc) {
-	longer, end := linger(ctx, patience)
+	longer, end := withGrace(ctx, patience)
 	ctx, cancel := context.WithTimeout(longer, max(time.Until(s.until), patience))
 	return ctx, func() { cancel(); end() }
 }
@@ -49,15 +56,15 @@ func (s *claimed) leased(ctx context.Context) (context.Context, context.CancelFu
 var errLeaseLost = errors.New("the lease on the stored event was lost")
 
 // claim takes up to n heads that are due.
-func (in *Inbox) claim(ctx context.Context, n int) ([]*claimed, error) {
+func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
 	failpoint.Hit(failpoint.InboxClaiming)
 	token, now := uuid.NewString(), time.Now()
-	rows, _ := in.pool.Query(ctx, in.sql.claim, in.c.Consumer, in.types, int32(n), token, in.c.lease().Microseconds(), in.unanswered.tokens(now)) // CollectRows says its error
-	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*claimed, error) { return scanClaimed(row, token, now.Add(in.c.lease())) })
+	rows, _ := cl.pool.Query(ctx, cl.sql.claim, cl.c.Consumer, cl.registry.types, int32(n), token, cl.c.lease().Microseconds(), cl.unanswered.tokens(now)) // CollectRows says its error
+	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*claimed, error) { return scanClaimed(row, token, now.Add(cl.c.lease())) })
 	if err != nil {
-		in.unanswered.add(token, now.Add(2*in.c.lease()), err)
+		cl.unanswered.add(token, now.Add(2*cl.c.lease()), err)
 		return nil, fmt.Errorf("claim stored events: %w", err)
 	}
 	if len(got) > 0 {
@@ -84,9 +91,9 @@ func scanClaimed(row pgx.CollectableRow, token string, until time.Time) (*claime
 
 // queueNext asks for the next of a key in the transaction that removes the one before it, which it follows under the same
 // lease token.
-func (in *Inbox) queueNext(b *pgx.Batch, s *claimed) (until time.Time) {
-	b.Queue(in.sql.next, in.c.Consumer, s.e.Topic, s.e.Key, in.types, s.token, in.c.lease().Microseconds())
-	return time.Now().Add(in.c.lease())
+func (cl *claims) queueNext(b *pgx.Batch, s *claimed) (until time.Time) {
+	b.Queue(cl.sql.next, cl.c.Consumer, s.e.Topic, s.e.Key, cl.registry.types, s.token, cl.c.lease().Microseconds())
+	return time.Now().Add(cl.c.lease())
 }
 
 // readNext is its answer: nil where the next is not due, not for this node, held, or not there.

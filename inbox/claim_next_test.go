@@ -127,7 +127,7 @@ func TestTheNextOfAKeyIsClaimedWhereAClaimWouldTakeIt(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
-	in.start()
+	in.registry.start()
 	const head, behind = "place = (select min(place) from holdfast.stored)", "place = (select max(place) from holdfast.stored)"
 	for name, c := range map[string]struct {
 		sql  string
@@ -151,7 +151,7 @@ func TestTheNextOfAKeyIsClaimedWhereAClaimWouldTakeIt(t *testing.T) {
 		err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error {
 			batch := &pgx.Batch{}
 			s := &claimed{e: event("", "k"), token: uuid.NewString()}
-			until := in.queueNext(batch, s)
+			until := in.claims.queueNext(batch, s)
 			br := tx.SendBatch(t.Context(), batch)
 			next, err := readNext(br, s, until)
 			if next != nil {

@@ -26,7 +26,7 @@ func TestWhatAClaimWithoutAnAnswerLeasedIsTakenOverByTheNext(t *testing.T) {
 	in, other := b.inboxOn(pool), b.inbox()
 	for _, i := range []*Inbox{in, other} {
 		i.Handle("order.placed", effectOf)
-		i.start()
+		i.registry.start()
 	}
 	for id, key := range map[string]string{"1": "a", "3": "b"} {
 		b.store(in, event(id, key))
@@ -34,16 +34,16 @@ func TestWhatAClaimWithoutAnAnswerLeasedIsTakenOverByTheNext(t *testing.T) {
 	b.store(in, event("2", "a"))
 
 	deaf.armed.Store(true)
-	if got, err := in.claim(b.Context(), 8); err == nil {
+	if got, err := in.claims.claim(b.Context(), 8); err == nil {
 		t.Fatalf("the claim had an answer: %v", got)
 	}
 	if n := b.count("select count(*) from holdfast.stored where lease_until > now()"); n != 2 {
 		t.Fatalf("Postgres leased %d events, want 2: the test tests nothing", n)
 	}
-	if got, err := other.claim(b.Context(), 8); err != nil || len(got) != 0 {
+	if got, err := other.claims.claim(b.Context(), 8); err != nil || len(got) != 0 {
 		t.Errorf("another node claimed %d events under a lease of ours: %v", len(got), err)
 	}
-	got, err := in.claim(b.Context(), 8)
+	got, err := in.claims.claim(b.Context(), 8)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,11 +55,11 @@ func TestWhatAClaimWithoutAnAnswerLeasedIsTakenOverByTheNext(t *testing.T) {
 	if want := "1 attempt 1,3 attempt 1"; strings.Join(what, ",") != want {
 		t.Errorf("the next claim has %q, want %q", what, want)
 	}
-	if again, err := in.claim(b.Context(), 8); err != nil || len(again) != 0 {
+	if again, err := in.claims.claim(b.Context(), 8); err != nil || len(again) != 0 {
 		t.Errorf("a third claim took %d events from the second: %v", len(again), err)
 	}
 	for _, s := range got {
-		if err := in.work(b.Context(), s, nil); err != nil {
+		if err := in.backlog.work(b.Context(), s, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -73,18 +73,18 @@ func TestAReplayDoesNotWaitForTheLeaseOfAClaimWithoutAnAnswer(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
-	in.start()
+	in.registry.start()
 	b.store(in, event("2", "k"))
-	got, err := in.claim(b.Context(), 1)
+	got, err := in.claims.claim(b.Context(), 1)
 	if err != nil || len(got) != 1 {
 		t.Fatalf("claimed %d: %v", len(got), err)
 	}
 	b.enterBefore("1", "2")
-	if again, err := in.claim(b.Context(), 8); err != nil || len(again) != 0 {
+	if again, err := in.claims.claim(b.Context(), 8); err != nil || len(again) != 0 {
 		t.Fatalf("%d events were claimed while the one behind is in hand: %v", len(again), err)
 	}
-	in.unanswered.add(got[0].token, time.Now().Add(time.Minute), io.ErrUnexpectedEOF) // its worker never heard of it
-	again, err := in.claim(b.Context(), 8)
+	in.claims.unanswered.add(got[0].token, time.Now().Add(time.Minute), io.ErrUnexpectedEOF) // its worker never heard of it
+	again, err := in.claims.claim(b.Context(), 8)
 	if err != nil || len(again) != 1 || again[0].e.ID != "1" {
 		t.Errorf("the next claim has %d events, want the replay: %v", len(again), err)
 	}

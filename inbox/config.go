@@ -232,3 +232,7 @@ func (c Config) validate() error {
 // lease is how long a stored event belongs to the worker that claimed it: longer than its handler can possibly take, by
 // what it may wait for a connection before.
 func (c Config) lease() time.Duration { return c.Timeout + c.Grace + 30*time.Second }
+
+// defaultLetterPayload is the largest payload that is published with a letter where Config.LetterPayload says nothing:
+// what a topic takes by default (1 MiB), less room for the record itself and for wire.MaxLetterHeaders.
+const defaultLetterPayload = 1<<20 - 16<<10 - wire.MaxLetterHeaders

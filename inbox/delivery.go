@@ -1,11 +1,9 @@
 package inbox
 
 import (
-	"context"
+	"bytes"
 	"crypto/sha256"
 	"errors"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
 )
@@ -28,20 +26,7 @@ type delivery struct {
 type origin struct {
 	fence   *fence
 	offset  int64
-	careful bool // the start of its handler is counted first
-}
-
-func (in *Inbox) newDelivery(e holdfast.Event) *delivery {
-	return in.newDeliveryOf(e, nil)
-}
-
-// newDeliveryOf is newDelivery with the hash by which another payload is told; nil means that of the payload.
-func (in *Inbox) newDeliveryOf(e holdfast.Event, hash []byte) *delivery {
-	d := &delivery{e: e, hash: hash, h: in.handlers[e.Type]}
-	if hash == nil {
-		d.hash = d.payloadHash()
-	}
-	return d
+	counted bool // the start of its handler is counted first
 }
 
 // payloadHash is of all bytes: an edit of the event's letter leaves such a one in its row.
@@ -79,22 +64,10 @@ func (d *delivery) stale() bool {
 	return d.from != nil && d.from.fence != nil && d.from.offset < d.from.fence.position
 }
 
-// step is what one transaction does with a delivery.
-type step func(ctx context.Context, tx pgx.Tx) (Outcome, error)
-
-// trial is one transaction from its beginning to its commit. Its error is a *failure.
-type trial func(ctx context.Context) (Outcome, error)
-
-// within is a trial of a step.
-func (in *Inbox) within(s step) trial {
-	return func(ctx context.Context) (out Outcome, err error) {
-		err = in.transact(ctx, func(tx pgx.Tx) (err error) {
-			out, err = s(ctx, tx)
-			return err
-		})
-		return out, err
-	}
-}
-
 // errUnqueued is said where an event was to queue behind its key, but the queue has gone: run it again.
 var errUnqueued = errors.New("the queue of its key has gone")
+
+// is says whether a row with the hash is that of the event's payload.
+func (d *delivery) is(hash []byte) bool {
+	return bytes.Equal(hash, d.hash) || bytes.Equal(hash, d.payloadHash())
+}

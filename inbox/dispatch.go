@@ -1,53 +1,13 @@
 package inbox
 
-import (
-	"context"
-	"errors"
-)
-
-// This file is how a partition hands its events to the workers, as lineup says.
-
-// job is one transaction's worth of work: an event, a batch of events of one type, or events of one key that wait behind it.
-type job struct {
-	p       *partition
-	ctx     context.Context // of its handler
-	ds      []*delivery
-	intake  *intake // where it does not begin by running the handler, or has something behind it
-	batched bool    // it may be in a batch with others of its type
-	behind  bool    // it is events of one key, behind what is stored of that: they are stored together
-	apart   bool    // it comes from a job of several events that had to be taken apart: it comes alone
-	read    int64   // the number of its event, or of the one that began its batch, among all that the node has read
-
-	follower *job // the next event of its key, where the same worker has taken it in hand
-	offered  bool // the workers have the batch, or will find it full
-	roomless bool // there was no room for its event, and it has not got through yet
-}
-
-// keys are the keys that the job keeps busy.
-func (j *job) keys() []string {
-	if len(j.ds) == 1 {
-		if key := j.ds[0].e.Key; key != "" {
-			return []string{key}
-		}
-		return nil
-	}
-	var keys []string
-	seen := make(map[string]bool, len(j.ds))
-	for _, d := range j.ds {
-		if d.e.Key != "" && !seen[d.e.Key] {
-			seen[d.e.Key] = true
-			keys = append(keys, d.e.Key)
-		}
-	}
-	return keys
-}
+// This file is how a partition hands its events to the workers, as scheduler says.
 
 // dispatch lines up a job of one event: it is begun now, when its key is free, or with its batch.
 func (p *partition) dispatch(j *job) {
-	j.read = p.crew.number()
+	j.read = p.workers.number()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if j = p.lineup.add(j); j != nil {
+	if j = p.scheduler.add(j); j != nil {
 		p.handOut(j)
 	}
 }
@@ -56,7 +16,7 @@ func (p *partition) dispatch(j *job) {
 func (p *partition) handOut(js ...*job) {
 	p.working.Add(len(js))
 	for _, j := range js {
-		p.crew.add(j)
+		p.workers.add(j)
 	}
 }
 
@@ -64,18 +24,15 @@ func (p *partition) handOut(js ...*job) {
 func (p *partition) gathered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lineup.gathering = false
-	p.handOut(p.lineup.offers()...)
+	p.scheduler.gathering = false
+	p.handOut(p.scheduler.offers()...)
 }
 
 // taken says that a worker begins the job: a batch takes no more events.
 func (p *partition) taken(j *job) {
-	if !j.batched {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lineup.close(j)
+	p.scheduler.close(j)
 }
 
 // follower takes what waits behind a job of one key, for the worker that has it: its transaction comes right behind. It is up to
@@ -86,19 +43,22 @@ func (p *partition) follower(j *job, most int) *job {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	next := p.lineup.follower(j, most)
+	next := p.scheduler.follower(j, most)
 	if next != nil {
 		p.working.Add(1)
 	}
 	return next
 }
 
+// drop says that a job is not begun.
+func (p *partition) drop(*job) { p.working.Done() }
+
 // putBack has the follower of a job wait again: what it follows has to be redone.
 func (p *partition) putBack(j *job) {
 	defer p.working.Done()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lineup.putBack(j)
+	p.scheduler.putBack(j)
 }
 
 // split has the events of a batch come one by one.
@@ -106,7 +66,7 @@ func (p *partition) split(batch *job) {
 	defer p.working.Done()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.handOut(p.lineup.split(batch)...)
+	p.handOut(p.scheduler.split(batch)...)
 }
 
 // conclude ends a job whose events are settled, and begins what waits behind it. err is why they are not: then what
@@ -114,38 +74,19 @@ func (p *partition) split(batch *job) {
 func (p *partition) conclude(j *job, err error) {
 	defer p.working.Done()
 	if err == nil {
-		err = p.in.tooManyHung()
+		err = p.receiver.runner.tooManyHung()
 	}
 	if err != nil {
 		p.failWith(err)
 		return
 	}
-	if j.roomless {
+	if j.atCapacity {
 		p.gotThrough()
 	}
 	if j.follower == nil {
 		p.mu.Lock()
-		p.handOut(p.lineup.done(j)...)
+		p.handOut(p.scheduler.done(j)...)
 		p.mu.Unlock()
 	}
 	p.free()
-}
-
-func (p *partition) failWith(err error) {
-	if errors.Is(err, errFenced) {
-		p.fencedOff()
-	} else {
-		p.fail(err)
-	}
-}
-
-// stopped says that no more events are to be begun.
-func (p *partition) stopped() bool { return p.reading.Err() != nil }
-
-// free tells the reader that something is settled.
-func (p *partition) free() {
-	select {
-	case p.freed <- struct{}{}:
-	default:
-	}
 }

@@ -100,7 +100,7 @@ func TestReceiveTxIsPartOfTheCallersTransaction(t *testing.T) {
 	}
 	receive(event("1", "k"), Handled, undo)
 	if b.count("select count(*) from effect") != 0 {
-		t.Error("the handler's writes outlived the caller's rollback")
+		t.Error("the handler's writes staleGeneration the caller's rollback")
 	}
 	receive(event("1", "k"), Handled, nil)
 	receive(event("1", "k"), Duplicate, nil)
@@ -194,7 +194,7 @@ func TestRegisteringTwiceOrLateOrNothingPanicsWithItsReason(t *testing.T) {
 	panics("has a handler already", func() { in.HandleBatch("a", func(context.Context, pgx.Tx, []holdfast.Event) error { return nil }) })
 	panics("the handler is nil", func() { in.Handle("b", nil) })
 	panics("type is empty", func() { in.Handle("", effectOf) })
-	in.start()
+	in.registry.start()
 	panics("has started", func() { in.Handle("c", effectOf) })
 }
 

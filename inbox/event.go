@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast"
@@ -99,4 +100,18 @@ func headersOf(text *string) (map[string]string, error) {
 // kafkaID names a record that carries no event id: topic, partition and offset, which are the same at each redelivery.
 func kafkaID(topic string, partition int, offset int64) string {
 	return "kafka:" + topic + "/" + strconv.Itoa(partition) + "/" + strconv.FormatInt(offset, 10)
+}
+
+func timeOrNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+func nonNil(s []string) []string {
+	if s == nil {
+		return []string{}
+	}
+	return s
 }

@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/jackc/pgx/v5"
 )
 
 // Advisory locks are all locks of a transaction, in the form of two numbers: a class of ours and a hash of what is
@@ -18,14 +17,6 @@ import (
 // and fenceClass, "hfpt" in ASCII, is the fence of a partition. Two things that share a number wait for each other, no
 // more.
 const fenceClass = 0x68667074
-
-// keyNumber is what the dlq locks too, under lane.KeyClass, before it changes the queue of a key.
-func (in *Inbox) keyNumber(topic, key string) int32 {
-	return lane.Number(in.c.Schema, in.c.Consumer, topic, key)
-}
-
-// errFenced says that another node has been given the partition.
-var errFenced = errors.New("another node has the partition")
 
 // fence is this node's right to a partition: the epoch that it raised when the group gave it the partition.
 //
@@ -41,9 +32,9 @@ type fence struct {
 }
 
 // queue adds the two statements to the first batch of a transaction.
-func (f *fence) queue(in *Inbox, b *pgx.Batch) {
-	b.Queue(in.sql.fenceShared, int32(fenceClass), f.number)
-	b.Queue(in.sql.fenceCheck, in.c.Consumer, f.Topic, int32(f.Partition), f.Epoch)
+func (f *fence) queue(env *env, b *pgx.Batch) {
+	b.Queue(env.sql.fenceShared, int32(fenceClass), f.number)
+	b.Queue(env.sql.fenceCheck, env.c.Consumer, f.Topic, int32(f.Partition), f.Epoch)
 }
 
 // read reads their answers.
@@ -62,9 +53,9 @@ func (f *fence) read(br pgx.BatchResults) error {
 }
 
 // check looks at the epoch alone, where the lock is held already.
-func (f *fence) check(ctx context.Context, in *Inbox, tx pgx.Tx) error {
+func (f *fence) check(ctx context.Context, env *env, tx pgx.Tx) error {
 	var mine bool
-	if err := tx.QueryRow(ctx, in.sql.fenceCheck, in.c.Consumer, f.Topic, int32(f.Partition), f.Epoch).Scan(&mine); err != nil {
+	if err := tx.QueryRow(ctx, env.sql.fenceCheck, env.c.Consumer, f.Topic, int32(f.Partition), f.Epoch).Scan(&mine); err != nil {
 		return fmt.Errorf("look at epoch: %w", err)
 	}
 	if !mine {
@@ -73,39 +64,38 @@ func (f *fence) check(ctx context.Context, in *Inbox, tx pgx.Tx) error {
 	return nil
 }
 
-// assignment is what Postgres says of a partition that we were given.
-type assignment struct {
-	fence   *fence
-	reading reading
-	careful bool // the last owner did not end in order
+// fences raises epochs.
+type fences struct {
+	*env
+	runner *runner
 }
 
 // assign raises the epoch, once every transaction of the last owner has ended, and chooses where to read from.
-func (in *Inbox) assign(ctx context.Context, topic string, partition int, choose func(position int64) (reading, error)) (assignment, error) {
+func (fs *fences) assign(ctx context.Context, topic string, partition int, choose func(position int64) (reading, error)) (assignment, error) {
 	f := &fence{Assignment: Assignment{Topic: topic, Partition: partition}}
-	f.number = lane.Number(in.c.Schema, in.c.Consumer, topic, fmt.Sprint(partition))
+	f.number = lane.Number(fs.c.Schema, fs.c.Consumer, topic, fmt.Sprint(partition))
 	a := assignment{fence: f}
 	var refused error
-	err := in.transact(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, in.sql.lock, int32(fenceClass), f.number); err != nil {
+	err := fs.runner.transact(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, fs.sql.lock, int32(fenceClass), f.number); err != nil {
 			return fmt.Errorf("take fence of %s/%d: %w", topic, partition, err)
 		}
 		// Before the row: whoever waits here for another's token holds nothing that a save waits for.
-		if _, err := tx.Exec(ctx, in.sql.renew); err != nil {
+		if _, err := tx.Exec(ctx, fs.sql.renew); err != nil {
 			return fmt.Errorf("refill the incarnation: %w", err)
 		}
 		// The row is locked from here on: a save of the last owner comes before, or finds that it is too late.
 		position, clean := int64(NoOffset), true
-		err := tx.QueryRow(ctx, in.sql.position, in.c.Consumer, topic, int32(partition)).Scan(&position, &clean)
+		err := tx.QueryRow(ctx, fs.sql.position, fs.c.Consumer, topic, int32(partition)).Scan(&position, &clean)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("read position of %s/%d: %w", topic, partition, err)
 		}
 		if a.reading, refused = choose(position); refused != nil {
 			return refused
 		}
-		a.careful = !clean
+		a.unclean = !clean
 		f.position = a.reading.position
-		err = tx.QueryRow(ctx, in.sql.assign, in.c.Consumer, topic, int32(partition), a.reading.position, in.node).Scan(&f.Epoch, &f.token)
+		err = tx.QueryRow(ctx, fs.sql.assign, fs.c.Consumer, topic, int32(partition), a.reading.position, fs.node).Scan(&f.Epoch, &f.token)
 		if err != nil {
 			return fmt.Errorf("raise epoch of %s/%d: %w", topic, partition, err)
 		}
@@ -114,8 +104,8 @@ func (in *Inbox) assign(ctx context.Context, topic string, partition int, choose
 	})
 	var beyond *beyondEnd
 	if errors.As(refused, &beyond) {
-		table := sqlschema.In(in.c.Schema, "holdfast.consumer_position")
-		row := fmt.Sprintf("consumer = %s and topic = %s and partition = %d", quoted(in.c.Consumer), quoted(topic), partition)
+		table := sqlschema.In(fs.c.Schema, "holdfast.consumer_position")
+		row := fmt.Sprintf("consumer = %s and topic = %s and partition = %d", quoted(fs.c.Consumer), quoted(topic), partition)
 		refused = fmt.Errorf("%w: %s", refused, beyond.remedy(table, row))
 	}
 	if refused != nil {
@@ -124,31 +114,12 @@ func (in *Inbox) assign(ctx context.Context, topic string, partition int, choose
 	return a, err
 }
 
+// assignment is what Postgres says of a partition that we were given.
+type assignment struct {
+	fence   *fence
+	reading reading
+	unclean bool // the last owner did not end in order
+}
+
 // quoted is text as a literal of SQL, for statements that a person is told to run.
 func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
-
-// countStart counts that the handler of an event is about to start, and commits that before it does. An event that is
-// known already is not counted: nothing will run. Asked again, because the answer was lost, it counts the same start.
-func (in *Inbox) countStart(ctx context.Context, d *delivery) (starts int, known bool, err error) {
-	var hash []byte
-	var result string
-	err = in.pool.QueryRow(ctx, in.sql.known, in.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result)
-	if err == nil {
-		return 0, true, nil
-	}
-	if !errors.Is(err, pgx.ErrNoRows) {
-		return 0, false, fmt.Errorf("read inbox row: %w", err)
-	}
-	if d.start == 0 {
-		var before int32
-		if err := in.pool.QueryRow(ctx, in.sql.starts, in.c.Consumer, d.e.Source, d.e.ID).Scan(&before); err != nil {
-			return 0, false, fmt.Errorf("read starts: %w", err)
-		}
-		d.start = before + 1
-	}
-	var n int32
-	if err := in.pool.QueryRow(ctx, in.sql.start, in.c.Consumer, d.e.Source, d.e.ID, d.start).Scan(&n); err != nil {
-		return 0, false, fmt.Errorf("count start: %w", err)
-	}
-	return int(n), false, nil
-}

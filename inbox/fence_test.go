@@ -106,7 +106,7 @@ func (b *bundle) consumeFake(in *Inbox, gens ...*fakeGeneration) (stop func()) {
 	for _, g := range gens {
 		s.gens <- g
 	}
-	return b.run(func(ctx context.Context) error { in.start(); return in.consume(ctx, s) })
+	return b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, s) })
 }
 
 func TestAZombiesHandlerCannotCommitAfterAnotherNodeHasThePartition(t *testing.T) {
@@ -216,7 +216,7 @@ func TestConsumeStopsLoudlyWhenItsOffsetIsGone(t *testing.T) {
 	g.fail.Store(&gone)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
-	in.start()
+	in.registry.start()
 	err := in.consume(b.Context(), &fakeSource{func() chan *fakeGeneration { c := make(chan *fakeGeneration, 1); c <- g; return c }()})
 	if !errors.Is(err, ErrOffsetOutOfRange) {
 		t.Errorf("consume returned %v", err)
@@ -262,7 +262,7 @@ func TestHungHandlersStopConsumeLoudly(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
 	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { <-release; return nil })
-	in.start()
+	in.registry.start()
 	gens := make(chan *fakeGeneration, 1)
 	gens <- newFakeGeneration(logOf(event("1", "a"), event("2", "b"), event("3", "c")))
 	if err := in.consume(b.Context(), &fakeSource{gens}); !errors.Is(err, ErrHungHandlers) {
@@ -308,7 +308,7 @@ func TestNoEpochOfAPartitionComesTwice(t *testing.T) {
 		{"one whose clock is behind", "update holdfast.consumer_position set epoch = epoch + 3600000000"},
 	} {
 		pgtest.Exec(t, b.db, row.before)
-		a, err := in.assign(t.Context(), "orders", 0, func(int64) (reading, error) { return reading{}, nil })
+		a, err := in.consumer.fences.assign(t.Context(), "orders", 0, func(int64) (reading, error) { return reading{}, nil })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -156,7 +156,7 @@ func TestFollowersThatCannotAllBeStoredLeaveNothing(t *testing.T) {
 			b := setup(t)
 			in := b.inbox(func(c *Config) { c.MaxStoredKey = row.limit })
 			in.Handle("order.placed", effectOf)
-			in.start()
+			in.registry.start()
 			ds := b.followers(in, row.epoch)
 			for _, id := range row.before {
 				b.store(in, event(id, "k"))
@@ -164,14 +164,14 @@ func TestFollowersThatCannotAllBeStoredLeaveNothing(t *testing.T) {
 			if row.known != "" {
 				b.store(in, event(row.known, "other"))
 			}
-			c := chain{in: in}
-			out, err := c.try(t.Context(), taking{ds: ds, attempt: 1, behind: true}, nil)
+			p := pipeline{admission: in.receiver.admission}
+			out, err := p.openAndRun(t.Context(), attempt{ds: ds, number: 1, followers: true})
 			if !errors.Is(err, row.want) {
 				t.Fatalf("it says %q, %v", out, err)
 			}
 			want := int64(len(row.before))
 			if row.want == nil {
-				if err := c.commit(t.Context()); err != nil {
+				if err := p.commit(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				want += 3
@@ -189,13 +189,13 @@ func TestFollowersThatCannotAllBeStoredLeaveNothing(t *testing.T) {
 // followers are the events 1, 2 and 3 of the key "k", from a partition that is ours, by an epoch that is off by some.
 func (b *bundle) followers(in *Inbox, off int64) (ds []*delivery) {
 	b.Helper()
-	a, err := in.assign(b.Context(), "orders", 0, func(int64) (reading, error) { return reading{}, nil })
+	a, err := in.consumer.fences.assign(b.Context(), "orders", 0, func(int64) (reading, error) { return reading{}, nil })
 	if err != nil {
 		b.Fatal(err)
 	}
 	a.fence.Epoch += off
 	for i := range 3 {
-		d := in.newDelivery(event(strconv.Itoa(i+1), "k"))
+		d := in.receiver.newDelivery(event(strconv.Itoa(i+1), "k"))
 		d.from = &origin{fence: a.fence, offset: int64(i)}
 		ds = append(ds, d)
 	}
@@ -207,7 +207,7 @@ func TestFollowersWaitForWhoeverIsTakingTheHeadAway(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
-	in.start()
+	in.registry.start()
 	ds := b.followers(in, 0)
 	b.store(in, event("0", "k"))
 	tx, err := b.db.Begin(t.Context())
@@ -223,10 +223,10 @@ func TestFollowersWaitForWhoeverIsTakingTheHeadAway(t *testing.T) {
 	}
 	said := make(chan error, 1)
 	go func() {
-		c := chain{in: in}
-		_, err := c.try(t.Context(), taking{ds: ds, attempt: 1, behind: true}, nil)
+		p := pipeline{admission: in.receiver.admission}
+		_, err := p.openAndRun(t.Context(), attempt{ds: ds, number: 1, followers: true})
 		if err == nil {
-			err = errors.Join(errors.New("they are stored"), c.commit(t.Context()))
+			err = errors.Join(errors.New("they are stored"), p.commit(t.Context()))
 		}
 		said <- err
 	}()
@@ -291,7 +291,7 @@ func TestFollowersWhoseCommitGotNoAnswerAreStoredOnceAndSaidToBe(t *testing.T) {
 	if diff := cmp.Diff(map[Outcome]int{Retrying: 1, Stored: n - 1}, said); diff != "" {
 		t.Error(diff)
 	}
-	if counted := in.stock.events; counted < n || counted > n+maxFollowers {
+	if counted := in.receiver.queues.quota.usage.events; counted < n || counted > n+maxFollowers {
 		t.Errorf("%d are stored, and %d are counted", n, counted)
 	}
 }

@@ -20,10 +20,11 @@ func FuzzEveryRecordIsAnEventOrALetter(f *testing.F) {
 	f.Add([]byte("\x00\xff"), []byte{}, "CE_ID", []byte(strings.Repeat("i", 300)), "ce_type", []byte("\x00"), "\xff", []byte("v"), int64(1)<<60)
 	f.Add([]byte(strings.Repeat("k", 1100)), []byte("v"), "ce_time", []byte("0000-01-01T00:00:00Z"), "ce_type", []byte(strings.Repeat("t", 256)), "", []byte(nil), int64(-1))
 	f.Fuzz(func(t *testing.T, key, value []byte, name1 string, value1 []byte, name2 string, value2 []byte, name3 string, value3 []byte, offset int64) {
-		p := &partition{in: &Inbox{}, tp: TopicPartition{"orders", 3}, fence: &fence{}}
+		bare := bareReceiver()
+		p := &partition{env: bare.env, receiver: bare, tp: TopicPartition{"orders", 3}, fence: &fence{}}
 		d, letter := p.delivery(Record{Offset: offset, Key: key, Value: value, Time: time.Unix(1_700_000_000, 0),
 			Headers: []Header{{Key: name1, Value: value1}, {Key: name2, Value: value2}, {Key: name3, Value: value3}}})
-		p.fence, p.in.c.HoldKey = nil, true // as where a log is compared with what was settled, before the partition is ours
+		p.fence, p.c.HoldKey = nil, true // as where a log is compared with what was settled, before the partition is ours
 		if before, _ := p.delivery(Record{Offset: offset, Key: key, Value: value, Time: time.Unix(1_700_000_000, 0),
 			Headers: []Header{{Key: name1, Value: value1}, {Key: name2, Value: value2}, {Key: name3, Value: value3}}}); !bytes.Equal(before.hash, d.hash) {
 			t.Fatalf("without a fence it is another event: %+v", before.e)
@@ -79,7 +80,8 @@ func FuzzAPublishedEventIsReceivedAsItWas(f *testing.F) {
 		if key != "" {
 			recordKey = []byte(key)
 		}
-		p := &partition{in: &Inbox{}, tp: TopicPartition{"orders", 3}, fence: &fence{}}
+		bare := bareReceiver()
+		p := &partition{env: bare.env, receiver: bare, tp: TopicPartition{"orders", 3}, fence: &fence{}}
 		d, letter := p.delivery(Record{Key: recordKey, Value: payload, Headers: wire.Headers[Header](nil, e), Time: time.Unix(9, 0)})
 		if letter != nil {
 			t.Fatalf("%+v became a letter", e)
@@ -88,4 +90,10 @@ func FuzzAPublishedEventIsReceivedAsItWas(f *testing.F) {
 			t.Fatal(diff)
 		}
 	})
+}
+
+// bareReceiver reads records, and has nothing to do more with them.
+func bareReceiver() *receiver {
+	env := &env{}
+	return &receiver{env: env, registry: newRegistry()}
 }

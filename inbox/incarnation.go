@@ -19,47 +19,15 @@ import (
 // its next event.
 const lookEvery = time.Second
 
-// errOutlived ends a generation as being fenced does: the group is joined anew.
-var errOutlived = fmt.Errorf("the database came back from a crash or a failover and may have lost its last transactions: %w", errFenced)
+// errStaleGeneration ends a generation as being fenced does: the group is joined anew.
+var errStaleGeneration = fmt.Errorf("the database came back from a crash or a failover and may have lost its last transactions: %w", errFenced)
 
-// renew fills the table after a crash emptied it. Of many nodes the first does.
-func (in *Inbox) renew(ctx context.Context) error {
+// renewIncarnation fills the table after a crash emptied it. Of many nodes the first does.
+func (env *env) renewIncarnation(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
-	if _, err := in.pool.Exec(ctx, in.sql.renew); err != nil {
+	if _, err := env.pool.Exec(ctx, env.sql.renew); err != nil {
 		return fmt.Errorf("refill the incarnation: %w", err)
 	}
 	return nil
-}
-
-// look gives up the partitions that we were given in another incarnation of the database.
-func (in *Inbox) look(ctx context.Context, parts []*partition) error {
-	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
-	defer cancel()
-	var token string
-	if err := in.pool.QueryRow(ctx, in.sql.incarnation).Scan(&token); err != nil {
-		return fmt.Errorf("read the incarnation: %w", err)
-	}
-	for _, p := range parts {
-		p.mu.Lock()
-		old := p.fence != nil && p.fence.token != token
-		p.mu.Unlock()
-		if old {
-			p.outlived()
-		}
-	}
-	return nil
-}
-
-// outlived gives the partition up, to be given it again with the position that Postgres has now.
-func (p *partition) outlived() {
-	first, settled := p.lose(errOutlived)
-	if !first {
-		return
-	}
-	p.in.c.Logger.Warn("the database came back from a crash or a failover: the partition is read again from the position it has now",
-		"consumer", p.in.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "epoch", p.fence.Epoch, "settled", settled)
-	if p.in.c.Observer.OnError != nil {
-		p.in.c.Observer.OnError(fmt.Errorf("%s/%d: %w", p.tp.Topic, p.tp.Partition, errOutlived))
-	}
 }

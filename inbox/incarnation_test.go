@@ -101,7 +101,7 @@ func TestACrashThatLostNothingCostsOneRejoinAndNoCaution(t *testing.T) {
 	b.awaitSaved(20)
 	pgtest.Exec(t, b.db, "truncate holdfast.incarnation")
 	b.await("the loss to be told", func(o *telling) bool {
-		return len(o.errs) > 0 && errors.Is(o.errs[len(o.errs)-1], errOutlived)
+		return len(o.errs) > 0 && errors.Is(o.errs[len(o.errs)-1], errStaleGeneration)
 	})
 	b.produce(0, events[20:]...)
 	b.awaitHandled(30)
@@ -148,7 +148,7 @@ func TestAPositionOfAnotherIncarnationIsNotSaved(t *testing.T) {
 			t.Errorf("after %s: the position moved, or an end that was in order is not called so", name)
 		}
 	}
-	if err := in.renew(t.Context()); err != nil {
+	if err := in.renewIncarnation(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if token := b.incarnation(); !save(token) || !release(token) {
@@ -166,7 +166,7 @@ func TestNodesThatComeAtOnceAfterACrashAgreeOnOneToken(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range nodes {
 		wg.Go(func() {
-			a, err := in.assign(t.Context(), "orders", i, func(int64) (reading, error) { return reading{}, nil })
+			a, err := in.consumer.fences.assign(t.Context(), "orders", i, func(int64) (reading, error) { return reading{}, nil })
 			if err != nil {
 				t.Error(err)
 				return

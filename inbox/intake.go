@@ -8,37 +8,48 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
-// This file brings one event to its outcome, trial after trial.
+// This file brings one event to its outcome, attempt after attempt.
+
+// receiver takes events in.
+type receiver struct {
+	*env
+	registry     *registry
+	admission    *admission
+	runner       *runner
+	ledger       *ledger
+	queues       *queues
+	declarations *declarations
+}
 
 // intake is an event on its way in: what is tried next, and what it has behind it. Of one goroutine at a time.
 type intake struct {
 	d    *delivery
-	next trial
+	next attemptFunc
 	stop <-chan struct{} // closed when no more pauses are to be made; nil: never
 
-	h            history
-	failures     []string
-	begun        time.Time
-	firstFailure time.Time // a Budget counts from there
-	decided      bool      // next does not run the handler: it only writes the verdict on it down
+	h        history
+	failures []string
+	begun    time.Time
 }
 
-// errTold is returned where there was something to wait for, and no time for it.
-var errTold = errors.New("told to stop")
+// errStopping is returned where there was something to wait for, and no time for it.
+var errStopping = errors.New("told to stop")
 
-func (in *Inbox) newIntake(d *delivery, first trial) *intake {
-	return &intake{d: d, next: first, h: history{quick: in.c.ImmediateRetries}, begun: time.Now(), decided: d.h == nil}
+func (rec *receiver) newIntake(d *delivery, first attemptFunc) *intake {
+	return &intake{d: d, next: first, h: history{quick: rec.c.ImmediateRetries, decided: d.h == nil}, begun: time.Now()}
 }
 
-// receive tries until a trial commits. failed is the error of a first trial that was made already, nil where none was.
+// receive tries until a attempt commits. failed is the error of a first attempt that was made already, nil where none was.
 //
 // An error means that nothing is decided: ctx ended, another node has the partition, no more is waited for, or, where it
 // wraps ErrFull, there is no room for what was decided. Then t holds all that was found out, and may be given to receive
 // again: a handler that has failed is not run a second time.
-func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome, error) {
+func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outcome, error) {
 	d, h := t.d, &t.h
 	for {
 		var out Outcome
@@ -49,7 +60,7 @@ func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome,
 		}
 		if err == nil {
 			failpoint.Hit(failpoint.InboxDecided)
-			in.report(d, out, time.Since(t.begun))
+			rec.report(d, out, time.Since(t.begun))
 			return out, nil
 		}
 		if errors.Is(err, errUnqueued) {
@@ -59,42 +70,15 @@ func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome,
 		if !errors.As(err, &f) {
 			return "", err
 		}
-		if t.decided && f.fault == faultEvent {
-			f.fault = faultDatabase
-		}
 		d.inDoubt = d.inDoubt || f.fault == faultUnknown
-		if !t.decided {
-			f.fault, f.err = amounts(*h, f.fault, f.err)
-		}
-		if t.firstFailure.IsZero() && (f.fault == faultEvent || f.fault == faultContended) {
-			t.firstFailure = time.Now()
-		}
-		if f.fault == faultEvent {
-			h.attempts, h.contended, h.waits, h.losses = h.attempts+1, 0, 0, 0
-		}
-		if !t.firstFailure.IsZero() {
-			h.age = time.Since(t.firstFailure)
-		}
-		v := decide(in.c.Retry, *h, f.fault, f.err, in.random())
-		switch f.fault {
-		case faultContended:
-			h.contended++
-			if !v.free {
-				h.attempts, h.contended = h.attempts+1, 0
-				v = decide(in.c.Retry, *h, faultEvent, f.err, in.random())
-			}
-		case faultDatabase:
-			h.waits++
-			in.troubledBy(d, f.err)
-		case faultUnknown:
-			h.waits, h.losses = h.waits+1, h.losses+1
-			in.troubledBy(d, f.err)
-		case faultLost:
-			h.losses++
-			in.troubledBy(d, f.err)
+		var v verdict
+		*h, v = h.after(rec.c.Retry, *f, time.Now(), rec.random())
+		cause := v.failure.err
+		if v.failure.fault.outage() {
+			rec.transientOf(d, cause)
 		}
 		if v.do == actAgain && !v.free {
-			in.retried(d.e, h.attempts, v.delay, false, f.err)
+			rec.retried(d.e, h.attempts, v.delay, false, cause)
 		}
 		told := false
 		if v.do == actAgain {
@@ -103,28 +87,26 @@ func (in *Inbox) receive(ctx context.Context, t *intake, failed error) (Outcome,
 			}
 		}
 		if told && !v.free { // Its attempts are kept where they are not lost.
-			h.quick = 0
-			v = decide(in.c.Retry, *h, faultEvent, f.err, in.random())
+			v = h.elsewhere(rec.c.Retry, v.failure, rec.random())
 		}
 		switch {
 		case v.do == actReturn:
-			return "", t.doubted(f.err)
+			return "", t.doubted(cause)
 		case v.do == actAgain && told:
-			return "", t.doubted(errTold)
+			return "", t.doubted(errStopping)
 		case v.do == actAgain && v.free:
 		case v.do == actAgain:
-			h.quick--
-			t.failures = appendError(t.failures, f.err)
-			t.next = in.alone(d, h.attempts+1)
+			t.failures = appendError(t.failures, cause)
+			t.next = rec.alone(d, h.attempts+1)
 		default:
 			var s step
-			s, t.failures = in.afterFailure(d, h, v, f.err, t.failures)
-			t.next, t.decided = in.within(s), true
+			s, t.failures = rec.afterFailure(d, *h, v, t.failures)
+			t.next, h.decided = rec.runner.within(s), true
 		}
 	}
 }
 
-// pause waits before the next trial. told: it is to be given up instead.
+// pause waits before the next attempt. told: it is to be given up instead.
 func (t *intake) pause(ctx context.Context, d time.Duration) (told bool, err error) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -147,18 +129,75 @@ func (t *intake) doubted(err error) error {
 }
 
 // afterFailure is the step that writes a verdict down.
-func (in *Inbox) afterFailure(d *delivery, h *history, v verdict, err error, failures []string) (step, []string) {
+func (rec *receiver) afterFailure(d *delivery, h history, v verdict, failures []string) (step, []string) {
+	attempts, err := h.attempts, v.failure.err
 	failures = appendError(failures, err)
-	attempts := h.attempts
 	if v.do == actDead {
-		l := letter{reason: v.reason, holds: in.c.HoldKey, attempts: attempts, errors: failures, err: err, age: h.age, reopen: true}
-		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return in.bury(ctx, tx, d, l, Dead) }, failures
+		l := letter{reason: v.reason, holds: rec.c.HoldKey, attempts: attempts, errors: failures, err: err, age: h.age, reopen: true}
+		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+			return rec.ledger.deadLetter(ctx, tx, d, l, Dead)
+		}, failures
 	}
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-		out, perr := in.park(ctx, tx, d, past{attempts, failures, h.age}, &v.delay, Retrying)
+		out, perr := rec.queues.park(ctx, tx, d, past{attempts, failures, h.age}, &v.delay, Retrying)
 		if perr == nil && out == Retrying {
-			d.after = func() { in.retried(d.e, attempts, v.delay, true, err) }
+			d.after = func() { rec.retried(d.e, attempts, v.delay, true, err) }
 		}
 		return out, perr
 	}, failures
 }
+
+func (rec *receiver) newDelivery(e holdfast.Event) *delivery {
+	return rec.newDeliveryOf(e, nil)
+}
+
+// newDeliveryOf is newDelivery with the hash by which another payload is told; nil means that of the payload.
+func (rec *receiver) newDeliveryOf(e holdfast.Event, hash []byte) *delivery {
+	d := &delivery{e: e, hash: hash, h: rec.registry.handlers[e.Type]}
+	if hash == nil {
+		d.hash = d.payloadHash()
+	}
+	return d
+}
+
+// alone is a attempt that takes an event in, in a transaction of two round trips.
+func (rec *receiver) alone(d *delivery, number int) attemptFunc {
+	if d.try {
+		return rec.runner.within(rec.trying(d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, number) }))
+	}
+	return func(ctx context.Context) (Outcome, error) {
+		p := pipeline{admission: rec.admission}
+		out, err := p.openAndRun(ctx, attempt{ds: []*delivery{d}, number: number})
+		if err == nil {
+			err = p.commit(ctx)
+		}
+		return out, err
+	}
+}
+
+// trying is a step that is taken only by whoever has the event's lock. The lock goes with the transaction, once its
+// commit can be seen: so the one who does not get it looks whether the event is known by now.
+func (rec *receiver) trying(d *delivery, s step) step {
+	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+		number := lane.Number(rec.c.Schema, rec.c.Consumer, d.e.Source, d.e.ID)
+		var mine bool
+		if err := tx.QueryRow(ctx, rec.sql.tryLock, int32(tryClass), number).Scan(&mine); err != nil {
+			return "", fmt.Errorf("lock the event: %w", err)
+		}
+		if mine {
+			return s(ctx, tx)
+		}
+		out, err := rec.ledger.known(ctx, tx, d)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return "", ErrInFlight
+		}
+		return out, err
+	}
+}
+
+// TryReceive and TryStore are for senders that wait for an answer and send again by themselves, as those of webhooks do. A
+// second copy of an event whose first is being handled must not be acknowledged, because the first may yet fail; nor may
+// it wait for the first with a connection of the pool, because a few of them would leave none for the handlers.
+
+// tryClass is "hftr" in ASCII, beside those in fence.go: an event that is being tried.
+const tryClass = 0x68667472

@@ -47,7 +47,7 @@ func TestAnEventIsHandedBackForAsLongAsItsLeaseLasts(t *testing.T) {
 					time.AfterFunc(row.stop, stop)
 				}
 				begun := time.Now()
-				in.handBack(ctx, &claimed{e: event("1", "k"), until: begun.Add(row.left)}, 0)
+				in.backlog.handBack(ctx, &claimed{e: event("1", "k"), until: begun.Add(row.left)}, 0)
 				if took := time.Since(begun); took != row.want {
 					t.Errorf("it was tried for %s, want %s", took, row.want)
 				}
@@ -62,9 +62,9 @@ func TestAnEventThatWaitedTooLongForAConnectionGoesBackUnspentWithoutItsHandler(
 	pool := b.db.PoolOf(t, 1)
 	in := b.inboxOn(pool, func(c *Config) { c.Retry.Attempts = 1 })
 	in.Handle("order.placed", effectOf)
-	in.start()
+	in.registry.start()
 	b.store(in, event("1", "k"))
-	got, err := in.claim(t.Context(), 1)
+	got, err := in.claims.claim(t.Context(), 1)
 	if err != nil || len(got) != 1 {
 		t.Fatalf("claimed %d: %v", len(got), err)
 	}
@@ -79,7 +79,7 @@ func TestAnEventThatWaitedTooLongForAConnectionGoesBackUnspentWithoutItsHandler(
 	s.until = time.Now().Add(in.c.Timeout + in.c.Grace + 300*time.Millisecond)
 	released := time.AfterFunc(500*time.Millisecond, busy.Release)
 	defer released.Stop()
-	if err := in.work(t.Context(), s, nil); err != nil {
+	if err := in.backlog.work(t.Context(), s, nil); err != nil {
 		t.Fatal(err)
 	}
 	if n := b.effects("1"); n != 0 {

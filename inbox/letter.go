@@ -9,18 +9,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/retry"
-)
-
-const (
-	// maxErrorText is the most bytes that are kept of one error.
-	maxErrorText = 2 << 10
-
-	// maxErrors is how many errors are kept of one event, the last ones. The statements say it as 19.
-	maxErrors = 20
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 // letter is what a dead letter says beside its event.
@@ -35,53 +26,25 @@ type letter struct {
 	place    *int64        // of its event in the queue of its key; nil for one that never had one: it comes behind all that is there
 }
 
-// insertLetter writes a dead letter, and publishes it where that is asked for. The id is 0 where the event has the same
+// observed is what an Observer hears of a letter.
+func (l letter) observed(e holdfast.Event, id int64) Died {
+	return Died{Event: e, Letter: id, Reason: l.reason, Attempts: l.attempts, Err: l.err}
+}
+
+// letters writes dead letters, and publishes them where Config.DeadLetterTopic asks for it.
+type letters struct{ *env }
+
+// insert writes a dead letter, and publishes it where that is asked for. The id is 0 where the event has the same
 // letter already.
-func (in *Inbox) insertLetter(ctx context.Context, tx pgx.Tx, e holdfast.Event, hash []byte, partition *int32, offset *int64, l letter) (int64, error) {
+func (ls *letters) insert(ctx context.Context, tx pgx.Tx, e holdfast.Event, hash []byte, partition *int32, offset *int64, l letter) (int64, error) {
 	var id int64
-	err := tx.QueryRow(ctx, in.sql.letter, in.c.Consumer, l.reason, fingerprint(e.Type, l), l.holds && e.Key != "", e.ID, e.Source, e.Type,
+	err := tx.QueryRow(ctx, ls.sql.letter, ls.c.Consumer, l.reason, fingerprint(e.Type, l), l.holds && e.Key != "", e.ID, e.Source, e.Type,
 		e.Topic, e.Key, timeOrNil(e.Time), headersJSON(e.Headers), e.Payload, hash, partition, offset, int32(l.attempts),
 		nonNil(l.errors), l.age.Microseconds(), l.reopen, l.place).Scan(&id)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return 0, fmt.Errorf("insert letter: %w", err)
 	}
-	return id, in.publishLetter(ctx, tx, e, id)
-}
-
-// appendError adds an error's text, with all it wraps, to those of the tries before.
-func appendError(texts []string, err error) []string {
-	texts = append(texts, boundedError(err))
-	return texts[max(len(texts)-maxErrors, 0):]
-}
-
-// boundedError is what is kept of an error: text that Postgres takes, and not too much of it.
-func boundedError(err error) string {
-	text := err.Error()
-	if len(text) > maxErrorText {
-		text = text[:maxErrorText-len("…")] + "…"
-	}
-	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
-}
-
-// classOf is what kind of failure err is, in a few words: for logs and fingerprints.
-func classOf(err error) string {
-	var pgErr *pgconn.PgError
-	var panicked *panicError
-	var h *handlerError
-	switch {
-	case err == nil:
-		return ""
-	case errors.As(err, &panicked):
-		return "panic"
-	case errors.Is(err, errGoexit):
-		return "goexit"
-	case errors.As(err, &h) && h.timedOut:
-		return "timeout"
-	case errors.As(err, &pgErr):
-		return "SQLSTATE " + pgErr.Code
-	default:
-		return string(retry.Classify(err))
-	}
+	return id, ls.publish(ctx, tx, e, id)
 }
 
 // fingerprint is equal for letters of one kind of failure: the type, the kind, and the first line of the error without
@@ -107,4 +70,36 @@ func fingerprint(eventType string, l letter) string {
 		what = what[:min(len(what)-1, 200)]
 	}
 	return eventType + " " + what
+}
+
+// publish publishes what was just written. A letter that cannot be published is a letter nevertheless.
+func (ls *letters) publish(ctx context.Context, tx pgx.Tx, e holdfast.Event, id int64) error {
+	b := &pgx.Batch{}
+	ls.queue(b, e, id)
+	if b.Len() == 0 {
+		return nil
+	}
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("publish letter: %w", err)
+	}
+	return nil
+}
+
+// queue is publish as a part of a batch. Nothing is queued where nothing is to be published: it is off, the
+// event was of a topic of letters, or (id 0) there was no new letter.
+func (ls *letters) queue(b *pgx.Batch, e holdfast.Event, id int64) {
+	topic := wire.LetterTopic(ls.c.DeadLetterTopic, e.Topic)
+	if topic == "" || id == 0 {
+		return
+	}
+	b.Queue(ls.sql.publishLetter, id, topic, int32(max(ls.c.LetterPayload, -1))).QueryRow(func(row pgx.Row) error {
+		var refused *string
+		if err := row.Scan(&refused); err != nil {
+			return err
+		}
+		if refused != nil {
+			ls.c.Logger.Warn("letter is not published", append(ls.attrs(e), "letter", id, "error", *refused)...)
+		}
+		return nil
+	})
 }

@@ -32,14 +32,14 @@ func TestAnEventThatWasOvertakenWhileItWasClaimedIsNotStarted(t *testing.T) {
 		started++
 		return effectOf(ctx, tx, e)
 	})
-	in.start()
+	in.registry.start()
 	b.store(in, event("2", "k"))
-	got, err := in.claim(b.Context(), 1)
+	got, err := in.claims.claim(b.Context(), 1)
 	if err != nil || len(got) != 1 {
 		t.Fatalf("claimed %d: %v", len(got), err)
 	}
 	b.enterBefore("1", "2")
-	if err := in.work(b.Context(), got[0], nil); err != nil {
+	if err := in.backlog.work(b.Context(), got[0], nil); err != nil {
 		t.Fatal(err)
 	}
 	if started != 0 || b.effects("2") != 0 {

@@ -9,7 +9,7 @@ select p.position, p.clean from holdfast.consumer_position p
    for no key update`
 
 // The last event below the position, as it was settled.
-const landmarkSQL = `-- inbox.landmark
+const checkpointSQL = `-- inbox.checkpoint
 select coalesce(p.landmark_offset, -1), coalesce(p.landmark, 0) from holdfast.consumer_position p
  where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int`
 

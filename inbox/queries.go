@@ -288,9 +288,9 @@ update holdfast.stored s set next_at = now()
 
 // Puts followers of a key to sleep that do not, as those that Store has added: it must not wait for the lock of their key,
 // and so does not know what is before them. Each is waked as the head that it will be. Awake, all of them would be looked at
-// by every claim. It is for a transaction that has the key's lock, and takes no more than lullMost at a time: others wait for
+// by every claim. It is for a transaction that has the key's lock, and takes no more than deferMost at a time: others wait for
 // the lock meanwhile.
-const lullSQL = `-- inbox.lull
+const deferSQL = `-- inbox.defer
 update holdfast.stored s set next_at = 'infinity'
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text
    and s.place = any(array(
@@ -299,12 +299,12 @@ update holdfast.stored s set next_at = 'infinity'
             and f.place > (select min(h.place) from holdfast.stored h
                             where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
             and f.attempts = 0 and f.letter is null and f.lease_until <= now()
-          order by f.place limit ` + lullMost + `))
+          order by f.place limit ` + deferMost + `))
    and s.next_at < 'infinity' and s.attempts = 0 and s.letter is null and s.lease_until <= now()`
 
-const lullMost = "1000"
+const deferMost = "1000"
 
-// Keys of which more than one event is awake, and one maybe for lull.
+// Keys of which more than one event is awake, and one may be deferred.
 const awakeSQL = `-- inbox.awake
 select s.topic, s.key from holdfast.stored s
  where s.consumer = $1::text and s.next_at < 'infinity' and s.key <> ''

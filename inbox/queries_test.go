@@ -150,7 +150,7 @@ func BenchmarkConsume(b *testing.B) {
 	gens := make(chan *fakeGeneration, 1)
 	gens <- newFakeGeneration(logOf(log...))
 	ctx, cancel := context.WithCancel(b.Context())
-	in.start()
+	in.registry.start()
 	b.ResetTimer()
 	ended := make(chan error, 1)
 	go func() { ended <- in.consume(ctx, &fakeSource{gens}) }()

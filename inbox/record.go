@@ -14,7 +14,7 @@ import (
 // This file makes an event of a Kafka record.
 
 // delivery reads a record. A record that is no event of ours to store becomes a letter: the step is not nil then. Whether
-// that is written is for courseOf to say.
+// that is written is for dispositionOf to say.
 func (p *partition) delivery(r Record) (*delivery, step) {
 	e, err := wire.Parse(p.tp.Topic, r.Key, r.Value, r.Headers, r.Time)
 	if year := e.Time.UTC().Year(); year < 1 || year > 9999 { // A producer's clock in other units: no reason to refuse the event.
@@ -31,7 +31,7 @@ func (p *partition) delivery(r Record) (*delivery, step) {
 		err = checkEvent(typed)
 	}
 	if err == nil {
-		d := p.in.newDelivery(e)
+		d := p.receiver.newDelivery(e)
 		d.from = &origin{fence: p.fence, offset: r.Offset}
 		return d, nil
 	}
@@ -40,11 +40,13 @@ func (p *partition) delivery(r Record) (*delivery, step) {
 	}
 	keyed := checkText("key", e.Key, 0, 1024) == nil // A key that the tables cannot hold is no other event's.
 	e.Topic, e.Payload = p.tp.Topic, r.Value
-	d := p.in.newDelivery(sanitized(e))
-	d.h, d.garbled = p.in.handlers[e.Type], checkText("type", e.Type, 0, 255) != nil
+	d := p.receiver.newDelivery(sanitized(e))
+	d.h, d.garbled = p.receiver.registry.handlers[e.Type], checkText("type", e.Type, 0, 255) != nil
 	d.from = &origin{fence: p.fence, offset: r.Offset}
-	l := letter{reason: "invalid record: " + boundedError(err), holds: p.in.c.HoldKey && keyed && !d.stale(), errors: []string{boundedError(err)}, err: err, reopen: true}
-	return d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return p.in.bury(ctx, tx, d, l, Dead) }
+	l := letter{reason: "invalid record: " + boundedError(err), holds: p.c.HoldKey && keyed && !d.stale(), errors: []string{boundedError(err)}, err: err, reopen: true}
+	return d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+		return p.receiver.ledger.deadLetter(ctx, tx, d, l, Dead)
+	}
 }
 
 // sanitized is an event that the tables can hold.

@@ -61,9 +61,9 @@ func TestWhatStoreRefusesLeavesNothingInTheCallersTransaction(t *testing.T) {
 			t.Errorf("the event that was refused left %d rows", n)
 		}
 		pgtest.Exec(t, b.db, "delete from holdfast.stored")
-		in.stock.mu.Lock()
-		in.stock.counted, in.stock.queues = time.Time{}, nil // as after some seconds, when it is counted again
-		in.stock.mu.Unlock()
+		in.receiver.queues.quota.usage.mu.Lock()
+		in.receiver.queues.quota.usage.counted, in.receiver.queues.quota.usage.queues = time.Time{}, nil // as after some seconds, when it is counted again
+		in.receiver.queues.quota.usage.mu.Unlock()
 		b.store(in, event("refused", "k"))
 	})
 }
@@ -72,7 +72,7 @@ func TestAnEventThatWasNotStoredDoesNotCountAsStored(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.MaxStored, c.MaxStoredKey = 3, 1 })
 	b.store(in, event("first", "k"))
-	in.stock.found(1, time.Now(), nil)
+	in.receiver.queues.quota.usage.found(1, time.Now(), nil)
 	for i := range 10 {
 		if _, err := in.TryStore(t.Context(), event(fmt.Sprint(i), "k")); !errors.Is(err, ErrFull) {
 			t.Fatalf("the key has no room, and it says %v", err)

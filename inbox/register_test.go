@@ -58,8 +58,8 @@ var positionModel = porcupine.Model{
 func TestThePositionOfAPartitionIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
 	b := setup(t)
 	in := b.inboxOn(b.db.PoolOf(t, 20))
-	in.start()
-	if err := in.renew(b.Context()); err != nil {
+	in.registry.start()
+	if err := in.renewIncarnation(b.Context()); err != nil {
 		t.Fatal(err)
 	}
 	first, err := positionOperation(b.Context(), in, positionInput{op: "assign"}, "")
@@ -146,7 +146,7 @@ func positionOperation(ctx context.Context, in *Inbox, input positionInput, id s
 	const topic, partition = "orders", 0
 	switch input.op {
 	case "assign":
-		a, assignErr := in.assign(ctx, topic, partition, func(position int64) (reading, error) {
+		a, assignErr := in.consumer.fences.assign(ctx, topic, partition, func(position int64) (reading, error) {
 			return reading{position: max(position, 0)}, nil
 		})
 		if assignErr != nil {

@@ -17,32 +17,21 @@ import (
 // position of its partition: so a record that Kafka delivers again is either known by its row or below the position,
 // and then it is Stale. A row that says 'stored' stays, and one that says 'dead' while a letter of the event is open.
 
-const (
-	// retentionTimeout bounds one turn.
-	retentionTimeout = patrolTimeout
-
-	// retentionDaily is how often a node goes back to the first row: for those that a pass could not see, because their
-	// transaction was open for longer than the window, or the clock was wrong. Not more often, and not again when it fails,
-	// because it reads over the index entries of everything that has gone since the last vacuum.
-	retentionDaily = 24 * time.Hour
-
-	// startsKept is how long counted starts are kept at least: a process that dies of a payload may take its time to come
-	// back.
-	startsKept = 24 * time.Hour
-)
-
 // errNotOurTurn is said where another node is at it, or the time of the next turn has not come.
 var errNotOurTurn = errors.New("it is not our turn")
+
+// retention removes rows.
+type retention struct{ *env }
 
 // retentionLoop removes what may go, turn by turn, until ctx ends. Any number of nodes may run it: the row of the
 // consumer in `retention` is at once the lock, the mark, and the time of the next turn, so that together they do no more
 // than one would. A node that finds another at it looks again after a while.
-func (in *Inbox) retentionLoop(ctx context.Context) error {
-	every := retentionEvery(in.c.Retention)
-	idle := func() time.Duration { return time.Duration((0.75 + 0.5*in.random()) * float64(every)) }
+func (ret *retention) retentionLoop(ctx context.Context) error {
+	every := retentionEvery(ret.c.Retention)
+	idle := func() time.Duration { return time.Duration((0.75 + 0.5*ret.random()) * float64(every)) }
 	limit, failures := retentionFirst, 0
-	wait := time.Duration(in.random() * float64(time.Second)) // nodes that start together
-	daily := time.Now().Add(time.Duration(in.random() * float64(retentionDaily)))
+	wait := time.Duration(ret.random() * float64(time.Second)) // nodes that start together
+	daily := time.Now().Add(time.Duration(ret.random() * float64(retentionDaily)))
 	for {
 		if pause(ctx, wait) != nil {
 			return nil
@@ -51,7 +40,7 @@ func (in *Inbox) retentionLoop(ctx context.Context) error {
 		if whole {
 			daily = time.Now().Add(retentionDaily)
 		}
-		t, err := in.retentionTurn(ctx, limit, whole)
+		t, err := ret.retentionTurn(ctx, limit, whole)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -59,19 +48,19 @@ func (in *Inbox) retentionLoop(ctx context.Context) error {
 			wait, failures = idle(), 0
 			continue
 		case err != nil:
-			in.troubled(err)
+			ret.transient(err)
 			failures++
-			wait = max(idle(), spread(databaseBase, retentionPause, failures, in.random()))
+			wait = max(idle(), spread(databaseBase, retentionPause, failures, ret.random()))
 			limit = max(limit/2, retentionLeast) // It may have been too much.
 			continue
 		}
 		limit, wait, failures = t.nextLimit, t.wait, 0
-		if t.removed > 0 && in.c.Observer.OnCleaned != nil {
-			in.c.Observer.OnCleaned(t.removed, t.took)
+		if t.removed > 0 && ret.c.Observer.OnCleaned != nil {
+			ret.c.Observer.OnCleaned(t.removed, t.took)
 		}
 		if whole {
-			if err := in.forgetStarts(ctx); err != nil && ctx.Err() == nil {
-				in.troubled(err)
+			if err := ret.forgetStarts(ctx); err != nil && ctx.Err() == nil {
+				ret.transient(err)
 			}
 		}
 	}
@@ -86,19 +75,19 @@ type retained struct {
 
 // retentionTurn reads up to limit rows from the mark on and removes those that may go, in one transaction. Whole begins
 // at the first row instead.
-func (in *Inbox) retentionTurn(ctx context.Context, limit int, whole bool) (retained, error) {
+func (ret *retention) retentionTurn(ctx context.Context, limit int, whole bool) (retained, error) {
 	ctx, cancel := context.WithTimeout(ctx, retentionTimeout)
 	defer cancel()
-	if _, err := in.pool.Exec(ctx, in.sql.retentionRow, in.c.Consumer); err != nil {
+	if _, err := ret.pool.Exec(ctx, ret.sql.retentionRow, ret.c.Consumer); err != nil {
 		return retained{}, fmt.Errorf("make retention row: %w", err)
 	}
 	var t retained
 	var begun time.Time
-	err := pgx.BeginTxFunc(ctx, in.pool, pgx.TxOptions{BeginQuery: in.sql.retentionBegin}, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, ret.pool, pgx.TxOptions{BeginQuery: ret.sql.retentionBegin}, func(tx pgx.Tx) error {
 		begun = time.Now() // Waiting for a connection is no work.
 		// 1. The turn: whoever has the row. It is not waited for.
 		var m mark
-		err := tx.QueryRow(ctx, in.sql.retentionTake, in.c.Consumer, retentionPause.Microseconds()).Scan(&m.from, &m.kept)
+		err := tx.QueryRow(ctx, ret.sql.retentionTake, ret.c.Consumer, retentionPause.Microseconds()).Scan(&m.from, &m.kept)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return errNotOurTurn
 		}
@@ -113,7 +102,7 @@ func (in *Inbox) retentionTurn(ctx context.Context, limit int, whole bool) (reta
 		s := swept{limit: limit}
 		working := time.Now()
 		var overdue int64
-		err = tx.QueryRow(ctx, in.sql.retentionSweep, in.c.Consumer, start.from, in.c.Retention.Microseconds(), int32(limit)).
+		err = tx.QueryRow(ctx, ret.sql.retentionSweep, ret.c.Consumer, start.from, ret.c.Retention.Microseconds(), int32(limit)).
 			Scan(&s.read, &s.removed, &s.last, &s.kept, &overdue)
 		if err != nil {
 			return fmt.Errorf("remove inbox rows: %w", err)
@@ -121,12 +110,12 @@ func (in *Inbox) retentionTurn(ctx context.Context, limit int, whole bool) (reta
 		s.overdue, s.took = time.Duration(overdue)*time.Microsecond, time.Since(working)
 		// 3. The mark, and when whoever comes next may begin.
 		t.swept = s
-		t.nextLimit, t.wait = pace(s, start.from, in.c.Retention)
+		t.nextLimit, t.wait = pace(s, start.from, ret.c.Retention)
 		next := start.after(s)
 		if next.from == nil {
 			next = m // There was nothing at all.
 		}
-		tag, err := tx.Exec(ctx, in.sql.retentionSave, in.c.Consumer, next.from, next.kept, t.wait.Microseconds())
+		tag, err := tx.Exec(ctx, ret.sql.retentionSave, ret.c.Consumer, next.from, next.kept, t.wait.Microseconds())
 		if err == nil && tag.RowsAffected() != 1 {
 			err = fmt.Errorf("%d rows", tag.RowsAffected())
 		}
@@ -145,18 +134,18 @@ func (in *Inbox) retentionTurn(ctx context.Context, limit int, whole bool) (reta
 		failpoint.Hit(failpoint.InboxSwept)
 	}
 	t.took = time.Since(begun) // With the commit: that is what others may have waited for.
-	_, paced := pace(t.swept, nil, in.c.Retention)
+	_, paced := pace(t.swept, nil, ret.c.Retention)
 	t.wait = max(t.wait, paced)
 	return t, nil
 }
 
 // forgetStarts removes counts of starts that were never asked for again: say, because the partition was handed over in
 // order before the handler had run. The table holds few rows at any time.
-func (in *Inbox) forgetStarts(ctx context.Context) error {
+func (ret *retention) forgetStarts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, retentionTimeout)
 	defer cancel()
-	err := pgx.BeginTxFunc(ctx, in.pool, pgx.TxOptions{BeginQuery: in.sql.retentionBegin}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, in.sql.retentionStarts, in.c.Consumer, max(in.c.Retention, startsKept).Microseconds())
+	err := pgx.BeginTxFunc(ctx, ret.pool, pgx.TxOptions{BeginQuery: ret.sql.retentionBegin}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, ret.sql.retentionStarts, ret.c.Consumer, max(ret.c.Retention, startsKept).Microseconds())
 		return err
 	})
 	if err != nil {

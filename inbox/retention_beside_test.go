@@ -53,15 +53,15 @@ func TestRetentionsTurnBelongsToOneNodeAndComesWhenItIsTime(t *testing.T) {
 	b := setup(t)
 	one, two := b.inbox(), b.inbox()
 	b.oldRows("http-", nil, 300)
-	if got, err := one.retentionTurn(b.Context(), 100, false); err != nil || got.removed != 100 {
+	if got, err := one.retention.retentionTurn(b.Context(), 100, false); err != nil || got.removed != 100 {
 		t.Fatalf("the first turn: %+v, %v", got, err)
 	}
 	pgtest.Exec(t, b.db, "update holdfast.retention set next_at = now() + interval '5 minutes'")
-	if got, err := two.retentionTurn(b.Context(), 100, false); !errors.Is(err, errNotOurTurn) {
+	if got, err := two.retention.retentionTurn(b.Context(), 100, false); !errors.Is(err, errNotOurTurn) {
 		t.Errorf("before its time: %+v, %v", got, err)
 	}
 	pgtest.Exec(t, b.db, "update holdfast.retention set next_at = now() + interval '1 day'") // by a clock that was wrong
-	if got, err := two.retentionTurn(b.Context(), 100, false); err != nil || got.removed != 100 {
+	if got, err := two.retention.retentionTurn(b.Context(), 100, false); err != nil || got.removed != 100 {
 		t.Errorf("a time that is too far away: %+v, %v", got, err)
 	}
 	pgtest.Exec(t, b.db, "update holdfast.retention set next_at = '-infinity'")
@@ -72,11 +72,11 @@ func TestRetentionsTurnBelongsToOneNodeAndComesWhenItIsTime(t *testing.T) {
 	if _, err := tx.Exec(b.Context(), "select from holdfast.retention for update"); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := one.retentionTurn(b.Context(), 100, false); !errors.Is(err, errNotOurTurn) {
+	if got, err := one.retention.retentionTurn(b.Context(), 100, false); !errors.Is(err, errNotOurTurn) {
 		t.Errorf("beside another node: %+v, %v", got, err)
 	}
 	_ = tx.Rollback(b.Context())
-	if got, err := one.retentionTurn(b.Context(), 100, false); err != nil || got.removed != 100 {
+	if got, err := one.retention.retentionTurn(b.Context(), 100, false); err != nil || got.removed != 100 {
 		t.Errorf("after the other node: %+v, %v", got, err)
 	}
 }
@@ -118,7 +118,7 @@ func TestRetentionOnFourNodesBesideReceiversRemovesAllThatIsDueAndNothingElse(t 
 		})
 		others.Go(func() { // with no pauses: turns as close as they can come
 			for ctx.Err() == nil {
-				_, err := in.retentionTurn(ctx, 500, false)
+				_, err := in.retention.retentionTurn(ctx, 500, false)
 				if err != nil && !errors.Is(err, errNotOurTurn) && ctx.Err() == nil {
 					t.Errorf("turn: %v", err)
 					return
@@ -255,7 +255,7 @@ func TestRetentionGivesUpOnALockedTableSoonAndLeavesNoSettingBehind(t *testing.T
 		t.Fatal(err)
 	}
 	begun := time.Now()
-	if _, err := in.retentionTurn(b.Context(), 100, false); err == nil || !strings.Contains(err.Error(), "55P03") || time.Since(begun) > 30*time.Second {
+	if _, err := in.retention.retentionTurn(b.Context(), 100, false); err == nil || !strings.Contains(err.Error(), "55P03") || time.Since(begun) > 30*time.Second {
 		t.Errorf("beside a lock on the table: %v after %v, want 55P03 soon", err, time.Since(begun))
 	}
 	_ = tx.Rollback(b.Context())

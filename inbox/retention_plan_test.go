@@ -42,7 +42,7 @@ func TestRetentionWorksInEveryModeOfPgx(t *testing.T) {
 			if n := b.count("select count(*) from holdfast.inbox"); n != 150 {
 				t.Errorf("%d rows are left, want 150", n)
 			}
-			if err := in.forgetStarts(b.Context()); err != nil {
+			if err := in.retention.forgetStarts(b.Context()); err != nil {
 				t.Error(err)
 			}
 		})

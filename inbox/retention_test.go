@@ -13,7 +13,7 @@ func (b *bundle) turn(in *Inbox, limit int) retained {
 	b.Helper()
 	// Whatever pause the last one asked for is over.
 	pgtest.Exec(b, b.db, "update holdfast.retention set next_at = '-infinity'")
-	t, err := in.retentionTurn(b.Context(), limit, false)
+	t, err := in.retention.retentionTurn(b.Context(), limit, false)
 	if err != nil {
 		b.Fatalf("turn: %v", err)
 	}
@@ -168,11 +168,11 @@ func TestADailyTurnFindsRowsBehindTheMark(t *testing.T) {
 		t.Errorf("%d rows were removed behind the mark", removed)
 	}
 	pgtest.Exec(t, b.db, "update holdfast.retention set next_at = '-infinity'")
-	if got, err := in.retentionTurn(b.Context(), 1000, true); err != nil || got.removed != 1 {
+	if got, err := in.retention.retentionTurn(b.Context(), 1000, true); err != nil || got.removed != 1 {
 		t.Errorf("%+v, %v; want 1 row removed", got, err)
 	}
 	pgtest.Exec(t, b.db, "update holdfast.retention set next_at = '-infinity'")
-	if got, err := in.retentionTurn(b.Context(), 1000, true); err != nil || got.read != 0 {
+	if got, err := in.retention.retentionTurn(b.Context(), 1000, true); err != nil || got.read != 0 {
 		t.Errorf("%+v, %v; want nothing read", got, err)
 	}
 	if n := b.count("select count(*) from holdfast.retention where from_at is not null"); n != 1 {
@@ -185,7 +185,7 @@ func TestRetentionForgetsStartsThatNobodyAskedForAgain(t *testing.T) {
 	in := b.inbox(func(c *Config) { c.Retention = time.Minute })
 	pgtest.Exec(t, b.db, `insert into holdfast.start (consumer, source, event_id, starts, last_at) values
 		('billing', '', 'leaked', 1, now() - interval '25 hours'), ('billing', '', 'a slow crash loop', 2, now() - interval '23 hours'), ('mail', '', 'other', 1, now() - interval '25 hours')`)
-	if err := in.forgetStarts(b.Context()); err != nil {
+	if err := in.retention.forgetStarts(b.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := b.count("select count(*) from holdfast.start where event_id = 'leaked'"); n != 0 {

@@ -3,25 +3,10 @@ package inbox
 import (
 	"context"
 	"errors"
-	"sync"
-	"time"
+	"fmt"
 )
 
-// This file is the loop over what is stored.
-
-const (
-	// declareEvery is how often a node says which types it handles; declareFor is how long it counts as running by that.
-	declareEvery = 20 * time.Second
-	declareFor   = 2 * time.Minute
-
-	// believeFor is how long after that its types are left for it all the same. It may be alive, and only unable to say so:
-	// cut off from Postgres, or with a pool that slow handlers hold. What is stored in vain can be found (Waiting.Undeclared)
-	// and handled; what is skipped is gone.
-	believeFor = time.Hour
-
-	// patrolTimeout bounds every statement of the loops, so that one whose answer is lost cannot end them silently.
-	patrolTimeout = 30 * time.Second
-)
+// This file is the methods that run until their context ends.
 
 // Run works the stored events of the consumer: retries that are due, events behind them, those of Store, and replays of
 // dead letters. Any number of nodes may run it at once; the events of one key are handled one after the other, in their
@@ -31,7 +16,7 @@ const (
 //
 // It also removes the rows of `inbox` that are no longer needed (Config.Retention), a few at a time.
 func (in *Inbox) Run(ctx context.Context) error {
-	in.start()
+	in.registry.start()
 	g := newGroup(ctx)
 	in.runStored(g)
 	return g.wait()
@@ -39,147 +24,41 @@ func (in *Inbox) Run(ctx context.Context) error {
 
 // runStored starts what Run consists of.
 func (in *Inbox) runStored(g *group) {
-	g.run(in.workStored)
-	g.run(in.declareLoop)
-	g.run(in.sweepLoop)
-	g.run(in.retentionLoop)
+	g.run(in.backlog.workStored)
+	g.run(in.declarations.declareLoop)
+	g.run(in.sweeper.sweepLoop)
+	g.run(in.retention.retentionLoop)
 }
 
-// workStored claims and works until ctx ends.
-func (in *Inbox) workStored(ctx context.Context) error {
-	if len(in.types) == 0 {
-		return nil // Nothing could be claimed: each event is left for a node that knows its type.
+// Consume takes in the events of a consumer group's topics, and runs what Run runs. A partition's events are handled in
+// parallel as far as their keys differ; those of one key one after the other. A new group starts at the first offset;
+// otherwise reading starts at the lower of the consumer's position in Postgres and the group's committed offset. Where the
+// group has none it starts at the position, if the log still holds the event that was settled last below it, and else at
+// the first offset: Kafka forgets offsets after a while, and with a topic that is deleted. What is read below the position
+// is a duplicate, or Stale where no row knows it any more; Observer.OnReread tells how much that may be. To read again on
+// purpose, set the group's offsets back. After a crash or a failover of Postgres the group is joined anew, and reading
+// starts again so: what was lost with the database's last transactions is handled again.
+//
+// It returns nil when ctx is done: handlers in hand may finish for Config.StopTimeout and are cancelled then, offsets are
+// committed, and the group is left. Brokers and databases that cannot be reached are waited for. It returns an error
+// that wraps ErrOffsetOutOfRange when a log does not hold what is to be read next, so that nothing is skipped in silence,
+// ErrHungHandlers when too many handlers hang, ErrConfiguration when the brokers refuse a setting, and
+// holdfast.ErrSchemaMissing where there is no schema.
+func (in *Inbox) Consume(ctx context.Context, s Source) error {
+	if s == nil {
+		return errors.New("source is nil: pass kafkago.NewGroup's")
 	}
-	jobs, cancel := linger(ctx, in.c.StopTimeout)
-	defer cancel()
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	free := make(chan struct{}, in.c.Workers)
-	finished := make(chan error, in.c.Workers)
-	wait := in.c.PollMin
-	for {
-		// 1. As many as there are free workers, at least one.
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-finished:
-			if err != nil {
-				return err
-			}
-			continue
-		case free <- struct{}{}:
-		}
-		<-free
-		got, err := in.claim(jobs, in.c.Workers-len(free)) // What is claimed when the stop comes must not be lost sight of.
-		switch {
-		case ctx.Err() != nil:
-			for _, s := range got {
-				in.handBack(jobs, s, 0)
-			}
-			return nil
-		case err != nil:
-			in.troubled(err)
-		}
-		// 2. One worker each: heads of different keys.
-		for _, s := range got {
-			free <- struct{}{}
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
-				err := in.work(jobs, s, ctx.Done())
-				<-free
-				if err != nil {
-					finished <- err
-				}
-			}()
-		}
-		if len(got) > 0 {
-			wait = in.c.PollMin
-			continue
-		}
-		// 3. Nothing is due: look again after a while, sooner when something is stored here.
-		t := time.NewTimer(time.Duration((0.75 + 0.5*in.random()) * float64(wait)))
-		wait = min(2*wait, in.c.PollMax)
-		select {
-		case <-t.C:
-		case <-in.wakeup:
-			wait = in.c.PollMin
-		case err := <-finished:
-			t.Stop()
-			return err
-		case <-ctx.Done():
-		}
-		t.Stop()
+	in.registry.start()
+	src, err := s.Open(ctx, in.c.StopTimeout+in.c.Grace)
+	if err != nil {
+		return fmt.Errorf("open source: %w", err)
 	}
+	return in.consume(ctx, src)
 }
 
-// declare tells the other nodes which types this one handles.
-func (in *Inbox) declare(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
-	defer cancel()
-	if _, err := in.pool.Exec(ctx, in.sql.declare, in.c.Consumer, in.types, in.node, declareFor.Microseconds()); err != nil {
-		return err
-	}
-	_, err := in.pool.Exec(ctx, in.sql.undeclare, in.c.Consumer)
-	return err
-}
-
-func (in *Inbox) declareLoop(ctx context.Context) error {
-	for {
-		wait := declareEvery
-		if err := in.declare(ctx); err != nil && ctx.Err() == nil {
-			if mend := miswired(err); mend != nil {
-				return mend
-			}
-			in.troubled(err)
-			wait = time.Second
-		}
-		if pause(ctx, time.Duration((0.75+0.5*in.random())*float64(wait))) != nil {
-			return nil
-		}
-	}
-}
-
-// linger is a context that ends d after ctx does: for work in hand that may finish.
-func linger(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		if pause(longer, d) == nil {
-			cancel()
-		}
-	})
-	return longer, func() { stop(); cancel() }
-}
-
-// group runs functions until one fails or the context ends, and waits for all.
-type group struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	mu     sync.Mutex
-	errs   []error
-}
-
-func newGroup(ctx context.Context) *group {
-	ctx, cancel := context.WithCancel(ctx)
-	return &group{ctx: ctx, cancel: cancel}
-}
-
-func (g *group) run(f func(ctx context.Context) error) {
-	g.wg.Add(1)
-	go func() {
-		defer g.wg.Done()
-		if err := f(g.ctx); err != nil {
-			g.mu.Lock()
-			g.errs = append(g.errs, err)
-			g.mu.Unlock()
-			g.cancel()
-		}
-	}()
-}
-
-func (g *group) wait() error {
-	g.wg.Wait()
-	g.cancel()
-	return errors.Join(g.errs...)
+func (in *Inbox) consume(ctx context.Context, src Session) error {
+	g := newGroup(ctx)
+	in.runStored(g)
+	g.run(func(ctx context.Context) error { return in.consumer.run(ctx, src) })
+	return g.wait()
 }

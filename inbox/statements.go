@@ -9,16 +9,16 @@ import (
 
 // statements are the constants of queries.go, for the configured schema and time-outs.
 type statements struct {
-	begin, open, openFenced, fenceShared, fenceCheck, lock, tryLock                             string
-	insert, insertMany, known, knownMany, record, recordMany                                    string // of an event's transaction
-	store, storeMany, unrecord, storedCount, blocked, waiting                                   string // of the events that wait
-	letter, letterReopen, letterReplayed, edited, publishLetter                                 string
-	claim, take, isHead, drop, settle, next, wake, lull, awake, sweep, retry, stillStored       string // of Run
-	declare, undeclare, declared                                                                string
-	starts, start, takeBackStart, forgetStart, watermark, watermarkIs                           string
-	position, landmark, assign, save, release                                                   string // of Kafka's partitions
-	renew, incarnation                                                                          string
-	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts string
+	begin, open, openFenced, fenceShared, fenceCheck, lock, tryLock                                 string
+	insert, insertMany, known, knownMany, record, recordMany                                        string // of an event's transaction
+	store, storeMany, unrecord, storedCount, blocked, waiting                                       string // of the events that wait
+	letter, letterReopen, letterReplayed, edited, publishLetter                                     string
+	claim, take, isHead, drop, settle, next, wake, deferFollowers, awake, sweep, retry, stillStored string // of Run
+	declare, undeclare, declared                                                                    string
+	starts, start, takeBackStart, forgetStart, watermark, watermarkIs                               string
+	position, checkpoint, assign, save, release                                                     string // of Kafka's partitions
+	renew, incarnation                                                                              string
+	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts     string
 }
 
 func newStatements(c Config) statements {
@@ -34,12 +34,12 @@ func newStatements(c Config) statements {
 		letter: in(letterSQL), letterReopen: in(letterReopenSQL), letterReplayed: in(letterReplayedSQL),
 		edited: in(editedSQL), publishLetter: in(publishLetterSQL),
 		claim: in(claimSQL), take: in(takeSQL), isHead: in(isHeadSQL), drop: in(dropSQL), settle: in(settleSQL), next: in(nextSQL),
-		wake: in(wakeSQL), lull: in(lullSQL), awake: in(awakeSQL), sweep: in(sweepSQL), retry: in(retrySQL), stillStored: in(stillStoredSQL),
+		wake: in(wakeSQL), deferFollowers: in(deferSQL), awake: in(awakeSQL), sweep: in(sweepSQL), retry: in(retrySQL), stillStored: in(stillStoredSQL),
 		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL),
 		starts: in(startsSQL), start: in(startSQL), takeBackStart: in(takeBackStartSQL), forgetStart: in(forgetStartSQL),
 		watermark: in(watermarkSQL), watermarkIs: in(watermarkIsSQL),
 		renew: in(renewSQL), incarnation: in(incarnationSQL),
-		position: in(positionSQL), landmark: in(landmarkSQL), assign: in(assignSQL), save: in(saveSQL), release: in(releaseSQL),
+		position: in(positionSQL), checkpoint: in(checkpointSQL), assign: in(assignSQL), save: in(saveSQL), release: in(releaseSQL),
 		retentionBegin: fmt.Sprintf(retentionBeginSQL, millis(retentionTimeout)), retentionRow: in(retentionRowSQL),
 		retentionTake: in(retentionTakeSQL), retentionSweep: in(retentionSweepSQL), retentionSave: in(retentionSaveSQL),
 		retentionStarts: in(retentionStartsSQL),
@@ -50,3 +50,31 @@ func newStatements(c Config) statements {
 func idleTimeout(c Config) time.Duration { return c.Timeout + c.Grace + 10*time.Second }
 
 func millis(d time.Duration) int64 { return max(d.Milliseconds(), 1) }
+
+const (
+	// retentionTimeout bounds one turn.
+	retentionTimeout = patrolTimeout
+
+	// retentionDaily is how often a node goes back to the first row: for those that a pass could not see, because their
+	// transaction was open for longer than the window, or the clock was wrong. Not more often, and not again when it fails,
+	// because it reads over the index entries of everything that has gone since the last vacuum.
+	retentionDaily = 24 * time.Hour
+
+	// startsKept is how long counted starts are kept at least: a process that dies of a payload may take its time to come
+	// back.
+	startsKept = 24 * time.Hour
+)
+
+const (
+	// declareEvery is how often a node says which types it handles; declareFor is how long it counts as running by that.
+	declareEvery = 20 * time.Second
+	declareFor   = 2 * time.Minute
+
+	// believeFor is how long after that its types are left for it all the same. It may be alive, and only unable to say so:
+	// cut off from Postgres, or with a pool that slow handlers hold. What is stored in vain can be found (Waiting.Undeclared)
+	// and handled; what is skipped is gone.
+	believeFor = time.Hour
+
+	// patrolTimeout bounds every statement of the loops, so that one whose answer is lost cannot end them silently.
+	patrolTimeout = 30 * time.Second
+)

@@ -10,10 +10,18 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
-	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
 // This file works one stored event: it was claimed, its handler runs, and its row goes or waits for its next turn.
+
+// backlog works what is stored.
+type backlog struct {
+	*env
+	registry *registry
+	runner   *runner
+	ledger   *ledger
+	claims   *claims
+}
 
 // maxInARow is how many events of a key a worker handles before it lets others have a turn.
 const maxInARow = 32
@@ -21,15 +29,15 @@ const maxInARow = 32
 // work brings a claimed event to an end, or to its next turn, and then those behind it in its key, as far as each is claimed
 // with the end of the one before: a claim of its own for each would make a long queue slow. stop is closed when no other is to
 // be begun. The error is what stops Run: a handler too many that hangs.
-func (in *Inbox) work(ctx context.Context, s *claimed, stop <-chan struct{}) error {
+func (bl *backlog) work(ctx context.Context, s *claimed, stop <-chan struct{}) error {
 	for n := 1; ; n++ {
-		next, err := in.workOne(ctx, s, n == 1, n < maxInARow)
+		next, err := bl.workOne(ctx, s, n == 1, n < maxInARow)
 		if next == nil {
 			return err
 		}
 		select {
 		case <-stop:
-			in.handBack(ctx, next, 0)
+			bl.handBack(ctx, next, 0)
 			return nil
 		default:
 		}
@@ -40,59 +48,56 @@ func (in *Inbox) work(ctx context.Context, s *claimed, stop <-chan struct{}) err
 
 // workOne brings one claimed event to an end, or to its next turn. fresh says that a claim took it, which did not hold the lock
 // of its key. goOn asks for the next of its key, which is claimed where one is returned.
-func (in *Inbox) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (next *claimed, err error) {
+func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (next *claimed, err error) {
 	begun := time.Now()
 	h := history{attempts: s.attempts, stored: true, patient: true, age: s.age, losses: s.losses}
 	// The claim counted this attempt. If all were counted before it, the process ended under each of those that left no
 	// error: it is not run again.
-	if previous := s.attempts - 1; previous > 0 && in.c.Retry.Last(previous) {
+	if previous := s.attempts - 1; previous > 0 && bl.c.Retry.Last(previous) {
 		err := fmt.Errorf("its handler was started %d times; the process ended or lost it, and nothing was recorded", previous)
-		l := letter{reason: "it was started too often without an end", holds: in.c.HoldKey, attempts: previous, errors: appendError(s.errors, err), err: err, age: s.age}
-		in.writeDead(ctx, s, l, begun)
+		l := letter{reason: "it was started too often without an end", holds: bl.c.HoldKey, attempts: previous, errors: appendError(s.errors, err), err: err, age: s.age}
+		bl.writeDead(ctx, s, l, begun)
 		return nil, nil
 	}
 	for {
 		late := false
 		next = nil
-		err := in.transact(ctx, func(tx pgx.Tx) error {
+		err := bl.runner.transact(ctx, func(tx pgx.Tx) error {
 			// It may have waited for a connection for long.
-			if late = s.late(in.c); late {
-				return in.postpone(ctx, tx, s, 0, nil)
+			if late = s.late(bl.c); late {
+				return bl.postpone(ctx, tx, s, 0, nil)
 			}
 			if fresh && s.e.Key != "" {
 				head := false
-				if err := tx.QueryRow(ctx, in.sql.isHead, in.c.Consumer, s.e.Topic, s.e.Key, s.place).Scan(&head); err != nil {
+				if err := tx.QueryRow(ctx, bl.sql.isHead, bl.c.Consumer, s.e.Topic, s.e.Key, s.place).Scan(&head); err != nil {
 					return fmt.Errorf("look what is before it: %w", err)
 				}
 				if !head {
 					return errLeaseLost
 				}
 			}
-			if err := in.call(ctx, tx, in.handlers[s.e.Type], []holdfast.Event{s.e}); err != nil {
+			return bl.runner.handle(ctx, tx, bl.registry.handlers[s.e.Type], []holdfast.Event{s.e}, func() (err error) {
+				failpoint.Hit(failpoint.InboxRetried)
+				if next, err = bl.settle(ctx, tx, s, goOn); err == nil {
+					failpoint.Hit(failpoint.InboxSettling)
+				}
 				return err
-			}
-			failpoint.Hit(failpoint.InboxRetried)
-			var err error
-			if next, err = in.settle(ctx, tx, s, goOn); err != nil {
-				return behind(tx, err)
-			}
-			failpoint.Hit(failpoint.InboxSettling)
-			return nil
+			})
 		})
 		if late {
 			if err != nil {
-				in.handBack(ctx, s, 0)
+				bl.handBack(ctx, s, 0)
 			}
 			return nil, nil
 		}
 		if err == nil {
 			failpoint.Hit(failpoint.InboxSettled)
-			in.reportStored(s, Handled, time.Since(begun), next, nil)
+			bl.reportStored(s, Handled, time.Since(begun), next, nil)
 			return next, nil
 		}
 		if errors.Is(err, errLeaseLost) {
-			if !in.yield(ctx, s) {
-				in.lost(s)
+			if !bl.yield(ctx, s) {
+				bl.lost(s)
 			}
 			return nil, nil
 		}
@@ -101,171 +106,61 @@ func (in *Inbox) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (nex
 			return nil, err
 		}
 		if f.fault == faultUnknown {
-			if gone, err := in.gone(ctx, s); err != nil {
+			if gone, err := bl.gone(ctx, s); err != nil {
 				return nil, nil // The lease runs out, and whoever claims it next finds out.
 			} else if gone {
-				in.reportStored(s, Handled, time.Since(begun), next, nil)
+				bl.reportStored(s, Handled, time.Since(begun), next, nil)
 				return next, nil
 			}
 			f.fault = faultLost
 		}
-		f.fault, f.err = amounts(h, f.fault, f.err)
-		v := decide(in.c.Retry, h, f.fault, f.err, in.random())
-		switch f.fault {
-		case faultContended:
-			h.contended++
-			if !v.free || s.late(in.c) { // One more try could outlast the lease, and count without a word.
-				v = decide(in.c.Retry, h, faultEvent, f.err, in.random())
-			}
-		case faultLost, faultDatabase:
-			// Not again from here: the lease would run out while the database is away. Back into the queue, unspent.
-			in.troubled(f.err)
-			if f.fault == faultLost {
-				s.losses++
-			}
-			v = verdict{do: actPark, free: true, delay: v.delay}
+		var v verdict
+		h, v = h.after(bl.c.Retry, *f, time.Now(), bl.random())
+		cause := v.failure.err
+		switch {
+		case v.failure.fault.outage():
+			bl.transient(cause)
+			s.losses = h.losses
+		case v.do == actAgain && s.late(bl.c): // One more try could outlast the lease, and count without a word.
+			v = h.elsewhere(bl.c.Retry, v.failure, bl.random())
 		}
 		switch v.do {
 		case actAgain:
 			if pause(ctx, v.delay) != nil {
-				in.handBack(ctx, s, 0)
+				bl.handBack(ctx, s, 0)
 				return nil, nil
 			}
 			continue
 		case actReturn:
-			in.handBack(ctx, s, 0)
+			bl.handBack(ctx, s, 0)
 		case actPark:
 			if v.free {
-				in.handBack(ctx, s, v.delay)
+				bl.handBack(ctx, s, v.delay)
 				break
 			}
-			in.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) error {
-				return in.postpone(ctx, tx, s, v.delay, []string{boundedError(f.err)})
-			}, Retrying, begun, func() { in.retried(s.e, s.attempts, v.delay, true, f.err) })
+			bl.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) error {
+				return bl.postpone(ctx, tx, s, v.delay, []string{boundedError(cause)})
+			}, Retrying, begun, func() { bl.retried(s.e, s.attempts, v.delay, true, cause) })
 		case actDead:
-			l := letter{reason: v.reason, holds: in.c.HoldKey, attempts: s.attempts, errors: appendError(s.errors, f.err), err: f.err, age: s.age, reopen: true}
-			in.writeDead(ctx, s, l, begun)
+			l := letter{reason: v.reason, holds: bl.c.HoldKey, attempts: s.attempts, errors: appendError(s.errors, cause), err: cause, age: s.age, reopen: true}
+			bl.writeDead(ctx, s, l, begun)
 		}
-		return nil, in.tooManyHung()
+		return nil, bl.runner.tooManyHung()
 	}
-}
-
-// settle removes the row in the transaction of its handler and claims, or wakes, the next of its key. It expects to find it:
-// a worker that was late writes nothing.
-func (in *Inbox) settle(ctx context.Context, tx pgx.Tx, s *claimed, goOn bool) (next *claimed, err error) {
-	return in.remove(ctx, tx, s, in.sql.take, "handled", goOn, func(b *pgx.Batch) {
-		if s.letter != nil {
-			b.Queue(in.sql.letterReplayed, *s.letter)
-		}
-	})
-}
-
-// giveUp removes the row and leaves a letter: a new one, or the one that it replayed. The id is right also where the
-// lease turns out to be lost: by a COMMIT without an answer, maybe, that was carried out.
-func (in *Inbox) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) (id int64, err error) {
-	var reopen func(b *pgx.Batch)
-	if s.letter != nil {
-		id = *s.letter
-		reopen = func(b *pgx.Batch) {
-			b.Queue(in.sql.letterReopen, *s.letter, int32(l.attempts), l.reason, fingerprint(s.e.Type, l), nonNil(l.errors))
-			in.queueLetter(b, s.e, *s.letter)
-		}
-	} else {
-		// The letter comes first, so that the row is removed and the next one woken, or not, in sight of it.
-		l.reopen, l.place = true, &s.place
-		if id, err = in.insertLetter(ctx, tx, s.e, s.hash, s.partition, s.offset, l); err != nil {
-			return 0, err
-		}
-	}
-	if _, err := in.remove(ctx, tx, s, in.sql.drop, "dead", false, reopen); err != nil {
-		return id, err
-	}
-	failpoint.Hit(failpoint.InboxGivingUp)
-	return id, nil
-}
-
-// remove takes the head away: under the lock of the key's queue, so that a follower that is being stored is seen. goOn claims
-// the next of the key, if it may be handled now.
-func (in *Inbox) remove(ctx context.Context, tx pgx.Tx, s *claimed, statement, result string, goOn bool, also func(*pgx.Batch)) (next *claimed, err error) {
-	keyed := s.e.Key != ""
-	b := &pgx.Batch{}
-	if keyed {
-		b.Queue(in.sql.lock, int32(lane.KeyClass), in.keyNumber(s.e.Topic, s.e.Key))
-	}
-	b.Queue(statement, in.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token)
-	removing := b.Len()
-	b.Queue(in.sql.settle, in.c.Consumer, s.e.Source, s.e.ID, s.e.Topic, s.partition, s.offset, s.hash, result, int32(s.attempts))
-	if also != nil {
-		also(b)
-	}
-	settling := b.Len() - removing
-	var until time.Time
-	if goOn && keyed {
-		until = in.queueNext(b, s)
-	}
-	if keyed {
-		b.Queue(in.sql.wake, in.c.Consumer, s.e.Topic, s.e.Key)
-		b.Queue(in.sql.lull, in.c.Consumer, s.e.Topic, s.e.Key)
-	}
-	br := tx.SendBatch(ctx, b)
-	defer func() { _ = br.Close() }()
-	if keyed {
-		if _, err := br.Exec(); err != nil {
-			return nil, fmt.Errorf("lock the key's queue: %w", err)
-		}
-	}
-	tag, err := br.Exec()
-	if err != nil {
-		return nil, fmt.Errorf("remove stored event: %w", err)
-	}
-	if tag.RowsAffected() != 1 {
-		return nil, errLeaseLost
-	}
-	if goOn && keyed {
-		for range settling {
-			if _, err := br.Exec(); err != nil {
-				return nil, fmt.Errorf("settle stored event: %w", err)
-			}
-		}
-		if next, err = readNext(br, s, until); err != nil {
-			return nil, err
-		}
-	}
-	if err := br.Close(); err != nil { // It reads the rest, and calls back those who wait for an answer among that.
-		return nil, fmt.Errorf("settle stored event: %w", err)
-	}
-	return next, nil
-}
-
-// postpone gives the row back to the queue: with what failed, or unspent where nothing did.
-func (in *Inbox) postpone(ctx context.Context, tx pgx.Tx, s *claimed, delay time.Duration, failures []string) error {
-	unspent, losses := int32(0), int32(0)
-	if len(failures) == 0 {
-		unspent, losses = 1, int32(s.losses)
-	}
-	tag, err := tx.Exec(ctx, in.sql.retry, in.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token, delay.Microseconds(), unspent, nonNil(failures), losses)
-	if err != nil {
-		return fmt.Errorf("postpone stored event: %w", err)
-	}
-	if tag.RowsAffected() != 1 {
-		return errLeaseLost
-	}
-	failpoint.Hit(failpoint.InboxPostponing)
-	return nil
 }
 
 // handBack returns an event whose attempt does not count: we were told to stop, or the database went away. If that
 // cannot be written until the lease runs out, or until patience ends after the stop, the attempt counts after all.
-func (in *Inbox) handBack(ctx context.Context, s *claimed, delay time.Duration) {
+func (bl *backlog) handBack(ctx context.Context, s *claimed, delay time.Duration) {
 	ctx, cancel := s.leased(ctx)
 	defer cancel()
 	for wait := 0; ; wait++ {
-		err := in.transact(ctx, func(tx pgx.Tx) error { return in.postpone(ctx, tx, s, delay, nil) })
+		err := bl.runner.transact(ctx, func(tx pgx.Tx) error { return bl.postpone(ctx, tx, s, delay, nil) })
 		if err == nil || errors.Is(err, errLeaseLost) {
 			return
 		}
-		in.troubled(err)
-		if pause(ctx, spread(databaseBase, databaseCap, wait+1, in.random())) != nil {
+		bl.transient(err)
+		if pause(ctx, spread(databaseBase, databaseCap, wait+1, bl.random())) != nil {
 			return
 		}
 	}
@@ -273,56 +168,56 @@ func (in *Inbox) handBack(ctx context.Context, s *claimed, delay time.Duration) 
 
 // yield gives an event back, unspent, that could not commit because a replay has entered before it: its lease is ours
 // still, and would keep its key waiting until it runs out. False: it is not ours, or that cannot be found out.
-func (in *Inbox) yield(ctx context.Context, s *claimed) bool {
+func (bl *backlog) yield(ctx context.Context, s *claimed) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	return in.transact(ctx, func(tx pgx.Tx) error { return in.postpone(ctx, tx, s, 0, nil) }) == nil
+	return bl.runner.transact(ctx, func(tx pgx.Tx) error { return bl.postpone(ctx, tx, s, 0, nil) }) == nil
 }
 
 // writeDown commits a verdict on a stored event, however often the database has to be asked, as long as handBack would.
-func (in *Inbox) writeDown(ctx context.Context, s *claimed, f func(ctx context.Context, tx pgx.Tx) error, out Outcome, begun time.Time, after func()) {
+func (bl *backlog) writeDown(ctx context.Context, s *claimed, f func(ctx context.Context, tx pgx.Tx) error, out Outcome, begun time.Time, after func()) {
 	ctx, cancel := s.leased(ctx)
 	defer cancel()
 	inDoubt := false
 	for wait := 0; ; wait++ {
-		err := in.transact(ctx, func(tx pgx.Tx) error { return f(ctx, tx) })
+		err := bl.runner.transact(ctx, func(tx pgx.Tx) error { return f(ctx, tx) })
 		switch {
 		case err == nil, errors.Is(err, errLeaseLost) && inDoubt:
 			failpoint.Hit(failpoint.InboxWritten)
-			in.reportStored(s, out, time.Since(begun), nil, after)
+			bl.reportStored(s, out, time.Since(begun), nil, after)
 			return
 		case errors.Is(err, errLeaseLost):
-			in.lost(s)
+			bl.lost(s)
 			return
 		}
 		var fl *failure
 		inDoubt = inDoubt || errors.As(err, &fl) && fl.fault == faultUnknown
-		in.troubled(err)
-		if pause(ctx, spread(databaseBase, databaseCap, wait+1, in.random())) != nil {
+		bl.transient(err)
+		if pause(ctx, spread(databaseBase, databaseCap, wait+1, bl.random())) != nil {
 			return
 		}
 	}
 }
 
 // writeDead gives a stored event up, and tells of its letter once that is durable.
-func (in *Inbox) writeDead(ctx context.Context, s *claimed, l letter, begun time.Time) {
+func (bl *backlog) writeDead(ctx context.Context, s *claimed, l letter, begun time.Time) {
 	var id int64
-	in.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) (err error) {
-		id, err = in.giveUp(ctx, tx, s, l)
+	bl.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) (err error) {
+		id, err = bl.giveUp(ctx, tx, s, l)
 		return err
-	}, Dead, begun, func() { in.died(s.e, id, l) })
+	}, Dead, begun, func() { bl.notifyDead(l.observed(s.e, id)) })
 }
 
 // gone says whether the row of an unanswered COMMIT is gone: the handler's work is there. It waits for a transaction
 // that is still at it.
-func (in *Inbox) gone(ctx context.Context, s *claimed) (bool, error) {
+func (bl *backlog) gone(ctx context.Context, s *claimed) (bool, error) {
 	ctx, cancel := s.leased(ctx)
 	defer cancel()
 	for wait := 0; ; wait++ {
 		gone := false
-		err := in.transact(ctx, func(tx pgx.Tx) error {
+		err := bl.runner.transact(ctx, func(tx pgx.Tx) error {
 			var one int
-			err := tx.QueryRow(ctx, in.sql.stillStored, in.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token).Scan(&one)
+			err := tx.QueryRow(ctx, bl.sql.stillStored, bl.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token).Scan(&one)
 			gone = errors.Is(err, pgx.ErrNoRows)
 			if gone {
 				return nil
@@ -332,29 +227,29 @@ func (in *Inbox) gone(ctx context.Context, s *claimed) (bool, error) {
 		if err == nil {
 			return gone, nil
 		}
-		in.troubled(err)
-		if err := pause(ctx, spread(databaseBase, databaseCap, wait+1, in.random())); err != nil {
+		bl.transient(err)
+		if err := pause(ctx, spread(databaseBase, databaseCap, wait+1, bl.random())); err != nil {
 			return false, err
 		}
 	}
 }
 
-func (in *Inbox) lost(s *claimed) {
-	in.c.Logger.Warn("lease on stored event lost", in.attrs(s.e)...)
-	if in.c.Observer.OnLeaseLost != nil {
-		in.c.Observer.OnLeaseLost(s.e)
+func (bl *backlog) lost(s *claimed) {
+	bl.c.Logger.Warn("lease on stored event lost", bl.attrs(s.e)...)
+	if bl.c.Observer.OnLeaseLost != nil {
+		bl.c.Observer.OnLeaseLost(s.e)
 	}
 }
 
 // reportStored tells of an outcome that is durable. next is what the worker goes on with.
-func (in *Inbox) reportStored(s *claimed, out Outcome, took time.Duration, next *claimed, after func()) {
+func (bl *backlog) reportStored(s *claimed, out Outcome, took time.Duration, next *claimed, after func()) {
 	if after != nil {
 		after()
 	}
 	if out != Retrying && next == nil {
-		in.wake() // The next of its key may be due.
+		bl.wake() // The next of its key may be due.
 	}
-	if in.c.Observer.OnReceive != nil {
-		in.c.Observer.OnReceive(Received{Event: s.e, Outcome: out, Took: took})
+	if bl.c.Observer.OnReceive != nil {
+		bl.c.Observer.OnReceive(Received{Event: s.e, Outcome: out, Took: took})
 	}
 }

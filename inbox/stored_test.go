@@ -38,10 +38,10 @@ func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
 		in.Handle("order.placed", failing)
 		nodes = append(nodes, in)
 		// Without the sweep, which would wake what was forgotten.
-		in.start()
+		in.registry.start()
 		b.run(func(ctx context.Context) error {
 			g := newGroup(ctx)
-			g.run(in.workStored)
+			g.run(in.backlog.workStored)
 			return g.wait()
 		})
 	}

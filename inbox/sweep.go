@@ -22,47 +22,53 @@ const (
 	sweepAtLeast = 5 * time.Minute
 )
 
-func (in *Inbox) sweepLoop(ctx context.Context) error {
+// sweeper wakes heads and puts followers to sleep.
+type sweeper struct {
+	*env
+	runner *runner
+}
+
+func (sw *sweeper) sweepLoop(ctx context.Context) error {
 	wait := sweepEvery
 	for {
-		if pause(ctx, time.Duration((0.75+0.5*in.random())*float64(wait))) != nil {
+		if pause(ctx, time.Duration((0.75+0.5*sw.random())*float64(wait))) != nil {
 			return nil
 		}
 		begun := time.Now()
-		if err := in.sweep(ctx); err != nil && ctx.Err() == nil {
-			in.troubled(err)
+		if err := sw.sweep(ctx); err != nil && ctx.Err() == nil {
+			sw.transient(err)
 		}
 		wait = rest(time.Since(begun), 100, sweepEvery, sweepAtLeast)
 	}
 }
 
-func (in *Inbox) sweep(ctx context.Context) error {
+func (sw *sweeper) sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
-	tag, err := in.pool.Exec(ctx, in.sql.sweep, in.c.Consumer)
+	tag, err := sw.pool.Exec(ctx, sw.sql.sweep, sw.c.Consumer)
 	if err != nil {
 		return fmt.Errorf("wake heads: %w", err)
 	}
 	if tag.RowsAffected() > 0 {
-		in.wake()
+		sw.wake()
 	}
-	return in.lullFollowers(ctx)
+	return sw.deferFollowers(ctx)
 }
 
 // awakeKey is a key of which more than its head is awake.
 type awakeKey struct{ Topic, Key string }
 
-// lullFollowers puts followers to sleep. A key that is just being worked is left to whoever does that, or to the next sweep.
-func (in *Inbox) lullFollowers(ctx context.Context) error {
-	rows, _ := in.pool.Query(ctx, in.sql.awake, in.c.Consumer) // CollectRows says its error
+// deferFollowers puts followers to sleep. A key that is just being worked is left to whoever does that, or to the next sweep.
+func (sw *sweeper) deferFollowers(ctx context.Context) error {
+	rows, _ := sw.pool.Query(ctx, sw.sql.awake, sw.c.Consumer) // CollectRows says its error
 	keys, err := pgx.CollectRows(rows, pgx.RowToStructByPos[awakeKey])
 	if err != nil {
 		return fmt.Errorf("look for followers that are awake: %w", err)
 	}
 	for _, k := range keys {
 		for more := true; more; {
-			err := in.transact(ctx, func(tx pgx.Tx) (err error) {
-				more, err = in.lullSome(ctx, tx, k)
+			err := sw.runner.transact(ctx, func(tx pgx.Tx) (err error) {
+				more, err = sw.deferSome(ctx, tx, k)
 				return err
 			})
 			if err != nil {
@@ -73,16 +79,16 @@ func (in *Inbox) lullFollowers(ctx context.Context) error {
 	return nil
 }
 
-// lullSome puts some followers of a key to sleep, and says whether it found any.
-func (in *Inbox) lullSome(ctx context.Context, tx pgx.Tx, k awakeKey) (found bool, err error) {
+// deferSome puts some followers of a key to sleep, and says whether it found any.
+func (sw *sweeper) deferSome(ctx context.Context, tx pgx.Tx, k awakeKey) (found bool, err error) {
 	var mine bool
-	if err := tx.QueryRow(ctx, in.sql.tryLock, int32(lane.KeyClass), in.keyNumber(k.Topic, k.Key)).Scan(&mine); err != nil {
+	if err := tx.QueryRow(ctx, sw.sql.tryLock, int32(lane.KeyClass), sw.keyNumber(k.Topic, k.Key)).Scan(&mine); err != nil {
 		return false, fmt.Errorf("lock the key's queue: %w", err)
 	}
 	if !mine {
 		return false, nil
 	}
-	tag, err := tx.Exec(ctx, in.sql.lull, in.c.Consumer, k.Topic, k.Key)
+	tag, err := tx.Exec(ctx, sw.sql.deferFollowers, sw.c.Consumer, k.Topic, k.Key)
 	if err != nil {
 		return false, fmt.Errorf("put followers to sleep: %w", err)
 	}

@@ -9,8 +9,8 @@ type tracker struct {
 	next  int64   // everything below next was begun, or holds no event
 	first int     // index of begun[0] among all that ever were
 	index map[int64]int
-	bytes int      // in hand
-	last  landmark // the highest event below low, of those begun here
+	bytes int        // in hand
+	last  checkpoint // the highest event below low, of those begun here
 }
 
 type begun struct {
@@ -21,7 +21,7 @@ type begun struct {
 }
 
 func newTracker(start int64) *tracker {
-	return &tracker{next: start, index: map[int64]int{}, last: landmark{offset: NoOffset}}
+	return &tracker{next: start, index: map[int64]int{}, last: checkpoint{offset: NoOffset}}
 }
 
 // begin takes an event in hand. Offsets ascend.
@@ -50,7 +50,7 @@ func (t *tracker) settle(offset int64) {
 	t.bytes -= b.bytes
 	n := 0
 	for n < len(t.begun) && t.begun[n].settled {
-		t.last = landmark{t.begun[n].offset, t.begun[n].print}
+		t.last = checkpoint{t.begun[n].offset, t.begun[n].print}
 		n++
 	}
 	t.begun, t.first = t.begun[n:], t.first+n
@@ -66,3 +66,19 @@ func (t *tracker) low() int64 {
 
 // spread is how many events lie between low and the last one begun.
 func (t *tracker) spread() int { return len(t.begun) }
+
+const (
+	// maxAhead is how many events may lie between the lowest unsettled one of a partition and the last begun. After an
+	// unclean end, that many may have been in hand.
+	maxAhead = 1024
+
+	// maxBytesAhead is how many bytes of payload a partition may have in hand before it waits to fetch more.
+	maxBytesAhead = 16 << 20
+)
+
+// checkpoint is an event of a log: the last one below a position. It is saved with the position. A topic that was made again
+// has another event at its offset, or none.
+type checkpoint struct {
+	offset int64 // NoOffset: no event of the partition has been settled yet
+	print  int64 // of the event
+}

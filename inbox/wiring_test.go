@@ -68,7 +68,7 @@ func TestAConsumerWhoseDatabaseIsNotReadySaysWhatToDoAndEnds(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		in := b.inboxOn(stranger)
-		in.start()
+		in.registry.start()
 		return in.consume(ctx, &fakeSource{})
 	}
 	if err := consume(); err == nil || !strings.Contains(err.Error(), "docs/operations.md lists what to grant") || !strings.Contains(err.Error(), "incarnation") {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
-	"github.com/holdfast-go/holdfast/internal/webhookdoor"
 )
 
 // New makes the handler of one endpoint: requests that v accepts become events of source in the inbox. A request is
@@ -143,12 +142,11 @@ func (r *receiver) take(ctx context.Context, e holdfast.Event, hash []byte) (inb
 	defer func() { <-r.turns }()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.patience)
 	defer cancel()
-	try := webhookdoor.TryReceive
+	hooks := r.in.Hooks()
 	if r.c.Mode == StoreFirst {
-		try = webhookdoor.TryStore
+		return hooks.TryStore(ctx, e, hash)
 	}
-	out, err := try(ctx, r.in, e, hash)
-	return inbox.Outcome(out), err
+	return hooks.TryReceive(ctx, e, hash)
 }
 
 // timeless warns, once, where the inbox forgets webhooks that sign no time sooner than it should.

@@ -1,7 +1,7 @@
 // Command structure counts what makes a package hard to read top to bottom: references between its files that run back,
 // methods on its main type, and how often the way of one call comes back to a file.
 //
-//	go run ./internal/lint/structure -type Inbox -way Inbox.Receive ./inbox
+//	go run ./testkit/internal/lint/structure -type Inbox -way Inbox.Receive,receiver.receiveAlone ./inbox
 //
 // The reading order is the order in which the package comment names the files. The files that it names under "# Words"
 // hold the names that all of the package uses; they are read first.
@@ -10,9 +10,8 @@
 //     field, a variable or a constant of package level). Tests do not count.
 //   - A reference runs back when the second file stands before the first in the reading order and is not one of the
 //     words. A reference from the words to any other file runs back, too.
-//   - A way follows the calls of a function in the order in which they are written, into each function once. A stay is a
-//     run of functions of one file; the words do not interrupt it. Calls through an interface or a function value are not
-//     followed: name the function behind them as the next one of the way.
+//   - A way is a list of functions, in the order in which an event first reaches them. Each has to be called, by its name, in
+//     one that stands before it. A stay is a run of functions of one file; the words do not interrupt it.
 package main
 
 import (
@@ -36,7 +35,7 @@ import (
 
 func main() {
 	mainType := flag.String("type", "", "the type whose methods are counted")
-	way := flag.String("way", "", "functions, separated by commas, that are followed one after the other")
+	way := flag.String("way", "", "functions, separated by commas, in the order in which an event reaches them")
 	suggest := flag.Bool("suggest", false, "print an order of the files in which few references run back")
 	verbose := flag.Bool("v", false, "print each reference that runs back, and each stay")
 	flag.Parse()
@@ -73,7 +72,7 @@ func main() {
 			os.Exit(1)
 		}
 		file, most := mostStays(stays)
-		fmt.Printf("way of %s: %d stays, most in %s: %d\n", *way, len(stays), file, most)
+		fmt.Printf("way: %d stays, most in %s: %d\n", len(stays), file, most)
 		if *verbose {
 			for _, s := range stays {
 				fmt.Printf("  %s: %s\n", s.file, strings.Join(s.functions, ", "))
@@ -161,7 +160,7 @@ func (p *program) readOrder(comment string) {
 // unnamed are the files that the reading order lacks, and names of it that are no files.
 func (p *program) unnamed() (names []string) {
 	for _, f := range p.files {
-		if !slices.Contains(p.order, f) {
+		if !slices.Contains(p.order, f) && len(p.trees[f].Decls) > 0 {
 			names = append(names, f)
 		}
 	}
@@ -253,47 +252,40 @@ type stay struct {
 
 // way follows functions, named as Function or Type.Method.
 func (p *program) way(names ...string) (stays []stay, err error) {
-	bodies := map[types.Object]*ast.FuncDecl{}
-	byName := map[string]types.Object{}
+	bodies := map[string]*ast.FuncDecl{}
 	for _, tree := range p.trees {
 		for _, d := range tree.Decls {
-			f, ok := d.(*ast.FuncDecl)
-			if !ok || f.Body == nil {
-				continue
+			if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil {
+				bodies[nameOf(f)] = f
 			}
-			o := p.info.Defs[f.Name]
-			bodies[o], byName[nameOf(f)] = f, o
 		}
 	}
-	seen := map[types.Object]bool{}
-	var follow func(o types.Object)
-	follow = func(o types.Object) {
-		if seen[o] {
-			return
+	called := map[string]bool{}
+	for i, name := range names {
+		f := bodies[name]
+		if f == nil {
+			return nil, errors.New("no function is called " + name)
 		}
-		seen[o] = true
-		if file := p.fileOf(o); !p.words[file] {
-			if len(stays) == 0 || stays[len(stays)-1].file != file {
-				stays = append(stays, stay{file: file})
-			}
-			last := &stays[len(stays)-1]
-			last.functions = append(last.functions, nameOf(bodies[o]))
+		if i > 0 && !called[f.Name.Name] {
+			return nil, errors.New("no function before " + name + " calls it")
 		}
-		ast.Inspect(bodies[o].Body, func(n ast.Node) bool {
+		ast.Inspect(f.Body, func(n ast.Node) bool {
 			if id, ok := n.(*ast.Ident); ok {
-				if called, ok := p.info.Uses[id].(*types.Func); ok && bodies[called.Origin()] != nil {
-					follow(called.Origin())
+				if o, ok := p.info.Uses[id].(*types.Func); ok {
+					called[o.Name()] = true
 				}
 			}
 			return true
 		})
-	}
-	for _, name := range names {
-		o := byName[name]
-		if o == nil {
-			return nil, errors.New("no function is called " + name)
+		file := p.fileOf(p.info.Defs[f.Name])
+		if p.words[file] {
+			continue
 		}
-		follow(o)
+		if len(stays) == 0 || stays[len(stays)-1].file != file {
+			stays = append(stays, stay{file: file})
+		}
+		last := &stays[len(stays)-1]
+		last.functions = append(last.functions, name)
 	}
 	return stays, nil
 }

@@ -1,0 +1,198 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// This file takes in events that come alone: in a transaction of their own, or in the caller's.
+
+// storeAlone stores an event in a transaction of its own: as TryStore does, or as Store. hash is that of newDeliveryOf.
+func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []byte, try bool) (Outcome, error) {
+	rec.registry.start()
+	if err := checkEvent(e); err != nil {
+		return "", fmt.Errorf("store event: %w", err)
+	}
+	d := rec.newDeliveryOf(e, hash)
+	d.try = try
+	s := func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+		return rec.queues.park(ctx, tx, d, past{}, nil, Stored)
+	}
+	if d.h == nil && len(rec.registry.types) > 0 {
+		other, skip, err := rec.unhandled(ctx, rec.pool, d)
+		if err != nil {
+			return "", fmt.Errorf("store event: %w", err)
+		}
+		if skip {
+			rec.report(d, Skipped, 0)
+			return Skipped, nil
+		}
+		s = other
+	}
+	d.h = nil // No step of it runs the handler.
+	if try {
+		s = rec.trying(d, s)
+	}
+	out, err := rec.receive(ctx, rec.newIntake(d, rec.runner.within(s)), nil)
+	if err != nil {
+		return "", fmt.Errorf("store event: %w", err)
+	}
+	return out, nil
+}
+
+// receiveAlone takes an event in and handles it, in transactions of its own: as TryReceive does, or as Receive. hash is
+// that of newDeliveryOf.
+func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []byte, try bool) (Outcome, error) {
+	rec.registry.start()
+	if err := checkEvent(e); err != nil {
+		return "", fmt.Errorf("receive event: %w", err)
+	}
+	if err := rec.runner.tooManyHung(); err != nil {
+		return "", err
+	}
+	d := rec.newDeliveryOf(e, hash)
+	d.try = try
+	first := rec.alone(d, 1)
+	if d.h == nil {
+		s, skip, err := rec.unhandled(ctx, rec.pool, d)
+		if err != nil {
+			return "", fmt.Errorf("receive event: %w", err)
+		}
+		if skip {
+			rec.report(d, Skipped, 0)
+			return Skipped, nil
+		}
+		if try {
+			s = rec.trying(d, s)
+		}
+		first = rec.runner.within(s)
+	}
+	out, err := rec.receive(ctx, rec.newIntake(d, first), nil)
+	if err != nil {
+		return "", fmt.Errorf("receive event: %w", err)
+	}
+	return out, nil
+}
+
+// receiveTx is ReceiveTx.
+func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
+	rec.registry.start()
+	if err := checkEvent(e); err != nil {
+		return "", fmt.Errorf("receive event: %w", err)
+	}
+	d := rec.newDelivery(e)
+	d.callers = true
+	first := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, 1) }
+	if d.h == nil {
+		s, skip, err := rec.unhandled(ctx, tx, d)
+		if err != nil {
+			return "", fmt.Errorf("receive event: %w", err)
+		}
+		if skip {
+			return Skipped, nil
+		}
+		first = s
+	}
+	out, failed, err := rec.underSavepoint(ctx, tx, first)
+	if err != nil {
+		return "", fmt.Errorf("receive event: %w", err)
+	}
+	if failed == nil {
+		return out, nil
+	}
+	if failed.fault != faultEvent || tx.Conn().IsClosed() {
+		return "", fmt.Errorf("receive event: %w", failed.err)
+	}
+	h, v := history{}.after(rec.c.Retry, *failed, time.Now(), rec.random())
+	next, _ := rec.afterFailure(d, h, v, nil)
+	if out, err = next(ctx, tx); err != nil {
+		return "", fmt.Errorf("receive event: record failure: %w", err)
+	}
+	return out, nil
+}
+
+// storeTx is StoreTx.
+func (rec *receiver) storeTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
+	rec.registry.start()
+	if err := checkEvent(e); err != nil {
+		return "", fmt.Errorf("store event: %w", err)
+	}
+	d := rec.newDelivery(e)
+	d.callers = true
+	out, err := rec.queues.park(ctx, tx, d, past{}, nil, Stored)
+	if err != nil {
+		return "", fmt.Errorf("store event: %w", err)
+	}
+	return out, nil
+}
+
+// underSavepoint takes a step in the caller's transaction, under a savepoint. Where the handler fails, nothing of the
+// step is left, and failed says why and whose fault it is. A handler that hangs costs the connection: that is the error.
+func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out Outcome, failed *failure, err error) {
+	savepoint, err := tx.Begin(ctx)
+	if err != nil {
+		return "", nil, fmt.Errorf("begin savepoint: %w", err)
+	}
+	if out, err = s(ctx, savepoint); err == nil {
+		if err := savepoint.Commit(ctx); err != nil {
+			return "", nil, fmt.Errorf("release savepoint: %w", err)
+		}
+		return out, nil, nil
+	}
+	var h *handlerError
+	if !errors.As(err, &h) {
+		rollback(ctx, savepoint)
+		return "", nil, err
+	}
+	if h.hung != nil { // The caller's connection is lost with the handler: it must not write into what comes next.
+		_ = tx.Conn().PgConn().Conn().Close()
+		go func() { <-h.hung; rec.runner.hung.Add(-1) }()
+		return "", nil, err
+	}
+	failed = failureOf(ctx, tx, err)
+	rollback(ctx, savepoint)
+	return "", failed, nil
+}
+
+// unknown is what to do with an event of a type that this node does not handle; nil to skip it.
+func (rec *receiver) unknown(d *delivery, declared bool) step {
+	switch {
+	case declared, rec.c.UnknownType == UnknownStore:
+		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+			return rec.queues.park(ctx, tx, d, past{}, nil, Stored)
+		}
+	case rec.c.UnknownType == UnknownDead:
+		err := fmt.Errorf("no node of the consumer handles the type %q", d.e.Type)
+		l := letter{reason: "unknown type", holds: rec.c.HoldKey, errors: []string{err.Error()}, err: err, reopen: true}
+		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+			return rec.ledger.deadLetter(ctx, tx, d, l, Dead)
+		}
+	default:
+		return nil
+	}
+}
+
+// unhandled is unknown for an event that comes alone: it looks whether another node declares the type.
+func (rec *receiver) unhandled(ctx context.Context, db rowsQuerier, d *delivery) (s step, skip bool, err error) {
+	declared, err := rec.declarations.declared(ctx, db, []string{d.e.Type})
+	if err != nil {
+		return nil, false, err
+	}
+	s = rec.unknown(d, declared[d.e.Type])
+	return s, s == nil, nil
+}
+
+// stale makes a letter of an event that lies below what was settled when this node was given the partition, unless its
+// row shows what became of it.
+func (rec *receiver) stale(d *delivery) step {
+	l := letter{reason: "stale: it lies below the consumer's position, and no row shows that it was handled"}
+	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+		return rec.ledger.deadLetter(ctx, tx, d, l, Stale)
+	}
+}

@@ -1,0 +1,75 @@
+package inbox
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// workStored claims and works until ctx ends.
+func (bl *backlog) workStored(ctx context.Context) error {
+	if len(bl.registry.types) == 0 {
+		return nil // Nothing could be claimed: each event is left for a node that knows its type.
+	}
+	jobs, cancel := withGrace(ctx, bl.c.StopTimeout)
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	free := make(chan struct{}, bl.c.Workers)
+	finished := make(chan error, bl.c.Workers)
+	wait := bl.c.PollMin
+	for {
+		// 1. As many as there are free workers, at least one.
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-finished:
+			if err != nil {
+				return err
+			}
+			continue
+		case free <- struct{}{}:
+		}
+		<-free
+		got, err := bl.claims.claim(jobs, bl.c.Workers-len(free)) // What is claimed when the stop comes must not be lost sight of.
+		switch {
+		case ctx.Err() != nil:
+			for _, s := range got {
+				bl.handBack(jobs, s, 0)
+			}
+			return nil
+		case err != nil:
+			bl.transient(err)
+		}
+		// 2. One worker each: heads of different keys.
+		for _, s := range got {
+			free <- struct{}{}
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				err := bl.work(jobs, s, ctx.Done())
+				<-free
+				if err != nil {
+					finished <- err
+				}
+			}()
+		}
+		if len(got) > 0 {
+			wait = bl.c.PollMin
+			continue
+		}
+		// 3. Nothing is due: look again after a while, sooner when something is stored here.
+		t := time.NewTimer(time.Duration((0.75 + 0.5*bl.random()) * float64(wait)))
+		wait = min(2*wait, bl.c.PollMax)
+		select {
+		case <-t.C:
+		case <-bl.wakeup:
+			wait = bl.c.PollMin
+		case err := <-finished:
+			t.Stop()
+			return err
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}

@@ -1,0 +1,176 @@
+package inbox
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+)
+
+// settledAndCleaned is a partition whose first n events were handled, and whose rows retention has removed.
+func settledAndCleaned(t *testing.T, n int) (*kafkaBundle, func() (stop func())) {
+	b := setupKafka(t, 1)
+	b.produce(0, b.events(0, n)...)
+	start := func() func() {
+		in := b.inbox()
+		in.Handle("order.placed", effectOf)
+		return b.consume(in)
+	}
+	stop := start()
+	b.awaitHandled(n)
+	stop()
+	pgtest.Exec(t, b.db, "delete from holdfast.inbox")
+	return b, start
+}
+
+// later are n events behind the first ones.
+func (b *kafkaBundle) later(first, n int) []holdfast.Event {
+	return b.events(0, first+n)[first:]
+}
+
+func (b *kafkaBundle) stale() int64 {
+	b.Helper()
+	return b.count("select count(*) from holdfast.letter where reason like 'stale%'")
+}
+
+// until waits for what no Observer tells.
+func (b *kafkaBundle) until(what string, cond func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !cond(); _ = pause(b.Context(), 10*time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.Fatalf("waited 30 s until %s", what)
+		}
+	}
+}
+
+func (b *kafkaBundle) begins(start, reread int64) {
+	b.Helper()
+	b.told.mu.Lock()
+	defer b.told.mu.Unlock()
+	if got, again := b.told.assigned[b.topic+"/0"], b.told.reread[b.topic+"/0"]; got != start || again != reread {
+		b.Errorf("reading began at %d, %d offsets below the position; want %d and %d", got, again, start, reread)
+	}
+}
+
+// Kafka forgets the offsets of a group that has no members for a week. The position shows what was settled.
+func TestAGroupThatLostItsOffsetsGoesOnAtThePositionWithoutALetter(t *testing.T) {
+	const n = 50
+	b, start := settledAndCleaned(t, n)
+	b.group.GroupID += " anew"
+	stop := start()
+	b.until("the group has an offset again, though nothing new has come", func() bool { return b.committed(0) == n })
+	b.begins(n, 0)
+	b.produce(0, b.later(n, 10)...)
+	b.awaitHandled(n + 10)
+	stop()
+	b.inOrder()
+	if stale, rows := b.stale(), b.count("select count(*) from holdfast.inbox"); stale != 0 || rows != 10 {
+		t.Errorf("%d stale letters and %d rows, want none and 10: what was settled was read again", stale, rows)
+	}
+	if n := b.count("select count(*) from holdfast.consumer_position where landmark_offset = position - 1 and landmark is not null"); n != 1 {
+		t.Error("the position has no checkpoint, or an old one")
+	}
+}
+
+func TestATopicThatWasMadeAgainIsToldFromOneWhoseOffsetsExpired(t *testing.T) {
+	const n = 50
+	b, start := settledAndCleaned(t, n)
+	if err := b.cluster.Server.DeleteTopic(t.Context(), b.topic); err != nil {
+		t.Fatal(err)
+	}
+	b.until("the topic can be made again", func() bool { return b.cluster.Server.CreateTopic(t.Context(), b.topic, 1, nil) == nil })
+	b.group.GroupID += " anew"
+	b.produce(0, b.later(n, n+10)...)
+	stop := start()
+	b.until("what lies below the position is kept", func() bool { return b.stale() == n })
+	b.awaitHandled(n + 10)
+	b.begins(0, n)
+	stop()
+	// By now the checkpoint is one of the new log.
+	b.group.GroupID += " and anew"
+	stop = start()
+	b.produce(0, b.later(n+n+10, 1)...)
+	b.awaitHandled(n + 11)
+	stop()
+	b.begins(n+10, n) // what was reread is told once
+}
+
+func TestANewLogDoesNotVouchForAPositionThatItHasNotReached(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, epoch, position, landmark_offset, landmark) values ('billing', 'orders', 0, 1, 20, 19, 7)")
+	token := b.incarnation()
+	for _, row := range []struct {
+		position, checkpoint int64
+		want                 int64
+	}{{10, 9, 19}, {20, NoOffset, 19}, {20, 18, 18}, {30, 28, 28}, {31, NoOffset, 28}} {
+		for name, change := range map[string]func() error{
+			"save": func() error {
+				_, err := b.db.Exec(t.Context(), in.sql.save, "billing", []string{"orders"}, []int32{0}, []int64{1}, []int64{row.position}, []int64{row.checkpoint}, []int64{1}, []string{token})
+				return err
+			},
+			"release": func() error {
+				_, err := b.db.Exec(t.Context(), in.sql.release, "billing", "orders", int32(0), int64(1), row.position, true, row.checkpoint, int64(1), token)
+				return err
+			},
+		} {
+			if err := change(); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.count("select landmark_offset from holdfast.consumer_position"); got != row.want {
+				t.Errorf("%s %d: the checkpoint is at %d, want %d", name, row.position, got, row.want)
+			}
+		}
+	}
+}
+
+func TestOffsetsThatAreSetBackAreReadAgainAndSaid(t *testing.T) {
+	const n = 50
+	b, start := settledAndCleaned(t, n)
+	b.resetOffsets(0, n-20)
+	stop := start()
+	b.until("what lies below the position is kept", func() bool { return b.stale() == 20 })
+	stop()
+	b.begins(n-20, 20)
+	if got := b.count("select count(*) from effect"); got != n {
+		t.Errorf("%d effects of %d events", got, n)
+	}
+}
+
+// An unclean leader election cuts what was settled off the log. The row must stay then: what is left of the log was handled
+// longer ago than the inbox knows.
+func TestALogThatWasCutShortIsReadOnAfterTheStatementThatTheErrorNames(t *testing.T) {
+	const n, cut = 50, 47
+	b, _ := settledAndCleaned(t, n)
+	if err := b.cluster.Server.DeleteTopic(t.Context(), b.topic); err != nil {
+		t.Fatal(err)
+	}
+	b.until("the topic can be made again", func() bool { return b.cluster.Server.CreateTopic(t.Context(), b.topic, 1, nil) == nil })
+	b.produce(0, b.events(0, cut)...)
+	b.resetOffsets(0, n)
+	consumer := "o'neil" // It is quoted in the statement.
+	pgtest.Exec(t, b.db, "update holdfast.consumer_position set consumer = $1", consumer)
+	node := func() *Inbox {
+		in := b.inbox(func(c *Config) { c.Consumer = consumer })
+		in.Handle("order.placed", effectOf)
+		return in
+	}
+	err := node().Consume(t.Context(), kafkaGroup(b.group))
+	remedy := regexp.MustCompile(`update .* where consumer = .* and partition = 0`).FindString(fmt.Sprint(err))
+	if !errors.Is(err, ErrOffsetOutOfRange) || remedy == "" {
+		t.Fatalf("Consume returned %v", err)
+	}
+	pgtest.Exec(t, b.db, remedy)
+	b.resetOffsets(0, cut)
+	b.produce(0, b.later(n, 3)...)
+	b.consume(node())
+	b.awaitHandled(n + 3)
+	b.begins(cut, 0)
+	if all := b.count("select count(*) from effect"); all != n+3 {
+		t.Errorf("%d effects of %d events", all, n+3)
+	}
+}

@@ -1,0 +1,63 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+type rowsQuerier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// declared says which of the types are left for a node of the consumer: one that runs, or did not long ago (believeFor).
+func (dec *declarations) declared(ctx context.Context, db rowsQuerier, types []string) (map[string]bool, error) {
+	rows, err := db.Query(ctx, dec.sql.declared, dec.c.Consumer, types, believeFor.Microseconds())
+	if err != nil {
+		return nil, fmt.Errorf("look for declared types: %w", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("look for declared types: %w", err)
+	}
+	declared := make(map[string]bool, len(names))
+	for _, name := range names {
+		declared[name] = true
+	}
+	return declared, nil
+}
+
+// declarations are the types that nodes say they handle.
+type declarations struct {
+	*env
+	registry *registry
+}
+
+// declare tells the other nodes which types this one handles.
+func (dec *declarations) declare(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	defer cancel()
+	if _, err := dec.pool.Exec(ctx, dec.sql.declare, dec.c.Consumer, dec.registry.types, dec.node, declareFor.Microseconds()); err != nil {
+		return err
+	}
+	_, err := dec.pool.Exec(ctx, dec.sql.undeclare, dec.c.Consumer)
+	return err
+}
+
+func (dec *declarations) declareLoop(ctx context.Context) error {
+	for {
+		wait := declareEvery
+		if err := dec.declare(ctx); err != nil && ctx.Err() == nil {
+			if mend := miswired(err); mend != nil {
+				return mend
+			}
+			dec.transient(err)
+			wait = time.Second
+		}
+		if pause(ctx, time.Duration((0.75+0.5*dec.random())*float64(wait))) != nil {
+			return nil
+		}
+	}
+}

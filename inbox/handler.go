@@ -1,0 +1,156 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/handlertx"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// This file runs handlers: the one place that does.
+
+// errNotTheHandlers is what Commit and Rollback of a handler's transaction say.
+var errNotTheHandlers = errors.New("holdfast ends the handler's transaction itself: return nil to commit, an error to roll back, or use a savepoint (tx.Begin)")
+
+// handle is how every handler runs: fresh or stored, alone or in a batch, in our transaction or in the caller's. After it
+// the same transaction settles its events; nil where nothing is left to do. The error is a *handlerError where the handler
+// is to blame, or the connection was lost while it ran. failureOf makes the verdict of it.
+func (rn *runner) handle(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event, settle func() error) error {
+	if err := rn.call(ctx, tx, h, es); err != nil {
+		return err
+	}
+	if settle == nil {
+		return nil
+	}
+	err := settle()
+	if err != nil && tx.Conn().IsClosed() { // Our statement found out what happened before.
+		return &handlerError{err: err}
+	}
+	return err
+}
+
+// call runs a handler. Its error is a *handlerError. A handler that does not return within Config.Timeout and
+// Config.Grace is reported as hung, and still running.
+func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event) error {
+	if err := rn.tooManyHung(); err != nil {
+		return &handlerError{err: err, stopped: true}
+	}
+	hctx, cancel := context.WithTimeout(ctx, rn.c.Timeout)
+	defer cancel()
+	done := make(chan error, 1)
+	given := handlertx.Give(hctx, tx, errNotTheHandlers)
+	defer given.TakeBack()
+	go func() {
+		err := errGoexit // unless it returns or panics
+		defer func() {
+			if p := recover(); p != nil {
+				err = &panicError{panicMessage(p), trimmedStack()}
+			}
+			done <- err
+		}()
+		err = h(hctx, given, es)
+	}()
+	returned := func(err error) error {
+		timedOut := ctx.Err() == nil && errors.Is(hctx.Err(), context.DeadlineExceeded)
+		pg := tx.Conn().PgConn()
+		switch {
+		case err == nil && pg.IsClosed():
+			switch {
+			case timedOut:
+				return &handlerError{err: fmt.Errorf("the handler was cancelled after %s", rn.c.Timeout), timedOut: true}
+			case ctx.Err() == nil && given.RanOut():
+				return &handlerError{err: errors.New("a time-out of the handler's own closed its connection, and the handler returned nil all the same"), timedOut: true}
+			}
+			return &handlerError{err: errors.New("the connection was lost, and the handler returned nil all the same"), stopped: ctx.Err() != nil}
+		case err == nil && pg.IsBusy():
+			return &handlerError{err: errors.New("the handler left rows or batch results open: close them before it returns")}
+		case err == nil && pg.TxStatus() == 'I': // What it did is committed or gone already: another try would not mend it.
+			return &handlerError{err: retry.Permanent(fmt.Errorf("the handler ended its transaction by a statement: %w", errNotTheHandlers))}
+		case err == nil:
+			return nil
+		case pg.IsClosed() && !timedOut && ctx.Err() == nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || given.RanOut()):
+			// pgx closes the connection under a statement whose context ends: here one that the handler made for itself.
+			return &handlerError{err: fmt.Errorf("a time-out of the handler's own: %w", err), timedOut: true}
+		}
+		if timedOut {
+			err = fmt.Errorf("the handler was cancelled after %s: %w", rn.c.Timeout, err)
+		}
+		return &handlerError{err: err, timedOut: timedOut, stopped: ctx.Err() != nil}
+	}
+	select {
+	case err := <-done:
+		return returned(err)
+	case <-hctx.Done():
+	}
+	grace := time.NewTimer(rn.c.Grace)
+	defer grace.Stop()
+	select {
+	case err := <-done:
+		return returned(err)
+	case <-grace.C:
+	}
+	n, e := int(rn.hung.Add(1)), es[0]
+	rn.c.Logger.Error("handler hangs", "consumer", rn.c.Consumer, "type", e.Type, "source", e.Source, "id", e.ID, "hung", n)
+	if rn.c.Observer.OnHungHandler != nil {
+		rn.c.Observer.OnHungHandler(e, n)
+	}
+	return &handlerError{
+		err:      fmt.Errorf("the handler was cancelled after %s and did not return within %s", rn.c.Timeout, rn.c.Grace),
+		timedOut: ctx.Err() == nil, stopped: ctx.Err() != nil, hung: done,
+	}
+}
+
+// tooManyHung says whether this node has to stop.
+func (rn *runner) tooManyHung() error {
+	if n := rn.hung.Load(); n >= int64(rn.c.MaxHung) {
+		return fmt.Errorf("%w: %d of at most %d have not returned: restart the process, and find what they wait for", ErrHungHandlers, n, rn.c.MaxHung)
+	}
+	return nil
+}
+
+// panicMessage is what a panic says. A value that is no message may be the event itself: only its type is told.
+func panicMessage(p any) string {
+	switch p := p.(type) {
+	case error:
+		return p.Error()
+	case string:
+		return p
+	default:
+		return fmt.Sprintf("a value of type %T", p)
+	}
+}
+
+// trimmedStack is the stack from where the handler panicked: what lies above is the runtime and this package. Arguments
+// are left out.
+func trimmedStack() string {
+	stack := string(debug.Stack())
+	if _, below, ok := strings.Cut(stack, "panic("); ok {
+		if i := strings.Index(below, "\n"); i >= 0 {
+			below = below[i+1:]
+			if i := strings.Index(below, "\n"); i >= 0 { // the line of panic's own file
+				stack = below[i+1:]
+			}
+		}
+	}
+	var b strings.Builder
+	for line := range strings.Lines(stack) {
+		if b.Len() > maxErrorText {
+			break
+		}
+		if !strings.HasPrefix(line, "\t") {
+			if i := strings.LastIndex(line, "("); i > 0 {
+				line = line[:i] + "\n"
+			}
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}

@@ -1,0 +1,55 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/hook"
+)
+
+// Hooks is for packages webhook and holdfasttest of this module. Nothing outside of it can name what it returns.
+func (in *Inbox) Hooks() hook.Inbox[Outcome] {
+	return hook.Inbox[Outcome]{
+		TryReceive: func(ctx context.Context, e holdfast.Event, hash []byte) (Outcome, error) {
+			return in.receiver.receiveAlone(ctx, e, hash, true)
+		},
+		TryStore: func(ctx context.Context, e holdfast.Event, hash []byte) (Outcome, error) {
+			return in.receiver.storeAlone(ctx, e, hash, true)
+		},
+		Handle: in.receiver.tryTx,
+	}
+}
+
+// tryTx is ReceiveTx for package holdfasttest: what the handler returned is handed out instead of being written down.
+func (rec *receiver) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (out Outcome, failure, err error) {
+	rec.registry.start()
+	if err := checkEvent(e); err != nil {
+		return "", nil, err
+	}
+	d := rec.newDelivery(e)
+	d.callers = true
+	if d.h == nil {
+		return "", nil, fmt.Errorf("the type %q has no handler: those of consumer %s are %q", e.Type, rec.c.Consumer, rec.registry.types)
+	}
+	out, failed, err := rec.underSavepoint(ctx, tx, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, 1) })
+	var h *handlerError
+	if errors.As(err, &h) { // It hangs, and may still write: the transaction is no good any more.
+		return Retrying, h.err, nil
+	}
+	if err != nil || failed == nil {
+		return out, nil, err
+	}
+	out = Retrying
+	if failed.fault == faultEvent {
+		if _, v := (history{}).after(rec.c.Retry, *failed, time.Now(), rec.random()); v.do == actDead {
+			out = Dead
+		}
+	}
+	errors.As(failed.err, &h) // a failure under the savepoint is always the handler's
+	return out, h.err, nil
+}

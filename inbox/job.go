@@ -1,0 +1,64 @@
+package inbox
+
+import "context"
+
+// job is one transaction's worth of work: an event, a batch of events of one type, or events of one key that wait behind it.
+type job struct {
+	owner   jobOwner
+	ctx     context.Context // of its handler
+	ds      []*delivery
+	intake  *intake // where it does not begin by running the handler, or has something behind it
+	batched bool    // it may be in a batch with others of its type
+	behind  bool    // it is events of one key, behind what is stored of that: they are stored together
+	apart   bool    // it comes from a job of several events that had to be taken apart: it comes alone
+	read    int64   // the number of its event, or of the one that began its batch, among all that the node has read
+
+	follower   *job // the next event of its key, where the same worker has taken it in hand
+	offered    bool // the workers have the batch, or will find it full
+	atCapacity bool // there was no room for its event, and it has not got through yet
+}
+
+// keys are the keys that the job keeps busy.
+func (j *job) keys() []string {
+	if len(j.ds) == 1 {
+		if key := j.ds[0].e.Key; key != "" {
+			return []string{key}
+		}
+		return nil
+	}
+	var keys []string
+	seen := make(map[string]bool, len(j.ds))
+	for _, d := range j.ds {
+		if d.e.Key != "" && !seen[d.e.Key] {
+			seen[d.e.Key] = true
+			keys = append(keys, d.e.Key)
+		}
+	}
+	return keys
+}
+
+// jobOwner is the partition that a job is of, as far as a worker needs it. Each job that a worker has ends with one of
+// drop, putBack, split, setAside and conclude.
+type jobOwner interface {
+	stopped() bool                      // no more events are to be begun
+	taken(j *job)                       // a worker begins the job: a batch takes no more events
+	follower(j *job, most int) *job     // what waits behind a job of one key, for the worker that has it
+	intake(d *delivery, s step) *intake // how an event goes in that does not come with others
+	settle(ds ...*delivery)             // what became of events is durable
+	drop(j *job)                        // it is not begun
+	putBack(j *job)                     // its follower waits again
+	split(j *job)                       // its events come one by one
+	setAside(j *job, err error)         // there is no room for its event
+	conclude(j *job, err error)         // its events are settled, or err says why not
+}
+
+// joins says that the job's events may be stored together with others of their key: each would be handled by itself, and nothing
+// is known yet of what becomes of it.
+func (j *job) joins() bool { return !j.batched && !j.apart && j.intake == nil }
+
+func (j *job) bytes() (n int) {
+	for _, d := range j.ds {
+		n += len(d.e.Payload)
+	}
+	return n
+}

@@ -1,0 +1,155 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
+)
+
+// This file writes the row of an event that is taken in, and reads what a row says of one that came before.
+
+// ledger is the rows of events in the table inbox, and their letters.
+type ledger struct {
+	*env
+	letters *letters
+}
+
+// record writes the inbox row of an event that was not handled, behind the fence. False: there is one already.
+func (led *ledger) record(ctx context.Context, tx pgx.Tx, d *delivery, result string, attempts int) (bool, error) {
+	b := &pgx.Batch{}
+	if d.from != nil {
+		d.from.fence.queue(led.env, b)
+	}
+	b.Queue(led.sql.record, led.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.partition(), d.offset(), d.hash, result, int32(attempts))
+	br := tx.SendBatch(ctx, b)
+	var err error
+	if d.from != nil {
+		err = d.from.fence.read(br)
+	}
+	var inserted int64
+	if err == nil {
+		tag, exec := br.Exec()
+		inserted, err = tag.RowsAffected(), exec
+	}
+	if closing := br.Close(); err == nil && closing != nil {
+		err = closing
+	}
+	if err != nil {
+		return false, fmt.Errorf("insert inbox row: %w", err)
+	}
+	return inserted == 1, nil
+}
+
+// deadLetter makes a letter of an event that is being taken in. It returns as.
+func (led *ledger) deadLetter(ctx context.Context, tx pgx.Tx, d *delivery, l letter, as Outcome) (Outcome, error) {
+	inserted, err := led.record(ctx, tx, d, "dead", l.attempts)
+	if err != nil {
+		return "", err
+	}
+	if !inserted {
+		return led.known(ctx, tx, d)
+	}
+	id, err := led.letters.insert(ctx, tx, d.e, d.hash, d.partition(), d.offset(), l)
+	if err != nil {
+		return "", err
+	}
+	failpoint.Hit(failpoint.InboxBurying)
+	if as == Dead {
+		d.after = func() { led.notifyDead(l.observed(d.e, id)) }
+	}
+	return as, led.forget(ctx, tx, d)
+}
+
+// forget removes the count of starts of an event that came to an end.
+func (led *ledger) forget(ctx context.Context, tx pgx.Tx, d *delivery) error {
+	if d.from == nil || !d.from.counted {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, led.sql.forgetStart, led.c.Consumer, d.e.Source, d.e.ID); err != nil {
+		return fmt.Errorf("forget starts: %w", err)
+	}
+	return nil
+}
+
+// known says what an event is whose id has been here before.
+func (led *ledger) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, error) {
+	var hash []byte
+	var result string
+	if err := tx.QueryRow(ctx, led.sql.known, led.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result); err != nil {
+		return "", fmt.Errorf("read inbox row: %w", err)
+	}
+	if !d.is(hash) {
+		var edited bool
+		hashes := [][]byte{d.hash, d.payloadHash()}
+		if err := tx.QueryRow(ctx, led.sql.edited, led.c.Consumer, d.e.Source, d.e.ID, hashes).Scan(&edited); err != nil {
+			return "", fmt.Errorf("look for the payload among those before an edit: %w", err)
+		}
+		if edited { // Its sender cannot know that a person mended it meanwhile.
+			return Duplicate, nil
+		}
+		l := letter{reason: "conflict: its id is known with another payload", errors: []string{"another payload came first under this id"}}
+		if _, err := led.letters.insert(ctx, tx, d.e, d.hash, d.partition(), d.offset(), l); err != nil {
+			return "", err
+		}
+		return Conflict, nil
+	}
+	if d.inDoubt { // The COMMIT without an answer was carried out.
+		switch result {
+		case "handled":
+			return Handled, nil
+		case "stored":
+			return Stored, nil
+		case "dead":
+			return Dead, nil
+		}
+	}
+	return Duplicate, nil
+}
+
+// countStart counts that the handler of an event is about to start, and commits that before it does. An event that is
+// known already is not counted: nothing will run. Asked again, because the answer was lost, it counts the same start.
+func (led *ledger) countStart(ctx context.Context, d *delivery) (starts int, known bool, err error) {
+	var hash []byte
+	var result string
+	err = led.pool.QueryRow(ctx, led.sql.known, led.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result)
+	if err == nil {
+		return 0, true, nil
+	}
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return 0, false, fmt.Errorf("read inbox row: %w", err)
+	}
+	if d.start == 0 {
+		var before int32
+		if err := led.pool.QueryRow(ctx, led.sql.starts, led.c.Consumer, d.e.Source, d.e.ID).Scan(&before); err != nil {
+			return 0, false, fmt.Errorf("read starts: %w", err)
+		}
+		d.start = before + 1
+	}
+	var n int32
+	if err := led.pool.QueryRow(ctx, led.sql.start, led.c.Consumer, d.e.Source, d.e.ID, d.start).Scan(&n); err != nil {
+		return 0, false, fmt.Errorf("count start: %w", err)
+	}
+	return int(n), false, nil
+}
+
+// takeBackStart takes a counted start back: the process staleGeneration it, and nothing was decided. Where the database is away
+// for as long as it is tried, the start stays counted.
+func (led *ledger) takeBackStart(ctx context.Context, d *delivery) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	for wait := 0; ; wait++ {
+		_, err := led.pool.Exec(ctx, led.sql.takeBackStart, led.c.Consumer, d.e.Source, d.e.ID, d.start)
+		if err == nil {
+			d.start = 0
+			return
+		}
+		led.transient(fmt.Errorf("take start back: %w", err))
+		if pause(ctx, spread(databaseBase, databaseCap, wait+1, led.random())) != nil {
+			return
+		}
+	}
+}

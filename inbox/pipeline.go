@@ -1,0 +1,274 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/failpoint"
+)
+
+// pipeline takes events in on one connection, each in a transaction of its own. Everything before the handler is one round
+// trip, and COMMIT travels with the beginning of the next transaction:
+//
+//	BEGIN, time-outs and fence, insert ─► handler ─► COMMIT + BEGIN, time-outs and fence, insert ─► handler ─► … ─► COMMIT
+//
+// So while there is work an event costs one round trip beside what its handler does. Each transaction is opened and run;
+// the last one stays open until commit.
+type pipeline struct {
+	*admission
+	conn         *pgxpool.Conn // nil while no transaction is open
+	tx           pgx.Tx        // everything of it is done but COMMIT; nil otherwise
+	since        time.Time     // of the first transaction on conn
+	transactions int           // on conn
+}
+
+const (
+	// beginSQL's other half is openSQL.
+	beginOnly = "begin isolation level read committed"
+
+	// A pipeline gives its connection back now and then, so that a pool that is smaller than all who want a connection of
+	// it serves them in turns.
+	maxTransactions = 64
+	maxPipeline     = 20 * time.Millisecond
+)
+
+// errNotOpened is said of events whose transaction has not begun, because the one before it could not be committed.
+var errNotOpened = errors.New("the transaction before it failed")
+
+// attempt is what one transaction takes in: an event, several of one type and partition as a batch, or several of one key
+// that follow what waits of it.
+type attempt struct {
+	ds        []*delivery
+	number    int  // of the one event
+	followers bool // they are stored, and no handler runs
+}
+
+// opened is a transaction whose rows are written, and whose handler has yet to run.
+type opened struct {
+	attempt
+	tx     pgx.Tx
+	result string // what the insert of one event recorded
+	err    error  // of an insert; nothing may run then
+}
+
+// open begins the transaction of an attempt, in the round trip that commits the one before it. committed is the answer to
+// that COMMIT, nil or a *failure: what that transaction held is free by then. The error is errNotOpened or a *failure.
+func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, err error) {
+	if p.conn == nil {
+		conn, err := p.pool.Acquire(ctx)
+		if err != nil {
+			return o, nil, blame(ctx, fmt.Errorf("acquire connection: %w", err), failureFacts{connLost: true})
+		}
+		p.conn, p.since, p.transactions = conn, time.Now(), 0
+	}
+	p.transactions++
+	b := &pgx.Batch{}
+	b.BeginTx(pgx.TxOptions{BeginQuery: beginOnly})
+	p.ledger.queueOpening(b, a.ds[0])
+	switch {
+	case a.followers:
+		p.queues.queueFollowers(b, a.ds)
+	case len(a.ds) == 1:
+		p.ledger.queueInsert(b, a.ds[0], a.number)
+	default:
+		p.ledger.queueInsertMany(b, a.ds)
+	}
+	sending, cancel := ctx, func() {}
+	committing := p.tx != nil
+	if committing { // It is done whatever becomes of the next.
+		failpoint.Hit(failpoint.InboxCommitting)
+		b.QueuedQueries = slices.Insert(b.QueuedQueries, 0, &pgx.QueuedQuery{SQL: "commit"})
+		sending, cancel = context.WithTimeout(context.WithoutCancel(ctx), patience)
+	}
+	defer func() { cancel() }()
+	failpoint.Hit(failpoint.InboxInserting)
+	br := p.conn.SendBatch(sending, b)
+	if committing {
+		p.tx = nil
+		tag, err := br.Exec()
+		if err == nil && tag.String() == "ROLLBACK" {
+			err = fmt.Errorf("a statement failed, but the handler returned nil: %w", pgx.ErrTxCommitRollback)
+		}
+		if err != nil {
+			_ = br.Close()
+			cancel()
+			rollback(ctx, br.Tx())
+			p.conn.Release()
+			p.conn = nil
+			return o, blame(ctx, fmt.Errorf("commit: %w", err), failureFacts{committing: true}), errNotOpened
+		}
+	}
+	o.attempt = a
+	_, o.err = br.Exec() // BEGIN
+	if o.err == nil {
+		_, o.err = br.Exec() // time-outs and fence
+	}
+	switch {
+	case o.err != nil:
+	case a.followers:
+		o.err = p.queues.readFollowers(br, a.ds)
+	case len(a.ds) == 1:
+		o.result, o.err = readInsert(br)
+	default:
+		o.err = readInsertMany(br, len(a.ds))
+	}
+	if closing := br.Close(); o.err == nil && closing != nil {
+		o.err = closing
+	}
+	o.tx = br.Tx()
+	return o, nil, nil
+}
+
+// run brings an opened transaction up to its COMMIT. The error is a *failure or errOneByOne.
+func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
+	if err = o.err; err == nil {
+		err = ctx.Err()
+	}
+	switch {
+	case len(o.ds) == 1:
+		out, err = p.inserted(ctx, o.tx, o.ds[0], o.result, err)
+	case err != nil:
+	case o.followers:
+		failpoint.Hit(failpoint.InboxParking)
+		out = Stored
+	default:
+		failpoint.Hit(failpoint.InboxBatched)
+		out, err = Handled, p.runner.handle(ctx, o.tx, o.ds[0].h, events(o.ds), nil)
+	}
+	if err != nil {
+		conn := p.conn
+		p.conn = nil
+		if errors.Is(err, errOneByOne) {
+			rollback(ctx, o.tx)
+			conn.Release()
+			return "", err
+		}
+		return "", p.runner.failed(ctx, conn, o.tx, err)
+	}
+	failpoint.Hit(failpoint.InboxHandled)
+	p.tx = o.tx
+	return out, nil
+}
+
+// openAndRun is for an attempt that no other comes before.
+func (p *pipeline) openAndRun(ctx context.Context, a attempt) (Outcome, error) {
+	o, _, err := p.open(ctx, a)
+	if err != nil {
+		return "", err
+	}
+	return p.run(ctx, o)
+}
+
+// commit ends the pipeline. Its error is a *failure of the last transaction.
+func (p *pipeline) commit(ctx context.Context) error {
+	conn, tx := p.conn, p.tx
+	p.conn, p.tx = nil, nil
+	return p.runner.commitTx(ctx, conn, tx)
+}
+
+// long says that the pipeline should end.
+func (p *pipeline) long() bool {
+	return p.transactions >= maxTransactions || time.Since(p.since) > maxPipeline
+}
+
+func events(ds []*delivery) []holdfast.Event {
+	es := make([]holdfast.Event, len(ds))
+	for i, d := range ds {
+		es[i] = d.e
+	}
+	return es
+}
+
+// admission records an event in a transaction that is open, and runs its handler.
+type admission struct {
+	*env
+	runner *runner
+	ledger *ledger
+	queues *queues
+}
+
+// take records the event and runs its handler, in the caller's transaction.
+func (a *admission) admit(ctx context.Context, tx pgx.Tx, d *delivery, attempt int) (Outcome, error) {
+	b := &pgx.Batch{}
+	a.ledger.queueInsert(b, d, attempt)
+	br := tx.SendBatch(ctx, b)
+	result, err := readInsert(br)
+	if closing := br.Close(); err == nil && closing != nil {
+		err = closing
+	}
+	return a.inserted(ctx, tx, d, result, err)
+}
+
+// taken goes on behind the insert of the event's row: result is what it recorded.
+func (a *admission) inserted(ctx context.Context, tx pgx.Tx, d *delivery, result string, err error) (Outcome, error) {
+	switch {
+	case err != nil:
+		return "", err
+	case result == "": // Known, or another node has the partition by now.
+		if d.from != nil {
+			if err := d.from.fence.check(ctx, a.env, tx); err != nil {
+				return "", err
+			}
+		}
+		return a.ledger.known(ctx, tx, d)
+	case result == "stored": // Behind earlier events of its key.
+		return a.queues.queue(ctx, tx, d, past{}, nil, Stored, true)
+	}
+	failpoint.Hit(failpoint.InboxInserted)
+	err = a.runner.handle(ctx, tx, d.h, []holdfast.Event{d.e}, func() error { return a.ledger.forget(ctx, tx, d) })
+	return Handled, err
+}
+
+func (led *ledger) queueOpening(b *pgx.Batch, d *delivery) {
+	idle, lock := strconv.FormatInt(millis(idleTimeout(led.c)), 10), strconv.FormatInt(millis(led.c.Timeout), 10)
+	if d.from == nil {
+		b.Queue(led.sql.open, idle, lock)
+	} else {
+		b.Queue(led.sql.openFenced, idle, lock, int32(fenceClass), d.from.fence.number)
+	}
+}
+
+func (led *ledger) queueInsert(b *pgx.Batch, d *delivery, attempt int) {
+	b.Queue(led.sql.insert, led.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.e.Key, d.partition(), d.offset(), d.hash, int32(attempt), d.epoch())
+}
+
+// readInsert returns the result that was recorded, "" where nothing was.
+func readInsert(br pgx.BatchResults) (result string, err error) {
+	err = br.QueryRow().Scan(&result)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("insert inbox row: %w", err)
+	}
+	return result, nil
+}
+
+func (led *ledger) queueInsertMany(b *pgx.Batch, ds []*delivery) {
+	n := len(ds)
+	sources, ids, keys, offsets, hashes := make([]string, n), make([]string, n), make([]string, n), make([]int64, n), make([][]byte, n)
+	for i, d := range ds {
+		sources[i], ids[i], keys[i], offsets[i], hashes[i] = d.e.Source, d.e.ID, d.e.Key, d.from.offset, d.hash
+	}
+	first := ds[0]
+	b.Queue(led.sql.insertMany, led.c.Consumer, first.e.Topic, first.partition(), first.epoch(), sources, ids, keys, offsets, hashes)
+}
+
+func readInsertMany(br pgx.BatchResults, want int) error {
+	var fresh int
+	if err := br.QueryRow().Scan(&fresh); err != nil {
+		return fmt.Errorf("insert inbox rows: %w", err)
+	}
+	if fresh != want {
+		return errOneByOne
+	}
+	return nil
+}

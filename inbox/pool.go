@@ -1,0 +1,302 @@
+package inbox
+
+import (
+	"container/heap"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
+)
+
+// workers is the workers of a node: they take the jobs of all its partitions. Every other job is the one whose event was read
+// first: else each event of a busy key would wait once more for all other keys. Those between come in the order in which
+// they became ready: else as many slow keys as there are workers would keep all that was read later waiting. A worker keeps
+// a pipeline, so that the next job's transaction begins in the round trip that commits the last one's.
+type workerPool struct {
+	receiver *receiver
+	wg       sync.WaitGroup
+
+	mu      sync.Mutex
+	more    *sync.Cond
+	read    int64 // events that were read
+	waiting int   // jobs that are ready
+	first   readFirst
+	queue   []*ready // in the order in which they became ready
+	byRead  bool     // the next is taken from first
+	ended   bool
+}
+
+// ready is a job that no worker has yet. It stays in the one order for a while when it was taken from the other.
+type ready struct {
+	*job
+	taken bool
+}
+
+// readFirst is a heap of jobs, by when they were read.
+type readFirst []*ready
+
+func (r readFirst) Len() int           { return len(r) }
+func (r readFirst) Less(i, j int) bool { return r[i].read < r[j].read }
+func (r readFirst) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
+func (r *readFirst) Push(j any)        { *r = append(*r, j.(*ready)) }
+
+func (r *readFirst) Pop() any {
+	last := len(*r) - 1
+	j := (*r)[last]
+	(*r)[last] = nil
+	*r = (*r)[:last]
+	return j
+}
+
+func newWorkerPool(rec *receiver) *workerPool {
+	c := &workerPool{receiver: rec}
+	c.more = sync.NewCond(&c.mu)
+	return c
+}
+
+func (c *workerPool) end() {
+	c.mu.Lock()
+	c.ended = true
+	c.mu.Unlock()
+	c.more.Broadcast()
+	c.wg.Wait()
+}
+
+// add never waits: a partition has no more than maxAhead events in hand.
+func (c *workerPool) add(j *job) {
+	c.mu.Lock()
+	r := &ready{job: j}
+	heap.Push(&c.first, r)
+	c.queue = append(c.queue, r)
+	c.waiting++
+	c.mu.Unlock()
+	c.more.Signal()
+}
+
+// number numbers an event that was read.
+func (c *workerPool) number() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.read++
+	return c.read
+}
+
+// some says whether a job is ready.
+func (c *workerPool) some() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.waiting > 0
+}
+
+// take returns the next job. nil: there is none now, or, if it was to wait, there will be none.
+func (c *workerPool) take(wait bool) *job {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.waiting == 0 {
+		if !wait || c.ended {
+			return nil
+		}
+		c.more.Wait()
+	}
+	c.byRead = !c.byRead
+	for {
+		var r *ready
+		if c.byRead {
+			r = heap.Pop(&c.first).(*ready)
+		} else {
+			r, c.queue[0], c.queue = c.queue[0], nil, c.queue[1:]
+		}
+		if r.taken {
+			continue
+		}
+		r.taken = true
+		if c.waiting--; c.waiting == 0 { // What is left was taken from the other order.
+			c.first, c.queue = nil, nil
+		}
+		return r.job
+	}
+}
+
+// worker does one job after the other.
+type worker struct {
+	workers  *workerPool
+	pipeline pipeline
+	last     *tried // what only lacks its COMMIT
+
+	since    time.Time // when it took a job of the pool's
+	followed int       // transactions of that job's key since then
+}
+
+// tried is a job whose handler has run.
+type tried struct {
+	job   *job
+	out   Outcome
+	begun time.Time
+}
+
+func (w *worker) run() {
+	for j := w.next(); j != nil; j = w.next() {
+		w.work(j)
+	}
+}
+
+// next is the next job: what follows the last one's key, unless others have waited long enough, else the pool's. While there
+// is none, nothing is left uncommitted.
+func (w *worker) next() *job {
+	if w.last != nil {
+		if !w.long() || !w.workers.some() {
+			if j := w.last.job.owner.follower(w.last.job, w.workers.receiver.queues.followers(w.last.out)); j != nil {
+				w.followed++
+				return j
+			}
+		}
+		if j := w.take(false); j != nil {
+			return j
+		}
+		w.commit(nil)
+	}
+	return w.take(true)
+}
+
+// take takes a job of the pool's.
+func (w *worker) take(wait bool) *job {
+	j := w.workers.take(wait)
+	w.since, w.followed = time.Now(), 0
+	return j
+}
+
+// long says that the worker has been with one key for long. Its pipeline does not tell: it begins anew with each group of
+// followers.
+func (w *worker) long() bool {
+	return w.followed >= maxTransactions || time.Since(w.since) > maxPipeline
+}
+
+// work takes a job up to its COMMIT, or to its end where it is not an easy one.
+func (w *worker) work(j *job) {
+	for {
+		if j.owner.stopped() {
+			j.owner.drop(j)
+			return
+		}
+		if j.batched {
+			j.owner.taken(j)
+		}
+		if j.intake != nil {
+			switch {
+			case !w.commit(j):
+			case j.owner.stopped(): // That was decided before what came first had ended.
+				j.owner.drop(j)
+			default:
+				w.finish(j, nil)
+			}
+			return
+		}
+		if j.behind {
+			// The lock of its key may be waited for, and what came before must not wait with it.
+			if !w.commit(j) {
+				return
+			}
+			if _, room := w.workers.receiver.queues.quota.usage.add(len(j.ds), w.workers.receiver.c.MaxStored); !room {
+				w.redo(j, errOneByOne)
+				return
+			}
+		}
+		begun := time.Now()
+		o, committed, err := w.pipeline.open(j.ctx, attempt{j.ds, 1, j.behind})
+		if !w.committed(committed, j) {
+			return
+		}
+		if errors.Is(err, errNotOpened) {
+			continue
+		}
+		var out Outcome
+		if err == nil {
+			out, err = w.pipeline.run(j.ctx, o)
+		}
+		if err != nil {
+			if j.behind {
+				w.workers.receiver.queues.quota.usage.leave(len(j.ds))
+			}
+			w.redo(j, err)
+			return
+		}
+		w.last = &tried{j, out, begun}
+		if w.pipeline.long() {
+			w.commit(nil)
+		}
+		return
+	}
+}
+
+// commit commits the last job, if there is one, before next. False: next is not to be begun.
+func (w *worker) commit(next *job) bool {
+	if w.last == nil {
+		return true
+	}
+	return w.committed(w.pipeline.commit(w.last.job.ctx), next)
+}
+
+// committed notes the answer to the last job's COMMIT. False: next followed that job, and waits again, because it may have to
+// wait for longer than this worker does.
+func (w *worker) committed(err error, next *job) bool {
+	last := w.last
+	if last == nil {
+		return true
+	}
+	w.last = nil
+	j := last.job
+	if err == nil {
+		failpoint.Hit(failpoint.InboxCommitted)
+		for _, d := range j.ds {
+			w.workers.receiver.report(d, last.out, time.Since(last.begun))
+		}
+		j.owner.settle(j.ds...)
+		j.owner.conclude(j, nil)
+		return true
+	}
+	waits := j.follower != nil && j.follower == next
+	if waits {
+		j.owner.putBack(j)
+	}
+	w.redo(j, err)
+	return !waits
+}
+
+// redo goes on with a job that failed when it was made the easy way. A job of several events is taken apart, and costs none of
+// them an attempt: only one is to blame, or none.
+func (w *worker) redo(j *job, failed error) {
+	if len(j.ds) == 1 {
+		j.intake = j.owner.intake(j.ds[0], nil)
+		w.finish(j, failed)
+		return
+	}
+	var f *failure
+	inDoubt := errors.As(failed, &f) && f.fault == faultUnknown
+	for _, d := range j.ds {
+		d.inDoubt = d.inDoubt || inDoubt
+	}
+	j.owner.split(j)
+}
+
+// finish brings a single event to its outcome, or to where it has to wait for room. failed is why its first attempt did not
+// commit, where that was made.
+func (w *worker) finish(j *job, failed error) {
+	_, err := w.workers.receiver.receive(j.ctx, j.intake, failed)
+	if errors.Is(err, ErrFull) {
+		j.owner.setAside(j, err)
+		return
+	}
+	if err == nil {
+		j.owner.settle(j.ds...)
+	}
+	j.owner.conclude(j, err)
+}
+
+// start starts the workers; end lets them go once every job is done.
+func (c *workerPool) start() {
+	for range c.receiver.c.Workers {
+		w := &worker{workers: c, pipeline: pipeline{admission: c.receiver.admission}}
+		c.wg.Go(w.run)
+	}
+}

@@ -1,0 +1,150 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// A key with many events gives its worker back now and then. What of it comes next was read before most that is ready by then,
+// and must not wait for all of that: it would fall behind as far as there are other keys.
+func TestABusyKeyDoesNotWaitForAllOthersAtEachOfItsEvents(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.Workers = 1 })
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if err := pause(ctx, maxPipeline+time.Millisecond); err != nil { // So that the worker is given back behind each.
+			return err
+		}
+		return effectOf(ctx, tx, e)
+	})
+	const busy, others = 6, 24
+	var events []holdfast.Event
+	for i := range busy {
+		events = append(events, event(fmt.Sprintf("busy %d", i), "busy"))
+	}
+	for i := range others {
+		events = append(events, event(fmt.Sprintf("other %02d", i), fmt.Sprintf("key %d", i)))
+	}
+	b.consumeFake(in, newFakeGeneration(logOf(events...)))
+	b.awaitSettled(int64(len(events)))
+	if n := b.count("select max(n) - min(n) from effect where key = 'busy'"); n > 2*busy {
+		t.Errorf("the last of a busy key's %d events came %d events after its first: it waited for %d of other keys", busy, n, n-busy+1)
+	}
+}
+
+// What comes behind a stored event is stored in groups, one after the other: another key waits for a few of them, and not
+// for all that its partition has of the key that fails.
+func TestAKeyThatIsPutAsideGivesItsWorkerToOthersNowAndThen(t *testing.T) {
+	t.Parallel()
+	b := slowToCommit(t)
+	in := b.inbox(func(c *Config) {
+		c.Workers = 1
+		c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour
+	})
+	const n, at = 4 * maxAhead, maxAhead + 100 // so that it is read when the first of them are stored
+	var stored atomic.Int64
+	stored.Store(-1)
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.Key == "fails" {
+			return errors.New("always")
+		}
+		var count int64
+		err := tx.QueryRow(ctx, "select count(*) from holdfast.stored").Scan(&count)
+		stored.Store(count)
+		return err
+	})
+	var events []holdfast.Event
+	for i := range n {
+		if i == at {
+			events = append(events, event("other", "other"))
+		}
+		events = append(events, event(fmt.Sprintf("fails %d", i), "fails"))
+	}
+	b.consumeFake(in, newFakeGeneration(logOf(events...)))
+	b.awaitSettled(n + 1)
+	if got := stored.Load(); got < 0 || got > at/2 {
+		t.Errorf("the event of another key, read as number %d, was handled when %d of %d were stored", at, got, n)
+	}
+}
+
+// A worker's turn with a slow key is long. The keys that are fast wait for turns, and not for all that was read before them.
+func TestSlowKeysDoNotKeepAllThatWasReadLaterWaiting(t *testing.T) {
+	const slow, each, workers = 8, 100, 8
+	c := newWorkerPool(nil)
+	left := map[*job]int{}
+	for range slow { // The first of each key is ready; the others behind it were read at the same time, about.
+		j := &job{read: c.number()}
+		left[j] = each - 1
+		c.add(j)
+	}
+	fast := &job{read: slow*each + 1}
+	c.add(fast)
+	for turn := 1; ; turn++ {
+		var taken []*job
+		for range workers {
+			if j := c.take(false); j != nil {
+				taken = append(taken, j)
+			}
+		}
+		if slices.Contains(taken, fast) {
+			if turn > 2 {
+				t.Errorf("an event that was read later came in turn %d of %d", turn, each)
+			}
+			return
+		}
+		for _, j := range taken {
+			if n := left[j]; n > 0 {
+				next := &job{read: j.read}
+				left[next] = n - 1
+				c.add(next)
+			}
+		}
+	}
+}
+
+func TestEachJobIsTakenOnceAndEveryOtherIsTheOneReadFirst(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	c := newWorkerPool(nil)
+	var waiting []*job // in the order in which they became ready
+	byRead := false
+	for range 20_000 {
+		if rng.IntN(2) == 0 || rng.IntN(50) == 0 {
+			for range 1 + rng.IntN(4) {
+				j := &job{read: rng.Int64N(1000)}
+				c.add(j)
+				waiting = append(waiting, j)
+			}
+		}
+		for range rng.IntN(6) {
+			j := c.take(false)
+			at := slices.Index(waiting, j)
+			switch {
+			case j == nil && len(waiting) == 0:
+				continue
+			case at < 0:
+				t.Fatalf("took %v, and %d are waiting", j, len(waiting))
+			}
+			if byRead = !byRead; byRead && slices.ContainsFunc(waiting, func(w *job) bool { return w.read < j.read }) {
+				t.Fatal("took a job, and another was read before it")
+			} else if !byRead && at > 0 {
+				t.Fatal("took a job, and another was ready before it")
+			}
+			waiting = slices.Delete(waiting, at, at+1)
+		}
+		if c.waiting != len(waiting) {
+			t.Fatalf("%d wait, by its word %d", len(waiting), c.waiting)
+		}
+	}
+	if n := len(c.first) + len(c.queue); n > 10*len(waiting)+2000 {
+		t.Errorf("%d are kept for %d that wait", n, len(waiting))
+	}
+}

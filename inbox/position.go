@@ -1,0 +1,175 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/jackc/pgx/v5"
+)
+
+// saveLoop saves what is settled, all partitions in one statement, and commits the same offsets to Kafka afterwards: the
+// position in Postgres is never behind what Kafka has forgotten.
+func (co *consumer) saveLoop(ctx context.Context, gen Generation, parts []*partition) {
+	wait := saveEvery
+	looked := time.Now()
+	for pause(ctx, wait) == nil {
+		begun := time.Now()
+		err := co.save(ctx, gen, parts)
+		if err == nil && begun.Sub(looked) >= lookEvery {
+			looked = begun
+			err = co.look(ctx, parts)
+		}
+		if err != nil && ctx.Err() == nil {
+			co.transient(err)
+		}
+		wait = rest(time.Since(begun), 10, saveEvery, saveAtLeast)
+	}
+}
+
+func (co *consumer) save(ctx context.Context, gen Generation, parts []*partition) error {
+	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	defer cancel()
+	var topics, tokens []string
+	var numbers []int32
+	var epochs, lows, offsets, prints []int64
+	var moved []*partition
+	for _, p := range parts {
+		if low, last, ok := p.unsaved(); ok {
+			topics, numbers = append(topics, p.tp.Topic), append(numbers, int32(p.tp.Partition))
+			epochs, lows = append(epochs, p.fence.Epoch), append(lows, low)
+			offsets, prints = append(offsets, last.offset), append(prints, last.print)
+			tokens, moved = append(tokens, p.fence.token), append(moved, p)
+		}
+	}
+	if len(moved) > 0 {
+		failpoint.Hit(failpoint.InboxSaving)
+		rows, err := co.pool.Query(ctx, co.sql.save, co.c.Consumer, topics, numbers, epochs, lows, offsets, prints, tokens)
+		if err != nil {
+			return fmt.Errorf("save positions: %w", err)
+		}
+		mine := map[TopicPartition]bool{}
+		for rows.Next() {
+			var topic string
+			var number int32
+			if err := rows.Scan(&topic, &number); err != nil {
+				rows.Close()
+				return fmt.Errorf("save positions: %w", err)
+			}
+			mine[TopicPartition{topic, int(number)}] = true
+		}
+		if err := rows.Err(); err != nil {
+			return fmt.Errorf("save positions: %w", err)
+		}
+		failpoint.Hit(failpoint.InboxSaved)
+		if len(mine) < len(moved) {
+			if err := co.look(ctx, parts); err != nil {
+				return err // Why they are not ours is not known yet.
+			}
+		}
+		for i, p := range moved {
+			if !mine[p.tp] {
+				p.fencedOff()
+				continue
+			}
+			p.savedAt(lows[i])
+			if co.c.Observer.OnSettled != nil {
+				co.c.Observer.OnSettled(p.fence.Assignment, lows[i])
+			}
+		}
+	}
+	co.commit(ctx, gen, parts)
+	return nil
+}
+
+// commit commits the saved positions that the group does not know yet.
+func (co *consumer) commit(ctx context.Context, gen Generation, parts []*partition) {
+	offsets := map[TopicPartition]int64{}
+	for _, p := range parts {
+		if offset, ok := p.uncommitted(); ok {
+			offsets[p.tp] = offset
+		}
+	}
+	if len(offsets) == 0 {
+		return
+	}
+	failpoint.Hit(failpoint.InboxOffsets)
+	if err := gen.Commit(ctx, offsets); err != nil {
+		// What is not committed comes again, and is a duplicate then.
+		co.kafkaTransient("committing offsets", err)
+		return
+	}
+	failpoint.Hit(failpoint.InboxOffset)
+	for _, p := range parts {
+		if offset, ok := offsets[p.tp]; ok {
+			p.committedAt(offset)
+		}
+	}
+}
+
+// release lets go of partitions whose work has ended: the position, and whether the end was clean.
+func (co *consumer) release(gen Generation, parts []*partition) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, p := range parts {
+		if p.fence == nil {
+			continue // It was never ours.
+		}
+		wg.Go(func() {
+			low, last, clean := p.end()
+			// A stretch that is to be gone through replaySerially is left to the next owner.
+			orderly := clean && !(p.replaying && low < p.replayEnd)
+			failpoint.Hit(failpoint.InboxReleasing)
+			var same bool
+			err := co.pool.QueryRow(ctx, co.sql.release, co.c.Consumer, p.tp.Topic, int32(p.tp.Partition), p.fence.Epoch, low, orderly, last.offset, last.print, p.fence.token).Scan(&same)
+			switch {
+			case errors.Is(err, pgx.ErrNoRows):
+				p.fencedOff() // It was lost while nothing was in hand that could have found that out.
+			case err != nil:
+				co.transient(fmt.Errorf("release %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
+			case !same:
+				p.staleGeneration()
+			default:
+				p.savedAt(low)
+			}
+			co.c.Logger.Info("partition released", "consumer", co.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "position", low, "clean", clean)
+			if co.c.Observer.OnRevoked != nil {
+				co.c.Observer.OnRevoked(p.fence.Assignment, clean)
+			}
+		})
+	}
+	wg.Wait()
+	failpoint.Hit(failpoint.InboxReleased)
+	co.commit(ctx, gen, parts)
+}
+
+const (
+	// saveEvery is how often positions are saved and offsets committed, at most: slower where that takes long.
+	saveEvery = 100 * time.Millisecond
+
+	// saveAtLeast is how often at least, whatever it took: what is not saved is read again after a crash.
+	saveAtLeast = 2 * time.Second
+)
+
+// look gives up the partitions that we were given in another incarnation of the database.
+func (co *consumer) look(ctx context.Context, parts []*partition) error {
+	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	defer cancel()
+	var token string
+	if err := co.pool.QueryRow(ctx, co.sql.incarnation).Scan(&token); err != nil {
+		return fmt.Errorf("read the incarnation: %w", err)
+	}
+	for _, p := range parts {
+		p.mu.Lock()
+		old := p.fence != nil && p.fence.token != token
+		p.mu.Unlock()
+		if old {
+			p.staleGeneration()
+		}
+	}
+	return nil
+}

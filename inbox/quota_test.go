@@ -1,0 +1,205 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+func TestAFullQueueOfAKeyIsRefusedAndSaysWhatToDo(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.MaxStoredKey = 3; c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour })
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.Key == "k" {
+			return errors.New("not yet")
+		}
+		return effectOf(ctx, tx, e)
+	})
+	b.receive(in, event("1", "k"), Retrying)
+	b.receive(in, event("2", "k"), Stored)
+	b.receive(in, event("3", "k"), Stored)
+	_, err := in.Receive(t.Context(), event("4", "k"))
+	if !errors.Is(err, ErrFull) {
+		t.Fatalf("the fourth event of a key that may have three: %v", err)
+	}
+	t.Log(err)
+	if n := b.count("select count(*) from holdfast.inbox where event_id = '4'"); n != 0 {
+		t.Error("a refused event left a row: it would count as known when it comes again")
+	}
+	b.receive(in, event("5", "other"), Handled)
+	tx, err := b.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := in.StoreTx(t.Context(), tx, event("6", "k")); !errors.Is(err, ErrFull) {
+		t.Errorf("Store answered %v", err)
+	}
+}
+
+func TestAllThatIsStoredIsBoundedToo(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.MaxStored = 5; c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour })
+	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return errors.New("not yet") })
+	for i, e := range keyed(7, 7) {
+		out, err := in.Receive(t.Context(), e)
+		if i < 5 && (err != nil || out != Retrying) || i >= 5 && !errors.Is(err, ErrFull) {
+			t.Errorf("event %d: %s, %v", i, out, err)
+		}
+	}
+	if n := b.count("select count(*) from holdfast.stored"); n != 5 {
+		t.Errorf("%d events are stored, want 5", n)
+	}
+}
+
+func TestAPartitionIsHeldWhileThereIsNoRoomAndGoesOnWithoutALoss(t *testing.T) {
+	b := setup(t)
+	var failing atomic.Bool
+	failing.Store(true)
+	var full atomic.Int64
+	in := b.inbox(func(c *Config) {
+		c.MaxStoredKey = 2
+		c.Retry = retry.Policy{Attempts: 1000, Base: 20 * time.Millisecond, Cap: 20 * time.Millisecond}
+		c.Observer.OnFull = func(holdfast.Event, error) { full.Add(1) }
+	})
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.Key == "key 3" && failing.Load() {
+			return errors.New("not yet")
+		}
+		return effectOf(ctx, tx, e)
+	})
+	const n = 3000 // more than a partition has in hand
+	b.consumeFake(in, newFakeGeneration(logOf(keyed(n, 10)...)))
+	for full.Load() < 2 {
+		_ = pause(t.Context(), 5*time.Millisecond)
+	}
+	if got := b.count("select count(*) from holdfast.stored"); got > 2 {
+		t.Errorf("%d events are stored, and 2 may be", got)
+	}
+	if got := b.count("select coalesce(max(position), 0) from holdfast.consumer_position"); got > 23 {
+		t.Errorf("the position is %d, behind an event that is not settled", got)
+	}
+	// Those in hand are handled all the same; the rest of the log is not begun.
+	if got := b.count("select count(*) from effect"); got > maxAhead {
+		t.Errorf("%d events were handled while the partition is held", got)
+	}
+	failing.Store(false)
+	b.awaitSettled(n)
+	for b.count("select count(*) from holdfast.stored") > 0 {
+		_ = pause(t.Context(), 5*time.Millisecond)
+	}
+	b.inOrderAndOnce(n)
+}
+
+// slowCount is a transaction whose counts take as long as the test wants.
+type slowCount struct {
+	pgx.Tx
+	begun  *atomic.Int64
+	answer chan error
+}
+
+func (s slowCount) QueryRow(context.Context, string, ...any) pgx.Row {
+	s.begun.Add(1)
+	return s
+}
+
+func (s slowCount) Scan(to ...any) error {
+	err := <-s.answer
+	*to[0].(*int) = 7
+	return err
+}
+
+func TestOneCountsWhatIsStoredWhileTheOthersGoByTheOldFigure(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.MaxStored, c.MaxStoredKey = 10, -1 })
+	var begun atomic.Int64
+	tx := slowCount{begun: &begun, answer: make(chan error)}
+	fits := func() error {
+		if err := in.receiver.queues.quota.count(t.Context(), tx); err != nil {
+			return err
+		}
+		return in.receiver.queues.quota.enter()
+	}
+
+	// 1. The first counts; the others neither count nor wait for it.
+	first := make(chan error, 1)
+	go func() { first <- fits() }()
+	for begun.Load() == 0 {
+		_ = pause(t.Context(), time.Millisecond)
+	}
+	others := make(chan error, 5)
+	for range 5 {
+		go func() { others <- fits() }()
+	}
+	for range 5 {
+		select {
+		case err := <-others:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("another waits, %d count", begun.Load())
+		}
+	}
+
+	// 2. A count that fails is made again, by the next.
+	tx.answer <- errors.New("no")
+	if err := <-first; err == nil {
+		t.Error("a count failed, and nobody heard of it")
+	}
+	go func() { first <- fits() }()
+	tx.answer <- nil
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+
+	// 3. Its figure is 7, and the event that asked: two more fit, and nobody counts again so soon.
+	for i := range 3 {
+		if err := fits(); errors.Is(err, ErrFull) != (i == 2) {
+			t.Errorf("event %d of what 7 leave of 10: %v", i+2, err)
+		}
+	}
+	if begun.Load() != 2 {
+		t.Errorf("%d counted, want 2", begun.Load())
+	}
+}
+
+func TestALongQueueIsNotMeasuredForEveryEventThatJoinsIt(t *testing.T) {
+	const limit = 10_000
+	var s usage
+	now := time.Unix(1, 0)
+	length, measures, read := 0, 0, 0
+	for ; ; length++ {
+		if s.enter("orders", "k", 1, now) {
+			continue
+		}
+		measures, read = measures+1, read+length
+		s.measured("orders", "k", length, limit, now)
+		if length >= limit {
+			break
+		}
+	}
+	if length != limit {
+		t.Errorf("%d of %d got in", length, limit)
+	}
+	if read > 30*limit { // measured each time: 5,000 times the limit
+		t.Errorf("%d events were read to let in %d, in %d measures", read, limit, measures)
+	}
+
+	// What was measured long ago is measured again, and so is what others may have filled.
+	s.measured("orders", "k", limit/2, limit, now)
+	if !s.enter("orders", "k", 1, now.Add(countEvery-1)) || s.enter("orders", "k", 1, now.Add(countEvery)) || s.enter("orders", "other", 1, now) {
+		t.Error("an old measure is believed, or a new one is not")
+	}
+	s.measured("orders", "k", 1, limit, now)
+	if s.enter("orders", "k", 1, now) {
+		t.Error("a short queue is not measured")
+	}
+}

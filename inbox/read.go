@@ -1,0 +1,176 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
+)
+
+// run reads the partition until ctx ends, and returns when nothing of it is in hand any more. jobs is the context of
+// handlers, which lasts a while longer.
+func (p *partition) run(ctx, jobs context.Context) error {
+	p.reading, p.halt = context.WithCancel(ctx)
+	defer p.halt()
+	if err := p.assign(ctx); err != nil {
+		if ctx.Err() != nil && !fatal(err) {
+			return nil
+		}
+		return err
+	}
+	err := p.read(p.reading, jobs)
+	p.leaveAtCapacity()
+	p.working.Wait()
+	if err == nil {
+		p.mu.Lock()
+		err = p.failed
+		p.mu.Unlock()
+	}
+	if err != nil && ctx.Err() != nil && !fatal(err) && !errors.Is(err, errFenced) {
+		return nil // Told to stop.
+	}
+	return err
+}
+
+// read fetches and begins events, until ctx ends or one of them stops the partition.
+func (p *partition) read(ctx, jobs context.Context) error {
+	offset := p.track.next
+	for wait := 0; ; {
+		if !p.awaitCapacity(ctx) {
+			return nil
+		}
+		pg, err := p.gen.Fetch(ctx, p.tp, offset)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, ErrOffsetOutOfRange):
+			return fmt.Errorf("read %s/%d at offset %d: %w: records were deleted before they were handled, or the topic was recreated; "+
+				"see what the log holds, and start again", p.tp.Topic, p.tp.Partition, offset, err)
+		case err != nil:
+			p.kafkaTransient("fetching", err)
+			wait++
+			if pause(ctx, spread(databaseBase, databaseCap, wait, p.random())) != nil {
+				return nil
+			}
+			continue
+		}
+		wait = 0
+		if len(pg.Records) > 0 {
+			failpoint.Hit(failpoint.InboxFetched)
+		}
+		if !p.begin(ctx, jobs, pg) {
+			return nil
+		}
+		offset = pg.Next
+	}
+}
+
+// room waits until there is little enough in hand to take more. False: ctx ended.
+func (p *partition) awaitCapacity(ctx context.Context) bool {
+	for {
+		if !p.full() {
+			return ctx.Err() == nil
+		}
+		p.gathered() // What is collected has to be begun before there can be room.
+		select {
+		case <-p.freed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// full says that there is as much in hand as may be.
+func (p *partition) full() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.track.spread() >= maxAhead || p.track.bytes >= maxBytesAhead || p.atCapacity.held > 0
+}
+
+// begin takes a page in hand, event by event, and says whether to go on.
+func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
+	ds := make([]*delivery, len(pg.Records))
+	invalid := make([]step, len(pg.Records))
+	for i, r := range pg.Records {
+		ds[i], invalid[i] = p.delivery(r)
+	}
+	// The page was fetched before this is asked: whoever produced an event of a new type after a node declared it is
+	// understood.
+	declared := map[string]bool{}
+	if types := unknownTypes(ds); len(types) > 0 {
+		if !p.patiently(ctx, func(ctx context.Context) (err error) {
+			declared, err = p.declarations.declared(ctx, p.pool, types)
+			return err
+		}) {
+			return false
+		}
+	}
+	dispositions := make([]disposition, len(ds))
+	for i, d := range ds {
+		dispositions[i] = dispositionOf(recordFacts{invalid: invalid[i] != nil, garbled: d.garbled, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.c.UnknownType)
+	}
+	if !p.recognise(ctx, ds, dispositions) {
+		return false
+	}
+	for i, d := range ds {
+		s := invalid[i]
+		switch dispositions[i] {
+		case disposeStale:
+			s = p.receiver.stale(d)
+		case disposeUnknown:
+			s = p.receiver.unknown(d, declared[d.e.Type])
+		}
+		if !p.awaitCapacity(ctx) {
+			return false
+		}
+		p.mu.Lock()
+		p.scheduler.gathering = true
+		p.track.begin(d.from.offset, len(d.e.Payload), identityOf(d))
+		p.mu.Unlock()
+		switch {
+		case dispositions[i] == disposeSkip:
+			p.report(d, Skipped, 0)
+			p.settle(d)
+		case dispositions[i] == disposeKnown:
+			p.report(d, Duplicate, 0)
+			p.settle(d)
+		case p.replaying:
+			if !p.replaySerially(ctx, jobs, d, p.intake(d, s)) {
+				return false
+			}
+		case s != nil:
+			p.dispatch(&job{owner: p, ctx: jobs, ds: []*delivery{d}, intake: p.intake(d, s)})
+		default:
+			p.dispatch(&job{owner: p, ctx: jobs, ds: []*delivery{d}, batched: p.receiver.registry.batched[d.e.Type]})
+		}
+	}
+	p.gathered()
+	p.mu.Lock()
+	p.track.skipTo(pg.Next)
+	p.mu.Unlock()
+	return true
+}
+
+// intake is how an event goes in that does not come with a batch: by the step, where it is not nil, instead of its handler.
+func (p *partition) intake(d *delivery, s step) *intake {
+	first := p.receiver.alone(d, 1)
+	if s != nil {
+		first = p.receiver.runner.within(s)
+	}
+	t := p.receiver.newIntake(d, first)
+	t.h.patient, t.stop = true, p.reading.Done()
+	return t
+}
+
+// unknownTypes are the types in a page that this node has no handler for.
+func unknownTypes(ds []*delivery) []string {
+	var types []string
+	for _, d := range ds {
+		if d.h == nil && !slices.Contains(types, d.e.Type) {
+			types = append(types, d.e.Type)
+		}
+	}
+	return types
+}

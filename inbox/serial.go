@@ -1,0 +1,93 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
+)
+
+// This file is how a partition goes on after an unclean end: one event of the node at a time, and each start is counted
+// before. If the handler ends the process, the count is there; if the process lives on without a decision, it is taken
+// back, before another event of the node is begun.
+
+// replaySerially brings one event to its end in the reader, and says whether to go on. While the event waits for room, other
+// partitions have their turns.
+func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery, t *intake) bool {
+	known := false
+	for tries := 1; ; tries++ {
+		err := p.exclusively(func() (err error) {
+			failpoint.Hit(failpoint.InboxCounting)
+			if known, err = p.count(ctx, d, t); err == nil {
+				failpoint.Hit(failpoint.InboxCounted)
+				_, err = p.receiver.receive(jobs, t, nil)
+			}
+			if err != nil && !known && d.start > 0 { // It may be counted though the answer did not come.
+				p.receiver.ledger.takeBackStart(jobs, d)
+			}
+			return err
+		})
+		if errors.Is(err, ErrFull) {
+			p.notifyFull(d, err)
+			if err = pause(ctx, capacityDelay(tries, 1, p.random())); err == nil {
+				continue
+			}
+		}
+		if err == nil {
+			p.settle(d)
+			err = p.receiver.runner.tooManyHung()
+		}
+		if err != nil {
+			p.failWith(err)
+			return false
+		}
+		break
+	}
+	if !known {
+		p.replayLeft--
+	}
+	if p.replayLeft <= 0 || d.from.offset+1 >= p.replayEnd {
+		p.replaying = false
+	}
+	return !p.stopped()
+}
+
+// exclusively runs f while no other partition of the node is at it, unless the partition is told to stop before.
+func (p *partition) exclusively(f func() error) error {
+	p.serial.Lock()
+	defer p.serial.Unlock()
+	if p.stopped() {
+		return errStopping
+	}
+	return f()
+}
+
+// count counts that the event is about to be started, and has it buried instead when it was started too often. known: it
+// has been here before.
+func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bool, err error) {
+	starts := 0
+	if !p.patiently(ctx, func(ctx context.Context) (err error) {
+		starts, known, err = p.receiver.ledger.countStart(ctx, d)
+		return err
+	}) {
+		return false, ctx.Err()
+	}
+	d.from.counted = true
+	// The end that made us careful may have been its doing, though nobody counted then. With a single attempt that would
+	// condemn every event that was in hand: there the first counted start is the first.
+	previous := starts
+	if p.c.Retry.Last(1) {
+		previous = starts - 1
+	}
+	if previous > 0 && p.c.Retry.Last(previous) {
+		err := fmt.Errorf("the process ended %d times while it was in hand", previous)
+		l := letter{reason: "it ended the process", holds: p.c.HoldKey, attempts: previous, errors: []string{err.Error()}, err: err, reopen: true}
+		t.next = p.receiver.runner.within(func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+			return p.receiver.ledger.deadLetter(ctx, tx, d, l, Dead)
+		})
+	}
+	return known, nil
+}

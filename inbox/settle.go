@@ -1,0 +1,115 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/jackc/pgx/v5"
+)
+
+// settle removes the row in the transaction of its handler and claims, or wakes, the next of its key. It expects to find it:
+// a worker that was late writes nothing.
+func (bl *backlog) settle(ctx context.Context, tx pgx.Tx, s *claimed, goOn bool) (next *claimed, err error) {
+	return bl.remove(ctx, tx, s, bl.sql.take, "handled", goOn, func(b *pgx.Batch) {
+		if s.letter != nil {
+			b.Queue(bl.sql.letterReplayed, *s.letter)
+		}
+	})
+}
+
+// giveUp removes the row and leaves a letter: a new one, or the one that it replayed. The id is right also where the
+// lease turns out to be lost: by a COMMIT without an answer, maybe, that was carried out.
+func (bl *backlog) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) (id int64, err error) {
+	var reopen func(b *pgx.Batch)
+	if s.letter != nil {
+		id = *s.letter
+		reopen = func(b *pgx.Batch) {
+			b.Queue(bl.sql.letterReopen, *s.letter, int32(l.attempts), l.reason, fingerprint(s.e.Type, l), nonNil(l.errors))
+			bl.ledger.letters.queue(b, s.e, *s.letter)
+		}
+	} else {
+		// The letter comes first, so that the row is removed and the next one woken, or not, in sight of it.
+		l.reopen, l.place = true, &s.place
+		if id, err = bl.ledger.letters.insert(ctx, tx, s.e, s.hash, s.partition, s.offset, l); err != nil {
+			return 0, err
+		}
+	}
+	if _, err := bl.remove(ctx, tx, s, bl.sql.drop, "dead", false, reopen); err != nil {
+		return id, err
+	}
+	failpoint.Hit(failpoint.InboxGivingUp)
+	return id, nil
+}
+
+// remove takes the head away: under the lock of the key's queue, so that a follower that is being stored is seen. goOn claims
+// the next of the key, if it may be handled now.
+func (bl *backlog) remove(ctx context.Context, tx pgx.Tx, s *claimed, statement, result string, goOn bool, also func(*pgx.Batch)) (next *claimed, err error) {
+	keyed := s.e.Key != ""
+	b := &pgx.Batch{}
+	if keyed {
+		b.Queue(bl.sql.lock, int32(lane.KeyClass), bl.keyNumber(s.e.Topic, s.e.Key))
+	}
+	b.Queue(statement, bl.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token)
+	removing := b.Len()
+	b.Queue(bl.sql.settle, bl.c.Consumer, s.e.Source, s.e.ID, s.e.Topic, s.partition, s.offset, s.hash, result, int32(s.attempts))
+	if also != nil {
+		also(b)
+	}
+	settling := b.Len() - removing
+	var until time.Time
+	if goOn && keyed {
+		until = bl.claims.queueNext(b, s)
+	}
+	if keyed {
+		b.Queue(bl.sql.wake, bl.c.Consumer, s.e.Topic, s.e.Key)
+		b.Queue(bl.sql.deferFollowers, bl.c.Consumer, s.e.Topic, s.e.Key)
+	}
+	br := tx.SendBatch(ctx, b)
+	defer func() { _ = br.Close() }()
+	if keyed {
+		if _, err := br.Exec(); err != nil {
+			return nil, fmt.Errorf("lock the key's queue: %w", err)
+		}
+	}
+	tag, err := br.Exec()
+	if err != nil {
+		return nil, fmt.Errorf("remove stored event: %w", err)
+	}
+	if tag.RowsAffected() != 1 {
+		return nil, errLeaseLost
+	}
+	if goOn && keyed {
+		for range settling {
+			if _, err := br.Exec(); err != nil {
+				return nil, fmt.Errorf("settle stored event: %w", err)
+			}
+		}
+		if next, err = readNext(br, s, until); err != nil {
+			return nil, err
+		}
+	}
+	if err := br.Close(); err != nil { // It reads the rest, and calls back those who wait for an answer among that.
+		return nil, fmt.Errorf("settle stored event: %w", err)
+	}
+	return next, nil
+}
+
+// postpone gives the row back to the queue: with what failed, or unspent where nothing did.
+func (bl *backlog) postpone(ctx context.Context, tx pgx.Tx, s *claimed, delay time.Duration, failures []string) error {
+	unspent, losses := int32(0), int32(0)
+	if len(failures) == 0 {
+		unspent, losses = 1, int32(s.losses)
+	}
+	tag, err := tx.Exec(ctx, bl.sql.retry, bl.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token, delay.Microseconds(), unspent, nonNil(failures), losses)
+	if err != nil {
+		return fmt.Errorf("postpone stored event: %w", err)
+	}
+	if tag.RowsAffected() != 1 {
+		return errLeaseLost
+	}
+	failpoint.Hit(failpoint.InboxPostponing)
+	return nil
+}
