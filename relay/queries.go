@@ -121,7 +121,7 @@ select head.state, null, null from head where head.state <> 'ok'`
 // that are due. A lane whose done is null is busy reading: it is not asked for unread events. $1 lanes, $2 dones,
 // $3 token. No row at all means that the incarnation changed or that this is a standby. The arrays stand in subqueries
 // so that the planner expects as many lanes whether it knows the arrays or not: else it believes that a plan made anew
-// for each call is cheaper, and planning costs five times what running does. That what is due is not asleep for ever
+// for each call is cheaper, and planning costs five times what running does. That what is due is not dormant for ever
 // is said for the planner's sake: only so it knows that parked_due has all of it.
 const probeLanes = `-- relay.probe
 select p.lane,
@@ -173,8 +173,8 @@ select coalesce((select i.token::text from holdfast.incarnation i), ''), pg_is_i
 // beat says that this relay runs, and counts the relays that do and the lanes that are free. A lease further away than
 // twice its length was given by a clock that has since stepped back: it counts as run out.
 // A lane that is ours in the table but not in our memory was dropped: it is free for us. $1 name, $2 lease, $3 our lanes.
-const beatRelay = `-- relay.beat
-with beat as (
+const heartbeatRelay = `-- relay.heartbeat
+with heartbeat as (
   insert into holdfast.relay (name, seen_until) values ($1::text, now() + $2::interval)
   on conflict (name) do update set seen_until = excluded.seen_until)
 select (select count(*) from holdfast.relay r where r.seen_until > now() and r.seen_until < now() + 2 * $2::interval and r.name <> $1::text) + 1,
@@ -230,7 +230,7 @@ select 1 from holdfast.lane l
    and exists (select from holdfast.incarnation i where i.token = $4::text::uuid)
    for no key update`
 
-// loadWaiting lists the queues of a lane: how many rows, whether they wait for their topic, and whether all are asleep.
+// loadWaiting lists the queues of a lane: how many rows, whether they wait for their topic, and whether all are dormant.
 const loadWaiting = `-- relay.waiting
 select p.topic, p.key, count(*), bool_or(p.why = 'topic'), bool_and(p.next_at = 'infinity')
   from holdfast.parked p where p.lane = $1::smallint group by p.topic, p.key`
@@ -271,8 +271,8 @@ select $1::smallint,
        as u (topic, key, why, attempts, error, id, source, type, time, headers, payload, letter, delay, n)
  order by u.n`
 
-// mendHead makes the first row of a queue due, unless it has a time of its own, and the others wait.
-const mendHead = `-- relay.mend_head
+// fixHead makes the first row of a queue due, unless it has a time of its own, and the others wait.
+const fixHead = `-- relay.fix_head
 update holdfast.parked p
    set next_at = case when p.place > head.place then 'infinity' when p.next_at = 'infinity' then now() else p.next_at end
   from (select min(h.place) as place from holdfast.parked h where h.lane = $1::smallint and h.topic = $2::text and h.key = $3::text) head
@@ -324,9 +324,9 @@ update holdfast.parked p
   from unnest($2::text[], $3::text[], $4::bigint[], $5::integer[], $6::text[], $7::float8[]) as u (topic, key, place, attempts, error, delay)
  where p.lane = $1::smallint and p.topic = u.topic and p.key = u.key and p.place = u.place`
 
-// buryParked turns a parked row into a dead letter, or reopens the letter whose replay it was, in one statement.
+// deadLetterParked turns a parked row into a dead letter, or reopens the letter whose replay it was, in one statement.
 // $1 lane, $2 topic, $3 key, $4 place, $5 attempts to add, $6 error, $7 reason, $8 fingerprint, $9 holds.
-const buryParked = `-- relay.bury
+const deadLetterParked = `-- relay.dead_letter
 with gone as (
   delete from holdfast.parked p
    where p.lane = $1::smallint and p.topic = $2::text and p.key = $3::text and p.place = $4::bigint
@@ -396,8 +396,8 @@ select b.events, b.bytes from batch b,
        lateral (select case when b.events > 0 then holdfast.append(b.ids, b.sources, b.types, b.topics, b.keys, b.times, b.headers, b.payloads, null, null)::text end as appended) a
  where a.appended is null or a.appended = ''`
 
-// readRing is the state of the segments.
-const readRing = `-- relay.ring
+// readSegments is the state of the segments.
+const readSegments = `-- relay.segments
 select (select r.current from holdfast.ring r), n,
        pg_table_size(c.oid), pg_relation_size(c.oid) = 0
   from generate_series(0, 3) n
@@ -434,7 +434,7 @@ delete from holdfast.birth`
 insert into holdfast.birth default values`
 )
 
-const turnRing = `-- relay.turn
+const rotateSegments = `-- relay.rotate
 update holdfast.ring set current = $1::smallint, turned_at = now() where current = $2::smallint`
 
 const reclaimSegment = `-- relay.reclaim
