@@ -1,6 +1,6 @@
 module github.com/holdfast-go/holdfast/examples
 
-go 1.26.0
+go 1.25.0
 
 require (
 	github.com/holdfast-go/holdfast v0.0.0

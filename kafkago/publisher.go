@@ -21,12 +21,12 @@ import (
 // Order: of one call, a partition's events leave in the order given, one request at a time; what follows a failed
 // request of its partition does not leave. Calls that run at the same time have no order between them.
 //
-// What a timeout leaves behind: kafka-go cannot take a request back. Publish therefore never abandons one: when ctx is
+// After a time-out: kafka-go cannot take a request back. Publish therefore never abandons one: when ctx is
 // cancelled it sends no further request and waits for the answer of those under way, at most ProduceTimeout (or until
 // ctx's own deadline, which counts as well). At that moment the connection's deadline passes too, so this process
 // writes nothing more on it, and it is closed. What the machine's network stack and the broker had already taken may
 // still be written by the broker after Publish has returned, and so after our next attempt: the log then holds a repeat
-// of older events behind newer ones. Consumers drop it by its ids, and no event is ever first written out of order.
+// of older events after newer ones. Consumers drop it by its ids, and no event is ever first written out of order.
 // Dial makes that window smaller.
 type Publisher struct {
 	client  kafka.Client

@@ -36,8 +36,8 @@ type server struct {
 // its own birth was not copied. born is 64 bits, a row's xmin the low 32 of them.
 func (s server) sameHistory() bool { return uint32(s.born) == uint32(s.bornXmin) }
 
-// judge says why a relay must not run here; nil when it may.
-func (s server) judge() error {
+// refusal says why a relay must not run here; nil when it may.
+func (s server) refusal() error {
 	switch {
 	case s.standby:
 		return ErrStandby
@@ -51,15 +51,15 @@ func (s server) judge() error {
 	return nil
 }
 
-// tendClaims says that we run, hands over lanes above our share and claims free ones below it.
-func (r *Relay) tendClaims(ctx, work context.Context) error {
-	ctx, cancel := r.outside.limit(ctx, max(r.c.Lease, 2*time.Second))
+// maintainClaims says that we run, hands over lanes above our share and claims free ones below it.
+func (r *Relay) maintainClaims(ctx, work context.Context) error {
+	ctx, cancel := r.env.limit(ctx, max(r.c.Lease, 2*time.Second))
 	defer cancel()
 	s, err := r.inspect(ctx)
 	if err != nil {
 		return err
 	}
-	if err := s.judge(); err != nil {
+	if err := s.refusal(); err != nil {
 		return err
 	}
 	var relays, lanes, free int
@@ -69,9 +69,9 @@ func (r *Relay) tendClaims(ctx, work context.Context) error {
 		numbers[i] = int16(l.number)
 	}
 	// A stop does not cut off what writes: the server might carry it out after leave has taken everything back.
-	writing, end := r.outside.limit(work, max(r.c.Lease, 2*time.Second))
+	writing, end := r.env.limit(work, max(r.c.Lease, 2*time.Second))
 	defer end()
-	if err := r.pool.QueryRow(writing, r.sql.In(beatRelay), r.c.Name, r.c.Lease, numbers).Scan(&relays, &lanes, &free); err != nil {
+	if err := r.pool.QueryRow(writing, r.sql.In(heartbeatRelay), r.c.Name, r.c.Lease, numbers).Scan(&relays, &lanes, &free); err != nil {
 		return fmt.Errorf("count relays: %w", explain(err))
 	}
 	mine := share(lanes, relays)
@@ -115,7 +115,7 @@ func (r *Relay) readServer(ctx context.Context) (server, error) {
 
 // claim takes up to n free lanes and starts them. Those that a stop keeps from starting are leave's to hand back.
 func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, owned []int16, lanes int) error {
-	sent := r.outside.now()
+	sent := r.env.now()
 	rows, err := r.pool.Query(writing, r.sql.In(claimLanes), r.c.Name, r.c.Lease, n, token, owned)
 	if err != nil {
 		return fmt.Errorf("claim lanes: %w", err)
@@ -140,8 +140,8 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, o
 		}
 		l.saved = l.cursor
 		l.reader = logReader{pool: r.pool, sql: r.sql, lane: l.number, token: token, limit: r.c.BatchSize,
-			span: int64(r.c.BatchSize) * int64(lanes) * 4 / 5, now: r.outside.now, at: startReading(l.cursor)}
-		r.outside.start(work, l)
+			span: int64(r.c.BatchSize) * int64(lanes) * 4 / 5, now: r.env.now, at: startReading(l.cursor)}
+		r.env.start(work, l)
 	}
 	return nil
 }
@@ -155,26 +155,26 @@ func (r *Relay) load(ctx context.Context, l *lane) error {
 	}
 	var q queue
 	var count int
-	var topicHeld, asleep bool
-	if _, err := pgx.ForEachRow(rows, []any{&q.topic, &q.key, &count, &topicHeld, &asleep}, func() error {
+	var topicHeld, dormant bool
+	if _, err := pgx.ForEachRow(rows, []any{&q.topic, &q.key, &count, &topicHeld, &dormant}, func() error {
 		l.parked[q] = count
 		l.rows += count
-		l.asleep = l.asleep || asleep
+		l.dormant = l.dormant || dormant
 		if topicHeld {
-			l.topics[q.topic] = &heldTopic{nextAt: r.outside.now()}
+			l.topics[q.topic] = &heldTopic{nextAt: r.env.now()}
 		}
 		return nil
 	}); err != nil {
 		return fmt.Errorf("read parked queues: %w", err)
 	}
 	l.held, l.awaits, err = r.readHeld(ctx, l.number)
-	l.heldAt = r.outside.now()
+	l.heldAt = r.env.now()
 	return err
 }
 
-// rouse wakes the queues that slept behind a letter which a person dealt with while nobody owned the lane.
-func (l *lane) rouse(ctx context.Context) error {
-	if !l.asleep {
+// wakeReleased wakes the queues that slept behind a letter which a person dealt with while nobody owned the lane.
+func (l *lane) wakeReleased(ctx context.Context) error {
+	if !l.dormant {
 		return nil
 	}
 	var wake rowKeys
@@ -196,7 +196,7 @@ func (l *lane) rouse(ctx context.Context) error {
 
 // readHeld reads the keys that letters hold. awaits says that the replay of one of them is still in the log.
 func (r *Relay) readHeld(ctx context.Context, lane int) (held map[queue]bool, awaits bool, err error) {
-	ctx, cancel := r.outside.limit(ctx, r.patience)
+	ctx, cancel := r.env.limit(ctx, r.statementTimeout)
 	defer cancel()
 	rows, err := r.pool.Query(ctx, r.sql.In(loadHeld), lane)
 	if err != nil {

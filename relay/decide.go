@@ -15,26 +15,26 @@ func (q queue) ordered() bool { return q.key != "" }
 type answer struct {
 	fault Fault
 	err   error
-	spill bool // FaultPartition, and for so long that the event is to be parked
+	park  bool // FaultPartition, and for so long that the event is to be parked
 }
 
-// fate is what becomes of one event of a page.
-type fate uint8
+// disposition is what becomes of one event of a page.
+type disposition uint8
 
 const (
-	undecided     fate = iota
-	published          // acknowledged
-	again              // not acknowledged, and not the event's own doing: publish again, with everything behind it held
-	recordRefused      // the record itself was refused: the head of a new queue of its key, one attempt spent
-	follows            // an earlier event of its key is parked: behind it
-	topicHeld          // its topic is missing or not permitted: parked with the topic, no attempt spent
-	spilled            // its partition has been unavailable for too long: parked, no attempt spent
-	first              // the replay of a dead letter whose key has a queue: in front of it
+	undecided     disposition = iota
+	published                 // acknowledged
+	again                     // not acknowledged, and not the event's own doing: publish again, with everything behind it held
+	recordRefused             // the record itself was refused: the head of a new queue of its key, one attempt spent
+	follows                   // an earlier event of its key is parked: behind it
+	topicHeld                 // its topic is missing or not permitted: parked with the topic, no attempt spent
+	partitionDown             // its partition has been unavailable for too long: parked, no attempt spent
+	first                     // the replay of a dead letter whose key has a queue: in front of it
 )
 
-// String makes fates readable in tests and logs.
-func (f fate) String() string {
-	return [...]string{"undecided", "published", "again", "refused", "follows", "topic held", "spilled", "first"}[f]
+// String makes dispositions readable in tests and logs.
+func (f disposition) String() string {
+	return [...]string{"undecided", "published", "again", "record", "follows", "topic", "partition", "replay"}[f]
 }
 
 // item is what decide looks at in an event.
@@ -50,59 +50,59 @@ type waiting struct {
 }
 
 // route says which events of a page may be sent: undecided ones are, the others are parked without being sent. It
-// changes fates in place and leaves what is published as it is: a page may be routed again, when part of it has waited.
-func route(items []item, fates []fate, w waiting) {
+// changes dispositions in place and leaves what is published as it is: a page may be routed again, when part of it has waited.
+func route(items []item, dispositions []disposition, w waiting) {
 	for i, it := range items {
-		if fates[i] == published {
+		if dispositions[i] == published {
 			continue
 		}
-		fates[i] = undecided
+		dispositions[i] = undecided
 		switch {
 		case it.queue.ordered() && w.queues[it.queue]:
-			fates[i] = follows
+			dispositions[i] = follows
 			if it.replay {
-				fates[i] = first
+				dispositions[i] = first
 			}
 		case w.topics[it.queue.topic]:
-			fates[i] = topicHeld
+			dispositions[i] = topicHeld
 		}
 	}
 }
 
-// decide turns a publisher's answers into fates, for the events that route left undecided: fates is changed in place,
+// decide turns a publisher's answers into dispositions, for the events that route left undecided: dispositions is changed in place,
 // and the returned worst fault among those to publish again says how far the trouble reaches ("" when there are none).
 //
 // Rules it keeps, whatever the publisher answered: behind an event that was not acknowledged no later event of its key
 // counts as refused, nor is parked as a head: it follows, or is published again with it. A topic that is missing takes
 // all its later events along. What was acknowledged stays acknowledged: it cannot be called back.
-func decide(items []item, fates []fate, answers []answer) (worst Fault) {
-	behind := map[queue]fate{} // what the first unacknowledged event of a key became
+func decide(items []item, dispositions []disposition, answers []answer) (worst Fault) {
+	behind := map[queue]disposition{} // what the first unacknowledged event of a key became
 	missing := map[string]bool{}
 	for i, it := range items {
-		if fates[i] != undecided && fates[i] != again {
+		if dispositions[i] != undecided && dispositions[i] != again {
 			continue
 		}
 		if answers[i].fault == "" && answers[i].err == nil {
-			fates[i] = published
+			dispositions[i] = published
 			continue
 		}
-		fates[i] = fateOf(it, answers[i], behind, missing)
+		dispositions[i] = dispositionOf(it, answers[i], behind, missing)
 		if it.queue.ordered() {
 			if _, known := behind[it.queue]; !known {
-				behind[it.queue] = fates[i]
+				behind[it.queue] = dispositions[i]
 			}
 		}
-		if fates[i] == topicHeld {
+		if dispositions[i] == topicHeld {
 			missing[it.queue.topic] = true
 		}
-		if fates[i] == again && (worst == "" || answers[i].fault == FaultBroker) {
+		if dispositions[i] == again && (worst == "" || answers[i].fault == FaultBroker) {
 			worst = answers[i].fault
 		}
 	}
 	return worst
 }
 
-func fateOf(it item, a answer, behind map[queue]fate, missing map[string]bool) fate {
+func dispositionOf(it item, a answer, behind map[queue]disposition, missing map[string]bool) disposition {
 	if it.queue.ordered() {
 		switch head, known := behind[it.queue]; {
 		case !known:
@@ -119,50 +119,50 @@ func fateOf(it item, a answer, behind map[queue]fate, missing map[string]bool) f
 		return topicHeld
 	case a.fault == FaultRecord:
 		return recordRefused
-	case a.fault == FaultPartition && a.spill:
-		return spilled
+	case a.fault == FaultPartition && a.park:
+		return partitionDown
 	default:
 		return again
 	}
 }
 
-// verdict is what becomes of a parked head after it was tried.
-type verdict uint8
+// outcome is what becomes of a parked head after it was tried.
+type outcome uint8
 
 const (
-	settled    verdict = iota // acknowledged: the row goes, the next of its queue is due
+	settled    outcome = iota // acknowledged: the row goes, the next of its queue is due
 	retryLater                // tried again after a delay
 	dead                      // given up: a dead letter
 	untouched                 // not tried, because one before it in its queue was not acknowledged
 )
 
-// retried is a parked event, as far as judging it needs.
+// retried is a parked event, as far as its outcome needs.
 type retried struct {
 	queue    queue
 	attempts int // spent before this try
 }
 
-// judge says what becomes of parked events that were published again, in the order they were sent. An attempt is spent
+// decideRetried says what becomes of parked events that were published again, in the order they were sent. An attempt is spent
 // only where the record itself was refused; permanent says that the refusal will never change. maxAttempts below 1 is
 // no limit.
-func judge(rows []retried, answers []answer, permanent []bool, maxAttempts int) []verdict {
-	verdicts := make([]verdict, len(rows))
+func decideRetried(rows []retried, answers []answer, permanent []bool, maxAttempts int) []outcome {
+	outcomes := make([]outcome, len(rows))
 	stuck := map[queue]bool{}
 	for i, row := range rows {
 		switch {
 		case answers[i].fault == "" && answers[i].err == nil:
-			verdicts[i] = settled
+			outcomes[i] = settled
 			continue
 		case row.queue.ordered() && stuck[row.queue]:
-			verdicts[i] = untouched
+			outcomes[i] = untouched
 		case answers[i].fault == FaultRecord && (permanent[i] || spent(row.attempts+1, maxAttempts)):
-			verdicts[i] = dead
+			outcomes[i] = dead
 		default:
-			verdicts[i] = retryLater
+			outcomes[i] = retryLater
 		}
 		stuck[row.queue] = true
 	}
-	return verdicts
+	return outcomes
 }
 
 func spent(attempts, max int) bool { return max > 0 && attempts >= max }
@@ -185,7 +185,7 @@ func saveInterval(last time.Duration) time.Duration {
 
 const minSaveInterval = 50 * time.Millisecond
 
-// nextSegment says where the ring turns once the current segment has grown to its size: to an empty segment, else to
+// nextSegment says where the log goes on once the current segment has grown to its size: in an empty segment, else in
 // the smallest other one. It never waits for one to be empty, because only a segment that is left can be emptied.
 func nextSegment(current int, bytes []int64, empty []bool, size int64) (int, bool) {
 	if bytes[current] < size {

@@ -37,7 +37,7 @@ func answersOf(faults ...Fault) []answer {
 	return answers
 }
 
-func TestFatesOfOnePage(t *testing.T) {
+func TestDispositionsOfOnePage(t *testing.T) {
 	t.Parallel()
 	const ok, rec, top, par, bro = Fault(""), FaultRecord, FaultTopic, FaultPartition, FaultBroker
 	for _, c := range []struct {
@@ -46,28 +46,28 @@ func TestFatesOfOnePage(t *testing.T) {
 		parked  []string
 		held    []string // topics
 		answers []Fault
-		spill   bool
-		want    []fate
+		park    bool
+		want    []disposition
 		worst   Fault
 	}{
-		{name: "everything is acknowledged", keys: []string{"a", "b", "-"}, answers: []Fault{ok, ok, ok}, want: []fate{published, published, published}},
+		{name: "everything is acknowledged", keys: []string{"a", "b", "-"}, answers: []Fault{ok, ok, ok}, want: []disposition{published, published, published}},
 		{name: "a refused record is a head, what comes behind it follows", keys: []string{"a", "b", "a", "a"}, answers: []Fault{rec, ok, rec, ok},
-			want: []fate{recordRefused, published, follows, published}},
-		{name: "what has no key is refused alone", keys: []string{"-", "-", "-"}, answers: []Fault{rec, ok, rec}, want: []fate{recordRefused, published, recordRefused}},
-		{name: "behind a parked queue nothing is sent", keys: []string{"a", "b"}, parked: []string{"a"}, answers: []Fault{ok, ok}, want: []fate{follows, published}},
-		{name: "one key in two topics is two keys", keys: []string{"x/a", "y/a"}, answers: []Fault{rec, ok}, want: []fate{recordRefused, published}},
+			want: []disposition{recordRefused, published, follows, published}},
+		{name: "what has no key is refused alone", keys: []string{"-", "-", "-"}, answers: []Fault{rec, ok, rec}, want: []disposition{recordRefused, published, recordRefused}},
+		{name: "behind a parked queue nothing is sent", keys: []string{"a", "b"}, parked: []string{"a"}, answers: []Fault{ok, ok}, want: []disposition{follows, published}},
+		{name: "one key in two topics is two keys", keys: []string{"x/a", "y/a"}, answers: []Fault{rec, ok}, want: []disposition{recordRefused, published}},
 		{name: "a held topic takes what has no key, too", keys: []string{"x/a", "x/-", "y/a"}, held: []string{"x"}, answers: []Fault{ok, ok, ok},
-			want: []fate{topicHeld, topicHeld, published}},
-		{name: "a parked queue comes before its held topic", keys: []string{"x/a"}, parked: []string{"x/a"}, held: []string{"x"}, answers: []Fault{ok}, want: []fate{follows}},
+			want: []disposition{topicHeld, topicHeld, published}},
+		{name: "a parked queue comes before its held topic", keys: []string{"x/a"}, parked: []string{"x/a"}, held: []string{"x"}, answers: []Fault{ok}, want: []disposition{follows}},
 		{name: "a missing topic takes its later events along, whatever they answered", keys: []string{"x/a", "x/b", "x/-", "y/b"}, answers: []Fault{top, bro, rec, ok},
-			want: []fate{topicHeld, topicHeld, topicHeld, published}},
-		{name: "an outage holds everything", keys: []string{"a", "b"}, answers: []Fault{bro, bro}, want: []fate{again, again}, worst: bro},
-		{name: "an outage of a partition holds its own events", keys: []string{"a", "b", "a"}, answers: []Fault{par, ok, par}, want: []fate{again, published, again}, worst: par},
-		{name: "behind one to publish again nothing of the key is refused", keys: []string{"a", "a"}, answers: []Fault{par, rec}, want: []fate{again, again}, worst: par},
-		{name: "a partition that stays out is spilled, and its key behind it", keys: []string{"a", "a", "b"}, answers: []Fault{par, par, ok}, spill: true,
-			want: []fate{spilled, follows, published}},
-		{name: "an outage of the broker is never spilled", keys: []string{"a"}, answers: []Fault{bro}, spill: true, want: []fate{again}, worst: bro},
-		{name: "the broker's outage is the worst", keys: []string{"a", "b", "c"}, answers: []Fault{par, bro, par}, want: []fate{again, again, again}, worst: bro},
+			want: []disposition{topicHeld, topicHeld, topicHeld, published}},
+		{name: "an outage holds everything", keys: []string{"a", "b"}, answers: []Fault{bro, bro}, want: []disposition{again, again}, worst: bro},
+		{name: "an outage of a partition holds its own events", keys: []string{"a", "b", "a"}, answers: []Fault{par, ok, par}, want: []disposition{again, published, again}, worst: par},
+		{name: "behind one to publish again nothing of the key is refused", keys: []string{"a", "a"}, answers: []Fault{par, rec}, want: []disposition{again, again}, worst: par},
+		{name: "a partition that stays out is partitionDown, and its key behind it", keys: []string{"a", "a", "b"}, answers: []Fault{par, par, ok}, park: true,
+			want: []disposition{partitionDown, follows, published}},
+		{name: "an outage of the broker is never partitionDown", keys: []string{"a"}, answers: []Fault{bro}, park: true, want: []disposition{again}, worst: bro},
+		{name: "the broker's outage is the worst", keys: []string{"a", "b", "c"}, answers: []Fault{par, bro, par}, want: []disposition{again, again, again}, worst: bro},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := waiting{queues: map[queue]bool{}, topics: map[string]bool{}}
@@ -79,15 +79,15 @@ func TestFatesOfOnePage(t *testing.T) {
 			}
 			items, answers := itemsOf(c.keys...), answersOf(c.answers...)
 			for i := range answers {
-				answers[i].spill = c.spill
+				answers[i].park = c.park
 			}
-			fates := make([]fate, len(items))
-			route(items, fates, w)
-			if worst := decide(items, fates, answers); worst != c.worst {
+			dispositions := make([]disposition, len(items))
+			route(items, dispositions, w)
+			if worst := decide(items, dispositions, answers); worst != c.worst {
 				t.Errorf("the worst fault is %q, want %q", worst, c.worst)
 			}
-			if !slices.Equal(fates, c.want) {
-				t.Errorf("fates are %v, want %v", fates, c.want)
+			if !slices.Equal(dispositions, c.want) {
+				t.Errorf("dispositions are %v, want %v", dispositions, c.want)
 			}
 		})
 	}
@@ -97,25 +97,25 @@ func TestAReplayGoesInFrontOfItsQueueAndElseItsOwnWay(t *testing.T) {
 	t.Parallel()
 	items := itemsOf("a", "b", "a")
 	items[0].replay, items[1].replay = true, true
-	fates := make([]fate, 3)
-	route(items, fates, waiting{queues: map[queue]bool{{"t", "a"}: true}})
-	if want := []fate{first, undecided, follows}; !slices.Equal(fates, want) {
-		t.Errorf("fates are %v, want %v", fates, want)
+	dispositions := make([]disposition, 3)
+	route(items, dispositions, waiting{queues: map[queue]bool{{"t", "a"}: true}})
+	if want := []disposition{first, undecided, follows}; !slices.Equal(dispositions, want) {
+		t.Errorf("dispositions are %v, want %v", dispositions, want)
 	}
 }
 
 func TestWhatIsPublishedStaysSoWhenAPageIsRoutedAgain(t *testing.T) {
 	t.Parallel()
-	fates := []fate{published, follows, topicHeld, recordRefused}
-	route(itemsOf("a", "b", "x/c", "d"), fates, waiting{queues: map[queue]bool{{"t", "d"}: true, {"t", "a"}: true}})
-	if want := []fate{published, undecided, undecided, follows}; !slices.Equal(fates, want) {
-		t.Errorf("fates are %v, want %v", fates, want)
+	dispositions := []disposition{published, follows, topicHeld, recordRefused}
+	route(itemsOf("a", "b", "x/c", "d"), dispositions, waiting{queues: map[queue]bool{{"t", "d"}: true, {"t", "a"}: true}})
+	if want := []disposition{published, undecided, undecided, follows}; !slices.Equal(dispositions, want) {
+		t.Errorf("dispositions are %v, want %v", dispositions, want)
 	}
 }
 
 // The properties hold whatever the publisher answers, over any number of tries. The model beside decide knows only
-// queues as lists: it plays the fates and looks at what a consumer and the table would see.
-func TestNoFateEverBreaksTheOrderOfAKey(t *testing.T) {
+// queues as lists: it plays the dispositions and looks at what a consumer and the table would see.
+func TestNoDispositionBreaksTheOrderOfAKey(t *testing.T) {
 	t.Parallel()
 	faults := rapid.SampledFrom([]Fault{"", "", FaultRecord, FaultTopic, FaultPartition, FaultBroker})
 	rapid.Check(t, func(t *rapid.T) {
@@ -133,14 +133,14 @@ func TestNoFateEverBreaksTheOrderOfAKey(t *testing.T) {
 		for i := range items {
 			items[i].replay = rapid.IntRange(0, 9).Draw(t, "replay") == 0
 		}
-		fates := make([]fate, len(items))
-		route(items, fates, w)
+		dispositions := make([]disposition, len(items))
+		route(items, dispositions, w)
 		for tries := 0; tries < 4; tries++ {
-			before := slices.Clone(fates)
+			before := slices.Clone(dispositions)
 			answers := make([]answer, len(items))
 			stuck := map[queue]Fault{} // a publisher keeps its contract: behind a refusal the same answer
 			for i, it := range items {
-				if fates[i] != undecided && fates[i] != again {
+				if dispositions[i] != undecided && dispositions[i] != again {
 					continue
 				}
 				f := faults.Draw(t, "fault")
@@ -148,24 +148,24 @@ func TestNoFateEverBreaksTheOrderOfAKey(t *testing.T) {
 					f = s
 				}
 				if f != "" {
-					answers[i] = answer{fault: f, err: errAny, spill: tries == 3}
+					answers[i] = answer{fault: f, err: errAny, park: tries == 3}
 					stuck[it.queue] = f
 				}
 			}
-			worst := decide(items, fates, answers)
-			if (worst == "") == slices.Contains(fates, again) {
-				t.Fatalf("the worst fault is %q with the fates %v", worst, fates)
+			worst := decide(items, dispositions, answers)
+			if (worst == "") == slices.Contains(dispositions, again) {
+				t.Fatalf("the worst fault is %q with the dispositions %v", worst, dispositions)
 			}
 			for i, it := range items {
 				was := before[i]
-				if was != undecided && was != again && fates[i] != was {
-					t.Fatalf("event %d was %v and became %v", i, was, fates[i])
+				if was != undecided && was != again && dispositions[i] != was {
+					t.Fatalf("event %d was %v and became %v", i, was, dispositions[i])
 				}
-				if (was == undecided || was == again) && (fates[i] == published) != (answers[i].err == nil) {
-					t.Fatalf("event %d was answered %v and is %v", i, answers[i].err, fates[i])
+				if (was == undecided || was == again) && (dispositions[i] == published) != (answers[i].err == nil) {
+					t.Fatalf("event %d was answered %v and is %v", i, answers[i].err, dispositions[i])
 				}
-				if fates[i] == undecided || fates[i] == recordRefused && answers[i].fault != FaultRecord && was != recordRefused {
-					t.Fatalf("event %d is %v after the answer %q", i, fates[i], answers[i].fault)
+				if dispositions[i] == undecided || dispositions[i] == recordRefused && answers[i].fault != FaultRecord && was != recordRefused {
+					t.Fatalf("event %d is %v after the answer %q", i, dispositions[i], answers[i].fault)
 				}
 				if !it.queue.ordered() {
 					continue
@@ -174,21 +174,21 @@ func TestNoFateEverBreaksTheOrderOfAKey(t *testing.T) {
 					if items[j].queue != it.queue {
 						continue
 					}
-					head, mine := fates[j], fates[i]
+					head, mine := dispositions[j], dispositions[i]
 					switch {
 					case head == published:
 					case mine == published:
-						t.Fatalf("event %d is published, the unsettled %d of its key before it is %v: %v", i, j, head, fates)
-					case mine == recordRefused || mine == spilled:
-						t.Fatalf("event %d is the head of a queue behind %d of its key, which is %v: %v", i, j, head, fates)
+						t.Fatalf("event %d is published, the unsettled %d of its key before it is %v: %v", i, j, head, dispositions)
+					case mine == recordRefused || mine == partitionDown:
+						t.Fatalf("event %d is the head of a queue behind %d of its key, which is %v: %v", i, j, head, dispositions)
 					case (head == again) != (mine == again):
-						t.Fatalf("event %d is %v behind %d of its key, which is %v: %v", i, mine, j, head, fates)
+						t.Fatalf("event %d is %v behind %d of its key, which is %v: %v", i, mine, j, head, dispositions)
 					}
 				}
-				if w.queues[it.queue] && fates[i] != follows && fates[i] != first {
-					t.Fatalf("event %d is %v although its queue is parked", i, fates[i])
+				if w.queues[it.queue] && dispositions[i] != follows && dispositions[i] != first {
+					t.Fatalf("event %d is %v although its queue is parked", i, dispositions[i])
 				}
-				if w.topics[it.queue.topic] && fates[i] == published {
+				if w.topics[it.queue.topic] && dispositions[i] == published {
 					t.Fatalf("event %d is published into a held topic", i)
 				}
 			}
@@ -209,16 +209,16 @@ func TestWhatBecomesOfParkedEventsThatWereTried(t *testing.T) {
 		answers   []Fault
 		permanent []bool
 		max       int
-		want      []verdict
+		want      []outcome
 	}{
-		{"taken", []string{"a", "a"}, []int{1, 0}, []Fault{ok, ok}, nil, 3, []verdict{settled, settled}},
-		{"refused with attempts left", []string{"a", "a"}, []int{1, 0}, []Fault{rec, rec}, nil, 3, []verdict{retryLater, untouched}},
-		{"refused for the last time", []string{"a", "a"}, []int{2, 0}, []Fault{rec, rec}, nil, 3, []verdict{dead, untouched}},
-		{"refused for good", []string{"a"}, []int{0}, []Fault{rec}, []bool{true}, 3, []verdict{dead}},
-		{"without a limit", []string{"a"}, []int{math.MaxInt - 1}, []Fault{rec}, nil, -1, []verdict{retryLater}},
-		{"only the record's own fault spends attempts", []string{"a", "b", "c"}, []int{2, 2, 2}, []Fault{top, par, bro}, nil, 3, []verdict{retryLater, retryLater, retryLater}},
-		{"behind a taken head a refusal counts", []string{"a", "a", "a"}, []int{1, 2, 0}, []Fault{ok, rec, rec}, nil, 3, []verdict{settled, dead, untouched}},
-		{"without a key each is judged alone", []string{"-", "-"}, []int{0, 2}, []Fault{rec, rec}, nil, 3, []verdict{retryLater, dead}},
+		{"taken", []string{"a", "a"}, []int{1, 0}, []Fault{ok, ok}, nil, 3, []outcome{settled, settled}},
+		{"refused with attempts left", []string{"a", "a"}, []int{1, 0}, []Fault{rec, rec}, nil, 3, []outcome{retryLater, untouched}},
+		{"refused for the last time", []string{"a", "a"}, []int{2, 0}, []Fault{rec, rec}, nil, 3, []outcome{dead, untouched}},
+		{"refused for good", []string{"a"}, []int{0}, []Fault{rec}, []bool{true}, 3, []outcome{dead}},
+		{"without a limit", []string{"a"}, []int{math.MaxInt - 1}, []Fault{rec}, nil, -1, []outcome{retryLater}},
+		{"only the record's own fault spends attempts", []string{"a", "b", "c"}, []int{2, 2, 2}, []Fault{top, par, bro}, nil, 3, []outcome{retryLater, retryLater, retryLater}},
+		{"behind a taken head a refusal counts", []string{"a", "a", "a"}, []int{1, 2, 0}, []Fault{ok, rec, rec}, nil, 3, []outcome{settled, dead, untouched}},
+		{"without a key each is judged alone", []string{"-", "-"}, []int{0, 2}, []Fault{rec, rec}, nil, 3, []outcome{retryLater, dead}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rows := make([]retried, len(c.keys))
@@ -229,8 +229,8 @@ func TestWhatBecomesOfParkedEventsThatWereTried(t *testing.T) {
 			if permanent == nil {
 				permanent = make([]bool, len(rows))
 			}
-			if got := judge(rows, answersOf(c.answers...), permanent, c.max); !slices.Equal(got, c.want) {
-				t.Errorf("verdicts are %v, want %v", got, c.want)
+			if got := decideRetried(rows, answersOf(c.answers...), permanent, c.max); !slices.Equal(got, c.want) {
+				t.Errorf("outcomes are %v, want %v", got, c.want)
 			}
 		})
 	}
@@ -264,7 +264,7 @@ func TestTheRingTurnsToAnEmptySegmentAndElseToTheSmallest(t *testing.T) {
 		current int
 		bytes   []int64
 		next    int
-		turn    bool
+		rotate  bool
 	}{
 		{"there is room", 1, []int64{0, 99, 0, 0}, 1, false},
 		{"an empty one", 1, []int64{50, 100, 0, 0}, 2, true},
@@ -277,8 +277,8 @@ func TestTheRingTurnsToAnEmptySegmentAndElseToTheSmallest(t *testing.T) {
 			for i, n := range c.bytes {
 				empty[i] = n == 0
 			}
-			if next, turn := nextSegment(c.current, c.bytes, empty, 100); next != c.next || turn != c.turn {
-				t.Errorf("turns to %d (%v), want %d (%v)", next, turn, c.next, c.turn)
+			if next, rotate := nextSegment(c.current, c.bytes, empty, 100); next != c.next || rotate != c.rotate {
+				t.Errorf("rotates to %d (%v), want %d (%v)", next, rotate, c.next, c.rotate)
 			}
 		})
 	}

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -40,7 +38,7 @@ func (l *lane) choreTimer() <-chan time.Time {
 	if at.IsZero() {
 		return nil
 	}
-	return time.After(at.Sub(l.r.outside.now()))
+	return time.After(at.Sub(l.r.env.now()))
 }
 
 // choresAt is when that is; zero for never.
@@ -62,19 +60,19 @@ func (l *lane) choresAt() (at time.Time) {
 // scheduled events.
 func (l *lane) doChores(ctx context.Context) error {
 	due := l.chores.Swap(0)
-	if len(l.held) > 0 && l.r.outside.now().Sub(l.heldAt) >= heldEvery {
+	if len(l.held) > 0 && l.r.env.now().Sub(l.heldAt) >= heldEvery {
 		if err := l.lookAtHeld(ctx); err != nil {
 			return err
 		}
 	}
 	for _, topic := range l.heldTopicNames() {
-		if t := l.topics[topic]; !l.r.outside.now().Before(t.nextAt) {
+		if t := l.topics[topic]; !l.r.env.now().Before(t.nextAt) {
 			if err := l.tryTopic(ctx, topic, t); err != nil {
 				return err
 			}
 		}
 	}
-	if due&choreParked != 0 && !l.r.outside.now().Before(l.drainAt) {
+	if due&choreParked != 0 && !l.r.env.now().Before(l.drainAt) {
 		if err := l.drain(ctx); err != nil {
 			return err
 		}
@@ -121,7 +119,7 @@ func (l *lane) retryParked(ctx context.Context, rows []parkedEvent) (moved bool,
 	if unreachable(answers) {
 		// An outage is no event's fault: nothing is written, and the rows stay due.
 		l.drainTries++
-		l.drainAt = l.r.outside.now().Add(max(holdPolicy.Delay(l.drainTries, l.r.outside.chance()), 50*time.Millisecond))
+		l.drainAt = l.r.env.now().Add(max(holdPolicy.Delay(l.drainTries, l.r.env.chance()), 50*time.Millisecond))
 		return false, nil
 	}
 	l.drainTries = 0
@@ -129,8 +127,8 @@ func (l *lane) retryParked(ctx context.Context, rows []parkedEvent) (moved bool,
 	for i := range answers {
 		permanent[i] = retry.IsPermanent(answers[i].err)
 	}
-	verdicts := judge(tries, answers, permanent, l.r.c.Retry.Attempts)
-	return l.settleParked(ctx, rows, answers, verdicts)
+	outcomes := decideRetried(tries, answers, permanent, l.r.c.Retry.Attempts)
+	return l.settleParked(ctx, rows, answers, outcomes)
 }
 
 func unreachable(answers []answer) bool {
@@ -142,8 +140,8 @@ func unreachable(answers []answer) bool {
 	return true
 }
 
-// settleParked writes verdicts in one transaction, and changes the lane's memory after its COMMIT.
-func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []answer, verdicts []verdict) (moved bool, err error) {
+// settleParked writes outcomes in one transaction, and changes the lane's memory after its COMMIT.
+func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []answer, outcomes []outcome) (moved bool, err error) {
 	var gone, delayed rowKeys
 	var closed []int64
 	var wake rowKeys // queues whose head left, so that the next one is due
@@ -155,7 +153,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 		for i := range rows {
 			row := &rows[i]
 			q := queue{row.Topic, row.Key}
-			switch verdicts[i] {
+			switch outcomes[i] {
 			case settled:
 				gone.add(row)
 				if row.letter != 0 {
@@ -164,7 +162,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 				wake.addQueue(q)
 			case retryLater:
 				add := 0
-				delay := holdPolicy.Delay(5, 0.5+l.r.outside.chance()/2)
+				delay := holdPolicy.Delay(5, 0.5+l.r.env.chance()/2)
 				if answers[i].fault == FaultRecord {
 					add = 1
 					delay = l.refusedDelay(row.attempts+1, answers[i].err)
@@ -173,7 +171,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 				adds, texts, delays = append(adds, int32(add)), append(texts, errorText(answers[i].err)), append(delays, delay.Seconds())
 			case dead:
 				letters[i] = row.letter
-				batch.Queue(l.r.sql.In(buryParked), l.number, row.Topic, row.Key, row.place, 1, errorText(answers[i].err),
+				batch.Queue(l.r.sql.In(deadLetterParked), l.number, row.Topic, row.Key, row.place, 1, errorText(answers[i].err),
 					reason(answers[i].err), fingerprint(row.Type, answers[i].err), l.r.c.HoldKey && q.ordered()).
 					QueryRow(func(written pgx.Row) error {
 						var id int64
@@ -198,14 +196,14 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 		if len(closed) > 0 {
 			batch.Queue(l.r.sql.In(closeLetters), closed)
 		}
-		// A queue whose head was put off stays asleep: waking touches only rows that wait for ever.
-		wake.dropStuck(rows, verdicts)
+		// A queue whose head was put off stays dormant: waking touches only rows that wait for ever.
+		wake.dropStuck(rows, outcomes)
 		if len(wake.topics) > 0 {
 			batch.Queue(l.r.sql.In(wakeQueues), l.number, wake.topics, wake.keys)
 		}
 	}, func(batch *pgx.Batch) {
 		for i := range rows {
-			switch verdicts[i] {
+			switch outcomes[i] {
 			case settled:
 				failpoint.Hit(failpoint.RelayUnparking)
 			case retryLater:
@@ -231,7 +229,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 	}
 	for i := range rows {
 		q := queue{rows[i].Topic, rows[i].Key}
-		switch verdicts[i] {
+		switch outcomes[i] {
 		case settled:
 			failpoint.Hit(failpoint.RelayUnparked)
 			l.forget(q)
@@ -246,7 +244,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 			if l.r.c.HoldKey && q.ordered() {
 				l.held[q] = true
 			}
-			l.r.c.Logger.Error("event is given up: it is a dead letter now", "lane", l.number, "topic", q.topic, "event", rows[i].ID, "type", rows[i].Type, "attempts", rows[i].attempts+1, "error", answers[i].err)
+			l.r.c.Logger.Error("event given up", "lane", l.number, "topic", q.topic, "event", rows[i].ID, "type", rows[i].Type, "attempts", rows[i].attempts+1, "error", answers[i].err)
 			if observe := l.r.c.Observer.OnDead; observe != nil {
 				observe(DeadLettered{Lane: l.number, Event: rows[i].Event, Letter: letters[i], Err: answers[i].err})
 			}
@@ -272,16 +270,16 @@ func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
 	}
 	if answers[0].err != nil && answers[0].fault != FaultRecord {
 		t.tries++
-		wait := max(holdPolicy.Delay(t.tries+3, l.r.outside.chance()), 200*time.Millisecond)
-		t.nextAt = l.r.outside.now().Add(wait)
-		l.r.c.Logger.Warn("topic is still held", "topic", topic, "lane", l.number, "tries", t.tries, "wait", wait, "error", answers[0].err)
+		wait := max(holdPolicy.Delay(t.tries+3, l.r.env.chance()), 200*time.Millisecond)
+		t.nextAt = l.r.env.now().Add(wait)
+		l.r.c.Logger.Warn("topic still held", "topic", topic, "lane", l.number, "tries", t.tries, "wait", wait, "error", answers[0].err)
 		if observe := l.r.c.Observer.OnHeld; observe != nil {
 			observe(Held{Lane: l.number, Fault: answers[0].fault, Err: answers[0].err, Wait: wait})
 		}
 		return nil
 	}
-	verdicts := judge([]retried{{queue{topic, rows[0].Key}, rows[0].attempts}}, answers, []bool{retry.IsPermanent(answers[0].err)}, l.r.c.Retry.Attempts)
-	if _, err := l.settleParked(ctx, rows, answers, verdicts); err != nil {
+	outcomes := decideRetried([]retried{{queue{topic, rows[0].Key}, rows[0].attempts}}, answers, []bool{retry.IsPermanent(answers[0].err)}, l.r.c.Retry.Attempts)
+	if _, err := l.settleParked(ctx, rows, answers, outcomes); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.RelayAnswered)
@@ -292,7 +290,7 @@ func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
 	}
 	failpoint.Hit(failpoint.RelayWoken)
 	delete(l.topics, topic)
-	l.r.c.Logger.Info("topic is back", "topic", topic, "lane", l.number)
+	l.r.c.Logger.Info("topic back", "topic", topic, "lane", l.number)
 	l.chores.Or(choreParked)
 	return l.drain(ctx)
 }
@@ -317,7 +315,7 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 		}
 		failpoint.Hit(failpoint.RelayReleased)
 	}
-	l.held, l.awaits, l.heldAt = held, awaits, l.r.outside.now()
+	l.held, l.awaits, l.heldAt = held, awaits, l.r.env.now()
 	return nil
 }
 
@@ -367,7 +365,7 @@ func (l *lane) heldTopicNames() []string {
 }
 
 func (l *lane) readParked(ctx context.Context, statement string, args ...any) ([]parkedEvent, error) {
-	ctx, cancel := l.r.outside.limit(ctx, l.r.patience)
+	ctx, cancel := l.r.env.limit(ctx, l.r.statementTimeout)
 	defer cancel()
 	rows, err := l.r.pool.Query(ctx, statement, args...)
 	if err != nil {
@@ -382,64 +380,4 @@ func (l *lane) readParked(ctx context.Context, statement string, args ...any) ([
 		}
 		return p, err
 	})
-}
-
-// rowKeys names rows, or queues, as arrays for a statement.
-type rowKeys struct {
-	topics, keys []string
-	places       []int64
-}
-
-func (k *rowKeys) add(row *parkedEvent) {
-	k.topics, k.keys, k.places = append(k.topics, row.Topic), append(k.keys, row.Key), append(k.places, row.place)
-}
-
-func (k *rowKeys) addQueue(q queue) {
-	if !q.ordered() {
-		return
-	}
-	for i := range k.topics {
-		if k.topics[i] == q.topic && k.keys[i] == q.key {
-			return
-		}
-	}
-	k.topics, k.keys = append(k.topics, q.topic), append(k.keys, q.key)
-}
-
-// dropStuck leaves out queues whose new head was tried and put off in the same round: it has its own time.
-func (k *rowKeys) dropStuck(rows []parkedEvent, verdicts []verdict) {
-	stuck := map[queue]bool{}
-	for i := range rows {
-		if verdicts[i] == retryLater {
-			stuck[queue{rows[i].Topic, rows[i].Key}] = true
-		}
-	}
-	kept := rowKeys{}
-	for i := range k.topics {
-		if q := (queue{k.topics[i], k.keys[i]}); !stuck[q] {
-			kept.addQueue(q)
-		}
-	}
-	*k = kept
-}
-
-// reason is one line that says why an event was given up.
-func reason(err error) string {
-	line, _, _ := strings.Cut(err.Error(), "\n")
-	if len(line) > 300 {
-		line = line[:300]
-	}
-	return toValidText(line)
-}
-
-var digits = regexp.MustCompile(`[0-9]+`)
-
-// fingerprint is equal for letters of one kind of failure: the type of event and the words of the error.
-func fingerprint(eventType string, err error) string {
-	return eventType + ": " + digits.ReplaceAllString(reason(err), "#")
-}
-
-// toValidText makes text that Postgres takes.
-func toValidText(text string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(text, "?"), "\x00", "?")
 }

@@ -120,20 +120,20 @@ func TestTheFirstAndWhatFollowsItAreNotBothHeads(t *testing.T) {
 	t.Parallel()
 	q := queue{"orders", "k"}
 	rec := func() *record { return &record{Event: holdfast.Event{Topic: q.topic, Key: q.key}} }
-	l := &lane{r: &Relay{outside: outside{chance: func() float64 { return 0 }}}, parked: map[queue]int{}, held: map[queue]bool{}} // the queue has drained since the page was routed
+	l := &lane{r: &Relay{env: env{chance: func() float64 { return 0 }}}, parked: map[queue]int{}, held: map[queue]bool{}} // the queue has drained since the page was routed
 	for _, c := range []struct {
-		name  string
-		fates []fate
-		heads int // among the rows that go behind
+		name         string
+		dispositions []disposition
+		heads        int // among the rows that go behind
 	}{
-		{"a replay and its followers", []fate{first, follows, follows}, 0},
-		{"followers whose head has gone", []fate{follows, follows}, 1},
-		{"a spilled head and its followers", []fate{spilled, follows}, 1},
-		{"a held topic", []fate{topicHeld, topicHeld}, 0},
+		{"a replay and its followers", []disposition{first, follows, follows}, 0},
+		{"followers whose head has gone", []disposition{follows, follows}, 1},
+		{"a partitionDown head and its followers", []disposition{partitionDown, follows}, 1},
+		{"a held topic", []disposition{topicHeld, topicHeld}, 0},
 	} {
 		var parks []parking
-		for _, f := range c.fates {
-			parks = append(parks, parking{record: rec(), fate: f})
+		for _, f := range c.dispositions {
+			parks = append(parks, parking{record: rec(), disposition: f})
 		}
 		heads := 0
 		for _, d := range l.rowsOf(parks).delays {

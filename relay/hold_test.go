@@ -230,7 +230,7 @@ func TestAMissingTopicIsHeldByItselfAndEverythingComesInOrderWhenItAppears(t *te
 	}
 }
 
-func TestAnUnavailablePartitionHoldsTheLaneAndThenSpills(t *testing.T) {
+func TestAnUnavailablePartitionHoldsTheLaneAndThenParks(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	down := func(e holdfast.Event) error {

@@ -34,20 +34,20 @@ type lane struct {
 	leaseUntil time.Time // by our monotonic clock, from before the statement that renewed it
 
 	// Owned by run's goroutine. Invariant: parked[q] is the number of rows of q in the table, as last committed.
-	parked map[queue]int
-	rows   int // of all queues
-	held   map[queue]bool
-	awaits bool // the replay of a letter that holds a key is in the log, ahead of us
-	topics map[string]*heldTopic
-	heldAt time.Time // when held was last read
-	asleep bool      // at the claim some queue had no row that would ever fall due
+	parked  map[queue]int
+	rows    int // of all queues
+	held    map[queue]bool
+	awaits  bool // the replay of a letter that holds a key is in the log, ahead of us
+	topics  map[string]*heldTopic
+	heldAt  time.Time // when held was last read
+	dormant bool      // at the claim some queue had no row that would ever fall due
 
 	outages    map[spot]outage
 	drainAt    time.Time // not before it are parked events tried: the broker could not be reached
 	drainTries int
 
-	inHand   int         // transactions of ours that are open, or not noted here yet; guarded by the saver's mutex
-	doubtful atomic.Bool // a transaction of ours failed, or its COMMIT was not answered: the database knows better than we do
+	openTransactions int         // transactions of ours that are open, or not noted here yet; guarded by the saver's mutex
+	doubtful         atomic.Bool // a transaction of ours failed, or its COMMIT was not answered: the database knows better than we do
 }
 
 // heldTopic is a topic that is missing or not permitted: its events are parked, and one of them is tried now and then.
@@ -79,7 +79,7 @@ var (
 // run works the lane until stop is closed (nil), or until something makes what we know of it doubtful (an error). ctx is
 // cancelled only when the lane is lost or the time to stop has run out.
 func (l *lane) run(ctx context.Context) error {
-	if err := l.rouse(ctx); err != nil {
+	if err := l.wakeReleased(ctx); err != nil {
 		return err
 	}
 	pages := make(chan page)
@@ -100,7 +100,7 @@ func (l *lane) run(ctx context.Context) error {
 			return context.Cause(ctx)
 		case err = <-failed:
 		case p := <-pages:
-			err = l.turn(ctx, p)
+			err = l.process(ctx, p)
 		case <-l.chored:
 			err = l.doChores(ctx)
 		case <-timer:
@@ -118,7 +118,7 @@ func (l *lane) run(ctx context.Context) error {
 // read hands pages to run, one ahead of it, and sleeps while everything is read.
 func (l *lane) read(ctx context.Context, pages chan<- page) error {
 	for {
-		nextCtx, cancel := l.r.outside.limit(ctx, l.r.patience)
+		nextCtx, cancel := l.r.env.limit(ctx, l.r.statementTimeout)
 		failpoint.Hit(failpoint.RelayReading)
 		p, err := l.reader.next(nextCtx)
 		cancel()
@@ -145,34 +145,34 @@ func (l *lane) read(ctx context.Context, pages chan<- page) error {
 	}
 }
 
-// turn publishes one page: load what it queues behind, decide, apply, until every event of it has a fate.
-func (l *lane) turn(ctx context.Context, p page) error {
+// process publishes one page: load what it queues behind, decide, apply, until every event of it has a disposition.
+func (l *lane) process(ctx context.Context, p page) error {
 	items := make([]item, len(p.records))
 	for i := range p.records {
 		items[i] = item{queue: queue{p.records[i].Topic, p.records[i].Key}, replay: p.records[i].letter != 0}
 	}
-	fates := make([]fate, len(items))
+	dispositions := make([]disposition, len(items))
 	answers := make([]answer, len(items))
 	for settled := false; !settled; {
-		route(items, fates, l.waiting())
+		route(items, dispositions, l.waiting())
 		for tries := 0; ; {
-			if err := l.publishPage(ctx, p.records, fates, answers); err != nil {
+			if err := l.publishPage(ctx, p.records, dispositions, answers); err != nil {
 				return err
 			}
-			fault := decide(items, fates, answers)
+			fault := decide(items, dispositions, answers)
 			if fault == "" {
 				break
 			}
 			tries++
-			if err := l.pause(ctx, fault, firstError(answers, fates, again), holdPolicy.Delay(tries, l.r.outside.chance())); err != nil {
+			if err := l.pause(ctx, fault, firstError(answers, dispositions, again), holdPolicy.Delay(tries, l.r.env.chance())); err != nil {
 				return err
 			}
 		}
-		n, err := l.settle(ctx, p, fates, answers)
+		n, err := l.settle(ctx, p, dispositions, answers)
 		if err != nil {
 			return err
 		}
-		p.records, items, fates, answers = p.records[n:], items[n:], fates[n:], answers[n:]
+		p.records, items, dispositions, answers = p.records[n:], items[n:], dispositions[n:], answers[n:]
 		if settled = len(p.records) == 0; !settled {
 			if err := l.waitForRoom(ctx); err != nil {
 				return err
@@ -182,12 +182,12 @@ func (l *lane) turn(ctx context.Context, p page) error {
 	return nil
 }
 
-// publishPage sends the events without a fate, and notes the answers.
-func (l *lane) publishPage(ctx context.Context, records []record, fates []fate, answers []answer) error {
+// publishPage sends the events without a disposition, and notes the answers.
+func (l *lane) publishPage(ctx context.Context, records []record, dispositions []disposition, answers []answer) error {
 	events := make([]holdfast.Event, 0, len(records))
 	index := make([]int, 0, len(records))
 	for i := range records {
-		if fates[i] == undecided || fates[i] == again {
+		if dispositions[i] == undecided || dispositions[i] == again {
 			events = append(events, records[i].Event)
 			index = append(index, i)
 		}
@@ -211,7 +211,7 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, 
 		return nil, fmt.Errorf("%w: no save has succeeded for half of the lease of %v", errLost, l.r.c.Lease)
 	}
 	failpoint.Hit(failpoint.RelayProducing)
-	sent := l.r.outside.now()
+	sent := l.r.env.now()
 	errs := l.r.publisher.Publish(ctx, events)
 	failpoint.Hit(failpoint.RelayProduced)
 	if len(errs) != len(events) {
@@ -224,7 +224,7 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, 
 			all = false
 			answers[i] = answer{fault: FaultOf(err), err: err}
 			if answers[i].fault == FaultPartition {
-				answers[i].spill = l.spill(events[i].Topic, err, sent)
+				answers[i].park = l.partitionDownFor(events[i].Topic, err, sent)
 			}
 		}
 	}
@@ -245,24 +245,24 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, 
 	return answers, nil
 }
 
-// settle makes the fates of a page come true and returns for how many of its events: all, or as many as may be parked
+// settle makes the dispositions of a page come true and returns for how many of its events: all, or as many as may be parked
 // below the cap. Usually the cursor moves in memory and a later save makes it durable. Events that are parked, and
 // replays that arrived, are written in one transaction with the cursor.
-func (l *lane) settle(ctx context.Context, p page, fates []fate, answers []answer) (n int, err error) {
+func (l *lane) settle(ctx context.Context, p page, dispositions []disposition, answers []answer) (n int, err error) {
 	var parks []parking
 	var closed []int64
 	room := l.r.c.MaxParked - l.rows
 	if l.awaits {
 		// What waits behind the held key waits for the replay, and the replay lies behind this page: the cap would hold the
 		// lane for ever.
-		room = len(fates)
+		room = len(dispositions)
 	}
-	for ; n < len(fates); n++ {
+	for ; n < len(dispositions); n++ {
 		rec := &p.records[n]
 		switch {
-		case fates[n] != published && len(parks) >= room:
-		case fates[n] != published:
-			parks = append(parks, parking{record: rec, fate: fates[n], err: answers[n].err})
+		case dispositions[n] != published && len(parks) >= room:
+		case dispositions[n] != published:
+			parks = append(parks, parking{record: rec, disposition: dispositions[n], err: answers[n].err})
 			continue
 		default:
 			if rec.letter != 0 {
@@ -274,7 +274,7 @@ func (l *lane) settle(ctx context.Context, p page, fates []fate, answers []answe
 	}
 	after := p.after
 	switch {
-	case n == len(fates):
+	case n == len(dispositions):
 	case n == 0:
 		return 0, nil
 	default:
@@ -295,7 +295,7 @@ func (l *lane) settle(ctx context.Context, p page, fates []fate, answers []answe
 // waitForRoom holds a lane that has parked as much as it may, and then tries what is parked. What is left of the page is
 // looked at anew after it: what it had to queue behind may be gone.
 func (l *lane) waitForRoom(ctx context.Context) error {
-	l.r.c.Logger.Error("lane is held: too many events are parked", "lane", l.number, "parked", l.rows, "cap", l.r.c.MaxParked)
+	l.r.c.Logger.Error("lane held: too many events are parked", "lane", l.number, "parked", l.rows, "cap", l.r.c.MaxParked)
 	full := fmt.Errorf("%d events are parked, and the cap is %d", l.rows, l.r.c.MaxParked)
 	if err := l.pause(ctx, FaultTopic, full, time.Second); err != nil {
 		return err
@@ -304,15 +304,15 @@ func (l *lane) waitForRoom(ctx context.Context) error {
 	return l.doChores(ctx)
 }
 
-// spill notes that a partition was unavailable for what was sent at some time, and says whether it has been for so long that
+// partitionDownFor notes that a partition was unavailable for what was sent at some time, and says whether it has been for so long that
 // its events are parked rather than waited for.
-func (l *lane) spill(topic string, err error, sent time.Time) bool {
+func (l *lane) partitionDownFor(topic string, err error, sent time.Time) bool {
 	at := spot{topic: topic, partition: -1}
 	var publishErr *PublishError
 	if errors.As(err, &publishErr) {
 		at.partition = publishErr.Partition
 	}
-	now := l.r.outside.now()
+	now := l.r.env.now()
 	out, known := l.outages[at]
 	if !known || sent.Sub(out.lastAt) > outageEnds { // However long it took to be refused.
 		out.since = now
@@ -328,11 +328,11 @@ func (l *lane) spill(topic string, err error, sent time.Time) bool {
 // pause holds the lane for a while. It returns errStopping when the relay stops meanwhile: what was not acknowledged is
 // published by the next owner.
 func (l *lane) pause(ctx context.Context, fault Fault, cause error, wait time.Duration) error {
-	l.r.c.Logger.Warn("lane is held", "lane", l.number, "fault", string(fault), "wait", wait, "error", cause)
+	l.r.c.Logger.Warn("lane held", "lane", l.number, "fault", string(fault), "wait", wait, "error", cause)
 	if observe := l.r.c.Observer.OnHeld; observe != nil {
 		observe(Held{Lane: l.number, Fault: fault, Err: cause, Wait: wait})
 	}
-	return l.r.outside.wait(ctx, l.stop, max(wait, 10*time.Millisecond))
+	return l.r.env.wait(ctx, l.stop, max(wait, 10*time.Millisecond))
 }
 
 // waiting is what a page has to queue behind.
@@ -359,7 +359,7 @@ func (l *lane) leased() bool { return l.renewedWithin(l.r.c.Lease / 2) }
 func (l *lane) renewedWithin(age time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.r.outside.now().Before(l.leaseUntil.Add(age - l.r.c.Lease))
+	return l.r.env.now().Before(l.leaseUntil.Add(age - l.r.c.Lease))
 }
 
 func (l *lane) stopping() bool {
@@ -371,9 +371,9 @@ func (l *lane) stopping() bool {
 	}
 }
 
-func firstError(answers []answer, fates []fate, f fate) error {
+func firstError(answers []answer, dispositions []disposition, f disposition) error {
 	for i := range answers {
-		if fates[i] == f && answers[i].err != nil {
+		if dispositions[i] == f && answers[i].err != nil {
 			return answers[i].err
 		}
 	}

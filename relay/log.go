@@ -23,7 +23,7 @@ type record struct {
 	letter int64 // of which it is the replay; 0 for none
 }
 
-// page is what one turn of a lane works on: events in the order in which they are to be published, the window that they
+// page is what a lane works on at a time: events in the order in which they are to be published, the window that they
 // are of, and the cursor behind them.
 type page struct {
 	records []record

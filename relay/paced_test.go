@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/dbtwin"
+	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
 // argsOf notes the arguments of a statement.
@@ -31,15 +31,15 @@ func (a *argsOf) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row 
 }
 
 // pacedRelay is a relay with the one lane of a database in memory. Called is called before each statement.
-func pacedRelay(t *testing.T, p Publisher, called func(name string)) (*dbtwin.DB, *Relay, *lane) {
+func pacedRelay(t *testing.T, p Publisher, called func(name string)) (*simdb.DB, *Relay, *lane) {
 	t.Helper()
-	db := dbtwin.New(1, time.Now, rand.New(rand.NewPCG(1, 1)))
-	conn := &dbtwin.Conn{DB: db, Hooks: dbtwin.Hooks{
+	db := simdb.New(1, time.Now, rand.New(rand.NewPCG(1, 1)))
+	conn := &simdb.Conn{DB: db, Hooks: simdb.Hooks{
 		Before: func(name string) error { called(name); return nil },
 		After:  func(string) error { return nil }}}
 	r := newRelay(conn, p, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 1, MaxParked: 10, SegmentBytes: 1 << 30, Logger: noLog}, simStatements)
-	r.outside.start = func(_ context.Context, l *lane) { l.lost = func(error) {}; r.enter(l) }
-	if err := r.tendClaims(t.Context(), t.Context()); err != nil || len(r.owned()) != 1 {
+	r.env.start = func(_ context.Context, l *lane) { l.lost = func(error) {}; r.enter(l) }
+	if err := r.maintainClaims(t.Context(), t.Context()); err != nil || len(r.owned()) != 1 {
 		t.Fatalf("%d lanes are claimed, %v", len(r.owned()), err)
 	}
 	return db, r, r.owned()[0]
@@ -68,7 +68,7 @@ func TestSegmentsAreLookedAtEveryFewSecondsAndOftenerUnderLoad(t *testing.T) {
 				looks, tries := 0, 0
 				db, r, _ := pacedRelay(t, nil, func(name string) {
 					switch name {
-					case "ring":
+					case "segments":
 						looks++
 					case "reclaim":
 						tries++
@@ -76,14 +76,14 @@ func TestSegmentsAreLookedAtEveryFewSecondsAndOftenerUnderLoad(t *testing.T) {
 				})
 				if c.unread {
 					tx := db.Begin()
-					tx.Append(1, dbtwin.Event{ID: "e", Topic: "orders"})
+					tx.Append(1, simdb.Event{ID: "e", Topic: "orders"})
 					if err := tx.Commit(); err != nil {
 						t.Fatal(err)
 					}
 				}
 				spy := &argsOf{database: r.pool, statement: r.sql.In(reclaimSegment)}
 				r.pool = spy
-				runFor(t, 30*time.Second+time.Millisecond, r.tendRing)
+				runFor(t, 30*time.Second+time.Millisecond, r.maintainSegments)
 				if looks < c.least || looks > c.most {
 					t.Errorf("%d looks in 30 s, want %d to %d", looks, c.least, c.most)
 				}
@@ -140,10 +140,10 @@ func TestSavesRestForAHundredTimesAsLongAsTheyTake(t *testing.T) {
 	}
 }
 
-// partitionAway is a publisher whose partition takes nothing.
-type partitionAway struct{}
+// noLeader is a publisher whose partition takes nothing.
+type noLeader struct{}
 
-func (partitionAway) Publish(_ context.Context, events []holdfast.Event) []error {
+func (noLeader) Publish(_ context.Context, events []holdfast.Event) []error {
 	errs := make([]error, len(events))
 	for i, e := range events {
 		errs[i] = &PublishError{Topic: e.Topic, Partition: 3, Fault: FaultPartition, Err: errors.New("no leader")}
@@ -154,9 +154,9 @@ func (partitionAway) Publish(_ context.Context, events []holdfast.Event) []error
 // What is parked because its partition is away would else be tried without a pause, for as long as that lasts: rule 21.
 func TestEventsOfAnAbsentPartitionWaitBetweenTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db, _, l := pacedRelay(t, partitionAway{}, func(string) {})
+		db, _, l := pacedRelay(t, noLeader{}, func(string) {})
 		tx := db.Begin()
-		tx.Append(0, dbtwin.Event{ID: "e", Topic: "orders", Key: "k"})
+		tx.Append(0, simdb.Event{ID: "e", Topic: "orders", Key: "k"})
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}
@@ -164,8 +164,8 @@ func TestEventsOfAnAbsentPartitionWaitBetweenTries(t *testing.T) {
 		if err != nil || len(p.records) != 1 {
 			t.Fatalf("%d records, %v", len(p.records), err)
 		}
-		refused := partitionAway{}.Publish(t.Context(), []holdfast.Event{p.records[0].Event})[0]
-		if _, err := l.settle(t.Context(), p, []fate{spilled}, []answer{{fault: FaultPartition, err: refused}}); err != nil {
+		refused := noLeader{}.Publish(t.Context(), []holdfast.Event{p.records[0].Event})[0]
+		if _, err := l.settle(t.Context(), p, []disposition{partitionDown}, []answer{{fault: FaultPartition, err: refused}}); err != nil {
 			t.Fatal(err)
 		}
 		waits := func(when string) {

@@ -19,18 +19,18 @@ const beginGuarded = "begin isolation level read committed; set local idle_in_tr
 
 // parking is an event on its way into the table of parked events.
 type parking struct {
-	record *record
-	fate   fate
-	err    error
+	record      *record
+	disposition disposition
+	err         error
 }
 
 // park writes parked events, the end of replays and the cursor behind them in one transaction. Only after its COMMIT is
 // known does the lane's memory change; an error means that the lane must be dropped.
 func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed []int64) error {
 	rows := l.rowsOf(parks)
-	sent := l.r.outside.now()
-	l.r.saver.leaveOut(l) // until our memory has the cursor: no save of an older one may come after it
-	defer l.r.saver.takeIn(l)
+	sent := l.r.env.now()
+	l.r.saver.exclude(l) // until our memory has the cursor: no save of an older one may come after it
+	defer l.r.saver.include(l)
 	err := l.inTx(ctx, func(batch *pgx.Batch) {
 		l.queueSave(batch, after)
 		if len(rows.ids) > 0 {
@@ -38,7 +38,7 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 				rows.sources, rows.types, rows.times, rows.headers, rows.payloads, rows.letters, rows.delays)
 		}
 		for i := range rows.mend.topics {
-			batch.Queue(l.r.sql.In(mendHead), l.number, rows.mend.topics[i], rows.mend.keys[i])
+			batch.Queue(l.r.sql.In(fixHead), l.number, rows.mend.topics[i], rows.mend.keys[i])
 		}
 		if len(closed) > 0 {
 			batch.Queue(l.r.sql.In(closeLetters), closed)
@@ -56,12 +56,12 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 		q := queue{p.record.Topic, p.record.Key}
 		l.parked[q]++
 		l.rows++
-		if p.fate == topicHeld && l.topics[q.topic] == nil {
-			l.topics[q.topic] = &heldTopic{tries: 1, nextAt: l.r.outside.now().Add(holdPolicy.Delay(4, l.r.outside.chance()))}
-			l.r.c.Logger.Error("topic is held: it is missing or not permitted; create it or grant the rights, nothing is lost meanwhile", "topic", q.topic, "lane", l.number, "error", p.err)
+		if p.disposition == topicHeld && l.topics[q.topic] == nil {
+			l.topics[q.topic] = &heldTopic{tries: 1, nextAt: l.r.env.now().Add(holdPolicy.Delay(4, l.r.env.chance()))}
+			l.r.c.Logger.Error("topic held: it is missing or not permitted; create it or grant the rights, nothing is lost meanwhile", "topic", q.topic, "lane", l.number, "error", p.err)
 		}
 		if observe := l.r.c.Observer.OnParked; observe != nil {
-			observe(Parked{Lane: l.number, Event: p.record.Event, Why: p.fate.String(), Err: p.err})
+			observe(Parked{Lane: l.number, Event: p.record.Event, Why: p.disposition.String(), Err: p.err})
 		}
 	}
 	return nil
@@ -88,28 +88,28 @@ func (l *lane) rowsOf(parks []parking) parkedRows {
 		var delay *float64
 		why, attempts := "follows", int32(0)
 		head := !q.ordered() || (l.parked[q] == 0 && !l.held[q] && !added[q])
-		switch p.fate {
+		switch p.disposition {
 		case recordRefused:
 			why, attempts = "record", 1
 			delay = seconds(l.refusedDelay(1, p.err))
 		case topicHeld:
 			why, head = "topic", false // the whole topic waits for its probe
-		case spilled:
+		case partitionDown:
 			why = "partition"
-			delay = seconds(holdPolicy.Delay(5, 0.5+l.r.outside.chance()/2))
+			delay = seconds(holdPolicy.Delay(5, 0.5+l.r.env.chance()/2))
 		case follows:
 			delay = seconds(0)
 		case first:
 			why, head = "record", false
 		}
-		if p.record.letter != 0 && !head && p.fate != topicHeld {
+		if p.record.letter != 0 && !head && p.disposition != topicHeld {
 			rows.mend.addQueue(q) // it goes before what it came behind
 		}
 		if !head {
 			delay = nil
 		}
 		cause := p.err
-		if p.fate == follows || p.fate == first {
+		if p.disposition == follows || p.disposition == first {
 			cause = nil // what was said of the event before it
 		}
 		added[q] = true
@@ -130,7 +130,7 @@ func (l *lane) refusedDelay(attempts int, err error) time.Duration {
 	if d, said := retry.AfterOf(err); said {
 		return d
 	}
-	return l.r.c.Retry.Delay(attempts, l.r.outside.chance())
+	return l.r.c.Retry.Delay(attempts, l.r.env.chance())
 }
 
 // inTx runs statements that change the lane's rows in one transaction behind its fence: three round trips in all, and
@@ -151,10 +151,10 @@ func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch), then ...fu
 }
 
 func (l *lane) behindFence(ctx context.Context, fill func(batch *pgx.Batch), then []func(batch *pgx.Batch)) (err error) {
-	ctx, cancel := l.r.outside.limit(ctx, l.r.patience)
+	ctx, cancel := l.r.env.limit(ctx, l.r.statementTimeout)
 	defer cancel()
-	l.r.saver.leaveOut(l)
-	defer l.r.saver.takeIn(l)
+	l.r.saver.exclude(l)
+	defer l.r.saver.include(l)
 	defer func() {
 		if err != nil {
 			l.doubtful.Store(true) // before the lane is saved again

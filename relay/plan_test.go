@@ -55,13 +55,13 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		{readCuts, done + ", 20, " + token, segments("cut")},
 		{probeLanes, "'{0,1,2,3,4,5,6,7}', array_fill(" + done + "::text, '{8}'), " + token, append(segments("lane_xid_seq"), "parked_due", "scheduled_pkey")},
 		{loadHeld, "3", []string{"letter_holds"}},
-		{mendHead, "3, 'orders', '11'", []string{"parked_pkey"}},
+		{fixHead, "3, 'orders', '11'", []string{"parked_pkey"}},
 		{parkEvents, "3, '{orders}', '{11}', '{record}', '{0}', '{e}', '{i}', '{s}', '{t}', '{now}', '{null}', '{null}', '{7}', '{1}'", []string{"parked_pkey"}},
 		{closeLetters, "'{1,2,3}'", []string{"letter_open"}},
 		{readDue, "3, '{}', 100, 50", []string{"parked_due", "parked_pkey"}},
 		{deleteParked, "3, '{orders}', '{11}', '{11}'", []string{"parked_pkey"}},
 		{delayParked, "3, '{orders}', '{11}', '{11}', '{1}', '{e}', '{1}'", []string{"parked_pkey"}},
-		{buryParked, "3, 'orders', '11', 11, 1, 'e', 'r', 'f', false", []string{"parked_pkey", "letter_pkey"}},
+		{deadLetterParked, "3, 'orders', '11', 11, 1, 'e', 'r', 'f', false", []string{"parked_pkey", "letter_pkey"}},
 		{wakeQueues, "3, '{orders}', '{11}'", []string{"parked_pkey", "letter_holds"}},
 		{readProbe, "3, 'orders'", []string{"parked_pkey", "letter_holds"}},
 		{wakeTopic, "3, 'orders'", []string{"parked_pkey", "letter_holds"}},
@@ -80,12 +80,12 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 	}
 	const lanes, one, adopts = "a row a lane or relay", "one row in all", "once, by a person, with all relays stopped"
 	plantest.EveryStatement(t, append(asked, readBacklog), map[string]string{
-		"relay.save": lanes, "relay.beat": lanes, "relay.leave": lanes, "relay.claim": lanes, "relay.release": lanes, "relay.fence": lanes,
-		"relay.server": one, "relay.incarnation": one, "relay.ring": one, "relay.birth": one,
+		"relay.save": lanes, "relay.heartbeat": lanes, "relay.leave": lanes, "relay.claim": lanes, "relay.release": lanes, "relay.fence": lanes,
+		"relay.server": one, "relay.incarnation": one, "relay.segments": one, "relay.birth": one,
 		"relay.adopt_snapshot": adopts, "relay.adopt_lock": adopts, "relay.adopt_events": adopts, "relay.adopt_lanes": adopts, "relay.adopt_sequence": adopts,
 		"relay.adopt_incarnation": adopts, "relay.adopt_birth_gone": adopts, "relay.adopt_birth": adopts, "relay.replace_cluster": adopts,
 		"relay.publish_letter": "a function, which reads a letter by its primary key",
-		"relay.turn":           "a function over the row of the ring, and the size of a segment",
+		"relay.rotate":         "a function over the row of the table ring, and the size of a segment",
 		"relay.reclaim":        "a function: TestASegmentIsReclaimedWithoutReadingItAll counts what it reads",
 	})
 }

@@ -106,7 +106,7 @@ func (p *poller) look(ctx context.Context, poked bool) (found bool, err error) {
 		}
 	}
 	p.mu.Unlock()
-	ctx, cancel := p.r.outside.limit(ctx, p.r.c.Lease)
+	ctx, cancel := p.r.env.limit(ctx, p.r.c.Lease)
 	defer cancel()
 	rows, err := p.r.pool.Query(ctx, p.r.sql.In(probeLanes), numbers, dones, owned[0].token)
 	if err != nil {

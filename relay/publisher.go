@@ -14,7 +14,7 @@ import (
 // answer with the same error, wrapped. FaultOf says what an error means for the event, its topic or its lane.
 //
 // Publish is called from many goroutines at once, one a lane; it must be bounded in time by itself, because a relay
-// that stops lets the call in hand finish. It must not change the events, nor keep them after it has returned.
+// that stops lets the call in progress finish. It must not change the events, nor keep them after it has returned.
 //
 // Package kafkago has a Publisher for Kafka. Package publishertest checks any other, and holds a small one in memory as
 // an example.
@@ -30,15 +30,15 @@ const (
 	// FaultRecord: the broker will never take this record as it is. Its key is parked and its attempts are counted.
 	FaultRecord Fault = "record"
 
-	// FaultTopic: the topic is missing, or we may not write to it, or its settings refuse everything we send. The topic is
-	// held, no attempts are spent, somebody is told.
+	// FaultTopic: the topic is missing, the relay may not write to it, or its settings refuse every event. The topic is
+	// held and no attempts are spent.
 	FaultTopic Fault = "topic"
 
 	// FaultPartition: this partition cannot be written now: no leader, too few replicas, a full disk. It is held, no
 	// attempts are spent.
 	FaultPartition Fault = "partition"
 
-	// FaultBroker: nothing can be reached, or we are not let in. The lane is held, no attempts are spent, for ever.
+	// FaultBroker: no broker can be reached, or authentication failed. The lane waits indefinitely; no attempts are spent.
 	FaultBroker Fault = "broker"
 )
 
@@ -46,7 +46,7 @@ const (
 // value.
 //
 // Not acknowledged does not mean not written: after a timeout or a connection that was cut the record may be in the
-// log. Whoever sends it again accepts a duplicate, which the inbox drops by its id.
+// log. Sending it again may write a duplicate, which the inbox drops by its id.
 type PublishError struct {
 	Topic     string
 	Partition int // -1 when it is not known

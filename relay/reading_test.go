@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/test/dbtwin"
+	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
 func TestAReaderGoesFromStateToState(t *testing.T) {
@@ -70,16 +70,16 @@ func TestAWindowIsPlannedOnceAfterSomeFullPages(t *testing.T) {
 func TestACallOfTheReaderMakesThreeStatementsAtMost(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
-	db := dbtwin.New(2, func() time.Time { return at }, rand.New(rand.NewPCG(1, 1)))
+	db := simdb.New(2, func() time.Time { return at }, rand.New(rand.NewPCG(1, 1)))
 	db.CutEvery = 1
 	statements := 0
-	conn := &dbtwin.Conn{DB: db, Hooks: dbtwin.Hooks{
+	conn := &simdb.Conn{DB: db, Hooks: simdb.Hooks{
 		Before: func(string) error { statements++; return nil },
 		After:  func(string) error { return nil }}}
 	relay := newRelay(conn, nil, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 3, MaxParked: 10, Logger: noLog}, simStatements)
-	relay.outside.now = func() time.Time { return at }
-	relay.outside.start = func(_ context.Context, l *lane) { relay.enter(l) }
-	if err := relay.tendClaims(t.Context(), t.Context()); err != nil || len(relay.owned()) != 2 {
+	relay.env.now = func() time.Time { return at }
+	relay.env.start = func(_ context.Context, l *lane) { relay.enter(l) }
+	if err := relay.maintainClaims(t.Context(), t.Context()); err != nil || len(relay.owned()) != 2 {
 		t.Fatalf("%d lanes are claimed, %v", len(relay.owned()), err)
 	}
 	r := &relay.owned()[0].reader
@@ -87,7 +87,7 @@ func TestACallOfTheReaderMakesThreeStatementsAtMost(t *testing.T) {
 		t.Helper()
 		tx := db.Begin()
 		for _, id := range ids {
-			tx.Append(0, dbtwin.Event{ID: id, Topic: "orders", Key: "k", Lane: lane})
+			tx.Append(0, simdb.Event{ID: id, Topic: "orders", Key: "k", Lane: lane})
 		}
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)

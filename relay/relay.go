@@ -3,7 +3,7 @@
 // A Relay claims lanes of the log, and for each reads pages by cursor (log.go), publishes them (lane.go), decides what
 // becomes of every event (decide.go), and saves how far it got (saver.go). What the broker refuses waits with its key in
 // a table of its own (park.go, drain.go). Any number of relays share the lanes (claim.go). Nothing is ever updated or
-// deleted in the log itself; segments that are read are emptied whole (ring.go).
+// deleted in the log itself; segments that are read are emptied whole (segments.go).
 package relay
 
 import (
@@ -25,14 +25,14 @@ import (
 
 // Relay publishes the events of one schema. Make it with New and call Run.
 type Relay struct {
-	pool      database
-	publisher Publisher
-	outside   outside
-	c         Config
-	sql       *sqlschema.Statements
-	poller    *poller
-	saver     *saver
-	patience  time.Duration // with a statement of a lane: a connection that swallows it would else stall the lane for ever
+	pool             database
+	publisher        Publisher
+	env              env
+	c                Config
+	sql              *sqlschema.Statements
+	poller           *poller
+	saver            *saver
+	statementTimeout time.Duration // of a statement of a lane: a connection that swallows it would else stall the lane for ever
 
 	mu      sync.Mutex
 	lanes   map[int]*lane
@@ -62,8 +62,8 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 
 // newRelay makes a Relay of a configuration without problems.
 func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Relay {
-	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), patience: time.Minute}
-	r.outside = outsideOf(r)
+	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute}
+	r.env = envOf(r)
 	r.poller = newPoller(r)
 	r.saver = newSaver(r)
 	return r
@@ -87,7 +87,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	background, stopBackground := context.WithCancel(work)
 	parts.Go(func() { r.poller.run(background) })
 	parts.Go(func() { r.saver.run(background) })
-	parts.Go(func() { r.tendRing(background) })
+	parts.Go(func() { r.maintainSegments(background) })
 
 	err := r.manage(ctx, work)
 
@@ -107,7 +107,7 @@ func (r *Relay) manage(ctx, work context.Context) error {
 	failures := 0
 	for ctx.Err() == nil {
 		wait := r.c.Lease / 3
-		switch err := r.tendClaims(ctx, work); {
+		switch err := r.maintainClaims(ctx, work); {
 		case ctx.Err() != nil:
 		case err == nil:
 			failures = 0
@@ -162,7 +162,7 @@ func (r *Relay) enter(l *lane) {
 // end gives a lane back. What was published is saved first, so that the next owner repeats as little as possible; but
 // not when a transaction of the lane may have been committed without our knowing: its cursor is ahead of ours then.
 func (r *Relay) end(ctx context.Context, l *lane, err error) {
-	ctx, cancel := r.outside.limit(context.WithoutCancel(ctx), 5*time.Second)
+	ctx, cancel := r.env.limit(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if !l.doubtful.Load() && !errors.Is(err, errLost) && !errors.Is(err, errCrashed) {
 		r.yield(ctx, l)
@@ -172,7 +172,7 @@ func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	delete(r.lanes, l.number) // from here on it may be claimed again
 	r.mu.Unlock()
 	if err != nil {
-		r.c.Logger.Warn("lane is dropped, and claimed again when it is free", "lane", l.number, "epoch", l.epoch, "error", redact(err))
+		r.c.Logger.Warn("lane dropped, will be claimed again when it is free", "lane", l.number, "epoch", l.epoch, "error", redact(err))
 		if observe := r.c.Observer.OnLost; observe != nil {
 			observe(Lost{Lane: l.number, Err: err})
 		}
@@ -189,12 +189,12 @@ func (r *Relay) end(ctx context.Context, l *lane, err error) {
 func (r *Relay) yield(ctx context.Context, l *lane) {
 	failpoint.Hit(failpoint.RelayStopping)
 	if err := r.saver.save(ctx, []*lane{l}); err != nil {
-		r.c.Logger.Warn("lane was not saved: its next owner repeats what was published since the last save", "lane", l.number, "error", redact(err))
+		r.c.Logger.Warn("lane not saved: its next owner repeats what was published since the last save", "lane", l.number, "error", redact(err))
 		return
 	}
 	failpoint.Hit(failpoint.RelayYielding)
 	if _, err := r.pool.Exec(ctx, r.sql.In(releaseLane), l.number, r.c.Name, l.epoch); err != nil {
-		r.c.Logger.Warn("lane was not released: it is free when its lease runs out", "lane", l.number, "error", redact(err))
+		r.c.Logger.Warn("lane not released: it is free when its lease runs out", "lane", l.number, "error", redact(err))
 	}
 	failpoint.Hit(failpoint.RelayYielded)
 }
@@ -223,12 +223,12 @@ func (r *Relay) owned() []*lane {
 }
 
 func (r *Relay) leave(ctx context.Context) {
-	ctx, cancel := r.outside.limit(ctx, 5*time.Second)
+	ctx, cancel := r.env.limit(ctx, 5*time.Second)
 	defer cancel()
 	failpoint.Hit(failpoint.RelayLeaving)
 	// Best effort: a relay that is not forgotten counts for its lease.
 	if _, err := r.pool.Exec(ctx, r.sql.In(leaveRelay), r.c.Name); err != nil {
-		r.c.Logger.Warn("relay could not say that it left: its lanes are free when their leases run out", "relay", r.c.Name, "error", redact(err))
+		r.c.Logger.Warn("relay not deregistered: its lanes are free when their leases run out", "relay", r.c.Name, "error", redact(err))
 	}
 }
 

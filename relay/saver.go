@@ -36,9 +36,9 @@ func (s *saver) note() {
 }
 
 func (s *saver) run(ctx context.Context) {
-	beat := s.r.c.Lease / 5
+	every := s.r.c.Lease / 5
 	for {
-		heartbeat := time.NewTimer(beat)
+		heartbeat := time.NewTimer(every)
 		select {
 		case <-ctx.Done():
 			heartbeat.Stop()
@@ -49,7 +49,7 @@ func (s *saver) run(ctx context.Context) {
 		}
 		began := time.Now()
 		s.try(ctx, s.r.owned())
-		rest := time.NewTimer(min(saveInterval(time.Since(began)), beat))
+		rest := time.NewTimer(min(saveInterval(time.Since(began)), every))
 		select {
 		case <-ctx.Done():
 			rest.Stop()
@@ -62,26 +62,26 @@ func (s *saver) run(ctx context.Context) {
 // try saves, and tells of a failure: it is made good by the next save, or costs the lanes their leases.
 func (s *saver) try(ctx context.Context, lanes []*lane) {
 	if err := s.save(ctx, lanes); err != nil && ctx.Err() == nil {
-		s.r.c.Logger.Warn("cursors were not saved, the relay tries again", "relay", s.r.c.Name, "error", redact(err))
+		s.r.c.Logger.Warn("cursors not saved, will retry", "relay", s.r.c.Name, "error", redact(err))
 	}
 }
 
 // next is the number of a save that is about to be sent. For each lane saves are numbered in the order in which they are sent.
 func (s *saver) next() int64 { return s.number.Add(1) }
 
-// leaveOut keeps a lane out of the saves until takeIn, and waits for one that is on its way: a transaction of the lane is about
+// exclude keeps a lane out of the saves until include, and waits for one that is on its way: a transaction of the lane is about
 // to lock its row, and might write its cursor. The saves of all other lanes, and with them their leases, go on meanwhile,
 // however long it takes. It counts.
-func (s *saver) leaveOut(l *lane) {
+func (s *saver) exclude(l *lane) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l.inHand++
+	l.openTransactions++
 }
 
-func (s *saver) takeIn(l *lane) {
+func (s *saver) include(l *lane) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l.inHand--
+	l.openTransactions--
 }
 
 // save writes the cursors of lanes and renews their leases, but for those that are left out. A lane that the statement does
@@ -89,11 +89,11 @@ func (s *saver) takeIn(l *lane) {
 func (s *saver) save(ctx context.Context, lanes []*lane) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ctx, cancel := s.r.outside.limit(ctx, s.r.c.Lease)
+	ctx, cancel := s.r.env.limit(ctx, s.r.c.Lease)
 	defer cancel()
 	// A lane whose transaction failed, or may have, is about to be dropped: the cursor that the transaction wrote, if it
 	// was committed after all, is ahead of the one in our memory, which must not be written over it.
-	lanes = slices.DeleteFunc(slices.Clone(lanes), func(l *lane) bool { return l.inHand > 0 || l.doubtful.Load() })
+	lanes = slices.DeleteFunc(slices.Clone(lanes), func(l *lane) bool { return l.openTransactions > 0 || l.doubtful.Load() })
 	n := len(lanes)
 	if n == 0 {
 		return nil
@@ -113,7 +113,7 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 		tokens[l.token] = append(tokens[l.token], i)
 	}
 	failpoint.Hit(failpoint.RelaySaving)
-	sent, number := s.r.outside.now(), s.next()
+	sent, number := s.r.env.now(), s.next()
 	saved := map[int]bool{}
 	for _, token := range slices.Sorted(maps.Keys(tokens)) { // one, except in the moments after a crash of the database
 		members := tokens[token]
@@ -128,7 +128,7 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 		}
 	}
 	failpoint.Hit(failpoint.RelaySaved)
-	s.took = s.r.outside.now().Sub(sent)
+	s.took = s.r.env.now().Sub(sent)
 	for i, l := range lanes {
 		if !saved[l.number] {
 			l.lost(fmt.Errorf("%w: another relay owns it, or the database was restarted", errLost))

@@ -19,8 +19,8 @@ func TestASaveTakesNoLongerThanALease(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRelay(db.Pool, nil, Config{Name: "relay", Lease: time.Minute, Logger: noLog}.withDefaults(), simStatements)
-	r.outside.start = func(_ context.Context, l *lane) { l.lost = func(error) {}; r.enter(l) }
-	if err := r.tendClaims(t.Context(), t.Context()); err != nil || len(r.owned()) != 1 {
+	r.env.start = func(_ context.Context, l *lane) { l.lost = func(error) {}; r.enter(l) }
+	if err := r.maintainClaims(t.Context(), t.Context()); err != nil || len(r.owned()) != 1 {
 		t.Fatalf("%d lanes, %v", len(r.owned()), err)
 	}
 	r.c.Lease = time.Second

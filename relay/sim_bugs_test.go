@@ -3,12 +3,12 @@ package relay
 import (
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/test/dbtwin"
+	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
-// simBug is a fault planted on purpose: in the twin of the database, or around the relay's code.
+// simBug is a fault planted on purpose: in the fake of the database, or around the relay's code.
 type simBug struct {
-	twin   dbtwin.Bug
+	fake   simdb.Bug
 	driver string
 }
 
@@ -29,23 +29,23 @@ var simBugs = []struct {
 	within int
 	with   func(p *simPlan)
 }{
-	{simBug{twin: dbtwin.BugMaxSeq}, 200, nil},
-	{simBug{twin: dbtwin.BugXminHorizon}, 200, nil},
-	{simBug{twin: dbtwin.BugEmptyXip}, 200, nil},
-	{simBug{twin: dbtwin.BugForgetsInFlight}, 200, nil},
-	{simBug{twin: dbtwin.BugInventedCut}, 600, func(p *simPlan) { p.long, p.cutEvery, p.batch = true, 2, 2 }},
-	{simBug{twin: dbtwin.BugUnmendedCut}, 600, func(p *simPlan) { p.cutEvery, p.batch = 2, 2 }},
-	{simBug{twin: dbtwin.BugSaveWithoutFence}, 200, nil},
-	{simBug{twin: dbtwin.BugLateSave}, 600, func(p *simPlan) { p.cuts = true }},
-	{simBug{twin: dbtwin.BugParkWithoutEpoch}, 200, nil},
-	{simBug{twin: dbtwin.BugClaimKeepsEpoch}, 200, nil},
-	{simBug{twin: dbtwin.BugNoIncarnation}, 1000, func(p *simPlan) { p.crashes = true }},
-	{simBug{twin: dbtwin.BugReclaimWithoutLock}, 200, nil},
-	{simBug{twin: dbtwin.BugReclaimForgetsLong}, 200, nil},
-	{simBug{twin: dbtwin.BugNoLeaseAhead}, 200, func(p *simPlan) { p.clocks = true }},
-	{simBug{twin: dbtwin.BugNoWake}, 200, nil},
-	{simBug{twin: dbtwin.BugReplayBehind}, 600, func(p *simPlan) { p.refusals, p.hold, p.attempts = true, true, 1 }},
-	{simBug{twin: dbtwin.BugUnparkFollowers}, 400, func(p *simPlan) { p.refusals, p.attempts = true, 3 }},
+	{simBug{fake: simdb.BugMaxSeq}, 200, nil},
+	{simBug{fake: simdb.BugXminHorizon}, 200, nil},
+	{simBug{fake: simdb.BugEmptyXip}, 200, nil},
+	{simBug{fake: simdb.BugForgetsInFlight}, 200, nil},
+	{simBug{fake: simdb.BugInventedCut}, 600, func(p *simPlan) { p.long, p.cutEvery, p.batch = true, 2, 2 }},
+	{simBug{fake: simdb.BugUnmendedCut}, 600, func(p *simPlan) { p.cutEvery, p.batch = 2, 2 }},
+	{simBug{fake: simdb.BugSaveWithoutFence}, 200, nil},
+	{simBug{fake: simdb.BugLateSave}, 600, func(p *simPlan) { p.cuts = true }},
+	{simBug{fake: simdb.BugParkWithoutEpoch}, 200, nil},
+	{simBug{fake: simdb.BugClaimKeepsEpoch}, 200, nil},
+	{simBug{fake: simdb.BugNoIncarnation}, 1000, func(p *simPlan) { p.crashes = true }},
+	{simBug{fake: simdb.BugReclaimWithoutLock}, 200, nil},
+	{simBug{fake: simdb.BugReclaimForgetsLong}, 200, nil},
+	{simBug{fake: simdb.BugNoLeaseAhead}, 200, func(p *simPlan) { p.clocks = true }},
+	{simBug{fake: simdb.BugNoWake}, 200, nil},
+	{simBug{fake: simdb.BugReplayBehind}, 600, func(p *simPlan) { p.refusals, p.hold, p.attempts = true, true, 1 }},
+	{simBug{fake: simdb.BugUnparkFollowers}, 400, func(p *simPlan) { p.refusals, p.attempts = true, 3 }},
 	{simBug{driver: bugOvertakes}, 200, nil},
 	{simBug{driver: bugNoReload}, 200, nil},
 	{simBug{driver: bugSaveAhead}, 200, nil},
@@ -55,7 +55,7 @@ var simBugs = []struct {
 	{simBug{driver: bugUnknownIsAck}, 200, nil},
 }
 
-func (b simBug) String() string { return string(b.twin) + b.driver }
+func (b simBug) String() string { return string(b.fake) + b.driver }
 
 // plant keeps a bug alive that sits in the lanes' memory.
 func (sr *simRelay) plant() {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast/internal/test/dbtwin"
+	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
 // What the simulation found, step by step: seeds move whenever the simulation changes.
@@ -18,9 +18,9 @@ import (
 // the cursor in the lane's memory, which is the older one. (Seed 8775567348376154305.)
 func TestTheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T) {
 	at := time.Now()
-	db := dbtwin.New(1, func() time.Time { return at }, rand.New(rand.NewPCG(1, 1)))
+	db := simdb.New(1, func() time.Time { return at }, rand.New(rand.NewPCG(1, 1)))
 	cut := false
-	conn := &dbtwin.Conn{DB: db, Hooks: dbtwin.Hooks{
+	conn := &simdb.Conn{DB: db, Hooks: simdb.Hooks{
 		Before: func(string) error { return nil },
 		After: func(name string) error {
 			if cut && name == "commit" {
@@ -29,15 +29,15 @@ func TestTheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T) {
 			return nil
 		}}}
 	r := newRelay(conn, nil, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 1, MaxParked: 10, HoldKey: true, Logger: noLog}, simStatements)
-	r.outside.now = func() time.Time { return at }
-	r.outside.start = func(_ context.Context, l *lane) { r.enter(l) }
-	if err := r.tendClaims(t.Context(), t.Context()); err != nil {
+	r.env.now = func() time.Time { return at }
+	r.env.start = func(_ context.Context, l *lane) { r.enter(l) }
+	if err := r.maintainClaims(t.Context(), t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	l := r.owned()[0]
 	tx := db.Begin()
 	for _, id := range []string{"e1", "e2", "e3"} { // one window of three pages
-		tx.Append(0, dbtwin.Event{ID: id, Topic: "orders", Key: "k"})
+		tx.Append(0, simdb.Event{ID: id, Topic: "orders", Key: "k"})
 	}
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func TestTheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T) {
 		}
 		return p
 	}
-	if _, err := l.settle(t.Context(), next(), []fate{published}, make([]answer, 1)); err != nil {
+	if _, err := l.settle(t.Context(), next(), []disposition{published}, make([]answer, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.saver.save(t.Context(), r.owned()); err != nil {
@@ -58,7 +58,7 @@ func TestTheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T) {
 	p := next()
 	cut = true
 	refused := &PublishError{Topic: "orders", Fault: FaultRecord, Err: errors.New("too large")}
-	if _, err := l.settle(t.Context(), p, []fate{recordRefused}, []answer{{fault: FaultRecord, err: refused}}); err == nil {
+	if _, err := l.settle(t.Context(), p, []disposition{recordRefused}, []answer{{fault: FaultRecord, err: refused}}); err == nil {
 		t.Fatal("the answer of the COMMIT was not lost")
 	}
 	cut = false
@@ -78,9 +78,9 @@ func TestTheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T) {
 // What the answer says is of the lane that was: the one that is must be asked for again, or nobody ever wakes it.
 func TestALateAnswerToAProbeDoesNotPutTheNextOwnerOfTheLaneToSleep(t *testing.T) {
 	at := time.Now()
-	db := dbtwin.New(1, func() time.Time { return at }, rand.New(rand.NewPCG(1, 1)))
+	db := simdb.New(1, func() time.Time { return at }, rand.New(rand.NewPCG(1, 1)))
 	var meanwhile func()
-	conn := &dbtwin.Conn{DB: db, Hooks: dbtwin.Hooks{
+	conn := &simdb.Conn{DB: db, Hooks: simdb.Hooks{
 		Before: func(string) error { return nil },
 		After: func(name string) error {
 			if do := meanwhile; name == "probe" && do != nil {
@@ -90,11 +90,11 @@ func TestALateAnswerToAProbeDoesNotPutTheNextOwnerOfTheLaneToSleep(t *testing.T)
 			return nil
 		}}}
 	r := newRelay(conn, nil, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 10, MaxParked: 10, Logger: noLog}, simStatements)
-	r.outside.now = func() time.Time { return at }
-	r.outside.start = func(_ context.Context, l *lane) { r.enter(l) }
+	r.env.now = func() time.Time { return at }
+	r.env.start = func(_ context.Context, l *lane) { r.enter(l) }
 	claim := func() *lane {
 		t.Helper()
-		if err := r.tendClaims(t.Context(), t.Context()); err != nil || len(r.owned()) != 1 {
+		if err := r.maintainClaims(t.Context(), t.Context()); err != nil || len(r.owned()) != 1 {
 			t.Fatalf("%d lanes are claimed, %v", len(r.owned()), err)
 		}
 		return r.owned()[0]
@@ -115,7 +115,7 @@ func TestALateAnswerToAProbeDoesNotPutTheNextOwnerOfTheLaneToSleep(t *testing.T)
 	write := func(id string) {
 		t.Helper()
 		tx := db.Begin()
-		tx.Append(0, dbtwin.Event{ID: id, Topic: "orders", Key: "k"})
+		tx.Append(0, simdb.Event{ID: id, Topic: "orders", Key: "k"})
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}
@@ -157,16 +157,16 @@ func TestALateAnswerToAProbeDoesNotPutTheNextOwnerOfTheLaneToSleep(t *testing.T)
 // for it; and the lane itself is not lost because a save leaves it out.
 func TestASaveLeavesOutALaneWhoseTransactionIsOpen(t *testing.T) {
 	at := time.Now()
-	db := dbtwin.New(2, func() time.Time { return at }, rand.New(rand.NewPCG(1, 1)))
+	db := simdb.New(2, func() time.Time { return at }, rand.New(rand.NewPCG(1, 1)))
 	waited := errors.New("it waits for a row that is locked")
-	conn := &dbtwin.Conn{DB: db, Hooks: dbtwin.Hooks{Before: func(string) error { return nil }, Blocked: func(string) error { return waited }}}
+	conn := &simdb.Conn{DB: db, Hooks: simdb.Hooks{Before: func(string) error { return nil }, Blocked: func(string) error { return waited }}}
 	r := newRelay(conn, nil, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 1, MaxParked: 10, Logger: noLog}, simStatements)
-	r.outside.now = func() time.Time { return at }
-	r.outside.start = func(_ context.Context, l *lane) {
+	r.env.now = func() time.Time { return at }
+	r.env.start = func(_ context.Context, l *lane) {
 		l.lost = func(err error) { t.Errorf("lane %d is lost: %v", l.number, err) }
 		r.enter(l)
 	}
-	if err := r.tendClaims(t.Context(), t.Context()); err != nil || len(r.owned()) != 2 {
+	if err := r.maintainClaims(t.Context(), t.Context()); err != nil || len(r.owned()) != 2 {
 		t.Fatalf("%d lanes, %v", len(r.owned()), err)
 	}
 	busy, other := r.owned()[0], r.owned()[1]

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/test/dbtwin"
+	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
 // simOracle watches a schedule. It knows every event that was written, in the order that the locks of the writers gave.
@@ -35,7 +35,7 @@ type told struct {
 
 func newOracle(s *sim) *simOracle {
 	o := &simOracle{s: s, events: map[string]*told{}, keys: map[queue][]*told{}}
-	s.db.Watch = dbtwin.Watch{Saved: o.saved, Wrote: o.wrote, Committed: o.committed, Truncated: o.truncated,
+	s.db.Watch = simdb.Watch{Saved: o.saved, Wrote: o.wrote, Committed: o.committed, Truncated: o.truncated,
 		Buried: func(id, _, _ string, _ int64) { o.events[id].buried = true }}
 	return o
 }
@@ -64,7 +64,7 @@ func (o *simOracle) commit(t *told) {
 	}
 }
 
-func (o *simOracle) committed(tx *dbtwin.Tx) {
+func (o *simOracle) committed(tx *simdb.Tx) {
 	for _, e := range tx.Events {
 		if t := o.events[e.ID]; !t.committed { // else a replay, or one that was scheduled
 			o.commit(t)
@@ -127,7 +127,7 @@ func (o *simOracle) publishing(events []holdfast.Event) {
 }
 
 // saved: what a cursor covers has arrived, is parked, or is a letter; and no cursor goes back.
-func (o *simOracle) saved(lane int, before, after dbtwin.Lane) {
+func (o *simOracle) saved(lane int, before, after simdb.Lane) {
 	if after.Epoch < before.Epoch {
 		o.s.fail("fencing", "lane %d goes from epoch %d to %d", lane, before.Epoch, after.Epoch)
 	}
@@ -137,14 +137,14 @@ func (o *simOracle) saved(lane int, before, after dbtwin.Lane) {
 	o.s.log("lane %d: %+v", lane, after)
 	db := o.s.db
 	done := db.Parse(after.Done)
-	var upto *dbtwin.Snapshot
+	var upto *simdb.Snapshot
 	if after.Upto != "" {
 		upto = db.Parse(after.Upto)
 	}
-	covers := func(e *dbtwin.Event) bool {
+	covers := func(e *simdb.Event) bool {
 		return done.Sees(e.Xid) || upto != nil && upto.Sees(e.Xid) && e.Seq <= after.Pos
 	}
-	db.Events(func(e *dbtwin.Event) {
+	db.Events(func(e *simdb.Event) {
 		if e.Lane != lane {
 			return
 		}
@@ -161,7 +161,7 @@ func (o *simOracle) saved(lane int, before, after dbtwin.Lane) {
 			}
 		}
 	})
-	db.Uncommitted(func(e *dbtwin.Event) {
+	db.Uncommitted(func(e *simdb.Event) {
 		if e.Lane == lane && covers(e) {
 			o.s.fail("cursor truth", "lane %d covers %s, which is not committed: %+v", lane, e.ID, after)
 		}
@@ -169,7 +169,7 @@ func (o *simOracle) saved(lane int, before, after dbtwin.Lane) {
 }
 
 // truncated: reclaim takes only what is covered.
-func (o *simOracle) truncated(segment int, events []*dbtwin.Event) {
+func (o *simOracle) truncated(segment int, events []*simdb.Event) {
 	for _, e := range events {
 		if !e.Covered {
 			o.s.fail("reclaim", "segment %d was emptied with %s, which is unread", segment, e.ID)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
-	"github.com/holdfast-go/holdfast/internal/test/dbtwin"
+	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -48,21 +48,21 @@ func (s *sim) startRelay() {
 		name, s.orphaned = s.orphaned[n-1], s.orphaned[:n-1]
 	}
 	sr := &simRelay{s: s}
-	conn := &dbtwin.Conn{DB: s.db, Hooks: dbtwin.Hooks{Before: sr.before, After: sr.after, Blocked: sr.blocked, Lost: sr.lost, GivenUp: sr.givenUp}}
+	conn := &simdb.Conn{DB: s.db, Hooks: simdb.Hooks{Before: sr.before, After: sr.after, Blocked: sr.blocked, Lost: sr.lost, GivenUp: sr.givenUp}}
 	p := s.plan
 	r := newRelay(conn, s.broker, Config{Name: name, Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
-		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, MaxParked: p.maxParked, ParkAfter: p.spill, SegmentBytes: 2000, Observer: Observer{OnLost: func(l Lost) { s.oracle.lost++; s.log("lost lane %d: %v", l.Lane, l.Err) }},
+		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, MaxParked: p.maxParked, ParkAfter: p.parkAfter, SegmentBytes: 2000, Observer: Observer{OnLost: func(l Lost) { s.oracle.lost++; s.log("lost lane %d: %v", l.Lane, l.Err) }},
 		Retry: retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
 	r.saver.mu = &turnstile{s: s, got: sr.plant}
-	r.outside = outside{now: func() time.Time { return s.at }, chance: s.rng.Float64, wait: s.wait, start: sr.startLane, limit: noLimit}
+	r.env = env{now: func() time.Time { return s.at }, chance: s.rng.Float64, wait: s.wait, start: sr.startLane, limit: noLimit}
 	sr.r = r
 	sr.ctx, sr.told = context.WithCancel(context.Background())
 	sr.work, sr.cut = context.WithCancelCause(context.Background())
 	s.relays = append(s.relays, sr)
 	s.spawn(r.c.Name, sr, sr.manage)
 	sr.background = []*task{s.spawn("saver", sr, sr.save), s.spawn("poller", sr, sr.poll)}
-	if p.rings {
-		sr.background = append(sr.background, s.spawn("ring", sr, sr.ring))
+	if p.rotates {
+		sr.background = append(sr.background, s.spawn("segments", sr, sr.segments))
 	}
 }
 
@@ -130,7 +130,7 @@ func (sr *simRelay) blocked(string) error {
 }
 
 // lost is the server's end of a transaction whose client is gone: it notices at once, or when the transaction has idled.
-func (sr *simRelay) lost(tx *dbtwin.Tx) {
+func (sr *simRelay) lost(tx *simdb.Tx) {
 	if sr.s.one(2) {
 		tx.Rollback()
 	}
@@ -165,7 +165,7 @@ func (sr *simRelay) manage() {
 	stopping := func() bool { return sr.stopping }
 	for failures := 0; !sr.stopping; {
 		wait := r.c.Lease / 3
-		switch err := r.tendClaims(sr.ctx, sr.work); {
+		switch err := r.maintainClaims(sr.ctx, sr.work); {
 		case sr.stopping:
 		case err == nil:
 			failures = 0
@@ -246,13 +246,13 @@ func (sr *simRelay) poll() {
 	}
 }
 
-// ring is Relay.tendRing.
-func (sr *simRelay) ring() {
+// segments is Relay.maintainSegments.
+func (sr *simRelay) segments() {
 	r, s := sr.r, sr.s
 	for !sr.resting {
 		s.pause(sr.rests, s.at.Add(time.Duration(20+s.rng.IntN(150))*time.Millisecond))
 		if token, owner := r.ownsLaneZero(); owner && !sr.resting {
-			_, _ = r.tendRingOnce(sr.work, token)
+			_, _ = r.maintainSegmentsOnce(sr.work, token)
 		}
 	}
 }
@@ -293,7 +293,7 @@ func (sr *simRelay) startLane(work context.Context, l *lane) {
 // run is lane.run.
 func (sl *simLane) run() error {
 	s, l := sl.sr.s, sl.lane
-	if err := l.rouse(sl.ctx); err != nil {
+	if err := l.wakeReleased(sl.ctx); err != nil {
 		return err
 	}
 	s.spawn(fmt.Sprint("reader ", l.number), sl.sr, func() {
@@ -314,7 +314,7 @@ func (sl *simLane) run() error {
 		// As a select does: any of those that are ready.
 		switch first := s.rng.IntN(3); {
 		case first == 0 && sl.page != nil:
-			err = sl.turn()
+			err = sl.process()
 		case first == 1 && (len(l.chored) > 0 || due()):
 			taken(l.chored)
 			err = l.doChores(sl.ctx)
@@ -325,7 +325,7 @@ func (sl *simLane) run() error {
 		case sl.failed != nil:
 			err = sl.failed
 		case sl.page != nil:
-			err = sl.turn()
+			err = sl.process()
 		case len(l.chored) > 0 || due():
 			taken(l.chored)
 			err = l.doChores(sl.ctx)
@@ -339,7 +339,7 @@ func (sl *simLane) run() error {
 	}
 }
 
-func (sl *simLane) turn() error {
+func (sl *simLane) process() error {
 	p := *sl.page
 	sl.page = nil
 	switch sl.sr.s.plan.bug.driver {
@@ -350,7 +350,7 @@ func (sl *simLane) turn() error {
 		sl.cursor = p.after
 		sl.sr.r.saver.note()
 	}
-	return sl.lane.turn(sl.ctx, p)
+	return sl.lane.process(sl.ctx, p)
 }
 
 // read is lane.read.

@@ -9,11 +9,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/test/dbtwin"
+	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
-// The simulation runs the relay's own code (claims, reader, lanes, parking, saver, poller, ring) on dbtwin, an in-memory
-// twin of the database, and on a scripted broker. Every statement, request and wait hands over to a scheduler, which picks
+// The simulation runs the relay's own code (claims, reader, lanes, parking, saver, poller, ring) on simdb, an in-memory
+// fake of the database, and on a scripted broker. Every statement, request and wait hands over to a scheduler, which picks
 // by a seed who goes on: one goroutine runs at a time, and a seed always makes the same history. Writers, crashes, frozen
 // relays, lost answers and clocks that jump come from the same seed; the oracles of sim_oracle_test.go watch.
 
@@ -23,7 +23,7 @@ type sim struct {
 	rng    *rand.Rand
 	at     time.Time     // the machines' clock, which only goes forward
 	skew   time.Duration // of the database's clock against it
-	db     *dbtwin.DB
+	db     *simdb.DB
 	broker *simBroker
 	oracle *simOracle
 	relays []*simRelay
@@ -49,11 +49,11 @@ type simPlan struct {
 	lanes, relays, writers, events, keys, batch int
 	maxParked, attempts                         int
 	hold                                        bool // HoldKey
-	spill                                       time.Duration
+	parkAfter                                   time.Duration
 	lease                                       time.Duration
 	cutEvery                                    int
 
-	cuts, refusals, kills, freezes, crashes, clocks, rings, long, scheduled bool
+	cuts, refusals, kills, freezes, crashes, clocks, rotates, long, scheduled bool
 }
 
 // calm says that nothing ever fails: then nothing may be published twice.
@@ -67,9 +67,9 @@ func newPlan(seed uint64, bug simBug) simPlan {
 	p := simPlan{seed: seed, bug: bug, steps: 300 + rng.IntN(900), lanes: 1 + rng.IntN(3), relays: 1 + rng.IntN(3),
 		writers: 1 + rng.IntN(4), events: 10 + rng.IntN(40), keys: 1 + rng.IntN(4), batch: 1 + rng.IntN(6),
 		maxParked: []int{2, 5, 1000}[rng.IntN(3)], attempts: []int{-1, 1, 2, 3}[rng.IntN(4)], hold: often(),
-		spill: []time.Duration{-1, 30 * time.Millisecond, time.Second}[rng.IntN(3)], lease: time.Duration(200+rng.IntN(500)) * time.Millisecond,
+		parkAfter: []time.Duration{-1, 30 * time.Millisecond, time.Second}[rng.IntN(3)], lease: time.Duration(200+rng.IntN(500)) * time.Millisecond,
 		cutEvery: []int{0, 2, 4}[rng.IntN(3)]}
-	for _, on := range []*bool{&p.cuts, &p.refusals, &p.kills, &p.freezes, &p.crashes, &p.clocks, &p.rings, &p.long, &p.scheduled} {
+	for _, on := range []*bool{&p.cuts, &p.refusals, &p.kills, &p.freezes, &p.crashes, &p.clocks, &p.rotates, &p.long, &p.scheduled} {
 		*on = often()
 	}
 	if rng.IntN(12) == 0 {
@@ -97,7 +97,7 @@ func runWorld(p simPlan) (found *violation, s *sim) {
 		case nil:
 		case violation:
 			found = &v
-		case dbtwin.Violated:
+		case simdb.Violated:
 			found = &violation{"schema", string(v)}
 		default:
 			panic(fmt.Sprintf("seed %d, step %d: %v", p.seed, s.steps, v))
@@ -107,9 +107,9 @@ func runWorld(p simPlan) (found *violation, s *sim) {
 			t.kill()
 		}
 	}()
-	s.db = dbtwin.New(p.lanes, func() time.Time { return s.at.Add(s.skew) }, s.rng)
+	s.db = simdb.New(p.lanes, func() time.Time { return s.at.Add(s.skew) }, s.rng)
 	s.db.Up = func() time.Time { return s.at }
-	s.db.Bug, s.db.CutEvery, s.db.IdleTimeout = p.bug.twin, p.cutEvery, 2*time.Second
+	s.db.Bug, s.db.CutEvery, s.db.IdleTimeout = p.bug.fake, p.cutEvery, 2*time.Second
 	s.oracle = newOracle(s)
 	s.broker = &simBroker{s: s, stuck: map[string]int{}}
 	for range p.relays {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	hash "github.com/holdfast-go/holdfast/internal/lane"
-	"github.com/holdfast-go/holdfast/internal/test/dbtwin"
+	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
 func eventID(n int) string { return fmt.Sprint("e", n) }
@@ -73,7 +73,7 @@ func (s *sim) transact() {
 	_ = tx.Commit()
 }
 
-func (s *sim) append(tx *dbtwin.Tx, topic, key string) {
+func (s *sim) append(tx *simdb.Tx, topic, key string) {
 	id := eventID(s.events)
 	s.events++
 	if s.plan.scheduled && s.one(10) {
@@ -81,7 +81,7 @@ func (s *sim) append(tx *dbtwin.Tx, topic, key string) {
 		now := s.db.Now()
 		// In a transaction of its own: nothing is asked of the order of scheduled events.
 		own := s.db.Begin()
-		own.Schedule(dbtwin.Scheduled{Lane: hash.Of("late", id, s.plan.lanes), DueAt: now.Add(time.Duration(s.rng.IntN(1000)) * time.Millisecond), ID: id, Topic: topic, Key: "late"})
+		own.Schedule(simdb.Scheduled{Lane: hash.Of("late", id, s.plan.lanes), DueAt: now.Add(time.Duration(s.rng.IntN(1000)) * time.Millisecond), ID: id, Topic: topic, Key: "late"})
 		if own.Commit() == nil {
 			s.oracle.commit(t)
 		}
@@ -92,11 +92,11 @@ func (s *sim) append(tx *dbtwin.Tx, topic, key string) {
 	}
 	segment := s.db.Segment()
 	if s.one(4) {
-		s.pause(nil, time.Time{}) // the ring may turn, and empty that segment
+		s.pause(nil, time.Time{}) // the log may rotate, and empty that segment
 		if !tx.Open() {
 			return
 		}
 	}
 	s.oracle.written(id, queue{topic, key}, key != "")
-	tx.Append(segment, dbtwin.Event{ID: id, Topic: topic, Key: key, Lane: hash.Of(key, id, s.plan.lanes)})
+	tx.Append(segment, simdb.Event{ID: id, Topic: topic, Key: key, Lane: hash.Of(key, id, s.plan.lanes)})
 }

@@ -1,6 +1,6 @@
 module github.com/holdfast-go/holdfast/bench/peers
 
-go 1.26.0
+go 1.25.0
 
 require (
 	github.com/IBM/sarama v1.43.3

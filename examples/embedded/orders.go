@@ -54,7 +54,7 @@ func (s *service) postOrder(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(o)
 }
 
-// place writes the order and its event, and tells the relay beside us.
+// place writes the order and its event, and wakes the relay of this process.
 func (s *service) place(ctx context.Context, o *order) error {
 	// snippet: embedded
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// service is an HTTP service with a relay beside it.
+// service is an HTTP service with a relay inside.
 type service struct {
 	pool      *pgxpool.Pool
 	outbox    *outbox.Outbox
@@ -111,7 +111,7 @@ func (s *service) run(ctx context.Context, l net.Listener) error {
 		failure = fmt.Errorf("relay: %w", relayErr)
 	}
 
-	// 1. No new requests; those in hand may end. After the limit their contexts are cancelled, which
+	// 1. No new requests; those in progress may end. After the limit their contexts are cancelled, which
 	//    rolls their transactions back, and their connections are closed.
 	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.drain)
 	defer cancel()
@@ -122,7 +122,7 @@ func (s *service) run(ctx context.Context, l net.Listener) error {
 	}
 	s.said("stopped: requests")
 
-	// 2. The relay finishes what is in hand, saves how far it got and hands its lanes to others.
+	// 2. The relay finishes what is in progress, saves how far it got and hands its lanes to others.
 	stopRelay()
 	<-relayed           // within StopTimeout
 	s.publisher.Close() // its connections to the brokers

@@ -24,12 +24,11 @@ var attempts = retry.Policy{Attempts: 4, Base: 100 * time.Millisecond, Cap: 400 
 // runBilling consumes until ctx is done. Run it on as many nodes as you like: the consumer group
 // shares the partitions among them.
 func runBilling(ctx context.Context, pool *pgxpool.Pool, brokers []string, schema, topic, group string, log *slog.Logger, seen *outcomes) error {
-	// snippet: consumer
 	in, err := inbox.New(pool, inbox.Config{
 		Schema:   schema,
 		Consumer: "billing",
 		Retry:    attempts,
-		HoldKey:  true, // behind a dead letter its customer's later orders wait; others never do
+		HoldKey:  true, // a customer's later orders wait for a dead letter; other customers' never do
 		Observer: inbox.Observer{OnReceive: seen.add},
 		Logger:   log,
 	})
@@ -39,7 +38,7 @@ func runBilling(ctx context.Context, pool *pgxpool.Pool, brokers []string, schem
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		var o order
 		if err := json.Unmarshal(e.Payload, &o); err != nil {
-			return retry.Permanent(err) // reading it again would not help: a dead letter at once
+			return retry.Permanent(err) // another attempt would fail too: make it a dead letter now
 		}
 		return writeInvoice(ctx, tx, o) // commits together with the record that e was handled
 	})
@@ -48,7 +47,6 @@ func runBilling(ctx context.Context, pool *pgxpool.Pool, brokers []string, schem
 		return err
 	}
 	return in.Consume(ctx, source) // until ctx is done
-	// end snippet
 }
 
 // writeInvoice has no guard of its own against a second invoice for an order: the inbox is it.

@@ -64,7 +64,7 @@ func run(ctx context.Context, out io.Writer, c config) (err error) {
 		{"Billing writes the invoices", s.invoice},
 		{"A relay crashes before it saved how far it was", s.redeliver},
 		{"An order that cannot be invoiced", s.poison},
-		{"The fix, and the letter replayed", s.replay},
+		{"The fix, and the dead letter replayed", s.replay},
 		{"What must be true now, asked in SQL", s.check},
 	})
 }

@@ -31,8 +31,8 @@ func TestWithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
 		"100 orders of 5 customers", "1 more was rolled back", "100 events to the topic",
 		"25 events a second time; billing recognises 25 duplicates", "100 invoices, as before",
 		"dead letter 1 of carol after 4 attempts: there is no VAT rate for IS",
-		"dave's 3 orders have their invoices", "carol's 3 wait behind it",
-		"ann replays 1 letter", "107 invoices")
+		"dave's 3 orders have their invoices", "carol's 3 wait for it",
+		"ann replays 1 dead letter", "107 invoices")
 	if strings.Contains(text, "level=") {
 		t.Error("the library's log is part of the story")
 	}

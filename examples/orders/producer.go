@@ -38,7 +38,6 @@ func newShop(pool *pgxpool.Pool, schema, topic string) (*shop, error) {
 
 // place writes an order and the event that tells of it: both are there afterwards, or neither.
 func (s *shop) place(ctx context.Context, o order) error {
-	// snippet: producer
 	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		// A customer's orders wait for each other here, so that they have an order to be kept.
 		if err := s.outbox.Lock(ctx, tx, o.Customer); err != nil {
@@ -58,7 +57,6 @@ func (s *shop) place(ctx context.Context, o order) error {
 		}
 		return charge(o) // an error here takes the order and its event back
 	})
-	// end snippet
 }
 
 var errDeclined = errors.New("the card was declined")

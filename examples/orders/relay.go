@@ -17,12 +17,11 @@ import (
 // runRelay publishes what was committed until ctx is done. It may run in the shop's process, as
 // here, or in one of its own, and as many times as you like: relays share the work.
 func runRelay(ctx context.Context, pool *pgxpool.Pool, brokers []string, schema string, log *slog.Logger, seen *published) error {
-	// snippet: relay
 	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: brokers}, kafkago.PublisherConfig{})
 	if err != nil {
 		return err
 	}
-	defer publisher.Close() // behind Run: its connections to the brokers
+	defer publisher.Close() // after Run returned: its connections to the brokers
 	r, err := relay.New(pool, publisher, relay.Config{
 		Schema:   schema,
 		Observer: relay.Observer{OnPublished: seen.add},
@@ -31,8 +30,7 @@ func runRelay(ctx context.Context, pool *pgxpool.Pool, brokers []string, schema 
 	if err != nil {
 		return err
 	}
-	return r.Run(ctx) // until ctx is done; then it finishes what is in hand
-	// end snippet
+	return r.Run(ctx) // until ctx is done; then it finishes what is in progress
 }
 
 // publishAgain is what the next relay does when one crashed after Kafka had acknowledged events

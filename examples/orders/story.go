@@ -206,7 +206,7 @@ func (s *story) poison(ctx context.Context) error {
 	if err := s.await(ctx, "invoices", orders+later, s.rows("invoices")); err != nil {
 		return err
 	}
-	if err := s.await(ctx, "events that wait behind the letter", later, s.outcome(inbox.Stored)); err != nil {
+	if err := s.await(ctx, "events that wait for the dead letter", later, s.outcome(inbox.Stored)); err != nil {
 		return err
 	}
 	found, err := s.letters.List(ctx, dlq.Filter{})
@@ -217,7 +217,7 @@ func (s *story) poison(ctx context.Context) error {
 	s.page.say("carol orders from Iceland, then %d times more; dave orders %d times", later, later)
 	s.page.say("dead letter %d of %s after %d attempts: %s", letter.ID, letter.Event.Key, letter.Attempts, letter.Errors[len(letter.Errors)-1])
 	s.page.say("dave's %d orders have their invoices: a bad event holds up its own key at most", later)
-	s.page.say("carol's %d wait behind it, so that her order is kept (HoldKey; the default lets them go on)", later)
+	s.page.say("carol's %d wait for it, which keeps their order (HoldKey; by default they go on)", later)
 	return nil
 }
 
@@ -225,7 +225,6 @@ func (s *story) replay(ctx context.Context) error {
 	if _, err := s.Pool.Exec(ctx, "insert into vat (country, percent) values ('IS', 24)"); err != nil {
 		return err
 	}
-	// snippet: replay
 	replayed, err := s.letters.Replay(ctx, dlq.Filter{Consumer: "billing", Type: "order.placed"}, dlq.ReplayOptions{
 		By:     "ann@shop",
 		Reason: "billing knows Iceland's VAT rate now",
@@ -233,12 +232,11 @@ func (s *story) replay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// end snippet
 	const all = orders + 1 + 2*later
 	if err := s.await(ctx, "invoices", all, s.rows("invoices")); err != nil {
 		return err
 	}
-	s.page.say("the VAT rate of Iceland is added, and ann replays %d letter", replayed)
+	s.page.say("the VAT rate of Iceland is added, and ann replays %d dead letter", replayed)
 	s.page.say("carol's %d orders are invoiced one after the other: %d invoices", 1+later, all)
 	return nil
 }

@@ -1,5 +1,5 @@
 // Package quickstart is the code that the README shows: a producer, a relay, a consumer and an idempotent route, each as
-// small as it can be. Package orders, beside it, runs all of this and breaks some of it on purpose.
+// small as it can be. The example orders runs all of this and breaks some of it on purpose.
 package quickstart
 
 import (

@@ -31,7 +31,7 @@ var promises = []stories.Promise{
 		select count(*) from refunds r where (r.state = 'succeeded')::int <> (select count(*) from ledger l where l.reference = r.id)`},
 	{Text: "the ledger adds up to the gateway's statement of account", Exceptions: `
 		select abs((select sum(cents) from ledger) - (select sum(case kind when 'charges' then cents else -cents end) from statement))`},
-	{Text: "each change is told of once, in the transaction that made it", Exceptions: `
+	{Text: "each change has one event, in the transaction that made it", Exceptions: `
 		select count(*) from (
 			select id, 'payment.captured' as type from payments
 			union all select id, 'payment.voided' from payments where state = 'voided'
@@ -56,7 +56,7 @@ func (s *story) check(ctx context.Context) error {
 	return errors.Join(err, failed)
 }
 
-// audit puts what the shop asked for and what the gateway has done beside the service's tables.
+// audit puts what the shop asked for and what the gateway has done next to the service's tables.
 func (s *story) audit(ctx context.Context) error {
 	if _, err := s.Pool.Exec(ctx, audit); err != nil {
 		return err

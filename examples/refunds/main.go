@@ -1,5 +1,5 @@
 // Command refunds shows a service that moves money through a payment gateway and back: a payment, a refund and a void each
-// happen once, whatever fails and whoever asks again.
+// happen once, whatever fails and however often they are asked for.
 //
 //	go run ./examples/refunds
 //
@@ -7,7 +7,7 @@
 // It needs no Kafka and no gateway: one that has its troubles runs inside the process.
 //
 // Read service.go for how the routes are guarded, transfer.go for what a request goes through, refunds.go and payments.go
-// for what that is in each case, and telemetry.go for what is told of it; story.go for what happens, and check.go for what
+// for what that is in each case, and telemetry.go for its metrics; story.go for what happens, and check.go for what
 // must be true in the end.
 package main
 

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/idempotency"
 )
 
-// payment is a row of the table payments, and what a client is told of it.
+// payment is a row of the table payments, and what a client sees of it.
 type payment struct {
 	ID    string `json:"id"`
 	Cents int64  `json:"amount"`

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// provider is the service's side of the gateway. It asks once: whoever asked the service asks again, under one key all
+// provider is the service's side of the gateway. It asks once: the client of the service asks again, under one key all
 // the way through.
 type provider struct {
 	url  string
@@ -25,7 +25,7 @@ func newProvider(url string, patience time.Duration) *provider {
 
 var errDeclined = errors.New("the gateway declined")
 
-// move asks for a movement of money under a key. Its errors are errDeclined, and what another try may mend.
+// move asks for a movement of money under a key. Its errors are errDeclined, and what another try may fix.
 func (p *provider) move(ctx context.Context, kind, key, reference string, cents int64) (receipt string, err error) {
 	body, err := json.Marshal(movement{Reference: reference, Cents: cents})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// refund is a row of the table refunds, and what a client is told of it.
+// refund is a row of the table refunds, and what a client sees of it.
 type refund struct {
 	ID     string `json:"id"`
 	Charge string `json:"charge_id"`

@@ -53,7 +53,7 @@ func (s *story) start(ctx context.Context) (err error) {
 	s.AtEnd(s.http.Close)
 	s.shop = s.client()
 	s.AtEnd(s.shop.close)
-	s.Say("holdfast: a refund is paid and booked once, whoever fails and whoever asks again\n\n%s\n", s.AboutPostgres)
+	s.Say("holdfast: a refund is paid and booked once, whatever fails and however often it is asked for\n\n%s\n", s.AboutPostgres)
 	return nil
 }
 
@@ -259,7 +259,7 @@ func (s *story) deliver(ctx context.Context, what string, m movement, want int) 
 
 func (s *story) told(ctx context.Context) error {
 	s.Say("6. The gateway tells by webhook that refunds have arrived")
-	// One that is told of while its request is still being carried out.
+	// One that the webhook reports while its request is still being carried out.
 	var early error
 	s.service.at = func(where place, reference string) {
 		if where != whenPaid {

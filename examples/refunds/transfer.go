@@ -18,7 +18,7 @@ import (
 
 // transfer is an operation that moves money: a step in the database that says what is to happen, a call of the gateway
 // that does it, and a step that records it. Each step commits by itself and is never repeated; the call may be, under
-// one key. So wherever a try ends, the next one goes on behind what is known to be done.
+// one key. So wherever a try ends, the next one goes on after what is known to be done.
 type transfer[T any] struct {
 	kind   string // of movement that the gateway is asked for
 	begin  func(ctx context.Context, tx pgx.Tx) (T, error)

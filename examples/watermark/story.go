@@ -90,7 +90,7 @@ func (s *story) repeated(ctx context.Context) error {
 }
 
 func (s *story) replayed(ctx context.Context) error {
-	s.Say("3. Version 3 is a typing error and becomes a dead letter; version 4 comes; ann mends version 3 and replays it")
+	s.Say("3. Version 3 is a typing error and becomes a dead letter; version 4 comes; ann fixes version 3 and replays it")
 	wrong := changed("catalogue", price{"teapot", 3, -26_00})
 	if err := s.receive(ctx, wrong, inbox.Dead); err != nil {
 		return err
@@ -106,12 +106,12 @@ func (s *story) replayed(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	mended, err := json.Marshal(price{"teapot", 3, 26_00})
+	fixed, err := json.Marshal(price{"teapot", 3, 26_00})
 	if err != nil {
 		return err
 	}
 	for _, l := range found {
-		if err := letters.Edit(ctx, l.ID, mended, "ann@shop", "the minus was a typing error"); err != nil {
+		if err := letters.Edit(ctx, l.ID, fixed, "ann@shop", "the minus was a typing error"); err != nil {
 			return err
 		}
 	}

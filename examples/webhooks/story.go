@@ -97,7 +97,7 @@ func (s *story) repeated(ctx context.Context) error {
 	if err := s.both(ctx, ", once more"); err != nil {
 		return err
 	}
-	s.Say("   And GitHub's under another id, which it does not sign: whoever has seen one request could")
+	s.Say("   And GitHub's under another id, which it does not sign: anyone who has seen one request could")
 	return s.send(ctx, "the push as another delivery", push("ffffffff", "refs/heads/main"), 200)
 }
 

@@ -45,9 +45,9 @@ func kafkaFaults() []fault {
 const missingTopic = "missing-topic"
 
 // brokerAway is what has to be said while it is.
-var brokerAway = []oracle.Alarm{{By: roleRelay, Messages: []string{"lane is held lane="}}, {By: roleConsumer, Messages: []string{"waiting for Kafka"}}}
+var brokerAway = []oracle.Alarm{{By: roleRelay, Messages: []string{"lane held lane="}}, {By: roleConsumer, Messages: []string{"waiting for Kafka"}}}
 
-var topicHeld = []oracle.Alarm{{By: roleRelay, Messages: []string{"topic is held"}}}
+var topicHeld = []oracle.Alarm{{By: roleRelay, Messages: []string{"topic held"}}}
 
 func (g *ground) createLate(ctx context.Context) error {
 	return g.kafka.CreateTopic(ctx, g.late, partitions, nil)

@@ -41,7 +41,7 @@ func postgresFaults() []fault {
 
 // databaseStill is what has to be said while the database does not answer. A consumer may bear some seconds of it in
 // silence, as it does a long statement: it waits for as long as its handlers may.
-var databaseStill = []oracle.Alarm{{By: roleRelay, Messages: []string{"relay waits for the database", "cursors were not saved", "lane is dropped"}}}
+var databaseStill = []oracle.Alarm{{By: roleRelay, Messages: []string{"relay waits for the database", "cursors not saved", "lane dropped"}}}
 
 // databaseAway is what has to be said while it ends what is under way.
 var databaseAway = append(slices.Clone(databaseStill), oracle.Alarm{By: roleConsumer, Messages: []string{"waiting for the database"}})

@@ -20,12 +20,12 @@ func (r *Run) behind(entries ...history.Entry) {
 
 // cannotSave has 24 s go by before the first fault, in which a relay says every two that it could not save.
 func (r *Run) cannotSave(who Process) {
-	r.Limits.Unsaving = "cursors were not saved"
+	r.Limits.Unsaving = "cursors not saved"
 	i := r.entry(history.Fault, 0)
 	r.later(i, 25*time.Second)
 	at := r.Entries[i-1].At
 	for n := 12; n > 0; n-- {
-		r.Entries = slices.Insert(r.Entries, i, history.Entry{At: at.Add(time.Duration(n) * 2 * time.Second), Actor: who.Actor, PID: who.PID, Op: history.Log, Text: "cursors were not saved, the relay tries again"})
+		r.Entries = slices.Insert(r.Entries, i, history.Entry{At: at.Add(time.Duration(n) * 2 * time.Second), Actor: who.Actor, PID: who.PID, Op: history.Log, Text: "cursors not saved, will retry"})
 	}
 }
 

@@ -402,10 +402,10 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			r.later(r.entry(history.Fault, 0), 11*time.Second)
 		}},
 		{"duplicates of what was never saved, although a save that failed excuses some seconds", Duplicates, TooLate, 2, func(r *Run) {
-			r.Limits.Unsaving = "cursors were not saved"
+			r.Limits.Unsaving = "cursors not saved"
 			i := r.entry(history.Fault, 0)
 			r.later(i, 16*time.Second)
-			r.Entries = slices.Insert(r.Entries, i, history.Entry{At: r.Entries[i-1].At.Add(8 * time.Second), Actor: "relay/0", PID: 20, Op: history.Log, Text: "cursors were not saved, the relay tries again"})
+			r.Entries = slices.Insert(r.Entries, i, history.Entry{At: r.Entries[i-1].At.Add(8 * time.Second), Actor: "relay/0", PID: 20, Op: history.Log, Text: "cursors not saved, will retry"})
 		}},
 		{"duplicates of what was never saved, although another relay said again and again that it could not save", Duplicates, TooLate, 2, func(r *Run) {
 			r.cannotSave(Process{"relay/1", 21})

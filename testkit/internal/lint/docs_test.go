@@ -177,3 +177,54 @@ func TestThePageOfTheSchemaListsAllOfIt(t *testing.T) {
 		}
 	}
 }
+
+// testCommand is a go test that a document names: what stands before -run, with the packages, and the pattern.
+var testCommand = regexp.MustCompile("go test ([^`\n]*?)-run +('[^']*'|[^ `\n]+)")
+
+func TestEveryTestCommandOfTheDocumentsRunsATest(t *testing.T) {
+	tests := map[string][]string{} // by directory
+	definition := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example|Benchmark)\w*)\(`)
+	for _, file := range sources(t) {
+		if strings.HasSuffix(file, "_test.go") {
+			for _, m := range definition.FindAllStringSubmatch(read(t, file), -1) {
+				tests[path.Dir(file)] = append(tests[path.Dir(file)], m[1])
+			}
+		}
+	}
+	commands := 0
+	for _, doc := range documents(t) {
+		for _, m := range testCommand.FindAllStringSubmatch(strings.ReplaceAll(read(t, doc), "\\|", "|"), -1) {
+			pattern, _, _ := strings.Cut(strings.Trim(m[2], "'"), "/")
+			if pattern == "^$" || pattern == "xxx" { // only benchmarks
+				continue
+			}
+			commands++
+			matches, err := regexp.Compile(pattern)
+			if err != nil {
+				t.Errorf("%s: %s: %v", doc, m[0], err)
+				continue
+			}
+			for _, dir := range strings.Fields(m[1]) {
+				if dir != "." && !strings.HasPrefix(dir, "./") || strings.Contains(dir, "...") {
+					continue
+				}
+				if !slices.ContainsFunc(tests[path.Clean(dir)], matches.MatchString) {
+					t.Errorf("%s says %q: %s has no such test", doc, m[0], dir)
+				}
+			}
+			for _, one := range strings.Split(pattern, "|") {
+				if strings.ContainsAny(one, "()[") {
+					continue
+				}
+				if found := slices.ContainsFunc(strings.Fields(m[1]), func(dir string) bool {
+					return slices.ContainsFunc(tests[path.Clean(dir)], regexp.MustCompile(one).MatchString)
+				}); !found && strings.Contains(m[1], "./") {
+					t.Errorf("%s says %q: nothing is called %s", doc, m[0], one)
+				}
+			}
+		}
+	}
+	if commands < 30 {
+		t.Errorf("only %d commands were found: the search has gone blind", commands)
+	}
+}

@@ -1,15 +1,15 @@
-// Package dbtwin is an in-memory twin of the tables that a relay works on: what schema.sql and the relay's statements do
+// Package simdb is an in-memory fake of the tables that a relay works on: what schema.sql and the relay's statements do
 // in Postgres, in plain Go, so that the relay's own code can be run through millions of schedules a minute.
 //
 // It follows Postgres where the relay's correctness rests on it: transaction ids are drawn at the first write,
 // snapshots are xmin, xmax and the transactions in flight, a statement sees what was committed when it began and what
 // its own transaction did (READ COMMITTED), row locks are held to the end, SKIP LOCKED passes over them, prepared
 // transactions survive a crash, unlogged rows do not, and after a crash the ids of what was never flushed are given out
-// again. A statement is one moment: no other comes between its parts. relay's TestTheTwinAndPostgresAgree runs the same
+// again. A statement is one moment: no other comes between its parts. relay's TestTheFakeAndPostgresAgree runs the same
 // histories on both.
 //
 // A DB and all that belongs to it is used by one goroutine at a time.
-package dbtwin
+package simdb
 
 import (
 	"math/rand/v2"
@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// Segments is the length of the ring.
+// Segments is the number of segments of the log.
 const Segments = 4
 
 // DB is a database with the schema installed.
@@ -41,7 +41,7 @@ type DB struct {
 	relays    map[string]time.Time // seen_until
 	token     string
 	tokens    int
-	current   int // segment of the ring
+	current   int // the segment that new events go to
 	segments  [Segments][]*Event
 	bytes     [Segments]int64
 

@@ -1,4 +1,4 @@
-package dbtwin
+package simdb
 
 import (
 	"context"
@@ -51,7 +51,7 @@ func (c *call) row(values ...any) { c.rows = append(c.rows, values) }
 // nameOf is the name in a statement's first line: "-- relay.page".
 func nameOf(sql string) string {
 	if !strings.HasPrefix(sql, "-- relay.") {
-		panic("the twin does not know " + sql)
+		panic("the fake does not know " + sql)
 	}
 	name, _, _ := strings.Cut(sql[len("-- relay."):], "\n")
 	return name
@@ -86,7 +86,7 @@ func (c *Conn) run(ctx context.Context, tx *Tx, sql string, args []any) (*call, 
 	name := nameOf(sql)
 	handler, known := handlers[name]
 	if !known {
-		panic("the twin does not know " + name)
+		panic("the fake does not know " + name)
 	}
 	crashes := c.DB.Crashes
 	if err := c.before(ctx, name); err != nil {
@@ -334,7 +334,7 @@ func (r *rows) Err() error                                   { return r.err }
 func (r *rows) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
 func (r *rows) FieldDescriptions() []pgconn.FieldDescription { return textFields }
 func (r *rows) Values() ([]any, error)                       { return r.data[r.at-1], nil }
-func (r *rows) RawValues() [][]byte                          { panic("the twin speaks in values") }
+func (r *rows) RawValues() [][]byte                          { panic("the fake speaks in values") }
 func (r *rows) Conn() *pgx.Conn                              { return nil }
 func (r *rows) TypeMap() *pgtype.Map                         { return nil }
 

@@ -23,7 +23,7 @@ func (d slowRefusal) Publish(_ context.Context, events []holdfast.Event) []error
 }
 
 // An outage is over when a partition has not been refused for a while. A try that takes longer than that is no such while.
-func TestAPartitionSpillsHoweverLongItsTriesTake(t *testing.T) {
+func TestAPartitionParksHoweverLongItsTriesTake(t *testing.T) {
 	for _, row := range []struct {
 		name        string
 		takes, rest time.Duration
@@ -36,15 +36,15 @@ func TestAPartitionSpillsHoweverLongItsTriesTake(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := &Relay{c: Config{ParkAfter: 10 * time.Second, Lease: time.Hour}, publisher: slowRefusal(row.takes)}
-				r.outside = outsideOf(r)
+				r.env = envOf(r)
 				l := &lane{r: r, leaseUntil: time.Now().Add(time.Hour)}
 				for i, want := range row.want {
 					answers, err := l.publish(t.Context(), []holdfast.Event{{Topic: "orders", Key: "k"}})
 					if err != nil {
 						t.Fatal(err)
 					}
-					if answers[0].spill != want {
-						t.Errorf("try %d: spill is %v", i, answers[0].spill)
+					if answers[0].park != want {
+						t.Errorf("try %d: it is parked: %v", i, answers[0].park)
 					}
 					time.Sleep(row.rest)
 				}

@@ -16,8 +16,8 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	hash "github.com/holdfast-go/holdfast/internal/lane"
-	"github.com/holdfast-go/holdfast/internal/test/dbtwin"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
 // side is one of two databases on which the same history runs. A cursor is in the side's own words: transaction ids
@@ -41,19 +41,19 @@ type writerTx interface {
 	end(t *testing.T, how string)
 }
 
-type twinWriter struct {
-	db    *dbtwin.DB
-	tx    *dbtwin.Tx
+type fakeWriter struct {
+	db    *simdb.DB
+	tx    *simdb.Tx
 	lanes int
 }
 
-func (w twinWriter) draw(*testing.T) { w.tx.Draw() }
+func (w fakeWriter) draw(*testing.T) { w.tx.Draw() }
 
-func (w twinWriter) append(_ *testing.T, id, topic, key string) {
-	w.tx.Append(w.db.Segment(), dbtwin.Event{ID: id, Topic: topic, Key: key, Lane: hash.Of(key, id, w.lanes)})
+func (w fakeWriter) append(_ *testing.T, id, topic, key string) {
+	w.tx.Append(w.db.Segment(), simdb.Event{ID: id, Topic: topic, Key: key, Lane: hash.Of(key, id, w.lanes)})
 }
 
-func (w twinWriter) end(t *testing.T, how string) {
+func (w fakeWriter) end(t *testing.T, how string) {
 	switch how {
 	case "commit", "commit prepared":
 		if err := w.tx.Commit(); err != nil {
@@ -105,14 +105,14 @@ func (w pgWriter) end(t *testing.T, how string) {
 	}
 }
 
-func TestTheTwinAndPostgresAgree(t *testing.T) {
+func TestTheFakeAndPostgresAgree(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	const lanes = 2
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: lanes}); err != nil {
 		t.Fatal(err)
 	}
-	for segment := range 4 { // The twin has nobody whose lock on a segment keeps it from being reclaimed.
+	for segment := range 4 { // The fake has nobody whose lock on a segment keeps it from being reclaimed.
 		pgtest.Exec(t, db.Pool, fmt.Sprintf("alter table holdfast.event_%d set (autovacuum_enabled = off)", segment))
 	}
 	pool := db.PoolOf(t, 12)
@@ -124,20 +124,20 @@ func TestTheTwinAndPostgresAgree(t *testing.T) {
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
-	t.Logf("seed %d: to repeat it, go test ./relay -run TestTheTwinAndPostgresAgree -sim.seed %d; prepared transactions: %v", seed, seed, prepares)
+	t.Logf("seed %d: to repeat it, go test ./relay -run TestTheFakeAndPostgresAgree -sim.seed %d; prepared transactions: %v", seed, seed, prepares)
 	rng := rand.New(rand.NewPCG(seed, 3))
-	twin := dbtwin.New(lanes, time.Now, rng)
+	fake := simdb.New(lanes, time.Now, rng)
 
 	began, asked := time.Now(), map[string]bool{}
 	sides := []*side{
-		{name: "twin", db: &dbtwin.Conn{DB: twin, Hooks: dbtwin.Hooks{Before: func(name string) error { asked[name] = true; return nil }}}, begin: func(*testing.T) writerTx { return twinWriter{twin, twin.Begin(), lanes} },
-			expire: func(_ *testing.T, lane int) { twin.Expire(lane) }, due: func(*testing.T) { twin.Due() }, refill: func(*testing.T) { twin.Reincarnate() }},
+		{name: "fake", db: &simdb.Conn{DB: fake, Hooks: simdb.Hooks{Before: func(name string) error { asked[name] = true; return nil }}}, begin: func(*testing.T) writerTx { return fakeWriter{fake, fake.Begin(), lanes} },
+			expire: func(_ *testing.T, lane int) { fake.Expire(lane) }, due: func(*testing.T) { fake.Due() }, refill: func(*testing.T) { fake.Reincarnate() }},
 		{name: "postgres", db: pool, begin: func(t *testing.T) writerTx {
 			conn, err := pool.Acquire(context.Background())
 			if err != nil {
 				t.Fatal(err)
 			}
-			w := pgWriter{conn, fmt.Sprint("twin ", rng.Uint64())}
+			w := pgWriter{conn, fmt.Sprint("fake ", rng.Uint64())}
 			w.exec(t, "begin")
 			return w
 		},
@@ -156,9 +156,9 @@ func TestTheTwinAndPostgresAgree(t *testing.T) {
 		for i := range s.relays {
 			c := Config{Name: fmt.Sprint("relay ", i), Lease: time.Hour, BatchSize: 3, MaxParked: 1000, HoldKey: i == 0, Logger: noLog}.withDefaults()
 			r := newRelay(s.db, nil, c, simStatements)
-			r.outside.chance = func() float64 { return 0.5 }
-			r.outside.now = func() time.Time { return began }
-			r.outside.start = func(_ context.Context, l *lane) { l.lost = func(error) {}; r.enter(l) }
+			r.env.chance = func() float64 { return 0.5 }
+			r.env.now = func() time.Time { return began }
+			r.env.start = func(_ context.Context, l *lane) { l.lost = func(error) {}; r.enter(l) }
 			s.relays[i] = r
 		}
 	}
@@ -174,7 +174,7 @@ func TestTheTwinAndPostgresAgree(t *testing.T) {
 	})
 	// What the history has no step for, or comes to by chance only.
 	beside := map[string]string{
-		"planned_page": "a long window", "transactions": "a long window", "cuts": "a backlog", "ring": "the sizes are Postgres's own",
+		"planned_page": "a long window", "transactions": "a long window", "cuts": "a backlog", "segments": "the sizes are Postgres's own",
 		"incarnation": "a crash", "move_scheduled": "scheduled events", "close_letters": "replays", "wake_queues": "letters that a person has dealt with",
 	}
 	missing := func() (names []string) {
@@ -183,7 +183,7 @@ func TestTheTwinAndPostgresAgree(t *testing.T) {
 				names = append(names, "to compare a "+kind)
 			}
 		}
-		for _, name := range dbtwin.Statements() {
+		for _, name := range simdb.Statements() {
 			if beside[name] == "" && !asked[name] {
 				names = append(names, "to ask "+name)
 			}
@@ -219,7 +219,7 @@ func (h *twins) both(kind string, ask func(s *side) any) any {
 	h.t.Helper()
 	a, b := ask(h.sides[0]), ask(h.sides[1])
 	if diff := cmp.Diff(a, b); diff != "" {
-		h.t.Fatalf("step %d, %s: the twin (-) and Postgres (+) disagree:\n%s", h.steps, kind, diff)
+		h.t.Fatalf("step %d, %s: the fake (-) and Postgres (+) disagree:\n%s", h.steps, kind, diff)
 	}
 	if h.kinds == nil {
 		h.kinds = map[string]int{}
@@ -400,7 +400,7 @@ func (h *twins) step() {
 		h.both("beat", func(s *side) any {
 			var relays, lanes, free int
 			r := s.relays[relay]
-			err := s.db.QueryRow(h.t.Context(), simStatements.In(beatRelay), r.c.Name, r.c.Lease, numbersOf(r)).Scan(&relays, &lanes, &free)
+			err := s.db.QueryRow(h.t.Context(), simStatements.In(heartbeatRelay), r.c.Name, r.c.Lease, numbersOf(r)).Scan(&relays, &lanes, &free)
 			return []any{relays, lanes, free, err == nil}
 		})
 	case 14: // parking, with the cursor
@@ -411,13 +411,13 @@ func (h *twins) step() {
 		var parks []parking
 		for i := range 1 + h.rng.IntN(3) {
 			rec := &record{Event: holdfast.Event{ID: fmt.Sprint("p", h.ids, "/", i), Type: "t", Topic: []string{"orders", "other"}[h.rng.IntN(2)], Key: []string{"", "a", "b"}[h.rng.IntN(3)], Time: time.Unix(0, 0)}}
-			fates := []fate{recordRefused, follows, spilled, topicHeld}
+			dispositions := []disposition{recordRefused, follows, partitionDown, topicHeld}
 			if h.rng.IntN(3) == 0 {
 				if rec.letter = 1 + h.rng.Int64N(5); rec.Key != "" {
-					fates = append(fates, first, first)
+					dispositions = append(dispositions, first, first)
 				}
 			}
-			parks = append(parks, parking{record: rec, fate: fates[h.rng.IntN(len(fates))], err: errors.New("scripted")})
+			parks = append(parks, parking{record: rec, disposition: dispositions[h.rng.IntN(len(dispositions))], err: errors.New("scripted")})
 		}
 		h.both("park", func(s *side) any {
 			l := owned(s)
@@ -454,18 +454,18 @@ func (h *twins) step() {
 				return "nothing"
 			}
 			slices.SortFunc(got, func(a, b parkedEvent) int { return int(a.place - b.place) })
-			verdicts, answers := make([]verdict, len(got)), make([]answer, len(got))
+			outcomes, answers := make([]outcome, len(got)), make([]answer, len(got))
 			stuck := map[queue]bool{}
 			for i := range got {
 				q := queue{got[i].Topic, got[i].Key}
-				verdicts[i] = []verdict{settled, retryLater, dead}[(shift+len(got[i].ID)+int(got[i].ID[len(got[i].ID)-1]))%3]
+				outcomes[i] = []outcome{settled, retryLater, dead}[(shift+len(got[i].ID)+int(got[i].ID[len(got[i].ID)-1]))%3]
 				if q.ordered() && stuck[q] {
-					verdicts[i] = untouched
+					outcomes[i] = untouched
 				}
-				stuck[q] = stuck[q] || verdicts[i] != settled
+				stuck[q] = stuck[q] || outcomes[i] != settled
 				answers[i] = answer{fault: FaultRecord, err: errors.New("scripted")}
 			}
-			_, err := l.settleParked(h.t.Context(), got, answers, verdicts)
+			_, err := l.settleParked(h.t.Context(), got, answers, outcomes)
 			return reasonOf(err)
 		})
 		h.compareParked()
@@ -491,10 +491,10 @@ func (h *twins) step() {
 	case 18: // the ring
 		if h.rng.IntN(2) == 0 {
 			to := h.rng.IntN(4)
-			h.both("turn", func(s *side) any {
+			h.both("rotate", func(s *side) any {
 				for from := range 4 {
 					if from != to {
-						if _, err := s.db.Exec(h.t.Context(), simStatements.In(turnRing), to, from); err != nil {
+						if _, err := s.db.Exec(h.t.Context(), simStatements.In(rotateSegments), to, from); err != nil {
 							return err.Error()
 						}
 					}

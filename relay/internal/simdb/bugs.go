@@ -1,9 +1,9 @@
-package dbtwin
+package simdb
 
-// Bug is a fault planted in the twin, as if a statement or the schema were written wrongly. The simulation must find each.
+// Bug is a fault planted in the fake, as if a statement or the schema were written wrongly. The simulation must find each.
 type Bug string
 
-// Violated is what the twin panics with where a row breaks a CHECK: Postgres would refuse the statement, again and again.
+// Violated is what the fake panics with where a row breaks a CHECK: Postgres would refuse the statement, again and again.
 type Violated string
 
 // What can be planted.

@@ -1,4 +1,4 @@
-package dbtwin
+package simdb
 
 import (
 	"time"
@@ -29,7 +29,7 @@ func (db *DB) free(l *Lane, lease time.Duration) bool {
 	return l.LeaseUntil.Before(db.Now()) || !db.is(BugNoLeaseAhead) && l.LeaseUntil.After(db.Now().Add(2*lease))
 }
 
-func beatRelay(c *call) error {
+func heartbeatRelay(c *call) error {
 	db, name, lease, mine := c.db, c.args[0].(string), c.args[1].(time.Duration), c.args[2].([]int16)
 	relays, free := int64(1), int64(0)
 	for other, until := range db.relays {

@@ -1,4 +1,4 @@
-package dbtwin
+package simdb
 
 import (
 	"maps"
@@ -121,7 +121,7 @@ func (db *DB) placeOf(tx *Tx, lane int, topic, key string, letter int64) int64 {
 	return place
 }
 
-func mendHead(c *call) error {
+func fixHead(c *call) error {
 	for i, q := range c.db.queueOf(c.tx, c.args[0].(int), c.args[1].(string), c.args[2].(string)) {
 		p := q.lock(c.tx)
 		switch {
@@ -257,7 +257,7 @@ func delayParked(c *call) error {
 	return nil
 }
 
-func buryParked(c *call) error {
+func deadLetterParked(c *call) error {
 	db := c.db
 	rows := c.rowsAt([]string{c.args[1].(string)}, []string{c.args[2].(string)}, []int64{c.args[3].(int64)})
 	if rows[0] == nil {
@@ -398,13 +398,13 @@ func (db *DB) letter(id int64) (found *cell[Letter], row Letter) {
 
 var handlers = map[string]func(*call) error{
 	"page": readPage, "planned_page": readPlanned, "transactions": readTransactions, "cuts": readCuts, "probe": probeLanes,
-	"ring": readRing, "turn": turnRing, "reclaim": reclaim,
-	"server": readServer, "incarnation": ensureIncarnation, "beat": beatRelay, "leave": leaveRelay, "claim": claimLanes,
+	"segments": readSegments, "rotate": rotateSegments, "reclaim": reclaim,
+	"server": readServer, "incarnation": ensureIncarnation, "heartbeat": heartbeatRelay, "leave": leaveRelay, "claim": claimLanes,
 	"save": saveLanes, "release": releaseLane, "fence": fenceLane,
-	"waiting": loadWaiting, "held": loadHeld, "park": parkEvents, "mend_head": mendHead,
+	"waiting": loadWaiting, "held": loadHeld, "park": parkEvents, "fix_head": fixHead,
 	"close_letters": closeLetters, "due": readDue, "topic_probe": readProbe, "unpark": deleteParked, "delay": delayParked,
-	"bury": buryParked, "wake_queues": wakeQueues, "wake_topic": wakeTopic, "move_scheduled": moveScheduled,
+	"dead_letter": deadLetterParked, "wake_queues": wakeQueues, "wake_topic": wakeTopic, "move_scheduled": moveScheduled,
 }
 
-// Statements are the names of all statements that the twin knows.
+// Statements are the names of all statements that the fake knows.
 func Statements() []string { return slices.Sorted(maps.Keys(handlers)) }

@@ -1,4 +1,4 @@
-package dbtwin
+package simdb
 
 import (
 	"fmt"
@@ -67,7 +67,7 @@ func (tx *Tx) Lock(key string) bool {
 	return true
 }
 
-// Segment is the segment that the next event goes to: holdfast.append reads it once, and the ring may turn before the row is in.
+// Segment is the segment that the next event goes to: holdfast.append reads it once, and the log may rotate before the row is in.
 func (db *DB) Segment() int { return db.current }
 
 // Append writes an event into a segment: its parts are drawn in the order of the columns.

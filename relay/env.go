@@ -17,10 +17,10 @@ type database interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
-// outside is what a relay takes from outside besides its database and its publisher: time, chance, and goroutines for its
+// env is what a relay takes from outside besides its database and its publisher: time, chance, and goroutines for its
 // lanes. The simulation (sim_test.go) puts its own in their place, and so runs everything here in an order that a seed
 // decides.
-type outside struct {
+type env struct {
 	now    func() time.Time // its differences must not follow steps of the wall clock
 	chance func() float64   // in [0, 1)
 
@@ -33,8 +33,8 @@ type outside struct {
 	limit func(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
 }
 
-func outsideOf(r *Relay) outside {
-	return outside{now: time.Now, chance: rand.Float64, wait: waitFor, start: r.start, limit: context.WithTimeout}
+func envOf(r *Relay) env {
+	return env{now: time.Now, chance: rand.Float64, wait: waitFor, start: r.start, limit: context.WithTimeout}
 }
 
 func waitFor(ctx context.Context, stop <-chan struct{}, d time.Duration) error {

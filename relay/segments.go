@@ -10,18 +10,18 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// How the ring is kept. A lock that is waited for this long gets through even while many lanes read: readers come and
+// How segments are maintained. A lock that is waited for this long gets through even while many lanes read: readers come and
 // go, and a queued exclusive lock lets no new one pass. Without waiting it never does.
 const (
-	tendEvery  = 3 * time.Second
-	tendLoaded = 250 * time.Millisecond // while the log is larger than one segment
-	lockWaitMs = 50
+	maintainEvery  = 3 * time.Second
+	maintainLoaded = 250 * time.Millisecond // while the log is larger than one segment
+	lockWaitMs     = 50
 )
 
-// tendRing empties segments that are read and turns to the next one when the current one is full. The owner of lane 0
+// maintainSegments empties segments that are read and rotates to the next one when the current one is full. The owner of lane 0
 // does it for all relays.
-func (r *Relay) tendRing(ctx context.Context) {
-	pause := tendEvery
+func (r *Relay) maintainSegments(ctx context.Context) {
+	pause := maintainEvery
 	for {
 		timer := time.NewTimer(pause)
 		select {
@@ -30,19 +30,19 @@ func (r *Relay) tendRing(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		pause = tendEvery
+		pause = maintainEvery
 		token, owner := r.ownsLaneZero()
 		if !owner {
 			continue
 		}
 		callCtx, cancel := context.WithTimeout(ctx, 10*time.Second)
-		loaded, err := r.tendRingOnce(callCtx, token)
+		loaded, err := r.maintainSegmentsOnce(callCtx, token)
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			r.c.Logger.Warn("the log was not tended, the relay tries again", "error", redact(err))
+			r.c.Logger.Warn("segment maintenance failed, will retry", "error", redact(err))
 		}
 		if loaded {
-			pause = tendLoaded
+			pause = maintainLoaded
 		}
 	}
 }
@@ -57,11 +57,11 @@ func (r *Relay) ownsLaneZero() (token string, owner bool) {
 	return l.token, true
 }
 
-// tendRingOnce looks at the ring once. loaded says that more than the current segment holds events.
-func (r *Relay) tendRingOnce(ctx context.Context, token string) (loaded bool, err error) {
-	rows, err := r.pool.Query(ctx, r.sql.In(readRing))
+// maintainSegmentsOnce looks at the segments once. loaded says that more than the current segment holds events.
+func (r *Relay) maintainSegmentsOnce(ctx context.Context, token string) (loaded bool, err error) {
+	rows, err := r.pool.Query(ctx, r.sql.In(readSegments))
 	if err != nil {
-		return false, fmt.Errorf("read ring: %w", err)
+		return false, fmt.Errorf("read segments: %w", err)
 	}
 	var current, n int
 	var size int64
@@ -72,7 +72,7 @@ func (r *Relay) tendRingOnce(ctx context.Context, token string) (loaded bool, er
 		bytes, empty = append(bytes, size), append(empty, none)
 		return nil
 	}); err != nil {
-		return false, fmt.Errorf("read ring: %w", err)
+		return false, fmt.Errorf("read segments: %w", err)
 	}
 	for n := range bytes {
 		if n == current || empty[n] {
@@ -93,14 +93,14 @@ func (r *Relay) tendRingOnce(ctx context.Context, token string) (loaded bool, er
 			loaded = true
 		}
 	}
-	next, turn := nextSegment(current, bytes, empty, r.c.SegmentBytes)
-	if turn {
+	next, rotate := nextSegment(current, bytes, empty, r.c.SegmentBytes)
+	if rotate {
 		if !empty[next] {
 			r.c.Logger.Warn("the log grows: no segment is empty; a lane is held, or a transaction writes for long", "current", current, "next", next, "bytes", bytes[next])
 		}
 		failpoint.Hit(failpoint.RelayTurning)
-		if _, err := r.pool.Exec(ctx, r.sql.In(turnRing), next, current); err != nil {
-			return true, fmt.Errorf("turn the ring: %w", err)
+		if _, err := r.pool.Exec(ctx, r.sql.In(rotateSegments), next, current); err != nil {
+			return true, fmt.Errorf("rotate segments: %w", err)
 		}
 		failpoint.Hit(failpoint.RelayTurned)
 		loaded = true

@@ -1,4 +1,4 @@
-package dbtwin
+package simdb
 
 import (
 	"slices"
@@ -183,14 +183,14 @@ func probeLanes(c *call) error {
 	return nil
 }
 
-func readRing(c *call) error {
+func readSegments(c *call) error {
 	for n := range Segments {
 		c.row(int64(c.db.current), int64(n), c.db.bytes[n], c.db.bytes[n] == 0)
 	}
 	return nil
 }
 
-func turnRing(c *call) error {
+func rotateSegments(c *call) error {
 	if to, from := c.args[0].(int), c.args[1].(int); c.db.current == from {
 		c.db.current = to
 		c.tag = 1

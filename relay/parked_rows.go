@@ -1,0 +1,66 @@
+package relay
+
+import (
+	"regexp"
+	"strings"
+)
+
+// rowKeys names rows, or queues, as arrays for a statement.
+type rowKeys struct {
+	topics, keys []string
+	places       []int64
+}
+
+func (k *rowKeys) add(row *parkedEvent) {
+	k.topics, k.keys, k.places = append(k.topics, row.Topic), append(k.keys, row.Key), append(k.places, row.place)
+}
+
+func (k *rowKeys) addQueue(q queue) {
+	if !q.ordered() {
+		return
+	}
+	for i := range k.topics {
+		if k.topics[i] == q.topic && k.keys[i] == q.key {
+			return
+		}
+	}
+	k.topics, k.keys = append(k.topics, q.topic), append(k.keys, q.key)
+}
+
+// dropStuck leaves out queues whose new head was tried and put off in the same round: it has its own time.
+func (k *rowKeys) dropStuck(rows []parkedEvent, outcomes []outcome) {
+	stuck := map[queue]bool{}
+	for i := range rows {
+		if outcomes[i] == retryLater {
+			stuck[queue{rows[i].Topic, rows[i].Key}] = true
+		}
+	}
+	kept := rowKeys{}
+	for i := range k.topics {
+		if q := (queue{k.topics[i], k.keys[i]}); !stuck[q] {
+			kept.addQueue(q)
+		}
+	}
+	*k = kept
+}
+
+// reason is one line that says why an event was given up.
+func reason(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	if len(line) > 300 {
+		line = line[:300]
+	}
+	return toValidText(line)
+}
+
+var digits = regexp.MustCompile(`[0-9]+`)
+
+// fingerprint is equal for letters of one kind of failure: the type of event and the words of the error.
+func fingerprint(eventType string, err error) string {
+	return eventType + ": " + digits.ReplaceAllString(reason(err), "#")
+}
+
+// toValidText makes text that Postgres takes.
+func toValidText(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "?"), "\x00", "?")
+}

@@ -1,0 +1,77 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// faultyError is an error of somebody else's Publisher.
+type faultyError struct{ fault relay.Fault }
+
+func (e faultyError) Error() string             { return "no" }
+func (e faultyError) PublishFault() relay.Fault { return e.fault }
+
+func TestFaultOfBelievesAnErrorThatSaysItsFault(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		err  error
+		want relay.Fault
+	}{
+		{"no error is no fault", nil, ""},
+		{"a PublishError", fmt.Errorf("publish: %w", &relay.PublishError{Fault: relay.FaultPartition}), relay.FaultPartition},
+		{"another that says so itself", fmt.Errorf("publish: %w", faultyError{relay.FaultTopic}), relay.FaultTopic},
+		{"one that says so and is permanent", retry.Permanent(faultyError{relay.FaultTopic}), relay.FaultTopic},
+		{"one that is permanent", retry.Permanent(errors.New("?")), relay.FaultRecord},
+		{"one that nothing is known of", errors.New("?"), relay.FaultBroker},
+		{"a time-out", context.DeadlineExceeded, relay.FaultBroker},
+	} {
+		if got := relay.FaultOf(row.err); got != row.want {
+			t.Errorf("%s: %q, want %q", row.name, got, row.want)
+		}
+	}
+}
+
+func TestTheClassOfAPublishErrorFitsItsFault(t *testing.T) {
+	refused := syscall.ECONNREFUSED
+	for _, row := range []struct {
+		name string
+		err  *relay.PublishError
+		want retry.Class
+	}{
+		{"a refused record", &relay.PublishError{Fault: relay.FaultRecord, Err: refused}, retry.Validation},
+		{"by its cause", &relay.PublishError{Fault: relay.FaultBroker, Err: refused}, retry.Unavailable},
+		{"by what the publisher says", &relay.PublishError{Fault: relay.FaultTopic, Class: retry.Auth, Err: refused}, retry.Auth},
+		{"a cause that reads like a record's", &relay.PublishError{Fault: relay.FaultTopic, Err: retry.Permanent(refused)}, retry.Unavailable},
+		{"not sent because of another", &relay.PublishError{Fault: relay.FaultTopic, NotSent: true, Err: &relay.PublishError{Fault: relay.FaultTopic, Class: retry.Auth, Err: refused}}, retry.Auth},
+	} {
+		if got := retry.Classify(fmt.Errorf("publish: %w", row.err)); got != row.want {
+			t.Errorf("%s: %q, want %q", row.name, got, row.want)
+		}
+		if !errors.Is(row.err, refused) {
+			t.Errorf("%s: the cause is not kept", row.name)
+		}
+	}
+}
+
+func TestARecordHoldsTheEventInTheCloudEventsBinding(t *testing.T) {
+	full := relay.RecordOf(holdfast.Event{ID: "1", Source: "shop", Type: "order.placed", Topic: "orders", Key: "k", Payload: []byte("p"),
+		Headers: map[string]string{"tenant": "a", "b": ""}})
+	want := relay.Record{Key: []byte("k"), Value: []byte("p"), Headers: []relay.Header{
+		{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: []byte("1")}, {Key: "ce_source", Value: []byte("shop")},
+		{Key: "ce_type", Value: []byte("order.placed")}, {Key: "b", Value: []byte{}}, {Key: "tenant", Value: []byte("a")}}}
+	if diff := cmp.Diff(want, full); diff != "" {
+		t.Error(diff)
+	}
+	if bare := relay.RecordOf(holdfast.Event{ID: "1", Type: "t"}); bare.Key != nil || bare.Value != nil {
+		t.Errorf("an event without key and payload has the record %+v", bare)
+	}
+}
