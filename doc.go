@@ -22,7 +22,7 @@
 //  8. The transaction commits, and only then does the partition's offset move.
 //  9. A handler that fails puts the event and its key aside, durably (the table stored); other keys go on. It is tried
 //     again with backoff and jitter, across restarts.
-//  10. What keeps failing becomes a dead letter with its whole chain of errors. A person reads it, mends the cause or the
+//  10. What keeps failing becomes a dead letter with its whole chain of errors. A person reads it, fixes the cause or the
 //     payload, and replays it (package dlq): it takes its old place in its key's queue and goes through the same door.
 //
 // # Packages

@@ -154,7 +154,7 @@ func install(ctx context.Context, tx pgx.Tx, c SchemaConfig) error {
 	return nil
 }
 
-// Check says what is missing for holdfast to work in this database, and how to mend it: all problems at once. Nil means
+// Check says what is missing for holdfast to work in this database, and how to fix it: all problems at once. Nil means
 // that Migrate has nothing to do.
 func Check(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig) error {
 	if err := c.validate(); err != nil {

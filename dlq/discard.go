@@ -33,7 +33,7 @@ func (d *DLQ) discard(ctx context.Context, id int64, a address, by, reason strin
 		case state == StateOpen:
 		case state == StateReplaying && a.origin == OriginInbox:
 			steps = append(steps, step{"take it out of the queue", d.sql.unstore, []any{id},
-				fmt.Errorf("%w: its handler is at it just now, look again when it has ended", ErrNotOpen)})
+				fmt.Errorf("%w: it is being handled, look again when that has ended", ErrNotOpen)})
 		case state == StateReplaying:
 			return fmt.Errorf("%w: it is being published again, look again when that has ended", ErrNotOpen)
 		default:

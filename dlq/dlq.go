@@ -1,7 +1,7 @@
 // Package dlq is what a person does about dead letters: events that the relay or an inbox has given up.
 //
 // A letter holds the whole event and the errors of its attempts. Letters can be counted by kind of failure (Groups), read
-// (List, Get), mended (Edit), sent on their way again (Replay) or given up for good (Discard, DiscardAll), and removed
+// (List, Get), edited (Edit), delivered again (Replay) or given up for good (Discard, DiscardAll), and removed
 // when they were closed long ago (Purge). Every change is one short transaction that also records who made it and why,
 // so that Actions tells a letter's story:
 //
@@ -119,7 +119,7 @@ type Config struct {
 
 // DLQ reads and changes the letters of one schema. It may be used from many goroutines at once.
 //
-// The role needs no more than the rights that docs/operations.md lists for whoever works on letters.
+// The role needs no more than the rights that docs/operations.md lists for work on dead letters.
 type DLQ struct {
 	pool   *pgxpool.Pool
 	schema string

@@ -35,7 +35,7 @@ select case when s.is_called then s.last_value else s.last_value - 1 end from ho
 // $4 whether the producer's side counts.
 //
 // Of parked and stored events the first of a key counts, or the first replay before it, and it counts unless a dead letter
-// holds it: those behind it do not move before it does. One that a worker has in hand stays due. An event of a topic in $2
+// holds it: those after it do not move before it does. One that a worker is handling stays due. An event of a topic in $2
 // must be settled or stored in every consumer's inbox, except where it never left (it is parked or a letter of the relay),
 // where it is a letter of the consumer, and where the consumer declares the types it handles and not this one.
 const pending = `-- holdfasttest.pending

@@ -129,7 +129,7 @@ type Config struct {
 	CompleteEvery time.Duration
 	Completers    int
 
-	// Observer is told what becomes of requests.
+	// Observer gets what becomes of requests.
 	Observer Observer
 
 	// Logger gets constant messages with attributes: keys only as hashes, never bodies. Defaults to slog.Default().

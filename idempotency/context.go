@@ -25,7 +25,7 @@ type handling struct {
 	resultRef     string
 
 	over  atomic.Bool     // The handler has returned.
-	turn  chan struct{}   // of one step: whoever has put something in has it
+	turn  chan struct{}   // of one step: the goroutine that has put something in has it
 	steps map[string]bool // that are done
 }
 
@@ -61,7 +61,7 @@ func InfoOf(ctx context.Context) (Info, bool) {
 }
 
 // DoNotStore leaves the key free when the answer is 400 or more, say because the request was not even valid. An answer
-// below 400 is stored whatever was said: the client is told that it is done.
+// below 400 is stored in any case: the client hears that it is done.
 func DoNotStore(ctx context.Context) {
 	if h := handlingOf(ctx); h != nil {
 		h.doNotStore = true
@@ -86,7 +86,7 @@ func SetResult(ctx context.Context, ref string) {
 }
 
 // DownstreamKey makes the key for a call that the handler makes to another service: the same for every try of this
-// request, another for each name and each request, whoever else uses its key. 64 hexadecimal digits; "" for a request
+// request, another for each name and each request, even if another account uses the same key. 64 hexadecimal digits; "" for a request
 // without a key.
 func DownstreamKey(ctx context.Context, name string) string {
 	h := handlingOf(ctx)

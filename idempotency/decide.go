@@ -102,7 +102,7 @@ func decide(c circumstances, store func(status int) bool) fate {
 	switch {
 	case c.status >= 500:
 		return keepNone
-	case c.status < 400: // The client is told that it is done: so it has to be, and a repeat has to hear it.
+	case c.status < 400: // The client hears that it is done: so it has to be, and a repeat has to get the same.
 		return keepAll
 	case c.doNotStore || !store(c.status):
 		return keepNone

@@ -26,7 +26,7 @@
 // such a call, and its rollback would not undo it; so in lease mode the key is claimed by a row of its own (postgres.go),
 // renewed while the handler runs (lease.go), and what the handler does in the database it does in Steps (step.go). Each
 // commits by itself and is never repeated; a call to the outside stands between two steps, under DownstreamKey. A crash
-// leaves the steps that are done; whoever comes next, the client or Run (complete.go, Route.Complete), goes on behind the
+// leaves the steps that are done; the next request, by the client or by Run (complete.go, Route.Complete), goes on after the
 // last of them. docs/guides/lease-mode.md has it in full. NewEphemeral works in lease mode without Postgres, on a Store
 // (store.go), and has no steps.
 //

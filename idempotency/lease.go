@@ -26,7 +26,7 @@ type lease struct {
 	stepping bool               // A step is open: it has the row locked, which is stronger than the lease, and renews it at its end.
 	giveUp   context.CancelFunc // of the renewal that is on its way; nil: there is none
 
-	renewing sync.Mutex // by whoever renews, and by a step that begins
+	renewing sync.Mutex // by a renewal, and by a step that begins
 }
 
 // step says that a step locks the row from now on, or that it has ended. A renewal that is on its way is given up: it may

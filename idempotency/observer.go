@@ -23,7 +23,7 @@ const (
 	Unusable    Result = "unusable"    // the stored answer cannot be read or trusted: look at it
 )
 
-// Outcome is what an Observer is told of a request.
+// Outcome is what an Observer gets of a request.
 type Outcome struct {
 	Result    Result
 	Operation string // as the key's scope has it
@@ -47,7 +47,7 @@ type Abandoned struct {
 	CreatedAt time.Time
 }
 
-// Observer is told what a Guard does. Any field may be nil. The functions are called in line, from many goroutines, and
+// Observer gets what a Guard does. Any field may be nil. The functions are called in line, from many goroutines, and
 // must be quick.
 type Observer struct {
 	// OnOutcome is called once for each guarded request, when its answer has been decided on. The context is the

@@ -40,7 +40,7 @@ var (
 	keyMissing = problem{status: http.StatusBadRequest, code: CodeKeyMissing, class: retry.Validation, title: "Idempotency-Key is missing", link: true,
 		detail: "This operation must be sent with a key of your choice in the header Idempotency-Key: one for each operation, the same for each retry of it."}
 	keyInvalid       = problem{status: http.StatusBadRequest, code: CodeKeyInvalid, class: retry.Validation, title: "Idempotency-Key is invalid", link: true}
-	principalUnknown = problem{status: http.StatusUnauthorized, code: CodePrincipalUnknown, class: retry.Auth, title: "It is not known who asks",
+	principalUnknown = problem{status: http.StatusUnauthorized, code: CodePrincipalUnknown, class: retry.Auth, title: "Authentication required",
 		detail: "A key belongs to an account: sign in first."}
 	requestTooLarge = problem{status: http.StatusRequestEntityTooLarge, code: CodeRequestTooLarge, class: retry.Validation, title: "The request is too large"}
 	requestUnread   = problem{status: http.StatusBadRequest, code: CodeRequestUnread, class: retry.Validation, title: "The request's body could not be read",
@@ -48,9 +48,9 @@ var (
 	requestUnfit    = problem{status: http.StatusBadRequest, code: CodeRequestUnread, class: retry.Validation, title: "The request's body could not be read"}
 	payloadMismatch = problem{code: CodePayloadMismatch, class: retry.Conflict, title: "Idempotency-Key is already used", link: true,
 		detail: "This key was used for another request: its operation, path, query, conditions or body differ. Nothing was done. Use a new key for a new operation; to repeat the old one, send it unchanged."}
-	inProgress = problem{status: http.StatusConflict, code: CodeInProgress, class: retry.Conflict, title: "A request with this Idempotency-Key is being worked on", link: true,
+	inProgress = problem{status: http.StatusConflict, code: CodeInProgress, class: retry.Conflict, title: "A request with this Idempotency-Key is in progress", link: true,
 		detail: "Send it again a little later, with the same key, to get its answer.", retryable: true}
-	accepted = problem{status: http.StatusAccepted, code: CodeInProgress, class: retry.Conflict, title: "A request with this Idempotency-Key is being worked on",
+	accepted = problem{status: http.StatusAccepted, code: CodeInProgress, class: retry.Conflict, title: "A request with this Idempotency-Key is in progress",
 		detail: "Its status is at the Location of this answer.", retryable: true}
 	storeUnavailable = problem{status: http.StatusServiceUnavailable, code: CodeStoreUnavailable, class: retry.Unavailable, title: "The service is not available now",
 		detail: "Nothing was done. Send the request again, with the same key.", retryable: true}
@@ -74,9 +74,9 @@ func unknownOutcome(keyed, ephemeral bool) problem {
 	switch {
 	case !keyed:
 		p.retryable = false
-		p.detail = "It had no key, so another try would be another request: look whether it was carried out before you send it again."
+		p.detail = "It had no key, so another try would be another request: find out whether it was carried out before you send it again."
 	case ephemeral:
-		p.detail = "Send it again with the same key: where its answer was kept you get that, else it is carried out again."
+		p.detail = "Send it again with the same key: you get its answer if that was kept; otherwise it is carried out again."
 	}
 	return p
 }

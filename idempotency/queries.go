@@ -55,7 +55,7 @@ select g.scope, g.operation, g.key, g.fingerprint, g.status, g.result_ref, g.cre
  where $4::bigint > 0`
 
 // Removes expired rows, oldest first, by idempotency_expiry, with what is beside them. Rows that another node, or a
-// request, has in hand are left. A pending row's expires_at is later than its lease, and Config.KeepUnfinished after its
+// request, is working on are left. A pending row's expires_at is later than its lease, and Config.KeepUnfinished after its
 // last step: so one that is here was given up long ago.
 const cleanSQL = `-- idempotency.clean
 with gone as (

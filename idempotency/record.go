@@ -40,7 +40,7 @@ func (rec *recorder) Header() http.Header {
 	return rec.header
 }
 
-// errOver is what a goroutine is told that goes on writing.
+// errOver is what a goroutine gets that goes on writing.
 var errOver = errors.New("the handler has returned, and its answer with it")
 
 func (rec *recorder) WriteHeader(status int) {

@@ -90,7 +90,7 @@ func (req *request) key() StoreKey {
 	return StoreKey{Scope: req.scope, Operation: req.operation, Key: req.info.Key}
 }
 
-// whole is a copy of the request with its body in front of it, for whoever reads or changes it.
+// whole is a copy of the request with its body in front of it, for code that reads or changes it.
 func (req *request) whole(ctx context.Context) *http.Request {
 	r := req.Request.Clone(ctx)
 	r.Body = io.NopCloser(bytes.NewReader(req.body))

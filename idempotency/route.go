@@ -92,8 +92,8 @@ type Route struct {
 	MaxRequest, MaxResponse int64
 }
 
-// StoreStatus is what is stored unless Route.Store says otherwise: everything below 500, but not what the next try may
-// well be spared: 401, 403, 408, 425 and 429.
+// StoreStatus is what is stored unless Route.Store says otherwise: every status below 500 except 401, 403, 408, 425 and
+// 429, which a retry may not meet again.
 func StoreStatus(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:

@@ -11,8 +11,8 @@ import (
 // come out. All of it may be called by many goroutines, and many processes, at once.
 //
 // Every Claim that is the caller's has a fence of its own, larger than any before it of that key, also after a Release
-// and after the key had expired: so whoever comes late with an old fence is found out. What is written is there for
-// whoever asks next; errors mean that it is not known whether it was. Fingerprints are opaque, of at most 64 bytes.
+// and after the key had expired: so a late caller with an old fence is found out. What is written is there for
+// the next caller; errors mean that it may have been written or not. Fingerprints are opaque, of at most 64 bytes.
 type Store interface {
 	// Claim gives the key to the caller until lease has passed, unless it is in use or answered. It is in use while its
 	// lease lives. Once that has run out, or was released, the key is given to a request of the same fingerprint only;
@@ -35,7 +35,7 @@ type Store interface {
 }
 
 // ExpiryStore is a Store that also tells until when it keeps an answer, for Config.ShowExpiry. With another the process's
-// clock says so to whoever is answered first, and the store's to the others.
+// clock says so in the first answer, and the store's in the others.
 type ExpiryStore interface {
 	Store
 

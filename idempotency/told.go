@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// What is told of a request, in its log line and to the Observer. Decisions without clock, database or context, but for
+// What is reported of a request, in its log line and to the Observer. Decisions without clock, database or context, but for
 // tell itself.
 
 // States of a key, as the log names what a request found and what it left.

@@ -10,7 +10,7 @@ import (
 // What answers mean, and how long they are waited for: without clock, context or connection.
 
 // codeInProgress is the code of package idempotency's 409 to a repeat of what runs at this moment. It is the one 409
-// that time mends: a mismatch, and whatever else an API says by 409, stays.
+// that time fixes: a mismatch, and whatever else an API says by 409, stays.
 const codeInProgress = "idempotency.in_progress"
 
 // worthRepeating says after which answers another attempt can help: 429 and 5xx, no other 4xx; and the 409 that asks for it.

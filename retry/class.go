@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Class says of what kind a failure is: whether another attempt can mend it, and what a caller is told.
+// Class says of what kind a failure is: whether another attempt can succeed, and what a caller gets.
 //
 // Each value is the part that error codes of its kind begin with: the code CONFLICT.idempotency.payload_mismatch is of
 // class Conflict. The values are written to logs, metrics and dead letters; changing one is a breaking change.
@@ -21,7 +21,7 @@ type Class string
 
 // The taxonomy: every class, and the caller's hint of each.
 const (
-	Validation  Class = "VALIDATION"             // the input is at fault: mend the input
+	Validation  Class = "VALIDATION"             // the input is at fault: fix the input
 	Auth        Class = "AUTH"                   // not known or not allowed: sign in again, or get the right
 	Conflict    Class = "CONFLICT"               // clashes with what is stored: look at it, then decide
 	RateLimit   Class = "RATE_LIMIT"             // too many requests: wait as told, then again

@@ -35,7 +35,7 @@ type CSVLog struct {
 //	log := retry.NewCSVLog(file)
 //	client := retry.Client(retry.Transport{Observer: retry.Observer{OnAttempt: log.Attempt}})
 //
-// Each line is written by a single Write to w. What fails is told by Err.
+// Each line is written by a single Write to w. Err returns what failed.
 func NewCSVLog(w io.Writer) *CSVLog {
 	l := &CSVLog{w: csv.NewWriter(w)}
 	l.write(csvColumns)

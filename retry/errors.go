@@ -7,7 +7,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// Permanent marks err as one that no further attempt will mend, whatever its class. It returns nil for nil.
+// Permanent marks err as one that no further attempt will cure, whatever its class. It returns nil for nil.
 //
 // The mark adds behaviour, no text: the message stays err's, and errors.Is and errors.As still find err and its causes.
 // Use it where the code knows better than the table of [Classify]: an order that doesn't exist, a payload of no known
@@ -34,7 +34,7 @@ func (e *permanentError) Unwrap() error { return e.err }
 
 // After marks err as worth another attempt after d, and not sooner; a negative d counts as 0. It returns nil for nil.
 //
-// d takes the place of [Policy.Delay] and may be longer than [Policy.Cap]: whoever said it knows the other side. It
+// d takes the place of [Policy.Delay] and may be longer than [Policy.Cap]: the other side asked for it. It
 // doesn't extend a budget: [Do] gives up at once when d doesn't fit. As with [Permanent], the message stays err's, and
 // errors.Is and errors.As still find err and its causes.
 func After(err error, d time.Duration) error {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Observer is told what a [Transport] does. Its functions may be nil; they are called in line, from the goroutine that
+// Observer gets what a [Transport] does. Its functions may be nil; they are called in line, from the goroutine that
 // sends the request, and should be quick.
 type Observer struct {
 	// OnAttempt is called after each attempt: when the headers of its answer are there, or when it has failed. It must
@@ -13,7 +13,7 @@ type Observer struct {
 	OnAttempt func(Attempt)
 }
 
-// Attempt is one attempt at a request, as an [Observer] is told of it.
+// Attempt is one attempt at a request, as an [Observer] gets it.
 type Attempt struct {
 	Request *http.Request // as the Transport was given it, not as it was sent
 	Key     string        // the Idempotency-Key it was sent with; "" when it has none

@@ -61,7 +61,7 @@ type Transport struct {
 	// request, from the goroutine that sends it; all attempts carry what it returns. "" means no key. Defaults to no key.
 	Key func(*http.Request) string
 
-	// Observer is told of every attempt.
+	// Observer gets every attempt.
 	Observer Observer
 
 	random func() float64 // in [0,1); nil means math/rand/v2. Set by tests.

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 )
 
-// This file says what a sender is told. It decides; the three functions at its end write.
+// This file says what a sender gets. It decides; the three functions at its end write.
 //
 // 2xx means that the sender need not send the delivery again: what it says was committed, or is not wanted. That holds for
 // a handler that failed too, because the inbox has the event and tries again by itself; were the sender told to come
@@ -62,7 +62,7 @@ func writeAnswer(w http.ResponseWriter, status int, retryAfter time.Duration) {
 	w.WriteHeader(status)
 }
 
-// writeProblem answers with a status and its name and nothing else: whoever sends forged requests learns nothing of why.
+// writeProblem answers with a status and its name and nothing else: an attacker who forges requests learns nothing of why.
 func writeProblem(w http.ResponseWriter, status int, retryAfter time.Duration) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")

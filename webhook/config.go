@@ -63,7 +63,7 @@ type Config struct {
 	Topic string
 
 	// Unsigned says by what a repeat is recognised where the provider does not sign the id, as GitHub and Shopify. ByID
-	// believes the id: whoever has seen one request with its signature can have it handled once more by changing the id.
+	// believes the id: an attacker who has seen one request with its signature can have it handled again by changing the id.
 	// ByBody does not, and costs two things: of two events that are the same to the byte, such as a workflow that is
 	// dispatched twice within a second, the second is a duplicate; and a delivery whose body changes between its tries is
 	// two events. Signed ids are always believed, and a delivery without an id is always recognised by its body.
@@ -87,14 +87,14 @@ type Config struct {
 	// MaxBody is the largest body, in bytes, that is read. Up to 64 MiB. Defaults to 1 MiB.
 	MaxBody int64
 
-	// Workers is how many deliveries are in hand at once, each with a connection of the inbox's pool. The others wait for
+	// Workers is how many deliveries are in progress at once, each with a connection of the inbox's pool. The others wait for
 	// Wait, and are then told to come again. Between 1 and 1,000. Defaults to 8.
 	Workers int
 
 	// Wait is how long a delivery waits for its turn. -1 means not at all. Defaults to 5 s.
 	Wait time.Duration
 
-	// RetryAfter is when a sender is told to come again that could not be served. Between 1 s and 1 h. Defaults to 5 s.
+	// RetryAfter is the Retry-After of a 503: when a sender should come again. Between 1 s and 1 h. Defaults to 5 s.
 	RetryAfter time.Duration
 
 	// Horizon is for how long the provider may send an event again. New refuses an inbox that forgets earlier
@@ -105,14 +105,14 @@ type Config struct {
 	// NowFunc is the clock that timestamps are held against. Defaults to time.Now.
 	NowFunc func() time.Time
 
-	// Observer is told what happens.
+	// Observer gets what happens.
 	Observer Observer
 
 	// Logger gets constant messages with attributes, never bodies, secrets or signatures. Defaults to the inbox's.
 	Logger *slog.Logger
 }
 
-// Observer is told what a receiver does. Any field may be nil. The functions are called in line, from many goroutines,
+// Observer gets what a receiver does. Any field may be nil. The functions are called in line, from many goroutines,
 // and must be quick.
 type Observer struct {
 	// OnRefused is called when a request was refused: it was no delivery, or not the provider's.

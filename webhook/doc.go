@@ -11,7 +11,7 @@
 // verifier.go says what a verifier answers; standard.go, stripe.go, github.go, slack.go and shopify.go are those of five
 // providers, each beside the function that signs as the provider does; secret.go and signature.go are what they share.
 // receiver.go is one request's way, config.go what can be said about it. event.go decides which event a delivery is, and
-// answer.go what the provider is told. order.go is for handlers whose events overtake each other.
+// answer.go what the provider gets. order.go is for handlers whose events overtake each other.
 //
 // # Which secret
 //

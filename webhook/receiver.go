@@ -120,7 +120,7 @@ func (r *receiver) read(w http.ResponseWriter, req *http.Request) ([]byte, error
 }
 
 // errBusy is said of a delivery whose turn did not come.
-var errBusy = errors.New("too many deliveries are in hand")
+var errBusy = errors.New("too many deliveries are in progress")
 
 // take gives the event to the inbox when its turn has come. A sender that goes away meanwhile changes nothing any more:
 // one that never waits as long as its handler takes would have it cancelled at every try, and never handled. By hash the

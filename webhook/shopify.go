@@ -11,7 +11,7 @@ const shopifyHeader = "X-Shopify-Hmac-Sha256"
 // Shopify verifies Shopify's X-Shopify-Hmac-Sha256: HMAC-SHA256 over the body alone, in base64
 // (https://shopify.dev/docs/apps/build/webhooks/subscribe/https). The secret is the app's, one for all its shops.
 //
-// Type is X-Shopify-Topic; ID is the topic and X-Shopify-Event-Id, because one event of a merchant is told to several
+// Type is X-Shopify-Topic; ID is the topic and X-Shopify-Event-Id, because one event of a merchant goes to several
 // topics under one id. None of them is signed, nor are a time and the shop (X-Shopify-Shop-Domain): so IDSigned is false,
 // a request that was seen once can be sent again for ever, and Config.Unsigned decides how a repeat is recognised. What
 // belongs to which shop must come out of the body.

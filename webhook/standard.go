@@ -106,7 +106,7 @@ func (keys standard) match(list, prefix string, body []byte) (scheme string, sec
 					return version, i, nil
 				}
 			case version == "v1a" && k.public != nil && len(sent) == ed25519.SignatureSize && tried < maxSignatures:
-				tried++ // Each costs a pass over the body, for whoever asks.
+				tried++ // Each costs a pass over the body, for any sender.
 				if message == nil {
 					message = append([]byte(prefix), body...)
 				}

@@ -33,7 +33,7 @@ type Delivery struct {
 	// ID is the provider's name for the event, the same at each retry; "" where it gives none.
 	ID string
 
-	// IDSigned says that the signature covers ID. Otherwise whoever has seen one request can send it again under any ID:
+	// IDSigned says that the signature covers ID. Otherwise an attacker who has seen one request can send it again under any ID:
 	// see Config.Unsigned.
 	IDSigned bool
 

@@ -26,7 +26,7 @@ var counters = map[idempotency.Result]struct{ name, description string }{
 	idempotency.Created:     {"idempotent.created", "Requests whose handler ran and whose answer is kept"},
 	idempotency.Replayed:    {"idempotent.replayed", "Requests that got the answer of an earlier one"},
 	idempotency.Conflict:    {"idempotent.conflict", "Requests whose key is another request's"},
-	idempotency.InProgress:  {"idempotent.in_progress", "Requests whose key another request had in hand"},
+	idempotency.InProgress:  {"idempotent.in_progress", "Requests whose key another request was using"},
 	idempotency.Forgotten:   {"idempotent.forgotten", "Requests whose handler ran and of which nothing was kept"},
 	idempotency.Lost:        {"idempotent.lost", "Requests whose lease another request took over while their handler ran"},
 	idempotency.Unguarded:   {"idempotent.bypassed", "Requests without a key, where it is optional"},

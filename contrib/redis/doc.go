@@ -36,9 +36,9 @@
 // # What is not known
 //
 // The client of Redis sends a command again whose answer was lost. So each Claim carries a token, and the same Claim,
-// arriving twice, gets the same fence. A Claim that ends in an error may have been carried out for all that: nobody has
+// arriving twice, gets the same fence. A Claim that ends in an error may still have been carried out: nobody has
 // the key then, and it becomes free when its lease runs out. A lease is what such a key's users wait for at worst, so
-// keep it short; whoever works longer renews it.
+// keep it short; a handler that works longer renews it.
 //
 // It needs Redis 5 or newer, or what speaks like it.
 package redisstore

@@ -19,7 +19,7 @@ import (
 // shownOperation is how much of an operation a name shows.
 const shownOperation = 64
 
-// nameOf is the name of a key in Redis. It shows the operation, for whoever looks, and is told apart by the hash alone.
+// nameOf is the name of a key in Redis. It shows the operation, for people who look; the hash alone tells names apart.
 func nameOf(prefix string, k idempotency.StoreKey) string {
 	h := sha256.New()
 	for _, part := range []string{k.Scope, k.Operation, k.Key} {

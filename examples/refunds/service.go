@@ -166,8 +166,8 @@ var tokens = map[string]string{"Bearer teashop-token": "teashop", "Bearer booksh
 
 type accountKey struct{}
 
-// authenticate stands in front of the guard: a key belongs to an account, and a repeat is not answered to whoever has
-// lost the right to ask.
+// authenticate stands in front of the guard: a key belongs to an account, and a client that has lost the
+// right to ask gets no answer to a repeat.
 func authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		account, known := tokens[r.Header.Get("Authorization")]

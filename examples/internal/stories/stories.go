@@ -30,7 +30,7 @@ func Main(example string, run func(context.Context) error) {
 
 // Story is what the chapters of a story share. Out is required. It is for one goroutine at a time.
 type Story struct {
-	Out io.Writer // where the story is told
+	Out io.Writer // where the story goes
 
 	*servers.Servers // there from Start on
 
