@@ -116,7 +116,7 @@ func (s *Servers) Kafka(args servers.DoArgs, _ *servers.DoReply) error {
 	case servers.StartBroker:
 		return server.StartBroker(ctx)
 	}
-	return fmt.Errorf("Verb is %q: it must be one for Kafka", args.Verb)
+	return fmt.Errorf("verb is %q: it must be one for Kafka", args.Verb)
 }
 
 // countingListener counts the connections that are open.

@@ -99,7 +99,7 @@ func (s *Servers) Postgres(args servers.DoArgs, _ *servers.DoReply) error {
 	case servers.Promote:
 		return server.Promote(context.Background())
 	}
-	return fmt.Errorf("Verb is %q: it must be one for PostgreSQL", args.Verb)
+	return fmt.Errorf("verb is %q: it must be one for PostgreSQL", args.Verb)
 }
 
 // Bouncer starts a PgBouncer.
