@@ -7,6 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
+// This file makes a partition ours, and chooses where it is read from.
+
 // assign makes the partition ours in Postgres.
 func (p *partition) assign(ctx context.Context) error {
 	known := int64(NoOffset) // our position, as it was before the bounds were asked for

@@ -6,6 +6,8 @@ import (
 	"time"
 )
 
+// This file is the loop over what is parked.
+
 // workStored claims and works until ctx ends.
 func (bl *backlog) workStored(ctx context.Context) error {
 	if len(bl.registry.types) == 0 {

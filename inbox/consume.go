@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
+// This file joins the consumer group and works the partitions that it gives.
+
 // consumer takes events of Kafka's partitions in.
 type consumer struct {
 	*env
-	registry     *registry
-	runner       *runner
-	ledger       *ledger
 	declarations *declarations
 	receiver     *receiver
 	fences       *fences

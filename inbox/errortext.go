@@ -4,9 +4,12 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/holdfast-go/holdfast/retry"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/retry"
 )
+
+// This file cuts errors to what a row or a log line keeps of them.
 
 const (
 	// maxErrorText is the most bytes that are kept of one error.

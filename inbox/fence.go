@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
-	"github.com/jackc/pgx/v5"
 )
+
+// This file is the right to a partition. A new owner raises its epoch, and no transaction of the last one commits after that.
 
 // Advisory locks are all locks of a transaction, in the form of two numbers: a class of ours and a hash of what is
 // locked. lane.LockClass ("hfdf") orders the writers of a key, lane.KeyClass ("hfky") the changes to the queue of a key,

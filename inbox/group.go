@@ -8,6 +8,8 @@ import (
 	"time"
 )
 
+// This file runs loops until their context ends.
+
 // pause waits, and returns early with an error when the context ends.
 func pause(ctx context.Context, d time.Duration) error {
 	if d <= 0 {

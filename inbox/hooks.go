@@ -12,6 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/hook"
 )
 
+// This file is what other packages of the module need of an Inbox, and nobody else is to have.
+
 // Hooks is for packages webhook and holdfasttest of this module. Nothing outside of it can name what it returns.
 func (in *Inbox) Hooks() hook.Inbox[Outcome] {
 	return hook.Inbox[Outcome]{

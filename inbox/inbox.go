@@ -53,7 +53,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		backlog:   &backlog{env: env, registry: registry, runner: runner, ledger: ledger, claims: claims},
 		sweeper:   &sweeper{env: env, runner: runner},
 		retention: &retention{env: env},
-		consumer:  &consumer{env: env, fences: &fences{env: env, runner: runner}, registry: registry, runner: runner, ledger: ledger, declarations: declarations, receiver: receiver},
+		consumer:  &consumer{env: env, fences: &fences{env: env, runner: runner}, declarations: declarations, receiver: receiver},
 	}
 }
 

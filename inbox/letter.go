@@ -14,6 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
+// This file writes dead letters, and publishes them where Config.DeadLetterTopic asks for it: through the log of the same
+// database, in the transaction that writes the letter. The SQL function publish_letter makes the event of the letter's row.
+
 // letter is what a dead letter says beside its event.
 type letter struct {
 	reason   string

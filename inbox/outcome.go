@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
 )
 
 // Outcome says what has become of an event. It is durable when it is returned.

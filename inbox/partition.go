@@ -8,6 +8,8 @@ import (
 	"time"
 )
 
+// This file is what a partition is: what of it is settled, saved and lost.
+
 // partition reads one partition for as long as it is ours.
 type partition struct {
 	*env

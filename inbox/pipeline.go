@@ -195,7 +195,7 @@ type admission struct {
 	queues *queues
 }
 
-// take records the event and runs its handler, in the caller's transaction.
+// admit records the event and runs its handler, in the caller's transaction.
 func (a *admission) admit(ctx context.Context, tx pgx.Tx, d *delivery, attempt int) (Outcome, error) {
 	b := &pgx.Batch{}
 	a.ledger.queueInsert(b, d, attempt)
@@ -207,7 +207,7 @@ func (a *admission) admit(ctx context.Context, tx pgx.Tx, d *delivery, attempt i
 	return a.inserted(ctx, tx, d, result, err)
 }
 
-// taken goes on behind the insert of the event's row: result is what it recorded.
+// inserted goes on after the insert of the event's row: result is what it recorded.
 func (a *admission) inserted(ctx context.Context, tx pgx.Tx, d *delivery, result string, err error) (Outcome, error) {
 	switch {
 	case err != nil:

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// workers is the workers of a node: they take the jobs of all its partitions. Every other job is the one whose event was read
+// workerPool is the workers of a node: they take the jobs of all its partitions. Every other job is the one whose event was read
 // first: else each event of a busy key would wait once more for all other keys. Those between come in the order in which
 // they became ready: else as many slow keys as there are workers would keep all that was read later waiting. A worker keeps
 // a pipeline, so that the next job's transaction begins in the round trip that commits the last one's.

@@ -7,9 +7,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
+
+// This file saves positions in Postgres, then commits the same offsets to the group, and releases partitions.
 
 // saveLoop saves what is settled, all partitions in one statement, and commits the same offsets to Kafka afterwards: the
 // position in Postgres is never behind what Kafka has forgotten.

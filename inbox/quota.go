@@ -20,7 +20,7 @@ type quota struct {
 	usage usage
 }
 
-// stock is how many events of the consumer are stored, about.
+// usage is how many events of the consumer are stored, about.
 type usage struct {
 	mu       sync.Mutex
 	events   int

@@ -9,6 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
+// This file reads a partition, page by page, and begins its events.
+
 // run reads the partition until ctx ends, and returns when nothing of it is in hand any more. jobs is the context of
 // handlers, which lasts a while longer.
 func (p *partition) run(ctx, jobs context.Context) error {
@@ -67,7 +69,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 	}
 }
 
-// room waits until there is little enough in hand to take more. False: ctx ended.
+// awaitCapacity waits until there is little enough in progress to begin more. False: ctx ended.
 func (p *partition) awaitCapacity(ctx context.Context) bool {
 	for {
 		if !p.full() {

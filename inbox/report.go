@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast"
 )
+
+// This file says to the log and to the Observer what happens.
 
 // report tells of a durable outcome.
 func (env *env) report(d *delivery, out Outcome, took time.Duration) {

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
-	"github.com/jackc/pgx/v5"
 )
+
+// This file writes what became of a stored event: its row goes, or waits for the next turn.
 
 // settle removes the row in the transaction of its handler and claims, or wakes, the next of its key. It expects to find it:
 // a worker that was late writes nothing.

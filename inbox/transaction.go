@@ -7,10 +7,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
+
+// This file opens, commits and rolls back a transaction, and leaves the connection of a handler that hangs.
 
 // runner runs handlers, each in a transaction.
 type runner struct {
