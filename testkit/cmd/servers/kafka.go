@@ -148,4 +148,3 @@ func (c *countedConn) Read(b []byte) (int, error) {
 	}
 	return n, err
 }
-
