@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
@@ -66,7 +64,7 @@ func TestTheGroupKeepsThePromises(t *testing.T) {
 				produceRecords(t, cluster, topic, partition, records)
 			},
 			Delete: func(t testing.TB, topic string, partition int, before int64) {
-				deleteRecords(t, cluster, topic, partition, before)
+				cluster.DeleteRecords(t, topic, partition, before)
 			},
 		})
 	})
@@ -98,34 +96,6 @@ func produceRecords(t testing.TB, cluster *kafkatest.Cluster, topic string, part
 			return
 		case time.Now().After(end):
 			t.Fatal(err)
-		}
-	}
-}
-
-func deleteRecords(t testing.TB, cluster *kafkatest.Cluster, topic string, partition int, before int64) {
-	t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.Brokers...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	request := kmsg.NewPtrDeleteRecordsRequest()
-	request.TimeoutMillis = 10_000
-	p := kmsg.NewDeleteRecordsRequestTopicPartition()
-	p.Partition, p.Offset = int32(partition), before
-	of := kmsg.NewDeleteRecordsRequestTopic()
-	of.Topic, of.Partitions = topic, append(of.Partitions, p)
-	request.Topics = append(request.Topics, of)
-	for _, answer := range client.RequestSharded(t.Context(), request) {
-		if answer.Err != nil {
-			t.Fatal(answer.Err)
-		}
-		for _, topic := range answer.Resp.(*kmsg.DeleteRecordsResponse).Topics {
-			for _, p := range topic.Partitions {
-				if p.ErrorCode != 0 {
-					t.Fatal(kafka.Error(p.ErrorCode))
-				}
-			}
 		}
 	}
 }

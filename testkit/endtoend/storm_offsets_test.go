@@ -11,8 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/segmentio/kafka-go"
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
@@ -124,32 +122,6 @@ func (s *storm) logEnds() map[int]int64 {
 	return ends
 }
 
-// deleteRecords does what retention does: the log of the partition begins at offset.
-func (s *storm) deleteRecords(partition int, offset int64) {
-	s.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(s.Cluster.Brokers...))
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer client.Close()
-	request := kmsg.NewPtrDeleteRecordsRequest()
-	request.TimeoutMillis = 10_000
-	p := kmsg.NewDeleteRecordsRequestTopicPartition()
-	p.Partition, p.Offset = int32(partition), offset
-	topic := kmsg.NewDeleteRecordsRequestTopic()
-	topic.Topic, topic.Partitions = s.Topic(), append(topic.Partitions, p)
-	request.Topics = append(request.Topics, topic)
-	answers := client.RequestSharded(s.Context(), request)
-	for _, a := range answers {
-		if a.Err != nil {
-			s.Fatal(a.Err)
-		}
-		if got := a.Resp.(*kmsg.DeleteRecordsResponse).Topics[0].Partitions[0]; got.ErrorCode != 0 || got.LowWatermark != offset {
-			s.Fatalf("delete records: error %d, the log begins at %d", got.ErrorCode, got.LowWatermark)
-		}
-	}
-}
-
 func TestRecordsDeletedBeforeTheyWereHandledStopTheConsumerUntilItIsToldToSkipThem(t *testing.T) {
 	t.Parallel()
 	s := setupStorm(t, 1)
@@ -159,7 +131,7 @@ func TestRecordsDeletedBeforeTheyWereHandledStopTheConsumerUntilItIsToldToSkipTh
 	s.ends(stop).MustHold(t)
 
 	// 1. What is handled may go.
-	s.deleteRecords(0, half-10)
+	s.Cluster.DeleteRecords(t, s.Topic(), 0, half-10)
 	s.publish(s.some(half, 10, "")...)
 	var o outcomes
 	stop = s.Consume("billing", endtoend.EffectOf("billing"), o.observe)
@@ -168,7 +140,7 @@ func TestRecordsDeletedBeforeTheyWereHandledStopTheConsumerUntilItIsToldToSkipTh
 
 	// 2. What is not handled is missed aloud, however often it is tried.
 	s.publish(s.some(half, 10, "")...)
-	s.deleteRecords(0, 2*half+30)
+	s.Cluster.DeleteRecords(t, s.Topic(), 0, 2*half+30)
 	for range 2 {
 		err := s.refuses(s.consumer(endtoend.EffectOf("billing"), nil), s.group())
 		if !errors.Is(err, inbox.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "30 offsets were deleted") || !strings.Contains(err.Error(), "SkipDeleted") {
@@ -231,7 +203,7 @@ func TestANodeThatFallsBehindRetentionWhileItRunsStopsAloud(t *testing.T) {
 	in := s.consumer(handler, nil)
 	go func() { ended <- s.consumeGroup(t.Context(), in, s.group()) }()
 	s.Await("a handler holds the partition", holds.Load)
-	s.deleteRecords(0, s.logEnds()[0])
+	s.Cluster.DeleteRecords(t, s.Topic(), 0, s.logEnds()[0])
 	open.Store(true)
 	select {
 	case err := <-ended:

@@ -72,6 +72,14 @@ type Imitation struct {
 	Mechanism, User, Password string // who is let in, by SASL: "PLAIN", "SCRAM-SHA-256"
 }
 
+// DeleteArgs asks, by the method DeleteRecords, for the log of a partition to begin at Offset, on any cluster.
+type DeleteArgs struct {
+	Brokers   []string
+	Topic     string
+	Partition int
+	Offset    int64
+}
+
 // KafkaReply is a server that runs. ID names it in later calls.
 type KafkaReply struct {
 	Missing string // why the machine cannot give such a server; "" where it can

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync/atomic"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
@@ -117,6 +118,13 @@ func (s *Servers) Kafka(args servers.DoArgs, _ *servers.DoReply) error {
 		return server.StartBroker(ctx)
 	}
 	return fmt.Errorf("verb is %q: it must be one for Kafka", args.Verb)
+}
+
+// DeleteRecords does what retention does, on any cluster.
+func (s *Servers) DeleteRecords(args servers.DeleteArgs, _ *servers.DoReply) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return kafkaserver.DeleteRecords(ctx, args.Brokers, args.Topic, args.Partition, args.Offset)
 }
 
 // countingListener counts the connections that are open.
