@@ -232,7 +232,7 @@ func (e *env) published(ctx context.Context, topic string) (int64, error) {
 	return total, nil
 }
 
-// exactly runs do and holds it to putting want records into the topic. A lost event is an error. Repeated ones are told:
+// exactly runs do and holds it to putting want records into the topic. A lost event is an error. It returns the number of repeated ones:
 // where nothing crashes they mean that a relay doubted its lease, because the machine stood still for seconds.
 func (e *env) exactly(ctx context.Context, r *report, topic string, want int, who string, do func() error) error {
 	before, err := e.published(ctx, topic)

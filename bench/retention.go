@@ -183,7 +183,7 @@ func (e *env) receiveBeside(ctx context.Context, pool *pgxpool.Pool, window time
 	if window == 0 {
 		ended <- nil
 	} else {
-		// Whoever removes is another process in life, and has handlers of its own.
+		// In production the process that removes rows is another one, with handlers of its own.
 		c.Retention = window
 		c.Observer.OnCleaned = func(rows int, took time.Duration) {
 			mu.Lock()

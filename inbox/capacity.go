@@ -6,11 +6,11 @@ import "time"
 // has behind it, and keep nothing but their keys: no worker, no connection. The partition begins no more events meanwhile.
 // One of them at a time is tried again; when one gets through, the next is tried at once.
 
-// setAside takes a job of one event from a worker, for which there is no room. Its key stays in hand. When the partition
-// is given up it is left as it is: whoever reads on meets its event again.
+// setAside takes a job of one event from a worker, for which there is no room. Its key stays in progress. When the partition
+// is given up it is left as it is: the next reader meets its event again.
 func (p *partition) setAside(j *job, err error) {
 	defer p.working.Done()
-	defer p.notifyFull(j.ds[0], err) // Whoever hears of it finds the partition held.
+	defer p.notifyFull(j.ds[0], err) // An observer that is called finds the partition held.
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := &p.atCapacity

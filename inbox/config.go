@@ -75,20 +75,20 @@ type Config struct {
 
 	// Timeout is how long a handler may run before its context is cancelled. Between 1 ms and 24 h. Defaults to 30 s.
 	// While nodes of one consumer have different ones, as in a rolling deploy, Timeout + Grace + 30 s of none may be more
-	// than twice that of another: its leases would look to the other as if a clock had been wrong, and events that it has
-	// in hand would be begun there too. One of the two is rolled back, but it counts as a try.
+	// than twice that of another: its leases would look to the other as if a clock had been wrong, and events that it is
+	// handling would be begun there too. One of the two is rolled back, but it counts as a try.
 	Timeout time.Duration
 
 	// Grace is how long a handler may take to return after its context was cancelled. Then it counts as hung: its
 	// connection is closed under it, and it is left behind. Defaults to 5 s.
 	Grace time.Duration
 
-	// StopTimeout is how long Run and Consume let handlers finish when they are told to stop, before their contexts are
-	// cancelled. So it is too when the group takes partitions back; StopTimeout and Grace together must be shorter
-	// than the session timeout of Consume's group. -1 cancels them at once. Defaults to 10 s.
+	// StopTimeout is how long Run and Consume let running handlers finish after their own context has ended, before they
+	// cancel the handlers' contexts. The same holds when the group takes partitions back. StopTimeout and Grace together
+	// must be shorter than the session timeout of Consume's group. -1 cancels handlers at once. Defaults to 10 s.
 	StopTimeout time.Duration
 
-	// MaxHung is how many hung handlers are borne before Run and Consume stop with ErrHungHandlers. Defaults to 8.
+	// MaxHung is how many hung handlers an inbox tolerates before Run and Consume stop with ErrHungHandlers. Defaults to 8.
 	MaxHung int
 
 	// Retention is how long an inbox row is kept at least, counted from the start of the transaction that settled its event
@@ -133,7 +133,7 @@ type Config struct {
 	// doubling to PollMax while it does not. Default to 20 ms and 1 s.
 	PollMin, PollMax time.Duration
 
-	// Observer is told what happens.
+	// Observer receives what the inbox does.
 	Observer Observer
 
 	// Logger gets constant messages with attributes, never payloads or header values. Defaults to slog.Default().

@@ -31,8 +31,8 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 			if err = co.renewIncarnation(ctx); err == nil {
 				break
 			}
-			if mend := miswired(err); mend != nil {
-				return mend
+			if fix := miswired(err); fix != nil {
+				return fix
 			}
 		}
 		if ctx.Err() != nil {

@@ -52,8 +52,8 @@ func (dec *declarations) declareLoop(ctx context.Context) error {
 	for {
 		wait := declareEvery
 		if err := dec.declare(ctx); err != nil && ctx.Err() == nil {
-			if mend := miswired(err); mend != nil {
-				return mend
+			if fix := miswired(err); fix != nil {
+				return fix
 			}
 			dec.transient(err)
 			wait = time.Second

@@ -11,7 +11,7 @@ import (
 // delivery is an event that is being taken in.
 type delivery struct {
 	e       holdfast.Event
-	hash    []byte       // by which another payload under its id is told: SHA-256 of the payload, but where package webhook has another
+	hash    []byte       // that tells another payload under its id apart: SHA-256 of the payload, but where package webhook has another
 	h       BatchHandler // nil for a type that is not handled here
 	from    *origin      // nil unless it comes from Kafka
 	garbled bool         // its type cannot be read

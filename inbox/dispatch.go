@@ -12,7 +12,7 @@ func (p *partition) dispatch(j *job) {
 	}
 }
 
-// handOut gives jobs to the workers. It needs the mutex, and either the reader's goroutine or a job in hand.
+// handOut gives jobs to the workers. It needs the mutex, and either the reader's goroutine or a job in progress.
 func (p *partition) handOut(js ...*job) {
 	p.working.Add(len(js))
 	for _, j := range js {

@@ -18,9 +18,9 @@ const (
 	faultContended              // 40001 or 40P01: nobody's fault, at once again
 	faultDatabase               // the database or the way to it: wait, and spend no attempt
 	faultUnknown                // COMMIT without an answer: look before anything is decided
-	faultStopped                // we were told to stop: hand back what is in hand
+	faultStopped                // we were told to stop: hand back what is in progress
 	faultFenced                 // another node has the partition: let go of it
-	faultFull                   // it would have to wait where too many do: whoever has it waits for room
+	faultFull                   // it would have to wait where too many do: its sender waits for room
 	faultLost                   // the connection broke under the handler, or a server told it that it cannot work: not its doing, unless it goes on (amounts)
 	faultInFlight               // another transaction has the event, and it was not to be waited for
 )
@@ -94,7 +94,7 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// handlerError marks what a handler brought about, so that it is told from our own statements' errors.
+// handlerError marks what a handler brought about, so that it differs from our own statements' errors.
 type handlerError struct {
 	err      error
 	timedOut bool

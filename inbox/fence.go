@@ -24,7 +24,7 @@ const fenceClass = 0x68667074
 // fence is this node's right to a partition: the epoch that it raised when the group gave it the partition.
 //
 // Every transaction that takes an event of the partition in holds the lock shared, and looks at the epoch in a later
-// statement, whose snapshot is newer than the lock. Whoever is given the partition next takes the lock exclusively
+// statement, whose snapshot is newer than the lock. The next owner of the partition takes the lock exclusively
 // before it raises the epoch: so it waits for every transaction that has looked, and those that look later see that
 // they are too late. The workers of one owner do not wait for each other.
 type fence struct {
@@ -83,7 +83,7 @@ func (fs *fences) assign(ctx context.Context, topic string, partition int, choos
 		if _, err := tx.Exec(ctx, fs.sql.lock, int32(fenceClass), f.number); err != nil {
 			return fmt.Errorf("take fence of %s/%d: %w", topic, partition, err)
 		}
-		// Before the row: whoever waits here for another's token holds nothing that a save waits for.
+		// Before the row: a node that waits here for another's token holds nothing that a save waits for.
 		if _, err := tx.Exec(ctx, fs.sql.renew); err != nil {
 			return fmt.Errorf("refill the incarnation: %w", err)
 		}
@@ -124,5 +124,5 @@ type assignment struct {
 	unclean bool // the last owner did not end in order
 }
 
-// quoted is text as a literal of SQL, for statements that a person is told to run.
+// quoted is text as a literal of SQL, for statements for a person to run.
 func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }

@@ -26,7 +26,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// withGrace is a context that ends d after ctx does: for work in hand that may finish.
+// withGrace is a context that ends d after ctx does: for work in progress that may finish.
 func withGrace(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

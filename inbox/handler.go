@@ -72,7 +72,7 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 			return &handlerError{err: errors.New("the connection was lost, and the handler returned nil all the same"), stopped: ctx.Err() != nil}
 		case err == nil && pg.IsBusy():
 			return &handlerError{err: errors.New("the handler left rows or batch results open: close them before it returns")}
-		case err == nil && pg.TxStatus() == 'I': // What it did is committed or gone already: another try would not mend it.
+		case err == nil && pg.TxStatus() == 'I': // What it did is committed or gone already: another try would not help.
 			return &handlerError{err: retry.Permanent(fmt.Errorf("the handler ended its transaction by a statement: %w", errNotTheHandlers))}
 		case err == nil:
 			return nil
@@ -116,7 +116,7 @@ func (rn *runner) tooManyHung() error {
 	return nil
 }
 
-// panicMessage is what a panic says. A value that is no message may be the event itself: only its type is told.
+// panicMessage is what a panic says. A value that is no message may be the event itself: only its type is reported.
 func panicMessage(p any) string {
 	switch p := p.(type) {
 	case error:

@@ -151,7 +151,7 @@ func (rec *receiver) newDelivery(e holdfast.Event) *delivery {
 	return rec.newDeliveryOf(e, nil)
 }
 
-// newDeliveryOf is newDelivery with the hash by which another payload is told; nil means that of the payload.
+// newDeliveryOf is newDelivery with the hash that tells another payload apart; nil means that of the payload.
 func (rec *receiver) newDeliveryOf(e holdfast.Event, hash []byte) *delivery {
 	d := &delivery{e: e, hash: hash, h: rec.registry.handlers[e.Type]}
 	if hash == nil {
@@ -175,7 +175,7 @@ func (rec *receiver) alone(d *delivery, number int) attemptFunc {
 	}
 }
 
-// trying is a step that is taken only by whoever has the event's lock. The lock goes with the transaction, once its
+// trying is a step that is taken only by the holder of the event's lock. The lock goes with the transaction, once its
 // commit can be seen: so the one who does not get it looks whether the event is known by now.
 func (rec *receiver) trying(d *delivery, s step) step {
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {

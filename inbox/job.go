@@ -11,7 +11,7 @@ type job struct {
 	kind   jobKind
 	read   int64 // the number of its event, or of the one that began its batch, among all that the node has read
 
-	follower   *job // the next event of its key, where the same worker has taken it in hand
+	follower   *job // the next event of its key, where the same worker has taken it
 	offered    bool // the workers have the batch, or will find it full
 	atCapacity bool // there was no room for its event, and it has not got through yet
 }

@@ -88,7 +88,7 @@ func (led *ledger) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, 
 		if err := tx.QueryRow(ctx, led.sql.edited, led.c.Consumer, d.e.Source, d.e.ID, hashes).Scan(&edited); err != nil {
 			return "", fmt.Errorf("look for the payload among those before an edit: %w", err)
 		}
-		if edited { // Its sender cannot know that a person mended it meanwhile.
+		if edited { // Its sender cannot know that a person edited it meanwhile.
 			return Duplicate, nil
 		}
 		l := letter{reason: "conflict: its id is known with another payload", errors: []string{"another payload came first under this id"}}

@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// Observer is told what an Inbox does. Any field may be nil. The functions are called in line, from many goroutines, and
+// Observer receives what an Inbox does. Any field may be nil. The functions are called in line, from many goroutines, and
 // must be quick. The events they are given carry payloads: keep those out of logs.
 type Observer struct {
 	// OnReceive is called when an event's outcome is durable.
@@ -41,7 +41,7 @@ type Observer struct {
 	// OnSettled is called when a partition's position was saved: every offset below it is settled.
 	OnSettled func(p Assignment, position int64)
 
-	// OnRevoked is called when this node has let go of a partition. Clean says that nothing was left in hand.
+	// OnRevoked is called when this node has let go of a partition. Clean says that nothing was left in progress.
 	OnRevoked func(p Assignment, clean bool)
 
 	// OnFenced is called when this node finds that another has its partition, say because it was frozen for longer than
@@ -67,7 +67,7 @@ type Assignment struct {
 type Received struct {
 	Event   holdfast.Event
 	Outcome Outcome
-	Took    time.Duration // from taking it in hand to its commit; 0 where there was nothing to commit
+	Took    time.Duration // from its start to its commit; 0 where there was nothing to commit
 }
 
 // Retried tells of a failure that will be tried again.

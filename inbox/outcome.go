@@ -54,9 +54,9 @@ var (
 	// Nothing was written: send the event again later. Consume waits, and holds the partition meanwhile.
 	ErrFull = errors.New("too many events are stored")
 
-	// ErrInFlight is returned by TryReceive and TryStore when another of them has the same event in hand. Nothing was
+	// ErrInFlight is returned by TryReceive and TryStore when another of them is handling the same event. Nothing was
 	// decided: send it again.
-	ErrInFlight = errors.New("the event is in hand already")
+	ErrInFlight = errors.New("the event is being handled already")
 
 	// ErrOffsetOutOfRange is returned by Consume when a partition's log does not hold the offset that is to be read next.
 	ErrOffsetOutOfRange = errors.New("offset is out of range")

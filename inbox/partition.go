@@ -32,7 +32,7 @@ type partition struct {
 	failed     error // why no more events are begun
 	fenced     bool  // another node has it
 
-	reading context.Context    // when it ends, what is not begun is left to whoever reads on
+	reading context.Context    // when it ends, what is not begun is left to the next reader
 	halt    context.CancelFunc // ends reading
 	working sync.WaitGroup     // of jobs that the workers has
 	freed   chan struct{}      // something was settled

@@ -63,7 +63,7 @@ func (c *workerPool) end() {
 	c.wg.Wait()
 }
 
-// add never waits: a partition has no more than maxAhead events in hand.
+// add never waits: a partition has no more than maxAhead events in progress.
 func (c *workerPool) add(j *job) {
 	c.mu.Lock()
 	r := &ready{job: j}

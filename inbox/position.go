@@ -131,7 +131,7 @@ func (co *consumer) release(gen Generation, parts []*partition) {
 			err := co.pool.QueryRow(ctx, co.sql.release, co.c.Consumer, p.tp.Topic, int32(p.tp.Partition), p.fence.Epoch, low, orderly, last.offset, last.print, p.fence.token).Scan(&same)
 			switch {
 			case errors.Is(err, pgx.ErrNoRows):
-				p.fencedOff() // It was lost while nothing was in hand that could have found that out.
+				p.fencedOff() // It was lost while nothing was in progress that could have found that out.
 			case err != nil:
 				co.transient(fmt.Errorf("release %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
 			case !same:

@@ -31,8 +31,8 @@ insert into holdfast.incarnation default values on conflict (one) do nothing`
 const incarnationSQL = `-- inbox.incarnation
 select coalesce((select i.token::text from holdfast.incarnation i), '')`
 
-// Saves how far partitions are settled, all at once, and the last event below. Whoever lost one is not among those
-// returned, nor whoever was given it in another incarnation: what was settled then may be lost. What is read again below the position moves neither: it may be another log's.
+// Saves how far partitions are settled, all at once, and the last event below. A partition that was lost is not among those
+// returned, nor one that was assigned in another incarnation: what was settled then may be lost. What is read again below the position moves neither: it may be another log's.
 const saveSQL = `-- inbox.save
 update holdfast.consumer_position p
    set position = greatest(p.position, u.position), updated_at = now(),

@@ -106,9 +106,9 @@ func (qs *queues) park(ctx context.Context, tx pgx.Tx, d *delivery, p past, dela
 }
 
 // queue puts an event at the end of its key's queue, in one round trip, so that the lock of the key is held for no more than
-// that and the COMMIT: whoever takes the head away waits for it.
+// that and the COMMIT: the transaction that takes the head away waits for it.
 //
-// Rule: a follower may sleep (next_at 'infinity') only where whoever takes the head away is sure to see it. Both take
+// Rule: a follower may sleep (next_at 'infinity') only where the transaction that takes the head away is sure to see it. Both take
 // the lock of the key first, and look in a statement of their own afterwards. So either the head's end waits for this
 // insert and wakes it, or this looks again, finds the queue gone, and (mustFollow) the event runs at once instead.
 func (qs *queues) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, delay *time.Duration, as Outcome, mustFollow bool) (Outcome, error) {

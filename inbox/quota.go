@@ -72,7 +72,7 @@ func (s *usage) measured(topic, key string, length, limit int, now time.Time) {
 	s.queues[[2]string{topic, key}] = measuredQueue{now, min((limit-length)/2, length)}
 }
 
-// due says that the figure is old, and whoever asks is to count. It has to say what came of it.
+// due says that the figure is old, and the caller is to count. It has to say what came of it.
 func (s *usage) due(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

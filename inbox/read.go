@@ -11,7 +11,7 @@ import (
 
 // This file reads a partition, page by page, and begins its events.
 
-// run reads the partition until ctx ends, and returns when nothing of it is in hand any more. jobs is the context of
+// run reads the partition until ctx ends, and returns when nothing of it is in progress any more. jobs is the context of
 // handlers, which lasts a while longer.
 func (p *partition) run(ctx, jobs context.Context) error {
 	p.reading, p.halt = context.WithCancel(ctx)
@@ -84,21 +84,21 @@ func (p *partition) awaitCapacity(ctx context.Context) bool {
 	}
 }
 
-// full says that there is as much in hand as may be.
+// full says that as much is in progress as may be.
 func (p *partition) full() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.track.spread() >= maxAhead || p.track.bytes >= maxBytesAhead || p.atCapacity.held > 0
 }
 
-// begin takes a page in hand, event by event, and says whether to go on.
+// begin takes a page on, event by event, and says whether to go on.
 func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
 	ds := make([]*delivery, len(pg.Records))
 	invalid := make([]step, len(pg.Records))
 	for i, r := range pg.Records {
 		ds[i], invalid[i] = p.delivery(r)
 	}
-	// The page was fetched before this is asked: whoever produced an event of a new type after a node declared it is
+	// The page was fetched before this is asked: a producer of a new type, after a node declared it, is
 	// understood.
 	declared := map[string]bool{}
 	if types := unknownTypes(ds); len(types) > 0 {

@@ -12,7 +12,7 @@ import (
 
 // Receive takes an event in and handles it, in one transaction of its own. The event needs ID, Type and Topic; the
 // error says which field breaks which rule otherwise. A duplicate, a failure that will be tried again (Retrying) and a
-// dead letter are outcomes, not errors, and they are durable: whoever sent the event need not send it again. An error
+// dead letter are outcomes, not errors, and they are durable: the sender need not send it again. An error
 // means that nothing was decided and the event should be sent again: the database cannot be reached, or ctx ended. The
 // error wraps ErrOutcomeUnknown when the event may have been handled nevertheless.
 //
@@ -44,14 +44,14 @@ func (in *Inbox) StoreTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outc
 }
 
 // TryReceive is Receive for a sender that waits for the answer and sends again: where another TryReceive or TryStore has
-// the same event in hand it returns ErrInFlight at once, whereas Receive waits for that one's end. It costs two round
-// trips more. An event that Receive, ReceiveTx, Store, StoreTx or Consume has in hand is waited for all the same.
+// the same event in progress it returns ErrInFlight at once, whereas Receive waits for that one's end. It costs two round
+// trips more. An event that Receive, ReceiveTx, Store, StoreTx or Consume has in progress is waited for all the same.
 func (in *Inbox) TryReceive(ctx context.Context, e holdfast.Event) (Outcome, error) {
 	return in.receiver.receiveAlone(ctx, e, nil, true)
 }
 
 // TryStore is Store for a sender that waits for the answer and sends again: where another TryReceive or TryStore has the
-// same event in hand it returns ErrInFlight at once.
+// same event in progress it returns ErrInFlight at once.
 func (in *Inbox) TryStore(ctx context.Context, e holdfast.Event) (Outcome, error) {
 	return in.receiver.storeAlone(ctx, e, nil, true)
 }

@@ -63,7 +63,7 @@ func (env *env) attrs(e holdfast.Event) []any {
 // transient tells of an error that is waited out.
 func (env *env) transient(err error) { env.waitsFor(err, "consumer", env.c.Consumer) }
 
-// transientOf is transient with an event in hand.
+// transientOf is transient with its event.
 func (env *env) transientOf(d *delivery, err error) {
 	attrs := env.attrs(d.e)
 	if d.from != nil {

@@ -85,7 +85,7 @@ func (ret *retention) retentionTurn(ctx context.Context, limit int, whole bool) 
 	var begun time.Time
 	err := pgx.BeginTxFunc(ctx, ret.pool, pgx.TxOptions{BeginQuery: ret.sql.retentionBegin}, func(tx pgx.Tx) error {
 		begun = time.Now() // Waiting for a connection is no work.
-		// 1. The turn: whoever has the row. It is not waited for.
+		// 1. The turn: one node has the row. It is not waited for.
 		var m mark
 		err := tx.QueryRow(ctx, ret.sql.retentionTake, ret.c.Consumer, retentionPause.Microseconds()).Scan(&m.from, &m.kept)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -108,7 +108,7 @@ func (ret *retention) retentionTurn(ctx context.Context, limit int, whole bool) 
 			return fmt.Errorf("remove inbox rows: %w", err)
 		}
 		s.overdue, s.took = time.Duration(overdue)*time.Microsecond, time.Since(working)
-		// 3. The mark, and when whoever comes next may begin.
+		// 3. The mark, and when the next node may begin.
 		t.swept = s
 		t.nextLimit, t.wait = pace(s, start.from, ret.c.Retention)
 		next := start.after(s)

@@ -10,7 +10,7 @@ const (
 	retentionShare = 0.03
 	retentionLate  = 0.10
 
-	// retentionTarget is how long a turn should take: whoever sends one of its events again waits that long at most.
+	// retentionTarget is how long a turn should take: the sender of one of its events waits that long at most.
 	retentionTarget = 50 * time.Millisecond
 
 	// How many rows a turn reads: at first, and within which bounds it is fitted to retentionTarget.

@@ -10,7 +10,7 @@ import (
 
 // Run works the stored events of the consumer: retries that are due, events behind them, those of Store, and replays of
 // dead letters. Any number of nodes may run it at once; the events of one key are handled one after the other, in their
-// order. It returns nil when ctx is done: handlers in hand may finish for Config.StopTimeout, are cancelled then, and their
+// order. It returns nil when ctx is done: running handlers may finish for Config.StopTimeout, are cancelled then, and their
 // events go back unspent. The error wraps ErrHungHandlers when it had to stop by itself, and holdfast.ErrSchemaMissing
 // where there is no schema. A database that cannot be reached is waited for. Consume runs it too.
 //
@@ -39,7 +39,7 @@ func (in *Inbox) runStored(g *group) {
 // purpose, set the group's offsets back. After a crash or a failover of Postgres the group is joined anew, and reading
 // starts again so: what was lost with the database's last transactions is handled again.
 //
-// It returns nil when ctx is done: handlers in hand may finish for Config.StopTimeout and are cancelled then, offsets are
+// It returns nil when ctx is done: running handlers may finish for Config.StopTimeout and are cancelled then, offsets are
 // committed, and the group is left. Brokers and databases that cannot be reached are waited for. It returns an error
 // that wraps ErrOffsetOutOfRange when a log does not hold what is to be read next, so that nothing is skipped in silence,
 // ErrHungHandlers when too many handlers hang, ErrConfiguration when the brokers refuse a setting, and

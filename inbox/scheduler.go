@@ -8,8 +8,8 @@ import (
 // This file decides which of a partition's events may be begun: those of different keys beside each other, those of one
 // key one after the other. It does nothing: partition has the workers do what it says.
 
-// scheduler is what of a partition is in hand, by key, and what waits behind it. Events of a type that is handled in batches
-// are collected: a batch takes more until it is full or a worker takes it. An event whose key is in hand is left out of the
+// scheduler is what of a partition is in progress, by key, and what waits behind it. Events of a type that is handled in batches
+// are collected: a batch takes more until it is full or a worker takes it. An event whose key is in progress is left out of the
 // batch, and goes into the one that is open when its key is free.
 //
 // It is a plain value of one goroutine at a time; partition guards it with its mutex.
@@ -20,7 +20,7 @@ type scheduler struct {
 	gathering bool            // more is about to be added, so that no open batch is offered yet
 }
 
-// keyQueue is a key that is in hand: of one job.
+// keyQueue is a key in progress: of one job.
 type keyQueue struct {
 	batch   *job   // the batch that the key went into last; its events may follow there while that is open
 	waiting []*job // behind the job, in their order: of one event each, but for one that was put back
@@ -54,7 +54,7 @@ func (l *scheduler) mayJoin(line *keyQueue, j *job) bool {
 	return j.kind == jobBatch && line.batch != nil && line.batch == l.open[j.ds[0].e.Type]
 }
 
-// begin takes an event in hand, whose turn it is. line is nil for one without a key.
+// begin takes an event on, whose turn it is. line is nil for one without a key.
 func (l *scheduler) begin(line *keyQueue, j *job) *job {
 	if j.kind != jobBatch {
 		return j

@@ -55,7 +55,7 @@ func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery, t *in
 	return !p.stopped()
 }
 
-// exclusively runs f while no other partition of the node is at it, unless the partition is told to stop before.
+// exclusively runs f while no other partition of the node does, unless the partition has to stop before.
 func (p *partition) exclusively(f func() error) error {
 	p.serial.Lock()
 	defer p.serial.Unlock()
@@ -77,13 +77,13 @@ func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bo
 	}
 	d.from.counted = true
 	// The end that made us careful may have been its doing, though nobody counted then. With a single attempt that would
-	// condemn every event that was in hand: there the first counted start is the first.
+	// condemn every event that was in progress: there the first counted start is the first.
 	previous := starts
 	if p.c.Retry.Last(1) {
 		previous = starts - 1
 	}
 	if previous > 0 && p.c.Retry.Last(previous) {
-		err := fmt.Errorf("the process ended %d times while it was in hand", previous)
+		err := fmt.Errorf("the process ended %d times while it was being handled", previous)
 		l := letter{reason: "it ended the process", holds: p.c.HoldKey, attempts: previous, errors: []string{err.Error()}, err: err, reopen: true}
 		t.next = p.receiver.runner.within(func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 			return p.receiver.ledger.deadLetter(ctx, tx, d, l, Dead)

@@ -107,7 +107,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 		}
 		if f.fault == faultUnknown {
 			if gone, err := bl.gone(ctx, s); err != nil {
-				return nil, nil // The lease runs out, and whoever claims it next finds out.
+				return nil, nil // The lease runs out, and the next claim finds out.
 			} else if gone {
 				bl.reportStored(s, Handled, time.Since(begun), next, nil)
 				return next, nil

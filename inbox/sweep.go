@@ -58,7 +58,7 @@ func (sw *sweeper) sweep(ctx context.Context) error {
 // awakeKey is a key of which more than its head is awake.
 type awakeKey struct{ Topic, Key string }
 
-// deferFollowers puts followers to sleep. A key that is just being worked is left to whoever does that, or to the next sweep.
+// deferFollowers puts followers to sleep. A key that is just being worked is left to its worker, or to the next sweep.
 func (sw *sweeper) deferFollowers(ctx context.Context) error {
 	rows, _ := sw.pool.Query(ctx, sw.sql.awake, sw.c.Consumer) // CollectRows says its error
 	keys, err := pgx.CollectRows(rows, pgx.RowToStructByPos[awakeKey])

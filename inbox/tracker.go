@@ -1,7 +1,7 @@
 package inbox
 
 // tracker knows which offsets of a partition are settled. Only the offset below which all are may be committed: a
-// committed offset above an event in hand would lose that event with the process.
+// committed offset above an event in progress would lose that event with the process.
 //
 // It is a plain value of one goroutine at a time; partition guards it with its mutex.
 type tracker struct {
@@ -9,7 +9,7 @@ type tracker struct {
 	next  int64   // everything below next was begun, or holds no event
 	first int     // index of begun[0] among all that ever were
 	index map[int64]int
-	bytes int        // in hand
+	bytes int        // in progress
 	last  checkpoint // the highest event below low, of those begun here
 }
 
@@ -24,7 +24,7 @@ func newTracker(start int64) *tracker {
 	return &tracker{next: start, index: map[int64]int{}, last: checkpoint{offset: NoOffset}}
 }
 
-// begin takes an event in hand. Offsets ascend.
+// begin takes an event on. Offsets ascend.
 func (t *tracker) begin(offset int64, bytes int, print int64) {
 	if offset < t.next {
 		panic("inbox: an offset was begun out of order")
@@ -42,7 +42,7 @@ func (t *tracker) skipTo(offset int64) { t.next = max(t.next, offset) }
 func (t *tracker) settle(offset int64) {
 	i, ok := t.index[offset]
 	if !ok {
-		panic("inbox: an offset was settled that is not in hand")
+		panic("inbox: an offset was settled that is not in progress")
 	}
 	delete(t.index, offset)
 	b := &t.begun[i-t.first]
@@ -69,10 +69,10 @@ func (t *tracker) spread() int { return len(t.begun) }
 
 const (
 	// maxAhead is how many events may lie between the lowest unsettled one of a partition and the last begun. After an
-	// unclean end, that many may have been in hand.
+	// unclean end, that many may have been in progress.
 	maxAhead = 1024
 
-	// maxBytesAhead is how many bytes of payload a partition may have in hand before it waits to fetch more.
+	// maxBytesAhead is how many bytes of payload a partition may have in progress before it waits to fetch more.
 	maxBytesAhead = 16 << 20
 )
 

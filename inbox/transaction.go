@@ -22,7 +22,7 @@ type runner struct {
 }
 
 // transact runs f in a transaction on a connection of its own, and commits. The error, if any, is a *failure. The
-// transaction is rolled back and the connection given back before it returns, so that whoever records the failure
+// transaction is rolled back and the connection given back before it returns, so that the code that records the failure
 // begins afresh.
 func (rn *runner) transact(ctx context.Context, f func(tx pgx.Tx) error) error {
 	conn, err := rn.pool.Acquire(ctx)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// This file says what an inbox waits for. The observer is told of every try. The log is not: every worker waits for the
+// This file says what an inbox waits for. The observer receives every try. The log is not: every worker waits for the
 // same database, and a person who looks at it should not have to look past a thousand lines that say so.
 
 // rateLimiter bounds how often each kind of line is logged. The zero rateLimiter has logged nothing. Its method may be called by many

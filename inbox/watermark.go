@@ -25,7 +25,7 @@ import (
 //
 // Pass the handler's transaction: the watermark is raised by its commit, together with the state, and not at all if it
 // rolls back. Ask before the state is read or written: from then on another transaction that asks for the same entity
-// waits until this one ends, and then compares with what it left. Whoever asks for several entities in one transaction
+// waits until this one ends, and then compares with what it left. A caller that asks for several entities in one transaction
 // should ask in the order of their names, else two handlers can block each other; Postgres ends one of them then, and it
 // is run again without counting as an attempt. In an isolation higher than READ COMMITTED, which only ReceiveTx can meet,
 // the one that waited gets a serialization error instead of an answer.

@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// This file tells what no waiting mends: a database that is not made ready for this consumer.
+// This file tells what no waiting fixes: a database that is not made ready for this consumer.
 
 // miswired is an error of a node's first statement, with what an operator has to do about it; nil where it is the
 // database's trouble, which is waited for.

@@ -56,8 +56,8 @@ var kafkaFaults = map[kafka.Error]kafkaFault{
 	kafka.MessageSizeTooLarge: {relay.FaultRecord, retry.Validation}, // longer than the topic's max.message.bytes
 	kafka.RecordListTooLarge:  {relay.FaultRecord, retry.Validation}, // longer than a segment
 	kafka.InvalidRecord:       {relay.FaultRecord, retry.Validation}, // no key on a compacted topic, a broker's own validation
-	// A checksum that does not fit: damage on the way, which sending again mends, or, on old brokers, a missing key on a
-	// compacted topic, which nothing mends. The attempts that a record's fault spends tell the one from the other.
+	// A checksum that does not fit: damage on the way, which sending again fixes, or, on old brokers, a missing key on a
+	// compacted topic, which nothing fixes. The attempts that a record's fault spends tell the one from the other.
 	kafka.InvalidMessage: {relay.FaultRecord, retry.Validation},
 
 	// The topic.
@@ -165,7 +165,7 @@ func unanswered(err error) bool {
 		retry.Classify(err) == retry.Unavailable
 }
 
-// sizeRefused says whether a batch was refused for its length, which a shorter batch mends.
+// sizeRefused says whether a batch was refused for its length, which a shorter batch fixes.
 func sizeRefused(err error) bool {
 	return errors.Is(err, kafka.MessageSizeTooLarge) || errors.Is(err, kafka.RecordListTooLarge)
 }

@@ -30,7 +30,7 @@ func (k *Publisher) leaderAway(ctx context.Context, topic string, partition int,
 	if len(others) == 0 {
 		return false
 	}
-	// Once for all who want to know at the same time. Who is told to stop does not wait, and takes nothing from the others.
+	// Once for all who want to know at the same time. A caller that has to stop does not wait, and takes nothing from the others.
 	answer := k.asking.DoChan(strconv.Itoa(silent), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 		defer cancel()

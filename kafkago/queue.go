@@ -116,7 +116,7 @@ func eachTopic[T any](events []holdfast.Event, of func(topic string) T, do func(
 }
 
 // partitionQueue decides what of one partition is sent next, and writes the answers. It knows no broker: next gives a
-// batch, the caller sends it, settle is told how it went.
+// batch, the caller sends it, settle receives how it went.
 //
 //	        ┌────────────── acknowledged ─────────────┐
 //	        ▼                                         │

@@ -57,7 +57,7 @@ func (c *topicCache) expire(topic string) {
 	}
 }
 
-// lookup answers for every topic of events. It asks once for all that are not known or no longer believed; when that
+// lookup answers for every topic of events. It asks once for those that it does not know or no longer believes; when that
 // fails, the old number is used where there is one, since numbers hardly ever change, and the others cannot be
 // written to for now.
 func (c *topicCache) lookup(ctx context.Context, events []holdfast.Event) map[string]topicAnswer {

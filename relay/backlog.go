@@ -16,7 +16,7 @@ type Backlog struct {
 	Scheduled    int           // lanes with events that have fallen due and are not in the log yet
 }
 
-// Backlog returns what is not published, of all lanes, whoever reads them: it may be asked of any relay, running or not,
+// Backlog returns what is not published, of all lanes, whichever relay reads them: it may be asked of any relay, running or not,
 // from many goroutines. It finds the log's events by their indexes, one or a few of each lane, and counts what is
 // parked. Something that runs every 15 s or so may call it; every node sees the same figures.
 func (r *Relay) Backlog(ctx context.Context) (Backlog, error) {

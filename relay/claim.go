@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// What makes Run return at once. Adopt mends ErrRestored.
+// What makes Run return at once. Adopt resolves ErrRestored.
 var (
 	ErrStandby   = errors.New("the server is a standby: connect the relay to the primary")
 	ErrRestored  = errors.New("the database is a restored copy: the relay's cursors speak of another history of transactions; stop all relays and run holdfast adopt")

@@ -65,11 +65,11 @@ type Config struct {
 	// at most. At least 1 MiB. Defaults to 128 MiB.
 	SegmentBytes int64
 
-	// StopTimeout bounds how long Run finishes what is in hand after its context is done. Defaults to 15 s, which is more
+	// StopTimeout bounds how long Run finishes what is in progress after its context is done. Defaults to 15 s, which is more
 	// than a publisher's own bound.
 	StopTimeout time.Duration
 
-	// Observer is told what happens. Defaults to nothing.
+	// Observer receives what the relay does. Defaults to nothing.
 	Observer Observer
 
 	// Logger gets what a person should see: lost lanes, held topics, dead letters. It never gets payloads, header values

@@ -17,7 +17,7 @@ func (c cursor) after(upto string, full bool, last int64) cursor {
 	return cursor{done: upto}
 }
 
-// cut is a snapshot that the log holds, mended, with the seq of the event beside it.
+// cut is a snapshot that the log holds, corrected, with the seq of the event beside it.
 type cut struct {
 	upto string
 	seq  int64

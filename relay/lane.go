@@ -25,7 +25,7 @@ type lane struct {
 	wake   chan struct{} // the poller has seen unread events
 	chores atomic.Uint32 // what the poller has seen to be due: choreParked, choreScheduled
 	chored chan struct{}
-	stop   chan struct{} // closed: finish what is in hand, then leave
+	stop   chan struct{} // closed: finish what is in progress, then leave
 	lost   context.CancelCauseFunc
 
 	mu         sync.Mutex

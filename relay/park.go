@@ -37,8 +37,8 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 			batch.Queue(l.r.sql.In(parkEvents), l.number, rows.topics, rows.keys, rows.whys, rows.attempts, rows.errors, rows.ids,
 				rows.sources, rows.types, rows.times, rows.headers, rows.payloads, rows.letters, rows.delays)
 		}
-		for i := range rows.mend.topics {
-			batch.Queue(l.r.sql.In(fixHead), l.number, rows.mend.topics[i], rows.mend.keys[i])
+		for i := range rows.fix.topics {
+			batch.Queue(l.r.sql.In(fixHead), l.number, rows.fix.topics[i], rows.fix.keys[i])
 		}
 		if len(closed) > 0 {
 			batch.Queue(l.r.sql.In(closeLetters), closed)
@@ -76,7 +76,7 @@ type parkedRows struct {
 	payloads                                        [][]byte
 	letters                                         []int64
 	delays                                          []*float64
-	mend                                            rowKeys
+	fix                                             rowKeys
 }
 
 // rowsOf keeps the table's invariant: only the head of a queue has a time at which it is due.
@@ -103,7 +103,7 @@ func (l *lane) rowsOf(parks []parking) parkedRows {
 			why, head = "record", false
 		}
 		if p.record.letter != 0 && !head && p.disposition != topicHeld {
-			rows.mend.addQueue(q) // it goes before what it came behind
+			rows.fix.addQueue(q) // it goes before what it came behind
 		}
 		if !head {
 			delay = nil

@@ -73,7 +73,7 @@ func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Re
 // It never blocks, may be called from many goroutines, and is never needed: the relay polls.
 func (r *Relay) Wake() { r.poller.poke() }
 
-// Run publishes until ctx is done, then finishes what is in hand, hands its lanes back and returns nil: within
+// Run publishes until ctx is done, then finishes what is in progress, hands its lanes back and returns nil: within
 // Config.StopTimeout and the publisher's own bound.
 //
 // It returns an error at once where running would be wrong: the schema is missing (holdfast.ErrSchemaMissing), the
@@ -91,7 +91,7 @@ func (r *Relay) Run(ctx context.Context) error {
 
 	err := r.manage(ctx, work)
 
-	// Stop in order: lanes finish what is in hand while the saver keeps their leases, then everything is saved.
+	// Stop in order: lanes finish what is in progress while the saver keeps their leases, then everything is saved.
 	deadline := time.AfterFunc(r.c.StopTimeout, func() { cut(fmt.Errorf("the stop took longer than %v", r.c.StopTimeout)) })
 	defer deadline.Stop()
 	r.stopLanes(r.owned())
@@ -199,7 +199,7 @@ func (r *Relay) yield(ctx context.Context, l *lane) {
 	failpoint.Hit(failpoint.RelayYielded)
 }
 
-// stopLanes asks lanes to finish what is in hand. start's goroutine does the rest.
+// stopLanes asks lanes to finish what is in progress. start's goroutine does the rest.
 func (r *Relay) stopLanes(lanes []*lane) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

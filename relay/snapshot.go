@@ -75,7 +75,7 @@ func (s snapshot) visible(xid uint64) bool {
 }
 
 // without returns the snapshot in which xid had not ended yet. A snapshot that a transaction takes of itself leaves its
-// own xid out, so it calls the transaction ended that is just writing: a cut stored in the log must be mended by this
+// own xid out, so it calls the transaction ended that is just writing: a cut stored in the log must be corrected by this
 // before it is used.
 func (s snapshot) without(xid uint64) snapshot {
 	if !s.visible(xid) {

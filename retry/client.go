@@ -15,7 +15,7 @@ import (
 //
 // What t leaves open is filled in: Key makes a UUIDv7 for requests that may change something (all methods but GET, HEAD,
 // OPTIONS and TRACE), and AttemptTimeout is half the budget, so that an attempt that hangs leaves time for another.
-// Whoever wants to repeat an operation in another request, after a restart say, sets the header himself and keeps it.
+// To repeat an operation in another request, after a restart say, set the header yourself and keep it.
 //
 // The client follows up to ten redirects, as http.Client does. Its Timeout isn't set, since that would count the reading
 // of the body; the request's context ends all of it.

@@ -194,7 +194,7 @@ func (s *suite) settle(a, b *member, first, second <-chan given) {
 	s.Helper()
 	for end := time.Now().Add(s.o.Patience); ; {
 		a.await(first)
-		// Whoever comes too late for this generation begins another, which ends it.
+		// A member that comes too late for this generation begins another, which ends it.
 		select {
 		case g := <-second:
 			if g.err != nil {

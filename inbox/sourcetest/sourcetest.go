@@ -33,7 +33,7 @@ type Options struct {
 	Patience time.Duration
 }
 
-// handover is what the sources are told that an inbox needs.
+// handover is what the sources learn that an inbox needs.
 const handover = 100 * time.Millisecond
 
 // Run checks everything, each promise in a subtest.

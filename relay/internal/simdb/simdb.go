@@ -60,7 +60,7 @@ type DB struct {
 	Crashes   int
 }
 
-// Watch is told of what an oracle wants to see. Any may be nil.
+// Watch receives what an oracle wants to see. Any may be nil.
 type Watch struct {
 	Saved     func(lane int, before, after Lane)        // a committed row of a lane changed
 	Wrote     func(lane int, by, current int64)         // something was written in the name of epoch by

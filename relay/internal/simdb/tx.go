@@ -190,7 +190,7 @@ type settler interface {
 	tell() // after all have settled
 }
 
-// cell is a row with at most one uncommitted version: whoever changes it holds its lock.
+// cell is a row with at most one uncommitted version: the transaction that changes it holds its lock.
 type cell[T any] struct {
 	row  T
 	live bool                  // committed
