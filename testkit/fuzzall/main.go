@@ -1,4 +1,4 @@
-// Fuzzall runs every fuzz target of the module, one after another, each for the same time:
+// Fuzzall runs every fuzz target of the repository, one after another, each for the same time:
 //
 //	go run ./testkit/fuzzall -for 30s
 //	go run ./testkit/fuzzall -for 5m -only Headers ./relay ./inbox
@@ -84,15 +84,14 @@ func run(ctx context.Context, each time.Duration, only string, parallel int, lis
 // target is one Fuzz function, in a folder that go test takes.
 type target struct{ dir, name string }
 
-// find finds the targets in a folder, and below it if deep. Modules below are left out: they have a command of their own.
+// find finds the targets in a folder, and below it if deep, in every module: go.work ties them together.
 func find(dir string, deep bool) (targets []target, err error) {
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		if d.IsDir() && path != dir {
-			_, module := os.Stat(filepath.Join(path, "go.mod"))
-			if !deep || module == nil || d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") {
+			if !deep || d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") {
 				return filepath.SkipDir
 			}
 		}
