@@ -327,7 +327,7 @@ func TestRetriesAndHandlersInHandArePendingWithTheLastError(t *testing.T) {
 	wantIdle(t, pool, holdfasttest.Idle{})
 }
 
-func TestEventsOnTheirWayThroughKafkaArePendingUntilEachConsumerHasTakenThemIn(t *testing.T) {
+func TestEventsInKafkaArePendingUntilEachConsumerHasThem(t *testing.T) {
 	pool := setup(t)
 	runRelay(t, pool, &publisher{}, relay.Config{})
 	one, two, unknown := placed("k", "{}"), placed("k", "no JSON"), named("3")

@@ -34,7 +34,7 @@ func later(id string) holdfast.Event {
 	return e
 }
 
-func TestWrittenIsWhatTheTransactionWroteInItsOrderAndNothingOfOthers(t *testing.T) {
+func TestWrittenIsWhatTheTransactionWroteInItsOrder(t *testing.T) {
 	pool := setup(t)
 	earlier := holdfasttest.Begin(t, pool)
 	write(t, earlier, named("committed before"), later("scheduled before"))

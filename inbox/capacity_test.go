@@ -253,7 +253,7 @@ func TestWhatFollowsAnEventThatFailsAtCommitWaitsWithItForRoom(t *testing.T) {
 	b.awaitOutcome("1", Retrying)
 }
 
-func TestAHandlerThatFailedIsNotRunAgainBecauseThereIsNoRoomForItsEvent(t *testing.T) {
+func TestAFailedHandlerIsNotRunAgainForWantOfRoom(t *testing.T) {
 	b := setupRoom(t, func(c *Config) {
 		c.MaxStored, c.ImmediateRetries = 1, 1
 		c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour
@@ -275,7 +275,7 @@ func TestAHandlerThatFailedIsNotRunAgainBecauseThereIsNoRoomForItsEvent(t *testi
 	}
 }
 
-func TestAnEventWithoutRoomLetsOtherPartitionsGoOnAfterAnUncleanEnd(t *testing.T) {
+func TestAnEventWithoutRoomLetsOtherPartitionsGoOn(t *testing.T) {
 	b := setupRoom(t)
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean)
 		values ('billing', 'orders', 0, 0, false), ('billing', 'orders', 1, 0, false)`)

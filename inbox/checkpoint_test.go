@@ -57,7 +57,7 @@ func (b *kafkaBundle) begins(start, reread int64) {
 }
 
 // Kafka forgets the offsets of a group that has no members for a week. The position shows what was settled.
-func TestAGroupThatLostItsOffsetsGoesOnAtThePositionWithoutALetter(t *testing.T) {
+func TestAGroupThatLostItsOffsetsGoesOnAtThePosition(t *testing.T) {
 	const n = 50
 	b, start := settledAndCleaned(t, n)
 	b.group.GroupID += " anew"
@@ -143,7 +143,7 @@ func TestOffsetsThatAreSetBackAreReadAgainAndSaid(t *testing.T) {
 
 // An unclean leader election cuts what was settled off the log. The row must stay then: what is left of the log was handled
 // longer ago than the inbox knows.
-func TestALogThatWasCutShortIsReadOnAfterTheStatementThatTheErrorNames(t *testing.T) {
+func TestALogCutShortIsReadOnAfterTheStatementInTheError(t *testing.T) {
 	const n, cut = 50, 47
 	b, _ := settledAndCleaned(t, n)
 	if err := b.cluster.Server.DeleteTopic(t.Context(), b.topic); err != nil {

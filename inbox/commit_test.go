@@ -89,7 +89,7 @@ func (p *cutter) pool(b *bundle, tracers ...pgx.QueryTracer) *pgxpool.Pool {
 	return pool
 }
 
-func TestACommitWithoutAnAnswerIsLookedUpAndTheHandlerDoesNotRunTwice(t *testing.T) {
+func TestACommitWithoutAnAnswerIsLookedUpAndNotRunTwice(t *testing.T) {
 	b := setup(t)
 	var proxy cutter
 	in := b.inboxOn(proxy.pool(b))

@@ -124,7 +124,7 @@ func (b *kafkaBundle) inOrder() {
 	}
 }
 
-func TestANewGroupHandlesEveryEventFromTheFirstInOrderAndCommitsItsOffsets(t *testing.T) {
+func TestANewGroupHandlesEveryEventFromTheFirstInOrder(t *testing.T) {
 	b := setupKafka(t, 3)
 	for p := range 3 {
 		b.produce(p, b.events(p, 100)...)
@@ -187,7 +187,7 @@ func (b *kafkaBundle) resetOffsets(partition int, offset int64) {
 	}
 }
 
-func TestReadingStartsAtThePositionInPostgresWhereTheGroupIsFurther(t *testing.T) {
+func TestReadingStartsAtThePositionIfTheGroupIsFurther(t *testing.T) {
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 20)...)
 	in := b.inbox()
@@ -265,7 +265,7 @@ func TestAPoisonedEventHoldsItsKeyAndNothingElseOfItsPartition(t *testing.T) {
 	}
 }
 
-func TestAnEventWithoutAnIdIsNamedByItsPlaceAndForeignRecordsDoNoHarm(t *testing.T) {
+func TestEventsWithoutIdsAndForeignRecordsDoNoHarm(t *testing.T) {
 	b := setupKafka(t, 1)
 	b.produceRecords(0,
 		kafka.Record{Value: kafka.NewBytes([]byte("no id")), Headers: []kafka.Header{{Key: wire.HeaderType, Value: []byte("order.placed")}}},
@@ -287,7 +287,7 @@ func TestAnEventWithoutAnIdIsNamedByItsPlaceAndForeignRecordsDoNoHarm(t *testing
 	}
 }
 
-func TestTwoNodesShareThePartitionsAndHandEachOverWithoutDuplicateEffects(t *testing.T) {
+func TestTwoNodesHandPartitionsOverWithoutDuplicateEffects(t *testing.T) {
 	b := setupKafka(t, 4)
 	const each = 60
 	newNode := func() *Inbox {
@@ -377,7 +377,7 @@ func TestAHandlerInHandFinishesWhenConsumeIsStopped(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatDoesNotFinishIsRolledBackWhenConsumeIsStopped(t *testing.T) {
+func TestAStopRollsBackAHandlerThatDoesNotFinish(t *testing.T) {
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 2)...)
 	in := b.inbox(func(c *Config) { c.StopTimeout = 10 * time.Millisecond })

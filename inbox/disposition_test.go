@@ -38,7 +38,7 @@ func TestWhatARecordIsDecidesWhatIsDoneWithIt(t *testing.T) {
 }
 
 // A node of an older version is given the partition, and its offsets were set back beyond what retention has kept.
-func TestAnOldEventOfATypeThatAnotherNodeHandlesIsStaleAndNotStoredForIt(t *testing.T) {
+func TestAnOldEventOfAnotherNodesTypeIsStaleAndNotStored(t *testing.T) {
 	for name, row := range map[string]struct {
 		unknown  Unknown
 		declared bool
@@ -78,7 +78,7 @@ func TestAnOldEventOfATypeThatAnotherNodeHandlesIsStaleAndNotStoredForIt(t *test
 	}
 }
 
-func TestWhatOthersWriteForOthersLeavesNoLettersWhateverItLooksLike(t *testing.T) {
+func TestWhatOthersWriteForOthersLeavesNoDeadLetters(t *testing.T) {
 	const foreign = "ledger.posted"
 	b := setup(t)
 	in := b.inbox()

@@ -226,7 +226,7 @@ func TestTheTransactionOfAHandlerIsBounded(t *testing.T) {
 	b.receive(in, event("1", "k"), Handled)
 }
 
-func TestATypeOfANodeThatWasNotHeardOfForLongIsStoredAndSeenToWait(t *testing.T) {
+func TestATypeOfANodeLongUnheardIsStoredAndSeenToWait(t *testing.T) {
 	b := setup(t)
 	older := b.inbox()
 	older.Handle("order.placed", effectOf)

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestAnEventThatWasMendedIsADuplicateWhenItsFirstPayloadComesAgain(t *testing.T) {
+func TestAnEditedEventIsADuplicateOfItsFirstPayload(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {

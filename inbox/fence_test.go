@@ -109,7 +109,7 @@ func (b *bundle) consumeFake(in *Inbox, gens ...*fakeGeneration) (stop func()) {
 	return b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, s) })
 }
 
-func TestAZombiesHandlerCannotCommitAfterAnotherNodeHasThePartition(t *testing.T) {
+func TestAZombieCannotCommitAfterAnotherHasThePartition(t *testing.T) {
 	b := setup(t)
 	log := logOf(event("1", "k"), event("2", "k"))
 	paused, wake := make(chan struct{}), make(chan struct{})
@@ -223,7 +223,7 @@ func TestConsumeStopsLoudlyWhenItsOffsetIsGone(t *testing.T) {
 	}
 }
 
-func TestTheCommittedOffsetStaysBelowAnEventInHandAndFollowsWhenItIsSettled(t *testing.T) {
+func TestTheCommittedOffsetStaysBelowAnUnsettledEvent(t *testing.T) {
 	b := setup(t)
 	events := []holdfast.Event{event("0", "a"), event("1", "slow"), event("2", "b"), event("3", "c"), event("4", "slow")}
 	begun, finish := make(chan struct{}), make(chan struct{})
@@ -273,7 +273,7 @@ func TestHungHandlersStopConsumeLoudly(t *testing.T) {
 	}
 }
 
-func TestAfterAnUncleanEndStartsAreCountedAndOnlyUntilTheLogsOldEnd(t *testing.T) {
+func TestAfterAnUncleanEndStartsCountUntilTheLogsOldEnd(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)")
 	in := b.inbox()

@@ -59,7 +59,7 @@ func TestAStoredEventThatIsGivenUpIsToldOfWithItsLetter(t *testing.T) {
 }
 
 // A person was to decide before the key goes on, whether the event failed or ended the process.
-func TestAStoredEventThatEndsItsProcessHoldsItsKeyWhereThatIsAskedFor(t *testing.T) {
+func TestAStoredEventThatEndsItsProcessHoldsItsKey(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.HoldKey = true })
 	in.Handle("order.placed", effectOf)

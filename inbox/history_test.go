@@ -105,7 +105,7 @@ func TestDecideSaysWhatBecomesOfAFailure(t *testing.T) {
 	}
 }
 
-func TestOfManyEventsWithoutRoomOneIsTriedAtATimeAndEachAboutAsOftenAsIfItWereAlone(t *testing.T) {
+func TestOfManyEventsWithoutRoomOneIsTriedAtATime(t *testing.T) {
 	for _, row := range []struct {
 		tries, waiting int
 		want           time.Duration
@@ -142,7 +142,7 @@ func TestAConnectionThatIsLostAgainAndAgainIsTheEventsFailure(t *testing.T) {
 	}
 }
 
-func TestNoEventIsTriedMoreOftenThanItsPolicySaysNorGivenUpForTheDatabasesSake(t *testing.T) {
+func TestNoEventIsTriedMoreOftenThanItsPolicySays(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 2000 {

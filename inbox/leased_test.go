@@ -57,7 +57,7 @@ func TestAnEventIsHandedBackForAsLongAsItsLeaseLasts(t *testing.T) {
 }
 
 // A handler that has waited for its connection for too long could not commit: another worker would have the event.
-func TestAnEventThatWaitedTooLongForAConnectionGoesBackUnspentWithoutItsHandler(t *testing.T) {
+func TestAWaitForAConnectionGoesBackUnspentWithoutAHandler(t *testing.T) {
 	b := setup(t)
 	pool := b.db.PoolOf(t, 1)
 	in := b.inboxOn(pool, func(c *Config) { c.Retry.Attempts = 1 })

@@ -177,7 +177,7 @@ func TestWhatIsWaitedForSaysOfWhichEvent(t *testing.T) {
 	t.Error("no line says what is waited for")
 }
 
-func TestAHandlerThatSaysNothingOfItsOwnTimeOutCostsOneTryAnAttempt(t *testing.T) {
+func TestAHandlerWithATimeOutOfItsOwnCostsOneTryAnAttempt(t *testing.T) {
 	for name, row := range map[string]struct {
 		wrong func(ctx context.Context, tx pgx.Tx)
 		tries int64

@@ -48,7 +48,7 @@ func (b *bundle) awaitSettled(position int64) {
 
 // The transaction of an event is committed in the round trip that begins the next one. Whatever goes wrong there, each
 // keeps what is its own.
-func TestEventsThatFailAtCommitAreToldFromThoseThatBeginBehindThem(t *testing.T) {
+func TestAFailedCommitDoesNotBlameTheEventsAfterIt(t *testing.T) {
 	for name, breaking := range map[string]func(ctx context.Context, tx pgx.Tx) error{
 		"a deferred constraint": func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "insert into deferred values (1), (1)")

@@ -46,7 +46,7 @@ func TestAnEventReceivedFiftyTimesAtOnceIsHandledOnce(t *testing.T) {
 	}
 }
 
-func TestAnIdThatComesAgainWithAnotherPayloadIsAConflictAndALetter(t *testing.T) {
+func TestAnIdWithAnotherPayloadIsAConflict(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
@@ -67,7 +67,7 @@ func TestAnIdThatComesAgainWithAnotherPayloadIsAConflictAndALetter(t *testing.T)
 	}
 }
 
-func TestAFailedHandlerLeavesNothingAndIsTriedAgainUntilItSucceeds(t *testing.T) {
+func TestAFailedHandlerLeavesNothingAndIsRetried(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	var tries atomic.Int64
@@ -111,7 +111,7 @@ func TestAQuickRetryHappensInPlace(t *testing.T) {
 	}
 }
 
-func TestAPoisonedEventBecomesALetterWithAllItsErrorsAndItsKeyGoesOn(t *testing.T) {
+func TestAPoisonMessageIsADeadLetterWithAllErrors(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	var n atomic.Int64
@@ -264,7 +264,7 @@ func TestPanicGoexitAndABrokenTransactionAreFailures(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatHangsLosesItsConnectionAndTooManyStopTheInbox(t *testing.T) {
+func TestAHungHandlerLosesItsConnectionAndTooManyStopTheInbox(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout, c.Grace, c.MaxHung = 20*time.Millisecond, 20*time.Millisecond, 2 })
 	release := make(chan struct{})

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestRetentionPassesOverARowThatAnotherTransactionHasAndTakesItLater(t *testing.T) {
+func TestRetentionPassesOverALockedRowAndTakesItLater(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	b.oldRows("http-", nil, 100)
@@ -81,9 +81,9 @@ func TestRetentionsTurnBelongsToOneNodeAndComesWhenItIsTime(t *testing.T) {
 	}
 }
 
-// TestRetentionOnFourNodesBesideReceiversRemovesAllThatIsDueAndNothingElse also has a transaction that locks rows in
+// TestRetentionOnFourNodesRemovesAllThatIsDueAndNoMore also has a transaction that locks rows in
 // another order, as replays and batches do.
-func TestRetentionOnFourNodesBesideReceiversRemovesAllThatIsDueAndNothingElse(t *testing.T) {
+func TestRetentionOnFourNodesRemovesAllThatIsDueAndNoMore(t *testing.T) {
 	b := setup(t)
 	const due, held = 30_000, 500
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, $1)`, due/2)
@@ -232,7 +232,7 @@ func TestTroubleOfRetentionIsToldAndTriedAgainAndRunGoesOn(t *testing.T) {
 	}
 }
 
-func TestRetentionGivesUpOnALockedTableSoonAndLeavesNoSettingBehind(t *testing.T) {
+func TestRetentionGivesUpOnALockedTableSoon(t *testing.T) {
 	b := setup(t)
 	b.oldRows("http-", nil, 10)
 	pool := b.db.PoolOf(t, 1)

@@ -11,7 +11,7 @@ func at(seconds int) *time.Time {
 	return &t
 }
 
-func TestAPassGoesOnBehindWhatItReadAndTheNextBeginsAtTheOldestRowThatStayed(t *testing.T) {
+func TestAPassGoesOnAndTheNextBeginsAtTheOldestRowLeft(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		m    mark

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestARecordThatComesAgainAfterItsRowWasRemovedIsStaleAndNotHandledAgain(t *testing.T) {
+func TestARecordAgainAfterItsRowWasRemovedIsStale(t *testing.T) {
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 20)...)
 	in := b.inbox()

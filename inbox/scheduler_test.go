@@ -35,7 +35,7 @@ func names(js ...*job) []string {
 	return names
 }
 
-func TestEventsOfBusyKeysAreLeftOutOfABatchAndJoinTheOneThatIsOpenWhenTheyAreFree(t *testing.T) {
+func TestEventsOfBusyKeysJoinALaterBatch(t *testing.T) {
 	l := newScheduler(3)
 	add := func(offset int64, name string, want ...string) *job {
 		t.Helper()

@@ -14,7 +14,7 @@ import (
 )
 
 // Else a payload that kills its process would be started once more, uncounted, after every hand-over.
-func TestAnOwnerThatStopsBeforeItHasGoneThroughAnUncleanEndLeavesTheRestOfItToTheNext(t *testing.T) {
+func TestAnOwnerThatStopsLeavesTheRestOfAnUncleanEnd(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)`)
 	log := logOf(event("0", "a"), event("1", "b"), event("2", "c"))
@@ -52,7 +52,7 @@ func TestAnOwnerThatStopsBeforeItHasGoneThroughAnUncleanEndLeavesTheRestOfItToTh
 }
 
 // A deploy, or a group that rebalances often, must not make a letter of an event that takes longer than Config.StopTimeout.
-func TestAStartThatIsHandedBackInOrderDoesNotCountAsAnEndOfTheProcess(t *testing.T) {
+func TestAStartHandedBackInOrderIsNoEndOfTheProcess(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)`)
 	log := logOf(event("slow", "k"))
@@ -112,7 +112,7 @@ func TestAStartWhoseCountHadNoAnswerBeforeTheStopIsTakenBack(t *testing.T) {
 	}
 }
 
-func TestAnEventWithoutRoomIsNotCountedAsStartedByEachOwnerAfterAnUncleanEnd(t *testing.T) {
+func TestAnEventWithoutRoomIsCountedOnceAfterAnUncleanEnd(t *testing.T) {
 	b := setupRoom(t, func(c *Config) { c.Retry.Attempts = 3 })
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)`)
 	b.store(b.in, event("before", "full 0"))

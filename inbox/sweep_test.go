@@ -60,7 +60,7 @@ func TestALongQueueOfStoreSleepsOnceItsFirstEventIsSettled(t *testing.T) {
 
 // Where the first event fails, or a letter holds the key, nothing of it is settled. What Store adds behind is put to sleep by
 // the sweep: a few at a time, so that others get the key's lock, and each is handled once its turn comes.
-func TestALongQueueOfStoreIsPutToSleepWhileNothingOfItsKeyIsSettled(t *testing.T) {
+func TestALongQueueOfStoreIsDormantWhileItsKeySettlesNothing(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	var handled atomic.Int64

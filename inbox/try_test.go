@@ -105,7 +105,7 @@ func TestStoreLeavesTheHandlerToRun(t *testing.T) {
 	b.awaitOutcome("1", Handled)
 }
 
-func TestACopyOfAnEventThatIsBeingHandledIsInFlightAndHoldsNoConnection(t *testing.T) {
+func TestACopyOfARunningEventIsInFlightAndHoldsNoConnection(t *testing.T) {
 	b := setup(t)
 	begun, end := make(chan struct{}, 1), make(chan error)
 	in := b.inboxOn(b.db.PoolOf(t, 2), func(c *Config) { c.Timeout = time.Minute })

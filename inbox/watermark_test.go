@@ -169,7 +169,7 @@ func (b *bundle) waits() {
 	}
 }
 
-func TestTheWatermarkMakesASecondTransactionWaitAndCompareWithWhatTheFirstLeft(t *testing.T) {
+func TestTheWatermarkMakesASecondTransactionWaitAndCompare(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		before        int64 // 0 = the entity is new
@@ -220,7 +220,7 @@ func TestTheWatermarkMakesASecondTransactionWaitAndCompareWithWhatTheFirstLeft(t
 	}
 }
 
-func TestFiftyHandlersOnOneWatermarkEndAtTheHighestVersionAndOnlyEverGoUp(t *testing.T) {
+func TestFiftyHandlersOnOneWatermarkOnlyEverGoUp(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout = time.Minute })
 	pgtest.Exec(t, b.db, "create table history (n bigint generated always as identity, version bigint)")
@@ -267,7 +267,7 @@ func TestFiftyHandlersOnOneWatermarkEndAtTheHighestVersionAndOnlyEverGoUp(t *tes
 	}
 }
 
-func TestTheWatermarkOfABadEntityIsRefusedWithFieldValueAndRuleAndTheTransactionGoesOn(t *testing.T) {
+func TestAWatermarkOfABadEntityIsRefusedAndTheTxGoesOn(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	tx := b.begin()

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-func TestAFrozenBrokerCostsRepeatsAndNeitherEventsNorTheirFirstOrder(t *testing.T) {
+func TestAFrozenBrokerCostsRepeatsButNoEventsAndNoOrder(t *testing.T) {
 	skip.InShort(t, "a real Kafka takes ten seconds to start")
 	cluster := kafkatest.Own(t)
 	topic := cluster.Topic(t, 2)
@@ -110,7 +110,7 @@ func TestABrokerThatIsGoneHoldsTheLaneAndIsFoundAgain(t *testing.T) {
 	t.Error(last)
 }
 
-func TestAClusterThatWasNeverReachedIsTheBrokersTroubleAndNotTheTopics(t *testing.T) {
+func TestAClusterNeverReachedIsTheBrokersTroubleNotTheTopics(t *testing.T) {
 	transport := &kafka.Transport{Dial: func(context.Context, string, string) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	}}

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 )
 
-func TestAClosedPublisherLeavesNoConnectionAndConnectsAgainWhenItIsUsed(t *testing.T) {
+func TestAClosedPublisherLeavesNoConnectionAndCanBeUsedAgain(t *testing.T) {
 	t.Parallel()
 	cluster := kafkatest.Imitate(t, kafkatest.Imitation{Topics: map[string]int{"t": 3}})
 	own, err := NewPublisher(Connection{Brokers: cluster.Brokers}, PublisherConfig{})

@@ -128,7 +128,7 @@ func TestALeaderThatIsAwayIsToldFromAClusterThatIs(t *testing.T) {
 }
 
 // What others acknowledge meanwhile needs no question.
-func TestALeaderThatIsAwayWhileOthersAcknowledgeIsAPartitionsTrouble(t *testing.T) {
+func TestALeaderAwayWhileOthersAnswerIsAPartitionsTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{topics: map[string]int{"t": 2}, answer: func(ctx context.Context, r request) (produce.ResponsePartition, error) {
 			if r.partition == 1 {
@@ -164,7 +164,7 @@ func TestManyPartitionsOfASilentClusterAskOnceForEachLeader(t *testing.T) {
 	})
 }
 
-func TestWhoIsToldToStopDoesNotWaitForOtherLeadersNorTakesTheAnswerFromOthers(t *testing.T) {
+func TestACallerThatStopsDoesNotWaitForOtherLeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &script{topics: map[string]int{"t": 2}, leader: func(p int) int { return p }, answer: silent}

@@ -101,7 +101,7 @@ func (c *cutter) through(t *testing.T, pool *pgxpool.Pool) *pgxpool.Pool {
 	return p
 }
 
-func TestACommitWhoseOutcomeIsUnknownDropsTheLaneAndNothingIsParkedTwice(t *testing.T) {
+func TestAnUnknownCommitDropsTheLaneAndParksNothingTwice(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string

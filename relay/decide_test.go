@@ -236,7 +236,7 @@ func TestWhatBecomesOfParkedEventsThatWereTried(t *testing.T) {
 	}
 }
 
-func TestSharesOfTheLanesCoverThemAllAndNobodyIsAskedForOneTooMany(t *testing.T) {
+func TestSharesOfTheLanesCoverThemAllAndNoneTwice(t *testing.T) {
 	t.Parallel()
 	for lanes := 1; lanes <= 64; lanes++ {
 		for relays := -1; relays <= 70; relays++ {

@@ -226,7 +226,7 @@ func newSeed(t testing.TB) uint64 {
 	return seed
 }
 
-func TestNothingIsLostReorderedOrInventedWhileWritersCommitOutOfOrder(t *testing.T) {
+func TestNothingIsLostWhileWritersCommitOutOfOrder(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name      string

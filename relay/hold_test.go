@@ -173,7 +173,7 @@ func TestReplaysThatArriveInPagesOfTheirOwnKeepTheirOrderToo(t *testing.T) {
 	wantOnce(t, b)
 }
 
-func TestAMissingTopicIsHeldByItselfAndEverythingComesInOrderWhenItAppears(t *testing.T) {
+func TestAMissingTopicIsHeldByItselfAndThenComesInOrder(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	var probes atomic.Int32
@@ -279,7 +279,7 @@ func TestAnUnavailablePartitionHoldsTheLaneAndThenParks(t *testing.T) {
 }
 
 // What a publisher once took for one partition's trouble is the cluster's when it says so: then nothing is parked.
-func TestAClusterThatIsAwayParksNothingThoughItLookedLikeAPartition(t *testing.T) {
+func TestAClusterThatIsAwayParksNothing(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	var tries atomic.Int32

@@ -52,7 +52,7 @@ func (g *gate) open() {
 	}
 }
 
-func TestARelayThatWokeUpAfterAnotherTookItsLanesChangesNothingAndKeepsTheOrder(t *testing.T) {
+func TestARelayThatWakesWithoutItsLanesChangesNothing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string

@@ -27,7 +27,7 @@ func parkRows(t *testing.T, db *pgtest.DB, ids []string, letters ...int64) {
 }
 
 // The log can hold several replays of one letter, and a restored database has all of them read again.
-func TestReplaysAreParkedInTheOrderOfTheirLettersAndRepeatsOfOneInTheirOwn(t *testing.T) {
+func TestReplaysAreParkedInTheOrderOfTheirLetters(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {

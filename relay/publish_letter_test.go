@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-func TestALetterOfTheRelayIsPublishedWithoutItsPayloadAndNeverALetterAboutIt(t *testing.T) {
+func TestARelaysDeadLetterIsPublishedWithoutPayloadAndOnce(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	refuse := forGood("bad")

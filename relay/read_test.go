@@ -168,7 +168,7 @@ func cutOften(t testing.TB, pool *pgxpool.Pool) {
 }
 
 // A snapshot leaves its own transaction out, so a cut calls the transaction ended whose write it lies beside.
-func TestCutsThatAreTakenInsideTheTransactionsThatTheyCutKeepTheOrder(t *testing.T) {
+func TestCutsInsideTheTransactionsTheyCutKeepTheOrder(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{5, 50} {
 		t.Run(fmt.Sprintf("pages of %d", size), func(t *testing.T) {

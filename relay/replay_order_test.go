@@ -67,7 +67,7 @@ func TestAHundredReplaysOfOneKeyAreParkedInTheOrderOfTheirLetters(t *testing.T) 
 }
 
 // A replay whose key has no queue is refused by itself, or comes behind what was refused before it.
-func TestReplaysThatAreRefusedOnTheirOwnGoBeforeTheEventsOfTheirPage(t *testing.T) {
+func TestRefusedReplaysGoBeforeTheEventsOfTheirPage(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []relay.Fault{relay.FaultRecord, relay.FaultTopic} {
 		t.Run(string(fault), func(t *testing.T) {

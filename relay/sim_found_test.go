@@ -76,7 +76,7 @@ func TestTheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T) {
 
 // The poller has asked for a lane, and before the answer comes the lane is dropped, claimed again, and has read everything.
 // What the answer says is of the lane that was: the one that is must be asked for again, or nobody ever wakes it.
-func TestALateAnswerToAProbeDoesNotPutTheNextOwnerOfTheLaneToSleep(t *testing.T) {
+func TestALateAnswerToAProbeDoesNotMakeTheNextOwnerDormant(t *testing.T) {
 	at := time.Now()
 	db := simdb.New(1, func() time.Time { return at }, rand.New(rand.NewPCG(1, 1)))
 	var meanwhile func()

@@ -20,7 +20,8 @@ func (b *bundle) dying() *node {
 	return n
 }
 
-func TestR40AProcessThatEndsBetweenThePayoutAndItsRecordPaysOnce(t *testing.T) {
+// R40.
+func TestAProcessThatEndsBetweenPayoutAndRecordPaysOnce(t *testing.T) {
 	b := setup(t)
 	n := b.dying()
 	const key = "refund:ch_paid:1000:6f6c0001"
@@ -37,7 +38,8 @@ func TestR40AProcessThatEndsBetweenThePayoutAndItsRecordPaysOnce(t *testing.T) {
 	b.same(a, b.refund(b.shop, key, 1000))
 }
 
-func TestR40WhatNoClientComesBackForTheCompleterFinishes(t *testing.T) {
+// R40.
+func TestWhatNoClientComesBackForTheCompleterFinishes(t *testing.T) {
 	b := setup(t)
 	n := b.dying()
 	const key = "refund:ch_paid:1000:6f6c0001"
@@ -74,7 +76,8 @@ func (b *bundle) failing(at place) {
 	}
 }
 
-func TestR40WhereverATryFailsTheNextOneGoesOnBehindWhatIsDone(t *testing.T) {
+// R40.
+func TestWhereverATryFailsTheNextOneGoesOnAfterWhatIsDone(t *testing.T) {
 	for _, c := range []struct {
 		at       place
 		troubles []trouble
@@ -107,7 +110,8 @@ func TestR40WhereverATryFailsTheNextOneGoesOnBehindWhatIsDone(t *testing.T) {
 	}
 }
 
-func TestR40ARequestOfWhichNothingWasDoneIsCompletedForTheAccountThatAsked(t *testing.T) {
+// R40.
+func TestAnUntouchedRequestIsCompletedForTheAccountThatAsked(t *testing.T) {
 	b := setup(t)
 	b.failing(onArrival)
 	if a, err := b.client("teashop", once).post(t.Context(), "/refunds", "refund:ch_paid:1000:6f6c0001", refund{Charge: b.charge, Cents: 1000}); err == nil {

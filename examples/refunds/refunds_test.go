@@ -12,7 +12,8 @@ import (
 
 // Four refunds, each looked at from all sides: the database, the gateway, logs, metrics and traces.
 
-func TestR5TheSameKeyTwiceIsTheSameRefundAndOneLedgerEntry(t *testing.T) {
+// R5.
+func TestTheSameKeyTwiceIsTheSameRefundAndOneLedgerEntry(t *testing.T) {
 	b := setup(t)
 	const key = "refund:ch_paid:1000:6f6c0001"
 	first := b.refund(b.shop, key, 1000)
@@ -33,7 +34,8 @@ func TestR5TheSameKeyTwiceIsTheSameRefundAndOneLedgerEntry(t *testing.T) {
 	b.starts("attempt=1", "attempt=")
 }
 
-func TestR13ADifferentKeyWithTheSamePayloadIsANewRefundWhenPolicyAllows(t *testing.T) {
+// R13.
+func TestAnotherKeyWithTheSamePayloadIsANewRefund(t *testing.T) {
 	b := setup(t)
 	first := b.refund(b.shop, "refund:ch_paid:6000:6f6c0001", 6000)
 	b.is(first, 201, "")
@@ -67,7 +69,8 @@ func TestR13ADifferentKeyWithTheSamePayloadIsANewRefundWhenPolicyAllows(t *testi
 	b.attempts("attempt=1 status=201", "attempt=1 status=422", "attempt=1 status=201", "attempt=1 status=201")
 }
 
-func TestR48AGatewayTimeoutThenARetryWithTheSameKeyIsOnePayout(t *testing.T) {
+// R48.
+func TestAGatewayTimeoutAndARetryWithTheSameKeyIsOnePayout(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		troubles []trouble
@@ -117,7 +120,9 @@ func TestR48AGatewayTimeoutThenARetryWithTheSameKeyIsOnePayout(t *testing.T) {
 }
 
 // The same by a client that tries again by itself, and numbers its attempts.
-func TestR34TheShopTriesAgainUnderOneKeyUntilTheGatewayAnswers(t *testing.T) {
+//
+// R34.
+func TestTheShopTriesAgainUnderOneKeyUntilTheGatewayAnswers(t *testing.T) {
 	b := setup(t)
 	b.expect(hangsAfter, away, hangsBefore)
 	a := b.refund(b.client("teashop", retry.Policy{}), "refund:ch_paid:1000:6f6c0001", 1000)
@@ -140,7 +145,8 @@ func TestR34TheShopTriesAgainUnderOneKeyUntilTheGatewayAnswers(t *testing.T) {
 	}
 }
 
-func TestW13ADuplicateWebhookRefundSucceededIsOneLedgerEntry(t *testing.T) {
+// W13.
+func TestADuplicateWebhookRefundSucceededIsOneLedgerEntry(t *testing.T) {
 	t.Run("one after the other", func(t *testing.T) {
 		b := setup(t)
 		first := b.refund(b.shop, "refund:ch_paid:1000:6f6c0001", 1000)

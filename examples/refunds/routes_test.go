@@ -10,7 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestR6AnotherAmountUnderTheSameKeyIsAPayloadMismatch(t *testing.T) {
+// R6.
+func TestAnotherAmountUnderTheSameKeyIsAPayloadMismatch(t *testing.T) {
 	b := setup(t)
 	const key = "refund:ch_paid:1000:6f6c0001"
 	first := b.refund(b.shop, key, 1000)
@@ -23,7 +24,8 @@ func TestR6AnotherAmountUnderTheSameKeyIsAPayloadMismatch(t *testing.T) {
 	b.attempts("attempt=1 status=201", "attempt=1 status=409", "attempt=1 status=201")
 }
 
-func TestR1EveryRouteThatMovesMoneyNeedsAKeyOfItsForm(t *testing.T) {
+// R1.
+func TestEveryRouteThatMovesMoneyNeedsAKeyOfItsForm(t *testing.T) {
 	b := setup(t)
 	for path, body := range map[string]any{
 		"/payments": payment{Cents: 1000}, "/refunds": refund{Charge: b.charge, Cents: 1000}, "/payments/ch_paid/void": nil,
@@ -37,7 +39,8 @@ func TestR1EveryRouteThatMovesMoneyNeedsAKeyOfItsForm(t *testing.T) {
 	}
 }
 
-func TestR11FiftyCopiesAtOnceAreOnePayout(t *testing.T) {
+// R11.
+func TestFiftyCopiesAtOnceAreOnePayout(t *testing.T) {
 	b := setup(t)
 	answers, errs := make([]answer, copies), make([]error, copies)
 	var all sync.WaitGroup
@@ -68,7 +71,8 @@ func TestR11FiftyCopiesAtOnceAreOnePayout(t *testing.T) {
 	b.counted(1, copies-1, 0)
 }
 
-func TestR13RefundsAtOnceTogetherAreNeverMoreThanWasPaid(t *testing.T) {
+// R13.
+func TestRefundsAtOnceAreNeverMoreThanWasPaid(t *testing.T) {
 	b := setup(t)
 	answers, errs := make([]answer, 4), make([]error, 4)
 	// All of them are let go at one moment: each waits for a lock on the payment.
@@ -103,7 +107,8 @@ func TestR13RefundsAtOnceTogetherAreNeverMoreThanWasPaid(t *testing.T) {
 	b.kept(1, 0, 1)
 }
 
-func TestR14AnAccountHasItsKeysForItself(t *testing.T) {
+// R14.
+func TestAnAccountHasItsKeysForItself(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, "insert into payments (id, account, cents, state) values ('ch_other', 'bookshop', 10000, 'captured')")
 	const key = "refund:6f6c0001"
@@ -119,7 +124,8 @@ func TestR14AnAccountHasItsKeysForItself(t *testing.T) {
 	b.kept(2, 0, 2)
 }
 
-func TestR15WhoHasLostItsTokenDoesNotGetTheStoredAnswer(t *testing.T) {
+// R15.
+func TestARevokedTokenDoesNotGetTheStoredAnswer(t *testing.T) {
 	b := setup(t)
 	const key = "refund:ch_paid:1000:6f6c0001"
 	b.is(b.refund(b.shop, key, 1000), 201, "")
@@ -127,7 +133,8 @@ func TestR15WhoHasLostItsTokenDoesNotGetTheStoredAnswer(t *testing.T) {
 	b.counted(1, 0, 0)
 }
 
-func TestR22ARefundThatTheGatewayDeclinesStaysSo(t *testing.T) {
+// R22.
+func TestARefundThatTheGatewayDeclinesStaysSo(t *testing.T) {
 	b := setup(t)
 	b.expect(declines)
 	const key = "refund:ch_paid:10000:6f6c0001"
@@ -142,7 +149,8 @@ func TestR22ARefundThatTheGatewayDeclinesStaysSo(t *testing.T) {
 	b.is(b.refund(b.shop, "refund:ch_paid:10000:6f6c0002", 10000), 201, "") // what was declined is left to be refunded
 }
 
-func TestR22AVoidThatTheGatewayDeclinesLeavesThePayment(t *testing.T) {
+// R22.
+func TestAVoidThatTheGatewayDeclinesLeavesThePayment(t *testing.T) {
 	b := setup(t)
 	b.expect(declines)
 	first := b.post(b.shop, "/payments/ch_paid/void", "void:6f6c0001", nil)
@@ -153,7 +161,8 @@ func TestR22AVoidThatTheGatewayDeclinesLeavesThePayment(t *testing.T) {
 	b.is(b.refund(b.shop, "refund:ch_paid:1000:6f6c0001", 1000), 201, "") // nothing of it is on hold
 }
 
-func TestR17ToCreateAndToReverseAreIdempotentAlike(t *testing.T) {
+// R17.
+func TestToCreateAndToReverseAreIdempotentAlike(t *testing.T) {
 	b := setup(t)
 	b.expect(hangsAfter)
 	paid := b.post(b.shop, "/payments", "payment:6f6c0001", payment{Cents: 7000})
@@ -178,7 +187,8 @@ func TestR17ToCreateAndToReverseAreIdempotentAlike(t *testing.T) {
 	b.told(map[string]int{"payment.captured": 1, "payment.voided": 1})
 }
 
-func TestW19AWebhookThatComesBeforeThePayoutIsRecordedIsNotLost(t *testing.T) {
+// W19.
+func TestAWebhookBeforeThePayoutIsRecordedIsNotLost(t *testing.T) {
 	b := setup(t)
 	early := make(chan int, 1)
 	b.service.at = func(where place, reference string) {
@@ -199,7 +209,8 @@ func TestW19AWebhookThatComesBeforeThePayoutIsRecordedIsNotLost(t *testing.T) {
 	b.settled(a.id)
 }
 
-func TestW21AWebhookOfARefundThatIsNotCommittedYetIsKeptUntilItIs(t *testing.T) {
+// W21.
+func TestAWebhookOfAnUncommittedRefundIsKeptUntilItIsThere(t *testing.T) {
 	b := setup(t)
 	tx, err := b.db.Begin(t.Context())
 	if err != nil {

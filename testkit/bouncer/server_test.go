@@ -139,7 +139,7 @@ func waiting(t *testing.T, through string) (clients, sessions int) {
 	return clients, sessions
 }
 
-func TestKillBreaksConnectionsAndRestartBringsItBackAtTheSameAddress(t *testing.T) {
+func TestRestartBringsAKilledBouncerBackAtItsAddress(t *testing.T) {
 	t.Parallel()
 	s, through := setup(t, nil)
 	conn, address := connect(t, through), s.Address()

@@ -141,7 +141,7 @@ func (proc *process) quit() error {
 	}
 }
 
-func TestNothingIsLostDoubledOrReorderedWhileRelaysAndConsumersAreKilled(t *testing.T) {
+func TestNothingIsLostWhileRelaysAndConsumersAreKilled(t *testing.T) {
 	t.Parallel()
 	lasting := 20 * time.Second
 	if testing.Short() {

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestTheWholeWayWorksThroughATransactionPoolerWithoutPreparedStatements(t *testing.T) {
+func TestTheWholeWayWorksThroughATransactionPooler(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string

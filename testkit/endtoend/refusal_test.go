@@ -163,7 +163,7 @@ func TestAnEventOneByteTooLargeBecomesALetterAndHoldsBackNobody(t *testing.T) {
 	v.Except(oracle.Overtaken, oracle.OutOfTurn).MustHold(t)
 }
 
-func TestEventsOfATopicThatDoesNotExistWaitForItAndNobodyWaitsForThem(t *testing.T) {
+func TestEventsOfAMissingTopicWaitAndNobodyWaitsForThem(t *testing.T) {
 	t.Parallel()
 	p := setupPath(t, pgtest.Container(t, pgtest.Image), kafkatest.Container(t), 2)
 	later := p.Topic() + "-later"
@@ -205,7 +205,7 @@ func TestEventsOfATopicThatDoesNotExistWaitForItAndNobodyWaitsForThem(t *testing
 	}
 }
 
-func TestAPoisonedEventIsALetterUntilItIsReplayedAndThenHandledOnce(t *testing.T) {
+func TestAPoisonMessageIsReplayedAndThenHandledOnce(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string

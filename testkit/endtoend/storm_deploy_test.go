@@ -74,7 +74,7 @@ func TestARollingDeployWithANewEventTypeLosesAndReordersNothing(t *testing.T) {
 	}
 }
 
-func TestAPayloadThatEndsEveryProcessBecomesALetterAfterAsManyStartsAsAttempts(t *testing.T) {
+func TestAPayloadThatEndsEveryProcessBecomesADeadLetter(t *testing.T) {
 	t.Parallel()
 	s := setupStorm(t, 2)
 	const attempts = 3

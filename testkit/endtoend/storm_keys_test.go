@@ -86,7 +86,7 @@ func TestAHandlerThatHangsDelaysOtherKeysOfItsPartitionByLittle(t *testing.T) {
 	}
 }
 
-func TestTooManyHandlersThatHangStopTheConsumerAndTheNextOneGoesOn(t *testing.T) {
+func TestTooManyHungHandlersStopTheConsumer(t *testing.T) {
 	t.Parallel()
 	s := setupStorm(t, 1)
 	h := hangs(t, -1)

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestOffsetsThatAreSetBackGiveDuplicatesAndOffsetsThatAreSetForwardSkipNothing(t *testing.T) {
+func TestOffsetsSetBackRepeatAndOffsetsSetForwardSkipNothing(t *testing.T) {
 	t.Parallel()
 	s := setupStorm(t, 1)
 	back, late := int64(1000), 300
@@ -122,7 +122,7 @@ func (s *storm) logEnds() map[int]int64 {
 	return ends
 }
 
-func TestRecordsDeletedBeforeTheyWereHandledStopTheConsumerUntilItIsToldToSkipThem(t *testing.T) {
+func TestRecordsDeletedUnhandledStopTheConsumerUntilSkipped(t *testing.T) {
 	t.Parallel()
 	s := setupStorm(t, 1)
 	const half = 100

@@ -56,7 +56,7 @@ func (s *storm) remedyHolds() {
 	v.MustHold(s)
 }
 
-func TestATopicMadeAgainWithFewerRecordsIsRefusedUntilItsPositionIsDeleted(t *testing.T) {
+func TestATopicMadeAgainShorterIsRefusedWithItsRemedy(t *testing.T) {
 	t.Parallel()
 	s := setupStorm(t, 1)
 	s.publish(s.some(100, 10, "")...)
@@ -74,7 +74,7 @@ func TestATopicMadeAgainWithFewerRecordsIsRefusedUntilItsPositionIsDeleted(t *te
 
 // The position is an offset of the new log, too: nothing but the group's committed offset, which Kafka forgets with the
 // topic, tells the two apart.
-func TestATopicMadeAgainWithMoreRecordsThanWereHandledLosesNoneInSilence(t *testing.T) {
+func TestATopicMadeAgainLongerLosesNothingInSilence(t *testing.T) {
 	t.Parallel()
 	s := setupStorm(t, 1)
 	s.publish(s.some(100, 10, "")...)
@@ -111,7 +111,7 @@ func (s *storm) staleAreReplayed(want int) {
 }
 
 // The new log is longer than the position before the node has looked: to read on would skip what lies below.
-func TestATopicMadeAgainUnderARunningConsumerWithMoreRecordsLosesNoneInSilence(t *testing.T) {
+func TestATopicMadeAgainWhileConsumedLosesNothingInSilence(t *testing.T) {
 	t.Parallel()
 	s := setupStorm(t, 1)
 	s.publish(s.some(20, 10, "")...)

@@ -105,7 +105,7 @@ func TestASettingThatWouldMoveTheServerIsRefused(t *testing.T) {
 	}
 }
 
-func TestASettingThatTheServerRefusesIsReportedWithItsLogAndNothingIsLeft(t *testing.T) {
+func TestARefusedSettingIsReportedWithTheServersLog(t *testing.T) {
 	t.Parallel()
 	dir := openDir(t)
 	s, err := pgserver.Start(t.Context(), pgserver.Options{

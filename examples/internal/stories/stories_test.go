@@ -13,7 +13,7 @@ import (
 
 var errPlanned = errors.New("planned")
 
-func TestAStoryEndsWithTheFirstChapterThatFailsAndStopsWhatWasStartedLastFirst(t *testing.T) {
+func TestAStoryEndsWithItsFirstFailureAndStopsInReverse(t *testing.T) {
 	for name, failing := range map[string]error{"it fails": errPlanned, "it is told to its end": nil} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

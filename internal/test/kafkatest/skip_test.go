@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/verdict"
 )
 
-func TestATestWithoutKafkaIsSkippedOrFailsWhereServicesAreRequired(t *testing.T) {
+func TestATestWithoutKafkaIsSkippedOrFails(t *testing.T) {
 	cause := errors.New("no engine")
 	t.Setenv("REQUIRE_SERVICES", "")
 	v := verdict.Of(t, func(t testing.TB) { unavailable(t, cause) })
@@ -22,7 +22,7 @@ func TestATestWithoutKafkaIsSkippedOrFailsWhereServicesAreRequired(t *testing.T)
 	}
 }
 
-func TestAServerThatTheVariableNamesAndThatDoesNotAnswerIsAFailure(t *testing.T) {
+func TestANamedServerThatDoesNotAnswerIsAFailure(t *testing.T) {
 	t.Setenv("HOLDFAST_TEST_KAFKA_BROKERS", "127.0.0.1:1")
 	v := verdict.Of(t, func(t testing.TB) { New(t) })
 	if !strings.Contains(v.Failed, "HOLDFAST_TEST_KAFKA_BROKERS") {

@@ -352,7 +352,7 @@ func TestWhatIsMissingIsBlamedOnWhoHadItLast(t *testing.T) {
 	}
 }
 
-func TestAnEventThatOneOfTwoConsumersMissesIsBlamedByItsOwnHistory(t *testing.T) {
+func TestAnEventThatOneConsumerMissesIsBlamedByItsHistory(t *testing.T) {
 	t.Parallel()
 	r := whole()
 	r.Consumers = []string{"c", "mail"}

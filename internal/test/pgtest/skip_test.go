@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/verdict"
 )
 
-func TestATestWithoutAServerIsSkippedOrFailsWhereServicesAreRequired(t *testing.T) {
+func TestATestWithoutAServerIsSkippedOrFails(t *testing.T) {
 	cause := errors.New("no binaries")
 	t.Setenv("REQUIRE_SERVICES", "")
 	v := verdict.Of(t, func(t testing.TB) { unavailable(t, cause) })

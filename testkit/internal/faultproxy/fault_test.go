@@ -39,7 +39,7 @@ func TestWhatGoesTheLostWayArrivesAfterTheHealAndTheOtherWayWorks(t *testing.T) 
 	}
 }
 
-func TestAServerDoesNotLearnThatItsClientIsGoneWhileTheWayUpIsLost(t *testing.T) {
+func TestAServerMissesItsClientsEndWhileTheWayUpIsLost(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*net.TCPConn){
 		"closed": func(c *net.TCPConn) {},
@@ -108,7 +108,7 @@ func TestNewConnectionsGetNoAnswerWhileAnyWayIsLost(t *testing.T) {
 	}
 }
 
-func TestRefuseRefusesNewConnectionsAtTheSameAddressAndKeepsTheOthers(t *testing.T) {
+func TestRefuseRefusesNewConnectionsAndKeepsTheOthers(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	client, server := b.pair()

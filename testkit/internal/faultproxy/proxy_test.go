@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestEveryByteArrivesInOrderWhateverThePiecesAndTheFaultsThatHeal(t *testing.T) {
+func TestEveryByteArrivesInOrderWhateverTheFaults(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	rapid.Check(t, func(r *rapid.T) {

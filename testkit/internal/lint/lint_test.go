@@ -271,7 +271,7 @@ func TestEveryStatementHasANameOfItsOwn(t *testing.T) {
 // skipFile is the one place that skips a test. It does so with a reason, and not where REQUIRE_SERVICES=1.
 const skipFile = "internal/test/skip/skip.go"
 
-func TestSkipsGoThroughTheHelpersThatREQUIRESERVICESTurnsIntoFailures(t *testing.T) {
+func TestSkipsGoThroughTheHelpersThatCanFailThem(t *testing.T) {
 	for _, file := range sources(t) {
 		found := skips(t, file, read(t, file))
 		if file == skipFile {
