@@ -72,6 +72,10 @@ func (s *starter) stop() {
 	}
 }
 
+// machine are the variables by which the process finds servers. A test binary that has read them is not answered from
+// go test's cache once one has changed: a run without Docker is no proof of one with it.
+var machine = []string{"DOCKER_HOST", "DOCKER_CONTEXT", "TESTCONTAINERS_HOST_OVERRIDE"}
+
 type process struct {
 	cmd    *exec.Cmd
 	client *rpc.Client
@@ -79,6 +83,9 @@ type process struct {
 }
 
 func start() (*process, error) {
+	for _, name := range machine {
+		_ = os.Getenv(name)
+	}
 	dir, err := commandDir()
 	if err != nil {
 		return nil, err
