@@ -130,7 +130,8 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig) error {
 		case c.Lanes != 0 && c.Lanes != lanes:
 			return fmt.Errorf("lanes is %d, but schema %s was created with %d: the number of lanes is fixed for life, leave it 0", c.Lanes, c.Schema, lanes)
 		}
-		return nil // Version 1 is the first: there is nothing to upgrade from yet.
+		// Version 1 is the first: there is nothing to upgrade from yet.
+		return complete(ctx, tx, c.Schema)
 	})
 	if err != nil {
 		return fmt.Errorf("migrate schema %s: %w", c.Schema, err)
@@ -179,11 +180,8 @@ func Check(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig) error {
 		if c.Lanes != 0 && c.Lanes != lanes {
 			problems = append(problems, fmt.Errorf("lanes is %d, but schema %s was created with %d: leave it 0", c.Lanes, c.Schema, lanes))
 		}
-		missing, err := missingObjects(ctx, pool, c.Schema)
-		if err != nil {
+		if err := complete(ctx, pool, c.Schema); err != nil {
 			problems = append(problems, err)
-		} else if len(missing) > 0 {
-			problems = append(problems, fmt.Errorf("schema %s lacks %s: something dropped them after the migration, restore them from holdfast migrate --print", c.Schema, strings.Join(missing, ", ")))
 		}
 	}
 	if err := errors.Join(problems...); err != nil {
@@ -239,6 +237,16 @@ func installed(ctx context.Context, db querier, schema string) (version, lanes i
 		return 0, 0, fmt.Errorf("read version: %w", err)
 	}
 	return version, lanes, nil
+}
+
+// complete returns an error that names what schema.sql creates and the schema lacks.
+func complete(ctx context.Context, db querier, schema string) error {
+	missing, err := missingObjects(ctx, db, schema)
+	if err == nil && len(missing) > 0 {
+		err = fmt.Errorf("schema %s lacks %s: an earlier build made it, or something dropped them after the migration; "+
+			"restore them from holdfast migrate --print", schema, strings.Join(missing, ", "))
+	}
+	return err
 }
 
 var definitions = regexp.MustCompile(`(?m)^create (?:unlogged )?(?:unique )?(table|view|sequence|index|function) (?:holdfast\.)?(\w+)`)

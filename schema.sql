@@ -415,8 +415,8 @@ create index letter_holds_inbox on holdfast.letter (consumer, topic, key) where 
 create unique index letter_event on holdfast.letter (consumer, source, event_id, hash) where origin = 'inbox';
 
 -- What dead letters hold back. Every statement that asks whether a letter holds a key asks these two views, so that all give
--- one answer. They are read with the rights of the role that asks (security_invoker): without a right to `letter` they
--- show nothing.
+-- one answer. They are read with the rights of the role that asks (security_invoker): without a right to `letter` a
+-- query of them fails.
 --
 -- At the relay, a letter holds what comes later in its lane, topic and key. By the index letter_holds.
 create view holdfast.lane_hold with (security_invoker = true) as

@@ -91,3 +91,30 @@ func TestAnEventThatIsParkedKeepsWhenItFailedFirst(t *testing.T) {
 		t.Error("it is not stored when it failed first")
 	}
 }
+
+// While there is no room for the event, or no database, the write of the verdict is tried again and again.
+func TestAnEventParkedLateKeepsWhenItFailedFirst(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) {
+		c.Retry.Budget, c.Retry.Attempts, c.ImmediateRetries, c.MaxStored = time.Hour, 5, -1, 1
+	})
+	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return errors.New("no") })
+	b.receive(in, event("filler", "other"), Retrying)
+	d := in.receiver.newDelivery(event("1", "k"))
+	late := in.receiver.newIntake(d, in.receiver.alone(d, 1))
+	if out, err := in.receiver.receive(t.Context(), late, nil); !errors.Is(err, ErrFull) {
+		t.Fatalf("got %s, %v, want ErrFull", out, err)
+	}
+	pgtest.Exec(t, b.db, "select pg_sleep(1.1)")
+	pgtest.Exec(t, b.db, "delete from holdfast.stored")
+	usage := &in.receiver.queues.quota.usage
+	usage.mu.Lock()
+	usage.counted = time.Time{}
+	usage.mu.Unlock()
+	if out, err := in.receiver.receive(t.Context(), late, nil); out != Retrying || err != nil {
+		t.Fatalf("got %s, %v, want it parked", out, err)
+	}
+	if n := b.count("select count(*) from holdfast.stored where event_id = '1' and failed_at < now() - interval '1 s'"); n != 1 {
+		t.Error("it is not stored when it failed first")
+	}
+}

@@ -100,7 +100,7 @@ func TestReceiveTxIsPartOfTheCallersTransaction(t *testing.T) {
 	}
 	receive(event("1", "k"), Handled, undo)
 	if b.count("select count(*) from effect") != 0 {
-		t.Error("the handler's writes staleGeneration the caller's rollback")
+		t.Error("the handler's writes outlived the caller's rollback")
 	}
 	receive(event("1", "k"), Handled, nil)
 	receive(event("1", "k"), Duplicate, nil)

@@ -52,7 +52,7 @@ const (
 	maxImpatient = 3 // how often Receive meets an absent database before it says so
 
 	// maxLosses is how often in a row a connection may break, or a server say that it cannot work, while an event is handled
-	// until that costs an attempt. What does so by itself rateLimiter meets one event so often; a handler that brings it about
+	// until that costs an attempt. What does so by itself seldom meets one event so often; a handler that brings it about
 	// meets nothing else.
 	maxLosses = 5
 )

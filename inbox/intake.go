@@ -44,7 +44,7 @@ func (rec *receiver) newIntake(d *delivery, first attemptFunc) *intake {
 	return &intake{d: d, next: first, h: history{quick: rec.c.ImmediateRetries, decided: d.h == nil}, begun: time.Now()}
 }
 
-// receive tries until a attempt commits. failed is the error of a first attempt that was made already, nil where none was.
+// receive tries until an attempt commits. failed is the error of a first attempt that was made already, nil where none was.
 //
 // An error means that nothing is decided: ctx ended, another node has the partition, no more is waited for, or, where it
 // wraps ErrFull, there is no room for what was decided. Then t holds all that was found out, and may be given to receive
@@ -132,14 +132,21 @@ func (t *intake) doubted(err error) error {
 func (rec *receiver) afterFailure(d *delivery, h history, v verdict, failures []string) (step, []string) {
 	attempts, err := h.attempts, v.failure.err
 	failures = appendError(failures, err)
+	age := func() time.Duration { // when it is written: that may be long after the verdict, for want of room or of a database
+		if h.first.IsZero() {
+			return h.age
+		}
+		return time.Since(h.first)
+	}
 	if v.do == actDead {
-		l := letter{reason: v.reason, holds: rec.c.HoldKey, attempts: attempts, errors: failures, err: err, age: h.age, reopen: true}
+		l := letter{reason: v.reason, holds: rec.c.HoldKey, attempts: attempts, errors: failures, err: err, reopen: true}
 		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+			l.age = age()
 			return rec.ledger.deadLetter(ctx, tx, d, l, Dead)
 		}, failures
 	}
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-		out, perr := rec.queues.park(ctx, tx, d, past{attempts, failures, h.age}, &v.delay, Retrying)
+		out, perr := rec.queues.park(ctx, tx, d, past{attempts, failures, age()}, &v.delay, Retrying)
 		if perr == nil && out == Retrying {
 			d.after = func() { rec.retried(d.e, attempts, v.delay, true, err) }
 		}
@@ -160,7 +167,7 @@ func (rec *receiver) newDeliveryOf(e holdfast.Event, hash []byte) *delivery {
 	return d
 }
 
-// alone is a attempt that takes an event in, in a transaction of two round trips.
+// alone is an attempt that takes an event in, in a transaction of two round trips.
 func (rec *receiver) alone(d *delivery, number int) attemptFunc {
 	if d.manner == mannerTry {
 		return rec.runner.within(rec.trying(d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, number) }))

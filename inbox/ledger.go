@@ -136,7 +136,7 @@ func (led *ledger) countStart(ctx context.Context, d *delivery) (starts int, kno
 	return int(n), false, nil
 }
 
-// takeBackStart takes a counted start back: the process staleGeneration it, and nothing was decided. Where the database is away
+// takeBackStart takes a counted start back: the process outlived it, and nothing was decided. Where the database is away
 // for as long as it is tried, the start stays counted.
 func (led *ledger) takeBackStart(ctx context.Context, d *delivery) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)

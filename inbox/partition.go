@@ -34,7 +34,7 @@ type partition struct {
 
 	reading context.Context    // when it ends, what is not begun is left to the next reader
 	halt    context.CancelFunc // ends reading
-	working sync.WaitGroup     // of jobs that the workers has
+	working sync.WaitGroup     // of jobs that the workers have
 	freed   chan struct{}      // something was settled
 
 	// After an unclean end events are run one by one, each start counted first, until replayLeft new ones were met, or

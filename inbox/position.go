@@ -124,7 +124,7 @@ func (co *consumer) release(gen Generation, parts []*partition) {
 		}
 		wg.Go(func() {
 			low, last, clean := p.end()
-			// A stretch that is to be gone through replaySerially is left to the next owner.
+			// A stretch that is to be replayed serially is left to the next owner.
 			orderly := clean && !(p.replaying && low < p.replayEnd)
 			failpoint.Hit(failpoint.InboxReleasing)
 			var same bool
@@ -147,7 +147,10 @@ func (co *consumer) release(gen Generation, parts []*partition) {
 	}
 	wg.Wait()
 	failpoint.Hit(failpoint.InboxReleased)
-	co.commit(ctx, gen, parts)
+	// The offsets have a time of their own: one position that could not be saved must not keep back those that were.
+	committing, done := context.WithTimeout(context.Background(), patience)
+	defer done()
+	co.commit(committing, gen, parts)
 }
 
 const (

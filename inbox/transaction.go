@@ -98,7 +98,7 @@ func (rn *runner) abandon(pooled *pgxpool.Conn, returned <-chan error) {
 // patience bounds what we do on our own account when the caller's context is over: rolling back, committing.
 const patience = 10 * time.Second
 
-// within is a attempt of a step.
+// within is an attempt of a step.
 func (rn *runner) within(s step) attemptFunc {
 	return func(ctx context.Context) (out Outcome, err error) {
 		err = rn.transact(ctx, func(tx pgx.Tx) (err error) {

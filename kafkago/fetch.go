@@ -17,7 +17,7 @@ import (
 
 // This file reads records from a partition by the protocol itself.
 
-// fetch speaks the protocol itself, because Client.Fetch leaves out which transactions were aborted, and where batches
+// Fetch speaks the protocol itself, because Client.Fetch leaves out which transactions were aborted, and where batches
 // begin.
 func (k *generation) Fetch(ctx context.Context, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
 	isolation := kafka.ReadCommitted

@@ -121,7 +121,7 @@ func (k *generation) Commit(_ context.Context, offsets map[inbox.TopicPartition]
 	return k.gen.CommitOffsets(byTopic)
 }
 
-// bounds asks twice, because Kafka refuses two questions about a partition in one request.
+// Bounds asks twice, because Kafka refuses two questions about a partition in one request.
 func (k *generation) Bounds(ctx context.Context, tp inbox.TopicPartition) (first, end int64, err error) {
 	ask := func(r kafka.OffsetRequest) (kafka.PartitionOffsets, error) {
 		ctx, cancel := context.WithTimeout(ctx, fetchTimeout)

@@ -136,7 +136,7 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, o
 	}
 	for _, l := range claimed {
 		if err := r.load(ctx, l); err != nil {
-			return fmt.Errorf("load lane %d: %w", l.number, err) // its lease runs out, and it is claimed again
+			return fmt.Errorf("load lane %d: %w", l.number, explain(err)) // its lease runs out, and it is claimed again
 		}
 		l.saved = l.cursor
 		l.reader = logReader{pool: r.pool, sql: r.sql, lane: l.number, token: token, limit: r.c.BatchSize,

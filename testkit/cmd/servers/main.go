@@ -33,8 +33,23 @@ func serve(in io.Reader, out io.Writer) error {
 	if err := server.Register(s); err != nil {
 		return fmt.Errorf("register the methods: %w", err)
 	}
-	server.ServeCodec(jsonrpc.NewServerCodec(stream{in, out}))
+	// Calls that still run when the input ends are waited for, and one may pull an image: what was started stops at once.
+	server.ServeCodec(jsonrpc.NewServerCodec(stream{&ending{in, func() { go s.stopAll() }}, out}))
 	return nil
+}
+
+// ending is a reader that says when it has ended.
+type ending struct {
+	io.Reader
+	end func()
+}
+
+func (e *ending) Read(p []byte) (int, error) {
+	n, err := e.Reader.Read(p)
+	if err != nil {
+		e.end()
+	}
+	return n, err
 }
 
 // stream is both ends of a conversation, which others close.
@@ -51,6 +66,8 @@ type Servers struct {
 	started map[int]any // by ID
 	stops   []func()
 	stopped bool
+
+	stopping sync.Once
 }
 
 // add keeps a server that was started, and returns its ID. Where all were stopped meanwhile it is stopped too.
@@ -80,14 +97,17 @@ func get[S any](s *Servers, id int) (S, error) {
 	return server, nil
 }
 
+// stopAll stops every server, once, and returns when all have stopped.
 func (s *Servers) stopAll() {
-	s.mu.Lock()
-	s.stopped = true
-	stops := s.stops
-	s.mu.Unlock()
-	var all sync.WaitGroup
-	for _, stop := range stops {
-		all.Go(stop)
-	}
-	all.Wait()
+	s.stopping.Do(func() {
+		s.mu.Lock()
+		s.stopped = true
+		stops := s.stops
+		s.mu.Unlock()
+		var all sync.WaitGroup
+		for _, stop := range stops {
+			all.Go(stop)
+		}
+		all.Wait()
+	})
 }
