@@ -1,22 +1,22 @@
 package kafkatest
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/test/servers"
 	"github.com/holdfast-go/holdfast/internal/test/verdict"
 )
 
 func TestATestWithoutKafkaIsSkippedOrFails(t *testing.T) {
-	cause := errors.New("no engine")
+	cause := servers.Missing("no engine")
 	t.Setenv("REQUIRE_SERVICES", "")
-	v := verdict.Of(t, func(t testing.TB) { unavailable(t, cause) })
+	v := verdict.Of(t, func(t testing.TB) { need(t, cause) })
 	if !strings.Contains(v.Skipped, "start Docker: no engine") || v.Failed != "" {
 		t.Errorf("not required: %+v", v)
 	}
 	t.Setenv("REQUIRE_SERVICES", "1")
-	v = verdict.Of(t, func(t testing.TB) { unavailable(t, cause) })
+	v = verdict.Of(t, func(t testing.TB) { need(t, cause) })
 	if !strings.Contains(v.Failed, "no engine") || v.Skipped != "" {
 		t.Errorf("required: %+v", v)
 	}

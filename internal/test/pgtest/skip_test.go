@@ -9,18 +9,19 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/internal/test/servers"
 	"github.com/holdfast-go/holdfast/internal/test/verdict"
 )
 
 func TestATestWithoutAServerIsSkippedOrFails(t *testing.T) {
-	cause := errors.New("no binaries")
+	cause := servers.Missing("no binaries")
 	t.Setenv("REQUIRE_SERVICES", "")
-	v := verdict.Of(t, func(t testing.TB) { unavailable(t, cause) })
+	v := verdict.Of(t, func(t testing.TB) { need(t, cause) })
 	if !strings.Contains(v.Skipped, "start Docker: no binaries") || v.Failed != "" {
 		t.Errorf("not required: %+v", v)
 	}
 	t.Setenv("REQUIRE_SERVICES", "1")
-	v = verdict.Of(t, func(t testing.TB) { unavailable(t, cause) })
+	v = verdict.Of(t, func(t testing.TB) { need(t, cause) })
 	if !strings.Contains(v.Failed, "no binaries") || v.Skipped != "" {
 		t.Errorf("required: %+v", v)
 	}
