@@ -61,7 +61,7 @@ type Config struct {
 	// partitions go on. -1 means never. Defaults to 10 s.
 	ParkAfter time.Duration
 
-	// SegmentBytes is the size, large payloads included, at which the log turns to its next segment; the log keeps four
+	// SegmentBytes is the size, large payloads included, at which the log rotates to its next segment; the log keeps four
 	// at most. At least 1 MiB. Defaults to 128 MiB.
 	SegmentBytes int64
 

@@ -85,7 +85,7 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		"relay.adopt_snapshot": adopts, "relay.adopt_lock": adopts, "relay.adopt_events": adopts, "relay.adopt_lanes": adopts, "relay.adopt_sequence": adopts,
 		"relay.adopt_incarnation": adopts, "relay.adopt_birth_gone": adopts, "relay.adopt_birth": adopts, "relay.replace_cluster": adopts,
 		"relay.publish_letter": "a function, which reads a letter by its primary key",
-		"relay.rotate":         "a function over the row of the table ring, and the size of a segment",
+		"relay.rotate":         "a function over the row of the table segments, and the size of a segment",
 		"relay.reclaim":        "a function: TestASegmentIsReclaimedWithoutReadingItAll counts what it reads",
 	})
 }

@@ -232,7 +232,7 @@ select 1 from holdfast.lane l
 
 // readSegments is the state of the segments.
 const readSegments = `-- relay.segments
-select (select r.current from holdfast.ring r), n,
+select (select s.current from holdfast.segments s), n,
        pg_table_size(c.oid), pg_relation_size(c.oid) = 0
   from generate_series(0, 3) n
   join pg_class c on c.oid = to_regclass('holdfast.event_' || n)
@@ -269,7 +269,7 @@ insert into holdfast.birth default values`
 )
 
 const rotateSegments = `-- relay.rotate
-update holdfast.ring set current = $1::smallint, turned_at = now() where current = $2::smallint`
+update holdfast.segments set current = $1::smallint, rotated_at = now() where current = $2::smallint`
 
 const reclaimSegment = `-- relay.reclaim
 select holdfast.reclaim($1::integer, $2::text::uuid, $3::integer)`

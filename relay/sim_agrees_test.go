@@ -85,7 +85,7 @@ func (w pgWriter) append(t *testing.T, id, topic, key string) {
 	// The function keeps a cut by chance. Where a window may be cut depends on the transactions of others on the server, so
 	// there are none here. Only the current segment is touched, so that no other one is locked.
 	var current int
-	if err := w.conn.QueryRow(context.Background(), "select current from holdfast.ring").Scan(&current); err != nil {
+	if err := w.conn.QueryRow(context.Background(), "select current from holdfast.segments").Scan(&current); err != nil {
 		t.Fatal(err)
 	}
 	w.exec(t, "update holdfast.event_"+fmt.Sprint(current)+" set snap = null where id = $1", id)
@@ -488,7 +488,7 @@ func (h *twins) step() {
 			})
 			return []any{got, err == nil}
 		})
-	case 18: // the ring
+	case 18: // the segments
 		if h.rng.IntN(2) == 0 {
 			to := h.rng.IntN(4)
 			h.both("rotate", func(s *side) any {

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
-// The simulation runs the relay's own code (claims, reader, lanes, parking, saver, poller, ring) on simdb, an in-memory
+// The simulation runs the relay's own code (claims, reader, lanes, parking, saver, poller, segments) on simdb, an in-memory
 // fake of the database, and on a scripted broker. Every statement, request and wait hands over to a scheduler, which picks
 // by a seed who goes on: one goroutine runs at a time, and a seed always makes the same history. Writers, crashes, frozen
 // relays, lost answers and clocks that jump come from the same seed; the oracles of sim_oracle_test.go watch.
