@@ -57,7 +57,7 @@ func (led *ledger) deadLetter(ctx context.Context, tx pgx.Tx, d *delivery, l let
 	if err != nil {
 		return "", err
 	}
-	failpoint.Hit(failpoint.InboxBurying)
+	failpoint.Hit(failpoint.InboxDeadLettering)
 	if as == Dead {
 		d.after = func() { led.notifyDead(l.observed(d.e, id)) }
 	}

@@ -99,13 +99,13 @@ func (co *consumer) commit(ctx context.Context, gen Generation, parts []*partiti
 	if len(offsets) == 0 {
 		return
 	}
-	failpoint.Hit(failpoint.InboxOffsets)
+	failpoint.Hit(failpoint.InboxCommittingOffset)
 	if err := gen.Commit(ctx, offsets); err != nil {
 		// What is not committed comes again, and is a duplicate then.
 		co.kafkaTransient("committing offsets", err)
 		return
 	}
-	failpoint.Hit(failpoint.InboxOffset)
+	failpoint.Hit(failpoint.InboxOffsetCommitted)
 	for _, p := range parts {
 		if offset, ok := offsets[p.tp]; ok {
 			p.committedAt(offset)

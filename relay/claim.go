@@ -187,7 +187,7 @@ func (l *lane) wakeReleased(ctx context.Context) error {
 		return nil
 	}
 	err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(wakeQueues), l.number, wake.topics, wake.keys) },
-		func(*pgx.Batch) { failpoint.Hit(failpoint.RelayRousing) })
+		func(*pgx.Batch) { failpoint.Hit(failpoint.RelayReleasingOnClaim) })
 	if err != nil {
 		return fmt.Errorf("wake released keys: %w", err)
 	}

@@ -209,7 +209,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 			case retryLater:
 				failpoint.Hit(failpoint.RelayDelaying)
 			case dead:
-				failpoint.Hit(failpoint.RelayBurying)
+				failpoint.Hit(failpoint.RelayDeadLettering)
 			}
 			topic := wire.LetterTopic(l.r.c.DeadLetterTopic, rows[i].Topic)
 			if letters[i] != 0 && topic != "" {
@@ -238,7 +238,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 				observe(Unparked{Lane: l.number, Event: rows[i].Event})
 			}
 		case dead:
-			failpoint.Hit(failpoint.RelayBuried)
+			failpoint.Hit(failpoint.RelayDeadLettered)
 			l.forget(q)
 			moved = true
 			if l.r.c.HoldKey && q.ordered() {
@@ -284,11 +284,11 @@ func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
 	}
 	failpoint.Hit(failpoint.RelayAnswered)
 	err = l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(wakeTopic), l.number, topic) },
-		func(*pgx.Batch) { failpoint.Hit(failpoint.RelayWaking) })
+		func(*pgx.Batch) { failpoint.Hit(failpoint.RelayResuming) })
 	if err != nil {
 		return fmt.Errorf("wake the topic %s: %w", topic, err)
 	}
-	failpoint.Hit(failpoint.RelayWoken)
+	failpoint.Hit(failpoint.RelayResumed)
 	delete(l.topics, topic)
 	l.r.c.Logger.Info("topic back", "topic", topic, "lane", l.number)
 	l.chores.Or(choreParked)
