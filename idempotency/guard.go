@@ -179,7 +179,7 @@ func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serve answers a request with a key: with what is stored, or by running the handler.
 func (rt *route) serve(w http.ResponseWriter, req *request) {
-	patience := req.begun.Add(rt.o.Wait)
+	deadline := req.begun.Add(rt.o.Wait)
 	answer := rt.inTransaction
 	if rt.o.Lease > 0 {
 		answer = rt.underLease
@@ -189,7 +189,7 @@ func (rt *route) serve(w http.ResponseWriter, req *request) {
 			return
 		}
 		// Another request with the key runs.
-		if !time.Now().Before(patience) || !pause(req.Context(), min(spread(try, rt.g.random()), time.Until(patience))) {
+		if !time.Now().Before(deadline) || !pause(req.Context(), min(spread(try, rt.g.random()), time.Until(deadline))) {
 			break
 		}
 	}

@@ -201,7 +201,7 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 // finish stores the answer, whatever becomes of the client. An error: it is not known whether it did.
 func (l *lease) finish(req *request, a StoredAnswer) (expires time.Time, mine bool, err error) {
 	store, ttl := l.rt.g.store, l.rt.o.TTL
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), databaseTimeout)
 	defer cancel()
 	for try := 1; ; try++ {
 		if tells, ok := store.(ExpiryStore); ok {
@@ -220,7 +220,7 @@ func (l *lease) finish(req *request, a StoredAnswer) (expires time.Time, mine bo
 // out by itself.
 func (l *lease) release(req *request, forget bool) {
 	l.stop()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), databaseTimeout)
 	defer cancel()
 	var err error
 	if g := l.rt.g; g.pool != nil {

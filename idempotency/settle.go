@@ -99,7 +99,7 @@ func (rt *route) settle(h *held, hd *handling, rec *recorder, req *request) erro
 		return err
 	}
 	// From here on it is done, whatever becomes of the client.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), databaseTimeout)
 	defer cancel()
 	if h.tx.Conn().PgConn().TxStatus() == 'E' || req.expired {
 		if err := rt.clear(ctx, h, f, req); err != nil {

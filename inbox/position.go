@@ -115,7 +115,7 @@ func (co *consumer) commit(ctx context.Context, gen Generation, parts []*partiti
 
 // release lets go of partitions whose work has ended: the position, and whether the end was clean.
 func (co *consumer) release(gen Generation, parts []*partition) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), finishTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, p := range parts {
@@ -148,7 +148,7 @@ func (co *consumer) release(gen Generation, parts []*partition) {
 	wg.Wait()
 	failpoint.Hit(failpoint.InboxReleased)
 	// The offsets have a time of their own: one position that could not be saved must not keep back those that were.
-	committing, done := context.WithTimeout(context.Background(), patience)
+	committing, done := context.WithTimeout(context.Background(), finishTimeout)
 	defer done()
 	co.commit(committing, gen, parts)
 }

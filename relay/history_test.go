@@ -308,7 +308,7 @@ func TestRelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		for ownedBy(t, pool, names[0]) != 4 || ownedBy(t, pool, names[1]) != 4 {
-			if time.Since(began) > patience {
+			if time.Since(began) > waitTimeout {
 				t.Fatalf("the relays %q do not own four of eight lanes each: %s", names, lanesAndRelays(t, pool))
 			}
 			time.Sleep(10 * time.Millisecond)

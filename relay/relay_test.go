@@ -138,8 +138,8 @@ func run(t testing.TB, pool *pgxpool.Pool, p relay.Publisher, c relay.Config) (s
 			if err != nil {
 				t.Errorf("Run: %v", err)
 			}
-		case <-time.After(patience):
-			t.Errorf("Run did not return within %v of its context's end", patience)
+		case <-time.After(waitTimeout):
+			t.Errorf("Run did not return within %v of its context's end", waitTimeout)
 		}
 	}
 	t.Cleanup(stop)
@@ -158,17 +158,17 @@ func event(key, payload string) holdfast.Event {
 	return holdfast.Event{Topic: "orders", Key: key, Type: "order.placed", Payload: []byte(payload)}
 }
 
-// patience bounds every wait for what a relay does. It is there for a relay that hangs, and shows nothing of how quick
+// waitTimeout bounds every wait for what a relay does. It is there for a relay that hangs, and shows nothing of how quick
 // one is.
-const patience = time.Minute
+const waitTimeout = time.Minute
 
 // eventually polls a condition that a relay makes true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v", what, patience)
+			t.Fatalf("%s: not within %v", what, waitTimeout)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -34,7 +34,7 @@ func TestTheLogStaysSmallUnderLoadAndNothingIsLost(t *testing.T) {
 			t.Errorf("reclaim says %q", r.Result)
 		}
 	}}})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // it ends as soon as three segments were emptied
+	ctx, cancel := context.WithTimeout(t.Context(), 2*waitTimeout) // it ends as soon as three segments were emptied
 	defer cancel()
 	var written atomic.Int64
 	var most int64

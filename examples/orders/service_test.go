@@ -83,7 +83,7 @@ func TestEveryOrderHasItsInvoiceByTheTimeAllIsIdle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	idle := holdfasttest.Idle{Schema: on.Schema, Consumers: []string{"billing"}, Topics: []string{on.Topic}, Within: patience}
+	idle := holdfasttest.Idle{Schema: on.Schema, Consumers: []string{"billing"}, Topics: []string{on.Topic}, Within: waitTimeout}
 	if err := holdfasttest.WaitIdle(ctx, on.Pool, idle); err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,7 @@ func setup(t *testing.T) *bundle {
 		t.Fatal(err)
 	}
 	unhurried := hurried // so that a busy machine is not taken for a process that has ended, or for a gateway that hangs
-	unhurried.lease, unhurried.patience = usual.lease, usual.patience
+	unhurried.lease, unhurried.timeout = usual.lease, usual.timeout
 	b.service, err = newService(settings{pool: b.db.Pool, gateway: b.gateway.http.URL, pace: unhurried, telemetry: told, log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ func (b *bundle) client(account string, policy retry.Policy, before ...string) *
 // that do not must be answered within them, too.
 func (b *bundle) expect(troubles ...trouble) {
 	if slices.Contains(troubles, hangsAfter) || slices.Contains(troubles, hangsBefore) {
-		b.service.provider.http.Timeout = 2 * hurried.patience
+		b.service.provider.http.Timeout = 2 * hurried.timeout
 	}
 	b.gateway.expect(troubles...)
 }

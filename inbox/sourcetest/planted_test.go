@@ -362,7 +362,7 @@ func TestEveryPlantedBugIsReported(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			o := inMemory()
-			o.Patience = 500 * time.Millisecond
+			o.StepTimeout = 500 * time.Millisecond
 			right := o.Source
 			o.Source = func(t testing.TB, group string, topics ...string) inbox.Source {
 				return buggySource{right(t, group, topics...), row.bug}
@@ -377,7 +377,7 @@ func TestEveryPlantedBugIsReported(t *testing.T) {
 // Every check reports some planted bug: one that reports none would show nothing.
 func TestNoCheckIsThereForNothing(t *testing.T) {
 	o := inMemory()
-	o.Patience = 200 * time.Millisecond
+	o.StepTimeout = 200 * time.Millisecond
 	right := o.Source
 	dead := bug{
 		next: func(ctx context.Context, s inbox.Session) (inbox.Generation, error) {

@@ -203,7 +203,7 @@ func (o *ordeal) suffers(v *victim, point failpoint.Point, k kind, more func(o *
 	}
 	select {
 	case <-v.done:
-	case <-time.After(endtoend.Patience):
+	case <-time.After(endtoend.WaitTimeout):
 		o.Fatalf("after %q the %s does not end", word, v.role)
 	}
 	status := v.cmd.ProcessState.Sys().(syscall.WaitStatus)
@@ -350,8 +350,8 @@ func (o *ordeal) comesUnless(over func() bool, what, question string, args ...an
 			return
 		}
 		o.lookNowAndThen()
-		if time.Since(begun) > endtoend.Patience {
-			o.Fatalf("waited %v for this: %s\n%s\nfencing and cursors: %s", endtoend.Patience, what, o.Census(), o.accused())
+		if time.Since(begun) > endtoend.WaitTimeout {
+			o.Fatalf("waited %v for this: %s\n%s\nfencing and cursors: %s", endtoend.WaitTimeout, what, o.Census(), o.accused())
 		}
 	}
 }
@@ -362,7 +362,7 @@ func (o *ordeal) completes(role string, v *victim) {
 	for tries := 1; ; tries++ {
 		select {
 		case <-v.done:
-		case <-time.After(endtoend.Patience):
+		case <-time.After(endtoend.WaitTimeout):
 			o.Fatalf("the %s does not end", role)
 		}
 		if v.err == nil {
@@ -477,7 +477,7 @@ func (o *ordeal) leave() {
 // write writes events, each the next of its key, in one transaction.
 func (o *ordeal) write(events ...holdfast.Event) {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
 	var ids, topics, keys []string
 	var numbers []int64

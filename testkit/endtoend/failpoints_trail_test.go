@@ -40,7 +40,7 @@ const (
 // has just ended, before anybody can have mended that, and while one is waited for.
 func (o *ordeal) look() {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
 	sample, err := trail.Look(ctx, o.Db, o.readOn)
 	if err != nil {
@@ -94,7 +94,7 @@ func (o *ordeal) accused() endtoend.Verdict {
 // trailed is what is known of the world, as far as the looks at the cursors go.
 func (o *ordeal) trailed() (run oracle.Run) {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
 	run = o.Facts("billing")
 	run.Cursors = o.looks.taken
@@ -131,7 +131,7 @@ func (o *ordeal) known() oracle.Run {
 // who had it.
 func (o *ordeal) left(run *oracle.Run) {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
 	for begun := time.Now(); ; time.Sleep(100 * time.Millisecond) {
 		run.Leftovers = nil

@@ -45,7 +45,7 @@ func runPart() int {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
-		time.Sleep(endtoend.Patience) // it must not outlive its test, whatever hangs
+		time.Sleep(endtoend.WaitTimeout) // it must not outlive its test, whatever hangs
 		os.Exit(3)
 	}()
 	if err := doPart(ctx); err != nil {
@@ -136,7 +136,7 @@ func (proc *process) quit() error {
 	select {
 	case <-proc.done:
 		return proc.err
-	case <-time.After(endtoend.Patience):
+	case <-time.After(endtoend.WaitTimeout):
 		return errors.New("it does not stop")
 	}
 }

@@ -211,7 +211,7 @@ func TestANodeThatFallsBehindRetentionWhileItRunsStopsAloud(t *testing.T) {
 			t.Errorf("it ended with %v", err)
 		}
 		t.Logf("it says: %v", err)
-	case <-time.After(endtoend.Patience):
+	case <-time.After(endtoend.WaitTimeout):
 		t.Fatalf("it goes on, %s", s.Census())
 	}
 	done := s.Count("select count(*) from effect")

@@ -109,7 +109,7 @@ func (s *storm) publish(events ...holdfast.Event) {
 }
 
 func (s *storm) tryPublish(events []holdfast.Event) error {
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
 	b := &pgx.Batch{}
 	for _, e := range events {
@@ -214,7 +214,7 @@ func (s *storm) consumer(h inbox.Handler, change func(*inbox.Config)) *inbox.Inb
 // refuses runs a node until it ends by itself, and returns its error.
 func (s *storm) refuses(in *inbox.Inbox, g kafkago.GroupConfig) error {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
 	return s.consumeGroup(ctx, in, g)
 }

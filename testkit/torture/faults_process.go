@@ -19,7 +19,7 @@ func processFaults() (all []fault) {
 			fault{name: "kill-" + role + "-twice", what: "kill -9 of a " + role + ", and again while it recovers", begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 				return killTwice(ctx, s, role)
 			}},
-			fault{name: "freeze-" + role, what: "a " + role + " stands still for longer than a lease or its session, and goes on", hold: outlasting(patience(role)),
+			fault{name: "freeze-" + role, what: "a " + role + " stands still for longer than a lease or its session, and goes on", hold: outlasting(takeoverAfter(role)),
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					p, err := s.one(role)
 					if err != nil {
@@ -43,9 +43,9 @@ func processFaults() (all []fault) {
 	)
 }
 
-// patience is how long others wait for a sign of life of a role before they take over what it has. Nobody takes over from a
-// producer: it stands still with its locks.
-func patience(role string) time.Duration {
+// takeoverAfter is how long others wait for a sign of life of a role before they take over what it has. Nobody takes over
+// from a producer: it stands still with its locks.
+func takeoverAfter(role string) time.Duration {
 	if role == roleConsumer {
 		return session
 	}

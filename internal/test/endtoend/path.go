@@ -27,8 +27,8 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// Patience is how long something may take that has to happen: these tests share their machine with others.
-const Patience = 150 * time.Second
+// WaitTimeout is how long something may take that has to happen: these tests share their machine with others.
+const WaitTimeout = 150 * time.Second
 
 // Path is what one test needs of the whole way.
 type Path struct {
@@ -88,7 +88,7 @@ func OpenPool(dsn string, mode pgx.QueryExecMode, connections int) (*pgxpool.Poo
 	}
 	config.MaxConns = int32(connections)
 	config.ConnConfig.DefaultQueryExecMode = mode
-	config.ConnConfig.ConnectTimeout = Patience / 3
+	config.ConnConfig.ConnectTimeout = WaitTimeout / 3
 	return pgxpool.NewWithConfig(context.Background(), config)
 }
 
@@ -106,7 +106,7 @@ func (p *Path) Run(what string, f func(context.Context) error) (stop func()) {
 		cancel()
 		select {
 		case <-done:
-		case <-time.After(Patience):
+		case <-time.After(WaitTimeout):
 			p.Errorf("%s does not stop", what)
 		}
 	}
@@ -207,8 +207,8 @@ func (p *Path) happens(what string, cond func() bool) bool {
 	p.Helper()
 	begun := time.Now()
 	for !cond() {
-		if time.Since(begun) > Patience {
-			p.Errorf("waited %v for this: %s\n%s", Patience, what, p.Census())
+		if time.Since(begun) > WaitTimeout {
+			p.Errorf("waited %v for this: %s\n%s", WaitTimeout, what, p.Census())
 			return false
 		}
 		time.Sleep(20 * time.Millisecond)

@@ -56,7 +56,7 @@ func noLoss(b *book, found *findings) {
 	triedEnough(b, found)
 }
 
-// triedEnough is the part of O1 that is about patience: a consumer gives an event up only after Limits.Tries.
+// triedEnough is the part of O1 that counts attempts: a consumer gives an event up only after Limits.Tries.
 func triedEnough(b *book, found *findings) {
 	if b.Limits.Tries == 0 || len(b.Entries) == 0 {
 		return

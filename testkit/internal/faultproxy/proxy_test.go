@@ -176,7 +176,7 @@ func TestCloseEndsEverythingWhateverIsGoingOn(t *testing.T) {
 				_, _ = client.Write(make([]byte, 16<<20))
 			}()
 			_, _ = server.Write([]byte("and the other way"))
-			switch c, err := net.DialTimeout("tcp", b.Address(), patience); { // one that is new
+			switch c, err := net.DialTimeout("tcp", b.Address(), waitTimeout); { // one that is new
 			case err == nil:
 				b.own(c.(*net.TCPConn))
 			case f.kind != refuse && f.kind != resetWithin: // It may be reset before its client has seen that it is there.
