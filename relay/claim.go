@@ -121,7 +121,7 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, o
 		return fmt.Errorf("claim lanes: %w", err)
 	}
 	claimed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*lane, error) {
-		l := &lane{r: r, token: token, wake: make(chan struct{}, 1), chored: make(chan struct{}, 1), stop: make(chan struct{}), leaseUntil: sent.Add(r.c.Lease)}
+		l := &lane{r: r, token: token, wake: make(chan struct{}, 1), tasksDue: make(chan struct{}, 1), stop: make(chan struct{}), leaseUntil: sent.Add(r.c.Lease)}
 		err := row.Scan(&l.number, &l.epoch, &l.cursor.done, &l.cursor.upto, &l.cursor.pos)
 		return l, err
 	})

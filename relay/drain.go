@@ -32,17 +32,17 @@ type parkedEvent struct {
 	attempts int
 }
 
-// choreTimer fires when a held topic is due to be tried, or held keys are due to be looked at.
-func (l *lane) choreTimer() <-chan time.Time {
-	at := l.choresAt()
+// taskTimer fires when a held topic is due to be tried, or held keys are due to be looked at.
+func (l *lane) taskTimer() <-chan time.Time {
+	at := l.tasksAt()
 	if at.IsZero() {
 		return nil
 	}
 	return time.After(at.Sub(l.r.env.now()))
 }
 
-// choresAt is when that is; zero for never.
-func (l *lane) choresAt() (at time.Time) {
+// tasksAt is when that is; zero for never.
+func (l *lane) tasksAt() (at time.Time) {
 	for _, t := range l.topics {
 		if at.IsZero() || t.nextAt.Before(at) {
 			at = t.nextAt
@@ -56,10 +56,10 @@ func (l *lane) choresAt() (at time.Time) {
 	return at
 }
 
-// doChores does what is due besides reading the log: held keys that a person released, missing topics, parked events,
+// runTasks does what is due besides reading the log: held keys that a person released, missing topics, parked events,
 // scheduled events.
-func (l *lane) doChores(ctx context.Context) error {
-	due := l.chores.Swap(0)
+func (l *lane) runTasks(ctx context.Context) error {
+	due := l.tasks.Swap(0)
 	if len(l.held) > 0 && l.r.env.now().Sub(l.heldAt) >= heldEvery {
 		if err := l.lookAtHeld(ctx); err != nil {
 			return err
@@ -72,12 +72,12 @@ func (l *lane) doChores(ctx context.Context) error {
 			}
 		}
 	}
-	if due&choreParked != 0 && !l.r.env.now().Before(l.drainAt) {
+	if due&parkedDue != 0 && !l.r.env.now().Before(l.drainAt) {
 		if err := l.drain(ctx); err != nil {
 			return err
 		}
 	}
-	if due&choreScheduled != 0 {
+	if due&scheduledDue != 0 {
 		return l.moveScheduled(ctx)
 	}
 	return nil
@@ -291,7 +291,7 @@ func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
 	failpoint.Hit(failpoint.RelayResumed)
 	delete(l.topics, topic)
 	l.r.c.Logger.Info("topic back", "topic", topic, "lane", l.number)
-	l.chores.Or(choreParked)
+	l.tasks.Or(parkedDue)
 	return l.drain(ctx)
 }
 

@@ -22,11 +22,11 @@ type lane struct {
 	token  string
 	reader logReader
 
-	wake   chan struct{} // the poller has seen unread events
-	chores atomic.Uint32 // what the poller has seen to be due: choreParked, choreScheduled
-	chored chan struct{}
-	stop   chan struct{} // closed: finish what is in progress, then leave
-	lost   context.CancelCauseFunc
+	wake     chan struct{} // the poller has seen unread events
+	tasks    atomic.Uint32 // what the poller has seen to be due: parkedDue, scheduledDue
+	tasksDue chan struct{}
+	stop     chan struct{} // closed: finish what is in progress, then leave
+	lost     context.CancelCauseFunc
 
 	mu         sync.Mutex
 	cursor     cursor    // published up to here; save makes it durable
@@ -67,8 +67,8 @@ type outage struct{ since, lastAt time.Time }
 const outageEnds = 30 * time.Second
 
 const (
-	choreParked = 1 << iota
-	choreScheduled
+	parkedDue = 1 << iota
+	scheduledDue
 )
 
 var (
@@ -91,7 +91,7 @@ func (l *lane) run(ctx context.Context) error {
 	defer stopReading()
 
 	for {
-		timer := l.choreTimer()
+		timer := l.taskTimer()
 		var err error
 		select {
 		case <-l.stop:
@@ -101,10 +101,10 @@ func (l *lane) run(ctx context.Context) error {
 		case err = <-failed:
 		case p := <-pages:
 			err = l.process(ctx, p)
-		case <-l.chored:
-			err = l.doChores(ctx)
+		case <-l.tasksDue:
+			err = l.runTasks(ctx)
 		case <-timer:
-			err = l.doChores(ctx)
+			err = l.runTasks(ctx)
 		}
 		if errors.Is(err, errStopping) {
 			return nil
@@ -300,8 +300,8 @@ func (l *lane) waitForRoom(ctx context.Context) error {
 	if err := l.pause(ctx, FaultTopic, full, time.Second); err != nil {
 		return err
 	}
-	l.chores.Or(choreParked)
-	return l.doChores(ctx)
+	l.tasks.Or(parkedDue)
+	return l.runTasks(ctx)
 }
 
 // partitionDownFor notes that a partition was unavailable for what was sent at some time, and says whether it has been for so long that

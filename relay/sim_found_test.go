@@ -133,7 +133,7 @@ func TestALateAnswerToAProbeDoesNotMakeTheNextOwnerDormant(t *testing.T) {
 	write("e1")
 	var second *lane
 	meanwhile = func() {
-		r.end(t.Context(), first, errors.New("a chore failed"))
+		r.end(t.Context(), first, errors.New("a task failed"))
 		second = claim()
 		readAll(second)
 	}

@@ -306,18 +306,18 @@ func (sl *simLane) run() error {
 		}
 	}()
 	for {
-		due := func() bool { return !l.choresAt().IsZero() && !s.at.Before(l.choresAt()) }
+		due := func() bool { return !l.tasksAt().IsZero() && !s.at.Before(l.tasksAt()) }
 		s.pause(func() bool {
-			return closed(l.stop) || sl.ctx.Err() != nil || sl.failed != nil || sl.page != nil || len(l.chored) > 0 || due()
-		}, l.choresAt())
+			return closed(l.stop) || sl.ctx.Err() != nil || sl.failed != nil || sl.page != nil || len(l.tasksDue) > 0 || due()
+		}, l.tasksAt())
 		var err error
 		// As a select does: any of those that are ready.
 		switch first := s.rng.IntN(3); {
 		case first == 0 && sl.page != nil:
 			err = sl.process()
-		case first == 1 && (len(l.chored) > 0 || due()):
-			taken(l.chored)
-			err = l.doChores(sl.ctx)
+		case first == 1 && (len(l.tasksDue) > 0 || due()):
+			taken(l.tasksDue)
+			err = l.runTasks(sl.ctx)
 		case closed(l.stop):
 			return nil
 		case sl.ctx.Err() != nil:
@@ -326,9 +326,9 @@ func (sl *simLane) run() error {
 			err = sl.failed
 		case sl.page != nil:
 			err = sl.process()
-		case len(l.chored) > 0 || due():
-			taken(l.chored)
-			err = l.doChores(sl.ctx)
+		case len(l.tasksDue) > 0 || due():
+			taken(l.tasksDue)
+			err = l.runTasks(sl.ctx)
 		}
 		if errors.Is(err, errStopping) {
 			return nil
