@@ -221,7 +221,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 		t.Fatalf("letters: got %d, %v", len(open), err)
 	}
 	for _, l := range open {
-		if err := letters.Edit(t.Context(), l.ID, []byte("mended"), "ann", "typo"); err != nil {
+		if err := letters.Edit(t.Context(), l.ID, []byte("fixed"), "ann", "typo"); err != nil {
 			t.Fatalf("letters: %v", err)
 		}
 	}

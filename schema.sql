@@ -29,7 +29,7 @@ create table holdfast.birth (
 );
 
 -- One row: the cluster (pg_control_system) whose transaction ids our cursors speak of. Relays refuse to run when it is
--- another one; `holdfast adopt` mends that.
+-- another one; `holdfast adopt` fixes that.
 create table holdfast.cluster (
     one                boolean primary key default true constraint one_row check (one),
     system_identifier  bigint not null,

@@ -177,9 +177,9 @@ func TestTheWaitThatAHandlerAsksForIsKept(t *testing.T) {
 func TestAKeyIsHeldBehindADeadLetterUntilThatIsReplayed(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.HoldKey = true })
-	var mended atomic.Bool
+	var fixed atomic.Bool
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-		if e.ID == "1" && !mended.Load() {
+		if e.ID == "1" && !fixed.Load() {
 			return retry.Permanent(errors.New("bad"))
 		}
 		return effectOf(ctx, tx, e)
@@ -202,7 +202,7 @@ func TestAKeyIsHeldBehindADeadLetterUntilThatIsReplayed(t *testing.T) {
 	if b.effects("2") != 0 {
 		t.Fatal("the held event was handled")
 	}
-	mended.Store(true)
+	fixed.Store(true)
 	replay()
 	b.awaitOutcome("2", Handled)
 	if n := b.count("select count(*) from holdfast.letter where state = 'replayed'"); n != 1 {

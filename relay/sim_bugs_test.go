@@ -34,7 +34,7 @@ var simBugs = []struct {
 	{simBug{fake: simdb.BugEmptyXip}, 200, nil},
 	{simBug{fake: simdb.BugForgetsInFlight}, 200, nil},
 	{simBug{fake: simdb.BugInventedCut}, 600, func(p *simPlan) { p.long, p.cutEvery, p.batch = true, 2, 2 }},
-	{simBug{fake: simdb.BugUnmendedCut}, 600, func(p *simPlan) { p.cutEvery, p.batch = 2, 2 }},
+	{simBug{fake: simdb.BugUncorrectedCut}, 600, func(p *simPlan) { p.cutEvery, p.batch = 2, 2 }},
 	{simBug{fake: simdb.BugSaveWithoutFence}, 200, nil},
 	{simBug{fake: simdb.BugLateSave}, 600, func(p *simPlan) { p.cuts = true }},
 	{simBug{fake: simdb.BugParkWithoutEpoch}, 200, nil},

@@ -249,8 +249,8 @@ func (o *ordeal) suffer(c crash) {
 		o.suffers(v, failpoint.Point(point), killed, s.more)
 		o.excuse(v, killed)
 		o.expire(role, killed)
-		if c.mend == inBetween {
-			s.mend(o)
+		if c.fix == inBetween {
+			s.fix(o)
 		}
 		v = o.launch(role, where)
 	case c.atStart || oneTask:
@@ -268,8 +268,8 @@ func (o *ordeal) suffer(c crash) {
 		v = o.armed(role, where, false)
 		s.begin(o)
 	}
-	if c.mend == before {
-		s.mend(o)
+	if c.fix == before {
+		s.fix(o)
 	}
 	if c.leaving {
 		// A rebalance may bring it to the point before: then it ends by itself.
@@ -285,8 +285,8 @@ func (o *ordeal) suffer(c crash) {
 	o.expire(role, o.kind)
 	o.write(o.Event("key 1", 0), o.Event("key 1", 0), o.Event("", 0))
 	next := o.launch(role, "")
-	if c.mend == behind && s.mend != nil {
-		s.mend(o)
+	if c.fix == behind && s.fix != nil {
+		s.fix(o)
 	}
 	if oneTask {
 		o.completes(role, next)
@@ -504,7 +504,7 @@ func newOrdeal(t testing.TB, program string, cluster *kafkatest.Cluster, w world
 	if err := trail.Install(t.Context(), p.Db); err != nil {
 		t.Fatal(err)
 	}
-	for _, sql := range []string{"create table run (id text primary key, n int not null)", "create table mended ()",
+	for _, sql := range []string{"create table run (id text primary key, n int not null)", "create table fixed ()",
 		// Rows are removed when a scenario asks for it. A world may last longer than the window, and its consumers live too short
 		// to commit offsets: what is read again would have no row.
 		"insert into holdfast.retention (consumer, next_at) values ('billing', now() + interval '1 day')"} {

@@ -29,7 +29,7 @@ type crash struct {
 	turn    int // which time the point is reached; 0 is 1
 	in      func() scenario
 	earlier string          // where a life of the victim before this one was killed
-	mend    moment          // when the scenario's trouble ends
+	fix     moment          // when the scenario's trouble ends
 	ready   func(o *ordeal) // waits for what the victim needs
 	atStart bool            // the point lies at the start of a process
 	leaving bool            // the victim is told to stop, and the point lies on that way
@@ -47,7 +47,7 @@ const (
 type scenario struct {
 	topic string          // tooSmall or notThere: a topic of the row's own
 	begin func(o *ordeal) // writes what there is to do
-	mend  func(o *ordeal) // ends the trouble, once it is seen
+	fix   func(o *ordeal) // ends the trouble, once it is seen
 	more  func(o *ordeal) // writes more, where what there was to do has gone another way: a rebalance saves, too
 	check func(o *ordeal) // what must hold beside the oracle
 }
@@ -101,18 +101,18 @@ var worlds = []world{
 	}},
 	{name: "relays that wait", rows: []crash{
 		{point: failpoint.RelayDelaying, in: refusedAtFirst},
-		{point: failpoint.RelayUnparking, in: refusedAtFirst, mend: before},
-		{point: failpoint.RelayUnparked, in: refusedAtFirst, mend: before},
+		{point: failpoint.RelayUnparking, in: refusedAtFirst, fix: before},
+		{point: failpoint.RelayUnparked, in: refusedAtFirst, fix: before},
 		{point: failpoint.RelayParked, in: topicMissing},
-		{point: failpoint.RelayAnswered, in: topicMissing, mend: before},
-		{point: failpoint.RelayResuming, in: topicMissing, mend: before},
-		{point: failpoint.RelayResumed, in: topicMissing, mend: before},
+		{point: failpoint.RelayAnswered, in: topicMissing, fix: before},
+		{point: failpoint.RelayResuming, in: topicMissing, fix: before},
+		{point: failpoint.RelayResumed, in: topicMissing, fix: before},
 	}},
 	{name: "relays that hold keys", order: order{Attempts: 2, HoldKey: true}, rows: []crash{
 		{point: failpoint.RelayDeadLettered, in: keyHeld},
-		{point: failpoint.RelayReleasing, in: keyReleased, mend: before},
-		{point: failpoint.RelayReleased, in: keyReleased, mend: before},
-		{point: failpoint.RelayReleasingOnClaim, in: keyReleased, earlier: "relay.dead_lettered", mend: inBetween},
+		{point: failpoint.RelayReleasing, in: keyReleased, fix: before},
+		{point: failpoint.RelayReleased, in: keyReleased, fix: before},
+		{point: failpoint.RelayReleasingOnClaim, in: keyReleased, earlier: "relay.dead_lettered", fix: inBetween},
 	}},
 	{name: "consumers", rows: []crash{
 		{point: failpoint.InboxAssigning, turn: 2, in: plain, atStart: true},
@@ -133,8 +133,8 @@ var worlds = []world{
 		{point: failpoint.InboxOffsetCommitted, in: plain},
 		{point: failpoint.InboxReleasing, turn: 2, in: plain, leaving: true},
 		{point: failpoint.InboxReleased, in: plain, leaving: true},
-		{point: failpoint.InboxSweeping, in: aged, mend: before, atStart: true},
-		{point: failpoint.InboxSwept, in: aged, mend: before, atStart: true},
+		{point: failpoint.InboxSweeping, in: aged, fix: before, atStart: true},
+		{point: failpoint.InboxSwept, in: aged, fix: before, atStart: true},
 	}},
 	{name: "consumers of batches", order: order{Batch: 10}, rows: []crash{
 		{point: failpoint.InboxBatched, turn: 2, in: plain},
@@ -347,7 +347,7 @@ func refused() scenario {
 
 // refusedAtFirst is one that the broker takes in the end.
 func refusedAtFirst() scenario {
-	return scenario{topic: tooSmall, begin: func(o *ordeal) { o.tooLarge("large") }, mend: func(o *ordeal) {
+	return scenario{topic: tooSmall, begin: func(o *ordeal) { o.tooLarge("large") }, fix: func(o *ordeal) {
 		o.comes("the event is parked", "select exists (select from holdfast.parked where attempts > 0)")
 		o.widen()
 	}}
@@ -359,7 +359,7 @@ func topicMissing() scenario {
 		topic := o.topicOf[o.row]
 		o.load(6)
 		o.write(o.to(topic, "a"), o.to(topic, "b"), o.to(topic, "a"), o.to(topic, "b"), o.to(topic, "a"))
-	}, mend: func(o *ordeal) {
+	}, fix: func(o *ordeal) {
 		topic := o.topicOf[o.row]
 		o.comes("the topic is held", "select exists (select from holdfast.parked where why = 'topic')")
 		if err := o.Cluster.Server.CreateTopic(o.Context(), topic, ofRow, nil); err != nil {
@@ -371,7 +371,7 @@ func topicMissing() scenario {
 
 // keyHeld is a key that waits behind the letter of an event, until the letter is replayed.
 func keyHeld() scenario {
-	return scenario{topic: tooSmall, begin: func(o *ordeal) { o.tooLarge("large") }, mend: func(o *ordeal) {
+	return scenario{topic: tooSmall, begin: func(o *ordeal) { o.tooLarge("large") }, fix: func(o *ordeal) {
 		o.comes("the letter", "select count(*) = 1 from holdfast.letter where state = 'open'")
 		o.widen()
 		// The broker may refuse it once more: what it knows and what it does are not one.
@@ -386,7 +386,7 @@ func keyHeld() scenario {
 
 // keyReleased is a key that waits behind the letter of an event, until the letter is discarded.
 func keyReleased() scenario {
-	return scenario{topic: tooSmall, begin: func(o *ordeal) { o.fresh = []string{o.tooLarge("large").ID} }, mend: func(o *ordeal) {
+	return scenario{topic: tooSmall, begin: func(o *ordeal) { o.fresh = []string{o.tooLarge("large").ID} }, fix: func(o *ordeal) {
 		o.comes("the letter", "select count(*) = 1 from holdfast.letter where state = 'open'")
 		d := o.path.letters()
 		for _, l := range o.openLetters(d) {
@@ -467,7 +467,7 @@ func aged() scenario {
 		o.load(4)
 		// A turn of the row before puts off the next one as it thinks: none begins before the rows are old.
 		pgtest.Exec(o, o.Db, "update holdfast.retention set next_at = now() + interval '5 minutes'")
-	}, mend: func(o *ordeal) {
+	}, fix: func(o *ordeal) {
 		o.settled()
 		o.comes("the positions are saved", `select not exists (select from holdfast.inbox i join holdfast.consumer_position p using (consumer, topic, partition) where i."offset" >= p.position)`)
 		// A row of that age is long below the group's offset, too: else its record could be read again when the row is gone.
@@ -503,7 +503,7 @@ func (o *ordeal) offsetsAreThePositions() bool {
 // lettersOfTheConsumer is letters that the victim replays. Nothing of their keys is behind them: it would have gone on.
 func lettersOfTheConsumer() scenario {
 	return scenario{begin: func(o *ordeal) {
-		pgtest.Exec(o, o.Db, "delete from mended")
+		pgtest.Exec(o, o.Db, "delete from fixed")
 		o.load(2)
 		for n := range 4 {
 			e := o.Event(fmt.Sprintf("row %d alone %d", o.row, n), 0)
@@ -527,7 +527,7 @@ func lettersAreThere(o *ordeal) {
 	if o.topicOf[o.row] != "" {
 		o.widen()
 	}
-	pgtest.Exec(o, o.Db, "insert into mended default values")
+	pgtest.Exec(o, o.Db, "insert into fixed default values")
 }
 
 func everyLetterIsReplayedOnce(o *ordeal) {

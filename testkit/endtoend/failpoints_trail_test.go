@@ -37,7 +37,7 @@ const (
 )
 
 // look takes one: what a saved cursor calls published must be in Kafka, parked, or a letter. It is taken where a victim
-// has just ended, before anybody can have mended that, and while one is waited for.
+// has just ended, before anybody can have fixed that, and while one is waited for.
 func (o *ordeal) look() {
 	o.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)

@@ -186,7 +186,7 @@ func TestHeadsThatFailKeepTheirFollowersBehindThemAndNobodyElse(t *testing.T) {
 	s := setupStorm(t, 3)
 	const keys, each, fails = 12, 12, 5
 	var runs sync.Map
-	var mended atomic.Bool
+	var fixed atomic.Bool
 	handler := func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		n, _ := runs.LoadOrStore(e.ID, new(atomic.Int64))
 		run := n.(*atomic.Int64).Add(1)
@@ -199,7 +199,7 @@ func TestHeadsThatFailKeepTheirFollowersBehindThemAndNobodyElse(t *testing.T) {
 				return fmt.Errorf("failure %d", run)
 			}
 		case "die":
-			if !mended.Load() {
+			if !fixed.Load() {
 				return errors.New("this cannot be")
 			}
 		}
@@ -244,7 +244,7 @@ func TestHeadsThatFailKeepTheirFollowersBehindThemAndNobodyElse(t *testing.T) {
 	}
 
 	// 3. Half of them are replayed, half are discarded: both let the key go on.
-	mended.Store(true)
+	fixed.Store(true)
 	d := s.letters()
 	letters := s.openLetters(d)
 	for i, l := range letters {

@@ -97,7 +97,7 @@ func TestOffsetsSetBackRepeatAndOffsetsSetForwardSkipNothing(t *testing.T) {
 	s.publish(s.some(20, 50, "")...)
 	_, stop = run()
 	v = s.ends(stop)
-	t.Logf("after an offset behind the end, %v, was mended: %s", err, v)
+	t.Logf("after an offset behind the end, %v, was fixed: %s", err, v)
 	v.MustHold(t)
 }
 

@@ -283,7 +283,7 @@ func (s *storm) members() int {
 // replayAll replays every open letter.
 func (s *storm) replayAll(d *dlq.DLQ, want int) {
 	s.Helper()
-	n, err := d.Replay(s.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "the test", Reason: "the cause is mended"})
+	n, err := d.Replay(s.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "the test", Reason: "the cause is fixed"})
 	if err != nil || n != want {
 		s.Fatalf("replayed %d letters, %v; want %d", n, err, want)
 	}

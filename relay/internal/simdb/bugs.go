@@ -13,7 +13,7 @@ const (
 	BugEmptyXip           Bug = "the window's end forgets what is in flight, as on a standby"
 	BugForgetsInFlight    Bug = "the page leaves out what was in flight when the window began"
 	BugInventedCut        Bug = "a backlog is cut at an invented snapshot"
-	BugUnmendedCut        Bug = "a cut calls its own transaction ended"
+	BugUncorrectedCut     Bug = "a cut calls its own transaction ended"
 	BugSaveWithoutFence   Bug = "a save asks for neither owner nor epoch"
 	BugLateSave           Bug = "a save takes effect behind later ones"
 	BugParkWithoutEpoch   Bug = "a change of parked rows asks for neither owner nor epoch"

@@ -125,12 +125,12 @@ func effect(ctx context.Context, pool *pgxpool.Pool, tx pgx.Tx, e holdfast.Event
 		return nil
 	}
 	var runs int
-	var mended bool
-	if err := pool.QueryRow(ctx, "insert into run values ($1, 1) on conflict (id) do update set n = run.n + 1 returning n, exists (select from mended)", e.ID).Scan(&runs, &mended); err != nil {
+	var fixed bool
+	if err := pool.QueryRow(ctx, "insert into run values ($1, 1) on conflict (id) do update set n = run.n + 1 returning n, exists (select from fixed)", e.ID).Scan(&runs, &fixed); err != nil {
 		return err
 	}
 	switch {
-	case mended:
+	case fixed:
 		return nil
 	case how == "twice" && runs > 2:
 		return nil
@@ -146,6 +146,6 @@ func replay(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
-	_, err = d.Replay(ctx, dlq.Filter{}, dlq.ReplayOptions{By: "victim", Reason: "the cause is mended", Name: "all"})
+	_, err = d.Replay(ctx, dlq.Filter{}, dlq.ReplayOptions{By: "victim", Reason: "the cause is fixed", Name: "all"})
 	return err
 }
