@@ -126,7 +126,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	go func() { done <- r.Run(ctx) }()
 	for deadline := time.Now().Add(time.Minute); pgtest.Count(t, db.Pool, "select (select count(*) from holdfast.letter) + 1 - (select count(*) from holdfast.scheduled)") != 2; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the relay did not bury the refused event and move the scheduled one: %s", log.String())
+			t.Fatalf("the relay did not make a dead letter of the refused event and move the scheduled one: %s", log.String())
 		}
 	}
 	stop()

@@ -132,7 +132,7 @@ type telling struct {
 	changed  chan struct{}
 	outcomes map[string][]Outcome
 	retries  []Retried
-	dead     []Died
+	dead     []DeadLettered
 	hung     int
 	errs     []error
 	fenced   int
@@ -163,7 +163,7 @@ func (o *telling) observer() Observer {
 			o.tell(func() { o.outcomes[r.Event.ID] = append(o.outcomes[r.Event.ID], r.Outcome) })
 		},
 		OnRetry:       func(r Retried) { o.tell(func() { o.retries = append(o.retries, r) }) },
-		OnDead:        func(d Died) { o.tell(func() { o.dead = append(o.dead, d) }) },
+		OnDead:        func(d DeadLettered) { o.tell(func() { o.dead = append(o.dead, d) }) },
 		OnHungHandler: func(_ holdfast.Event, n int) { o.tell(func() { o.hung = n }) },
 		OnError:       func(err error) { o.tell(func() { o.errs = append(o.errs, err) }) },
 		OnFenced:      func(Assignment) { o.tell(func() { o.fenced++ }) },

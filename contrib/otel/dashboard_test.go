@@ -49,7 +49,7 @@ func scraped(t *testing.T) map[string][]string {
 	}
 	in.OnReceive(inbox.Received{})
 	in.OnRetry(inbox.Retried{})
-	in.OnDead(inbox.Died{})
+	in.OnDead(inbox.DeadLettered{})
 	in.OnConflict(holdfast.Event{})
 	in.OnFull(holdfast.Event{}, nil)
 	in.OnCleaned(1, time.Second)

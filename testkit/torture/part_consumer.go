@@ -64,7 +64,7 @@ func (p part) consume(ctx context.Context, pool *pgxpool.Pool, rec *history.Reco
 			OnReceive: func(r inbox.Received) {
 				rec.Add(history.Entry{Op: history.Receive, IDs: []string{r.Event.ID}, Text: string(r.Outcome)})
 			},
-			OnDead: func(d inbox.Died) {
+			OnDead: func(d inbox.DeadLettered) {
 				rec.Add(history.Entry{Op: history.Letter, IDs: []string{d.Event.ID}, Text: d.Reason})
 			},
 		},

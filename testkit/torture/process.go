@@ -137,8 +137,8 @@ func (c *cast) get(actor string) *process {
 	return c.running[actor]
 }
 
-// died lists the actors whose process ended although nobody ended it.
-func (c *cast) died() (actors []string) {
+// endedEarly lists the actors whose process ended although nobody ended it.
+func (c *cast) endedEarly() (actors []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, actor := range c.actors {

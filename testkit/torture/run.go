@@ -346,8 +346,8 @@ func (r *run) make(ctx context.Context, f fault) error {
 		r.say("%-28s held %6s, NOT RECOVERED after %s: %s", f.name, round(m.held), round(r.limit), waits)
 	}
 	r.report.made = append(r.report.made, m)
-	if died := r.died(); len(died) > 0 {
-		return fmt.Errorf("after %s: ended although nobody ended them: %s (see their logs in %s)", f.name, strings.Join(died, ", "), filepath.Join(r.Dir, "log"))
+	if early := r.endedEarly(); len(early) > 0 {
+		return fmt.Errorf("after %s: ended although nobody ended them: %s (see their logs in %s)", f.name, strings.Join(early, ", "), filepath.Join(r.Dir, "log"))
 	}
 	for _, idle := range r.idle.after(time.Now(), r.workers(), r.witness.stirred) {
 		r.trouble(errors.New(idle))

@@ -283,13 +283,13 @@ func deadLetterParked(c *call) error {
 		l := letter.lock(c.tx)
 		l.State, l.Holds = "open", holds
 		l.Attempts += attempts
-		c.tx.buried = append(c.tx.buried, gone)
+		c.tx.deadLettered = append(c.tx.deadLettered, gone)
 		return nil
 	}
 	db.letterID++
 	insert(&db.letters, c.tx, Letter{ID: db.letterID, State: "open", Holds: holds, EventID: gone.ID, Topic: gone.Topic, Key: gone.Key, Payload: gone.Payload, Lane: gone.Lane, Attempts: attempts})
 	gone.Letter = db.letterID
-	c.tx.buried = append(c.tx.buried, gone)
+	c.tx.deadLettered = append(c.tx.deadLettered, gone)
 	c.row(db.letterID)
 	return nil
 }

@@ -62,12 +62,12 @@ type DB struct {
 
 // Watch receives what an oracle wants to see. Any may be nil.
 type Watch struct {
-	Saved     func(lane int, before, after Lane)        // a committed row of a lane changed
-	Wrote     func(lane int, by, current int64)         // something was written in the name of epoch by
-	Committed func(tx *Tx)                              // with events
-	Truncated func(segment int, events []*Event)        // committed ones
-	Buried    func(id, topic, key string, letter int64) // committed: an event became a letter
-	Unparked  func(id string)                           // committed: a row of parked is gone
+	Saved        func(lane int, before, after Lane)        // a committed row of a lane changed
+	Wrote        func(lane int, by, current int64)         // something was written in the name of epoch by
+	Committed    func(tx *Tx)                              // with events
+	Truncated    func(segment int, events []*Event)        // committed ones
+	DeadLettered func(id, topic, key string, letter int64) // committed: an event became a letter
+	Unparked     func(id string)                           // committed: a row of parked is gone
 }
 
 // Lane is a row of lane. A zero LeaseUntil is '-infinity'.

@@ -20,16 +20,16 @@ type Tx struct {
 	Xid    uint64
 	Events []*Event // written, in order of seq
 
-	db      *DB
-	state   state
-	guarded bool
-	at      time.Time // of the last statement
-	cells   []settler
-	keys    []string // advisory locks
-	buried  []Parked
-	gone    []string // unparked ids
-	fences  map[int]int64
-	inserts [Segments]bool // segments locked against TRUNCATE
+	db           *DB
+	state        state
+	guarded      bool
+	at           time.Time // of the last statement
+	cells        []settler
+	keys         []string // advisory locks
+	deadLettered []Parked
+	gone         []string // unparked ids
+	fences       map[int]int64
+	inserts      [Segments]bool // segments locked against TRUNCATE
 }
 
 // Begin begins a transaction of a writer.
@@ -161,8 +161,8 @@ func (tx *Tx) end(how state) {
 	if w := db.Watch.Committed; w != nil && len(tx.Events) > 0 {
 		w(tx)
 	}
-	if w := db.Watch.Buried; w != nil {
-		for _, p := range tx.buried {
+	if w := db.Watch.DeadLettered; w != nil {
+		for _, p := range tx.deadLettered {
 			w(p.ID, p.Topic, p.Key, p.Letter)
 		}
 	}
