@@ -129,7 +129,7 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time
 	defer lose(nil)
 	l := &lease{rt: rt, key: req.key(), fence: c.Fence, tries: tries, lose: lose}
 	l.extended(begun)
-	l.stop = l.beat(req.Context())
+	l.stop = l.heartbeat(req.Context())
 	defer l.stop()
 	settled := false
 	defer func() { // Where the handler, or a function of the route, did not return in order.
@@ -237,8 +237,8 @@ func (l *lease) release(req *request, forget bool) {
 	}
 }
 
-// beat renews the lease until stop is called, which waits for its end. When the lease is lost the handler's context ends.
-func (l *lease) beat(ctx context.Context) (stop func()) {
+// heartbeat renews the lease until stop is called, which waits for its end. When the lease is lost the handler's context ends.
+func (l *lease) heartbeat(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	go func() {

@@ -170,7 +170,7 @@ select coalesce((select i.token::text from holdfast.incarnation i), ''), pg_is_i
        (select coalesce(max(pg_snapshot_xmax(l.done)::text::bigint), 0) from holdfast.lane l),
        pg_snapshot_xmax(pg_current_snapshot())::text::bigint`
 
-// beat says that this relay runs, and counts the relays that do and the lanes that are free. A lease further away than
+// heartbeatRelay says that this relay runs, and counts the relays that do and the lanes that are free. A lease further away than
 // twice its length was given by a clock that has since stepped back: it counts as run out.
 // A lane that is ours in the table but not in our memory was dropped: it is free for us. $1 name, $2 lease, $3 our lanes.
 const heartbeatRelay = `-- relay.heartbeat

@@ -178,7 +178,7 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 		"incarnation": "a crash", "move_scheduled": "scheduled events", "close_letters": "replays", "wake_queues": "letters that a person has dealt with",
 	}
 	missing := func() (names []string) {
-		for _, kind := range []string{"page", "claim", "save", "late save", "park", "due", "settle", "reclaim", "probe", "topic_probe", "wake_topic", "release", "beat"} {
+		for _, kind := range []string{"page", "claim", "save", "late save", "park", "due", "settle", "reclaim", "probe", "topic_probe", "wake_topic", "release", "heartbeat"} {
 			if h.kinds[kind] == 0 {
 				names = append(names, "to compare a "+kind)
 			}
@@ -397,7 +397,7 @@ func (h *twins) step() {
 			return reasonOf(err)
 		})
 	case 23: // a sign of life, and how lanes are shared
-		h.both("beat", func(s *side) any {
+		h.both("heartbeat", func(s *side) any {
 			var relays, lanes, free int
 			r := s.relays[relay]
 			err := s.db.QueryRow(h.t.Context(), simStatements.In(heartbeatRelay), r.c.Name, r.c.Lease, numbersOf(r)).Scan(&relays, &lanes, &free)

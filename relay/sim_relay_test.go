@@ -211,15 +211,15 @@ func (sr *simRelay) rests() bool { return sr.resting }
 // save is saver.run.
 func (sr *simRelay) save() {
 	r, s := sr.r, sr.s
-	beat := r.c.Lease / 5
+	heartbeat := r.c.Lease / 5
 	for {
-		s.pause(func() bool { return sr.resting || len(r.saver.dirty) > 0 }, s.at.Add(beat))
+		s.pause(func() bool { return sr.resting || len(r.saver.dirty) > 0 }, s.at.Add(heartbeat))
 		if taken(r.saver.dirty); sr.resting {
 			return
 		}
 		began := s.at
 		_ = r.saver.save(sr.work, r.owned())
-		s.pause(sr.rests, s.at.Add(min(saveInterval(s.at.Sub(began)), beat)))
+		s.pause(sr.rests, s.at.Add(min(saveInterval(s.at.Sub(began)), heartbeat)))
 		if sr.resting {
 			return
 		}
