@@ -27,7 +27,7 @@ func TestEveryProblemOfAConfigurationIsToldAtOnce(t *testing.T) {
 		"acquire timeout is", "max request is -1", "keep expired is", "cleanup every is", "cleanup batch is",
 		"keep unfinished is", "complete every is", "completers is", "completion.Attempts is -2"} {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q is not told: %v", part, err)
+			t.Errorf("%q is not reported: %v", part, err)
 		}
 	}
 	if _, err := New(nil, Config{}); err == nil {

@@ -146,7 +146,7 @@ func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	req := &request{Request: r, begun: time.Now()}
-	defer rt.tell(req, Outcome{Result: Forgotten}) // where a function of the route panics
+	defer rt.notify(req, Outcome{Result: Forgotten}) // where a function of the route panics
 	req.info.Operation, req.route = rt.operation(r)
 	p := rt.read(w, req)
 	if outer := handlingOf(r.Context()); p == nil && outer != nil && outer.rt.g == rt.g && outer.info.Key != "" && outer.lock == req.lock {

@@ -135,7 +135,7 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time
 	defer func() { // Where the handler, or a function of the route, did not return in order.
 		if !settled {
 			l.release(req, false)
-			rt.tell(req, Outcome{Result: Forgotten})
+			rt.notify(req, Outcome{Result: Forgotten})
 		}
 	}()
 	hd := &handling{rt: rt, info: req.info, scope: req.scope, lock: req.lock, lease: l, turn: make(chan struct{}, 1)}
@@ -160,7 +160,7 @@ func (rt *route) withoutKey(w http.ResponseWriter, req *request) {
 	hd := &handling{rt: rt, info: req.info, scope: req.scope, lock: req.lock, turn: make(chan struct{}, 1)}
 	rec := newRecorder(w)
 	rt.handle(ctx, hd, rec, req)
-	rt.tell(req, Outcome{Result: Unguarded, Status: rec.status})
+	rt.notify(req, Outcome{Result: Unguarded, Status: rec.status})
 	rec.send(nil)
 }
 
@@ -176,7 +176,7 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 			return lost
 		}
 		return func() {
-			rt.tell(req, Outcome{Result: Forgotten, Status: rec.status})
+			rt.notify(req, Outcome{Result: Forgotten, Status: rec.status})
 			rec.send(nil)
 		}
 	}
@@ -193,7 +193,7 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 		return lost
 	}
 	return func() {
-		rt.tell(req, Outcome{Result: Created, Status: rec.status, Omitted: a.Omitted})
+		rt.notify(req, Outcome{Result: Created, Status: rec.status, Omitted: a.Omitted})
 		rec.send(rt.ours(req, "stored", expires))
 	}
 }

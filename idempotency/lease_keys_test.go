@@ -129,8 +129,8 @@ func TestAnExpiredKeyUnderALeaseIsANewRequestWithNewSteps(t *testing.T) {
 	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency_expired"); n != 1 {
 		t.Errorf("%d are kept for audits", n)
 	}
-	if o := b.told[len(b.told)-1]; !o.Expired || o.Attempt != 1 {
-		t.Errorf("told %+v", o)
+	if o := b.observed[len(b.observed)-1]; !o.Expired || o.Attempt != 1 {
+		t.Errorf("reported %+v", o)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestARequestWithoutAKeyRunsUnderNoLease(t *testing.T) {
 	b.is(b.send(h, sent{}), 201, "")
 	b.kept(2, 2, 0)
 	if got := b.results(); !slices.Equal(got, []Result{Unguarded, Unguarded}) {
-		t.Errorf("told %v", got)
+		t.Errorf("reported %v", got)
 	}
 }
 

@@ -72,7 +72,7 @@ func (rt *route) call(h *held, rec *recorder, req *request) *handling {
 		given.TakeBack()
 		if !returned {
 			rt.g.rollback(h)
-			rt.tell(req, Outcome{Result: Forgotten})
+			rt.notify(req, Outcome{Result: Forgotten})
 		}
 	}()
 	rt.handle(ctx, hd, rec, req)
@@ -91,7 +91,7 @@ func (rt *route) settle(h *held, hd *handling, rec *recorder, req *request) erro
 	f := decide(circumstances{status: rec.status, doNotStore: hd.doNotStore, commitOnError: hd.commitOnError}, rt.o.Store)
 	if f == keepNone {
 		rt.g.rollback(h)
-		rt.tell(req, Outcome{Result: Forgotten, Status: rec.status})
+		rt.notify(req, Outcome{Result: Forgotten, Status: rec.status})
 		rec.send(nil)
 		return nil
 	}
@@ -117,11 +117,11 @@ func (rt *route) settle(h *held, hd *handling, rec *recorder, req *request) erro
 		return err
 	}
 	if req.info.Key == "" {
-		rt.tell(req, Outcome{Result: Unguarded, Status: rec.status})
+		rt.notify(req, Outcome{Result: Unguarded, Status: rec.status})
 		rec.send(nil)
 		return nil
 	}
-	rt.tell(req, Outcome{Result: Created, Status: rec.status, Omitted: stored == stateOmitted})
+	rt.notify(req, Outcome{Result: Created, Status: rec.status, Omitted: stored == stateOmitted})
 	rec.send(rt.ours(req, "stored", expires))
 	return nil
 }

@@ -49,9 +49,9 @@ func (b *kafkaBundle) until(what string, cond func() bool) {
 
 func (b *kafkaBundle) begins(start, reread int64) {
 	b.Helper()
-	b.told.mu.Lock()
-	defer b.told.mu.Unlock()
-	if got, again := b.told.assigned[b.topic+"/0"], b.told.reread[b.topic+"/0"]; got != start || again != reread {
+	b.observed.mu.Lock()
+	defer b.observed.mu.Unlock()
+	if got, again := b.observed.assigned[b.topic+"/0"], b.observed.reread[b.topic+"/0"]; got != start || again != reread {
 		b.Errorf("reading began at %d, %d offsets below the position; want %d and %d", got, again, start, reread)
 	}
 }
@@ -96,7 +96,7 @@ func TestATopicThatWasMadeAgainIsToldFromOneWhoseOffsetsExpired(t *testing.T) {
 	b.produce(0, b.later(n+n+10, 1)...)
 	b.awaitHandled(n + 11)
 	stop()
-	b.begins(n+10, n) // what was reread is told once
+	b.begins(n+10, n) // what was reread is reported once
 }
 
 func TestANewLogDoesNotVouchForAPositionThatItHasNotReached(t *testing.T) {

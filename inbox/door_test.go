@@ -127,7 +127,7 @@ func TestATypeThatAnotherNodeDeclaresIsLeftForItWithItsKey(t *testing.T) {
 	unheard.Type = "order.forgotten"
 	b.receive(older, refund, Skipped)
 	stop := b.run(newer.Run)
-	b.await("the declaration", func(*telling) bool { return true })
+	b.await("the declaration", func(*observations) bool { return true })
 	for b.count("select count(*) from holdfast.consumer_type where type = 'order.refunded' and seen_until > now()") == 0 {
 		if err := pause(b.Context(), time.Millisecond); err != nil {
 			t.Fatal(err)

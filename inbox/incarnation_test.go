@@ -75,9 +75,9 @@ func TestEffectsThatAFailoverTookBackHappenAgainWhileTheNodeRuns(t *testing.T) {
 			if ids, all := b.count("select count(distinct id) from effect"), b.count("select count(*) from effect"); ids != int64(len(events)) || all != ids {
 				t.Errorf("%d effects of %d events, want %d", all, ids, len(events))
 			}
-			b.told.mu.Lock()
-			start := b.told.assigned[b.topic+"/0"]
-			b.told.mu.Unlock()
+			b.observed.mu.Lock()
+			start := b.observed.assigned[b.topic+"/0"]
+			b.observed.mu.Unlock()
 			if start != row.lost {
 				t.Errorf("reading began at %d, want %d", start, row.lost)
 			}
@@ -88,7 +88,7 @@ func TestEffectsThatAFailoverTookBackHappenAgainWhileTheNodeRuns(t *testing.T) {
 	}
 }
 
-// A crash that lost nothing is not told from one that did.
+// A crash that lost nothing is not distinguished from one that did.
 func TestACrashThatLostNothingCostsOneRejoinAndNoCaution(t *testing.T) {
 	b := setupKafka(t, 1)
 	events := b.events(0, 30)
@@ -100,7 +100,7 @@ func TestACrashThatLostNothingCostsOneRejoinAndNoCaution(t *testing.T) {
 	b.awaitHandled(20)
 	b.awaitSaved(20)
 	pgtest.Exec(t, b.db, "truncate holdfast.incarnation")
-	b.await("the loss to be told", func(o *telling) bool {
+	b.await("the loss to be reported", func(o *observations) bool {
 		return len(o.errs) > 0 && errors.Is(o.errs[len(o.errs)-1], errStaleGeneration)
 	})
 	b.produce(0, events[20:]...)
@@ -113,7 +113,7 @@ func TestACrashThatLostNothingCostsOneRejoinAndNoCaution(t *testing.T) {
 	if strings.Count(log.String(), wentBack) != 1 || strings.Count(log.String(), "partition assigned") != 2 || strings.Count(log.String(), "careful=true") != 0 {
 		t.Errorf("it was said %d times, assigned %d times, %d times with care; want 1, 2 and 0", strings.Count(log.String(), wentBack), strings.Count(log.String(), "partition assigned"), strings.Count(log.String(), "careful=true"))
 	}
-	if b.told.fenced != 0 {
+	if b.observed.fenced != 0 {
 		t.Error("another node is said to have the partition")
 	}
 }

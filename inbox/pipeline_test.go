@@ -43,7 +43,7 @@ func (b *bundle) inOrderAndOnce(want int) {
 
 func (b *bundle) awaitSettled(position int64) {
 	b.Helper()
-	b.await(fmt.Sprintf("position %d", position), func(o *telling) bool { return o.settled["orders/0"] == position })
+	b.await(fmt.Sprintf("position %d", position), func(o *observations) bool { return o.settled["orders/0"] == position })
 }
 
 // The transaction of an event is committed in the round trip that begins the next one. Whatever goes wrong there, each
@@ -152,8 +152,8 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 		if n := b.count("select count(*) from holdfast.letter"); n != 0 {
 			t.Errorf("%d letters", n)
 		}
-		b.told.tell(func() {
-			for _, r := range b.told.retries {
+		b.observed.record(func() {
+			for _, r := range b.observed.retries {
 				if r.Err.Error() != "unlucky" {
 					t.Errorf("an attempt of %s was spent for %v", r.Event.ID, r.Err)
 				}
@@ -163,7 +163,7 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 		if killed.Load() == 0 {
 			t.Error("nothing was killed: the test shows nothing")
 		}
-		b.told.tell(func() { b.told.settled = map[string]int64{} })
+		b.observed.record(func() { b.observed.settled = map[string]int64{} })
 	}
 }
 

@@ -195,7 +195,7 @@ func TestAKeyIsHeldBehindADeadLetterUntilThatIsReplayed(t *testing.T) {
 			select consumer, topic, key, (select min(place) - 1 from holdfast.stored), source, event_id, type, time, payload, hash, id from l`)
 	}
 	replay() // fails again: the letter is open again and knows it
-	b.await("the replay to fail", func(o *telling) bool { return slices.Equal(o.outcomes["1"], []Outcome{Dead, Dead}) })
+	b.await("the replay to fail", func(o *observations) bool { return slices.Equal(o.outcomes["1"], []Outcome{Dead, Dead}) })
 	if n := b.count("select count(*) from holdfast.letter where state = 'open' and holds and attempts = 2 and cardinality(errors) = 2"); n != 1 {
 		t.Error("the letter was not opened again with the errors of its replay")
 	}

@@ -66,7 +66,7 @@ func TestTryReceiveAndTryStoreComeToTheOutcomesOfReceive(t *testing.T) {
 	if n := b.count("select count(*) from effect"); n != 6 {
 		t.Errorf("%d effects, want one of each but the poisoned", n)
 	}
-	for id, outcomes := range b.told.outcomes {
+	for id, outcomes := range b.observed.outcomes {
 		if slices.Contains(outcomes, Handled) && slices.Contains(outcomes, Dead) {
 			t.Errorf("%s: %v", id, outcomes)
 		}

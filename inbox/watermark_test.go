@@ -214,7 +214,7 @@ func TestTheWatermarkMakesASecondTransactionWaitAndCompare(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := <-second; got != c.want {
-				t.Errorf("the second was told %v, want %v", got, c.want)
+				t.Errorf("the second got %v, want %v", got, c.want)
 			}
 		})
 	}

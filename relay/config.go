@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// Config is what a Relay can be told. The zero Config works and is safe.
+// Config configures a Relay. The zero Config works and is safe.
 type Config struct {
 	// Schema is the Postgres schema that holdfast.Migrate created. Defaults to "holdfast".
 	Schema string

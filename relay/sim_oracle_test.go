@@ -10,8 +10,8 @@ import (
 // simOracle watches a schedule. It knows every event that was written, in the order that the locks of the writers gave.
 type simOracle struct {
 	s      *sim
-	events map[string]*told
-	keys   map[queue][]*told // of ordered keys, committed, in their order
+	events map[string]*simEvent
+	keys   map[queue][]*simEvent // of ordered keys, committed, in their order
 	calmAt time.Time
 	owned  []time.Time // when each lane was last seen with an owner that lives
 	clocks bool        // the database's clock was set: leases may end early
@@ -21,8 +21,8 @@ type simOracle struct {
 	duplicates int
 }
 
-// told is what is known of one event.
-type told struct {
+// simEvent is what is known of one event.
+type simEvent struct {
 	id                        string
 	queue                     queue
 	index                     int // among those of its key
@@ -34,7 +34,7 @@ type told struct {
 }
 
 func newOracle(s *sim) *simOracle {
-	o := &simOracle{s: s, events: map[string]*told{}, keys: map[queue][]*told{}}
+	o := &simOracle{s: s, events: map[string]*simEvent{}, keys: map[queue][]*simEvent{}}
 	s.db.Watch = simdb.Watch{Saved: o.saved, Wrote: o.wrote, Committed: o.committed, Truncated: o.truncated,
 		DeadLettered: func(id, _, _ string, _ int64) { o.events[id].deadLettered = true }}
 	return o
@@ -47,14 +47,14 @@ func (o *simOracle) wrote(lane int, by, current int64) {
 	}
 }
 
-func (o *simOracle) written(id string, q queue, ordered bool) *told {
-	t := &told{id: id, queue: q, ordered: ordered}
+func (o *simOracle) written(id string, q queue, ordered bool) *simEvent {
+	t := &simEvent{id: id, queue: q, ordered: ordered}
 	o.events[id] = t
 	return t
 }
 
 // commit notes an event that was committed, behind all of its key.
-func (o *simOracle) commit(t *told) {
+func (o *simOracle) commit(t *simEvent) {
 	o.s.log("%s of %q is committed", t.id, t.queue.key)
 	t.committed = true
 	o.pending++

@@ -19,7 +19,7 @@ type simRelay struct {
 	s           *sim
 	r           *Relay
 	ctx, work   context.Context // Run's, and that of the lanes
-	told        context.CancelFunc
+	shutdown    context.CancelFunc
 	cut         context.CancelCauseFunc
 	frozenUntil time.Time
 	stopping    bool // it stops in order
@@ -56,7 +56,7 @@ func (s *sim) startRelay() {
 	r.saver.mu = &turnstile{s: s, got: sr.plant}
 	r.env = env{now: func() time.Time { return s.at }, chance: s.rng.Float64, wait: s.wait, start: sr.startLane, limit: noLimit}
 	sr.r = r
-	sr.ctx, sr.told = context.WithCancel(context.Background())
+	sr.ctx, sr.shutdown = context.WithCancel(context.Background())
 	sr.work, sr.cut = context.WithCancelCause(context.Background())
 	s.relays = append(s.relays, sr)
 	s.spawn(r.c.Name, sr, sr.manage)
@@ -156,7 +156,7 @@ func (sr *simRelay) kill() {
 // halt stops the relay in order.
 func (sr *simRelay) halt() {
 	sr.stopping = true
-	sr.told()
+	sr.shutdown()
 }
 
 // manage is Relay.manage and the end of Relay.Run.

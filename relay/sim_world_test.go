@@ -420,7 +420,7 @@ func taken(c chan struct{}) bool { return closed(c) }
 type turnstile struct {
 	s    *sim
 	held bool
-	got  func() // told when it is taken
+	got  func() // called when it is taken
 }
 
 func (l *turnstile) Lock() {

@@ -64,7 +64,7 @@ func TestAnOrderIsWrittenWithItsEventAndOneThatIsDeclinedWithNone(t *testing.T) 
 		t.Fatalf("got %v", err)
 	}
 	if events := log.WrittenSince(t, on.Pool, start); len(events) != 0 {
-		t.Errorf("an order that was declined is told of: %v", events)
+		t.Errorf("an order that was declined is published: %v", events)
 	}
 }
 

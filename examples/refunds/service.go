@@ -82,8 +82,8 @@ type place string
 const (
 	onArrival    place = "asked"    // the request is known, and nothing of it is done
 	whenPaid     place = "paid"     // the gateway has moved money, and nothing of that is recorded
-	whenRecorded place = "recorded" // that it has is recorded, and nobody was told
-	whenDeclined place = "declined" // that it has not is recorded, and nobody was told
+	whenRecorded place = "recorded" // that it has is recorded, and nobody was notified
+	whenDeclined place = "declined" // that it has not is recorded, and nobody was notified
 )
 
 // service takes payments and gives them back.

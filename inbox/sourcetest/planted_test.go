@@ -305,7 +305,7 @@ func TestEveryPlantedBugIsReported(t *testing.T) {
 			maps.DeleteFunc(all, func(tp inbox.TopicPartition, _ inbox.Start) bool { return tp.Partition == 3 })
 			return all
 		}}, "members share the partitions"},
-		{"nobody is told that another has joined", bug{over: func(<-chan struct{}) <-chan struct{} { return never }}, "members share the partitions"},
+		{"nobody hears that another has joined", bug{over: func(<-chan struct{}) <-chan struct{} { return never }}, "members share the partitions"},
 		{"partitions are given before they are let go of", bug{next: func(ctx context.Context, s inbox.Session) (inbox.Generation, error) {
 			m := s.(*memorySession)
 			m.m.mu.Lock()

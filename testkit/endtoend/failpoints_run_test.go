@@ -110,7 +110,7 @@ func (v *victim) Write(b []byte) (int, error) {
 		v.rest = bytes.Clone(rest)
 		if len(line) > 0 {
 			v.lines = append(v.lines, string(line))
-			if !bytes.HasPrefix(line, []byte("told ")) {
+			if !bytes.HasPrefix(line, []byte("report ")) {
 				_, _ = v.tail.Write(append(line, '\n'))
 			}
 		}
@@ -173,7 +173,7 @@ func (o *ordeal) armed(role, where string, atStart bool) *victim {
 	if _, err := fmt.Fprintln(v.stdin, where); err != nil {
 		o.Fatal(err)
 	}
-	o.Await("the victim takes its order", func() bool { return v.said("told order " + where + " <nil>") })
+	o.Await("the victim takes its order", func() bool { return v.said("report order " + where + " <nil>") })
 	return v
 }
 
@@ -403,9 +403,9 @@ func (o *ordeal) excuse(v *victim, k kind) {
 	var last, before int
 	for _, line := range v.lines {
 		var n int
-		if _, err := fmt.Sscanf(line, "told published %d", &n); err == nil {
+		if _, err := fmt.Sscanf(line, "report published %d", &n); err == nil {
 			last += n
-		} else if strings.HasPrefix(line, "told saved") {
+		} else if strings.HasPrefix(line, "report saved") {
 			// It may have begun before what was published since the one before it.
 			last, before = 0, last
 		}
@@ -435,7 +435,7 @@ func (o *ordeal) holds(known oracle.Run) {
 	for _, v := range o.all {
 		v.mu.Lock()
 		for _, line := range v.lines {
-			if strings.HasPrefix(line, "told lost") {
+			if strings.HasPrefix(line, "report lost") {
 				lost++
 			}
 		}

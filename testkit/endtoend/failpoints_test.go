@@ -247,7 +247,7 @@ func nameOf(in func() scenario) string {
 	return full[strings.LastIndex(full, ".")+1:]
 }
 
-// What the victim can be told, which is what points.go declares, is all in the table.
+// Every point that points.go declares is in the table.
 func TestEveryFailpointIsInTheTable(t *testing.T) {
 	out, err := exec.Command(buildVictim(t), "points").Output()
 	if err != nil {

@@ -60,7 +60,7 @@ func setupStorm(t testing.TB, partitions int) *storm {
 	for _, sql := range []string{
 		"alter table written add column at timestamptz not null default clock_timestamp(), add column type text",
 		"alter table effect add column at timestamptz not null default clock_timestamp(), add column pid int, add column partition int, add column epoch bigint",
-		"create table told (n bigint generated always as identity, pid int, what text, partition int, epoch bigint, id text, at timestamptz not null default clock_timestamp())",
+		"create table report (n bigint generated always as identity, pid int, what text, partition int, epoch bigint, id text, at timestamptz not null default clock_timestamp())",
 	} {
 		pgtest.Exec(t, s.Db, sql)
 	}
@@ -219,7 +219,7 @@ func (s *storm) refuses(in *inbox.Inbox, g kafkago.GroupConfig) error {
 	return s.consumeGroup(ctx, in, g)
 }
 
-// outcomes counts what a node was told.
+// outcomes counts what a node got for an answer.
 type outcomes struct {
 	mu sync.Mutex
 	n  map[inbox.Outcome]int

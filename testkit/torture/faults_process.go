@@ -33,7 +33,7 @@ func processFaults() (all []fault) {
 					if err != nil {
 						return nil, err
 					}
-					return nil, p.tell(fmt.Sprint("hog ", s.held))
+					return nil, p.command(fmt.Sprint("hog ", s.held))
 				}, alone: true, keeps: role == roleRelay},
 		)
 	}

@@ -212,8 +212,8 @@ func (p *process) end() error {
 func (p *process) freeze() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
 func (p *process) thaw() error   { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// tell sends it a command.
-func (p *process) tell(command string) error {
+// command sends it a command.
+func (p *process) command(command string) error {
 	_, err := fmt.Fprintln(p.stdin, command)
 	return err
 }

@@ -136,7 +136,7 @@ func New(lanes int, now func() time.Time, r *rand.Rand) *DB {
 		relays: map[string]time.Time{}, held: map[string]*Tx{}, snapshots: map[string]*Snapshot{}}
 	db.refill()
 	for n := range lanes {
-		db.lanes = append(db.lanes, &cell[Lane]{row: Lane{Done: db.snapshot(nil).String()}, live: true, told: func(before, after Lane) {
+		db.lanes = append(db.lanes, &cell[Lane]{row: Lane{Done: db.snapshot(nil).String()}, live: true, notify: func(before, after Lane) {
 			if db.Watch.Saved != nil {
 				db.Watch.Saved(n, before, after)
 			}

@@ -156,7 +156,7 @@ func (tx *Tx) end(how state) {
 		return
 	}
 	for _, c := range tx.cells {
-		c.tell()
+		c.committed()
 	}
 	if w := db.Watch.Committed; w != nil && len(tx.Events) > 0 {
 		w(tx)
@@ -187,17 +187,17 @@ func without(list []*Tx, tx *Tx) []*Tx {
 
 type settler interface {
 	settle(commit bool)
-	tell() // after all have settled
+	committed() // after all have settled
 }
 
 // cell is a row with at most one uncommitted version: the transaction that changes it holds its lock.
 type cell[T any] struct {
-	row  T
-	live bool                  // committed
-	by   *Tx                   // who has it locked
-	next T                     // what by made of it
-	will bool                  // next is there
-	told func(before, after T) // after a commit
+	row    T
+	live   bool                  // committed
+	by     *Tx                   // who has it locked
+	next   T                     // what by made of it
+	will   bool                  // next is there
+	notify func(before, after T) // after a commit
 }
 
 // see is the row as me sees it.
@@ -232,9 +232,9 @@ func (c *cell[T]) settle(commit bool) {
 	c.by = nil
 }
 
-func (c *cell[T]) tell() {
-	if c.told != nil {
-		c.told(c.next, c.row) // settle has put the old row there
+func (c *cell[T]) committed() {
+	if c.notify != nil {
+		c.notify(c.next, c.row) // settle has put the old row there
 	}
 }
 

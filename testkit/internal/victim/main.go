@@ -55,14 +55,14 @@ func run() error {
 	if err := json.Unmarshal([]byte(os.Getenv("HOLDFAST_VICTIM")), &o); err != nil {
 		return fmt.Errorf("read HOLDFAST_VICTIM: %w", err)
 	}
-	told, forget := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	stopping, forget := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer forget()
-	ctx, cancel := context.WithCancel(told) // A signal that comes after it is no more than another word.
+	ctx, cancel := context.WithCancel(stopping) // A later signal changes nothing.
 	defer cancel()
 	go func() {
 		for words := bufio.NewScanner(os.Stdin); words.Scan(); {
 			err := order(words.Text())
-			fmt.Fprintln(os.Stderr, "\ntold order", words.Text(), err)
+			fmt.Fprintln(os.Stderr, "\nreport order", words.Text(), err)
 		}
 		cancel()
 		time.Sleep(hangs)

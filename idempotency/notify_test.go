@@ -106,14 +106,14 @@ func TestWhatFailsInAFunctionOfTheRouteIsToldToo(t *testing.T) {
 		"key func":  {KeyFunc: func(*http.Request, []byte) (string, error) { panic("planned") }},
 		"principal": {Anonymous: true, Fingerprint: func(*http.Request, []byte) ([]byte, error) { panic("planned") }},
 	} {
-		b.told = nil
+		b.observed = nil
 		h := b.service(g, func(w http.ResponseWriter, r *http.Request) { http.Error(w, "declined", http.StatusPaymentRequired) }, o)
 		func() {
 			defer func() { _ = recover() }()
 			b.send(h, sent{key: "k"})
 		}()
 		if got := b.results(); !slices.Equal(got, []Result{Forgotten}) {
-			t.Errorf("%s: told %v", name, got)
+			t.Errorf("%s: reported %v", name, got)
 		}
 	}
 }
