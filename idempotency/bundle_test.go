@@ -39,7 +39,7 @@ type bundle struct {
 	server *pgtest.DB   // the same database, without anything between
 	runs   atomic.Int64 // of the handler
 
-	mu   sync.Mutex
+	mu       sync.Mutex
 	observed []Outcome
 }
 

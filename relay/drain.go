@@ -144,7 +144,7 @@ func unreachable(answers []answer) bool {
 func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []answer, outcomes []outcome) (moved bool, err error) {
 	var gone, delayed rowKeys
 	var closed []int64
-	var wake rowKeys // queues whose head left, so that the next one is due
+	var resume rowKeys // queues whose head left, so that the next one is due
 	var adds []int32
 	var texts []string
 	var delays []float64
@@ -159,7 +159,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 				if row.letter != 0 {
 					closed = append(closed, row.letter)
 				}
-				wake.addQueue(q)
+				resume.addQueue(q)
 			case retryLater:
 				add := 0
 				delay := holdPolicy.Delay(5, 0.5+l.r.env.chance()/2)
@@ -183,7 +183,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 						return err
 					})
 				if !l.r.c.HoldKey {
-					wake.addQueue(q)
+					resume.addQueue(q)
 				}
 			}
 		}
@@ -196,10 +196,10 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 		if len(closed) > 0 {
 			batch.Queue(l.r.sql.In(closeLetters), closed)
 		}
-		// A queue whose head was put off stays dormant: waking touches only rows that wait for ever.
-		wake.dropStuck(rows, outcomes)
-		if len(wake.topics) > 0 {
-			batch.Queue(l.r.sql.In(wakeQueues), l.number, wake.topics, wake.keys)
+		// A queue whose head was put off stays dormant: resuming touches only rows that wait for ever.
+		resume.dropStuck(rows, outcomes)
+		if len(resume.topics) > 0 {
+			batch.Queue(l.r.sql.In(resumeQueues), l.number, resume.topics, resume.keys)
 		}
 	}, func(batch *pgx.Batch) {
 		for i := range rows {
@@ -283,10 +283,10 @@ func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
 		return err
 	}
 	failpoint.Hit(failpoint.RelayAnswered)
-	err = l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(wakeTopic), l.number, topic) },
+	err = l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(resumeTopic), l.number, topic) },
 		func(*pgx.Batch) { failpoint.Hit(failpoint.RelayResuming) })
 	if err != nil {
-		return fmt.Errorf("wake the topic %s: %w", topic, err)
+		return fmt.Errorf("resume the topic %s: %w", topic, err)
 	}
 	failpoint.Hit(failpoint.RelayResumed)
 	delete(l.topics, topic)
@@ -301,17 +301,17 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var wake rowKeys
+	var resume rowKeys
 	for q := range l.held {
 		if !held[q] && l.parked[q] > 0 {
-			wake.addQueue(q)
+			resume.addQueue(q)
 		}
 	}
-	if len(wake.topics) > 0 {
-		err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(wakeQueues), l.number, wake.topics, wake.keys) },
+	if len(resume.topics) > 0 {
+		err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(resumeQueues), l.number, resume.topics, resume.keys) },
 			func(*pgx.Batch) { failpoint.Hit(failpoint.RelayReleasing) })
 		if err != nil {
-			return fmt.Errorf("wake released keys: %w", err)
+			return fmt.Errorf("resume released keys: %w", err)
 		}
 		failpoint.Hit(failpoint.RelayReleased)
 	}

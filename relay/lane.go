@@ -79,7 +79,7 @@ var (
 // run works the lane until stop is closed (nil), or until something makes what we know of it doubtful (an error). ctx is
 // cancelled only when the lane is lost or the time to stop has run out.
 func (l *lane) run(ctx context.Context) error {
-	if err := l.wakeReleased(ctx); err != nil {
+	if err := l.resumeReleased(ctx); err != nil {
 		return err
 	}
 	pages := make(chan page)

@@ -62,9 +62,9 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		{deleteParked, "3, '{orders}', '{11}', '{11}'", []string{"parked_pkey"}},
 		{delayParked, "3, '{orders}', '{11}', '{11}', '{1}', '{e}', '{1}'", []string{"parked_pkey"}},
 		{deadLetterParked, "3, 'orders', '11', 11, 1, 'e', 'r', 'f', false", []string{"parked_pkey", "letter_pkey"}},
-		{wakeQueues, "3, '{orders}', '{11}'", []string{"parked_pkey", "letter_holds"}},
+		{resumeQueues, "3, '{orders}', '{11}'", []string{"parked_pkey", "letter_holds"}},
 		{readProbe, "3, 'orders'", []string{"parked_pkey", "letter_holds"}},
-		{wakeTopic, "3, 'orders'", []string{"parked_pkey", "letter_holds"}},
+		{resumeTopic, "3, 'orders'", []string{"parked_pkey", "letter_holds"}},
 		{loadWaiting, "3", []string{"parked_pkey"}},
 		{moveScheduled, "3, 100, 1000000", []string{"scheduled_pkey"}},
 	} {

@@ -175,10 +175,10 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 	// What the history has no step for, or comes to by chance only.
 	beside := map[string]string{
 		"planned_page": "a long window", "transactions": "a long window", "cuts": "a backlog", "segments": "the sizes are Postgres's own",
-		"incarnation": "a crash", "move_scheduled": "scheduled events", "close_letters": "replays", "wake_queues": "letters that a person has dealt with",
+		"incarnation": "a crash", "move_scheduled": "scheduled events", "close_letters": "replays", "resume_queues": "letters that a person has dealt with",
 	}
 	missing := func() (names []string) {
-		for _, kind := range []string{"page", "claim", "save", "late save", "park", "due", "settle", "reclaim", "probe", "topic_probe", "wake_topic", "release", "heartbeat"} {
+		for _, kind := range []string{"page", "claim", "save", "late save", "park", "due", "settle", "reclaim", "probe", "topic_probe", "resume_topic", "release", "heartbeat"} {
 			if h.kinds[kind] == 0 {
 				names = append(names, "to compare a "+kind)
 			}
@@ -376,8 +376,8 @@ func (h *twins) step() {
 		if owned(h.sides[0]) == nil {
 			return
 		}
-		h.both("wake_topic", func(s *side) any {
-			return reasonOf(owned(s).inTx(h.t.Context(), func(b *pgx.Batch) { b.Queue(simStatements.In(wakeTopic), number, topic) }))
+		h.both("resume_topic", func(s *side) any {
+			return reasonOf(owned(s).inTx(h.t.Context(), func(b *pgx.Batch) { b.Queue(simStatements.In(resumeTopic), number, topic) }))
 		})
 		h.compareParked()
 	case 22: // a lane is given back, or all of a relay

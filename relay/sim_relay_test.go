@@ -293,7 +293,7 @@ func (sr *simRelay) startLane(work context.Context, l *lane) {
 // run is lane.run.
 func (sl *simLane) run() error {
 	s, l := sl.sr.s, sl.lane
-	if err := l.wakeReleased(sl.ctx); err != nil {
+	if err := l.resumeReleased(sl.ctx); err != nil {
 		return err
 	}
 	s.spawn(fmt.Sprint("reader ", l.number), sl.sr, func() {

@@ -294,7 +294,7 @@ func deadLetterParked(c *call) error {
 	return nil
 }
 
-func wakeQueues(c *call) error {
+func resumeQueues(c *call) error {
 	db, lane, topics, keys := c.db, c.args[0].(int), c.args[1].([]string), c.args[2].([]string)
 	if db.is(BugNoWake) {
 		return nil
@@ -314,18 +314,18 @@ func wakeQueues(c *call) error {
 	return nil
 }
 
-func wakeTopic(c *call) error {
+func resumeTopic(c *call) error {
 	db, lane, topic := c.db, c.args[0].(int), c.args[1].(string)
-	var wake []*cell[Parked]
+	var resume []*cell[Parked]
 	each(db.parked, c.tx, func(q *cell[Parked], p *Parked) {
 		if p.Lane == lane && p.Topic == topic && p.NextAt.IsZero() && (p.Key == "" || db.queueOf(c.tx, lane, topic, p.Key)[0] == q) && !db.holds(c.tx, lane, topic, p.Key) {
-			wake = append(wake, q)
+			resume = append(resume, q)
 		}
 	})
-	if c.rowLocks(wake) {
+	if c.rowLocks(resume) {
 		return errBlocked
 	}
-	for _, q := range wake {
+	for _, q := range resume {
 		q.lock(c.tx).NextAt = db.Now()
 	}
 	return nil
@@ -403,7 +403,7 @@ var handlers = map[string]func(*call) error{
 	"save": saveLanes, "release": releaseLane, "fence": fenceLane,
 	"waiting": loadWaiting, "held": loadHeld, "park": parkEvents, "fix_head": fixHead,
 	"close_letters": closeLetters, "due": readDue, "topic_probe": readProbe, "unpark": deleteParked, "delay": delayParked,
-	"dead_letter": deadLetterParked, "wake_queues": wakeQueues, "wake_topic": wakeTopic, "move_scheduled": moveScheduled,
+	"dead_letter": deadLetterParked, "resume_queues": resumeQueues, "resume_topic": resumeTopic, "move_scheduled": moveScheduled,
 }
 
 // Statements are the names of all statements that the fake knows.
