@@ -94,10 +94,10 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 	var mu sync.Mutex
 	chance := func(of int) bool { mu.Lock(); defer mu.Unlock(); return random.IntN(of) == 0 }
 	// Only the inbox's connections are killed, not those that the test looks with.
-	victims := b.db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = "victim" })
+	subjects := b.db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = "subject" })
 	for _, batch := range []int{1, 20} {
 		pgtest.Exec(t, b.db, "truncate effect")
-		in := b.inboxOn(victims, func(c *Config) {
+		in := b.inboxOn(subjects, func(c *Config) {
 			c.Consumer = fmt.Sprintf("billing %d", batch)
 			c.Retry = retry.Policy{Attempts: 1000, Base: time.Millisecond, Cap: 5 * time.Millisecond}
 			c.BatchSize = batch
@@ -126,7 +126,7 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 			for killing.Err() == nil && killed.Load() < 40 {
 				var one bool
 				err := conn.QueryRow(killing, `select pg_terminate_backend(pid) from pg_stat_activity
-					where datname = current_database() and application_name = 'victim' order by random() limit 1`).Scan(&one)
+					where datname = current_database() and application_name = 'subject' order by random() limit 1`).Scan(&one)
 				if err == nil && one {
 					killed.Add(1)
 				}

@@ -275,8 +275,8 @@ func (w *world) fault() {
 		}
 	}
 	l := &w.lanes[n]
-	victim := l.owner
-	p := w.relays[victim]
+	owner := l.owner
+	p := w.relays[owner]
 	name := []string{"kill", "shot in flight", "freeze", "doubt"}[w.IntN(4)]
 	w.say("faults", 1, history.Entry{Op: history.Fault, Text: name})
 	w.say("relay/9", 9, history.Entry{Op: history.Log, Text: "alarm of " + name})
@@ -289,18 +289,18 @@ func (w *world) fault() {
 		}
 		w.run.Killed = append(w.run.Killed, p)
 		for i := range w.lanes {
-			if w.lanes[i].owner == victim {
+			if w.lanes[i].owner == owner {
 				w.lanes[i].owner = -1 // the row still has the owner: nobody can say so
 			}
 		}
-		w.start(victim)
+		w.start(owner)
 		w.claim(n, w.IntN(worldRelays))
 	case "freeze": // with a batch in flight, which arrives when another has long published it
 		if len(ids) > 0 {
 			w.did(p.Actor, p.PID, history.Publish, "", ids...)
 		}
 		until := l.done + len(ids)
-		w.claim(n, (victim+1)%worldRelays)
+		w.claim(n, (owner+1)%worldRelays)
 		for l.done < until {
 			w.publish(n)
 		}
@@ -311,7 +311,7 @@ func (w *world) fault() {
 		w.say(p.Actor, p.PID, history.Entry{Op: history.Lose, How: history.Failed, Lane: n})
 	case "doubt":
 		w.say(p.Actor, p.PID, history.Entry{Op: history.Lose, How: history.Failed, Lane: n})
-		w.claim(n, victim)
+		w.claim(n, owner)
 	}
 	w.say("faults", 1, history.Entry{Op: history.Heal, Text: name})
 	w.drain()

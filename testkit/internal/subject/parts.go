@@ -146,6 +146,6 @@ func replay(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
-	_, err = d.Replay(ctx, dlq.Filter{}, dlq.ReplayOptions{By: "victim", Reason: "the cause is fixed", Name: "all"})
+	_, err = d.Replay(ctx, dlq.Filter{}, dlq.ReplayOptions{By: "subject", Reason: "the cause is fixed", Name: "all"})
 	return err
 }
