@@ -43,7 +43,7 @@ func TestWhatIsDoneToAConflictLeavesTheFirstPayloadsRowAlone(t *testing.T) {
 		t.Errorf("the row was %s and is %s", before, after)
 	}
 	if err := b.d.Edit(t.Context(), 1, []byte("other"), "ann", ""); err == nil || !strings.Contains(err.Error(), "another letter with this payload") {
-		t.Errorf("an edit to the payload of the twin: %v", err)
+		t.Errorf("an edit to the payload of another letter: %v", err)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// memory is a Store in memory: the twin of postgres.
+// memory is a Store in memory: a fake of postgres.
 type memory struct {
 	mu   sync.Mutex
 	last int64

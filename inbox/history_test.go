@@ -232,7 +232,7 @@ func TestStartAtIsTheLowerOfPositionAndCommittedOffset(t *testing.T) {
 	}
 }
 
-// The tracker agrees with a slow twin that looks at every offset.
+// The tracker agrees with a slow model that looks at every offset.
 func TestNoOffsetAboveAnUnsettledEventIsEverCommitted(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -173,7 +173,7 @@ func FuzzTheCutOfAWindow(f *testing.F) {
 		if !found {
 			return
 		}
-		want := 0 // the slow twin looks at every one
+		want := 0 // the slow model looks at every one
 		for i := range cuts {
 			within := true
 			for _, c := range cuts[1 : i+1] {

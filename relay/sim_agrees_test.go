@@ -162,7 +162,7 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 			s.relays[i] = r
 		}
 	}
-	h := &twins{t: t, rng: rng, sides: sides, prepares: prepares, lanes: lanes}
+	h := &comparison{t: t, rng: rng, sides: sides, prepares: prepares, lanes: lanes}
 	t.Cleanup(func() { // before the pool is closed, which waits for connections
 		for _, w := range h.writers {
 			how := "rollback"
@@ -199,8 +199,8 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 	}
 }
 
-// twins runs one history on two sides.
-type twins struct {
+// comparison runs one history on two sides.
+type comparison struct {
 	t        *testing.T
 	rng      *rand.Rand
 	sides    []*side
@@ -215,7 +215,7 @@ type twins struct {
 }
 
 // both asks both sides and compares what they say.
-func (h *twins) both(kind string, ask func(s *side) any) any {
+func (h *comparison) both(kind string, ask func(s *side) any) any {
 	h.t.Helper()
 	a, b := ask(h.sides[0]), ask(h.sides[1])
 	if diff := cmp.Diff(a, b); diff != "" {
@@ -229,13 +229,13 @@ func (h *twins) both(kind string, ask func(s *side) any) any {
 	return a
 }
 
-func (h *twins) each(do func(s *side)) {
+func (h *comparison) each(do func(s *side)) {
 	for _, s := range h.sides {
 		do(s)
 	}
 }
 
-func (h *twins) step() {
+func (h *comparison) step() {
 	relay := h.rng.IntN(2)
 	number := h.rng.IntN(h.lanes)
 	owned := func(s *side) *lane { return s.relays[relay].lanes[number] }
@@ -525,7 +525,7 @@ func (h *twins) step() {
 	}
 }
 
-func (h *twins) token(s *side) string {
+func (h *comparison) token(s *side) string {
 	var got server
 	if err := s.db.QueryRow(h.t.Context(), simStatements.In(readServer)).Scan(&got.token, &got.standby, &got.isolation, &got.identifier, &got.adopted, &got.born, &got.bornXmin, &got.doneXmax, &got.nowXmax); err != nil {
 		h.t.Fatal(err)
@@ -533,7 +533,7 @@ func (h *twins) token(s *side) string {
 	return got.token
 }
 
-func (h *twins) lost(s *side, r *Relay, l *lane) bool {
+func (h *comparison) lost(s *side, r *Relay, l *lane) bool {
 	tx, err := s.db.BeginTx(h.t.Context(), pgx.TxOptions{})
 	if err != nil {
 		h.t.Fatal(err)
@@ -569,7 +569,7 @@ func reasonOf(err error) string {
 }
 
 // compareParked compares the tables of parked events and letters.
-func (h *twins) compareParked() {
+func (h *comparison) compareParked() {
 	h.t.Helper()
 	h.both("parked", func(s *side) any {
 		var all []string

@@ -40,7 +40,7 @@ func TestTheLaneProtocolKeepsItsPromisesInEverySchedule(t *testing.T) {
 func TestASeedMakesTheSameHistoryAgain(t *testing.T) {
 	t.Parallel()
 	history := func(seed uint64) string {
-		found, s := runWorld(newPlan(seed, simBug{}))
+		found, s := runSim(newPlan(seed, simBug{}))
 		return fmt.Sprint(found, s.steps, s.at, s.events, s.rng.Uint64())
 	}
 	for seed := range uint64(200) {

@@ -33,7 +33,7 @@ type part struct {
 	DSN     string
 	Brokers []string
 	Topics  []string
-	Node    *node // a consumer that does more than that: storm_test.go
+	Node    *node // a consumer that does more than that: load_test.go
 }
 
 func isPart() bool { return os.Getenv(partVar) != "" }

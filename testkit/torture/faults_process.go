@@ -38,7 +38,7 @@ func processFaults() (all []fault) {
 		)
 	}
 	return append(all,
-		fault{name: "rebalance-storm", what: "a consumer joins and leaves, or dies, every second", hold: seconds(4, 7), begin: storm, alone: true},
+		fault{name: "rebalance-storm", what: "a consumer joins and leaves, or dies, every second", hold: seconds(4, 7), begin: rebalanceStorm, alone: true},
 		fault{name: "relay-storm", what: "a relay comes and goes, in order or not, every half second", hold: seconds(3, 5), begin: relayStorm, alone: true, keeps: true},
 	)
 }
@@ -80,8 +80,8 @@ func killTwice(ctx context.Context, s *stage, role string) (func(context.Context
 	return nil, nil
 }
 
-// storm is an additional node that never stays.
-func storm(ctx context.Context, s *stage) (func(context.Context) error, error) {
+// rebalanceStorm is an additional node that never stays.
+func rebalanceStorm(ctx context.Context, s *stage) (func(context.Context) error, error) {
 	return comeAndGo(ctx, s, roleConsumer, time.Second)
 }
 

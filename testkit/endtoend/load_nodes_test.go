@@ -78,7 +78,7 @@ func (n node) witness(ctx context.Context, tx pgx.Tx, consumer string, e holdfas
 	return err
 }
 
-func (s *storm) startNode(n node) *process {
+func (s *consumers) startNode(n node) *process {
 	s.Helper()
 	return s.startPart(part{Role: "billing", DSN: s.Dsn, Brokers: s.Cluster.Brokers, Topics: s.Topics, Node: &n})
 }
@@ -86,7 +86,7 @@ func (s *storm) startNode(n node) *process {
 func (proc *process) pid() int { return proc.cmd.Process.Pid }
 
 // signal is for a process that we started and have not waited for.
-func (s *storm) signal(proc *process, sig syscall.Signal) {
+func (s *consumers) signal(proc *process, sig syscall.Signal) {
 	s.Helper()
 	if err := proc.cmd.Process.Signal(sig); err != nil {
 		s.Fatalf("%v: %v", sig, err)
@@ -94,7 +94,7 @@ func (s *storm) signal(proc *process, sig syscall.Signal) {
 }
 
 // owns waits until a process has been given a partition.
-func (s *storm) owns(proc *process) {
+func (s *consumers) owns(proc *process) {
 	s.Helper()
 	s.Await("the node has a partition", func() bool {
 		return s.Count("select count(*) from report where pid = $1 and what = 'assigned'", proc.pid()) > 0
@@ -102,7 +102,7 @@ func (s *storm) owns(proc *process) {
 }
 
 // fenced checks that nothing was done under an epoch but by the process that had raised it.
-func (s *storm) fenced() {
+func (s *consumers) fenced() {
 	s.Helper()
 	if n := s.Count("select count(*) from effect where epoch is not null"); n == 0 {
 		s.Error("no effect has a witness")
@@ -119,7 +119,7 @@ func (s *storm) fenced() {
 
 func TestConsumersThatComeAndGoHandleEverythingOnceInOrder(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 8)
+	s := setupConsumers(t, 8)
 	// A member sends no heartbeats while it hands its partitions over: its session must be longer than that takes.
 	n := node{Session: 3 * time.Second, Timeout: 4 * time.Second, Grace: 500 * time.Millisecond}
 	steps, step := 9, 2*time.Second
@@ -199,7 +199,7 @@ func TestConsumersThatComeAndGoHandleEverythingOnceInOrder(t *testing.T) {
 func TestANodeFrozenInsideAHandlerHoldsItsPartition(t *testing.T) {
 	t.Parallel()
 	skip.InShort(t, "Postgres ends the frozen transaction after 10 s, the handler's time and its grace")
-	s := setupStorm(t, 1)
+	s := setupConsumers(t, 1)
 	n := node{Session: time.Second, Timeout: 5 * time.Second, Grace: 500 * time.Millisecond}
 	frozen := s.startNode(n)
 	s.owns(frozen)
@@ -230,7 +230,7 @@ func TestANodeFrozenInsideAHandlerHoldsItsPartition(t *testing.T) {
 // freezeAtTheGate stops a node's process while a handler of its is inside its transaction. On a busy machine the handler
 // may run into its time-out first. Its event is stored then, and guarded by the lease of its key: not by the fence of
 // the partition, which is what the caller looks at. So that is tried again, with other events.
-func (s *storm) freezeAtTheGate(proc *process) {
+func (s *consumers) freezeAtTheGate(proc *process) {
 	s.Helper()
 	for tries := int64(1); tries <= 20; tries++ {
 		events := append(s.some(100, 8, "work"), s.next("gate", "gate"))

@@ -17,7 +17,7 @@ import (
 
 func TestARollingDeployWithANewEventTypeLosesAndReordersNothing(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 4)
+	s := setupConsumers(t, 4)
 	lasting := 2500 * time.Millisecond
 	if testing.Short() {
 		lasting = 800 * time.Millisecond
@@ -76,7 +76,7 @@ func TestARollingDeployWithANewEventTypeLosesAndReordersNothing(t *testing.T) {
 
 func TestAPayloadThatEndsEveryProcessBecomesADeadLetter(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 2)
+	s := setupConsumers(t, 2)
 	const attempts = 3
 	n := node{Session: 3 * time.Second, Attempts: attempts}
 

@@ -56,7 +56,7 @@ func quickToHang(c *inbox.Config) {
 
 func TestAHandlerThatHangsDelaysOtherKeysOfItsPartitionByLittle(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 1)
+	s := setupConsumers(t, 1)
 	lasting := 6 * time.Second
 	if testing.Short() {
 		lasting = 2 * time.Second
@@ -88,7 +88,7 @@ func TestAHandlerThatHangsDelaysOtherKeysOfItsPartitionByLittle(t *testing.T) {
 
 func TestTooManyHungHandlersStopTheConsumer(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 1)
+	s := setupConsumers(t, 1)
 	h := hangs(t, -1)
 	var events []holdfast.Event
 	for i := range 60 {
@@ -115,7 +115,7 @@ func TestTooManyHungHandlersStopTheConsumer(t *testing.T) {
 
 func TestAHotKeyDelaysTheOthersByLittle(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 1)
+	s := setupConsumers(t, 1)
 	lasting := 6 * time.Second
 	if testing.Short() {
 		lasting = 1500 * time.Millisecond
@@ -183,7 +183,7 @@ func TestAHotKeyDelaysTheOthersByLittle(t *testing.T) {
 
 func TestHeadsThatFailKeepTheirFollowersBehindThemAndNobodyElse(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 3)
+	s := setupConsumers(t, 3)
 	const keys, each, fails = 12, 12, 5
 	var runs sync.Map
 	var fixed atomic.Bool
