@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
-// simBug is a fault planted on purpose: in the fake of the database, or around the relay's code.
+// simBug is a fault injected on purpose: in the fake of the database, or around the relay's code.
 type simBug struct {
 	fake   simdb.Bug
 	driver string
@@ -57,8 +57,8 @@ var simBugs = []struct {
 
 func (b simBug) String() string { return string(b.fake) + b.driver }
 
-// plant keeps a bug alive that sits in the lanes' memory.
-func (sr *simRelay) plant() {
+// inject keeps a bug alive that sits in the lanes' memory.
+func (sr *simRelay) inject() {
 	for _, l := range sr.r.lanes {
 		switch sr.s.plan.bug.driver {
 		case bugLeaseForever:

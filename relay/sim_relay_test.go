@@ -53,7 +53,7 @@ func (s *sim) startRelay() {
 	r := newRelay(conn, s.broker, Config{Name: name, Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, MaxParked: p.maxParked, ParkAfter: p.parkAfter, SegmentBytes: 2000, Observer: Observer{OnLost: func(l Lost) { s.oracle.lost++; s.log("lost lane %d: %v", l.Lane, l.Err) }},
 		Retry: retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
-	r.saver.mu = &turnstile{s: s, got: sr.plant}
+	r.saver.mu = &turnstile{s: s, got: sr.inject}
 	r.env = env{now: func() time.Time { return s.at }, chance: s.rng.Float64, wait: s.wait, start: sr.startLane, limit: noLimit}
 	sr.r = r
 	sr.ctx, sr.shutdown = context.WithCancel(context.Background())
@@ -113,7 +113,7 @@ func (sr *simRelay) after(name string) error {
 		s.log("the answer of %s is lost", name)
 		return errCut
 	}
-	sr.plant()
+	sr.inject()
 	return nil
 }
 

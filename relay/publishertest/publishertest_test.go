@@ -122,13 +122,13 @@ func answered(change func(events []holdfast.Event, errs []error) []error) func(m
 	}
 }
 
-func TestEveryPlantedBugIsReported(t *testing.T) {
+func TestEveryInjectedBugIsReported(t *testing.T) {
 	var remembered sync.Map
 	turn := 0
 	for _, bug := range []struct {
-		name  string
-		plant func(m *Memory) relay.Publisher
-		check string // that reports it, at least
+		name   string
+		inject func(m *Memory) relay.Publisher
+		check  string // that reports it, at least
 	}{
 		{"a tombstone becomes an empty payload", changed(func(e *holdfast.Event) {
 			if e.Payload == nil {
@@ -319,7 +319,7 @@ func TestEveryPlantedBugIsReported(t *testing.T) {
 	} {
 		t.Run(bug.name, func(t *testing.T) {
 			m, o := inMemory()
-			o.Publisher = bug.plant(m)
+			o.Publisher = bug.inject(m)
 			o.Bound = 300 * time.Millisecond
 			failed := record(t, o)
 			if failed[bug.check] == nil {

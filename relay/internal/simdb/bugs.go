@@ -1,12 +1,12 @@
 package simdb
 
-// Bug is a fault planted in the fake, as if a statement or the schema were written wrongly. The simulation must find each.
+// Bug is a fault injected into the fake, as if a statement or the schema were written wrongly. The simulation must find each.
 type Bug string
 
 // Violated is what the fake panics with where a row breaks a CHECK: Postgres would refuse the statement, again and again.
 type Violated string
 
-// What can be planted.
+// What can be injected.
 const (
 	BugMaxSeq             Bug = "the page is everything behind the highest seq"
 	BugXminHorizon        Bug = "the window ends at the oldest transaction in flight"

@@ -27,7 +27,7 @@ type DB struct {
 	Now  func() time.Time // the server's clock
 	Up   func() time.Time // what its timers run by: steps of the clock do not change it
 	Rand *rand.Rand
-	Bug  Bug // planted, for a test of the tests
+	Bug  Bug // injected, for a test of the tests
 
 	CutEvery    int           // a cut is kept in about one call of so many; 0 for none
 	IdleTimeout time.Duration // idle_in_transaction_session_timeout of the relay's transactions

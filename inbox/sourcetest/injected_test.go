@@ -163,7 +163,7 @@ func eachRecord(change func(r *inbox.Record)) bug {
 	}}
 }
 
-func TestEveryPlantedBugIsReported(t *testing.T) {
+func TestEveryInjectedBugIsReported(t *testing.T) {
 	never := make(chan struct{})
 	closed := make(chan struct{})
 	close(closed)
@@ -374,7 +374,7 @@ func TestEveryPlantedBugIsReported(t *testing.T) {
 	}
 }
 
-// Every check reports some planted bug: one that reports none would show nothing.
+// Every check reports some injected bug: one that reports none would show nothing.
 func TestNoCheckIsThereForNothing(t *testing.T) {
 	o := inMemory()
 	o.StepTimeout = 200 * time.Millisecond
