@@ -29,7 +29,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/outbox"
-	"github.com/holdfast-go/holdfast/testkit/internal/trail"
+	"github.com/holdfast-go/holdfast/testkit/internal/auditlog"
 )
 
 // This file runs the table in failpoints_test.go. In each env there are a producer, a relay, a consumer and a
@@ -501,7 +501,7 @@ func (o *env) write(events ...holdfast.Event) {
 func newEnv(t testing.TB, program string, cluster *kafkatest.Cluster, w group, k kind) *env {
 	p := setupPath(t, pgtest.New(t), cluster, ofEnv)
 	p.meetCoordinator()
-	if err := trail.Install(t.Context(), p.Db); err != nil {
+	if err := auditlog.Install(t.Context(), p.Db); err != nil {
 		t.Fatal(err)
 	}
 	for _, sql := range []string{"create table run (id text primary key, n int not null)", "create table fixed ()",

@@ -9,7 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
-	"github.com/holdfast-go/holdfast/testkit/internal/trail"
+	"github.com/holdfast-go/holdfast/testkit/internal/auditlog"
 )
 
 // This file is what the oracles of the failpoints know beside what is there in the end: who changed which lane and which
@@ -42,7 +42,7 @@ func (o *env) look() {
 	o.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
-	sample, err := trail.Look(ctx, o.Db, o.readOn)
+	sample, err := auditlog.Look(ctx, o.Db, o.readOn)
 	if err != nil {
 		o.Fatal(err)
 	}
@@ -86,24 +86,24 @@ func (o *env) readOn(ctx context.Context) (map[string]struct{}, error) {
 // accused is what O6 and O7 say while events are still on their way.
 func (o *env) accused() endtoend.Verdict {
 	o.Helper()
-	v := endtoend.VerdictOf(o.trailed())
+	v := endtoend.VerdictOf(o.audited())
 	v.Findings = slices.DeleteFunc(v.Findings, func(f oracle.Finding) bool { return f.Oracle != oracle.Fencing && f.Oracle != oracle.CursorTruth })
 	return v
 }
 
-// trailed is what is known of the env, as far as the looks at the cursors go.
-func (o *env) trailed() (run oracle.Run) {
+// audited is what is known of the env, as far as the looks at the cursors go.
+func (o *env) audited() (run oracle.Run) {
 	o.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
 	run = o.Facts("billing")
 	run.Cursors = o.looks.taken
 	var err error
-	if run.LaneLog, err = trail.Lanes(ctx, o.Db, ""); err == nil {
-		run.PositionLog, err = trail.Positions(ctx, o.Db, "")
+	if run.LaneLog, err = auditlog.Lanes(ctx, o.Db, ""); err == nil {
+		run.PositionLog, err = auditlog.Positions(ctx, o.Db, "")
 	}
 	if err == nil {
-		run.TakenLog, err = trail.Taken(ctx, o.Db, "")
+		run.TakenLog, err = auditlog.Taken(ctx, o.Db, "")
 	}
 	if err != nil {
 		o.Fatal(err)
@@ -120,7 +120,7 @@ func (o *env) known() oracle.Run {
 	for begun := time.Now(); !slices.ContainsFunc(o.looks.taken, published) && time.Since(begun) < 10*time.Second; time.Sleep(50 * time.Millisecond) {
 		o.look()
 	}
-	run := o.trailed()
+	run := o.audited()
 	if err := oracle.TooLittle(run); err != nil {
 		o.Error(err)
 	}
