@@ -243,19 +243,19 @@ create sequence holdfast.stored_place;
 -- that is given the partition raises it, to a number that no owner had before (microseconds of the clock), and handlers
 -- that began under an older one cannot commit. `clean` says that the last owner stopped in order; after an unclean end the
 -- next one counts attempts before it starts a handler, and so do those after it until one has got past what may have been
--- in hand. `landmark` stands for the event at `landmark_offset`, the last one below the position: by it a log is told from
--- another of its name.
+-- in progress. `checkpoint_identity` stands for the event at `checkpoint_offset`, the last one below the position: it tells
+-- this log from another of the same name.
 create table holdfast.consumer_position (
-    consumer   text not null,
-    topic      text not null,
-    partition  integer not null,
-    epoch      bigint not null default 0,
-    position   bigint not null default 0,
-    clean      boolean not null default true,
-    owner      text,
-    landmark_offset bigint,
-    landmark   bigint,
-    updated_at timestamptz not null default now(),
+    consumer             text not null,
+    topic                text not null,
+    partition            integer not null,
+    epoch                bigint not null default 0,
+    position             bigint not null default 0,
+    clean                boolean not null default true,
+    owner                text,
+    checkpoint_offset    bigint,
+    checkpoint_identity  bigint,
+    updated_at           timestamptz not null default now(),
     primary key (consumer, topic, partition)
 ) with (fillfactor = 10);
 

@@ -110,8 +110,8 @@ func TestACrashThatLostNothingCostsOneRejoinAndNoCaution(t *testing.T) {
 	if n := b.count("select count(*) from effect"); n != 30 {
 		t.Errorf("%d effects, want 30", n)
 	}
-	if strings.Count(log.String(), wentBack) != 1 || strings.Count(log.String(), "partition assigned") != 2 || strings.Count(log.String(), "careful=true") != 0 {
-		t.Errorf("it was said %d times, assigned %d times, %d times with care; want 1, 2 and 0", strings.Count(log.String(), wentBack), strings.Count(log.String(), "partition assigned"), strings.Count(log.String(), "careful=true"))
+	if strings.Count(log.String(), wentBack) != 1 || strings.Count(log.String(), "partition assigned") != 2 || strings.Count(log.String(), "unclean=true") != 0 {
+		t.Errorf("it was said %d times, assigned %d times, %d times after an unclean end; want 1, 2 and 0", strings.Count(log.String(), wentBack), strings.Count(log.String(), "partition assigned"), strings.Count(log.String(), "unclean=true"))
 	}
 	if b.observed.fenced != 0 {
 		t.Error("another node is said to have the partition")
@@ -144,7 +144,7 @@ func TestAPositionOfAnotherIncarnationIsNotSaved(t *testing.T) {
 		if save(old) || release(old) {
 			t.Errorf("after %s: the position was saved", name)
 		}
-		if n := b.count("select count(*) from holdfast.consumer_position where position = 10 and landmark_offset is null and clean"); n != 1 {
+		if n := b.count("select count(*) from holdfast.consumer_position where position = 10 and checkpoint_offset is null and clean"); n != 1 {
 			t.Errorf("after %s: the position moved, or an end that was in order is not called so", name)
 		}
 	}

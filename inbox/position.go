@@ -38,19 +38,19 @@ func (co *consumer) save(ctx context.Context, gen Generation, parts []*partition
 	defer cancel()
 	var topics, tokens []string
 	var numbers []int32
-	var epochs, lows, offsets, prints []int64
+	var epochs, lows, offsets, identities []int64
 	var moved []*partition
 	for _, p := range parts {
 		if low, last, ok := p.unsaved(); ok {
 			topics, numbers = append(topics, p.tp.Topic), append(numbers, int32(p.tp.Partition))
 			epochs, lows = append(epochs, p.fence.Epoch), append(lows, low)
-			offsets, prints = append(offsets, last.offset), append(prints, last.print)
+			offsets, identities = append(offsets, last.offset), append(identities, last.identity)
 			tokens, moved = append(tokens, p.fence.token), append(moved, p)
 		}
 	}
 	if len(moved) > 0 {
 		failpoint.Hit(failpoint.InboxSaving)
-		rows, err := co.pool.Query(ctx, co.sql.save, co.c.Consumer, topics, numbers, epochs, lows, offsets, prints, tokens)
+		rows, err := co.pool.Query(ctx, co.sql.save, co.c.Consumer, topics, numbers, epochs, lows, offsets, identities, tokens)
 		if err != nil {
 			return fmt.Errorf("save positions: %w", err)
 		}
@@ -128,7 +128,7 @@ func (co *consumer) release(gen Generation, parts []*partition) {
 			orderly := clean && !(p.replaying && low < p.replayEnd)
 			failpoint.Hit(failpoint.InboxReleasing)
 			var same bool
-			err := co.pool.QueryRow(ctx, co.sql.release, co.c.Consumer, p.tp.Topic, int32(p.tp.Partition), p.fence.Epoch, low, orderly, last.offset, last.print, p.fence.token).Scan(&same)
+			err := co.pool.QueryRow(ctx, co.sql.release, co.c.Consumer, p.tp.Topic, int32(p.tp.Partition), p.fence.Epoch, low, orderly, last.offset, last.identity, p.fence.token).Scan(&same)
 			switch {
 			case errors.Is(err, pgx.ErrNoRows):
 				p.fencedOff() // It was lost while nothing was in progress that could have found that out.
