@@ -70,7 +70,7 @@ func readRow(rows pgx.Rows) (*stored, error) {
 		s.Owner, s.Answer.Status = owner.Bytes, int(status)
 		var err error
 		if s.Answer.Header, err = headersOf(headers); err != nil {
-			s.State = "unreadable" // judge says what that means
+			s.State = "unreadable" // foundOf says what that means
 		}
 		return s, nil
 	})

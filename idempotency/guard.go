@@ -232,7 +232,7 @@ func (rt *route) known(w http.ResponseWriter, req *request) found {
 
 // answerBy answers by a row, unless that is foundNothing or foundPending.
 func (rt *route) answerBy(w http.ResponseWriter, req *request, s *stored) found {
-	f := judge(s, req.fingerprint)
+	f := foundOf(s, req.fingerprint)
 	switch f {
 	case foundAnswer:
 		rt.replay(w, req, s)

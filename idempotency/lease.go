@@ -170,7 +170,7 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 		req.err = ErrLeaseLost
 		rt.refuse(rec.to, req, inProgress, Lost)
 	}
-	if decide(circumstances{status: rec.status, doNotStore: hd.doNotStore}, rt.o.Store) == keepNone {
+	if decide(answerFacts{status: rec.status, doNotStore: hd.doNotStore}, rt.o.Store) == keepNone {
 		l.release(req, rec.status < 500)
 		if errors.Is(context.Cause(ctx), ErrLeaseLost) {
 			return lost

@@ -212,7 +212,7 @@ func TestDecisionsAboutLeases(t *testing.T) {
 		"one that is answered":             {row(func(s *stored) { s.State, s.Answer.Status, s.Answer.BodyHash = stateComplete, 201, hashOf(nil) }), foundAnswer, false},
 		"one whose answer does not add up": {row(func(s *stored) { s.State, s.Answer.Status = stateComplete, 201 }), foundUnusable, false},
 	} {
-		if got := judge(c.row, mine); got != c.want || claimable(c.row, mine) != c.claimable {
+		if got := foundOf(c.row, mine); got != c.want || claimable(c.row, mine) != c.claimable {
 			t.Errorf("%s: got %v and %v, want %v and %v", name, got, claimable(c.row, mine), c.want, c.claimable)
 		}
 	}

@@ -96,7 +96,7 @@ func (p postgres) taken(s *stored) (Claimed, error) {
 	return Claimed{}, fmt.Errorf("%w: its state is %q", ErrUnusable, s.State)
 }
 
-// stored is what a Store says of a key that is not the caller's, for judge.
+// stored is what a Store says of a key that is not the caller's, for foundOf.
 func (c Claimed) stored() *stored {
 	s := &stored{State: statePending, ExpiresAt: c.ExpiresAt}
 	if len(c.Fingerprint) > 0 {
