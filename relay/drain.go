@@ -26,7 +26,7 @@ const (
 
 // parkedEvent is a row of the table of parked events.
 type parkedEvent struct {
-	record
+	logEvent
 	place    int64
 	why      string
 	attempts int
@@ -128,7 +128,7 @@ func (l *lane) retryParked(ctx context.Context, rows []parkedEvent) (moved bool,
 		permanent[i] = retry.IsPermanent(answers[i].err)
 	}
 	outcomes := decideRetried(tries, answers, permanent, l.r.c.Retry.Attempts)
-	return l.settleParked(ctx, rows, answers, outcomes)
+	return l.writeOutcomes(ctx, rows, answers, outcomes)
 }
 
 func unreachable(answers []answer) bool {
@@ -140,8 +140,8 @@ func unreachable(answers []answer) bool {
 	return true
 }
 
-// settleParked writes outcomes in one transaction, and changes the lane's memory after its COMMIT.
-func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []answer, outcomes []outcome) (moved bool, err error) {
+// writeOutcomes writes outcomes in one transaction, and changes the lane's memory after its COMMIT.
+func (l *lane) writeOutcomes(ctx context.Context, rows []parkedEvent, answers []answer, outcomes []outcome) (moved bool, err error) {
 	var gone, delayed rowKeys
 	var closed []int64
 	var resume rowKeys // queues whose head left, so that the next one is due
@@ -154,7 +154,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 			row := &rows[i]
 			q := queue{row.Topic, row.Key}
 			switch outcomes[i] {
-			case settled:
+			case acknowledged:
 				gone.add(row)
 				if row.letter != 0 {
 					closed = append(closed, row.letter)
@@ -204,7 +204,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 	}, func(batch *pgx.Batch) {
 		for i := range rows {
 			switch outcomes[i] {
-			case settled:
+			case acknowledged:
 				failpoint.Hit(failpoint.RelayUnparking)
 			case retryLater:
 				failpoint.Hit(failpoint.RelayDelaying)
@@ -225,12 +225,12 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 		}
 	})
 	if err != nil {
-		return false, fmt.Errorf("settle parked events: %w", err)
+		return false, fmt.Errorf("write outcomes of parked events: %w", err)
 	}
 	for i := range rows {
 		q := queue{rows[i].Topic, rows[i].Key}
 		switch outcomes[i] {
-		case settled:
+		case acknowledged:
 			failpoint.Hit(failpoint.RelayUnparked)
 			l.forget(q)
 			moved = true
@@ -279,7 +279,7 @@ func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
 		return nil
 	}
 	outcomes := decideRetried([]retried{{queue{topic, rows[0].Key}, rows[0].attempts}}, answers, []bool{retry.IsPermanent(answers[0].err)}, l.r.c.Retry.Attempts)
-	if _, err := l.settleParked(ctx, rows, answers, outcomes); err != nil {
+	if _, err := l.writeOutcomes(ctx, rows, answers, outcomes); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.RelayAnswered)

@@ -46,7 +46,7 @@ func FuzzHeadersComeBackFromTheTable(f *testing.F) {
 		}
 		e := holdfast.Event{Headers: map[string]string{name1: value1, name2: value2}}
 		var back holdfast.Event
-		if err := parseHeaders([]byte(*headersText(&record{Event: e})), &back); err != nil || !maps.Equal(back.Headers, e.Headers) {
+		if err := parseHeaders([]byte(*headersText(&logEvent{Event: e})), &back); err != nil || !maps.Equal(back.Headers, e.Headers) {
 			t.Fatalf("%v came back as %v, %v", e.Headers, back.Headers, err)
 		}
 	})

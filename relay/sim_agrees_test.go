@@ -178,7 +178,7 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 		"incarnation": "a crash", "move_scheduled": "scheduled events", "close_letters": "replays", "resume_queues": "letters that a person has dealt with",
 	}
 	missing := func() (names []string) {
-		for _, kind := range []string{"page", "claim", "save", "late save", "park", "due", "settle", "reclaim", "probe", "topic_probe", "resume_topic", "release", "heartbeat"} {
+		for _, kind := range []string{"page", "claim", "save", "late save", "park", "due", "outcomes", "reclaim", "probe", "topic_probe", "resume_topic", "release", "heartbeat"} {
 			if h.kinds[kind] == 0 {
 				names = append(names, "to compare a "+kind)
 			}
@@ -317,7 +317,7 @@ func (h *comparison) step() {
 			}
 			s.cursors[name] = p.after
 			var ids []string
-			for _, rec := range p.records {
+			for _, rec := range p.events {
 				ids = append(ids, rec.ID+" "+rec.Topic+" "+rec.Key)
 			}
 			return []any{ids, p.last, p.after.upto == ""}
@@ -410,14 +410,14 @@ func (h *comparison) step() {
 		h.ids++
 		var parks []parking
 		for i := range 1 + h.rng.IntN(3) {
-			rec := &record{Event: holdfast.Event{ID: fmt.Sprint("p", h.ids, "/", i), Type: "t", Topic: []string{"orders", "other"}[h.rng.IntN(2)], Key: []string{"", "a", "b"}[h.rng.IntN(3)], Time: time.Unix(0, 0)}}
+			rec := &logEvent{Event: holdfast.Event{ID: fmt.Sprint("p", h.ids, "/", i), Type: "t", Topic: []string{"orders", "other"}[h.rng.IntN(2)], Key: []string{"", "a", "b"}[h.rng.IntN(3)], Time: time.Unix(0, 0)}}
 			dispositions := []disposition{recordRefused, follows, partitionDown, topicHeld}
 			if h.rng.IntN(3) == 0 {
 				if rec.letter = 1 + h.rng.Int64N(5); rec.Key != "" {
 					dispositions = append(dispositions, first, first)
 				}
 			}
-			parks = append(parks, parking{record: rec, disposition: dispositions[h.rng.IntN(len(dispositions))], err: errors.New("scripted")})
+			parks = append(parks, parking{event: rec, disposition: dispositions[h.rng.IntN(len(dispositions))], err: errors.New("scripted")})
 		}
 		h.both("park", func(s *side) any {
 			l := owned(s)
@@ -448,7 +448,7 @@ func (h *comparison) step() {
 			}
 			return ids
 		})
-		h.both("settle", func(s *side) any {
+		h.both("outcomes", func(s *side) any {
 			l, got := owned(s), rows[s.name]
 			if len(got) == 0 {
 				return "nothing"
@@ -458,14 +458,14 @@ func (h *comparison) step() {
 			stuck := map[queue]bool{}
 			for i := range got {
 				q := queue{got[i].Topic, got[i].Key}
-				outcomes[i] = []outcome{settled, retryLater, dead}[(shift+len(got[i].ID)+int(got[i].ID[len(got[i].ID)-1]))%3]
+				outcomes[i] = []outcome{acknowledged, retryLater, dead}[(shift+len(got[i].ID)+int(got[i].ID[len(got[i].ID)-1]))%3]
 				if q.ordered() && stuck[q] {
 					outcomes[i] = untouched
 				}
-				stuck[q] = stuck[q] || outcomes[i] != settled
+				stuck[q] = stuck[q] || outcomes[i] != acknowledged
 				answers[i] = answer{fault: FaultRecord, err: errors.New("scripted")}
 			}
-			_, err := l.settleParked(h.t.Context(), got, answers, outcomes)
+			_, err := l.writeOutcomes(h.t.Context(), got, answers, outcomes)
 			return reasonOf(err)
 		})
 		h.compareParked()

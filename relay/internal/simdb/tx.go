@@ -24,7 +24,7 @@ type Tx struct {
 	state        state
 	guarded      bool
 	at           time.Time // of the last statement
-	cells        []settler
+	cells        []finisher
 	keys         []string // advisory locks
 	deadLettered []Parked
 	gone         []string // unparked ids
@@ -135,7 +135,7 @@ func (tx *Tx) end(how state) {
 	tx.state = how
 	db.open = without(db.open, tx)
 	for _, c := range tx.cells {
-		c.settle(how == committed)
+		c.finish(how == committed)
 	}
 	if tx.Xid > 0 {
 		db.flying = without(db.flying, tx)
@@ -185,9 +185,9 @@ func without(list []*Tx, tx *Tx) []*Tx {
 	return list
 }
 
-type settler interface {
-	settle(commit bool)
-	committed() // after all have settled
+type finisher interface {
+	finish(commit bool)
+	committed() // after all have finished
 }
 
 // cell is a row with at most one uncommitted version: the transaction that changes it holds its lock.
@@ -225,7 +225,7 @@ func (c *cell[T]) remove(me *Tx) {
 	c.will = false
 }
 
-func (c *cell[T]) settle(commit bool) {
+func (c *cell[T]) finish(commit bool) {
 	if commit {
 		c.row, c.next, c.live = c.next, c.row, c.will
 	}
@@ -234,7 +234,7 @@ func (c *cell[T]) settle(commit bool) {
 
 func (c *cell[T]) committed() {
 	if c.notify != nil {
-		c.notify(c.next, c.row) // settle has put the old row there
+		c.notify(c.next, c.row) // finish has put the old row there
 	}
 }
 
