@@ -48,7 +48,7 @@ func (s *story) check(ctx context.Context) error {
 		}
 	}
 	var broken []error
-	verdict := func(text string, exceptions int) {
+	check := func(text string, exceptions int) {
 		if exceptions == 0 {
 			s.page.say("ok      %s", text)
 			return
@@ -61,13 +61,13 @@ func (s *story) check(ctx context.Context) error {
 		if err := s.Pool.QueryRow(ctx, p.exceptions).Scan(&exceptions); err != nil {
 			return err
 		}
-		verdict(p.text, exceptions)
+		check(p.text, exceptions)
 	}
 	open, err := s.openLetters(ctx)
 	if err != nil {
 		return err
 	}
-	verdict("nothing is given up", open)
+	check("nothing is given up", open)
 	return errors.Join(broken...)
 }
 

@@ -1,5 +1,5 @@
-// Package verdict tells how a test would end, without ending the test that asks: for tests of what tests call.
-package verdict
+// Package ending says how a test would end, without ending the test that asks: for tests of what tests call.
+package ending
 
 import (
 	"fmt"
@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// Verdict is how a test ended: "" is not so, else why.
-type Verdict struct{ Skipped, Failed string }
+// Ending is how a test ended: "" is not so, else why.
+type Ending struct{ Skipped, Failed string }
 
 // Of runs f as a test would run, with what it cleans up, and returns how it ended.
-func Of(t testing.TB, f func(testing.TB)) Verdict {
+func Of(t testing.TB, f func(testing.TB)) Ending {
 	r := &recorder{TB: t}
 	done := make(chan struct{})
 	go func() { // of its own, because it may be ended
@@ -22,13 +22,13 @@ func Of(t testing.TB, f func(testing.TB)) Verdict {
 	for i := len(r.cleanups) - 1; i >= 0; i-- {
 		r.cleanups[i]()
 	}
-	return r.verdict
+	return r.ending
 }
 
 // recorder records how a test ended instead of ending it. What it does not know is done to the test that asks.
 type recorder struct {
 	testing.TB
-	verdict  Verdict
+	ending   Ending
 	cleanups []func()
 }
 
@@ -36,17 +36,17 @@ func (r *recorder) Helper()          {}
 func (r *recorder) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
 
 func (r *recorder) Errorf(format string, args ...any) {
-	r.verdict.Failed = fmt.Sprintf(format, args...)
+	r.ending.Failed = fmt.Sprintf(format, args...)
 }
 
 func (r *recorder) Fatal(args ...any) { r.Fatalf("%s", fmt.Sprint(args...)) }
 
 func (r *recorder) Fatalf(format string, args ...any) {
-	r.verdict.Failed = fmt.Sprintf(format, args...)
+	r.ending.Failed = fmt.Sprintf(format, args...)
 	runtime.Goexit()
 }
 
 func (r *recorder) Skipf(format string, args ...any) {
-	r.verdict.Skipped = fmt.Sprintf(format, args...)
+	r.ending.Skipped = fmt.Sprintf(format, args...)
 	runtime.Goexit()
 }
