@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/ending"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestASkipHasAReasonAndFailsWhereServicesAreRequired(t *testing.T) {
