@@ -160,7 +160,7 @@ func (rt *route) withoutKey(w http.ResponseWriter, req *request) {
 	hd := &handling{rt: rt, info: req.info, scope: req.scope, lock: req.lock, turn: make(chan struct{}, 1)}
 	rec := newRecorder(w)
 	rt.handle(ctx, hd, rec, req)
-	rt.notify(req, Outcome{Result: Unguarded, Status: rec.status})
+	rt.notify(req, Outcome{Result: Bypassed, Status: rec.status})
 	rec.send(nil)
 }
 

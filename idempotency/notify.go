@@ -43,7 +43,7 @@ func transition(o Outcome) (from, to string) {
 		return keyRunning, keyRunning
 	case Unknown:
 		return from, keyUnknown
-	case Unguarded:
+	case Bypassed:
 		return keyNone, keyNone
 	default: // Refused, Unavailable, Unusable
 		return keyUnknown, keyUnknown
@@ -106,7 +106,7 @@ func (rt *route) notify(req *request, o Outcome) {
 	req.notified = true
 	o.Operation, o.Route, o.Took, o.Expired, o.Completed = req.info.Operation, req.route, time.Since(req.begun), req.expired, req.completed
 	switch o.Result {
-	case Created, Forgotten, Lost, Unguarded, Unknown:
+	case Created, Forgotten, Lost, Bypassed, Unknown:
 		o.Attempt = req.info.Attempt
 	}
 	if o.Result == Replayed || o.Result == InProgress {

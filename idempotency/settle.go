@@ -117,7 +117,7 @@ func (rt *route) settle(h *held, hd *handling, rec *recorder, req *request) erro
 		return err
 	}
 	if req.info.Key == "" {
-		rt.notify(req, Outcome{Result: Unguarded, Status: rec.status})
+		rt.notify(req, Outcome{Result: Bypassed, Status: rec.status})
 		rec.send(nil)
 		return nil
 	}

@@ -38,7 +38,7 @@ func scraped(t *testing.T) map[string][]string {
 		t.Fatal(err)
 	}
 	for _, result := range []idempotency.Result{idempotency.Created, idempotency.Replayed, idempotency.Conflict, idempotency.InProgress, idempotency.Forgotten,
-		idempotency.Lost, idempotency.Unguarded, idempotency.Refused, idempotency.Unavailable, idempotency.Unknown, idempotency.Unusable, "other"} {
+		idempotency.Lost, idempotency.Bypassed, idempotency.Refused, idempotency.Unavailable, idempotency.Unknown, idempotency.Unusable, "other"} {
 		guard.OnOutcome(t.Context(), idempotency.Outcome{Result: result, Route: "POST /charges", Omitted: true, Expired: true})
 	}
 	guard.OnAbandoned(idempotency.Abandoned{Operation: "POST /charges"})
