@@ -3,7 +3,6 @@ package relay_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -21,15 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	chosen := false
-	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
-	if !chosen {
-		_ = flag.Set("test.parallel", "6") // they wait for most of their time
-	}
-	os.Exit(pgtest.Main(m))
-}
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 // broker is a Publisher that keeps what it acknowledged, in order, and refuses what the test tells it to.
 type broker struct {

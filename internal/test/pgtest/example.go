@@ -50,7 +50,6 @@ func (s *standIn) cleanup() {
 // skipExamples skips the Examples of this binary where no server is to be had and skipping is allowed. It starts the
 // server, so it leaves a run alone that asks for tests by name.
 func skipExamples() {
-	flag.Parse()
 	run := flag.Lookup("test.run").Value.String()
 	if !hasExamples.Load() || run != "" && !strings.Contains(run, "Example") || flag.Lookup("test.list").Value.String() != "" {
 		return

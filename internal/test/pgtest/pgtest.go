@@ -7,7 +7,10 @@
 package pgtest
 
 import (
+	"flag"
 	"os"
+	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -47,6 +50,8 @@ func Container(t testing.TB, image string) *DB {
 //
 // A binary without it leaves nothing behind either, except on Windows: see package lifeline.
 func Main(m *testing.M, after ...func()) int {
+	flag.Parse()
+	setParallel()
 	skipExamples()
 	code := m.Run()
 	exampleTest.cleanup()
@@ -55,6 +60,17 @@ func Main(m *testing.M, after ...func()) int {
 		f()
 	}
 	return code
+}
+
+// parallel is how many tests with a database run at once, whatever the processors: they wait for most of their time.
+const parallel = 6
+
+func setParallel() {
+	chosen := runtime.GOMAXPROCS(0) > parallel
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		_ = flag.Set("test.parallel", strconv.Itoa(parallel))
+	}
 }
 
 // Stop stops the servers of this binary, those of package kafkatest too. It is for a TestMain of one's own; no
