@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // TestWhateverHappensEverySaleHappensOnce lets many clients on three nodes ask for the same sales, while handlers fail,
@@ -95,7 +96,7 @@ func TestWhateverHappensEverySaleHappensOnce(t *testing.T) {
 	calm = true
 	mu.Unlock()
 	for key := range keys {
-		b.eventually(fmt.Sprint("sale ", key, " is answered"), func() bool { return send(key) == 201 })
+		wait.Until(b, fmt.Sprint("sale ", key, " is answered"), func() bool { return send(key) == 201 })
 	}
 	b.sold(keys)
 	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency where attempt > 1"); n == 0 {

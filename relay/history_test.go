@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -247,7 +248,7 @@ func TestNothingIsLostWhileWritersCommitOutOfOrder(t *testing.T) {
 			longTransaction(ctx, t, pool, h, wg)
 			stop := run(t, pool, b, c.config)
 			wg.Wait()
-			eventually(t, "all that was committed arrives", func() bool { return h.complete(b) })
+			wait.Until(t, "all that was committed arrives", func() bool { return h.complete(b) })
 			stop()
 			dups := h.check(t, b.events())
 			if dups > 0 {
@@ -278,7 +279,7 @@ func TestABacklogWithManyKindsOfTransactionsDrainsInOrder(t *testing.T) {
 	// Cuts in every second row, so that windows are cut many times.
 	b := newBroker()
 	stop := run(t, pool, b, relay.Config{BatchSize: 50})
-	eventually(t, "the backlog arrives", func() bool { return h.complete(b) })
+	wait.Until(t, "the backlog arrives", func() bool { return h.complete(b) })
 	stop()
 	if dups := h.check(t, b.events()); dups > 0 {
 		t.Errorf("%d duplicates without any fault", dups)
@@ -306,19 +307,15 @@ func TestRelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(newSeed(t), 1))
 	for ctx.Err() == nil {
-		began := time.Now()
-		for ownedBy(t, pool, names[0]) != 4 || ownedBy(t, pool, names[1]) != 4 {
-			if time.Since(began) > patience {
-				t.Fatalf("the relays %q do not own four of eight lanes each: %s", names, lanesAndRelays(t, pool))
-			}
-			time.Sleep(10 * time.Millisecond)
+		if !wait.For(wait.Limit, func() bool { return ownedBy(t, pool, names[0]) == 4 && ownedBy(t, pool, names[1]) == 4 }) {
+			t.Fatalf("the relays %q do not own four of eight lanes each: %s", names, lanesAndRelays(t, pool))
 		}
 		i := rng.IntN(2)
 		stops[i]()
 		names[i], stops[i] = start()
 	}
 	wg.Wait()
-	eventually(t, "all that was committed arrives", func() bool { return h.complete(b) })
+	wait.Until(t, "all that was committed arrives", func() bool { return h.complete(b) })
 	for _, stop := range stops {
 		stop()
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -52,8 +53,8 @@ func TestABrokerThatRefusesAtRandomLosesAndReordersNothing(t *testing.T) {
 	}
 	wg.Wait()
 	b.set(nil)
-	eventually(t, "all that was committed arrives", func() bool { return h.complete(b) })
-	eventually(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
+	wait.Until(t, "all that was committed arrives", func() bool { return h.complete(b) })
+	wait.Until(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
 	for _, stop := range stops {
 		stop()
 	}
