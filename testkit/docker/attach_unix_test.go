@@ -10,9 +10,9 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/testcontainers/testcontainers-go"
 )
 
@@ -69,11 +69,7 @@ func TestAContainerGoesWhenTheProgramIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = child.Wait()
-	for deadline := time.Now().Add(30 * time.Second); exists(t, id); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("container %s is there 30 s after its program was killed", id)
-		}
-	}
+	wait.Until(t, "the container goes after its program was killed", func() bool { return !exists(t, id) })
 }
 
 func exists(t *testing.T, id string) bool {
