@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -151,7 +152,7 @@ func TestCommitsThatFailAtRandomLoseAndReorderNothing(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
 	cut := &cutter{deliver: true}
-	seed := newSeed(t)
+	seed := seed.New(t)
 	var n atomic.Uint64
 	b.set(func(e holdfast.Event) error {
 		switch (n.Add(1)*0x9E3779B97F4A7C15 + seed) >> 60 {

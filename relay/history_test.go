@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
@@ -134,6 +135,7 @@ var errAbort = fmt.Errorf("the change failed")
 
 func pause(rng *rand.Rand, ms int) {
 	if rng.IntN(3) == 0 {
+		// sleep: transactions of drawn lengths overtake each other at a real Postgres
 		time.Sleep(time.Duration(rng.IntN(ms*1000)) * time.Microsecond)
 	}
 }
@@ -221,12 +223,6 @@ func (h *history) complete(b *broker) bool {
 	return true
 }
 
-func newSeed(t testing.TB) uint64 {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	return seed
-}
-
 func TestNothingIsLostWhileWritersCommitOutOfOrder(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -244,7 +240,7 @@ func TestNothingIsLostWhileWritersCommitOutOfOrder(t *testing.T) {
 			b := newBroker()
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 			defer cancel()
-			h, wg := writers(ctx, t, pool, 8, 12, newSeed(t), c.isolation)
+			h, wg := writers(ctx, t, pool, 8, 12, seed.New(t), c.isolation)
 			longTransaction(ctx, t, pool, h, wg)
 			stop := run(t, pool, b, c.config)
 			wg.Wait()
@@ -264,7 +260,7 @@ func TestABacklogWithManyKindsOfTransactionsDrainsInOrder(t *testing.T) {
 	pool := setup(t, 4)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	h, wg := writers(ctx, t, pool, 8, 12, newSeed(t), "")
+	h, wg := writers(ctx, t, pool, 8, 12, seed.New(t), "")
 	longTransaction(ctx, t, pool, h, wg)
 	// One huge transaction among the small ones, written while they run: its window has to be planned.
 	huge := make([]holdfast.Event, 5000)
@@ -292,7 +288,7 @@ func TestRelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
 	b := newBroker()
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 	defer cancel()
-	h, wg := writers(ctx, t, pool, 6, 16, newSeed(t), "")
+	h, wg := writers(ctx, t, pool, 6, 16, seed.New(t), "")
 	started := 0
 	var lost atomic.Int32 // on a machine so busy that a save takes half a second
 	start := func() (string, func()) {
@@ -305,7 +301,7 @@ func TestRelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
 	for i := range stops {
 		names[i], stops[i] = start()
 	}
-	rng := rand.New(rand.NewPCG(newSeed(t), 1))
+	rng := rand.New(rand.NewPCG(seed.New(t), 1))
 	for ctx.Err() == nil {
 		if !wait.For(wait.Limit, func() bool { return ownedBy(t, pool, names[0]) == 4 && ownedBy(t, pool, names[1]) == 4 }) {
 			t.Fatalf("the relays %q do not own four of eight lanes each: %s", names, lanesAndRelays(t, pool))

@@ -166,7 +166,7 @@ func TestARelayWhoseSavesFailStopsPublishingAtHalfItsLease(t *testing.T) {
 	began := time.Now()
 	for i := 0; time.Since(began) < lease; i++ {
 		write(t, pool, event("k", fmt.Sprint(i+1)))
-		time.Sleep(20 * time.Millisecond) // a steady trickle
+		time.Sleep(20 * time.Millisecond) // sleep: a steady trickle for as long as the lease, by the clock of a real Postgres
 	}
 	// Between its look at the lease and the broker a busy machine may do other things for a moment: not until the lease ends.
 	if last := time.Unix(0, lastAt.Load()).Sub(began); last > lease/2+2*time.Second {

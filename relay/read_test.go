@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
@@ -178,7 +179,7 @@ func TestCutsInsideTheTransactionsTheyCutKeepTheOrder(t *testing.T) {
 			cutOften(t, pool)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			h, wg := writers(ctx, t, pool, 8, 12, newSeed(t), "")
+			h, wg := writers(ctx, t, pool, 8, 12, seed.New(t), "")
 			longTransaction(ctx, t, pool, h, wg)
 			wait.Until(t, "a backlog", func() bool { return pgtest.Count(t, pool, "select count(*) from holdfast.event") > 300 })
 			stop := run(t, pool, b, relay.Config{BatchSize: size}) // among the writers

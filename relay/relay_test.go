@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
@@ -103,11 +104,7 @@ var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 // setup gives a database with the schema.
 func setup(t testing.TB, lanes int) *pgxpool.Pool {
 	t.Helper()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: lanes}); err != nil {
-		t.Fatal(err)
-	}
-	return db.Pool
+	return migrated.Lanes(t, lanes).Pool
 }
 
 // run starts a relay and returns the func that stops it and waits. Where a test does not say how long the lease is, it is

@@ -62,7 +62,7 @@ func TestTheLogStaysSmallUnderLoadAndNothingIsLost(t *testing.T) {
 	}
 	for ctx.Err() == nil && emptied.Load() < 3 {
 		most = max(most, size())
-		time.Sleep(50 * time.Millisecond) // a sample, not a wait
+		time.Sleep(50 * time.Millisecond) // sleep: between samples; nothing is waited for
 	}
 	cancel()
 	wg.Wait()

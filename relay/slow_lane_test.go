@@ -44,7 +44,7 @@ func TestASlowTransactionOfOneLaneCostsNoOtherItsLease(t *testing.T) {
 		for _, key := range keys {
 			write(t, pool, event(key, "another of "+key))
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // sleep: longer than a lease, by the clock of a real Postgres
 	}
 	wait.Until(t, "the refused event is parked", func() bool { return parked(t, pool) == 1 })
 	wait.Until(t, "all of the other lanes arrive", func() bool { return len(b.events()) >= 21*len(keys) })

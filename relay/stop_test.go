@@ -231,7 +231,7 @@ func TestAnIdleRelayMakesAtMostFifteenStatementsASecond(t *testing.T) {
 	arrives(t, b, "1")
 	rate := func(span time.Duration) float64 {
 		from, began := c.now(), time.Now()
-		time.Sleep(span)
+		time.Sleep(span) // sleep: a rate of statements at a real Postgres needs a span of time
 		return float64(c.now()-from) / time.Since(began).Seconds()
 	}
 	// On a busy machine what the event made it do takes longer than a second.

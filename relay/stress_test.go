@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -18,7 +19,7 @@ import (
 func TestABrokerThatRefusesAtRandomLosesAndReordersNothing(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 4), newBroker()
-	seed := newSeed(t)
+	seed := seed.New(t)
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(seed, 7))
 	b.set(func(e holdfast.Event) error {
