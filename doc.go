@@ -14,7 +14,7 @@
 //     acknowledging. What becomes of every event is decided in decide.go, without a clock or a database.
 //  5. An acknowledged event needs no mark: the lane's cursor moves on, and is saved a moment later (saver.go). An event
 //     that Kafka refuses is parked with its key (park.go), tried again, and at last becomes a dead letter (drain.go).
-//     Segments of the log that are read are emptied whole (ring.go).
+//     Segments of the log that are read are emptied whole (segments.go).
 //  6. A consumer (inbox.Inbox) fetches the record and takes the fence of its partition, so that it cannot commit after
 //     another consumer took over.
 //  7. In one transaction it inserts the event's row into the inbox and runs the handler with the same pgx.Tx. A row that

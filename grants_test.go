@@ -39,14 +39,14 @@ var grants = map[string][]string{
 	"producer": {"usage on schema holdfast", "execute on function holdfast.append, holdfast.append_one, holdfast.lock, holdfast.lock_number, holdfast.write, holdfast.new_id"},
 	"relay": {"usage on schema holdfast", "select on all tables in schema holdfast",
 		"insert, update, delete on holdfast.incarnation, holdfast.lane, holdfast.relay, holdfast.parked, holdfast.letter, holdfast.scheduled",
-		"update on holdfast.ring", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.reclaim, holdfast.publish_letter"},
+		"update on holdfast.segments", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.reclaim, holdfast.publish_letter"},
 	"consumer": {"usage on schema holdfast",
 		"select, insert, update, delete on holdfast.inbox, holdfast.retention, holdfast.stored, holdfast.consumer_position, holdfast.start, holdfast.consumer_type, holdfast.letter, holdfast.watermark",
 		"select, insert on holdfast.incarnation", "select on holdfast.letter_action", "usage on all sequences in schema holdfast", "execute on function holdfast.publish_letter"},
 	"routes": {"usage on schema holdfast", "select, insert, update, delete on holdfast.idempotency, holdfast.idempotency_expired, holdfast.idempotency_step, holdfast.idempotency_request",
 		"usage on sequence holdfast.idempotency_fence"},
 	"looker": {"usage on schema holdfast",
-		"select on holdfast.installation, holdfast.cluster, holdfast.birth, holdfast.event, holdfast.event_0, holdfast.event_1, holdfast.event_2, holdfast.event_3, holdfast.ring, holdfast.lane, holdfast.relay, holdfast.scheduled, holdfast.parked, holdfast.stored, holdfast.consumer_position, holdfast.letter",
+		"select on holdfast.installation, holdfast.cluster, holdfast.birth, holdfast.event, holdfast.event_0, holdfast.event_1, holdfast.event_2, holdfast.event_3, holdfast.segments, holdfast.lane, holdfast.relay, holdfast.scheduled, holdfast.parked, holdfast.stored, holdfast.consumer_position, holdfast.letter",
 		"pg_read_all_stats"},
 	"letters": {"usage on schema holdfast", "select, update, delete on holdfast.letter", "select, insert on holdfast.letter_action",
 		"select, insert, update, delete on holdfast.letter_replay",
@@ -128,7 +128,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	if !wait.For(wait.Limit, func() bool {
 		return pgtest.Count(t, db.Pool, "select (select count(*) from holdfast.letter) + 1 - (select count(*) from holdfast.scheduled)") == 2
 	}) {
-		t.Fatalf("the relay did not dead-letter the refused event and move the scheduled one: %s", log.String())
+		t.Fatalf("the relay did not make a dead letter of the refused event and move the scheduled one: %s", log.String())
 	}
 	stop()
 	if err := <-done; err != nil {
@@ -220,7 +220,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 		t.Fatalf("letters: got %d, %v", len(open), err)
 	}
 	for _, l := range open {
-		if err := letters.Edit(t.Context(), l.ID, []byte("mended"), "ann", "typo"); err != nil {
+		if err := letters.Edit(t.Context(), l.ID, []byte("fixed"), "ann", "typo"); err != nil {
 			t.Fatalf("letters: %v", err)
 		}
 	}

@@ -78,7 +78,7 @@ insert into holdfast.installation (version, lanes) values (%d, %d);
 insert into holdfast.birth default values;
 insert into holdfast.cluster (system_identifier) select s.system_identifier from pg_control_system() s;
 insert into holdfast.incarnation default values;
-insert into holdfast.ring default values;
+insert into holdfast.segments default values;
 insert into holdfast.lane (lane, done) select n, pg_current_snapshot() from generate_series(0, %d) n;
 
 `, SchemaVersion, lanes, lanes-1)+grantsSQL)

@@ -29,7 +29,7 @@ create table holdfast.birth (
 );
 
 -- One row: the cluster (pg_control_system) whose transaction ids our cursors speak of. Relays refuse to run when it is
--- another one; `holdfast adopt` mends that.
+-- another one; `holdfast adopt` fixes that.
 create table holdfast.cluster (
     one                boolean primary key default true constraint one_row check (one),
     system_identifier  bigint not null,
@@ -53,8 +53,8 @@ create sequence holdfast.event_seq cache 1;
 
 -- It has no CHECKs: Postgres reads their text anew in every statement, which took a third of what an insert costs. The
 -- only door, holdfast.append, holds events to the same limits (holdfast.refusal) for much less.
--- The parent is only read. Rows live in the ring of four segments below; a segment whose every row has been published
--- is emptied by TRUNCATE (holdfast.turn_ring).
+-- The parent is only read. Rows live in the four segments below, which are used in rotation. A segment whose every
+-- row has been published is emptied by TRUNCATE (holdfast.reclaim).
 create table holdfast.event (
     xid      xid8 not null default pg_current_xact_id(),   -- decides when the row may be read
     seq      bigint not null default nextval('holdfast.event_seq'), -- decides the order among rows that may be read
@@ -94,11 +94,11 @@ alter table holdfast.event_1 set (autovacuum_vacuum_insert_threshold = -1);
 alter table holdfast.event_2 set (autovacuum_vacuum_insert_threshold = -1);
 alter table holdfast.event_3 set (autovacuum_vacuum_insert_threshold = -1);
 
--- One row: the segment that new events are written to.
-create table holdfast.ring (
-    one      boolean primary key default true constraint one_row check (one),
-    current  smallint not null default 0 constraint current_between_0_and_3 check (current between 0 and 3),
-    turned_at timestamptz not null default now()
+-- One row: which of the segments new events are written to. A relay rotates to the next one when it is full.
+create table holdfast.segments (
+    one         boolean primary key default true constraint one_row check (one),
+    current     smallint not null default 0 constraint current_between_0_and_3 check (current between 0 and 3),
+    rotated_at  timestamptz not null default now()
 );
 
 -- A lane is a share of the keys, read by one relay at a time. The cursor is a pair of snapshots: everything visible in
@@ -243,19 +243,19 @@ create sequence holdfast.stored_place;
 -- that is given the partition raises it, to a number that no owner had before (microseconds of the clock), and handlers
 -- that began under an older one cannot commit. `clean` says that the last owner stopped in order; after an unclean end the
 -- next one counts attempts before it starts a handler, and so do those after it until one has got past what may have been
--- in hand. `landmark` stands for the event at `landmark_offset`, the last one below the position: by it a log is told from
--- another of its name.
+-- in progress. `checkpoint_identity` stands for the event at `checkpoint_offset`, the last one below the position: it tells
+-- this log from another of the same name.
 create table holdfast.consumer_position (
-    consumer   text not null,
-    topic      text not null,
-    partition  integer not null,
-    epoch      bigint not null default 0,
-    position   bigint not null default 0,
-    clean      boolean not null default true,
-    owner      text,
-    landmark_offset bigint,
-    landmark   bigint,
-    updated_at timestamptz not null default now(),
+    consumer             text not null,
+    topic                text not null,
+    partition            integer not null,
+    epoch                bigint not null default 0,
+    position             bigint not null default 0,
+    clean                boolean not null default true,
+    owner                text,
+    checkpoint_offset    bigint,
+    checkpoint_identity  bigint,
+    updated_at           timestamptz not null default now(),
     primary key (consumer, topic, partition)
 ) with (fillfactor = 10);
 
@@ -563,7 +563,7 @@ create function holdfast.append(ids text[], sources text[], types text[], topics
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     lanes    constant integer := holdfast.lanes();
-    segment  constant integer := (select r.current from holdfast.ring r);
+    segment  constant integer := (select s.current from holdfast.segments s);
     cut      constant pg_snapshot := case when random() < cardinality(ids) * 0.001
                  and current_setting('transaction_isolation') = 'read committed' then pg_current_snapshot() end;
     refused  text;
@@ -624,7 +624,7 @@ create function holdfast.append_one(id text, source text, type text, topic text,
     payload bytea) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    segment  constant integer := (select r.current from holdfast.ring r);
+    segment  constant integer := (select s.current from holdfast.segments s);
     cut      constant pg_snapshot := case when random() < 0.001
                  and current_setting('transaction_isolation') = 'read committed' then pg_current_snapshot() end;
     refused  constant text := holdfast.refusal(id, source, type, topic, key, "time", headers);
@@ -719,7 +719,7 @@ begin
     end;
     -- From here on: after the lock, in statements of their own.
     if not exists (select from holdfast.incarnation i where i.token = expected_token) then return 'refused: the database was restarted after a crash'; end if;
-    if exists (select from holdfast.ring r where r.current = segment) then return 'refused: it is the current segment'; end if;
+    if exists (select from holdfast.segments s where s.current = segment) then return 'refused: it is the current segment'; end if;
     if exists (select from holdfast.lane l where pg_snapshot_xmax(l.done) > pg_snapshot_xmax(pg_current_snapshot())) then
         return 'refused: a cursor lies in the future';
     end if;

@@ -97,14 +97,14 @@ func (r *report) print(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "\nfigure\tvalue\tgoal\t")
 	for _, f := range r.figures {
-		verdict := ""
+		met := ""
 		if f.Goal != "" {
-			verdict = "ok"
+			met = "ok"
 			if !f.OK {
-				verdict = "short"
+				met = "short"
 			}
 		}
-		fmt.Fprintf(table, "%s\t%s %s\t%s\t%s\n", f.Name, number(f.Value), f.Unit, f.Goal, verdict)
+		fmt.Fprintf(table, "%s\t%s %s\t%s\t%s\n", f.Name, number(f.Value), f.Unit, f.Goal, met)
 	}
 	if err := table.Flush(); err != nil {
 		return err

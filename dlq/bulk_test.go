@@ -198,13 +198,13 @@ func TestLettersAreDiscardedByFilterEachWithWhoAndWhy(t *testing.T) {
 	b.letters(t, 40)
 	pgtest.Exec(t, b.Pool, "update holdfast.letter set holds = true where key = 'k3'")
 	b.replay(t, dlq.Filter{IDs: []int64{3, 4}}, 2) // these are on their way: not open
-	var told []dlq.Progress
-	n, err := b.d.DiscardAll(t.Context(), dlq.Filter{Key: "k3"}, dlq.DiscardOptions{By: "ann", Reason: "test orders", ProgressFunc: func(p dlq.Progress) { told = append(told, p) }})
+	var reported []dlq.Progress
+	n, err := b.d.DiscardAll(t.Context(), dlq.Filter{Key: "k3"}, dlq.DiscardOptions{By: "ann", Reason: "test orders", ProgressFunc: func(p dlq.Progress) { reported = append(reported, p) }})
 	if n != 3 || err != nil {
 		t.Fatalf("discarded %d, want 3: %v", n, err)
 	}
-	if len(told) != 4 || told[3] != (dlq.Progress{Letter: 33, Looked: 3, Moved: 3, Total: 3}) {
-		t.Errorf("it told %+v", told)
+	if len(reported) != 4 || reported[3] != (dlq.Progress{Letter: 33, Looked: 3, Moved: 3, Total: 3}) {
+		t.Errorf("it reported %+v", reported)
 	}
 	if got := b.text(t, "select string_agg(letter || ' ' || by || ': ' || reason, ', ' order by letter) from holdfast.letter_action where action = 'discard'"); got != "13 ann: test orders, 23 ann: test orders, 33 ann: test orders" {
 		t.Errorf("the actions are %s", got)

@@ -43,7 +43,7 @@ func TestWhatIsDoneToAConflictLeavesTheFirstPayloadsRowAlone(t *testing.T) {
 		t.Errorf("the row was %s and is %s", before, after)
 	}
 	if err := b.d.Edit(t.Context(), 1, []byte("other"), "ann", ""); err == nil || !strings.Contains(err.Error(), "another letter with this payload") {
-		t.Errorf("an edit to the payload of the twin: %v", err)
+		t.Errorf("an edit to the payload of another letter: %v", err)
 	}
 }
 
@@ -225,11 +225,11 @@ func TestAFixedEventIsReplayedAndHandledBeforeThoseItHeld(t *testing.T) {
 	if err != nil || len(letters) != 1 || !letters[0].Holds {
 		t.Fatalf("letters %+v, %v", letters, err)
 	}
-	if err := b.d.Edit(t.Context(), letters[0].ID, []byte("mended"), "ann", "a typo"); err != nil {
+	if err := b.d.Edit(t.Context(), letters[0].ID, []byte("fixed"), "ann", "a typo"); err != nil {
 		t.Fatal(err)
 	}
 	b.replay(t, dlq.Filter{}, 1)
-	receive("1", "mended", inbox.Duplicate) // It waits: a redelivery is not handled beside it.
+	receive("1", "fixed", inbox.Duplicate) // It waits: a redelivery is not handled beside it.
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- in.Run(ctx) }()
@@ -244,10 +244,10 @@ func TestAFixedEventIsReplayedAndHandledBeforeThoseItHeld(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	if got := b.text(t, "select string_agg(what, ' ' order by n) from effect"); got != "mended behind" {
+	if got := b.text(t, "select string_agg(what, ' ' order by n) from effect"); got != "fixed behind" {
 		t.Errorf("the effects are %q", got)
 	}
-	if got := b.text(t, "select l.state || ' ' || i.result || ' ' || (i.hash = sha256('mended')) from holdfast.letter l join holdfast.inbox i using (event_id)"); got != "replayed handled true" {
+	if got := b.text(t, "select l.state || ' ' || i.result || ' ' || (i.hash = sha256('fixed')) from holdfast.letter l join holdfast.inbox i using (event_id)"); got != "replayed handled true" {
 		t.Errorf("in the end: %s", got)
 	}
 }
@@ -276,7 +276,7 @@ func TestItWorksWithTheRightsThatAreDocumentedAndNoMore(t *testing.T) {
 	}
 	for _, consumer := range []string{"billing", ""} {
 		id, other := b.letter(t, consumer, "k", "e"), b.letter(t, consumer, "k", "f")
-		if err := d.Edit(t.Context(), id, []byte("mended"), "ann", ""); err != nil {
+		if err := d.Edit(t.Context(), id, []byte("fixed"), "ann", ""); err != nil {
 			t.Error(err)
 		}
 		if err := d.Discard(t.Context(), other, "ann", ""); err != nil {

@@ -90,7 +90,7 @@ func (d *DLQ) DiscardAll(ctx context.Context, f Filter, o DiscardOptions) (int, 
 		default:
 			p.Moved++
 		}
-		p.tell(v.id, o.ProgressFunc)
+		p.report(v.id, o.ProgressFunc)
 		return nil
 	})
 	return p.Moved, err
@@ -105,14 +105,14 @@ type Progress struct {
 	Before int   // of a named replay: how many were moved before this call
 }
 
-func (p *Progress) tell(id int64, to func(Progress)) {
+func (p *Progress) report(id int64, to func(Progress)) {
 	p.Letter = id
 	if p.Looked++; to != nil {
 		to(*p)
 	}
 }
 
-// progress counts what a call sets out to do, and tells of its beginning.
+// progress counts what a call sets out to do, and reports its beginning.
 func (d *DLQ) progress(ctx context.Context, f Filter, s scope, to func(Progress)) (*Progress, error) {
 	p := &Progress{}
 	err := d.pool.QueryRow(ctx, d.sql.count, s.args(f, f.Limit)...).Scan(&p.Total)
@@ -131,7 +131,7 @@ func (d *DLQ) preview(ctx context.Context, f Filter, s scope, p *Progress, to fu
 		return nil
 	}
 	return d.walk(ctx, f, s, func(v visited) error {
-		p.tell(v.id, to)
+		p.report(v.id, to)
 		return nil
 	})
 }

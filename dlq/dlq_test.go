@@ -180,14 +180,14 @@ func TestAnEditKeepsTheOldPayloadAndChangesWhatIdentifiesTheEvent(t *testing.T) 
 	b := setup(t)
 	inbox, relay := b.letter(t, "billing", "k", "e"), b.letter(t, "", "k", "e")
 	for _, id := range []int64{inbox, relay} {
-		if err := b.d.Edit(t.Context(), id, []byte(`{"mended": true}`), "ann", "a typo"); err != nil {
+		if err := b.d.Edit(t.Context(), id, []byte(`{"fixed": true}`), "ann", "a typo"); err != nil {
 			t.Fatal(err)
 		}
 		l, err := b.d.Get(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if string(l.Event.Payload) != `{"mended": true}` || l.Version != 2 {
+		if string(l.Event.Payload) != `{"fixed": true}` || l.Version != 2 {
 			t.Errorf("got %q, version %d", l.Event.Payload, l.Version)
 		}
 		if changed := l.Event.ID != "e"; changed != (id == relay) {
@@ -197,7 +197,7 @@ func TestAnEditKeepsTheOldPayloadAndChangesWhatIdentifiesTheEvent(t *testing.T) 
 	if n := pgtest.Count(t, b.Pool, `select count(*) from holdfast.letter_action where action = 'edit' and payload = '{}' and version = 1 and by = 'ann'`); n != 2 {
 		t.Errorf("%d old versions are kept, want 2", n)
 	}
-	if n := pgtest.Count(t, b.Pool, `select count(*) from holdfast.inbox i join holdfast.letter l using (consumer, event_id) where i.hash = l.hash and i.hash = sha256('{"mended": true}')`); n != 1 {
+	if n := pgtest.Count(t, b.Pool, `select count(*) from holdfast.inbox i join holdfast.letter l using (consumer, event_id) where i.hash = l.hash and i.hash = sha256('{"fixed": true}')`); n != 1 {
 		t.Error("the inbox remembers the old payload's hash")
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox"
-	"github.com/holdfast-go/holdfast/internal/exampledb"
+	"github.com/holdfast-go/holdfast/internal/test/exampledb"
 	"github.com/holdfast-go/holdfast/retry"
 )
 

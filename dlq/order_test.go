@@ -139,12 +139,12 @@ func TestALetterWhoseEventWaitsAlreadyStaysOpenAndTheOthersGo(t *testing.T) {
 	b := setup(t)
 	b.letter(t, "billing", "k", "e")
 	b.follower(t, "e") // the same event, taken in once more
-	twin, other := int64(1), b.letter(t, "billing", "k", "other")
+	waiting, other := int64(1), b.letter(t, "billing", "k", "other")
 	n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"})
 	if n != 1 || !errors.Is(err, dlq.ErrWaiting) {
 		t.Errorf("replayed %d: %v", n, err)
 	}
-	if got := b.text(t, fmt.Sprintf("select string_agg(state, ' ' order by id) from holdfast.letter where id in (%d, %d)", twin, other)); got != "open replaying" {
+	if got := b.text(t, fmt.Sprintf("select string_agg(state, ' ' order by id) from holdfast.letter where id in (%d, %d)", waiting, other)); got != "open replaying" {
 		t.Errorf("the letters are %s", got)
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action"); n != 1 {

@@ -98,7 +98,7 @@ func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error
 		case ok:
 			p.Moved++
 		}
-		p.tell(v.id, o.ProgressFunc)
+		p.report(v.id, o.ProgressFunc)
 		return nil
 	})
 	switch {

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/holdfasttest"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/test/ending"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
-	"github.com/holdfast-go/holdfast/internal/test/verdict"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 // wantFailure runs f as a test that must fail, and say all of want.
 func wantFailure(t *testing.T, f func(testing.TB), want ...string) {
 	t.Helper()
-	v := verdict.Of(t, f)
+	v := ending.Of(t, f)
 	if v.Failed == "" {
 		t.Errorf("the test does not fail, want it to say %q", want)
 		return

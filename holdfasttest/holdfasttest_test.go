@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/holdfasttest"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/test/ending"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
-	"github.com/holdfast-go/holdfast/internal/test/verdict"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -190,7 +190,7 @@ func TestDatabaseSaysWhatIsWrongWithTheAddressAndNotThePassword(t *testing.T) {
 		"postgres://x:secret@127.0.0.1:notnum": "read the address of the database server",
 		"postgres://x:secret@127.0.0.1:1/x":    "create the test's database",
 	} {
-		v := verdict.Of(t, func(t testing.TB) { holdfasttest.Database(t, url) })
+		v := ending.Of(t, func(t testing.TB) { holdfasttest.Database(t, url) })
 		if !strings.Contains(v.Failed, want) || strings.Contains(v.Failed, "secret") {
 			t.Errorf("%q: the test ends with %q, want %q", url, v.Failed, want)
 		}

@@ -302,13 +302,13 @@ func TestWhatIsStoredIsPendingForTheConsumersThatAreAskedFor(t *testing.T) {
 
 func TestRetriesAndHandlersInHandArePendingWithTheLastError(t *testing.T) {
 	pool := setup(t)
-	var mended, stuck atomic.Bool
+	var fixed, stuck atomic.Bool
 	release, entered := make(chan struct{}), make(chan struct{})
 	in := newBilling(t, pool, func(c *inbox.Config) {
 		c.Retry = retry.Policy{Attempts: 1000, Base: 50 * time.Millisecond, Cap: 50 * time.Millisecond}
 	})
 	in.Handle("flaky", func(context.Context, pgx.Tx, holdfast.Event) error {
-		if !mended.Load() {
+		if !fixed.Load() {
 			panic("the rate is missing\nreally")
 		}
 		if stuck.CompareAndSwap(false, true) {
@@ -320,7 +320,7 @@ func TestRetriesAndHandlersInHandArePendingWithTheLastError(t *testing.T) {
 	background(t, in.Run)
 	receive(t, in, "1", holdfast.Event{Type: "flaky", Topic: "o", Key: "k"}, inbox.Retrying)
 	wantBusy(t, pool, holdfasttest.Idle{}, "consumer billing: 1 stored", "; panic: the rate is missing")
-	mended.Store(true)
+	fixed.Store(true)
 	<-entered
 	wantBusy(t, pool, holdfasttest.Idle{Ahead: -1}, "consumer billing: 1 stored")
 	close(release)

@@ -11,8 +11,8 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/holdfasttest"
+	"github.com/holdfast-go/holdfast/internal/test/ending"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
-	"github.com/holdfast-go/holdfast/internal/test/verdict"
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
@@ -215,7 +215,7 @@ func TestWhatIsNotWrittenFailsTheTestWithAReadableDifference(t *testing.T) {
 			wantFailure(t, func(v testing.TB) { holdfasttest.RequireEvents(v, c.got, c.want...) }, c.says...)
 			continue
 		}
-		if v := verdict.Of(t, func(v testing.TB) { holdfasttest.RequireEvents(v, c.got, c.want...) }); v.Failed != "" {
+		if v := ending.Of(t, func(v testing.TB) { holdfasttest.RequireEvents(v, c.got, c.want...) }); v.Failed != "" {
 			t.Errorf("%s: the test fails with %s", name, v.Failed)
 		}
 	}

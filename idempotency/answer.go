@@ -55,7 +55,7 @@ func (rt *route) replay(w http.ResponseWriter, req *request, s *stored) {
 	if !bodyless(status) {
 		h.Set("Content-Length", strconv.Itoa(len(s.Answer.Body)))
 	}
-	rt.tell(req, Outcome{Result: Replayed, Status: status, Omitted: omitted})
+	rt.notify(req, Outcome{Result: Replayed, Status: status, Omitted: omitted})
 	w.WriteHeader(status)
 	if !bodyless(status) {
 		_, _ = w.Write(s.Answer.Body) // The client is gone: it may ask again.
@@ -64,7 +64,7 @@ func (rt *route) replay(w http.ResponseWriter, req *request, s *stored) {
 
 // refuse answers with a problem.
 func (rt *route) refuse(w http.ResponseWriter, req *request, p problem, result Result) {
-	rt.tell(req, Outcome{Result: result, Status: p.status, Code: p.code})
+	rt.notify(req, Outcome{Result: result, Status: p.status, Code: p.code})
 	p.write(w, rt.g.c.DocsURL)
 }
 

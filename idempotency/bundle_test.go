@@ -39,8 +39,8 @@ type bundle struct {
 	server *pgtest.DB   // the same database, without anything between
 	runs   atomic.Int64 // of the handler
 
-	mu   sync.Mutex
-	told []Outcome
+	mu       sync.Mutex
+	observed []Outcome
 }
 
 // shop is the schema and the tables of the handlers.
@@ -73,7 +73,7 @@ func (b *bundle) config(change ...func(*Config)) Config {
 		Observer: Observer{OnOutcome: func(_ context.Context, o Outcome) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			b.told = append(b.told, o)
+			b.observed = append(b.observed, o)
 		}},
 	}
 	for _, f := range change {
@@ -85,8 +85,8 @@ func (b *bundle) config(change ...func(*Config)) Config {
 func (b *bundle) results() []Result {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	results := make([]Result, len(b.told))
-	for i, o := range b.told {
+	results := make([]Result, len(b.observed))
+	for i, o := range b.observed {
 		results[i] = o.Result
 	}
 	return results

@@ -70,7 +70,7 @@ func readRow(rows pgx.Rows) (*stored, error) {
 		s.Owner, s.Answer.Status = owner.Bytes, int(status)
 		var err error
 		if s.Answer.Header, err = headersOf(headers); err != nil {
-			s.State = "unreadable" // judge says what that means
+			s.State = "unreadable" // foundOf says what that means
 		}
 		return s, nil
 	})
@@ -105,7 +105,7 @@ func (rt *route) claim(h *held, req *request) error {
 		b.Queue(g.sql.lookup, req.scope, req.operation, req.info.Key)
 	}
 	b.Queue(savepointSQL)
-	sending, cancel := context.WithTimeout(req.Context(), patience)
+	sending, cancel := context.WithTimeout(req.Context(), databaseTimeout)
 	defer cancel()
 	br := conn.SendBatch(sending, b)
 	h.tx = br.Tx()
@@ -133,8 +133,8 @@ func (rt *route) claim(h *held, req *request) error {
 }
 
 const (
-	// patience bounds what is done on our own account: beginning, storing, committing, rolling back.
-	patience = 5 * time.Second
+	// databaseTimeout bounds what is done on our own account: beginning, storing, committing, rolling back.
+	databaseTimeout = 5 * time.Second
 
 	// idleMargin is by how much Postgres waits longer than the handler may take, before it takes the client for dead.
 	idleMargin = 10 * time.Second
@@ -148,7 +148,7 @@ func (g *Guard) rollback(h *held) {
 		return
 	}
 	if h.tx != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), databaseTimeout)
 		_ = h.tx.Rollback(ctx) // If it cannot be sent the connection is closed, and Postgres rolls back by itself.
 		cancel()
 	}

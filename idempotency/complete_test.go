@@ -60,8 +60,8 @@ func TestAnAbandonedRequestIsCompletedByANodeThatHasItsRoute(t *testing.T) {
 	b.complete(g, 1)
 	b.complete(g, 0)
 	b.sold(1)
-	if o := b.told[len(b.told)-1]; o.Result != Created || !o.Completed || o.Attempt != 2 {
-		t.Errorf("told %+v", o)
+	if o := b.observed[len(b.observed)-1]; o.Result != Created || !o.Completed || o.Attempt != 2 {
+		t.Errorf("reported %+v", o)
 	}
 	w := b.send(b.sell(without, Route{Lease: aLease, Operation: "sell"}), sent{key: "k"})
 	b.is(w, 201, "")
@@ -127,8 +127,8 @@ func TestManyNodesCompleteEachRequestOnce(t *testing.T) {
 // R40.
 func TestWhatCannotBeCompletedIsToldOnceAndWaitsForItsClient(t *testing.T) {
 	b := openTill(t)
-	var told []Abandoned
-	g := b.guard(soon(3), func(c *Config) { c.Observer.OnAbandoned = func(a Abandoned) { told = append(told, a) } })
+	var reported []Abandoned
+	g := b.guard(soon(3), func(c *Config) { c.Observer.OnAbandoned = func(a Abandoned) { reported = append(reported, a) } })
 	h := b.sell(g, completed())
 	b.at = func(place string, r *http.Request) error {
 		if place == "before the call" {
@@ -143,14 +143,14 @@ func TestWhatCannotBeCompletedIsToldOnceAndWaitsForItsClient(t *testing.T) {
 	for range 3 {
 		b.complete(g, 1)
 	}
-	if len(told) != 0 {
-		t.Errorf("told too early: %v", told)
+	if len(reported) != 0 {
+		t.Errorf("reported too early: %v", reported)
 	}
 	for range 3 {
 		b.complete(g, 0)
 	}
-	if len(told) != 1 || told[0].Attempts != 4 || told[0].Steps != 1 || told[0].Operation != "sell" || told[0].KeyHash != b.told[0].KeyHash || told[0].CreatedAt.IsZero() {
-		t.Errorf("told %+v", told)
+	if len(reported) != 1 || reported[0].Attempts != 4 || reported[0].Steps != 1 || reported[0].Operation != "sell" || reported[0].KeyHash != b.observed[0].KeyHash || reported[0].CreatedAt.IsZero() {
+		t.Errorf("reported %+v", reported)
 	}
 	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency_request where due_at is null"); n != 1 {
 		t.Error("it is not listed")
@@ -163,8 +163,8 @@ func TestWhatCannotBeCompletedIsToldOnceAndWaitsForItsClient(t *testing.T) {
 	b.at = nil
 	b.is(b.send(h, sent{key: "k"}), 201, "")
 	b.sold(1)
-	if len(told) != 1 {
-		t.Errorf("told %d times", len(told))
+	if len(reported) != 1 {
+		t.Errorf("reported %d times", len(reported))
 	}
 }
 

@@ -27,7 +27,7 @@ func TestEveryProblemOfAConfigurationIsToldAtOnce(t *testing.T) {
 		"acquire timeout is", "max request is -1", "keep expired is", "cleanup every is", "cleanup batch is",
 		"keep unfinished is", "complete every is", "completers is", "completion.Attempts is -2"} {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q is not told: %v", part, err)
+			t.Errorf("%q is not reported: %v", part, err)
 		}
 	}
 	if _, err := New(nil, Config{}); err == nil {
@@ -86,21 +86,21 @@ func TestTheIdempotentRoutesCanBeListed(t *testing.T) {
 // C5, C6.
 func TestDecisionsAboutAnswers(t *testing.T) {
 	for _, c := range []struct {
-		c    circumstances
-		want fate
+		c    answerFacts
+		want disposition
 	}{
-		{circumstances{status: 200}, keepAll}, {circumstances{status: 303}, keepAll}, {circumstances{status: 201, doNotStore: true}, keepAll},
-		{circumstances{status: 402}, keepAnswer}, {circumstances{status: 409}, keepAnswer}, {circumstances{status: 402, commitOnError: true}, keepAll},
-		{circumstances{status: 422, doNotStore: true}, keepNone}, {circumstances{status: 422, doNotStore: true, commitOnError: true}, keepNone},
-		{circumstances{status: 401}, keepNone}, {circumstances{status: 403}, keepNone}, {circumstances{status: 408}, keepNone}, {circumstances{status: 425}, keepNone},
-		{circumstances{status: 429, commitOnError: true}, keepNone}, {circumstances{status: 500}, keepNone}, {circumstances{status: 503, commitOnError: true}, keepNone},
+		{answerFacts{status: 200}, keepAll}, {answerFacts{status: 303}, keepAll}, {answerFacts{status: 201, doNotStore: true}, keepAll},
+		{answerFacts{status: 402}, keepAnswer}, {answerFacts{status: 409}, keepAnswer}, {answerFacts{status: 402, commitOnError: true}, keepAll},
+		{answerFacts{status: 422, doNotStore: true}, keepNone}, {answerFacts{status: 422, doNotStore: true, commitOnError: true}, keepNone},
+		{answerFacts{status: 401}, keepNone}, {answerFacts{status: 403}, keepNone}, {answerFacts{status: 408}, keepNone}, {answerFacts{status: 425}, keepNone},
+		{answerFacts{status: 429, commitOnError: true}, keepNone}, {answerFacts{status: 500}, keepNone}, {answerFacts{status: 503, commitOnError: true}, keepNone},
 	} {
 		if got := decide(c.c, StoreStatus); got != c.want {
 			t.Errorf("%+v: got %v, want %v", c.c, got, c.want)
 		}
 	}
 	for _, status := range []int{500, 501, 599} { // A route cannot keep what has failed: its effect is gone.
-		if got := decide(circumstances{status: status}, func(int) bool { return true }); got != keepNone {
+		if got := decide(answerFacts{status: status}, func(int) bool { return true }); got != keepNone {
 			t.Errorf("%d on a route that stores everything: got %v, want %v", status, got, keepNone)
 		}
 	}

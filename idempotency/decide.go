@@ -30,7 +30,7 @@ type stored struct {
 	Expired     bool // by the database's clock
 }
 
-// Verdicts on a request whose key was looked up.
+// What was found for a request whose key was looked up.
 type found int
 
 const (
@@ -41,8 +41,8 @@ const (
 	foundUnusable              // the row cannot be trusted: neither run nor replay
 )
 
-// judge says what a key's row means for a request. nil: there is none.
-func judge(s *stored, fingerprint []byte) found {
+// foundOf says what a key's row means for a request. nil: there is none.
+func foundOf(s *stored, fingerprint []byte) found {
 	switch {
 	case s == nil || s.Expired:
 		return foundNothing
@@ -65,7 +65,7 @@ func judge(s *stored, fingerprint []byte) found {
 
 // claimable says that a claim under a fingerprint is worth trying: the claim itself decides.
 func claimable(s *stored, fingerprint []byte) bool {
-	switch judge(s, fingerprint) {
+	switch foundOf(s, fingerprint) {
 	case foundNothing:
 		return true
 	case foundPending:
@@ -81,24 +81,24 @@ const (
 	stateOmitted  = "omitted" // its body was too long to keep
 )
 
-// Verdicts on a handler's answer.
-type fate int
+// What is kept of a handler's answer.
+type disposition int
 
 const (
-	keepAll    fate = iota // the effect and the answer
-	keepAnswer             // the answer; what the handler wrote is undone
-	keepNone               // nothing: the key is free again
+	keepAll    disposition = iota // the effect and the answer
+	keepAnswer                    // the answer; what the handler wrote is undone
+	keepNone                      // nothing: the key is free again
 )
 
-// circumstances of an answer.
-type circumstances struct {
+// answerFacts is what decides that.
+type answerFacts struct {
 	status        int
 	doNotStore    bool // the handler said so
 	commitOnError bool
 }
 
 // decide says what becomes of an answer and of what its handler wrote.
-func decide(c circumstances, store func(status int) bool) fate {
+func decide(c answerFacts, store func(status int) bool) disposition {
 	switch {
 	case c.status >= 500:
 		return keepNone

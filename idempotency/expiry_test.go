@@ -37,7 +37,7 @@ func TestAnExpiredKeyIsANewRequestWhoeverCleansUp(t *testing.T) {
 	b.same(second, b.send(h, sent{key: "k", body: `{"amount": 20}`}))
 	b.is(b.send(h, sent{key: "k"}), 409, CodePayloadMismatch)
 	b.kept(2, 2, 1)
-	if !b.told[1].Expired || b.told[0].Expired {
+	if !b.observed[1].Expired || b.observed[0].Expired {
 		t.Error("it was not said that the key had expired")
 	}
 }

@@ -146,7 +146,7 @@ func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	req := &request{Request: r, begun: time.Now()}
-	defer rt.tell(req, Outcome{Result: Forgotten}) // where a function of the route panics
+	defer rt.notify(req, Outcome{Result: Forgotten}) // where a function of the route panics
 	req.info.Operation, req.route = rt.operation(r)
 	p := rt.read(w, req)
 	if outer := handlingOf(r.Context()); p == nil && outer != nil && outer.rt.g == rt.g && outer.info.Key != "" && outer.lock == req.lock {
@@ -179,7 +179,7 @@ func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serve answers a request with a key: with what is stored, or by running the handler.
 func (rt *route) serve(w http.ResponseWriter, req *request) {
-	patience := req.begun.Add(rt.o.Wait)
+	deadline := req.begun.Add(rt.o.Wait)
 	answer := rt.inTransaction
 	if rt.o.Lease > 0 {
 		answer = rt.underLease
@@ -189,7 +189,7 @@ func (rt *route) serve(w http.ResponseWriter, req *request) {
 			return
 		}
 		// Another request with the key runs.
-		if !time.Now().Before(patience) || !pause(req.Context(), min(spread(try, rt.g.random()), time.Until(patience))) {
+		if !time.Now().Before(deadline) || !pause(req.Context(), min(spread(try, rt.g.random()), time.Until(deadline))) {
 			break
 		}
 	}
@@ -232,7 +232,7 @@ func (rt *route) known(w http.ResponseWriter, req *request) found {
 
 // answerBy answers by a row, unless that is foundNothing or foundPending.
 func (rt *route) answerBy(w http.ResponseWriter, req *request, s *stored) found {
-	f := judge(s, req.fingerprint)
+	f := foundOf(s, req.fingerprint)
 	switch f {
 	case foundAnswer:
 		rt.replay(w, req, s)

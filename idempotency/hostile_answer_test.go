@@ -56,7 +56,7 @@ func TestWritesAfterTheHandlerReturnedAreNoPartOfTheAnswer(t *testing.T) {
 			}
 			b.same(first, b.send(h, sent{key: "k"}))
 			if _, err := late.Write([]byte("x")); err == nil {
-				t.Error("a goroutine that goes on writing is not told")
+				t.Error("a goroutine that goes on writing gets no error")
 			}
 		})
 	}

@@ -29,7 +29,7 @@ func TestAStepWhoseResultCannotBeReadAgainIsUndone(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), "cannot unmarshal") {
 					t.Errorf("got %v", err)
 				}
-				_, err = Step(ctx, "one", insertAmount("yes")) // as mended, under its name
+				_, err = Step(ctx, "one", insertAmount("yes")) // as corrected, under its name
 				return err
 			})
 			b.is(b.send(h, sent{key: "k"}), 201, "")

@@ -129,13 +129,13 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time
 	defer lose(nil)
 	l := &lease{rt: rt, key: req.key(), fence: c.Fence, tries: tries, lose: lose}
 	l.extended(begun)
-	l.stop = l.beat(req.Context())
+	l.stop = l.heartbeat(req.Context())
 	defer l.stop()
 	settled := false
 	defer func() { // Where the handler, or a function of the route, did not return in order.
 		if !settled {
 			l.release(req, false)
-			rt.tell(req, Outcome{Result: Forgotten})
+			rt.notify(req, Outcome{Result: Forgotten})
 		}
 	}()
 	hd := &handling{rt: rt, info: req.info, scope: req.scope, lock: req.lock, lease: l, turn: make(chan struct{}, 1)}
@@ -160,7 +160,7 @@ func (rt *route) withoutKey(w http.ResponseWriter, req *request) {
 	hd := &handling{rt: rt, info: req.info, scope: req.scope, lock: req.lock, turn: make(chan struct{}, 1)}
 	rec := newRecorder(w)
 	rt.handle(ctx, hd, rec, req)
-	rt.tell(req, Outcome{Result: Unguarded, Status: rec.status})
+	rt.notify(req, Outcome{Result: Bypassed, Status: rec.status})
 	rec.send(nil)
 }
 
@@ -170,13 +170,13 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 		req.err = ErrLeaseLost
 		rt.refuse(rec.to, req, inProgress, Lost)
 	}
-	if decide(circumstances{status: rec.status, doNotStore: hd.doNotStore}, rt.o.Store) == keepNone {
+	if decide(answerFacts{status: rec.status, doNotStore: hd.doNotStore}, rt.o.Store) == keepNone {
 		l.release(req, rec.status < 500)
 		if errors.Is(context.Cause(ctx), ErrLeaseLost) {
 			return lost
 		}
 		return func() {
-			rt.tell(req, Outcome{Result: Forgotten, Status: rec.status})
+			rt.notify(req, Outcome{Result: Forgotten, Status: rec.status})
 			rec.send(nil)
 		}
 	}
@@ -193,7 +193,7 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 		return lost
 	}
 	return func() {
-		rt.tell(req, Outcome{Result: Created, Status: rec.status, Omitted: a.Omitted})
+		rt.notify(req, Outcome{Result: Created, Status: rec.status, Omitted: a.Omitted})
 		rec.send(rt.ours(req, "stored", expires))
 	}
 }
@@ -201,7 +201,7 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 // finish stores the answer, whatever becomes of the client. An error: it is not known whether it did.
 func (l *lease) finish(req *request, a StoredAnswer) (expires time.Time, mine bool, err error) {
 	store, ttl := l.rt.g.store, l.rt.o.TTL
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), databaseTimeout)
 	defer cancel()
 	for try := 1; ; try++ {
 		if tells, ok := store.(ExpiryStore); ok {
@@ -220,7 +220,7 @@ func (l *lease) finish(req *request, a StoredAnswer) (expires time.Time, mine bo
 // out by itself.
 func (l *lease) release(req *request, forget bool) {
 	l.stop()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), databaseTimeout)
 	defer cancel()
 	var err error
 	if g := l.rt.g; g.pool != nil {
@@ -237,8 +237,8 @@ func (l *lease) release(req *request, forget bool) {
 	}
 }
 
-// beat renews the lease until stop is called, which waits for its end. When the lease is lost the handler's context ends.
-func (l *lease) beat(ctx context.Context) (stop func()) {
+// heartbeat renews the lease until stop is called, which waits for its end. When the lease is lost the handler's context ends.
+func (l *lease) heartbeat(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	go func() {

@@ -129,8 +129,8 @@ func TestAnExpiredKeyUnderALeaseIsANewRequestWithNewSteps(t *testing.T) {
 	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency_expired"); n != 1 {
 		t.Errorf("%d are kept for audits", n)
 	}
-	if o := b.told[len(b.told)-1]; !o.Expired || o.Attempt != 1 {
-		t.Errorf("told %+v", o)
+	if o := b.observed[len(b.observed)-1]; !o.Expired || o.Attempt != 1 {
+		t.Errorf("reported %+v", o)
 	}
 }
 
@@ -184,8 +184,8 @@ func TestARequestWithoutAKeyRunsUnderNoLease(t *testing.T) {
 	b.is(b.send(h, sent{}), 201, "")
 	b.is(b.send(h, sent{}), 201, "")
 	b.kept(2, 2, 0)
-	if got := b.results(); !slices.Equal(got, []Result{Unguarded, Unguarded}) {
-		t.Errorf("told %v", got)
+	if got := b.results(); !slices.Equal(got, []Result{Bypassed, Bypassed}) {
+		t.Errorf("reported %v", got)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestDecisionsAboutLeases(t *testing.T) {
 		"one that is answered":             {row(func(s *stored) { s.State, s.Answer.Status, s.Answer.BodyHash = stateComplete, 201, hashOf(nil) }), foundAnswer, false},
 		"one whose answer does not add up": {row(func(s *stored) { s.State, s.Answer.Status = stateComplete, 201 }), foundUnusable, false},
 	} {
-		if got := judge(c.row, mine); got != c.want || claimable(c.row, mine) != c.claimable {
+		if got := foundOf(c.row, mine); got != c.want || claimable(c.row, mine) != c.claimable {
 			t.Errorf("%s: got %v and %v, want %v and %v", name, got, claimable(c.row, mine), c.want, c.claimable)
 		}
 	}

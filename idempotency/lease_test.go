@@ -47,8 +47,8 @@ func TestALeasedRequestIsAnsweredOnceAndReplayedWithoutAWrite(t *testing.T) {
 	}
 	b.is(b.send(h, sent{key: "k", body: `{"amount": 20}`}), 409, CodePayloadMismatch)
 	b.sold(1)
-	if got := b.results(); !slices.Equal(got, []Result{Created, Replayed, Replayed, Replayed, Conflict}) || b.told[0].Attempt != 1 || b.told[1].Attempt != 0 {
-		t.Errorf("told %+v", b.told)
+	if got := b.results(); !slices.Equal(got, []Result{Created, Replayed, Replayed, Replayed, Conflict}) || b.observed[0].Attempt != 1 || b.observed[1].Attempt != 0 {
+		t.Errorf("reported %+v", b.observed)
 	}
 }
 
@@ -83,8 +83,8 @@ func TestARequestGoesOnAfterItsLastStep(t *testing.T) {
 				}
 				b.at = nil
 				b.is(b.send(h, s), 201, "") // at once: the lease was released
-				if n := b.told[len(b.told)-1]; n.Attempt != 2 || n.Result != Created {
-					t.Errorf("%s: told %+v", name, n)
+				if n := b.observed[len(b.observed)-1]; n.Attempt != 2 || n.Result != Created {
+					t.Errorf("%s: reported %+v", name, n)
 				}
 			}
 			b.sold(3)
@@ -143,7 +143,7 @@ func TestOfManyRequestsAtOnceUnderALeaseOneRuns(t *testing.T) {
 	g := b.guard()
 	b.at = func(place string, r *http.Request) error { // all have asked before it ends
 		if place == "after the call" {
-			wait.Until(b, "the others were told", func() bool { return len(b.results()) >= 49 })
+			wait.Until(b, "the others were answered", func() bool { return len(b.results()) >= 49 })
 		}
 		return nil
 	}
@@ -230,7 +230,7 @@ func TestTrap30WhoIsThawedAfterItsLeaseWritesNothing(t *testing.T) {
 	b.same(second, b.send(h1, sent{key: "k"}))
 	b.sold(1)
 	if got := b.results(); got[len(got)-2] != Lost {
-		t.Errorf("told %v", got)
+		t.Errorf("reported %v", got)
 	}
 }
 
@@ -280,8 +280,8 @@ func TestALeaseIsRenewedWhileItsHandlerRuns(t *testing.T) {
 	h := b.sell(b.guard(), Route{Lease: aLease, TTL: time.Second}) // A key under a lease does not expire either.
 	b.is(b.send(h, sent{key: "k"}), 201, "")
 	b.sold(1)
-	if n := b.told[0]; n.Attempt != 1 {
-		t.Errorf("told %+v", n)
+	if n := b.observed[0]; n.Attempt != 1 {
+		t.Errorf("reported %+v", n)
 	}
 }
 

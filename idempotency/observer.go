@@ -8,7 +8,7 @@ import (
 // Result says what became of a request.
 type Result string
 
-// The results. Created, Forgotten, Lost, Unguarded and Unknown are requests whose handler ran; the others never reached it.
+// The results. Created, Forgotten, Lost, Bypassed and Unknown are requests whose handler ran; the others never reached it.
 const (
 	Created     Result = "created"     // the handler ran, its answer is stored
 	Replayed    Result = "replayed"    // the stored answer was sent
@@ -16,7 +16,7 @@ const (
 	InProgress  Result = "in_progress" // another request with the key runs
 	Forgotten   Result = "forgotten"   // the handler ran, and its answer was not kept, nor what it wrote but for steps: 5xx, a panic, …
 	Lost        Result = "lost"        // the handler ran, but lost its lease: another request has the key
-	Unguarded   Result = "unguarded"   // no key on a route where it is optional: the handler ran
+	Bypassed    Result = "bypassed"    // no key on a route where it is optional: the handler ran
 	Refused     Result = "refused"     // no key, an invalid one, no principal, too large
 	Unavailable Result = "unavailable" // the database could not be asked: nothing was done
 	Unknown     Result = "unknown"     // the answer to COMMIT was lost, and could not be found out

@@ -64,11 +64,11 @@ func TestTheReplayOutcomesOfTheTableComeOut(t *testing.T) {
 			t.Fatalf("row %d, %s: got %s %s", n+1, notes, got, w.Body)
 		}
 		kept := pgtest.Count(t, b.db, `select count(*) from holdfast.idempotency where key = $1 and status = $2::int and coalesce(result_ref, '') = $3 and state = 'complete'`, key, code, result)
-		switch told := w.Header().Get("Idempotency-Status"); status {
+		switch shown := w.Header().Get("Idempotency-Status"); status {
 		case "complete":
 			want := map[string]string{"created": "stored", "replayed": "replayed"}[strings.FieldsFunc(notes, func(c rune) bool { return c == ' ' || c == ':' })[0]]
-			if told != want || kept != 1 {
-				t.Errorf("row %d, %s: got status %q, %d rows are kept so", n+1, notes, told, kept)
+			if shown != want || kept != 1 {
+				t.Errorf("row %d, %s: got status %q, %d rows are kept so", n+1, notes, shown, kept)
 			}
 			var body struct{ ID string }
 			if code == "201" && (json.Unmarshal(w.Body.Bytes(), &body) != nil || body.ID != result) {
@@ -79,8 +79,8 @@ func TestTheReplayOutcomesOfTheTableComeOut(t *testing.T) {
 		case "pending":
 			b.is(w, 409, CodeInProgress)
 		case "failed":
-			if told != "" || pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency where key = $1", key) != 0 {
-				t.Errorf("row %d, %s: something is kept, or said to be: %q", n+1, notes, told)
+			if shown != "" || pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency where key = $1", key) != 0 {
+				t.Errorf("row %d, %s: something is kept, or said to be: %q", n+1, notes, shown)
 			}
 		default:
 			t.Fatalf("row %d has status %q", n+1, status)

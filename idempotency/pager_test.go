@@ -69,7 +69,7 @@ func TestThePagersStatementsSayWhoHoldsAKey(t *testing.T) {
 	if code := <-done; code != 201 {
 		t.Errorf("got %d", code)
 	}
-	if got, want := holders[0]["idempotency_key"], b.told[0].KeyHash; got != want {
+	if got, want := holders[0]["idempotency_key"], b.observed[0].KeyHash; got != want {
 		t.Errorf("it shows the key %v, and the log has %s", got, want)
 	}
 }

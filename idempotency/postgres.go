@@ -96,7 +96,7 @@ func (p postgres) taken(s *stored) (Claimed, error) {
 	return Claimed{}, fmt.Errorf("%w: its state is %q", ErrUnusable, s.State)
 }
 
-// stored is what a Store says of a key that is not the caller's, for judge.
+// stored is what a Store says of a key that is not the caller's, for foundOf.
 func (c Claimed) stored() *stored {
 	s := &stored{State: statePending, ExpiresAt: c.ExpiresAt}
 	if len(c.Fingerprint) > 0 {
@@ -116,7 +116,7 @@ func (c Claimed) stored() *stored {
 
 // once bounds a statement that writes. It does not end with the client: then nobody would know what became of it.
 func (p postgres) once(ctx context.Context, do func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(patience, p.g.c.AcquireTimeout))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(databaseTimeout, p.g.c.AcquireTimeout))
 	defer cancel()
 	return do(ctx)
 }

@@ -61,7 +61,7 @@ func TestADatabaseThatRefusesIsAwayAndTheRequestMayComeAgain(t *testing.T) {
 				}
 			}
 			if got := b.results(); got[0] != Unavailable || got[1] != Unavailable || b.runs.Load() != 0 {
-				t.Errorf("it is told as %v after %d runs", got, b.runs.Load())
+				t.Errorf("it is reported as %v after %d runs", got, b.runs.Load())
 			}
 			if !strings.Contains(log.String(), "level=WARN") || strings.Contains(log.String(), "level=ERROR") || !strings.Contains(log.String(), code) {
 				t.Errorf("the log has %s", log.String())

@@ -81,7 +81,7 @@ type request struct {
 	completed   bool      // nobody waits for its answer: Run runs it
 	taken       bool      // another request was seen to have its key
 	route       string    // operation where a route or a router names it
-	told        bool      // what became of it
+	notified    bool      // what became of it
 	err         error     // of ours, that led to its answer; for the log
 }
 

@@ -33,11 +33,11 @@ func resetAfter(n int32, next http.Handler) http.Handler {
 }
 
 // customer is a client that retries, and the log of its attempts.
-func customer(t *testing.T, told func(retry.Attempt)) *http.Client {
+func customer(t *testing.T, observe func(retry.Attempt)) *http.Client {
 	t.Helper()
 	c := retry.Client(retry.Transport{
 		Base:     withAccount{&http.Transport{}},
-		Observer: retry.Observer{OnAttempt: told},
+		Observer: retry.Observer{OnAttempt: observe},
 	})
 	t.Cleanup(c.CloseIdleConnections)
 	return c
@@ -86,14 +86,14 @@ func TestAClientWhoseKeyIsInUseComesAgainForTheAnswer(t *testing.T) {
 		b.charge(w, r)
 	})))
 	t.Cleanup(server.Close)
-	post := func(told func(retry.Attempt)) *http.Response {
+	post := func(observe func(retry.Attempt)) *http.Response {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/charges", strings.NewReader("7"))
 		if err != nil {
 			t.Error(err)
 			return nil
 		}
 		req.Header.Set("Idempotency-Key", "k1")
-		resp, err := customer(t, told).Do(req)
+		resp, err := customer(t, observe).Do(req)
 		if err != nil {
 			t.Error(err)
 			return nil

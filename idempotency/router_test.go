@@ -55,7 +55,7 @@ func TestChisPatternsAreOperationsOfMiddlewareAtTheRoute(t *testing.T) {
 		t.Errorf("got operations %q, want %q", got, want)
 	}
 	b.kept(2, 2, 2)
-	if got := b.told[0].Route; got != "POST /charges/{id}/refunds" {
+	if got := b.observed[0].Route; got != "POST /charges/{id}/refunds" {
 		t.Errorf("got route %q", got)
 	}
 }
@@ -84,8 +84,8 @@ func TestBeforeChiKnowsTheRouteThePathIsTheOperation(t *testing.T) {
 	if got, want := b.operations(), []string{"POST /charges/1/refunds", "POST /charges/2/refunds", "POST /v1/charges", "POST /v1/refunds"}; !slices.Equal(got, want) {
 		t.Errorf("got operations %q, want %q", got, want)
 	}
-	if got := b.told[0].Route; got != "" {
-		t.Errorf("a path is told as the route: %q", got)
+	if got := b.observed[0].Route; got != "" {
+		t.Errorf("a path is reported as the route: %q", got)
 	}
 	b.kept(4, 4, 4)
 }
@@ -104,7 +104,7 @@ func TestAnOperationFuncAsksChiBeforeItRoutes(t *testing.T) {
 	if got := b.operations(); !slices.Equal(got, []string{"POST /v1/charges/{id}/refunds"}) {
 		t.Errorf("got operations %q", got)
 	}
-	if got := b.told[0].Route; got != "POST /v1/charges/{id}/refunds" {
+	if got := b.observed[0].Route; got != "POST /v1/charges/{id}/refunds" {
 		t.Errorf("got route %q", got)
 	}
 }

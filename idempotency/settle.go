@@ -72,7 +72,7 @@ func (rt *route) call(h *held, rec *recorder, req *request) *handling {
 		given.TakeBack()
 		if !returned {
 			rt.g.rollback(h)
-			rt.tell(req, Outcome{Result: Forgotten})
+			rt.notify(req, Outcome{Result: Forgotten})
 		}
 	}()
 	rt.handle(ctx, hd, rec, req)
@@ -88,10 +88,10 @@ var (
 
 // settle stores the answer, commits, and lets the answer go. The error says why neither happened.
 func (rt *route) settle(h *held, hd *handling, rec *recorder, req *request) error {
-	f := decide(circumstances{status: rec.status, doNotStore: hd.doNotStore, commitOnError: hd.commitOnError}, rt.o.Store)
+	f := decide(answerFacts{status: rec.status, doNotStore: hd.doNotStore, commitOnError: hd.commitOnError}, rt.o.Store)
 	if f == keepNone {
 		rt.g.rollback(h)
-		rt.tell(req, Outcome{Result: Forgotten, Status: rec.status})
+		rt.notify(req, Outcome{Result: Forgotten, Status: rec.status})
 		rec.send(nil)
 		return nil
 	}
@@ -99,7 +99,7 @@ func (rt *route) settle(h *held, hd *handling, rec *recorder, req *request) erro
 		return err
 	}
 	// From here on it is done, whatever becomes of the client.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), databaseTimeout)
 	defer cancel()
 	if h.tx.Conn().PgConn().TxStatus() == 'E' || req.expired {
 		if err := rt.clear(ctx, h, f, req); err != nil {
@@ -117,17 +117,17 @@ func (rt *route) settle(h *held, hd *handling, rec *recorder, req *request) erro
 		return err
 	}
 	if req.info.Key == "" {
-		rt.tell(req, Outcome{Result: Unguarded, Status: rec.status})
+		rt.notify(req, Outcome{Result: Bypassed, Status: rec.status})
 		rec.send(nil)
 		return nil
 	}
-	rt.tell(req, Outcome{Result: Created, Status: rec.status, Omitted: stored == stateOmitted})
+	rt.notify(req, Outcome{Result: Created, Status: rec.status, Omitted: stored == stateOmitted})
 	rec.send(rt.ours(req, "stored", expires))
 	return nil
 }
 
 // fit says, by an error, that a handler's transaction cannot be ended as it should.
-func fit(h *held, f fate) error {
+func fit(h *held, f disposition) error {
 	pg := h.tx.Conn().PgConn()
 	switch {
 	case pg.IsClosed():
@@ -143,7 +143,7 @@ func fit(h *held, f fate) error {
 }
 
 // clear does what cannot travel with the store: undoing what failed, and taking an expired row away.
-func (rt *route) clear(ctx context.Context, h *held, f fate, req *request) error {
+func (rt *route) clear(ctx context.Context, h *held, f disposition, req *request) error {
 	if f == keepAnswer {
 		if _, err := h.tx.Exec(ctx, undoSQL); err != nil {
 			return fmt.Errorf("undo what the handler wrote: %w", err)
@@ -158,7 +158,7 @@ func (rt *route) clear(ctx context.Context, h *held, f fate, req *request) error
 }
 
 // commit stores the answer and commits, in one round trip. An error that wraps errUnknown: it may have been carried out.
-func (rt *route) commit(ctx context.Context, h *held, f fate, hd *handling, rec *recorder, req *request) (state string, owner uuid.UUID, expires time.Time, err error) {
+func (rt *route) commit(ctx context.Context, h *held, f disposition, hd *handling, rec *recorder, req *request) (state string, owner uuid.UUID, expires time.Time, err error) {
 	b := &pgx.Batch{}
 	if f == keepAnswer {
 		b.Queue(undoSQL)

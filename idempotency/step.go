@@ -171,7 +171,7 @@ func (h *handling) tryStep(ctx context.Context, name string, do work) (result []
 		return nil, err
 	}
 	// From here on it is done, whatever becomes of the client.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), databaseTimeout)
 	defer cancel()
 	begun := time.Now()
 	err = h.commitStep(ctx, hold, name, result)

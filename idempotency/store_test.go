@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
-// memory is a Store in memory: the twin of postgres.
+// memory is a Store in memory: a fake of postgres.
 type memory struct {
 	mu   sync.Mutex
 	last int64

@@ -24,7 +24,7 @@ func TestAnUnknownOutcomeWithoutAKeyIsNotToBeSentAgain(t *testing.T) {
 	b.is(w, 503, CodeOutcomeUnknown)
 	p := problemOf(t, w)
 	if retry := w.Header().Values("Retry-After"); p["retryable"] != false || len(retry) != 0 || strings.Contains(p["detail"].(string), "once") {
-		t.Errorf("it is told to send it again: %s, %v", w.Body, retry)
+		t.Errorf("the client is told to send it again: %s, %v", w.Body, retry)
 	}
 	b.kept(2, 2, 0) // and the second would be there a second time
 }

@@ -55,8 +55,8 @@ func (b *bundle) slow() (h http.HandlerFunc, entered <-chan struct{}, letGo func
 // waitsOf tells when a request of g waits for another one with its key.
 func waitsOf(g *Guard) <-chan struct{} {
 	waits := make(chan struct{})
-	told := sync.OnceFunc(func() { close(waits) })
-	g.random = func() float64 { told(); return 0 } // of how long it waits
+	waiting := sync.OnceFunc(func() { close(waits) })
+	g.random = func() float64 { waiting(); return 0 } // of how long it waits
 	return waits
 }
 

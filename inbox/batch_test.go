@@ -90,7 +90,7 @@ func TestAKeyInHandIsLeftOutOfBatchesAndItsEventsCatchUpInOne(t *testing.T) {
 	b.consumeFake(in, g)
 	<-begun // of the only event that is there yet
 	close(g.gate)
-	b.await("the other keys", func(o *telling) bool { return len(o.outcomes) == 540 })
+	b.await("the other keys", func(o *observations) bool { return len(o.outcomes) == 540 })
 	if n := b.count("select count(*) from effect where key = 'slow'"); n != 0 {
 		t.Errorf("%d events overtook the one of their key that is in hand", n)
 	}
@@ -205,7 +205,7 @@ func TestABatchOfAZombieCommitsNothing(t *testing.T) {
 	b.awaitSettled(1)
 	pgtest.Exec(t, b.db, "update holdfast.consumer_position set epoch = epoch + 1") // as another node's assignment does
 	close(g.gate)
-	b.await("the fence", func(o *telling) bool { return o.fenced == 1 })
+	b.await("the fence", func(o *observations) bool { return o.fenced == 1 })
 	if got := b.count("select count(*) from effect"); got != 1 {
 		t.Errorf("%d effects, want 1", got)
 	}

@@ -48,13 +48,13 @@ func TestTheBudgetOfAnEventThatWaitedCountsFromItsFirstFailure(t *testing.T) {
 	pgtest.Exec(t, b.db, "update holdfast.stored set first_at = first_at - interval '1 hour'")
 	stop := b.run(in.Run)
 	b.awaitOutcome("head", Dead)
-	b.await("a third failure of an event that waited", func(o *telling) bool {
+	b.await("a third failure of an event that waited", func(o *observations) bool {
 		return len(o.outcomes["behind"]) >= 3 && len(o.outcomes["alone"]) >= 1
 	})
 	stop()
 	for _, id := range []string{"behind", "alone"} {
 		if n := b.count("select count(*) from holdfast.stored where event_id = $1 and failed_at > now() - interval '1 minute'", id); n != 1 {
-			t.Errorf("%s was given up, or it is not known since when it fails: %v", id, b.told.outcomes[id])
+			t.Errorf("%s was given up, or it is not known since when it fails: %v", id, b.observed.outcomes[id])
 		}
 	}
 	if n := b.count("select attempts from holdfast.stored where event_id = 'behind'"); n != 3 {

@@ -28,11 +28,11 @@ func TestMain(m *testing.M) {
 	os.Exit(pgtest.Main(m))
 }
 
-// bundle is what a test has: its own database with the schema and a table for effects, and what the inbox told.
+// bundle is what a test has: its own database with the schema and a table for effects, and what the inbox reported.
 type bundle struct {
 	*testing.T
-	db   *pgtest.DB
-	told *telling
+	db       *pgtest.DB
+	observed *observations
 }
 
 func setup(t *testing.T) *bundle {
@@ -40,7 +40,7 @@ func setup(t *testing.T) *bundle {
 	t.Parallel()
 	db := migrated.New(t)
 	pgtest.Exec(t, db, "create table effect (n bigint generated always as identity, id text, key text)")
-	return &bundle{T: t, db: db, told: newTelling()}
+	return &bundle{T: t, db: db, observed: newObservations()}
 }
 
 // effectOf is a handler that leaves a trace.
@@ -67,7 +67,7 @@ func (b *bundle) config() Config {
 		ImmediateRetries: -1,
 		Timeout:          10 * time.Second,
 		PollMin:          2 * time.Millisecond, PollMax: 20 * time.Millisecond,
-		Observer: b.told.observer(),
+		Observer: b.observed.observer(),
 		Logger:   slog.New(slog.DiscardHandler),
 	}
 }
@@ -125,13 +125,13 @@ func (b *bundle) receive(in *Inbox, e holdfast.Event, want Outcome) {
 	}
 }
 
-// telling collects what an Observer is told, and wakes those who wait for it.
-type telling struct {
+// observations collects what an Observer reports, and wakes those who wait for it.
+type observations struct {
 	mu       sync.Mutex
 	changed  chan struct{}
 	outcomes map[string][]Outcome
 	retries  []Retried
-	dead     []Died
+	dead     []DeadLettered
 	hung     int
 	errs     []error
 	fenced   int
@@ -142,11 +142,11 @@ type telling struct {
 	revoked  map[string]bool
 }
 
-func newTelling() *telling {
-	return &telling{changed: make(chan struct{}), outcomes: map[string][]Outcome{}, assigned: map[string]int64{}, reread: map[string]int64{}, settled: map[string]int64{}, revoked: map[string]bool{}}
+func newObservations() *observations {
+	return &observations{changed: make(chan struct{}), outcomes: map[string][]Outcome{}, assigned: map[string]int64{}, reread: map[string]int64{}, settled: map[string]int64{}, revoked: map[string]bool{}}
 }
 
-func (o *telling) tell(f func()) {
+func (o *observations) record(f func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	f()
@@ -156,33 +156,33 @@ func (o *telling) tell(f func()) {
 
 func name(p Assignment) string { return p.Topic + "/" + strconv.Itoa(p.Partition) }
 
-func (o *telling) observer() Observer {
+func (o *observations) observer() Observer {
 	return Observer{
 		OnReceive: func(r Received) {
-			o.tell(func() { o.outcomes[r.Event.ID] = append(o.outcomes[r.Event.ID], r.Outcome) })
+			o.record(func() { o.outcomes[r.Event.ID] = append(o.outcomes[r.Event.ID], r.Outcome) })
 		},
-		OnRetry:       func(r Retried) { o.tell(func() { o.retries = append(o.retries, r) }) },
-		OnDead:        func(d Died) { o.tell(func() { o.dead = append(o.dead, d) }) },
-		OnHungHandler: func(_ holdfast.Event, n int) { o.tell(func() { o.hung = n }) },
-		OnError:       func(err error) { o.tell(func() { o.errs = append(o.errs, err) }) },
-		OnFenced:      func(Assignment) { o.tell(func() { o.fenced++ }) },
-		OnLeaseLost:   func(holdfast.Event) { o.tell(func() { o.lost++ }) },
-		OnAssigned:    func(p Assignment, start int64) { o.tell(func() { o.assigned[name(p)] = start }) },
-		OnReread:      func(p Assignment, offsets int64) { o.tell(func() { o.reread[name(p)] = offsets }) },
-		OnSettled:     func(p Assignment, position int64) { o.tell(func() { o.settled[name(p)] = position }) },
-		OnRevoked:     func(p Assignment, clean bool) { o.tell(func() { o.revoked[name(p)] = clean }) },
+		OnRetry:       func(r Retried) { o.record(func() { o.retries = append(o.retries, r) }) },
+		OnDead:        func(d DeadLettered) { o.record(func() { o.dead = append(o.dead, d) }) },
+		OnHungHandler: func(_ holdfast.Event, n int) { o.record(func() { o.hung = n }) },
+		OnError:       func(err error) { o.record(func() { o.errs = append(o.errs, err) }) },
+		OnFenced:      func(Assignment) { o.record(func() { o.fenced++ }) },
+		OnLeaseLost:   func(holdfast.Event) { o.record(func() { o.lost++ }) },
+		OnAssigned:    func(p Assignment, start int64) { o.record(func() { o.assigned[name(p)] = start }) },
+		OnReread:      func(p Assignment, offsets int64) { o.record(func() { o.reread[name(p)] = offsets }) },
+		OnSettled:     func(p Assignment, position int64) { o.record(func() { o.settled[name(p)] = position }) },
+		OnRevoked:     func(p Assignment, clean bool) { o.record(func() { o.revoked[name(p)] = clean }) },
 	}
 }
 
-// await waits until what was told makes cond true.
-func (b *bundle) await(what string, cond func(o *telling) bool) {
+// await waits until what was reported makes cond true.
+func (b *bundle) await(what string, cond func(o *observations) bool) {
 	b.Helper()
 	end := time.After(5 * time.Minute)
 	for {
 		still := time.After(time.Minute)
-		b.told.mu.Lock()
-		ok, changed := cond(b.told), b.told.changed
-		b.told.mu.Unlock()
+		b.observed.mu.Lock()
+		ok, changed := cond(b.observed), b.observed.changed
+		b.observed.mu.Unlock()
 		if ok {
 			return
 		}
@@ -192,9 +192,9 @@ func (b *bundle) await(what string, cond func(o *telling) bool) {
 		case <-still:
 		case <-end:
 		}
-		b.told.mu.Lock()
-		defer b.told.mu.Unlock()
-		b.Fatalf("waited five minutes, or one in which nothing was told, for %s; outcomes %.2000s, %d errors, the last of them %v", what, fmt.Sprint(b.told.outcomes), len(b.told.errs), b.told.errs[max(len(b.told.errs)-5, 0):])
+		b.observed.mu.Lock()
+		defer b.observed.mu.Unlock()
+		b.Fatalf("waited five minutes, or one in which nothing was reported, for %s; outcomes %.2000s, %d errors, the last of them %v", what, fmt.Sprint(b.observed.outcomes), len(b.observed.errs), b.observed.errs[max(len(b.observed.errs)-5, 0):])
 	}
 }
 
@@ -212,7 +212,7 @@ func (b *bundle) nothingStored() {
 
 func (b *bundle) awaitOutcome(id string, want Outcome) {
 	b.Helper()
-	b.await("outcome "+string(want)+" of "+id, func(o *telling) bool {
+	b.await("outcome "+string(want)+" of "+id, func(o *observations) bool {
 		for _, got := range o.outcomes[id] {
 			if got == want {
 				return true

@@ -84,9 +84,9 @@ func setupRoom(t *testing.T, change ...func(*Config)) *roomBundle {
 		c.Retry = retry.Policy{Attempts: 1_000_000, Base: 20 * time.Millisecond, Cap: 20 * time.Millisecond}
 		c.Observer.OnFull = func(e holdfast.Event, err error) {
 			if !errors.Is(err, ErrFull) {
-				t.Errorf("OnFull was told %v", err)
+				t.Errorf("OnFull got %v", err)
 			}
-			b.told.tell(func() { b.full[e.ID]++ })
+			b.observed.record(func() { b.full[e.ID]++ })
 		}
 	}}, change...)...)
 	b.in.Handle("order.placed", b.handle)
@@ -102,7 +102,7 @@ func (b *roomBundle) handle(ctx context.Context, tx pgx.Tx, e holdfast.Event) er
 
 func (b *roomBundle) awaitFull(n int) {
 	b.Helper()
-	b.await(fmt.Sprintf("%d events that find no room", n), func(*telling) bool { return len(b.full) >= n })
+	b.await(fmt.Sprintf("%d events that find no room", n), func(*observations) bool { return len(b.full) >= n })
 }
 
 func (b *roomBundle) consumeMany(in *Inbox, logs ...[]Record) (stop func()) {
@@ -142,9 +142,9 @@ func TestEventsWithoutRoomHoldTheirPartitionAndNoWorker(t *testing.T) {
 	stop := b.run(func(ctx context.Context) error { b.in.registry.start(); return b.in.consume(ctx, gated) })
 	b.awaitFull(2) // Both workers have met one.
 	close(gated.others[0].gate)
-	b.await("the other partition", func(o *telling) bool { return o.settled["orders/1"] == 200 })
+	b.await("the other partition", func(o *observations) bool { return o.settled["orders/1"] == 200 })
 	b.awaitFull(keys)
-	b.await("another try of each", func(*telling) bool {
+	b.await("another try of each", func(*observations) bool {
 		for _, n := range b.full {
 			if n < 2 {
 				return false
@@ -165,7 +165,7 @@ func TestEventsWithoutRoomHoldTheirPartitionAndNoWorker(t *testing.T) {
 	next := b.inbox(func(c *Config) { *c = b.in.c })
 	next.Handle("order.placed", b.handle)
 	b.consumeMany(next, log, logOf(other...))
-	b.await("all of them", func(o *telling) bool { return o.settled["orders/0"] == 3*keys })
+	b.await("all of them", func(o *observations) bool { return o.settled["orders/0"] == 3*keys })
 	b.nothingStored()
 	b.inOrderAndOnce(3*keys + 200)
 }
@@ -197,12 +197,12 @@ func TestAnEventWithoutRoomIsSettledInItsOrderAsSoonAsThereIsRoom(t *testing.T) 
 	}
 	b.consumeMany(b.in, logOf(events...))
 	b.awaitFull(4)
-	b.await("those in hand", func(o *telling) bool { return len(o.outcomes["later-0000"]) > 0 })
+	b.await("those in hand", func(o *observations) bool { return len(o.outcomes["later-0000"]) > 0 })
 	if n := b.count("select count(*) from effect"); n > maxAhead {
 		t.Errorf("%d events were handled while the partition is held", n)
 	}
 	b.failing.Store(false)
-	b.await("all of them", func(o *telling) bool { return o.settled["orders/0"] == int64(len(events)) })
+	b.await("all of them", func(o *observations) bool { return o.settled["orders/0"] == int64(len(events)) })
 	b.nothingStored()
 	b.inOrderAndOnce(len(events))
 }
@@ -216,7 +216,7 @@ func TestAPartitionBeginsNoMoreEventsWhileOneFindsNoRoom(t *testing.T) {
 	b.consumeFake(b.in, g)
 	b.awaitFull(1)
 	close(g.gate)
-	b.await("another try", func(*telling) bool { return b.full["full-1"] >= 2 })
+	b.await("another try", func(*observations) bool { return b.full["full-1"] >= 2 })
 	if n := b.count("select count(*) from holdfast.inbox"); n != 1 {
 		t.Errorf("%d events were begun", n-1)
 	}
@@ -241,7 +241,7 @@ func TestWhatFollowsAnEventThatFailsAtCommitWaitsWithItForRoom(t *testing.T) {
 	b.consumeMany(b.in, logOf(event("1", "k"), event("2", "k"), event("3", "k"), event("4", "other")))
 	b.awaitFull(1)
 	b.awaitOutcome("4", Handled)
-	b.await("another try", func(*telling) bool { return b.full["1"] >= 2 })
+	b.await("another try", func(*observations) bool { return b.full["1"] >= 2 })
 	if n := b.count("select count(*) from effect where key = 'k'"); n != 0 {
 		t.Errorf("%d events overtook the one that waits for room", n)
 	}
@@ -260,7 +260,7 @@ func TestAFailedHandlerIsNotRunAgainForWantOfRoom(t *testing.T) {
 		return fmt.Errorf("attempt %d: not yet", tries.Add(1))
 	}
 	b.consumeMany(b.in, logOf(event("second", "full 2")))
-	b.await("tries", func(*telling) bool { return b.full["second"] >= 2 })
+	b.await("tries", func(*observations) bool { return b.full["second"] >= 2 })
 	pgtest.Exec(t, b.db, "delete from holdfast.stored")
 	b.awaitOutcome("second", Retrying)
 	if n := tries.Load(); n != 2 {
@@ -281,7 +281,7 @@ func TestAnEventWithoutRoomLetsOtherPartitionsGoOn(t *testing.T) {
 	stop := b.run(func(ctx context.Context) error { b.in.registry.start(); return b.in.consume(ctx, gated) })
 	b.awaitFull(1)
 	close(gated.others[0].gate)
-	b.await("the other partition", func(o *telling) bool { return o.settled["orders/1"] == 20 })
+	b.await("the other partition", func(o *observations) bool { return o.settled["orders/1"] == 20 })
 	b.stopsSoon(stop)
 	if n := b.count("select count(*) from holdfast.inbox where event_id in ('full-1', '2')"); n != 0 {
 		t.Error("the event without room, or the one behind it, left a row")
@@ -291,11 +291,11 @@ func TestAnEventWithoutRoomLetsOtherPartitionsGoOn(t *testing.T) {
 func TestAStopDoesNotWaitForQuickTries(t *testing.T) {
 	b := setupRoom(t, func(c *Config) { c.ImmediateRetries = 100; c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour })
 	stop := b.consumeMany(b.in, logOf(event("1", "full 1")))
-	b.await("quick tries", func(o *telling) bool { return len(o.retries) >= 5 })
+	b.await("quick tries", func(o *observations) bool { return len(o.retries) >= 5 })
 	b.stopsSoon(stop)
-	b.told.mu.Lock()
-	made := len(b.told.retries) - 1 // The last tells that it is stored.
-	b.told.mu.Unlock()
+	b.observed.mu.Lock()
+	made := len(b.observed.retries) - 1 // The last tells that it is stored.
+	b.observed.mu.Unlock()
 	if n := b.count("select count(*) from holdfast.stored where attempts = $1 and cardinality(errors) = $2", made, min(made, maxErrors)); n != 1 {
 		t.Errorf("it is not stored with its %d attempts", made)
 	}

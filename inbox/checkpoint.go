@@ -31,7 +31,7 @@ func (p *partition) sameIdentity(ctx context.Context, first int64) (same, ok boo
 		return false, true
 	}
 	m := checkpoint{offset: NoOffset}
-	err := p.pool.QueryRow(ctx, p.sql.checkpoint, p.c.Consumer, p.tp.Topic, int32(p.tp.Partition)).Scan(&m.offset, &m.print)
+	err := p.pool.QueryRow(ctx, p.sql.checkpoint, p.c.Consumer, p.tp.Topic, int32(p.tp.Partition)).Scan(&m.offset, &m.identity)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		p.transient(fmt.Errorf("read checkpoint of %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
 		return false, false
@@ -51,7 +51,7 @@ func (p *partition) sameIdentity(ctx context.Context, first int64) (same, ok boo
 		return false, true
 	}
 	d, _ := p.delivery(pg.Records[0])
-	return identityOf(d) == m.print, true
+	return identityOf(d) == m.identity, true
 }
 
 // notifyReread tells of a start below the position.

@@ -39,9 +39,9 @@ func (b *kafkaBundle) stale() int64 {
 
 func (b *kafkaBundle) begins(start, reread int64) {
 	b.Helper()
-	b.told.mu.Lock()
-	defer b.told.mu.Unlock()
-	if got, again := b.told.assigned[b.topic+"/0"], b.told.reread[b.topic+"/0"]; got != start || again != reread {
+	b.observed.mu.Lock()
+	defer b.observed.mu.Unlock()
+	if got, again := b.observed.assigned[b.topic+"/0"], b.observed.reread[b.topic+"/0"]; got != start || again != reread {
 		b.Errorf("reading began at %d, %d offsets below the position; want %d and %d", got, again, start, reread)
 	}
 }
@@ -61,7 +61,7 @@ func TestAGroupThatLostItsOffsetsGoesOnAtThePosition(t *testing.T) {
 	if stale, rows := b.stale(), b.count("select count(*) from holdfast.inbox"); stale != 0 || rows != 10 {
 		t.Errorf("%d stale letters and %d rows, want none and 10: what was settled was read again", stale, rows)
 	}
-	if n := b.count("select count(*) from holdfast.consumer_position where landmark_offset = position - 1 and landmark is not null"); n != 1 {
+	if n := b.count("select count(*) from holdfast.consumer_position where checkpoint_offset = position - 1 and checkpoint_identity is not null"); n != 1 {
 		t.Error("the position has no checkpoint, or an old one")
 	}
 }
@@ -86,13 +86,13 @@ func TestATopicThatWasMadeAgainIsToldFromOneWhoseOffsetsExpired(t *testing.T) {
 	b.produce(0, b.later(n+n+10, 1)...)
 	b.awaitHandled(n + 11)
 	stop()
-	b.begins(n+10, n) // what was reread is told once
+	b.begins(n+10, n) // what was reread is reported once
 }
 
 func TestANewLogDoesNotVouchForAPositionThatItHasNotReached(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
-	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, epoch, position, landmark_offset, landmark) values ('billing', 'orders', 0, 1, 20, 19, 7)")
+	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, epoch, position, checkpoint_offset, checkpoint_identity) values ('billing', 'orders', 0, 1, 20, 19, 7)")
 	token := b.incarnation()
 	for _, row := range []struct {
 		position, checkpoint int64
@@ -111,7 +111,7 @@ func TestANewLogDoesNotVouchForAPositionThatItHasNotReached(t *testing.T) {
 			if err := change(); err != nil {
 				t.Fatal(err)
 			}
-			if got := b.count("select landmark_offset from holdfast.consumer_position"); got != row.want {
+			if got := b.count("select checkpoint_offset from holdfast.consumer_position"); got != row.want {
 				t.Errorf("%s %d: the checkpoint is at %d, want %d", name, row.position, got, row.want)
 			}
 		}

@@ -44,11 +44,11 @@ type claimed struct {
 // late says that too little of the lease is left for its handler, which could then not commit.
 func (s *claimed) late(c Config) bool { return time.Until(s.until) < c.Timeout+c.Grace }
 
-// leased is a context for what has to be written of the event: it ends with the lease, and patience after ctx does. A
-// lease that is nearly over may be nobody else's yet, and the token tells: patience is left in any case.
+// leased is a context for what has to be written of the event: it ends with the lease, and finishTimeout after ctx does. A
+// lease that is nearly over may be nobody else's yet, and the token tells: finishTimeout is left in any case.
 func (s *claimed) leased(ctx context.Context) (context.Context, context.CancelFunc) {
-	longer, end := withGrace(ctx, patience)
-	ctx, cancel := context.WithTimeout(longer, max(time.Until(s.until), patience))
+	longer, end := withGrace(ctx, finishTimeout)
+	ctx, cancel := context.WithTimeout(longer, max(time.Until(s.until), finishTimeout))
 	return ctx, func() { cancel(); end() }
 }
 

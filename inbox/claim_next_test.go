@@ -54,7 +54,7 @@ func TestAWorkerGoesOnWithAKeyAndLeavesOthersTheirTurn(t *testing.T) {
 	b.storeMany(in, n, "hot")
 	b.storeMany(in, 1, "cold")
 	stop := b.run(in.Run)
-	b.await("all are handled", func(*telling) bool { mu.Lock(); defer mu.Unlock(); return len(order) == n+1 })
+	b.await("all are handled", func(*observations) bool { mu.Lock(); defer mu.Unlock(); return len(order) == n+1 })
 	stop()
 	if len(claims) != 4 {
 		t.Errorf("%d claims for three rows of a key and an event of another, want 4: %v", len(claims), claims)
@@ -92,14 +92,14 @@ func TestTheLeaseOfTheNextBeginsWhenItIsClaimed(t *testing.T) {
 	})
 	b.storeMany(in, 2, "k")
 	stop := b.run(in.Run)
-	b.await("both are handled", func(*telling) bool { return left.Load() != 0 })
+	b.await("both are handled", func(*observations) bool { return left.Load() != 0 })
 	stop()
 	if got, want := time.Duration(left.Load())*time.Microsecond, in.c.lease(); got < want {
 		t.Errorf("its lease ends %v after the first handler, want %v at least", got, want)
 	}
 }
 
-// Who is told to stop gives back the one that was claimed with the end of the one before, and it costs no attempt.
+// A worker that is told to stop gives back the one that was claimed with the end of the one before, and it costs no attempt.
 func TestAWorkerThatIsToldToStopGivesTheNextBack(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Workers = 1 })

@@ -104,7 +104,7 @@ func (b *kafkaBundle) events(partition, n int) []holdfast.Event {
 
 func (b *kafkaBundle) awaitHandled(n int) {
 	b.Helper()
-	b.await(fmt.Sprintf("%d handled", n), func(o *telling) bool {
+	b.await(fmt.Sprintf("%d handled", n), func(o *observations) bool {
 		handled := 0
 		for _, outcomes := range o.outcomes {
 			for _, out := range outcomes {
@@ -165,12 +165,12 @@ func TestRedeliveredEventsAreDuplicatesWhenTheOffsetCommitWasLost(t *testing.T) 
 	again := b.inbox()
 	again.Handle("order.placed", effectOf)
 	stop = b.consume(again)
-	b.await("15 duplicates", func(o *telling) bool { return len(o.outcomes["0-019"]) == 2 && len(o.outcomes["0-005"]) == 2 })
+	b.await("15 duplicates", func(o *observations) bool { return len(o.outcomes["0-019"]) == 2 && len(o.outcomes["0-005"]) == 2 })
 	stop()
 	if n := b.count("select count(*) from effect"); n != 20 {
 		t.Errorf("%d effects, want 20", n)
 	}
-	if b.told.outcomes["0-005"][1] != Duplicate || len(b.told.outcomes["0-004"]) != 1 {
+	if b.observed.outcomes["0-005"][1] != Duplicate || len(b.observed.outcomes["0-004"]) != 1 {
 		t.Error("the redelivery was not recognised, or began elsewhere")
 	}
 }
@@ -207,8 +207,8 @@ func TestReadingStartsAtThePositionIfTheGroupIsFurther(t *testing.T) {
 	if n := b.count("select count(distinct id) from effect"); n != 20 {
 		t.Errorf("%d effects, want 20", n)
 	}
-	if b.told.assigned[b.topic+"/0"] != 10 {
-		t.Errorf("reading began at %d, want 10", b.told.assigned[b.topic+"/0"])
+	if b.observed.assigned[b.topic+"/0"] != 10 {
+		t.Errorf("reading began at %d, want 10", b.observed.assigned[b.topic+"/0"])
 	}
 }
 
@@ -306,7 +306,7 @@ func TestTwoNodesHandPartitionsOverWithoutDuplicateEffects(t *testing.T) {
 	stopFirst := b.consume(newNode())
 	b.awaitHandled(20)
 	stopSecond := b.consume(newNode())
-	b.await("a revocation", func(o *telling) bool { return len(o.revoked) > 0 })
+	b.await("a revocation", func(o *observations) bool { return len(o.revoked) > 0 })
 	b.awaitHandled(100)
 	stopFirst()
 	produced.Wait()
@@ -329,7 +329,7 @@ func TestPartitionsThatAreAddedArePickedUp(t *testing.T) {
 	if err != nil || res.Errors[b.topic] != nil {
 		t.Fatal(err, res.Errors)
 	}
-	b.await("the new partition", func(o *telling) bool { _, ok := o.assigned[b.topic+"/1"]; return ok })
+	b.await("the new partition", func(o *observations) bool { _, ok := o.assigned[b.topic+"/1"]; return ok })
 	fresh := &kafka.Transport{}
 	defer fresh.CloseIdleConnections()
 	b.cluster = &kafkatest.Cluster{Brokers: b.cluster.Brokers, Client: &kafka.Client{Addr: b.cluster.Client.Addr, Transport: fresh}}

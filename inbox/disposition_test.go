@@ -14,22 +14,22 @@ func TestWhatARecordIsDecidesWhatIsDoneWithIt(t *testing.T) {
 		u    Unknown
 		want disposition
 	}{
-		"a type that is handled here is handled":                      {recordFacts{handled: true}, UnknownSkip, disposeHandle},
-		"below the position it is stale":                              {recordFacts{handled: true, stale: true}, UnknownSkip, disposeStale},
-		"what the tables cannot hold is invalid":                      {recordFacts{handled: true, invalid: true}, UnknownSkip, disposeInvalid},
-		"below the position too":                                      {recordFacts{handled: true, invalid: true, stale: true}, UnknownStore, disposeInvalid},
-		"a type that nobody handles is skipped":                       {recordFacts{}, UnknownSkip, disposeSkip},
-		"below the position too, whoever handled it":                  {recordFacts{stale: true}, UnknownSkip, disposeSkip},
-		"though the tables cannot hold it":                            {recordFacts{invalid: true}, UnknownSkip, disposeSkip},
-		"unless its type cannot be read":                              {recordFacts{invalid: true, garbled: true}, UnknownSkip, disposeInvalid},
-		"or another node handles it":                                  {recordFacts{invalid: true, declared: true}, UnknownSkip, disposeInvalid},
-		"what cannot be held cannot be stored":                        {recordFacts{invalid: true}, UnknownStore, disposeInvalid},
-		"unless it is to be stored":                                   {recordFacts{}, UnknownStore, disposeUnknown},
-		"or buried":                                                   {recordFacts{}, UnknownDead, disposeUnknown},
-		"a type that another node handles is left for it":             {recordFacts{declared: true}, UnknownSkip, disposeUnknown},
-		"but not below the position: it may have been handled there":  {recordFacts{declared: true, stale: true}, UnknownSkip, disposeStale},
-		"nor is anything stored that lies below it":                   {recordFacts{stale: true}, UnknownStore, disposeStale},
-		"what is buried for its type says that it is stale, if it is": {recordFacts{stale: true}, UnknownDead, disposeStale},
+		"a type that is handled here is handled":                     {recordFacts{handled: true}, UnknownSkip, disposeHandle},
+		"below the position it is stale":                             {recordFacts{handled: true, stale: true}, UnknownSkip, disposeStale},
+		"what the tables cannot hold is invalid":                     {recordFacts{handled: true, invalid: true}, UnknownSkip, disposeInvalid},
+		"below the position too":                                     {recordFacts{handled: true, invalid: true, stale: true}, UnknownStore, disposeInvalid},
+		"a type that nobody handles is skipped":                      {recordFacts{}, UnknownSkip, disposeSkip},
+		"below the position too, whoever handled it":                 {recordFacts{stale: true}, UnknownSkip, disposeSkip},
+		"though the tables cannot hold it":                           {recordFacts{invalid: true}, UnknownSkip, disposeSkip},
+		"unless its type cannot be read":                             {recordFacts{invalid: true, garbled: true}, UnknownSkip, disposeInvalid},
+		"or another node handles it":                                 {recordFacts{invalid: true, declared: true}, UnknownSkip, disposeInvalid},
+		"what cannot be held cannot be stored":                       {recordFacts{invalid: true}, UnknownStore, disposeInvalid},
+		"unless it is to be stored":                                  {recordFacts{}, UnknownStore, disposeUnknown},
+		"or a dead letter":                                           {recordFacts{}, UnknownDead, disposeUnknown},
+		"a type that another node handles is left for it":            {recordFacts{declared: true}, UnknownSkip, disposeUnknown},
+		"but not below the position: it may have been handled there": {recordFacts{declared: true, stale: true}, UnknownSkip, disposeStale},
+		"nor is anything stored that lies below it":                  {recordFacts{stale: true}, UnknownStore, disposeStale},
+		"a dead letter of its type says that it is stale, if it is":  {recordFacts{stale: true}, UnknownDead, disposeStale},
 	} {
 		if got := dispositionOf(row.s, row.u); got != row.want {
 			t.Errorf("%s: %v, want %v", name, got, row.want)

@@ -128,7 +128,7 @@ func TestATypeThatAnotherNodeDeclaresIsLeftForItWithItsKey(t *testing.T) {
 	unheard.Type = "order.forgotten"
 	b.receive(older, refund, Skipped)
 	stop := b.run(newer.Run)
-	b.await("the declaration", func(*telling) bool { return true })
+	b.await("the declaration", func(*observations) bool { return true })
 	wait.Until(t, "the type is declared", func() bool {
 		return b.count("select count(*) from holdfast.consumer_type where type = 'order.refunded' and seen_until > now()") > 0
 	})

@@ -17,14 +17,14 @@ func TestAnEditedEventIsADuplicateOfItsFirstPayload(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-		if string(e.Payload) != "mended" {
+		if string(e.Payload) != "fixed" {
 			return retry.Permanent(errors.New("it cannot be read"))
 		}
 		return effectOf(ctx, tx, e)
 	})
 	b.receive(in, event("1", "k"), Dead)
 	d := b.letters()
-	for _, payload := range []string{"second", "mended"} {
+	for _, payload := range []string{"second", "fixed"} {
 		if err := d.Edit(t.Context(), 1, []byte(payload), "ann", "a typo"); err != nil {
 			t.Fatal(err)
 		}
@@ -38,7 +38,7 @@ func TestAnEditedEventIsADuplicateOfItsFirstPayload(t *testing.T) {
 	for _, c := range []struct {
 		payload string
 		want    Outcome
-	}{{"payload of 1", Duplicate}, {"second", Duplicate}, {"mended", Duplicate}, {"another", Conflict}} {
+	}{{"payload of 1", Duplicate}, {"second", Duplicate}, {"fixed", Duplicate}, {"another", Conflict}} {
 		e := event("1", "k")
 		e.Payload = []byte(c.payload)
 		b.receive(in, e, c.want)
@@ -52,9 +52,9 @@ func TestAnEditedEventIsADuplicateOfItsFirstPayload(t *testing.T) {
 		t.Errorf("%d effects, want 1", n)
 	}
 	if n := b.count("select count(*) from holdfast.letter where event_id = '1'"); n != 2 {
-		t.Errorf("%d letters of the event, want the mended one and the conflict", n)
+		t.Errorf("%d letters of the event, want the fixed one and the conflict", n)
 	}
-	sum := sha256.Sum256([]byte("mended"))
+	sum := sha256.Sum256([]byte("fixed"))
 	if n := b.count("select count(*) from holdfast.inbox where event_id = '1' and hash = $1 and result = 'handled'", sum[:]); n != 1 {
 		t.Error("the inbox row does not speak of the payload that was handled")
 	}

@@ -16,7 +16,7 @@ import (
 // An event that fails is tried again by Run, and becomes a dead letter after the last attempt.
 func ExampleInbox_Handle_retry() {
 	ctx, stop := context.WithCancel(context.Background())
-	in := billing(newPool(), inbox.Observer{OnDead: func(d inbox.Died) {
+	in := billing(newPool(), inbox.Observer{OnDead: func(d inbox.DeadLettered) {
 		defer stop()
 		fmt.Println("dead letter after", d.Attempts, "attempts:", d.Err)
 	}})

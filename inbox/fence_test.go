@@ -142,7 +142,7 @@ func TestAZombieCannotCommitAfterAnotherHasThePartition(t *testing.T) {
 	b.awaitOutcome("2", Handled)
 	pgtest.Exec(t, b.db, "delete from holdfast.inbox where event_id = '2'") // Only the fence is left to keep the zombie out.
 	close(wake)
-	b.await("the fence", func(o *telling) bool { return o.fenced == 1 })
+	b.await("the fence", func(o *observations) bool { return o.fenced == 1 })
 	if n := b.count("select count(*) from effect"); n != 2 {
 		t.Errorf("%d effects, want 2", n)
 	}
@@ -169,12 +169,12 @@ func TestANodeWithNothingInHandHearsThatItsPartitionIsAnothers(t *testing.T) {
 	stopOwner := b.consumeFake(owner, newFakeGeneration(log))
 	<-assigned
 	stop()
-	b.await("the fence", func(o *telling) bool { return o.fenced == 1 })
+	b.await("the fence", func(o *observations) bool { return o.fenced == 1 })
 	if n := b.count("select count(*) from holdfast.consumer_position where not clean"); n != 1 {
 		t.Error("the node that lost the partition says that its owner has ended in order")
 	}
 	stopOwner()
-	b.await("no more of it", func(o *telling) bool { return o.fenced == 1 })
+	b.await("no more of it", func(o *observations) bool { return o.fenced == 1 })
 }
 
 // The new owner waits for the transactions that have looked at the epoch, so that none of them commits after it began.
@@ -243,7 +243,7 @@ func TestTheCommittedOffsetStaysBelowAnUnsettledEvent(t *testing.T) {
 	b.consumeFake(in, g)
 	<-begun
 	b.awaitOutcome("3", Handled) // Another key goes past the slow one.
-	b.await("the position", func(o *telling) bool { return o.settled["orders/0"] == 1 })
+	b.await("the position", func(o *observations) bool { return o.settled["orders/0"] == 1 })
 	if b.effects("4") != 0 {
 		t.Error("an event overtook the one of its key that is in hand")
 	}
@@ -255,7 +255,7 @@ func TestTheCommittedOffsetStaysBelowAnUnsettledEvent(t *testing.T) {
 	}
 	g.mu.Unlock()
 	close(finish)
-	b.await("the position", func(o *telling) bool { return o.settled["orders/0"] == 5 })
+	b.await("the position", func(o *observations) bool { return o.settled["orders/0"] == 5 })
 }
 
 func TestHungHandlersStopConsumeLoudly(t *testing.T) {

@@ -100,7 +100,7 @@ func slowToCommit(t *testing.T) *bundle {
 		t.Fatal(err)
 	}
 	pgtest.Exec(t, db, "create table effect (n bigint generated always as identity, id text, key text)")
-	return &bundle{T: t, db: db, told: newTelling()}
+	return &bundle{T: t, db: db, observed: newObservations()}
 }
 
 // On a disk on which a COMMIT takes 10 ms, a key that has fallen behind is stored long before it is handled. It was handled no
@@ -276,7 +276,7 @@ func TestFollowersWhoseCommitGotNoAnswerAreStoredOnceAndSaidToBe(t *testing.T) {
 		t.Errorf("%d events are out of order", wrong)
 	}
 	said := map[Outcome]int{}
-	b.await("what was said", func(o *telling) bool {
+	b.await("what was said", func(o *observations) bool {
 		for _, outcomes := range o.outcomes {
 			for _, out := range outcomes {
 				said[out]++

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-// An event is most often given up out of `stored`, after its retries: what is told of a letter must not depend on where
+// An event is most often given up out of `stored`, after its retries: what is reported of a letter must not depend on where
 // the last attempt was made.
 func TestAStoredEventThatIsGivenUpIsToldOfWithItsLetter(t *testing.T) {
 	for _, row := range []struct {
@@ -41,15 +41,15 @@ func TestAStoredEventThatIsGivenUpIsToldOfWithItsLetter(t *testing.T) {
 			stop := b.run(in.Run)
 			b.awaitOutcome("1", Dead)
 			stop()
-			b.told.mu.Lock()
-			defer b.told.mu.Unlock()
-			if len(b.told.dead) != 1 {
-				t.Fatalf("OnDead was called %d times, want once", len(b.told.dead))
+			b.observed.mu.Lock()
+			defer b.observed.mu.Unlock()
+			if len(b.observed.dead) != 1 {
+				t.Fatalf("OnDead was called %d times, want once", len(b.observed.dead))
 			}
 			letter := b.count("select id from holdfast.letter where state = 'open'")
-			d := b.told.dead[0]
+			d := b.observed.dead[0]
 			if d.Event.ID != "1" || d.Letter != letter || d.Attempts != row.attempts || d.Reason != row.reason || !strings.Contains(fmt.Sprint(d.Err), row.err) {
-				t.Errorf("OnDead was told %+v of letter %d", d, letter)
+				t.Errorf("OnDead got %+v of letter %d", d, letter)
 			}
 			if n := strings.Count(log.String(), "event given up"); n != 1 || !strings.Contains(log.String(), fmt.Sprintf("letter=%d attempts=%d", letter, row.attempts)) {
 				t.Errorf("the log says it %d times:\n%s", n, log.String())

@@ -149,7 +149,7 @@ func decide(p retry.Policy, h history, f fault, err error, random float64) verdi
 			return verdict{do: actReturn, free: true}
 		}
 		return verdict{do: actAgain, free: true, delay: spread(databaseBase, databaseCap, h.waits+1, random)}
-	case faultLost: // However little patience there is: amounts ends it.
+	case faultLost: // Patient or not: amounts ends it.
 		return verdict{do: actAgain, free: true, delay: spread(databaseBase, databaseCap, h.losses+1, random)}
 	case faultFull:
 		if !h.stored {

@@ -73,27 +73,27 @@ func TestDecideSaysWhatBecomesOfAFailure(t *testing.T) {
 		err  error
 		want verdict
 	}{
-		"the first failure is tried again in place":         {p, history{attempts: 1, quick: 2}, faultEvent, boom, verdict{do: actAgain, delay: 15 * time.Millisecond}},
-		"one that used up its time is parked at once":       {p, history{attempts: 1, quick: 2}, faultEvent, &handlerError{err: boom, timedOut: true}, verdict{do: actPark, delay: 500 * time.Millisecond}},
-		"without quick tries it is parked":                  {p, history{attempts: 1}, faultEvent, boom, verdict{do: actPark, delay: 500 * time.Millisecond}},
-		"a stored event is never tried again in place":      {p, history{attempts: 1, quick: 2, stored: true}, faultEvent, boom, verdict{do: actPark, delay: 500 * time.Millisecond}},
-		"the delay grows with the attempts":                 {p, history{attempts: 2}, faultEvent, boom, verdict{do: actPark, delay: time.Second}},
-		"the last attempt is dead":                          {p, history{attempts: 3, quick: 2}, faultEvent, boom, verdict{do: actDead}},
-		"a permanent failure is dead at once":               {p, history{attempts: 1, quick: 2}, faultEvent, retry.Permanent(boom), verdict{do: actDead}},
-		"the wait that was asked for is kept":               {p, history{attempts: 1, quick: 2}, faultEvent, retry.After(boom, time.Hour), verdict{do: actPark, delay: time.Hour}},
-		"a wait that was asked for does not add attempts":   {p, history{attempts: 3}, faultEvent, retry.After(boom, time.Hour), verdict{do: actDead}},
-		"what would come after the budget is dead":          {budget, history{attempts: 1, age: 9800 * time.Millisecond}, faultEvent, boom, verdict{do: actDead}},
-		"contention costs nothing":                          {p, history{attempts: 2}, faultContended, pgError("40001"), verdict{do: actAgain, free: true, delay: 1500 * time.Microsecond}},
-		"contention without end becomes a failure":          {p, history{attempts: 1, contended: maxContended}, faultContended, pgError("40001"), verdict{do: actPark, delay: 500 * time.Millisecond}},
-		"an absent database is waited for, however long":    {p, history{attempts: 3, waits: 1000, patient: true}, faultDatabase, boom, verdict{do: actAgain, free: true, delay: databaseCap / 4 * 3}},
-		"an absent database is told to who has no patience": {p, history{waits: 2}, faultDatabase, boom, verdict{do: actReturn, free: true}},
-		"a lost connection costs nothing":                   {p, history{attempts: 2, waits: 2}, faultLost, boom, verdict{do: actAgain, free: true, delay: databaseBase / 4 * 3}},
-		"an unknown COMMIT is looked up":                    {p, history{patient: true}, faultUnknown, boom, verdict{do: actAgain, free: true, delay: databaseBase / 4 * 3}},
-		"being told to stop costs nothing":                  {p, history{attempts: 3}, faultStopped, boom, verdict{do: actReturn, free: true}},
-		"being fenced costs nothing":                        {p, history{attempts: 3}, faultFenced, boom, verdict{do: actReturn, free: true}},
-		"who has an event without room waits with it":       {p, history{attempts: 1, patient: true}, faultFull, ErrFull, verdict{do: actReturn, free: true}},
-		"a stored event that finds no room comes later":     {p, history{attempts: 1, patient: true, stored: true}, faultFull, ErrFull, verdict{do: actPark, free: true, delay: fullBase / 4 * 3}},
-		"an event in flight is left to its sender":          {p, history{attempts: 3}, faultInFlight, boom, verdict{do: actReturn, free: true}},
+		"the first failure is tried again in place":        {p, history{attempts: 1, quick: 2}, faultEvent, boom, verdict{do: actAgain, delay: 15 * time.Millisecond}},
+		"one that used up its time is parked at once":      {p, history{attempts: 1, quick: 2}, faultEvent, &handlerError{err: boom, timedOut: true}, verdict{do: actPark, delay: 500 * time.Millisecond}},
+		"without quick tries it is parked":                 {p, history{attempts: 1}, faultEvent, boom, verdict{do: actPark, delay: 500 * time.Millisecond}},
+		"a stored event is never tried again in place":     {p, history{attempts: 1, quick: 2, stored: true}, faultEvent, boom, verdict{do: actPark, delay: 500 * time.Millisecond}},
+		"the delay grows with the attempts":                {p, history{attempts: 2}, faultEvent, boom, verdict{do: actPark, delay: time.Second}},
+		"the last attempt is dead":                         {p, history{attempts: 3, quick: 2}, faultEvent, boom, verdict{do: actDead}},
+		"a permanent failure is dead at once":              {p, history{attempts: 1, quick: 2}, faultEvent, retry.Permanent(boom), verdict{do: actDead}},
+		"the wait that was asked for is kept":              {p, history{attempts: 1, quick: 2}, faultEvent, retry.After(boom, time.Hour), verdict{do: actPark, delay: time.Hour}},
+		"a wait that was asked for does not add attempts":  {p, history{attempts: 3}, faultEvent, retry.After(boom, time.Hour), verdict{do: actDead}},
+		"what would come after the budget is dead":         {budget, history{attempts: 1, age: 9800 * time.Millisecond}, faultEvent, boom, verdict{do: actDead}},
+		"contention costs nothing":                         {p, history{attempts: 2}, faultContended, pgError("40001"), verdict{do: actAgain, free: true, delay: 1500 * time.Microsecond}},
+		"contention without end becomes a failure":         {p, history{attempts: 1, contended: maxContended}, faultContended, pgError("40001"), verdict{do: actPark, delay: 500 * time.Millisecond}},
+		"an absent database is waited for, however long":   {p, history{attempts: 3, waits: 1000, patient: true}, faultDatabase, boom, verdict{do: actAgain, free: true, delay: databaseCap / 4 * 3}},
+		"an absent database ends a try that must not wait": {p, history{waits: 2}, faultDatabase, boom, verdict{do: actReturn, free: true}},
+		"a lost connection costs nothing":                  {p, history{attempts: 2, waits: 2}, faultLost, boom, verdict{do: actAgain, free: true, delay: databaseBase / 4 * 3}},
+		"an unknown COMMIT is looked up":                   {p, history{patient: true}, faultUnknown, boom, verdict{do: actAgain, free: true, delay: databaseBase / 4 * 3}},
+		"being told to stop costs nothing":                 {p, history{attempts: 3}, faultStopped, boom, verdict{do: actReturn, free: true}},
+		"being fenced costs nothing":                       {p, history{attempts: 3}, faultFenced, boom, verdict{do: actReturn, free: true}},
+		"who has an event without room waits with it":      {p, history{attempts: 1, patient: true}, faultFull, ErrFull, verdict{do: actReturn, free: true}},
+		"a stored event that finds no room comes later":    {p, history{attempts: 1, patient: true, stored: true}, faultFull, ErrFull, verdict{do: actPark, free: true, delay: fullBase / 4 * 3}},
+		"an event in flight is left to its sender":         {p, history{attempts: 3}, faultInFlight, boom, verdict{do: actReturn, free: true}},
 	} {
 		got := decide(row.p, row.h, row.f, row.err, 0.5)
 		if got.do == actDead && got.reason == "" {
@@ -233,7 +233,7 @@ func TestStartAtIsTheLowerOfPositionAndCommittedOffset(t *testing.T) {
 	}
 }
 
-// The tracker agrees with a slow twin that looks at every offset.
+// The tracker agrees with a slow model that looks at every offset.
 func TestNoOffsetAboveAnUnsettledEventIsEverCommitted(t *testing.T) {
 	seed := seed.New(t)
 	random := rand.New(rand.NewPCG(seed, 0))

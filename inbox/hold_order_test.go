@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-// With HoldKey a letter keeps what comes after its event. An event that is buried at once, as one of a type that no node
-// handles, must not keep what waits before it for another try; and its replay takes the place that it had.
+// With HoldKey a letter holds what comes after its event. An event that becomes a dead letter at once, as one of a type
+// that no node handles, must not hold what waits before it for another try; and its replay takes the place that it had.
 func TestALetterHoldsWhatComesAfterItAndNotWhatWaitsBeforeIt(t *testing.T) {
 	for _, row := range []struct {
 		name     string

@@ -76,9 +76,9 @@ func TestEffectsThatAFailoverTookBackHappenAgainWhileTheNodeRuns(t *testing.T) {
 			if ids, all := b.count("select count(distinct id) from effect"), b.count("select count(*) from effect"); ids != int64(len(events)) || all != ids {
 				t.Errorf("%d effects of %d events, want %d", all, ids, len(events))
 			}
-			b.told.mu.Lock()
-			start := b.told.assigned[b.topic+"/0"]
-			b.told.mu.Unlock()
+			b.observed.mu.Lock()
+			start := b.observed.assigned[b.topic+"/0"]
+			b.observed.mu.Unlock()
 			if start != row.lost {
 				t.Errorf("reading began at %d, want %d", start, row.lost)
 			}
@@ -89,7 +89,7 @@ func TestEffectsThatAFailoverTookBackHappenAgainWhileTheNodeRuns(t *testing.T) {
 	}
 }
 
-// A crash that lost nothing is not told from one that did.
+// A crash that lost nothing is not distinguished from one that did.
 func TestACrashThatLostNothingCostsOneRejoinAndNoCaution(t *testing.T) {
 	b := setupKafka(t, 1)
 	events := b.events(0, 30)
@@ -101,7 +101,7 @@ func TestACrashThatLostNothingCostsOneRejoinAndNoCaution(t *testing.T) {
 	b.awaitHandled(20)
 	b.awaitSaved(20)
 	pgtest.Exec(t, b.db, "truncate holdfast.incarnation")
-	b.await("the loss to be told", func(o *telling) bool {
+	b.await("the loss to be reported", func(o *observations) bool {
 		return len(o.errs) > 0 && errors.Is(o.errs[len(o.errs)-1], errStaleGeneration)
 	})
 	b.produce(0, events[20:]...)
@@ -111,10 +111,10 @@ func TestACrashThatLostNothingCostsOneRejoinAndNoCaution(t *testing.T) {
 	if n := b.count("select count(*) from effect"); n != 30 {
 		t.Errorf("%d effects, want 30", n)
 	}
-	if strings.Count(log.String(), wentBack) != 1 || strings.Count(log.String(), "partition assigned") != 2 || strings.Count(log.String(), "careful=true") != 0 {
-		t.Errorf("it was said %d times, assigned %d times, %d times with care; want 1, 2 and 0", strings.Count(log.String(), wentBack), strings.Count(log.String(), "partition assigned"), strings.Count(log.String(), "careful=true"))
+	if strings.Count(log.String(), wentBack) != 1 || strings.Count(log.String(), "partition assigned") != 2 || strings.Count(log.String(), "unclean=true") != 0 {
+		t.Errorf("it was said %d times, assigned %d times, %d times after an unclean end; want 1, 2 and 0", strings.Count(log.String(), wentBack), strings.Count(log.String(), "partition assigned"), strings.Count(log.String(), "unclean=true"))
 	}
-	if b.told.fenced != 0 {
+	if b.observed.fenced != 0 {
 		t.Error("another node is said to have the partition")
 	}
 }
@@ -145,7 +145,7 @@ func TestAPositionOfAnotherIncarnationIsNotSaved(t *testing.T) {
 		if save(old) || release(old) {
 			t.Errorf("after %s: the position was saved", name)
 		}
-		if n := b.count("select count(*) from holdfast.consumer_position where position = 10 and landmark_offset is null and clean"); n != 1 {
+		if n := b.count("select count(*) from holdfast.consumer_position where position = 10 and checkpoint_offset is null and clean"); n != 1 {
 			t.Errorf("after %s: the position moved, or an end that was in order is not called so", name)
 		}
 	}

@@ -21,9 +21,9 @@ func TestAnEventIsHandedBackForAsLongAsItsLeaseLasts(t *testing.T) {
 		want time.Duration
 	}{
 		{"while the lease lasts", 40 * time.Second, 0, 40 * time.Second},
-		{"for a while after a stop", 40 * time.Second, 5 * time.Second, 5*time.Second + patience},
+		{"for a while after a stop", 40 * time.Second, 5 * time.Second, 5*time.Second + finishTimeout},
 		{"not past the lease after a stop", 40 * time.Second, 35 * time.Second, 40 * time.Second},
-		{"for a while when the lease is nearly over", time.Second, 0, patience},
+		{"for a while when the lease is nearly over", time.Second, 0, finishTimeout},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

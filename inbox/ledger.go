@@ -57,7 +57,7 @@ func (led *ledger) deadLetter(ctx context.Context, tx pgx.Tx, d *delivery, l let
 	if err != nil {
 		return "", err
 	}
-	failpoint.Hit(failpoint.InboxBurying)
+	failpoint.Hit(failpoint.InboxDeadLettering)
 	if as == Dead {
 		d.after = func() { led.notifyDead(l.observed(d.e, id)) }
 	}
@@ -139,7 +139,7 @@ func (led *ledger) countStart(ctx context.Context, d *delivery) (starts int, kno
 // takeBackStart takes a counted start back: the process outlived it, and nothing was decided. Where the database is away
 // for as long as it is tried, the start stays counted.
 func (led *ledger) takeBackStart(ctx context.Context, d *delivery) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	for wait := 0; ; wait++ {
 		_, err := led.pool.Exec(ctx, led.sql.takeBackStart, led.c.Consumer, d.e.Source, d.e.ID, d.start)

@@ -30,8 +30,8 @@ type letter struct {
 }
 
 // observed is what an Observer hears of a letter.
-func (l letter) observed(e holdfast.Event, id int64) Died {
-	return Died{Event: e, Letter: id, Reason: l.reason, Attempts: l.attempts, Err: l.err}
+func (l letter) observed(e holdfast.Event, id int64) DeadLettered {
+	return DeadLettered{Event: e, Letter: id, Reason: l.reason, Attempts: l.attempts, Err: l.err}
 }
 
 // letters writes dead letters, and publishes them where Config.DeadLetterTopic asks for it.

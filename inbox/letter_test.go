@@ -90,7 +90,7 @@ func TestAConflictIsALetterThatIsPublishedToo(t *testing.T) {
 	other := event("1", "k")
 	other.Payload = []byte("other")
 	b.receive(in, other, Conflict)
-	b.receive(in, other, Conflict) // the same letter: nothing new to tell
+	b.receive(in, other, Conflict) // the same letter: nothing new to report
 	if got := b.published(); len(got) != 1 || got[0].Topic != "dead-letters" || string(got[0].Payload) != "other" {
 		t.Errorf("published %+v", got)
 	}
@@ -216,7 +216,7 @@ func TestALetterThatNoTopicTakesIsALetterNevertheless(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	b.run(in.Run)
-	b.await("the replay's end", func(o *telling) bool { return len(o.outcomes["1"]) == 2 })
+	b.await("the replay's end", func(o *observations) bool { return len(o.outcomes["1"]) == 2 })
 	said(2)
 	if got := b.published(); len(got) != 0 {
 		t.Errorf("published %+v", got)
@@ -236,7 +236,7 @@ func TestAReplayThatFailsAgainIsPublishedAgain(t *testing.T) {
 	}
 	b.run(in.Run)
 	b.awaitOutcome("1", Dead)
-	b.await("the replay's end", func(o *telling) bool { return len(o.outcomes["1"]) == 2 })
+	b.await("the replay's end", func(o *observations) bool { return len(o.outcomes["1"]) == 2 })
 	got := b.published()
 	if len(got) != 2 || got[1].Headers[wire.HeaderAttempts] != "2" || got[1].Headers[wire.HeaderLetter] != "1" || got[1].ID == got[0].ID {
 		t.Errorf("published %+v", got)

@@ -16,7 +16,7 @@ type Observer struct {
 	OnRetry func(Retried)
 
 	// OnDead is called when an event became a dead letter.
-	OnDead func(Died)
+	OnDead func(DeadLettered)
 
 	// OnConflict is called when an id came a second time with another payload.
 	OnConflict func(e holdfast.Event)
@@ -79,8 +79,8 @@ type Retried struct {
 	Err     error
 }
 
-// Died tells of a dead letter.
-type Died struct {
+// DeadLettered is an event that was given up.
+type DeadLettered struct {
 	Event    holdfast.Event
 	Letter   int64
 	Reason   string

@@ -86,7 +86,7 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 	if committing { // It is done whatever becomes of the next.
 		failpoint.Hit(failpoint.InboxCommitting)
 		b.QueuedQueries = slices.Insert(b.QueuedQueries, 0, &pgx.QueuedQuery{SQL: "commit"})
-		sending, cancel = context.WithTimeout(context.WithoutCancel(ctx), patience)
+		sending, cancel = context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	}
 	defer func() { cancel() }()
 	failpoint.Hit(failpoint.InboxInserting)

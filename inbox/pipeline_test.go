@@ -44,7 +44,7 @@ func (b *bundle) inOrderAndOnce(want int) {
 
 func (b *bundle) awaitSettled(position int64) {
 	b.Helper()
-	b.await(fmt.Sprintf("position %d", position), func(o *telling) bool { return o.settled["orders/0"] == position })
+	b.await(fmt.Sprintf("position %d", position), func(o *observations) bool { return o.settled["orders/0"] == position })
 }
 
 // The transaction of an event is committed in the round trip that begins the next one. Whatever goes wrong there, each
@@ -94,10 +94,10 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 	var mu sync.Mutex
 	chance := func(of int) bool { mu.Lock(); defer mu.Unlock(); return random.IntN(of) == 0 }
 	// Only the inbox's connections are killed, not those that the test looks with.
-	victims := b.db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = "victim" })
+	subjects := b.db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = "subject" })
 	for _, batch := range []int{1, 20} {
 		pgtest.Exec(t, b.db, "truncate effect")
-		in := b.inboxOn(victims, func(c *Config) {
+		in := b.inboxOn(subjects, func(c *Config) {
 			c.Consumer = fmt.Sprintf("billing %d", batch)
 			c.Retry = retry.Policy{Attempts: 1000, Base: time.Millisecond, Cap: 5 * time.Millisecond}
 			c.BatchSize = batch
@@ -126,7 +126,7 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 			for killing.Err() == nil && killed.Load() < 40 {
 				var one bool
 				err := conn.QueryRow(killing, `select pg_terminate_backend(pid) from pg_stat_activity
-					where datname = current_database() and application_name = 'victim' order by random() limit 1`).Scan(&one)
+					where datname = current_database() and application_name = 'subject' order by random() limit 1`).Scan(&one)
 				if err == nil && one {
 					killed.Add(1)
 				}
@@ -144,8 +144,8 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 		if n := b.count("select count(*) from holdfast.letter"); n != 0 {
 			t.Errorf("%d letters", n)
 		}
-		b.told.tell(func() {
-			for _, r := range b.told.retries {
+		b.observed.record(func() {
+			for _, r := range b.observed.retries {
 				if r.Err.Error() != "unlucky" {
 					t.Errorf("an attempt of %s was spent for %v", r.Event.ID, r.Err)
 				}
@@ -155,7 +155,7 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 		if killed.Load() == 0 {
 			t.Error("nothing was killed: the test shows nothing")
 		}
-		b.told.tell(func() { b.told.settled = map[string]int64{} })
+		b.observed.record(func() { b.observed.settled = map[string]int64{} })
 	}
 }
 

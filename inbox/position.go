@@ -38,19 +38,19 @@ func (co *consumer) save(ctx context.Context, gen Generation, parts []*partition
 	defer cancel()
 	var topics, tokens []string
 	var numbers []int32
-	var epochs, lows, offsets, prints []int64
+	var epochs, lows, offsets, identities []int64
 	var moved []*partition
 	for _, p := range parts {
 		if low, last, ok := p.unsaved(); ok {
 			topics, numbers = append(topics, p.tp.Topic), append(numbers, int32(p.tp.Partition))
 			epochs, lows = append(epochs, p.fence.Epoch), append(lows, low)
-			offsets, prints = append(offsets, last.offset), append(prints, last.print)
+			offsets, identities = append(offsets, last.offset), append(identities, last.identity)
 			tokens, moved = append(tokens, p.fence.token), append(moved, p)
 		}
 	}
 	if len(moved) > 0 {
 		failpoint.Hit(failpoint.InboxSaving)
-		rows, err := co.pool.Query(ctx, co.sql.save, co.c.Consumer, topics, numbers, epochs, lows, offsets, prints, tokens)
+		rows, err := co.pool.Query(ctx, co.sql.save, co.c.Consumer, topics, numbers, epochs, lows, offsets, identities, tokens)
 		if err != nil {
 			return fmt.Errorf("save positions: %w", err)
 		}
@@ -99,13 +99,13 @@ func (co *consumer) commit(ctx context.Context, gen Generation, parts []*partiti
 	if len(offsets) == 0 {
 		return
 	}
-	failpoint.Hit(failpoint.InboxOffsets)
+	failpoint.Hit(failpoint.InboxCommittingOffset)
 	if err := gen.Commit(ctx, offsets); err != nil {
 		// What is not committed comes again, and is a duplicate then.
 		co.kafkaTransient("committing offsets", err)
 		return
 	}
-	failpoint.Hit(failpoint.InboxOffset)
+	failpoint.Hit(failpoint.InboxOffsetCommitted)
 	for _, p := range parts {
 		if offset, ok := offsets[p.tp]; ok {
 			p.committedAt(offset)
@@ -115,7 +115,7 @@ func (co *consumer) commit(ctx context.Context, gen Generation, parts []*partiti
 
 // release lets go of partitions whose work has ended: the position, and whether the end was clean.
 func (co *consumer) release(gen Generation, parts []*partition) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), finishTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, p := range parts {
@@ -128,7 +128,7 @@ func (co *consumer) release(gen Generation, parts []*partition) {
 			orderly := clean && !(p.replaying && low < p.replayEnd)
 			failpoint.Hit(failpoint.InboxReleasing)
 			var same bool
-			err := co.pool.QueryRow(ctx, co.sql.release, co.c.Consumer, p.tp.Topic, int32(p.tp.Partition), p.fence.Epoch, low, orderly, last.offset, last.print, p.fence.token).Scan(&same)
+			err := co.pool.QueryRow(ctx, co.sql.release, co.c.Consumer, p.tp.Topic, int32(p.tp.Partition), p.fence.Epoch, low, orderly, last.offset, last.identity, p.fence.token).Scan(&same)
 			switch {
 			case errors.Is(err, pgx.ErrNoRows):
 				p.fencedOff() // It was lost while nothing was in progress that could have found that out.
@@ -148,7 +148,7 @@ func (co *consumer) release(gen Generation, parts []*partition) {
 	wg.Wait()
 	failpoint.Hit(failpoint.InboxReleased)
 	// The offsets have a time of their own: one position that could not be saved must not keep back those that were.
-	committing, done := context.WithTimeout(context.Background(), patience)
+	committing, done := context.WithTimeout(context.Background(), finishTimeout)
 	defer done()
 	co.commit(committing, gen, parts)
 }

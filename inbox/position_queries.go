@@ -10,7 +10,7 @@ select p.position, p.clean from holdfast.consumer_position p
 
 // The last event below the position, as it was settled.
 const checkpointSQL = `-- inbox.checkpoint
-select coalesce(p.landmark_offset, -1), coalesce(p.landmark, 0) from holdfast.consumer_position p
+select coalesce(p.checkpoint_offset, -1), coalesce(p.checkpoint_identity, 0) from holdfast.consumer_position p
  where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int`
 
 // Raises the epoch: to the clock's microseconds, but always above the last. So none comes twice, neither when a person
@@ -36,10 +36,10 @@ select coalesce((select i.token::text from holdfast.incarnation i), '')`
 const saveSQL = `-- inbox.save
 update holdfast.consumer_position p
    set position = greatest(p.position, u.position), updated_at = now(),
-       landmark_offset = case when u.position >= p.position and u.landmark_offset >= 0 then u.landmark_offset else p.landmark_offset end,
-       landmark = case when u.position >= p.position and u.landmark_offset >= 0 then u.landmark else p.landmark end
+       checkpoint_offset = case when u.position >= p.position and u.checkpoint_offset >= 0 then u.checkpoint_offset else p.checkpoint_offset end,
+       checkpoint_identity = case when u.position >= p.position and u.checkpoint_offset >= 0 then u.checkpoint_identity else p.checkpoint_identity end
   from unnest($2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::text[])
-       u (topic, partition, epoch, position, landmark_offset, landmark, token)
+       u (topic, partition, epoch, position, checkpoint_offset, checkpoint_identity, token)
  where p.consumer = $1::text and p.topic = u.topic and p.partition = u.partition and p.epoch = u.epoch
    and exists (select from holdfast.incarnation i where i.token = u.token::uuid)
 returning p.topic, p.partition`
@@ -48,8 +48,8 @@ returning p.topic, p.partition`
 const releaseSQL = `-- inbox.release
 update holdfast.consumer_position p
    set position = greatest(p.position, u.position), clean = p.clean or $6::boolean, updated_at = now(),
-       landmark_offset = case when u.position >= p.position and $7::bigint >= 0 then $7::bigint else p.landmark_offset end,
-       landmark = case when u.position >= p.position and $7::bigint >= 0 then $8::bigint else p.landmark end
+       checkpoint_offset = case when u.position >= p.position and $7::bigint >= 0 then $7::bigint else p.checkpoint_offset end,
+       checkpoint_identity = case when u.position >= p.position and $7::bigint >= 0 then $8::bigint else p.checkpoint_identity end
   from (select x.same, case when x.same then $5::bigint else -1 end as position
           from (select exists (select from holdfast.incarnation i where i.token = $9::text::uuid) as same) x) u
  where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and p.epoch = $4::bigint

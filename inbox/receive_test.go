@@ -177,9 +177,9 @@ func TestTheWaitThatAHandlerAsksForIsKept(t *testing.T) {
 func TestAKeyIsHeldBehindADeadLetterUntilThatIsReplayed(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.HoldKey = true })
-	var mended atomic.Bool
+	var fixed atomic.Bool
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-		if e.ID == "1" && !mended.Load() {
+		if e.ID == "1" && !fixed.Load() {
 			return retry.Permanent(errors.New("bad"))
 		}
 		return effectOf(ctx, tx, e)
@@ -195,14 +195,14 @@ func TestAKeyIsHeldBehindADeadLetterUntilThatIsReplayed(t *testing.T) {
 			select consumer, topic, key, (select min(place) - 1 from holdfast.stored), source, event_id, type, time, payload, hash, id from l`)
 	}
 	replay() // fails again: the letter is open again and knows it
-	b.await("the replay to fail", func(o *telling) bool { return slices.Equal(o.outcomes["1"], []Outcome{Dead, Dead}) })
+	b.await("the replay to fail", func(o *observations) bool { return slices.Equal(o.outcomes["1"], []Outcome{Dead, Dead}) })
 	if n := b.count("select count(*) from holdfast.letter where state = 'open' and holds and attempts = 2 and cardinality(errors) = 2"); n != 1 {
 		t.Error("the letter was not opened again with the errors of its replay")
 	}
 	if b.effects("2") != 0 {
 		t.Fatal("the held event was handled")
 	}
-	mended.Store(true)
+	fixed.Store(true)
 	replay()
 	b.awaitOutcome("2", Handled)
 	if n := b.count("select count(*) from holdfast.letter where state = 'replayed'"); n != 1 {

@@ -96,11 +96,11 @@ func TestWhatIsReadAgainCostsNoTransactionEach(t *testing.T) {
 			if (want[Handled] == 1) != (name != "below the position") {
 				t.Errorf("%d effects", b.count("select count(*) from effect"))
 			}
-			b.told.mu.Lock()
-			defer b.told.mu.Unlock()
+			b.observed.mu.Lock()
+			defer b.observed.mu.Unlock()
 			got := map[Outcome]int{}
 			for i := range n {
-				outcomes := b.told.outcomes[fmt.Sprint(i)]
+				outcomes := b.observed.outcomes[fmt.Sprint(i)]
 				got[outcomes[len(outcomes)-1]]++
 			}
 			if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -128,7 +128,7 @@ func TestWhatIsReadAgainWaitsForADatabaseThatDoesNotAnswer(t *testing.T) {
 	again := b.inbox()
 	again.Handle("order.placed", effectOf)
 	b.consumeFake(again, g)
-	b.await("a complaint", func(o *telling) bool { return len(o.errs) > 1 })
+	b.await("a complaint", func(o *observations) bool { return len(o.errs) > 1 })
 	pgtest.Exec(t, b.db, "alter table holdfast.gone rename to inbox")
 	b.awaitOutcome("1", Duplicate)
 	if n := b.effects("1"); n != 1 {

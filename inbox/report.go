@@ -40,7 +40,7 @@ func (env *env) retried(e holdfast.Event, attempt int, delay time.Duration, stor
 	}
 }
 
-func (env *env) notifyDead(d Died) {
+func (env *env) notifyDead(d DeadLettered) {
 	env.c.Logger.Error("event given up", append(env.attrs(d.Event), "letter", d.Letter, "attempts", d.Attempts, "class", classOf(d.Err))...)
 	if env.c.Observer.OnDead != nil {
 		env.c.Observer.OnDead(d)

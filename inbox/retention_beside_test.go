@@ -166,8 +166,8 @@ func TestRetentionOnFourNodesRemovesAllThatIsDueAndNoMore(t *testing.T) {
 	if n := b.count("select count(*) from holdfast.inbox where event_id ~ '^new-'"); n != received.Load() {
 		t.Errorf("%d rows of %d received events are left", n, received.Load())
 	}
-	if len(b.told.errs) > 0 {
-		t.Errorf("%d errors, the first: %v", len(b.told.errs), b.told.errs[0])
+	if len(b.observed.errs) > 0 {
+		t.Errorf("%d errors, the first: %v", len(b.observed.errs), b.observed.errs[0])
 	}
 }
 
@@ -206,7 +206,7 @@ func TestTroubleOfRetentionIsToldAndTriedAgainAndRunGoesOn(t *testing.T) {
 	})
 	in.Handle("order.placed", effectOf)
 	defer b.run(in.Run)()
-	b.await("trouble", func(o *telling) bool {
+	b.await("trouble", func(o *observations) bool {
 		for _, err := range o.errs {
 			if strings.Contains(err.Error(), "retention") {
 				return true

@@ -65,7 +65,7 @@ func (p *partition) exclusively(f func() error) error {
 	return f()
 }
 
-// count counts that the event is about to be started, and has it buried instead when it was started too often. known: it
+// count counts that the event is about to be started, and makes it a dead letter instead when it was started too often. known: it
 // has been here before.
 func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bool, err error) {
 	starts := 0

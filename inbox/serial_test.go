@@ -59,12 +59,12 @@ func TestAStartHandedBackInOrderIsNoEndOfTheProcess(t *testing.T) {
 		in := b.inbox(func(c *Config) { c.StopTimeout = -1 })
 		begun := make(chan struct{}, 1)
 		in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-			b.told.tell(func() { begun <- struct{}{} })
+			b.observed.record(func() { begun <- struct{}{} })
 			<-ctx.Done()
 			return ctx.Err()
 		})
 		stop := b.consumeFake(in, newFakeGeneration(log))
-		b.await("its handler", func(o *telling) bool { return len(begun) > 0 || len(o.outcomes["slow"]) > 0 })
+		b.await("its handler", func(o *observations) bool { return len(begun) > 0 || len(o.outcomes["slow"]) > 0 })
 		if len(begun) == 0 {
 			t.Fatal("it came to an end without its handler, though the process never ended")
 		}
@@ -98,7 +98,7 @@ func TestAStartWhoseCountHadNoAnswerBeforeTheStopIsTakenBack(t *testing.T) {
 		g.mu.Lock()
 		reading := g.reading
 		g.mu.Unlock()
-		<-reading.Done() // The partition is told.
+		<-reading.Done() // The partition is notified.
 		return 0, errors.New("the answer is lost")
 	})
 	s.armed.Store(true)
@@ -127,12 +127,12 @@ func TestAnEventWithoutRoomIsCountedOnceAfterAnUncleanEnd(t *testing.T) {
 	}
 	for n := range 2 * b.in.c.Retry.Attempts {
 		stop := b.consumeFake(owner(), newFakeGeneration(log))
-		b.await("an owner that finds no room", func(o *telling) bool { return b.full["full-1"] > n || len(o.outcomes["full-1"]) > 0 })
+		b.await("an owner that finds no room", func(o *observations) bool { return b.full["full-1"] > n || len(o.outcomes["full-1"]) > 0 })
 		b.stopsSoon(stop)
-		b.told.mu.Lock()
+		b.observed.mu.Lock()
 		b.full["full-1"] = n + 1
-		outcomes := b.told.outcomes["full-1"]
-		b.told.mu.Unlock()
+		outcomes := b.observed.outcomes["full-1"]
+		b.observed.mu.Unlock()
 		if len(outcomes) > 0 {
 			t.Fatalf("it became %q though its handler never ran", outcomes)
 		}

@@ -43,7 +43,7 @@ func (bl *backlog) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) 
 	if _, err := bl.remove(ctx, tx, s, bl.sql.drop, "dead", false, reopen); err != nil {
 		return id, err
 	}
-	failpoint.Hit(failpoint.InboxGivingUp)
+	failpoint.Hit(failpoint.InboxDeadLetteringStored)
 	return id, nil
 }
 

@@ -150,7 +150,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 }
 
 // handBack returns an event whose attempt does not count: we were told to stop, or the database went away. If that
-// cannot be written until the lease runs out, or until patience ends after the stop, the attempt counts after all.
+// cannot be written until the lease runs out, or until finishTimeout ends after the stop, the attempt counts after all.
 func (bl *backlog) handBack(ctx context.Context, s *claimed, delay time.Duration) {
 	ctx, cancel := s.leased(ctx)
 	defer cancel()
@@ -169,7 +169,7 @@ func (bl *backlog) handBack(ctx context.Context, s *claimed, delay time.Duration
 // yield gives an event back, unspent, that could not commit because a replay has entered before it: its lease is ours
 // still, and would keep its key waiting until it runs out. False: it is not ours, or that cannot be found out.
 func (bl *backlog) yield(ctx context.Context, s *claimed) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	return bl.runner.transact(ctx, func(tx pgx.Tx) error { return bl.postpone(ctx, tx, s, 0, nil) }) == nil
 }

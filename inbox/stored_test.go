@@ -58,7 +58,7 @@ func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	b.await("every event to be handled", func(o *telling) bool {
+	b.await("every event to be handled", func(o *observations) bool {
 		n := 0
 		for _, outcomes := range o.outcomes {
 			if slices.Contains(outcomes, Handled) {
@@ -76,10 +76,10 @@ func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
 	if n := b.count("select count(*) from holdfast.stored"); n != 0 {
 		t.Errorf("%d rows are still stored", n)
 	}
-	b.told.mu.Lock()
-	defer b.told.mu.Unlock()
+	b.observed.mu.Lock()
+	defer b.observed.mu.Unlock()
 	stored := 0
-	for _, outcomes := range b.told.outcomes {
+	for _, outcomes := range b.observed.outcomes {
 		if slices.Contains(outcomes, Stored) {
 			stored++
 		}
@@ -102,7 +102,7 @@ func TestTwoNodesShareTheStoredEventsAndKeepEachKeysOrder(t *testing.T) {
 	second.Handle("order.placed", effectOf)
 	b.run(first.Run)
 	b.run(second.Run)
-	b.await("all", func(o *telling) bool { return len(o.outcomes) == n })
+	b.await("all", func(o *observations) bool { return len(o.outcomes) == n })
 	if got := b.count("select count(*) from effect"); got != n {
 		t.Errorf("%d effects, want %d", got, n)
 	}
@@ -121,7 +121,7 @@ func TestAWorkerWhoseLeaseWasTakenWritesNothing(t *testing.T) {
 	})
 	b.store(in, event("1", "k"))
 	b.run(in.Run)
-	b.await("the loss of the lease", func(o *telling) bool { return o.lost == 1 })
+	b.await("the loss of the lease", func(o *observations) bool { return o.lost == 1 })
 	if b.effects("1") != 0 || b.count("select count(*) from holdfast.stored") != 1 {
 		t.Error("a worker without a lease changed something")
 	}

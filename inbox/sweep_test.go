@@ -48,7 +48,7 @@ func TestALongQueueOfStoreSleepsOnceItsFirstEventIsSettled(t *testing.T) {
 		}
 	}
 	stop := b.run(in.Run)
-	b.await("all are handled", func(*telling) bool { return count.Load() == n })
+	b.await("all are handled", func(*observations) bool { return count.Load() == n })
 	stop()
 	if behind.Load() != 1 {
 		t.Errorf("%d rows were awake while later ones were handled, want the head alone", behind.Load())
@@ -112,7 +112,7 @@ func TestALongQueueOfStoreIsDormantWhileItsKeySettlesNothing(t *testing.T) {
 	// 3. All are handled, in their order.
 	pgtest.Exec(t, b.db, "update holdfast.stored set next_at = now() where event_id = 'head'")
 	stop := b.run(in.Run)
-	b.await("all are handled", func(*telling) bool { return handled.Load() == n+2 })
+	b.await("all are handled", func(*observations) bool { return handled.Load() == n+2 })
 	stop()
 	if wrong := b.count("select count(*) from (select id::int as id, row_number() over (order by n) as place from effect where id not in ('head', 'alone')) e where id <> place"); wrong != 0 {
 		t.Errorf("%d events were handled out of their order", wrong)

@@ -14,10 +14,10 @@ type tracker struct {
 }
 
 type begun struct {
-	offset  int64
-	bytes   int
-	print   int64 // of the event, for last
-	settled bool
+	offset   int64
+	bytes    int
+	identity int64 // of the event, for last
+	settled  bool
 }
 
 func newTracker(start int64) *tracker {
@@ -25,12 +25,12 @@ func newTracker(start int64) *tracker {
 }
 
 // begin takes an event on. Offsets ascend.
-func (t *tracker) begin(offset int64, bytes int, print int64) {
+func (t *tracker) begin(offset int64, bytes int, identity int64) {
 	if offset < t.next {
 		panic("inbox: an offset was begun out of order")
 	}
 	t.index[offset] = t.first + len(t.begun)
-	t.begun = append(t.begun, begun{offset: offset, bytes: bytes, print: print})
+	t.begun = append(t.begun, begun{offset: offset, bytes: bytes, identity: identity})
 	t.next = offset + 1
 	t.bytes += bytes
 }
@@ -50,7 +50,7 @@ func (t *tracker) settle(offset int64) {
 	t.bytes -= b.bytes
 	n := 0
 	for n < len(t.begun) && t.begun[n].settled {
-		t.last = checkpoint{t.begun[n].offset, t.begun[n].print}
+		t.last = checkpoint{t.begun[n].offset, t.begun[n].identity}
 		n++
 	}
 	t.begun, t.first = t.begun[n:], t.first+n
@@ -79,6 +79,6 @@ const (
 // checkpoint is an event of a log: the last one below a position. It is saved with the position. A topic that was made again
 // has another event at its offset, or none.
 type checkpoint struct {
-	offset int64 // NoOffset: no event of the partition has been settled yet
-	print  int64 // of the event
+	offset   int64 // NoOffset: no event of the partition has been settled yet
+	identity int64 // of the event
 }

@@ -62,7 +62,7 @@ func (rn *runner) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) e
 		return blame(ctx, errors.New("the connection was lost before commit"), failureFacts{connLost: true})
 	}
 	failpoint.Hit(failpoint.InboxCommitting)
-	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	err := tx.Commit(commit)
 	cancel()
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
@@ -75,7 +75,7 @@ func (rn *runner) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) e
 }
 
 func rollback(ctx context.Context, tx pgx.Tx) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	_ = tx.Rollback(ctx) // If it cannot be sent the connection is closed, and Postgres rolls back by itself.
 }
@@ -85,7 +85,7 @@ func (rn *runner) abandon(pooled *pgxpool.Conn, returned <-chan error) {
 	conn := pooled.Hijack() // Of all methods only those of the net.Conn and CancelRequest may be called beside the handler.
 	pg := conn.PgConn()
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), finishTimeout)
 		defer cancel()
 		_ = pg.CancelRequest(ctx) // Frees its locks now rather than when its statement ends.
 		_ = pg.Conn().Close()
@@ -95,8 +95,8 @@ func (rn *runner) abandon(pooled *pgxpool.Conn, returned <-chan error) {
 	}()
 }
 
-// patience bounds what we do on our own account when the caller's context is over: rolling back, committing.
-const patience = 10 * time.Second
+// finishTimeout bounds what we do on our own account when the caller's context is over: rolling back, committing.
+const finishTimeout = 10 * time.Second
 
 // within is an attempt of a step.
 func (rn *runner) within(s step) attemptFunc {

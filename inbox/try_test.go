@@ -31,7 +31,7 @@ func TestTryReceiveAndTryStoreComeToTheOutcomesOfReceive(t *testing.T) {
 		switch {
 		case e.ID == "poison":
 			return retry.Permanent(errors.New("no"))
-		case slices.Contains([]string{"failing", "stored"}, e.ID) && b.effects("mended") == 0:
+		case slices.Contains([]string{"failing", "stored"}, e.ID) && b.effects("fixed") == 0:
 			return errors.New("not yet")
 		}
 		return effectOf(ctx, tx, e)
@@ -55,7 +55,7 @@ func TestTryReceiveAndTryStoreComeToTheOutcomesOfReceive(t *testing.T) {
 		{in.TryReceive, event("behind it", "k"), Stored}, {in.TryStore, event("behind them", "k"), Stored},
 		{in.TryStore, event("stored", ""), Stored}, {in.TryReceive, event("stored", ""), Duplicate}, {in.TryStore, other("stored"), Conflict},
 		{in.TryReceive, unknown, Skipped}, {in.TryStore, unknown, Skipped},
-		{in.TryReceive, event("mended", ""), Handled},
+		{in.TryReceive, event("fixed", ""), Handled},
 	} {
 		b.try(c.try, c.e, c.want, nil)
 	}
@@ -66,7 +66,7 @@ func TestTryReceiveAndTryStoreComeToTheOutcomesOfReceive(t *testing.T) {
 	if n := b.count("select count(*) from effect"); n != 6 {
 		t.Errorf("%d effects, want one of each but the poisoned", n)
 	}
-	for id, outcomes := range b.told.outcomes {
+	for id, outcomes := range b.observed.outcomes {
 		if slices.Contains(outcomes, Handled) && slices.Contains(outcomes, Dead) {
 			t.Errorf("%s: %v", id, outcomes)
 		}

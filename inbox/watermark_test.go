@@ -135,10 +135,10 @@ func TestTheWatermarkIsTakenBackWithTheHandlersTransaction(t *testing.T) {
 func TestByItsWatermarkAHandlerDoesNotGoBackWhenALetterIsReplayed(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
-	mended := false
+	fixed := false
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		version := int64(e.ID[1] - '0')
-		if version == 1 && !mended {
+		if version == 1 && !fixed {
 			return retry.Permanent(errors.New("cannot be read"))
 		}
 		fresh, err := in.Watermark(ctx, tx, e.Key, version)
@@ -149,7 +149,7 @@ func TestByItsWatermarkAHandlerDoesNotGoBackWhenALetterIsReplayed(t *testing.T) 
 	})
 	b.receive(in, event("v1", "k"), Dead)
 	b.receive(in, event("v2", "k"), Handled)
-	mended = true
+	fixed = true
 	pgtest.Exec(t, b.db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, payload, hash, letter)
 		select consumer, topic, key, 1, source, event_id, type, time, payload, hash, id from holdfast.letter`)
 	b.run(in.Run)
@@ -212,7 +212,7 @@ func TestTheWatermarkMakesASecondTransactionWaitAndCompare(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := <-second; got != c.want {
-				t.Errorf("the second was told %v, want %v", got, c.want)
+				t.Errorf("the second got %v, want %v", got, c.want)
 			}
 		})
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// world is one random call and a broker's opinion of it.
-type world struct {
+// scenario is one random call and a broker's opinion of it.
+type scenario struct {
 	events []holdfast.Event
 	bad    map[string]bool // ids that the broker refuses
 	limit  int             // bytes of a batch that the broker takes
@@ -23,8 +23,8 @@ type world struct {
 	failAt int             // the batch of each partition that fails for no record's fault; -1 for none
 }
 
-func drawWorld(t *rapid.T) world {
-	w := world{
+func drawScenario(t *rapid.T) scenario {
+	w := scenario{
 		bad:    map[string]bool{},
 		limit:  rapid.IntRange(200, 5000).Draw(t, "broker's limit"),
 		names:  rapid.Bool().Draw(t, "broker names records"),
@@ -46,7 +46,7 @@ func drawWorld(t *rapid.T) world {
 }
 
 // refuses is the broker's answer for a batch of records, and the records it names.
-func (w world) refuses(events []holdfast.Event) (named map[int]error, err error) {
+func (w scenario) refuses(events []holdfast.Event) (named map[int]error, err error) {
 	size := 0
 	named = map[int]error{}
 	for i := range events {
@@ -66,8 +66,8 @@ func (w world) refuses(events []holdfast.Event) (named map[int]error, err error)
 	return named, kafka.InvalidRecord
 }
 
-// slowly is the twin: it sends one event after the other, and needs no batches to be right.
-func (w world) slowly() (log map[partitionName][]string, answers []string) {
+// slowly is the reference: it sends one event after the other, and needs no batches to be right.
+func (w scenario) slowly() (log map[partitionName][]string, answers []string) {
 	log = map[partitionName][]string{}
 	refused := map[[2]string]bool{}
 	for _, e := range w.events {
@@ -89,7 +89,7 @@ func (w world) slowly() (log map[partitionName][]string, answers []string) {
 }
 
 // batched runs the queues against the same broker, as Kafka.drain does.
-func (w world) batched(t *rapid.T) (log map[partitionName][]string, answers []string, failed map[partitionName]bool) {
+func (w scenario) batched(t *rapid.T) (log map[partitionName][]string, answers []string, failed map[partitionName]bool) {
 	log, failed = map[partitionName][]string{}, map[partitionName]bool{}
 	errs := make([]error, len(w.events))
 	topics := map[string]topicAnswer{"t": {info: &topicInfo{partitions: 3}}, "u": {info: &topicInfo{partitions: 3}}}
@@ -136,12 +136,12 @@ func (w world) batched(t *rapid.T) (log map[partitionName][]string, answers []st
 
 func TestBatchesWriteAndAnswerAsOneEventAfterTheOtherWould(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := drawWorld(t)
+		w := drawScenario(t)
 		wantLog, wantAnswers := w.slowly()
 		log, answers, failed := w.batched(t)
 		for name, ids := range wantLog {
 			if failed[name] {
-				// What was written before the failure is a beginning of what the twin writes.
+				// What was written before the failure is a beginning of what the reference writes.
 				if n := len(log[name]); n > len(ids) || !slices.Equal(log[name], ids[:n]) {
 					t.Fatalf("%v: %v is no beginning of %v", name, log[name], ids)
 				}
@@ -163,14 +163,14 @@ func TestBatchesWriteAndAnswerAsOneEventAfterTheOtherWould(t *testing.T) {
 				default:
 					// A named record was refused before an earlier one of its key could be.
 					if answers[i] != "record" || !w.names {
-						t.Fatalf("event %d is answered with %s, the twin's is %s", i, answers[i], wantAnswers[i])
+						t.Fatalf("event %d is answered with %s, the reference says %s", i, answers[i], wantAnswers[i])
 					}
 				}
 				continue
 			}
 			// A broker that names records may name one before a batch without it meets an earlier one of its key.
 			if same := answers[i] == wantAnswers[i]; !same && !(w.names && answers[i] == "record" && wantAnswers[i] == "record+") {
-				t.Fatalf("event %d is answered with %s, the twin's is %s", i, answers[i], wantAnswers[i])
+				t.Fatalf("event %d is answered with %s, the reference says %s", i, answers[i], wantAnswers[i])
 			}
 		}
 	})

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/holdfast-go/holdfast/internal/exampledb"
+	"github.com/holdfast-go/holdfast/internal/test/exampledb"
 )
 
 // shop is the database of the service in the examples, after holdfast.Migrate.

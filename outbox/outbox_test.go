@@ -328,7 +328,7 @@ func TestEveryDoorLeadsToTheCurrentSegment(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	for segment := range 4 {
-		pgtest.Exec(t, db.Pool, "update holdfast.ring set current = $1", segment)
+		pgtest.Exec(t, db.Pool, "update holdfast.segments set current = $1", segment)
 		for _, events := range [][]holdfast.Event{{good()}, {good(), good()}} {
 			if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error { return outbox.Write(t.Context(), tx, events...) }); err != nil {
 				t.Fatal(err)

@@ -27,7 +27,7 @@ const (
 // cursors remember mean nothing there, and a relay refuses to run with ErrRestored.
 //
 // After a restore every event that is still in the log is published again, because nobody can know which of them were:
-// at most what the ring of segments holds, and the inboxes of consumers recognise the repeats. Events are never
+// at most what the segments hold, and the inboxes of consumers recognise the repeats. Events are never
 // deleted. Stop all relays first; producers may go on. It needs the rights of the schema's owner.
 func Adopt(ctx context.Context, pool *pgxpool.Pool, c holdfast.SchemaConfig) (Adoption, error) {
 	if err := sqlschema.Validate(c.Schema); err != nil {

@@ -121,7 +121,7 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, o
 		return fmt.Errorf("claim lanes: %w", err)
 	}
 	claimed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*lane, error) {
-		l := &lane{r: r, token: token, wake: make(chan struct{}, 1), chored: make(chan struct{}, 1), stop: make(chan struct{}), leaseUntil: sent.Add(r.c.Lease)}
+		l := &lane{r: r, token: token, wake: make(chan struct{}, 1), tasksDue: make(chan struct{}, 1), stop: make(chan struct{}), leaseUntil: sent.Add(r.c.Lease)}
 		err := row.Scan(&l.number, &l.epoch, &l.cursor.done, &l.cursor.upto, &l.cursor.pos)
 		return l, err
 	})
@@ -172,24 +172,24 @@ func (r *Relay) load(ctx context.Context, l *lane) error {
 	return err
 }
 
-// wakeReleased wakes the queues that slept behind a letter which a person dealt with while nobody owned the lane.
-func (l *lane) wakeReleased(ctx context.Context) error {
+// resumeReleased makes queues due again that waited for a dead letter, which a person dealt with while nobody owned the lane.
+func (l *lane) resumeReleased(ctx context.Context) error {
 	if !l.dormant {
 		return nil
 	}
-	var wake rowKeys
+	var resume rowKeys
 	for q := range l.parked {
 		if q.ordered() && !l.held[q] && l.topics[q.topic] == nil {
-			wake.topics, wake.keys = append(wake.topics, q.topic), append(wake.keys, q.key)
+			resume.topics, resume.keys = append(resume.topics, q.topic), append(resume.keys, q.key)
 		}
 	}
-	if len(wake.topics) == 0 {
+	if len(resume.topics) == 0 {
 		return nil
 	}
-	err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(wakeQueues), l.number, wake.topics, wake.keys) },
-		func(*pgx.Batch) { failpoint.Hit(failpoint.RelayRousing) })
+	err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(resumeQueues), l.number, resume.topics, resume.keys) },
+		func(*pgx.Batch) { failpoint.Hit(failpoint.RelayReleasingOnClaim) })
 	if err != nil {
-		return fmt.Errorf("wake released keys: %w", err)
+		return fmt.Errorf("resume released keys: %w", err)
 	}
 	return nil
 }

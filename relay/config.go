@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// Config is what a Relay can be told. The zero Config works and is safe.
+// Config configures a Relay. The zero Config works and is safe.
 type Config struct {
 	// Schema is the Postgres schema that holdfast.Migrate created. Defaults to "holdfast".
 	Schema string
@@ -61,7 +61,7 @@ type Config struct {
 	// partitions go on. -1 means never. Defaults to 10 s.
 	ParkAfter time.Duration
 
-	// SegmentBytes is the size, large payloads included, at which the log turns to its next segment; the log keeps four
+	// SegmentBytes is the size, large payloads included, at which the log rotates to its next segment; the log keeps four
 	// at most. At least 1 MiB. Defaults to 128 MiB.
 	SegmentBytes int64
 

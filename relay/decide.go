@@ -130,10 +130,10 @@ func dispositionOf(it item, a answer, behind map[queue]disposition, missing map[
 type outcome uint8
 
 const (
-	settled    outcome = iota // acknowledged: the row goes, the next of its queue is due
-	retryLater                // tried again after a delay
-	dead                      // given up: a dead letter
-	untouched                 // not tried, because one before it in its queue was not acknowledged
+	acknowledged outcome = iota // the row goes, the next of its queue is due
+	retryLater                  // tried again after a delay
+	dead                        // given up: a dead letter
+	untouched                   // not tried, because one before it in its queue was not acknowledged
 )
 
 // retried is a parked event, as far as its outcome needs.
@@ -151,7 +151,7 @@ func decideRetried(rows []retried, answers []answer, permanent []bool, maxAttemp
 	for i, row := range rows {
 		switch {
 		case answers[i].fault == "" && answers[i].err == nil:
-			outcomes[i] = settled
+			outcomes[i] = acknowledged
 			continue
 		case row.queue.ordered() && stuck[row.queue]:
 			outcomes[i] = untouched

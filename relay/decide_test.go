@@ -178,7 +178,7 @@ func TestNoDispositionBreaksTheOrderOfAKey(t *testing.T) {
 					switch {
 					case head == published:
 					case mine == published:
-						t.Fatalf("event %d is published, the unsettled %d of its key before it is %v: %v", i, j, head, dispositions)
+						t.Fatalf("event %d is published, the undecided %d of its key before it is %v: %v", i, j, head, dispositions)
 					case mine == recordRefused || mine == partitionDown:
 						t.Fatalf("event %d is the head of a queue behind %d of its key, which is %v: %v", i, j, head, dispositions)
 					case (head == again) != (mine == again):
@@ -211,13 +211,13 @@ func TestWhatBecomesOfParkedEventsThatWereTried(t *testing.T) {
 		max       int
 		want      []outcome
 	}{
-		{"taken", []string{"a", "a"}, []int{1, 0}, []Fault{ok, ok}, nil, 3, []outcome{settled, settled}},
+		{"taken", []string{"a", "a"}, []int{1, 0}, []Fault{ok, ok}, nil, 3, []outcome{acknowledged, acknowledged}},
 		{"refused with attempts left", []string{"a", "a"}, []int{1, 0}, []Fault{rec, rec}, nil, 3, []outcome{retryLater, untouched}},
 		{"refused for the last time", []string{"a", "a"}, []int{2, 0}, []Fault{rec, rec}, nil, 3, []outcome{dead, untouched}},
 		{"refused for good", []string{"a"}, []int{0}, []Fault{rec}, []bool{true}, 3, []outcome{dead}},
 		{"without a limit", []string{"a"}, []int{math.MaxInt - 1}, []Fault{rec}, nil, -1, []outcome{retryLater}},
 		{"only the record's own fault spends attempts", []string{"a", "b", "c"}, []int{2, 2, 2}, []Fault{top, par, bro}, nil, 3, []outcome{retryLater, retryLater, retryLater}},
-		{"behind a taken head a refusal counts", []string{"a", "a", "a"}, []int{1, 2, 0}, []Fault{ok, rec, rec}, nil, 3, []outcome{settled, dead, untouched}},
+		{"behind a taken head a refusal counts", []string{"a", "a", "a"}, []int{1, 2, 0}, []Fault{ok, rec, rec}, nil, 3, []outcome{acknowledged, dead, untouched}},
 		{"without a key each is judged alone", []string{"-", "-"}, []int{0, 2}, []Fault{rec, rec}, nil, 3, []outcome{retryLater, dead}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -26,23 +26,23 @@ const (
 
 // parkedEvent is a row of the table of parked events.
 type parkedEvent struct {
-	record
+	logEvent
 	place    int64
 	why      string
 	attempts int
 }
 
-// choreTimer fires when a held topic is due to be tried, or held keys are due to be looked at.
-func (l *lane) choreTimer() <-chan time.Time {
-	at := l.choresAt()
+// taskTimer fires when a held topic is due to be tried, or held keys are due to be looked at.
+func (l *lane) taskTimer() <-chan time.Time {
+	at := l.tasksAt()
 	if at.IsZero() {
 		return nil
 	}
 	return time.After(at.Sub(l.r.env.now()))
 }
 
-// choresAt is when that is; zero for never.
-func (l *lane) choresAt() (at time.Time) {
+// tasksAt is when that is; zero for never.
+func (l *lane) tasksAt() (at time.Time) {
 	for _, t := range l.topics {
 		if at.IsZero() || t.nextAt.Before(at) {
 			at = t.nextAt
@@ -56,10 +56,10 @@ func (l *lane) choresAt() (at time.Time) {
 	return at
 }
 
-// doChores does what is due besides reading the log: held keys that a person released, missing topics, parked events,
+// runTasks does what is due besides reading the log: held keys that a person released, missing topics, parked events,
 // scheduled events.
-func (l *lane) doChores(ctx context.Context) error {
-	due := l.chores.Swap(0)
+func (l *lane) runTasks(ctx context.Context) error {
+	due := l.tasks.Swap(0)
 	if len(l.held) > 0 && l.r.env.now().Sub(l.heldAt) >= heldEvery {
 		if err := l.lookAtHeld(ctx); err != nil {
 			return err
@@ -72,12 +72,12 @@ func (l *lane) doChores(ctx context.Context) error {
 			}
 		}
 	}
-	if due&choreParked != 0 && !l.r.env.now().Before(l.drainAt) {
+	if due&parkedDue != 0 && !l.r.env.now().Before(l.drainAt) {
 		if err := l.drain(ctx); err != nil {
 			return err
 		}
 	}
-	if due&choreScheduled != 0 {
+	if due&scheduledDue != 0 {
 		return l.moveScheduled(ctx)
 	}
 	return nil
@@ -128,7 +128,7 @@ func (l *lane) retryParked(ctx context.Context, rows []parkedEvent) (moved bool,
 		permanent[i] = retry.IsPermanent(answers[i].err)
 	}
 	outcomes := decideRetried(tries, answers, permanent, l.r.c.Retry.Attempts)
-	return l.settleParked(ctx, rows, answers, outcomes)
+	return l.writeOutcomes(ctx, rows, answers, outcomes)
 }
 
 func unreachable(answers []answer) bool {
@@ -140,11 +140,11 @@ func unreachable(answers []answer) bool {
 	return true
 }
 
-// settleParked writes outcomes in one transaction, and changes the lane's memory after its COMMIT.
-func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []answer, outcomes []outcome) (moved bool, err error) {
+// writeOutcomes writes outcomes in one transaction, and changes the lane's memory after its COMMIT.
+func (l *lane) writeOutcomes(ctx context.Context, rows []parkedEvent, answers []answer, outcomes []outcome) (moved bool, err error) {
 	var gone, delayed rowKeys
 	var closed []int64
-	var wake rowKeys // queues whose head left, so that the next one is due
+	var resume rowKeys // queues whose head left, so that the next one is due
 	var adds []int32
 	var texts []string
 	var delays []float64
@@ -154,12 +154,12 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 			row := &rows[i]
 			q := queue{row.Topic, row.Key}
 			switch outcomes[i] {
-			case settled:
+			case acknowledged:
 				gone.add(row)
 				if row.letter != 0 {
 					closed = append(closed, row.letter)
 				}
-				wake.addQueue(q)
+				resume.addQueue(q)
 			case retryLater:
 				add := 0
 				delay := holdPolicy.Delay(5, 0.5+l.r.env.chance()/2)
@@ -183,7 +183,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 						return err
 					})
 				if !l.r.c.HoldKey {
-					wake.addQueue(q)
+					resume.addQueue(q)
 				}
 			}
 		}
@@ -196,20 +196,20 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 		if len(closed) > 0 {
 			batch.Queue(l.r.sql.In(closeLetters), closed)
 		}
-		// A queue whose head was put off stays dormant: waking touches only rows that wait for ever.
-		wake.dropStuck(rows, outcomes)
-		if len(wake.topics) > 0 {
-			batch.Queue(l.r.sql.In(wakeQueues), l.number, wake.topics, wake.keys)
+		// A queue whose head was put off stays dormant: resuming touches only rows that wait for ever.
+		resume.dropStuck(rows, outcomes)
+		if len(resume.topics) > 0 {
+			batch.Queue(l.r.sql.In(resumeQueues), l.number, resume.topics, resume.keys)
 		}
 	}, func(batch *pgx.Batch) {
 		for i := range rows {
 			switch outcomes[i] {
-			case settled:
+			case acknowledged:
 				failpoint.Hit(failpoint.RelayUnparking)
 			case retryLater:
 				failpoint.Hit(failpoint.RelayDelaying)
 			case dead:
-				failpoint.Hit(failpoint.RelayBurying)
+				failpoint.Hit(failpoint.RelayDeadLettering)
 			}
 			topic := wire.LetterTopic(l.r.c.DeadLetterTopic, rows[i].Topic)
 			if letters[i] != 0 && topic != "" {
@@ -225,12 +225,12 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 		}
 	})
 	if err != nil {
-		return false, fmt.Errorf("settle parked events: %w", err)
+		return false, fmt.Errorf("write outcomes of parked events: %w", err)
 	}
 	for i := range rows {
 		q := queue{rows[i].Topic, rows[i].Key}
 		switch outcomes[i] {
-		case settled:
+		case acknowledged:
 			failpoint.Hit(failpoint.RelayUnparked)
 			l.forget(q)
 			moved = true
@@ -238,7 +238,7 @@ func (l *lane) settleParked(ctx context.Context, rows []parkedEvent, answers []a
 				observe(Unparked{Lane: l.number, Event: rows[i].Event})
 			}
 		case dead:
-			failpoint.Hit(failpoint.RelayBuried)
+			failpoint.Hit(failpoint.RelayDeadLettered)
 			l.forget(q)
 			moved = true
 			if l.r.c.HoldKey && q.ordered() {
@@ -279,19 +279,19 @@ func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
 		return nil
 	}
 	outcomes := decideRetried([]retried{{queue{topic, rows[0].Key}, rows[0].attempts}}, answers, []bool{retry.IsPermanent(answers[0].err)}, l.r.c.Retry.Attempts)
-	if _, err := l.settleParked(ctx, rows, answers, outcomes); err != nil {
+	if _, err := l.writeOutcomes(ctx, rows, answers, outcomes); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.RelayAnswered)
-	err = l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(wakeTopic), l.number, topic) },
-		func(*pgx.Batch) { failpoint.Hit(failpoint.RelayWaking) })
+	err = l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(resumeTopic), l.number, topic) },
+		func(*pgx.Batch) { failpoint.Hit(failpoint.RelayResuming) })
 	if err != nil {
-		return fmt.Errorf("wake the topic %s: %w", topic, err)
+		return fmt.Errorf("resume the topic %s: %w", topic, err)
 	}
-	failpoint.Hit(failpoint.RelayWoken)
+	failpoint.Hit(failpoint.RelayResumed)
 	delete(l.topics, topic)
 	l.r.c.Logger.Info("topic back", "topic", topic, "lane", l.number)
-	l.chores.Or(choreParked)
+	l.tasks.Or(parkedDue)
 	return l.drain(ctx)
 }
 
@@ -301,17 +301,17 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var wake rowKeys
+	var resume rowKeys
 	for q := range l.held {
 		if !held[q] && l.parked[q] > 0 {
-			wake.addQueue(q)
+			resume.addQueue(q)
 		}
 	}
-	if len(wake.topics) > 0 {
-		err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(wakeQueues), l.number, wake.topics, wake.keys) },
+	if len(resume.topics) > 0 {
+		err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(resumeQueues), l.number, resume.topics, resume.keys) },
 			func(*pgx.Batch) { failpoint.Hit(failpoint.RelayReleasing) })
 		if err != nil {
-			return fmt.Errorf("wake released keys: %w", err)
+			return fmt.Errorf("resume released keys: %w", err)
 		}
 		failpoint.Hit(failpoint.RelayReleased)
 	}

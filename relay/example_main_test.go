@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/exampledb"
+	"github.com/holdfast-go/holdfast/internal/test/exampledb"
 	"github.com/holdfast-go/holdfast/outbox"
 )
 

@@ -119,7 +119,7 @@ func TestAClaimTakesWhatIsFreeAndNothingElse(t *testing.T) {
 func TestTheFirstAndWhatFollowsItAreNotBothHeads(t *testing.T) {
 	t.Parallel()
 	q := queue{"orders", "k"}
-	rec := func() *record { return &record{Event: holdfast.Event{Topic: q.topic, Key: q.key}} }
+	rec := func() *logEvent { return &logEvent{Event: holdfast.Event{Topic: q.topic, Key: q.key}} }
 	l := &lane{r: &Relay{env: env{chance: func() float64 { return 0 }}}, parked: map[queue]int{}, held: map[queue]bool{}} // the queue has drained since the page was routed
 	for _, c := range []struct {
 		name         string
@@ -133,7 +133,7 @@ func TestTheFirstAndWhatFollowsItAreNotBothHeads(t *testing.T) {
 	} {
 		var parks []parking
 		for _, f := range c.dispositions {
-			parks = append(parks, parking{record: rec(), disposition: f})
+			parks = append(parks, parking{event: rec(), disposition: f})
 		}
 		heads := 0
 		for _, d := range l.rowsOf(parks).delays {

@@ -46,14 +46,14 @@ func FuzzHeadersComeBackFromTheTable(f *testing.F) {
 		}
 		e := holdfast.Event{Headers: map[string]string{name1: value1, name2: value2}}
 		var back holdfast.Event
-		if err := parseHeaders([]byte(*headersText(&record{Event: e})), &back); err != nil || !maps.Equal(back.Headers, e.Headers) {
+		if err := parseHeaders([]byte(*headersText(&logEvent{Event: e})), &back); err != nil || !maps.Equal(back.Headers, e.Headers) {
 			t.Fatalf("%v came back as %v, %v", e.Headers, back.Headers, err)
 		}
 	})
 }
 
-// A cut is mended by taking out its own transaction, and nothing else changes. The slow twin is a set.
-func FuzzACutIsMendedByItsOwnTransactionAlone(f *testing.F) {
+// A cut is corrected by taking out its own transaction, and nothing else changes. A set is the slow model of it.
+func FuzzACutIsCorrectedByItsOwnTransactionAlone(f *testing.F) {
 	f.Add("10:20:11,14", uint64(15))
 	f.Add("10:20:", uint64(9))
 	f.Add("10:10:", uint64(10))
@@ -64,21 +64,21 @@ func FuzzACutIsMendedByItsOwnTransactionAlone(f *testing.F) {
 			return
 		}
 		before := s.String()
-		mended := s.without(own)
+		corrected := s.without(own)
 		if s.String() != before {
 			t.Fatalf("%s was changed in place to %s", before, s)
 		}
-		if again, err := parseSnapshot(mended.String()); err != nil || again.String() != mended.String() {
-			t.Fatalf("%s without %d is %s, which reads as %v, %v", before, own, mended, again, err)
+		if again, err := parseSnapshot(corrected.String()); err != nil || again.String() != corrected.String() {
+			t.Fatalf("%s without %d is %s, which reads as %v, %v", before, own, corrected, again, err)
 		}
 		ask := append(slices.Clone(s.inFlight), own, s.xmin, s.xmax, s.xmin-1, s.xmax-1, own-1, own+1)
 		for _, xid := range ask {
-			if want := xid != own && s.visible(xid); mended.visible(xid) != want {
-				t.Fatalf("%s without %d: %d is visible: %v", before, own, xid, mended.visible(xid))
+			if want := xid != own && s.visible(xid); corrected.visible(xid) != want {
+				t.Fatalf("%s without %d: %d is visible: %v", before, own, xid, corrected.visible(xid))
 			}
 		}
-		if mended.xmax != s.xmax {
-			t.Fatalf("%s without %d ends at %d", before, own, mended.xmax)
+		if corrected.xmax != s.xmax {
+			t.Fatalf("%s without %d ends at %d", before, own, corrected.xmax)
 		}
 	})
 }
@@ -173,7 +173,7 @@ func FuzzTheCutOfAWindow(f *testing.F) {
 		if !found {
 			return
 		}
-		want := 0 // the slow twin looks at every one
+		want := 0 // the slow model looks at every one
 		for i := range cuts {
 			within := true
 			for _, c := range cuts[1 : i+1] {

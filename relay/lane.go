@@ -22,11 +22,11 @@ type lane struct {
 	token  string
 	reader logReader
 
-	wake   chan struct{} // the poller has seen unread events
-	chores atomic.Uint32 // what the poller has seen to be due: choreParked, choreScheduled
-	chored chan struct{}
-	stop   chan struct{} // closed: finish what is in progress, then leave
-	lost   context.CancelCauseFunc
+	wake     chan struct{} // the poller has seen unread events
+	tasks    atomic.Uint32 // what the poller has seen to be due: parkedDue, scheduledDue
+	tasksDue chan struct{}
+	stop     chan struct{} // closed: finish what is in progress, then leave
+	lost     context.CancelCauseFunc
 
 	mu         sync.Mutex
 	cursor     cursor    // published up to here; save makes it durable
@@ -67,8 +67,8 @@ type outage struct{ since, lastAt time.Time }
 const outageEnds = 30 * time.Second
 
 const (
-	choreParked = 1 << iota
-	choreScheduled
+	parkedDue = 1 << iota
+	scheduledDue
 )
 
 var (
@@ -79,7 +79,7 @@ var (
 // run works the lane until stop is closed (nil), or until something makes what we know of it doubtful (an error). ctx is
 // cancelled only when the lane is lost or the time to stop has run out.
 func (l *lane) run(ctx context.Context) error {
-	if err := l.wakeReleased(ctx); err != nil {
+	if err := l.resumeReleased(ctx); err != nil {
 		return err
 	}
 	pages := make(chan page)
@@ -91,7 +91,7 @@ func (l *lane) run(ctx context.Context) error {
 	defer stopReading()
 
 	for {
-		timer := l.choreTimer()
+		timer := l.taskTimer()
 		var err error
 		select {
 		case <-l.stop:
@@ -101,10 +101,10 @@ func (l *lane) run(ctx context.Context) error {
 		case err = <-failed:
 		case p := <-pages:
 			err = l.process(ctx, p)
-		case <-l.chored:
-			err = l.doChores(ctx)
+		case <-l.tasksDue:
+			err = l.runTasks(ctx)
 		case <-timer:
-			err = l.doChores(ctx)
+			err = l.runTasks(ctx)
 		}
 		if errors.Is(err, errStopping) {
 			return nil
@@ -147,16 +147,16 @@ func (l *lane) read(ctx context.Context, pages chan<- page) error {
 
 // process publishes one page: load what it queues behind, decide, apply, until every event of it has a disposition.
 func (l *lane) process(ctx context.Context, p page) error {
-	items := make([]item, len(p.records))
-	for i := range p.records {
-		items[i] = item{queue: queue{p.records[i].Topic, p.records[i].Key}, replay: p.records[i].letter != 0}
+	items := make([]item, len(p.events))
+	for i := range p.events {
+		items[i] = item{queue: queue{p.events[i].Topic, p.events[i].Key}, replay: p.events[i].letter != 0}
 	}
 	dispositions := make([]disposition, len(items))
 	answers := make([]answer, len(items))
-	for settled := false; !settled; {
+	for done := false; !done; {
 		route(items, dispositions, l.waiting())
 		for tries := 0; ; {
-			if err := l.publishPage(ctx, p.records, dispositions, answers); err != nil {
+			if err := l.publishPage(ctx, p.events, dispositions, answers); err != nil {
 				return err
 			}
 			fault := decide(items, dispositions, answers)
@@ -168,12 +168,12 @@ func (l *lane) process(ctx context.Context, p page) error {
 				return err
 			}
 		}
-		n, err := l.settle(ctx, p, dispositions, answers)
+		n, err := l.apply(ctx, p, dispositions, answers)
 		if err != nil {
 			return err
 		}
-		p.records, items, dispositions, answers = p.records[n:], items[n:], dispositions[n:], answers[n:]
-		if settled = len(p.records) == 0; !settled {
+		p.events, items, dispositions, answers = p.events[n:], items[n:], dispositions[n:], answers[n:]
+		if done = len(p.events) == 0; !done {
 			if err := l.waitForRoom(ctx); err != nil {
 				return err
 			}
@@ -183,12 +183,12 @@ func (l *lane) process(ctx context.Context, p page) error {
 }
 
 // publishPage sends the events without a disposition, and notes the answers.
-func (l *lane) publishPage(ctx context.Context, records []record, dispositions []disposition, answers []answer) error {
-	events := make([]holdfast.Event, 0, len(records))
-	index := make([]int, 0, len(records))
-	for i := range records {
+func (l *lane) publishPage(ctx context.Context, batch []logEvent, dispositions []disposition, answers []answer) error {
+	events := make([]holdfast.Event, 0, len(batch))
+	index := make([]int, 0, len(batch))
+	for i := range batch {
 		if dispositions[i] == undecided || dispositions[i] == again {
-			events = append(events, records[i].Event)
+			events = append(events, batch[i].Event)
 			index = append(index, i)
 		}
 	}
@@ -205,7 +205,7 @@ func (l *lane) publishPage(ctx context.Context, records []record, dispositions [
 	return nil
 }
 
-// publish asks the publisher, as long as the lane is ours beyond doubt, and tells the observer what was acknowledged.
+// publish asks the publisher, as long as the lane is ours beyond doubt, and notifies the observer of what was acknowledged.
 func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, error) {
 	if !l.leased() {
 		return nil, fmt.Errorf("%w: no save has succeeded for half of the lease of %v", errLost, l.r.c.Lease)
@@ -245,10 +245,10 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, 
 	return answers, nil
 }
 
-// settle makes the dispositions of a page come true and returns for how many of its events: all, or as many as may be parked
+// apply carries out the dispositions of a page and returns for how many of its events: all, or as many as may be parked
 // below the cap. Usually the cursor moves in memory and a later save makes it durable. Events that are parked, and
 // replays that arrived, are written in one transaction with the cursor.
-func (l *lane) settle(ctx context.Context, p page, dispositions []disposition, answers []answer) (n int, err error) {
+func (l *lane) apply(ctx context.Context, p page, dispositions []disposition, answers []answer) (n int, err error) {
 	var parks []parking
 	var closed []int64
 	room := l.r.c.MaxParked - l.rows
@@ -258,15 +258,15 @@ func (l *lane) settle(ctx context.Context, p page, dispositions []disposition, a
 		room = len(dispositions)
 	}
 	for ; n < len(dispositions); n++ {
-		rec := &p.records[n]
+		e := &p.events[n]
 		switch {
 		case dispositions[n] != published && len(parks) >= room:
 		case dispositions[n] != published:
-			parks = append(parks, parking{record: rec, disposition: dispositions[n], err: answers[n].err})
+			parks = append(parks, parking{event: e, disposition: dispositions[n], err: answers[n].err})
 			continue
 		default:
-			if rec.letter != 0 {
-				closed = append(closed, rec.letter)
+			if e.letter != 0 {
+				closed = append(closed, e.letter)
 			}
 			continue
 		}
@@ -279,7 +279,7 @@ func (l *lane) settle(ctx context.Context, p page, dispositions []disposition, a
 		return 0, nil
 	default:
 		after = p.window
-		after.pos = p.records[n-1].seq
+		after.pos = p.events[n-1].seq
 	}
 	if len(parks) == 0 && len(closed) == 0 {
 		l.mu.Lock()
@@ -300,8 +300,8 @@ func (l *lane) waitForRoom(ctx context.Context) error {
 	if err := l.pause(ctx, FaultTopic, full, time.Second); err != nil {
 		return err
 	}
-	l.chores.Or(choreParked)
-	return l.doChores(ctx)
+	l.tasks.Or(parkedDue)
+	return l.runTasks(ctx)
 }
 
 // partitionDownFor notes that a partition was unavailable for what was sent at some time, and says whether it has been for so long that

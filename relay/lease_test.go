@@ -57,7 +57,7 @@ func TestARelayThatWakesWithoutItsLanesChangesNothing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
-		refuse func(holdfast.Event) error // what the zombie is told when it thaws
+		refuse func(holdfast.Event) error // what the zombie gets for an answer when it thaws
 	}{
 		{"its publication is acknowledged", nil},
 		{"its publication is refused, and it wants to park", refusing(relay.FaultRecord, "2")},

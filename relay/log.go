@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// record is an event as the log holds it.
-type record struct {
+// logEvent is an event as the log holds it.
+type logEvent struct {
 	holdfast.Event
 	seq    int64
 	letter int64 // of which it is the replay; 0 for none
@@ -26,11 +26,11 @@ type record struct {
 // page is what a lane works on at a time: events in the order in which they are to be published, the window that they
 // are of, and the cursor behind them.
 type page struct {
-	records []record
-	window  cursor // without pos
-	after   cursor
-	moves   bool // it has records, or ends a window: after is to be saved, so that the window's events count as read
-	last    bool // everything committed when it was read is in this page or before it
+	events []logEvent
+	window cursor // without pos
+	after  cursor
+	moves  bool // it has events, or ends a window: after is to be saved, so that the window's events count as read
+	last   bool // everything committed when it was read is in this page or before it
 }
 
 // What stops a reader: the rows it would get are not the log's.
@@ -63,7 +63,7 @@ type logReader struct {
 
 const cutsRead = 200 // at most, to choose the end of a window from
 
-// next reads the next page. A page without records ends its window: the last page, or one that moves the cursor.
+// next reads the next page. A page without events ends its window: the last page, or one that moves the cursor.
 func (r *logReader) next(ctx context.Context) (page, error) {
 	now := r.now()
 	at := r.at.resume(now.Sub(r.readAt))
@@ -77,26 +77,26 @@ func (r *logReader) next(ctx context.Context) (page, error) {
 			at = at.toCut(c)
 		}
 	}
-	records, upto, err := r.read(ctx, at)
+	events, upto, err := r.read(ctx, at)
 	if err != nil {
 		return page{}, err
 	}
-	if at.exceeds(len(records) == r.limit) {
+	if at.exceeds(len(events) == r.limit) {
 		c, found, err := r.readCut(ctx, at)
 		if err != nil {
 			return page{}, err
 		}
 		if found {
 			at = at.toCut(c)
-			if records, upto, err = r.read(ctx, at); err != nil {
+			if events, upto, err = r.read(ctx, at); err != nil {
 				return page{}, err
 			}
 		}
 	}
-	full := len(records) == r.limit
+	full := len(events) == r.limit
 	var last int64
-	if len(records) > 0 {
-		last = records[len(records)-1].seq
+	if len(events) > 0 {
+		last = events[len(events)-1].seq
 	}
 	after := at.after(upto, full, last)
 	if after.wantsPlan() {
@@ -107,8 +107,8 @@ func (r *logReader) next(ctx context.Context) (page, error) {
 		after = after.byPlan(p)
 	}
 	r.at = after
-	return page{records: records, window: cursor{done: at.cursor.done, upto: upto}, after: after.cursor,
-		moves: len(records) > 0 || !at.opens(), last: at.opens() && !full}, nil
+	return page{events: events, window: cursor{done: at.cursor.done, upto: upto}, after: after.cursor,
+		moves: len(events) > 0 || !at.opens(), last: at.opens() && !full}, nil
 }
 
 // readCut finds where the next window of a backlog should end: at a snapshot that the log holds, if there is one ahead.
@@ -166,7 +166,7 @@ func (r *logReader) readPlan(ctx context.Context, at reading) (plan, error) {
 }
 
 // read reads one page as the state says, and returns it with the end of its window.
-func (r *logReader) read(ctx context.Context, at reading) ([]record, string, error) {
+func (r *logReader) read(ctx context.Context, at reading) ([]logEvent, string, error) {
 	var rows pgx.Rows
 	var err error
 	if at.state == planned {
@@ -182,7 +182,7 @@ func (r *logReader) read(ctx context.Context, at reading) ([]record, string, err
 		return nil, "", fmt.Errorf("read page: %w", err)
 	}
 	defer rows.Close()
-	var header record
+	var header logEvent
 	if !rows.Next() {
 		rows.Close()
 		if err := rows.Err(); err != nil {
@@ -193,13 +193,13 @@ func (r *logReader) read(ctx context.Context, at reading) ([]record, string, err
 	if err := r.scan(rows, &header); err != nil {
 		return nil, "", fmt.Errorf("read page: %w", err)
 	}
-	var records []record
+	var events []logEvent
 	for rows.Next() {
-		if records == nil {
-			records = make([]record, 0, min(r.limit, 256))
+		if events == nil {
+			events = make([]logEvent, 0, min(r.limit, 256))
 		}
-		records = append(records, record{})
-		if err := r.scan(rows, &records[len(records)-1]); err != nil {
+		events = append(events, logEvent{})
+		if err := r.scan(rows, &events[len(events)-1]); err != nil {
 			return nil, "", fmt.Errorf("read page: %w", err)
 		}
 	}
@@ -209,7 +209,7 @@ func (r *logReader) read(ctx context.Context, at reading) ([]record, string, err
 	if header.Source != "ok" {
 		return nil, "", fmt.Errorf("read page: %w", stateError(header.Source))
 	}
-	return records, header.ID, nil
+	return events, header.ID, nil
 }
 
 // stateError is why a statement says that the reader must not go on.
@@ -226,7 +226,7 @@ func stateError(state string) error {
 
 // scan reads a row of readPage. In the binary format it takes the values as they lie on the wire, which is several times
 // faster than Scan; simple protocol and exec mode give text.
-func (r *logReader) scan(rows pgx.Rows, to *record) error {
+func (r *logReader) scan(rows pgx.Rows, to *logEvent) error {
 	if rows.FieldDescriptions()[0].Format != pgx.BinaryFormatCode {
 		var headers *string
 		if err := rows.Scan(&to.seq, &to.ID, &to.Source, &to.Type, &to.Topic, &to.Key, &to.Time, &headers, &to.Payload, &to.letter); err != nil {

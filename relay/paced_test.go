@@ -161,11 +161,11 @@ func TestEventsOfAnAbsentPartitionWaitBetweenTries(t *testing.T) {
 			t.Fatal(err)
 		}
 		p, err := l.reader.next(t.Context())
-		if err != nil || len(p.records) != 1 {
-			t.Fatalf("%d records, %v", len(p.records), err)
+		if err != nil || len(p.events) != 1 {
+			t.Fatalf("%d events, %v", len(p.events), err)
 		}
-		refused := noLeader{}.Publish(t.Context(), []holdfast.Event{p.records[0].Event})[0]
-		if _, err := l.settle(t.Context(), p, []disposition{partitionDown}, []answer{{fault: FaultPartition, err: refused}}); err != nil {
+		refused := noLeader{}.Publish(t.Context(), []holdfast.Event{p.events[0].Event})[0]
+		if _, err := l.apply(t.Context(), p, []disposition{partitionDown}, []answer{{fault: FaultPartition, err: refused}}); err != nil {
 			t.Fatal(err)
 		}
 		waits := func(when string) {

@@ -19,7 +19,7 @@ const beginGuarded = "begin isolation level read committed; set local idle_in_tr
 
 // parking is an event on its way into the table of parked events.
 type parking struct {
-	record      *record
+	event       *logEvent
 	disposition disposition
 	err         error
 }
@@ -53,7 +53,7 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 	l.leaseUntil = sent.Add(l.r.c.Lease)
 	l.mu.Unlock()
 	for _, p := range parks {
-		q := queue{p.record.Topic, p.record.Key}
+		q := queue{p.event.Topic, p.event.Key}
 		l.parked[q]++
 		l.rows++
 		if p.disposition == topicHeld && l.topics[q.topic] == nil {
@@ -61,7 +61,7 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 			l.r.c.Logger.Error("topic held: it is missing or not permitted; create it or grant the rights, nothing is lost meanwhile", "topic", q.topic, "lane", l.number, "error", p.err)
 		}
 		if observe := l.r.c.Observer.OnParked; observe != nil {
-			observe(Parked{Lane: l.number, Event: p.record.Event, Why: p.disposition.String(), Err: p.err})
+			observe(Parked{Lane: l.number, Event: p.event.Event, Why: p.disposition.String(), Err: p.err})
 		}
 	}
 	return nil
@@ -84,7 +84,7 @@ func (l *lane) rowsOf(parks []parking) parkedRows {
 	var rows parkedRows
 	added := map[queue]bool{}
 	for _, p := range parks {
-		e, q := &p.record.Event, queue{p.record.Topic, p.record.Key}
+		e, q := &p.event.Event, queue{p.event.Topic, p.event.Key}
 		var delay *float64
 		why, attempts := "follows", int32(0)
 		head := !q.ordered() || (l.parked[q] == 0 && !l.held[q] && !added[q])
@@ -102,7 +102,7 @@ func (l *lane) rowsOf(parks []parking) parkedRows {
 		case first:
 			why, head = "record", false
 		}
-		if p.record.letter != 0 && !head && p.disposition != topicHeld {
+		if p.event.letter != 0 && !head && p.disposition != topicHeld {
 			rows.fix.addQueue(q) // it goes before what it came behind
 		}
 		if !head {
@@ -116,8 +116,8 @@ func (l *lane) rowsOf(parks []parking) parkedRows {
 		rows.topics, rows.keys, rows.whys = append(rows.topics, q.topic), append(rows.keys, q.key), append(rows.whys, why)
 		rows.attempts, rows.errors = append(rows.attempts, attempts), append(rows.errors, errorText(cause))
 		rows.ids, rows.sources, rows.types = append(rows.ids, e.ID), append(rows.sources, e.Source), append(rows.types, e.Type)
-		rows.times, rows.headers, rows.payloads = append(rows.times, e.Time), append(rows.headers, headersText(p.record)), append(rows.payloads, e.Payload)
-		rows.letters, rows.delays = append(rows.letters, p.record.letter), append(rows.delays, delay)
+		rows.times, rows.headers, rows.payloads = append(rows.times, e.Time), append(rows.headers, headersText(p.event)), append(rows.payloads, e.Payload)
+		rows.letters, rows.delays = append(rows.letters, p.event.letter), append(rows.delays, delay)
 	}
 	return rows
 }
@@ -192,7 +192,7 @@ func (l *lane) queueSave(batch *pgx.Batch, c cursor) {
 	batch.Queue(l.r.sql.In(saveLanes), l.r.c.Name, l.r.c.Lease, []int16{int16(l.number)}, []int64{l.epoch}, []*string{&c.done}, []*string{&c.upto}, []int64{c.pos}, l.token, l.r.saver.next())
 }
 
-func headersText(rec *record) *string {
+func headersText(rec *logEvent) *string {
 	if rec.Headers == nil {
 		return nil
 	}

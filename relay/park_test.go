@@ -36,7 +36,7 @@ func TestARefusedRecordHoldsBackItsOwnKeyAndNothingElse(t *testing.T) {
 	wait.Until(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
 	wantOnce(t, b)
 	if n := letters(t, pool); n != 0 {
-		t.Errorf("%d letters were written for a record that was mended", n)
+		t.Errorf("%d letters were written for a record that was fixed", n)
 	}
 }
 

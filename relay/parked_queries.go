@@ -123,9 +123,9 @@ returning id`
 const publishLetter = `-- relay.publish_letter
 select holdfast.publish_letter($1::bigint, $2::text, -1)`
 
-// wakeQueues makes the first row of queues due, of those that no dead letter holds. $2 topics, $3 keys. It finds the
+// resumeQueues makes the first row of queues due, of those that no dead letter holds. $2 topics, $3 keys. It finds the
 // holding letters by letter_holds.
-const wakeQueues = `-- relay.wake_queues
+const resumeQueues = `-- relay.resume_queues
 update holdfast.parked p set next_at = now()
   from (select q.topic, q.key, f.place
           from unnest($2::text[], $3::text[]) as q (topic, key),
@@ -134,8 +134,8 @@ update holdfast.parked p set next_at = now()
  where p.lane = $1::smallint and p.topic = first.topic and p.key = first.key and p.place = first.place and p.next_at = 'infinity'
    and not exists (select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = p.topic and h.key = p.key)`
 
-// wakeTopic makes the first row of each queue of a topic due, and every row without a key, except behind a holding letter.
-const wakeTopic = `-- relay.wake_topic
+// resumeTopic makes the first row of each queue of a topic due, and every row without a key, except behind a holding letter.
+const resumeTopic = `-- relay.resume_topic
 update holdfast.parked p set next_at = now()
  where p.lane = $1::smallint and p.topic = $2::text and p.next_at = 'infinity'
    and (p.key = '' or p.place = (select min(h.place) from holdfast.parked h where h.lane = p.lane and h.topic = p.topic and h.key = p.key))

@@ -59,9 +59,9 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		{deleteParked, "3, '{orders}', '{11}', '{11}'", []string{"parked_pkey"}},
 		{delayParked, "3, '{orders}', '{11}', '{11}', '{1}', '{e}', '{1}'", []string{"parked_pkey"}},
 		{deadLetterParked, "3, 'orders', '11', 11, 1, 'e', 'r', 'f', false", []string{"parked_pkey", "letter_pkey"}},
-		{wakeQueues, "3, '{orders}', '{11}'", []string{"parked_pkey", "letter_holds"}},
+		{resumeQueues, "3, '{orders}', '{11}'", []string{"parked_pkey", "letter_holds"}},
 		{readProbe, "3, 'orders'", []string{"parked_pkey", "letter_holds"}},
-		{wakeTopic, "3, 'orders'", []string{"parked_pkey", "letter_holds"}},
+		{resumeTopic, "3, 'orders'", []string{"parked_pkey", "letter_holds"}},
 		{loadWaiting, "3", []string{"parked_pkey"}},
 		{moveScheduled, "3, 100, 1000000", []string{"scheduled_pkey"}},
 	} {
@@ -82,7 +82,7 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		"relay.adopt_snapshot": adopts, "relay.adopt_lock": adopts, "relay.adopt_events": adopts, "relay.adopt_lanes": adopts, "relay.adopt_sequence": adopts,
 		"relay.adopt_incarnation": adopts, "relay.adopt_birth_gone": adopts, "relay.adopt_birth": adopts, "relay.replace_cluster": adopts,
 		"relay.publish_letter": "a function, which reads a letter by its primary key",
-		"relay.rotate":         "a function over the row of the table ring, and the size of a segment",
+		"relay.rotate":         "a function over the row of the table segments, and the size of a segment",
 		"relay.reclaim":        "a function: TestASegmentIsReclaimedWithoutReadingItAll counts what it reads",
 	})
 }

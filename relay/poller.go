@@ -125,14 +125,14 @@ func (p *poller) look(ctx context.Context, poked bool) (found bool, err error) {
 		}
 		var due uint32
 		if parked {
-			due |= choreParked
+			due |= parkedDue
 		}
 		if scheduled {
-			due |= choreScheduled
+			due |= scheduledDue
 		}
 		if due != 0 {
-			l.chores.Or(due)
-			signal(l.chored)
+			l.tasks.Or(due)
+			signal(l.tasksDue)
 		}
 		return nil
 	})

@@ -40,7 +40,7 @@ func TestARelaysDeadLetterIsPublishedWithoutPayloadAndOnce(t *testing.T) {
 	h := word.Headers
 	if word.Key != "k1" || word.Type != "order.placed" || word.Payload != nil || word.ID == original || h[wire.HeaderEventID] != original ||
 		h[wire.HeaderPayloadLeftOut] != "3" || h[wire.HeaderOrigin] != "relay" || h[wire.HeaderTopic] != "orders" || h[wire.HeaderError] == "" {
-		t.Errorf("letter %d of event %s is told as %+v", id, original, word)
+		t.Errorf("letter %d of event %s is published as %+v", id, original, word)
 	}
 	// What was given up last is of the topic of letters: nothing is said of it.
 	write(t, pool, event("k3", "after"))
@@ -48,9 +48,9 @@ func TestARelaysDeadLetterIsPublishedWithoutPayloadAndOnce(t *testing.T) {
 	if n := pgtest.Count(t, pool, "select count(*) from holdfast.event where topic = 'orders.dlq'"); n != 2 {
 		t.Errorf("%d letters were published, want those of the two orders", n)
 	}
-	// A replay that fails again is told again.
+	// A replay that fails again is published again.
 	replay(t, pool, id)
-	wait.Until(t, "it is told again", func() bool {
+	wait.Until(t, "it is published again", func() bool {
 		return pgtest.Count(t, pool, "select count(*) from holdfast.event where topic = 'orders.dlq' and headers->>'hf_letter' = $1::bigint::text", id) == 2
 	})
 }

@@ -170,7 +170,7 @@ select coalesce((select i.token::text from holdfast.incarnation i), ''), pg_is_i
        (select coalesce(max(pg_snapshot_xmax(l.done)::text::bigint), 0) from holdfast.lane l),
        pg_snapshot_xmax(pg_current_snapshot())::text::bigint`
 
-// beat says that this relay runs, and counts the relays that do and the lanes that are free. A lease further away than
+// heartbeatRelay says that this relay runs, and counts the relays that do and the lanes that are free. A lease further away than
 // twice its length was given by a clock that has since stepped back: it counts as run out.
 // A lane that is ours in the table but not in our memory was dropped: it is free for us. $1 name, $2 lease, $3 our lanes.
 const heartbeatRelay = `-- relay.heartbeat
@@ -232,7 +232,7 @@ select 1 from holdfast.lane l
 
 // readSegments is the state of the segments.
 const readSegments = `-- relay.segments
-select (select r.current from holdfast.ring r), n,
+select (select s.current from holdfast.segments s), n,
        pg_table_size(c.oid), pg_relation_size(c.oid) = 0
   from generate_series(0, 3) n
   join pg_class c on c.oid = to_regclass('holdfast.event_' || n)
@@ -269,7 +269,7 @@ insert into holdfast.birth default values`
 )
 
 const rotateSegments = `-- relay.rotate
-update holdfast.ring set current = $1::smallint, turned_at = now() where current = $2::smallint`
+update holdfast.segments set current = $1::smallint, rotated_at = now() where current = $2::smallint`
 
 const reclaimSegment = `-- relay.reclaim
 select holdfast.reclaim($1::integer, $2::text::uuid, $3::integer)`

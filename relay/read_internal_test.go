@@ -68,16 +68,16 @@ func TestAPageOfOneHugeTransactionCostsWhatItReturns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.last && len(p.records) == 0 {
+		if p.last && len(p.events) == 0 {
 			break
 		}
-		for _, rec := range p.records {
+		for _, rec := range p.events {
 			if rec.seq <= last {
 				t.Fatalf("seq %d came after %d", rec.seq, last)
 			}
 			last = rec.seq
 		}
-		events += len(p.records)
+		events += len(p.events)
 		if r.at.state == planned {
 			byPlan++
 			if byPlan%50 == 1 {
@@ -160,8 +160,8 @@ func TestABacklogIsNeverCutBehindTheCursor(t *testing.T) {
 		t.Fatal(err)
 	}
 	appendMany(t, pool, "read", 3)
-	if p, err := r.next(t.Context()); err != nil || len(p.records) != 3 {
-		t.Fatalf("%d records, %v", len(p.records), err)
+	if p, err := r.next(t.Context()); err != nil || len(p.events) != 3 {
+		t.Fatalf("%d events, %v", len(p.events), err)
 	}
 	appendMany(t, pool, "unread", 3)
 	pgtest.Exec(t, pool, "update holdfast.event_0 set snap = case when key = 'unread' then $1::pg_snapshot end", old)
@@ -170,10 +170,10 @@ func TestABacklogIsNeverCutBehindTheCursor(t *testing.T) {
 	}
 	r.at.state = behind
 	p, err := r.next(t.Context())
-	if err != nil || len(p.records) != 3 || !p.last {
-		t.Fatalf("%d records, last %v, %v", len(p.records), p.last, err)
+	if err != nil || len(p.events) != 3 || !p.last {
+		t.Fatalf("%d events, last %v, %v", len(p.events), p.last, err)
 	}
-	for i, rec := range p.records {
+	for i, rec := range p.events {
 		if want := fmt.Sprintf("unread/%d", i); rec.ID != want {
 			t.Errorf("event %d is %s, want %s", i, rec.ID, want)
 		}
@@ -186,10 +186,10 @@ func TestAnEventThatNoDoorWouldLetInDoesNotStopItsLane(t *testing.T) {
 	pgtest.Exec(t, pool, `select holdfast.append(array['a'], array[''], array['t'], array['orders'], array['k'], null,
 		array['{"text": "s", "number": 1, "null": null, "list": ["x"]}'], null, null, null)`)
 	p, err := r.next(t.Context())
-	if err != nil || len(p.records) != 1 {
-		t.Fatalf("%d records, %v", len(p.records), err)
+	if err != nil || len(p.events) != 1 {
+		t.Fatalf("%d events, %v", len(p.events), err)
 	}
-	if h := p.records[0].Headers; h["text"] != "s" || h["number"] != "1" || h["list"] != `["x"]` {
+	if h := p.events[0].Headers; h["text"] != "s" || h["number"] != "1" || h["list"] != `["x"]` {
 		t.Errorf("headers are %q", h)
 	}
 	for _, bad := range []string{"infinity", "-infinity", "0044-03-15 00:00:00+00 BC", "10000-01-01 00:00:00+00"} {

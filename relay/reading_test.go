@@ -114,7 +114,7 @@ func TestACallOfTheReaderMakesThreeStatementsAtMost(t *testing.T) {
 		if !p.moves && !p.last {
 			t.Fatalf("call %d neither read nor moved", calls)
 		}
-		for _, rec := range p.records {
+		for _, rec := range p.events {
 			got += rec.ID
 		}
 		if p.last {

@@ -225,7 +225,7 @@ func (r *Relay) owned() []*lane {
 func (r *Relay) leave(ctx context.Context) {
 	ctx, cancel := r.env.limit(ctx, 5*time.Second)
 	defer cancel()
-	failpoint.Hit(failpoint.RelayLeaving)
+	failpoint.Hit(failpoint.RelayDeregistering)
 	// Best effort: a relay that is not forgotten counts for its lease.
 	if _, err := r.pool.Exec(ctx, r.sql.In(leaveRelay), r.c.Name); err != nil {
 		r.c.Logger.Warn("relay not deregistered: its lanes are free when their leases run out", "relay", r.c.Name, "error", redact(err))

@@ -98,11 +98,11 @@ func (r *Relay) maintainSegmentsOnce(ctx context.Context, token string) (loaded 
 		if !empty[next] {
 			r.c.Logger.Warn("the log grows: no segment is empty; a lane is held, or a transaction writes for long", "current", current, "next", next, "bytes", bytes[next])
 		}
-		failpoint.Hit(failpoint.RelayTurning)
+		failpoint.Hit(failpoint.RelayRotating)
 		if _, err := r.pool.Exec(ctx, r.sql.In(rotateSegments), next, current); err != nil {
 			return true, fmt.Errorf("rotate segments: %w", err)
 		}
-		failpoint.Hit(failpoint.RelayTurned)
+		failpoint.Hit(failpoint.RelayRotated)
 		loaded = true
 	}
 	return loaded, nil

@@ -94,7 +94,7 @@ func TestASegmentIsEmptiedAlthoughTheLastPageWasFull(t *testing.T) {
 	for i := range 6 {
 		write(t, pool, event("k", fmt.Sprint(i)), event("another", fmt.Sprint(i)))
 	}
-	pgtest.Exec(t, pool, "update holdfast.ring set current = 1")
+	pgtest.Exec(t, pool, "update holdfast.segments set current = 1")
 	run(t, pool, b, relay.Config{BatchSize: 3})
 	wait.Until(t, "the segment that was left is emptied", func() bool {
 		return pgtest.Count(t, pool, "select pg_relation_size('holdfast.event_0')") == 0
@@ -122,14 +122,14 @@ func TestWhatIsUnreadIsNeverTruncated(t *testing.T) {
 		}
 		return result
 	}
-	pgtest.Exec(t, pool, "update holdfast.ring set current = 2")
+	pgtest.Exec(t, pool, "update holdfast.segments set current = 2")
 	if got := reclaim(pool, 2); !strings.HasPrefix(got, "refused") {
 		t.Errorf("the current segment: %q", got)
 	}
 	if got := reclaim(pool, 0); got != "emptied" {
 		t.Errorf("an empty segment: %q", got)
 	}
-	// A writer that read `current` before the turn writes into a segment that was left.
+	// A writer that read `current` before the rotation writes into a segment that was left.
 	stale := begin(t, pool)
 	pgtest.Exec(t, stale.tx, "insert into holdfast.event_1 (lane, id, type, topic, key) values (1, 'stale', 't', 'orders', 'k')")
 	if got := reclaim(pool, 1); got != "busy" {

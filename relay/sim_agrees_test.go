@@ -86,7 +86,7 @@ func (w pgWriter) append(t *testing.T, id, topic, key string) {
 	// The function keeps a cut by chance. Where a window may be cut depends on the transactions of others on the server, so
 	// there are none here. Only the current segment is touched, so that no other one is locked.
 	var current int
-	if err := w.conn.QueryRow(context.Background(), "select current from holdfast.ring").Scan(&current); err != nil {
+	if err := w.conn.QueryRow(context.Background(), "select current from holdfast.segments").Scan(&current); err != nil {
 		t.Fatal(err)
 	}
 	w.exec(t, "update holdfast.event_"+fmt.Sprint(current)+" set snap = null where id = $1", id)
@@ -160,7 +160,7 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 			s.relays[i] = r
 		}
 	}
-	h := &twins{t: t, rng: rng, sides: sides, prepares: prepares, lanes: lanes}
+	h := &comparison{t: t, rng: rng, sides: sides, prepares: prepares, lanes: lanes}
 	t.Cleanup(func() { // before the pool is closed, which waits for connections
 		for _, w := range h.writers {
 			how := "rollback"
@@ -173,10 +173,10 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 	// What the history has no step for, or comes to by chance only.
 	beside := map[string]string{
 		"planned_page": "a long window", "transactions": "a long window", "cuts": "a backlog", "segments": "the sizes are Postgres's own",
-		"incarnation": "a crash", "move_scheduled": "scheduled events", "close_letters": "replays", "wake_queues": "letters that a person has dealt with",
+		"incarnation": "a crash", "move_scheduled": "scheduled events", "close_letters": "replays", "resume_queues": "letters that a person has dealt with",
 	}
 	missing := func() (names []string) {
-		for _, kind := range []string{"page", "claim", "save", "late save", "park", "due", "settle", "reclaim", "probe", "topic_probe", "wake_topic", "release", "beat"} {
+		for _, kind := range []string{"page", "claim", "save", "late save", "park", "due", "outcomes", "reclaim", "probe", "topic_probe", "resume_topic", "release", "heartbeat"} {
 			if h.kinds[kind] == 0 {
 				names = append(names, "to compare a "+kind)
 			}
@@ -197,8 +197,8 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 	}
 }
 
-// twins runs one history on two sides.
-type twins struct {
+// comparison runs one history on two sides.
+type comparison struct {
 	t        *testing.T
 	rng      *rand.Rand
 	sides    []*side
@@ -213,7 +213,7 @@ type twins struct {
 }
 
 // both asks both sides and compares what they say.
-func (h *twins) both(kind string, ask func(s *side) any) any {
+func (h *comparison) both(kind string, ask func(s *side) any) any {
 	h.t.Helper()
 	a, b := ask(h.sides[0]), ask(h.sides[1])
 	if diff := cmp.Diff(a, b); diff != "" {
@@ -227,13 +227,13 @@ func (h *twins) both(kind string, ask func(s *side) any) any {
 	return a
 }
 
-func (h *twins) each(do func(s *side)) {
+func (h *comparison) each(do func(s *side)) {
 	for _, s := range h.sides {
 		do(s)
 	}
 }
 
-func (h *twins) step() {
+func (h *comparison) step() {
 	relay := h.rng.IntN(2)
 	number := h.rng.IntN(h.lanes)
 	owned := func(s *side) *lane { return s.relays[relay].lanes[number] }
@@ -315,7 +315,7 @@ func (h *twins) step() {
 			}
 			s.cursors[name] = p.after
 			var ids []string
-			for _, rec := range p.records {
+			for _, rec := range p.events {
 				ids = append(ids, rec.ID+" "+rec.Topic+" "+rec.Key)
 			}
 			return []any{ids, p.last, p.after.upto == ""}
@@ -374,8 +374,8 @@ func (h *twins) step() {
 		if owned(h.sides[0]) == nil {
 			return
 		}
-		h.both("wake_topic", func(s *side) any {
-			return reasonOf(owned(s).inTx(h.t.Context(), func(b *pgx.Batch) { b.Queue(simStatements.In(wakeTopic), number, topic) }))
+		h.both("resume_topic", func(s *side) any {
+			return reasonOf(owned(s).inTx(h.t.Context(), func(b *pgx.Batch) { b.Queue(simStatements.In(resumeTopic), number, topic) }))
 		})
 		h.compareParked()
 	case 22: // a lane is given back, or all of a relay
@@ -395,7 +395,7 @@ func (h *twins) step() {
 			return reasonOf(err)
 		})
 	case 23: // a sign of life, and how lanes are shared
-		h.both("beat", func(s *side) any {
+		h.both("heartbeat", func(s *side) any {
 			var relays, lanes, free int
 			r := s.relays[relay]
 			err := s.db.QueryRow(h.t.Context(), simStatements.In(heartbeatRelay), r.c.Name, r.c.Lease, numbersOf(r)).Scan(&relays, &lanes, &free)
@@ -408,14 +408,14 @@ func (h *twins) step() {
 		h.ids++
 		var parks []parking
 		for i := range 1 + h.rng.IntN(3) {
-			rec := &record{Event: holdfast.Event{ID: fmt.Sprint("p", h.ids, "/", i), Type: "t", Topic: []string{"orders", "other"}[h.rng.IntN(2)], Key: []string{"", "a", "b"}[h.rng.IntN(3)], Time: time.Unix(0, 0)}}
+			rec := &logEvent{Event: holdfast.Event{ID: fmt.Sprint("p", h.ids, "/", i), Type: "t", Topic: []string{"orders", "other"}[h.rng.IntN(2)], Key: []string{"", "a", "b"}[h.rng.IntN(3)], Time: time.Unix(0, 0)}}
 			dispositions := []disposition{recordRefused, follows, partitionDown, topicHeld}
 			if h.rng.IntN(3) == 0 {
 				if rec.letter = 1 + h.rng.Int64N(5); rec.Key != "" {
 					dispositions = append(dispositions, first, first)
 				}
 			}
-			parks = append(parks, parking{record: rec, disposition: dispositions[h.rng.IntN(len(dispositions))], err: errors.New("scripted")})
+			parks = append(parks, parking{event: rec, disposition: dispositions[h.rng.IntN(len(dispositions))], err: errors.New("scripted")})
 		}
 		h.both("park", func(s *side) any {
 			l := owned(s)
@@ -446,7 +446,7 @@ func (h *twins) step() {
 			}
 			return ids
 		})
-		h.both("settle", func(s *side) any {
+		h.both("outcomes", func(s *side) any {
 			l, got := owned(s), rows[s.name]
 			if len(got) == 0 {
 				return "nothing"
@@ -456,14 +456,14 @@ func (h *twins) step() {
 			stuck := map[queue]bool{}
 			for i := range got {
 				q := queue{got[i].Topic, got[i].Key}
-				outcomes[i] = []outcome{settled, retryLater, dead}[(shift+len(got[i].ID)+int(got[i].ID[len(got[i].ID)-1]))%3]
+				outcomes[i] = []outcome{acknowledged, retryLater, dead}[(shift+len(got[i].ID)+int(got[i].ID[len(got[i].ID)-1]))%3]
 				if q.ordered() && stuck[q] {
 					outcomes[i] = untouched
 				}
-				stuck[q] = stuck[q] || outcomes[i] != settled
+				stuck[q] = stuck[q] || outcomes[i] != acknowledged
 				answers[i] = answer{fault: FaultRecord, err: errors.New("scripted")}
 			}
-			_, err := l.settleParked(h.t.Context(), got, answers, outcomes)
+			_, err := l.writeOutcomes(h.t.Context(), got, answers, outcomes)
 			return reasonOf(err)
 		})
 		h.compareParked()
@@ -486,7 +486,7 @@ func (h *twins) step() {
 			})
 			return []any{got, err == nil}
 		})
-	case 18: // the ring
+	case 18: // the segments
 		if h.rng.IntN(2) == 0 {
 			to := h.rng.IntN(4)
 			h.both("rotate", func(s *side) any {
@@ -523,7 +523,7 @@ func (h *twins) step() {
 	}
 }
 
-func (h *twins) token(s *side) string {
+func (h *comparison) token(s *side) string {
 	var got server
 	if err := s.db.QueryRow(h.t.Context(), simStatements.In(readServer)).Scan(&got.token, &got.standby, &got.isolation, &got.identifier, &got.adopted, &got.born, &got.bornXmin, &got.doneXmax, &got.nowXmax); err != nil {
 		h.t.Fatal(err)
@@ -531,7 +531,7 @@ func (h *twins) token(s *side) string {
 	return got.token
 }
 
-func (h *twins) lost(s *side, r *Relay, l *lane) bool {
+func (h *comparison) lost(s *side, r *Relay, l *lane) bool {
 	tx, err := s.db.BeginTx(h.t.Context(), pgx.TxOptions{})
 	if err != nil {
 		h.t.Fatal(err)
@@ -567,7 +567,7 @@ func reasonOf(err error) string {
 }
 
 // compareParked compares the tables of parked events and letters.
-func (h *twins) compareParked() {
+func (h *comparison) compareParked() {
 	h.t.Helper()
 	h.both("parked", func(s *side) any {
 		var all []string

@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
-// simBug is a fault planted on purpose: in the fake of the database, or around the relay's code.
+// simBug is a fault injected on purpose: in the fake of the database, or around the relay's code.
 type simBug struct {
 	fake   simdb.Bug
 	driver string
@@ -34,7 +34,7 @@ var simBugs = []struct {
 	{simBug{fake: simdb.BugEmptyXip}, 200, nil},
 	{simBug{fake: simdb.BugForgetsInFlight}, 200, nil},
 	{simBug{fake: simdb.BugInventedCut}, 600, func(p *simPlan) { p.long, p.cutEvery, p.batch = true, 2, 2 }},
-	{simBug{fake: simdb.BugUnmendedCut}, 600, func(p *simPlan) { p.cutEvery, p.batch = 2, 2 }},
+	{simBug{fake: simdb.BugUncorrectedCut}, 600, func(p *simPlan) { p.cutEvery, p.batch = 2, 2 }},
 	{simBug{fake: simdb.BugSaveWithoutFence}, 200, nil},
 	{simBug{fake: simdb.BugLateSave}, 600, func(p *simPlan) { p.cuts = true }},
 	{simBug{fake: simdb.BugParkWithoutEpoch}, 200, nil},
@@ -57,8 +57,8 @@ var simBugs = []struct {
 
 func (b simBug) String() string { return string(b.fake) + b.driver }
 
-// plant keeps a bug alive that sits in the lanes' memory.
-func (sr *simRelay) plant() {
+// inject keeps a bug alive that sits in the lanes' memory.
+func (sr *simRelay) inject() {
 	for _, l := range sr.r.lanes {
 		switch sr.s.plan.bug.driver {
 		case bugLeaseForever:

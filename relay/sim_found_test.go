@@ -44,12 +44,12 @@ func TestTheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T) {
 	}
 	next := func() page {
 		p, err := l.reader.next(t.Context())
-		if err != nil || len(p.records) != 1 {
-			t.Fatalf("%d records, %v", len(p.records), err)
+		if err != nil || len(p.events) != 1 {
+			t.Fatalf("%d events, %v", len(p.events), err)
 		}
 		return p
 	}
-	if _, err := l.settle(t.Context(), next(), []disposition{published}, make([]answer, 1)); err != nil {
+	if _, err := l.apply(t.Context(), next(), []disposition{published}, make([]answer, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.saver.save(t.Context(), r.owned()); err != nil {
@@ -58,7 +58,7 @@ func TestTheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T) {
 	p := next()
 	cut = true
 	refused := &PublishError{Topic: "orders", Fault: FaultRecord, Err: errors.New("too large")}
-	if _, err := l.settle(t.Context(), p, []disposition{recordRefused}, []answer{{fault: FaultRecord, err: refused}}); err == nil {
+	if _, err := l.apply(t.Context(), p, []disposition{recordRefused}, []answer{{fault: FaultRecord, err: refused}}); err == nil {
 		t.Fatal("the answer of the COMMIT was not lost")
 	}
 	cut = false
@@ -133,7 +133,7 @@ func TestALateAnswerToAProbeDoesNotMakeTheNextOwnerDormant(t *testing.T) {
 	write("e1")
 	var second *lane
 	meanwhile = func() {
-		r.end(t.Context(), first, errors.New("a chore failed"))
+		r.end(t.Context(), first, errors.New("a task failed"))
 		second = claim()
 		readAll(second)
 	}

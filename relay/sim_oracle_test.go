@@ -10,8 +10,8 @@ import (
 // simOracle watches a schedule. It knows every event that was written, in the order that the locks of the writers gave.
 type simOracle struct {
 	s      *sim
-	events map[string]*told
-	keys   map[queue][]*told // of ordered keys, committed, in their order
+	events map[string]*simEvent
+	keys   map[queue][]*simEvent // of ordered keys, committed, in their order
 	calmAt time.Time
 	owned  []time.Time // when each lane was last seen with an owner that lives
 	clocks bool        // the database's clock was set: leases may end early
@@ -21,22 +21,22 @@ type simOracle struct {
 	duplicates int
 }
 
-// told is what is known of one event.
-type told struct {
-	id                  string
-	queue               queue
-	index               int // among those of its key
-	ordered             bool
-	committed           bool
-	arrived             int
-	buried, isDiscarded bool
-	covered             bool // some row of it is behind a saved cursor
+// simEvent is what is known of one event.
+type simEvent struct {
+	id                        string
+	queue                     queue
+	index                     int // among those of its key
+	ordered                   bool
+	committed                 bool
+	arrived                   int
+	deadLettered, isDiscarded bool
+	covered                   bool // some row of it is behind a saved cursor
 }
 
 func newOracle(s *sim) *simOracle {
-	o := &simOracle{s: s, events: map[string]*told{}, keys: map[queue][]*told{}}
+	o := &simOracle{s: s, events: map[string]*simEvent{}, keys: map[queue][]*simEvent{}}
 	s.db.Watch = simdb.Watch{Saved: o.saved, Wrote: o.wrote, Committed: o.committed, Truncated: o.truncated,
-		Buried: func(id, _, _ string, _ int64) { o.events[id].buried = true }}
+		DeadLettered: func(id, _, _ string, _ int64) { o.events[id].deadLettered = true }}
 	return o
 }
 
@@ -47,14 +47,14 @@ func (o *simOracle) wrote(lane int, by, current int64) {
 	}
 }
 
-func (o *simOracle) written(id string, q queue, ordered bool) *told {
-	t := &told{id: id, queue: q, ordered: ordered}
+func (o *simOracle) written(id string, q queue, ordered bool) *simEvent {
+	t := &simEvent{id: id, queue: q, ordered: ordered}
 	o.events[id] = t
 	return t
 }
 
 // commit notes an event that was committed, behind all of its key.
-func (o *simOracle) commit(t *told) {
+func (o *simOracle) commit(t *simEvent) {
 	o.s.log("%s of %q is committed", t.id, t.queue.key)
 	t.committed = true
 	o.pending++
@@ -101,7 +101,7 @@ func (o *simOracle) arrived(e holdfast.Event) {
 		return
 	}
 	for _, before := range o.keys[t.queue][:t.index] {
-		if before.arrived == 0 && !before.isDiscarded && !(before.buried && !o.s.plan.hold) {
+		if before.arrived == 0 && !before.isDiscarded && !(before.deadLettered && !o.s.plan.hold) {
 			o.s.fail("order", "%s of key %q arrived before %s", t.id, t.queue.key, before.id)
 		}
 	}
@@ -120,7 +120,7 @@ func (o *simOracle) publishing(events []holdfast.Event) {
 	}
 	for _, e := range events {
 		t := o.events[e.ID]
-		if t != nil && t.covered && !t.buried && t.arrived > 0 && !o.s.db.ParkedRow(e.ID) {
+		if t != nil && t.covered && !t.deadLettered && t.arrived > 0 && !o.s.db.ParkedRow(e.ID) {
 			o.s.fail("duplicates", "%s is published again, though a saved cursor covers it", e.ID)
 		}
 	}
@@ -156,7 +156,7 @@ func (o *simOracle) saved(lane int, before, after simdb.Lane) {
 			e.Covered = true
 			t := o.events[e.ID]
 			t.covered = true
-			if t.arrived == 0 && !t.buried && !db.ParkedRow(e.ID) {
+			if t.arrived == 0 && !t.deadLettered && !db.ParkedRow(e.ID) {
 				o.s.fail("cursor truth", "lane %d covers %s (xid %d, seq %d), which is nowhere: %+v", lane, e.ID, e.Xid, e.Seq, after)
 			}
 		}
@@ -216,7 +216,7 @@ func (o *simOracle) check() {
 		return
 	}
 	for _, t := range o.events {
-		if t.committed && t.arrived == 0 && !t.isDiscarded && !t.buried && !o.s.db.ParkedRow(t.id) {
+		if t.committed && t.arrived == 0 && !t.isDiscarded && !t.deadLettered && !o.s.db.ParkedRow(t.id) {
 			o.s.fail("no loss", "%s was committed and never arrived", t.id)
 		}
 	}

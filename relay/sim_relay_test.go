@@ -19,7 +19,7 @@ type simRelay struct {
 	s           *sim
 	r           *Relay
 	ctx, work   context.Context // Run's, and that of the lanes
-	told        context.CancelFunc
+	shutdown    context.CancelFunc
 	cut         context.CancelCauseFunc
 	frozenUntil time.Time
 	stopping    bool // it stops in order
@@ -53,10 +53,10 @@ func (s *sim) startRelay() {
 	r := newRelay(conn, s.broker, Config{Name: name, Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, MaxParked: p.maxParked, ParkAfter: p.parkAfter, SegmentBytes: 2000, Observer: Observer{OnLost: func(l Lost) { s.oracle.lost++; s.log("lost lane %d: %v", l.Lane, l.Err) }},
 		Retry: retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
-	r.saver.mu = &turnstile{s: s, got: sr.plant}
+	r.saver.mu = &turnstile{s: s, got: sr.inject}
 	r.env = env{now: func() time.Time { return s.at }, chance: s.rng.Float64, wait: s.wait, start: sr.startLane, limit: noLimit}
 	sr.r = r
-	sr.ctx, sr.told = context.WithCancel(context.Background())
+	sr.ctx, sr.shutdown = context.WithCancel(context.Background())
 	sr.work, sr.cut = context.WithCancelCause(context.Background())
 	s.relays = append(s.relays, sr)
 	s.spawn(r.c.Name, sr, sr.manage)
@@ -113,7 +113,7 @@ func (sr *simRelay) after(name string) error {
 		s.log("the answer of %s is lost", name)
 		return errCut
 	}
-	sr.plant()
+	sr.inject()
 	return nil
 }
 
@@ -156,7 +156,7 @@ func (sr *simRelay) kill() {
 // halt stops the relay in order.
 func (sr *simRelay) halt() {
 	sr.stopping = true
-	sr.told()
+	sr.shutdown()
 }
 
 // manage is Relay.manage and the end of Relay.Run.
@@ -211,15 +211,15 @@ func (sr *simRelay) rests() bool { return sr.resting }
 // save is saver.run.
 func (sr *simRelay) save() {
 	r, s := sr.r, sr.s
-	beat := r.c.Lease / 5
+	heartbeat := r.c.Lease / 5
 	for {
-		s.pause(func() bool { return sr.resting || len(r.saver.dirty) > 0 }, s.at.Add(beat))
+		s.pause(func() bool { return sr.resting || len(r.saver.dirty) > 0 }, s.at.Add(heartbeat))
 		if taken(r.saver.dirty); sr.resting {
 			return
 		}
 		began := s.at
 		_ = r.saver.save(sr.work, r.owned())
-		s.pause(sr.rests, s.at.Add(min(saveInterval(s.at.Sub(began)), beat)))
+		s.pause(sr.rests, s.at.Add(min(saveInterval(s.at.Sub(began)), heartbeat)))
 		if sr.resting {
 			return
 		}
@@ -293,7 +293,7 @@ func (sr *simRelay) startLane(work context.Context, l *lane) {
 // run is lane.run.
 func (sl *simLane) run() error {
 	s, l := sl.sr.s, sl.lane
-	if err := l.wakeReleased(sl.ctx); err != nil {
+	if err := l.resumeReleased(sl.ctx); err != nil {
 		return err
 	}
 	s.spawn(fmt.Sprint("reader ", l.number), sl.sr, func() {
@@ -306,18 +306,18 @@ func (sl *simLane) run() error {
 		}
 	}()
 	for {
-		due := func() bool { return !l.choresAt().IsZero() && !s.at.Before(l.choresAt()) }
+		due := func() bool { return !l.tasksAt().IsZero() && !s.at.Before(l.tasksAt()) }
 		s.pause(func() bool {
-			return closed(l.stop) || sl.ctx.Err() != nil || sl.failed != nil || sl.page != nil || len(l.chored) > 0 || due()
-		}, l.choresAt())
+			return closed(l.stop) || sl.ctx.Err() != nil || sl.failed != nil || sl.page != nil || len(l.tasksDue) > 0 || due()
+		}, l.tasksAt())
 		var err error
 		// As a select does: any of those that are ready.
 		switch first := s.rng.IntN(3); {
 		case first == 0 && sl.page != nil:
 			err = sl.process()
-		case first == 1 && (len(l.chored) > 0 || due()):
-			taken(l.chored)
-			err = l.doChores(sl.ctx)
+		case first == 1 && (len(l.tasksDue) > 0 || due()):
+			taken(l.tasksDue)
+			err = l.runTasks(sl.ctx)
 		case closed(l.stop):
 			return nil
 		case sl.ctx.Err() != nil:
@@ -326,9 +326,9 @@ func (sl *simLane) run() error {
 			err = sl.failed
 		case sl.page != nil:
 			err = sl.process()
-		case len(l.chored) > 0 || due():
-			taken(l.chored)
-			err = l.doChores(sl.ctx)
+		case len(l.tasksDue) > 0 || due():
+			taken(l.tasksDue)
+			err = l.runTasks(sl.ctx)
 		}
 		if errors.Is(err, errStopping) {
 			return nil

@@ -40,7 +40,7 @@ func TestTheLaneProtocolKeepsItsPromisesInEverySchedule(t *testing.T) {
 func TestASeedMakesTheSameHistoryAgain(t *testing.T) {
 	t.Parallel()
 	history := func(seed uint64) string {
-		found, s := runWorld(newPlan(seed, simBug{}))
+		found, s := runSim(newPlan(seed, simBug{}))
 		return fmt.Sprint(found, s.steps, s.at, s.events, s.rng.Uint64())
 	}
 	for seed := range uint64(200) {
@@ -52,7 +52,7 @@ func TestASeedMakesTheSameHistoryAgain(t *testing.T) {
 
 // The seeds are fixed: whether a bug is found must not depend on the day. A change of the simulation moves them. The schedule
 // that finds it is run without it too: what is red then was not the bug.
-func TestTheSimulationFindsEveryPlantedBug(t *testing.T) {
+func TestTheSimulationFindsEveryInjectedBug(t *testing.T) {
 	t.Parallel()
 	for _, b := range simBugs {
 		t.Run(b.String(), func(t *testing.T) {

@@ -120,24 +120,24 @@ func TestLinesOfARetryLogStayWholeWhenManyWrite(t *testing.T) {
 
 func TestAnObserverIsToldOfEveryAttempt(t *testing.T) {
 	t.Parallel()
-	var told []Attempt
+	var reported []Attempt
 	s, _, connections := realServer(t, reset, status(503, ""), func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", problemKind)
 		w.WriteHeader(409)
 		_, _ = io.WriteString(w, runs)
 	}, status(201, ""))
-	post(t, client(t, func(c *Transport) { c.Observer.OnAttempt = func(a Attempt) { told = append(told, a) } }), s.URL, "x", KeyHeader, "k1")
-	if len(told) != 4 {
-		t.Fatalf("told of %d attempts, want 4: %+v", len(told), told)
+	post(t, client(t, func(c *Transport) { c.Observer.OnAttempt = func(a Attempt) { reported = append(reported, a) } }), s.URL, "x", KeyHeader, "k1")
+	if len(reported) != 4 {
+		t.Fatalf("%d attempts are reported, want 4: %+v", len(reported), reported)
 	}
 	if n := connections.Load(); n != 2 { // the one that was reset, and another for all the rest
 		t.Errorf("%d connections, want 2", n)
 	}
 	for i, want := range []Attempt{{Number: 1, Err: syscall.ECONNRESET}, {Number: 2, Status: 503}, {Number: 3, Status: 409, Code: codeInProgress}, {Number: 4, Status: 201}} {
-		got := told[i]
+		got := reported[i]
 		if got.Number != want.Number || got.Status != want.Status || got.Code != want.Code || got.Key != "k1" || got.Request == nil || got.Took <= 0 ||
 			(got.Err != nil) != (want.Err != nil) || i == 0 && got.Delay != 0 || i > 0 && got.Delay > time.Microsecond {
-			t.Errorf("attempt %d is told as %+v", i+1, got)
+			t.Errorf("attempt %d is reported as %+v", i+1, got)
 		}
 	}
 }

@@ -9,12 +9,12 @@ import (
 
 // exchange is one request and the attempts at it.
 type exchange struct {
-	base    http.RoundTripper
-	req     *http.Request // as the caller gave it; never changed
-	key     string        // "" = none
-	budget  time.Duration // until the headers of an answer are there, -1 = no limit
-	timeout time.Duration // of one attempt, -1 = no limit but the budget
-	told    Observer
+	base     http.RoundTripper
+	req      *http.Request // as the caller gave it; never changed
+	key      string        // "" = none
+	budget   time.Duration // until the headers of an answer are there, -1 = no limit
+	timeout  time.Duration // of one attempt, -1 = no limit but the budget
+	observer Observer
 
 	startAt time.Time     // when the first attempt began, that of a request that was redirected here included; zero before
 	attempt int           // attempts begun
@@ -74,12 +74,12 @@ func (x *exchange) try() error {
 	}
 	beganAt := time.Now()
 	code, err := x.send(first)
-	if x.told.OnAttempt != nil {
+	if x.observer.OnAttempt != nil {
 		a := Attempt{Request: x.req, Key: x.key, Number: x.attempt, Delay: x.delay, Took: time.Since(beganAt), Code: code, Err: err}
 		if x.resp != nil {
 			a.Status, a.Err = x.resp.StatusCode, nil
 		}
-		x.told.OnAttempt(a)
+		x.observer.OnAttempt(a)
 	}
 	return err
 }

@@ -90,7 +90,7 @@ func TestATypeThatNobodyHandlesIsAcknowledgedAndCounted(t *testing.T) {
 }
 
 // W21.
-func TestAHandlersFailureIsTheInboxesToMendAndNotTheSenders(t *testing.T) {
+func TestAHandlersFailureIsTheInboxesToFixAndNotTheSenders(t *testing.T) {
 	b := setup(t)
 	s := b.shop()
 	b.failWith("1", errors.New("not yet"))

@@ -39,8 +39,8 @@ func New(in *inbox.Inbox, source string, v Verifier, c Config) (http.Handler, er
 		in: in, source: source, v: v, c: c,
 		turns: make(chan struct{}, c.Workers),
 		// As long as the inbox can need for an event and all its tries in place, and some time to get a connection.
-		patience: time.Duration(max(of.ImmediateRetries, 0)+1)*(of.Timeout+of.Grace) + 30*time.Second,
-		window:   of.Retention,
+		timeout: time.Duration(max(of.ImmediateRetries, 0)+1)*(of.Timeout+of.Grace) + 30*time.Second,
+		window:  of.Retention,
 	}
 	if signsNoTime(v) {
 		r.timeless()
@@ -49,14 +49,14 @@ func New(in *inbox.Inbox, source string, v Verifier, c Config) (http.Handler, er
 }
 
 type receiver struct {
-	in       *inbox.Inbox
-	source   string
-	v        Verifier
-	c        Config
-	turns    chan struct{}
-	patience time.Duration
-	window   time.Duration // for which the inbox knows an id
-	warned   sync.Once     // of a window that is short
+	in      *inbox.Inbox
+	source  string
+	v       Verifier
+	c       Config
+	turns   chan struct{}
+	timeout time.Duration
+	window  time.Duration // for which the inbox knows an id
+	warned  sync.Once     // of a window that is short
 }
 
 // ServeHTTP takes one request from its method to its answer.
@@ -140,7 +140,7 @@ func (r *receiver) take(ctx context.Context, e holdfast.Event, hash []byte) (inb
 		}
 	}
 	defer func() { <-r.turns }()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
 	defer cancel()
 	hooks := r.in.Hooks()
 	if r.c.Mode == StoreFirst {

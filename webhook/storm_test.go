@@ -32,13 +32,13 @@ func TestInAStormOfFaultsEveryDeliveryHasOneEffect(t *testing.T) {
 	var mu sync.Mutex
 	roll := func(of int) int { mu.Lock(); defer mu.Unlock(); return random.IntN(of) }
 
-	victims := b.db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = "victim" })
+	subjects := b.db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = "subject" })
 	var urls []string
 	for _, mode := range []Mode{Inline, StoreFirst} {
 		c := b.in.Config()
 		c.ImmediateRetries, c.Observer = 1, inbox.Observer{}
 		c.Retry = retry.Policy{Attempts: 1000, Base: time.Millisecond, Cap: 5 * time.Millisecond}
-		in, err := inbox.New(victims, c)
+		in, err := inbox.New(subjects, c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +67,7 @@ func TestInAStormOfFaultsEveryDeliveryHasOneEffect(t *testing.T) {
 		for killing.Err() == nil {
 			var one bool
 			if err := b.db.QueryRow(killing, `select pg_terminate_backend(pid) from pg_stat_activity
-				where datname = current_database() and application_name = 'victim' order by random() limit 1`).Scan(&one); err == nil && one {
+				where datname = current_database() and application_name = 'subject' order by random() limit 1`).Scan(&one); err == nil && one {
 				count++
 			}
 			select {

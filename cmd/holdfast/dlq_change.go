@@ -89,7 +89,7 @@ func (c *dlqReplayCmd) Run(p *program) error {
 	f := c.filter()
 	f.Limit = c.Limit
 	watch := watcher{p: p, doing: "replaying"}
-	n, err := d.Replay(p.ctx, f, dlq.ReplayOptions{DryRun: c.DryRun, Rate: c.Rate, By: c.by(), Reason: c.Reason, Name: c.name(), Anew: c.Anew, ProgressFunc: watch.told})
+	n, err := d.Replay(p.ctx, f, dlq.ReplayOptions{DryRun: c.DryRun, Rate: c.Rate, By: c.by(), Reason: c.Reason, Name: c.name(), Anew: c.Anew, ProgressFunc: watch.report})
 	if c.DryRun {
 		return watch.wouldBe(d, n, "replayed", c.given(), err)
 	}
@@ -129,7 +129,7 @@ type watcher struct {
 	saidAt time.Time
 }
 
-func (w *watcher) told(progress dlq.Progress) {
+func (w *watcher) report(progress dlq.Progress) {
 	w.last = progress
 	switch {
 	case !w.begun:
@@ -257,7 +257,7 @@ func (c *dlqDiscardCmd) Run(p *program) error {
 	f := c.filter()
 	f.Limit = c.Limit
 	watch := watcher{p: p, doing: "discarding"}
-	n, err := d.DiscardAll(p.ctx, f, dlq.DiscardOptions{DryRun: c.DryRun, By: c.by(), Reason: c.Reason, ProgressFunc: watch.told})
+	n, err := d.DiscardAll(p.ctx, f, dlq.DiscardOptions{DryRun: c.DryRun, By: c.by(), Reason: c.Reason, ProgressFunc: watch.report})
 	if c.DryRun {
 		return watch.wouldBe(d, n, "discarded", c.given(), err)
 	}

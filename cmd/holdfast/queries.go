@@ -28,10 +28,10 @@ const statusLongParked = `-- status.long_parked
 select p.lane, count(*) from holdfast.parked p
  where p.why <> 'topic' and p.first_at < now() - interval '10 minutes' group by p.lane order by p.lane`
 
-// statusRing gives the segments with their sizes, large payloads included; one without events is 0 although Postgres
+// statusSegments gives the segments with their sizes, large payloads included; one without events is 0 although Postgres
 // keeps some pages next to it.
-const statusRing = `-- status.ring
-select n, n = (select r.current from holdfast.ring r), case when pg_relation_size(c.oid) = 0 then 0 else pg_table_size(c.oid) end
+const statusSegments = `-- status.segments
+select n, n = (select s.current from holdfast.segments s), case when pg_relation_size(c.oid) = 0 then 0 else pg_table_size(c.oid) end
   from generate_series(0, 3) n join pg_class c on c.oid = to_regclass('holdfast.event_' || n) order by n`
 
 // statusConsumers says of each consumer what waits, and for how long heads have been due that nobody takes.
@@ -98,7 +98,7 @@ select coalesce(h.pid, 0), coalesce(p.gid, ''), coalesce(a.application_name, '')
 // those before. By the indexes event_N_lane_xid_seq.
 const statusBehind = `-- status.behind
 select distinct u.lane
-  from holdfast.ring r, (
+  from holdfast.segments s, (
         select 0 as n, l.lane from holdfast.lane l
          where exists (select from only holdfast.event_0 e where e.lane = l.lane and e.xid >= pg_snapshot_xmax(l.done))
             or exists (select from only holdfast.event_0 e where e.lane = l.lane and e.xid = any (array(select pg_snapshot_xip(l.done))))
@@ -114,5 +114,5 @@ select distinct u.lane
         select 3 as n, l.lane from holdfast.lane l
          where exists (select from only holdfast.event_3 e where e.lane = l.lane and e.xid >= pg_snapshot_xmax(l.done))
             or exists (select from only holdfast.event_3 e where e.lane = l.lane and e.xid = any (array(select pg_snapshot_xip(l.done))))) u
- where u.n <> r.current
+ where u.n <> s.current
  order by u.lane`

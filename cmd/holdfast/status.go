@@ -35,7 +35,7 @@ func (c *statusCmd) Run(p *program) error {
 	if c.JSON {
 		s.out, s.tables = io.Discard, map[string][]map[string]any{}
 	}
-	for _, part := range []func(context.Context) error{s.history, s.lanes, s.relays, s.parked, s.ring, s.consumers, s.blocked, s.positions} {
+	for _, part := range []func(context.Context) error{s.history, s.lanes, s.relays, s.parked, s.segments, s.consumers, s.blocked, s.positions} {
 		if err := part(p.ctx); err != nil {
 			return fmt.Errorf("read status: %w", err)
 		}
@@ -184,11 +184,11 @@ func (s *status) parked(ctx context.Context) error {
 	return nil
 }
 
-func (s *status) ring(ctx context.Context) error {
+func (s *status) segments(ctx context.Context) error {
 	var segment, full int
 	var current bool
 	var bytes int64
-	err := s.each(ctx, statusRing, "SEGMENT\tCURRENT\tMiB", "segments", "segment current bytes", []any{&segment, &current, &bytes}, func() string {
+	err := s.each(ctx, statusSegments, "SEGMENT\tCURRENT\tMiB", "segments", "segment current bytes", []any{&segment, &current, &bytes}, func() string {
 		if bytes > 0 {
 			full++
 		}

@@ -39,7 +39,7 @@ func scraped(t *testing.T) map[string][]string {
 		t.Fatal(err)
 	}
 	for _, result := range []idempotency.Result{idempotency.Created, idempotency.Replayed, idempotency.Conflict, idempotency.InProgress, idempotency.Forgotten,
-		idempotency.Lost, idempotency.Unguarded, idempotency.Refused, idempotency.Unavailable, idempotency.Unknown, idempotency.Unusable, "other"} {
+		idempotency.Lost, idempotency.Bypassed, idempotency.Refused, idempotency.Unavailable, idempotency.Unknown, idempotency.Unusable, "other"} {
 		guard.OnOutcome(t.Context(), idempotency.Outcome{Result: result, Route: "POST /charges", Omitted: true, Expired: true})
 	}
 	guard.OnAbandoned(idempotency.Abandoned{Operation: "POST /charges"})
@@ -50,7 +50,7 @@ func scraped(t *testing.T) map[string][]string {
 	}
 	in.OnReceive(inbox.Received{})
 	in.OnRetry(inbox.Retried{})
-	in.OnDead(inbox.Died{})
+	in.OnDead(inbox.DeadLettered{})
 	in.OnConflict(holdfast.Event{})
 	in.OnFull(holdfast.Event{}, nil)
 	in.OnCleaned(1, time.Second)

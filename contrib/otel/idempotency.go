@@ -20,8 +20,7 @@ const (
 	SpanResult  = attribute.Key("idempotency.result")
 )
 
-// counters are the results of requests and the counters that have them. The names are those of package idempotency but
-// for bypassed: a request without a key, on a route where it is optional.
+// counters are the results of requests and the counters that have them. The names are those of package idempotency.
 var counters = map[idempotency.Result]struct{ name, description string }{
 	idempotency.Created:     {"idempotent.created", "Requests whose handler ran and whose answer is kept"},
 	idempotency.Replayed:    {"idempotent.replayed", "Requests that got the answer of an earlier one"},
@@ -29,7 +28,7 @@ var counters = map[idempotency.Result]struct{ name, description string }{
 	idempotency.InProgress:  {"idempotent.in_progress", "Requests whose key another request was using"},
 	idempotency.Forgotten:   {"idempotent.forgotten", "Requests whose handler ran and of which nothing was kept"},
 	idempotency.Lost:        {"idempotent.lost", "Requests whose lease another request took over while their handler ran"},
-	idempotency.Unguarded:   {"idempotent.bypassed", "Requests without a key, where it is optional"},
+	idempotency.Bypassed:    {"idempotent.bypassed", "Requests without a key, where it is optional"},
 	idempotency.Refused:     {"idempotent.refused", "Requests without a valid key, a principal or a body that could be read"},
 	idempotency.Unavailable: {"idempotent.unavailable", "Requests that were not carried out because the database could not be asked"},
 	idempotency.Unknown:     {"idempotent.unknown", "Requests of which it is not known whether they were carried out"},

@@ -49,7 +49,7 @@ func Inbox(meter metric.Meter, consumer string) (inbox.Observer, error) {
 			took.Record(ctx, r.Took.Seconds(), outcome)
 		},
 		OnRetry:       func(r inbox.Retried) { delays.Record(ctx, r.Delay.Seconds(), all) },
-		OnDead:        func(inbox.Died) { dead.Add(ctx, 1, all) },
+		OnDead:        func(inbox.DeadLettered) { dead.Add(ctx, 1, all) },
 		OnConflict:    func(holdfast.Event) { conflicts.Add(ctx, 1, all) },
 		OnFull:        func(holdfast.Event, error) { full.Add(ctx, 1, all) },
 		OnHungHandler: func(holdfast.Event, int) { hung.Add(ctx, 1, all) },

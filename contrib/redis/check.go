@@ -55,13 +55,13 @@ func fieldsOf(text string) map[string]string {
 
 // forgets says by what a Redis may forget keys. What it does not tell of itself is not held against it.
 func forgets(fields map[string]string) (problems []string) {
-	if policy, told := fields["maxmemory_policy"]; told && policy != "noeviction" {
+	if policy, known := fields["maxmemory_policy"]; known && policy != "noeviction" {
 		problems = append(problems, "evicts keys when its memory is full, by maxmemory-policy "+policy+": set noeviction")
 	}
 	if fields["aof_enabled"] == "0" {
 		problems = append(problems, "forgets keys when it restarts, since it keeps no append-only file: set appendonly yes")
 	}
-	if role, told := fields["role"]; told && role != "master" {
+	if role, known := fields["role"]; known && role != "master" {
 		problems = append(problems, "is a "+role+": connect to its master")
 	}
 	return problems

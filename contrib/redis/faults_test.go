@@ -297,8 +297,8 @@ func TestEveryClientHasRoomForAClaim(t *testing.T) {
 	t.Cleanup(func() { _, _ = single.Close(), cluster.Close() })
 	five := 5 * runtime.GOMAXPROCS(0) // connections of a cluster's client, and of one that does not say
 	for client, room := range map[redis.UniversalClient]int{single: 1, cluster: five / 2, struct{ redis.UniversalClient }{single}: five / 2} {
-		if store := storeOn(t, client); cap(store.claims) != room || store.patience < time.Second {
-			t.Errorf("%T has room for %d claims, which wait %s; want room for %d", client, cap(store.claims), store.patience, room)
+		if store := storeOn(t, client); cap(store.claims) != room || store.poolTimeout < time.Second {
+			t.Errorf("%T has room for %d claims, which wait %s; want room for %d", client, cap(store.claims), store.poolTimeout, room)
 		}
 	}
 }

@@ -148,7 +148,7 @@ func TestOnRedisARepeatOfWhatRunsIsToldSo(t *testing.T) {
 	w := send(t.Context(), h, "k1", "10")
 	b.answers(w, 409, idempotency.CodeInProgress)
 	if w.Header().Get("Retry-After") == "" {
-		t.Error("it is not told when to come again")
+		t.Error("the answer does not say when to come again")
 	}
 	close(leave)
 	b.answers(<-first, 201, "stored")

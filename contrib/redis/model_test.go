@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/idempotency"
 )
 
-// twin is what a Store should make of one key, written without Redis.
-type twin struct {
+// model is what a Store should make of one key, written without Redis.
+type model struct {
 	state       string // "", claimed, released, done
 	runOut      bool   // of claimed
 	fingerprint string
@@ -20,7 +20,7 @@ type twin struct {
 }
 
 // claim returns what a claim gets: mine, busy or done.
-func (w *twin) claim(fingerprint string) string {
+func (w *model) claim(fingerprint string) string {
 	switch {
 	case w.state == "":
 		w.attempt = 0
@@ -34,7 +34,7 @@ func (w *twin) claim(fingerprint string) string {
 	return "mine"
 }
 
-func (w *twin) renew(fence int64) bool {
+func (w *model) renew(fence int64) bool {
 	mine := w.state == "claimed" && fence == w.fence
 	if mine {
 		w.runOut = false
@@ -42,7 +42,7 @@ func (w *twin) renew(fence int64) bool {
 	return mine
 }
 
-func (w *twin) finish(fence int64, body string) bool {
+func (w *model) finish(fence int64, body string) bool {
 	if fence != w.fence || w.state != "claimed" && w.state != "done" {
 		return false
 	}
@@ -52,7 +52,7 @@ func (w *twin) finish(fence int64, body string) bool {
 	return true
 }
 
-func (w *twin) release(fence int64) {
+func (w *model) release(fence int64) {
 	if w.state == "claimed" && fence == w.fence {
 		w.state = "released"
 	}
@@ -63,7 +63,7 @@ func TestARedisAgreesWithItsTwinWhateverIsDoneInWhichOrder(t *testing.T) {
 	histories := 0
 	rapid.Check(t, func(r *rapid.T) {
 		histories++
-		ctx, k, w := t.Context(), idempotency.StoreKey{Key: fmt.Sprint(histories)}, &twin{}
+		ctx, k, w := t.Context(), idempotency.StoreKey{Key: fmt.Sprint(histories)}, &model{}
 		fences := []int64{0}
 		agree := func(what string, got, want any, err error) {
 			if err != nil || got != want {

@@ -29,10 +29,10 @@ type Config struct {
 // Store keeps idempotency keys in Redis, for idempotency.NewEphemeral; the package's comment says what that promises.
 // It may be used by many goroutines, and many processes, at once.
 type Store struct {
-	client   redis.UniversalClient
-	prefix   string
-	claims   chan struct{} // holds a token for each Claim that is on its way
-	patience time.Duration // of a Claim that waits for room there
+	client      redis.UniversalClient
+	prefix      string
+	claims      chan struct{} // holds a token for each Claim that is on its way
+	poolTimeout time.Duration // of a Claim that waits for room there
 }
 
 var _ idempotency.ExpiryStore = (*Store)(nil)
@@ -61,25 +61,25 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	if len(problems) > 0 {
 		return nil, fmt.Errorf("configure redis store: %w", errors.Join(problems...))
 	}
-	connections, patience := poolOf(client)
-	return &Store{client: client, prefix: c.Prefix, claims: make(chan struct{}, max(connections/2, 1)), patience: patience}, nil
+	connections, poolTimeout := poolOf(client)
+	return &Store{client: client, prefix: c.Prefix, claims: make(chan struct{}, max(connections/2, 1)), poolTimeout: poolTimeout}, nil
 }
 
 // poolOf is how many connections a client has to one Redis, and how long it waits for one of them.
-func poolOf(client redis.UniversalClient) (connections int, patience time.Duration) {
+func poolOf(client redis.UniversalClient) (connections int, poolTimeout time.Duration) {
 	switch c := client.(type) {
 	case *redis.Client:
-		connections, patience = c.Options().PoolSize, c.Options().PoolTimeout
+		connections, poolTimeout = c.Options().PoolSize, c.Options().PoolTimeout
 	case *redis.ClusterClient:
-		connections, patience = c.Options().PoolSize, c.Options().PoolTimeout
+		connections, poolTimeout = c.Options().PoolSize, c.Options().PoolTimeout
 	}
 	if connections <= 0 {
 		connections = 5 * runtime.GOMAXPROCS(0) // the least that go-redis takes by itself
 	}
-	if patience <= 0 {
-		patience = 6 * time.Second // likewise
+	if poolTimeout <= 0 {
+		poolTimeout = 6 * time.Second // likewise
 	}
-	return connections, patience
+	return connections, poolTimeout
 }
 
 // errNoRoom says that too many claims were on their way. Nothing was asked of Redis.
@@ -87,12 +87,12 @@ var errNoRoom = errors.New("no connection came free for a claim")
 
 // enter waits for room for a Claim. leave gives it back.
 func (s *Store) enter(ctx context.Context) (leave func(), err error) {
-	patience := time.NewTimer(s.patience)
-	defer patience.Stop()
+	poolTimeout := time.NewTimer(s.poolTimeout)
+	defer poolTimeout.Stop()
 	select {
 	case s.claims <- struct{}{}:
 		return func() { <-s.claims }, nil
-	case <-patience.C:
+	case <-poolTimeout.C:
 		return nil, errNoRoom
 	case <-ctx.Done():
 		return nil, ctx.Err()

@@ -25,7 +25,7 @@ import (
 	"github.com/holdfast-go/holdfast/examples/internal/servers"
 )
 
-// config is what a run can be told.
+// config configures a run.
 type config struct {
 	DatabaseURL, Brokers string
 	Name                 string // of the schemas and the topic

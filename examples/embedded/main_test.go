@@ -151,7 +151,7 @@ func (s *site) post(url, customer string) (order, error) {
 	return o, json.NewDecoder(resp.Body).Decode(&o)
 }
 
-// ordersInTopic are the ids of the orders told of, by customer, in the order of the topic.
+// ordersInTopic are the ids of the orders that were published, by customer, in the order of the topic.
 func (s *site) ordersInTopic() map[string][]int64 {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
@@ -173,7 +173,7 @@ func (s *site) ordersInTopic() map[string][]int64 {
 	return orders
 }
 
-// wantAllPublished waits until the topic tells of all orders that are in the database, and of no
+// wantAllPublished waits until the topic has all orders that are in the database, and of no
 // other, each customer's in order.
 func (s *site) wantAllPublished() {
 	s.Helper()
@@ -310,7 +310,7 @@ func TestOrdersTakenWhileKafkaIsAwayArePublishedByTheNextStart(t *testing.T) {
 	r.stop()
 	s.wantEnd(r, "")
 	if got := s.ordersInTopic(); len(got) != 0 {
-		t.Fatalf("the topic tells of %v", got)
+		t.Fatalf("the topic has %v", got)
 	}
 
 	mu.Lock()

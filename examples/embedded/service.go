@@ -80,7 +80,7 @@ func newService(ctx context.Context, pool *pgxpool.Pool, brokers []string, schem
 // run serves on l until ctx is done, or a part fails, and then stops the parts in the order in
 // which they need each other: requests need the relay's Wake and the pool, the relay needs the
 // pool. Every stage has a limit, and the limits together (8 + 8 + 5 + 3 s) stay below the platform's
-// patience (30 s in Kubernetes). What is not published by then is in the outbox, and the next start
+// grace period (30 s in Kubernetes). What is not published by then is in the outbox, and the next start
 // publishes it.
 func (s *service) run(ctx context.Context, l net.Listener) error {
 	// The parts do not stop with ctx, but when it is their turn.

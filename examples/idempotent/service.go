@@ -38,7 +38,7 @@ func newService(pool *pgxpool.Pool, schema string, log *slog.Logger) (http.Handl
 	mux := http.NewServeMux()
 	mux.Handle("POST /refunds", guard.Middleware(http.HandlerFunc(s.refund)))
 	mux.HandleFunc("GET /idempotent-routes", func(w http.ResponseWriter, r *http.Request) {
-		_ = json.NewEncoder(w).Encode(guard.Routes()) // the client is gone: there is nobody to tell
+		_ = json.NewEncoder(w).Encode(guard.Routes()) // the client is gone
 	})
 	// end snippet
 	return mux, nil

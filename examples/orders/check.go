@@ -48,7 +48,7 @@ func (s *story) check(ctx context.Context) error {
 		}
 	}
 	var broken []error
-	verdict := func(text string, exceptions int) {
+	check := func(text string, exceptions int) {
 		if exceptions == 0 {
 			s.page.say("ok      %s", text)
 			return
@@ -61,13 +61,13 @@ func (s *story) check(ctx context.Context) error {
 		if err := s.Pool.QueryRow(ctx, p.exceptions).Scan(&exceptions); err != nil {
 			return err
 		}
-		verdict(p.text, exceptions)
+		check(p.text, exceptions)
 	}
 	open, err := s.openLetters(ctx)
 	if err != nil {
 		return err
 	}
-	verdict("nothing is given up", open)
+	check("nothing is given up", open)
 	return errors.Join(broken...)
 }
 
@@ -102,13 +102,13 @@ func (s *story) openLetters(ctx context.Context) (int, error) {
 	return n, nil
 }
 
-// patience is with a busy machine, and a real Kafka takes seconds to let a consumer group begin.
-const patience = time.Minute
+// waitTimeout allows for a busy machine, and for a real Kafka, which takes seconds to let a consumer group begin.
+const waitTimeout = time.Minute
 
 // await looks until there are as many as wanted. There may be more of what Kafka carries: at least
 // once is what it promises. Of invoices there may not, which is for expect and check to see.
 func (s *story) await(ctx context.Context, what string, want int, have counter) error {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 	for {
 		n, err := have(ctx)
 		switch {
@@ -117,7 +117,7 @@ func (s *story) await(ctx context.Context, what string, want int, have counter) 
 		case n >= want:
 			return nil
 		case time.Now().After(deadline):
-			return fmt.Errorf("there are %d %s after %v, not %d", n, what, patience, want)
+			return fmt.Errorf("there are %d %s after %v, not %d", n, what, waitTimeout, want)
 		}
 		select {
 		case <-ctx.Done():

@@ -36,7 +36,7 @@ func main() {
 	os.Exit(1)
 }
 
-// config is what a run can be told; the zero config starts its own servers.
+// config configures a run; the zero config starts its own servers.
 type config struct {
 	DatabaseURL, Brokers string
 

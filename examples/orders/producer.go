@@ -36,7 +36,7 @@ func newShop(pool *pgxpool.Pool, schema, topic string) (*shop, error) {
 	return &shop{pool: pool, outbox: box, topic: topic}, nil
 }
 
-// place writes an order and the event that tells of it: both are there afterwards, or neither.
+// place writes an order and its event: both are there afterwards, or neither.
 func (s *shop) place(ctx context.Context, o order) error {
 	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		// A customer's orders wait for each other here, so that they have an order to be kept.

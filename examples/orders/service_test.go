@@ -64,7 +64,7 @@ func TestAnOrderIsWrittenWithItsEventAndOneThatIsDeclinedWithNone(t *testing.T) 
 		t.Fatalf("got %v", err)
 	}
 	if events := log.WrittenSince(t, on.Pool, start); len(events) != 0 {
-		t.Errorf("an order that was declined is told of: %v", events)
+		t.Errorf("an order that was declined is published: %v", events)
 	}
 }
 
@@ -83,7 +83,7 @@ func TestEveryOrderHasItsInvoiceByTheTimeAllIsIdle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	idle := holdfasttest.Idle{Schema: on.Schema, Consumers: []string{"billing"}, Topics: []string{on.Topic}, Within: patience}
+	idle := holdfasttest.Idle{Schema: on.Schema, Consumers: []string{"billing"}, Topics: []string{on.Topic}, Within: waitTimeout}
 	if err := holdfasttest.WaitIdle(ctx, on.Pool, idle); err != nil {
 		t.Fatal(err)
 	}

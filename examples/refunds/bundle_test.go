@@ -56,13 +56,13 @@ func setup(t *testing.T) *bundle {
 	b.charge = "ch_paid"
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(b.spans))
 	b.tracer = provider.Tracer("shop")
-	told, err := newTelemetry(slog.New(slog.NewJSONHandler(&b.log, nil)), sdkmetric.NewMeterProvider(sdkmetric.WithReader(b.reader)), provider)
+	tel, err := newTelemetry(slog.New(slog.NewJSONHandler(&b.log, nil)), sdkmetric.NewMeterProvider(sdkmetric.WithReader(b.reader)), provider)
 	if err != nil {
 		t.Fatal(err)
 	}
 	unhurried := hurried // so that a busy machine is not taken for a process that has ended, or for a gateway that hangs
-	unhurried.lease, unhurried.patience = usual.lease, usual.patience
-	b.service, err = newService(settings{pool: b.db.Pool, gateway: b.gateway.http.URL, pace: unhurried, telemetry: told, log: slog.New(slog.DiscardHandler)})
+	unhurried.lease, unhurried.timeout = usual.lease, usual.timeout
+	b.service, err = newService(settings{pool: b.db.Pool, gateway: b.gateway.http.URL, pace: unhurried, telemetry: tel, log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func (b *bundle) client(account string, policy retry.Policy, before ...string) *
 // that do not must be answered within them, too.
 func (b *bundle) expect(troubles ...trouble) {
 	if slices.Contains(troubles, hangsAfter) || slices.Contains(troubles, hangsBefore) {
-		b.service.provider.http.Timeout = 2 * hurried.patience
+		b.service.provider.http.Timeout = 2 * hurried.timeout
 	}
 	b.gateway.expect(troubles...)
 }
@@ -126,14 +126,14 @@ func (b *bundle) same(first, again answer) {
 // deliver sends the webhook of a refund's payout.
 func (b *bundle) deliver(id string) int {
 	b.Helper()
-	status, err := b.gateway.tell(b.Context(), b.hook(), b.payout(id))
+	status, err := b.gateway.notify(b.Context(), b.hook(), b.payout(id))
 	if err != nil {
 		b.Fatal(err)
 	}
 	return status
 }
 
-// hook is where the gateway tells of what has arrived.
+// hook is where the gateway reports what has arrived.
 func (b *bundle) hook() string { return b.http.URL + "/hooks/gateway" }
 
 // payout is what the gateway has paid for a refund: once, or the test fails.
@@ -161,8 +161,8 @@ func (b *bundle) count(query string, args ...any) int {
 	return int(pgtest.Count(b, b.db, query, args...))
 }
 
-// told checks the events that were written, by type.
-func (b *bundle) told(want map[string]int) {
+// published checks the events that were written, by type.
+func (b *bundle) published(want map[string]int) {
 	b.Helper()
 	rows, err := b.db.Query(b.Context(), "select type, count(*)::int from holdfast.event group by type")
 	if err != nil {
@@ -178,7 +178,7 @@ func (b *bundle) told(want map[string]int) {
 		got[name] = n
 	}
 	if diff := cmp.Diff(want, got); rows.Err() != nil || diff != "" {
-		b.Errorf("other events are told than wanted (%v): -want +got\n%s", rows.Err(), diff)
+		b.Errorf("other events are published than wanted (%v): -want +got\n%s", rows.Err(), diff)
 	}
 }
 
@@ -220,12 +220,12 @@ func (b *bundle) logged(message string, outcomes ...string) (found []line) {
 	return found
 }
 
-// oneKey checks that lines of the log tell of one key, and never the key itself.
+// oneKey checks that lines of the log name one key, and never the key itself.
 func (b *bundle) oneKey(found []line, key string) {
 	b.Helper()
 	for _, l := range found {
 		if l.Key == "" || l.Key != found[0].Key || l.Key == key {
-			b.Errorf("the log tells of the key %s as %q and %q", key, found[0].Key, l.Key)
+			b.Errorf("the log names the key %s as %q and %q", key, found[0].Key, l.Key)
 		}
 	}
 }

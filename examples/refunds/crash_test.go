@@ -79,11 +79,11 @@ func (b *bundle) failing(at place) {
 // R40.
 func TestWhereverATryFailsTheNextOneGoesOnAfterWhatIsDone(t *testing.T) {
 	for _, c := range []struct {
-		at       place
-		troubles []trouble
-		asked    int // calls of the gateway
-		want     int
-		told     map[string]int
+		at        place
+		troubles  []trouble
+		asked     int // calls of the gateway
+		want      int
+		published map[string]int
 	}{
 		{onArrival, nil, 1, 201, map[string]int{"refund.requested": 1}},
 		{whenPaid, nil, 2, 201, map[string]int{"refund.requested": 1}},
@@ -105,7 +105,7 @@ func TestWhereverATryFailsTheNextOneGoesOnAfterWhatIsDone(t *testing.T) {
 			if paid := len(b.gateway.of(a.id)); (paid == 1) != (c.want == 201) {
 				t.Errorf("it has paid %d times", paid)
 			}
-			b.told(c.told)
+			b.published(c.published)
 		})
 	}
 }

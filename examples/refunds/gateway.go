@@ -16,7 +16,7 @@ import (
 )
 
 // gateway is a payment provider as they are: it moves money, it has its troubles, it does once what it is asked for under
-// one key, and it tells by webhook when a refund has arrived. It may be used by many goroutines at once.
+// one key, and it reports by webhook when a refund has arrived. It may be used by many goroutines at once.
 type gateway struct {
 	http *httptest.Server
 
@@ -135,9 +135,9 @@ func (g *gateway) answer(asked movement, key string) (done movement, status int,
 // Its webhooks follow Standard Webhooks, with a secret that comes from wherever the service keeps its secrets.
 const gatewaySecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// tell sends the webhook of a payout that has arrived, and returns how it was answered. Every try has the same id and a
+// notify sends the webhook of a payout that has arrived, and returns how it was answered. Every try has the same id and a
 // signature of its own.
-func (g *gateway) tell(ctx context.Context, url string, payout movement) (status int, err error) {
+func (g *gateway) notify(ctx context.Context, url string, payout movement) (status int, err error) {
 	body, err := json.Marshal(map[string]any{"type": "refund.succeeded", "data": payout})
 	if err != nil {
 		return 0, err

@@ -34,7 +34,7 @@ func command(ctx context.Context) error {
 	return run(ctx, os.Stdout, config{DatabaseURL: os.Getenv("DATABASE_URL"), self: func() *exec.Cmd { return exec.Command(path) }})
 }
 
-// config is what a run can be told; without a DatabaseURL it starts its own server.
+// config configures a run; without a DatabaseURL it starts its own server.
 type config struct {
 	DatabaseURL string
 
@@ -49,5 +49,5 @@ type config struct {
 // server.
 func run(ctx context.Context, out io.Writer, c config) error {
 	s := &story{Story: stories.Story{Out: out}, config: c}
-	return s.Tell(ctx, s.start, s.refunded, s.troubled, s.crowded, s.crashed, s.abandoned, s.told, s.voided, s.check)
+	return s.Tell(ctx, s.start, s.refunded, s.troubled, s.crowded, s.crashed, s.abandoned, s.notified, s.voided, s.check)
 }

@@ -49,7 +49,7 @@ func TestEveryPromiseIsFoundWhenItIsBroken(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for _, chapter := range []func(context.Context) error{s.start, s.refunded, s.told, s.audit} {
+	for _, chapter := range []func(context.Context) error{s.start, s.refunded, s.notified, s.audit} {
 		if err := chapter(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +68,7 @@ func TestEveryPromiseIsFoundWhenItIsBroken(t *testing.T) {
 		{"a payment is booked twice", "insert into ledger (reference, cents) select reference, cents from ledger where cents > 0", promises[3].Text},
 		{"an event is missing", "delete from SCHEMA.event where type = 'refund.requested'", promises[4].Text},
 		{"a request is left half done", "update SCHEMA.idempotency set state = 'pending', status = null, headers = null, body = null, body_hash = null, fence = 1, run = 1, lease_until = now()", promises[5].Text},
-		{"an event is told twice", "insert into SCHEMA.event select * from SCHEMA.event where type = 'payment.captured'", promises[4].Text},
+		{"an event is published twice", "insert into SCHEMA.event select * from SCHEMA.event where type = 'payment.captured'", promises[4].Text},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tx, err := s.Pool.Begin(t.Context())

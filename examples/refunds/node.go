@@ -41,7 +41,7 @@ func serve(ctx context.Context, args []string, in io.Reader, out io.Writer) erro
 	}
 	defer pool.Close()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	told, err := newTelemetry(slog.New(slog.DiscardHandler), metricnoop.NewMeterProvider(), tracenoop.NewTracerProvider())
+	tel, err := newTelemetry(slog.New(slog.DiscardHandler), metricnoop.NewMeterProvider(), tracenoop.NewTracerProvider())
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func serve(ctx context.Context, args []string, in io.Reader, out io.Writer) erro
 			os.Exit(exitPaid)
 		}
 	}
-	s, err := newService(settings{pool: pool, schema: *schema, gateway: *gateway, pace: hurried, telemetry: told, log: log, at: die})
+	s, err := newService(settings{pool: pool, schema: *schema, gateway: *gateway, pace: hurried, telemetry: tel, log: log, at: die})
 	if err != nil {
 		return err
 	}

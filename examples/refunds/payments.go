@@ -73,7 +73,7 @@ func (s *service) void(w http.ResponseWriter, r *http.Request) {
 	}.answer(s, w, r)
 }
 
-// become gives a payment its state, books what was moved, and tells of it.
+// become gives a payment its state, books what was moved, and publishes it.
 func (s *service) become(ctx context.Context, tx pgx.Tx, p payment, state, event, receipt string, booked int64) (payment, error) {
 	p.State = state
 	if _, err := tx.Exec(ctx, "update payments set state = $2, receipt = coalesce(nullif($3, ''), receipt) where id = $1", p.ID, state, receipt); err != nil {
@@ -84,7 +84,7 @@ func (s *service) become(ctx context.Context, tx pgx.Tx, p payment, state, event
 			return p, err
 		}
 	}
-	return p, s.tell(ctx, tx, event, p.ID, p)
+	return p, s.publish(ctx, tx, event, p.ID, p)
 }
 
 // locked reads a payment of the account that asks, and how much of it was given back or is about to be. It stays locked

@@ -19,8 +19,8 @@ type provider struct {
 	http *http.Client
 }
 
-func newProvider(url string, patience time.Duration) *provider {
-	return &provider{url: url, http: &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
+func newProvider(url string, timeout time.Duration) *provider {
+	return &provider{url: url, http: &http.Client{Timeout: timeout, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
 }
 
 var errDeclined = errors.New("the gateway declined")

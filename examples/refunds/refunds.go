@@ -22,7 +22,7 @@ type refund struct {
 
 func (f refund) terms() (reference string, cents int64) { return f.ID, f.Cents }
 
-// refund answers POST /refunds {"charge_id": "ch_…", "amount": 1000}. It is pending until the gateway tells that the money
+// refund answers POST /refunds {"charge_id": "ch_…", "amount": 1000}. It is pending until the gateway reports that the money
 // has arrived.
 func (s *service) refund(w http.ResponseWriter, r *http.Request) {
 	var asked refund
@@ -51,14 +51,14 @@ func (s *service) refund(w http.ResponseWriter, r *http.Request) {
 			if _, err := tx.Exec(ctx, "update refunds set receipt = $2 where id = $1", f.ID, receipt); err != nil {
 				return f, err
 			}
-			return f, s.tell(ctx, tx, "refund.requested", f.ID, f)
+			return f, s.publish(ctx, tx, "refund.requested", f.ID, f)
 		},
 		giveUp: func(ctx context.Context, tx pgx.Tx, f refund) (refund, error) {
 			f.State = "declined"
 			if _, err := tx.Exec(ctx, "update refunds set state = $2 where id = $1", f.ID, f.State); err != nil {
 				return f, err
 			}
-			return f, s.tell(ctx, tx, "refund.declined", f.ID, f)
+			return f, s.publish(ctx, tx, "refund.declined", f.ID, f)
 		},
 	}.answer(s, w, r)
 }
@@ -66,13 +66,13 @@ func (s *service) refund(w http.ResponseWriter, r *http.Request) {
 // succeeded handles the gateway's refund.succeeded: the money has arrived, and is booked. It has no guard of its own
 // against a second entry: the inbox is it.
 func (s *service) succeeded(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-	var told struct {
+	var arrived struct {
 		Data movement `json:"data"`
 	}
-	if err := json.Unmarshal(e.Payload, &told); err != nil {
+	if err := json.Unmarshal(e.Payload, &arrived); err != nil {
 		return retry.Permanent(err)
 	}
-	f := refund{ID: told.Data.Reference, State: "succeeded"}
+	f := refund{ID: arrived.Data.Reference, State: "succeeded"}
 	err := tx.QueryRow(ctx, "update refunds set state = $2 where id = $1 returning charge, cents", f.ID, f.State).Scan(&f.Charge, &f.Cents)
 	if err != nil { // Where there is no such refund, it may yet be committed: the inbox tries again.
 		return fmt.Errorf("find refund %s: %w", f.ID, err)
@@ -80,5 +80,5 @@ func (s *service) succeeded(ctx context.Context, tx pgx.Tx, e holdfast.Event) er
 	if _, err := tx.Exec(ctx, "insert into ledger (reference, cents) values ($1, $2)", f.ID, -f.Cents); err != nil {
 		return fmt.Errorf("book refund: %w", err)
 	}
-	return s.tell(ctx, tx, "refund.succeeded", f.ID, f)
+	return s.publish(ctx, tx, "refund.succeeded", f.ID, f)
 }

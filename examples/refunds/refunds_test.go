@@ -27,7 +27,7 @@ func TestTheSameKeyTwiceIsTheSameRefundAndOneLedgerEntry(t *testing.T) {
 		t.Errorf("the webhook is answered %d", status)
 	}
 	b.kept(1, 1, 1)
-	b.told(map[string]int{"refund.requested": 1, "refund.succeeded": 1})
+	b.published(map[string]int{"refund.requested": 1, "refund.succeeded": 1})
 	b.oneKey(b.logged("idempotent request", "created", "replayed"), key)
 	b.counted(1, 1, 0)
 	b.attempts("attempt=1 status=201", "attempt=1 status=201")
@@ -63,7 +63,7 @@ func TestAnotherKeyWithTheSamePayloadIsANewRefund(t *testing.T) {
 		keys[l.Key] = true
 	}
 	if len(keys) != 4 {
-		t.Errorf("the log tells of %d keys, want 4", len(keys))
+		t.Errorf("the log names %d keys, want 4", len(keys))
 	}
 	b.counted(4, 0, 0) // the refusal is an answer too
 	b.attempts("attempt=1 status=201", "attempt=1 status=422", "attempt=1 status=201", "attempt=1 status=201")
@@ -104,12 +104,12 @@ func TestAGatewayTimeoutAndARetryWithTheSameKeyIsOnePayout(t *testing.T) {
 			b.same(a, b.refund(patient, key, 1000))
 			b.deliver(a.id)
 			b.kept(1, 1, 1)
-			b.told(map[string]int{"refund.requested": 1, "refund.succeeded": 1})
+			b.published(map[string]int{"refund.requested": 1, "refund.succeeded": 1})
 			lines := b.logged("idempotent request", append(log, "replayed")...)
 			b.oneKey(lines, key)
 			for i, l := range lines[:len(lines)-1] {
 				if l.Attempt != i+1 {
-					t.Errorf("line %d of the log tells of attempt %d", i+1, l.Attempt)
+					t.Errorf("line %d of the log says attempt %d", i+1, l.Attempt)
 				}
 			}
 			b.counted(1, 1, 0)
@@ -167,7 +167,7 @@ func TestADuplicateWebhookRefundSucceededIsOneLedgerEntry(t *testing.T) {
 		payout, statuses, errs := b.payout(first.id), make([]int, copies), make([]error, copies)
 		var all sync.WaitGroup
 		for i := range copies {
-			all.Go(func() { statuses[i], errs[i] = b.gateway.tell(t.Context(), b.hook(), payout) })
+			all.Go(func() { statuses[i], errs[i] = b.gateway.notify(t.Context(), b.hook(), payout) })
 		}
 		all.Wait()
 		done := 0
@@ -206,5 +206,5 @@ func (b *bundle) settled(id string) {
 	if n := b.count("select count(*) from holdfast.letter"); n != 0 {
 		b.Errorf("there are %d dead letters", n)
 	}
-	b.told(map[string]int{"refund.requested": 1, "refund.succeeded": 1})
+	b.published(map[string]int{"refund.requested": 1, "refund.succeeded": 1})
 }

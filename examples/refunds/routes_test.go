@@ -67,7 +67,7 @@ func TestFiftyCopiesAtOnceAreOnePayout(t *testing.T) {
 	}
 	b.payout(answers[0].id)
 	b.kept(1, 0, 1)
-	b.told(map[string]int{"refund.requested": 1})
+	b.published(map[string]int{"refund.requested": 1})
 	b.counted(1, copies-1, 0)
 }
 
@@ -145,7 +145,7 @@ func TestARefundThatTheGatewayDeclinesStaysSo(t *testing.T) {
 	if n := b.count("select count(*) from refunds where state = 'declined'"); n != 1 {
 		t.Errorf("%d refunds are declined, want 1", n)
 	}
-	b.told(map[string]int{"refund.declined": 1})
+	b.published(map[string]int{"refund.declined": 1})
 	b.is(b.refund(b.shop, "refund:ch_paid:10000:6f6c0002", 10000), 201, "") // what was declined is left to be refunded
 }
 
@@ -156,7 +156,7 @@ func TestAVoidThatTheGatewayDeclinesLeavesThePayment(t *testing.T) {
 	first := b.post(b.shop, "/payments/ch_paid/void", "void:6f6c0001", nil)
 	b.is(first, 402, "")
 	b.same(first, b.post(b.shop, "/payments/ch_paid/void", "void:6f6c0001", nil))
-	b.told(map[string]int{"payment.void_declined": 1})
+	b.published(map[string]int{"payment.void_declined": 1})
 	b.kept(0, 0, 0)
 	b.is(b.refund(b.shop, "refund:ch_paid:1000:6f6c0001", 1000), 201, "") // nothing of it is on hold
 }
@@ -184,7 +184,7 @@ func TestToCreateAndToReverseAreIdempotentAlike(t *testing.T) {
 	if n := b.count("select count(*) filter (where cents = 7000) * 10 + count(*) filter (where cents = -7000) from ledger"); n != 11 {
 		t.Errorf("the ledger has other than two entries that cancel each other: %d", n)
 	}
-	b.told(map[string]int{"payment.captured": 1, "payment.voided": 1})
+	b.published(map[string]int{"payment.captured": 1, "payment.voided": 1})
 }
 
 // W19.
@@ -195,7 +195,7 @@ func TestAWebhookBeforeThePayoutIsRecordedIsNotLost(t *testing.T) {
 		if where != whenPaid {
 			return
 		}
-		status, err := b.gateway.tell(t.Context(), b.hook(), b.gateway.of(reference)[0])
+		status, err := b.gateway.notify(t.Context(), b.hook(), b.gateway.of(reference)[0])
 		if err != nil {
 			t.Error(err)
 		}
@@ -217,7 +217,7 @@ func TestAWebhookOfAnUncommittedRefundIsKeptUntilItIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	pgtest.Exec(t, tx, "insert into refunds (id, charge, cents, state) values ('rf_late', 'ch_paid', 1000, 'pending')")
-	status, err := b.gateway.tell(t.Context(), b.hook(), movement{ID: "payouts_9", Kind: "payouts", Reference: "rf_late", Cents: 1000})
+	status, err := b.gateway.notify(t.Context(), b.hook(), movement{ID: "payouts_9", Kind: "payouts", Reference: "rf_late", Cents: 1000})
 	if err != nil || status != http.StatusAccepted {
 		t.Fatalf("the webhook is answered %d, %v, want 202", status, err)
 	}

@@ -42,7 +42,7 @@ create table ledger (
 // pace is how long what takes its time may take.
 type pace struct {
 	lease         time.Duration // a process that is silent for so long has lost its request to the next
-	patience      time.Duration // what the gateway does after that is not known
+	timeout       time.Duration // what the gateway does after that is not known
 	completion    retry.Policy  // of what its client leaves half done
 	completeEvery time.Duration
 	webhooks      retry.Policy
@@ -50,10 +50,10 @@ type pace struct {
 
 // usual is a pace for services; where it says nothing holdfast's defaults hold. hurried shows in seconds what happens.
 var (
-	usual   = pace{lease: 30 * time.Second, patience: 5 * time.Second}
+	usual   = pace{lease: 30 * time.Second, timeout: 5 * time.Second}
 	hurried = pace{
 		lease:         2 * time.Second,
-		patience:      time.Second,
+		timeout:       time.Second,
 		completion:    retry.Policy{Base: 200 * time.Millisecond, Cap: time.Second},
 		completeEvery: 100 * time.Millisecond,
 		webhooks:      retry.Policy{Base: 50 * time.Millisecond, Cap: 200 * time.Millisecond},
@@ -82,8 +82,8 @@ type place string
 const (
 	onArrival    place = "asked"    // the request is known, and nothing of it is done
 	whenPaid     place = "paid"     // the gateway has moved money, and nothing of that is recorded
-	whenRecorded place = "recorded" // that it has is recorded, and nobody was told
-	whenDeclined place = "declined" // that it has not is recorded, and nobody was told
+	whenRecorded place = "recorded" // that it has is recorded, and nobody was notified
+	whenDeclined place = "declined" // that it has not is recorded, and nobody was notified
 )
 
 // service takes payments and gives them back.
@@ -100,7 +100,7 @@ func newService(c settings) (s *service, err error) {
 	if c.at == nil {
 		c.at = func(place, string) {}
 	}
-	s = &service{settings: c, provider: newProvider(c.gateway, c.pace.patience), mux: http.NewServeMux()}
+	s = &service{settings: c, provider: newProvider(c.gateway, c.pace.timeout), mux: http.NewServeMux()}
 	if s.outbox, err = outbox.New(outbox.Config{Schema: c.schema, Source: "payments"}); err != nil {
 		return nil, err
 	}

@@ -40,11 +40,11 @@ func (s *story) start(ctx context.Context) (err error) {
 	s.AtEnd(s.gateway.http.Close)
 	s.metrics, s.tracing = sdkmetric.NewManualReader(), sdktrace.NewTracerProvider()
 	log := slog.New(slog.DiscardHandler)
-	told, err := newTelemetry(log, sdkmetric.NewMeterProvider(sdkmetric.WithReader(s.metrics)), s.tracing)
+	tel, err := newTelemetry(log, sdkmetric.NewMeterProvider(sdkmetric.WithReader(s.metrics)), s.tracing)
 	if err != nil {
 		return err
 	}
-	s.service, err = newService(settings{pool: s.Pool, schema: s.Schema, gateway: s.gateway.http.URL, pace: hurried, telemetry: told, log: log,
+	s.service, err = newService(settings{pool: s.Pool, schema: s.Schema, gateway: s.gateway.http.URL, pace: hurried, telemetry: tel, log: log,
 		forgetful: s.config.forgetful})
 	if err != nil {
 		return err
@@ -244,7 +244,7 @@ func so(db stories.Database, query string, args ...any) func(context.Context) (b
 
 // deliver sends a payout's webhook, and wants it to be answered as said.
 func (s *story) deliver(ctx context.Context, what string, m movement, want int) error {
-	status, err := s.gateway.tell(ctx, s.http.URL+"/hooks/gateway", m)
+	status, err := s.gateway.notify(ctx, s.http.URL+"/hooks/gateway", m)
 	if err != nil {
 		return err
 	}
@@ -257,8 +257,8 @@ func (s *story) deliver(ctx context.Context, what string, m movement, want int) 
 	return nil
 }
 
-func (s *story) told(ctx context.Context) error {
-	s.Say("6. The gateway tells by webhook that refunds have arrived")
+func (s *story) notified(ctx context.Context) error {
+	s.Say("6. The gateway reports by webhook that refunds have arrived")
 	// One that the webhook reports while its request is still being carried out.
 	var early error
 	s.service.at = func(where place, reference string) {

@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/webhook"
 )
 
-// telemetry tells what becomes of requests: a line of the log, a counter and the attributes of a span for each. Keys are
-// told as hashes, and never as labels of a counter.
+// telemetry reports what becomes of requests: a line of the log, a counter and the attributes of a span for each. Keys are
+// reported as hashes, and never as labels of a counter.
 type telemetry struct {
 	log                         *slog.Logger
 	tracer                      trace.Tracer
@@ -44,7 +44,7 @@ func (t *telemetry) observer() idempotency.Observer {
 	return idempotency.Observer{OnOutcome: t.outcome}
 }
 
-// outcome tells of a request to one of the guarded routes.
+// outcome reports a request to one of the guarded routes.
 func (t *telemetry) outcome(ctx context.Context, o idempotency.Outcome) {
 	t.log.InfoContext(ctx, "idempotent request", "operation", o.Operation, "idempotency_key", o.KeyHash, "outcome", string(o.Result), "attempt", o.Attempt, "status", o.Status, "code", o.Code)
 	operation := metric.WithAttributes(attribute.String("operation", o.Operation))
@@ -59,7 +59,7 @@ func (t *telemetry) outcome(ctx context.Context, o idempotency.Outcome) {
 	trace.SpanFromContext(ctx).SetAttributes(attribute.String("idempotency_key", o.KeyHash), attribute.String("outcome", string(o.Result)))
 }
 
-// hooks tells of the gateway's webhooks.
+// hooks reports the gateway's webhooks.
 func (t *telemetry) hooks() webhook.Observer {
 	return webhook.Observer{OnDelivery: func(a webhook.Answered) {
 		t.log.Info("webhook", "event_id", a.EventID, "outcome", string(a.Outcome), "status", a.Status)
@@ -76,12 +76,12 @@ func (t *telemetry) spans(next http.Handler) http.Handler {
 	})
 }
 
-// keyAttribute names a request's key, which is not to be told itself.
+// keyAttribute names a request's key, which is never reported itself.
 func keyAttribute(r *http.Request) attribute.KeyValue {
 	return attribute.String("idempotency_key", idempotency.Deterministic(r.Header.Get(retry.KeyHeader))[:16])
 }
 
-// attempt tells which start of its handler a request is.
+// attempt says which start of its handler a request is.
 func attempt(ctx context.Context) {
 	if info, guarded := idempotency.InfoOf(ctx); guarded {
 		trace.SpanFromContext(ctx).SetAttributes(attribute.Int("attempt", info.Attempt))

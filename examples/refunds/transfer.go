@@ -63,8 +63,8 @@ func (t transfer[T]) answer(s *service, w http.ResponseWriter, r *http.Request) 
 // newID makes an id. It is made within a step, so that every try has the same.
 func newID(prefix string) string { return prefix + "_" + strings.ToLower(rand.Text()[:12]) }
 
-// tell writes an event of a payment or a refund, in the transaction that makes it true.
-func (s *service) tell(ctx context.Context, tx pgx.Tx, eventType, key string, of any) error {
+// publish writes an event of a payment or a refund, in the transaction that makes it true.
+func (s *service) publish(ctx context.Context, tx pgx.Tx, eventType, key string, of any) error {
 	payload, err := json.Marshal(of)
 	if err != nil {
 		return err

@@ -15,7 +15,7 @@ var promises = []stories.Promise{
 		select count(*) from (
 			select version <= lag(version) over (partition by sku order by n) as back from history where shop = 'careful'
 		) h where back`},
-	{Text: "an event tells of each price that was shown, and of no other", Exceptions: `
+	{Text: "there is an event for each price that was shown, and for no other", Exceptions: `
 		select abs((select count(*) from history where shop = 'careful')
 		         - (select count(*) from SCHEMA.event where source = 'careful' and type = 'price.shown'))`},
 	{Text: "every event that came is settled, the stale ones too", Exceptions: `

@@ -24,7 +24,7 @@ func main() {
 	})
 }
 
-// config is what a run can be told; the zero config starts its own server.
+// config configures a run; the zero config starts its own server.
 type config struct {
 	DatabaseURL string
 

@@ -40,7 +40,7 @@ type price struct {
 	Cents   int64  `json:"cents"`
 }
 
-// changed is the event by which the catalogue tells of a price. Prices come from more than one
+// changed is the event by which the catalogue publishes a price. Prices come from more than one
 // place, under ids of their own.
 func changed(from string, p price) holdfast.Event {
 	payload, err := json.Marshal(p)
@@ -79,7 +79,7 @@ func newShop(pool *pgxpool.Pool, schema, name string, careless bool, log *slog.L
 		if err := setPrice(ctx, tx, name, p); err != nil {
 			return err
 		}
-		// Handled, written and told to others: one commit.
+		// Handled, written and published: one commit.
 		return out.Write(ctx, tx, holdfast.Event{Topic: "shop", Key: p.SKU, Type: "price.shown", Payload: e.Payload})
 	})
 	return in, nil

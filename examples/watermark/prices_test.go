@@ -88,8 +88,8 @@ func TestPricesThatAreStoredAreShownByTheTimeTheConsumerIsIdle(t *testing.T) {
 	if n := pgtest.Count(t, db, "select version from prices"); n != 20 {
 		t.Errorf("the price is that of version %d, want 20", n)
 	}
-	told := holdfasttest.WrittenSince(t, db, start)
-	holdfasttest.RequireEvents(t, told[len(told)-1:], holdfast.Event{Type: "price.shown", Payload: []byte(`{"sku": "teapot", "version": 20, "cents": 1}`)})
+	written := holdfasttest.WrittenSince(t, db, start)
+	holdfasttest.RequireEvents(t, written[len(written)-1:], holdfast.Event{Type: "price.shown", Payload: []byte(`{"sku": "teapot", "version": 20, "cents": 1}`)})
 	stop()
 	if err := <-stopped; err != nil {
 		t.Error(err)

@@ -35,7 +35,7 @@ const (
 	githubSecret = "It's a Secret to Everybody"
 )
 
-// service books payments that a bank tells of, and deploys what is pushed to GitHub.
+// service books payments that a bank reports, and deploys what is pushed to GitHub.
 type service struct {
 	in  *inbox.Inbox
 	mux *http.ServeMux

@@ -192,7 +192,7 @@ func (s *suite) two(topic string) (a, b *member) {
 // settle waits until both have generations that are not over: a group may begin anew while a member comes late.
 func (s *suite) settle(a, b *member, first, second <-chan given) {
 	s.Helper()
-	for end := time.Now().Add(s.o.Patience); ; {
+	for end := time.Now().Add(s.o.StepTimeout); ; {
 		a.await(first)
 		// A member that comes too late for this generation begins another, which ends it.
 		select {
@@ -214,7 +214,7 @@ func (s *suite) settle(a, b *member, first, second <-chan given) {
 		case <-a.gen.Over():
 		}
 		if time.Now().After(end) {
-			s.Fatalf("two members have not shared the partitions within %s", s.o.Patience)
+			s.Fatalf("two members have not shared the partitions within %s", s.o.StepTimeout)
 		}
 		a.leave()
 		first = a.next(s.Context())
@@ -276,7 +276,7 @@ func (s *suite) takeOver() {
 	topic := s.o.Topic(s, 4)
 	a, b := s.two(topic)
 	a.close()
-	for end := time.Now().Add(s.o.Patience); ; {
+	for end := time.Now().Add(s.o.StepTimeout); ; {
 		b.over()
 		b.leave()
 		b.await(b.next(s.Context()))
@@ -318,7 +318,7 @@ func (s *suite) concurrent() {
 	for p := range partitions {
 		tp := inbox.TopicPartition{Topic: topic, Partition: p}
 		readers.Go(func() {
-			ctx, cancel := context.WithTimeout(s.Context(), s.o.Patience)
+			ctx, cancel := context.WithTimeout(s.Context(), s.o.StepTimeout)
 			defer cancel()
 			if _, _, err := m.gen.Bounds(ctx, tp); err != nil {
 				failed("bounds of partition %d: %v", p, err)

@@ -29,8 +29,8 @@ type Options struct {
 	// Delete deletes the records of a partition before an offset, as retention does. Nil leaves that check out.
 	Delete func(t testing.TB, topic string, partition int, before int64)
 
-	// Patience is how long one step may take, such as joining a group. Defaults to 1 min.
-	Patience time.Duration
+	// StepTimeout is how long one step may take, such as joining a group. Defaults to 1 min.
+	StepTimeout time.Duration
 }
 
 // handover is what the sources learn that an inbox needs.
@@ -54,8 +54,8 @@ func Run(t *testing.T, o Options) {
 
 // check runs one check, and closes what it left open.
 func (c *check) check(t testing.TB, o Options) {
-	if o.Patience == 0 {
-		o.Patience = time.Minute
+	if o.StepTimeout == 0 {
+		o.StepTimeout = time.Minute
 	}
 	s := &suite{TB: t, o: o, group: "sourcetest-" + strings.ToLower(rand.Text())}
 	defer s.closeAll()
@@ -122,7 +122,7 @@ func (s *suite) join(topics ...string) *member {
 	return m
 }
 
-// close leaves the group, within Patience.
+// close leaves the group, within StepTimeout.
 func (m *member) close() {
 	if m.closed {
 		return
@@ -136,19 +136,19 @@ func (m *member) close() {
 	})
 }
 
-// within wants a step to end within Patience.
+// within wants a step to end within StepTimeout.
 func (s *suite) within(step string, do func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		do()
 	}()
-	timer := time.NewTimer(s.o.Patience)
+	timer := time.NewTimer(s.o.StepTimeout)
 	defer timer.Stop()
 	select {
 	case <-done:
 	case <-timer.C:
-		s.Errorf("to %s takes more than %s", step, s.o.Patience)
+		s.Errorf("to %s takes more than %s", step, s.o.StepTimeout)
 	}
 }
 
@@ -180,7 +180,7 @@ func (m *member) next(ctx context.Context) <-chan given {
 // await makes what Next gives the member's generation.
 func (m *member) await(result <-chan given) {
 	m.Helper()
-	timer := time.NewTimer(m.o.Patience)
+	timer := time.NewTimer(m.o.StepTimeout)
 	defer timer.Stop()
 	select {
 	case g := <-result:
@@ -189,7 +189,7 @@ func (m *member) await(result <-chan given) {
 		}
 		m.gen = g.gen
 	case <-timer.C:
-		m.Fatalf("Next gives no generation within %s", m.o.Patience)
+		m.Fatalf("Next gives no generation within %s", m.o.StepTimeout)
 	}
 }
 
@@ -209,12 +209,12 @@ func (m *member) leave() { m.within("let go of the partitions", m.gen.Leave) }
 // over waits until the group wants the member's partitions back.
 func (m *member) over() {
 	m.Helper()
-	timer := time.NewTimer(m.o.Patience)
+	timer := time.NewTimer(m.o.StepTimeout)
 	defer timer.Stop()
 	select {
 	case <-m.gen.Over():
 	case <-timer.C:
-		m.Fatalf("Over is not closed within %s after another has joined or left", m.o.Patience)
+		m.Fatalf("Over is not closed within %s after another has joined or left", m.o.StepTimeout)
 	}
 }
 
@@ -230,7 +230,7 @@ func (m *member) fetch(tp inbox.TopicPartition, offset int64) inbox.Page {
 
 func (m *member) tryFetch(tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
 	m.Helper()
-	ctx, cancel := context.WithTimeout(m.Context(), m.o.Patience)
+	ctx, cancel := context.WithTimeout(m.Context(), m.o.StepTimeout)
 	defer cancel()
 	return m.gen.Fetch(ctx, tp, offset)
 }
@@ -239,7 +239,7 @@ func (m *member) tryFetch(tp inbox.TopicPartition, offset int64) (inbox.Page, er
 func (m *member) read(tp inbox.TopicPartition, offset int64, n int) []inbox.Record {
 	m.Helper()
 	var all []inbox.Record
-	for end := time.Now().Add(m.o.Patience); len(all) < n; {
+	for end := time.Now().Add(m.o.StepTimeout); len(all) < n; {
 		page := m.fetch(tp, offset)
 		for _, r := range page.Records {
 			if r.Offset < offset || r.Offset >= page.Next {
@@ -251,7 +251,7 @@ func (m *member) read(tp inbox.TopicPartition, offset int64, n int) []inbox.Reco
 		}
 		all, offset = append(all, page.Records...), page.Next
 		if time.Now().After(end) {
-			m.Fatalf("%d of %d records come within %s", len(all), n, m.o.Patience)
+			m.Fatalf("%d of %d records come within %s", len(all), n, m.o.StepTimeout)
 		}
 	}
 	return all
@@ -260,7 +260,7 @@ func (m *member) read(tp inbox.TopicPartition, offset int64, n int) []inbox.Reco
 // commit commits one offset.
 func (m *member) commit(tp inbox.TopicPartition, offset int64) {
 	m.Helper()
-	ctx, cancel := context.WithTimeout(m.Context(), m.o.Patience)
+	ctx, cancel := context.WithTimeout(m.Context(), m.o.StepTimeout)
 	defer cancel()
 	if err := m.gen.Commit(ctx, map[inbox.TopicPartition]int64{tp: offset}); err != nil {
 		m.Fatalf("commit offset %d of %s/%d: %v", offset, tp.Topic, tp.Partition, err)

@@ -28,8 +28,8 @@ const (
 	Stop   = "stop"   // SIGTERM: it is told to stop, and goes on
 )
 
-// told is how long a signal to ourselves may take to be felt. Nothing behind the point runs before.
-const told = 100 * time.Millisecond
+// delivery is how long a signal to ourselves may take to arrive. Nothing after the point runs before it does.
+const delivery = 100 * time.Millisecond
 
 // stalling is how long the others have to do harm with what the one that stalls has left in memory.
 const stalling = time.Second
@@ -87,7 +87,7 @@ func signal(s syscall.Signal) {
 	if err := syscall.Kill(syscall.Getpid(), s); err != nil {
 		panic(err)
 	}
-	time.Sleep(told)
+	time.Sleep(delivery)
 }
 
 func parse(text string) (*order, error) {

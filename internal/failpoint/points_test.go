@@ -54,7 +54,7 @@ func TestEveryPointHasANameOfItsOwnAndSaysWhatLiesAroundIt(t *testing.T) {
 		}
 		seen[d.point] = true
 		if d.before == "" || d.behind == "" {
-			t.Errorf("%s: its comment must say what lies before it | what lies behind it", d.name)
+			t.Errorf("%s: its comment must say what lies before it | what lies after it", d.name)
 		}
 	}
 }

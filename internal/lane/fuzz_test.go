@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The slow twins read the digits that the SQL functions cut out of the same digest. They are Go, as what they are compared
+// The slow models read the digits that the SQL functions cut out of the same digest. They are Go, as what they are compared
 // with: a database would take too long for so many inputs. TestGoAndSQLAgreeOnLanesAndLocks, of package outbox, asks the
 // SQL functions themselves, for a few keys.
 func slowOf(key, id string, lanes int) int {
@@ -40,13 +40,13 @@ func FuzzLanesAndLockNumbersAreThoseOfTheSlowTwins(f *testing.F) {
 		lanes := int(more) + 1
 		got := Of(key, id, lanes)
 		if want := slowOf(key, id, lanes); got != want || got < 0 || got >= lanes {
-			t.Fatalf("Of(%q, %q, %d) = %d, the slow twin says %d", key, id, lanes, got, want)
+			t.Fatalf("Of(%q, %q, %d) = %d, the slow model says %d", key, id, lanes, got, want)
 		}
 		if key != "" && Of(key, id+"x", lanes) != got {
 			t.Fatalf("the lane of key %q depends on the id", key)
 		}
 		if got, want := int64(LockNumber(key)), slowLockNumber(key); got != want {
-			t.Fatalf("LockNumber(%q) = %d, the slow twin says %d", key, got, want)
+			t.Fatalf("LockNumber(%q) = %d, the slow model says %d", key, got, want)
 		}
 	})
 }

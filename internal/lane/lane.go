@@ -1,6 +1,5 @@
-// Package lane maps keys to lanes and locks. It is the Go twin of the SQL functions lane_of and lock_number in
-// schema.sql: golden vectors in the tests hold the two together, because a key that moved to another lane would lose
-// its order.
+// Package lane maps keys to lanes and locks, as the SQL functions lane_of and lock_number in schema.sql do. Golden vectors in
+// the tests hold the two together: a key that moved to another lane would lose its order.
 package lane
 
 import (

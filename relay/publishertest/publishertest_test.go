@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/test/verdict"
+	"github.com/holdfast-go/holdfast/internal/test/ending"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -48,7 +48,7 @@ func TestMemoryKeepsThePromises(t *testing.T) {
 func record(t *testing.T, o Options) map[string][]string {
 	failed := map[string][]string{}
 	for _, c := range checks {
-		if reports := verdict.Reports(t, func(t testing.TB) { c.run(&suite{TB: t, o: o}) }); len(reports) > 0 {
+		if reports := ending.Reports(t, func(t testing.TB) { c.run(&suite{TB: t, o: o}) }); len(reports) > 0 {
 			failed[c.name] = reports
 		}
 	}
@@ -93,13 +93,13 @@ func answered(change func(events []holdfast.Event, errs []error) []error) func(m
 	}
 }
 
-func TestEveryPlantedBugIsReported(t *testing.T) {
+func TestEveryInjectedBugIsReported(t *testing.T) {
 	var remembered sync.Map
 	turn := 0
 	for _, bug := range []struct {
-		name  string
-		plant func(m *Memory) relay.Publisher
-		check string // that reports it, at least
+		name   string
+		inject func(m *Memory) relay.Publisher
+		check  string // that reports it, at least
 	}{
 		{"a tombstone becomes an empty payload", changed(func(e *holdfast.Event) {
 			if e.Payload == nil {
@@ -290,7 +290,7 @@ func TestEveryPlantedBugIsReported(t *testing.T) {
 	} {
 		t.Run(bug.name, func(t *testing.T) {
 			m, o := inMemory()
-			o.Publisher = bug.plant(m)
+			o.Publisher = bug.inject(m)
 			o.Bound = 300 * time.Millisecond
 			failed := record(t, o)
 			if failed[bug.check] == nil {

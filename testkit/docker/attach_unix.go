@@ -9,16 +9,16 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/lifeline"
 )
 
-// attachable tells whether Attach works on this machine.
+// attachable tells whether attach works on this machine.
 func attachable() bool {
 	_, err := exec.LookPath("docker")
 	return err == nil
 }
 
-// Attach has the container removed when this process ends without having called Release. It
+// attach has the container removed when this process ends without having called Release. It
 // needs the command docker; where there is none it does nothing, and the reaper of
 // testcontainers-go has to do.
-func Attach(containerID string) *lifeline.Line {
+func attach(containerID string) *lifeline.Line {
 	docker, err := exec.LookPath("docker")
 	if err != nil {
 		return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/testcontainers/testcontainers-go"
+	containerwait "github.com/testcontainers/testcontainers-go/wait"
 )
 
 // childVar makes the test binary be the program that starts a container and is killed.
@@ -27,18 +28,25 @@ func TestMain(m *testing.M) {
 		if err := Ready(); err != nil {
 			panic(err)
 		}
-		ctr, err := testcontainers.Run(context.Background(), image, testcontainers.WithEntrypoint("sleep", "300"))
-		if err != nil {
-			panic(err)
-		}
-		Attach(ctr.GetContainerID())
-		fmt.Println(ctr.GetContainerID())
-		select {} // until killed
+		_, err := testcontainers.Run(context.Background(), image, new(Tie).Option(), testcontainers.WithEntrypoint("sleep", "300"),
+			announced(), testcontainers.WithWaitStrategy(containerwait.ForLog("it never says this")))
+		panic(err) // it is killed before
 	}
 	os.Exit(m.Run())
 }
 
-func TestAContainerGoesWhenTheProgramIsKilled(t *testing.T) {
+// announced prints the id of the container once it runs, while its start still waits for something.
+func announced() testcontainers.CustomizeRequestOption {
+	print := func(_ context.Context, ctr testcontainers.Container) error {
+		fmt.Println(ctr.GetContainerID())
+		return nil
+	}
+	return testcontainers.WithAdditionalLifecycleHooks(testcontainers.ContainerLifecycleHooks{
+		PostStarts: []testcontainers.ContainerHook{print},
+	})
+}
+
+func TestAContainerGoesWhenItsProgramIsKilledAtTheStart(t *testing.T) {
 	t.Parallel()
 	err := Ready()
 	if err == nil && !attachable() {

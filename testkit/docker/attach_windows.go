@@ -2,7 +2,7 @@ package docker
 
 import "github.com/holdfast-go/holdfast/internal/test/lifeline"
 
-// Attach does nothing on Windows: the reaper of testcontainers-go has to do.
-func Attach(string) *lifeline.Line { return nil }
+// attach does nothing on Windows: the reaper of testcontainers-go has to do.
+func attach(string) *lifeline.Line { return nil }
 
 func attachable() bool { return false }

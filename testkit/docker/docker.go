@@ -43,7 +43,7 @@ func prepare() error {
 		return fmt.Errorf("%w: %w", ErrNoDocker, err)
 	}
 	// The reaper of testcontainers-go is one more image to have and one more container to start.
-	// Where Attach works it is not needed.
+	// Where attach works it is not needed.
 	if attachable() && os.Getenv(reaperVar) == "" {
 		if err := os.Setenv(reaperVar, "true"); err != nil {
 			return fmt.Errorf("%w: %w", ErrNoDocker, err)

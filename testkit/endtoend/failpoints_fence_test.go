@@ -17,24 +17,24 @@ import (
 // events in before the thaw, and the key of their rows would do.
 func TestAThawedConsumerTakesNothingInUnderARightThatIsOver(t *testing.T) {
 	t.Parallel()
-	o := newOrdeal(t, buildVictim(t), kafkatest.New(t), world{}, frozen)
+	o := newEnv(t, buildSubject(t), kafkatest.New(t), group{}, frozen)
 	o.launch("relay", "")
 	fencedOff := false
 	for o.row = 1; !fencedOff; o.row++ {
 		if o.row > 5 {
 			t.Fatalf("five times a consumer was thawed, and never did it meet the fence")
 		}
-		// 1. It stands still with an event in hand, and many behind it.
+		// 1. It stands still with an event in progress, and many after it.
 		v := o.armed("consumer", "inbox.inserting:9=freeze", false)
 		o.load(10)
-		o.suffers(v, failpoint.InboxInserting, frozen, plain().more)
+		o.reaches(v, failpoint.InboxInserting, frozen, plain().more)
 
 		// 2. Another raises the epoch of every partition, and stands still before it reads the last of them.
-		next := o.launch("consumer", fmt.Sprintf("inbox.assigned:%d=freeze", ofWorld))
-		o.suffers(next, failpoint.InboxAssigned, frozen, nil)
+		next := o.launch("consumer", fmt.Sprintf("inbox.assigned:%d=freeze", ofEnv))
+		o.reaches(next, failpoint.InboxAssigned, frozen, nil)
 
 		// 3. The first goes on: it has to be given the partitions anew.
-		for _, thawed := range []*victim{v, next} {
+		for _, thawed := range []*subject{v, next} {
 			if err := thawed.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
@@ -51,7 +51,7 @@ func TestAThawedConsumerTakesNothingInUnderARightThatIsOver(t *testing.T) {
 }
 
 // hasSaid tells whether the text is in what the process has said.
-func (v *victim) hasSaid(text string) bool {
+func (v *subject) hasSaid(text string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, line := range v.lines {

@@ -29,15 +29,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/outbox"
-	"github.com/holdfast-go/holdfast/testkit/internal/trail"
+	"github.com/holdfast-go/holdfast/testkit/internal/auditlog"
 )
 
-// This file runs the table in failpoints_test.go. In a world there are a producer, a relay, a consumer and a
-// person at the dead letters, as far as they are needed, each in a process of its own (testkit/internal/victim). Row
-// by row one of them is ended at a failpoint, and another takes its place: it recovers from that, and is the next victim.
-// After each row the oracle looks at everything that ever happened in the world.
+// This file runs the table in failpoints_test.go. In each env there are a producer, a relay, a consumer and a
+// person at the dead letters, as far as they are needed, each in a process of its own (testkit/internal/subject). Row
+// by row one of them is ended at a failpoint, and another takes its place: it recovers from that, and is the next subject.
+// After each row the oracle looks at everything that ever happened in the env.
 
-// kind is what becomes of a victim.
+// kind is what becomes of a subject.
 type kind string
 
 const (
@@ -48,7 +48,7 @@ const (
 	stopped kind = "stop" // told to, and it must do so in order
 )
 
-// order is victim.Order.
+// order is subject.Order.
 type order struct {
 	Role                string
 	DSN                 string
@@ -65,8 +65,8 @@ const (
 	pageSize = 5 // of a relay
 )
 
-// ordeal is a world in which all rows are run with one kind.
-type ordeal struct {
+// env is where all rows of a group are run with one kind.
+type env struct {
 	*path
 	root    testing.TB // path has that of the row
 	kind    kind
@@ -75,18 +75,18 @@ type ordeal struct {
 	program string
 	row     int
 
-	numbers map[string]int64   // of the last event of a key
-	letters map[string]bool    // ids of the events that must be open letters
-	active  map[string]*victim // by role
-	all     []*victim
+	numbers map[string]int64    // of the last event of a key
+	letters map[string]bool     // ids of the events that must be open letters
+	active  map[string]*subject // by role
+	all     []*subject
 	topicOf map[int]string // a row's own
 	excused int            // duplicates in Kafka so far, at most
 	fresh   []string       // ids of the letters of this row
 	looks   looks
 }
 
-// victim is a process, and what it has said.
-type victim struct {
+// subject is a process, and what it has said.
+type subject struct {
 	*process
 	role  string
 	stdin io.WriteCloser
@@ -98,7 +98,7 @@ type victim struct {
 }
 
 // Write takes what the process says, line by line.
-func (v *victim) Write(b []byte) (int, error) {
+func (v *subject) Write(b []byte) (int, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.rest = append(v.rest, b...)
@@ -110,20 +110,20 @@ func (v *victim) Write(b []byte) (int, error) {
 		v.rest = bytes.Clone(rest)
 		if len(line) > 0 {
 			v.lines = append(v.lines, string(line))
-			if !bytes.HasPrefix(line, []byte("told ")) {
+			if !bytes.HasPrefix(line, []byte("report ")) {
 				_, _ = v.tail.Write(append(line, '\n'))
 			}
 		}
 	}
 }
 
-func (v *victim) said(line string) bool {
+func (v *subject) said(line string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return slices.Contains(v.lines, line)
 }
 
-func (v *victim) ended() bool {
+func (v *subject) ended() bool {
 	select {
 	case <-v.done:
 		return true
@@ -133,7 +133,7 @@ func (v *victim) ended() bool {
 }
 
 // launch starts a process; where is an order for its failpoints, "" for none.
-func (o *ordeal) launch(role, where string) *victim {
+func (o *env) launch(role, where string) *subject {
 	o.Helper()
 	c := o.order
 	c.Role, c.DSN, c.Brokers, c.Prefix = role, o.Dsn, o.Cluster.Brokers, fmt.Sprintf("row %d key ", o.row)
@@ -142,9 +142,9 @@ func (o *ordeal) launch(role, where string) *victim {
 	if err != nil {
 		o.Fatal(err)
 	}
-	v := &victim{role: role, tail: o.Tail}
+	v := &subject{role: role, tail: o.Tail}
 	cmd := exec.Command(o.program)
-	cmd.Env = append(os.Environ(), "HOLDFAST_VICTIM="+string(config), "HOLDFAST_FAILPOINT="+where)
+	cmd.Env = append(os.Environ(), "HOLDFAST_SUBJECT="+string(config), "HOLDFAST_FAILPOINT="+where)
 	cmd.Stderr = v
 	if v.stdin, err = cmd.StdinPipe(); err == nil {
 		err = cmd.Start()
@@ -163,8 +163,8 @@ func (o *ordeal) launch(role, where string) *victim {
 	return v
 }
 
-// armed is the victim of a role, with an order: the one that runs already, unless the point lies at its start.
-func (o *ordeal) armed(role, where string, atStart bool) *victim {
+// armed is the subject of a role, with an order: the one that runs already, unless the point lies at its start.
+func (o *env) armed(role, where string, atStart bool) *subject {
 	o.Helper()
 	v := o.active[role]
 	if atStart || v == nil || v.ended() {
@@ -173,19 +173,19 @@ func (o *ordeal) armed(role, where string, atStart bool) *victim {
 	if _, err := fmt.Fprintln(v.stdin, where); err != nil {
 		o.Fatal(err)
 	}
-	o.Await("the victim takes its order", func() bool { return v.said("told order " + where + " <nil>") })
+	o.Await("the subject takes its order", func() bool { return v.said("report order " + where + " <nil>") })
 	return v
 }
 
-// suffers waits until the point has been reached, and what was ordered has come of it. More, where there is any, is
+// reaches waits until the point has been reached, and what was ordered has come of it. More, where there is any, is
 // called every ten seconds until then.
-func (o *ordeal) suffers(v *victim, point failpoint.Point, k kind, more func(o *ordeal)) {
+func (o *env) reaches(v *subject, point failpoint.Point, k kind, more func(o *env)) {
 	o.Helper()
 	word := fmt.Sprintf("failpoint %s: %s", point, k)
-	patient := time.Now()
+	last := time.Now()
 	o.Await(word, func() bool {
-		if more != nil && time.Since(patient) > 10*time.Second {
-			patient = time.Now()
+		if more != nil && time.Since(last) > 10*time.Second {
+			last = time.Now()
 			more(o)
 		}
 		over := v.ended() // Its last words come before its end is known.
@@ -203,7 +203,7 @@ func (o *ordeal) suffers(v *victim, point failpoint.Point, k kind, more func(o *
 	}
 	select {
 	case <-v.done:
-	case <-time.After(endtoend.Patience):
+	case <-time.After(endtoend.WaitTimeout):
 		o.Fatalf("after %q the %s does not end", word, v.role)
 	}
 	status := v.cmd.ProcessState.Sys().(syscall.WaitStatus)
@@ -223,34 +223,34 @@ func roleOf(p failpoint.Point) string {
 	return map[string]string{"outbox": "producer", "relay": "relay", "inbox": "consumer", "dlq": "dlq"}[family]
 }
 
-// suffer is one row.
-func (o *ordeal) suffer(c crash) {
+// runRow is one row.
+func (o *env) runRow(c crash) {
 	o.Helper()
 	begun := time.Now()
 	role, s := roleOf(c.point), c.in()
 	oneTask := role == "producer" || role == "dlq" // The others run until they are told to stop.
 	o.fresh = nil
 
-	// 1. Whoever is not the victim.
+	// 1. Whoever is not the subject.
 	for _, other := range []string{"relay", "consumer"} {
 		if other != role && (o.active[other] == nil || o.active[other].ended()) {
 			o.launch(other, "")
 		}
 	}
 
-	// 2. The victim, and its end. An earlier life of it may end badly before.
+	// 2. The subject, and its end. An earlier life of it may end badly before.
 	where := fmt.Sprintf("%s:%d=%s", c.point, max(c.turn, 1), o.kind)
-	var v *victim
+	var v *subject
 	switch {
 	case c.earlier != "":
 		v = o.armed(role, c.earlier+"=kill", false)
 		s.begin(o)
 		point, _, _ := strings.Cut(c.earlier, ":")
-		o.suffers(v, failpoint.Point(point), killed, s.more)
+		o.reaches(v, failpoint.Point(point), killed, s.more)
 		o.excuse(v, killed)
 		o.expire(role, killed)
-		if c.mend == inBetween {
-			s.mend(o)
+		if c.fix == inBetween {
+			s.fix(o)
 		}
 		v = o.launch(role, where)
 	case c.atStart || oneTask:
@@ -268,15 +268,15 @@ func (o *ordeal) suffer(c crash) {
 		v = o.armed(role, where, false)
 		s.begin(o)
 	}
-	if c.mend == before {
-		s.mend(o)
+	if c.fix == before {
+		s.fix(o)
 	}
 	if c.leaving {
 		// A rebalance may bring it to the point before: then it ends by itself.
 		o.settledUnless(v.ended)
 		_ = v.stdin.Close()
 	}
-	o.suffers(v, c.point, o.kind, s.more)
+	o.reaches(v, c.point, o.kind, s.more)
 	o.look()
 	o.excuse(v, o.kind)
 	ended := time.Since(begun)
@@ -285,8 +285,8 @@ func (o *ordeal) suffer(c crash) {
 	o.expire(role, o.kind)
 	o.write(o.Event("key 1", 0), o.Event("key 1", 0), o.Event("", 0))
 	next := o.launch(role, "")
-	if c.mend == behind && s.mend != nil {
-		s.mend(o)
+	if c.fix == afterwards && s.fix != nil {
+		s.fix(o)
 	}
 	if oneTask {
 		o.completes(role, next)
@@ -316,13 +316,13 @@ func (o *ordeal) suffer(c crash) {
 }
 
 // settled waits until everything has arrived.
-func (o *ordeal) settled() {
+func (o *env) settled() {
 	o.Helper()
 	o.settledUnless(func() bool { return false })
 }
 
 // settledUnless is settled, or over.
-func (o *ordeal) settledUnless(over func() bool) {
+func (o *env) settledUnless(over func() bool) {
 	o.Helper()
 	if o.comesUnless(over, "every event has its effect, and nothing waits", `select not exists (select from written w
 			where not exists (select from effect e where e.id = w.id)
@@ -333,13 +333,13 @@ func (o *ordeal) settledUnless(over func() bool) {
 }
 
 // comes waits until a question is answered by yes.
-func (o *ordeal) comes(what, question string, args ...any) {
+func (o *env) comes(what, question string, args ...any) {
 	o.Helper()
 	o.comesUnless(func() bool { return false }, what, question, args...)
 }
 
 // comesUnless is comes, or over.
-func (o *ordeal) comesUnless(over func() bool, what, question string, args ...any) {
+func (o *env) comesUnless(over func() bool, what, question string, args ...any) {
 	o.Helper()
 	// sleep: it does not ask as often as package wait would, because the machine has better things to do
 	for begun := time.Now(); !over(); time.Sleep(100 * time.Millisecond) {
@@ -351,19 +351,19 @@ func (o *ordeal) comesUnless(over func() bool, what, question string, args ...an
 			return
 		}
 		o.lookNowAndThen()
-		if time.Since(begun) > endtoend.Patience {
-			o.Fatalf("waited %v for this: %s\n%s\nfencing and cursors: %s", endtoend.Patience, what, o.Census(), o.accused())
+		if time.Since(begun) > endtoend.WaitTimeout {
+			o.Fatalf("waited %v for this: %s\n%s\nfencing and cursors: %s", endtoend.WaitTimeout, what, o.Census(), o.accused())
 		}
 	}
 }
 
 // completes waits until a task is done. A lock of the one before may be held for some seconds yet.
-func (o *ordeal) completes(role string, v *victim) {
+func (o *env) completes(role string, v *subject) {
 	o.Helper()
 	for tries := 1; ; tries++ {
 		select {
 		case <-v.done:
-		case <-time.After(endtoend.Patience):
+		case <-time.After(endtoend.WaitTimeout):
 			o.Fatalf("the %s does not end", role)
 		}
 		if v.err == nil {
@@ -378,7 +378,7 @@ func (o *ordeal) completes(role string, v *victim) {
 
 // expire lets leases run out, which takes longer than a test should: the database's clock decides that, so this is as if
 // the time had passed. A relay that is frozen has a clock too, by which its lease is not over: it is waited for.
-func (o *ordeal) expire(role string, k kind) {
+func (o *env) expire(role string, k kind) {
 	o.Helper()
 	if role == "consumer" {
 		pgtest.Exec(o, o.Db, "update holdfast.stored set lease_until = now() where lease_until > now()")
@@ -395,7 +395,7 @@ func (o *ordeal) expire(role string, k kind) {
 
 // excuse counts how many duplicates in Kafka the end of a relay excuses: what it has published since a save of before it
 // began, and the pages in hand. One that stops in order, or is no relay, is excused none.
-func (o *ordeal) excuse(v *victim, k kind) {
+func (o *env) excuse(v *subject, k kind) {
 	if v.role != "relay" || k == stopped {
 		return
 	}
@@ -404,9 +404,9 @@ func (o *ordeal) excuse(v *victim, k kind) {
 	var last, before int
 	for _, line := range v.lines {
 		var n int
-		if _, err := fmt.Sscanf(line, "told published %d", &n); err == nil {
+		if _, err := fmt.Sscanf(line, "report published %d", &n); err == nil {
 			last += n
-		} else if strings.HasPrefix(line, "told saved") {
+		} else if strings.HasPrefix(line, "report saved") {
 			// It may have begun before what was published since the one before it.
 			last, before = 0, last
 		}
@@ -418,13 +418,13 @@ func (o *ordeal) excuse(v *victim, k kind) {
 }
 
 // mustHold asks the oracles.
-func (o *ordeal) mustHold() {
+func (o *env) mustHold() {
 	o.Helper()
 	o.holds(o.known())
 }
 
 // holds asks the oracles about all that is known.
-func (o *ordeal) holds(known oracle.Run) {
+func (o *env) holds(known oracle.Run) {
 	o.Helper()
 	v := endtoend.VerdictOf(known)
 	v.MustHold(o)
@@ -436,7 +436,7 @@ func (o *ordeal) holds(known oracle.Run) {
 	for _, v := range o.all {
 		v.mu.Lock()
 		for _, line := range v.lines {
-			if strings.HasPrefix(line, "told lost") {
+			if strings.HasPrefix(line, "report lost") {
 				lost++
 			}
 		}
@@ -450,8 +450,8 @@ func (o *ordeal) holds(known oracle.Run) {
 		v.Figures.Duplicates, most, lost, len(known.LaneLog), len(known.PositionLog), len(known.TakenLog), len(known.Cursors))
 }
 
-// leave ends a world in order.
-func (o *ordeal) leave() {
+// leave ends the processes of an env in order.
+func (o *env) leave() {
 	o.Helper()
 	var relays, consumers []func()
 	for _, v := range o.all {
@@ -476,9 +476,9 @@ func (o *ordeal) leave() {
 }
 
 // write writes events, each the next of its key, in one transaction.
-func (o *ordeal) write(events ...holdfast.Event) {
+func (o *env) write(events ...holdfast.Event) {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
 	var ids, topics, keys []string
 	var numbers []int64
@@ -498,21 +498,21 @@ func (o *ordeal) write(events ...holdfast.Event) {
 	}
 }
 
-// newOrdeal sets a world up.
-func newOrdeal(t testing.TB, program string, cluster *kafkatest.Cluster, w world, k kind) *ordeal {
-	p := setupPath(t, pgtest.New(t), cluster, ofWorld)
+// newEnv sets an env up.
+func newEnv(t testing.TB, program string, cluster *kafkatest.Cluster, w group, k kind) *env {
+	p := setupPath(t, pgtest.New(t), cluster, ofEnv)
 	p.meetCoordinator()
-	if err := trail.Install(t.Context(), p.Db); err != nil {
+	if err := auditlog.Install(t.Context(), p.Db); err != nil {
 		t.Fatal(err)
 	}
-	for _, sql := range []string{"create table run (id text primary key, n int not null)", "create table mended ()",
-		// Rows are removed when a scenario asks for it. A world may last longer than the window, and its consumers live too short
+	for _, sql := range []string{"create table run (id text primary key, n int not null)", "create table fixed ()",
+		// Rows are removed when a scenario asks for it. An env may last longer than the window, and its consumers live too short
 		// to commit offsets: what is read again would have no row.
 		"insert into holdfast.retention (consumer, next_at) values ('billing', now() + interval '1 day')"} {
 		pgtest.Exec(t, p.Db, sql)
 	}
-	o := &ordeal{path: p, root: t, kind: k, order: w.order, pool: p.Pool(2), program: program,
-		numbers: map[string]int64{}, letters: map[string]bool{}, active: map[string]*victim{}, topicOf: map[int]string{},
+	o := &env{path: p, root: t, kind: k, order: w.order, pool: p.Pool(2), program: program,
+		numbers: map[string]int64{}, letters: map[string]bool{}, active: map[string]*subject{}, topicOf: map[int]string{},
 		looks: looks{seen: map[string]struct{}{}, next: map[kafkaLog]int64{}}}
 	o.order.BatchSize = pageSize
 	if o.order.Tries == 0 {
@@ -534,33 +534,33 @@ func newOrdeal(t testing.TB, program string, cluster *kafkatest.Cluster, w world
 	return o
 }
 
-var victims struct {
+var subjects struct {
 	once    sync.Once
 	program string
 	err     error
 }
 
-// buildVictim builds it once for a test binary, and not again while nothing has changed since the last one: go looks at
+// buildSubject builds it once for a test binary, and not again while nothing has changed since the last one: go looks at
 // what is there before it links.
-func buildVictim(t testing.TB) string {
+func buildSubject(t testing.TB) string {
 	t.Helper()
-	victims.once.Do(func() {
+	subjects.once.Do(func() {
 		here, err := os.Getwd()
 		if err == nil {
-			victims.program, err = os.UserCacheDir()
+			subjects.program, err = os.UserCacheDir()
 		}
 		if err != nil {
-			victims.err = err
+			subjects.err = err
 			return
 		}
-		victims.program += fmt.Sprintf("/holdfast-victim/%x", sha256.Sum256([]byte(here)))
-		out, err := exec.Command("go", "build", "-tags", "failpoints", "-o", victims.program, "github.com/holdfast-go/holdfast/testkit/internal/victim").CombinedOutput()
+		subjects.program += fmt.Sprintf("/holdfast-subject/%x", sha256.Sum256([]byte(here)))
+		out, err := exec.Command("go", "build", "-tags", "failpoints", "-o", subjects.program, "github.com/holdfast-go/holdfast/testkit/internal/subject").CombinedOutput()
 		if err != nil {
-			victims.err = fmt.Errorf("build the victim: %w: %s", err, out)
+			subjects.err = fmt.Errorf("build the subject: %w: %s", err, out)
 		}
 	})
-	if victims.err != nil {
-		t.Fatal(victims.err)
+	if subjects.err != nil {
+		t.Fatal(subjects.err)
 	}
-	return victims.program
+	return subjects.program
 }

@@ -28,28 +28,28 @@ type crash struct {
 	point   failpoint.Point
 	turn    int // which time the point is reached; 0 is 1
 	in      func() scenario
-	earlier string          // where a life of the victim before this one was killed
-	mend    moment          // when the scenario's trouble ends
-	ready   func(o *ordeal) // waits for what the victim needs
-	atStart bool            // the point lies at the start of a process
-	leaving bool            // the victim is told to stop, and the point lies on that way
+	earlier string       // where a life of the subject before this one was killed
+	fix     moment       // when the scenario's trouble ends
+	ready   func(o *env) // waits for what the subject needs
+	atStart bool         // the point lies at the start of a process
+	leaving bool         // the subject is told to stop, and the point lies on that way
 }
 
 type moment int
 
 const (
-	behind    moment = iota // the end of the victim
-	before                  // the end of the victim: while it runs
-	inBetween               // the earlier life and this one
+	afterwards moment = iota // the end of the subject
+	before                   // the end of the subject: while it runs
+	inBetween                // the earlier life and this one
 )
 
 // scenario is what there is to do, and what goes wrong beside the crash.
 type scenario struct {
-	topic string          // tooSmall or notThere: a topic of the row's own
-	begin func(o *ordeal) // writes what there is to do
-	mend  func(o *ordeal) // ends the trouble, once it is seen
-	more  func(o *ordeal) // writes more, where what there was to do has gone another way: a rebalance saves, too
-	check func(o *ordeal) // what must hold beside the oracle
+	topic string       // tooSmall or notThere: a topic of the row's own
+	begin func(o *env) // writes what there is to do
+	fix   func(o *env) // ends the trouble, once it is seen
+	more  func(o *env) // writes more, where what there was to do has gone another way: a rebalance saves, too
+	check func(o *env) // what must hold beside the oracle
 }
 
 const (
@@ -57,15 +57,15 @@ const (
 	notThere = "not there" // it is made late
 )
 
-// world is rows that one relay and one consumer, and those that take their place, go through together.
-type world struct {
+// group is rows that one relay and one consumer, and those that take their place, go through together.
+type group struct {
 	name  string
 	order order
 	rows  []crash
 }
 
-// worlds have every point. A row says in which scenario it is reached.
-var worlds = []world{
+// groups have every point. A row says in which scenario it is reached.
+var groups = []group{
 	{name: "producers", rows: []crash{
 		{point: failpoint.OutboxWriting, turn: 7, in: produced},
 		{point: failpoint.OutboxWritten, turn: 7, in: produced},
@@ -83,36 +83,36 @@ var worlds = []world{
 		{point: failpoint.RelayStopping, turn: 2, in: plain, leaving: true},
 		{point: failpoint.RelayYielding, turn: 2, in: plain, leaving: true},
 		{point: failpoint.RelayYielded, turn: 2, in: plain, leaving: true},
-		{point: failpoint.RelayLeaving, in: plain, leaving: true},
+		{point: failpoint.RelayDeregistering, in: plain, leaving: true},
 	}},
 	{name: "relays of large logs and of late events", rows: []crash{
 		{point: failpoint.RelayReclaiming, in: manySegments},
 		{point: failpoint.RelayReclaimed, in: manySegments},
-		{point: failpoint.RelayTurning, in: manySegments},
-		{point: failpoint.RelayTurned, in: manySegments},
+		{point: failpoint.RelayRotating, in: manySegments},
+		{point: failpoint.RelayRotated, in: manySegments},
 		{point: failpoint.RelayScheduling, in: scheduled},
 		{point: failpoint.RelayScheduled, in: scheduled},
 	}},
 	{name: "relays that give up", order: order{Attempts: 3}, rows: []crash{
 		{point: failpoint.RelayParking, in: refused},
 		{point: failpoint.RelayParked, in: refused},
-		{point: failpoint.RelayBurying, in: refused},
-		{point: failpoint.RelayBuried, in: refused},
+		{point: failpoint.RelayDeadLettering, in: refused},
+		{point: failpoint.RelayDeadLettered, in: refused},
 	}},
 	{name: "relays that wait", rows: []crash{
 		{point: failpoint.RelayDelaying, in: refusedAtFirst},
-		{point: failpoint.RelayUnparking, in: refusedAtFirst, mend: before},
-		{point: failpoint.RelayUnparked, in: refusedAtFirst, mend: before},
+		{point: failpoint.RelayUnparking, in: refusedAtFirst, fix: before},
+		{point: failpoint.RelayUnparked, in: refusedAtFirst, fix: before},
 		{point: failpoint.RelayParked, in: topicMissing},
-		{point: failpoint.RelayAnswered, in: topicMissing, mend: before},
-		{point: failpoint.RelayWaking, in: topicMissing, mend: before},
-		{point: failpoint.RelayWoken, in: topicMissing, mend: before},
+		{point: failpoint.RelayAnswered, in: topicMissing, fix: before},
+		{point: failpoint.RelayResuming, in: topicMissing, fix: before},
+		{point: failpoint.RelayResumed, in: topicMissing, fix: before},
 	}},
 	{name: "relays that hold keys", order: order{Attempts: 2, HoldKey: true}, rows: []crash{
-		{point: failpoint.RelayBuried, in: keyHeld},
-		{point: failpoint.RelayReleasing, in: keyReleased, mend: before},
-		{point: failpoint.RelayReleased, in: keyReleased, mend: before},
-		{point: failpoint.RelayRousing, in: keyReleased, earlier: "relay.buried", mend: inBetween},
+		{point: failpoint.RelayDeadLettered, in: keyHeld},
+		{point: failpoint.RelayReleasing, in: keyReleased, fix: before},
+		{point: failpoint.RelayReleased, in: keyReleased, fix: before},
+		{point: failpoint.RelayReleasingOnClaim, in: keyReleased, earlier: "relay.dead_lettered", fix: inBetween},
 	}},
 	{name: "consumers", rows: []crash{
 		{point: failpoint.InboxAssigning, turn: 2, in: plain, atStart: true},
@@ -129,12 +129,12 @@ var worlds = []world{
 	{name: "consumers' positions", rows: []crash{
 		{point: failpoint.InboxSaving, in: plain},
 		{point: failpoint.InboxSaved, in: plain},
-		{point: failpoint.InboxOffsets, in: plain},
-		{point: failpoint.InboxOffset, in: plain},
+		{point: failpoint.InboxCommittingOffset, in: plain},
+		{point: failpoint.InboxOffsetCommitted, in: plain},
 		{point: failpoint.InboxReleasing, turn: 2, in: plain, leaving: true},
 		{point: failpoint.InboxReleased, in: plain, leaving: true},
-		{point: failpoint.InboxSweeping, in: aged, mend: before, atStart: true},
-		{point: failpoint.InboxSwept, in: aged, mend: before, atStart: true},
+		{point: failpoint.InboxSweeping, in: aged, fix: before, atStart: true},
+		{point: failpoint.InboxSwept, in: aged, fix: before, atStart: true},
 	}},
 	{name: "consumers of batches", order: order{Batch: 10}, rows: []crash{
 		{point: failpoint.InboxBatched, turn: 2, in: plain},
@@ -154,9 +154,9 @@ var worlds = []world{
 		{point: failpoint.InboxWritten, in: failing},
 	}},
 	{name: "consumers that give up", order: order{Tries: 3}, rows: []crash{
-		{point: failpoint.InboxBurying, in: refusedByHandler},
+		{point: failpoint.InboxDeadLettering, in: refusedByHandler},
 		{point: failpoint.InboxDecided, in: refusedByHandler},
-		{point: failpoint.InboxGivingUp, in: givenUp},
+		{point: failpoint.InboxDeadLetteringStored, in: givenUp},
 		{point: failpoint.InboxWritten, turn: 2, in: givenUp},
 	}},
 	{name: "dead letters", order: order{Attempts: 2, Tries: 2}, rows: []crash{
@@ -167,7 +167,7 @@ var worlds = []world{
 	}},
 }
 
-// atOnce is how many worlds there are at a time: they wait for leases and sessions for most of it.
+// atOnce is how many groups there are at a time: they wait for leases and sessions for most of it.
 const atOnce = 6
 
 // everyKind is for a run of its own: standing still for a lease, or stopping in order, takes long at so many points.
@@ -187,9 +187,9 @@ func kinds() []kind {
 // A process that ends anywhere between two steps, in any way, loses nothing, doubles nothing and reorders nothing.
 func TestWhereverAProcessEndsNothingIsLostDoubledOrReordered(t *testing.T) {
 	t.Parallel()
-	program, cluster := buildVictim(t), kafkatest.New(t)
+	program, cluster := buildSubject(t), kafkatest.New(t)
 	type run struct {
-		w world
+		w group
 		k kind
 	}
 	runs := make(chan run)
@@ -197,12 +197,12 @@ func TestWhereverAProcessEndsNothingIsLostDoubledOrReordered(t *testing.T) {
 	for range atOnce {
 		wg.Go(func() {
 			for r := range runs {
-				t.Run(fmt.Sprintf("%s/%s", r.w.name, r.k), func(t *testing.T) { r.w.suffer(t, program, cluster, r.k) })
+				t.Run(fmt.Sprintf("%s/%s", r.w.name, r.k), func(t *testing.T) { r.w.run(t, program, cluster, r.k) })
 			}
 		})
 	}
 	for _, k := range kinds() {
-		for _, w := range worlds {
+		for _, w := range groups {
 			if k.concerns(w) && (k == killed || *everyKind || w.name == "relays" || w.name == "consumers") {
 				runs <- run{w, k}
 			}
@@ -212,8 +212,8 @@ func TestWhereverAProcessEndsNothingIsLostDoubledOrReordered(t *testing.T) {
 	wg.Wait()
 }
 
-// concerns says whether the rows of a world are run with a kind.
-func (k kind) concerns(w world) bool {
+// concerns says whether the rows of a group are run with a kind.
+func (k kind) concerns(w group) bool {
 	role := roleOf(w.rows[0].point)
 	switch k {
 	case stopped, stalled: // A producer and a person do one thing at a time, and have no stop of their own.
@@ -225,17 +225,17 @@ func (k kind) concerns(w world) bool {
 	}
 }
 
-// suffer goes through the rows of a world.
-func (w world) suffer(t *testing.T, program string, cluster *kafkatest.Cluster, k kind) {
-	o := newOrdeal(t, program, cluster, w, k)
+// run goes through the rows of a group.
+func (w group) run(t *testing.T, program string, cluster *kafkatest.Cluster, k kind) {
+	o := newEnv(t, program, cluster, w, k)
 	for i, row := range w.rows {
 		well := t.Run(fmt.Sprintf("%s in %s", row.point, nameOf(row.in)), func(t *testing.T) {
 			o.path.TB, o.row = t, i
 			defer func() { o.path.TB = o.root }()
-			o.suffer(row)
+			o.runRow(row)
 		})
 		if !well {
-			t.Fatalf("the rows behind it are not run: what they would show is not theirs")
+			t.Fatalf("the rows after it are not run: what they would show is not theirs")
 		}
 	}
 	o.leave()
@@ -247,14 +247,14 @@ func nameOf(in func() scenario) string {
 	return full[strings.LastIndex(full, ".")+1:]
 }
 
-// What the victim can be told, which is what points.go declares, is all in the table.
+// Every point that points.go declares is in the table.
 func TestEveryFailpointIsInTheTable(t *testing.T) {
-	out, err := exec.Command(buildVictim(t), "points").Output()
+	out, err := exec.Command(buildSubject(t), "points").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	inTable := map[string]bool{}
-	for _, w := range worlds {
+	for _, w := range groups {
 		for _, c := range w.rows {
 			inTable[string(c.point)] = true
 		}
@@ -263,21 +263,21 @@ func TestEveryFailpointIsInTheTable(t *testing.T) {
 	for line := range strings.Lines(string(out)) {
 		point, _, _ := strings.Cut(line, "\t")
 		if n++; !inTable[point] {
-			t.Errorf("no process is ended at %s: give it a row in worlds", point)
+			t.Errorf("no process is ended at %s: give it a row in groups", point)
 		}
 	}
 	if n < 50 {
-		t.Errorf("the victim knows %d points only", n)
+		t.Errorf("the subject knows %d points only", n)
 	}
 }
 
 // plain is some keys with some events each, and nothing else.
 func plain() scenario {
-	return scenario{begin: func(o *ordeal) { o.load(10) }, more: func(o *ordeal) { o.load(1) }}
+	return scenario{begin: func(o *env) { o.load(10) }, more: func(o *env) { o.load(1) }}
 }
 
 // load writes events of some keys and of none, in a few transactions.
-func (o *ordeal) load(each int) {
+func (o *env) load(each int) {
 	o.Helper()
 	for n := 0; n < each; {
 		var events []holdfast.Event
@@ -294,9 +294,9 @@ func (o *ordeal) load(each int) {
 	}
 }
 
-// produced has no events but those of the victim.
+// produced has no events but those of the subject.
 func produced() scenario {
-	return scenario{begin: func(o *ordeal) { o.order.Keys, o.order.Each = 5, 5 }, check: func(o *ordeal) {
+	return scenario{begin: func(o *env) { o.order.Keys, o.order.Each = 5, 5 }, check: func(o *env) {
 		if n := o.Count("select count(*) from written where key like $1", fmt.Sprintf("row %d key %%", o.row)); n != 25 {
 			o.Errorf("the producer has committed %d events, want 25", n)
 		}
@@ -305,14 +305,14 @@ func produced() scenario {
 
 const smallTopic = 20_000 // bytes that a topic takes which is too small
 
-func (o *ordeal) to(topic, key string) holdfast.Event {
+func (o *env) to(topic, key string) holdfast.Event {
 	e := o.Event(key, 0)
 	e.Topic = topic
 	return e
 }
 
 // tooLarge writes an event that its topic refuses, among others.
-func (o *ordeal) tooLarge(key string) (large holdfast.Event) {
+func (o *env) tooLarge(key string) (large holdfast.Event) {
 	o.Helper()
 	topic := o.topicOf[o.row]
 	large = o.to(topic, key)
@@ -325,7 +325,7 @@ func (o *ordeal) tooLarge(key string) (large holdfast.Event) {
 }
 
 // widen has the small topic take everything.
-func (o *ordeal) widen() {
+func (o *env) widen() {
 	o.Helper()
 	o.Await("the broker changes the topic", func() bool {
 		res, err := o.Cluster.Client.IncrementalAlterConfigs(o.Context(), &kafka.IncrementalAlterConfigsRequest{
@@ -342,12 +342,12 @@ func (o *ordeal) widen() {
 
 // refused is an event that the broker does not take: it becomes a letter.
 func refused() scenario {
-	return scenario{topic: tooSmall, begin: func(o *ordeal) { o.letters[o.tooLarge("large").ID] = true }}
+	return scenario{topic: tooSmall, begin: func(o *env) { o.letters[o.tooLarge("large").ID] = true }}
 }
 
 // refusedAtFirst is one that the broker takes in the end.
 func refusedAtFirst() scenario {
-	return scenario{topic: tooSmall, begin: func(o *ordeal) { o.tooLarge("large") }, mend: func(o *ordeal) {
+	return scenario{topic: tooSmall, begin: func(o *env) { o.tooLarge("large") }, fix: func(o *env) {
 		o.comes("the event is parked", "select exists (select from holdfast.parked where attempts > 0)")
 		o.widen()
 	}}
@@ -355,11 +355,11 @@ func refusedAtFirst() scenario {
 
 // topicMissing is a topic that is made late.
 func topicMissing() scenario {
-	return scenario{topic: notThere, begin: func(o *ordeal) {
+	return scenario{topic: notThere, begin: func(o *env) {
 		topic := o.topicOf[o.row]
 		o.load(6)
 		o.write(o.to(topic, "a"), o.to(topic, "b"), o.to(topic, "a"), o.to(topic, "b"), o.to(topic, "a"))
-	}, mend: func(o *ordeal) {
+	}, fix: func(o *env) {
 		topic := o.topicOf[o.row]
 		o.comes("the topic is held", "select exists (select from holdfast.parked where why = 'topic')")
 		if err := o.Cluster.Server.CreateTopic(o.Context(), topic, ofRow, nil); err != nil {
@@ -369,9 +369,9 @@ func topicMissing() scenario {
 	}}
 }
 
-// keyHeld is a key that waits behind the letter of an event, until the letter is replayed.
+// keyHeld is a key that waits for the dead letter of an event, until the letter is replayed.
 func keyHeld() scenario {
-	return scenario{topic: tooSmall, begin: func(o *ordeal) { o.tooLarge("large") }, mend: func(o *ordeal) {
+	return scenario{topic: tooSmall, begin: func(o *env) { o.tooLarge("large") }, fix: func(o *env) {
 		o.comes("the letter", "select count(*) = 1 from holdfast.letter where state = 'open'")
 		o.widen()
 		// The broker may refuse it once more: what it knows and what it does are not one.
@@ -384,9 +384,9 @@ func keyHeld() scenario {
 	}}
 }
 
-// keyReleased is a key that waits behind the letter of an event, until the letter is discarded.
+// keyReleased is a key that waits for the dead letter of an event, until the letter is discarded.
 func keyReleased() scenario {
-	return scenario{topic: tooSmall, begin: func(o *ordeal) { o.fresh = []string{o.tooLarge("large").ID} }, mend: func(o *ordeal) {
+	return scenario{topic: tooSmall, begin: func(o *env) { o.fresh = []string{o.tooLarge("large").ID} }, fix: func(o *env) {
 		o.comes("the letter", "select count(*) = 1 from holdfast.letter where state = 'open'")
 		d := o.path.letters()
 		for _, l := range o.openLetters(d) {
@@ -401,7 +401,7 @@ func keyReleased() scenario {
 
 // scheduled is events that fall due while the relay runs.
 func scheduled() scenario {
-	return scenario{begin: func(o *ordeal) {
+	return scenario{begin: func(o *env) {
 		o.load(3)
 		var events []holdfast.Event
 		for k := range 10 {
@@ -415,7 +415,7 @@ func scheduled() scenario {
 
 // manySegments is more than one segment of the log holds.
 func manySegments() scenario {
-	return scenario{begin: func(o *ordeal) {
+	return scenario{begin: func(o *env) {
 		o.load(3)
 		var events []holdfast.Event
 		for n := range 24 {
@@ -428,8 +428,8 @@ func manySegments() scenario {
 	}}
 }
 
-// fails writes events whose handler fails, with others of their keys behind them.
-func (o *ordeal) fails(how string) (ids []string) {
+// fails writes events whose handler fails, followed by others of their keys.
+func (o *env) fails(how string) (ids []string) {
 	o.Helper()
 	o.load(3)
 	for k := range 4 {
@@ -444,7 +444,7 @@ func (o *ordeal) fails(how string) (ids []string) {
 
 // failing is events whose handler fails twice.
 func failing() scenario {
-	return scenario{begin: func(o *ordeal) { o.fails("twice") }}
+	return scenario{begin: func(o *env) { o.fails("twice") }}
 }
 
 // refusedByHandler is events that become letters at once.
@@ -454,7 +454,7 @@ func refusedByHandler() scenario { return hopeless("at once") }
 func givenUp() scenario { return hopeless("always") }
 
 func hopeless(how string) scenario {
-	return scenario{begin: func(o *ordeal) {
+	return scenario{begin: func(o *env) {
 		for _, id := range o.fails(how) {
 			o.letters[id] = true
 		}
@@ -463,11 +463,11 @@ func hopeless(how string) scenario {
 
 // aged is events whose rows in the inbox are older than the window.
 func aged() scenario {
-	return scenario{begin: func(o *ordeal) {
+	return scenario{begin: func(o *env) {
 		o.load(4)
 		// A turn of the row before puts off the next one as it thinks: none begins before the rows are old.
 		pgtest.Exec(o, o.Db, "update holdfast.retention set next_at = now() + interval '5 minutes'")
-	}, mend: func(o *ordeal) {
+	}, fix: func(o *env) {
 		o.settled()
 		o.comes("the positions are saved", `select not exists (select from holdfast.inbox i join holdfast.consumer_position p using (consumer, topic, partition) where i."offset" >= p.position)`)
 		// A row of that age is long below the group's offset, too: else its record could be read again when the row is gone.
@@ -478,7 +478,7 @@ func aged() scenario {
 }
 
 // offsetsAreThePositions tells whether the consumer has committed to Kafka what it has saved.
-func (o *ordeal) offsetsAreThePositions() bool {
+func (o *env) offsetsAreThePositions() bool {
 	o.Helper()
 	rows, err := o.Db.Query(o.Context(), "select topic, partition, position from holdfast.consumer_position")
 	if err != nil {
@@ -500,10 +500,10 @@ func (o *ordeal) offsetsAreThePositions() bool {
 	return len(positions) > 0
 }
 
-// lettersOfTheConsumer is letters that the victim replays. Nothing of their keys is behind them: it would have gone on.
+// lettersOfTheConsumer is letters that the subject replays. Nothing of their keys comes after them: it would have gone on.
 func lettersOfTheConsumer() scenario {
-	return scenario{begin: func(o *ordeal) {
-		pgtest.Exec(o, o.Db, "delete from mended")
+	return scenario{begin: func(o *env) {
+		pgtest.Exec(o, o.Db, "delete from fixed")
 		o.load(2)
 		for n := range 4 {
 			e := o.Event(fmt.Sprintf("row %d alone %d", o.row, n), 0)
@@ -515,22 +515,22 @@ func lettersOfTheConsumer() scenario {
 }
 
 func lettersOfTheRelay() scenario {
-	return scenario{topic: tooSmall, begin: func(o *ordeal) {
+	return scenario{topic: tooSmall, begin: func(o *env) {
 		o.fresh = []string{o.tooLarge("alone").ID}
 	}, check: everyLetterIsReplayedOnce}
 }
 
 // lettersAreThere waits for the letters, and sees to it that their replay succeeds.
-func lettersAreThere(o *ordeal) {
+func lettersAreThere(o *env) {
 	o.Helper()
 	o.comes("the letters", "select count(*) = $1 from holdfast.letter where state = 'open'", len(o.fresh))
 	if o.topicOf[o.row] != "" {
 		o.widen()
 	}
-	pgtest.Exec(o, o.Db, "insert into mended default values")
+	pgtest.Exec(o, o.Db, "insert into fixed default values")
 }
 
-func everyLetterIsReplayedOnce(o *ordeal) {
+func everyLetterIsReplayedOnce(o *env) {
 	o.Helper()
 	if n := o.Count(`select count(*) from holdfast.letter l where event_id = any($1) and state = 'replayed'
 			and (select count(*) from holdfast.letter_action a where a.letter = l.id and a.action = 'replay') = 1`, o.fresh); n != int64(len(o.fresh)) {

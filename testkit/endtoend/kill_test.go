@@ -34,7 +34,7 @@ type part struct {
 	DSN     string
 	Brokers []string
 	Topics  []string
-	Node    *node // a consumer that does more than that: storm_test.go
+	Node    *node // a consumer that does more than that: load_test.go
 }
 
 func isPart() bool { return os.Getenv(partVar) != "" }
@@ -46,7 +46,7 @@ func runPart() int {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
-		time.Sleep(endtoend.Patience) // sleep: it must not outlive its test, whatever hangs
+		time.Sleep(endtoend.WaitTimeout) // sleep: it must not outlive its test, whatever hangs
 		os.Exit(3)
 	}()
 	if err := doPart(ctx); err != nil {
@@ -137,7 +137,7 @@ func (proc *process) quit() error {
 	select {
 	case <-proc.done:
 		return proc.err
-	case <-time.After(endtoend.Patience):
+	case <-time.After(endtoend.WaitTimeout):
 		return errors.New("it does not stop")
 	}
 }

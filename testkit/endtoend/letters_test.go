@@ -22,7 +22,7 @@ import (
 )
 
 // A consumer's letters reach their topic through the relay of its database, each key's in their order; one that the
-// topic does not take becomes the relay's letter, holds back nobody but its own key, and is told nobody.
+// topic does not take becomes the relay's letter, holds back nothing but its own key, and is published to nobody.
 func TestLettersOfAConsumerReachTheirTopicInTheOrderOfTheirKeys(t *testing.T) {
 	t.Parallel()
 	p := setupPath(t, pgtest.New(t), kafkatest.InProcess(t), 1)
@@ -49,7 +49,7 @@ func TestLettersOfAConsumerReachTheirTopicInTheOrderOfTheirKeys(t *testing.T) {
 	receive("3", "k", []byte("three"))
 	receive("4", "large", []byte("four"))
 	var got map[string][]string
-	for deadline := time.Now().Add(endtoend.Patience); len(got["k"])+len(got["large"]) < 3 || pgtest.Count(t, p.Db, "select count(*) from holdfast.letter where origin = 'relay'") < 1; {
+	for deadline := time.Now().Add(endtoend.WaitTimeout); len(got["k"])+len(got["large"]) < 3 || pgtest.Count(t, p.Db, "select count(*) from holdfast.letter where origin = 'relay'") < 1; {
 		if time.Now().After(deadline) {
 			t.Fatalf("the letters that arrived are %v", got)
 		}

@@ -50,7 +50,7 @@ func (r *recovery) inbox(c *inbox.Config) {
 // since waits until something was published and handled after a moment, and says how long it took.
 func (r *recovery) since(p *path, moment time.Time) (published, handled time.Duration) {
 	p.Helper()
-	deadline := time.After(endtoend.Patience)
+	deadline := time.After(endtoend.WaitTimeout)
 	for {
 		r.mu.Lock()
 		if published == 0 && r.published.After(moment) {
@@ -67,7 +67,7 @@ func (r *recovery) since(p *path, moment time.Time) (published, handled time.Dur
 		select {
 		case <-changed:
 		case <-deadline:
-			p.Fatalf("%v after the server is back: published again after %v, handled again after %v (0s is not yet)\n%s", endtoend.Patience, published, handled, p.Census())
+			p.Fatalf("%v after the server is back: published again after %v, handled again after %v (0s is not yet)\n%s", endtoend.WaitTimeout, published, handled, p.Census())
 		}
 	}
 }

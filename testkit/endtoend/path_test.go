@@ -1,4 +1,4 @@
-// Package endtoend has the tests of the whole path under faults: killed processes, stopped servers, storms of keys, nodes
+// Package endtoend has the tests of the whole path under faults: killed processes, stopped servers, load on keys, nodes
 // and topics, a process that ends at each failpoint. It has no code but tests.
 package endtoend
 

@@ -38,7 +38,7 @@ func TestTheWholeWayWorksThroughATransactionPooler(t *testing.T) {
 			if err := holdfast.Check(t.Context(), p.Pool(2), holdfast.SchemaConfig{}); err != nil {
 				t.Fatal(err)
 			}
-			var mended atomic.Bool
+			var fixed atomic.Bool
 			var poisoned []holdfast.Event
 			for n := range int64(5) {
 				poisoned = append(poisoned, p.Event("poisoned", n+1))
@@ -47,7 +47,7 @@ func TestTheWholeWayWorksThroughATransactionPooler(t *testing.T) {
 				if err := endtoend.PutEffect(ctx, tx, "billing", e); err != nil {
 					return err
 				}
-				if e.ID == poisoned[1].ID && !mended.Load() {
+				if e.ID == poisoned[1].ID && !fixed.Load() {
 					return errors.New("this cannot be")
 				}
 				return nil
@@ -87,7 +87,7 @@ func TestTheWholeWayWorksThroughATransactionPooler(t *testing.T) {
 					t.Errorf("the letter is %+v", l)
 				}
 			}
-			mended.Store(true)
+			fixed.Store(true)
 			p.replay(d)
 			p.Await("the replayed event is handled", func() bool {
 				return p.Count("select count(*) from holdfast.letter where state = 'replayed'") == 1

@@ -58,7 +58,7 @@ func (p *path) openLetters(d *dlq.DLQ) []dlq.Letter {
 
 func (p *path) replay(d *dlq.DLQ) {
 	p.Helper()
-	n, err := d.Replay(p.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "the test", Reason: "the cause is mended"})
+	n, err := d.Replay(p.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "the test", Reason: "the cause is fixed"})
 	if err != nil || n != 1 {
 		p.Fatalf("replayed %d letters, %v; want 1", n, err)
 	}
@@ -225,7 +225,7 @@ func TestAPoisonMessageIsReplayedAndThenHandledOnce(t *testing.T) {
 				}
 			}
 			poisoned := events[4*3+1] // number 4 of k1
-			var mended atomic.Bool
+			var fixed atomic.Bool
 			var runs atomic.Int64
 			handler := func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 				if err := endtoend.PutEffect(ctx, tx, "billing", e); err != nil {
@@ -233,7 +233,7 @@ func TestAPoisonMessageIsReplayedAndThenHandledOnce(t *testing.T) {
 				}
 				if e.ID == poisoned.ID {
 					runs.Add(1)
-					if !mended.Load() {
+					if !fixed.Load() {
 						return c.poison()
 					}
 				}
@@ -268,7 +268,7 @@ func TestAPoisonMessageIsReplayedAndThenHandledOnce(t *testing.T) {
 			}
 
 			// 2. The fix, and the replay.
-			mended.Store(true)
+			fixed.Store(true)
 			begun := time.Now()
 			p.replay(d)
 			p.Await("the replayed event has its effect", func() bool {

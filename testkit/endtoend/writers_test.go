@@ -139,7 +139,7 @@ func (e *commitError) Unwrap() error { return e.err }
 
 // transaction is one change and its events. It returns the ids of the events that should be there if it committed.
 func (l load) transaction(p *path, pool *pgxpool.Pool, rng *rand.Rand) (ids []string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
 	tx, err := pool.Begin(ctx)
 	if err != nil {

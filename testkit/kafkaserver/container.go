@@ -18,7 +18,6 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/wait"
 
-	"github.com/holdfast-go/holdfast/internal/test/lifeline"
 	"github.com/holdfast-go/holdfast/testkit/docker"
 	"github.com/holdfast-go/holdfast/testkit/internal/freeport"
 )
@@ -91,7 +90,8 @@ func startContainer(ctx context.Context, opts ContainerOptions) (*Server, error)
 		}
 		settings["log.dirs"] = dataInside + "/log" // a folder of the broker's own: what else is there is not its
 	}
-	ctr, err := testcontainers.Run(ctx, Image,
+	tie := new(docker.Tie)
+	ctr, err := testcontainers.Run(ctx, Image, tie.Option(),
 		testcontainers.WithEnv(brokerEnv(address, settings)),
 		testcontainers.WithExposedPorts(clientPort.String()),
 		testcontainers.WithHostConfigModifier(func(host *container.HostConfig) {
@@ -105,11 +105,7 @@ func startContainer(ctx context.Context, opts ContainerOptions) (*Server, error)
 		testcontainers.WithWaitStrategyAndDeadline(opts.StartTimeout,
 			wait.ForLog("Kafka Server started").WithStartupTimeout(opts.StartTimeout)),
 	)
-	b := &broker{ctr: ctr, startTimeout: opts.StartTimeout}
-	s := newServer(KindContainer, []string{address}, b)
-	if ctr != nil {
-		b.line = docker.Attach(ctr.GetContainerID())
-	}
+	s := newServer(KindContainer, []string{address}, &broker{ctr: ctr, tie: tie, startTimeout: opts.StartTimeout})
 	if err == nil {
 		err = s.awaitBroker(ctx)
 	}
@@ -228,21 +224,11 @@ func askBroker(ctx context.Context, address string) error {
 // broker is the container of one broker.
 type broker struct {
 	ctr          *testcontainers.DockerContainer
-	line         *lifeline.Line
+	tie          *docker.Tie
 	startTimeout time.Duration
 }
 
-func (b *broker) stop() {
-	if b.ctr == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	// There is nothing in it to be saved: no time to shut down in good order.
-	if err := b.ctr.Terminate(ctx, testcontainers.StopTimeout(0)); err == nil {
-		b.line.Release()
-	} // else the lifeline tries again when this process ends
-}
+func (b *broker) stop() { b.tie.Stop() }
 
 // engine calls the Docker engine about the container.
 func (b *broker) engine(ctx context.Context, call func(context.Context, client.APIClient, string) error) error {

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 )
 
 // unreleased is the version between releases: go.work has the code, so go.sum has no sums of it.
@@ -42,7 +43,7 @@ func run(ctx context.Context, version string, tag bool) error {
 		return fmt.Errorf("make a folder: %w", err)
 	}
 	defer removeAll(work)
-	r, err := prepare(ctx, root, work, version)
+	r, err := prepare(ctx, root, work, filepath.Join(work, "cache"), version)
 	if err != nil {
 		return err
 	}

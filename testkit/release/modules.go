@@ -105,15 +105,17 @@ type release struct {
 	version string
 	tree    string // the copy
 	proxy   string
+	cache   string // of modules
 	modules []*module
 }
 
-// prepare makes a release below work from the files of root that git knows or would add.
-func prepare(ctx context.Context, root, work, version string) (*release, error) {
+// prepare makes a release below work from the files of root that git knows or would add. The go command's modules are in
+// the folder cache.
+func prepare(ctx context.Context, root, work, cache, version string) (*release, error) {
 	if !semver.IsValid(version) || semver.Canonical(version) != version {
 		return nil, fmt.Errorf("version is %q: it must be like v1.2.3", version)
 	}
-	r := &release{version: version, tree: filepath.Join(work, "tree"), proxy: filepath.Join(work, "proxy")}
+	r := &release{version: version, tree: filepath.Join(work, "tree"), proxy: filepath.Join(work, "proxy"), cache: cache}
 	if err := copyTree(ctx, root, r.tree); err != nil {
 		return nil, err
 	}
@@ -130,7 +132,7 @@ func prepare(ctx context.Context, root, work, version string) (*release, error) 
 			return nil, err
 		}
 		dir := filepath.Join(r.tree, m.dir)
-		if _, err := output(ctx, dir, r.env(work), "go", "mod", "tidy"); err != nil {
+		if _, err := output(ctx, dir, r.env(), "go", "mod", "tidy"); err != nil {
 			return nil, err
 		}
 		if err := r.publish(m); err != nil {

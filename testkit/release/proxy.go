@@ -70,16 +70,15 @@ func (r *release) publish(m *module) error {
 	return packed.Close()
 }
 
-// env makes the go command take our modules from the proxy and the others as the user's settings say. It has a module
-// cache of its own below work: what is packed here must not stay on the machine under the name of a release. GONOPROXY and
+// env makes the go command take our modules from the proxy and the others as the user's settings say. GONOPROXY and
 // GOPRIVATE are empty: where one is set the go command looks into its cache before it asks a proxy, and takes the module
 // at the top, if it has that already, for the only one that could hold contrib/redis.
-func (r *release) env(work string) []string {
-	cache, others := goEnv("GOMODCACHE"), goEnv("GOPROXY")
-	return append(os.Environ(), "GOENV=off", "GOWORK=off", "GOFLAGS=-mod=mod -modcacherw", "GOPRIVATE=", "GONOPROXY=",
+func (r *release) env() []string {
+	had, others := goEnv("GOMODCACHE"), goEnv("GOPROXY")
+	return append(os.Environ(), "GOENV=off", "GOWORK=off", "GOFLAGS=-mod=mod", "GOPRIVATE=", "GONOPROXY=",
 		"GOSUMDB="+goEnv("GOSUMDB"), "GOTOOLCHAIN="+goEnv("GOTOOLCHAIN"), "GONOSUMDB=github.com/holdfast-go/*,"+goEnv("GONOSUMDB"),
-		"GOMODCACHE="+filepath.Join(work, "cache"),
-		"GOPROXY=file://"+filepath.ToSlash(r.proxy)+",file://"+filepath.ToSlash(filepath.Join(cache, "cache", "download"))+","+others)
+		"GOMODCACHE="+r.cache,
+		"GOPROXY=file://"+filepath.ToSlash(r.proxy)+",file://"+filepath.ToSlash(filepath.Join(had, "cache", "download"))+","+others)
 }
 
 func goEnv(name string) string {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,9 +17,11 @@ import (
 
 const (
 	holdfast = "github.com/holdfast-go/holdfast"
-	version  = "v0.97.3" // no release
-	mostFor  = 40        // modules of a program that imports outbox alone
+	mostFor  = 40 // modules of a program that imports outbox alone
 )
+
+// version is no release, and no other test's either.
+var version = "v0.97.3-test." + "x" + strings.ToLower(rand.Text())
 
 // foreign are modules that no user of the library may get: containers, telemetry, OpenAPI, embedded servers, imitations.
 var foreign = regexp.MustCompile(`containers?/|testcontainers|moby|docker|opentelemetry|kin-openapi|embedded-postgres|franz-go|kfake|logrus|/testkit`)
@@ -26,18 +30,20 @@ var foreign = regexp.MustCompile(`containers?/|testcontainers|moby|docker|opente
 func TestEveryPublicPackageCanBeHadAloneFromARelease(t *testing.T) {
 	needProxy(t)
 	work := t.TempDir()
-	t.Cleanup(func() { removeAll(work) })
+	// The machine's own modules: those of others are compiled already. What is packed here does not stay in it.
+	cache := goEnv("GOMODCACHE")
+	t.Cleanup(func() { forget(t, cache) })
 	root, err := rootDir(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := prepare(t.Context(), root, work, version)
+	r, err := prepare(t.Context(), root, work, cache, version)
 	if err != nil {
 		t.Fatal(err)
 	}
 	user := func(t *testing.T, dir string, args ...string) string {
 		t.Helper()
-		out, err := output(t.Context(), dir, r.env(work), "go", args...)
+		out, err := output(t.Context(), dir, r.env(), "go", args...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +78,7 @@ func TestEveryPublicPackageCanBeHadAloneFromARelease(t *testing.T) {
 	for _, command := range []string{"/cmd/holdfast", "/cmd/holdfast-torture"} {
 		t.Run("go install "+command, func(t *testing.T) {
 			bin := t.TempDir()
-			out, err := output(t.Context(), bin, append(r.env(work), "GOBIN="+bin), "go", "install", holdfast+command+"@"+version)
+			out, err := output(t.Context(), bin, append(r.env(), "GOBIN="+bin), "go", "install", holdfast+command+"@"+version)
 			if err != nil {
 				t.Fatal(err, out)
 			}
@@ -87,6 +93,28 @@ func TestEveryPublicPackageCanBeHadAloneFromARelease(t *testing.T) {
 	}
 }
 
+// forget removes from a module cache what it has of our version.
+func forget(t *testing.T, cache string) {
+	var ours []string
+	for _, root := range []string{filepath.Join(cache, holdfast+"@"+version), filepath.Join(cache, "cache", "download", holdfast), filepath.Join(cache, holdfast)} {
+		_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !strings.Contains(d.Name(), version) {
+				return nil
+			}
+			if ours = append(ours, path); d.IsDir() {
+				return filepath.SkipDir
+			}
+			return nil
+		})
+	}
+	if len(ours) == 0 {
+		t.Errorf("nothing of %s is in %s: it was not used", version, cache)
+	}
+	for _, path := range ours {
+		removeAll(path)
+	}
+}
+
 // The tags that the script makes are where the go command looks for a module's versions.
 func TestEachModuleIsTaggedByItsFolder(t *testing.T) {
 	r := &release{version: "v1.2.3", modules: []*module{{dir: "."}, {dir: "cmd/holdfast"}, {dir: "bench"}}}
@@ -97,7 +125,7 @@ func TestEachModuleIsTaggedByItsFolder(t *testing.T) {
 
 func TestAVersionThatIsNoneIsRefused(t *testing.T) {
 	for _, bad := range []string{"1.2.3", "v1.2", "latest"} {
-		if _, err := prepare(t.Context(), ".", t.TempDir(), bad); err == nil || !strings.Contains(err.Error(), bad) {
+		if _, err := prepare(t.Context(), ".", t.TempDir(), t.TempDir(), bad); err == nil || !strings.Contains(err.Error(), bad) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/history"
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
-	"github.com/holdfast-go/holdfast/testkit/internal/trail"
+	"github.com/holdfast-go/holdfast/testkit/internal/auditlog"
 )
 
 // sampler looks at the saved cursors while the run is on. What Kafka has it reads once, for the oracles too.
@@ -31,7 +31,7 @@ type partition struct {
 
 // sample takes a look at the cursors, and reads what Kafka has got.
 func (r *run) sample(ctx context.Context) error {
-	s, err := trail.Look(ctx, r.admin, func(ctx context.Context) (map[string]struct{}, error) {
+	s, err := auditlog.Look(ctx, r.admin, func(ctx context.Context) (map[string]struct{}, error) {
 		err := r.readOn(ctx)
 		return r.samples.seen, err
 	})
@@ -155,13 +155,13 @@ func (r *run) readLetters(ctx context.Context, known *oracle.Run) (err error) {
 
 // readLogs says nothing of who made what the run itself has changed: a step of the clock, an adoption.
 func (r *run) readLogs(ctx context.Context, known *oracle.Run) (err error) {
-	if known.LaneLog, err = trail.Lanes(ctx, r.admin, "torture"); err != nil {
+	if known.LaneLog, err = auditlog.Lanes(ctx, r.admin, "torture"); err != nil {
 		return err
 	}
-	if known.PositionLog, err = trail.Positions(ctx, r.admin, "torture"); err != nil {
+	if known.PositionLog, err = auditlog.Positions(ctx, r.admin, "torture"); err != nil {
 		return err
 	}
-	if known.TakenLog, err = trail.Taken(ctx, r.admin, "torture"); err != nil {
+	if known.TakenLog, err = auditlog.Taken(ctx, r.admin, "torture"); err != nil {
 		return err
 	}
 	known.Places, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Place], "select id, xid::text::bigint, seq, at from place_log")

@@ -19,7 +19,7 @@ func processFaults() (all []fault) {
 			fault{name: "kill-" + role + "-twice", what: "kill -9 of a " + role + ", and again while it recovers", begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 				return killTwice(ctx, s, role)
 			}},
-			fault{name: "freeze-" + role, what: "a " + role + " stands still for longer than a lease or its session, and goes on", hold: outlasting(patience(role)),
+			fault{name: "freeze-" + role, what: "a " + role + " stands still for longer than a lease or its session, and goes on", hold: outlasting(takeoverAfter(role)),
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					p, err := s.one(role)
 					if err != nil {
@@ -33,19 +33,19 @@ func processFaults() (all []fault) {
 					if err != nil {
 						return nil, err
 					}
-					return nil, p.tell(fmt.Sprint("hog ", s.held))
+					return nil, p.command(fmt.Sprint("hog ", s.held))
 				}, alone: true, keeps: role == roleRelay},
 		)
 	}
 	return append(all,
-		fault{name: "rebalance-storm", what: "a consumer joins and leaves, or dies, every second", hold: seconds(4, 7), begin: storm, alone: true},
+		fault{name: "rebalance-storm", what: "a consumer joins and leaves, or dies, every second", hold: seconds(4, 7), begin: rebalanceStorm, alone: true},
 		fault{name: "relay-storm", what: "a relay comes and goes, in order or not, every half second", hold: seconds(3, 5), begin: relayStorm, alone: true, keeps: true},
 	)
 }
 
-// patience is how long others wait for a sign of life of a role before they take over what it has. Nobody takes over from a
-// producer: it stands still with its locks.
-func patience(role string) time.Duration {
+// takeoverAfter is how long others wait for a sign of life of a role before they take over what it has. Nobody takes over
+// from a producer: it stands still with its locks.
+func takeoverAfter(role string) time.Duration {
 	if role == roleConsumer {
 		return session
 	}
@@ -80,8 +80,8 @@ func killTwice(ctx context.Context, s *stage, role string) (func(context.Context
 	return nil, nil
 }
 
-// storm is an additional node that never stays.
-func storm(ctx context.Context, s *stage) (func(context.Context) error, error) {
+// rebalanceStorm is an additional node that never stays.
+func rebalanceStorm(ctx context.Context, s *stage) (func(context.Context) error, error) {
 	return comeAndGo(ctx, s, roleConsumer, time.Second)
 }
 

@@ -17,8 +17,8 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/testkit/bouncer"
+	"github.com/holdfast-go/holdfast/testkit/internal/auditlog"
 	"github.com/holdfast-go/holdfast/testkit/internal/faultproxy"
-	"github.com/holdfast-go/holdfast/testkit/internal/trail"
 	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 	"github.com/holdfast-go/holdfast/testkit/pgserver"
 )
@@ -124,7 +124,7 @@ func (g *ground) link(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
-// tables are the service's own, and the oracles' beside package trail.
+// tables are the service's own, and the oracles' beside package auditlog.
 var tables = []string{
 	// The truth of what was committed, written in the transaction of each event: it needs nobody's word.
 	"create table written (id text primary key, topic text not null, key text not null, number bigint not null, type text not null, content text not null, due timestamptz, at timestamptz not null default clock_timestamp())",
@@ -192,7 +192,7 @@ func makeTables(ctx context.Context, pool *pgxpool.Pool) error {
 			return fmt.Errorf("prepare the database: %w", err)
 		}
 	}
-	return trail.Install(ctx, pool)
+	return auditlog.Install(ctx, pool)
 }
 
 // openAdmin connects to the primary of the moment.

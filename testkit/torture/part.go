@@ -44,7 +44,7 @@ type part struct {
 	Late    string // a topic that is not there all the time
 	Seed    uint64 // of this process: another one after each start
 	Rate    int    // transactions a second of a producer
-	Plant   string // a bug to have on purpose: see plant.go
+	Bug     string // a bug to have on purpose: see bugs.go
 }
 
 // IsPart says whether this process was started as a part of a run: then main must call RunPart and nothing else.
@@ -99,7 +99,7 @@ func (p part) run(rec *history.Recorder) error {
 		os.Stderr.Write(stacks[:runtime.Stack(stacks, true)])
 		os.Exit(3)
 	}()
-	logger := slog.New(&logHandler{Handler: slog.NewTextHandler(os.Stderr, nil), rec: rec, mute: p.Plant == plantMute+p.Role}).With("part", p.Actor)
+	logger := slog.New(&logHandler{Handler: slog.NewTextHandler(os.Stderr, nil), rec: rec, mute: p.Bug == bugMute+p.Role}).With("part", p.Actor)
 	err = p.be(ctx, pool, rec, logger)
 	closed := make(chan struct{})
 	go func() { defer close(closed); pool.Close() }()
@@ -193,7 +193,7 @@ func leftover(before int) string {
 type logHandler struct {
 	slog.Handler
 	rec  *history.Recorder
-	mute bool // planted
+	mute bool // injected
 }
 
 func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {

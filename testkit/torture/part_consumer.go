@@ -52,7 +52,7 @@ type node struct {
 func (p part) consume(ctx context.Context, pool *pgxpool.Pool, rec *history.Recorder, logger *slog.Logger) error {
 	n := &node{part: p, pool: pool, rec: rec, rng: rand.New(rand.NewPCG(p.Seed, 1)), tries: map[string]int{}}
 	policy := retry.Policy{Attempts: attempts, Base: 50 * time.Millisecond, Cap: 500 * time.Millisecond}
-	_ = p.planted(plantHasty, func() error { policy.Attempts = 1; return nil })
+	_ = p.withBug(bugHasty, func() error { policy.Attempts = 1; return nil })
 	in, err := inbox.New(pool, inbox.Config{
 		Consumer: consumerName,
 		Retry:    policy,
@@ -64,7 +64,7 @@ func (p part) consume(ctx context.Context, pool *pgxpool.Pool, rec *history.Reco
 			OnReceive: func(r inbox.Received) {
 				rec.Add(history.Entry{Op: history.Receive, IDs: []string{r.Event.ID}, Text: string(r.Outcome)})
 			},
-			OnDead: func(d inbox.Died) {
+			OnDead: func(d inbox.DeadLettered) {
 				rec.Add(history.Entry{Op: history.Letter, IDs: []string{d.Event.ID}, Text: d.Reason})
 			},
 		},
@@ -102,7 +102,7 @@ var errShaky = errors.New("a dependency is away")
 // of a key's effects tell the order of their commits.
 func (n *node) handle(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 	n.rec.Add(history.Entry{Op: history.Effect, IDs: []string{e.ID}, Key: e.Key})
-	if err := n.plantedHandler(ctx, e); err != nil {
+	if err := n.buggyHandler(ctx, e); err != nil {
 		return err
 	}
 	switch e.Type {

@@ -106,9 +106,9 @@ func (p *producer) transaction(rng *rand.Rand) error {
 		pause(rng, 5)
 	}
 	if rng.IntN(10) == 0 {
-		err := p.planted(plantDualWrite, func() error { return p.publishPast(ids) })
+		err := p.withBug(bugDualWrite, func() error { return p.publishPast(ids) })
 		how := history.Failed
-		_ = p.planted(plantFalseOK, func() error { how = history.OK; return nil })
+		_ = p.withBug(bugFalseOK, func() error { how = history.OK; return nil })
 		p.rec.Add(history.Entry{Op: history.Commit, IDs: ids, How: how, Text: "rolled back"})
 		return errors.Join(err, tx.Rollback(ctx))
 	}
@@ -237,7 +237,7 @@ func (p *producer) write(ctx context.Context, tx pgx.Tx, e holdfast.Event, numbe
 		e.ID, e.Topic, e.Key, number, e.Type, content(e), due); err != nil {
 		return err
 	}
-	_ = p.planted(plantHurry, func() error { e.NotBefore = time.Time{}; return nil })
+	_ = p.withBug(bugHurry, func() error { e.NotBefore = time.Time{}; return nil })
 	return outbox.Write(ctx, tx, e)
 }
 

@@ -27,7 +27,7 @@ func (p part) relay(ctx context.Context, pool *pgxpool.Pool, rec *history.Record
 		return err
 	}
 	defer real.Close()
-	pub, err := p.plantedPublisher(real, pool)
+	pub, err := p.buggyPublisher(real, pool)
 	if err != nil {
 		return err
 	}

@@ -137,8 +137,8 @@ func (c *cast) get(actor string) *process {
 	return c.running[actor]
 }
 
-// died lists the actors whose process ended although nobody ended it.
-func (c *cast) died() (actors []string) {
+// endedEarly lists the actors whose process ended although nobody ended it.
+func (c *cast) endedEarly() (actors []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, actor := range c.actors {
@@ -212,8 +212,8 @@ func (p *process) end() error {
 func (p *process) freeze() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
 func (p *process) thaw() error   { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// tell sends it a command.
-func (p *process) tell(command string) error {
+// command sends it a command.
+func (p *process) command(command string) error {
 	_, err := fmt.Fprintln(p.stdin, command)
 	return err
 }

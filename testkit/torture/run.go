@@ -51,7 +51,7 @@ type Options struct {
 	// For the suite's own tests: a bug to have on purpose, a broker that several runs share and what the names of their
 	// topics begin with, how long a recovery may take, a minute where it does not say, how long a relay may save nothing, and
 	// whether the run goes on until it has made every fault.
-	plant   string
+	bug     string
 	whole   bool
 	shared  *kafkaserver.Server
 	prefix  string
@@ -204,7 +204,7 @@ func (r *run) run(ctx context.Context) (err error) {
 		r.rec.Add(history.Entry{Op: history.Fault, Text: missingTopic}) // it lasts from the start, until it is drawn
 	}
 	r.cast = &cast{ground: r.ground, dir: logs, seed: r.Seed, running: map[string]*process{},
-		base: part{History: histories, Topics: r.topics, Late: r.late, Rate: r.Rate, Plant: r.plant}}
+		base: part{History: histories, Topics: r.topics, Late: r.late, Rate: r.Rate, Bug: r.bug}}
 	if r.PgBouncer {
 		r.base.Mode = "exec"
 	}
@@ -346,8 +346,8 @@ func (r *run) make(ctx context.Context, f fault) error {
 		r.say("%-28s held %6s, NOT RECOVERED after %s: %s", f.name, round(m.held), round(r.limit), waits)
 	}
 	r.report.made = append(r.report.made, m)
-	if died := r.died(); len(died) > 0 {
-		return fmt.Errorf("after %s: ended although nobody ended them: %s (see their logs in %s)", f.name, strings.Join(died, ", "), filepath.Join(r.Dir, "log"))
+	if early := r.endedEarly(); len(early) > 0 {
+		return fmt.Errorf("after %s: ended although nobody ended them: %s (see their logs in %s)", f.name, strings.Join(early, ", "), filepath.Join(r.Dir, "log"))
 	}
 	for _, idle := range r.idle.after(time.Now(), r.workers(), r.witness.stirred) {
 		r.trouble(errors.New(idle))

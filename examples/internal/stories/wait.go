@@ -9,12 +9,12 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 )
 
-// patience is with a busy machine.
-const patience = time.Minute
+// waitTimeout allows for a busy machine.
+const waitTimeout = time.Minute
 
 // Await looks again and again until something is so, for a minute at most.
 func Await(ctx context.Context, so func(context.Context) (bool, error)) error {
-	ctx, stop := context.WithTimeout(ctx, patience)
+	ctx, stop := context.WithTimeout(ctx, waitTimeout)
 	defer stop()
 	for {
 		if yes, err := so(ctx); err != nil {

@@ -43,7 +43,7 @@ func (p *Path) Judge(consumers ...string) Verdict {
 // excused from arriving; letters that were closed excuse nothing, not even the order of what was replayed.
 func (p *Path) Facts(consumers ...string) oracle.Run {
 	p.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), WaitTimeout)
 	defer cancel()
 	run := oracle.Run{Consumers: consumers, Limits: oracle.Limits{NoHistory: true}}
 	Collect(ctx, p, &run.Written, "select id, topic, key, number, '', '', null::timestamptz from written")

@@ -28,8 +28,8 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// Patience is how long something may take that has to happen: these tests share their machine with others.
-const Patience = 150 * time.Second
+// WaitTimeout is how long something may take that has to happen: these tests share their machine with others.
+const WaitTimeout = 150 * time.Second
 
 // Path is what one test needs of the whole way.
 type Path struct {
@@ -89,7 +89,7 @@ func OpenPool(dsn string, mode pgx.QueryExecMode, connections int) (*pgxpool.Poo
 	}
 	config.MaxConns = int32(connections)
 	config.ConnConfig.DefaultQueryExecMode = mode
-	config.ConnConfig.ConnectTimeout = Patience / 3
+	config.ConnConfig.ConnectTimeout = WaitTimeout / 3
 	return pgxpool.NewWithConfig(context.Background(), config)
 }
 
@@ -107,7 +107,7 @@ func (p *Path) Run(what string, f func(context.Context) error) (stop func()) {
 		cancel()
 		select {
 		case <-done:
-		case <-time.After(Patience):
+		case <-time.After(WaitTimeout):
 			p.Errorf("%s does not stop", what)
 		}
 	}
@@ -206,9 +206,9 @@ func (p *Path) Await(what string, cond func() bool) {
 // happens is Await for a test that goes on, to see what else is wrong.
 func (p *Path) happens(what string, cond func() bool) bool {
 	p.Helper()
-	ok := wait.For(Patience, cond)
+	ok := wait.For(WaitTimeout, cond)
 	if !ok {
-		p.Errorf("not within %v: %s\n%s", Patience, what, p.Census())
+		p.Errorf("not within %v: %s\n%s", WaitTimeout, what, p.Census())
 	}
 	return ok
 }

@@ -8,10 +8,8 @@ package kafkatest
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -45,17 +43,17 @@ type Cluster struct {
 func New(t testing.TB) *Cluster {
 	t.Helper()
 	if brokers := os.Getenv(brokersVar); brokers != "" {
-		s, err := external.get(func() (*Server, error) { return dial(strings.Split(brokers, ",")) })
+		s, err := external.Get(func() (*Server, error) { return dial(strings.Split(brokers, ",")) })
 		if err != nil { // whoever sets the variable wants no other server
 			t.Fatalf("use %s: %v", brokersVar, err)
 		}
 		return clusterOf(s)
 	}
-	s, err := container.get(startContainer)
+	s, err := container.Get(startContainer)
 	if err == nil {
 		return clusterOf(s)
 	}
-	if !isMissing(err) {
+	if !servers.IsMissing(err) {
 		t.Fatal(err)
 	}
 	if !skip.Allowed() {
@@ -69,16 +67,16 @@ func New(t testing.TB) *Cluster {
 // InProcess of testkit/kafkaserver for where it differs.
 func InProcess(t testing.TB) *Cluster {
 	t.Helper()
-	s, err := inProcess.get(func() (*Server, error) { return start("InProcessKafka", KindInProcess, servers.KafkaArgs{}) })
-	must(t, err)
+	s, err := inProcess.Get(func() (*Server, error) { return start("InProcessKafka", KindInProcess, servers.KafkaArgs{}) })
+	need(t, err)
 	return clusterOf(s)
 }
 
 // Container gives the real Kafka of this test binary, in a container.
 func Container(t testing.TB) *Cluster {
 	t.Helper()
-	s, err := container.get(startContainer)
-	must(t, err)
+	s, err := container.Get(startContainer)
+	need(t, err)
 	return clusterOf(s)
 }
 
@@ -87,7 +85,7 @@ func Container(t testing.TB) *Cluster {
 func Own(t testing.TB, settings ...string) *Cluster {
 	t.Helper()
 	s, err := start("ContainerKafka", KindContainer, servers.KafkaArgs{Settings: pairs(t, settings)})
-	must(t, err)
+	need(t, err)
 	t.Cleanup(s.Stop)
 	return clusterOf(s)
 }
@@ -99,7 +97,7 @@ type Imitation = servers.Imitation
 func Imitate(t testing.TB, made Imitation, settings ...string) *Cluster {
 	t.Helper()
 	s, err := start("InProcessKafka", KindInProcess, servers.KafkaArgs{Settings: pairs(t, settings), Imitation: made})
-	must(t, err)
+	need(t, err)
 	t.Cleanup(s.Stop)
 	return clusterOf(s)
 }
@@ -173,34 +171,14 @@ func Main(m *testing.M, after ...func()) int {
 // Stop stops the servers of this binary, those of package pgtest too. It is for a TestMain of one's own; no
 // test may run afterwards.
 func Stop() {
-	for _, s := range []*shared{&external, &container, &inProcess} {
-		s.stop()
-	}
 	servers.Stop()
 }
 
 // The servers of this test binary, each started by the first test that asks for it.
-var external, container, inProcess shared
-
-// shared is a server that is started at most once; a failure is remembered too.
-type shared struct {
-	once   sync.Once
-	server *Server
-	err    error
-}
-
-func (s *shared) get(start func() (*Server, error)) (*Server, error) {
-	s.once.Do(func() { s.server, s.err = start() })
-	return s.server, s.err
-}
-
-// stop uses up the once: a server that no test asked for is not started to be stopped.
-func (s *shared) stop() {
-	s.once.Do(func() { s.err = errors.New("the tests are over") })
-}
+var external, container, inProcess servers.Once[*Server]
 
 func startContainer() (*Server, error) {
-	return start("ContainerKafka", KindContainer, servers.KafkaArgs{})
+	return start("SharedKafka", KindContainer, servers.KafkaArgs{})
 }
 
 func clusterOf(s *Server) *Cluster {
@@ -220,23 +198,8 @@ func pairs(t testing.TB, list []string) map[string]string {
 	return settings
 }
 
-// must ends the test that wants a server and cannot get it. A server that fails, where there is one, is to be seen.
-func must(t testing.TB, err error) {
+// need ends the test that wants a server and cannot get it.
+func need(t testing.TB, err error) {
 	t.Helper()
-	if isMissing(err) {
-		unavailable(t, err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// unavailable skips the test, or fails it where services are required. It does not return.
-func unavailable(t testing.TB, err error) {
-	t.Helper()
-	remedy := "start Docker"
-	if errors.Is(err, servers.ErrNoTestkit) {
-		remedy = "clone the repository or set " + brokersVar
-	}
-	skip.Without(t, "real Kafka", remedy, err)
+	servers.Need(t, err, "real Kafka", "start Docker", brokersVar)
 }

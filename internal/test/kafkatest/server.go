@@ -2,7 +2,6 @@ package kafkatest
 
 import (
 	"context"
-	"errors"
 
 	"github.com/holdfast-go/holdfast/internal/test/kafkaclient"
 	"github.com/holdfast-go/holdfast/internal/test/servers"
@@ -36,17 +35,6 @@ func dial(brokers []string) (*Server, error) {
 	return &Server{Cluster: cluster, Kind: KindExternal}, nil
 }
 
-// missingError says why there is no such server on this machine.
-type missingError string
-
-func (e missingError) Error() string { return string(e) }
-
-// isMissing tells a machine that has no such server from one whose server fails.
-func isMissing(err error) bool {
-	var missing missingError
-	return errors.As(err, &missing) || errors.Is(err, servers.ErrNoTestkit)
-}
-
 // start asks for a server.
 func start(method, kind string, args servers.KafkaArgs) (*Server, error) {
 	var reply servers.KafkaReply
@@ -54,7 +42,7 @@ func start(method, kind string, args servers.KafkaArgs) (*Server, error) {
 		return nil, err
 	}
 	if reply.Missing != "" {
-		return nil, missingError(reply.Missing)
+		return nil, servers.Missing(reply.Missing)
 	}
 	return &Server{Cluster: kafkaclient.New(reply.Brokers...), Kind: kind, id: reply.ID}, nil
 }

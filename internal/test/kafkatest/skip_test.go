@@ -1,22 +1,22 @@
 package kafkatest
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/test/verdict"
+	"github.com/holdfast-go/holdfast/internal/test/ending"
+	"github.com/holdfast-go/holdfast/internal/test/servers"
 )
 
 func TestATestWithoutKafkaIsSkippedOrFails(t *testing.T) {
-	cause := errors.New("no engine")
+	cause := servers.Missing("no engine")
 	t.Setenv("REQUIRE_SERVICES", "")
-	v := verdict.Of(t, func(t testing.TB) { unavailable(t, cause) })
+	v := ending.Of(t, func(t testing.TB) { need(t, cause) })
 	if !strings.Contains(v.Skipped, "start Docker: no engine") || v.Failed != "" {
 		t.Errorf("not required: %+v", v)
 	}
 	t.Setenv("REQUIRE_SERVICES", "1")
-	v = verdict.Of(t, func(t testing.TB) { unavailable(t, cause) })
+	v = ending.Of(t, func(t testing.TB) { need(t, cause) })
 	if !strings.Contains(v.Failed, "no engine") || v.Skipped != "" {
 		t.Errorf("required: %+v", v)
 	}
@@ -24,7 +24,7 @@ func TestATestWithoutKafkaIsSkippedOrFails(t *testing.T) {
 
 func TestANamedServerThatDoesNotAnswerIsAFailure(t *testing.T) {
 	t.Setenv("HOLDFAST_TEST_KAFKA_BROKERS", "127.0.0.1:1")
-	v := verdict.Of(t, func(t testing.TB) { New(t) })
+	v := ending.Of(t, func(t testing.TB) { New(t) })
 	if !strings.Contains(v.Failed, "HOLDFAST_TEST_KAFKA_BROKERS") {
 		t.Errorf("it ended with %+v", v)
 	}

@@ -430,7 +430,7 @@ func TestARecoveryWithinTheDefaultHolds(t *testing.T) {
 
 func TestTheSameRunHasTheSameVerdict(t *testing.T) {
 	t.Parallel()
-	r := newWorld(3).history(300)
+	r := newModel(3).history(300)
 	for i := range 12 {
 		r.insert(r.Written[i].ID, r.Written[i].Key, 0)
 	}

@@ -255,7 +255,7 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		{"a line that was torn without a kill", Evidence, TornLines, 1, func(r *Run) { r.Torn = 2 }},
 		{"an event that is in written twice", Evidence, WrittenTwice, 1, func(r *Run) { r.write("b1", "b", 1) }},
 		{"a history that goes back in time", Evidence, Unknowable, 1, func(r *Run) { r.Entries[10].At = begun.Add(-time.Second) }},
-		{"a letter in no known state", Evidence, Unknowable, 1, func(r *Run) { r.Letters[0].State = "mended" }},
+		{"a letter in no known state", Evidence, Unknowable, 1, func(r *Run) { r.Letters[0].State = "fixed" }},
 		{"an effect with a stranger", Evidence, Unknowable, 1, func(r *Run) { r.Effects = append(r.Effects, Effect{Consumer: "d", ID: "a1", Key: "a"}) }},
 		{"a log whose offsets fall", Evidence, Unknowable, 1, func(r *Run) { r.Records[1].Offset = 0 }},
 

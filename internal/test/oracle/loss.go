@@ -56,7 +56,7 @@ func noLoss(b *book, found *findings) {
 	triedEnough(b, found)
 }
 
-// triedEnough is the part of O1 that is about patience: a consumer gives an event up only after Limits.Tries.
+// triedEnough is the part of O1 that counts attempts: a consumer gives an event up only after Limits.Tries.
 func triedEnough(b *book, found *findings) {
 	if b.Limits.Tries == 0 || len(b.Entries) == 0 {
 		return
@@ -167,7 +167,7 @@ func (b *book) givenUp(n int32, consumer string) bool {
 // topic, key or content, than was written, or had an effect before it was due.
 func noGhost(b *book, found *findings) {
 	var said map[string]string
-	fate := func(id string) string { // asked for rarely: most runs have no ghosts
+	outcome := func(id string) string { // asked for rarely: most runs have no ghosts
 		if said == nil {
 			said = b.failures()
 		}
@@ -176,7 +176,7 @@ func noGhost(b *book, found *findings) {
 	for i, r := range b.Records {
 		n := b.records[i]
 		if n == none {
-			found.add(Ghosts, "%s of key %q, offset %d of partition %d of topic %s%s", r.ID, r.Key, r.Offset, r.Partition, r.Topic, fate(r.ID))
+			found.add(Ghosts, "%s of key %q, offset %d of partition %d of topic %s%s", r.ID, r.Key, r.Offset, r.Partition, r.Topic, outcome(r.ID))
 		} else if w := b.Written[n]; w.Topic != r.Topic || w.Key != r.Key {
 			found.add(Altered, "%s is in topic %s with key %q, offset %d of partition %d", b.name(n), r.Topic, r.Key, r.Offset, r.Partition)
 		} else if differ(w.Content, r.Content) {
@@ -186,7 +186,7 @@ func noGhost(b *book, found *findings) {
 	for i, e := range b.Effects {
 		n := b.effects[i].event
 		if n == none {
-			found.add(Phantoms, "%s of key %q had an effect with %s%s", e.ID, e.Key, e.Consumer, fate(e.ID))
+			found.add(Phantoms, "%s of key %q had an effect with %s%s", e.ID, e.Key, e.Consumer, outcome(e.ID))
 		} else if b.Written[n].Key != e.Key {
 			found.add(Altered, "%s had an effect with %s under key %q", b.name(n), e.Consumer, e.Key)
 		} else if differ(b.Written[n].Content, e.Content) {
@@ -196,7 +196,7 @@ func noGhost(b *book, found *findings) {
 		}
 	}
 	for _, l := range b.stray {
-		found.add(Phantoms, "letter %d is of %s%s", l.ID, l.EventID, fate(l.EventID))
+		found.add(Phantoms, "letter %d is of %s%s", l.ID, l.EventID, outcome(l.EventID))
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/test/servers"
-	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // BouncerPool is how many connections to the server a Bouncer has for each database: fewer than its clients want.
@@ -24,20 +23,14 @@ func Bouncer(t testing.TB, db *DB) (dsn string) {
 		t.Fatal("the database's address cannot be parsed")
 	}
 	server := *through
-	before, _ := bouncers.LoadOrStore(server.Host+" "+server.User.String(), new(shared))
-	through.Host, err = before.(*shared).get(func() (string, func(), error) { return startBouncer(&server) })
-	if isMissing(err) {
-		skip.Without(t, "PgBouncer", "apt-get install pgbouncer", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	through.Host, err = of(&bouncers, server.Host+" "+server.User.String()).Get(func() (string, error) { return startBouncer(&server) })
+	servers.Need(t, err, "PgBouncer", "apt-get install pgbouncer", "")
 	t.Logf("PgBouncer, %d connections for each database", BouncerPool)
 	return through.String()
 }
 
 // startBouncer starts one before a server.
-func startBouncer(server *url.URL) (address string, stop func(), err error) {
+func startBouncer(server *url.URL) (address string, err error) {
 	password, _ := server.User.Password()
 	var reply servers.BouncerReply
 	err = servers.Call(context.Background(), "Bouncer", servers.BouncerArgs{
@@ -46,9 +39,9 @@ func startBouncer(server *url.URL) (address string, stop func(), err error) {
 	}, &reply)
 	switch {
 	case err != nil:
-		return "", nil, err
+		return "", err
 	case reply.Missing != "":
-		return "", nil, missingError(reply.Missing)
+		return "", servers.Missing(reply.Missing)
 	}
-	return reply.Address, func() {}, nil
+	return reply.Address, nil
 }

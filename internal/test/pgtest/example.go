@@ -55,7 +55,7 @@ func skipExamples() {
 	if !hasExamples.Load() || run != "" && !strings.Contains(run, "Example") || flag.Lookup("test.list").Value.String() != "" {
 		return
 	}
-	_, err := best.get(startBest)
+	_, err := best.Get(startBest)
 	if err == nil || !skip.Allowed() {
 		return
 	}

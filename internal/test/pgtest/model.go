@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/test/servers"
 )
 
 // Model says what the databases of many tests have in common when they begin. It is made once for a test binary, and each
@@ -22,30 +24,35 @@ type Model struct {
 // New is the package's New with what Fill has made in it. It may be called from many tests at once.
 func (m *Model) New(t testing.TB) *DB {
 	t.Helper()
-	dsn, err := best.get(startBest)
-	must(t, err)
-	made, _ := models.LoadOrStore(m, new(shared))
-	name, err := made.(*shared).get(func() (string, func(), error) { return m.make(dsn) })
+	dsn, err := best.Get(startBest)
+	need(t, err)
+	once, _ := models.LoadOrStore(m, new(servers.Once[model]))
+	made, err := once.(*servers.Once[model]).Get(func() (model, error) { return m.make(dsn) })
 	if err != nil {
 		t.Fatalf("make the model of the tests' databases: %v", err)
 	}
-	return copyOf(t, dsn, name)
+	return copyOf(t, dsn, made.name)
 }
 
-// make makes the database that others are copied from, and returns its name and what drops it.
-func (m *Model) make(dsn string) (name string, drop func(), err error) {
+// model is a database that others are copied from.
+type model struct {
+	name string
+	drop func()
+}
+
+func (m *Model) make(dsn string) (model, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	name = "model_" + strings.ToLower(rand.Text())
+	name := "model_" + strings.ToLower(rand.Text())
 	own, err := withDatabase(dsn, name)
 	if err != nil {
-		return "", nil, err
+		return model{}, err
 	}
 	quoted := pgx.Identifier{name}.Sanitize()
 	if err := onServer(dsn, "create database "+quoted); err != nil {
-		return "", nil, fmt.Errorf("create database: %w", err)
+		return model{}, fmt.Errorf("create database: %w", err)
 	}
-	drop = func() { _ = onServer(dsn, "drop database if exists "+quoted+" with (force)") }
+	drop := func() { _ = onServer(dsn, "drop database if exists "+quoted+" with (force)") }
 	pool, err := pgxpool.New(ctx, own)
 	if err == nil {
 		err = m.Fill(ctx, pool)
@@ -53,7 +60,7 @@ func (m *Model) make(dsn string) (name string, drop func(), err error) {
 	}
 	if err != nil {
 		drop()
-		return "", nil, err
+		return model{}, err
 	}
-	return name, drop, nil
+	return model{name, drop}, nil
 }

@@ -7,13 +7,11 @@
 package pgtest
 
 import (
-	"errors"
 	"os"
 	"sync"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/test/servers"
-	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // urlVar names a server to use instead of starting one.
@@ -26,8 +24,8 @@ const Image = "postgres:18"
 // ends, with whatever is still connected to it.
 func New(t testing.TB) *DB {
 	t.Helper()
-	dsn, err := best.get(startBest)
-	must(t, err)
+	dsn, err := best.Get(startBest)
+	need(t, err)
 	return On(t, dsn)
 }
 
@@ -35,14 +33,10 @@ func New(t testing.TB) *DB {
 // this binary share.
 func Container(t testing.TB, image string) *DB {
 	t.Helper()
-	dsn, err := ofImage(image).get(func() (string, func(), error) {
-		s, err := start("ContainerPostgres", servers.PostgresArgs{Image: image})
-		if err != nil {
-			return "", nil, err
-		}
-		return s.DSN, func() {}, nil
+	dsn, err := of(&images, image).Get(func() (string, error) {
+		return addressOf(start("ContainerPostgres", servers.PostgresArgs{Image: image}))
 	})
-	must(t, err)
+	need(t, err)
 	return On(t, dsn)
 }
 
@@ -66,81 +60,44 @@ func Main(m *testing.M, after ...func()) int {
 // Stop stops the servers of this binary, those of package kafkatest too. It is for a TestMain of one's own; no
 // test may run afterwards.
 func Stop() {
-	stopAll := func(servers *sync.Map) {
-		servers.Range(func(_, s any) bool {
-			s.(*shared).stop()
-			return true
-		})
-	}
-	stopAll(&bouncers)
-	stopAll(&models)
-	best.stop()
-	stopAll(&images)
+	models.Range(func(_, m any) bool {
+		if made, ok := m.(*servers.Once[model]).Close(); ok {
+			made.drop()
+		}
+		return true
+	})
 	servers.Stop()
 }
 
 // The servers of this test binary, each started by the first test that asks for it.
 var (
-	best     shared
-	images   sync.Map // of *shared, by image
-	bouncers sync.Map // of *shared, by the server that they stand before
-	models   sync.Map // of *shared: databases, by the Model that they are of
+	best     servers.Once[string]
+	images   sync.Map // of *servers.Once[string], by image
+	bouncers sync.Map // of *servers.Once[string], by the server that they stand before
+	models   sync.Map // of *servers.Once[model], by the Model that they are of
 )
 
-func ofImage(image string) *shared {
-	s, _ := images.LoadOrStore(image, new(shared))
-	return s.(*shared)
+func of(all *sync.Map, key any) *servers.Once[string] {
+	s, _ := all.LoadOrStore(key, new(servers.Once[string]))
+	return s.(*servers.Once[string])
 }
 
-// shared is a server that is started at most once; a failure is remembered too.
-type shared struct {
-	once sync.Once
-	dsn  string
-	end  func()
-	err  error
-}
-
-func (s *shared) get(start func() (string, func(), error)) (string, error) {
-	s.once.Do(func() { s.dsn, s.end, s.err = start() })
-	return s.dsn, s.err
-}
-
-// stop uses up the once: a server that no test asked for is not started to be stopped.
-func (s *shared) stop() {
-	s.once.Do(func() { s.err = errors.New("the tests are over") })
-	if s.end != nil {
-		s.end()
-	}
-}
-
-func startBest() (string, func(), error) {
+func startBest() (string, error) {
 	if dsn := os.Getenv(urlVar); dsn != "" {
-		return dsn, func() {}, nil
+		return dsn, nil
 	}
-	s, err := start("BestPostgres", servers.PostgresArgs{})
-	if err != nil {
-		return "", nil, err
-	}
-	return s.DSN, func() {}, nil
+	return addressOf(start("BestPostgres", servers.PostgresArgs{}))
 }
 
-// must ends the test that wants a server and cannot get it. A server that fails, where there is one, is to be seen.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if isMissing(err) {
-		unavailable(t, err)
-	}
+func addressOf(s *Server, err error) (string, error) {
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
+	return s.DSN, nil
 }
 
-// unavailable skips the test, or fails it where services are required. It does not return.
-func unavailable(t testing.TB, err error) {
+// need ends the test that wants a server and cannot get it.
+func need(t testing.TB, err error) {
 	t.Helper()
-	remedy := "install it, set " + urlVar + " or start Docker"
-	if errors.Is(err, servers.ErrNoTestkit) {
-		remedy = "clone the repository or set " + urlVar
-	}
-	skip.Without(t, "PostgreSQL", remedy, err)
+	servers.Need(t, err, "PostgreSQL", "install it, set "+urlVar+" or start Docker", urlVar)
 }

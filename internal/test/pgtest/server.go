@@ -2,7 +2,6 @@ package pgtest
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/test/servers"
@@ -36,7 +35,7 @@ type Server struct {
 func Own(t testing.TB, opts Options) *Server {
 	t.Helper()
 	s, err := start("OwnPostgres", servers.PostgresArgs{Settings: opts.Settings})
-	must(t, err)
+	need(t, err)
 	t.Cleanup(s.Stop)
 	return s
 }
@@ -73,17 +72,6 @@ func (s *Server) do(ctx context.Context, verb string) error {
 	return servers.Call(ctx, "Postgres", servers.DoArgs{ID: s.id, Verb: verb}, &servers.DoReply{})
 }
 
-// missingError says why there is no such server on this machine.
-type missingError string
-
-func (e missingError) Error() string { return string(e) }
-
-// isMissing tells a machine that has no such server from one whose server fails.
-func isMissing(err error) bool {
-	var missing missingError
-	return errors.As(err, &missing) || errors.Is(err, servers.ErrNoTestkit)
-}
-
 // start asks for a server.
 func start(method string, args servers.PostgresArgs) (*Server, error) {
 	var reply servers.PostgresReply
@@ -92,7 +80,7 @@ func start(method string, args servers.PostgresArgs) (*Server, error) {
 	case err != nil:
 		return nil, err
 	case reply.Missing != "":
-		return nil, missingError(reply.Missing)
+		return nil, servers.Missing(reply.Missing)
 	}
 	return serverOf(reply), nil
 }

@@ -9,18 +9,19 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/holdfast-go/holdfast/internal/test/verdict"
+	"github.com/holdfast-go/holdfast/internal/test/ending"
+	"github.com/holdfast-go/holdfast/internal/test/servers"
 )
 
 func TestATestWithoutAServerIsSkippedOrFails(t *testing.T) {
-	cause := errors.New("no binaries")
+	cause := servers.Missing("no binaries")
 	t.Setenv("REQUIRE_SERVICES", "")
-	v := verdict.Of(t, func(t testing.TB) { unavailable(t, cause) })
+	v := ending.Of(t, func(t testing.TB) { need(t, cause) })
 	if !strings.Contains(v.Skipped, "start Docker: no binaries") || v.Failed != "" {
 		t.Errorf("not required: %+v", v)
 	}
 	t.Setenv("REQUIRE_SERVICES", "1")
-	v = verdict.Of(t, func(t testing.TB) { unavailable(t, cause) })
+	v = ending.Of(t, func(t testing.TB) { need(t, cause) })
 	if !strings.Contains(v.Failed, "no binaries") || v.Skipped != "" {
 		t.Errorf("required: %+v", v)
 	}
@@ -28,7 +29,7 @@ func TestATestWithoutAServerIsSkippedOrFails(t *testing.T) {
 
 func TestAnAddressThatIsNoURLIsRefusedWithAnExample(t *testing.T) {
 	t.Parallel()
-	v := verdict.Of(t, func(t testing.TB) { On(t, "host=127.0.0.1 dbname=x") })
+	v := ending.Of(t, func(t testing.TB) { On(t, "host=127.0.0.1 dbname=x") })
 	if !strings.Contains(v.Failed, "postgres://") {
 		t.Errorf("it ended with %+v", v)
 	}
@@ -41,7 +42,7 @@ func TestAConnectionThatIsNotGivenBackFailsTheTest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := verdict.Of(t, func(t testing.TB) { closePool(t, pool, time.Millisecond) })
+	v := ending.Of(t, func(t testing.TB) { closePool(t, pool, time.Millisecond) })
 	if !strings.Contains(v.Failed, "1 connections were never given back") {
 		t.Errorf("it ended with %+v", v)
 	}
@@ -52,7 +53,7 @@ func TestAModelThatCannotBeMadeFailsTheTest(t *testing.T) {
 	t.Parallel()
 	m := &Model{Fill: func(context.Context, *pgxpool.Pool) error { return errors.New("planned") }}
 	for range 2 {
-		v := verdict.Of(t, func(t testing.TB) { m.New(t) })
+		v := ending.Of(t, func(t testing.TB) { m.New(t) })
 		if !strings.Contains(v.Failed, "make the model of the tests' databases: planned") {
 			t.Errorf("it ended with %+v", v)
 		}

@@ -3,8 +3,8 @@ package seed_test
 import (
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/test/ending"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
-	"github.com/holdfast-go/holdfast/internal/test/verdict"
 )
 
 func TestASeedIsNewOrTheOneThatIsAskedFor(t *testing.T) {
@@ -17,7 +17,7 @@ func TestASeedIsNewOrTheOneThatIsAskedFor(t *testing.T) {
 	}
 	t.Setenv("HOLDFAST_TEST_SEED", "seven")
 	want := `HOLDFAST_TEST_SEED is "seven": it must be a number from 0 to 2^64-1`
-	if v := verdict.Of(t, func(t testing.TB) { seed.New(t) }); v.Failed != want {
+	if v := ending.Of(t, func(t testing.TB) { seed.New(t) }); v.Failed != want {
 		t.Errorf("it says %q, want %q", v.Failed, want)
 	}
 }

@@ -57,6 +57,7 @@ type BouncerReply struct {
 //
 //	InProcessKafka  the imitation, which is up in a millisecond
 //	ContainerKafka  Apache Kafka in a container, with Settings and nothing else
+//	SharedKafka     Apache Kafka in a container, which all test binaries of a go test share; without an ID
 type KafkaArgs struct {
 	// Settings are the broker's, by Kafka's names.
 	Settings map[string]string

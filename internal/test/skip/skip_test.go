@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/test/ending"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
-	"github.com/holdfast-go/holdfast/internal/test/verdict"
 )
 
 func TestASkipHasAReasonAndFailsWhereServicesAreRequired(t *testing.T) {
@@ -23,19 +23,19 @@ func TestASkipHasAReasonAndFailsWhereServicesAreRequired(t *testing.T) {
 	for _, row := range []struct {
 		name, required, short string
 		test                  func(testing.TB)
-		want                  verdict.Verdict
+		want                  ending.Ending
 	}{
-		{"nothing is required", "", "false", without, verdict.Verdict{Skipped: "needs a broker, so start one: none answers"}},
-		{"another value requires nothing", "0", "false", without, verdict.Verdict{Skipped: "needs a broker, so start one: none answers"}},
-		{"services are required", "1", "false", without, verdict.Verdict{Failed: "a broker is required by REQUIRE_SERVICES=1, so start one: none answers"}},
-		{"short", "", "true", inShort, verdict.Verdict{Skipped: "-short: a broker takes long to start"}},
-		{"not short", "", "false", inShort, verdict.Verdict{}},
-		{"short, and services are required", "1", "true", inShort, verdict.Verdict{}},
+		{"nothing is required", "", "false", without, ending.Ending{Skipped: "needs a broker, so start one: none answers"}},
+		{"another value requires nothing", "0", "false", without, ending.Ending{Skipped: "needs a broker, so start one: none answers"}},
+		{"services are required", "1", "false", without, ending.Ending{Failed: "a broker is required by REQUIRE_SERVICES=1, so start one: none answers"}},
+		{"short", "", "true", inShort, ending.Ending{Skipped: "-short: a broker takes long to start"}},
+		{"not short", "", "false", inShort, ending.Ending{}},
+		{"short, and services are required", "1", "true", inShort, ending.Ending{}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Setenv("REQUIRE_SERVICES", row.required)
 			short(row.short)
-			if v := verdict.Of(t, row.test); v != row.want {
+			if v := ending.Of(t, row.test); v != row.want {
 				t.Errorf("it ended with %+v, want %+v", v, row.want)
 			}
 		})

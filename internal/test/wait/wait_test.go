@@ -7,14 +7,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/test/verdict"
+	"github.com/holdfast-go/holdfast/internal/test/ending"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 func TestUntilEndsTheTestWithWhatNeverCameTrue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, looks := time.Now(), 0
-		v := verdict.Of(t, func(t testing.TB) { wait.Until(t, "the letter is open", func() bool { looks++; return false }) })
+		v := ending.Of(t, func(t testing.TB) { wait.Until(t, "the letter is open", func() bool { looks++; return false }) })
 		if want := "not within 1m0s: the letter is open"; v.Failed != want {
 			t.Errorf("the test says %q, want %q", v.Failed, want)
 		}

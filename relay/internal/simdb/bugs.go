@@ -1,19 +1,19 @@
 package simdb
 
-// Bug is a fault planted in the fake, as if a statement or the schema were written wrongly. The simulation must find each.
+// Bug is a fault injected into the fake, as if a statement or the schema were written wrongly. The simulation must find each.
 type Bug string
 
 // Violated is what the fake panics with where a row breaks a CHECK: Postgres would refuse the statement, again and again.
 type Violated string
 
-// What can be planted.
+// What can be injected.
 const (
 	BugMaxSeq             Bug = "the page is everything behind the highest seq"
 	BugXminHorizon        Bug = "the window ends at the oldest transaction in flight"
 	BugEmptyXip           Bug = "the window's end forgets what is in flight, as on a standby"
 	BugForgetsInFlight    Bug = "the page leaves out what was in flight when the window began"
 	BugInventedCut        Bug = "a backlog is cut at an invented snapshot"
-	BugUnmendedCut        Bug = "a cut calls its own transaction ended"
+	BugUncorrectedCut     Bug = "a cut calls its own transaction ended"
 	BugSaveWithoutFence   Bug = "a save asks for neither owner nor epoch"
 	BugLateSave           Bug = "a save takes effect behind later ones"
 	BugParkWithoutEpoch   Bug = "a change of parked rows asks for neither owner nor epoch"

@@ -143,7 +143,7 @@ func (c *Conn) arrive(handler func(*call) error, args []any) {
 		tx.Rollback()
 		return
 	}
-	_ = tx.Commit() // There is nobody to be told.
+	_ = tx.Commit() // Nobody hears of it.
 }
 
 // Query runs a statement of its own.

@@ -152,8 +152,8 @@ func readCuts(c *call) error {
 	})
 	for _, e := range cuts[:min(limit, len(cuts))] {
 		switch {
-		case db.is(BugUnmendedCut):
-			c.row(e.Snap.String(), int64(e.Snap.Xmax), e.Seq) // what is past its end needs no mending
+		case db.is(BugUncorrectedCut):
+			c.row(e.Snap.String(), int64(e.Snap.Xmax), e.Seq) // what is past its end needs no correction
 		case db.is(BugInventedCut):
 			c.row((&Snapshot{Xmin: e.Xid, Xmax: e.Xid}).String(), int64(e.Xid), e.Seq)
 		default:

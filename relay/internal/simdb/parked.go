@@ -283,18 +283,18 @@ func deadLetterParked(c *call) error {
 		l := letter.lock(c.tx)
 		l.State, l.Holds = "open", holds
 		l.Attempts += attempts
-		c.tx.buried = append(c.tx.buried, gone)
+		c.tx.deadLettered = append(c.tx.deadLettered, gone)
 		return nil
 	}
 	db.letterID++
 	insert(&db.letters, c.tx, Letter{ID: db.letterID, State: "open", Holds: holds, EventID: gone.ID, Topic: gone.Topic, Key: gone.Key, Payload: gone.Payload, Lane: gone.Lane, Attempts: attempts})
 	gone.Letter = db.letterID
-	c.tx.buried = append(c.tx.buried, gone)
+	c.tx.deadLettered = append(c.tx.deadLettered, gone)
 	c.row(db.letterID)
 	return nil
 }
 
-func wakeQueues(c *call) error {
+func resumeQueues(c *call) error {
 	db, lane, topics, keys := c.db, c.args[0].(int), c.args[1].([]string), c.args[2].([]string)
 	if db.is(BugNoWake) {
 		return nil
@@ -314,18 +314,18 @@ func wakeQueues(c *call) error {
 	return nil
 }
 
-func wakeTopic(c *call) error {
+func resumeTopic(c *call) error {
 	db, lane, topic := c.db, c.args[0].(int), c.args[1].(string)
-	var wake []*cell[Parked]
+	var resume []*cell[Parked]
 	each(db.parked, c.tx, func(q *cell[Parked], p *Parked) {
 		if p.Lane == lane && p.Topic == topic && p.NextAt.IsZero() && (p.Key == "" || db.queueOf(c.tx, lane, topic, p.Key)[0] == q) && !db.holds(c.tx, lane, topic, p.Key) {
-			wake = append(wake, q)
+			resume = append(resume, q)
 		}
 	})
-	if c.rowLocks(wake) {
+	if c.rowLocks(resume) {
 		return errBlocked
 	}
-	for _, q := range wake {
+	for _, q := range resume {
 		q.lock(c.tx).NextAt = db.Now()
 	}
 	return nil
@@ -403,7 +403,7 @@ var handlers = map[string]func(*call) error{
 	"save": saveLanes, "release": releaseLane, "fence": fenceLane,
 	"waiting": loadWaiting, "held": loadHeld, "park": parkEvents, "fix_head": fixHead,
 	"close_letters": closeLetters, "due": readDue, "topic_probe": readProbe, "unpark": deleteParked, "delay": delayParked,
-	"dead_letter": deadLetterParked, "wake_queues": wakeQueues, "wake_topic": wakeTopic, "move_scheduled": moveScheduled,
+	"dead_letter": deadLetterParked, "resume_queues": resumeQueues, "resume_topic": resumeTopic, "move_scheduled": moveScheduled,
 }
 
 // Statements are the names of all statements that the fake knows.

@@ -27,7 +27,7 @@ type DB struct {
 	Now  func() time.Time // the server's clock
 	Up   func() time.Time // what its timers run by: steps of the clock do not change it
 	Rand *rand.Rand
-	Bug  Bug // planted, for a test of the tests
+	Bug  Bug // injected, for a test of the tests
 
 	CutEvery    int           // a cut is kept in about one call of so many; 0 for none
 	IdleTimeout time.Duration // idle_in_transaction_session_timeout of the relay's transactions
@@ -62,12 +62,12 @@ type DB struct {
 
 // Watch receives what an oracle wants to see. Any may be nil.
 type Watch struct {
-	Saved     func(lane int, before, after Lane)        // a committed row of a lane changed
-	Wrote     func(lane int, by, current int64)         // something was written in the name of epoch by
-	Committed func(tx *Tx)                              // with events
-	Truncated func(segment int, events []*Event)        // committed ones
-	Buried    func(id, topic, key string, letter int64) // committed: an event became a letter
-	Unparked  func(id string)                           // committed: a row of parked is gone
+	Saved        func(lane int, before, after Lane)        // a committed row of a lane changed
+	Wrote        func(lane int, by, current int64)         // something was written in the name of epoch by
+	Committed    func(tx *Tx)                              // with events
+	Truncated    func(segment int, events []*Event)        // committed ones
+	DeadLettered func(id, topic, key string, letter int64) // committed: an event became a letter
+	Unparked     func(id string)                           // committed: a row of parked is gone
 }
 
 // Lane is a row of lane. A zero LeaseUntil is '-infinity'.
@@ -136,7 +136,7 @@ func New(lanes int, now func() time.Time, r *rand.Rand) *DB {
 		relays: map[string]time.Time{}, held: map[string]*Tx{}, snapshots: map[string]*Snapshot{}}
 	db.refill()
 	for n := range lanes {
-		db.lanes = append(db.lanes, &cell[Lane]{row: Lane{Done: db.snapshot(nil).String()}, live: true, told: func(before, after Lane) {
+		db.lanes = append(db.lanes, &cell[Lane]{row: Lane{Done: db.snapshot(nil).String()}, live: true, notify: func(before, after Lane) {
 			if db.Watch.Saved != nil {
 				db.Watch.Saved(n, before, after)
 			}

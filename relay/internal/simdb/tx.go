@@ -20,16 +20,16 @@ type Tx struct {
 	Xid    uint64
 	Events []*Event // written, in order of seq
 
-	db      *DB
-	state   state
-	guarded bool
-	at      time.Time // of the last statement
-	cells   []settler
-	keys    []string // advisory locks
-	buried  []Parked
-	gone    []string // unparked ids
-	fences  map[int]int64
-	inserts [Segments]bool // segments locked against TRUNCATE
+	db           *DB
+	state        state
+	guarded      bool
+	at           time.Time // of the last statement
+	cells        []finisher
+	keys         []string // advisory locks
+	deadLettered []Parked
+	gone         []string // unparked ids
+	fences       map[int]int64
+	inserts      [Segments]bool // segments locked against TRUNCATE
 }
 
 // Begin begins a transaction of a writer.
@@ -135,7 +135,7 @@ func (tx *Tx) end(how state) {
 	tx.state = how
 	db.open = without(db.open, tx)
 	for _, c := range tx.cells {
-		c.settle(how == committed)
+		c.finish(how == committed)
 	}
 	if tx.Xid > 0 {
 		db.flying = without(db.flying, tx)
@@ -156,13 +156,13 @@ func (tx *Tx) end(how state) {
 		return
 	}
 	for _, c := range tx.cells {
-		c.tell()
+		c.committed()
 	}
 	if w := db.Watch.Committed; w != nil && len(tx.Events) > 0 {
 		w(tx)
 	}
-	if w := db.Watch.Buried; w != nil {
-		for _, p := range tx.buried {
+	if w := db.Watch.DeadLettered; w != nil {
+		for _, p := range tx.deadLettered {
 			w(p.ID, p.Topic, p.Key, p.Letter)
 		}
 	}
@@ -185,19 +185,19 @@ func without(list []*Tx, tx *Tx) []*Tx {
 	return list
 }
 
-type settler interface {
-	settle(commit bool)
-	tell() // after all have settled
+type finisher interface {
+	finish(commit bool)
+	committed() // after all have finished
 }
 
 // cell is a row with at most one uncommitted version: the transaction that changes it holds its lock.
 type cell[T any] struct {
-	row  T
-	live bool                  // committed
-	by   *Tx                   // who has it locked
-	next T                     // what by made of it
-	will bool                  // next is there
-	told func(before, after T) // after a commit
+	row    T
+	live   bool                  // committed
+	by     *Tx                   // who has it locked
+	next   T                     // what by made of it
+	will   bool                  // next is there
+	notify func(before, after T) // after a commit
 }
 
 // see is the row as me sees it.
@@ -225,16 +225,16 @@ func (c *cell[T]) remove(me *Tx) {
 	c.will = false
 }
 
-func (c *cell[T]) settle(commit bool) {
+func (c *cell[T]) finish(commit bool) {
 	if commit {
 		c.row, c.next, c.live = c.next, c.row, c.will
 	}
 	c.by = nil
 }
 
-func (c *cell[T]) tell() {
-	if c.told != nil {
-		c.told(c.next, c.row) // settle has put the old row there
+func (c *cell[T]) committed() {
+	if c.notify != nil {
+		c.notify(c.next, c.row) // finish has put the old row there
 	}
 }
 

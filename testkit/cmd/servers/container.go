@@ -12,7 +12,6 @@ import (
 	"github.com/testcontainers/testcontainers-go/modules/postgres"
 	"github.com/testcontainers/testcontainers-go/wait"
 
-	"github.com/holdfast-go/holdfast/internal/test/lifeline"
 	"github.com/holdfast-go/holdfast/testkit/docker"
 )
 
@@ -27,7 +26,8 @@ func startContainer(image string) (dsn string, stop func(), err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	ctr, err := postgres.Run(ctx, image,
+	tie := new(docker.Tie)
+	ctr, err := postgres.Run(ctx, image, tie.Option(),
 		testcontainers.WithCmd("postgres", "-c", "fsync=off", "-c", "full_page_writes=off",
 			"-c", "max_connections=400", "-c", "max_prepared_transactions=20"),
 		testcontainers.WithHostConfigModifier(func(host *container.HostConfig) {
@@ -41,27 +41,12 @@ func startContainer(image string) (dsn string, stop func(), err error) {
 			wait.ForLog("database system is ready to accept connections").WithOccurrence(2).WithStartupTimeout(startTimeout),
 			wait.ForListeningPort("5432/tcp").WithStartupTimeout(startTimeout)),
 	)
-	var line *lifeline.Line
-	if ctr != nil {
-		line = docker.Attach(ctr.GetContainerID())
-	}
-	stop = func() {
-		if ctr == nil {
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		// There is nothing in it to be saved: no time to shut down in good order.
-		if err := ctr.Terminate(ctx, testcontainers.StopTimeout(0)); err == nil {
-			line.Release()
-		} // else the lifeline tries again when this process ends
-	}
 	if err == nil {
 		dsn, err = ctr.ConnectionString(ctx, "sslmode=disable")
 	}
 	if err != nil {
-		stop()
+		tie.Stop()
 		return "", nil, fmt.Errorf("start %s in a container: %w", image, err)
 	}
-	return dsn, stop, nil
+	return dsn, tie.Stop, nil
 }

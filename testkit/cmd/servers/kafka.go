@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"net"
 	"sync/atomic"
 	"time"
@@ -72,7 +73,7 @@ func takeTurns(cluster *kfake.Cluster, args servers.Imitation) error {
 
 // Connections counts the connections of clients to an imitation.
 func (s *Servers) Connections(args servers.DoArgs, reply *servers.ConnectionsReply) error {
-	server, err := get[imitation](s, args.ID)
+	server, err := get[imitation](&s.started, args.ID)
 	if err != nil {
 		return err
 	}
@@ -82,7 +83,7 @@ func (s *Servers) Connections(args servers.DoArgs, reply *servers.ConnectionsRep
 
 // ContainerKafka starts Apache Kafka.
 func (s *Servers) ContainerKafka(args servers.KafkaArgs, reply *servers.KafkaReply) error {
-	server, err := kafkaserver.Container(context.Background(), kafkaserver.ContainerOptions{Settings: args.Settings})
+	server, err := startKafka(args.Settings)
 	if err != nil {
 		reply.Missing = err.Error()
 		return nil
@@ -91,16 +92,41 @@ func (s *Servers) ContainerKafka(args servers.KafkaArgs, reply *servers.KafkaRep
 	return nil
 }
 
+// SharedKafka starts Apache Kafka, or finds it started for another test binary. Nobody may do anything to it: it has no ID.
+func (s *Servers) SharedKafka(_ servers.KafkaArgs, reply *servers.KafkaReply) error {
+	all := s.shared
+	all.starting.Lock()
+	defer all.starting.Unlock()
+	if all.kafka == nil {
+		server, err := startKafka(nil)
+		if err != nil {
+			all.kafka = &servers.KafkaReply{Missing: err.Error()}
+		} else {
+			all.kafka = &servers.KafkaReply{Brokers: server.Brokers}
+			all.add(server, server.Stop)
+		}
+	}
+	*reply = *all.kafka
+	return nil
+}
+
+// startKafka starts it with less of the virtual machine's compiler: a broker of tests lives too short to gain by the rest.
+func startKafka(settings map[string]string) (*kafkaserver.Server, error) {
+	all := map[string]string{"KAFKA_OPTS": "-XX:TieredStopAtLevel=1"}
+	maps.Copy(all, settings)
+	return kafkaserver.Container(context.Background(), kafkaserver.ContainerOptions{Settings: all})
+}
+
 // Kafka does something to a server. Only one in a container can be paused, stopped and killed.
 func (s *Servers) Kafka(args servers.DoArgs, _ *servers.DoReply) error {
 	if args.Verb == servers.End {
-		server, err := get[interface{ Stop() }](s, args.ID)
+		server, err := get[interface{ Stop() }](&s.started, args.ID)
 		if err == nil {
 			server.Stop()
 		}
 		return err
 	}
-	server, err := get[*kafkaserver.Server](s, args.ID)
+	server, err := get[*kafkaserver.Server](&s.started, args.ID)
 	if err != nil {
 		return err
 	}

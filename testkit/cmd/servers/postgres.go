@@ -60,7 +60,7 @@ func (s *Servers) OwnPostgres(args servers.PostgresArgs, reply *servers.Postgres
 
 // StandbyPostgres starts a standby of another one.
 func (s *Servers) StandbyPostgres(args servers.PostgresArgs, reply *servers.PostgresReply) error {
-	primary, err := get[*pgserver.Server](s, args.Primary)
+	primary, err := get[*pgserver.Server](&s.started, args.Primary)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (s *Servers) postgres(reply *servers.PostgresReply, server *pgserver.Server
 
 // Postgres does something to a server.
 func (s *Servers) Postgres(args servers.DoArgs, _ *servers.DoReply) error {
-	server, err := get[*pgserver.Server](s, args.ID)
+	server, err := get[*pgserver.Server](&s.started, args.ID)
 	if err != nil {
 		return err
 	}

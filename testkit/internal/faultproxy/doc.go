@@ -12,7 +12,7 @@
 //	fault        imitates
 //	Pass         a network that works
 //	LoseUp/Down  a firewall or a route that loses one direction: Set(Pass()) lets everything arrive late, as TCP's repeats
-//	             would, and PassAnew ends connections first, as they end when the loss outlasts TCP's patience
+//	             would, and PassAnew ends connections first, as they end when the loss outlasts TCP's retransmissions
 //	Blackhole    a partition, or a machine that is switched off: connections hang, new ones get no answer
 //	Refuse       a process that is down on a machine that is up: connection refused; what is connected already stays so
 //	ResetAfter   a load balancer or a process that dies: RST to both sides after so many bytes

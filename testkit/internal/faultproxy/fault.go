@@ -174,16 +174,16 @@ func (f Fault) loses(d direction) bool {
 // answersNobody says whether new connections come to nothing.
 func (f Fault) answersNobody() bool { return f.loses(up) || f.loses(down) }
 
-// fate is what a fault means for one connection.
-type fate struct {
+// effect is what a fault means for one connection.
+type effect struct {
 	after  int64         // bytes after which it ends, -1 for never
 	within time.Duration // after which it is reset, -1 for never
 }
 
-// fateOf draws the fate of the n-th connection.
-func (f Fault) fateOf(n uint64) fate {
+// effectOn draws the effect on the n-th connection.
+func (f Fault) effectOn(n uint64) effect {
 	draws := rand.New(rand.NewPCG(f.seed, n))
-	got := fate{after: -1, within: -1}
+	got := effect{after: -1, within: -1}
 	switch f.kind {
 	case resetAfter, truncateUp, truncateDown:
 		got.after = f.least + draws.Int64N(f.most-f.least+1)
@@ -233,11 +233,11 @@ func (f Fault) meters(d direction) bool {
 }
 
 // admit says how many of n bytes go on after passed have that are counted, and what becomes of the connection then.
-func (f Fault) admit(ft fate, d direction, passed int64, n int) (int, end) {
-	if ft.after < 0 || !f.meters(d) || passed+int64(n) < ft.after {
+func (f Fault) admit(ef effect, d direction, passed int64, n int) (int, end) {
+	if ef.after < 0 || !f.meters(d) || passed+int64(n) < ef.after {
 		return n, goesOn
 	}
-	n = int(max(0, ft.after-passed))
+	n = int(max(0, ef.after-passed))
 	if f.kind == resetAfter {
 		return n, resets
 	}

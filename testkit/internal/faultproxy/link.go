@@ -18,8 +18,8 @@ type link struct {
 
 	mu             sync.Mutex
 	client, server *net.TCPConn // server is nil until it is dialed
-	fate           fate
-	passed         int64 // bytes since the phase began that count for the fate
+	effect         effect
+	passed         int64 // bytes since the phase began that count for the effect
 	talk           *conversation
 	timer          *time.Timer // resets the link; nil for none
 }
@@ -39,10 +39,10 @@ func (l *link) enter(ph *phase) {
 		return
 	}
 	l.disarm()
-	l.fate, l.passed, l.talk.awaited = ph.fault.fateOf(l.number), 0, nil
-	if l.fate.within >= 0 {
+	l.effect, l.passed, l.talk.awaited = ph.fault.effectOn(l.number), 0, nil
+	if l.effect.within >= 0 {
 		l.proxy.wg.Add(1)
-		l.timer = time.AfterFunc(l.fate.within, func() {
+		l.timer = time.AfterFunc(l.effect.within, func() {
 			defer l.proxy.wg.Done()
 			l.end(resets, &l.proxy.resets)
 		})
@@ -151,7 +151,7 @@ func (l *link) admit(d direction, b []byte) (n int, then end, count *atomic.Int6
 	if n, count = l.follow(ph, d, b); count != nil {
 		return n, closes, count
 	}
-	n, then = ph.fault.admit(l.fate, d, l.passed, n)
+	n, then = ph.fault.admit(l.effect, d, l.passed, n)
 	if ph.fault.meters(d) {
 		l.passed += int64(n)
 	}

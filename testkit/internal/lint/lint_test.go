@@ -297,11 +297,11 @@ func TestNoSkipEscapesTheSearch(t *testing.T) {
 		`end := t.Skip; end("slow")`,
 		`(testing.TB).SkipNow(t)`,
 	} {
-		if found := skips(t, "planted_test.go", "package p\nfunc TestX(t *testing.T) {\n"+body+"\n}"); len(found) != 1 {
+		if found := skips(t, "injected_test.go", "package p\nfunc TestX(t *testing.T) {\n"+body+"\n}"); len(found) != 1 {
 			t.Errorf("in %s it finds %d skips, want 1", body, len(found))
 		}
 	}
-	if found := skips(t, "planted_test.go", "package p\n// t.Skip()\nfunc (v *verdict) SkipNow() { skip.InShort(v, \"t.Skip()\") }"); len(found) != 0 {
+	if found := skips(t, "injected_test.go", "package p\n// t.Skip()\nfunc (v *verdict) SkipNow() { skip.InShort(v, \"t.Skip()\") }"); len(found) != 0 {
 		t.Errorf("it takes %v for skips", found)
 	}
 }

@@ -100,12 +100,12 @@ func TestNoMessageEscapesTheSearch(t *testing.T) {
 		`log.Log(req.Context(), level, "a", attributes...)`:      "a",
 		`log.Warn(text)`: "",
 	} {
-		found := logged(t, "planted.go", "package p\nfunc f() {\n"+body+"\n}")
+		found := logged(t, "injected.go", "package p\nfunc f() {\n"+body+"\n}")
 		if _, ok := found[want]; !ok || len(found) != 1 {
 			t.Errorf("in %s it finds %q, want %q", body, found, want)
 		}
 	}
-	if found := logged(t, "planted.go", "package p\nimport \"github.com/segmentio/kafka-go\"\nfunc f() { _, _ = err.Error(), kafka.Error(1); log.Info(\"a\"); log.Debug(\"b\") }"); len(found) != 0 {
+	if found := logged(t, "injected.go", "package p\nimport \"github.com/segmentio/kafka-go\"\nfunc f() { _, _ = err.Error(), kafka.Error(1); log.Info(\"a\"); log.Debug(\"b\") }"); len(found) != 0 {
 		t.Errorf("it takes %q for warnings", found)
 	}
 }

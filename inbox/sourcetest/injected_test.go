@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox"
-	"github.com/holdfast-go/holdfast/internal/test/verdict"
+	"github.com/holdfast-go/holdfast/internal/test/ending"
 )
 
 // reported runs a check and returns what it reported.
@@ -19,7 +19,7 @@ func reported(t *testing.T, name string, o Options) []string {
 	if i < 0 {
 		t.Fatalf("there is no check %q", name)
 	}
-	return verdict.Reports(t, func(t testing.TB) { checks[i].check(t, o) })
+	return ending.Reports(t, func(t testing.TB) { checks[i].check(t, o) })
 }
 
 // bug is what a source does wrong: each function that is set stands before the right one.
@@ -132,7 +132,7 @@ func eachRecord(change func(r *inbox.Record)) bug {
 	}}
 }
 
-func TestEveryPlantedBugIsReported(t *testing.T) {
+func TestEveryInjectedBugIsReported(t *testing.T) {
 	never := make(chan struct{})
 	closed := make(chan struct{})
 	close(closed)
@@ -274,7 +274,7 @@ func TestEveryPlantedBugIsReported(t *testing.T) {
 			maps.DeleteFunc(all, func(tp inbox.TopicPartition, _ inbox.Start) bool { return tp.Partition == 3 })
 			return all
 		}}, "members share the partitions"},
-		{"nobody is told that another has joined", bug{over: func(<-chan struct{}) <-chan struct{} { return never }}, "members share the partitions"},
+		{"nobody hears that another has joined", bug{over: func(<-chan struct{}) <-chan struct{} { return never }}, "members share the partitions"},
 		{"partitions are given before they are let go of", bug{next: func(ctx context.Context, s inbox.Session) (inbox.Generation, error) {
 			m := s.(*memorySession)
 			m.m.mu.Lock()
@@ -331,7 +331,7 @@ func TestEveryPlantedBugIsReported(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			o := inMemory()
-			o.Patience = 500 * time.Millisecond
+			o.StepTimeout = 500 * time.Millisecond
 			right := o.Source
 			o.Source = func(t testing.TB, group string, topics ...string) inbox.Source {
 				return buggySource{right(t, group, topics...), row.bug}
@@ -343,10 +343,10 @@ func TestEveryPlantedBugIsReported(t *testing.T) {
 	}
 }
 
-// Every check reports some planted bug: one that reports none would show nothing.
+// Every check reports some injected bug: one that reports none would show nothing.
 func TestNoCheckIsThereForNothing(t *testing.T) {
 	o := inMemory()
-	o.Patience = 200 * time.Millisecond
+	o.StepTimeout = 200 * time.Millisecond
 	right := o.Source
 	dead := bug{
 		next: func(ctx context.Context, s inbox.Session) (inbox.Generation, error) {

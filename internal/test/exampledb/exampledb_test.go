@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/exampledb"
+	"github.com/holdfast-go/holdfast/internal/test/exampledb"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 

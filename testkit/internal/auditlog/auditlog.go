@@ -1,8 +1,8 @@
-// Package trail keeps a trail of lanes, positions and rows of the inbox in the database of a test: every change of the ones
+// Package auditlog keeps an audit log of lanes, positions and rows of the inbox in the database of a test: every change of the ones
 // and every insert of the others, as triggers see it, whoever made it. From that package oracle judges fencing (O6). A look
 // at the saved cursors while the run is on is for the truth of them (O7). Neither needs the word of a process, so that it
 // can be one that ends anywhere.
-package trail
+package auditlog
 
 import (
 	"context"
@@ -51,7 +51,7 @@ var statements = []string{
 func Install(ctx context.Context, db DB) error {
 	for _, sql := range statements {
 		if _, err := db.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("install the trail: %w", err)
+			return fmt.Errorf("install the audit log: %w", err)
 		}
 	}
 	return nil
@@ -89,5 +89,5 @@ func collect[T any](ctx context.Context, db DB, scan func(pgx.CollectableRow) (T
 			return all, nil
 		}
 	}
-	return nil, fmt.Errorf("read the trail: %w", err)
+	return nil, fmt.Errorf("read the audit log: %w", err)
 }

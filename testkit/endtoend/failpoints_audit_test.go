@@ -10,12 +10,12 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
-	"github.com/holdfast-go/holdfast/testkit/internal/trail"
+	"github.com/holdfast-go/holdfast/testkit/internal/auditlog"
 )
 
 // This file is what the oracles of the failpoints know beside what is there in the end: who changed which lane and which
 // position, and who took which event in (O6), what the saved cursors said at any moment (O7), and, once all have stopped,
-// what is left (O8, O10). None of it is the word of a process: the victims have no history, because they end where they
+// what is left (O8, O10). None of it is the word of a process: the subjects have no history, because they end where they
 // cannot say so.
 
 // looks are the looks at the cursors so far, and what of Kafka has been read for them.
@@ -31,19 +31,19 @@ type kafkaLog struct {
 	partition int
 }
 
-// How many partitions topics have: that of a world, and those of single rows.
+// How many partitions topics have: that of an env, and those of single rows.
 const (
-	ofWorld = 3
-	ofRow   = 2
+	ofEnv = 3
+	ofRow = 2
 )
 
-// look takes one: what a saved cursor calls published must be in Kafka, parked, or a letter. It is taken where a victim
-// has just ended, before anybody can have mended that, and while one is waited for.
-func (o *ordeal) look() {
+// look takes one: what a saved cursor calls published must be in Kafka, parked, or a letter. It is taken where a subject
+// has just ended, before anybody can have fixed that, and while one is waited for.
+func (o *env) look() {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
-	sample, err := trail.Look(ctx, o.Db, o.readOn)
+	sample, err := auditlog.Look(ctx, o.Db, o.readOn)
 	if err != nil {
 		o.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func (o *ordeal) look() {
 }
 
 // lookNowAndThen is look for those who wait. It asks the broker for every partition, so it does not do so often.
-func (o *ordeal) lookNowAndThen() {
+func (o *env) lookNowAndThen() {
 	o.Helper()
 	if time.Since(o.looks.last) > time.Second {
 		o.look()
@@ -62,11 +62,11 @@ func (o *ordeal) lookNowAndThen() {
 }
 
 // readOn reads what Kafka has got since the last look.
-func (o *ordeal) readOn(ctx context.Context) (map[string]struct{}, error) {
+func (o *env) readOn(ctx context.Context) (map[string]struct{}, error) {
 	for _, topic := range o.Topics {
 		partitions := ofRow
 		if topic == o.Topic() {
-			partitions = ofWorld
+			partitions = ofEnv
 		}
 		for n := range partitions {
 			at := kafkaLog{topic, n}
@@ -85,26 +85,26 @@ func (o *ordeal) readOn(ctx context.Context) (map[string]struct{}, error) {
 }
 
 // accused is what O6 and O7 say while events are still on their way.
-func (o *ordeal) accused() endtoend.Verdict {
+func (o *env) accused() endtoend.Verdict {
 	o.Helper()
-	v := endtoend.VerdictOf(o.trailed())
+	v := endtoend.VerdictOf(o.audited())
 	v.Findings = slices.DeleteFunc(v.Findings, func(f oracle.Finding) bool { return f.Oracle != oracle.Fencing && f.Oracle != oracle.CursorTruth })
 	return v
 }
 
-// trailed is what is known of the world, as far as the looks at the cursors go.
-func (o *ordeal) trailed() (run oracle.Run) {
+// audited is what is known of the env, as far as the looks at the cursors go.
+func (o *env) audited() (run oracle.Run) {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
 	run = o.Facts("billing")
 	run.Cursors = o.looks.taken
 	var err error
-	if run.LaneLog, err = trail.Lanes(ctx, o.Db, ""); err == nil {
-		run.PositionLog, err = trail.Positions(ctx, o.Db, "")
+	if run.LaneLog, err = auditlog.Lanes(ctx, o.Db, ""); err == nil {
+		run.PositionLog, err = auditlog.Positions(ctx, o.Db, "")
 	}
 	if err == nil {
-		run.TakenLog, err = trail.Taken(ctx, o.Db, "")
+		run.TakenLog, err = auditlog.Taken(ctx, o.Db, "")
 	}
 	if err != nil {
 		o.Fatal(err)
@@ -112,15 +112,15 @@ func (o *ordeal) trailed() (run oracle.Run) {
 	return run
 }
 
-// known is all that is known of the world by now. All may have had its effect before a relay has saved anything: then there is
+// known is all that is known of the env by now. All may have had its effect before a relay has saved anything: then there is
 // nothing yet to look at.
-func (o *ordeal) known() oracle.Run {
+func (o *env) known() oracle.Run {
 	o.Helper()
 	wait.For(10*time.Second, func() bool {
 		o.look()
 		return slices.ContainsFunc(o.looks.taken, func(s oracle.CursorSample) bool { return s.Done > 0 })
 	})
-	run := o.trailed()
+	run := o.audited()
 	if err := oracle.TooLittle(run); err != nil {
 		o.Error(err)
 	}
@@ -129,9 +129,9 @@ func (o *ordeal) known() oracle.Run {
 
 // left adds what is left once everybody has stopped in order. A server sees the end of a connection a moment later than
 // who had it.
-func (o *ordeal) left(run *oracle.Run) {
+func (o *env) left(run *oracle.Run) {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
 	wait.For(10*time.Second, func() bool {
 		run.Leftovers = nil

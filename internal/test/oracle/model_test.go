@@ -9,51 +9,51 @@ import (
 )
 
 const (
-	worldLanes      = 4
-	worldPartitions = 3 // of each topic
-	worldRelays     = 3
+	modelLanes      = 4
+	modelPartitions = 3 // of each topic
+	modelRelays     = 3
 )
 
-// world makes runs as they should be: producers, relays and consumers that keep every promise, under faults. It is the
+// model makes runs as they should be: producers, relays and consumers that keep every promise, under faults. It is the
 // opposite of the oracle, and knows nothing of it.
-type world struct {
+type model struct {
 	*rand.Rand
 	script
 	numbers   map[key]int64
 	events    int
 	places    map[string]int // in Written
-	lanes     [worldLanes]worldLane
-	relays    [worldRelays]Process
+	lanes     [modelLanes]modelLane
+	relays    [modelRelays]Process
 	nextPID   int
 	logs      map[key][]Record // by topic and partition: the key's name is its number
 	refused   map[string]bool  // relays' letters
-	positions map[worldPartition]*worldPosition
+	positions map[modelPartition]*modelPosition
 	settled   map[[2]string]bool // consumer and event
 	replays   []Effect           // of letters that a person will replay at the end
 }
 
-type worldLane struct {
+type modelLane struct {
 	queue       []int // places in Written
 	done, saved int
 	epoch       int64
 	owner       int // of relays, -1: nobody
 }
 
-type worldPartition struct {
+type modelPartition struct {
 	consumer string
 	log      key
 }
 
-type worldPosition struct {
+type modelPosition struct {
 	next, saved int
 	epoch       int64
 	node        int
 }
 
-func newWorld(seed uint64) *world {
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), script: script{now: begun}, numbers: map[key]int64{}, nextPID: 100, places: map[string]int{}, logs: map[key][]Record{},
-		refused: map[string]bool{}, positions: map[worldPartition]*worldPosition{}, settled: map[[2]string]bool{}}
-	w.run.Lanes, w.run.Consumers = worldLanes, []string{"billing", "mail"}
+func newModel(seed uint64) *model {
+	w := &model{Rand: rand.New(rand.NewPCG(seed, 1)), script: script{now: begun}, numbers: map[key]int64{}, nextPID: 100, places: map[string]int{}, logs: map[key][]Record{},
+		refused: map[string]bool{}, positions: map[modelPartition]*modelPosition{}, settled: map[[2]string]bool{}}
+	w.run.Lanes, w.run.Consumers = modelLanes, []string{"billing", "mail"}
 	w.run.Limits.Canary = "4111-1111"
 	w.run.Alarms = map[string][]Alarm{}
 	for _, fault := range []string{"kill", "shot in flight", "freeze", "doubt"} {
@@ -73,19 +73,19 @@ func newWorld(seed uint64) *world {
 }
 
 // history plays a run of so many steps and ends it in order.
-func (w *world) history(steps int) Run {
+func (w *model) history(steps int) Run {
 	for range steps {
 		switch w.IntN(20) {
 		case 0, 1, 2, 3, 4:
 			w.transact()
 		case 5, 6, 7, 8, 9, 10:
-			w.publish(w.IntN(worldLanes))
+			w.publish(w.IntN(modelLanes))
 		case 11, 12, 13, 14, 15, 16:
 			w.consumeSome()
 		case 17:
 			w.run.Cursors = append(w.run.Cursors, CursorSample{At: w.now, Done: w.lanes[0].saved + w.lanes[1].saved})
 		case 18:
-			w.handOver(w.IntN(worldLanes))
+			w.handOver(w.IntN(modelLanes))
 		case 19:
 			if w.IntN(4) == 0 {
 				w.fault()
@@ -103,7 +103,7 @@ func (w *world) history(steps int) Run {
 		w.say(p.Actor, p.PID, history.Entry{Op: history.End})
 	}
 	for _, topic := range []string{"orders", "refunds"} {
-		for p := range worldPartitions {
+		for p := range modelPartitions {
 			w.run.Records = append(w.run.Records, w.logs[key{topic, fmt.Sprint(p)}]...)
 		}
 	}
@@ -112,7 +112,7 @@ func (w *world) history(steps int) Run {
 
 // 1. Producers.
 
-func (w *world) transact() {
+func (w *model) transact() {
 	there, answer, told := true, history.OK, true
 	switch w.IntN(20) {
 	case 0:
@@ -149,7 +149,7 @@ func (w *world) transact() {
 		w.numbers[k] += n
 	}
 	for _, row := range rows {
-		l := &w.lanes[lane.Of(row.Key, row.ID, worldLanes)]
+		l := &w.lanes[lane.Of(row.Key, row.ID, modelLanes)]
 		l.queue = append(l.queue, len(w.run.Written))
 		w.places[row.ID] = len(w.run.Written)
 		w.run.Written = append(w.run.Written, row)
@@ -158,13 +158,13 @@ func (w *world) transact() {
 
 // 2. Relays.
 
-func (w *world) start(i int) {
+func (w *model) start(i int) {
 	w.nextPID++
 	w.relays[i] = Process{fmt.Sprintf("relay/%d", i), w.nextPID}
 	w.say(w.relays[i].Actor, w.nextPID, history.Entry{Op: history.Begin})
 }
 
-func (w *world) logLane(n int, by string) {
+func (w *model) logLane(n int, by string) {
 	l := &w.lanes[n]
 	owner := ""
 	if l.owner >= 0 {
@@ -174,7 +174,7 @@ func (w *world) logLane(n int, by string) {
 		Done: fmt.Sprintf("3:%d:", 3+l.saved)})
 }
 
-func (w *world) claim(n, relay int) {
+func (w *model) claim(n, relay int) {
 	l := &w.lanes[n]
 	l.epoch++
 	l.owner, l.done = relay, l.saved
@@ -182,13 +182,13 @@ func (w *world) claim(n, relay int) {
 	w.say(w.relays[relay].Actor, w.relays[relay].PID, history.Entry{Op: history.Claim, Lane: n, Epoch: l.epoch})
 }
 
-func (w *world) save(n int) {
+func (w *model) save(n int) {
 	l := &w.lanes[n]
 	l.saved = l.done
 	w.logLane(n, w.relays[l.owner].Actor)
 }
 
-func (w *world) batch(n int) (ids []string) {
+func (w *model) batch(n int) (ids []string) {
 	l := &w.lanes[n]
 	for _, place := range l.queue[l.done:min(len(l.queue), l.done+1+w.IntN(5))] {
 		ids = append(ids, w.run.Written[place].ID)
@@ -197,22 +197,22 @@ func (w *world) batch(n int) (ids []string) {
 }
 
 // reach puts events in Kafka.
-func (w *world) reach(ids []string) {
+func (w *model) reach(ids []string) {
 	for _, id := range ids {
 		row := w.run.Written[w.places[id]]
-		p := w.IntN(worldPartitions)
+		p := w.IntN(modelPartitions)
 		if row.Key != "" {
-			p = lane.Of(row.Key, "", worldPartitions)
+			p = lane.Of(row.Key, "", modelPartitions)
 		}
 		at := key{row.Topic, fmt.Sprint(p)}
 		w.logs[at] = append(w.logs[at], Record{id, row.Topic, row.Key, p, int64(len(w.logs[at])), ""})
 	}
 }
 
-func (w *world) publish(n int) {
+func (w *model) publish(n int) {
 	l := &w.lanes[n]
 	if l.owner < 0 {
-		w.claim(n, w.IntN(worldRelays))
+		w.claim(n, w.IntN(modelRelays))
 	}
 	ids := w.batch(n)
 	if len(ids) == 0 {
@@ -248,11 +248,11 @@ func (w *world) publish(n int) {
 	}
 }
 
-func (w *world) letter(id, consumer string, state State) {
+func (w *model) letter(id, consumer string, state State) {
 	w.run.Letters = append(w.run.Letters, Letter{int64(len(w.run.Letters) + 1), id, consumer, state, "it failed 5 times"})
 }
 
-func (w *world) handOver(n int) {
+func (w *model) handOver(n int) {
 	l := &w.lanes[n]
 	if l.owner < 0 {
 		return
@@ -266,17 +266,17 @@ func (w *world) handOver(n int) {
 
 // 3. Faults. Each is said, healed and recovered from.
 
-func (w *world) fault() {
-	n := w.IntN(worldLanes)
+func (w *model) fault() {
+	n := w.IntN(modelLanes)
 	for w.lanes[n].owner < 0 {
 		w.publish(n)
 		if w.lanes[n].owner < 0 {
-			w.claim(n, w.IntN(worldRelays))
+			w.claim(n, w.IntN(modelRelays))
 		}
 	}
 	l := &w.lanes[n]
-	victim := l.owner
-	p := w.relays[victim]
+	owner := l.owner
+	p := w.relays[owner]
 	name := []string{"kill", "shot in flight", "freeze", "doubt"}[w.IntN(4)]
 	w.say("faults", 1, history.Entry{Op: history.Fault, Text: name})
 	w.say("relay/9", 9, history.Entry{Op: history.Log, Text: "alarm of " + name})
@@ -289,18 +289,18 @@ func (w *world) fault() {
 		}
 		w.run.Killed = append(w.run.Killed, p)
 		for i := range w.lanes {
-			if w.lanes[i].owner == victim {
+			if w.lanes[i].owner == owner {
 				w.lanes[i].owner = -1 // the row still has the owner: nobody can say so
 			}
 		}
-		w.start(victim)
-		w.claim(n, w.IntN(worldRelays))
+		w.start(owner)
+		w.claim(n, w.IntN(modelRelays))
 	case "freeze": // with a batch in flight, which arrives when another has long published it
 		if len(ids) > 0 {
 			w.did(p.Actor, p.PID, history.Publish, "", ids...)
 		}
 		until := l.done + len(ids)
-		w.claim(n, (victim+1)%worldRelays)
+		w.claim(n, (owner+1)%modelRelays)
 		for l.done < until {
 			w.publish(n)
 		}
@@ -311,20 +311,20 @@ func (w *world) fault() {
 		w.say(p.Actor, p.PID, history.Entry{Op: history.Lose, How: history.Failed, Lane: n})
 	case "doubt":
 		w.say(p.Actor, p.PID, history.Entry{Op: history.Lose, How: history.Failed, Lane: n})
-		w.claim(n, victim)
+		w.claim(n, owner)
 	}
 	w.say("faults", 1, history.Entry{Op: history.Heal, Text: name})
 	w.drain()
 	w.say("runner", 1, history.Entry{Op: history.Recovered, Text: name})
 }
 
-func (w *world) drain() {
+func (w *model) drain() {
 	for n := range w.lanes {
 		for w.lanes[n].done < len(w.lanes[n].queue) {
 			w.publish(n)
 		}
 	}
-	for at := range worldLogs() {
+	for at := range modelLogs() {
 		for _, c := range w.run.Consumers {
 			for w.consume(c, at) {
 			}
@@ -334,11 +334,11 @@ func (w *world) drain() {
 
 // 4. Consumers.
 
-// worldLogs yields the partitions, always in one order: so that a seed gives one run.
-func worldLogs() func(func(key) bool) {
+// modelLogs yields the partitions, always in one order: so that a seed gives one run.
+func modelLogs() func(func(key) bool) {
 	return func(yield func(key) bool) {
 		for _, topic := range []string{"orders", "refunds"} {
-			for p := range worldPartitions {
+			for p := range modelPartitions {
 				if !yield(key{topic, fmt.Sprint(p)}) {
 					return
 				}
@@ -347,20 +347,20 @@ func worldLogs() func(func(key) bool) {
 	}
 }
 
-func (w *world) consumeSome() {
+func (w *model) consumeSome() {
 	c := w.run.Consumers[w.IntN(2)]
-	at := key{[]string{"orders", "refunds"}[w.IntN(2)], fmt.Sprint(w.IntN(worldPartitions))}
+	at := key{[]string{"orders", "refunds"}[w.IntN(2)], fmt.Sprint(w.IntN(modelPartitions))}
 	for range 1 + w.IntN(6) {
 		w.consume(c, at)
 	}
 }
 
-func (w *world) consume(c string, at key) bool {
-	log := worldPartition{c, at}
+func (w *model) consume(c string, at key) bool {
+	log := modelPartition{c, at}
 	p := w.positions[log]
 	if p == nil || w.IntN(30) == 0 { // another node takes the partition, and reads again what was not saved
 		if p == nil {
-			p = &worldPosition{node: -1}
+			p = &modelPosition{node: -1}
 			w.positions[log] = p
 		}
 		p.epoch, p.node, p.next = p.epoch+1, p.node+1, p.saved
@@ -408,7 +408,7 @@ func (w *world) consume(c string, at key) bool {
 	return true
 }
 
-func (w *world) logPosition(at worldPartition) {
+func (w *model) logPosition(at modelPartition) {
 	p := w.positions[at]
 	owner := w.owner(at)
 	partition := int(at.log.name[0] - '0')
@@ -416,6 +416,6 @@ func (w *world) logPosition(at worldPartition) {
 		Partition: partition, Epoch: p.epoch, Position: int64(p.saved), Owner: owner, By: owner})
 }
 
-func (w *world) owner(at worldPartition) string {
+func (w *model) owner(at modelPartition) string {
 	return fmt.Sprintf("%s/%d", at.consumer, w.positions[at].node)
 }

@@ -1,5 +1,5 @@
-// Package verdict tells how a test would end, without ending the test that asks: for tests of what tests call.
-package verdict
+// Package ending says how a test would end, without ending the test that asks: for tests of what tests call.
+package ending
 
 import (
 	"fmt"
@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// Verdict is how a test ended: "" is not so, else why. Of several reasons it is the last.
-type Verdict struct{ Skipped, Failed string }
+// Ending is how a test ended: "" is not so, else why. Of several reasons it is the last.
+type Ending struct{ Skipped, Failed string }
 
 // Of runs f as a test would run, with what it cleans up, and returns how it ended.
-func Of(t testing.TB, f func(testing.TB)) Verdict { return run(t, f).verdict }
+func Of(t testing.TB, f func(testing.TB)) Ending { return run(t, f).ending }
 
 // Reports is Of for all that the test reported as wrong.
 func Reports(t testing.TB, f func(testing.TB)) []string { return run(t, f).reports }
@@ -34,7 +34,7 @@ func run(t testing.TB, f func(testing.TB)) ended {
 }
 
 type ended struct {
-	verdict Verdict
+	ending  Ending
 	reports []string
 }
 
@@ -49,7 +49,7 @@ type recorder struct {
 func (r *recorder) report(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ended.verdict.Failed, r.ended.reports = text, append(r.ended.reports, text)
+	r.ended.ending.Failed, r.ended.reports = text, append(r.ended.reports, text)
 }
 
 func (r *recorder) Helper()          {}
@@ -66,7 +66,7 @@ func (r *recorder) Fatalf(format string, args ...any) {
 
 func (r *recorder) Skipf(format string, args ...any) {
 	r.mu.Lock()
-	r.ended.verdict.Skipped = fmt.Sprintf(format, args...)
+	r.ended.ending.Skipped = fmt.Sprintf(format, args...)
 	r.mu.Unlock()
 	runtime.Goexit()
 }

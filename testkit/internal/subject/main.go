@@ -1,4 +1,4 @@
-// Program victim is one part of the way of an event, in a process of its own, for the tests that end it at every
+// Program subject is one part of the way of an event, in a process of its own, for the tests that end it at every
 // failpoint: a producer, a relay, a consumer, or a person who replays dead letters. Built without the tag failpoints it
 // runs just the same, and nothing happens to it.
 //
@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Order is what the environment variable HOLDFAST_VICTIM says, in JSON.
+// Order is what the environment variable HOLDFAST_SUBJECT says, in JSON.
 type Order struct {
 	Role    string // "producer", "relay", "consumer" or "dlq"
 	DSN     string
@@ -35,7 +35,7 @@ type Order struct {
 	Batch, Tries int // of a consumer
 }
 
-// hangs is how long a victim may take to stop before it says where it stands.
+// hangs is how long a process may take to stop before it says where it stands.
 const hangs = 60 * time.Second
 
 func main() {
@@ -44,25 +44,25 @@ func main() {
 		return
 	}
 	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "victim:", err)
+		fmt.Fprintln(os.Stderr, "subject:", err)
 		os.Exit(1)
 	}
-	fmt.Fprintln(os.Stderr, "victim: the end")
+	fmt.Fprintln(os.Stderr, "subject: the end")
 }
 
 func run() error {
 	var o Order
-	if err := json.Unmarshal([]byte(os.Getenv("HOLDFAST_VICTIM")), &o); err != nil {
-		return fmt.Errorf("read HOLDFAST_VICTIM: %w", err)
+	if err := json.Unmarshal([]byte(os.Getenv("HOLDFAST_SUBJECT")), &o); err != nil {
+		return fmt.Errorf("read HOLDFAST_SUBJECT: %w", err)
 	}
-	told, forget := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	stopping, forget := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer forget()
-	ctx, cancel := context.WithCancel(told) // A signal that comes after it is no more than another word.
+	ctx, cancel := context.WithCancel(stopping) // A later signal changes nothing.
 	defer cancel()
 	go func() {
 		for words := bufio.NewScanner(os.Stdin); words.Scan(); {
 			err := order(words.Text())
-			fmt.Fprintln(os.Stderr, "\ntold order", words.Text(), err)
+			fmt.Fprintln(os.Stderr, "\nreport order", words.Text(), err)
 		}
 		cancel()
 		time.Sleep(hangs)

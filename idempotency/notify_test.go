@@ -106,14 +106,14 @@ func TestWhatFailsInAFunctionOfTheRouteIsToldToo(t *testing.T) {
 		"key func":  {KeyFunc: func(*http.Request, []byte) (string, error) { panic("planned") }},
 		"principal": {Anonymous: true, Fingerprint: func(*http.Request, []byte) ([]byte, error) { panic("planned") }},
 	} {
-		b.told = nil
+		b.observed = nil
 		h := b.service(g, func(w http.ResponseWriter, r *http.Request) { http.Error(w, "declined", http.StatusPaymentRequired) }, o)
 		func() {
 			defer func() { _ = recover() }()
 			b.send(h, sent{key: "k"})
 		}()
 		if got := b.results(); !slices.Equal(got, []Result{Forgotten}) {
-			t.Errorf("%s: told %v", name, got)
+			t.Errorf("%s: reported %v", name, got)
 		}
 	}
 }
@@ -127,14 +127,14 @@ func TestTransitionsAndLevels(t *testing.T) {
 		{Outcome{Result: Created}, "none", "complete"}, {Outcome{Result: Created, Omitted: true}, "none", "omitted"}, {Outcome{Result: Created, Expired: true}, "expired", "complete"},
 		{Outcome{Result: Replayed}, "complete", "complete"}, {Outcome{Result: Replayed, Omitted: true}, "omitted", "omitted"},
 		{Outcome{Result: InProgress}, "running", "running"}, {Outcome{Result: Forgotten}, "none", "none"}, {Outcome{Result: Forgotten, Expired: true}, "expired", "expired"},
-		{Outcome{Result: Unknown}, "none", "unknown"}, {Outcome{Result: Refused}, "unknown", "unknown"}, {Outcome{Result: Unguarded}, "none", "none"},
+		{Outcome{Result: Unknown}, "none", "unknown"}, {Outcome{Result: Refused}, "unknown", "unknown"}, {Outcome{Result: Bypassed}, "none", "none"},
 	} {
 		if from, to := transition(c.o); from != c.from || to != c.to {
 			t.Errorf("%+v: got %s to %s", c.o, from, to)
 		}
 	}
 	for level, results := range map[slog.Level][]Result{
-		slog.LevelError: {Unknown, Unusable, Forgotten}, slog.LevelWarn: {Unavailable}, slog.LevelInfo: {Conflict, Refused}, slog.LevelDebug: {Created, Replayed, InProgress, Unguarded},
+		slog.LevelError: {Unknown, Unusable, Forgotten}, slog.LevelWarn: {Unavailable}, slog.LevelInfo: {Conflict, Refused}, slog.LevelDebug: {Created, Replayed, InProgress, Bypassed},
 	} {
 		for _, r := range results {
 			if got := levelOf(r, true); got != level {

@@ -28,18 +28,18 @@ type node struct {
 }
 
 func (n node) consume(ctx context.Context, c part, pool *pgxpool.Pool, logger *slog.Logger) error {
-	tell := func(what string, partition int, epoch int64, id string) {
-		// A word of its own, whatever becomes of the transaction in hand.
-		_, err := pool.Exec(context.Background(), "insert into told (pid, what, partition, epoch, id) values ($1, $2, $3, $4, $5)", os.Getpid(), what, partition, epoch, id)
+	report := func(what string, partition int, epoch int64, id string) {
+		// On a connection of its own, whatever becomes of the transaction in progress.
+		_, err := pool.Exec(context.Background(), "insert into report (pid, what, partition, epoch, id) values ($1, $2, $3, $4, $5)", os.Getpid(), what, partition, epoch, id)
 		if err != nil {
-			logger.Error("the node cannot tell", "what", what, "error", err)
+			logger.Error("the node cannot report", "what", what, "error", err)
 		}
 	}
 	in, err := inbox.New(pool, inbox.Config{Consumer: c.Role, Logger: logger, Timeout: n.Timeout, Grace: max(n.Grace, n.Session/5), StopTimeout: n.Session / 5,
 		Retry: retry.Policy{Attempts: n.Attempts, Base: 20 * time.Millisecond, Cap: 100 * time.Millisecond},
 		Observer: inbox.Observer{
-			OnAssigned: func(p inbox.Assignment, start int64) { tell("assigned", p.Partition, p.Epoch, "") },
-			OnFenced:   func(p inbox.Assignment) { tell("fenced", p.Partition, p.Epoch, "") },
+			OnAssigned: func(p inbox.Assignment, start int64) { report("assigned", p.Partition, p.Epoch, "") },
+			OnFenced:   func(p inbox.Assignment) { report("fenced", p.Partition, p.Epoch, "") },
 		}})
 	if err != nil {
 		return err
@@ -47,15 +47,15 @@ func (n node) consume(ctx context.Context, c part, pool *pgxpool.Pool, logger *s
 	in.Handle("changed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		switch e.Headers["do"] {
 		case "exit":
-			tell("start", -1, -1, e.ID)
+			report("start", -1, -1, e.ID)
 			os.Exit(7)
 		case "work":
 			after(ctx, 5*time.Millisecond)
 		case "gate": // Inside its transaction, until the test opens the gate.
-			tell("at the gate", -1, -1, e.ID)
+			report("at the gate", -1, -1, e.ID)
 			for after(ctx, 10*time.Millisecond) {
 				var open bool
-				if err := pool.QueryRow(ctx, "select exists (select from told where what = 'the gate is open')").Scan(&open); err != nil || open {
+				if err := pool.QueryRow(ctx, "select exists (select from report where what = 'the gate is open')").Scan(&open); err != nil || open {
 					break
 				}
 			}
@@ -78,7 +78,7 @@ func (n node) witness(ctx context.Context, tx pgx.Tx, consumer string, e holdfas
 	return err
 }
 
-func (s *storm) startNode(n node) *process {
+func (s *consumers) startNode(n node) *process {
 	s.Helper()
 	return s.startPart(part{Role: "billing", DSN: s.Dsn, Brokers: s.Cluster.Brokers, Topics: s.Topics, Node: &n})
 }
@@ -86,7 +86,7 @@ func (s *storm) startNode(n node) *process {
 func (proc *process) pid() int { return proc.cmd.Process.Pid }
 
 // signal is for a process that we started and have not waited for.
-func (s *storm) signal(proc *process, sig syscall.Signal) {
+func (s *consumers) signal(proc *process, sig syscall.Signal) {
 	s.Helper()
 	if err := proc.cmd.Process.Signal(sig); err != nil {
 		s.Fatalf("%v: %v", sig, err)
@@ -94,24 +94,24 @@ func (s *storm) signal(proc *process, sig syscall.Signal) {
 }
 
 // owns waits until a process has been given a partition.
-func (s *storm) owns(proc *process) {
+func (s *consumers) owns(proc *process) {
 	s.Helper()
 	s.Await("the node has a partition", func() bool {
-		return s.Count("select count(*) from told where pid = $1 and what = 'assigned'", proc.pid()) > 0
+		return s.Count("select count(*) from report where pid = $1 and what = 'assigned'", proc.pid()) > 0
 	})
 }
 
 // fenced checks that nothing was done under an epoch but by the process that had raised it.
-func (s *storm) fenced() {
+func (s *consumers) fenced() {
 	s.Helper()
 	if n := s.Count("select count(*) from effect where epoch is not null"); n == 0 {
 		s.Error("no effect has a witness")
 	}
-	if n := s.Count("select count(*) from (select from told where what = 'assigned' group by partition, epoch having count(distinct pid) > 1) x"); n > 0 {
+	if n := s.Count("select count(*) from (select from report where what = 'assigned' group by partition, epoch having count(distinct pid) > 1) x"); n > 0 {
 		s.Errorf("%d epochs were raised by two processes", n)
 	}
 	n := s.Count(`select count(*) from effect e where e.epoch is not null and not exists
-		(select from told t where t.what = 'assigned' and t.partition = e.partition and t.epoch = e.epoch and t.pid = e.pid)`)
+		(select from report t where t.what = 'assigned' and t.partition = e.partition and t.epoch = e.epoch and t.pid = e.pid)`)
 	if n > 0 {
 		s.Errorf("%d effects were committed by a process under an epoch that another had raised", n)
 	}
@@ -119,7 +119,7 @@ func (s *storm) fenced() {
 
 func TestConsumersThatComeAndGoHandleEverythingOnceInOrder(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 8)
+	s := setupConsumers(t, 8)
 	// A member sends no heartbeats while it hands its partitions over: its session must be longer than that takes.
 	n := node{Session: 3 * time.Second, Timeout: 4 * time.Second, Grace: 500 * time.Millisecond}
 	steps, step := 9, 2*time.Second
@@ -163,13 +163,13 @@ func TestConsumersThatComeAndGoHandleEverythingOnceInOrder(t *testing.T) {
 		}
 	}
 	s.Await("others have the partitions of the frozen node", func() bool {
-		return s.Count(`select count(*) from (select distinct on (partition) pid from told where what = 'assigned' order by partition, epoch desc) x where pid = $1`, frozen.pid()) == 0
+		return s.Count(`select count(*) from (select distinct on (partition) pid from report where what = 'assigned' order by partition, epoch desc) x where pid = $1`, frozen.pid()) == 0
 	})
-	thawed := s.Count("select coalesce(max(n), 0) from told")
+	thawed := s.Count("select coalesce(max(n), 0) from report")
 	s.signal(frozen, syscall.SIGCONT)
 	nodes = append(nodes, frozen)
 	s.Await("the node that was frozen is a member again", func() bool {
-		return s.Count("select count(*) from told where what = 'assigned' and pid = $1 and n > $2", frozen.pid(), thawed) > 0
+		return s.Count("select count(*) from report where what = 'assigned' and pid = $1 and n > $2", frozen.pid(), thawed) > 0
 	})
 	cancel()
 	wait()
@@ -185,8 +185,8 @@ func TestConsumersThatComeAndGoHandleEverythingOnceInOrder(t *testing.T) {
 	}
 	v := s.ends(stops...)
 	all := s.delays("true")
-	t.Logf("%d joined, %d left, one was killed, one frozen (%d times told that it was fenced); %s; %s", joined+4, left,
-		s.Count("select count(*) from told where what = 'fenced'"), all, v)
+	t.Logf("%d joined, %d left, one was killed, one frozen (%d times fenced); %s; %s", joined+4, left,
+		s.Count("select count(*) from report where what = 'fenced'"), all, v)
 	v.MustHold(t)
 	s.fenced()
 	// On a quiet machine: a session, and how long a transaction may stay that a frozen node left open, which is Timeout,
@@ -199,7 +199,7 @@ func TestConsumersThatComeAndGoHandleEverythingOnceInOrder(t *testing.T) {
 func TestANodeFrozenInsideAHandlerHoldsItsPartition(t *testing.T) {
 	t.Parallel()
 	skip.InShort(t, "Postgres ends the frozen transaction after 10 s, the handler's time and its grace")
-	s := setupStorm(t, 1)
+	s := setupConsumers(t, 1)
 	n := node{Session: time.Second, Timeout: 5 * time.Second, Grace: 500 * time.Millisecond}
 	frozen := s.startNode(n)
 	s.owns(frozen)
@@ -207,7 +207,7 @@ func TestANodeFrozenInsideAHandlerHoldsItsPartition(t *testing.T) {
 	// 1. It is frozen with hundreds of events to handle and one of them inside its handler.
 	s.freezeAtTheGate(frozen)
 	begun := time.Now()
-	pgtest.Exec(t, s.Db, "insert into told (what) values ('the gate is open')")
+	pgtest.Exec(t, s.Db, "insert into report (what) values ('the gate is open')")
 	before, written := s.Count("select count(*) from effect"), s.Count("select count(*) from written")
 	other := s.startNode(n)
 	s.owns(other)
@@ -216,7 +216,7 @@ func TestANodeFrozenInsideAHandlerHoldsItsPartition(t *testing.T) {
 	// 2. The other is at work when the zombie wakes: both have the same events in hand.
 	s.signal(frozen, syscall.SIGCONT)
 	s.Await("the zombie hears that it is fenced", func() bool {
-		return s.Count("select count(*) from told where what = 'fenced' and pid = $1", frozen.pid()) > 0
+		return s.Count("select count(*) from report where what = 'fenced' and pid = $1", frozen.pid()) > 0
 	})
 	v := s.ends(func() { _ = frozen.quit() }, func() { _ = other.quit() })
 	t.Logf("%d of %d were handled before the freeze; another node had the partition %v after it; %s; %s", before, written, took.Round(time.Millisecond), s.delays("true"), v)
@@ -230,13 +230,13 @@ func TestANodeFrozenInsideAHandlerHoldsItsPartition(t *testing.T) {
 // freezeAtTheGate stops a node's process while a handler of its is inside its transaction. On a busy machine the handler
 // may run into its time-out first. Its event is stored then, and guarded by the lease of its key: not by the fence of
 // the partition, which is what the caller looks at. So that is tried again, with other events.
-func (s *storm) freezeAtTheGate(proc *process) {
+func (s *consumers) freezeAtTheGate(proc *process) {
 	s.Helper()
 	for tries := int64(1); tries <= 20; tries++ {
 		events := append(s.some(100, 8, "work"), s.next("gate", "gate"))
 		s.publish(append(events, s.some(2000, 8, "work")...)...)
 		s.Await("a handler is at the gate", func() bool {
-			return s.Count("select count(distinct id) from told where what = 'at the gate'") == tries
+			return s.Count("select count(distinct id) from report where what = 'at the gate'") == tries
 		})
 		s.signal(proc, syscall.SIGSTOP)
 		open := s.Count("select count(*) from pg_stat_activity where datname = current_database() and state = 'idle in transaction'")

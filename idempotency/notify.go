@@ -10,7 +10,7 @@ import (
 )
 
 // What is reported of a request, in its log line and to the Observer. Decisions without clock, database or context, but for
-// tell itself.
+// notify itself.
 
 // States of a key, as the log names what a request found and what it left.
 const (
@@ -43,7 +43,7 @@ func transition(o Outcome) (from, to string) {
 		return keyRunning, keyRunning
 	case Unknown:
 		return from, keyUnknown
-	case Unguarded:
+	case Bypassed:
 		return keyNone, keyNone
 	default: // Refused, Unavailable, Unusable
 		return keyUnknown, keyUnknown
@@ -98,15 +98,15 @@ func (req *request) about() []any {
 	return about
 }
 
-// tell tells what became of a request: once.
-func (rt *route) tell(req *request, o Outcome) {
-	if req.told {
+// notify reports what became of a request, once: to the log and the observer.
+func (rt *route) notify(req *request, o Outcome) {
+	if req.notified {
 		return
 	}
-	req.told = true
+	req.notified = true
 	o.Operation, o.Route, o.Took, o.Expired, o.Completed = req.info.Operation, req.route, time.Since(req.begun), req.expired, req.completed
 	switch o.Result {
-	case Created, Forgotten, Lost, Unguarded, Unknown:
+	case Created, Forgotten, Lost, Bypassed, Unknown:
 		o.Attempt = req.info.Attempt
 	}
 	if o.Result == Replayed || o.Result == InProgress {

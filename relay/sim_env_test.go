@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
-// The simulation runs the relay's own code (claims, reader, lanes, parking, saver, poller, ring) on simdb, an in-memory
+// The simulation runs the relay's own code (claims, reader, lanes, parking, saver, poller, segments) on simdb, an in-memory
 // fake of the database, and on a scripted broker. Every statement, request and wait hands over to a scheduler, which picks
 // by a seed who goes on: one goroutine runs at a time, and a seed always makes the same history. Writers, crashes, frozen
 // relays, lost answers and clocks that jump come from the same seed; the oracles of sim_oracle_test.go watch.
@@ -85,12 +85,12 @@ func (v violation) String() string { return v.rule + ": " + v.text }
 
 // runPlan runs one schedule and returns what was violated, nil for nothing, and the steps it took.
 func runPlan(p simPlan) (found *violation, steps int) {
-	found, s := runWorld(p)
+	found, s := runSim(p)
 	return found, s.steps
 }
 
-// runWorld is runPlan, and the world as it was left.
-func runWorld(p simPlan) (found *violation, s *sim) {
+// runSim is runPlan, and the simulation as it was left.
+func runSim(p simPlan) (found *violation, s *sim) {
 	s = &sim{plan: p, rng: rand.New(rand.NewPCG(p.seed, 2)), at: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), chaos: true}
 	defer func() {
 		switch v := recover().(type) {
@@ -284,10 +284,10 @@ func (s *sim) fail(rule, format string, args ...any) {
 	panic(violation{rule, fmt.Sprintf("step %d: ", s.steps) + fmt.Sprintf(format, args...)})
 }
 
-// log tells of the one schedule that -sim.seed repeats.
+// log prints the one schedule that -sim.seed repeats.
 func (s *sim) log(format string, args ...any) {
 	if *simTrace {
-		name := "world"
+		name := "env"
 		if s.current != nil {
 			name = s.current.name
 			if s.current.relay != nil && s.current.relay.r.c.Name != name {
@@ -301,7 +301,7 @@ func (s *sim) log(format string, args ...any) {
 // one is true once in n times.
 func (s *sim) one(n int) bool { return s.rng.IntN(n) == 0 }
 
-// fault may let something happen to the world, before a step.
+// fault may let something happen to the environment, before a step.
 func (s *sim) fault() {
 	switch p := s.plan; s.rng.IntN(160) {
 	case 0:
@@ -420,7 +420,7 @@ func taken(c chan struct{}) bool { return closed(c) }
 type turnstile struct {
 	s    *sim
 	held bool
-	got  func() // told when it is taken
+	got  func() // called when it is taken
 }
 
 func (l *turnstile) Lock() {

@@ -14,7 +14,7 @@ import (
 )
 
 // recreate deletes the topic and makes it again, empty. The truth about its old events goes with them.
-func (s *storm) recreate(between func()) {
+func (s *consumers) recreate(between func()) {
 	s.Helper()
 	ctx := s.Context()
 	if err := s.Cluster.Server.DeleteTopic(ctx, s.Topic()); err != nil {
@@ -28,7 +28,7 @@ func (s *storm) recreate(between func()) {
 }
 
 // forgetOld takes what was done before a topic was made again out of the truth: Kafka has no record of it any more.
-func (s *storm) forgetOld() {
+func (s *consumers) forgetOld() {
 	s.Helper()
 	if missing := s.Count("select count(*) from written w where not exists (select from effect e where e.id = w.id)"); missing != 0 {
 		s.Errorf("%d events of the old topic were not handled", missing)
@@ -40,7 +40,7 @@ func (s *storm) forgetOld() {
 }
 
 // startAgain makes the topic again, with n events, after all of the old one were handled.
-func (s *storm) startAgain(n int) {
+func (s *consumers) startAgain(n int) {
 	s.Helper()
 	s.recreate(nil)
 	s.forgetOld()
@@ -48,7 +48,7 @@ func (s *storm) startAgain(n int) {
 }
 
 // remedyHolds does what the error tells an operator to do, and a consumer then handles all there is.
-func (s *storm) remedyHolds() {
+func (s *consumers) remedyHolds() {
 	s.Helper()
 	pgtest.Exec(s, s.Db, "delete from holdfast.consumer_position where topic = $1", s.Topic())
 	v := s.ends(s.Consume("billing", endtoend.EffectOf("billing"), nil))
@@ -58,7 +58,7 @@ func (s *storm) remedyHolds() {
 
 func TestATopicMadeAgainShorterIsRefusedWithItsRemedy(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 1)
+	s := setupConsumers(t, 1)
 	s.publish(s.some(100, 10, "")...)
 	stop := s.Consume("billing", endtoend.EffectOf("billing"), nil)
 	s.ends(stop).MustHold(t)
@@ -76,7 +76,7 @@ func TestATopicMadeAgainShorterIsRefusedWithItsRemedy(t *testing.T) {
 // topic, tells the two apart.
 func TestATopicMadeAgainLongerLosesNothingInSilence(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 1)
+	s := setupConsumers(t, 1)
 	s.publish(s.some(100, 10, "")...)
 	stop := s.Consume("billing", endtoend.EffectOf("billing"), nil)
 	s.ends(stop).MustHold(t)
@@ -95,7 +95,7 @@ func TestATopicMadeAgainLongerLosesNothingInSilence(t *testing.T) {
 }
 
 // staleAreReplayed checks that everything below the old position is a letter, and that a replay hands it to its handler.
-func (s *storm) staleAreReplayed(want int) {
+func (s *consumers) staleAreReplayed(want int) {
 	s.Helper()
 	if n := s.Count("select count(*) from holdfast.letter where state = 'open' and reason like 'stale%'"); n != int64(want) {
 		s.Fatalf("of %d events below the old position %d are letters, the others are lost without a word", want, n)
@@ -113,7 +113,7 @@ func (s *storm) staleAreReplayed(want int) {
 // The new log is longer than the position before the node has looked: to read on would skip what lies below.
 func TestATopicMadeAgainWhileConsumedLosesNothingInSilence(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 1)
+	s := setupConsumers(t, 1)
 	s.publish(s.some(20, 10, "")...)
 	running := s.startNode(node{Session: time.Minute, Attempts: 10})
 	s.Await("the old topic is handled", func() bool { return s.positions()[0] == 20 })
@@ -133,7 +133,7 @@ func TestATopicMadeAgainWhileConsumedLosesNothingInSilence(t *testing.T) {
 
 func TestATopicMadeAgainUnderARunningConsumerIsNoticed(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 1)
+	s := setupConsumers(t, 1)
 	s.publish(s.some(100, 10, "")...)
 	in := s.consumer(endtoend.EffectOf("billing"), nil)
 	ended := make(chan error, 1)
@@ -150,7 +150,7 @@ func TestATopicMadeAgainUnderARunningConsumerIsNoticed(t *testing.T) {
 
 func TestATopicThatIsMissingForAWhileIsReadWhenItIsThere(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 1)
+	s := setupConsumers(t, 1)
 	stop := s.Consume("billing", endtoend.EffectOf("billing"), nil)
 	s.publish(s.some(20, 5, "")...)
 	s.Arrive("billing")

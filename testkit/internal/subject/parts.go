@@ -56,7 +56,7 @@ func produce(ctx context.Context, pool *pgxpool.Pool, o Order) error {
 
 var errEnough = errors.New("the key has its events")
 
-// publish is a relay. It tells what the test needs to know for the bound on duplicates.
+// publish is a relay. It reports what the test needs to know for the bound on duplicates.
 func publish(ctx context.Context, pool *pgxpool.Pool, o Order, name string, logger *slog.Logger) error {
 	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: o.Brokers}, kafkago.PublisherConfig{})
 	if err != nil {
@@ -67,9 +67,9 @@ func publish(ctx context.Context, pool *pgxpool.Pool, o Order, name string, logg
 		Name: name, Lease: 3 * time.Second, BatchSize: o.BatchSize, HoldKey: o.HoldKey, SegmentBytes: 1 << 20, Logger: logger,
 		Retry: retry.Policy{Attempts: o.Attempts, Base: 50 * time.Millisecond, Cap: 100 * time.Millisecond},
 		Observer: relay.Observer{
-			OnPublished: func(p relay.Published) { tell("published", len(p.Events)) },
-			OnSaved:     func(s relay.Saved) { tell("saved", s.Lanes) },
-			OnLost:      func(l relay.Lost) { tell("lost", l.Lane) },
+			OnPublished: func(p relay.Published) { report("published", len(p.Events)) },
+			OnSaved:     func(s relay.Saved) { report("saved", s.Lanes) },
+			OnLost:      func(l relay.Lost) { report("lost", l.Lane) },
 		},
 	})
 	if err != nil {
@@ -78,7 +78,7 @@ func publish(ctx context.Context, pool *pgxpool.Pool, o Order, name string, logg
 	return r.Run(ctx)
 }
 
-func tell(what string, n int) { fmt.Fprintf(os.Stderr, "\ntold %s %d\n", what, n) }
+func report(what string, n int) { fmt.Fprintf(os.Stderr, "\nreport %s %d\n", what, n) }
 
 // consume is a consumer whose handler leaves an effect, fails as the event's header "fail" says, and counts its runs
 // beside the transaction.
@@ -125,12 +125,12 @@ func effect(ctx context.Context, pool *pgxpool.Pool, tx pgx.Tx, e holdfast.Event
 		return nil
 	}
 	var runs int
-	var mended bool
-	if err := pool.QueryRow(ctx, "insert into run values ($1, 1) on conflict (id) do update set n = run.n + 1 returning n, exists (select from mended)", e.ID).Scan(&runs, &mended); err != nil {
+	var fixed bool
+	if err := pool.QueryRow(ctx, "insert into run values ($1, 1) on conflict (id) do update set n = run.n + 1 returning n, exists (select from fixed)", e.ID).Scan(&runs, &fixed); err != nil {
 		return err
 	}
 	switch {
-	case mended:
+	case fixed:
 		return nil
 	case how == "twice" && runs > 2:
 		return nil
@@ -146,6 +146,6 @@ func replay(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
-	_, err = d.Replay(ctx, dlq.Filter{}, dlq.ReplayOptions{By: "victim", Reason: "the cause is mended", Name: "all"})
+	_, err = d.Replay(ctx, dlq.Filter{}, dlq.ReplayOptions{By: "subject", Reason: "the cause is fixed", Name: "all"})
 	return err
 }

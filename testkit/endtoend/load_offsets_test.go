@@ -21,7 +21,7 @@ import (
 
 func TestOffsetsSetBackRepeatAndOffsetsSetForwardSkipNothing(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 1)
+	s := setupConsumers(t, 1)
 	back, late := int64(1000), 300
 	if testing.Short() {
 		back, late = 200, 60
@@ -97,12 +97,12 @@ func TestOffsetsSetBackRepeatAndOffsetsSetForwardSkipNothing(t *testing.T) {
 	s.publish(s.some(20, 50, "")...)
 	_, stop = run()
 	v = s.ends(stop)
-	t.Logf("after an offset behind the end, %v, was mended: %s", err, v)
+	t.Logf("after an offset behind the end, %v, was fixed: %s", err, v)
 	v.MustHold(t)
 }
 
 // logEnds is the end of each partition's log.
-func (s *storm) logEnds() map[int]int64 {
+func (s *consumers) logEnds() map[int]int64 {
 	s.Helper()
 	var ask []kafka.OffsetRequest
 	for partition := range s.partitions {
@@ -124,7 +124,7 @@ func (s *storm) logEnds() map[int]int64 {
 
 func TestRecordsDeletedUnhandledStopTheConsumerUntilSkipped(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 1)
+	s := setupConsumers(t, 1)
 	const half = 100
 	s.publish(s.some(half, 10, "")...)
 	stop := s.Consume("billing", endtoend.EffectOf("billing"), nil)
@@ -180,7 +180,7 @@ func TestRecordsDeletedUnhandledStopTheConsumerUntilSkipped(t *testing.T) {
 
 func TestANodeThatFallsBehindRetentionWhileItRunsStopsAloud(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 1)
+	s := setupConsumers(t, 1)
 	// Its first event holds it: with large records it fetches no more than it may have in hand.
 	var holds, open atomic.Bool
 	handler := func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
@@ -211,7 +211,7 @@ func TestANodeThatFallsBehindRetentionWhileItRunsStopsAloud(t *testing.T) {
 			t.Errorf("it ended with %v", err)
 		}
 		t.Logf("it says: %v", err)
-	case <-time.After(endtoend.Patience):
+	case <-time.After(endtoend.WaitTimeout):
 		t.Fatalf("it goes on, %s", s.Census())
 	}
 	done := s.Count("select count(*) from effect")
@@ -224,7 +224,7 @@ func TestANodeThatFallsBehindRetentionWhileItRunsStopsAloud(t *testing.T) {
 func TestPartitionsThatAreAddedAreReadFromTheirFirstRecord(t *testing.T) {
 	t.Parallel()
 	const few, many = 2, 6
-	s := setupStorm(t, few)
+	s := setupConsumers(t, few)
 	keys := 40
 	lasting := 4 * time.Second
 	if testing.Short() {

@@ -22,44 +22,44 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// Planted bugs: what each oracle is there to see, done on purpose. They live in the parts, where a user's code or ours
+// Injected bugs: what each oracle is there to see, done on purpose. They live in the parts, where a user's code or ours
 // could have them, and not in the library.
 const (
-	plantLose      = "lose"       // the publisher says that an event was acknowledged which it never sent
-	plantDualWrite = "dual-write" // the producer publishes past the outbox, and rolls back
-	plantOutside   = "outside"    // the handler writes past its transaction, and fails
-	plantReverse   = "reverse"    // the publisher turns the order of a call around
-	plantRepeat    = "repeat"     // the publisher sends everything twice
-	plantTakeBack  = "take-back"  // somebody sets a lane's epoch back
-	plantMeddle    = "meddle"     // somebody saves positions of partitions that another has
-	plantIntrude   = "intrude"    // somebody takes in events of partitions that another has
-	plantAhead     = "ahead"      // somebody sets a lane's cursor to the end of the log
-	plantForget    = "forget"     // somebody undoes what relays save of their cursors
-	plantStuck     = "stuck"      // the publisher never has an answer for one key
-	plantHasty     = "hasty"      // a consumer gives up an event at its first failure
-	plantHurry     = "hurry"      // the producer writes events for now which it was told to write for later
-	plantFalseOK   = "false-ok"   // the producer calls a transaction committed that it has rolled back
-	plantEarly     = "early"      // a consumer calls an event handled before it is
-	plantLinger    = "linger"     // a part leaves a goroutine behind
-	plantLeak      = "leak"       // a part leaves a prepared transaction behind
-	plantMute      = "mute-"      // parts of the role that follows log nothing
+	bugLose      = "lose"       // the publisher says that an event was acknowledged which it never sent
+	bugDualWrite = "dual-write" // the producer publishes past the outbox, and rolls back
+	bugOutside   = "outside"    // the handler writes past its transaction, and fails
+	bugReverse   = "reverse"    // the publisher turns the order of a call around
+	bugRepeat    = "repeat"     // the publisher sends everything twice
+	bugTakeBack  = "take-back"  // somebody sets a lane's epoch back
+	bugMeddle    = "meddle"     // somebody saves positions of partitions that another has
+	bugIntrude   = "intrude"    // somebody takes in events of partitions that another has
+	bugAhead     = "ahead"      // somebody sets a lane's cursor to the end of the log
+	bugForget    = "forget"     // somebody undoes what relays save of their cursors
+	bugStuck     = "stuck"      // the publisher never has an answer for one key
+	bugHasty     = "hasty"      // a consumer gives up an event at its first failure
+	bugHurry     = "hurry"      // the producer writes events for now which it was told to write for later
+	bugFalseOK   = "false-ok"   // the producer calls a transaction committed that it has rolled back
+	bugEarly     = "early"      // a consumer calls an event handled before it is
+	bugLinger    = "linger"     // a part leaves a goroutine behind
+	bugLeak      = "leak"       // a part leaves a prepared transaction behind
+	bugMute      = "mute-"      // parts of the role that follows log nothing
 )
 
-// stuckKey is the key for which plantStuck never has an answer.
+// stuckKey is the key for which bugStuck never has an answer.
 const stuckKey = "k3"
 
-// notWaitedFor are the keys for whose events a run does not wait. What plantStuck keeps would never come; what else is
+// notWaitedFor are the keys for whose events a run does not wait. What bugStuck keeps would never come; what else is
 // on its way when the run ends would wait as well, and nobody could tell which of them the bug keeps.
 func (o Options) notWaitedFor() []string {
-	if o.plant == plantStuck {
+	if o.bug == bugStuck {
 		return []string{stuckKey}
 	}
 	return []string{}
 }
 
-// planted runs f where the part has the bug.
-func (p part) planted(bug string, f func() error) error {
-	if p.Plant != bug {
+// withBug runs f where the part has the bug.
+func (p part) withBug(bug string, f func() error) error {
+	if p.Bug != bug {
 		return nil
 	}
 	return f()
@@ -79,18 +79,18 @@ func (p *producer) publishPast(ids []string) error {
 	return res.Error
 }
 
-// plantedPublisher is pub, or pub with a bug.
-func (p part) plantedPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.Publisher, error) {
+// buggyPublisher is pub, or pub with a bug.
+func (p part) buggyPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.Publisher, error) {
 	var count atomic.Int64
-	switch p.Plant {
-	case plantLose:
+	switch p.Bug {
+	case bugLose:
 		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
 			if count.Add(int64(len(events))) < 50 || len(events) > 1 {
 				return pub.Publish(ctx, events)
 			}
 			return []error{nil}
 		}), nil
-	case plantStuck:
+	case bugStuck:
 		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
 			errs := make([]error, len(events))
 			var others []holdfast.Event
@@ -100,7 +100,7 @@ func (p part) plantedPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.P
 					others, places = append(others, e), append(places, i)
 					continue
 				}
-				errs[i] = &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultPartition, Err: errors.New("planted")}
+				errs[i] = &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultPartition, Err: errors.New("injected")}
 			}
 			if len(others) > 0 {
 				for i, err := range pub.Publish(ctx, others) {
@@ -109,7 +109,7 @@ func (p part) plantedPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.P
 			}
 			return errs
 		}), nil
-	case plantReverse:
+	case bugReverse:
 		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
 			turned := slices.Clone(events)
 			slices.Reverse(turned)
@@ -117,18 +117,18 @@ func (p part) plantedPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.P
 			slices.Reverse(errs)
 			return errs
 		}), nil
-	case plantRepeat:
+	case bugRepeat:
 		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
 			return errorsOf(pub.Publish(ctx, events), pub.Publish(ctx, events))
 		}), nil
-	case plantTakeBack:
+	case bugTakeBack:
 		return meddling(pub, pool, "update holdfast.lane set epoch = epoch - 1 where epoch > 1"), nil
-	case plantMeddle:
+	case bugMeddle:
 		return meddling(pub, pool, "update holdfast.consumer_position set updated_at = now()"), nil
-	case plantIntrude:
+	case bugIntrude:
 		return meddling(pub, pool, `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
 			select consumer, 'nobody', gen_random_uuid()::text, topic, partition, 0, '', now(), 'handled', 1 from holdfast.consumer_position`), nil
-	case plantAhead:
+	case bugAhead:
 		var unsent sync.Map // ids of events that are never sent: whoever has the lanes next begins behind them
 		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
 			if count.Add(1) == 20 {
@@ -142,21 +142,21 @@ func (p part) plantedPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.P
 				}
 			}
 			if slices.ContainsFunc(events, func(e holdfast.Event) bool { _, ok := unsent.Load(e.ID); return ok }) {
-				return slices.Repeat([]error{&relay.PublishError{Topic: events[0].Topic, Partition: -1, Fault: relay.FaultBroker, Err: errors.New("planted")}}, len(events))
+				return slices.Repeat([]error{&relay.PublishError{Topic: events[0].Topic, Partition: -1, Fault: relay.FaultBroker, Err: errors.New("injected")}}, len(events))
 			}
 			return pub.Publish(ctx, events)
 		}), nil
-	case plantForget:
+	case bugForget:
 		// A claim changes the epoch, and may draw a window: what a relay saves under its own is lost.
 		_, err := pool.Exec(context.Background(), `select pg_advisory_xact_lock(1);
 			create or replace function public.forget() returns trigger language plpgsql as
 			$$ begin new.done := old.done; new.upto := old.upto; new.pos := old.pos; return new; end $$;
 			create or replace trigger forget before update on holdfast.lane for each row when (new.epoch = old.epoch) execute function public.forget()`, pgx.QueryExecModeSimpleProtocol)
 		return pub, err
-	case plantLinger:
+	case bugLinger:
 		go func() { select {} }()
 		return pub, nil
-	case plantLeak:
+	case bugLeak:
 		_, err := pool.Exec(context.Background(), fmt.Sprintf("begin; insert into other values (2); prepare transaction 'leaked by %s'", p.name()))
 		return pub, err
 	}
@@ -190,9 +190,9 @@ func errorsOf(first, second []error) []error {
 	return first
 }
 
-// plantedHandler is what a handler with a bug does before its work.
-func (n *node) plantedHandler(ctx context.Context, e holdfast.Event) error {
-	if n.Plant == plantOutside && hash(e.ID)%20 == 0 {
+// buggyHandler is what a handler with a bug does before its work.
+func (n *node) buggyHandler(ctx context.Context, e holdfast.Event) error {
+	if n.Bug == bugOutside && hash(e.ID)%20 == 0 {
 		if _, err := n.pool.Exec(ctx, "insert into effect (consumer, id, key, content) values ($1, $2, $3, $4)", consumerName, e.ID, e.Key, content(e)); err != nil {
 			return err
 		}
@@ -200,7 +200,7 @@ func (n *node) plantedHandler(ctx context.Context, e holdfast.Event) error {
 			return errShaky
 		}
 	}
-	if n.Plant == plantEarly && hash(e.ID)%20 == 0 && n.failedBefore(e.ID) == 0 {
+	if n.Bug == bugEarly && hash(e.ID)%20 == 0 && n.failedBefore(e.ID) == 0 {
 		n.rec.Add(history.Entry{Op: history.Receive, IDs: []string{e.ID}, Text: string(inbox.Handled)})
 		return errShaky
 	}

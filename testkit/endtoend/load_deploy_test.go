@@ -17,7 +17,7 @@ import (
 
 func TestARollingDeployWithANewEventTypeLosesAndReordersNothing(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 4)
+	s := setupConsumers(t, 4)
 	lasting := 2500 * time.Millisecond
 	if testing.Short() {
 		lasting = 800 * time.Millisecond
@@ -76,7 +76,7 @@ func TestARollingDeployWithANewEventTypeLosesAndReordersNothing(t *testing.T) {
 
 func TestAPayloadThatEndsEveryProcessBecomesADeadLetter(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 2)
+	s := setupConsumers(t, 2)
 	const attempts = 3
 	n := node{Session: 3 * time.Second, Attempts: attempts}
 
@@ -87,7 +87,7 @@ func TestAPayloadThatEndsEveryProcessBecomesADeadLetter(t *testing.T) {
 	deadly := events[151].ID
 	nodes := []*process{s.startNode(n), s.startNode(n)}
 	s.Await("each node has a partition", func() bool { // Else one would leave in the midst of it, perhaps not in order.
-		return s.Count("select count(distinct pid) from (select distinct on (partition) pid from told where what = 'assigned' order by partition, epoch desc) x") == 2
+		return s.Count("select count(distinct pid) from (select distinct on (partition) pid from report where what = 'assigned' order by partition, epoch desc) x") == 2
 	})
 	s.publish(events...)
 
@@ -122,7 +122,7 @@ func TestAPayloadThatEndsEveryProcessBecomesADeadLetter(t *testing.T) {
 		})
 	}
 	v := s.ends(stops...)
-	starts := s.Count("select count(*) from told where what = 'start' and id = $1", deadly)
+	starts := s.Count("select count(*) from report where what = 'start' and id = $1", deadly)
 	t.Logf("%d starts of the deadly handler ended as many processes, with %d attempts allowed; everything else was handled within %v; %s; %s",
 		starts, attempts, took.Round(time.Millisecond), s.delays("true"), v)
 	v.MustHold(t)

@@ -34,7 +34,7 @@ func TestRandomRunsThatKeepEveryPromiseHold(t *testing.T) {
 	t.Parallel()
 	seen := map[Explanation]int{}
 	for _, seed := range seeds(200) {
-		v := Judge(newWorld(seed).history(300))
+		v := Judge(newModel(seed).history(300))
 		if !v.Holds() {
 			t.Fatalf("%s: %s", again(t, seed), v)
 		}
@@ -198,7 +198,7 @@ var spoils = []spoil{
 		}
 		// At the end of the last partition of its topic, or of the first where it is in the last.
 		rec := r.Records[i]
-		to := worldPartitions - 1
+		to := modelPartitions - 1
 		if rec.Partition == to {
 			to = 0
 		}
@@ -488,7 +488,7 @@ func TestASingleWrongInARandomRunIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			t.Parallel()
 			tried := 0
 			for _, seed := range seeds(40) {
-				r := newWorld(seed).history(150)
+				r := newModel(seed).history(150)
 				if !s.do(rand.New(rand.NewPCG(seed, 2)), &r) {
 					continue
 				}

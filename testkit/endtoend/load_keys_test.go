@@ -56,7 +56,7 @@ func quickToHang(c *inbox.Config) {
 
 func TestAHandlerThatHangsDelaysOtherKeysOfItsPartitionByLittle(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 1)
+	s := setupConsumers(t, 1)
 	lasting := 6 * time.Second
 	if testing.Short() {
 		lasting = 2 * time.Second
@@ -88,7 +88,7 @@ func TestAHandlerThatHangsDelaysOtherKeysOfItsPartitionByLittle(t *testing.T) {
 
 func TestTooManyHungHandlersStopTheConsumer(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 1)
+	s := setupConsumers(t, 1)
 	h := hangs(t, -1)
 	var events []holdfast.Event
 	for i := range 60 {
@@ -115,7 +115,7 @@ func TestTooManyHungHandlersStopTheConsumer(t *testing.T) {
 
 func TestAHotKeyDelaysTheOthersByLittle(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 1)
+	s := setupConsumers(t, 1)
 	lasting := 6 * time.Second
 	if testing.Short() {
 		lasting = 1500 * time.Millisecond
@@ -183,10 +183,10 @@ func TestAHotKeyDelaysTheOthersByLittle(t *testing.T) {
 
 func TestHeadsThatFailKeepTheirFollowersBehindThemAndNobodyElse(t *testing.T) {
 	t.Parallel()
-	s := setupStorm(t, 3)
+	s := setupConsumers(t, 3)
 	const keys, each, fails = 12, 12, 5
 	var runs sync.Map
-	var mended atomic.Bool
+	var fixed atomic.Bool
 	handler := func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		n, _ := runs.LoadOrStore(e.ID, new(atomic.Int64))
 		run := n.(*atomic.Int64).Add(1)
@@ -199,7 +199,7 @@ func TestHeadsThatFailKeepTheirFollowersBehindThemAndNobodyElse(t *testing.T) {
 				return fmt.Errorf("failure %d", run)
 			}
 		case "die":
-			if !mended.Load() {
+			if !fixed.Load() {
 				return errors.New("this cannot be")
 			}
 		}
@@ -244,7 +244,7 @@ func TestHeadsThatFailKeepTheirFollowersBehindThemAndNobodyElse(t *testing.T) {
 	}
 
 	// 3. Half of them are replayed, half are discarded: both let the key go on.
-	mended.Store(true)
+	fixed.Store(true)
 	d := s.letters()
 	letters := s.openLetters(d)
 	for i, l := range letters {

@@ -1,4 +1,4 @@
-package trail_test
+package auditlog_test
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/outbox"
-	"github.com/holdfast-go/holdfast/testkit/internal/trail"
+	"github.com/holdfast-go/holdfast/testkit/internal/auditlog"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 func setup(t *testing.T) *pgtest.DB {
 	t.Helper()
 	db := migrated.New(t)
-	if err := trail.Install(t.Context(), db); err != nil {
+	if err := auditlog.Install(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
 	return db
@@ -34,7 +34,7 @@ func as(t *testing.T, db *pgtest.DB, name string) *pgxpool.Pool {
 	return db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = name })
 }
 
-func TestATrailSaysWhoChangedWhat(t *testing.T) {
+func TestTheAuditLogSaysWhoChangedWhat(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	one, two, run := as(t, db, "one"), as(t, db, "two"), as(t, db, "run")
@@ -46,7 +46,7 @@ func TestATrailSaysWhoChangedWhat(t *testing.T) {
 	pgtest.Exec(t, two, "update holdfast.consumer_position set position = 7")
 	pgtest.Exec(t, run, "update holdfast.consumer_position set position = 6")
 
-	lanes, err := trail.Lanes(t.Context(), db, "run")
+	lanes, err := auditlog.Lanes(t.Context(), db, "run")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,10 +57,10 @@ func TestATrailSaysWhoChangedWhat(t *testing.T) {
 	want := []string{`one: lane 0 of "one", epoch 1, early false, adopted false`, `two: lane 0 of "two", epoch 2, early true, adopted false`,
 		`: lane 0 of "", epoch 2, early false, adopted true`}
 	if !slices.Equal(got, want) {
-		t.Errorf("the trail of lanes is %q, want %q", got, want)
+		t.Errorf("the audit log of lanes is %q, want %q", got, want)
 	}
 
-	positions, err := trail.Positions(t.Context(), db, "run")
+	positions, err := auditlog.Positions(t.Context(), db, "run")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestATrailSaysWhoChangedWhat(t *testing.T) {
 	}
 	want = []string{"one: c in t/1 at 5, epoch 1 of node", "two: c in t/1 at 7, epoch 1 of node", ": c in t/1 at 6, epoch 1 of node"}
 	if !slices.Equal(got, want) {
-		t.Errorf("the trail of positions is %q, want %q", got, want)
+		t.Errorf("the audit log of positions is %q, want %q", got, want)
 	}
 }
 
@@ -79,7 +79,7 @@ func TestALookFindsWhatACursorHasSkipped(t *testing.T) {
 	db := setup(t)
 	look := func(inKafka ...string) oracle.CursorSample {
 		t.Helper()
-		s, err := trail.Look(t.Context(), db, func(context.Context) (map[string]struct{}, error) {
+		s, err := auditlog.Look(t.Context(), db, func(context.Context) (map[string]struct{}, error) {
 			seen := map[string]struct{}{}
 			for _, id := range inKafka {
 				seen[id] = struct{}{}

@@ -23,13 +23,13 @@ import (
 	"github.com/holdfast-go/holdfast/kafkago"
 )
 
-// The storms are tests of the consumer alone, on a real Kafka and a real Postgres: the test itself puts events into
+// The tests in load_*.go are tests of the consumer alone, on a real Kafka and a real Postgres: the test itself puts events into
 // Kafka, with the relay's publisher, and the oracle of package endtoend judges as everywhere. The table
 // `written` knows when an event was about to be published and `effect` when it was handled, so that delays are the
 // database's word too.
 
-// storm is a path without a relay.
-type storm struct {
+// consumers is a path without a relay.
+type consumers struct {
 	*path
 	kafka *kafkago.Publisher
 	pool  *pgxpool.Pool
@@ -41,15 +41,15 @@ type storm struct {
 	partitions int
 }
 
-func setupStorm(t testing.TB, partitions int) *storm {
+func setupConsumers(t testing.TB, partitions int) *consumers {
 	t.Helper()
-	s := &storm{path: setupPath(t, pgtest.Container(t, pgtest.Image), kafkatest.Container(t), partitions),
+	s := &consumers{path: setupPath(t, pgtest.Container(t, pgtest.Image), kafkatest.Container(t), partitions),
 		seed: seed.New(t), numbers: map[string]int64{}, partitions: partitions}
 	s.rng = rand.New(rand.NewPCG(s.seed, 0))
 	for _, sql := range []string{
 		"alter table written add column at timestamptz not null default clock_timestamp(), add column type text",
 		"alter table effect add column at timestamptz not null default clock_timestamp(), add column pid int, add column partition int, add column epoch bigint",
-		"create table told (n bigint generated always as identity, pid int, what text, partition int, epoch bigint, id text, at timestamptz not null default clock_timestamp())",
+		"create table report (n bigint generated always as identity, pid int, what text, partition int, epoch bigint, id text, at timestamptz not null default clock_timestamp())",
 	} {
 		pgtest.Exec(t, s.Db, sql)
 	}
@@ -64,7 +64,7 @@ func setupStorm(t testing.TB, partitions int) *storm {
 }
 
 // next is the next event of a key. do is what a node's handler is asked to do with it.
-func (s *storm) next(key, do string) holdfast.Event {
+func (s *consumers) next(key, do string) holdfast.Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.numbers[key]++
@@ -81,7 +81,7 @@ func numberOf(e holdfast.Event) int {
 }
 
 // some makes n events of random keys out of as many.
-func (s *storm) some(n, keys int, do string) []holdfast.Event {
+func (s *consumers) some(n, keys int, do string) []holdfast.Event {
 	events := make([]holdfast.Event, n)
 	for i := range events {
 		events[i] = s.next(fmt.Sprint("k", s.rng.IntN(keys)), do)
@@ -90,15 +90,15 @@ func (s *storm) some(n, keys int, do string) []holdfast.Event {
 }
 
 // publish writes the truth about events, and puts them into Kafka in their order.
-func (s *storm) publish(events ...holdfast.Event) {
+func (s *consumers) publish(events ...holdfast.Event) {
 	s.Helper()
 	if err := s.tryPublish(events); err != nil {
 		s.Fatal(err)
 	}
 }
 
-func (s *storm) tryPublish(events []holdfast.Event) error {
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.Patience)
+func (s *consumers) tryPublish(events []holdfast.Event) error {
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
 	b := &pgx.Batch{}
 	for _, e := range events {
@@ -126,7 +126,7 @@ func (s *storm) tryPublish(events []holdfast.Event) error {
 }
 
 // flow publishes about perSecond events until ctx is done. The caller waits for it.
-func (s *storm) flow(ctx context.Context, perSecond int, next func(rng *rand.Rand) holdfast.Event) (wait func()) {
+func (s *consumers) flow(ctx context.Context, perSecond int, next func(rng *rand.Rand) holdfast.Event) (wait func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		rng := rand.New(rand.NewPCG(s.seed, 1))
@@ -149,7 +149,7 @@ func (s *storm) flow(ctx context.Context, perSecond int, next func(rng *rand.Ran
 }
 
 // any is the next event for a flow of so many keys.
-func (s *storm) any(keys int, do string) func(*rand.Rand) holdfast.Event {
+func (s *consumers) any(keys int, do string) func(*rand.Rand) holdfast.Event {
 	return func(rng *rand.Rand) holdfast.Event { return s.next(fmt.Sprint("k", rng.IntN(keys)), do) }
 }
 
@@ -160,7 +160,7 @@ type delays struct {
 }
 
 // delays are those of the events that the condition chooses: w is written, e is effect.
-func (s *storm) delays(where string, args ...any) (d delays) {
+func (s *consumers) delays(where string, args ...any) (d delays) {
 	s.Helper()
 	var p50, p99, most float64
 	err := s.Db.QueryRow(s.Context(), `select count(*), coalesce(percentile_disc(0.5) within group (order by d), 0),
@@ -179,14 +179,14 @@ func (d delays) String() string {
 }
 
 // group is the consumer group of billing.
-func (s *storm) group() kafkago.GroupConfig { return endtoend.GroupOf("billing", s.Topics) }
+func (s *consumers) group() kafkago.GroupConfig { return endtoend.GroupOf("billing", s.Topics) }
 
-func (s *storm) consumeGroup(ctx context.Context, in *inbox.Inbox, g kafkago.GroupConfig) error {
+func (s *consumers) consumeGroup(ctx context.Context, in *inbox.Inbox, g kafkago.GroupConfig) error {
 	return endtoend.ConsumeGroup(ctx, in, s.Cluster.Brokers, g)
 }
 
 // consumer makes one node of billing in this process.
-func (s *storm) consumer(h inbox.Handler, change func(*inbox.Config)) *inbox.Inbox {
+func (s *consumers) consumer(h inbox.Handler, change func(*inbox.Config)) *inbox.Inbox {
 	s.Helper()
 	c := inbox.Config{Consumer: "billing", Logger: s.Tail.Logger("billing")}
 	if change != nil {
@@ -201,14 +201,14 @@ func (s *storm) consumer(h inbox.Handler, change func(*inbox.Config)) *inbox.Inb
 }
 
 // refuses runs a node until it ends by itself, and returns its error.
-func (s *storm) refuses(in *inbox.Inbox, g kafkago.GroupConfig) error {
+func (s *consumers) refuses(in *inbox.Inbox, g kafkago.GroupConfig) error {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
 	return s.consumeGroup(ctx, in, g)
 }
 
-// outcomes counts what a node was told.
+// outcomes counts what a node got for an answer.
 type outcomes struct {
 	mu sync.Mutex
 	n  map[inbox.Outcome]int
@@ -238,7 +238,7 @@ func (o *outcomes) String() string {
 }
 
 // offsets sets the group's committed offsets, as an operator does while no node runs.
-func (s *storm) offsets(to map[int]int64) {
+func (s *consumers) offsets(to map[int]int64) {
 	s.Helper()
 	var all []kafka.OffsetCommit
 	for partition, offset := range to {
@@ -260,7 +260,7 @@ func (s *storm) offsets(to map[int]int64) {
 }
 
 // members is how many nodes the group has.
-func (s *storm) members() int {
+func (s *consumers) members() int {
 	s.Helper()
 	res, err := s.Cluster.Client.DescribeGroups(s.Context(), &kafka.DescribeGroupsRequest{GroupIDs: []string{s.group().GroupID}})
 	if err != nil || len(res.Groups) != 1 {
@@ -270,16 +270,16 @@ func (s *storm) members() int {
 }
 
 // replayAll replays every open letter.
-func (s *storm) replayAll(d *dlq.DLQ, want int) {
+func (s *consumers) replayAll(d *dlq.DLQ, want int) {
 	s.Helper()
-	n, err := d.Replay(s.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "the test", Reason: "the cause is mended"})
+	n, err := d.Replay(s.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "the test", Reason: "the cause is fixed"})
 	if err != nil || n != want {
 		s.Fatalf("replayed %d letters, %v; want %d", n, err, want)
 	}
 }
 
 // positions is where billing stands in each partition.
-func (s *storm) positions() map[int]int64 {
+func (s *consumers) positions() map[int]int64 {
 	s.Helper()
 	rows, err := s.Db.Query(s.Context(), "select partition, position from holdfast.consumer_position where consumer = 'billing' and topic = $1", s.Topic())
 	if err != nil {
@@ -295,7 +295,7 @@ func (s *storm) positions() map[int]int64 {
 }
 
 // ends judges once everything has had its effect and the nodes have read all of Kafka, and stops them.
-func (s *storm) ends(stops ...func()) endtoend.Verdict {
+func (s *consumers) ends(stops ...func()) endtoend.Verdict {
 	s.Helper()
 	return s.Finish(nil, stops, "billing")
 }

@@ -57,7 +57,7 @@ func smallUntil(t *testing.T, ctx context.Context, o Options) (*Report, error) {
 		skip.Without(t, "real Kafka", "start Docker", err)
 	}
 	o.shared = broker
-	o.prefix = fmt.Sprintf("%s-%d-", strings.ToLower(o.plant), time.Now().UnixNano())
+	o.prefix = fmt.Sprintf("%s-%d-", strings.ToLower(o.bug), time.Now().UnixNano())
 	o.Producers, o.Consumers, o.Rate = 1, 1, 25
 	if o.Faults == nil {
 		o.Faults = []string{"kill-relay", "kill-backend"}
@@ -102,46 +102,46 @@ func TestWithoutABugAllOraclesAgree(t *testing.T) {
 	}
 }
 
-func TestEveryOracleSeesTheBugThatIsPlantedForIt(t *testing.T) {
+func TestEveryOracleSeesTheBugThatIsInjectedForIt(t *testing.T) {
 	t.Parallel()
 	seen := make(map[oracle.Oracle]bool)
 	for _, bug := range []struct {
-		plant string
-		by    oracle.Oracle
-		what  oracle.Kind // of its findings: another kind would be another bug's
-		all   string      // what all examples of it have in them: a slow machine leaves other events waiting as well; "" is not asked
+		name string
+		by   oracle.Oracle
+		what oracle.Kind // of its findings: another kind would be another bug's
+		all  string      // what all examples of it have in them: a slow machine leaves other events waiting as well; "" is not asked
 	}{
-		{plantLose, oracle.NoLoss, oracle.Lost, ""},
-		{plantHasty, oracle.NoLoss, oracle.TooSoon, ""},
-		{plantDualWrite, oracle.NoGhost, oracle.Ghosts, ""},
-		{plantHurry, oracle.NoGhost, oracle.Hurried, ""},
-		{plantOutside, oracle.EffectOnce, oracle.Doubles, ""},
-		{plantReverse, oracle.KeyOrder, oracle.Overtaken, ""},
-		{plantRepeat, oracle.Duplicates, oracle.Unexplained, ""},
-		{plantForget, oracle.Duplicates, oracle.TooLate, ""},
-		{plantTakeBack, oracle.Fencing, oracle.EpochFell, ""},
-		{plantMeddle, oracle.Fencing, oracle.ChangedByOther, ""},
-		{plantIntrude, oracle.Fencing, oracle.TakenByOther, ""},
-		{plantAhead, oracle.CursorTruth, oracle.SkippedByCursor, ""},
-		{plantStuck, oracle.Liveness, oracle.StillWaits, fmt.Sprintf("of key %q", stuckKey)},
-		{plantFalseOK, oracle.HonestErrors, oracle.FalseOK, ""},
-		{plantEarly, oracle.HonestErrors, oracle.SaidTooEarly, ""},
-		{plantLinger, oracle.Hygiene, oracle.LeftBehind, "goroutines"},
-		{plantLeak, oracle.Hygiene, oracle.LeftBehind, "prepared transaction"},
-		{plantMute + roleRelay, oracle.AlarmsSounded, oracle.Silent, "no relay"},
-		{plantMute + roleConsumer, oracle.AlarmsSounded, oracle.Silent, "no consumer"},
+		{bugLose, oracle.NoLoss, oracle.Lost, ""},
+		{bugHasty, oracle.NoLoss, oracle.TooSoon, ""},
+		{bugDualWrite, oracle.NoGhost, oracle.Ghosts, ""},
+		{bugHurry, oracle.NoGhost, oracle.Hurried, ""},
+		{bugOutside, oracle.EffectOnce, oracle.Doubles, ""},
+		{bugReverse, oracle.KeyOrder, oracle.Overtaken, ""},
+		{bugRepeat, oracle.Duplicates, oracle.Unexplained, ""},
+		{bugForget, oracle.Duplicates, oracle.TooLate, ""},
+		{bugTakeBack, oracle.Fencing, oracle.EpochFell, ""},
+		{bugMeddle, oracle.Fencing, oracle.ChangedByOther, ""},
+		{bugIntrude, oracle.Fencing, oracle.TakenByOther, ""},
+		{bugAhead, oracle.CursorTruth, oracle.SkippedByCursor, ""},
+		{bugStuck, oracle.Liveness, oracle.StillWaits, fmt.Sprintf("of key %q", stuckKey)},
+		{bugFalseOK, oracle.HonestErrors, oracle.FalseOK, ""},
+		{bugEarly, oracle.HonestErrors, oracle.SaidTooEarly, ""},
+		{bugLinger, oracle.Hygiene, oracle.LeftBehind, "goroutines"},
+		{bugLeak, oracle.Hygiene, oracle.LeftBehind, "prepared transaction"},
+		{bugMute + roleRelay, oracle.AlarmsSounded, oracle.Silent, "no relay"},
+		{bugMute + roleConsumer, oracle.AlarmsSounded, oracle.Silent, "no consumer"},
 	} {
 		seen[bug.by] = true
-		t.Run(bug.plant, func(t *testing.T) {
+		t.Run(bug.name, func(t *testing.T) {
 			t.Parallel()
 			// Not to wait long for what a bug prevents, nor to run long.
-			o := Options{Seed: 2, plant: bug.plant, limit: 5 * time.Second, unsaved: 2 * time.Second}
-			switch bug.plant {
-			case plantForget:
+			o := Options{Seed: 2, bug: bug.name, limit: 5 * time.Second, unsaved: 2 * time.Second}
+			switch bug.name {
+			case bugForget:
 				// A relay that says that it cannot save is believed, for most of such a run; and between two kills there has
 				// to be more than what is allowed.
 				o.Faults, o.For, o.unsaved = []string{"kill-relay"}, 15*time.Second, time.Second
-			case plantStuck:
+			case bugStuck:
 				o.limit = 20 * time.Second // What is not stuck has to have arrived by then.
 			}
 			r := small(t, o)
@@ -152,7 +152,7 @@ func TestEveryOracleSeesTheBugThatIsPlantedForIt(t *testing.T) {
 	}
 	for o := oracle.NoLoss; o <= oracle.AlarmsSounded; o++ {
 		if !seen[o] {
-			t.Errorf("no bug is planted for %s", o)
+			t.Errorf("no bug is injected for %s", o)
 		}
 	}
 }
