@@ -27,6 +27,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
@@ -124,10 +125,10 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	for deadline := time.Now().Add(time.Minute); pgtest.Count(t, db.Pool, "select (select count(*) from holdfast.letter) + 1 - (select count(*) from holdfast.scheduled)") != 2; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the relay did not make a dead letter of the refused event and move the scheduled one: %s", log.String())
-		}
+	if !wait.For(wait.Limit, func() bool {
+		return pgtest.Count(t, db.Pool, "select (select count(*) from holdfast.letter) + 1 - (select count(*) from holdfast.scheduled)") == 2
+	}) {
+		t.Fatalf("the relay did not make a dead letter of the refused event and move the scheduled one: %s", log.String())
 	}
 	stop()
 	if err := <-done; err != nil {
@@ -162,11 +163,9 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	go func() {
 		done <- endtoend.ConsumeGroup(ctx, in, cluster.Brokers, kafkago.GroupConfig{GroupID: "billing", Topics: []string{topic}})
 	}()
-	for deadline := time.Now().Add(time.Minute); pgtest.Count(t, db.Pool, "select count(*) from holdfast.consumer_position where position = 1") != 1; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the consumer did not save its position")
-		}
-	}
+	wait.Until(t, "the consumer saves its position", func() bool {
+		return pgtest.Count(t, db.Pool, "select count(*) from holdfast.consumer_position where position = 1") == 1
+	})
 	stop()
 	if err := <-done; err != nil {
 		t.Fatalf("consumer: %v", err)
@@ -239,13 +238,11 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	if n := pgtest.Count(t, db.Pool, waiting); n == 0 {
 		t.Error("no replayed event waits for the consumer")
 	}
-	ctx, stop = context.WithTimeout(t.Context(), time.Minute)
+	ctx, stop = context.WithCancel(t.Context())
 	defer stop()
 	go func() { // Until it is settled: one that is only claimed when the stop comes is handed back.
-		for ctx.Err() == nil && pgtest.Count(t, db.Pool, waiting) > 0 {
-			time.Sleep(10 * time.Millisecond)
-		}
-		stop()
+		defer stop()
+		wait.For(wait.Limit, func() bool { return ctx.Err() != nil || pgtest.Count(t, db.Pool, waiting) == 0 })
 	}()
 	if err := in.Run(ctx); err != nil {
 		t.Fatalf("consumer: %v", err)

@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
@@ -28,10 +28,7 @@ type bundle struct {
 
 func setup(t testing.TB) bundle {
 	t.Helper()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	db := migrated.New(t)
 	d, err := dlq.New(db.Pool, dlq.Config{})
 	if err != nil {
 		t.Fatal(err)

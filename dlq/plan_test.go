@@ -3,7 +3,7 @@ package dlq
 import (
 	"testing"
 
-	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/plantest"
 )
@@ -13,10 +13,7 @@ import (
 // dlq.purge_replays is not here: letter_replay holds what people have named, and no index has its ended_at.
 func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	db := migrated.New(t)
 	for _, sql := range []string{
 		`insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash, state)
 			select 'inbox', 'billing', 'r', n % 50 = 0, n::text, 's', 't', 'orders', (n % 2000)::text, now(), '', case when n % 10 = 0 then 'open' else 'replayed' end

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
@@ -80,10 +81,7 @@ func TestAPurgeFindsOldLettersByTheirIndex(t *testing.T) {
 // closed makes a table of letters that has few open ones, and explains statements on it.
 func closed(t *testing.T) (explain func(statement string, args ...any) string) {
 	t.Helper()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	db := migrated.New(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, reason, event_id, source, type, topic, key, time, hash, state, last_at)
 		select 'relay', 'r', n::text, 's', 't', 'orders', '', now(), '', case when n % 1000 = 0 then 'open' else 'replayed' end,
 		       now() - case when n % 100 = 1 then interval '1 day' else interval '0' end from generate_series(1, 20000) n`)
@@ -94,10 +92,7 @@ func closed(t *testing.T) (explain func(statement string, args ...any) string) {
 // A letter's place in a long queue is found, not searched for: a replay of many letters of one key would take for ever.
 func TestThePlaceOfALetterInALongQueueIsFoundByTheKey(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	db := migrated.New(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash)
 		select 'inbox', 'billing', 'r', n::text, 's', 't', 'orders', 'k', now(), '' from generate_series(1, 501) n`)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)

@@ -198,15 +198,6 @@ func (b *bundle) kept(charges, events, keys int64) {
 	}
 }
 
-func (b *bundle) eventually(what string, f func() bool) {
-	b.Helper()
-	for deadline := time.Now().Add(time.Minute); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			b.Fatalf("not in time: %s", what)
-		}
-	}
-}
-
 func readAll(t *testing.T, res *http.Response) string {
 	t.Helper()
 	body, err := io.ReadAll(res.Body)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -78,7 +79,7 @@ func TestRunCompletesWhatNobodyRepeats(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- g.Run(ctx) }()
-	b.eventually("it is completed", func() bool {
+	wait.Until(b, "it is completed", func() bool {
 		return pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency where state = 'complete'") == 1
 	})
 	cancel()

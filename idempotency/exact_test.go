@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 )
 
 // exactByArithmetic is exactNumber by rational arithmetic, which costs as much as the exponent says: a mebibyte of 1e308
@@ -23,7 +25,7 @@ func exactByArithmetic(text string) bool {
 
 // R9.
 func TestNumbersAreExactWhereArithmeticSaysSo(t *testing.T) {
-	seed := rand.Uint64()
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	digits := func(most int) string {
 		var b strings.Builder

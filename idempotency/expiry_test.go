@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // expire makes every key's time run out.
@@ -158,7 +159,7 @@ func TestRunCleansUntilItIsTold(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- g.Run(ctx) }()
-	b.eventually("the key is gone", func() bool { return pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency") == 0 })
+	wait.Until(b, "the key is gone", func() bool { return pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency") == 0 })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

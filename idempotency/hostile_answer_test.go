@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // What handlers do with the writer that they are given, on a real server.
@@ -218,7 +219,7 @@ func TestAnAbortedAnswerCutsTheConnectionAndKeepsNothing(t *testing.T) {
 				t.Errorf("got %d", res.StatusCode)
 			}
 			abort = false
-			b.eventually("the key is free", func() bool { res, _ := b.ask(s, "k", t.Context()); return res.Header.Get(headerStatus) == "stored" })
+			wait.Until(b, "the key is free", func() bool { res, _ := b.ask(s, "k", t.Context()); return res.Header.Get(headerStatus) == "stored" })
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // What a handler under a lease, its store and its database may do that nobody thought of.
@@ -72,10 +73,10 @@ func TestAStepWithTheLastConnectionDoesNotWaitForARenewalWithout(t *testing.T) {
 			_, err := Step(ctx, "one", insertAmount("10"))
 			done <- err
 		}()
-		b.eventually("the step waits for the connection", func() bool { return pool.Stat().EmptyAcquireCount() >= 1 && len(handlingOf(ctx).turn) == 1 })
+		wait.Until(b, "the step waits for the connection", func() bool { return pool.Stat().EmptyAcquireCount() >= 1 && len(handlingOf(ctx).turn) == 1 })
 		renewed := make(chan error, 1)
 		go func() { renewed <- l.renew(context.Background()) }()
-		b.eventually("a renewal is on its way", func() bool {
+		wait.Until(b, "a renewal is on its way", func() bool {
 			if l.renewing.TryLock() {
 				l.renewing.Unlock()
 				return false

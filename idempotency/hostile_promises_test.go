@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // Promises whose breach nothing else shows.
@@ -23,7 +24,7 @@ func TestAnAnswerThatSomebodyElseStoredIsNotTakenForOnesOwn(t *testing.T) {
 	var between *httptest.ResponseRecorder
 	f := &faulty{t: t, point: points[5], fault: fault{"the transaction is gone, and another request is quicker", func(f *faulty) {
 		faults[3].do(f)
-		b.eventually("its lock is free", func() bool {
+		wait.Until(b, "its lock is free", func() bool {
 			between = b.send(other, sent{key: "k"})
 			return between.Code == 201
 		})

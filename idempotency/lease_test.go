@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // R40.
@@ -142,7 +143,7 @@ func TestOfManyRequestsAtOnceUnderALeaseOneRuns(t *testing.T) {
 	g := b.guard()
 	b.at = func(place string, r *http.Request) error { // all have asked before it ends
 		if place == "after the call" {
-			b.eventually("the others were answered", func() bool { return len(b.results()) >= 49 })
+			wait.Until(b, "the others were answered", func() bool { return len(b.results()) >= 49 })
 		}
 		return nil
 	}
@@ -215,7 +216,7 @@ func TestTrap30WhoIsThawedAfterItsLeaseWritesNothing(t *testing.T) {
 	}()
 	<-froze
 	var second *httptest.ResponseRecorder
-	b.eventually("the lease runs out", func() bool {
+	wait.Until(b, "the lease runs out", func() bool {
 		second = b.send(h2, sent{key: "k"})
 		return second.Code != 409
 	})
@@ -272,7 +273,7 @@ func TestALeaseIsRenewedWhileItsHandlerRuns(t *testing.T) {
 		}
 		if place == "begin" {
 			until = read()
-			b.eventually("it was renewed past two leases", func() bool { later = read(); return later.Sub(until) > 2*aLease })
+			wait.Until(b, "it was renewed past two leases", func() bool { later = read(); return later.Sub(until) > 2*aLease })
 		}
 		return nil
 	}
@@ -291,7 +292,7 @@ func TestALeaseOutlastsAStepThatTakesLonger(t *testing.T) {
 		if place != "in order" {
 			return nil
 		}
-		b.eventually("the lease has run out", func() bool {
+		wait.Until(b, "the lease has run out", func() bool {
 			return pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency where lease_until < clock_timestamp()") == 1
 		})
 		begun := time.Now()

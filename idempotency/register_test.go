@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 )
 
 // A key is a register that is written once: by the first request that is carried out, with its request and its answer.
@@ -66,8 +68,7 @@ var keyModel = porcupine.Model{
 
 func TestAKeyIsARegisterThatIsWrittenOnce(t *testing.T) {
 	b := setup(t)
-	seed := rand.Uint64()
-	b.Logf("seed %d", seed)
+	seed := seed.New(t)
 	var mu sync.Mutex
 	chance := rand.New(rand.NewPCG(seed, 99))
 	service := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // A handler answers that nothing was done while a step of its request is just being committed. The key must not be forgotten:
@@ -24,7 +25,7 @@ func TestAReleaseSeesTheStepThatItHadToWaitFor(t *testing.T) {
 	pgtest.Exec(t, step, g.sql.stepLock, k.Scope, k.Operation, k.Key, c.Fence)
 	released := make(chan error, 1)
 	go func() { released <- g.pg().release(t.Context(), k, c.Fence, true, 0) }()
-	b.eventually("the release waits", func() bool {
+	wait.Until(b, "the release waits", func() bool {
 		return pgtest.Count(t, b.db, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%idempotency.release%'") == 1
 	})
 	pgtest.Exec(t, step, "insert into holdfast.idempotency_step (run, name, result) select run, 'charge', '1' from holdfast.idempotency")

@@ -14,6 +14,7 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // The middleware between routers and other middleware, as they are.
@@ -185,7 +186,7 @@ func TestAnAnswerThatATimeoutHandlerCutOffIsReplayed(t *testing.T) {
 	}
 	b.is(b.send(outer, sent{key: "k"}), 409, CodeInProgress)
 	close(out)
-	b.eventually("the first is stored", func() bool { return slices.Contains(b.results(), Created) })
+	wait.Until(b, "the first is stored", func() bool { return slices.Contains(b.results(), Created) })
 	w = b.send(outer, sent{key: "k"})
 	if b.is(w, 201, ""); w.Header().Get("Idempotency-Status") != "replayed" {
 		t.Errorf("got %v", w.Header())

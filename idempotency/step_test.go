@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // stepping is a service whose handler is f, on a route with a lease or in transaction mode, and answers 201 where f has
@@ -251,7 +252,7 @@ func TestAStepWaitsForTheEndOfOneWhoseCommitIsUnknown(t *testing.T) {
 			result, err := hd.confirmStep(ctx, "one")
 			done <- confirmed{result, err}
 		}()
-		b.eventually("it waits for the row", func() bool {
+		wait.Until(b, "it waits for the row", func() bool {
 			return pgtest.Count(t, b.db, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%idempotency.step_lo%'") == 1
 		})
 		if _, err := tx.Exec(ctx, g.sql.stepDone, k.Scope, k.Operation, k.Key, hd.lease.fence, "one", 1_000_000, 1_000_000, `"yes"`); err != nil {

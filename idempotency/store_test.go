@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // memory is a Store in memory: a fake of postgres.
@@ -116,7 +118,7 @@ func TestAStoreKeepsWhatItPromises(t *testing.T) {
 		is("a renewal under an old fence", renewed, err, false)
 		is("a release under an old fence", true, s.Release(ctx, k, first.Fence), true)
 		var fourth Claimed
-		b.eventually("the lease runs out", func() bool { fourth = claim(mine, time.Hour); return fourth.Mine })
+		wait.Until(b, "the lease runs out", func() bool { fourth = claim(mine, time.Hour); return fourth.Mine })
 		a := StoredAnswer{Status: 201, Header: http.Header{"Etag": {"\xff"}}, Body: []byte{0, 0xff}, BodyHash: hashOf([]byte{0, 0xff}), ResultRef: "r"}
 		finished, err := s.Finish(ctx, k, third.Fence, a, time.Hour)
 		is("an answer under an old fence", finished, err, false)

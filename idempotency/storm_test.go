@@ -5,26 +5,22 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // TestWhateverHappensEverySaleHappensOnce lets many clients on three nodes ask for the same sales, while handlers fail,
 // panic, lose their leases and their connections at random places, and a completer runs: in the end each sale is there
-// once. HOLDFAST_SEED=n repeats the choices of a run, though not their order.
+// once.
 // R40.
 func TestWhateverHappensEverySaleHappensOnce(t *testing.T) {
 	b := openTill(t)
-	seed, err := strconv.ParseUint(os.Getenv("HOLDFAST_SEED"), 10, 64)
-	if err != nil {
-		seed = rand.Uint64()
-	}
-	t.Logf("HOLDFAST_SEED=%d go test ./idempotency -run %s", seed, t.Name())
+	seed := seed.New(t)
 	const keys, workers, requests = 40, 6, 80
 	var mu sync.Mutex
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -95,7 +91,7 @@ func TestWhateverHappensEverySaleHappensOnce(t *testing.T) {
 	calm = true
 	mu.Unlock()
 	for key := range keys {
-		b.eventually(fmt.Sprint("sale ", key, " is answered"), func() bool { return send(key) == 201 })
+		wait.Until(b, fmt.Sprint("sale ", key, " is answered"), func() bool { return send(key) == 201 })
 	}
 	b.sold(keys)
 	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency where attempt > 1"); n == 0 {

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // target is a service that faults strike, and what must be there in the end.
@@ -71,7 +72,7 @@ func (b *bundle) settle(s target, first *httptest.ResponseRecorder, before int64
 	h := s.service(b, b.pool(4), &faulty{})
 	again := sent{key: "k", account: b.Name()}
 	var answer *httptest.ResponseRecorder
-	b.eventually("a retry has an answer", func() bool {
+	wait.Until(b, "a retry has an answer", func() bool {
 		answer = b.send(h, again)
 		return answer.Code == http.StatusCreated
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // The fault table of lease mode: whatever happens at whatever point of a request, after a retry the provider has charged
@@ -145,7 +146,7 @@ func TestTheFaultTableOfProcessesUnderALease(t *testing.T) {
 				}
 				b.lapse()
 				pgtest.Exec(t, b.db, "update holdfast.idempotency_request set due_at = clock_timestamp()")
-				b.eventually("it is completed", func() bool {
+				wait.Until(b, "it is completed", func() bool {
 					if _, err := g.CompleteOnce(t.Context()); err != nil {
 						t.Fatal(err)
 					}

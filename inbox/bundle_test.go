@@ -14,7 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -36,10 +38,7 @@ type bundle struct {
 func setup(t *testing.T) *bundle {
 	t.Helper()
 	t.Parallel()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	db := migrated.New(t)
 	pgtest.Exec(t, db, "create table effect (n bigint generated always as identity, id text, key text)")
 	return &bundle{T: t, db: db, observed: newObservations()}
 }
@@ -197,6 +196,18 @@ func (b *bundle) await(what string, cond func(o *observations) bool) {
 		defer b.observed.mu.Unlock()
 		b.Fatalf("waited five minutes, or one in which nothing was reported, for %s; outcomes %.2000s, %d errors, the last of them %v", what, fmt.Sprint(b.observed.outcomes), len(b.observed.errs), b.observed.errs[max(len(b.observed.errs)-5, 0):])
 	}
+}
+
+// nothingStored waits until every stored event is settled.
+func (b *bundle) nothingStored() {
+	b.Helper()
+	if wait.For(2*wait.Limit, func() bool { return b.count("select count(*) from holdfast.stored") == 0 }) {
+		return
+	}
+	var rows string
+	_ = b.db.QueryRow(b.Context(), `select string_agg(concat_ws(' ', event_id, key, place, attempts, next_at - now(), lease_until - now(), errors), E'\n')
+		from holdfast.stored`).Scan(&rows)
+	b.Fatalf("still stored after two minutes:\n%s", rows)
 }
 
 func (b *bundle) awaitOutcome(id string, want Outcome) {

@@ -166,9 +166,7 @@ func TestEventsWithoutRoomHoldTheirPartitionAndNoWorker(t *testing.T) {
 	next.Handle("order.placed", b.handle)
 	b.consumeMany(next, log, logOf(other...))
 	b.await("all of them", func(o *observations) bool { return o.settled["orders/0"] == 3*keys })
-	for b.count("select count(*) from holdfast.stored") > 0 {
-		_ = pause(t.Context(), 5*time.Millisecond)
-	}
+	b.nothingStored()
 	b.inOrderAndOnce(3*keys + 200)
 }
 
@@ -205,9 +203,7 @@ func TestAnEventWithoutRoomIsSettledInItsOrderAsSoonAsThereIsRoom(t *testing.T) 
 	}
 	b.failing.Store(false)
 	b.await("all of them", func(o *observations) bool { return o.settled["orders/0"] == int64(len(events)) })
-	for b.count("select count(*) from holdfast.stored") > 0 {
-		_ = pause(t.Context(), 5*time.Millisecond)
-	}
+	b.nothingStored()
 	b.inOrderAndOnce(len(events))
 }
 

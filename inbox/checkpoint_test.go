@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"regexp"
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // settledAndCleaned is a partition whose first n events were handled, and whose rows retention has removed.
@@ -37,16 +37,6 @@ func (b *kafkaBundle) stale() int64 {
 	return b.count("select count(*) from holdfast.letter where reason like 'stale%'")
 }
 
-// until waits for what no Observer tells.
-func (b *kafkaBundle) until(what string, cond func() bool) {
-	b.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !cond(); _ = pause(b.Context(), 10*time.Millisecond) {
-		if time.Now().After(deadline) {
-			b.Fatalf("waited 30 s until %s", what)
-		}
-	}
-}
-
 func (b *kafkaBundle) begins(start, reread int64) {
 	b.Helper()
 	b.observed.mu.Lock()
@@ -62,7 +52,7 @@ func TestAGroupThatLostItsOffsetsGoesOnAtThePosition(t *testing.T) {
 	b, start := settledAndCleaned(t, n)
 	b.group.GroupID += " anew"
 	stop := start()
-	b.until("the group has an offset again, though nothing new has come", func() bool { return b.committed(0) == n })
+	wait.Until(b, "the group has an offset again, though nothing new has come", func() bool { return b.committed(0) == n })
 	b.begins(n, 0)
 	b.produce(0, b.later(n, 10)...)
 	b.awaitHandled(n + 10)
@@ -82,11 +72,11 @@ func TestATopicThatWasMadeAgainIsToldFromOneWhoseOffsetsExpired(t *testing.T) {
 	if err := b.cluster.Server.DeleteTopic(t.Context(), b.topic); err != nil {
 		t.Fatal(err)
 	}
-	b.until("the topic can be made again", func() bool { return b.cluster.Server.CreateTopic(t.Context(), b.topic, 1, nil) == nil })
+	wait.Until(b, "the topic can be made again", func() bool { return b.cluster.Server.CreateTopic(t.Context(), b.topic, 1, nil) == nil })
 	b.group.GroupID += " anew"
 	b.produce(0, b.later(n, n+10)...)
 	stop := start()
-	b.until("what lies below the position is kept", func() bool { return b.stale() == n })
+	wait.Until(b, "what lies below the position is kept", func() bool { return b.stale() == n })
 	b.awaitHandled(n + 10)
 	b.begins(0, n)
 	stop()
@@ -133,7 +123,7 @@ func TestOffsetsThatAreSetBackAreReadAgainAndSaid(t *testing.T) {
 	b, start := settledAndCleaned(t, n)
 	b.resetOffsets(0, n-20)
 	stop := start()
-	b.until("what lies below the position is kept", func() bool { return b.stale() == 20 })
+	wait.Until(b, "what lies below the position is kept", func() bool { return b.stale() == 20 })
 	stop()
 	b.begins(n-20, 20)
 	if got := b.count("select count(*) from effect"); got != n {
@@ -149,7 +139,7 @@ func TestALogCutShortIsReadOnAfterTheStatementInTheError(t *testing.T) {
 	if err := b.cluster.Server.DeleteTopic(t.Context(), b.topic); err != nil {
 		t.Fatal(err)
 	}
-	b.until("the topic can be made again", func() bool { return b.cluster.Server.CreateTopic(t.Context(), b.topic, 1, nil) == nil })
+	wait.Until(b, "the topic can be made again", func() bool { return b.cluster.Server.CreateTopic(t.Context(), b.topic, 1, nil) == nil })
 	b.produce(0, b.events(0, cut)...)
 	b.resetOffsets(0, n)
 	consumer := "o'neil" // It is quoted in the statement.

@@ -3,13 +3,15 @@ package inbox
 import (
 	"context"
 	"net"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // What Postgres has leased to a worker when the stop comes, and the worker has not heard of yet, goes back at once: its
@@ -17,10 +19,14 @@ import (
 func TestAStopInTheMiddleOfAClaimLeavesNothingLeased(t *testing.T) {
 	b := setup(t)
 	ctx, stop := context.WithCancel(b.Context())
-	slow, pool := b.struckAt("inbox.claim", func(conn net.Conn, p []byte) (int, error) {
-		time.Sleep(100 * time.Millisecond) // Postgres carries the claim out.
+	slow, pool := b.struckAt("inbox.claim", func(statement context.Context, conn net.Conn, p []byte) (int, error) {
+		wait.Until(t, "Postgres carries the claim out", func() bool {
+			return b.count("select count(*) from holdfast.stored where lease_until > now()") == 3
+		})
 		stop()
-		time.Sleep(100 * time.Millisecond) // The node hears of the stop.
+		if statement.Err() != nil { // pgx does not wait for the answer to a statement whose context has ended.
+			return 0, os.ErrDeadlineExceeded
+		}
 		return conn.Read(p)
 	})
 	in := b.inboxOn(pool, func(c *Config) { c.ImmediateRetries = -1 })
@@ -60,11 +66,15 @@ func TestAStopInTheMiddleOfAClaimLeavesNothingLeased(t *testing.T) {
 type struckStatement struct {
 	statement           string
 	armed, sent, struck atomic.Bool
-	read                func(conn net.Conn, p []byte) (int, error) // the statement has been sent, and its answer is about to be read
+	ctx                 context.Context // of the statement
+	read                struckRead
 }
 
+// struckRead is called when the statement has been sent, and its answer is about to be read.
+type struckRead func(statement context.Context, conn net.Conn, p []byte) (int, error)
+
 // struckAt is a pool with such a fault.
-func (b *bundle) struckAt(statement string, read func(conn net.Conn, p []byte) (int, error)) (*struckStatement, *pgxpool.Pool) {
+func (b *bundle) struckAt(statement string, read struckRead) (*struckStatement, *pgxpool.Pool) {
 	b.Helper()
 	s := &struckStatement{statement: statement, read: read}
 	config := b.db.Config().Copy()
@@ -88,6 +98,7 @@ func (b *bundle) struckAt(statement string, read func(conn net.Conn, p []byte) (
 
 func (s *struckStatement) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	if strings.Contains(data.SQL, "-- "+s.statement+"\n") && s.armed.CompareAndSwap(true, false) {
+		s.ctx = ctx
 		s.sent.Store(true)
 	}
 	return ctx
@@ -103,7 +114,7 @@ type struckReads struct {
 func (c *struckReads) Read(p []byte) (int, error) {
 	if c.s.sent.CompareAndSwap(true, false) {
 		c.s.struck.Store(true)
-		return c.s.read(c.Conn, p)
+		return c.s.read(c.s.ctx, c.Conn, p)
 	}
 	return c.Conn.Read(p)
 }

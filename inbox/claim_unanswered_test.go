@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -16,7 +17,7 @@ import (
 // keys do not wait for a whole lease: the node knows under which token it asked.
 func TestWhatAClaimWithoutAnAnswerLeasedIsTakenOverByTheNext(t *testing.T) {
 	b := setup(t)
-	deaf, pool := b.struckAt("inbox.claim", func(conn net.Conn, p []byte) (int, error) {
+	deaf, pool := b.struckAt("inbox.claim", func(_ context.Context, conn net.Conn, p []byte) (int, error) {
 		if n, err := conn.Read(p); err != nil { // Postgres has carried the claim out.
 			return n, err
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -128,11 +129,9 @@ func TestATypeThatAnotherNodeDeclaresIsLeftForItWithItsKey(t *testing.T) {
 	b.receive(older, refund, Skipped)
 	stop := b.run(newer.Run)
 	b.await("the declaration", func(*observations) bool { return true })
-	for b.count("select count(*) from holdfast.consumer_type where type = 'order.refunded' and seen_until > now()") == 0 {
-		if err := pause(b.Context(), time.Millisecond); err != nil {
-			t.Fatal(err)
-		}
-	}
+	wait.Until(t, "the type is declared", func() bool {
+		return b.count("select count(*) from holdfast.consumer_type where type = 'order.refunded' and seen_until > now()") > 0
+	})
 	stop() // It restarts: what it declared is believed for a while.
 	b.receive(older, refund, Stored)
 	b.receive(older, event("2", "k"), Stored)

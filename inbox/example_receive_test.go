@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"log/slog"
 
 	"github.com/jackc/pgx/v5"
 
@@ -30,6 +31,28 @@ func ExampleInbox_Handle() {
 	// invoice for o-1
 	// handled <nil>
 	// duplicate <nil>
+}
+
+// What has arrived of a partition is handled in one transaction, up to BatchSize events.
+func ExampleInbox_HandleBatch() {
+	ctx, stop := context.WithCancel(context.Background())
+	in, err := inbox.New(newPool(), inbox.Config{Consumer: "billing", BatchSize: 100, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	in.HandleBatch("order.placed", func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
+		defer stop() // a service goes on
+		invoices := &pgx.Batch{}
+		for _, e := range events {
+			invoices.Queue("insert into invoice values ($1, $2)", e.ID, string(e.Payload))
+		}
+		fmt.Println(len(events), "invoices in one transaction")
+		return tx.SendBatch(ctx, invoices).Close()
+	})
+	fmt.Println(in.Consume(ctx, source("1200", "950", "4000")))
+	// Output:
+	// 3 invoices in one transaction
+	// <nil>
 }
 
 // An id that comes again with another payload is not handled: a person has to look at it.

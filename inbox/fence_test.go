@@ -43,7 +43,8 @@ type fakeGeneration struct {
 	fail    atomic.Pointer[error]
 	mu      sync.Mutex
 	commits []int64
-	ends    []int64 // what it says of the log's end, before it says the truth
+	reading context.Context // of the partition that fetches: it ends when that is told to stop
+	ends    []int64         // what it says of the log's end, before it says the truth
 }
 
 func newFakeGeneration(log []Record) *fakeGeneration {
@@ -66,6 +67,9 @@ func (g *fakeGeneration) Bounds(context.Context, TopicPartition) (int64, int64, 
 }
 
 func (g *fakeGeneration) Fetch(ctx context.Context, _ TopicPartition, offset int64) (Page, error) {
+	g.mu.Lock()
+	g.reading = ctx
+	g.mu.Unlock()
 	if err := g.fail.Load(); err != nil {
 		return Page{}, *err
 	}

@@ -17,6 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -82,9 +84,7 @@ func followersAreStoredTogether(t *testing.T, mode pgx.QueryExecMode) {
 		t.Errorf("%d events are not stored as they came", wrong)
 	}
 	failing.Store(false)
-	for b.count("select count(*) from holdfast.stored") > 0 {
-		_ = pause(t.Context(), 5*time.Millisecond)
-	}
+	b.nothingStored()
 	b.inOrderAndOnce(n)
 	if n := b.count("select count(*) from holdfast.inbox where result <> 'handled' or processed_at is null"); n != 0 {
 		t.Errorf("%d events are not settled", n)
@@ -119,13 +119,9 @@ func TestABusyKeyThatFellBehindIsNotHeldUpByWhatComesBehindIt(t *testing.T) {
 	const n = 300
 	begun := time.Now()
 	b.consumeFake(in, newFakeGeneration(logOf(keyed(n, 1)...)))
-	for b.count("select count(*) from holdfast.inbox") < n {
-		_ = pause(t.Context(), 5*time.Millisecond)
-	}
+	wait.Until(t, "all are taken in", func() bool { return b.count("select count(*) from holdfast.inbox") >= n })
 	stored := time.Since(begun)
-	for b.count("select count(*) from effect") < n {
-		_ = pause(t.Context(), 5*time.Millisecond)
-	}
+	wait.Until(t, "all are handled", func() bool { return b.count("select count(*) from effect") >= n })
 	handled := time.Since(begun)
 	b.awaitSettled(n)
 	t.Logf("%d events of one key, a COMMIT of 10 ms: taken in after %v, handled after %v, %.0f/s", n, stored, handled, n/handled.Seconds())
@@ -300,8 +296,7 @@ func TestFollowersWhoseCommitGotNoAnswerAreStoredOnceAndSaidToBe(t *testing.T) {
 // order, and once.
 func TestBusyKeysThatFallBehindAgainAndAgainKeepTheirOrder(t *testing.T) {
 	b := setup(t)
-	seed := uint64(time.Now().UnixNano())
-	t.Log("seed", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	var tries atomic.Uint64
 	pool, together := b.counted("-- inbox.store_many")
@@ -348,9 +343,7 @@ func TestBusyKeysThatFallBehindAgainAndAgainKeepTheirOrder(t *testing.T) {
 	} else {
 		t.Logf("%d events were stored at once, and %d of one key", all, each)
 	}
-	for b.count("select count(*) from holdfast.stored") > 0 {
-		_ = pause(t.Context(), 5*time.Millisecond)
-	}
+	b.nothingStored()
 	b.inOrderAndOnce(n)
 	if t.Logf("%d events, of which %d came again; %d times some were to be stored together", n, len(log)-n, together.count); together.count < 10 {
 		t.Error("events were hardly ever to be stored together")

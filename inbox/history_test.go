@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -143,7 +144,7 @@ func TestAConnectionThatIsLostAgainAndAgainIsTheEventsFailure(t *testing.T) {
 }
 
 func TestNoEventIsTriedMoreOftenThanItsPolicySays(t *testing.T) {
-	seed := rand.Uint64()
+	seed := seed.New(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 2000 {
 		p := retry.Policy{Attempts: 1 + random.IntN(12), Base: time.Duration(1 + random.Int64N(1e9)), Budget: -1}
@@ -234,7 +235,7 @@ func TestStartAtIsTheLowerOfPositionAndCommittedOffset(t *testing.T) {
 
 // The tracker agrees with a slow model that looks at every offset.
 func TestNoOffsetAboveAnUnsettledEventIsEverCommitted(t *testing.T) {
-	seed := rand.Uint64()
+	seed := seed.New(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 300 {
 		start := random.Int64N(100)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 func (b *bundle) incarnation() (token string) {
@@ -34,7 +35,7 @@ func (b *bundle) crash(offset int64) {
 
 func (b *kafkaBundle) awaitSaved(position int64) {
 	b.Helper()
-	b.until("the position is saved", func() bool {
+	wait.Until(b, "the position is saved", func() bool {
 		return b.count("select count(*) from holdfast.consumer_position where position = $1", position) == 1
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -88,8 +89,7 @@ func TestAFailedCommitDoesNotBlameTheEventsAfterIt(t *testing.T) {
 func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 	b := setup(t)
 	const n, keys = 2000, 40
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	random := rand.New(rand.NewPCG(seed, 1))
 	var mu sync.Mutex
 	chance := func(of int) bool { mu.Lock(); defer mu.Unlock(); return random.IntN(of) == 0 }
@@ -137,15 +137,7 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 		b.awaitSettled(n)
 		stopKilling()
 		killer.Wait()
-		deadline := time.Now().Add(2 * time.Minute)
-		for b.count("select count(*) from holdfast.stored") > 0 {
-			if time.Now().After(deadline) {
-				var rows string
-				_ = b.db.QueryRow(t.Context(), "select string_agg(concat_ws(' ', s.event_id, s.key, s.place, s.attempts, s.next_at - now(), s.lease_until - now(), s.errors), E'\n') from holdfast.stored s").Scan(&rows)
-				t.Fatalf("still stored:\n%s", rows)
-			}
-			_ = pause(t.Context(), 10*time.Millisecond)
-		}
+		b.nothingStored()
 		stop()
 		b.inOrderAndOnce(n)
 		// Each failure that cost an attempt is one that the handler returned.

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
@@ -128,10 +129,7 @@ func TestASweepWakesTheHeadsThatSleepAndNothingElse(t *testing.T) {
 
 // BenchmarkConsume is a partition's way through the inbox, one transaction an event.
 func BenchmarkConsume(b *testing.B) {
-	db := pgtest.New(b)
-	if err := holdfast.Migrate(b.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		b.Fatal(err)
-	}
+	db := migrated.New(b)
 	log := make([]holdfast.Event, b.N)
 	for i := range log {
 		log[i] = event(fmt.Sprint(i), fmt.Sprint(i%100))

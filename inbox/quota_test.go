@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -77,9 +78,7 @@ func TestAPartitionIsHeldWhileThereIsNoRoomAndGoesOnWithoutALoss(t *testing.T) {
 	})
 	const n = 3000 // more than a partition has in hand
 	b.consumeFake(in, newFakeGeneration(logOf(keyed(n, 10)...)))
-	for full.Load() < 2 {
-		_ = pause(t.Context(), 5*time.Millisecond)
-	}
+	wait.Until(t, "a second try finds no room", func() bool { return full.Load() >= 2 })
 	if got := b.count("select count(*) from holdfast.stored"); got > 2 {
 		t.Errorf("%d events are stored, and 2 may be", got)
 	}
@@ -92,9 +91,7 @@ func TestAPartitionIsHeldWhileThereIsNoRoomAndGoesOnWithoutALoss(t *testing.T) {
 	}
 	failing.Store(false)
 	b.awaitSettled(n)
-	for b.count("select count(*) from holdfast.stored") > 0 {
-		_ = pause(t.Context(), 5*time.Millisecond)
-	}
+	b.nothingStored()
 	b.inOrderAndOnce(n)
 }
 
@@ -131,9 +128,7 @@ func TestOneCountsWhatIsStoredWhileTheOthersGoByTheOldFigure(t *testing.T) {
 	// 1. The first counts; the others neither count nor wait for it.
 	first := make(chan error, 1)
 	go func() { first <- fits() }()
-	for begun.Load() == 0 {
-		_ = pause(t.Context(), time.Millisecond)
-	}
+	wait.Until(t, "the first counts", func() bool { return begun.Load() > 0 })
 	others := make(chan error, 5)
 	for range 5 {
 		go func() { others <- fits() }()

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 )
 
 // The row of a partition is a register that nodes share: whatever they do at once must look as if it had been done one after
@@ -66,8 +67,7 @@ func TestThePositionOfAPartitionIsARegisterThatOnlyItsOwnerWrites(t *testing.T) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	const nodes, operations = 4, 50
 	began := time.Now()
 	var mu sync.Mutex
@@ -89,7 +89,7 @@ func TestThePositionOfAPartitionIsARegisterThatOnlyItsOwnerWrites(t *testing.T) 
 				if op == "save" && (certain || rng.IntN(5) == 0) {
 					wait := time.Duration(rng.IntN(5)) * time.Millisecond
 					all.Go(func() {
-						time.Sleep(wait)
+						time.Sleep(wait) // sleep: it comes late, as one that was given up does; how late is drawn
 						out, err := positionOperation(b.Context(), in, input, id)
 						if err != nil {
 							t.Errorf("%+v: %v", input, err)

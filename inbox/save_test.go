@@ -41,7 +41,7 @@ func TestASaveThatHungIsFollowedByTheNextSoon(t *testing.T) {
 	})
 	b.consumeFake(in, g)
 	b.awaitOutcome("1", Handled)
-	time.Sleep(3 * time.Second)
+	time.Sleep(3 * time.Second) // sleep: how long a save hangs, at a real Postgres, is what the pause after it may not grow with
 	if err := locked.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -5,11 +5,11 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 )
 
 // lined is a job of one event. Its name is "key number", with "!" behind it where it is handled alone.
@@ -106,7 +106,7 @@ func TestWhatFollowsComesTogetherUpToSoManyEventsAndBytes(t *testing.T) {
 // Whatever is read, done, split, redone and taken in whatever order: events of a key are begun one after the other, in
 // their order, and each is begun.
 func TestALineupKeepsTheOrderOfEachKeyAndForgetsNothing(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
+	seed := seed.New(t)
 	grouped := 0
 	for round := range uint64(400) {
 		t.Run("", func(t *testing.T) { grouped += lineupHistory(t, seed+round) })

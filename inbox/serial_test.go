@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -91,12 +90,15 @@ func TestAStartWhoseCountHadNoAnswerBeforeTheStopIsTakenBack(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)`)
 	g := newFakeGeneration(logOf(event("1", "k")))
-	s, pool := b.struckAt("inbox.start", func(conn net.Conn, p []byte) (int, error) {
+	s, pool := b.struckAt("inbox.start", func(_ context.Context, conn net.Conn, p []byte) (int, error) {
 		if n, err := conn.Read(p); err != nil { // Postgres has carried it out.
 			return n, err
 		}
 		close(g.ended)
-		_ = pause(t.Context(), 300*time.Millisecond) // Until the partition is notified.
+		g.mu.Lock()
+		reading := g.reading
+		g.mu.Unlock()
+		<-reading.Done() // The partition is notified.
 		return 0, errors.New("the answer is lost")
 	})
 	s.armed.Store(true)

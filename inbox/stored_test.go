@@ -21,8 +21,6 @@ import (
 // in the same moments. Each key's effects must come in order, every event once, and nothing may be left asleep.
 func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
 	b := setup(t)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
 	failing := func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if rand.IntN(10) == 0 {
 			return errors.New("now and then")

@@ -16,6 +16,8 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -160,13 +162,9 @@ func TestByItsWatermarkAHandlerDoesNotGoBackWhenALetterIsReplayed(t *testing.T) 
 // waits says that a session waits for another's transaction.
 func (b *bundle) waits() {
 	b.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for b.count("select count(*) from pg_locks where not granted and locktype = 'transactionid'") == 0 {
-		if time.Now().After(deadline) {
-			b.Fatal("the second transaction does not wait for the first")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	wait.Until(b, "the second transaction waits for the first", func() bool {
+		return b.count("select count(*) from pg_locks where not granted and locktype = 'transactionid'") > 0
+	})
 }
 
 func TestTheWatermarkMakesASecondTransactionWaitAndCompare(t *testing.T) {
@@ -236,8 +234,7 @@ func TestFiftyHandlersOnOneWatermarkOnlyEverGoUp(t *testing.T) {
 		_, err = tx.Exec(ctx, "insert into history (version) values ($1)", version)
 		return err
 	})
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	versions := rand.New(rand.NewPCG(seed, 0)).Perm(200)
 	next := make(chan int, len(versions))
 	for _, v := range versions {

@@ -1,13 +1,16 @@
 package kafkago
 
 import (
+	"context"
+	"net"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 func TestAClosedPublisherLeavesNoConnectionAndCanBeUsedAgain(t *testing.T) {
@@ -17,7 +20,11 @@ func TestAClosedPublisherLeavesNoConnectionAndCanBeUsedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shared := &kafka.Transport{Dial: Dial}
+	var dials atomic.Int64
+	shared := &kafka.Transport{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		dials.Add(1)
+		return Dial(ctx, network, address)
+	}}
 	defer shared.CloseIdleConnections()
 	users, err := NewPublisher(Connection{Brokers: cluster.Brokers, Wrap: via(shared)}, PublisherConfig{})
 	if err != nil {
@@ -38,21 +45,13 @@ func TestAClosedPublisherLeavesNoConnectionAndCanBeUsedAgain(t *testing.T) {
 		}
 		own.Close()
 		own.Close()
-		eventuallyNone(t, cluster)
+		wait.Until(t, "no connection is open after Close", func() bool { return cluster.Connections(t) == 0 })
 	}
 	publish(users)
+	before := dials.Load()
 	users.Close()
-	time.Sleep(50 * time.Millisecond) // for a mistake to show
-	if cluster.Connections(t) == 0 {
-		t.Error("Close closed the connections of a Transport that is its caller's")
-	}
-}
-
-func eventuallyNone(t *testing.T, cluster *kafkatest.Cluster) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); cluster.Connections(t) > 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d connections are open after Close", cluster.Connections(t))
-		}
+	publish(users)
+	if n := dials.Load() - before; n != 0 {
+		t.Errorf("after Close %d connections of a Transport that is its caller's were made again", n)
 	}
 }

@@ -314,7 +314,7 @@ func TestAnotherLeaderIsAskedWhenOneGivesNoAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := []holdfast.Event{{Topic: topic, ID: "1", Source: "test", Type: "x", Key: "k"}}
-	publishAll(t, k, e, func() { time.Sleep(10 * time.Millisecond) })
+	publishAll(t, k, e, func() {})
 	for _, step := range []struct {
 		name string
 		away func(address string) bool

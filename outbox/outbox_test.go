@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/outbox"
 )
@@ -28,10 +29,7 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 func setup(t testing.TB) *pgtest.DB {
 	t.Helper()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	db := migrated.New(t)
 	return db
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -97,7 +98,7 @@ func TestARestoredCopyIsRefusedAndAdoptedWithoutLosingAnEvent(t *testing.T) {
 		did, err = relay.Adopt(ctx, pool, holdfast.SchemaConfig{})
 		adopted <- err
 	}()
-	eventually(t, "Adopt waits for the log's lock", func() bool {
+	wait.Until(t, "Adopt waits for the log's lock", func() bool {
 		return pgtest.Count(t, pool, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '-- relay.adopt_lock%'") == 1
 	})
 	begin(t, pool).drawXid().commit() // an xid younger than Adopt's completes
@@ -174,7 +175,7 @@ func TestAStandbyIsRefusedAndCanBeUsedOnceItIsPromoted(t *testing.T) {
 	arrives(t, b, "1")
 	stop()
 	write(t, pool, event("k", "2"))
-	eventually(t, "the standby has followed", func() bool {
+	wait.Until(t, "the standby has followed", func() bool {
 		return pgtest.Count(t, standbyPool, "select count(*) from holdfast.event") == 2 &&
 			pgtest.Count(t, standbyPool, "select count(*) from holdfast.lane where owner is not null") == 0
 	})
@@ -245,7 +246,7 @@ func TestACrashOfPostgresLosesNothingAndTheRelayGoesOn(t *testing.T) {
 		if err := server.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the relay has claimed its lanes under a new incarnation", func() bool {
+		wait.Until(t, "the relay has claimed its lanes under a new incarnation", func() bool {
 			now := token()
 			return now != "" && now != before && pgtest.Count(t, pool, "select count(*) from holdfast.lane where lease_until > now()") == 4
 		})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -63,7 +64,7 @@ func TestTheBacklogIsWhatIsWrittenAndNotPublished(t *testing.T) {
 
 	stop := run(t, pool, b, relay.Config{})
 	arrives(t, b, "a", "b")
-	eventually(t, "the cursor is saved", func() bool { return look() == relay.Backlog{} })
+	wait.Until(t, "the cursor is saved", func() bool { return look() == relay.Backlog{} })
 	stop()
 
 	// It was in flight when the cursor was saved.
@@ -75,10 +76,10 @@ func TestTheBacklogIsWhatIsWrittenAndNotPublished(t *testing.T) {
 	// What the broker refuses is parked, and what is due is not in the log yet.
 	stop = run(t, pool, b, relay.Config{})
 	arrives(t, b, "slow")
-	eventually(t, "the cursor is saved", func() bool { return look() == relay.Backlog{} })
+	wait.Until(t, "the cursor is saved", func() bool { return look() == relay.Backlog{} })
 	b.set(refusing(relay.FaultRecord, "never"))
 	write(t, pool, event("never", "never"), event("never", "behind it"))
-	eventually(t, "two events are parked", func() bool { got := look(); return got.Parked == 2 && got.OldestParked > 0 && got.Lanes == 0 })
+	wait.Until(t, "two events are parked", func() bool { got := look(); return got.Parked == 2 && got.OldestParked > 0 && got.Lanes == 0 })
 	stop()
 	later := event("later", "later")
 	later.NotBefore = time.Now().Add(time.Hour)

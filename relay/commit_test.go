@@ -13,6 +13,8 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -120,12 +122,12 @@ func TestAnUnknownCommitDropsTheLaneAndParksNothingTwice(t *testing.T) {
 			arrives(t, b, "warm")
 			cut.armed.Store(1)
 			write(t, pool, event("a", "1"), event("a", "2"), event("a", "3"), event("k", "bad"), event("k", "2nd"), event("a", "4"), event("a", "5"))
-			eventually(t, "the lane is dropped", func() bool { return lost.Load() > 0 })
+			wait.Until(t, "the lane is dropped", func() bool { return lost.Load() > 0 })
 			if cut.cut.Load() != 1 {
 				t.Fatalf("%d COMMITs were cut, want 1", cut.cut.Load())
 			}
 			arrives(t, b, "5")
-			eventually(t, "the key waits", func() bool { return parked(t, pool) >= 2 })
+			wait.Until(t, "the key waits", func() bool { return parked(t, pool) >= 2 })
 			if n := parked(t, pool); n != 2 {
 				t.Errorf("%d events are parked, want each of the two once", n)
 			}
@@ -150,7 +152,7 @@ func TestCommitsThatFailAtRandomLoseAndReorderNothing(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
 	cut := &cutter{deliver: true}
-	seed := newSeed(t)
+	seed := seed.New(t)
 	var n atomic.Uint64
 	b.set(func(e holdfast.Event) error {
 		switch (n.Add(1)*0x9E3779B97F4A7C15 + seed) >> 60 {
@@ -169,13 +171,13 @@ func TestCommitsThatFailAtRandomLoseAndReorderNothing(t *testing.T) {
 	for time.Now().Before(stopAt) {
 		cut.armed.Store(1)
 		was := cut.cut.Load()
-		eventually(t, "a COMMIT is cut", func() bool { return cut.cut.Load() > was || time.Now().After(stopAt) })
+		wait.Until(t, "a COMMIT is cut", func() bool { return cut.cut.Load() > was || time.Now().After(stopAt) })
 	}
 	cut.armed.Store(0)
 	wg.Wait()
 	b.set(nil)
-	eventually(t, "all that was committed arrives", func() bool { return h.complete(b) })
-	eventually(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
+	wait.Until(t, "all that was committed arrives", func() bool { return h.complete(b) })
+	wait.Until(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
 	h.check(t, b.events())
 	t.Logf("%d COMMITs were cut, %d events", cut.cut.Load(), len(h.committed))
 	if pgtest.Count(t, pool, "select count(*) from holdfast.letter") != 0 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -51,7 +52,7 @@ func (b *broker) has(payload string) bool { return slices.Contains(b.payloads(),
 
 func arrives(t testing.TB, b *broker, payloads ...string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%q arrive", payloads), func() bool {
+	wait.Until(t, fmt.Sprintf("%q arrive", payloads), func() bool {
 		got := b.payloads()
 		return !slices.ContainsFunc(payloads, func(p string) bool { return !slices.Contains(got, p) })
 	})

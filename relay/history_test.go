@@ -14,6 +14,8 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -133,6 +135,7 @@ var errAbort = fmt.Errorf("the change failed")
 
 func pause(rng *rand.Rand, ms int) {
 	if rng.IntN(3) == 0 {
+		// sleep: transactions of drawn lengths overtake each other at a real Postgres
 		time.Sleep(time.Duration(rng.IntN(ms*1000)) * time.Microsecond)
 	}
 }
@@ -220,12 +223,6 @@ func (h *history) complete(b *broker) bool {
 	return true
 }
 
-func newSeed(t testing.TB) uint64 {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	return seed
-}
-
 func TestNothingIsLostWhileWritersCommitOutOfOrder(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -243,11 +240,11 @@ func TestNothingIsLostWhileWritersCommitOutOfOrder(t *testing.T) {
 			b := newBroker()
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 			defer cancel()
-			h, wg := writers(ctx, t, pool, 8, 12, newSeed(t), c.isolation)
+			h, wg := writers(ctx, t, pool, 8, 12, seed.New(t), c.isolation)
 			longTransaction(ctx, t, pool, h, wg)
 			stop := run(t, pool, b, c.config)
 			wg.Wait()
-			eventually(t, "all that was committed arrives", func() bool { return h.complete(b) })
+			wait.Until(t, "all that was committed arrives", func() bool { return h.complete(b) })
 			stop()
 			dups := h.check(t, b.events())
 			if dups > 0 {
@@ -263,7 +260,7 @@ func TestABacklogWithManyKindsOfTransactionsDrainsInOrder(t *testing.T) {
 	pool := setup(t, 4)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	h, wg := writers(ctx, t, pool, 8, 12, newSeed(t), "")
+	h, wg := writers(ctx, t, pool, 8, 12, seed.New(t), "")
 	longTransaction(ctx, t, pool, h, wg)
 	// One huge transaction among the small ones, written while they run: its window has to be planned.
 	huge := make([]holdfast.Event, 5000)
@@ -278,7 +275,7 @@ func TestABacklogWithManyKindsOfTransactionsDrainsInOrder(t *testing.T) {
 	// Cuts in every second row, so that windows are cut many times.
 	b := newBroker()
 	stop := run(t, pool, b, relay.Config{BatchSize: 50})
-	eventually(t, "the backlog arrives", func() bool { return h.complete(b) })
+	wait.Until(t, "the backlog arrives", func() bool { return h.complete(b) })
 	stop()
 	if dups := h.check(t, b.events()); dups > 0 {
 		t.Errorf("%d duplicates without any fault", dups)
@@ -291,7 +288,7 @@ func TestRelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
 	b := newBroker()
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 	defer cancel()
-	h, wg := writers(ctx, t, pool, 6, 16, newSeed(t), "")
+	h, wg := writers(ctx, t, pool, 6, 16, seed.New(t), "")
 	started := 0
 	var lost atomic.Int32 // on a machine so busy that a save takes half a second
 	start := func() (string, func()) {
@@ -304,21 +301,17 @@ func TestRelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
 	for i := range stops {
 		names[i], stops[i] = start()
 	}
-	rng := rand.New(rand.NewPCG(newSeed(t), 1))
+	rng := rand.New(rand.NewPCG(seed.New(t), 1))
 	for ctx.Err() == nil {
-		began := time.Now()
-		for ownedBy(t, pool, names[0]) != 4 || ownedBy(t, pool, names[1]) != 4 {
-			if time.Since(began) > waitTimeout {
-				t.Fatalf("the relays %q do not own four of eight lanes each: %s", names, lanesAndRelays(t, pool))
-			}
-			time.Sleep(10 * time.Millisecond)
+		if !wait.For(wait.Limit, func() bool { return ownedBy(t, pool, names[0]) == 4 && ownedBy(t, pool, names[1]) == 4 }) {
+			t.Fatalf("the relays %q do not own four of eight lanes each: %s", names, lanesAndRelays(t, pool))
 		}
 		i := rng.IntN(2)
 		stops[i]()
 		names[i], stops[i] = start()
 	}
 	wg.Wait()
-	eventually(t, "all that was committed arrives", func() bool { return h.complete(b) })
+	wait.Until(t, "all that was committed arrives", func() bool { return h.complete(b) })
 	for _, stop := range stops {
 		stop()
 	}

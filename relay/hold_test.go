@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -39,7 +40,7 @@ func TestAHeldKeyWaitsUntilItsLetterIsDecided(t *testing.T) {
 		{"replayed and taken", func(t *testing.T, e *heldKey) { e.b.set(nil); replay(t, e.db, e.letter) }, []string{"1", "bad", "3", "4"}},
 		{"replayed, given up again, discarded", func(t *testing.T, e *heldKey) {
 			replay(t, e.db, e.letter)
-			eventually(t, "the letter is open again", func() bool {
+			wait.Until(t, "the letter is open again", func() bool {
 				return pgtest.Count(t, e.db, "select count(*) from holdfast.letter where state = 'open' and holds and cardinality(errors) > 2") == 1
 			})
 			if n := letters(t, e.db); n != 1 {
@@ -64,7 +65,7 @@ func TestAHeldKeyWaitsUntilItsLetterIsDecided(t *testing.T) {
 			e.b.set(forGood("bad"))
 			write(t, e.db, event("k", "1"), event("k", "bad"), event("k", "3"), event("free", "a"))
 			e.start(t)
-			eventually(t, "a letter is written", func() bool { return letters(t, e.db) == 1 })
+			wait.Until(t, "a letter is written", func() bool { return letters(t, e.db) == 1 })
 			e.letter = pgtest.Count(t, e.db, "select id from holdfast.letter where holds")
 			write(t, e.db, event("k", "4"), event("free", "b"))
 			arrives(t, e.b, "b")
@@ -73,7 +74,7 @@ func TestAHeldKeyWaitsUntilItsLetterIsDecided(t *testing.T) {
 			arrives(t, e.b, "4")
 			wantFirsts(t, e.b, "k", c.want...)
 			wantOnce(t, e.b)
-			eventually(t, "nothing is parked", func() bool { return parked(t, e.db) == 0 })
+			wait.Until(t, "nothing is parked", func() bool { return parked(t, e.db) == 0 })
 		})
 	}
 }
@@ -94,9 +95,9 @@ func TestAKeyIsHeldAlthoughTheEventBeforeTheLetterWasTaken(t *testing.T) {
 	})
 	write(t, pool, event("k", "1"), event("k", "bad"), event("k", "3"))
 	run(t, pool, b, relay.Config{Retry: untiring, HoldKey: true})
-	eventually(t, "all three are parked", func() bool { return parked(t, pool) == 3 })
+	wait.Until(t, "all three are parked", func() bool { return parked(t, pool) == 3 })
 	open.Store(true)
-	eventually(t, "a letter is written", func() bool { return letters(t, pool) == 1 })
+	wait.Until(t, "a letter is written", func() bool { return letters(t, pool) == 1 })
 	write(t, pool, event("free", "a"))
 	arrives(t, b, "a")
 	if n := pgtest.Count(t, pool, "select count(*) from holdfast.parked where next_at < 'infinity'"); n != 0 {
@@ -111,15 +112,15 @@ func TestATopicThatComesBackDoesNotWakeAKeyThatALetterHolds(t *testing.T) {
 	b.set(forGood("bad"))
 	write(t, pool, event("k", "bad"), event("k", "held"))
 	run(t, pool, b, relay.Config{HoldKey: true})
-	eventually(t, "a letter is written", func() bool { return letters(t, pool) == 1 })
+	wait.Until(t, "a letter is written", func() bool { return letters(t, pool) == 1 })
 	b.set(func(e holdfast.Event) error { return refusal(relay.FaultTopic) })
 	write(t, pool, event("other", "1"))
-	eventually(t, "the topic is held", func() bool {
+	wait.Until(t, "the topic is held", func() bool {
 		return pgtest.Count(t, pool, "select count(*) from holdfast.parked where why = 'topic'") == 1
 	})
 	b.set(nil)
 	arrives(t, b, "1")
-	eventually(t, "only the held key is parked", func() bool { return parked(t, pool) == 1 })
+	wait.Until(t, "only the held key is parked", func() bool { return parked(t, pool) == 1 })
 	if b.has("held") || pgtest.Count(t, pool, "select count(*) from holdfast.parked where next_at < 'infinity'") != 0 {
 		t.Error("the key went on, although its letter is open")
 	}
@@ -131,10 +132,10 @@ func TestReplaysEnterTheirQueueAtTheHeadInTheirOwnOrder(t *testing.T) {
 	b.set(forGood("bad 1", "bad 2"))
 	write(t, pool, event("k", "bad 1"), event("k", "bad 2"))
 	stop := run(t, pool, b, relay.Config{})
-	eventually(t, "both are given up", func() bool { return letters(t, pool) == 2 })
+	wait.Until(t, "both are given up", func() bool { return letters(t, pool) == 2 })
 	b.set(refusing(relay.FaultRecord, "3"))
 	write(t, pool, event("k", "3"), event("k", "4"))
-	eventually(t, "the key waits", func() bool { return parked(t, pool) == 2 })
+	wait.Until(t, "the key waits", func() bool { return parked(t, pool) == 2 })
 	stop()
 	first, second := pgtest.Count(t, pool, "select min(id) from holdfast.letter"), pgtest.Count(t, pool, "select max(id) from holdfast.letter")
 	replay(t, pool, first)
@@ -156,14 +157,14 @@ func TestReplaysThatArriveInPagesOfTheirOwnKeepTheirOrderToo(t *testing.T) {
 	b.set(forGood("bad 1", "bad 2"))
 	write(t, pool, event("k", "bad 1"), event("k", "bad 2"))
 	stop := run(t, pool, b, relay.Config{})
-	eventually(t, "both are given up", func() bool { return letters(t, pool) == 2 })
+	wait.Until(t, "both are given up", func() bool { return letters(t, pool) == 2 })
 	stop()
 	b.set(refusing(relay.FaultRecord, "bad 1", "bad 2", "3"))
 	write(t, pool, event("k", "3"), event("k", "4"))
 	replay(t, pool, pgtest.Count(t, pool, "select min(id) from holdfast.letter"))
 	replay(t, pool, pgtest.Count(t, pool, "select max(id) from holdfast.letter"))
 	run(t, pool, b, relay.Config{BatchSize: 1, Retry: untiring})
-	eventually(t, "all four wait", func() bool { return parked(t, pool) == 4 })
+	wait.Until(t, "all four wait", func() bool { return parked(t, pool) == 4 })
 	if n := pgtest.Count(t, pool, "select count(*) from holdfast.parked where next_at < 'infinity'"); n != 1 {
 		t.Errorf("%d rows of one queue have a time of their own, want the head alone", n)
 	}
@@ -193,22 +194,22 @@ func TestAMissingTopicIsHeldByItselfAndThenComesInOrder(t *testing.T) {
 		write(t, pool, in("a", n), in("b", n), in("", n), event("a", fmt.Sprintf("there %d", n)))
 		arrives(t, b, fmt.Sprintf("there %d", n))
 	}
-	eventually(t, "the topic's events are parked", func() bool { return parked(t, pool) == 15 })
+	wait.Until(t, "the topic's events are parked", func() bool { return parked(t, pool) == 15 })
 	if n := pgtest.Count(t, pool, "select coalesce(sum(attempts), 0) from holdfast.parked"); n != 0 {
 		t.Errorf("%d attempts were spent on a missing topic", n)
 	}
 	stop()
 	stop = run(t, pool, b, relay.Config{Retry: retry.Policy{Attempts: 1}})
 	from := probes.Load()
-	eventually(t, "the topic is tried after a restart", func() bool { return probes.Load() > from })
+	wait.Until(t, "the topic is tried after a restart", func() bool { return probes.Load() > from })
 	write(t, pool, in("a", 5), in("c", 0), event("a", "there 5"))
 	arrives(t, b, "there 5")
-	eventually(t, "new events of the topic wait too", func() bool { return parked(t, pool) == 17 })
+	wait.Until(t, "new events of the topic wait too", func() bool { return parked(t, pool) == 17 })
 	if n := probes.Load(); n > 20 {
 		t.Errorf("the missing topic was tried %d times: each of its events, not one of them", n)
 	}
 	b.set(nil)
-	eventually(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
+	wait.Until(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
 	stop()
 	for key, n := range map[string]int{"a": 6, "b": 5, "c": 1} {
 		var want, got []string
@@ -269,7 +270,7 @@ func TestAnUnavailablePartitionHoldsTheLaneAndThenParks(t *testing.T) {
 		t.Errorf("%d attempts were spent on an unavailable partition", n)
 	}
 	b.set(nil)
-	eventually(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
+	wait.Until(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
 	for i, e := range b.events() {
 		if string(e.Payload) == "2" && e.Key == "down" && !contains(b.payloads()[:i], "1") {
 			t.Error("the second event of the key came before the first")
@@ -297,7 +298,7 @@ func TestAClusterThatIsAwayParksNothing(t *testing.T) {
 	run(t, pool, b, relay.Config{ParkAfter: 300 * time.Millisecond, BatchSize: 2, Retry: retry.Policy{Attempts: 1}})
 	arrives(t, b, "1st page")
 	write(t, pool, event("up", "2nd page"))
-	eventually(t, "it is tried for longer than a partition would be", func() bool { return tries.Load() > 8 })
+	wait.Until(t, "it is tried for longer than a partition would be", func() bool { return tries.Load() > 8 })
 	if contains(b.payloads(), "2nd page") || parked(t, pool) > 0 {
 		t.Error("events of a cluster that is away were parked, and others went before them")
 	}
@@ -337,7 +338,7 @@ func (e *heldKey) discard(t *testing.T) {
 
 func (e *heldKey) stillHeld(t *testing.T) {
 	t.Helper()
-	eventually(t, "the key's later events are parked", func() bool { return parked(t, e.db) == 2 })
+	wait.Until(t, "the key's later events are parked", func() bool { return parked(t, e.db) == 2 })
 	wantFirsts(t, e.b, "k", "1")
 }
 
@@ -354,7 +355,7 @@ func TestAReplayComesThroughAlthoughItsLaneIsAtTheCap(t *testing.T) {
 			}
 		}}})
 	write(t, pool, event("k", "bad"))
-	eventually(t, "a letter is written", func() bool { return letters(t, pool) == 1 })
+	wait.Until(t, "a letter is written", func() bool { return letters(t, pool) == 1 })
 	var want []string
 	for i := range 10 {
 		write(t, pool, event("k", fmt.Sprint(i)))
@@ -369,5 +370,5 @@ func TestAReplayComesThroughAlthoughItsLaneIsAtTheCap(t *testing.T) {
 	arrives(t, b, want...)
 	wantFirsts(t, b, "k", append([]string{"bad"}, want...)...)
 	wantOnce(t, b)
-	eventually(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
+	wait.Until(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
 }

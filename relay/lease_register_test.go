@@ -12,8 +12,9 @@ import (
 	"github.com/anishathalye/porcupine"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 )
 
 // The row of a lane is a register that claims, saves and releases of several relays share: whatever they do at once must
@@ -77,18 +78,14 @@ var leaseModel = porcupine.Model{
 
 func TestTheLeaseOfALaneIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: 1}); err != nil {
-		t.Fatal(err)
-	}
+	db := migrated.Lanes(t, 1)
 	// A window, so that pos may be anything.
 	pgtest.Exec(t, db.Pool, "update holdfast.lane set upto = done")
 	var token string
 	if err := db.QueryRow(t.Context(), "select token::text from holdfast.incarnation").Scan(&token); err != nil {
 		t.Fatal(err)
 	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	const relays, operations = 4, 60
 	givenUp := 0
 	began := time.Now()
@@ -104,7 +101,7 @@ func TestTheLeaseOfALaneIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
 				if in.op == "save" && rng.IntN(6) == 0 {
 					wait := time.Duration(rng.IntN(5)) * time.Millisecond
 					all.Go(func() {
-						time.Sleep(wait)
+						time.Sleep(wait) // sleep: it comes late, as one that was given up does; how late is drawn
 						out, err := leaseOperation(t.Context(), db, in, token)
 						back, then := time.Since(began), leaseInput{op: "read"}
 						found, readErr := leaseOperation(t.Context(), db, then, token)

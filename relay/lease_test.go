@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -77,7 +78,7 @@ func TestARelayThatWakesWithoutItsLanesChangesNothing(t *testing.T) {
 			arrives(t, kafka, "0")
 			frozen.close()
 			write(t, pool, event("k", "1"), event("k", "2"), event("k", "3"))
-			eventually(t, "the relay is inside Publish", func() bool { return frozen.waiting.Load() == 1 })
+			wait.Until(t, "the relay is inside Publish", func() bool { return frozen.waiting.Load() == 1 })
 			thaw := freeze()
 			// With a lease that it does not lose itself: it would publish again, and meet what is meant for the zombie.
 			run(t, pool, kafka, relay.Config{Name: "heir", Lease: 15 * time.Second, BatchSize: 2})
@@ -87,7 +88,7 @@ func TestARelayThatWakesWithoutItsLanesChangesNothing(t *testing.T) {
 			kafka.set(c.refuse)
 			thaw()
 			frozen.open()
-			eventually(t, "the zombie drops the lane", lost.Load)
+			wait.Until(t, "the zombie drops the lane", lost.Load)
 			kafka.set(nil)
 			write(t, pool, event("k", "5"))
 			arrives(t, kafka, "5")
@@ -165,7 +166,7 @@ func TestARelayWhoseSavesFailStopsPublishingAtHalfItsLease(t *testing.T) {
 	began := time.Now()
 	for i := 0; time.Since(began) < lease; i++ {
 		write(t, pool, event("k", fmt.Sprint(i+1)))
-		time.Sleep(20 * time.Millisecond) // a steady trickle
+		time.Sleep(20 * time.Millisecond) // sleep: a steady trickle for as long as the lease, by the clock of a real Postgres
 	}
 	// Between its look at the lease and the broker a busy machine may do other things for a moment: not until the lease ends.
 	if last := time.Unix(0, lastAt.Load()).Sub(began); last > lease/2+2*time.Second {
@@ -225,9 +226,9 @@ func TestATransactionOfADeadRelayDoesNotKeepALaneForEver(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	go func() { _ = r.Run(ctx) }()
-	eventually(t, "the relay hangs before its COMMIT", p.hangs.Load)
+	wait.Until(t, "the relay hangs before its COMMIT", p.hangs.Load)
 	run(t, pool, b, relay.Config{Name: "heir", Lease: 500 * time.Millisecond, Retry: untiring})
-	eventually(t, "another relay parks the event", func() bool { return parked(t, pool) == 1 })
+	wait.Until(t, "another relay parks the event", func() bool { return parked(t, pool) == 1 })
 	if took := time.Since(p.since); took < 5*time.Second {
 		t.Errorf("the lane was free after %v: the transaction did not hold it, so this test shows nothing", took)
 	}
@@ -283,7 +284,7 @@ func runOnce(t *testing.T, pool *pgxpool.Pool) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	return r.Run(ctx)
 }

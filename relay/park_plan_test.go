@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
@@ -29,10 +29,7 @@ func parkRows(t *testing.T, db *pgtest.DB, ids []string, letters ...int64) {
 // The log can hold several replays of one letter, and a restored database has all of them read again.
 func TestReplaysAreParkedInTheOrderOfTheirLetters(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	db := migrated.New(t)
 	parkRows(t, db, []string{"a", "5", "b", "5 again", "9", "5 once more"}, 0, 5, 0, 5, 9, 5)
 	parkRows(t, db, []string{"7"}, 7)
 	parkRows(t, db, []string{"c", "6", "5 at last", "4"}, 0, 6, 5, 4)
@@ -48,10 +45,7 @@ func TestReplaysAreParkedInTheOrderOfTheirLetters(t *testing.T) {
 // for ever.
 func TestThePlaceOfAReplayedEventInALongQueueIsFoundByTheKey(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	db := migrated.New(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, place, topic, key, why, id, source, type, time, next_at, letter)
 		select 0, (n::bigint << 16) - (1::bigint << 62), 'orders', 'k', 'record', n::text, 's', 't', now(), 'infinity', n from generate_series(1, 2000) n`)
 	pgtest.Exec(t, db.Pool, "analyze holdfast.parked")

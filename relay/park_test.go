@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -23,7 +24,7 @@ func TestARefusedRecordHoldsBackItsOwnKeyAndNothingElse(t *testing.T) {
 	arrives(t, b, "before", "1", "no key")
 	write(t, pool, event("k", "later"), event("other", "2"))
 	arrives(t, b, "2")
-	eventually(t, "three events of the key are parked", func() bool { return parked(t, pool) == 3 })
+	wait.Until(t, "three events of the key are parked", func() bool { return parked(t, pool) == 3 })
 	if n := pgtest.Count(t, pool, "select count(*) from holdfast.parked where next_at < 'infinity'"); n != 1 {
 		t.Errorf("%d parked rows have a time at which they are due, want the head alone", n)
 	}
@@ -32,7 +33,7 @@ func TestARefusedRecordHoldsBackItsOwnKeyAndNothingElse(t *testing.T) {
 	arrives(t, b, "later")
 	wantFirsts(t, b, "k", "before", "bad", "after", "later")
 	wantFirsts(t, b, "other", "1", "2")
-	eventually(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
+	wait.Until(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
 	wantOnce(t, b)
 	if n := letters(t, pool); n != 0 {
 		t.Errorf("%d letters were written for a record that was fixed", n)
@@ -46,7 +47,7 @@ func TestAnEventWithoutAKeyIsParkedAlone(t *testing.T) {
 	write(t, pool, event("", "bad 1"), event("", "good 1"), event("", "bad 2"), event("", "good 2"))
 	run(t, pool, b, relay.Config{Retry: untiring})
 	arrives(t, b, "good 1", "good 2")
-	eventually(t, "both are parked, each due by itself", func() bool {
+	wait.Until(t, "both are parked, each due by itself", func() bool {
 		return pgtest.Count(t, pool, "select count(*) from holdfast.parked where next_at < 'infinity'") == 2
 	})
 	b.set(refusing(relay.FaultRecord, "bad 1"))
@@ -108,12 +109,12 @@ func TestChainsOfErrorsStayWithinTwenty(t *testing.T) {
 	write(t, pool, event("k", "bad"))
 	many := retry.Policy{Attempts: 30, Base: time.Millisecond, Cap: time.Millisecond}
 	run(t, pool, b, relay.Config{Retry: many})
-	eventually(t, "a letter is written", func() bool { return letters(t, pool) == 1 })
+	wait.Until(t, "a letter is written", func() bool { return letters(t, pool) == 1 })
 	if n := pgtest.Count(t, pool, "select cardinality(errors) from holdfast.letter"); n != 20 {
 		t.Errorf("%d errors are kept of 30, want the last 20", n)
 	}
 	replay(t, pool, pgtest.Count(t, pool, "select id from holdfast.letter"))
-	eventually(t, "the replay is given up", func() bool {
+	wait.Until(t, "the replay is given up", func() bool {
 		return pgtest.Count(t, pool, "select count(*) from holdfast.letter where state = 'open' and attempts = 60") == 1
 	})
 	if n := pgtest.Count(t, pool, "select cardinality(errors) from holdfast.letter where errors[20] like '%try 60'"); n != 20 {
@@ -127,11 +128,11 @@ func TestParkedEventsSurviveARestartOfTheRelay(t *testing.T) {
 	b.set(refusing(relay.FaultRecord, "bad"))
 	write(t, pool, event("k", "bad"), event("k", "2"))
 	stop := run(t, pool, b, relay.Config{Retry: untiring})
-	eventually(t, "both are parked", func() bool { return parked(t, pool) == 2 })
+	wait.Until(t, "both are parked", func() bool { return parked(t, pool) == 2 })
 	stop()
 	write(t, pool, event("k", "3"))
 	run(t, pool, b, relay.Config{Retry: untiring})
-	eventually(t, "the follower of before the restart is parked too", func() bool { return parked(t, pool) == 3 })
+	wait.Until(t, "the follower of before the restart is parked too", func() bool { return parked(t, pool) == 3 })
 	b.set(nil)
 	arrives(t, b, "3")
 	wantFirsts(t, b, "k", "bad", "2", "3")
@@ -150,16 +151,16 @@ func TestAnOutageOfTheBrokerSpendsNoAttemptsAndWritesNothing(t *testing.T) {
 				held <- struct{}{}
 			}
 		}}})
-	eventually(t, "the head is parked", func() bool { return parked(t, pool) == 2 })
+	wait.Until(t, "the head is parked", func() bool { return parked(t, pool) == 2 })
 	b.set(func(holdfast.Event) error { return refusal(relay.FaultBroker) })
 	// Two tries of parked events and one of the log, at least, meet the outage.
 	calls := func() int { b.mu.Lock(); defer b.mu.Unlock(); return b.calls }
 	from := calls()
-	eventually(t, "the broker is asked", func() bool { return calls() >= from+2 })
+	wait.Until(t, "the broker is asked", func() bool { return calls() >= from+2 })
 	const state = "select sum(attempts + cardinality(errors)) + sum(xmin::text::bigint) from holdfast.parked"
 	before := pgtest.Count(t, pool, state)
 	from = calls()
-	eventually(t, "the broker is asked again", func() bool { return calls() >= from+2 })
+	wait.Until(t, "the broker is asked again", func() bool { return calls() >= from+2 })
 	if after := pgtest.Count(t, pool, state); after != before {
 		t.Errorf("parked rows were written during an outage")
 	}

@@ -14,7 +14,7 @@ import (
 type slowRefusal time.Duration
 
 func (d slowRefusal) Publish(_ context.Context, events []holdfast.Event) []error {
-	time.Sleep(time.Duration(d))
+	time.Sleep(time.Duration(d)) // sleep: by the clock of a bubble
 	errs := make([]error, len(events))
 	for i, e := range events {
 		errs[i] = &PublishError{Topic: e.Topic, Partition: 3, Fault: FaultPartition, Err: errors.New("no answer")}

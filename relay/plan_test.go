@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/plantest"
 )
@@ -13,10 +13,7 @@ import (
 // 200,000 events, 20,000 parked ones in 2,000 queues, 20,000 scheduled ones, 5,000 letters.
 func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	db := migrated.New(t)
 	for _, sql := range []string{
 		// Transactions of ten events, every thousandth row with a snapshot.
 		`insert into holdfast.event_0 (xid, lane, id, type, topic, key, snap)
@@ -94,10 +91,7 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 // they read is counted instead.
 func TestASegmentIsReclaimedWithoutReadingItAll(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	db := migrated.New(t)
 	const rows = 200_000
 	pgtest.Exec(t, db.Pool, `insert into holdfast.event_1 (lane, id, type, topic, key) select n % 8, n::text, 't', 'orders', (n % 5000)::text from generate_series(1, $1) n`, rows)
 	for _, state := range []struct{ name, before, want string }{

@@ -5,6 +5,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -22,7 +23,7 @@ func TestARelaysDeadLetterIsPublishedWithoutPayloadAndOnce(t *testing.T) {
 	write(t, pool, event("k1", "bad"), event("k2", "bad"), event("k1", "good"))
 	run(t, pool, b, relay.Config{DeadLetterTopic: "*.dlq"})
 	arrives(t, b, "good")
-	eventually(t, "the word of the first letter arrives, that of the second becomes a letter", func() bool {
+	wait.Until(t, "the word of the first letter arrives, that of the second becomes a letter", func() bool {
 		return len(b.events()) == 2 && letters(t, pool) == 3
 	})
 	var word holdfast.Event
@@ -49,7 +50,7 @@ func TestARelaysDeadLetterIsPublishedWithoutPayloadAndOnce(t *testing.T) {
 	}
 	// A replay that fails again is published again.
 	replay(t, pool, id)
-	eventually(t, "it is published again", func() bool {
+	wait.Until(t, "it is published again", func() bool {
 		return pgtest.Count(t, pool, "select count(*) from holdfast.event where topic = 'orders.dlq' and headers->>'hf_letter' = $1::bigint::text", id) == 2
 	})
 }

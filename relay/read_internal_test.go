@@ -9,18 +9,15 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 // openLog makes a log with lanes and a reader of lane 0.
 func openLog(t testing.TB, lanes, limit int) (*pgxpool.Pool, *logReader) {
 	t.Helper()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: lanes}); err != nil {
-		t.Fatal(err)
-	}
+	db := migrated.Lanes(t, lanes)
 	r := &logReader{pool: db.Pool, sql: sqlschema.For("holdfast"), limit: limit, span: int64(limit * lanes), now: time.Now}
 	if err := db.QueryRow(t.Context(), "select l.done::text, i.token::text from holdfast.lane l, holdfast.incarnation i where lane = 0").Scan(&r.at.cursor.done, &r.token); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -177,17 +179,17 @@ func TestCutsInsideTheTransactionsTheyCutKeepTheOrder(t *testing.T) {
 			cutOften(t, pool)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			h, wg := writers(ctx, t, pool, 8, 12, newSeed(t), "")
+			h, wg := writers(ctx, t, pool, 8, 12, seed.New(t), "")
 			longTransaction(ctx, t, pool, h, wg)
-			eventually(t, "a backlog", func() bool { return pgtest.Count(t, pool, "select count(*) from holdfast.event") > 300 })
+			wait.Until(t, "a backlog", func() bool { return pgtest.Count(t, pool, "select count(*) from holdfast.event") > 300 })
 			stop := run(t, pool, b, relay.Config{BatchSize: size}) // among the writers
 			began := time.Now()
-			eventually(t, "there are cuts enough to show anything, and some written beside the relay", func() bool {
+			wait.Until(t, "there are cuts enough to show anything, and some written beside the relay", func() bool {
 				return time.Since(began) > 2*time.Second && pgtest.Count(t, pool, "select count(*) from holdfast.event where snap is not null") >= 30
 			})
 			cancel()
 			wg.Wait()
-			eventually(t, "all that was committed arrives", func() bool { return h.complete(b) })
+			wait.Until(t, "all that was committed arrives", func() bool { return h.complete(b) })
 			stop()
 			if dups := h.check(t, b.events()); dups > 0 {
 				t.Errorf("%d duplicates without any fault", dups)

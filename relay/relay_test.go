@@ -15,7 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -93,11 +95,7 @@ var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 // setup gives a database with the schema.
 func setup(t testing.TB, lanes int) *pgxpool.Pool {
 	t.Helper()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: lanes}); err != nil {
-		t.Fatal(err)
-	}
-	return db.Pool
+	return migrated.Lanes(t, lanes).Pool
 }
 
 // run starts a relay and returns the func that stops it and waits. Where a test does not say how long the lease is, it is
@@ -129,8 +127,8 @@ func run(t testing.TB, pool *pgxpool.Pool, p relay.Publisher, c relay.Config) (s
 			if err != nil {
 				t.Errorf("Run: %v", err)
 			}
-		case <-time.After(waitTimeout):
-			t.Errorf("Run did not return within %v of its context's end", waitTimeout)
+		case <-time.After(wait.Limit):
+			t.Errorf("Run did not return within %v of its context's end", wait.Limit)
 		}
 	}
 	t.Cleanup(stop)
@@ -149,22 +147,6 @@ func event(key, payload string) holdfast.Event {
 	return holdfast.Event{Topic: "orders", Key: key, Type: "order.placed", Payload: []byte(payload)}
 }
 
-// waitTimeout bounds every wait for what a relay does. It is there for a relay that hangs, and shows nothing of how quick
-// one is.
-const waitTimeout = time.Minute
-
-// eventually polls a condition that a relay makes true.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(waitTimeout)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v", what, waitTimeout)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
 func TestAnEventThatWasCommittedIsPublishedAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	pool := setup(t, 8)
@@ -173,7 +155,7 @@ func TestAnEventThatWasCommittedIsPublishedAsItWasWritten(t *testing.T) {
 	want := holdfast.Event{ID: "o-1", Source: "shop", Type: "order.placed", Topic: "orders", Key: "k", Payload: []byte{0, 1, 0xff}, Headers: map[string]string{"traceparent": "00-ab-cd-01"}, Time: at}
 	write(t, pool, want, holdfast.Event{ID: "o-2", Topic: "orders", Key: "k", Type: "order.removed"})
 	run(t, pool, b, relay.Config{})
-	eventually(t, "both events arrive", func() bool { return len(b.events()) == 2 })
+	wait.Until(t, "both events arrive", func() bool { return len(b.events()) == 2 })
 	got := b.events()
 	if g := got[0]; g.ID != want.ID || g.Source != want.Source || g.Type != want.Type || g.Topic != want.Topic || g.Key != want.Key ||
 		string(g.Payload) != string(want.Payload) || g.Headers["traceparent"] != "00-ab-cd-01" || !g.Time.Equal(at) {
@@ -203,7 +185,7 @@ func TestAnEventOfARolledBackTransactionIsNeverPublished(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "ten events arrive", func() bool { return len(b.events()) == 10 })
+	wait.Until(t, "ten events arrive", func() bool { return len(b.events()) == 10 })
 	for _, e := range b.events() {
 		if n := int(e.Payload[len(e.Payload)-1] - '0'); n%2 == 1 {
 			t.Errorf("the ghost %q was published", e.Payload)

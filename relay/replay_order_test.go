@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -47,12 +48,12 @@ func TestAHundredReplaysOfOneKeyAreParkedInTheOrderOfTheirLetters(t *testing.T) 
 			b.set(refusing(relay.FaultTopic, append(numbers(1, n), "waits")...))
 			run(t, pool, b, relay.Config{BatchSize: 10})
 			write(t, pool, event("k", "waits"))
-			eventually(t, "the key waits", func() bool { return parked(t, pool) == 1 })
+			wait.Until(t, "the key waits", func() bool { return parked(t, pool) == 1 })
 			for i := int64(1); i <= n; i++ {
 				replay(t, pool, letter(i))
 			}
 			write(t, pool, event("k", "later"))
-			eventually(t, "all of them are parked", func() bool { return parked(t, pool) == n+2 })
+			wait.Until(t, "all of them are parked", func() bool { return parked(t, pool) == n+2 })
 			b.set(nil)
 			arrives(t, b, "later")
 			wantFirsts(t, b, "k", append(numbers(1, n), "waits", "later")...)
@@ -82,13 +83,13 @@ func TestRefusedReplaysGoBeforeTheEventsOfTheirPage(t *testing.T) {
 			write(t, pool, event("k", "between"))
 			replay(t, pool, 1)
 			stop := run(t, pool, b, relay.Config{Retry: untiring})
-			eventually(t, "all six are parked", func() bool { return parked(t, pool) == 6 })
+			wait.Until(t, "all six are parked", func() bool { return parked(t, pool) == 6 })
 			if n := pgtest.Count(t, pool, `select count(*) from holdfast.parked p
 				where p.next_at < 'infinity' and p.place > (select min(h.place) from holdfast.parked h)`); n != 0 {
 				t.Errorf("%d rows behind the head have a time of their own", n)
 			}
 			replay(t, pool, 4)
-			eventually(t, "the last replay is parked", func() bool { return parked(t, pool) == 7 })
+			wait.Until(t, "the last replay is parked", func() bool { return parked(t, pool) == 7 })
 			stop()
 			b.set(nil)
 			run(t, pool, b, relay.Config{Retry: untiring})

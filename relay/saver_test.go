@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
@@ -14,10 +14,7 @@ import (
 // somebody holds, would cost the relay all lanes again and again.
 func TestASaveTakesNoLongerThanALease(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: 1}); err != nil {
-		t.Fatal(err)
-	}
+	db := migrated.Lanes(t, 1)
 	r := newRelay(db.Pool, nil, Config{Name: "relay", Lease: time.Minute, Logger: noLog}.withDefaults(), simStatements)
 	r.env.start = func(_ context.Context, l *lane) { l.lost = func(error) {}; r.enter(l) }
 	if err := r.maintainClaims(t.Context(), t.Context()); err != nil || len(r.owned()) != 1 {

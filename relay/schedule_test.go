@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -66,11 +67,11 @@ func TestManyScheduledEventsAreMovedOnceEach(t *testing.T) {
 	var lost atomic.Int32 // on a machine so busy that a save takes half a second
 	one := relay.Config{Lease: time.Second, Observer: relay.Observer{OnLost: func(relay.Lost) { lost.Add(1) }}}
 	stop := run(t, pool, b, one)
-	eventually(t, "some arrive", func() bool { return len(b.events()) > 0 })
+	wait.Until(t, "some arrive", func() bool { return len(b.events()) > 0 })
 	stop()
 	stopOne, stopOther := run(t, pool, b, one), run(t, pool, b, one)
 	firsts := func(key int) []string { return b.firsts(fmt.Sprintf("k%d", key)) }
-	eventually(t, "all arrive", func() bool {
+	wait.Until(t, "all arrive", func() bool {
 		n := 0
 		for key := range 7 {
 			n += len(firsts(key))
@@ -107,7 +108,7 @@ func TestLargeScheduledEventsAreMovedAFewAtATime(t *testing.T) {
 		moves.Add(1)
 		most.Store(max(most.Load(), int64(m.Events)))
 	}}})
-	eventually(t, "all arrive", func() bool { return len(b.events()) >= events })
+	wait.Until(t, "all arrive", func() bool { return len(b.events()) >= events })
 	for i, e := range b.events()[:events] {
 		if want := fmt.Sprintf("%03d ", i); !strings.HasPrefix(string(e.Payload), want) || len(e.Payload) != size+4 {
 			t.Fatalf("event %d begins with %q and has %d bytes", i, e.Payload[:4], len(e.Payload))

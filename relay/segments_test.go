@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -34,7 +35,7 @@ func TestTheLogStaysSmallUnderLoadAndNothingIsLost(t *testing.T) {
 			t.Errorf("reclaim says %q", r.Result)
 		}
 	}}})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*waitTimeout) // it ends as soon as three segments were emptied
+	ctx, cancel := context.WithTimeout(t.Context(), 2*wait.Limit) // it ends as soon as three segments were emptied
 	defer cancel()
 	var written atomic.Int64
 	var most int64
@@ -61,12 +62,12 @@ func TestTheLogStaysSmallUnderLoadAndNothingIsLost(t *testing.T) {
 	}
 	for ctx.Err() == nil && emptied.Load() < 3 {
 		most = max(most, size())
-		time.Sleep(50 * time.Millisecond) // a sample, not a wait
+		time.Sleep(50 * time.Millisecond) // sleep: between samples; nothing is waited for
 	}
 	cancel()
 	wg.Wait()
-	eventually(t, "everything arrives", func() bool { return int64(len(b.events())) >= written.Load() })
-	eventually(t, "all segments but the current one are empty", func() bool {
+	wait.Until(t, "everything arrives", func() bool { return int64(len(b.events())) >= written.Load() })
+	wait.Until(t, "all segments but the current one are empty", func() bool {
 		return pgtest.Count(t, pool, "select count(*) from generate_series(0, 3) n where pg_relation_size('holdfast.event_' || n) > 0") <= 1
 	})
 	stop()
@@ -95,7 +96,7 @@ func TestASegmentIsEmptiedAlthoughTheLastPageWasFull(t *testing.T) {
 	}
 	pgtest.Exec(t, pool, "update holdfast.segments set current = 1")
 	run(t, pool, b, relay.Config{BatchSize: 3})
-	eventually(t, "the segment that was left is emptied", func() bool {
+	wait.Until(t, "the segment that was left is emptied", func() bool {
 		return pgtest.Count(t, pool, "select pg_relation_size('holdfast.event_0')") == 0
 	})
 	if got := len(b.events()); got != 12 {
@@ -193,7 +194,7 @@ func TestALogOfFewLargeEventsTurnsToItsNextSegmentAndIsEmptied(t *testing.T) {
 	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return outbox.Write(t.Context(), tx, events...) }); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the segment is left and emptied", func() bool { return emptied.Load() > 0 })
+	wait.Until(t, "the segment is left and emptied", func() bool { return emptied.Load() > 0 })
 	stop()
 	wantOnce(t, b)
 }

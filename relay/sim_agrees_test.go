@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	hash "github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
@@ -107,11 +108,8 @@ func (w pgWriter) end(t *testing.T, how string) {
 
 func TestTheFakeAndPostgresAgree(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
 	const lanes = 2
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: lanes}); err != nil {
-		t.Fatal(err)
-	}
+	db := migrated.Lanes(t, lanes)
 	for segment := range 4 { // The fake has nobody whose lock on a segment keeps it from being reclaimed.
 		pgtest.Exec(t, db.Pool, fmt.Sprintf("alter table holdfast.event_%d set (autovacuum_enabled = off)", segment))
 	}

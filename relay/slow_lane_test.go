@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -43,10 +44,10 @@ func TestASlowTransactionOfOneLaneCostsNoOtherItsLease(t *testing.T) {
 		for _, key := range keys {
 			write(t, pool, event(key, "another of "+key))
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // sleep: longer than a lease, by the clock of a real Postgres
 	}
-	eventually(t, "the refused event is parked", func() bool { return parked(t, pool) == 1 })
-	eventually(t, "all of the other lanes arrive", func() bool { return len(b.events()) >= 21*len(keys) })
+	wait.Until(t, "the refused event is parked", func() bool { return parked(t, pool) == 1 })
+	wait.Until(t, "all of the other lanes arrive", func() bool { return len(b.events()) >= 21*len(keys) })
 	mu.Lock()
 	defer mu.Unlock()
 	if others := slices.DeleteFunc(slices.Clone(lost), func(lane int) bool { return lane == slow }); len(others) > 0 {

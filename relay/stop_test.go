@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -44,7 +45,7 @@ func TestAStopHandsTheLanesBackAndNothingIsPublishedTwice(t *testing.T) {
 		}
 	}
 	run(t, pool, b, relay.Config{})
-	eventually(t, "everything arrives", func() bool { return len(b.events()) >= n })
+	wait.Until(t, "everything arrives", func() bool { return len(b.events()) >= n })
 	wantOnce(t, b)
 }
 
@@ -116,10 +117,10 @@ func TestNothingOfARelayRunsOnAfterRun(t *testing.T) {
 	for range 3 {
 		stop := run(t, pool, b, relay.Config{})
 		write(t, pool, event("k", "1"))
-		eventually(t, "the lanes run", func() bool { return relayGoroutines() >= before+8 })
+		wait.Until(t, "the lanes run", func() bool { return relayGoroutines() >= before+8 })
 		stop()
 	}
-	eventually(t, "every goroutine has ended", func() bool { return relayGoroutines() <= before })
+	wait.Until(t, "every goroutine has ended", func() bool { return relayGoroutines() <= before })
 }
 
 func relayGoroutines() int {
@@ -180,7 +181,7 @@ func TestTheRelayWorksInEveryModeOfPgx(t *testing.T) {
 				return nil
 			})
 			stop := run(t, its, b, relay.Config{Retry: swift, HoldKey: true, BatchSize: 3})
-			eventually(t, "a letter is written", func() bool { return letters(t, pool) == 1 })
+			wait.Until(t, "a letter is written", func() bool { return letters(t, pool) == 1 })
 			b.set(nil)
 			replay(t, pool, pgtest.Count(t, pool, "select id from holdfast.letter"))
 			arrives(t, b, "bad", "2", "due", "topic")
@@ -230,11 +231,11 @@ func TestAnIdleRelayMakesAtMostFifteenStatementsASecond(t *testing.T) {
 	arrives(t, b, "1")
 	rate := func(span time.Duration) float64 {
 		from, began := c.now(), time.Now()
-		time.Sleep(span)
+		time.Sleep(span) // sleep: a rate of statements at a real Postgres needs a span of time
 		return float64(c.now()-from) / time.Since(began).Seconds()
 	}
 	// On a busy machine what the event made it do takes longer than a second.
-	eventually(t, "it is idle", func() bool { return rate(time.Second) <= 15 })
+	wait.Until(t, "it is idle", func() bool { return rate(time.Second) <= 15 })
 	if got := rate(4 * time.Second); got > 15 { // this is a rate: it takes its time
 		t.Errorf("%.1f statements a second while idle, want at most 15", got)
 	}

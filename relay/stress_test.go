@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -17,7 +19,7 @@ import (
 func TestABrokerThatRefusesAtRandomLosesAndReordersNothing(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 4), newBroker()
-	seed := newSeed(t)
+	seed := seed.New(t)
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(seed, 7))
 	b.set(func(e holdfast.Event) error {
@@ -52,8 +54,8 @@ func TestABrokerThatRefusesAtRandomLosesAndReordersNothing(t *testing.T) {
 	}
 	wg.Wait()
 	b.set(nil)
-	eventually(t, "all that was committed arrives", func() bool { return h.complete(b) })
-	eventually(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
+	wait.Until(t, "all that was committed arrives", func() bool { return h.complete(b) })
+	wait.Until(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
 	for _, stop := range stops {
 		stop()
 	}

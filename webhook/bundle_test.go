@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -43,11 +44,8 @@ type bundle struct {
 func setup(t *testing.T, change ...func(*inbox.Config)) *bundle {
 	t.Helper()
 	t.Parallel()
-	b := &bundle{T: t, db: pgtest.New(t), log: &logtest.Log{}, fail: map[string]error{}, begun: make(chan string, 100),
+	b := &bundle{T: t, db: migrated.New(t), log: &logtest.Log{}, fail: map[string]error{}, begun: make(chan string, 100),
 		gates: map[string]chan struct{}{}, outcomes: make(chan inbox.Received, 1000)}
-	if err := holdfast.Migrate(t.Context(), b.db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
 	pgtest.Exec(t, b.db, "create table effect (n bigint generated always as identity, id text, source text, body bytea)")
 	b.in = b.inbox(change...)
 	return b

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // What a sender that is not the provider may send, and what an operator may write, that nobody thought of.
@@ -134,20 +135,11 @@ func TestWaitingDeliveriesGiveUpWhenTheirTimeIsOver(t *testing.T) {
 	if r := <-first; r.status != 200 {
 		t.Errorf("the first got %d", r.status)
 	}
-	b.eventually("the turn is free", func() bool {
+	wait.Until(b, "the turn is free", func() bool {
 		h, body := order("next0")
 		return b.post(s, h, body).status == 200
 	})
 	if n := b.effects(); n != 2 {
 		t.Errorf("%d effects", n)
-	}
-}
-
-func (b *bundle) eventually(what string, f func() bool) {
-	b.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			b.Fatalf("not in time: %s", what)
-		}
 	}
 }

@@ -17,6 +17,8 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -25,8 +27,7 @@ import (
 // W13, W14, W17, W18, W21.
 func TestInAStormOfFaultsEveryDeliveryHasOneEffect(t *testing.T) {
 	b := setup(t)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	random := rand.New(rand.NewPCG(seed, 1))
 	var mu sync.Mutex
 	roll := func(of int) int { mu.Lock(); defer mu.Unlock(); return random.IntN(of) }
@@ -104,7 +105,7 @@ func TestInAStormOfFaultsEveryDeliveryHasOneEffect(t *testing.T) {
 								return
 							}
 							refused.Add(1)
-							time.Sleep(time.Duration(roll(10)) * time.Millisecond)
+							time.Sleep(time.Duration(roll(10)) * time.Millisecond) // sleep: a sender comes again after a while; how long is drawn
 						}
 					})
 				}
@@ -115,13 +116,7 @@ func TestInAStormOfFaultsEveryDeliveryHasOneEffect(t *testing.T) {
 	wg.Wait()
 	stop()
 	dead := <-killed
-	deadline := time.Now().Add(60 * time.Second)
-	for b.count("select count(*) from holdfast.stored") > 0 {
-		if time.Now().After(deadline) {
-			t.Fatal("events are still stored")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	wait.Until(t, "no event is stored", func() bool { return b.count("select count(*) from holdfast.stored") == 0 })
 	t.Logf("%d acknowledged, %d told to come again, %d connections killed", acknowledged.Load(), refused.Load(), dead)
 	if got, twice := b.count("select count(distinct id) from effect"), b.effects(); got != n || twice != n {
 		t.Errorf("%d effects of %d deliveries, want one of each of %d", twice, got, n)

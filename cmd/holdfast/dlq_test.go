@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // installed gives a database with the schema, which the command line finds.
@@ -184,7 +185,7 @@ func TestAReplayThatWasInterruptedGoesOnWithTheSameCommand(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = cmd.Process.Kill() }()
-		waitFor(t, func() bool { return pgtest.Count(t, db.Pool, moved) >= after })
+		wait.Until(t, "the replay has begun", func() bool { return pgtest.Count(t, db.Pool, moved) >= after })
 		if err := cmd.Process.Signal(signal); err != nil {
 			t.Fatal(err)
 		}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // binaryDir is removed by TestMain.
@@ -85,7 +86,7 @@ func TestTheSidecarRunsUntilItIsToldToStop(t *testing.T) {
 	db := pgtest.New(t)
 	wantStatus(t, 0, "version 1", "migrate", "--database-url", db.DSN)
 	s := startSidecar(t, db, nil, "--brokers", "127.0.0.1:1")
-	waitFor(t, func() bool { return pgtest.Count(t, db.Pool, claimedLanes) == 8 })
+	wait.Until(t, "the sidecar has claimed all lanes", func() bool { return pgtest.Count(t, db.Pool, claimedLanes) == 8 })
 	s.stop(t, db)
 }
 
@@ -112,7 +113,7 @@ func TestASecondSignalEndsTheSidecarAtOnce(t *testing.T) {
 	pgtest.Exec(t, db.Pool, "select holdfast.write('orders', 'k', 'order.placed', '{}')")
 	s := startSidecar(t, db, nil, "--brokers", mute.Addr().String())
 	<-asked
-	waitFor(t, func() bool { return pgtest.Count(t, db.Pool, claimedLanes) == 8 })
+	wait.Until(t, "the sidecar has claimed all lanes", func() bool { return pgtest.Count(t, db.Pool, claimedLanes) == 8 })
 	ended := make(chan struct{})
 	go func() { defer close(ended); s.Wait() }()
 	// The process says nothing of the first signal. One that comes before that is taken is lost: so it is sent again, which
@@ -144,7 +145,7 @@ func TestTheSidecarPublishesToABrokerThatAsksForTLSAndAPassword(t *testing.T) {
 			args := []string{"--brokers", cluster.Brokers[0], "--tls", "--tls-ca", ca, "--sasl-mechanism", mechanism}
 
 			wrong := startSidecar(t, db, []string{"KAFKA_USER=relay", "KAFKA_PASSWORD=hunter3"}, args...)
-			waitFor(t, func() bool { return pgtest.Count(t, db.Pool, claimedLanes) == 8 })
+			wait.Until(t, "the sidecar has claimed all lanes", func() bool { return pgtest.Count(t, db.Pool, claimedLanes) == 8 })
 			wrong.stop(t, db)
 			if strings.Contains(wrong.log.String(), "hunter3") {
 				t.Errorf("the log shows the password: %s", wrong.log.String())
@@ -161,7 +162,7 @@ func TestTheSidecarPublishesToABrokerThatAsksForTLSAndAPassword(t *testing.T) {
 			transport := &kafka.Transport{TLS: connection.TLS, SASL: connection.SASL}
 			defer transport.CloseIdleConnections()
 			client := kafka.Client{Addr: kafka.TCP(cluster.Brokers...), Transport: transport}
-			waitFor(t, func() bool {
+			wait.Until(t, "the event is in the topic", func() bool {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				offsets, err := client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{"orders": {kafka.LastOffsetOf(0)}}})
@@ -198,13 +199,4 @@ func certificate(t *testing.T) (server, serverKey []byte, ca string) {
 		t.Fatal(err)
 	}
 	return server, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}), ca
-}
-
-func waitFor(t *testing.T, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not within a minute")
-		}
-	}
 }

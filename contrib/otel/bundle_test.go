@@ -15,22 +15,11 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
-
-// database is migrated.
-func database(t *testing.T) *pgtest.DB {
-	t.Helper()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
-	return db
-}
 
 // service is POST /charges and POST /refunds/{id} behind a guard with that observer.
 func service(t *testing.T, db *pgtest.DB, observer idempotency.Observer, handler http.HandlerFunc) (http.Handler, *idempotency.Guard) {

@@ -19,6 +19,7 @@ import (
 	holdfastotel "github.com/holdfast-go/holdfast/contrib/otel"
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 	"github.com/holdfast-go/holdfast/webhook"
@@ -75,7 +76,7 @@ func scraped(t *testing.T) map[string][]string {
 	publishing.OnSaved(relay.Saved{Lanes: 1, Took: time.Second})
 	publishing.OnMoved(relay.Moved{Events: 1})
 	publishing.OnReclaimed(relay.Reclaimed{Result: "kept"})
-	db := database(t)
+	db := migrated.New(t)
 	if _, err := holdfastotel.Backlog(meter, relayOf(t, db, publishing)); err != nil {
 		t.Fatal(err)
 	}

@@ -16,13 +16,14 @@ import (
 
 	holdfastotel "github.com/holdfast-go/holdfast/contrib/otel"
 	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 // R33.
 func TestRequestsAreCountedByResultAndOperation(t *testing.T) {
 	t.Parallel()
-	db := database(t)
+	db := migrated.New(t)
 	reader := metric.NewManualReader()
 	observer, err := holdfastotel.Idempotency(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
 	if err != nil {
@@ -103,7 +104,7 @@ func TestTheSpanOfARequestSaysWhatBecameOfIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, _ := service(t, database(t), observer, created)
+	h, _ := service(t, migrated.New(t), observer, created)
 	traced := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, span := tracer.Start(r.Context(), "request")
 		defer span.End()

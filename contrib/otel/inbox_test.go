@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	holdfastotel "github.com/holdfast-go/holdfast/contrib/otel"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/retry"
 	"github.com/holdfast-go/holdfast/webhook"
 )
@@ -29,7 +30,7 @@ func TestEventsAndDeliveriesAreCountedByOutcome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, err := inbox.New(database(t).Pool, inbox.Config{Consumer: "billing", Observer: events, Retry: retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisecond}})
+	in, err := inbox.New(migrated.New(t).Pool, inbox.Config{Consumer: "billing", Observer: events, Retry: retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
 	}

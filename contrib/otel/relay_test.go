@@ -13,7 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast"
 	holdfastotel "github.com/holdfast-go/holdfast/contrib/otel"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
@@ -50,7 +52,7 @@ func TestWhatARelayDoesAndWhatItHasNotDoneAreMeasured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db := database(t)
+	db := migrated.New(t)
 	r := relayOf(t, db, observer)
 	gauges, err := holdfastotel.Backlog(meter, r)
 	if err != nil {
@@ -70,9 +72,7 @@ func TestWhatARelayDoesAndWhatItHasNotDoneAreMeasured(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	for deadline := time.Now().Add(30 * time.Second); collected(t, reader)["holdfast.backlog.lanes{}"] != 0 && time.Now().Before(deadline); {
-		time.Sleep(20 * time.Millisecond)
-	}
+	wait.Until(t, "no lane has a backlog", func() bool { return collected(t, reader)["holdfast.backlog.lanes{}"] == 0 })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestWhatWaitsForAConsumerIsMeasured(t *testing.T) {
 	t.Parallel()
 	reader := metric.NewManualReader()
 	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
-	db := database(t)
+	db := migrated.New(t)
 	in, err := inbox.New(db.Pool, inbox.Config{Consumer: "billing"})
 	if err != nil {
 		t.Fatal(err)

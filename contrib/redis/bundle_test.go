@@ -156,17 +156,3 @@ func (b *bundle) unchanged(k idempotency.StoreKey, f func()) {
 		b.Fatalf("the key ended at %s, and now at %s", ends, now)
 	}
 }
-
-// eventually waits for what only the passing of time brings about.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for tick := time.NewTicker(5 * time.Millisecond); !f(); {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("not in time: %s", what)
-		}
-	}
-}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/contrib/redis/internal/redistest"
 	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // impatient is a client that waits a second for an answer, which a busy Redis may need, and sends nothing again.
@@ -142,9 +143,9 @@ func TestARedisSlowerThanItsClientGivesAKeyToNobodyTwice(t *testing.T) {
 		{"asleep", func() {
 			go admin.Do(context.WithoutCancel(t.Context()), "DEBUG", "SLEEP", "4")
 			probe := b.server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 50*time.Millisecond, -1 })
-			eventually(t, "it sleeps, and answers nobody", func() bool { return probe.Ping(t.Context()).Err() != nil })
+			wait.Until(t, "it sleeps, and answers nobody", func() bool { return probe.Ping(t.Context()).Err() != nil })
 		}, func() {
-			eventually(t, "it is awake", func() bool { return admin.Ping(t.Context()).Err() == nil })
+			wait.Until(t, "it is awake", func() bool { return admin.Ping(t.Context()).Err() == nil })
 		}},
 		{"paused", func() {
 			if err := admin.Do(t.Context(), "CLIENT", "PAUSE", "60000", "WRITE").Err(); err != nil {
@@ -157,7 +158,7 @@ func TestARedisSlowerThanItsClientGivesAKeyToNobodyTwice(t *testing.T) {
 		}},
 	} {
 		store := storeOn(t, b.server.Client(impatient))
-		eventually(t, "the connection and the script are there", func() bool {
+		wait.Until(t, "the connection and the script are there", func() bool {
 			_, err := store.Claim(t.Context(), idempotency.StoreKey{Key: "warm"}, asked, long, day)
 			return err == nil
 		})
@@ -178,7 +179,7 @@ func TestARedisSlowerThanItsClientGivesAKeyToNobodyTwice(t *testing.T) {
 		// The claim may have been carried out or not. Another gets the key when its lease has run out: a patient one, whose own
 		// claim is not carried out without its hearing of it.
 		var got idempotency.Claimed
-		eventually(t, "the key is free", func() bool {
+		wait.Until(t, "the key is free", func() bool {
 			got = b.claim(k, asked)
 			return got.Mine
 		})
@@ -229,7 +230,7 @@ func TestARedisThatIsAwayIsAnErrorAndNoClaim(t *testing.T) {
 	b.server.Restart()
 	// After as many failed dials as its pool has places (10 for each of GOMAXPROCS) the client answers at once with the
 	// last error, and looks once a second whether the server is back.
-	eventually(t, "the client knows that the server is back", func() bool { return b.client.Ping(b.Context()).Err() == nil })
+	wait.Until(t, "the client knows that the server is back", func() bool { return b.client.Ping(b.Context()).Err() == nil })
 	b.is(true)(b.finish(one, fence, answerOf("x")))
 }
 
@@ -364,11 +365,11 @@ func TestAReplicaAndAMasterWithoutReplicasRefuseClaims(t *testing.T) {
 	if c, err := onReplica.Claim(t.Context(), one, asked, long, day); !redis.IsReadOnlyError(err) || c.Mine {
 		t.Errorf("claimed %+v, %v", c, err)
 	}
-	eventually(t, "the replica follows", func() bool {
+	wait.Until(t, "the replica follows", func() bool {
 		c, err := b.store.Claim(t.Context(), one, asked, long, day)
 		return err == nil && c.Mine
 	})
-	eventually(t, "the replica has the claim", func() bool {
+	wait.Until(t, "the replica has the claim", func() bool {
 		return replica.Client().Exists(t.Context(), nameOf(DefaultPrefix, one)).Val() == 1
 	})
 	// The replica takes over, and knows what it has been told.
@@ -385,7 +386,7 @@ func TestAClusterNeedsNothingSpecial(t *testing.T) {
 	if err := b.client.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the cluster is up", func() bool { return b.client.Set(t.Context(), "x", "", time.Second).Err() == nil })
+	wait.Until(t, "the cluster is up", func() bool { return b.client.Set(t.Context(), "x", "", time.Second).Err() == nil })
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{b.server.Addr}})
 	t.Cleanup(func() { _ = cluster.Close() })
 	b.store = storeOn(t, cluster)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 func TestOfFiftyClaimsAtOnceOneIsMine(t *testing.T) {
@@ -98,7 +99,7 @@ func TestALeaseThatRanOutIsTakenOverUnderAHigherFence(t *testing.T) {
 		t.Fatalf("claimed %+v, %v", first, err)
 	}
 	var second idempotency.Claimed
-	eventually(t, "the lease runs out", func() bool {
+	wait.Until(t, "the lease runs out", func() bool {
 		second = b.claim(one, asked)
 		return second.Mine
 	})
@@ -218,7 +219,7 @@ func TestAfterItsTimeAKeyIsNewForAnyRequestAndItsFencesStillRise(t *testing.T) {
 	first := b.mine(one, asked)
 	b.is(true)(b.store.Finish(t.Context(), one, first.Fence, answerOf("x"), time.Millisecond))
 	var second idempotency.Claimed
-	eventually(t, "the answer expires", func() bool {
+	wait.Until(t, "the answer expires", func() bool {
 		second = b.claim(one, other)
 		return second.Mine
 	})

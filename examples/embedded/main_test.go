@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-go/holdfast/examples/internal/servers"
 	"github.com/holdfast-go/holdfast/internal/test/kafkaclient"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 )
 
@@ -177,22 +178,19 @@ func (s *site) ordersInTopic() map[string][]int64 {
 func (s *site) wantAllPublished() {
 	s.Helper()
 	want := int(pgtest.Count(s, s.db, "select count(*) from "+s.name+".orders"))
-	deadline := time.Now().Add(time.Minute)
-	for {
-		got, orders := 0, s.ordersInTopic()
+	got := 0
+	if !wait.For(wait.Limit, func() bool {
+		got = 0
+		orders := s.ordersInTopic()
 		for customer, ids := range orders {
 			got += len(ids)
 			if !slices.IsSorted(ids) {
 				s.Fatalf("the orders of %s were published in the order %v", customer, ids)
 			}
 		}
-		if got == want {
-			return
-		}
-		if got > want || time.Now().After(deadline) {
-			s.Fatalf("%d orders are in the database, and %d in the topic", want, got)
-		}
-		time.Sleep(20 * time.Millisecond)
+		return got >= want
+	}) || got > want {
+		s.Fatalf("%d orders are in the database, and %d in the topic", want, got)
 	}
 }
 
@@ -216,14 +214,13 @@ func TestARequestInHandEndsWellWhileTheServiceStops(t *testing.T) {
 	_, _ = reader.ReadString('\n')
 
 	r.stop()
-	for {
-		refused, err := net.Dial("tcp", r.addr)
-		if err != nil {
-			break // it accepts nothing any more
+	wait.Until(t, "it accepts no connection any more", func() bool {
+		conn, err := net.Dial("tcp", r.addr)
+		if err == nil {
+			conn.Close()
 		}
-		refused.Close()
-		time.Sleep(5 * time.Millisecond)
-	}
+		return err != nil
+	})
 	if stages := r.said(); len(stages) > 0 {
 		t.Errorf("with a request in hand it went on to %q", stages)
 	}
@@ -264,9 +261,9 @@ func TestARequestThatDoesNotEndIsCutOffAndRolledBack(t *testing.T) {
 		_, err := s.post(r.url, "ann")
 		answered <- err
 	}()
-	for pgtest.Count(t, s.db, "select count(*) from pg_locks where not granted and relation = '"+s.name+".orders'::regclass") == 0 {
-		time.Sleep(5 * time.Millisecond)
-	}
+	wait.Until(t, "the request waits for the table", func() bool {
+		return pgtest.Count(t, s.db, "select count(*) from pg_locks where not granted and relation = '"+s.name+".orders'::regclass") > 0
+	})
 	r.stop()
 	s.wantEnd(r, "requests took longer than 200ms to end and were cut off")
 	if err := <-answered; err == nil {

@@ -6,15 +6,16 @@ import (
 	"errors"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
@@ -94,26 +95,13 @@ func wantNoTopic(t *testing.T, c *kafkatest.Cluster, text string) {
 		t.Fatal("the story does not name its schema")
 	}
 	// A real broker takes a moment to forget a topic.
-	deadline := time.Now().Add(time.Minute)
-	for {
+	wait.Until(t, "topic "+name[1]+" is deleted", func() bool {
 		meta, err := c.Client.Metadata(t.Context(), &kafka.MetadataRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		left := ""
-		for _, topic := range meta.Topics {
-			if strings.HasPrefix(topic.Name, name[1]) {
-				left = topic.Name
-			}
-		}
-		if left == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("topic %s is left behind", left)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return !slices.ContainsFunc(meta.Topics, func(topic kafka.Topic) bool { return strings.HasPrefix(topic.Name, name[1]) })
+	})
 }
 
 func TestABrokenPromiseIsFound(t *testing.T) {

@@ -3,37 +3,15 @@ package sourcetest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/test/ending"
 )
-
-// recorder is a testing.TB that keeps what a check reports.
-type recorder struct {
-	testing.TB
-	mu      sync.Mutex
-	reports []string
-}
-
-func (r *recorder) report(text string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.reports = append(r.reports, text)
-}
-
-func (r *recorder) Helper()                           {}
-func (r *recorder) Error(args ...any)                 { r.report(fmt.Sprint(args...)) }
-func (r *recorder) Errorf(format string, args ...any) { r.report(fmt.Sprintf(format, args...)) }
-func (r *recorder) Fatalf(format string, args ...any) {
-	r.report(fmt.Sprintf(format, args...))
-	runtime.Goexit()
-}
 
 // reported runs a check and returns what it reported.
 func reported(t *testing.T, name string, o Options) []string {
@@ -41,16 +19,7 @@ func reported(t *testing.T, name string, o Options) []string {
 	if i < 0 {
 		t.Fatalf("there is no check %q", name)
 	}
-	r := &recorder{TB: t}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		checks[i].check(r, o)
-	}()
-	<-done
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.reports
+	return ending.Reports(t, func(t testing.TB) { checks[i].check(t, o) })
 }
 
 // bug is what a source does wrong: each function that is set stands before the right one.

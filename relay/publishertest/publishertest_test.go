@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/ending"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -44,41 +44,12 @@ func TestMemoryKeepsThePromises(t *testing.T) {
 	Run(t, o)
 }
 
-// recorder is a testing.TB that keeps what a check reports.
-type recorder struct {
-	testing.TB
-	mu      sync.Mutex
-	reports []string
-}
-
-func (r *recorder) report(text string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.reports = append(r.reports, text)
-}
-
-func (r *recorder) Helper()                           {}
-func (r *recorder) Error(args ...any)                 { r.report(fmt.Sprint(args...)) }
-func (r *recorder) Errorf(format string, args ...any) { r.report(fmt.Sprintf(format, args...)) }
-func (r *recorder) Fatal(args ...any)                 { r.report(fmt.Sprint(args...)); runtime.Goexit() }
-func (r *recorder) Fatalf(format string, args ...any) {
-	r.report(fmt.Sprintf(format, args...))
-	runtime.Goexit()
-}
-
 // record runs all checks and returns what each that failed reported.
 func record(t *testing.T, o Options) map[string][]string {
 	failed := map[string][]string{}
 	for _, c := range checks {
-		r := &recorder{TB: t}
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			c.run(&suite{TB: r, o: o})
-		}()
-		<-done
-		if len(r.reports) > 0 {
-			failed[c.name] = r.reports
+		if reports := ending.Reports(t, func(t testing.TB) { c.run(&suite{TB: t, o: o}) }); len(reports) > 0 {
+			failed[c.name] = reports
 		}
 	}
 	return failed

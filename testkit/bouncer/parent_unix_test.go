@@ -14,9 +14,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/testkit/bouncer"
 )
 
@@ -77,15 +77,10 @@ func TestItEndsAndItsFolderGoesWhenTheProgramIsKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = cmd.Wait()
-			for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+			wait.Until(t, "PgBouncer and its folder go after the program was killed", func() bool {
 				_, err := os.Stat(dir)
-				if errors.Is(err, os.ErrNotExist) && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
-					return
-				}
-				if time.Now().After(deadline) {
-					t.Fatal("it runs, or its folder is there, a minute after the program was killed")
-				}
-			}
+				return errors.Is(err, os.ErrNotExist) && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+			})
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/testkit/bouncer"
 )
 
@@ -76,18 +77,13 @@ func TestClientsShareAsManySessionsAsThePoolHas(t *testing.T) {
 		_, err := c.Exec(context.Background(), "begin")
 		third <- err
 	}()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	wait.Until(t, "a third transaction waits", func() bool {
 		clients, sessions := waiting(t, through)
 		if sessions > 2 {
 			t.Fatalf("there are %d sessions in a pool of two", sessions)
 		}
-		if clients == 1 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("a third transaction does not wait")
-		}
-	}
+		return clients == 1
+	})
 	if len(third) != 0 {
 		t.Fatal("three transactions are open in a pool of two")
 	}

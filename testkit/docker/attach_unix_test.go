@@ -10,11 +10,11 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/testcontainers/testcontainers-go"
-	"github.com/testcontainers/testcontainers-go/wait"
+	containerwait "github.com/testcontainers/testcontainers-go/wait"
 )
 
 // childVar makes the test binary be the program that starts a container and is killed.
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		_, err := testcontainers.Run(context.Background(), image, new(Tie).Option(), testcontainers.WithEntrypoint("sleep", "300"),
-			announced(), testcontainers.WithWaitStrategy(wait.ForLog("it never says this")))
+			announced(), testcontainers.WithWaitStrategy(containerwait.ForLog("it never says this")))
 		panic(err) // it is killed before
 	}
 	os.Exit(m.Run())
@@ -77,11 +77,7 @@ func TestAContainerGoesWhenItsProgramIsKilledAtTheStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = child.Wait()
-	for deadline := time.Now().Add(30 * time.Second); exists(t, id); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("container %s is there 30 s after its program was killed", id)
-		}
-	}
+	wait.Until(t, "the container goes after its program was killed", func() bool { return !exists(t, id) })
 }
 
 func exists(t *testing.T, id string) bool {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/testkit/internal/auditlog"
 )
 
@@ -115,11 +116,10 @@ func (o *env) audited() (run oracle.Run) {
 // nothing yet to look at.
 func (o *env) known() oracle.Run {
 	o.Helper()
-	o.look()
-	published := func(s oracle.CursorSample) bool { return s.Done > 0 }
-	for begun := time.Now(); !slices.ContainsFunc(o.looks.taken, published) && time.Since(begun) < 10*time.Second; time.Sleep(50 * time.Millisecond) {
+	wait.For(10*time.Second, func() bool {
 		o.look()
-	}
+		return slices.ContainsFunc(o.looks.taken, func(s oracle.CursorSample) bool { return s.Done > 0 })
+	})
 	run := o.audited()
 	if err := oracle.TooLittle(run); err != nil {
 		o.Error(err)
@@ -133,7 +133,7 @@ func (o *env) left(run *oracle.Run) {
 	o.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
-	for begun := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+	wait.For(10*time.Second, func() bool {
 		run.Leftovers = nil
 		endtoend.Collect(ctx, o.Path, &run.Leftovers, `
 			select 'connection', format('%s of %s: %s', state, application_name, query) from pg_stat_activity
@@ -141,10 +141,8 @@ func (o *env) left(run *oracle.Run) {
 			union all select 'prepared transaction', gid from pg_prepared_xacts where database = current_database()
 			union all select 'lock', format('%s %s', locktype, mode) from pg_locks
 				where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())`)
-		if len(run.Leftovers) == 0 || time.Since(begun) > 10*time.Second {
-			break
-		}
-	}
+		return len(run.Leftovers) == 0
+	})
 	var unread []oracle.Waiting
 	endtoend.Collect(ctx, o.Path, &unread, `
 		select 'unread', '', e.id from holdfast.event e join holdfast.lane l using (lane)

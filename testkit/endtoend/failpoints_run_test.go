@@ -338,9 +338,10 @@ func (o *env) comes(what, question string, args ...any) {
 	o.comesUnless(func() bool { return false }, what, question, args...)
 }
 
-// comesUnless is comes, or over. It does not ask often, because the machine has better things to do.
+// comesUnless is comes, or over.
 func (o *env) comesUnless(over func() bool, what, question string, args ...any) {
 	o.Helper()
+	// sleep: it does not ask as often as package wait would, because the machine has better things to do
 	for begun := time.Now(); !over(); time.Sleep(100 * time.Millisecond) {
 		var yes bool
 		if err := o.pool.QueryRow(context.Background(), question, args...).Scan(&yes); err != nil {

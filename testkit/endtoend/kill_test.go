@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -45,7 +46,7 @@ func runPart() int {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
-		time.Sleep(endtoend.WaitTimeout) // it must not outlive its test, whatever hangs
+		time.Sleep(endtoend.WaitTimeout) // sleep: it must not outlive its test, whatever hangs
 		os.Exit(3)
 	}()
 	if err := doPart(ctx); err != nil {
@@ -156,7 +157,7 @@ func TestNothingIsLostWhileRelaysAndConsumersAreKilled(t *testing.T) {
 	for i, role := range roles {
 		parts[i] = p.start(role)
 	}
-	seed := rand.Uint64()
+	seed := seed.New(t)
 	ctx, cancel := context.WithTimeout(t.Context(), lasting)
 	defer cancel()
 	begun := time.Now()

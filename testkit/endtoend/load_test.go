@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/kafkago"
 )
 
@@ -28,9 +27,6 @@ import (
 // Kafka, with the relay's publisher, and the oracle of package endtoend judges as everywhere. The table
 // `written` knows when an event was about to be published and `effect` when it was handled, so that delays are the
 // database's word too.
-
-// seedVar repeats the run of a seed.
-const seedVar = "HOLDFAST_TEST_SEED"
 
 // consumers is a path without a relay.
 type consumers struct {
@@ -48,15 +44,8 @@ type consumers struct {
 func setupConsumers(t testing.TB, partitions int) *consumers {
 	t.Helper()
 	s := &consumers{path: setupPath(t, pgtest.Container(t, pgtest.Image), kafkatest.Container(t), partitions),
-		seed: rand.Uint64(), numbers: map[string]int64{}, partitions: partitions}
-	if text := os.Getenv(seedVar); text != "" {
-		var err error
-		if s.seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("%s is %q: it must be a number", seedVar, text)
-		}
-	}
+		seed: seed.New(t), numbers: map[string]int64{}, partitions: partitions}
 	s.rng = rand.New(rand.NewPCG(s.seed, 0))
-	t.Logf("again: %s=%d go test -count=1 -run '^%s$' .", seedVar, s.seed, strings.ReplaceAll(t.Name(), "/", "$/^"))
 	for _, sql := range []string{
 		"alter table written add column at timestamptz not null default clock_timestamp(), add column type text",
 		"alter table effect add column at timestamptz not null default clock_timestamp(), add column pid int, add column partition int, add column epoch bigint",

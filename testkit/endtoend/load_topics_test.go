@@ -118,7 +118,7 @@ func TestATopicMadeAgainWhileConsumedLosesNothingInSilence(t *testing.T) {
 	running := s.startNode(node{Session: time.Minute, Attempts: 10})
 	s.Await("the old topic is handled", func() bool { return s.positions()[0] == 20 })
 	s.recreate(func() {
-		time.Sleep(2 * time.Second) // It meets the missing topic, and may not look at the new one before that has its events.
+		time.Sleep(2 * time.Second) // sleep: a process of its own meets the missing topic, and may not look at the new one before that has its events.
 		s.signal(running, syscall.SIGSTOP)
 	})
 	s.forgetOld()

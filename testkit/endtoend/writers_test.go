@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
@@ -45,9 +46,8 @@ var errAbort = errors.New("the change failed")
 func (l load) write(ctx context.Context, p *path) *writing {
 	p.Helper()
 	if l.seed == 0 {
-		l.seed = rand.Uint64()
+		l.seed = seed.New(p)
 	}
-	p.Logf("seed %d", l.seed)
 	pgtest.Exec(p, p.Db, "insert into aggregate select 'k' || g from generate_series(0, $1::int - 1) g", l.keys)
 	pool := p.Pool(l.writers + 3)
 	w := &writing{}
@@ -115,7 +115,7 @@ func (w *writing) note(t testing.TB, ids []string, err error, outages bool) bool
 		w.unknown.Add(1)
 	default:
 		w.rolledBack.Add(1)
-		time.Sleep(20 * time.Millisecond) // the database is away: do not spin
+		time.Sleep(20 * time.Millisecond) // sleep: the database is away: do not spin
 	}
 	return true
 }
@@ -208,6 +208,7 @@ func (l load) transaction(p *path, pool *pgxpool.Pool, rng *rand.Rand) (ids []st
 // pause is a moment in which others overtake.
 func pause(rng *rand.Rand, ms int) {
 	if rng.IntN(3) == 0 {
+		// sleep: transactions of drawn lengths overtake each other at a real Postgres
 		time.Sleep(time.Duration(rng.IntN(ms*1000)) * time.Microsecond)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/testkit/docker"
 	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 )
@@ -89,10 +90,11 @@ func TestABrokerInAContainer(t *testing.T) {
 	t.Run("a deleted topic is gone", func(t *testing.T) {
 		must(t, s.DeleteTopic(ctx, "small"))
 		// The broker takes a moment to forget it, and the client's metadata another.
-		_, err := s.ReadAll(ctx, "small")
-		for deadline := time.Now().Add(30 * time.Second); err == nil && time.Now().Before(deadline); _, err = s.ReadAll(ctx, "small") {
-			time.Sleep(100 * time.Millisecond)
-		}
+		var err error
+		wait.Until(t, "the topic cannot be read", func() bool {
+			_, err = s.ReadAll(ctx, "small")
+			return err != nil
+		})
 		if !errors.Is(err, kafka.UnknownTopicOrPartition) {
 			t.Errorf("reading it: %v", err)
 		}

@@ -28,9 +28,8 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/legacy"
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/idempotency"
-	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -161,10 +160,7 @@ func TestEveryHeaderOfOursIsDescribedAndExposedToBrowsers(t *testing.T) {
 // R35.
 func TestWhatIsReallyAnsweredIsAsItIsDescribed(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	db := migrated.New(t)
 	_, router := description(t)
 	var cut atomic.Bool // the way to the server
 	in, out := make(chan struct{}), make(chan struct{})

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/testkit/pgserver"
 )
 
@@ -61,10 +62,10 @@ func TestTheServerAndItsFolderGoWhenTheProgramIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	eventually(t, "the postmaster ends", func() bool {
+	wait.Until(t, "the postmaster ends", func() bool {
 		return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 	})
-	eventually(t, "the folder is removed", func() bool {
+	wait.Until(t, "the folder is removed", func() bool {
 		_, err := os.Stat(dir)
 		return errors.Is(err, os.ErrNotExist)
 	})

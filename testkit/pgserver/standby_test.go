@@ -2,8 +2,8 @@ package pgserver_test
 
 import (
 	"testing"
-	"time"
 
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/testkit/pgserver"
 )
 
@@ -21,7 +21,7 @@ func TestAStandbyFollowsItsPrimaryReadOnlyUntilItIsPromoted(t *testing.T) {
 		t.Fatalf("the standby is in recovery: %s", got)
 	}
 	exec(t, primary, "insert into followed values (1), (2)")
-	eventually(t, "the rows arrive on the standby", func() bool {
+	wait.Until(t, "the rows arrive on the standby", func() bool {
 		return value(t, standby, "select count(*)::text from followed") == "2"
 	})
 	if got := value(t, primary, "show port"); got == value(t, standby, "show port") {
@@ -44,15 +44,5 @@ func TestAStandbyFollowsItsPrimaryReadOnlyUntilItIsPromoted(t *testing.T) {
 	}
 	if err := primary.Promote(t.Context()); err == nil {
 		t.Error("a primary was promoted")
-	}
-}
-
-// eventually polls: a streaming standby tells nobody that a change has arrived.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not after a minute: %s", what)
-		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
@@ -205,15 +206,11 @@ func (p *Path) Await(what string, cond func() bool) {
 // happens is Await for a test that goes on, to see what else is wrong.
 func (p *Path) happens(what string, cond func() bool) bool {
 	p.Helper()
-	begun := time.Now()
-	for !cond() {
-		if time.Since(begun) > WaitTimeout {
-			p.Errorf("waited %v for this: %s\n%s", WaitTimeout, what, p.Census())
-			return false
-		}
-		time.Sleep(20 * time.Millisecond)
+	ok := wait.For(WaitTimeout, cond)
+	if !ok {
+		p.Errorf("not within %v: %s\n%s", WaitTimeout, what, p.Census())
 	}
-	return true
+	return ok
 }
 
 func (p *Path) Count(sql string, args ...any) int64 {

@@ -7,9 +7,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/lifeline"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // childEnv makes the test binary be the program that dies, which names the file to write.
@@ -45,14 +45,10 @@ func TestTheScriptRunsWhenTheProgramIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := os.Stat(path); err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the script has not run a minute after the program was killed")
-		}
-	}
+	wait.Until(t, "the script runs after the program was killed", func() bool {
+		_, err := os.Stat(path)
+		return err == nil
+	})
 }
 
 func TestTheScriptDoesNotRunAfterRelease(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/outbox"
@@ -21,10 +22,7 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 func setup(t *testing.T) *pgtest.DB {
 	t.Helper()
-	db := pgtest.New(t)
-	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	db := migrated.New(t)
 	if err := auditlog.Install(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}

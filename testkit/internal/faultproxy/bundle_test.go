@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 func TestMain(m *testing.M) {
@@ -23,9 +24,6 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(code)
 }
-
-// waitTimeout bounds every wait of these tests; none is meant to last.
-const waitTimeout = time.Minute
 
 // bundle is a proxy and a server behind it, which hands its connections to the test.
 type bundle struct {
@@ -80,7 +78,7 @@ func serve(t testing.TB) (address string, accepted chan *net.TCPConn) {
 // dial connects a client. Everything it and a server's side do has a deadline.
 func (b *bundle) dial() *net.TCPConn {
 	b.Helper()
-	c, err := net.DialTimeout("tcp", b.Address(), waitTimeout)
+	c, err := net.DialTimeout("tcp", b.Address(), wait.Limit)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -89,7 +87,7 @@ func (b *bundle) dial() *net.TCPConn {
 
 func (b *bundle) own(c *net.TCPConn) *net.TCPConn {
 	b.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(waitTimeout))
+	_ = c.SetDeadline(time.Now().Add(wait.Limit))
 	return c
 }
 
@@ -99,7 +97,7 @@ func (b *bundle) arrival(accepted chan *net.TCPConn) *net.TCPConn {
 	select {
 	case c := <-accepted:
 		return b.own(c)
-	case <-time.After(waitTimeout):
+	case <-time.After(wait.Limit):
 		b.Fatal("no connection arrives at the server")
 		return nil
 	}
@@ -147,7 +145,7 @@ func (b *bundle) getsNothing(c net.Conn) {
 	if n, err := c.Read(got); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		b.Fatalf("got %q, %v; want nothing", got[:n], err)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(waitTimeout))
+	_ = c.SetReadDeadline(time.Now().Add(wait.Limit))
 }
 
 // endsWith reads until the end, which has to be err.
@@ -165,10 +163,8 @@ func (b *bundle) endsWith(c net.Conn, text string, want error) {
 // eventually polls: counters tell nobody that they change.
 func (b *bundle) eventually(what string, ok func() bool) {
 	b.Helper()
-	for deadline := time.Now().Add(waitTimeout); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			b.Fatalf("not after %s: %s; %+v", waitTimeout, what, b.Counts())
-		}
+	if !wait.For(wait.Limit, ok) {
+		b.Fatalf("not within %s: %s; %+v", wait.Limit, what, b.Counts())
 	}
 }
 

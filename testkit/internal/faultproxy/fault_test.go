@@ -283,7 +283,7 @@ func TestSlowDelaysEachWayAndLetsBytesTravelSideBySide(t *testing.T) {
 	go func() {
 		for range 50 {
 			_, _ = io.WriteString(client, "x")
-			time.Sleep(time.Millisecond) // so that they are read apart
+			time.Sleep(time.Millisecond) // sleep: so that a real socket gives them one by one
 		}
 	}()
 	b.gets(server, strings.Repeat("x", 50))

@@ -12,6 +12,8 @@ import (
 
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 func TestEveryByteArrivesInOrderWhateverTheFaults(t *testing.T) {
@@ -176,7 +178,7 @@ func TestCloseEndsEverythingWhateverIsGoingOn(t *testing.T) {
 				_, _ = client.Write(make([]byte, 16<<20))
 			}()
 			_, _ = server.Write([]byte("and the other way"))
-			switch c, err := net.DialTimeout("tcp", b.Address(), waitTimeout); { // one that is new
+			switch c, err := net.DialTimeout("tcp", b.Address(), wait.Limit); { // one that is new
 			case err == nil:
 				b.own(c.(*net.TCPConn))
 			case f.kind != refuse && f.kind != resetWithin: // It may be reset before its client has seen that it is there.

@@ -1,0 +1,23 @@
+package seed_test
+
+import (
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/test/ending"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
+)
+
+func TestASeedIsNewOrTheOneThatIsAskedFor(t *testing.T) {
+	if seed.New(t) == seed.New(t) {
+		t.Error("two tests have one seed")
+	}
+	t.Setenv("HOLDFAST_TEST_SEED", "18446744073709551615")
+	if got := seed.New(t); got != 1<<64-1 {
+		t.Errorf("the seed is %d", got)
+	}
+	t.Setenv("HOLDFAST_TEST_SEED", "seven")
+	want := `HOLDFAST_TEST_SEED is "seven": it must be a number from 0 to 2^64-1`
+	if v := ending.Of(t, func(t testing.TB) { seed.New(t) }); v.Failed != want {
+		t.Errorf("it says %q, want %q", v.Failed, want)
+	}
+}
