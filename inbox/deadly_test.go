@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
@@ -85,6 +86,7 @@ func TestAPayloadThatEndsTheProcessReachesTheLetters(t *testing.T) {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) && exit.ExitCode() == 7 {
 			ends++
+			b.dropMembers() // A broker waits for a dead member until its session times out.
 			continue
 		}
 		if err != nil {
@@ -108,5 +110,26 @@ func TestAPayloadThatEndsTheProcessReachesTheLetters(t *testing.T) {
 	}
 	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.consumer_position where clean and position = 6"); n != 1 {
 		t.Error("the position is not clean at 6")
+	}
+}
+
+// dropMembers removes the members of the consumer's group, as the broker does when their sessions time out.
+func (b *kafkaBundle) dropMembers() {
+	b.Helper()
+	client, group := b.cluster.Client, "group-of-"+b.topic
+	groups, err := client.DescribeGroups(b.Context(), &kafka.DescribeGroupsRequest{GroupIDs: []string{group}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	leave := &kafka.LeaveGroupRequest{GroupID: group}
+	for _, m := range groups.Groups[0].Members {
+		leave.Members = append(leave.Members, kafka.LeaveGroupRequestMember{ID: m.MemberID})
+	}
+	left, err := client.LeaveGroup(b.Context(), leave)
+	if err == nil {
+		err = left.Error
+	}
+	if err != nil || len(leave.Members) != 1 {
+		b.Fatalf("%d members are removed from the group: %v", len(leave.Members), err)
 	}
 }

@@ -4,22 +4,15 @@
 package exampledb
 
 import (
-	"context"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-var (
-	test = pgtest.Example() // here, so that pgtest.Main knows of the Examples
-
-	migrated = pgtest.Model{Fill: func(ctx context.Context, pool *pgxpool.Pool) error {
-		return holdfast.Migrate(ctx, pool, holdfast.SchemaConfig{})
-	}}
-)
+var test = pgtest.Example() // here, so that pgtest.Main knows of the Examples
 
 // New returns a pool to a new database, where holdfast.Migrate has run. It is dropped after the last Example.
 func New() *pgxpool.Pool { return migrated.New(test).Pool }
