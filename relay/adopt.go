@@ -23,12 +23,12 @@ const (
 	AdoptedEvents Adoption = "events adopted"
 )
 
-// Adopt makes a database fit for relays again that was restored from a dump, or moved: the transaction ids that the
-// cursors remember mean nothing there, and a relay refuses to run with ErrRestored.
+// Adopt makes a database usable for relays again after it was restored from a dump or moved. The transaction ids in the
+// cursors mean nothing there, and a relay refuses to run with ErrRestored.
 //
-// After a restore every event that is still in the log is published again, because nobody can know which of them were:
-// at most what the segments hold, and the inboxes of consumers recognise the repeats. Events are never
-// deleted. Stop all relays first; producers may go on. It needs the rights of the schema's owner.
+// After a restore every event that is still in the log is published again, because nobody can know which of them were
+// published. That is at most what the segments hold, and the inboxes of consumers recognise the repeats. Events are never
+// deleted. Stop all relays first; producers may go on. Adopt needs the rights of the schema's owner.
 func Adopt(ctx context.Context, pool *pgxpool.Pool, c holdfast.SchemaConfig) (Adoption, error) {
 	if err := sqlschema.Validate(c.Schema); err != nil {
 		return "", fmt.Errorf("adopt: %w", err)
@@ -36,7 +36,7 @@ func Adopt(ctx context.Context, pool *pgxpool.Pool, c holdfast.SchemaConfig) (Ad
 	sql := sqlschema.For(c.Schema)
 	did := AdoptedNothing
 	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: "begin isolation level read committed; set local lock_timeout = '30s'"}, func(tx pgx.Tx) error {
-		// 1. The snapshot comes before any lock: a lock can give us a transaction id, and our own must lie behind the
+		// 1. The snapshot comes before any lock: a lock can give us a transaction id, and ours must come after the
 		//    snapshot's end, because the events will carry it.
 		var snapshot string
 		if err := tx.QueryRow(ctx, sql.In(adoptSnapshot)).Scan(&snapshot); err != nil {
@@ -55,8 +55,8 @@ func Adopt(ctx context.Context, pool *pgxpool.Pool, c holdfast.SchemaConfig) (Ad
 		}
 		did = AdoptedEvents
 		// 2. From here on no event can be written until the end. 3. All events get one new transaction id, ours: seq keeps
-		//    their order. 4. The cursors begin at the snapshot, so behind them lies every event, those written since the
-		//    restore included. 5. New numbers, a new token (whatever runs drops its memory), and a birth of this history.
+		//    their order. 4. The cursors begin at the snapshot, so every event comes after them, those written since the
+		//    restore included. 5. New numbers, a new token (running relays drop what they remember), and a birth of this history.
 		if err := exec(ctx, tx, sql.In(adoptLock)); err != nil {
 			return err
 		}

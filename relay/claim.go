@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// What makes Run return at once. Adopt resolves ErrRestored.
+// Errors that make Run return at once. Adopt resolves ErrRestored.
 var (
 	ErrStandby   = errors.New("the server is a standby: connect the relay to the primary")
 	ErrRestored  = errors.New("the database is a restored copy: the relay's cursors speak of another history of transactions; stop all relays and run holdfast adopt")
@@ -32,8 +32,8 @@ type server struct {
 	doneXmax, nowXmax int64
 }
 
-// sameHistory says whether transaction ids still mean what they meant when the schema was made: the row that remembers
-// its own birth was not copied. born is 64 bits, a row's xmin the low 32 of them.
+// sameHistory says whether transaction ids still mean what they meant when the schema was created: the row that remembers
+// its own birth was not copied. born has 64 bits, and a row's xmin is the low 32 of them.
 func (s server) sameHistory() bool { return uint32(s.born) == uint32(s.bornXmin) }
 
 // refusal says why a relay must not run here; nil when it may.
@@ -51,7 +51,7 @@ func (s server) refusal() error {
 	return nil
 }
 
-// maintainClaims says that we run, hands over lanes above our share and claims free ones below it.
+// maintainClaims sends a heartbeat, hands over lanes above our share and claims free ones below it.
 func (r *Relay) maintainClaims(ctx, work context.Context) error {
 	ctx, cancel := r.env.limit(ctx, max(r.c.Lease, 2*time.Second))
 	defer cancel()
@@ -68,7 +68,7 @@ func (r *Relay) maintainClaims(ctx, work context.Context) error {
 	for i, l := range owned {
 		numbers[i] = int16(l.number)
 	}
-	// A stop does not cut off what writes: the server might carry it out after leave has taken everything back.
+	// A stop does not cut off a statement that writes: the server might carry it out after leave has released everything.
 	writing, end := r.env.limit(work, max(r.c.Lease, 2*time.Second))
 	defer end()
 	if err := r.pool.QueryRow(writing, r.sql.In(heartbeatRelay), r.c.Name, r.c.Lease, numbers).Scan(&relays, &lanes, &free); err != nil {
@@ -87,7 +87,7 @@ func (r *Relay) maintainClaims(ctx, work context.Context) error {
 	return r.claim(ctx, writing, work, s.token, mine-len(owned), numbers, lanes)
 }
 
-// inspect refills the incarnation's token if a crash emptied it, and reads what may forbid to run.
+// inspect refills the incarnation's token if a crash emptied it, and reads what may keep a relay from running.
 func (r *Relay) inspect(ctx context.Context) (server, error) {
 	s, err := r.readServer(ctx)
 	if err == nil && s.token == "" && !s.standby {
@@ -99,7 +99,7 @@ func (r *Relay) inspect(ctx context.Context) (server, error) {
 	return s, err
 }
 
-// readServer reads what is known of the server. A standby refuses to read the incarnation at all: its table is unlogged.
+// readServer reads what inspect needs to know. A standby refuses to read the incarnation, because its table is unlogged.
 func (r *Relay) readServer(ctx context.Context) (server, error) {
 	var s server
 	err := r.pool.QueryRow(ctx, r.sql.In(readServer)).Scan(&s.token, &s.standby, &s.isolation, &s.identifier, &s.adopted, &s.born, &s.bornXmin, &s.doneXmax, &s.nowXmax)
@@ -113,7 +113,7 @@ func (r *Relay) readServer(ctx context.Context) (server, error) {
 	return s, nil
 }
 
-// claim takes up to n free lanes and starts them. Those that a stop keeps from starting are leave's to hand back.
+// claim takes up to n free lanes and starts them. If a stop keeps some from starting, leave releases those.
 func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, owned []int16, lanes int) error {
 	sent := r.env.now()
 	rows, err := r.pool.Query(writing, r.sql.In(claimLanes), r.c.Name, r.c.Lease, n, token, owned)
@@ -194,7 +194,7 @@ func (l *lane) resumeReleased(ctx context.Context) error {
 	return nil
 }
 
-// readHeld reads the keys that letters hold. awaits says that the replay of one of them is still in the log.
+// readHeld reads the keys that dead letters hold. awaits says that the replay of one of them is still in the log.
 func (r *Relay) readHeld(ctx context.Context, lane int) (held map[queue]bool, awaits bool, err error) {
 	ctx, cancel := r.env.limit(ctx, r.statementTimeout)
 	defer cancel()

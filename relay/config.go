@@ -19,57 +19,59 @@ type Config struct {
 	// Schema is the Postgres schema that holdfast.Migrate created. Defaults to "holdfast".
 	Schema string
 
-	// Name tells this relay from the others, and must be its own among all that run: a pod's name, say. At most 255 bytes.
+	// Name identifies this relay and must be unique among all that run, such as a pod's name. At most 255 bytes.
 	// Defaults to the host's name, the process id and a random part.
 	Name string
 
-	// Lease is for how long the lanes stay ours without a sign of life: when a relay dies, its lanes rest that long. A
-	// relay whose saves fail stops publishing at half of it. It should be the same for all relays of a schema: one whose
-	// Lease is less than half of another's takes that one's leases for those of a clock that was wrong, and its lanes from
-	// it. At least 500 ms. Defaults to 5 s.
+	// Lease is how long lanes stay with a relay that gives no sign of life: the time before another relay takes over. A
+	// relay whose saves fail stops publishing at half of it. Use the same value for all relays of a schema. A relay whose
+	// Lease is less than half of another's believes that the other's clock was wrong, and takes its lanes. At least 500 ms.
+	// Defaults to 5 s.
 	Lease time.Duration
 
-	// PollMin and PollMax bound the pause between two looks at an idle log; it doubles from the one to the other while
+	// PollMin and PollMax bound the pause between two looks at an idle log. The pause doubles from PollMin to PollMax while
 	// nothing is found. Default to 2 ms and 100 ms.
 	PollMin, PollMax time.Duration
 
-	// BatchSize is the number of events in a page: read in one statement, published in one call. Between 1 and 50,000.
+	// BatchSize is the number of events in a page, which is read by one statement and published by one call. Between 1 and
+	// 50,000.
 	// Defaults to 2,000.
 	BatchSize int
 
-	// Retry is for events that the broker refuses for themselves: Attempts counts the first try too; after the last one
-	// the event becomes a dead letter. Zero fields default to 5 attempts, a base of 1 s and a cap of 1 min. A broker that
-	// cannot be reached, a missing topic and a partition without a leader spend no attempts: they are waited for, for ever.
+	// Retry is for events that the broker itself refuses. Attempts counts the first try too; after the last one the event
+	// becomes a dead letter. Zero fields default to 5 attempts, a base of 1 s and a cap of 1 min. An unreachable broker, a
+	// missing topic and a partition without a leader spend no attempts: the relay waits for them indefinitely.
 	Retry retry.Policy
 
 	// HoldKey keeps the later events of a key parked after its event became a dead letter, until a person replays or
 	// discards it. Defaults to false: the key goes on.
 	HoldKey bool
 
-	// DeadLetterTopic publishes a word of every dead letter to a Kafka topic too, each time an event is given up: "*.dlq" is the
-	// topic of the event with ".dlq" behind it, "dead-letters" is one topic for all. It goes through the log in the
-	// transaction that writes the letter, without the payload, because the broker has just refused it; the letter has it.
-	// docs/operations.md lists the headers. Letters of events for such a topic are not published. Create the topics first.
+	// DeadLetterTopic publishes a notice of every dead letter to a Kafka topic too, each time an event is given up: "*.dlq"
+	// is the event's topic followed by ".dlq", "dead-letters" is one topic for all. The notice goes through the log in the
+	// transaction that writes the dead letter. It has no payload, because the broker has just refused that; the dead letter
+	// has it. docs/operations.md lists the headers. Dead letters of events for such a topic are not published. Create the
+	// topics first.
 	// Defaults to "", off.
 	DeadLetterTopic string
 
-	// MaxParked is how many events may be parked in one lane. At the cap the lane waits and says so; it goes beyond the cap
-	// only to come to the replay of a letter that holds a key. Defaults to 10,000.
+	// MaxParked is how many events may be parked in one lane. At the cap the lane waits, and the log says so. It exceeds the
+	// cap only to reach the replay of a dead letter that holds a key. Defaults to 10,000.
 	MaxParked int
 
 	// ParkAfter is how long one unavailable partition may hold its lane before its events are parked, so that the other
 	// partitions go on. -1 means never. Defaults to 10 s.
 	ParkAfter time.Duration
 
-	// SegmentBytes is the size, large payloads included, at which the log rotates to its next segment; the log keeps four
-	// at most. At least 1 MiB. Defaults to 128 MiB.
+	// SegmentBytes is the size, large payloads included, at which the log rotates to its next segment. It has four. At least
+	// 1 MiB. Defaults to 128 MiB.
 	SegmentBytes int64
 
-	// StopTimeout bounds how long Run finishes what is in progress after its context is done. Defaults to 15 s, which is more
-	// than a publisher's own bound.
+	// StopTimeout bounds how long Run takes to finish what is in progress after its context is done. Defaults to 15 s, which
+	// is more than a publisher's own bound.
 	StopTimeout time.Duration
 
-	// Observer receives what the relay does. Defaults to nothing.
+	// Observer is notified of what the relay does. Defaults to nothing.
 	Observer Observer
 
 	// Logger gets what a person should see: lost lanes, held topics, dead letters. It never gets payloads, header values

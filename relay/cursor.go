@@ -8,7 +8,7 @@ type cursor struct {
 	pos        int64
 }
 
-// after returns the cursor behind a page of the window that ends at upto: full says that the page was cut off by its
+// after returns the cursor after a page of the window that ends at upto. full says that the page was cut off by its
 // limit, last is the seq of its last event. A page that is not full ends the window.
 func (c cursor) after(upto string, full bool, last int64) cursor {
 	if full {
@@ -17,16 +17,16 @@ func (c cursor) after(upto string, full bool, last int64) cursor {
 	return cursor{done: upto}
 }
 
-// cut is a snapshot that the log holds, corrected, with the seq of the event beside it.
+// cut is a snapshot that the log holds, corrected, and the seq of its event.
 type cut struct {
 	upto string
 	seq  int64
 }
 
 // chooseCut returns the cut that ends the next window of a backlog: the last one within span events of the first, so
-// that a window holds several pages of every lane but no page has to sort much more than it returns. Snapshots in the
-// log are the only places where a backlog may be cut: an invented one ("everything below xid X") is not a moment that
-// ever was, and breaks the order of keys.
+// that a window holds several pages of every lane but no page has to sort much more than it returns. A backlog may be cut
+// only at snapshots in the log. An invented one ("everything below xid X") is no moment that ever existed, and breaks the
+// order of keys.
 func chooseCut(cuts []cut, span int64) (cut, bool) {
 	if len(cuts) == 0 {
 		return cut{}, false

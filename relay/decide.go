@@ -24,9 +24,9 @@ type disposition uint8
 const (
 	undecided     disposition = iota
 	published                 // acknowledged
-	again                     // not acknowledged, and not the event's own doing: publish again, with everything behind it held
+	again                     // not acknowledged, and not the event's own fault: publish again, and hold everything after it
 	recordRefused             // the record itself was refused: the head of a new queue of its key, one attempt spent
-	follows                   // an earlier event of its key is parked: behind it
+	follows                   // an earlier event of its key is parked: queued after that
 	topicHeld                 // its topic is missing or not permitted: parked with the topic, no attempt spent
 	partitionDown             // its partition has been unavailable for too long: parked, no attempt spent
 	first                     // the replay of a dead letter whose key has a queue: in front of it
@@ -43,14 +43,14 @@ type item struct {
 	replay bool // of a dead letter
 }
 
-// waiting is what is parked in a lane already: what a page has to queue behind.
+// waiting is what is parked in a lane already, and comes before the events of a page.
 type waiting struct {
 	queues map[queue]bool  // with parked rows, or held by a dead letter
 	topics map[string]bool // held: missing or not permitted
 }
 
-// route says which events of a page may be sent: undecided ones are, the others are parked without being sent. It
-// changes dispositions in place and leaves what is published as it is: a page may be routed again, when part of it has waited.
+// route says which events of a page may be sent. It leaves those undecided; the others are parked without being sent. It
+// changes dispositions in place and keeps what is published, since a page is routed again when part of it has waited.
 func route(items []item, dispositions []disposition, w waiting) {
 	for i, it := range items {
 		if dispositions[i] == published {
@@ -69,14 +69,15 @@ func route(items []item, dispositions []disposition, w waiting) {
 	}
 }
 
-// decide turns a publisher's answers into dispositions, for the events that route left undecided: dispositions is changed in place,
-// and the returned worst fault among those to publish again says how far the trouble reaches ("" when there are none).
+// decide turns a publisher's answers into dispositions, for the events that route left undecided. It changes dispositions
+// in place. The fault that it returns is the worst among those to publish again, "" if there are none: it says how far the
+// trouble reaches.
 //
-// Rules it keeps, whatever the publisher answered: behind an event that was not acknowledged no later event of its key
-// counts as refused, nor is parked as a head: it follows, or is published again with it. A topic that is missing takes
-// all its later events along. What was acknowledged stays acknowledged: it cannot be called back.
+// These rules hold for every answer. After an event that was not acknowledged, no later event of its key counts as refused
+// or is parked as a head: it follows, or is published again with that event. All later events of a missing topic are
+// parked with it. What was acknowledged stays acknowledged: it cannot be called back.
 func decide(items []item, dispositions []disposition, answers []answer) (worst Fault) {
-	behind := map[queue]disposition{} // what the first unacknowledged event of a key became
+	earlier := map[queue]disposition{} // what the first unacknowledged event of a key became
 	missing := map[string]bool{}
 	for i, it := range items {
 		if dispositions[i] != undecided && dispositions[i] != again {
@@ -86,10 +87,10 @@ func decide(items []item, dispositions []disposition, answers []answer) (worst F
 			dispositions[i] = published
 			continue
 		}
-		dispositions[i] = dispositionOf(it, answers[i], behind, missing)
+		dispositions[i] = dispositionOf(it, answers[i], earlier, missing)
 		if it.queue.ordered() {
-			if _, known := behind[it.queue]; !known {
-				behind[it.queue] = dispositions[i]
+			if _, known := earlier[it.queue]; !known {
+				earlier[it.queue] = dispositions[i]
 			}
 		}
 		if dispositions[i] == topicHeld {
@@ -102,9 +103,9 @@ func decide(items []item, dispositions []disposition, answers []answer) (worst F
 	return worst
 }
 
-func dispositionOf(it item, a answer, behind map[queue]disposition, missing map[string]bool) disposition {
+func dispositionOf(it item, a answer, earlier map[queue]disposition, missing map[string]bool) disposition {
 	if it.queue.ordered() {
-		switch head, known := behind[it.queue]; {
+		switch head, known := earlier[it.queue]; {
 		case !known:
 		case head == again:
 			return again
@@ -133,17 +134,17 @@ const (
 	acknowledged outcome = iota // the row goes, the next of its queue is due
 	retryLater                  // tried again after a delay
 	dead                        // given up: a dead letter
-	untouched                   // not tried, because one before it in its queue was not acknowledged
+	untouched                   // not tried, because an earlier one of its queue was not acknowledged
 )
 
-// retried is a parked event, as far as its outcome needs.
+// retried is what the outcome of a parked event depends on.
 type retried struct {
 	queue    queue
 	attempts int // spent before this try
 }
 
-// decideRetried says what becomes of parked events that were published again, in the order they were sent. An attempt is spent
-// only where the record itself was refused; permanent says that the refusal will never change. maxAttempts below 1 is
+// decideRetried decides what becomes of parked events that were published again, in the order they were sent. An attempt is
+// spent only if the record itself was refused; permanent says that the refusal will never change. maxAttempts below 1 means
 // no limit.
 func decideRetried(rows []retried, answers []answer, permanent []bool, maxAttempts int) []outcome {
 	outcomes := make([]outcome, len(rows))
@@ -167,8 +168,8 @@ func decideRetried(rows []retried, answers []answer, permanent []bool, maxAttemp
 
 func spent(attempts, max int) bool { return max > 0 && attempts >= max }
 
-// share is how many lanes one of so many relays should have at most: nobody gives a lane away at the share, and nobody
-// takes one beyond it.
+// share is how many lanes one of so many relays should have at most. No relay hands a lane over at its share, and none
+// claims one beyond it.
 func share(lanes, relays int) int {
 	if relays < 1 {
 		relays = 1
@@ -177,16 +178,16 @@ func share(lanes, relays int) int {
 }
 
 // saveInterval is how long to wait between two saves of the cursors. A save leaves a dead version of each lane's row,
-// and while some transaction keeps Postgres from pruning them a save gets slower with each: so its own duration bounds
-// its rate, to a hundredth of the time.
+// and while some transaction keeps Postgres from pruning them, each save is slower than the one before. So saves may take
+// a hundredth of the time at most.
 func saveInterval(last time.Duration) time.Duration {
 	return max(minSaveInterval, 100*last)
 }
 
 const minSaveInterval = 50 * time.Millisecond
 
-// nextSegment says where the log goes on once the current segment has grown to its size: in an empty segment, else in
-// the smallest other one. It never waits for one to be empty, because only a segment that is left can be emptied.
+// nextSegment says where the log continues once the current segment has grown to its size: in an empty segment, else in
+// the smallest other one. It never waits for an empty one, because only a segment that is no longer written can be emptied.
 func nextSegment(current int, bytes []int64, empty []bool, size int64) (int, bool) {
 	if bytes[current] < size {
 		return current, false
