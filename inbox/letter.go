@@ -101,7 +101,7 @@ func (ls *letters) queue(b *pgx.Batch, e holdfast.Event, id int64) {
 			return err
 		}
 		if refused != nil {
-			ls.c.Logger.Warn("letter is not published", append(ls.attrs(e), "letter", id, "error", *refused)...)
+			ls.c.Logger.Warn("dead letter not published", append(ls.attrs(e), "letter", id, "error", *refused)...)
 		}
 		return nil
 	})

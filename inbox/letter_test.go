@@ -207,7 +207,7 @@ func TestALetterThatNoTopicTakesIsALetterNevertheless(t *testing.T) {
 	b.receive(in, e, Dead)
 	said := func(times int) {
 		t.Helper()
-		if n := strings.Count(log.String(), "letter is not published"); n != times {
+		if n := strings.Count(log.String(), "dead letter not published"); n != times {
 			t.Errorf("it is said %d times that it is not published, want %d:\n%s", n, times, log.String())
 		}
 	}

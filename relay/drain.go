@@ -32,7 +32,7 @@ type parkedEvent struct {
 	attempts int
 }
 
-// taskTimer fires when a held topic is due to be tried, or held keys are due to be looked at.
+// taskTimer fires when it is time to try a held topic, or to look at held keys.
 func (l *lane) taskTimer() <-chan time.Time {
 	at := l.tasksAt()
 	if at.IsZero() {
@@ -41,7 +41,7 @@ func (l *lane) taskTimer() <-chan time.Time {
 	return time.After(at.Sub(l.r.env.now()))
 }
 
-// tasksAt is when that is; zero for never.
+// tasksAt is when taskTimer fires; zero for never.
 func (l *lane) tasksAt() (at time.Time) {
 	for _, t := range l.topics {
 		if at.IsZero() || t.nextAt.Before(at) {
@@ -56,7 +56,7 @@ func (l *lane) tasksAt() (at time.Time) {
 	return at
 }
 
-// runTasks does what is due besides reading the log: held keys that a person released, missing topics, parked events,
+// runTasks does what is due besides reading the log: held keys that a person released, held topics, parked events and
 // scheduled events.
 func (l *lane) runTasks(ctx context.Context) error {
 	due := l.tasks.Swap(0)
@@ -83,7 +83,7 @@ func (l *lane) runTasks(ctx context.Context) error {
 	return nil
 }
 
-// drain tries parked heads that are due, and what waits behind them, until nothing more is due or nothing moves.
+// drain tries parked heads that are due, and what waits for them, until nothing more is due or nothing moves.
 func (l *lane) drain(ctx context.Context) error {
 	for !l.stopping() {
 		rows, err := l.readParked(ctx, l.r.sql.In(readDue), l.number, l.heldTopicNames(), drainRows, drainQueues)
@@ -104,7 +104,7 @@ func (l *lane) drain(ctx context.Context) error {
 	return nil
 }
 
-// retryParked publishes parked events again and writes what became of them. moved says that some have left the table.
+// retryParked publishes parked events again and writes their outcomes. moved says that some have left the table.
 func (l *lane) retryParked(ctx context.Context, rows []parkedEvent) (moved bool, err error) {
 	events := make([]holdfast.Event, len(rows))
 	tries := make([]retried, len(rows))
@@ -144,7 +144,7 @@ func unreachable(answers []answer) bool {
 func (l *lane) writeOutcomes(ctx context.Context, rows []parkedEvent, answers []answer, outcomes []outcome) (moved bool, err error) {
 	var gone, delayed rowKeys
 	var closed []int64
-	var resume rowKeys // queues whose head left, so that the next one is due
+	var resume rowKeys // queues whose head has left, so the next one is due
 	var adds []int32
 	var texts []string
 	var delays []float64
@@ -196,7 +196,7 @@ func (l *lane) writeOutcomes(ctx context.Context, rows []parkedEvent, answers []
 		if len(closed) > 0 {
 			batch.Queue(l.r.sql.In(closeLetters), closed)
 		}
-		// A queue whose head was put off stays dormant: resuming touches only rows that wait for ever.
+		// A queue whose head was delayed stays dormant: resuming touches only rows that wait at 'infinity'.
 		resume.dropStuck(rows, outcomes)
 		if len(resume.topics) > 0 {
 			batch.Queue(l.r.sql.In(resumeQueues), l.number, resume.topics, resume.keys)
@@ -217,7 +217,7 @@ func (l *lane) writeOutcomes(ctx context.Context, rows []parkedEvent, answers []
 					var refused *string
 					err := row.Scan(&refused)
 					if refused != nil {
-						l.r.c.Logger.Warn("letter is not published", "lane", l.number, "topic", rows[i].Topic, "event", rows[i].ID, "letter", letters[i], "error", *refused)
+						l.r.c.Logger.Warn("dead letter not published", "lane", l.number, "topic", rows[i].Topic, "event", rows[i].ID, "letter", letters[i], "error", *refused)
 					}
 					return err
 				})
@@ -253,8 +253,8 @@ func (l *lane) writeOutcomes(ctx context.Context, rows []parkedEvent, answers []
 	return moved, nil
 }
 
-// tryTopic publishes one event of a held topic. When the topic answers for the event at all, the hold ends and every
-// queue of the topic drains by itself.
+// tryTopic publishes one event of a held topic. Once the topic takes the event, or refuses only its record, the hold ends
+// and every queue of the topic drains by itself.
 func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
 	rows, err := l.readParked(ctx, l.r.sql.In(readProbe), l.number, topic)
 	if err != nil {
@@ -295,7 +295,7 @@ func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
 	return l.drain(ctx)
 }
 
-// lookAtHeld finds the held keys whose letter a person has dealt with, and lets them go on.
+// lookAtHeld finds the held keys whose dead letter a person has replayed or discarded, and releases them.
 func (l *lane) lookAtHeld(ctx context.Context) error {
 	held, awaits, err := l.r.readHeld(ctx, l.number)
 	if err != nil {
@@ -319,7 +319,7 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 	return nil
 }
 
-// moveScheduled moves events that fell due into the log, behind the lane's fence.
+// moveScheduled moves events that fell due into the log, under the lane's fence.
 func (l *lane) moveScheduled(ctx context.Context) error {
 	for !l.stopping() {
 		var events, bytes int64
@@ -347,7 +347,7 @@ func (l *lane) moveScheduled(ctx context.Context) error {
 	return nil
 }
 
-// forget notes that one row of q has left the table.
+// forget counts one row of q less: it has left the table.
 func (l *lane) forget(q queue) {
 	l.rows--
 	if l.parked[q]--; l.parked[q] <= 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// database is what a relay uses of a pgxpool.Pool: statements of their own, and transactions.
+// database is what a relay uses of a pgxpool.Pool: single statements, and transactions.
 type database interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
@@ -17,9 +17,8 @@ type database interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
-// env is what a relay takes from outside besides its database and its publisher: time, chance, and goroutines for its
-// lanes. The simulation (sim_test.go) puts its own in their place, and so runs everything here in an order that a seed
-// decides.
+// env is what a relay needs besides its database and its publisher: time, chance, and goroutines for its lanes. The
+// simulation (sim_test.go) replaces them, and so runs all code of the relay in an order that a seed decides.
 type env struct {
 	now    func() time.Time // its differences must not follow steps of the wall clock
 	chance func() float64   // in [0, 1)
@@ -29,7 +28,7 @@ type env struct {
 
 	start func(work context.Context, l *lane) // runs a claimed lane until it ends
 
-	// limit ends what a statement may take. Its clock is the machine's, whatever now says.
+	// limit bounds the time of a statement. It goes by the machine's clock, whatever now says.
 	limit func(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
 }
 

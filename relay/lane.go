@@ -13,8 +13,8 @@ import (
 )
 
 // lane is one lane while it is ours: from the claim until it is released or lost. One goroutine (run) publishes, parks
-// and retries; another (read) is one page ahead of it. What a lane believes of the database is only what was committed:
-// when a COMMIT fails or its outcome is unknown the lane is dropped, claimed again and loaded anew.
+// and retries; another (read) is one page ahead of it. A lane remembers only what was committed. When a COMMIT fails or
+// its outcome is unknown, the lane is dropped, claimed again and loaded anew.
 type lane struct {
 	r      *Relay
 	number int
@@ -43,21 +43,21 @@ type lane struct {
 	dormant bool      // at the claim some queue had no row that would ever fall due
 
 	outages    map[spot]outage
-	drainAt    time.Time // not before it are parked events tried: the broker could not be reached
+	drainAt    time.Time // parked events are not tried before it: the broker could not be reached
 	drainTries int
 
-	openTransactions int         // transactions of ours that are open, or not noted here yet; guarded by the saver's mutex
-	doubtful         atomic.Bool // a transaction of ours failed, or its COMMIT was not answered: the database knows better than we do
+	openTransactions int         // our transactions that are open, or whose end is not recorded yet; guarded by the saver's mutex
+	doubtful         atomic.Bool // a transaction of ours failed, or its COMMIT was not answered: our memory may be wrong
 }
 
-// heldTopic is a topic that is missing or not permitted: its events are parked, and one of them is tried now and then.
+// heldTopic is a topic that is missing or not permitted. Its events are parked, and one of them is tried now and then.
 type heldTopic struct {
 	tries  int
 	nextAt time.Time
 }
 
-// spot is a partition, and outage since when it is unavailable: as long as it is, its parked events are tried every
-// few seconds, so one that has not been refused for outageEnds is back.
+// spot is a partition, and outage is since when it has been unavailable. Meanwhile its parked events are tried every few
+// seconds, so a partition that has refused nothing for outageEnds is back.
 type spot struct {
 	topic     string
 	partition int // -1 when the publisher does not say
@@ -76,8 +76,8 @@ var (
 	errStopping = errors.New("the relay stops")
 )
 
-// run works the lane until stop is closed (nil), or until something makes what we know of it doubtful (an error). ctx is
-// cancelled only when the lane is lost or the time to stop has run out.
+// run works the lane until stop is closed (nil), or until our memory of it may be wrong (an error). ctx is cancelled only
+// when the lane is lost or the time to stop has run out.
 func (l *lane) run(ctx context.Context) error {
 	if err := l.resumeReleased(ctx); err != nil {
 		return err
@@ -115,7 +115,7 @@ func (l *lane) run(ctx context.Context) error {
 	}
 }
 
-// read hands pages to run, one ahead of it, and sleeps while everything is read.
+// read hands pages to run, one ahead of it, and waits while everything is read.
 func (l *lane) read(ctx context.Context, pages chan<- page) error {
 	for {
 		nextCtx, cancel := l.r.env.limit(ctx, l.r.statementTimeout)
@@ -125,7 +125,7 @@ func (l *lane) read(ctx context.Context, pages chan<- page) error {
 		if err != nil {
 			return err
 		}
-		// An empty page is handed on to end its window. The window's events would else count as unread, and hold their
+		// An empty page is handed on to end its window. Otherwise the window's events would count as unread, and keep their
 		// segment, until the next event of the lane comes.
 		if p.moves {
 			select {
@@ -145,7 +145,7 @@ func (l *lane) read(ctx context.Context, pages chan<- page) error {
 	}
 }
 
-// process publishes one page: load what it queues behind, decide, apply, until every event of it has a disposition.
+// process publishes one page: load what is parked, decide, apply, until every event of the page has a disposition.
 func (l *lane) process(ctx context.Context, p page) error {
 	items := make([]item, len(p.events))
 	for i := range p.events {
@@ -182,7 +182,7 @@ func (l *lane) process(ctx context.Context, p page) error {
 	return nil
 }
 
-// publishPage sends the events without a disposition, and notes the answers.
+// publishPage sends the events that have no disposition yet, and keeps the answers.
 func (l *lane) publishPage(ctx context.Context, batch []logEvent, dispositions []disposition, answers []answer) error {
 	events := make([]holdfast.Event, 0, len(batch))
 	index := make([]int, 0, len(batch))
@@ -205,7 +205,7 @@ func (l *lane) publishPage(ctx context.Context, batch []logEvent, dispositions [
 	return nil
 }
 
-// publish asks the publisher, as long as the lane is ours beyond doubt, and notifies the observer of what was acknowledged.
+// publish calls the publisher, as long as the lane is certainly ours, and notifies the observer of what was acknowledged.
 func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, error) {
 	if !l.leased() {
 		return nil, fmt.Errorf("%w: no save has succeeded for half of the lease of %v", errLost, l.r.c.Lease)
@@ -253,8 +253,8 @@ func (l *lane) apply(ctx context.Context, p page, dispositions []disposition, an
 	var closed []int64
 	room := l.r.c.MaxParked - l.rows
 	if l.awaits {
-		// What waits behind the held key waits for the replay, and the replay lies behind this page: the cap would hold the
-		// lane for ever.
+		// What waits for the held key waits for the replay, and the replay comes after this page: the cap would hold the lane
+		// for ever.
 		room = len(dispositions)
 	}
 	for ; n < len(dispositions); n++ {
@@ -292,8 +292,8 @@ func (l *lane) apply(ctx context.Context, p page, dispositions []disposition, an
 	return n, l.park(ctx, after, parks, closed)
 }
 
-// waitForRoom holds a lane that has parked as much as it may, and then tries what is parked. What is left of the page is
-// looked at anew after it: what it had to queue behind may be gone.
+// waitForRoom holds a lane that has parked as much as it may, and then tries what is parked. The rest of the page is
+// routed again after that, because what it had to wait for may be gone.
 func (l *lane) waitForRoom(ctx context.Context) error {
 	l.r.c.Logger.Error("lane held: too many events are parked", "lane", l.number, "parked", l.rows, "cap", l.r.c.MaxParked)
 	full := fmt.Errorf("%d events are parked, and the cap is %d", l.rows, l.r.c.MaxParked)
@@ -304,8 +304,8 @@ func (l *lane) waitForRoom(ctx context.Context) error {
 	return l.runTasks(ctx)
 }
 
-// partitionDownFor notes that a partition was unavailable for what was sent at some time, and says whether it has been for so long that
-// its events are parked rather than waited for.
+// partitionDownFor records that a partition was unavailable for what was sent at some time. It says whether that has lasted
+// so long that its events are parked.
 func (l *lane) partitionDownFor(topic string, err error, sent time.Time) bool {
 	at := spot{topic: topic, partition: -1}
 	var publishErr *PublishError
@@ -314,7 +314,7 @@ func (l *lane) partitionDownFor(topic string, err error, sent time.Time) bool {
 	}
 	now := l.r.env.now()
 	out, known := l.outages[at]
-	if !known || sent.Sub(out.lastAt) > outageEnds { // However long it took to be refused.
+	if !known || sent.Sub(out.lastAt) > outageEnds { // However long the refusal took.
 		out.since = now
 	}
 	out.lastAt = now
@@ -325,8 +325,8 @@ func (l *lane) partitionDownFor(topic string, err error, sent time.Time) bool {
 	return l.r.c.ParkAfter >= 0 && now.Sub(out.since) >= l.r.c.ParkAfter
 }
 
-// pause holds the lane for a while. It returns errStopping when the relay stops meanwhile: what was not acknowledged is
-// published by the next owner.
+// pause holds the lane for a while. It returns errStopping if the relay stops meanwhile: the next owner publishes what was
+// not acknowledged.
 func (l *lane) pause(ctx context.Context, fault Fault, cause error, wait time.Duration) error {
 	l.r.c.Logger.Warn("lane held", "lane", l.number, "fault", string(fault), "wait", wait, "error", cause)
 	if observe := l.r.c.Observer.OnHeld; observe != nil {
@@ -335,7 +335,7 @@ func (l *lane) pause(ctx context.Context, fault Fault, cause error, wait time.Du
 	return l.r.env.wait(ctx, l.stop, max(wait, 10*time.Millisecond))
 }
 
-// waiting is what a page has to queue behind.
+// waiting is what comes before the events of a page.
 func (l *lane) waiting() waiting {
 	w := waiting{queues: make(map[queue]bool, len(l.parked)+len(l.held)), topics: make(map[string]bool, len(l.topics))}
 	for q := range l.parked {
@@ -350,10 +350,10 @@ func (l *lane) waiting() waiting {
 	return w
 }
 
-// stale says that the lease was not renewed for longer than the saver lets it be.
+// stale says that the lease has not been renewed for longer than the saver should take.
 func (l *lane) stale() bool { return !l.renewedWithin(l.r.c.Lease / 4) }
 
-// leased says whether the lane is ours beyond doubt: the last renewal is less than half a lease old.
+// leased says whether the lane is certainly ours: the last renewal is less than half a lease old.
 func (l *lane) leased() bool { return l.renewedWithin(l.r.c.Lease / 2) }
 
 func (l *lane) renewedWithin(age time.Duration) bool {

@@ -20,11 +20,11 @@ import (
 type logEvent struct {
 	holdfast.Event
 	seq    int64
-	letter int64 // of which it is the replay; 0 for none
+	letter int64 // the dead letter whose replay it is; 0 for none
 }
 
 // page is what a lane works on at a time: events in the order in which they are to be published, the window that they
-// are of, and the cursor behind them.
+// belong to, and the cursor after them.
 type page struct {
 	events []logEvent
 	window cursor // without pos
@@ -33,7 +33,7 @@ type page struct {
 	last   bool // everything committed when it was read is in this page or before it
 }
 
-// What stops a reader: the rows it would get are not the log's.
+// Errors that stop a reader, because the rows that it would get are not the log's.
 var (
 	errCrashed   = errors.New("the database was restarted after a crash")
 	errStandby   = errors.New("the server is a standby")
@@ -44,9 +44,9 @@ var (
 // goroutine; its cursor is ahead of what is published, and of what is saved.
 //
 // Its work is bounded. A call of next makes three statements at most: a look for cuts and a page; or a page, a look for
-// cuts and a page; or a page and a look at the window's transactions. Each is bounded in turn: a page by limit, the cuts
-// by cutsRead, and the transactions by those of one window, of each of which it counts limit+1 events at most. Where a
-// window holds nothing of the lane the call returns an empty page, so that what lies behind it is another call's.
+// cuts and a page; or a page and a look at the window's transactions. Each statement is bounded too: a page by limit, the
+// cuts by cutsRead, and the transactions by those of one window, with limit+1 counted events of each at most. If a window
+// holds nothing of the lane, the call returns an empty page and leaves what comes after it to the next call.
 type logReader struct {
 	pool  database
 	sql   *sqlschema.Statements
@@ -61,14 +61,14 @@ type logReader struct {
 	intern map[string]string
 }
 
-const cutsRead = 200 // at most, to choose the end of a window from
+const cutsRead = 200 // at most, from which the end of a window is chosen
 
 // next reads the next page. A page without events ends its window: the last page, or one that moves the cursor.
 func (r *logReader) next(ctx context.Context) (page, error) {
 	now := r.now()
 	at := r.at.resume(now.Sub(r.readAt))
 	r.readAt = now
-	if at.state == behind {
+	if at.state == lagging {
 		c, found, err := r.readCut(ctx, at)
 		if err != nil {
 			return page{}, err
@@ -111,7 +111,7 @@ func (r *logReader) next(ctx context.Context) (page, error) {
 		moves: len(events) > 0 || !at.opens(), last: at.opens() && !full}, nil
 }
 
-// readCut finds where the next window of a backlog should end: at a snapshot that the log holds, if there is one ahead.
+// readCut finds where the next window of a backlog should end: at a later snapshot that the log holds, if there is one.
 func (r *logReader) readCut(ctx context.Context, at reading) (cut, bool, error) {
 	rows, err := r.pool.Query(ctx, r.sql.In(readCuts), at.cursor.done, min(cutsRead, 2+r.span/500), r.token)
 	if err != nil {
@@ -139,7 +139,7 @@ func (r *logReader) readCut(ctx context.Context, at reading) (cut, bool, error) 
 	return chosen, found, nil
 }
 
-// readPlan looks at the transactions of what is left of a window.
+// readPlan looks at the transactions of the rest of a window.
 func (r *logReader) readPlan(ctx context.Context, at reading) (plan, error) {
 	rows, err := r.pool.Query(ctx, r.sql.In(readTransactions), r.lane, at.cursor.done, at.cursor.upto, at.cursor.pos, r.limit+1, r.token)
 	if err != nil {
@@ -212,7 +212,7 @@ func (r *logReader) read(ctx context.Context, at reading) ([]logEvent, string, e
 	return events, header.ID, nil
 }
 
-// stateError is why a statement says that the reader must not go on.
+// stateError turns a statement's reason for stopping the reader into an error.
 func stateError(state string) error {
 	switch state {
 	case "standby":
@@ -224,8 +224,8 @@ func stateError(state string) error {
 	}
 }
 
-// scan reads a row of readPage. In the binary format it takes the values as they lie on the wire, which is several times
-// faster than Scan; simple protocol and exec mode give text.
+// scan reads a row of readPage. In the binary format it takes the values as they come on the wire, which is several times
+// faster than Scan. Simple protocol and exec mode give text.
 func (r *logReader) scan(rows pgx.Rows, to *logEvent) error {
 	if rows.FieldDescriptions()[0].Format != pgx.BinaryFormatCode {
 		var headers *string
@@ -271,7 +271,7 @@ func (r *logReader) word(b []byte) string {
 }
 
 // parseHeaders never fails for what the table can hold: an event that stopped its reader would stop its lane. Values that
-// are not strings come from who calls holdfast.append by hand; they travel as the JSON they are.
+// are not strings come from a call of holdfast.append by hand; they travel as JSON.
 func parseHeaders(text []byte, to *holdfast.Event) error {
 	if err := json.Unmarshal(text, &to.Headers); err == nil && !bytes.Contains(text, null) {
 		return nil

@@ -6,10 +6,10 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// Observer receives what a Relay does. Any field may be nil. The functions are called in line, from many goroutines at
+// Observer is notified of what a Relay does. Any field may be nil. The functions are called in line, from many goroutines at
 // once, and must be quick. The events they get carry payloads: keep those out of logs.
 type Observer struct {
-	// OnClaimed is called when a lane is ours.
+	// OnClaimed is called when this relay has claimed a lane.
 	OnClaimed func(Claimed)
 
 	// OnReleased is called when a lane was handed back in order.
@@ -36,10 +36,10 @@ type Observer struct {
 	// OnSaved is called when cursors are durable.
 	OnSaved func(Saved)
 
-	// OnReclaimed is called when a segment of the log was looked at.
+	// OnReclaimed is called when a relay tried to empty a segment of the log.
 	OnReclaimed func(Reclaimed)
 
-	// OnMoved is called when scheduled events fell due and are in the log.
+	// OnMoved is called when scheduled events fell due and were moved into the log.
 	OnMoved func(Moved)
 }
 
@@ -66,7 +66,7 @@ type Published struct {
 	Events []holdfast.Event
 }
 
-// Parked is an event that waits in the queue of its key.
+// Parked is an event that was parked: it waits in the queue of its key.
 type Parked struct {
 	Lane  int
 	Event holdfast.Event
@@ -102,7 +102,7 @@ type Saved struct {
 	Took  time.Duration
 }
 
-// Reclaimed is a segment of the log that was looked at. Result is what holdfast.reclaim answered: "emptied", "unread",
+// Reclaimed is a segment of the log that a relay tried to empty. Result is what holdfast.reclaim answered: "emptied", "unread",
 // "busy", or "refused: " and why.
 type Reclaimed struct {
 	Segment int

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// beginGuarded begins a transaction whose locks cannot outlive us by much: if this process freezes inside it, Postgres
-// ends it, and a lane's row does not stay locked while its lease has long run out.
+// beginGuarded begins a transaction whose locks cannot outlast this process by much: if it freezes, Postgres ends the
+// transaction, and a lane's row does not stay locked long after its lease has run out.
 const beginGuarded = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'; set local lock_timeout = '5s'; set local statement_timeout = '30s'"
 
 // parking is an event on its way into the table of parked events.
@@ -24,8 +24,8 @@ type parking struct {
 	err         error
 }
 
-// park writes parked events, the end of replays and the cursor behind them in one transaction. Only after its COMMIT is
-// known does the lane's memory change; an error means that the lane must be dropped.
+// park writes parked events, the end of replays and the cursor after them in one transaction. The lane's memory changes
+// only after COMMIT is known; an error means that the lane must be dropped.
 func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed []int64) error {
 	rows := l.rowsOf(parks)
 	sent := l.r.env.now()
@@ -67,7 +67,7 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 	return nil
 }
 
-// parkedRows are the columns of parkEvents, and the queues that may have another head than before.
+// parkedRows are the columns of parkEvents, and the queues whose head may have changed.
 type parkedRows struct {
 	topics, keys, whys, errors, ids, sources, types []string
 	attempts                                        []int32
@@ -103,14 +103,14 @@ func (l *lane) rowsOf(parks []parking) parkedRows {
 			why, head = "record", false
 		}
 		if p.event.letter != 0 && !head && p.disposition != topicHeld {
-			rows.fix.addQueue(q) // it goes before what it came behind
+			rows.fix.addQueue(q) // it goes to the front of its queue
 		}
 		if !head {
 			delay = nil
 		}
 		cause := p.err
 		if p.disposition == follows || p.disposition == first {
-			cause = nil // what was said of the event before it
+			cause = nil // that was the answer for the event before it
 		}
 		added[q] = true
 		rows.topics, rows.keys, rows.whys = append(rows.topics, q.topic), append(rows.keys, q.key), append(rows.whys, why)
@@ -122,7 +122,7 @@ func (l *lane) rowsOf(parks []parking) parkedRows {
 	return rows
 }
 
-// refusedDelay is when a refused event is tried again after so many attempts; at once when it is to be given up anyway.
+// refusedDelay is how long a refused event waits after so many attempts; 0 if it is about to be given up.
 func (l *lane) refusedDelay(attempts int, err error) time.Duration {
 	if retry.IsPermanent(err) || spent(attempts, l.r.c.Retry.Attempts) {
 		return 0
@@ -133,13 +133,13 @@ func (l *lane) refusedDelay(attempts int, err error) time.Duration {
 	return l.r.c.Retry.Delay(attempts, l.r.env.chance())
 }
 
-// inTx runs statements that change the lane's rows in one transaction behind its fence: three round trips in all, and
-// nothing happens when the lane is no longer ours.
+// inTx runs statements that change the lane's rows in one transaction under its fence. It takes three round trips, and
+// changes nothing when the lane is no longer ours.
 //
-// What then queues is run after that, in the same transaction: for what depends on the answers of the first part.
+// The statements that then queues run after those, in the same transaction: it is for what depends on their answers.
 //
-// The saver leaves the lane out meanwhile, and may find hardly a gap between one such transaction and the next: where the
-// lease has not been renewed for a while it is renewed here. (To park renews it by a statement of its own.)
+// The saver leaves the lane out meanwhile, and may hardly find a gap between one such transaction and the next. So inTx
+// renews a lease that has not been renewed for a while. (park renews it by a statement of its own.)
 func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch), then ...func(batch *pgx.Batch)) error {
 	if err := l.behindFence(ctx, fill, then); err != nil {
 		return err
@@ -187,7 +187,8 @@ func (l *lane) behindFence(ctx context.Context, fill func(batch *pgx.Batch), the
 	})
 }
 
-// queueSave adds the statement that saves this one lane. It is for a transaction of the lane, which the saver leaves out.
+// queueSave adds the statement that saves this one lane. It is for transactions of the lane, which the saver leaves out
+// meanwhile.
 func (l *lane) queueSave(batch *pgx.Batch, c cursor) {
 	batch.Queue(l.r.sql.In(saveLanes), l.r.c.Name, l.r.c.Lease, []int16{int16(l.number)}, []int64{l.epoch}, []*string{&c.done}, []*string{&c.upto}, []int64{c.pos}, l.token, l.r.saver.next())
 }
@@ -204,7 +205,7 @@ func headersText(rec *logEvent) *string {
 	return &s
 }
 
-// errorText is an error as the table keeps it: bounded.
+// errorText is an error as the table keeps it, of bounded length.
 func errorText(err error) string {
 	if err == nil {
 		return ""

@@ -27,7 +27,7 @@ func (k *rowKeys) addQueue(q queue) {
 	k.topics, k.keys = append(k.topics, q.topic), append(k.keys, q.key)
 }
 
-// dropStuck leaves out queues whose new head was tried and put off in the same round: it has its own time.
+// dropStuck leaves out queues whose new head was tried and delayed in the same round: it has its own time.
 func (k *rowKeys) dropStuck(rows []parkedEvent, outcomes []outcome) {
 	stuck := map[queue]bool{}
 	for i := range rows {
@@ -55,12 +55,12 @@ func reason(err error) string {
 
 var digits = regexp.MustCompile(`[0-9]+`)
 
-// fingerprint is equal for letters of one kind of failure: the type of event and the words of the error.
+// fingerprint is equal for dead letters of one kind of failure: the type of event and the words of the error.
 func fingerprint(eventType string, err error) string {
 	return eventType + ": " + digits.ReplaceAllString(reason(err), "#")
 }
 
-// toValidText makes text that Postgres takes.
+// toValidText makes text that Postgres accepts.
 func toValidText(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "?"), "\x00", "?")
 }

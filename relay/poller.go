@@ -17,11 +17,11 @@ type poller struct {
 	r     *Relay
 	poked chan struct{}
 
-	// By lane and not by number: the answer to a look may come when the lane that it was made for has ended, and another has
-	// its number. That one is not to be taken for awake, and nobody would look for it again.
+	// By lane and not by number: the answer to a look may come when its lane has ended and another has its number. That one
+	// must not count as woken: nobody would look for it again.
 	mu     sync.Mutex
 	dones  map[*lane]string // of the lanes that are idle
-	missed map[*lane]bool   // lanes that were reading while somebody asked for a look: they may just have missed what it was for
+	missed map[*lane]bool   // lanes that were reading when a look was requested: they may just have missed the reason for it
 }
 
 func newPoller(r *Relay) *poller {
@@ -73,7 +73,7 @@ func (p *poller) run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			// The lanes and the saver meet the same trouble and say so; here it only slows the polling down.
+			// The lanes and the saver meet the same error and log it; here it only slows the polling down.
 			pause = p.r.c.PollMax
 		case found:
 			pause = p.r.c.PollMin
@@ -83,7 +83,7 @@ func (p *poller) run(ctx context.Context) {
 	}
 }
 
-// look asks once for all lanes and wakes those that have something to do.
+// look runs one statement for all lanes and wakes those that have something to do.
 func (p *poller) look(ctx context.Context, poked bool) (found bool, err error) {
 	owned := p.r.owned()
 	if len(owned) == 0 {
@@ -140,7 +140,7 @@ func (p *poller) look(ctx context.Context, poked bool) (found bool, err error) {
 		return false, fmt.Errorf("probe lanes: %w", err)
 	}
 	if seen == 0 {
-		// The incarnation changed, or this is a standby now. Waking the lanes makes each find out for itself.
+		// The incarnation changed, or this is a standby now. Each lane that is woken finds that out itself.
 		for _, l := range owned {
 			p.forget(l)
 			signal(l.wake)

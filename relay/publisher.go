@@ -13,17 +13,17 @@ import (
 // acknowledged and will survive. After a refusal, later events of the same topic and key in the call are not sent and
 // answer with the same error, wrapped. FaultOf says what an error means for the event, its topic or its lane.
 //
-// Publish is called from many goroutines at once, one a lane; it must be bounded in time by itself, because a relay
-// that stops lets the call in progress finish. It must not change the events, nor keep them after it has returned.
+// Publish is called from many goroutines at once, one for each lane. It must bound its own time, because a relay that stops
+// lets the call in progress finish. It must not change the events, nor keep them after it has returned.
 //
-// Package kafkago has a Publisher for Kafka. Package publishertest checks any other, and holds a small one in memory as
-// an example.
+// Package kafkago has a Publisher for Kafka. Package publishertest checks any other, and has a small one in memory as an
+// example.
 type Publisher interface {
 	Publish(ctx context.Context, events []holdfast.Event) []error
 }
 
-// Fault says whose trouble a failed publication is, and with that what the relay does about it. Only FaultRecord
-// spends an event's attempts; the others are no event's fault, and are waited for as long as they last.
+// Fault says what a failed publication is the fault of, and so what the relay does about it. Only FaultRecord spends an
+// event's attempts. The others are no event's fault: the relay waits as long as they last.
 type Fault string
 
 const (
@@ -45,8 +45,8 @@ const (
 // PublishError is a Publisher's answer for an event that is not acknowledged. It never holds a payload or a header's
 // value.
 //
-// Not acknowledged does not mean not written: after a timeout or a connection that was cut the record may be in the
-// log. Sending it again may write a duplicate, which the inbox drops by its id.
+// Not acknowledged does not mean not written: after a timeout or a lost connection the record may be in the log. Sending
+// it again may write a duplicate, which the inbox drops by its id.
 type PublishError struct {
 	Topic     string
 	Partition int // -1 when it is not known
@@ -55,7 +55,7 @@ type PublishError struct {
 	// Class is Err's class for package retry. Empty means what retry.Classify says of Err.
 	Class retry.Class
 
-	// NotSent says that this event never left: another one before it failed, and Err wraps that one's error.
+	// NotSent says that this event was never sent: an earlier one failed, and Err wraps that one's error.
 	NotSent bool
 
 	Err error
@@ -74,11 +74,11 @@ func (e *PublishError) Error() string {
 
 func (e *PublishError) Unwrap() error { return e.Err }
 
-// PublishFault is what FaultOf asks for. A Publisher of another make may give its errors the same method.
+// PublishFault is what FaultOf asks for. Another Publisher's errors may have the same method.
 func (e *PublishError) PublishFault() Fault { return e.Fault }
 
-// RetryClass places the error in the classes of package retry. A refused record is a Validation; everything else may
-// pass, except for rights, which somebody must grant.
+// RetryClass places the error in the classes of package retry. A refused record is a Validation. Everything else may
+// pass, except missing rights, which somebody must grant.
 func (e *PublishError) RetryClass() retry.Class {
 	if e.Fault == FaultRecord {
 		return retry.Validation
@@ -93,10 +93,10 @@ func (e *PublishError) RetryClass() retry.Class {
 	return class
 }
 
-// FaultOf says what an error of a Publisher means for the relay: "" for nil. An error that says so itself, by a method
-// PublishFault() Fault, is believed, as a PublishError is. Of all others only those that are retry.Permanent are the
-// record's own: about the rest nothing is known but that the event is not acknowledged, and holding a lane loudly loses
-// nothing, while giving up events for a broker's trouble does.
+// FaultOf says what an error of a Publisher means for the relay: "" for nil. An error with a method PublishFault() Fault,
+// as PublishError has, decides it itself. Of all others, only those that are retry.Permanent are the record's fault. About
+// the rest we know only that the event is not acknowledged. Holding a lane loses nothing; giving up events because of a
+// broker's trouble does.
 func FaultOf(err error) Fault {
 	var says interface{ PublishFault() Fault }
 	switch {

@@ -168,7 +168,7 @@ func TestABacklogIsNeverCutBehindTheCursor(t *testing.T) {
 	if c, found, err := r.readCut(t.Context(), r.at); err != nil || found {
 		t.Fatalf("it is cut at %s, %v: the cursor stands at %s", c.upto, err, r.at.cursor.done)
 	}
-	r.at.state = behind
+	r.at.state = lagging
 	p, err := r.next(t.Context())
 	if err != nil || len(p.events) != 3 || !p.last {
 		t.Fatalf("%d events, last %v, %v", len(p.events), p.last, err)

@@ -9,7 +9,7 @@ import "time"
 //	           ┌────────────────────────────────────────────────┐
 //	           │                                                ▼
 //	     ┌─────┴────┐   no cut, page not full: it is the    ┌────────┐
-//	┌───►│   live   │◄──────────────────────────────────────┤ behind │◄──────┐
+//	┌───►│   live   │◄──────────────────────────────────────┤lagging │◄──────┐
 //	│    └──┬────┬──┘   last one                            └───┬────┘       │
 //	└───────┘    │                                              │            │
 //	page not     │ page full: a window                          │ cut, or    │
@@ -30,40 +30,40 @@ import "time"
 type readState uint8
 
 const (
-	behind   readState = iota // no window is open, and much may be unread: end the next one at a cut
+	lagging  readState = iota // no window is open, and much may be unread: end the next one at a cut
 	live                      // no window is open: the next one ends now
 	inWindow                  // a window is open: read it by its snapshots
 	planned                   // a window is open that turned out large: read it by its transactions
 )
 
 // String makes states readable in tests.
-func (s readState) String() string { return [...]string{"behind", "live", "in window", "planned"}[s] }
+func (s readState) String() string { return [...]string{"lagging", "live", "in window", "planned"}[s] }
 
 const (
 	pagesUnplanned = 4           // full pages after which a window is planned
 	backlogAfter   = time.Second // without a read, a backlog may have grown
 )
 
-// reading is where a lane's log has been read to, and how it goes on. The zero value is no valid one: see startReading.
+// reading is how far a lane's log has been read, and how it goes on. The zero value is not valid: see startReading.
 type reading struct {
 	state  readState
-	cursor cursor // Invariant: cursor.upto is empty in behind and live, and is not in inWindow and planned
+	cursor cursor // Invariant: cursor.upto is empty in lagging and live, and is not in inWindow and planned
 	pages  int    // full pages read of the window; Invariant: 0 unless state is inWindow
 	plan   plan   // Invariant: empty unless state is planned
 }
 
-// startReading begins at a cursor that was saved. How old it is nobody knows: much may be unread.
+// startReading begins at a saved cursor. It may be old, so much may be unread.
 func startReading(c cursor) reading {
 	if c.upto != "" {
 		return reading{state: inWindow, cursor: c}
 	}
-	return reading{state: behind, cursor: c}
+	return reading{state: lagging, cursor: c}
 }
 
 // resume is the reading after a pause in which a backlog may have grown.
 func (r reading) resume(pause time.Duration) reading {
 	if r.state == live && pause > backlogAfter {
-		r.state = behind
+		r.state = lagging
 	}
 	return r
 }
@@ -74,14 +74,14 @@ func (r reading) toCut(c cut) reading {
 	return r
 }
 
-// exceeds says whether a window that was opened up to now holds more than the page that was read of it. Nothing of it
-// has been published yet, so it may still end earlier, at a cut: then no page has to sort the whole backlog.
+// exceeds says whether a window that ends now holds more than the page that was read of it. Nothing of it has been
+// published yet, so it may still end earlier, at a cut: then no page has to sort the whole backlog.
 func (r reading) exceeds(full bool) bool { return r.state == live && full }
 
 // opens says whether the next page opens a window that ends now. When that page is not full, it is the last one.
 func (r reading) opens() bool { return r.cursor.upto == "" }
 
-// after is the reading behind a page of the window that ends at upto. full says that the page was cut off by its limit,
+// after is the reading after a page of the window that ends at upto. full says that the page was cut off by its limit,
 // last is the seq of its last event.
 func (r reading) after(upto string, full bool, last int64) reading {
 	next := reading{cursor: r.cursor.after(upto, full, last)}
@@ -93,7 +93,7 @@ func (r reading) after(upto string, full bool, last int64) reading {
 	case r.opens():
 		next.state = live // a window that ended now fitted in a page
 	default:
-		next.state = behind // the end of a window says nothing about what lies behind it
+		next.state = lagging // the end of a window says nothing about what comes after it
 	}
 	return next
 }
@@ -101,7 +101,7 @@ func (r reading) after(upto string, full bool, last int64) reading {
 // wantsPlan says whether a window has turned out so large that its transactions should be looked at.
 func (r reading) wantsPlan() bool { return r.state == inWindow && r.pages >= pagesUnplanned }
 
-// byPlan goes on with the transactions of a window known.
+// byPlan continues when the transactions of a window are known.
 func (r reading) byPlan(p plan) reading {
 	r.state, r.pages, r.plan = planned, 0, p
 	return r

@@ -21,21 +21,21 @@ func TestAReaderGoesFromStateToState(t *testing.T) {
 		want readState
 		last bool // the page that was read is the last one, if it was not full
 	}{
-		{"a saved cursor without a window", startReading(closed), nil, behind, true},
+		{"a saved cursor without a window", startReading(closed), nil, lagging, true},
 		{"a saved cursor in a window", startReading(open), nil, inWindow, false},
 		{"behind: a cut", startReading(closed), func(r reading) reading { return r.toCut(cut{upto: "9:9:"}) }, inWindow, false},
-		{"behind, no cut: a page that is not full", startReading(closed), func(r reading) reading { return r.after("9:9:", false, 8) }, live, true},
-		{"behind, no cut: a full page", startReading(closed), func(r reading) reading { return r.after("9:9:", true, 8) }, inWindow, false},
+		{"lagging, no cut: a page that is not full", startReading(closed), func(r reading) reading { return r.after("9:9:", false, 8) }, live, true},
+		{"lagging, no cut: a full page", startReading(closed), func(r reading) reading { return r.after("9:9:", true, 8) }, inWindow, false},
 		{"live: a page that is not full", reading{state: live, cursor: closed}, func(r reading) reading { return r.after("9:9:", false, 8) }, live, true},
 		{"live: a full page, and no cut", reading{state: live, cursor: closed}, func(r reading) reading { return r.after("9:9:", true, 8) }, inWindow, false},
 		{"live: a short pause", reading{state: live, cursor: closed}, func(r reading) reading { return r.resume(backlogAfter) }, live, true},
-		{"live: a long pause", reading{state: live, cursor: closed}, func(r reading) reading { return r.resume(backlogAfter + 1) }, behind, true},
+		{"live: a long pause", reading{state: live, cursor: closed}, func(r reading) reading { return r.resume(backlogAfter + 1) }, lagging, true},
 		{"in a window: a long pause", startReading(open), func(r reading) reading { return r.resume(time.Hour) }, inWindow, false},
 		{"in a window: a full page", startReading(open), func(r reading) reading { return r.after("9:9:", true, 8) }, inWindow, false},
-		{"in a window: a page that is not full", startReading(open), func(r reading) reading { return r.after("9:9:", false, 8) }, behind, true},
+		{"in a window: a page that is not full", startReading(open), func(r reading) reading { return r.after("9:9:", false, 8) }, lagging, true},
 		{"in a window: its transactions are known", startReading(open), func(r reading) reading { return r.byPlan(plan{}) }, planned, false},
 		{"planned: a full page", startReading(open).byPlan(plan{}), func(r reading) reading { return r.after("9:9:", true, 8) }, planned, false},
-		{"planned: a page that is not full", startReading(open).byPlan(plan{}), func(r reading) reading { return r.after("9:9:", false, 8) }, behind, true},
+		{"planned: a page that is not full", startReading(open).byPlan(plan{}), func(r reading) reading { return r.after("9:9:", false, 8) }, lagging, true},
 	} {
 		got := c.from
 		if c.does != nil {
@@ -44,7 +44,7 @@ func TestAReaderGoesFromStateToState(t *testing.T) {
 		if got.state != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got.state, c.want)
 		}
-		if got.opens() != c.last || got.opens() != (got.state == behind || got.state == live) {
+		if got.opens() != c.last || got.opens() != (got.state == lagging || got.state == live) {
 			t.Errorf("%s: the next page opens a window: %v", c.name, got.opens())
 		}
 		if (got.pages != 0 && got.state != inWindow) || (len(got.plan.big)+len(got.plan.small) != 0 && got.state != planned) {

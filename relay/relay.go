@@ -32,7 +32,7 @@ type Relay struct {
 	sql              *sqlschema.Statements
 	poller           *poller
 	saver            *saver
-	statementTimeout time.Duration // of a statement of a lane: a connection that swallows it would else stall the lane for ever
+	statementTimeout time.Duration // of a statement of a lane: without it a connection that never answers would stall the lane for ever
 
 	mu      sync.Mutex
 	lanes   map[int]*lane
@@ -44,7 +44,7 @@ type Relay struct {
 // New returns a Relay, or one error that names every problem of the configuration. It does not touch the database.
 //
 // The relay uses a few connections of pool at a time, for single statements or short transactions; 4 are enough. It
-// needs no session state: it works behind PgBouncer in transaction pooling, in any of pgx's exec modes.
+// needs no session state: it works through PgBouncer in transaction pooling, in any of pgx's exec modes.
 func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 	c = c.withDefaults()
 	var problems []error
@@ -69,17 +69,17 @@ func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Re
 	return r
 }
 
-// Wake makes the relay look at the log now: call it after a commit, where the relay runs in the process that writes.
-// It never blocks, may be called from many goroutines, and is never needed: the relay polls.
+// Wake makes the relay look at the log now: call it after a commit if the relay runs in the process that writes. It never
+// blocks and may be called from many goroutines. It is optional, because the relay polls.
 func (r *Relay) Wake() { r.poller.poke() }
 
-// Run publishes until ctx is done, then finishes what is in progress, hands its lanes back and returns nil: within
-// Config.StopTimeout and the publisher's own bound.
+// Run publishes until ctx is done, then finishes what is in progress, hands its lanes back and returns nil. That takes at
+// most Config.StopTimeout and the publisher's own bound.
 //
-// It returns an error at once where running would be wrong: the schema is missing (holdfast.ErrSchemaMissing), the
+// It returns an error at once if running would be wrong: the schema is missing (holdfast.ErrSchemaMissing), the
 // server is a standby (ErrStandby), the default isolation is not READ COMMITTED, or the database is a restored copy
-// whose cursors mean nothing (ErrRestored). It never gives up for an outage: while Postgres or Kafka cannot be reached
-// it waits, with backoff and jitter, and says so in the log.
+// whose cursors mean nothing (ErrRestored). An outage never ends it: while Postgres or Kafka cannot be reached it
+// waits, with backoff and jitter, and logs that.
 func (r *Relay) Run(ctx context.Context) error {
 	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
@@ -123,7 +123,7 @@ func (r *Relay) manage(ctx, work context.Context) error {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-r.changed:
-			// A lane was dropped. Not at once, so that a lane that fails at every start does not spin.
+			// A lane was dropped. Wait a little, so that a lane that fails at every start does not spin.
 			select {
 			case <-ctx.Done():
 			case <-time.After(100*time.Millisecond + time.Duration(rand.Int64N(int64(100*time.Millisecond)))):
@@ -159,8 +159,8 @@ func (r *Relay) enter(l *lane) {
 	}
 }
 
-// end gives a lane back. What was published is saved first, so that the next owner repeats as little as possible; but
-// not when a transaction of the lane may have been committed without our knowing: its cursor is ahead of ours then.
+// end gives a lane back. It first saves what was published, so that the next owner repeats as little as possible. It does
+// not if a transaction of the lane may have been committed unknown to us: its cursor is ahead of ours then.
 func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	ctx, cancel := r.env.limit(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -226,13 +226,13 @@ func (r *Relay) leave(ctx context.Context) {
 	ctx, cancel := r.env.limit(ctx, 5*time.Second)
 	defer cancel()
 	failpoint.Hit(failpoint.RelayDeregistering)
-	// Best effort: a relay that is not forgotten counts for its lease.
+	// Best effort: a relay that stays registered is counted until its lease runs out.
 	if _, err := r.pool.Exec(ctx, r.sql.In(leaveRelay), r.c.Name); err != nil {
 		r.c.Logger.Warn("relay not deregistered: its lanes are free when their leases run out", "relay", r.c.Name, "error", redact(err))
 	}
 }
 
-// fatal says whether running on would be wrong rather than just impossible for now.
+// fatal says whether running would be wrong, rather than impossible for now.
 func fatal(err error) bool {
 	return errors.Is(err, ErrStandby) || errors.Is(err, ErrRestored) || errors.Is(err, ErrIsolation) || errors.Is(err, holdfast.ErrSchemaMissing) || errors.Is(err, sqlschema.ErrNoRights)
 }

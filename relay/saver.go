@@ -14,20 +14,20 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// saver makes cursors durable: one statement for all lanes, not more often than saveInterval, which is also the sign of
-// life that keeps the leases. Saving late only means that a crash repeats more.
+// saver makes cursors durable: one statement for all lanes, not more often than saveInterval. The same statement is the
+// heartbeat that keeps the leases. Saving late only means that more is published again after a crash.
 type saver struct {
 	r     *Relay
 	dirty chan struct{}
 
-	mu     sync.Locker  // held while cursors are written, so that none goes back
+	mu     sync.Locker  // held while cursors are written, so that none moves back
 	number atomic.Int64 // of the last save that was sent
 	took   time.Duration
 }
 
 func newSaver(r *Relay) *saver { return &saver{r: r, dirty: make(chan struct{}, 1), mu: &sync.Mutex{}} }
 
-// note says that a cursor has moved.
+// note reports that a cursor has moved.
 func (s *saver) note() {
 	select {
 	case s.dirty <- struct{}{}:
@@ -59,19 +59,19 @@ func (s *saver) run(ctx context.Context) {
 	}
 }
 
-// try saves, and tells of a failure: it is made good by the next save, or costs the lanes their leases.
+// try saves, and logs a failure: the next save makes up for it, or the lanes lose their leases.
 func (s *saver) try(ctx context.Context, lanes []*lane) {
 	if err := s.save(ctx, lanes); err != nil && ctx.Err() == nil {
 		s.r.c.Logger.Warn("cursors not saved, will retry", "relay", s.r.c.Name, "error", redact(err))
 	}
 }
 
-// next is the number of a save that is about to be sent. For each lane saves are numbered in the order in which they are sent.
+// next is the number of a save that is about to be sent. The saves of each lane are numbered in the order they are sent.
 func (s *saver) next() int64 { return s.number.Add(1) }
 
-// exclude keeps a lane out of the saves until include, and waits for one that is on its way: a transaction of the lane is about
-// to lock its row, and might write its cursor. The saves of all other lanes, and with them their leases, go on meanwhile,
-// however long it takes. It counts.
+// exclude keeps a lane out of the saves until include, and waits for a save in progress: a transaction of the lane is about
+// to lock its row, and might write its cursor. All other lanes are saved meanwhile, so they keep their leases however long
+// it takes. Calls are counted.
 func (s *saver) exclude(l *lane) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,15 +84,16 @@ func (s *saver) include(l *lane) {
 	l.openTransactions--
 }
 
-// save writes the cursors of lanes and renews their leases, but for those that are left out. A lane that the statement does
-// not return is lost. It takes no longer than a lease, whatever becomes of its connection: all other saves wait for it.
+// save writes the cursors of lanes and renews their leases, except for excluded lanes. A lane that the statement does not
+// return is lost. A save takes no longer than a lease, even on a connection that never answers: all other saves wait for
+// it.
 func (s *saver) save(ctx context.Context, lanes []*lane) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ctx, cancel := s.r.env.limit(ctx, s.r.c.Lease)
 	defer cancel()
-	// A lane whose transaction failed, or may have, is about to be dropped: the cursor that the transaction wrote, if it
-	// was committed after all, is ahead of the one in our memory, which must not be written over it.
+	// A lane whose transaction failed, or may have, is about to be dropped. If the transaction was committed after all, its
+	// cursor is ahead of the one in our memory, which must not overwrite it.
 	lanes = slices.DeleteFunc(slices.Clone(lanes), func(l *lane) bool { return l.openTransactions > 0 || l.doubtful.Load() })
 	n := len(lanes)
 	if n == 0 {

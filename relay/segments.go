@@ -10,16 +10,16 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// How segments are maintained. A lock that is waited for this long gets through even while many lanes read: readers come and
-// go, and a queued exclusive lock lets no new one pass. Without waiting it never does.
+// How segments are maintained. An exclusive lock that waits this long is granted even while many lanes read: readers come
+// and go, and no new one passes a waiting exclusive lock. Without waiting it is never granted.
 const (
 	maintainEvery  = 3 * time.Second
 	maintainLoaded = 250 * time.Millisecond // while the log is larger than one segment
 	lockWaitMs     = 50
 )
 
-// maintainSegments empties segments that are read and rotates to the next one when the current one is full. The owner of lane 0
-// does it for all relays.
+// maintainSegments empties segments that have been read and rotates to the next one when the current one is full. The owner
+// of lane 0 does it for all relays.
 func (r *Relay) maintainSegments(ctx context.Context) {
 	pause := maintainEvery
 	for {

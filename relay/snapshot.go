@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// snapshot is a pg_snapshot: which transactions had ended. Those below xmin had, those from xmax on had not begun to,
-// and of those between, the ones in flight had not.
+// snapshot is a pg_snapshot: it says which transactions had ended. Those below xmin had, and those from xmax on had not.
+// Between the two, those in flight had not.
 type snapshot struct {
 	xmin, xmax uint64
 	inFlight   []uint64 // sorted; Invariant: xmin <= inFlight[i] < xmax
@@ -74,9 +74,8 @@ func (s snapshot) visible(xid uint64) bool {
 	return !listed
 }
 
-// without returns the snapshot in which xid had not ended yet. A snapshot that a transaction takes of itself leaves its
-// own xid out, so it calls the transaction ended that is just writing: a cut stored in the log must be corrected by this
-// before it is used.
+// without returns the snapshot in which xid had not ended yet. A transaction's own snapshot does not list its xid as in
+// flight, so it calls the writing transaction ended. Every cut stored in the log must be corrected in this way before use.
 func (s snapshot) without(xid uint64) snapshot {
 	if !s.visible(xid) {
 		return s
