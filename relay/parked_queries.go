@@ -7,8 +7,8 @@ const loadWaiting = `-- relay.waiting
 select p.topic, p.key, count(*), bool_or(p.why = 'topic'), bool_and(p.next_at = 'infinity')
   from holdfast.parked p where p.lane = $1::smallint group by p.topic, p.key`
 
-// loadHeld lists the keys that letters hold, and whether such a letter is being replayed by an event that is still in the
-// log: one that has been parked is found by the primary key.
+// loadHeld lists the keys that dead letters hold, and whether such a letter is being replayed by an event that is still in
+// the log. A replay that has been parked is found by the primary key.
 const loadHeld = `-- relay.held
 select l.topic, l.key,
        bool_or(l.state = 'replaying' and not exists (
@@ -18,12 +18,12 @@ select l.topic, l.key,
  where l.lane = $1::smallint
  group by l.topic, l.key`
 
-// parkEvents adds rows behind their queues, in the order of the arrays. A null delay means that the row waits for the
-// one before it. $1 lane; $2... one array a column; $14 delays in seconds.
+// parkEvents adds rows at the end of their queues, in the order of the arrays. A null delay means that the row waits for
+// the one before it. $1 lane; $2... one array a column; $14 delays in seconds.
 //
-// A replayed event goes in front: its place is made of its letter's id, far below what nextval gives the others. So there
-// is a place for every letter in whatever order they are replayed. Each has room for 2^16 rows, because the log can hold
-// several replays of one letter, and Adopt has all of them read again.
+// A replayed event goes to the front: its place is made of its letter's id, far below what nextval gives the others. So
+// every letter has a place, in whatever order they are replayed. There are 2^16 places for each letter, because the log can
+// hold several replays of one letter, and Adopt has all of them read again.
 const parkEvents = `-- relay.park
 insert into holdfast.parked (lane, place, topic, key, why, attempts, errors, id, source, type, time, headers, payload, letter, next_at)
 select $1::smallint,
@@ -55,8 +55,8 @@ update holdfast.parked p
 const closeLetters = `-- relay.close_letters
 update holdfast.letter set state = 'replayed', last_at = now() where id = any ($1::bigint[]) and state = 'replaying'`
 
-// readDue reads the heads that are due, found by parked_due, and behind each the rows of its queue, so that a queue
-// drains in few rounds.
+// readDue reads the heads that are due, found by parked_due, and after each the rows of its queue, so that a queue drains
+// in few rounds.
 // $1 lane, $2 topics that are held (left out), $3 rows of one queue, $4 queues.
 const readDue = `-- relay.due
 with head as (
@@ -71,7 +71,7 @@ select q.place, q.topic, q.key, q.why, q.attempts, q.id, q.source, q.type, q.tim
      limit case when head.key = '' then 1 else $3::integer end) q
  order by q.place`
 
-// readProbe reads the one event by which a held topic is tried: the first of its oldest queue that no dead letter holds.
+// readProbe reads the one event with which a held topic is tried: the first of its oldest queue that no dead letter holds.
 const readProbe = `-- relay.topic_probe
 select p.place, p.topic, p.key, p.why, p.attempts, p.id, p.source, p.type, p.time, p.headers::text, p.payload, coalesce(p.letter, 0)
   from holdfast.parked p
@@ -86,7 +86,7 @@ delete from holdfast.parked p
  using unnest($2::text[], $3::text[], $4::bigint[]) as u (topic, key, place)
  where p.lane = $1::smallint and p.topic = u.topic and p.key = u.key and p.place = u.place`
 
-// delayParked puts off rows that were tried, spending an attempt or not. $5 attempts to add, $6 errors, $7 seconds.
+// delayParked delays rows that were tried, with an attempt spent or not. $5 attempts to add, $6 errors, $7 seconds.
 const delayParked = `-- relay.delay
 update holdfast.parked p
    set attempts = p.attempts + u.attempts, next_at = now() + make_interval(secs => u.delay),
@@ -119,12 +119,12 @@ select 'relay', $7::text, $8::text, $9::boolean, g.id, g.source, g.type, g.topic
  where not exists (select from reopened)
 returning id`
 
-// publishLetter publishes a letter without its payload.
+// publishLetter publishes a dead letter without its payload.
 const publishLetter = `-- relay.publish_letter
 select holdfast.publish_letter($1::bigint, $2::text, -1)`
 
-// resumeQueues makes the first row of queues due, of those that no dead letter holds. $2 topics, $3 keys. It finds the
-// holding letters by letter_holds.
+// resumeQueues makes the first row of queues due, unless a dead letter holds them. $2 topics, $3 keys. It finds the holding
+// letters by letter_holds.
 const resumeQueues = `-- relay.resume_queues
 update holdfast.parked p set next_at = now()
   from (select q.topic, q.key, f.place
@@ -134,17 +134,17 @@ update holdfast.parked p set next_at = now()
  where p.lane = $1::smallint and p.topic = first.topic and p.key = first.key and p.place = first.place and p.next_at = 'infinity'
    and not exists (select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = p.topic and h.key = p.key)`
 
-// resumeTopic makes the first row of each queue of a topic due, and every row without a key, except behind a holding letter.
+// resumeTopic makes the first row of each queue of a topic due, and every row without a key, unless a dead letter holds it.
 const resumeTopic = `-- relay.resume_topic
 update holdfast.parked p set next_at = now()
  where p.lane = $1::smallint and p.topic = $2::text and p.next_at = 'infinity'
    and (p.key = '' or p.place = (select min(h.place) from holdfast.parked h where h.lane = p.lane and h.topic = p.topic and h.key = p.key))
    and not exists (select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = p.topic and h.key = p.key)`
 
-// moveScheduled appends events of a lane that are due to the log, by due time and then by writing order: $2 at most, and, but
-// for the first, none that comes behind $3 bytes of payload, since Postgres holds all of them in memory, and an array of 1 GiB
-// is an error. It says how many it moved, and how many bytes. The database decides what is due. It runs behind fenceLane in
-// one transaction.
+// moveScheduled appends events of a lane that are due to the log, by due time and then in the order they were written. It
+// moves $2 at most, and stops after $3 bytes of payload: Postgres holds all of them in memory, and an array of 1 GiB is an
+// error. It always moves the first. It returns how many it moved, and how many bytes. The database decides what is due. It
+// runs after fenceLane in one transaction.
 const moveScheduled = `-- relay.move_scheduled
 with due as (
   delete from holdfast.scheduled s

@@ -5,8 +5,8 @@ package relay
 // end, and the proof that this is still the primary and the incarnation under which the lane was claimed.
 // $1 lane, $2 done, $3 upto or null, $4 pos, $5 limit, $6 token.
 // It reads by the indexes event_N_lane_xid_seq: a range from the end of done to the end of upto, and one lookup for each
-// transaction that was in flight at done and has ended since. The lookups stand in a lateral subquery with a limit, so
-// that the planner cannot turn them into a scan of the lane, which it likes to do while a segment is new and empty.
+// transaction that was in flight at done and has ended since. The lookups are in a lateral subquery with a limit, so
+// that the planner cannot turn them into a scan of the lane, as it would while a segment is new and empty.
 const readPage = `-- relay.page
 with head as materialized (
   select coalesce($3::text::pg_snapshot, pg_current_snapshot()) as upto,
@@ -70,10 +70,10 @@ select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers::text, w
     limit $5::integer) w
  where head.state = 'ok'`
 
-// readTransactions lists the transactions of a window that have events of the lane behind pos, with the number of
-// these counted up to $5. $1 lane, $2 done, $3 upto, $4 pos, $6 token. It hops through event_N_lane_xid_seq from one transaction
+// readTransactions lists the transactions of a window that have events of the lane after pos, with the number of these
+// counted up to $5. $1 lane, $2 done, $3 upto, $4 pos, $6 token. It hops through event_N_lane_xid_seq from one transaction
 // to the next, so it reads no more than it counts. A row without a count says why the reader must not go on, as readPage's
-// header does: where a standby that lags behind were believed, what it does not have yet would be skipped.
+// header does: if a lagging standby answered, the reader would skip what the standby does not have yet.
 const readTransactions = `-- relay.transactions
 with recursive head as materialized (
   select case when pg_is_in_recovery() then 'standby'
@@ -100,7 +100,7 @@ select m.xid::text, c.events
 union all
 select head.state, null from head where head.state <> 'ok'`
 
-// readCuts lists the next stored snapshots behind done, by the indexes event_N_cut. $1 done, $2 how many, $3 token. A row
+// readCuts lists the next stored snapshots after done, by the indexes event_N_cut. $1 done, $2 how many, $3 token. A row
 // without a transaction says why the reader must not go on.
 const readCuts = `-- relay.cuts
 with head as materialized (
@@ -117,12 +117,12 @@ with head as materialized (
 union all
 select head.state, null, null from head where head.state <> 'ok'`
 
-// probe looks at all lanes at once: which have events behind their cursor, and which have parked or scheduled events
-// that are due. A lane whose done is null is busy reading: it is not asked for unread events. $1 lanes, $2 dones,
-// $3 token. No row at all means that the incarnation changed or that this is a standby. The arrays stand in subqueries
-// so that the planner expects as many lanes whether it knows the arrays or not: else it believes that a plan made anew
-// for each call is cheaper, and planning costs five times what running does. That what is due is not dormant for ever
-// is said for the planner's sake: only so it knows that parked_due has all of it.
+// probe looks at all lanes at once: which have events after their cursor, and which have parked or scheduled events that
+// are due. A lane whose done is null is reading, so it is not asked for unread events. $1 lanes, $2 dones, $3 token. No row
+// at all means that the incarnation changed or that this is a standby. The arrays are in subqueries so that the planner
+// expects the same number of lanes whether it knows the arrays or not. Otherwise it takes a new plan for each call to be
+// cheaper, and planning costs five times as much as running. The condition next_at < 'infinity' is for the planner: it
+// shows that parked_due has all due rows.
 const probeLanes = `-- relay.probe
 select p.lane,
        p.done is not null and (
@@ -170,8 +170,8 @@ select coalesce((select i.token::text from holdfast.incarnation i), ''), pg_is_i
        (select coalesce(max(pg_snapshot_xmax(l.done)::text::bigint), 0) from holdfast.lane l),
        pg_snapshot_xmax(pg_current_snapshot())::text::bigint`
 
-// heartbeatRelay says that this relay runs, and counts the relays that do and the lanes that are free. A lease further away than
-// twice its length was given by a clock that has since stepped back: it counts as run out.
+// heartbeatRelay records that this relay runs, and counts the running relays and the free lanes. A lease that ends later
+// than twice its length from now was given by a clock that has since stepped back: it counts as expired.
 // A lane that is ours in the table but not in our memory was dropped: it is free for us. $1 name, $2 lease, $3 our lanes.
 const heartbeatRelay = `-- relay.heartbeat
 with heartbeat as (
@@ -183,15 +183,15 @@ select (select count(*) from holdfast.relay r where r.seen_until > now() and r.s
          where l.lease_until < now() or l.lease_until > now() + 2 * $2::interval
             or (l.owner = $1::text and l.lane <> all ($3::smallint[])))`
 
-// leaveRelay forgets this relay and those that have not been seen for a day, and hands back what it still owns: lanes
-// whose claim was cut off by the stop, or that were dropped in doubt. It comes when no lane of the relay runs any more.
+// leaveRelay removes this relay and those that have not been seen for a day, and releases the lanes that it still owns: a
+// stop cut off their claim, or they were dropped in doubt. It runs when no lane of the relay runs any more.
 const leaveRelay = `-- relay.leave
 with handed_back as (
   update holdfast.lane set owner = null, lease_until = '-infinity' where owner = $1::text)
 delete from holdfast.relay where name = $1::text or seen_until < now() - interval '1 day'`
 
-// claimLanes takes up to $3 lanes whose lease ran out. SKIP LOCKED passes over a lane whose owner is just saving. A lane
-// that is in our memory is never claimed, whatever its row says: it is just being handed back, or about to be dropped.
+// claimLanes takes up to $3 lanes whose lease ran out. SKIP LOCKED passes over a lane whose owner is just saving. A lane in
+// our memory is never claimed, whatever its row says: it is just being handed back, or about to be dropped.
 // $1 name, $2 lease, $3 how many, $4 token, $5 the lanes in our memory.
 const claimLanes = `-- relay.claim
 update holdfast.lane l
@@ -204,9 +204,9 @@ update holdfast.lane l
  where l.lane = free.lane
 returning l.lane, l.epoch, l.done::text, coalesce(l.upto::text, ''), l.pos`
 
-// saveLanes is progress, heartbeat and fence of all lanes in one statement: a lane that does not come back is lost.
-// Null done means that only pos has changed. A save that its relay has given up may still be on its way to the server, and
-// arrive behind later ones: its number is lower than theirs, and it writes nothing. $1 name, $2 lease, $3 lanes, $4 epochs,
+// saveLanes is progress, heartbeat and fence of all lanes in one statement: a lane that it does not return is lost.
+// Null done means that only pos has changed. A save that its relay has abandoned may still reach the server, after later
+// ones: its number is lower than theirs, so it writes nothing. $1 name, $2 lease, $3 lanes, $4 epochs,
 // $5 dones, $6 uptos (” = no window), $7 poss, $8 token, $9 number.
 const saveLanes = `-- relay.save
 update holdfast.lane l
@@ -238,7 +238,7 @@ select (select s.current from holdfast.segments s), n,
   join pg_class c on c.oid = to_regclass('holdfast.event_' || n)
  order by n`
 
-// readBirth locks the row that tells one history of transaction ids from another, so that two adoptions follow each other.
+// readBirth locks the row that identifies a history of transaction ids, so that two adoptions run one after the other.
 const readBirth = `-- relay.birth
 select c.system_identifier, s.system_identifier, b.born::text::bigint, b.xmin::text::bigint
   from holdfast.cluster c, holdfast.birth b, pg_control_system() s

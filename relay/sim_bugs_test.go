@@ -44,7 +44,7 @@ var simBugs = []struct {
 	{simBug{fake: simdb.BugReclaimForgetsLong}, 200, nil},
 	{simBug{fake: simdb.BugNoLeaseAhead}, 200, func(p *simPlan) { p.clocks = true }},
 	{simBug{fake: simdb.BugNoWake}, 200, nil},
-	{simBug{fake: simdb.BugReplayBehind}, 600, func(p *simPlan) { p.refusals, p.hold, p.attempts = true, true, 1 }},
+	{simBug{fake: simdb.BugReplayAtEnd}, 600, func(p *simPlan) { p.refusals, p.hold, p.attempts = true, true, 1 }},
 	{simBug{fake: simdb.BugUnparkFollowers}, 400, func(p *simPlan) { p.refusals, p.attempts = true, 3 }},
 	{simBug{driver: bugOvertakes}, 200, nil},
 	{simBug{driver: bugNoReload}, 200, nil},

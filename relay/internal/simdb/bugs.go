@@ -8,14 +8,14 @@ type Violated string
 
 // What can be injected.
 const (
-	BugMaxSeq             Bug = "the page is everything behind the highest seq"
+	BugMaxSeq             Bug = "the page is everything after the highest seq"
 	BugXminHorizon        Bug = "the window ends at the oldest transaction in flight"
 	BugEmptyXip           Bug = "the window's end forgets what is in flight, as on a standby"
 	BugForgetsInFlight    Bug = "the page leaves out what was in flight when the window began"
 	BugInventedCut        Bug = "a backlog is cut at an invented snapshot"
 	BugUncorrectedCut     Bug = "a cut calls its own transaction ended"
 	BugSaveWithoutFence   Bug = "a save asks for neither owner nor epoch"
-	BugLateSave           Bug = "a save takes effect behind later ones"
+	BugLateSave           Bug = "a save takes effect after later ones"
 	BugParkWithoutEpoch   Bug = "a change of parked rows asks for neither owner nor epoch"
 	BugClaimKeepsEpoch    Bug = "a claim does not raise the epoch, and nothing asks for the owner"
 	BugNoIncarnation      Bug = "the incarnation is not looked at"
@@ -23,6 +23,6 @@ const (
 	BugReclaimForgetsLong Bug = "the test of a segment forgets what was in flight at the cursor"
 	BugNoLeaseAhead       Bug = "a lease that a clock put far ahead does not count as run out"
 	BugNoWake             Bug = "the next of a queue is not made due"
-	BugReplayBehind       Bug = "a replay goes behind its queue"
+	BugReplayAtEnd        Bug = "a replay goes to the end of its queue"
 	BugUnparkFollowers    Bug = "a follower is due at once"
 )

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// The statements that share lanes, and save cursors behind the fence.
+// The statements that share lanes, and save cursors under the fence.
 
 func readServer(c *call) error {
 	var done uint64

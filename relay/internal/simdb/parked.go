@@ -108,7 +108,7 @@ func parkEvents(c *call) error {
 
 // placeOf is where a row is parked: a replay before everything else of its queue, in the order of the letters.
 func (db *DB) placeOf(tx *Tx, lane int, topic, key string, letter int64) int64 {
-	if letter == 0 || db.is(BugReplayBehind) {
+	if letter == 0 || db.is(BugReplayAtEnd) {
 		db.place++
 		return db.place
 	}
