@@ -87,15 +87,15 @@ insert into holdfast.lane (lane, done) select n, pg_current_snapshot() from gene
 // lanesBody is the body of the function lanes in schema.sql, with the default number.
 const lanesBody = "$$ select 8 $$"
 
-// grantsSQL closes the door for everybody but the owner; docs/operations.md lists what to grant to whom.
-// What everybody gets shows nothing that a role may not see anyway: the views ask for the role's own rights to the tables.
+// grantsSQL revokes everything from everybody but the owner; docs/operations.md lists what to grant to whom.
+// What everybody gets shows nothing that a role may not see anyway: the views require the role's own rights to the tables.
 const grantsSQL = `revoke all on all functions in schema holdfast from public;
 grant execute on function holdfast.last_errors(text[]) to public;
 grant select on holdfast.lane_hold, holdfast.consumer_hold to public;
 `
 
-// SQL returns the script that creates the schema from nothing, in one transaction: what Migrate runs on an empty
-// database, for those who run their migrations by other means.
+// SQL returns the script that creates the schema in one transaction: what Migrate runs on an empty database. Use it if you
+// run your migrations by other means.
 func SQL(c SchemaConfig) (string, error) {
 	if err := c.validate(); err != nil {
 		return "", fmt.Errorf("schema config: %w", err)
@@ -112,7 +112,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig) error {
 	}
 	c = c.withDefaults()
 	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: "begin isolation level read committed"}, func(tx pgx.Tx) error {
-		// A lock of the transaction, not of the session: it works behind a pooler and goes with a crash.
+		// A lock of the transaction, not of the session: it works through a pooler and ends with a crash.
 		if _, err := tx.Exec(ctx, "-- holdfast.migrate_lock\nselect pg_advisory_xact_lock(1751541606, hashtext('migrate ' || $1::text))", c.Schema); err != nil {
 			return fmt.Errorf("wait for other migrations: %w", err)
 		}

@@ -11,11 +11,11 @@ import (
 //go:embed points.go
 var source string
 
-// Declaration is a point and what lies before and behind it, as points.go says it.
+// Declaration is a point and what lies before and after it, as points.go says it.
 type Declaration struct {
-	Name           string // of the constant
-	Point          Point
-	Before, Behind string
+	Name          string // of the constant
+	Point         Point
+	Before, After string
 }
 
 // Declared are all points, in the order of points.go.
@@ -23,8 +23,8 @@ func Declared() []Declaration {
 	line := regexp.MustCompile(`(?m)^\t(\w+)\s+Point = "([a-z_.]+)"\s*// (.*)$`)
 	var all []Declaration
 	for _, m := range line.FindAllStringSubmatch(source, -1) {
-		before, behind, _ := strings.Cut(m[3], " | ")
-		all = append(all, Declaration{m[1], Point(m[2]), before, behind})
+		before, after, _ := strings.Cut(m[3], " | ")
+		all = append(all, Declaration{m[1], Point(m[2]), before, after})
 	}
 	return all
 }

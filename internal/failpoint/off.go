@@ -1,9 +1,9 @@
 //go:build !failpoints || !unix
 
 // Package failpoint marks the places between two steps where it matters that a process may end. In a program that is
-// built with the tag failpoints, the environment can have the process killed, stalled, frozen, made to panic or told to stop
+// built with the tag failpoints, an environment variable can kill, stall, freeze, stop or panic the process
 // there; docs/failpoints.md says how. In every other program the package is empty, and links nothing.
 package failpoint
 
-// Hit is nothing, and is compiled to nothing.
+// Hit does nothing, and compiles to nothing.
 func Hit(Point) {}

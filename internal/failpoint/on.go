@@ -1,7 +1,7 @@
 //go:build failpoints && unix
 
 // Package failpoint marks the places between two steps where it matters that a process may end. In a program that is
-// built with the tag failpoints, the environment can have the process killed, stalled, frozen, made to panic or told to stop
+// built with the tag failpoints, an environment variable can kill, stall, freeze, stop or panic the process
 // there; docs/failpoints.md says how. In every other program the package is empty, and links nothing.
 package failpoint
 
@@ -19,22 +19,22 @@ import (
 // the third time that the point is reached.
 const Var = "HOLDFAST_FAILPOINT"
 
-// What may become of the process.
+// What may happen to the process.
 const (
 	Kill   = "kill"   // SIGKILL: nothing runs any more
-	Stall  = "stall"  // the goroutine that comes there stands still, the others go on for a second, and then a SIGKILL
+	Stall  = "stall"  // the goroutine that gets there stands still, the others go on for a second, and then SIGKILL
 	Freeze = "freeze" // SIGSTOP: it stands still until it gets a SIGCONT, and goes on then
 	Panic  = "panic"  // deferred functions of one goroutine run, and the process ends
-	Stop   = "stop"   // SIGTERM: it is told to stop, and goes on
+	Stop   = "stop"   // SIGTERM: a request to stop, and the process goes on
 )
 
 // delivery is how long a signal to ourselves may take to arrive. Nothing after the point runs before it does.
 const delivery = 100 * time.Millisecond
 
-// stalling is how long the others have to do harm with what the one that stalls has left in memory.
+// stalling is how long the other goroutines have to do harm with what the stalled one left in memory.
 const stalling = time.Second
 
-// order is what is to happen, and how often its point has been reached.
+// order is what shall happen, and how often its point has been reached.
 type order struct {
 	point Point
 	turn  int64
@@ -52,7 +52,7 @@ func init() {
 	}
 }
 
-// Order says where the process ends, and how, in place of what was said before. The point's turns count from now.
+// Order says where the process ends, and how. It replaces the order before it, and counts the point's turns from now.
 func Order(text string) error {
 	o, err := parse(text)
 	if err == nil {
@@ -61,7 +61,7 @@ func Order(text string) error {
 	return err
 }
 
-// Hit does what was ordered for p. It may be called from many goroutines at once, and does something in one of them.
+// Hit does what was ordered for p. It may be called from many goroutines at once, and acts in one of them.
 func Hit(p Point) {
 	o := ordered.Load()
 	if o == nil || o.point != p || o.hits.Add(1) != o.turn {

@@ -74,7 +74,7 @@ func TestTaggedTheListIsThatOfTheConstants(t *testing.T) {
 		t.Fatalf("%d points are listed, %d are declared", len(all), len(points))
 	}
 	for i, d := range all {
-		if got, want := (declared{d.Name, string(d.Point), d.Before, d.Behind}), points[i]; got != want {
+		if got, want := (declared{d.Name, string(d.Point), d.Before, d.After}), points[i]; got != want {
 			t.Errorf("listed is %v, declared %v", got, want)
 		}
 	}

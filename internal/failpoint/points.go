@@ -24,7 +24,7 @@ const (
 	RelaySaved            Point = "relay.saved"              // cursors are saved | memory knows it
 	RelayParking          Point = "relay.parking"            // events are parked and the cursor is past them | COMMIT
 	RelayParked           Point = "relay.parked"             // COMMIT of that | memory knows it
-	RelayDelaying         Point = "relay.delaying"           // a parked event was refused again and is put off | COMMIT
+	RelayDelaying         Point = "relay.delaying"           // a parked event was refused again and is delayed | COMMIT
 	RelayUnparking        Point = "relay.unparking"          // a parked event is in Kafka and leaves the table | COMMIT
 	RelayUnparked         Point = "relay.unparked"           // COMMIT of that | memory knows it
 	RelayDeadLettering    Point = "relay.dead_lettering"     // a parked event leaves the table and is a dead letter | COMMIT
@@ -38,7 +38,7 @@ const (
 	RelayScheduling       Point = "relay.scheduling"         // scheduled events are moved into the log | COMMIT
 	RelayScheduled        Point = "relay.scheduled"          // COMMIT of that | the lanes are notified
 	RelayReclaiming       Point = "relay.reclaiming"         // a segment of the log seems to have been read | it is locked, tested and emptied, in one call
-	RelayReclaimed        Point = "relay.reclaimed"          // that was answered | memory knows it
+	RelayReclaimed        Point = "relay.reclaimed"          // that call was answered | memory knows it
 	RelayRotating         Point = "relay.rotating"           // the current segment is full | the log rotates to the next one
 	RelayRotated          Point = "relay.rotated"            // the log has rotated | memory knows it
 	RelayStopping         Point = "relay.stopping"           // a lane has finished what was in progress | its cursor is saved
@@ -54,7 +54,7 @@ const (
 	InboxFetched          Point = "inbox.fetched"           // records are fetched | work on the first begins
 	InboxCounting         Point = "inbox.counting"          // an event comes after an unclean end | its start is counted
 	InboxCounted          Point = "inbox.counted"           // the start is counted, in a transaction of its own | the event is taken in
-	InboxInserting        Point = "inbox.inserting"         // an event is in progress | BEGIN, fence, insert
+	InboxInserting        Point = "inbox.inserting"         // a worker has an event | BEGIN, fence, insert
 	InboxInserted         Point = "inbox.inserted"          // its row is inserted | its handler runs
 	InboxHandled          Point = "inbox.handled"           // its handler has run | the worker goes on
 	InboxCommitting       Point = "inbox.committing"        // the worker has gone on | COMMIT is sent, alone or with the next BEGIN
@@ -73,9 +73,9 @@ const (
 	InboxRetried             Point = "inbox.retried"               // the handler of a stored event has run | its row is removed, and the next of its key becomes due
 	InboxSettling            Point = "inbox.settling"              // its row is removed | COMMIT
 	InboxSettled             Point = "inbox.settled"               // COMMIT of that | memory knows it
-	InboxPostponing          Point = "inbox.postponing"            // a stored event failed, or is handed back, and is put off | COMMIT
+	InboxPostponing          Point = "inbox.postponing"            // a stored event failed, or is handed back, and is delayed | COMMIT
 	InboxDeadLetteringStored Point = "inbox.dead_lettering_stored" // a stored event is a dead letter and its row removed | COMMIT
-	InboxWritten             Point = "inbox.written"               // COMMIT of what becomes of a stored event that failed | memory knows it
+	InboxWritten             Point = "inbox.written"               // COMMIT of the outcome of a stored event that failed | memory knows it
 
 	InboxSweeping  Point = "inbox.sweeping"  // old rows of the inbox are removed, and the mark is moved | COMMIT
 	InboxSwept     Point = "inbox.swept"     // COMMIT of that | memory knows it

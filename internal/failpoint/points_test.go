@@ -17,7 +17,7 @@ import (
 const root = "../.."
 
 // declared is a constant of points.go.
-type declared struct{ name, point, before, behind string }
+type declared struct{ name, point, before, after string }
 
 // readPoints reads points.go as the compiler does.
 func readPoints(t *testing.T) []declared {
@@ -36,8 +36,8 @@ func readPoints(t *testing.T) []declared {
 		if err != nil {
 			t.Fatal(err)
 		}
-		before, behind, _ := strings.Cut(strings.TrimSpace(spec.Comment.Text()), " | ")
-		all = append(all, declared{spec.Names[0].Name, value, before, behind})
+		before, after, _ := strings.Cut(strings.TrimSpace(spec.Comment.Text()), " | ")
+		all = append(all, declared{spec.Names[0].Name, value, before, after})
 		return true
 	})
 	if len(all) < 50 {
@@ -53,7 +53,7 @@ func TestEveryPointHasANameOfItsOwnAndSaysWhatLiesAroundIt(t *testing.T) {
 			t.Errorf("two constants say %q", d.point)
 		}
 		seen[d.point] = true
-		if d.before == "" || d.behind == "" {
+		if d.before == "" || d.after == "" {
 			t.Errorf("%s: its comment must say what lies before it | what lies after it", d.name)
 		}
 	}
@@ -117,7 +117,7 @@ func TestTheDocumentListsEveryPointAsTheCodeDeclaresIt(t *testing.T) {
 	var want strings.Builder
 	want.WriteString("| point | before it | after it |\n|---|---|---|\n")
 	for _, d := range readPoints(t) {
-		fmt.Fprintf(&want, "| `%s` | %s | %s |\n", d.point, d.before, d.behind)
+		fmt.Fprintf(&want, "| `%s` | %s | %s |\n", d.point, d.before, d.after)
 	}
 	if !strings.Contains(string(text), "\n"+want.String()) {
 		t.Errorf("%s does not have the table that points.go makes:\n%s", path, &want)
@@ -139,7 +139,7 @@ func TestWithoutTheTagThePackageIsEmpty(t *testing.T) {
 	}
 }
 
-// The tests of what is behind the tag are not part of a usual run: this one runs them.
+// The tests of code under the tag are not part of a usual run: this one runs them.
 func TestWithTheTagItDoesWhatItIsTold(t *testing.T) {
 	out, err := exec.Command("go", "test", "-tags", "failpoints", "-run", "^TestTagged", "-count", "1", "-v", ".").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "PASS: TestTagged") {

@@ -1,5 +1,5 @@
-// Package handlertx is the transaction that a handler is given: one that it cannot end, and that is of no use to it once
-// it has returned.
+// Package handlertx is the transaction that a handler gets. The handler cannot end it, and cannot use it after it has
+// returned.
 package handlertx
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Tx is a pgx.Tx whose Commit and Rollback only say why they are refused. Savepoints (Begin) of it can be ended. Once its
-// owner has taken it back every call answers with pgx.ErrTxClosed: the connection may be in another transaction by then.
+// Tx is a pgx.Tx whose Commit and Rollback only say why they are refused. Its savepoints (Begin) can be ended. Once its
+// owner has taken it back, every call answers with pgx.ErrTxClosed: the connection may be in another transaction by then.
 type Tx struct {
 	tx pgx.Tx
 	*turn
@@ -21,28 +21,28 @@ type Tx struct {
 
 // turn is what the handler's transaction and its savepoints share.
 type turn struct {
-	ctx  context.Context // that the handler was given
+	ctx  context.Context // the handler's
 	over atomic.Bool     // it has returned
 	own  atomic.Pointer[context.Context]
 }
 
-// Give returns tx as a handler is given it, that runs under ctx. Refusal is what its Commit and Rollback return.
+// Give returns tx for a handler that runs under ctx. Refusal is what its Commit and Rollback return.
 func Give(ctx context.Context, tx pgx.Tx, refusal error) *Tx {
 	return &Tx{tx: tx, turn: &turn{ctx: ctx}, refusal: refusal}
 }
 
-// TakeBack makes it of no use to the handler.
+// TakeBack ends the handler's use of it.
 func (t *Tx) TakeBack() { t.over.Store(true) }
 
-// RanOut says of a connection that is closed whether the handler did it: by a time-out of its own that ran out under the
-// last statement.
+// RanOut says whether the handler closed the connection: by a time-out of its own, which ran out during the last
+// statement.
 func (t *Tx) RanOut() bool {
 	own := t.own.Load()
 	return own != nil && errors.Is((*own).Err(), context.DeadlineExceeded)
 }
 
-// uses notes under which context the connection is used: own is the last one that is not the handler's as it was given.
-// What is tried on a closed connection is not what closed it.
+// uses records under which context the connection is used: own is the last one that the handler made itself. A call on a
+// closed connection does not count, because it is not what closed it.
 func (t *turn) uses(ctx context.Context, conn *pgx.Conn) {
 	switch {
 	case conn.IsClosed():

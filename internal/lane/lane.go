@@ -30,8 +30,8 @@ func LockNumber(key string) int32 {
 // "hfky" in ASCII.
 const KeyClass = 0x68666b79
 
-// Number returns the second number of an advisory lock on what parts name together, none of which contains NUL. It is
-// only computed in Go.
+// Number returns the second number of an advisory lock on what the parts name together. No part may contain NUL. Only Go
+// code computes it.
 func Number(parts ...string) int32 {
 	h := sha256.New()
 	for _, part := range parts {

@@ -10,11 +10,11 @@ import (
 // ErrMissing is holdfast.ErrSchemaMissing. It is declared here so that every package can wrap it.
 var ErrMissing = errors.New("schema is missing")
 
-// ErrNoRights is wrapped by Explain where the database's role may not do what a statement asks for.
+// ErrNoRights is wrapped by Explain if the database's role may not run a statement.
 var ErrNoRights = errors.New("the database role lacks a right")
 
 // Explain adds to an error what an operator has to do about it: install the schema, or grant rights. grant says what to
-// grant, or where that is written. Any other error is returned as it is.
+// grant, or where to find that. Any other error is returned as it is.
 func Explain(err error, grant string) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {

@@ -1,8 +1,8 @@
 // Package sqlschema puts the configured schema name into statements that are written for the schema "holdfast".
 //
 // Every statement of holdfast is a constant that names its tables as holdfast.event, holdfast.inbox and so on, so that
-// it can be read and tried in psql as it stands. In is applied once, when a part is made, never to anything a caller
-// says.
+// it can be read and tried in psql as it is. In is applied once, to constants only, never to anything that a caller
+// passes.
 package sqlschema
 
 import (
@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// Default is the schema name when none is configured.
+// Default is the schema name if none is configured.
 const Default = "holdfast"
 
 var (
@@ -32,7 +32,7 @@ func Validate(name string) error {
 	return nil
 }
 
-// In returns statement with the schema's name, quoted, where it says holdfast. It panics on a name that Validate
+// In returns statement with the schema's name, quoted, in place of holdfast. It panics on a name that Validate
 // refuses: callers validate their configuration first.
 func In(name, statement string) string {
 	if err := Validate(name); err != nil {
@@ -45,11 +45,11 @@ func In(name, statement string) string {
 	return qualifier.ReplaceAllString(statement, `"`+name+`".`)
 }
 
-// Statements gives the statements of one schema: each is rewritten once, when it is first asked for. It may be used by many
-// goroutines at once.
+// Statements holds the statements of one schema. Each is rewritten once, at its first use. Many goroutines may use it at
+// once.
 type Statements struct {
 	schema    string
-	rewritten sync.Map // of statements, as they are written, to what In makes of them
+	rewritten sync.Map // from statements as they are written to what In makes of them
 }
 
 // For returns the statements of a schema. It panics on a name that Validate refuses, as In does.
@@ -60,7 +60,7 @@ func For(schema string) *Statements {
 	return &Statements{schema: schema}
 }
 
-// In returns a statement for the schema. It remembers every statement it is asked for: ask for constants only.
+// In returns a statement for the schema. It keeps every statement that it is given: pass constants only.
 func (s *Statements) In(statement string) string {
 	if text, known := s.rewritten.Load(statement); known {
 		return text.(string)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The headers of a published dead letter, beside those that its event had. The SQL function publish_letter writes them;
+// The headers of a published dead letter, in addition to those of its event. The SQL function publish_letter writes them;
 // a test of the inbox holds the two together. Times are RFC 3339 in UTC to the microsecond, numbers are decimal.
 const (
 	HeaderLetter         = "hf_letter"           // the letter's id: holdfast dlq show
@@ -17,22 +17,22 @@ const (
 	HeaderError          = "hf_error"            // the first line of the last error, at most 512 characters
 	HeaderAttempts       = "hf_attempts"         // all tries
 	HeaderEventID        = "hf_event_id"         // the event's own id; ce_id is the published letter's
-	HeaderTopic          = "hf_topic"            // where the event was to go, or came from
-	HeaderPartition      = "hf_partition"        // left out where there was none
+	HeaderTopic          = "hf_topic"            // the topic for which the event was meant, or from which it came
+	HeaderPartition      = "hf_partition"        // left out if there was none
 	HeaderOffset         = "hf_offset"           // likewise
 	HeaderFirstAt        = "hf_first_at"         // of its first failure
 	HeaderLastAt         = "hf_last_at"          // when it was given up
-	HeaderPayloadLeftOut = "hf_payload_left_out" // how many bytes the payload has that is not here
-	HeaderHeadersLeftOut = "hf_headers_left_out" // how many of the event's headers are not here
+	HeaderPayloadLeftOut = "hf_payload_left_out" // the size in bytes of a payload that is left out
+	HeaderHeadersLeftOut = "hf_headers_left_out" // how many of the event's headers are left out
 )
 
-// MaxLetterHeaders is the most bytes that the names and values of a published letter's headers have: 8 KiB of ours and
-// 8 KiB of its event's, the shortest first. What the record's identity takes (ce_id and so on) comes on top.
+// MaxLetterHeaders is the most bytes that the names and values of a published dead letter's headers have: 8 KiB of ours
+// and 8 KiB of its event's, the shortest first. The headers of the record's identity (ce_id and so on) are not counted.
 const MaxLetterHeaders = 16 << 10
 
-// LetterTopic is the topic that a letter of an event of topic is published to: pattern with topic in the place of its
-// "*". It is empty where nothing is published: the pattern is, or the topic is itself one of published letters, so that
-// a letter about a letter cannot go round.
+// LetterTopic is the topic to which the dead letter of an event of topic is published: pattern with topic in place of its
+// "*". It is empty if nothing is published: because the pattern is empty, or because the topic is itself one of published
+// dead letters, so that none is published about another for ever.
 func LetterTopic(pattern, topic string) string {
 	before, after, many := strings.Cut(pattern, "*")
 	switch {
@@ -46,7 +46,7 @@ func LetterTopic(pattern, topic string) string {
 	return before + topic + after
 }
 
-// ValidateLetterTopic says what is wrong with a pattern for LetterTopic. The empty one is right.
+// ValidateLetterTopic says what is wrong with a pattern for LetterTopic. The empty one is valid.
 func ValidateLetterTopic(pattern string) error {
 	name := strings.Replace(pattern, "*", "", 1)
 	legal := func(r rune) bool {
@@ -56,7 +56,7 @@ func ValidateLetterTopic(pattern string) error {
 	case pattern == "":
 		return nil
 	case name == "":
-		return errors.New(`letter topic is "*": letters would go where their events come from; say "*.dlq"`)
+		return errors.New(`letter topic is "*": dead letters would go to the topics of their events; say "*.dlq"`)
 	case len(name) > 249 || name == pattern && (name == "." || name == ".."),
 		strings.IndexFunc(name, func(r rune) bool { return !legal(r) }) >= 0:
 		return fmt.Errorf(`letter topic is %.60q: it must be a Kafka topic's name, of at most 249 letters, digits, ".", "_" and "-", in which one "*" may stand for the event's topic`, pattern)

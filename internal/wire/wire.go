@@ -4,13 +4,13 @@
 //	record value    Event.Payload, null for a tombstone
 //	ce_specversion  "1.0"
 //	ce_id           Event.ID
-//	ce_source       Event.Source, left out when empty: CloudEvents knows no empty source
+//	ce_source       Event.Source, left out when empty: CloudEvents has no empty source
 //	ce_type         Event.Type
 //	ce_time         Event.Time, RFC 3339 in UTC to the microsecond, left out when it is not known
 //	anything else   Event.Headers as they are, traceparent included, in the order of their names
 //
 // The relay writes with Append, the inbox reads with Parse; neither imports the other. The package knows no Kafka
-// client, so that a second one needs nothing from here to change.
+// client, so another client needs no change here.
 package wire
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// The names of the headers that carry an event's identity. They are what every consumer in every language relies on:
-// changing one is a breaking change of the wire, not of the code.
+// The names of the headers that carry an event's identity. Consumers in every language rely on them: changing one breaks
+// the wire, not the code.
 const (
 	HeaderSpecVersion = "ce_specversion"
 	HeaderID          = "ce_id"
@@ -32,7 +32,7 @@ const (
 	HeaderTime        = "ce_time"
 )
 
-// timeLayout keeps the six digits Postgres keeps, so that an event reads back with the time it was written with.
+// timeLayout keeps the six digits that Postgres keeps, so that an event is read with the time with which it was written.
 const timeLayout = "2006-01-02T15:04:05.000000Z07:00"
 
 // specVersion is shared by every record; nobody writes to it.
@@ -53,16 +53,16 @@ type header interface {
 	}
 }
 
-// Headers appends e's headers to dst. It allocates once, for the values. A user's header that bears one of the five
-// names above is left out: nobody gives an event another identity on the way.
+// Headers appends e's headers to dst. It allocates once, for the values. A user's header with one of the five
+// names above is left out: nothing may change an event's identity on the way.
 func Headers[H header](dst []H, e holdfast.Event) []H {
 	dst, _ = Append(dst, nil, e)
 	return dst
 }
 
-// Append is Headers with the values' memory in the caller's hands: they are appended to scratch, which is returned
-// for the next record. The headers are good until scratch is written to again. With memory to spare in dst and
-// scratch nothing is allocated, which is what the relay's hot path asks for.
+// Append is Headers with memory that the caller provides: it appends the values to scratch and returns that for the next
+// record. The headers are valid until scratch is written again. If dst and scratch have room, nothing is allocated, as the
+// relay's hot path needs.
 func Append[H header](dst []H, scratch []byte, e holdfast.Event) ([]H, []byte) {
 	if scratch == nil {
 		scratch = make([]byte, 0, valuesSize(e))
@@ -70,7 +70,7 @@ func Append[H header](dst []H, scratch []byte, e holdfast.Event) ([]H, []byte) {
 	add := func(key, value string) {
 		from := len(scratch)
 		scratch = append(scratch, value...)
-		// Cut at both ends: appending to one value must not run into the next, and an empty one is empty, not null.
+		// The capacity is cut too: appending to one value must not overwrite the next. An empty one is empty, not null.
 		dst = append(dst, H{Key: key, Value: scratch[from:len(scratch):len(scratch)]})
 	}
 
@@ -104,7 +104,7 @@ func Append[H header](dst []H, scratch []byte, e holdfast.Event) ([]H, []byte) {
 	return dst, scratch
 }
 
-// Size is the most bytes that e's headers take in a record of format 2: names, values and what frames them.
+// Size is the most bytes that e's headers take in a record of format 2: names, values and framing.
 func Size(e holdfast.Event) int {
 	// The two lengths are varints: a name up to 8,191 bytes takes two, a value up to 128 MiB four.
 	const frame = 6
@@ -116,13 +116,13 @@ func Size(e holdfast.Event) int {
 	return n
 }
 
-// Parse reads a record back into an event. It is made for topics that others write to as well: a header that is
-// missing leaves its field empty, a ce_time that is missing or cannot be read is replaced by at, the record's own
-// time, and of two headers with one name the last counts. Values need not be UTF-8; whoever stores them must look.
-// Payload is value itself, not a copy: nil stays nil, a tombstone, and empty stays empty. Other ce_ headers, the
+// Parse reads a record back into an event. It is made for topics to which others write as well. A missing header
+// leaves its field empty. A ce_time that is missing or cannot be read is replaced by at, the record's own time. Of two
+// headers with one name the last counts. Values need not be UTF-8; code that stores them must check. Payload is value
+// itself, not a copy: nil stays nil, a tombstone, and empty stays empty. Other ce_ headers, the
 // extension attributes of a foreign producer, stay among Headers.
 //
-// The one error is an empty topic, a mistake of the caller; no record is unreadable.
+// The only error is an empty topic, a mistake of the caller. Every record can be read.
 func Parse[H header](topic string, key, value []byte, headers []H, at time.Time) (holdfast.Event, error) {
 	if topic == "" {
 		return holdfast.Event{}, errors.New("read record: its topic is empty")
@@ -131,7 +131,7 @@ func Parse[H header](topic string, key, value []byte, headers []H, at time.Time)
 	for _, theirs := range headers {
 		switch h := Header(theirs); h.Key {
 		case HeaderSpecVersion:
-			// 0.2, 0.3 and 1.0 name what we read alike; a later version that says otherwise is not ours to guess at.
+			// 0.2, 0.3 and 1.0 have the same names for what we read. We do not guess what a later version may mean.
 		case HeaderID:
 			e.ID = string(h.Value)
 		case HeaderSource:
@@ -150,8 +150,8 @@ func Parse[H header](topic string, key, value []byte, headers []H, at time.Time)
 	return e, nil
 }
 
-// Reserved says whether a user's header may not bear this name: "ce_" is CloudEvents', "hf_" is ours, in any case of
-// letters. content-type stays the user's, because only they know what their payload is.
+// Reserved says whether a user's header must not have this name: "ce_" is CloudEvents', "hf_" is ours, in upper and lower
+// case. content-type stays the user's, because only they know what their payload is.
 func Reserved(name string) bool {
 	return len(name) >= 3 && (strings.EqualFold(name[:3], "ce_") || strings.EqualFold(name[:3], "hf_"))
 }
@@ -174,7 +174,7 @@ func valuesSize(e holdfast.Event) int {
 	return n
 }
 
-// writable says whether RFC 3339 can say t: it has four digits for a year.
+// writable says whether RFC 3339 can express t: it has four digits for a year.
 func writable(t time.Time) bool {
 	if t.IsZero() {
 		return false
@@ -183,7 +183,7 @@ func writable(t time.Time) bool {
 	return year >= 0 && year <= 9999
 }
 
-// appendTime writes t as timeLayout does, in a third of the time: it runs once for every event that is published.
+// appendTime writes t as timeLayout does, in a third of the time. It runs once for every event that is published.
 func appendTime(b []byte, t time.Time) []byte {
 	t = t.UTC()
 	year, month, day := t.Date()
@@ -210,8 +210,8 @@ func digits(b []byte, n, width int, before ...byte) []byte {
 	return b
 }
 
-// parseTime reads RFC 3339 with any number of digits and any zone, since foreign producers write it as they please,
-// and keeps the microsecond. Anything else is at.
+// parseTime reads RFC 3339 with any number of digits and any zone, since other producers choose theirs, and keeps the
+// microseconds. Anything else is at.
 func parseTime(value []byte, at time.Time) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, string(value))
 	if err != nil {

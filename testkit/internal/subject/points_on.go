@@ -11,7 +11,7 @@ import (
 // points prints what can be ordered, one point a line.
 func points() {
 	for _, d := range failpoint.Declared() {
-		fmt.Printf("%s\t%s\t%s\t%s\n", d.Point, d.Name, d.Before, d.Behind)
+		fmt.Printf("%s\t%s\t%s\t%s\n", d.Point, d.Name, d.Before, d.After)
 	}
 }
 
