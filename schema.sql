@@ -1,18 +1,18 @@
--- The whole schema of holdfast. Read from top to bottom it is the data model; it is embedded in the library, and
--- `holdfast migrate --print` prints it. The name of the schema is configurable: wherever "holdfast" stands before a
--- dot below, Migrate puts the configured name, quoted.
+-- The whole schema of holdfast. Read from top to bottom it is the data model. It is embedded in the library, and
+-- `holdfast migrate --print` prints it. The name of the schema is configurable: Migrate replaces "holdfast" before a dot
+-- by the configured name, quoted.
 --
--- One event's way: holdfast.write (or outbox.Write) appends it to the log `event` in the caller's transaction. A relay
+-- The way of an event: holdfast.write (or outbox.Write) appends it to the log `event` in the caller's transaction. A relay
 -- that owns the event's lane reads the log by cursor and publishes to Kafka. A consumer records it in `inbox` in the
--- transaction of its handler. What cannot go on waits in `parked` (producer side) or `stored` (consumer side), and what
--- is given up becomes a `letter`.
+-- transaction of its handler. An event that must wait is in `parked` (producer side) or `stored` (consumer side), and one
+-- that is given up becomes a `letter`.
 
 create schema if not exists holdfast;
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- What is installed, and in which history of the database.
 
--- One row: what Migrate made. `lanes` is fixed for life: the same key must hash to the same lane for ever.
+-- One row: what Migrate created. `lanes` never changes: the same key must hash to the same lane for ever.
 create table holdfast.installation (
     one          boolean primary key default true constraint one_row check (one),
     version      integer not null,
@@ -20,26 +20,26 @@ create table holdfast.installation (
     migrated_at  timestamptz not null default now()
 );
 
--- One row, written once and never updated. `born` equals this row's own xmin for as long as the database's files live
--- on in the same history (restarts, failover to a physical standby, pg_upgrade). A dump restored elsewhere copies the
--- value but gets another xmin: then every transaction id that we remember is meaningless.
+-- One row, written once and never updated. `born` equals this row's own xmin as long as the database's files keep the
+-- same history (restarts, failover to a physical standby, pg_upgrade). A dump restored elsewhere copies the value but gets
+-- another xmin: then every transaction id that we remember is meaningless.
 create table holdfast.birth (
     one   boolean primary key default true constraint one_row check (one),
     born  xid8 not null default pg_current_xact_id()
 );
 
--- One row: the cluster (pg_control_system) whose transaction ids our cursors speak of. Relays refuse to run when it is
--- another one; `holdfast adopt` fixes that.
+-- One row: the cluster (pg_control_system) whose transaction ids are in our cursors. Relays refuse to run on another
+-- one; `holdfast adopt` fixes that.
 create table holdfast.cluster (
     one                boolean primary key default true constraint one_row check (one),
     system_identifier  bigint not null,
     adopted_at         timestamptz not null default now()
 );
 
--- One row, or none after a crash: an unlogged table is emptied by crash recovery. A relay remembers the token it
--- claimed its lanes under and every statement it makes checks it, because after a crash Postgres may give a
--- transaction id out again that a snapshot in the relay's memory calls done. A consumer saves positions under the token it
--- was given a partition under, because what it settled before may be lost.
+-- One row, or none after a crash: crash recovery empties an unlogged table. A relay remembers the token under which it
+-- claimed its lanes, and each of its statements checks it: after a crash Postgres may assign a transaction id again that a
+-- snapshot in the relay's memory calls ended. A consumer saves positions under the token under which it got a partition,
+-- because what it settled before may be lost.
 create unlogged table holdfast.incarnation (
     one    boolean primary key default true constraint one_row check (one),
     token  uuid not null default gen_random_uuid()
@@ -51,8 +51,8 @@ create unlogged table holdfast.incarnation (
 -- CACHE 1 is part of the order: a transaction that waited for another's lock must draw the larger number.
 create sequence holdfast.event_seq cache 1;
 
--- It has no CHECKs: Postgres reads their text anew in every statement, which took a third of what an insert costs. The
--- only door, holdfast.append, holds events to the same limits (holdfast.refusal) for much less.
+-- It has no CHECKs: Postgres parses their text in every statement, which took a third of the cost of an insert. Writers
+-- can only call holdfast.append, which enforces the same limits (holdfast.refusal) for much less.
 -- The parent is only read. Rows live in the four segments below, which are used in rotation. A segment whose every
 -- row has been published is emptied by TRUNCATE (holdfast.reclaim).
 create table holdfast.event (
@@ -68,11 +68,11 @@ create table holdfast.event (
     headers  jsonb,
     payload  bytea,                                        -- null is a tombstone
     letter   bigint,                                       -- set when this is the replay of a dead letter
-    snap     pg_snapshot                                   -- in about one row of 1,000: a true snapshot, where a backlog may be cut
+    snap     pg_snapshot                                   -- in about one row of 1,000: a snapshot at which a backlog may be cut
 );
 
--- The segments are written alike: a test writes 1 to 3 anew from segment 0 (schema_segments_test.go), here and in append
--- and append_one below.
+-- All segments are written alike, here and in append and append_one below: a test writes 1 to 3 from segment 0
+-- (schema_segments_test.go).
 create table holdfast.event_0 (like holdfast.event including defaults) inherits (holdfast.event);
 create table holdfast.event_1 (like holdfast.event including defaults) inherits (holdfast.event);
 create table holdfast.event_2 (like holdfast.event including defaults) inherits (holdfast.event);
@@ -88,7 +88,7 @@ create index event_1_cut on holdfast.event_1 (xid) where snap is not null;
 create index event_2_cut on holdfast.event_2 (xid) where snap is not null;
 create index event_3_cut on holdfast.event_3 (xid) where snap is not null;
 
--- A segment has nothing to vacuum. Autovacuum that inserts alone set off would only hold the lock that TRUNCATE needs.
+-- A segment has nothing to vacuum. An autovacuum caused by inserts would only hold the lock that TRUNCATE needs.
 alter table holdfast.event_0 set (autovacuum_vacuum_insert_threshold = -1);
 alter table holdfast.event_1 set (autovacuum_vacuum_insert_threshold = -1);
 alter table holdfast.event_2 set (autovacuum_vacuum_insert_threshold = -1);
@@ -114,7 +114,7 @@ create table holdfast.lane (
     upto         pg_snapshot,
     pos          bigint not null default 0,
     saved_at     timestamptz not null default now(),
-    save         bigint not null default 0, -- the number of the last save of this epoch: an earlier one that arrives late writes nothing
+    save         bigint not null default 0, -- number of the last save of this epoch: an earlier one that arrives late writes nothing
     constraint pos_only_inside_a_window check (upto is not null or pos = 0)
 ) with (fillfactor = 10);
 
@@ -148,9 +148,9 @@ create table holdfast.parked (
     lane      smallint not null,
     topic     text not null,
     key       text not null,
-    place     bigint not null,             -- order within the queue; a replay enters before the first
+    place     bigint not null,             -- order within the queue; a replay goes before the first
     why       text not null constraint why_is_known check (why in ('record', 'follows', 'topic', 'partition')),
-    attempts  integer not null default 0,  -- refusals that were the record's own fault
+    attempts  integer not null default 0,  -- refusals of the record itself
     next_at   timestamptz not null,
     errors    text[] not null default '{}',
     first_at  timestamptz not null default now(),
@@ -169,9 +169,9 @@ create sequence holdfast.parked_place;
 -- ---------------------------------------------------------------------------------------------------------------------
 -- The consumer side.
 
--- One row for each event that a consumer has settled, written in the transaction of its handler: so it says result and
--- processed_at at once. `position` is topic, partition and offset for an event from Kafka, null otherwise. By `hash`
--- another payload under the id is told: SHA-256 of the payload, without what a provider of webhooks counts in it.
+-- One row for each event that a consumer has settled, written in the transaction of its handler, with result and
+-- processed_at. Partition and offset are null for an event that did not come from Kafka. `hash` shows when an id comes with
+-- another payload: it is the SHA-256 of the payload, without what a provider of webhooks counts in it.
 create table holdfast.inbox (
     consumer      text not null,
     source        text not null,
@@ -187,13 +187,13 @@ create table holdfast.inbox (
     primary key (consumer, source, event_id),
     constraint processed_unless_stored check ((processed_at is null) = (result = 'stored'))
 );
--- The order in which rows are removed; a row that waits ('stored') is not in it. Not BRIN: new rows fill the room of
+-- The order in which rows are removed; a row that waits ('stored') is not in it. Not BRIN: new rows reuse the space of
 -- removed ones, and a summary that once covered an old row never narrows again.
 create index inbox_settled on holdfast.inbox (consumer, processed_at) where processed_at is not null;
 
--- One row for each consumer: where the removal of its inbox rows stands. Who has it locked removes rows, nobody else;
--- `next_at` is when that may begin again. A pass reads settled rows in the order of processed_at up to the window's end,
--- `from_at` is how far it has come (null: nowhere). Some rows must stay though they are old, because their partition's
+-- One row for each consumer: the progress of removing its inbox rows. Only the session that has it locked removes rows, and
+-- `next_at` is when that may begin again. A pass reads settled rows in the order of processed_at, up to the end of the
+-- retention window; `from_at` is how far it has got (null: nowhere). Some old rows must stay, because their partition's
 -- position is below them or a letter is open: the next pass begins at `kept_at`, the oldest of them.
 create table holdfast.retention (
     consumer  text primary key,
@@ -202,11 +202,14 @@ create table holdfast.retention (
     next_at   timestamptz not null default '-infinity'
 ) with (fillfactor = 10);
 
--- Events that a consumer took in but has not handled: retries, followers of a failing event of their key, and events
--- handed over by Store. Queues of one consumer, topic and key; the head is the lowest place, computed when read: there
--- is no marker that could outlive the rows. Events without a key wait alone. A follower may wait at next_at 'infinity',
--- so that a long queue costs the search for due heads nothing; whoever removes the head wakes the next one, and puts those behind
--- it to sleep that Store has added since; a sweep wakes a head that nobody woke (say, after its holding letter was discarded). Finite is right too: only heads are taken.
+-- Events that a consumer took in but has not handled: retries, followers of a failing event of their key, and events of
+-- Store. Each consumer, topic and key has a queue. Its head is the row with the lowest place, found when it is read: there
+-- is no marker that could become stale. Events without a key wait alone.
+--
+-- A follower may be dormant (next_at 'infinity'), so that a long queue does not slow the search for due heads. The worker
+-- that removes the head makes the next row due, and makes later rows dormant that Store has added since. A sweep resumes a
+-- head that is still dormant, say after the letter that held it was discarded. A finite next_at of a follower does no harm:
+-- only heads are claimed.
 create table holdfast.stored (
     consumer   text not null,
     topic      text not null,
@@ -222,20 +225,20 @@ create table holdfast.stored (
     partition  integer,
     "offset"   bigint,
     attempts   integer not null default 0,
-    losses     integer not null default 0,                 -- tries since then that cost none, because they lost their connection
+    losses     integer not null default 0,                 -- tries since then that cost no attempt, because they lost their connection
     next_at    timestamptz not null default now(),
     errors     text[] not null default '{}',
-    first_at   timestamptz not null default now(),         -- since when it is stored: as the head, since when its key waits
-    failed_at  timestamptz,                                -- when its handler failed first; null: it never has
-    lease_until timestamptz not null default '-infinity',  -- a worker is at it until then
+    first_at   timestamptz not null default now(),         -- when it was stored; for a head, since when its key waits
+    failed_at  timestamptz,                                -- when its handler failed first; null: never
+    lease_until timestamptz not null default '-infinity',  -- until then a worker has it
     lease_token uuid,                                      -- which worker; every settling statement names it
     letter     bigint,                                     -- set when this is the replay of a dead letter
     primary key (consumer, topic, key, place),
     unique (consumer, source, event_id)
 );
 create index stored_due on holdfast.stored (consumer, next_at) where next_at < 'infinity';
--- Those of a key that do not sleep: its head, replays, and whatever a worker is at. Without it a claim and a replay would
--- look for these among all followers of the key. No column of it changes when an event is claimed.
+-- The rows of a key that are not dormant: its head, replays, and the rows that a worker has. Without this index a claim and
+-- a replay would look for these among all followers of the key. No column of it changes when an event is claimed.
 create index stored_awake on holdfast.stored (consumer, topic, key, place) where next_at < 'infinity';
 create sequence holdfast.stored_place;
 
@@ -259,7 +262,7 @@ create table holdfast.consumer_position (
     primary key (consumer, topic, partition)
 ) with (fillfactor = 10);
 
--- Starts of handlers counted before they ran, after an unclean end only: so a payload that kills the process is found.
+-- Starts of handlers, counted before they run, only after an unclean end: they show which payload kills the process.
 create table holdfast.start (
     consumer   text not null,
     source     text not null,
@@ -269,8 +272,8 @@ create table holdfast.start (
     primary key (consumer, source, event_id)
 );
 
--- Which node of a consumer declares a handler for which type, so that in a rolling deploy an event is left for those
--- who know it.
+-- Which node of a consumer has a handler for which type, so that during a rolling deploy an event is left for a node that
+-- handles it.
 create table holdfast.consumer_type (
     consumer    text not null,
     type        text not null,
@@ -279,9 +282,10 @@ create table holdfast.consumer_type (
     primary key (consumer, type, node)
 );
 
--- The highest version of an entity that a consumer's handlers have seen (Inbox.Watermark): a handler whose events may
--- overtake each other asks it whether it would go back. One row for each entity, not for each event. An update touches no
--- index, and the fillfactor leaves it room on its page: so it is HOT, and the table does not grow with the events.
+-- The highest version of an entity that a consumer's handlers have seen (Inbox.Watermark). A handler whose events may
+-- overtake each other asks it whether an event is older than what it has seen. One row for each entity, not for each
+-- event. An update touches no index, and the fillfactor leaves room for it on the page, so it is HOT, and the table does
+-- not grow with the events.
 -- Nothing removes rows, because only you know how late an event can be: for an entity without a row every version is
 -- newer. Once no older event can come any more, delete by updated_at, as docs/operations.md shows.
 create table holdfast.watermark (
@@ -296,9 +300,9 @@ create table holdfast.watermark (
 -- HTTP requests with an Idempotency-Key.
 
 -- One row for each key that is in use or answered. In transaction mode it is written once, in the transaction of the
--- request's effect, and never changed. In lease mode it is first `pending`: whoever has the latest fence works on the
--- request, until lease_until at least; then it gets its answer. `scope` is 'principal:' and whose key it is, 'operation'
--- or 'global'. The fingerprint is what the request was: a key that comes with another is refused. The body is bytea
+-- request's effect, and never changed. In lease mode it is first `pending`: the holder of the latest fence works on the
+-- request, at least until lease_until. Then the row gets the answer. `scope` is 'principal:' and whose key it is, 'operation'
+-- or 'global'. The fingerprint identifies the request: a key with another fingerprint is refused. The body is bytea
 -- because jsonb would not give back the same bytes. Nothing references a row: it goes when it has expired.
 create table holdfast.idempotency (
     scope                text collate "C" not null constraint scope_of_1_to_522_bytes check (octet_length(scope) between 1 and 522),
@@ -311,10 +315,10 @@ create table holdfast.idempotency (
     headers              jsonb,                   -- each name's lines; bytes above 127 as the characters of Latin-1
     body                 bytea,
     body_hash            bytea,                   -- SHA-256 of what is stored
-    result_ref           text,                    -- what the operation brought about, say a payment's id
-    owner                uuid not null,           -- of the try that stored it, or that has it
-    fence                bigint,                  -- of the claim that has it, or stored it; null in transaction mode
-    run                  bigint,                  -- its first fence: of what is beside it in idempotency_step and _request
+    result_ref           text,                    -- what the operation created, say a payment's id
+    owner                uuid not null,           -- the try that stored it, or is working on it
+    fence                bigint,                  -- of the claim that works on it, or stored it; null in transaction mode
+    run                  bigint,                  -- its first fence: the key of its rows in idempotency_step and _request
     attempt              integer not null default 1, -- how often the handler was started
     lease_until          timestamptz,             -- -infinity once it is released, null once it is answered
     created_at           timestamptz not null default clock_timestamp(),
@@ -327,7 +331,7 @@ create table holdfast.idempotency (
 create index idempotency_expiry on holdfast.idempotency (expires_at);
 create index idempotency_pending on holdfast.idempotency (created_at) where state = 'pending'; -- for people
 
--- A fence is never given twice, also when a row was removed meanwhile.
+-- A fence is never given twice, even if a row was removed meanwhile.
 create sequence holdfast.idempotency_fence;
 
 -- The steps of pending requests that are done, each committed together with its row here: when the request runs again
@@ -342,7 +346,7 @@ create table holdfast.idempotency_step (
 );
 
 -- Pending requests that holdfast may run again by itself (Route.Complete), as they came, without credentials. A row goes
--- when its request is answered. due_at is null once that was tried often enough: a person has to look at it.
+-- when its request is answered. due_at is null after the last try: then a person has to look.
 create table holdfast.idempotency_request (
     run          bigint primary key,
     scope        text collate "C" not null,
@@ -353,7 +357,7 @@ create table holdfast.idempotency_request (
     method       text not null,
     host         text not null,
     url          text not null,
-    pattern      text not null default '',        -- the router's, '' where it had none
+    pattern      text not null default '',        -- the router's, '' if it had none
     path_values  jsonb not null,
     headers      jsonb not null,
     body         bytea not null,
@@ -362,7 +366,7 @@ create table holdfast.idempotency_request (
 );
 create index idempotency_request_due on holdfast.idempotency_request (due_at) where due_at is not null;
 
--- What is kept of expired keys, for audits, where Config.KeepExpired says so.
+-- What is kept of expired keys, for audits, if Config.KeepExpired is set.
 create table holdfast.idempotency_expired (
     scope        text not null,
     operation    text not null,
@@ -401,7 +405,7 @@ create table holdfast.letter (
     lane         smallint,                    -- of the relay
     partition    integer,                     -- of the inbox
     "offset"     bigint,
-    place        bigint,                      -- of the inbox: its event's in the queue of its key; what it holds comes after that
+    place        bigint,                      -- of the inbox: the event's place in the queue of its key; the letter holds what comes after it
     attempts     integer not null default 0,
     errors       text[] not null default '{}',
     first_at     timestamptz not null default now(),
@@ -414,9 +418,9 @@ create index letter_holds on holdfast.letter (lane, topic, key) where holds and 
 create index letter_holds_inbox on holdfast.letter (consumer, topic, key) where holds and origin = 'inbox' and state in ('open', 'replaying');
 create unique index letter_event on holdfast.letter (consumer, source, event_id, hash) where origin = 'inbox';
 
--- What dead letters hold back. Every statement that asks whether a letter holds a key asks these two views, so that all give
--- one answer. They are read with the rights of the role that asks (security_invoker): without a right to `letter` a
--- query of them fails.
+-- What dead letters hold back. Every statement that needs to know whether a letter holds a key reads one of these two views,
+-- so that all get the same answer. The views use the rights of the role that queries (security_invoker): without a right to
+-- `letter` the query fails.
 --
 -- At the relay, a letter holds what comes later in its lane, topic and key. By the index letter_holds.
 create view holdfast.lane_hold with (security_invoker = true) as
@@ -435,8 +439,8 @@ create view holdfast.consumer_hold with (security_invoker = true) as
 create function holdfast.last_errors(errors text[]) returns text[]
 language sql immutable parallel safe as $$ select errors[greatest(1, cardinality(errors) - 19):] $$;
 
--- Replays of many letters that have a name, so that one that was interrupted can go on: under the same name it takes the
--- filter and the bound that it began with, and moves no letter that it has moved (letter_action.replay).
+-- Named replays of many letters, so that an interrupted one can go on: under the same name it has the filter and the bound
+-- with which it began, and replays no letter a second time (letter_action.replay).
 create table holdfast.letter_replay (
     id        bigint generated always as identity primary key,
     name      text not null constraint name_1_to_255_bytes check (octet_length(name) between 1 and 255),
@@ -465,12 +469,12 @@ create table holdfast.letter_action (
 create index letter_action_letter on holdfast.letter_action (letter);
 create unique index letter_action_replay on holdfast.letter_action (replay, letter) where replay is not null;
 
--- Publishes a letter through the log, in the caller's transaction: for those who watch dead letters in Kafka. The event
--- has an id of its own, the letter's key, type, source and time, and the headers that internal/wire lists. It answers
+-- Publishes a letter through the log, in the caller's transaction, for those who watch dead letters in Kafka. The event
+-- has an id of its own, the letter's key, type, source and time, and the headers that internal/wire lists. The result is
 -- null, or why the letter was not published: that must not keep a letter from being written, so nothing is raised.
 --
--- What others wrote is bounded, so that the record is not refused for its headers: ours take 8 KiB at most, the
--- original ones 8 KiB, the shortest first; a payload of more than max_payload bytes is left out. Each says so.
+-- Headers are bounded, so that the broker does not refuse the record for them: ours take 8 KiB at most, the event's own
+-- 8 KiB, the shortest first. A payload of more than max_payload bytes is left out. A header says what was left out.
 create function holdfast.publish_letter(letter_id bigint, to_topic text, max_payload integer) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -515,15 +519,15 @@ begin
 end $$;
 
 -- ---------------------------------------------------------------------------------------------------------------------
--- The door for writers.
+-- The functions for writers.
 
--- How many lanes there are. Migrate puts the number of this installation in, so that writers need not read it: it never
--- changes.
+-- How many lanes there are. Migrate writes the number of this installation here, so that writers need not read a table: it
+-- never changes.
 create function holdfast.lanes() returns integer
 language sql immutable parallel safe as $$ select 8 $$;
 
 -- The lane of an event: by its key, or spread by its id when it has none. Equal, bit for bit, to lane.Of in Go.
--- Stable, not immutable, because convert_to is: so the planner can put it in line, which makes it three times as fast.
+-- Stable, not immutable, because convert_to is: so the planner can inline it, which makes it three times as fast.
 create function holdfast.lane_of(key text, id text, lanes integer) returns smallint
 language sql stable parallel safe as $$
     select (('x' || substr(encode(sha256(convert_to(case when key = '' then id else key end, 'UTF8')), 'hex'), 1, 8))::bit(32)::bigint % lanes)::smallint
@@ -536,8 +540,7 @@ language sql volatile parallel safe as $$
         placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid::text
 $$;
 
--- Says in one line why an event may not be written, or null. outbox.Write holds events to the same limits before they
--- come here, and to some more.
+-- Says in one line why an event may not be written, or null. outbox.Write checks the same limits before, and some more.
 create function holdfast.refusal(id text, source text, type text, topic text, key text, "time" timestamptz, headers text) returns text
 language sql stable parallel safe as $$
     select case
@@ -554,10 +557,10 @@ language sql stable parallel safe as $$
     end
 $$;
 
--- Appends events to the log, or to `scheduled` where not_befores lies in the future, in the order of the arrays. All
--- arrays have one length. This and append_one are the only ways into the log: writers are granted these functions and not
--- the tables, so nobody can choose xid, seq or snap. A cut (snap) is kept for about one event in 1,000, and only where each
--- statement has a snapshot of its own: under a higher isolation the snapshot is older than the rows written beside it.
+-- Appends events to the log, or to `scheduled` if not_befores is in the future, in the order of the arrays. All
+-- arrays have the same length. This and append_one are the only ways into the log: writers are granted these functions,
+-- not the tables, so nobody can choose xid, seq or snap. A cut (snap) is kept for about one event in 1,000, and only if each
+-- statement has a snapshot of its own: under a higher isolation level the snapshot is older than rows of the same call.
 create function holdfast.append(ids text[], sources text[], types text[], topics text[], keys text[], times timestamptz[],
     headers text[], payloads bytea[], not_befores timestamptz[], letters bigint[]) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -618,7 +621,7 @@ begin
     end case;
 end $$;
 
--- append of one event, which is the common case: without arrays, which plpgsql unpacks one by one, it costs less
+-- append for one event, the common case. It costs less without arrays, which plpgsql unpacks one by one
 -- (docs/performance.md).
 create function holdfast.append_one(id text, source text, type text, topic text, key text, "time" timestamptz, headers text,
     payload bytea) returns void
@@ -646,11 +649,11 @@ begin
     end case;
 end $$;
 
--- Writes one event in the caller's transaction and returns its id: outbox.Write for every other language.
+-- Writes one event in the caller's transaction and returns its id: outbox.Write for all other languages.
 --
 -- Order: call it in a statement of its own, after the statement that takes the lock which orders the key (the UPDATE of
 -- the aggregate's row, or holdfast.lock). Inside `update ... set e = holdfast.write(...)` it can be evaluated twice, and
--- beside `with u as (update ...)` it draws its place before the lock is held.
+-- next to `with u as (update ...)` it draws its place before the lock is held.
 create function holdfast.write(topic text, key text, type text, payload bytea, headers jsonb default null,
     source text default '', id text default null, "time" timestamptz default null, not_before timestamptz default null)
 returns text
@@ -676,7 +679,7 @@ begin
     return event_id;
 end $$;
 
--- The number that stands for a key in holdfast.lock. Equal, bit for bit, to lane.LockNumber in Go.
+-- The number of a key in holdfast.lock. Equal, bit for bit, to lane.LockNumber in Go.
 create function holdfast.lock_number(key text) returns integer
 language sql stable parallel safe as $$
     select ('x' || substr(encode(sha256(convert_to(key, 'UTF8')), 'hex'), 9, 8))::bit(32)::integer
@@ -701,8 +704,8 @@ end $$;
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Keeping the log small.
 
--- Empties one segment if nothing in it is unread, and says what it did: 'emptied', 'unread', 'busy' (the lock was not to
--- be had in time) or 'refused: why'. Lock, test and TRUNCATE are one call: under READ COMMITTED each statement of this
+-- Empties one segment if nothing in it is unread, and says what it did: 'emptied', 'unread', 'busy' (it did not get
+-- the lock in time) or 'refused: why'. Lock, test and TRUNCATE are one call: under READ COMMITTED each statement of this
 -- function has a snapshot of its own, so the test sees every row committed before the lock was granted.
 create function holdfast.reclaim(segment integer, expected_token uuid, lock_wait_ms integer) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -723,7 +726,7 @@ begin
     if exists (select from holdfast.lane l where pg_snapshot_xmax(l.done) > pg_snapshot_xmax(pg_current_snapshot())) then
         return 'refused: a cursor lies in the future';
     end if;
-    -- Each question is answered by one end of the index, however many rows there are: nobody can read the log meanwhile.
+    -- One end of the index answers each question, however many rows there are. That matters: nobody can read the log meanwhile.
     execute format($q$
         select coalesce(
                (select e.lane from only holdfast.event_%1$s e order by e.lane limit 1) < (select min(l.lane) from holdfast.lane l)
