@@ -21,7 +21,7 @@ const (
 	eventType    = "order.placed"
 )
 
-// payload makes 300 bytes of JSON that compress about as well as what services send: half of it is words that repeat.
+// payload makes 300 bytes of JSON that compress about as well as real payloads: half of it is repeated words.
 func payload(r *rand.Rand) []byte {
 	b := fmt.Appendf(make([]byte, 0, payloadBytes), `{"order_id":"%016x","customer_id":%d,"currency":"EUR","total":%d.%02d,"status":"placed","lines":[{"sku":"%08x","quantity":%d,"price":%d.%02d}],"note":"`,
 		r.Uint64(), r.IntN(1_000_000), r.IntN(1000), r.IntN(100), r.Uint32(), 1+r.IntN(9), r.IntN(100), r.IntN(100))
@@ -38,8 +38,8 @@ func event(r *rand.Rand, topic string) holdfast.Event {
 	return holdfast.Event{Topic: topic, Source: source, Type: eventType, Key: fmt.Sprintf("order-%05d", r.IntN(keys)), Payload: payload(r)}
 }
 
-// writeBacklog appends events through outbox.Write, by 16 writers at once, in transactions of 1 to 10 events: as a log
-// looks when its relay was away for a while. Nobody measures these commits, so they do not wait for the disk.
+// writeBacklog appends events through outbox.Write, by 16 writers at once, in transactions of 1 to 10 events: the log of a
+// relay that was away for a while. These commits are not measured, so they do not wait for the disk.
 func (e *env) writeBacklog(ctx context.Context, database, topic string, events int) error {
 	const writers = 16
 	pool, err := e.pool(ctx, database, writers, "synchronous_commit", "off")
@@ -73,7 +73,7 @@ func (e *env) writeBacklog(ctx context.Context, database, topic string, events i
 	return nil
 }
 
-// begins is a pool, as far as a writer needs it.
+// begins is what a writer needs of a pool.
 type begins interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }

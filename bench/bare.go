@@ -18,9 +18,9 @@ import (
 	"github.com/holdfast-go/holdfast/kafkago"
 )
 
-// The bare loop is the limit of this stack: it reads the same rows of the same log, a page of 2,000 of each lane at a
-// time, one page ahead, and produces them with the same headers, codec and partitions. It does nothing else: no window, no
-// lease, no cursor that outlives it, no answer to any failure, and it sends events in the wrong order (by xid).
+// The bare loop is the limit of this stack. It reads the same rows of the same log, in pages of 2,000 for each lane, one
+// page ahead, and produces them with the same headers, codec and partitions. It does nothing else: it has no window, lease
+// or saved cursor, handles no failure, and sends events in the wrong order (by xid).
 const (
 	bareLanes = 8 // as a new schema has
 	barePage  = 2000
@@ -126,7 +126,7 @@ func bareRead(ctx context.Context, pool *pgxpool.Pool, lane int, pages chan<- *p
 	}
 }
 
-// bareEvent takes the values as they lie on the wire.
+// bareEvent takes the values as they come on the wire.
 func bareEvent(rows pgx.Rows, v [][]byte, words map[string]string) holdfast.Event {
 	const microsecondsTo2000 = 946_684_800_000_000
 	word := func(b []byte) string {

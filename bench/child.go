@@ -20,14 +20,14 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// A child is this program again with nothing in it but a relay, so that its memory and its CPU time are the relay's
-// alone. It reads lines from standard input: to each it answers "<published> <CPU time in ns> <statements>". It ends with
-// its input, so it cannot outlive its parent.
+// A child is this program again, running only a relay, so that its memory and CPU time are the relay's. It reads lines
+// from standard input and answers each with "<published> <CPU time in ns> <statements>". It ends when its input ends, so
+// it cannot run longer than its parent.
 
 type childOptions struct{ database, profile string }
 
 func runChild(o childOptions) error {
-	signal.Ignore(os.Interrupt) // typed at the terminal it is the parent's, which then ends us in order
+	signal.Ignore(os.Interrupt) // an interrupt at the terminal is for the parent, which then stops us
 	e := &env{dsn: os.Getenv("DATABASE_URL")}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -149,7 +149,7 @@ func (c *child) resident() (float64, error) {
 			}
 		}
 	}
-	out, err := exec.Command("ps", "-o", "rss=", "-p", pid).Output() // where there is no /proc
+	out, err := exec.Command("ps", "-o", "rss=", "-p", pid).Output() // if there is no /proc
 	if err != nil {
 		return 0, fmt.Errorf("read the resident set: %w", err)
 	}

@@ -28,8 +28,8 @@ const (
 var consumerFigures = []string{consumerSingle, consumerBatch, consumerBatched}
 
 // measureConsumer lets three consumers read one topic from its first offset, in turns: the hand-written one with eight
-// readers, the inbox with a transaction an event, and the inbox with batches of 100. The handlers do nothing: what is
-// measured is what it costs to have each event's effect once.
+// readers, the inbox with a transaction for each event, and the inbox with batches of 100. The handlers do nothing: the
+// benchmark measures the cost of having each event's effect once.
 func measureConsumer(ctx context.Context, e *env, r *report) error {
 	topic, drop, err := e.topic(ctx)
 	if err != nil {
@@ -76,7 +76,7 @@ func measureConsumer(ctx context.Context, e *env, r *report) error {
 	return nil
 }
 
-// stopwatch measures from the first tenth of the events on: what comes before is the group finding together.
+// stopwatch measures from the first tenth of the events on: before that the group's members join.
 type stopwatch struct {
 	e       *env
 	want    int
@@ -97,7 +97,7 @@ func newStopwatch(e *env, want int, results *samples) *stopwatch {
 	return &stopwatch{e: e, want: want, results: results, finish: make(chan reading, 1)}
 }
 
-// count notes one event; it may be called from many goroutines.
+// count counts one event; it may be called from many goroutines.
 func (s *stopwatch) count() {
 	switch n := s.seen.Add(1); n {
 	case int64(s.want / 10):
@@ -107,7 +107,7 @@ func (s *stopwatch) count() {
 	}
 }
 
-// wait notes the result once all events were seen. ended is the end of the consumer, which must not come first.
+// wait takes the result once all events were seen. ended is the end of the consumer, which must not come first.
 func (s *stopwatch) wait(ctx context.Context, ended <-chan error) error {
 	end, err := await(ctx, s.finish, ended, s.seen.Load, s.want)
 	if err != nil {
@@ -170,8 +170,8 @@ func (e *env) inboxConsume(ctx context.Context, topic string, batch int, watch *
 	return watch.check(ctx, pool)
 }
 
-// received counts an event that is handled, once. What is stored, dead or skipped would be a faster consumer, but not one
-// that does its work.
+// received counts each handled event once. An event that is stored, dead or skipped takes less time, but its work is not
+// done.
 func (s *stopwatch) received(r inbox.Received) {
 	switch r.Outcome {
 	case inbox.Handled:
@@ -182,7 +182,7 @@ func (s *stopwatch) received(r inbox.Received) {
 	}
 }
 
-// check says whether what was counted is in the table.
+// check says whether all counted events are in the table.
 func (s *stopwatch) check(ctx context.Context, pool *pgxpool.Pool) error {
 	if n := s.unexpected.Load(); n > 0 {
 		return fmt.Errorf("%d events were not handled at once", n)

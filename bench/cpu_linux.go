@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// treeCPU is what a process, its children and those it has waited for have used so far: a Postgres with all its
-// backends. On a machine that others use too it says more than the clock.
+// treeCPU is the CPU time that a process, its children and those it has waited for have used so far: a Postgres with all
+// its backends. On a shared machine it says more than the clock.
 func treeCPU(root int) time.Duration {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -30,7 +30,7 @@ func treeCPU(root int) time.Duration {
 	return time.Duration(ticks) * time.Second / 100 // USER_HZ is 100 wherever Go runs
 }
 
-// parentOf is the postmaster of a backend; 0 when there is no such process here.
+// parentOf is the postmaster of a backend; 0 if there is no such process here.
 func parentOf(pid int) int {
 	s, _ := readStat(pid)
 	return s.parent
@@ -46,7 +46,7 @@ func readStat(pid int) (stat, bool) {
 	if err != nil {
 		return stat{}, false
 	}
-	// The name in parentheses may hold anything; what follows the last one is numbers.
+	// The name in parentheses may have any character; after the last parenthesis there are only numbers.
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	if len(fields) < 15 {
 		return stat{}, false

@@ -4,7 +4,7 @@ package main
 
 import "time"
 
-// treeCPU and parentOf are known on Linux only; the figures made of them are left out elsewhere.
+// treeCPU and parentOf work on Linux only; elsewhere the figures that need them are left out.
 func treeCPU(int) time.Duration { return 0 }
 
 func parentOf(int) int { return 0 }

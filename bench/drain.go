@@ -15,9 +15,8 @@ const (
 
 var drainFigures = []string{drainByHand, drainByBare}
 
-// measureDrain empties the same backlog by three means in turns: the hand-written relay, the bare loop and ours. Every
-// run of the last two gets its own copy of one database, so that neither finds pages or hint bits that the other has
-// left.
+// measureDrain empties the same backlog in three ways, in turns: the hand-written relay, the bare loop and our relay. Every
+// run of the last two gets its own copy of one database, so that neither finds pages or hint bits of the other.
 func measureDrain(ctx context.Context, e *env, r *report) error {
 	topic, drop, err := e.topic(ctx)
 	if err != nil {
@@ -141,8 +140,8 @@ func startProfile(path string) (done func(), err error) {
 	}, nil
 }
 
-// analyze does what autovacuum does within a minute of a backlog's growing, so that a plan does not depend on whether
-// that minute fell into the run.
+// analyze does what autovacuum does within a minute after a backlog has grown. So a plan does not depend on whether that
+// minute was within the run.
 func (e *env) analyze(ctx context.Context, database string) error {
 	pool, err := e.pool(ctx, database, 1)
 	if err != nil {

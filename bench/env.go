@@ -40,15 +40,15 @@ var (
 	quickSizes = sizes{rounds: 2, drain: 60_000, handwritten: 8_000, held: 30_000, memory: 100_000, consume: 16_000, retention: 200_000, latency: 5 * time.Second, receive: 6 * time.Second, producer: 1500 * time.Millisecond, idle: 5 * time.Second}
 )
 
-// env is the two servers and what the measurements make in them. Every measurement gets databases and topics of its own.
+// env is the two servers and what the measurements create in them. Every measurement has its own databases and topics.
 type env struct {
 	sizes
 	options options
 	dsn     string // of the maintenance database
 	admin   *pgx.Conn
-	master  int // process id of the Postgres that we have started; 0 when it is not ours or not known
+	master  int // process id of the Postgres that we have started; 0 if it is not ours or not known
 	kafka   *kafkaserver.Server
-	made    []string // databases to drop where the server is not ours
+	made    []string // databases to drop if the server is not ours
 	count   int
 	stops   []func()
 }
@@ -136,8 +136,8 @@ func (e *env) stop() {
 	}
 }
 
-// database makes an empty database, or a copy of template: transaction ids are the cluster's, so a copied log means
-// what it meant.
+// database makes an empty database, or a copy of template: transaction ids are the cluster's, so a copied log keeps its
+// meaning.
 func (e *env) database(ctx context.Context, template string) (string, error) {
 	e.count++
 	name := fmt.Sprintf("holdfast_bench_%d_%d", os.Getpid(), e.count)
@@ -149,18 +149,18 @@ func (e *env) database(ctx context.Context, template string) (string, error) {
 		return "", fmt.Errorf("create database: %w", err)
 	}
 	e.made = append(e.made, name)
-	// The copy's pages, and those of the measurement before, go to disk now, not under the run that is measured. Not
-	// everybody may ask for it.
+	// The pages of the copy and of the measurement before go to disk now, not during the run that is measured. The role may
+	// lack the right to do this.
 	_, _ = e.admin.Exec(ctx, "checkpoint")
 	return name, nil
 }
 
-// dropDatabase gives the disk back; a database that stays is no harm.
+// dropDatabase frees the disk; a database that stays does no harm.
 func (e *env) dropDatabase(ctx context.Context, name string) {
 	_, _ = e.admin.Exec(ctx, "drop database if exists "+name+" with (force)")
 }
 
-// pool opens a database. conns 0 is pgxpool's own default, as a service has it that configures nothing.
+// pool opens a database. conns 0 is pgxpool's own default, as in a service that configures nothing.
 func (e *env) pool(ctx context.Context, database string, conns int, settings ...string) (*pgxpool.Pool, error) {
 	c, err := e.poolConfig(database)
 	if err != nil {
@@ -208,7 +208,7 @@ func (e *env) topic(ctx context.Context) (name string, drop func(), err error) {
 	return name, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		_ = e.kafka.DeleteTopic(ctx, name) // one topic more on a server that goes away
+		_ = e.kafka.DeleteTopic(ctx, name) // if it fails, one more topic stays on a server that goes away
 	}, nil
 }
 
@@ -232,8 +232,8 @@ func (e *env) published(ctx context.Context, topic string) (int64, error) {
 	return total, nil
 }
 
-// exactly runs do and holds it to putting want records into the topic. A lost event is an error. It returns the number of repeated ones:
-// where nothing crashes they mean that a relay doubted its lease, because the machine stood still for seconds.
+// exactly runs do and checks that it puts want records into the topic. A lost event is an error. Repeated events are only
+// counted: if nothing crashes they mean that a relay doubted its lease, because the machine stood still for seconds.
 func (e *env) exactly(ctx context.Context, r *report, topic string, want int, who string, do func() error) error {
 	before, err := e.published(ctx, topic)
 	if err != nil {
@@ -266,16 +266,16 @@ func (e *env) spent() costs {
 	return costs{cpuTime(), treeCPU(e.master)}
 }
 
-// since is what was used since before, for each of n, in microseconds.
+// since is the CPU time used since before, for each of n events, in microseconds.
 func (c costs) since(before costs, n int) (self, postgres float64) {
 	each := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 / float64(n) }
 	return each(c.self - before.self), each(c.postgres - before.postgres)
 }
 
-// stalled is how long a measurement may stand still before it is given up.
+// stalled is how long a measurement may make no progress before it ends with an error.
 const stalled = time.Minute
 
-// await waits for done, unless the work ends first, stands still, or ctx is done.
+// await waits for done, unless the work ends first, makes no progress, or ctx is done.
 func await[T any](ctx context.Context, done <-chan T, ended <-chan error, seen func() int64, want int) (T, error) {
 	var none T
 	for last := int64(-1); ; {

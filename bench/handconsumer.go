@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// The hand-written consumer is the other half of what people write: eight readers of one group, each with a loop that
-// records the event's id and handles it in one transaction, and commits the offset afterwards.
+// The hand-written consumer is the other half of what people write: eight readers of one group. Each has a loop that
+// inserts the event's id and handles the event in one transaction, and commits the offset afterwards.
 const handwrittenReaders = 8
 
 // handwrittenConsume handles the first events of the topic, until the watch has seen enough.
@@ -54,8 +54,8 @@ func handwrittenReader(ctx context.Context, pool *pgxpool.Pool, brokers []string
 	reader := kafka.NewReader(kafka.ReaderConfig{
 		Brokers: brokers, GroupID: group, Topic: topic, StartOffset: kafka.FirstOffset,
 		MinBytes: 1, MaxBytes: 10 << 20, MaxWait: 100 * time.Millisecond,
-		// Offsets are committed once a second: committing each would cost a round trip an event, and the table
-		// recognises what comes again.
+		// Offsets are committed once a second: committing each would cost a round trip for every event, and the table
+		// recognises repeats.
 		CommitInterval: time.Second,
 	})
 	defer reader.Close()

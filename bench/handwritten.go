@@ -16,7 +16,7 @@ import (
 // locks a hundred of them, sends them with kafka.Writer, deletes them and commits.
 //
 // A hundred events never fill the batches of eight partitions, so each write waits for kafka.Writer's BatchTimeout. Its
-// default of a second would make the comparison a joke. 10 ms is what people set; 1 ms is the best that can be had.
+// default of a second would make the comparison pointless. People set 10 ms; 1 ms is the best possible value.
 const (
 	handwrittenBatch = 100
 	usualTimeout     = 10 * time.Millisecond
@@ -34,7 +34,7 @@ create table outbox (
     created_at timestamptz not null default now()
 )`
 
-// handwrittenFill is not measured. The payload is made like payload's.
+// handwrittenFill is not measured. Its payload is like that of the function payload.
 const handwrittenFill = `
 insert into outbox (topic, key, type, payload)
 select $1, 'order-' || lpad((random() * 9999)::int::text, 5, '0'), 'order.placed',

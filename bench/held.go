@@ -11,9 +11,9 @@ const heldDrain = "drain beside a transaction held open"
 
 var heldFigures = []string{heldDrain}
 
-// measureHeld drains a backlog with and without another session's transaction that has written, and stays open from
-// before the first event to after the last: the one that stops vacuum, and every reader that waits for the oldest
-// transaction. It is in the log's own database, where its snapshot weighs most.
+// measureHeld drains a backlog with and without another session's transaction that has written and stays open from before
+// the first event until after the last. Such a transaction stops vacuum, and every reader that waits for the oldest
+// transaction. It is in the log's own database, where its snapshot does most harm.
 func measureHeld(ctx context.Context, e *env, r *report) error {
 	topic, drop, err := e.topic(ctx)
 	if err != nil {

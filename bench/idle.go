@@ -12,8 +12,8 @@ const (
 
 var idleFigures = []string{idleCPU, idleStatements}
 
-// measureIdle runs a relay on an empty log in a process of its own. Its CPU time is getrusage's, and its statements are
-// counted where they leave.
+// measureIdle runs a relay on an empty log in a process of its own. Its CPU time comes from getrusage, and its statements are
+// counted as they are sent.
 func measureIdle(ctx context.Context, e *env, r *report) error {
 	database, err := e.migrated(ctx)
 	if err != nil {

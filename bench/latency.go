@@ -25,8 +25,8 @@ const (
 
 var latencyFigures = []string{latencyP50, latencyP99}
 
-// measureLatency commits 500 transactions of one event a second, evenly, and notes for each how long after its COMMIT
-// was sent the broker had acknowledged it: the commit's own wait for the disk is part of it. Nobody calls Relay.Wake.
+// measureLatency commits 500 transactions of one event a second, evenly. For each it measures the time from sending COMMIT
+// to the broker's acknowledgement, so the commit's own wait for the disk is included. Nobody calls Relay.Wake.
 func measureLatency(ctx context.Context, e *env, r *report) error {
 	topic, drop, err := e.topic(ctx)
 	if err != nil {
@@ -103,8 +103,8 @@ func (l *latencies) measure(ctx context.Context, e *env, database, topic string)
 	return err
 }
 
-// write commits the events at their times, whether or not the ones before have ended: a slow moment must not slow the
-// load that it is measured by.
+// write commits the events at their times, whether or not the earlier ones have ended: a slow moment must not reduce the
+// load.
 func (l *latencies) write(ctx context.Context, e *env, database, topic string) error {
 	const writers = 16
 	pool, err := e.pool(ctx, database, writers)

@@ -1,16 +1,16 @@
-// Command bench measures holdfast against what else could be done with the same Postgres and the same Kafka:
+// Command bench compares holdfast with other ways to use the same Postgres and the same Kafka:
 //
 //	go run ./bench            # everything, some fifteen minutes
 //	go run ./bench -quick     # smaller samples, about a minute
 //	go run ./bench -only drain
 //	go run ./bench -json
 //
-// It starts both servers itself (Kafka in Docker where there is one, else an imitation in this process), or uses those
-// that DATABASE_URL and KAFKA_BROKERS name. What is compared is measured moments apart on the same machine, in turns,
-// and reported as a ratio: figures of two machines, or of two hours, say little beside each other. docs/performance.md
-// holds a run with its commentary.
+// It starts both servers itself (Kafka in Docker if there is one, else an imitation in this process), or uses those that
+// DATABASE_URL and KAFKA_BROKERS name. Both sides of a comparison run moments apart on the same machine, in turns, and the
+// result is a ratio: figures of two machines, or of two hours, cannot be compared. docs/performance.md has a run with
+// comments.
 //
-// The exit status is 0 when every measurement could be made, also where a goal was missed: the table says so.
+// The exit status is 0 if every measurement could be made, even if a goal was missed: the table shows that.
 package main
 
 import (
@@ -74,8 +74,7 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// run makes the measurements one after the other and prints them. What was measured is printed even when a later
-// measurement fails.
+// run makes the measurements one after the other and prints them. If one fails, the results before it are still printed.
 func run(ctx context.Context, o options) (err error) {
 	r := newReport(o.json)
 	e, err := newEnv(ctx, o, r)

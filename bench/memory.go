@@ -15,7 +15,7 @@ const (
 var memoryFigures = []string{memoryPeak, memoryGrowth, deadTuples}
 
 // measureMemory lets a relay in a process of its own drain a large backlog, and samples its resident set. Then it asks
-// Postgres what the drain has left behind in the log.
+// Postgres for the dead rows that the drain has left in the log.
 func measureMemory(ctx context.Context, e *env, r *report) error {
 	topic, drop, err := e.topic(ctx)
 	if err != nil {
@@ -42,7 +42,7 @@ func measureMemory(ctx context.Context, e *env, r *report) error {
 	}); err != nil {
 		return err
 	}
-	peak, growth := judgeMemory(samples, int64(e.memory))
+	peak, growth := growthOf(samples, int64(e.memory))
 	r.goal(memoryPeak, peak, "MiB", below(100))
 	r.goal(memoryGrowth, growth, "x", atMost(1.1))
 	r.note("Resident set while %d events are drained: %s", e.memory, sketch(samples))
@@ -55,7 +55,7 @@ func measureMemory(ctx context.Context, e *env, r *report) error {
 	return nil
 }
 
-// memorySample is the resident set in MiB when so many events were published.
+// memorySample is the resident set in MiB after so many published events.
 type memorySample struct {
 	published int64
 	resident  float64
@@ -99,10 +99,10 @@ func (e *env) sampleMemory(ctx context.Context, database string) (samples []memo
 	}
 }
 
-// judgeMemory returns the peak, and how much higher the resident set stands in the last quarter of the events than in
-// the second, by medians: it goes up and down with every garbage collection. The first quarter fills pools and caches,
-// and is left out.
-func judgeMemory(samples []memorySample, events int64) (peak, growth float64) {
+// growthOf returns the peak, and how much larger the resident set is in the last quarter of the events than in the second.
+// It compares medians, since every garbage collection moves it up and down. The first quarter fills pools and caches, and
+// is left out.
+func growthOf(samples []memorySample, events int64) (peak, growth float64) {
 	var second, last []float64
 	for _, s := range samples {
 		peak = max(peak, s.resident)
@@ -119,7 +119,7 @@ func judgeMemory(samples []memorySample, events int64) (peak, growth float64) {
 	return peak, median(last) / median(second)
 }
 
-// sketch is the resident set at some ten moments.
+// sketch is the resident set at about ten moments.
 func sketch(samples []memorySample) string {
 	text := ""
 	for i := range min(10, len(samples)) {

@@ -22,7 +22,7 @@ const (
 
 var producerFigures = []string{producerOverhead}
 
-// The business: an order as it is, with an index, inserted by a transaction of its own.
+// The business: an order with an index, inserted by a transaction of its own.
 const businessSchema = `
 create table orders (
     id          bigint generated always as identity primary key,
@@ -42,8 +42,8 @@ type besides int
 
 const (
 	nothing      besides = iota
-	oneRoundTrip         // an empty statement: what no event written by a statement of its own can go below
-	oneRow               // what a team writes by hand in the place of an event: an insert into the table of the hand-written relay
+	oneRoundTrip         // an empty statement: the lower bound for an event that is written by a statement of its own
+	oneRow               // what a team writes by hand instead of an event: an insert into the table of the hand-written relay
 	oneEvent
 	oneQueued // an event in one batch with the order
 )
@@ -53,7 +53,7 @@ func (b besides) String() string {
 }
 
 // measureProducer lets 16 clients insert orders, in turns with and without an event in the same transaction, and with what
-// people write in its place. No relay runs: what a write costs is the question, not what reading costs.
+// people write instead. No relay runs: the question is the cost of writing, not of reading.
 func measureProducer(ctx context.Context, e *env, r *report) error {
 	database, err := e.migrated(ctx)
 	if err != nil {
@@ -75,7 +75,7 @@ func measureProducer(ctx context.Context, e *env, r *report) error {
 			return err
 		}
 	}
-	for round := range 2 * e.rounds { // short runs in many turns: the disk's moods are longer than a run
+	for round := range 2 * e.rounds { // short runs in many turns: the disk's slow phases last longer than a run
 		if round%2 == 1 {
 			slices.Reverse(turns)
 		}

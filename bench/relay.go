@@ -17,8 +17,8 @@ import (
 // codec is PublisherConfig's default, said here so that the other contestants compress alike.
 const codec = kafka.Snappy
 
-// newRelay makes the relay that is measured: pool, publisher and relay as they are when nothing is configured. The
-// observer only counts. The brokers' connections are closed by the returned function.
+// newRelay makes the relay that is measured: pool, publisher and relay with their defaults. The observer only counts. The
+// returned function closes the connections to the brokers.
 func newRelay(pool *pgxpool.Pool, brokers []string, o relay.Observer) (*relay.Relay, func(), error) {
 	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: brokers}, kafkago.PublisherConfig{Compression: codec})
 	if err != nil {

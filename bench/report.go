@@ -20,7 +20,7 @@ type figure struct {
 	OK    bool    `json:"ok"`
 }
 
-// report collects figures, and tells on standard error how the run goes.
+// report collects figures, and shows on standard error how the run goes.
 type report struct {
 	json    bool
 	figures []figure
@@ -54,7 +54,7 @@ func (g goal) met(value float64) bool {
 	}
 }
 
-// goal adds a figure that has something to reach.
+// goal adds a figure that has a goal.
 func (r *report) goal(name string, value float64, unit string, g goal) {
 	r.figures = append(r.figures, figure{name, value, unit, g.sign + " " + number(g.limit), g.met(value)})
 }
@@ -69,12 +69,12 @@ func (r *report) note(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
 
-// progress says on standard error what happens; load is there because a figure means little on a busy machine.
+// progress says on standard error what happens, with the load, because a figure means little on a busy machine.
 func (r *report) progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%6.1fs%s  %s\n", time.Since(r.began).Seconds(), load(), fmt.Sprintf(format, args...))
 }
 
-// load is how many processes wanted a core over the last minute, where the system tells.
+// load is how many processes wanted a core over the last minute, if the system says so.
 func load() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -115,7 +115,7 @@ func (r *report) print(w io.Writer) error {
 	return nil
 }
 
-// number writes a value with as many digits as it deserves.
+// number writes a value with a sensible number of digits.
 func number(v float64) string {
 	switch {
 	case v == float64(int64(v)) && v < 1000, v >= 1000:
@@ -144,7 +144,7 @@ func median(values []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// ratios divides the runs of one round by each other, so that what slows a whole round down cancels out.
+// ratios divides the runs of one round by each other, so that anything that slows a whole round cancels out.
 func ratios(of, by []float64) []float64 {
 	out := make([]float64, min(len(of), len(by)))
 	for i := range out {

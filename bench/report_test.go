@@ -92,10 +92,10 @@ func TestMemoryThatGrowsIsSeen(t *testing.T) {
 		flat = append(flat, memorySample{i * 10, 40})
 		growing = append(growing, memorySample{i * 10, 40 + float64(i)})
 	}
-	if peak, growth := judgeMemory(flat, 1000); peak != 40 || growth != 1 {
+	if peak, growth := growthOf(flat, 1000); peak != 40 || growth != 1 {
 		t.Errorf("flat: peak %v, growth %v", peak, growth)
 	}
-	if peak, growth := judgeMemory(growing, 1000); peak != 139 || growth < 1.3 {
+	if peak, growth := growthOf(growing, 1000); peak != 139 || growth < 1.3 {
 		t.Errorf("growing: peak %v, growth %v", peak, growth)
 	}
 }

@@ -36,7 +36,7 @@ type shop struct {
 func newShop(pool *pgxpool.Pool) (*shop, error) {
 	guard, err := idempotency.New(pool, idempotency.Config{
 		Principal: func(*http.Request) (string, error) { return "bench", nil },
-		Wait:      time.Minute, // who repeats a request wants its answer, not a 409
+		Wait:      time.Minute, // a client that repeats a request wants its answer, not a 409
 	})
 	if err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func newShop(pool *pgxpool.Pool) (*shop, error) {
 	}, nil
 }
 
-// post sends one request into a handler, without a network: its cost is no part of what is compared.
+// post sends one request into a handler, without a network, whose cost is no part of the comparison.
 func post(ctx context.Context, h http.Handler, key string) *httptest.ResponseRecorder {
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/orders", strings.NewReader(requestBody))
 	r.Header.Set("Content-Type", "application/json")

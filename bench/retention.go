@@ -25,8 +25,8 @@ const (
 
 var retentionFigures = []string{retentionBeside, retentionShare}
 
-// retentionRows are events that were settled over two weeks: the older half was settled longer ago than the default
-// window, but by no more than half a day, so that retention sees a table that it is not behind with.
+// retentionRows are events that were settled over two weeks. The older half is older than the default window, but by no
+// more than half a day, so that retention is not late.
 const retentionRows = `
 insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, received_at, processed_at, result)
 select 'bench', 'orders-service', gen_random_uuid()::text, 'orders', n % 8, n / 8, sha256(int8send(n)), s.at, s.at, 'handled'
@@ -47,8 +47,8 @@ type retentionRun struct {
 // keptByDefault is the default of inbox.Config.Retention.
 const keptByDefault = 7 * 24 * time.Hour
 
-// measureRetention lets clients receive events while rows of a large inbox are removed, in turns with runs in which none
-// are; and in turns with runs that are behind, because the window is a day: these may take more of the time.
+// measureRetention lets clients receive events while rows of a large inbox are removed, in turns with runs that remove none
+// and with runs that are late because the window is a day: these may take more of the time.
 func measureRetention(ctx context.Context, e *env, r *report) error {
 	database, err := e.migrated(ctx)
 	if err != nil {
@@ -72,7 +72,7 @@ func measureRetention(ctx context.Context, e *env, r *report) error {
 		return fmt.Errorf("set the positions: %w", err)
 	}
 	for _, statement := range []string{"vacuum analyze holdfast.inbox", "checkpoint"} {
-		_, _ = pool.Exec(ctx, statement) // not everybody may ask for it
+		_, _ = pool.Exec(ctx, statement) // the role may lack the right
 	}
 	if err := inboxSizes(ctx, pool, e.retention, r); err != nil {
 		return err
@@ -144,7 +144,7 @@ func measureRetention(ctx context.Context, e *env, r *report) error {
 	return nil
 }
 
-// inboxSizes reports what a row takes on disk, in the table and in each index.
+// inboxSizes reports the size of a row on disk, in the table and in each index.
 func inboxSizes(ctx context.Context, pool *pgxpool.Pool, n int, r *report) error {
 	rows, err := pool.Query(ctx, `select c.relname, pg_relation_size(c.oid) from pg_class c
 		where c.oid = 'holdfast.inbox'::regclass or c.oid in (select i.indexrelid from pg_index i where i.indrelid = 'holdfast.inbox'::regclass)
@@ -164,7 +164,7 @@ func inboxSizes(ctx context.Context, pool *pgxpool.Pool, n int, r *report) error
 	return nil
 }
 
-// receiveBeside lets clients receive events for a while, beside a Run whose window it is; 0 is no Run.
+// receiveBeside lets clients receive events for a while, next to a Run with this window; 0 means no Run.
 func (e *env) receiveBeside(ctx context.Context, pool *pgxpool.Pool, window time.Duration) (retentionRun, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -194,7 +194,7 @@ func (e *env) receiveBeside(ctx context.Context, pool *pgxpool.Pool, window time
 		if err != nil {
 			return run, err
 		}
-		// The pause that the run before this asked for is over.
+		// The pause that the run before this set is over.
 		if _, err := pool.Exec(ctx, "update holdfast.retention set next_at = '-infinity'"); err != nil {
 			return run, err
 		}
