@@ -19,7 +19,7 @@ func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []by
 	if err := checkEvent(e); err != nil {
 		return "", fmt.Errorf("store event: %w", err)
 	}
-	d := rec.newDeliveryOf(e, hash)
+	d := rec.registry.newDeliveryOf(e, hash)
 	if try {
 		d.manner = mannerTry
 	}
@@ -41,7 +41,7 @@ func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []by
 	if try {
 		s = rec.trying(d, s)
 	}
-	out, err := rec.receive(ctx, rec.newIntake(d, rec.runner.within(s)), nil)
+	out, err := rec.receive(ctx, rec.newIntake(d, s, nil), nil)
 	if err != nil {
 		return "", fmt.Errorf("store event: %w", err)
 	}
@@ -58,13 +58,13 @@ func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []
 	if err := rec.runner.tooManyHung(); err != nil {
 		return "", err
 	}
-	d := rec.newDeliveryOf(e, hash)
+	d := rec.registry.newDeliveryOf(e, hash)
 	if try {
 		d.manner = mannerTry
 	}
-	first := rec.alone(d, 1)
+	var s step // nil: its handler runs
 	if d.h == nil {
-		s, skip, err := rec.unhandled(ctx, rec.pool, d)
+		other, skip, err := rec.unhandled(ctx, rec.pool, d)
 		if err != nil {
 			return "", fmt.Errorf("receive event: %w", err)
 		}
@@ -72,12 +72,12 @@ func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []
 			rec.report(d, Skipped, 0)
 			return Skipped, nil
 		}
+		s = other
 		if try {
 			s = rec.trying(d, s)
 		}
-		first = rec.runner.within(s)
 	}
-	out, err := rec.receive(ctx, rec.newIntake(d, first), nil)
+	out, err := rec.receive(ctx, rec.newIntake(d, s, nil), nil)
 	if err != nil {
 		return "", fmt.Errorf("receive event: %w", err)
 	}
@@ -90,7 +90,7 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 	if err := checkEvent(e); err != nil {
 		return "", fmt.Errorf("receive event: %w", err)
 	}
-	d := rec.newDelivery(e)
+	d := rec.registry.newDelivery(e)
 	d.manner = mannerCallers
 	first := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, 1) }
 	if d.h == nil {
@@ -127,7 +127,7 @@ func (rec *receiver) storeTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (
 	if err := checkEvent(e); err != nil {
 		return "", fmt.Errorf("store event: %w", err)
 	}
-	d := rec.newDelivery(e)
+	d := rec.registry.newDelivery(e)
 	d.manner = mannerCallers
 	out, err := rec.queues.park(ctx, tx, d, past{}, nil, Stored)
 	if err != nil {

@@ -100,8 +100,8 @@ func TestAnEventParkedLateKeepsWhenItFailedFirst(t *testing.T) {
 	})
 	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return errors.New("no") })
 	b.receive(in, event("filler", "other"), Retrying)
-	d := in.receiver.newDelivery(event("1", "k"))
-	late := in.receiver.newIntake(d, in.receiver.alone(d, 1))
+	d := in.registry.newDelivery(event("1", "k"))
+	late := in.newIntake(d, nil, nil)
 	if out, err := in.receiver.receive(t.Context(), late, nil); !errors.Is(err, ErrFull) {
 		t.Fatalf("got %s, %v, want ErrFull", out, err)
 	}

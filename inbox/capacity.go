@@ -14,10 +14,10 @@ func (p *partition) setAside(j *job, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := &p.atCapacity
-	if j.atCapacity {
+	if j.state == jobHeld {
 		r.tries++
 	} else {
-		j.atCapacity = true
+		j.state = jobHeld
 		r.held++
 	}
 	r.waiting = append(r.waiting, j)

@@ -308,10 +308,10 @@ func TestAStopDoesNotWaitForADatabaseThatIsAway(t *testing.T) {
 	b := setupRoom(t)
 	stop := make(chan struct{})
 	close(stop)
-	in := b.in.receiver.newIntake(b.in.receiver.newDelivery(event("1", "k")), func(context.Context) (Outcome, error) {
+	in := b.in.newIntake(b.in.registry.newDelivery(event("1", "k")), nil, stop)
+	in.next = func(context.Context) (Outcome, error) {
 		return "", &failure{faultDatabase, errors.New("connection refused")}
-	})
-	in.h.patient, in.stop = true, stop
+	}
 	if out, err := b.in.receiver.receive(t.Context(), in, nil); !errors.Is(err, errStopping) {
 		t.Errorf("receive returned %q, %v", out, err)
 	}

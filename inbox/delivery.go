@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"errors"
+	"time"
 
 	"github.com/holdfast-go/holdfast"
 )
@@ -14,7 +15,6 @@ type delivery struct {
 	hash    []byte       // that tells another payload under its id apart: SHA-256 of the payload, but where package webhook has another
 	h       BatchHandler // nil for a type that is not handled here
 	from    *origin      // nil unless it comes from Kafka
-	garbled bool         // its type cannot be read
 	manner  manner
 	inDoubt bool   // a COMMIT got no answer: if the event is known now, that was ours
 	start   int32  // which start of its handler is counted; 0 while none is
@@ -32,9 +32,20 @@ const (
 
 // origin is where an event from Kafka comes from.
 type origin struct {
-	fence   *fence
-	offset  int64
-	counted bool // the start of its handler is counted first
+	fence  *fence
+	offset int64
+}
+
+// newDelivery is an event that comes in, with the handler of its type.
+func (reg *registry) newDelivery(e holdfast.Event) *delivery { return reg.newDeliveryOf(e, nil) }
+
+// newDeliveryOf is newDelivery with the hash that tells another payload apart; nil means that of the payload.
+func (reg *registry) newDeliveryOf(e holdfast.Event, hash []byte) *delivery {
+	d := &delivery{e: e, hash: hash, h: reg.handlers[e.Type]}
+	if hash == nil {
+		d.hash = d.payloadHash()
+	}
+	return d
 }
 
 // payloadHash is of all bytes: an edit of the event's letter leaves such a one in its row.
@@ -78,4 +89,21 @@ var errUnqueued = errors.New("the queue of its key has gone")
 // is says whether a row with the hash is that of the event's payload.
 func (d *delivery) is(hash []byte) bool {
 	return bytes.Equal(hash, d.hash) || bytes.Equal(hash, d.payloadHash())
+}
+
+// intake is an event on its way to its outcome: what is tried next, and what was tried before. Of one goroutine at a time.
+type intake struct {
+	d    *delivery
+	step step            // takes the event in instead of its handler, where it is not nil
+	stop <-chan struct{} // closed when no more pauses are to be made; nil: never
+
+	next     attemptFunc // nil before the first attempt
+	h        history
+	failures []string
+	begun    time.Time
+}
+
+// newIntake begins the way of an event that comes alone. With a stop it waits for an absent database until that is closed.
+func (env *env) newIntake(d *delivery, s step, stop <-chan struct{}) *intake {
+	return &intake{d: d, step: s, stop: stop, h: history{quick: env.c.ImmediateRetries, decided: s != nil, patient: stop != nil}, begun: time.Now()}
 }

@@ -191,7 +191,7 @@ func (b *bundle) followers(in *Inbox, off int64) (ds []*delivery) {
 	}
 	a.fence.Epoch += off
 	for i := range 3 {
-		d := in.receiver.newDelivery(event(strconv.Itoa(i+1), "k"))
+		d := in.registry.newDelivery(event(strconv.Itoa(i+1), "k"))
 		d.from = &origin{fence: a.fence, offset: int64(i)}
 		ds = append(ds, d)
 	}

@@ -35,7 +35,7 @@ func TestAStoredEventThatIsGivenUpIsToldOfWithItsLetter(t *testing.T) {
 			in := b.inbox(func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 			in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return errors.New(row.err) })
 			pgtest.Exec(t, b.db, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash, state)
-				values ('inbox', 'billing', 'r', '1', 'shop', 'order.placed', 'orders', 'k', now(), $1, 'replaying')`, in.receiver.newDelivery(event("1", "k")).hash)
+				values ('inbox', 'billing', 'r', '1', 'shop', 'order.placed', 'orders', 'k', now(), $1, 'replaying')`, in.registry.newDelivery(event("1", "k")).hash)
 			b.store(in, event("1", "k"))
 			pgtest.Exec(t, b.db, "update holdfast.stored set "+row.given)
 			stop := b.run(in.Run)

@@ -33,7 +33,7 @@ func (rec *receiver) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (ou
 	if err := checkEvent(e); err != nil {
 		return "", nil, err
 	}
-	d := rec.newDelivery(e)
+	d := rec.registry.newDelivery(e)
 	d.manner = mannerCallers
 	if d.h == nil {
 		return "", nil, fmt.Errorf("the type %q has no handler: those of consumer %s are %q", e.Type, rec.c.Consumer, rec.registry.types)

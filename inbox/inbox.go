@@ -43,7 +43,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 	env := newEnv(pool, c)
 	registry := newRegistry()
 	runner := &runner{env: env}
-	ledger := &ledger{env: env, letters: &letters{env: env}}
+	ledger := &ledger{env: env, starts: &starts{env: env}, letters: &letters{env: env}}
 	queues := &queues{env: env, ledger: ledger, quota: &quota{env: env}}
 	declarations := &declarations{env: env, registry: registry}
 	receiver := &receiver{env: env, registry: registry, admission: &admission{env: env, runner: runner, ledger: ledger, queues: queues}, runner: runner, ledger: ledger, queues: queues, declarations: declarations}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
 )
@@ -26,23 +25,8 @@ type receiver struct {
 	declarations *declarations
 }
 
-// intake is an event on its way in: what is tried next, and what it has behind it. Of one goroutine at a time.
-type intake struct {
-	d    *delivery
-	next attemptFunc
-	stop <-chan struct{} // closed when no more pauses are to be made; nil: never
-
-	h        history
-	failures []string
-	begun    time.Time
-}
-
 // errStopping is returned where there was something to wait for, and no time for it.
 var errStopping = errors.New("told to stop")
-
-func (rec *receiver) newIntake(d *delivery, first attemptFunc) *intake {
-	return &intake{d: d, next: first, h: history{quick: rec.c.ImmediateRetries, decided: d.h == nil}, begun: time.Now()}
-}
 
 // receive tries until an attempt commits. failed is the error of a first attempt that was made already, nil where none was.
 //
@@ -51,6 +35,9 @@ func (rec *receiver) newIntake(d *delivery, first attemptFunc) *intake {
 // again: a handler that has failed is not run a second time.
 func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outcome, error) {
 	d, h := t.d, &t.h
+	if t.next == nil {
+		t.next = rec.first(t)
+	}
 	for {
 		var out Outcome
 		err := failed
@@ -154,17 +141,12 @@ func (rec *receiver) afterFailure(d *delivery, h history, v verdict, failures []
 	}, failures
 }
 
-func (rec *receiver) newDelivery(e holdfast.Event) *delivery {
-	return rec.newDeliveryOf(e, nil)
-}
-
-// newDeliveryOf is newDelivery with the hash that tells another payload apart; nil means that of the payload.
-func (rec *receiver) newDeliveryOf(e holdfast.Event, hash []byte) *delivery {
-	d := &delivery{e: e, hash: hash, h: rec.registry.handlers[e.Type]}
-	if hash == nil {
-		d.hash = d.payloadHash()
+// first is the attempt that an intake begins with.
+func (rec *receiver) first(t *intake) attemptFunc {
+	if t.step != nil {
+		return rec.runner.within(t.step)
 	}
-	return d
+	return rec.alone(t.d, 1)
 }
 
 // alone is an attempt that takes an event in, in a transaction of two round trips.

@@ -2,7 +2,6 @@ package inbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -15,6 +14,7 @@ import (
 // ledger is the rows of events in the table inbox, and their letters.
 type ledger struct {
 	*env
+	starts  *starts
 	letters *letters
 }
 
@@ -61,18 +61,7 @@ func (led *ledger) deadLetter(ctx context.Context, tx pgx.Tx, d *delivery, l let
 	if as == Dead {
 		d.after = func() { led.notifyDead(l.observed(d.e, id)) }
 	}
-	return as, led.forget(ctx, tx, d)
-}
-
-// forget removes the count of starts of an event that came to an end.
-func (led *ledger) forget(ctx context.Context, tx pgx.Tx, d *delivery) error {
-	if d.from == nil || !d.from.counted {
-		return nil
-	}
-	if _, err := tx.Exec(ctx, led.sql.forgetStart, led.c.Consumer, d.e.Source, d.e.ID); err != nil {
-		return fmt.Errorf("forget starts: %w", err)
-	}
-	return nil
+	return as, led.starts.forget(ctx, tx, d)
 }
 
 // known says what an event is whose id has been here before.
@@ -108,48 +97,4 @@ func (led *ledger) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, 
 		}
 	}
 	return Duplicate, nil
-}
-
-// countStart counts that the handler of an event is about to start, and commits that before it does. An event that is
-// known already is not counted: nothing will run. Asked again, because the answer was lost, it counts the same start.
-func (led *ledger) countStart(ctx context.Context, d *delivery) (starts int, known bool, err error) {
-	var hash []byte
-	var result string
-	err = led.pool.QueryRow(ctx, led.sql.known, led.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result)
-	if err == nil {
-		return 0, true, nil
-	}
-	if !errors.Is(err, pgx.ErrNoRows) {
-		return 0, false, fmt.Errorf("read inbox row: %w", err)
-	}
-	if d.start == 0 {
-		var before int32
-		if err := led.pool.QueryRow(ctx, led.sql.starts, led.c.Consumer, d.e.Source, d.e.ID).Scan(&before); err != nil {
-			return 0, false, fmt.Errorf("read starts: %w", err)
-		}
-		d.start = before + 1
-	}
-	var n int32
-	if err := led.pool.QueryRow(ctx, led.sql.start, led.c.Consumer, d.e.Source, d.e.ID, d.start).Scan(&n); err != nil {
-		return 0, false, fmt.Errorf("count start: %w", err)
-	}
-	return int(n), false, nil
-}
-
-// takeBackStart takes a counted start back: the process outlived it, and nothing was decided. Where the database is away
-// for as long as it is tried, the start stays counted.
-func (led *ledger) takeBackStart(ctx context.Context, d *delivery) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
-	defer cancel()
-	for wait := 0; ; wait++ {
-		_, err := led.pool.Exec(ctx, led.sql.takeBackStart, led.c.Consumer, d.e.Source, d.e.ID, d.start)
-		if err == nil {
-			d.start = 0
-			return
-		}
-		led.transient(fmt.Errorf("take start back: %w", err))
-		if pause(ctx, spread(databaseBase, databaseCap, wait+1, led.random())) != nil {
-			return
-		}
-	}
 }

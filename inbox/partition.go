@@ -141,6 +141,14 @@ func (p *partition) staleGeneration() {
 	}
 }
 
+// handOut gives jobs to the workers. It needs the mutex, and either the reader's goroutine or a job in progress.
+func (p *partition) handOut(js ...*job) {
+	p.working.Add(len(js))
+	for _, j := range js {
+		p.workers.add(j)
+	}
+}
+
 // free tells the reader that something is settled.
 func (p *partition) free() {
 	select {

@@ -151,7 +151,9 @@ func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 			conn.Release()
 			return "", err
 		}
-		return "", p.runner.failed(ctx, conn, o.tx, err)
+		f := failureOf(ctx, o.tx, err)
+		p.runner.abort(ctx, conn, o.tx, f)
+		return "", f
 	}
 	failpoint.Hit(failpoint.InboxHandled)
 	p.tx = o.tx
@@ -223,7 +225,7 @@ func (a *admission) inserted(ctx context.Context, tx pgx.Tx, d *delivery, result
 		return a.queues.queue(ctx, tx, d, past{}, nil, Stored, true)
 	}
 	failpoint.Hit(failpoint.InboxInserted)
-	err = a.runner.handle(ctx, tx, d.h, []holdfast.Event{d.e}, func() error { return a.ledger.forget(ctx, tx, d) })
+	err = a.runner.handle(ctx, tx, d.h, []holdfast.Event{d.e}, func() error { return a.ledger.starts.forget(ctx, tx, d) })
 	return Handled, err
 }
 

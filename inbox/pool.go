@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
@@ -16,11 +17,11 @@ import (
 type workerPool struct {
 	receiver *receiver
 	wg       sync.WaitGroup
+	read     atomic.Int64 // events that were read
 
 	mu      sync.Mutex
 	more    *sync.Cond
-	read    int64 // events that were read
-	waiting int   // jobs that are ready
+	waiting int // jobs that are ready
 	first   readFirst
 	queue   []*ready // in the order in which they became ready
 	byRead  bool     // the next is taken from first
@@ -72,14 +73,6 @@ func (c *workerPool) add(j *job) {
 	c.waiting++
 	c.mu.Unlock()
 	c.more.Signal()
-}
-
-// number numbers an event that was read.
-func (c *workerPool) number() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.read++
-	return c.read
 }
 
 // some says whether a job is ready.
@@ -267,7 +260,6 @@ func (w *worker) committed(err error, next *job) bool {
 // them an attempt: only one is to blame, or none.
 func (w *worker) redo(j *job, failed error) {
 	if len(j.ds) == 1 {
-		j.intake = j.owner.intake(j.ds[0], nil)
 		w.finish(j, failed)
 		return
 	}
@@ -282,6 +274,9 @@ func (w *worker) redo(j *job, failed error) {
 // finish brings a single event to its outcome, or to where it has to wait for room. failed is why its first attempt did not
 // commit, where that was made.
 func (w *worker) finish(j *job, failed error) {
+	if j.intake == nil {
+		j.intake = w.workers.receiver.newIntake(j.ds[0], nil, j.stop)
+	}
 	_, err := w.workers.receiver.receive(j.ctx, j.intake, failed)
 	if errors.Is(err, ErrFull) {
 		j.owner.setAside(j, err)

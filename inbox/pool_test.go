@@ -82,7 +82,7 @@ func TestSlowKeysDoNotKeepAllThatWasReadLaterWaiting(t *testing.T) {
 	c := newWorkerPool(nil)
 	left := map[*job]int{}
 	for range slow { // The first of each key is ready; the others behind it were read at the same time, about.
-		j := &job{read: c.number()}
+		j := &job{read: c.read.Add(1)}
 		left[j] = each - 1
 		c.add(j)
 	}

@@ -157,7 +157,7 @@ func (qs *queues) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, del
 		return "", qs.unrecorded(ctx, tx, d, err)
 	}
 	failpoint.Hit(failpoint.InboxParking)
-	return as, qs.ledger.forget(ctx, tx, d)
+	return as, qs.ledger.starts.forget(ctx, tx, d)
 }
 
 // unrecorded takes the event's row back where there is no room for the event, and returns err: a caller may commit what else

@@ -94,9 +94,9 @@ func (p *partition) full() bool {
 // begin takes a page on, event by event, and says whether to go on.
 func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
 	ds := make([]*delivery, len(pg.Records))
-	invalid := make([]step, len(pg.Records))
+	bad := make([]*badRecord, len(pg.Records))
 	for i, r := range pg.Records {
-		ds[i], invalid[i] = p.delivery(r)
+		ds[i], bad[i] = p.delivery(r)
 	}
 	// The page was fetched before this is asked: a producer of a new type, after a node declared it, is
 	// understood.
@@ -111,14 +111,16 @@ func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
 	}
 	dispositions := make([]disposition, len(ds))
 	for i, d := range ds {
-		dispositions[i] = dispositionOf(recordFacts{invalid: invalid[i] != nil, garbled: d.garbled, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.c.UnknownType)
+		dispositions[i] = dispositionOf(recordFacts{invalid: bad[i] != nil, garbled: bad[i] != nil && bad[i].garbled, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.c.UnknownType)
 	}
 	if !p.recognise(ctx, ds, dispositions) {
 		return false
 	}
 	for i, d := range ds {
-		s := invalid[i]
+		var s step // nil: its handler runs
 		switch dispositions[i] {
+		case disposeInvalid:
+			s = bad[i].letter
 		case disposeStale:
 			s = p.receiver.stale(d)
 		case disposeUnknown:
@@ -139,13 +141,13 @@ func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
 			p.report(d, Duplicate, 0)
 			p.settle(d)
 		case p.replaying:
-			if !p.replaySerially(ctx, jobs, d, p.intake(d, s)) {
+			if !p.replaySerially(ctx, jobs, d, s) {
 				return false
 			}
 		case s != nil:
-			p.dispatch(&job{owner: p, ctx: jobs, ds: []*delivery{d}, intake: p.intake(d, s)})
+			p.dispatch(&job{owner: p, ctx: jobs, stop: ctx.Done(), ds: []*delivery{d}, intake: p.newIntake(d, s, ctx.Done())})
 		default:
-			j := &job{owner: p, ctx: jobs, ds: []*delivery{d}}
+			j := &job{owner: p, ctx: jobs, stop: ctx.Done(), ds: []*delivery{d}}
 			if p.receiver.registry.batched[d.e.Type] {
 				j.kind = jobBatch
 			}
@@ -157,17 +159,6 @@ func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
 	p.track.skipTo(pg.Next)
 	p.mu.Unlock()
 	return true
-}
-
-// intake is how an event goes in that does not come with a batch: by the step, where it is not nil, instead of its handler.
-func (p *partition) intake(d *delivery, s step) *intake {
-	first := p.receiver.alone(d, 1)
-	if s != nil {
-		first = p.receiver.runner.within(s)
-	}
-	t := p.receiver.newIntake(d, first)
-	t.h.patient, t.stop = true, p.reading.Done()
-	return t
 }
 
 // unknownTypes are the types in a page that this node has no handler for.

@@ -15,7 +15,7 @@ import (
 
 // delivery reads a record. A record that is no event of ours to store becomes a letter: the step is not nil then. Whether
 // that is written is for dispositionOf to say.
-func (p *partition) delivery(r Record) (*delivery, step) {
+func (p *partition) delivery(r Record) (d *delivery, bad *badRecord) {
 	e, err := wire.Parse(p.tp.Topic, r.Key, r.Value, r.Headers, r.Time)
 	if year := e.Time.UTC().Year(); year < 1 || year > 9999 { // A producer's clock in other units: no reason to refuse the event.
 		e.Time = time.Time{}
@@ -31,7 +31,7 @@ func (p *partition) delivery(r Record) (*delivery, step) {
 		err = checkEvent(typed)
 	}
 	if err == nil {
-		d := p.receiver.newDelivery(e)
+		d = p.receiver.registry.newDelivery(e)
 		d.from = &origin{fence: p.fence, offset: r.Offset}
 		return d, nil
 	}
@@ -40,13 +40,20 @@ func (p *partition) delivery(r Record) (*delivery, step) {
 	}
 	keyed := checkText("key", e.Key, 0, 1024) == nil // A key that the tables cannot hold is no other event's.
 	e.Topic, e.Payload = p.tp.Topic, r.Value
-	d := p.receiver.newDelivery(sanitized(e))
-	d.h, d.garbled = p.receiver.registry.handlers[e.Type], checkText("type", e.Type, 0, 255) != nil
+	d = p.receiver.registry.newDelivery(sanitized(e))
+	d.h = p.receiver.registry.handlers[e.Type]
 	d.from = &origin{fence: p.fence, offset: r.Offset}
 	l := letter{reason: "invalid record: " + boundedError(err), holds: p.c.HoldKey && keyed && !d.stale(), errors: []string{boundedError(err)}, err: err, reopen: true}
-	return d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+	s := func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		return p.receiver.ledger.deadLetter(ctx, tx, d, l, Dead)
 	}
+	return d, &badRecord{s, checkText("type", e.Type, 0, 255) != nil}
+}
+
+// badRecord is what is wrong with a record that the tables cannot hold.
+type badRecord struct {
+	letter  step // makes a letter of it
+	garbled bool // not even its type can be read
 }
 
 // sanitized is an event that the tables can hold.

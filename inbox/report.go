@@ -33,6 +33,16 @@ func (env *env) report(d *delivery, out Outcome, took time.Duration) {
 	}
 }
 
+// reportStored tells of a durable outcome of a stored event. goesOn: the same worker has claimed the next of its key.
+func (env *env) reportStored(e holdfast.Event, out Outcome, took time.Duration, goesOn bool) {
+	if out != Retrying && !goesOn {
+		env.wake() // The next of its key may be due.
+	}
+	if env.c.Observer.OnReceive != nil {
+		env.c.Observer.OnReceive(Received{Event: e, Outcome: out, Took: took})
+	}
+}
+
 func (env *env) retried(e holdfast.Event, attempt int, delay time.Duration, stored bool, err error) {
 	env.c.Logger.Info("handler failed, will retry", append(env.attrs(e), "attempt", attempt, "delay", delay, "stored", stored, "class", classOf(err))...)
 	if env.c.Observer.OnRetry != nil {

@@ -1,10 +1,5 @@
 package inbox
 
-import (
-	"cmp"
-	"slices"
-)
-
 // This file decides which of a partition's events may be begun: those of different keys beside each other, those of one
 // key one after the other. It does nothing: partition has the workers do what it says.
 
@@ -16,7 +11,7 @@ import (
 type scheduler struct {
 	most      int // events of a batch
 	keys      map[string]*keyQueue
-	open      map[string]*job // by type: the batch that takes more
+	batches   map[string]*job // by type: the last batch of it
 	gathering bool            // more is about to be added, so that no open batch is offered yet
 }
 
@@ -27,7 +22,7 @@ type keyQueue struct {
 }
 
 func newScheduler(most int) scheduler {
-	return scheduler{most: most, keys: map[string]*keyQueue{}, open: map[string]*job{}}
+	return scheduler{most: most, keys: map[string]*keyQueue{}, batches: map[string]*job{}}
 }
 
 // add lines up a job of one event. What it returns is to be begun now; nil where the event waits, or is in a batch that
@@ -51,7 +46,7 @@ func (l *scheduler) add(j *job) *job {
 
 // mayJoin says that the event may go into the batch that the one before it is in.
 func (l *scheduler) mayJoin(line *keyQueue, j *job) bool {
-	return j.kind == jobBatch && line.batch != nil && line.batch == l.open[j.ds[0].e.Type]
+	return j.kind == jobBatch && line.batch != nil && line.batch.collects() && line.batch == l.batches[j.ds[0].e.Type]
 }
 
 // begin takes an event on, whose turn it is. line is nil for one without a key.
@@ -60,11 +55,11 @@ func (l *scheduler) begin(line *keyQueue, j *job) *job {
 		return j
 	}
 	eventType := j.ds[0].e.Type
-	batch, ok := l.open[eventType]
-	if ok {
-		batch.ds = append(batch.ds, j.ds[0])
+	batch := l.batches[eventType]
+	if batch == nil || !batch.collects() {
+		batch, l.batches[eventType] = j, j
 	} else {
-		batch, l.open[eventType] = j, j
+		batch.ds = append(batch.ds, j.ds[0])
 	}
 	if line != nil {
 		line.batch = batch
@@ -72,23 +67,12 @@ func (l *scheduler) begin(line *keyQueue, j *job) *job {
 	if len(batch.ds) < l.most {
 		return nil
 	}
-	l.close(batch)
-	if batch.offered {
+	offered := batch.state == jobOffered
+	batch.close()
+	if offered {
 		return nil
 	}
-	batch.offered = true
 	return batch
-}
-
-// close ends a batch, if it is open: it takes no more.
-func (l *scheduler) close(j *job) {
-	eventType := j.ds[0].e.Type
-	if l.open[eventType] != j {
-		return
-	}
-	delete(l.open, eventType)
-	// What came from behind a key is later in the log than what came after it.
-	slices.SortFunc(j.ds, func(a, b *delivery) int { return cmp.Compare(a.from.offset, b.from.offset) })
 }
 
 // offers are the batches that are begun as they are, unless they grow before a worker takes them.
@@ -97,9 +81,9 @@ func (l *scheduler) offers() []*job {
 		return nil
 	}
 	var js []*job
-	for _, j := range l.open {
-		if !j.offered {
-			j.offered = true
+	for _, j := range l.batches {
+		if j.state == jobOpen {
+			j.state = jobOffered
 			js = append(js, j)
 		}
 	}
@@ -108,6 +92,7 @@ func (l *scheduler) offers() []*job {
 
 // done frees the keys of a job. What it returns is to be begun now.
 func (l *scheduler) done(j *job) []*job {
+	l.forget(j)
 	var js []*job
 	for _, key := range j.keys() {
 		line := l.keys[key]
@@ -125,42 +110,14 @@ func (l *scheduler) done(j *job) []*job {
 	return append(js, l.offers()...)
 }
 
-// follower takes what waits behind a job of one key, for the worker that has it: the key passes on to it. nil: nothing
-// does, or it is for a batch. More than one is taken only where the job's event was stored: they are, too.
-func (l *scheduler) follower(j *job, most int) *job {
-	if j.kind == jobBatch && len(j.ds) > 1 || j.ds[0].e.Key == "" {
-		return nil
-	}
-	line := l.keys[j.ds[0].e.Key]
-	if len(line.waiting) == 0 || line.waiting[0].kind == jobBatch {
-		return nil
-	}
-	next := line.pop()
-	for bytes := next.bytes(); next.joins() && len(line.waiting) > 0 && line.waiting[0].joins(); {
-		bytes += line.waiting[0].bytes()
-		if bytes > maxFollowerBytes || len(next.ds)+len(line.waiting[0].ds) > most {
-			break
-		}
-		next.ds, next.kind = append(next.ds, line.pop().ds...), jobFollowers
-	}
-	j.follower = next
-	return next
-}
-
-// putBack has the follower of a job wait again, first of all.
-func (l *scheduler) putBack(j *job) {
-	line := l.keys[j.ds[0].e.Key]
-	line.waiting = slices.Insert(line.waiting, 0, j.follower)
-	j.follower = nil
-}
-
 // split takes a job of several events apart: each of its events comes alone, those of one key one after the other, before what waits
 // behind the batch. What it returns is to be begun now.
 func (l *scheduler) split(batch *job) []*job {
+	l.forget(batch)
 	var js []*job
 	later := map[string][]*job{}
 	for i, d := range batch.ds {
-		j := &job{owner: batch.owner, ctx: batch.ctx, ds: batch.ds[i : i+1 : i+1], read: batch.read, kind: jobApart}
+		j := &job{owner: batch.owner, ctx: batch.ctx, stop: batch.stop, ds: batch.ds[i : i+1 : i+1], read: batch.read, kind: jobApart}
 		key := d.e.Key
 		behind, second := later[key]
 		if key == "" || !second {
@@ -177,6 +134,13 @@ func (l *scheduler) split(batch *job) []*job {
 		}
 	}
 	return js
+}
+
+// forget lets go of a job that has ended, and of its events.
+func (l *scheduler) forget(j *job) {
+	if eventType := j.ds[0].e.Type; l.batches[eventType] == j {
+		delete(l.batches, eventType)
+	}
 }
 
 // pop takes the first that waits.

@@ -77,7 +77,7 @@ func TestEventsOfBusyKeysJoinALaterBatch(t *testing.T) {
 		t.Fatal(diff, "or it was offered twice")
 	}
 	add(12, "f 12") // An offered batch grows until it is taken.
-	l.close(offered[0])
+	offered[0].close()
 	if diff := cmp.Diff([]string{"e 11, f 12"}, names(offered...)); diff != "" {
 		t.Fatal(diff)
 	}
@@ -135,7 +135,7 @@ func lineupHistory(t *testing.T, seed uint64) (grouped int) {
 	handled, read := 0, int64(0)
 	const all, most = 150, 4
 	take := func(j *job) { // a worker begins it
-		l.close(j)
+		j.close()
 		for _, key := range j.keys() {
 			if busy[key] != nil {
 				t.Fatalf("%q is begun beside %q", names(j), names(busy[key]))
@@ -238,7 +238,7 @@ func lineupHistory(t *testing.T, seed uint64) (grouped int) {
 	for key := range l.keys { // what was begun last by follower is done by now too
 		t.Errorf("key %s is still in hand", key)
 	}
-	if len(l.open) > 0 {
+	if len(l.batches) > 0 {
 		t.Error("a batch is open")
 	}
 	return grouped

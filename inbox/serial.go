@@ -16,7 +16,8 @@ import (
 
 // replaySerially brings one event to its end in the reader, and says whether to go on. While the event waits for room, other
 // partitions have their turns.
-func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery, t *intake) bool {
+func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery, s step) bool {
+	t := p.newIntake(d, s, ctx.Done())
 	known := false
 	for tries := 1; ; tries++ {
 		err := p.exclusively(func() (err error) {
@@ -26,7 +27,7 @@ func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery, t *in
 				_, err = p.receiver.receive(jobs, t, nil)
 			}
 			if err != nil && !known && d.start > 0 { // It may be counted though the answer did not come.
-				p.receiver.ledger.takeBackStart(jobs, d)
+				p.receiver.ledger.starts.takeBack(jobs, d)
 			}
 			return err
 		})
@@ -70,12 +71,11 @@ func (p *partition) exclusively(f func() error) error {
 func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bool, err error) {
 	starts := 0
 	if !p.patiently(ctx, func(ctx context.Context) (err error) {
-		starts, known, err = p.receiver.ledger.countStart(ctx, d)
+		starts, known, err = p.receiver.ledger.starts.count(ctx, d)
 		return err
 	}) {
 		return false, ctx.Err()
 	}
-	d.from.counted = true
 	// The end that made us careful may have been its doing, though nobody counted then. With a single attempt that would
 	// condemn every event that was in progress: there the first counted start is the first.
 	previous := starts
@@ -85,9 +85,10 @@ func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bo
 	if previous > 0 && p.c.Retry.Last(previous) {
 		err := fmt.Errorf("the process ended %d times while it was being handled", previous)
 		l := letter{reason: "it ended the process", holds: p.c.HoldKey, attempts: previous, errors: []string{err.Error()}, err: err, reopen: true}
-		t.next = p.receiver.runner.within(func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+		t.h.decided = true
+		t.step, t.next = func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 			return p.receiver.ledger.deadLetter(ctx, tx, d, l, Dead)
-		})
+		}, nil
 	}
 	return known, nil
 }

@@ -155,19 +155,19 @@ func TestAStartIsCountedOnceHoweverOftenItIsAskedFor(t *testing.T) {
 	in.registry.start()
 	counts := func(d *delivery, want int) {
 		t.Helper()
-		if starts, known, err := in.receiver.ledger.countStart(b.Context(), d); starts != want || known || err != nil {
+		if starts, known, err := in.receiver.ledger.starts.count(b.Context(), d); starts != want || known || err != nil {
 			t.Errorf("%d starts, want %d; known: %v, %v", starts, want, known, err)
 		}
 	}
-	first := in.receiver.newDelivery(event("1", "k"))
+	first := in.registry.newDelivery(event("1", "k"))
 	counts(first, 1)
 	counts(first, 1)
-	second := in.receiver.newDelivery(event("1", "k")) // of the process that comes after
+	second := in.registry.newDelivery(event("1", "k")) // of the process that comes after
 	counts(second, 2)
 	counts(second, 2)
-	in.receiver.ledger.takeBackStart(b.Context(), second)
-	again := in.receiver.newDelivery(event("1", "k"))
+	in.receiver.ledger.starts.takeBack(b.Context(), second)
+	again := in.registry.newDelivery(event("1", "k"))
 	again.start = 2
-	in.receiver.ledger.takeBackStart(b.Context(), again) // the same, asked again
-	counts(in.receiver.newDelivery(event("1", "k")), 2)
+	in.receiver.ledger.starts.takeBack(b.Context(), again) // the same, asked again
+	counts(in.registry.newDelivery(event("1", "k")), 2)
 }

@@ -92,7 +92,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 		}
 		if err == nil {
 			failpoint.Hit(failpoint.InboxSettled)
-			bl.reportStored(s, Handled, time.Since(begun), next, nil)
+			bl.reportStored(s.e, Handled, time.Since(begun), next != nil)
 			return next, nil
 		}
 		if errors.Is(err, errLeaseLost) {
@@ -109,7 +109,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 			if gone, err := bl.gone(ctx, s); err != nil {
 				return nil, nil // The lease runs out, and the next claim finds out.
 			} else if gone {
-				bl.reportStored(s, Handled, time.Since(begun), next, nil)
+				bl.reportStored(s.e, Handled, time.Since(begun), next != nil)
 				return next, nil
 			}
 			f.fault = faultLost
@@ -184,7 +184,10 @@ func (bl *backlog) writeDown(ctx context.Context, s *claimed, f func(ctx context
 		switch {
 		case err == nil, errors.Is(err, errLeaseLost) && inDoubt:
 			failpoint.Hit(failpoint.InboxWritten)
-			bl.reportStored(s, out, time.Since(begun), nil, after)
+			if after != nil {
+				after()
+			}
+			bl.reportStored(s.e, out, time.Since(begun), false)
 			return
 		case errors.Is(err, errLeaseLost):
 			bl.lost(s)
@@ -238,18 +241,5 @@ func (bl *backlog) lost(s *claimed) {
 	bl.c.Logger.Warn("lease on stored event lost", bl.attrs(s.e)...)
 	if bl.c.Observer.OnLeaseLost != nil {
 		bl.c.Observer.OnLeaseLost(s.e)
-	}
-}
-
-// reportStored tells of an outcome that is durable. next is what the worker goes on with.
-func (bl *backlog) reportStored(s *claimed, out Outcome, took time.Duration, next *claimed, after func()) {
-	if after != nil {
-		after()
-	}
-	if out != Retrying && next == nil {
-		bl.wake() // The next of its key may be due.
-	}
-	if bl.c.Observer.OnReceive != nil {
-		bl.c.Observer.OnReceive(Received{Event: s.e, Outcome: out, Took: took})
 	}
 }

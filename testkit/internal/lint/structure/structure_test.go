@@ -7,17 +7,58 @@ import (
 
 const inbox = "../../../../inbox"
 
-// ways are those of one event that is handled at once.
+// The ways of an event, in pieces: how it comes in, how its handler runs and fails, and what becomes of it. A method of
+// which the event's way is only the caller's (an accessor, a lock) is left out.
+const (
+	consumed = `Inbox.Consume Inbox.consume consumer.run consumer.generation partition.run partition.assign fences.assign
+		partition.read partition.begin partition.delivery registry.newDelivery dispositionOf partition.recognise `
+	worked = `partition.dispatch scheduler.add partition.handOut workerPool.add worker.run worker.next worker.take workerPool.take
+		worker.work `
+	opened = `pipeline.open ledger.queueOpening ledger.queueInsert readInsert pipeline.run admission.inserted
+		runner.handle runner.call `
+	fails    = `failureOf blame faultOf runner.abort rollback `
+	judged   = `history.after decide receiver.afterFailure runner.within runner.transact `
+	parked   = `queues.park ledger.record fence.queue fence.read queues.queue quota.count quota.enter quota.measures starts.forget `
+	dead     = `ledger.deadLetter ledger.record fence.queue fence.read letters.insert fingerprint letters.publish starts.forget `
+	reported = `runner.commitTx env.report `
+	settled  = `partition.settle tracker.settle partition.conclude scheduler.done `
+)
+
+// ways are those of one event: what is handled at once, and what fails and is parked or becomes a dead letter.
 var ways = map[string]string{
-	"Receive": `Inbox.Receive receiver.receiveAlone receiver.newDeliveryOf receiver.alone receiver.newIntake receiver.receive
-		pipeline.openAndRun pipeline.open ledger.queueOpening ledger.queueInsert readInsert pipeline.run admission.inserted
-		runner.handle runner.call ledger.forget pipeline.commit runner.commitTx env.report`,
-	"Consume": `Inbox.Consume Inbox.consume consumer.run consumer.generation partition.run partition.assign fences.assign
-		partition.read partition.begin partition.delivery receiver.newDelivery dispositionOf partition.recognise partition.dispatch
-		scheduler.add workerPool.add worker.run worker.next worker.take workerPool.take worker.work
-		pipeline.open ledger.queueOpening ledger.queueInsert readInsert pipeline.run admission.inserted runner.handle runner.call
-		ledger.forget worker.committed env.report partition.settle tracker.settle partition.conclude scheduler.done
-		consumer.saveLoop consumer.save`,
+	"Receive": `Inbox.Receive receiver.receiveAlone registry.newDeliveryOf env.newIntake receiver.receive receiver.first receiver.alone
+		pipeline.openAndRun ` + opened + `starts.forget pipeline.commit ` + reported,
+	"Receive, parked": `Inbox.Receive receiver.receiveAlone registry.newDeliveryOf env.newIntake receiver.receive receiver.first receiver.alone
+		pipeline.openAndRun ` + opened + fails + judged + parked + reported + `env.retried`,
+	"Receive, dead": `Inbox.Receive receiver.receiveAlone registry.newDeliveryOf env.newIntake receiver.receive receiver.first receiver.alone
+		pipeline.openAndRun ` + opened + fails + judged + dead + reported + `env.notifyDead`,
+	"TryReceive, parked": `Inbox.TryReceive receiver.receiveAlone registry.newDeliveryOf env.newIntake receiver.receive receiver.first receiver.alone
+		receiver.trying runner.within runner.transact admission.admit ledger.queueInsert readInsert admission.inserted runner.handle runner.call
+		` + fails + `history.after decide receiver.afterFailure runner.within runner.transact ` + parked + reported + `env.retried`,
+	"ReceiveTx, parked": `Inbox.ReceiveTx receiver.receiveTx registry.newDelivery receiver.underSavepoint admission.admit ledger.queueInsert readInsert
+		admission.inserted runner.handle runner.call failureOf blame faultOf rollback history.after decide receiver.afterFailure ` + parked,
+	"Store": `Inbox.Store receiver.storeAlone registry.newDeliveryOf env.newIntake receiver.receive receiver.first runner.within runner.transact
+		` + parked + reported,
+	"Consume": consumed + worked + opened + `starts.forget worker.committed env.report ` + settled + `consumer.saveLoop consumer.save`,
+	"Consume, parked": consumed + worked + opened + fails + `worker.redo worker.finish env.newIntake receiver.receive receiver.first
+		` + judged + parked + reported + `env.retried ` + settled,
+	"Consume, dead": consumed + worked + opened + fails + `worker.redo worker.finish env.newIntake receiver.receive receiver.first
+		` + judged + dead + reported + `env.notifyDead ` + settled,
+	"Consume, a batch that fails": consumed + worked + `partition.taken job.close pipeline.open ledger.queueOpening ledger.queueInsertMany
+		readInsertMany pipeline.run runner.handle runner.call ` + fails + `worker.redo partition.split scheduler.split`,
+	"Consume, a follower": consumed + worked + `partition.follower scheduler.follower usage.add pipeline.open ledger.queueOpening queues.queueFollowers
+		quota.measures queues.readFollowers pipeline.run worker.committed env.report ` + settled,
+	"Consume, parked after a crash": consumed + `env.newIntake partition.replaySerially partition.exclusively partition.count partition.patiently
+		starts.count receiver.receive receiver.first receiver.alone pipeline.openAndRun ` + opened + fails + judged + parked + reported + `env.retried
+		partition.settle`,
+	"Run": `Inbox.Run Inbox.runStored backlog.workStored claims.claim scanClaimed backlog.work backlog.workOne runner.transact runner.handle
+		runner.call backlog.settle backlog.remove claims.queueNext readNext runner.commitTx env.reportStored`,
+	"Run, parked again": `Inbox.Run Inbox.runStored backlog.workStored claims.claim scanClaimed backlog.work backlog.workOne runner.transact
+		runner.handle runner.call ` + fails + `history.after decide backlog.writeDown runner.transact backlog.postpone runner.commitTx env.retried
+		env.reportStored`,
+	"Run, dead": `Inbox.Run Inbox.runStored backlog.workStored claims.claim scanClaimed backlog.work backlog.workOne runner.transact
+		runner.handle runner.call ` + fails + `history.after decide backlog.writeDead backlog.writeDown runner.transact backlog.giveUp letters.insert
+		fingerprint letters.publish backlog.remove runner.commitTx env.notifyDead env.reportStored`,
 }
 
 func TestTheInboxReadsTopToBottom(t *testing.T) {

@@ -1,0 +1,69 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// This file counts how often the handler of an event was started, after an unclean end.
+
+// starts are the counts in the table start.
+type starts struct{ *env }
+
+// count counts that the handler of an event is about to start, and commits that before it does. An event that is
+// known already is not counted: nothing will run. Asked again, because the answer was lost, it counts the same start.
+func (st *starts) count(ctx context.Context, d *delivery) (starts int, known bool, err error) {
+	var hash []byte
+	var result string
+	err = st.pool.QueryRow(ctx, st.sql.known, st.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result)
+	if err == nil {
+		return 0, true, nil
+	}
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return 0, false, fmt.Errorf("read inbox row: %w", err)
+	}
+	if d.start == 0 {
+		var before int32
+		if err := st.pool.QueryRow(ctx, st.sql.starts, st.c.Consumer, d.e.Source, d.e.ID).Scan(&before); err != nil {
+			return 0, false, fmt.Errorf("read starts: %w", err)
+		}
+		d.start = before + 1
+	}
+	var n int32
+	if err := st.pool.QueryRow(ctx, st.sql.start, st.c.Consumer, d.e.Source, d.e.ID, d.start).Scan(&n); err != nil {
+		return 0, false, fmt.Errorf("count start: %w", err)
+	}
+	return int(n), false, nil
+}
+
+// takeBack takes a counted start back: the process outlived it, and nothing was decided. Where the database is away
+// for as long as it is tried, the start stays counted.
+func (st *starts) takeBack(ctx context.Context, d *delivery) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+	defer cancel()
+	for wait := 0; ; wait++ {
+		_, err := st.pool.Exec(ctx, st.sql.takeBackStart, st.c.Consumer, d.e.Source, d.e.ID, d.start)
+		if err == nil {
+			d.start = 0
+			return
+		}
+		st.transient(fmt.Errorf("take start back: %w", err))
+		if pause(ctx, spread(databaseBase, databaseCap, wait+1, st.random())) != nil {
+			return
+		}
+	}
+}
+
+// forget removes the count of starts of an event that came to an end.
+func (st *starts) forget(ctx context.Context, tx pgx.Tx, d *delivery) error {
+	if d.start == 0 {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, st.sql.forgetStart, st.c.Consumer, d.e.Source, d.e.ID); err != nil {
+		return fmt.Errorf("forget starts: %w", err)
+	}
+	return nil
+}
