@@ -63,8 +63,8 @@ func (h history) after(p retry.Policy, f failure, now time.Time, random float64)
 	switch {
 	case !h.decided:
 		f.fault, f.err = amounts(h, f.fault, f.err)
-	case f.fault == faultEvent: // No handler ran that could be to blame.
-		f.fault = faultDatabase
+	case f.fault == faultEvent, f.fault == faultContended && h.contended >= maxContended:
+		f.fault = faultDatabase // No handler ran that could be to blame: write the outcome again, later.
 	}
 	// 2. When it failed first, and how often. The claim of a stored event has counted this attempt.
 	if !h.stored {

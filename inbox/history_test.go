@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -73,27 +75,27 @@ func TestDecideSaysWhatBecomesOfAFailure(t *testing.T) {
 		err  error
 		want verdict
 	}{
-		"the first failure is tried again in place":        {p, history{attempts: 1, quick: 2}, faultEvent, boom, verdict{do: actAgain, delay: 15 * time.Millisecond}},
-		"one that used up its time is parked at once":      {p, history{attempts: 1, quick: 2}, faultEvent, &handlerError{err: boom, timedOut: true}, verdict{do: actPark, delay: 500 * time.Millisecond}},
-		"without quick tries it is parked":                 {p, history{attempts: 1}, faultEvent, boom, verdict{do: actPark, delay: 500 * time.Millisecond}},
-		"a stored event is never tried again in place":     {p, history{attempts: 1, quick: 2, stored: true}, faultEvent, boom, verdict{do: actPark, delay: 500 * time.Millisecond}},
-		"the delay grows with the attempts":                {p, history{attempts: 2}, faultEvent, boom, verdict{do: actPark, delay: time.Second}},
-		"the last attempt is dead":                         {p, history{attempts: 3, quick: 2}, faultEvent, boom, verdict{do: actDead}},
-		"a permanent failure is dead at once":              {p, history{attempts: 1, quick: 2}, faultEvent, retry.Permanent(boom), verdict{do: actDead}},
-		"the wait that was asked for is kept":              {p, history{attempts: 1, quick: 2}, faultEvent, retry.After(boom, time.Hour), verdict{do: actPark, delay: time.Hour}},
-		"a wait that was asked for does not add attempts":  {p, history{attempts: 3}, faultEvent, retry.After(boom, time.Hour), verdict{do: actDead}},
-		"what would come after the budget is dead":         {budget, history{attempts: 1, age: 9800 * time.Millisecond}, faultEvent, boom, verdict{do: actDead}},
-		"contention costs nothing":                         {p, history{attempts: 2}, faultContended, pgError("40001"), verdict{do: actAgain, free: true, delay: 1500 * time.Microsecond}},
-		"contention without end becomes a failure":         {p, history{attempts: 1, contended: maxContended}, faultContended, pgError("40001"), verdict{do: actPark, delay: 500 * time.Millisecond}},
-		"an absent database is waited for, however long":   {p, history{attempts: 3, waits: 1000, patient: true}, faultDatabase, boom, verdict{do: actAgain, free: true, delay: databaseCap / 4 * 3}},
-		"an absent database ends a try that must not wait": {p, history{waits: 2}, faultDatabase, boom, verdict{do: actReturn, free: true}},
-		"a lost connection costs nothing":                  {p, history{attempts: 2, waits: 2}, faultLost, boom, verdict{do: actAgain, free: true, delay: databaseBase / 4 * 3}},
-		"an unknown COMMIT is looked up":                   {p, history{patient: true}, faultUnknown, boom, verdict{do: actAgain, free: true, delay: databaseBase / 4 * 3}},
-		"being told to stop costs nothing":                 {p, history{attempts: 3}, faultStopped, boom, verdict{do: actReturn, free: true}},
-		"being fenced costs nothing":                       {p, history{attempts: 3}, faultFenced, boom, verdict{do: actReturn, free: true}},
-		"who has an event without room waits with it":      {p, history{attempts: 1, patient: true}, faultFull, ErrFull, verdict{do: actReturn, free: true}},
-		"a stored event that finds no room comes later":    {p, history{attempts: 1, patient: true, stored: true}, faultFull, ErrFull, verdict{do: actPark, free: true, delay: fullBase / 4 * 3}},
-		"an event in flight is left to its sender":         {p, history{attempts: 3}, faultInFlight, boom, verdict{do: actReturn, free: true}},
+		"the first failure is tried again in place":       {p, history{attempts: 1, quick: 2}, faultEvent, boom, verdict{do: actAgain, delay: 15 * time.Millisecond}},
+		"one that used up its time is parked at once":     {p, history{attempts: 1, quick: 2}, faultEvent, &handlerError{err: boom, timedOut: true}, verdict{do: actPark, delay: 500 * time.Millisecond}},
+		"without quick tries it is parked":                {p, history{attempts: 1}, faultEvent, boom, verdict{do: actPark, delay: 500 * time.Millisecond}},
+		"a stored event is never tried again in place":    {p, history{attempts: 1, quick: 2, stored: true}, faultEvent, boom, verdict{do: actPark, delay: 500 * time.Millisecond}},
+		"the delay grows with the attempts":               {p, history{attempts: 2}, faultEvent, boom, verdict{do: actPark, delay: time.Second}},
+		"the last attempt is dead":                        {p, history{attempts: 3, quick: 2}, faultEvent, boom, verdict{do: actDead}},
+		"a permanent failure is dead at once":             {p, history{attempts: 1, quick: 2}, faultEvent, retry.Permanent(boom), verdict{do: actDead}},
+		"the wait that was asked for is kept":             {p, history{attempts: 1, quick: 2}, faultEvent, retry.After(boom, time.Hour), verdict{do: actPark, delay: time.Hour}},
+		"a wait that was asked for does not add attempts": {p, history{attempts: 3}, faultEvent, retry.After(boom, time.Hour), verdict{do: actDead}},
+		"what would come after the budget is dead":        {budget, history{attempts: 1, age: 9800 * time.Millisecond}, faultEvent, boom, verdict{do: actDead}},
+		"contention costs nothing":                        {p, history{attempts: 2}, faultContended, pgError("40001"), verdict{do: actAgain, free: true, delay: 1500 * time.Microsecond}},
+		"contention without end becomes a failure":        {p, history{attempts: 1, contended: maxContended}, faultContended, pgError("40001"), verdict{do: actPark, delay: 500 * time.Millisecond}},
+		"an absent database is waited for, however long":  {p, history{attempts: 3, waits: 1000, patient: true}, faultDatabase, boom, verdict{do: actAgain, free: true, delay: databaseCap / 4 * 3}},
+		"without a long wait an absent database fails":    {p, history{waits: 2}, faultDatabase, boom, verdict{do: actReturn, free: true}},
+		"a lost connection costs nothing":                 {p, history{attempts: 2, waits: 2}, faultLost, boom, verdict{do: actAgain, free: true, delay: databaseBase / 4 * 3}},
+		"an unknown COMMIT is looked up":                  {p, history{patient: true}, faultUnknown, boom, verdict{do: actAgain, free: true, delay: databaseBase / 4 * 3}},
+		"being told to stop costs nothing":                {p, history{attempts: 3}, faultStopped, boom, verdict{do: actReturn, free: true}},
+		"being fenced costs nothing":                      {p, history{attempts: 3}, faultFenced, boom, verdict{do: actReturn, free: true}},
+		"who has an event without room waits with it":     {p, history{attempts: 1, patient: true}, faultFull, ErrFull, verdict{do: actReturn, free: true}},
+		"a stored event that finds no room comes later":   {p, history{attempts: 1, patient: true, stored: true}, faultFull, ErrFull, verdict{do: actPark, free: true, delay: fullBase / 4 * 3}},
+		"an event in flight is left to its sender":        {p, history{attempts: 3}, faultInFlight, boom, verdict{do: actReturn, free: true}},
 	} {
 		got := decide(row.p, row.h, row.f, row.err, 0.5)
 		if got.do == actDead && got.reason == "" {
@@ -304,11 +306,54 @@ func TestAHistoryCountsEachFailureAsWhatItIs(t *testing.T) {
 		"one that is lost too often":              {history{losses: maxLosses - 1}, faultLost, history{attempts: 1, first: at}, actPark, false},
 		"a stored event does not wait in place":   {history{attempts: 1, stored: true, patient: true}, faultDatabase, history{attempts: 1, waits: 1, stored: true, patient: true}, actPark, true},
 		"nor where its connection was lost":       {history{attempts: 1, stored: true, patient: true}, faultLost, history{attempts: 1, losses: 1, stored: true, patient: true}, actPark, true},
+		"contention is no attempt for a verdict":  {history{attempts: 3, contended: maxContended, quick: 1, first: before, decided: true, patient: true}, faultContended, history{attempts: 3, contended: maxContended, quick: 1, waits: 1, first: before, age: time.Hour, decided: true, patient: true}, actAgain, true},
 		"writing down a verdict is no attempt":    {history{attempts: 3, first: before, decided: true, patient: true}, faultEvent, history{attempts: 3, waits: 1, first: before, age: time.Hour, decided: true, patient: true}, actAgain, true},
 	} {
 		got, v := row.h.after(p, failure{row.f, boom}, at, 0.5)
 		if got != row.want || v.do != row.do || v.free != row.free {
 			t.Errorf("%s: %+v, %v, free %v; want %+v, %v, %v", name, got, v.do, v.free, row.want, row.do, row.free)
+		}
+	}
+}
+
+// What becomes of the event is decided by then. Nothing that keeps it from being written can be the handler's doing.
+func TestDeadlocksUnderAVerdictRunNoHandlerAgain(t *testing.T) {
+	b := setup(t)
+	var runs int
+	in := b.inbox(func(c *Config) { c.ImmediateRetries, c.Retry.Attempts = 5, 10 })
+	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error {
+		runs++
+		return retry.Permanent(errors.New("no such order"))
+	})
+	pgtest.Exec(t, b.db, `create sequence tries;
+		create function deadlocked() returns trigger language plpgsql as $$ begin
+			if nextval('tries') <= 22 then raise exception using errcode = '40P01', message = 'deadlock detected'; end if;
+			return new;
+		end $$;
+		create trigger deadlocked before insert on holdfast.letter for each row execute function deadlocked()`)
+	b.receive(in, event("1", "k"), Dead)
+	if runs != 1 {
+		t.Errorf("the handler ran %d times, want once", runs)
+	}
+	if n := b.count("select count(*) from holdfast.letter where attempts = 1 and cardinality(errors) = 1"); n != 1 {
+		t.Error("the letter counts more than the one attempt")
+	}
+}
+
+func TestADecidedEventSpendsNoAttemptWhateverFails(t *testing.T) {
+	for f := faultEvent; f <= faultInFlight; f++ {
+		for _, patient := range []bool{false, true} {
+			h := history{attempts: 2, quick: 2, decided: true, patient: patient}
+			for range 100 {
+				var v verdict
+				h, v = h.after(retry.Policy{Attempts: 5}, failure{f, errors.New("boom")}, time.Now(), 0.5)
+				if !v.free || v.do != actAgain && v.do != actReturn {
+					t.Fatalf("%v: %+v", f, v)
+				}
+			}
+			if h.attempts != 2 || h.quick != 2 {
+				t.Errorf("%v: %d attempts are spent and %d immediate ones left, want 2 and 2", f, h.attempts, h.quick)
+			}
 		}
 	}
 }
