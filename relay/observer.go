@@ -70,8 +70,8 @@ type Published struct {
 type Parked struct {
 	Lane  int
 	Event holdfast.Event
-	Why   string
-	Err   error // what the publisher answered
+	Why   string // the column why of its row: record, follows, topic or partition
+	Err   error  // what the publisher answered
 }
 
 // Unparked is an event that was published out of the queue of its key.

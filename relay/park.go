@@ -61,7 +61,7 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 			l.r.c.Logger.Error("topic held: it is missing or not permitted; create it or grant the rights, nothing is lost meanwhile", "topic", q.topic, "lane", l.number, "error", p.err)
 		}
 		if observe := l.r.c.Observer.OnParked; observe != nil {
-			observe(Parked{Lane: l.number, Event: p.event.Event, Why: p.disposition.String(), Err: p.err})
+			observe(Parked{Lane: l.number, Event: p.event.Event, Why: p.disposition.why(), Err: p.err})
 		}
 	}
 	return nil
@@ -79,6 +79,21 @@ type parkedRows struct {
 	fix                                             rowKeys
 }
 
+// why is the word for a parked event's disposition, in the column why and in Parked.Why. A replay of a dead letter comes from
+// a record that was refused, and has the same word.
+func (f disposition) why() string {
+	switch f {
+	case topicHeld:
+		return "topic"
+	case partitionDown:
+		return "partition"
+	case recordRefused, first:
+		return "record"
+	default:
+		return "follows"
+	}
+}
+
 // rowsOf keeps the table's invariant: only the head of a queue has a time at which it is due.
 func (l *lane) rowsOf(parks []parking) parkedRows {
 	var rows parkedRows
@@ -86,21 +101,20 @@ func (l *lane) rowsOf(parks []parking) parkedRows {
 	for _, p := range parks {
 		e, q := &p.event.Event, queue{p.event.Topic, p.event.Key}
 		var delay *float64
-		why, attempts := "follows", int32(0)
+		why, attempts := p.disposition.why(), int32(0)
 		head := !q.ordered() || (l.parked[q] == 0 && !l.held[q] && !added[q])
 		switch p.disposition {
 		case recordRefused:
-			why, attempts = "record", 1
+			attempts = 1
 			delay = seconds(l.refusedDelay(1, p.err))
 		case topicHeld:
-			why, head = "topic", false // the whole topic waits for its probe
+			head = false // the whole topic waits for its probe
 		case partitionDown:
-			why = "partition"
 			delay = seconds(holdPolicy.Delay(5, 0.5+l.r.env.chance()/2))
 		case follows:
 			delay = seconds(0)
 		case first:
-			why, head = "record", false
+			head = false
 		}
 		if p.event.letter != 0 && !head && p.disposition != topicHeld {
 			rows.fix.addQueue(q) // it goes to the front of its queue
