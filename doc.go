@@ -15,15 +15,15 @@
 //  5. An acknowledged event needs no mark: the lane's cursor moves on, and is saved a moment later (saver.go). An event
 //     that Kafka refuses is parked with its key (park.go), tried again, and at last becomes a dead letter (drain.go).
 //     Segments of the log that are read are emptied whole (segments.go).
-//  6. A consumer (inbox.Inbox) fetches the record and takes the fence of its partition, so that it cannot commit after
+//  6. A consumer (inbox.Inbox) fetches the record. It has taken the fence of the partition, so that it cannot commit after
 //     another consumer took over.
-//  7. In one transaction it inserts the event's row into the inbox and runs the handler with the same pgx.Tx. A row that
-//     is there already makes it a duplicate: nothing happens twice.
+//  7. In one transaction it inserts the event's row into the inbox and runs the handler with the same pgx.Tx. If the row is
+//     there already, the event is a duplicate: nothing happens twice.
 //  8. The transaction commits, and only then does the partition's offset move.
-//  9. A handler that fails puts the event and its key aside, durably (the table stored); other keys go on. It is tried
-//     again with backoff and jitter, across restarts.
-//  10. What keeps failing becomes a dead letter with its whole chain of errors. A person reads it, fixes the cause or the
-//     payload, and replays it (package dlq): it takes its old place in its key's queue and goes through the same door.
+//  9. An event whose handler fails is stored durably (the table stored), and later events of its key wait for it. Other keys
+//     go on. It is tried again with backoff and jitter, across restarts.
+//  10. An event that keeps failing becomes a dead letter with its whole chain of errors. A person reads it, fixes the cause or
+//     the payload, and replays it (package dlq). It takes its old place in its key's queue and is handled like any other.
 //
 // # Packages
 //

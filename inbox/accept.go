@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// This file takes in events that come alone: in a transaction of their own, or in the caller's.
+// This file takes in events that come alone, in a transaction of their own or in the caller's.
 
-// storeAlone stores an event in a transaction of its own: as TryStore does, or as Store. hash is that of newDeliveryOf.
+// storeAlone is TryStore (try) and Store: it stores an event in a transaction of its own. hash is as in newDeliveryOf.
 func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []byte, try bool) (Outcome, error) {
 	rec.registry.start()
 	if err := checkEvent(e); err != nil {
@@ -24,7 +24,7 @@ func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []by
 		d.manner = mannerTry
 	}
 	s := func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-		return rec.queues.park(ctx, tx, d, past{}, nil, Stored)
+		return rec.queues.store(ctx, tx, d, past{}, nil, Stored)
 	}
 	if d.h == nil && len(rec.registry.types) > 0 {
 		other, skip, err := rec.unhandled(ctx, rec.pool, d)
@@ -37,7 +37,7 @@ func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []by
 		}
 		s = other
 	}
-	d.h = nil // No step of it runs the handler.
+	d.h = nil // No step of a Store runs the handler.
 	if try {
 		s = rec.trying(d, s)
 	}
@@ -48,8 +48,7 @@ func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []by
 	return out, nil
 }
 
-// receiveAlone takes an event in and handles it, in transactions of its own: as TryReceive does, or as Receive. hash is
-// that of newDeliveryOf.
+// receiveAlone is TryReceive (try) and Receive: it handles an event in transactions of its own. hash is as in newDeliveryOf.
 func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []byte, try bool) (Outcome, error) {
 	rec.registry.start()
 	if err := checkEvent(e); err != nil {
@@ -62,7 +61,7 @@ func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []
 	if try {
 		d.manner = mannerTry
 	}
-	var s step // nil: its handler runs
+	var s step // nil: the handler runs
 	if d.h == nil {
 		other, skip, err := rec.unhandled(ctx, rec.pool, d)
 		if err != nil {
@@ -129,15 +128,15 @@ func (rec *receiver) storeTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (
 	}
 	d := rec.registry.newDelivery(e)
 	d.manner = mannerCallers
-	out, err := rec.queues.park(ctx, tx, d, past{}, nil, Stored)
+	out, err := rec.queues.store(ctx, tx, d, past{}, nil, Stored)
 	if err != nil {
 		return "", fmt.Errorf("store event: %w", err)
 	}
 	return out, nil
 }
 
-// underSavepoint takes a step in the caller's transaction, under a savepoint. Where the handler fails, nothing of the
-// step is left, and failed says why and whose fault it is. A handler that hangs costs the connection: that is the error.
+// underSavepoint runs a step in the caller's transaction, under a savepoint. When the handler fails, the savepoint undoes
+// the step, and failed holds the error and whose fault it is. A handler that hangs costs the connection, and is an error.
 func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out Outcome, failed *failure, err error) {
 	savepoint, err := tx.Begin(ctx)
 	if err != nil {
@@ -154,7 +153,7 @@ func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out
 		rollback(ctx, savepoint)
 		return "", nil, err
 	}
-	if h.hung != nil { // The caller's connection is lost with the handler: it must not write into what comes next.
+	if h.hung != nil { // The handler may still write: it must not write into what the caller does next.
 		_ = tx.Conn().PgConn().Conn().Close()
 		go func() { <-h.hung; rec.runner.hung.Add(-1) }()
 		return "", nil, err
@@ -164,12 +163,12 @@ func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out
 	return "", failed, nil
 }
 
-// unknown is what to do with an event of a type that this node does not handle; nil to skip it.
+// unknown is the step for an event of a type that this node does not handle. It is nil when the event is skipped.
 func (rec *receiver) unknown(d *delivery, declared bool) step {
 	switch {
 	case declared, rec.c.UnknownType == UnknownStore:
 		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-			return rec.queues.park(ctx, tx, d, past{}, nil, Stored)
+			return rec.queues.store(ctx, tx, d, past{}, nil, Stored)
 		}
 	case rec.c.UnknownType == UnknownDead:
 		err := fmt.Errorf("no node of the consumer handles the type %q", d.e.Type)
@@ -182,7 +181,7 @@ func (rec *receiver) unknown(d *delivery, declared bool) step {
 	}
 }
 
-// unhandled is unknown for an event that comes alone: it looks whether another node declares the type.
+// unhandled is unknown for an event that comes alone. It asks whether another node declares the type.
 func (rec *receiver) unhandled(ctx context.Context, db rowsQuerier, d *delivery) (s step, skip bool, err error) {
 	declared, err := rec.declarations.declared(ctx, db, []string{d.e.Type})
 	if err != nil {
@@ -192,8 +191,8 @@ func (rec *receiver) unhandled(ctx context.Context, db rowsQuerier, d *delivery)
 	return s, s == nil, nil
 }
 
-// stale makes a letter of an event that lies below what was settled when this node was given the partition, unless its
-// row shows what became of it.
+// stale is the step for an event below the position that the partition had when this node was given it. It writes a dead
+// letter, unless a row shows what became of the event.
 func (rec *receiver) stale(d *delivery) step {
 	l := letter{reason: "stale: it lies below the consumer's position, and no row shows that it was handled"}
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {

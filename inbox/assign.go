@@ -7,11 +7,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// This file makes a partition ours, and chooses where it is read from.
+// This file claims a partition in Postgres and chooses where to read it from.
 
-// assign makes the partition ours in Postgres.
+// assign claims the partition in Postgres. It tries until that succeeds or ctx ends.
 func (p *partition) assign(ctx context.Context) error {
-	known := int64(NoOffset) // our position, as it was before the bounds were asked for
+	known := int64(NoOffset) // the position, read before the bounds were asked for
 	for wait := 0; ; wait++ {
 		first, end, err := p.gen.Bounds(ctx, p.tp)
 		if err != nil && ctx.Err() == nil {
@@ -24,7 +24,7 @@ func (p *partition) assign(ctx context.Context) error {
 		if ok {
 			var a assignment
 			a, err = p.fences.assign(ctx, p.tp.Topic, p.tp.Partition, func(position int64) (reading, error) {
-				if position > end && known <= end { // The last owner went on while we waited for the fence, or were frozen.
+				if position > end && known <= end { // The last owner went on while we waited for the fence or were frozen.
 					known = position
 					return reading{}, errOldBounds
 				}
@@ -61,5 +61,5 @@ func (p *partition) assign(ctx context.Context) error {
 	}
 }
 
-// errOldBounds says that a log's bounds were asked for before our position was read, and that it has grown since, maybe.
+// errOldBounds means that the log's bounds were read before the position, and the log may have grown since.
 var errOldBounds = errors.New("the log's bounds may be older than the position")

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// This file is the loop over what is parked.
+// This file is the loop over stored events.
 
-// workStored claims and works until ctx ends.
+// workStored claims stored events and has them handled, until ctx ends.
 func (bl *backlog) workStored(ctx context.Context) error {
 	if len(bl.registry.types) == 0 {
-		return nil // Nothing could be claimed: each event is left for a node that knows its type.
+		return nil // It could claim nothing: each event waits for a node that knows its type.
 	}
 	jobs, cancel := withGrace(ctx, bl.c.StopTimeout)
 	defer cancel()
@@ -21,7 +21,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 	finished := make(chan error, bl.c.Workers)
 	wait := bl.c.PollMin
 	for {
-		// 1. As many as there are free workers, at least one.
+		// 1. Claim as many events as there are free workers, at least one.
 		select {
 		case <-ctx.Done():
 			return nil
@@ -33,7 +33,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 		case free <- struct{}{}:
 		}
 		<-free
-		got, err := bl.claims.claim(jobs, bl.c.Workers-len(free)) // What is claimed when the stop comes must not be lost sight of.
+		got, err := bl.claims.claim(jobs, bl.c.Workers-len(free)) // A claim that a stop cuts short would leave its leases.
 		switch {
 		case ctx.Err() != nil:
 			for _, s := range got {
@@ -43,7 +43,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 		case err != nil:
 			bl.transient(err)
 		}
-		// 2. One worker each: heads of different keys.
+		// 2. Each worker handles one of them. They are heads of different keys.
 		for _, s := range got {
 			free <- struct{}{}
 			wg.Add(1)
@@ -60,7 +60,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 			wait = bl.c.PollMin
 			continue
 		}
-		// 3. Nothing is due: look again after a while, sooner when something is stored here.
+		// 3. Nothing is due. Look again after a while, or as soon as this node stores an event.
 		t := time.NewTimer(time.Duration((0.75 + 0.5*bl.random()) * float64(wait)))
 		wait = min(2*wait, bl.c.PollMax)
 		select {

@@ -112,7 +112,7 @@ func TestAnEventParkedLateKeepsWhenItFailedFirst(t *testing.T) {
 	usage.counted = time.Time{}
 	usage.mu.Unlock()
 	if out, err := in.receiver.receive(t.Context(), late, nil); out != Retrying || err != nil {
-		t.Fatalf("got %s, %v, want it parked", out, err)
+		t.Fatalf("got %s, %v, want it stored", out, err)
 	}
 	if n := b.count("select count(*) from holdfast.stored where event_id = '1' and failed_at < now() - interval '1 s'"); n != 1 {
 		t.Error("it is not stored when it failed first")

@@ -2,15 +2,15 @@ package inbox
 
 import "time"
 
-// This file is what a partition does with events that there is no room for (ErrFull). They wait here, each with what it
-// has behind it, and keep nothing but their keys: no worker, no connection. The partition begins no more events meanwhile.
-// One of them at a time is tried again; when one gets through, the next is tried at once.
+// This file holds a partition's events that found no room (ErrFull): backpressure. They wait here and keep their keys, but no
+// worker and no connection. The partition begins no other events meanwhile. It tries one of them at a time, and the next one
+// immediately after a success.
 
-// setAside takes a job of one event from a worker, for which there is no room. Its key stays in progress. When the partition
-// is given up it is left as it is: the next reader meets its event again.
+// setAside takes back a job of one event that found no room. Its key stays in progress. If the partition is released first,
+// the job is dropped: the next reader meets its event again.
 func (p *partition) setAside(j *job, err error) {
 	defer p.working.Done()
-	defer p.notifyFull(j.ds[0], err) // An observer that is called finds the partition held.
+	defer p.notifyFull(j.ds[0], err) // The observer finds the partition held.
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := &p.atCapacity
@@ -21,12 +21,12 @@ func (p *partition) setAside(j *job, err error) {
 		r.held++
 	}
 	r.waiting = append(r.waiting, j)
-	if len(r.waiting) == r.held && r.timer == nil { // None is being tried.
+	if len(r.waiting) == r.held && r.timer == nil { // None of them is being tried.
 		p.tryLater()
 	}
 }
 
-// gotThrough says that an event for which there was no room is settled.
+// gotThrough notes that an event that had found no room is settled.
 func (p *partition) gotThrough() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -35,7 +35,7 @@ func (p *partition) gotThrough() {
 	p.tryNext()
 }
 
-// tryLater has the next one tried after a while. It needs the mutex.
+// tryLater schedules the next try. The caller holds the mutex.
 func (p *partition) tryLater() {
 	r := &p.atCapacity
 	if r.left {
@@ -49,7 +49,7 @@ func (p *partition) tryLater() {
 	})
 }
 
-// tryNext gives the next one to the workers. It needs the mutex.
+// tryNext gives the next event to the workers. The caller holds the mutex.
 func (p *partition) tryNext() {
 	r := &p.atCapacity
 	if r.left || len(r.waiting) == 0 {
@@ -62,7 +62,7 @@ func (p *partition) tryNext() {
 	p.workers.add(j)
 }
 
-// leaveAtCapacity gives up what waits for room.
+// leaveAtCapacity drops the events that wait for room.
 func (p *partition) leaveAtCapacity() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

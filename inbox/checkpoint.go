@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// This file tells whether a log is still the one that a position speaks of.
+// This file checks that a log is still the one that a position belongs to.
 
-// identityOf is equal for events of one source, id and payload, on every node, and differs for others.
+// identityOf identifies an event by source, id and payload. It is the same on every node.
 func identityOf(d *delivery) int64 {
 	h := fnv.New64a()
 	_, _ = io.WriteString(h, d.e.Source)
@@ -23,9 +23,9 @@ func identityOf(d *delivery) int64 {
 	return int64(binary.BigEndian.Uint64(h.Sum(nil)))
 }
 
-// sameIdentity says whether the log holds the event that was settled last below our position. It is asked where the group has
-// no committed offset: that expired, or went with the topic. Same is false where it cannot be told, ok where it must be
-// asked again.
+// sameIdentity reports whether the log holds the event that was settled last below the position. It matters when the group has
+// no committed offset, which expired or went with the topic. same is false when that cannot be found out. ok is false when
+// the question has to be asked again.
 func (p *partition) sameIdentity(ctx context.Context, first int64) (same, ok bool) {
 	if p.start.Committed != NoOffset {
 		return false, true
@@ -36,7 +36,7 @@ func (p *partition) sameIdentity(ctx context.Context, first int64) (same, ok boo
 		p.transient(fmt.Errorf("read checkpoint of %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
 		return false, false
 	}
-	if m.offset < first { // NoOffset too
+	if m.offset < first { // NoOffset is, too.
 		return false, true
 	}
 	pg, err := p.gen.Fetch(ctx, p.tp, m.offset)
@@ -54,7 +54,7 @@ func (p *partition) sameIdentity(ctx context.Context, first int64) (same, ok boo
 	return identityOf(d) == m.identity, true
 }
 
-// notifyReread tells of a start below the position.
+// notifyReread reports a start below the position.
 func (p *partition) notifyReread(f *fence, r reading) {
 	offsets := r.position - r.start
 	if offsets <= 0 {
@@ -65,7 +65,7 @@ func (p *partition) notifyReread(f *fence, r reading) {
 		why = "the group has no offset, and the log does not hold the event that was settled last: the topic may have been made again; " +
 			"if it was not, stop, and set the group's offset to the position"
 	}
-	p.c.Logger.Warn("records below the position are read again: what no row knows becomes a letter", "consumer", p.c.Consumer,
+	p.c.Logger.Warn("records below the position are read again; events without an inbox row become dead letters", "consumer", p.c.Consumer,
 		"topic", p.tp.Topic, "partition", p.tp.Partition, "offsets", offsets, "start", r.start, "position", r.position, "why", why)
 	if p.c.Observer.OnReread != nil {
 		p.c.Observer.OnReread(f.Assignment, offsets)

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// This file claims stored events: heads that are due, and the next of a key with the one before it.
+// This file claims stored events: heads that are due, and the next event of a key together with the end of the one before.
 
 // claims leases stored events to this node.
 type claims struct {
@@ -30,7 +30,7 @@ func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
 	defer cancel()
 	failpoint.Hit(failpoint.InboxClaiming)
 	token, now := uuid.NewString(), time.Now()
-	rows, _ := cl.pool.Query(ctx, cl.sql.claim, cl.c.Consumer, cl.registry.types, int32(n), token, cl.c.lease().Microseconds(), cl.unanswered.tokens(now)) // CollectRows says its error
+	rows, _ := cl.pool.Query(ctx, cl.sql.claim, cl.c.Consumer, cl.registry.types, int32(n), token, cl.c.lease().Microseconds(), cl.unanswered.tokens(now)) // CollectRows returns its error.
 	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*claimed, error) { return scanClaimed(row, token, now.Add(cl.c.lease())) })
 	if err != nil {
 		cl.unanswered.add(token, now.Add(2*cl.c.lease()), err)
@@ -42,7 +42,7 @@ func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
 	return got, nil
 }
 
-// scanClaimed reads claimedColumns, which claim and next return.
+// scanClaimed reads claimedColumns, which the statements claim and next return.
 func scanClaimed(row pgx.CollectableRow, token string, until time.Time) (*claimed, error) {
 	s := &claimed{token: token, until: until}
 	var headers *string
@@ -58,14 +58,14 @@ func scanClaimed(row pgx.CollectableRow, token string, until time.Time) (*claime
 	return s, err
 }
 
-// queueNext asks for the next of a key in the transaction that removes the one before it, which it follows under the same
-// lease token.
+// queueNext claims the next event of a key in the transaction that removes the one before. Both have the same lease token.
 func (cl *claims) queueNext(b *pgx.Batch, s *claimed) (until time.Time) {
 	b.Queue(cl.sql.next, cl.c.Consumer, s.e.Topic, s.e.Key, cl.registry.types, s.token, cl.c.lease().Microseconds())
 	return time.Now().Add(cl.c.lease())
 }
 
-// readNext is its answer: nil where the next is not due, not for this node, held, or not there.
+// readNext reads the answer to queueNext. It is nil when there is no next event, or when it is not due, held, or of a type that
+// this node does not handle.
 func readNext(br pgx.BatchResults, s *claimed, until time.Time) (*claimed, error) {
 	rows, err := br.Query()
 	if err != nil {
@@ -81,23 +81,23 @@ func readNext(br pgx.BatchResults, s *claimed, until time.Time) (*claimed, error
 	return next, nil
 }
 
-// unanswered are the lease tokens of claims whose answer did not come. Postgres may have carried them out, then or later:
-// nobody works what they leased, and its keys would wait until the lease runs out. The next claim takes it over. Safe for
-// use from many goroutines.
+// unanswered holds the lease tokens of claims that got no answer. Postgres may still have carried them out, then or later.
+// Nobody works what they leased, and its keys would wait until the lease ends. So the next claim takes it over. Safe for use
+// by many goroutines.
 type unanswered struct {
 	mu     sync.Mutex
-	claims []unansweredClaim // in the order of time
+	claims []unansweredClaim // the oldest first
 }
 
 type unansweredClaim struct {
 	token string
-	until time.Time // from then on its lease is over, however late it was carried out
+	until time.Time // when its lease has ended, however late Postgres carried it out
 }
 
-// maxUnanswered bounds them. What does not fit waits for its lease.
+// maxUnanswered is how many are kept. Any others wait for their lease to end.
 const maxUnanswered = 100
 
-// add remembers a claim that ended with err, unless that says that it was never sent.
+// add remembers a claim that ended with err, unless err shows that the claim was never sent.
 func (u *unanswered) add(token string, until time.Time, err error) {
 	var unsent *pgconn.ConnectError
 	if errors.As(err, &unsent) {
@@ -110,7 +110,7 @@ func (u *unanswered) add(token string, until time.Time, err error) {
 	}
 }
 
-// tokens are those of claims that may still matter.
+// tokens are those of claims whose lease may still be in force.
 func (u *unanswered) tokens(now time.Time) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -27,110 +27,109 @@ const (
 	defaultMaxStoredKey = 10_000
 )
 
-// defaultRetry is the policy where Config.Retry says nothing: ten tries in all, full jitter, from one second to five
-// minutes, without an overall limit of time.
+// defaultRetry is the policy for what Config.Retry leaves open: ten attempts in all, full jitter, delays from one second up to five
+// minutes, and no limit on the time in all.
 var defaultRetry = retry.Policy{Attempts: 10, Base: time.Second, Cap: 5 * time.Minute, Budget: -1}
 
 // Unknown says what becomes of an event whose type has no handler on any node of the consumer.
 type Unknown string
 
 const (
-	// UnknownSkip counts the event (Observer.OnReceive, outcome Skipped) and goes on. Nothing is written, also of a record
-	// that the tables could not hold, as others may write it to a shared topic; where even its type cannot be read, it
-	// becomes a dead letter.
+	// UnknownSkip counts the event (Observer.OnReceive, outcome Skipped) and goes on. Nothing is written. That holds for
+	// records that the tables could not hold, too, since other programs may write such to a shared topic. A record whose type
+	// cannot be read becomes a dead letter.
 	UnknownSkip Unknown = "skip"
 
-	// UnknownStore keeps the event, and its key behind it, until a node that knows the type comes.
+	// UnknownStore stores the event until a node that handles the type comes. Later events of its key wait for it.
 	UnknownStore Unknown = "store"
 
 	// UnknownDead makes the event a dead letter at once.
 	UnknownDead Unknown = "dead"
 )
 
-// Config says how an Inbox works. The zero value of each field means its default; only Consumer is required.
+// Config configures an Inbox. The zero value of each field means its default. Only Consumer is required.
 type Config struct {
 	// Schema is the name of the Postgres schema that holds holdfast's tables. Defaults to "holdfast".
 	Schema string
 
-	// Consumer names who consumes: events are handled once for each consumer. All nodes of a service share one name, two
-	// services never do. 1 to 255 bytes. Required.
+	// Consumer names the service that consumes: each consumer handles an event once. All nodes of a service share one name, and no
+	// two services do. 1 to 255 bytes. Required.
 	Consumer string
 
-	// Retry says how often and how far apart an event that fails is tried. Attempts counts all tries, the immediate ones
-	// included; a Budget gives an event up when its next try would come later than that after its first failure.
+	// Retry says how often an event that fails is tried, and how far apart. Attempts counts all attempts, the immediate ones
+	// included. A Budget gives an event up when its next attempt would come later than that after its first failure.
 	// Defaults, field by field, to 10 attempts, 1 s Base, 5 min Cap and no Budget.
 	Retry retry.Policy
 
-	// ImmediateRetries is how many tries follow the first at once, some ten milliseconds apart, before the event is parked in
-	// Postgres and those behind it can go on. -1 means none. Defaults to 2.
+	// ImmediateRetries is how many attempts follow the first at once, some ten milliseconds apart. After them the event is stored,
+	// and other keys can go on. -1 means none. Defaults to 2.
 	ImmediateRetries int
 
-	// BatchSize is up to how many events of a partition one transaction handles when the type was registered with
-	// HandleBatch. Between 1 and 10,000; more than 1,024 never come together. Defaults to 1.
+	// BatchSize is how many events of a partition one transaction handles at most, if HandleBatch registered their type. Between 1
+	// and 10,000; more than 1,024 never come together. Defaults to 1.
 	BatchSize int
 
-	// Workers is how many handlers run at once on this node for Consume, and as many again for stored events. Each takes
-	// a connection of the pool. Between 1 and 1,000. Defaults to 8.
+	// Workers is how many handlers run at once on this node for Consume, and as many again for stored events. Each occupies a
+	// connection of the pool. Between 1 and 1,000. Defaults to 8.
 	Workers int
 
 	// Timeout is how long a handler may run before its context is cancelled. Between 1 ms and 24 h. Defaults to 30 s.
-	// While nodes of one consumer have different ones, as in a rolling deploy, Timeout + Grace + 30 s of none may be more
-	// than twice that of another: its leases would look to the other as if a clock had been wrong, and events that it is
-	// handling would be begun there too. One of the two is rolled back, but it counts as a try.
+	//
+	// Nodes of one consumer may differ, for example during a rolling deploy. But Timeout + Grace + 30 s of one should not be more
+	// than twice that of another. Otherwise the other takes its leases for those of a wrong clock, and begins events that it is
+	// handling. One of the two is rolled back, but counts as an attempt.
 	Timeout time.Duration
 
-	// Grace is how long a handler may take to return after its context was cancelled. Then it counts as hung: its
-	// connection is closed under it, and it is left behind. Defaults to 5 s.
+	// Grace is how long a handler may take to return after its context was cancelled. After that it counts as hung: its connection
+	// is closed, and it is abandoned. Defaults to 5 s.
 	Grace time.Duration
 
-	// StopTimeout is how long Run and Consume let running handlers finish after their own context has ended, before they
-	// cancel the handlers' contexts. The same holds when the group takes partitions back. StopTimeout and Grace together
-	// must be shorter than the session timeout of Consume's group. -1 cancels handlers at once. Defaults to 10 s.
+	// StopTimeout is how long handlers may go on after the context of Run or Consume has ended, or the group has taken partitions
+	// back. Then their contexts are cancelled. StopTimeout and Grace together must be shorter than the session time-out of
+	// Consume's group. -1 cancels handlers at once. Defaults to 10 s.
 	StopTimeout time.Duration
 
-	// MaxHung is how many hung handlers an inbox tolerates before Run and Consume stop with ErrHungHandlers. Defaults to 8.
+	// MaxHung is how many hung handlers an inbox tolerates. Then Run and Consume stop with ErrHungHandlers. Defaults to 8.
 	MaxHung int
 
 	// Retention is how long an inbox row is kept at least, counted from the start of the transaction that settled its event
-	// (processed_at): a repeat within it is recognised. Run removes older rows, a row that has a Kafka offset only below the
-	// position of its partition, so that the same record is Stale when it comes again. Nothing else catches a repeat that
-	// comes later: one by Receive, ReceiveTx, Store or StoreTx, or an event that was published twice. So it must be longer
-	// than a sender repeats for. At least a minute, and longer than a handler may run. Defaults to
-	// 7 days.
+	// (processed_at). A repeat within that time is recognised. Run removes older rows; a row with a Kafka offset stays until the
+	// offset lies below the position of its partition, so that the same record is Stale when it comes again. Nothing else
+	// catches a later repeat, by Receive, ReceiveTx, Store or StoreTx, or of an event that was published twice. So make it
+	// longer than a sender repeats. At least a minute, and longer than a handler may run. Defaults to 7 days.
 	Retention time.Duration
 
-	// HoldKey keeps the later events of a key waiting when one of them became a dead letter, until the letter is replayed
-	// or discarded: one that was given up, or a record that the tables cannot hold, as long as they can hold its key.
-	// Otherwise the key goes on.
+	// HoldKey keeps the later events of a key waiting when one of them has become a dead letter, until the letter is replayed or
+	// discarded. That holds for an event that was given up, and for a record that the tables cannot hold, if they can hold its
+	// key. Otherwise the key goes on.
 	HoldKey bool
 
-	// MaxStored is how many events of the consumer may be stored in all, and MaxStoredKey how many of one topic and key.
-	// Where one more would have to wait, it is not taken in: Consume holds its partition, says so in the log and to
-	// Observer.OnFull, and tries again until there is room; Receive and Store return ErrFull. MaxStored is watched by
-	// counting every few seconds, a queue of more than 100 events by measuring it now and then: some more may get in. -1 means no
-	// limit. Default to 1,000,000 and 10,000.
+	// MaxStored is how many events of the consumer may be stored in all; MaxStoredKey is how many of one topic and key. One more is
+	// not taken in. Consume holds its partition, says so in the log and to Observer.OnFull, and tries again until there is room.
+	// Receive and Store return ErrFull. The number in all is counted every few seconds, and queues of more than 100 events are
+	// measured now and then, so that some more may get in. -1 means no limit. Default to 1,000,000 and 10,000.
 	MaxStored, MaxStoredKey int
 
-	// UnknownType says what becomes of events of a type that no node declares. Defaults to UnknownSkip. A type that another
-	// node declares is always stored for it, and so is one for an hour and two minutes after the last node that handles it
-	// was heard of: it may be unable to reach Postgres. Events that are stored for a node that never comes back wait, and
-	// their keys behind them: Waiting.Undeclared counts them, and a node that handles the type takes them.
+	// UnknownType says what becomes of events of a type that no node declares. Defaults to UnknownSkip. Events of a type that
+	// another node declares are always stored for it. That goes on for an hour and two minutes after the last node with a handler
+	// was heard of, since it may be unable to reach Postgres. If no such node comes back, the events wait, and later events of
+	// their keys too. Waiting.Undeclared counts them, and a node that handles the type takes them.
 	UnknownType Unknown
 
-	// DeadLetterTopic publishes every dead letter to a Kafka topic too, each time an event is given up: "*.dlq" is the topic
-	// of the event with ".dlq" behind it, "dead-letters" is one topic for all. It goes through the log in the transaction
-	// that writes the letter, so a relay has to run on this database; it keeps the event's key, type and source, has an id
-	// of its own, and carries the headers that docs/operations.md lists. Letters of events that come from such a topic are
-	// not published. Create the topics first. Defaults to "", off.
+	// DeadLetterTopic publishes every dead letter to a Kafka topic too, each time an event is given up: "*.dlq" is the event's topic
+	// with ".dlq" added, "dead-letters" is one topic for all. It goes through the log in the transaction that writes the letter, so
+	// a relay has to run on this database. It keeps the event's key, type and source, has an id of its own, and carries the
+	// headers that docs/operations.md lists. Dead letters of events from such a topic are not published. Create the topics
+	// first. Defaults to "", off.
 	DeadLetterTopic string
 
-	// LetterPayload is the largest payload, in bytes, that is published with a letter; a larger one is left out, and a
-	// header says so. It belongs well below the topic's max.message.bytes. -1 leaves every payload out. Defaults to
-	// a little less than 1 MiB, so that the record fits where Kafka's own limits stand.
+	// LetterPayload is the largest payload, in bytes, that is published with a letter. A larger one is left out, and a header says
+	// so. It should lie well below the topic's max.message.bytes. -1 leaves out every payload. Defaults to a little less than
+	// 1 MiB, which fits Kafka's own limits.
 	LetterPayload int
 
-	// PollMin and PollMax are how often Run looks for stored events that are due: PollMin apart while it finds some,
-	// doubling to PollMax while it does not. Default to 20 ms and 1 s.
+	// PollMin and PollMax are how often Run looks for stored events that are due: every PollMin while it finds some, and less and
+	// less often, down to every PollMax, while it does not. Default to 20 ms and 1 s.
 	PollMin, PollMax time.Duration
 
 	// Observer receives what the inbox does.
@@ -192,7 +191,7 @@ func (c Config) validate() error {
 		bad("workers is %d: it must be between 1 and 1000; give the pool as many connections", c.Workers)
 	}
 	if c.Timeout < time.Millisecond || c.Timeout > 24*time.Hour {
-		bad("timeout is %s: it must be between 1ms and 24h: a handler without a limit would hold its key for ever", c.Timeout)
+		bad("timeout is %s: it must be between 1ms and 24h: a handler without a limit would hold its key forever", c.Timeout)
 	}
 	if c.Grace < time.Millisecond || c.Grace > time.Hour {
 		bad("grace is %s: it must be between 1ms and 1h", c.Grace)
@@ -229,10 +228,10 @@ func (c Config) validate() error {
 	return errors.Join(problems...)
 }
 
-// lease is how long a stored event belongs to the worker that claimed it: longer than its handler can possibly take, by
-// what it may wait for a connection before.
+// lease is how long a stored event belongs to the worker that claimed it: as long as its handler can take at most, and 30 s to get a
+// connection first.
 func (c Config) lease() time.Duration { return c.Timeout + c.Grace + 30*time.Second }
 
-// defaultLetterPayload is the largest payload that is published with a letter where Config.LetterPayload says nothing:
-// what a topic takes by default (1 MiB), less room for the record itself and for wire.MaxLetterHeaders.
+// defaultLetterPayload is the default of Config.LetterPayload: what a topic takes by default (1 MiB), less room for the record itself
+// and for wire.MaxLetterHeaders.
 const defaultLetterPayload = 1<<20 - 16<<10 - wire.MaxLetterHeaders

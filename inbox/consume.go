@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// This file joins the consumer group and works the partitions that it gives.
+// This file joins the consumer group and runs the partitions that the group assigns.
 
-// consumer takes events of Kafka's partitions in.
+// consumer takes events in from the partitions of a group.
 type consumer struct {
 	*env
 	declarations *declarations
 	receiver     *receiver
 	fences       *fences
 
-	serial sync.Mutex // after an unclean end one handler runs at a time, so that a crash has one suspect
+	serial sync.Mutex // after an unclean end one handler runs at a time: a crash then has one suspect
 }
 
-// run joins the group, again and again, and works what it is given until ctx ends.
+// run joins the group again and again, and runs each generation, until ctx ends.
 func (co *consumer) run(ctx context.Context, src Session) error {
 	workers := newWorkerPool(co.receiver)
 	workers.start()
 	defer workers.end()
 	defer src.Close()
-	// Before the first event is taken in: a type that this node is the first to know must not be skipped elsewhere.
+	// Declare before the first event is taken in. Otherwise other nodes skip a type that this node is the first to handle.
 	for wait := 0; ; wait++ {
 		err := co.declarations.declare(ctx)
 		if err == nil {
@@ -39,7 +39,7 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 			return nil
 		}
 		if miswired(err) != nil {
-			return nil // Run's part, which declares the types too, says so and ends it all.
+			return nil // Run declares the types too. It returns this error and ends both.
 		}
 		co.transient(err)
 		if pause(ctx, spread(databaseBase, databaseCap, wait+1, co.random())) != nil {
@@ -72,8 +72,8 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 		case fatal(err):
 			return err
 		case err != nil:
-			// Fenced, though the group has not told us, or the database went back: join again, and be given what is ours.
-			// Not at once, lest two groups that share a consumer by mistake do nothing else.
+			// The partition was fenced off before the group said so, or the database went back in time: join again.
+			// Wait a little: two groups that share a consumer by mistake would otherwise do nothing but join.
 			if pause(ctx, spread(time.Second, time.Second, 1, co.random())) != nil {
 				return nil
 			}
@@ -81,7 +81,7 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 	}
 }
 
-// generation works the partitions we were given until they are to be given up, and lets go of them in order.
+// generation runs the assigned partitions until the group wants them back, and then releases them.
 func (co *consumer) generation(ctx context.Context, gen Generation, workers *workerPool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -102,7 +102,7 @@ func (co *consumer) generation(ctx context.Context, gen Generation, workers *wor
 		parts = append(parts, p)
 		g.run(func(ctx context.Context) error { return p.run(ctx, jobs) })
 	}
-	// Nothing to do is no reason to give the generation up: others may have what there is.
+	// Stay in the group without partitions too: leaving would take the generation from the others.
 	g.run(func(ctx context.Context) error { <-ctx.Done(); return nil })
 
 	saver := make(chan struct{})

@@ -8,13 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// This file tells the other nodes which types this one handles, and asks which types they handle.
+// This file tells the other nodes which types this node handles, and asks which types they handle.
 
 type rowsQuerier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// declared says which of the types are left for a node of the consumer: one that runs, or did not long ago (believeFor).
+// declared returns those of the types that a node of the consumer handles: one that runs, or ran within believeFor.
 func (dec *declarations) declared(ctx context.Context, db rowsQuerier, types []string) (map[string]bool, error) {
 	rows, err := db.Query(ctx, dec.sql.declared, dec.c.Consumer, types, believeFor.Microseconds())
 	if err != nil {
@@ -37,7 +37,7 @@ type declarations struct {
 	registry *registry
 }
 
-// declare tells the other nodes which types this one handles.
+// declare tells the other nodes which types this node handles.
 func (dec *declarations) declare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()

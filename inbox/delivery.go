@@ -12,34 +12,34 @@ import (
 // delivery is an event that is being taken in.
 type delivery struct {
 	e       holdfast.Event
-	hash    []byte       // that tells another payload under its id apart: SHA-256 of the payload, but where package webhook has another
-	h       BatchHandler // nil for a type that is not handled here
-	from    *origin      // nil unless it comes from Kafka
+	hash    []byte       // differs for another payload under the same id: SHA-256 of the payload, unless package webhook gave another
+	h       BatchHandler // nil for a type that this node does not handle
+	from    *origin      // nil unless the event comes from Kafka
 	manner  manner
-	inDoubt bool   // a COMMIT got no answer: if the event is known now, that was ours
-	start   int32  // which start of its handler is counted; 0 while none is
-	after   func() // what the last step has to tell the observer once it has committed
+	inDoubt bool   // a COMMIT got no answer: if the event is known now, that COMMIT was carried out
+	start   int32  // which start of its handler is counted; 0 if none is
+	after   func() // what to report once the last step has committed
 }
 
-// manner is how an event is taken in.
+// manner says how an event is taken in.
 type manner int
 
 const (
-	mannerWait    manner = iota // in transactions of our own; another one that has the event is waited for
-	mannerTry                   // in transactions of our own; another one that has the event ends it with ErrInFlight
-	mannerCallers               // in the caller's transaction, which we must not make wait
+	mannerWait    manner = iota // in a transaction of its own; waits for another transaction that has the event
+	mannerTry                   // in a transaction of its own; another one that has the event means ErrInFlight
+	mannerCallers               // in the caller's transaction, which must not wait for locks of a key
 )
 
-// origin is where an event from Kafka comes from.
+// origin says where in Kafka an event comes from.
 type origin struct {
 	fence  *fence
 	offset int64
 }
 
-// newDelivery is an event that comes in, with the handler of its type.
+// newDelivery is an event with the handler of its type.
 func (reg *registry) newDelivery(e holdfast.Event) *delivery { return reg.newDeliveryOf(e, nil) }
 
-// newDeliveryOf is newDelivery with the hash that tells another payload apart; nil means that of the payload.
+// newDeliveryOf is newDelivery with a hash that differs for another payload. nil stands for the payload's own.
 func (reg *registry) newDeliveryOf(e holdfast.Event, hash []byte) *delivery {
 	d := &delivery{e: e, hash: hash, h: reg.handlers[e.Type]}
 	if hash == nil {
@@ -48,7 +48,7 @@ func (reg *registry) newDeliveryOf(e holdfast.Event, hash []byte) *delivery {
 	return d
 }
 
-// payloadHash is of all bytes: an edit of the event's letter leaves such a one in its row.
+// payloadHash covers all bytes. A row has this hash when a person has edited the event's dead letter.
 func (d *delivery) payloadHash() []byte {
 	sum := sha256.Sum256(d.e.Payload)
 	return sum[:]
@@ -77,25 +77,25 @@ func (d *delivery) epoch() *int64 {
 	return &d.from.fence.Epoch
 }
 
-// stale says that the event lies below what was settled when this node was given the partition. Before it was there is no
-// fence: what is read then is only compared (checkpoint.go).
+// stale reports that the event lies below the position that the partition had when this node was given it. Records that are
+// read before that have no fence: checkpoint.go only compares them.
 func (d *delivery) stale() bool {
 	return d.from != nil && d.from.fence != nil && d.from.offset < d.from.fence.position
 }
 
-// errUnqueued is said where an event was to queue behind its key, but the queue has gone: run it again.
+// errUnqueued means that an event was to join the queue of its key, but the queue is empty by now: run the event instead.
 var errUnqueued = errors.New("the queue of its key has gone")
 
-// is says whether a row with the hash is that of the event's payload.
+// is reports whether a row's hash is that of this payload.
 func (d *delivery) is(hash []byte) bool {
 	return bytes.Equal(hash, d.hash) || bytes.Equal(hash, d.payloadHash())
 }
 
-// intake is an event on its way to its outcome: what is tried next, and what was tried before. Of one goroutine at a time.
+// intake is an event on its way to its outcome: what is tried next, and what was tried before. One goroutine at a time uses it.
 type intake struct {
 	d    *delivery
-	step step            // takes the event in instead of its handler, where it is not nil
-	stop <-chan struct{} // closed when no more pauses are to be made; nil: never
+	step step            // replaces the handler; nil: the handler runs
+	stop <-chan struct{} // when closed, delays end and nothing more is tried; nil: never
 
 	next     attemptFunc // nil before the first attempt
 	h        history
@@ -103,7 +103,7 @@ type intake struct {
 	begun    time.Time
 }
 
-// newIntake begins the way of an event that comes alone. With a stop it waits for an absent database until that is closed.
+// newIntake is an event that comes alone. With a stop channel it waits as long as the database is away.
 func (env *env) newIntake(d *delivery, s step, stop <-chan struct{}) *intake {
-	return &intake{d: d, step: s, stop: stop, h: history{quick: env.c.ImmediateRetries, decided: s != nil, patient: stop != nil}, begun: time.Now()}
+	return &intake{d: d, step: s, stop: stop, h: history{quick: env.c.ImmediateRetries, decided: s != nil, waitsLong: stop != nil}, begun: time.Now()}
 }

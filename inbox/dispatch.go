@@ -1,8 +1,8 @@
 package inbox
 
-// This file is how a partition hands its events to the workers, as scheduler says.
+// This file hands a partition's events to the workers, in the order that the scheduler sets.
 
-// dispatch lines up a job of one event: it is begun now, when its key is free, or with its batch.
+// dispatch adds a job of one event. The workers get it when its key is free, or as part of a batch.
 func (p *partition) dispatch(j *job) {
 	j.read = p.workers.read.Add(1)
 	p.mu.Lock()
@@ -12,7 +12,7 @@ func (p *partition) dispatch(j *job) {
 	}
 }
 
-// gathered says that the reader has no more events for now: what is collected is begun.
+// gathered hands out the open batches: the reader has no more events for now.
 func (p *partition) gathered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// This file ends a transaction: it commits, or rolls back, or closes the connection of a handler that hangs.
+// This file ends a transaction: it commits, rolls back, or closes the connection of a handler that hangs.
 
 // runner runs handlers, each in a transaction.
 type runner struct {
@@ -21,10 +21,10 @@ type runner struct {
 	hung atomic.Int64 // handlers that have not returned
 }
 
-// commitTx commits, whatever has become of ctx, and gives the connection back.
+// commitTx commits, even when ctx has ended, and gives the connection back.
 func (rn *runner) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) error {
 	defer conn.Release()
-	if conn.Conn().IsClosed() { // COMMIT was never sent, so this is not in doubt.
+	if conn.Conn().IsClosed() { // COMMIT was never sent, so nothing is in doubt.
 		return blame(ctx, errors.New("the connection was lost before commit"), failureFacts{connLost: true})
 	}
 	failpoint.Hit(failpoint.InboxCommitting)
@@ -40,8 +40,8 @@ func (rn *runner) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) e
 	return nil
 }
 
-// abort ends a transaction in which something failed, and gives its connection back. Where a handler hangs, the
-// connection is closed under it and never returned to the pool: the handler would write into another's transaction.
+// abort rolls back a transaction that failed, and gives its connection back. When a handler hangs, abort closes the connection
+// and never returns it to the pool: the handler could write into another transaction.
 func (rn *runner) abort(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx, f *failure) {
 	var h *handlerError
 	if errors.As(f.err, &h) && h.hung != nil {
@@ -55,17 +55,17 @@ func (rn *runner) abort(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx, f *f
 func rollback(ctx context.Context, tx pgx.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
-	_ = tx.Rollback(ctx) // If it cannot be sent the connection is closed, and Postgres rolls back by itself.
+	_ = tx.Rollback(ctx) // If it cannot be sent, the connection is closed, and Postgres rolls back.
 }
 
-// abandon leaves a hung handler behind with a dead connection.
+// abandon leaves a handler that hangs, and closes its connection.
 func (rn *runner) abandon(pooled *pgxpool.Conn, returned <-chan error) {
-	conn := pooled.Hijack() // Of all methods only those of the net.Conn and CancelRequest may be called beside the handler.
+	conn := pooled.Hijack() // Only CancelRequest and the methods of net.Conn may be called while the handler runs.
 	pg := conn.PgConn()
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), finishTimeout)
 		defer cancel()
-		_ = pg.CancelRequest(ctx) // Frees its locks now rather than when its statement ends.
+		_ = pg.CancelRequest(ctx) // Frees its locks now, not when its statement ends.
 		_ = pg.Conn().Close()
 		<-returned
 		rn.hung.Add(-1)
@@ -73,5 +73,5 @@ func (rn *runner) abandon(pooled *pgxpool.Conn, returned <-chan error) {
 	}()
 }
 
-// finishTimeout bounds what we do on our own account when the caller's context is over: rolling back, committing.
+// finishTimeout bounds what the inbox does after the caller's context has ended: roll back, commit, hand rows back.
 const finishTimeout = 10 * time.Second

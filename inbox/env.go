@@ -7,14 +7,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// env is what every part of an inbox works with.
+// env is what every part of an inbox uses.
 type env struct {
 	pool    *pgxpool.Pool
 	c       Config
 	sql     statements
-	node    string // this process, among the nodes of the consumer
+	node    string // names this process among the nodes of the consumer
 	random  func() float64
-	wakeup  chan struct{} // an event was stored here: Run need not wait for its next look
+	wakeup  chan struct{} // this node stored an event: Run looks at once
 	limiter rateLimiter
 }
 
@@ -22,7 +22,7 @@ func newEnv(pool *pgxpool.Pool, c Config) *env {
 	return &env{pool: pool, c: c, sql: newStatements(c), node: rand.Text(), random: mathrand.Float64, wakeup: make(chan struct{}, 1)}
 }
 
-// wake tells Run that something was stored.
+// wake tells Run that an event was stored.
 func (env *env) wake() {
 	select {
 	case env.wakeup <- struct{}{}:

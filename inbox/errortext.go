@@ -9,17 +9,17 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// This file cuts errors to what a row or a log line keeps of them.
+// This file shortens errors to what a row or a log line holds.
 
 const (
-	// maxErrorText is the most bytes that are kept of one error.
+	// maxErrorText is the most bytes kept of one error.
 	maxErrorText = 2 << 10
 
-	// maxErrors is how many errors are kept of one event, the last ones. The statements say it as 19.
+	// maxErrors is how many errors are kept of one event: the last ones. The SQL function last_errors says it too.
 	maxErrors = 20
 )
 
-// boundedError is what is kept of an error: text that Postgres takes, and not too much of it.
+// boundedError is an error's text, shortened, and without what Postgres refuses.
 func boundedError(err error) string {
 	text := err.Error()
 	if len(text) > maxErrorText {
@@ -28,7 +28,7 @@ func boundedError(err error) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// classOf is what kind of failure err is, in a few words: for logs and fingerprints.
+// classOf names the kind of failure in a few words, for logs and fingerprints.
 func classOf(err error) string {
 	var pgErr *pgconn.PgError
 	var panicked *panicError
@@ -49,7 +49,7 @@ func classOf(err error) string {
 	}
 }
 
-// appendError adds an error's text, with all it wraps, to those of the tries before.
+// appendError adds an error's text, with all that it wraps, to those of earlier attempts.
 func appendError(texts []string, err error) []string {
 	texts = append(texts, boundedError(err))
 	return texts[max(len(texts)-maxErrors, 0):]

@@ -16,8 +16,8 @@ var (
 	topicName = regexp.MustCompile(`^[a-zA-Z0-9._-]+$`)
 )
 
-// checkText says what is wrong with a text that goes into a column: its length in bytes, or characters that Postgres
-// refuses. The error names field, value and rule.
+// checkText checks a text that goes into a column: its length in bytes, and characters that Postgres refuses. The error names
+// field, value and rule.
 func checkText(field, value string, shortest, longest int) error {
 	switch n := len(value); {
 	case n == 0 && shortest > 0:
@@ -32,7 +32,7 @@ func checkText(field, value string, shortest, longest int) error {
 	return nil
 }
 
-// excerpt quotes the beginning of a value for an error message.
+// excerpt quotes the beginning of a value, for an error message.
 func excerpt(value string) string {
 	if len(value) > 64 {
 		return strconv.QuoteToASCII(value[:64]) + "…"
@@ -40,8 +40,8 @@ func excerpt(value string) string {
 	return strconv.QuoteToASCII(value)
 }
 
-// checkEvent keeps out at the door what the tables would refuse later, when it is too late to say it to the sender.
-// The limits are those of schema.sql.
+// checkEvent refuses what the tables would refuse later, when the sender could no longer be told. The limits are those of
+// schema.sql.
 func checkEvent(e holdfast.Event) error {
 	if err := checkText("id", e.ID, 1, 255); err != nil {
 		return fmt.Errorf("%w: the inbox recognises a redelivery by it", err)
@@ -62,7 +62,7 @@ func checkEvent(e holdfast.Event) error {
 		return err
 	}
 	for name, value := range e.Headers {
-		// Headers of others are kept as they are; only what jsonb cannot hold is refused. Their values stay out of errors.
+		// Headers stay as they are. Only what jsonb cannot hold is refused. Their values stay out of errors.
 		if !utf8.ValidString(name) || strings.IndexByte(name, 0) >= 0 {
 			return fmt.Errorf("header name is %s: it must be UTF-8 without NUL", excerpt(name))
 		}
@@ -73,14 +73,14 @@ func checkEvent(e holdfast.Event) error {
 	return nil
 }
 
-// headersJSON is the headers as the text of a JSON object, nil when there are none.
+// headersJSON is the headers as the text of a JSON object; nil when there are none.
 func headersJSON(headers map[string]string) *string {
 	if len(headers) == 0 {
 		return nil
 	}
 	b, err := json.Marshal(headers)
 	if err != nil {
-		panic(fmt.Sprintf("inbox: marshal headers: %v", err)) // A map of strings always can be.
+		panic(fmt.Sprintf("inbox: marshal headers: %v", err)) // A map of strings always marshals.
 	}
 	s := string(b)
 	return &s
@@ -97,7 +97,7 @@ func headersOf(text *string) (map[string]string, error) {
 	return headers, nil
 }
 
-// kafkaID names a record that carries no event id: topic, partition and offset, which are the same at each redelivery.
+// kafkaID names a record without an event id, by topic, partition and offset. They are the same at each redelivery.
 func kafkaID(topic string, partition int, offset int64) string {
 	return "kafka:" + topic + "/" + strconv.Itoa(partition) + "/" + strconv.FormatInt(offset, 10)
 }

@@ -8,42 +8,42 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// This file says whose fault it is that a transaction did not come to its end. It does nothing: values in, values out.
+// This file says whose fault it is that a transaction failed. faultOf is pure: values in, values out.
 
-// fault says whose fault it is that a transaction did not come to its end.
+// fault says whose fault it is that a transaction failed.
 type fault int
 
 const (
-	faultEvent     fault = iota // the handler failed on the event: an attempt is spent
-	faultContended              // 40001 or 40P01: nobody's fault, at once again
-	faultDatabase               // the database or the way to it: wait, and spend no attempt
-	faultUnknown                // COMMIT without an answer: look before anything is decided
-	faultStopped                // we were told to stop: hand back what is in progress
-	faultFenced                 // another node has the partition: let go of it
-	faultFull                   // it would have to wait where too many do: its sender waits for room
-	faultLost                   // the connection broke under the handler, or a server told it that it cannot work: not its doing, unless it goes on (amounts)
-	faultInFlight               // another transaction has the event, and it was not to be waited for
+	faultEvent     fault = iota // the handler failed on the event: spends an attempt
+	faultContended              // 40001 or 40P01: nobody's fault; run it again at once
+	faultDatabase               // the database, or the connection to it: wait, and spend no attempt
+	faultUnknown                // COMMIT got no answer: look before anything is decided
+	faultStopped                // this node is stopping: hand back what is in progress
+	faultFenced                 // another node has the partition: release it
+	faultFull                   // too many events wait already: the sender waits for room
+	faultLost                   // the connection broke under the handler, or a server said that it cannot work: spends no attempt, unless it goes on (amounts)
+	faultInFlight               // another transaction has the event, and this one does not wait
 )
 
 func (f fault) String() string {
 	return [...]string{"event", "contended", "database", "unknown", "stopped", "fenced", "full", "lost", "in flight"}[f]
 }
 
-// outage says that the database, or the way to it, is to be waited for.
+// outage reports that the database, or the connection to it, has to come back first.
 func (f fault) outage() bool { return f == faultDatabase || f == faultUnknown || f == faultLost }
 
 // failureFacts is what else is known of a transaction that failed.
 type failureFacts struct {
-	stopped    bool // the context that we gave it was cancelled from outside
+	stopped    bool // its context was cancelled from outside
 	timedOut   bool // its handler ran into Config.Timeout
-	connLost   bool // the connection was closed when it failed
-	inHandler  bool // the error is the handler's, not that of one of our own statements
+	connLost   bool // its connection was closed when it failed
+	inHandler  bool // the error is the handler's, not one of our own statements'
 	committing bool // the error is the answer to COMMIT
 }
 
-// faultOf says whose fault err is. The order matters: a connection that pgx closed because the handler's time was up is
-// the handler's fault, one that broke under it is not. What a handler was told by a server that cannot work need not come
-// from our database, nor concern any event but its own.
+// faultOf says whose fault err is. The order of the cases matters. If pgx closed the connection because the handler's time was
+// up, the handler is at fault; if the connection broke under it, it is not. When a server told the handler that it cannot
+// work, that need not be our database, nor concern any other event.
 func faultOf(err error, c failureFacts) fault {
 	var pgErr *pgconn.PgError
 	isPg := errors.As(err, &pgErr)
@@ -57,7 +57,7 @@ func faultOf(err error, c failureFacts) fault {
 	case c.committing && !isPg && !errors.Is(err, pgx.ErrTxCommitRollback):
 		return faultUnknown // Never ask pgconn.SafeToRetry here: it says yes to a COMMIT that was carried out.
 	case c.committing && isPg && unavailable(pgErr.Code):
-		return faultUnknown // The server went away around the COMMIT. Looking costs little, guessing wrong a lot.
+		return faultUnknown // The server went away during the COMMIT. A look costs little; a wrong guess costs a lot.
 	case c.timedOut:
 		return faultEvent
 	case c.stopped:
@@ -71,21 +71,21 @@ func faultOf(err error, c failureFacts) fault {
 	case c.inHandler, c.committing:
 		return faultEvent
 	default:
-		return faultDatabase // One of our own statements: no event can be blamed for it.
+		return faultDatabase // One of our own statements failed: no event is to blame.
 	}
 }
 
-// unavailable says whether a SQLSTATE means that the server cannot work now, whatever it is asked.
+// unavailable reports that a SQLSTATE means: the server can do nothing now, whatever it is asked.
 func unavailable(code string) bool {
 	switch code {
 	case "57P01", "57P02", "57P03", "57P05", "25006":
-		return true // shutting down, crashed, starting, session timed out, read only: a standby
+		return true // shutting down, crashed, starting, session timed out, read only (a standby)
 	}
 	// Connection exceptions, insufficient resources, system errors.
 	return len(code) == 5 && (code[:2] == "08" || code[:2] == "53" || code[:2] == "58")
 }
 
-// failure is what a transaction that did not come to its end returns.
+// failure is the error of a transaction that failed.
 type failure struct {
 	fault fault
 	err   error
@@ -94,18 +94,18 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// handlerError marks what a handler brought about, so that it differs from our own statements' errors.
+// handlerError marks an error that a handler caused, as opposed to our own statements.
 type handlerError struct {
 	err      error
 	timedOut bool
 	stopped  bool
-	hung     <-chan error // set when the handler has not returned
+	hung     <-chan error // not nil while the handler has not returned
 }
 
 func (e *handlerError) Error() string { return e.err.Error() }
 func (e *handlerError) Unwrap() error { return e.err }
 
-// panicError is a panic of a handler: its message, and where it came from.
+// panicError is a panic of a handler, with its stack.
 type panicError struct {
 	message string
 	stack   string
@@ -113,7 +113,7 @@ type panicError struct {
 
 func (e *panicError) Error() string { return "panic: " + e.message + "\n" + e.stack }
 
-// failureOf is the verdict on what failed in a transaction, by whichever way that came about.
+// failureOf says whose fault it is that a transaction failed with err.
 func failureOf(ctx context.Context, tx pgx.Tx, err error) *failure {
 	var c failureFacts
 	var h *handlerError
@@ -132,8 +132,8 @@ func blame(ctx context.Context, err error, c failureFacts) *failure {
 	return &failure{faultOf(err, c), err}
 }
 
-// errGoexit is a handler that ended its goroutine.
+// errGoexit means that a handler ended its goroutine.
 var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit)")
 
-// errFenced says that another node has been given the partition.
+// errFenced means that the group has given the partition to another node.
 var errFenced = errors.New("another node has the partition")

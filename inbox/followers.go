@@ -2,10 +2,11 @@ package inbox
 
 import "slices"
 
-// This file is how a worker goes on with one key: the events that wait for the one it has come next, without another wait.
+// This file lets a worker go on with the key that it has: events that wait for its job become its next transaction.
 
-// follower takes what waits behind a job of one key, for the worker that has it: the key passes on to it. nil: nothing
-// does, or it is for a batch. More than one is taken only where the job's event was stored: they are, too.
+// follower takes what waits for a job of one key, for the worker that has the job. The key passes on to it. It is nil when
+// nothing waits, or what waits belongs to a batch. More than one event is taken only when the job's event was stored: then
+// they are stored too.
 func (l *scheduler) follower(j *job, most int) *job {
 	if j.kind == jobBatch && len(j.ds) > 1 || j.ds[0].e.Key == "" {
 		return nil
@@ -27,7 +28,7 @@ func (l *scheduler) follower(j *job, most int) *job {
 	return next
 }
 
-// putBack has the follower of a job wait again, first of all.
+// putBack returns the follower of a job to the front of its queue.
 func (l *scheduler) putBack(j *job) {
 	line := l.keys[j.ds[0].e.Key]
 	line.waiting = slices.Insert(line.waiting, 0, j.follower)

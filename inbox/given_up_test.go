@@ -27,7 +27,7 @@ func TestAStoredEventThatIsGivenUpIsToldOfWithItsLetter(t *testing.T) {
 	}{
 		{"after its last attempt", "attempts = 2", 3, "it failed 3 times", "no such customer"},
 		{"as the replay of a letter", "attempts = 2, letter = (select id from holdfast.letter)", 3, "it failed 3 times", "no such customer"},
-		{"because the process ended each time", "attempts = 3, lease_until = now() - interval '1 second'", 3, "it was started too often without an end", "nothing was recorded"},
+		{"because the process ended each time", "attempts = 3, lease_until = now() - interval '1 second'", 3, "it was started too often and never finished", "nothing was recorded"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			b := setup(t)

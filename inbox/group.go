@@ -10,7 +10,7 @@ import (
 
 // This file runs loops until their context ends.
 
-// pause waits, and returns early with an error when the context ends.
+// pause waits for d. It returns an error early when the context ends.
 func pause(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		runtime.Gosched()
@@ -26,7 +26,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// withGrace is a context that ends d after ctx does: for work in progress that may finish.
+// withGrace is a context that ends d after ctx does: work in progress may finish.
 func withGrace(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

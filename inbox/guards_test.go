@@ -17,8 +17,8 @@ func TestAZombieNeitherParksNorGivesUpAnEvent(t *testing.T) {
 	d := b.followers(in, 0)[0]
 	b.followers(b.inbox(), 0) // Another node is given the partition.
 	for name, s := range map[string]step{
-		"park": func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-			return in.receiver.queues.park(ctx, tx, d, past{attempts: 1, errors: []string{"boom"}}, new(time.Duration), Retrying)
+		"store": func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+			return in.receiver.queues.store(ctx, tx, d, past{attempts: 1, errors: []string{"boom"}}, new(time.Duration), Retrying)
 		},
 		"dead letter": func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 			return in.receiver.ledger.deadLetter(ctx, tx, d, letter{reason: "it failed", attempts: 1}, Dead)

@@ -15,14 +15,14 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// This file runs handlers: the one place that does.
+// This file runs handlers. No other place does.
 
-// errNotTheHandlers is what Commit and Rollback of a handler's transaction say.
+// errNotTheHandlers is what Commit and Rollback of a handler's transaction return.
 var errNotTheHandlers = errors.New("holdfast ends the handler's transaction itself: return nil to commit, an error to roll back, or use a savepoint (tx.Begin)")
 
-// handle is how every handler runs: fresh or stored, alone or in a batch, in our transaction or in the caller's. After it
-// the same transaction settles its events; nil where nothing is left to do. The error is a *handlerError where the handler
-// is to blame, or the connection was lost while it ran. failureOf makes the verdict of it.
+// handle runs a handler: for a new or a stored event, for one event or a batch, in our transaction or the caller's. Then
+// settle, if it is not nil, settles the events in the same transaction. The error is a *handlerError when the handler is to
+// blame, or when the connection was lost while it ran. failureOf turns it into a *failure.
 func (rn *runner) handle(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event, settle func() error) error {
 	if err := rn.call(ctx, tx, h, es); err != nil {
 		return err
@@ -31,14 +31,14 @@ func (rn *runner) handle(ctx context.Context, tx pgx.Tx, h BatchHandler, es []ho
 		return nil
 	}
 	err := settle()
-	if err != nil && tx.Conn().IsClosed() { // Our statement found out what happened before.
+	if err != nil && tx.Conn().IsClosed() { // The connection was lost earlier. Our statement only found out.
 		return &handlerError{err: err}
 	}
 	return err
 }
 
-// call runs a handler. Its error is a *handlerError. A handler that does not return within Config.Timeout and
-// Config.Grace is reported as hung, and still running.
+// call runs a handler. Its error is a *handlerError. A handler that does not return within Config.Timeout and Config.Grace is
+// reported as hung. It still runs.
 func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event) error {
 	if err := rn.tooManyHung(); err != nil {
 		return &handlerError{err: err, stopped: true}
@@ -67,18 +67,18 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 			case timedOut:
 				return &handlerError{err: fmt.Errorf("the handler was cancelled after %s", rn.c.Timeout), timedOut: true}
 			case ctx.Err() == nil && given.RanOut():
-				return &handlerError{err: errors.New("a time-out of the handler's own closed its connection, and the handler returned nil all the same"), timedOut: true}
+				return &handlerError{err: errors.New("the handler's own time-out closed its connection, but the handler returned nil"), timedOut: true}
 			}
-			return &handlerError{err: errors.New("the connection was lost, and the handler returned nil all the same"), stopped: ctx.Err() != nil}
+			return &handlerError{err: errors.New("the connection was lost, but the handler returned nil"), stopped: ctx.Err() != nil}
 		case err == nil && pg.IsBusy():
 			return &handlerError{err: errors.New("the handler left rows or batch results open: close them before it returns")}
-		case err == nil && pg.TxStatus() == 'I': // What it did is committed or gone already: another try would not help.
+		case err == nil && pg.TxStatus() == 'I': // Its work is committed or gone. Another attempt would not help.
 			return &handlerError{err: retry.Permanent(fmt.Errorf("the handler ended its transaction by a statement: %w", errNotTheHandlers))}
 		case err == nil:
 			return nil
 		case pg.IsClosed() && !timedOut && ctx.Err() == nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || given.RanOut()):
-			// pgx closes the connection under a statement whose context ends: here one that the handler made for itself.
-			return &handlerError{err: fmt.Errorf("a time-out of the handler's own: %w", err), timedOut: true}
+			// pgx closes the connection under a statement whose context ends. Here the handler made that context.
+			return &handlerError{err: fmt.Errorf("the handler's own time-out: %w", err), timedOut: true}
 		}
 		if timedOut {
 			err = fmt.Errorf("the handler was cancelled after %s: %w", rn.c.Timeout, err)
@@ -108,7 +108,7 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 	}
 }
 
-// tooManyHung says whether this node has to stop.
+// tooManyHung is the error that stops this node, when too many handlers hang.
 func (rn *runner) tooManyHung() error {
 	if n := rn.hung.Load(); n >= int64(rn.c.MaxHung) {
 		return fmt.Errorf("%w: %d of at most %d have not returned: restart the process, and find what they wait for", ErrHungHandlers, n, rn.c.MaxHung)
@@ -116,7 +116,7 @@ func (rn *runner) tooManyHung() error {
 	return nil
 }
 
-// panicMessage is what a panic says. A value that is no message may be the event itself: only its type is reported.
+// panicMessage is the message of a panic. A value that is no message may be the event itself: only its type is reported.
 func panicMessage(p any) string {
 	switch p := p.(type) {
 	case error:
@@ -128,14 +128,13 @@ func panicMessage(p any) string {
 	}
 }
 
-// trimmedStack is the stack from where the handler panicked: what lies above is the runtime and this package. Arguments
-// are left out.
+// trimmedStack is the stack below the panic, without arguments. Above the panic are only the runtime and this package.
 func trimmedStack() string {
 	stack := string(debug.Stack())
 	if _, below, ok := strings.Cut(stack, "panic("); ok {
 		if i := strings.Index(below, "\n"); i >= 0 {
 			below = below[i+1:]
-			if i := strings.Index(below, "\n"); i >= 0 { // the line of panic's own file
+			if i := strings.Index(below, "\n"); i >= 0 { // the line that names panic's own file
 				stack = below[i+1:]
 			}
 		}

@@ -8,65 +8,64 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// This file decides what to do with an event whose transaction failed, and does nothing: values in, values out. No clock,
+// This file decides what to do with an event whose transaction failed. It is pure: values in, values out, without clock,
 // database, logger or global random.
 
-// action is what is done about a failure.
+// action is what to do after a failure.
 type action int
 
 const (
-	actAgain  action = iota // run it again after delay, in this process
-	actPark                 // keep it in `stored`, due after delay
+	actAgain  action = iota // try again after delay, in this process
+	actStore                // store it, due after delay
 	actDead                 // write a dead letter
-	actReturn               // hand the error to the caller
+	actReturn               // return the error to the caller
 )
 
-func (a action) String() string { return [...]string{"again", "park", "dead", "return"}[a] }
+func (a action) String() string { return [...]string{"again", "store", "dead", "return"}[a] }
 
-// history is what an event has been through.
+// history is what has happened to an event so far.
 type history struct {
-	attempts  int           // tries that failed or were cut short, the last one included
-	contended int           // tries in a row that were contended and cost nothing
-	waits     int           // tries in a row that failed for the database's sake
-	losses    int           // tries since the last that cost an attempt that were lost (faultLost), or whose COMMIT was not answered
-	quick     int           // quick tries that are left
+	attempts  int           // attempts spent, with the present one
+	contended int           // attempts in a row that were contended and spent nothing
+	waits     int           // attempts in a row that failed because of the database
+	losses    int           // lost connections (faultLost) and unanswered COMMITs since an attempt was last spent
+	quick     int           // immediate retries that are left
 	age       time.Duration // since the first failure, by the database's clock
-	first     time.Time     // when it failed first; zero while it has not, and for a stored event, the age of which comes from the database
-	stored    bool          // it is a row of `stored`: its claim has counted the attempt
-	decided   bool          // what becomes of it is decided and only to be written: no handler runs any more
-	patient   bool          // the caller waits as long as the database is away
+	first     time.Time     // of the first failure; zero before it, and for a stored event, whose age the database knows
+	stored    bool          // it is a row of `stored`, and its claim has counted the attempt
+	decided   bool          // its outcome is decided and only has to be written: no handler runs any more
+	waitsLong bool          // the caller waits as long as the database is away
 }
 
 // verdict is what to do next, and why.
 type verdict struct {
 	do     action
 	delay  time.Duration
-	free   bool // no attempt is spent
+	free   bool // it spends no attempt
 	reason string
 
-	failure failure // what it is about: the failure that after was given, or what that amounts to
+	failure failure // the failure that it answers, or what that failure amounts to
 }
 
 const (
-	maxContended = 20
-	maxImpatient = 3 // how often Receive meets an absent database before it says so
+	maxContended     = 20
+	maxDatabaseWaits = 3 // how often Receive meets an absent database before it returns the error
 
-	// maxLosses is how often in a row a connection may break, or a server say that it cannot work, while an event is handled
-	// until that costs an attempt. What does so by itself seldom meets one event so often; a handler that brings it about
-	// meets nothing else.
+	// maxLosses is how often in a row a connection may break, or a server say that it cannot work, before that spends an
+	// attempt. An outage seldom hits one event so often. A handler that causes it hits it every time.
 	maxLosses = 5
 )
 
-// after is the history of an event whose last transaction failed, and what to do next.
+// after takes the last failure into an event's history, and says what to do next.
 func (h history) after(p retry.Policy, f failure, now time.Time, random float64) (history, verdict) {
-	// 1. What the failure counts as.
+	// 1. What the failure amounts to.
 	switch {
 	case !h.decided:
 		f.fault, f.err = amounts(h, f.fault, f.err)
 	case f.fault == faultEvent, f.fault == faultContended && h.contended >= maxContended:
 		f.fault = faultDatabase // No handler ran that could be to blame: write the outcome again, later.
 	}
-	// 2. When it failed first, and how often. The claim of a stored event has counted this attempt.
+	// 2. When the event failed first, and how often. The claim of a stored event has counted this attempt.
 	if !h.stored {
 		if h.first.IsZero() && (f.fault == faultEvent || f.fault == faultContended) {
 			h.first = now
@@ -83,7 +82,7 @@ func (h history) after(p retry.Policy, f failure, now time.Time, random float64)
 	switch f.fault {
 	case faultContended:
 		h.contended++
-		if !v.free { // It never gets through: that costs an attempt.
+		if !v.free { // It never gets through. That spends an attempt.
 			if !h.stored {
 				h = h.spent()
 			}
@@ -97,8 +96,8 @@ func (h history) after(p retry.Policy, f failure, now time.Time, random float64)
 		h.losses++
 	}
 	if h.stored && f.fault.outage() {
-		// Not again from here: the lease would run out while the database is away. Back into the queue, unspent.
-		v = verdict{do: actPark, free: true, delay: v.delay}
+		// Do not wait here: the lease could end while the database is away. Back into the queue, and spend nothing.
+		v = verdict{do: actStore, free: true, delay: v.delay}
 	}
 	if v.do == actAgain && !v.free {
 		h.quick--
@@ -107,13 +106,13 @@ func (h history) after(p retry.Policy, f failure, now time.Time, random float64)
 	return h, v
 }
 
-// spent is the history after a try that cost an attempt.
+// spent is the history after an attempt was spent.
 func (h history) spent() history {
 	h.attempts, h.contended, h.waits, h.losses = h.attempts+1, 0, 0, 0
 	return h
 }
 
-// elsewhere is what to do where there is no time for another try in place.
+// elsewhere is the verdict when there is no time for another attempt in this process.
 func (h history) elsewhere(p retry.Policy, f failure, random float64) verdict {
 	h.quick = 0
 	v := decide(p, h, faultEvent, f.err, random)
@@ -121,17 +120,17 @@ func (h history) elsewhere(p retry.Policy, f failure, random float64) verdict {
 	return v
 }
 
-// amounts says what a fault counts as beside those before it: a connection that is lost costs the event nothing, nor
-// does a server that cannot work, nor a COMMIT without an answer, but an event whose every try ends so would be tried for
-// ever, and keep a worker for as long.
+// amounts says what a fault amounts to, given those before it. A lost connection spends no attempt, nor does a server that
+// cannot work or a COMMIT without an answer. But if every attempt of an event ended so, it would be tried forever and
+// occupy a worker.
 func amounts(h history, f fault, err error) (fault, error) {
 	if (f != faultLost && f != faultUnknown) || h.losses+1 < maxLosses {
 		return f, err
 	}
-	return faultEvent, fmt.Errorf("%d times in a row its connection was lost, or a server said that it cannot work, while its handler ran or before COMMIT "+
-		"was answered: look for a statement of the handler whose context ends before it does (pgx closes the connection then), for one "+
-		"that ends the connection or the server's process, for one that asks for more than its server gives (temp_file_limit) or for "+
-		"another server, and for what cuts connections between here and Postgres; the last time: %w", h.losses+1, err)
+	return faultEvent, fmt.Errorf("%d times in a row the connection was lost, or a server could not work, while the handler ran or before COMMIT was "+
+		"answered: check for a context in the handler that ends before its statement does (pgx then closes the connection), for a statement that "+
+		"ends the connection or the server's process or exceeds a limit of the server (temp_file_limit), for calls to another server, and for "+
+		"anything that cuts connections to Postgres; the last error: %w", h.losses+1, err)
 }
 
 // decide says what to do with an event whose transaction failed with err.
@@ -143,19 +142,19 @@ func decide(p retry.Policy, h history, f fault, err error, random float64) verdi
 		if h.contended < maxContended {
 			return verdict{do: actAgain, free: true, delay: spread(contendedBase, contendedCap, h.contended+1, random)}
 		}
-		// It never gets through: from here on it is a failure like others.
+		// It never gets through. From here on it is a failure like any other.
 	case faultDatabase, faultUnknown:
-		if !h.patient && h.waits+1 >= maxImpatient {
+		if !h.waitsLong && h.waits+1 >= maxDatabaseWaits {
 			return verdict{do: actReturn, free: true}
 		}
 		return verdict{do: actAgain, free: true, delay: spread(databaseBase, databaseCap, h.waits+1, random)}
-	case faultLost: // Patient or not: amounts ends it.
+	case faultLost: // Callers that do not wait get this too. amounts ends it.
 		return verdict{do: actAgain, free: true, delay: spread(databaseBase, databaseCap, h.losses+1, random)}
 	case faultFull:
 		if !h.stored {
 			return verdict{do: actReturn, free: true}
 		}
-		return verdict{do: actPark, free: true, delay: spread(fullBase, fullCap, 1, random)} // Its handler stores events.
+		return verdict{do: actStore, free: true, delay: spread(fullBase, fullCap, 1, random)} // Its handler stores events.
 	}
 	after, asked := retry.AfterOf(err)
 	delay := p.Delay(h.attempts, random)
@@ -164,7 +163,7 @@ func decide(p retry.Policy, h history, f fault, err error, random float64) verdi
 	}
 	switch {
 	case retry.IsPermanent(err):
-		return verdict{do: actDead, reason: "its handler calls the failure permanent"}
+		return verdict{do: actDead, reason: "its handler returned a permanent failure"}
 	case p.Last(h.attempts):
 		return verdict{do: actDead, reason: fmt.Sprintf("it failed %d times", h.attempts)}
 	case p.Budget > 0 && h.age+delay > p.Budget:
@@ -172,11 +171,11 @@ func decide(p retry.Policy, h history, f fault, err error, random float64) verdi
 	case h.quick > 0 && !h.stored && !asked && !ranOut(err):
 		return verdict{do: actAgain, delay: spread(immediateBase, immediateCap, h.attempts, random)}
 	default:
-		return verdict{do: actPark, delay: delay}
+		return verdict{do: actStore, delay: delay}
 	}
 }
 
-// ranOut says that the handler used up its time. To try it again in place would hold up its partition as long again.
+// ranOut reports that the handler used up its time. Another attempt at once would hold up its partition as long again.
 func ranOut(err error) bool {
 	var h *handlerError
 	return errors.As(err, &h) && h.timedOut

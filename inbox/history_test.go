@@ -75,27 +75,27 @@ func TestDecideSaysWhatBecomesOfAFailure(t *testing.T) {
 		err  error
 		want verdict
 	}{
-		"the first failure is tried again in place":       {p, history{attempts: 1, quick: 2}, faultEvent, boom, verdict{do: actAgain, delay: 15 * time.Millisecond}},
-		"one that used up its time is parked at once":     {p, history{attempts: 1, quick: 2}, faultEvent, &handlerError{err: boom, timedOut: true}, verdict{do: actPark, delay: 500 * time.Millisecond}},
-		"without quick tries it is parked":                {p, history{attempts: 1}, faultEvent, boom, verdict{do: actPark, delay: 500 * time.Millisecond}},
-		"a stored event is never tried again in place":    {p, history{attempts: 1, quick: 2, stored: true}, faultEvent, boom, verdict{do: actPark, delay: 500 * time.Millisecond}},
-		"the delay grows with the attempts":               {p, history{attempts: 2}, faultEvent, boom, verdict{do: actPark, delay: time.Second}},
-		"the last attempt is dead":                        {p, history{attempts: 3, quick: 2}, faultEvent, boom, verdict{do: actDead}},
-		"a permanent failure is dead at once":             {p, history{attempts: 1, quick: 2}, faultEvent, retry.Permanent(boom), verdict{do: actDead}},
-		"the wait that was asked for is kept":             {p, history{attempts: 1, quick: 2}, faultEvent, retry.After(boom, time.Hour), verdict{do: actPark, delay: time.Hour}},
-		"a wait that was asked for does not add attempts": {p, history{attempts: 3}, faultEvent, retry.After(boom, time.Hour), verdict{do: actDead}},
-		"what would come after the budget is dead":        {budget, history{attempts: 1, age: 9800 * time.Millisecond}, faultEvent, boom, verdict{do: actDead}},
-		"contention costs nothing":                        {p, history{attempts: 2}, faultContended, pgError("40001"), verdict{do: actAgain, free: true, delay: 1500 * time.Microsecond}},
-		"contention without end becomes a failure":        {p, history{attempts: 1, contended: maxContended}, faultContended, pgError("40001"), verdict{do: actPark, delay: 500 * time.Millisecond}},
-		"an absent database is waited for, however long":  {p, history{attempts: 3, waits: 1000, patient: true}, faultDatabase, boom, verdict{do: actAgain, free: true, delay: databaseCap / 4 * 3}},
-		"without a long wait an absent database fails":    {p, history{waits: 2}, faultDatabase, boom, verdict{do: actReturn, free: true}},
-		"a lost connection costs nothing":                 {p, history{attempts: 2, waits: 2}, faultLost, boom, verdict{do: actAgain, free: true, delay: databaseBase / 4 * 3}},
-		"an unknown COMMIT is looked up":                  {p, history{patient: true}, faultUnknown, boom, verdict{do: actAgain, free: true, delay: databaseBase / 4 * 3}},
-		"being told to stop costs nothing":                {p, history{attempts: 3}, faultStopped, boom, verdict{do: actReturn, free: true}},
-		"being fenced costs nothing":                      {p, history{attempts: 3}, faultFenced, boom, verdict{do: actReturn, free: true}},
-		"who has an event without room waits with it":     {p, history{attempts: 1, patient: true}, faultFull, ErrFull, verdict{do: actReturn, free: true}},
-		"a stored event that finds no room comes later":   {p, history{attempts: 1, patient: true, stored: true}, faultFull, ErrFull, verdict{do: actPark, free: true, delay: fullBase / 4 * 3}},
-		"an event in flight is left to its sender":        {p, history{attempts: 3}, faultInFlight, boom, verdict{do: actReturn, free: true}},
+		"the first failure is tried again in place":        {p, history{attempts: 1, quick: 2}, faultEvent, boom, verdict{do: actAgain, delay: 15 * time.Millisecond}},
+		"one that used up its time is stored at once":      {p, history{attempts: 1, quick: 2}, faultEvent, &handlerError{err: boom, timedOut: true}, verdict{do: actStore, delay: 500 * time.Millisecond}},
+		"without quick tries it is stored":                 {p, history{attempts: 1}, faultEvent, boom, verdict{do: actStore, delay: 500 * time.Millisecond}},
+		"a stored event is never tried again in place":     {p, history{attempts: 1, quick: 2, stored: true}, faultEvent, boom, verdict{do: actStore, delay: 500 * time.Millisecond}},
+		"the delay grows with the attempts":                {p, history{attempts: 2}, faultEvent, boom, verdict{do: actStore, delay: time.Second}},
+		"the last attempt is dead":                         {p, history{attempts: 3, quick: 2}, faultEvent, boom, verdict{do: actDead}},
+		"a permanent failure is dead at once":              {p, history{attempts: 1, quick: 2}, faultEvent, retry.Permanent(boom), verdict{do: actDead}},
+		"the wait that was asked for is kept":              {p, history{attempts: 1, quick: 2}, faultEvent, retry.After(boom, time.Hour), verdict{do: actStore, delay: time.Hour}},
+		"a wait that was asked for does not add attempts":  {p, history{attempts: 3}, faultEvent, retry.After(boom, time.Hour), verdict{do: actDead}},
+		"what would come after the budget is dead":         {budget, history{attempts: 1, age: 9800 * time.Millisecond}, faultEvent, boom, verdict{do: actDead}},
+		"contention costs nothing":                         {p, history{attempts: 2}, faultContended, pgError("40001"), verdict{do: actAgain, free: true, delay: 1500 * time.Microsecond}},
+		"contention without end becomes a failure":         {p, history{attempts: 1, contended: maxContended}, faultContended, pgError("40001"), verdict{do: actStore, delay: 500 * time.Millisecond}},
+		"an absent database is waited for, however long":   {p, history{attempts: 3, waits: 1000, waitsLong: true}, faultDatabase, boom, verdict{do: actAgain, free: true, delay: databaseCap / 4 * 3}},
+		"an absent database ends a try that must not wait": {p, history{waits: 2}, faultDatabase, boom, verdict{do: actReturn, free: true}},
+		"a lost connection costs nothing":                  {p, history{attempts: 2, waits: 2}, faultLost, boom, verdict{do: actAgain, free: true, delay: databaseBase / 4 * 3}},
+		"an unknown COMMIT is looked up":                   {p, history{waitsLong: true}, faultUnknown, boom, verdict{do: actAgain, free: true, delay: databaseBase / 4 * 3}},
+		"being told to stop costs nothing":                 {p, history{attempts: 3}, faultStopped, boom, verdict{do: actReturn, free: true}},
+		"being fenced costs nothing":                       {p, history{attempts: 3}, faultFenced, boom, verdict{do: actReturn, free: true}},
+		"who has an event without room waits with it":      {p, history{attempts: 1, waitsLong: true}, faultFull, ErrFull, verdict{do: actReturn, free: true}},
+		"a stored event that finds no room comes later":    {p, history{attempts: 1, waitsLong: true, stored: true}, faultFull, ErrFull, verdict{do: actStore, free: true, delay: fullBase / 4 * 3}},
+		"an event in flight is left to its sender":         {p, history{attempts: 3}, faultInFlight, boom, verdict{do: actReturn, free: true}},
 	} {
 		got := decide(row.p, row.h, row.f, row.err, 0.5)
 		if got.do == actDead && got.reason == "" {
@@ -151,7 +151,7 @@ func TestNoEventIsTriedMoreOftenThanItsPolicySays(t *testing.T) {
 	for range 2000 {
 		p := retry.Policy{Attempts: 1 + random.IntN(12), Base: time.Duration(1 + random.Int64N(1e9)), Budget: -1}
 		p.Cap = p.Base + time.Duration(random.Int64N(1e12))
-		h := history{quick: random.IntN(4), patient: true}
+		h := history{quick: random.IntN(4), waitsLong: true}
 		for range 10_000 {
 			f := []fault{faultEvent, faultContended, faultDatabase, faultUnknown}[random.IntN(4)]
 			if f == faultEvent {
@@ -296,18 +296,18 @@ func TestAHistoryCountsEachFailureAsWhatItIs(t *testing.T) {
 		free bool
 	}{
 		"the first failure of an event":           {history{quick: 1, waits: 2, losses: 1}, faultEvent, history{attempts: 1, first: at}, actAgain, false},
-		"a later one is as old as the first":      {history{attempts: 1, first: before}, faultEvent, history{attempts: 2, first: before, age: time.Hour}, actPark, false},
-		"a stored event was counted by its claim": {history{attempts: 2, age: time.Minute, stored: true}, faultEvent, history{attempts: 2, age: time.Minute, stored: true}, actPark, false},
+		"a later one is as old as the first":      {history{attempts: 1, first: before}, faultEvent, history{attempts: 2, first: before, age: time.Hour}, actStore, false},
+		"a stored event was counted by its claim": {history{attempts: 2, age: time.Minute, stored: true}, faultEvent, history{attempts: 2, age: time.Minute, stored: true}, actStore, false},
 		"contention is free":                      {history{quick: 1}, faultContended, history{contended: 1, quick: 1, first: at}, actAgain, true},
 		"contention without end is an attempt":    {history{contended: maxContended, quick: 1}, faultContended, history{attempts: 1, first: at}, actAgain, false},
-		"an outage is waited for":                 {history{patient: true}, faultDatabase, history{waits: 1, patient: true}, actAgain, true},
-		"a COMMIT without an answer is both":      {history{patient: true}, faultUnknown, history{waits: 1, losses: 1, patient: true}, actAgain, true},
+		"an outage is waited for":                 {history{waitsLong: true}, faultDatabase, history{waits: 1, waitsLong: true}, actAgain, true},
+		"a COMMIT without an answer is both":      {history{waitsLong: true}, faultUnknown, history{waits: 1, losses: 1, waitsLong: true}, actAgain, true},
 		"a lost connection":                       {history{}, faultLost, history{losses: 1}, actAgain, true},
-		"one that is lost too often":              {history{losses: maxLosses - 1}, faultLost, history{attempts: 1, first: at}, actPark, false},
-		"a stored event does not wait in place":   {history{attempts: 1, stored: true, patient: true}, faultDatabase, history{attempts: 1, waits: 1, stored: true, patient: true}, actPark, true},
-		"nor where its connection was lost":       {history{attempts: 1, stored: true, patient: true}, faultLost, history{attempts: 1, losses: 1, stored: true, patient: true}, actPark, true},
-		"contention is no attempt for a verdict":  {history{attempts: 3, contended: maxContended, quick: 1, first: before, decided: true, patient: true}, faultContended, history{attempts: 3, contended: maxContended, quick: 1, waits: 1, first: before, age: time.Hour, decided: true, patient: true}, actAgain, true},
-		"writing down a verdict is no attempt":    {history{attempts: 3, first: before, decided: true, patient: true}, faultEvent, history{attempts: 3, waits: 1, first: before, age: time.Hour, decided: true, patient: true}, actAgain, true},
+		"one that is lost too often":              {history{losses: maxLosses - 1}, faultLost, history{attempts: 1, first: at}, actStore, false},
+		"a stored event does not wait in place":   {history{attempts: 1, stored: true, waitsLong: true}, faultDatabase, history{attempts: 1, waits: 1, stored: true, waitsLong: true}, actStore, true},
+		"nor where its connection was lost":       {history{attempts: 1, stored: true, waitsLong: true}, faultLost, history{attempts: 1, losses: 1, stored: true, waitsLong: true}, actStore, true},
+		"contention is no attempt for a verdict":  {history{attempts: 3, contended: maxContended, quick: 1, first: before, decided: true, waitsLong: true}, faultContended, history{attempts: 3, contended: maxContended, quick: 1, waits: 1, first: before, age: time.Hour, decided: true, waitsLong: true}, actAgain, true},
+		"writing down a verdict is no attempt":    {history{attempts: 3, first: before, decided: true, waitsLong: true}, faultEvent, history{attempts: 3, waits: 1, first: before, age: time.Hour, decided: true, waitsLong: true}, actAgain, true},
 	} {
 		got, v := row.h.after(p, failure{row.f, boom}, at, 0.5)
 		if got != row.want || v.do != row.do || v.free != row.free {
@@ -342,8 +342,8 @@ func TestDeadlocksUnderAVerdictRunNoHandlerAgain(t *testing.T) {
 
 func TestADecidedEventSpendsNoAttemptWhateverFails(t *testing.T) {
 	for f := faultEvent; f <= faultInFlight; f++ {
-		for _, patient := range []bool{false, true} {
-			h := history{attempts: 2, quick: 2, decided: true, patient: patient}
+		for _, waitsLong := range []bool{false, true} {
+			h := history{attempts: 2, quick: 2, decided: true, waitsLong: waitsLong}
 			for range 100 {
 				var v verdict
 				h, v = h.after(retry.Policy{Attempts: 5}, failure{f, errors.New("boom")}, time.Now(), 0.5)

@@ -12,9 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/hook"
 )
 
-// This file is what other packages of the module need of an Inbox, and nobody else is to have.
+// This file is what other packages of this module need of an Inbox. Programs cannot use it.
 
-// Hooks is for packages webhook and holdfasttest of this module. Nothing outside of it can name what it returns.
+// Hooks is for packages webhook and holdfasttest of this module. Programs cannot name the type that it returns.
 func (in *Inbox) Hooks() hook.Inbox[Outcome] {
 	return hook.Inbox[Outcome]{
 		TryReceive: func(ctx context.Context, e holdfast.Event, hash []byte) (Outcome, error) {
@@ -27,7 +27,7 @@ func (in *Inbox) Hooks() hook.Inbox[Outcome] {
 	}
 }
 
-// tryTx is ReceiveTx for package holdfasttest: what the handler returned is handed out instead of being written down.
+// tryTx is ReceiveTx for package holdfasttest. It returns the handler's error and does not write it down.
 func (rec *receiver) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (out Outcome, failure, err error) {
 	rec.registry.start()
 	if err := checkEvent(e); err != nil {
@@ -36,11 +36,11 @@ func (rec *receiver) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (ou
 	d := rec.registry.newDelivery(e)
 	d.manner = mannerCallers
 	if d.h == nil {
-		return "", nil, fmt.Errorf("the type %q has no handler: those of consumer %s are %q", e.Type, rec.c.Consumer, rec.registry.types)
+		return "", nil, fmt.Errorf("the type %q has no handler: consumer %s handles %q", e.Type, rec.c.Consumer, rec.registry.types)
 	}
 	out, failed, err := rec.underSavepoint(ctx, tx, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, 1) })
 	var h *handlerError
-	if errors.As(err, &h) { // It hangs, and may still write: the transaction is no good any more.
+	if errors.As(err, &h) { // The handler hangs and may still write: the transaction is lost.
 		return Retrying, h.err, nil
 	}
 	if err != nil || failed == nil {
@@ -52,6 +52,6 @@ func (rec *receiver) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (ou
 			out = Dead
 		}
 	}
-	errors.As(failed.err, &h) // a failure under the savepoint is always the handler's
+	errors.As(failed.err, &h) // A failure under the savepoint is always the handler's.
 	return out, h.err, nil
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// Inbox takes events in for one consumer. It is safe for use by many goroutines at once, once its handlers are
-// registered.
+// Inbox takes in the events of one consumer. Once its handlers are registered, many goroutines may use it at once.
 type Inbox struct {
 	*env
 	registry     *registry
@@ -25,7 +24,7 @@ type Inbox struct {
 	consumer     *consumer
 }
 
-// New checks the configuration, all of it, and makes an Inbox. It does not touch the database.
+// New checks the whole configuration and makes an Inbox. It does not touch the database.
 func New(pool *pgxpool.Pool, c Config) (*Inbox, error) {
 	c = c.withDefaults()
 	err := c.validate()
@@ -38,7 +37,7 @@ func New(pool *pgxpool.Pool, c Config) (*Inbox, error) {
 	return newInbox(pool, c), nil
 }
 
-// newInbox puts the parts together. Each is given those that it uses, and no part knows the Inbox.
+// newInbox puts the parts together. Each part gets the parts that it uses. No part knows the Inbox.
 func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 	env := newEnv(pool, c)
 	registry := newRegistry()
@@ -57,8 +56,8 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 	}
 }
 
-// Handle registers the handler of a type. It panics when the type is empty or has a handler, and when the inbox has
-// started: what is registered late would already have missed events.
+// Handle registers the handler of a type. It panics when the type is empty or has a handler already, or when the inbox has
+// started: a handler that comes late would have missed events.
 func (in *Inbox) Handle(eventType string, h Handler) {
 	if h == nil {
 		panic(fmt.Sprintf("inbox: handle %q: the handler is nil", eventType))
@@ -73,10 +72,10 @@ func (in *Inbox) Handle(eventType string, h Handler) {
 	})
 }
 
-// HandleBatch registers the handler of a type that takes up to Config.BatchSize events of a partition in one transaction, as
-// many as have come by then. When a batch fails, for any reason, it is rolled back and its events come again one by one,
-// so that the others do not suffer for the one that is to blame; the failure of the batch costs no attempt. Events that
-// do not come from Kafka, and those tried again, come alone. It panics as Handle does.
+// HandleBatch registers a handler that takes up to Config.BatchSize events of a partition in one transaction: as many as have
+// arrived. A batch that fails, for any reason, is rolled back, and its events come again one by one. So no event suffers for
+// another, and the batch's failure spends no attempt. Events that do not come from Kafka, and those that are retried, come
+// alone. HandleBatch panics as Handle does.
 func (in *Inbox) HandleBatch(eventType string, h BatchHandler) {
 	if h == nil {
 		panic(fmt.Sprintf("inbox: handle %q: the handler is nil", eventType))
@@ -85,5 +84,5 @@ func (in *Inbox) HandleBatch(eventType string, h BatchHandler) {
 	in.registry.batched[eventType] = true
 }
 
-// Config returns a copy of the inbox's configuration, with its defaults filled in.
+// Config returns a copy of the inbox's configuration with its defaults.
 func (in *Inbox) Config() Config { return in.c }

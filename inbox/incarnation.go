@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// This file finds out that Postgres went back in time under a running consumer: a crash with synchronous_commit = off, or
-// a failover to an asynchronous standby, takes back the last transactions, and effects with them that this node holds for
-// settled. No offset may be saved on the strength of those. The unlogged table incarnation is empty after either: a fence
-// keeps the token that it was raised under, and a position is saved only while the table has that one.
+// This file notices that Postgres went back in time while a consumer runs. A crash with synchronous_commit = off, or a failover
+// to an asynchronous standby, undoes the last transactions, with effects that this node believes to be settled. No offset may
+// be saved on such a belief. The unlogged table incarnation is empty after either event. So a fence keeps the token that the
+// table held when the fence was raised, and a position is saved only while the table still holds that token.
 //
-// Transactions of events need not look. Those before the crash that are lost lie at or above the position that Postgres
-// has now, and those after it are durable again. What the node adds up from both is refused as a whole, and the partition
-// is read again from Postgres's position: what has a row is a duplicate, what was lost is handled.
+// Transactions of events need not look. Those that were lost lie at or above the position that Postgres has now, and later
+// ones are durable again. What the node computed from both is refused as a whole, and the partition is read again from
+// Postgres's position. An event with a row is a duplicate; one that was lost is handled.
 
-// lookEvery is how often the token is looked at where no position moves: else what a quiet partition lost would wait for
-// its next event.
+// lookEvery is how often the token is read while no position moves. Otherwise what a quiet partition lost would wait for its
+// next event.
 const lookEvery = time.Second
 
-// errStaleGeneration ends a generation as being fenced does: the group is joined anew.
+// errStaleGeneration ends a generation, as fencing does: the node joins the group again.
 var errStaleGeneration = fmt.Errorf("the database came back from a crash or a failover and may have lost its last transactions: %w", errFenced)
 
-// renewIncarnation fills the table after a crash emptied it. Of many nodes the first does.
+// renewIncarnation fills the table after a crash has emptied it. The first of many nodes does.
 func (env *env) renewIncarnation(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()

@@ -25,14 +25,14 @@ type receiver struct {
 	declarations *declarations
 }
 
-// errStopping is returned where there was something to wait for, and no time for it.
-var errStopping = errors.New("told to stop")
+// errStopping is returned instead of a delay when there is no time for one.
+var errStopping = errors.New("the node is stopping")
 
-// receive tries until an attempt commits. failed is the error of a first attempt that was made already, nil where none was.
+// receive tries until an attempt commits. failed is the error of a first attempt that was already made; nil if there was none.
 //
-// An error means that nothing is decided: ctx ended, another node has the partition, no more is waited for, or, where it
-// wraps ErrFull, there is no room for what was decided. Then t holds all that was found out, and may be given to receive
-// again: a handler that has failed is not run a second time.
+// An error means that nothing was decided: ctx ended, another node has the partition, the caller waits no longer, or there is
+// no room for the event (the error wraps ErrFull). t then holds what was found out. Given to receive again, it does not run
+// a handler that has failed a second time.
 func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outcome, error) {
 	d, h := t.d, &t.h
 	if t.next == nil {
@@ -67,19 +67,19 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 		if v.do == actAgain && !v.free {
 			rec.retried(d.e, h.attempts, v.delay, false, cause)
 		}
-		told := false
+		stopped := false
 		if v.do == actAgain {
-			if told, err = t.pause(ctx, v.delay); err != nil {
+			if stopped, err = t.pause(ctx, v.delay); err != nil {
 				return "", t.doubted(err)
 			}
 		}
-		if told && !v.free { // Its attempts are kept where they are not lost.
+		if stopped && !v.free { // Store the event: its attempts are kept there.
 			v = h.elsewhere(rec.c.Retry, v.failure, rec.random())
 		}
 		switch {
 		case v.do == actReturn:
 			return "", t.doubted(cause)
-		case v.do == actAgain && told:
+		case v.do == actAgain && stopped:
 			return "", t.doubted(errStopping)
 		case v.do == actAgain && v.free:
 		case v.do == actAgain:
@@ -93,8 +93,8 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 	}
 }
 
-// pause waits before the next attempt. told: it is to be given up instead.
-func (t *intake) pause(ctx context.Context, d time.Duration) (told bool, err error) {
+// pause waits before the next attempt. stopped reports that there is no time for one.
+func (t *intake) pause(ctx context.Context, d time.Duration) (stopped bool, err error) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -107,7 +107,7 @@ func (t *intake) pause(ctx context.Context, d time.Duration) (told bool, err err
 	}
 }
 
-// doubted says of an error whether the event may have been handled nevertheless.
+// doubted adds ErrOutcomeUnknown to an error if the event may have been handled.
 func (t *intake) doubted(err error) error {
 	if t.d.inDoubt {
 		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
@@ -115,11 +115,11 @@ func (t *intake) doubted(err error) error {
 	return err
 }
 
-// afterFailure is the step that writes a verdict down.
+// afterFailure is the step that writes a verdict.
 func (rec *receiver) afterFailure(d *delivery, h history, v verdict, failures []string) (step, []string) {
 	attempts, err := h.attempts, v.failure.err
 	failures = appendError(failures, err)
-	age := func() time.Duration { // when it is written: that may be long after the verdict, for want of room or of a database
+	age := func() time.Duration { // At the time of writing, which may come long after the verdict.
 		if h.first.IsZero() {
 			return h.age
 		}
@@ -133,7 +133,7 @@ func (rec *receiver) afterFailure(d *delivery, h history, v verdict, failures []
 		}, failures
 	}
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-		out, perr := rec.queues.park(ctx, tx, d, past{attempts, failures, age()}, &v.delay, Retrying)
+		out, perr := rec.queues.store(ctx, tx, d, past{attempts, failures, age()}, &v.delay, Retrying)
 		if perr == nil && out == Retrying {
 			d.after = func() { rec.retried(d.e, attempts, v.delay, true, err) }
 		}
@@ -141,7 +141,7 @@ func (rec *receiver) afterFailure(d *delivery, h history, v verdict, failures []
 	}, failures
 }
 
-// first is the attempt that an intake begins with.
+// first is the first attempt of an intake.
 func (rec *receiver) first(t *intake) attemptFunc {
 	if t.step != nil {
 		return rec.runner.within(t.step)
@@ -149,7 +149,7 @@ func (rec *receiver) first(t *intake) attemptFunc {
 	return rec.alone(t.d, 1)
 }
 
-// alone is an attempt that takes an event in, in a transaction of two round trips.
+// alone is an attempt to take an event in, in a transaction of two round trips.
 func (rec *receiver) alone(d *delivery, number int) attemptFunc {
 	if d.manner == mannerTry {
 		return rec.runner.within(rec.trying(d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, number) }))
@@ -164,8 +164,8 @@ func (rec *receiver) alone(d *delivery, number int) attemptFunc {
 	}
 }
 
-// trying is a step that is taken only by the holder of the event's lock. The lock goes with the transaction, once its
-// commit can be seen: so the one who does not get it looks whether the event is known by now.
+// trying is a step that runs only under the event's lock. The lock ends with its transaction, when the commit is visible. So a
+// caller that does not get the lock looks whether the event is known by now.
 func (rec *receiver) trying(d *delivery, s step) step {
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		number := lane.Number(rec.c.Schema, rec.c.Consumer, d.e.Source, d.e.ID)
@@ -184,9 +184,9 @@ func (rec *receiver) trying(d *delivery, s step) step {
 	}
 }
 
-// TryReceive and TryStore are for senders that wait for an answer and send again by themselves, as those of webhooks do. A
-// second copy of an event whose first is being handled must not be acknowledged, because the first may yet fail; nor may
-// it wait for the first with a connection of the pool, because a few of them would leave none for the handlers.
+// TryReceive and TryStore are for senders that wait for an answer and send again, such as those of webhooks. While the first
+// copy of an event is being handled, a second copy must not be acknowledged, because the first may still fail. Nor may it
+// wait with a connection of the pool: a few of them would leave none for the handlers.
 
-// tryClass is "hftr" in ASCII, beside those in fence.go: an event that is being tried.
+// tryClass is "hftr" in ASCII, a class of advisory locks as in fence.go: an event that is being tried.
 const tryClass = 0x68667472

@@ -8,34 +8,34 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// This file is a stored event under a lease: how long it is ours.
+// This file is a stored event under a lease: until when it belongs to this node.
 
-// claimed is a row of `stored` under our lease.
+// claimed is a row of `stored` under a lease of this node.
 type claimed struct {
 	e         holdfast.Event
 	hash      []byte
 	place     int64
 	partition *int32
 	offset    *int64
-	attempts  int // this one included: the claim counted it
-	losses    int // tries in a row that lost their connection
+	attempts  int // with the present one, which the claim counted
+	losses    int // attempts in a row that lost their connection
 	errors    []string
-	letter    *int64        // the letter that this is the replay of
-	age       time.Duration // since its first failure; 0 where it never failed
+	letter    *int64        // the dead letter that this event is a replay of
+	age       time.Duration // since its first failure; 0 if it never failed
 	token     string
-	until     time.Time // when its lease ends, at the earliest
+	until     time.Time // the lease lasts at least until then
 }
 
-// late says that too little of the lease is left for its handler, which could then not commit.
+// late reports that the lease may end before the handler does. Its transaction could then not commit.
 func (s *claimed) late(c Config) bool { return time.Until(s.until) < c.Timeout+c.Grace }
 
-// leased is a context for what has to be written of the event: it ends with the lease, and finishTimeout after ctx does. A
-// lease that is nearly over may be nobody else's yet, and the token tells: finishTimeout is left in any case.
+// leased is a context for writing down what became of the event. It ends with the lease, or finishTimeout after ctx ends. It
+// always lasts for finishTimeout: an expired lease may not be taken yet, and its token tells.
 func (s *claimed) leased(ctx context.Context) (context.Context, context.CancelFunc) {
 	longer, end := withGrace(ctx, finishTimeout)
 	ctx, cancel := context.WithTimeout(longer, max(time.Until(s.until), finishTimeout))
 	return ctx, func() { cancel(); end() }
 }
 
-// errLeaseLost is said where a stored event is no longer ours.
+// errLeaseLost means that a stored event no longer belongs to this node.
 var errLeaseLost = errors.New("the lease on the stored event was lost")

@@ -9,16 +9,16 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// This file writes the row of an event that is taken in, and reads what a row says of one that came before.
+// This file writes the inbox row of an event, and reads the row of an event that came before.
 
-// ledger is the rows of events in the table inbox, and their letters.
+// ledger is the events' rows in the table inbox, with their dead letters.
 type ledger struct {
 	*env
 	starts  *starts
 	letters *letters
 }
 
-// record writes the inbox row of an event that was not handled, behind the fence. False: there is one already.
+// record writes the row of an event that was not handled, under the fence. It returns false when there is a row already.
 func (led *ledger) record(ctx context.Context, tx pgx.Tx, d *delivery, result string, attempts int) (bool, error) {
 	b := &pgx.Batch{}
 	if d.from != nil {
@@ -44,7 +44,7 @@ func (led *ledger) record(ctx context.Context, tx pgx.Tx, d *delivery, result st
 	return inserted == 1, nil
 }
 
-// deadLetter makes a letter of an event that is being taken in. It returns as.
+// deadLetter dead-letters an event that is being taken in. It returns as.
 func (led *ledger) deadLetter(ctx context.Context, tx pgx.Tx, d *delivery, l letter, as Outcome) (Outcome, error) {
 	inserted, err := led.record(ctx, tx, d, "dead", l.attempts)
 	if err != nil {
@@ -64,7 +64,7 @@ func (led *ledger) deadLetter(ctx context.Context, tx pgx.Tx, d *delivery, l let
 	return as, led.starts.forget(ctx, tx, d)
 }
 
-// known says what an event is whose id has been here before.
+// known is the outcome for an event whose id came before.
 func (led *ledger) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, error) {
 	var hash []byte
 	var result string
@@ -75,9 +75,9 @@ func (led *ledger) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, 
 		var edited bool
 		hashes := [][]byte{d.hash, d.payloadHash()}
 		if err := tx.QueryRow(ctx, led.sql.edited, led.c.Consumer, d.e.Source, d.e.ID, hashes).Scan(&edited); err != nil {
-			return "", fmt.Errorf("look for the payload among those before an edit: %w", err)
+			return "", fmt.Errorf("look for the payload before an edit: %w", err)
 		}
-		if edited { // Its sender cannot know that a person edited it meanwhile.
+		if edited { // A person edited the payload. The sender cannot know that.
 			return Duplicate, nil
 		}
 		l := letter{reason: "conflict: its id is known with another payload", errors: []string{"another payload came first under this id"}}
@@ -86,7 +86,7 @@ func (led *ledger) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, 
 		}
 		return Conflict, nil
 	}
-	if d.inDoubt { // The COMMIT without an answer was carried out.
+	if d.inDoubt { // The COMMIT that got no answer was carried out.
 		switch result {
 		case "handled":
 			return Handled, nil

@@ -14,31 +14,31 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// This file writes dead letters, and publishes them where Config.DeadLetterTopic asks for it: through the log of the same
-// database, in the transaction that writes the letter. The SQL function publish_letter makes the event of the letter's row.
+// This file writes dead letters. If Config.DeadLetterTopic asks for it, it also publishes them: through the log of the same
+// database, in the transaction that writes the letter. The SQL function publish_letter makes an event of the letter's row.
 
-// letter is what a dead letter says beside its event.
+// letter is what a dead letter holds beside its event.
 type letter struct {
 	reason   string
 	holds    bool
 	attempts int
 	errors   []string
-	err      error         // the last, for the fingerprint
-	age      time.Duration // since its first failure
-	reopen   bool          // write it again where the event has a letter that was closed
-	place    *int64        // of its event in the queue of its key; nil for one that never had one: it comes behind all that is there
+	err      error         // the last one, for the fingerprint
+	age      time.Duration // since the first failure
+	reopen   bool          // open the event's letter again if it was closed
+	place    *int64        // the event's place in the queue of its key; nil, for one that had none, stands for the end of the queue
 }
 
-// observed is what an Observer hears of a letter.
+// observed is what an Observer gets of a letter.
 func (l letter) observed(e holdfast.Event, id int64) DeadLettered {
 	return DeadLettered{Event: e, Letter: id, Reason: l.reason, Attempts: l.attempts, Err: l.err}
 }
 
-// letters writes dead letters, and publishes them where Config.DeadLetterTopic asks for it.
+// letters writes dead letters, and publishes them if Config.DeadLetterTopic asks for it.
 type letters struct{ *env }
 
-// insert writes a dead letter, and publishes it where that is asked for. The id is 0 where the event has the same
-// letter already.
+// insert writes a dead letter, and publishes it if the configuration asks for it. The id is 0 when the event has the same letter
+// already.
 func (ls *letters) insert(ctx context.Context, tx pgx.Tx, e holdfast.Event, hash []byte, partition *int32, offset *int64, l letter) (int64, error) {
 	var id int64
 	err := tx.QueryRow(ctx, ls.sql.letter, ls.c.Consumer, l.reason, fingerprint(e.Type, l), l.holds && e.Key != "", e.ID, e.Source, e.Type,
@@ -50,8 +50,7 @@ func (ls *letters) insert(ctx context.Context, tx pgx.Tx, e holdfast.Event, hash
 	return id, ls.publish(ctx, tx, e, id)
 }
 
-// fingerprint is equal for letters of one kind of failure: the type, the kind, and the first line of the error without
-// its figures.
+// fingerprint is equal for letters of one kind of failure: type, kind, and the first line of the error without its digits.
 func fingerprint(eventType string, l letter) string {
 	what := l.reason
 	if l.err != nil {
@@ -64,7 +63,7 @@ func fingerprint(eventType string, l letter) string {
 		}
 		return r
 	}, what)
-	if l.err != nil { // The digits of a SQLSTATE are its meaning.
+	if l.err != nil { // Keep the digits of a SQLSTATE: they are its meaning.
 		if class := classOf(l.err); strings.HasPrefix(class, "SQLSTATE") {
 			what = class
 		}
@@ -75,7 +74,7 @@ func fingerprint(eventType string, l letter) string {
 	return eventType + " " + what
 }
 
-// publish publishes what was just written. A letter that cannot be published is a letter nevertheless.
+// publish publishes a letter that was just written. If it cannot be published, it stays a letter.
 func (ls *letters) publish(ctx context.Context, tx pgx.Tx, e holdfast.Event, id int64) error {
 	b := &pgx.Batch{}
 	ls.queue(b, e, id)
@@ -88,8 +87,8 @@ func (ls *letters) publish(ctx context.Context, tx pgx.Tx, e holdfast.Event, id 
 	return nil
 }
 
-// queue is publish as a part of a batch. Nothing is queued where nothing is to be published: it is off, the
-// event was of a topic of letters, or (id 0) there was no new letter.
+// queue adds publish to a batch. It adds nothing when publishing is off, when the event came from a topic of dead letters, or
+// when there is no new letter (id 0).
 func (ls *letters) queue(b *pgx.Batch, e holdfast.Event, id int64) {
 	topic := wire.LetterTopic(ls.c.DeadLetterTopic, e.Topic)
 	if topic == "" || id == 0 {

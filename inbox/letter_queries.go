@@ -1,10 +1,10 @@
 package inbox
 
-// The statements over dead letters.
+// The statements on dead letters.
 
-// What a letter holds has a place behind its own ($20, null to come behind all that is there): what waits before it, for its
-// next try, goes on. An event has one letter for each payload: the unique index letter_event. One that dies again opens its
-// letter again; a conflict that is met again ($19 false) changes nothing.
+// Writes a letter. A letter holds back what comes after its place ($20; null stands for the end of the queue). Events before
+// it, which wait for another attempt, go on. An event has one letter for each payload: see the unique index letter_event. An
+// event that is given up again opens its letter again. A conflict that comes again ($19 false) changes nothing.
 const letterSQL = `-- inbox.letter
 insert into holdfast.letter as letter (origin, consumer, reason, fingerprint, holds, event_id, source, type, topic, key, time,
        headers, payload, hash, partition, "offset", attempts, errors, first_at, place)
@@ -18,7 +18,7 @@ on conflict (consumer, source, event_id, hash) where origin = 'inbox' do update
  where $19::boolean
 returning id`
 
-// A replay that failed again: the letter is open as before, and knows what happened meanwhile.
+// Opens a letter again after its replay failed, and adds the replay's attempts and errors.
 const letterReopenSQL = `-- inbox.letter_reopen
 update holdfast.letter
    set state = 'open', last_at = now(), attempts = attempts + $2::int, reason = $3::text, fingerprint = $4::text,
@@ -28,8 +28,8 @@ update holdfast.letter
 const letterReplayedSQL = `-- inbox.letter_replayed
 update holdfast.letter set state = 'replayed', last_at = now() where id = $1::bigint and state in ('open', 'replaying')`
 
-// Says whether a payload, by the hashes in $4, is one that a person replaced in a letter of its event. It finds the
-// event's letters by letter_event, and what was done to them by letter_action_letter.
+// Says whether a person replaced a payload with one of the hashes in $4 by an edit of the event's letter. Index letter_event
+// finds the event's letters, and letter_action_letter what was done to them.
 const editedSQL = `-- inbox.edited
 select exists (
     select from holdfast.letter l join holdfast.letter_action a on a.letter = l.id

@@ -183,8 +183,8 @@ func TestAHandlerWithATimeOutOfItsOwnCostsOneTryAnAttempt(t *testing.T) {
 		tries int64
 		says  string
 	}{
-		"distinguished from a connection that broke": {func(ctx context.Context, tx pgx.Tx) { _, _ = tx.Exec(ctx, asleep) }, 3, "a time-out of the handler's own"},
-		"and where it cannot be known":               {func(ctx context.Context, tx pgx.Tx) { _, _ = tx.Conn().Exec(ctx, asleep) }, 3 * maxLosses, "5 times in a row its connection was lost"},
+		"distinguished from a connection that broke": {func(ctx context.Context, tx pgx.Tx) { _, _ = tx.Exec(ctx, asleep) }, 3, "the handler's own time-out"},
+		"and where it cannot be known":               {func(ctx context.Context, tx pgx.Tx) { _, _ = tx.Conn().Exec(ctx, asleep) }, 3 * maxLosses, "5 times in a row the connection was lost"},
 	} {
 		for _, batch := range []int{1, 10} {
 			t.Run(fmt.Sprintf("%s, batch %d", name, batch), func(t *testing.T) {

@@ -6,80 +6,79 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// Observer receives what an Inbox does. Any field may be nil. The functions are called in line, from many goroutines, and
-// must be quick. The events they are given carry payloads: keep those out of logs.
+// Observer receives what an Inbox does. Any field may be nil. The functions are called in line, by many goroutines at once, and
+// must be quick. The events carry payloads: keep those out of logs.
 type Observer struct {
 	// OnReceive is called when an event's outcome is durable.
 	OnReceive func(Received)
 
-	// OnRetry is called when a handler failed and will be tried again, in this process or out of `stored`.
+	// OnRetry is called when a handler has failed and will be tried again, in this process or from the table `stored`.
 	OnRetry func(Retried)
 
-	// OnDead is called when an event became a dead letter.
+	// OnDead is called when an event has become a dead letter.
 	OnDead func(DeadLettered)
 
-	// OnConflict is called when an id came a second time with another payload.
+	// OnConflict is called when an id came again with another payload.
 	OnConflict func(e holdfast.Event)
 
-	// OnFull is called when an event from Kafka could not be stored because too many are: its partition is held. It is
-	// called again for every further try.
+	// OnFull is called when an event from Kafka could not be stored because too many are stored already. Its partition waits.
+	// Each further attempt that finds no room calls it again.
 	OnFull func(e holdfast.Event, err error)
 
-	// OnHungHandler is called when a handler did not return in time and was left behind. Count is how many are now.
+	// OnHungHandler is called when a handler did not return in time and was abandoned. count is how many hang now.
 	OnHungHandler func(e holdfast.Event, count int)
 
-	// OnLeaseLost is called when a worker finished a stored event that no longer was its own: its work was rolled back.
+	// OnLeaseLost is called when a worker finished a stored event whose lease it had lost. Its work was rolled back.
 	OnLeaseLost func(e holdfast.Event)
 
-	// OnAssigned is called when this node was given a partition and will read it from start.
+	// OnAssigned is called when this node was given a partition. It reads the partition from start.
 	OnAssigned func(p Assignment, start int64)
 
-	// OnReread is called after OnAssigned when start lies below the partition's position, and by how many offsets: what was
-	// settled there is met again. Those whose row retention has removed become letters, Stale.
+	// OnReread is called after OnAssigned if start lies below the partition's position. offsets is how far below. Events there
+	// were settled, and come again. Those whose row retention has removed become dead letters (Stale).
 	OnReread func(p Assignment, offsets int64)
 
-	// OnSettled is called when a partition's position was saved: every offset below it is settled.
+	// OnSettled is called when a partition's position was saved. Every offset below it is settled.
 	OnSettled func(p Assignment, position int64)
 
-	// OnRevoked is called when this node has let go of a partition. Clean says that nothing was left in progress.
+	// OnRevoked is called when this node has released a partition. clean reports that nothing was left in progress.
 	OnRevoked func(p Assignment, clean bool)
 
-	// OnFenced is called when this node finds that another has its partition, say because it was frozen for longer than
-	// its session: by a handler's transaction that was refused, by its position, or when it lets go of the partition.
+	// OnFenced is called when this node finds that another node has its partition, for example because this one was frozen for
+	// longer than its session. A handler's transaction that is refused shows it, or a position, or the release of the partition.
 	OnFenced func(p Assignment)
 
-	// OnCleaned is called when rows of the inbox were removed because nobody needs them any more (Config.Retention), and how
-	// long that took.
+	// OnCleaned is called when retention has removed rows of the inbox (Config.Retention). took is how long that took.
 	OnCleaned func(rows int, took time.Duration)
 
-	// OnError is called for errors that holdfast waits out: the database or the broker cannot be reached.
+	// OnError is called for errors that holdfast waits out: the database or the brokers cannot be reached.
 	OnError func(err error)
 }
 
-// Assignment is a partition of a topic, and the epoch under which this node had it.
+// Assignment is a partition of a topic, with the epoch under which this node has it.
 type Assignment struct {
 	Topic     string
 	Partition int
 	Epoch     int64
 }
 
-// Received tells of one event whose outcome is durable.
+// Received is an event whose outcome is durable.
 type Received struct {
 	Event   holdfast.Event
 	Outcome Outcome
-	Took    time.Duration // from its start to its commit; 0 where there was nothing to commit
+	Took    time.Duration // from its start to its commit; 0 if there was nothing to commit
 }
 
-// Retried tells of a failure that will be tried again.
+// Retried is a failure that will be tried again.
 type Retried struct {
 	Event   holdfast.Event
-	Attempt int           // tries that failed, this one included
-	Delay   time.Duration // until the next, by the database's clock when Stored
-	Stored  bool          // the event was parked in Postgres
+	Attempt int           // attempts that failed, with this one
+	Delay   time.Duration // until the next attempt; by the database's clock if Stored
+	Stored  bool          // the event is stored in Postgres
 	Err     error
 }
 
-// DeadLettered is an event that was given up.
+// DeadLettered is an event that became a dead letter.
 type DeadLettered struct {
 	Event    holdfast.Event
 	Letter   int64

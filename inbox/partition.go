@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// This file is what a partition is: what of it is settled, saved and lost.
+// This file is a partition: what of it is settled, saved and lost.
 
-// partition reads one partition for as long as it is ours.
+// partition reads one partition, for as long as it belongs to this node.
 type partition struct {
 	*env
 	fences       *fences
@@ -21,30 +21,30 @@ type partition struct {
 	gen          Generation
 	tp           TopicPartition
 	start        Start
-	fence        *fence // nil until it is ours
+	fence        *fence // nil until assign has claimed the partition
 
 	mu         sync.Mutex
 	track      *tracker
 	scheduler  scheduler
 	atCapacity atCapacity
 	saved      int64 // Invariant: saved <= track.low(), as far as Postgres knows.
-	known      int64 // what the group's committed offset is
-	failed     error // why no more events are begun
-	fenced     bool  // another node has it
+	known      int64 // the group's committed offset
+	failed     error // why no more events begin
+	fenced     bool  // another node has the partition
 
-	reading context.Context    // when it ends, what is not begun is left to the next reader
+	reading context.Context    // when it ends, events that have not begun are left to the next reader
 	halt    context.CancelFunc // ends reading
-	working sync.WaitGroup     // of jobs that the workers have
+	working sync.WaitGroup     // jobs that the workers have
 	freed   chan struct{}      // something was settled
 
-	// After an unclean end events are run one by one, each start counted first, until replayLeft new ones were met, or
-	// the end that the log had then.
+	// After an unclean end events run one by one, and each start is counted first. That goes on for replayLeft new events, or
+	// up to the end that the log had then.
 	replaying  bool
 	replayLeft int
 	replayEnd  int64
 }
 
-// settle says that what became of events is durable.
+// settle notes that the outcomes of events are durable.
 func (p *partition) settle(ds ...*delivery) {
 	p.mu.Lock()
 	for _, d := range ds {
@@ -54,7 +54,7 @@ func (p *partition) settle(ds ...*delivery) {
 	p.free()
 }
 
-// fail stops the partition: no more events are begun.
+// fail stops the partition: no more events begin.
 func (p *partition) fail(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,7 +66,7 @@ func (p *partition) fail(err error) {
 	}
 }
 
-// fencedOff gives the partition up to the node that has it by now.
+// fencedOff gives the partition up: another node has it.
 func (p *partition) fencedOff() {
 	if first, _ := p.lose(errFenced); !first {
 		return
@@ -77,8 +77,8 @@ func (p *partition) fencedOff() {
 	}
 }
 
-// lose gives the partition up for a reason: nothing more of it is saved, nor committed to Kafka. It says whether that is
-// new, and up to where it had been settled.
+// lose gives the partition up. Nothing more of it is saved or committed to Kafka. first reports that it was not given up before;
+// settled is how far it had been settled.
 func (p *partition) lose(reason error) (first bool, settled int64) {
 	p.mu.Lock()
 	first, settled = !p.fenced, p.track.low()
@@ -88,7 +88,7 @@ func (p *partition) lose(reason error) (first bool, settled int64) {
 	return first, settled
 }
 
-// unsaved is the position, when it has moved since it was saved, and the last event below it.
+// unsaved is the position, if it has moved since it was saved, with the last event below it.
 func (p *partition) unsaved() (int64, checkpoint, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +105,7 @@ func (p *partition) savedAt(position int64) {
 	p.saved = max(p.saved, position)
 }
 
-// uncommitted is the saved position, when the group does not know it yet.
+// uncommitted is the saved position, if it differs from the group's offset.
 func (p *partition) uncommitted() (int64, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,14 +121,14 @@ func (p *partition) committedAt(offset int64) {
 	p.known = offset
 }
 
-// end is the position when the work has ended, the last event below it, and whether nothing of it is still going on.
+// end is the final position with the last event below it. clean is false while a handler hangs.
 func (p *partition) end() (int64, checkpoint, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.track.low(), p.track.last, p.receiver.runner.hung.Load() == 0
 }
 
-// staleGeneration gives the partition up, to be given it again with the position that Postgres has now.
+// staleGeneration gives the partition up, so that the group assigns it again with the position that Postgres has now.
 func (p *partition) staleGeneration() {
 	first, settled := p.lose(errStaleGeneration)
 	if !first {
@@ -141,7 +141,7 @@ func (p *partition) staleGeneration() {
 	}
 }
 
-// handOut gives jobs to the workers. It needs the mutex, and either the reader's goroutine or a job in progress.
+// handOut gives jobs to the workers. The caller holds the mutex, and is the reader or has a job in progress.
 func (p *partition) handOut(js ...*job) {
 	p.working.Add(len(js))
 	for _, j := range js {
@@ -149,7 +149,7 @@ func (p *partition) handOut(js ...*job) {
 	}
 }
 
-// free tells the reader that something is settled.
+// free tells the reader that something was settled.
 func (p *partition) free() {
 	select {
 	case p.freed <- struct{}{}:
@@ -157,7 +157,7 @@ func (p *partition) free() {
 	}
 }
 
-// stopped says that no more events are to be begun.
+// stopped reports that no more events may begin.
 func (p *partition) stopped() bool { return p.reading.Err() != nil }
 
 func (p *partition) failWith(err error) {
@@ -168,17 +168,17 @@ func (p *partition) failWith(err error) {
 	}
 }
 
-// atCapacity are the jobs of a partition that wait for room. It is guarded by the partition's mutex.
+// atCapacity holds the jobs of a partition that wait for room. The partition's mutex guards it.
 type atCapacity struct {
-	held    int         // that have not got through: those that wait, and the one that is being tried
+	held    int         // jobs that have not got through: those that wait, and the one being tried
 	waiting []*job      // in the order in which they are tried
-	timer   *time.Timer // until the next try; nil while one is under way, or none waits
+	timer   *time.Timer // until the next try; nil while one is being tried, or none waits
 	tries   int         // in a row that found no room
-	left    bool        // the partition is being given up: none is tried any more
+	left    bool        // the partition is being released: none is tried any more
 }
 
-// patiently asks the database until it answers. False: ctx ended.
-func (p *partition) patiently(ctx context.Context, ask func(ctx context.Context) error) bool {
+// untilAnswered asks the database until it answers. It returns false when ctx ends first.
+func (p *partition) untilAnswered(ctx context.Context, ask func(ctx context.Context) error) bool {
 	for wait := 1; ; wait++ {
 		actx, cancel := context.WithTimeout(ctx, patrolTimeout)
 		err := ask(actx)

@@ -15,52 +15,51 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// pipeline takes events in on one connection, each in a transaction of its own. Everything before the handler is one round
-// trip, and COMMIT travels with the beginning of the next transaction:
+// pipeline takes events in on one connection, each in its own transaction. All that comes before the handler is one round trip,
+// and COMMIT travels with the beginning of the next transaction:
 //
 //	BEGIN, time-outs and fence, insert ─► handler ─► COMMIT + BEGIN, time-outs and fence, insert ─► handler ─► … ─► COMMIT
 //
-// So while there is work an event costs one round trip beside what its handler does. Each transaction is opened and run;
-// the last one stays open until commit.
+// While there is work, an event costs one round trip beside what its handler does. Each transaction is opened and run. The last
+// one stays open until commit.
 type pipeline struct {
 	*admission
 	conn         *pgxpool.Conn // nil while no transaction is open
-	tx           pgx.Tx        // everything of it is done but COMMIT; nil otherwise
-	since        time.Time     // of the first transaction on conn
+	tx           pgx.Tx        // only its COMMIT is left to do; nil if there is none
+	since        time.Time     // the first transaction on conn began then
 	transactions int           // on conn
 }
 
 const (
-	// beginSQL's other half is openSQL.
+	// openSQL is the rest of what beginSQL says.
 	beginOnly = "begin isolation level read committed"
 
-	// A pipeline gives its connection back now and then, so that a pool that is smaller than all who want a connection of
-	// it serves them in turns.
+	// A pipeline gives its connection back now and then. So a pool that is too small serves everyone in turns.
 	maxTransactions = 64
 	maxPipeline     = 20 * time.Millisecond
 )
 
-// errNotOpened is said of events whose transaction has not begun, because the one before it could not be committed.
+// errNotOpened means that a transaction did not begin, because the one before it could not be committed.
 var errNotOpened = errors.New("the transaction before it failed")
 
-// attempt is what one transaction takes in: an event, several of one type and partition as a batch, or several of one key
-// that follow what waits of it.
+// attempt is what one transaction takes in: one event, a batch of one type and partition, or several events of one key that
+// follow a stored one.
 type attempt struct {
 	ds        []*delivery
-	number    int  // of the one event
-	followers bool // they are stored, and no handler runs
+	number    int  // counts the attempts of a single event, from 1
+	followers bool // the events are stored, and no handler runs
 }
 
-// opened is a transaction whose rows are written, and whose handler has yet to run.
+// opened is a transaction whose rows are written, and whose handler has not run.
 type opened struct {
 	attempt
 	tx     pgx.Tx
-	result string // what the insert of one event recorded
-	err    error  // of an insert; nothing may run then
+	result string // what the insert of a single event recorded
+	err    error  // of the insert; if it is not nil, nothing may run
 }
 
-// open begins the transaction of an attempt, in the round trip that commits the one before it. committed is the answer to
-// that COMMIT, nil or a *failure: what that transaction held is free by then. The error is errNotOpened or a *failure.
+// open begins the transaction of an attempt, in the round trip that commits the one before. committed is the answer to that
+// COMMIT: nil or a *failure. The locks of that transaction are free then. err is errNotOpened or a *failure.
 func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, err error) {
 	if p.conn == nil {
 		conn, err := p.pool.Acquire(ctx)
@@ -83,7 +82,7 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 	}
 	sending, cancel := ctx, func() {}
 	committing := p.tx != nil
-	if committing { // It is done whatever becomes of the next.
+	if committing { // It is carried out whatever becomes of the next transaction.
 		failpoint.Hit(failpoint.InboxCommitting)
 		b.QueuedQueries = slices.Insert(b.QueuedQueries, 0, &pgx.QueuedQuery{SQL: "commit"})
 		sending, cancel = context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
@@ -127,7 +126,7 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 	return o, nil, nil
 }
 
-// run brings an opened transaction up to its COMMIT. The error is a *failure or errOneByOne.
+// run does an opened transaction, except for its COMMIT. The error is a *failure or errOneByOne.
 func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 	if err = o.err; err == nil {
 		err = ctx.Err()
@@ -160,7 +159,7 @@ func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 	return out, nil
 }
 
-// openAndRun is for an attempt that no other comes before.
+// openAndRun is for an attempt that follows no other.
 func (p *pipeline) openAndRun(ctx context.Context, a attempt) (Outcome, error) {
 	o, _, err := p.open(ctx, a)
 	if err != nil {
@@ -169,14 +168,14 @@ func (p *pipeline) openAndRun(ctx context.Context, a attempt) (Outcome, error) {
 	return p.run(ctx, o)
 }
 
-// commit ends the pipeline. Its error is a *failure of the last transaction.
+// commit ends the pipeline. Its error is the last transaction's *failure.
 func (p *pipeline) commit(ctx context.Context) error {
 	conn, tx := p.conn, p.tx
 	p.conn, p.tx = nil, nil
 	return p.runner.commitTx(ctx, conn, tx)
 }
 
-// long says that the pipeline should end.
+// long reports that the pipeline should end.
 func (p *pipeline) long() bool {
 	return p.transactions >= maxTransactions || time.Since(p.since) > maxPipeline
 }
@@ -189,7 +188,7 @@ func events(ds []*delivery) []holdfast.Event {
 	return es
 }
 
-// admission records an event in a transaction that is open, and runs its handler.
+// admission records an event in an open transaction, and runs its handler.
 type admission struct {
 	*env
 	runner *runner
@@ -197,7 +196,7 @@ type admission struct {
 	queues *queues
 }
 
-// admit records the event and runs its handler, in the caller's transaction.
+// admit records an event and runs its handler, in the caller's transaction.
 func (a *admission) admit(ctx context.Context, tx pgx.Tx, d *delivery, attempt int) (Outcome, error) {
 	b := &pgx.Batch{}
 	a.ledger.queueInsert(b, d, attempt)
@@ -209,19 +208,19 @@ func (a *admission) admit(ctx context.Context, tx pgx.Tx, d *delivery, attempt i
 	return a.inserted(ctx, tx, d, result, err)
 }
 
-// inserted goes on after the insert of the event's row: result is what it recorded.
+// inserted continues after the insert of an event's row. result is what the insert recorded.
 func (a *admission) inserted(ctx context.Context, tx pgx.Tx, d *delivery, result string, err error) (Outcome, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case result == "": // Known, or another node has the partition by now.
+	case result == "": // The event is known, or another node has the partition.
 		if d.from != nil {
 			if err := d.from.fence.check(ctx, a.env, tx); err != nil {
 				return "", err
 			}
 		}
 		return a.ledger.known(ctx, tx, d)
-	case result == "stored": // Behind earlier events of its key.
+	case result == "stored": // It follows earlier events of its key.
 		return a.queues.queue(ctx, tx, d, past{}, nil, Stored, true)
 	}
 	failpoint.Hit(failpoint.InboxInserted)
@@ -242,7 +241,7 @@ func (led *ledger) queueInsert(b *pgx.Batch, d *delivery, attempt int) {
 	b.Queue(led.sql.insert, led.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.e.Key, d.partition(), d.offset(), d.hash, int32(attempt), d.epoch())
 }
 
-// readInsert returns the result that was recorded, "" where nothing was.
+// readInsert returns the result that was recorded; "" if none was.
 func readInsert(br pgx.BatchResults) (result string, err error) {
 	err = br.QueryRow().Scan(&result)
 	if errors.Is(err, pgx.ErrNoRows) {

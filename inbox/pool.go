@@ -10,31 +10,31 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// workerPool is the workers of a node: they take the jobs of all its partitions. Every other job is the one whose event was read
-// first: else each event of a busy key would wait once more for all other keys. Those between come in the order in which
-// they became ready: else as many slow keys as there are workers would keep all that was read later waiting. A worker keeps
-// a pipeline, so that the next job's transaction begins in the round trip that commits the last one's.
+// workerPool is the workers of a node, which do the jobs of all its partitions. They take every other job in the order in which
+// events were read. Otherwise each event of a busy key would wait again for all other keys. They take the jobs between in the
+// order in which these became ready. Otherwise a few slow keys, one for each worker, would hold up all that was read later.
+// A worker keeps a pipeline: its next transaction begins in the round trip that commits the last one.
 type workerPool struct {
 	receiver *receiver
 	wg       sync.WaitGroup
-	read     atomic.Int64 // events that were read
+	read     atomic.Int64 // numbers the events that were read
 
 	mu      sync.Mutex
 	more    *sync.Cond
 	waiting int // jobs that are ready
 	first   readFirst
 	queue   []*ready // in the order in which they became ready
-	byRead  bool     // the next is taken from first
+	byRead  bool     // the last job was taken from first
 	ended   bool
 }
 
-// ready is a job that no worker has yet. It stays in the one order for a while when it was taken from the other.
+// ready is a job that no worker has taken. A job taken in one order stays in the other for a while.
 type ready struct {
 	*job
 	taken bool
 }
 
-// readFirst is a heap of jobs, by when they were read.
+// readFirst is a heap of jobs in the order in which they were read.
 type readFirst []*ready
 
 func (r readFirst) Len() int           { return len(r) }
@@ -64,7 +64,7 @@ func (c *workerPool) end() {
 	c.wg.Wait()
 }
 
-// add never waits: a partition has no more than maxAhead events in progress.
+// add never waits: a partition has at most maxAhead events in progress.
 func (c *workerPool) add(j *job) {
 	c.mu.Lock()
 	r := &ready{job: j}
@@ -75,14 +75,14 @@ func (c *workerPool) add(j *job) {
 	c.more.Signal()
 }
 
-// some says whether a job is ready.
+// some reports whether a job is ready.
 func (c *workerPool) some() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.waiting > 0
 }
 
-// take returns the next job. nil: there is none now, or, if it was to wait, there will be none.
+// take returns the next job. It is nil when none is ready, or, if take may wait, when the pool has ended.
 func (c *workerPool) take(wait bool) *job {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +104,7 @@ func (c *workerPool) take(wait bool) *job {
 			continue
 		}
 		r.taken = true
-		if c.waiting--; c.waiting == 0 { // What is left was taken from the other order.
+		if c.waiting--; c.waiting == 0 { // What is left in both orders was taken.
 			c.first, c.queue = nil, nil
 		}
 		return r.job
@@ -115,9 +115,9 @@ func (c *workerPool) take(wait bool) *job {
 type worker struct {
 	workers  *workerPool
 	pipeline pipeline
-	last     *tried // what only lacks its COMMIT
+	last     *tried // lacks only its COMMIT
 
-	since    time.Time // when it took a job of the pool's
+	since    time.Time // when it took a job from the pool
 	followed int       // transactions of that job's key since then
 }
 
@@ -134,8 +134,8 @@ func (w *worker) run() {
 	}
 }
 
-// next is the next job: what follows the last one's key, unless others have waited long enough, else the pool's. While there
-// is none, nothing is left uncommitted.
+// next is the next job: a follower of the last one, unless others have waited long enough, or else one from the pool. While
+// there is none, the worker leaves nothing uncommitted.
 func (w *worker) next() *job {
 	if w.last != nil {
 		if !w.long() || !w.workers.some() {
@@ -152,20 +152,20 @@ func (w *worker) next() *job {
 	return w.take(true)
 }
 
-// take takes a job of the pool's.
+// take takes a job from the pool.
 func (w *worker) take(wait bool) *job {
 	j := w.workers.take(wait)
 	w.since, w.followed = time.Now(), 0
 	return j
 }
 
-// long says that the worker has been with one key for long. Its pipeline does not tell: it begins anew with each group of
+// long reports that the worker has been with one key for long. The pipeline cannot tell: it starts anew with each group of
 // followers.
 func (w *worker) long() bool {
 	return w.followed >= maxTransactions || time.Since(w.since) > maxPipeline
 }
 
-// work takes a job up to its COMMIT, or to its end where it is not an easy one.
+// work does a job up to its COMMIT. If anything goes wrong, it does the job to its end.
 func (w *worker) work(j *job) {
 	for {
 		if j.owner.stopped() {
@@ -178,7 +178,7 @@ func (w *worker) work(j *job) {
 		if j.intake != nil {
 			switch {
 			case !w.commit(j):
-			case j.owner.stopped(): // That was decided before what came first had ended.
+			case j.owner.stopped(): // The partition was stopped while the last job was committed.
 				j.owner.drop(j)
 			default:
 				w.finish(j, nil)
@@ -186,7 +186,7 @@ func (w *worker) work(j *job) {
 			return
 		}
 		if j.kind == jobFollowers {
-			// The lock of its key may be waited for, and what came before must not wait with it.
+			// This may wait for the lock of its key. The job before must not wait with it.
 			if !w.commit(j) {
 				return
 			}
@@ -222,7 +222,7 @@ func (w *worker) work(j *job) {
 	}
 }
 
-// commit commits the last job, if there is one, before next. False: next is not to be begun.
+// commit commits the last job, if there is one. It returns false when next must not begin.
 func (w *worker) commit(next *job) bool {
 	if w.last == nil {
 		return true
@@ -230,8 +230,8 @@ func (w *worker) commit(next *job) bool {
 	return w.committed(w.pipeline.commit(w.last.job.ctx), next)
 }
 
-// committed notes the answer to the last job's COMMIT. False: next followed that job, and waits again, because it may have to
-// wait for longer than this worker does.
+// committed takes in the answer to the last job's COMMIT. It returns false when next follows a job that failed: next waits again,
+// maybe for longer than this worker does.
 func (w *worker) committed(err error, next *job) bool {
 	last := w.last
 	if last == nil {
@@ -256,8 +256,8 @@ func (w *worker) committed(err error, next *job) bool {
 	return !waits
 }
 
-// redo goes on with a job that failed when it was made the easy way. A job of several events is taken apart, and costs none of
-// them an attempt: only one is to blame, or none.
+// redo continues with a job that failed. The events of a job of several are tried one by one. The failure spends no attempt of
+// theirs: only one of them, or none, is to blame.
 func (w *worker) redo(j *job, failed error) {
 	if len(j.ds) == 1 {
 		w.finish(j, failed)
@@ -271,8 +271,8 @@ func (w *worker) redo(j *job, failed error) {
 	j.owner.split(j)
 }
 
-// finish brings a single event to its outcome, or to where it has to wait for room. failed is why its first attempt did not
-// commit, where that was made.
+// finish brings a single event to its outcome, or leaves it waiting for room. failed is the error of its first attempt, if that
+// was made.
 func (w *worker) finish(j *job, failed error) {
 	if j.intake == nil {
 		j.intake = w.workers.receiver.newIntake(j.ds[0], nil, j.stop)
@@ -288,7 +288,7 @@ func (w *worker) finish(j *job, failed error) {
 	j.owner.conclude(j, err)
 }
 
-// start starts the workers; end lets them go once every job is done.
+// start starts the workers. end waits until every job is done.
 func (c *workerPool) start() {
 	for range c.receiver.c.Workers {
 		w := &worker{workers: c, pipeline: pipeline{admission: c.receiver.admission}}

@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// This file saves positions in Postgres, then commits the same offsets to the group, and releases partitions.
+// This file saves positions in Postgres, commits the same offsets to the group, and releases partitions.
 
-// saveLoop saves what is settled, all partitions in one statement, and commits the same offsets to Kafka afterwards: the
-// position in Postgres is never behind what Kafka has forgotten.
+// saveLoop saves the positions of all partitions in one statement, and then commits the same offsets to Kafka. So Postgres never
+// has a lower position than the group.
 func (co *consumer) saveLoop(ctx context.Context, gen Generation, parts []*partition) {
 	wait := saveEvery
 	looked := time.Now()
@@ -70,7 +70,7 @@ func (co *consumer) save(ctx context.Context, gen Generation, parts []*partition
 		failpoint.Hit(failpoint.InboxSaved)
 		if len(mine) < len(moved) {
 			if err := co.look(ctx, parts); err != nil {
-				return err // Why they are not ours is not known yet.
+				return err // It is not known yet why some are not ours.
 			}
 		}
 		for i, p := range moved {
@@ -88,7 +88,7 @@ func (co *consumer) save(ctx context.Context, gen Generation, parts []*partition
 	return nil
 }
 
-// commit commits the saved positions that the group does not know yet.
+// commit commits the saved positions that the group does not have yet.
 func (co *consumer) commit(ctx context.Context, gen Generation, parts []*partition) {
 	offsets := map[TopicPartition]int64{}
 	for _, p := range parts {
@@ -101,7 +101,7 @@ func (co *consumer) commit(ctx context.Context, gen Generation, parts []*partiti
 	}
 	failpoint.Hit(failpoint.InboxCommittingOffset)
 	if err := gen.Commit(ctx, offsets); err != nil {
-		// What is not committed comes again, and is a duplicate then.
+		// Events above the last committed offset come again as duplicates.
 		co.kafkaTransient("committing offsets", err)
 		return
 	}
@@ -113,25 +113,25 @@ func (co *consumer) commit(ctx context.Context, gen Generation, parts []*partiti
 	}
 }
 
-// release lets go of partitions whose work has ended: the position, and whether the end was clean.
+// release releases partitions whose work has ended. It saves each position, and whether the end was clean.
 func (co *consumer) release(gen Generation, parts []*partition) {
 	ctx, cancel := context.WithTimeout(context.Background(), finishTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, p := range parts {
 		if p.fence == nil {
-			continue // It was never ours.
+			continue // It was never claimed.
 		}
 		wg.Go(func() {
 			low, last, clean := p.end()
-			// A stretch that is to be replayed serially is left to the next owner.
+			// The next owner continues a serial replay that has not ended.
 			orderly := clean && !(p.replaying && low < p.replayEnd)
 			failpoint.Hit(failpoint.InboxReleasing)
 			var same bool
 			err := co.pool.QueryRow(ctx, co.sql.release, co.c.Consumer, p.tp.Topic, int32(p.tp.Partition), p.fence.Epoch, low, orderly, last.offset, last.identity, p.fence.token).Scan(&same)
 			switch {
 			case errors.Is(err, pgx.ErrNoRows):
-				p.fencedOff() // It was lost while nothing was in progress that could have found that out.
+				p.fencedOff() // It was lost while nothing was in progress that could have noticed.
 			case err != nil:
 				co.transient(fmt.Errorf("release %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
 			case !same:
@@ -147,21 +147,21 @@ func (co *consumer) release(gen Generation, parts []*partition) {
 	}
 	wg.Wait()
 	failpoint.Hit(failpoint.InboxReleased)
-	// The offsets have a time of their own: one position that could not be saved must not keep back those that were.
+	// The offsets get their own time-out: a position that could not be saved must not delay those that were.
 	committing, done := context.WithTimeout(context.Background(), finishTimeout)
 	defer done()
 	co.commit(committing, gen, parts)
 }
 
 const (
-	// saveEvery is how often positions are saved and offsets committed, at most: slower where that takes long.
+	// saveEvery is how often positions are saved and offsets committed, at most. If that takes long, it happens less often.
 	saveEvery = 100 * time.Millisecond
 
-	// saveAtLeast is how often at least, whatever it took: what is not saved is read again after a crash.
+	// saveAtLeast is how often at least, however long it takes: what is not saved is read again after a crash.
 	saveAtLeast = 2 * time.Second
 )
 
-// look gives up the partitions that we were given in another incarnation of the database.
+// look gives up partitions that were assigned in another incarnation of the database.
 func (co *consumer) look(ctx context.Context, parts []*partition) error {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()

@@ -1,21 +1,21 @@
 package inbox
 
-// The statements over where a consumer stands in Kafka's partitions.
+// The statements on a consumer's positions in Kafka's partitions.
 
-// Where a consumer stands in a partition. Run under the exclusive fence.
+// Reads a consumer's position in a partition. It runs under the exclusive fence.
 const positionSQL = `-- inbox.position
 select p.position, p.clean from holdfast.consumer_position p
  where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int
    for no key update`
 
-// The last event below the position, as it was settled.
+// Reads the last event below the position, as it was settled.
 const checkpointSQL = `-- inbox.checkpoint
 select coalesce(p.checkpoint_offset, -1), coalesce(p.checkpoint_identity, 0) from holdfast.consumer_position p
  where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int`
 
-// Raises the epoch: to the clock's microseconds, but always above the last. So none comes twice, neither when a person
-// deletes the row nor when a failover takes the last raise back: who was frozen meanwhile stays out. It is compared for
-// equality alone, so that a clock that steps back would have to hit the very microsecond.
+// Raises the epoch to the clock's microseconds, but always above the last epoch. So no epoch comes twice: not when a person
+// deletes the row, nor when a failover undoes the last raise. A node that was frozen meanwhile stays out. Epochs are compared
+// for equality only: a clock that steps back would have to hit the very microsecond.
 const assignSQL = `-- inbox.assign
 insert into holdfast.consumer_position as p (consumer, topic, partition, epoch, position, clean, owner)
 values ($1::text, $2::text, $3::int, (extract(epoch from clock_timestamp()) * 1000000)::bigint, $4::bigint, false, $5::text)
@@ -23,16 +23,17 @@ on conflict (consumer, topic, partition) do update
    set epoch = greatest(p.epoch + 1, excluded.epoch), position = excluded.position, clean = false, owner = excluded.owner, updated_at = now()
 returning epoch, (select i.token::text from holdfast.incarnation i)`
 
-// Fills the token that a crash, or a failover, emptied (incarnation.go).
+// Fills the token that a crash or a failover emptied (incarnation.go).
 const renewSQL = `-- inbox.renew
 insert into holdfast.incarnation default values on conflict (one) do nothing`
 
-// Empty after a crash, until somebody renews it.
+// Reads the token. It is empty after a crash, until a node renews it.
 const incarnationSQL = `-- inbox.incarnation
 select coalesce((select i.token::text from holdfast.incarnation i), '')`
 
-// Saves how far partitions are settled, all at once, and the last event below. A partition that was lost is not among those
-// returned, nor one that was assigned in another incarnation: what was settled then may be lost. What is read again below the position moves neither: it may be another log's.
+// Saves positions, all at once, each with the last event below it. It does not return partitions that were lost, or that were
+// assigned in another incarnation: what was settled then may be lost. Events that are read again below the position move
+// neither: they may belong to another log.
 const saveSQL = `-- inbox.save
 update holdfast.consumer_position p
    set position = greatest(p.position, u.position), updated_at = now(),
@@ -44,7 +45,7 @@ update holdfast.consumer_position p
    and exists (select from holdfast.incarnation i where i.token = u.token::uuid)
 returning p.topic, p.partition`
 
-// Under another incarnation the position stays where it is; the end was in order all the same.
+// Releases a partition. In another incarnation the position stays where it is, but the end still counts as clean.
 const releaseSQL = `-- inbox.release
 update holdfast.consumer_position p
    set position = greatest(p.position, u.position), clean = p.clean or $6::boolean, updated_at = now(),

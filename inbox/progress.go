@@ -1,16 +1,16 @@
 package inbox
 
-// This file is what workers tell a partition about their jobs. It is the jobOwner of job.go.
+// This file is how workers report the progress of their jobs to the partition. It implements jobOwner (job.go).
 
-// taken says that a worker begins the job: a batch takes no more events.
+// taken notes that a worker begins the job: a batch collects no more events.
 func (p *partition) taken(j *job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	j.close()
 }
 
-// follower takes what waits behind a job of one key, for the worker that has it: its transaction comes right behind. It is up to
-// most events.
+// follower gives a worker the next event of a job's key, or up to most of them together. The worker's next transaction takes
+// them in. It is nil when none waits.
 func (p *partition) follower(j *job, most int) *job {
 	if p.stopped() {
 		return nil
@@ -24,10 +24,10 @@ func (p *partition) follower(j *job, most int) *job {
 	return next
 }
 
-// drop says that a job is not begun.
+// drop ends a job that was not begun.
 func (p *partition) drop(*job) { p.working.Done() }
 
-// putBack has the follower of a job wait again: what it follows has to be redone.
+// putBack returns the follower of a job to its queue, because the job has to be redone.
 func (p *partition) putBack(j *job) {
 	defer p.working.Done()
 	p.mu.Lock()
@@ -35,7 +35,7 @@ func (p *partition) putBack(j *job) {
 	p.scheduler.putBack(j)
 }
 
-// split has the events of a batch come one by one.
+// split hands out the events of a batch one by one.
 func (p *partition) split(batch *job) {
 	defer p.working.Done()
 	p.mu.Lock()
@@ -43,8 +43,8 @@ func (p *partition) split(batch *job) {
 	p.handOut(p.scheduler.split(batch)...)
 }
 
-// conclude ends a job whose events are settled, and begins what waits behind it. err is why they are not: then what
-// waits is never begun.
+// conclude ends a job and begins what waits for it. With an err the job's events are not settled, and what waits is never
+// begun.
 func (p *partition) conclude(j *job, err error) {
 	defer p.working.Done()
 	if err == nil {

@@ -1,26 +1,26 @@
 package inbox
 
-// Every statement of the package but those of letters, of positions and of retention, which are in files of their own. They are
-// written for the schema "holdfast"; newStatements puts the configured one in, once. Parameters are cast wherever they stand,
-// because in the modes exec and simple_protocol Postgres is not asked for their types.
+// The statements of the package, except those on letters, positions and retention, which have files of their own. They are
+// written for the schema "holdfast"; newStatements puts in the configured one, once. Parameters are cast everywhere, because in
+// the modes exec and simple_protocol nobody asks Postgres for their types.
 
-// beginSQL opens every transaction, in one round trip. A client that dies or hangs inside cannot hold its locks for
-// ever, and READ COMMITTED is said because the fence and the queue of a key need a snapshot for each statement.
+// beginSQL opens a transaction, in one round trip. A client that dies or hangs inside cannot hold its locks forever. READ
+// COMMITTED is explicit because the fence and the queue of a key need a new snapshot for each statement.
 const beginSQL = `begin isolation level read committed;
 set local idle_in_transaction_session_timeout = %d;
 set local lock_timeout = %d`
 
-// The same in the extended protocol, where the beginning of a transaction travels with its first statements: a
-// transaction must not wait for locks, or sit idle under a dead client, longer than its handler may run.
+// The same for the extended protocol, where the beginning of a transaction travels with its first statements. A transaction must
+// not wait for locks, nor sit idle after its client died, for longer than its handler may run.
 const openSQL = `-- inbox.open
 select set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', $2::text, true)`
 
-// And with the fence, in this order: so that the wait for the fence is bounded too.
+// The same with the fence. In this order the wait for the fence is bounded too.
 const openFencedSQL = `-- inbox.open_fenced
 select set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', $2::text, true),
        pg_advisory_xact_lock_shared($3::int, $4::int)`
 
-// The fence (fence.go). It must be a statement of its own, before the one that looks at the epoch.
+// Takes the fence (fence.go). It must be a statement of its own, before the one that reads the epoch.
 const fenceSharedSQL = `-- inbox.fence_shared
 select pg_advisory_xact_lock_shared($1::int, $2::int)`
 
@@ -31,14 +31,14 @@ select exists (select from holdfast.consumer_position p
 const lockSQL = `-- inbox.lock
 select pg_advisory_xact_lock($1::int, $2::int)`
 
-// For those who must not wait: false where another transaction has the lock.
+// For callers that must not wait. It returns false when another transaction has the lock.
 const tryLockSQL = `-- inbox.try_lock
 select pg_try_advisory_xact_lock($1::int, $2::int)`
 
-// Records a new event with the result it will have when the transaction commits: 'stored' where earlier events of its
-// key wait, or a dead letter holds it. The primary key makes a second transaction with the same event wait for the
-// first, and then find it known. $10 is the epoch under which an event from Kafka is taken in: no row comes back when
-// it is no longer the partition's, nor when the event is known.
+// Records a new event with the result that it has once the transaction commits. The result is 'stored' if earlier events of its
+// key wait, or a dead letter holds the key. The primary key makes a second transaction with the same event wait for the first,
+// and then find the event known. $10 is the epoch under which an event from Kafka is taken in. No row comes back when the
+// partition has another epoch by now, nor when the event is known.
 const insertSQL = `-- inbox.insert
 insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
 select $1::text, $2::text, $3::text, $4::text, $6::int, $7::bigint, $8::bytea,
@@ -54,9 +54,9 @@ select $1::text, $2::text, $3::text, $4::text, $6::int, $7::bigint, $8::bytea,
 on conflict (consumer, source, event_id) do nothing
 returning result`
 
-// The same for many events of a partition, and all or nothing: it counts the rows that are new and have nothing of
-// their key before them. When that is not every one, the transaction is rolled back and they come one by one. The ids
-// are sorted, so that two transactions with the same events do not wait for each other in a circle.
+// The same for many events of a partition, all or nothing. It counts the rows that are new and have nothing of their key before
+// them. If that is not all of them, the transaction is rolled back and they come one by one. The ids are sorted, so that two
+// transactions with the same events cannot deadlock.
 const insertManySQL = `-- inbox.insert_many
 with fresh as (
   insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
@@ -78,25 +78,25 @@ const knownSQL = `-- inbox.known
 select i.hash, i.result from holdfast.inbox i
  where i.consumer = $1::text and i.source = $2::text and i.event_id = $3::text`
 
-// The same for many events, each by its place among them, from 1 on. However few rows Postgres believes there are, each is
-// found by the primary key.
+// The same for many events, each by its place among them, from 1 on. Each is found by the primary key, however few rows Postgres
+// expects.
 const knownManySQL = `-- inbox.known_many
 select u.n::int, i.hash
   from unnest($2::text[], $3::text[]) with ordinality u (source, event_id, n)
  cross join lateral (select i.hash from holdfast.inbox i
                       where i.consumer = $1::text and i.source = u.source and i.event_id = u.event_id limit 1) i`
 
-// Records an event that its handler has not handled: stored, dead, skipped.
+// Records an event whose handler did not handle it: stored, dead, skipped.
 const recordSQL = `-- inbox.record
 insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
 values ($1::text, $2::text, $3::text, $4::text, $5::int, $6::bigint, $7::bytea,
         case when $8::text = 'stored' then null else now() end, $8::text, $9::int)
 on conflict (consumer, source, event_id) do nothing`
 
-// Puts an event at the end of its key's queue, due after $15 microseconds, or asleep where something is before it, and says
-// whether something is. Nobody looks for that unless $17 says that the lock of its key is held. Where $18 is not null it says
-// how long the queue was, as far as $18, and puts nothing into one that is as long. $16 is how long ago its handler failed
-// first, null where it has not.
+// Puts an event at the end of its key's queue. It is due after $15 microseconds, or dormant if something is before it, and the
+// statement returns which. It looks only if $17 says that the key's lock is held. If $18 is not null, the statement returns the
+// length of the queue, counted up to $18, and adds nothing to a queue of that length. $16 is how long ago the event's handler
+// failed first; null if it has not failed.
 const storeSQL = `-- inbox.store
 with queue as (
   select $17::boolean and (
@@ -119,8 +119,8 @@ with queue as (
   on conflict (consumer, source, event_id) do nothing)
 select q.behind, q.length from queue q`
 
-// Records events of one key that are to wait behind others, all or nothing: it counts those that are new. They are sorted as by
-// insert_many, for the same reason.
+// Records events of one key that follow others, all or nothing: it counts those that are new. They are sorted as in insert_many,
+// for the same reason.
 const recordManySQL = `-- inbox.record_many
 with fresh as (
   insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
@@ -133,9 +133,9 @@ with fresh as (
   returning 1)
 select count(*) from fresh`
 
-// Puts them at the end of their key's queue, asleep, in the order of the arrays, where something is before them: it says whether
-// something is. The lock of the key is held. Where $13 is not null it says how long the queue was, as far as $13, and puts nothing
-// into one that would be longer.
+// Puts them at the end of their key's queue, dormant, in the order of the arrays, if something is before them; it returns whether
+// something is. The lock of the key is held. If $13 is not null, the statement returns the length of the queue, counted up to
+// $13, and adds nothing if the queue would become longer.
 const storeManySQL = `-- inbox.store_many
 with queue as (
   select (   exists (select from holdfast.stored s
@@ -158,15 +158,15 @@ with queue as (
   on conflict (consumer, source, event_id) do nothing)
 select q.behind, q.length from queue q`
 
-// Takes back what record has just inserted in the same transaction.
+// Removes the row that record has just inserted in the same transaction.
 const unrecordSQL = `-- inbox.unrecord
 delete from holdfast.inbox i where i.consumer = $1::text and i.source = $2::text and i.event_id = $3::text`
 
-// How many events of the consumer are stored, as far as $2.
+// Counts the stored events of the consumer, up to $2.
 const storedCountSQL = `-- inbox.stored_count
 select count(*) from (select from holdfast.stored s where s.consumer = $1::text limit $2::int) q`
 
-// The keys that wait, each with its head, those that wait longest first.
+// Lists the keys that wait, each with its head. Those that have waited longest come first.
 const blockedSQL = `-- inbox.blocked
 with head as (
     select distinct on (s.topic, s.key) s.topic, s.key, s.place, s.source, s.event_id, s.type, s.attempts, s.errors, s.next_at, s.first_at,
@@ -191,12 +191,12 @@ select count(*), count(distinct (s.topic, s.key)) filter (where s.key <> ''),
   from holdfast.stored s
  where s.consumer = $1::text`
 
-// Takes the heads of queues that are due, for a lease, and counts the attempt before it is made: so one that ends the
-// process counts. Index stored_due finds what is due, the primary key says whether it is a head, and stored_awake whether
-// a worker is at one behind it: what was claimed was due, so it does not sleep. letter_holds_inbox says whether a letter
-// holds its key: without "offset 0" Postgres, which reckons with all that is due rather than with $3 of them, reads every
-// open letter into a hash first. A lease further away than twice its length was given by a clock that was wrong. $6 are
-// tokens of claims of ours that had no answer: what they leased was never begun, and its attempt is still to be made.
+// Leases queue heads that are due. It counts the attempt before it is made, so that one that ends the process counts. Index
+// stored_due finds what is due. The primary key shows whether an event is a head. stored_awake shows whether a worker has a later
+// event of the key: an event was due when it was claimed, so it is not dormant. letter_holds_inbox shows whether a letter holds
+// the key. Without "offset 0" Postgres reads every open letter into a hash first, because it plans for all due events and not for
+// $3. A lease that ends later than twice its length from now was given by a clock that was wrong. $6 are the tokens of claims
+// of this node that got no answer: no attempt was made on what they leased.
 const claimSQL = `-- inbox.claim
 with due as (
     select s.consumer, s.topic, s.key, s.place
@@ -227,12 +227,12 @@ update holdfast.stored s
  where s.consumer = d.consumer and s.topic = d.topic and s.key = d.key and s.place = d.place
 returning ` + claimedColumns
 
-// What scanClaimed reads.
+// The columns that scanClaimed reads.
 const claimedColumns = `s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time, s.headers::text, s.payload, s.hash, s.partition,
        s."offset", s.attempts, s.losses, s.errors, s.letter, coalesce((extract(epoch from now() - s.failed_at) * 1000000)::bigint, 0)`
 
-// Removes a stored event whose handler's transaction this is. No row: the lease was lost, or a replay has entered before
-// it meanwhile.
+// Removes a stored event in the transaction of its handler. No row comes back if the lease was lost, or if a replay has entered
+// the queue before the event.
 const takeSQL = `-- inbox.take
 delete from holdfast.stored s
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint
@@ -240,13 +240,13 @@ delete from holdfast.stored s
    and (s.key = '' or not exists (select from holdfast.stored h
                                    where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place))`
 
-// Says that nothing of the key is before an event that was claimed. A claim sees what was committed when it began: a replay may
-// have entered meanwhile, and another worker have it.
+// Says whether a claimed event is the head of its key. A claim sees what was committed when it began. A replay may have entered
+// since, and another worker may have it.
 const isHeadSQL = `-- inbox.is_head
 select not exists (select from holdfast.stored h
                     where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text and h.place < $4::bigint)`
 
-// The same for an event that is given up, which no other can stop.
+// The same for an event that is given up. Nothing else can prevent that.
 const dropSQL = `-- inbox.drop
 delete from holdfast.stored s
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint
@@ -258,8 +258,8 @@ values ($1::text, $2::text, $3::text, $4::text, $5::int, $6::bigint, $7::bytea, 
 on conflict (consumer, source, event_id) do update
    set processed_at = excluded.processed_at, result = excluded.result, attempts = excluded.attempts`
 
-// Claims the head of a queue in the transaction that has removed the one before it, under the key's lock, where it is due or
-// asleep and claim would take it. Its lease counts from here: the transaction began before a handler ran.
+// Claims the head of a queue, in the transaction that has removed the one before it, under the key's lock. The head must be due or
+// dormant, and fit for a claim. Its lease counts from now: the transaction began before a handler ran.
 const nextSQL = `-- inbox.next
 update holdfast.stored s
    set next_at = now(), lease_token = $5::text::uuid, lease_until = clock_timestamp() + $6::bigint * interval '1 microsecond', attempts = s.attempts + 1
@@ -277,7 +277,7 @@ update holdfast.stored s
                         where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text and l.after < s.place))
 returning ` + claimedColumns
 
-// Wakes the head of a queue after the one before it has gone.
+// Wakes the head of a queue after the head before it has gone.
 const wakeSQL = `-- inbox.wake
 update holdfast.stored s set next_at = now()
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.next_at = 'infinity'
@@ -286,10 +286,9 @@ update holdfast.stored s set next_at = now()
    and not exists (select from holdfast.consumer_hold l
                     where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text and l.after < s.place)`
 
-// Puts followers of a key to sleep that do not, as those that Store has added: it must not wait for the lock of their key,
-// and so does not know what is before them. Each is waked as the head that it will be. Awake, all of them would be looked at
-// by every claim. It is for a transaction that has the key's lock, and takes no more than deferMost at a time: others wait for
-// the lock meanwhile.
+// Makes followers of a key dormant that are awake. Store adds such: it must not wait for the key's lock, and so does not know what
+// is before them. Each is woken once it is the head. Every claim would look at all of them if they stayed awake. The
+// transaction holds the key's lock, for which others wait: so it changes at most deferMost at a time.
 const deferSQL = `-- inbox.defer
 update holdfast.stored s set next_at = 'infinity'
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text
@@ -304,7 +303,7 @@ update holdfast.stored s set next_at = 'infinity'
 
 const deferMost = "1000"
 
-// Keys of which more than one event is awake, and one may be deferred.
+// Lists keys with more than one event awake, if one of these may be deferred.
 const awakeSQL = `-- inbox.awake
 select s.topic, s.key from holdfast.stored s
  where s.consumer = $1::text and s.next_at < 'infinity' and s.key <> ''
@@ -312,8 +311,8 @@ select s.topic, s.key from holdfast.stored s
 having count(*) > 1 and bool_or(s.attempts = 0 and s.letter is null and s.lease_until <= now())
  limit 100`
 
-// Wakes every head that sleeps though nothing holds its key. It goes from key to key by the primary key, and reads one
-// row of each: a follower is compared with no other, however many there are.
+// Wakes every head that is dormant though nothing holds its key. It goes from key to key by the primary key and reads one row of
+// each. However many followers there are, it compares none of them.
 const sweepSQL = `-- inbox.sweep
 with recursive head as (
   (select s.topic, s.key, s.place, s.next_at from holdfast.stored s
@@ -343,8 +342,8 @@ update holdfast.stored s set next_at = now()
   from woken w
  where s.consumer = $1::text and s.topic = w.topic and s.key = w.key and s.place = w.place`
 
-// A try that failed: due again after $6 microseconds. $7 gives the attempt back that the claim took, because
-// nothing failed; $9 is how many in a row lost their connection.
+// Returns an event to its queue after an attempt, due again after $6 microseconds. If nothing failed, $7 gives back the attempt
+// that the claim counted. $9 is how many attempts in a row lost their connection.
 const retrySQL = `-- inbox.retry
 update holdfast.stored s
    set lease_token = null, lease_until = '-infinity', next_at = now() + $6::bigint * interval '1 microsecond',
@@ -354,14 +353,14 @@ update holdfast.stored s
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint
    and s.lease_token = $5::text::uuid`
 
-// Waits for a transaction that may still be at the row, and says whether it is there.
+// Waits for a transaction that may still hold the row, and says whether the row is there.
 const stillStoredSQL = `-- inbox.still_stored
 select 1 from holdfast.stored s
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint
    and s.lease_token = $5::text::uuid
    for update`
 
-// Declares the types that this node handles, so that other nodes leave them to it.
+// Declares the types that this node handles. Other nodes then leave them to it.
 const declareSQL = `-- inbox.declare
 insert into holdfast.consumer_type (consumer, type, node, seen_until)
 select $1::text, t, $3::text, now() + $4::bigint * interval '1 microsecond' from unnest($2::text[]) t
@@ -370,13 +369,13 @@ on conflict (consumer, type, node) do update set seen_until = excluded.seen_unti
 const undeclareSQL = `-- inbox.undeclare
 delete from holdfast.consumer_type where consumer = $1::text and seen_until < now() - interval '1 day'`
 
-// Which types some node declares, or declared until $3 microseconds ago: that must be less than undeclare keeps.
+// Lists the types that some node declares, or declared until $3 microseconds ago. That must be less than undeclare keeps.
 const declaredSQL = `-- inbox.declared
 select distinct t.type from holdfast.consumer_type t
  where t.consumer = $1::text and t.type = any($2::text[]) and t.seen_until > now() - $3::bigint * interval '1 microsecond'`
 
-// Raises an entity's watermark, and touches no row when the version is not newer. A second transaction waits for the
-// first at the primary key, whatever its version is, and then compares with what the first left.
+// Raises an entity's watermark. It changes no row if the version is not newer. A second transaction waits for the first at the
+// primary key, whatever its version, and then compares with the first one's version.
 const watermarkSQL = `-- inbox.watermark
 insert into holdfast.watermark as w (consumer, entity, version) values ($1::text, $2::text, $3::bigint)
 on conflict (consumer, entity) do update set version = excluded.version, updated_at = excluded.updated_at
@@ -385,18 +384,18 @@ on conflict (consumer, entity) do update set version = excluded.version, updated
 const watermarkIsSQL = `-- inbox.watermark_is
 select w.version = $3::bigint from holdfast.watermark w where w.consumer = $1::text and w.entity = $2::text`
 
-// How often the handler of an event was started.
+// Reads how often the handler of an event was started.
 const startsSQL = `-- inbox.starts
 select coalesce((select s.starts from holdfast.start s
                   where s.consumer = $1::text and s.source = $2::text and s.event_id = $3::text), 0)`
 
-// Counts the start of a handler before it runs: as the $4th, so that it counts once however often it has to be asked for.
+// Counts a start of a handler before it runs, as the $4th. So it counts once, however often the statement has to be repeated.
 const startSQL = `-- inbox.start
 insert into holdfast.start as s (consumer, source, event_id, starts) values ($1::text, $2::text, $3::text, $4::int)
 on conflict (consumer, source, event_id) do update set starts = greatest(s.starts, excluded.starts), last_at = now()
 returning starts`
 
-// Takes the $4th start back, where the event has not come to an end meanwhile.
+// Takes back the $4th start, unless the event has come to an end.
 const takeBackStartSQL = `-- inbox.take_back_start
 update holdfast.start s set starts = $4::int - 1
  where s.consumer = $1::text and s.source = $2::text and s.event_id = $3::text and s.starts = $4::int`

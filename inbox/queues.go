@@ -12,20 +12,20 @@ import (
 	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
-// This file puts events into the queue of their key, one or many at once. The one who stores and the one who handles what is stored take the
-// lock of the key in turns: one by one, a busy key that has fallen behind would be stored as fast as it is handled, and never
-// catch up.
+// This file puts events into the queue of their key, one or many at once. Those who store and those who handle what is stored take
+// turns with the key's lock. One by one, a busy key that has fallen back would be stored as fast as it is handled, and would
+// never catch up.
 
 const (
-	// maxFollowers is how many are stored in one transaction.
+	// maxFollowers is how many events one transaction stores.
 	maxFollowers = 64
 
-	// maxFollowerBytes is how many bytes of payload they may have: what comes beyond is left to the next transaction.
+	// maxFollowerBytes is how many bytes of payload they may have. The next transaction takes the rest.
 	maxFollowerBytes = 1 << 20
 )
 
-// followers is how many events of a key may come behind a job that had this outcome, in one transaction: where it was stored they
-// will be too. Where it is not sure that there is room for them, each has to ask for it.
+// followers is how many events of a key one transaction may take after a job with this outcome. If the job was stored, they
+// will be stored too. If there may not be room for all of them, each has to ask.
 func (qs *queues) followers(out Outcome) int {
 	if out == Stored && qs.quota.usage.roomy(maxFollowers, qs.c.MaxStored, time.Now()) {
 		return maxFollowers
@@ -33,11 +33,11 @@ func (qs *queues) followers(out Outcome) int {
 	return 1
 }
 
-// errOneByOne is said of a batch that has events among it which are known, or wait behind others of their key, and of
-// followers among which one is known, or which have nothing before them any more, or no room.
-var errOneByOne = errors.New("the batch is to be taken apart")
+// errOneByOne ends a transaction of several events that have to come one by one. In a batch, one is known or has to wait for
+// its key. Among followers, one is known, nothing is before them any more, or there is no room.
+var errOneByOne = errors.New("the events have to come one by one")
 
-// queueFollowers is Receive's way of an event that comes behind others: record, lock, store, in that order, for many.
+// queueFollowers stores many events that follow a stored one, as a single one is stored: record, lock, store, in this order.
 func (qs *queues) queueFollowers(b *pgx.Batch, ds []*delivery) {
 	n, first := len(ds), ds[0]
 	sources, ids, types, headers := make([]string, n), make([]string, n), make([]string, n), make([]*string, n)
@@ -52,20 +52,20 @@ func (qs *queues) queueFollowers(b *pgx.Batch, ds []*delivery) {
 		first.partition(), offsets, qs.quota.measures(first.e.Topic, first.e.Key, n))
 }
 
-// readFollowers says whether all of them are stored.
+// readFollowers reads the answers to queueFollowers. The error is errOneByOne unless all of them were stored.
 func (qs *queues) readFollowers(br pgx.BatchResults, ds []*delivery) error {
 	var fresh int
-	var behind bool
+	var follows bool
 	var length *int
 	err := br.QueryRow().Scan(&fresh)
 	if err == nil {
 		_, err = br.Exec() // the lock
 	}
 	if err == nil {
-		err = br.QueryRow().Scan(&behind, &length)
+		err = br.QueryRow().Scan(&follows, &length)
 	}
 	if err != nil {
-		return fmt.Errorf("put events behind their key: %w", err)
+		return fmt.Errorf("queue events of a key: %w", err)
 	}
 	if length != nil {
 		e := &ds[0].e
@@ -73,28 +73,28 @@ func (qs *queues) readFollowers(br pgx.BatchResults, ds []*delivery) error {
 			return errOneByOne
 		}
 	}
-	if fresh != len(ds) || !behind {
+	if fresh != len(ds) || !follows {
 		return errOneByOne
 	}
 	return nil
 }
 
-// queues are the events that wait, by topic and key.
+// queues are the stored events, by topic and key.
 type queues struct {
 	*env
 	ledger *ledger
 	quota  *quota
 }
 
-// past is what an event that is stored has behind it. The zero value: its handler has not failed.
+// past is what happened to an event before it was stored. The zero value: its handler has not failed.
 type past struct {
 	attempts int
 	errors   []string
 	age      time.Duration // since its first failure
 }
 
-// park keeps an event in `stored`: due after delay (nil: now), or behind what waits of its key. It returns as.
-func (qs *queues) park(ctx context.Context, tx pgx.Tx, d *delivery, p past, delay *time.Duration, as Outcome) (Outcome, error) {
+// store stores an event: due after delay (nil: now), or after the events of its key that wait. It returns as.
+func (qs *queues) store(ctx context.Context, tx pgx.Tx, d *delivery, p past, delay *time.Duration, as Outcome) (Outcome, error) {
 	inserted, err := qs.ledger.record(ctx, tx, d, "stored", p.attempts)
 	if err != nil {
 		return "", err
@@ -105,12 +105,12 @@ func (qs *queues) park(ctx context.Context, tx pgx.Tx, d *delivery, p past, dela
 	return qs.queue(ctx, tx, d, p, delay, as, false)
 }
 
-// queue puts an event at the end of its key's queue, in one round trip, so that the lock of the key is held for no more than
-// that and the COMMIT: the transaction that takes the head away waits for it.
+// queue puts an event at the end of its key's queue, in one round trip. So the lock of the key is held only for that and the
+// COMMIT. The transaction that removes the head waits for the lock.
 //
-// Rule: a follower may sleep (next_at 'infinity') only where the transaction that takes the head away is sure to see it. Both take
-// the lock of the key first, and look in a statement of their own afterwards. So either the head's end waits for this
-// insert and wakes it, or this looks again, finds the queue gone, and (mustFollow) the event runs at once instead.
+// Rule: a follower may be dormant (next_at 'infinity') only if the transaction that removes the head is sure to see it. Both take
+// the key's lock first, and look in a later statement of their own. So either the removal waits for this insert and wakes the
+// event, or this statement finds the queue empty and (mustFollow) the event runs at once.
 func (qs *queues) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, delay *time.Duration, as Outcome, mustFollow bool) (Outcome, error) {
 	var wait int64
 	if delay != nil {
@@ -136,18 +136,18 @@ func (qs *queues) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, del
 		d.e.Payload, d.hash, d.partition(), d.offset(), int32(p.attempts), nonNil(p.errors), wait, age, locks, qs.quota.measures(d.e.Topic, d.e.Key, 1))
 	br := tx.SendBatch(ctx, b)
 	if locks {
-		_, _ = br.Exec() // Its error is that of all behind it.
+		_, _ = br.Exec() // Its error comes again with the next answer.
 	}
-	var behind bool
+	var follows bool
 	var length *int
-	err := br.QueryRow().Scan(&behind, &length)
+	err := br.QueryRow().Scan(&follows, &length)
 	if closing := br.Close(); err == nil {
 		err = closing
 	}
 	switch {
 	case err != nil:
-		err = fmt.Errorf("put the event behind its key: %w", err)
-	case mustFollow && locks && !behind:
+		err = fmt.Errorf("queue the event: %w", err)
+	case mustFollow && locks && !follows:
 		err = errUnqueued
 	case length != nil:
 		err = qs.quota.checkLength(d.e.Topic, d.e.Key, *length)
@@ -160,8 +160,8 @@ func (qs *queues) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, del
 	return as, qs.ledger.starts.forget(ctx, tx, d)
 }
 
-// unrecorded takes the event's row back where there is no room for the event, and returns err: a caller may commit what else
-// is in the transaction, and an event that is recorded and not stored would never be handled.
+// unrecorded removes the event's row when there is no room for the event, and returns err. The caller may commit the rest of the
+// transaction, and an event with a row that is not stored would never be handled.
 func (qs *queues) unrecorded(ctx context.Context, tx pgx.Tx, d *delivery, err error) error {
 	if d.manner != mannerCallers || !errors.Is(err, ErrFull) {
 		return err
@@ -172,7 +172,7 @@ func (qs *queues) unrecorded(ctx context.Context, tx pgx.Tx, d *delivery, err er
 	return err
 }
 
-// keyNumber is what the dlq locks too, under lane.KeyClass, before it changes the queue of a key.
+// keyNumber is the number of a key's lock in the class lane.KeyClass. Package dlq takes it before it changes a key's queue.
 func (env *env) keyNumber(topic, key string) int32 {
 	return lane.Number(env.c.Schema, env.c.Consumer, topic, key)
 }

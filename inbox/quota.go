@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// This file keeps the events that wait within bounds, so that a key that nobody attends to cannot fill the database.
+// This file bounds how many events are stored, so that a key that nobody looks after cannot fill the database.
 
-// countEvery is how old a count of all that is stored may be.
+// countEvery is how old a count of the stored events may be.
 const countEvery = 3 * time.Second
 
 // quota keeps what is stored within Config.MaxStored and Config.MaxStoredKey.
@@ -20,32 +20,32 @@ type quota struct {
 	usage usage
 }
 
-// usage is how many events of the consumer are stored, about.
+// usage estimates how many events of the consumer are stored.
 type usage struct {
 	mu       sync.Mutex
 	events   int
 	counted  time.Time
-	counting bool // somebody is at it: the others go by the old figure
+	counting bool // one caller is counting: the others use the old figure
 
 	queues map[[2]string]measuredQueue // of long queues, by topic and key
 }
 
-// measuredQueue is what is left of a long queue's limit until it is measured again. To measure it reads all of it, which is
-// too much for every event that joins it.
+// measuredQueue is how much may still join a long queue before it is measured again. To measure a queue is to read all of it,
+// which is too much for every event that joins it.
 type measuredQueue struct {
 	measured time.Time
 	left     int
 }
 
 const (
-	// measureEach is how long a queue may be that is measured for every event.
+	// measureEach is the length up to which a queue is measured for every event.
 	measureEach = 100
 
 	// maxMeasuredQueues is how many long queues are remembered.
 	maxMeasuredQueues = 1000
 )
 
-// enter takes some more into a queue that was measured a moment ago. False: measure it.
+// enter counts events into a queue that was measured recently. It returns false when the queue has to be measured.
 func (s *usage) enter(topic, key string, events int, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +58,8 @@ func (s *usage) enter(topic, key string, events int, now time.Time) bool {
 	return true
 }
 
-// measured notes how long a queue is. Half of what is left may enter before it is measured again: others may fill the rest.
+// measured notes the length of a queue. Half of what is left may join before it is measured again, since other nodes may fill the
+// rest.
 func (s *usage) measured(topic, key string, length, limit int, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +73,7 @@ func (s *usage) measured(topic, key string, length, limit int, now time.Time) {
 	s.queues[[2]string{topic, key}] = measuredQueue{now, min((limit-length)/2, length)}
 }
 
-// due says that the figure is old, and the caller is to count. It has to say what came of it.
+// due reports that the figure is old and that the caller has to count. The caller must call found afterwards.
 func (s *usage) due(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +84,7 @@ func (s *usage) due(now time.Time) bool {
 	return true
 }
 
-// found takes a count, or its failure: then the next who asks counts.
+// found takes in a count, or its failure: then the next caller counts.
 func (s *usage) found(events int, now time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,14 +94,14 @@ func (s *usage) found(events int, now time.Time, err error) {
 	}
 }
 
-// leave takes back what add has counted, where it was not stored.
+// leave takes back what add counted, if it was not stored.
 func (s *usage) leave(events int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.events = max(s.events-events, 0)
 }
 
-// add takes some more in, unless more would wait then than limit allows; a negative one allows all. It says how many wait.
+// add counts events in, unless more than limit would then be stored. A negative limit allows all. It returns how many are stored.
 func (s *usage) add(events, limit int) (waiting int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,14 +112,14 @@ func (s *usage) add(events, limit int) (waiting int, ok bool) {
 	return s.events, true
 }
 
-// roomy says that so many more would fit without another count. It takes none in.
+// roomy reports that so many more would fit without another count. It counts none in.
 func (s *usage) roomy(events, limit int, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return limit < 0 || now.Sub(s.counted) < countEvery && s.events+events <= limit
 }
 
-// measures is how long the queue of a key may be, where that has to be looked at before so many events join it; nil where not.
+// measures is the limit of a queue if it has to be measured before these events join it; nil if it need not be.
 func (qu *quota) measures(topic, key string, events int) *int32 {
 	limit := qu.c.MaxStoredKey
 	if key == "" || limit <= 0 || qu.usage.enter(topic, key, events, time.Now()) {
@@ -128,19 +129,18 @@ func (qu *quota) measures(topic, key string, events int) *int32 {
 	return &most
 }
 
-// checkLength says, by an error that wraps ErrFull, that nothing could join a queue, by how long it was.
+// checkLength takes in the length of a queue. It returns an error that wraps ErrFull if nothing could join.
 func (qu *quota) checkLength(topic, key string, length int) error {
 	limit := qu.c.MaxStoredKey
 	qu.usage.measured(topic, key, min(length, limit), limit, time.Now())
 	if length < limit {
 		return nil
 	}
-	return fmt.Errorf("%w: %d events of one key of %s wait, and MaxStoredKey is %d: see to the first of them (holdfast status), or raise the limit",
+	return fmt.Errorf("%w: %d events of one key of %s wait, and MaxStoredKey is %d: look at the first of them (holdfast status), or raise the limit",
 		ErrFull, length, topic, limit)
 }
 
-// count counts all that is stored, where the last count is old. It is called before a lock of a key is taken: the
-// count may take a while.
+// count counts all stored events if the last count is old. It comes before the lock of a key, because it may take a while.
 func (qu *quota) count(ctx context.Context, tx pgx.Tx) error {
 	limit := qu.c.MaxStored
 	if limit < 0 || !qu.usage.due(time.Now()) {
@@ -155,14 +155,14 @@ func (qu *quota) count(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// enter takes one more event in. It says, by an error that wraps ErrFull, that as many wait as may.
+// enter counts one event in. It returns an error that wraps ErrFull when too many are stored.
 func (qu *quota) enter() error {
 	limit := qu.c.MaxStored
 	if limit < 0 {
 		return nil
 	}
 	if events, ok := qu.usage.add(1, limit); !ok {
-		return fmt.Errorf("%w: %d events of the consumer wait, and MaxStored is %d: see to what fails (holdfast status), or raise the limit",
+		return fmt.Errorf("%w: %d events of the consumer wait, and MaxStored is %d: look at what fails (holdfast status), or raise the limit",
 			ErrFull, events, limit)
 	}
 	return nil

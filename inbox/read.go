@@ -9,10 +9,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// This file reads a partition, page by page, and begins its events.
+// This file reads a partition page by page, and begins its events.
 
-// run reads the partition until ctx ends, and returns when nothing of it is in progress any more. jobs is the context of
-// handlers, which lasts a while longer.
+// run reads the partition until ctx ends. It returns when nothing of it is in progress any more. jobs is the context of
+// handlers, which lasts longer than ctx.
 func (p *partition) run(ctx, jobs context.Context) error {
 	p.reading, p.halt = context.WithCancel(ctx)
 	defer p.halt()
@@ -31,12 +31,12 @@ func (p *partition) run(ctx, jobs context.Context) error {
 		p.mu.Unlock()
 	}
 	if err != nil && ctx.Err() != nil && !fatal(err) && !errors.Is(err, errFenced) {
-		return nil // Told to stop.
+		return nil // The node was told to stop.
 	}
 	return err
 }
 
-// read fetches and begins events, until ctx ends or one of them stops the partition.
+// read fetches pages and begins their events, until ctx ends or an event stops the partition.
 func (p *partition) read(ctx, jobs context.Context) error {
 	offset := p.track.next
 	for wait := 0; ; {
@@ -49,7 +49,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 			return nil
 		case errors.Is(err, ErrOffsetOutOfRange):
 			return fmt.Errorf("read %s/%d at offset %d: %w: records were deleted before they were handled, or the topic was recreated; "+
-				"see what the log holds, and start again", p.tp.Topic, p.tp.Partition, offset, err)
+				"check what the log holds, then start again", p.tp.Topic, p.tp.Partition, offset, err)
 		case err != nil:
 			p.kafkaTransient("fetching", err)
 			wait++
@@ -69,13 +69,13 @@ func (p *partition) read(ctx, jobs context.Context) error {
 	}
 }
 
-// awaitCapacity waits until there is little enough in progress to begin more. False: ctx ended.
+// awaitCapacity waits until few enough events are in progress to begin more. It returns false when ctx ends.
 func (p *partition) awaitCapacity(ctx context.Context) bool {
 	for {
 		if !p.full() {
 			return ctx.Err() == nil
 		}
-		p.gathered() // What is collected has to be begun before there can be room.
+		p.gathered() // Open batches have to begin before there can be room.
 		select {
 		case <-p.freed:
 		case <-ctx.Done():
@@ -84,25 +84,24 @@ func (p *partition) awaitCapacity(ctx context.Context) bool {
 	}
 }
 
-// full says that as much is in progress as may be.
+// full reports that no more events may be in progress.
 func (p *partition) full() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.track.spread() >= maxAhead || p.track.bytes >= maxBytesAhead || p.atCapacity.held > 0
 }
 
-// begin takes a page on, event by event, and says whether to go on.
+// begin begins the events of a page. It returns false when reading has to end.
 func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
 	ds := make([]*delivery, len(pg.Records))
 	bad := make([]*badRecord, len(pg.Records))
 	for i, r := range pg.Records {
 		ds[i], bad[i] = p.delivery(r)
 	}
-	// The page was fetched before this is asked: a producer of a new type, after a node declared it, is
-	// understood.
+	// The page was fetched before this question: a type that a node declares, and that a producer then uses, is known.
 	declared := map[string]bool{}
 	if types := unknownTypes(ds); len(types) > 0 {
-		if !p.patiently(ctx, func(ctx context.Context) (err error) {
+		if !p.untilAnswered(ctx, func(ctx context.Context) (err error) {
 			declared, err = p.declarations.declared(ctx, p.pool, types)
 			return err
 		}) {
@@ -117,7 +116,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
 		return false
 	}
 	for i, d := range ds {
-		var s step // nil: its handler runs
+		var s step // nil: the handler runs
 		switch dispositions[i] {
 		case disposeInvalid:
 			s = bad[i].letter

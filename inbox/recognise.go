@@ -7,15 +7,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// This file is how a partition gets over records that it has read before: those below its position, and those that were in
-// hand at an unclean end. Their rows are looked up by the page, so that a known one costs no transaction: a group that
-// brokers make join anew again and again would else spend its time on the same duplicates, and never come to commit.
+// This file recognises records that a partition has read before: those below its position, and those that were in progress at an
+// unclean end. It looks up their rows by the page, so that a known record costs no transaction. Otherwise a group that has to
+// join again and again would spend its time on the same duplicates, and never commit an offset.
 
-// recognise asks which of a page's records are known with their payload, and makes theirs disposeKnown. What is missing,
-// or has another payload, keeps its disposition. False: ctx ended.
+// recognise asks which of a page's records are known with their payload, and makes their disposition disposeKnown. The others keep
+// theirs. It returns false when ctx ends.
 //
-// No fence is needed, since nothing is written; and a row that a failover takes back later does not count as settled,
-// because positions are saved under the database's incarnation.
+// It needs no fence, since it writes nothing. A row that a failover undoes later does not count as settled, because positions
+// are saved under the database's incarnation.
 func (p *partition) recognise(ctx context.Context, ds []*delivery, dispositions []disposition) bool {
 	var looked []int
 	var sources, ids []string
@@ -27,7 +27,7 @@ func (p *partition) recognise(ctx context.Context, ds []*delivery, dispositions 
 	if len(looked) == 0 {
 		return true
 	}
-	return p.patiently(ctx, func(ctx context.Context) error {
+	return p.untilAnswered(ctx, func(ctx context.Context) error {
 		rows, err := p.pool.Query(ctx, p.sql.knownMany, p.c.Consumer, sources, ids)
 		if err != nil {
 			return fmt.Errorf("read inbox rows: %w", err)

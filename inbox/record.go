@@ -13,18 +13,18 @@ import (
 
 // This file makes an event of a Kafka record.
 
-// delivery reads a record. A record that is no event of ours to store becomes a letter: the step is not nil then. Whether
-// that is written is for dispositionOf to say.
+// delivery makes an event of a record. bad is not nil if the tables cannot hold the record. dispositionOf decides whether it then
+// becomes a dead letter.
 func (p *partition) delivery(r Record) (d *delivery, bad *badRecord) {
 	e, err := wire.Parse(p.tp.Topic, r.Key, r.Value, r.Headers, r.Time)
-	if year := e.Time.UTC().Year(); year < 1 || year > 9999 { // A producer's clock in other units: no reason to refuse the event.
+	if year := e.Time.UTC().Year(); year < 1 || year > 9999 { // The producer's clock uses other units. Take the event without a time.
 		e.Time = time.Time{}
 	}
 	if e.ID == "" {
 		e.ID = kafkaID(p.tp.Topic, p.tp.Partition, r.Offset)
 	}
 	typed := e
-	if typed.Type == "" { // Others' records may have none: a type that nobody handles.
+	if typed.Type == "" { // Records of other programs may have none: a type that nobody handles.
 		typed.Type = "none"
 	}
 	if err == nil {
@@ -38,7 +38,7 @@ func (p *partition) delivery(r Record) (d *delivery, bad *badRecord) {
 	if len(e.ID) > 255 || checkText("id", e.ID, 1, 255) != nil {
 		e.ID = kafkaID(p.tp.Topic, p.tp.Partition, r.Offset)
 	}
-	keyed := checkText("key", e.Key, 0, 1024) == nil // A key that the tables cannot hold is no other event's.
+	keyed := checkText("key", e.Key, 0, 1024) == nil // No other event has a key that the tables cannot hold.
 	e.Topic, e.Payload = p.tp.Topic, r.Value
 	d = p.receiver.registry.newDelivery(sanitized(e))
 	d.h = p.receiver.registry.handlers[e.Type]
@@ -50,13 +50,13 @@ func (p *partition) delivery(r Record) (d *delivery, bad *badRecord) {
 	return d, &badRecord{s, checkText("type", e.Type, 0, 255) != nil}
 }
 
-// badRecord is what is wrong with a record that the tables cannot hold.
+// badRecord is a record that the tables cannot hold.
 type badRecord struct {
-	letter  step // makes a letter of it
+	letter  step // dead-letters it
 	garbled bool // not even its type can be read
 }
 
-// sanitized is an event that the tables can hold.
+// sanitized is the event, cut to what the tables can hold.
 func sanitized(e holdfast.Event) holdfast.Event {
 	clean := func(s string, longest int) string {
 		if len(s) > longest {

@@ -6,14 +6,14 @@ import (
 	"sync"
 )
 
-// registry is the handlers of an inbox, by type.
+// registry holds the handlers of an inbox, by type.
 type registry struct {
 	handlers map[string]BatchHandler
 	batched  map[string]bool // types that HandleBatch registered
-	types    []string        // of handlers, sorted; set when the inbox starts
+	types    []string        // all types with a handler, sorted; set when the inbox starts
 
 	mu      sync.Mutex
-	started bool // Invariant: handlers does not change once it is set.
+	started bool // Invariant: handlers does not change after it is set.
 }
 
 func newRegistry() *registry {
@@ -34,7 +34,7 @@ func (reg *registry) register(eventType string, h BatchHandler) {
 	reg.handlers[eventType] = h
 }
 
-// start closes the registration.
+// start ends the registration of handlers.
 func (reg *registry) start() {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()

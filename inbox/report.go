@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// This file says to the log and to the Observer what happens.
+// This file reports to the log and to the Observer.
 
-// report tells of a durable outcome.
+// report reports a durable outcome.
 func (env *env) report(d *delivery, out Outcome, took time.Duration) {
 	if d.after != nil {
 		d.after()
@@ -33,7 +33,7 @@ func (env *env) report(d *delivery, out Outcome, took time.Duration) {
 	}
 }
 
-// reportStored tells of a durable outcome of a stored event. goesOn: the same worker has claimed the next of its key.
+// reportStored reports the durable outcome of a stored event. goesOn: the same worker has claimed the next event of its key.
 func (env *env) reportStored(e holdfast.Event, out Outcome, took time.Duration, goesOn bool) {
 	if out != Retrying && !goesOn {
 		env.wake() // The next of its key may be due.
@@ -57,7 +57,7 @@ func (env *env) notifyDead(d DeadLettered) {
 	}
 }
 
-// notifyFull tells of an event that there is no room for: its partition is held.
+// notifyFull reports an event that found no room: its partition waits.
 func (env *env) notifyFull(d *delivery, err error) {
 	env.c.Logger.Error("partition is held: too many events are stored", append(env.attrs(d.e), "partition", d.from.fence.Partition, "error", err)...)
 	if env.c.Observer.OnFull != nil {
@@ -65,15 +65,15 @@ func (env *env) notifyFull(d *delivery, err error) {
 	}
 }
 
-// attrs are what a log line says of an event: never its payload, its headers or its key.
+// attrs are the attributes of an event in a log line: never its payload, its headers or its key.
 func (env *env) attrs(e holdfast.Event) []any {
 	return []any{"consumer", env.c.Consumer, "topic", e.Topic, "type", e.Type, "source", e.Source, "id", e.ID}
 }
 
-// transient tells of an error that is waited out.
+// transient reports an error that is waited out.
 func (env *env) transient(err error) { env.waitsFor(err, "consumer", env.c.Consumer) }
 
-// transientOf is transient with its event.
+// transientOf is transient for an error that concerns one event.
 func (env *env) transientOf(d *delivery, err error) {
 	attrs := env.attrs(d.e)
 	if d.from != nil {
@@ -101,7 +101,7 @@ func (env *env) kafkaTransient(doing string, err error) {
 	}
 }
 
-// kindOf is a server's error by its SQLSTATE, and all others alike: those of connections.
+// kindOf is the SQLSTATE of a server's error, and "" for all others: those of connections.
 func kindOf(err error) string {
 	var server *pgconn.PgError
 	if errors.As(err, &server) {

@@ -11,26 +11,26 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// This file removes rows of `inbox` that nobody needs any more, and starts that nobody will ask for.
+// This file removes rows of `inbox` that nobody needs any more, and counted starts that nobody will ask for.
 //
-// A row goes when its event was settled longer ago than Config.Retention and its offset, where it has one, lies below the
-// position of its partition: so a record that Kafka delivers again is either known by its row or below the position,
-// and then it is Stale. A row that says 'stored' stays, and one that says 'dead' while a letter of the event is open.
+// A row may go when its event was settled longer than Config.Retention ago and its offset, if it has one, lies below the
+// partition's position. So a record that Kafka delivers again is known by its row, or it lies below the position and is Stale.
+// A row stays while it says 'stored', and while it says 'dead' and a letter of the event is open.
 
-// errNotOurTurn is said where another node is at it, or the time of the next turn has not come.
+// errNotOurTurn means that another node is removing rows, or that the next turn is not due.
 var errNotOurTurn = errors.New("it is not our turn")
 
 // retention removes rows.
 type retention struct{ *env }
 
-// retentionLoop removes what may go, turn by turn, until ctx ends. Any number of nodes may run it: the row of the
-// consumer in `retention` is at once the lock, the mark, and the time of the next turn, so that together they do no more
-// than one would. A node that finds another at it looks again after a while.
+// retentionLoop removes rows, turn by turn, until ctx ends. Any number of nodes may run it. The consumer's row in `retention` is
+// the lock, the mark, and the time of the next turn, so that all nodes together do as much as one. A node that finds another
+// one removing rows tries again later.
 func (ret *retention) retentionLoop(ctx context.Context) error {
 	every := retentionEvery(ret.c.Retention)
 	idle := func() time.Duration { return time.Duration((0.75 + 0.5*ret.random()) * float64(every)) }
 	limit, failures := retentionFirst, 0
-	wait := time.Duration(ret.random() * float64(time.Second)) // nodes that start together
+	wait := time.Duration(ret.random() * float64(time.Second)) // spreads nodes that start together
 	daily := time.Now().Add(time.Duration(ret.random() * float64(retentionDaily)))
 	for {
 		if pause(ctx, wait) != nil {
@@ -51,7 +51,7 @@ func (ret *retention) retentionLoop(ctx context.Context) error {
 			ret.transient(err)
 			failures++
 			wait = max(idle(), spread(databaseBase, retentionPause, failures, ret.random()))
-			limit = max(limit/2, retentionLeast) // It may have been too much.
+			limit = max(limit/2, retentionLeast) // The turn may have been too large.
 			continue
 		}
 		limit, wait, failures = t.nextLimit, t.wait, 0
@@ -66,15 +66,15 @@ func (ret *retention) retentionLoop(ctx context.Context) error {
 	}
 }
 
-// retained is what a turn did, and when the next should come.
+// retained is what a turn did, and when the next one should come.
 type retained struct {
 	swept
 	nextLimit int
 	wait      time.Duration
 }
 
-// retentionTurn reads up to limit rows from the mark on and removes those that may go, in one transaction. Whole begins
-// at the first row instead.
+// retentionTurn reads up to limit rows from the mark on and removes those that may go, in one transaction. whole starts at the
+// first row instead of the mark.
 func (ret *retention) retentionTurn(ctx context.Context, limit int, whole bool) (retained, error) {
 	ctx, cancel := context.WithTimeout(ctx, retentionTimeout)
 	defer cancel()
@@ -84,8 +84,8 @@ func (ret *retention) retentionTurn(ctx context.Context, limit int, whole bool) 
 	var t retained
 	var begun time.Time
 	err := pgx.BeginTxFunc(ctx, ret.pool, pgx.TxOptions{BeginQuery: ret.sql.retentionBegin}, func(tx pgx.Tx) error {
-		begun = time.Now() // Waiting for a connection is no work.
-		// 1. The turn: one node has the row. It is not waited for.
+		begun = time.Now() // Do not count the wait for a connection.
+		// 1. Take the turn: lock the consumer's row, without waiting for it.
 		var m mark
 		err := tx.QueryRow(ctx, ret.sql.retentionTake, ret.c.Consumer, retentionPause.Microseconds()).Scan(&m.from, &m.kept)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -98,7 +98,7 @@ func (ret *retention) retentionTurn(ctx context.Context, limit int, whole bool) 
 		if whole {
 			start = mark{}
 		}
-		// 2. The rows.
+		// 2. Remove the rows.
 		s := swept{limit: limit}
 		working := time.Now()
 		var overdue int64
@@ -108,12 +108,12 @@ func (ret *retention) retentionTurn(ctx context.Context, limit int, whole bool) 
 			return fmt.Errorf("remove inbox rows: %w", err)
 		}
 		s.overdue, s.took = time.Duration(overdue)*time.Microsecond, time.Since(working)
-		// 3. The mark, and when the next node may begin.
+		// 3. Save the mark, and when the next node may begin.
 		t.swept = s
 		t.nextLimit, t.wait = pace(s, start.from, ret.c.Retention)
 		next := start.after(s)
 		if next.from == nil {
-			next = m // There was nothing at all.
+			next = m // There were no rows.
 		}
 		tag, err := tx.Exec(ctx, ret.sql.retentionSave, ret.c.Consumer, next.from, next.kept, t.wait.Microseconds())
 		if err == nil && tag.RowsAffected() != 1 {
@@ -133,14 +133,14 @@ func (ret *retention) retentionTurn(ctx context.Context, limit int, whole bool) 
 	if t.removed > 0 {
 		failpoint.Hit(failpoint.InboxSwept)
 	}
-	t.took = time.Since(begun) // With the commit: that is what others may have waited for.
+	t.took = time.Since(begun) // With the commit: others may have waited for it.
 	_, paced := pace(t.swept, nil, ret.c.Retention)
 	t.wait = max(t.wait, paced)
 	return t, nil
 }
 
-// forgetStarts removes counts of starts that were never asked for again: say, because the partition was handed over in
-// order before the handler had run. The table holds few rows at any time.
+// forgetStarts removes counts of starts that nobody asked for again, for example because the partition was released before the
+// handler ran. The table holds few rows at any time.
 func (ret *retention) forgetStarts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, retentionTimeout)
 	defer cancel()

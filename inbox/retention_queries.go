@@ -1,10 +1,10 @@
 package inbox
 
-// Every statement of retention, written as those of queries.go.
+// The statements of retention, written as those in queries.go.
 
-// retentionBeginSQL opens retention's transactions. It reads by its indexes and in their order whatever the planner
-// believes: a plan made while the table was new, or never analyzed, would read all of it, and is kept for a connection's
-// life. All settings end with the transaction, so that a pooler may hand the connection on.
+// retentionBeginSQL opens retention's transactions. They read by index, in the index's order, whatever the planner expects. A plan
+// made while the table was new, or before it was analyzed, would read all of it, and a connection keeps its plans. All settings
+// end with the transaction, so that a pooler may pass the connection on.
 const retentionBeginSQL = `begin isolation level read committed;
 set local idle_in_transaction_session_timeout = 10000;
 set local lock_timeout = 1000;
@@ -19,18 +19,18 @@ insert into holdfast.retention (consumer) select $1::text
  where not exists (select from holdfast.retention r where r.consumer = $1::text)
 on conflict (consumer) do nothing`
 
-// Takes the turn by locking the consumer's row, unless another has it or it is not time yet. A time further away than
-// twice the longest pause ($2) was set by a clock that was wrong.
+// Takes the turn by locking the consumer's row, unless another node has it or the turn is not due. If the turn is further away than
+// twice the longest pause ($2), a wrong clock set it.
 const retentionTakeSQL = `-- inbox.retention_take
 select r.from_at, r.kept_at from holdfast.retention r
  where r.consumer = $1::text
    and (r.next_at <= now() or r.next_at > now() + 2 * $2::bigint * interval '1 microsecond')
    for update skip locked`
 
-// Removes what may go among the next $4 rows by index inbox_settled, from $2 on, that were settled longer than $3 ago.
-// Rows that must stay are read and not locked; rows that another has locked (a replay) are passed over, so that no lock
-// is waited for in any order. The rows are found again by their place, which neither statistics nor a second look at the
-// index can spoil: what this statement's snapshot sees cannot be moved or reused while it runs.
+// Removes what may go among the next $4 rows of index inbox_settled, from $2 on, that were settled longer than $3 ago. Rows that
+// must stay are read without a lock. Rows that another transaction has locked (a replay) are skipped, so that this one never
+// waits for a lock. Rows are found again by their ctid, which needs no statistics and no second look at the index: a row that
+// this statement's snapshot sees cannot move, and its place is not reused, while the statement runs.
 const retentionSweepSQL = `-- inbox.retention_sweep
 with old as materialized (
     select i.ctid as place, i.source, i.event_id, i.topic, i.partition, i."offset", i.result, i.processed_at
@@ -67,8 +67,8 @@ update holdfast.retention r
    set from_at = $2::timestamptz, kept_at = $3::timestamptz, next_at = clock_timestamp() + $4::bigint * interval '1 microsecond'
  where r.consumer = $1::text`
 
-// Removes counts of starts that are older than $2, up to 10,000 at a time, and none that is being counted. No index has
-// last_at: it reads the consumer's stretch of the primary key, because the table holds few rows at any time.
+// Removes counts of starts that are older than $2, up to 10,000 at a time, unless one is being counted. No index has last_at. The
+// statement reads the consumer's part of the primary key, because the table holds few rows at any time.
 const retentionStartsSQL = `-- inbox.retention_starts
 delete from holdfast.start s
  where s.ctid = any (array(

@@ -6,15 +6,16 @@ import (
 	"fmt"
 )
 
-// This file is the methods that run until their context ends.
+// This file has the methods that run until their context ends.
 
-// Run works the stored events of the consumer: retries that are due, events behind them, those of Store, and replays of
-// dead letters. Any number of nodes may run it at once; the events of one key are handled one after the other, in their
-// order. It returns nil when ctx is done: running handlers may finish for Config.StopTimeout, are cancelled then, and their
-// events go back unspent. The error wraps ErrHungHandlers when it had to stop by itself, and holdfast.ErrSchemaMissing
-// where there is no schema. A database that cannot be reached is waited for. Consume runs it too.
+// Run handles the stored events of the consumer: retries that are due, the events that wait for them, those of Store, and replays
+// of dead letters. Any number of nodes may run it at once. The events of one key are handled one after the other, in order.
 //
-// It also removes the rows of `inbox` that are no longer needed (Config.Retention), a few at a time.
+// Run returns nil when ctx ends. Running handlers may finish within Config.StopTimeout; then they are cancelled, and their events
+// go back without an attempt spent. The error wraps ErrHungHandlers when too many handlers hang, and holdfast.ErrSchemaMissing
+// when there is no schema. Run waits for a database that cannot be reached. Consume runs it too.
+//
+// Run also removes rows of `inbox` that are no longer needed (Config.Retention), a few at a time.
 func (in *Inbox) Run(ctx context.Context) error {
 	in.registry.start()
 	g := newGroup(ctx)
@@ -22,7 +23,7 @@ func (in *Inbox) Run(ctx context.Context) error {
 	return g.wait()
 }
 
-// runStored starts what Run consists of.
+// runStored starts the parts of Run.
 func (in *Inbox) runStored(g *group) {
 	g.run(in.backlog.workStored)
 	g.run(in.declarations.declareLoop)
@@ -30,20 +31,21 @@ func (in *Inbox) runStored(g *group) {
 	g.run(in.retention.retentionLoop)
 }
 
-// Consume takes in the events of a consumer group's topics, and runs what Run runs. A partition's events are handled in
-// parallel as far as their keys differ; those of one key one after the other. A new group starts at the first offset;
-// otherwise reading starts at the lower of the consumer's position in Postgres and the group's committed offset. Where the
-// group has none it starts at the position, if the log still holds the event that was settled last below it, and else at
-// the first offset: Kafka forgets offsets after a while, and with a topic that is deleted. What is read below the position
-// is a duplicate, or Stale where no row knows it any more; Observer.OnReread tells how much that may be. To read again on
-// purpose, set the group's offsets back. After a crash or a failover of Postgres the group is joined anew, and reading
-// starts again so: what was lost with the database's last transactions is handled again.
+// Consume takes in the events of a consumer group's topics, and also does what Run does. Events of a partition with different keys
+// are handled in parallel; those of one key one after the other.
 //
-// It returns nil when ctx is done: running handlers may finish for Config.StopTimeout and are cancelled then, offsets are
-// committed, and the group is left. Brokers and databases that cannot be reached are waited for. It returns an error
-// that wraps ErrOffsetOutOfRange when a log does not hold what is to be read next, so that nothing is skipped in silence,
+// A new group starts at the first offset. Otherwise reading starts at the consumer's position in Postgres or at the group's
+// committed offset, whichever is lower. Kafka forgets offsets after a while, and with a deleted topic. A group without an
+// offset starts at the position if the log still holds the event that was settled last below it, and at the first offset if
+// not. Events below the position are duplicates, or Stale if no row shows that they were handled; Observer.OnReread reports how
+// many offsets that may be. To read events again on purpose, set the group's offsets back. After a crash or a failover of
+// Postgres the node joins the group again and reading starts in the same way: what the database lost is handled again.
+//
+// Consume returns nil when ctx ends. Running handlers may finish within Config.StopTimeout and are cancelled then, offsets are
+// committed, and the node leaves the group. Consume waits for brokers and databases that cannot be reached. The error wraps
+// ErrOffsetOutOfRange when a log does not hold the next offset, so that no record is skipped silently. It wraps
 // ErrHungHandlers when too many handlers hang, ErrConfiguration when the brokers refuse a setting, and
-// holdfast.ErrSchemaMissing where there is no schema.
+// holdfast.ErrSchemaMissing when there is no schema.
 func (in *Inbox) Consume(ctx context.Context, s Source) error {
 	if s == nil {
 		return errors.New("source is nil: pass kafkago.NewGroup's")

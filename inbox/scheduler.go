@@ -1,40 +1,39 @@
 package inbox
 
-// This file decides which of a partition's events may be begun: those of different keys beside each other, those of one
-// key one after the other. It does nothing: partition has the workers do what it says.
+// This file decides which events of a partition may begin: those of different keys in parallel, those of one key one after the
+// other. It only decides; dispatch.go and progress.go hand the jobs out.
 
-// scheduler is what of a partition is in progress, by key, and what waits behind it. Events of a type that is handled in batches
-// are collected: a batch takes more until it is full or a worker takes it. An event whose key is in progress is left out of the
-// batch, and goes into the one that is open when its key is free.
+// scheduler holds the keys of a partition that are in progress, and what waits for them. It collects events of types that are
+// handled in batches: a batch collects until it is full or a worker takes it. An event whose key is in progress stays out of the
+// batch. It joins the batch that is open when its key is free.
 //
-// It is a plain value of one goroutine at a time; partition guards it with its mutex.
+// One goroutine at a time may use it. partition guards it with its mutex.
 type scheduler struct {
 	most      int // events of a batch
 	keys      map[string]*keyQueue
-	batches   map[string]*job // by type: the last batch of it
-	gathering bool            // more is about to be added, so that no open batch is offered yet
+	batches   map[string]*job // by type: the last batch
+	gathering bool            // the reader is adding more: no open batch is offered yet
 }
 
-// keyQueue is a key in progress: of one job.
+// keyQueue is a key in progress. It belongs to one job.
 type keyQueue struct {
-	batch   *job   // the batch that the key went into last; its events may follow there while that is open
-	waiting []*job // behind the job, in their order: of one event each, but for one that was put back
+	batch   *job   // the batch that the key joined last; more of its events may join while the batch is open
+	waiting []*job // wait for the key's job, in order; each has one event, except one that was put back
 }
 
 func newScheduler(most int) scheduler {
 	return scheduler{most: most, keys: map[string]*keyQueue{}, batches: map[string]*job{}}
 }
 
-// add lines up a job of one event. What it returns is to be begun now; nil where the event waits, or is in a batch that
-// is not full.
+// add adds a job of one event. It returns the job to begin now; nil when the event waits, or joined a batch that is not full.
 func (l *scheduler) add(j *job) *job {
 	key := j.ds[0].e.Key
 	if key == "" {
 		return l.begin(nil, j)
 	}
-	line, inHand := l.keys[key]
+	line, busy := l.keys[key]
 	switch {
-	case !inHand:
+	case !busy:
 		line = &keyQueue{}
 		l.keys[key] = line
 	case len(line.waiting) > 0 || !l.mayJoin(line, j):
@@ -44,12 +43,12 @@ func (l *scheduler) add(j *job) *job {
 	return l.begin(line, j)
 }
 
-// mayJoin says that the event may go into the batch that the one before it is in.
+// mayJoin reports that the event may join the batch of the event before it.
 func (l *scheduler) mayJoin(line *keyQueue, j *job) bool {
 	return j.kind == jobBatch && line.batch != nil && line.batch.collects() && line.batch == l.batches[j.ds[0].e.Type]
 }
 
-// begin takes an event on, whose turn it is. line is nil for one without a key.
+// begin takes an event whose turn it is. line is nil for an event without a key.
 func (l *scheduler) begin(line *keyQueue, j *job) *job {
 	if j.kind != jobBatch {
 		return j
@@ -75,7 +74,7 @@ func (l *scheduler) begin(line *keyQueue, j *job) *job {
 	return batch
 }
 
-// offers are the batches that are begun as they are, unless they grow before a worker takes them.
+// offers returns the batches that begin as they are. They may grow until a worker takes them.
 func (l *scheduler) offers() []*job {
 	if l.gathering {
 		return nil
@@ -90,7 +89,7 @@ func (l *scheduler) offers() []*job {
 	return js
 }
 
-// done frees the keys of a job. What it returns is to be begun now.
+// done frees the keys of a job. It returns the jobs to begin now.
 func (l *scheduler) done(j *job) []*job {
 	l.forget(j)
 	var js []*job
@@ -110,8 +109,8 @@ func (l *scheduler) done(j *job) []*job {
 	return append(js, l.offers()...)
 }
 
-// split takes a job of several events apart: each of its events comes alone, those of one key one after the other, before what waits
-// behind the batch. What it returns is to be begun now.
+// split takes a job of several events apart. Each event comes alone, those of one key one after the other and before what waits for
+// the batch. It returns the jobs to begin now.
 func (l *scheduler) split(batch *job) []*job {
 	l.forget(batch)
 	var js []*job
@@ -119,12 +118,12 @@ func (l *scheduler) split(batch *job) []*job {
 	for i, d := range batch.ds {
 		j := &job{owner: batch.owner, ctx: batch.ctx, stop: batch.stop, ds: batch.ds[i : i+1 : i+1], read: batch.read, kind: jobApart}
 		key := d.e.Key
-		behind, second := later[key]
+		rest, second := later[key]
 		if key == "" || !second {
 			js = append(js, j)
 			later[key] = nil
 		} else {
-			later[key] = append(behind, j)
+			later[key] = append(rest, j)
 		}
 	}
 	for key, waiting := range later {
@@ -136,14 +135,14 @@ func (l *scheduler) split(batch *job) []*job {
 	return js
 }
 
-// forget lets go of a job that has ended, and of its events.
+// forget drops a batch that has ended, with its events.
 func (l *scheduler) forget(j *job) {
 	if eventType := j.ds[0].e.Type; l.batches[eventType] == j {
 		delete(l.batches, eventType)
 	}
 }
 
-// pop takes the first that waits.
+// pop removes the first waiting job.
 func (line *keyQueue) pop() *job {
 	j := line.waiting[0]
 	line.waiting[0] = nil

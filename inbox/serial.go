@@ -10,12 +10,12 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// This file is how a partition goes on after an unclean end: one event of the node at a time, and each start is counted
-// before. If the handler ends the process, the count is there; if the process lives on without a decision, it is taken
-// back, before another event of the node is begun.
+// This file replays a partition after an unclean end: one event of the node at a time, each start counted first. If the handler ends
+// the process, the count remains. If the process survives without a decision, the count is taken back before the node begins
+// another event.
 
-// replaySerially brings one event to its end in the reader, and says whether to go on. While the event waits for room, other
-// partitions have their turns.
+// replaySerially brings one event to its outcome, in the reader's goroutine. It returns false when reading has to end. While the
+// event waits for room, other partitions have their turns.
 func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery, s step) bool {
 	t := p.newIntake(d, s, ctx.Done())
 	known := false
@@ -26,7 +26,7 @@ func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery, s ste
 				failpoint.Hit(failpoint.InboxCounted)
 				_, err = p.receiver.receive(jobs, t, nil)
 			}
-			if err != nil && !known && d.start > 0 { // It may be counted though the answer did not come.
+			if err != nil && !known && d.start > 0 { // It may be counted even if the answer did not come.
 				p.receiver.ledger.starts.takeBack(jobs, d)
 			}
 			return err
@@ -56,7 +56,7 @@ func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery, s ste
 	return !p.stopped()
 }
 
-// exclusively runs f while no other partition of the node does, unless the partition has to stop before.
+// exclusively runs f while no other partition of the node does. It returns errStopping if the partition is stopped first.
 func (p *partition) exclusively(f func() error) error {
 	p.serial.Lock()
 	defer p.serial.Unlock()
@@ -66,18 +66,18 @@ func (p *partition) exclusively(f func() error) error {
 	return f()
 }
 
-// count counts that the event is about to be started, and makes it a dead letter instead when it was started too often. known: it
-// has been here before.
+// count counts that the handler is about to start. An event that was started too often is dead-lettered instead. known reports that
+// the event came before.
 func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bool, err error) {
 	starts := 0
-	if !p.patiently(ctx, func(ctx context.Context) (err error) {
+	if !p.untilAnswered(ctx, func(ctx context.Context) (err error) {
 		starts, known, err = p.receiver.ledger.starts.count(ctx, d)
 		return err
 	}) {
 		return false, ctx.Err()
 	}
-	// The end that made us careful may have been its doing, though nobody counted then. With a single attempt that would
-	// condemn every event that was in progress: there the first counted start is the first.
+	// The end that led to this replay may have been the event's doing, though nobody counted then. With a single attempt that
+	// would condemn every event in progress. In that case the first counted start is the first.
 	previous := starts
 	if p.c.Retry.Last(1) {
 		previous = starts - 1

@@ -11,10 +11,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
-// This file writes what became of a stored event: its row goes, or waits for the next turn.
+// This file writes what became of a stored event: its row goes, or waits for the next attempt.
 
-// settle removes the row in the transaction of its handler and claims, or wakes, the next of its key. It expects to find it:
-// a worker that was late writes nothing.
+// settle removes the event's row in the transaction of its handler, and claims or wakes the next event of its key. A worker that has
+// lost its lease finds no row, and writes nothing.
 func (bl *backlog) settle(ctx context.Context, tx pgx.Tx, s *claimed, goOn bool) (next *claimed, err error) {
 	return bl.remove(ctx, tx, s, bl.sql.take, "handled", goOn, func(b *pgx.Batch) {
 		if s.letter != nil {
@@ -23,8 +23,8 @@ func (bl *backlog) settle(ctx context.Context, tx pgx.Tx, s *claimed, goOn bool)
 	})
 }
 
-// giveUp removes the row and leaves a letter: a new one, or the one that it replayed. The id is right also where the
-// lease turns out to be lost: by a COMMIT without an answer, maybe, that was carried out.
+// giveUp removes the event's row and writes a dead letter: a new one, or the one that the event is a replay of. The id is right even
+// if the lease turns out to be lost, perhaps by a COMMIT of this worker that got no answer but was carried out.
 func (bl *backlog) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) (id int64, err error) {
 	var reopen func(b *pgx.Batch)
 	if s.letter != nil {
@@ -34,7 +34,7 @@ func (bl *backlog) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) 
 			bl.ledger.letters.queue(b, s.e, *s.letter)
 		}
 	} else {
-		// The letter comes first, so that the row is removed and the next one woken, or not, in sight of it.
+		// The letter comes first. Whether the next event is woken depends on it.
 		l.reopen, l.place = true, &s.place
 		if id, err = bl.ledger.letters.insert(ctx, tx, s.e, s.hash, s.partition, s.offset, l); err != nil {
 			return 0, err
@@ -47,8 +47,8 @@ func (bl *backlog) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) 
 	return id, nil
 }
 
-// remove takes the head away: under the lock of the key's queue, so that a follower that is being stored is seen. goOn claims
-// the next of the key, if it may be handled now.
+// remove removes a head under the lock of its key's queue, so that it sees a follower that is being stored. goOn claims the next event
+// of the key, if that may be handled now.
 func (bl *backlog) remove(ctx context.Context, tx pgx.Tx, s *claimed, statement, result string, goOn bool, also func(*pgx.Batch)) (next *claimed, err error) {
 	keyed := s.e.Key != ""
 	b := &pgx.Batch{}
@@ -94,13 +94,13 @@ func (bl *backlog) remove(ctx context.Context, tx pgx.Tx, s *claimed, statement,
 			return nil, err
 		}
 	}
-	if err := br.Close(); err != nil { // It reads the rest, and calls back those who wait for an answer among that.
+	if err := br.Close(); err != nil { // It reads the remaining answers, and calls the functions that wait for one.
 		return nil, fmt.Errorf("settle stored event: %w", err)
 	}
 	return next, nil
 }
 
-// postpone gives the row back to the queue: with what failed, or unspent where nothing did.
+// postpone returns the row to its queue: with the error of the attempt, or with the attempt given back if there is none.
 func (bl *backlog) postpone(ctx context.Context, tx pgx.Tx, s *claimed, delay time.Duration, failures []string) error {
 	unspent, losses := int32(0), int32(0)
 	if len(failures) == 0 {

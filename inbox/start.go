@@ -2,28 +2,31 @@ package inbox
 
 import "fmt"
 
-// This file decides where a partition is read from. It does nothing: values in, values out.
+// This file decides where to read a partition from. It is pure: values in, values out.
 
-// reading is where a partition is read from.
+// reading is where to read a partition from.
 type reading struct {
 	start    int64 // the first offset to fetch
-	position int64 // everything below is settled: below it only duplicates and stale events are met
+	position int64 // every offset below it is settled: events there are duplicates or stale
 }
 
-// startAt chooses where to read a partition from: the lower of our position and the group's committed offset. Never
-// above our position, because after a failover or a restore of Postgres the effects are gone while Kafka's offset
-// stays; and it never jumps over records silently. Where the group has no committed offset although we have a position,
-// same decides: the log holds the event that we settled last, so the offset has expired, and all below the position is
-// settled. Otherwise the topic may have been deleted and made again, and our position may be one of the new log by
-// chance: everything is read, what was handled is a duplicate, and what lies below the position and was not is stale.
-// position is NoOffset when Postgres has none; first and end are the bounds of the log.
+// startAt chooses where to read a partition from: at the consumer's position or at the group's committed offset, whichever is
+// lower. It is never above the position: after a failover or a restore of Postgres the effects are gone while Kafka's offset
+// stays. It never skips records silently.
+//
+// The group may have no committed offset although there is a position. same then says that the log holds the event that was
+// settled last. So the offset has expired, and everything below the position is settled. Otherwise the topic may have been
+// deleted and made again, and the position may exist in the new log by chance. Then everything is read: what was handled is a
+// duplicate, and what was not, below the position, is stale.
+//
+// position is NoOffset if Postgres has none. first and end are the bounds of the log.
 func startAt(position, committed, first, end int64, same, adopt, skipDeleted bool) (reading, error) {
 	if position == NoOffset {
 		switch {
 		case adopt && committed != NoOffset:
 			position = committed
 		default:
-			// A new consumer begins at the first offset there is. A committed offset without a position is no promise of ours.
+			// A new consumer begins at the first offset. Without a position, a committed offset promises nothing.
 			position, committed = first, NoOffset
 		}
 	}
@@ -31,8 +34,8 @@ func startAt(position, committed, first, end int64, same, adopt, skipDeleted boo
 		return reading{}, &beyondEnd{position: position, end: end}
 	}
 	if committed > end {
-		return reading{}, fmt.Errorf("%w: the group's committed offset is %d, but the log ends at %d: the topic was made again or its log cut short; "+
-			"reset the group's offset to %d, or below where events have come since", ErrOffsetOutOfRange, committed, end, end)
+		return reading{}, fmt.Errorf("%w: the group's committed offset is %d, but the log ends at %d: the topic was made again, or its log was cut short; "+
+			"reset the group's offset to %d, or lower if events have come since", ErrOffsetOutOfRange, committed, end, end)
 	}
 	start := min(position, committed)
 	switch {
@@ -43,20 +46,20 @@ func startAt(position, committed, first, end int64, same, adopt, skipDeleted boo
 		start = min(position, first)
 	}
 	if start < first {
-		// What is below our position is settled, so that its deletion loses nothing.
+		// What lies below the position is settled. Its deletion loses nothing.
 		start = min(first, position)
 	}
 	if start < first {
 		if !skipDeleted {
 			return reading{}, fmt.Errorf("%w: offset %d is next, but the log begins at %d: %d offsets were deleted before they were handled; "+
-				"lengthen the topic's retention, and set SkipDeleted to go on behind the gap", ErrOffsetOutOfRange, start, first, first-start)
+				"lengthen the topic's retention, and set SkipDeleted to go on after the gap", ErrOffsetOutOfRange, start, first, first-start)
 		}
 		start, position = first, first
 	}
 	return reading{start: start, position: position}, nil
 }
 
-// beyondEnd is the refusal of a position that the log does not reach. It is an ErrOffsetOutOfRange.
+// beyondEnd is an ErrOffsetOutOfRange for a position that the log does not reach.
 type beyondEnd struct{ position, end int64 }
 
 func (e *beyondEnd) Unwrap() error { return ErrOffsetOutOfRange }
@@ -65,10 +68,10 @@ func (e *beyondEnd) Error() string {
 	return fmt.Sprintf("%v: its position is %d, but the log ends at %d", ErrOffsetOutOfRange, e.position, e.end)
 }
 
-// remedy is what an operator does about it; row is the table and where its row is found. Of a log that was cut short the
-// row must stay: without a position everything left in the log is read, and what retention has forgotten handled twice.
+// remedy is what an operator does about it. row finds the row of the table. After a log was cut short the row must stay: without a
+// position everything left in the log is read, and events that retention has forgotten are handled twice.
 func (e *beyondEnd) remedy(table, row string) string {
 	return fmt.Sprintf("if the topic was made again, delete the partition's row of consumer_position: delete from %s where %s; "+
-		"if its log was cut short, keep the row: update %s set position = %d where %s; and reset the group's offset to the same, "+
-		"both lower where events have come since the cut", table, row, table, e.end, row)
+		"if its log was cut short, keep the row: update %s set position = %d where %s; and reset the group's offset to the same value; "+
+		"use a lower one for both if events have come since the cut", table, row, table, e.end, row)
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// This file counts how often the handler of an event was started, after an unclean end.
+// This file counts, after an unclean end, how often the handler of an event was started.
 
 // starts are the counts in the table start.
 type starts struct{ *env }
 
-// count counts that the handler of an event is about to start, and commits that before it does. An event that is
-// known already is not counted: nothing will run. Asked again, because the answer was lost, it counts the same start.
+// count counts that the handler of an event is about to start, and commits that first. It does not count an event that is known
+// already, since no handler will run. Called again because an answer was lost, it counts the same start.
 func (st *starts) count(ctx context.Context, d *delivery) (starts int, known bool, err error) {
 	var hash []byte
 	var result string
@@ -39,8 +39,8 @@ func (st *starts) count(ctx context.Context, d *delivery) (starts int, known boo
 	return int(n), false, nil
 }
 
-// takeBack takes a counted start back: the process outlived it, and nothing was decided. Where the database is away
-// for as long as it is tried, the start stays counted.
+// takeBack takes a counted start back: the process survived, and nothing was decided. If the database is away for too long, the
+// start stays counted.
 func (st *starts) takeBack(ctx context.Context, d *delivery) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
@@ -57,7 +57,7 @@ func (st *starts) takeBack(ctx context.Context, d *delivery) {
 	}
 }
 
-// forget removes the count of starts of an event that came to an end.
+// forget removes the count of an event that has come to an end.
 func (st *starts) forget(ctx context.Context, tx pgx.Tx, d *delivery) error {
 	if d.start == 0 {
 		return nil

@@ -11,7 +11,7 @@ import (
 type statements struct {
 	begin, open, openFenced, fenceShared, fenceCheck, lock, tryLock                                 string
 	insert, insertMany, known, knownMany, record, recordMany                                        string // of an event's transaction
-	store, storeMany, unrecord, storedCount, blocked, waiting                                       string // of the events that wait
+	store, storeMany, unrecord, storedCount, blocked, waiting                                       string // of stored events
 	letter, letterReopen, letterReplayed, edited, publishLetter                                     string
 	claim, take, isHead, drop, settle, next, wake, deferFollowers, awake, sweep, retry, stillStored string // of Run
 	declare, undeclare, declared                                                                    string
@@ -24,7 +24,7 @@ type statements struct {
 func newStatements(c Config) statements {
 	in := func(statement string) string { return sqlschema.In(c.Schema, statement) }
 	return statements{
-		// A handler may think, or wait for a lock, as long as it may run.
+		// A handler may compute, or wait for a lock, for as long as it may run.
 		begin: fmt.Sprintf(beginSQL, millis(idleTimeout(c)), millis(c.Timeout)),
 		open:  openSQL, openFenced: openFencedSQL,
 		fenceShared: in(fenceSharedSQL), fenceCheck: in(fenceCheckSQL), lock: in(lockSQL), tryLock: in(tryLockSQL),
@@ -46,35 +46,34 @@ func newStatements(c Config) statements {
 	}
 }
 
-// idleTimeout is after how long without a statement Postgres ends a transaction: its client must be dead.
+// idleTimeout is the time without a statement after which Postgres ends a transaction: its client must be dead.
 func idleTimeout(c Config) time.Duration { return c.Timeout + c.Grace + 10*time.Second }
 
 func millis(d time.Duration) int64 { return max(d.Milliseconds(), 1) }
 
 const (
-	// retentionTimeout bounds one turn.
+	// retentionTimeout bounds one turn of retention.
 	retentionTimeout = patrolTimeout
 
-	// retentionDaily is how often a node goes back to the first row: for those that a pass could not see, because their
-	// transaction was open for longer than the window, or the clock was wrong. Not more often, and not again when it fails,
-	// because it reads over the index entries of everything that has gone since the last vacuum.
+	// retentionDaily is how often a node returns to the first row. A pass may have missed rows, because their transaction was open
+	// for longer than the window or the clock was wrong. It comes no more often, and is not repeated after a failure, because it
+	// reads the index entries of everything that has gone since the last vacuum.
 	retentionDaily = 24 * time.Hour
 
-	// startsKept is how long counted starts are kept at least: a process that dies of a payload may take its time to come
-	// back.
+	// startsKept is how long counted starts are kept at least: a process that dies may take its time to come back.
 	startsKept = 24 * time.Hour
 )
 
 const (
-	// declareEvery is how often a node says which types it handles; declareFor is how long it counts as running by that.
+	// declareEvery is how often a node declares its types. declareFor is how long it then counts as running.
 	declareEvery = 20 * time.Second
 	declareFor   = 2 * time.Minute
 
-	// believeFor is how long after that its types are left for it all the same. It may be alive, and only unable to say so:
-	// cut off from Postgres, or with a pool that slow handlers hold. What is stored in vain can be found (Waiting.Undeclared)
-	// and handled; what is skipped is gone.
+	// believeFor is how much longer its types are left for it. It may be alive and unable to say so: cut off from Postgres, or
+	// with a pool whose connections slow handlers hold. Events that are stored in vain can be found (Waiting.Undeclared) and
+	// handled; events that are skipped are gone.
 	believeFor = time.Hour
 
-	// patrolTimeout bounds every statement of the loops, so that one whose answer is lost cannot end them silently.
+	// patrolTimeout bounds every statement of the loops, so that a lost answer cannot end a loop silently.
 	patrolTimeout = 30 * time.Second
 )

@@ -12,9 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// This file works one stored event: it was claimed, its handler runs, and its row goes or waits for its next turn.
+// This file handles one stored event that was claimed. Its handler runs, and its row goes or waits for the next attempt.
 
-// backlog works what is stored.
+// backlog handles stored events.
 type backlog struct {
 	*env
 	registry *registry
@@ -23,12 +23,12 @@ type backlog struct {
 	claims   *claims
 }
 
-// maxInARow is how many events of a key a worker handles before it lets others have a turn.
+// maxInARow is how many events of a key a worker handles before others have a turn.
 const maxInARow = 32
 
-// work brings a claimed event to an end, or to its next turn, and then those behind it in its key, as far as each is claimed
-// with the end of the one before: a claim of its own for each would make a long queue slow. stop is closed when no other is to
-// be begun. The error is what stops Run: a handler too many that hangs.
+// work handles a claimed event and then the events of its key that follow. Each of those is claimed with the end of the one before:
+// a claim of its own for each would make a long queue slow. When stop is closed, no other event begins. The error ends Run: too
+// many handlers hang.
 func (bl *backlog) work(ctx context.Context, s *claimed, stop <-chan struct{}) error {
 	for n := 1; ; n++ {
 		next, err := bl.workOne(ctx, s, n == 1, n < maxInARow)
@@ -46,16 +46,16 @@ func (bl *backlog) work(ctx context.Context, s *claimed, stop <-chan struct{}) e
 	}
 }
 
-// workOne brings one claimed event to an end, or to its next turn. fresh says that a claim took it, which did not hold the lock
-// of its key. goOn asks for the next of its key, which is claimed where one is returned.
+// workOne handles one claimed event: it ends, or waits for the next attempt. fresh says that a claim took it, which did not hold its
+// key's lock. goOn asks to claim the next event of its key, which is returned.
 func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (next *claimed, err error) {
 	begun := time.Now()
-	h := history{attempts: s.attempts, stored: true, patient: true, age: s.age, losses: s.losses}
-	// The claim counted this attempt. If all were counted before it, the process ended under each of those that left no
-	// error: it is not run again.
+	h := history{attempts: s.attempts, stored: true, waitsLong: true, age: s.age, losses: s.losses}
+	// The claim counted this attempt. Earlier claims may have spent all attempts, some of them without an error: then the
+	// process ended during each of those. The handler does not run again.
 	if previous := s.attempts - 1; previous > 0 && bl.c.Retry.Last(previous) {
 		err := fmt.Errorf("its handler was started %d times; the process ended or lost it, and nothing was recorded", previous)
-		l := letter{reason: "it was started too often without an end", holds: bl.c.HoldKey, attempts: previous, errors: appendError(s.errors, err), err: err, age: s.age}
+		l := letter{reason: "it was started too often and never finished", holds: bl.c.HoldKey, attempts: previous, errors: appendError(s.errors, err), err: err, age: s.age}
 		bl.writeDead(ctx, s, l, begun)
 		return nil, nil
 	}
@@ -63,14 +63,14 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 		late := false
 		next = nil
 		err := bl.runner.transact(ctx, func(tx pgx.Tx) error {
-			// It may have waited for a connection for long.
+			// The wait for a connection may have been long.
 			if late = s.late(bl.c); late {
 				return bl.postpone(ctx, tx, s, 0, nil)
 			}
 			if fresh && s.e.Key != "" {
 				head := false
 				if err := tx.QueryRow(ctx, bl.sql.isHead, bl.c.Consumer, s.e.Topic, s.e.Key, s.place).Scan(&head); err != nil {
-					return fmt.Errorf("look what is before it: %w", err)
+					return fmt.Errorf("look for events before it: %w", err)
 				}
 				if !head {
 					return errLeaseLost
@@ -107,7 +107,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 		}
 		if f.fault == faultUnknown {
 			if gone, err := bl.gone(ctx, s); err != nil {
-				return nil, nil // The lease runs out, and the next claim finds out.
+				return nil, nil // The lease ends, and the next claim finds out.
 			} else if gone {
 				bl.reportStored(s.e, Handled, time.Since(begun), next != nil)
 				return next, nil
@@ -121,7 +121,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 		case v.failure.fault.outage():
 			bl.transient(cause)
 			s.losses = h.losses
-		case v.do == actAgain && s.late(bl.c): // One more try could outlast the lease, and count without a word.
+		case v.do == actAgain && s.late(bl.c): // Another attempt could outlast the lease, and would count without an error.
 			v = h.elsewhere(bl.c.Retry, v.failure, bl.random())
 		}
 		switch v.do {
@@ -133,7 +133,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 			continue
 		case actReturn:
 			bl.handBack(ctx, s, 0)
-		case actPark:
+		case actStore:
 			if v.free {
 				bl.handBack(ctx, s, v.delay)
 				break
@@ -149,8 +149,8 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 	}
 }
 
-// handBack returns an event whose attempt does not count: we were told to stop, or the database went away. If that
-// cannot be written until the lease runs out, or until finishTimeout ends after the stop, the attempt counts after all.
+// handBack returns an event whose attempt does not count, because the node stops or the database went away. If that cannot be
+// written before the lease ends, or within finishTimeout after the stop, the attempt counts.
 func (bl *backlog) handBack(ctx context.Context, s *claimed, delay time.Duration) {
 	ctx, cancel := s.leased(ctx)
 	defer cancel()
@@ -166,15 +166,15 @@ func (bl *backlog) handBack(ctx context.Context, s *claimed, delay time.Duration
 	}
 }
 
-// yield gives an event back, unspent, that could not commit because a replay has entered before it: its lease is ours
-// still, and would keep its key waiting until it runs out. False: it is not ours, or that cannot be found out.
+// yield returns an event that could not commit because a replay has entered the queue before it. The event's lease would keep its
+// key waiting. yield returns false if the lease is not ours, or if that cannot be found out.
 func (bl *backlog) yield(ctx context.Context, s *claimed) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	return bl.runner.transact(ctx, func(tx pgx.Tx) error { return bl.postpone(ctx, tx, s, 0, nil) }) == nil
 }
 
-// writeDown commits a verdict on a stored event, however often the database has to be asked, as long as handBack would.
+// writeDown commits a verdict on a stored event. It repeats that for as long as handBack would.
 func (bl *backlog) writeDown(ctx context.Context, s *claimed, f func(ctx context.Context, tx pgx.Tx) error, out Outcome, begun time.Time, after func()) {
 	ctx, cancel := s.leased(ctx)
 	defer cancel()
@@ -202,7 +202,7 @@ func (bl *backlog) writeDown(ctx context.Context, s *claimed, f func(ctx context
 	}
 }
 
-// writeDead gives a stored event up, and tells of its letter once that is durable.
+// writeDead writes a dead letter, and reports it once it is durable.
 func (bl *backlog) writeDead(ctx context.Context, s *claimed, l letter, begun time.Time) {
 	var id int64
 	bl.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -211,8 +211,8 @@ func (bl *backlog) writeDead(ctx context.Context, s *claimed, l letter, begun ti
 	}, Dead, begun, func() { bl.notifyDead(l.observed(s.e, id)) })
 }
 
-// gone says whether the row of an unanswered COMMIT is gone: the handler's work is there. It waits for a transaction
-// that is still at it.
+// gone reports that a COMMIT without an answer was carried out: the event's row is gone. It waits for a transaction that still holds
+// the row.
 func (bl *backlog) gone(ctx context.Context, s *claimed) (bool, error) {
 	ctx, cancel := s.leased(ctx)
 	defer cancel()

@@ -10,19 +10,19 @@ import (
 	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
-// This file keeps heads awake and followers asleep where nobody else does. A head sleeps after all where it was put behind a
-// letter that was closed by hand, say; followers are awake where Store has added them and nothing of their key is settled
-// since, because its head fails or a letter holds it.
+// This file keeps heads awake and followers dormant where nothing else does. A head can be dormant if a person closed the letter
+// before it. Followers can be awake if Store added them and nothing of their key was settled since, because the head fails or a
+// letter holds the key.
 
 const (
-	// sweepEvery is how often is looked, at most: a sweep that takes long is made less often.
+	// sweepEvery is the time between sweeps, at least. A sweep that takes long comes less often.
 	sweepEvery = 5 * time.Second
 
-	// sweepAtLeast is how often at least.
+	// sweepAtLeast is the time between sweeps, at most.
 	sweepAtLeast = 5 * time.Minute
 )
 
-// sweeper wakes heads and puts followers to sleep.
+// sweeper wakes heads and makes followers dormant.
 type sweeper struct {
 	*env
 	runner *runner
@@ -55,12 +55,12 @@ func (sw *sweeper) sweep(ctx context.Context) error {
 	return sw.deferFollowers(ctx)
 }
 
-// awakeKey is a key of which more than its head is awake.
+// awakeKey is a key with more than its head awake.
 type awakeKey struct{ Topic, Key string }
 
-// deferFollowers puts followers to sleep. A key that is just being worked is left to its worker, or to the next sweep.
+// deferFollowers makes followers dormant. If a worker is handling the key, that worker or the next sweep does it.
 func (sw *sweeper) deferFollowers(ctx context.Context) error {
-	rows, _ := sw.pool.Query(ctx, sw.sql.awake, sw.c.Consumer) // CollectRows says its error
+	rows, _ := sw.pool.Query(ctx, sw.sql.awake, sw.c.Consumer) // CollectRows returns its error.
 	keys, err := pgx.CollectRows(rows, pgx.RowToStructByPos[awakeKey])
 	if err != nil {
 		return fmt.Errorf("look for followers that are awake: %w", err)
@@ -79,7 +79,7 @@ func (sw *sweeper) deferFollowers(ctx context.Context) error {
 	return nil
 }
 
-// deferSome puts some followers of a key to sleep, and says whether it found any.
+// deferSome makes some followers of a key dormant, and reports whether it found any.
 func (sw *sweeper) deferSome(ctx context.Context, tx pgx.Tx, k awakeKey) (found bool, err error) {
 	var mine bool
 	if err := tx.QueryRow(ctx, sw.sql.tryLock, int32(lane.KeyClass), sw.keyNumber(k.Topic, k.Key)).Scan(&mine); err != nil {
@@ -90,7 +90,7 @@ func (sw *sweeper) deferSome(ctx context.Context, tx pgx.Tx, k awakeKey) (found 
 	}
 	tag, err := tx.Exec(ctx, sw.sql.deferFollowers, sw.c.Consumer, k.Topic, k.Key)
 	if err != nil {
-		return false, fmt.Errorf("put followers to sleep: %w", err)
+		return false, fmt.Errorf("defer followers: %w", err)
 	}
 	return tag.RowsAffected() > 0, nil
 }

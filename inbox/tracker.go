@@ -1,22 +1,22 @@
 package inbox
 
-// tracker knows which offsets of a partition are settled. Only the offset below which all are may be committed: a
-// committed offset above an event in progress would lose that event with the process.
+// tracker knows which offsets of a partition are settled. It is safe to commit the offset below which all are settled. A higher one,
+// above an event in progress, would lose that event with the process.
 //
-// It is a plain value of one goroutine at a time; partition guards it with its mutex.
+// One goroutine at a time may use it. partition guards it with its mutex.
 type tracker struct {
-	begun []begun // in the order of their offsets; the first is unsettled
-	next  int64   // everything below next was begun, or holds no event
-	first int     // index of begun[0] among all that ever were
+	begun []begun // in the order of offsets; the first is not settled
+	next  int64   // every offset below it was begun, or holds no event
+	first int     // the index of begun[0] among all that were ever begun
 	index map[int64]int
-	bytes int        // in progress
-	last  checkpoint // the highest event below low, of those begun here
+	bytes int        // of payload in progress
+	last  checkpoint // the highest event below low that was begun here
 }
 
 type begun struct {
 	offset   int64
 	bytes    int
-	identity int64 // of the event, for last
+	identity int64 // the event's identity, for last
 	settled  bool
 }
 
@@ -24,7 +24,7 @@ func newTracker(start int64) *tracker {
 	return &tracker{next: start, index: map[int64]int{}, last: checkpoint{offset: NoOffset}}
 }
 
-// begin takes an event on. Offsets ascend.
+// begin adds an event. Offsets ascend.
 func (t *tracker) begin(offset int64, bytes int, identity int64) {
 	if offset < t.next {
 		panic("inbox: an offset was begun out of order")
@@ -35,10 +35,10 @@ func (t *tracker) begin(offset int64, bytes int, identity int64) {
 	t.bytes += bytes
 }
 
-// skipTo says that no event lies between what was begun and offset.
+// skipTo notes that no event lies between what was begun and offset.
 func (t *tracker) skipTo(offset int64) { t.next = max(t.next, offset) }
 
-// settle says that what became of the event is durable.
+// settle notes that the event's outcome is durable.
 func (t *tracker) settle(offset int64) {
 	i, ok := t.index[offset]
 	if !ok {
@@ -72,13 +72,13 @@ const (
 	// unclean end, that many may have been in progress.
 	maxAhead = 1024
 
-	// maxBytesAhead is how many bytes of payload a partition may have in progress before it waits to fetch more.
+	// maxBytesAhead is how many bytes of payload a partition may have in progress before it stops fetching.
 	maxBytesAhead = 16 << 20
 )
 
-// checkpoint is an event of a log: the last one below a position. It is saved with the position. A topic that was made again
-// has another event at its offset, or none.
+// checkpoint is the last event below a position, and is saved with it. In a topic that was made again, another event has its offset,
+// or none.
 type checkpoint struct {
-	offset   int64 // NoOffset: no event of the partition has been settled yet
-	identity int64 // of the event
+	offset   int64 // NoOffset: no event of the partition was settled yet
+	identity int64 // the event's identity
 }

@@ -9,9 +9,8 @@ import (
 
 // This file opens a transaction and runs a function in it.
 
-// transact runs f in a transaction on a connection of its own, and commits. The error, if any, is a *failure. The
-// transaction is rolled back and the connection given back before it returns, so that the code that records the failure
-// begins afresh.
+// transact runs f in a transaction on a connection of its own, and commits. The error is a *failure. By then the transaction is
+// rolled back and the connection given back, so that the caller can record the failure in a new one.
 func (rn *runner) transact(ctx context.Context, f func(tx pgx.Tx) error) error {
 	conn, err := rn.pool.Acquire(ctx)
 	if err != nil {
@@ -31,7 +30,7 @@ func (rn *runner) transact(ctx context.Context, f func(tx pgx.Tx) error) error {
 	return rn.commitTx(ctx, conn, tx)
 }
 
-// within is an attempt of a step.
+// within is an attempt that runs a step in a transaction.
 func (rn *runner) within(s step) attemptFunc {
 	return func(ctx context.Context) (out Outcome, err error) {
 		err = rn.transact(ctx, func(tx pgx.Tx) (err error) {

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// This file says what an inbox waits for. The observer receives every try. The log is not: every worker waits for the
-// same database, and a person who looks at it should not have to look past a thousand lines that say so.
+// This file reports what an inbox waits for. The observer gets every error. The log does not: every worker waits for the same
+// database, and an operator should not have to read a thousand equal lines.
 
-// rateLimiter bounds how often each kind of line is logged. The zero rateLimiter has logged nothing. Its method may be called by many
-// goroutines at once.
+// rateLimiter bounds how often each kind of line is logged. The zero rateLimiter has logged nothing. Many goroutines may use it at
+// once.
 type rateLimiter struct {
 	mu   sync.Mutex
 	last map[string]lastLine // by kind
@@ -17,10 +17,10 @@ type rateLimiter struct {
 
 type lastLine struct {
 	at         time.Time
-	suppressed int // since then
+	suppressed int // lines since then
 }
 
-// allow tells whether a line of this kind is to be logged now, and how many were not since the one before it.
+// allow reports whether to log a line of this kind now, and how many were suppressed since the last one.
 func (s *rateLimiter) allow(kind string, now time.Time) (suppressed int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,5 +37,5 @@ func (s *rateLimiter) allow(kind string, now time.Time) (suppressed int, ok bool
 	return last.suppressed, true
 }
 
-// sayEvery is how often one kind of trouble is logged.
+// sayEvery is the time between two logged lines of one kind.
 const sayEvery = time.Second

@@ -8,27 +8,27 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// BlockedKey is a key of which events wait in `stored`: behind one that failed, for a node that knows their type, or for
-// a person to decide on a dead letter.
+// BlockedKey is a key with events in the table `stored`. They wait for one that failed, for a node that handles their type, or for a
+// person to decide on a dead letter.
 type BlockedKey struct {
 	Topic, Key string
-	Events     int           // that wait, the head included
+	Events     int           // how many wait, with the head
 	Since      time.Time     // when the head was stored
-	For        time.Duration // since then, by the database's clock
+	For        time.Duration // how long ago that was, by the database's clock
 
-	// The head: the event that the others wait for.
+	// The head is the event that the others wait for.
 	Source, ID, Type string
-	Attempts         int       // tries that failed
-	LastError        string    // of the last; "" where none failed
-	NextAt           time.Time // when it is tried again; zero where something has to happen first
+	Attempts         int       // attempts that failed
+	LastError        string    // of the last attempt; "" if none failed
+	NextAt           time.Time // of the next attempt; zero if something else has to happen first
 
-	// Letter is the dead letter that holds the key until it is replayed or discarded; 0 where none does.
+	// Letter is the dead letter that holds the key until it is replayed or discarded; 0 if none does.
 	Letter int64
 }
 
-// Blocked returns the keys that wait, those that wait longest first, up to limit of them. Events without a key are not
-// among them: nothing waits behind them. It reads all that is stored for the consumer, so it is for people and for
-// probes that come every minute, not for every event.
+// Blocked returns up to limit keys that wait, those that have waited longest first. It leaves out events without a key: nothing
+// waits for them. It reads everything that is stored for the consumer. Use it for people and for probes each minute, not for
+// every event.
 func (in *Inbox) Blocked(ctx context.Context, limit int) ([]BlockedKey, error) {
 	if limit < 1 {
 		return nil, fmt.Errorf("blocked keys: limit is %d: it must be at least 1", limit)
@@ -53,20 +53,20 @@ func (in *Inbox) Blocked(ctx context.Context, limit int) ([]BlockedKey, error) {
 	return keys, nil
 }
 
-// Waiting is how much of a consumer waits in `stored`: what a gauge shows.
+// Waiting is how much of a consumer waits in the table `stored`. It is meant for gauges.
 type Waiting struct {
-	Events     int           // all of them
+	Events     int           // all stored events
 	Keys       int           // topics and keys that wait; events without a key are not counted
-	Oldest     time.Duration // how long the oldest event has waited; 0 where none does
-	Undeclared int           // events of types that no node of the consumer has declared for two minutes: nobody works them
+	Oldest     time.Duration // how long the oldest event has waited; 0 if none does
+	Undeclared int           // events of types that no node has declared for two minutes: no node handles them
 }
 
-// Waiting returns how much waits for the consumer. It reads all that is stored for it, as Blocked does.
+// Waiting returns how much waits for the consumer. It reads everything that is stored for it, as Blocked does.
 func (in *Inbox) Waiting(ctx context.Context) (Waiting, error) {
 	var w Waiting
 	var micros int64
 	if err := in.pool.QueryRow(ctx, in.sql.waiting, in.c.Consumer).Scan(&w.Events, &w.Keys, &micros, &w.Undeclared); err != nil {
-		return Waiting{}, fmt.Errorf("read what waits: %w", err)
+		return Waiting{}, fmt.Errorf("count stored events: %w", err)
 	}
 	w.Oldest = time.Duration(micros) * time.Microsecond
 	return w, nil

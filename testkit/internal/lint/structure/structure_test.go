@@ -18,7 +18,7 @@ const (
 		runner.handle runner.call `
 	fails    = `failureOf blame faultOf runner.abort rollback `
 	judged   = `history.after decide receiver.afterFailure runner.within runner.transact `
-	parked   = `queues.park ledger.record fence.queue fence.read queues.queue quota.count quota.enter quota.measures starts.forget `
+	parked   = `queues.store ledger.record fence.queue fence.read queues.queue quota.count quota.enter quota.measures starts.forget `
 	dead     = `ledger.deadLetter ledger.record fence.queue fence.read letters.insert fingerprint letters.publish starts.forget `
 	reported = `runner.commitTx env.report `
 	settled  = `partition.settle tracker.settle partition.conclude scheduler.done `
@@ -48,7 +48,7 @@ var ways = map[string]string{
 		readInsertMany pipeline.run runner.handle runner.call ` + fails + `worker.redo partition.split scheduler.split`,
 	"Consume, a follower": consumed + worked + `partition.follower scheduler.follower usage.add pipeline.open ledger.queueOpening queues.queueFollowers
 		quota.measures queues.readFollowers pipeline.run worker.committed env.report ` + settled,
-	"Consume, parked after a crash": consumed + `env.newIntake partition.replaySerially partition.exclusively partition.count partition.patiently
+	"Consume, parked after a crash": consumed + `env.newIntake partition.replaySerially partition.exclusively partition.count partition.untilAnswered
 		starts.count receiver.receive receiver.first receiver.alone pipeline.openAndRun ` + opened + fails + judged + parked + reported + `env.retried
 		partition.settle`,
 	"Run": `Inbox.Run Inbox.runStored backlog.workStored claims.claim scanClaimed backlog.work backlog.workOne runner.transact runner.handle
