@@ -76,8 +76,8 @@ type Config struct {
 	// Timeout is how long a handler may run before its context is cancelled. Between 1 ms and 24 h. Defaults to 30 s.
 	//
 	// Nodes of one consumer may differ, for example during a rolling deploy. But Timeout + Grace + 30 s of one should not be more
-	// than twice that of another. Otherwise the other takes its leases for those of a wrong clock, and begins events that it is
-	// handling. One of the two is rolled back, but counts as an attempt.
+	// than twice that of another. Otherwise the second node believes that a wrong clock gave the first node's leases, and begins
+	// events that the first is handling. One of the two is rolled back, but it counts as an attempt.
 	Timeout time.Duration
 
 	// Grace is how long a handler may take to return after its context was cancelled. After that it counts as hung: its connection

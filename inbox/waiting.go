@@ -61,7 +61,7 @@ type Waiting struct {
 	Undeclared int           // events of types that no node has declared for two minutes: no node handles them
 }
 
-// Waiting returns how much waits for the consumer. It reads everything that is stored for it, as Blocked does.
+// Waiting returns how many events the consumer has stored, and for how long. It reads all of them, as Blocked does.
 func (in *Inbox) Waiting(ctx context.Context) (Waiting, error) {
 	var w Waiting
 	var micros int64

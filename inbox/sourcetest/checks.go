@@ -91,7 +91,7 @@ func (s *suite) bounds() {
 	for _, want := range []int64{0, 5} {
 		from, end, err := m.gen.Bounds(s.Context(), first(topic))
 		if from != 0 || end != want || err != nil {
-			s.Errorf("of a log that holds %d records the bounds are %d and %d, %v", want, from, end, err)
+			s.Errorf("the bounds of a log with %d records are %d and %d, %v", want, from, end, err)
 		}
 		s.o.Produce(s, topic, 0, numbered(5)...)
 	}
@@ -107,7 +107,7 @@ func (s *suite) waitsAtTheEnd() {
 	}
 	s.o.Produce(s, topic, 0, record("k", "3"))
 	if got := m.read(first(topic), 3, 1); string(got[0].Value) != "3" || got[0].Offset != 3 {
-		s.Errorf("what was written after the end was met comes as %+v", got[0])
+		s.Errorf("a record that was written after the reader had met the end comes as %+v", got[0])
 	}
 }
 
@@ -127,7 +127,7 @@ func (s *suite) afterTheEnd() {
 	topic := s.o.Topic(s, 1)
 	s.o.Produce(s, topic, 0, numbered(3)...)
 	if page, err := s.begin(topic).tryFetch(first(topic), 10); !errors.Is(err, inbox.ErrOffsetOutOfRange) {
-		s.Errorf("offset 10 of a log that ends at 3: %+v, %v, want ErrOffsetOutOfRange", page, err)
+		s.Errorf("at offset 10 of a log that ends at 3: %+v, %v, want ErrOffsetOutOfRange", page, err)
 	}
 }
 
@@ -137,10 +137,10 @@ func (s *suite) deleted() {
 	s.o.Delete(s, topic, 0, 4)
 	m := s.begin(topic)
 	if from, end, err := m.gen.Bounds(s.Context(), first(topic)); from != 4 || end != 10 || err != nil {
-		s.Errorf("of a log that begins at 4 and ends at 10 the bounds are %d and %d, %v", from, end, err)
+		s.Errorf("the bounds of a log from 4 to 10 are %d and %d, %v", from, end, err)
 	}
 	if page, err := m.tryFetch(first(topic), 2); !errors.Is(err, inbox.ErrOffsetOutOfRange) {
-		s.Errorf("offset 2 of a log that begins at 4: %+v, %v, want ErrOffsetOutOfRange", page, err)
+		s.Errorf("at offset 2 of a log that begins at 4: %+v, %v, want ErrOffsetOutOfRange", page, err)
 	}
 	if got := m.read(first(topic), 4, 6); got[0].Offset != 4 {
 		s.Errorf("the first record that is left comes with offset %d, want 4", got[0].Offset)
@@ -159,10 +159,10 @@ func (s *suite) commitAndRestart() {
 	again := s.begin(topic)
 	want := map[inbox.TopicPartition]inbox.Start{{Topic: topic}: {Committed: 7}, {Topic: topic, Partition: 1}: {Committed: inbox.NoOffset}}
 	if got := again.gen.Assigned(); !maps.Equal(got, want) {
-		s.Errorf("after a restart it is %v, want %v", got, want)
+		s.Errorf("after a restart the partitions are %v, want %v", got, want)
 	}
 	if got := again.read(first(topic), 7, 3); got[0].Offset != 7 {
-		s.Errorf("reading goes on at %d, want 7", got[0].Offset)
+		s.Errorf("reading continues at %d, want 7", got[0].Offset)
 	}
 }
 
@@ -189,7 +189,7 @@ func (s *suite) two(topic string) (a, b *member) {
 	return a, b
 }
 
-// settle waits until both have generations that are not over: a group may begin anew while a member comes late.
+// settle waits until both members have generations that are not over: the group may begin anew when a member comes late.
 func (s *suite) settle(a, b *member, first, second <-chan given) {
 	s.Helper()
 	for end := time.Now().Add(s.o.StepTimeout); ; {
@@ -232,7 +232,7 @@ func (s *suite) membersShare() {
 		all[tp] = inbox.Start{}
 	}
 	if len(all) != 4 || len(a.gen.Assigned()) == 0 || len(b.gen.Assigned()) == 0 {
-		s.Errorf("of 4 partitions one member has %v, and the other %v", a.gen.Assigned(), b.gen.Assigned())
+		s.Errorf("one member has %v of 4 partitions, and the other %v", a.gen.Assigned(), b.gen.Assigned())
 	}
 }
 
@@ -244,7 +244,7 @@ func (s *suite) handOver() {
 	select {
 	case g := <-second:
 		s.Errorf("the second member is given %v while the first still has its partitions", g)
-	case <-time.After(handover / 2): // shorter than what the source was told to bear
+	case <-time.After(handover / 2): // less than what the source has to allow
 	}
 	a.leave()
 	s.settle(a, b, a.next(s.Context()), second)
@@ -266,7 +266,7 @@ func (s *suite) commitAtHandover() {
 	for _, m := range []*member{a, b} {
 		for tp, start := range m.gen.Assigned() {
 			if want := int64(4 + tp.Partition); start.Committed != want {
-				s.Errorf("the next owner of %s/%d goes on at %d, want %d, which was committed after Over and before Leave", tp.Topic, tp.Partition, start.Committed, want)
+				s.Errorf("the next owner of %s/%d continues at %d, want %d, which was committed after Over and before Leave", tp.Topic, tp.Partition, start.Committed, want)
 			}
 		}
 	}
@@ -296,7 +296,7 @@ func (s *suite) nextEnds() {
 	cancel()
 	s.within("end Next, whose context is done", func() {
 		if gen, err := m.session.Next(ctx); gen != nil && err == nil {
-			m.gen = gen // It was quicker: an inbox leaves it then.
+			m.gen = gen // The generation came first. An inbox leaves it then.
 		}
 	})
 }

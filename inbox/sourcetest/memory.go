@@ -11,26 +11,26 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 )
 
-// Memory is a broker in memory with consumer groups, for tests that need neither, and to see what an inbox.Source has to
-// do. Many goroutines may use it at once.
+// Memory is a broker in memory with consumer groups. It is for tests that need no other broker, and an example of an
+// inbox.Source. Many goroutines may use it at once.
 type Memory struct {
 	mu     sync.Mutex
 	topics map[string][]*memoryLog // by partition
 	groups map[string]*memoryGroup
 }
 
-// memoryLog is a partition. Its first record has the offset first.
+// memoryLog is a partition. Its first record has the offset in first.
 type memoryLog struct {
 	first   int64
 	records []inbox.Record
-	grown   chan struct{} // closed when there are more
+	grown   chan struct{} // closed when there are more records
 }
 
 func (l *memoryLog) end() int64 { return l.first + int64(len(l.records)) }
 
 type memoryGroup struct {
 	committed map[inbox.TopicPartition]int64
-	members   []*memorySession // those that have joined, in that order
+	members   []*memorySession // in the order in which they joined
 }
 
 // CreateTopic makes an empty topic.
@@ -58,7 +58,7 @@ func (m *Memory) Produce(topic string, partition int, records ...inbox.Record) {
 	log.grown = make(chan struct{})
 }
 
-// Delete deletes the records of a partition that lie before an offset, as retention does.
+// Delete deletes the records of a partition before an offset, as retention does.
 func (m *Memory) Delete(topic string, partition int, before int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -97,7 +97,7 @@ type memorySession struct {
 	group  *memoryGroup
 	topics []string
 	given  chan *memoryGeneration
-	gen    *memoryGeneration // nil when it was left
+	gen    *memoryGeneration // nil after it was left
 	joins  bool              // Next waits for a generation
 }
 
@@ -127,14 +127,14 @@ func (s *memorySession) Close() {
 	defer s.m.mu.Unlock()
 	s.group.members = slices.DeleteFunc(s.group.members, func(other *memorySession) bool { return other == s })
 	select {
-	case <-s.given: // nobody will take it
+	case <-s.given: // Nobody will take it.
 	default:
 	}
 	s.gen, s.joins = nil, false
 	s.group.rebalance(s.m)
 }
 
-// rebalance takes all partitions back, and gives them out when every member has let go of its own and joined anew.
+// rebalance takes all partitions back. It assigns them when every member has left its generation and joined again.
 func (g *memoryGroup) rebalance(m *Memory) {
 	waiting := true
 	for _, s := range g.members {
@@ -171,7 +171,7 @@ type memoryGeneration struct {
 	s        *memorySession
 	assigned map[inbox.TopicPartition]inbox.Start
 	over     chan struct{}
-	ended    bool // over is closed
+	ended    bool // over was closed
 }
 
 func (g *memoryGeneration) end() {
@@ -235,6 +235,6 @@ func (g *memoryGeneration) Leave() {
 	defer g.s.m.mu.Unlock()
 	if g.s.gen == g {
 		g.end()
-		g.s.gen = nil // The others wait until this member has joined anew, or closed its session.
+		g.s.gen = nil // The others wait until this member has joined again, or closed its session.
 	}
 }

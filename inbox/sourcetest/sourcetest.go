@@ -1,4 +1,4 @@
-// Package sourcetest checks that an inbox.Source keeps its promises. Memory is one, and shows how little is needed.
+// Package sourcetest checks that an inbox.Source keeps its promises. Memory is a small one, as an example.
 //
 //	func TestSource(t *testing.T) {
 //		sourcetest.Run(t, sourcetest.Options{Source: newSource, Topic: createTopic, Produce: produce})
@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 )
 
-// Options are the Source under test and the broker behind it.
+// Options are the Source under test and its broker.
 type Options struct {
 	// Source makes a source: a consumer group of this name, which consumes topics. Required.
 	Source func(t testing.TB, group string, topics ...string) inbox.Source
@@ -26,14 +26,14 @@ type Options struct {
 	// Produce appends records to a partition, with offsets that the broker gives. Required.
 	Produce func(t testing.TB, topic string, partition int, records ...inbox.Record)
 
-	// Delete deletes the records of a partition before an offset, as retention does. Nil leaves that check out.
+	// Delete deletes the records of a partition before an offset, as retention does. Without it, that check is left out.
 	Delete func(t testing.TB, topic string, partition int, before int64)
 
 	// StepTimeout is how long one step may take, such as joining a group. Defaults to 1 min.
 	StepTimeout time.Duration
 }
 
-// handover is what the sources learn that an inbox needs.
+// handover is the time that the sources get as an inbox's handover.
 const handover = 100 * time.Millisecond
 
 // Run checks everything, each promise in a subtest.
@@ -102,7 +102,7 @@ func (s *suite) closeAll() {
 	}
 }
 
-// member is a session, and the generation that it has.
+// member is a session with its generation.
 type member struct {
 	*suite
 	session inbox.Session
@@ -136,7 +136,7 @@ func (m *member) close() {
 	})
 }
 
-// within wants a step to end within StepTimeout.
+// within fails if a step takes longer than StepTimeout.
 func (s *suite) within(step string, do func()) {
 	done := make(chan struct{})
 	go func() {
@@ -148,7 +148,7 @@ func (s *suite) within(step string, do func()) {
 	select {
 	case <-done:
 	case <-timer.C:
-		s.Errorf("to %s takes more than %s", step, s.o.StepTimeout)
+		s.Errorf("step %q takes more than %s", step, s.o.StepTimeout)
 	}
 }
 
@@ -158,7 +158,7 @@ type given struct {
 	err error
 }
 
-// next calls Next until it gives a generation, in a goroutine of its own. The caller waits by await.
+// next calls Next in another goroutine, until it gives a generation. The caller waits with await.
 func (m *member) next(ctx context.Context) <-chan given {
 	result := make(chan given, 1)
 	go func() {
@@ -168,7 +168,7 @@ func (m *member) next(ctx context.Context) <-chan given {
 				result <- given{gen, err}
 				return
 			}
-			select { // An error is waited out, as an inbox does: the broker may not be ready.
+			select { // Wait after an error, as an inbox does: the broker may not be ready.
 			case <-time.After(10 * time.Millisecond):
 			case <-ctx.Done():
 			}
@@ -177,7 +177,7 @@ func (m *member) next(ctx context.Context) <-chan given {
 	return result
 }
 
-// await makes what Next gives the member's generation.
+// await makes the generation that next got the member's own.
 func (m *member) await(result <-chan given) {
 	m.Helper()
 	timer := time.NewTimer(m.o.StepTimeout)
@@ -203,8 +203,8 @@ func (s *suite) begin(topics ...string) *member {
 	return m
 }
 
-// leave lets go of the partitions.
-func (m *member) leave() { m.within("let go of the partitions", m.gen.Leave) }
+// leave releases the partitions.
+func (m *member) leave() { m.within("release the partitions", m.gen.Leave) }
 
 // over waits until the group wants the member's partitions back.
 func (m *member) over() {
@@ -218,7 +218,7 @@ func (m *member) over() {
 	}
 }
 
-// fetch returns what lies at offset.
+// fetch returns the page at offset.
 func (m *member) fetch(tp inbox.TopicPartition, offset int64) inbox.Page {
 	m.Helper()
 	page, err := m.tryFetch(tp, offset)
@@ -247,7 +247,7 @@ func (m *member) read(tp inbox.TopicPartition, offset int64, n int) []inbox.Reco
 			}
 		}
 		if page.Next < offset {
-			m.Fatalf("after offset %d comes %d", offset, page.Next)
+			m.Fatalf("the page at offset %d continues at %d", offset, page.Next)
 		}
 		all, offset = append(all, page.Records...), page.Next
 		if time.Now().After(end) {
