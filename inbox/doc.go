@@ -40,16 +40,16 @@
 //  6. Run handles stored events (backlog.go). The handler of a due event runs (stored.go), and its row goes or waits for the
 //     next attempt (settle.go). Each event was claimed (claim.go) under a lease (lease.go). sweep.go wakes heads of keys that
 //     are dormant.
-//  7. Any other event comes in through accept.go or a worker, and is tried until an attempt commits (intake.go).
-//  8. An attempt is one transaction: the row, the handler, COMMIT. It is pipelined with the next one (pipeline.go). A type
+//  7. Run also removes rows that nobody needs any more (retention.go), at a pace (retention_pace.go).
+//  8. Any other event comes in through accept.go or a worker, and is tried until an attempt commits (intake.go).
+//  9. An attempt is one transaction: the row, the handler, COMMIT. It is pipelined with the next one (pipeline.go). A type
 //     without a handler here may have one on another node (declarations.go).
-//  9. An event that has to wait joins the queue of its key (queues.go), within the quota (quota.go). ledger.go writes rows,
+//  10. An event that has to wait joins the queue of its key (queues.go), within the quota (quota.go). ledger.go writes rows,
 //     starts.go counts starts, letter.go writes dead letters, and report.go reports to the log and the Observer. delivery.go
 //     is an event and where it came from, fence.go is the right to its partition (fencing), and start.go decides where to
 //     read that from.
-//  10. Every handler runs in one place (handler.go), in a transaction (transaction.go) that commits or rolls back (ending.go).
+//  11. Every handler runs in one place (handler.go), in a transaction (transaction.go) that commits or rolls back (ending.go).
 //     Errors are shortened (errortext.go). history.go decides what follows a failure, and fault.go says whose fault it is.
-//  11. Rows that nobody needs any more are removed (retention.go), at a pace (retention_pace.go).
 //  12. All parts use env.go, registry.go (the handlers) and statements.go. transient.go bounds how often a repeated error is
 //     logged, backoff.go how long to wait. group.go runs loops, and wiring.go explains a missing schema.
 package inbox
