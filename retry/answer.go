@@ -7,20 +7,22 @@ import (
 	"time"
 )
 
-// What answers mean, and how long they are waited for: without clock, context or connection.
+// This file decides what answers mean and how long to wait for them, without clock, context or connection.
 
-// codeInProgress is the code of package idempotency's 409 to a repeat of what runs at this moment. It is the one 409
-// that time fixes: a mismatch, and whatever else an API says by 409, stays.
+// codeInProgress is the code of package idempotency's 409 for a repeat of a request that is still running. It is the
+// only 409 that waiting resolves. A mismatch, or any other 409 of an API, stays.
 const codeInProgress = "idempotency.in_progress"
 
-// worthRepeating says after which answers another attempt can help: 429 and 5xx, no other 4xx; and the 409 that asks for it.
+// worthRepeating reports whether another attempt may help after this answer: 429, 5xx, and the one 409 that asks for
+// it. No other 4xx does.
 func worthRepeating(status int, code string) bool {
 	return status == http.StatusTooManyRequests || status >= 500 && status <= 599 ||
 		status == http.StatusConflict && code == codeInProgress
 }
 
-// limitOf is how long the next attempt may take: an attempt's own time-out or what is left of the budget, whichever is
-// less, and which that is. -1, and 0 for the time-out, mean no limit; forever says that there is none.
+// limitOf returns how long the next attempt may take, and which limit that is: the attempt's own timeout or the rest of
+// the budget, whichever is shorter. A budget of -1 and a timeout of -1 or 0 mean no limit. forever means that there is
+// no limit at all.
 func limitOf(attempt, budget, elapsed time.Duration) (limit time.Duration, why string) {
 	limit = forever
 	if budget != noLimit {
@@ -32,7 +34,8 @@ func limitOf(attempt, budget, elapsed time.Duration) (limit time.Duration, why s
 	return limit, why
 }
 
-// seconds writes a time-out for TimeoutHeader: whole milliseconds, rounded down, since the answer has to travel, too.
+// seconds writes a timeout for TimeoutHeader in whole milliseconds. It rounds down, because the answer has to travel
+// too.
 func seconds(d time.Duration) string {
 	millis := max(d.Milliseconds(), 1)
 	return strconv.FormatFloat(float64(millis)/1000, 'f', -1, 64)
@@ -41,7 +44,7 @@ func seconds(d time.Duration) string {
 // statusError is an answer that counts as a failed attempt.
 type statusError struct {
 	status int
-	code   string // of the problem, where it was read
+	code   string // of the problem, if it was read
 }
 
 func (e *statusError) Error() string {
@@ -51,7 +54,7 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("server answered %d %s", e.status, http.StatusText(e.status))
 }
 
-// RetryClass makes the status known to Classify. A 409 that is repeated is a conflict that passes.
+// RetryClass tells Classify the class of the status. A 409 that is worth repeating is transient.
 func (e *statusError) RetryClass() Class {
 	if e.code == codeInProgress {
 		return Unavailable

@@ -13,22 +13,22 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Class says of what kind a failure is: whether another attempt can succeed, and what a caller gets.
+// Class is the kind of a failure. It says whether another attempt can succeed, and what a caller is answered.
 //
-// Each value is the part that error codes of its kind begin with: the code CONFLICT.idempotency.payload_mismatch is of
-// class Conflict. The values are written to logs, metrics and dead letters; changing one is a breaking change.
+// Each value begins the error codes of its kind: the code CONFLICT.idempotency.payload_mismatch has the class Conflict.
+// Logs, metrics and dead letters contain the values; changing one is a breaking change.
 type Class string
 
-// The taxonomy: every class, and the caller's hint of each.
+// The taxonomy: every class, and what its caller should do.
 const (
-	Validation  Class = "VALIDATION"             // the input is at fault: fix the input
-	Auth        Class = "AUTH"                   // not known or not allowed: sign in again, or get the right
-	Conflict    Class = "CONFLICT"               // clashes with what is stored: look at it, then decide
-	RateLimit   Class = "RATE_LIMIT"             // too many requests: wait as told, then again
-	Timeout     Class = "DEPENDENCY.timeout"     // no answer in time, the effect unknown: again, after a wait
-	Unavailable Class = "DEPENDENCY.unavailable" // cannot be reached or cannot work now: again, after a wait
-	Transient   Class = "TRANSIENT"              // a passing trouble, or one we don't know: again, after a wait
-	Duplicate   Class = "PROVIDER.duplicate"     // already applied: show the result that exists
+	Validation  Class = "VALIDATION"             // the input is invalid: fix it
+	Auth        Class = "AUTH"                   // not authenticated or not authorised: sign in again, or get permission
+	Conflict    Class = "CONFLICT"               // conflicts with stored data: compare, then decide
+	RateLimit   Class = "RATE_LIMIT"             // too many requests: wait as long as the answer says, then retry
+	Timeout     Class = "DEPENDENCY.timeout"     // no answer in time, effect unknown: wait, then retry
+	Unavailable Class = "DEPENDENCY.unavailable" // unreachable or out of service: wait, then retry
+	Transient   Class = "TRANSIENT"              // a temporary failure, or an unknown one: wait, then retry
+	Duplicate   Class = "PROVIDER.duplicate"     // already applied: show the existing result
 )
 
 // retryableClasses holds every class, and whether its failures are worth another attempt.
@@ -43,24 +43,24 @@ var retryableClasses = map[Class]bool{
 	Duplicate:   false,
 }
 
-// Retryable reports whether failures of this class are worth another attempt: those of RateLimit, Timeout, Unavailable
-// and Transient are. It is false for anything that isn't one of the eight classes. Prefer the function [Retryable] where
-// an error is at hand: an error may be marked [Permanent] whatever its class.
+// Retryable reports whether failures of this class are worth another attempt. That holds for RateLimit, Timeout,
+// Unavailable and Transient, and for nothing that isn't one of the eight classes. If you have an error, use the
+// function [Retryable]: an error may be marked [Permanent] whatever its class.
 func (c Class) Retryable() bool { return retryableClasses[c] }
 
-// Classify returns the class of err by the first row of its table that fits err or an error it wraps:
+// Classify returns the class of err: the first row that fits err or an error it wraps.
 //
-//  1. an error that says so itself, by a method RetryClass() Class;
-//  2. a *pgconn.PgError: by SQLSTATE, see the table in sqlstate.go;
-//  3. a time that ran out (context.DeadlineExceeded, net.Error with Timeout, os.ErrDeadlineExceeded): Timeout;
-//  4. a configuration pgconn cannot read: Validation; a certificate that doesn't verify: Auth;
-//  5. a connection refused, reset or closed, an unexpected end, a name that doesn't resolve: Unavailable;
-//  6. an error marked [Permanent]: Validation;
-//  7. an error marked [After]: RateLimit;
-//  8. anything else, context.Canceled included: Transient, so that the unknown is tried again rather than given up.
+//  1. An error with a method RetryClass() Class: what that returns.
+//  2. A *pgconn.PgError: by SQLSTATE, see the table in sqlstate.go.
+//  3. A timeout (context.DeadlineExceeded, net.Error with Timeout, os.ErrDeadlineExceeded): Timeout.
+//  4. A configuration that pgconn cannot read: Validation. A certificate that doesn't verify: Auth.
+//  5. A connection refused, reset or closed, an unexpected EOF, a name that doesn't resolve: Unavailable.
+//  6. An error marked [Permanent]: Validation.
+//  7. An error marked [After]: RateLimit.
+//  8. Anything else, including context.Canceled: Transient, so that unknown failures are retried rather than given up.
 //
-// nil has no class: "". Classify is pure and may be called from many goroutines at once. It never asks
-// pgconn.SafeToRetry, which from pgx v5.9.0 on answers true for a COMMIT that was carried out (see [Retryable]).
+// nil has the class "". Classify is pure, and many goroutines may call it at once. It never uses pgconn.SafeToRetry,
+// which from pgx v5.9.0 on answers true for a COMMIT that was carried out (see [Retryable]).
 func Classify(err error) Class {
 	if err == nil {
 		return ""
@@ -73,8 +73,8 @@ func Classify(err error) Class {
 	return Transient
 }
 
-// classTable is the one table of [Classify], in the order of its comment. A new case is a row here or in sqlStates,
-// and a row in the table of class_test.go.
+// classTable is the table of [Classify], in the order of its comment. A new case is a row here or in sqlStates, and a
+// row in the table of class_test.go.
 var classTable = []func(error) (Class, bool){
 	func(err error) (Class, bool) {
 		var own interface{ RetryClass() Class }
@@ -94,7 +94,7 @@ var classTable = []func(error) (Class, bool){
 	},
 	is(Timeout, context.DeadlineExceeded, os.ErrDeadlineExceeded),
 	func(err error) (Class, bool) {
-		// Not net.Error: its deprecated Temporary would be asked for too, and many time-outs don't have it.
+		// Not net.Error: that also requires the deprecated Temporary, which many timeouts lack.
 		var timed interface{ Timeout() bool }
 		return Timeout, errors.As(err, &timed) && timed.Timeout()
 	},
@@ -134,8 +134,7 @@ func as[E error](class Class) func(error) (Class, bool) {
 	}
 }
 
-// classifyStatus returns the class of an HTTP status that says a request failed. It follows what the status means:
-// RFC 9110, and RFC 6585 for 429.
+// classifyStatus returns the class of an HTTP status of a failed request, as RFC 9110 and, for 429, RFC 6585 define it.
 func classifyStatus(status int) Class {
 	switch {
 	case status == http.StatusTooManyRequests:

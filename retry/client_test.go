@@ -272,7 +272,7 @@ func TestATimeOutIsWrittenInMillisecondsAndNeverAsNothing(t *testing.T) {
 func TestAnInvalidAttemptTimeoutIsRefusedWithTheOtherProblems(t *testing.T) {
 	t.Parallel()
 	_, err := Client(Transport{AttemptTimeout: -2, Policy: Policy{Attempts: -7}}).Do(request(t, http.MethodGet, nil))
-	for _, want := range []string{"retry.Transport.AttemptTimeout is -2ns: must be", "retry.Transport.Policy.Attempts is -7: must be"} {
+	for _, want := range []string{"attempt timeout is -2ns: it must be", "policy attempts is -7: it must be"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("err = %v, want it to have %q", err, want)
 		}

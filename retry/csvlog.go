@@ -10,42 +10,41 @@ import (
 	"time"
 )
 
-// csvColumns are what every line has; others read them, so they stay.
+// csvColumns are the columns of every line. Other programs read them, so they must not change.
 var csvColumns = []string{"attempt", "delay_ms", "status", "code", "notes"}
 
-// CSVLog writes attempts as CSV, one line each, under the line "attempt,delay_ms,status,code,notes":
+// CSVLog writes attempts as CSV, one line each, after a header line:
 //
 //	attempt,delay_ms,status,code,notes
 //	1,0,timeout,,initial timeout
 //	2,137,5xx,502,proxy error
 //	3,281,200,201,success
 //
-// status says what kind of end it was: 200 for any success, 3xx, 4xx or 5xx, timeout, or error for other failures to get
-// an answer. code is the answer's HTTP status. Neither keys nor addresses are written. It may be used from many
-// goroutines at once; lines of requests that run at the same time stand among each other, so give each a CSVLog of its
-// own where that matters.
+// status is the kind of result: 200 for any success, 3xx, 4xx or 5xx, timeout, or error for any other failure to get an
+// answer. code is the answer's HTTP status. Keys and addresses are not written. Many goroutines may use one CSVLog.
+// Lines of concurrent requests are then interleaved; if that matters, give each request a CSVLog of its own.
 type CSVLog struct {
 	mu  sync.Mutex
 	w   *csv.Writer
 	err error
 }
 
-// NewCSVLog writes the line of columns to w, and returns what writes the lines of attempts below it:
+// NewCSVLog writes the header line to w and returns the CSVLog that writes the lines of attempts:
 //
 //	log := retry.NewCSVLog(file)
 //	client := retry.Client(retry.Transport{Observer: retry.Observer{OnAttempt: log.Attempt}})
 //
-// Each line is written by a single Write to w. Err returns what failed.
+// Each line is a single Write to w. Err returns the first error.
 func NewCSVLog(w io.Writer) *CSVLog {
 	l := &CSVLog{w: csv.NewWriter(w)}
 	l.write(csvColumns)
 	return l
 }
 
-// Attempt writes a line. It is meant for Observer.OnAttempt.
+// Attempt writes a line. Use it as Observer.OnAttempt.
 func (l *CSVLog) Attempt(a Attempt) { l.write(csvLine(a)) }
 
-// Err returns the first error of writing, or nil. After one, nothing more is written.
+// Err returns the first write error, or nil. After an error, nothing more is written.
 func (l *CSVLog) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,7 +81,7 @@ func csvLine(a Attempt) []string {
 	return []string{strconv.Itoa(a.Number), strconv.FormatInt(delay, 10), status, code, notes}
 }
 
-// csvStatus is the kind of an answer. "200" is the name of every success, of a 201 too.
+// csvStatus is the kind of an answer. "200" stands for every success, also for a 201.
 func csvStatus(status int) string {
 	if status >= 200 && status <= 299 {
 		return "200"

@@ -2,7 +2,7 @@ package retry
 
 import "time"
 
-// Why attempts ended. They stand in [GaveUpError.Reason] and so in logs.
+// Why attempts ended. [GaveUpError.Reason] has them, and so do logs.
 const (
 	notRetryable  = "not retryable"
 	attemptsSpent = "attempts spent"
@@ -14,7 +14,7 @@ const (
 // forever stands for a context without a deadline.
 const forever = time.Duration(1<<63 - 1)
 
-// failure is what is known when an attempt has just failed.
+// failure describes an attempt that has just failed.
 type failure struct {
 	attempt int           // the number of that attempt, 1 = the first
 	err     error         // what it failed with
@@ -25,9 +25,9 @@ type failure struct {
 // decide returns how long to wait before the next attempt, or the reason why there is none. It is pure. p has no zero
 // fields.
 //
-// Budget and deadline are checked before the wait, not after: a wait at whose end no attempt may begin helps nobody, and
-// the caller has the rest of its time for something better. An attempt that could begin only at the very moment the
-// budget or the deadline ends counts as too late.
+// It checks budget and deadline before the wait. A wait after which no attempt may begin helps nobody, and the caller
+// can use the time. An attempt that could begin only at the very moment the budget or the deadline ends counts as too
+// late.
 func (p Policy) decide(f failure, random float64) (wait time.Duration, reason string) {
 	if !Retryable(f.err) {
 		return 0, notRetryable

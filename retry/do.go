@@ -10,37 +10,37 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// Do calls fn until it returns nil, and returns nil then. Zero fields of p are taken from [Defaults].
+// Do calls fn until it returns nil, and then returns nil. Zero fields of p are taken from [Defaults].
 //
-// After a failure it waits as long as the error asks for by [After], else p.Delay, and calls fn again. It gives up when
-// the error isn't [Retryable], when p.Attempts or p.Budget is spent or would be by the end of the wait, and when ctx
-// has ended or its deadline would pass during the wait; it never sleeps past either. It then returns a [*GaveUpError]
-// that wraps the last error of fn, together with ctx's own error if ctx has ended. When ctx has ended before the first
-// call, fn isn't called at all. A p that doesn't pass [Policy.Validate] is refused, also without a call.
+// After a failure Do waits as long as the error asks for with [After], otherwise for p.Delay, and calls fn again. It
+// gives up if the error isn't [Retryable], if p.Attempts or p.Budget is spent or would be after the wait, or if ctx has
+// ended or would end during the wait. It never sleeps past any of these. It then returns a [*GaveUpError] that wraps
+// the last error of fn, and ctx's own error if ctx has ended. If ctx has ended before the first call, Do doesn't call
+// fn. Do refuses a p that doesn't pass [Policy.Validate], also without a call.
 //
-// fn is given ctx as it is. Budget limits when another attempt may begin and doesn't cut one short: let fn derive a
-// deadline for each attempt if one may hang. fn is called from the goroutine that called Do, one call at a time; a panic
-// in fn passes through. Do may be called from many goroutines at once.
+// fn gets ctx unchanged. Budget limits when another attempt may begin; it doesn't cut an attempt short. If an attempt
+// may hang, let fn derive a deadline for each one. Do calls fn from its own goroutine, one call at a time. A panic in
+// fn passes through. Many goroutines may call Do at once.
 func Do(ctx context.Context, p Policy, fn func(ctx context.Context) error) error {
 	p = p.Or(Defaults())
-	if err := p.Validate("retry.Policy"); err != nil {
-		return err
+	if err := p.Validate("policy"); err != nil {
+		return fmt.Errorf("retry.Do config: %w", err)
 	}
 	r := run{ctx: ctx, policy: p, random: rand.Float64}
 	return r.do(func() error { return fn(ctx) }, nil)
 }
 
-// GaveUpError is what [Do] returns when it stops trying, and [Transport] when the last attempt brought no response. It
-// is a value for reading; it may be shared by goroutines.
+// GaveUpError is the error of [Do] when it stops trying, and of [Transport] when the last attempt brought no response.
+// It is read-only; goroutines may share it.
 type GaveUpError struct {
-	// Attempts is how often it was tried, the first try included; 0 when the context had ended before.
+	// Attempts is the number of attempts, the first included; 0 if the context had ended before.
 	Attempts int
 
 	// Reason is a constant phrase that says why there was no further attempt: "not retryable", "attempts spent",
 	// "budget spent", "deadline too near" or "context ended".
 	Reason string
 
-	// Err is what the last attempt failed with. When the context has ended, it wraps the context's error as well.
+	// Err is the error of the last attempt. If the context has ended, it also wraps the context's error.
 	Err error
 }
 
@@ -56,42 +56,42 @@ func (e *GaveUpError) Error() string {
 // Unwrap returns Err, so that errors.Is, errors.As, [Classify], [IsPermanent] and [AfterOf] see the last cause.
 func (e *GaveUpError) Unwrap() error { return e.Err }
 
-// Timeout reports whether the last cause is of class [Timeout]. http.Client and net.Error ask for it.
+// Timeout reports whether the last cause is of class [Timeout]. http.Client and net.Error use it.
 func (e *GaveUpError) Timeout() bool { return Classify(e.Err) == Timeout }
 
-// endedError is a context's end together with what the last attempt had failed with.
+// endedError is the end of a context together with the error of the last attempt.
 type endedError struct{ ended, last error }
 
 func (e *endedError) Error() string   { return fmt.Sprintf("%v; last error: %v", e.ended, e.last) }
 func (e *endedError) Unwrap() []error { return []error{e.last, e.ended} }
 
-// run is one sequence of attempts. It is the backoff.BackOff and the backoff.Timer of backoff.Retry, which loops, and it
-// keeps everything that is decided here, because three habits of backoff/v4 would lose something:
+// run is one sequence of attempts. backoff.Retry runs the loop, with run as its backoff.BackOff and its backoff.Timer.
+// run makes all decisions itself, because three properties of backoff/v4 would lose something:
 //
-//   - ExponentialBackOff adds jitter after MaxInterval and gives up after 15 minutes unless told otherwise: run asks
-//     Policy instead.
-//   - Retry looks for backoff.PermanentError in the error and returns what that wraps, which may be nil; it returns the
-//     bare context error for a context that ended: run keeps the error, and Retry sees stand-ins.
-//   - Retry picks at random between a timer that fired and a context that ended: run looks at the context before each
+//   - ExponentialBackOff adds jitter after MaxInterval and by default gives up after 15 minutes. run asks Policy
+//     instead.
+//   - Retry looks for backoff.PermanentError in the error and returns what that wraps, which may be nil. For a context
+//     that ended it returns the bare context error. run keeps the error, and Retry sees stand-ins.
+//   - Retry picks at random between a timer that fired and a context that ended. run checks the context before each
 //     attempt.
 type run struct {
 	ctx    context.Context
 	policy Policy         // Invariant: no zero fields, and passes Validate.
 	random func() float64 // in [0,1)
 
-	startAt time.Time // from when the budget counts; zero = from the first attempt
+	startAt time.Time // start of the budget; zero = the first attempt
 	attempt int       // attempts begun
-	err     error     // what the last one failed with
-	reason  string    // why there is no further one, "" while there may be
+	err     error     // error of the last attempt
+	reason  string    // why there is no further attempt; "" while there may be one
 	dueAt   time.Time // when the next attempt begins
 	timer   *time.Timer
 }
 
-// errAgain stands in for the error of an attempt before backoff.Retry, which must not see it.
+// errAgain stands in for the error of an attempt; backoff.Retry must not see the real one.
 var errAgain = errors.New("attempt failed")
 
-// do calls try until it succeeds or run decides to stop. beforeWait, which may be nil, is called when a further attempt
-// after wait was decided on; the time it takes is part of the wait.
+// do calls try until it succeeds or run decides to stop. beforeWait, which may be nil, is called when another attempt
+// was decided on. The time it takes is part of the wait.
 func (r *run) do(try func() error, beforeWait func(wait time.Duration)) error {
 	succeeded := false
 	notify := func(_ error, wait time.Duration) {
@@ -99,7 +99,7 @@ func (r *run) do(try func() error, beforeWait func(wait time.Duration)) error {
 			beforeWait(wait)
 		}
 	}
-	// The answer of Retry is made of stand-ins, too: succeeded, r.err and r.reason say it all.
+	// Retry returns only stand-ins, so its answer is ignored: succeeded, r.err and r.reason have everything.
 	_ = backoff.RetryNotifyWithTimer(func() error {
 		if r.ctx.Err() != nil {
 			return backoff.Permanent(errAgain)
@@ -151,7 +151,7 @@ func (r *run) NextBackOff() time.Duration {
 	return wait
 }
 
-// Start counts from the moment of the decision, so that what beforeWait took isn't waited for again.
+// Start counts from the moment of the decision, so the time that beforeWait took isn't waited for again.
 func (r *run) Start(time.Duration) {
 	if r.timer == nil {
 		r.timer = time.NewTimer(time.Until(r.dueAt))
@@ -163,7 +163,7 @@ func (r *run) Start(time.Duration) {
 // C is called by backoff.Retry after Start.
 func (r *run) C() <-chan time.Time { return r.timer.C }
 
-// Stop is called once by backoff.Retry, at the end; then the timer may never have been started.
+// Stop is called once by backoff.Retry, at the end. The timer may never have been started.
 func (r *run) Stop() {
 	if r.timer != nil {
 		r.timer.Stop()

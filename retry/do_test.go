@@ -138,7 +138,7 @@ func TestDoRefusesAPolicyThatMakesNoSense(t *testing.T) {
 		t.Error("fn was called")
 		return nil
 	})
-	want := "retry.Policy.Attempts is -2: must be 1 or more, 0 for the default, or -1 for no limit"
+	want := "retry.Do config: policy attempts is -2: it must be 1 or more, 0 for the default, or -1 for no limit"
 	if err == nil || err.Error() != want {
 		t.Errorf("err = %v, want %s", err, want)
 	}

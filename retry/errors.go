@@ -7,11 +7,10 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// Permanent marks err as one that no further attempt will cure, whatever its class. It returns nil for nil.
+// Permanent marks err as an error that no further attempt can fix, whatever its class. It returns nil for nil.
 //
-// The mark adds behaviour, no text: the message stays err's, and errors.Is and errors.As still find err and its causes.
-// Use it where the code knows better than the table of [Classify]: an order that doesn't exist, a payload of no known
-// version.
+// The message stays err's, and errors.Is and errors.As still find err and its causes. Use it if your code knows better
+// than the table of [Classify]: an order that doesn't exist, a payload of an unknown version.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -19,8 +18,8 @@ func Permanent(err error) error {
 	return &permanentError{err}
 }
 
-// IsPermanent reports whether err, or one of the errors it wraps, was marked by [Permanent]. The mark of
-// backoff.Permanent (cenkalti/backoff/v4) counts as well, for code that comes from there. It is false for nil.
+// IsPermanent reports whether err, or an error it wraps, was marked by [Permanent]. The mark of backoff.Permanent
+// (cenkalti/backoff/v4) counts as well. It is false for nil.
 func IsPermanent(err error) bool {
 	var ours *permanentError
 	var theirs *backoff.PermanentError
@@ -32,11 +31,11 @@ type permanentError struct{ err error }
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
 
-// After marks err as worth another attempt after d, and not sooner; a negative d counts as 0. It returns nil for nil.
+// After marks err as worth another attempt after d, but not sooner. A negative d counts as 0. It returns nil for nil.
 //
-// d takes the place of [Policy.Delay] and may be longer than [Policy.Cap]: the other side asked for it. It
-// doesn't extend a budget: [Do] gives up at once when d doesn't fit. As with [Permanent], the message stays err's, and
-// errors.Is and errors.As still find err and its causes.
+// d replaces [Policy.Delay] and may be longer than [Policy.Cap], because the other side asked for it. It doesn't extend
+// a budget: [Do] gives up at once if d doesn't fit. The message stays err's, and errors.Is and errors.As still find err
+// and its causes.
 func After(err error, d time.Duration) error {
 	if err == nil {
 		return nil
@@ -44,8 +43,8 @@ func After(err error, d time.Duration) error {
 	return &afterError{err, max(d, 0)}
 }
 
-// AfterOf returns the wait that [After] put on err or on one of the errors it wraps; the outermost one wins. ok is
-// false when there is none, and for nil.
+// AfterOf returns the wait that [After] put on err or on an error it wraps; the outermost one wins. ok is false if
+// there is none, and for nil.
 func AfterOf(err error) (d time.Duration, ok bool) {
 	var after *afterError
 	if !errors.As(err, &after) {
@@ -62,16 +61,16 @@ type afterError struct {
 func (e *afterError) Error() string { return e.err.Error() }
 func (e *afterError) Unwrap() error { return e.err }
 
-// Retryable reports whether another attempt at what failed with err may succeed. It is false for nil.
+// Retryable reports whether another attempt may succeed after err. It is false for nil.
 //
-// The more explicit word wins:
+// The first of these that applies decides:
 //
 //  1. [Permanent] says no.
 //  2. [After] says yes.
 //  3. The class of err decides: see [Classify] and [Class.Retryable].
 //
 // It does not say whether the failed attempt had an effect. After a COMMIT whose answer was lost, err looks like any
-// broken connection; only a look at the database (pg_xact_status, the idempotency row) tells.
+// broken connection. Only the database knows (pg_xact_status, the idempotency row).
 func Retryable(err error) bool {
 	if err == nil || IsPermanent(err) {
 		return false

@@ -7,29 +7,30 @@ import (
 	"time"
 )
 
-// exchange is one request and the attempts at it.
+// exchange is one request and its attempts.
 type exchange struct {
 	base     http.RoundTripper
 	req      *http.Request // as the caller gave it; never changed
 	key      string        // "" = none
-	budget   time.Duration // until the headers of an answer are there, -1 = no limit
+	budget   time.Duration // until the headers of an answer arrive, -1 = no limit
 	timeout  time.Duration // of one attempt, -1 = no limit but the budget
 	observer Observer
 
-	startAt time.Time     // when the first attempt began, that of a request that was redirected here included; zero before
+	startAt time.Time     // when the first attempt began, counting a request that was redirected here; zero before
 	attempt int           // attempts begun
-	delay   time.Duration // decided on before the attempt
+	delay   time.Duration // the wait before the attempt, as decided
 
-	// The last attempt's response with its body open, and what ends that attempt's context; nil when there is none.
+	// The last attempt's response with its body open, and the function that ends that attempt's context; nil if there
+	// is none.
 	resp   *http.Response
 	cancel context.CancelFunc
 }
 
-// exchangeKey is where the context of what was sent has its exchange, for a redirect to find.
+// exchangeKey is the key under which a request's context holds its exchange, for a redirect to find.
 type exchangeKey struct{}
 
-// follow takes over the key and the beginning of the request whose answer redirected to this one: http.Client makes a
-// new request of the caller's one, which knows nothing of what we added, but points to the answer.
+// follow takes over the key and the start time of the request whose answer redirected to this one. http.Client builds
+// the new request from the caller's, which lacks what we added, but it points to the answer.
 func (x *exchange) follow() {
 	if x.req.Response == nil || x.req.Response.Request == nil {
 		return
@@ -44,7 +45,7 @@ func (x *exchange) follow() {
 	}
 }
 
-// repeatable reports whether a second arrival of the request is both possible and harmless.
+// repeatable reports whether sending the request twice is both possible and harmless.
 func (x *exchange) repeatable() bool {
 	if x.hasBody() && x.req.GetBody == nil {
 		return false
@@ -55,7 +56,7 @@ func (x *exchange) repeatable() bool {
 	return x.req.Method == http.MethodPut || x.req.Method == http.MethodDelete
 }
 
-// changes reports whether a method is for changing something (RFC 9110, section 9.2.1: whether it isn't safe).
+// changes reports whether a method may change something: it isn't safe in the sense of RFC 9110, section 9.2.1.
 func changes(method string) bool {
 	switch method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
@@ -66,7 +67,7 @@ func changes(method string) bool {
 
 func (x *exchange) hasBody() bool { return x.req.Body != nil && x.req.Body != http.NoBody }
 
-// try makes one attempt. It leaves in x.resp whatever response came, also when that is a failure.
+// try makes one attempt. It leaves any response in x.resp, also if the response is a failure.
 func (x *exchange) try() error {
 	first := x.attempt == 0
 	if x.attempt++; x.startAt.IsZero() {
@@ -84,11 +85,11 @@ func (x *exchange) try() error {
 	return err
 }
 
-// send sends an attempt, and returns the code of the problem that answered it where that decided, and what failed.
+// send sends an attempt. It returns the code of the problem in the answer, if that decided, and the failure.
 func (x *exchange) send(first bool) (code string, failed error) {
-	// 1. A request of its own, with the key, a fresh body and a context that ends when the attempt has to.
+	// 1. Make a request of our own, with the key, a fresh body and a context that ends when the attempt must.
 	limit, why := limitOf(x.timeout, x.budget, time.Since(x.startAt))
-	if limit <= 0 { // a redirect came when the budget was spent
+	if limit <= 0 { // a redirect arrived after the budget was spent
 		if first {
 			closeBody(x.req.Body)
 		}
@@ -106,8 +107,8 @@ func (x *exchange) send(first bool) (code string, failed error) {
 		overdue = func() bool { return !timer.Stop() }
 	}
 
-	// 2. Send it. Once the headers are there, and what may decide of a 409, the limit doesn't count any more: overdue
-	// stops its timer.
+	// 2. Send it. Once the headers have arrived, and the body if it decides about a 409, the limit no longer applies:
+	//    overdue stops its timer.
 	resp, err := x.base.RoundTrip(out)
 	if err == nil {
 		code, err = problemCode(resp)
@@ -123,7 +124,7 @@ func (x *exchange) send(first bool) (code string, failed error) {
 		return "", err
 	}
 
-	// 3. Keep the response; the attempt's context lives until its body is closed.
+	// 3. Keep the response. The attempt's context lives until the body is closed.
 	if resp.Request == nil {
 		resp.Request = out
 	}
@@ -139,12 +140,12 @@ func (x *exchange) send(first bool) (code string, failed error) {
 	return code, failed
 }
 
-// overdueError says that an attempt was cut short. why names the limit.
+// overdueError says that an attempt was cut short by the limit named why.
 func overdueError(why string) error {
 	return fmt.Errorf("no answer within %s: %w", why, context.DeadlineExceeded)
 }
 
-// outgoing returns a copy of the request, as http.RoundTripper mustn't change the one it is given.
+// outgoing returns a copy of the request, because http.RoundTripper must not change the one it gets.
 func (x *exchange) outgoing(ctx context.Context, first bool, limit time.Duration) (*http.Request, error) {
 	out := x.req.Clone(ctx)
 	if out.Header == nil {
@@ -169,7 +170,7 @@ func (x *exchange) outgoing(ctx context.Context, first bool, limit time.Duration
 	return out, nil
 }
 
-// discard gives up the response of an attempt that is followed by another, after wait.
+// discard drops the response of an attempt; another attempt follows after wait.
 func (x *exchange) discard(wait time.Duration) {
 	x.delay = wait
 	if x.resp == nil {

@@ -179,21 +179,21 @@ func TestValidateNamesEveryFieldValueAndRule(t *testing.T) {
 		{"the defaults pass", Defaults(), ""},
 		{"no limits pass", Policy{Attempts: -1, Budget: -1}, ""},
 		{"attempts below no limit", Policy{Attempts: -2},
-			"Retry.Attempts is -2: must be 1 or more, 0 for the default, or -1 for no limit"},
+			"retry attempts is -2: it must be 1 or more, 0 for the default, or -1 for no limit"},
 		{"a negative budget that isn't no limit", Policy{Budget: -time.Second},
-			"Retry.Budget is -1s: must be positive, 0 for the default, or -1 for no limit"},
+			"retry budget is -1s: it must be positive, 0 for the default, or -1 for no limit"},
 		{"a base longer than the cap", Policy{Base: 3 * time.Second, Cap: time.Second},
-			"Retry.Base is 3s: must not be longer than Retry.Cap, which is 1s"},
+			"retry base is 3s: it must be at most the cap, 1s"},
 		{"all problems at once", Policy{Attempts: -5, Base: -1, Cap: -1, Budget: -5}, strings.Join([]string{
-			"Retry.Attempts is -5: must be 1 or more, 0 for the default, or -1 for no limit",
-			"Retry.Base is -1ns: must be positive, or 0 for the default",
-			"Retry.Cap is -1ns: must be positive, or 0 for the default",
-			"Retry.Budget is -5ns: must be positive, 0 for the default, or -1 for no limit"}, "\n")},
+			"retry attempts is -5: it must be 1 or more, 0 for the default, or -1 for no limit",
+			"retry base is -1ns: it must be positive, or 0 for the default",
+			"retry cap is -1ns: it must be positive, or 0 for the default",
+			"retry budget is -5ns: it must be positive, 0 for the default, or -1 for no limit"}, "\n")},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			got := ""
-			if err := row.policy.Validate("Retry"); err != nil {
+			if err := row.policy.Validate("retry"); err != nil {
 				got = err.Error()
 			}
 			if diff := cmp.Diff(row.want, got); diff != "" {

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// retryAfter reads Retry-After in both its forms (RFC 9110, section 10.2.3): a whole number of seconds, or an HTTP date.
-// A date is measured from the answer's own Date, where it has one, so that clocks that differ don't matter, else from now.
-// A date that has passed means 0. ok is false for a header that is absent or malformed: those aren't honoured.
+// retryAfter reads both forms of Retry-After (RFC 9110, section 10.2.3): a whole number of seconds, or an HTTP date. A
+// date counts from the answer's own Date if it has one, so that differing clocks don't matter, otherwise from now. A
+// date in the past means 0. ok is false if the header is absent or malformed; then it is ignored.
 func retryAfter(h http.Header, now time.Time) (wait time.Duration, ok bool) {
 	value := strings.TrimSpace(h.Get("Retry-After"))
 	if value == "" {
@@ -39,11 +39,12 @@ func retryAfter(h http.Header, now time.Time) (wait time.Duration, ok bool) {
 	return max(at.Sub(now), 0), true
 }
 
-// problemBytes is up to how many bytes of a problem are read for its code. Ours have a few hundred.
+// problemBytes is how many bytes of a problem are read to find its code. Ours have a few hundred.
 const problemBytes = 16 << 10
 
-// problemCode returns the member "code" of a problem (RFC 9457) that answers 409, and "" for any other answer: there it
-// decides nothing. The body can be read from its beginning afterwards. An error is one of the connection.
+// problemCode returns the member "code" of a problem (RFC 9457) in a 409. For any other answer it returns "", because
+// there the code decides nothing. Afterwards the body can still be read from its start. An error is an error of the
+// connection.
 func problemCode(resp *http.Response) (string, error) {
 	if resp.StatusCode != http.StatusConflict || resp.Body == nil {
 		return "", nil
@@ -60,26 +61,26 @@ func problemCode(resp *http.Response) (string, error) {
 		Code string `json:"code"`
 	}
 	if json.Unmarshal(text, &problem) != nil {
-		return "", nil // not one of ours, then
+		return "", nil // so not one of ours
 	}
 	return problem.Code, nil
 }
 
-// reread is a body of which the beginning was read, from its beginning.
+// reread is a body that can be read from its start, although its first bytes were read already.
 type reread struct {
 	io.Reader
 	io.Closer
 }
 
-// Limits of drain. A connection is only used again when the body of its last response was read to the end; past these,
-// a new connection is cheaper.
+// Limits of drain. A connection is reused only if the last response's body was read to the end. Beyond these limits a
+// new connection is cheaper.
 const (
 	drainBytes = 64 << 10
 	drainTime  = 100 * time.Millisecond
 )
 
-// drain reads what is left of body, at most drainBytes and for at most drainTime, and closes it. cancel must make a
-// read of body that hangs return; it has been called when drain returns.
+// drain reads the rest of body, at most drainBytes and for at most drainTime, and closes it. cancel must end a read of
+// body that hangs; drain has called it when it returns.
 func drain(body io.ReadCloser, cancel context.CancelFunc) {
 	hung := time.AfterFunc(drainTime, cancel)
 	defer hung.Stop()
@@ -88,9 +89,9 @@ func drain(body io.ReadCloser, cancel context.CancelFunc) {
 	cancel()
 }
 
-// withCancel returns body with cancel called after its Close, or at once when there is nothing to read. A body that can
-// be written to as well (the answer 101 Switching Protocols) stays so. A nil body, which http.RoundTripper forbids and
-// hand-made ones return nevertheless, counts as an empty one.
+// withCancel returns body, and calls cancel after its Close, or at once if there is nothing to read. A body that can
+// also be written to (the answer 101 Switching Protocols) stays writable. http.RoundTripper forbids a nil body, but
+// hand-made ones return it; it counts as empty.
 func withCancel(body io.ReadCloser, cancel context.CancelFunc) io.ReadCloser {
 	if body == nil || body == http.NoBody {
 		cancel()

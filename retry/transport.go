@@ -9,59 +9,60 @@ import (
 	"time"
 )
 
-// KeyHeader is the request header that names an operation, so that a server does it once however often it is asked.
+// KeyHeader is the request header that names an operation. The server carries the operation out once, however often it
+// receives the request.
 const KeyHeader = "Idempotency-Key"
 
-// TimeoutHeader is the request header that says how long its sender will wait for the answer, in seconds: "9.25". A
-// server that knows it, as package idempotency does, works no longer than that.
+// TimeoutHeader is the request header that says how many seconds its sender will wait for the answer: "9.25". A server
+// that knows it, as package idempotency does, works no longer than that.
 const TimeoutHeader = "X-Request-Timeout"
 
-// Transport is an http.RoundTripper that repeats a request while its answer is worth another attempt, under one
-// Idempotency-Key: what package idempotency is to a server, for its clients. [Client] makes an http.Client of it that
-// needs nothing else.
+// Transport is an http.RoundTripper that repeats a request under one Idempotency-Key while its answer is worth another
+// attempt. It is the client's counterpart to package idempotency. [Client] makes a complete http.Client of it.
 //
 //	client := &http.Client{Transport: &retry.Transport{Key: func(*http.Request) string { return uuid.NewString() }}}
 //
-// Repeated are the answers 429 and 5xx; 409 where a problem (RFC 9457) with the code "idempotency.in_progress" says that
-// the same operation runs at this moment; and errors that are [Retryable]: time-outs, refused and reset connections, ones
-// we don't know. Other answers, 4xx above all, are returned at once. 425 is one of them: it answers data that was sent
-// before the handshake had ended (RFC 8470), which net/http never does. Retry-After is honoured in both its forms.
+// Transport repeats a request after the answers 429 and 5xx. It repeats it after a 409 whose problem (RFC 9457) has the
+// code "idempotency.in_progress": the same operation is still running. It also repeats it after [Retryable] errors:
+// timeouts, refused and reset connections, unknown errors. It returns other answers at once, in particular other 4xx.
+// One of them is 425, which concerns data sent before the handshake ended (RFC 8470); net/http never does that. Both
+// forms of Retry-After are honoured.
 //
-// A request is sent once only, if it has a body that cannot be had again (http.Request.GetBody is nil), or if a second
-// arrival could do harm: its method is not idempotent by RFC 9110 (POST, PATCH, unknown ones) and it has no key.
+// A request is sent only once if its body cannot be read again (http.Request.GetBody is nil). The same goes for a
+// request that could do harm if it arrived twice: its method is not idempotent by RFC 9110 (POST, PATCH, unknown ones)
+// and it has no key.
 //
-// Each attempt says in TimeoutHeader how long it will be waited for. A request that has the header keeps its own; one
-// that has it with a nil value is sent without.
+// Each attempt says in TimeoutHeader how long its sender will wait. A request that has the header keeps its own. A
+// request that has it with a nil value is sent without it.
 //
-// A redirect that http.Client follows belongs to the same operation: it goes on under the same key, unless it became a
-// GET, and within the same budget. Base must set http.Response.Request for that, as http.Transport does.
+// A redirect that http.Client follows belongs to the same operation. It keeps the key, unless it becomes a GET, and the
+// budget. For that, Base must set http.Response.Request, as http.Transport does.
 //
-// When there is no further attempt, the last response is returned as it came, body unread; if the last attempt brought
-// none, the error is a [*GaveUpError]. Bodies of responses that are followed by another attempt are drained, within
-// limits, and closed. The request given is not changed.
+// After the last attempt its response is returned unchanged, with its body unread. If the last attempt brought no
+// response, the error is a [*GaveUpError]. Bodies of earlier responses are drained, within limits, and closed. The
+// given request is not changed.
 //
-// The zero Transport is ready for use. It may be used from many goroutines at once; its fields must not be changed after
-// the first use.
+// The zero Transport is ready for use. Many goroutines may use it at once; don't change its fields after the first use.
 type Transport struct {
 	// Base sends each attempt. Defaults to http.DefaultTransport.
 	Base http.RoundTripper
 
-	// Policy says how often and how long. Its Budget limits, from the first attempt on, the time in all until the headers
-	// of an answer are there, and cuts an attempt short; reading the body isn't limited. A policy that doesn't pass
-	// Policy.Validate makes every request fail. Zero fields default to those of Defaults: 5 attempts, 100 ms base, 2 s
-	// cap, 10 s in all.
+	// Policy says how often to try and how long. Its Budget limits the total time from the first attempt until the
+	// headers of an answer arrive, and cuts an attempt short. It doesn't limit reading the body. A policy that doesn't
+	// pass Policy.Validate makes every request fail. Zero fields default to those of Defaults: 5 attempts, 100 ms base,
+	// 2 s cap, 10 s in all.
 	Policy Policy
 
-	// AttemptTimeout is how long one attempt may take until the headers of its answer are there; then it is a time-out,
-	// and followed by another. It doesn't count for a request that is sent once. -1 means no limit but the budget.
-	// Defaults to -1: an attempt that hangs uses up the budget.
+	// AttemptTimeout is how long one attempt may take until the headers of its answer arrive. After that it counts as a
+	// timeout, and another attempt follows. It doesn't apply to a request that is sent only once. -1 means no limit but
+	// the budget. Defaults to -1: an attempt that hangs uses up the budget.
 	AttemptTimeout time.Duration
 
-	// Key gives the Idempotency-Key of a request that doesn't bring the header along. It is called at most once for a
-	// request, from the goroutine that sends it; all attempts carry what it returns. "" means no key. Defaults to no key.
+	// Key returns the Idempotency-Key for a request without the header. It is called at most once for a request, from
+	// the goroutine that sends it. All attempts carry the key. "" means no key. Defaults to no key.
 	Key func(*http.Request) string
 
-	// Observer gets every attempt.
+	// Observer receives every attempt.
 	Observer Observer
 
 	random func() float64 // in [0,1); nil means math/rand/v2. Set by tests.
@@ -83,7 +84,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		policy.Attempts = 1
 	}
 	if policy.Last(1) {
-		x.timeout = noLimit // cut short, it would leave time for nothing
+		x.timeout = noLimit // there is no second attempt to save time for
 	}
 	r := run{ctx: req.Context(), policy: policy, random: t.random, startAt: x.startAt}
 	if r.random == nil {
@@ -91,10 +92,10 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	err := r.do(x.try, x.discard)
 	if x.resp != nil {
-		return x.resp, nil // also after a failure: the last answer is the caller's to read
+		return x.resp, nil // also after a failure: the caller reads the last answer
 	}
 	if r.attempt == 0 {
-		closeBody(req.Body) // no attempt took it over
+		closeBody(req.Body) // no attempt closed it
 	}
 	return nil, err
 }
@@ -108,12 +109,15 @@ func (t *Transport) CloseIdleConnections() {
 
 // validate reports every problem of t at once.
 func (t *Transport) validate() error {
-	problems := []error{t.Policy.Validate("retry.Transport.Policy")}
+	problems := []error{t.Policy.Validate("policy")}
 	if t.AttemptTimeout < 0 && t.AttemptTimeout != noLimit {
-		problems = append(problems, fmt.Errorf("retry.Transport.AttemptTimeout is %s: must be positive, 0 for the default, or -1 for no limit",
+		problems = append(problems, fmt.Errorf("attempt timeout is %s: it must be positive, 0 for the default, or -1 for no limit",
 			t.AttemptTimeout))
 	}
-	return errors.Join(problems...)
+	if err := errors.Join(problems...); err != nil {
+		return fmt.Errorf("retry.Transport config: %w", err)
+	}
+	return nil
 }
 
 func (t *Transport) base() http.RoundTripper {
@@ -130,7 +134,7 @@ func (t *Transport) key(req *http.Request) string {
 	return t.Key(req)
 }
 
-// closeBody closes a request's or a response's body; there may be none.
+// closeBody closes the body of a request or a response, if there is one.
 func closeBody(body io.Closer) {
 	if body != nil {
 		_ = body.Close()
