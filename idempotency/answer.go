@@ -12,7 +12,7 @@ import (
 
 // This file writes the answers that do not come from a handler.
 
-// Headers of our own.
+// Headers that this package adds.
 const (
 	headerStatus   = "Idempotency-Status"
 	headerReplayed = "Idempotent-Replayed" // Stripe's
@@ -20,7 +20,7 @@ const (
 	headerExpires  = "Idempotency-Key-Expires"
 )
 
-// ours are the headers of a stored or replayed answer.
+// ours returns the headers that a stored or replayed answer gets.
 func (rt *route) ours(req *request, status string, expires time.Time) http.Header {
 	h := http.Header{}
 	h.Set(headerStatus, status)
@@ -31,7 +31,7 @@ func (rt *route) ours(req *request, status string, expires time.Time) http.Heade
 	return h
 }
 
-// replay answers with what is stored.
+// replay sends the stored answer.
 func (rt *route) replay(w http.ResponseWriter, req *request, s *stored) {
 	h := w.Header()
 	for name, values := range s.Answer.Header {
@@ -58,17 +58,17 @@ func (rt *route) replay(w http.ResponseWriter, req *request, s *stored) {
 	rt.notify(req, Outcome{Result: Replayed, Status: status, Omitted: omitted})
 	w.WriteHeader(status)
 	if !bodyless(status) {
-		_, _ = w.Write(s.Answer.Body) // The client is gone: it may ask again.
+		_, _ = w.Write(s.Answer.Body) // On an error the client is gone; it may ask again.
 	}
 }
 
-// refuse answers with a problem.
+// refuse sends a problem.
 func (rt *route) refuse(w http.ResponseWriter, req *request, p problem, result Result) {
 	rt.notify(req, Outcome{Result: result, Status: p.status, Code: p.code})
 	p.write(w, rt.g.c.DocsURL)
 }
 
-// inUse says that another request has the key.
+// inUse answers that another request has the key.
 func (rt *route) inUse(w http.ResponseWriter, req *request) {
 	p := inProgress
 	if rt.o.StatusURL != nil {
@@ -78,19 +78,19 @@ func (rt *route) inUse(w http.ResponseWriter, req *request) {
 	rt.refuse(w, req, p, InProgress)
 }
 
-// unavailable says that nothing was done. No request is let through unguarded.
+// unavailable answers that nothing was done. No request passes unguarded.
 func (rt *route) unavailable(w http.ResponseWriter, req *request, err error) {
-	if req.taken && req.Context().Err() != nil { // The client's time was over while the database was asked once more.
+	if req.taken && req.Context().Err() != nil { // The client stopped waiting while we asked the database once more.
 		rt.inUse(w, req)
 		return
 	}
-	if req.Context().Err() == nil || errors.Is(err, errPoolExhausted) { // else it is the client who went
+	if req.Context().Err() == nil || errors.Is(err, errPoolExhausted) { // otherwise the client is gone
 		req.err = sqlschema.Explain(err, "docs/operations.md lists what to grant")
 	}
 	rt.refuse(w, req, storeUnavailable, Unavailable)
 }
 
-// unusable says that there is something for the key that must not be sent, nor done again.
+// unusable answers that the key has a stored answer that must be neither sent nor repeated.
 func (rt *route) unusable(w http.ResponseWriter, req *request, err error) {
 	req.err = fmt.Errorf("stored answer cannot be used: %w", err)
 	rt.refuse(w, req, answerUnusable, Unusable)

@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -153,9 +154,9 @@ type sent struct {
 // send sends POST /charges {"amount": 10} of account a, or what is said otherwise.
 func (b *bundle) send(h http.Handler, s sent) *httptest.ResponseRecorder {
 	b.Helper()
-	r := httptest.NewRequestWithContext(or(s.ctx, b.Context()), or(s.method, http.MethodPost), or(s.path, "/charges"), strings.NewReader(or(s.body, `{"amount": 10}`)))
+	r := httptest.NewRequestWithContext(cmp.Or(s.ctx, b.Context()), cmp.Or(s.method, http.MethodPost), cmp.Or(s.path, "/charges"), strings.NewReader(cmp.Or(s.body, `{"amount": 10}`)))
 	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Account", or(s.account, "a"))
+	r.Header.Set("Account", cmp.Or(s.account, "a"))
 	if s.key != "" {
 		r.Header.Set("Idempotency-Key", s.key)
 	}

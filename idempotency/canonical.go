@@ -13,15 +13,15 @@ import (
 	"github.com/gowebpki/jcs"
 )
 
-// This file makes JSON comparable. RFC 8785 gives documents that mean the same one form, but it reads numbers as float64:
-// 9007199254740993 and 9007199254740992 become one. Two requests that differ must never share a fingerprint, so only
-// what is exact is brought into that form; everything else is compared by its bytes.
+// This file makes JSON comparable. RFC 8785 gives equal documents one form, but it reads numbers as float64:
+// 9007199254740993 and 9007199254740992 become one. Two different requests must never share a fingerprint. So only
+// documents that survive exactly are canonicalised; all others are compared by their bytes.
 
-// maxDepth is how deep a document may nest before it is compared by its bytes.
+// maxDepth is the deepest nesting of a document that is canonicalised. Deeper ones are compared by their bytes.
 const maxDepth = 200
 
-// canonical returns the form of RFC 8785 of a document in which nothing is lost by it, after removing what the JSON
-// Pointers (RFC 6901) of ignore name. False: compare the bytes.
+// canonical returns the RFC 8785 form of a document, without the fields that the JSON Pointers (RFC 6901) in ignore
+// name. It returns false if the form would lose something: then compare the bytes.
 func canonical(document []byte, ignore []string) ([]byte, bool) {
 	if !exact(document) {
 		return nil, false
@@ -48,15 +48,15 @@ func canonical(document []byte, ignore []string) ([]byte, bool) {
 	return form, err == nil
 }
 
-// exact says that a document is one JSON text of RFC 7493 (I-JSON): UTF-8, no name twice in an object, no half of a
-// surrogate pair, and that float64 holds every number of it without loss.
+// exact reports whether a document is one JSON text of RFC 7493 (I-JSON). It must be UTF-8, without duplicate names in
+// an object and without half of a surrogate pair. float64 must hold every number without loss.
 func exact(document []byte) bool {
 	if !utf8.Valid(document) || halfSurrogate(document) {
 		return false
 	}
 	d := json.NewDecoder(bytes.NewReader(document))
 	d.UseNumber()
-	var names []map[string]bool // of the objects that are open; nil for an array
+	var names []map[string]bool // names seen in each open object; nil for an array
 	inName := false             // the next token of an object is a name
 	for {
 		token, err := d.Token()
@@ -88,7 +88,7 @@ func exact(document []byte) bool {
 				}
 				object[t] = true
 				inName = false
-				continue // its value follows
+				continue // the value follows
 			}
 		case json.Number:
 			if !exactNumber(string(t)) {
@@ -97,7 +97,7 @@ func exact(document []byte) bool {
 		}
 		if len(names) == 0 {
 			if _, err := d.Token(); !errors.Is(err, io.EOF) {
-				return false // something behind the document
+				return false // something follows the document
 			}
 			return true
 		}
@@ -105,7 +105,7 @@ func exact(document []byte) bool {
 	}
 }
 
-// exactNumber says that the shortest decimal of the nearest float64 is the number itself.
+// exactNumber reports whether the shortest decimal of the nearest float64 is the number itself.
 func exactNumber(text string) bool {
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil {
@@ -113,10 +113,10 @@ func exactNumber(text string) bool {
 	}
 	if f == 0 {
 		digits, _, _ := strings.Cut(strings.ToLower(text), "e")
-		return !strings.ContainsAny(digits, "123456789") // an underflow is not zero
+		return !strings.ContainsAny(digits, "123456789") // an underflow to zero is not exact
 	}
 	if f == math.Trunc(f) && math.Abs(f) > 1<<53-1 && !strings.ContainsAny(text, "eE") {
-		return false // I-JSON's limit of integers, written as such
+		return false // I-JSON's limit for integers
 	}
 	if len(text) > 400 {
 		return false
@@ -126,9 +126,9 @@ func exactNumber(text string) bool {
 	return ok && okToo && digits == nearest && exponent == of
 }
 
-// decimal is the value of a number of JSON, without its sign: its digits, from the first to the last that is not zero, and
-// the power of ten of the last. Of a number that is not zero there is one such form; it costs as much as reading it, where
-// arithmetic costs as much as the exponent says.
+// decimal is the value of a JSON number without its sign: its digits, from the first to the last that is not zero, and
+// the power of ten of the last. Every number except zero has exactly one such form. It costs no more than reading the
+// number. Arithmetic would cost as much as the exponent says.
 func decimal(text string) (digits string, exponent int, ok bool) {
 	mantissa, power := strings.TrimPrefix(text, "-"), ""
 	if i := strings.IndexAny(mantissa, "eE"); i >= 0 {
@@ -147,8 +147,8 @@ func decimal(text string) (digits string, exponent int, ok bool) {
 	return strings.TrimLeft(digits, "0"), exponent, true
 }
 
-// halfSurrogate says that some \uD800 to \uDFFF stands without its other half: decoders replace it, and what differed
-// would be the same.
+// halfSurrogate reports whether some \uD800 to \uDFFF comes without its other half. Decoders replace it, so different
+// documents would become equal.
 func halfSurrogate(document []byte) bool {
 	high := false
 	for i := 0; i < len(document); i++ {
@@ -167,7 +167,7 @@ func halfSurrogate(document []byte) bool {
 		}
 		unit, err := strconv.ParseUint(string(document[i+1:i+5]), 16, 32)
 		if err != nil {
-			return false // no JSON: that is seen elsewhere
+			return false // not JSON: reported elsewhere
 		}
 		i += 4
 		isHigh, isLow := unit >= 0xD800 && unit < 0xDC00, unit >= 0xDC00 && unit < 0xE000
@@ -179,7 +179,7 @@ func halfSurrogate(document []byte) bool {
 	return high
 }
 
-// steps are the reference tokens of a JSON Pointer.
+// steps returns the reference tokens of a JSON Pointer.
 func steps(pointer string) []string {
 	parts := strings.Split(pointer, "/")[1:]
 	for i, part := range parts {
@@ -188,8 +188,8 @@ func steps(pointer string) []string {
 	return parts
 }
 
-// without removes what a pointer names, where it is there. Elements of arrays become null, so that the others keep
-// their places.
+// without removes what a pointer names, if it exists. An array element becomes null, so that the others keep their
+// places.
 func without(value any, path []string) any {
 	switch v := value.(type) {
 	case map[string]any:

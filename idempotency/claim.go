@@ -14,15 +14,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// errPoolExhausted is said when no connection came free in time.
-var errPoolExhausted = errors.New("no connection of the pool came free")
+// errPoolExhausted says that no connection became free in time.
+var errPoolExhausted = errors.New("no connection of the pool became free")
 
-// errNotBegun says that a request's transaction did not begin, whatever the server said of that: its handler did not run.
+// errNotBegun says that a request's transaction did not begin, whatever the server answered. Its handler did not run.
 var errNotBegun = errors.New("the request was not begun")
 
-// held is a transaction that has a key: its lock is taken, and its row was looked at under it.
+// held is a transaction that has a key: it holds the lock, and it read the key's row under the lock.
 type held struct {
-	conn *pgxpool.Conn // nil before it begins, and when it has ended
+	conn *pgxpool.Conn // nil before the transaction begins and after it ended
 	tx   pgx.Tx
 	row  *stored
 }
@@ -39,7 +39,7 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// lookup reads a key's row; nil when there is none.
+// lookup reads a key's row. It returns nil if there is none.
 func (g *Guard) lookup(ctx context.Context, db querier, k StoreKey) (*stored, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, g.c.AcquireTimeout, errPoolExhausted)
 	defer cancel()
@@ -70,7 +70,7 @@ func readRow(rows pgx.Rows) (*stored, error) {
 		s.Owner, s.Answer.Status = owner.Bytes, int(status)
 		var err error
 		if s.Answer.Header, err = headersOf(headers); err != nil {
-			s.State = "unreadable" // foundOf says what that means
+			s.State = "unreadable" // foundOf refuses it
 		}
 		return s, nil
 	})
@@ -83,8 +83,8 @@ func readRow(rows pgx.Rows) (*stored, error) {
 	return s, nil
 }
 
-// claim begins a request's transaction, takes its key without waiting, and looks at its row: one round trip. errBusy:
-// another request has the key. Any other error is an errNotBegun.
+// claim begins a request's transaction, takes its key without waiting, and reads the key's row, all in one round trip.
+// It returns errBusy if another request has the key. Any other error wraps errNotBegun.
 func (rt *route) claim(h *held, req *request) error {
 	g := rt.g
 	waiting, cancel := context.WithTimeoutCause(req.Context(), g.c.AcquireTimeout, errPoolExhausted)
@@ -133,30 +133,30 @@ func (rt *route) claim(h *held, req *request) error {
 }
 
 const (
-	// databaseTimeout bounds what is done on our own account: beginning, storing, committing, rolling back.
+	// databaseTimeout bounds the statements of the guard itself: begin, store, commit, roll back.
 	databaseTimeout = 5 * time.Second
 
-	// idleMargin is by how much Postgres waits longer than the handler may take, before it takes the client for dead.
+	// idleMargin is added to the handler's timeout before Postgres treats the client as dead.
 	idleMargin = 10 * time.Second
 )
 
 func millis(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
 
-// rollback ends a transaction that has not ended yet, and gives its connection back.
+// rollback ends a transaction that has not ended yet, and releases its connection.
 func (g *Guard) rollback(h *held) {
 	if h.conn == nil {
 		return
 	}
 	if h.tx != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), databaseTimeout)
-		_ = h.tx.Rollback(ctx) // If it cannot be sent the connection is closed, and Postgres rolls back by itself.
+		_ = h.tx.Rollback(ctx) // If this fails, the connection is closed and Postgres rolls back.
 		cancel()
 	}
 	h.release()
 }
 
-// headersText is a stored answer's headers as JSON: each byte of a value as the character of that number, so that what
-// is not UTF-8 comes back as it was. What no answer may have, control characters, is left out.
+// headersText encodes a stored answer's headers as JSON. Each byte of a value becomes the character of that number, so
+// bytes that are not UTF-8 survive. Control characters, which no answer may have, are left out.
 func headersText(h http.Header) (string, error) {
 	lines := make(map[string][]string, len(h))
 	for name, values := range h {
@@ -175,7 +175,7 @@ func headersText(h http.Header) (string, error) {
 	return string(text), err
 }
 
-// headersOf is its reverse.
+// headersOf is the reverse of headersText.
 func headersOf(text string) (http.Header, error) {
 	h := http.Header{}
 	if err := json.Unmarshal([]byte(text), &h); err != nil {

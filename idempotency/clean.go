@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// Run removes expired keys, and what Config.KeepExpired kept of them, and completes requests that were abandoned
-// (Route.Complete), until ctx is done; then it waits for those it runs, and returns nil. Any number of nodes may run it.
-// What is expired is never replayed, whether Run runs or not. With NewEphemeral there is nothing to do but to wait.
+// Run removes expired keys, and the copies that Config.KeepExpired kept. It also completes abandoned requests
+// (Route.Complete). It blocks until ctx is done, waits for the requests it is running, and returns nil. Any number of
+// nodes may call it. An expired answer is never replayed, whether or not Run is running. With NewEphemeral, Run only
+// waits.
 func (g *Guard) Run(ctx context.Context) error {
 	if g.pool == nil {
 		<-ctx.Done()
@@ -20,7 +21,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	wg.Go(func() { g.complete(ctx) })
 	for {
 		if _, err := g.RunOnce(ctx); err != nil && ctx.Err() == nil {
-			g.c.Logger.Warn("cleanup of idempotency keys waits for the database", "error", err)
+			g.c.Logger.Warn("cleanup of idempotency keys failed, will retry", "error", err)
 		}
 		if !pause(ctx, g.c.CleanupEvery/2+time.Duration(g.random()*float64(g.c.CleanupEvery))) {
 			return nil
@@ -28,7 +29,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 }
 
-// RunOnce removes all keys that are expired now, in transactions of Config.CleanupBatch, and returns how many.
+// RunOnce removes all keys that have expired, in transactions of Config.CleanupBatch keys, and returns how many.
 func (g *Guard) RunOnce(ctx context.Context) (keys int, err error) {
 	if g.pool == nil {
 		return 0, nil
@@ -40,7 +41,7 @@ func (g *Guard) RunOnce(ctx context.Context) (keys int, err error) {
 			return keys, fmt.Errorf("remove expired keys: %w", err)
 		}
 		if unfinished > 0 {
-			g.c.Logger.Warn("requests that have done steps but were never answered have expired", "requests", unfinished)
+			g.c.Logger.Warn("unfinished requests expired: their steps are committed, but they never had an answer", "requests", unfinished)
 		}
 		if keys += n; n < g.c.CleanupBatch {
 			break
@@ -49,7 +50,7 @@ func (g *Guard) RunOnce(ctx context.Context) (keys int, err error) {
 	for {
 		n, _, err := g.cleanBatch(ctx, g.sql.cleanExpired, g.c.CleanupBatch)
 		if err != nil {
-			return keys, fmt.Errorf("remove what was kept of expired keys: %w", err)
+			return keys, fmt.Errorf("remove copies of expired keys: %w", err)
 		}
 		if n < g.c.CleanupBatch {
 			break

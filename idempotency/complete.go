@@ -13,16 +13,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// This file completes requests that were begun, have no answer, and that nobody repeats (Route.Complete).
+// This file completes requests that were begun, have no answer, and that no client repeats (Route.Complete).
 
-// abandonedRequest is such a request, as it was found.
+// abandonedRequest is one such request as it was stored.
 type abandonedRequest struct {
 	keptRequest
 	run         int64
 	key         StoreKey
 	fingerprint []byte
-	attempt     int   // the last one
-	unreadable  error // what is stored is no request
+	attempt     int   // number of the last attempt
+	unreadable  error // set if the stored request cannot be read
 }
 
 // complete looks for abandoned requests until ctx is done.
@@ -31,17 +31,17 @@ func (g *Guard) complete(ctx context.Context) {
 		for {
 			n, err := g.CompleteOnce(ctx)
 			if err != nil && ctx.Err() == nil {
-				g.c.Logger.Warn("completing abandoned requests waits for the database", "error", err)
+				g.c.Logger.Warn("completing abandoned requests failed, will retry", "error", err)
 			}
 			if n < g.c.Completers || ctx.Err() != nil {
-				break // Where all were busy there may be more.
+				break // If all were busy, there may be more.
 			}
 		}
 	}
 }
 
 // CompleteOnce runs up to Config.Completers requests that are due now, waits for them, and returns how many it ran. It
-// gives up those that were run often enough. Run calls it.
+// gives up requests that have used all their attempts. Run calls it.
 func (g *Guard) CompleteOnce(ctx context.Context) (ran int, err error) {
 	routes := g.completing()
 	if len(routes) == 0 {
@@ -75,7 +75,7 @@ func (g *Guard) CompleteOnce(ctx context.Context) (ran int, err error) {
 	return ran, nil
 }
 
-// completing are the routes whose requests this node completes.
+// completing returns the routes whose requests this node completes.
 func (g *Guard) completing() map[string]*route {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -88,7 +88,7 @@ func (g *Guard) completing() map[string]*route {
 	return routes
 }
 
-// abandon gives up what was run often enough.
+// abandon gives up requests that have used all their attempts.
 func (g *Guard) abandon(ctx context.Context, routes []string) error {
 	if g.c.Completion.Attempts < 0 {
 		return nil
@@ -107,7 +107,7 @@ func (g *Guard) abandon(ctx context.Context, routes []string) error {
 		return fmt.Errorf("give up abandoned requests: %w", err)
 	}
 	for _, a := range given {
-		g.c.Logger.Error("abandoned request could not be completed: look at it, or let its client repeat it", "operation", a.Operation, "key", a.KeyHash, "attempts", a.Attempts, "steps", a.Steps)
+		g.c.Logger.Error("abandoned request given up: investigate it, or let its client repeat it", "operation", a.Operation, "key", a.KeyHash, "attempts", a.Attempts, "steps", a.Steps)
 		if g.c.Observer.OnAbandoned != nil {
 			g.c.Observer.OnAbandoned(a)
 		}
@@ -115,7 +115,7 @@ func (g *Guard) abandon(ctx context.Context, routes []string) error {
 	return nil
 }
 
-// due finds abandoned requests of routes.
+// due finds abandoned requests of these routes.
 func (g *Guard) due(ctx context.Context, routes []string) ([]abandonedRequest, error) {
 	rows, err := g.pool.Query(ctx, g.sql.due, routes, g.c.Completers)
 	if err != nil {
@@ -137,14 +137,15 @@ func (g *Guard) due(ctx context.Context, routes []string) ([]abandonedRequest, e
 	return due, nil
 }
 
-// resume claims an abandoned request, and returns what runs it. nil: it is left to its client, or to another node.
+// resume claims an abandoned request and returns the function that runs it. It returns nil if the request is left to
+// its client or to another node.
 func (rt *route) resume(ctx context.Context, a abandonedRequest) (begin func(), err error) {
 	g := rt.g
 	info := Info{Key: a.key.Key, Principal: a.principal, Operation: a.route, Attempt: a.attempt + 1}
 	delay := g.c.Completion.Delay(a.attempt+1, g.random())
 	r, err := rt.restore(ctx, a, info)
 	if err != nil {
-		g.c.Logger.Error("kept request cannot be restored", "operation", a.route, "error", err)
+		g.c.Logger.Error("stored request cannot be read", "operation", a.route, "error", err)
 	}
 	if r == nil {
 		if _, err := g.pool.Exec(ctx, g.sql.postpone, a.run, max(delay, g.c.CompleteEvery).Microseconds()); err != nil {
@@ -174,15 +175,15 @@ func (rt *route) resume(ctx context.Context, a abandonedRequest) (begin func(), 
 				g.c.Logger.Error("handler panicked while an abandoned request was completed", "operation", a.route, "key", req.keyHash(), "panic", fmt.Sprint(p))
 			}
 		}()
-		rt.lead(&nobody{header: http.Header{}}, req, c, begun, tries)
+		rt.lead(&discard{header: http.Header{}}, req, c, begun, tries)
 	}, nil
 }
 
-// restore makes the request that the handler gets. nil: it is left to its client.
+// restore makes the request for the handler. It returns nil if the request is left to its client.
 func (rt *route) restore(ctx context.Context, a abandonedRequest, info Info) (r *http.Request, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			r, err = nil, fmt.Errorf("complete panicked: %v", p)
+			r, err = nil, fmt.Errorf("Route.Complete panicked: %v", p)
 		}
 	}()
 	if a.unreadable != nil {
@@ -194,9 +195,9 @@ func (rt *route) restore(ctx context.Context, a abandonedRequest, info Info) (r 
 	return rt.o.Complete(r, info), nil
 }
 
-// nobody is who waits for the answer to a request that is completed.
-type nobody struct{ header http.Header }
+// discard is the http.ResponseWriter of a request that is completed: no client waits for the answer.
+type discard struct{ header http.Header }
 
-func (n *nobody) Header() http.Header         { return n.header }
-func (n *nobody) Write(p []byte) (int, error) { return len(p), nil }
-func (n *nobody) WriteHeader(int)             {}
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) Write(p []byte) (int, error) { return len(p), nil }
+func (d *discard) WriteHeader(int)             {}

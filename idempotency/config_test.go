@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -23,9 +24,9 @@ func TestEveryProblemOfAConfigurationIsToldAtOnce(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, part := range []string{"schema is", "principal is nil", `headers has "a b"`, "ttl is 1ms: it must", "max retry window 1h", "mismatch status is 418", "wait is", "timeout is 2h",
+	for _, part := range []string{"schema is", "principal is nil", `header is "a b"`, "ttl is 1ms: it must", "max retry window, 1h", "mismatch status is 418", "wait is", "timeout is 2h",
 		"acquire timeout is", "max request is -1", "keep expired is", "cleanup every is", "cleanup batch is",
-		"keep unfinished is", "complete every is", "completers is", "completion.Attempts is -2"} {
+		"keep unfinished is", "complete every is", "completers is", "completion attempts is -2"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q is not reported: %v", part, err)
 		}
@@ -35,25 +36,59 @@ func TestEveryProblemOfAConfigurationIsToldAtOnce(t *testing.T) {
 	}
 }
 
+// One form for every problem: field, value, rule.
+func TestEveryProblemNamesFieldValueAndRule(t *testing.T) {
+	form := regexp.MustCompile(`^(idempotency config: )?[a-z][a-z ]* is [^:]*: it must `)
+	problems := func(err error) []string {
+		if err == nil {
+			t.Error("a bad configuration is accepted")
+			return nil
+		}
+		return strings.Split(err.Error(), "\n")
+	}
+	_, noPool := New(nil, Config{})
+	_, noStore := NewEphemeral(nil, Config{})
+	_, all := newGuard(Config{
+		Schema: "No", Headers: []string{"a b"}, TTL: time.Millisecond, MaxRetryWindow: time.Hour, MismatchStatus: 418, Wait: -1, Timeout: 2 * time.Hour,
+		AcquireTimeout: -1, MaxRequest: -1, MaxResponse: -1, KeepExpired: -1, CleanupEvery: -1, CleanupBatch: -1,
+		KeepUnfinished: -1, CompleteEvery: -1, Completers: -1, Completion: retry.Policy{Attempts: -2, Base: -1, Cap: -1, Budget: -2},
+	})
+	route := Route{
+		Complete: func(r *http.Request, _ Info) *http.Request { return r }, CompleteHeaders: []string{"cookie"}, Methods: []string{"GET", "post"},
+		Scope: "mine", IgnoreFields: []string{"sent_at"}, ReplayHeaders: []string{"set-cookie"}, Isolation: pgx.ReadUncommitted,
+	}
+	c := Config{}.withDefaults()
+	found := slices.Concat(problems(noPool), problems(noStore), problems(all), problems(route.of(c).validate(c)),
+		problems(Route{Lease: time.Millisecond, Operation: strings.Repeat("o", maxOperation+1)}.of(c).validate(c)), problems(Route{Scope: ScopeOperation}.of(c).validate(c)))
+	if len(found) < 32 {
+		t.Errorf("%d problems: some configurations are accepted: %q", len(found), found)
+	}
+	for _, problem := range found {
+		if !form.MatchString(problem) {
+			t.Errorf("%q: want the form of %q", problem, "wait is -1s: it must be at least 0s")
+		}
+	}
+}
+
 // R46.
 func TestATTLBelowTheRetryWindowIsRefusedForARouteToo(t *testing.T) {
 	b := setup(t)
 	g := b.guard(func(c *Config) { c.MaxRetryWindow = 12 * time.Hour })
 	for name, o := range map[string]Route{
-		"ttl is 1h":      {TTL: time.Hour},
-		"methods has":    {Methods: []string{"GET"}},
-		"operation is":   {Scope: ScopeOperation},
-		"scope is":       {Scope: "mine"},
-		"ignore fields":  {IgnoreFields: []string{"sent_at"}},
-		"replay headers": {ReplayHeaders: []string{"set-cookie"}},
-		"isolation is":   {Isolation: pgx.ReadUncommitted},
+		"ttl is 1h":     {TTL: time.Hour},
+		"method is":     {Methods: []string{"GET"}},
+		"operation is":  {Scope: ScopeOperation},
+		"scope is":      {Scope: "mine"},
+		"ignore field":  {IgnoreFields: []string{"sent_at"}},
+		"replay header": {ReplayHeaders: []string{"set-cookie"}},
+		"isolation is":  {Isolation: pgx.ReadUncommitted},
 
-		"lease is 1ms":                      {Lease: time.Millisecond},
-		"lease is 2h":                       {Lease: 2 * time.Hour},
-		"lease is 0":                        {Complete: asItIs, Operation: "sell"},
-		"with complete it names":            {Complete: asItIs, Lease: time.Minute},
-		`complete headers has "cookie"`:     {Lease: time.Minute, CompleteHeaders: []string{"cookie"}},
-		"complete is set for two routes of": {Lease: time.Minute, Complete: asItIs, Operation: "twice"},
+		"lease is 1ms":                  {Lease: time.Millisecond},
+		"lease is 2h":                   {Lease: 2 * time.Hour},
+		"lease is 0":                    {Complete: asItIs, Operation: "sell"},
+		"with complete":                 {Complete: asItIs, Lease: time.Minute},
+		`complete header is "cookie"`:   {Lease: time.Minute, CompleteHeaders: []string{"cookie"}},
+		"complete is set on two routes": {Lease: time.Minute, Complete: asItIs, Operation: "twice"},
 	} {
 		func() {
 			defer func() {

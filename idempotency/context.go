@@ -12,21 +12,21 @@ import (
 
 type contextKey struct{}
 
-// handling is a handler's side of a request.
+// handling is the handler's view of a request.
 type handling struct {
 	rt            *route
 	tx            pgx.Tx // nil in lease mode
-	lease         *lease // nil in transaction mode, and without a key
+	lease         *lease // nil in transaction mode and without a key
 	info          Info
 	scope         string
-	lock          int64 // of its key
+	lock          int64 // the key's
 	doNotStore    bool
 	commitOnError bool
 	resultRef     string
 
-	over  atomic.Bool     // The handler has returned.
-	turn  chan struct{}   // of one step: the goroutine that has put something in has it
-	steps map[string]bool // that are done
+	over  atomic.Bool     // the handler has returned
+	turn  chan struct{}   // holds one element while a step runs
+	steps map[string]bool // the steps that are done
 }
 
 func handlingOf(ctx context.Context) *handling {
@@ -34,9 +34,10 @@ func handlingOf(ctx context.Context) *handling {
 	return h
 }
 
-// Tx is the transaction of the request: what is written through it is committed with the answer, or not at all. It
-// cannot be ended by the handler; savepoints (Begin) can. nil where no middleware of ours guards the request, or its
-// method, and in lease mode: Step has the transactions there. Not for use by several goroutines at once, nor after the handler has returned.
+// Tx returns the transaction of the request. What you write through it is committed together with the answer, or not at
+// all. The handler cannot end it, but may use savepoints (Begin). Tx returns nil if no middleware of this package
+// guards the request or its method, and in lease mode, where Step has the transactions. Do not use it from several
+// goroutines at once, nor after the handler has returned.
 func Tx(ctx context.Context) pgx.Tx {
 	if h := handlingOf(ctx); h != nil {
 		return h.tx
@@ -44,15 +45,15 @@ func Tx(ctx context.Context) pgx.Tx {
 	return nil
 }
 
-// Info is what is known of a request that is guarded.
+// Info describes a guarded request.
 type Info struct {
-	Key       string // "" on a route where it is optional
+	Key       string // "" if the route's key is optional and the request has none
 	Principal string
 	Operation string
-	Attempt   int // 1 for the first start of the handler under this key, as far as that is known; always 1 in transaction mode
+	Attempt   int // 1 for the first known start of the handler under this key; always 1 in transaction mode
 }
 
-// InfoOf says what is known of a request. False where no middleware of ours guards it.
+// InfoOf returns the Info of a request. It returns false if no middleware of this package guards the request.
 func InfoOf(ctx context.Context) (Info, bool) {
 	if h := handlingOf(ctx); h != nil {
 		return h.info, true
@@ -60,34 +61,35 @@ func InfoOf(ctx context.Context) (Info, bool) {
 	return Info{}, false
 }
 
-// DoNotStore leaves the key free when the answer is 400 or more, say because the request was not even valid. An answer
-// below 400 is stored in any case: the client hears that it is done.
+// DoNotStore leaves the key free if the answer is 400 or more, for example because the request was not even valid. An
+// answer below 400 is always stored, because it tells the client that the operation is done.
 func DoNotStore(ctx context.Context) {
 	if h := handlingOf(ctx); h != nil {
 		h.doNotStore = true
 	}
 }
 
-// CommitOnError keeps what the handler has written though it answers 4xx, say the record of a declined payment. Without
-// it such writes are undone, and only the answer is kept. In lease mode it says nothing: what a step wrote is kept.
+// CommitOnError commits what the handler wrote although the answer is 4xx, for example the record of a declined
+// payment. Without it such writes are undone, and only the answer is kept. In lease mode it has no effect: what a step
+// wrote is kept.
 func CommitOnError(ctx context.Context) {
 	if h := handlingOf(ctx); h != nil {
 		h.commitOnError = true
 	}
 }
 
-// SetResult notes what the operation brought about, say a payment's id, beside the stored answer: in the column
-// result_ref, which outlives the answer's body where Config.KeepExpired is set. Its first 1,024 bytes are kept; what is no
-// text becomes a question mark. Defaults to the answer's Location.
+// SetResult stores a reference to the operation's result, such as a payment's id, with the answer. It goes to the
+// column result_ref, which outlives the answer's body if Config.KeepExpired is set. The first 1,024 bytes are kept;
+// characters that are not text become a question mark. Defaults to the answer's Location.
 func SetResult(ctx context.Context, ref string) {
 	if h := handlingOf(ctx); h != nil {
 		h.resultRef = ref
 	}
 }
 
-// DownstreamKey makes the key for a call that the handler makes to another service: the same for every try of this
-// request, another for each name and each request, even if another account uses the same key. 64 hexadecimal digits; "" for a request
-// without a key.
+// DownstreamKey makes the key for a call from the handler to another service. It is the same for every attempt of this
+// request. It differs for each name and each request, even if another account uses the same key. It has 64 hexadecimal
+// digits, or is "" for a request without a key.
 func DownstreamKey(ctx context.Context, name string) string {
 	h := handlingOf(ctx)
 	if h == nil || h.info.Key == "" {
@@ -95,7 +97,7 @@ func DownstreamKey(ctx context.Context, name string) string {
 	}
 	sum := sha256.New()
 	part(sum, "holdfast/idempotency/downstream", h.scope, h.info.Operation, h.info.Key, name)
-	if !strings.HasPrefix(h.scope, principalScope) { // A free key of a wide scope may be anybody's next.
+	if !strings.HasPrefix(h.scope, principalScope) { // In a wider scope, another principal may use the key once it is free.
 		part(sum, h.info.Principal)
 	}
 	return hex.EncodeToString(sum.Sum(nil))

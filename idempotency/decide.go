@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Every decision about a request, without clock, database or context.
+// This file holds every decision about a request, without clock, database or context.
 
-// stored is what the table holds of a key.
+// stored is a key's row.
 type stored struct {
 	Fingerprint []byte
 	Version     int16 // of the fingerprint
@@ -24,24 +24,24 @@ type stored struct {
 	Owner       [16]byte
 	Fence       int64 // 0 in transaction mode
 	Attempt     int
-	Live        bool // its lease has not run out, by the database's clock
+	Live        bool // the lease has not run out, by the database's clock
 	CreatedAt   time.Time
 	ExpiresAt   time.Time
 	Expired     bool // by the database's clock
 }
 
-// What was found for a request whose key was looked up.
+// found is the verdict on a request whose key was looked up.
 type found int
 
 const (
 	foundNothing  found = iota // run the handler
 	foundAnswer                // replay it
-	foundOther                 // the key is another request's
-	foundPending               // the key is in use, or was, by a request under a lease
-	foundUnusable              // the row cannot be trusted: neither run nor replay
+	foundOther                 // a different request has the key
+	foundPending               // a request under a lease uses the key, or did
+	foundUnusable              // the row cannot be trusted: do not run or replay
 )
 
-// foundOf says what a key's row means for a request. nil: there is none.
+// foundOf decides what a key's row means for a request. s is nil if there is no row.
 func foundOf(s *stored, fingerprint []byte) found {
 	switch {
 	case s == nil || s.Expired:
@@ -63,7 +63,7 @@ func foundOf(s *stored, fingerprint []byte) found {
 	return foundAnswer
 }
 
-// claimable says that a claim under a fingerprint is worth trying: the claim itself decides.
+// claimable reports whether it is worth trying to claim the key under a fingerprint. The claim itself decides.
 func claimable(s *stored, fingerprint []byte) bool {
 	switch foundOf(s, fingerprint) {
 	case foundNothing:
@@ -78,31 +78,31 @@ func claimable(s *stored, fingerprint []byte) bool {
 const (
 	statePending  = "pending" // under a lease
 	stateComplete = "complete"
-	stateOmitted  = "omitted" // its body was too long to keep
+	stateOmitted  = "omitted" // the body was too long to store
 )
 
-// What is kept of a handler's answer.
+// disposition is the verdict on a handler's answer.
 type disposition int
 
 const (
-	keepAll    disposition = iota // the effect and the answer
-	keepAnswer                    // the answer; what the handler wrote is undone
-	keepNone                      // nothing: the key is free again
+	keepAll    disposition = iota // keep the effect and the answer
+	keepAnswer                    // keep the answer; undo what the handler wrote
+	keepNone                      // keep nothing: the key is free again
 )
 
-// answerFacts is what decides that.
+// answerFacts are the facts about an answer that decide what is kept.
 type answerFacts struct {
 	status        int
-	doNotStore    bool // the handler said so
+	doNotStore    bool // the handler called DoNotStore
 	commitOnError bool
 }
 
-// decide says what becomes of an answer and of what its handler wrote.
+// decide says what is kept of an answer and of what its handler wrote.
 func decide(c answerFacts, store func(status int) bool) disposition {
 	switch {
 	case c.status >= 500:
 		return keepNone
-	case c.status < 400: // The client hears that it is done: so it has to be, and a repeat has to get the same.
+	case c.status < 400: // The client learns that it is done, so it must be done, and a repeat must get the same answer.
 		return keepAll
 	case c.doNotStore || !store(c.status):
 		return keepNone
@@ -113,12 +113,13 @@ func decide(c answerFacts, store func(status int) bool) disposition {
 	}
 }
 
-// uncommitted says of a batch with a COMMIT at its end, by what the server said of that and by the batch's error, why it was
-// not carried out. nil: it was. An error that wraps errUnknown: it may have been.
+// uncommitted returns why a batch that ends with COMMIT was not carried out. ended is the server's answer to the
+// COMMIT, err the batch's error. It returns nil if the batch was carried out. An error that wraps errUnknown means that
+// it may have been.
 func uncommitted(ended string, err error) error {
 	var pg *pgconn.PgError
 	switch {
-	case ended == "COMMIT": // whatever happened behind it
+	case ended == "COMMIT": // whatever happened after it
 		return nil
 	case err == nil:
 		return pgx.ErrTxCommitRollback
@@ -128,18 +129,18 @@ func uncommitted(ended string, err error) error {
 	return err
 }
 
-// sessionOver says that an error is the end of a session, of the server's or of a pooler's before it, and no answer to the
-// statement that was on its way: a server that is stopped during a COMMIT carries it out, and says this afterwards.
+// sessionOver reports whether an error ends a session, of the server or of a pooler before it, and so is no answer to
+// the statement. A server that stops during a COMMIT carries it out and then reports this.
 func sessionOver(pg *pgconn.PgError) bool {
 	switch {
 	case pg.Severity == "FATAL", pg.Severity == "PANIC", pg.SeverityUnlocalized == "FATAL", pg.SeverityUnlocalized == "PANIC":
 		return true
 	}
-	return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P") // older poolers call them errors
+	return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P") // older poolers send them with severity ERROR
 }
 
-// leaseLost says what became of a lease by the last try to renew it. A lease that may have run out is as good as lost: what
-// still counts on it would do so beside another's.
+// leaseLost decides whether a lease is lost after the last attempt to renew it. A lease that may have run out counts as
+// lost: otherwise two requests might rely on it at once.
 func leaseLost(mine bool, err error, mayHaveRunOut bool) bool {
 	if err != nil {
 		return mayHaveRunOut
@@ -147,7 +148,7 @@ func leaseLost(mine bool, err error, mayHaveRunOut bool) bool {
 	return !mine
 }
 
-// bodyless says that an answer of this status has no body (RFC 9110, section 6.4.1).
+// bodyless reports whether an answer with this status has no body (RFC 9110, section 6.4.1).
 func bodyless(status int) bool {
 	return status < 200 || status == http.StatusNoContent || status == http.StatusNotModified
 }

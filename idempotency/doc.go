@@ -1,41 +1,42 @@
-// Package idempotency makes HTTP requests with an Idempotency-Key safe to send again: the effect happens once, and every
-// repeat gets the first one's answer, byte for byte.
+// Package idempotency makes HTTP requests with an Idempotency-Key safe to send again. The effect happens once, and every
+// repeat gets the first answer, byte for byte.
 //
-// The middleware opens a transaction of Postgres and gives it to the handler, Tx(ctx). What the handler writes, the
-// events it sends through outbox.Write, and the answer that it gave are committed together, and only then does the
-// answer leave. So there is no moment at which one of them exists without the others, whatever fails: a crash before the
-// commit leaves nothing, and the retry begins anew; a crash after it leaves the answer, and the retry gets it.
+// The middleware opens a Postgres transaction and gives it to the handler: Tx(ctx). The handler's writes, its events
+// (outbox.Write) and its answer are committed together, and only then is the answer sent. So none of them ever exists
+// without the others. A crash before the commit leaves nothing, and the retry starts again. A crash after it leaves the
+// answer, and the retry gets it.
 //
-// # One request's way
+// # The life of a request
 //
-//  1. Its method is not guarded (GET, HEAD, …): it goes through untouched.
-//  2. The key is read (key.go), and whose it is: a key belongs to one principal and one operation (request.go, Scope).
-//  3. The body is read and fingerprinted (fingerprint.go, canonical.go), before the handler can change anything.
-//  4. A transaction begins, locks the key without waiting, and looks it up, all in one round trip (claim.go): a repeat is
-//     answered from here (decide.go, answer.go). Where repeats have come lately a look without a transaction is first.
-//  5. Another request that has the key makes this one look whether that has ended, wait a little, or answers 409 with
+//  1. A request whose method is not guarded (GET, HEAD, …) passes through unchanged.
+//  2. The guard reads the key (key.go) and its owner. A key belongs to one principal and one operation (request.go, Scope).
+//  3. It reads the body and computes its fingerprint (fingerprint.go, canonical.go), before the handler can change anything.
+//  4. A transaction begins, locks the key without waiting, and looks it up, all in one round trip (claim.go). A repeat is
+//     answered from here (decide.go, answer.go). After recent repeats, a lookup without a transaction comes first.
+//  5. If another request has the key, this one checks whether that has ended, waits a little, or answers 409 with
 //     Retry-After.
-//  6. The handler runs, and its answer is collected (record.go). What becomes of it is decided in decide.go: kept with the
-//     effect, kept without it (most of 4xx), or forgotten with it (5xx, a panic), so that the key is free again.
-//  7. The answer is stored, the transaction commits (settle.go), and the answer leaves.
+//  6. The handler runs, and the guard collects its answer (record.go). decide.go decides whether the answer is kept with
+//     the effect, without it (most 4xx), or not at all (5xx, a panic). In the last case the key is free again.
+//  7. The answer is stored, the transaction commits (settle.go), and the answer is sent.
 //
 // # Which mode
 //
-// Is all that the handler does in Postgres? Then leave Route.Lease zero: the one transaction above is the simplest promise
-// there is. Does it call the outside, say a payment provider? Then set Route.Lease. A transaction must not be open during
-// such a call, and its rollback would not undo it; so in lease mode the key is claimed by a row of its own (postgres.go),
-// renewed while the handler runs (lease.go), and what the handler does in the database it does in Steps (step.go). Each
-// commits by itself and is never repeated; a call to the outside stands between two steps, under DownstreamKey. A crash
-// leaves the steps that are done; the next request, by the client or by Run (complete.go, Route.Complete), goes on after the
-// last of them. docs/guides/lease-mode.md has it in full. NewEphemeral works in lease mode without Postgres, on a Store
-// (store.go), and has no steps.
+// If the handler writes only to Postgres, leave Route.Lease zero. The single transaction above is the simplest promise.
+//
+// If it calls another system, such as a payment provider, set Route.Lease. A transaction must not stay open during such a
+// call, and a rollback would not undo it. In lease mode a row of its own claims the key (postgres.go), and it is renewed
+// while the handler runs (lease.go). The handler does its database work in Steps (step.go). Each step commits by itself
+// and is never repeated; a call to another system goes between two steps, with DownstreamKey. After a crash the finished
+// steps remain. The next request continues after the last of them, whether the client sends it or Run does (complete.go,
+// Route.Complete). docs/guides/lease-mode.md is the full guide. NewEphemeral works in lease mode on a Store, without
+// Postgres (store.go), and has no steps.
 //
 // # What the handler must do
 //
-// Write through Tx(ctx), or in a Step. What it writes through another connection, or does outside of Postgres, is not undone when the
-// transaction is; to the outside pass DownstreamKey on, so that the other side recognises a repeat. Answers are collected
-// in memory: http.Flusher and http.Hijacker are not there.
+// Write through Tx(ctx), or in a Step. A rollback does not undo writes through another connection or effects outside
+// Postgres. Pass DownstreamKey to other systems, so that they recognise a repeat. Answers are collected in memory, so
+// http.Flusher and http.Hijacker are not available.
 //
-// The contract is that of draft-ietf-httpapi-idempotency-key-header-07, with the choices of Stripe's API where the draft
-// leaves them open; docs/reference/http.md has the table of what is answered when.
+// The contract is draft-ietf-httpapi-idempotency-key-header-07, with the choices of Stripe's API where the draft leaves
+// them open. docs/reference/http.md has the table of answers.
 package idempotency

@@ -12,16 +12,16 @@ import (
 	"strings"
 )
 
-// fingerprintVersion is stored beside each fingerprint. Raise it with any change to what a fingerprint covers: an answer
+// fingerprintVersion is stored with each fingerprint. Raise it whenever what a fingerprint covers changes. An answer
 // stored under another version is never compared.
 const fingerprintVersion = 1
 
-// subject is what a fingerprint is made of.
+// subject is the input of a fingerprint.
 type subject struct {
 	operation, method, path, query string
 	mediaType                      string
 	conditions                     []string // If-Match, If-None-Match
-	principal                      string   // where the scope is wider than one principal
+	principal                      string   // set if the scope is wider than one principal
 	body                           []byte
 	ignore                         []string
 }
@@ -37,13 +37,14 @@ func subjectOf(r *http.Request, operation string, body []byte) subject {
 	}
 }
 
-// errReadBefore says that a body was there and is gone: what cannot be compared would be taken for a repeat of anything.
-var errReadBefore = errors.New("the request's body was read before it came to the middleware, or is empty and came without a length: put the guard outside of what reads it, or say by Route.Fingerprint what counts")
+// errReadBefore says that the body was read before the guard got the request. An empty body would match any other, so
+// the request is refused.
+var errReadBefore = errors.New("the request's body was read before the middleware, or is empty and came without a length: put the guard outside the code that reads it, or set Route.Fingerprint")
 
-// readBefore is what a body of which this is left was, where somebody in front has parsed its form: net/http keeps that in
-// the request, where handlers look for it. An error: it is gone, or may be. An empty body without a length (in chunks)
-// looks like one that was read. A body that is said to be encoded may have been unpacked in front, and be shorter than its
-// length.
+// readBefore returns the original body if code before the guard parsed its form. net/http keeps a parsed form in the
+// request, where handlers look for it. left is what remains of the body. An error means that the body is gone, or may
+// be. An empty body without a length (chunked) looks like one that was read. A body with a Content-Encoding may have
+// been unpacked before, and so be shorter than its length.
 func readBefore(r *http.Request, left []byte) (body []byte, err error) {
 	switch {
 	case len(left) > 0 && int64(len(left)) < r.ContentLength && r.Header.Get("Content-Encoding") == "":
@@ -60,8 +61,8 @@ func readBefore(r *http.Request, left []byte) (body []byte, err error) {
 	return nil, nil
 }
 
-// fingerprint is the same for requests that ask for the same, whatever the order of their JSON's names and of their
-// query's parameters.
+// fingerprint is equal for requests that ask for the same thing, whatever the order of names in JSON and of parameters
+// in the query.
 func (s subject) fingerprint() []byte {
 	form, tag := s.body, "bytes"
 	if isJSON(s.mediaType) {
@@ -76,7 +77,7 @@ func (s subject) fingerprint() []byte {
 	return h.Sum(nil)
 }
 
-// part writes strings so that no two lists of them look the same.
+// part writes strings so that no two different lists hash the same.
 func part(h hash.Hash, strs ...string) {
 	var n [8]byte
 	for _, s := range strs {
@@ -90,7 +91,7 @@ func isJSON(media string) bool {
 	return media == "application/json" || strings.HasSuffix(media, "+json")
 }
 
-// canonicalQuery sorts a query's parameters by name; the values of one name keep their order.
+// canonicalQuery sorts a query's parameters by name. The values of one name keep their order.
 func canonicalQuery(raw string) string {
 	type pair struct{ name, value string }
 	var pairs []pair
@@ -114,8 +115,8 @@ func canonicalQuery(raw string) string {
 	return b.String()
 }
 
-// lockNumber is what requests with one key lock while one of them runs. Two keys that share a number wait for each
-// other, no more.
+// lockNumber is the number of the advisory lock that a running request holds for its key. Two keys with the same number
+// wait for each other, which does no other harm.
 func lockNumber(schema, scope, operation, key string) int64 {
 	h := sha256.New()
 	part(h, "holdfast/idempotency/lock", schema, scope, operation, key)

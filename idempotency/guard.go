@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,10 +15,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Guard makes routes idempotent. It may be used by many goroutines, and many processes, at once.
+// Guard makes routes idempotent. Many goroutines and many processes may use it at once.
 type Guard struct {
-	pool   *pgxpool.Pool // nil: NewEphemeral
-	store  Store         // of routes in lease mode
+	pool   *pgxpool.Pool // nil after NewEphemeral
+	store  Store         // for routes in lease mode
 	c      Config
 	sql    statements
 	random func() float64
@@ -26,16 +27,16 @@ type Guard struct {
 	routes []*route
 }
 
-// New makes a Guard on a pool to the primary: a replica that lags would let a repeat run. It reports every problem of
-// the configuration at once. Have Run run on some node, and make room in the pool: each guarded request that runs holds
-// one connection.
+// New makes a Guard on a pool that connects to the primary. On a replica that lags, a repeat would run again. The error
+// lists every problem of the configuration. Call Run on at least one node. Each guarded request that runs holds one
+// connection, so size the pool for them.
 func New(pool *pgxpool.Pool, c Config) (*Guard, error) {
 	if pool == nil {
-		return nil, errors.New("configure idempotency: pool is nil")
+		return nil, errors.New("idempotency config: pool is nil: it must be connected to the primary")
 	}
 	g, err := newGuard(c)
 	if err != nil {
-		return nil, fmt.Errorf("configure idempotency: %w", err)
+		return nil, fmt.Errorf("idempotency config: %w", err)
 	}
 	g.pool = pool
 	g.store = g.pg()
@@ -50,23 +51,23 @@ func newGuard(c Config) (*Guard, error) {
 	return &Guard{c: c, sql: newStatements(c.Schema), random: mathrand.Float64}, nil
 }
 
-// Middleware guards next by what Config says.
+// Middleware guards next with the settings of Config.
 func (g *Guard) Middleware(next http.Handler) http.Handler { return g.Route(Route{})(next) }
 
-// Route makes the middleware of routes that differ from what Config says. Like http.ServeMux.Handle it panics when o is
-// wrong, with every problem: it is called when the routes are set up. Put it inside of what authenticates, limits and
-// compresses, and outside of anything with a time limit of its own (http.TimeoutHandler).
+// Route makes the middleware for routes whose settings differ from Config. Call it when you set up the routes: like
+// http.ServeMux.Handle it panics when o is wrong, and the panic lists every problem. Put it inside the middleware that
+// authenticates, limits and compresses. Put it outside anything with a time limit of its own (http.TimeoutHandler).
 func (g *Guard) Route(o Route) func(http.Handler) http.Handler {
 	o = o.of(g.c)
 	err := o.validate(g.c)
 	if g.pool == nil {
-		o.Lease = or(o.Lease, defaultLease)
+		o.Lease = cmp.Or(o.Lease, defaultLease)
 		if o.Complete != nil {
-			err = errors.Join(err, errors.New("complete is set: requests are kept in Postgres alone, make the guard with New"))
+			err = errors.Join(err, errors.New("complete is set: it must be nil with NewEphemeral: only Postgres stores requests, so make the guard with New"))
 		}
 	}
 	if err != nil {
-		panic(fmt.Errorf("configure idempotent route %q: %w", o.Operation, err))
+		panic(fmt.Errorf("idempotent route %q: %w", o.Operation, err))
 	}
 	return func(next http.Handler) http.Handler {
 		rt := &route{g: g, o: o, next: next, seen: map[string]bool{}}
@@ -74,7 +75,7 @@ func (g *Guard) Route(o Route) func(http.Handler) http.Handler {
 		defer g.mu.Unlock()
 		for _, other := range g.routes {
 			if o.Complete != nil && other.o.Complete != nil && other.o.Operation == o.Operation {
-				panic(fmt.Errorf("configure idempotent route %q: complete is set for two routes of this operation: it would not be known which one runs a request again", o.Operation))
+				panic(fmt.Errorf("idempotent route %q: complete is set on two routes: it must be set on one route of an operation, which runs the operation's requests again", o.Operation))
 			}
 		}
 		g.routes = append(g.routes, rt)
@@ -82,17 +83,17 @@ func (g *Guard) Route(o Route) func(http.Handler) http.Handler {
 	}
 }
 
-// RouteInfo is one idempotent route, for lists and runbooks.
+// RouteInfo describes one idempotent route, for lists and runbooks.
 type RouteInfo struct {
-	Operations []string // Route.Operation, or the patterns that were met so far
+	Operations []string // Route.Operation, or the patterns seen so far
 	Methods    []string
-	Required   bool // a key
+	Required   bool // requests must have a key
 	Scope      Scope
 	TTL        time.Duration
 	Lease      time.Duration // 0 in transaction mode
 }
 
-// Routes lists the routes that are guarded, in the order in which they were set up.
+// Routes lists the guarded routes in the order in which they were set up.
 func (g *Guard) Routes() []RouteInfo {
 	g.mu.Lock()
 	routes := slices.Clone(g.routes)
@@ -110,20 +111,20 @@ type route struct {
 	o    Route
 	next http.Handler
 
-	// repeats is how many requests are looked up before they begin: a repeat seldom comes alone.
+	// repeats is how many more requests are looked up before their transaction begins: repeats often come in groups.
 	repeats atomic.Int32
 
 	mu   sync.Mutex
-	seen map[string]bool // operations
+	seen map[string]bool // the operations
 }
 
-// lookFirst is for how many requests after a repeat a look comes before the transaction. The look costs a new request a
-// round trip, and its absence costs a repeat the transaction that it then finds its answer in.
+// lookFirst is how many requests after a repeat are looked up before their transaction begins. The lookup costs a new
+// request one round trip. Without it, a repeat begins a transaction only to find its answer there.
 const lookFirst = 16
 
-var errGuardedTwice = errors.New("the request is guarded twice: put its route behind one middleware of the guard")
+var errGuardedTwice = errors.New("the request is guarded twice: guard its route with one middleware only")
 
-// maxSeen bounds the list of operations, where no router names them.
+// maxSeen bounds the list of operations where no router names them.
 const maxSeen = 1000
 
 func (rt *route) operations() []string {
@@ -146,16 +147,16 @@ func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	req := &request{Request: r, begun: time.Now()}
-	defer rt.notify(req, Outcome{Result: Forgotten}) // where a function of the route panics
+	defer rt.notify(req, Outcome{Result: Forgotten}) // if a function of the route panics
 	req.info.Operation, req.route = rt.operation(r)
 	p := rt.read(w, req)
 	if outer := handlingOf(r.Context()); p == nil && outer != nil && outer.rt.g == rt.g && outer.info.Key != "" && outer.lock == req.lock {
-		req.err = errGuardedTwice // It would wait for itself.
+		req.err = errGuardedTwice // The inner one would wait for the outer one.
 		p = &handlerFault
 	}
 	switch {
 	case p == nil:
-	case p.status >= http.StatusInternalServerError: // It is the service that is wrong.
+	case p.status >= http.StatusInternalServerError: // The service is at fault, not the client.
 		rt.refuse(w, req, *p, Forgotten)
 		return
 	default:
@@ -177,7 +178,7 @@ func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve answers a request with a key: with what is stored, or by running the handler.
+// serve answers a request that has a key, with the stored answer or by running the handler.
 func (rt *route) serve(w http.ResponseWriter, req *request) {
 	deadline := req.begun.Add(rt.o.Wait)
 	answer := rt.inTransaction
@@ -188,12 +189,12 @@ func (rt *route) serve(w http.ResponseWriter, req *request) {
 		if answer(w, req) {
 			return
 		}
-		// Another request with the key runs.
+		// Another request with this key is running.
 		if !time.Now().Before(deadline) || !pause(req.Context(), min(spread(try, rt.g.random()), time.Until(deadline))) {
 			break
 		}
 	}
-	if rt.o.Lease == 0 && req.Context().Err() == nil { // It may have ended meanwhile.
+	if rt.o.Lease == 0 && req.Context().Err() == nil { // The other request may have ended in the meantime.
 		if f := rt.known(w, req); f != foundNothing && f != foundPending {
 			return
 		}
@@ -201,8 +202,8 @@ func (rt *route) serve(w http.ResponseWriter, req *request) {
 	rt.inUse(w, req)
 }
 
-// inTransaction answers a request on a route without a lease. False: another request has the key, maybe one on a node
-// on which the route has a lease; such a request is never run beside it, nor after it.
+// inTransaction answers a request on a route without a lease. It returns false if another request has the key. That may
+// be a request on a node where the route has a lease; this one never runs at the same time or afterwards.
 func (rt *route) inTransaction(w http.ResponseWriter, req *request) (answered bool) {
 	look := rt.repeats.Load() > 0
 	if look {
@@ -220,7 +221,7 @@ func (rt *route) inTransaction(w http.ResponseWriter, req *request) (answered bo
 	return f != foundNothing && f != foundPending
 }
 
-// known answers a request whose key's row says how. foundNothing and foundPending: it does not.
+// known answers a request if its key's row determines the answer. It does not answer on foundNothing and foundPending.
 func (rt *route) known(w http.ResponseWriter, req *request) found {
 	s, err := rt.g.lookup(req.Context(), rt.g.pool, req.key())
 	if err != nil {
@@ -230,7 +231,7 @@ func (rt *route) known(w http.ResponseWriter, req *request) found {
 	return rt.answerBy(w, req, s)
 }
 
-// answerBy answers by a row, unless that is foundNothing or foundPending.
+// answerBy answers from a row, unless that is foundNothing or foundPending.
 func (rt *route) answerBy(w http.ResponseWriter, req *request, s *stored) found {
 	f := foundOf(s, req.fingerprint)
 	switch f {
@@ -250,13 +251,13 @@ func (rt *route) answerBy(w http.ResponseWriter, req *request, s *stored) found 
 	return f
 }
 
-// spread is how long the n-th look at a key in use is put off: 20 ms at first, up to 250 ms, half of it by chance.
+// spread is the delay before the n-th look at a key in use: 20 ms at first, up to 250 ms, half of it random.
 func spread(n int, random float64) time.Duration {
 	most := min(20*time.Millisecond<<min(n-1, 10), 250*time.Millisecond)
 	return most/2 + time.Duration(random*float64(most/2))
 }
 
-// pause waits. False: the context ended.
+// pause waits for d. It returns false if the context ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

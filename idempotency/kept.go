@@ -14,10 +14,10 @@ import (
 	"strings"
 )
 
-// This file turns a request into what is kept of it until it is answered, and back. No clock, no database.
+// This file turns a request into its stored form and back. No clock, no database.
 
-// DefaultCompleteHeaders returns the headers that are kept of a request whose route has Complete, with those of
-// Route.CompleteHeaders.
+// DefaultCompleteHeaders returns the headers that are stored of a request whose route has Complete.
+// Route.CompleteHeaders adds to them.
 func DefaultCompleteHeaders() []string { return slices.Clone(completeHeaders) }
 
 var completeHeaders = []string{
@@ -25,26 +25,27 @@ var completeHeaders = []string{
 	"User-Agent", "X-Correlation-Id", "X-Request-Id",
 }
 
-// neverKept are headers that Route.CompleteHeaders must not name: who has the row could act as the client.
+// neverKept are headers that Route.CompleteHeaders must not name. With them, anybody who can read the row could act as
+// the client.
 var neverKept = []string{"Authorization", "Cookie", "Proxy-Authorization", "X-Api-Key", "X-Auth-Token", "X-Csrf-Token"}
 
-// maxKeptHeader is up to how many bytes of one header are kept; a longer one is left out.
+// maxKeptHeader is the maximum size of a stored header in bytes. A longer one is left out.
 const maxKeptHeader = 8 << 10
 
-// keptRequest is a request as it is kept.
+// keptRequest is the stored form of a request.
 type keptRequest struct {
 	route      string // Route.Operation
 	principal  string
 	method     string
 	host       string
 	url        string
-	pattern    string            // of the router
-	pathValues map[string]string // by the names of the pattern
+	pattern    string            // the router's
+	pathValues map[string]string // by name in the pattern
 	headers    http.Header
 	body       []byte
 }
 
-// keep is what is kept of a request, with more headers than those of DefaultCompleteHeaders.
+// keep returns the stored form of a request, with the headers of DefaultCompleteHeaders and those of more.
 func keep(req *request, more []string) *keptRequest {
 	r := req.Request
 	k := &keptRequest{
@@ -65,7 +66,7 @@ func keep(req *request, more []string) *keptRequest {
 
 var wildcard = regexp.MustCompile(`\{([^{}]+)\}`)
 
-// wildcards are the names in a pattern of http.ServeMux.
+// wildcards returns the names in a pattern of http.ServeMux.
 func wildcards(pattern string) (names []string) {
 	for _, m := range wildcard.FindAllStringSubmatch(pattern, -1) {
 		if name := strings.TrimSuffix(m[1], "..."); name != "$" {
@@ -75,14 +76,14 @@ func wildcards(pattern string) (names []string) {
 	return names
 }
 
-// columns are those of idempotency_request, from route to body; nil where nothing is kept.
+// columns returns the columns route to body of idempotency_request; all nil if k is nil.
 func (k *keptRequest) columns() []any {
 	if k == nil {
 		return []any{nil, nil, nil, nil, nil, nil, nil, nil, nil}
 	}
 	values, err := json.Marshal(latin(k.pathValues))
 	if err != nil {
-		panic(err) // strings
+		panic(err) // strings always encode
 	}
 	headers, err := headersText(k.headers)
 	if err != nil {
@@ -91,8 +92,8 @@ func (k *keptRequest) columns() []any {
 	return []any{k.route, k.principal, k.method, latin1(k.host), latin1(k.url), latin1(k.pattern), string(values), headers, append([]byte{}, k.body...)}
 }
 
-// latin1 is a text of any bytes as one that Postgres can store: each byte as the character of that number. A NUL, which
-// no request that net/http read can have there, is left out.
+// latin1 turns any bytes into text that Postgres can store: each byte becomes the character of that number. A NUL is
+// left out; net/http accepts none there.
 func latin1(s string) string {
 	var b strings.Builder
 	for _, c := range []byte(s) {
@@ -120,7 +121,7 @@ func bytesOf(s string) string {
 	return string(b)
 }
 
-// read reads what columns wrote as JSON.
+// read reads the JSON that columns wrote.
 func (k *keptRequest) read(pathValues, headers string) (err error) {
 	if err := json.Unmarshal([]byte(pathValues), &k.pathValues); err != nil {
 		return fmt.Errorf("read kept request: %w", err)
@@ -131,7 +132,7 @@ func (k *keptRequest) read(pathValues, headers string) (err error) {
 	return nil
 }
 
-// request makes a request of what was kept.
+// request makes a request from its stored form.
 func (k *keptRequest) request(ctx context.Context, key string) (*http.Request, error) {
 	at, err := url.ParseRequestURI(bytesOf(k.url))
 	if err != nil {

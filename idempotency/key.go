@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// maxKey is how many bytes a key may have (Stripe's limit, and what most clients know).
+// maxKey is the maximum length of a key in bytes. It is Stripe's limit, which most clients know.
 const maxKey = 255
 
 var (
@@ -25,9 +25,9 @@ func invalidKey(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errKeyInvalid, fmt.Sprintf(format, args...))
 }
 
-// headerKey reads the key from the first of names that a request carries: as a string of RFC 8941, which is what
-// draft-ietf-httpapi-idempotency-key-header asks for, or, unless strict, as the bare token that clients really send.
-// "k" and k are one key. Two different keys in one request are no key.
+// headerKey reads the key from the first of names that a request has. A key is a string of RFC 8941, as
+// draft-ietf-httpapi-idempotency-key-header requires. Unless strict, it may also be a bare token, which most clients
+// send. "k" in quotes and bare k are the same key. Two different keys in one request are refused.
 func headerKey(h http.Header, names []string, strict bool) (string, error) {
 	key, from := "", ""
 	for _, name := range names {
@@ -36,7 +36,7 @@ func headerKey(h http.Header, names []string, strict bool) (string, error) {
 			continue
 		}
 		if len(lines) > 1 {
-			return "", invalidKey("%s stands %d times in the request: send it once", name, len(lines))
+			return "", invalidKey("the request has %s %d times: send it once", name, len(lines))
 		}
 		found, err := parseKey(lines[0], strict)
 		if err != nil {
@@ -69,23 +69,23 @@ func parseKey(value string, strict bool) (string, error) {
 	return value, checkKey(value)
 }
 
-// checkKey refuses what could be two keys folded into one line, or cannot be told apart in a log.
+// checkKey refuses a key that could be two keys joined in one line, or that would be ambiguous in a log.
 func checkKey(key string) error {
 	if key == "" || len(key) > maxKey {
-		return invalidKey("it has %d bytes: it must have 1 to %d", len(key), maxKey)
+		return invalidKey("it is %d bytes long: it must be 1 to %d", len(key), maxKey)
 	}
 	for _, c := range []byte(key) {
 		if c <= ' ' || c > '~' || c == ',' {
-			return invalidKey("it has a character that is not a visible ASCII character other than the comma")
+			return invalidKey("it has a comma, or a character that is not visible ASCII")
 		}
 	}
 	return nil
 }
 
-// KeyFormat says, by an error, that a key is not of the form that a route asks for. The error is shown to the client.
+// KeyFormat returns an error if a key does not have the form that a route requires. The client sees the error.
 type KeyFormat func(key string) error
 
-// UUID is the format of keys that are UUIDs of any version, in their usual form.
+// UUID is the format of keys that are UUIDs of any version in their usual form.
 func UUID(key string) error {
 	if _, err := uuid.Parse(key); err != nil || len(key) != 36 {
 		return errors.New("it must be a UUID")
@@ -103,7 +103,7 @@ func SHA256(key string) error {
 	return nil
 }
 
-// Prefixed is the format of keys that are a prefix, a hyphen or a colon, and at least eight more characters.
+// Prefixed is the format of keys that consist of a prefix, a hyphen or a colon, and at least eight more characters.
 func Prefixed(prefix string) KeyFormat {
 	return func(key string) error {
 		rest, ok := strings.CutPrefix(key, prefix)
@@ -114,9 +114,9 @@ func Prefixed(prefix string) KeyFormat {
 	}
 }
 
-// Deterministic makes a key of what a logical operation consists of, say the user, the action and its parameters: the
-// same parts make the same key. Give it enough of them: two operations that share a key are one operation. It is for
-// clients, and for Route.KeyFunc where a client cannot send a key.
+// Deterministic makes a key from the parts of a logical operation, such as the user, the action and its parameters. The
+// same parts make the same key. Give it enough parts: two operations that share a key are one operation. Clients use
+// it, and Route.KeyFunc for clients that cannot send a key.
 func Deterministic(parts ...string) string {
 	h := sha256.New()
 	for _, part := range parts {
@@ -125,6 +125,6 @@ func Deterministic(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// NewKey makes a key for an operation that this service begins itself: a UUIDv7. Keep it with the operation, so that
-// every retry sends the same.
+// NewKey makes a key for an operation that this service begins: a UUIDv7. Store it with the operation, so that every
+// retry sends the same key.
 func NewKey() string { return uuid.Must(uuid.NewV7()).String() }

@@ -9,28 +9,28 @@ import (
 	"time"
 )
 
-// This file runs a handler under a lease (Route.Lease), and ends that.
+// This file runs a handler under a lease (Route.Lease) and ends the lease.
 
-// lease is a request's hold on its key.
+// lease is a request's claim on its key.
 type lease struct {
 	rt    *route
 	key   StoreKey
 	fence int64
-	tries int // by the completer, this one included; 0 for a client's
+	tries int // runs by the completer, this one included; 0 for a client's request
 	lose  context.CancelCauseFunc
-	stop  func() // ends the renewing
+	stop  func() // ends the renewals
 
 	mu   sync.Mutex
-	safe time.Time // until then nobody else can have the key, by this process's clock
+	safe time.Time // until then nobody else can claim the key, by this process's clock
 
-	stepping bool               // A step is open: it has the row locked, which is stronger than the lease, and renews it at its end.
-	giveUp   context.CancelFunc // of the renewal that is on its way; nil: there is none
+	stepping bool               // a step is open: its row lock is stronger than the lease, and it renews the lease at its end
+	giveUp   context.CancelFunc // cancels the renewal in progress; nil if there is none
 
-	renewing sync.Mutex // by a renewal, and by a step that begins
+	renewing sync.Mutex // held by a renewal, and by a step while it begins
 }
 
-// step says that a step locks the row from now on, or that it has ended. A renewal that is on its way is given up: it may
-// wait for the very connection that the step has.
+// step notes that a step locks the row from now on, or that it has ended. A renewal in progress is cancelled, because
+// it may wait for the same connection as the step.
 func (l *lease) step(open bool) {
 	l.mu.Lock()
 	l.stepping = open
@@ -38,14 +38,14 @@ func (l *lease) step(open bool) {
 		l.giveUp()
 	}
 	l.mu.Unlock()
-	if open { // Until the renewal has ended.
+	if open { // wait until the renewal has ended
 		l.renewing.Lock()
 		defer l.renewing.Unlock()
 	}
 }
 
-// renewal is the context of a renewal, which ends no later than the lease: a handler must not go on behind it because an
-// answer is awaited. False: a step is open, and there is nothing to do.
+// renewal returns the context of a renewal. It ends no later than the lease, so that the handler does not outlive the
+// lease while a renewal waits. It returns false if a step is open: then there is nothing to do.
 func (l *lease) renewal(ctx context.Context) (context.Context, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,14 +54,14 @@ func (l *lease) renewal(ctx context.Context) (context.Context, bool) {
 	}
 	now := time.Now()
 	until := now.Add(l.rt.o.Lease / 3)
-	if now.Before(l.safe) && l.safe.Before(until) { // Behind a step that took longer than the lease there is nothing left to wait for.
+	if now.Before(l.safe) && l.safe.Before(until) { // After a step longer than the lease, l.safe is over already and bounds nothing.
 		until = l.safe
 	}
 	ctx, l.giveUp = context.WithDeadline(ctx, until)
 	return ctx, true
 }
 
-// renewed ends a renewal. gaveUp: a step has taken its place.
+// renewed ends a renewal. gaveUp reports whether a step took its place.
 func (l *lease) renewed() (gaveUp bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,15 +70,14 @@ func (l *lease) renewed() (gaveUp bool) {
 	return l.stepping
 }
 
-// extended notes a renewal that was begun at a moment.
+// extended notes a successful renewal that began at begun.
 func (l *lease) extended(begun time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.safe = begun.Add(l.rt.o.Lease)
 }
 
-// rest is how long to wait until the next renewal: a third of what is left, so that one that failed is soon followed by
-// another.
+// rest is how long to wait until the next renewal: a third of the time left, so that a failed one is soon repeated.
 func (l *lease) rest() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,7 +90,7 @@ func (l *lease) mayHaveRunOut() bool {
 	return !time.Now().Before(l.safe)
 }
 
-// underLease answers a request on a route with a lease. False: another request has the key.
+// underLease answers a request on a route with a lease. It returns false if another request has the key.
 func (rt *route) underLease(w http.ResponseWriter, req *request) (answered bool) {
 	begun := time.Now()
 	var c Claimed
@@ -120,7 +119,7 @@ func (rt *route) underLease(w http.ResponseWriter, req *request) (answered bool)
 	return true
 }
 
-// lead runs the handler under a claim that was begun at a moment, and answers.
+// lead runs the handler under a claim that began at begun, and answers.
 func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time.Time, tries int) {
 	req.info.Attempt = c.Attempt
 	ctx, cancel := context.WithTimeout(req.Context(), rt.o.Timeout)
@@ -132,7 +131,7 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time
 	l.stop = l.heartbeat(req.Context())
 	defer l.stop()
 	settled := false
-	defer func() { // Where the handler, or a function of the route, did not return in order.
+	defer func() { // if the handler, or a function of the route, panicked
 		if !settled {
 			l.release(req, false)
 			rt.notify(req, Outcome{Result: Forgotten})
@@ -153,7 +152,7 @@ func (rt *route) handle(ctx context.Context, hd *handling, rec *recorder, req *r
 	rec.done()
 }
 
-// withoutKey runs a request without a key on a route with a lease. There is nothing to hold.
+// withoutKey runs a request without a key on a route with a lease. There is no key to claim.
 func (rt *route) withoutKey(w http.ResponseWriter, req *request) {
 	ctx, cancel := context.WithTimeout(req.Context(), rt.o.Timeout)
 	defer cancel()
@@ -164,7 +163,7 @@ func (rt *route) withoutKey(w http.ResponseWriter, req *request) {
 	rec.send(nil)
 }
 
-// settleLease stores the answer or gives the key up, and returns what lets the answer go.
+// settleLease stores the answer or gives the key up. It returns the function that sends the answer.
 func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *recorder, req *request) (answer func()) {
 	lost := func() {
 		req.err = ErrLeaseLost
@@ -182,7 +181,7 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 	}
 	a := rt.kept(rec, hd)
 	expires, mine, err := l.finish(req, a)
-	l.stop() // before the answer leaves, which is as slow as its client
+	l.stop() // before the answer is sent, which takes as long as the client needs
 	switch {
 	case err != nil:
 		return func() {
@@ -198,7 +197,7 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 	}
 }
 
-// finish stores the answer, whatever becomes of the client. An error: it is not known whether it did.
+// finish stores the answer, even if the client is gone. An error means that it is unknown whether the answer is stored.
 func (l *lease) finish(req *request, a StoredAnswer) (expires time.Time, mine bool, err error) {
 	store, ttl := l.rt.g.store, l.rt.o.TTL
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), databaseTimeout)
@@ -216,8 +215,8 @@ func (l *lease) finish(req *request, a StoredAnswer) (expires time.Time, mine bo
 	}
 }
 
-// release gives the key up. Forget: nothing was done under it, as far as the handler says. Where it fails the lease runs
-// out by itself.
+// release gives the key up. forget means that nothing was done under it, as far as the handler knows. If release fails,
+// the lease runs out by itself.
 func (l *lease) release(req *request, forget bool) {
 	l.stop()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), databaseTimeout)
@@ -226,18 +225,19 @@ func (l *lease) release(req *request, forget bool) {
 	if g := l.rt.g; g.pool != nil {
 		due := g.c.Completion.Delay(req.info.Attempt, g.random())
 		if l.tries > 0 && g.c.Completion.Last(l.tries) {
-			due = 0 // There is nothing to wait for.
+			due = 0 // It may run at once.
 		}
 		err = g.pg().release(ctx, l.key, l.fence, forget, due)
 	} else {
 		err = g.store.Release(ctx, l.key, l.fence)
 	}
 	if err != nil {
-		l.rt.g.c.Logger.Warn("idempotency key is in use until its lease runs out", "operation", req.info.Operation, "key", req.keyHash(), "error", err)
+		l.rt.g.c.Logger.Warn("idempotency key not released, in use until its lease runs out", "operation", req.info.Operation, "key", req.keyHash(), "error", err)
 	}
 }
 
-// heartbeat renews the lease until stop is called, which waits for its end. When the lease is lost the handler's context ends.
+// heartbeat renews the lease until stop is called. stop waits for the last renewal. If the lease is lost, the handler's
+// context ends.
 func (l *lease) heartbeat(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
@@ -256,7 +256,7 @@ func (l *lease) heartbeat(ctx context.Context) (stop func()) {
 	}
 }
 
-// renew renews the lease once. An error: it is lost, or may be.
+// renew renews the lease once. An error means that the lease is lost, or may be.
 func (l *lease) renew(ctx context.Context) error {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
@@ -270,7 +270,7 @@ func (l *lease) renew(ctx context.Context) error {
 		l.extended(begun)
 	}
 	if gaveUp := l.renewed(); gaveUp && err != nil {
-		return nil // The step finds out whose the row is.
+		return nil // The step determines whose row it is.
 	}
 	if leaseLost(mine, err, l.mayHaveRunOut()) {
 		return errors.Join(ErrLeaseLost, err)
@@ -278,23 +278,23 @@ func (l *lease) renew(ctx context.Context) error {
 	return nil
 }
 
-// pg is the Store of a Guard that has a pool.
+// pg returns the Store of a Guard that has a pool.
 func (g *Guard) pg() postgres { return postgres{g} }
 
-// defaultLease is Route.Lease of a Guard that NewEphemeral made.
+// defaultLease is the default of Route.Lease for a Guard made by NewEphemeral.
 const defaultLease = 30 * time.Second
 
-// NewEphemeral makes a Guard whose keys are in store, without Postgres: every route is in lease mode, for 30 s
-// unless Route.Lease says otherwise. Tx is nil, Step is an error, and Route.Complete is refused. What it promises is less
-// than what New does: what a handler did and its stored answer are two writes, so after a crash between them the handler
-// runs again, with the same DownstreamKey; and where the store forgets, so does the Guard.
+// NewEphemeral makes a Guard whose keys are in store, without Postgres. Every route is in lease mode, for 30 s unless
+// Route.Lease says otherwise. Tx returns nil, Step returns an error, and Route.Complete is refused. It promises less
+// than New: the handler's effect and the stored answer are two writes. After a crash between them the handler runs
+// again, with the same DownstreamKey. If the store forgets a key, so does the Guard.
 func NewEphemeral(store Store, c Config) (*Guard, error) {
 	if store == nil {
-		return nil, errors.New("configure idempotency: store is nil")
+		return nil, errors.New("idempotency config: store is nil: it must be one that keeps the keys, or make the guard with New")
 	}
 	g, err := newGuard(c)
 	if err != nil {
-		return nil, fmt.Errorf("configure idempotency: %w", err)
+		return nil, fmt.Errorf("idempotency config: %w", err)
 	}
 	g.store = store
 	return g, nil

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// This file finds the whole path of a request of which http.StripPrefix, or the like, has taken a part off. Without it two
-// mounts of one router would be one operation with one path, and a refund would get a payment's answer.
+// This file finds the whole path of a request from which http.StripPrefix, or similar code, removed a prefix. Without
+// it, two mounts of one router would be one operation with one path. A refund would get the answer to a payment.
 
-// takenOff is the prefix that is missing in front of a request's path, as its target shows. "" where none is, where the
-// path was changed in another way, and where no server has read the request.
+// takenOff returns the prefix that is missing from a request's path, judging by its request target. It returns "" if
+// none is missing, if the path was changed in another way, or if no server read the request.
 func takenOff(r *http.Request) (prefix string) {
 	if r.RequestURI == "" {
 		return ""
@@ -26,11 +26,11 @@ func takenOff(r *http.Request) (prefix string) {
 	return prefix
 }
 
-// wholePath is a request's path with what was taken off it.
+// wholePath is a request's path including the removed prefix.
 func wholePath(r *http.Request) string { return takenOff(r) + r.URL.EscapedPath() }
 
-// below is a router's pattern with a prefix before its path, unless the router stands in front of what took that off: then
-// the pattern has as many segments as the whole path. It may have a method and a host in front.
+// below adds a prefix to the path of a router's pattern. It does not if the router ran before the prefix was removed:
+// then the pattern has as many segments as the whole path. The pattern may begin with a method and a host.
 func below(prefix, pattern, whole string) string {
 	if strings.Count(pattern, "/") == strings.Count(whole, "/") {
 		return pattern

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// What is reported of a request, in its log line and to the Observer. Decisions without clock, database or context, but for
-// notify itself.
+// This file reports the outcome of a request, in its log line and to the Observer. Everything except notify decides
+// without clock, database or context.
 
 // States of a key, as the log names what a request found and what it left.
 const (
-	keyUnknown = "unknown" // it was not looked up, or could not be
+	keyUnknown = "unknown" // it was not looked up, or that failed
 	keyNone    = "none"    // there is no answer
-	keyExpired = "expired" // there was one, and its time is over
-	keyRunning = "running" // another request has it
+	keyExpired = "expired" // there was an answer, and it has expired
+	keyRunning = "running" // another request has the key
 )
 
-// transition says from what to what a request took its key.
+// transition returns the state in which a request found its key, and the state in which it left it.
 func transition(o Outcome) (from, to string) {
 	kept := stateComplete
 	if o.Omitted {
@@ -50,8 +50,9 @@ func transition(o Outcome) (from, to string) {
 	}
 }
 
-// levelOf is how loud a result is: what somebody has to look at, Error; what may become that, Warn; what a client did
-// wrong and its people may ask about, Info; the daily business, Debug. Failed: an error of ours led to it.
+// levelOf is the log level of a result. Error: somebody has to act. Warn: it may become an error. Info: a mistake of a
+// client that its developers may ask about. Debug: normal operation. failed means that an error of ours led to the
+// result.
 func levelOf(r Result, failed bool) slog.Level {
 	switch {
 	case r == Unknown, r == Unusable, r == Forgotten && failed:
@@ -70,8 +71,8 @@ var (
 	noTrace     = strings.Repeat("0", 32)
 )
 
-// correlation is by what other logs know a request: its X-Request-Id where that is fit for a log, else the trace of its
-// traceparent (W3C Trace Context), else "".
+// correlation is the name by which other logs know a request. It is the X-Request-Id if that is safe to log, else the
+// trace id of its traceparent (W3C Trace Context), else "".
 func correlation(h http.Header) string {
 	id := h.Get("X-Request-Id")
 	if id != "" && len(id) <= 128 && strings.IndexFunc(id, func(c rune) bool { return c <= ' ' || c > '~' }) < 0 {
@@ -83,7 +84,7 @@ func correlation(h http.Header) string {
 	return ""
 }
 
-// about is what the log says of a request: keys and payloads only as hashes.
+// about returns the log attributes of a request. Keys and payloads appear only as hashes.
 func (req *request) about() []any {
 	about := []any{"operation", req.info.Operation}
 	if req.info.Key != "" {
@@ -98,7 +99,7 @@ func (req *request) about() []any {
 	return about
 }
 
-// notify reports what became of a request, once: to the log and the observer.
+// notify reports the outcome of a request once.
 func (rt *route) notify(req *request, o Outcome) {
 	if req.notified {
 		return

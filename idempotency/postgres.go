@@ -12,37 +12,38 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// postgres is the Store of a Guard that has a pool: one statement, committed by itself, for each call.
+// postgres is the Store of a Guard that has a pool. Each call is one statement that commits by itself.
 type postgres struct{ g *Guard }
 
 var _ ExpiryStore = postgres{}
 
-// A fingerprint as a Store has it: the version, and the hash. In the table they are two columns.
+// versioned is a fingerprint as a Store has it: the version, then the hash. The table has two columns.
 func versioned(fingerprint []byte) []byte {
 	return append([]byte{fingerprintVersion}, fingerprint...)
 }
 
-// errClaimInDoubt is said where nobody knows whether a key was claimed, and with it a request that holdfast may run by itself.
-var errClaimInDoubt = errors.New("the claim had no answer, and its request may be run yet")
+// errClaimInDoubt says that nobody knows whether a key was claimed. If it was, holdfast may also run the request
+// itself.
+var errClaimInDoubt = errors.New("the answer to the claim was lost, and the request may still run")
 
-// maxLooks is how often a claim looks at a row that changes under it.
+// maxLooks is how often a claim looks at a row that keeps changing.
 const maxLooks = 3
 
 func (p postgres) Claim(ctx context.Context, k StoreKey, fingerprint []byte, lease, ttl time.Duration) (Claimed, error) {
 	return p.claim(ctx, k, fingerprint, lease, ttl, nil, 0)
 }
 
-// claim is Claim that keeps the request too, unless that is nil: it is due a while after the lease.
+// claim is Claim that also stores the request, unless that is nil. It is due some time after the lease.
 func (p postgres) claim(ctx context.Context, k StoreKey, fingerprint []byte, lease, ttl time.Duration, request *keptRequest, due time.Duration) (Claimed, error) {
 	if len(fingerprint) == 0 {
 		return Claimed{}, errors.New("claim key: the fingerprint is empty")
 	}
-	owner := uuid.New() // Where the answer to a claim is lost, it tells whose the row is.
+	owner := uuid.New() // If the answer to a claim is lost, it shows whose row it is.
 	args := []any{k.Scope, k.Operation, k.Key, lockNumber(p.g.c.Schema, k.Scope, k.Operation, k.Key), fingerprint[1:], int16(fingerprint[0]), owner.String(),
 		lease.Microseconds(), ttl.Microseconds(), p.g.c.KeepExpired.Microseconds()}
 	args = append(args, request.columns()...)
 	args = append(args, (lease + due).Microseconds())
-	// Where a request is kept, a claim that was carried out although its answer was lost has it run later.
+	// If the request is stored, a claim that succeeded although its answer was lost has the request run later.
 	var failed error
 	doubted := func(err error) error {
 		var unsent *pgconn.ConnectError
@@ -52,7 +53,7 @@ func (p postgres) claim(ctx context.Context, k StoreKey, fingerprint []byte, lea
 		return fmt.Errorf("%w: %w", errClaimInDoubt, err)
 	}
 	for look := 1; ; look++ {
-		s, err := p.g.lookup(ctx, p.g.pool, k) // A repeat ends here: it writes nothing.
+		s, err := p.g.lookup(ctx, p.g.pool, k) // A repeat ends here and writes nothing.
 		switch {
 		case err != nil:
 			return Claimed{}, doubted(errors.Join(failed, err))
@@ -63,7 +64,7 @@ func (p postgres) claim(ctx context.Context, k StoreKey, fingerprint []byte, lea
 		case look == maxLooks && failed != nil:
 			return Claimed{}, doubted(failed)
 		case look == maxLooks:
-			return Claimed{Fingerprint: fingerprint}, nil // It changes hands too quickly: it is in use.
+			return Claimed{Fingerprint: fingerprint}, nil // The row keeps changing, so the key is in use.
 		}
 		c := Claimed{Mine: true}
 		failed = p.once(ctx, func(ctx context.Context) error {
@@ -74,14 +75,14 @@ func (p postgres) claim(ctx context.Context, k StoreKey, fingerprint []byte, lea
 		case failed == nil:
 			return c, nil
 		case errors.Is(failed, pgx.ErrNoRows), errors.As(failed, &pg) && pg.Code == "40001":
-			failed = nil // Somebody was quicker.
+			failed = nil // Another claim was faster.
 		case errors.As(failed, &pg):
 			return Claimed{}, fmt.Errorf("claim key: %w", failed)
 		}
 	}
 }
 
-// taken says who has a key that cannot be claimed.
+// taken reports who has a key that cannot be claimed.
 func (p postgres) taken(s *stored) (Claimed, error) {
 	c := Claimed{Fingerprint: append([]byte{byte(s.Version)}, s.Fingerprint...), ExpiresAt: s.ExpiresAt}
 	switch s.State {
@@ -96,7 +97,7 @@ func (p postgres) taken(s *stored) (Claimed, error) {
 	return Claimed{}, fmt.Errorf("%w: its state is %q", ErrUnusable, s.State)
 }
 
-// stored is what a Store says of a key that is not the caller's, for foundOf.
+// stored returns what foundOf needs to know of a key that the caller does not have.
 func (c Claimed) stored() *stored {
 	s := &stored{State: statePending, ExpiresAt: c.ExpiresAt}
 	if len(c.Fingerprint) > 0 {
@@ -114,7 +115,7 @@ func (c Claimed) stored() *stored {
 	return s
 }
 
-// once bounds a statement that writes. It does not end with the client: then nobody would know what became of it.
+// once runs a statement that writes, with a time limit. It does not end with the client: the result would be unknown.
 func (p postgres) once(ctx context.Context, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(databaseTimeout, p.g.c.AcquireTimeout))
 	defer cancel()
@@ -151,7 +152,7 @@ func (p postgres) FinishUntil(ctx context.Context, k StoreKey, fence int64, a St
 	if done != nil {
 		return *done, true, nil
 	}
-	s, err := p.g.lookup(ctx, p.g.pool, k) // An earlier try may have been carried out though its reply was lost.
+	s, err := p.g.lookup(ctx, p.g.pool, k) // An earlier attempt may have succeeded although its reply was lost.
 	if err != nil {
 		return expiresAt, false, fmt.Errorf("store answer: %w", err)
 	}
@@ -165,8 +166,8 @@ func (p postgres) Release(ctx context.Context, k StoreKey, fence int64) error {
 	return p.release(ctx, k, fence, false, 0)
 }
 
-// release is Release. Forget: nothing was done under the key, so that where it has no steps another request may have it.
-// Due is when holdfast may run the request again, where it was kept.
+// release is Release. forget means that nothing was done under the key: if it has no steps, another request may have
+// it. due is when holdfast may run a stored request again.
 func (p postgres) release(ctx context.Context, k StoreKey, fence int64, forget bool, due time.Duration) error {
 	err := pgx.BeginTxFunc(ctx, p.g.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}

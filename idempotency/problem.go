@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// Codes of the problems that the middleware answers by itself. They tell its 409 from one of your API's own.
+// Codes of the middleware's own problem answers. They distinguish its 409 from one of your API.
 const (
 	CodeKeyMissing       = "idempotency.key_missing"
 	CodeKeyInvalid       = "idempotency.key_invalid"
@@ -23,22 +23,22 @@ const (
 	CodeHandlerFault     = "idempotency.handler_fault"
 )
 
-// problem is an answer of the middleware's own (RFC 9457). Retryable says whether the same request, with the same key,
-// is worth another try.
+// problem is an answer of the middleware itself (RFC 9457). Retryable says whether it is worth sending the same request
+// again with the same key.
 type problem struct {
 	status    int
 	code      string
-	class     retry.Class // what the error_code of the answer begins with
+	class     retry.Class // the first part of the answer's error_code
 	title     string
 	detail    string
 	retryable bool
-	link      bool   // to the API's documents
-	location  string // of the status, with 202
+	link      bool   // link to the API's documentation
+	location  string // where the status is, with 202
 }
 
 var (
 	keyMissing = problem{status: http.StatusBadRequest, code: CodeKeyMissing, class: retry.Validation, title: "Idempotency-Key is missing", link: true,
-		detail: "This operation must be sent with a key of your choice in the header Idempotency-Key: one for each operation, the same for each retry of it."}
+		detail: "Send this operation with a key of your choice in the header Idempotency-Key: a new key for each operation, the same key for its retries."}
 	keyInvalid       = problem{status: http.StatusBadRequest, code: CodeKeyInvalid, class: retry.Validation, title: "Idempotency-Key is invalid", link: true}
 	principalUnknown = problem{status: http.StatusUnauthorized, code: CodePrincipalUnknown, class: retry.Auth, title: "Authentication required",
 		detail: "A key belongs to an account: sign in first."}
@@ -54,7 +54,7 @@ var (
 		detail: "Its status is at the Location of this answer.", retryable: true}
 	storeUnavailable = problem{status: http.StatusServiceUnavailable, code: CodeStoreUnavailable, class: retry.Unavailable, title: "The service is not available now",
 		detail: "Nothing was done. Send the request again, with the same key.", retryable: true}
-	outcomeUnknown = problem{status: http.StatusServiceUnavailable, code: CodeOutcomeUnknown, class: retry.Timeout, title: "It is not known whether the request was carried out",
+	outcomeUnknown = problem{status: http.StatusServiceUnavailable, code: CodeOutcomeUnknown, class: retry.Timeout, title: "The request may or may not have been carried out",
 		detail: "Send it again with the same key: it is carried out once, and you get its answer.", retryable: true}
 	answerUnusable = problem{status: http.StatusServiceUnavailable, code: CodeAnswerUnusable, class: retry.Unavailable, title: "The stored answer cannot be used",
 		detail: "The request was carried out before, but its answer cannot be read. It is not carried out again.", retryable: true}
@@ -67,8 +67,8 @@ func (p problem) with(detail string) problem {
 	return p
 }
 
-// unknownOutcome is outcomeUnknown as it is true for a request: without a key another try is another request, and where
-// the effect and the answer are not one transaction (NewEphemeral) the handler may run again.
+// unknownOutcome is outcomeUnknown with the detail that fits the request. Without a key, another attempt is another
+// request. If the effect and the answer are not one transaction (NewEphemeral), the handler may run again.
 func unknownOutcome(keyed, ephemeral bool) problem {
 	p := outcomeUnknown
 	switch {
@@ -81,7 +81,7 @@ func unknownOutcome(keyed, ephemeral bool) problem {
 	return p
 }
 
-// write answers with a problem.
+// write sends a problem.
 func (p problem) write(w http.ResponseWriter, docs string) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
@@ -107,9 +107,9 @@ func (p problem) write(w http.ResponseWriter, docs string) {
 		Retryable bool   `json:"retryable"`
 	}{kind, p.title, p.status, p.detail, p.code, string(p.class) + "." + p.code, p.retryable})
 	if err != nil {
-		panic(err) // strings, a number and a boolean
+		panic(err) // strings, a number and a boolean always encode
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(p.status)
-	_, _ = w.Write(body) // The client is gone: there is nobody to tell.
+	_, _ = w.Write(body) // On an error the client is gone.
 }

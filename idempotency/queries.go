@@ -2,11 +2,12 @@ package idempotency
 
 import "github.com/holdfast-go/holdfast/internal/sqlschema"
 
-// Every statement of the package, written for the schema "holdfast"; newStatements puts the configured one in, once.
-// What is expired is decided by clock_timestamp(): now() stands still in a transaction. An index cannot be searched by it,
-// so what looks for due rows, in a statement of its own, takes statement_timestamp().
+// This file holds every statement of the package, written for the schema "holdfast". newStatements replaces it once
+// with the configured schema. clock_timestamp() decides what has expired, because now() stands still in a transaction.
+// An index cannot be searched by it. So statements that look for due rows, each in a transaction of its own, use
+// statement_timestamp().
 
-// A key's row. Reads only, so that a storm of repeats locks and writes nothing.
+// Reads a key's row. It only reads, so many repeats at once lock and write nothing.
 const lookupSQL = `-- idempotency.lookup
 select k.fingerprint, k.fingerprint_version, k.state, coalesce(k.status, 0::smallint), coalesce(k.headers::text, '{}'), k.body, k.body_hash,
        coalesce(k.result_ref, ''), k.owner, coalesce(k.fence, 0), k.attempt, coalesce(k.lease_until > clock_timestamp(), false),
@@ -14,30 +15,30 @@ select k.fingerprint, k.fingerprint_version, k.state, coalesce(k.status, 0::smal
   from holdfast.idempotency k
  where k.scope = $1::text and k.operation = $2::text and k.key = $3::text`
 
-// Begins the transaction of a key: false when another has it. It never waits, so repeats hold no connection while one
-// of them runs.
+// Begins the transaction of a key; false if another request has it. It never waits, so repeats hold no connection while
+// one of them runs.
 const openSQL = `-- idempotency.open
 select set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', $2::text, true),
        pg_try_advisory_xact_lock($3::bigint)`
 
-// The same without a key.
+// The same for a request without a key.
 const openKeylessSQL = `-- idempotency.open_keyless
 select set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', $2::text, true), true`
 
-// What the handler wrote can be undone without losing the lock.
+// Lets us undo what the handler wrote without losing the lock.
 const savepointSQL = `savepoint holdfast_handler`
 const undoSQL = `rollback to savepoint holdfast_handler`
 const commitSQL = `commit`
 
-// Stores an answer. The primary key is the last guard: a second answer is an error, and with it the transaction ends.
+// Stores an answer. The primary key is the last guard: a second answer is an error and ends the transaction.
 const storeSQL = `-- idempotency.store
 insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body, body_hash, result_ref, owner, expires_at)
 values ($1::text, $2::text, $3::text, $4::bytea, $5::smallint, $6::text, $7::smallint, $8::text::jsonb, $9::bytea, $10::bytea, nullif($11::text, ''), $12::uuid,
         clock_timestamp() + $13::bigint * interval '1 microsecond')
 returning expires_at`
 
-// Takes an expired row away, with what is beside it, under the lock of its key, before its successor is stored. $4 keeps it
-// for audits.
+// Removes an expired row with its steps and request, under the lock of its key, before the new answer is stored. $4
+// keeps a copy for audits.
 const expireSQL = `-- idempotency.expire
 with gone as (
   delete from holdfast.idempotency k
@@ -54,9 +55,9 @@ select g.scope, g.operation, g.key, g.fingerprint, g.status, g.result_ref, g.cre
   from gone g
  where $4::bigint > 0`
 
-// Removes expired rows, oldest first, by idempotency_expiry, with what is beside them. Rows that another node, or a
-// request, is working on are left. A pending row's expires_at is later than its lease, and Config.KeepUnfinished after its
-// last step: so one that is here was given up long ago.
+// Removes expired rows with their steps and requests, oldest first, by idempotency_expiry. It skips rows that another
+// node or a request has locked. A pending row expires after its lease, and Config.KeepUnfinished after its last step,
+// so any pending row here was given up long ago.
 const cleanSQL = `-- idempotency.clean
 with gone as (
   delete from holdfast.idempotency k
@@ -89,10 +90,10 @@ with gone as (
 )
 select count(*), 0 from gone`
 
-// Gives a key out: a new row, or one that has expired, or one whose lease has run out under the same fingerprint. One
-// statement, committed by itself, that waits for nobody: a row that is locked, by a step or another claim, is in use. The
-// lock of its first line is the one that a request in transaction mode holds, so it does not run beside one. No row: the
-// key is not to be had. Where $11 is not null the request is kept beside the row, for idempotency.due.
+// Claims a key: a new row, an expired one, or one with the same fingerprint whose lease has run out. It is one
+// statement that commits by itself and waits for nothing: a row locked by a step or another claim is in use. A request
+// in transaction mode holds the advisory lock of the first line, so a claim never runs beside one. No row means that
+// the key cannot be claimed. If $11 is not null, the request is stored too, for idempotency.due.
 const claimSQL = `-- idempotency.claim
 with lock as materialized (
   select pg_try_advisory_xact_lock($4::bigint) as free
@@ -148,15 +149,15 @@ with lock as materialized (
 )
 select m.fence, m.attempt, m.expired from mine m`
 
-// Extends a lease, also one that ran out, while nobody else has claimed the key; not one that was released, whenever a
-// renewal that was on its way arrives.
+// Extends a lease, also one that ran out, while nobody else has claimed the key. It never extends a released lease,
+// however late the renewal arrives.
 const renewSQL = `-- idempotency.renew
 update holdfast.idempotency k
    set lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond',
        expires_at = greatest(k.expires_at, clock_timestamp() + $5::bigint * interval '1 microsecond')
  where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and k.fence = $4::bigint and k.state = 'pending' and k.lease_until > '-infinity'`
 
-// Stores the answer of a pending row; its steps and its request have served.
+// Stores the answer of a pending row, and removes its steps and its request.
 const finishSQL = `-- idempotency.finish
 with done as (
   update holdfast.idempotency k
@@ -171,14 +172,15 @@ with done as (
 )
 select (select d.expires_at from done d)`
 
-// Locks the row of a fence, in the transaction that releases it: a step that is just committing is waited for, and release,
-// with a snapshot of its own, sees it.
+// Locks the row of a fence in the transaction that releases it. So it waits for a step that is committing, and release
+// sees that step with a newer snapshot.
 const releaseLockSQL = `-- idempotency.release_lock
 select 1 from holdfast.idempotency k
  where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and k.fence = $4::bigint and k.state = 'pending'
    for update`
 
-// Ends a lease without an answer. $5: the row goes, unless it has steps. $6: when holdfast may run the request again.
+// Ends a lease without an answer. $5 removes the row unless it has steps. $6 is when holdfast may run the request
+// again.
 const releaseSQL = `-- idempotency.release
 with freed as (
   delete from holdfast.idempotency k
@@ -199,8 +201,8 @@ update holdfast.idempotency_request r
   from ended e
  where r.run = e.run and r.due_at is not null`
 
-// Begins a step: $1 and $2 are time-outs. The statements that follow lock the row of the fence, and then look, with a
-// snapshot that is newer than the lock, whether the step is done.
+// Begins a step; $1 and $2 are timeouts. The next statements lock the row of the fence. Then, with a snapshot newer
+// than the lock, they check whether the step is done.
 const stepOpenSQL = `-- idempotency.step_open
 select set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', $2::text, true)`
 
@@ -216,7 +218,8 @@ select s.result::text
   join holdfast.idempotency k on k.run = s.run
  where k.scope = $1::text and k.operation = $2::text and k.key = $3::text and s.name = $4::text`
 
-// Stores a step's result, in its transaction; without the row of the fence it is an error. From now on the row is kept for $7 at least: part of an effect is there.
+// Stores a step's result in its transaction. Without the row of the fence it is an error. From now on the row is kept
+// for at least $7, because part of the effect is committed.
 const stepDoneSQL = `-- idempotency.step_done
 with held as (
   update holdfast.idempotency k
@@ -228,8 +231,8 @@ with held as (
 insert into holdfast.idempotency_step (run, name, result)
 values ((select h.run from held h), $5::text, $8::text::json)`
 
-// Requests that nobody finishes, of routes that this node has, by idempotency_request_due. It locks nothing: who runs one
-// is decided by idempotency.resume.
+// Finds unfinished requests of routes that this node has, by idempotency_request_due. It locks nothing:
+// idempotency.resume decides who runs one.
 const dueSQL = `-- idempotency.due
 select r.run, r.tries, r.scope, r.operation, r.key, r.route, r.principal, r.method, r.host, r.url, r.pattern, r.path_values::text, r.headers::text, r.body,
        k.fingerprint, k.attempt
@@ -239,7 +242,7 @@ select r.run, r.tries, r.scope, r.operation, r.key, r.route, r.principal, r.meth
    and k.state = 'pending' and k.lease_until <= clock_timestamp() and k.expires_at > clock_timestamp()
  order by r.due_at limit $2::int`
 
-// Claims such a request. No row: somebody else has it, or did.
+// Claims such a request. No row means that another node or the client has it, or finished it.
 const resumeSQL = `-- idempotency.resume
 with due as materialized (
   select k.scope, k.operation, k.key, r.run
@@ -262,13 +265,13 @@ update holdfast.idempotency_request r
  where r.run = t.run
 returning t.fence, t.attempt, r.tries`
 
-// Puts off a request that its route leaves to the client.
+// Postpones a request that its route leaves to the client.
 const postponeSQL = `-- idempotency.postpone
 update holdfast.idempotency_request r
    set due_at = clock_timestamp() + $2::bigint * interval '1 microsecond'
  where r.run = $1::bigint and r.due_at <= clock_timestamp()`
 
-// Gives up what was tried $2 times: it stays for a person, and each is returned once.
+// Gives up requests after $2 attempts. Each stays stored for a person to look at, and is returned once.
 const abandonSQL = `-- idempotency.abandon
 update holdfast.idempotency_request r
    set due_at = null
@@ -279,12 +282,12 @@ update holdfast.idempotency_request r
 returning r.scope, r.operation, r.key, r.route, k.attempt, k.created_at,
           (select count(*) from holdfast.idempotency_step s where s.run = r.run)`
 
-// statements are the constants above, for the configured schema.
+// statements holds the statements above for the configured schema.
 type statements struct {
 	lookup, open, openKeyless, store, expire, clean, cleanExpired string
-	claim, renew, finish, releaseLock, release                    string // of leases
+	claim, renew, finish, releaseLock, release                    string // for leases
 	stepOpen, stepLock, stepLook, stepDone                        string
-	due, resume, postpone, abandon                                string // of the completer
+	due, resume, postpone, abandon                                string // for the completer
 }
 
 func newStatements(schema string) statements {

@@ -14,18 +14,18 @@ import (
 	"unicode/utf8"
 )
 
-// recorder collects a handler's answer: nothing of it leaves before the transaction has committed. It has neither Flush
-// nor Hijack, and http.ResponseController says so. What comes after the handler's return, from a goroutine that it left
-// behind, is no part of the answer.
+// recorder collects a handler's answer. Nothing of it is sent before the transaction has committed. It has neither
+// Flush nor Hijack, and http.ResponseController reports that. What a goroutine writes after the handler has returned is
+// not part of the answer.
 type recorder struct {
 	to     http.ResponseWriter
-	outer  http.Header // what was said outside before the handler ran
+	outer  http.Header // headers that were set before the handler ran
 	header http.Header
 
 	mu     sync.Mutex
 	over   bool        // the handler has returned
 	status int         // 0 until it is written
-	sent   http.Header // header as it was then
+	sent   http.Header // the header at that moment
 	body   bytes.Buffer
 }
 
@@ -40,8 +40,8 @@ func (rec *recorder) Header() http.Header {
 	return rec.header
 }
 
-// errOver is what a goroutine gets that goes on writing.
-var errOver = errors.New("the handler has returned, and its answer with it")
+// errOver is the error of a write after the handler has returned.
+var errOver = errors.New("the handler has returned: its answer is complete")
 
 func (rec *recorder) WriteHeader(status int) {
 	rec.mu.Lock()
@@ -53,12 +53,12 @@ func (rec *recorder) writeHeader(status int) {
 	switch {
 	case rec.status != 0 || rec.over:
 		return
-	case status >= 100 && status < 200 && status != http.StatusSwitchingProtocols: // On its way at once, and not part of the answer.
+	case status >= 100 && status < 200 && status != http.StatusSwitchingProtocols: // Sent at once, and not part of the answer.
 		h := rec.to.Header()
 		before := h.Clone()
 		maps.Copy(h, rec.header)
 		rec.to.WriteHeader(status)
-		clear(h) // The answer may become another one.
+		clear(h) // The answer may still be replaced.
 		maps.Copy(h, before)
 		return
 	case status < 200 || status > 999:
@@ -92,21 +92,21 @@ func (rec *recorder) done() {
 	rec.over = true
 }
 
-// answer is what of it is stored. What was said outside, and not said otherwise by the handler, is said anew for a replay:
-// a compressor's Content-Encoding is true of its own answer alone.
+// answer returns what is stored of the answer. Headers that code before the guard set, and the handler did not change,
+// are left out: each replay gets its own. A compressor's Content-Encoding is true of one answer only.
 func (rec *recorder) answer(more []string) StoredAnswer {
 	a := StoredAnswer{Status: rec.status, Header: http.Header{}, Body: bytes.Clone(rec.body.Bytes())}
 	for _, name := range slices.Concat(replayHeaders, more) {
 		name = textproto.CanonicalMIMEHeaderKey(name)
 		outer, outside := rec.outer[name]
 		if values, said := rec.sent[name]; said && !(outside && slices.Equal(values, outer)) {
-			a.Header[name] = append([]string{}, values...) // An empty Content-Type keeps net/http from guessing one.
+			a.Header[name] = append([]string{}, values...) // keep an empty Content-Type: it stops net/http from guessing
 		}
 	}
 	return a
 }
 
-// send lets the answer go, with headers of ours.
+// send sends the answer, with the headers that this package adds.
 func (rec *recorder) send(ours http.Header) {
 	h := rec.to.Header()
 	clear(h)
@@ -116,23 +116,23 @@ func (rec *recorder) send(ours http.Header) {
 		h.Set("Content-Length", strconv.Itoa(rec.body.Len()))
 	}
 	rec.to.WriteHeader(rec.status)
-	_, _ = rec.to.Write(rec.body.Bytes()) // The client is gone: a repeat will get it.
+	_, _ = rec.to.Write(rec.body.Bytes()) // On an error the client is gone; a repeat gets the answer.
 }
 
-// maxReference is how many bytes of what an operation brought about are noted.
+// maxReference is the maximum length of a stored reference in bytes.
 const maxReference = 1024
 
-// reference is what of it a text column can hold: a note must not cost the effect.
+// reference returns the part of ref that a text column can hold. A note must not make the operation fail.
 func reference(ref string) string {
 	return strings.Map(func(c rune) rune {
-		if c < ' ' || c == utf8.RuneError { // also what the cut left of a character
+		if c < ' ' || c == utf8.RuneError { // also a character that was cut in two
 			return '?'
 		}
 		return c
 	}, ref[:min(len(ref), maxReference)])
 }
 
-// hashOf a body, kept beside it.
+// hashOf is the hash that is stored with a body.
 func hashOf(body []byte) []byte {
 	hash := sha256.Sum256(body)
 	return hash[:]

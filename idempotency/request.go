@@ -14,19 +14,19 @@ import (
 	"unicode/utf8"
 )
 
-// This file reads a request: all that decides what it asks for, and whose its key is.
+// This file reads a request: what it asks for, and whose key it carries.
 
 const (
 	maxPrincipal = 512
 	maxOperation = 256
 )
 
-// principalScope and the principal are the scope of keys under ScopePrincipal.
+// principalScope followed by the principal is a key's scope under ScopePrincipal.
 const principalScope = "principal:"
 
-var errPrincipal = fmt.Errorf("it must be UTF-8 without NUL, of 1 to %d bytes", maxPrincipal)
+var errPrincipal = fmt.Errorf("it must be 1 to %d bytes of UTF-8 without NUL", maxPrincipal)
 
-// operation names what the request asks for. Route is the same where a route or a router names it, else "".
+// operation names what the request asks for. route is the same if a route or a router names it, else "".
 func (rt *route) operation(r *http.Request) (name, route string) {
 	if rt.o.Operation != "" {
 		return rt.o.Operation, rt.o.Operation
@@ -49,8 +49,8 @@ func (rt *route) operation(r *http.Request) (name, route string) {
 	return name, route
 }
 
-// mounts says that a router's pattern covers whatever stands below a path, maybe another router's routes: "/v1/*" of chi,
-// "/v1/" and "/v1/{rest...}" of net/http. It names no operation then.
+// mounts reports whether a router's pattern covers everything below a path, possibly another router's routes: "/v1/*"
+// of chi, "/v1/" and "/v1/{rest...}" of net/http. Such a pattern names no operation.
 func mounts(pattern string) bool {
 	return strings.HasSuffix(pattern, "*") || strings.HasSuffix(pattern, "/") || strings.HasSuffix(pattern, "...}")
 }
@@ -60,37 +60,37 @@ func operationName(method, pattern string) string {
 	if !strings.HasPrefix(name, method+" ") {
 		name = method + " " + name
 	}
-	if len(name) > maxOperation { // Cut, it would be another path's too.
+	if len(name) > maxOperation { // Two paths could become one if they were cut.
 		name = method + " sha256:" + Deterministic(name)
 	}
 	return name
 }
 
-// request is a guarded request that has been read.
+// request is a guarded request that was read.
 type request struct {
 	*http.Request
 	info        Info
-	scope       string // of the key, as the table has it
+	scope       string // of the key, as in the table
 	operation   string // likewise
 	fingerprint []byte
 	body        []byte
 	lock        int64
 	begun       time.Time
-	until       time.Time // by when the client wants an answer; zero: it did not say
-	expired     bool      // its key had an answer that has expired
-	completed   bool      // nobody waits for its answer: Run runs it
-	taken       bool      // another request was seen to have its key
-	route       string    // operation where a route or a router names it
-	notified    bool      // what became of it
-	err         error     // of ours, that led to its answer; for the log
+	until       time.Time // when the client stops waiting for an answer; zero if unknown
+	expired     bool      // the key had an answer that has expired
+	completed   bool      // Run runs it, and no client waits for its answer
+	taken       bool      // another request had its key when we looked
+	route       string    // the operation if a route or a router names it
+	notified    bool      // the outcome was reported
+	err         error     // our own error that led to the answer; for the log
 }
 
-// key is its key as a Store has it.
+// key returns the key as a Store has it.
 func (req *request) key() StoreKey {
 	return StoreKey{Scope: req.scope, Operation: req.operation, Key: req.info.Key}
 }
 
-// whole is a copy of the request with its body in front of it, for code that reads or changes it.
+// whole returns a copy of the request with its body rewound, for code that reads or changes it.
 func (req *request) whole(ctx context.Context) *http.Request {
 	r := req.Request.Clone(ctx)
 	r.Body = io.NopCloser(bytes.NewReader(req.body))
@@ -102,7 +102,7 @@ func (req *request) keyHash() string { return hashName(req.lock) }
 
 func hashName(lock int64) string { return fmt.Sprintf("%016x", uint64(lock)) }
 
-// read reads all that decides what a request is. Not nil: it is refused.
+// read reads everything that identifies a request. A problem that is not nil refuses it.
 func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 	g, r := rt.g, req.Request
 	refuse := func(p problem) *problem { return &p }
@@ -124,7 +124,7 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 	}
 	req.info.Principal = principal
 	body := r.Body
-	if body == nil { // a request that no server has read
+	if body == nil { // a request that no server read
 		body = http.NoBody
 	}
 	if req.body, err = io.ReadAll(http.MaxBytesReader(w, body, rt.o.MaxRequest)); err != nil {
@@ -134,7 +134,7 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 		}
 		return refuse(requestUnread)
 	}
-	compared := key != "" || rt.o.KeyFunc != nil // what has no key repeats nothing
+	compared := key != "" || rt.o.KeyFunc != nil // a request without a key repeats nothing
 	if req.body, err = readBefore(r, req.body); err != nil && rt.o.Fingerprint == nil && compared {
 		req.err = err
 		return refuse(handlerFault)
@@ -179,13 +179,13 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 	return nil
 }
 
-// budgetOf reads X-Request-Timeout: how long the client will wait, in seconds ("1.5") or with a unit ("1500ms").
+// budgetOf reads X-Request-Timeout: how long the client waits, in seconds ("1.5") or with a unit ("1500ms").
 func budgetOf(value string) (time.Duration, bool) {
 	if seconds, err := strconv.ParseFloat(value, 64); err == nil {
 		if seconds > 0 && seconds <= 86_400 {
 			return time.Duration(seconds * float64(time.Second)), true
 		}
-		return 0, false // NaN too
+		return 0, false // also NaN
 	}
 	d, err := time.ParseDuration(value)
 	return d, err == nil && d > 0

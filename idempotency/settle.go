@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,14 +15,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/handlertx"
 )
 
-// This file runs a handler in a request's transaction, and ends that.
+// This file runs a handler in a request's transaction and ends the transaction.
 
 var errNotTheHandlers = errors.New("the middleware ends the request's transaction: answer 400 or more to undo it, or use a savepoint (tx.Begin)")
 
 // maxReruns is how often a handler runs again after a serialization failure.
 const maxReruns = 3
 
-// run runs the handler in a transaction that has the key, and answers. False: another request has the key.
+// run runs the handler in a transaction that has the key, and answers. It returns false if another request has the key.
 func (rt *route) run(w http.ResponseWriter, req *request) (answered bool) {
 	req.info.Attempt = 1
 	for rerun := 0; ; rerun++ {
@@ -41,27 +42,27 @@ func (rt *route) run(w http.ResponseWriter, req *request) (answered bool) {
 	}
 }
 
-// try is one run of the handler. It answers, or its error says why nothing was kept, or nothing that is known.
+// try runs the handler once. Either it answers, or its error says why nothing was kept or why that is unknown.
 func (rt *route) try(w http.ResponseWriter, req *request) error {
 	h := &held{}
-	defer rt.g.rollback(h) // whatever happens
+	defer rt.g.rollback(h) // does nothing after a commit
 	if err := rt.claim(h, req); err != nil {
 		return err
 	}
 	switch rt.answerBy(w, req, h.row) {
 	case foundNothing:
 		req.taken = false
-	case foundPending: // A node on which the route has a lease claimed it between the look and the lock.
+	case foundPending: // A node where the route has a lease claimed the key between the look and the lock.
 		return errBusy
-	default: // It was stored between the look and the lock.
+	default: // The answer was stored between the look and the lock.
 		return nil
 	}
 	rec := newRecorder(w)
 	return rt.settle(h, rt.call(h, rec, req), rec, req)
 }
 
-// call runs the handler. Where it does not return in order, by a panic or by runtime.Goexit, the transaction is rolled
-// back, and the panic goes on its way.
+// call runs the handler. If it ends by a panic or by runtime.Goexit, call rolls the transaction back, and the panic
+// continues.
 func (rt *route) call(h *held, rec *recorder, req *request) *handling {
 	ctx, cancel := context.WithTimeout(req.Context(), rt.o.Timeout)
 	defer cancel()
@@ -86,7 +87,7 @@ var (
 	errUnknown = errors.New("the answer to COMMIT was lost")
 )
 
-// settle stores the answer, commits, and lets the answer go. The error says why neither happened.
+// settle stores the answer, commits, and sends the answer. The error says why it did not.
 func (rt *route) settle(h *held, hd *handling, rec *recorder, req *request) error {
 	f := decide(answerFacts{status: rec.status, doNotStore: hd.doNotStore, commitOnError: hd.commitOnError}, rt.o.Store)
 	if f == keepNone {
@@ -98,7 +99,7 @@ func (rt *route) settle(h *held, hd *handling, rec *recorder, req *request) erro
 	if err := fit(h, f); err != nil {
 		return err
 	}
-	// From here on it is done, whatever becomes of the client.
+	// From here on the request is carried out even if the client is gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), databaseTimeout)
 	defer cancel()
 	if h.tx.Conn().PgConn().TxStatus() == 'E' || req.expired {
@@ -106,7 +107,7 @@ func (rt *route) settle(h *held, hd *handling, rec *recorder, req *request) erro
 			return err
 		}
 		if f == keepAnswer {
-			f = keepAll // What was to be undone is undone.
+			f = keepAll // The handler's writes are undone already.
 		}
 	}
 	stored, owner, expires, err := rt.commit(ctx, h, f, hd, rec, req)
@@ -126,23 +127,23 @@ func (rt *route) settle(h *held, hd *handling, rec *recorder, req *request) erro
 	return nil
 }
 
-// fit says, by an error, that a handler's transaction cannot be ended as it should.
+// fit returns an error if a handler's transaction cannot be committed.
 func fit(h *held, f disposition) error {
 	pg := h.tx.Conn().PgConn()
 	switch {
 	case pg.IsClosed():
 		return errors.New("the connection was lost before the commit")
 	case pg.IsBusy():
-		return fmt.Errorf("%w: rows or batch results are open: close them before it returns", errHandler)
+		return fmt.Errorf("%w: rows or batch results are open: close them before the handler returns", errHandler)
 	case pg.TxStatus() == 'I':
-		return fmt.Errorf("%w: it was ended by a statement: what was written may be committed without the key", errHandler)
+		return fmt.Errorf("%w: a statement of the handler ended it: its writes may be committed without the key", errHandler)
 	case pg.TxStatus() == 'E' && f == keepAll:
-		return fmt.Errorf("%w: a statement failed, but the answer says that all is well", errHandler)
+		return fmt.Errorf("%w: a statement failed, but the answer reports success", errHandler)
 	}
 	return nil
 }
 
-// clear does what cannot travel with the store: undoing what failed, and taking an expired row away.
+// clear does what cannot share a round trip with the store: it undoes failed statements and removes an expired row.
 func (rt *route) clear(ctx context.Context, h *held, f disposition, req *request) error {
 	if f == keepAnswer {
 		if _, err := h.tx.Exec(ctx, undoSQL); err != nil {
@@ -157,7 +158,8 @@ func (rt *route) clear(ctx context.Context, h *held, f disposition, req *request
 	return nil
 }
 
-// commit stores the answer and commits, in one round trip. An error that wraps errUnknown: it may have been carried out.
+// commit stores the answer and commits in one round trip. An error that wraps errUnknown means that the commit may have
+// happened.
 func (rt *route) commit(ctx context.Context, h *held, f disposition, hd *handling, rec *recorder, req *request) (state string, owner uuid.UUID, expires time.Time, err error) {
 	b := &pgx.Batch{}
 	if f == keepAnswer {
@@ -184,11 +186,11 @@ func (rt *route) commit(ctx context.Context, h *held, f disposition, hd *handlin
 		h.release()
 		return state, owner, expires, nil
 	}
-	rt.g.rollback(h) // before confirm asks who has the key
+	rt.g.rollback(h) // before confirm looks who has the key
 	return state, owner, expires, fmt.Errorf("store answer and commit: %w", err)
 }
 
-// kept is what of an answer is stored.
+// kept returns what is stored of an answer.
 func (rt *route) kept(rec *recorder, hd *handling) StoredAnswer {
 	a := rec.answer(rt.o.ReplayHeaders)
 	if rt.o.Redact != nil {
@@ -197,12 +199,12 @@ func (rt *route) kept(rec *recorder, hd *handling) StoredAnswer {
 	if a.Omitted = int64(len(a.Body)) > rt.o.MaxResponse; a.Omitted {
 		a.Body = nil
 	}
-	a.BodyHash, a.ResultRef = hashOf(a.Body), reference(or(hd.resultRef, a.Header.Get("Location")))
+	a.BodyHash, a.ResultRef = hashOf(a.Body), reference(cmp.Or(hd.resultRef, a.Header.Get("Location")))
 	return a
 }
 
-// confirm finds out whether a COMMIT without an answer was carried out: the row has our mark, or nobody has the key any
-// more and there is no row.
+// confirm determines whether a COMMIT without an answer was carried out. It was if the row has our owner id. It was not
+// if the key is free and has no row.
 func (rt *route) confirm(ctx context.Context, req *request, owner uuid.UUID, lost error) (expires time.Time, err error) {
 	if req.info.Key == "" {
 		return expires, lost
@@ -215,7 +217,7 @@ func (rt *route) confirm(ctx context.Context, req *request, owner uuid.UUID, los
 		if err == nil {
 			var ended bool
 			err = rt.g.pool.QueryRow(ctx, rt.g.sql.open, "0", "0", req.lock).Scan(nil, nil, &ended)
-			if err == nil && ended { // Its transaction is over; what is there now is the truth.
+			if err == nil && ended { // Its transaction is over, so the row is final.
 				if s, err = rt.g.lookup(ctx, rt.g.pool, req.key()); err == nil {
 					if s != nil && s.Owner == owner {
 						return s.ExpiresAt, nil
@@ -230,7 +232,7 @@ func (rt *route) confirm(ctx context.Context, req *request, owner uuid.UUID, los
 	}
 }
 
-// failed answers a request whose handler could not run, or ran and of which nothing, or nothing that is known, was kept.
+// failed answers a request whose handler could not run, or whose result was not kept or is unknown.
 func (rt *route) failed(w http.ResponseWriter, req *request, err error) {
 	req.err = err
 	var pg *pgconn.PgError
@@ -239,7 +241,7 @@ func (rt *route) failed(w http.ResponseWriter, req *request, err error) {
 		rt.unavailable(w, req, err)
 	case errors.Is(err, errUnknown):
 		rt.refuse(w, req, unknownOutcome(req.info.Key != "", rt.g.pool == nil), Unknown)
-	case errors.As(err, &pg) && pg.ConstraintName == "idempotency_pkey": // Somebody has the key without the lock; who it is shows now.
+	case errors.As(err, &pg) && pg.ConstraintName == "idempotency_pkey": // Another request has the key without the lock; the row is visible now.
 		req.err = nil
 		switch rt.known(w, req) {
 		case foundNothing:

@@ -17,33 +17,33 @@ import (
 
 // Errors of Step.
 var (
-	errNoRequest   = errors.New("the context is not that of a request that a Guard guards, or its handler has returned")
-	errNoDatabase  = errors.New("keys are not in Postgres here: make the Guard with New, not NewEphemeral")
-	errNested      = errors.New("it stands inside of another step: put one after the other")
-	errTwice       = errors.New("a step of this name was done before in this request: give each its own name")
-	errStepsOwn    = errors.New("a step's transaction is ended by Step: return an error to undo it, or use a savepoint (tx.Begin)")
-	errStepName    = errors.New("its name must have 1 to 128 bytes of UTF-8, without NUL")
-	errUndone      = errors.New("the connection was lost, and what it wrote with it")
-	errStepUnknown = errors.New("it is not known whether it was committed")
+	errNoRequest   = errors.New("the context belongs to no guarded request, or its handler has returned")
+	errNoDatabase  = errors.New("the keys are not in Postgres: make the Guard with New, not NewEphemeral")
+	errNested      = errors.New("it runs inside another step: run one after the other")
+	errTwice       = errors.New("this request has done a step of this name already: give each step its own name")
+	errStepsOwn    = errors.New("Step ends the step's transaction: return an error to undo it, or use a savepoint (tx.Begin)")
+	errStepName    = errors.New("its name must be 1 to 128 bytes of UTF-8 without NUL")
+	errUndone      = errors.New("the connection was lost, and the step was rolled back")
+	errStepUnknown = errors.New("the answer to its COMMIT was lost: it may have been committed")
 )
 
-// maxStepName is how many bytes the name of a step may have.
+// maxStepName is the maximum length of a step's name in bytes.
 const maxStepName = 128
 
-// Step is one atomic phase of a handler (Route.Lease): what fn writes through tx, events of outbox.Write included, is
-// committed together with the note that the step is done and with fn's result, as JSON. When the request runs again, in
-// this process or another, a step that is done returns its result and fn does not run. So cut a handler where it calls
-// the outside, and make such calls between two steps, with DownstreamKey:
+// Step runs one atomic phase of a handler (Route.Lease). What fn writes through tx, including events of outbox.Write,
+// commits together with fn's result (as JSON) and the note that the step is done. If the request runs again, in this
+// process or another, a finished step returns its stored result and fn does not run. So divide a handler where it calls
+// other systems, and make such calls between two steps, with DownstreamKey:
 //
 //	order, err := idempotency.Step(ctx, "order", insertOrder)      // committed
 //	charge, err := gateway.Charge(ctx, idempotency.DownstreamKey(ctx, "charge"), order.Cents)
 //	paid, err := idempotency.Step(ctx, "paid", markPaid(order, charge))
 //
-// An error of fn undoes what it wrote and is returned. ErrLeaseLost: another request has the key by now; nothing was
-// written, and nothing more will be. Steps run one at a time; a name is used once in a request, and the same step has to
-// have the same name in each version of the handler. fn may run several times, after a serialization failure; the result
-// is what JSON makes of it, the first time too, and at most Route.MaxResponse bytes of it. In transaction mode fn runs in
-// Tx(ctx) under a savepoint, and is committed with the answer.
+// If fn returns an error, its writes are undone and Step returns the error. Step returns ErrLeaseLost if another
+// request has the key now: nothing was written, and nothing more will be. Steps run one at a time. Use a name once in a
+// request, and keep it the same in every version of the handler. fn may run several times, after serialization
+// failures. The result goes through JSON, the first time too, and has at most Route.MaxResponse bytes of JSON. In
+// transaction mode fn runs in Tx(ctx) under a savepoint, and is committed with the answer.
 func Step[T any](ctx context.Context, name string, fn func(ctx context.Context, tx pgx.Tx) (T, error)) (T, error) {
 	var result T
 	text, err := step(ctx, name, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
@@ -52,7 +52,7 @@ func Step[T any](ctx context.Context, name string, fn func(ctx context.Context, 
 			return nil, err
 		}
 		text, err := json.Marshal(value)
-		if err == nil { // What cannot be read again would be done, and of no use.
+		if err == nil { // Check now: a result that cannot be read later would be useless.
 			err = json.Unmarshal(text, new(T))
 		}
 		return text, err
@@ -69,7 +69,7 @@ func Step[T any](ctx context.Context, name string, fn func(ctx context.Context, 
 
 type insideStep struct{}
 
-// work is a step's function, its result as JSON.
+// work is a step's function. It returns the result as JSON.
 type work func(ctx context.Context, tx pgx.Tx) ([]byte, error)
 
 func step(ctx context.Context, name string, do work) (result []byte, err error) {
@@ -97,7 +97,7 @@ func step(ctx context.Context, name string, do work) (result []byte, err error) 
 	bounded := func(_ context.Context, tx pgx.Tx) ([]byte, error) {
 		text, err := do(inside, tx)
 		if most := h.rt.o.MaxResponse; err == nil && int64(len(text)) > most {
-			err = fmt.Errorf("its result has %d bytes: it must have at most %d", len(text), most)
+			err = fmt.Errorf("its result is %d bytes long: it must be at most %d", len(text), most)
 		}
 		return text, err
 	}
@@ -117,21 +117,21 @@ func step(ctx context.Context, name string, do work) (result []byte, err error) 
 	return result, nil
 }
 
-// underSavepoint is a step in transaction mode.
+// underSavepoint runs a step in transaction mode.
 func underSavepoint(ctx context.Context, tx pgx.Tx, do work) (result []byte, err error) {
 	err = pgx.BeginFunc(ctx, tx, func(nested pgx.Tx) error {
 		given := handlertx.Give(ctx, nested, errStepsOwn)
 		defer given.TakeBack()
 		var err error
 		if result, err = do(ctx, given); err == nil && nested.Conn().PgConn().TxStatus() == 'E' {
-			err = fmt.Errorf("%w: a statement failed, but it returned no error", errHandler)
+			err = fmt.Errorf("%w: a statement failed, but the step returned no error", errHandler)
 		}
 		return err
 	})
 	return result, err
 }
 
-// committed is a step in lease mode, in a transaction of its own.
+// committed runs a step in lease mode, in a transaction of its own.
 func (h *handling) committed(ctx context.Context, name string, do work) (result []byte, err error) {
 	for rerun := 0; ; rerun++ {
 		result, err = h.tryStep(ctx, name, do)
@@ -149,14 +149,14 @@ func (h *handling) committed(ctx context.Context, name string, do work) (result 
 	}
 }
 
-// tryStep is one try of a step.
+// tryStep tries a step once.
 func (h *handling) tryStep(ctx context.Context, name string, do work) (result []byte, err error) {
 	g := h.rt.g
 	hold := &held{}
 	if h.lease != nil {
 		defer h.lease.step(false)
 	}
-	defer func() { g.rollback(hold) }() // whatever happens
+	defer func() { g.rollback(hold) }() // does nothing after a commit
 	result, err = h.openStep(ctx, hold, name)
 	if err != nil || result != nil {
 		return result, err
@@ -170,7 +170,7 @@ func (h *handling) tryStep(ctx context.Context, name string, do work) (result []
 	if err := fit(hold, keepAll); err != nil {
 		return nil, err
 	}
-	// From here on it is done, whatever becomes of the client.
+	// From here on the step is carried out even if the client is gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), databaseTimeout)
 	defer cancel()
 	begun := time.Now()
@@ -184,8 +184,8 @@ func (h *handling) tryStep(ctx context.Context, name string, do work) (result []
 	return result, err
 }
 
-// openStep begins a step's transaction, locks the row of the request's fence, and looks whether the step is done: then
-// its result is not nil.
+// openStep begins a step's transaction, locks the row of the request's fence, and checks whether the step is done. If
+// it is, the result is not nil.
 func (h *handling) openStep(ctx context.Context, hold *held, name string) (result []byte, err error) {
 	g, o := h.rt.g, h.rt.o
 	waiting, cancel := context.WithTimeoutCause(ctx, g.c.AcquireTimeout, errPoolExhausted)
@@ -201,7 +201,8 @@ func (h *handling) openStep(ctx context.Context, hold *held, name string) (resul
 	}
 	b := &pgx.Batch{}
 	b.BeginTx(pgx.TxOptions{IsoLevel: o.Isolation})
-	// Who is silent for longer than a lease inside of a step is taken for dead: meanwhile nobody can take the request over.
+	// A client that is silent for longer than a lease inside a step counts as dead. Until then nobody can take the
+	// request over.
 	b.Queue(g.sql.stepOpen, millis(min(o.Timeout, o.Lease)+idleMargin), millis(o.Timeout))
 	if h.lease != nil {
 		k := h.lease.key
@@ -238,7 +239,8 @@ func (h *handling) openStep(ctx context.Context, hold *held, name string) (resul
 	return result, nil
 }
 
-// commitStep stores a step's result and commits. An error that wraps errUnknown: it may have been carried out.
+// commitStep stores a step's result and commits. An error that wraps errUnknown means that the commit may have
+// happened.
 func (h *handling) commitStep(ctx context.Context, hold *held, name string, result []byte) error {
 	b := &pgx.Batch{}
 	if h.lease != nil {
@@ -252,11 +254,12 @@ func (h *handling) commitStep(ctx context.Context, hold *held, name string, resu
 		hold.release()
 		return nil
 	}
-	h.rt.g.rollback(hold) // before confirmStep asks who has the row
+	h.rt.g.rollback(hold) // before confirmStep looks who has the row
 	return fmt.Errorf("store result and commit: %w", err)
 }
 
-// confirmStep finds out whether a COMMIT without an answer was carried out. To lock the row is to wait for its end.
+// confirmStep determines whether a COMMIT without an answer was carried out. Locking the row waits until that
+// transaction has ended.
 func (h *handling) confirmStep(ctx context.Context, name string) (result []byte, err error) {
 	if h.lease == nil {
 		return nil, errStepUnknown

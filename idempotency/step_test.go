@@ -56,16 +56,16 @@ func TestAStepThatIsMisusedSaysHow(t *testing.T) {
 					{"no name", run(ctx, "", insertAmount("no")), "1 to 128 bytes"},
 					{"a long name", run(ctx, strings.Repeat("n", 129), insertAmount("no")), "1 to 128 bytes"},
 					{"a name that is not UTF-8", run(ctx, "\xff", insertAmount("no")), "1 to 128 bytes"},
-					{"no request", run(context.Background(), "a", insertAmount("no")), "not that of a request"},
+					{"no request", run(context.Background(), "a", insertAmount("no")), "belongs to no guarded request"},
 					{"its own error", run(ctx, "b", func(ctx context.Context, tx pgx.Tx) (string, error) {
 						insertAmount("no")(ctx, tx)
 						return "", errors.New("planned")
 					}), "planned"},
 					{"the same name after an error", run(ctx, "b", insertAmount("yes")), ""},
-					{"the same name again", run(ctx, "b", insertAmount("no")), "each its own name"},
+					{"the same name again", run(ctx, "b", insertAmount("no")), "each step its own name"},
 					{"one in another", run(ctx, "c", func(ctx context.Context, tx pgx.Tx) (string, error) {
 						return Step(ctx, "d", insertAmount("no"))
-					}), "inside of another step"},
+					}), "inside another step"},
 					{"a statement that failed unseen", run(ctx, "e", func(ctx context.Context, tx pgx.Tx) (string, error) {
 						tx.Exec(ctx, "insert into charge (amount) values ('no')")
 						tx.Exec(ctx, "select 1/0")
@@ -73,10 +73,10 @@ func TestAStepThatIsMisusedSaysHow(t *testing.T) {
 					}), "transaction"},
 					{"a commit of its own", run(ctx, "f", func(ctx context.Context, tx pgx.Tx) (string, error) {
 						return "", tx.Commit(ctx)
-					}), "ended by Step"},
+					}), "Step ends the step's transaction"},
 					{"a result that JSON has no form for", run(ctx, "g", func(ctx context.Context, tx pgx.Tx) (string, error) {
 						return strings.Repeat("x", defaultMaxResponse), nil
-					}), "must have at most"},
+					}), "it must be at most 1048576"},
 				} {
 					if c.part == "" && c.err != nil || c.part != "" && (c.err == nil || !strings.Contains(c.err.Error(), c.part)) {
 						t.Errorf("%s: got %v", c.what, c.err)

@@ -7,43 +7,44 @@ import (
 	"time"
 )
 
-// Store keeps keys for handlers that run outside of a transaction (Route.Lease). Its clock rules: spans go in, moments
-// come out. All of it may be called by many goroutines, and many processes, at once.
+// Store keeps keys for handlers that run outside a transaction (Route.Lease). Its own clock decides: callers pass
+// durations, and it returns times. Many goroutines and many processes may call it at once.
 //
-// Every Claim that is the caller's has a fence of its own, larger than any before it of that key, also after a Release
-// and after the key had expired: so a late caller with an old fence is found out. What is written is there for
-// the next caller; errors mean that it may have been written or not. Fingerprints are opaque, of at most 64 bytes.
+// Every successful Claim has a fence of its own. It is larger than any earlier fence of that key, also after a Release
+// and after the key expired. So a late caller is recognised by its old fence. The next caller sees what was written.
+// After an error, the write may or may not have happened. Fingerprints are opaque and have at most 64 bytes.
 type Store interface {
-	// Claim gives the key to the caller until lease has passed, unless it is in use or answered. It is in use while its
-	// lease lives. Once that has run out, or was released, the key is given to a request of the same fingerprint only;
-	// with another it is reported as in use, under the fingerprint that has it, until ttl has passed since the last
-	// claim. It does not wait for another's claim. ErrUnusable: what is stored cannot be read.
+	// Claim gives the key to the caller for the duration of lease, unless the key is in use or answered. It is in use
+	// while its lease lives. Once the lease has run out or was released, only a request with the same fingerprint gets
+	// the key. For another fingerprint it is reported as in use, with the fingerprint that has it, until ttl has passed
+	// since the last claim. Claim does not wait for another claim. It returns ErrUnusable if the stored data cannot be
+	// read.
 	Claim(ctx context.Context, k StoreKey, fingerprint []byte, lease, ttl time.Duration) (Claimed, error)
 
-	// Renew extends the lease, to lease from now; also one that ran out, where nobody else has claimed the key since.
-	// False: it is somebody else's by now, or was released.
+	// Renew makes the lease last for lease from now. It also renews a lease that ran out if nobody else has claimed the
+	// key since. It returns false if somebody else has the key or the lease was released.
 	Renew(ctx context.Context, k StoreKey, fence int64, lease time.Duration) (bool, error)
 
-	// Finish stores the answer for ttl and ends the lease; also one that ran out, where nobody else has claimed the key
-	// since. False: it is somebody else's by now. After an error it is called again: under a fence that has finished
-	// already it changes nothing, and is true.
+	// Finish stores the answer for ttl and ends the lease. It also works with a lease that ran out if nobody else has
+	// claimed the key since. It returns false if somebody else has the key. After an error it is called again: under a
+	// fence that has finished already it changes nothing and returns true.
 	Finish(ctx context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (bool, error)
 
-	// Release gives the key up without an answer: the next request runs the handler. It does nothing when the key is
-	// somebody else's by now, or finished.
+	// Release gives the key up without an answer, and the next request runs the handler. It does nothing if somebody
+	// else has the key or it is finished.
 	Release(ctx context.Context, k StoreKey, fence int64) error
 }
 
-// ExpiryStore is a Store that also tells until when it keeps an answer, for Config.ShowExpiry. With another the process's
-// clock says so in the first answer, and the store's in the others.
+// ExpiryStore is a Store that also reports until when it keeps an answer, for Config.ShowExpiry. With another Store,
+// the first answer shows a time by the process's clock, and replays show the store's.
 type ExpiryStore interface {
 	Store
 
-	// FinishUntil is Finish, and tells, where that is true, until when the answer is kept.
+	// FinishUntil is Finish. If it returns true, it also reports until when the answer is kept.
 	FinishUntil(ctx context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (expiresAt time.Time, mine bool, err error)
 }
 
-// StoreKey is one key: within Scope and Operation, either of which may be "".
+// StoreKey is one key within Scope and Operation, each of which may be "".
 type StoreKey struct{ Scope, Operation, Key string }
 
 // StoredAnswer is an answer as a Store keeps it.
@@ -52,27 +53,27 @@ type StoredAnswer struct {
 	Header    http.Header // values may have bytes that are not UTF-8
 	Body      []byte      // nil when Omitted
 	Omitted   bool        // the body was too long to keep
-	BodyHash  []byte      // SHA-256 of Body; what does not match it is never sent
-	ResultRef string      // of SetResult
+	BodyHash  []byte      // SHA-256 of Body; a body that does not match is never sent
+	ResultRef string      // from SetResult
 }
 
-// Claimed is what became of a Claim.
+// Claimed is the result of a Claim.
 type Claimed struct {
-	Mine        bool          // the caller has it, under Fence
+	Mine        bool          // the caller has the key, under Fence
 	Fence       int64         // when Mine
 	Attempt     int           // when Mine: 1 for the first start of the handler under this key
-	Fingerprint []byte        // of the request that has the key, when not Mine
-	Answer      *StoredAnswer // when not Mine; nil: it is in use
-	ExpiresAt   time.Time     // of Answer
+	Fingerprint []byte        // when not Mine: of the request that has the key
+	Answer      *StoredAnswer // when not Mine; nil if the key is in use
+	ExpiresAt   time.Time     // when Answer expires
 	Expired     bool          // when Mine: an earlier use of the key had expired
 }
 
 var (
-	// ErrLeaseLost says that another request has the key by now: it is the cause for which a handler's context ends, and
-	// what Step returns. Nothing is written after it.
+	// ErrLeaseLost says that another request has the key now. It is the cause with which a handler's context ends, and
+	// the error that Step returns. Nothing is written after it.
 	ErrLeaseLost = errors.New("the lease of the idempotency key was lost")
 
-	// ErrUnusable is returned by a Store that has something for a key which it cannot read: the request is neither run
-	// nor answered.
-	ErrUnusable = errors.New("what is stored for the idempotency key cannot be used")
+	// ErrUnusable is returned by a Store that cannot read what it has stored for a key. The request is neither run nor
+	// answered.
+	ErrUnusable = errors.New("the stored data of the idempotency key cannot be used")
 )

@@ -178,7 +178,7 @@ func TestAGuardWithoutPostgres(t *testing.T) {
 	}
 	func() {
 		defer func() {
-			if err, ok := recover().(error); !ok || !strings.Contains(err.Error(), "kept in Postgres alone") {
+			if err, ok := recover().(error); !ok || !strings.Contains(err.Error(), "only Postgres stores requests") {
 				t.Errorf("got %v", err)
 			}
 		}()
