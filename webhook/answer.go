@@ -9,28 +9,28 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 )
 
-// This file says what a sender gets. It decides; the three functions at its end write.
+// This file decides what a sender is answered; the three functions at its end write the answer.
 //
-// 2xx means that the sender need not send the delivery again: what it says was committed, or is not wanted. That holds for
-// a handler that failed too, because the inbox has the event and tries again by itself; were the sender told to come
-// again, that would bring nothing but duplicates, and providers disable endpoints that fail.
+// 2xx means that the sender need not send the delivery again: its event is committed, or unwanted. That includes an
+// event whose handler failed, because the inbox has the event and retries it. Asking the sender to send it again would
+// only make duplicates, and providers disable endpoints that fail.
 
-// statusOf is the answer to a delivery with an outcome, or with the error of one that has none.
+// statusOf returns the answer for a delivery with this outcome, or with this error if there is none.
 func statusOf(out inbox.Outcome, err error) int {
 	if err != nil {
-		return http.StatusServiceUnavailable // In flight, full, unknown, or the database is away: nothing that another try would not find out.
+		return http.StatusServiceUnavailable // In progress, full, unknown, or no database: the next attempt will tell.
 	}
 	switch out {
 	case inbox.Stored, inbox.Retrying:
 		return http.StatusAccepted
 	case inbox.Conflict:
-		return http.StatusConflict // Sending it again would not help: the id is taken, and a letter has it.
+		return http.StatusConflict // Sending it again would not help: the id is taken, and a dead letter has this event.
 	default: // Handled, Duplicate, Skipped, Dead
 		return http.StatusOK
 	}
 }
 
-// statusOfRefusal is the answer to a request that was refused.
+// statusOfRefusal returns the answer to a refused request.
 func statusOfRefusal(reason Reason) int {
 	switch reason {
 	case ReasonMethod:
@@ -46,13 +46,13 @@ func statusOfRefusal(reason Reason) int {
 	}
 }
 
-// Gone answers 410, which tells senders of Standard Webhooks, and others, to disable the endpoint: put it where an endpoint
-// was that is no longer wanted.
+// Gone answers 410, which tells senders of Standard Webhooks, among others, to disable the endpoint. Put it where an
+// endpoint used to be.
 func Gone() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeProblem(w, http.StatusGone, 0) })
 }
 
-// writeAnswer ends a delivery.
+// writeAnswer answers a delivery.
 func writeAnswer(w http.ResponseWriter, status int, retryAfter time.Duration) {
 	if status >= 300 {
 		writeProblem(w, status, retryAfter)
@@ -62,7 +62,8 @@ func writeAnswer(w http.ResponseWriter, status int, retryAfter time.Duration) {
 	w.WriteHeader(status)
 }
 
-// writeProblem answers with a status and its name and nothing else: an attacker who forges requests learns nothing of why.
+// writeProblem answers with a status and its name only. An attacker who forges requests learns nothing about the
+// reason.
 func writeProblem(w http.ResponseWriter, status int, retryAfter time.Duration) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
@@ -83,13 +84,13 @@ func writeProblem(w http.ResponseWriter, status int, retryAfter time.Duration) {
 		Status int    `json:"status"`
 	}{"about:blank", http.StatusText(status), status})
 	if err != nil {
-		panic(err) // Two texts and a number always can be.
+		panic(err) // two strings and a number always encode
 	}
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
 }
 
-// writeHandshake sends back what the provider asked for, as text that no browser takes for anything else.
+// writeHandshake returns the text that the provider asked for, in a form that no browser interprets.
 func writeHandshake(w http.ResponseWriter, text []byte) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -10,12 +10,12 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// This file decides and does nothing.
+// This file decides which event a delivery is; it does nothing else.
 
-// deliveryHeader carries the provider's id of an event that has another.
+// deliveryHeader carries the provider's id if the event has another one.
 const deliveryHeader = "webhook-delivery"
 
-// event says which event a delivery is. Its error is a *RefusedError: what was signed makes none.
+// event returns the event of a delivery. Its error is a *RefusedError: the signed content makes no valid event.
 func (c Config) event(source string, d Delivery, h http.Header, body []byte, now time.Time) (holdfast.Event, error) {
 	e := holdfast.Event{Source: source, Topic: c.Topic, Type: c.TypeFunc(d, body), Key: c.KeyFunc(d, body), Payload: body, Time: now}
 	for _, at := range []time.Time{d.Timestamp, d.OccurredAt} {
@@ -24,10 +24,10 @@ func (c Config) event(source string, d Delivery, h http.Header, body []byte, now
 		}
 	}
 	if !text(e.Type, 1, 255) {
-		return e, refuse(ReasonContent, "the event's type must have 1 to 255 bytes of UTF-8")
+		return e, refuse(ReasonContent, "the event's type must be 1 to 255 bytes of UTF-8")
 	}
 	if !text(e.Key, 0, 1024) {
-		return e, refuse(ReasonContent, "the event's key must have at most 1024 bytes of UTF-8")
+		return e, refuse(ReasonContent, "the event's key must be at most 1024 bytes of UTF-8")
 	}
 	e.Headers = c.headers(h)
 	switch e.ID = d.ID; {
@@ -37,22 +37,22 @@ func (c Config) event(source string, d Delivery, h http.Header, body []byte, now
 			e.Headers[deliveryHeader] = d.ID
 		}
 	case !text(d.ID, 1, 255):
-		return e, refuse(ReasonContent, "the event's id must have 1 to 255 bytes of UTF-8")
+		return e, refuse(ReasonContent, "the event's id must be 1 to 255 bytes of UTF-8")
 	}
 	return e, nil
 }
 
-// bodyID names an event by what it says. The type is part of it: Shopify tells of one order under several topics with the
-// same body.
+// bodyID makes an event's id from its content. The type is part of it: Shopify sends one order under several topics
+// with the same body.
 func bodyID(eventType string, body []byte) string {
 	h := sha256.New()
 	h.Write([]byte(eventType))
-	h.Write([]byte{0}) // No type holds it.
+	h.Write([]byte{0}) // a byte that no type contains
 	h.Write(body)
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
-// headers are those of the request that the event is to carry.
+// headers returns the request headers that the event carries.
 func (c Config) headers(h http.Header) map[string]string {
 	kept := map[string]string{}
 	for _, name := range c.Headers {

@@ -50,5 +50,5 @@ func ExampleSignStandard() {
 	fmt.Println(errors.As(err, &refused), err)
 	// Output:
 	// v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=
-	// true refused, too_old: it was signed more than 5m0s ago
+	// true refused, too_old: the request was signed more than 5m0s ago
 }

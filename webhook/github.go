@@ -10,11 +10,11 @@ import (
 const githubHeader = "X-Hub-Signature-256"
 
 // GitHub verifies GitHub's X-Hub-Signature-256: HMAC-SHA256 over the body alone
-// (https://docs.github.com/webhooks/using-webhooks/validating-webhook-deliveries). The elder header with SHA-1 is not
-// looked at.
+// (https://docs.github.com/webhooks/using-webhooks/validating-webhook-deliveries). It ignores the older header with
+// SHA-1.
 //
-// ID is X-GitHub-Delivery and Type is X-GitHub-Event. Neither is signed, nor is a time: so IDSigned is false, a request
-// that was seen once can be sent again for ever, and Config.Unsigned decides how a repeat is recognised.
+// ID is X-GitHub-Delivery and Type is X-GitHub-Event. GitHub signs neither of them, nor a time. So IDSigned is false, a
+// recorded request can be sent again at any time, and Config.Unsigned decides how a repeat is recognised.
 func GitHub(secrets ...string) (Verifier, error) {
 	keys, err := readSecrets("GitHub", secrets, plainSecret)
 	if err != nil {
@@ -46,7 +46,7 @@ func (keys github) Verify(h http.Header, body []byte, _ time.Time) (Delivery, er
 	return unsigned(h, Delivery{Scheme: "sha256", Secret: secret}, "X-GitHub-Delivery", "X-GitHub-Event")
 }
 
-// unsigned adds id and type out of headers that nobody has signed.
+// unsigned adds id and type from headers that are not signed.
 func unsigned(h http.Header, d Delivery, id, eventType string) (_ Delivery, err error) {
 	if d.ID, err = optional(h, id); err != nil {
 		return Delivery{}, err
@@ -60,7 +60,7 @@ func unsigned(h http.Header, d Delivery, id, eventType string) (_ Delivery, err 
 	return d, nil
 }
 
-// SignGitHub returns the headers of a request as GitHub signs it. Keep the id over the retries of an event.
+// SignGitHub returns the headers of a request as GitHub signs it. Use the same id for every retry of an event.
 func SignGitHub(id, eventType string, body []byte, secret string) (http.Header, error) {
 	keys, err := readSecrets("GitHub", []string{secret}, plainSecret)
 	if err != nil {

@@ -9,21 +9,21 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 )
 
-// InOrder says whether an event is no older than every other of its entity that the inbox's consumer has seen, and
-// remembers that. Providers promise no order: a handler that writes the state that an event tells asks first, and returns
-// nil where the answer is no.
+// InOrder reports whether an event is at least as new as every other event of its entity that the inbox's consumer has
+// seen, and remembers it. Providers promise no order. A handler that writes an entity's state calls InOrder first, and
+// returns nil if the answer is no.
 //
 //	ok, err := webhook.InOrder(ctx, tx, in, "subscription/"+s.ID, e.Time)
 //	if err != nil || !ok {
-//		return err // stale: what a later event told is in the table already
+//		return err // stale: the table has the state of a later event
 //	}
 //
-// Events of the same moment are all in order, because Stripe counts in seconds: of those the one that comes last stays,
-// or the handler asks the provider for the present state. Take for at when it happened as the body says, not
-// Delivery.Timestamp, which is later with each retry: e.Time is the first where the provider tells it (Stripe, Slack,
-// Standard Webhooks with a timestamp in the body). Where an entity has a version, Inbox.Watermark is better.
+// Events of the same moment all count as in order, because Stripe counts in seconds. The last one to arrive wins, or
+// the handler asks the provider for the current state. at is the time in the body, when the event happened. Do not use
+// Delivery.Timestamp, which is later with each retry. e.Time is the time in the body if the provider sends one (Stripe,
+// Slack, Standard Webhooks with a timestamp in the body). If an entity has a version, use Inbox.Watermark instead.
 //
-// It locks, fails and may be called as Inbox.Watermark.
+// It locks and fails like Inbox.Watermark, and has the same rules for concurrent use.
 func InOrder(ctx context.Context, tx pgx.Tx, in *inbox.Inbox, entity string, at time.Time) (bool, error) {
 	return in.WatermarkTies(ctx, tx, entity, at.UnixMicro())
 }

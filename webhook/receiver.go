@@ -15,20 +15,20 @@ import (
 )
 
 // New makes the handler of one endpoint: requests that v accepts become events of source in the inbox. A request is
-// verified over the bytes of its body as they came, before anything of it is read and before the database is asked. An
-// answer of 2xx means that the event is committed, or is not wanted; docs/reference/http.md has the table of answers.
+// verified over the raw bytes of its body, before anything in it is read and before the database is used. An answer of
+// 2xx means that the event is committed, or unwanted; docs/reference/http.md has the table of answers.
 //
-// Register handlers with the inbox first, and let Inbox.Run run on some node, in every mode: it makes the retries. The
-// inbox of several endpoints may be one. The error names every problem of the configuration; that the inbox's window is
-// short for webhooks that sign no time is no error, and logged as a warning. The handler may be called from many
-// goroutines at once; a request that it has verified is brought to its end when the sender goes away.
+// First register handlers with the inbox. In every mode, call Inbox.Run on at least one node, because it makes the
+// retries. Several endpoints may share an inbox. The error lists every problem of the configuration. If the inbox's
+// retention is short for webhooks without a signed time, New logs a warning and returns no error. Many goroutines may
+// call the handler at once. A verified request is carried out even if the sender disconnects.
 func New(in *inbox.Inbox, source string, v Verifier, c Config) (http.Handler, error) {
 	var problems []error
 	if in == nil {
-		return nil, errors.New("webhook config: inbox is nil: pass the one that handles the events")
+		return nil, errors.New("webhook config: inbox is nil: it must be the one that handles the events")
 	}
 	if v == nil {
-		problems = append(problems, errors.New("verifier is nil: pass Standard, Stripe, GitHub, Slack, Shopify, or one of your own"))
+		problems = append(problems, errors.New("verifier is nil: it must be Standard, Stripe, GitHub, Slack, Shopify, or one of your own"))
 	}
 	of := in.Config()
 	c = c.withDefaults(source, of)
@@ -38,12 +38,12 @@ func New(in *inbox.Inbox, source string, v Verifier, c Config) (http.Handler, er
 	r := &receiver{
 		in: in, source: source, v: v, c: c,
 		turns: make(chan struct{}, c.Workers),
-		// As long as the inbox can need for an event and all its tries in place, and some time to get a connection.
+		// The time the inbox may need for an event with all its immediate retries, plus some time to get a connection.
 		timeout: time.Duration(max(of.ImmediateRetries, 0)+1)*(of.Timeout+of.Grace) + 30*time.Second,
 		window:  of.Retention,
 	}
 	if signsNoTime(v) {
-		r.timeless()
+		r.warnTimeless()
 	}
 	return r, nil
 }
@@ -55,14 +55,14 @@ type receiver struct {
 	c       Config
 	turns   chan struct{}
 	timeout time.Duration
-	window  time.Duration // for which the inbox knows an id
-	warned  sync.Once     // of a window that is short
+	window  time.Duration // how long the inbox remembers an id
+	warned  sync.Once     // warned that the window is short
 }
 
-// ServeHTTP takes one request from its method to its answer.
+// ServeHTTP handles one request.
 func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	begun := time.Now()
-	// 1. The bytes, and nothing else, until it is known whose they are.
+	// 1. Read the bytes and verify them before anything else.
 	body, err := r.read(w, req)
 	if err != nil {
 		r.refused(w, err)
@@ -74,58 +74,58 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		r.refused(w, err)
 		return
 	}
-	// 2. What they say.
+	// 2. Find out what they say.
 	if d.Answer != nil {
 		writeHandshake(w, d.Answer)
 		r.answered(Answered{Delivery: d, Status: http.StatusOK, Took: time.Since(begun)})
 		return
 	}
 	if d.Timestamp.IsZero() {
-		r.timeless()
+		r.warnTimeless()
 	}
 	e, err := r.c.event(r.source, d, req.Header, body, now)
 	if err != nil {
 		r.refused(w, err)
 		return
 	}
-	// 3. The inbox, and its answer once that is committed.
-	out, err := r.take(req.Context(), e, d.content)
+	// 3. Pass the event to the inbox, and answer after its commit.
+	out, err := r.receive(req.Context(), e, d.content)
 	status := statusOf(out, err)
 	writeAnswer(w, status, r.c.RetryAfter)
 	r.answered(Answered{Delivery: d, EventID: e.ID, Outcome: out, Status: status, Err: err, Took: time.Since(begun)})
 }
 
-// read reads the body of a request that may be a delivery.
+// read reads the body of a request.
 func (r *receiver) read(w http.ResponseWriter, req *http.Request) ([]byte, error) {
 	if req.Method != http.MethodPost {
 		return nil, refuse(ReasonMethod, "the method must be POST")
 	}
 	for _, encoding := range req.Header.Values("Content-Encoding") {
 		if !strings.EqualFold(strings.TrimSpace(encoding), "identity") {
-			return nil, refuse(ReasonEncoding, "the body must not be encoded: a few bytes could become many, and it is signed as it came")
+			return nil, refuse(ReasonEncoding, "the body must not be encoded: a few bytes could become many, and the signature covers the encoded bytes")
 		}
 	}
-	if req.Body == nil { // a request that no server has read
+	if req.Body == nil { // a request that no server read
 		return nil, nil
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.c.MaxBody))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, refuse(ReasonSize, "the body must have at most %d bytes", r.c.MaxBody)
+		return nil, refuse(ReasonSize, "the body must be at most %d bytes", r.c.MaxBody)
 	case err != nil:
-		return nil, refuse(ReasonBroken, "the body must be there as a whole")
+		return nil, refuse(ReasonBroken, "the body must be complete")
 	}
 	return body, nil
 }
 
-// errBusy is said of a delivery whose turn did not come.
+// errBusy says that no worker became free in time.
 var errBusy = errors.New("too many deliveries are in progress")
 
-// take gives the event to the inbox when its turn has come. A sender that goes away meanwhile changes nothing any more:
-// one that never waits as long as its handler takes would have it cancelled at every try, and never handled. By hash the
-// inbox tells another body under the event's id; nil means that of all its bytes.
-func (r *receiver) take(ctx context.Context, e holdfast.Event, hash []byte) (inbox.Outcome, error) {
+// receive passes the event to the inbox when a worker is free. A sender that disconnects in the meantime changes
+// nothing. Otherwise a sender that never waits as long as the handler takes would cancel it at every attempt. The inbox
+// uses hash to recognise another body under the event's id; nil means the hash of the whole body.
+func (r *receiver) receive(ctx context.Context, e holdfast.Event, hash []byte) (inbox.Outcome, error) {
 	wait := time.NewTimer(r.c.Wait)
 	defer wait.Stop()
 	select {
@@ -149,13 +149,13 @@ func (r *receiver) take(ctx context.Context, e holdfast.Event, hash []byte) (inb
 	return hooks.TryReceive(ctx, e, hash)
 }
 
-// timeless warns, once, where the inbox forgets webhooks that sign no time sooner than it should.
-func (r *receiver) timeless() {
+// warnTimeless warns once if the inbox forgets webhooks without a signed time too soon.
+func (r *receiver) warnTimeless() {
 	if r.window >= timelessWindow {
 		return
 	}
 	r.warned.Do(func() {
-		r.c.Logger.Warn("webhooks that sign no time are forgotten early: lengthen inbox.Config.Retention", "source", r.source, "window", r.window, "want", timelessWindow)
+		r.c.Logger.Warn("webhooks without a signed time are forgotten early: lengthen inbox.Config.Retention", "source", r.source, "window", r.window, "want", timelessWindow)
 	})
 }
 
@@ -172,7 +172,7 @@ func (r *receiver) refused(w http.ResponseWriter, err error) {
 func (r *receiver) answered(a Answered) {
 	a.Source = r.source
 	if a.Err != nil {
-		r.c.Logger.Warn("webhook not taken in", "source", a.Source, "id", a.EventID, "type", a.Delivery.Type, "status", a.Status, "error", a.Err)
+		r.c.Logger.Warn("webhook not accepted", "source", a.Source, "id", a.EventID, "type", a.Delivery.Type, "status", a.Status, "error", a.Err)
 	}
 	if r.c.Observer.OnDelivery != nil {
 		r.c.Observer.OnDelivery(a)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -236,6 +237,9 @@ func TestWhatIsSignedButMakesNoEventIsRefused(t *testing.T) {
 	b.want(401, b.receiver("own", v), nil, "")
 }
 
+// problemForm is the one form of every problem of a configuration: field, value and rule.
+var problemForm = regexp.MustCompile(`^[a-z][a-z0-9 ]* is [^:]*: it must `)
+
 // W12, W22.
 func TestEveryProblemOfTheConfigurationIsNamedAtOnce(t *testing.T) {
 	b := setup(t)
@@ -247,10 +251,15 @@ func TestEveryProblemOfTheConfigurationIsNamedAtOnce(t *testing.T) {
 		t.Fatal("nothing is wrong")
 	}
 	for _, want := range []string{"webhook config: ", "verifier is nil", `topic is "webhook.shop/orders"`, `mode is "later"`, `unsigned is "luck"`,
-		`header "Authorization"`, `header "X-Hub-Signature-256"`, `header "ce_id": the name is reserved`, `header "a b"`, `header ""`, "max body is", "workers is -1", "wait is 2h", "retry after is 1ms",
-		"horizon is 720h0m0s, but the inbox's window is 168h0m0s"} {
+		`header is "Authorization"`, `header is "X-Hub-Signature-256"`, `header is "ce_id": it must not be a reserved name`, `header is "a b"`, `header is ""`, "max body is", "workers is -1", "wait is 2h", "retry after is 1ms",
+		"horizon is 720h0m0s: it must be at most the inbox's retention, 168h0m0s"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not said:\n%v", want, err)
+		}
+	}
+	for _, problem := range strings.Split(strings.TrimPrefix(err.Error(), "webhook config: "), "\n") {
+		if !problemForm.MatchString(problem) {
+			t.Errorf("%q: want field, value and rule", problem)
 		}
 	}
 	if _, err := New(nil, "shop", must(Standard(macSecret)), Config{}); err == nil || !strings.Contains(err.Error(), "inbox is nil") {

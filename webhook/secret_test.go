@@ -78,24 +78,32 @@ func TestASecretThatIsNoneIsRefusedByItsRuleAndNeverShown(t *testing.T) {
 		secrets []string
 		want    string
 	}{
-		{"none", Standard, nil, "there are 0 secrets"},
-		{"too many", GitHub, slices.Repeat([]string{githubSecret}, 17), "there are 17 secrets"},
-		{"empty", Standard, []string{""}, "secret 1 of 1: it is empty"},
-		{"empty beside a good one", Stripe, []string{stripeSecret, ""}, "secret 2 of 2: it is empty"},
-		{"empty", GitHub, []string{""}, "it is empty"}, {"empty", Slack, []string{""}, "it is empty"}, {"empty", Shopify, []string{""}, "it is empty"},
-		{"short", Standard, []string{short}, "has 23 bytes once decoded: Standard Webhooks has 24 to 64"},
-		{"short", GitHub, []string{"hunter2hunter2!"}, "it has 15 bytes: it must have at least 16"},
+		{"none", Standard, nil, "number of secrets is 0: it must be 1 to 16"},
+		{"too many", GitHub, slices.Repeat([]string{githubSecret}, 17), "number of secrets is 17"},
+		{"empty", Standard, []string{""}, "secret 1 of 1 is empty: it must not be"},
+		{"empty beside a good one", Stripe, []string{stripeSecret, ""}, "secret 2 of 2 is empty"},
+		{"empty", GitHub, []string{""}, "is empty: it must not be"}, {"empty", Slack, []string{""}, "is empty: it must not be"}, {"empty", Shopify, []string{""}, "is empty: it must not be"},
+		{"short", Standard, []string{short}, "is 23 bytes long once decoded: it must be 24 to 64 (Standard Webhooks)"},
+		{"short", GitHub, []string{"hunter2hunter2!"}, "is 15 bytes long: it must be at least 16"},
 		{"short", Stripe, []string{"whsec_"}, "at least 16"}, {"short", Slack, []string{"x"}, "at least 16"}, {"short", Shopify, []string{"x"}, "at least 16"},
 		{"long", Standard, []string{"whsec_" + base64.StdEncoding.EncodeToString(make([]byte, 65))}, "24 to 64"},
 		{"a line break behind it", GitHub, []string{githubSecret + "\n"}, "white space"},
 		{"Stripe's", Standard, []string{stripeSecret}, "not base64"},
-		{"a private key", Standard, []string{"whsk_" + base64.StdEncoding.EncodeToString(make([]byte, 32))}, "whpk_"},
-		{"another prefix", Standard, []string{"sk_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}, "its prefix is not"},
-		{"a public key that is short", Standard, []string{"whpk_AAAA"}, "ed25519 has 32"},
-		{"a private key that is short", Standard, []string{"whsk_AAAA"}, "ed25519 has 64"},
-		{"two that are wrong", Standard, []string{"", short}, "it is empty: anyone could sign with it\nsecret 2 of 2: it has 23"},
+		{"a private key", Standard, []string{"whsk_" + base64.StdEncoding.EncodeToString(make([]byte, 32))}, "it must be a public key (whpk_)"},
+		{"another prefix", Standard, []string{"sk_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}, "it must begin with whsec_, whpk_ or whsk_"},
+		{"a public key that is short", Standard, []string{"whpk_AAAA"}, "it must be 32, a public key of ed25519"},
+		{"a private key that is short", Standard, []string{"whsk_AAAA"}, "it must be 64, a private key of ed25519"},
+		{"two that are wrong", Standard, []string{"", short}, "secret 1 of 2 is empty: it must not be, or anyone could sign with it\nsecret 2 of 2 is 23"},
 	} {
 		v, err := c.make(c.secrets...)
+		if err != nil {
+			problems := strings.TrimPrefix(err.Error(), "webhook secrets of ")
+			for _, problem := range strings.Split(problems[strings.Index(problems, ": ")+2:], "\n") {
+				if !problemForm.MatchString(problem) {
+					t.Errorf("%q: want field, value and rule", problem)
+				}
+			}
+		}
 		if v != nil || err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 			continue

@@ -9,12 +9,12 @@ import (
 const shopifyHeader = "X-Shopify-Hmac-Sha256"
 
 // Shopify verifies Shopify's X-Shopify-Hmac-Sha256: HMAC-SHA256 over the body alone, in base64
-// (https://shopify.dev/docs/apps/build/webhooks/subscribe/https). The secret is the app's, one for all its shops.
+// (https://shopify.dev/docs/apps/build/webhooks/subscribe/https). The secret is the app's, the same for all its shops.
 //
-// Type is X-Shopify-Topic; ID is the topic and X-Shopify-Event-Id, because one event of a merchant goes to several
-// topics under one id. None of them is signed, nor are a time and the shop (X-Shopify-Shop-Domain): so IDSigned is false,
-// a request that was seen once can be sent again for ever, and Config.Unsigned decides how a repeat is recognised. What
-// belongs to which shop must come out of the body.
+// Type is X-Shopify-Topic. ID is the topic and X-Shopify-Event-Id, because one event of a merchant goes to several
+// topics under one id. Shopify signs neither of them, nor a time, nor the shop (X-Shopify-Shop-Domain). So IDSigned is
+// false, a recorded request can be sent again at any time, and Config.Unsigned decides how a repeat is recognised. Take
+// the shop from the body only.
 func Shopify(secrets ...string) (Verifier, error) {
 	keys, err := readSecrets("Shopify", secrets, plainSecret)
 	if err != nil {
@@ -49,7 +49,7 @@ func (keys shopify) Verify(h http.Header, body []byte, _ time.Time) (Delivery, e
 	return d, err
 }
 
-// SignShopify returns the headers of a request as Shopify signs it. Keep the id over the retries of an event.
+// SignShopify returns the headers of a request as Shopify signs it. Use the same id for every retry of an event.
 func SignShopify(id, topic string, body []byte, secret string) (http.Header, error) {
 	keys, err := readSecrets("Shopify", []string{secret}, plainSecret)
 	if err != nil {

@@ -9,31 +9,31 @@ import (
 )
 
 const (
-	// maxSignatures is how many signatures of a request are examined.
+	// maxSignatures is how many signatures of a request are checked.
 	maxSignatures = 16
 
-	// maxHeader is the longest header that is looked at.
+	// maxHeader is the maximum length of a header in bytes.
 	maxHeader = 4 << 10
 
-	// maxID is the longest id that a header may give.
+	// maxID is the maximum length of an id from a header in bytes.
 	maxID = 128
 )
 
-// header returns a header that must be there, once: of two it could not be said which one the sender meant.
+// header returns a header that must occur exactly once. With two of them, the sender's intent would be unclear.
 func header(h http.Header, name string) (string, error) {
 	values := h.Values(name)
 	switch {
 	case len(values) == 0 || values[0] == "":
-		return "", refuse(ReasonMissing, "header %s is not there", name)
+		return "", refuse(ReasonMissing, "header %s is missing", name)
 	case len(values) > 1:
-		return "", refuse(ReasonMalformed, "header %s is there %d times: it must be there once", name, len(values))
+		return "", refuse(ReasonMalformed, "header %s occurs %d times: it must occur once", name, len(values))
 	case len(values[0]) > maxHeader:
-		return "", refuse(ReasonMalformed, "header %s has %d bytes: it must have at most %d", name, len(values[0]), maxHeader)
+		return "", refuse(ReasonMalformed, "header %s is %d bytes long: it must be at most %d", name, len(values[0]), maxHeader)
 	}
 	return values[0], nil
 }
 
-// optional is header, "" where it is not there.
+// optional is header, but returns "" if the header is missing.
 func optional(h http.Header, name string) (string, error) {
 	if len(h.Values(name)) == 0 {
 		return "", nil
@@ -41,10 +41,10 @@ func optional(h http.Header, name string) (string, error) {
 	return header(h, name)
 }
 
-// checkID holds an id from a header to 1 to 128 printable characters of ASCII, without those in without.
+// checkID requires that an id from a header has 1 to 128 printable ASCII characters, none of them in without.
 func checkID(name, id, without string) error {
 	if len(id) > maxID {
-		return refuse(ReasonMalformed, "header %s has %d bytes: it must have at most %d", name, len(id), maxID)
+		return refuse(ReasonMalformed, "header %s is %d bytes long: it must be at most %d", name, len(id), maxID)
 	}
 	for i := range len(id) {
 		if c := id[i]; c <= ' ' || c > '~' || strings.IndexByte(without, c) >= 0 {
@@ -54,7 +54,7 @@ func checkID(name, id, without string) error {
 	return nil
 }
 
-// checkTime reads a time in whole seconds and holds it against now, without an overflow whatever it is.
+// checkTime reads a time in whole seconds and compares it with now. No value overflows.
 func checkTime(name, text string, now time.Time) (time.Time, error) {
 	for i := range len(text) {
 		if text[i] < '0' || text[i] > '9' {
@@ -68,15 +68,15 @@ func checkTime(name, text string, now time.Time) (time.Time, error) {
 	const tolerance = int64(Tolerance / time.Second)
 	switch today := now.Unix(); {
 	case at < today-tolerance:
-		return time.Time{}, refuse(ReasonTooOld, "it was signed more than %s ago", Tolerance)
+		return time.Time{}, refuse(ReasonTooOld, "the request was signed more than %s ago", Tolerance)
 	case at > today+tolerance:
-		return time.Time{}, refuse(ReasonTooNew, "it was signed more than %s in the future", Tolerance)
+		return time.Time{}, refuse(ReasonTooNew, "the request was signed more than %s in the future", Tolerance)
 	}
 	return time.Unix(at, 0).UTC(), nil
 }
 
-// matching returns which key makes one of the signatures over what was signed. How long it takes tells nothing of a
-// signature that does not fit.
+// matching returns the index of the key that made one of the signatures over what was signed. Its duration reveals
+// nothing about a signature that does not match.
 func matching(keys [][]byte, signatures [][]byte, signed ...[]byte) (int, error) {
 	for i, key := range keys {
 		sum := hmacSHA256(key, signed...)
@@ -86,5 +86,5 @@ func matching(keys [][]byte, signatures [][]byte, signed ...[]byte) (int, error)
 			}
 		}
 	}
-	return 0, refuse(ReasonMismatch, "none of %d signatures fits one of %d secrets", len(signatures), len(keys))
+	return 0, refuse(ReasonMismatch, "none of %d signatures matches one of %d secrets", len(signatures), len(keys))
 }

@@ -15,7 +15,7 @@ const (
 	slackSignature = "X-Slack-Signature"
 	slackTimestamp = "X-Slack-Request-Timestamp"
 
-	// maxChallenge is the longest text of a handshake that is sent back.
+	// maxChallenge is the maximum length in bytes of a handshake's text that is sent back.
 	maxChallenge = 1 << 10
 )
 
@@ -23,9 +23,10 @@ const (
 // over the timestamp and the body, in the headers X-Slack-Signature and X-Slack-Request-Timestamp. The secret is the
 // app's signing secret.
 //
-// Of an event of the Events API, ID is event_id, Type is that of the inner event, and OccurredAt is event_time. The
-// handshake url_verification is answered with its challenge, once its signature was found good. A slash command has Type
-// "slash_command", an interaction its own; both have no ID, and are recognised by their body, which holds a trigger_id.
+// For an event of the Events API, ID is event_id, Type is the inner event's type, and OccurredAt is event_time. The
+// handshake url_verification is answered with its challenge, after its signature was verified. A slash command has Type
+// "slash_command", an interaction has its own type. Both have no ID and are recognised by their body, which contains a
+// trigger_id.
 func Slack(secrets ...string) (Verifier, error) {
 	keys, err := readSecrets("Slack", secrets, plainSecret)
 	if err != nil {
@@ -86,7 +87,7 @@ func slackEvent(d Delivery, body []byte) (Delivery, error) {
 	case said.Type == "event_callback":
 		d.Type = said.Event.Type
 	case said.Type == "url_verification" && len(said.Challenge) > maxChallenge:
-		return Delivery{}, refuse(ReasonContent, "the challenge has %d bytes: it must have at most %d", len(said.Challenge), maxChallenge)
+		return Delivery{}, refuse(ReasonContent, "the challenge is %d bytes long: it must be at most %d", len(said.Challenge), maxChallenge)
 	case said.Type == "url_verification":
 		d.Answer = []byte(said.Challenge)
 	}
@@ -111,7 +112,7 @@ func slackForm(d Delivery, body []byte) (Delivery, error) {
 	return d, nil
 }
 
-// SignSlack returns the headers of a request as Slack signs it. The id of the event is in the body.
+// SignSlack returns the headers of a request as Slack signs it. The body contains the event's id.
 func SignSlack(at time.Time, body []byte, secret string) (http.Header, error) {
 	keys, err := readSecrets("Slack", []string{secret}, plainSecret)
 	if err != nil {

@@ -13,21 +13,22 @@ import (
 	"time"
 )
 
-// Standard verifies Standard Webhooks 1.0.0 (https://www.standardwebhooks.com): the headers webhook-id, webhook-timestamp
-// and webhook-signature, or their elder names svix-id and so on. What is signed is the id, the timestamp and the body.
+// Standard verifies Standard Webhooks 1.0.0 (https://www.standardwebhooks.com): the headers webhook-id,
+// webhook-timestamp and webhook-signature, or their older names svix-id and so on. The signature covers the id, the
+// timestamp and the body.
 //
-// A secret is "whsec_" and base64, or the base64 alone, for HMAC-SHA256 (v1), 24 to 64 bytes; or "whpk_" and base64, a
-// public key for ed25519 (v1a). Give several while one takes another's place; each is tried only on signatures of its
-// kind, and signatures of other versions are passed over. Of an id is asked what keeps the signed text unambiguous: 1 to
-// 128 printable characters of ASCII without '.' and space.
+// A secret for HMAC-SHA256 (v1) is "whsec_" and base64, or the base64 alone, of 24 to 64 bytes. A public key for
+// ed25519 (v1a) is "whpk_" and base64. Give several secrets while you replace one. Each is tried only on signatures of
+// its kind; signatures of other versions are skipped. An id must keep the signed text unambiguous: 1 to 128 printable
+// ASCII characters without '.' and space.
 //
-// Type and OccurredAt are "type" and "timestamp" of a JSON body, where the specification recommends them. An error says
-// which rule each secret breaks that cannot be used.
+// Type and OccurredAt come from "type" and "timestamp" of a JSON body, as the specification recommends. The error says
+// for each unusable secret which rule it breaks.
 func Standard(secrets ...string) (Verifier, error) {
 	keys, err := readSecrets("Standard Webhooks", secrets, func(secret string) (standardKey, error) {
 		k, err := readStandardKey(secret)
 		if err == nil && k.private != nil {
-			err = errors.New("it is a private key (whsk_), which stays with the sender: give the public one (whpk_)")
+			err = errors.New("is a private key (whsk_): it must be a public key (whpk_); the private one stays with the sender")
 		}
 		return k, err
 	})
@@ -42,7 +43,7 @@ type standard []standardKey
 func (keys standard) secrets() int { return len(keys) }
 
 func (keys standard) Verify(h http.Header, body []byte, now time.Time) (Delivery, error) {
-	// 1. The headers, all under one name: what is not signed together is not read together.
+	// 1. Read the headers, all under one family of names: they were signed together.
 	name := "webhook-"
 	if len(h.Values(name+"id")) == 0 && len(h.Values("svix-id")) > 0 {
 		name = "svix-"
@@ -66,23 +67,23 @@ func (keys standard) Verify(h http.Header, body []byte, now time.Time) (Delivery
 	if err != nil {
 		return Delivery{}, err
 	}
-	// 2. One of the signatures, with one of the keys of its kind.
+	// 2. Match one of the signatures with one of the keys of its kind.
 	scheme, secret, err := keys.match(signatures, id+"."+timestamp+".", body)
 	if err != nil {
 		return Delivery{}, err
 	}
-	// 3. Only now the body is read.
+	// 3. Only now read the body.
 	var said struct {
 		Type      string   `json:"type"`
 		Timestamp jsonTime `json:"timestamp"`
 	}
-	_ = json.Unmarshal(body, &said) // A body may be anything.
+	_ = json.Unmarshal(body, &said) // The body need not be JSON.
 	return Delivery{ID: id, IDSigned: true, Type: said.Type, Timestamp: at, OccurredAt: said.Timestamp.Time, Scheme: scheme, Secret: secret}, nil
 }
 
 func (keys standard) match(list, prefix string, body []byte) (scheme string, secret int, err error) {
-	sums := make([][]byte, len(keys)) // by secret, made when it is needed
-	var message []byte                // the same for ed25519, which wants it in one piece
+	sums := make([][]byte, len(keys)) // by secret, computed when needed
+	var message []byte                // the signed text in one piece, for ed25519
 	examined, tried := 0, 0
 	for _, signature := range strings.Fields(list) {
 		version, text, _ := strings.Cut(signature, ",")
@@ -106,7 +107,7 @@ func (keys standard) match(list, prefix string, body []byte) (scheme string, sec
 					return version, i, nil
 				}
 			case version == "v1a" && k.public != nil && len(sent) == ed25519.SignatureSize && tried < maxSignatures:
-				tried++ // Each costs a pass over the body, for any sender.
+				tried++ // Each costs a pass over the body.
 				if message == nil {
 					message = append([]byte(prefix), body...)
 				}
@@ -116,19 +117,19 @@ func (keys standard) match(list, prefix string, body []byte) (scheme string, sec
 			}
 		}
 	}
-	return "", 0, refuse(ReasonMismatch, "none of the first %d signatures of a known version fits one of %d secrets", maxSignatures, len(keys))
+	return "", 0, refuse(ReasonMismatch, "none of the first %d signatures of a known version matches one of %d secrets", maxSignatures, len(keys))
 }
 
-// SignStandard returns the headers of a request under Standard Webhooks: one signature for each secret, v1 with "whsec_"
-// or bare base64, v1a with "whsk_", the private key. Keep the id over the retries of an event, and sign each try anew at
-// its own time.
+// SignStandard returns the headers of a request under Standard Webhooks, with one signature for each secret: v1 for
+// "whsec_" or bare base64, v1a for "whsk_", the private key. Use the same id for every retry of an event, and sign each
+// attempt at its own time.
 func SignStandard(id string, at time.Time, body []byte, secrets ...string) (http.Header, error) {
 	keys, err := readSecrets("Standard Webhooks", secrets, readStandardKey)
 	if err != nil {
 		return nil, err
 	}
 	if err := checkID("webhook-id", id, "."); err != nil || id == "" {
-		return nil, errors.New("sign webhook: the id must have 1 to 128 printable characters without '.' and space")
+		return nil, errors.New("sign webhook: the id must be 1 to 128 printable characters without '.' and space")
 	}
 	timestamp := strconv.FormatInt(at.Unix(), 10)
 	prefix := []byte(id + "." + timestamp + ".")
@@ -140,7 +141,7 @@ func SignStandard(id string, at time.Time, body []byte, secrets ...string) (http
 		case k.private != nil:
 			signatures[i] = "v1a," + base64.StdEncoding.EncodeToString(ed25519.Sign(k.private, append(prefix[:len(prefix):len(prefix)], body...)))
 		default:
-			return nil, fmt.Errorf("sign webhook: secret %d of %d is a public key (whpk_): give the private one (whsk_)", i+1, len(keys))
+			return nil, fmt.Errorf("sign webhook: secret %d of %d is a public key (whpk_): it must be the private one (whsk_)", i+1, len(keys))
 		}
 	}
 	return http.Header{"Webhook-Id": {id}, "Webhook-Timestamp": {timestamp}, "Webhook-Signature": {strings.Join(signatures, " ")}}, nil

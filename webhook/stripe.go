@@ -13,13 +13,13 @@ import (
 
 const stripeHeader = "Stripe-Signature"
 
-// Stripe verifies Stripe's scheme v1 (https://docs.stripe.com/webhooks): HMAC-SHA256 over the timestamp and the body, in
-// the header Stripe-Signature. The key is the whole secret with its "whsec_", which is not decoded. Several signatures
-// and several secrets are tried with each other; other schemes than v1 are not.
+// Stripe verifies Stripe's scheme v1 (https://docs.stripe.com/webhooks): HMAC-SHA256 over the timestamp and the body,
+// in the header Stripe-Signature. The key is the whole secret including "whsec_", not decoded. Each signature is tried
+// with each secret; schemes other than v1 are ignored.
 //
-// ID, Type and OccurredAt are those of the event in the body, which is signed. Stripe counts OccurredAt in seconds: two
-// events may share it. A body that differs in the number in pending_webhooks alone is the same event's: Stripe counts in
-// it the endpoints that have yet to acknowledge the event.
+// ID, Type and OccurredAt are those of the event in the signed body. Stripe counts OccurredAt in seconds, so two events
+// may share it. Bodies that differ only in the number pending_webhooks are the same event: Stripe counts there the
+// endpoints that have not acknowledged the event yet.
 func Stripe(secrets ...string) (Verifier, error) {
 	keys, err := readSecrets("Stripe", secrets, plainSecret)
 	if err != nil {
@@ -61,10 +61,10 @@ func (keys stripe) Verify(h http.Header, body []byte, now time.Time) (Delivery, 
 		content: stripeContent(body)}, nil
 }
 
-// stripeContent is the SHA-256 of an event's body without the number in pending_webhooks: of the endpoints that have not
-// acknowledged it yet, as Stripe's API reference says of the Event object. Where there are two endpoints, a try after the
-// other one's answer has the same id and another number. All other bytes count. Nil where there is no such number.
-// The body must be JSON.
+// stripeContent is the SHA-256 of an event's body without the number in pending_webhooks. Stripe's API reference of the
+// Event object says that it counts the endpoints that have not acknowledged the event yet. With two endpoints, an
+// attempt after the other endpoint's answer has the same id and another number. All other bytes count. It returns nil
+// if there is no such number. The body must be JSON.
 func stripeContent(body []byte) []byte {
 	fields := json.NewDecoder(bytes.NewReader(body))
 	if begin, err := fields.Token(); err != nil || begin != json.Delim('{') {
@@ -92,12 +92,13 @@ func stripeContent(body []byte) []byte {
 	return h.Sum(nil)
 }
 
-// isCount says whether a value is a number of things: what is left out must not be able to say anything else.
+// isCount reports whether a value is a plain count. What is left out of the hash must not be able to carry anything
+// else.
 func isCount(value []byte) bool {
 	return !bytes.ContainsFunc(value, func(r rune) bool { return r < '0' || r > '9' })
 }
 
-// splitStripe reads "t=1,v1=…,v1=…". A signature that is not hexadecimal is passed over, a pair that is none is not.
+// splitStripe reads "t=1,v1=…,v1=…". It skips a signature that is not hexadecimal, and refuses a malformed pair.
 func splitStripe(value string) (timestamp string, signatures [][]byte, err error) {
 	for pair := range strings.SplitSeq(value, ",") {
 		name, text, found := strings.Cut(pair, "=")
@@ -120,8 +121,8 @@ func splitStripe(value string) (timestamp string, signatures [][]byte, err error
 	return timestamp, signatures, nil
 }
 
-// SignStripe returns the header of a request as Stripe signs it, with one signature for each secret. The id of the event
-// is in the body.
+// SignStripe returns the header of a request as Stripe signs it, with one signature for each secret. The body contains
+// the event's id.
 func SignStripe(at time.Time, body []byte, secrets ...string) (http.Header, error) {
 	keys, err := readSecrets("Stripe", secrets, plainSecret)
 	if err != nil {
@@ -135,8 +136,8 @@ func SignStripe(at time.Time, body []byte, secrets ...string) (http.Header, erro
 	return http.Header{stripeHeader: {value}}, nil
 }
 
-// jsonTime is a time in a body: seconds since 1970, or RFC 3339. Anything else is the zero time, and no reason to refuse
-// what is signed.
+// jsonTime is a time in a body: seconds since 1970, or RFC 3339. Anything else is the zero time, and no reason to
+// refuse signed content.
 type jsonTime struct{ time.Time }
 
 func (t *jsonTime) UnmarshalJSON(text []byte) error {

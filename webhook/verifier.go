@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// Tolerance is how far the time that a request was signed at may lie from ours, before and after. It is five minutes, as
-// the Standard Webhooks specification, Stripe and Slack have it.
+// Tolerance is the largest accepted difference, before or after, between the time of a signature and our clock. Five
+// minutes is the value of the Standard Webhooks specification, Stripe and Slack.
 const Tolerance = 5 * time.Minute
 
-// Verifier finds out whether a request is the provider's own: by its headers, the bytes of its body as they came, and the
-// time. It has no clock and keeps nothing. An error is a *RefusedError; the delivery is then empty. Verifiers may be
-// called from many goroutines at once.
+// Verifier decides whether a request comes from the provider, by its headers, the raw bytes of its body, and the time.
+// It has no clock and no state. An error is a *RefusedError; the Delivery is then empty. Many goroutines may call a
+// Verifier at once.
 type Verifier interface {
 	Verify(h http.Header, body []byte, now time.Time) (Delivery, error)
 }
 
-// VerifierFunc is a Verifier that is a function: for a provider that is not among ours, or to load new secrets while the
-// process runs.
+// VerifierFunc is a function as a Verifier: for a provider that this package does not know, or to load new secrets
+// while the process runs.
 type VerifierFunc func(h http.Header, body []byte, now time.Time) (Delivery, error)
 
 // Verify calls f.
@@ -28,62 +28,62 @@ func (f VerifierFunc) Verify(h http.Header, body []byte, now time.Time) (Deliver
 	return f(h, body, now)
 }
 
-// Delivery is what is known of a request that was verified.
+// Delivery describes a verified request.
 type Delivery struct {
-	// ID is the provider's name for the event, the same at each retry; "" where it gives none.
+	// ID is the provider's id of the event, the same at each retry; "" if it sends none.
 	ID string
 
-	// IDSigned says that the signature covers ID. Otherwise an attacker who has seen one request can send it again under any ID:
-	// see Config.Unsigned.
+	// IDSigned says that the signature covers ID. Otherwise an attacker who has seen one request can send it again
+	// under any ID: see Config.Unsigned.
 	IDSigned bool
 
-	// Type says what happened, "" where the provider does not say. GitHub and Shopify do not sign it.
+	// Type says what happened; "" if the provider does not say. GitHub and Shopify do not sign it.
 	Type string
 
-	// Timestamp is when this request was signed; each retry has its own. Zero where the provider signs no time.
+	// Timestamp is when this request was signed; each retry has its own. Zero if the provider signs no time.
 	Timestamp time.Time
 
-	// OccurredAt is when it happened, as the signed body says. Zero where it does not say.
+	// OccurredAt is when the event happened, from the signed body. Zero if the body does not say.
 	OccurredAt time.Time
 
-	// Scheme is the kind of signature that matched, as the provider calls it: "v1", "v1a", "v0", "sha256".
+	// Scheme is the kind of signature that matched, by the provider's name: "v1", "v1a", "v0", "sha256".
 	Scheme string
 
-	// Secret says which of the verifier's secrets matched, from 0 in the order in which they were given: to see when an
-	// old one is out of use.
+	// Secret is the index of the verifier's secret that matched, from 0 in the order in which they were given. It shows
+	// when an old secret is no longer used.
 	Secret int
 
-	// Answer, where it is not nil, is what the provider wants to be sent back at once. The request is a handshake then, and
-	// no event.
+	// Answer, if not nil, is what the provider wants back at once. The request is then a handshake, not an event.
 	Answer []byte
 
-	// content is the SHA-256 of what the body says at each try of the event; nil where that is all of it.
+	// content is the SHA-256 of the part of the body that is equal at each attempt of the event; nil if that is the
+	// whole body.
 	content []byte
 }
 
-// Reason is why a request was refused, in one word: for metrics. The sender is never told.
+// Reason is why a request was refused, in one word for metrics. The sender never sees it.
 type Reason string
 
 // The reasons.
 const (
-	ReasonMissing   Reason = "missing"   // a header that the signature needs is not there
+	ReasonMissing   Reason = "missing"   // a header that the signature needs is missing
 	ReasonMalformed Reason = "malformed" // a header breaks its rules
-	ReasonTooOld    Reason = "too_old"   // it was signed longer than Tolerance ago: a replay, or a clock that is wrong
-	ReasonTooNew    Reason = "too_new"   // it was signed more than Tolerance in the future
-	ReasonMismatch  Reason = "mismatch"  // no signature fits any secret
-	ReasonExpired   Reason = "expired"   // it fits a secret that Until has ended
-	ReasonContent   Reason = "content"   // the signature fits, but what it signs makes no event
+	ReasonTooOld    Reason = "too_old"   // signed longer than Tolerance ago: a replay, or a wrong clock
+	ReasonTooNew    Reason = "too_new"   // signed more than Tolerance in the future
+	ReasonMismatch  Reason = "mismatch"  // no signature matches any secret
+	ReasonExpired   Reason = "expired"   // the signature matches a secret that Until has ended
+	ReasonContent   Reason = "content"   // the signature matches, but the content makes no valid event
 
-	ReasonMethod   Reason = "method"   // it is no POST
-	ReasonEncoding Reason = "encoding" // its body is compressed
-	ReasonSize     Reason = "size"     // its body is larger than Config.MaxBody
-	ReasonBroken   Reason = "broken"   // its body ended early
+	ReasonMethod   Reason = "method"   // not a POST
+	ReasonEncoding Reason = "encoding" // the body is compressed
+	ReasonSize     Reason = "size"     // the body is larger than Config.MaxBody
+	ReasonBroken   Reason = "broken"   // the body ended early
 )
 
-// RefusedError says why a request was refused. It holds no value of the request, so that it may be logged.
+// RefusedError says why a request was refused. It contains no value of the request, so it is safe to log.
 type RefusedError struct {
 	Reason Reason
-	Rule   string // what was wrong, and what is asked for
+	Rule   string // what was wrong, and what the rule is
 }
 
 func (e *RefusedError) Error() string { return "refused, " + string(e.Reason) + ": " + e.Rule }
@@ -92,14 +92,14 @@ func refuse(reason Reason, format string, args ...any) error {
 	return &RefusedError{reason, fmt.Sprintf(format, args...)}
 }
 
-// AnyOf is a Verifier that tries others in their order, for secrets with dates (Until) and for a change from one scheme
+// AnyOf is a Verifier that tries others in turn, for secrets with an end date (Until) and for a change from one scheme
 // to another. Delivery.Secret counts through all of them.
 func AnyOf(verifiers ...Verifier) Verifier { return anyOf(verifiers) }
 
 type anyOf []Verifier
 
 func (vs anyOf) Verify(h http.Header, body []byte, now time.Time) (Delivery, error) {
-	err := refuse(ReasonMismatch, "there is no verifier")
+	err := refuse(ReasonMismatch, "AnyOf has no verifier")
 	before := 0
 	for i, v := range vs {
 		d, failed := v.Verify(h, body, now)
@@ -107,7 +107,7 @@ func (vs anyOf) Verify(h http.Header, body []byte, now time.Time) (Delivery, err
 			d.Secret += before
 			return d, nil
 		}
-		if i == 0 || reasonOf(failed) == ReasonExpired { // This one says most.
+		if i == 0 || reasonOf(failed) == ReasonExpired { // the most informative error
 			err = failed
 		}
 		before += secretsOf(v)
@@ -124,7 +124,7 @@ func (vs anyOf) secrets() (n int) {
 
 func (vs anyOf) signsNoTime() bool { return slices.ContainsFunc(vs, signsNoTime) }
 
-// Until is v up to a moment, and refuses from then on what v accepts: for the secret before the current one.
+// Until is v until end. From then on it refuses what v accepts. Use it for the secret before the current one.
 func Until(end time.Time, v Verifier) Verifier { return until{v, end} }
 
 type until struct {
@@ -134,8 +134,8 @@ type until struct {
 
 func (u until) Verify(h http.Header, body []byte, now time.Time) (Delivery, error) {
 	d, err := u.Verifier.Verify(h, body, now)
-	if err == nil && !now.Before(u.end) { // Said after the signature was found good: the sender has to change its secret.
-		return Delivery{}, refuse(ReasonExpired, "the secret was good until %s", u.end.UTC().Format(time.RFC3339))
+	if err == nil && !now.Before(u.end) { // The signature is valid, so this is the real sender, with an old secret.
+		return Delivery{}, refuse(ReasonExpired, "the secret was valid until %s", u.end.UTC().Format(time.RFC3339))
 	}
 	return d, err
 }
@@ -144,7 +144,7 @@ func (u until) secrets() int { return secretsOf(u.Verifier) }
 
 func (u until) signsNoTime() bool { return signsNoTime(u.Verifier) }
 
-// secretsOf says how many places of Delivery.Secret a verifier takes.
+// secretsOf returns how many values of Delivery.Secret a verifier uses.
 func secretsOf(v Verifier) int {
 	if s, ok := v.(interface{ secrets() int }); ok {
 		return s.secrets()
@@ -152,14 +152,14 @@ func secretsOf(v Verifier) int {
 	return 1
 }
 
-// signsNoTime says whether requests that a verifier accepts may be of any age. One that is not ours cannot say; its
-// deliveries do.
+// signsNoTime reports whether a verifier may accept requests of any age. A Verifier from outside this package cannot
+// say; its deliveries do.
 func signsNoTime(v Verifier) bool {
 	s, ok := v.(interface{ signsNoTime() bool })
 	return ok && s.signsNoTime()
 }
 
-// reasonOf is the reason of a refusal, "" where there is none.
+// reasonOf returns the reason of a refusal, "" if err is nil.
 func reasonOf(err error) Reason {
 	var refused *RefusedError
 	switch {
@@ -168,6 +168,6 @@ func reasonOf(err error) Reason {
 	case errors.As(err, &refused):
 		return refused.Reason
 	default:
-		return ReasonMismatch // A verifier that is not ours.
+		return ReasonMismatch // a Verifier from outside this package
 	}
 }
