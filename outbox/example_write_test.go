@@ -126,6 +126,6 @@ func ExampleLimitError() {
 	})
 	fmt.Println(err)
 	// Output:
-	// event 0, topic "all orders": letters, digits, ".", "_" and "-" only (Kafka), and not "." or ".."
+	// event 0, topic "all orders": it must be letters, digits, ".", "_" and "-", and not "." or ".." (Kafka)
 	// <nil>
 }

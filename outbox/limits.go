@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// The limits that every event is held to at the door. schema.sql holds writers in other languages to the same ones.
+// The limits of every event, checked before it is written. schema.sql enforces the same limits for writers in other
+// languages.
 const (
 	maxEvents      = 10_000
 	maxID          = 255
@@ -22,15 +23,15 @@ const (
 	maxHeaderName  = 255
 	maxHeaders     = 64
 	maxHeaderBytes = 8 << 10 // names and values together
-	reportedLimits = 10      // problems named in one error
+	reportedLimits = 10      // maximum number of problems in one error
 )
 
-// LimitError says which event of a Write is outside which limit. It never holds a payload or a header's value.
+// LimitError says which event of a Write exceeds which limit. It never contains a payload or a header's value.
 type LimitError struct {
-	Index int    // of the event in the call; -1 when it is about the call
+	Index int    // of the event in the call; -1 if the problem is the call itself
 	Field string // "topic", "payload", "header traceparent"
-	Value string // what was given, shortened; its size where the content is private
-	Rule  string // what is asked for
+	Value string // the value, shortened; its size if the content is private
+	Rule  string // what the value must be: "it must be at most 249"
 }
 
 func (e *LimitError) Error() string {
@@ -43,7 +44,7 @@ func (e *LimitError) Error() string {
 // check returns the first problems of events, joined, or nil.
 func (o *Outbox) check(events []holdfast.Event) error {
 	if len(events) > maxEvents {
-		return &LimitError{-1, "number of events", fmt.Sprint(len(events)), fmt.Sprintf("at most %d in one Write: split the call", maxEvents)}
+		return &LimitError{-1, "number of events", fmt.Sprint(len(events)), fmt.Sprintf("it must be at most %d in one Write: split the call", maxEvents)}
 	}
 	var problems []error
 	for i := range events {
@@ -72,15 +73,15 @@ func checkEvent(e *holdfast.Event, maxPayload int) (problems []*LimitError) {
 		problems = append(problems, p)
 	}
 	if maxPayload >= 0 && len(e.Payload) > maxPayload {
-		problems = append(problems, &LimitError{Field: "payload", Value: fmt.Sprintf("%d bytes", len(e.Payload)),
-			Rule: fmt.Sprintf("at most %d bytes (outbox.Config.MaxPayload): store the content elsewhere and send where it is", maxPayload)})
+		problems = append(problems, &LimitError{Field: "payload", Value: fmt.Sprintf("%d bytes long", len(e.Payload)),
+			Rule: fmt.Sprintf("it must be at most %d (outbox.Config.MaxPayload): store the content elsewhere and send its address", maxPayload)})
 	}
 	for _, moment := range []struct {
 		field string
 		at    time.Time
 	}{{"time", e.Time}, {"not before", e.NotBefore}} {
 		if !moment.at.IsZero() && (moment.at.Year() < 1 || moment.at.Year() > 9999) {
-			problems = append(problems, &LimitError{Field: moment.field, Value: fmt.Sprintf("in the year %d", moment.at.Year()), Rule: "a year from 1 to 9999 (RFC 3339)"})
+			problems = append(problems, &LimitError{Field: moment.field, Value: fmt.Sprintf("in the year %d", moment.at.Year()), Rule: "it must be in a year from 1 to 9999 (RFC 3339)"})
 		}
 	}
 	return append(problems, limitHeaders(e.Headers)...)
@@ -89,18 +90,18 @@ func checkEvent(e *holdfast.Event, maxPayload int) (problems []*LimitError) {
 func limitText(field, value string, min, max int) *LimitError {
 	switch {
 	case len(value) < min:
-		return &LimitError{Field: field, Value: "empty", Rule: "required"}
+		return &LimitError{Field: field, Value: "empty", Rule: fmt.Sprintf("it must be %d to %d bytes", min, max)}
 	case len(value) > max:
-		return &LimitError{Field: field, Value: fmt.Sprintf("%d bytes", len(value)), Rule: fmt.Sprintf("at most %d bytes", max)}
+		return &LimitError{Field: field, Value: fmt.Sprintf("%d bytes long", len(value)), Rule: fmt.Sprintf("it must be at most %d", max)}
 	case !utf8.ValidString(value):
-		return &LimitError{Field: field, Value: fmt.Sprintf("%.40q", value), Rule: "valid UTF-8"}
+		return &LimitError{Field: field, Value: fmt.Sprintf("%.40q", value), Rule: "it must be valid UTF-8"}
 	case strings.IndexByte(value, 0) >= 0:
-		return &LimitError{Field: field, Value: fmt.Sprintf("%.40q", value), Rule: "no NUL character"}
+		return &LimitError{Field: field, Value: fmt.Sprintf("%.40q", value), Rule: "it must not contain NUL"}
 	}
 	return nil
 }
 
-// checkText is limitText for what is not an event.
+// checkText is limitText for a value that is not part of an event.
 func checkText(field, value string, min, max int) error {
 	if p := limitText(field, value, min, max); p != nil {
 		p.Index = -1
@@ -117,14 +118,14 @@ func limitTopic(topic string) *LimitError {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-'
 	}
 	if topic == "." || topic == ".." || strings.IndexFunc(topic, func(r rune) bool { return !legal(r) }) >= 0 {
-		return &LimitError{Field: "topic", Value: fmt.Sprintf("%.60q", topic), Rule: `letters, digits, ".", "_" and "-" only (Kafka), and not "." or ".."`}
+		return &LimitError{Field: "topic", Value: fmt.Sprintf("%.60q", topic), Rule: `it must be letters, digits, ".", "_" and "-", and not "." or ".." (Kafka)`}
 	}
 	return nil
 }
 
 func limitHeaders(headers map[string]string) (problems []*LimitError) {
 	if len(headers) > maxHeaders {
-		problems = append(problems, &LimitError{Field: "number of headers", Value: fmt.Sprint(len(headers)), Rule: fmt.Sprintf("at most %d", maxHeaders)})
+		problems = append(problems, &LimitError{Field: "number of headers", Value: fmt.Sprint(len(headers)), Rule: fmt.Sprintf("it must be at most %d", maxHeaders)})
 	}
 	bytes := 0
 	for name, value := range headers {
@@ -132,20 +133,20 @@ func limitHeaders(headers map[string]string) (problems []*LimitError) {
 		field := fmt.Sprintf("header %.60q", name)
 		switch {
 		case !token(name):
-			problems = append(problems, &LimitError{Field: field, Value: "misnamed", Rule: fmt.Sprintf("an HTTP token of 1 to %d bytes (RFC 9110, section 5.6.2)", maxHeaderName)})
+			problems = append(problems, &LimitError{Field: field, Value: "misnamed", Rule: fmt.Sprintf("it must be an HTTP token of 1 to %d bytes (RFC 9110, section 5.6.2)", maxHeaderName)})
 		case wire.Reserved(name):
-			problems = append(problems, &LimitError{Field: field, Value: "reserved", Rule: `names that begin with "ce_" or "hf_" are written by the relay`})
+			problems = append(problems, &LimitError{Field: field, Value: "reserved", Rule: `it must not begin with "ce_" or "hf_": the relay writes those`})
 		case !utf8.ValidString(value) || strings.IndexByte(value, 0) >= 0:
-			problems = append(problems, &LimitError{Field: field, Value: fmt.Sprintf("%d bytes", len(value)), Rule: "valid UTF-8 without NUL: encode binary values"})
+			problems = append(problems, &LimitError{Field: field, Value: fmt.Sprintf("%d bytes long", len(value)), Rule: "it must be valid UTF-8 without NUL: encode binary values"})
 		}
 	}
 	if bytes > maxHeaderBytes {
-		problems = append(problems, &LimitError{Field: "headers", Value: fmt.Sprintf("%d bytes", bytes), Rule: fmt.Sprintf("at most %d bytes, names and values together", maxHeaderBytes)})
+		problems = append(problems, &LimitError{Field: "headers", Value: fmt.Sprintf("%d bytes long", bytes), Rule: fmt.Sprintf("it must be at most %d, names and values together", maxHeaderBytes)})
 	}
 	return problems
 }
 
-// token says whether name is a token of RFC 9110, section 5.6.2.
+// token reports whether name is a token as RFC 9110, section 5.6.2, defines it.
 func token(name string) bool {
 	if name == "" || len(name) > maxHeaderName {
 		return false

@@ -1,8 +1,9 @@
-// Package outbox writes events in the transaction that makes them true.
+// Package outbox writes events in the transaction that makes the change.
 //
-// Write appends the events to holdfast's log through the caller's own pgx.Tx: the change and its events commit together
-// or not at all. A relay publishes them afterwards; nothing here talks to Kafka. Write accepts only a pgx.Tx, so handing
-// over a pool does not compile. Queue puts them into a pgx.Batch beside the change, and costs no round trip.
+// Write appends events to holdfast's log through the caller's own pgx.Tx. The change and its events commit together, or
+// not at all. A relay publishes them afterwards; this package never talks to Kafka. Write accepts only a pgx.Tx, so
+// passing a pool does not compile. Queue adds the events to a pgx.Batch together with the change, and costs no round
+// trip.
 //
 // A producer links pgx and a UUID library, nothing else.
 package outbox
@@ -22,24 +23,24 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// Config is what an Outbox can be told. The zero Config works.
+// Config configures an Outbox. The zero Config works.
 type Config struct {
 	// Schema is the Postgres schema that holdfast.Migrate created. Defaults to "holdfast".
 	Schema string
 
-	// Source is the Event.Source of events that name none: the name of this service. At most 255 bytes. Defaults to "".
+	// Source is the Event.Source of events that have none: the name of this service. At most 255 bytes. Defaults to "".
 	Source string
 
-	// MaxPayload is the largest payload Write accepts, in bytes. It belongs below the broker's max.message.bytes, less
-	// 16 KiB for key, headers and framing: a larger event would be written here only to be refused there.
-	// -1 means no limit. Defaults to 1,032,192 (1 MiB less 16 KiB).
+	// MaxPayload is the maximum size of a payload in bytes. Keep it below the broker's max.message.bytes less 16 KiB
+	// for key, headers and framing. Write would accept a larger event only for the broker to refuse it. -1 means no
+	// limit. Defaults to 1,032,192 (1 MiB less 16 KiB).
 	MaxPayload int
 }
 
 // defaultMaxPayload fits Kafka's default max.message.bytes with the largest key and headers that Write accepts.
 const defaultMaxPayload = 1<<20 - 16<<10
 
-// Outbox writes events to one schema. It may be used from many goroutines at once; it holds no connection and no state.
+// Outbox writes events to one schema. Many goroutines may use it at once. It holds no connection and no state.
 type Outbox struct {
 	source     string
 	maxPayload int
@@ -48,7 +49,7 @@ type Outbox struct {
 	lock       string
 }
 
-// New returns an Outbox, or one error that names every problem of the configuration.
+// New returns an Outbox. The error lists every problem of the configuration.
 func New(c Config) (*Outbox, error) {
 	var problems []error
 	if err := sqlschema.Validate(c.Schema); err != nil {
@@ -75,7 +76,7 @@ func New(c Config) (*Outbox, error) {
 	}, nil
 }
 
-// standard serves the package's own Write, Queue and Lock: the zero Config.
+// standard is the Outbox of the package functions Write, Queue and Lock: the zero Config.
 var standard = func() *Outbox {
 	o, err := New(Config{})
 	if err != nil {
@@ -99,22 +100,22 @@ func Lock(ctx context.Context, tx pgx.Tx, keys ...string) error {
 	return standard.Lock(ctx, tx, keys...)
 }
 
-// Write appends events to the log, in their order, as part of tx: they will be published if tx commits, and never if it
-// rolls back. It makes one round trip however many events there are, at most 10,000. Events without an ID get a UUIDv7;
-// set Event.ID yourself where you need to know it.
+// Write appends events to the log, in their order, as part of tx. They are published if tx commits, and never if it
+// rolls back. Write makes one round trip for up to 10,000 events. Events without an ID get a UUIDv7; set Event.ID
+// yourself if you need to know it.
 //
 // Two transactions that write for one key are published in the order in which they wrote only if something makes the
-// second wait for the first before it writes: the row lock of an UPDATE, or Lock. Otherwise neither came first.
+// second wait for the first before it writes: the row lock of an UPDATE, or Lock. Otherwise they have no order.
 //
-// An event outside the limits gives a *LimitError, with nothing written and tx still usable. Any other error comes from
-// Postgres: tx is then aborted, as after any failed statement. No holdfast.append at all means that the schema is
-// missing: the error then wraps holdfast.ErrSchemaMissing.
+// An event that exceeds a limit gives a *LimitError; nothing is written, and tx is still usable. Any other error comes
+// from Postgres, and tx is aborted, as after any failed statement. If the schema is missing, the error wraps
+// holdfast.ErrSchemaMissing.
 func (o *Outbox) Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
 	if tx == nil {
-		return errors.New("write events: tx is nil: pass the transaction that makes the change")
+		return errors.New("write events: tx is nil: it must be the transaction that makes the change")
 	}
 	sql, args, err := o.statement(events)
 	if err != nil {
@@ -128,19 +129,19 @@ func (o *Outbox) Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event)
 	return nil
 }
 
-// Queue is Write as a statement of batch, behind those that are queued already: the change and its events reach Postgres in
-// one round trip. Send the batch with the transaction that makes the change; a batch that a pool or a connection sends
-// outside of one is a transaction of its own, as long as no statement in it is a BEGIN or a COMMIT.
+// Queue is Write as one more statement of batch: the change and its events reach Postgres in one round trip. Send the
+// batch with the transaction that makes the change. A batch that a pool or a connection sends outside a transaction is
+// a transaction of its own, as long as no statement in it is a BEGIN or a COMMIT.
 //
-// An event outside the limits gives a *LimitError, with nothing queued. What Postgres refuses is in the results of the
-// batch: close them, and look at the error. The order among transactions is Write's: queue the events behind the UPDATE
-// that takes the row lock.
+// An event that exceeds a limit gives a *LimitError, and nothing is queued. Errors of Postgres are in the results of
+// the batch: close them and check the error. For the order between transactions, see Write: queue the events after the
+// UPDATE that takes the row lock.
 func (o *Outbox) Queue(batch *pgx.Batch, events ...holdfast.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
 	if batch == nil {
-		return errors.New("queue events: batch is nil: pass the batch that makes the change")
+		return errors.New("queue events: batch is nil: it must be the batch that makes the change")
 	}
 	sql, args, err := o.statement(events)
 	if err != nil {
@@ -150,7 +151,7 @@ func (o *Outbox) Queue(batch *pgx.Batch, events ...holdfast.Event) error {
 	return nil
 }
 
-// statement is what appends events, and its arguments, or says what is wrong with them.
+// statement returns the statement that appends events and its arguments, or says what is wrong with the events.
 func (o *Outbox) statement(events []holdfast.Event) (sql string, args []any, err error) {
 	if err := o.check(events); err != nil {
 		return "", nil, err
@@ -173,20 +174,20 @@ func (o *Outbox) statement(events []holdfast.Event) (sql string, args []any, err
 	return o.append, []any{c.ids, c.sources, c.types, c.topics, c.keys, c.times, c.headers, c.payloads, c.notBefores}, nil
 }
 
-// Lock serialises the transactions that write for these keys: it waits until no other transaction holds one of them,
-// and holds them until tx ends. Call it before the first read or write of tx, once, with every key that tx writes for:
-// the keys are locked in one order for all, so that callers cannot deadlock with each other. It works behind a
-// transaction pooler. Locking an empty key is an error: events without a key have no order.
+// Lock serialises the transactions that write for these keys. It waits until no other transaction holds one of them,
+// and holds them until tx ends. Call it once, before the first read or write of tx, with every key that tx writes for.
+// It locks the keys in one global order, so callers cannot deadlock with each other. It works through a transaction
+// pooler. An empty key is an error: events without a key have no order.
 //
-// It is not needed where the transactions already wait for each other, for instance because each begins with an UPDATE
+// You do not need Lock if the transactions already wait for each other, for example because each begins with an UPDATE
 // of the row that the key names.
 func (o *Outbox) Lock(ctx context.Context, tx pgx.Tx, keys ...string) error {
 	if tx == nil {
-		return errors.New("lock keys: tx is nil: pass the transaction that will write the events")
+		return errors.New("lock keys: tx is nil: it must be the transaction that writes the events")
 	}
 	for _, key := range keys {
 		if key == "" {
-			return errors.New("lock keys: the key is empty: events without a key have no order to keep")
+			return errors.New("lock keys: key is empty: it must not be, because events without a key have no order")
 		}
 		if err := checkText("key", key, 1, maxKey); err != nil {
 			return fmt.Errorf("lock keys: %w", err)
@@ -201,7 +202,7 @@ func (o *Outbox) Lock(ctx context.Context, tx pgx.Tx, keys ...string) error {
 	return nil
 }
 
-// columns are the events turned on their side, as holdfast.append takes them. Columns that no event fills stay nil.
+// columns holds the events column by column, as holdfast.append takes them. A column that no event fills stays nil.
 type columns struct {
 	ids, sources, types, topics, keys []string
 	times, notBefores                 []*time.Time
@@ -257,7 +258,7 @@ func (o *Outbox) columns(events []holdfast.Event) (columns, error) {
 	return c, nil
 }
 
-// explain adds what to do to the errors that an operator can resolve.
+// explain adds a remedy to errors that an operator can fix.
 func explain(err error) error {
 	return sqlschema.Explain(err, "grant usage on the schema, and execute on its functions append, append_one and lock, to this role (docs/operations.md)")
 }

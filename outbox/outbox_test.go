@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -114,6 +115,9 @@ func TestWriteWorksInEveryExecModeOfPgx(t *testing.T) {
 	}
 }
 
+// problemForm is the one form of every refusal: field, value and rule.
+var problemForm = regexp.MustCompile(`^write events: event \d+: [a-z].* is .*: it must `)
+
 func TestAnEventOutsideTheLimitsIsRefusedWithFieldValueAndRule(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
@@ -127,10 +131,10 @@ func TestAnEventOutsideTheLimitsIsRefusedWithFieldValueAndRule(t *testing.T) {
 		event holdfast.Event
 		want  []string
 	}{
-		{"no topic", change(func(e *holdfast.Event) { e.Topic = "" }), []string{"topic", "empty", "required"}},
+		{"no topic", change(func(e *holdfast.Event) { e.Topic = "" }), []string{"topic is empty: it must be 1 to 249 bytes"}},
 		{"a topic that Kafka refuses", change(func(e *holdfast.Event) { e.Topic = "or ders" }), []string{"topic", "or ders", "Kafka"}},
 		{"a topic of dots", change(func(e *holdfast.Event) { e.Topic = ".." }), []string{"topic", `".."`}},
-		{"a long topic", change(func(e *holdfast.Event) { e.Topic = strings.Repeat("t", 250) }), []string{"topic", "250 bytes", "at most 249"}},
+		{"a long topic", change(func(e *holdfast.Event) { e.Topic = strings.Repeat("t", 250) }), []string{"topic is 250 bytes long: it must be at most 249"}},
 		{"no type", change(func(e *holdfast.Event) { e.Type = "" }), []string{"type", "empty"}},
 		{"a key that is not UTF-8", change(func(e *holdfast.Event) { e.Key = "a\xff" }), []string{"key", "UTF-8"}},
 		{"a key with NUL", change(func(e *holdfast.Event) { e.Key = "a\x00b" }), []string{"key", "NUL"}},
@@ -152,6 +156,9 @@ func TestAnEventOutsideTheLimitsIsRefusedWithFieldValueAndRule(t *testing.T) {
 				var limit *outbox.LimitError
 				if !errors.As(err, &limit) || limit.Index != 1 {
 					t.Errorf("got %v, want a LimitError about event 1", err)
+				}
+				if err != nil && !problemForm.MatchString(err.Error()) {
+					t.Errorf("%q: want field, value and rule", err)
 				}
 				for _, want := range append(c.want, "event 1") {
 					if err != nil && !strings.Contains(err.Error(), want) {
