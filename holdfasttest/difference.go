@@ -14,10 +14,10 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// difference is one thing that an event has otherwise than it was wanted.
+// difference is one field in which an event differs from the one wanted.
 type difference struct{ field, want, got string }
 
-// nothing stands for a value that is not there.
+// nothing stands for a missing value.
 const nothing = "nothing"
 
 // differences compares the fields that are set in want.
@@ -58,7 +58,7 @@ func differences(want, got holdfast.Event) []difference {
 	return all
 }
 
-// weight orders by how far an event is from the one wanted: what an event is about counts for more than what it says.
+// weight says how different an event is from the one wanted. What an event is about counts more than its content.
 func weight(all []difference) int {
 	w := 0
 	for _, d := range all {
@@ -100,7 +100,7 @@ func decode(text []byte) (value any, ok bool) {
 	return value, err == io.EOF
 }
 
-// values compares two JSON values and names what differs by its path.
+// values compares two JSON values and names each difference by its path.
 func values(path string, want, got any, all []difference) []difference {
 	switch w := want.(type) {
 	case map[string]any:
@@ -160,8 +160,8 @@ func values(path string, want, got any, all []difference) []difference {
 	return append(all, difference{path, compact(want), compact(got)})
 }
 
-// sameNumber says whether two JSON numbers are one: 1.50 and 1.5, 1e3 and 1000. Whole numbers are compared digit by digit,
-// since a float64 does not hold all of them.
+// sameNumber reports whether two JSON numbers are equal: 1.50 and 1.5, 1e3 and 1000. Whole numbers are compared digit
+// by digit, because a float64 cannot hold all of them.
 func sameNumber(a, b string) bool {
 	if a == b {
 		return true

@@ -1,5 +1,5 @@
-// Package holdfasttest helps to test services that use holdfast: it runs a handler on one event, says what was written
-// to the outbox, waits until everything has come to rest, and makes databases for tests.
+// Package holdfasttest helps you test services that use holdfast. It runs a handler on one event, reports what was
+// written to the outbox, waits until everything is idle, and makes databases for tests.
 //
 //	db := holdfasttest.Database(t, os.Getenv("TEST_DATABASE_URL")) // a new one, migrated, dropped after the test
 //	tx := holdfasttest.Begin(t, db)                                // rolled back after the test
@@ -11,9 +11,9 @@
 //	}
 //	holdfasttest.RequireWritten(t, tx, holdfast.Event{Type: "invoice.sent", Key: "alice"})
 //
-// What takes a testing.TB works on its Context and fails the test where it cannot do what it is for: call it from the
-// test's own goroutine. WaitIdle, which may be of use elsewhere too, takes a context and returns an error. Nothing here
-// mocks: it needs the Postgres that your tests have. It links what package inbox links, and nothing for starting servers.
+// Functions with a testing.TB use its Context and fail the test on any error of their own: call them from the test's
+// goroutine. WaitIdle is also useful elsewhere, so it takes a context and returns an error. Nothing here is a mock: the
+// package needs the Postgres of your tests. It links what package inbox links, and nothing that starts servers.
 package holdfasttest
 
 import (
@@ -31,23 +31,23 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 )
 
-// cleanupTimeout bounds what is done when a test has ended, and its context with it.
+// cleanupTimeout bounds the cleanup after a test, whose context has ended by then.
 const cleanupTimeout = 30 * time.Second
 
-// Database makes a database of its own for the test on the server that url leads to, with holdfast's schema in it, and
-// drops it when the test ends. url is whatever pgxpool.ParseConfig reads; its user must be allowed to create databases,
-// and the database that it names is only used to create and drop the others. Tests that run at once do not see each
-// other's events, and each knows that its log was empty at the start. It takes some tenths of a second.
+// Database makes a database for this test on the server at url, creates holdfast's schema in it, and drops it when the
+// test ends. url is anything that pgxpool.ParseConfig reads. Its user must be allowed to create databases; the database
+// it names is used only to create and drop the others. Parallel tests do not see each other's events, and each starts
+// with an empty log. It takes some tenths of a second.
 //
-// Where your tests have a database already, call holdfast.Migrate on it instead.
+// If your tests have a database already, call holdfast.Migrate on it instead.
 func Database(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	if url == "" {
-		t.Fatalf("the address of the database server is empty: say where tests may create databases")
+		t.Fatalf("url is empty: it must be the address of a database server where tests may create databases")
 	}
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		t.Fatalf("read the address of the database server: %v", err)
+		t.Fatalf("read url of the database server: %v", err)
 	}
 	admin := config.ConnConfig.Copy()
 	config.ConnConfig.Database = "holdfasttest_" + strings.ToLower(rand.Text())
@@ -67,13 +67,13 @@ func Database(t testing.TB, url string) *pgxpool.Pool {
 		t.Fatalf("open the test's pool: %v", err)
 	}
 	t.Cleanup(func() {
-		// Close waits for every connection to be given back. One that a test kept must not keep the test.
+		// Close waits until every connection was released. A connection that a test kept must not block the test.
 		closed := make(chan struct{})
 		go func() { pool.Close(); close(closed) }()
 		select {
 		case <-closed:
 		case <-time.After(cleanupTimeout):
-			t.Errorf("%d connections were never given back to the test's pool", pool.Stat().AcquiredConns())
+			t.Errorf("%d connections were never released to the test's pool", pool.Stat().AcquiredConns())
 		}
 	})
 	if err := holdfast.Migrate(t.Context(), pool, holdfast.SchemaConfig{}); err != nil {
@@ -95,7 +95,7 @@ func execOn(ctx context.Context, c *pgx.ConnConfig, sql string) error {
 // Begin begins a transaction that is rolled back when the test ends, unless the test ended it before.
 func Begin(t testing.TB, pool *pgxpool.Pool) pgx.Tx {
 	t.Helper()
-	// As the inbox begins its own, whatever the database's default is.
+	// The inbox begins its transactions the same way, whatever the database's default is.
 	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		t.Fatalf("begin the test's transaction: %v", err)
@@ -103,22 +103,22 @@ func Begin(t testing.TB, pool *pgxpool.Pool) pgx.Tx {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
-		_ = tx.Rollback(ctx) // it has ended already, or its connection is lost
+		_ = tx.Rollback(ctx) // on an error it has ended already, or its connection is lost
 	})
 	return tx
 }
 
-// Handle takes e in and runs its handler in tx, as in.ReceiveTx does, and returns what the handler returned as it is.
-// The transaction is the test's: look at what the handler wrote, then roll back (Begin does) or commit.
+// Handle receives e and runs its handler in tx, as in.ReceiveTx does, and returns the handler's error unchanged. The
+// transaction belongs to the test: look at what the handler wrote, then roll back (Begin does) or commit.
 //
-// Where the handler failed, the outcome is what Receive would make of that after the last quick try, Retrying or Dead,
-// and nothing of the handler is left in tx, which can go on being used; that it is to be tried again is not written
-// down. A panic is an error too, and so is a handler that does not keep to Config.Timeout. The same event a second time
-// is a Duplicate, one that waits behind others of its key is Stored: then no handler ran.
+// If the handler failed, the outcome is Retrying or Dead, as Receive would decide after the last immediate retry. tx
+// contains nothing of the handler and stays usable; no retry is stored. A panic is an error too, and so is a handler
+// that exceeds Config.Timeout. The same event a second time is a Duplicate. An event that waits for others of its key
+// is Stored. In both cases no handler ran.
 //
-// An event needs a Type here. An ID, a Topic ("test") and a Time that it lacks it is given, as they are never missing
-// from an event that comes through Kafka. The test fails where no handler is registered for the type, where the event
-// is outside the limits, and where the database fails.
+// The event needs a Type. Handle fills in a missing ID, Topic ("test") and Time, because an event from Kafka always has
+// them. The test fails if no handler is registered for the type, if the event exceeds a limit, and if the database
+// fails.
 func Handle(t testing.TB, tx pgx.Tx, in *inbox.Inbox, e holdfast.Event) (inbox.Outcome, error) {
 	t.Helper()
 	if e.ID == "" {
@@ -128,7 +128,7 @@ func Handle(t testing.TB, tx pgx.Tx, in *inbox.Inbox, e holdfast.Event) (inbox.O
 		e.Topic = "test"
 	}
 	if e.Time.IsZero() {
-		e.Time = time.Now().UTC().Truncate(time.Microsecond) // what Postgres keeps of it
+		e.Time = time.Now().UTC().Truncate(time.Microsecond) // the precision of Postgres
 	}
 	outcome, failure, err := in.Hooks().Handle(t.Context(), tx, e)
 	if err != nil {

@@ -186,8 +186,8 @@ func TestADatabaseIsFreshMigratedAndGoneAfterItsTest(t *testing.T) {
 func TestDatabaseSaysWhatIsWrongWithTheAddressAndNotThePassword(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
-		"":                                     "address of the database server is empty",
-		"postgres://x:secret@127.0.0.1:notnum": "read the address of the database server",
+		"":                                     "url is empty: it must be the address of a database server",
+		"postgres://x:secret@127.0.0.1:notnum": "read url of the database server",
 		"postgres://x:secret@127.0.0.1:1/x":    "create the test's database",
 	} {
 		v := ending.Of(t, func(t testing.TB) { holdfasttest.Database(t, url) })

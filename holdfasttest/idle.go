@@ -21,38 +21,39 @@ const (
 
 // Idle says what WaitIdle waits for. The zero Idle works.
 type Idle struct {
-	// Schema is the name that holdfast.Migrate was given. Defaults to "holdfast".
+	// Schema is the Postgres schema that holdfast.Migrate created. Defaults to "holdfast".
 	Schema string
 
-	// Consumers are those that must have nothing left to do. Defaults to all that have stored events.
+	// Consumers are the consumers that must be idle. Defaults to all that have parked events.
 	Consumers []string
 
-	// Topics are those that all of Consumers read in this test: each must have taken in every event of them that is in
-	// the log, so that none is on its way through Kafka. An event counts as taken in when the consumer has settled or
-	// stored it; one whose type the consumer does not handle is not waited for once it runs. Both sides must be in one
-	// database for that. Defaults to none: then WaitIdle knows nothing of what Kafka holds.
+	// Topics are topics that all of Consumers read in this test. Every event of them in the log must have reached each
+	// consumer, so that none is still on its way through Kafka. An event has reached a consumer when that has settled
+	// or parked it. An event type that a running consumer does not handle is not waited for. Both sides must use one
+	// database. Defaults to none: then WaitIdle knows nothing about events in Kafka.
 	Topics []string
 
-	// NoRelay leaves the producer's side out: the log, what is parked and what is scheduled. It is for tests of a consumer
-	// that writes events, without a relay that publishes them. Defaults to false.
+	// NoRelay excludes the producer's side: the log, parked events and scheduled events. Use it to test a consumer that
+	// writes events without a relay that publishes them. Defaults to false.
 	NoRelay bool
 
-	// Ahead is how far into the future it looks: a retry or a scheduled event that falls due within it is waited for, a
-	// later one is not. -1 counts only what is due now. Defaults to one minute.
+	// Ahead is how far ahead WaitIdle looks. It waits for a retry or a scheduled event that is due within this time,
+	// but not for a later one. -1 counts only what is due now. Defaults to one minute.
 	Ahead time.Duration
 
-	// Within is how long to wait at most; the context may end it earlier. -1 leaves it to the context. Defaults to 30 s.
+	// Within is the maximum time to wait; the context may end it earlier. -1 leaves it to the context. Defaults to 30
+	// s.
 	Within time.Duration
 }
 
-// WaitIdle waits until nothing is under way any more: the relay has published every committed event of the log, and has
-// saved that it did; nothing parked or scheduled is due; no consumer has anything stored that is due. What waits behind
-// a dead letter that holds its key is at rest. Without a relay, or an Inbox.Run, for what there is to do it waits in
-// vain: it only looks.
+// WaitIdle waits until nothing is in progress. The relay has published every committed event of the log and saved its
+// position. No parked or scheduled event is due, and no consumer has a parked event that is due. An event that waits
+// because a dead letter holds its key counts as idle. WaitIdle only looks: without a relay, or an Inbox.Run, that does
+// the work it waits in vain.
 //
-// When the time is up, the error says lane by lane and consumer by consumer what is still pending; it wraps
-// context.DeadlineExceeded, or what ended ctx. It reads the tables in one statement again and again; use it in tests. It
-// may be called from many goroutines at once.
+// When the time is up, the error lists by lane and by consumer what is still pending. It wraps
+// context.DeadlineExceeded, or the error that ended ctx. WaitIdle reads the tables again and again, in one statement
+// each time; use it in tests. Many goroutines may call it at once.
 func WaitIdle(ctx context.Context, pool *pgxpool.Pool, c Idle) error {
 	if err := c.validate(); err != nil {
 		return fmt.Errorf("wait until idle: %w", err)
@@ -102,12 +103,12 @@ func (c Idle) validate() error {
 		problems = append(problems, err)
 	}
 	if len(c.Topics) > 0 && len(c.Consumers) == 0 {
-		problems = append(problems, fmt.Errorf("topics are %q, but there are no consumers: name those that read them", c.Topics))
+		problems = append(problems, errors.New("consumers is empty: it must name the consumers that read Topics"))
 	}
 	return errors.Join(problems...)
 }
 
-// look lists what is pending, a line each.
+// look lists what is pending, one line each.
 func (c Idle) look(ctx context.Context, pool *pgxpool.Pool, sql string) ([]string, error) {
 	consumers, topics := c.Consumers, c.Topics
 	if consumers == nil {
@@ -135,7 +136,7 @@ func (c Idle) look(ctx context.Context, pool *pgxpool.Pool, sql string) ([]strin
 			line += "; due now"
 		}
 		if why != "" {
-			why, _, _ = strings.Cut(why, "\n") // a panic brings its stack along
+			why, _, _ = strings.Cut(why, "\n") // without the stack of a panic
 			line += "; " + excerpt(why)
 		}
 		return line, nil

@@ -1,8 +1,8 @@
 package holdfasttest
 
-// written reads the events that this transaction has written. In the log they carry its id. A scheduled one carries none
-// but in xmin, which is the id of a savepoint where it was written under one: it is ours if we see it though its
-// transaction has not ended. xmin has the low 32 bits of that id; the rest is that of the ids of these days.
+// written reads the events that this transaction has written. In the log they carry its id. A scheduled event has no id
+// but xmin, which is the id of the savepoint if it was written under one. It is ours if we see it although its
+// transaction has not ended. xmin holds the low 32 bits of an id; the high bits are those of the current ids.
 const written = `-- holdfasttest.written
 select e.seq, e.id, e.source, e.type, e.topic, e.key, e.time, null::timestamptz as not_before, e.headers::text as headers, e.payload
   from holdfast.event e
@@ -16,7 +16,7 @@ select s.seq, s.id, s.source, s.type, s.topic, s.key, s.time, s.due_at, s.header
    and pg_xact_status((now.xid - wrapped.ago + 2147483648)::text::xid8) = 'in progress'
  order by seq`
 
-// writtenSince reads the events that drew their number after $1.
+// writtenSince reads the events with a number above $1.
 const writtenSince = `-- holdfasttest.written_since
 select e.seq, e.id, e.source, e.type, e.topic, e.key, e.time, null::timestamptz as not_before, e.headers::text as headers, e.payload
   from holdfast.event e
@@ -30,14 +30,14 @@ select s.seq, s.id, s.source, s.type, s.topic, s.key, s.time, s.due_at, s.header
 const mark = `-- holdfasttest.mark
 select case when s.is_called then s.last_value else s.last_value - 1 end from holdfast.event_seq s`
 
-// pending lists what has not come to its end. It is one statement with one snapshot: what moves from one place to the next
-// meanwhile is seen in one of them. $1 consumers, or none for all; $2 topics; $3 seconds ahead;
-// $4 whether the producer's side counts.
+// pending lists what is not finished. It is one statement with one snapshot, so an event that moves from one place to
+// the next is seen in one of them. $1 consumers, or none for all; $2 topics; $3 seconds ahead; $4 whether the
+// producer's side counts.
 //
-// Of parked and stored events the first of a key counts, or the first replay before it, and it counts unless a dead letter
-// holds it: those after it do not move before it does. One that a worker is handling stays due. An event of a topic in $2
-// must be settled or stored in every consumer's inbox, except where it never left (it is parked or a letter of the relay),
-// where it is a letter of the consumer, and where the consumer declares the types it handles and not this one.
+// Of the parked events of a key the first one counts, or the first replay before it, unless a dead letter holds it. The
+// later ones do not move before it does. An event that a worker is handling stays due. An event of a topic in $2 must
+// be settled or parked in every consumer's inbox. Exceptions: it never left (the relay has it parked, or as a dead
+// letter), it is a dead letter of the consumer, or the consumer declares the types it handles and this is none of them.
 const pending = `-- holdfasttest.pending
 select 'lane ' || l.lane as who, count(*) as events, 'unread in the log' as what, min(e.topic) as example, null::float8 as due,
        case when l.owner is null or l.lease_until < now() then 'no relay has the lane' else '' end as why

@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// Log is the outbox of a schema. The package's own functions are those of the zero Log.
+// Log is the outbox of a schema. The package functions use the zero Log.
 type Log struct {
-	// Schema is the name that holdfast.Migrate was given. Defaults to "holdfast".
+	// Schema is the Postgres schema that holdfast.Migrate created. Defaults to "holdfast".
 	Schema string
 }
 
@@ -43,18 +43,18 @@ func RequireWritten(t testing.TB, tx pgx.Tx, want ...holdfast.Event) {
 	Log{}.RequireWritten(t, tx, want...)
 }
 
-// Written returns the events that tx has written so far, in the order in which it wrote them. Those that wait for their
-// time (Event.NotBefore) are among them; of the events of one call of Write they come first. A NotBefore that was not in
-// the future is not kept: such an event is like any other.
+// Written returns the events that tx has written so far, in the order of the writes. It includes scheduled events
+// (Event.NotBefore); within one call of Write they come first. A NotBefore that was not in the future is not kept: such
+// an event is like any other.
 func (l Log) Written(t testing.TB, tx pgx.Tx) []holdfast.Event {
 	t.Helper()
 	return l.read(t, tx, written)
 }
 
-// Mark is a moment in the life of a log.
+// Mark is a position in a log.
 type Mark int64
 
-// Now returns this moment, for WrittenSince. db is a pool, a connection or a transaction.
+// Now returns the current position, for WrittenSince. db is a pool, a connection or a transaction.
 func (l Log) Now(t testing.TB, db querier) (now Mark) {
 	t.Helper()
 	if err := db.QueryRow(t.Context(), l.statement(t, mark)).Scan(&now); err != nil {
@@ -63,16 +63,16 @@ func (l Log) Now(t testing.TB, db querier) (now Mark) {
 	return now
 }
 
-// WrittenSince returns the events that were written after the mark was taken and that db sees: from a pool, those that
-// are committed. It is for code that has a transaction of its own. Events that a relay moved into the log meanwhile,
-// because their time had come or a letter was replayed, count as written then. The log forgets what is published when
-// it has grown by some hundred megabytes; in tests it does not come to that.
+// WrittenSince returns the events that were written after the mark and that db sees; through a pool these are the
+// committed ones. Use it to test code that has its own transactions. Events that a relay moved into the log since then
+// count too: scheduled events that became due, and replayed dead letters. The log forgets published events after some
+// hundred megabytes, which tests do not reach.
 func (l Log) WrittenSince(t testing.TB, db querier, since Mark) []holdfast.Event {
 	t.Helper()
 	return l.read(t, db, writtenSince, int64(since))
 }
 
-// RequireWritten ends the test unless tx has written the events wanted: see RequireEvents.
+// RequireWritten ends the test unless tx has written the wanted events: see RequireEvents.
 func (l Log) RequireWritten(t testing.TB, tx pgx.Tx, want ...holdfast.Event) {
 	t.Helper()
 	RequireEvents(t, l.Written(t, tx), want...)
@@ -114,14 +114,13 @@ func (l Log) read(t testing.TB, db querier, sql string, args ...any) []holdfast.
 	return events
 }
 
-// RequireEvents ends the test unless the events wanted are among got, in this order; others may stand between them. Of an
-// event wanted only the fields that are set are compared, and of its Headers those that it names. Payloads that both are
-// JSON are compared as JSON: spaces and the order of fields do not matter. The message says what the closest of the events
-// got has otherwise, payloads included. To ask for a tombstone, or that nothing was written, look at the events
-// themselves.
+// RequireEvents ends the test unless got contains the wanted events in this order; others may come between them. Of a
+// wanted event, only the fields that are set are compared, and of its Headers only those it names. If both payloads are
+// JSON they are compared as JSON: spaces and the order of fields do not matter. The message shows how the closest event
+// differs, including payloads. To check for a tombstone, or that nothing was written, look at the events themselves.
 func RequireEvents(t testing.TB, got []holdfast.Event, want ...holdfast.Event) {
 	t.Helper()
-	next := 0 // Invariant: what was wanted so far was found before got[next].
+	next := 0 // Invariant: the wanted events so far were found before got[next].
 	for i, w := range want {
 		at := find(got[next:], w)
 		if at < 0 {
@@ -141,7 +140,7 @@ func find(events []holdfast.Event, want holdfast.Event) int {
 	return -1
 }
 
-// missing says that want, number i of n, is not among got[next:], and what comes closest.
+// missing says that want, number i of n, is not in got[next:], and which event comes closest.
 func missing(got []holdfast.Event, next int, want holdfast.Event, i, n int) string {
 	var b strings.Builder
 	if n > 1 {
@@ -155,7 +154,7 @@ func missing(got []holdfast.Event, next int, want holdfast.Event, i, n int) stri
 		return b.String()
 	}
 	if at := find(got[:next], want); at >= 0 {
-		fmt.Fprintf(&b, "number %d of those written is like it, but comes too early: what was wanted before it was found up to number %d\n", at+1, next)
+		fmt.Fprintf(&b, "event %d written matches, but comes too early: the events wanted before it were found up to event %d\n", at+1, next)
 	} else {
 		closest, fewest := 0, differences(want, got[0])
 		for j, e := range got[1:] {
@@ -163,12 +162,12 @@ func missing(got []holdfast.Event, next int, want holdfast.Event, i, n int) stri
 				closest, fewest = j+1, d
 			}
 		}
-		fmt.Fprintf(&b, "number %d of those written comes closest, but\n", closest+1)
+		fmt.Fprintf(&b, "event %d written comes closest, but\n", closest+1)
 		for _, d := range fewest {
 			fmt.Fprintf(&b, "    %s: want %s, got %s\n", d.field, d.want, d.got)
 		}
 	}
-	b.WriteString("written were:\n")
+	b.WriteString("events written:\n")
 	for j, e := range got {
 		if j == 20 && len(got) > 21 {
 			fmt.Fprintf(&b, "    … and %d more\n", len(got)-j)

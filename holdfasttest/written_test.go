@@ -187,10 +187,10 @@ func TestWhatIsNotWrittenFailsTheTestWithAReadableDifference(t *testing.T) {
 
 		"nothing was written": {nil, events{{Type: "order.placed"}}, []string{`the event wanted was not written: Type "order.placed"`, "nothing was written at all"}},
 		"another key": {all, events{{Type: "order.placed", Key: "dave"}}, []string{
-			`not written: Type "order.placed", Key "dave"`, "number 1 of those written comes closest", `Key: want "dave", got "alice"`,
+			`not written: Type "order.placed", Key "dave"`, "event 1 written comes closest", `Key: want "dave", got "alice"`,
 			`2. Type "order.cancelled", Topic "orders", Key "bob", ID "2", Payload "plain"`}},
 		"the closest has the same type": {all, events{{Type: "order.cancelled", Key: "alice", Source: "shop"}}, []string{
-			"number 2 of those written comes closest", `Key: want "alice", got "bob"`, `Source: want "shop", got ""`}},
+			"event 2 written comes closest", `Key: want "alice", got "bob"`, `Source: want "shop", got ""`}},
 		"a field of the payload": {all, events{with(`{"id":17,"cents":1300,"lines":[{"sku":"tea"},{"sku":"pot"}],"gift":false}`)}, []string{
 			"Payload.cents: want 1300, got 1200", `Payload.lines[1].sku: want "pot", got "cup"`}},
 		"fields more and fewer": {all, events{with(`{"id":17,"cents":1200,"lines":[{"sku":"tea"}],"note":null}`)}, []string{
@@ -206,7 +206,7 @@ func TestWhatIsNotWrittenFailsTheTestWithAReadableDifference(t *testing.T) {
 		"times": {all, events{{Type: "order.placed", Time: alice.Time.Add(time.Second), NotBefore: alice.Time}}, []string{
 			"Time: want 2026-01-02T03:04:06.000006Z, got 2026-01-02T03:04:05.000006Z", "NotBefore: want 2026-01-02T03:04:05.000006Z, got nothing"}},
 		"another order": {all, events{{Key: "bob"}, {Key: "alice"}}, []string{
-			`event 2 of the 2 wanted was not written: Key "alice"`, "number 1 of those written is like it, but comes too early", "found up to number 2"}},
+			`event 2 of the 2 wanted was not written: Key "alice"`, "event 1 written matches, but comes too early", "found up to event 2"}},
 		"one where two are wanted": {all, events{{Key: "alice"}, {Key: "alice"}}, []string{"event 2 of the 2 wanted", "comes too early"}},
 		"a long payload is cut":    {events{{Payload: []byte(strings.Repeat("x", 5000))}}, events{{Key: "k"}}, []string{"… (5002 bytes)"}},
 		"very many":                {make(events, 30), events{{Key: "k"}}, []string{"20. any event", "… and 10 more"}},
