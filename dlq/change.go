@@ -15,10 +15,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
-// address is whose letter it is.
+// address identifies the queue of a letter's key.
 type address struct{ origin, consumer, topic, key string }
 
-// address reads whose letter it is.
+// address reads the address of a letter.
 func (d *DLQ) address(ctx context.Context, id int64) (a address, err error) {
 	err = d.pool.QueryRow(ctx, d.sql.address, id).Scan(&a.origin, &a.consumer, &a.topic, &a.key)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -30,8 +30,8 @@ func (d *DLQ) address(ctx context.Context, id int64) (a address, err error) {
 	return a, nil
 }
 
-// change is one transaction on one letter: under the lock of its key's queue, then of the letter itself, in this order
-// as everywhere. do gets the state that the letter has now.
+// change runs one transaction on one letter. It locks the queue of the letter's key, then the letter itself, in the
+// same order as everywhere. do gets the letter's current state.
 func (d *DLQ) change(ctx context.Context, id int64, a address, do func(tx pgx.Tx, state string) error) error {
 	const tries = 5
 	for try := 1; ; try++ {
@@ -55,7 +55,7 @@ func (d *DLQ) change(ctx context.Context, id int64, a address, do func(tx pgx.Tx
 		})
 		var pgErr *pgconn.PgError
 		if errors.As(err, &pgErr) && (pgErr.Code == "40P01" || pgErr.Code == "40001") && try < tries {
-			continue // Nobody's fault, nothing was changed, and the other one got through.
+			continue // A deadlock or serialization failure: nothing was changed, and the other transaction succeeded.
 		}
 		if err != nil {
 			return fmt.Errorf("letter %d: %w", id, explain(err))
@@ -65,7 +65,7 @@ func (d *DLQ) change(ctx context.Context, id int64, a address, do func(tx pgx.Tx
 	}
 }
 
-// run makes changes in one round trip. Each must have touched a row, or, where it may find none, say so with maybe.
+// run makes changes in one round trip. A statement that touches no row is an error, unless its step allows it.
 func run(ctx context.Context, tx pgx.Tx, steps ...step) error {
 	batch := &pgx.Batch{}
 	for _, s := range steps {
@@ -90,34 +90,34 @@ type step struct {
 	what string
 	sql  string
 	args []any
-	none error // what it means when the statement touches no row; nil where that is fine
+	none error // the error if the statement touches no row; nil if that is fine
 }
 
-var errGone = errors.New("the row is not there any more")
+var errGone = errors.New("the row no longer exists")
 
-// signature checks who does something, and why.
+// signature checks who made a change, and why.
 func signature(by, reason string) error {
 	if strings.TrimSpace(by) == "" {
-		return errors.New("by is empty: say who does it, it is kept with the letter")
+		return errors.New("by is empty: it must name who does this; it is kept with the letter")
 	}
 	for _, text := range []struct{ field, value string }{{"by", by}, {"reason", reason}} {
 		if len(text.value) > 2000 {
-			return fmt.Errorf("%s has %d bytes: at most 2000", text.field, len(text.value))
+			return fmt.Errorf("%s is %d bytes long: it must be at most 2000", text.field, len(text.value))
 		}
 		if !utf8.ValidString(text.value) || strings.IndexByte(text.value, 0) >= 0 {
-			return fmt.Errorf("%s must be UTF-8 without NUL", text.field)
+			return fmt.Errorf("%s is %.40q: it must be UTF-8 without NUL", text.field, text.value)
 		}
 	}
 	return nil
 }
 
-// Edit replaces the payload of an open letter; nil makes it a tombstone. The letter's version goes up by one, and the
-// payload before it is kept with the action (Actions). The letter stays open: Replay sends the new payload.
+// Edit replaces the payload of an open letter; nil makes it a tombstone. The letter's version increases by one, and the
+// previous payload is kept with the action (Actions). The letter stays open: Replay sends the new payload.
 //
-// An event that the relay gave up gets a new id, because consumers may have seen the old one; one of the inbox keeps
-// its id, and the inbox row takes the new payload's hash. By is required; both by and reason are kept.
+// A letter of the relay gets a new event id, because consumers may have seen the old one. A letter of an inbox keeps
+// its id, and its inbox row takes the new payload's hash. by is required; both by and reason are kept.
 //
-// The error wraps ErrNotFound, or ErrNotOpen where the letter is in another state.
+// The error wraps ErrNotFound, or ErrNotOpen if the letter is in another state.
 func (d *DLQ) Edit(ctx context.Context, id int64, payload []byte, by, reason string) error {
 	if err := signature(by, reason); err != nil {
 		return fmt.Errorf("edit letter %d: %w", id, err)
@@ -129,10 +129,10 @@ func (d *DLQ) Edit(ctx context.Context, id int64, payload []byte, by, reason str
 	hash := sha256.Sum256(payload)
 	err = d.change(ctx, id, a, func(tx pgx.Tx, state string) error {
 		if state == StateReplaying {
-			return fmt.Errorf("%w: it is being replayed, edit it when that has failed", ErrNotOpen)
+			return fmt.Errorf("%w: it is being replayed: edit it if that fails", ErrNotOpen)
 		}
 		if state != StateOpen {
-			return fmt.Errorf("%w: it is %s already", ErrNotOpen, state)
+			return fmt.Errorf("%w: it is %s", ErrNotOpen, state)
 		}
 		steps := []step{{"keep the payload", d.sql.keepVersion, []any{id, by, reason}, errGone}}
 		if a.origin == OriginInbox {
@@ -143,7 +143,7 @@ func (d *DLQ) Edit(ctx context.Context, id int64, payload []byte, by, reason str
 	})
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.ConstraintName == "letter_event" {
-		return fmt.Errorf("edit letter %d: the same event has another letter with this payload: replay or discard that one", id)
+		return fmt.Errorf("edit letter %d: the event has another letter with this payload: replay or discard that one", id)
 	}
 	if err != nil {
 		return fmt.Errorf("edit %w", err)

@@ -8,10 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Discard gives an open letter up for good and releases the key that it holds. A letter of the inbox that is being
-// replayed can be discarded as well while it waits for its handler. By is required; both by and reason are kept.
+// Discard gives an open letter up for good and releases the key that it holds. A letter of an inbox that is being
+// replayed can also be discarded while it waits for its handler. by is required; both by and reason are kept.
 //
-// The error wraps ErrNotFound, or ErrNotOpen where the letter is in another state.
+// The error wraps ErrNotFound, or ErrNotOpen if the letter is in another state.
 func (d *DLQ) Discard(ctx context.Context, id int64, by, reason string) error {
 	if err := signature(by, reason); err != nil {
 		return fmt.Errorf("discard letter %d: %w", id, err)
@@ -33,11 +33,11 @@ func (d *DLQ) discard(ctx context.Context, id int64, a address, by, reason strin
 		case state == StateOpen:
 		case state == StateReplaying && a.origin == OriginInbox:
 			steps = append(steps, step{"take it out of the queue", d.sql.unstore, []any{id},
-				fmt.Errorf("%w: it is being handled, look again when that has ended", ErrNotOpen)})
+				fmt.Errorf("%w: its handler is running: try again when that has ended", ErrNotOpen)})
 		case state == StateReplaying:
-			return fmt.Errorf("%w: it is being published again, look again when that has ended", ErrNotOpen)
+			return fmt.Errorf("%w: it is being published again: try again when that has ended", ErrNotOpen)
 		default:
-			return fmt.Errorf("%w: it is %s already", ErrNotOpen, state)
+			return fmt.Errorf("%w: it is %s", ErrNotOpen, state)
 		}
 		steps = append(steps, step{"mark it", d.sql.close, []any{id}, errGone})
 		if a.origin == OriginInbox {
@@ -49,24 +49,24 @@ func (d *DLQ) discard(ctx context.Context, id int64, a address, by, reason strin
 	})
 }
 
-// DiscardOptions say how DiscardAll goes about it.
+// DiscardOptions are the options of DiscardAll.
 type DiscardOptions struct {
-	// DryRun counts the letters that would be discarded, tells ProgressFunc of each, and changes nothing.
+	// DryRun counts the letters that would be discarded, reports each to ProgressFunc, and changes nothing.
 	DryRun bool
 
-	// By is who does it. Required, except for a DryRun. It is kept with every letter.
+	// By is who discards. Required, except for a DryRun. It is kept with every letter.
 	By string
 
-	// Reason is why, and is kept as well. Defaults to "".
+	// Reason says why; it is kept too. Defaults to "".
 	Reason string
 
-	// ProgressFunc is called in line, before the first letter (Letter 0) and after each. Defaults to nothing.
+	// ProgressFunc is called inline, before the first letter (Letter 0) and after each one. Defaults to none.
 	ProgressFunc func(Progress)
 }
 
-// DiscardAll gives up for good the open letters that a filter chooses, and returns how many. Each is one short
-// transaction, as in Discard; so it may be cancelled or break off at any letter, and the same call goes on with the rest.
-// Letters that are written while it runs are left alone, and so are those that somebody replays or discards meanwhile.
+// DiscardAll discards the open letters that match a filter, and returns how many. Each is one short transaction, as in
+// Discard. So you may cancel it at any letter; the same call continues with the rest. It skips letters that are written
+// while it runs, and letters that somebody else replays or discards in the meantime.
 func (d *DLQ) DiscardAll(ctx context.Context, f Filter, o DiscardOptions) (int, error) {
 	if err := checkBulk(f, o.DryRun, o.By, o.Reason, "discarded"); err != nil {
 		return 0, fmt.Errorf("discard letters: %w", err)
@@ -96,13 +96,13 @@ func (d *DLQ) DiscardAll(ctx context.Context, f Filter, o DiscardOptions) (int, 
 	return p.Moved, err
 }
 
-// Progress is how far a call has come that goes through many letters.
+// Progress is the progress of a call that goes through many letters.
 type Progress struct {
-	Letter int64 // the letter that it has just looked at; 0 before the first
-	Looked int   // how many it has looked at
-	Moved  int   // how many of them it replayed or discarded; the others were not open any more
-	Total  int   // how many it set out to look at
-	Before int   // of a named replay: how many were moved before this call
+	Letter int64 // the letter it has just processed; 0 before the first
+	Looked int   // letters processed so far
+	Moved  int   // letters replayed or discarded so far; the others were no longer open
+	Total  int   // letters to process in all
+	Before int   // of a named replay: letters moved before this call
 }
 
 func (p *Progress) report(id int64, to func(Progress)) {
@@ -112,7 +112,7 @@ func (p *Progress) report(id int64, to func(Progress)) {
 	}
 }
 
-// progress counts what a call sets out to do, and reports its beginning.
+// progress counts the letters that a call will process, and reports the start.
 func (d *DLQ) progress(ctx context.Context, f Filter, s scope, to func(Progress)) (*Progress, error) {
 	p := &Progress{}
 	err := d.pool.QueryRow(ctx, d.sql.count, s.args(f, f.Limit)...).Scan(&p.Total)
@@ -125,7 +125,7 @@ func (d *DLQ) progress(ctx context.Context, f Filter, s scope, to func(Progress)
 	return p, nil
 }
 
-// preview tells which letters a call would look at.
+// preview reports which letters a call would process.
 func (d *DLQ) preview(ctx context.Context, f Filter, s scope, p *Progress, to func(Progress)) error {
 	if to == nil {
 		return nil
@@ -139,13 +139,13 @@ func (d *DLQ) preview(ctx context.Context, f Filter, s scope, p *Progress, to fu
 // walkPage is how many letters are read at a time.
 const walkPage = 100
 
-// visited is a letter that a walk has come to.
+// visited is a letter that a walk has reached.
 type visited struct {
 	id int64
 	address
 }
 
-// walk visits the open letters of a filter in the order of their ids until visit returns an error.
+// walk visits the open letters of a filter in the order of their ids, until visit returns an error.
 func (d *DLQ) walk(ctx context.Context, f Filter, s scope, visit func(v visited) error) error {
 	for seen := 0; ; {
 		limit := walkPage
@@ -185,7 +185,7 @@ func (d *DLQ) walk(ctx context.Context, f Filter, s scope, visit func(v visited)
 func checkBulk(f Filter, dryRun bool, by, reason, done string) error {
 	problems := []error{f.validate()}
 	if f.State != "" && f.State != StateOpen {
-		problems = append(problems, fmt.Errorf("state is %q: only open letters can be %s, leave it empty", f.State, done))
+		problems = append(problems, fmt.Errorf("state is %q: it must be empty or open: only open letters can be %s", f.State, done))
 	}
 	if !dryRun {
 		problems = append(problems, signature(by, reason))

@@ -1,9 +1,9 @@
-// Package dlq is what a person does about dead letters: events that the relay or an inbox has given up.
+// Package dlq lets a person work on dead letters: events that the relay or an inbox has given up.
 //
-// A letter holds the whole event and the errors of its attempts. Letters can be counted by kind of failure (Groups), read
-// (List, Get), edited (Edit), delivered again (Replay) or given up for good (Discard, DiscardAll), and removed
-// when they were closed long ago (Purge). Every change is one short transaction that also records who made it and why,
-// so that Actions tells a letter's story:
+// A letter holds the whole event and the errors of its attempts. You can count letters by kind of failure (Groups),
+// read them (List, Get), edit them (Edit), deliver them again (Replay), give them up for good (Discard, DiscardAll),
+// and remove those closed long ago (Purge). Every change is one short transaction that also records who made it and
+// why. Actions returns a letter's history:
 //
 //	open ──Replay──► replaying ──handled or published──► replayed
 //	 │ ▲                 │ └──Discard (of the inbox, while it waits)──► discarded
@@ -27,59 +27,60 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// ErrNotFound is wrapped by errors about a letter that does not exist.
+// ErrNotFound says that a letter does not exist. Errors wrap it.
 var ErrNotFound = errors.New("no such letter")
 
-// ErrNotOpen is wrapped by errors about a letter in a state that does not allow what was asked.
+// ErrNotOpen says that the letter's state does not allow the change. Errors wrap it.
 var ErrNotOpen = errors.New("the letter is not open")
 
-// ErrWaiting is wrapped by Replay's error about letters whose event waits in the consumer's queue already, under the
-// same id: one of them has to come to its end first.
-var ErrWaiting = errors.New("an event with its id is waiting to be handled already")
+// ErrWaiting says that the event of a letter already waits in the consumer's queue under the same id. That one must
+// finish first. The error of Replay wraps it.
+var ErrWaiting = errors.New("an event with the same id is already waiting to be handled")
 
 // Where letters come from: Letter.Origin.
 const (
-	OriginRelay = "relay" // it could not be published
-	OriginInbox = "inbox" // a consumer could not handle it
+	OriginRelay = "relay" // the event could not be published
+	OriginInbox = "inbox" // a consumer could not handle the event
 )
 
 // The states of a letter: Letter.State.
 const (
 	StateOpen      = "open"      // waits for a person
-	StateReplaying = "replaying" // is on its way again
+	StateReplaying = "replaying" // is being delivered again
 	StateReplayed  = "replayed"  // was handled, or published
-	StateDiscarded = "discarded" // was given up by a person
-	StateAny       = "any"       // in a Filter: all of them
+	StateDiscarded = "discarded" // was given up for good by a person
+	StateAny       = "any"       // in a Filter: any state
 )
 
-// Letter is an event that was given up, and why.
+// Letter is an event that was given up, with its errors.
 type Letter struct {
 	ID          int64
 	Origin      string // OriginRelay or OriginInbox
-	Consumer    string // whose inbox; "" for the relay
-	Reason      string // one line: why it was given up
+	Consumer    string // the inbox's consumer; "" for the relay
+	Reason      string // why it was given up, in one line
 	Fingerprint string // equal for letters of one kind of failure
 	State       string
-	Holds       bool // later events of its topic and key wait until it is replayed or discarded
+	Holds       bool // whether later events of its topic and key wait until it is replayed or discarded
 
-	// Event is as it was given up, or as it was last edited.
+	// Event is the event as it was given up, or as it was last edited.
 	Event holdfast.Event
 
-	// PayloadSize is the payload's length in bytes, -1 for a tombstone; also where the payload itself was left out.
+	// PayloadSize is the payload's length in bytes, -1 for a tombstone. It is set even if the payload itself was left
+	// out.
 	PayloadSize int
 
 	Version   int      // 1, and one more for every edit
-	Attempts  int      // all tries, those of replays included
-	Errors    []string // of its last tries, the oldest first
+	Attempts  int      // all attempts, including those of replays
+	Errors    []string // of the last attempts, the oldest first
 	FirstAt   time.Time
-	LastAt    time.Time // when it was given up, handled or published after a replay, or discarded, last
-	Partition int       // of the Kafka record at the inbox; -1 where there was none
+	LastAt    time.Time // when it was last given up, replayed successfully, or discarded
+	Partition int       // of the Kafka record at the inbox; -1 if there was none
 	Offset    int64     // likewise
 }
 
-// Filter chooses letters: those to which all its fields apply. The zero Filter is every open letter.
+// Filter selects the letters that match all its fields. The zero Filter selects every open letter.
 type Filter struct {
-	IDs         []int64 // nil is any; empty, not nil, is none
+	IDs         []int64 // nil matches any; empty but not nil matches none
 	Origin      string  // OriginRelay or OriginInbox
 	Consumer    string
 	Type        string
@@ -88,21 +89,21 @@ type Filter struct {
 	Source      string
 	EventID     string
 	Fingerprint string
-	Since       time.Time // given up at this moment or later: Letter.LastAt
-	Until       time.Time // given up before this moment
+	Since       time.Time // given up at this time or later: Letter.LastAt
+	Until       time.Time // given up before this time
 
 	// State is the state of the letters. Defaults to StateOpen.
 	State string
 
-	// Limit is the most letters that are read, replayed or discarded, or the most groups. List takes up to 1,000. Defaults
-	// to 100 for List and Groups, to no limit for Replay and DiscardAll.
+	// Limit is the maximum number of letters to read, replay or discard, or of groups. List accepts up to 1,000.
+	// Defaults to 100 for List and Groups, and to no limit for Replay and DiscardAll.
 	Limit int
 
-	// After is the id of the last letter of the page before: letters with larger ids follow. Defaults to 0, the start.
+	// After is the id of the last letter of the previous page; letters with larger ids follow. Defaults to 0, the
+	// start.
 	After int64
 
-	// NoPayloads leaves Event.Payload out of what List returns: an overview of many letters stays small. Defaults to
-	// false.
+	// NoPayloads makes List omit Event.Payload, which keeps an overview of many letters small. Defaults to false.
 	NoPayloads bool
 }
 
@@ -111,15 +112,15 @@ const (
 	maxLimit     = 1000
 )
 
-// Config is what a DLQ can be told. The zero Config works.
+// Config configures a DLQ. The zero Config works.
 type Config struct {
 	// Schema is the Postgres schema that holdfast.Migrate created. Defaults to "holdfast".
 	Schema string
 }
 
-// DLQ reads and changes the letters of one schema. It may be used from many goroutines at once.
+// DLQ reads and changes the letters of one schema. Many goroutines may use it at once.
 //
-// The role needs no more than the rights that docs/operations.md lists for work on dead letters.
+// Its database role needs only the rights that docs/operations.md lists for work on dead letters.
 type DLQ struct {
 	pool   *pgxpool.Pool
 	schema string
@@ -128,11 +129,11 @@ type DLQ struct {
 	pause  func(ctx context.Context, d time.Duration) error
 }
 
-// New returns a DLQ, or one error that names every problem of the configuration. It does not touch the database.
+// New returns a DLQ. The error lists every problem of the configuration. New does not use the database.
 func New(pool *pgxpool.Pool, c Config) (*DLQ, error) {
 	var problems []error
 	if pool == nil {
-		problems = append(problems, errors.New("pool is nil: pass a pool of connections to the primary"))
+		problems = append(problems, errors.New("pool is nil: it must be connected to the primary"))
 	}
 	if err := sqlschema.Validate(c.Schema); err != nil {
 		problems = append(problems, err)
@@ -146,14 +147,14 @@ func New(pool *pgxpool.Pool, c Config) (*DLQ, error) {
 	return &DLQ{pool: pool, schema: c.Schema, sql: newStatements(c.Schema), now: time.Now, pause: pause}, nil
 }
 
-// List returns a page of letters in the order of their ids, the oldest first; the next page is the one After the last
-// id. No letters is an empty list, not an error.
+// List returns a page of letters in the order of their ids, the oldest first. Set After to the last id to get the next
+// page. If no letter matches, it returns an empty list and no error.
 func (d *DLQ) List(ctx context.Context, f Filter) ([]Letter, error) {
 	if err := f.validate(); err != nil {
 		return nil, fmt.Errorf("list letters: %w", err)
 	}
 	if f.Limit > maxLimit {
-		return nil, fmt.Errorf("list letters: limit is %d: at most %d letters a page, ask for the next page with After", f.Limit, maxLimit)
+		return nil, fmt.Errorf("list letters: limit is %d: it must be at most %d; get the next page with After", f.Limit, maxLimit)
 	}
 	if f.Limit == 0 {
 		f.Limit = defaultLimit
@@ -165,7 +166,7 @@ func (d *DLQ) List(ctx context.Context, f Filter) ([]Letter, error) {
 	return letters, nil
 }
 
-// Get returns one letter in any state. The error wraps ErrNotFound where there is none.
+// Get returns one letter in any state. The error wraps ErrNotFound if it does not exist.
 func (d *DLQ) Get(ctx context.Context, id int64) (Letter, error) {
 	letters, err := d.read(ctx, Filter{IDs: []int64{id}, State: StateAny, Limit: 1, After: id - 1})
 	if err != nil {
@@ -189,7 +190,7 @@ type Action struct {
 	Version int    // edit: the version that was replaced
 }
 
-// Actions returns what was done to a letter, the oldest first. Those of an edit hold the payload before it.
+// Actions returns what people did to a letter, the oldest first. An edit has the previous payload.
 func (d *DLQ) Actions(ctx context.Context, id int64) ([]Action, error) {
 	rows, err := d.pool.Query(ctx, d.sql.actions, id)
 	if err != nil {
@@ -253,8 +254,8 @@ func (f Filter) stateArgs() []any {
 	return append(f.args(), pending, states)
 }
 
-// scope bounds the open letters of a filter further: to ids up to upTo, and to those that the named replay has not moved.
-// Zero is no bound.
+// scope limits the open letters of a filter further: to ids up to upTo, and to letters that the named replay has not
+// moved. Zero means no limit.
 type scope struct{ upTo, replay int64 }
 
 // args are the parameters of walkLetters and countLetters.
@@ -278,7 +279,7 @@ func (f Filter) validate() error {
 		problems = append(problems, fmt.Errorf("limit is %d: it must be positive, or 0 for the default", f.Limit))
 	}
 	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
-		problems = append(problems, fmt.Errorf("since is %s, until %s: since must be the earlier one", f.Since.Format(time.RFC3339), f.Until.Format(time.RFC3339)))
+		problems = append(problems, fmt.Errorf("since is %s: it must be before until, %s", f.Since.Format(time.RFC3339), f.Until.Format(time.RFC3339)))
 	}
 	return errors.Join(problems...)
 }
@@ -292,11 +293,11 @@ func moment(t time.Time) *time.Time {
 
 func notFound(id int64) error { return fmt.Errorf("letter %d: %w", id, ErrNotFound) }
 
-// explain adds what to do to the errors that an operator can resolve.
+// explain adds a remedy to errors that an operator can fix.
 func explain(err error) error {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == "55P03" { // lock_not_available
-		return fmt.Errorf("locked by another session for 5 s: try again: %w", err)
+		return fmt.Errorf("locked by another session for 5 s, try again: %w", err)
 	}
 	return sqlschema.Explain(err, "docs/operations.md lists what to grant for dead letters")
 }

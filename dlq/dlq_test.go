@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -234,6 +235,35 @@ func TestWhoeverActsHasToSayWho(t *testing.T) {
 	for name, err := range map[string]error{"Replay": replay, "Discard": b.d.Discard(t.Context(), id, "", "x"), "Edit": b.d.Edit(t.Context(), id, nil, "", "x")} {
 		if err == nil || !strings.Contains(err.Error(), "by is empty") {
 			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// One form for every problem: field, value and rule.
+func TestEveryProblemNamesFieldValueAndRule(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.letter(t, "billing", "k", "e")
+	form := regexp.MustCompile(`^[a-z][a-z ]* is .+: it must `)
+	_, config := dlq.New(nil, dlq.Config{Schema: "No"})
+	_, list := b.d.List(t.Context(), dlq.Filter{State: "lost", Origin: "moon", Limit: -1, Since: time.Unix(2, 0), Until: time.Unix(1, 0)})
+	_, page := b.d.List(t.Context(), dlq.Filter{Limit: 1001})
+	_, replay := b.d.Replay(t.Context(), dlq.Filter{State: "replayed"}, dlq.ReplayOptions{Rate: -1, Anew: true, Reason: strings.Repeat("x", 2001)})
+	_, named := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann", Name: "\xff"})
+	_, spanless := b.d.Purge(t.Context(), dlq.PurgeOptions{})
+	_, batch := b.d.Purge(t.Context(), dlq.PurgeOptions{OlderThan: time.Hour, Batch: -1})
+	for prefix, err := range map[string]error{
+		"dlq config: ": config, "list letters: ": list, "replay letters: ": replay, fmt.Sprintf("discard letter %d: ", id): b.d.Discard(t.Context(), id, "a\x00", ""),
+	} {
+		for _, problem := range strings.Split(strings.TrimPrefix(err.Error(), prefix), "\n") {
+			if !form.MatchString(problem) {
+				t.Errorf("%q: want the form of %q", problem, "limit is -1: it must be positive")
+			}
+		}
+	}
+	for _, err := range []error{page, named, spanless, batch} {
+		if _, problem, _ := strings.Cut(err.Error(), ": "); !form.MatchString(problem) {
+			t.Errorf("%q: want the form of %q", problem, "limit is -1: it must be positive")
 		}
 	}
 }

@@ -9,24 +9,24 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Group is letters of one kind of failure: of one fingerprint, origin, consumer, type and topic.
+// Group summarises the letters of one kind of failure: the same fingerprint, origin, consumer, type and topic.
 type Group struct {
 	Fingerprint string
 	Origin      string
 	Consumer    string
 	Type        string
 	Topic       string
-	Letters     int       // how many
-	Holding     int       // how many of them hold their key
-	FirstAt     time.Time // of the earliest first failure
-	LastAt      time.Time // when one of them was given up last
-	Letter      int64     // the newest of them, as an example
-	Reason      string    // of that letter
+	Letters     int       // how many letters
+	Holding     int       // how many of the letters hold their key
+	FirstAt     time.Time // the earliest first failure
+	LastAt      time.Time // when a letter was last given up
+	Letter      int64     // the newest letter, as an example
+	Reason      string    // the reason of that letter
 }
 
-// Groups counts the letters that a filter chooses by kind of failure, the most frequent kind first: what to look at
-// first when there are many. Limit bounds the groups, not the letters. It reads every letter that the filter chooses, and
-// of closed ones none unless State asks for them. No letters are no groups, not an error.
+// Groups counts the letters of a filter by kind of failure, the most frequent kind first. With many letters, begin
+// here. Limit bounds the groups, not the letters. Groups reads every letter that matches; closed letters only if State
+// asks for them. If no letter matches, it returns no groups and no error.
 func (d *DLQ) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	if err := f.validate(); err != nil {
 		return nil, fmt.Errorf("group letters: %w", err)

@@ -10,19 +10,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// This file lets a replay that has a name go on after an interruption: a row of letter_replay holds the filter and the
-// bound that it began with, and every letter that it moves carries its id in letter_action.
+// This file lets a named replay continue after an interruption. A row of letter_replay holds the filter and the bound
+// it began with. Every letter that it moves has the replay's id in letter_action.
 
-// bounds are what a call of Replay works within.
+// bounds limit what a call of Replay moves.
 type bounds struct {
-	id     int64 // of letter_replay; 0 without a name, or where a dry run found none
+	id     int64 // of letter_replay; 0 without a name, or if a dry run found none
 	name   string
 	filter Filter
-	upTo   int64 // letters that are written later are left for the next replay
-	moved  int   // by the calls before
+	upTo   int64 // later letters are left for the next replay
+	moved  int   // by the previous calls
 }
 
-// begin finds the replay that was interrupted under the name, or begins one. A dry run only looks.
+// begin finds the interrupted replay of this name, or begins one. A dry run only looks.
 func (d *DLQ) begin(ctx context.Context, f Filter, o ReplayOptions) (bounds, error) {
 	b := bounds{name: o.Name, filter: f}
 	if o.Name == "" || o.DryRun && o.Anew {
@@ -33,7 +33,7 @@ func (d *DLQ) begin(ctx context.Context, f Filter, o ReplayOptions) (bounds, err
 			return b, fmt.Errorf("end the replay %q: %w", o.Name, explain(err))
 		}
 	}
-	f.NoPayloads = false // it changes nothing here
+	f.NoPayloads = false // irrelevant for a replay
 	mine, err := json.Marshal(f)
 	if err != nil {
 		return b, fmt.Errorf("remember the filter: %w", err)
@@ -65,7 +65,7 @@ func (d *DLQ) begin(ctx context.Context, f Filter, o ReplayOptions) (bounds, err
 	}
 }
 
-// bound leaves out the letters that are not there yet.
+// bound excludes letters that are written from now on.
 func (d *DLQ) bound(ctx context.Context, b *bounds) error {
 	if err := d.pool.QueryRow(ctx, d.sql.last).Scan(&b.upTo); err != nil {
 		return fmt.Errorf("bound the replay: %w", explain(err))
@@ -73,7 +73,7 @@ func (d *DLQ) bound(ctx context.Context, b *bounds) error {
 	return nil
 }
 
-// end frees the name of a replay that has met its last letter, also when the context ended with it.
+// end frees the name of a replay that has reached its last letter, even if the context has ended.
 func (d *DLQ) end(ctx context.Context, b bounds) error {
 	if b.id == 0 {
 		return nil
@@ -81,12 +81,12 @@ func (d *DLQ) end(ctx context.Context, b bounds) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	if _, err := d.pool.Exec(ctx, d.sql.endReplay, b.name, b.id); err != nil {
-		return fmt.Errorf("every letter is on its way, but the replay %q could not be ended: %w", b.name, explain(err))
+		return fmt.Errorf("every letter was moved, but the replay %q could not be ended: %w", b.name, explain(err))
 	}
 	return nil
 }
 
-// alike says whether two filters were given alike. Since and Until may be reckoned from now, so they may differ.
+// alike reports whether two filters are the same request. Since and Until may be relative to now, so they may differ.
 func (f Filter) alike(g Filter) bool {
 	if f.Since.IsZero() != g.Since.IsZero() || f.Until.IsZero() != g.Until.IsZero() {
 		return false

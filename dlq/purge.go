@@ -10,9 +10,9 @@ import (
 
 // PurgeOptions say what Purge removes.
 type PurgeOptions struct {
-	// OlderThan is how long ago a letter must have been closed: handled or published after its replay, or discarded. By the
-	// database's clock. It should be longer than a redelivery can be late (inbox.Config.Retention), because the payloads
-	// before an edit go with the letter. At least a minute. Required.
+	// OlderThan is how long ago, by the database's clock, a letter must have been closed: replayed successfully, or
+	// discarded. Make it longer than a redelivery can be late (inbox.Config.Retention), because payloads from before an
+	// edit are removed with the letter. At least one minute. Required.
 	OlderThan time.Duration
 
 	// DryRun counts the letters that would be removed, and changes nothing.
@@ -21,19 +21,19 @@ type PurgeOptions struct {
 	// Batch is how many letters one transaction removes. Between 1 and 10,000. Defaults to 1,000.
 	Batch int
 
-	// ProgressFunc is called in line after each batch with how many letters are removed so far. Defaults to nothing.
+	// ProgressFunc is called inline after each batch, with the number of letters removed so far. Defaults to none.
 	ProgressFunc func(removed int)
 }
 
-// Purge removes letters that were replayed or discarded long enough ago, with what was done to them, and returns how
-// many. A letter that is open or being replayed is never removed. It works in batches of one short transaction each: it
-// may be cancelled or break off, and may run on several nodes at once; what they are at is passed over.
+// Purge removes letters that were closed long enough ago, with their actions, and returns how many. It never removes a
+// letter that is open or being replayed. It works in batches of one short transaction each. You may cancel it, and
+// several nodes may run it at once; it skips letters that another session has locked.
 func (d *DLQ) Purge(ctx context.Context, o PurgeOptions) (int, error) {
 	switch {
 	case o.OlderThan < time.Minute:
-		return 0, fmt.Errorf("purge letters: older than is %s: at least 1m: say how long closed letters are kept", o.OlderThan)
+		return 0, fmt.Errorf("purge letters: older than is %s: it must be at least 1m", o.OlderThan)
 	case o.Batch < 0 || o.Batch > 10_000:
-		return 0, fmt.Errorf("purge letters: batch is %d: between 1 and 10,000, or 0 for 1,000", o.Batch)
+		return 0, fmt.Errorf("purge letters: batch is %d: it must be between 1 and 10000, or 0 for 1000", o.Batch)
 	case o.Batch == 0:
 		o.Batch = 1000
 	}

@@ -2,17 +2,17 @@ package dlq
 
 import "github.com/holdfast-go/holdfast/internal/sqlschema"
 
-// Every statement of the package, written for the schema "holdfast"; newStatements puts the configured one in, once.
-// Parameters are cast wherever they stand, because in the modes exec and simple_protocol Postgres is not asked for
-// their types.
+// This file holds every statement of the package, written for the schema "holdfast". newStatements replaces it once
+// with the configured schema. All parameters are cast, because in the modes exec and simple_protocol pgx does not ask
+// Postgres for their types.
 
-// beginGuarded opens every transaction. If this process freezes inside it, Postgres ends it, and neither a letter nor
-// the queue of a key stays locked. READ COMMITTED is said because the queue's place is computed in a statement that
-// must see what was committed before its lock was granted.
+// beginGuarded begins every transaction. If this process freezes inside it, Postgres ends it, and neither a letter nor
+// a key's queue stays locked. It says READ COMMITTED because the place in the queue is computed by a statement that
+// must see everything committed before its lock was granted.
 const beginGuarded = `begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'; set local lock_timeout = '5s'; set local statement_timeout = '30s'`
 
-// andFilter are the clauses of a Filter on a letter l, its id included, so that what counts letters counts what another
-// reads. $1... the filter; null or empty is any; $12 the letter to go on behind.
+// andFilter are the conditions of a Filter on a letter l, including its id, so that every statement selects the same
+// letters. $1... the filter, where null or empty matches any; $12 the id after which to continue.
 const andFilter = `
    and ($1::bigint[] is null or l.id = any ($1::bigint[]))
    and ($2::text = '' or l.origin = $2::text)
@@ -27,8 +27,8 @@ const andFilter = `
    and ($11::timestamptz is null or l.last_at < $11::timestamptz)
    and l.id > $12::bigint`
 
-// fromStates are the letters of a filter in its states. The two branches are one table: for open letters ($13) the partial
-// index letter_open serves, for closed ones the primary key; the other branch is never run. $14 states.
+// fromStates selects the letters of a filter in its states. The two branches read one table: open letters ($13) use the
+// partial index letter_open, closed ones the primary key. The other branch never runs. $14 states.
 const fromStates = `
   from (select o.* from holdfast.letter o where $13::boolean and o.state in ('open', 'replaying')
         union all
@@ -43,8 +43,8 @@ select l.id, l.origin, l.consumer, l.reason, l.fingerprint, l.state, l.holds, l.
  order by l.id
  limit $15::integer`
 
-// groupLetters counts what listLetters would read by kind of failure. It reads open letters by letter_open, as that does;
-// the example, the newest letter of the group, is looked up for the groups that are returned alone. $15 how many groups.
+// groupLetters counts by kind of failure what listLetters would read. Like that, it reads open letters by letter_open.
+// It looks up the example, the newest letter of a group, only for the returned groups. $15 how many groups.
 const groupLetters = `-- dlq.groups
 select g.fingerprint, g.origin, g.consumer, g.type, g.topic, g.letters, g.holding, g.first_at, g.last_at, e.id, e.reason
   from (
@@ -56,10 +56,10 @@ select l.fingerprint, l.origin, l.consumer, l.type, l.topic, count(*) as letters
   join holdfast.letter e on e.id = g.example
  order by g.letters desc, g.example desc`
 
-// fromOpen are the open letters of a filter that a walk visits. It reads letter_open in its own order, so that a page of a
-// hundred thousand letters costs what a page costs; what a named replay has moved it looks up letter by letter, by
-// letter_action_replay: as "not exists" it would be read whole for every page. $13 the last letter, $14 the named replay,
-// 0 for none.
+// fromOpen selects the open letters of a filter that a walk visits. It reads letter_open in index order, so a page
+// costs the same however many letters there are. It looks up each letter that a named replay has moved by
+// letter_action_replay; a "not exists" would read that index whole for every page. $13 the last letter, $14 the named
+// replay, 0 for none.
 const fromOpen = `
   from holdfast.letter l
  where l.state in ('open', 'replaying')
@@ -67,23 +67,23 @@ const fromOpen = `
    and ($13::bigint = 0 or l.id <= $13::bigint)
    and ($14::bigint = 0 or (select a.letter from holdfast.letter_action a where a.replay = $14::bigint and a.letter = l.id) is null)`
 
-// walkLetters reads whose letters they are, page by page. $15 how many.
+// walkLetters reads the addresses of letters, page by page. $15 how many.
 const walkLetters = `-- dlq.walk
 select l.id, l.origin, l.consumer, l.topic, l.key` + fromOpen + `
  order by l.id
  limit $15::integer`
 
-// countLetters counts what a walk would visit. $15 how many at most, 0 for no limit.
+// countLetters counts what a walk would visit. $15 the maximum, 0 for no limit.
 const countLetters = `-- dlq.count
 select count(*) from (
 select` + fromOpen + `
  limit nullif($15::integer, 0)) few`
 
-// lastLetter bounds a replay: letters that are written while it runs are left for the next one.
+// lastLetter bounds a replay: letters written while it runs are left for the next one.
 const lastLetter = `-- dlq.last
 select coalesce(max(l.id), 0) from holdfast.letter l`
 
-// readAddress says whose letter it is, before anything is locked. None of it ever changes.
+// readAddress reads a letter's address before anything is locked. It never changes.
 const readAddress = `-- dlq.address
 select l.origin, l.consumer, l.topic, l.key from holdfast.letter l where l.id = $1::bigint`
 
@@ -92,30 +92,30 @@ const lockQueue = `-- dlq.lock
 select pg_advisory_xact_lock($1::int, $2::int)`
 
 // takeLetter locks a letter until the transaction ends. It comes after lockQueue, as in the inbox, so that the two
-// cannot wait for each other.
+// cannot deadlock.
 const takeLetter = `-- dlq.take
 select l.state from holdfast.letter l where l.id = $1::bigint for update`
 
 const markLetter = `-- dlq.mark
 update holdfast.letter set state = $2::text where id = $1::bigint and state in ('open', 'replaying')`
 
-// closeLetter gives a letter up: from then on its age counts for a purge.
+// closeLetter closes a letter. From now on its age counts for a purge.
 const closeLetter = `-- dlq.close
 update holdfast.letter set state = 'discarded', last_at = now() where id = $1::bigint and state in ('open', 'replaying')`
 
-// recordAction comes under takeLetter. No row: the replay of a name ($5, 0 for none) has moved this letter before, which
-// the unique index letter_action_replay knows.
+// recordAction runs after takeLetter. No row means that the named replay ($5, 0 for none) has moved this letter before,
+// according to the unique index letter_action_replay.
 const recordAction = `-- dlq.action
 insert into holdfast.letter_action (letter, action, by, reason, replay)
 values ($1::bigint, $2::text, $3::text, $4::text, nullif($5::bigint, 0))
 on conflict (replay, letter) where replay is not null do nothing`
 
-// findReplay finds the replay of a name that has not come to its end, and how many letters it has moved.
+// findReplay finds the unfinished replay of a name, and how many letters it has moved.
 const findReplay = `-- dlq.find_replay
 select r.id, r.filter::text, r.upto, r.by, r.began_at, (select count(*) from holdfast.letter_action a where a.replay = r.id)
   from holdfast.letter_replay r where r.name = $1::text and r.ended_at is null`
 
-// beginReplay begins one, unless there is one: the unique index letter_replay_unended.
+// beginReplay begins a replay unless the name has one: the unique index letter_replay_unended.
 const beginReplay = `-- dlq.begin_replay
 insert into holdfast.letter_replay (name, filter, upto, by, reason)
 select $1::text, $2::text::jsonb, coalesce(max(l.id), 0), $3::text, $4::text from holdfast.letter l
@@ -124,10 +124,9 @@ on conflict (name) where ended_at is null do nothing`
 const endReplay = `-- dlq.end_replay
 update holdfast.letter_replay set ended_at = now() where name = $1::text and ended_at is null and ($2::bigint = 0 or id = $2::bigint)`
 
-// purgeLetters removes the closed letters that are older than $1 microseconds, the oldest first, $2 at a time, with
-// their actions (by the foreign key). It finds them by letter_closed, and removes them by their ids as an array: a join
-// would read the whole table for every batch. A letter that another is at is left for later, and one that was opened
-// again meanwhile is left alone.
+// purgeLetters removes closed letters older than $1 microseconds, the oldest first, $2 at a time, with their actions
+// (by the foreign key). It finds them by letter_closed and removes them by an array of ids, because a join would read
+// the whole table for every batch. It skips letters that are locked, and letters that were reopened in the meantime.
 const purgeLetters = `-- dlq.purge
 delete from holdfast.letter l
  where l.id = any (array(
@@ -140,16 +139,15 @@ const countPurge = `-- dlq.count_purge
 select count(*) from holdfast.letter l
  where l.state in ('replayed', 'discarded') and l.last_at < now() - $1::bigint * interval '1 microsecond'`
 
-// purgeReplays removes the named replays that came to their end as long ago. It reads all of them: they are as many as
-// people have named.
+// purgeReplays removes named replays that ended as long ago. It reads all of them, but people name few.
 const purgeReplays = `-- dlq.purge_replays
 delete from holdfast.letter_replay r where r.ended_at < now() - $1::bigint * interval '1 microsecond'`
 
-// storeLetter puts a letter's event into its key's queue, under lockQueue, where it was: before what came after it, whatever
-// the order in which letters are replayed. No row: the event waits in 'stored' already.
+// storeLetter puts a letter's event back in its place in the key's queue, under lockQueue: before the events that came
+// after it, in whatever order letters are replayed. No row means that the event is parked already.
 //
-// A letter without a place is put before all others, by its id, far below what nextval gives. That the conflict is named lets
-// any other one show as itself.
+// A letter without a place goes before all others, by its id, far below what nextval gives. The named conflict lets any
+// other conflict surface.
 const storeLetter = `-- dlq.store
 insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash, partition, "offset", letter)
 select l.consumer, l.topic, l.key, coalesce(l.place, l.id - (1::bigint << 62)),
@@ -158,8 +156,8 @@ select l.consumer, l.topic, l.key, coalesce(l.place, l.id - (1::bigint << 62)),
  where l.id = $1::bigint
 on conflict (consumer, source, event_id) do nothing`
 
-// storeResult says in the inbox that the event waits again: so that its row is kept, and a redelivery is known. A row
-// that speaks of another payload under the same id (a conflict) stays as it is.
+// storeResult records in the inbox that the event waits again, so that its row is kept and a redelivery is recognised.
+// A row for another payload under the same id (a conflict) is not changed.
 const storeResult = `-- dlq.store_result
 insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
 select l.consumer, l.source, l.event_id, l.topic, l.partition, l."offset", l.hash, null, 'stored', l.attempts
@@ -168,28 +166,28 @@ on conflict (consumer, source, event_id) do update
    set result = 'stored', processed_at = null
  where inbox.hash = excluded.hash and inbox.result <> 'handled'`
 
-// appendLetter sends a letter's event through the log once more, with its old id. The relay that reads it knows the
-// letter by its number, and places the event before all others of its key.
+// appendLetter sends a letter's event through the log once more, with its old id. The relay recognises the letter by
+// its number, and places the event before all others of its key.
 const appendLetter = `-- dlq.append
 select holdfast.append(array[l.event_id], array[l.source], array[l.type], array[l.topic], array[l.key], array[l.time],
        array[l.headers::text], array[l.payload], null, array[l.id])
   from holdfast.letter l where l.id = $1::bigint`
 
-// unstoreLetter takes the waiting replay of a letter out of its queue, under lockQueue, unless a worker is at it.
+// unstoreLetter takes the waiting replay of a letter out of its queue, under lockQueue, unless a worker is handling it.
 const unstoreLetter = `-- dlq.unstore
 delete from holdfast.stored s
  using holdfast.letter l
  where l.id = $1::bigint and s.letter = l.id and s.consumer = l.consumer and s.source = l.source and s.event_id = l.event_id
    and s.lease_until <= now()`
 
-// discardResult says in the inbox that the event will never be handled, where its row speaks of this payload.
+// discardResult records in the inbox that the event will never be handled, if its row is for this payload.
 const discardResult = `-- dlq.discard_result
 update holdfast.inbox i set result = 'discarded', processed_at = coalesce(i.processed_at, now())
   from holdfast.letter l
  where l.id = $1::bigint and i.consumer = l.consumer and i.source = l.source and i.event_id = l.event_id
    and i.hash = l.hash and i.result in ('dead', 'stored')`
 
-// wakeQueue makes the head of the letter's queue due, when no letter holds its key any more.
+// wakeQueue makes the head of the letter's queue due if no letter holds its key any more.
 const wakeQueue = `-- dlq.wake
 update holdfast.stored s set next_at = now()
   from holdfast.letter l
@@ -199,21 +197,21 @@ update holdfast.stored s set next_at = now()
    and not exists (select from holdfast.consumer_hold o
                     where o.consumer = l.consumer and o.topic = l.topic and o.key = l.key and o.after < s.place)`
 
-// keepVersion keeps the payload that an edit is about to replace, with the hash that it is known by.
+// keepVersion keeps the payload that an edit is about to replace, with its hash.
 const keepVersion = `-- dlq.keep_version
 insert into holdfast.letter_action (letter, action, by, reason, payload, hash, version)
 select l.id, 'edit', $2::text, $3::text, l.payload, l.hash, l.version from holdfast.letter l where l.id = $1::bigint`
 
-// editResult makes the inbox row speak of the new payload, which is the one that will be handled. It comes before
-// editLetter, because it finds the row by the old hash.
+// editResult puts the new payload's hash into the inbox row. It runs before editLetter, because it finds the row by the
+// old hash.
 const editResult = `-- dlq.edit_result
 update holdfast.inbox i set hash = $2::bytea
   from holdfast.letter l
  where l.id = $1::bigint and i.consumer = l.consumer and i.source = l.source and i.event_id = l.event_id
    and i.hash = l.hash and i.result <> 'handled'`
 
-// editLetter replaces the payload. At the relay the event gets a new id: the old one may have reached consumers, who
-// would take the new payload for a repeat. At the inbox it keeps its id, by which its redelivery is known.
+// editLetter replaces the payload. At the relay the event gets a new id: consumers that have seen the old one would
+// take the new payload for a repeat. At the inbox the event keeps its id, by which its redelivery is recognised.
 const editLetter = `-- dlq.edit
 update holdfast.letter l
    set payload = $2::bytea, hash = $3::bytea, version = l.version + 1,
@@ -225,7 +223,7 @@ const listActions = `-- dlq.actions
 select a.id, a.letter, a.action, a.by, a.reason, a.at, a.payload, coalesce(a.version, 0)
   from holdfast.letter_action a where a.letter = $1::bigint order by a.id`
 
-// statements are the constants above, for the configured schema.
+// statements holds the statements above for the configured schema.
 type statements struct {
 	list, count, last, address, lock, take, mark, record, store, storeResult, append,
 	unstore, discardResult, wake, keepVersion, editResult, edit, actions,

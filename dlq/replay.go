@@ -12,50 +12,50 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ReplayOptions say how Replay goes about it.
+// ReplayOptions are the options of Replay.
 type ReplayOptions struct {
-	// DryRun counts the letters that would be replayed, tells ProgressFunc of each, and changes nothing.
+	// DryRun counts the letters that would be replayed, reports each to ProgressFunc, and changes nothing.
 	DryRun bool
 
-	// Rate is the most letters that are sent on their way in a second, one by one. Defaults to 0, no limit.
+	// Rate is the maximum number of letters to replay in a second, one by one. Defaults to 0, no limit.
 	Rate float64
 
-	// By is who does it. Required, except for a DryRun. It is kept with every letter that is replayed.
+	// By is who replays. Required, except for a DryRun. It is kept with every replayed letter.
 	By string
 
-	// Reason is why, and is kept as well. Defaults to "".
+	// Reason says why; it is kept too. Defaults to "".
 	Reason string
 
-	// Name lets a replay that was interrupted go on: the next call with the name takes the bounds of the first one, its
-	// Since and Until too, and passes over every letter that was moved under the name, even if that has failed again and is
-	// open. When it has met its last letter the name is free for the next replay. At most 255 bytes. Defaults to "": every
-	// call begins anew with what is open then.
+	// Name lets you continue an interrupted replay. The next call with the same name has the bounds of the first one,
+	// including its Since and Until. It skips every letter that was moved under the name, even if that has failed again
+	// and is open. After its last letter the name is free for another replay. At most 255 bytes. Defaults to "": every
+	// call starts afresh with the letters that are open then.
 	Name string
 
 	// Anew ends an interrupted replay of the Name and begins another. Defaults to false.
 	Anew bool
 
-	// ProgressFunc is called in line, before the first letter (Letter 0) and after each. It must be quick, and not call
-	// Replay. Defaults to nothing.
+	// ProgressFunc is called inline, before the first letter (Letter 0) and after each one. It must be quick, and must
+	// not call Replay. Defaults to none.
 	ProgressFunc func(Progress)
 }
 
-// maxProblems is how many letters that cannot be replayed are named in an error.
+// maxProblems is how many letters that cannot be replayed an error lists.
 const maxProblems = 10
 
-// Replay sends open letters on their way again and returns how many it moved.
+// Replay delivers open letters again and returns how many it moved.
 //
-// A letter of the inbox is put into its key's queue where its event was, before everything of its key that came after it:
-// the Run or Consume of its consumer hands it to its handler. A letter of the relay goes back into the log with its old id,
-// and comes before everything of its key that is parked. When that succeeds the letter is replayed, and when it fails again
-// the letter is open again. Letters of one key keep their order among themselves, also when they are replayed one by one:
-// a consumer's that of their events, a relay's that of their ids.
+// A letter of an inbox goes back to its place in its key's queue, before every later event of the key. The Run or
+// Consume of its consumer passes it to the handler. A letter of the relay goes back into the log with its old id,
+// before every parked event of its key. If the delivery succeeds the letter is replayed; if it fails again the letter
+// is open again. Letters of one key keep their order, even if you replay them one by one: by their events at a
+// consumer, by their ids at the relay.
 //
-// Each letter is one short transaction, so Replay may be cancelled or break off at any letter: the count says how many
-// were moved, those are on their way, and the same call goes on with the rest; with a Name, with exactly the rest. Of two
-// callers that replay a letter at once one moves it, and the other passes over it. Letters that are written while Replay
-// runs are left for the next call. A letter whose event waits under the same id already stays open; when the rest is done
-// the error names it, and wraps ErrWaiting.
+// Each letter is one short transaction, so you may cancel Replay at any letter. It returns how many it moved; those are
+// being delivered. The same call continues with the rest; with a Name, with exactly the rest. If two callers replay a
+// letter at once, one moves it and the other skips it. Letters written while Replay runs are left for the next call. A
+// letter whose event already waits under the same id stays open. After the other letters, the error lists it and wraps
+// ErrWaiting.
 func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error) {
 	if err := d.checkReplay(f, o); err != nil {
 		return 0, fmt.Errorf("replay letters: %w", err)
@@ -114,7 +114,7 @@ func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error
 	return p.Moved, err
 }
 
-// errTooMany ends a replay of letters that cannot be moved; they are named instead of it.
+// errTooMany ends a replay with too many letters that cannot be moved. The error lists those instead.
 var errTooMany = errors.New("too many letters cannot be replayed")
 
 func (d *DLQ) checkReplay(f Filter, o ReplayOptions) error {
@@ -126,12 +126,13 @@ func (d *DLQ) checkReplay(f Filter, o ReplayOptions) error {
 		problems = append(problems, fmt.Errorf("name is %.60q: it must be at most 255 bytes of UTF-8 without NUL", o.Name))
 	}
 	if o.Anew && o.Name == "" {
-		problems = append(problems, errors.New("anew is set without a name: a replay without a name always begins anew"))
+		problems = append(problems, errors.New("anew is true: it must be false without a name: such a replay always starts afresh"))
 	}
 	return errors.Join(problems...)
 }
 
-// replay moves one letter. False: it is not open any more, or gone, or this named replay has moved it before.
+// replay moves one letter. It returns false if the letter is no longer open, was removed, or was moved by this named
+// replay before.
 func (d *DLQ) replay(ctx context.Context, v visited, named int64, o ReplayOptions) (moved bool, err error) {
 	id := v.id
 	err = d.change(ctx, id, v.address, func(tx pgx.Tx, state string) error {
@@ -158,17 +159,17 @@ func (d *DLQ) replay(ctx context.Context, v visited, named int64, o ReplayOption
 	return moved && err == nil, err
 }
 
-var errMovedBefore = errors.New("this replay has moved it before")
+var errMovedBefore = errors.New("this replay has moved the letter before")
 
-// pace spreads letters evenly, from the moment of the first. It does not catch up by a burst: what was lost is lost.
+// pace spaces letters evenly from the first one on. It does not catch up in a burst.
 type pace struct {
 	d     *DLQ
 	rate  float64
 	start time.Time
-	moved int // at the last wait: letters that are passed over cost no time
+	moved int // at the last wait: skipped letters cost no time
 }
 
-// wait waits until one more letter may go after so many.
+// wait waits until the next letter may go, after moved letters.
 func (p *pace) wait(ctx context.Context, moved int) error {
 	if p.rate == 0 || moved == p.moved {
 		return nil
