@@ -13,36 +13,36 @@ import (
 	"github.com/holdfast-go/holdfast/idempotency"
 )
 
-// Attributes of the spans of guarded requests. The key is a hash, the same as in the log.
+// Span attributes of guarded requests. The key is the same hash as in the log.
 const (
 	SpanKey     = attribute.Key("idempotency.key")
 	SpanAttempt = attribute.Key("idempotency.attempt")
 	SpanResult  = attribute.Key("idempotency.result")
 )
 
-// counters are the results of requests and the counters that have them. The names are those of package idempotency.
+// counters maps each result to its counter. The names are those of package idempotency.
 var counters = map[idempotency.Result]struct{ name, description string }{
 	idempotency.Created:     {"idempotent.created", "Requests whose handler ran and whose answer is kept"},
 	idempotency.Replayed:    {"idempotent.replayed", "Requests that got the answer of an earlier one"},
-	idempotency.Conflict:    {"idempotent.conflict", "Requests whose key is another request's"},
+	idempotency.Conflict:    {"idempotent.conflict", "Requests whose key a different request had used"},
 	idempotency.InProgress:  {"idempotent.in_progress", "Requests whose key another request was using"},
-	idempotency.Forgotten:   {"idempotent.forgotten", "Requests whose handler ran and of which nothing was kept"},
+	idempotency.Forgotten:   {"idempotent.forgotten", "Requests whose handler ran, with nothing kept"},
 	idempotency.Lost:        {"idempotent.lost", "Requests whose lease another request took over while their handler ran"},
-	idempotency.Bypassed:    {"idempotent.bypassed", "Requests without a key, where it is optional"},
-	idempotency.Refused:     {"idempotent.refused", "Requests without a valid key, a principal or a body that could be read"},
-	idempotency.Unavailable: {"idempotent.unavailable", "Requests that were not carried out because the database could not be asked"},
-	idempotency.Unknown:     {"idempotent.unknown", "Requests of which it is not known whether they were carried out"},
+	idempotency.Bypassed:    {"idempotent.bypassed", "Requests without a key, on routes where keys are optional"},
+	idempotency.Refused:     {"idempotent.refused", "Requests without a valid key, a principal or a readable body"},
+	idempotency.Unavailable: {"idempotent.unavailable", "Requests that were not carried out because the database could not be reached"},
+	idempotency.Unknown:     {"idempotent.unknown", "Requests that may or may not have been carried out"},
 	idempotency.Unusable:    {"idempotent.unusable", "Requests whose stored answer cannot be read or trusted"},
 }
 
-// MaxOperations is how many operations a label tells apart; later ones are counted as "other".
+// MaxOperations is the maximum number of values of the operation label. Further operations are counted as "other".
 const MaxOperations = 200
 
-// Idempotency makes the Observer of a Guard: a counter for each result and a histogram of how long requests took, by
-// operation; counters of expired keys, of answers too long to keep, and of keys removed. It also sets attributes of the
-// span that is in a request's context, where there is one. An error: an instrument could not be made.
+// Idempotency makes the Observer of a Guard. By operation, it has a counter for each result and a histogram of
+// durations. It also counts expired keys, answers too long to store, and removed keys. It sets attributes on the span
+// in a request's context, if there is one. An error means that an instrument could not be made.
 //
-// The operation is that of the route or of the router's pattern, "unnamed" where there is none.
+// The operation is the route's or the router's pattern, "unnamed" if there is none.
 func Idempotency(meter metric.Meter) (idempotency.Observer, error) {
 	m := maker{meter: meter}
 	results := map[idempotency.Result]metric.Int64Counter{}
@@ -51,11 +51,11 @@ func Idempotency(meter metric.Meter) (idempotency.Observer, error) {
 	}
 	other := m.counter("idempotent.other", "{request}", "Requests with a result that this version does not know")
 	expired := m.counter("idempotent.expired", "{request}", "Requests whose key had an answer that had expired")
-	omitted := m.counter("idempotent.omitted", "{request}", "Requests whose answer's body is too long to be kept, and their repeats")
+	omitted := m.counter("idempotent.omitted", "{request}", "Requests whose answer's body is too long to store, and their repeats")
 	duration := m.histogram("idempotent.duration", "How long guarded requests took", seconds)
-	abandoned := m.counter("idempotent.abandoned", "{request}", "Requests that were begun, have no answer, and are not completed any more")
+	abandoned := m.counter("idempotent.abandoned", "{request}", "Requests that were begun, have no answer, and will not be completed")
 	cleaned := m.counter("idempotent.cleaned", "{key}", "Expired keys that were removed")
-	cleaning := m.histogram("idempotent.cleaning.duration", "How long a turn of removing expired keys took", seconds)
+	cleaning := m.histogram("idempotent.cleaning.duration", "How long a round of removing expired keys took", seconds)
 	if m.err != nil {
 		return idempotency.Observer{}, m.err
 	}
@@ -96,7 +96,7 @@ func Idempotency(meter metric.Meter) (idempotency.Observer, error) {
 	}, nil
 }
 
-// seconds are the bounds of the histograms' buckets.
+// seconds are the bucket bounds of the histograms.
 var seconds = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 
 // maker makes instruments, and remembers the first error.
@@ -123,7 +123,8 @@ func (m *maker) note(name string, err error) {
 	}
 }
 
-// bounded lets the first names through, and calls all later ones rest: whatever a program does, its labels stay few.
+// bounded passes the first names through and calls all later ones rest, so that a label has few values whatever a
+// program does.
 type bounded struct {
 	most       int
 	none, rest string

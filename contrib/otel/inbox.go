@@ -12,27 +12,27 @@ import (
 	"github.com/holdfast-go/holdfast/webhook"
 )
 
-// Inbox makes the Observer of an Inbox: a counter of events by outcome, of letters and of conflicts, a histogram of how
-// long an event took and one of the delays before retries, what retention removes, and counters of what goes wrong around
-// it: handlers left behind, leases and partitions lost to others, what is read again, and errors that are waited out.
-// Consumer is a label of all of them. An error: an instrument could not be made.
+// Inbox makes the Observer of an Inbox. It counts events by outcome, dead letters and conflicts, rows that retention
+// removes, abandoned handlers, leases and partitions lost to others, repeated reads, and errors that are retried.
+// Histograms have the duration of an event and the delays before retries. All of them have the label consumer. An error
+// means that an instrument could not be made.
 func Inbox(meter metric.Meter, consumer string) (inbox.Observer, error) {
 	m := maker{meter: meter}
 	events := m.counter("holdfast.inbox.events", "{event}", "Events whose outcome is durable")
 	took := m.histogram("holdfast.inbox.duration", "How long an event took, until its commit", seconds)
-	delays := m.histogram("holdfast.inbox.retry.delay", "How long a failed event waits for its next try", append(seconds, 300, 1800, 3600))
+	delays := m.histogram("holdfast.inbox.retry.delay", "How long a failed event waits for its next attempt", append(seconds, 300, 1800, 3600))
 	dead := m.counter("holdfast.inbox.dead", "{event}", "Events that became dead letters")
 	conflicts := m.counter("holdfast.inbox.conflicts", "{event}", "Events whose id came a second time with another payload")
-	full := m.counter("holdfast.inbox.full", "{event}", "Events that there was no room for; every try counts")
+	full := m.counter("holdfast.inbox.full", "{event}", "Events refused at capacity; every attempt counts")
 	cleaned := m.counter("holdfast.inbox.cleaned.rows", "{row}", "Rows that retention removed")
-	cleaning := m.histogram("holdfast.inbox.cleaned", "How long a turn of retention took", seconds)
-	hung := m.counter("holdfast.inbox.hung", "{handler}", "Handlers that did not return in time and were left behind")
-	leases := m.counter("holdfast.inbox.leases.lost", "{event}", "Stored events that a worker finished when they were another's: rolled back")
-	fenced := m.counter("holdfast.inbox.fenced", "{partition}", "Partitions that were found to be another node's")
-	revoked := m.counter("holdfast.inbox.revoked", "{partition}", "Partitions that this node has let go of")
-	assigned := m.counter("holdfast.inbox.assigned", "{partition}", "Partitions that this node was given")
-	reread := m.counter("holdfast.inbox.reread", "{offset}", "Offsets below the position that are read again")
-	errors := m.counter("holdfast.inbox.errors", "{error}", "Errors of the database or the broker that are waited out")
+	cleaning := m.histogram("holdfast.inbox.cleaned", "How long a round of retention took", seconds)
+	hung := m.counter("holdfast.inbox.hung", "{handler}", "Handlers that did not return in time and were abandoned")
+	leases := m.counter("holdfast.inbox.leases.lost", "{event}", "Stored events that a worker finished after losing their lease: rolled back")
+	fenced := m.counter("holdfast.inbox.fenced", "{partition}", "Partitions that turned out to belong to another node")
+	revoked := m.counter("holdfast.inbox.revoked", "{partition}", "Partitions that this node released")
+	assigned := m.counter("holdfast.inbox.assigned", "{partition}", "Partitions that were assigned to this node")
+	reread := m.counter("holdfast.inbox.reread", "{offset}", "Offsets below the position that were read again")
+	errors := m.counter("holdfast.inbox.errors", "{error}", "Errors of the database or the broker that are retried")
 	if m.err != nil {
 		return inbox.Observer{}, m.err
 	}
@@ -66,13 +66,14 @@ func Inbox(meter metric.Meter, consumer string) (inbox.Observer, error) {
 	}, nil
 }
 
-// Webhook makes the Observer of webhook receivers: counters of what was refused, by source and reason, and of deliveries,
-// by source, outcome, status and which secret matched, and a histogram of how long they took. An error: an instrument could not be made.
+// Webhook makes the Observer of webhook endpoints. It counts refused requests by source and reason. It counts
+// deliveries by source, outcome, status and the secret that matched, and has a histogram of their duration. An error
+// means that an instrument could not be made.
 func Webhook(meter metric.Meter) (webhook.Observer, error) {
 	m := maker{meter: meter}
-	refused := m.counter("holdfast.webhook.refused", "{request}", "Requests that are no delivery of the provider's")
+	refused := m.counter("holdfast.webhook.refused", "{request}", "Requests that were refused as no delivery of the provider")
 	deliveries := m.counter("holdfast.webhook.deliveries", "{delivery}", "Deliveries that were answered")
-	took := m.histogram("holdfast.webhook", "How long a delivery took, from the first byte of its body on", seconds)
+	took := m.histogram("holdfast.webhook", "How long a delivery took, from the first byte of its body", seconds)
 	if m.err != nil {
 		return webhook.Observer{}, m.err
 	}

@@ -12,26 +12,26 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// MaxTopics is how many topics a label tells apart; later ones are counted as "other".
+// MaxTopics is the maximum number of values of the topic label. Further topics are counted as "other".
 const MaxTopics = 200
 
-// Relay makes the Observer of a Relay: counters of events that were published, parked, published after all and given up,
-// by topic; of lanes that were claimed, handed back and lost; of waits, by what they were for; of scheduled events that
-// fell due and of segments that were looked at, by what came of it; a histogram of how long a save of cursors took. An
-// error: an instrument could not be made.
+// Relay makes the Observer of a Relay. It counts events that were published, parked, published from their queue and
+// given up, by topic. It counts lanes that were claimed, released and lost, waits by reason, scheduled events that
+// became due, and segments that were checked, by result. A histogram has the time to save cursors. An error means that
+// an instrument could not be made.
 func Relay(meter metric.Meter) (relay.Observer, error) {
 	m := maker{meter: meter}
 	published := m.counter("holdfast.relay.published", "{event}", "Events that the broker acknowledged, repeats included")
-	parked := m.counter("holdfast.relay.parked", "{event}", "Events that were put into the queue of their key")
-	unparked := m.counter("holdfast.relay.unparked", "{event}", "Events that were published out of the queue of their key")
+	parked := m.counter("holdfast.relay.parked", "{event}", "Events that were parked in the queue of their key")
+	unparked := m.counter("holdfast.relay.unparked", "{event}", "Events that were published from the queue of their key")
 	dead := m.counter("holdfast.relay.dead", "{event}", "Events that became dead letters")
 	claimed := m.counter("holdfast.relay.claimed", "{lane}", "Lanes that were claimed")
-	released := m.counter("holdfast.relay.released", "{lane}", "Lanes that were handed back in order")
+	released := m.counter("holdfast.relay.released", "{lane}", "Lanes that were released in an orderly way")
 	lost := m.counter("holdfast.relay.lost", "{lane}", "Lanes that were lost to another relay, or dropped to be claimed again")
 	held := m.counter("holdfast.relay.held", "{wait}", "Waits of a lane before it tries again")
 	saving := m.histogram("holdfast.relay.saving", "How long a save of cursors took", seconds)
-	moved := m.counter("holdfast.relay.moved", "{event}", "Scheduled events that fell due")
-	reclaimed := m.counter("holdfast.relay.reclaimed", "{segment}", "Segments of the log that were looked at, by what came of it")
+	moved := m.counter("holdfast.relay.moved", "{event}", "Scheduled events that became due")
+	reclaimed := m.counter("holdfast.relay.reclaimed", "{segment}", "Segments of the log that were checked, by result")
 	if m.err != nil {
 		return relay.Observer{}, m.err
 	}
@@ -68,21 +68,21 @@ func Relay(meter metric.Meter) (relay.Observer, error) {
 	}, nil
 }
 
-// Backlog makes gauges of what is written and not published: lanes with unread events, the age of the oldest event, what
-// is parked and for how long, and lanes whose scheduled events are overdue. Each collection asks the database once, and
-// every process that makes them shows the same: alarm on the age. Unregister the Registration before the pool is
-// closed. An error: an instrument could not be made.
+// Backlog makes gauges of events that are written but not published: lanes with unread events, the age of the oldest
+// event, parked events and how long they have waited, and lanes with overdue scheduled events. Each collection queries
+// the database once, and every process with these gauges reports the same values: alert on the age. Unregister the
+// Registration before you close the pool. An error means that an instrument could not be made.
 func Backlog(meter metric.Meter, r *relay.Relay) (metric.Registration, error) {
 	m := maker{meter: meter}
 	lanes := m.gauge("holdfast.backlog.lanes", "{lane}", "Lanes with events that no relay has published")
 	oldest := m.age("holdfast.backlog.age", "Age of the oldest event that no relay has published")
 	parked := m.gauge("holdfast.backlog.parked", "{event}", "Events that wait in the queues of their keys")
-	parkedFor := m.age("holdfast.backlog.parked.age", "How long the oldest of them has been parked")
+	parkedFor := m.age("holdfast.backlog.parked.age", "How long the oldest parked event has waited")
 	scheduled := m.gauge("holdfast.backlog.scheduled", "{lane}", "Lanes with scheduled events that are due and not in the log")
 	return m.observe(func(ctx context.Context, o metric.Observer) error {
 		b, err := r.Backlog(ctx)
 		if err != nil {
-			return fmt.Errorf("gauges of the backlog: %w", err)
+			return fmt.Errorf("read backlog: %w", err)
 		}
 		o.ObserveInt64(lanes, int64(b.Lanes))
 		o.ObserveFloat64(oldest, b.Oldest.Seconds())
@@ -93,10 +93,10 @@ func Backlog(meter metric.Meter, r *relay.Relay) (metric.Registration, error) {
 	}, lanes, oldest, parked, parkedFor, scheduled)
 }
 
-// Waiting makes gauges of what is stored for a consumer: events, keys, the age of the oldest, and events of types that no
-// running node handles. Each collection asks the database once, and every node of the consumer shows the same: alarm on
-// the age. Consumer is a label of all of them. Unregister the Registration before the pool is closed. An error: an
-// instrument could not be made.
+// Waiting makes gauges of the events stored for a consumer: events, keys, the age of the oldest, and events of types
+// that no running node handles. Each collection queries the database once, and every node of the consumer reports the
+// same values: alert on the age. All of them have the label consumer. Unregister the Registration before you close the
+// pool. An error means that an instrument could not be made.
 func Waiting(meter metric.Meter, consumer string, in *inbox.Inbox) (metric.Registration, error) {
 	m := maker{meter: meter}
 	events := m.gauge("holdfast.waiting.events", "{event}", "Events that are stored and wait")
@@ -107,7 +107,7 @@ func Waiting(meter metric.Meter, consumer string, in *inbox.Inbox) (metric.Regis
 	return m.observe(func(ctx context.Context, o metric.Observer) error {
 		w, err := in.Waiting(ctx)
 		if err != nil {
-			return fmt.Errorf("gauges of what waits for %s: %w", consumer, err)
+			return fmt.Errorf("read stored events of %s: %w", consumer, err)
 		}
 		o.ObserveInt64(events, int64(w.Events), who)
 		o.ObserveInt64(keys, int64(w.Keys), who)
@@ -129,7 +129,7 @@ func (m *maker) age(name, description string) metric.Float64ObservableGauge {
 	return g
 }
 
-// observe has read called at each collection.
+// observe registers read for each collection.
 func (m *maker) observe(read metric.Callback, instruments ...metric.Observable) (metric.Registration, error) {
 	if m.err != nil {
 		return nil, m.err

@@ -8,13 +8,13 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// Retry makes the Observer of a retry.Transport: a counter of attempts by what they met, and a histogram of the delays
-// before repeated ones. It also adds an event to the span that is in a request's context, where there is one, with the
-// number of the attempt, its delay and what it met. An error: an instrument could not be made.
+// Retry makes the Observer of a retry.Transport. It counts attempts by result, and has a histogram of the delays before
+// repeats. It also adds an event to the span in a request's context, if there is one, with the number of the attempt,
+// its delay and its result. An error means that an instrument could not be made.
 func Retry(meter metric.Meter) (retry.Observer, error) {
 	m := maker{meter: meter}
 	attempts := m.counter("holdfast.retry.attempts", "{attempt}", "Attempts at HTTP requests")
-	delays := m.histogram("holdfast.retry.delay", "How long was waited before an attempt that repeats another", seconds)
+	delays := m.histogram("holdfast.retry.delay", "How long the transport waited before a repeated attempt", seconds)
 	if m.err != nil {
 		return retry.Observer{}, m.err
 	}
@@ -31,7 +31,7 @@ func Retry(meter metric.Meter) (retry.Observer, error) {
 	}}, nil
 }
 
-// met is what an attempt met: "2xx" to "5xx", or "error" where there was no answer.
+// met is the result of an attempt: "2xx" to "5xx", or "error" if there was no answer.
 func met(a retry.Attempt) string {
 	if classes := []string{"1xx", "2xx", "3xx", "4xx", "5xx"}; a.Err == nil && a.Status >= 100 && a.Status <= 599 {
 		return classes[a.Status/100-1]

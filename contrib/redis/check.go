@@ -10,9 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Check asks every master of Redis how it is configured, and returns an error that joins all by which it may forget keys:
-// eviction, and a restart without an append-only file. It is meant for start-up and deployment: a Store works all the
-// same, with the promise of the package's comment.
+// Check reads the configuration of every Redis master. Its error joins every setting by which Redis may forget keys:
+// eviction, and no append-only file. Call it at start-up or in a deployment. A Store also works if Check fails, with
+// the promise in the package's comment.
 func (s *Store) Check(ctx context.Context) error {
 	cluster, many := s.client.(*redis.ClusterClient)
 	if !many {
@@ -31,9 +31,9 @@ func (s *Store) Check(ctx context.Context) error {
 }
 
 func check(ctx context.Context, client redis.Cmdable, name string) error {
-	text, err := client.Info(ctx).Result() // CONFIG is forbidden where somebody else runs it
+	text, err := client.Info(ctx).Result() // hosted Redis often forbids CONFIG
 	if err != nil {
-		return fmt.Errorf("ask %s how it is configured: %w", name, err)
+		return fmt.Errorf("read configuration of %s: %w", name, err)
 	}
 	var problems []error
 	for _, problem := range forgets(fieldsOf(text)) {
@@ -42,7 +42,7 @@ func check(ctx context.Context, client redis.Cmdable, name string) error {
 	return errors.Join(problems...)
 }
 
-// fieldsOf reads the answer to INFO.
+// fieldsOf parses the answer to INFO.
 func fieldsOf(text string) map[string]string {
 	fields := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -53,13 +53,13 @@ func fieldsOf(text string) map[string]string {
 	return fields
 }
 
-// forgets says by what a Redis may forget keys. What it does not tell of itself is not held against it.
+// forgets lists the settings by which a Redis may forget keys. A setting that Redis does not report counts as fine.
 func forgets(fields map[string]string) (problems []string) {
 	if policy, known := fields["maxmemory_policy"]; known && policy != "noeviction" {
 		problems = append(problems, "evicts keys when its memory is full, by maxmemory-policy "+policy+": set noeviction")
 	}
 	if fields["aof_enabled"] == "0" {
-		problems = append(problems, "forgets keys when it restarts, since it keeps no append-only file: set appendonly yes")
+		problems = append(problems, "forgets keys when it restarts, because it has no append-only file: set appendonly yes")
 	}
 	if role, known := fields["role"]; known && role != "master" {
 		problems = append(problems, "is a "+role+": connect to its master")

@@ -25,7 +25,7 @@ func TestNewReportsEveryProblemAtOnce(t *testing.T) {
 	} {
 		store, err := New(row.client, row.config)
 		for _, want := range row.want {
-			if store != nil || err == nil || !strings.HasPrefix(err.Error(), "configure redis store: ") || !strings.Contains(err.Error(), want) {
+			if store != nil || err == nil || !strings.HasPrefix(err.Error(), "redis store config: ") || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: err = %v, want it to have %q", name, err, want)
 			}
 		}
@@ -49,7 +49,7 @@ func TestTheCheckSaysByWhatARedisMayForgetKeys(t *testing.T) {
 		t.Errorf("err = %v", err)
 	}
 	b.server.Kill()
-	if err := b.store.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "ask redis how it is configured: ") {
+	if err := b.store.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "read configuration of redis: ") {
 		t.Errorf("err = %v", err)
 	}
 }

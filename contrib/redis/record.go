@@ -14,12 +14,12 @@ import (
 	"github.com/holdfast-go/holdfast/idempotency"
 )
 
-// How keys and answers are written in Redis: without client, clock or context.
+// This file defines how keys and answers are written in Redis, without client, clock or context.
 
-// shownOperation is how much of an operation a name shows.
+// shownOperation is the length in bytes of the operation in a name.
 const shownOperation = 64
 
-// nameOf is the name of a key in Redis. It shows the operation, for people who look; the hash alone tells names apart.
+// nameOf is the name of a key in Redis. It shows the operation for people who look; only the hash distinguishes names.
 func nameOf(prefix string, k idempotency.StoreKey) string {
 	h := sha256.New()
 	for _, part := range []string{k.Scope, k.Operation, k.Key} {
@@ -31,8 +31,8 @@ func nameOf(prefix string, k idempotency.StoreKey) string {
 	return prefix + shown(k.Operation) + ":" + hex.EncodeToString(h.Sum(nil))
 }
 
-// shown is an operation without what may mean something: braces choose the slot of a cluster, and "POST /charges/{id}"
-// would put all its keys into one; colons, stars and control characters mislead patterns and terminals.
+// shown is an operation without characters that have a meaning. Braces choose the slot of a cluster: "POST
+// /charges/{id}" would put all its keys into one. Colons, stars and control characters mislead patterns and terminals.
 func shown(operation string) string {
 	plain := strings.Map(func(c rune) rune {
 		switch {
@@ -44,7 +44,7 @@ func shown(operation string) string {
 	return plain[:min(len(plain), shownOperation)]
 }
 
-// headersText is an answer's headers as JSON, values in base64: they may have any byte.
+// headersText encodes an answer's headers as JSON, with values in base64, because they may have any byte.
 func headersText(h http.Header) (string, error) {
 	lines := make(map[string][][]byte, len(h))
 	for name, values := range h {
@@ -57,7 +57,7 @@ func headersText(h http.Header) (string, error) {
 	return string(text), err
 }
 
-// headersOf is its reverse.
+// headersOf is the reverse of headersText.
 func headersOf(text string) (http.Header, error) {
 	var lines map[string][][]byte
 	if err := json.Unmarshal([]byte(text), &lines); err != nil {
@@ -73,7 +73,7 @@ func headersOf(text string) (http.Header, error) {
 	return h, nil
 }
 
-// claimedOf reads what claimScript answers. An error says that it cannot be read.
+// claimedOf reads the answer of claimScript. An error means that it cannot be read.
 func claimedOf(reply []any) (idempotency.Claimed, error) {
 	var c idempotency.Claimed
 	words := make([]string, len(reply))
@@ -99,7 +99,7 @@ func claimedOf(reply []any) (idempotency.Claimed, error) {
 	case len(words) == 9 && words[0] == "done":
 		return doneOf(words[1:])
 	}
-	return c, fmt.Errorf("it has another form than this version's: %.40q", words)
+	return c, fmt.Errorf("this version cannot read it: %.40q", words)
 }
 
 // doneOf reads an answer: fingerprint, expires_at, status, headers, body, body_hash, omitted, result_ref.

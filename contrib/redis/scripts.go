@@ -23,7 +23,7 @@ import "github.com/redis/go-redis/v9"
 //	                    v   |
 //	                  released                any state ---- expiry ----> (none)
 
-// Claims a key, or says who has it. ARGV: fingerprint, token, lease, ttl.
+// Claims a key, or reports who has it. ARGV: fingerprint, token, lease, ttl.
 var claimScript = redis.NewScript(`-- redisstore.claim
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -63,7 +63,7 @@ redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.ceil((now + math.max
 return {'mine', string.format('%.0f', fence), string.format('%.0f', attempt)}
 `)
 
-// Extends a lease. ARGV: fence, lease. Answers 1, or 0 when the key is not the caller's.
+// Extends a lease. ARGV: fence, lease. Answers 1, or 0 if the caller does not have the key.
 var renewScript = redis.NewScript(`-- redisstore.renew
 local k = redis.call('HMGET', KEYS[1], 'state', 'fence')
 if k[1] ~= 'claimed' or k[2] ~= ARGV[1] then
@@ -78,8 +78,8 @@ end
 return 1
 `)
 
-// Stores the answer. ARGV: fence, ttl, status, headers, body, body_hash, omitted, result_ref. Answers until when it
-// is kept, or the empty text when the key is not the caller's. Under a fence that has finished it changes nothing.
+// Stores the answer. ARGV: fence, ttl, status, headers, body, body_hash, omitted, result_ref. Answers until when it is
+// kept, or empty text if the caller does not have the key. Under a fence that has finished it changes nothing.
 var finishScript = redis.NewScript(`-- redisstore.finish
 local k = redis.call('HMGET', KEYS[1], 'state', 'fence', 'expires_at')
 if k[2] ~= ARGV[1] or (k[1] ~= 'claimed' and k[1] ~= 'done') then
@@ -97,7 +97,7 @@ redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.ceil(expires / 1000)
 return string.format('%.0f', expires)
 `)
 
-// Gives a claim up. ARGV: fence. Its fingerprint stays, and with it the fence, until the key expires.
+// Gives a claim up. ARGV: fence. The fingerprint and the fence stay until the key expires.
 var releaseScript = redis.NewScript(`-- redisstore.release
 local k = redis.call('HMGET', KEYS[1], 'state', 'fence')
 if k[1] == 'claimed' and k[2] == ARGV[1] then

@@ -16,56 +16,56 @@ import (
 	"github.com/holdfast-go/holdfast/idempotency"
 )
 
-// DefaultPrefix is what the names of keys begin with.
+// DefaultPrefix begins the names of all keys.
 const DefaultPrefix = "idempotency:"
 
-// Config says how a Store works. Its zero value works.
+// Config configures a Store. The zero Config works.
 type Config struct {
-	// Prefix is what the names of all keys begin with, to keep services apart that share a Redis. At most 64 bytes of
-	// visible ASCII without braces. Defaults to DefaultPrefix.
+	// Prefix begins the names of all keys. It separates services that share a Redis. At most 64 bytes of visible ASCII
+	// without braces. Defaults to DefaultPrefix.
 	Prefix string
 }
 
-// Store keeps idempotency keys in Redis, for idempotency.NewEphemeral; the package's comment says what that promises.
-// It may be used by many goroutines, and many processes, at once.
+// Store keeps idempotency keys in Redis, for idempotency.NewEphemeral. The package's comment says what it promises.
+// Many goroutines and many processes may use it at once.
 type Store struct {
 	client      redis.UniversalClient
 	prefix      string
-	claims      chan struct{} // holds a token for each Claim that is on its way
-	poolTimeout time.Duration // of a Claim that waits for room there
+	claims      chan struct{} // holds a token for each Claim in progress
+	poolTimeout time.Duration // how long a Claim waits for room there
 }
 
 var _ idempotency.ExpiryStore = (*Store)(nil)
 
-// New makes a Store on a client, which stays the caller's: its time-outs and its pool say how long a request waits for
-// Redis. Set ContextTimeoutEnabled, so that it does not wait longer than its own context. A redis.Ring is refused: it
-// sends the keys of a node that is away to another one, where they are new.
+// New makes a Store on a client. The client stays the caller's: its timeouts and its pool decide how long a request
+// waits for Redis. Set ContextTimeoutEnabled, so that a request does not wait longer than its own context. New refuses
+// a redis.Ring, which sends the keys of a missing node to another node, where they are new.
 //
-// Claims use half of the pool's connections at most, and wait for one of them for PoolTimeout. The rest is for those who
-// have a key: a storm of repeats must not keep the one that ran from storing its answer, since after its lease the next
-// would run as well. Give the pool two connections or more.
+// Claims use at most half of the pool's connections, and wait up to PoolTimeout for one of them. The other half is for
+// requests that have a key: many repeats at once must not stop the running request from storing its answer, because
+// after its lease the next one would run too. Give the pool two connections or more.
 func New(client redis.UniversalClient, c Config) (*Store, error) {
 	var problems []error
 	if client == nil || reflect.ValueOf(client).Kind() == reflect.Pointer && reflect.ValueOf(client).IsNil() {
-		problems = append(problems, errors.New("client is nil: it must be connected to a Redis"))
+		problems = append(problems, errors.New("client is nil: it must be connected to Redis"))
 	}
 	if _, ring := client.(*redis.Ring); ring {
-		problems = append(problems, errors.New("client is a redis.Ring: it must be a Client or a ClusterClient, which do not look for a key on another node when its own is away"))
+		problems = append(problems, errors.New("client is a redis.Ring: it must be a Client or a ClusterClient: a Ring looks for the keys of a missing node on another one"))
 	}
 	if c.Prefix == "" {
 		c.Prefix = DefaultPrefix
 	}
 	if len(c.Prefix) > 64 || strings.IndexFunc(c.Prefix, func(r rune) bool { return r <= ' ' || r > '~' || r == '{' || r == '}' }) >= 0 {
-		problems = append(problems, fmt.Errorf("prefix is %q: it must have at most 64 bytes of visible ASCII, no braces", c.Prefix))
+		problems = append(problems, fmt.Errorf("prefix is %q: it must be at most 64 bytes of visible ASCII without braces", c.Prefix))
 	}
 	if len(problems) > 0 {
-		return nil, fmt.Errorf("configure redis store: %w", errors.Join(problems...))
+		return nil, fmt.Errorf("redis store config: %w", errors.Join(problems...))
 	}
 	connections, poolTimeout := poolOf(client)
 	return &Store{client: client, prefix: c.Prefix, claims: make(chan struct{}, max(connections/2, 1)), poolTimeout: poolTimeout}, nil
 }
 
-// poolOf is how many connections a client has to one Redis, and how long it waits for one of them.
+// poolOf returns how many connections a client has to one Redis, and how long it waits for one of them.
 func poolOf(client redis.UniversalClient) (connections int, poolTimeout time.Duration) {
 	switch c := client.(type) {
 	case *redis.Client:
@@ -74,32 +74,32 @@ func poolOf(client redis.UniversalClient) (connections int, poolTimeout time.Dur
 		connections, poolTimeout = c.Options().PoolSize, c.Options().PoolTimeout
 	}
 	if connections <= 0 {
-		connections = 5 * runtime.GOMAXPROCS(0) // the least that go-redis takes by itself
+		connections = 5 * runtime.GOMAXPROCS(0) // the smallest default pool of go-redis
 	}
 	if poolTimeout <= 0 {
-		poolTimeout = 6 * time.Second // likewise
+		poolTimeout = 6 * time.Second // go-redis' default
 	}
 	return connections, poolTimeout
 }
 
-// errNoRoom says that too many claims were on their way. Nothing was asked of Redis.
-var errNoRoom = errors.New("no connection came free for a claim")
+// errNoRoom says that too many claims were in progress. Nothing was sent to Redis.
+var errNoRoom = errors.New("no connection became free for a claim")
 
-// enter waits for room for a Claim. leave gives it back.
+// enter waits for room for a Claim; leave releases it.
 func (s *Store) enter(ctx context.Context) (leave func(), err error) {
-	poolTimeout := time.NewTimer(s.poolTimeout)
-	defer poolTimeout.Stop()
+	timer := time.NewTimer(s.poolTimeout)
+	defer timer.Stop()
 	select {
 	case s.claims <- struct{}{}:
 		return func() { <-s.claims }, nil
-	case <-poolTimeout.C:
+	case <-timer.C:
 		return nil, errNoRoom
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-// Claim implements idempotency.Store. Redis forgets what has expired, so Claimed.Expired is never set.
+// Claim implements idempotency.Store. Redis removes expired keys, so Claimed.Expired is never set.
 func (s *Store) Claim(ctx context.Context, k idempotency.StoreKey, fingerprint []byte, lease, ttl time.Duration) (idempotency.Claimed, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *Store) Claim(ctx context.Context, k idempotency.StoreKey, fingerprint [
 	return claimed, nil
 }
 
-// Renew implements idempotency.Store. It is also false when Redis has lost the key.
+// Renew implements idempotency.Store. It also returns false if Redis has lost the key.
 func (s *Store) Renew(ctx context.Context, k idempotency.StoreKey, fence int64, lease time.Duration) (bool, error) {
 	renewed, err := s.run(ctx, renewScript, k, fence, micros(lease)).Bool()
 	if err != nil {
@@ -126,8 +126,8 @@ func (s *Store) Renew(ctx context.Context, k idempotency.StoreKey, fence int64, 
 	return renewed, nil
 }
 
-// Finish implements idempotency.Store. It is also false when Redis has lost the key: what fingerprint the answer would
-// belong to is lost as well.
+// Finish implements idempotency.Store. It also returns false if Redis has lost the key, because the fingerprint is lost
+// too.
 func (s *Store) Finish(ctx context.Context, k idempotency.StoreKey, fence int64, a idempotency.StoredAnswer, ttl time.Duration) (bool, error) {
 	_, finished, err := s.FinishUntil(ctx, k, fence, a, ttl)
 	return finished, err
@@ -161,13 +161,13 @@ func (s *Store) Release(ctx context.Context, k idempotency.StoreKey, fence int64
 	return nil
 }
 
-// run runs a script on a key: by its hash, and as a whole where Redis does not have it (any more).
+// run runs a script on a key: by its hash, or in full if Redis does not have it.
 func (s *Store) run(ctx context.Context, script *redis.Script, k idempotency.StoreKey, args ...any) *redis.Cmd {
 	return script.Run(ctx, s.client, []string{nameOf(s.prefix, k)}, args...)
 }
 
-// unusable marks the error of a script that found something else than a hash under the key's name. Before Redis 7 the
-// word stands in the middle of the message.
+// unusable marks the error of a script that found something other than a hash under the key's name. Before Redis 7 the
+// word is in the middle of the message.
 func unusable(err error) error {
 	if strings.Contains(err.Error(), "WRONGTYPE") {
 		return fmt.Errorf("%w: %w", idempotency.ErrUnusable, err)
@@ -175,5 +175,5 @@ func unusable(err error) error {
 	return err
 }
 
-// micros is a span as scripts count it, rounded up to what Redis can expire.
+// micros is a duration in the unit of the scripts, rounded up to what Redis can expire.
 func micros(d time.Duration) int64 { return max(d.Microseconds(), 1000) }
