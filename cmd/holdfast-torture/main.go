@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command holdfast-torture runs producers, relays and consumers as processes of their own on a real Postgres and a real
-// Kafka, makes faults, and says what became of every event. docs/torture.md tells more.
+// Command holdfast-torture runs producers, relays and consumers as separate processes on a real Postgres and a real
+// Kafka, injects faults, and reports what became of every event. See docs/torture.md.
 package main
 
 import (
@@ -19,13 +19,13 @@ import (
 	"github.com/holdfast-go/holdfast/testkit/torture"
 )
 
-const usage = `holdfast-torture runs producers, relays and consumers on a real Postgres and a real Kafka, makes faults,
-and says what became of every event.
+const usage = `holdfast-torture runs producers, relays and consumers on a real Postgres and a real Kafka, injects faults,
+and reports what became of every event.
 
-It needs Linux, a Docker engine for Kafka, and PostgreSQL 15 or newer, which it downloads where there is none.
-Disks that run full need root, and up to 6 GiB of memory; -pgbouncer needs PgBouncer.
+It needs Linux, a Docker engine for Kafka, and PostgreSQL 15 or newer, which it downloads if there is none.
+The faults that fill a disk need root and up to 6 GiB of memory; -pgbouncer needs PgBouncer.
 
-It ends with 0 when the run holds, with 1 when it does not or could not be made, and with 2 for a wrong command line.
+Exit codes: 0 every promise held; 1 one did not, or the run failed; 2 wrong command line.
 
 `
 
@@ -36,21 +36,21 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is main without the process: it returns the exit status. 0: all oracles agree. 1: one does not, or there was no
-// run. 2: the command line is wrong.
+// run is main without the process. It returns the exit status: 0 if all oracles agree, 1 if one does not or there was
+// no run, 2 if the command line is wrong.
 func run(args []string, out, errOut io.Writer) int {
 	o := torture.Options{Out: out}
 	flags := flag.NewFlagSet("holdfast-torture", flag.ContinueOnError)
 	flags.SetOutput(errOut)
-	flags.DurationVar(&o.For, "for", 3*time.Minute, "how long faults are made")
-	flags.Uint64Var(&o.Seed, "seed", 0, "the seed of the plan; 0 draws one")
+	flags.DurationVar(&o.For, "for", 3*time.Minute, "how long to inject faults")
+	flags.Uint64Var(&o.Seed, "seed", 0, "seed of the plan; 0 chooses one at random")
 	faults := flags.String("faults", "*", "names of faults, or patterns like kill-*, separated by commas; -list shows them")
 	flags.BoolVar(&o.PgBouncer, "pgbouncer", false, "put PgBouncer in transaction pooling between all parts and Postgres")
 	flags.IntVar(&o.Producers, "producers", 2, "processes that write")
 	flags.IntVar(&o.Relays, "relays", 2, "processes that publish")
 	flags.IntVar(&o.Consumers, "consumers", 2, "processes that consume")
 	flags.IntVar(&o.Rate, "rate", 30, "transactions a second of each producer")
-	flags.StringVar(&o.Dir, "dir", "", "an empty folder for histories and logs; without one they go when all is well")
+	flags.StringVar(&o.Dir, "dir", "", "an empty folder for histories and logs; without it they are removed after a good run")
 	list := flags.Bool("list", false, "list the faults, and do nothing")
 	flags.Usage = func() {
 		fmt.Fprint(errOut, usage)
@@ -63,13 +63,13 @@ func run(args []string, out, errOut io.Writer) int {
 		return 2
 	}
 	if flags.NArg() > 0 {
-		fmt.Fprintf(errOut, "holdfast-torture: %q is no flag; -help lists them\n", flags.Arg(0))
+		fmt.Fprintf(errOut, "holdfast-torture: %q is not a flag; -help lists them\n", flags.Arg(0))
 		return 2
 	}
 	for _, name := range []string{"for", "producers", "relays", "consumers", "rate"} {
 		switch f := flags.Lookup(name); f.Value.String() {
-		case "0", "0s": // To the package it means the default.
-			fmt.Fprintf(errOut, "holdfast-torture: -%s is 0: it must be more; without the flag it is %s\n", name, f.DefValue)
+		case "0", "0s": // in the package it means the default
+			fmt.Fprintf(errOut, "holdfast-torture: -%s is 0: it must be more than 0; the default is %s\n", name, f.DefValue)
 			return 2
 		}
 	}
@@ -90,10 +90,10 @@ func run(args []string, out, errOut io.Writer) int {
 			return 1
 		}
 		if !report.Judged() {
-			fmt.Fprintf(errOut, "histories and logs are in %s\nagain: %s\n", report.Options.Dir, report.Command())
+			fmt.Fprintf(errOut, "histories and logs are in %s\nrun it again: %s\n", report.Options.Dir, report.Command())
 			return 1
 		}
-		fmt.Fprintf(out, "\nBROKEN OFF, and judged up to there:\n%s", report)
+		fmt.Fprintf(out, "\nINTERRUPTED, and judged up to that point:\n%s", report)
 		return 1
 	}
 	fmt.Fprintf(out, "\n%s", report)

@@ -27,7 +27,7 @@ func TestAWrongCommandLineIsRefusedBeforeAnythingIsStarted(t *testing.T) {
 		"-for 0":                 "-for is 0: it must be more; without the flag it is 3m0s",
 		"-for 3":                 "for flag -for",
 		"-nothing":               "flag provided but not defined",
-		"kill-relay":             "\"kill-relay\" is no flag",
+		"kill-relay":             "\"kill-relay\" is not a flag",
 		"-producers 0 -relays 0": "-producers is 0",
 	} {
 		var out, errOut bytes.Buffer

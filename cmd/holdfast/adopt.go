@@ -7,14 +7,14 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// adoptCmd makes a restored copy fit for relays.
+// adoptCmd lets relays run on a restored copy.
 type adoptCmd struct {
 	Yes bool `help:"Confirm that all relays of this database are stopped."`
 }
 
 func (a *adoptCmd) Run(p *program) error {
 	if !a.Yes {
-		return errors.New("adopt publishes every event again that is still in the log: stop all relays of this database, then add --yes")
+		return errors.New("adopt publishes again every event still in the log: stop all relays of this database, then add --yes")
 	}
 	pool, err := p.pool()
 	if err != nil {

@@ -38,7 +38,7 @@ type dlqListCmd struct {
 	State  string `help:"State: open, replaying, replayed, discarded or any." default:"open" enum:"open,replaying,replayed,discarded,any"`
 	Limit  int    `help:"Maximum number to list." default:"100"`
 	After  int64  `help:"Dead letters after this id, for the next page." placeholder:"ID"`
-	JSON   bool   `help:"Print one JSON object a line, without payloads." name:"json"`
+	JSON   bool   `help:"Print one JSON object per line, without payloads." name:"json"`
 }
 
 func (c *dlqListCmd) Run(p *program) error {
@@ -71,7 +71,7 @@ func (c *dlqListCmd) Run(p *program) error {
 	return nil
 }
 
-// table prints letters, one a line.
+// table prints letters, one per line.
 func table(out io.Writer, letters []dlq.Letter) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tFROM\tSTATE\tTOPIC\tKEY\tTYPE\tATTEMPTS\tLAST\tREASON")
@@ -81,7 +81,7 @@ func table(out io.Writer, letters []dlq.Letter) error {
 	return w.Flush()
 }
 
-// from says whose letters they are.
+// from names the relay or the consumer that gave a letter up.
 func from(origin, consumer string) string {
 	if consumer != "" {
 		return consumer
@@ -93,13 +93,13 @@ type dlqGroupsCmd struct {
 	chosen `embed:""`
 	State  string `help:"State: open, replaying, replayed, discarded or any." default:"open" enum:"open,replaying,replayed,discarded,any"`
 	Limit  int    `help:"Maximum number of groups to list." default:"100"`
-	JSON   bool   `help:"Print one JSON object a line." name:"json"`
+	JSON   bool   `help:"Print one JSON object per line." name:"json"`
 }
 
-// jsonGroup is letters of one kind of failure.
+// jsonGroup is a group of letters with one kind of failure.
 type jsonGroup struct {
 	Letters     int       `json:"letters"`
-	Holding     int       `json:"holding"` // how many of them hold their key
+	Holding     int       `json:"holding"` // how many of the letters hold their key
 	Origin      string    `json:"origin"`
 	Consumer    string    `json:"consumer,omitempty"`
 	Topic       string    `json:"topic"`

@@ -15,13 +15,13 @@ import (
 	"github.com/holdfast-go/holdfast/dlq"
 )
 
-// acting are the flags of a change.
+// acting are the flags of every change.
 type acting struct {
-	By     string `help:"Who does it. Defaults to your login name." placeholder:"NAME"`
-	Reason string `help:"Why. It is kept with the dead letter." placeholder:"WHY"`
+	By     string `help:"Your name. Defaults to your login name." placeholder:"NAME"`
+	Reason string `help:"Why you do it. It is kept with the dead letter." placeholder:"WHY"`
 }
 
-// checkReason asks for what a later reader of the letter will want to know.
+// checkReason requires a reason, which later readers of the letter will want.
 func (a acting) checkReason() error {
 	if a.Reason == "" {
 		return usageError{errors.New("missing flags: --reason=WHY: it is kept with the dead letter")}
@@ -45,12 +45,12 @@ type dlqReplayCmd struct {
 	acting `embed:""`
 	DryRun bool    `help:"Print how many and which, and change nothing."`
 	Limit  int     `help:"Maximum number, the oldest first. Defaults to no limit." placeholder:"N"`
-	Rate   float64 `help:"Maximum number a second. Defaults to no limit." placeholder:"N"`
-	Name   string  `help:"Name under which an interrupted replay can go on. Defaults to the filter." placeholder:"NAME"`
-	Anew   bool    `help:"Begin again with what is open now. Without it an interrupted replay goes on."`
+	Rate   float64 `help:"Maximum number per second. Defaults to no limit." placeholder:"N"`
+	Name   string  `help:"Name under which an interrupted replay can continue. Defaults to the filter." placeholder:"NAME"`
+	Anew   bool    `help:"Start afresh with the letters that are open now. Without it an interrupted replay continues."`
 }
 
-// name is what the same command finds an interrupted replay by.
+// name is the name under which the same command finds an interrupted replay.
 func (c *dlqReplayCmd) name() string {
 	if c.Name != "" {
 		return c.Name
@@ -66,10 +66,10 @@ func (c *dlqReplayCmd) name() string {
 	return name
 }
 
-// shown is how many letters a dry run names.
+// shown is how many letters a dry run lists.
 const shown = 20
 
-// everyNow is how often a long replay says how far it is.
+// everyNow is how often a long replay reports its progress.
 const everyNow = 2 * time.Second
 
 func (c *dlqReplayCmd) Run(p *program) error {
@@ -93,16 +93,16 @@ func (c *dlqReplayCmd) Run(p *program) error {
 	if c.DryRun {
 		return watch.wouldBe(d, n, "replayed", c.given(), err)
 	}
-	if n > 0 || err == nil { // Also when it broke off: those are on their way.
-		fmt.Fprintf(p.out, "%s %s on the way; holdfast dlq list%s --state any shows what became of %s\n", count(n, "dead letter"), verb(n, "is", "are"), spaced(c.given()), verb(n, "it", "them"))
+	if n > 0 || err == nil { // also after an interruption: those are being delivered
+		fmt.Fprintf(p.out, "%s %s being re-delivered; holdfast dlq list%s --state any shows the result of %s\n", count(n, "dead letter"), verb(n, "is", "are"), spaced(c.given()), verb(n, "it", "them"))
 	}
 	if left := watch.last.Total - watch.last.Looked; err != nil && watch.begun && left > 0 {
-		fmt.Fprintf(p.errOut, "stopped with %s left: the same command goes on with %s, and replays none twice\n", count(left, "dead letter"), verb(left, "it", "them"))
+		fmt.Fprintf(p.errOut, "stopped with %s left: the same command continues with %s and replays none twice\n", count(left, "dead letter"), verb(left, "it", "them"))
 	}
 	return err
 }
 
-// exist says which of these letters do not exist, before any is touched: the others are most likely not meant either.
+// exist checks that all these letters exist before any is changed: if one id is wrong, the others may be too.
 func exist(ctx context.Context, d *dlq.DLQ, ids []int64) error {
 	var missing []error
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
@@ -116,10 +116,10 @@ func exist(ctx context.Context, d *dlq.DLQ, ids []int64) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("nothing is changed: %w", errors.Join(missing...))
+	return fmt.Errorf("nothing was changed: %w", errors.Join(missing...))
 }
 
-// watcher says how far a call has come.
+// watcher reports the progress of a call.
 type watcher struct {
 	p      *program
 	doing  string
@@ -135,7 +135,7 @@ func (w *watcher) report(progress dlq.Progress) {
 	case !w.begun:
 		w.begun, w.saidAt = true, time.Now()
 		if progress.Before > 0 {
-			fmt.Fprintf(w.p.errOut, "going on with a replay that was interrupted: %s %s replayed before, %d %s left (--anew begins again)\n",
+			fmt.Fprintf(w.p.errOut, "continuing an interrupted replay: %s %s replayed before, %d %s left (--anew starts afresh)\n",
 				count(progress.Before, "dead letter"), verb(progress.Before, "was", "were"), progress.Total, verb(progress.Total, "is", "are"))
 		}
 	case len(w.ids) < shown:
@@ -147,7 +147,7 @@ func (w *watcher) report(progress dlq.Progress) {
 	}
 }
 
-// wouldBe says what a dry run found.
+// wouldBe reports what a dry run found.
 func (w *watcher) wouldBe(d *dlq.DLQ, n int, done, given string, err error) error {
 	if err != nil {
 		return err

@@ -26,28 +26,28 @@ type chosen struct {
 	Within      age       `help:"Only those given up within this span, such as 90m, 24h or 30d." placeholder:"SPAN"`
 }
 
-// age is a span as people say it: 90m, 24h, 30d.
+// age is a duration as people write it: 90m, 24h, 30d.
 type age time.Duration
 
-// UnmarshalText reads it from the command line.
+// UnmarshalText reads an age from the command line.
 func (a *age) UnmarshalText(text []byte) error {
 	if days, isDays := strings.CutSuffix(string(text), "d"); isDays {
 		n, err := strconv.ParseFloat(days, 64)
 		if err != nil || n < 0 || n > 100*365 {
-			return fmt.Errorf("%q is not a number of days: say 30d", text)
+			return fmt.Errorf("%q is not a number of days: write it like 30d", text)
 		}
 		*a = age(n * 24 * float64(time.Hour))
 		return nil
 	}
 	d, err := time.ParseDuration(string(text))
 	if err != nil || d < 0 {
-		return fmt.Errorf("%q is not a span of time: say 90m, 24h or 30d", text)
+		return fmt.Errorf("%q is not a duration: write it like 90m, 24h or 30d", text)
 	}
 	*a = age(d)
 	return nil
 }
 
-// given is the filter as it stands on the command line, "" for none.
+// given is the filter as on the command line; "" if there is none.
 func (c chosen) given() string {
 	var flags []string
 	add := func(name, value string) {
@@ -78,7 +78,7 @@ func (c chosen) given() string {
 	return strings.Join(flags, " ")
 }
 
-// quoted is a word as a shell takes it.
+// quoted quotes a word for a shell.
 func quoted(word string) string {
 	if word != "" && strings.IndexFunc(word, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@%+,", r))
@@ -88,12 +88,12 @@ func quoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// wide are the flags of what could touch every letter.
+// wide are the flags of commands that could change every letter.
 type wide struct {
 	All bool `help:"All open dead letters. Needed when there is no filter."`
 }
 
-// check keeps a filter that was forgotten from being taken for all letters.
+// check stops a command whose filter was forgotten from changing all letters.
 func (w wide) check(c chosen) error {
 	switch given := c.given(); {
 	case given == "" && !w.All:

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/dlq"
 )
 
-// jsonLetter is a letter without what may be private: payload and header values.
+// jsonLetter is a letter without its private parts: payload and header values.
 type jsonLetter struct {
 	ID           int64        `json:"id"`
 	Origin       string       `json:"origin"`
@@ -36,8 +36,8 @@ type jsonLetter struct {
 	Partition    int          `json:"partition"` // -1: not from Kafka
 	Offset       int64        `json:"offset"`
 	Errors       []string     `json:"errors,omitempty"`
-	Actions      []jsonAction `json:"actions,omitempty"` // of show
-	Payload      []byte       `json:"payload,omitempty"` // of show --payload, in base64
+	Actions      []jsonAction `json:"actions,omitempty"` // with show
+	Payload      []byte       `json:"payload,omitempty"` // with show --payload, in base64
 }
 
 type jsonAction struct {
@@ -45,7 +45,7 @@ type jsonAction struct {
 	By      string    `json:"by"`
 	Reason  string    `json:"reason"`
 	At      time.Time `json:"at"`
-	Version int       `json:"version,omitempty"` // edit: the one that was replaced
+	Version int       `json:"version,omitempty"` // edit: the replaced version
 
 	PayloadBytes *int   `json:"payload_bytes,omitempty"` // likewise; -1: a tombstone
 	Payload      []byte `json:"payload,omitempty"`       // likewise, with --payload, in base64
@@ -148,7 +148,7 @@ func bytesOf(size int) string {
 	return strconv.Itoa(size)
 }
 
-// printPayload prints text as it is, and anything else in hexadecimal digits.
+// printPayload prints text as text, and anything else in hexadecimal.
 func printPayload(out io.Writer, payload []byte) {
 	if text := string(payload); clean(text) == text {
 		fmt.Fprintln(out, text)
@@ -157,7 +157,7 @@ func printPayload(out io.Writer, payload []byte) {
 	}
 }
 
-// clean makes what others wrote safe for a terminal: characters that would move the cursor, or worse, are escaped.
+// clean makes text from outside safe for a terminal: it escapes characters that could move the cursor or do worse.
 func clean(text string) string {
 	for _, r := range text {
 		if r == utf8.RuneError || !unicode.IsGraphic(r) && r != '\n' && r != '\t' {

@@ -88,7 +88,7 @@ func TestALetterThatDoesNotExistIsNamedAndNothingIsChanged(t *testing.T) {
 	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.letter_action"); n != 0 {
 		t.Errorf("%d letters were changed", n)
 	}
-	const shows = "on the way; holdfast dlq list"
+	const shows = "being re-delivered; holdfast dlq list"
 	wantStatus(t, 0, "1 dead letter is "+shows+" --id 1 --consumer billing --state any shows", "dlq", "replay", "--id", "1", "--consumer", "billing", "--reason", "r")
 	wantStatus(t, 0, "0 dead letters are "+shows+" --id 1 --state any shows", "dlq", "replay", "--id", "1", "--reason", "again")
 	wantStatus(t, 0, "1 dead letter is "+shows+" --state any shows", "dlq", "replay", "--all", "--reason", "r")
@@ -205,7 +205,7 @@ func TestAReplayThatWasInterruptedGoesOnWithTheSameCommand(t *testing.T) {
 		t.Fatalf("%d letters are moved already: nothing is left to go on with", before)
 	}
 	status, out, errOut := call(t, command...)
-	if status != 0 || !strings.Contains(errOut, "going on with a replay that was interrupted") {
+	if status != 0 || !strings.Contains(errOut, "continuing an interrupted replay") {
 		t.Errorf("status %d\n%s%s", status, out, errOut)
 	}
 	if n := pgtest.Count(t, db.Pool, moved); n != 60 {

@@ -21,15 +21,15 @@ func TestAFullLogNamesWhatKeepsItFull(t *testing.T) {
 		behind  []int
 		want    []string // how each reason begins
 	}{
-		{"a session that holds it for long", []holder{{pid: 7, name: "psql", age: 3600}, {pid: 8, age: 2}}, nil, []string{"process 7 (psql) has held it in one transaction for 1h0m0s: select pg_terminate_backend(7)"}},
+		{"a session that holds it for long", []holder{{pid: 7, name: "psql", age: 3600}, {pid: 8, age: 2}}, nil, []string{"process 7 (psql) has held it in one transaction for 1h0m0s: end it with select pg_terminate_backend(7)"}},
 		{"a session that says no name", []holder{{pid: 7, age: 61}}, nil, []string{"process 7 (-) has held it"}},
-		{"a prepared transaction older than a session", []holder{{gid: "it's", age: 90}, {pid: 7, age: 70}}, nil, []string{"prepared transaction 'it''s' has held it for 1m30s: in this database, rollback prepared 'it''s'"}},
+		{"a prepared transaction older than a session", []holder{{gid: "it's", age: 90}, {pid: 7, age: 70}}, nil, []string{"prepared transaction 'it''s' has held it for 1m30s: in this database, run rollback prepared 'it''s'"}},
 		{"a lane and young sessions", []holder{{pid: 7, age: 59}}, []int{3}, []string{unread + "lane 3: "}},
 		{"lanes and an old session", []holder{{pid: 7, age: 60}}, []int{3, 5}, []string{"process 7 ", unread + "lanes 3, 5: "}},
 		{"lanes and sessions of unknown age", []holder{{pid: 7, age: -1}}, []int{0}, []string{unread + "lane 0: "}},
-		{"only sessions of unknown age", []holder{{pid: 8, age: 3}, {pid: 7, age: -1}}, nil, []string{"process 7 holds it in a transaction, and this role may not see for how long: grant pg_read_all_stats"}},
-		{"nobody", nil, nil, []string{"all events of older segments are read"}},
-		{"only a young session", []holder{{pid: 7, age: 3}}, nil, []string{"all events of older segments are read"}},
+		{"only sessions of unknown age", []holder{{pid: 8, age: 3}, {pid: 7, age: -1}}, nil, []string{"process 7 holds it in a transaction of unknown age: grant pg_read_all_stats"}},
+		{"nobody", nil, nil, []string{"the older segments are read"}},
+		{"only a young session", []holder{{pid: 7, age: 3}}, nil, []string{"the older segments are read"}},
 	} {
 		got := whyFull(c.holders, c.behind)
 		if len(got) != len(c.want) {

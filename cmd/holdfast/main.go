@@ -1,5 +1,5 @@
-// Command holdfast looks after an installation: it migrates the schema, runs a relay for services that cannot embed
-// one, says what needs a person, and works on dead letters.
+// Command holdfast administers an installation. It migrates the schema, runs a relay for services that cannot embed
+// one, shows what needs a person, and works on dead letters.
 package main
 
 import (
@@ -26,7 +26,7 @@ type cli struct {
 	Schema      string `help:"Postgres schema." default:"holdfast" env:"HOLDFAST_SCHEMA"`
 
 	Migrate migrateCmd `cmd:"" help:"Create the schema, or upgrade it."`
-	Check   checkCmd   `cmd:"" help:"Say whether the schema is complete, and how to fix it."`
+	Check   checkCmd   `cmd:"" help:"Check that the schema is complete, and say how to fix it."`
 	Relay   relayCmd   `cmd:"" help:"Publish events to Kafka until stopped."`
 	Status  statusCmd  `cmd:"" help:"Show lanes, log, queues and dead letters, and what needs a person."`
 	DLQ     dlqCmd     `cmd:"" name:"dlq" help:"Group, list, show, edit, replay, discard and purge dead letters."`
@@ -44,14 +44,14 @@ type program struct {
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// errNeedsPerson makes the exit status 1 after everything was said.
+// errNeedsPerson sets the exit status to 1 after everything was printed.
 var errNeedsPerson = errors.New("something needs a person")
 
-// usageError is a mistake on the command line that kong cannot see.
+// usageError is a mistake on the command line that kong cannot detect.
 type usageError struct{ error }
 
-// run is main without the process: it returns the exit status. 0: done. 1: failed, or status found trouble. 2: the
-// command line is wrong.
+// run is main without the process. It returns the exit status: 0 if done, 1 if it failed or status found something that
+// needs a person, 2 if the command line is wrong.
 func run(args []string, out, errOut io.Writer) int {
 	var c cli
 	exited := -1
@@ -85,14 +85,14 @@ func run(args []string, out, errOut io.Writer) int {
 	return 1
 }
 
-// pool connects to the database and makes sure that it answers.
+// pool connects to the database and checks that it answers.
 func (p *program) pool() (*pgxpool.Pool, error) {
 	if p.cli.DatabaseURL == "" {
 		return nil, errors.New("no database: set DATABASE_URL, or pass --database-url")
 	}
 	config, err := pgxpool.ParseConfig(p.cli.DatabaseURL)
 	if err != nil {
-		return nil, errors.New("the database URL cannot be parsed: it looks like postgres://user:password@host:5432/database") // pgx's error would show it
+		return nil, errors.New("the database URL cannot be parsed: write it like postgres://user:password@host:5432/database") // pgx's error would show it
 	}
 	config.MaxConns = max(config.MaxConns, 8)
 	pool, err := pgxpool.NewWithConfig(p.ctx, config)
@@ -113,8 +113,8 @@ func (p *program) schema() holdfast.SchemaConfig {
 }
 
 type migrateCmd struct {
-	Print bool `help:"Print the SQL of a new installation and change nothing."`
-	Lanes int  `help:"Number of lanes of a new installation, which is also the most relays that can share the work. Fixed for life. Defaults to 8." placeholder:"N"`
+	Print bool `help:"Print the SQL of a new installation, and change nothing."`
+	Lanes int  `help:"Number of lanes of a new installation. At most this many relays share the work. It cannot be changed later. Defaults to 8." placeholder:"N"`
 }
 
 func (m *migrateCmd) Run(p *program) error {

@@ -1,6 +1,7 @@
 package main
 
-// The statements of status. Each is cheap on a live system: none counts the log. Those of the dlq are in package dlq.
+// The statements of status. Each is cheap on a live system: none counts the log. The statements of dlq are in package
+// dlq.
 
 const statusHistory = `-- status.history
 select c.system_identifier = s.system_identifier and (b.born::text::bigint & 4294967295) = b.xmin::text::bigint
@@ -20,7 +21,7 @@ select l.lane, coalesce(l.owner, ''), greatest(round(extract(epoch from greatest
 const statusRelays = `-- status.relays
 select r.name, round(extract(epoch from now() - r.started_at))::bigint from holdfast.relay r where r.seen_until > now() order by r.name`
 
-// statusHeldTopics lists the topics that a relay found missing or not permitted.
+// statusHeldTopics lists the topics that a relay found missing, or may not write to.
 const statusHeldTopics = `-- status.held_topics
 select p.topic, count(*) from holdfast.parked p where p.why = 'topic' group by p.topic order by p.topic`
 
@@ -28,13 +29,13 @@ const statusLongParked = `-- status.long_parked
 select p.lane, count(*) from holdfast.parked p
  where p.why <> 'topic' and p.first_at < now() - interval '10 minutes' group by p.lane order by p.lane`
 
-// statusSegments gives the segments with their sizes, large payloads included; one without events is 0 although Postgres
-// keeps some pages next to it.
+// statusSegments lists the segments with their sizes, including large payloads. A segment without events counts as 0,
+// although Postgres keeps some pages.
 const statusSegments = `-- status.segments
 select n, n = (select s.current from holdfast.segments s), case when pg_relation_size(c.oid) = 0 then 0 else pg_table_size(c.oid) end
   from generate_series(0, 3) n join pg_class c on c.oid = to_regclass('holdfast.event_' || n) order by n`
 
-// statusConsumers says of each consumer what waits, and for how long heads have been due that nobody takes.
+// statusConsumers reports for each consumer what waits, and for how long heads have been due that no node takes.
 const statusConsumers = `-- status.consumers
 select c.consumer, coalesce(s.waiting, 0), coalesce(s.keys, 0), coalesce(s.oldest, 0), coalesce(l.letters, 0),
        coalesce((select round(extract(epoch from now() - min(d.next_at)))::bigint from holdfast.stored d
@@ -52,7 +53,7 @@ select c.consumer, coalesce(s.waiting, 0), coalesce(s.keys, 0), coalesce(s.oldes
   left join (select consumer, count(*) as letters from holdfast.letter where state = 'open' group by consumer) l using (consumer)
  order by c.consumer`
 
-// The ten keys that have waited longest for each consumer, with the event that each waits for.
+// The ten keys of each consumer that have waited longest, with the event that each waits for.
 const statusBlocked = `-- status.blocked
 with head as (
     select distinct on (s.consumer, s.topic, s.key) s.consumer, s.topic, s.key, s.place, s.event_id, s.type, s.attempts, s.errors, s.next_at, s.first_at,
@@ -79,9 +80,9 @@ select p.consumer, p.topic, p.partition, p.position, coalesce(p.owner, ''), roun
 const statusLetters = `-- status.letters
 select count(*) from holdfast.letter where state = 'open' and origin = 'relay'`
 
-// statusHolders lists who keeps segments of the log from being emptied: a relay empties one under a lock that no transaction
-// gets past which has written to it or read it. A prepared transaction has no process; its locks are known by the one on
-// its own id. The age is -1 where this role may not see it.
+// statusHolders lists what keeps segments of the log from being emptied. A relay empties a segment under a lock that
+// conflicts with every transaction that has written or read it. A prepared transaction has no process; its locks are
+// found by the lock on its own id. The age is -1 if this role may not see it.
 const statusHolders = `-- status.holders
 select coalesce(h.pid, 0), coalesce(p.gid, ''), coalesce(a.application_name, ''),
        coalesce(round(extract(epoch from now() - coalesce(a.xact_start, p.prepared)))::bigint, -1)
@@ -94,8 +95,8 @@ select coalesce(h.pid, 0), coalesce(p.gid, ''), coalesce(a.application_name, '')
   left join pg_prepared_xacts p on p.transaction = x.transactionid
  order by 4 desc, 1, 2`
 
-// statusBehind lists the lanes that have not read all of the older segments, as holdfast.reclaim asks: it empties none of
-// those before. By the indexes event_N_lane_xid_seq.
+// statusBehind lists the lanes that have not read all of the older segments. Before they have, holdfast.reclaim empties
+// none. It uses the indexes event_N_lane_xid_seq.
 const statusBehind = `-- status.behind
 select distinct u.lane
   from holdfast.segments s, (

@@ -17,12 +17,12 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// relayCmd is the relay as a process of its own.
+// relayCmd is a relay as a process of its own.
 type relayCmd struct {
 	Brokers   []string      `help:"Kafka brokers as host:port, separated by commas." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:"," required:""`
 	Name      string        `help:"Name of this relay; two relays may not share one. Defaults to host, process id and a random part." placeholder:"NAME"`
 	Lease     time.Duration `help:"Time before another relay takes over from one that died." default:"5s"`
-	BatchSize int           `help:"Number of events that are read and published together." default:"2000"`
+	BatchSize int           `help:"Number of events to read and publish together." default:"2000"`
 	HoldKey   bool          `help:"Keep later events of a key waiting after a dead letter. The same for all relays of a database."`
 	LetterTo  string        `help:"Topic to publish dead letters to. An asterisk stands for the event's topic, as in *.dlq. Defaults to none." name:"dead-letter-topic" aliases:"letter-topic" placeholder:"TOPIC"`
 
@@ -55,15 +55,15 @@ func (r *relayCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	logger.Info("relay runs", "brokers", len(r.Brokers), "schema", p.cli.Schema)
+	logger.Info("relay started", "brokers", len(r.Brokers), "schema", p.cli.Schema)
 	if err := rel.Run(p.ctx); err != nil {
 		return err
 	}
-	logger.Info("relay stopped in order")
+	logger.Info("relay stopped")
 	return nil
 }
 
-// connection says how to reach Kafka: encrypted and authenticated as the flags ask.
+// connection configures the connection to Kafka, encrypted and authenticated as the flags say.
 func (r *relayCmd) connection(env func(string) string) (kafkago.Connection, error) {
 	c := kafkago.Connection{Brokers: r.Brokers, ClientID: "holdfast-relay"}
 	if r.TLSCA != "" && !r.TLS {
@@ -78,7 +78,7 @@ func (r *relayCmd) connection(env func(string) string) (kafkago.Connection, erro
 			}
 			c.TLS.RootCAs = x509.NewCertPool()
 			if !c.TLS.RootCAs.AppendCertsFromPEM(pem) {
-				return c, fmt.Errorf("--tls-ca %s has no PEM certificate", r.TLSCA)
+				return c, fmt.Errorf("--tls-ca is %s: it must have a PEM certificate", r.TLSCA)
 			}
 		}
 	}

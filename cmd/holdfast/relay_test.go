@@ -75,7 +75,7 @@ func (s *sidecar) stop(t *testing.T, db *pgtest.DB) {
 	if err := s.Wait(); err != nil {
 		t.Errorf("the sidecar ended with %v: %s", err, s.log.String())
 	}
-	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.lane where owner is not null"); n != 0 || !strings.Contains(s.log.String(), "stopped in order") {
+	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.lane where owner is not null"); n != 0 || !strings.Contains(s.log.String(), `msg="relay stopped"`) {
 		t.Errorf("%d lanes were not handed back: %s", n, s.log.String())
 	}
 }

@@ -60,16 +60,16 @@ func (c *statusCmd) Run(p *program) error {
 	return errNeedsPerson
 }
 
-// status prints the tables and gathers what needs a person, each with what to do.
+// status prints the tables and collects what needs a person, each with a remedy.
 type status struct {
 	pool    *pgxpool.Pool
 	schema  string
 	out     io.Writer
 	trouble []string
-	tables  map[string][]map[string]any // the rows of each table by its name, for --json; nil without
+	tables  map[string][]map[string]any // rows of each table by its name, for --json; nil without it
 }
 
-// encode prints everything as one object. Spans are in seconds, and an owner whose lease ran out is no owner.
+// encode prints everything as one JSON object. Durations are in seconds. A lane whose lease ran out has no owner.
 func (s *status) encode(out io.Writer) error {
 	object := map[string]any{"needs_a_person": append([]string{}, s.trouble...)}
 	for name, rows := range s.tables {
@@ -82,8 +82,8 @@ func (s *status) say(format string, args ...any) {
 	s.trouble = append(s.trouble, fmt.Sprintf(format, args...))
 }
 
-// each runs a statement and calls row for every row of it. Under head, what row returns is printed as a table; without
-// a row there is no table. For --json the columns are kept under the table's name: fields names them, in their order.
+// each runs a statement and calls row for each row. Under head, the results of row are printed as a table; without a
+// row there is no table. For --json the columns are kept under the table's name: fields names them in order.
 func (s *status) each(ctx context.Context, sql, head, name, fields string, scans []any, row func() string) error {
 	rows, err := s.pool.Query(ctx, sqlschema.In(s.schema, sql))
 	if err != nil {
@@ -125,7 +125,7 @@ func (s *status) history(ctx context.Context) error {
 		return err
 	}
 	if !same {
-		s.say("this database is a restored copy, or was moved, and relays refuse to run: stop them all, then run holdfast adopt --yes")
+		s.say("this database is a restored copy, or was moved, so relays refuse to run: stop them all, then run holdfast adopt --yes")
 	}
 	return nil
 }
@@ -208,7 +208,7 @@ func (s *status) consumers(ctx context.Context) error {
 			s.say("consumer %s has %s: holdfast dlq list --consumer %s", clean(consumer), count(int(letters), "open dead letter"), clean(consumer))
 		}
 		if overdue > 0 {
-			s.say("consumer %s has stored events that were due %s ago and that no node takes: start a node of it that handles their types", clean(consumer), span(overdue))
+			s.say("consumer %s has stored events that were due %s ago, and no node takes them: start a node that handles their types", clean(consumer), span(overdue))
 		}
 		return fmt.Sprintf("%s\t%d\t%d\t%s\t%d", clean(consumer), waiting, keys, span(oldest), letters)
 	})
@@ -242,7 +242,7 @@ func (s *status) positions(ctx context.Context) error {
 	})
 }
 
-// dash stands in a table where there is no name.
+// dash is shown in a table instead of an empty name.
 func dash(name string) string {
 	if name == "" {
 		return "-"

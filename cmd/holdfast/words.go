@@ -10,7 +10,7 @@ func count(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// verb is its form for n subjects.
+// verb chooses the form of a verb for n subjects.
 func verb(n int, one, many string) string {
 	if n == 1 {
 		return one
@@ -18,7 +18,7 @@ func verb(n int, one, many string) string {
 	return many
 }
 
-// The help of the commands: when one needs it, and an example.
+// The help of the commands: when you need them, and an example.
 
 func (migrateCmd) Help() string {
 	return `Run it as the owner of the schema, before the first service starts and with each new version. Many nodes may run it at
@@ -30,14 +30,14 @@ Example:
 }
 
 func (checkCmd) Help() string {
-	return `Run it where a deployment has to stop before the new build starts. It exits with 1 when the schema is missing,
-incomplete or of another version.`
+	return `Run it in a deployment before the new build starts. It exits with 1 if the schema is missing, incomplete or of another
+version.`
 }
 
 func (relayCmd) Help() string {
 	return `For services that cannot embed a relay. Start as many as you like; they share the work. On SIGINT or SIGTERM it finishes
-what is in progress, hands its lanes back and exits with 0: allow it 20 s. A second signal ends it at once. It exits with 1
-when waiting would not help: no schema, a standby, a restored copy, missing rights.
+its work in progress, releases its lanes and exits with 0: allow it 20 s. A second signal ends it at once. It exits with
+1 if waiting would not help: no schema, a standby, a restored copy, missing rights.
 
 Example:
 
@@ -45,8 +45,8 @@ Example:
 }
 
 func (statusCmd) Help() string {
-	return `Cheap enough for a live system. It exits with 0 when nothing needs a person, and with 1 when something does or when it
-could not read.
+	return `Cheap enough for a live system. It exits with 0 if nothing needs a person, and with 1 if something does or if it
+could not read the database.
 
 Example:
 
@@ -54,8 +54,8 @@ Example:
 }
 
 func (adoptCmd) Help() string {
-	return `Relays refuse to run on a copy that was restored into another cluster. Stop them all, run this, and start them again.
-Every event that is still in the log is published once more. After pg_upgrade it only takes the new identifier over.
+	return `Relays refuse to run on a copy that was restored into another cluster. Stop them all, run this command, and start them
+again. It publishes again every event still in the log. After pg_upgrade it only records the new identifier.
 
 Example:
 
@@ -80,7 +80,7 @@ Example:
 
 func (dlqReplayCmd) Help() string {
 	return `Fix the cause first. Each dead letter goes back to its relay or consumer, in its old place in the queue of its key. After
-an interruption the same command goes on and replays none twice.
+an interruption the same command continues and replays none twice.
 
 Example:
 
@@ -88,7 +88,7 @@ Example:
 }
 
 func (dlqEditCmd) Help() string {
-	return `For a payload that is wrong. Replay the dead letter afterwards.
+	return `For a wrong payload. Replay the dead letter afterwards.
 
 Example:
 
@@ -96,7 +96,7 @@ Example:
 }
 
 func (dlqDiscardCmd) Help() string {
-	return `For events that nobody should handle any more. A key that a dead letter held goes on.
+	return `For events that nobody should handle any more. If the dead letter held its key, later events of the key continue.
 
 Example:
 
