@@ -21,6 +21,7 @@ import (
 
 func TestAFrozenBrokerCostsRepeatsButNoEventsAndNoOrder(t *testing.T) {
 	skip.InShort(t, "a real Kafka takes ten seconds to start")
+	t.Parallel()
 	cluster := kafkatest.Own(t)
 	topic := cluster.Topic(t, 2)
 	k := clusterPublisher(t, cluster.Brokers, PublisherConfig{ProduceTimeout: 500 * time.Millisecond})

@@ -35,10 +35,18 @@ func clusterPublisher(t testing.TB, brokers []string, c PublisherConfig) *Publis
 	return k
 }
 
-// eachCluster runs a test against the imitation of Kafka inside this process, and against the real one.
+// eachCluster runs a test against the imitation of Kafka inside this process, and against the real one, at the same time.
 func eachCluster(t *testing.T, test func(t *testing.T, cluster *kafkatest.Cluster)) {
-	t.Run("in-process", func(t *testing.T) { test(t, kafkatest.InProcess(t)) })
-	t.Run("real", func(t *testing.T) { test(t, realCluster(t)) })
+	t.Parallel()
+	for name, cluster := range map[string]func(*testing.T) *kafkatest.Cluster{
+		"in-process": func(t *testing.T) *kafkatest.Cluster { return kafkatest.InProcess(t) },
+		"real":       realCluster,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, cluster(t))
+		})
+	}
 }
 
 // publishAll publishes until everything is acknowledged, as a lane does, and calls between before each new attempt. A

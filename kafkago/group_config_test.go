@@ -75,8 +75,10 @@ func TestASessionOutlastsAHandOver(t *testing.T) {
 }
 
 func TestASessionTheBrokerDoesNotAllowEndsConsume(t *testing.T) {
+	t.Parallel()
 	for name, cluster := range map[string]func(testing.TB) *kafkatest.Cluster{"imitation": kafkatest.InProcess, "Kafka": kafkatest.Container} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			cluster, db := cluster(t), pgtest.New(t)
 			if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
 				t.Fatal(err)
