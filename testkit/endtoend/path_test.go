@@ -3,6 +3,7 @@
 package endtoend
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -15,6 +16,8 @@ func TestMain(m *testing.M) {
 	if isPart() {
 		os.Exit(runPart())
 	}
+	// Each of these is many processes, or a load on the servers. -parallel wins: flags are parsed later.
+	_ = flag.Set("test.parallel", "3")
 	os.Exit(pgtest.Main(m, kafkatest.Stop))
 }
 
