@@ -5,6 +5,8 @@ import (
 	mathrand "math/rand/v2"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
 // env is what every part of an inbox uses.
@@ -28,4 +30,9 @@ func (env *env) wake() {
 	case env.wakeup <- struct{}{}:
 	default:
 	}
+}
+
+// keyNumber is the number of a key's lock in the class lane.KeyClass. Package dlq takes it before it changes a key's queue.
+func (env *env) keyNumber(topic, key string) int32 {
+	return lane.Number(env.c.Schema, env.c.Consumer, topic, key)
 }

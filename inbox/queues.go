@@ -171,8 +171,3 @@ func (qs *queues) unrecorded(ctx context.Context, tx pgx.Tx, d *delivery, err er
 	}
 	return err
 }
-
-// keyNumber is the number of a key's lock in the class lane.KeyClass. Package dlq takes it before it changes a key's queue.
-func (env *env) keyNumber(topic, key string) int32 {
-	return lane.Number(env.c.Schema, env.c.Consumer, topic, key)
-}
