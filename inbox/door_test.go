@@ -206,7 +206,7 @@ func TestAWrongConfigurationIsRefusedWithEveryProblem(t *testing.T) {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{"pool is nil", "schema is", "consumer is empty", "workers is -2", "batch size is -1", "timeout is -1ns",
-		"retention is 1s", `unknown type is "maybe"`, "max hung is -1", "immediate retries is 1000", "Attempts is -5", "poll min is 1s", "grace is -1ns"} {
+		"retention is 1s", `unknown type is "maybe"`, "max hung is -1", "immediate retries is 1000", "retry attempts is -5", "poll min is 1s", "grace is -1ns"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)
 		}
