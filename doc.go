@@ -6,28 +6,28 @@
 //
 //  1. A service changes its tables in a transaction and calls outbox.Write with that transaction. The SQL function
 //     append puts the event into the log (the table event): with the transaction's id, xid, and a number, seq.
-//  2. The transaction commits, and change and event are there; or it rolls back, and neither ever was.
+//  2. The transaction commits, and both the change and the event exist; or it rolls back, and neither does.
 //  3. A relay that owns the event's lane (relay.Relay; claim.go) finds it in the window between two snapshots (log.go).
-//     Which transactions have ended decides that it may be read, seq decides its place: a key's events come in the order
-//     of the locks its transactions took, however long another transaction stays open.
+//     The ended transactions decide whether the relay may read it, and seq decides its place. A key's events come in the
+//     order in which its transactions took their locks, however long another transaction stays open.
 //  4. The lane publishes the page (lane.go) through a Publisher, usually kafkago.Publisher, with all in-sync replicas
-//     acknowledging. What becomes of every event is decided in decide.go, without a clock or a database.
-//  5. An acknowledged event needs no mark: the lane's cursor moves on, and is saved a moment later (saver.go). An event
-//     that Kafka refuses is parked with its key (park.go), tried again, and at last becomes a dead letter (drain.go).
-//     Segments of the log that are read are emptied whole (segments.go).
+//     acknowledging. decide.go decides what happens to each event, without a clock or a database.
+//  5. An acknowledged event needs no mark: the lane's cursor advances, and is saved a moment later (saver.go). An event
+//     that Kafka refuses is parked with its key (park.go), retried, and finally becomes a dead letter (drain.go).
+//     Segments of the log that have been read are emptied whole (segments.go).
 //  6. A consumer (inbox.Inbox) fetches the record. It has taken the fence of the partition, so that it cannot commit after
 //     another consumer took over.
 //  7. In one transaction it inserts the event's row into the inbox and runs the handler with the same pgx.Tx. If the row is
-//     there already, the event is a duplicate: nothing happens twice.
+//     there already, the event is a duplicate, and nothing runs.
 //  8. The transaction commits, and only then does the partition's offset move.
 //  9. An event whose handler fails is stored durably (the table stored), and later events of its key wait for it. Other keys
-//     go on. It is tried again with backoff and jitter, across restarts.
+//     continue. It is tried again with backoff and jitter, across restarts.
 //  10. An event that keeps failing becomes a dead letter with its whole chain of errors. A person reads it, fixes the cause or
 //     the payload, and replays it (package dlq). It takes its old place in its key's queue and is handled like any other.
 //
 // # Packages
 //
-// An arrow says what a package imports, beside internal packages and the standard library. Any of them may be imported by
+// An arrow shows what a package imports besides internal packages and the standard library. Any of them may be imported by
 // cmd, examples, bench and the tests. A test of testkit/internal/lint compares this drawing with the code, in both directions.
 //
 //	contrib/otel (a module)   ->  idempotency, webhook, inbox, relay, retry, holdfast, otel
@@ -45,5 +45,5 @@
 //	retry                     ->  pgx, backoff, uuid
 //	holdfast (this package)   ->  pgx
 //
-// What is promised, and which test shows it, stands in docs/guarantees.md.
+// docs/guarantees.md lists the promises, and the tests that show them.
 package holdfast

@@ -1,9 +1,9 @@
 // Package dlq lets a person work on dead letters: events that the relay or an inbox has given up.
 //
 // A letter holds the whole event and the errors of its attempts. You can count letters by kind of failure (Groups),
-// read them (List, Get), edit them (Edit), deliver them again (Replay), give them up for good (Discard, DiscardAll),
-// and remove those closed long ago (Purge). Every change is one short transaction that also records who made it and
-// why. Actions returns a letter's history:
+// read them (List, Get) and edit them (Edit). You can deliver them again (Replay), give them up for good (Discard,
+// DiscardAll), and remove those closed long ago (Purge). Every change is one short transaction that also records who
+// made it and why. Actions returns a letter's history:
 //
 //	open ──Replay──► replaying ──handled or published──► replayed
 //	 │ ▲                 │ └──Discard (of the inbox, while it waits)──► discarded

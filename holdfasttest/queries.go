@@ -36,8 +36,9 @@ select case when s.is_called then s.last_value else s.last_value - 1 end from ho
 //
 // Of the parked events of a key the first one counts, or the first replay before it, unless a dead letter holds it. The
 // later ones do not move before it does. An event that a worker is handling stays due. An event of a topic in $2 must
-// be settled or parked in every consumer's inbox. Exceptions: it never left (the relay has it parked, or as a dead
-// letter), it is a dead letter of the consumer, or the consumer declares the types it handles and this is none of them.
+// be settled or parked in every consumer's inbox. There are three exceptions. It never left: the relay has it parked,
+// or as a dead letter. It is a dead letter of the consumer. Or the consumer declares the types it handles, and this is
+// none of them.
 const pending = `-- holdfasttest.pending
 select 'lane ' || l.lane as who, count(*) as events, 'unread in the log' as what, min(e.topic) as example, null::float8 as due,
        case when l.owner is null or l.lease_until < now() then 'no relay has the lane' else '' end as why

@@ -92,8 +92,8 @@ select count(*), 0 from gone`
 
 // Claims a key: a new row, an expired one, or one with the same fingerprint whose lease has run out. It is one
 // statement that commits by itself and waits for nothing: a row locked by a step or another claim is in use. A request
-// in transaction mode holds the advisory lock of the first line, so a claim never runs beside one. No row means that
-// the key cannot be claimed. If $11 is not null, the request is stored too, for idempotency.due.
+// in transaction mode holds the advisory lock of the first line, so a claim never runs at the same time as one. No row
+// means that the key cannot be claimed. If $11 is not null, the request is stored too, for idempotency.due.
 const claimSQL = `-- idempotency.claim
 with lock as materialized (
   select pg_try_advisory_xact_lock($4::bigint) as free

@@ -25,10 +25,9 @@ type Route struct {
 
 	// Complete lets Guard.Run run requests again that were begun, have no answer, and that no client repeats. It gets
 	// the stored request: method, URL, path values, body, and the headers of DefaultCompleteHeaders and
-	// CompleteHeaders, never credentials. It returns the request for the handler, made from r, with what your
-	// middleware would have put into its context, such as the account; nil leaves the request to the client. It needs
-	// Lease and Operation. Only such routes store requests, until they are answered. Defaults to none: clients have to
-	// repeat.
+	// CompleteHeaders, never credentials. It returns the request for the handler, made from r. Add what your middleware
+	// would have put into the context, such as the account. nil leaves the request to the client. It needs Lease and
+	// Operation. Only such routes store requests, until they are answered. Defaults to none: clients have to repeat.
 	Complete func(r *http.Request, info Info) *http.Request
 
 	// CompleteHeaders are headers that are stored in addition to DefaultCompleteHeaders.

@@ -44,7 +44,7 @@ type ExpiryStore interface {
 	FinishUntil(ctx context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (expiresAt time.Time, mine bool, err error)
 }
 
-// StoreKey is one key within Scope and Operation, each of which may be "".
+// StoreKey is one key within a Scope and an Operation. Both of these may be "".
 type StoreKey struct{ Scope, Operation, Key string }
 
 // StoredAnswer is an answer as a Store keeps it.

@@ -104,8 +104,8 @@ func Lock(ctx context.Context, tx pgx.Tx, keys ...string) error {
 // rolls back. Write makes one round trip for up to 10,000 events. Events without an ID get a UUIDv7; set Event.ID
 // yourself if you need to know it.
 //
-// Two transactions that write for one key are published in the order in which they wrote only if something makes the
-// second wait for the first before it writes: the row lock of an UPDATE, or Lock. Otherwise they have no order.
+// Two transactions that write for one key have an order only if something makes the second wait for the first before it
+// writes: the row lock of an UPDATE, or Lock.
 //
 // An event that exceeds a limit gives a *LimitError; nothing is written, and tx is still usable. Any other error comes
 // from Postgres, and tx is aborted, as after any failed statement. If the schema is missing, the error wraps
@@ -131,7 +131,7 @@ func (o *Outbox) Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event)
 
 // Queue is Write as one more statement of batch: the change and its events reach Postgres in one round trip. Send the
 // batch with the transaction that makes the change. A batch that a pool or a connection sends outside a transaction is
-// a transaction of its own, as long as no statement in it is a BEGIN or a COMMIT.
+// a transaction of its own, unless it contains a BEGIN or a COMMIT.
 //
 // An event that exceeds a limit gives a *LimitError, and nothing is queued. Errors of Postgres are in the results of
 // the batch: close them and check the error. For the order between transactions, see Write: queue the events after the

@@ -13,10 +13,10 @@ import (
 // Do calls fn until it returns nil, and then returns nil. Zero fields of p are taken from [Defaults].
 //
 // After a failure Do waits as long as the error asks for with [After], otherwise for p.Delay, and calls fn again. It
-// gives up if the error isn't [Retryable], if p.Attempts or p.Budget is spent or would be after the wait, or if ctx has
-// ended or would end during the wait. It never sleeps past any of these. It then returns a [*GaveUpError] that wraps
-// the last error of fn, and ctx's own error if ctx has ended. If ctx has ended before the first call, Do doesn't call
-// fn. Do refuses a p that doesn't pass [Policy.Validate], also without a call.
+// gives up if the error isn't [Retryable]. It also gives up if p.Attempts is spent, or if p.Budget or ctx has ended or
+// would end during the wait. It never sleeps past either end. It then returns a [*GaveUpError] that wraps the last
+// error of fn, and ctx's own error if ctx has ended. If ctx has ended before the first call, Do doesn't call fn. Do
+// refuses a p that doesn't pass [Policy.Validate], also without a call.
 //
 // fn gets ctx unchanged. Budget limits when another attempt may begin; it doesn't cut an attempt short. If an attempt
 // may hang, let fn derive a deadline for each one. Do calls fn from its own goroutine, one call at a time. A panic in

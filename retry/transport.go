@@ -29,8 +29,8 @@ const TimeoutHeader = "X-Request-Timeout"
 // forms of Retry-After are honoured.
 //
 // A request is sent only once if its body cannot be read again (http.Request.GetBody is nil). The same goes for a
-// request that could do harm if it arrived twice: its method is not idempotent by RFC 9110 (POST, PATCH, unknown ones)
-// and it has no key.
+// request that could do harm if it arrived twice: one without a key whose method is not idempotent by RFC 9110 (POST,
+// PATCH, unknown ones).
 //
 // Each attempt says in TimeoutHeader how long its sender will wait. A request that has the header keeps its own. A
 // request that has it with a nil value is sent without it.

@@ -68,10 +68,10 @@ func Relay(meter metric.Meter) (relay.Observer, error) {
 	}, nil
 }
 
-// Backlog makes gauges of events that are written but not published: lanes with unread events, the age of the oldest
-// event, parked events and how long they have waited, and lanes with overdue scheduled events. Each collection queries
-// the database once, and every process with these gauges reports the same values: alert on the age. Unregister the
-// Registration before you close the pool. An error means that an instrument could not be made.
+// Backlog makes gauges of events that are written but not published. They show lanes with unread events, the age of the
+// oldest event, parked events and how long they have waited, and lanes with overdue scheduled events. Each collection
+// queries the database once, and every process with these gauges reports the same values: alert on the age. Unregister
+// the Registration before you close the pool. An error means that an instrument could not be made.
 func Backlog(meter metric.Meter, r *relay.Relay) (metric.Registration, error) {
 	m := maker{meter: meter}
 	lanes := m.gauge("holdfast.backlog.lanes", "{lane}", "Lanes with events that no relay has published")

@@ -42,7 +42,7 @@ var _ idempotency.ExpiryStore = (*Store)(nil)
 // a redis.Ring, which sends the keys of a missing node to another node, where they are new.
 //
 // Claims use at most half of the pool's connections, and wait up to PoolTimeout for one of them. The other half is for
-// requests that have a key: many repeats at once must not stop the running request from storing its answer, because
+// requests that have a key. Otherwise many repeats at once could stop the running request from storing its answer, and
 // after its lease the next one would run too. Give the pool two connections or more.
 func New(client redis.UniversalClient, c Config) (*Store, error) {
 	var problems []error
