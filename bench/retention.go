@@ -92,7 +92,7 @@ func measureRetention(ctx context.Context, e *env, r *report) error {
 			runs[window] = append(runs[window], run)
 		}
 		without, with, late := runs[0][round], runs[keptByDefault][round], runs[24*time.Hour][round]
-		r.progress("retention %d/%d: without %s events/s; beside %s; behind %s; removed %d and %d rows, longest turns %v and %v", round+1, e.rounds,
+		r.progress("retention %d/%d: without %s events/s; beside %s; late %s; removed %d and %d rows, longest turns %v and %v", round+1, e.rounds,
 			number(without.speed), number(with.speed), number(late.speed), with.removed, late.removed, with.longest.Round(time.Millisecond), late.longest.Round(time.Millisecond))
 	}
 
@@ -106,7 +106,7 @@ func measureRetention(ctx context.Context, e *env, r *report) error {
 	for _, mode := range []struct {
 		name   string
 		window time.Duration
-	}{{"without it", 0}, {"beside it", keptByDefault}, {"beside it when it is behind", 24 * time.Hour}} {
+	}{{"without it", 0}, {"beside it", keptByDefault}, {"beside it when it is late", 24 * time.Hour}} {
 		var spans []time.Duration
 		for _, run := range runs[mode.window] {
 			spans = append(spans, run.spans...)
@@ -121,7 +121,7 @@ func measureRetention(ctx context.Context, e *env, r *report) error {
 	for _, mode := range []struct {
 		name   string
 		window time.Duration
-	}{{"", keptByDefault}, {", behind", 24 * time.Hour}} {
+	}{{"", keptByDefault}, {", late", 24 * time.Hour}} {
 		var sum retentionRun
 		for _, run := range runs[mode.window] {
 			sum.removed, sum.worked, sum.took = sum.removed+run.removed, sum.worked+run.worked, sum.took+run.took
@@ -139,7 +139,7 @@ func measureRetention(ctx context.Context, e *env, r *report) error {
 			r.info("retention, share of the time it works"+mode.name, share, "%")
 		}
 	}
-	r.info("retention, Receive beside it when it is behind, against without", median(ratios(speeds(runs[24*time.Hour]), speeds(runs[0]))), "x")
+	r.info("retention, Receive beside it when it is late, against without", median(ratios(speeds(runs[24*time.Hour]), speeds(runs[0]))), "x")
 	r.goal(retentionBeside, median(ratios(speeds(runs[keptByDefault]), speeds(runs[0]))), "x", atLeast(0.9))
 	return nil
 }

@@ -78,7 +78,7 @@ func TestTheBacklogIsWhatIsWrittenAndNotPublished(t *testing.T) {
 	arrives(t, b, "slow")
 	wait.Until(t, "the cursor is saved", func() bool { return look() == relay.Backlog{} })
 	b.set(refusing(relay.FaultRecord, "never"))
-	write(t, pool, event("never", "never"), event("never", "behind it"))
+	write(t, pool, event("never", "never"), event("never", "after it"))
 	wait.Until(t, "two events are parked", func() bool { got := look(); return got.Parked == 2 && got.OldestParked > 0 && got.Lanes == 0 })
 	stop()
 	later := event("later", "later")

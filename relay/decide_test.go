@@ -51,10 +51,10 @@ func TestDispositionsOfOnePage(t *testing.T) {
 		worst   Fault
 	}{
 		{name: "everything is acknowledged", keys: []string{"a", "b", "-"}, answers: []Fault{ok, ok, ok}, want: []disposition{published, published, published}},
-		{name: "a refused record is a head, what comes behind it follows", keys: []string{"a", "b", "a", "a"}, answers: []Fault{rec, ok, rec, ok},
+		{name: "a refused record is a head, what comes after it follows", keys: []string{"a", "b", "a", "a"}, answers: []Fault{rec, ok, rec, ok},
 			want: []disposition{recordRefused, published, follows, published}},
 		{name: "what has no key is refused alone", keys: []string{"-", "-", "-"}, answers: []Fault{rec, ok, rec}, want: []disposition{recordRefused, published, recordRefused}},
-		{name: "behind a parked queue nothing is sent", keys: []string{"a", "b"}, parked: []string{"a"}, answers: []Fault{ok, ok}, want: []disposition{follows, published}},
+		{name: "with a parked queue nothing of its key is sent", keys: []string{"a", "b"}, parked: []string{"a"}, answers: []Fault{ok, ok}, want: []disposition{follows, published}},
 		{name: "one key in two topics is two keys", keys: []string{"x/a", "y/a"}, answers: []Fault{rec, ok}, want: []disposition{recordRefused, published}},
 		{name: "a held topic takes what has no key, too", keys: []string{"x/a", "x/-", "y/a"}, held: []string{"x"}, answers: []Fault{ok, ok, ok},
 			want: []disposition{topicHeld, topicHeld, published}},
@@ -63,8 +63,8 @@ func TestDispositionsOfOnePage(t *testing.T) {
 			want: []disposition{topicHeld, topicHeld, topicHeld, published}},
 		{name: "an outage holds everything", keys: []string{"a", "b"}, answers: []Fault{bro, bro}, want: []disposition{again, again}, worst: bro},
 		{name: "an outage of a partition holds its own events", keys: []string{"a", "b", "a"}, answers: []Fault{par, ok, par}, want: []disposition{again, published, again}, worst: par},
-		{name: "behind one to publish again nothing of the key is refused", keys: []string{"a", "a"}, answers: []Fault{par, rec}, want: []disposition{again, again}, worst: par},
-		{name: "a partition that stays out is partitionDown, and its key behind it", keys: []string{"a", "a", "b"}, answers: []Fault{par, par, ok}, park: true,
+		{name: "after one to publish again nothing of the key is refused", keys: []string{"a", "a"}, answers: []Fault{par, rec}, want: []disposition{again, again}, worst: par},
+		{name: "a partition that stays out is partitionDown, and its key with it", keys: []string{"a", "a", "b"}, answers: []Fault{par, par, ok}, park: true,
 			want: []disposition{partitionDown, follows, published}},
 		{name: "an outage of the broker is never partitionDown", keys: []string{"a"}, answers: []Fault{bro}, park: true, want: []disposition{again}, worst: bro},
 		{name: "the broker's outage is the worst", keys: []string{"a", "b", "c"}, answers: []Fault{par, bro, par}, want: []disposition{again, again, again}, worst: bro},
@@ -138,7 +138,7 @@ func TestNoDispositionBreaksTheOrderOfAKey(t *testing.T) {
 		for tries := 0; tries < 4; tries++ {
 			before := slices.Clone(dispositions)
 			answers := make([]answer, len(items))
-			stuck := map[queue]Fault{} // a publisher keeps its contract: behind a refusal the same answer
+			stuck := map[queue]Fault{} // a publisher keeps its contract: after a refusal the same answer
 			for i, it := range items {
 				if dispositions[i] != undecided && dispositions[i] != again {
 					continue
@@ -180,9 +180,9 @@ func TestNoDispositionBreaksTheOrderOfAKey(t *testing.T) {
 					case mine == published:
 						t.Fatalf("event %d is published, the undecided %d of its key before it is %v: %v", i, j, head, dispositions)
 					case mine == recordRefused || mine == partitionDown:
-						t.Fatalf("event %d is the head of a queue behind %d of its key, which is %v: %v", i, j, head, dispositions)
+						t.Fatalf("event %d is the head of a queue after %d of its key, which is %v: %v", i, j, head, dispositions)
 					case (head == again) != (mine == again):
-						t.Fatalf("event %d is %v behind %d of its key, which is %v: %v", i, mine, j, head, dispositions)
+						t.Fatalf("event %d is %v after %d of its key, which is %v: %v", i, mine, j, head, dispositions)
 					}
 				}
 				if w.queues[it.queue] && dispositions[i] != follows && dispositions[i] != first {
@@ -217,7 +217,7 @@ func TestWhatBecomesOfParkedEventsThatWereTried(t *testing.T) {
 		{"refused for good", []string{"a"}, []int{0}, []Fault{rec}, []bool{true}, 3, []outcome{dead}},
 		{"without a limit", []string{"a"}, []int{math.MaxInt - 1}, []Fault{rec}, nil, -1, []outcome{retryLater}},
 		{"only the record's own fault spends attempts", []string{"a", "b", "c"}, []int{2, 2, 2}, []Fault{top, par, bro}, nil, 3, []outcome{retryLater, retryLater, retryLater}},
-		{"behind a taken head a refusal counts", []string{"a", "a", "a"}, []int{1, 2, 0}, []Fault{ok, rec, rec}, nil, 3, []outcome{acknowledged, dead, untouched}},
+		{"after a taken head a refusal counts", []string{"a", "a", "a"}, []int{1, 2, 0}, []Fault{ok, rec, rec}, nil, 3, []outcome{acknowledged, dead, untouched}},
 		{"without a key each is judged alone", []string{"-", "-"}, []int{0, 2}, []Fault{rec, rec}, nil, 3, []outcome{retryLater, dead}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

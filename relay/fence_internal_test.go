@@ -43,7 +43,7 @@ func TestWhoLostALaneTouchesNoRowOfIt(t *testing.T) {
 }
 
 // A relay gives a save up after a lease, and goes on. What it has sent may be carried out much later: by a server process that
-// stood still, or behind a link that lost packets.
+// stood still, or its link lost packets.
 func TestASaveThatArrivesBehindALaterOneWritesNothing(t *testing.T) {
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
@@ -124,7 +124,7 @@ func TestTheFirstAndWhatFollowsItAreNotBothHeads(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		dispositions []disposition
-		heads        int // among the rows that go behind
+		heads        int // among the rows at the end
 	}{
 		{"a replay and its followers", []disposition{first, follows, follows}, 0},
 		{"followers whose head has gone", []disposition{follows, follows}, 1},

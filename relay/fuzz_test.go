@@ -149,7 +149,7 @@ func FuzzACursorCoversWhatWasReadAndNoMore(f *testing.F) {
 			}
 		}
 		if (at != cursor{done: upto.String()}) {
-			t.Fatalf("behind the last page of the window to %s the cursor is %+v", upto, at)
+			t.Fatalf("after the last page of the window to %s the cursor is %+v", upto, at)
 		}
 	})
 }

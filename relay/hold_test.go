@@ -79,7 +79,7 @@ func TestAHeldKeyWaitsUntilItsLetterIsDecided(t *testing.T) {
 	}
 }
 
-// A key is held behind what was given up, also when an event before it in the same round was taken.
+// A key is held after an event was given up, also when an event before it in the same round was taken.
 func TestAKeyIsHeldAlthoughTheEventBeforeTheLetterWasTaken(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
@@ -101,7 +101,7 @@ func TestAKeyIsHeldAlthoughTheEventBeforeTheLetterWasTaken(t *testing.T) {
 	write(t, pool, event("free", "a"))
 	arrives(t, b, "a")
 	if n := pgtest.Count(t, pool, "select count(*) from holdfast.parked where next_at < 'infinity'"); n != 0 {
-		t.Error("the event behind the letter was woken")
+		t.Error("the event that the letter holds was resumed")
 	}
 	wantFirsts(t, b, "k", "1")
 }
@@ -342,7 +342,7 @@ func (e *heldKey) stillHeld(t *testing.T) {
 	wantFirsts(t, e.b, "k", "1")
 }
 
-// A key that is held fills its lane up to the cap. The replay that frees it is written behind all that waits for room.
+// A key that is held fills its lane up to the cap. The replay that frees it is written after all that waits for room.
 func TestAReplayComesThroughAlthoughItsLaneIsAtTheCap(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()

@@ -120,7 +120,7 @@ func TestSchedulesThatOtherReadersFallFor(t *testing.T) {
 				pgtest.Exec(t, pool, "commit prepared '"+name+"'")
 				arrive("prepared")
 			}, []string{"e1"}},
-		{"savepoints, of which some are rolled back, inside transactions that end in the other order",
+		{"savepoints, some of them rolled back, inside transactions that end in the other order",
 			func(t *testing.T, pool *pgxpool.Pool, arrive func(...string)) {
 				a, c := begin(t, pool), begin(t, pool).write("c", "c1")
 				pgtest.Exec(t, a.tx, "savepoint s")
@@ -224,7 +224,7 @@ func TestALongTransactionHoldsBackItsOwnEventsOnly(t *testing.T) {
 	arrives(t, b, "long")
 	alone = max(alone, median("alone again ")) // It may be busier by now.
 	if beside > 3*alone+400*time.Millisecond {
-		t.Errorf("half of the events took more than %v behind somebody else's transaction, and %v without it", beside, alone)
+		t.Errorf("half of the events took more than %v after another session's transaction, and %v without it", beside, alone)
 	}
 	wantOnce(t, b)
 }

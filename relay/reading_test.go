@@ -23,7 +23,7 @@ func TestAReaderGoesFromStateToState(t *testing.T) {
 	}{
 		{"a saved cursor without a window", startReading(closed), nil, lagging, true},
 		{"a saved cursor in a window", startReading(open), nil, inWindow, false},
-		{"behind: a cut", startReading(closed), func(r reading) reading { return r.toCut(cut{upto: "9:9:"}) }, inWindow, false},
+		{"lagging: a cut", startReading(closed), func(r reading) reading { return r.toCut(cut{upto: "9:9:"}) }, inWindow, false},
 		{"lagging, no cut: a page that is not full", startReading(closed), func(r reading) reading { return r.after("9:9:", false, 8) }, live, true},
 		{"lagging, no cut: a full page", startReading(closed), func(r reading) reading { return r.after("9:9:", true, 8) }, inWindow, false},
 		{"live: a page that is not full", reading{state: live, cursor: closed}, func(r reading) reading { return r.after("9:9:", false, 8) }, live, true},
@@ -66,7 +66,7 @@ func TestAWindowIsPlannedOnceAfterSomeFullPages(t *testing.T) {
 	}
 }
 
-// A backlog of which nothing is the lane's: many windows, each of which ends at a cut, and no event in any of them.
+// A backlog without an event of the lane: many windows, each of which ends at a cut, and no event in any of them.
 func TestACallOfTheReaderMakesThreeStatementsAtMost(t *testing.T) {
 	t.Parallel()
 	at := time.Now()

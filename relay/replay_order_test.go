@@ -67,7 +67,7 @@ func TestAHundredReplaysOfOneKeyAreParkedInTheOrderOfTheirLetters(t *testing.T) 
 	}
 }
 
-// A replay whose key has no queue is refused by itself, or comes behind what was refused before it.
+// A replay whose key has no queue is refused by itself, or comes after what was refused before it.
 func TestRefusedReplaysGoBeforeTheEventsOfTheirPage(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []relay.Fault{relay.FaultRecord, relay.FaultTopic} {
@@ -86,7 +86,7 @@ func TestRefusedReplaysGoBeforeTheEventsOfTheirPage(t *testing.T) {
 			wait.Until(t, "all six are parked", func() bool { return parked(t, pool) == 6 })
 			if n := pgtest.Count(t, pool, `select count(*) from holdfast.parked p
 				where p.next_at < 'infinity' and p.place > (select min(h.place) from holdfast.parked h)`); n != 0 {
-				t.Errorf("%d rows behind the head have a time of their own", n)
+				t.Errorf("%d rows after the head have a time of their own", n)
 			}
 			replay(t, pool, 4)
 			wait.Until(t, "the last replay is parked", func() bool { return parked(t, pool) == 7 })

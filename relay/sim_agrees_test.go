@@ -336,7 +336,7 @@ func (h *comparison) step() {
 			}
 			return []any{lost, l.cursor.pos, l.cursor.upto == "", l.cursor.done == l.saved.done}
 		})
-	case 20: // a save that was given up arrives, in its turn or behind others
+	case 20: // a save that was given up arrives, in order or after others
 		if owned(h.sides[0]) == nil {
 			return
 		}

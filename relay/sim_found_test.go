@@ -62,15 +62,15 @@ func TestTheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T) {
 		t.Fatal("the answer of the COMMIT was not lost")
 	}
 	cut = false
-	behind := db.Lane(0)
-	if behind.Pos != p.after.pos || len(db.Parked()) != 1 {
-		t.Fatalf("the COMMIT did nothing: %+v, %d parked", behind, len(db.Parked()))
+	before := db.Lane(0)
+	if before.Pos != p.after.pos || len(db.Parked()) != 1 {
+		t.Fatalf("the COMMIT did nothing: %+v, %d parked", before, len(db.Parked()))
 	}
 	if err := r.saver.save(t.Context(), r.owned()); err != nil {
 		t.Fatal(err)
 	}
-	if now := db.Lane(0); now.Pos != behind.Pos {
-		t.Errorf("the cursor went back from %d to %d: the event is published and parked again", behind.Pos, now.Pos)
+	if now := db.Lane(0); now.Pos != before.Pos {
+		t.Errorf("the cursor went back from %d to %d: the event is published and parked again", before.Pos, now.Pos)
 	}
 }
 
@@ -187,13 +187,13 @@ func TestASaveLeavesOutALaneWhoseTransactionIsOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := at.Add(time.Minute); !busy.leaseUntil.Equal(want) {
-		t.Errorf("behind its transaction the lane's lease ends %s, want %s", busy.leaseUntil, want)
+		t.Errorf("after its transaction the lane's lease ends %s, want %s", busy.leaseUntil, want)
 	}
 	at = at.Add(20 * time.Second) // The saver has not met a gap between its transactions for a third of the lease.
 	if err := busy.inTx(t.Context(), func(*pgx.Batch) {}); err != nil {
 		t.Fatal(err)
 	}
 	if want := at.Add(time.Minute); !busy.leaseUntil.Equal(want) {
-		t.Errorf("behind a transaction that comes late the lane's lease ends %s, want %s", busy.leaseUntil, want)
+		t.Errorf("after a transaction that comes late the lane's lease ends %s, want %s", busy.leaseUntil, want)
 	}
 }

@@ -30,7 +30,7 @@ type simEvent struct {
 	committed                 bool
 	arrived                   int
 	deadLettered, isDiscarded bool
-	covered                   bool // some row of it is behind a saved cursor
+	covered                   bool // a saved cursor is past some row of it
 }
 
 func newOracle(s *sim) *simOracle {
@@ -53,7 +53,7 @@ func (o *simOracle) written(id string, q queue, ordered bool) *simEvent {
 	return t
 }
 
-// commit notes an event that was committed, behind all of its key.
+// commit records an event that was committed, after all others of its key.
 func (o *simOracle) commit(t *simEvent) {
 	o.s.log("%s of %q is committed", t.id, t.queue.key)
 	t.committed = true

@@ -146,10 +146,10 @@ func TestACursorMovesByPagesAndWindows(t *testing.T) {
 	start := cursor{done: "1:1:"}
 	inside := start.after("5:5:", true, 42)
 	if want := (cursor{done: "1:1:", upto: "5:5:", pos: 42}); inside != want {
-		t.Errorf("behind a full page the cursor is %v, want %v", inside, want)
+		t.Errorf("after a full page the cursor is %v, want %v", inside, want)
 	}
 	if got, want := inside.after("5:5:", false, 50), (cursor{done: "5:5:"}); got != want {
-		t.Errorf("behind the window's last page the cursor is %v, want %v", got, want)
+		t.Errorf("after the window's last page the cursor is %v, want %v", got, want)
 	}
 }
 

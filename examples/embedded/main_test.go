@@ -222,12 +222,12 @@ func TestARequestInHandEndsWellWhileTheServiceStops(t *testing.T) {
 		return err != nil
 	})
 	if stages := r.said(); len(stages) > 0 {
-		t.Errorf("with a request in hand it went on to %q", stages)
+		t.Errorf("with a request in progress it went on to %q", stages)
 	}
 	fmt.Fprint(conn, body)
 	resp, err := http.ReadResponse(reader, nil)
 	if err != nil || resp.StatusCode != http.StatusCreated {
-		t.Fatalf("the request in hand was answered with %v, %v", resp, err)
+		t.Fatalf("the request in progress was answered with %v, %v", resp, err)
 	}
 	s.wantEnd(r, "")
 	if got, want := r.said(), []string{"stopped: requests", "stopped: relay", "stopped: pool"}; !slices.Equal(got, want) {

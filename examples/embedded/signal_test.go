@@ -121,7 +121,7 @@ func TestSIGTERMDuringRequestsLosesNothing(t *testing.T) {
 		}
 	}
 	if len(stored) != len(accepted) {
-		t.Errorf("%d orders are stored and %d were answered with 201: a request in hand was cut off", len(stored), len(accepted))
+		t.Errorf("%d orders are stored and %d were answered with 201: a request in progress was cut off", len(stored), len(accepted))
 	}
 	before := 0
 	for _, ids := range s.ordersInTopic() {

@@ -57,7 +57,7 @@ func TestWhatNoClientComesBackForTheCompleterFinishes(t *testing.T) {
 	if err := finish(t.Context(), b.service, "select count(*) = 1 from refunds where receipt is not null"); err != nil {
 		t.Fatal(err)
 	}
-	a := b.refund(b.shop, key, 1000) // its answer is there for whoever asks after all
+	a := b.refund(b.shop, key, 1000) // its answer is there for a client that still asks
 	b.is(a, 201, "")
 	if !a.replayed {
 		t.Error("it was carried out once more")

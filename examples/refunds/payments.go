@@ -46,7 +46,7 @@ func (s *service) capture(w http.ResponseWriter, r *http.Request) {
 	}.answer(s, w, r)
 }
 
-// void answers POST /payments/{id}/void: a payment of which nothing was given back is taken back as a whole.
+// void answers POST /payments/{id}/void: a payment without refunds is cancelled as a whole.
 func (s *service) void(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	transfer[payment]{

@@ -175,7 +175,7 @@ func TestADuplicateWebhookRefundSucceededIsOneLedgerEntry(t *testing.T) {
 			switch status {
 			case 200:
 				done++
-			case 503: // in hand: the gateway comes again
+			case 503: // in progress: the gateway sends it again
 			default:
 				t.Errorf("a copy is answered %d: %v", status, errs[i])
 			}

@@ -26,7 +26,7 @@ type story struct {
 	service *service
 	http    *httptest.Server
 	shop    *client
-	charge  string // the payment of which all refunds are
+	charge  string // the payment that all refunds are for
 	asked   []refund
 	metrics *sdkmetric.ManualReader
 	tracing *sdktrace.TracerProvider

@@ -34,7 +34,7 @@ type Server struct {
 	mu      sync.Mutex
 	cmd     *exec.Cmd
 	done    chan struct{} // closed when cmd has ended and was waited for
-	end     error         // how cmd ended, behind done
+	end     error         // how cmd ended, once done is closed
 	killed  bool          // by kill
 	stopped bool
 }

@@ -394,7 +394,7 @@ func (o *env) expire(role string, k kind) {
 }
 
 // excuse counts how many duplicates in Kafka the end of a relay excuses: what it has published since a save of before it
-// began, and the pages in hand. One that stops in order, or is no relay, is excused none.
+// began, and the pages in progress. One that stops in order, or is no relay, is excused none.
 func (o *env) excuse(v *subject, k kind) {
 	if v.role != "relay" || k == stopped {
 		return
@@ -413,7 +413,7 @@ func (o *env) excuse(v *subject, k kind) {
 	}
 	o.excused += last + before + lanes*pageSize
 	if k == frozen {
-		o.excused += lanes * pageSize // What it has in hand when it thaws.
+		o.excused += lanes * pageSize // What is in progress when it thaws.
 	}
 }
 

@@ -69,7 +69,7 @@ func TestLettersOfAConsumerReachTheirTopicInTheOrderOfTheirKeys(t *testing.T) {
 		t.Errorf("the letters of k are %q", k)
 	}
 	if l := got["large"]; len(l) != 1 || l[0] != "4 four" {
-		t.Errorf("the letters behind the one that is too large are %q", l)
+		t.Errorf("the letters after the one that is too large are %q", l)
 	}
 	if n := pgtest.Count(t, p.Db, "select count(*) from holdfast.letter"); n != 5 {
 		t.Errorf("%d letters, want the four of the consumer and one of the relay", n)

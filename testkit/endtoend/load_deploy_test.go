@@ -80,7 +80,7 @@ func TestAPayloadThatEndsEveryProcessBecomesADeadLetter(t *testing.T) {
 	const attempts = 3
 	n := node{Session: 3 * time.Second, Attempts: attempts}
 
-	// The deadly one is neither the first nor the last of its key, its partition, or what the nodes have in hand.
+	// The deadly one is neither the first nor the last of its key, its partition, or what the nodes are working on.
 	events := s.some(150, 12, "work")
 	events = append(events, s.next("deadly", ""), s.next("deadly", "exit"), s.next("deadly", ""))
 	events = append(events, s.some(150, 12, "work")...)

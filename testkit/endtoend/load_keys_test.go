@@ -145,7 +145,7 @@ func TestAHotKeyDelaysTheOthersByLittle(t *testing.T) {
 	}
 	stop()
 
-	// 2. Bursts, for a handler that takes 2 ms. One that fits into what a node takes in hand does not make the cold keys
+	// 2. Bursts, for a handler that takes 2 ms. One that fits into what a node fetches does not make the cold keys
 	// wait for the hot one. Of a larger one they wait until the hot key has made room.
 	sizes := []int{800, 2400}
 	if testing.Short() {

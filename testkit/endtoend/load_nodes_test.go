@@ -213,7 +213,7 @@ func TestANodeFrozenInsideAHandlerHoldsItsPartition(t *testing.T) {
 	s.owns(other)
 	took := time.Since(begun)
 
-	// 2. The other is at work when the zombie wakes: both have the same events in hand.
+	// 2. The other is at work when the zombie wakes: both are working on the same events.
 	s.signal(frozen, syscall.SIGCONT)
 	s.Await("the zombie hears that it is fenced", func() bool {
 		return s.Count("select count(*) from report where what = 'fenced' and pid = $1", frozen.pid()) > 0

@@ -91,13 +91,13 @@ func TestOffsetsSetBackRepeatAndOffsetsSetForwardSkipNothing(t *testing.T) {
 	s.offsets(beyond)
 	err := s.refuses(s.consumer(endtoend.EffectOf("billing"), nil), s.group())
 	if !errors.Is(err, inbox.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "reset the group's offset to") {
-		t.Errorf("an offset behind the log's end: %v", err)
+		t.Errorf("an offset past the log's end: %v", err)
 	}
 	s.offsets(s.positions())
 	s.publish(s.some(20, 50, "")...)
 	_, stop = run()
 	v = s.ends(stop)
-	t.Logf("after an offset behind the end, %v, was fixed: %s", err, v)
+	t.Logf("after an offset past the end, %v, was fixed: %s", err, v)
 	v.MustHold(t)
 }
 
@@ -152,7 +152,7 @@ func TestRecordsDeletedUnhandledStopTheConsumerUntilSkipped(t *testing.T) {
 		t.Errorf("the position is %d after the refusal, want %d", got, 2*half)
 	}
 
-	// 3. Told to, it goes on behind the gap.
+	// 3. Told to, it goes on after the gap.
 	g := s.group()
 	g.SkipDeleted = true
 	ctx, cancel := context.WithCancel(t.Context())
@@ -181,7 +181,7 @@ func TestRecordsDeletedUnhandledStopTheConsumerUntilSkipped(t *testing.T) {
 func TestANodeThatFallsBehindRetentionWhileItRunsStopsAloud(t *testing.T) {
 	t.Parallel()
 	s := setupConsumers(t, 1)
-	// Its first event holds it: with large records it fetches no more than it may have in hand.
+	// Its first event holds it: with large records it fetches no more than it may hold.
 	var holds, open atomic.Bool
 	handler := func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		holds.Store(true)

@@ -158,7 +158,7 @@ func TestAnEventOneByteTooLargeBecomesALetterAndHoldsBackNobody(t *testing.T) {
 	v = p.Finish([]func(){stopRelay}, []func(){stopConsumer}, "billing")
 	t.Logf("after the replay: %s", v)
 	if v.Count(oracle.Overtaken) != 1 || v.Count(oracle.OutOfTurn) != 1 {
-		t.Error("want the replayed event, and nothing else, behind its place")
+		t.Error("want the replayed event, and nothing else, after its place")
 	}
 	v.Except(oracle.Overtaken, oracle.OutOfTurn).MustHold(t)
 }

@@ -31,7 +31,7 @@ func InProcess(opts ...kfake.Opt) (*Server, error) {
 	return newServer(KindInProcess, cluster.ListenAddrs(), inProcess{cluster}), nil
 }
 
-// Fake returns the cluster behind a server that InProcess made, and nil for any other.
+// Fake returns the cluster of a server that InProcess made, and nil for any other.
 func (s *Server) Fake() *kfake.Cluster {
 	if b, ok := s.backend.(inProcess); ok {
 		return b.cluster

@@ -71,7 +71,7 @@ func modulesOf(root string) ([]*module, error) {
 		byPath[m.path()] = m
 	}
 	var ordered []*module
-	state := map[*module]int{} // 1 while its requirements are visited, 2 behind them
+	state := map[*module]int{} // 1 while its requirements are visited, 2 after that
 	var visit func(m *module) error
 	visit = func(m *module) error {
 		switch state[m] {

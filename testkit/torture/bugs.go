@@ -129,7 +129,7 @@ func (p part) buggyPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.Pub
 		return meddling(pub, pool, `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
 			select consumer, 'nobody', gen_random_uuid()::text, topic, partition, 0, '', now(), 'handled', 1 from holdfast.consumer_position`), nil
 	case bugAhead:
-		var unsent sync.Map // ids of events that are never sent: whoever has the lanes next begins behind them
+		var unsent sync.Map // ids of events that are never sent: the next owner of the lanes begins after them
 		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
 			if count.Add(1) == 20 {
 				for _, e := range events {
@@ -163,7 +163,7 @@ func (p part) buggyPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.Pub
 	return pub, nil
 }
 
-// meddling is pub, which runs a statement behind the twentieth of every fifty calls.
+// meddling is pub, which runs a statement after the twentieth of every fifty calls.
 func meddling(pub relay.Publisher, pool *pgxpool.Pool, statement string) relay.Publisher {
 	var count atomic.Int64
 	return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {

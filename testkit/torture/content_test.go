@@ -37,7 +37,7 @@ func TestAContentTellsWhateverAnEventCarries(t *testing.T) {
 	} {
 		c := content(e)
 		if other, known := seen[c]; known {
-			t.Errorf("%q is told as %q", name, other)
+			t.Errorf("%q is reported as %q", name, other)
 		}
 		seen[c] = name
 		if e.Topic = "orders"; content(e) != c {

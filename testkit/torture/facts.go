@@ -105,7 +105,7 @@ func texts(ctx context.Context, db querier, sql string, args ...any) ([]string, 
 
 // judge puts together all that is known, and asks the oracles.
 func (r *run) judge(ctx context.Context, histories string) (err error) {
-	r.say("the oracles look at it")
+	r.say("the oracles judge")
 	killed := r.killed()
 	known := oracle.Run{Consumers: []string{consumerName}, Cursors: r.samples.taken, Records: r.records(), Alarms: map[string][]oracle.Alarm{}, Killed: slices.Collect(maps.Keys(killed)), KilledAt: killed,
 		Limits: oracle.Limits{Recovery: r.limit, Canary: canary, MayDie: []string{typePoison, typeShaky}, Tries: attempts, Unsaving: "cursors not saved", Unsaved: r.unsaved, Keeping: []string{}}}
@@ -185,7 +185,7 @@ func (r *run) readPending(ctx context.Context, known *oracle.Run) (err error) {
 // leaving is how long a server may take to end a backend whose client has said that it goes.
 const leaving = 5 * time.Second
 
-// readLeftovers looks for what parts have left behind in the database: what is still there when all of it had the time to go.
+// readLeftovers looks for what parts have left behind in the database: what is still there after enough time to go.
 func (r *run) readLeftovers(ctx context.Context, known *oracle.Run) error {
 	for end := time.Now().Add(leaving); ; {
 		if err := r.readLeftoversOnce(ctx, known); err != nil || len(known.Leftovers) == 0 || time.Now().After(end) {

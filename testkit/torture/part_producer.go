@@ -80,7 +80,7 @@ func (p *producer) transaction(rng *rand.Rand) error {
 	}
 	var ids []string
 	for _, k := range pick(rng) {
-		// Before the first change or not at all: whoever has the row and wants the key meets one who has the key and wants the row.
+		// Before the first change or not at all: else one that has the row and wants the key deadlocks with one that has the key.
 		if rng.IntN(4) == 0 {
 			if err := outbox.Lock(ctx, tx, keyOf(k)); err != nil {
 				return err

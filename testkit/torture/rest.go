@@ -173,7 +173,7 @@ func (r *run) positions(ctx context.Context) (map[partition]int64, error) {
 	return positions, err
 }
 
-// unread says of which partitions the consumer's position is not the end: one that is behind has not read all, one that
+// unread says in which partitions the consumer's position is not the end: a lower one has not read all, one that
 // is beyond would not read what comes. The others' do not make up for it.
 func unread(ends, positions map[partition]int64) (which []string) {
 	for _, p := range slices.SortedFunc(maps.Keys(ends), partition.compare) {

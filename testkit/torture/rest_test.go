@@ -16,9 +16,9 @@ func TestEveryPartitionIsReadToItsOwnEnd(t *testing.T) {
 	}{
 		"all is read":                 {map[partition]int64{{"orders", 0}: 10, {"orders", 1}: 20}, nil},
 		"a partition without records": {map[partition]int64{{"orders", 0}: 10, {"orders", 1}: 20, {"late", 0}: 0}, nil},
-		"one is behind":               {map[partition]int64{{"orders", 0}: 9, {"orders", 1}: 20}, []string{"orders/0 is at 9 and ends at 10"}},
+		"one is too low":              {map[partition]int64{{"orders", 0}: 9, {"orders", 1}: 20}, []string{"orders/0 is at 9 and ends at 10"}},
 		"one has no position":         {map[partition]int64{{"orders", 0}: 10}, []string{"orders/1 is at 0 and ends at 20"}},
-		"one is as far beyond as another is behind": {map[partition]int64{{"orders", 0}: 11, {"orders", 1}: 19},
+		"one is as far beyond as another is too low": {map[partition]int64{{"orders", 0}: 11, {"orders", 1}: 19},
 			[]string{"orders/0 is at 11 and ends at 10", "orders/1 is at 19 and ends at 20"}},
 	} {
 		if got := unread(ends, c.positions); !slices.Equal(got, c.want) {

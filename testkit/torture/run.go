@@ -45,7 +45,7 @@ type Options struct {
 	Rate int
 	// Dir is where histories and logs stay. Defaults to a folder that goes with the run when the run holds.
 	Dir string
-	// Out is told what happens, a line each. Defaults to nothing.
+	// Out gets a line for everything that happens. Defaults to nothing.
 	Out io.Writer
 
 	// For the suite's own tests: a bug to have on purpose, a broker that several runs share and what the names of their

@@ -17,7 +17,7 @@ type reviver interface {
 	Revive(ctx context.Context) (ended, err error)
 }
 
-// supervise does for PgBouncer what whoever runs one has done for it: PgBouncer 1.18 ends by a FATAL of its own under
+// supervise does for PgBouncer what a service manager does: PgBouncer 1.18 ends by a FATAL of its own under
 // cancellations (github.com/pgbouncer/pgbouncer/issues/801). That is a fault too, though nobody drew it: all that is asked of
 // the library holds while it lasts. What it returns ends it, and gives the ends that were seen.
 func (r *run) supervise(ctx context.Context, server reviver) (finish func() []string) {

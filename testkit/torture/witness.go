@@ -17,8 +17,8 @@ import (
 // witness looks at the histories while the run is on: whether those that run do anything, and what the broker refused.
 type witness struct {
 	follower  *history.Follower
-	committed map[oracle.Process]time.Time // when a process was last told that its COMMIT was carried out
-	stirred   map[string]time.Time         // when whoever has a place last claimed, sent or received something
+	committed map[oracle.Process]time.Time // when a process last learnt that its COMMIT was carried out
+	stirred   map[string]time.Time         // when the process in a place last claimed, sent or received something
 	refused   map[kafka.Error]int          // answers of the broker to relays
 }
 
@@ -101,7 +101,7 @@ func (w *witness) never(places []string) (idle []string) {
 	return idle
 }
 
-// workers are the places of relays and consumers, but for roles of which there are so many that one may have nothing to do.
+// workers are the places of relays and consumers, except roles with so many processes that one may have nothing to do.
 func (r *run) workers() (places []string) {
 	for role, n := range map[string]int{roleRelay: r.Relays, roleConsumer: r.Consumers} {
 		if n <= partitions { // there are more lanes than that

@@ -1,5 +1,5 @@
-// Package history is what a run did, told by all who took part in it: producers, relays, consumers, and whoever made
-// the faults. Each writes its own file of JSON lines, outside of the system that is on trial, one write(2) an entry:
+// Package history is what a run did, as reported by all its parts: producers, relays, consumers, and the one that made
+// the faults. Each writes its own file of JSON lines, outside the system under test, one write(2) an entry:
 // a process that is killed leaves at most one torn line, its last. Read puts the files together.
 //
 // Nothing here judges; package oracle does.
@@ -49,7 +49,7 @@ type Result string
 const (
 	OK      Result = "ok"
 	Failed  Result = "failed"
-	Unknown Result = "unknown" // nobody was told: both may be true
+	Unknown Result = "unknown" // there was no answer: both may be true
 )
 
 // Entry is one line.

@@ -25,7 +25,7 @@ const brokersVar = "HOLDFAST_TEST_KAFKA_BROKERS"
 // callTimeout bounds each of the calls that this package makes for a test.
 const callTimeout = time.Minute
 
-// Cluster is a Kafka for one test. The server behind it is shared unless Own made it; the topics
+// Cluster is a Kafka for one test. Its server is shared unless Own made it; the topics
 // made by Topic are the test's own.
 type Cluster struct {
 	// Brokers are the addresses to give to a client.
@@ -44,7 +44,7 @@ func New(t testing.TB) *Cluster {
 	t.Helper()
 	if brokers := os.Getenv(brokersVar); brokers != "" {
 		s, err := external.Get(func() (*Server, error) { return dial(strings.Split(brokers, ",")) })
-		if err != nil { // whoever sets the variable wants no other server
+		if err != nil { // if the variable is set, no other server is wanted
 			t.Fatalf("use %s: %v", brokersVar, err)
 		}
 		return clusterOf(s)
@@ -168,7 +168,7 @@ func Main(m *testing.M, after ...func()) int {
 	return code
 }
 
-// Stop stops the servers of this binary, those of package pgtest too. It is for a TestMain of one's own; no
+// Stop stops the servers of this binary, those of package pgtest too. It is for your own TestMain; no
 // test may run afterwards.
 func Stop() {
 	servers.Stop()

@@ -20,7 +20,7 @@ func Attach(credential *syscall.Credential, env []string, script string, args ..
 	cmd := exec.Command("/bin/sh", append([]string{"-c", prelude + script, "holdfast-lifeline"}, args...)...)
 	cmd.Dir = "/"
 	cmd.Env = env
-	// A group of its own, and none of our outputs: whoever waits for those to be closed, as go
+	// A group of its own, and none of our outputs: a program that waits for those to be closed, as go
 	// test does, must not wait for the shell.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: credential}
 	pipe, err := cmd.StdinPipe()

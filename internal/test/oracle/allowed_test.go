@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/history"
 )
 
-// behind puts entries at the end of the history, a millisecond each.
-func (r *Run) behind(entries ...history.Entry) {
+// then puts entries at the end of the history, a millisecond each.
+func (r *Run) then(entries ...history.Entry) {
 	for _, e := range entries {
 		e.At = r.Entries[len(r.Entries)-1].At.Add(time.Millisecond)
 		r.Entries = append(r.Entries, e)
@@ -51,7 +51,7 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 			r.KilledAt = map[Process]time.Time{r.Killed[0]: r.Entries[r.entry(history.Fault, 0)].At}
 			r.later(r.entry(history.Heal, 0), 11*time.Second)
 		}},
-		{"a repeat behind later events of its key", func(r *Run) {
+		{"a repeat after later events of its key", func(r *Run) {
 			for i, id := range []string{"a1", "a2", "a2", "a3", "a1"} {
 				r.Records[i].ID = id
 			}
@@ -83,7 +83,7 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 		{"a letter was replayed although its event had arrived", func(r *Run) {
 			r.give(Letter{ID: 2, EventID: "a3", State: Replayed})
 			r.insert("a3", "a", 0)
-			r.behind(by("relay/1", 21, history.Publish, "", "a3"))
+			r.then(by("relay/1", 21, history.Publish, "", "a3"))
 		}},
 		{"an id whose COMMIT was refused is written by a later one", func(r *Run) {
 			i := r.entry(history.Intend, 3)
@@ -164,7 +164,7 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 		}},
 		{"a disk that is full", func(r *Run) { r.Entries[r.entry(history.Log, 0)].Text += " (SQLSTATE 53100)" }},
 		{"as many duplicates of a kind as are allowed", func(r *Run) { r.Limits.Duplicates = map[Explanation]int{OtherProcess: 2, Unanswered: 2} }},
-		{"a letter of which its writer, who was killed, could say no more", func(r *Run) {
+		{"a letter whose writer was killed and could say no more", func(r *Run) {
 			i := r.entry(history.Letter, 0)
 			r.Entries[i].Op = history.Effect
 			r.Entries[i].Actor, r.Entries[i].PID = "relay/0", 20
@@ -222,7 +222,7 @@ func TestEveryDuplicateIsToldByItsReason(t *testing.T) {
 		name   string
 		lanes  int
 		want   Explanation // "": none
-		behind []history.Entry
+		then   []history.Entry
 		adopts []LaneChange // At counts from the last publication before
 	}{
 		{"a process that knew that it had arrived", 1, "", pub("relay/1", 21, "a3"), nil},
@@ -255,8 +255,8 @@ func TestEveryDuplicateIsToldByItsReason(t *testing.T) {
 				change.N, change.Epoch, change.At = int64(n), 99, r.Entries[len(r.Entries)-1].At.Add(time.Microsecond+change.At.Sub(time.Time{}))
 				r.LaneLog = append(r.LaneLog, change)
 			}
-			r.behind(c.behind...)
-			r.behind(last...)
+			r.then(c.then...)
+			r.then(last...)
 			v := Judge(r)
 			if c.want == "" {
 				if v.Count(Unexplained) != 1 {
@@ -292,9 +292,9 @@ func TestAnAnswerIsOfTheOldestTryThatHasNone(t *testing.T) {
 	}
 	r.Entries[i].How = history.Unknown
 	r.LaneLog = nil
-	r.behind(history.Entry{Actor: "relay/1", PID: 21, Op: history.Claim, Epoch: 3})
-	r.behind(by("relay/1", 21, history.Publish, "", "a3"), by("relay/1", 21, history.Acknowledge, history.OK, "a3"))
-	r.behind(by("relay/1", 21, history.Publish, "", "a3"))
+	r.then(history.Entry{Actor: "relay/1", PID: 21, Op: history.Claim, Epoch: 3})
+	r.then(by("relay/1", 21, history.Publish, "", "a3"), by("relay/1", 21, history.Acknowledge, history.OK, "a3"))
+	r.then(by("relay/1", 21, history.Publish, "", "a3"))
 	if v := Judge(r); v.Count(Unexplained) != 1 || !slices.Equal(v.Broken(), []Oracle{Duplicates}) {
 		t.Error(v)
 	}

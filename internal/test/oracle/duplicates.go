@@ -309,7 +309,7 @@ type start struct {
 	adopted time.Time // when the last restored copy before it was adopted
 }
 
-// claimed are the claims whose cursors are known: those of which the log has the lane as it was before.
+// claimed are the claims whose cursors are known: those before which the log has the lane.
 func (b *book) claimed() map[claimed]start {
 	found, before, adopted := map[claimed]start{}, map[int]LaneChange{}, map[int]time.Time{}
 	for _, c := range inOrder(b.LaneLog, func(c LaneChange) int64 { return c.N }) {
@@ -324,7 +324,7 @@ func (b *book) claimed() map[claimed]start {
 	return found
 }
 
-// covers says whether a relay that began here had no reason to read the event: its cursor was behind the event's place.
+// covers says whether a relay that began here had no reason to read the event: its cursor was past the event's place.
 // Transaction ids of before an adoption say nothing.
 func (s start) covers(at Place) bool {
 	if s.Epoch == 0 || !s.adopted.Before(at.At) {

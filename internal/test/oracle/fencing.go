@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/history"
 )
 
-// fencing is O6: whoever lost a lane or a partition changes nothing of it, and takes no event of it in.
+// fencing is O6: a process that lost a lane or a partition changes nothing of it, and takes in none of its events.
 //
 // The logs are made by triggers, under the lock of the row that is changed: they are the order in which the changes
 // happened, not one that has to be found. So each needs one pass that looks at a change and the one before, and no search

@@ -205,7 +205,7 @@ func (r *Run) insert(id, key string, partition int) {
 // give adds a letter, and the word of who wrote it.
 func (r *Run) give(l Letter) {
 	r.Letters = append(r.Letters, l)
-	r.behind(by("c/0", 30, history.Letter, "", l.EventID))
+	r.then(by("c/0", 30, history.Letter, "", l.EventID))
 }
 
 // knowContents gives each event a content of its own, as it was written, in Kafka and for handlers.
@@ -323,12 +323,12 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		}},
 
 		{"an effect that happened twice", EffectOnce, Doubles, 1, func(r *Run) { r.Effects = append(r.Effects, r.Effects[0]) }},
-		{"an effect that happened again behind a later one of its key", EffectOnce, Doubles, 1, func(r *Run) { r.Effects = append(r.Effects, r.Effects[1]) }},
+		{"an effect that happened again after a later one of its key", EffectOnce, Doubles, 1, func(r *Run) { r.Effects = append(r.Effects, r.Effects[1]) }},
 
 		{"a key whose order is broken in Kafka", KeyOrder, Overtaken, 1, func(r *Run) {
 			r.Records[0].ID, r.Records[1].ID, r.Records[2].ID, r.Records[3].ID = "a2", "a2", "a1", "a1"
 		}},
-		{"an event that came behind two later ones", KeyOrder, Overtaken, 1, func(r *Run) {
+		{"an event that came after two later ones", KeyOrder, Overtaken, 1, func(r *Run) {
 			for i, id := range []string{"a2", "a2", "a3", "a1", "a1"} {
 				r.Records[i].ID = id
 			}
@@ -348,7 +348,7 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			r.insert("a1", "a", 1)
 		}},
 		{"effects of a key out of order", KeyOrder, OutOfTurn, 1, func(r *Run) { r.Effects[1], r.Effects[3] = r.Effects[3], r.Effects[1] }},
-		{"effects out of order behind one that was given up", KeyOrder, OutOfTurn, 1, func(r *Run) {
+		{"effects out of order after one that was given up", KeyOrder, OutOfTurn, 1, func(r *Run) {
 			r.give(Letter{ID: 2, EventID: "a1", Consumer: "c", State: Replayed})
 			r.Effects[3], r.Effects[4] = r.Effects[4], r.Effects[3]
 		}},
@@ -391,11 +391,11 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			r.insert("-1", "", 1)
 			r.Records[len(r.Records)-1].Offset++
 		}},
-		{"a duplicate of another, who is told only now that the broker refused it", Duplicates, Unexplained, 2, func(r *Run) {
-			i, behind := r.entry(history.Acknowledge, 0), r.entry(history.Publish, 1)
-			refusal, at := r.Entries[i], r.Entries[behind].At
+		{"a duplicate of another, who learns only now that the broker refused it", Duplicates, Unexplained, 2, func(r *Run) {
+			i, last := r.entry(history.Acknowledge, 0), r.entry(history.Publish, 1)
+			refusal, at := r.Entries[i], r.Entries[last].At
 			refusal.How, refusal.At = history.Failed, at
-			r.Entries = slices.Insert(r.Entries, behind+1, refusal)
+			r.Entries = slices.Insert(r.Entries, last+1, refusal)
 			r.forget(history.Acknowledge, 0)
 		}},
 		{"duplicates of what was acknowledged long before and never saved", Duplicates, TooLate, 2, func(r *Run) {
@@ -520,30 +520,30 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		{"a payload in a log", Hygiene, Leaked, 1, func(r *Run) { r.Entries[r.entry(history.Log, 0)].Text += " card 4111-1111" }},
 
 		{"a letter that nobody said", AlarmsSounded, Unsaid, 1, func(r *Run) { r.forget(history.Letter, 0) }},
-		{"two letters of an event of which one was said", AlarmsSounded, Unsaid, 1, func(r *Run) {
+		{"two letters of an event, and one was reported", AlarmsSounded, Unsaid, 1, func(r *Run) {
 			r.Killed = nil
-			r.behind(by("relay/0", 20, history.End, ""))
+			r.then(by("relay/0", 20, history.End, ""))
 			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "d1", Consumer: "c", State: Open, Reason: "conflict: another payload"})
 		}},
 		{"a letter that nobody said, after a try of one who was killed much later", AlarmsSounded, Unsaid, 1, func(r *Run) {
 			i := r.entry(history.Letter, 0)
 			r.Entries[i] = history.Entry{At: r.Entries[i].At, Actor: "relay/0", PID: 20, Op: history.Effect, IDs: []string{"d1"}}
-			r.behind(by("relay/0", 20, history.Receive, ""))
+			r.then(by("relay/0", 20, history.Receive, ""))
 			r.Entries[len(r.Entries)-1].At = r.Entries[i].At.Add(settling)
 		}},
 		{"a letter that nobody said, after a try of one who was killed and another by one who was not", AlarmsSounded, Unsaid, 1, func(r *Run) {
 			i := r.entry(history.Letter, 0)
 			r.Entries[i] = history.Entry{At: r.Entries[i].At, Actor: "relay/0", PID: 20, Op: history.Effect, IDs: []string{"d1"}}
-			r.behind(by("c/0", 30, history.Effect, "", "d1"))
+			r.then(by("c/0", 30, history.Effect, "", "d1"))
 		}},
-		{"a letter that was said and is not there", AlarmsSounded, MadeUp, 1, func(r *Run) { r.behind(by("c/0", 30, history.Letter, "", "a1")) }},
+		{"a letter that was reported and is not there", AlarmsSounded, MadeUp, 1, func(r *Run) { r.then(by("c/0", 30, history.Letter, "", "a1")) }},
 		{"a fault that nobody said", AlarmsSounded, Silent, 1, func(r *Run) { r.forget(history.Log, 0) }},
-		{"a fault of which something else was said", AlarmsSounded, Silent, 1, func(r *Run) { r.Entries[r.entry(history.Log, 0)].Text = "all is well" }},
-		{"a fault of which one said something who does not have to", AlarmsSounded, Silent, 1, func(r *Run) { r.Entries[r.entry(history.Log, 0)].Actor = "c/0" }},
-		{"a fault of which one of two said nothing", AlarmsSounded, Silent, 1, func(r *Run) {
+		{"a fault that was reported as something else", AlarmsSounded, Silent, 1, func(r *Run) { r.Entries[r.entry(history.Log, 0)].Text = "all is well" }},
+		{"a fault that was reported only by a part that need not", AlarmsSounded, Silent, 1, func(r *Run) { r.Entries[r.entry(history.Log, 0)].Actor = "c/0" }},
+		{"a fault that only one of two reported", AlarmsSounded, Silent, 1, func(r *Run) {
 			r.Alarms["kill"] = append(r.Alarms["kill"], Alarm{"c", []string{alarm}})
 		}},
-		{"a fault of which a line says something in its middle", AlarmsSounded, Silent, 1, func(r *Run) {
+		{"a fault that is reported in the middle of a line", AlarmsSounded, Silent, 1, func(r *Run) {
 			r.Entries[r.entry(history.Log, 0)].Text = "nobody says that " + alarm
 		}},
 		{"an alarm that came before the fault", AlarmsSounded, Silent, 1, func(r *Run) {

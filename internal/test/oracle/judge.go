@@ -238,7 +238,7 @@ func (b *book) count() Figures {
 	return f
 }
 
-// soundEvidence says whether a run proves anything: one in which nothing happened, or of which parts are not known, does
+// soundEvidence says whether a run proves anything: one in which nothing happened, or that is known only in part, does
 // not, however well it looks.
 func soundEvidence(b *book, found *findings) {
 	if len(b.Written) == 0 {

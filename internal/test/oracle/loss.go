@@ -136,7 +136,7 @@ func (b *book) besideEffect(l Letter) bool {
 	return false
 }
 
-// due says whether an event may be given up by whoever wrote the letter.
+// due says whether an event may be given up by the process that wrote the letter.
 func (b *book) due(l Letter) bool {
 	if b.Limits.MayDie == nil {
 		return true

@@ -91,7 +91,7 @@ func factsOf(r *Run) facts {
 // plain says whether an event arrived once and was never given up.
 func (f facts) plain(id string) bool { return f.copies[id] == 1 && !f.letters[id] }
 
-// nextOfKey is the place of the next plain record behind i of the same key, in the same partition.
+// nextOfKey is the place of the next plain record after i of the same key, in the same partition.
 func (f facts) nextOfKey(r *Run, i int) (int, bool) {
 	a := r.Records[i]
 	if a.Key == "" || !f.plain(a.ID) {
@@ -371,7 +371,7 @@ var spoils = []spoil{
 		return true
 	}},
 	{"a fault is not recovered from", NeverBack, Liveness, func(rng *rand.Rand, r *Run) bool {
-		// The last of its name: else the one behind it would take its place.
+		// The last of its name: else the next one would take its place.
 		i := r.last(history.Recovered)
 		r.Entries = slices.Delete(r.Entries, i, i+1)
 		return true

@@ -3,10 +3,10 @@ package oracle
 import "math"
 
 // keyOrder is O4: the first records of a key's events ascend, in one partition; and so do their first effects with each
-// consumer. What was given up has lost its place: it is not compared, and those behind it are compared without it. A
+// consumer. What was given up has lost its place: it is not compared, and those after it are compared without it. A
 // repeat may come late, and is counted.
 //
-// An event that arrives behind a later one of its key is one break, however far it is behind.
+// An event that arrives after a later one of its key is one break, however late it is.
 func keyOrder(b *book, found *findings, figures *Figures) {
 	inKafka(b, found, figures)
 	inEffects(b, found)
@@ -55,7 +55,7 @@ func inKafka(b *book, found *findings, figures *Figures) {
 			}
 		case b.givenUp(n, ""):
 		case w.Number <= k.highest:
-			found.add(Overtaken, "%s, offset %d of partition %d, came behind number %d", b.name(n), r.Offset, r.Partition, k.highest)
+			found.add(Overtaken, "%s, offset %d of partition %d, came after number %d", b.name(n), r.Offset, r.Partition, k.highest)
 		default:
 			k.highest = w.Number
 		}
@@ -87,7 +87,7 @@ func inEffects(b *book, found *findings) {
 		switch number := b.Written[e.event].Number; {
 		case b.givenUp(e.event, b.Consumers[e.consumer]):
 		case number <= *highest:
-			found.add(OutOfTurn, "%s had its effect with %s behind number %d", b.name(e.event), b.Consumers[e.consumer], *highest)
+			found.add(OutOfTurn, "%s had its effect with %s after number %d", b.name(e.event), b.Consumers[e.consumer], *highest)
 		default:
 			*highest = number
 		}

@@ -1,5 +1,5 @@
 // Package oracle judges a run: what was written, what is in Kafka, what was done, and what those who took part say. It
-// has no clock, no SQL and no network: whoever made the run fills a Run, and Judge answers with a Verdict. Eleven oracles,
+// has no clock, no SQL and no network: the code that made the run fills a Run, and Judge answers with a Verdict. Eleven oracles,
 // O1 to O11, each ask one question; a Verdict holds when none of them has found anything.
 //
 // Truth comes from the servers: rows that were committed, records in Kafka's log, rows of effects. The history says who
@@ -138,7 +138,7 @@ type LaneChange struct {
 }
 
 // PositionChange is a row of holdfast.consumer_position as it was after a change. By is as for LaneChange, but need not be
-// what the row calls its owner: whoever raised an epoch is the owner under it.
+// what the row calls its owner: the process that raised an epoch is the owner under it.
 type PositionChange struct {
 	N               int64
 	At              time.Time

@@ -10,8 +10,8 @@ import (
 // from looks, so that it could be missing without anybody seeing it.
 type Seen struct {
 	Lanes     int // changes of lanes that their owners made
-	Positions int // changes of positions of which is known who made them
-	Taken     int // events taken in of which is known who did it
+	Positions int // changes of positions whose maker is known
+	Taken     int // events taken in by a known process
 	Claims    int // that relays say they have made
 	Published int // events that the saved cursors called published when they were looked at
 }

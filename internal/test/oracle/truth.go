@@ -20,7 +20,7 @@ func cursorTruth(b *book, found *findings) {
 	}
 }
 
-// honestErrors is O9: a COMMIT that was answered is there, one that was refused is not, and one of which nobody knows is
+// honestErrors is O9: a COMMIT that was answered is there, one that was refused is not, and one without an answer is
 // there as a whole or not at all. An id that a later COMMIT wrote is not held against an earlier one that failed. And an
 // event that a consumer calls handled has had its effect by then.
 func honestErrors(b *book, found *findings) {

@@ -73,7 +73,7 @@ func setParallel() {
 	}
 }
 
-// Stop stops the servers of this binary, those of package kafkatest too. It is for a TestMain of one's own; no
+// Stop stops the servers of this binary, those of package kafkatest too. It is for your own TestMain; no
 // test may run afterwards.
 func Stop() {
 	models.Range(func(_, m any) bool {

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/servers"
 )
 
-// Options says how a server of one's own is run. The zero value works.
+// Options says how your own server runs. The zero value works.
 type Options struct {
 	// Settings are lines of postgresql.conf, by name. They win over the defaults, which are max_connections=200,
 	// wal_level=replica and max_prepared_transactions=20. Unless they say otherwise, or are NoSync's, the server keeps its
@@ -21,7 +21,7 @@ func NoSync() map[string]string {
 	return map[string]string{"fsync": "off", "full_page_writes": "off"}
 }
 
-// Server is a PostgreSQL of one's own. Its methods may be called from any goroutine; they run one after another.
+// Server is a PostgreSQL of your own. Its methods may be called from any goroutine; they run one after another.
 type Server struct {
 	// DSN connects to the database "postgres" as a superuser. It stays the same over Restart.
 	DSN string

@@ -1,5 +1,5 @@
 // Package auditlog keeps an audit log of lanes, positions and rows of the inbox in the database of a test: every change of the ones
-// and every insert of the others, as triggers see it, whoever made it. From that package oracle judges fencing (O6). A look
+// and every insert of the others, as triggers see it, whichever process made it. From that package oracle judges fencing (O6). A look
 // at the saved cursors while the run is on is for the truth of them (O7). Neither needs the word of a process, so that it
 // can be one that ends anywhere.
 package auditlog
@@ -21,7 +21,7 @@ type DB interface {
 }
 
 var statements = []string{
-	// Every change of a lane, by whoever made it.
+	// Every change of a lane, and who made it.
 	"create table public.lane_log (n bigint generated always as identity primary key, at timestamptz not null default clock_timestamp(), by text not null default current_setting('application_name'), lane int, epoch bigint, owner text, done text, upto text, pos bigint, early boolean)",
 	// A lease that ends later than any that is given now is of a clock that was ahead: it need not be waited for.
 	`create function public.log_lane() returns trigger language plpgsql as $$ begin

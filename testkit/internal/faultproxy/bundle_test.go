@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// bundle is a proxy and a server behind it, which hands its connections to the test.
+// bundle is a proxy and its server, which hands its connections to the test.
 type bundle struct {
 	testing.TB
 	*Proxy
@@ -46,7 +46,7 @@ func setup(t testing.TB) *bundle {
 	return b
 }
 
-// serve runs a server that keeps what it accepts for whoever receives it.
+// serve runs a server that keeps what it accepts until it is received.
 func serve(t testing.TB) (address string, accepted chan *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -223,7 +223,7 @@ func TestEveryExampleClosesThePublisherThatItMakes(t *testing.T) {
 		text := read(t, file)
 		n := strings.Count(text, "kafkago.NewPublisher(")
 		if made += n; n != strings.Count(text, "publisher.Close()") {
-			t.Errorf("%s makes %d publishers and closes another number: whoever copies it leaks its connections to the brokers", file, n)
+			t.Errorf("%s makes %d publishers and closes another number: a copy of it leaks its connections to the brokers", file, n)
 		}
 	}
 	if made < 4 {
@@ -306,7 +306,7 @@ func TestNoSkipEscapesTheSearch(t *testing.T) {
 	}
 }
 
-// skips says where a file calls, or hands on, one of the methods by which a test skips itself, whoever's they are.
+// skips says where a file calls, or hands on, one of the methods by which a test skips itself, of whatever type.
 func skips(t *testing.T, file, text string) (found []string) {
 	t.Helper()
 	files := token.NewFileSet()

@@ -97,7 +97,7 @@ func TestEveryStatementIsPreparedOnTheOldestAndTheNewestPostgres(t *testing.T) {
 		}
 	}
 	if len(statements) < 150 {
-		t.Fatalf("only %d statements were found: they are constants of queries.go, or of one that is named so behind a word, that begin with their name, or stand in schema.go so", len(statements))
+		t.Fatalf("only %d statements were found: they are constants of queries.go, or of a file whose name ends so, that begin with their name, or stand in schema.go so", len(statements))
 	}
 	for _, server := range []struct {
 		name  string
