@@ -22,8 +22,8 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// Injected bugs: what each oracle is there to see, done on purpose. They live in the parts, where a user's code or ours
-// could have them, and not in the library.
+// Injected bugs, one for everything that an oracle must find. They are in the parts, where a user's code or ours could have
+// them, not in the library.
 const (
 	bugLose      = "lose"       // the publisher says that an event was acknowledged which it never sent
 	bugDualWrite = "dual-write" // the producer publishes past the outbox, and rolls back
@@ -48,8 +48,8 @@ const (
 // stuckKey is the key for which bugStuck never has an answer.
 const stuckKey = "k3"
 
-// notWaitedFor are the keys for whose events a run does not wait. What bugStuck keeps would never come; what else is
-// on its way when the run ends would wait as well, and nobody could tell which of them the bug keeps.
+// notWaitedFor are the keys whose events a run does not wait for. The events that bugStuck keeps would never arrive. Others
+// in progress at the end of the run would wait as well, and nobody could tell them apart.
 func (o Options) notWaitedFor() []string {
 	if o.bug == bugStuck {
 		return []string{stuckKey}
@@ -57,7 +57,7 @@ func (o Options) notWaitedFor() []string {
 	return []string{}
 }
 
-// withBug runs f where the part has the bug.
+// withBug runs f if the part has the bug.
 func (p part) withBug(bug string, f func() error) error {
 	if p.Bug != bug {
 		return nil
@@ -147,7 +147,7 @@ func (p part) buggyPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.Pub
 			return pub.Publish(ctx, events)
 		}), nil
 	case bugForget:
-		// A claim changes the epoch, and may draw a window: what a relay saves under its own is lost.
+		// A claim changes the epoch, and may open a window. What a relay saves under its own epoch is lost.
 		_, err := pool.Exec(context.Background(), `select pg_advisory_xact_lock(1);
 			create or replace function public.forget() returns trigger language plpgsql as
 			$$ begin new.done := old.done; new.upto := old.upto; new.pos := old.pos; return new; end $$;

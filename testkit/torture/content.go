@@ -15,10 +15,10 @@ import (
 	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 )
 
-// canary stands at the beginning of every payload and must stand in no log.
+// canary is at the beginning of every payload and must be in no log.
 const canary = "c4n4ry"
 
-// payload is one like no other, of at least size bytes. It is random, so that what is large stays so when it is compressed.
+// payload is unique and has at least size bytes. It is random, so that a large one stays large when it is compressed.
 func payload(rng *rand.Rand, id string, size int) []byte {
 	text := []byte(canary + " " + id + " ")
 	for len(text) < size {
@@ -28,7 +28,7 @@ func payload(rng *rand.Rand, id string, size int) []byte {
 	return text
 }
 
-// content is a hash of what an event carries. No payload is another than an empty one.
+// content is a hash of what an event carries. A missing payload differs from an empty one.
 func content(e holdfast.Event) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %q %v %d ", e.Source, e.Type, e.Payload == nil, len(e.Payload))
@@ -39,7 +39,7 @@ func content(e holdfast.Event) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// eventOf is what a consumer reads in a record.
+// eventOf is what a consumer reads from a record.
 func eventOf(topic string, r kafkaserver.Record) (holdfast.Event, error) {
 	headers := make([]wire.Header, len(r.Headers))
 	for i, h := range r.Headers {

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/lifeline"
 )
 
-// smallDisks are two small file systems in memory, so that Postgres and Kafka can run out of space without anybody else
-// doing so. Mounting them needs root; without it servers use the usual disk, and cannot run out.
+// smallDisks are two small file systems in memory, so that Postgres and Kafka can run out of space without harm to
+// others. Mounting them needs root. Without it servers use the usual disk, and never run out.
 type smallDisks struct {
 	dir     string
 	mounted []string
@@ -20,7 +20,7 @@ type smallDisks struct {
 	line    *lifeline.Line // unmounts them when this process is killed
 }
 
-// Sizes in MiB: room for the servers as they are made, and for a run of some hours.
+// Sizes in MiB: enough for new servers, and for a run of some hours.
 const (
 	postgresDisk = 3072
 	kafkaDisk    = 3072
@@ -57,7 +57,7 @@ func makeSmallDisks() *smallDisks {
 
 func (d *smallDisks) have() bool { return len(d.mounted) > 0 }
 
-// missing says why there are none, or "".
+// missing says why there are no small disks, or "".
 func (d *smallDisks) missing() string {
 	if d.have() {
 		return ""
@@ -65,7 +65,7 @@ func (d *smallDisks) missing() string {
 	return fmt.Sprintf("there is no small disk: %v", d.why)
 }
 
-// postgres and kafka are the folders to run the servers in; "" is theirs to choose.
+// postgres and kafka are the folders to run the servers in; "" leaves the choice to them.
 func (d *smallDisks) postgres() string { return d.folder(postgres) }
 func (d *smallDisks) kafka() string    { return d.folder(broker) }
 
@@ -87,7 +87,7 @@ func (d *smallDisks) remove() {
 	d.mounted = nil
 }
 
-// fill leaves no room on a disk, and returns what makes room again.
+// fill uses up a disk, and returns a function that frees it.
 func (d *smallDisks) fill(name string) (free func() error, err error) {
 	path := filepath.Join(d.dir, name, "ballast")
 	f, err := os.Create(path)
@@ -100,7 +100,7 @@ func (d *smallDisks) fill(name string) (free func() error, err error) {
 		return nil, err
 	}
 	left := int64(room.Bavail) * room.Bsize
-	// As much as there is, in ever smaller pieces: what is written beside it takes some of it too.
+	// All free space, in ever smaller pieces: others write at the same time.
 	for offset, piece := int64(0), left; piece >= 4096; {
 		if err := syscall.Fallocate(int(f.Fd()), 0, offset, piece); err != nil {
 			piece /= 2

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/testkit/internal/auditlog"
 )
 
-// sampler looks at the saved cursors while the run is on. What Kafka has it reads once, for the oracles too.
+// sampler looks at the saved cursors during the run. It reads what is in Kafka once, also for the oracles.
 type sampler struct {
 	taken []oracle.CursorSample
 	seen  map[string]struct{}           // ids in Kafka
@@ -29,7 +29,7 @@ type partition struct {
 	number int
 }
 
-// sample takes a look at the cursors, and reads what Kafka has got.
+// sample looks at the cursors, and reads what is new in Kafka.
 func (r *run) sample(ctx context.Context) error {
 	s, err := auditlog.Look(ctx, r.admin, func(ctx context.Context) (map[string]struct{}, error) {
 		err := r.readOn(ctx)
@@ -45,7 +45,7 @@ func (r *run) sample(ctx context.Context) error {
 // allTopics are those that events go to.
 func (g *ground) allTopics() []string { return append([]string{g.late}, g.topics...) }
 
-// readOn reads what Kafka has got since the last sample.
+// readOn reads what has come into Kafka since the last sample.
 func (r *run) readOn(ctx context.Context) error {
 	s := &r.samples
 	if s.seen == nil {
@@ -103,7 +103,7 @@ func texts(ctx context.Context, db querier, sql string, args ...any) ([]string, 
 	return rowsOf(ctx, db, pgx.RowTo[string], sql, args...)
 }
 
-// judge puts together all that is known, and asks the oracles.
+// judge collects all that is known, and asks the oracles.
 func (r *run) judge(ctx context.Context, histories string) (err error) {
 	r.say("the oracles judge")
 	killed := r.killed()
@@ -153,7 +153,7 @@ func (r *run) readLetters(ctx context.Context, known *oracle.Run) (err error) {
 	return err
 }
 
-// readLogs says nothing of who made what the run itself has changed: a step of the clock, an adoption.
+// readLogs names no process for changes that the run itself made: a step of the clock, an adoption.
 func (r *run) readLogs(ctx context.Context, known *oracle.Run) (err error) {
 	if known.LaneLog, err = auditlog.Lanes(ctx, r.admin, "torture"); err != nil {
 		return err
@@ -182,7 +182,7 @@ func (r *run) readPending(ctx context.Context, known *oracle.Run) (err error) {
 	return err
 }
 
-// leaving is how long a server may take to end a backend whose client has said that it goes.
+// leaving is how long a server may take to end a backend whose client has closed its connection.
 const leaving = 5 * time.Second
 
 // readLeftovers looks for what parts have left behind in the database: what is still there after enough time to go.

@@ -15,17 +15,17 @@ import (
 type fault struct {
 	name string // "kill-relay"
 	what string // one line for a person
-	// hold is how long it lasts, at least and at most. Nothing is held where both are zero.
+	// hold is how long it lasts, at least and at most. Both are zero for a fault that lasts no time.
 	hold [2]time.Duration
-	// begin brings it about and returns what ends it. It may return a nil heal where there is nothing to end.
+	// begin makes the fault and returns what ends it, or a nil heal if there is nothing to end.
 	begin func(ctx context.Context, s *stage) (heal func(context.Context) error, err error)
-	// impossible says why it cannot be had on this ground, or "".
+	// impossible says why this ground does not allow the fault, or "".
 	impossible func(g *ground) string
-	// alarms are what has to be logged while the fault lasts or soon after, all of it.
+	// alarms are what must be logged while the fault lasts or soon after, all of it.
 	alarms []oracle.Alarm
 	// keeps: relays may be kept from saving what they have published, until all has recovered.
 	keeps bool
-	// alone: no process is killed beside it, because that would end what the fault has to hit.
+	// alone: no process is killed meanwhile, because that would end what the fault has to hit.
 	alone bool
 }
 
@@ -37,8 +37,8 @@ type stage struct {
 	held time.Duration // for how long this one will last
 
 	witness *witness
-	// hit says whether the fault has done anything to anybody yet. begin sets it for a fault that may miss: nil is for those
-	// that cannot.
+	// hit says whether the fault has had any effect yet. begin sets it for a fault that may miss; it is nil for one that
+	// cannot.
 	hit func() (bool, error)
 }
 
@@ -65,13 +65,13 @@ func seconds(low, high float64) [2]time.Duration {
 	return [2]time.Duration{time.Duration(low * float64(time.Second)), time.Duration(high * float64(time.Second))}
 }
 
-// outlasting is how long a fault is held that others have to take for the end of somebody: beyond what they wait for a sign
-// of life, so that he meets them when he goes on.
+// outlasting is how long to hold a fault after which others must take over: longer than they wait for a sign of life, so
+// that the process meets them when it goes on.
 func outlasting(wait time.Duration) [2]time.Duration {
 	return [2]time.Duration{wait + time.Second, wait + 4*time.Second}
 }
 
-// Catalogue is every fault there is, in a fixed order: a seed draws from it.
+// Catalogue is every fault, in a fixed order: a seed draws from it.
 func catalogue() (all []fault) {
 	all = append(processFaults(), linkFaults()...)
 	own := len(all)

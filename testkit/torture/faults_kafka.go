@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 )
 
-// kafkaFaults are those of the broker, and of what it refuses.
+// kafkaFaults are faults of the broker, and what it refuses.
 func kafkaFaults() []fault {
 	return []fault{
 		{name: "kill-kafka", what: "kill -9 of the broker", hold: seconds(0.2, 3), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
@@ -41,10 +41,10 @@ func kafkaFaults() []fault {
 	}
 }
 
-// missingTopic is the name of the fault that has to come first, because the topic is not there before it has ended.
+// missingTopic is the name of the fault that has to come first, because the topic does not exist until it has ended.
 const missingTopic = "missing-topic"
 
-// brokerAway is what has to be said while it is.
+// brokerAway is what must be logged while it is away.
 var brokerAway = []oracle.Alarm{{By: roleRelay, Messages: []string{"lane held lane="}}, {By: roleConsumer, Messages: []string{"waiting for Kafka"}}}
 
 var topicHeld = []oracle.Alarm{{By: roleRelay, Messages: []string{"topic held"}}}
@@ -60,7 +60,7 @@ const tooLarge = 600
 // any draws a topic.
 func (s *stage) any() string { return s.topics[s.rng.IntN(len(s.topics))] }
 
-// refused says whether the broker has answered a relay with code since now.
+// refused says whether the broker has answered a relay with code since its call.
 func (s *stage) refused(code kafka.Error) func() (bool, error) {
 	before := s.witness.refused[code]
 	return func() (bool, error) {
@@ -69,7 +69,7 @@ func (s *stage) refused(code kafka.Error) func() (bool, error) {
 	}
 }
 
-// setTopic gives one setting of one topic a value, and returns what gives it the one it had before.
+// setTopic changes one setting of one topic, and returns what changes it back.
 func setTopic(ctx context.Context, s *stage, topic, name, value, before string) (func(context.Context) error, error) {
 	set := func(ctx context.Context, value string) error {
 		res, err := s.kafka.Client.IncrementalAlterConfigs(ctx, &kafka.IncrementalAlterConfigsRequest{Resources: []kafka.IncrementalAlterConfigsRequestResource{
@@ -88,8 +88,8 @@ func setTopic(ctx context.Context, s *stage, topic, name, value, before string) 
 	return func(ctx context.Context) error { return set(ctx, before) }, set(ctx, value)
 }
 
-// denyRights denies everybody the right to write to a topic. Where a topic has a rule, the broker allows nothing that no rule
-// allows: so nobody may read it either, or commit an offset of it.
+// denyRights denies everybody the right to write to a topic. If a topic has a rule, the broker allows only what a rule allows: so
+// nobody may read it either, or commit an offset of it.
 func denyRights(ctx context.Context, s *stage) (func(context.Context) error, error) {
 	s.hit = s.refused(kafka.TopicAuthorizationFailed)
 	topic := s.any()
@@ -116,7 +116,7 @@ func denyRights(ctx context.Context, s *stage) (func(context.Context) error, err
 	}, nil
 }
 
-// fillKafka leaves no space for the broker, which ends itself over that: it is started again.
+// fillKafka leaves no space for the broker, which ends because of that and is started again.
 func fillKafka(_ context.Context, s *stage) (func(context.Context) error, error) {
 	free, err := s.small.fill(broker)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/testkit/internal/faultproxy"
 )
 
-// linkFaults are those of the network between each kind of part and each server, and between PgBouncer and Postgres.
+// linkFaults are faults of the network between each kind of part and each server, and between PgBouncer and Postgres.
 func linkFaults() (all []fault) {
 	for _, l := range append(slices.Clone(links), pooled) {
 		var impossible func(*ground) string
@@ -54,7 +54,7 @@ func linkFaults() (all []fault) {
 	return all
 }
 
-// cutChance is how likely a COMMIT is cut. A relay sends few: most of what it does is one statement.
+// cutChance is how likely a COMMIT is cut. A relay sends few: most of its work is single statements.
 func cutChance(role string) float64 {
 	if role == roleRelay {
 		return 1
@@ -62,13 +62,13 @@ func cutChance(role string) float64 {
 	return 0.3
 }
 
-// counted says whether what a proxy counts is more than now.
+// counted says whether a proxy's count has grown since its call.
 func counted(proxy *faultproxy.Proxy, hits func(faultproxy.Counts) int64) func() (bool, error) {
 	before := hits(proxy.Counts())
 	return func() (bool, error) { return hits(proxy.Counts()) > before, nil }
 }
 
-// What a fault of each kind does is counted here.
+// The counter that each kind of fault raises.
 func held(c faultproxy.Counts) int64      { return c.Held + c.Unanswered }
 func resets(c faultproxy.Counts) int64    { return c.Resets }
 func delayed(c faultproxy.Counts) int64   { return c.Delayed }
@@ -82,7 +82,7 @@ func server(l link) string {
 	return "Kafka"
 }
 
-// networkFaults are what a link between any two can have. what is about a role and a server.
+// networkFaults are the faults of a link between any two. what names a role and a server.
 var networkFaults = []struct {
 	name, what string
 	hold       [2]time.Duration

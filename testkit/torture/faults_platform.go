@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/testkit/pgserver"
 )
 
-// platformFaults are those of what stands around the servers: a primary that is gone for good, a database that moves, a
+// platformFaults are faults of what is around the servers: a primary that is gone for good, a database that moves, a
 // pooler.
 func platformFaults() []fault {
 	return []fault{
@@ -49,7 +49,7 @@ func (g *ground) missingProgram(name string) string {
 	return ""
 }
 
-// failover makes a standby, lets COMMIT wait for it, and kills the primary: what was answered is on the standby.
+// failover makes a standby, lets COMMIT wait for it, and kills the primary: every answered COMMIT is on the standby.
 func failover(ctx context.Context, s *stage) (func(context.Context) error, error) {
 	standby, err := pgserver.InitStandby(ctx, s.primary, pgserver.Options{Dir: s.small.postgres()})
 	if err != nil {
@@ -87,7 +87,7 @@ func (g *ground) followSynchronously(ctx context.Context) error {
 		err := g.admin.QueryRow(ctx, `select exists (select from pg_stat_replication where sync_state = 'sync' and state = 'streaming')
 			and current_setting('synchronous_standby_names') = '*'`).Scan(&synchronous)
 		if err == nil && synchronous {
-			// Sessions take a new setting between two statements, and what was committed before is on its way.
+			// Sessions take a new setting between two statements, and earlier commits still travel to the standby.
 			var written string
 			if err = g.admin.QueryRow(ctx, "select pg_current_wal_lsn()").Scan(&written); err == nil {
 				err = g.awaitReplay(ctx, written)
@@ -124,8 +124,8 @@ func (g *ground) moveTo(ctx context.Context, server *pgserver.Server) error {
 	return g.awaitPostgres(ctx)
 }
 
-// moveByDump is a planned move: everything stops, the database is dumped and restored into a new cluster, relays are
-// told so (holdfast adopt), and everything starts again.
+// moveByDump is a planned move: everything stops, the database is dumped and restored into a new cluster, holdfast adopt
+// makes it usable for relays, and everything starts again.
 func moveByDump(ctx context.Context, s *stage) (func(context.Context) error, error) {
 	var stopped [][2]string
 	for _, role := range []string{roleProducer, roleRelay, roleConsumer} {

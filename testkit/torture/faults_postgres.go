@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 )
 
-// postgresFaults are those of the server as such.
+// postgresFaults are faults of the server itself.
 func postgresFaults() []fault {
 	return []fault{
 		{name: "kill-backend", what: "kill -9 of one Postgres backend, which ends all sessions and begins crash recovery", begin: killBackend, alarms: databaseAway},
@@ -29,7 +29,7 @@ func postgresFaults() []fault {
 		{name: "clock-back", what: "the database's clock is set back by ten minutes, and then right", hold: seconds(1, 3), begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return stepClock(ctx, s, "10 minutes")
 		}},
-		// It stays so: what was put off meanwhile would wait ten minutes more, as it should.
+		// It is not reversed: events that were delayed meanwhile would rightly wait ten minutes more.
 		{name: "clock-forward", what: "the database's clock is set forward by ten minutes", begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			_, err := stepClock(ctx, s, "-10 minutes")
 			return nil, err
@@ -39,11 +39,11 @@ func postgresFaults() []fault {
 	}
 }
 
-// databaseStill is what has to be said while the database does not answer. A consumer may bear some seconds of it in
-// silence, as it does a long statement: it waits for as long as its handlers may.
+// databaseStill is what must be logged while the database does not answer. A consumer may log nothing for some seconds, as
+// during a long statement: it waits as long as its handlers may take.
 var databaseStill = []oracle.Alarm{{By: roleRelay, Messages: []string{"relay waits for the database", "cursors not saved", "lane dropped"}}}
 
-// databaseAway is what has to be said while it ends what is under way.
+// databaseAway is what must be logged while it ends statements in progress.
 var databaseAway = append(slices.Clone(databaseStill), oracle.Alarm{By: roleConsumer, Messages: []string{"waiting for the database"}})
 
 func killBackend(ctx context.Context, s *stage) (func(context.Context) error, error) {
@@ -86,7 +86,7 @@ func freezePostgres(_ context.Context, s *stage) (func(context.Context) error, e
 	return func(context.Context) error { return s.primary.Unpause() }, s.primary.Pause()
 }
 
-// hold begins a transaction, does sql in it, and returns what ends it.
+// hold begins a transaction, runs sql in it, and returns what ends it.
 func (s *stage) hold(ctx context.Context, sql string) (end func(context.Context) error, err error) {
 	conn, err := pgx.Connect(ctx, s.primary.DSN)
 	if err != nil {
@@ -124,7 +124,7 @@ func preparedTransaction(ctx context.Context, s *stage) (func(context.Context) e
 	}, end(ctx)
 }
 
-// takeConnections connects until the server refuses. A superuser gets those that are reserved, so nobody else gets any.
+// takeConnections connects until the server refuses. A superuser gets the reserved ones too, so nobody else gets any.
 func takeConnections(ctx context.Context, s *stage) (func(context.Context) error, error) {
 	var taken []*pgx.Conn
 	heal := func(ctx context.Context) error {
@@ -133,7 +133,7 @@ func takeConnections(ctx context.Context, s *stage) (func(context.Context) error
 		}
 		return nil
 	}
-	// Those that are at work keep theirs: a part that has to reconnect is refused. One session in two is ended.
+	// Sessions in use go on, and a part that has to reconnect is refused. Every second session is ended.
 	for range 200 {
 		c, err := pgx.Connect(ctx, s.primary.DSN)
 		if err != nil {
@@ -163,8 +163,8 @@ func pids(conns []*pgx.Conn) (all []int32) {
 	return all
 }
 
-// clockSteps move, by $1 times $2, the times that a relay or a consumer compares with the clock: when leases run out, until
-// when somebody counts as seen, and when something is due.
+// clockSteps move, by $1 times $2, the times that a relay or a consumer compares with the clock: when leases run out, how
+// long a process counts as seen, and when something is due.
 var clockSteps = []string{
 	"update holdfast.lane set lease_until = lease_until + $1::text::interval * $2::text::int where isfinite(lease_until)",
 	"update holdfast.relay set seen_until = seen_until + $1::text::interval * $2::text::int",
@@ -176,11 +176,11 @@ var clockSteps = []string{
 	"update holdfast.scheduled set due_at = due_at + $1::text::interval * $2::text::int",
 }
 
-// clockStepOfTruth moves what the oracles hold the times of scheduled events against.
+// clockStepOfTruth moves what the oracles compare the times of scheduled events with.
 const clockStepOfTruth = "update written set due = due + $1::text::interval * $2::text::int where due is not null"
 
-// stepClock moves all times that are stored: to the library this is what a step of the server's clock by as much in the
-// other direction looks like. The clock itself is the machine's, and others live by it.
+// stepClock moves all stored times. To the library this looks like an equal step of the server's clock in the other
+// direction. The clock itself is the machine's, and others need it.
 func stepClock(ctx context.Context, s *stage, by string) (func(context.Context) error, error) {
 	step := func(ctx context.Context, sign string) error {
 		return pgx.BeginFunc(ctx, s.admin, func(tx pgx.Tx) error {
@@ -195,7 +195,7 @@ func stepClock(ctx context.Context, s *stage, by string) (func(context.Context) 
 	return func(ctx context.Context) error { return step(ctx, "-1") }, step(ctx, "1")
 }
 
-// fillPostgres leaves no space for Postgres. It may end itself over that: it is started again.
+// fillPostgres leaves no space for Postgres. Postgres may end because of that, and is started again.
 func fillPostgres(_ context.Context, s *stage) (func(context.Context) error, error) {
 	free, err := s.small.fill(postgres)
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 // partitions is how many each topic has.
 const partitions = 6
 
-// A link is what a kind of part dials in place of a server.
+// A link is what a kind of part connects to instead of a server.
 type link struct{ role, server string }
 
 const (
@@ -36,12 +36,12 @@ const (
 
 var links = []link{{roleProducer, postgres}, {roleRelay, postgres}, {roleConsumer, postgres}, {roleRelay, broker}, {roleConsumer, broker}}
 
-// pooled is the link between PgBouncer and Postgres, where there is one.
+// pooled is the link between PgBouncer and Postgres, if there is one.
 var pooled = link{"pgbouncer", postgres}
 
 func (l link) String() string { return l.role + "-" + l.server }
 
-// ground is what the parts stand on.
+// ground is the servers and links that the parts use.
 type ground struct {
 	dir     string // of histories, logs and servers
 	small   *smallDisks
@@ -124,18 +124,18 @@ func (g *ground) link(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
-// tables are the service's own, and the oracles' beside package auditlog.
+// tables are the service's own, and those of the oracles that package auditlog does not have.
 var tables = []string{
-	// The truth of what was committed, written in the transaction of each event: it needs nobody's word.
+	// The truth of what was committed, written in the transaction of each event: no process has to report it.
 	"create table written (id text primary key, topic text not null, key text not null, number bigint not null, type text not null, content text not null, due timestamptz, at timestamptz not null default clock_timestamp())",
 	"create table aggregate (key text primary key, n bigint not null default 0)",
 	"create table other (x bigint)",
-	// No key on id: an effect that happens twice is to be seen.
+	// No key on id: an effect that happens twice must be visible.
 	"create table effect (n bigint generated always as identity primary key, consumer text not null, id text not null, key text not null, content text not null, at timestamptz not null default clock_timestamp())",
 	"create index effect_by_id on effect (id)",
 	"create index written_by_time on written (at)",
 	"create table state (consumer text, key text, id text, primary key (consumer, key))",
-	// Where events stood in the log of the relays, and which were parked.
+	// The places of events in the log of the relays, and which were parked.
 	"create table place_log (id text not null, xid xid8 not null, seq bigint not null, at timestamptz not null default clock_timestamp())",
 	`create function log_place() returns trigger language plpgsql as $$ begin
 		insert into public.place_log (id, xid, seq) values (new.id, new.xid, new.seq);
@@ -177,7 +177,7 @@ func (g *ground) prepare(ctx context.Context, late bool) error {
 	return g.awaitCoordinator(ctx)
 }
 
-// makeTables makes all that parts and oracles need in a database.
+// makeTables creates everything that parts and oracles need in a database.
 func makeTables(ctx context.Context, pool *pgxpool.Pool) error {
 	for _, sql := range append(tables, fmt.Sprintf("insert into aggregate select 'k' || g from generate_series(0, %d) g", keys-1)) {
 		if _, err := pool.Exec(ctx, sql); err != nil {
@@ -195,7 +195,7 @@ func makeTables(ctx context.Context, pool *pgxpool.Pool) error {
 	return auditlog.Install(ctx, pool)
 }
 
-// openAdmin connects to the primary of the moment.
+// openAdmin connects to the current primary.
 func (g *ground) openAdmin(ctx context.Context) error {
 	config, err := pgxpool.ParseConfig(g.primary.DSN)
 	if err != nil {
@@ -211,7 +211,7 @@ func (g *ground) openAdmin(ctx context.Context) error {
 	return err
 }
 
-// awaitCoordinator waits until the broker has made the topic of its consumer groups, which takes it seconds at first.
+// awaitCoordinator waits until the broker has made the topic of its consumer groups, which takes seconds at first.
 func (g *ground) awaitCoordinator(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

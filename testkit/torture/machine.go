@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// machine is what a run was given by the machine, and took of it: times of another run are to be compared with these at hand.
+// machine is what a run got from the machine, and used of it. Times of two runs can be compared only with these.
 type machine struct {
 	commits []time.Duration  // of a transaction with nothing but a COMMIT, between the faults
 	memory  map[string]int64 // bytes that one process had resident at most, by role
 }
 
-// measure is made between two faults, where everything works. Memory has no limit: of an answer that was cut in a frame pgx may
-// take any four bytes for a length, and make room for that, up to 1 GiB.
+// measure is called between two faults, when everything works. Memory has no limit: if an answer is cut within a frame, pgx
+// may read any four bytes as a length, and allocate that, up to 1 GiB.
 func (r *run) measure(ctx context.Context) error {
 	began := time.Now()
 	if _, err := r.admin.Exec(ctx, "select pg_logical_emit_message(true, 'torture', 'a commit that is flushed')"); err != nil {
@@ -61,7 +61,7 @@ func peakMemory(status string) (int64, error) {
 
 func mebibytes(bytes int64) string { return fmt.Sprintf("%d MiB", (bytes+1<<19)>>20) }
 
-// String is a line of the report; "" where nothing was measured.
+// String is a line of the report; "" if nothing was measured.
 func (m machine) String() string {
 	if len(m.commits) == 0 {
 		return ""

@@ -50,11 +50,11 @@ type part struct {
 // IsPart says whether this process was started as a part of a run: then main must call RunPart and nothing else.
 func IsPart() bool { return os.Getenv(partVar) != "" }
 
-// stopWithin is how long a part that was told to stop may take; then it says where it hangs, and ends.
+// stopWithin is how long a part may take to stop. After that it reports where it hangs, and ends.
 const stopWithin = 40 * time.Second
 
-// RunPart is the whole program of a part, and returns its exit status. It ends in order when its standard input ends:
-// when the run closes it, and when the run is no more.
+// RunPart is the whole program of a part, and returns its exit status. It stops in order when its standard input ends:
+// when the run closes it, or has ended.
 func RunPart() int {
 	var p part
 	if err := json.Unmarshal([]byte(os.Getenv(partVar)), &p); err != nil {
@@ -83,7 +83,7 @@ func RunPart() int {
 	return 0
 }
 
-// run opens the pool, is its role until standard input ends, and closes the pool.
+// run opens the pool, runs the role until standard input ends, and closes the pool.
 func (p part) run(rec *history.Recorder) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -138,7 +138,7 @@ func (p part) pool() (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(context.Background(), config)
 }
 
-// name tells this process from all others that had its place, in the database too.
+// name is unique among all processes that had this place, in the database too.
 func (p part) name() string { return fmt.Sprint(p.Actor, "/", os.Getpid()) }
 
 // obey reads commands, a line each, until there are no more. "hog 3s" takes all connections of the pool for so long.
@@ -170,7 +170,7 @@ func hog(pool *pgxpool.Pool, d time.Duration) {
 	}
 }
 
-// leftover lists goroutines that run although all work has ended, by who made them. Some need a moment to see that it has.
+// leftover lists goroutines that run although all work has ended, by their creators. Some need a moment to end.
 func leftover(before int) string {
 	const own = 1 // the one that watches over the stop
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
@@ -189,7 +189,7 @@ func leftover(before int) string {
 	return fmt.Sprintf("goroutines by who made them: %v", makers)
 }
 
-// logHandler lets what is a warning or worse enter the history too.
+// logHandler also writes warnings and errors to the history.
 type logHandler struct {
 	slog.Handler
 	rec  *history.Recorder

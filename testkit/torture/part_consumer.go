@@ -25,16 +25,16 @@ import (
 // consumerName is the one consumer of a run; its nodes share it.
 const consumerName = "billing"
 
-// session is how long Kafka waits for a consumer that gives no sign of life. No broker lets it be shorter unless it is told
-// to. A broker that has just started on a busy machine takes seconds for a heartbeat: shorter sessions end meanwhile, and
+// session is how long Kafka waits for a consumer that gives no sign of life. A broker allows shorter ones only if it is
+// configured so. A broker that has just started on a busy machine takes seconds for a heartbeat: shorter sessions end meanwhile, and
 // the group begins anew again and again. A longer one would hardly help: kafka-go gives up a heartbeat after 5 s.
 const session = 6 * time.Second
 
-// kafkaAnswer is how long kafka-go's group waits for an answer. A consumer whose heartbeat has none joins anew, which is no word
-// of trouble yet; that this has none is one.
+// kafkaAnswer is how long kafka-go's group waits for an answer. A consumer whose heartbeat gets none joins anew without a
+// warning; if joining gets none, it warns.
 const kafkaAnswer = 5 * time.Second
 
-// attempts is how often an event is tried before it becomes a letter.
+// attempts is how often an event is tried before it becomes a dead letter.
 const attempts = 4
 
 // node is one process of the consumer.

@@ -60,7 +60,7 @@ func (p part) produce(ctx context.Context, pool *pgxpool.Pool, rec *history.Reco
 	return nil
 }
 
-// transactionTime bounds a transaction. What is cut off by it is unknown.
+// transactionTime bounds a transaction. The outcome of one that it cuts off is unknown.
 const transactionTime = 20 * time.Second
 
 // transaction is one change and its events. Its history is an Intend for each event, and a Commit.
@@ -118,7 +118,7 @@ func (p *producer) transaction(rng *rand.Rand) error {
 	return err
 }
 
-// outcome says what an error of COMMIT means: the server's word is final, no word is none.
+// outcome says what an error of COMMIT means: an answer of the server is final, and without one the outcome is unknown.
 func outcome(err error) (history.Result, string) {
 	var said *pgconn.PgError
 	switch {
@@ -132,7 +132,7 @@ func outcome(err error) (history.Result, string) {
 	return history.Unknown, err.Error()
 }
 
-// unsure are the codes with which a server or a pooler ends a session whatever becomes of its COMMIT: admin_shutdown,
+// unsure are the codes with which a server or a pooler ends a session, whether or not its COMMIT succeeds: admin_shutdown,
 // crash_shutdown, connection_failure, protocol_violation (a pooler that lost its server).
 var unsure = []string{"57P01", "57P02", "08006", "08P01"}
 
@@ -155,7 +155,7 @@ func pick(rng *rand.Rand) []int {
 
 func keyOf(k int) string { return fmt.Sprint("k", k) }
 
-// change moves a key on and writes its event, sometimes after a try that a savepoint undoes.
+// change updates a key and writes its event, sometimes after a try that a savepoint undoes.
 func (p *producer) change(ctx context.Context, tx pgx.Tx, rng *rand.Rand, k int) (id string, err error) {
 	key := keyOf(k)
 	var number int64
@@ -226,7 +226,7 @@ func (p *producer) event(rng *rand.Rand, topic, key string) holdfast.Event {
 // large is the size in bytes above which a payload is refused while a topic takes small records only.
 const large = 8 << 10
 
-// write is one event and the truth about it, in the caller's transaction.
+// write writes one event and the truth about it, in the caller's transaction.
 func (p *producer) write(ctx context.Context, tx pgx.Tx, e holdfast.Event, number int64) error {
 	p.rec.Add(history.Entry{Op: history.Intend, IDs: []string{e.ID}, Key: e.Key, Num: number, Text: e.Topic})
 	var due *time.Time
@@ -241,7 +241,7 @@ func (p *producer) write(ctx context.Context, tx pgx.Tx, e holdfast.Event, numbe
 	return outbox.Write(ctx, tx, e)
 }
 
-// newID is unlike any other: 128 random bits.
+// newID is unique: 128 random bits.
 func newID(rng *rand.Rand) string { return fmt.Sprintf("%016x%016x", rng.Uint64(), rng.Uint64()) }
 
 // pause is a moment in which others overtake.
@@ -251,7 +251,7 @@ func pause(rng *rand.Rand, ms int) {
 	}
 }
 
-// sleep waits, and is false when ctx ended meanwhile.
+// sleep waits, and returns false if ctx ended meanwhile.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

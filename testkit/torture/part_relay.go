@@ -19,7 +19,7 @@ import (
 // lease is how long a lane waits for a relay that gives no sign of life.
 const lease = 2 * time.Second
 
-// relay is a relay as a service would run it, with a publisher that writes down what it does.
+// relay is a relay as a service would run it, with a publisher that records what it does.
 func (p part) relay(ctx context.Context, pool *pgxpool.Pool, rec *history.Recorder, logger *slog.Logger) error {
 	real, err := kafkago.NewPublisher(kafkago.Connection{Brokers: p.Brokers, Dial: p.dial(kafkago.Dial)},
 		kafkago.PublisherConfig{ProduceTimeout: 5 * time.Second, MetadataTTL: time.Second})
@@ -57,7 +57,7 @@ func (p part) relay(ctx context.Context, pool *pgxpool.Pool, rec *history.Record
 	return r.Run(ctx)
 }
 
-// recordingPublisher writes down what is sent, and what the broker answered.
+// recordingPublisher records what is sent, and what the broker answered.
 type recordingPublisher struct {
 	relay.Publisher
 	rec *history.Recorder
@@ -86,7 +86,7 @@ func (p *recordingPublisher) Publish(ctx context.Context, events []holdfast.Even
 	return errs
 }
 
-// answerOf is what a publication's error says of its record. A record or a topic that the broker refuses is not in its
+// answerOf is what a publication's error says about its record. A record or a topic that the broker refuses is not in its
 // log; after a time-out, or on a broken connection, nobody knows.
 func answerOf(err error) (how history.Result, text string) {
 	if err == nil {

@@ -44,7 +44,7 @@ type cast struct {
 	actors  []string
 }
 
-// start puts a part in its place: a new one, or the next process after one that was killed.
+// start starts a part in its place: a new one, or the next process after one that was killed.
 func (c *cast) start(role, actor string) error {
 	p := c.base
 	p.Role, p.Actor, p.Seed = role, actor, drawn(c.seed, actor, c.startsOf(actor)).Uint64()
@@ -149,8 +149,8 @@ func (c *cast) endedEarly() (actors []string) {
 	return actors
 }
 
-// kill ends a process as a crash does. One that has ended before is not killed: then it has crashed by itself, and its
-// last word may not be missing.
+// kill ends a process as a crash does. One that has ended before is not killed: it crashed by itself, and its last
+// history entry must not be missing.
 func (c *cast) kill(p *process) error {
 	at := time.Now()
 	if err := p.end(); err != nil {
@@ -165,14 +165,14 @@ func (c *cast) kill(p *process) error {
 	return nil
 }
 
-// killed is what kill has ended, and when.
+// killed lists what kill has ended, and when.
 func (c *cast) killed() map[oracle.Process]time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.dead)
 }
 
-// leave takes a part out of its place: it runs still, and no fault finds it.
+// leave takes a part out of its place: it still runs, and no fault hits it.
 func (c *cast) leave(actor string) *process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,12 +181,12 @@ func (c *cast) leave(actor string) *process {
 	return p
 }
 
-// who is how the history calls it.
+// who is its name in the history.
 func (p *process) who() oracle.Process {
 	return oracle.Process{Actor: p.part.Actor, PID: p.cmd.Process.Pid}
 }
 
-// ended says whether nobody has to end it any more.
+// ended says whether it has ended.
 func (p *process) ended() bool {
 	select {
 	case <-p.done:
@@ -201,7 +201,7 @@ func (p *process) end() error {
 	before := p.ended()
 	_ = p.cmd.Process.Kill()
 	<-p.done
-	// A signal that comes between its end and its wait hits nothing: then the status is its own.
+	// A signal between its end and its wait has no effect: then the status is its own.
 	status, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if before || !status.Signaled() || status.Signal() != syscall.SIGKILL {
 		return fmt.Errorf("%s ended before it was killed: %s", p.who(), p.cmd.ProcessState)

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 )
 
-// Report is what became of a run.
+// Report is the result of a run.
 type Report struct {
 	Options Options       // with what was drawn for them
 	Took    time.Duration // from the first server to the last word
@@ -30,7 +30,7 @@ type Report struct {
 	judged     bool     // there is a Verdict
 }
 
-// made is a fault that was brought about.
+// made is a fault that was made.
 type made struct {
 	name            string
 	missed          bool          // it was brought about, and never did anything to anybody
@@ -41,10 +41,10 @@ type made struct {
 // Holds says whether nothing is wrong. A run in which no fault hit anything does not hold: it shows nothing.
 func (r *Report) Holds() bool { return len(r.against()) == 0 }
 
-// Judged says whether there is a Verdict: not where a run broke off so that it could not be judged.
+// Judged says whether there is a Verdict. There is none if a run broke off in such a way that it could not be judged.
 func (r *Report) Judged() bool { return r.judged }
 
-// against is why the run does not hold.
+// against lists why the run does not hold.
 func (r *Report) against() (why []string) {
 	for _, o := range r.Verdict.Broken() {
 		why = append(why, fmt.Sprintf("%s found something", o))
@@ -68,7 +68,7 @@ func (r *Report) hits() (hits []made) {
 	return hits
 }
 
-// tidy removes histories and logs, unless there is something to find in them.
+// tidy removes histories and logs, unless they are needed.
 func (r *Report) tidy() {
 	if r.Holds() {
 		_ = os.RemoveAll(r.Options.Dir)
@@ -85,7 +85,7 @@ func (r *Report) count(name string) (n int) {
 	return n
 }
 
-// String is the table that a run ends with.
+// String is the table at the end of a run.
 func (r *Report) String() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -159,7 +159,7 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// never is how long a recovery takes that was not seen. It is longer than all others.
+// never is the time of a recovery that was not seen. It is longer than all others.
 const never = time.Duration(math.MaxInt64)
 
 func inTime(d time.Duration) string {
@@ -169,7 +169,7 @@ func inTime(d time.Duration) string {
 	return round(d)
 }
 
-// Command is the one that repeats the run.
+// Command is the command that repeats the run.
 func (r *Report) Command() string {
 	o := r.Options
 	text := fmt.Sprintf("go run ./cmd/holdfast-torture -for %s -seed %d", o.For, o.Seed)

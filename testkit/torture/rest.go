@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// awaitSomething returns when the first events have gone all the way.
+// awaitSomething returns when the first events have arrived.
 func (r *run) awaitSomething(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -31,15 +31,15 @@ func (r *run) awaitSomething(ctx context.Context) error {
 	}
 }
 
-// unsettled counts what was committed between two moments and has neither its effect nor a letter, but for keys that are not
-// waited for. What a long transaction commits later with an earlier time is for the end of the run.
+// unsettled counts what was committed between two moments and has neither its effect nor a letter, except for keys that are not
+// waited for. What a long transaction commits later with an earlier time counts at the end of the run.
 const unsettled = `select count(*) from written w where w.at > $1 and w.at <= $2 and w.key <> all($3)
 	and not exists (select from effect e where e.id = w.id)
 	and not exists (select from holdfast.letter l where l.event_id = w.id and l.state in ('open', 'discarded'))`
 
-// recover waits until all that was committed before a moment has arrived and every producer that runs has committed since
-// the heal: where nothing is committed any more, nothing has to arrive. It says what waits where that is not so within the
-// limit after the heal.
+// recover waits until all that was committed before a moment has arrived, and every running producer has committed since
+// the heal: without commits nothing would have to arrive. If that takes longer than the limit after the heal, it says what
+// waits.
 func (r *run) recover(ctx context.Context, healed, until time.Time) (waits string, err error) {
 	sleep(ctx, time.Until(until))
 	var silent []string
@@ -82,7 +82,7 @@ func (r *run) census(ctx context.Context) string {
 // comeToRest ends the parts in order: producers, then relays once all is published, then consumers once they have read
 // all that is in Kafka, so that a late duplicate has its chance to do harm.
 func (r *run) comeToRest(ctx context.Context) error {
-	r.say("no more faults; what is under way arrives")
+	r.say("no more faults; waiting for what is in progress")
 	if err := r.witness.look(); err != nil {
 		return err
 	}
@@ -116,11 +116,11 @@ func (r *run) comeToRest(ctx context.Context) error {
 	return nil
 }
 
-// backlog counts what waits for a relay or a consumer, and not in the log, but for what relays have of keys that are not
-// waited for.
+// backlog counts what waits for a relay or a consumer outside the log, except what relays have of keys that are not waited
+// for.
 const backlog = "select (select count(*) from holdfast.parked where key <> all($1)) + (select count(*) from holdfast.stored) + (select count(*) from holdfast.scheduled)"
 
-// trouble keeps what is wrong with the run, but for nil.
+// trouble keeps what is wrong with the run, unless it is nil.
 func (r *run) trouble(err error) {
 	if err != nil {
 		r.say("%v", err)
@@ -128,7 +128,7 @@ func (r *run) trouble(err error) {
 	}
 }
 
-// await waits until nothing is left. The error says what still is when the limit has passed.
+// await waits until nothing is left. The error says what is left after the limit.
 func (r *run) await(ctx context.Context, left func(context.Context) (string, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel()
@@ -158,7 +158,7 @@ func (r *run) ends() map[partition]int64 {
 	return ends
 }
 
-// positions are up to where the consumer has settled each partition.
+// positions are the offsets up to which the consumer has settled each partition.
 func (r *run) positions(ctx context.Context) (map[partition]int64, error) {
 	type row struct {
 		Topic    string
@@ -174,7 +174,7 @@ func (r *run) positions(ctx context.Context) (map[partition]int64, error) {
 }
 
 // unread says in which partitions the consumer's position is not the end: a lower one has not read all, one that
-// is beyond would not read what comes. The others' do not make up for it.
+// is beyond would not read what comes. Other partitions do not make up for it.
 func unread(ends, positions map[partition]int64) (which []string) {
 	for _, p := range slices.SortedFunc(maps.Keys(ends), partition.compare) {
 		if positions[p] != ends[p] {

@@ -20,8 +20,8 @@ import (
 	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 )
 
-// drawn is the randomness of one thing of a run: its nth fault, the nth start of an actor. It depends on nothing that the
-// machine has a say in, as how often something else was drawn before.
+// drawn is the randomness of one thing of a run: its nth fault, the nth start of an actor. It does not depend on the
+// machine, nor on how often something else was drawn before.
 func drawn(seed uint64, what string, n int) *rand.Rand {
 	h := fnv.New64a()
 	fmt.Fprint(h, what, " ", n)
@@ -30,7 +30,7 @@ func drawn(seed uint64, what string, n int) *rand.Rand {
 
 // Options says what to run. The zero value of each field means its default.
 type Options struct {
-	// For is how long faults are made; making the ground, and judging, come on top. Defaults to 3 min.
+	// For is how long faults are made, without the time for making the ground and judging. Defaults to 3 min.
 	For time.Duration
 	// Seed decides which faults come when, for how long, and what is written. Defaults to a random one. It does not decide
 	// what the machine's scheduler does: a seed repeats the plan of a run, not its every step.
@@ -43,14 +43,14 @@ type Options struct {
 	Producers, Relays, Consumers int
 	// Rate is how many transactions a second each producer begins. Defaults to 30.
 	Rate int
-	// Dir is where histories and logs stay. Defaults to a folder that goes with the run when the run holds.
+	// Dir is where histories and logs stay. Defaults to a folder that is removed if the run holds.
 	Dir string
 	// Out gets a line for everything that happens. Defaults to nothing.
 	Out io.Writer
 
-	// For the suite's own tests: a bug to have on purpose, a broker that several runs share and what the names of their
-	// topics begin with, how long a recovery may take, a minute where it does not say, how long a relay may save nothing, and
-	// whether the run goes on until it has made every fault.
+	// For the suite's own tests: a bug to inject, a broker that several runs share, the prefix of their topics, how long a
+	// recovery may take (a minute by default), how long a relay may save nothing, and whether the run goes on until it has
+	// made every fault.
 	bug     string
 	whole   bool
 	shared  *kafkaserver.Server
@@ -121,7 +121,7 @@ func chosen(patterns []string) (some []fault) {
 	return some
 }
 
-// run is one run under way.
+// run is one run in progress.
 type run struct {
 	Options
 	*ground
@@ -135,8 +135,8 @@ type run struct {
 	since   time.Time // all that was committed before has arrived
 }
 
-// Run makes a ground, puts the parts on it, makes faults until the time is over, and judges. The error says that there
-// could be no run, or that it broke off; what the oracles found is in the Report.
+// Run makes a ground, starts the parts, makes faults until the time is over, and judges. The error says that there could be
+// no run, or that it broke off; the findings of the oracles are in the Report.
 func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {
@@ -164,7 +164,7 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	return r.report, nil
 }
 
-// emptyFolder makes a folder, or finds it empty: what another run has left would be taken for this one's.
+// emptyFolder makes a folder, or checks that it is empty: files of another run would count as this one's.
 func emptyFolder(name string) error {
 	if err := os.MkdirAll(name, 0o755); err != nil {
 		return err
@@ -240,14 +240,14 @@ func (r *run) run(ctx context.Context) (err error) {
 	return errors.Join(broken, err)
 }
 
-// judgesWithin bounds what is done of a run that was broken off.
+// judgesWithin bounds the judging of a run that was broken off.
 const judgesWithin = 10 * time.Minute
 
 // rest is the time between a recovery and the next fault.
 const rest = 300 * time.Millisecond
 
-// recoversWith is how long after the heal of a fault events count that have to arrive before all has recovered: a part
-// that was killed and is back at once has nothing to do with those of before. So no recovery takes less.
+// recoversWith is for how long after the heal of a fault events are written that have to arrive too before all has
+// recovered: earlier ones may not need a part that was killed and is back at once. So no recovery takes less.
 const recoversWith = time.Second
 
 // makeFaults draws from a deck until the time is over: every fault comes once before one comes twice.
@@ -275,7 +275,7 @@ func (r *run) makeFaults(ctx context.Context) error {
 	return nil
 }
 
-// shuffled is a new deck. The topic that is not there from the start comes before all others, and never again.
+// shuffled is a new deck. The fault of the missing topic comes before all others, and never again.
 func (r *run) shuffled() (deck []fault) {
 	r.report.impossible = map[string]string{}
 	for _, f := range r.report.faults {
@@ -294,7 +294,7 @@ func (r *run) shuffled() (deck []fault) {
 	return deck
 }
 
-// make brings one fault about, holds and heals it, and waits until all has recovered.
+// make makes one fault, holds and heals it, and waits until all has recovered.
 func (r *run) make(ctx context.Context, f fault) error {
 	rng := drawn(r.Seed, "fault", len(r.report.made))
 	s := &stage{ground: r.ground, cast: r.cast, rng: rng, witness: r.witness, held: between(rng, f.hold[0], f.hold[1])}
@@ -355,7 +355,7 @@ func (r *run) make(ctx context.Context, f fault) error {
 	return errors.Join(r.measure(ctx), r.sample(ctx))
 }
 
-// holdsOn is for how long a fault that has not hit anything yet is held beyond its time.
+// holdsOn is how much longer a fault is held that has not hit anything yet.
 const holdsOn = 20 * time.Second
 
 // awaitHit lets a fault last until it has hit something, and says whether it has.

@@ -12,14 +12,14 @@ import (
 // superviseEvery is how often a supervisor looks.
 const superviseEvery = 100 * time.Millisecond
 
-// reviver is a server that is started again where it has ended although nobody asked it to. It tells how it ended.
+// reviver is a server that is started again if it has ended although nobody stopped it. It reports how it ended.
 type reviver interface {
 	Revive(ctx context.Context) (ended, err error)
 }
 
 // supervise does for PgBouncer what a service manager does: PgBouncer 1.18 ends by a FATAL of its own under
-// cancellations (github.com/pgbouncer/pgbouncer/issues/801). That is a fault too, though nobody drew it: all that is asked of
-// the library holds while it lasts. What it returns ends it, and gives the ends that were seen.
+// cancellations (github.com/pgbouncer/pgbouncer/issues/801). That is a fault too, though nobody drew it, and
+// the library must keep its promises meanwhile. The returned function ends it, and returns the ends that it saw.
 func (r *run) supervise(ctx context.Context, server reviver) (finish func() []string) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan []string, 1)

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 )
 
-// witness looks at the histories while the run is on: whether those that run do anything, and what the broker refused.
+// witness reads the histories during the run: whether the processes do anything, and what the broker refused.
 type witness struct {
 	follower  *history.Follower
 	committed map[oracle.Process]time.Time // when a process last learnt that its COMMIT was carried out
@@ -26,10 +26,10 @@ func newWitness(histories string) *witness {
 	return &witness{follower: history.Follow(histories), committed: map[oracle.Process]time.Time{}, stirred: map[string]time.Time{}, refused: map[kafka.Error]int{}}
 }
 
-// refusals are the answers that faults bring about.
+// refusals are the answers that faults cause.
 var refusals = []kafka.Error{kafka.MessageSizeTooLarge, kafka.InvalidRecord, kafka.TopicAuthorizationFailed}
 
-// look takes in what was written since the last look.
+// look reads what was written since the last look.
 func (w *witness) look() error {
 	entries, err := w.follower.Next()
 	for _, e := range entries {
@@ -68,14 +68,14 @@ func (w *witness) silent(processes []oracle.Process, since time.Time) (those []s
 // idleAfter is for how many faults in a row a relay or a consumer may claim, send and receive nothing.
 const idleAfter = 10
 
-// idleness counts after how many faults in a row nothing has stirred in a place. It is for one goroutine.
+// idleness counts after how many faults in a row nothing has happened in a place. It is for one goroutine.
 type idleness struct {
 	last  time.Time
 	quiet map[string]int
 }
 
-// after is called when a fault is over, with the places that somebody has, and says which have been idle for too long.
-// Each is said once in a row.
+// after is called when a fault is over, with the places that are taken, and says which have been idle for too long. It
+// reports each once in a row.
 func (w *idleness) after(now time.Time, places []string, stirred map[string]time.Time) (idle []string) {
 	if w.quiet == nil {
 		w.quiet = map[string]int{}
@@ -91,7 +91,7 @@ func (w *idleness) after(now time.Time, places []string, stirred map[string]time
 	return idle
 }
 
-// never are the places in which nobody ever did anything.
+// never are the places in which no process ever did anything.
 func (w *witness) never(places []string) (idle []string) {
 	for _, place := range places {
 		if w.stirred[place].IsZero() {
