@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 )
 
-// Verdict is what the oracle says of a test's path, and what it has left.
+// Verdict is the oracle's verdict on a test's path, and the events that are left.
 type Verdict struct {
 	oracle.Verdict
 	Letters map[string]bool // the events with an open letter

@@ -28,10 +28,10 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// WaitTimeout is how long something may take that has to happen: these tests share their machine with others.
+// WaitTimeout bounds every wait for something that must happen: these tests share their machine with others.
 const WaitTimeout = 150 * time.Second
 
-// Path is what one test needs of the whole way.
+// Path is what one test needs of the whole path.
 type Path struct {
 	testing.TB
 	Db      *pgtest.DB // for the test itself, straight to the server
@@ -51,11 +51,11 @@ func Setup(t testing.TB, db *pgtest.DB, cluster *kafkatest.Cluster, partitions i
 		t.Fatal(err)
 	}
 	for _, sql := range []string{
-		// The truth of what was committed, written in the transaction of each event: it needs nobody's word.
+		// The truth of what was committed, written in the transaction of each event: no process has to report it.
 		"create table written (id text primary key, topic text not null, key text not null, number bigint not null)",
 		"create table aggregate (key text primary key, n bigint not null default 0)",
 		"create table other (x bigint)",
-		// No key on id: an effect that happens twice is to be seen.
+		// No key on id: an effect that happens twice must be visible.
 		"create table effect (n bigint generated always as identity primary key, consumer text not null, id text not null, key text not null)",
 		"create table state (consumer text, key text, id text, primary key (consumer, key))",
 	} {
@@ -71,7 +71,7 @@ func Setup(t testing.TB, db *pgtest.DB, cluster *kafkatest.Cluster, partitions i
 
 func (p *Path) Topic() string { return p.Topics[0] }
 
-// Pool is one that a part of the path has for itself, as a process of its own would.
+// Pool returns a pool for one part of the path, as a process of its own would have.
 func (p *Path) Pool(connections int) *pgxpool.Pool {
 	p.Helper()
 	pool, err := OpenPool(p.Dsn, p.Mode, connections)
@@ -93,7 +93,7 @@ func OpenPool(dsn string, mode pgx.QueryExecMode, connections int) (*pgxpool.Poo
 	return pgxpool.NewWithConfig(context.Background(), config)
 }
 
-// Run starts a part of the path and returns what stops it. It must end without an error, and soon.
+// Run starts a part of the path and returns a function that stops it. It must end without an error, and soon.
 func (p *Path) Run(what string, f func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -166,7 +166,7 @@ func ConsumeGroup(ctx context.Context, in *inbox.Inbox, brokers []string, g kafk
 	return in.Consume(ctx, group)
 }
 
-// Committed is the offset that billing's group has committed, -1 where it has none; known is false where nobody says.
+// Committed is the offset that billing's group has committed, -1 if none; known is false if the broker gives no answer.
 func (p *Path) Committed(topic string, partition int) (offset int64, known bool) {
 	res, err := p.Cluster.Client.OffsetFetch(p.Context(), &kafka.OffsetFetchRequest{GroupID: GroupOf("billing", p.Topics).GroupID,
 		Topics: map[string][]int{topic: {partition}}})
@@ -203,7 +203,7 @@ func (p *Path) Await(what string, cond func() bool) {
 	}
 }
 
-// happens is Await for a test that goes on, to see what else is wrong.
+// happens is Await for a test that goes on after a failure, to see what else is wrong.
 func (p *Path) happens(what string, cond func() bool) bool {
 	p.Helper()
 	ok := wait.For(WaitTimeout, cond)
@@ -218,7 +218,7 @@ func (p *Path) Count(sql string, args ...any) int64 {
 	return pgtest.Count(p, p.Db, sql, args...)
 }
 
-// Census says where events are, for a test that waits in vain.
+// Census says where events are, for a test that has waited too long.
 func (p *Path) Census() string {
 	var text string
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

@@ -10,7 +10,7 @@ import "time"
 // Op is what was done.
 type Op string
 
-// What parts of a run do.
+// What the parts of a run do.
 const (
 	// Intend comes before a producer's COMMIT: these events are about to be.
 	Intend Op = "intend"
@@ -31,7 +31,7 @@ const (
 	Letter Op = "letter"
 	// Log is a line that a part logged as a warning or an error: Text is its message.
 	Log Op = "log"
-	// Begin and End are a process's first and last words. An End lists in Text what it left behind: goroutines,
+	// Begin and End are a process's first and last entries. An End lists in Text what it left behind: goroutines,
 	// connections. A process that was killed has no End.
 	Begin Op = "begin"
 	End   Op = "end"

@@ -43,7 +43,7 @@ func (r *Recorder) Add(e Entry) {
 	if err == nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		// A line that a kill tore has no end: what follows must not be glued to it. Empty lines are nothing.
+		// A line that a kill tore has no end: what follows must not be joined to it. Empty lines are ignored.
 		_, err = r.file.Write(slices.Concat([]byte("\n"), line, []byte("\n")))
 	}
 	if err != nil {

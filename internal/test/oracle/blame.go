@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/history"
 )
 
-// blame adds what is missing, each with its way as far as it is known and with who had it last. It reads the history once,
-// for those that are kept as examples.
+// blame adds the missing events, each with its known way and the process that had it last. It reads the history once, for
+// those that are kept as examples.
 func (b *book) blame(missed []missing, found *findings) {
 	traces := map[string]*trace{}
 	shown := map[Kind]int{}
@@ -86,7 +86,7 @@ func (b *book) follow(traces map[string]*trace) {
 	}
 }
 
-// line tells an event's way in one line, and ends with where it was last.
+// line describes an event's way in one line, and ends with where it was last.
 func (b *book) line(m missing, t *trace) string {
 	var steps []string
 	step := func(format string, args ...any) { steps = append(steps, fmt.Sprintf(format, args...)) }
@@ -159,7 +159,7 @@ func (b *book) line(m missing, t *trace) string {
 	return fmt.Sprintf("%s: %s; last seen with %s", b.name(m.event), strings.Join(steps, "; "), last)
 }
 
-// ofConsumer are the entries of a consumer's processes, told by their names; all of them where no name tells.
+// ofConsumer are the entries of a consumer's processes, found by their names; all entries if no name fits.
 func (b *book) ofConsumer(entries []*history.Entry, consumer string) []*history.Entry {
 	names := func(e *history.Entry) bool {
 		return slices.ContainsFunc(b.Consumers, func(c string) bool { return strings.Contains(e.Actor, c) })

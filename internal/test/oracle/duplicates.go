@@ -12,33 +12,33 @@ import (
 // Explanation is why an event was published again, so that Kafka has it twice.
 type Explanation string
 
-// The ways to a duplicate. Where more than one is true the first of this list is taken.
+// The reasons for a duplicate. If more than one is true, the first of this list counts.
 const (
-	// AfterAdoption: the cursor of its lane began anew between the two, because a restored copy was adopted (LaneChange.Adopted):
-	// what the copy cannot know of is sent again.
+	// AfterAdoption: the cursor of its lane began anew between the two, because a restored copy was adopted
+	// (LaneChange.Adopted): what the copy does not know is sent again.
 	AfterAdoption Explanation = "sent again after a restored copy was adopted"
 	// HandedBack: by another owner of the lane, or under a later claim, although the one before had handed the lane back in
-	// order after the acknowledgement. A hand-over saves the cursor first, so this needs a save that failed, or a page of
-	// which not all was acknowledged when the relay was told to stop.
+	// order after the acknowledgement. A hand-over saves the cursor first. So this needs a save that failed, or a page that
+	// was not acknowledged completely when the relay stopped.
 	HandedBack Explanation = "sent again after the lane was handed back in order"
-	// OtherProcess: the one that published it first died, or lost the lane, before its cursor was saved.
+	// OtherProcess: the process that published it first ended, or lost the lane, before its cursor was saved.
 	OtherProcess Explanation = "sent again by another process"
 	// ClaimedAgain: the same process had dropped the lane in doubt.
 	ClaimedAgain Explanation = "sent again under a later claim of its lane"
 	// LetterReplayed: a person replayed its letter although it had arrived.
 	LetterReplayed Explanation = "sent again because its letter was replayed"
-	// Unanswered: nobody knows what became of the publications before this one. One that the broker refused excuses nothing:
-	// it made no record.
+	// Unanswered: the publications before this one have no known result. One that the broker refused excuses nothing: it
+	// made no record.
 	Unanswered Explanation = "sent again because it was not acknowledged"
 )
 
 var explanations = []Explanation{AfterAdoption, HandedBack, OtherProcess, ClaimedAgain, LetterReplayed, Unanswered}
 
-// duplicates is O5: every record of an event beyond its first has a publication of its own that had a reason. A relay
-// that publishes what it was told to have arrived, and still knows of, has none; nor has one that publishes what the
-// cursor it claimed the lane with calls published, nor one that does not wait for an answer, nor a record that nobody
-// published. Nor may a relay go on for long without saving what was acknowledged (Limits.Unsaved): what is lost with it has to
-// be little. In a run without a fault there is no duplicate at all.
+// duplicates is O5: every record of an event beyond its first has a publication of its own that had a reason. There
+// is no reason for a relay to publish an event whose acknowledgement it still remembers, or that the cursor of its claim
+// calls published, or whose answer it does not wait for; nor for a record that nobody published. A relay must not go on for
+// long without saving what was acknowledged (Limits.Unsaved), so that little is lost with it. A run without a fault has no
+// duplicate at all.
 func duplicates(b *book, found *findings, figures *Figures) {
 	if len(b.Entries) == 0 {
 		return // nobody said anything: where that is not as it should be, Evidence has it
@@ -137,7 +137,7 @@ type try struct {
 	unsaved  time.Duration // how long another, to whom it had been acknowledged, could have saved that and did not, without a fault
 }
 
-// question goes through the history once and asks of each publication of a suspect why it was made.
+// question goes through the history once and looks for the reason of each publication of a suspect.
 func (b *book) question(suspects map[string]*suspect) {
 	type hold struct {
 		by   Process
@@ -206,9 +206,9 @@ func (b *book) question(suspects map[string]*suspect) {
 	}
 }
 
-// why says what excuses one more publication after those before; "" when nothing does: one of them was acknowledged to
-// the very process that now publishes again, under the same claim, or has yet to be answered to it. A process that is killed
-// before its answer is another one afterwards.
+// why says what excuses one more publication after those before, "" if nothing does: then one of them was acknowledged to
+// the process that now publishes again, under the same claim, or has no answer yet. A process that is killed before its
+// answer is another one afterwards.
 func (s *suspect) why(now try, handedBack, beforeAdoption func(try) bool) Explanation {
 	var seen []Explanation
 	for _, t := range s.tries {
@@ -235,7 +235,7 @@ func (s *suspect) why(now try, handedBack, beforeAdoption func(try) bool) Explan
 	return ""
 }
 
-// acknowledged is when the event was acknowledged last, and to whom; zero where it has not been.
+// acknowledged is when the event was acknowledged last, and to whom; zero if it has not been.
 func (s *suspect) acknowledged() (last time.Time, to Process) {
 	for _, t := range s.tries {
 		if t.arrived && t.ended.After(last) {
@@ -257,8 +257,8 @@ type trouble struct {
 	of          Process   // by whose word it is, and for whom alone; zero for a fault
 }
 
-// troubles are the faults that keep relays from saving, with what it took to recover from them, and the saves that failed by
-// a relay's own word, in the order in which they began.
+// troubles are the faults that keep relays from saving, with the time to recover from them, and the saves that failed
+// according to the relay's log, in the order in which they began.
 func (b *book) troubles() (all []trouble) {
 	for _, o := range b.outages {
 		if b.Limits.Keeping == nil || slices.Contains(b.Limits.Keeping, o.fault) {
@@ -276,7 +276,7 @@ func (b *book) troubles() (all []trouble) {
 	return all
 }
 
-// calm is how much of a time lies outside of all troubles that a process had.
+// calm is the part of a time that is outside of all troubles of a process.
 func calm(troubles []trouble, of Process, from, until time.Time) (span time.Duration) {
 	if from.IsZero() {
 		return 0
@@ -333,8 +333,8 @@ func (s start) covers(at Place) bool {
 	return visible(s.Done, at.XID) || visible(s.Upto, at.XID) && at.Seq <= s.Pos
 }
 
-// placed are the places in the log of suspects that came to Kafka from there alone: not of those that were parked, nor
-// of those that stand in it more than once, as replays of letters do.
+// placed are the places in the log of suspects that came to Kafka only from there: they were not parked, and are not in it
+// more than once, as replays of letters are.
 func (b *book) placed(suspects map[string]*suspect) map[string]Place {
 	places, times := map[string]Place{}, map[string]int{}
 	for _, p := range b.Places {

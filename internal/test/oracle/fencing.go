@@ -12,11 +12,10 @@ import (
 
 // fencing is O6: a process that lost a lane or a partition changes nothing of it, and takes in none of its events.
 //
-// The logs are made by triggers, under the lock of the row that is changed: they are the order in which the changes
-// happened, not one that has to be found. So each needs one pass that looks at a change and the one before, and no search
-// for a linearization. What the parts say of their claims (Claim) is not a register's history either: an entry has the
-// time at which a claim was known, not the one at which it was asked for, so that its order among others says nothing; but
-// which epoch it was under does.
+// Triggers write the logs under the lock of the changed row: they have the order in which the changes happened. So each log
+// needs one pass that compares a change with the one before, and no search for a linearization. The claims that parts
+// report (Claim) are no register's history either. An entry has the time at which a claim was known, not when it was
+// requested, so its place among others says nothing. Its epoch does.
 func fencing(b *book, found *findings) {
 	lanes(b, found)
 	taken(b, found, positions(b, found))
@@ -57,7 +56,7 @@ func leftWindow(p, c LaneChange) bool {
 	return p.Upto != "" && (c.Upto != p.Upto || c.Pos < p.Pos)
 }
 
-// partition is one, as a consumer has it.
+// partition is a partition of a consumer.
 type partition struct {
 	consumer, topic string
 	number          int
@@ -93,7 +92,7 @@ func positions(b *book, found *findings) map[partition][]PositionChange {
 	return raised
 }
 
-// taken holds what was taken in against who had the partition then.
+// taken compares the events that were taken in with the owners of the partition.
 func taken(b *book, found *findings, raised map[partition][]PositionChange) {
 	for _, t := range b.TakenLog {
 		at := partition{t.Consumer, t.Topic, t.Partition}
@@ -108,7 +107,7 @@ func taken(b *book, found *findings, raised map[partition][]PositionChange) {
 	}
 }
 
-// claims holds what processes say of their lanes against each other, and against the database.
+// claims compares the claims that processes report with each other, and with the database.
 func claims(b *book, found *findings) {
 	type claim struct {
 		lane  int
@@ -157,7 +156,7 @@ func xmax(snapshot string) uint64 {
 	return n
 }
 
-// visible says whether a transaction had ended in a snapshot: in none where it is "" or is no snapshot.
+// visible says whether a transaction had ended in a snapshot: none had if it is "" or is no snapshot.
 func visible(snapshot string, xid uint64) bool {
 	start, rest, _ := strings.Cut(snapshot, ":")
 	_, running, _ := strings.Cut(rest, ":")

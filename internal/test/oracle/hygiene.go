@@ -12,8 +12,8 @@ import (
 // a wrong statement or no right to it (42). Appendix A of PostgreSQL's documentation has the classes.
 var wrongStatement = regexp.MustCompile(`SQLSTATE (22|26|42)[0-9A-Z]{3}`)
 
-// hygiene is O10: the server is left as it was, every process that nobody killed ended by itself and left nothing, and
-// nobody logged what is in an event, or that Postgres finds a statement wrong.
+// hygiene is O10: nothing is left on the server, every process that was not killed ended by itself and left nothing, and no
+// log has what is in an event, or an error of Postgres about a wrong statement.
 func hygiene(b *book, found *findings) {
 	for _, l := range b.Leftovers {
 		found.add(LeftBehind, "%s: %s", l.What, l.Text)

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/history"
 )
 
-// Judge asks every oracle. It reads the run a fixed number of times, whatever went wrong in it, and changes nothing of it.
+// Judge asks every oracle. It reads the run a fixed number of times, whatever went wrong in it, and does not change it.
 func Judge(r Run) Verdict {
 	r.Limits = r.Limits.withDefaults()
 	b := open(r)
@@ -44,7 +44,7 @@ type findings struct {
 	list   []Finding
 }
 
-// add counts one more of kind, and keeps it as an example while there are few.
+// add counts one more finding of a kind, and keeps it as an example while there are few.
 func (f *findings) add(kind Kind, format string, args ...any) {
 	found := f.of(kind)
 	found.Count++
@@ -63,7 +63,7 @@ func (f *findings) of(kind Kind) *Finding {
 	return &f.list[len(f.list)-1]
 }
 
-// none stands for no event, no key, no record, no consumer.
+// none means no event, no key, no record, no consumer.
 const none = int32(-1)
 
 // book is a run with its events numbered, in the order of Written: so that oracles work on arrays.
@@ -183,8 +183,8 @@ func (b *book) event(id string) int32 {
 	return none
 }
 
-// note adds a fault, or says of the first one of its name that was not healed, or had not recovered, that now it is. A
-// Recovered without a name is for all that were healed.
+// note adds a fault, or marks the first of its name that was not healed, or had not recovered, as such. A Recovered without
+// a name is for all that were healed.
 func (b *book) note(e history.Entry) {
 	if e.Op == history.Fault {
 		b.outages = append(b.outages, outage{fault: e.Text, from: e.At})
@@ -213,7 +213,7 @@ func (b *book) name(n int32) string {
 	return fmt.Sprintf("%s, number %d of key %q of topic %s", w.ID, w.Number, w.Key, w.Topic)
 }
 
-// count is what there is to count without judging.
+// count counts what needs no judgement.
 func (b *book) count() Figures {
 	f := Figures{Events: len(b.events), Records: len(b.Records), Effects: len(b.Effects), Samples: len(b.Cursors), Pending: len(b.Pending), Faults: map[string]int{}}
 	for _, l := range b.Letters {
@@ -238,8 +238,8 @@ func (b *book) count() Figures {
 	return f
 }
 
-// soundEvidence says whether a run proves anything: one in which nothing happened, or that is known only in part, does
-// not, however well it looks.
+// soundEvidence says whether a run proves anything. A run in which nothing happened, or that is known only in part, does
+// not.
 func soundEvidence(b *book, found *findings) {
 	if len(b.Written) == 0 {
 		found.add(NothingWritten, "the table written is empty")

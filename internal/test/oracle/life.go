@@ -43,13 +43,13 @@ func liveness(b *book, found *findings, figures *Figures) {
 	}
 }
 
-// settling is the longest time from a try of an event to the word that it was given up, under faults.
+// settling is the longest time from a try of an event to the log line that it was given up, under faults.
 const settling = 20 * time.Second
 
-// lettersSaid is the part of O11 that is about letters: an operator hears of no letter that is not there, and of each that is
-// from who wrote it, unless that was killed before it could say so. A letter does not name its writer: of an event whose last
-// try was by a process that was killed, and that said nothing more when settling had passed, one letter may be unsaid; and a
-// letter of a repeat, which needs no try, wherever something was killed.
+// lettersSaid is the part of O11 about letters. The log names no letter that does not exist, and the process that wrote a
+// letter logs it, unless it was killed before it could. A letter does not name its writer. So one letter of an event may be
+// missing in the log if its last try was by a process that was killed and logged nothing more within settling. A letter of
+// a repeat, which needs no try, may be missing if anything was killed.
 func lettersSaid(b *book, found *findings) {
 	if len(b.Entries) == 0 {
 		return
@@ -97,9 +97,9 @@ func lettersSaid(b *book, found *findings) {
 	}
 }
 
-// alarmsSounded is O11: every letter was said, and while a fault was on, or shortly after, each role that has to say so
-// logged one of the messages that do. A fault that nobody notices is a fault of its own, even if nothing was lost. What is
-// logged once the next fault has begun is that one's.
+// alarmsSounded is O11: every letter was logged, and during a fault, or shortly after, each role that has to report it logged
+// one of the expected messages. A fault that nobody notices is a fault of its own, even if nothing was lost. A message after
+// the next fault has begun counts for that one.
 func alarmsSounded(b *book, found *findings) {
 	lettersSaid(b, found)
 	if len(b.outages) == 0 || len(b.Alarms) == 0 {

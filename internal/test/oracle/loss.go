@@ -9,8 +9,8 @@ import (
 )
 
 // noLoss is O1: every event that was committed is in Kafka, and has an effect with every consumer; or it is a letter, or
-// waits. A COMMIT without an answer counts by what it did. So committed = effects + letters + discarded + pending, for
-// each consumer; that nothing is pending is O8's to say.
+// waits. A COMMIT without an answer counts by its effect. So committed = effects + letters + discarded + pending, for
+// each consumer; O8 checks that nothing is pending.
 func noLoss(b *book, found *findings) {
 	done := make([][]bool, len(b.Consumers))
 	for c := range done {
@@ -109,7 +109,7 @@ func triedEnough(b *book, found *findings) {
 	}
 }
 
-// missing is an event that is not in Kafka (consumer is none), or not handled by a consumer.
+// missing is an event that is not in Kafka (then consumer is none), or not handled by a consumer.
 type missing struct{ event, consumer int32 }
 
 // excused says whether an event need not have arrived with a consumer, or in Kafka (""). A letter of a repeat is no excuse:
@@ -152,8 +152,8 @@ func giver(l Letter) string {
 	return l.Consumer
 }
 
-// givenUp says whether an event was given up by a relay, or by the consumer, whatever became of the letter: its place
-// in its key's order is lost. A letter that is not due changes nothing of that.
+// givenUp says whether a relay or the consumer gave an event up, whatever became of the letter: its place in its key's order
+// is lost. That is so even if the letter was not due.
 func (b *book) givenUp(n int32, consumer string) bool {
 	for _, l := range b.letters[n] {
 		if (l.Consumer == "" || l.Consumer == consumer) && b.due(l) && !b.besideEffect(l) {
@@ -163,8 +163,8 @@ func (b *book) givenUp(n int32, consumer string) bool {
 	return false
 }
 
-// noGhost is O2: nothing is in Kafka, had an effect or became a letter that was not committed, or is another there, in
-// topic, key or content, than was written, or had an effect before it was due.
+// noGhost is O2: whatever is in Kafka, had an effect or became a letter was committed, has the topic, key and content that
+// were written, and had no effect before it was due.
 func noGhost(b *book, found *findings) {
 	var said map[string]string
 	outcome := func(id string) string { // asked for rarely: most runs have no ghosts

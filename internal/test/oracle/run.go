@@ -1,4 +1,4 @@
-// Package oracle judges a run: what was written, what is in Kafka, what was done, and what those who took part say. It
+// Package oracle judges a run: what was written, what is in Kafka, what was done, and what the parts report. It
 // has no clock, no SQL and no network: the code that made the run fills a Run, and Judge answers with a Verdict. Eleven oracles,
 // O1 to O11, each ask one question; a Verdict holds when none of them has found anything.
 //
@@ -19,33 +19,33 @@ type Run struct {
 	Entries []history.Entry
 	Torn    int
 
-	// Written are the rows of the table written, in any order: what was committed. All else is held against it.
+	// Written are the rows of the table written, in any order: what was committed. Everything else is compared with it.
 	Written []Written
-	// Records is Kafka's log, one partition after another, each in the order of its offsets. Only of topics that events
-	// of Written go to: a topic of letters, say, is not part of it.
+	// Records is Kafka's log, one partition after another, each in the order of its offsets. It has only topics to which
+	// events of Written go: a topic of letters, say, is not part of it.
 	Records []Record
 	// Effects are the rows of the table effect in the order of n, which is the order of commits for each consumer and key.
 	Effects []Effect
-	// Consumers are all that every event has to have an effect with.
+	// Consumers are the consumers in which every event must have an effect.
 	Consumers []string
 	// Letters are all rows of holdfast.letter, closed ones too.
 	Letters []Letter
 
-	// Lanes is the number of lanes. At 0 it is not known whose an event is, and O5 excuses a little more: a claim of any
-	// lane explains a repeat.
+	// Lanes is the number of lanes. With 0 the lane of an event is unknown, and O5 excuses a little more: a claim of any lane
+	// explains a repeat.
 	Lanes int
 	// LaneLog is every change of holdfast.lane, and PositionLog every change of holdfast.consumer_position, in the order
 	// of N, as an audit trigger saw them. The row's lock puts the changes of one row in the order of their commits.
 	LaneLog     []LaneChange
 	PositionLog []PositionChange
 	// TakenLog is every event that a consumer took in from Kafka, handled or not. Its N and that of PositionLog are drawn from
-	// one sequence, under the fence of the partition: so they tell whether an event was taken in before or after a new owner
+	// one sequence, under the fence of the partition: so they show whether an event was taken in before or after a new owner
 	// had raised the epoch.
 	TakenLog []Taken
-	// Cursors were taken while the run was on.
+	// Cursors were taken during the run.
 	Cursors []CursorSample
 
-	// Places are where events stood in the log, and Parked the events that ever were parked, both as triggers saw them.
+	// Places are the places of events in the log, and Parked the events that were ever parked, both as triggers saw them.
 	// Without them O5 does not know what a cursor covered.
 	Places []Place
 	Parked []string
@@ -53,22 +53,22 @@ type Run struct {
 	// Pending is what still waits at the end, and Leftovers what parts left behind.
 	Pending   []Waiting
 	Leftovers []Leftover
-	// Leaks are the places where the logs of parts have what is in an event (Limits.Canary), as far as Entries do not have them.
+	// Leaks are the places where the logs of parts have what is in an event (Limits.Canary), unless Entries have them.
 	Leaks []string
-	// Killed are the processes that a fault killed. Every other process that began must have ended by itself, with a last
-	// word: one that was told to stop and had to be killed because it would not does not belong here.
+	// Killed are the processes that a fault killed. Every other process that began must have ended by itself, with an End
+	// entry. A process that was asked to stop, did not, and had to be killed does not belong here.
 	Killed []Process
-	// KilledAt is when, as far as that is known.
+	// KilledAt is when they were killed, if that is known.
 	KilledAt map[Process]time.Time
 
 	// Alarms says, for a fault's name, what must be logged between its beginning and its healing or Limits.Alarm later, and
-	// before another fault begins: every one of them. A fault that is not in it is silent by right.
+	// before another fault begins: every one of them. A fault that is not in it needs no message.
 	Alarms map[string][]Alarm
 
 	Limits Limits
 }
 
-// Alarm is a line that somebody must log: one whose actor begins with By, and which begins with one of Messages.
+// Alarm is a line that must be logged, by an actor whose name begins with By. It begins with one of Messages.
 type Alarm struct {
 	By       string // "relay", "" is anybody
 	Messages []string
@@ -91,7 +91,7 @@ type Record struct {
 	Content        string // as in Written
 }
 
-// Effect is a row of the table effect, inserted by a handler in its transaction. Content is of what the handler was given.
+// Effect is a row of the table effect, inserted by a handler in its transaction. Content is of what the handler got.
 type Effect struct {
 	Consumer, ID, Key, Content string
 	At                         time.Time // by the database's clock, before the COMMIT; zero where it is not known
@@ -105,7 +105,7 @@ type Letter struct {
 	Reason            string
 }
 
-// State is a letter's.
+// State is the state of a letter.
 type State string
 
 // The states of a letter, as in schema.sql. Open and Discarded ones excuse their event from arriving, if they are of
@@ -126,7 +126,7 @@ type LaneChange struct {
 	Epoch int64
 	Owner string // "" is nobody
 	// By is who made the change: the application_name of the session, which must be the name under which it owns lanes.
-	// "" where that is not known: then nobody is accused.
+	// "" if that is not known: then nobody is accused.
 	By   string
 	Done string // pg_snapshot as text
 	Upto string // pg_snapshot as text, "" for null
@@ -156,7 +156,7 @@ type Taken struct {
 	ID, By          string
 }
 
-// Place is where an event stands in the log. At is when it was written there, by the database's clock.
+// Place is where an event is in the log. At is when it was written there, by the database's clock.
 type Place struct {
 	ID  string
 	XID uint64
@@ -164,12 +164,12 @@ type Place struct {
 	At  time.Time
 }
 
-// CursorSample is a look at the saved cursors while the run was on.
+// CursorSample is a look at the saved cursors during the run.
 type CursorSample struct {
 	At   time.Time
 	Done int // how many events the saved cursors called published
-	// Missing are those of them that were in no place, when all places were read after the cursors: not in Kafka, not
-	// parked, not a letter.
+	// Missing are those of them that were nowhere when all places were read after the cursors: not in Kafka, not parked, not
+	// a letter.
 	Missing []string
 }
 
@@ -178,10 +178,10 @@ type CursorSample struct {
 type Waiting struct{ Where, Consumer, ID string }
 
 // Leftover is what was found after all parts had stopped: What is "connection", "lock", "prepared transaction", "idle in
-// transaction", "goroutine" and so on, Text tells it from others of its kind.
+// transaction", "goroutine" and so on, Text distinguishes it from others of its kind.
 type Leftover struct{ What, Text string }
 
-// Process is who had a place in the run for a while.
+// Process is a process that had a place in the run for a while.
 type Process struct {
 	Actor string
 	PID   int
@@ -196,25 +196,25 @@ type Limits struct {
 	// Duplicates is how many duplicate records in Kafka each explanation may account for; without an entry it is any
 	// number. Duplicates without an explanation are never allowed.
 	Duplicates map[Explanation]int
-	// Unsaved is how long a relay may leave it unsaved that an event was acknowledged, time under faults that keep relays from
-	// it, and until they are recovered from, not counted: an event that is sent again later than that was not saved in time.
-	// Defaults to 10 s.
+	// Unsaved is how long a relay may take to save that an event was acknowledged. The time of faults that keep relays from
+	// saving, and of the recovery from them, is not counted. An event that is sent again after more than that was not saved in
+	// time. Defaults to 10 s.
 	Unsaved time.Duration
-	// Keeping are the names of the faults that may keep a relay from saving, because it cannot reach the database, is not
-	// answered by the broker, or does not run. Nil is all of them.
+	// Keeping are the names of the faults that may keep a relay from saving, because it cannot reach the database, gets no
+	// answer from the broker, or does not run. Nil means all of them.
 	Keeping []string
-	// Unsaving is how the line begins that a relay logs where a save has failed. What keeps it from saving then may outlast the
-	// fault that began it, as a pooler that lets nobody in for a while: the seconds around such a line are not counted, and a
-	// relay that does not try logs none. "" is none.
+	// Unsaving is the beginning of the line that a relay logs when a save has failed. The cause may last longer than the fault,
+	// say a pooler that accepts nobody for a while. So the seconds around such a line are not counted. A relay that does not
+	// try to save logs none. "" means there is no such line.
 	Unsaving string
-	// BesideEffects are beginnings of reasons for which a letter may be there although its event had its effect with the
-	// same consumer. Defaults to "stale" and "conflict": letters of a repeat, not of the event.
+	// BesideEffects are beginnings of reasons for which a letter may exist although its event had its effect with the same
+	// consumer. Defaults to "stale" and "conflict": letters of a repeat, not of the event.
 	BesideEffects []string
 	// MayDie are the types of events that a consumer may give up. Nil is all of them, and relays may give up any too.
 	// Otherwise a letter of another type, or of a relay, is found, and excuses nothing.
 	MayDie []string
-	// Tries is how often a consumer must have begun to handle an event before it may give it up. Each fault that was on
-	// meanwhile, and each process that was killed, may have cost a try that was counted and did not begin. 0 asks for none.
+	// Tries is how often a consumer must have begun to handle an event before it may give it up. Each fault
+	// meanwhile, and each killed process, may have cost a try that was counted and did not begin. 0 requires none.
 	Tries int
 	// Canary is a text of payloads that must not be logged. "" looks for none.
 	Canary string
@@ -223,7 +223,7 @@ type Limits struct {
 	NoHistory bool
 }
 
-// What the zero Limits stand for.
+// The defaults of Limits.
 const (
 	defaultRecovery = time.Minute
 	defaultAlarm    = 10 * time.Second

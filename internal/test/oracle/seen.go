@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/history"
 )
 
-// Seen counts what fencing and the truth of cursors are judged by (O6, O7). No history has it: it comes from triggers and
-// from looks, so that it could be missing without anybody seeing it.
+// Seen counts the evidence for fencing and for the truth of cursors (O6, O7). It is not in the history: it comes from
+// triggers and from looks, so it could be missing unnoticed.
 type Seen struct {
 	Lanes     int // changes of lanes that their owners made
 	Positions int // changes of positions whose maker is known
@@ -44,8 +44,8 @@ func SeenIn(run Run) (seen Seen) {
 	return seen
 }
 
-// TooLittle is an error where a run has not seen a kind of it: an oracle that is given nothing finds nothing. Claims are told by
-// histories: a run without one (Limits.NoHistory) need not have them.
+// TooLittle is an error if a run lacks a kind of evidence: an oracle without evidence finds nothing. Claims come from the
+// history: a run without one (Limits.NoHistory) need not have them.
 func TooLittle(run Run) error {
 	seen := SeenIn(run)
 	if seen.Lanes == 0 || seen.Positions == 0 || seen.Taken == 0 || seen.Published == 0 || seen.Claims == 0 && !run.Limits.NoHistory {
@@ -55,6 +55,6 @@ func TooLittle(run Run) error {
 }
 
 func (s Seen) String() string {
-	return fmt.Sprintf("%d changes of lanes, %d of positions and %d events taken in, by whom is known; %d claims told; %d events in looks at the cursors",
+	return fmt.Sprintf("%d changes of lanes, %d of positions and %d events taken in, by known processes; %d claims reported; %d events in looks at the cursors",
 		s.Lanes, s.Positions, s.Taken, s.Claims, s.Published)
 }

@@ -21,8 +21,8 @@ func cursorTruth(b *book, found *findings) {
 }
 
 // honestErrors is O9: a COMMIT that was answered is there, one that was refused is not, and one without an answer is
-// there as a whole or not at all. An id that a later COMMIT wrote is not held against an earlier one that failed. And an
-// event that a consumer calls handled has had its effect by then.
+// there as a whole or not at all. An id that a later COMMIT wrote does not accuse an earlier one that failed. An event that
+// a consumer calls handled has had its effect by then.
 func honestErrors(b *book, found *findings) {
 	handledWhenSaid(b, found)
 	for i := range b.Entries {
@@ -53,8 +53,8 @@ func honestErrors(b *book, found *findings) {
 	}
 }
 
-// handledWhenSaid looks for events that somebody called handled before any effect of theirs was written. Where a consumer's
-// effect is missing it says nothing: that is for O1, which knows whose it is.
+// handledWhenSaid looks for events that were called handled before any effect of theirs was written. If a consumer's effect
+// is missing it says nothing: that is for O1, which knows the consumer.
 func handledWhenSaid(b *book, found *findings) {
 	type effects struct {
 		first time.Time // zero where the time of one is not known

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Oracle is one of the questions. Evidence is none of the eleven: it says whether the run proves anything at all.
+// Oracle is one of the questions. Evidence is not one of the eleven: it says whether the run proves anything.
 type Oracle int
 
 // The oracles.
@@ -41,7 +41,7 @@ func (o Oracle) String() string {
 // Kind is what an oracle can find.
 type Kind string
 
-// What can be found.
+// The kinds of findings.
 const (
 	NothingWritten Kind = "nothing was written, so nothing was tested"
 	NoHistory      Kind = "no history"
@@ -126,7 +126,7 @@ type Figures struct {
 	Discarded  int
 	Pending    int
 	Samples    int            // of cursors
-	Claims     int            // of lanes, as the history tells them
+	Claims     int            // of lanes, as the history reports them
 	Faults     map[string]int // how often each was made
 	Unknown    int            // COMMITs without an answer
 	Recoveries []Recovery     // in the order of their heals
