@@ -20,11 +20,11 @@ func TestMain(m *testing.M) {
 
 func TestAWrongCommandLineIsRefusedBeforeAnythingIsStarted(t *testing.T) {
 	for line, want := range map[string]string{
-		"-producers 0":           "-producers is 0: it must be more; without the flag it is 2",
+		"-producers 0":           "-producers is 0: it must be more than 0; the default is 2",
 		"-relays 0":              "-relays is 0",
 		"-consumers 0":           "-consumers is 0",
-		"-rate 0":                "-rate is 0: it must be more; without the flag it is 30",
-		"-for 0":                 "-for is 0: it must be more; without the flag it is 3m0s",
+		"-rate 0":                "-rate is 0: it must be more than 0; the default is 30",
+		"-for 0":                 "-for is 0: it must be more than 0; the default is 3m0s",
 		"-for 3":                 "for flag -for",
 		"-nothing":               "flag provided but not defined",
 		"kill-relay":             "\"kill-relay\" is not a flag",
@@ -51,7 +51,7 @@ func TestHelpSaysWhatIsNeededAndHowItEnds(t *testing.T) {
 	if status := run([]string{"-help"}, &out, &errOut); status != 0 {
 		t.Errorf("status %d", status)
 	}
-	for _, want := range []string{"Docker", "root", "PgBouncer", "ends with 0", "-list", "-seed"} {
+	for _, want := range []string{"Docker", "root", "PgBouncer", "Exit codes: 0", "-list", "-seed"} {
 		if !strings.Contains(errOut.String(), want) {
 			t.Errorf("no word of %q in\n%s", want, errOut.String())
 		}

@@ -53,7 +53,7 @@ func TestEveryFlagOfAFilterChoosesByItself(t *testing.T) {
 		}
 	}
 	for _, wrong := range []string{"30x", "-1h", "-3d", "d", "1e9d"} {
-		wantStatus(t, 2, "say", "dlq", "list", "--within="+wrong)
+		wantStatus(t, 2, "write it like", "dlq", "list", "--within="+wrong)
 	}
 }
 
@@ -193,7 +193,7 @@ func TestAReplayThatWasInterruptedGoesOnWithTheSameCommand(t *testing.T) {
 		return cmd.ProcessState.ExitCode(), out.String()
 	}
 	exit, said := interrupted(5, os.Interrupt)
-	if exit != 1 || !strings.Contains(said, "on the way") || !strings.Contains(said, "the same command goes on with") {
+	if exit != 1 || !strings.Contains(said, "being re-delivered") || !strings.Contains(said, "the same command continues with") {
 		t.Errorf("interrupted, it ends with %d and says\n%s", exit, said)
 	}
 	failAgain()
@@ -215,7 +215,7 @@ func TestAReplayThatWasInterruptedGoesOnWithTheSameCommand(t *testing.T) {
 		t.Errorf("%d letters were replayed, want each of 60 once", n)
 	}
 	failAgain()
-	wantStatus(t, 0, "60 dead letters are on the way", command...)
+	wantStatus(t, 0, "60 dead letters are being re-delivered", command...)
 }
 
 func TestAnInterruptedReplayCanBeLeftForAnother(t *testing.T) {
@@ -224,7 +224,7 @@ func TestAnInterruptedReplayCanBeLeftForAnother(t *testing.T) {
 	pgtest.Exec(t, db.Pool, `insert into holdfast.letter_replay (name, filter, upto, by, reason) values ('holdfast dlq replay --consumer billing', '{"Consumer": "billing"}', 1, 'bob', '')`)
 	wantStatus(t, 0, "1 dead letter would be replayed", "dlq", "replay", "--consumer", "billing", "--dry-run")
 	wantStatus(t, 1, "had another filter", "dlq", "replay", "--consumer", "mail", "--name", "holdfast dlq replay --consumer billing", "--reason", "r")
-	wantStatus(t, 0, "4 dead letters are on the way", "dlq", "replay", "--consumer", "billing", "--reason", "r", "--anew")
+	wantStatus(t, 0, "4 dead letters are being re-delivered", "dlq", "replay", "--consumer", "billing", "--reason", "r", "--anew")
 	long := (&dlqReplayCmd{chosen: chosen{ID: make([]int64, 500)}}).name()
 	if len(long) > 255 || long == (&dlqReplayCmd{chosen: chosen{ID: make([]int64, 501)}}).name() {
 		t.Errorf("a long filter is named %q", long)

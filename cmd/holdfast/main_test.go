@@ -73,7 +73,7 @@ func TestAnOperatorsDay(t *testing.T) {
 	wantStatus(t, 0, "dead letter 1 has a new payload", "dlq", "edit", "1", fixed, "--reason", "typo", "--by", "ann")
 	wantStatus(t, 0, "edit by ann: typo", "dlq", "show", "1")
 	wantStatus(t, 0, `"payload":"eyJmaXhlZCI6IHRydWV9"`, "dlq", "show", "1", "--json", "--payload")
-	wantStatus(t, 0, "1 dead letter is on the way", "dlq", "replay", "--all", "--limit", "1", "--reason", "fixed", "--by", "ann")
+	wantStatus(t, 0, "1 dead letter is being re-delivered", "dlq", "replay", "--all", "--limit", "1", "--reason", "fixed", "--by", "ann")
 	wantStatus(t, 0, "dead letter 2 is discarded", "dlq", "discard", "2", "--reason", "a test", "--by", "ann")
 	pgtest.Exec(t, db.Pool, `insert into events.letter (origin, reason, event_id, source, type, topic, key, time, payload, hash) values ('relay', E'it is \x1b[2J too large', 'e3', 's', 't', 'orders', 'k', now(), '', '')`)
 	if out := wantStatus(t, 0, `it is \x1b[2J too large`, "dlq", "list", "--origin", "relay"); strings.Contains(out, "\x1b") {
