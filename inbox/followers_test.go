@@ -47,13 +47,23 @@ func followersAreStoredTogether(t *testing.T, mode pgx.QueryExecMode) {
 	in := b.inboxOn(pool, func(c *Config) {
 		c.Retry = retry.Policy{Attempts: 1000, Base: 50 * time.Millisecond, Cap: 50 * time.Millisecond}
 	})
+	const n, ofKey = 600, 300
+	// The first of the key fails once all of the other key are handled: then the rest of its key has been read.
+	var others atomic.Int64
+	read := make(chan struct{})
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.Key != "key 0" && others.Add(1) == n-ofKey {
+			close(read)
+		}
 		if failing.Load() && e.Key == "key 0" {
+			select {
+			case <-read:
+			case <-ctx.Done():
+			}
 			return errors.New("not yet")
 		}
 		return effectOf(ctx, tx, e)
 	})
-	const n, ofKey = 600, 300
 	log := keyed(n, 2)
 	for i := range log {
 		switch i % 3 {
