@@ -182,7 +182,7 @@ func (c Config) validate() error {
 		problems = append(problems, err)
 	}
 	if c.ImmediateRetries > 100 {
-		bad("immediate retries is %d: it must be between 0 and 100, or -1 for none: the partition waits meanwhile", c.ImmediateRetries)
+		bad("immediate retries is %d: it must be between 0 and 100, or -1 for none: the partition waits for all of them", c.ImmediateRetries)
 	}
 	if c.BatchSize < 1 || c.BatchSize > 10_000 {
 		bad("batch size is %d: it must be between 1 and 10000", c.BatchSize)
@@ -208,8 +208,11 @@ func (c Config) validate() error {
 	if c.Retention <= c.Timeout+c.Grace {
 		bad("retention is %s: it must be longer than timeout and grace, %s: a row's age counts from before its handler ran", c.Retention, c.Timeout+c.Grace)
 	}
-	if c.MaxStored < -1 || c.MaxStoredKey < -1 {
-		bad("max stored is %d and max stored key is %d: each must be at least 1, or -1 for no limit; leave them 0 for the defaults", c.MaxStored, c.MaxStoredKey)
+	if c.MaxStored < -1 {
+		bad("max stored is %d: it must be at least 1, 0 for the default, or -1 for no limit", c.MaxStored)
+	}
+	if c.MaxStoredKey < -1 {
+		bad("max stored key is %d: it must be at least 1, 0 for the default, or -1 for no limit", c.MaxStoredKey)
 	}
 	switch c.UnknownType {
 	case UnknownSkip, UnknownStore, UnknownDead:
@@ -223,7 +226,7 @@ func (c Config) validate() error {
 		bad("letter payload is %d: it must be at most 1 GiB, 0 for %d, or -1 to publish none", c.LetterPayload, defaultLetterPayload)
 	}
 	if c.PollMin < time.Millisecond || c.PollMax < c.PollMin {
-		bad("poll min is %s and poll max is %s: min must be at least 1ms and not above max", c.PollMin, c.PollMax)
+		bad("poll min is %s: it must be between 1ms and poll max, %s", c.PollMin, c.PollMax)
 	}
 	return errors.Join(problems...)
 }

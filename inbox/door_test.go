@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/problems"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -201,12 +202,15 @@ func TestAWrongConfigurationIsRefusedWithEveryProblem(t *testing.T) {
 	_, err := New(nil, Config{
 		Schema: "Bad", Workers: -2, BatchSize: -1, Timeout: -1, Retention: time.Second, UnknownType: "maybe", MaxHung: -1, ImmediateRetries: 1000,
 		Retry: retry.Policy{Attempts: -5}, PollMin: time.Second, PollMax: time.Millisecond, Grace: -1,
+		StopTimeout: 2 * time.Hour, MaxStored: -2, MaxStoredKey: -2, LetterPayload: -2, DeadLetterTopic: "a b",
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
+	problems.HaveForm(t, err)
 	for _, want := range []string{"pool is nil", "schema is", "consumer is empty", "workers is -2", "batch size is -1", "timeout is -1ns",
-		"retention is 1s", `unknown type is "maybe"`, "max hung is -1", "immediate retries is 1000", "retry attempts is -5", "poll min is 1s", "grace is -1ns"} {
+		"retention is 1s", `unknown type is "maybe"`, "max hung is -1", "immediate retries is 1000", "retry attempts is -5", "poll min is 1s", "grace is -1ns",
+		"stop timeout is 2h", "max stored is -2", "max stored key is -2", "letter payload is -2", "a b"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)
 		}

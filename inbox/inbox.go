@@ -29,7 +29,7 @@ func New(pool *pgxpool.Pool, c Config) (*Inbox, error) {
 	c = c.withDefaults()
 	err := c.validate()
 	if pool == nil {
-		err = errors.Join(errors.New("pool is nil: pass the *pgxpool.Pool of the database that the handlers write to"), err)
+		err = errors.Join(errors.New("pool is nil: it must be connected to the database that the handlers write to"), err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("inbox config: %w", err)

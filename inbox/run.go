@@ -48,7 +48,7 @@ func (in *Inbox) runStored(g *group) {
 // holdfast.ErrSchemaMissing when there is no schema.
 func (in *Inbox) Consume(ctx context.Context, s Source) error {
 	if s == nil {
-		return errors.New("source is nil: pass kafkago.NewGroup's")
+		return errors.New("source is nil: it must be one like kafkago.NewGroup's")
 	}
 	in.registry.start()
 	src, err := s.Open(ctx, in.c.StopTimeout+in.c.Grace)

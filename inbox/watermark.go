@@ -34,7 +34,7 @@ import (
 // docs/operations.md.
 func (in *Inbox) Watermark(ctx context.Context, tx pgx.Tx, entity string, version int64) (fresh bool, err error) {
 	if tx == nil {
-		return false, errors.New("raise watermark: tx is nil: pass the transaction that the handler was given")
+		return false, errors.New("raise watermark: tx is nil: it must be the transaction that the handler was given")
 	}
 	if err := checkText("entity", entity, 1, 1024); err != nil {
 		return false, fmt.Errorf("raise watermark: %w", err)

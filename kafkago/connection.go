@@ -76,7 +76,7 @@ func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 func (c Connection) problems() []error {
 	var found []error
 	if len(c.Brokers) == 0 {
-		found = append(found, errors.New("brokers is empty: give the address, host:port, of at least one broker"))
+		found = append(found, errors.New("brokers is empty: it must have the address, host:port, of at least one broker"))
 	}
 	for _, b := range c.Brokers {
 		if _, _, err := net.SplitHostPort(b); err != nil {
@@ -94,16 +94,16 @@ func transportProblems(use kafka.RoundTripper) []error {
 	t, ok := use.(*kafka.Transport)
 	switch {
 	case use == nil, ok && t == nil:
-		return []error{errors.New("wrap returned nil: it must return the transport to use")}
+		return []error{errors.New("transport of wrap is nil: it must be the one to use")}
 	case !ok:
 		return nil
 	}
 	var found []error
 	if t.MetadataTTL > time.Minute {
-		found = append(found, fmt.Errorf("wrap returned a transport whose metadata ttl is %v: it must be at most 1m: for as long is a partition whose leader moves not written to", t.MetadataTTL))
+		found = append(found, fmt.Errorf("metadata ttl of wrap's transport is %v: it must be at most 1m: a partition whose leader moves is not written to for as long", t.MetadataTTL))
 	}
 	if t.Context != nil && t.Context.Err() != nil {
-		found = append(found, errors.New("wrap returned a transport whose context is done: its connections are closed: give it one that lasts, or none"))
+		found = append(found, errors.New("context of wrap's transport is done: it must be one that lasts, or none: its connections are closed"))
 	}
 	return found
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl/plain"
+
+	"github.com/holdfast-go/holdfast/internal/test/problems"
 )
 
 func TestNewPublisherRefusesWhatWouldLoseEventsOrHang(t *testing.T) {
@@ -26,12 +28,12 @@ func TestNewPublisherRefusesWhatWouldLoseEventsOrHang(t *testing.T) {
 		{"no broker", Connection{}, PublisherConfig{}, []string{"brokers is empty", "host:port"}},
 		{"brokers without a port", Connection{Brokers: []string{"a", "b:1", "c"}}, PublisherConfig{}, []string{`broker is "a"`, `broker is "c"`}},
 		{"a negative time limit", Connection{Brokers: brokers, DialTimeout: -1}, PublisherConfig{}, []string{"dial timeout is -1ns"}},
-		{"no transport", Connection{Brokers: brokers, Wrap: via(nil)}, PublisherConfig{}, []string{"wrap returned nil"}},
-		{"a nil transport in an interface", Connection{Brokers: brokers, Wrap: via(nilTransport)}, PublisherConfig{}, []string{"wrap returned nil"}},
-		{"a transport that learns of new leaders too late", Connection{Brokers: brokers, Wrap: via(&kafka.Transport{MetadataTTL: time.Hour})}, PublisherConfig{}, []string{"metadata ttl is 1h"}},
-		{"a transport that is over", Connection{Brokers: brokers, Wrap: via(&kafka.Transport{Context: done})}, PublisherConfig{}, []string{"context is done"}},
+		{"no transport", Connection{Brokers: brokers, Wrap: via(nil)}, PublisherConfig{}, []string{"transport of wrap is nil"}},
+		{"a nil transport in an interface", Connection{Brokers: brokers, Wrap: via(nilTransport)}, PublisherConfig{}, []string{"transport of wrap is nil"}},
+		{"a transport that learns of new leaders too late", Connection{Brokers: brokers, Wrap: via(&kafka.Transport{MetadataTTL: time.Hour})}, PublisherConfig{}, []string{"metadata ttl of wrap's transport is 1h"}},
+		{"a transport that is over", Connection{Brokers: brokers, Wrap: via(&kafka.Transport{Context: done})}, PublisherConfig{}, []string{"context of wrap's transport is done"}},
 		{"everything at once", Connection{DialTimeout: -1, Wrap: via(nil)}, PublisherConfig{Compression: 9, ProduceTimeout: -1, MaxRequestBytes: 1, MetadataTTL: time.Hour, Parallel: -1},
-			[]string{"compression is 9", "produce timeout is -1ns", "max request bytes is 1:", "metadata ttl is 1h", "parallel is -1", "brokers is empty", "dial timeout is -1ns", "wrap returned nil"}},
+			[]string{"compression is 9", "produce timeout is -1ns", "max request bytes is 1:", "metadata ttl is 1h", "parallel is -1", "brokers is empty", "dial timeout is -1ns", "transport of wrap is nil"}},
 		{"too much of everything", Connection{Brokers: brokers}, PublisherConfig{ProduceTimeout: time.Hour, MaxRequestBytes: 1 << 30, MetadataTTL: 1, Parallel: 5000},
 			[]string{"produce timeout is 1h", "max request bytes is 1073741824", "metadata ttl is 1ns", "parallel is 5000"}},
 	} {
@@ -40,6 +42,7 @@ func TestNewPublisherRefusesWhatWouldLoseEventsOrHang(t *testing.T) {
 			if err == nil {
 				t.Fatal("it is accepted")
 			}
+			problems.HaveForm(t, err)
 			for _, want := range test.want {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("%q is not in: %v", want, err)

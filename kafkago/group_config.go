@@ -66,19 +66,19 @@ func (g GroupConfig) problems() []error {
 	bad := func(format string, args ...any) { found = append(found, fmt.Errorf(format, args...)) }
 	switch {
 	case g.GroupID == "":
-		bad("group id is empty: it must have 1 to 255 bytes: name the consumer group, the same on all nodes")
+		bad("group id is empty: it must have 1 to 255 bytes, and be the same on all nodes")
 	case len(g.GroupID) > 255 || !utf8.ValidString(g.GroupID) || strings.ContainsRune(g.GroupID, 0):
 		bad("group id is %s, of %d bytes: it must have 1 to 255, in UTF-8 and without NUL", excerpt(g.GroupID), len(g.GroupID))
 	}
 	if len(g.Topics) == 0 {
-		bad("topics is empty: name at least one topic")
+		bad("topics is empty: it must name at least one")
 	}
 	for i, topic := range g.Topics {
 		if !topicName.MatchString(topic) || len(topic) > 249 {
 			bad("topic is %s: it must be a Kafka topic's name, of letters, digits, '.', '_' and '-', at most 249", excerpt(topic))
 		}
 		if slices.Contains(g.Topics[:i], topic) {
-			bad("topic %s is named twice", excerpt(topic))
+			bad("topics has %s twice: it must name each once", excerpt(topic))
 		}
 	}
 	if g.SessionTimeout != 0 && g.SessionTimeout < 100*time.Millisecond {

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/problems"
 )
 
 func wantAll(t *testing.T, err error, all ...string) {
@@ -18,6 +19,7 @@ func wantAll(t *testing.T, err error, all ...string) {
 	if err == nil {
 		t.Fatal("no error")
 	}
+	problems.HaveForm(t, err)
 	for _, want := range all {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)
@@ -33,7 +35,7 @@ func TestAGroupThatCannotWorkIsRefusedWithEveryProblem(t *testing.T) {
 		Topics:         []string{"a b", "c", "c"},
 		SessionTimeout: 10 * time.Second, HeartbeatInterval: 5 * time.Second, RebalanceTimeout: -1, WatchInterval: time.Nanosecond,
 	})
-	wantAll(t, err, `broker is "nowhere"`, "group id is empty", `topic is "a b"`, `topic "c" is named twice`, "heartbeat interval is 5s: it must be at most a third of the session timeout, 10s",
+	wantAll(t, err, `broker is "nowhere"`, "group id is empty", `topic is "a b"`, `topics has "c" twice`, "heartbeat interval is 5s: it must be at most a third of the session timeout, 10s",
 		"rebalance timeout is -1ns", "watch interval is 1ns")
 	_, err = NewGroup(Connection{}, GroupConfig{GroupID: strings.Repeat("x", 256), SessionTimeout: time.Millisecond, HeartbeatInterval: -1})
 	wantAll(t, err, "brokers is empty", `of 256 bytes: it must have 1 to 255`, "topics is empty", "session timeout is 1ms: it must be at least 100ms", "heartbeat interval is -1ns")
@@ -46,7 +48,7 @@ func TestAGroupThatCannotWorkIsRefusedWithEveryProblem(t *testing.T) {
 	}
 	_, err = g.Open(t.Context(), 10*time.Second)
 	wantAll(t, err, "session timeout is 15s: it must be longer than stop, grace and heartbeat interval together, 15s",
-		"rebalance timeout is 10s: it must be longer than stop and grace together, 10s", "wrap returned nil")
+		"rebalance timeout is 10s: it must be longer than stop and grace together, 10s", "transport of wrap is nil")
 }
 
 // A node that hands its partitions over sends no heartbeats, while handlers finish for Config.StopTimeout and Config.Grace.

@@ -34,7 +34,7 @@ type Config struct {
 	PollMin, PollMax time.Duration
 
 	// BatchSize is the number of events in a page, which is read by one statement and published by one call. Between 1 and
-	// 50,000.
+	// 50000.
 	// Defaults to 2,000.
 	BatchSize int
 
@@ -139,7 +139,7 @@ func (c Config) validate() error {
 		wrong("poll max is %v: it must be at most the lease, %v", c.PollMax, c.Lease)
 	}
 	if c.BatchSize < 1 || c.BatchSize > 50_000 {
-		wrong("batch size is %d: it must be between 1 and 50,000", c.BatchSize)
+		wrong("batch size is %d: it must be between 1 and 50000", c.BatchSize)
 	}
 	if err := wire.ValidateLetterTopic(c.DeadLetterTopic); err != nil {
 		problems = append(problems, err)

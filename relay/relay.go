@@ -49,10 +49,10 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 	c = c.withDefaults()
 	var problems []error
 	if pool == nil {
-		problems = append(problems, errors.New("pool is nil: pass a pool of connections to the primary"))
+		problems = append(problems, errors.New("pool is nil: it must be connected to the primary"))
 	}
 	if p == nil {
-		problems = append(problems, errors.New("publisher is nil: pass kafkago.NewPublisher's"))
+		problems = append(problems, errors.New("publisher is nil: it must be one like kafkago.NewPublisher's"))
 	}
 	if err := errors.Join(append(problems, c.validate())...); err != nil {
 		return nil, fmt.Errorf("relay config: %w", err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/problems"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -247,6 +248,7 @@ func TestNewNamesEveryProblemOfItsConfiguration(t *testing.T) {
 	if err == nil {
 		t.Fatal("New accepted it")
 	}
+	problems.HaveForm(t, err)
 	for _, part := range []string{"pool is nil", "publisher is nil", "lease is 1ms", "batch size is -1", "max parked is -1", "park after is -2ns", "segment bytes is 1", "stop timeout is -1ns", "No!"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the error does not say %q: %v", part, err)
