@@ -128,7 +128,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig) error {
 		case version > SchemaVersion:
 			return fmt.Errorf("schema %s is at version %d, this build knows %d: use a newer build", c.Schema, version, SchemaVersion)
 		case c.Lanes != 0 && c.Lanes != lanes:
-			return fmt.Errorf("lanes is %d: it must be 0, or %[3]d, which schema %[2]s was created with for life", c.Lanes, c.Schema, lanes)
+			return fmt.Errorf("lanes is %d: it must be 0, or that of schema %s, which was created with %d for life", c.Lanes, c.Schema, lanes)
 		}
 		// Version 1 is the first: there is nothing to upgrade from yet.
 		return complete(ctx, tx, c.Schema)
@@ -178,7 +178,7 @@ func Check(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig) error {
 			problems = append(problems, fmt.Errorf("schema %s is at version %d, this build knows %d: use a newer build", c.Schema, version, SchemaVersion))
 		}
 		if c.Lanes != 0 && c.Lanes != lanes {
-			problems = append(problems, fmt.Errorf("lanes is %d: it must be 0, or %[3]d, which schema %[2]s was created with", c.Lanes, c.Schema, lanes))
+			problems = append(problems, fmt.Errorf("lanes is %d: it must be 0, or that of schema %s, which was created with %d", c.Lanes, c.Schema, lanes))
 		}
 		if err := complete(ctx, pool, c.Schema); err != nil {
 			problems = append(problems, err)
