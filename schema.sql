@@ -239,7 +239,7 @@ create table holdfast.stored (
 create index stored_due on holdfast.stored (consumer, next_at) where next_at < 'infinity';
 -- The rows of a key that are not dormant: its head, replays, and the rows that a worker has. Without this index a claim and
 -- a replay would look for these among all followers of the key. No column of it changes when an event is claimed.
-create index stored_awake on holdfast.stored (consumer, topic, key, place) where next_at < 'infinity';
+create index stored_active on holdfast.stored (consumer, topic, key, place) where next_at < 'infinity';
 create sequence holdfast.stored_place;
 
 -- Where a consumer stands in each partition: every offset below `position` is settled. `epoch` is the fence: the node

@@ -47,7 +47,7 @@ func TestWhatIsDoneToAConflictLeavesTheFirstPayloadsRowAlone(t *testing.T) {
 	}
 }
 
-func TestADiscardWakesTheEventsThatItsLetterHeld(t *testing.T) {
+func TestADiscardReleasesTheEventsThatItsLetterHeld(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	first, second := b.letter(t, "billing", "k", "1"), b.letter(t, "billing", "k", "2")

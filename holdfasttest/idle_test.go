@@ -214,7 +214,7 @@ func TestARetryThatIsFarAwayIsPendingOnlyWhereAheadReachesIt(t *testing.T) {
 	wantIdle(t, pool, holdfasttest.Idle{NoRelay: true, Ahead: 2 * time.Hour})
 }
 
-func TestWhatWaitsBehindALetterIsAtRest(t *testing.T) {
+func TestWhatALetterHoldsIsAtRest(t *testing.T) {
 	pool := setup(t)
 	p := &publisher{refuse: func(e holdfast.Event) error {
 		if e.ID == "1" {

@@ -125,7 +125,7 @@ func TestManyNodesCompleteEachRequestOnce(t *testing.T) {
 }
 
 // R40.
-func TestWhatCannotBeCompletedIsToldOnceAndWaitsForItsClient(t *testing.T) {
+func TestWhatCannotBeCompletedIsReportedOnceAndWaitsForItsClient(t *testing.T) {
 	b := openTill(t)
 	var reported []Abandoned
 	g := b.guard(soon(3), func(c *Config) { c.Observer.OnAbandoned = func(a Abandoned) { reported = append(reported, a) } })

@@ -14,7 +14,7 @@ import (
 )
 
 // R46.
-func TestEveryProblemOfAConfigurationIsToldAtOnce(t *testing.T) {
+func TestEveryProblemOfAConfigurationIsReportedAtOnce(t *testing.T) {
 	b := setup(t)
 	_, err := New(b.db.Pool, Config{
 		Schema: "No", Headers: []string{"a b"}, TTL: time.Millisecond, MaxRetryWindow: time.Hour, MismatchStatus: 418, Wait: -1, Timeout: 2 * time.Hour,

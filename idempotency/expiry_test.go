@@ -150,7 +150,7 @@ func TestWhatIsExpiredCanBeKeptForAudits(t *testing.T) {
 }
 
 // R25.
-func TestRunCleansUntilItIsTold(t *testing.T) {
+func TestRunCleansUntilItHasToStop(t *testing.T) {
 	b := setup(t)
 	g := b.guard(func(c *Config) { c.CleanupEvery = 5 * time.Millisecond })
 	h := b.service(g, b.charge)

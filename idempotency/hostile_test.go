@@ -81,7 +81,7 @@ func TestAPrincipalThatIsNoTextIsNobody(t *testing.T) {
 }
 
 // R45.
-func TestAClientWhoseTimeIsOverWhileItWaitsIsToldThatItRuns(t *testing.T) {
+func TestAClientWhoseWaitIsOverLearnsThatItsRequestRuns(t *testing.T) {
 	b := setup(t)
 	handler, entered, letGo := b.slow()
 	defer letGo()

@@ -81,7 +81,7 @@ func TestEachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testing.T) {
 }
 
 // R33.
-func TestAnObserverIsToldInTheRequestsContext(t *testing.T) {
+func TestAnObserverIsNotifiedInTheRequestsContext(t *testing.T) {
 	b := setup(t)
 	type name struct{}
 	var got []any
@@ -97,7 +97,7 @@ func TestAnObserverIsToldInTheRequestsContext(t *testing.T) {
 }
 
 // R33.
-func TestWhatFailsInAFunctionOfTheRouteIsToldToo(t *testing.T) {
+func TestWhatFailsInAFunctionOfTheRouteIsReportedToo(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	for name, o := range map[string]Route{
@@ -163,7 +163,7 @@ func TestCorrelationIdsAreFitForALog(t *testing.T) {
 }
 
 // R32.
-func TestAProblemOfTheMiddlewareIsToldFromOneOfTheAPIByItsCode(t *testing.T) {
+func TestACodeShowsWhetherAProblemIsTheMiddlewares(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")

@@ -61,7 +61,7 @@ func waitsOf(g *Guard) <-chan struct{} {
 }
 
 // R11.
-func TestARepeatWhileTheFirstRunsWaitsOrIsTold(t *testing.T) {
+func TestARepeatWhileTheFirstRunsWaitsOrIsAConflict(t *testing.T) {
 	b := setup(t)
 	handler, entered, letGo := b.slow()
 	defer letGo()

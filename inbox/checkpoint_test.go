@@ -66,7 +66,7 @@ func TestAGroupThatLostItsOffsetsGoesOnAtThePosition(t *testing.T) {
 	}
 }
 
-func TestATopicThatWasMadeAgainIsToldFromOneWhoseOffsetsExpired(t *testing.T) {
+func TestARecreatedTopicIsKnownFromOneWhoseOffsetsExpired(t *testing.T) {
 	const n = 50
 	b, start := settledAndCleaned(t, n)
 	if err := b.cluster.Server.DeleteTopic(t.Context(), b.topic); err != nil {

@@ -134,7 +134,7 @@ func TestTheNextOfAKeyIsClaimedWhereAClaimWouldTakeIt(t *testing.T) {
 		want bool
 	}{
 		"due":                               {"select", true},
-		"asleep":                            {"update holdfast.stored set next_at = 'infinity'", true},
+		"dormant":                           {"update holdfast.stored set next_at = 'infinity'", true},
 		"leased by a clock that was wrong":  {"update holdfast.stored set lease_until = now() + interval '1 year' where " + head, true},
 		"due later":                         {"update holdfast.stored set next_at = now() + interval '1 minute' where " + head, false},
 		"leased":                            {"update holdfast.stored set lease_until = now() + interval '1 minute' where " + head, false},

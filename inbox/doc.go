@@ -38,7 +38,7 @@
 //     otherwise the scheduler decides which events may run in parallel (scheduler.go). job.go is the work of one
 //     transaction. The tracker knows which offsets are settled (tracker.go).
 //  6. Run handles stored events (backlog.go). The handler of a due event runs (stored.go), and its row goes or waits for the
-//     next attempt (settle.go). Each event was claimed (claim.go) under a lease (lease.go). sweep.go wakes heads of keys that
+//     next attempt (settle.go). Each event was claimed (claim.go) under a lease (lease.go). sweep.go resumes heads of keys that
 //     are dormant.
 //  7. Run also removes rows that nobody needs any more (retention.go), at a pace (retention_pace.go).
 //  8. Any other event comes in through accept.go or a worker, and is tried until an attempt commits (intake.go).

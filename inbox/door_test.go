@@ -148,7 +148,7 @@ func TestATypeThatAnotherNodeDeclaresIsLeftForItWithItsKey(t *testing.T) {
 	}
 }
 
-func TestAnUnknownTypeIsStoredOrBuriedWhereConfigured(t *testing.T) {
+func TestAnUnknownTypeIsStoredOrADeadLetterWhereConfigured(t *testing.T) {
 	b := setup(t)
 	b.receive(b.inbox(func(c *Config) { c.UnknownType = UnknownStore }), event("1", "k"), Stored)
 	b.receive(b.inbox(func(c *Config) { c.UnknownType = UnknownDead }), event("2", "j"), Dead)

@@ -24,7 +24,7 @@ import (
 
 // While the first of a key fails, what follows is stored, many in a transaction: the settling of one and the storing of the next
 // take the key's lock in turns, and a busy key that had fallen behind would stay so.
-func TestFollowersOfAKeyAreStoredTogetherAsleepAndInTheirOrder(t *testing.T) {
+func TestFollowersOfAKeyAreStoredTogetherDormantAndInTheirOrder(t *testing.T) {
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		t.Run(mode.String(), func(t *testing.T) { followersAreStoredTogether(t, mode) })
 	}
@@ -85,7 +85,7 @@ func followersAreStoredTogether(t *testing.T, mode pgx.QueryExecMode) {
 	}
 	if wrong := b.count(`select count(*) from (select event_id, lag(event_id) over (order by place) as before, next_at, row_number() over (order by place) as nth
 		from holdfast.stored) s where event_id < before or (nth > 1 and next_at < 'infinity')`); wrong != 0 {
-		t.Errorf("%d events are out of order, or awake behind another", wrong)
+		t.Errorf("%d events are out of order, or active behind another", wrong)
 	}
 	if wrong := b.count(`select count(*) from holdfast.stored where attempts > 0 and place > (select min(place) from holdfast.stored)
 		or (partition, "offset") is distinct from (0, event_id::bigint)
@@ -115,7 +115,7 @@ func slowToCommit(t *testing.T) *bundle {
 
 // On a disk on which a COMMIT takes 10 ms, a key that has fallen behind is stored long before it is handled. It was handled no
 // sooner than it was stored, and at half the speed.
-func TestABusyKeyThatFellBehindIsNotHeldUpByWhatComesBehindIt(t *testing.T) {
+func TestABusyKeyThatFellBehindIsNotHeldUpByItsFollowers(t *testing.T) {
 	t.Parallel()
 	b := slowToCommit(t)
 	var failed atomic.Bool
@@ -208,7 +208,7 @@ func (b *bundle) followers(in *Inbox, off int64) (ds []*delivery) {
 	return ds
 }
 
-// Who takes the head away wakes the one behind it, and has to see it: both have the lock of the key.
+// The worker that removes the head resumes the next one, and has to see it: both have the lock of the key.
 func TestFollowersWaitForWhoeverIsTakingTheHeadAway(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()

@@ -17,7 +17,7 @@ import (
 
 // An event is most often given up out of `stored`, after its retries: what is reported of a letter must not depend on where
 // the last attempt was made.
-func TestAStoredEventThatIsGivenUpIsToldOfWithItsLetter(t *testing.T) {
+func TestAStoredEventThatIsGivenUpIsReportedWithItsLetter(t *testing.T) {
 	for _, row := range []struct {
 		name     string
 		given    string // what the row of `stored` has behind it

@@ -58,7 +58,7 @@ func TestAnEventThatWasOvertakenWhileItWasClaimedIsNotStarted(t *testing.T) {
 
 // A replay enters its queue before an event whose handler runs just then: that one cannot commit any more, and both are
 // handled at once afterwards, not when its lease has run out.
-func TestAnEventThatAReplayOvertakesGoesBackBehindItAtOnce(t *testing.T) {
+func TestAnEventThatAReplayOvertakesGoesBackAfterItAtOnce(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	began, goOn, first, broken := make(chan struct{}), make(chan struct{}), true, true

@@ -192,7 +192,7 @@ select count(*), count(distinct (s.topic, s.key)) filter (where s.key <> ''),
  where s.consumer = $1::text`
 
 // Leases queue heads that are due. It counts the attempt before it is made, so that one that ends the process counts. Index
-// stored_due finds what is due. The primary key shows whether an event is a head. stored_awake shows whether a worker has a later
+// stored_due finds what is due. The primary key shows whether an event is a head. stored_active shows whether a worker has a later
 // event of the key: an event was due when it was claimed, so it is not dormant. letter_holds_inbox shows whether a letter holds
 // the key. Without "offset 0" Postgres reads every open letter into a hash first, because it plans for all due events and not for
 // $3. A lease that ends later than twice its length from now was given by a clock that was wrong. $6 are the tokens of claims
@@ -278,7 +278,7 @@ update holdfast.stored s
 returning ` + claimedColumns
 
 // Wakes the head of a queue after the head before it has gone.
-const wakeSQL = `-- inbox.wake
+const resumeSQL = `-- inbox.resume
 update holdfast.stored s set next_at = now()
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.next_at = 'infinity'
    and s.place = (select min(h.place) from holdfast.stored h
@@ -286,8 +286,8 @@ update holdfast.stored s set next_at = now()
    and not exists (select from holdfast.consumer_hold l
                     where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text and l.after < s.place)`
 
-// Makes followers of a key dormant that are awake. Store adds such: it must not wait for the key's lock, and so does not know what
-// is before them. Each is woken once it is the head. Every claim would look at all of them if they stayed awake. The
+// Makes followers of a key dormant that are active. Store adds such: it must not wait for the key's lock, and so does not know what
+// is before them. Each is resumed once it is the head. Every claim would look at all of them if they stayed active. The
 // transaction holds the key's lock, for which others wait: so it changes at most deferMost at a time.
 const deferSQL = `-- inbox.defer
 update holdfast.stored s set next_at = 'infinity'
@@ -303,8 +303,8 @@ update holdfast.stored s set next_at = 'infinity'
 
 const deferMost = "1000"
 
-// Lists keys with more than one event awake, if one of these may be deferred.
-const awakeSQL = `-- inbox.awake
+// Lists keys with more than one event active, if one of these may be deferred.
+const activeSQL = `-- inbox.active
 select s.topic, s.key from holdfast.stored s
  where s.consumer = $1::text and s.next_at < 'infinity' and s.key <> ''
  group by s.topic, s.key
@@ -324,7 +324,7 @@ with recursive head as (
       select s.topic, s.key, s.place, s.next_at from holdfast.stored s
        where s.consumer = $1::text and (s.topic, s.key) > (h.topic, h.key)
        order by s.topic, s.key, s.place limit 1) n
-), asleep as (
+), dormant as (
   select h.topic, h.key, h.place from head h
    where h.key <> '' and h.next_at = 'infinity'
      and not exists (select from holdfast.consumer_hold l
@@ -332,14 +332,14 @@ with recursive head as (
   union all
   select s.topic, s.key, s.place from head h, holdfast.stored s -- each event without a key is a head
    where h.key = '' and s.consumer = $1::text and s.topic = h.topic and s.key = '' and s.next_at = 'infinity'
-), woken as (
-  select s.topic, s.key, s.place from asleep a join holdfast.stored s
+), resumed as (
+  select s.topic, s.key, s.place from dormant a join holdfast.stored s
       on s.consumer = $1::text and s.topic = a.topic and s.key = a.key and s.place = a.place
    where s.next_at = 'infinity'
      for update of s skip locked
 )
 update holdfast.stored s set next_at = now()
-  from woken w
+  from resumed w
  where s.consumer = $1::text and s.topic = w.topic and s.key = w.key and s.place = w.place`
 
 // Returns an event to its queue after an attempt, due again after $6 microseconds. If nothing failed, $7 gives back the attempt

@@ -94,7 +94,7 @@ func TestALongQueueCostsItsHeadNothing(t *testing.T) {
 		{"store", in.sql.store, []any{"billing", "orders", "long", "", "new", "order.placed", nil, "{}", []byte{}, []byte{}, nil, nil, int32(0), []string{}, int64(0), nil, true, nil}, 40},
 		{"take", in.sql.take, []any{"billing", "orders", "long", int64(0), token}, 50},
 		{"drop", in.sql.drop, []any{"billing", "orders", "long", int64(0), token}, 50},
-		{"wake", in.sql.wake, []any{"billing", "orders", "long"}, 50},
+		{"resume", in.sql.resume, []any{"billing", "orders", "long"}, 50},
 		{"sweep", in.sql.sweep, []any{"billing"}, 50 * keys},
 	} {
 		if pages := b.touched(row.name, row.statement, row.args...); pages > row.most {
@@ -105,7 +105,7 @@ func TestALongQueueCostsItsHeadNothing(t *testing.T) {
 	}
 }
 
-func TestASweepWakesTheHeadsThatSleepAndNothingElse(t *testing.T) {
+func TestASweepResumesDormantHeadsAndNothingElse(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	for id, at := range map[string]string{"a 1": "infinity", "a 2": "infinity", "b 3": "now", "b 4": "infinity", "c 5": "infinity", " 6": "infinity", " 7": "infinity"} {
@@ -118,12 +118,12 @@ func TestASweepWakesTheHeadsThatSleepAndNothingElse(t *testing.T) {
 	if _, err := b.db.Exec(t.Context(), in.sql.sweep, "billing"); err != nil {
 		t.Fatal(err)
 	}
-	var awake string
-	if err := b.db.QueryRow(t.Context(), "select string_agg(topic || ' ' || event_id, ', ' order by topic, place) from holdfast.stored where next_at < 'infinity'").Scan(&awake); err != nil {
+	var active string
+	if err := b.db.QueryRow(t.Context(), "select string_agg(topic || ' ' || event_id, ', ' order by topic, place) from holdfast.stored where next_at < 'infinity'").Scan(&active); err != nil {
 		t.Fatal(err)
 	}
-	if want := "orders a 1, orders b 3, orders  6, orders  7, other b 3, other c 5, other  6, other  7"; awake != want {
-		t.Errorf("awake are %s; want %s", awake, want)
+	if want := "orders a 1, orders b 3, orders  6, orders  7, other b 3, other c 5, other  6, other  7"; active != want {
+		t.Errorf("active are %s; want %s", active, want)
 	}
 }
 

@@ -174,7 +174,7 @@ func TestTheWaitThatAHandlerAsksForIsKept(t *testing.T) {
 	}
 }
 
-func TestAKeyIsHeldBehindADeadLetterUntilThatIsReplayed(t *testing.T) {
+func TestADeadLetterHoldsItsKeyUntilItIsReplayed(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.HoldKey = true })
 	var fixed atomic.Bool

@@ -195,7 +195,7 @@ func TestRunRemovesOldRowsByItselfAndTellsTheObserver(t *testing.T) {
 	}
 }
 
-func TestTroubleOfRetentionIsToldAndTriedAgainAndRunGoesOn(t *testing.T) {
+func TestAnErrorOfRetentionIsReportedAndRunGoesOn(t *testing.T) {
 	b := setup(t)
 	b.oldRows("http-", nil, 10)
 	pgtest.Exec(t, b.db, "alter table holdfast.retention rename to away")

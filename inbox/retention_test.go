@@ -157,7 +157,7 @@ func TestRetentionGetsPastManyRowsOfOneInstantThatMustStay(t *testing.T) {
 	}
 }
 
-func TestADailyTurnFindsRowsBehindTheMark(t *testing.T) {
+func TestADailyTurnFindsRowsBelowTheMark(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	b.oldRows("http-", nil, 100)

@@ -13,7 +13,7 @@ import (
 
 // This file writes what became of a stored event: its row goes, or waits for the next attempt.
 
-// settle removes the event's row in the transaction of its handler, and claims or wakes the next event of its key. A worker that has
+// settle removes the event's row in the transaction of its handler, and claims or resumes the next event of its key. A worker that has
 // lost its lease finds no row, and writes nothing.
 func (bl *backlog) settle(ctx context.Context, tx pgx.Tx, s *claimed, goOn bool) (next *claimed, err error) {
 	return bl.remove(ctx, tx, s, bl.sql.take, "handled", goOn, func(b *pgx.Batch) {
@@ -34,7 +34,7 @@ func (bl *backlog) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) 
 			bl.ledger.letters.queue(b, s.e, *s.letter)
 		}
 	} else {
-		// The letter comes first. Whether the next event is woken depends on it.
+		// The letter comes first. Whether the next event is resumed depends on it.
 		l.reopen, l.place = true, &s.place
 		if id, err = bl.ledger.letters.insert(ctx, tx, s.e, s.hash, s.partition, s.offset, l); err != nil {
 			return 0, err
@@ -67,7 +67,7 @@ func (bl *backlog) remove(ctx context.Context, tx pgx.Tx, s *claimed, statement,
 		until = bl.claims.queueNext(b, s)
 	}
 	if keyed {
-		b.Queue(bl.sql.wake, bl.c.Consumer, s.e.Topic, s.e.Key)
+		b.Queue(bl.sql.resume, bl.c.Consumer, s.e.Topic, s.e.Key)
 		b.Queue(bl.sql.deferFollowers, bl.c.Consumer, s.e.Topic, s.e.Key)
 	}
 	br := tx.SendBatch(ctx, b)

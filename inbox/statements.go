@@ -9,16 +9,16 @@ import (
 
 // statements are the constants of queries.go, for the configured schema and time-outs.
 type statements struct {
-	begin, open, openFenced, fenceShared, fenceCheck, lock, tryLock                                 string
-	insert, insertMany, known, knownMany, record, recordMany                                        string // of an event's transaction
-	store, storeMany, unrecord, storedCount, blocked, waiting                                       string // of stored events
-	letter, letterReopen, letterReplayed, edited, publishLetter                                     string
-	claim, take, isHead, drop, settle, next, wake, deferFollowers, awake, sweep, retry, stillStored string // of Run
-	declare, undeclare, declared                                                                    string
-	starts, start, takeBackStart, forgetStart, watermark, watermarkIs                               string
-	position, checkpoint, assign, save, release                                                     string // of Kafka's partitions
-	renew, incarnation                                                                              string
-	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts     string
+	begin, open, openFenced, fenceShared, fenceCheck, lock, tryLock                                    string
+	insert, insertMany, known, knownMany, record, recordMany                                           string // of an event's transaction
+	store, storeMany, unrecord, storedCount, blocked, waiting                                          string // of stored events
+	letter, letterReopen, letterReplayed, edited, publishLetter                                        string
+	claim, take, isHead, drop, settle, next, resume, deferFollowers, active, sweep, retry, stillStored string // of Run
+	declare, undeclare, declared                                                                       string
+	starts, start, takeBackStart, forgetStart, watermark, watermarkIs                                  string
+	position, checkpoint, assign, save, release                                                        string // of Kafka's partitions
+	renew, incarnation                                                                                 string
+	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts        string
 }
 
 func newStatements(c Config) statements {
@@ -34,7 +34,7 @@ func newStatements(c Config) statements {
 		letter: in(letterSQL), letterReopen: in(letterReopenSQL), letterReplayed: in(letterReplayedSQL),
 		edited: in(editedSQL), publishLetter: in(publishLetterSQL),
 		claim: in(claimSQL), take: in(takeSQL), isHead: in(isHeadSQL), drop: in(dropSQL), settle: in(settleSQL), next: in(nextSQL),
-		wake: in(wakeSQL), deferFollowers: in(deferSQL), awake: in(awakeSQL), sweep: in(sweepSQL), retry: in(retrySQL), stillStored: in(stillStoredSQL),
+		resume: in(resumeSQL), deferFollowers: in(deferSQL), active: in(activeSQL), sweep: in(sweepSQL), retry: in(retrySQL), stillStored: in(stillStoredSQL),
 		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL),
 		starts: in(startsSQL), start: in(startSQL), takeBackStart: in(takeBackStartSQL), forgetStart: in(forgetStartSQL),
 		watermark: in(watermarkSQL), watermarkIs: in(watermarkIsSQL),

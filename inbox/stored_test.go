@@ -18,7 +18,7 @@ import (
 )
 
 // A partition's sender receives the events of each key one after the other, while Run handles what failed, on two nodes,
-// in the same moments. Each key's effects must come in order, every event once, and nothing may be left asleep.
+// in the same moments. Each key's effects must come in order, every event once, and nothing may be left dormant.
 func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
 	b := setup(t)
 	failing := func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
@@ -35,7 +35,7 @@ func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
 		})
 		in.Handle("order.placed", failing)
 		nodes = append(nodes, in)
-		// Without the sweep, which would wake what was forgotten.
+		// Without the sweep, which would resume what was forgotten.
 		in.registry.start()
 		b.run(func(ctx context.Context) error {
 			g := newGroup(ctx)

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
-// This file keeps heads awake and followers dormant where nothing else does. A head can be dormant if a person closed the letter
-// before it. Followers can be awake if Store added them and nothing of their key was settled since, because the head fails or a
+// This file keeps heads active and followers dormant where nothing else does. A head can be dormant if a person closed the letter
+// before it. Followers can be active if Store added them and nothing of their key was settled since, because the head fails or a
 // letter holds the key.
 
 const (
@@ -22,7 +22,7 @@ const (
 	sweepAtLeast = 5 * time.Minute
 )
 
-// sweeper wakes heads and makes followers dormant.
+// sweeper resumes heads and makes followers dormant.
 type sweeper struct {
 	*env
 	runner *runner
@@ -47,7 +47,7 @@ func (sw *sweeper) sweep(ctx context.Context) error {
 	defer cancel()
 	tag, err := sw.pool.Exec(ctx, sw.sql.sweep, sw.c.Consumer)
 	if err != nil {
-		return fmt.Errorf("wake heads: %w", err)
+		return fmt.Errorf("resume heads: %w", err)
 	}
 	if tag.RowsAffected() > 0 {
 		sw.wake()
@@ -55,15 +55,15 @@ func (sw *sweeper) sweep(ctx context.Context) error {
 	return sw.deferFollowers(ctx)
 }
 
-// awakeKey is a key with more than its head awake.
-type awakeKey struct{ Topic, Key string }
+// activeKey is a key with more than its head active.
+type activeKey struct{ Topic, Key string }
 
 // deferFollowers makes followers dormant. If a worker is handling the key, that worker or the next sweep does it.
 func (sw *sweeper) deferFollowers(ctx context.Context) error {
-	rows, _ := sw.pool.Query(ctx, sw.sql.awake, sw.c.Consumer) // CollectRows returns its error.
-	keys, err := pgx.CollectRows(rows, pgx.RowToStructByPos[awakeKey])
+	rows, _ := sw.pool.Query(ctx, sw.sql.active, sw.c.Consumer) // CollectRows returns its error.
+	keys, err := pgx.CollectRows(rows, pgx.RowToStructByPos[activeKey])
 	if err != nil {
-		return fmt.Errorf("look for followers that are awake: %w", err)
+		return fmt.Errorf("look for followers that are active: %w", err)
 	}
 	for _, k := range keys {
 		for more := true; more; {
@@ -80,7 +80,7 @@ func (sw *sweeper) deferFollowers(ctx context.Context) error {
 }
 
 // deferSome makes some followers of a key dormant, and reports whether it found any.
-func (sw *sweeper) deferSome(ctx context.Context, tx pgx.Tx, k awakeKey) (found bool, err error) {
+func (sw *sweeper) deferSome(ctx context.Context, tx pgx.Tx, k activeKey) (found bool, err error) {
 	var mine bool
 	if err := tx.QueryRow(ctx, sw.sql.tryLock, int32(lane.KeyClass), sw.keyNumber(k.Topic, k.Key)).Scan(&mine); err != nil {
 		return false, fmt.Errorf("lock the key's queue: %w", err)

@@ -19,18 +19,18 @@ func TestALongQueueOfStoreSleepsOnceItsFirstEventIsSettled(t *testing.T) {
 	b := setup(t)
 	const n = 600
 	in := b.inbox()
-	var count, behind atomic.Int64 // behind: rows that were awake while a later event than the first was handled, at most
+	var count, behind atomic.Int64 // behind: rows that were active while a later event than the first was handled, at most
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-		var awake int64
-		if err := tx.QueryRow(ctx, "select count(*) from holdfast.stored where next_at < 'infinity'").Scan(&awake); err != nil {
+		var active int64
+		if err := tx.QueryRow(ctx, "select count(*) from holdfast.stored where next_at < 'infinity'").Scan(&active); err != nil {
 			return err
 		}
 		if count.Add(1) == 1 {
-			if awake != n {
-				t.Errorf("before the first was settled %d rows were awake, want %d: the test shows nothing", awake, n)
+			if active != n {
+				t.Errorf("before the first was settled %d rows were active, want %d: the test shows nothing", active, n)
 			}
 		} else {
-			behind.Store(max(behind.Load(), awake))
+			behind.Store(max(behind.Load(), active))
 		}
 		return effectOf(ctx, tx, e)
 	})
@@ -51,7 +51,7 @@ func TestALongQueueOfStoreSleepsOnceItsFirstEventIsSettled(t *testing.T) {
 	b.await("all are handled", func(*observations) bool { return count.Load() == n })
 	stop()
 	if behind.Load() != 1 {
-		t.Errorf("%d rows were awake while later ones were handled, want the head alone", behind.Load())
+		t.Errorf("%d rows were active while later ones were handled, want the head alone", behind.Load())
 	}
 	if wrong := b.count("select count(*) from (select id, row_number() over (order by n) - 1 as place from effect) e where e.id::int <> e.place"); wrong != 0 {
 		t.Errorf("%d events were handled out of their order", wrong)
@@ -75,9 +75,9 @@ func TestALongQueueOfStoreIsDormantWhileItsKeySettlesNothing(t *testing.T) {
 		select consumer, topic, key, nextval('holdfast.stored_place'), source, n::text, type, time, hash, payload, now()
 		  from holdfast.stored, generate_series(1, $1) n`, n)
 	b.store(in, event("alone", "another"))
-	awake := func() int64 { return b.count("select count(*) from holdfast.stored where next_at < 'infinity'") }
-	if got := awake(); got != n+2 {
-		t.Fatalf("%d rows are awake, want %d: the test shows nothing", got, n+2)
+	active := func() int64 { return b.count("select count(*) from holdfast.stored where next_at < 'infinity'") }
+	if got := active(); got != n+2 {
+		t.Fatalf("%d rows are active, want %d: the test shows nothing", got, n+2)
 	}
 
 	// 1. Whoever has the key's lock may be just taking its head away: it is not waited for.
@@ -91,8 +91,8 @@ func TestALongQueueOfStoreIsDormantWhileItsKeySettlesNothing(t *testing.T) {
 	if err := in.sweeper.sweep(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if got := awake(); got != n+2 {
-		t.Errorf("%d rows are awake, want %d: another had the lock of their key", got, n+2)
+	if got := active(); got != n+2 {
+		t.Errorf("%d rows are active, want %d: another had the lock of their key", got, n+2)
 	}
 	if err := busy.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -105,8 +105,8 @@ func TestALongQueueOfStoreIsDormantWhileItsKeySettlesNothing(t *testing.T) {
 	if err := in.sweeper.sweep(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if got := awake(); got != 2 {
-		t.Errorf("%d rows are awake, want the two heads", got)
+	if got := active(); got != 2 {
+		t.Errorf("%d rows are active, want the two heads", got)
 	}
 
 	// 3. All are handled, in their order.
@@ -119,11 +119,11 @@ func TestALongQueueOfStoreIsDormantWhileItsKeySettlesNothing(t *testing.T) {
 	}
 }
 
-// A replay must not go to sleep, which nobody would wake in its place, nor an event that was tried: it has a time of its own.
+// A replay must not become dormant, because nothing would resume it, nor an event that was tried: it has a time of its own.
 func TestOnlyFollowersThatWereNeverTriedAreLulled(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
-	for _, id := range []string{"head", "plain", "tried", "replay", "leased", "asleep"} {
+	for _, id := range []string{"head", "plain", "tried", "replay", "leased", "dormant"} {
 		b.store(in, event(id, "k"))
 	}
 	b.store(in, event("other", "another"))
@@ -131,7 +131,7 @@ func TestOnlyFollowersThatWereNeverTriedAreLulled(t *testing.T) {
 		"update holdfast.stored set attempts = 1, next_at = now() + interval '1 minute' where event_id = 'tried'",
 		"update holdfast.stored set letter = 1 where event_id = 'replay'",
 		"update holdfast.stored set lease_until = now() + interval '1 minute', lease_token = gen_random_uuid() where event_id = 'leased'",
-		"update holdfast.stored set next_at = 'infinity' where event_id = 'asleep'",
+		"update holdfast.stored set next_at = 'infinity' where event_id = 'dormant'",
 	} {
 		pgtest.Exec(t, b.db, sql)
 	}
@@ -139,7 +139,7 @@ func TestOnlyFollowersThatWereNeverTriedAreLulled(t *testing.T) {
 	if err != nil || tag.RowsAffected() != 1 {
 		t.Errorf("%d rows were put to sleep, %v, want 1", tag.RowsAffected(), err)
 	}
-	if n := b.count("select count(*) from holdfast.stored where next_at = 'infinity' and event_id not in ('plain', 'asleep')"); n != 0 {
+	if n := b.count("select count(*) from holdfast.stored where next_at = 'infinity' and event_id not in ('plain', 'dormant')"); n != 0 {
 		t.Errorf("%d rows sleep that must not", n)
 	}
 }

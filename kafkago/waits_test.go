@@ -76,7 +76,7 @@ func TestARequestEndsAtProduceTimeoutOrAtTheCallersDeadline(t *testing.T) {
 func byKey(e holdfast.Event, _ int) int { return int(e.Key[0] - 'a') }
 
 // A leader that gives no answer is told from a cluster that is away by asking another, each time.
-func TestALeaderThatIsAwayIsToldFromAClusterThatIs(t *testing.T) {
+func TestALeaderThatIsAwayIsKnownFromAClusterThatIs(t *testing.T) {
 	reset := func(context.Context, request) (produce.ResponsePartition, error) {
 		return produce.ResponsePartition{}, &net.OpError{Op: "read", Err: syscall.ECONNRESET}
 	}

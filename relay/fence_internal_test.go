@@ -44,7 +44,7 @@ func TestWhoLostALaneTouchesNoRowOfIt(t *testing.T) {
 
 // A relay gives a save up after a lease, and goes on. What it has sent may be carried out much later: by a server process that
 // stood still, or its link lost packets.
-func TestASaveThatArrivesBehindALaterOneWritesNothing(t *testing.T) {
+func TestASaveThatArrivesAfterALaterOneWritesNothing(t *testing.T) {
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
 	pgtest.Exec(t, pool, "update holdfast.lane set owner = 'me', epoch = 2, done = '5:5:', upto = null, pos = 0, lease_until = now() + interval '1 minute'")

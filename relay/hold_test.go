@@ -106,7 +106,7 @@ func TestAKeyIsHeldAlthoughTheEventBeforeTheLetterWasTaken(t *testing.T) {
 	wantFirsts(t, b, "k", "1")
 }
 
-func TestATopicThatComesBackDoesNotWakeAKeyThatALetterHolds(t *testing.T) {
+func TestATopicThatComesBackDoesNotResumeAKeyThatALetterHolds(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	b.set(forGood("bad"))

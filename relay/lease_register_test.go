@@ -176,7 +176,7 @@ func TestAHistoryInWhichAZombieSavesIsNoRegister(t *testing.T) {
 	}
 }
 
-func TestAHistoryInWhichASaveArrivesBehindTheNextIsNoRegister(t *testing.T) {
+func TestAHistoryInWhichASaveArrivesAfterTheNextIsNoRegister(t *testing.T) {
 	read := func(pos int64) porcupine.Operation {
 		return porcupine.Operation{ClientId: 2, Input: leaseInput{op: "read"}, Output: leaseOutput{ok: true, owner: "a", epoch: 1, pos: pos}, Call: 7, Return: 8}
 	}

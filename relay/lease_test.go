@@ -53,7 +53,7 @@ func (g *gate) open() {
 	}
 }
 
-func TestARelayThatWakesWithoutItsLanesChangesNothing(t *testing.T) {
+func TestARelayThatThawsWithoutItsLanesChangesNothing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string

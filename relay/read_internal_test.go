@@ -152,7 +152,7 @@ func TestAReaderStopsWhereItsRowsAreNotTheLogs(t *testing.T) {
 
 // A cut may be older than what has been read: the snapshot of a transaction of a higher isolation that has taken its time.
 // Where its end does not lie ahead, a window up to it would move the cursor back (rule 6).
-func TestABacklogIsNeverCutBehindTheCursor(t *testing.T) {
+func TestABacklogIsNeverCutBelowTheCursor(t *testing.T) {
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
 	var old string

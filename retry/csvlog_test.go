@@ -118,7 +118,7 @@ func TestLinesOfARetryLogStayWholeWhenManyWrite(t *testing.T) {
 	}
 }
 
-func TestAnObserverIsToldOfEveryAttempt(t *testing.T) {
+func TestAnObserverIsNotifiedOfEveryAttempt(t *testing.T) {
 	t.Parallel()
 	var reported []Attempt
 	s, _, connections := realServer(t, reset, status(503, ""), func(w http.ResponseWriter, _ *http.Request) {

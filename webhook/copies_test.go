@@ -79,7 +79,7 @@ func TestFiftyCopiesAtOnceAreHandledOnceAndThenAcknowledged(t *testing.T) {
 }
 
 // W14.
-func TestACopyOfADeliveryThatIsBeingHandledIsToldToComeAgain(t *testing.T) {
+func TestACopyOfADeliveryInProgressMustComeAgain(t *testing.T) {
 	b := setup(t)
 	s := b.shop()
 	open := b.gate("1")

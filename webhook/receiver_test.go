@@ -78,7 +78,7 @@ func TestABodyThatEndsEarlyIsNoDelivery(t *testing.T) {
 }
 
 // W2.
-func TestAForgeryIsRefusedBeforeTheDatabaseAndNotToldWhy(t *testing.T) {
+func TestAForgeryIsRefusedBeforeTheDatabaseWithoutAReason(t *testing.T) {
 	b := setup(t)
 	gone, err := pgxpool.NewWithConfig(t.Context(), b.db.Config())
 	if err != nil {

@@ -82,7 +82,7 @@ func (s *sidecar) stop(t *testing.T, db *pgtest.DB) {
 
 const claimedLanes = "select count(*) from holdfast.lane where owner = 'the sidecar'"
 
-func TestTheSidecarRunsUntilItIsToldToStop(t *testing.T) {
+func TestTheSidecarRunsUntilItHasToStop(t *testing.T) {
 	db := pgtest.New(t)
 	wantStatus(t, 0, "version 1", "migrate", "--database-url", db.DSN)
 	s := startSidecar(t, db, nil, "--brokers", "127.0.0.1:1")

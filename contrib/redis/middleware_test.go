@@ -133,7 +133,7 @@ func TestOnRedisAMismatchRunsNothingAndChangesNothing(t *testing.T) {
 }
 
 // R11.
-func TestOnRedisARepeatOfWhatRunsIsToldSo(t *testing.T) {
+func TestOnRedisARepeatOfARunningRequestIsAConflict(t *testing.T) {
 	b := setup(t)
 	entered, leave := make(chan struct{}), make(chan struct{})
 	charge := charging(b.client)

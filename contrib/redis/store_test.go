@@ -75,7 +75,7 @@ func TestAClaimFinishedIsAnsweredByteForByte(t *testing.T) {
 	}
 }
 
-func TestAnAnswerIsToldWithTheFingerprintThatHasIt(t *testing.T) {
+func TestAnAnswerComesWithTheFingerprintThatHasIt(t *testing.T) {
 	b := setup(t)
 	b.is(true)(b.finish(one, b.mine(one, asked).Fence, answerOf("x")))
 	if c := b.claim(one, other); string(c.Fingerprint) != string(asked) || c.Mine || c.Answer == nil {
@@ -83,7 +83,7 @@ func TestAnAnswerIsToldWithTheFingerprintThatHasIt(t *testing.T) {
 	}
 }
 
-func TestAKeyInUseIsToldWithTheFingerprintThatHasIt(t *testing.T) {
+func TestAKeyInUseComesWithTheFingerprintThatHasIt(t *testing.T) {
 	b := setup(t)
 	b.mine(one, asked)
 	b.unchanged(one, func() {

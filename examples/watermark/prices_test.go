@@ -29,7 +29,7 @@ func setup(t *testing.T) (*pgxpool.Pool, *inbox.Inbox) {
 	return db, shop
 }
 
-func TestAPriceIsShownAndToldOnceAndAnOlderOneIsNot(t *testing.T) {
+func TestAPriceIsShownAndPublishedOnceAndAnOlderOneIsNot(t *testing.T) {
 	db, shop := setup(t)
 	// snippet: test
 	tx := holdfasttest.Begin(t, db) // rolled back when the test ends

@@ -140,7 +140,7 @@ func TestWithoutTheTagThePackageIsEmpty(t *testing.T) {
 }
 
 // The tests of code under the tag are not part of a usual run: this one runs them.
-func TestWithTheTagItDoesWhatItIsTold(t *testing.T) {
+func TestWithTheTagItObeysItsOrder(t *testing.T) {
 	out, err := exec.Command("go", "test", "-tags", "failpoints", "-run", "^TestTagged", "-count", "1", "-v", ".").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "PASS: TestTagged") {
 		t.Errorf("%v:\n%s", err, out)

@@ -181,7 +181,7 @@ func TestAHotKeyDelaysTheOthersByLittle(t *testing.T) {
 	}
 }
 
-func TestHeadsThatFailKeepTheirFollowersBehindThemAndNobodyElse(t *testing.T) {
+func TestHeadsThatFailHoldTheirFollowersAndNobodyElse(t *testing.T) {
 	t.Parallel()
 	s := setupConsumers(t, 3)
 	const keys, each, fails = 12, 12, 5

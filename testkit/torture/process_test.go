@@ -46,7 +46,7 @@ func TestAProcessThatEndedByItselfWasNotKilled(t *testing.T) {
 	}
 }
 
-func TestAProcessThatEndedByItselfWasNotTold(t *testing.T) {
+func TestAProcessThatEndedByItselfWasNotStopped(t *testing.T) {
 	t.Parallel()
 	if err := begun(t, "read line; exit 0").quit(); err != nil {
 		t.Errorf("one that ran: %v", err)

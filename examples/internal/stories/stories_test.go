@@ -43,7 +43,7 @@ func TestAStoryEndsWithItsFirstFailureAndStopsInReverse(t *testing.T) {
 	}
 }
 
-func TestWhatRunsUntilSomethingIsSoIsWaitedForAndItsErrorTold(t *testing.T) {
+func TestRunUntilWaitsForWhatRunsAndReturnsItsError(t *testing.T) {
 	ended := 0
 	run := func(ctx context.Context) error { <-ctx.Done(); ended++; return errPlanned }
 	looks := 0

@@ -210,7 +210,7 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 	}
 }
 
-func TestEveryDuplicateIsToldByItsReason(t *testing.T) {
+func TestEveryDuplicateHasItsReason(t *testing.T) {
 	t.Parallel()
 	pub := func(actor string, pid int, ids ...string) []history.Entry {
 		return []history.Entry{by(actor, pid, history.Publish, "", ids...), by(actor, pid, history.Acknowledge, history.OK, ids...)}
@@ -366,7 +366,7 @@ func TestAnEventThatOneConsumerMissesIsBlamedByItsHistory(t *testing.T) {
 	}
 }
 
-func TestARepeatBehindALaterEventOfItsKeyIsCounted(t *testing.T) {
+func TestARepeatAfterALaterEventOfItsKeyIsCounted(t *testing.T) {
 	t.Parallel()
 	r := whole()
 	for i, id := range []string{"a1", "a2", "a2", "a3", "a1"} {
