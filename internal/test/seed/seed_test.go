@@ -8,8 +8,8 @@ import (
 )
 
 func TestASeedIsNewOrTheOneThatIsAskedFor(t *testing.T) {
-	if seed.New(t) == seed.New(t) {
-		t.Error("two tests have one seed")
+	if one, other := seed.New(t), seed.New(t); one == other {
+		t.Errorf("two tests have the seed %d", one)
 	}
 	t.Setenv("HOLDFAST_TEST_SEED", "18446744073709551615")
 	if got := seed.New(t); got != 1<<64-1 {
