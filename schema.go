@@ -128,7 +128,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig) error {
 		case version > SchemaVersion:
 			return fmt.Errorf("schema %s is at version %d, this build knows %d: use a newer build", c.Schema, version, SchemaVersion)
 		case c.Lanes != 0 && c.Lanes != lanes:
-			return fmt.Errorf("lanes is %d: it must be 0, or that of schema %s, which was created with %d for life", c.Lanes, c.Schema, lanes)
+			return fmt.Errorf("lanes is %d: it must be 0, or that of schema %s, which was created with %d: lanes are fixed for life", c.Lanes, c.Schema, lanes)
 		}
 		// Version 1 is the first: there is nothing to upgrade from yet.
 		return complete(ctx, tx, c.Schema)
@@ -243,8 +243,8 @@ func installed(ctx context.Context, db querier, schema string) (version, lanes i
 func complete(ctx context.Context, db querier, schema string) error {
 	missing, err := missingObjects(ctx, db, schema)
 	if err == nil && len(missing) > 0 {
-		err = fmt.Errorf("schema %s lacks %s: an earlier build made it, or something dropped them after the migration; "+
-			"restore them from holdfast migrate --print", schema, strings.Join(missing, ", "))
+		err = fmt.Errorf("schema %s lacks %s: a build before the first release made it, or something dropped them after the migration; "+
+			"create a schema anew, or restore what was dropped from holdfast migrate --print", schema, strings.Join(missing, ", "))
 	}
 	return err
 }

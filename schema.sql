@@ -94,7 +94,7 @@ alter table holdfast.event_1 set (autovacuum_vacuum_insert_threshold = -1);
 alter table holdfast.event_2 set (autovacuum_vacuum_insert_threshold = -1);
 alter table holdfast.event_3 set (autovacuum_vacuum_insert_threshold = -1);
 
--- One row: which of the segments new events are written to. A relay rotates to the next one when it is full.
+-- One row: which of the segments new events are written to. When it is full, a relay rotates to an empty one, or to another one if none is empty.
 create table holdfast.segments (
     one         boolean primary key default true constraint one_row check (one),
     current     smallint not null default 0 constraint current_between_0_and_3 check (current between 0 and 3),

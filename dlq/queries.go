@@ -144,7 +144,7 @@ const purgeReplays = `-- dlq.purge_replays
 delete from holdfast.letter_replay r where r.ended_at < now() - $1::bigint * interval '1 microsecond'`
 
 // storeLetter puts a letter's event back in its place in the key's queue, under lockQueue: before the events that came
-// after it, in whatever order letters are replayed. No row means that the event is parked already.
+// after it, in whatever order letters are replayed. No row means that the event is stored already.
 //
 // A letter without a place goes before all others, by its id, far below what nextval gives. The named conflict lets any
 // other conflict surface.

@@ -103,7 +103,7 @@ func (c Idle) validate() error {
 		problems = append(problems, err)
 	}
 	if len(c.Topics) > 0 && len(c.Consumers) == 0 {
-		problems = append(problems, errors.New("consumers is empty: it must name the consumers that read Topics"))
+		problems = append(problems, fmt.Errorf("consumers is empty: it must name the consumers that read topics %q", c.Topics))
 	}
 	return errors.Join(problems...)
 }

@@ -131,7 +131,7 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time
 	l.stop = l.heartbeat(req.Context())
 	defer l.stop()
 	settled := false
-	defer func() { // if the handler, or a function of the route, panicked
+	defer func() { // if the handler, or a function of the route, panicked or called runtime.Goexit
 		if !settled {
 			l.release(req, false)
 			rt.notify(req, Outcome{Result: Forgotten})

@@ -49,12 +49,13 @@ const (
 	jobApart                    // one event out of a job of several that failed: it stays alone
 )
 
-// jobState is how far a job has come. The partition's mutex guards it.
+// jobState is how far a job has come. The partition's mutex guards it until a worker begins the job; then only the worker
+// changes it.
 //
 //	open ── handed out ──► offered ── a worker begins it ──► closed ── no room for its event ──► held
 //	  └──────────── the batch is full ───────────────────────┘
 //
-// A job that is no batch has one event from the start. It stays open, unless its event finds no room.
+// A job that is no batch has all its events from the start. It stays open, unless its event finds no room.
 type jobState int
 
 const (

@@ -54,7 +54,7 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("server answered %d %s", e.status, http.StatusText(e.status))
 }
 
-// RetryClass tells Classify the class of the status. A 409 that is worth repeating is transient.
+// RetryClass tells Classify the class of the status. A 409 that is worth repeating is Unavailable.
 func (e *statusError) RetryClass() Class {
 	if e.code == codeInProgress {
 		return Unavailable

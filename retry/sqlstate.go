@@ -43,7 +43,7 @@ var sqlStates = map[string]Class{
 	"42703": Unavailable, // column
 	"42704": Unavailable, // type or other object
 	"42883": Unavailable, // function
-	"42":    Validation,  // any other statement that the server cannot parse
+	"42":    Validation,  // any other statement that the server does not accept as written
 
 	"53": Unavailable, // out of disk, memory or connections
 	"54": Validation,  // over one of the server's limits, for instance an index row that is too large

@@ -48,7 +48,7 @@ func whyFull(holders []holder, behind []int) (reasons []string) {
 		reasons = append(reasons, holders[0].blame())
 	}
 	if len(behind) > 0 {
-		reasons = append(reasons, fmt.Sprintf("events in older segments are unread in %s: the relay's log says whether the lane is held, and why; if it is not, start more relays to share the lanes", laneList(behind)))
+		reasons = append(reasons, fmt.Sprintf("events in older segments are unread in %s: the log of the lane's relay says whether the lane is held, and why; if it is not, start more relays to share the lanes", laneList(behind)))
 	}
 	if len(reasons) > 0 {
 		return reasons

@@ -147,7 +147,7 @@ func TestStatusSaysWhatNeedsAPersonAndWhatToDo(t *testing.T) {
 		{"a stored event that a worker is at", fmt.Sprintf(stored, "6 minutes", "now() + interval '1 minute'"), "nothing needs a person", 0},
 		{"a stored event before what a letter holds", fmt.Sprintf(stored, "6 minutes", "'-infinity'") + "; " + fmt.Sprintf(letter, "2"), "consumer billing has stored events that were due 6m", 1},
 		{"a stored event that a letter holds", fmt.Sprintf(stored, "6 minutes", "'-infinity'") + "; " + fmt.Sprintf(letter, "0"), "nothing needs a person", 0},
-		{"a full log that a lane holds", full, "no segment of the log is empty: events in older segments are unread in lane 3: the relay's log", 1},
+		{"a full log that a lane holds", full, "no segment of the log is empty: events in older segments are unread in lane 3: the log of the lane's relay", 1},
 		{"a full log that nobody empties", full + read, "no segment of the log is empty: the older segments are read", 1},
 		{"a full log, of which the current segment alone is unread", full + read + "; insert into holdfast.event_0 (xid, lane, id, type, topic) values ('9000000000', 4, 'e', 't', 'o')", "the older segments are read", 1},
 		{"a stored event that is due", fmt.Sprintf(stored, "1 minute", "'-infinity'"), "nothing needs a person", 0},

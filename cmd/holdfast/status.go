@@ -208,7 +208,7 @@ func (s *status) consumers(ctx context.Context) error {
 			s.say("consumer %s has %s: holdfast dlq list --consumer %s", clean(consumer), count(int(letters), "open dead letter"), clean(consumer))
 		}
 		if overdue > 0 {
-			s.say("consumer %s has stored events that were due %s ago, and no node takes them: start a node that handles their types", clean(consumer), span(overdue))
+			s.say("consumer %s has stored events that were due %s ago, and no node takes them: start a node of this consumer that handles their types", clean(consumer), span(overdue))
 		}
 		return fmt.Sprintf("%s\t%d\t%d\t%s\t%d", clean(consumer), waiting, keys, span(oldest), letters)
 	})

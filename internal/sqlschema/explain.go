@@ -21,7 +21,7 @@ func Explain(err error, grant string) error {
 		return err
 	}
 	switch pgErr.Code {
-	case "3F000", "42P01", "42883": // invalid_schema_name, undefined_table, undefined_function
+	case "3F000", "42P01", "42703", "42883": // invalid_schema_name, undefined_table, undefined_column, undefined_function
 		return fmt.Errorf("%w: run holdfast migrate, or call holdfast.Migrate: %w", ErrMissing, err)
 	case "42501": // insufficient_privilege
 		return fmt.Errorf("%w: %s: %w", ErrNoRights, grant, err)
