@@ -124,6 +124,7 @@ func TestTheSchemaIsMadeThroughATransactionPooler(t *testing.T) {
 }
 
 func TestTheSuiteThroughATransactionPooler(t *testing.T) {
+	t.Parallel()
 	modes := []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeCacheDescribe}
 	if testing.Short() {
 		modes = append(modes, pgx.QueryExecModeExec)
