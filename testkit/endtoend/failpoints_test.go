@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
@@ -175,17 +176,18 @@ var everyKind = flag.Bool("failpoints.all", false, "end processes at all failpoi
 
 // kinds are the ways in which this run ends processes. All but killing are for the usual way alone where nobody asks for more.
 func kinds() []kind {
-	switch {
-	case *everyKind:
+	if *everyKind {
 		return []kind{killed, stalled, frozen, stopped, panics}
-	case testing.Short():
-		return []kind{killed}
 	}
 	return []kind{killed, stalled}
 }
 
+// subjectsAreLong is also why the race detector's run, which is short, is without them: a subject is not built for it.
+const subjectsAreLong = "processes of the subject end at every failpoint, for minutes"
+
 // A process that ends anywhere between two steps, in any way, loses nothing, doubles nothing and reorders nothing.
 func TestWhereverAProcessEndsNothingIsLostDoubledOrReordered(t *testing.T) {
+	skip.InShort(t, subjectsAreLong)
 	t.Parallel()
 	program, cluster := buildSubject(t), kafkatest.New(t)
 	type run struct {
