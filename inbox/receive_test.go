@@ -213,6 +213,29 @@ func TestADeadLetterHoldsItsKeyUntilItIsReplayed(t *testing.T) {
 	}
 }
 
+// A held event is dormant, and next resumes none that a letter holds. The claim does not rely on either.
+func TestAHeldEventIsNotClaimedThoughItIsDue(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.HoldKey = true })
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.ID == "1" {
+			return retry.Permanent(errors.New("bad"))
+		}
+		return effectOf(ctx, tx, e)
+	})
+	b.receive(in, event("1", "k"), Dead)
+	b.receive(in, event("2", "k"), Stored)
+	pgtest.Exec(t, b.db, "update holdfast.stored set next_at = now() - interval '1 hour'")
+	b.run(in.Run)
+	b.store(in, event("marker", "other")) // handled after it: the node has looked for what is due
+	b.awaitOutcome("marker", Handled)
+	if b.effects("2") != 0 || b.count("select attempts from holdfast.stored where event_id = '2'") != 0 {
+		t.Error("the held event was claimed")
+	}
+	pgtest.Exec(t, b.db, "update holdfast.letter set state = 'discarded'")
+	b.awaitOutcome("2", Handled)
+}
+
 func TestAHeldKeyGoesOnWhenItsLetterIsDiscarded(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.HoldKey = true })
