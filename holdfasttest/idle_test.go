@@ -354,7 +354,7 @@ func TestWaitIdleSaysWhyItCannotWait(t *testing.T) {
 		want string
 	}{
 		"a bad schema":             {holdfasttest.Idle{Schema: "No;"}, `schema is "No;"`},
-		"topics without consumers": {holdfasttest.Idle{Topics: []string{"orders"}}, "consumers is empty: it must name the consumers that read Topics"},
+		"topics without consumers": {holdfasttest.Idle{Topics: []string{"orders"}}, `consumers is empty: it must name the consumers that read topics ["orders"]`},
 		"no schema in there":       {holdfasttest.Idle{Schema: "absent"}, "42P01"},
 	} {
 		if err := holdfasttest.WaitIdle(t.Context(), pool, c.idle); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -9,6 +9,7 @@ import (
 	"net/rpc/jsonrpc"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,14 +26,19 @@ const (
 // join returns a connection to the process that serves the go test which runs this binary, and starts it where this is
 // the first binary that asks. It returns nil where no go test runs this binary, or where no socket can be made.
 //
-// found is what the process finds its servers by: binaries that were told different things do not share one.
-func join(dir string, found []string) (*process, error) {
+// Binaries whose variables say different things about Docker do not share one.
+func join(dir string) (*process, error) {
 	owner := os.Getppid()
 	if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", owner)); err != nil || string(name) != "go\n" {
 		return nil, nil
 	}
 	hash := fnv.New32a()
-	fmt.Fprint(hash, dir, found)
+	fmt.Fprint(hash, dir)
+	for _, variable := range os.Environ() { // not Getenv: see readDockerVars
+		if name, _, _ := strings.Cut(variable, "="); slices.Contains(dockerVars, name) {
+			fmt.Fprint(hash, variable)
+		}
+	}
 	meeting := filepath.Join(os.TempDir(), fmt.Sprintf("holdfast-servers-%d-%x", owner, hash.Sum32()))
 	socket := filepath.Join(meeting, "socket")
 	if len(socket) > socketLength || makeOwnDir(meeting) != nil {

@@ -15,6 +15,7 @@ type PostgresArgs struct {
 // PostgresReply is a server that runs. ID names it in later calls.
 type PostgresReply struct {
 	Missing     string // why the machine cannot give such a server; "" where it can
+	Docker      bool   // with another Docker, or without one, the reply might have been another
 	ID          int
 	DSN, BinDir string
 }
@@ -84,6 +85,7 @@ type DeleteArgs struct {
 // KafkaReply is a server that runs. ID names it in later calls.
 type KafkaReply struct {
 	Missing string // why the machine cannot give such a server; "" where it can
+	Docker  bool   // with another Docker, or without one, the reply might have been another
 	ID      int
 	Brokers []string
 }

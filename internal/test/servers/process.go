@@ -16,9 +16,17 @@ import (
 // ends.
 const stopTimeout = time.Minute
 
-// machine are the variables by which the process finds servers. A test binary that has read them is not answered from
-// go test's cache once one has changed: a run without Docker is no proof of one with it.
-var machine = []string{"DOCKER_HOST", "DOCKER_CONTEXT", "TESTCONTAINERS_HOST_OVERRIDE"}
+// dockerVars are the variables by which the process finds Docker.
+var dockerVars = []string{"DOCKER_HOST", "DOCKER_CONTEXT", "TESTCONTAINERS_HOST_OVERRIDE"}
+
+// readDockerVars reads them as go test sees it: the result of a binary that has read them is not taken from the cache once
+// one has changed, as a run without Docker is no proof of one with it. A binary that met nothing of Docker does not read
+// them, and its result holds on both machines.
+func readDockerVars() {
+	for _, name := range dockerVars {
+		_ = os.Getenv(name)
+	}
+}
 
 // process is a process of servers and how to talk to it.
 type process struct {
@@ -29,15 +37,11 @@ type process struct {
 
 // start joins the process of the whole go test, or starts one for this binary.
 func start() (*process, error) {
-	var found []string
-	for _, name := range machine {
-		found = append(found, name+"="+os.Getenv(name))
-	}
 	dir, err := commandDir()
 	if err != nil {
 		return nil, err
 	}
-	if p, err := join(dir, found); p != nil || err != nil {
+	if p, err := join(dir); p != nil || err != nil {
 		return p, err
 	}
 	return startOwn(dir)

@@ -33,6 +33,16 @@ func Call(ctx context.Context, method string, args, reply any) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	switch r := reply.(type) {
+	case *PostgresReply:
+		if r.Docker {
+			readDockerVars()
+		}
+	case *KafkaReply:
+		if r.Docker {
+			readDockerVars()
+		}
+	}
 	var said rpc.ServerError
 	if call.Error != nil && !errors.As(call.Error, &said) {
 		return fmt.Errorf("ask the process of the servers: %w, it said:\n%s", call.Error, p.said())

@@ -83,6 +83,7 @@ func (s *Servers) Connections(args servers.DoArgs, reply *servers.ConnectionsRep
 
 // ContainerKafka starts Apache Kafka.
 func (s *Servers) ContainerKafka(args servers.KafkaArgs, reply *servers.KafkaReply) error {
+	reply.Docker = true
 	server, err := startKafka(args.Settings)
 	if err != nil {
 		reply.Missing = err.Error()
@@ -100,9 +101,9 @@ func (s *Servers) SharedKafka(_ servers.KafkaArgs, reply *servers.KafkaReply) er
 	if all.kafka == nil {
 		server, err := startKafka(nil)
 		if err != nil {
-			all.kafka = &servers.KafkaReply{Missing: err.Error()}
+			all.kafka = &servers.KafkaReply{Docker: true, Missing: err.Error()}
 		} else {
-			all.kafka = &servers.KafkaReply{Brokers: server.Brokers}
+			all.kafka = &servers.KafkaReply{Docker: true, Brokers: server.Brokers}
 			all.add(server, server.Stop)
 		}
 	}

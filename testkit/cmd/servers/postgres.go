@@ -43,6 +43,7 @@ func (s *Servers) BestPostgres(_ servers.PostgresArgs, reply *servers.PostgresRe
 
 // ContainerPostgres starts one in a container.
 func (s *Servers) ContainerPostgres(args servers.PostgresArgs, reply *servers.PostgresReply) error {
+	reply.Docker = true
 	dsn, stop, err := startContainer(args.Image)
 	if err != nil {
 		reply.Missing = err.Error()
