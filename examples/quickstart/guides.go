@@ -7,6 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,6 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
+	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -145,6 +150,42 @@ func SetPrice(in *inbox.Inbox) inbox.Handler {
 			on conflict (sku) do update set cents = excluded.cents`, p.SKU, p.Cents)
 		return err
 	}
+}
+
+// end snippet
+
+// snippet: shutdown
+
+// Serve runs a server, a consumer and a relay until SIGTERM or Ctrl-C, and then stops them in order. group is a
+// kafkago.Group; publisher is the relay's.
+func Serve(pool *pgxpool.Pool, server *http.Server, in *inbox.Inbox, group inbox.Source, r *relay.Relay, publisher *kafkago.Publisher) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+
+	// Each part has a context of its own, because it ends in its turn.
+	consuming, stopConsuming := context.WithCancel(context.Background())
+	defer stopConsuming()
+	relaying, stopRelay := context.WithCancel(context.Background())
+	defer stopRelay()
+	served, consumed, relayed := make(chan error, 1), make(chan error, 1), make(chan error, 1)
+	go func() { served <- server.ListenAndServe(); stop() }()
+	go func() { consumed <- in.Consume(consuming, group); stop() }()
+	go func() { relayed <- r.Run(relaying); stop() }()
+	<-ctx.Done() // a signal, or a part that has ended
+
+	stopConsuming() // 1. At the same time: handlers end, and so do requests.
+	draining, cancel := context.WithTimeout(context.Background(), 8*time.Second)
+	defer cancel()
+	err := server.Shutdown(draining)
+	if e := <-served; !errors.Is(e, http.ErrServerClosed) {
+		err = errors.Join(err, e)
+	}
+	err = errors.Join(err, <-consumed)
+	stopRelay() // 2. It still publishes what they wrote.
+	err = errors.Join(err, <-relayed)
+	publisher.Close()
+	pool.Close() // 3. It waits for every connection.
+	return err
 }
 
 // end snippet

@@ -52,7 +52,7 @@ func PlaceOrder(ctx context.Context, pool *pgxpool.Pool, o Order) error {
 
 // snippet: relay
 
-// Publish sends committed events to Kafka until ctx is done.
+// Publish publishes committed events to Kafka until ctx is done.
 func Publish(ctx context.Context, pool *pgxpool.Pool, brokers ...string) error {
 	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: brokers}, kafkago.PublisherConfig{})
 	if err != nil {
@@ -70,7 +70,7 @@ func Publish(ctx context.Context, pool *pgxpool.Pool, brokers ...string) error {
 
 // snippet: consumer
 
-// Bill writes one invoice for each order until ctx is done.
+// Bill writes one invoice for each order, and runs until ctx is done.
 func Bill(ctx context.Context, pool *pgxpool.Pool, brokers ...string) error {
 	in, err := inbox.New(pool, inbox.Config{Consumer: "billing"})
 	if err != nil {
