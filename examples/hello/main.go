@@ -31,7 +31,7 @@ func main() {
 	defer pool.Close()
 	check(holdfast.Migrate(ctx, pool, holdfast.SchemaConfig{}))
 
-	// 1. Write an event in a transaction. Your own changes belong into the same one.
+	// 1. Write an event in a transaction. Your own changes belong in the same one.
 	check(pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		return outbox.Write(ctx, tx, holdfast.Event{Topic: "greetings", Key: "world", Type: "greeted", Payload: []byte("hello")})
 	}))
