@@ -1,6 +1,8 @@
 // Package holdfast is a transactional outbox and inbox for services on Postgres and Kafka: a change and its events
-// commit together, every event reaches Kafka in the order of its key, and its effect happens once in the consumer's
-// database.
+// commit together, every event reaches Kafka, and its effect happens once in the consumer's database, as long as its
+// inbox row is kept. Events of a key keep their order where a lock makes their transactions wait for each other.
+//
+// docs/getting-started.md takes you from an empty directory to a program that writes, publishes and handles an event.
 //
 // # The life of an event
 //
@@ -8,22 +10,23 @@
 //     append puts the event into the log (the table event): with the transaction's id, xid, and a number, seq.
 //  2. The transaction commits, and both the change and the event exist; or it rolls back, and neither does.
 //  3. A relay that owns the event's lane (relay.Relay; claim.go) finds it in the window between two snapshots (log.go).
-//     The ended transactions decide whether the relay may read it, and seq decides its place. A key's events come in the
-//     order in which its transactions took their locks, however long another transaction stays open.
+//     It reads events of transactions that ended between two snapshots, ordered by seq. A key's events come in the order in
+//     which its transactions took their locks, however long another transaction stays open.
 //  4. The lane publishes the page (lane.go) through a Publisher, usually kafkago.Publisher, with all in-sync replicas
 //     acknowledging. decide.go decides what happens to each event, without a clock or a database.
 //  5. An acknowledged event needs no mark: the lane's cursor advances, and is saved a moment later (saver.go). An event
 //     that Kafka refuses is parked with its key (park.go), retried, and finally becomes a dead letter (drain.go).
-//     Segments of the log that have been read are emptied whole (segments.go).
-//  6. A consumer (inbox.Inbox) fetches the record. It has taken the fence of the partition, so that it cannot commit after
-//     another consumer took over.
+//     Segments of the log that have been read (their events are published or parked) are emptied whole (segments.go).
+//  6. A node of the consumer (inbox.Inbox) fetches the record. It has taken the fence of the partition, so that it cannot
+//     commit after another node took over.
 //  7. In one transaction it inserts the event's row into the inbox and runs the handler with the same pgx.Tx. If the row is
 //     there already, the event is a duplicate, and nothing runs.
 //  8. The transaction commits, and only then does the partition's offset move.
 //  9. An event whose handler fails is stored durably (the table stored), and later events of its key wait for it. Other keys
 //     continue. It is tried again with backoff and jitter, across restarts.
 //  10. An event that keeps failing becomes a dead letter with its whole chain of errors. A person reads it, fixes the cause or
-//     the payload, and replays it (package dlq). It takes its old place in its key's queue and is handled like any other.
+//     the payload, and replays it (package dlq). It goes ahead of the events of its key that still wait. Without HoldKey, later
+//     events may have been handled already.
 //
 // # Packages
 //

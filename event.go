@@ -20,8 +20,8 @@ type Event struct {
 	// Topic is the Kafka topic the event is published to. Required.
 	Topic string
 
-	// Key orders: events of one topic and key are handled in the order in which they were written, and share a Kafka
-	// partition. Empty means no order.
+	// Key orders: events of one topic and key share a Kafka partition, and keep their order where a lock makes their
+	// transactions wait for each other: a row lock, or outbox.Lock. Empty means no order.
 	Key string
 
 	// Payload is what is said, in the producer's own encoding. Nil is a tombstone: a Kafka record without a value.

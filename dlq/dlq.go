@@ -1,7 +1,7 @@
 // Package dlq lets a person work on dead letters: events that the relay or an inbox has given up.
 //
 // A letter holds the whole event and the errors of its attempts. You can count letters by kind of failure (Groups),
-// read them (List, Get) and edit them (Edit). You can deliver them again (Replay), give them up for good (Discard,
+// read them (List, Get) and edit them (Edit). You can deliver them again (Replay), close them without handling (Discard,
 // DiscardAll), and remove those closed long ago (Purge). Every change is one short transaction that also records who
 // made it and why. Actions returns a letter's history:
 //

@@ -13,7 +13,7 @@
 //
 // Functions with a testing.TB use its Context and fail the test on any error of their own: call them from the test's
 // goroutine. WaitIdle is also useful elsewhere, so it takes a context and returns an error. Nothing here is a mock: the
-// package needs the Postgres of your tests. It links what package inbox links, and nothing that starts servers.
+// package needs a Postgres for your tests, and does not start one. It links what package inbox links.
 package holdfasttest
 
 import (

@@ -24,16 +24,16 @@ type Idle struct {
 	// Schema is the Postgres schema that holdfast.Migrate created. Defaults to "holdfast".
 	Schema string
 
-	// Consumers are the consumers that must be idle. Defaults to all that have parked events.
+	// Consumers are the consumers that must be idle. Defaults to all that have stored events.
 	Consumers []string
 
 	// Topics are topics that all of Consumers read in this test. Every event of them in the log must have reached each
 	// consumer, so that none is still on its way through Kafka. An event has reached a consumer when that has settled
-	// or parked it. An event type that a running consumer does not handle is not waited for. Both sides must use one
+	// or stored it. An event type that a running consumer does not handle is not waited for. Both sides must use one
 	// database. Defaults to none: then WaitIdle knows nothing about events in Kafka.
 	Topics []string
 
-	// NoRelay excludes the producer's side: the log, parked events and scheduled events. Use it to test a consumer that
+	// NoRelay excludes the producer's side: the log, the relay's parked events and scheduled events. Use it to test a consumer that
 	// writes events without a relay that publishes them. Defaults to false.
 	NoRelay bool
 
@@ -47,7 +47,7 @@ type Idle struct {
 }
 
 // WaitIdle waits until nothing is in progress. The relay has published every committed event of the log and saved its
-// position. No parked or scheduled event is due, and no consumer has a parked event that is due. An event that waits
+// position. No parked or scheduled event is due, and no consumer has a stored event that is due. An event that waits
 // because a dead letter holds its key counts as idle. WaitIdle only looks: without a relay, or an Inbox.Run, that does
 // the work it waits in vain.
 //

@@ -9,11 +9,13 @@
 // # The life of a request
 //
 //  1. A request whose method is not guarded (GET, HEAD, …) passes through unchanged.
-//  2. The guard reads the key (key.go) and its owner. A key belongs to one principal and one operation (request.go, Scope).
+//  2. The guard reads the key (key.go) and asks who sends the request. A key belongs to one principal and one operation
+//     (request.go, Scope).
 //  3. It reads the body and computes its fingerprint (fingerprint.go, canonical.go), before the handler can change anything.
-//  4. A transaction begins, locks the key without waiting, and looks it up, all in one round trip (claim.go). A repeat is
-//     answered from here (decide.go, answer.go). After recent repeats, a lookup without a transaction comes first.
-//  5. If another request has the key, this one checks whether that has ended, waits a little, or answers 409 with
+//  4. A transaction begins, locks the key without waiting, and looks it up, all in one round trip (claim.go). A repeat gets
+//     the answer that this finds (decide.go, answer.go). If there were repeats recently, the guard first looks the key up
+//     without a transaction.
+//  5. If another request has the key, the guard waits a little for it to end. If it does not end, the answer is 409 with
 //     Retry-After.
 //  6. The handler runs, and the guard collects its answer (record.go). decide.go decides whether the answer is kept with
 //     the effect, without it (most 4xx), or not at all (5xx, a panic). In the last case the key is free again.

@@ -61,8 +61,9 @@ type Config struct {
 	// Defaults, field by field, to 10 attempts, 1 s Base, 5 min Cap and no Budget.
 	Retry retry.Policy
 
-	// ImmediateRetries is how many attempts follow the first at once, some ten milliseconds apart. After them the event is stored,
-	// and other keys can go on. -1 means none. Defaults to 2.
+	// ImmediateRetries is how many attempts follow the first at once: the pause is at most 20 ms, then doubles up to 200 ms.
+	// After them the event is stored, and other keys can go on. A handler that timed out gets none, nor does retry.After. -1 means
+	// none. Defaults to 2.
 	ImmediateRetries int
 
 	// BatchSize is how many events of a partition one transaction handles at most, if HandleBatch registered their type. Between 1
@@ -119,7 +120,7 @@ type Config struct {
 	// DeadLetterTopic publishes every dead letter to a Kafka topic too, each time an event is given up: "*.dlq" is the event's topic
 	// with ".dlq" added, "dead-letters" is one topic for all. It goes through the log in the transaction that writes the letter, so
 	// a relay has to run on this database. It keeps the event's key, type and source, has an id of its own, and carries the
-	// headers that docs/operations.md lists. Dead letters of events from such a topic are not published. Create the topics
+	// headers that docs/operations/dead-letters.md lists. Dead letters of events from such a topic are not published. Create the topics
 	// first. Defaults to "", off.
 	DeadLetterTopic string
 

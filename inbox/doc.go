@@ -10,6 +10,20 @@
 //	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: brokers}, kafkago.GroupConfig{GroupID: "billing", Topics: []string{"orders"}})
 //	err = in.Consume(ctx, group)
 //
+// # Use
+//
+// New makes an Inbox, which holds the handlers and the configuration of one consumer. Register a handler for each type of
+// event (Handle, HandleBatch) before the first event; only Config.Consumer is required. Then call Consume for events of a
+// consumer group, or Receive and Store for single events from elsewhere, with Run on at least one node.
+//
+// A handler that returns an error is retried as Config.Retry says, and its event becomes a dead letter in the end.
+// retry.Permanent gives it up at once, retry.After says when to try again. An Outcome says what became of an event; an error
+// of Receive means that nothing was decided, and wraps ErrOutcomeUnknown if the event may have been handled.
+//
+// To stop, end the context of Run or Consume. Handlers may finish within Config.StopTimeout, offsets are committed, and the
+// call returns nil. Other errors than nil mean that waiting would not help: ErrHungHandlers, ErrOffsetOutOfRange,
+// ErrConfiguration, holdfast.ErrSchemaMissing. docs/guides/consume.md and docs/guides/shutdown.md are the guides.
+//
 // # Words
 //
 // All files use these names: Config (config.go), Handler and Outcome (outcome.go), Observer (observer.go), Source and its
@@ -27,7 +41,7 @@
 //  2. Consume joins the group and gets partitions (consume.go). It saves and commits their positions as events settle, and
 //     releases them at a rebalance or shutdown (position.go).
 //  3. A partition is read page by page (read.go). First it is assigned: the fence is raised, so that the last owner can no
-//     longer commit (assign.go). If the group has no offset, a checkpoint shows whether the log is the same
+//     longer commit (assign.go). If the group has no offset, a checkpoint shows whether the topic is the same
 //     (checkpoint.go). After a crash, events are replayed one at a time (serial.go). Records that were settled before are
 //     recognised by the page (recognise.go). The others become events (record.go), and their disposition is decided
 //     (disposition.go).

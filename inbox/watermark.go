@@ -31,7 +31,7 @@ import (
 //
 // After an error nothing is known: return it. The transaction can then only be rolled back, except after an entity that is refused.
 // Many goroutines may call Watermark at once, each with its own transaction. Its rows stay until you delete them: see
-// docs/operations.md.
+// docs/operations/consumers.md.
 func (in *Inbox) Watermark(ctx context.Context, tx pgx.Tx, entity string, version int64) (fresh bool, err error) {
 	if tx == nil {
 		return false, errors.New("raise watermark: tx is nil: it must be the transaction that the handler was given")

@@ -1,9 +1,21 @@
 // Package relay moves committed events from the log to Kafka: every one, at least once, in the order of each key.
 //
+//	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: brokers}, kafkago.PublisherConfig{})
+//	r, err := relay.New(pool, publisher, relay.Config{})
+//	err = r.Run(ctx) // until ctx is done
+//
+// Package kafkago has the Publisher for Kafka; another client fits the interface Publisher. Run any number of relays: they
+// share the lanes. To stop one, end the context of Run: it finishes what is in progress, releases its lanes and returns nil.
+// Wake makes a relay look at the log at once: call it after a commit, if the relay runs in the process that writes.
+// docs/guides/run-a-relay.md is the guide.
+//
+// # Reading order
+//
 // A Relay claims lanes of the log, and for each reads pages by cursor (log.go), publishes them (lane.go), decides what
 // becomes of every event (decide.go), and saves how far it got (saver.go). What the broker refuses waits with its key in
 // a table of its own (park.go, drain.go). Any number of relays share the lanes (claim.go). Nothing is ever updated or
-// deleted in the log itself; segments that are read are emptied whole (segments.go).
+// deleted in the log itself. Segments that are read, so that their events are published or parked, are emptied whole
+// (segments.go).
 package relay
 
 import (

@@ -8,7 +8,7 @@
 //
 // # Reading order
 //
-// verifier.go says what a verifier returns. standard.go, stripe.go, github.go, slack.go and shopify.go hold the
+// verifier.go says what a Verifier returns. standard.go, stripe.go, github.go, slack.go and shopify.go hold the
 // verifiers of five providers, each with the function that signs as the provider does. secret.go and signature.go hold
 // what they share. receiver.go leads one request from its method to its answer, and config.go configures it. event.go
 // decides which event a delivery is, and answer.go what the provider is answered. order.go is for handlers whose events

@@ -93,7 +93,7 @@ func TestThePageOfTheCommandLineIsThatOfTheHelp(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(`# Command line
 
-What ` + "`holdfast --help` and the help of each command print. `go test ./cmd/holdfast -run ThePageOfTheCommandLine -rewrite` writes this page." + `
+The help of ` + "`holdfast` and of each command, as they print it with `--help`. `go test ./cmd/holdfast -run ThePageOfTheCommandLine -rewrite` writes this page." + `
 
 | exit code | meaning |
 |---|---|

@@ -37,7 +37,8 @@ version.`
 func (relayCmd) Help() string {
 	return `For services that cannot embed a relay. Start as many as you like; they share the work. On SIGINT or SIGTERM it finishes
 its work in progress, releases its lanes and exits with 0: allow it 20 s. A second signal ends it at once. It exits with
-1 if waiting would not help: no schema, a standby, a restored copy, missing rights.
+1 if waiting would not help: no schema, a standby, a restored copy, a default isolation other than READ COMMITTED,
+missing rights.
 
 Example:
 
@@ -55,7 +56,7 @@ Example:
 
 func (adoptCmd) Help() string {
 	return `Relays refuse to run on a copy that was restored into another cluster. Stop them all, run this command, and start them
-again. It publishes again every event still in the log. After pg_upgrade it only records the new identifier.
+again. Every event still in the log is published again. After pg_upgrade it only records the new identifier.
 
 Example:
 
@@ -79,8 +80,9 @@ Example:
 }
 
 func (dlqReplayCmd) Help() string {
-	return `Fix the cause first. Each dead letter goes back to its relay or consumer, in its old place in the queue of its key. After
-an interruption the same command continues and replays none twice.
+	return `Fix the cause first. Each dead letter goes back to its relay or consumer, ahead of the events of its key that still wait.
+Without HoldKey, later events may have been handled already. After an interruption the same command continues and
+replays none twice.
 
 Example:
 

@@ -122,7 +122,7 @@ func Ship(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 	case errors.Is(err, pgx.ErrNoRows):
 		return retry.After(fmt.Errorf("order %d has no parcel yet", o.ID), time.Minute) // again in a minute
 	case err != nil:
-		return err // again as Config.Retry says
+		return err // again as inbox.Config.Retry says
 	}
 	_, err = tx.Exec(ctx, "insert into shipments (order_id) values ($1)", o.ID)
 	return err
