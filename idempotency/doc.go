@@ -1,5 +1,5 @@
 // Package idempotency makes HTTP requests with an Idempotency-Key safe to send again. The effect happens once, and every
-// repeat gets the first answer, byte for byte.
+// repeat gets the first kept answer, byte for byte.
 //
 // The middleware opens a Postgres transaction and gives it to the handler: Tx(ctx). The handler's writes, its events
 // (outbox.Write) and its answer are committed together, and only then is the answer sent. So none of them ever exists

@@ -14,7 +14,7 @@
 //
 // # Reading order
 //
-// connection.go serves publisher and group. publisher.go is how a call of Publish goes; topics.go says how many
+// connection.go serves publisher and group. publisher.go carries out a call of Publish; topics.go says how many
 // partitions a topic has, partitioner.go which of them an event goes to; queue.go decides what of a partition is sent
 // next, produce.go sends it; faults.go says what an error means, leaders.go whether one broker is away or all. group.go
 // joins a consumer group, generation.go is one distribution of its partitions, balancer.go makes it, fetch.go reads

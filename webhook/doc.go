@@ -10,7 +10,7 @@
 //
 // verifier.go says what a Verifier returns. standard.go, stripe.go, github.go, slack.go and shopify.go hold the
 // verifiers of five providers, each with the function that signs as the provider does. secret.go and signature.go hold
-// what they share. receiver.go leads one request from its method to its answer, and config.go configures it. event.go
+// what they share. receiver.go handles one request, from its method to its answer; config.go has its Config. event.go
 // decides which event a delivery is, and answer.go what the provider is answered. order.go is for handlers whose events
 // can arrive out of order.
 //
