@@ -157,8 +157,8 @@ func SetPrice(in *inbox.Inbox) inbox.Handler {
 // snippet: shutdown
 
 // Serve runs a server, a consumer and a relay until SIGTERM or Ctrl-C, and then stops them in order. group is a
-// kafkago.Group; publisher is the relay's.
-func Serve(pool *pgxpool.Pool, server *http.Server, in *inbox.Inbox, group inbox.Source, r *relay.Relay, publisher *kafkago.Publisher) error {
+// kafkago.Group; p is the relay's publisher.
+func Serve(pool *pgxpool.Pool, server *http.Server, in *inbox.Inbox, group inbox.Source, r *relay.Relay, p *kafkago.Publisher) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 
@@ -177,13 +177,16 @@ func Serve(pool *pgxpool.Pool, server *http.Server, in *inbox.Inbox, group inbox
 	draining, cancel := context.WithTimeout(context.Background(), 8*time.Second)
 	defer cancel()
 	err := server.Shutdown(draining)
+	if err != nil {
+		_ = server.Close() // ends the contexts of the requests that are left
+	}
 	if e := <-served; !errors.Is(e, http.ErrServerClosed) {
 		err = errors.Join(err, e)
 	}
 	err = errors.Join(err, <-consumed)
 	stopRelay() // 2. It still publishes what they wrote.
 	err = errors.Join(err, <-relayed)
-	publisher.Close()
+	p.Close()
 	pool.Close() // 3. It waits for every connection.
 	return err
 }
