@@ -55,7 +55,7 @@ func quickToHang(c *inbox.Config) {
 }
 
 func TestAHandlerThatHangsDelaysOtherKeysOfItsPartitionByLittle(t *testing.T) {
-	t.Parallel()
+	// Not parallel: it compares delays, which depend on what else runs.
 	s := setupConsumers(t, 1)
 	lasting := 6 * time.Second
 	if testing.Short() {
@@ -114,7 +114,7 @@ func TestTooManyHungHandlersStopTheConsumer(t *testing.T) {
 }
 
 func TestAHotKeyDelaysTheOthersByLittle(t *testing.T) {
-	t.Parallel()
+	// Not parallel: it compares delays, which depend on what else runs.
 	s := setupConsumers(t, 1)
 	lasting := 6 * time.Second
 	if testing.Short() {

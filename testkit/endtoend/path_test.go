@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 		os.Exit(runPart())
 	}
 	// Each of these is many processes, or a load on the servers. -parallel wins: flags are parsed later.
-	_ = flag.Set("test.parallel", "3")
+	_ = flag.Set("test.parallel", "2")
 	os.Exit(pgtest.Main(m, kafkatest.Stop))
 }
 
