@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/testkit/internal/heavy"
 )
 
 func TestMain(m *testing.M) {
@@ -18,6 +19,7 @@ func TestMain(m *testing.M) {
 	}
 	// Each of these is many processes, or a load on the servers. -parallel wins: flags are parsed later.
 	_ = flag.Set("test.parallel", "2")
+	heavy.Wait()
 	os.Exit(pgtest.Main(m, kafkatest.Stop))
 }
 

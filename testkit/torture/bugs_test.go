@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/testkit/internal/heavy"
 	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 )
 
@@ -24,6 +25,7 @@ func TestMain(m *testing.M) {
 	if IsPart() {
 		os.Exit(RunPart())
 	}
+	heavy.Wait()
 	os.Exit(pgtest.Main(m, func() { stopShared() }))
 }
 
