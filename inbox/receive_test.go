@@ -213,9 +213,9 @@ func TestADeadLetterHoldsItsKeyUntilItIsReplayed(t *testing.T) {
 	}
 }
 
-// A held event is dormant, and next resumes none that a letter holds. The claim does not rely on either.
-func TestAHeldEventIsNotClaimedThoughItIsDue(t *testing.T) {
-	b := setup(t)
+// heldKey is an inbox that has given up the event 1 of the key "k", and has stored the event 2, which the letter holds.
+func (b *bundle) heldKey() *Inbox {
+	b.Helper()
 	in := b.inbox(func(c *Config) { c.HoldKey = true })
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if e.ID == "1" {
@@ -225,6 +225,13 @@ func TestAHeldEventIsNotClaimedThoughItIsDue(t *testing.T) {
 	})
 	b.receive(in, event("1", "k"), Dead)
 	b.receive(in, event("2", "k"), Stored)
+	return in
+}
+
+// A held event is dormant, and next resumes none that a letter holds. The claim does not rely on either.
+func TestAHeldEventIsNotClaimedThoughItIsDue(t *testing.T) {
+	b := setup(t)
+	in := b.heldKey()
 	pgtest.Exec(t, b.db, "update holdfast.stored set next_at = now() - interval '1 hour'")
 	b.run(in.Run)
 	b.store(in, event("marker", "other")) // handled after it: the node has looked for what is due
@@ -238,15 +245,7 @@ func TestAHeldEventIsNotClaimedThoughItIsDue(t *testing.T) {
 
 func TestAHeldKeyGoesOnWhenItsLetterIsDiscarded(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.HoldKey = true })
-	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-		if e.ID == "1" {
-			return retry.Permanent(errors.New("bad"))
-		}
-		return effectOf(ctx, tx, e)
-	})
-	b.receive(in, event("1", "k"), Dead)
-	b.receive(in, event("2", "k"), Stored)
+	in := b.heldKey()
 	pgtest.Exec(t, b.db, "update holdfast.letter set state = 'discarded'")
 	b.run(in.Run)
 	b.awaitOutcome("2", Handled)
