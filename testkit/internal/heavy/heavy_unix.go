@@ -15,14 +15,11 @@ import (
 // can be had it returns at once.
 func Wait() {
 	name := filepath.Join(os.TempDir(), fmt.Sprintf("holdfast-heavy-tests-%d", os.Getuid()))
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
+	// A bare descriptor, which nothing closes before the process ends, and the lock with it.
+	fd, err := syscall.Open(name, syscall.O_CREAT|syscall.O_RDWR|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
 		return
 	}
-	held = f
-	for syscall.Flock(int(f.Fd()), syscall.LOCK_EX) == syscall.EINTR {
+	for syscall.Flock(fd, syscall.LOCK_EX) == syscall.EINTR {
 	}
 }
-
-// held keeps the file open, and with it the lock, until the process ends.
-var held *os.File
