@@ -161,8 +161,11 @@ create table holdfast.parked (
     headers   jsonb,
     payload   bytea,
     letter    bigint,
+    partition integer,                     -- the partition for which this row waits, because it takes no events now
     primary key (lane, topic, key, place)
 );
+-- What waits for its topic (-2) or its partition, in the order in which it was parked.
+create index parked_holds on holdfast.parked (lane, topic, (coalesce(partition, -2)), place) where partition is not null or why = 'topic';
 create index parked_due on holdfast.parked (lane, next_at) where next_at < 'infinity';
 create sequence holdfast.parked_place;
 

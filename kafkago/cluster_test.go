@@ -117,8 +117,8 @@ func TestEventsArriveAsTheyWereWrittenWithEveryCompression(t *testing.T) {
 				publishAll(t, k, events, func() {})
 				want := map[int][]holdfast.Event{}
 				for _, e := range events {
-					p, ok := k.partition(e)
-					if !ok {
+					p, n := k.Partition(e)
+					if n == 0 {
 						t.Fatal("the partition of what was published is not known")
 					}
 					want[p] = append(want[p], e)

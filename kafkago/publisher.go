@@ -66,16 +66,21 @@ func NewPublisher(c Connection, k PublisherConfig) (*Publisher, error) {
 // What Connection.Wrap opened is its owner's to close. Close may be called many times, by many goroutines at once.
 func (k *Publisher) Close() { k.own.CloseIdleConnections() }
 
-// partition says which partition e would go to, by the metadata at hand. It is false for a topic that no call of
-// Publish has met yet, and for one that does not exist. It never asks the network.
-func (k *Publisher) partition(e holdfast.Event) (int, bool) {
+// Partition says which partition e would go to, and how many its topic has, by the metadata at hand: relay.Partitioner. Both
+// are 0 for a topic that no call of Publish has met yet, and for one that does not exist. It never asks the network.
+func (k *Publisher) Partition(e holdfast.Event) (partition, partitions int) {
 	t := k.topics.known(e.Topic)
 	if t == nil {
-		return -1, false
+		return 0, 0
 	}
 	p := k.config.Partitioner(e, t.partitions)
-	return p, p >= 0 && p < t.partitions
+	if p < 0 || p >= t.partitions {
+		return 0, 0 // Publish says what is wrong
+	}
+	return p, t.partitions
 }
+
+var _ relay.Partitioner = (*Publisher)(nil)
 
 // Publish sends events to Kafka, the partitions at the same time, and answers once for each: nil when all in-sync
 // replicas have it, else an error that wraps a *relay.PublishError. A batch that is refused because of one record is divided

@@ -303,12 +303,12 @@ func TestPartitionSaysWhereAnEventWouldGoOnceItsTopicIsKnown(t *testing.T) {
 	s := &script{topics: map[string]int{"t": 8}}
 	k := s.publisher(t, PublisherConfig{})
 	e := keyed("a")[0]
-	if _, ok := k.partition(e); ok {
+	if p, n := k.Partition(e); p != 0 || n != 0 {
 		t.Error("known before it was asked for")
 	}
 	k.Publish(t.Context(), []holdfast.Event{e})
-	if p, ok := k.partition(e); !ok || p != Murmur2(e, 8) || p != s.requests[0].partition {
-		t.Errorf("partition %d, %v", p, ok)
+	if p, n := k.Partition(e); n != 8 || p != Murmur2(e, 8) || p != s.requests[0].partition {
+		t.Errorf("partition %d of %d", p, n)
 	}
 }
 
@@ -326,7 +326,10 @@ func TestAPartitionerThatAnswersNonsenseHoldsTheTopic(t *testing.T) {
 	if diff := cmp.Diff([]string{"topic+", "topic+", "ok"}, outline(answers)); diff != "" {
 		t.Error(diff)
 	}
-	if k.partition(events[1]); !strings.Contains(answers[0].Error(), "Partitioner answered 2 of 2") {
+	if p, n := k.Partition(events[1]); p != 0 || n != 0 {
+		t.Errorf("partition %d of %d", p, n)
+	}
+	if !strings.Contains(answers[0].Error(), "Partitioner answered 2 of 2") {
 		t.Error(answers[0])
 	}
 }

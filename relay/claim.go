@@ -121,7 +121,7 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, o
 		return fmt.Errorf("claim lanes: %w", err)
 	}
 	claimed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*lane, error) {
-		l := &lane{r: r, token: token, wake: make(chan struct{}, 1), tasksDue: make(chan struct{}, 1), stop: make(chan struct{}), leaseUntil: sent.Add(r.c.Lease)}
+		l := newLane(r, token, sent.Add(r.c.Lease))
 		err := row.Scan(&l.number, &l.epoch, &l.cursor.done, &l.cursor.upto, &l.cursor.pos)
 		return l, err
 	})
@@ -146,43 +146,15 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, o
 	return nil
 }
 
-// load reads what is parked and held in a lane.
-func (r *Relay) load(ctx context.Context, l *lane) error {
-	l.parked, l.topics = map[queue]int{}, map[string]*heldTopic{}
-	rows, err := r.pool.Query(ctx, r.sql.In(loadWaiting), l.number)
-	if err != nil {
-		return fmt.Errorf("read parked queues: %w", err)
-	}
-	var q queue
-	var count int
-	var topicHeld, dormant bool
-	if _, err := pgx.ForEachRow(rows, []any{&q.topic, &q.key, &count, &topicHeld, &dormant}, func() error {
-		l.parked[q] = count
-		l.rows += count
-		l.dormant = l.dormant || dormant
-		if topicHeld {
-			l.topics[q.topic] = &heldTopic{nextAt: r.env.now()}
-		}
-		return nil
-	}); err != nil {
-		return fmt.Errorf("read parked queues: %w", err)
-	}
-	l.held, l.awaits, err = r.readHeld(ctx, l.number)
-	l.heldAt = r.env.now()
-	return err
-}
-
 // resumeReleased makes queues due again that waited for a dead letter, which a person dealt with while nobody owned the lane.
 func (l *lane) resumeReleased(ctx context.Context) error {
-	if !l.dormant {
-		return nil
-	}
 	var resume rowKeys
-	for q := range l.parked {
-		if q.ordered() && !l.held[q] && l.topics[q.topic] == nil {
+	for _, q := range l.sleepers {
+		if !l.held[q] && l.topics[q.topic] == nil {
 			resume.topics, resume.keys = append(resume.topics, q.topic), append(resume.keys, q.key)
 		}
 	}
+	l.sleepers = nil
 	if len(resume.topics) == 0 {
 		return nil
 	}
@@ -194,25 +166,20 @@ func (l *lane) resumeReleased(ctx context.Context) error {
 	return nil
 }
 
-// readHeld reads the keys that dead letters hold. awaits says that the replay of one of them is still in the log.
-func (r *Relay) readHeld(ctx context.Context, lane int) (held map[queue]bool, awaits bool, err error) {
+// readHeld reads the keys that dead letters hold.
+func (r *Relay) readHeld(ctx context.Context, lane int) (map[queue]bool, error) {
 	ctx, cancel := r.env.limit(ctx, r.statementTimeout)
 	defer cancel()
 	rows, err := r.pool.Query(ctx, r.sql.In(loadHeld), lane)
 	if err != nil {
-		return nil, false, fmt.Errorf("read held keys: %w", err)
+		return nil, fmt.Errorf("read held keys: %w", err)
 	}
-	held = map[queue]bool{}
+	held := map[queue]bool{}
 	var q queue
-	var replayed bool
-	if _, err := pgx.ForEachRow(rows, []any{&q.topic, &q.key, &replayed}, func() error {
-		held[q] = true
-		awaits = awaits || replayed
-		return nil
-	}); err != nil {
-		return nil, false, fmt.Errorf("read held keys: %w", err)
+	if _, err := pgx.ForEachRow(rows, []any{&q.topic, &q.key}, func() error { held[q] = true; return nil }); err != nil {
+		return nil, fmt.Errorf("read held keys: %w", err)
 	}
-	return held, awaits, nil
+	return held, nil
 }
 
 // explain adds what to do to the errors that an operator can resolve.

@@ -33,8 +33,8 @@ type Config struct {
 	// nothing is found. Default to 2 ms and 100 ms.
 	PollMin, PollMax time.Duration
 
-	// BatchSize is the number of events in a page, which is read by one statement and published by one call. Between 1 and
-	// 50000.
+	// BatchSize is the number of events in a page, which is read by one statement, and the most that one call of the
+	// publisher gets. Between 1 and 50000.
 	// Defaults to 2,000.
 	BatchSize int
 
@@ -55,12 +55,9 @@ type Config struct {
 	// Defaults to "", off.
 	DeadLetterTopic string
 
-	// MaxParked is how many events may be parked in one lane. At the cap the lane waits, and the log says so. It exceeds the
-	// cap only to reach the replay of a dead letter that holds a key. Defaults to 10,000.
-	MaxParked int
-
-	// ParkAfter is how long one unavailable partition may hold its lane before its events are parked, so that the other
-	// partitions go on. -1 means never. Defaults to 10 s.
+	// ParkAfter is how long a partition that is unavailable or does not answer may keep the cursor of a lane waiting. Then its
+	// events are parked, and published when it takes them. They are parked after a second already if they keep other events
+	// from being read. -1 means never: such a partition then holds its lane. Defaults to 10 s.
 	ParkAfter time.Duration
 
 	// SegmentBytes is the size, large payloads included, at which the log rotates to its next segment. It has four. At least
@@ -81,8 +78,9 @@ type Config struct {
 
 var defaultRetry = retry.Policy{Attempts: 5, Base: time.Second, Cap: time.Minute}
 
-// holdPolicy spaces the tries while something is unavailable.
-var holdPolicy = retry.Policy{Attempts: -1, Base: 100 * time.Millisecond, Cap: 10 * time.Second}
+// holdPolicy spaces the tries while something is unavailable. A try costs little; what waits for it after the end of an
+// outage may be all events of a lane.
+var holdPolicy = retry.Policy{Attempts: -1, Base: 100 * time.Millisecond, Cap: 2 * time.Second}
 
 func (c Config) withDefaults() Config {
 	if c.Schema == "" {
@@ -102,9 +100,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.BatchSize == 0 {
 		c.BatchSize = 2000
-	}
-	if c.MaxParked == 0 {
-		c.MaxParked = 10_000
 	}
 	if c.SegmentBytes == 0 {
 		c.SegmentBytes = 128 << 20
@@ -143,9 +138,6 @@ func (c Config) validate() error {
 	}
 	if err := wire.ValidateLetterTopic(c.DeadLetterTopic); err != nil {
 		problems = append(problems, err)
-	}
-	if c.MaxParked < 1 {
-		wrong("max parked is %d: it must be at least 1", c.MaxParked)
 	}
 	if c.ParkAfter < 0 && c.ParkAfter != -1 {
 		wrong("park after is %v: it must be positive, 0 for the default, or -1 for never", c.ParkAfter)

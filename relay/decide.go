@@ -3,7 +3,7 @@ package relay
 import "time"
 
 // This file decides what becomes of every event that was read or retried. It knows no clock, context, database or
-// broker: values in, values out. lane.go and drain.go load what it needs and apply what it says.
+// broker: values in, values out. publish.go loads what it needs and applies what it says.
 
 // queue names the events that keep an order among themselves: one topic and key. Events without a key are in no queue.
 type queue struct{ topic, key string }
@@ -15,8 +15,9 @@ func (q queue) ordered() bool { return q.key != "" }
 type answer struct {
 	fault Fault
 	err   error
-	park  bool // FaultPartition, and for so long that the event is to be parked
 }
+
+func (a answer) acknowledged() bool { return a.fault == "" && a.err == nil }
 
 // disposition is what becomes of one event of a page.
 type disposition uint8
@@ -24,11 +25,11 @@ type disposition uint8
 const (
 	undecided     disposition = iota
 	published                 // acknowledged
-	again                     // not acknowledged, and not the event's own fault: publish again, and hold everything after it
+	again                     // not acknowledged, and not the event's own fault: publish again, and hold what comes after it in its partition
 	recordRefused             // the record itself was refused: the head of a new queue of its key, one attempt spent
 	follows                   // an earlier event of its key is parked: queued after that
 	topicHeld                 // its topic is missing or not permitted: parked with the topic, no attempt spent
-	partitionDown             // its partition has been unavailable for too long: parked, no attempt spent
+	partitionDown             // its partition is held: unavailable, or so slow that it would hold the cursor; parked, no attempt spent
 	first                     // the replay of a dead letter whose key has a queue: in front of it
 )
 
@@ -43,47 +44,46 @@ type item struct {
 	replay bool // of a dead letter
 }
 
-// waiting is what is parked in a lane already, and comes before the events of a page.
+// waiting says what comes before an event that is about to be sent.
 type waiting struct {
-	queues map[queue]bool  // with parked rows, or held by a dead letter
-	topics map[string]bool // held: missing or not permitted
+	queue     func(queue) bool        // an earlier event of its queue is parked, or about to be, or a dead letter holds it
+	topic     func(topic string) bool // it is held: missing or not permitted
+	partition func(spot) bool         // it is held: unavailable or slow
+	whole     func(topic string) bool // so many of its queues are parked that all its keys wait
 }
 
-// route says which events of a page may be sent. It leaves those undecided; the others are parked without being sent. It
-// changes dispositions in place and keeps what is published, since a page is routed again when part of it has waited.
-func route(items []item, dispositions []disposition, w waiting) {
-	for i, it := range items {
-		if dispositions[i] == published {
-			continue
-		}
-		dispositions[i] = undecided
-		switch {
-		case it.queue.ordered() && w.queues[it.queue]:
-			dispositions[i] = follows
-			if it.replay {
-				dispositions[i] = first
-			}
-		case w.topics[it.queue.topic]:
-			dispositions[i] = topicHeld
-		}
+// disposition says what becomes of an event before it is sent. Undecided means that it may be sent; the others are parked
+// without being sent.
+func (w waiting) disposition(it item, at spot) disposition {
+	inQueue := follows
+	if it.replay {
+		inQueue = first
 	}
+	switch {
+	case it.queue.ordered() && w.queue(it.queue):
+		return inQueue
+	case w.topic(it.queue.topic):
+		return topicHeld
+	case w.partition(at):
+		return partitionDown
+	case it.queue.ordered() && w.whole(it.queue.topic):
+		return inQueue
+	}
+	return undecided
 }
 
-// decide turns a publisher's answers into dispositions, for the events that route left undecided. It changes dispositions
-// in place. The fault that it returns is the worst among those to publish again, "" if there are none: it says how far the
-// trouble reaches.
+// decide turns the answers of one call into dispositions, in the order the events were sent. The fault that it returns is
+// the worst among those to publish again, "" if there are none: it says how far the trouble reaches.
 //
 // These rules hold for every answer. After an event that was not acknowledged, no later event of its key counts as refused
 // or is parked as a head: it follows, or is published again with that event. All later events of a missing topic are
 // parked with it. What was acknowledged stays acknowledged: it cannot be called back.
-func decide(items []item, dispositions []disposition, answers []answer) (worst Fault) {
+func decide(items []item, answers []answer) (dispositions []disposition, worst Fault) {
+	dispositions = make([]disposition, len(items))
 	earlier := map[queue]disposition{} // what the first unacknowledged event of a key became
 	missing := map[string]bool{}
 	for i, it := range items {
-		if dispositions[i] != undecided && dispositions[i] != again {
-			continue
-		}
-		if answers[i].fault == "" && answers[i].err == nil {
+		if answers[i].acknowledged() {
 			dispositions[i] = published
 			continue
 		}
@@ -100,7 +100,7 @@ func decide(items []item, dispositions []disposition, answers []answer) (worst F
 			worst = answers[i].fault
 		}
 	}
-	return worst
+	return dispositions, worst
 }
 
 func dispositionOf(it item, a answer, earlier map[queue]disposition, missing map[string]bool) disposition {
@@ -120,8 +120,6 @@ func dispositionOf(it item, a answer, earlier map[queue]disposition, missing map
 		return topicHeld
 	case a.fault == FaultRecord:
 		return recordRefused
-	case a.fault == FaultPartition && a.park:
-		return partitionDown
 	default:
 		return again
 	}
@@ -132,8 +130,10 @@ type outcome uint8
 
 const (
 	acknowledged outcome = iota // the row goes, the next of its queue is due
-	retryLater                  // tried again after a delay
+	retryLater                  // the record was refused: tried again after a delay
 	dead                        // given up: a dead letter
+	held                        // its topic or its partition takes nothing: it waits until that is over
+	waits                       // the broker cannot be reached: nothing is written, it is sent again
 	untouched                   // not tried, because an earlier one of its queue was not acknowledged
 )
 
@@ -151,15 +151,19 @@ func decideRetried(rows []retried, answers []answer, permanent []bool, maxAttemp
 	stuck := map[queue]bool{}
 	for i, row := range rows {
 		switch {
-		case answers[i].fault == "" && answers[i].err == nil:
+		case answers[i].acknowledged():
 			outcomes[i] = acknowledged
 			continue
 		case row.queue.ordered() && stuck[row.queue]:
 			outcomes[i] = untouched
 		case answers[i].fault == FaultRecord && (permanent[i] || spent(row.attempts+1, maxAttempts)):
 			outcomes[i] = dead
-		default:
+		case answers[i].fault == FaultRecord:
 			outcomes[i] = retryLater
+		case answers[i].fault == FaultBroker:
+			outcomes[i] = waits
+		default:
+			outcomes[i] = held
 		}
 		stuck[row.queue] = true
 	}

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"errors"
+	"maps"
 	"math"
 	"slices"
 	"testing"
@@ -37,6 +38,43 @@ func answersOf(faults ...Fault) []answer {
 	return answers
 }
 
+// scene is what is parked or held in a test: queues, topics, and partition 0 of topics.
+type scene struct {
+	queues                    map[queue]bool
+	topics, partitions, whole map[string]bool
+}
+
+func newScene() scene {
+	return scene{queues: map[queue]bool{}, topics: map[string]bool{}, partitions: map[string]bool{}, whole: map[string]bool{}}
+}
+
+// send routes events that have no disposition yet, or are to be published again, and decides by what is answered for those
+// that may be sent.
+func (w scene) send(items []item, dispositions []disposition, answers []answer) (worst Fault) {
+	before := waiting{
+		queue:     func(q queue) bool { return w.queues[q] },
+		topic:     func(topic string) bool { return w.topics[topic] },
+		partition: func(at spot) bool { return w.partitions[at.topic] },
+		whole:     func(topic string) bool { return w.whole[topic] },
+	}
+	var sent []int
+	var sentItems []item
+	var sentAnswers []answer
+	for i, it := range items {
+		if dispositions[i] != undecided && dispositions[i] != again {
+			continue
+		}
+		if dispositions[i] = before.disposition(it, spot{it.queue.topic, 0}); dispositions[i] == undecided {
+			sent, sentItems, sentAnswers = append(sent, i), append(sentItems, it), append(sentAnswers, answers[i])
+		}
+	}
+	decided, worst := decide(sentItems, sentAnswers)
+	for j, i := range sent {
+		dispositions[i] = decided[j]
+	}
+	return worst
+}
+
 func TestDispositionsOfOnePage(t *testing.T) {
 	t.Parallel()
 	const ok, rec, top, par, bro = Fault(""), FaultRecord, FaultTopic, FaultPartition, FaultBroker
@@ -45,8 +83,8 @@ func TestDispositionsOfOnePage(t *testing.T) {
 		keys    []string // "-" has no key; "x/k" is topic x
 		parked  []string
 		held    []string // topics
+		down    []string // topics whose partition is held
 		answers []Fault
-		park    bool
 		want    []disposition
 		worst   Fault
 	}{
@@ -64,26 +102,26 @@ func TestDispositionsOfOnePage(t *testing.T) {
 		{name: "an outage holds everything", keys: []string{"a", "b"}, answers: []Fault{bro, bro}, want: []disposition{again, again}, worst: bro},
 		{name: "an outage of a partition holds its own events", keys: []string{"a", "b", "a"}, answers: []Fault{par, ok, par}, want: []disposition{again, published, again}, worst: par},
 		{name: "after one to publish again nothing of the key is refused", keys: []string{"a", "a"}, answers: []Fault{par, rec}, want: []disposition{again, again}, worst: par},
-		{name: "a partition that stays out is partitionDown, and its key with it", keys: []string{"a", "a", "b"}, answers: []Fault{par, par, ok}, park: true,
-			want: []disposition{partitionDown, follows, published}},
-		{name: "an outage of the broker is never partitionDown", keys: []string{"a"}, answers: []Fault{bro}, park: true, want: []disposition{again}, worst: bro},
+		{name: "a held partition takes all of its events, with and without a key", keys: []string{"x/a", "x/-", "y/a"}, down: []string{"x"}, answers: []Fault{ok, ok, ok},
+			want: []disposition{partitionDown, partitionDown, published}},
+		{name: "a parked queue comes before its held partition", keys: []string{"x/a"}, parked: []string{"x/a"}, down: []string{"x"}, answers: []Fault{ok}, want: []disposition{follows}},
+		{name: "a held topic comes before its held partition", keys: []string{"x/a"}, held: []string{"x"}, down: []string{"x"}, answers: []Fault{ok}, want: []disposition{topicHeld}},
 		{name: "the broker's outage is the worst", keys: []string{"a", "b", "c"}, answers: []Fault{par, bro, par}, want: []disposition{again, again, again}, worst: bro},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := waiting{queues: map[queue]bool{}, topics: map[string]bool{}}
+			w := newScene()
 			for _, it := range itemsOf(c.parked...) {
 				w.queues[it.queue] = true
 			}
 			for _, topic := range c.held {
 				w.topics[topic] = true
 			}
-			items, answers := itemsOf(c.keys...), answersOf(c.answers...)
-			for i := range answers {
-				answers[i].park = c.park
+			for _, topic := range c.down {
+				w.partitions[topic] = true
 			}
+			items := itemsOf(c.keys...)
 			dispositions := make([]disposition, len(items))
-			route(items, dispositions, w)
-			if worst := decide(items, dispositions, answers); worst != c.worst {
+			if worst := w.send(items, dispositions, answersOf(c.answers...)); worst != c.worst {
 				t.Errorf("the worst fault is %q, want %q", worst, c.worst)
 			}
 			if !slices.Equal(dispositions, c.want) {
@@ -97,18 +135,11 @@ func TestAReplayGoesInFrontOfItsQueueAndElseItsOwnWay(t *testing.T) {
 	t.Parallel()
 	items := itemsOf("a", "b", "a")
 	items[0].replay, items[1].replay = true, true
+	w := newScene()
+	w.queues[queue{"t", "a"}] = true
 	dispositions := make([]disposition, 3)
-	route(items, dispositions, waiting{queues: map[queue]bool{{"t", "a"}: true}})
-	if want := []disposition{first, undecided, follows}; !slices.Equal(dispositions, want) {
-		t.Errorf("dispositions are %v, want %v", dispositions, want)
-	}
-}
-
-func TestWhatIsPublishedStaysSoWhenAPageIsRoutedAgain(t *testing.T) {
-	t.Parallel()
-	dispositions := []disposition{published, follows, topicHeld, recordRefused}
-	route(itemsOf("a", "b", "x/c", "d"), dispositions, waiting{queues: map[queue]bool{{"t", "d"}: true, {"t", "a"}: true}})
-	if want := []disposition{published, undecided, undecided, follows}; !slices.Equal(dispositions, want) {
+	w.send(items, dispositions, answersOf("", "", ""))
+	if want := []disposition{first, published, follows}; !slices.Equal(dispositions, want) {
 		t.Errorf("dispositions are %v, want %v", dispositions, want)
 	}
 }
@@ -121,7 +152,7 @@ func TestNoDispositionBreaksTheOrderOfAKey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		keys := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "-", "x/a", "x/-", "y/b"}), 1, 25).Draw(t, "keys")
 		items := itemsOf(keys...)
-		w := waiting{queues: map[queue]bool{}, topics: map[string]bool{}}
+		w := newScene()
 		for _, it := range items {
 			if it.queue.ordered() && rapid.IntRange(0, 5).Draw(t, "parked") == 0 {
 				w.queues[it.queue] = true
@@ -133,39 +164,44 @@ func TestNoDispositionBreaksTheOrderOfAKey(t *testing.T) {
 		for i := range items {
 			items[i].replay = rapid.IntRange(0, 9).Draw(t, "replay") == 0
 		}
+		parked := maps.Clone(w.queues)
+		held := maps.Clone(w.topics)
 		dispositions := make([]disposition, len(items))
-		route(items, dispositions, w)
 		for tries := 0; tries < 4; tries++ {
 			before := slices.Clone(dispositions)
 			answers := make([]answer, len(items))
 			stuck := map[queue]Fault{} // a publisher keeps its contract: after a refusal the same answer
+			if tries == 3 {
+				w.partitions["y"] = true
+			}
 			for i, it := range items {
-				if dispositions[i] != undecided && dispositions[i] != again {
-					continue
-				}
 				f := faults.Draw(t, "fault")
 				if s, known := stuck[it.queue]; known && it.queue.ordered() {
 					f = s
 				}
-				if f != "" {
-					answers[i] = answer{fault: f, err: errAny, park: tries == 3}
+				if f != "" && (dispositions[i] == undecided || dispositions[i] == again) {
+					answers[i] = answer{fault: f, err: errAny}
 					stuck[it.queue] = f
 				}
 			}
-			worst := decide(items, dispositions, answers)
+			worst := w.send(items, dispositions, answers)
 			if (worst == "") == slices.Contains(dispositions, again) {
 				t.Fatalf("the worst fault is %q with the dispositions %v", worst, dispositions)
 			}
 			for i, it := range items {
 				was := before[i]
-				if was != undecided && was != again && dispositions[i] != was {
+				sent := was == undecided || was == again
+				if !sent && dispositions[i] != was {
 					t.Fatalf("event %d was %v and became %v", i, was, dispositions[i])
 				}
-				if (was == undecided || was == again) && (dispositions[i] == published) != (answers[i].err == nil) {
+				if sent && dispositions[i] == published && answers[i].err != nil {
 					t.Fatalf("event %d was answered %v and is %v", i, answers[i].err, dispositions[i])
 				}
-				if dispositions[i] == undecided || dispositions[i] == recordRefused && answers[i].fault != FaultRecord && was != recordRefused {
+				if dispositions[i] == undecided || dispositions[i] == recordRefused && sent && answers[i].fault != FaultRecord {
 					t.Fatalf("event %d is %v after the answer %q", i, dispositions[i], answers[i].fault)
+				}
+				if w.topics[it.queue.topic] && sent && dispositions[i] == published {
+					t.Fatalf("event %d is published into a held topic", i)
 				}
 				if !it.queue.ordered() {
 					continue
@@ -179,21 +215,31 @@ func TestNoDispositionBreaksTheOrderOfAKey(t *testing.T) {
 					case head == published:
 					case mine == published:
 						t.Fatalf("event %d is published, the undecided %d of its key before it is %v: %v", i, j, head, dispositions)
-					case mine == recordRefused || mine == partitionDown:
+					case mine == recordRefused:
 						t.Fatalf("event %d is the head of a queue after %d of its key, which is %v: %v", i, j, head, dispositions)
 					case (head == again) != (mine == again):
 						t.Fatalf("event %d is %v after %d of its key, which is %v: %v", i, mine, j, head, dispositions)
 					}
 				}
-				if w.queues[it.queue] && dispositions[i] != follows && dispositions[i] != first {
+				if parked[it.queue] && dispositions[i] != follows && dispositions[i] != first {
 					t.Fatalf("event %d is %v although its queue is parked", i, dispositions[i])
 				}
-				if w.topics[it.queue.topic] && dispositions[i] == published {
+				if held[it.queue.topic] && dispositions[i] == published {
 					t.Fatalf("event %d is published into a held topic", i)
 				}
 			}
 			if worst == "" {
 				break
+			}
+			for i, it := range items { // as the lane remembers it
+				switch dispositions[i] {
+				case published, again:
+				case topicHeld:
+					w.topics[it.queue.topic] = true
+					w.queues[it.queue] = true
+				default:
+					w.queues[it.queue] = true
+				}
 			}
 		}
 	})
@@ -216,7 +262,7 @@ func TestWhatBecomesOfParkedEventsThatWereTried(t *testing.T) {
 		{"refused for the last time", []string{"a", "a"}, []int{2, 0}, []Fault{rec, rec}, nil, 3, []outcome{dead, untouched}},
 		{"refused for good", []string{"a"}, []int{0}, []Fault{rec}, []bool{true}, 3, []outcome{dead}},
 		{"without a limit", []string{"a"}, []int{math.MaxInt - 1}, []Fault{rec}, nil, -1, []outcome{retryLater}},
-		{"only the record's own fault spends attempts", []string{"a", "b", "c"}, []int{2, 2, 2}, []Fault{top, par, bro}, nil, 3, []outcome{retryLater, retryLater, retryLater}},
+		{"only the record's own fault spends attempts", []string{"a", "b", "c"}, []int{2, 2, 2}, []Fault{top, par, bro}, nil, 3, []outcome{held, held, waits}},
 		{"after a taken head a refusal counts", []string{"a", "a", "a"}, []int{1, 2, 0}, []Fault{ok, rec, rec}, nil, 3, []outcome{acknowledged, dead, untouched}},
 		{"without a key each is judged alone", []string{"-", "-"}, []int{0, 2}, []Fault{rec, rec}, nil, 3, []outcome{retryLater, dead}},
 	} {

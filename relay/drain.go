@@ -4,23 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/wire"
-	"github.com/holdfast-go/holdfast/retry"
 )
 
-// How much of the parked events one round tries.
+// How much of the parked events is in memory at a time, and how much scheduled events one transaction moves.
 const (
-	drainQueues = 50
-	drainRows   = 100      // of one queue
-	moveEvents  = 1000     // that fell due, in one transaction
-	moveBytes   = 32 << 20 // of their payloads
+	drainQueues = 500
+	drainRows   = 100     // of one queue
+	drainBytes  = 4 << 20 // of what one statement reads
+	drainTries  = 2000    // parked events in memory
+	moveEvents  = 1000    // that fell due, in one transaction
+	moveBytes   = 32 << 20
 	heldEvery   = time.Second
 )
 
@@ -32,32 +31,40 @@ type parkedEvent struct {
 	attempts int
 }
 
-// taskTimer fires when it is time to try a held topic, or to look at held keys.
-func (l *lane) taskTimer() <-chan time.Time {
-	at := l.tasksAt()
-	if at.IsZero() {
-		return nil
-	}
-	return time.After(at.Sub(l.r.env.now()))
+// rowKey is a queue of parked events, or one that has no key and waits alone.
+type rowKey struct {
+	queue
+	place int64 // 0 for a queue
 }
 
-// tasksAt is when taskTimer fires; zero for never.
-func (l *lane) tasksAt() (at time.Time) {
-	for _, t := range l.topics {
-		if at.IsZero() || t.nextAt.Before(at) {
-			at = t.nextAt
-		}
+func rowKeyOf(p *pending) rowKey {
+	if p.item.queue.ordered() {
+		return rowKey{queue: p.item.queue}
 	}
-	if len(l.held) > 0 {
-		if next := l.heldAt.Add(heldEvery); at.IsZero() || next.Before(at) {
-			at = next
-		}
-	}
-	return at
+	return rowKey{p.item.queue, p.row.place}
 }
 
-// runTasks does what is due besides reading the log: held keys that a person released, held topics, parked events and
-// scheduled events.
+// pendingOf is a parked event as the lane sends it.
+func (l *lane) pendingOf(row *parkedEvent) *pending {
+	return &pending{event: &row.logEvent, item: item{queue: queue{row.Topic, row.Key}}, row: &parkedRow{place: row.place, attempts: row.attempts}}
+}
+
+// try keeps a parked event in memory from now on: it is not read again.
+func (l *lane) try(key rowKey) {
+	l.trying[key]++
+	l.tries++
+}
+
+// tried ends try.
+func (l *lane) tried(key rowKey) {
+	l.tries--
+	if l.trying[key]--; l.trying[key] <= 0 {
+		delete(l.trying, key)
+	}
+}
+
+// runTasks does what is due besides reading the log: held keys that a person released, held topics and partitions, parked
+// events and scheduled events.
 func (l *lane) runTasks(ctx context.Context) error {
 	due := l.tasks.Swap(0)
 	if len(l.held) > 0 && l.r.env.now().Sub(l.heldAt) >= heldEvery {
@@ -65,17 +72,16 @@ func (l *lane) runTasks(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, topic := range l.heldTopicNames() {
-		if t := l.topics[topic]; !l.r.env.now().Before(t.nextAt) {
-			if err := l.tryTopic(ctx, topic, t); err != nil {
-				return err
-			}
-		}
+	if err := l.probe(ctx); err != nil {
+		return err
 	}
-	if due&parkedDue != 0 && !l.r.env.now().Before(l.drainAt) {
-		if err := l.drain(ctx); err != nil {
+	if due&parkedDue != 0 {
+		if err := l.loadDue(ctx); err != nil {
 			return err
 		}
+	}
+	if err := l.recount(ctx); err != nil {
+		return err
 	}
 	if due&scheduledDue != 0 {
 		return l.moveScheduled(ctx)
@@ -83,96 +89,85 @@ func (l *lane) runTasks(ctx context.Context) error {
 	return nil
 }
 
-// drain tries parked heads that are due, and what waits for them, until nothing more is due or nothing moves.
-func (l *lane) drain(ctx context.Context) error {
-	for !l.stopping() {
-		rows, err := l.readParked(ctx, l.r.sql.In(readDue), l.number, l.heldTopicNames(), drainRows, drainQueues)
+// loadDue reads parked heads that are due, with what waits for them, into the queues of their destinations.
+func (l *lane) loadDue(ctx context.Context) error {
+	if l.tries < drainTries && l.outage == nil && !l.stopping() {
+		var skip rowKeys
+		for key := range l.trying {
+			skip.topics, skip.keys, skip.places = append(skip.topics, key.topic), append(skip.keys, key.key), append(skip.places, key.place)
+		}
+		rows, err := l.readParked(ctx, l.r.sql.In(readDue), l.number, l.heldTopicNames(), drainRows, drainQueues, drainBytes, skip.topics, skip.keys, skip.places)
 		if err != nil {
 			return fmt.Errorf("read parked events: %w", err)
 		}
 		if len(rows) == 0 {
 			return nil
 		}
-		moved, err := l.retryParked(ctx, rows)
-		if err != nil {
-			return err
+		now, asleep := l.r.env.now(), map[queue]bool{}
+		for i := range rows {
+			p := l.pendingOf(&rows[i])
+			d := l.destinationOf(p.event)
+			if p.item.queue.ordered() && asleep[p.item.queue] {
+				continue // it waits for its head
+			}
+			l.try(rowKeyOf(p))
+			if h := l.partitions[d.spot]; h != nil && !h.takes {
+				p.to = d
+				asleep[p.item.queue] = true
+				l.dormant = append(l.dormant, dormantRow{p, partitionDown})
+				continue
+			}
+			d.enqueue(p, now)
 		}
-		if !moved {
-			return nil
-		}
+		l.tasks.Or(parkedDue) // there may be more
+		signal(l.tasksDue)
 	}
 	return nil
 }
 
-// retryParked publishes parked events again and writes their outcomes. moved says that some have left the table.
-func (l *lane) retryParked(ctx context.Context, rows []parkedEvent) (moved bool, err error) {
-	events := make([]holdfast.Event, len(rows))
-	tries := make([]retried, len(rows))
-	for i := range rows {
-		events[i] = rows[i].Event
-		tries[i] = retried{queue{rows[i].Topic, rows[i].Key}, rows[i].attempts}
-	}
-	answers, err := l.publish(ctx, events)
-	if err != nil {
-		return false, err
-	}
-	if unreachable(answers) {
-		// An outage is no event's fault: nothing is written, and the rows stay due.
-		l.drainTries++
-		l.drainAt = l.r.env.now().Add(max(holdPolicy.Delay(l.drainTries, l.r.env.chance()), 50*time.Millisecond))
-		return false, nil
-	}
-	l.drainTries = 0
-	permanent := make([]bool, len(rows))
-	for i := range answers {
-		permanent[i] = retry.IsPermanent(answers[i].err)
-	}
-	outcomes := decideRetried(tries, answers, permanent, l.r.c.Retry.Attempts)
-	return l.writeOutcomes(ctx, rows, answers, outcomes)
-}
-
-func unreachable(answers []answer) bool {
-	for _, a := range answers {
-		if a.fault != FaultBroker {
-			return false
-		}
-	}
-	return true
-}
-
-// writeOutcomes writes outcomes in one transaction, and changes the lane's memory after its COMMIT.
-func (l *lane) writeOutcomes(ctx context.Context, rows []parkedEvent, answers []answer, outcomes []outcome) (moved bool, err error) {
+// writeOutcomes writes what became of parked events in one transaction, and changes the lane's memory after its COMMIT.
+func (l *lane) writeOutcomes(ctx context.Context, events []*pending, answers []answer, outcomes []outcome) error {
 	var gone, delayed rowKeys
+	var asleep heldRows
 	var closed []int64
 	var resume rowKeys // queues whose head has left, so the next one is due
 	var adds []int32
 	var texts []string
 	var delays []float64
 	letters := map[int]int64{}
-	err = l.inTx(ctx, func(batch *pgx.Batch) {
-		for i := range rows {
-			row := &rows[i]
-			q := queue{row.Topic, row.Key}
+	written := 0
+	for i := range events {
+		if outcomes[i] != untouched {
+			written++
+		}
+	}
+	if written == 0 {
+		return nil
+	}
+	err := l.inTx(ctx, func(batch *pgx.Batch) {
+		for i, p := range events {
+			q := p.item.queue
 			switch outcomes[i] {
 			case acknowledged:
-				gone.add(row)
-				if row.letter != 0 {
-					closed = append(closed, row.letter)
+				gone.add(p)
+				if p.event.letter != 0 {
+					closed = append(closed, p.event.letter)
 				}
 				resume.addQueue(q)
 			case retryLater:
-				add := 0
-				delay := holdPolicy.Delay(5, 0.5+l.r.env.chance()/2)
-				if answers[i].fault == FaultRecord {
-					add = 1
-					delay = l.refusedDelay(row.attempts+1, answers[i].err)
+				delayed.add(p)
+				adds, texts = append(adds, 1), append(texts, errorText(answers[i].err))
+				delays = append(delays, l.refusedDelay(p.row.attempts+1, answers[i].err).Seconds())
+			case held:
+				why := partitionDown
+				if answers[i].fault == FaultTopic {
+					why = topicHeld
 				}
-				delayed.add(row)
-				adds, texts, delays = append(adds, int32(add)), append(texts, errorText(answers[i].err)), append(delays, delay.Seconds())
+				asleep.addRow(p, why)
 			case dead:
-				letters[i] = row.letter
-				batch.Queue(l.r.sql.In(deadLetterParked), l.number, row.Topic, row.Key, row.place, 1, errorText(answers[i].err),
-					reason(answers[i].err), fingerprint(row.Type, answers[i].err), l.r.c.HoldKey && q.ordered()).
+				letters[i] = p.event.letter
+				batch.Queue(l.r.sql.In(deadLetterParked), l.number, q.topic, q.key, p.row.place, 1, errorText(answers[i].err),
+					reason(answers[i].err), fingerprint(p.event.Type, answers[i].err), l.r.c.HoldKey && q.ordered()).
 					QueryRow(func(written pgx.Row) error {
 						var id int64
 						err := written.Scan(&id)
@@ -193,31 +188,34 @@ func (l *lane) writeOutcomes(ctx context.Context, rows []parkedEvent, answers []
 		if len(delayed.places) > 0 {
 			batch.Queue(l.r.sql.In(delayParked), l.number, delayed.topics, delayed.keys, delayed.places, adds, texts, delays)
 		}
+		if len(asleep.places) > 0 {
+			batch.Queue(l.r.sql.In(holdParked), l.number, asleep.topics, asleep.keys, asleep.places, asleep.partitions)
+		}
 		if len(closed) > 0 {
 			batch.Queue(l.r.sql.In(closeLetters), closed)
 		}
-		// A queue whose head was delayed stays dormant: resuming touches only rows that wait at 'infinity'.
-		resume.dropStuck(rows, outcomes)
+		// A queue whose head waits stays dormant: resuming touches only rows that wait at 'infinity'.
+		resume.dropStuck(events, outcomes)
 		if len(resume.topics) > 0 {
 			batch.Queue(l.r.sql.In(resumeQueues), l.number, resume.topics, resume.keys)
 		}
 	}, func(batch *pgx.Batch) {
-		for i := range rows {
+		for i, p := range events {
 			switch outcomes[i] {
 			case acknowledged:
 				failpoint.Hit(failpoint.RelayUnparking)
-			case retryLater:
+			case retryLater, held:
 				failpoint.Hit(failpoint.RelayDelaying)
 			case dead:
 				failpoint.Hit(failpoint.RelayDeadLettering)
 			}
-			topic := wire.LetterTopic(l.r.c.DeadLetterTopic, rows[i].Topic)
+			topic := wire.LetterTopic(l.r.c.DeadLetterTopic, p.event.Topic)
 			if letters[i] != 0 && topic != "" {
 				batch.Queue(l.r.sql.In(publishLetter), letters[i], topic).QueryRow(func(row pgx.Row) error {
 					var refused *string
 					err := row.Scan(&refused)
 					if refused != nil {
-						l.r.c.Logger.Warn("dead letter not published", "lane", l.number, "topic", rows[i].Topic, "event", rows[i].ID, "letter", letters[i], "error", *refused)
+						l.r.c.Logger.Warn("dead letter not published", "lane", l.number, "topic", p.event.Topic, "event", p.event.ID, "letter", letters[i], "error", *refused)
 					}
 					return err
 				})
@@ -225,85 +223,47 @@ func (l *lane) writeOutcomes(ctx context.Context, rows []parkedEvent, answers []
 		}
 	})
 	if err != nil {
-		return false, fmt.Errorf("write outcomes of parked events: %w", err)
+		return fmt.Errorf("write outcomes of parked events: %w", err)
 	}
-	for i := range rows {
-		q := queue{rows[i].Topic, rows[i].Key}
+	for i, p := range events {
+		q := p.item.queue
 		switch outcomes[i] {
 		case acknowledged:
 			failpoint.Hit(failpoint.RelayUnparked)
 			l.forget(q)
-			moved = true
 			if observe := l.r.c.Observer.OnUnparked; observe != nil {
-				observe(Unparked{Lane: l.number, Event: rows[i].Event})
+				observe(Unparked{Lane: l.number, Event: p.event.Event})
 			}
 		case dead:
 			failpoint.Hit(failpoint.RelayDeadLettered)
 			l.forget(q)
-			moved = true
 			if l.r.c.HoldKey && q.ordered() {
 				l.held[q] = true
 			}
-			l.r.c.Logger.Error("event given up", "lane", l.number, "topic", q.topic, "event", rows[i].ID, "type", rows[i].Type, "attempts", rows[i].attempts+1, "error", answers[i].err)
+			l.r.c.Logger.Error("event given up", "lane", l.number, "topic", q.topic, "event", p.event.ID, "type", p.event.Type, "attempts", p.row.attempts+1, "error", answers[i].err)
 			if observe := l.r.c.Observer.OnDead; observe != nil {
-				observe(DeadLettered{Lane: l.number, Event: rows[i].Event, Letter: letters[i], Err: answers[i].err})
+				observe(DeadLettered{Lane: l.number, Event: p.event.Event, Letter: letters[i], Err: answers[i].err})
 			}
+		default:
+			continue
 		}
+		l.tasks.Or(parkedDue) // the next of its queue is due
 	}
-	return moved, nil
-}
-
-// tryTopic publishes one event of a held topic. Once the topic takes the event, or refuses only its record, the hold ends
-// and every queue of the topic drains by itself.
-func (l *lane) tryTopic(ctx context.Context, topic string, t *heldTopic) error {
-	rows, err := l.readParked(ctx, l.r.sql.In(readProbe), l.number, topic)
-	if err != nil {
-		return fmt.Errorf("read the held topic %s: %w", topic, err)
+	if l.tasks.Load() != 0 {
+		signal(l.tasksDue)
 	}
-	if len(rows) == 0 {
-		delete(l.topics, topic)
-		return nil
-	}
-	answers, err := l.publish(ctx, []holdfast.Event{rows[0].Event})
-	if err != nil {
-		return err
-	}
-	if answers[0].err != nil && answers[0].fault != FaultRecord {
-		t.tries++
-		wait := max(holdPolicy.Delay(t.tries+3, l.r.env.chance()), 200*time.Millisecond)
-		t.nextAt = l.r.env.now().Add(wait)
-		l.r.c.Logger.Warn("topic still held", "topic", topic, "lane", l.number, "tries", t.tries, "wait", wait, "error", answers[0].err)
-		if observe := l.r.c.Observer.OnHeld; observe != nil {
-			observe(Held{Lane: l.number, Fault: answers[0].fault, Err: answers[0].err, Wait: wait})
-		}
-		return nil
-	}
-	outcomes := decideRetried([]retried{{queue{topic, rows[0].Key}, rows[0].attempts}}, answers, []bool{retry.IsPermanent(answers[0].err)}, l.r.c.Retry.Attempts)
-	if _, err := l.writeOutcomes(ctx, rows, answers, outcomes); err != nil {
-		return err
-	}
-	failpoint.Hit(failpoint.RelayAnswered)
-	err = l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(resumeTopic), l.number, topic) },
-		func(*pgx.Batch) { failpoint.Hit(failpoint.RelayResuming) })
-	if err != nil {
-		return fmt.Errorf("resume the topic %s: %w", topic, err)
-	}
-	failpoint.Hit(failpoint.RelayResumed)
-	delete(l.topics, topic)
-	l.r.c.Logger.Info("topic back", "topic", topic, "lane", l.number)
-	l.tasks.Or(parkedDue)
-	return l.drain(ctx)
+	return nil
 }
 
 // lookAtHeld finds the held keys whose dead letter a person has replayed or discarded, and releases them.
 func (l *lane) lookAtHeld(ctx context.Context) error {
-	held, awaits, err := l.r.readHeld(ctx, l.number)
+	held, err := l.r.readHeld(ctx, l.number)
 	if err != nil {
 		return err
 	}
 	var resume rowKeys
 	for q := range l.held {
-		if !held[q] && l.parked[q] > 0 {
+		if !held[q] && (l.parked[q] > 0 || l.whole[q.topic]) {
 			resume.addQueue(q)
 		}
 	}
@@ -315,7 +275,7 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 		}
 		failpoint.Hit(failpoint.RelayReleased)
 	}
-	l.held, l.awaits, l.heldAt = held, awaits, l.r.env.now()
+	l.held, l.heldAt = held, l.r.env.now()
 	return nil
 }
 
@@ -345,23 +305,6 @@ func (l *lane) moveScheduled(ctx context.Context) error {
 	}
 	l.r.Wake()
 	return nil
-}
-
-// forget counts one row of q less: it has left the table.
-func (l *lane) forget(q queue) {
-	l.rows--
-	if l.parked[q]--; l.parked[q] <= 0 {
-		delete(l.parked, q)
-	}
-}
-
-func (l *lane) heldTopicNames() []string {
-	names := make([]string, 0, len(l.topics))
-	for topic := range l.topics {
-		names = append(names, topic)
-	}
-	slices.Sort(names)
-	return names
 }
 
 func (l *lane) readParked(ctx context.Context, statement string, args ...any) ([]parkedEvent, error) {

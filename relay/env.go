@@ -23,28 +23,26 @@ type env struct {
 	now    func() time.Time // its differences must not follow steps of the wall clock
 	chance func() float64   // in [0, 1)
 
-	// wait returns nil after d, errStopping when stop is closed before that, and the cause when ctx is done before.
-	wait func(ctx context.Context, stop <-chan struct{}, d time.Duration) error
-
 	start func(work context.Context, l *lane) // runs a claimed lane until it ends
+	call  func(l *lane, publish func())       // runs a call of the publisher for a lane
+
+	// await returns nil when a call has returned, and the cause when ctx is done before.
+	await func(ctx context.Context, l *lane) error
 
 	// limit bounds the time of a statement. It goes by the machine's clock, whatever now says.
 	limit func(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
 }
 
 func envOf(r *Relay) env {
-	return env{now: time.Now, chance: rand.Float64, wait: waitFor, start: r.start, limit: context.WithTimeout}
+	return env{now: time.Now, chance: rand.Float64, start: r.start, call: func(_ *lane, publish func()) { r.working.Go(publish) },
+		await: awaitAnswer, limit: context.WithTimeout}
 }
 
-func waitFor(ctx context.Context, stop <-chan struct{}, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+func awaitAnswer(ctx context.Context, l *lane) error {
 	select {
-	case <-stop:
-		return errStopping
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-timer.C:
+	case <-l.answered.some:
 		return nil
 	}
 }

@@ -120,7 +120,8 @@ func TestTheFirstAndWhatFollowsItAreNotBothHeads(t *testing.T) {
 	t.Parallel()
 	q := queue{"orders", "k"}
 	rec := func() *logEvent { return &logEvent{Event: holdfast.Event{Topic: q.topic, Key: q.key}} }
-	l := &lane{r: &Relay{env: env{chance: func() float64 { return 0 }}}, parked: map[queue]int{}, held: map[queue]bool{}} // the queue has drained since the page was routed
+	l := newLane(&Relay{env: env{chance: func() float64 { return 0 }}}, "", time.Time{}) // the queue has drained since the page was routed
+	l.topics[q.topic], l.partitions[spot{q.topic, -1}] = &hold{}, &hold{}
 	for _, c := range []struct {
 		name         string
 		dispositions []disposition
@@ -128,15 +129,15 @@ func TestTheFirstAndWhatFollowsItAreNotBothHeads(t *testing.T) {
 	}{
 		{"a replay and its followers", []disposition{first, follows, follows}, 0},
 		{"followers whose head has gone", []disposition{follows, follows}, 1},
-		{"a partitionDown head and its followers", []disposition{partitionDown, follows}, 1},
+		{"a held partition and its followers", []disposition{partitionDown, partitionDown, follows}, 0},
 		{"a held topic", []disposition{topicHeld, topicHeld}, 0},
 	} {
-		var parks []parking
+		var leave []*pending
 		for _, f := range c.dispositions {
-			parks = append(parks, parking{event: rec(), disposition: f})
+			leave = append(leave, &pending{event: rec(), item: item{queue: q}, disposition: f})
 		}
 		heads := 0
-		for _, d := range l.rowsOf(parks).delays {
+		for _, d := range l.rowsOf(leave).delays {
 			if d != nil {
 				heads++
 			}

@@ -3,18 +3,21 @@ package relay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// lane is one lane while it is ours: from the claim until it is released or lost. One goroutine (run) publishes, parks
-// and retries; another (read) is one page ahead of it. A lane remembers only what was committed. When a COMMIT fails or
-// its outcome is unknown, the lane is dropped, claimed again and loaded anew.
+// lane is one lane while it is ours: from the claim until it is released or lost. One goroutine (run) owns everything that
+// says so below; another (read) is one page ahead of it; and each call of the publisher has one. A lane remembers only what
+// was committed. When a COMMIT fails or its outcome is unknown, the lane is dropped, claimed again and loaded anew.
+//
+// An event's way: run takes a page (accept) and puts its events into the queue of their destination, a partition. It sends
+// what is queued, one call for each destination at a time (dispatch, publish.go). With the answer (settle) an event is
+// settled, or queued again, or it leaves: the next flush parks it (park.go). The cursor moves up to the first event that is
+// neither (tracker.go). So a partition that answers late, or never, delays its own events and no others.
 type lane struct {
 	r      *Relay
 	number int
@@ -33,38 +36,46 @@ type lane struct {
 	saved      cursor    // what the database holds
 	leaseUntil time.Time // by our monotonic clock, from before the statement that renewed it
 
-	// Owned by run's goroutine. Invariant: parked[q] is the number of rows of q in the table, as last committed.
-	parked  map[queue]int
-	rows    int // of all queues
-	held    map[queue]bool
-	awaits  bool // the replay of a letter that holds a key is in the log, ahead of us
-	topics  map[string]*heldTopic
-	heldAt  time.Time // when held was last read
-	dormant bool      // at the claim some queue had no row that would ever fall due
+	answered answers // calls of the publisher that have returned
 
-	outages    map[spot]outage
-	drainAt    time.Time // parked events are not tried before it: the broker could not be reached
-	drainTries int
+	// Owned by run's goroutine, from here on.
+	tracker      tracker
+	blocked      *page // it waits until its topic's partitions may change, see accept
+	routes       map[string]*topicRoute
+	destinations []*destination // in the order in which they were first met
+	bySpot       map[spot]*destination
+	next         int           // the destination at which dispatch begins
+	calls        int           // under way
+	leavings     map[queue]int // events with a key that are about to be parked
+	leavers      int           // all that are
+	flushAt      time.Time     // nothing is parked before it, unless the lane is full
+	flushLater   bool          // something is to be parked then
+	outage       *hold         // the broker cannot be reached: one call at a time, to see whether that is over
+
+	// Invariant: parked[q] is the number of rows of q in the table, as last committed, unless q's topic is in whole. Of such a
+	// topic so many queues are parked that they are not counted: every event of it with a key waits.
+	parked     map[queue]int
+	whole      map[string]bool
+	recountAt  time.Time // when to see whether the topics in whole still have so many
+	held       map[queue]bool
+	topics     map[string]*hold // missing or not permitted
+	partitions map[spot]*hold   // unavailable or slow
+	trying     map[rowKey]int   // parked events that are in memory: queues, and for events without a key their rows
+	tries      int              // how many rows those are
+	dormant    []dormantRow     // parked events to be held with their topic or partition by the next flush
+	heldAt     time.Time        // when held was last read
+	sleepers   []queue          // queues in which at the claim no row would ever fall due
 
 	openTransactions int         // our transactions that are open, or whose end is not recorded yet; guarded by the saver's mutex
 	doubtful         atomic.Bool // a transaction of ours failed, or its COMMIT was not answered: our memory may be wrong
 }
 
-// heldTopic is a topic that is missing or not permitted. Its events are parked, and one of them is tried now and then.
-type heldTopic struct {
-	tries  int
-	nextAt time.Time
+func newLane(r *Relay, token string, leaseUntil time.Time) *lane {
+	return &lane{r: r, token: token, leaseUntil: leaseUntil, wake: make(chan struct{}, 1), tasksDue: make(chan struct{}, 1), stop: make(chan struct{}),
+		answered: answers{some: make(chan struct{}, 1)}, routes: map[string]*topicRoute{}, bySpot: map[spot]*destination{},
+		leavings: map[queue]int{}, parked: map[queue]int{}, held: map[queue]bool{}, topics: map[string]*hold{},
+		partitions: map[spot]*hold{}, trying: map[rowKey]int{}, whole: map[string]bool{}}
 }
-
-// spot is a partition, and outage is since when it has been unavailable. Meanwhile its parked events are tried every few
-// seconds, so a partition that has refused nothing for outageEnds is back.
-type spot struct {
-	topic     string
-	partition int // -1 when the publisher does not say
-}
-type outage struct{ since, lastAt time.Time }
-
-const outageEnds = 30 * time.Second
 
 const (
 	parkedDue = 1 << iota
@@ -91,28 +102,51 @@ func (l *lane) run(ctx context.Context) error {
 	defer stopReading()
 
 	for {
-		timer := l.taskTimer()
+		if err := l.turn(ctx); err != nil {
+			return err
+		}
+		var take <-chan page
+		if l.takesPages() {
+			take = pages
+		}
+		timer, stopTimer := l.timer()
 		var err error
 		select {
 		case <-l.stop:
-			return nil
+			stopTimer()
+			return l.finish(ctx)
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			err = context.Cause(ctx)
 		case err = <-failed:
-		case p := <-pages:
-			err = l.process(ctx, p)
+		case p := <-take:
+			l.accept(p)
+		case <-l.answered.some:
+			err = l.settleAll(ctx)
 		case <-l.tasksDue:
 			err = l.runTasks(ctx)
 		case <-timer:
 			err = l.runTasks(ctx)
 		}
-		if errors.Is(err, errStopping) {
-			return nil
-		}
+		stopTimer()
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// turn does what needs no waiting: hold what is slow, send what is queued, park what leaves.
+func (l *lane) turn(ctx context.Context) error {
+	if p := l.blocked; p != nil {
+		l.accept(*p)
+	}
+	l.holdSlow()
+	if err := l.dispatch(ctx, maxOrder); err != nil {
+		return err
+	}
+	if err := l.flush(ctx, false); err != nil {
+		return err
+	}
+	return l.resumeHolds(ctx)
 }
 
 // read hands pages to run, one ahead of it, and waits while everything is read.
@@ -145,209 +179,151 @@ func (l *lane) read(ctx context.Context, pages chan<- page) error {
 	}
 }
 
-// process publishes one page: load what is parked, decide, apply, until every event of the page has a disposition.
-func (l *lane) process(ctx context.Context, p page) error {
-	items := make([]item, len(p.events))
-	for i := range p.events {
-		items[i] = item{queue: queue{p.events[i].Topic, p.events[i].Key}, replay: p.events[i].letter != 0}
-	}
-	dispositions := make([]disposition, len(items))
-	answers := make([]answer, len(items))
-	for done := false; !done; {
-		route(items, dispositions, l.waiting())
-		for tries := 0; ; {
-			if err := l.publishPage(ctx, p.events, dispositions, answers); err != nil {
-				return err
-			}
-			fault := decide(items, dispositions, answers)
-			if fault == "" {
-				break
-			}
-			tries++
-			if err := l.pause(ctx, fault, firstError(answers, dispositions, again), holdPolicy.Delay(tries, l.r.env.chance())); err != nil {
-				return err
-			}
-		}
-		n, err := l.apply(ctx, p, dispositions, answers)
-		if err != nil {
-			return err
-		}
-		p.events, items, dispositions, answers = p.events[n:], items[n:], dispositions[n:], answers[n:]
-		if done = len(p.events) == 0; !done {
-			if err := l.waitForRoom(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+// takesPages says whether another page may be read into memory. Two pages at a time keep every destination busy.
+func (l *lane) takesPages() bool {
+	return l.blocked == nil && (len(l.tracker.pages) == 0 || len(l.tracker.pages) < maxPages && l.tracker.events < 2*l.r.c.BatchSize)
 }
 
-// publishPage sends the events that have no disposition yet, and keeps the answers.
-func (l *lane) publishPage(ctx context.Context, batch []logEvent, dispositions []disposition, answers []answer) error {
-	events := make([]holdfast.Event, 0, len(batch))
-	index := make([]int, 0, len(batch))
-	for i := range batch {
-		if dispositions[i] == undecided || dispositions[i] == again {
-			events = append(events, batch[i].Event)
-			index = append(index, i)
-		}
-	}
-	if len(events) == 0 {
-		return nil
-	}
-	got, err := l.publish(ctx, events)
-	if err != nil {
-		return err
-	}
-	for j, i := range index {
-		answers[i] = got[j]
-	}
-	return nil
-}
+// maxPages bounds the pages in memory, however small they are.
+const maxPages = 1000
 
-// publish calls the publisher, as long as the lane is certainly ours, and notifies the observer of what was acknowledged.
-func (l *lane) publish(ctx context.Context, events []holdfast.Event) ([]answer, error) {
-	if !l.leased() {
-		return nil, fmt.Errorf("%w: no save has succeeded for half of the lease of %v", errLost, l.r.c.Lease)
-	}
-	failpoint.Hit(failpoint.RelayProducing)
-	sent := l.r.env.now()
-	errs := l.r.publisher.Publish(ctx, events)
-	failpoint.Hit(failpoint.RelayProduced)
-	if len(errs) != len(events) {
-		panic(fmt.Sprintf("relay: the publisher answered %d times for %d events: Publish must answer once for each", len(errs), len(events)))
-	}
-	answers := make([]answer, len(errs))
-	all := true
-	for i, err := range errs {
-		if err != nil {
-			all = false
-			answers[i] = answer{fault: FaultOf(err), err: err}
-			if answers[i].fault == FaultPartition {
-				answers[i].park = l.partitionDownFor(events[i].Topic, err, sent)
-			}
-		}
-	}
-	if observe := l.r.c.Observer.OnPublished; observe != nil {
-		acknowledged := events
-		if !all {
-			acknowledged = nil
-			for i := range events {
-				if errs[i] == nil {
-					acknowledged = append(acknowledged, events[i])
-				}
-			}
-		}
-		if len(acknowledged) > 0 {
-			observe(Published{Lane: l.number, Events: acknowledged})
-		}
-	}
-	return answers, nil
-}
+// full says whether the first unsettled event keeps pages from being read.
+func (l *lane) full() bool { return !l.takesPages() }
 
-// apply carries out the dispositions of a page and returns for how many of its events: all, or as many as may be parked
-// below the cap. Usually the cursor moves in memory and a later save makes it durable. Events that are parked, and
-// replays that arrived, are written in one transaction with the cursor.
-func (l *lane) apply(ctx context.Context, p page, dispositions []disposition, answers []answer) (n int, err error) {
-	var parks []parking
-	var closed []int64
-	room := l.r.c.MaxParked - l.rows
-	if l.awaits {
-		// What waits for the held key waits for the replay, and the replay comes after this page: the cap would hold the lane
-		// for ever.
-		room = len(dispositions)
+// accept puts the events of a page into the queues of their destinations. Events that must wait for others leave instead.
+func (l *lane) accept(p page) {
+	if !l.mayRoute(p) {
+		l.blocked = &p
+		return
 	}
-	for ; n < len(dispositions); n++ {
-		e := &p.events[n]
-		switch {
-		case dispositions[n] != published && len(parks) >= room:
-		case dispositions[n] != published:
-			parks = append(parks, parking{event: e, disposition: dispositions[n], err: answers[n].err})
-			continue
-		default:
-			if e.letter != 0 {
-				closed = append(closed, e.letter)
-			}
-			continue
-		}
-		break
-	}
-	after := p.after
-	switch {
-	case n == len(dispositions):
-	case n == 0:
-		return 0, nil
-	default:
-		after = p.window
-		after.pos = p.events[n-1].seq
-	}
-	if len(parks) == 0 && len(closed) == 0 {
-		l.mu.Lock()
-		l.cursor = after
-		l.mu.Unlock()
-		failpoint.Hit(failpoint.RelayMoved)
-		l.r.saver.note()
-		return n, nil
-	}
-	return n, l.park(ctx, after, parks, closed)
-}
-
-// waitForRoom holds a lane that has parked as much as it may, and then tries what is parked. The rest of the page is
-// routed again after that, because what it had to wait for may be gone.
-func (l *lane) waitForRoom(ctx context.Context) error {
-	l.r.c.Logger.Error("lane held: too many events are parked", "lane", l.number, "parked", l.rows, "cap", l.r.c.MaxParked)
-	full := fmt.Errorf("%d events are parked, and the cap is %d", l.rows, l.r.c.MaxParked)
-	if err := l.pause(ctx, FaultTopic, full, time.Second); err != nil {
-		return err
-	}
-	l.tasks.Or(parkedDue)
-	return l.runTasks(ctx)
-}
-
-// partitionDownFor records that a partition was unavailable for what was sent at some time. It says whether that has lasted
-// so long that its events are parked.
-func (l *lane) partitionDownFor(topic string, err error, sent time.Time) bool {
-	at := spot{topic: topic, partition: -1}
-	var publishErr *PublishError
-	if errors.As(err, &publishErr) {
-		at.partition = publishErr.Partition
-	}
+	l.blocked = nil
 	now := l.r.env.now()
-	out, known := l.outages[at]
-	if !known || sent.Sub(out.lastAt) > outageEnds { // However long the refusal took.
-		out.since = now
+	w, free := l.waiting(), l.nothingWaits()
+	all := l.tracker.add(p)
+	for i := range all {
+		e := &all[i]
+		d := l.destinationOf(e.event)
+		if !free {
+			if disposition := w.disposition(e.item, d.spot); disposition != undecided {
+				l.leave(e, disposition, nil)
+				continue
+			}
+		}
+		d.enqueue(e, now)
 	}
-	out.lastAt = now
-	if l.outages == nil {
-		l.outages = map[spot]outage{}
-	}
-	l.outages[at] = out
-	return l.r.c.ParkAfter >= 0 && now.Sub(out.since) >= l.r.c.ParkAfter
+	l.advance()
 }
 
-// pause holds the lane for a while. It returns errStopping if the relay stops meanwhile: the next owner publishes what was
-// not acknowledged.
-func (l *lane) pause(ctx context.Context, fault Fault, cause error, wait time.Duration) error {
-	l.r.c.Logger.Warn("lane held", "lane", l.number, "fault", string(fault), "wait", wait, "error", cause)
-	if observe := l.r.c.Observer.OnHeld; observe != nil {
-		observe(Held{Lane: l.number, Fault: fault, Err: cause, Wait: wait})
+// mayRoute says whether the topics of a page have the partitions that the lane goes by. When a topic has got others, its
+// queued events are published first: a later event of a key must not go to another queue than an earlier one.
+func (l *lane) mayRoute(p page) bool {
+	if l.r.partitioner == nil {
+		return true
 	}
-	return l.r.env.wait(ctx, l.stop, max(wait, 10*time.Millisecond))
+	topic := ""
+	for i := range p.events {
+		e := &p.events[i]
+		if e.Topic == topic {
+			continue
+		}
+		topic = e.Topic
+		_, partitions := l.r.partitioner.Partition(e.Event)
+		if route := l.routes[topic]; route != nil && route.partitions != partitions {
+			if route.queued > 0 {
+				return false
+			}
+			route.partitions = partitions
+		}
+	}
+	return true
 }
 
-// waiting is what comes before the events of a page.
+// destinationOf is where an event goes: its partition, or its topic when the publisher does not say.
+func (l *lane) destinationOf(e *logEvent) *destination {
+	route := l.routes[e.Topic]
+	at := spot{e.Topic, -1}
+	if l.r.partitioner != nil {
+		partition, partitions := l.r.partitioner.Partition(e.Event)
+		if route == nil {
+			route = &topicRoute{partitions: partitions}
+			l.routes[e.Topic] = route
+		}
+		if partitions > 0 && partitions == route.partitions {
+			at.partition = partition
+		}
+	} else if route == nil {
+		route = &topicRoute{}
+		l.routes[e.Topic] = route
+	}
+	d := l.bySpot[at]
+	if d == nil {
+		d = &destination{spot: at, route: route}
+		l.bySpot[at] = d
+		l.destinations = append(l.destinations, d)
+	}
+	return d
+}
+
+// leave makes an event of the log leave with the next flush.
+func (l *lane) leave(p *pending, d disposition, err error) {
+	if p.state == queued && p.to != nil {
+		p.to.release(p)
+	}
+	if p.state != leaving && d != published {
+		l.leavers++
+		if p.item.queue.ordered() {
+			l.leavings[p.item.queue]++
+		}
+	}
+	p.leave(d, err)
+}
+
+// stay undoes leave: the event was acknowledged before it was parked.
+func (l *lane) stay(p *pending) {
+	if p.disposition != published {
+		l.unleave(p.item.queue)
+	}
+	p.state = settled
+}
+
+func (l *lane) unleave(q queue) {
+	l.leavers--
+	if !q.ordered() {
+		return
+	}
+	if l.leavings[q]--; l.leavings[q] <= 0 {
+		delete(l.leavings, q)
+	}
+}
+
+// waiting is what comes before an event that is about to be sent.
 func (l *lane) waiting() waiting {
-	w := waiting{queues: make(map[queue]bool, len(l.parked)+len(l.held)), topics: make(map[string]bool, len(l.topics))}
-	for q := range l.parked {
-		w.queues[q] = true
+	return waiting{
+		queue: func(q queue) bool {
+			return l.parked[q] > 0 || l.leavings[q] > 0 || l.held[q]
+		},
+		topic:     func(topic string) bool { return l.topics[topic] != nil },
+		partition: func(at spot) bool { return l.partitions[at] != nil },
+		whole:     func(topic string) bool { return l.whole[topic] },
 	}
-	for q := range l.held {
-		w.queues[q] = true
+}
+
+// nothingWaits says in one look that every event may be sent.
+func (l *lane) nothingWaits() bool {
+	return len(l.parked)+len(l.leavings)+len(l.held)+len(l.topics)+len(l.partitions)+len(l.whole) == 0
+}
+
+// advance moves the cursor in memory past what is settled. A later save makes it durable.
+func (l *lane) advance() {
+	c, moved := l.tracker.advance()
+	if !moved {
+		return
 	}
-	for topic := range l.topics {
-		w.topics[topic] = true
-	}
-	return w
+	l.mu.Lock()
+	l.cursor = c
+	l.mu.Unlock()
+	failpoint.Hit(failpoint.RelayMoved)
+	l.r.saver.note()
 }
 
 // stale says that the lease has not been renewed for longer than the saver should take.
@@ -369,13 +345,4 @@ func (l *lane) stopping() bool {
 	default:
 		return false
 	}
-}
-
-func firstError(answers []answer, dispositions []disposition, f disposition) error {
-	for i := range answers {
-		if dispositions[i] == f && answers[i].err != nil {
-			return answers[i].err
-		}
-	}
-	return nil
 }

@@ -30,7 +30,7 @@ type Observer struct {
 	// OnDead is called when an event was given up: it is a dead letter.
 	OnDead func(DeadLettered)
 
-	// OnHeld is called when a lane, or a topic in it, waits before it tries again.
+	// OnHeld is called when a topic or a partition waits before it is tried again: it refuses, or it does not answer in time.
 	OnHeld func(Held)
 
 	// OnSaved is called when cursors are durable.
@@ -88,12 +88,15 @@ type DeadLettered struct {
 	Err    error // what the publisher answered last
 }
 
-// Held is a lane, or a topic in it, that waits before it tries again.
+// Held is a topic or a partition that waits before its events in a lane are tried again. All others go on, unless Fault is
+// FaultBroker.
 type Held struct {
-	Lane  int
-	Fault Fault
-	Err   error
-	Wait  time.Duration
+	Lane      int
+	Topic     string
+	Partition int // -1 when the publisher does not say, or the whole topic waits
+	Fault     Fault
+	Err       error
+	Wait      time.Duration
 }
 
 // Saved is one save of cursors.

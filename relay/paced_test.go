@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
@@ -37,7 +35,7 @@ func pacedRelay(t *testing.T, p Publisher, called func(name string)) (*simdb.DB,
 	conn := &simdb.Conn{DB: db, Hooks: simdb.Hooks{
 		Before: func(name string) error { called(name); return nil },
 		After:  func(string) error { return nil }}}
-	r := newRelay(conn, p, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 1, MaxParked: 10, SegmentBytes: 1 << 30, Logger: noLog}, simStatements)
+	r := newRelay(conn, p, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 1, SegmentBytes: 1 << 30, Logger: noLog}, simStatements)
 	r.env.start = func(_ context.Context, l *lane) { l.lost = func(error) {}; r.enter(l) }
 	if err := r.maintainClaims(t.Context(), t.Context()); err != nil || len(r.owned()) != 1 {
 		t.Fatalf("%d lanes are claimed, %v", len(r.owned()), err)
@@ -138,51 +136,4 @@ func TestSavesRestForAHundredTimesAsLongAsTheyTake(t *testing.T) {
 			})
 		})
 	}
-}
-
-// noLeader is a publisher whose partition takes nothing.
-type noLeader struct{}
-
-func (noLeader) Publish(_ context.Context, events []holdfast.Event) []error {
-	errs := make([]error, len(events))
-	for i, e := range events {
-		errs[i] = &PublishError{Topic: e.Topic, Partition: 3, Fault: FaultPartition, Err: errors.New("no leader")}
-	}
-	return errs
-}
-
-// What is parked because its partition is away would else be tried without a pause, for as long as that lasts: rule 21.
-func TestEventsOfAnAbsentPartitionWaitBetweenTries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db, _, l := pacedRelay(t, noLeader{}, func(string) {})
-		tx := db.Begin()
-		tx.Append(0, simdb.Event{ID: "e", Topic: "orders", Key: "k"})
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
-		p, err := l.reader.next(t.Context())
-		if err != nil || len(p.events) != 1 {
-			t.Fatalf("%d events, %v", len(p.events), err)
-		}
-		refused := noLeader{}.Publish(t.Context(), []holdfast.Event{p.events[0].Event})[0]
-		if _, err := l.apply(t.Context(), p, []disposition{partitionDown}, []answer{{fault: FaultPartition, err: refused}}); err != nil {
-			t.Fatal(err)
-		}
-		waits := func(when string) {
-			t.Helper()
-			rows := db.Parked()
-			if len(rows) != 1 || rows[0].Attempts != 0 {
-				t.Fatalf("%s: it is parked as %+v", when, rows)
-			}
-			if wait := time.Until(rows[0].NextAt); wait < 500*time.Millisecond || wait > 5*time.Second {
-				t.Errorf("%s: it is tried again after %v, want a second or so", when, wait)
-			}
-		}
-		waits("when it is parked")
-		time.Sleep(10 * time.Second) // until it is due
-		if err := l.drain(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		waits("when it has been tried again")
-	})
 }

@@ -17,31 +17,86 @@ import (
 // transaction, and a lane's row does not stay locked long after its lease has run out.
 const beginGuarded = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'; set local lock_timeout = '5s'; set local statement_timeout = '30s'"
 
-// parking is an event on its way into the table of parked events.
-type parking struct {
-	event       *logEvent
-	disposition disposition
-	err         error
+// How much one transaction parks, and how often one is made while pages can still be read.
+const (
+	parkEventsAtOnce = 5000
+	parkBytes        = 8 << 20
+	flushEvery       = 100 * time.Millisecond
+)
+
+// dormantRow is a parked event whose topic or partition is held: it waits until that is over.
+type dormantRow struct {
+	*pending
+	why disposition // topicHeld or partitionDown
+}
+
+// flush parks the events that leave and moves the cursor past them. It does that seldom, unless now says so or the lane is
+// full, because each time is a transaction.
+func (l *lane) flush(ctx context.Context, now bool) error {
+	l.flushLater = false
+	if len(l.tracker.pages) == 0 && len(l.dormant) == 0 {
+		return nil
+	}
+	for {
+		leave, after := l.tracker.departures(parkEventsAtOnce, parkBytes)
+		if len(leave) == 0 && len(l.dormant) == 0 {
+			return nil
+		}
+		at := l.r.env.now()
+		if !now && at.Before(l.flushAt) && !l.full() {
+			l.flushLater = true
+			return nil
+		}
+		now, l.flushAt = true, at.Add(flushEvery)
+		if len(leave) == 0 {
+			l.mu.Lock()
+			after = l.cursor
+			l.mu.Unlock()
+		}
+		if err := l.park(ctx, leave, after); err != nil {
+			return err
+		}
+	}
 }
 
 // park writes parked events, the end of replays and the cursor after them in one transaction. The lane's memory changes
 // only after COMMIT is known; an error means that the lane must be dropped.
-func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed []int64) error {
-	rows := l.rowsOf(parks)
+func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
+	rows := l.rowsOf(leave)
+	var closed []int64
+	for _, p := range leave {
+		if p.disposition == published {
+			closed = append(closed, p.event.letter)
+		}
+	}
+	dormant := l.dormantRows()
 	sent := l.r.env.now()
 	l.r.saver.exclude(l) // until our memory has the cursor: no save of an older one may come after it
 	defer l.r.saver.include(l)
+	var places []int64
 	err := l.inTx(ctx, func(batch *pgx.Batch) {
+		places = places[:0]
 		l.queueSave(batch, after)
 		if len(rows.ids) > 0 {
 			batch.Queue(l.r.sql.In(parkEvents), l.number, rows.topics, rows.keys, rows.whys, rows.attempts, rows.errors, rows.ids,
-				rows.sources, rows.types, rows.times, rows.headers, rows.payloads, rows.letters, rows.delays)
+				rows.sources, rows.types, rows.times, rows.headers, rows.payloads, rows.letters, rows.delays, rows.partitions).
+				Query(func(written pgx.Rows) error {
+					var place int64
+					_, err := pgx.ForEachRow(written, []any{&place}, func() error { places = append(places, place); return nil })
+					return err
+				})
 		}
 		for i := range rows.fix.topics {
 			batch.Queue(l.r.sql.In(fixHead), l.number, rows.fix.topics[i], rows.fix.keys[i])
 		}
+		if len(rows.resume.topics) > 0 {
+			batch.Queue(l.r.sql.In(resumeQueues), l.number, rows.resume.topics, rows.resume.keys)
+		}
 		if len(closed) > 0 {
 			batch.Queue(l.r.sql.In(closeLetters), closed)
+		}
+		if len(dormant.places) > 0 {
+			batch.Queue(l.r.sql.In(holdParked), l.number, dormant.topics, dormant.keys, dormant.places, dormant.partitions)
 		}
 	}, func(*pgx.Batch) { failpoint.Hit(failpoint.RelayParking) })
 	if err != nil {
@@ -52,19 +107,37 @@ func (l *lane) park(ctx context.Context, after cursor, parks []parking, closed [
 	l.cursor, l.saved = after, after
 	l.leaseUntil = sent.Add(l.r.c.Lease)
 	l.mu.Unlock()
-	for _, p := range parks {
-		q := queue{p.event.Topic, p.event.Key}
-		l.parked[q]++
-		l.rows++
-		if p.disposition == topicHeld && l.topics[q.topic] == nil {
-			l.topics[q.topic] = &heldTopic{tries: 1, nextAt: l.r.env.now().Add(holdPolicy.Delay(4, l.r.env.chance()))}
-			l.r.c.Logger.Error("topic held: it is missing or not permitted; create it or grant the rights, nothing is lost meanwhile", "topic", q.topic, "lane", l.number, "error", p.err)
-		}
-		if observe := l.r.c.Observer.OnParked; observe != nil {
-			observe(Parked{Lane: l.number, Event: p.event.Event, Why: p.disposition.why(), Err: p.err})
-		}
+	for _, d := range l.dormant {
+		l.tried(rowKeyOf(d.pending))
 	}
+	l.dormant = nil
+	n := 0
+	for _, p := range leave {
+		p.state = settled
+		if p.disposition == published {
+			continue
+		}
+		l.left(p, places[n])
+		n++
+	}
+	l.tracker.advance()
 	return nil
+}
+
+// left records that an event is a row of the table now.
+func (l *lane) left(p *pending, place int64) {
+	l.unleave(p.item.queue)
+	l.count(p.item.queue)
+	if p.inCall { // the answer says what becomes of the row
+		p.row = &parkedRow{place: place}
+		if p.disposition == recordRefused {
+			p.row.attempts = 1
+		}
+		l.try(rowKeyOf(p))
+	}
+	if observe := l.r.c.Observer.OnParked; observe != nil {
+		observe(Parked{Lane: l.number, Event: p.event.Event, Why: p.disposition.why(), Err: p.err})
+	}
 }
 
 // parkedRows are the columns of parkEvents, and the queues whose head may have changed.
@@ -76,7 +149,8 @@ type parkedRows struct {
 	payloads                                        [][]byte
 	letters                                         []int64
 	delays                                          []*float64
-	fix                                             rowKeys
+	partitions                                      []*int32
+	fix, resume                                     rowKeys
 }
 
 // why is the word for a parked event's disposition, in the column why and in Parked.Why. A replay of a dead letter comes from
@@ -94,37 +168,57 @@ func (f disposition) why() string {
 	}
 }
 
-// rowsOf keeps the table's invariant: only the head of a queue has a time at which it is due.
-func (l *lane) rowsOf(parks []parking) parkedRows {
+// rowsOf keeps the table's invariant: only the head of a queue has a time at which it is due. The head of a topic or a
+// partition that is held has none: a probe says when that is over.
+func (l *lane) rowsOf(leave []*pending) parkedRows {
 	var rows parkedRows
 	added := map[queue]bool{}
-	for _, p := range parks {
-		e, q := &p.event.Event, queue{p.event.Topic, p.event.Key}
+	for _, p := range leave {
+		if p.disposition == published {
+			continue
+		}
+		e, q := &p.event.Event, p.item.queue
 		var delay *float64
-		why, attempts := p.disposition.why(), int32(0)
+		var partition *int32
+		attempts, why := int32(0), p.disposition.why()
 		head := !q.ordered() || (l.parked[q] == 0 && !l.held[q] && !added[q])
+		cause := p.err
 		switch p.disposition {
 		case recordRefused:
 			attempts = 1
 			delay = seconds(l.refusedDelay(1, p.err))
 		case topicHeld:
-			head = false // the whole topic waits for its probe
+			if head = l.topics[q.topic] == nil && head; head { // the topic has come back meanwhile
+				why, delay = follows.why(), seconds(0)
+			}
 		case partitionDown:
-			delay = seconds(holdPolicy.Delay(5, 0.5+l.r.env.chance()/2))
+			at := l.destinationOf(p.event).spot
+			if p.to != nil {
+				at = p.to.spot
+			}
+			if l.partitions[at] == nil {
+				why, delay = follows.why(), seconds(0)
+				break
+			}
+			head = false
+			n := int32(at.partition)
+			partition = &n
 		case follows:
 			delay = seconds(0)
+			cause = nil // it was the answer for the event before it
 		case first:
 			head = false
+			cause = nil
 		}
-		if p.event.letter != 0 && !head && p.disposition != topicHeld {
+		if p.event.letter != 0 && !head && p.disposition != topicHeld && p.disposition != partitionDown {
 			rows.fix.addQueue(q) // it goes to the front of its queue
+		}
+		if q.ordered() && l.whole[q.topic] && partition == nil && why != topicHeld.why() {
+			head = false // nobody knows whether it is
+			rows.resume.addQueue(q)
 		}
 		if !head {
 			delay = nil
-		}
-		cause := p.err
-		if p.disposition == follows || p.disposition == first {
-			cause = nil // that was the answer for the event before it
 		}
 		added[q] = true
 		rows.topics, rows.keys, rows.whys = append(rows.topics, q.topic), append(rows.keys, q.key), append(rows.whys, why)
@@ -132,8 +226,36 @@ func (l *lane) rowsOf(parks []parking) parkedRows {
 		rows.ids, rows.sources, rows.types = append(rows.ids, e.ID), append(rows.sources, e.Source), append(rows.types, e.Type)
 		rows.times, rows.headers, rows.payloads = append(rows.times, e.Time), append(rows.headers, headersText(p.event)), append(rows.payloads, e.Payload)
 		rows.letters, rows.delays = append(rows.letters, p.event.letter), append(rows.delays, delay)
+		rows.partitions = append(rows.partitions, partition)
 	}
 	return rows
+}
+
+// heldRows are the columns of holdParked.
+type heldRows struct {
+	rowKeys
+	partitions []*int32 // null: the whole topic is held
+}
+
+// dormantRows leaves out what would wait for something that has come back meanwhile: it stays due.
+func (l *lane) dormantRows() (columns heldRows) {
+	for _, d := range l.dormant {
+		if d.why == topicHeld && l.topics[d.item.queue.topic] == nil || d.why == partitionDown && l.partitions[d.to.spot] == nil {
+			continue
+		}
+		columns.addRow(d.pending, d.why)
+	}
+	return columns
+}
+
+func (k *heldRows) addRow(p *pending, why disposition) {
+	k.add(p)
+	var partition *int32
+	if why == partitionDown {
+		n := int32(p.to.partition)
+		partition = &n
+	}
+	k.partitions = append(k.partitions, partition)
 }
 
 // refusedDelay is how long a refused event waits after so many attempts; 0 if it is about to be given up.

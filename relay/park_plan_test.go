@@ -20,7 +20,7 @@ func parkRows(t *testing.T, db *pgtest.DB, ids []string, letters ...int64) {
 	whys, texts := slices.Repeat([]string{"follows"}, n), slices.Repeat([]string{""}, n)
 	topics, keys := slices.Repeat([]string{"orders"}, n), slices.Repeat([]string{"k"}, n)
 	_, err := db.Exec(t.Context(), parkEvents, int16(0), topics, keys, whys, make([]int32, n), texts, ids, texts, slices.Repeat([]string{"t"}, n),
-		slices.Repeat([]time.Time{time.Now()}, n), make([]*string, n), make([][]byte, n), letters, make([]*float64, n))
+		slices.Repeat([]time.Time{time.Now()}, n), make([]*string, n), make([][]byte, n), letters, make([]*float64, n), make([]*int32, n))
 	if err != nil {
 		t.Fatalf("park %q of letters %d: %v", ids, letters, err)
 	}
@@ -54,7 +54,7 @@ func TestThePlaceOfAReplayedEventInALongQueueIsFoundByTheKey(t *testing.T) {
 			pgtest.Exec(t, tx, "select set_config('plan_cache_mode', $1, true)", plan)
 			pgtest.Exec(t, tx, "prepare explained as "+parkEvents)
 			rows, err := tx.Query(t.Context(), `explain (analyze, costs off, timing off, summary off)
-				execute explained (0, '{orders}', '{k}', '{record}', '{0}', '{e}', '{again}', '{s}', '{t}', '{now}', '{null}', '{null}', '{1000}', '{1}')`, pgx.QueryExecModeSimpleProtocol)
+				execute explained (0, '{orders}', '{k}', '{record}', '{0}', '{e}', '{again}', '{s}', '{t}', '{now}', '{null}', '{null}', '{1000}', '{1}', '{null}')`, pgx.QueryExecModeSimpleProtocol)
 			if err != nil {
 				return err
 			}

@@ -179,41 +179,38 @@ func TestAnOutageOfTheBrokerSpendsNoAttemptsAndWritesNothing(t *testing.T) {
 	}
 }
 
-func TestALaneAtItsCapWaitsAndGoesOnWhenThereIsRoom(t *testing.T) {
+// However many events of a topic are parked: other topics flow.
+func TestOtherTopicsFlowBesideAnyNumberOfParkedEvents(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name  string
-		fault relay.Fault
-	}{
-		{"records that are refused", relay.FaultRecord},
-		{"a topic that is missing", relay.FaultTopic},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			pool, b := setup(t, 1), newBroker()
-			b.set(func(e holdfast.Event) error { return refusal(c.fault) })
-			var events []holdfast.Event
-			var want []string
-			for i := range 20 { // in one page, more than the cap
-				p := fmt.Sprint(i)
-				events, want = append(events, event("k", p)), append(want, p)
-			}
-			write(t, pool, events...)
-			full := make(chan struct{}, 100)
-			run(t, pool, b, relay.Config{Retry: untiring, MaxParked: 5, Observer: relay.Observer{
-				OnHeld: func(h relay.Held) {
-					if strings.Contains(h.Err.Error(), "the cap is 5") {
-						full <- struct{}{}
-					}
-				}}})
-			<-full
-			if n := parked(t, pool); n != 5 {
-				t.Errorf("%d events are parked, the cap is 5", n)
-			}
-			b.set(nil)
-			arrives(t, b, want...)
-			wantFirsts(t, b, "k", want...)
-			wantOnce(t, b)
-		})
+	pool, b := setup(t, 1), newBroker()
+	b.set(func(e holdfast.Event) error {
+		if e.Topic == "missing" {
+			return refusal(relay.FaultTopic)
+		}
+		return nil
+	})
+	const many = 25_000
+	for n := 0; n < many; {
+		events := make([]holdfast.Event, 0, 5000)
+		for range 5000 {
+			n++
+			events = append(events, holdfast.Event{Topic: "missing", Key: fmt.Sprint(n % 20_000), Type: "t"})
+		}
+		write(t, pool, append(events, event("k", fmt.Sprint("beside ", n)))...)
+	}
+	run(t, pool, b, relay.Config{Retry: untiring})
+	arrives(t, b, "beside 5000", "beside 10000", "beside 15000", "beside 20000", "beside 25000")
+	wait.Until(t, "the events of the topic are parked", func() bool { return parked(t, pool) == many })
+	write(t, pool, event("k", "after them"))
+	arrives(t, b, "after them")
+	b.set(nil)
+	wait.Until(t, "nothing is parked", func() bool { return parked(t, pool) == 0 })
+	wantOnce(t, b)
+	seen := map[string]int{}
+	for _, e := range b.events() {
+		seen[e.Topic]++
+	}
+	if seen["missing"] != many {
+		t.Errorf("%d events of the topic arrived, want %d", seen["missing"], many)
 	}
 }

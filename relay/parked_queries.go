@@ -2,30 +2,53 @@ package relay
 
 // The statements over parked and scheduled events, and over the dead letters that hold keys.
 
-// loadWaiting lists the queues of a lane: how many rows, whether they wait for their topic, and whether all are dormant.
+// loadWaiting lists the queues of a lane, at most $2: how many rows, whether no row would ever fall due, and whether some wait
+// for their topic or partition.
 const loadWaiting = `-- relay.waiting
-select p.topic, p.key, count(*), bool_or(p.why = 'topic'), bool_and(p.next_at = 'infinity')
-  from holdfast.parked p where p.lane = $1::smallint group by p.topic, p.key`
+select p.topic, p.key, count(*), bool_and(p.next_at = 'infinity'), bool_or(p.partition is not null or p.why = 'topic')
+  from holdfast.parked p where p.lane = $1::smallint group by p.topic, p.key order by p.topic, p.key limit $2::integer`
 
-// loadHeld lists the keys that dead letters hold, and whether such a letter is being replayed by an event that is still in
-// the log. A replay that has been parked is found by the primary key.
+// countQueues is loadWaiting of one topic: $2, and at most $3 queues.
+const countQueues = `-- relay.queues
+select p.topic, p.key, count(*), bool_and(p.next_at = 'infinity'), bool_or(p.partition is not null or p.why = 'topic')
+  from holdfast.parked p where p.lane = $1::smallint and p.topic = $2::text group by p.topic, p.key order by p.topic, p.key limit $3::integer`
+
+// loadTopics lists the topics of which something is parked. It hops through parked_pkey from one to the next.
+const loadTopics = `-- relay.parked_topics
+with recursive t as (
+  (select p.topic from holdfast.parked p where p.lane = $1::smallint order by p.topic limit 1)
+  union all
+  select (select p.topic from holdfast.parked p where p.lane = $1::smallint and p.topic > t.topic order by p.topic limit 1) from t where t.topic is not null)
+select t.topic, -2 from t where t.topic is not null`
+
+// loadHolds lists the topics (-2) and partitions for which parked events wait. It hops through parked_holds.
+const loadHolds = `-- relay.holds
+with recursive h as (
+  (select p.topic, coalesce(p.partition, -2) as partition from holdfast.parked p
+    where p.lane = $1::smallint and (p.partition is not null or p.why = 'topic')
+    order by p.topic, coalesce(p.partition, -2) limit 1)
+  union all
+  select n.topic, n.partition
+    from h, lateral (
+      select p.topic, coalesce(p.partition, -2) as partition from holdfast.parked p
+       where p.lane = $1::smallint and (p.partition is not null or p.why = 'topic')
+         and (p.topic, coalesce(p.partition, -2)) > (h.topic, h.partition)
+       order by p.topic, coalesce(p.partition, -2) limit 1) n)
+select h.topic, h.partition from h`
+
+// loadHeld lists the keys that dead letters hold.
 const loadHeld = `-- relay.held
-select l.topic, l.key,
-       bool_or(l.state = 'replaying' and not exists (
-         select from holdfast.parked p
-          where p.lane = l.lane and p.topic = l.topic and p.key = l.key and p.letter = l.letter))
-  from holdfast.lane_hold l
- where l.lane = $1::smallint
- group by l.topic, l.key`
+select distinct l.topic, l.key from holdfast.lane_hold l where l.lane = $1::smallint`
 
 // parkEvents adds rows at the end of their queues, in the order of the arrays. A null delay means that the row waits for
-// the one before it. $1 lane; $2... one array a column; $14 delays in seconds.
+// the one before it. It returns the places of the rows in that order. $1 lane; $2... one array a column; $14 delays in
+// seconds; $15 the partitions that are waited for.
 //
 // A replayed event goes to the front: its place is made of its letter's id, far below what nextval gives the others. So
 // every letter has a place, in whatever order they are replayed. There are 2^16 places for each letter, because the log can
 // hold several replays of one letter, and Adopt has all of them read again.
 const parkEvents = `-- relay.park
-insert into holdfast.parked (lane, place, topic, key, why, attempts, errors, id, source, type, time, headers, payload, letter, next_at)
+insert into holdfast.parked (lane, place, topic, key, why, attempts, errors, id, source, type, time, headers, payload, letter, next_at, partition)
 select $1::smallint,
        case when u.letter = 0 then nextval('holdfast.parked_place')
             else coalesce((select max(p.place) + 1 from holdfast.parked p
@@ -37,11 +60,12 @@ select $1::smallint,
        u.topic, u.key, u.why, u.attempts,
        case when u.error = '' then '{}' else array[u.error] end,
        u.id, u.source, u.type, u.time, u.headers::jsonb, u.payload, nullif(u.letter, 0),
-       case when u.delay is null then 'infinity' else now() + make_interval(secs => u.delay) end
+       case when u.delay is null then 'infinity' else now() + make_interval(secs => u.delay) end, u.partition
   from unnest($2::text[], $3::text[], $4::text[], $5::integer[], $6::text[], $7::text[], $8::text[], $9::text[],
-              $10::timestamptz[], $11::text[], $12::bytea[], $13::bigint[], $14::float8[]) with ordinality
-       as u (topic, key, why, attempts, error, id, source, type, time, headers, payload, letter, delay, n)
- order by u.n`
+              $10::timestamptz[], $11::text[], $12::bytea[], $13::bigint[], $14::float8[], $15::integer[]) with ordinality
+       as u (topic, key, why, attempts, error, id, source, type, time, headers, payload, letter, delay, partition, n)
+ order by u.n
+returning place`
 
 // fixHead makes the first row of a queue due, unless it has a time of its own, and the others wait.
 const fixHead = `-- relay.fix_head
@@ -56,29 +80,48 @@ const closeLetters = `-- relay.close_letters
 update holdfast.letter set state = 'replayed', last_at = now() where id = any ($1::bigint[]) and state = 'replaying'`
 
 // readDue reads the heads that are due, found by parked_due, and after each the rows of its queue, so that a queue drains
-// in few rounds.
-// $1 lane, $2 topics that are held (left out), $3 rows of one queue, $4 queues.
+// in few rounds. It stops after $5 bytes of payload, but reads one row at least. What is in memory already is left out.
+// $1 lane, $2 topics that are held (left out), $3 rows of one queue, $4 queues, $6 to $8 topics, keys and places in memory: a
+// key stands for its queue, a place for an event without a key. They are hashed, as subqueries of their own.
 const readDue = `-- relay.due
 with head as (
   select p.topic, p.key, p.place from holdfast.parked p
    where p.lane = $1::smallint and p.next_at <= now() and p.next_at < 'infinity' and p.topic <> all ($2::text[])
+     and (p.topic, p.key) not in (
+       select m.topic, m.key from unnest($6::text[], $7::text[]) as m (topic, key) where m.key <> '')
+     and (p.key <> '' or (p.topic, p.place) not in (
+       select m.topic, m.place from unnest($6::text[], $7::text[], $8::bigint[]) as m (topic, key, place) where m.key = ''))
    order by p.next_at limit $4::integer)
-select q.place, q.topic, q.key, q.why, q.attempts, q.id, q.source, q.type, q.time, q.headers::text, q.payload, coalesce(q.letter, 0)
-  from head, lateral (
-    select p.* from holdfast.parked p
-     where p.lane = $1::smallint and p.topic = head.topic and p.key = head.key and p.place >= head.place
-     order by p.place
-     limit case when head.key = '' then 1 else $3::integer end) q
- order by q.place`
+select r.place, r.topic, r.key, r.why, r.attempts, r.id, r.source, r.type, r.time, r.headers::text, r.payload, coalesce(r.letter, 0)
+  from (
+    select q.*, sum(coalesce(octet_length(q.payload), 0)) over (order by q.place rows between unbounded preceding and 1 preceding) as before
+      from head, lateral (
+        select p.* from holdfast.parked p
+         where p.lane = $1::smallint and p.topic = head.topic and p.key = head.key and p.place >= head.place
+         order by p.place
+         limit case when head.key = '' then 1 else $3::integer end) q) r
+ where coalesce(r.before, 0) < $5::bigint
+ order by r.place`
 
-// readProbe reads the one event with which a held topic is tried: the first of its oldest queue that no dead letter holds.
-const readProbe = `-- relay.topic_probe
+// readProbe reads the one event with which a held topic or partition is tried: the first that waits for it, heads a queue and is
+// not held by a dead letter. No letter holds back a replay. $3 partition, -2 for the topic.
+const readProbe = `-- relay.probe_held
 select p.place, p.topic, p.key, p.why, p.attempts, p.id, p.source, p.type, p.time, p.headers::text, p.payload, coalesce(p.letter, 0)
   from holdfast.parked p
- where p.lane = $1::smallint and p.topic = $2::text
-   and (p.next_at < 'infinity' or not exists (
+ where p.lane = $1::smallint and p.topic = $2::text and coalesce(p.partition, -2) = $3::integer and (p.partition is not null or p.why = 'topic')
+   and (p.key = '' or not exists (
+     select from holdfast.parked b where b.lane = p.lane and b.topic = p.topic and b.key = p.key and b.place < p.place))
+   and (p.letter is not null or not exists (
      select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = p.topic and h.key = p.key))
  order by p.place limit 1`
+
+// holdParked makes rows wait until their topic or partition takes events again. $2 topics, $3 keys, $4 places, $5 partitions,
+// null for the whole topic.
+const holdParked = `-- relay.hold
+update holdfast.parked p
+   set next_at = 'infinity', partition = u.partition, why = case when u.partition is null then 'topic' else p.why end
+  from unnest($2::text[], $3::text[], $4::bigint[], $5::integer[]) as u (topic, key, place, partition)
+ where p.lane = $1::smallint and p.topic = u.topic and p.key = u.key and p.place = u.place`
 
 // deleteParked removes rows that were acknowledged. $2 topics, $3 keys, $4 places.
 const deleteParked = `-- relay.unpark
@@ -123,7 +166,7 @@ returning id`
 const publishLetter = `-- relay.publish_letter
 select holdfast.publish_letter($1::bigint, $2::text, -1)`
 
-// resumeQueues makes the first row of queues due, unless a dead letter holds them. $2 topics, $3 keys. It finds the holding
+// resumeQueues makes the first row of queues due, unless a dead letter holds them. No letter holds back a replay. $2 topics, $3 keys. It finds the holding
 // letters by letter_holds.
 const resumeQueues = `-- relay.resume_queues
 update holdfast.parked p set next_at = now()
@@ -132,14 +175,28 @@ update holdfast.parked p set next_at = now()
                lateral (select h.place from holdfast.parked h
                          where h.lane = $1::smallint and h.topic = q.topic and h.key = q.key order by h.place limit 1) f) first
  where p.lane = $1::smallint and p.topic = first.topic and p.key = first.key and p.place = first.place and p.next_at = 'infinity'
-   and not exists (select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = p.topic and h.key = p.key)`
+   and (p.letter is not null or not exists (
+     select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = p.topic and h.key = p.key))`
 
-// resumeTopic makes the first row of each queue of a topic due, and every row without a key, unless a dead letter holds it.
-const resumeTopic = `-- relay.resume_topic
-update holdfast.parked p set next_at = now()
- where p.lane = $1::smallint and p.topic = $2::text and p.next_at = 'infinity'
-   and (p.key = '' or p.place = (select min(h.place) from holdfast.parked h where h.lane = p.lane and h.topic = p.topic and h.key = p.key))
-   and not exists (select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = p.topic and h.key = p.key)`
+// resumeHeld ends the wait of events for their topic or partition, in the order in which they were parked, $4 at most, and
+// returns of how many. Those that head a queue are due then, unless a dead letter holds it. $3 partition, -2 for the topic. The
+// rows are found again by their place in the file: whatever the planner believes of the table, that is a lookup each.
+const resumeHeld = `-- relay.resume_held
+with waits as materialized (
+  select w.ctid as row, w.key = '' or w.place = first.place as heads,
+         w.letter is null and exists (
+           select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = w.topic and h.key = w.key) as held
+    from holdfast.parked w, lateral (
+      select f.place from holdfast.parked f where f.lane = w.lane and f.topic = w.topic and f.key = w.key order by f.place limit 1) first
+   where w.lane = $1::smallint and w.topic = $2::text and coalesce(w.partition, -2) = $3::integer and (w.partition is not null or w.why = 'topic')
+   order by w.place limit $4::integer
+), resumed as (
+  update holdfast.parked p
+     set partition = null, why = case when p.why in ('topic', 'partition') then 'follows' else p.why end,
+         next_at = case when p.next_at = 'infinity' and waits.heads and not waits.held then now() else p.next_at end
+    from waits
+   where p.ctid = waits.row)
+select count(*) from waits`
 
 // moveScheduled appends events of a lane that are due to the log, by due time and then in the order they were written. It
 // moves $2 at most, and stops after $3 bytes of payload: Postgres holds all of them in memory, and an array of 1 GiB is an

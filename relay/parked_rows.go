@@ -11,8 +11,8 @@ type rowKeys struct {
 	places       []int64
 }
 
-func (k *rowKeys) add(row *parkedEvent) {
-	k.topics, k.keys, k.places = append(k.topics, row.Topic), append(k.keys, row.Key), append(k.places, row.place)
+func (k *rowKeys) add(p *pending) {
+	k.topics, k.keys, k.places = append(k.topics, p.item.queue.topic), append(k.keys, p.item.queue.key), append(k.places, p.row.place)
 }
 
 func (k *rowKeys) addQueue(q queue) {
@@ -28,11 +28,11 @@ func (k *rowKeys) addQueue(q queue) {
 }
 
 // dropStuck leaves out queues whose new head was tried and delayed in the same round: it has its own time.
-func (k *rowKeys) dropStuck(rows []parkedEvent, outcomes []outcome) {
+func (k *rowKeys) dropStuck(events []*pending, outcomes []outcome) {
 	stuck := map[queue]bool{}
-	for i := range rows {
-		if outcomes[i] == retryLater {
-			stuck[queue{rows[i].Topic, rows[i].Key}] = true
+	for i, p := range events {
+		if outcomes[i] == retryLater || outcomes[i] == held {
+			stuck[p.item.queue] = true
 		}
 	}
 	kept := rowKeys{}

@@ -20,8 +20,9 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 			select (1000 + n / 10)::text::xid8, n % 8, n::text, 't', 'orders', (n % 5000)::text,
 			       case when n % 1000 = 0 then format('%s:%s:', 1000 + n / 10, 1000 + n / 10)::pg_snapshot end
 			  from generate_series(1, 200000) n`,
-		`insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
-			select n % 8, 'orders', (n % 2000)::text, n, 'record', case when n < 100 then now() else 'infinity' end, n::text, '', 't', now()
+		`insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, partition)
+			select n % 8, 'orders', (n % 2000)::text, n, 'record', case when n < 100 then now() else 'infinity' end, n::text, '', 't', now(),
+			       case when n % 500 = 3 then 3 end
 			  from generate_series(1, 20000) n`,
 		`insert into holdfast.scheduled (lane, due_at, id, type, topic, time)
 			select n % 8, now() + n * interval '1 second', n::text, 't', 'orders', now() from generate_series(1, 20000) n`,
@@ -53,16 +54,20 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		{probeLanes, "'{0,1,2,3,4,5,6,7}', array_fill(" + done + "::text, '{8}'), " + token, append(segments("lane_xid_seq"), "parked_due", "scheduled_pkey")},
 		{loadHeld, "3", []string{"letter_holds"}},
 		{fixHead, "3, 'orders', '11'", []string{"parked_pkey"}},
-		{parkEvents, "3, '{orders}', '{11}', '{record}', '{0}', '{e}', '{i}', '{s}', '{t}', '{now}', '{null}', '{null}', '{7}', '{1}'", []string{"parked_pkey"}},
+		{parkEvents, "3, '{orders}', '{11}', '{record}', '{0}', '{e}', '{i}', '{s}', '{t}', '{now}', '{null}', '{null}', '{7}', '{1}', '{3}'", []string{"parked_pkey"}},
 		{closeLetters, "'{1,2,3}'", []string{"letter_open"}},
-		{readDue, "3, '{}', 100, 50", []string{"parked_due", "parked_pkey"}},
+		{readDue, "3, '{}', 100, 50, 1000000, '{orders}', '{12}', '{0}'", []string{"parked_due", "parked_pkey"}},
 		{deleteParked, "3, '{orders}', '{11}', '{11}'", []string{"parked_pkey"}},
 		{delayParked, "3, '{orders}', '{11}', '{11}', '{1}', '{e}', '{1}'", []string{"parked_pkey"}},
 		{deadLetterParked, "3, 'orders', '11', 11, 1, 'e', 'r', 'f', false", []string{"parked_pkey", "letter_pkey"}},
 		{resumeQueues, "3, '{orders}', '{11}'", []string{"parked_pkey", "letter_holds"}},
-		{readProbe, "3, 'orders'", []string{"parked_pkey", "letter_holds"}},
-		{resumeTopic, "3, 'orders'", []string{"parked_pkey", "letter_holds"}},
-		{loadWaiting, "3", []string{"parked_pkey"}},
+		{readProbe, "3, 'orders', 3", []string{"parked_holds", "parked_pkey", "letter_holds"}},
+		{holdParked, "3, '{orders}', '{11}', '{11}', '{3}'", []string{"parked_pkey"}},
+		{resumeHeld, "3, 'orders', 3, 100", []string{"parked_holds", "parked_pkey", "letter_holds"}},
+		{loadHolds, "3", []string{"parked_holds"}},
+		{loadTopics, "3", []string{"parked_pkey"}},
+		{countQueues, "3, 'orders', 100", []string{"parked_pkey"}},
+		{loadWaiting, "3, 100", []string{"parked_pkey"}},
 		{moveScheduled, "3, 100, 1000000", []string{"scheduled_pkey"}},
 	} {
 		asked = append(asked, row.statement)

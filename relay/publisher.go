@@ -13,13 +13,27 @@ import (
 // acknowledged and will survive. After a refusal, later events of the same topic and key in the call are not sent and
 // answer with the same error, wrapped. FaultOf says what an error means for the event, its topic or its lane.
 //
-// Publish is called from many goroutines at once, one for each lane. It must bound its own time, because a relay that stops
+// Publish is called from many goroutines at once: for each lane of the log one for each partition that has events, or for
+// each topic if the publisher is no Partitioner. It must bound its own time, because a relay that stops
 // lets the call in progress finish. It must not change the events, nor keep them after it has returned.
 //
 // Package kafkago has a Publisher for Kafka. Package publishertest checks any other, and has a small one in memory as an
 // example.
 type Publisher interface {
 	Publish(ctx context.Context, events []holdfast.Event) []error
+}
+
+// Partitioner is a Publisher that says where an event goes. Then the relay publishes the partitions of a topic apart from
+// each other: one that answers late, or not at all, delays its own events only. With any other Publisher it delays those of
+// its topic.
+//
+// Partition returns the partition that Publish would send e to, from 0, and how many partitions its topic has; 0 and 0
+// while that is not known, as before the first Publish. It is called for every event, from many goroutines, and must not
+// touch the network. All events of a topic and key must go to the same partition as long as the number of partitions is
+// the same.
+type Partitioner interface {
+	Publisher
+	Partition(e holdfast.Event) (partition, partitions int)
 }
 
 // Fault says what a failed publication is the fault of, and so what the relay does about it. Only FaultRecord spends an

@@ -76,7 +76,7 @@ func TestACallOfTheReaderMakesThreeStatementsAtMost(t *testing.T) {
 	conn := &simdb.Conn{DB: db, Hooks: simdb.Hooks{
 		Before: func(string) error { statements++; return nil },
 		After:  func(string) error { return nil }}}
-	relay := newRelay(conn, nil, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 3, MaxParked: 10, Logger: noLog}, simStatements)
+	relay := newRelay(conn, nil, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 3, Logger: noLog}, simStatements)
 	relay.env.now = func() time.Time { return at }
 	relay.env.start = func(_ context.Context, l *lane) { relay.enter(l) }
 	if err := relay.maintainClaims(t.Context(), t.Context()); err != nil || len(relay.owned()) != 2 {

@@ -25,6 +25,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -39,6 +40,7 @@ import (
 type Relay struct {
 	pool             database
 	publisher        Publisher
+	partitioner      Partitioner // the publisher, if it says where events go
 	env              env
 	c                Config
 	sql              *sqlschema.Statements
@@ -49,7 +51,8 @@ type Relay struct {
 	mu      sync.Mutex
 	lanes   map[int]*lane
 	token   string
-	working sync.WaitGroup // a goroutine for each lane
+	working sync.WaitGroup // a goroutine for each lane, and for each call of the publisher
+	answers atomic.Int64   // when the publisher last said that an event was acknowledged or refused for itself, in nanoseconds
 	changed chan struct{}  // a lane has ended: look at the claims now
 }
 
@@ -75,6 +78,7 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 // newRelay makes a Relay of a configuration without problems.
 func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Relay {
 	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute}
+	r.partitioner, _ = p.(Partitioner)
 	r.env = envOf(r)
 	r.poller = newPoller(r)
 	r.saver = newSaver(r)
@@ -219,6 +223,13 @@ func (r *Relay) stopLanes(lanes []*lane) {
 		if !l.stopping() {
 			close(l.stop)
 		}
+	}
+}
+
+// reachable lets every lane try the broker at once: one has just got an answer after an outage.
+func (r *Relay) reachable() {
+	for _, l := range r.owned() {
+		signal(l.tasksDue)
 	}
 }
 

@@ -65,6 +65,14 @@ func (b *broker) Publish(_ context.Context, events []holdfast.Event) []error {
 	return errs
 }
 
+// Partition puts what a test calls down into a partition of its own.
+func (b *broker) Partition(e holdfast.Event) (partition, partitions int) {
+	if e.Key == "down" || e.Type == "down" {
+		return 1, 2
+	}
+	return 0, 2
+}
+
 func (b *broker) set(refuse func(e holdfast.Event) error) {
 	b.mu.Lock()
 	b.refuse = refuse

@@ -152,7 +152,7 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 	for _, s := range sides {
 		s.cursors, s.open = map[string]cursor{}, map[string]writerTx{}
 		for i := range s.relays {
-			c := Config{Name: fmt.Sprint("relay ", i), Lease: time.Hour, BatchSize: 3, MaxParked: 1000, HoldKey: i == 0, Logger: noLog}.withDefaults()
+			c := Config{Name: fmt.Sprint("relay ", i), Lease: time.Hour, BatchSize: 3, HoldKey: i == 0, Logger: noLog}.withDefaults()
 			r := newRelay(s.db, nil, c, simStatements)
 			r.env.chance = func() float64 { return 0.5 }
 			r.env.now = func() time.Time { return began }
@@ -176,7 +176,7 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 		"incarnation": "a crash", "move_scheduled": "scheduled events", "close_letters": "replays", "resume_queues": "letters that a person has dealt with",
 	}
 	missing := func() (names []string) {
-		for _, kind := range []string{"page", "claim", "save", "late save", "park", "due", "outcomes", "reclaim", "probe", "topic_probe", "resume_topic", "release", "heartbeat"} {
+		for _, kind := range []string{"page", "claim", "save", "late save", "park", "due", "outcomes", "reclaim", "probe", "probe_held", "resume_held", "release", "heartbeat"} {
 			if h.kinds[kind] == 0 {
 				names = append(names, "to compare a "+kind)
 			}
@@ -299,7 +299,7 @@ func (h *comparison) step() {
 			}
 			var got []string
 			for _, l := range r.owned() {
-				got = append(got, fmt.Sprint(l.number, " epoch ", l.epoch, " pos ", l.cursor.pos, " in a window: ", l.cursor.upto != "", " rows ", l.rows, l.parked, l.held, l.awaits))
+				got = append(got, fmt.Sprint(l.number, " epoch ", l.epoch, " pos ", l.cursor.pos, " in a window: ", l.cursor.upto != "", " parked ", l.parked, l.held, len(l.topics), len(l.partitions), len(l.sleepers)))
 			}
 			return got
 		})
@@ -358,10 +358,10 @@ func (h *comparison) step() {
 			return []any{saved, rows.Err() == nil}
 		})
 	case 21: // a topic that was held answers again
-		topic := []string{"orders", "other"}[h.rng.IntN(2)]
-		h.both("topic_probe", func(s *side) any {
+		topic, partition := []string{"orders", "other"}[h.rng.IntN(2)], []int{wholeTopic, -1}[h.rng.IntN(2)]
+		h.both("probe_held", func(s *side) any {
 			l := &lane{r: s.relays[relay], number: number}
-			got, err := l.readParked(h.t.Context(), simStatements.In(readProbe), number, topic)
+			got, err := l.readParked(h.t.Context(), simStatements.In(readProbe), number, topic, partition)
 			if err != nil {
 				return err.Error()
 			}
@@ -374,8 +374,13 @@ func (h *comparison) step() {
 		if owned(h.sides[0]) == nil {
 			return
 		}
-		h.both("resume_topic", func(s *side) any {
-			return reasonOf(owned(s).inTx(h.t.Context(), func(b *pgx.Batch) { b.Queue(simStatements.In(resumeTopic), number, topic) }))
+		most := []int{1, 2, 100}[h.rng.IntN(3)]
+		h.both("resume_held", func(s *side) any {
+			var n int
+			err := owned(s).inTx(h.t.Context(), func(b *pgx.Batch) {
+				b.Queue(simStatements.In(resumeHeld), number, topic, partition, most).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
+			})
+			return fmt.Sprint(n, reasonOf(err))
 		})
 		h.compareParked()
 	case 22: // a lane is given back, or all of a relay
@@ -406,7 +411,8 @@ func (h *comparison) step() {
 			return
 		}
 		h.ids++
-		var parks []parking
+		var events []*logEvent
+		var chosen []disposition
 		for i := range 1 + h.rng.IntN(3) {
 			topics, keys := []string{"orders", "other"}, []string{"", "a", "b"}
 			rec := &logEvent{Event: holdfast.Event{ID: fmt.Sprint("p", h.ids, "/", i), Type: "t", Topic: topics[h.rng.IntN(2)], Key: keys[h.rng.IntN(3)], Time: time.Unix(0, 0)}}
@@ -418,7 +424,7 @@ func (h *comparison) step() {
 					dispositions = append(dispositions, first, first)
 				}
 			}
-			parks = append(parks, parking{event: rec, disposition: dispositions[h.rng.IntN(len(dispositions))], err: errors.New("scripted")})
+			events, chosen = append(events, rec), append(chosen, dispositions[h.rng.IntN(len(dispositions))])
 		}
 		h.both("park", func(s *side) any {
 			l := owned(s)
@@ -426,7 +432,13 @@ func (h *comparison) step() {
 			if read, known := s.cursors[name]; known {
 				c = read
 			}
-			return reasonOf(l.park(h.t.Context(), c, parks, nil))
+			var leave []*pending
+			for i, e := range events {
+				p := &pending{event: e, item: item{queue: queue{e.Topic, e.Key}}}
+				l.leave(p, chosen[i], errors.New("scripted"))
+				leave = append(leave, p)
+			}
+			return reasonOf(l.park(h.t.Context(), leave, c))
 		})
 		h.compareParked()
 	case 15, 16: // what is due, and what becomes of it
@@ -435,9 +447,13 @@ func (h *comparison) step() {
 		}
 		h.each(func(s *side) { s.due(h.t) })
 		shift, rows := h.rng.IntN(1000), map[string][]parkedEvent{}
+		skip := rowKeys{topics: []string{}, keys: []string{}, places: []int64{}}
+		if h.rng.IntN(4) == 0 { // a queue that is in memory
+			skip = rowKeys{topics: []string{"orders"}, keys: []string{"a"}, places: []int64{0}}
+		}
 		h.both("due", func(s *side) any {
 			l := owned(s)
-			got, err := l.readParked(h.t.Context(), s.relays[relay].sql.In(readDue), l.number, []string{}, 100, 50)
+			got, err := l.readParked(h.t.Context(), s.relays[relay].sql.In(readDue), l.number, []string{}, 100, 50, 1<<20, skip.topics, skip.keys, skip.places)
 			if err != nil {
 				return err.Error()
 			}
@@ -459,15 +475,22 @@ func (h *comparison) step() {
 			stuck := map[queue]bool{}
 			for i := range got {
 				q := queue{got[i].Topic, got[i].Key}
-				outcomes[i] = []outcome{acknowledged, retryLater, dead}[(shift+len(got[i].ID)+int(got[i].ID[len(got[i].ID)-1]))%3]
+				outcomes[i] = []outcome{acknowledged, retryLater, dead, held}[(shift+len(got[i].ID)+int(got[i].ID[len(got[i].ID)-1]))%4]
 				if q.ordered() && stuck[q] {
 					outcomes[i] = untouched
 				}
 				stuck[q] = stuck[q] || outcomes[i] != acknowledged
 				answers[i] = answer{fault: FaultRecord, err: errors.New("scripted")}
 			}
-			_, err := l.writeOutcomes(h.t.Context(), got, answers, outcomes)
-			return reasonOf(err)
+			events := make([]*pending, len(got))
+			for i := range got {
+				events[i] = l.pendingOf(&got[i])
+				events[i].to = &destination{spot: spot{got[i].Topic, -1}}
+				if outcomes[i] == held && shift%2 == 0 {
+					answers[i].fault = FaultTopic
+				}
+			}
+			return reasonOf(l.writeOutcomes(h.t.Context(), events, answers, outcomes))
 		})
 		h.compareParked()
 	case 17: // the poller's probe
@@ -519,7 +542,7 @@ func (h *comparison) step() {
 		h.each(func(s *side) { s.refill(h.t) })
 		h.both("incarnation", func(s *side) any {
 			if l := owned(s); l != nil {
-				return reasonOf(l.park(h.t.Context(), l.cursor, nil, nil))
+				return reasonOf(l.park(h.t.Context(), nil, l.cursor))
 			}
 			return nil
 		})
@@ -575,8 +598,9 @@ func (h *comparison) compareParked() {
 	h.both("parked", func(s *side) any {
 		var all []string
 		for lane := range h.lanes {
-			for _, sql := range []string{simStatements.In(loadWaiting), simStatements.In(loadHeld)} {
-				rows, err := s.db.Query(h.t.Context(), sql, lane)
+			for of, args := range map[string][]any{loadWaiting: {lane, 1000}, loadHeld: {lane}, loadHolds: {lane}, loadTopics: {lane}, countQueues: {lane, "orders", 2}} {
+				sql := simStatements.In(of)
+				rows, err := s.db.Query(h.t.Context(), sql, args...)
 				if err != nil {
 					return err.Error()
 				}
@@ -584,15 +608,18 @@ func (h *comparison) compareParked() {
 					var topic, key string
 					var n int64
 					var a, b bool
-					if sql == simStatements.In(loadHeld) {
-						err = rows.Scan(&topic, &key, &a)
-					} else {
+					switch of {
+					case loadHeld:
+						err = rows.Scan(&topic, &key)
+					case loadHolds, loadTopics:
+						err = rows.Scan(&topic, &n)
+					default:
 						err = rows.Scan(&topic, &key, &n, &a, &b)
 					}
 					if err != nil {
 						return err.Error()
 					}
-					all = append(all, fmt.Sprint(lane, topic, " ", key, n, a, b))
+					all = append(all, fmt.Sprint(of[:20], lane, topic, " ", key, n, a, b))
 				}
 				rows.Close()
 			}

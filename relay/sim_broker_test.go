@@ -17,7 +17,8 @@ import (
 // partition; answers that are lost; requests that arrive after their client gave up; refusals of every kind.
 type simBroker struct {
 	s     *sim
-	stuck map[string]int // events that are refused for themselves, for so many times; -1 for ever
+	stuck map[string]int  // events that are refused for themselves, for so many times; -1 for ever
+	met   map[string]bool // topics that a call has been about
 
 	topicGone  string // missing
 	leaderless int    // a partition without a leader; 0 for none
@@ -59,6 +60,14 @@ func (b *simBroker) partition(e holdfast.Event) int {
 	return kafka.Murmur2Balancer{}.Balance(kafka.Message{Key: []byte(cmp.Or(e.Key, e.ID))}, all...)
 }
 
+// Partition knows the topics that Publish has met.
+func (b *simBroker) Partition(e holdfast.Event) (partition, partitions int) {
+	if !b.met[e.Topic] {
+		return 0, 0
+	}
+	return b.partition(e) - 1, simPartitions
+}
+
 // Publish sends each partition's events in order, in requests of random lengths.
 func (b *simBroker) Publish(_ context.Context, events []holdfast.Event) []error {
 	s := b.s
@@ -73,6 +82,7 @@ func (b *simBroker) Publish(_ context.Context, events []holdfast.Event) []error 
 	groups := map[string][]int{}
 	var names []string
 	for i, e := range events {
+		b.met[e.Topic] = true
 		name := fmt.Sprint(e.Topic, b.partition(e))
 		if groups[name] == nil {
 			names = append(names, name)

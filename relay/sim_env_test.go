@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -47,7 +46,7 @@ type simPlan struct {
 	steps int // of the part with faults
 
 	lanes, relays, writers, events, keys, batch int
-	maxParked, attempts                         int
+	attempts                                    int
 	hold                                        bool // HoldKey
 	parkAfter                                   time.Duration
 	lease                                       time.Duration
@@ -66,7 +65,7 @@ func newPlan(seed uint64, bug simBug) simPlan {
 	often := func() bool { return rng.IntN(2) == 0 }
 	p := simPlan{seed: seed, bug: bug, steps: 300 + rng.IntN(900), lanes: 1 + rng.IntN(3), relays: 1 + rng.IntN(3),
 		writers: 1 + rng.IntN(4), events: 10 + rng.IntN(40), keys: 1 + rng.IntN(4), batch: 1 + rng.IntN(6),
-		maxParked: []int{2, 5, 1000}[rng.IntN(3)], attempts: []int{-1, 1, 2, 3}[rng.IntN(4)], hold: often(),
+		attempts: []int{-1, 1, 2, 3}[rng.IntN(4)], hold: often(),
 		parkAfter: []time.Duration{-1, 30 * time.Millisecond, time.Second}[rng.IntN(3)], lease: time.Duration(200+rng.IntN(500)) * time.Millisecond,
 		cutEvery: []int{0, 2, 4}[rng.IntN(3)]}
 	for _, on := range []*bool{&p.cuts, &p.refusals, &p.kills, &p.freezes, &p.crashes, &p.clocks, &p.rotates, &p.long, &p.scheduled} {
@@ -111,7 +110,7 @@ func runSim(p simPlan) (found *violation, s *sim) {
 	s.db.Up = func() time.Time { return s.at }
 	s.db.Bug, s.db.CutEvery, s.db.IdleTimeout = p.bug.fake, p.cutEvery, 2*time.Second
 	s.oracle = newOracle(s)
-	s.broker = &simBroker{s: s, stuck: map[string]int{}}
+	s.broker = &simBroker{s: s, stuck: map[string]int{}, met: map[string]bool{}}
 	for range p.relays {
 		s.startRelay()
 	}
@@ -387,21 +386,6 @@ func (s *sim) admin(all bool) {
 		}
 		s.log("replay letter %d of %s: %v", l.ID, l.EventID, s.db.Replay(l.ID))
 	}
-}
-
-// wait is outside.wait.
-func (s *sim) wait(ctx context.Context, stop <-chan struct{}, d time.Duration) error {
-	if s.current.dying {
-		return errKilled
-	}
-	s.pause(func() bool { return closed(stop) || ctx.Err() != nil }, s.at.Add(d))
-	switch {
-	case closed(stop):
-		return errStopping
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	}
-	return nil
 }
 
 func closed(c <-chan struct{}) bool {

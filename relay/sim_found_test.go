@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
@@ -28,7 +29,7 @@ func TestTheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T) {
 			}
 			return nil
 		}}}
-	r := newRelay(conn, nil, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 1, MaxParked: 10, HoldKey: true, Logger: noLog}, simStatements)
+	r := newRelay(conn, nil, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 1, HoldKey: true, Logger: noLog}, simStatements)
 	r.env.now = func() time.Time { return at }
 	r.env.start = func(_ context.Context, l *lane) { r.enter(l) }
 	if err := r.maintainClaims(t.Context(), t.Context()); err != nil {
@@ -49,7 +50,13 @@ func TestTheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T) {
 		}
 		return p
 	}
-	if _, err := l.apply(t.Context(), next(), []disposition{published}, make([]answer, 1)); err != nil {
+	broker := &answering{}
+	r.publisher = broker
+	publish := func(p page) error {
+		l.accept(p)
+		return work(t, l, func() bool { return len(l.tracker.pages) > 0 })
+	}
+	if err := publish(next()); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.saver.save(t.Context(), r.owned()); err != nil {
@@ -57,8 +64,10 @@ func TestTheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T) {
 	}
 	p := next()
 	cut = true
-	refused := &PublishError{Topic: "orders", Fault: FaultRecord, Err: errors.New("too large")}
-	if _, err := l.apply(t.Context(), p, []disposition{recordRefused}, []answer{{fault: FaultRecord, err: refused}}); err == nil {
+	broker.set(func(e holdfast.Event) error {
+		return &PublishError{Topic: "orders", Fault: FaultRecord, Err: errors.New("too large")}
+	})
+	if err := publish(p); err == nil {
 		t.Fatal("the answer of the COMMIT was not lost")
 	}
 	cut = false
@@ -89,7 +98,7 @@ func TestALateAnswerToAProbeDoesNotMakeTheNextOwnerDormant(t *testing.T) {
 			}
 			return nil
 		}}}
-	r := newRelay(conn, nil, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 10, MaxParked: 10, Logger: noLog}, simStatements)
+	r := newRelay(conn, nil, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 10, Logger: noLog}, simStatements)
 	r.env.now = func() time.Time { return at }
 	r.env.start = func(_ context.Context, l *lane) { r.enter(l) }
 	claim := func() *lane {
@@ -160,7 +169,7 @@ func TestASaveLeavesOutALaneWhoseTransactionIsOpen(t *testing.T) {
 	db := simdb.New(2, func() time.Time { return at }, rand.New(rand.NewPCG(1, 1)))
 	waited := errors.New("it waits for a row that is locked")
 	conn := &simdb.Conn{DB: db, Hooks: simdb.Hooks{Before: func(string) error { return nil }, Blocked: func(string) error { return waited }}}
-	r := newRelay(conn, nil, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 1, MaxParked: 10, Logger: noLog}, simStatements)
+	r := newRelay(conn, nil, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, BatchSize: 1, Logger: noLog}, simStatements)
 	r.env.now = func() time.Time { return at }
 	r.env.start = func(_ context.Context, l *lane) {
 		l.lost = func(err error) { t.Errorf("lane %d is lost: %v", l.number, err) }

@@ -51,10 +51,10 @@ func (s *sim) startRelay() {
 	conn := &simdb.Conn{DB: s.db, Hooks: simdb.Hooks{Before: sr.before, After: sr.after, Blocked: sr.blocked, Lost: sr.lost, GivenUp: sr.givenUp}}
 	p := s.plan
 	r := newRelay(conn, s.broker, Config{Name: name, Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
-		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, MaxParked: p.maxParked, ParkAfter: p.parkAfter, SegmentBytes: 2000, Observer: Observer{OnLost: func(l Lost) { s.oracle.lost++; s.log("lost lane %d: %v", l.Lane, l.Err) }},
+		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, ParkAfter: p.parkAfter, SegmentBytes: 2000, Observer: Observer{OnLost: func(l Lost) { s.oracle.lost++; s.log("lost lane %d: %v", l.Lane, l.Err) }},
 		Retry: retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
 	r.saver.mu = &turnstile{s: s, got: sr.inject}
-	r.env = env{now: func() time.Time { return s.at }, chance: s.rng.Float64, wait: s.wait, start: sr.startLane, limit: noLimit}
+	r.env = env{now: func() time.Time { return s.at }, chance: s.rng.Float64, start: sr.startLane, call: sr.call, await: sr.await, limit: noLimit}
 	sr.r = r
 	sr.ctx, sr.shutdown = context.WithCancel(context.Background())
 	sr.work, sr.cut = context.WithCancelCause(context.Background())
@@ -274,7 +274,7 @@ func (sr *simRelay) startLane(work context.Context, l *lane) {
 	l.lost = lost
 	sr.r.enter(l)
 	if sr.s.plan.bug.driver == bugNoReload {
-		l.parked, l.rows, l.held = map[queue]int{}, 0, map[queue]bool{}
+		l.parked, l.held = map[queue]int{}, map[queue]bool{}
 	}
 	sl := &simLane{lane: l, sr: sr, ctx: ctx}
 	sr.s.spawn(fmt.Sprint("lane ", l.number), sr, func() {
@@ -306,40 +306,40 @@ func (sl *simLane) run() error {
 		}
 	}()
 	for {
-		due := func() bool { return !l.tasksAt().IsZero() && !s.at.Before(l.tasksAt()) }
-		s.pause(func() bool {
-			return closed(l.stop) || sl.ctx.Err() != nil || sl.failed != nil || sl.page != nil || len(l.tasksDue) > 0 || due()
-		}, l.tasksAt())
-		var err error
-		// As a select does: any of those that are ready.
-		switch first := s.rng.IntN(3); {
-		case first == 0 && sl.page != nil:
-			err = sl.process()
-		case first == 1 && (len(l.tasksDue) > 0 || due()):
-			taken(l.tasksDue)
-			err = l.runTasks(sl.ctx)
-		case closed(l.stop):
-			return nil
-		case sl.ctx.Err() != nil:
-			return context.Cause(sl.ctx)
-		case sl.failed != nil:
-			err = sl.failed
-		case sl.page != nil:
-			err = sl.process()
-		case len(l.tasksDue) > 0 || due():
-			taken(l.tasksDue)
-			err = l.runTasks(sl.ctx)
-		}
-		if errors.Is(err, errStopping) {
-			return nil
-		}
-		if err != nil {
+		if err := l.turn(sl.ctx); err != nil {
 			return err
+		}
+		due := func() bool { return !l.dueAt().IsZero() && !s.at.Before(l.dueAt()) }
+		mayTake := func() bool { return sl.page != nil && l.takesPages() }
+		s.pause(func() bool {
+			return closed(l.stop) || sl.ctx.Err() != nil || sl.failed != nil || mayTake() || len(l.answered.some) > 0 || len(l.tasksDue) > 0 || due()
+		}, l.dueAt())
+		var ready []func() error // as a select does: any of those that are ready
+		add := func(is bool, do func() error) {
+			if is {
+				ready = append(ready, do)
+			}
+		}
+		stopped := false
+		add(closed(l.stop), func() error { stopped = true; return nil })
+		add(sl.ctx.Err() != nil, func() error { return context.Cause(sl.ctx) })
+		add(sl.failed != nil, func() error { return sl.failed })
+		add(mayTake(), func() error { sl.accept(); return nil })
+		add(len(l.answered.some) > 0, func() error { taken(l.answered.some); return l.settleAll(sl.ctx) })
+		add(len(l.tasksDue) > 0 || due(), func() error { taken(l.tasksDue); return l.runTasks(sl.ctx) })
+		if len(ready) == 0 {
+			continue
+		}
+		if err := ready[s.rng.IntN(len(ready))](); err != nil {
+			return err
+		}
+		if stopped {
+			return l.finish(sl.ctx)
 		}
 	}
 }
 
-func (sl *simLane) process() error {
+func (sl *simLane) accept() {
 	p := *sl.page
 	sl.page = nil
 	switch sl.sr.s.plan.bug.driver {
@@ -350,7 +350,22 @@ func (sl *simLane) process() error {
 		sl.cursor = p.after
 		sl.sr.r.saver.note()
 	}
-	return sl.lane.process(sl.ctx, p)
+	sl.lane.accept(p)
+}
+
+// call is env.call.
+func (sr *simRelay) call(l *lane, publish func()) {
+	sr.s.spawn(fmt.Sprint("call of lane ", l.number), sr, publish)
+}
+
+// await is env.await.
+func (sr *simRelay) await(ctx context.Context, l *lane) error {
+	sr.s.pause(func() bool { return ctx.Err() != nil || len(l.answered.some) > 0 }, time.Time{})
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	taken(l.answered.some)
+	return nil
 }
 
 // read is lane.read.

@@ -171,7 +171,7 @@ func TestTheRelayWorksInEveryModeOfPgx(t *testing.T) {
 			t.Cleanup(its.Close)
 			at := time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
 			full := holdfast.Event{ID: "full", Source: "s", Type: "t", Topic: "orders", Key: "k", Payload: []byte{0, 1, 0xff, '\''}, Headers: map[string]string{"h": `v"'\`}, Time: at}
-			write(t, pool, full, event("k", "bad"), event("k", "2"), event("n", "topic"), scheduled("k", "due", time.Now().Add(200*time.Millisecond)))
+			write(t, pool, full, event("k", "bad"), event("k", "2"), holdfast.Event{Topic: "missing", Key: "n", Type: "t", Payload: []byte("topic")}, scheduled("k", "due", time.Now().Add(200*time.Millisecond)))
 			b.set(func(e holdfast.Event) error {
 				switch string(e.Payload) {
 				case "bad":
@@ -244,12 +244,12 @@ func TestAnIdleRelayMakesAtMostFifteenStatementsASecond(t *testing.T) {
 
 func TestNewNamesEveryProblemOfItsConfiguration(t *testing.T) {
 	t.Parallel()
-	_, err := relay.New(nil, nil, relay.Config{Lease: time.Millisecond, BatchSize: -1, MaxParked: -1, ParkAfter: -2, SegmentBytes: 1, StopTimeout: -1, Schema: "No!"})
+	_, err := relay.New(nil, nil, relay.Config{Lease: time.Millisecond, BatchSize: -1, ParkAfter: -2, SegmentBytes: 1, StopTimeout: -1, Schema: "No!"})
 	if err == nil {
 		t.Fatal("New accepted it")
 	}
 	problems.HaveForm(t, err)
-	for _, part := range []string{"pool is nil", "publisher is nil", "lease is 1ms", "batch size is -1", "max parked is -1", "park after is -2ns", "segment bytes is 1", "stop timeout is -1ns", "No!"} {
+	for _, part := range []string{"pool is nil", "publisher is nil", "lease is 1ms", "batch size is -1", "park after is -2ns", "segment bytes is 1", "stop timeout is -1ns", "No!"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the error does not say %q: %v", part, err)
 		}

@@ -41,7 +41,7 @@ func TestABrokerThatRefusesAtRandomLosesAndReordersNothing(t *testing.T) {
 	defer cancel()
 	h, wg := writers(ctx, t, pool, 5, 10, seed, "")
 	config := func(i int) relay.Config {
-		return relay.Config{Name: fmt.Sprint("relay ", i), Lease: time.Second, BatchSize: 7, Retry: untiring, ParkAfter: 50 * time.Millisecond, MaxParked: 60}
+		return relay.Config{Name: fmt.Sprint("relay ", i), Lease: time.Second, BatchSize: 7, Retry: untiring, ParkAfter: 50 * time.Millisecond}
 	}
 	stops := []func(){run(t, pool, b, config(0)), run(t, pool, b, config(1))}
 	for i := 2; ctx.Err() == nil; i++ {

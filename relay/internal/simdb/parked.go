@@ -1,6 +1,7 @@
 package simdb
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -45,15 +46,25 @@ func (db *DB) holds(tx *Tx, lane int, topic, key string) (holds bool) {
 }
 
 func loadWaiting(c *call) error {
+	return c.queues(func(*Parked) bool { return true }, c.args[1].(int))
+}
+
+func countQueues(c *call) error {
+	topic := c.args[1].(string)
+	return c.queues(func(p *Parked) bool { return p.Topic == topic }, c.args[2].(int))
+}
+
+// queues are the queues of a lane, in their order.
+func (c *call) queues(of func(p *Parked) bool, most int) error {
 	lane := c.args[0].(int)
 	type waiting struct {
-		topic, key    string
-		count         int64
-		topics, sleep bool
+		topic, key   string
+		count        int64
+		sleep, waits bool
 	}
 	var all []*waiting
 	each(c.db.parked, c.tx, func(_ *cell[Parked], p *Parked) {
-		if p.Lane != lane {
+		if p.Lane != lane || !of(p) {
 			return
 		}
 		i := slices.IndexFunc(all, func(w *waiting) bool { return w.topic == p.Topic && w.key == p.Key })
@@ -63,11 +74,14 @@ func loadWaiting(c *call) error {
 		}
 		w := all[i]
 		w.count++
-		w.topics = w.topics || p.Why == "topic"
 		w.sleep = w.sleep && p.NextAt.IsZero()
+		w.waits = w.waits || p.waits()
 	})
-	for _, w := range all {
-		c.row(w.topic, w.key, w.count, w.topics, w.sleep)
+	slices.SortFunc(all, func(a, b *waiting) int {
+		return cmp.Or(strings.Compare(a.topic, b.topic), strings.Compare(a.key, b.key))
+	})
+	for _, w := range all[:min(most, len(all))] {
+		c.row(w.topic, w.key, w.count, w.sleep, w.waits)
 	}
 	return nil
 }
@@ -78,13 +92,8 @@ func loadHeld(c *call) error {
 		if l.Lane != lane || !l.Holds || l.State != "open" && l.State != "replaying" {
 			return
 		}
-		awaits := l.State == "replaying"
-		each(c.db.parked, c.tx, func(_ *cell[Parked], p *Parked) { awaits = awaits && p.Letter != l.ID })
-		i := slices.IndexFunc(c.rows, func(row []any) bool { return row[0] == l.Topic && row[1] == l.Key })
-		if i < 0 {
-			c.row(l.Topic, l.Key, awaits)
-		} else if awaits {
-			c.rows[i][2] = true
+		if !slices.ContainsFunc(c.rows, func(row []any) bool { return row[0] == l.Topic && row[1] == l.Key }) {
+			c.row(l.Topic, l.Key)
 		}
 	})
 	return nil
@@ -94,14 +103,16 @@ func parkEvents(c *call) error {
 	db, lane := c.db, c.args[0].(int)
 	topics, keys, whys, attempts := c.args[1].([]string), c.args[2].([]string), c.args[3].([]string), c.args[4].([]int32)
 	ids, payloads, letters, delays := c.args[6].([]string), c.args[11].([][]byte), c.args[12].([]int64), c.args[13].([]*float64)
+	partitions := c.args[14].([]*int32)
 	for i := range ids {
-		p := Parked{Lane: lane, Topic: topics[i], Key: keys[i], Place: db.placeOf(c.tx, lane, topics[i], keys[i], letters[i]), Why: whys[i], Attempts: int(attempts[i]), ID: ids[i], Payload: payloads[i], Letter: letters[i]}
+		p := Parked{Lane: lane, Topic: topics[i], Key: keys[i], Place: db.placeOf(c.tx, lane, topics[i], keys[i], letters[i]), Why: whys[i], Attempts: int(attempts[i]), ID: ids[i], Payload: payloads[i], Letter: letters[i], Partition: partitions[i]}
 		if delays[i] != nil {
 			p.NextAt = db.Now().Add(time.Duration(*delays[i] * float64(time.Second)))
 		} else if db.is(BugUnparkFollowers) {
 			p.NextAt = db.Now()
 		}
 		insert(&db.parked, c.tx, p)
+		c.row(p.Place)
 	}
 	return nil
 }
@@ -159,10 +170,19 @@ func (c *call) emitParked(rows []*cell[Parked]) {
 }
 
 func readDue(c *call) error {
-	db, lane, held, limit, queues := c.db, c.args[0].(int), c.args[1].([]string), c.args[2].(int), c.args[3].(int)
+	db, lane, held, limit, queues, most := c.db, c.args[0].(int), c.args[1].([]string), c.args[2].(int), c.args[3].(int), c.args[4].(int)
+	topics, keys, places := c.args[5].([]string), c.args[6].([]string), c.args[7].([]int64)
+	inMemory := func(p *Parked) bool {
+		for i := range topics {
+			if p.Topic == topics[i] && p.Key == keys[i] && (p.Key != "" || p.Place == places[i]) {
+				return true
+			}
+		}
+		return false
+	}
 	var heads []*cell[Parked]
 	each(db.parked, c.tx, func(q *cell[Parked], p *Parked) {
-		if p.Lane == lane && db.due(p) && !slices.Contains(held, p.Topic) {
+		if p.Lane == lane && db.due(p) && !slices.Contains(held, p.Topic) && !inMemory(p) {
 			heads = append(heads, q)
 		}
 	})
@@ -187,20 +207,16 @@ func readDue(c *call) error {
 		}
 	}
 	db.byPlace(c.tx, rows)
-	c.emitParked(rows)
-	return nil
-}
-
-func readProbe(c *call) error {
-	db, lane, topic := c.db, c.args[0].(int), c.args[1].(string)
-	var rows []*cell[Parked]
-	each(db.parked, c.tx, func(q *cell[Parked], p *Parked) {
-		if p.Lane == lane && p.Topic == topic && (!p.NextAt.IsZero() || !db.holds(c.tx, lane, p.Topic, p.Key)) {
-			rows = append(rows, q)
+	bytes := 0
+	for i, q := range rows {
+		if p, _ := q.see(c.tx); bytes >= most {
+			rows = rows[:i]
+			break
+		} else {
+			bytes += len(p.Payload)
 		}
-	})
-	db.byPlace(c.tx, rows)
-	c.emitParked(rows[:min(1, len(rows))])
+	}
+	c.emitParked(rows)
 	return nil
 }
 
@@ -294,43 +310,6 @@ func deadLetterParked(c *call) error {
 	return nil
 }
 
-func resumeQueues(c *call) error {
-	db, lane, topics, keys := c.db, c.args[0].(int), c.args[1].([]string), c.args[2].([]string)
-	if db.is(BugNoWake) {
-		return nil
-	}
-	for i := range topics {
-		queue := db.queueOf(c.tx, lane, topics[i], keys[i])
-		if len(queue) == 0 || db.holds(c.tx, lane, topics[i], keys[i]) {
-			continue
-		}
-		if p, _ := queue[0].see(c.tx); p.NextAt.IsZero() {
-			if queue[0].locked(c.tx) {
-				return errBlocked
-			}
-			queue[0].lock(c.tx).NextAt = db.Now()
-		}
-	}
-	return nil
-}
-
-func resumeTopic(c *call) error {
-	db, lane, topic := c.db, c.args[0].(int), c.args[1].(string)
-	var resume []*cell[Parked]
-	each(db.parked, c.tx, func(q *cell[Parked], p *Parked) {
-		if p.Lane == lane && p.Topic == topic && p.NextAt.IsZero() && (p.Key == "" || db.queueOf(c.tx, lane, topic, p.Key)[0] == q) && !db.holds(c.tx, lane, topic, p.Key) {
-			resume = append(resume, q)
-		}
-	})
-	if c.rowLocks(resume) {
-		return errBlocked
-	}
-	for _, q := range resume {
-		q.lock(c.tx).NextAt = db.Now()
-	}
-	return nil
-}
-
 func moveScheduled(c *call) error {
 	db, lane, limit, most := c.db, c.args[0].(int), c.args[1].(int), c.args[2].(int64)
 	var due []*cell[Scheduled]
@@ -402,8 +381,9 @@ var handlers = map[string]func(*call) error{
 	"server": readServer, "incarnation": ensureIncarnation, "heartbeat": heartbeatRelay, "leave": leaveRelay, "claim": claimLanes,
 	"save": saveLanes, "release": releaseLane, "fence": fenceLane,
 	"waiting": loadWaiting, "held": loadHeld, "park": parkEvents, "fix_head": fixHead,
-	"close_letters": closeLetters, "due": readDue, "topic_probe": readProbe, "unpark": deleteParked, "delay": delayParked,
-	"dead_letter": deadLetterParked, "resume_queues": resumeQueues, "resume_topic": resumeTopic, "move_scheduled": moveScheduled,
+	"close_letters": closeLetters, "due": readDue, "probe_held": readProbe,
+	"hold": holdParked, "resume_held": resumeHeld, "holds": loadHolds, "parked_topics": loadTopics, "queues": countQueues, "unpark": deleteParked, "delay": delayParked,
+	"dead_letter": deadLetterParked, "resume_queues": resumeQueues, "move_scheduled": moveScheduled,
 }
 
 // Statements are the names of all statements that the fake knows.

@@ -107,6 +107,7 @@ type Parked struct {
 	ID         string
 	Payload    []byte
 	Letter     int64
+	Partition  *int32 // nil is null
 }
 
 // Letter is a row of letter.

@@ -1,0 +1,380 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/failpoint"
+)
+
+// A topic or a partition that takes nothing is held: its events are parked, and one of them is tried now and then.
+// Everything else goes on.
+
+// hold is a topic or a partition that is held, or the broker that cannot be reached.
+type hold struct {
+	tries   int
+	at      time.Time // when it began; of the broker's outage, the last try
+	nextAt  time.Time // when one event is tried
+	probing bool      // one is being tried
+
+	// It takes events again. Those that are parked are made due, resumeAtOnce at a time; then the hold is over, unless the
+	// partition answers late: its events pass through the table, a batch a call.
+	takes    bool
+	resuming bool
+	late     bool
+}
+
+const (
+	wholeTopic   = -2 // in place of a partition
+	resumeAtOnce = 5000
+)
+
+var errUnanswered = errors.New("the partition does not answer")
+
+const (
+	// slowAfter is how long a partition may take to answer. One that takes longer is held as soon as it keeps pages from being
+	// read.
+	slowAfter = 250 * time.Millisecond
+
+	// silentAfter is after how long without any answer the broker counts as one that cannot be reached, and a partition that
+	// says nothing is spoken of.
+	silentAfter = time.Second
+)
+
+// slowAfter is the lane's: ParkAfter may be shorter.
+func (l *lane) slowAfter() time.Duration { return min(slowAfter, max(l.r.c.ParkAfter, 0)) }
+
+// judge records what a call says about its destination and about the broker.
+func (l *lane) judge(d *destination, all []answer, now time.Time) {
+	var acknowledged, refused bool
+	var worst answer
+	for _, a := range all {
+		switch {
+		case a.acknowledged():
+			acknowledged = true
+		case a.fault == FaultRecord:
+			acknowledged = true // the partition answers
+		case a.fault == FaultPartition || a.fault == FaultBroker:
+			if !refused || a.fault == FaultBroker {
+				worst = a
+			}
+			refused = true
+		}
+	}
+	if acknowledged {
+		l.r.answers.Store(now.UnixNano())
+		if l.outage != nil {
+			l.outage = nil
+			l.r.reachable()
+		}
+	}
+	if !refused || len(d.queue) == 0 {
+		d.since, d.checkAt = time.Time{}, time.Time{}
+		if len(d.queue) > 0 {
+			d.since = now
+			d.checkAt = now.Add(l.slowAfter())
+		}
+	}
+	if !refused {
+		d.tries, d.refused, d.told, d.retryAt = 0, false, false, time.Time{}
+		return
+	}
+	d.tries++
+	d.refused = worst.fault == FaultPartition
+	wait := max(holdPolicy.Delay(d.tries, l.r.env.chance()), 10*time.Millisecond)
+	d.retryAt = now.Add(wait)
+	if worst.fault == FaultBroker && !l.answeredSince(now.Add(-silentAfter)) {
+		if l.outage == nil {
+			l.outage = &hold{}
+		}
+		l.outage.tries++
+		l.outage.at = now
+		wait = max(holdPolicy.Delay(l.outage.tries, l.r.env.chance()), 10*time.Millisecond)
+		l.outage.nextAt = now.Add(wait)
+		d.retryAt = time.Time{}
+	}
+	if len(d.queue) > 0 && l.partitions[d.spot] == nil {
+		l.sayHeld(d, worst, wait)
+	}
+}
+
+// answeredSince says whether any partition has answered since then, in whatever lane: the broker can be reached.
+func (l *lane) answeredSince(then time.Time) bool { return l.r.answers.Load() >= then.UnixNano() }
+
+func (l *lane) sayHeld(d *destination, a answer, wait time.Duration) {
+	l.r.c.Logger.Warn("partition waits", "lane", l.number, "topic", d.topic, "partition", d.partition, "fault", string(a.fault), "retry_in", wait, "error", a.err)
+	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: a.fault, Err: a.err, Wait: wait})
+}
+
+func (l *lane) observeHeld(h Held) {
+	if observe := l.r.c.Observer.OnHeld; observe != nil {
+		observe(h)
+	}
+}
+
+// holdSlow holds the partitions that keep the cursor, or pages, waiting for too long. A partition that says nothing is
+// slow only when another one answers meanwhile: otherwise it is the broker that cannot be reached.
+func (l *lane) holdSlow() {
+	if l.r.c.ParkAfter < 0 {
+		return
+	}
+	now := l.r.env.now()
+	for _, d := range l.destinations {
+		if d.since.IsZero() || l.partitions[d.spot] != nil || now.Before(d.checkAt) {
+			continue
+		}
+		waited := now.Sub(d.since)
+		if waited >= silentAfter && !d.told && d.tries == 0 {
+			d.told = true
+			l.sayHeld(d, answer{fault: FaultPartition, err: errUnanswered}, 0)
+		}
+		d.checkAt = now.Add(max(l.slowAfter()/4, 10*time.Millisecond))
+		if waited < l.slowAfter() || waited < l.r.c.ParkAfter && !l.full() {
+			continue
+		}
+		if d.refused || l.answeredSince(d.since.Add(l.slowAfter()/2)) {
+			l.holdPartition(d, waited, now)
+		}
+	}
+}
+
+// holdPartition parks what waits for a partition, and all later events of it.
+func (l *lane) holdPartition(d *destination, waited time.Duration, now time.Time) {
+	l.partitions[d.spot] = &hold{at: now, nextAt: now.Add(l.slowAfter())}
+	l.r.c.Logger.Error("partition held: it answers late or not at all; its events are parked, all others go on", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", waited)
+	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: FaultPartition, Err: errUnanswered, Wait: l.slowAfter()})
+	for _, p := range d.call {
+		if p.row == nil && p.state == queued {
+			l.leave(p, partitionDown, nil)
+		}
+	}
+	for _, p := range d.queue {
+		l.hold(p, partitionDown)
+	}
+	d.queue = nil
+	d.since, d.tries, d.retryAt = time.Time{}, 0, time.Time{}
+}
+
+// hold takes an event out of its destination's queue, for as long as its topic or partition is held.
+func (l *lane) hold(p *pending, d disposition) {
+	if p.row == nil {
+		l.leave(p, d, nil)
+		return
+	}
+	if p.probe != nil {
+		l.drop(p)
+		return
+	}
+	l.dormant = append(l.dormant, dormantRow{p, d})
+}
+
+// holdTopic parks what waits for a topic, and all its later events.
+func (l *lane) holdTopic(topic string, err error, now time.Time) {
+	if l.topics[topic] != nil {
+		return
+	}
+	wait := max(holdPolicy.Delay(4, l.r.env.chance()), 200*time.Millisecond)
+	l.topics[topic] = &hold{tries: 1, at: now, nextAt: now.Add(wait)}
+	l.r.c.Logger.Error("topic held: it is missing or not permitted; create it or grant the rights, nothing is lost meanwhile", "topic", topic, "lane", l.number, "error", err)
+	l.observeHeld(Held{Lane: l.number, Topic: topic, Partition: -1, Fault: FaultTopic, Err: err, Wait: wait})
+	for _, d := range l.destinations {
+		if d.topic != topic {
+			continue
+		}
+		for _, p := range d.queue {
+			l.hold(p, topicHeld)
+		}
+		d.queue = nil
+		if d.call == nil {
+			d.since = time.Time{}
+		}
+	}
+}
+
+// drop takes a parked event out of memory. Its row stays.
+func (l *lane) drop(p *pending) {
+	l.tried(rowKeyOf(p))
+	if p.probe != nil {
+		p.probe.probing = false
+	}
+}
+
+// afterCall ends the holds that a call shows to be over, or waits longer before the next try.
+func (l *lane) afterCall(d *destination, batch []*pending, all []answer, now time.Time) {
+	answers, topicRefused, refused := false, error(nil), error(nil)
+	for _, a := range all {
+		switch {
+		case a.acknowledged() || a.fault == FaultRecord:
+			answers = true
+		case a.fault == FaultTopic:
+			topicRefused = a.err
+		default:
+			refused = a.err
+		}
+	}
+	late := now.Sub(d.began) >= l.slowAfter()
+	if h := l.topics[d.topic]; h != nil {
+		switch {
+		case topicRefused != nil && h.at.Equal(now): // it has just begun
+		case topicRefused != nil:
+			l.again(h, d, FaultTopic, topicRefused, now)
+		case answers:
+			h.resume(false)
+		case h.probing:
+			h.probing, h.nextAt = false, now.Add(l.slowAfter())
+		}
+	}
+	if h := l.partitions[d.spot]; h != nil {
+		switch {
+		case answers:
+			h.resume(late)
+			h.nextAt = now.Add(l.slowAfter())
+		case refused != nil && h.at.Equal(now): // it has just begun
+		case refused != nil:
+			l.again(h, d, FaultPartition, refused, now)
+		default:
+			h.probing = false
+		}
+	}
+	for i, p := range batch { // its topic has got other partitions since it was parked
+		if h := p.probe; h == nil || h == l.topics[d.topic] || h == l.partitions[d.spot] {
+			continue
+		} else if all[i].acknowledged() || all[i].fault == FaultRecord {
+			h.resume(false)
+		} else {
+			l.again(h, d, all[i].fault, all[i].err, now)
+		}
+	}
+}
+
+// resume begins to end a hold.
+func (h *hold) resume(late bool) {
+	h.tries, h.probing, h.takes, h.resuming, h.late = 0, false, true, true, late
+}
+
+// resumeHolds makes events due that wait for what takes events again, some at a time.
+func (l *lane) resumeHolds(ctx context.Context) error {
+	for _, topic := range slices.Sorted(maps.Keys(l.topics)) {
+		h := l.topics[topic]
+		if !h.resuming {
+			continue
+		}
+		if err := l.resumeSome(ctx, h, spot{topic, wholeTopic}); err != nil {
+			return fmt.Errorf("resume the topic %s: %w", topic, err)
+		}
+		if !h.resuming {
+			delete(l.topics, topic)
+			l.r.c.Logger.Info("topic back", "topic", topic, "lane", l.number)
+		}
+	}
+	for _, at := range l.heldSpots() {
+		h := l.partitions[at]
+		if !h.resuming {
+			continue
+		}
+		if err := l.resumeSome(ctx, h, at); err != nil {
+			return fmt.Errorf("resume partition %d of the topic %s: %w", at.partition, at.topic, err)
+		}
+		if !h.resuming && !h.late {
+			delete(l.partitions, at)
+			l.r.c.Logger.Info("partition back", "topic", at.topic, "partition", at.partition, "lane", l.number)
+		}
+	}
+	return nil
+}
+
+func (l *lane) resumeSome(ctx context.Context, h *hold, at spot) error {
+	failpoint.Hit(failpoint.RelayAnswered)
+	var n int
+	if err := l.inTx(ctx, func(batch *pgx.Batch) {
+		batch.Queue(l.r.sql.In(resumeHeld), l.number, at.topic, at.partition, resumeAtOnce).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
+	}, func(*pgx.Batch) { failpoint.Hit(failpoint.RelayResuming) }); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.RelayResumed)
+	h.resuming = n == resumeAtOnce
+	l.tasks.Or(parkedDue)
+	signal(l.tasksDue)
+	return nil
+}
+
+// again waits longer before the next try of what is held.
+func (l *lane) again(h *hold, d *destination, fault Fault, err error, now time.Time) {
+	h.tries++
+	h.probing, h.takes, h.resuming = false, false, false
+	wait := max(holdPolicy.Delay(h.tries+3, l.r.env.chance()), 200*time.Millisecond)
+	h.nextAt = now.Add(wait)
+	l.r.c.Logger.Warn("still held", "topic", d.topic, "partition", d.partition, "lane", l.number, "tries", h.tries, "retry_in", wait, "error", err)
+	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: fault, Err: err, Wait: wait})
+}
+
+// probe tries one event of each topic and partition that is held, when it is time.
+func (l *lane) probe(ctx context.Context) error {
+	now := l.r.env.now()
+	for _, topic := range slices.Sorted(maps.Keys(l.topics)) {
+		if h := l.topics[topic]; !h.probing && !h.resuming && !now.Before(h.nextAt) {
+			found, err := l.sendProbe(ctx, h, spot{topic, wholeTopic})
+			if err != nil {
+				return fmt.Errorf("read the held topic %s: %w", topic, err)
+			}
+			if !found {
+				delete(l.topics, topic)
+			}
+		}
+	}
+	for _, at := range l.heldSpots() {
+		busy := l.bySpot[at] != nil && !l.bySpot[at].idle()
+		if h := l.partitions[at]; !busy && !h.probing && !h.resuming && !now.Before(h.nextAt) {
+			found, err := l.sendProbe(ctx, h, at)
+			if err != nil {
+				return fmt.Errorf("read the held partition %d of %s: %w", at.partition, at.topic, err)
+			}
+			if !found {
+				delete(l.partitions, at)
+			}
+		}
+	}
+	return nil
+}
+
+// sendProbe queues one parked event of what is held. It is false if nothing waits for that.
+func (l *lane) sendProbe(ctx context.Context, h *hold, at spot) (found bool, err error) {
+	rows, err := l.readParked(ctx, l.r.sql.In(readProbe), l.number, at.topic, at.partition)
+	if err != nil {
+		return false, err
+	}
+	if len(rows) == 0 {
+		h.nextAt = l.r.env.now().Add(flushEvery)
+		return l.leavers > 0 || len(l.dormant) > 0, nil // they are about to wait for it
+	}
+	p := l.pendingOf(&rows[0])
+	p.probe, h.probing = h, true
+	l.try(rowKeyOf(p))
+	l.destinationOf(p.event).enqueue(p, l.r.env.now())
+	return true, nil
+}
+
+// heldTopicNames are the topics whose parked events are not tried. It is never nil: a statement takes no array for null.
+func (l *lane) heldTopicNames() []string {
+	names := []string{}
+	for topic, h := range l.topics {
+		if !h.takes {
+			names = append(names, topic)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (l *lane) heldSpots() []spot {
+	return slices.SortedFunc(maps.Keys(l.partitions), func(a, b spot) int {
+		return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.partition, b.partition))
+	})
+}

@@ -1,0 +1,343 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+const (
+	callBytes = 4 << 20 // of one call of the publisher, unless one event is larger
+	maxCalls  = 64      // of a lane, besides those that take so long that their partition is slow
+	maxOrder  = math.MaxInt64
+)
+
+// answers are the calls that have returned, for run to look at.
+type answers struct {
+	mu   sync.Mutex
+	all  []answered
+	some chan struct{} // signalled when there are any
+}
+
+// answered is one call that has returned.
+type answered struct {
+	to     *destination
+	events []holdfast.Event
+	errs   []error
+}
+
+func (a *answers) put(c answered) {
+	a.mu.Lock()
+	a.all = append(a.all, c)
+	a.mu.Unlock()
+	signal(a.some)
+}
+
+func (a *answers) take() []answered {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := a.all
+	a.all = nil
+	return all
+}
+
+// dispatch starts a call for every destination that has something to send and no call under way. Only events of the log
+// before an order are sent, which a lane that stops sets. While the broker cannot be reached one call at a time finds out
+// whether that is over.
+func (l *lane) dispatch(ctx context.Context, before int64) error {
+	now := l.r.env.now()
+	if l.outage != nil && (l.calls > 0 || now.Before(l.outage.nextAt)) {
+		return nil
+	}
+	slots := maxCalls - l.calls
+	for _, d := range l.destinations {
+		if d.call != nil && now.Sub(d.began) >= slowAfter {
+			slots++
+		}
+	}
+	n := len(l.destinations)
+	for i := 0; i < n && slots > 0; i++ {
+		d := l.destinations[(l.next+i)%n]
+		if len(d.queue) == 0 || d.call != nil || now.Before(d.retryAt) {
+			continue
+		}
+		batch := l.batchOf(d, before)
+		if len(batch) == 0 {
+			continue
+		}
+		if !l.leased() {
+			return fmt.Errorf("%w: no save has succeeded for half of the lease of %v", errLost, l.r.c.Lease)
+		}
+		l.call(ctx, d, batch)
+		slots--
+		if l.outage != nil {
+			break
+		}
+	}
+	if n > 0 {
+		l.next = (l.next + 1) % n // every destination has its turn to be the first
+	}
+	return nil
+}
+
+// batchOf takes what a call is to send. Since an event was queued an earlier one of its key may have been refused, or its
+// topic found missing: then it leaves instead.
+func (l *lane) batchOf(d *destination, before int64) []*pending {
+	if l.nothingWaits() && before == maxOrder {
+		return d.take(l.r.c.BatchSize, callBytes)
+	}
+	w := l.waiting()
+	kept := make([]*pending, 0, len(d.queue))
+	for _, p := range d.queue {
+		if before != maxOrder && (p.row != nil || p.order >= before) {
+			continue
+		}
+		if p.row == nil {
+			if disposition := w.disposition(p.item, d.spot); disposition != undecided {
+				l.leave(p, disposition, nil)
+				continue
+			}
+		}
+		kept = append(kept, p)
+	}
+	d.queue = kept
+	if d.idle() {
+		d.since = time.Time{}
+	}
+	return d.take(l.r.c.BatchSize, callBytes)
+}
+
+// call starts the publisher on a batch of one destination.
+func (l *lane) call(ctx context.Context, d *destination, batch []*pending) {
+	events := make([]holdfast.Event, len(batch))
+	for i, p := range batch {
+		p.inCall = true
+		events[i] = p.event.Event
+	}
+	d.call, d.began = batch, l.r.env.now()
+	l.calls++
+	l.r.env.call(l, func() {
+		if !l.leased() { // the process may have been frozen since dispatch
+			l.answered.put(answered{d, events, slices.Repeat([]error{errLost}, len(events))})
+			return
+		}
+		failpoint.Hit(failpoint.RelayProducing)
+		errs := l.r.publisher.Publish(ctx, events)
+		failpoint.Hit(failpoint.RelayProduced)
+		if len(errs) != len(events) {
+			panic(fmt.Sprintf("relay: the publisher answered %d times for %d events: Publish must answer once for each", len(errs), len(events)))
+		}
+		l.answered.put(answered{d, events, errs})
+	})
+}
+
+// settleAll takes in every call that has returned.
+func (l *lane) settleAll(ctx context.Context) error {
+	for _, c := range l.answered.take() {
+		if err := l.settle(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle decides what becomes of every event of a call.
+func (l *lane) settle(ctx context.Context, c answered) error {
+	d, now := c.to, l.r.env.now()
+	batch := d.call
+	d.call = nil
+	l.calls--
+	all := make([]answer, len(batch))
+	for i, err := range c.errs {
+		batch[i].inCall = false
+		if err != nil {
+			all[i] = answer{fault: FaultOf(err), err: err}
+		}
+	}
+	l.observePublished(c, all)
+
+	var log, parked call
+	for i, p := range batch {
+		if p.row == nil {
+			log.add(p, all[i])
+		} else {
+			parked.add(p, all[i])
+		}
+	}
+	back := l.settleLog(log, now)
+	rows, err := l.settleParked(ctx, parked, now)
+	if err != nil {
+		return err
+	}
+	d.putBack(append(back, rows...))
+	l.judge(d, all, now)
+	l.afterCall(d, batch, all, now)
+	l.advance()
+	return nil
+}
+
+// call is a part of a call: events and what was answered for them.
+type call struct {
+	events  []*pending
+	items   []item
+	answers []answer
+}
+
+func (c *call) add(p *pending, a answer) {
+	c.events, c.items, c.answers = append(c.events, p), append(c.items, p.item), append(c.answers, a)
+}
+
+// settleLog decides what becomes of events of the log, and returns those that are sent again.
+func (l *lane) settleLog(c call, now time.Time) (back []*pending) {
+	dispositions, _ := decide(c.items, c.answers)
+	for i, p := range c.events {
+		switch d := dispositions[i]; {
+		case d == published && p.event.letter != 0:
+			l.leaveAs(p, published, nil) // its letter is closed with the cursor
+		case d == published && p.state == leaving:
+			l.stay(p)
+		case d == published:
+			p.to.release(p)
+			p.state = settled
+		case d == again && p.state == leaving:
+		case d == again:
+			back = append(back, p)
+		default:
+			if d == topicHeld {
+				l.holdTopic(p.item.queue.topic, c.answers[i].err, now)
+			}
+			l.leaveAs(p, d, c.answers[i].err)
+		}
+	}
+	return back
+}
+
+// leaveAs makes an event leave, in another way if it was about to leave already.
+func (l *lane) leaveAs(p *pending, d disposition, err error) {
+	if p.state == leaving {
+		l.stay(p) // its destination has released it
+	}
+	l.leave(p, d, err)
+}
+
+// settleParked writes the outcomes of parked events, and returns those that are sent again.
+func (l *lane) settleParked(ctx context.Context, c call, now time.Time) (back []*pending, err error) {
+	if len(c.events) == 0 {
+		return nil, nil
+	}
+	tries, permanent := make([]retried, len(c.events)), make([]bool, len(c.events))
+	for i, p := range c.events {
+		tries[i] = retried{p.item.queue, p.row.attempts}
+		permanent[i] = retry.IsPermanent(c.answers[i].err)
+	}
+	outcomes := decideRetried(tries, c.answers, permanent, l.r.c.Retry.Attempts)
+	stays := map[queue]bool{}
+	for i, p := range c.events {
+		if outcomes[i] == waits && (p.probe != nil || l.partitions[p.to.spot] != nil) {
+			outcomes[i] = held // it need not be sent: the probe of its partition will say when
+		}
+		if outcomes[i] == waits || outcomes[i] == untouched && stays[p.item.queue] {
+			stays[p.item.queue] = true
+			back = append(back, p)
+			outcomes[i] = untouched
+			continue
+		}
+		l.tried(rowKeyOf(p))
+		if outcomes[i] != held {
+			continue
+		}
+		if c.answers[i].fault == FaultTopic {
+			l.holdTopic(p.item.queue.topic, c.answers[i].err, now)
+		} else if l.partitions[p.to.spot] == nil {
+			l.holdPartition(p.to, 0, now)
+		}
+		if p.probe != nil {
+			outcomes[i] = untouched // its row waits already
+		}
+	}
+	l.dropStuck(c.events, outcomes, stays)
+	return back, l.writeOutcomes(ctx, c.events, c.answers, outcomes)
+}
+
+// dropStuck takes the later parked events of a queue out of memory when an earlier one was not acknowledged: they are read
+// again when that one has left the table.
+func (l *lane) dropStuck(events []*pending, outcomes []outcome, stays map[queue]bool) {
+	stuck := map[queue]bool{}
+	for i, p := range events {
+		if outcomes[i] != acknowledged && p.item.queue.ordered() && !stays[p.item.queue] {
+			stuck[p.item.queue] = true
+		}
+	}
+	if len(stuck) == 0 {
+		return
+	}
+	d := events[0].to
+	d.queue = slices.DeleteFunc(d.queue, func(p *pending) bool {
+		if p.row == nil || !stuck[p.item.queue] {
+			return false
+		}
+		l.drop(p)
+		return true
+	})
+}
+
+func (l *lane) observePublished(c answered, all []answer) {
+	observe := l.r.c.Observer.OnPublished
+	if observe == nil {
+		return
+	}
+	acknowledged := c.events
+	for i := range all {
+		if all[i].acknowledged() {
+			continue
+		}
+		acknowledged = append([]holdfast.Event(nil), c.events[:i]...)
+		for j := i + 1; j < len(all); j++ {
+			if all[j].acknowledged() {
+				acknowledged = append(acknowledged, c.events[j])
+			}
+		}
+		break
+	}
+	if len(acknowledged) > 0 {
+		observe(Published{Lane: l.number, Events: acknowledged})
+	}
+}
+
+// finish ends a lane whose relay stops, so that little is published twice. What lies before an event that was sent is sent
+// too; what cannot be is parked. Then the cursor is past everything that was published.
+func (l *lane) finish(ctx context.Context) error {
+	before := l.tracker.untouched()
+	for {
+		if err := l.flush(ctx, true); err != nil {
+			return err
+		}
+		if l.outage == nil {
+			if err := l.dispatch(ctx, before); err != nil {
+				return err
+			}
+		}
+		if l.calls == 0 {
+			break
+		}
+		if err := l.r.env.await(ctx, l); err != nil {
+			return err
+		}
+		if err := l.settleAll(ctx); err != nil {
+			return err
+		}
+	}
+	if l.r.c.ParkAfter >= 0 {
+		for _, p := range l.tracker.queuedBefore(l.tracker.untouched()) { // of what takes no events now
+			l.leave(p, partitionDown, nil)
+		}
+	}
+	return l.flush(ctx, true)
+}

@@ -1,0 +1,284 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/relay/internal/simdb"
+)
+
+// answering is a publisher with partitions, named by the keys of their events, that answers as a test says. It may take its
+// time.
+type answering struct {
+	mu     sync.Mutex
+	answer func(e holdfast.Event) error // nil = acknowledge
+	takes  func(partition int) time.Duration
+	calls  map[int]int
+	taken  []taken2
+	began  map[string]time.Time
+}
+
+// taken2 is an event that was acknowledged, and when.
+type taken2 struct {
+	id  string
+	key string
+	at  time.Time
+}
+
+const partitionsOfTest = 12
+
+func (a *answering) Partition(e holdfast.Event) (partition, partitions int) {
+	n, _ := strconv.Atoi(e.Key)
+	return n % partitionsOfTest, partitionsOfTest
+}
+
+func (a *answering) set(answer func(e holdfast.Event) error) {
+	a.mu.Lock()
+	a.answer = answer
+	a.mu.Unlock()
+}
+
+func (a *answering) Publish(ctx context.Context, events []holdfast.Event) []error {
+	partition, _ := a.Partition(events[0])
+	a.mu.Lock()
+	if a.calls == nil {
+		a.calls = map[int]int{}
+	}
+	a.calls[partition]++
+	takes, answer := a.takes, a.answer
+	a.mu.Unlock()
+	if takes != nil {
+		select {
+		case <-time.After(takes(partition)):
+		case <-ctx.Done():
+		}
+	}
+	errs := make([]error, len(events))
+	for i, e := range events {
+		if answer != nil {
+			errs[i] = answer(e)
+		}
+		if errs[i] == nil {
+			a.mu.Lock()
+			a.taken = append(a.taken, taken2{e.ID, e.Key, time.Now()})
+			a.mu.Unlock()
+		}
+	}
+	return errs
+}
+
+// work works a lane as run does, without a reader, while it should.
+func work(t *testing.T, l *lane, should func() bool) error {
+	t.Helper()
+	for {
+		if err := l.turn(t.Context()); err != nil {
+			return err
+		}
+		if !should() {
+			return nil
+		}
+		timer, stop := l.timer()
+		var err error
+		select {
+		case <-l.answered.some:
+			err = l.settleAll(t.Context())
+		case <-l.tasksDue:
+			err = l.runTasks(t.Context())
+		case <-timer:
+			err = l.runTasks(t.Context())
+		case <-time.After(10 * time.Millisecond): // sleep: should may have changed by itself
+		}
+		stop()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// twelve is a lane with twelve partitions that get an event each every 50 ms, of its own key.
+type twelve struct {
+	*answering
+	db      *simdb.DB
+	l       *lane
+	written map[string]time.Time
+	keys    map[string][]string // ids, in order
+	most    int                 // events in memory
+}
+
+func newTwelve(t *testing.T, a *answering) *twelve {
+	db, r, l := pacedRelay(t, a, func(string) {})
+	r.c.BatchSize, r.c.ParkAfter = 100, 10*time.Second
+	r.c.Lease, l.leaseUntil = 24*time.Hour, time.Now().Add(24*time.Hour) // nobody saves
+	l.reader.limit = 100
+	return &twelve{answering: a, db: db, l: l, written: map[string]time.Time{}, keys: map[string][]string{}}
+}
+
+// run writes for a while, and lets the lane work until all is published, or for as long again and a minute.
+func (s *twelve) run(t *testing.T, d time.Duration) {
+	t.Helper()
+	began, n := time.Now(), 0
+	nextAt, polled := began, began
+	done := func() bool {
+		now := time.Now()
+		for ; nextAt.Before(began.Add(d)) && !now.Before(nextAt); nextAt = nextAt.Add(50 * time.Millisecond) {
+			tx := s.db.Begin()
+			for p := range partitionsOfTest {
+				n++
+				id, key := fmt.Sprint("e", n), fmt.Sprint(p)
+				tx.Append(0, simdb.Event{ID: id, Topic: "orders", Key: key})
+				s.written[id] = now
+				s.keys[key] = append(s.keys[key], id)
+			}
+			if err := tx.Commit(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if now.After(polled) { // as the poller does
+			polled = now
+			s.l.tasks.Or(parkedDue)
+			signal(s.l.tasksDue)
+		}
+		for s.l.takesPages() {
+			p, err := s.l.reader.next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.moves {
+				s.l.accept(p)
+			}
+			s.most = max(s.most, s.l.tracker.events)
+			if p.last {
+				break
+			}
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return now.Sub(began) > 2*d+time.Minute || now.Sub(began) > d && len(s.taken) >= len(s.written) && len(s.db.Parked()) == 0
+	}
+	if err := work(t, s.l, func() bool { return !done() }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// delays are how long the events of partitions waited for their acknowledgement, in order.
+func (s *twelve) delays(of func(key string) bool) (all []time.Duration) {
+	seen := map[string]bool{}
+	for _, e := range s.taken {
+		if of(e.key) && !seen[e.id] {
+			seen[e.id] = true
+			all = append(all, e.at.Sub(s.written[e.id]))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// check asks that everything arrived, each key in its order.
+func (s *twelve) check(t *testing.T) {
+	t.Helper()
+	for key, want := range s.keys {
+		var got []string
+		seen := map[string]bool{}
+		for _, e := range s.taken {
+			if e.key == key && !seen[e.id] {
+				seen[e.id] = true
+				got = append(got, e.id)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("key %s: %d of %d events arrived, or not in order", key, len(got), len(want))
+		}
+	}
+	if n := len(s.db.Parked()); n > 0 {
+		t.Errorf("%d events are still parked", n)
+	}
+}
+
+// One partition hurts only itself, whatever is the matter with it.
+func TestAPartitionInTroubleDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	const trouble = 70 * time.Second
+	noLeader := func(e holdfast.Event) error {
+		return &PublishError{Topic: e.Topic, Partition: 0, Fault: FaultPartition, Err: errors.New("no leader")}
+	}
+	refused := func(e holdfast.Event) error {
+		return &PublishError{Topic: e.Topic, Partition: 0, Fault: FaultRecord, Err: errors.New("too large")}
+	}
+	for _, c := range []struct {
+		name    string
+		trouble func(s *twelve, ago time.Duration, e holdfast.Event) error
+		takes   func(ago time.Duration) time.Duration
+		letters bool // its events become dead letters
+	}{
+		{name: "it acknowledges after 3 s", takes: func(time.Duration) time.Duration { return 3 * time.Second }},
+		{name: "it has no leader for 8 s", trouble: func(_ *twelve, ago time.Duration, e holdfast.Event) error {
+			if ago < 8*time.Second {
+				return noLeader(e)
+			}
+			return nil
+		}},
+		{name: "it hangs for 60 s", takes: func(ago time.Duration) time.Duration { return max(0, min(10*time.Second, 60*time.Second-ago)) },
+			trouble: func(_ *twelve, ago time.Duration, e holdfast.Event) error {
+				if ago < 60*time.Second {
+					return &PublishError{Topic: e.Topic, Partition: 0, Fault: FaultBroker, Err: context.DeadlineExceeded}
+				}
+				return nil
+			}},
+		{name: "it refuses all the time", trouble: func(_ *twelve, ago time.Duration, e holdfast.Event) error {
+			if ago < trouble+5*time.Second {
+				return noLeader(e)
+			}
+			return nil
+		}},
+		{name: "it refuses every record", letters: true, trouble: func(_ *twelve, ago time.Duration, e holdfast.Event) error { return refused(e) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := &answering{}
+				s := newTwelve(t, a)
+				s.l.r.c.Retry.Attempts = 2
+				began := time.Now()
+				a.takes = func(partition int) time.Duration {
+					if partition == 0 && c.takes != nil {
+						return 2*time.Millisecond + c.takes(time.Since(began))
+					}
+					return 2 * time.Millisecond
+				}
+				a.set(func(e holdfast.Event) error {
+					if e.Key == "0" && c.trouble != nil {
+						return c.trouble(s, time.Since(began), e)
+					}
+					return nil
+				})
+				s.run(t, trouble)
+				if c.letters {
+					if n := len(s.db.Letters()); n != len(s.keys["0"]) {
+						t.Errorf("%d dead letters of %d events", n, len(s.keys["0"]))
+					}
+					delete(s.keys, "0")
+				}
+				s.check(t)
+				others := s.delays(func(key string) bool { return key != "0" })
+				if len(others) == 0 {
+					t.Fatal("nothing arrived")
+				}
+				p99, most := others[len(others)*99/100], others[len(others)-1]
+				if p99 > 20*time.Millisecond || most > 100*time.Millisecond {
+					t.Errorf("the others waited for %v (p99) and %v at most", p99, most)
+				}
+				if s.most > 300 {
+					t.Errorf("%d events were in memory, at pages of 100", s.most)
+				}
+				t.Logf("others: p50 %v, p99 %v, max %v; in memory %d; calls of partition 0: %d", others[len(others)/2], p99, most, s.most, a.calls[0])
+			})
+		})
+	}
+}

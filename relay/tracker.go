@@ -1,0 +1,244 @@
+package relay
+
+import "time"
+
+// This file knows no clock, database or broker: it keeps what a lane has read and not finished, in the order of the log.
+
+// pendingState says how far an event in a lane's memory has come.
+type pendingState uint8
+
+const (
+	queued  pendingState = iota // waits in the queue of its destination, or is in a call
+	leaving                     // is to be parked, or its letter to be closed, by the next flush
+	settled                     // acknowledged, or its row in parked is committed: the cursor may move past it
+)
+
+// pending is one event in a lane's memory: of the log, of the table of parked events, or of both when it was parked while
+// the call that publishes it was under way.
+type pending struct {
+	event *logEvent
+	item  item
+	order int64        // the lane's own count, in the order of the log; 0 for what was read from parked
+	to    *destination // nil for what was parked without being sent
+	state pendingState
+
+	inCall bool  // the publisher has it
+	probe  *hold // a parked event that is tried to see whether this is over
+	row    *parkedRow
+
+	// How it leaves: set when state becomes leaving.
+	disposition disposition
+	err         error
+}
+
+// parkedRow is where an event is in the table of parked events.
+type parkedRow struct {
+	place    int64
+	attempts int
+}
+
+func (p *pending) size() int {
+	n := len(p.event.Payload) + len(p.event.Key) + 64
+	for name, value := range p.event.Headers {
+		n += len(name) + len(value)
+	}
+	return n
+}
+
+// leave says how an event leaves the lane's memory with the next flush.
+func (p *pending) leave(d disposition, err error) {
+	p.state, p.disposition, p.err = leaving, d, err
+}
+
+// pageProgress is a page whose events are not all settled.
+type pageProgress struct {
+	page
+	pending []pending
+	next    int // everything before it is settled
+}
+
+// cursorAt is the cursor when the first n events of the page are settled.
+func (p *pageProgress) cursorAt(n int) cursor {
+	if n == len(p.pending) {
+		return p.after
+	}
+	c := p.window
+	c.pos = p.pending[n-1].event.seq
+	return c
+}
+
+// tracker keeps the events of the log that a lane has read, from the first one that is not settled. The cursor may move up
+// to that one and no further: the events that are settled after it would be read again after a crash.
+type tracker struct {
+	pages  []*pageProgress
+	events int // in pages: settled, or not
+	order  int64
+}
+
+// add takes a page in and returns its events, all queued.
+func (t *tracker) add(p page) []pending {
+	progress := &pageProgress{page: p, pending: make([]pending, len(p.events))}
+	for i := range p.events {
+		e := &p.events[i]
+		t.order++
+		progress.pending[i] = pending{event: e, order: t.order, item: item{queue: queue{e.Topic, e.Key}, replay: e.letter != 0}}
+	}
+	t.pages = append(t.pages, progress)
+	t.events += len(p.events)
+	return progress.pending
+}
+
+// advance moves past what is settled. It returns the cursor there, and whether it has moved.
+func (t *tracker) advance() (c cursor, moved bool) {
+	for len(t.pages) > 0 {
+		p := t.pages[0]
+		from := p.next
+		for p.next < len(p.pending) && p.pending[p.next].state == settled {
+			p.next++
+		}
+		if p.next > from || len(p.pending) == 0 {
+			c, moved = p.cursorAt(p.next), true
+		}
+		if p.next < len(p.pending) {
+			return c, moved
+		}
+		t.events -= len(p.pending)
+		t.pages[0] = nil
+		t.pages = t.pages[1:]
+	}
+	return c, moved
+}
+
+// departures are the events that leave with the next flush: those before the first event that is still queued, at most so
+// many, and of so many bytes. after is the cursor when they have left. One transaction writes both, so that no event is
+// parked twice.
+func (t *tracker) departures(events, bytes int) (leave []*pending, after cursor) {
+	for _, p := range t.pages {
+		for i := p.next; i < len(p.pending); i++ {
+			e := &p.pending[i]
+			if e.state == queued {
+				if i > 0 {
+					after = p.cursorAt(i)
+				}
+				return leave, after
+			}
+			if e.state != leaving {
+				continue
+			}
+			size := e.size()
+			if len(leave) > 0 && (len(leave) == events || bytes < size) {
+				if i > 0 {
+					after = p.cursorAt(i)
+				}
+				return leave, after
+			}
+			leave = append(leave, e)
+			bytes -= size
+		}
+		after = p.after
+	}
+	return leave, after
+}
+
+// untouched is the order from which on no event has been sent or parked: what comes from there can be read again without
+// being published twice.
+func (t *tracker) untouched() int64 {
+	last := int64(0)
+	for _, p := range t.pages {
+		for i := p.next; i < len(p.pending); i++ {
+			if e := &p.pending[i]; e.state != queued || e.inCall {
+				last = e.order
+			}
+		}
+	}
+	return last + 1
+}
+
+// queuedBefore are the events that are queued before that order.
+func (t *tracker) queuedBefore(order int64) (found []*pending) {
+	for _, p := range t.pages {
+		for i := p.next; i < len(p.pending); i++ {
+			if e := &p.pending[i]; e.order < order && e.state == queued {
+				found = append(found, e)
+			}
+		}
+	}
+	return found
+}
+
+// spot is a partition; -1 when the publisher does not say which.
+type spot struct {
+	topic     string
+	partition int
+}
+
+// topicRoute is how the events of a topic are spread over its partitions. While some of them are queued the number of
+// partitions that the lane goes by does not change: an event would overtake an earlier one of its key.
+type topicRoute struct {
+	partitions int // 0 when the publisher does not know yet
+	queued     int
+}
+
+// destination is the queue of one partition. One call at a time publishes from it, so its events leave in order, and a
+// partition that answers late delays its own.
+type destination struct {
+	spot
+	route *topicRoute
+	queue []*pending
+	call  []*pending // in the call under way; nil for none
+	began time.Time  // of the call
+
+	// since is when the oldest event without an acknowledgement began to wait; zero when nothing waits. refused says that
+	// the last answer was this partition's own trouble.
+	since   time.Time
+	refused bool
+	told    bool // that it says nothing
+	tries   int
+	retryAt time.Time // nothing is sent before it
+	checkAt time.Time // when to look whether it is slow
+}
+
+// enqueue adds an event at the end.
+func (d *destination) enqueue(p *pending, now time.Time) {
+	if d.since.IsZero() {
+		d.since = now
+	}
+	p.to = d
+	d.queue = append(d.queue, p)
+	if p.row == nil {
+		d.route.queued++
+	}
+}
+
+// release counts an event of the log that is not queued any more.
+func (d *destination) release(p *pending) {
+	if p.row == nil {
+		d.route.queued--
+	}
+}
+
+// take removes the first events of the queue, at most so many and of so many bytes, but one at least.
+func (d *destination) take(events, bytes int) []*pending {
+	n := 0
+	for n < len(d.queue) && n < events {
+		size := d.queue[n].size()
+		if n > 0 && size > bytes {
+			break
+		}
+		bytes -= size
+		n++
+	}
+	taken := d.queue[:n:n]
+	d.queue = d.queue[n:]
+	return taken
+}
+
+// putBack returns events of a call to the front of the queue, in their order.
+func (d *destination) putBack(events []*pending) {
+	if len(events) > 0 {
+		d.queue = append(append(make([]*pending, 0, len(events)+len(d.queue)), events...), d.queue...)
+	}
+}
+
+// idle says whether nothing waits here.
+func (d *destination) idle() bool { return len(d.queue) == 0 && d.call == nil }
