@@ -91,7 +91,7 @@ const lanesBody = "$$ select 8 $$"
 // What everybody gets shows nothing that a role may not see anyway: the views require the role's own rights to the tables.
 const grantsSQL = `revoke all on all functions in schema holdfast from public;
 grant execute on function holdfast.last_errors(text[]) to public;
-grant select on holdfast.lane_hold, holdfast.consumer_hold to public;
+grant select on holdfast.current_incarnation, holdfast.lane_hold, holdfast.consumer_hold to public;
 `
 
 // SQL returns the script that creates the schema in one transaction: what Migrate runs on an empty database. Use it if you

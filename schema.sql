@@ -45,6 +45,14 @@ create unlogged table holdfast.incarnation (
     token  uuid not null default gen_random_uuid()
 );
 
+-- What processes remember and compare: the token, and since when this server runs and its last crash recovery. Some servers
+-- keep unlogged tables through a crash (Aurora), and a cold copy of the files has the old token. Both start anew. A
+-- recovery without a start resets the server's statistics.
+create view holdfast.current_incarnation with (security_invoker = true) as
+    select format('%s/%s/%s', i.token, extract(epoch from pg_postmaster_start_time()),
+                  extract(epoch from pg_stat_get_bgwriter_stat_reset_time())) as token
+      from holdfast.incarnation i;
+
 -- ---------------------------------------------------------------------------------------------------------------------
 -- The log. Append only: no status, no UPDATE, no DELETE. A relay reads it by two snapshots (see `lane`).
 
@@ -562,16 +570,15 @@ $$;
 
 -- Appends events to the log, or to `scheduled` if not_befores is in the future, in the order of the arrays. All
 -- arrays have the same length. This and append_one are the only ways into the log: writers are granted these functions,
--- not the tables, so nobody can choose xid, seq or snap. A cut (snap) is kept for about one event in 1,000, and only if each
--- statement has a snapshot of its own: under a higher isolation level the snapshot is older than rows of the same call.
+-- not the tables, so nobody can choose xid, seq or snap. A cut (snap) is kept for about one event in 1,000, under any isolation
+-- level: under a higher one the snapshot is that of the transaction's first statement, an older moment, but a true one.
 create function holdfast.append(ids text[], sources text[], types text[], topics text[], keys text[], times timestamptz[],
     headers text[], payloads bytea[], not_befores timestamptz[], letters bigint[]) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     lanes    constant integer := holdfast.lanes();
     segment  constant integer := (select s.current from holdfast.segments s);
-    cut      constant pg_snapshot := case when random() < cardinality(ids) * 0.001
-                 and current_setting('transaction_isolation') = 'read committed' then pg_current_snapshot() end;
+    cut      constant pg_snapshot := case when random() < cardinality(ids) * 0.001 then pg_current_snapshot() end;
     refused  text;
 begin
     select r into refused
@@ -631,8 +638,7 @@ create function holdfast.append_one(id text, source text, type text, topic text,
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     segment  constant integer := (select s.current from holdfast.segments s);
-    cut      constant pg_snapshot := case when random() < 0.001
-                 and current_setting('transaction_isolation') = 'read committed' then pg_current_snapshot() end;
+    cut      constant pg_snapshot := case when random() < 0.001 then pg_current_snapshot() end;
     refused  constant text := holdfast.refusal(id, source, type, topic, key, "time", headers);
 begin
     if refused is not null then raise exception 'write event: %', refused using errcode = '22023'; end if;
@@ -707,29 +713,13 @@ end $$;
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Keeping the log small.
 
--- Empties one segment if nothing in it is unread, and says what it did: 'emptied', 'unread', 'busy' (it did not get
--- the lock in time) or 'refused: why'. Lock, test and TRUNCATE are one call: under READ COMMITTED each statement of this
--- function has a snapshot of its own, so the test sees every row committed before the lock was granted.
-create function holdfast.reclaim(segment integer, expected_token uuid, lock_wait_ms integer) returns text
+-- Says whether a segment has rows that a lane has not read. One end of the index answers each question, however many rows
+-- there are. Volatile, so that each call has a snapshot of its own.
+create function holdfast.unread(segment integer) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     unread boolean;
 begin
-    if current_setting('transaction_isolation') <> 'read committed' then return 'refused: the transaction is not READ COMMITTED'; end if;
-    if pg_is_in_recovery() then return 'refused: this is a standby'; end if;
-    perform set_config('lock_timeout', lock_wait_ms || 'ms', true);
-    begin
-        execute format('lock table only holdfast.event_%s in access exclusive mode', segment);
-    exception when lock_not_available then
-        return 'busy';
-    end;
-    -- From here on: after the lock, in statements of their own.
-    if not exists (select from holdfast.incarnation i where i.token = expected_token) then return 'refused: the database was restarted after a crash'; end if;
-    if exists (select from holdfast.segments s where s.current = segment) then return 'refused: it is the current segment'; end if;
-    if exists (select from holdfast.lane l where pg_snapshot_xmax(l.done) > pg_snapshot_xmax(pg_current_snapshot())) then
-        return 'refused: a cursor lies in the future';
-    end if;
-    -- One end of the index answers each question, however many rows there are. That matters: nobody can read the log meanwhile.
     execute format($q$
         select coalesce(
                (select e.lane from only holdfast.event_%1$s e order by e.lane limit 1) < (select min(l.lane) from holdfast.lane l)
@@ -739,7 +729,34 @@ begin
                (select e.xid from only holdfast.event_%1$s e where e.lane = l.lane order by e.xid desc limit 1) >= pg_snapshot_xmax(l.done)
             or exists (select from pg_snapshot_xip(l.done) flying (xid), lateral (
                  select 1 from only holdfast.event_%1$s e where e.lane = l.lane and e.xid = flying.xid order by e.seq limit 1) e)), false)$q$, segment) into unread;
-    if unread then return 'unread'; end if;
+    return unread;
+end $$;
+
+-- Empties one segment if nothing in it is unread, and says what it did: 'emptied', 'unread', 'busy' (it did not get
+-- the lock in time) or 'refused: why'. Lock, test and TRUNCATE are one call: under READ COMMITTED each statement of this
+-- function has a snapshot of its own, so the test sees every row committed before the lock was granted. It is tested before
+-- the lock, too: the lock keeps everybody from reading the log, costs two transaction ids, and is written to the WAL, where
+-- standbys take it.
+create function holdfast.reclaim(segment integer, expected_token uuid, lock_wait_ms integer) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then return 'refused: the transaction is not READ COMMITTED'; end if;
+    if pg_is_in_recovery() then return 'refused: this is a standby'; end if;
+    if exists (select from holdfast.segments s where s.current = segment) then return 'refused: it is the current segment'; end if;
+    if holdfast.unread(segment) then return 'unread'; end if;
+    perform set_config('lock_timeout', lock_wait_ms || 'ms', true);
+    begin
+        execute format('lock table only holdfast.event_%s in access exclusive mode', segment);
+    exception when lock_not_available then
+        return 'busy';
+    end;
+    -- From here on: after the lock, in statements of their own. Nobody can read the log meanwhile.
+    if not exists (select from holdfast.incarnation i where i.token = expected_token) then return 'refused: the database was restarted after a crash'; end if;
+    if exists (select from holdfast.segments s where s.current = segment) then return 'refused: it is the current segment'; end if;
+    if exists (select from holdfast.lane l where pg_snapshot_xmax(l.done) > pg_snapshot_xmax(pg_current_snapshot())) then
+        return 'refused: a cursor lies in the future';
+    end if;
+    if holdfast.unread(segment) then return 'unread'; end if;
     execute format('truncate only holdfast.event_%s', segment);
     return 'emptied';
 end $$;
