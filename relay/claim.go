@@ -10,14 +10,16 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// Errors that make Run return at once. Adopt resolves ErrRestored.
+// Errors that make Run return at once. Adopt resolves ErrRestored, holdfast.Migrate ErrSchemaOld.
 var (
 	ErrStandby   = errors.New("the server is a standby: connect the relay to the primary")
 	ErrRestored  = errors.New("the database is a restored copy: the relay's cursors speak of another history of transactions; stop all relays and run holdfast adopt")
+	ErrSchemaOld = errors.New("the schema is older than this build: run holdfast migrate, or call holdfast.Migrate")
 	ErrIsolation = errors.New("default_transaction_isolation is not 'read committed': set it for the relay's role (alter role ... set default_transaction_isolation = 'read committed')")
 )
 
@@ -30,6 +32,7 @@ type server struct {
 	adopted           int64 // of the cluster that the cursors speak of
 	born, bornXmin    int64
 	doneXmax, nowXmax int64
+	version           int // of the schema
 }
 
 // sameHistory says whether transaction ids still mean what they meant when the schema was created: the row that remembers
@@ -41,6 +44,8 @@ func (s server) refusal() error {
 	switch {
 	case s.standby:
 		return ErrStandby
+	case s.version < holdfast.SchemaVersion:
+		return fmt.Errorf("%w: it is at version %d, and this build needs %d", ErrSchemaOld, s.version, holdfast.SchemaVersion)
 	case s.isolation != "read committed":
 		return fmt.Errorf("%w: it is %q", ErrIsolation, s.isolation)
 	case s.identifier != s.adopted:
@@ -84,7 +89,14 @@ func (r *Relay) maintainClaims(ctx, work context.Context) error {
 		return nil
 	}
 	failpoint.Hit(failpoint.RelayClaiming)
-	return r.claim(ctx, writing, work, s.token, mine-len(owned), numbers, lanes)
+	return r.claim(ctx, writing, work, s.token, mine-len(owned), append(numbers, r.resting()...), lanes)
+}
+
+// resting are the lanes that have failed again and again, and are left alone for now.
+func (r *Relay) resting() []int16 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failing.resting(r.env.now())
 }
 
 // inspect refills the incarnation's token if a crash emptied it, and reads what may keep a relay from running.
@@ -102,7 +114,7 @@ func (r *Relay) inspect(ctx context.Context) (server, error) {
 // readServer reads what inspect needs to know. A standby refuses to read the incarnation, because its table is unlogged.
 func (r *Relay) readServer(ctx context.Context) (server, error) {
 	var s server
-	err := r.pool.QueryRow(ctx, r.sql.In(readServer)).Scan(&s.token, &s.standby, &s.isolation, &s.identifier, &s.adopted, &s.born, &s.bornXmin, &s.doneXmax, &s.nowXmax)
+	err := r.pool.QueryRow(ctx, r.sql.In(readServer)).Scan(&s.token, &s.standby, &s.isolation, &s.identifier, &s.adopted, &s.born, &s.bornXmin, &s.doneXmax, &s.nowXmax, &s.version)
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == "0A000" { // feature_not_supported
 		return server{standby: true}, nil
@@ -113,10 +125,10 @@ func (r *Relay) readServer(ctx context.Context) (server, error) {
 	return s, nil
 }
 
-// claim takes up to n free lanes and starts them. If a stop keeps some from starting, leave releases those.
-func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, owned []int16, lanes int) error {
+// claim takes up to n free lanes and starts them, except for the given ones: those that are ours, or rest. If a stop keeps some from starting, leave releases those.
+func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, except []int16, lanes int) error {
 	sent := r.env.now()
-	rows, err := r.pool.Query(writing, r.sql.In(claimLanes), r.c.Name, r.c.Lease, n, token, owned)
+	rows, err := r.pool.Query(writing, r.sql.In(claimLanes), r.c.Name, r.c.Lease, n, token, except)
 	if err != nil {
 		return fmt.Errorf("claim lanes: %w", err)
 	}
@@ -130,6 +142,9 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, o
 	}
 	r.mu.Lock()
 	r.token = token
+	for _, l := range claimed {
+		r.failing.claimed(l.number, sent)
+	}
 	r.mu.Unlock()
 	if len(claimed) > 0 {
 		failpoint.Hit(failpoint.RelayClaimed)
@@ -139,7 +154,7 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, o
 			return fmt.Errorf("load lane %d: %w", l.number, explain(err)) // its lease runs out, and it is claimed again
 		}
 		l.saved = l.cursor
-		l.reader = logReader{pool: r.pool, sql: r.sql, lane: l.number, token: token, limit: r.c.BatchSize,
+		l.reader = logReader{pool: r.pool, sql: r.sql, lane: l.number, token: token, limit: r.c.BatchSize, bytes: r.pageBytes,
 			span: int64(r.c.BatchSize) * int64(lanes) * 4 / 5, now: r.env.now, at: startReading(l.cursor)}
 		r.env.start(work, l)
 	}

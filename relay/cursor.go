@@ -1,5 +1,7 @@
 package relay
 
+import "slices"
+
 // cursor is how far a lane has been read: a pair of snapshots, in Postgres's text form. Everything visible in done has
 // been read. The window holds what is visible in upto and not in done, and has been read up to seq pos; without a
 // window (upto is empty) pos is 0.
@@ -41,26 +43,48 @@ func chooseCut(cuts []cut, span int64) (cut, bool) {
 	return chosen, true
 }
 
-// plan splits the transactions of one large window, so that a page costs what it returns: the big ones are each read in
-// seq order by the index and merged with the rest, which is small enough to be sorted for every page.
+// plan says where the rest of one large window is, so that a page costs what it returns and not what the window holds: the
+// big transactions are each read in seq order by the index, and merged with the next events of all others, whose places are
+// listed in advance, many pages at a time. Without the list every page would sort the rest of the window, as often as the
+// window has pages.
 type plan struct {
-	big   []int64 // at most maxBig transactions with more than a page of events
-	small []int64
+	big   []int64 // transaction ids; at most maxBig
+	next  places  // of the events of the others, in seq order; all lie after the cursor
+	whole bool    // next goes on to the end of the window
 }
 
-// maxBig is how many transactions the statement readPlanned merges.
-const maxBig = 8
+// places are where events are in the log: their transaction ids and seqs, in step.
+type places struct{ xids, seqs []int64 }
 
-// planWindow makes the plan from the window's transactions and the number of events in each, counted up to a little
-// more than a page.
-func planWindow(xids []int64, counts []int64, page int) plan {
-	var p plan
-	for i, xid := range xids {
-		if counts[i] > int64(page) && len(p.big) < maxBig {
-			p.big = append(p.big, xid)
-		} else {
-			p.small = append(p.small, xid)
-		}
+const (
+	maxBig    = 8      // transactions that the statement readPlanned merges, and readTransactions lists
+	listAhead = 50_000 // places that are listed in advance; at least, two pages
+)
+
+// ahead is how many places to list for pages of limit events.
+func ahead(limit int) int { return max(listAhead, 2*limit) }
+
+// short says that the list may end before the page does.
+func (p plan) short(limit int) bool { return !p.whole && len(p.next.seqs) < limit }
+
+// listed is the plan with a new list, for which want places were asked.
+func (p plan) listed(next places, want int) plan {
+	p.next, p.whole = next, len(next.seqs) < want
+	return p
+}
+
+// page is what a page of limit events may need of the list.
+func (p plan) page(limit int) places {
+	n := min(limit, len(p.next.seqs))
+	return places{p.next.xids[:n], p.next.seqs[:n]}
+}
+
+// after is the plan after a page whose last event has the seq last.
+func (p plan) after(last int64) plan {
+	n, found := slices.BinarySearch(p.next.seqs, last)
+	if found {
+		n++
 	}
+	p.next = places{p.next.xids[n:], p.next.seqs[n:]}
 	return p
 }

@@ -12,7 +12,7 @@ import (
 func TestWhoLostALaneTouchesNoRowOfIt(t *testing.T) {
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
-	done := "900:900:"
+	done := "9:9:"
 	upto := ""
 	for _, c := range []struct {
 		name  string

@@ -35,7 +35,8 @@ type page struct {
 
 // Errors that stop a reader, because the rows that it would get are not the log's.
 var (
-	errCrashed   = errors.New("the database was restarted after a crash")
+	errCrashed   = errors.New("the database was restarted")
+	errAhead     = errors.New("the cursor is ahead of the database: a copy of the database took its place, or a crash undid transactions")
 	errStandby   = errors.New("the server is a standby")
 	errIsolation = errors.New("the default isolation is not read committed")
 )
@@ -44,8 +45,8 @@ var (
 // goroutine; its cursor is ahead of what is published, and of what is saved.
 //
 // Its work is bounded. A call of next makes three statements at most: a look for cuts and a page; or a page, a look for
-// cuts and a page; or a page and a look at the window's transactions. Each statement is bounded too: a page by limit, the
-// cuts by cutsRead, and the transactions by those of one window, with limit+1 counted events of each at most. If a window
+// cuts and a page; or a page and a look at the window's transactions; or a list of places and a page. The answer of each is
+// bounded too: a page by limit and bytes, the cuts by cutsRead, the transactions by maxBig, the places by ahead. If a window
 // holds nothing of the lane, the call returns an empty page and leaves what comes after it to the next call.
 type logReader struct {
 	pool  database
@@ -53,6 +54,7 @@ type logReader struct {
 	lane  int
 	token string
 	limit int   // events of a page
+	bytes int64 // of their payloads and headers; a page ends after the event with which it has so many
 	span  int64 // events of all lanes that a window of a backlog should hold: most of a page for each
 	now   func() time.Time
 
@@ -61,7 +63,10 @@ type logReader struct {
 	intern map[string]string
 }
 
-const cutsRead = 200 // at most, from which the end of a window is chosen
+const (
+	cutsRead  = 200     // at most, from which the end of a window is chosen
+	pageBytes = 4 << 20 // of a page: enough for all events of a page that are of a usual size
+)
 
 // next reads the next page. A page without events ends its window: the last page, or one that moves the cursor.
 func (r *logReader) next(ctx context.Context) (page, error) {
@@ -77,23 +82,29 @@ func (r *logReader) next(ctx context.Context) (page, error) {
 			at = at.toCut(c)
 		}
 	}
-	events, upto, err := r.read(ctx, at)
+	if at.wantsList(r.limit) {
+		next, err := r.readPlaces(ctx, at)
+		if err != nil {
+			return page{}, err
+		}
+		at = at.byPlan(at.plan.listed(next, ahead(r.limit)))
+	}
+	events, upto, full, err := r.read(ctx, at)
 	if err != nil {
 		return page{}, err
 	}
-	if at.exceeds(len(events) == r.limit) {
+	if at.exceeds(full) {
 		c, found, err := r.readCut(ctx, at)
 		if err != nil {
 			return page{}, err
 		}
 		if found {
 			at = at.toCut(c)
-			if events, upto, err = r.read(ctx, at); err != nil {
+			if events, upto, full, err = r.read(ctx, at); err != nil {
 				return page{}, err
 			}
 		}
 	}
-	full := len(events) == r.limit
 	var last int64
 	if len(events) > 0 {
 		last = events[len(events)-1].seq
@@ -139,77 +150,94 @@ func (r *logReader) readCut(ctx context.Context, at reading) (cut, bool, error) 
 	return chosen, found, nil
 }
 
-// readPlan looks at the transactions of the rest of a window.
+// readPlan looks for the big transactions of the rest of a window.
 func (r *logReader) readPlan(ctx context.Context, at reading) (plan, error) {
-	rows, err := r.pool.Query(ctx, r.sql.In(readTransactions), r.lane, at.cursor.done, at.cursor.upto, at.cursor.pos, r.limit+1, r.token)
+	rows, err := r.pool.Query(ctx, r.sql.In(readTransactions), r.lane, at.cursor.done, at.cursor.upto, at.cursor.pos, r.limit, r.token)
 	if err != nil {
 		return plan{}, fmt.Errorf("read the window's transactions: %w", err)
 	}
-	var xids, counts []int64
-	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
-		var xid string
-		var n *int64
-		if err := row.Scan(&xid, &n); err != nil {
-			return struct{}{}, err
-		}
-		if n == nil {
-			return struct{}{}, stateError(xid)
-		}
-		x, err := strconv.ParseInt(xid, 10, 64)
-		xids, counts = append(xids, x), append(counts, *n)
-		return struct{}{}, err
-	})
+	big, err := collectPlaces(rows)
 	if err != nil {
 		return plan{}, fmt.Errorf("read the window's transactions: %w", err)
 	}
-	return planWindow(xids, counts, r.limit), nil
+	return plan{big: big.xids}, nil
 }
 
-// read reads one page as the state says, and returns it with the end of its window.
-func (r *logReader) read(ctx context.Context, at reading) ([]logEvent, string, error) {
+// readPlaces lists where the next events of a window are, but for those of the big transactions.
+func (r *logReader) readPlaces(ctx context.Context, at reading) (places, error) {
+	rows, err := r.pool.Query(ctx, r.sql.In(readPlaces), r.lane, at.cursor.done, at.cursor.upto, at.cursor.pos, ahead(r.limit), r.token, texts(at.plan.big))
+	if err != nil {
+		return places{}, fmt.Errorf("read places of the window: %w", err)
+	}
+	next, err := collectPlaces(rows)
+	if err != nil {
+		return places{}, fmt.Errorf("read places of the window: %w", err)
+	}
+	return next, nil
+}
+
+// collectPlaces reads rows of a transaction and a number. A row without a number says why the reader must stop.
+func collectPlaces(rows pgx.Rows) (places, error) {
+	var to places
+	var xid string
+	var n *int64
+	_, err := pgx.ForEachRow(rows, []any{&xid, &n}, func() error {
+		if n == nil {
+			return stateError(xid)
+		}
+		x, err := strconv.ParseInt(xid, 10, 64)
+		to.xids, to.seqs = append(to.xids, x), append(to.seqs, *n)
+		return err
+	})
+	return to, err
+}
+
+// read reads one page as the state says, and returns it with the end of its window. full says that the page was cut off by
+// its limit of events or of bytes, so that there may be more in the window.
+func (r *logReader) read(ctx context.Context, at reading) (events []logEvent, upto string, full bool, err error) {
 	var rows pgx.Rows
-	var err error
 	if at.state == planned {
-		rows, err = r.pool.Query(ctx, r.sql.In(readPlanned), r.lane, texts(at.plan.small), at.cursor.upto, at.cursor.pos, r.limit, r.token, texts(at.plan.big))
+		next := at.plan.page(r.limit)
+		rows, err = r.pool.Query(ctx, r.sql.In(readPlanned), r.lane, next.xids, at.cursor.upto, at.cursor.pos, r.limit, r.token, texts(at.plan.big), next.seqs, r.bytes)
 	} else {
 		var upto *string
 		if !at.opens() {
 			upto = &at.cursor.upto
 		}
-		rows, err = r.pool.Query(ctx, r.sql.In(readPage), r.lane, at.cursor.done, upto, at.cursor.pos, r.limit, r.token)
+		rows, err = r.pool.Query(ctx, r.sql.In(readPage), r.lane, at.cursor.done, upto, at.cursor.pos, r.limit, r.token, r.bytes)
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("read page: %w", err)
+		return nil, "", false, fmt.Errorf("read page: %w", err)
 	}
 	defer rows.Close()
 	var header logEvent
+	var bytes int64
 	if !rows.Next() {
 		rows.Close()
 		if err := rows.Err(); err != nil {
-			return nil, "", fmt.Errorf("read page: %w", err)
+			return nil, "", false, fmt.Errorf("read page: %w", err)
 		}
-		return nil, "", errors.New("read page: the header is missing")
+		return nil, "", false, errors.New("read page: the header is missing")
 	}
-	if err := r.scan(rows, &header); err != nil {
-		return nil, "", fmt.Errorf("read page: %w", err)
+	if err := r.scan(rows, &header, &bytes); err != nil {
+		return nil, "", false, fmt.Errorf("read page: %w", err)
 	}
-	var events []logEvent
 	for rows.Next() {
 		if events == nil {
 			events = make([]logEvent, 0, min(r.limit, 256))
 		}
 		events = append(events, logEvent{})
-		if err := r.scan(rows, &events[len(events)-1]); err != nil {
-			return nil, "", fmt.Errorf("read page: %w", err)
+		if err := r.scan(rows, &events[len(events)-1], &bytes); err != nil {
+			return nil, "", false, fmt.Errorf("read page: %w", err)
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return nil, "", fmt.Errorf("read page: %w", err)
+		return nil, "", false, fmt.Errorf("read page: %w", err)
 	}
 	if header.Source != "ok" {
-		return nil, "", fmt.Errorf("read page: %w", stateError(header.Source))
+		return nil, "", false, fmt.Errorf("read page: %w", stateError(header.Source))
 	}
-	return events, header.ID, nil
+	return events, header.ID, len(events) == r.limit || bytes >= r.bytes, nil
 }
 
 // stateError turns a statement's reason for stopping the reader into an error.
@@ -219,17 +247,19 @@ func stateError(state string) error {
 		return errStandby
 	case "isolation":
 		return errIsolation
+	case "ahead":
+		return errAhead
 	default:
 		return errCrashed
 	}
 }
 
-// scan reads a row of readPage. In the binary format it takes the values as they come on the wire, which is several times
+// scan reads a row of readPage, and how many bytes the page has with it. In the binary format it takes the values as they come on the wire, which is several times
 // faster than Scan. Simple protocol and exec mode give text.
-func (r *logReader) scan(rows pgx.Rows, to *logEvent) error {
+func (r *logReader) scan(rows pgx.Rows, to *logEvent, bytes *int64) error {
 	if rows.FieldDescriptions()[0].Format != pgx.BinaryFormatCode {
 		var headers *string
-		if err := rows.Scan(&to.seq, &to.ID, &to.Source, &to.Type, &to.Topic, &to.Key, &to.Time, &headers, &to.Payload, &to.letter); err != nil {
+		if err := rows.Scan(&to.seq, &to.ID, &to.Source, &to.Type, &to.Topic, &to.Key, &to.Time, &headers, &to.Payload, &to.letter, bytes); err != nil {
 			return err
 		}
 		if headers == nil {
@@ -248,6 +278,7 @@ func (r *logReader) scan(rows pgx.Rows, to *logEvent) error {
 		copy(to.Payload, v[8])
 	}
 	to.letter = int64(binary.BigEndian.Uint64(v[9]))
+	*bytes = int64(binary.BigEndian.Uint64(v[10]))
 	if v[7] != nil {
 		return parseHeaders(v[7], &to.Event)
 	}

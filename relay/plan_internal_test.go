@@ -30,7 +30,9 @@ func TestStatementsOfEveryPollAreNotPlannedAnew(t *testing.T) {
 		dones[i], uptos[i] = &done, new(string)
 	}
 	for name, call := range map[string]func() (string, []any){
-		"page":  func() (string, []any) { return r.sql.In(readPage), []any{0, done, (*string)(nil), 0, 200, r.token} },
+		"page": func() (string, []any) {
+			return r.sql.In(readPage), []any{0, done, (*string)(nil), 0, 200, r.token, r.bytes}
+		},
 		"probe": func() (string, []any) { return r.sql.In(probeLanes), []any{lanes, dones, r.token} },
 		"save": func() (string, []any) {
 			return r.sql.In(saveLanes), []any{"relay", time.Minute, lanes, epochs, dones, uptos, poss, r.token, 1}

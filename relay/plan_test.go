@@ -46,10 +46,11 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		statement, literals string
 		indexes             []string
 	}{
-		{readPage, "3, " + done + ", " + upto + ", 0, 2000, " + token, segments("lane_xid_seq")},
-		{readPage, "3, " + done + ", null, 0, 2000, " + token, segments("lane_xid_seq")},
-		{readPlanned, "3, '{12011,12012}', " + upto + ", 0, 2000, " + token + ", '{12020,12021}'", segments("lane_xid_seq")},
+		{readPage, "3, " + done + ", " + upto + ", 0, 2000, " + token + ", 4000000", segments("lane_xid_seq")},
+		{readPage, "3, " + done + ", null, 0, 2000, " + token + ", 4000000", segments("lane_xid_seq")},
+		{readPlanned, "3, '{12011,12012}', " + upto + ", 0, 2000, " + token + ", '{12020,12021}', '{120110,120120}', 4000000", segments("lane_xid_seq")},
 		{readTransactions, "3, " + done + ", " + upto + ", 0, 500, " + token, segments("lane_xid_seq")},
+		{readPlaces, "3, " + done + ", " + upto + ", 0, 50000, " + token + ", '{12020,12021}'", segments("lane_xid_seq")},
 		{readCuts, done + ", 20, " + token, segments("cut")},
 		{probeLanes, "'{0,1,2,3,4,5,6,7}', array_fill(" + done + "::text, '{8}'), " + token, append(segments("lane_xid_seq"), "parked_due", "scheduled_pkey")},
 		{loadHeld, "3", []string{"letter_holds"}},
@@ -83,7 +84,7 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 	const lanes, one, adopts = "a row a lane or relay", "one row in all", "once, by a person, with all relays stopped"
 	plantest.EveryStatement(t, append(asked, readBacklog), map[string]string{
 		"relay.save": lanes, "relay.heartbeat": lanes, "relay.leave": lanes, "relay.claim": lanes, "relay.release": lanes, "relay.fence": lanes,
-		"relay.server": one, "relay.incarnation": one, "relay.segments": one, "relay.birth": one,
+		"relay.server": one, "relay.incarnation": one, "relay.segments": one, "relay.birth": one, "relay.holders": "the locks of the server",
 		"relay.adopt_snapshot": adopts, "relay.adopt_lock": adopts, "relay.adopt_events": adopts, "relay.adopt_lanes": adopts, "relay.adopt_sequence": adopts,
 		"relay.adopt_incarnation": adopts, "relay.adopt_birth_gone": adopts, "relay.adopt_birth": adopts, "relay.replace_cluster": adopts,
 		"relay.publish_letter": "a function, which reads a letter by its primary key",

@@ -2,13 +2,16 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // poller looks at the log for all lanes that have read everything, in one statement, and wakes those with something to
@@ -48,6 +51,16 @@ func (p *poller) idle(l *lane, done string) {
 	}
 }
 
+// refresh replaces the end of what an idle lane has read by a later one, up to which the lane has nothing: the looks that
+// come have less to look up.
+func (p *poller) refresh(l *lane, done, fresh string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dones[l] == done {
+		p.dones[l] = fresh
+	}
+}
+
 func (p *poller) forget(l *lane) {
 	p.mu.Lock()
 	delete(p.dones, l)
@@ -73,14 +86,39 @@ func (p *poller) run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			// The lanes and the saver meet the same error and log it; here it only slows the polling down.
+			// The lanes and the saver meet the same error and log it; here it slows the polling down.
 			pause = p.r.c.PollMax
+			p.failed(err)
 		case found:
 			pause = p.r.c.PollMin
 		default:
 			pause = min(2*pause, p.r.c.PollMax)
 		}
 	}
+}
+
+// failed drops all lanes if the connection was lost. The server may come back with less than it had, and then what they
+// remember is wrong. A look comes more often than any other statement, and with no server behind it fails. That the
+// incarnation changed shows the same, but only on servers that let us see that they started anew.
+func (p *poller) failed(err error) {
+	p.r.giveUpIfFatal(err)
+	if !lostConnection(err) {
+		return
+	}
+	for _, l := range p.r.owned() {
+		l.doubtful.Store(true)
+		l.lost(fmt.Errorf("%w: the connection to the database was lost: %w", errLost, redact(err)))
+	}
+}
+
+// lostConnection says whether a statement failed because its connection ended or could not be made, and not because it took
+// too long or was refused.
+func lostConnection(err error) bool {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return strings.HasPrefix(pgErr.Code, "57P") || strings.HasPrefix(pgErr.Code, "08")
+	}
+	return !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }
 
 // look runs one statement for all lanes and wakes those that have something to do.
@@ -114,14 +152,18 @@ func (p *poller) look(ctx context.Context, poked bool) (found bool, err error) {
 	}
 	var number int
 	var unread, parked, scheduled bool
+	var fresh *string
 	seen := 0
-	_, err = pgx.ForEachRow(rows, []any{&number, &unread, &parked, &scheduled}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&number, &unread, &parked, &scheduled, &fresh}, func() error {
 		seen++
 		l := byNumber[number]
-		if unread {
+		switch {
+		case unread:
 			found = true
 			p.forget(l)
 			signal(l.wake)
+		case fresh != nil:
+			p.refresh(l, *dones[slices.Index(numbers, int16(number))], *fresh)
 		}
 		var due uint32
 		if parked {
@@ -140,7 +182,8 @@ func (p *poller) look(ctx context.Context, poked bool) (found bool, err error) {
 		return false, fmt.Errorf("probe lanes: %w", err)
 	}
 	if seen == 0 {
-		// The incarnation changed, or this is a standby now. Each lane that is woken finds that out itself.
+		// The incarnation changed, a cursor lies ahead of the server, or this is a standby now. Each lane that is woken finds
+		// that out itself.
 		for _, l := range owned {
 			p.forget(l)
 			signal(l.wake)

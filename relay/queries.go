@@ -2,8 +2,11 @@ package relay
 
 // readPage reads the next page of one lane's window, in seq order, or opens a window that ends now. The first row is a
 // header: upto, and whether the reader may go on. Everything is one statement with one snapshot: the rows, the window's
-// end, and the proof that this is still the primary and the incarnation under which the lane was claimed.
-// $1 lane, $2 done, $3 upto or null, $4 pos, $5 limit, $6 token.
+// end, and the proof that this is still the primary and the incarnation under which the lane was claimed, and that the
+// cursor does not lie ahead of the server: then it speaks of transactions that the server does not know.
+// $1 lane, $2 done, $3 upto or null, $4 pos, $5 limit, $6 token, $7 bytes. A page ends after the first row with which payloads
+// and headers have $7 bytes: the last column counts them. octet_length of a payload does not read what is stored beside the
+// row. Offset 0 keeps the planner from writing the headers out twice, or before the limit.
 // It reads by the indexes event_N_lane_xid_seq: a range from the end of done to the end of upto, and one lookup for each
 // transaction that was in flight at done and has ended since. The lookups are in a lateral subquery with a limit, so
 // that the planner cannot turn them into a scan of the lane, as it would while a segment is new and empty.
@@ -12,100 +15,145 @@ with head as materialized (
   select coalesce($3::text::pg_snapshot, pg_current_snapshot()) as upto,
          case when pg_is_in_recovery() then 'standby'
               when current_setting('transaction_isolation') <> 'read committed' then 'isolation'
-              when not exists (select from holdfast.incarnation i where i.token = $6::text::uuid) then 'crashed'
+              when not exists (select from holdfast.current_incarnation i where i.token = $6::text) then 'crashed'
+              when greatest(pg_snapshot_xmax($2::text::pg_snapshot), pg_snapshot_xmax($3::text::pg_snapshot)) > pg_snapshot_xmax(pg_current_snapshot()) then 'ahead'
               else 'ok' end as state)
 select 0::bigint as seq, head.upto::text as id, head.state as source, '' as type, '' as topic, '' as key, now() as time,
-       null::text as headers, null::bytea as payload, 0::bigint as letter
+       null::text as headers, null::bytea as payload, 0::bigint as letter, 0::bigint as bytes
   from head
 union all
-select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers::text, w.payload, coalesce(w.letter, 0)
+select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers, w.payload, w.letter, w.bytes
   from head, lateral (
-    select u.* from (
-      select e.* from holdfast.event e
-       where e.lane = $1::smallint
-         and e.xid >= pg_snapshot_xmax($2::text::pg_snapshot)
-         and e.xid < pg_snapshot_xmax(head.upto)
-         and pg_visible_in_snapshot(e.xid, head.upto)
-         and e.seq > $4::bigint
-      union all
-      select e.*
-        from (select pg_snapshot_xip($2::text::pg_snapshot) as xid except select pg_snapshot_xip(head.upto)) ended,
-             lateral (
-               select e.* from holdfast.event e
-                where e.lane = $1::smallint and e.xid = ended.xid and e.seq > $4::bigint
-                order by e.seq limit $5::integer) e
-    ) u
-    order by u.seq
-    limit $5::integer) w
- where head.state = 'ok'`
+    select p.*, sum(p.size) over (order by p.seq) as bytes from (
+      select t.*, coalesce(octet_length(t.payload), 0) + coalesce(octet_length(t.headers), 0) as size from (
+        select u.seq, u.id, u.source, u.type, u.topic, u.key, u.time, u.headers::text as headers, u.payload, coalesce(u.letter, 0) as letter from (
+          select r.* from (
+            select e.* from holdfast.event e
+             where e.lane = $1::smallint
+               and e.xid >= pg_snapshot_xmax($2::text::pg_snapshot)
+               and e.xid < pg_snapshot_xmax(head.upto)
+               and pg_visible_in_snapshot(e.xid, head.upto)
+               and e.seq > $4::bigint
+            union all
+            select e.*
+              from (select pg_snapshot_xip($2::text::pg_snapshot) as xid except select pg_snapshot_xip(head.upto)) ended,
+                   lateral (
+                     select e.* from holdfast.event e
+                      where e.lane = $1::smallint and e.xid = ended.xid and e.seq > $4::bigint
+                      order by e.seq limit $5::integer) e
+          ) r
+          order by r.seq
+          limit $5::integer) u
+        offset 0) t
+      ) p
+    ) w
+ where head.state = 'ok' and w.bytes - w.size < $7::bigint`
 
 // ofBig and inOrder read one of the big transactions of readPlanned, in seq order.
 const (
 	ofBig = `
-      union all
-      (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[`
+            union all
+            (select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = ($7::text[])[`
 	inOrder = `]::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer)`
 )
 
-// readPlanned is readPage for a window whose transactions are known: $2 the small ones, $7 up to eight big ones, each
-// read in seq order straight from the index and merged. $3 is upto, which the header returns as it is.
+// readPlanned is readPage for a window whose events are planned (see plan): $2 and $8 are the transactions and seqs of the next
+// events of the small ones, $7 up to eight big ones, each read in seq order straight from the index and merged. $3 is upto,
+// which the header returns as it is. $9 is readPage's $7.
 const readPlanned = `-- relay.planned_page
 with head as materialized (
   select case when pg_is_in_recovery() then 'standby'
               when current_setting('transaction_isolation') <> 'read committed' then 'isolation'
-              when not exists (select from holdfast.incarnation i where i.token = $6::text::uuid) then 'crashed'
+              when not exists (select from holdfast.current_incarnation i where i.token = $6::text) then 'crashed'
+              when pg_snapshot_xmax($3::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then 'ahead'
               else 'ok' end as state)
 select 0::bigint as seq, $3::text as id, head.state as source, '' as type, '' as topic, '' as key, now() as time,
-       null::text as headers, null::bytea as payload, 0::bigint as letter
+       null::text as headers, null::bytea as payload, 0::bigint as letter, 0::bigint as bytes
   from head
 union all
-select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers::text, w.payload, coalesce(w.letter, 0)
+select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers, w.payload, w.letter, w.bytes
   from head, lateral (
-    select u.* from (
-      (select e.* from unnest($2::text[]) few, lateral (
-         select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = few::xid8 and e.seq > $4::bigint order by e.seq limit $5::integer) e)` + ofBig + `1` + inOrder + ofBig + `2` + inOrder + ofBig + `3` + inOrder + ofBig + `4` + inOrder +
+    select p.*, sum(p.size) over (order by p.seq) as bytes from (
+      select t.*, coalesce(octet_length(t.payload), 0) + coalesce(octet_length(t.headers), 0) as size from (
+        select u.seq, u.id, u.source, u.type, u.topic, u.key, u.time, u.headers::text as headers, u.payload, coalesce(u.letter, 0) as letter from (
+          select r.* from (
+            (select e.* from unnest($2::bigint[], $8::bigint[]) few (xid, seq), lateral (
+               select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = few.xid::text::xid8 and e.seq = few.seq limit 1) e)` + ofBig + `1` + inOrder + ofBig + `2` + inOrder + ofBig + `3` + inOrder + ofBig + `4` + inOrder +
 	ofBig + `5` + inOrder + ofBig + `6` + inOrder + ofBig + `7` + inOrder + ofBig + `8` + inOrder + `
-    ) u
-    order by u.seq
-    limit $5::integer) w
- where head.state = 'ok'`
+          ) r
+          order by r.seq
+          limit $5::integer) u
+        offset 0) t
+      ) p
+    ) w
+ where head.state = 'ok' and w.bytes - w.size < $9::bigint`
 
-// readTransactions lists the transactions of a window that have events of the lane after pos, with the number of these
-// counted up to $5. $1 lane, $2 done, $3 upto, $4 pos, $6 token. It hops through event_N_lane_xid_seq from one transaction
-// to the next, so it reads no more than it counts. A row without a count says why the reader must not go on, as readPage's
-// header does: if a lagging standby answered, the reader would skip what the standby does not have yet.
+// readTransactions lists the big transactions of a window: those with more than $5 events of the lane after pos, the eight
+// largest first. $1 lane, $2 done, $3 upto, $4 pos, $6 token. It reads the window's part of event_N_lane_xid_seq once. A row
+// without a count says why the reader must not go on, as readPage's header does: if a lagging standby answered, the reader
+// would skip what the standby does not have yet.
 const readTransactions = `-- relay.transactions
-with recursive head as materialized (
+with head as materialized (
   select case when pg_is_in_recovery() then 'standby'
-              when not exists (select from holdfast.incarnation i where i.token = $6::text::uuid) then 'crashed'
-              else 'ok' end as state
-), hop as (
-  (select e.xid from holdfast.event e
-    where e.lane = $1::smallint and e.xid >= pg_snapshot_xmax($2::text::pg_snapshot)
-    order by e.xid limit 1)
-  union all
-  select (select e.xid from holdfast.event e where e.lane = $1::smallint and e.xid > hop.xid order by e.xid limit 1)
-    from hop where hop.xid < pg_snapshot_xmax($3::text::pg_snapshot)
-), member as (
-  select hop.xid from hop
-   where hop.xid < pg_snapshot_xmax($3::text::pg_snapshot) and pg_visible_in_snapshot(hop.xid, $3::text::pg_snapshot)
-  union
-  (select pg_snapshot_xip($2::text::pg_snapshot) except select pg_snapshot_xip($3::text::pg_snapshot))
-)
-select m.xid::text, c.events
-  from member m, lateral (
-    select count(*) as events from (
-      select from holdfast.event e where e.lane = $1::smallint and e.xid = m.xid and e.seq > $4::bigint limit $5::integer) few) c
- where c.events > 0
+              when not exists (select from holdfast.current_incarnation i where i.token = $6::text) then 'crashed'
+              when pg_snapshot_xmax($3::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then 'ahead'
+              else 'ok' end as state)
+(select m.xid::text, count(*) as events
+   from (select e.xid from holdfast.event e
+          where e.lane = $1::smallint
+            and e.xid >= pg_snapshot_xmax($2::text::pg_snapshot)
+            and e.xid < pg_snapshot_xmax($3::text::pg_snapshot)
+            and pg_visible_in_snapshot(e.xid, $3::text::pg_snapshot)
+            and e.seq > $4::bigint
+         union all
+         select ended.xid
+           from (select pg_snapshot_xip($2::text::pg_snapshot) as xid except select pg_snapshot_xip($3::text::pg_snapshot)) ended,
+                lateral (select from holdfast.event e
+                          where e.lane = $1::smallint and e.xid = ended.xid and e.seq > $4::bigint offset 0) e) m
+  group by m.xid
+ having count(*) > $5::integer
+  order by count(*) desc, m.xid
+  limit 8)
+union all
+select head.state, null from head where head.state <> 'ok'`
+
+// readPlaces lists where the next events of a window are, in seq order and up to $5 of them, without those of the big
+// transactions $7. $1 lane, $2 done, $3 upto, $4 pos, $6 token. It reads the window's part of event_N_lane_xid_seq, and no
+// payload. A row without a seq says why the reader must not go on.
+const readPlaces = `-- relay.places
+with head as materialized (
+  select case when pg_is_in_recovery() then 'standby'
+              when not exists (select from holdfast.current_incarnation i where i.token = $6::text) then 'crashed'
+              when pg_snapshot_xmax($3::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then 'ahead'
+              else 'ok' end as state)
+(select m.xid::text, m.seq
+   from (select e.xid, e.seq from holdfast.event e
+          where e.lane = $1::smallint
+            and e.xid >= pg_snapshot_xmax($2::text::pg_snapshot)
+            and e.xid < pg_snapshot_xmax($3::text::pg_snapshot)
+            and pg_visible_in_snapshot(e.xid, $3::text::pg_snapshot)
+            and e.seq > $4::bigint
+            and e.xid <> all ($7::text[]::xid8[])
+         union all
+         select ended.xid, e.seq
+           from (select pg_snapshot_xip($2::text::pg_snapshot) as xid except select pg_snapshot_xip($3::text::pg_snapshot)) ended,
+                lateral (select e.seq from holdfast.event e
+                          where e.lane = $1::smallint and e.xid = ended.xid and e.seq > $4::bigint
+                          order by e.seq limit $5::integer) e
+          where ended.xid <> all ($7::text[]::xid8[])) m
+  order by m.seq
+  limit $5::integer)
 union all
 select head.state, null from head where head.state <> 'ok'`
 
 // readCuts lists the next stored snapshots after done, by the indexes event_N_cut. $1 done, $2 how many, $3 token. A row
-// without a transaction says why the reader must not go on.
+// without a transaction says why the reader must not go on. A snapshot of a transaction of a higher isolation may be much
+// older than its event. It is a moment that existed, and lies after done if its end does.
 const readCuts = `-- relay.cuts
 with head as materialized (
   select case when pg_is_in_recovery() then 'standby'
-              when not exists (select from holdfast.incarnation i where i.token = $3::text::uuid) then 'crashed'
+              when not exists (select from holdfast.current_incarnation i where i.token = $3::text) then 'crashed'
+              when pg_snapshot_xmax($1::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then 'ahead'
               else 'ok' end as state)
 (select e.snap::text, e.xid::text::bigint, e.seq
   from holdfast.event e
@@ -119,21 +167,28 @@ select head.state, null, null from head where head.state <> 'ok'`
 
 // probe looks at all lanes at once: which have events after their cursor, and which have parked or scheduled events that
 // are due. A lane whose done is null is reading, so it is not asked for unread events. $1 lanes, $2 dones, $3 token. No row
-// at all means that the incarnation changed or that this is a standby. The arrays are in subqueries so that the planner
+// at all means that the incarnation changed, that a cursor lies ahead of the server, or that this is a standby. The last
+// column is a snapshot that may take the place of done where nothing is unread: transactions that were in flight at done have
+// ended since, and need not be looked up again. The arrays are in subqueries so that the planner
 // expects the same number of lanes whether it knows the arrays or not. Otherwise it takes a new plan for each call to be
 // cheaper, and planning costs five times as much as running. The condition next_at < 'infinity' is for the planner: it
 // shows that parked_due has all due rows.
 const probeLanes = `-- relay.probe
+with head as materialized (select pg_current_snapshot() as upto)
 select p.lane,
        p.done is not null and (
          exists (select from holdfast.event e where e.lane = p.lane and e.xid >= pg_snapshot_xmax(p.done::pg_snapshot))
-         or exists (select from pg_snapshot_xip(p.done::pg_snapshot) flying (xid), lateral (
+         or exists (select from unnest(s.ended) flying (xid), lateral (
               select 1 from holdfast.event e where e.lane = p.lane and e.xid = flying.xid limit 1) e)) as unread,
        exists (select from holdfast.parked k where k.lane = p.lane and k.next_at <= now() and k.next_at < 'infinity') as parked_due,
-       exists (select from holdfast.scheduled s where s.lane = p.lane and s.due_at <= now()) as scheduled_due
-  from unnest((select $1::smallint[]), (select $2::text[])) as p (lane, done)
+       exists (select from holdfast.scheduled s where s.lane = p.lane and s.due_at <= now()) as scheduled_due,
+       case when s.ended is not null then head.upto::text end
+  from head, unnest((select $1::smallint[]), (select $2::text[])) as p (lane, done),
+       lateral (select array_agg(x.xid) as ended
+                  from (select pg_snapshot_xip(p.done::pg_snapshot) as xid except select pg_snapshot_xip(head.upto)) x) s
  where not pg_is_in_recovery()
-   and exists (select from holdfast.incarnation i where i.token = $3::text::uuid)`
+   and exists (select from holdfast.current_incarnation i where i.token = $3::text)
+   and not exists (select from unnest((select $2::text[])) d where pg_snapshot_xmax(d::pg_snapshot) > pg_snapshot_xmax(head.upto))`
 
 // readBacklog looks for what each lane reads next, by the indexes event_N_lane_xid_seq as probe does. Of the window that
 // is being read, what lies up to pos is published.
@@ -164,11 +219,12 @@ insert into holdfast.incarnation default values on conflict (one) do nothing`
 // each read by a query of their own: joined, the planner expects millions of rows of them and compiles the statement,
 // which takes a second.
 const readServer = `-- relay.server
-select coalesce((select i.token::text from holdfast.incarnation i), ''), pg_is_in_recovery(), current_setting('default_transaction_isolation'),
+select coalesce((select i.token from holdfast.current_incarnation i), ''), pg_is_in_recovery(), current_setting('default_transaction_isolation'),
        (select s.system_identifier from pg_control_system() s), (select c.system_identifier from holdfast.cluster c),
        (select b.born::text::bigint from holdfast.birth b), (select b.xmin::text::bigint from holdfast.birth b),
-       (select coalesce(max(pg_snapshot_xmax(l.done)::text::bigint), 0) from holdfast.lane l),
-       pg_snapshot_xmax(pg_current_snapshot())::text::bigint`
+       (select coalesce(max(greatest(pg_snapshot_xmax(l.done), pg_snapshot_xmax(l.upto))::text::bigint), 0) from holdfast.lane l),
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
+       (select n.version from holdfast.installation n)`
 
 // heartbeatRelay records that this relay runs, and counts the running relays and the free lanes. A lease that ends later
 // than twice its length from now was given by a clock that has since stepped back: it counts as expired.
@@ -192,31 +248,46 @@ delete from holdfast.relay where name = $1::text or seen_until < now() - interva
 
 // claimLanes takes up to $3 lanes whose lease ran out. SKIP LOCKED passes over a lane whose owner is just saving. A lane in
 // our memory is never claimed, whatever its row says: it is just being handed back, or about to be dropped.
-// $1 name, $2 lease, $3 how many, $4 token, $5 the lanes in our memory.
+// $1 name, $2 lease, $3 how many, $4 token, $5 the lanes in our memory, and those that rest after failures.
 const claimLanes = `-- relay.claim
 update holdfast.lane l
    set owner = $1::text, epoch = l.epoch + 1, lease_until = now() + $2::interval, save = 0
   from (select f.lane from holdfast.lane f
          where (f.lease_until < now() or f.lease_until > now() + 2 * $2::interval or f.owner = $1::text)
            and f.lane <> all ($5::smallint[])
-           and exists (select from holdfast.incarnation i where i.token = $4::text::uuid)
+           and exists (select from holdfast.current_incarnation i where i.token = $4::text)
          order by f.lane limit $3::integer for update skip locked) free
  where l.lane = free.lane
 returning l.lane, l.epoch, l.done::text, coalesce(l.upto::text, ''), l.pos`
 
-// saveLanes is progress, heartbeat and fence of all lanes in one statement: a lane that it does not return is lost.
-// Null done means that only pos has changed. A save that its relay has abandoned may still reach the server, after later
-// ones: its number is lower than theirs, so it writes nothing. $1 name, $2 lease, $3 lanes, $4 epochs,
-// $5 dones, $6 uptos (” = no window), $7 poss, $8 token, $9 number.
+// saveLanes is progress, heartbeat and fence of all lanes in one statement. It returns each lane that is still ours: true if
+// it was saved, false if somebody else has its row locked. Such a lane is passed over, because all others would wait with
+// it. A lane that is not returned is lost. Null done means that only pos has changed. A save that its relay has abandoned
+// may still reach the server, after later ones: its number is lower than theirs, so it writes nothing. A cursor ahead of the
+// server is not saved. $1 name, $2 lease, $3 lanes, $4 epochs, $5 dones, $6 uptos (” = no window), $7 poss, $8 token,
+// $9 number.
 const saveLanes = `-- relay.save
-update holdfast.lane l
-   set done = coalesce(s.done::pg_snapshot, l.done),
-       upto = case when s.done is null then l.upto when s.upto = '' then null else s.upto::pg_snapshot end,
-       pos = s.pos, lease_until = now() + $2::interval, saved_at = now(), save = $9::bigint
-  from unnest($3::smallint[], $4::bigint[], $5::text[], $6::text[], $7::bigint[]) as s (lane, epoch, done, upto, pos)
- where l.lane = s.lane and l.owner = $1::text and l.epoch = s.epoch and l.save < $9::bigint
-   and exists (select from holdfast.incarnation i where i.token = $8::text::uuid)
-returning l.lane`
+with free as materialized (
+  select f.lane from holdfast.lane f
+   where f.lane = any ($3::smallint[]) and f.owner = $1::text
+   order by f.lane for no key update skip locked
+), saved as (
+  update holdfast.lane l
+     set done = coalesce(s.done::pg_snapshot, l.done),
+         upto = case when s.done is null then l.upto when s.upto = '' then null else s.upto::pg_snapshot end,
+         pos = s.pos, lease_until = now() + $2::interval, saved_at = now(), save = $9::bigint
+    from unnest($3::smallint[], $4::bigint[], $5::text[], $6::text[], $7::bigint[]) as s (lane, epoch, done, upto, pos)
+   where l.lane = s.lane and l.lane in (select f.lane from free f)
+     and l.owner = $1::text and l.epoch = s.epoch and l.save < $9::bigint
+     and exists (select from holdfast.current_incarnation i where i.token = $8::text)
+     and not coalesce(greatest(pg_snapshot_xmax(s.done::pg_snapshot), pg_snapshot_xmax(nullif(s.upto, '')::pg_snapshot)) > pg_snapshot_xmax(pg_current_snapshot()), false)
+  returning l.lane)
+select s.lane, true from saved s
+union all
+select l.lane, false from holdfast.lane l, unnest($3::smallint[], $4::bigint[]) as s (lane, epoch)
+ where (select count(*) from free) < cardinality($3::smallint[])
+   and l.lane = s.lane and l.owner = $1::text and l.epoch = s.epoch and l.lane not in (select f.lane from free f)
+   and exists (select from holdfast.current_incarnation i where i.token = $8::text)`
 
 // releaseLane hands a lane back: the next claim takes it at once.
 const releaseLane = `-- relay.release
@@ -227,7 +298,7 @@ update holdfast.lane set owner = null, lease_until = '-infinity'
 const fenceLane = `-- relay.fence
 select 1 from holdfast.lane l
  where l.lane = $1::smallint and l.owner = $2::text and l.epoch = $3::bigint
-   and exists (select from holdfast.incarnation i where i.token = $4::text::uuid)
+   and exists (select from holdfast.current_incarnation i where i.token = $4::text)
    for no key update`
 
 // readSegments is the state of the segments.
@@ -237,6 +308,13 @@ select (select s.current from holdfast.segments s), n,
   from generate_series(0, 3) n
   join pg_class c on c.oid = to_regclass('holdfast.event_' || n)
  order by n`
+
+// readHolders lists the transactions that have a lock on a segment, prepared ones too. Everybody may read pg_locks. $1 segment.
+const readHolders = `-- relay.holders
+select distinct k.virtualtransaction from pg_locks k
+ where k.locktype = 'relation' and k.relation = to_regclass('holdfast.event_' || $1::integer)
+   and k.database = (select d.oid from pg_database d where d.datname = current_database())
+   and k.granted and k.pid is distinct from pg_backend_pid()`
 
 // readBirth locks the row that identifies a history of transaction ids, so that two adoptions run one after the other.
 const readBirth = `-- relay.birth
@@ -272,4 +350,4 @@ const rotateSegments = `-- relay.rotate
 update holdfast.segments set current = $1::smallint, rotated_at = now() where current = $2::smallint`
 
 const reclaimSegment = `-- relay.reclaim
-select holdfast.reclaim($1::integer, $2::text::uuid, $3::integer)`
+select holdfast.reclaim($1::integer, split_part($2::text, '/', 1)::uuid, $3::integer)`

@@ -18,8 +18,8 @@ import (
 func openLog(t testing.TB, lanes, limit int) (*pgxpool.Pool, *logReader) {
 	t.Helper()
 	db := migrated.Lanes(t, lanes)
-	r := &logReader{pool: db.Pool, sql: sqlschema.For("holdfast"), limit: limit, span: int64(limit * lanes), now: time.Now}
-	if err := db.QueryRow(t.Context(), "select l.done::text, i.token::text from holdfast.lane l, holdfast.incarnation i where lane = 0").Scan(&r.at.cursor.done, &r.token); err != nil {
+	r := &logReader{pool: db.Pool, sql: sqlschema.For("holdfast"), limit: limit, bytes: pageBytes, span: int64(limit * lanes), now: time.Now}
+	if err := db.QueryRow(t.Context(), "select l.done::text, i.token from holdfast.lane l, holdfast.current_incarnation i where lane = 0").Scan(&r.at.cursor.done, &r.token); err != nil {
 		t.Fatal(err)
 	}
 	return db.Pool, r
@@ -48,7 +48,7 @@ func TestAPageOfOneHugeTransactionCostsWhatItReturns(t *testing.T) {
 	buffers := func() (blocks, rows float64) {
 		var text string
 		err := pool.QueryRow(t.Context(), "explain (analyze, buffers, format json) "+r.sql.In(readPlanned),
-			r.lane, texts(r.at.plan.small), r.at.cursor.upto, r.at.cursor.pos, r.limit, r.token, texts(r.at.plan.big)).Scan(&text)
+			r.lane, r.at.plan.page(r.limit).xids, r.at.cursor.upto, r.at.cursor.pos, r.limit, r.token, texts(r.at.plan.big), r.at.plan.page(r.limit).seqs, r.bytes).Scan(&text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,10 +106,14 @@ func TestAReaderStopsWhereItsRowsAreNotTheLogs(t *testing.T) {
 		t.Fatal(err)
 	}
 	asks := map[string]func() error{
-		"a page":                       func() error { _, _, err := r.read(t.Context(), reading{state: live, cursor: r.at.cursor}); return err },
-		"a planned page":               func() error { _, _, err := r.read(t.Context(), open.byPlan(plan{})); return err },
+		"a page": func() error {
+			_, _, _, err := r.read(t.Context(), reading{state: live, cursor: r.at.cursor})
+			return err
+		},
+		"a planned page":               func() error { _, _, _, err := r.read(t.Context(), open.byPlan(plan{})); return err },
 		"the cuts of a backlog":        func() error { _, _, err := r.readCut(t.Context(), r.at); return err },
 		"the transactions of a window": func() error { _, err := r.readPlan(t.Context(), open); return err },
+		"the places of a window":       func() error { _, err := r.readPlaces(t.Context(), open); return err },
 	}
 	refused := func(when string) {
 		t.Helper()

@@ -24,7 +24,8 @@ import "time"
 //	                                                       │ planned ├───────┘
 //	                                                       └─────────┘
 //
-// A page that is full leaves inWindow and planned as they are; in the drawing these edges are left out.
+// A page that is full, by its events or by its bytes, leaves inWindow and planned as they are; in the drawing these edges are
+// left out.
 
 // readState says how the next page is read.
 type readState uint8
@@ -33,7 +34,7 @@ const (
 	lagging  readState = iota // no window is open, and much may be unread: end the next one at a cut
 	live                      // no window is open: the next one ends now
 	inWindow                  // a window is open: read it by its snapshots
-	planned                   // a window is open that turned out large: read it by its transactions
+	planned                   // a window is open that turned out large: read it by a list of its events
 )
 
 // String makes states readable in tests.
@@ -81,13 +82,13 @@ func (r reading) exceeds(full bool) bool { return r.state == live && full }
 // opens says whether the next page opens a window that ends now. When that page is not full, it is the last one.
 func (r reading) opens() bool { return r.cursor.upto == "" }
 
-// after is the reading after a page of the window that ends at upto. full says that the page was cut off by its limit,
-// last is the seq of its last event.
+// after is the reading after a page of the window that ends at upto. full says that the page was cut off by its limit, of
+// events or of bytes, last is the seq of its last event.
 func (r reading) after(upto string, full bool, last int64) reading {
 	next := reading{cursor: r.cursor.after(upto, full, last)}
 	switch {
 	case full && r.state == planned:
-		next.state, next.plan = planned, r.plan
+		next.state, next.plan = planned, r.plan.after(last)
 	case full:
 		next.state, next.pages = inWindow, r.pages+1
 	case r.opens():
@@ -101,8 +102,11 @@ func (r reading) after(upto string, full bool, last int64) reading {
 // wantsPlan says whether a window has turned out so large that its transactions should be looked at.
 func (r reading) wantsPlan() bool { return r.state == inWindow && r.pages >= pagesUnplanned }
 
-// byPlan continues when the transactions of a window are known.
+// byPlan continues when the big transactions of a window are known, or what comes next is listed.
 func (r reading) byPlan(p plan) reading {
 	r.state, r.pages, r.plan = planned, 0, p
 	return r
 }
+
+// wantsList says whether a planned page needs more of the list than there is.
+func (r reading) wantsList(limit int) bool { return r.state == planned && r.plan.short(limit) }

@@ -47,7 +47,7 @@ func TestAReaderGoesFromStateToState(t *testing.T) {
 		if got.opens() != c.last || got.opens() != (got.state == lagging || got.state == live) {
 			t.Errorf("%s: the next page opens a window: %v", c.name, got.opens())
 		}
-		if (got.pages != 0 && got.state != inWindow) || (len(got.plan.big)+len(got.plan.small) != 0 && got.state != planned) {
+		if (got.pages != 0 && got.state != inWindow) || (len(got.plan.big)+len(got.plan.next.seqs) != 0 && got.state != planned) {
 			t.Errorf("%s: %+v keeps what belongs to another state", c.name, got)
 		}
 	}

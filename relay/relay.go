@@ -47,9 +47,12 @@ type Relay struct {
 	poller           *poller
 	saver            *saver
 	statementTimeout time.Duration // of a statement of a lane: without it a connection that never answers would stall the lane for ever
+	pageBytes        int64         // of a page of a lane
 
 	mu      sync.Mutex
 	lanes   map[int]*lane
+	failing failing
+	broken  error // why Run must return
 	token   string
 	working sync.WaitGroup // a goroutine for each lane, and for each call of the publisher
 	answers atomic.Int64   // when the publisher last said that an event was acknowledged or refused for itself, in nanoseconds
@@ -77,7 +80,7 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 
 // newRelay makes a Relay of a configuration without problems.
 func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Relay {
-	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute}
+	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute, pageBytes: pageBytes}
 	r.partitioner, _ = p.(Partitioner)
 	r.env = envOf(r)
 	r.poller = newPoller(r)
@@ -92,9 +95,10 @@ func (r *Relay) Wake() { r.poller.poke() }
 // Run publishes until ctx is done, then finishes what is in progress, hands its lanes back and returns nil. That takes at
 // most Config.StopTimeout and the publisher's own bound.
 //
-// It returns an error at once if running would be wrong: the schema is missing (holdfast.ErrSchemaMissing), the
-// server is a standby (ErrStandby), the default isolation is not READ COMMITTED, or the database is a restored copy
-// whose cursors mean nothing (ErrRestored). An outage never ends it: while Postgres or Kafka cannot be reached it
+// It returns an error if running would be wrong, or can never work: the schema or a part of it is missing
+// (holdfast.ErrSchemaMissing), or older than this build (ErrSchemaOld), its role lacks a right, the server is a standby
+// (ErrStandby), the default isolation is not READ COMMITTED, or the database is a restored copy whose cursors mean nothing
+// (ErrRestored). The error says what to do. An outage never ends it: while Postgres or Kafka cannot be reached it
 // waits, with backoff and jitter, and logs that.
 func (r *Relay) Run(ctx context.Context) error {
 	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -122,8 +126,12 @@ func (r *Relay) Run(ctx context.Context) error {
 func (r *Relay) manage(ctx, work context.Context) error {
 	failures := 0
 	for ctx.Err() == nil {
-		wait := r.c.Lease / 3
-		switch err := r.maintainClaims(ctx, work); {
+		err := r.whyBroken()
+		if err == nil {
+			err = r.maintainClaims(ctx, work)
+		}
+		wait := r.nextClaim(r.c.Lease / 3)
+		switch {
 		case ctx.Err() != nil:
 		case err == nil:
 			failures = 0
@@ -139,7 +147,7 @@ func (r *Relay) manage(ctx, work context.Context) error {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-r.changed:
-			// A lane was dropped. Wait a little, so that a lane that fails at every start does not spin.
+			// A lane was dropped. Wait a little: others may be about to be. One that fails at every start waits longer.
 			select {
 			case <-ctx.Done():
 			case <-time.After(100*time.Millisecond + time.Duration(rand.Int64N(int64(100*time.Millisecond)))):
@@ -180,15 +188,19 @@ func (r *Relay) enter(l *lane) {
 func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	ctx, cancel := r.env.limit(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if !l.doubtful.Load() && !errors.Is(err, errLost) && !errors.Is(err, errCrashed) {
+	if !l.doubtful.Load() && !errors.Is(err, errLost) && !errors.Is(err, errCrashed) && !errors.Is(err, errAhead) {
 		r.yield(ctx, l)
 	}
 	r.poller.forget(l)
+	times := 0
+	if err != nil {
+		times = r.failed(l, err)
+	}
 	r.mu.Lock()
 	delete(r.lanes, l.number) // from here on it may be claimed again
 	r.mu.Unlock()
 	if err != nil {
-		r.c.Logger.Warn("lane dropped, will be claimed again when it is free", "lane", l.number, "epoch", l.epoch, "error", redact(err))
+		r.c.Logger.Warn("lane dropped, will be claimed again when it is free", "lane", l.number, "epoch", l.epoch, "times", times, "error", redact(err))
 		if observe := r.c.Observer.OnLost; observe != nil {
 			observe(Lost{Lane: l.number, Err: err})
 		}
@@ -208,6 +220,11 @@ func (r *Relay) yield(ctx context.Context, l *lane) {
 		r.c.Logger.Warn("lane not saved: its next owner repeats what was published since the last save", "lane", l.number, "error", redact(err))
 		return
 	}
+	if l.mu.Lock(); l.saved != l.cursor { // It is lost, or its row is locked.
+		l.mu.Unlock()
+		return
+	}
+	l.mu.Unlock()
 	failpoint.Hit(failpoint.RelayYielding)
 	if _, err := r.pool.Exec(ctx, r.sql.In(releaseLane), l.number, r.c.Name, l.epoch); err != nil {
 		r.c.Logger.Warn("lane not released: it is free when its lease runs out", "lane", l.number, "error", redact(err))
@@ -257,7 +274,43 @@ func (r *Relay) leave(ctx context.Context) {
 
 // fatal says whether running would be wrong, rather than impossible for now.
 func fatal(err error) bool {
-	return errors.Is(err, ErrStandby) || errors.Is(err, ErrRestored) || errors.Is(err, ErrIsolation) || errors.Is(err, holdfast.ErrSchemaMissing) || errors.Is(err, sqlschema.ErrNoRights)
+	return errors.Is(err, ErrStandby) || errors.Is(err, ErrRestored) || errors.Is(err, ErrIsolation) || errors.Is(err, ErrSchemaOld) ||
+		errors.Is(err, holdfast.ErrSchemaMissing) || errors.Is(err, sqlschema.ErrNoRights)
+}
+
+// failed records that a lane ended with an error, and says how often it has in a row.
+func (r *Relay) failed(l *lane, err error) (times int) {
+	r.giveUpIfFatal(err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failing.failed(l.number, r.env.now(), r.env.chance())
+}
+
+// nextClaim is when to look at the claims again: after wait, or when a lane that has failed may be claimed.
+func (r *Relay) nextClaim(wait time.Duration) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failing.next(r.env.now(), wait)
+}
+
+// giveUpIfFatal makes Run return err if it will never go away by itself, whatever part of the relay met it.
+func (r *Relay) giveUpIfFatal(err error) {
+	err = explain(err)
+	if !fatal(err) {
+		return
+	}
+	r.mu.Lock()
+	if r.broken == nil {
+		r.broken = err
+	}
+	r.mu.Unlock()
+	signal(r.changed)
+}
+
+func (r *Relay) whyBroken() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.broken
 }
 
 // redact keeps connection strings out of logs: pgconn's errors name host and user, and parse errors the whole string.

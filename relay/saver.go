@@ -23,6 +23,7 @@ type saver struct {
 	mu     sync.Locker  // held while cursors are written, so that none moves back
 	number atomic.Int64 // of the last save that was sent
 	took   time.Duration
+	locked map[int]bool // lanes that the last save passed over
 }
 
 func newSaver(r *Relay) *saver { return &saver{r: r, dirty: make(chan struct{}, 1), mu: &sync.Mutex{}} }
@@ -62,6 +63,7 @@ func (s *saver) run(ctx context.Context) {
 // try saves, and logs a failure: the next save makes up for it, or the lanes lose their leases.
 func (s *saver) try(ctx context.Context, lanes []*lane) {
 	if err := s.save(ctx, lanes); err != nil && ctx.Err() == nil {
+		s.r.giveUpIfFatal(err)
 		s.r.c.Logger.Warn("cursors not saved, will retry", "relay", s.r.c.Name, "error", redact(err))
 	}
 }
@@ -84,9 +86,9 @@ func (s *saver) include(l *lane) {
 	l.openTransactions--
 }
 
-// save writes the cursors of lanes and renews their leases, except for excluded lanes. A lane that the statement does not
-// return is lost. A save takes no longer than a lease, even on a connection that never answers: all other saves wait for
-// it.
+// save writes the cursors of lanes and renews their leases, except for excluded lanes, and for those whose rows somebody else
+// has locked: if that lasts, they lose their leases. A lane that the statement does not return is lost. A save takes no longer
+// than a lease, even on a connection that never answers: all other saves wait for it.
 func (s *saver) save(ctx context.Context, lanes []*lane) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +117,7 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 	}
 	failpoint.Hit(failpoint.RelaySaving)
 	sent, number := s.r.env.now(), s.next()
-	saved := map[int]bool{}
+	saved, locked := map[int]bool{}, map[int]bool{}
 	for _, token := range slices.Sorted(maps.Keys(tokens)) { // one, except in the moments after a crash of the database
 		members := tokens[token]
 		rows, err := s.r.pool.Query(ctx, s.r.sql.In(saveLanes), s.r.c.Name, s.r.c.Lease, pick(numbers, members), pick(epochs, members),
@@ -124,13 +126,27 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 			return fmt.Errorf("save cursors: %w", err)
 		}
 		var lane int
-		if _, err := pgx.ForEachRow(rows, []any{&lane}, func() error { saved[lane] = true; return nil }); err != nil {
+		var done bool
+		if _, err := pgx.ForEachRow(rows, []any{&lane, &done}, func() error {
+			if done {
+				saved[lane] = true
+			} else {
+				locked[lane] = true
+			}
+			return nil
+		}); err != nil {
 			return fmt.Errorf("save cursors: %w", err)
 		}
 	}
 	failpoint.Hit(failpoint.RelaySaved)
 	s.took = s.r.env.now().Sub(sent)
 	for i, l := range lanes {
+		if locked[l.number] {
+			if !s.locked[l.number] {
+				s.r.c.Logger.Warn("lane not saved: another transaction has its row locked", "lane", l.number)
+			}
+			continue
+		}
 		if !saved[l.number] {
 			l.lost(fmt.Errorf("%w: another relay owns it, or the database was restarted", errLost))
 			continue
@@ -139,6 +155,7 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 		l.saved, l.leaseUntil = cursors[i], sent.Add(s.r.c.Lease)
 		l.mu.Unlock()
 	}
+	s.locked = locked
 	if observe := s.r.c.Observer.OnSaved; observe != nil {
 		observe(Saved{Lanes: len(saved), Took: s.took})
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-// All saves wait for the one that is being sent: one that waited for ever, on a connection that is dead or for a row that
-// somebody holds, would cost the relay all lanes again and again.
+// All saves wait for the one that is being sent: one that waited for ever, on a connection that is dead or for a table that
+// somebody has locked, would cost the relay all lanes again and again.
 func TestASaveTakesNoLongerThanALease(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 1)
@@ -26,7 +26,7 @@ func TestASaveTakesNoLongerThanALease(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.Background())
-	pgtest.Exec(t, tx, "select from holdfast.lane for update")
+	pgtest.Exec(t, tx, "lock table holdfast.lane in access exclusive mode")
 	saved := make(chan error, 1)
 	go func() { saved <- r.saver.save(t.Context(), r.owned()) }()
 	select {

@@ -16,12 +16,21 @@ const (
 	maintainEvery  = 3 * time.Second
 	maintainLoaded = 250 * time.Millisecond // while the log is larger than one segment
 	lockWaitMs     = 50
+	turnFullEvery  = 10 * time.Second // to a segment that is not empty
+	warnFullEvery  = time.Minute
 )
+
+// segments is what maintainSegments remembers from one look to the next.
+type segments struct {
+	pins               pins
+	turnedAt, warnedAt time.Time // when no segment was empty
+}
 
 // maintainSegments empties segments that have been read and rotates to the next one when the current one is full. The owner
 // of lane 0 does it for all relays.
 func (r *Relay) maintainSegments(ctx context.Context) {
 	pause := maintainEvery
+	var known segments
 	for {
 		timer := time.NewTimer(pause)
 		select {
@@ -33,12 +42,14 @@ func (r *Relay) maintainSegments(ctx context.Context) {
 		pause = maintainEvery
 		token, owner := r.ownsLaneZero()
 		if !owner {
+			known = segments{}
 			continue
 		}
 		callCtx, cancel := context.WithTimeout(ctx, 10*time.Second)
-		loaded, err := r.maintainSegmentsOnce(callCtx, token)
+		loaded, err := r.maintainSegmentsOnce(callCtx, token, &known)
 		cancel()
 		if err != nil && ctx.Err() == nil {
+			r.giveUpIfFatal(err)
 			r.c.Logger.Warn("segment maintenance failed, will retry", "error", redact(err))
 		}
 		if loaded {
@@ -58,7 +69,7 @@ func (r *Relay) ownsLaneZero() (token string, owner bool) {
 }
 
 // maintainSegmentsOnce looks at the segments once. loaded says that more than the current segment holds events.
-func (r *Relay) maintainSegmentsOnce(ctx context.Context, token string) (loaded bool, err error) {
+func (r *Relay) maintainSegmentsOnce(ctx context.Context, token string, known *segments) (loaded bool, err error) {
 	rows, err := r.pool.Query(ctx, r.sql.In(readSegments))
 	if err != nil {
 		return false, fmt.Errorf("read segments: %w", err)
@@ -74,30 +85,36 @@ func (r *Relay) maintainSegmentsOnce(ctx context.Context, token string) (loaded 
 	}); err != nil {
 		return false, fmt.Errorf("read segments: %w", err)
 	}
+	now := r.env.now()
 	for n := range bytes {
 		if n == current || empty[n] {
+			known.pins.emptied(n)
 			continue
 		}
-		failpoint.Hit(failpoint.RelayReclaiming)
-		var result string
-		if err := r.pool.QueryRow(ctx, r.sql.In(reclaimSegment), n, token, lockWaitMs).Scan(&result); err != nil {
-			return true, fmt.Errorf("reclaim segment %d: %w", n, err)
+		loaded = true
+		if !known.pins.look(n, now) {
+			continue
 		}
-		failpoint.Hit(failpoint.RelayReclaimed)
-		if observe := r.c.Observer.OnReclaimed; observe != nil {
-			observe(Reclaimed{Segment: n, Result: result})
+		result, err := r.reclaim(ctx, n, token, known)
+		if err != nil {
+			return true, err
 		}
 		if result == "emptied" {
 			bytes[n], empty[n] = 0, true
-		} else {
-			loaded = true
+			known.pins.emptied(n)
 		}
 	}
 	next, rotate := nextSegment(current, bytes, empty, r.c.SegmentBytes)
-	if rotate {
-		if !empty[next] {
+	if rotate && !empty[next] {
+		if rotate = now.Sub(known.turnedAt) >= turnFullEvery; rotate {
+			known.turnedAt = now
+		}
+		if now.Sub(known.warnedAt) >= warnFullEvery {
+			known.warnedAt = now
 			r.c.Logger.Warn("the log grows: no segment is empty; a lane is held, or a transaction writes for long", "current", current, "next", next, "bytes", bytes[next])
 		}
+	}
+	if rotate {
 		failpoint.Hit(failpoint.RelayRotating)
 		if _, err := r.pool.Exec(ctx, r.sql.In(rotateSegments), next, current); err != nil {
 			return true, fmt.Errorf("rotate segments: %w", err)
@@ -106,4 +123,31 @@ func (r *Relay) maintainSegmentsOnce(ctx context.Context, token string) (loaded 
 		loaded = true
 	}
 	return loaded, nil
+}
+
+// reclaim empties a segment if nobody seems to pin it, and says what became of that; "" if it did not try.
+func (r *Relay) reclaim(ctx context.Context, segment int, token string, known *segments) (result string, err error) {
+	rows, err := r.pool.Query(ctx, r.sql.In(readHolders), segment)
+	if err != nil {
+		return "", fmt.Errorf("read who holds segment %d: %w", segment, err)
+	}
+	holders, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (holder string, err error) {
+		err = row.Scan(&holder)
+		return holder, err
+	})
+	if err != nil {
+		return "", fmt.Errorf("read who holds segment %d: %w", segment, err)
+	}
+	if !known.pins.held(segment, holders, r.env.now()) {
+		return "", nil
+	}
+	failpoint.Hit(failpoint.RelayReclaiming)
+	if err := r.pool.QueryRow(ctx, r.sql.In(reclaimSegment), segment, token, lockWaitMs).Scan(&result); err != nil {
+		return "", fmt.Errorf("reclaim segment %d: %w", segment, err)
+	}
+	failpoint.Hit(failpoint.RelayReclaimed)
+	if observe := r.c.Observer.OnReclaimed; observe != nil {
+		observe(Reclaimed{Segment: segment, Result: result})
+	}
+	return result, nil
 }

@@ -198,3 +198,57 @@ func TestALogOfFewLargeEventsTurnsToItsNextSegmentAndIsEmptied(t *testing.T) {
 	stop()
 	wantOnce(t, b)
 }
+
+// Every try that gets the lock costs two transaction ids and a record in the WAL, which standbys replay under the same lock.
+func TestATryThatCannotSucceedTakesNoLockAndNoTransactionId(t *testing.T) {
+	t.Parallel()
+	pool := setup(t, 2)
+	write(t, pool, event("k", "unread"))
+	pgtest.Exec(t, pool, "update holdfast.segments set current = 1")
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	try := func(want string) {
+		t.Helper()
+		var result string
+		if err := tx.QueryRow(t.Context(), "select holdfast.reclaim(0, (select token from holdfast.incarnation), 50)").Scan(&result); err != nil || result != want {
+			t.Fatalf("it says %q, %v, want %q", result, err, want)
+		}
+	}
+	spent := func() int64 {
+		return pgtest.Count(t, tx, `select (pg_current_xact_id_if_assigned() is not null)::int
+			+ (select count(*) from pg_locks where pid = pg_backend_pid() and mode = 'AccessExclusiveLock')`)
+	}
+	try("unread")
+	if n := spent(); n != 0 {
+		t.Errorf("a try on an unread segment took a lock or a transaction id (%d)", n)
+	}
+	pgtest.Exec(t, pool, "update holdfast.lane set done = pg_current_snapshot()")
+	try("emptied")
+	if n := spent(); n == 0 {
+		t.Error("a try that empties a segment took no lock: this test shows nothing")
+	}
+}
+
+// A transaction that stays open pins the segment that it has written to. The relay sees that and asks for no lock.
+func TestAnOpenTransactionKeepsTheRelayFromTrying(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 2), newBroker()
+	var tries atomic.Int32
+	long := begin(t, pool).write("long", "long")
+	write(t, pool, event("k", "1"))
+	pgtest.Exec(t, pool, "update holdfast.segments set current = 1")
+	run(t, pool, b, relay.Config{Observer: relay.Observer{OnReclaimed: func(r relay.Reclaimed) { tries.Add(1) }}})
+	arrives(t, b, "1")
+	time.Sleep(8 * time.Second) // sleep: time for several looks, by the clock of a real Postgres
+	if n := tries.Load(); n != 0 {
+		t.Errorf("it tried %d times to empty a segment that a transaction holds", n)
+	}
+	long.commit()
+	arrives(t, b, "long")
+	wait.Until(t, "the segment is emptied", func() bool {
+		return pgtest.Count(t, pool, "select pg_relation_size('holdfast.event_0')") == 0
+	})
+}

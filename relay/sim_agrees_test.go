@@ -51,7 +51,7 @@ type fakeWriter struct {
 func (w fakeWriter) draw(*testing.T) { w.tx.Draw() }
 
 func (w fakeWriter) append(_ *testing.T, id, topic, key string) {
-	w.tx.Append(w.db.Segment(), simdb.Event{ID: id, Topic: topic, Key: key, Lane: hash.Of(key, id, w.lanes)})
+	w.tx.Append(w.db.Segment(), simdb.Event{ID: id, Topic: topic, Key: key, Lane: hash.Of(key, id, w.lanes), Payload: make([]byte, 50)})
 }
 
 func (w fakeWriter) end(t *testing.T, how string) {
@@ -82,7 +82,7 @@ func (w pgWriter) exec(t *testing.T, sql string, args ...any) {
 func (w pgWriter) draw(t *testing.T) { w.exec(t, "select pg_current_xact_id()") }
 
 func (w pgWriter) append(t *testing.T, id, topic, key string) {
-	w.exec(t, "select holdfast.append(array[$1], array[''], array['t'], array[$2], array[$3], null, null, null, null, null)", id, topic, key)
+	w.exec(t, "select holdfast.append(array[$1], array[''], array['t'], array[$2], array[$3], null, null, array[$4::bytea], null, null)", id, topic, key, make([]byte, 50))
 	// The function keeps a cut by chance. Where a window may be cut depends on the transactions of others on the server, so
 	// there are none here. Only the current segment is touched, so that no other one is locked.
 	var current int
@@ -155,6 +155,7 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 			c := Config{Name: fmt.Sprint("relay ", i), Lease: time.Hour, BatchSize: 3, HoldKey: i == 0, Logger: noLog}.withDefaults()
 			r := newRelay(s.db, nil, c, simStatements)
 			r.env.chance = func() float64 { return 0.5 }
+			r.pageBytes = 100
 			r.env.now = func() time.Time { return began }
 			r.env.start = func(_ context.Context, l *lane) { l.lost = func(error) {}; r.enter(l) }
 			s.relays[i] = r
@@ -172,7 +173,7 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 	})
 	// What the history has no step for, or comes to by chance only.
 	beside := map[string]string{
-		"planned_page": "a long window", "transactions": "a long window", "cuts": "a backlog", "segments": "the sizes are Postgres's own",
+		"planned_page": "a long window", "transactions": "a long window", "places": "a long window", "cuts": "a backlog", "holders": "whose locks are Postgres's own", "segments": "the sizes are Postgres's own",
 		"incarnation": "a crash", "move_scheduled": "scheduled events", "close_letters": "replays", "resume_queues": "letters that a person has dealt with",
 	}
 	missing := func() (names []string) {
@@ -507,7 +508,8 @@ func (h *comparison) step() {
 			got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
 				var n int
 				var unread, parked, scheduled bool
-				err := row.Scan(&n, &unread, &parked, &scheduled)
+				var fresh *string
+				err := row.Scan(&n, &unread, &parked, &scheduled, &fresh)
 				return fmt.Sprint(n, unread, parked, scheduled), err
 			})
 			return []any{got, err == nil}
@@ -551,7 +553,7 @@ func (h *comparison) step() {
 
 func (h *comparison) token(s *side) string {
 	var got server
-	if err := s.db.QueryRow(h.t.Context(), simStatements.In(readServer)).Scan(&got.token, &got.standby, &got.isolation, &got.identifier, &got.adopted, &got.born, &got.bornXmin, &got.doneXmax, &got.nowXmax); err != nil {
+	if err := s.db.QueryRow(h.t.Context(), simStatements.In(readServer)).Scan(&got.token, &got.standby, &got.isolation, &got.identifier, &got.adopted, &got.born, &got.bornXmin, &got.doneXmax, &got.nowXmax, &got.version); err != nil {
 		h.t.Fatal(err)
 	}
 	return got.token

@@ -51,8 +51,9 @@ type simPlan struct {
 	parkAfter                                   time.Duration
 	lease                                       time.Duration
 	cutEvery                                    int
+	bytes                                       int64 // of a page
 
-	cuts, refusals, kills, freezes, crashes, clocks, rotates, long, scheduled bool
+	cuts, refusals, kills, freezes, crashes, clocks, rotates, long, scheduled, repeatable, survives bool
 }
 
 // calm says that nothing ever fails: then nothing may be published twice.
@@ -67,8 +68,8 @@ func newPlan(seed uint64, bug simBug) simPlan {
 		writers: 1 + rng.IntN(4), events: 10 + rng.IntN(40), keys: 1 + rng.IntN(4), batch: 1 + rng.IntN(6),
 		attempts: []int{-1, 1, 2, 3}[rng.IntN(4)], hold: often(),
 		parkAfter: []time.Duration{-1, 30 * time.Millisecond, time.Second}[rng.IntN(3)], lease: time.Duration(200+rng.IntN(500)) * time.Millisecond,
-		cutEvery: []int{0, 2, 4}[rng.IntN(3)]}
-	for _, on := range []*bool{&p.cuts, &p.refusals, &p.kills, &p.freezes, &p.crashes, &p.clocks, &p.rotates, &p.long, &p.scheduled} {
+		cutEvery: []int{0, 2, 4}[rng.IntN(3)], bytes: []int64{1, 60, 1 << 20}[rng.IntN(3)]}
+	for _, on := range []*bool{&p.cuts, &p.refusals, &p.kills, &p.freezes, &p.crashes, &p.clocks, &p.rotates, &p.long, &p.scheduled, &p.repeatable, &p.survives} {
 		*on = often()
 	}
 	if rng.IntN(12) == 0 {
@@ -108,7 +109,7 @@ func runSim(p simPlan) (found *violation, s *sim) {
 	}()
 	s.db = simdb.New(p.lanes, func() time.Time { return s.at.Add(s.skew) }, s.rng)
 	s.db.Up = func() time.Time { return s.at }
-	s.db.Bug, s.db.CutEvery, s.db.IdleTimeout = p.bug.fake, p.cutEvery, 2*time.Second
+	s.db.Bug, s.db.CutEvery, s.db.Survives, s.db.IdleTimeout = p.bug.fake, p.cutEvery, p.survives, 2*time.Second
 	s.oracle = newOracle(s)
 	s.broker = &simBroker{s: s, stuck: map[string]int{}, met: map[string]bool{}}
 	for range p.relays {

@@ -53,6 +53,7 @@ func (s *sim) startRelay() {
 	r := newRelay(conn, s.broker, Config{Name: name, Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, ParkAfter: p.parkAfter, SegmentBytes: 2000, Observer: Observer{OnLost: func(l Lost) { s.oracle.lost++; s.log("lost lane %d: %v", l.Lane, l.Err) }},
 		Retry: retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
+	r.pageBytes = p.bytes
 	r.saver.mu = &turnstile{s: s, got: sr.inject}
 	r.env = env{now: func() time.Time { return s.at }, chance: s.rng.Float64, start: sr.startLane, call: sr.call, await: sr.await, limit: noLimit}
 	sr.r = r
@@ -249,10 +250,11 @@ func (sr *simRelay) poll() {
 // segments is Relay.maintainSegments.
 func (sr *simRelay) segments() {
 	r, s := sr.r, sr.s
+	var known segments
 	for !sr.resting {
 		s.pause(sr.rests, s.at.Add(time.Duration(20+s.rng.IntN(150))*time.Millisecond))
 		if token, owner := r.ownsLaneZero(); owner && !sr.resting {
-			_, _ = r.maintainSegmentsOnce(sr.work, token)
+			_, _ = r.maintainSegmentsOnce(sr.work, token, &known)
 		}
 	}
 }

@@ -30,6 +30,12 @@ func (s *sim) rest() {
 
 func (s *sim) transact() {
 	tx := s.db.Begin()
+	if s.plan.repeatable && s.one(2) {
+		tx.Repeatable()
+		if s.rest(); !tx.Open() {
+			return // the server crashed
+		}
+	}
 	if s.one(2) {
 		tx.Draw() // an early id, long before the locks: the trap of ordering by it
 		s.rest()
@@ -98,5 +104,5 @@ func (s *sim) append(tx *simdb.Tx, topic, key string) {
 		}
 	}
 	s.oracle.written(id, queue{topic, key}, key != "")
-	tx.Append(segment, simdb.Event{ID: id, Topic: topic, Key: key, Lane: hash.Of(key, id, s.plan.lanes)})
+	tx.Append(segment, simdb.Event{ID: id, Topic: topic, Key: key, Lane: hash.Of(key, id, s.plan.lanes), Payload: make([]byte, s.rng.IntN(40))})
 }

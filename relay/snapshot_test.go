@@ -182,33 +182,50 @@ func TestAWindowOfABacklogEndsAtTheLastCutWithinItsSpan(t *testing.T) {
 	}
 }
 
-func TestAPlanMergesTheBigTransactionsAndSortsTheRest(t *testing.T) {
+// A window is read page by page from the list of its places and from its big transactions. Whatever their sizes, every event
+// comes once, in seq order, and the list is read again as soon as a page may need more of it.
+func TestAPlannedWindowIsReadOnceAndInOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		page := rapid.IntRange(1, 100).Draw(t, "page")
-		counts := rapid.SliceOfN(rapid.Int64Range(1, int64(page)+1), 0, 30).Draw(t, "counts")
-		xids := make([]int64, len(counts))
-		for i := range xids {
-			xids[i] = int64(i + 1)
-		}
-		p := planWindow(xids, counts, page)
-		if len(p.big) > maxBig {
-			t.Fatalf("%d big transactions, the statement merges %d", len(p.big), maxBig)
-		}
-		all := append(slices.Clone(p.big), p.small...)
-		slices.Sort(all)
-		if !slices.Equal(all, xids) {
-			t.Fatalf("the plan reads %v, the window has %v", all, xids)
-		}
-		for _, xid := range p.big {
-			if counts[xid-1] <= int64(page) {
-				t.Fatalf("transaction %d is not larger than a page", xid)
+		limit, list := rapid.IntRange(1, 10).Draw(t, "limit"), rapid.IntRange(10, 30).Draw(t, "list")
+		n := rapid.IntRange(0, 100).Draw(t, "events")
+		xids := rapid.SliceOfN(rapid.Int64Range(1, 6), n, n).Draw(t, "transactions")
+		big := rapid.SliceOfNDistinct(rapid.Int64Range(1, 6), 0, 3, rapid.ID).Draw(t, "big")
+		p, pos, lists := plan{big: big}, int64(0), 0
+		for full := true; full; {
+			if p.short(limit) {
+				var next places
+				for i, xid := range xids {
+					if seq := int64(i + 1); seq > pos && !slices.Contains(big, xid) && len(next.seqs) < list {
+						next.xids, next.seqs = append(next.xids, xid), append(next.seqs, seq)
+					}
+				}
+				p = p.listed(next, list)
+				lists++
+			}
+			var page []int64
+			of := p.page(limit)
+			for i, xid := range xids {
+				at := slices.Index(of.seqs, int64(i+1))
+				if (int64(i+1) > pos && slices.Contains(big, xid) || at >= 0 && of.xids[at] == xid) && len(page) < limit {
+					page = append(page, int64(i+1))
+				}
+			}
+			for _, seq := range page {
+				if seq != pos+1 {
+					t.Fatalf("seq %d came after %d", seq, pos)
+				}
+				pos = seq
+			}
+			if full = len(page) == limit; full {
+				p = p.after(pos)
 			}
 		}
-		for _, xid := range p.small {
-			if counts[xid-1] > int64(page) && len(p.big) < maxBig {
-				t.Fatalf("transaction %d is larger than a page, and is sorted for every page", xid)
-			}
+		if pos != int64(n) {
+			t.Fatalf("%d events were read of %d", pos, n)
+		}
+		if most := 1 + n/(list-limit+1); lists > most {
+			t.Fatalf("%d lists were read, want %d at most", lists, most)
 		}
 	})
 }

@@ -19,6 +19,7 @@ const (
 	BugParkWithoutEpoch   Bug = "a change of parked rows asks for neither owner nor epoch"
 	BugClaimKeepsEpoch    Bug = "a claim does not raise the epoch, and nothing asks for the owner"
 	BugNoIncarnation      Bug = "the incarnation is not looked at"
+	BugIgnoresStarts      Bug = "a crash that keeps unlogged tables is not noticed"
 	BugReclaimWithoutLock Bug = "the test and the truncation are two steps without a lock"
 	BugReclaimForgetsLong Bug = "the test of a segment forgets what was in flight at the cursor"
 	BugNoLeaseAhead       Bug = "a lease that a clock put far ahead does not count as run out"

@@ -2,6 +2,8 @@ package simdb
 
 import (
 	"time"
+
+	"github.com/holdfast-go/holdfast"
 )
 
 // The statements that share lanes, and save cursors under the fence.
@@ -11,8 +13,11 @@ func readServer(c *call) error {
 	for _, l := range c.db.lanes {
 		row, _ := l.see(c.tx)
 		done = max(done, c.db.Parse(row.Done).Xmax)
+		if row.Upto != "" {
+			done = max(done, c.db.Parse(row.Upto).Xmax)
+		}
 	}
-	c.row(c.db.token, false, "read committed", int64(1), int64(1), int64(3), int64(3), int64(done), int64(c.db.snapshot(c.tx).Xmax))
+	c.row(c.db.incarnation(), false, "read committed", int64(1), int64(1), int64(3), int64(3), int64(done), int64(c.db.snapshot(c.tx).Xmax), int64(holdfast.SchemaVersion))
 	return nil
 }
 
@@ -110,12 +115,16 @@ func saveLanes(c *call) error {
 		return nil
 	}
 	for i, n := range lanes {
-		if row, _ := db.lanes[n].see(nil); (unfenced || db.ours(row, name, epochs[i])) && db.lanes[n].locked(c.tx) {
-			return errBlocked
-		}
-	}
-	for i, n := range lanes {
 		l := db.lanes[n]
+		if l.locked(c.tx) {
+			if row, _ := l.see(nil); db.ours(row, name, epochs[i]) {
+				c.row(int64(n), false)
+			}
+			continue
+		}
+		if dones[i] != nil && (db.ahead(db.Parse(*dones[i])) || *uptos[i] != "" && db.ahead(db.Parse(*uptos[i]))) {
+			continue
+		}
 		if row, _ := l.see(c.tx); !unfenced && !(db.ours(row, name, epochs[i]) && db.inTurn(row, number)) {
 			continue
 		}
@@ -128,7 +137,7 @@ func saveLanes(c *call) error {
 			panic(Violated("pos_only_inside_a_window"))
 		}
 		c.tx.fence(int(n), epochs[i])
-		c.row(int64(n))
+		c.row(int64(n), true)
 	}
 	return nil
 }

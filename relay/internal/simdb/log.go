@@ -1,8 +1,10 @@
 package simdb
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // The statements that read the log and keep it small.
@@ -10,7 +12,7 @@ import (
 func (db *DB) is(b Bug) bool { return db.Bug == b }
 
 func (db *DB) incarnated(token string) bool {
-	return db.is(BugNoIncarnation) || db.token != "" && db.token == token
+	return db.is(BugNoIncarnation) || db.token != "" && (token == db.incarnation() || db.is(BugIgnoresStarts) && strings.HasPrefix(token, db.token+"/"))
 }
 
 // seen visits the events of a lane that a statement of tx sees.
@@ -24,28 +26,48 @@ func (db *DB) seen(tx *Tx, lane int, visit func(*Event)) {
 	}
 }
 
-func (db *DB) header(c *call, upto, token string) bool {
-	state := "ok"
+// state says whether a reader of a cursor may go on.
+func (db *DB) state(token string, cursor ...*Snapshot) string {
 	if !db.incarnated(token) {
-		state = "crashed"
+		return "crashed"
 	}
-	c.row(int64(0), upto, state, "", "", "", db.Now(), nil, nil, int64(0))
+	if db.ahead(cursor...) {
+		return "ahead"
+	}
+	return "ok"
+}
+
+// ahead says whether a cursor lies ahead of the server.
+func (db *DB) ahead(cursor ...*Snapshot) bool {
+	return !db.is(BugNoIncarnation) && !db.is(BugIgnoresStarts) &&
+		slices.ContainsFunc(cursor, func(s *Snapshot) bool { return s != nil && s.Xmax > db.completed+1 })
+}
+
+func (db *DB) header(c *call, upto, state string) bool {
+	c.row(int64(0), upto, state, "", "", "", db.Now(), nil, nil, int64(0), int64(0))
 	return state == "ok"
 }
 
-func (db *DB) emit(c *call, events []*Event, limit int) {
+// emit returns events in seq order, up to limit, and up to the one with which their payloads have so many bytes.
+func (db *DB) emit(c *call, events []*Event, limit int, bytes int64) {
 	slices.SortFunc(events, func(a, b *Event) int { return int(a.Seq - b.Seq) })
+	sum := int64(0)
 	for _, e := range events[:min(limit, len(events))] {
-		c.row(e.Seq, e.ID, "", "t", e.Topic, e.Key, db.Now(), nil, e.Payload, e.Letter)
+		if sum >= bytes {
+			return
+		}
+		sum += int64(len(e.Payload))
+		c.row(e.Seq, e.ID, "", "t", e.Topic, e.Key, db.Now(), nil, e.Payload, e.Letter, sum)
 	}
 }
 
 func readPage(c *call) error {
 	db := c.db
-	lane, done, pos, limit := c.args[0].(int), db.Parse(c.args[1].(string)), c.args[3].(int64), c.args[4].(int)
-	var upto *Snapshot
+	lane, done, pos, limit, bytes := c.args[0].(int), db.Parse(c.args[1].(string)), c.args[3].(int64), c.args[4].(int), c.args[6].(int64)
+	var upto, until *Snapshot
 	if given := c.args[2].(*string); given != nil {
 		upto = db.Parse(*given)
+		until = upto
 	} else {
 		upto = db.snapshot(c.tx)
 		switch {
@@ -55,7 +77,7 @@ func readPage(c *call) error {
 			upto = &Snapshot{Xmin: upto.Xmax, Xmax: upto.Xmax}
 		}
 	}
-	if !db.header(c, upto.String(), c.args[5].(string)) {
+	if !db.header(c, upto.String(), db.state(c.args[5].(string), done, until)) {
 		return nil
 	}
 	var found []*Event
@@ -66,7 +88,7 @@ func readPage(c *call) error {
 				found = append(found, e)
 			}
 		})
-		db.emit(c, found, limit)
+		db.emit(c, found, limit, bytes)
 		for _, e := range found[:min(limit, len(found))] {
 			last = max(last, e.Seq)
 		}
@@ -84,56 +106,85 @@ func readPage(c *call) error {
 			found = append(found, e)
 		}
 	})
-	db.emit(c, found, limit)
+	db.emit(c, found, limit, bytes)
 	return nil
 }
 
 func readPlanned(c *call) error {
 	db := c.db
-	lane, xids, pos, limit := c.args[0].(int), append(slices.Clone(c.args[1].([]string)), c.args[6].([]string)...), c.args[3].(int64), c.args[4].(int)
-	if !db.header(c, c.args[2].(string), c.args[5].(string)) {
+	lane, xids, pos, limit := c.args[0].(int), c.args[1].([]int64), c.args[3].(int64), c.args[4].(int)
+	big, seqs, bytes := c.args[6].([]string), c.args[7].([]int64), c.args[8].(int64)
+	if !db.header(c, c.args[2].(string), db.state(c.args[5].(string), db.Parse(c.args[2].(string)))) {
 		return nil
 	}
 	var found []*Event
 	db.seen(c.tx, lane, func(e *Event) {
-		if e.Seq > pos && slices.Contains(xids, strconv.FormatUint(e.Xid, 10)) {
+		at := slices.Index(seqs, e.Seq)
+		if at >= 0 && uint64(xids[at]) == e.Xid || e.Seq > pos && slices.Contains(big, strconv.FormatUint(e.Xid, 10)) {
 			found = append(found, e)
 		}
 	})
-	db.emit(c, found, limit)
+	db.emit(c, found, limit, bytes)
 	return nil
 }
 
+// window visits the events of a window after pos.
+func (db *DB) window(c *call, visit func(*Event)) {
+	done, upto, pos := db.Parse(c.args[1].(string)), db.Parse(c.args[2].(string)), c.args[3].(int64)
+	db.seen(c.tx, c.args[0].(int), func(e *Event) {
+		in := e.Xid >= done.Xmax && e.Xid < upto.Xmax && upto.Sees(e.Xid) || slices.Contains(done.Xip, e.Xid) && !slices.Contains(upto.Xip, e.Xid)
+		if in && e.Seq > pos {
+			visit(e)
+		}
+	})
+}
+
 func readTransactions(c *call) error {
-	db := c.db
-	lane, done, upto, pos, limit := c.args[0].(int), db.Parse(c.args[1].(string)), db.Parse(c.args[2].(string)), c.args[3].(int64), c.args[4].(int)
-	if !db.incarnated(c.args[5].(string)) {
-		c.row("crashed", nil)
+	db, least := c.db, c.args[4].(int)
+	if state := db.state(c.args[5].(string), db.Parse(c.args[2].(string))); state != "ok" {
+		c.row(state, nil)
 		return nil
 	}
 	counts := map[uint64]int64{}
+	db.window(c, func(e *Event) { counts[e.Xid]++ })
 	var xids []uint64
-	db.seen(c.tx, lane, func(e *Event) {
-		in := e.Xid >= done.Xmax && e.Xid < upto.Xmax && upto.Sees(e.Xid) || slices.Contains(done.Xip, e.Xid) && !slices.Contains(upto.Xip, e.Xid)
-		if !in || e.Seq <= pos {
-			return
+	for xid, n := range counts {
+		if n > int64(least) {
+			xids = append(xids, xid)
 		}
-		if counts[e.Xid] == 0 {
-			xids = append(xids, e.Xid)
-		}
-		counts[e.Xid] = min(counts[e.Xid]+1, int64(limit))
+	}
+	slices.SortFunc(xids, func(a, b uint64) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
 	})
-	slices.Sort(xids)
-	for _, xid := range xids {
+	for _, xid := range xids[:min(8, len(xids))] {
 		c.row(strconv.FormatUint(xid, 10), counts[xid])
+	}
+	return nil
+}
+
+func readPlaces(c *call) error {
+	db, limit, big := c.db, c.args[4].(int), c.args[6].([]string)
+	if state := db.state(c.args[5].(string), db.Parse(c.args[2].(string))); state != "ok" {
+		c.row(state, nil)
+		return nil
+	}
+	var found []*Event
+	db.window(c, func(e *Event) {
+		if !slices.Contains(big, strconv.FormatUint(e.Xid, 10)) {
+			found = append(found, e)
+		}
+	})
+	slices.SortFunc(found, func(a, b *Event) int { return cmp.Compare(a.Seq, b.Seq) })
+	for _, e := range found[:min(limit, len(found))] {
+		c.row(strconv.FormatUint(e.Xid, 10), e.Seq)
 	}
 	return nil
 }
 
 func readCuts(c *call) error {
 	db, done, limit := c.db, c.db.Parse(c.args[0].(string)), int(c.args[1].(int64))
-	if !db.incarnated(c.args[2].(string)) {
-		c.row("crashed", nil, nil)
+	if state := db.state(c.args[2].(string), done); state != "ok" {
+		c.row(state, nil, nil)
 		return nil
 	}
 	var cuts []*Event
@@ -168,17 +219,27 @@ func probeLanes(c *call) error {
 	if !db.incarnated(c.args[2].(string)) {
 		return nil
 	}
+	now := db.snapshot(c.tx)
+	for _, done := range dones {
+		if done != nil && db.ahead(db.Parse(*done)) {
+			return nil
+		}
+	}
 	for i, lane := range lanes {
 		unread, parked, scheduled := false, false, false
+		var fresh any
 		if dones[i] != nil {
 			done := db.Parse(*dones[i])
 			db.seen(c.tx, int(lane), func(e *Event) { unread = unread || e.Xid >= done.Xmax || slices.Contains(done.Xip, e.Xid) })
+			if slices.ContainsFunc(done.Xip, func(x uint64) bool { return !slices.Contains(now.Xip, x) }) {
+				fresh = now.String()
+			}
 		}
 		each(db.parked, c.tx, func(_ *cell[Parked], p *Parked) { parked = parked || p.Lane == int(lane) && db.due(p) })
 		each(db.scheduled, c.tx, func(_ *cell[Scheduled], s *Scheduled) {
 			scheduled = scheduled || s.Lane == int(lane) && !s.DueAt.After(db.Now())
 		})
-		c.row(int64(lane), unread, parked, scheduled)
+		c.row(int64(lane), unread, parked, scheduled, fresh)
 	}
 	return nil
 }
@@ -186,6 +247,15 @@ func probeLanes(c *call) error {
 func readSegments(c *call) error {
 	for n := range Segments {
 		c.row(int64(c.db.current), int64(n), c.db.bytes[n], c.db.bytes[n] == 0)
+	}
+	return nil
+}
+
+func readHolders(c *call) error {
+	for _, tx := range c.db.open {
+		if tx != c.tx && tx.inserts[c.args[0].(int)] {
+			c.row("tx " + strconv.Itoa(tx.number))
+		}
 	}
 	return nil
 }
@@ -201,31 +271,29 @@ func rotateSegments(c *call) error {
 func reclaim(c *call) error {
 	db, n := c.db, c.args[0].(int)
 	unlocked := db.is(BugReclaimWithoutLock)
-	for _, tx := range db.open {
-		if tx.inserts[n] && !unlocked {
-			c.row("busy")
-			return nil
-		}
-	}
-	unread := false
+	unread, future := false, false
 	for lane, l := range db.lanes {
 		row, _ := l.see(c.tx)
 		done := db.Parse(row.Done)
-		if done.Xmax > db.completed+1 {
-			c.row("refused: a cursor lies in the future")
-			return nil
-		}
+		future = future || done.Xmax > db.completed+1
 		for _, e := range db.segments[n] {
 			if e.Lane == lane && e.Tx.state == committed {
 				unread = unread || e.Xid >= done.Xmax || !db.is(BugReclaimForgetsLong) && slices.Contains(done.Xip, e.Xid)
 			}
 		}
 	}
+	busy := slices.ContainsFunc(db.open, func(tx *Tx) bool { return tx.inserts[n] })
 	switch {
-	case !db.incarnated(c.args[1].(string)):
-		c.row("refused: the database was restarted after a crash")
 	case db.current == n:
 		c.row("refused: it is the current segment")
+	case unread && !unlocked:
+		c.row("unread")
+	case busy && !unlocked:
+		c.row("busy")
+	case !db.incarnated(c.args[1].(string)):
+		c.row("refused: the database was restarted after a crash")
+	case future:
+		c.row("refused: a cursor lies in the future")
 	case unlocked && !db.reclaims[n]:
 		// The test was made now; the truncation comes with the next call, whatever was written meanwhile.
 		if !unread {
@@ -234,8 +302,6 @@ func reclaim(c *call) error {
 			}
 			db.reclaims[n] = true
 		}
-		c.row("unread")
-	case unread && !unlocked:
 		c.row("unread")
 	default:
 		delete(db.reclaims, n)

@@ -376,8 +376,8 @@ func (db *DB) letter(id int64) (found *cell[Letter], row Letter) {
 }
 
 var handlers = map[string]func(*call) error{
-	"page": readPage, "planned_page": readPlanned, "transactions": readTransactions, "cuts": readCuts, "probe": probeLanes,
-	"segments": readSegments, "rotate": rotateSegments, "reclaim": reclaim,
+	"page": readPage, "planned_page": readPlanned, "transactions": readTransactions, "places": readPlaces, "cuts": readCuts, "probe": probeLanes,
+	"segments": readSegments, "holders": readHolders, "rotate": rotateSegments, "reclaim": reclaim,
 	"server": readServer, "incarnation": ensureIncarnation, "heartbeat": heartbeatRelay, "leave": leaveRelay, "claim": claimLanes,
 	"save": saveLanes, "release": releaseLane, "fence": fenceLane,
 	"waiting": loadWaiting, "held": loadHeld, "park": parkEvents, "fix_head": fixHead,

@@ -30,6 +30,7 @@ type DB struct {
 	Bug  Bug // injected, for a test of the tests
 
 	CutEvery    int           // a cut is kept in about one call of so many; 0 for none
+	Survives    bool          // unlogged tables survive a crash
 	IdleTimeout time.Duration // idle_in_transaction_session_timeout of the relay's transactions
 
 	Watch Watch
@@ -55,6 +56,7 @@ type DB struct {
 	place     int64
 	letterID  int64
 	sequels   map[string]int64 // of BugMaxSeq
+	begun     int              // transactions so far
 	reclaims  map[int]bool     // of BugReclaimWithoutLock: what the test said
 	snapshots map[string]*Snapshot
 	Crashes   int
@@ -151,6 +153,14 @@ func (db *DB) refill() {
 	db.token = "token " + strconv.Itoa(db.tokens)
 }
 
+// incarnation is the row of current_incarnation; "" for none.
+func (db *DB) incarnation() string {
+	if db.token == "" {
+		return ""
+	}
+	return db.token + "/" + strconv.Itoa(db.Crashes)
+}
+
 // Snapshot is a pg_snapshot.
 type Snapshot struct {
 	Xmin, Xmax uint64
@@ -239,7 +249,9 @@ func (db *DB) Crash() {
 		db.nextXid = low + db.Rand.Uint64N(db.nextXid-low+1)
 	}
 	db.completed = db.nextXid - 1
-	db.token = ""
+	if !db.Survives {
+		db.token = ""
+	}
 	db.seq += db.Rand.Int64N(33) // sequences log ahead
 	clear(db.reclaims)
 }

@@ -21,7 +21,9 @@ type Tx struct {
 	Events []*Event // written, in order of seq
 
 	db           *DB
+	number       int // of its begin
 	state        state
+	snap         *Snapshot // of REPEATABLE READ; else nil
 	guarded      bool
 	at           time.Time // of the last statement
 	cells        []finisher
@@ -34,13 +36,17 @@ type Tx struct {
 
 // Begin begins a transaction of a writer.
 func (db *DB) Begin() *Tx {
-	tx := &Tx{db: db, at: db.Up()}
+	db.begun++
+	tx := &Tx{db: db, at: db.Up(), number: db.begun}
 	db.open = append(db.open, tx)
 	return tx
 }
 
 // Open says whether the transaction has not ended.
 func (tx *Tx) Open() bool { return tx.state == running || tx.state == prepared }
+
+// Repeatable makes it a transaction of REPEATABLE READ: it has one snapshot, of now.
+func (tx *Tx) Repeatable() { tx.snap = tx.db.snapshot(tx) }
 
 // Draw makes sure that the transaction has an id.
 func (tx *Tx) Draw() uint64 {
@@ -74,7 +80,9 @@ func (db *DB) Segment() int { return db.current }
 func (tx *Tx) Append(segment int, e Event) *Event {
 	db := tx.db
 	if db.CutEvery > 0 && db.Rand.IntN(db.CutEvery) == 0 {
-		e.Snap = db.snapshot(tx) // before the row has an id
+		if e.Snap = tx.snap; e.Snap == nil {
+			e.Snap = db.snapshot(tx) // before the row has an id
+		}
 	}
 	e.Xid = tx.Draw()
 	db.seq++

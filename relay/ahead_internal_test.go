@@ -1,0 +1,110 @@
+package relay
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+)
+
+// A cursor ahead of the server speaks of transactions that the server has not begun: a copy of the files was put back, or a
+// crash undid them. Rule 1.
+func TestACursorAheadOfTheServerIsNeitherReadNorSaved(t *testing.T) {
+	t.Parallel()
+	pool, r := openLog(t, 1, 10)
+	appendMany(t, pool, "k", 1)
+	const ahead = "900000000000:900000000000:"
+	now := r.at.cursor.done
+	for _, c := range []struct {
+		name   string
+		cursor cursor
+	}{
+		{"done is ahead", cursor{done: ahead}},
+		{"the window's end is ahead", cursor{done: now, upto: ahead}},
+		{"both are ahead", cursor{done: ahead, upto: ahead}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			at := startReading(c.cursor)
+			asks := map[string]func() error{
+				"a page": func() error { _, _, _, err := r.read(t.Context(), at); return err },
+			}
+			if at.opens() {
+				asks["the cuts of a backlog"] = func() error { _, _, err := r.readCut(t.Context(), at); return err }
+			} else {
+				asks["a planned page"] = func() error { _, _, _, err := r.read(t.Context(), at.byPlan(plan{})); return err }
+				asks["the transactions of a window"] = func() error { _, err := r.readPlan(t.Context(), at); return err }
+				asks["the places of a window"] = func() error { _, err := r.readPlaces(t.Context(), at); return err }
+			}
+			for what, ask := range asks {
+				if err := ask(); !errors.Is(err, errAhead) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			pgtest.Exec(t, pool, "update holdfast.lane set owner = 'me', epoch = 1, lease_until = now() + interval '1 minute'")
+			if n := pgtest.Exec(t, pool, r.sql.In(saveLanes), "me", time.Minute, []int16{0}, []int64{1}, []*string{&c.cursor.done}, []*string{&c.cursor.upto}, []int64{0}, r.token, 1); n != 0 {
+				t.Errorf("a save touched %d rows", n)
+			}
+		})
+	}
+	done := ahead
+	if n := pgtest.Exec(t, pool, r.sql.In(probeLanes), []int16{0}, []*string{&done}, r.token); n != 0 {
+		t.Errorf("a probe answered for %d lanes", n)
+	}
+	if n := pgtest.Exec(t, pool, r.sql.In(probeLanes), []int16{0}, []*string{&now}, r.token); n != 1 {
+		t.Errorf("a probe of a cursor that is not ahead answered for %d lanes", n)
+	}
+}
+
+// While a lane is idle its cursor stays what it was, with all transactions that were in flight then. Each is looked up once,
+// and not for every look (8 ms a look with 300 of them, 39 ms with 1,000).
+func TestAnIdleLaneLooksAnEndedTransactionUpOnce(t *testing.T) {
+	t.Parallel()
+	pool, r := openLog(t, 1, 10)
+	flying, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer flying.Rollback(t.Context())
+	pgtest.Exec(t, flying, "select pg_current_xact_id()")
+	pgtest.Exec(t, pool, "select pg_current_xact_id()")
+	var done string
+	if err := pool.QueryRow(t.Context(), "select pg_current_snapshot()::text").Scan(&done); err != nil {
+		t.Fatal(err)
+	}
+	look := func() (unread bool, fresh *string) {
+		t.Helper()
+		var lane int
+		var parked, scheduled bool
+		if err := pool.QueryRow(t.Context(), r.sql.In(probeLanes), []int16{0}, []*string{&done}, r.token).Scan(&lane, &unread, &parked, &scheduled, &fresh); err != nil {
+			t.Fatal(err)
+		}
+		return unread, fresh
+	}
+	if unread, fresh := look(); unread || fresh != nil {
+		t.Errorf("while nothing has ended: unread %v, another snapshot %v", unread, fresh)
+	}
+	_ = flying.Rollback(t.Context())
+	unread, fresh := look()
+	if unread || fresh == nil {
+		t.Fatalf("when a transaction has ended: unread %v, another snapshot %v", unread, fresh)
+	}
+	p := newPoller(nil)
+	l := &lane{}
+	p.idle(l, done)
+	p.refresh(l, "1:1:", *fresh) // the answer to a look at another cursor
+	if p.dones[l] != done {
+		t.Error("the answer about another cursor replaced this one")
+	}
+	p.refresh(l, done, *fresh)
+	if done = p.dones[l]; done != *fresh {
+		t.Errorf("the lane is still looked at from %s", done)
+	}
+	if unread, fresh := look(); unread || fresh != nil {
+		t.Errorf("from then on: unread %v, another snapshot %v", unread, fresh)
+	}
+	appendMany(t, pool, "k", 1)
+	if unread, _ := look(); !unread {
+		t.Error("an event after the new snapshot is not seen")
+	}
+}

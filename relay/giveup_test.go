@@ -1,0 +1,159 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+// What no time will mend ends Run, whatever part of the relay meets it, with the sentence that says what to do.
+func TestRunEndsWhereARightOrAPartOfTheSchemaIsMissing(t *testing.T) {
+	t.Parallel()
+	const noRights, noSchema = "docs/operations.md lists what to grant to a relay", "run holdfast migrate"
+	for _, c := range []struct {
+		name, breaks string
+		want         error
+		says         string
+		due          bool // only an event shows it
+	}{
+		{"a lane may not read the log", "revoke select on holdfast.event from %[1]s", sqlschema.ErrNoRights, noRights, true},
+		{"the saver may not save", "revoke update on holdfast.lane from %[1]s", sqlschema.ErrNoRights, noRights, false},
+		{"a lane may not park", "revoke insert on holdfast.parked from %[1]s", sqlschema.ErrNoRights, noRights, true},
+		{"the poller may not look at what is scheduled", "revoke select on holdfast.scheduled from %[1]s", sqlschema.ErrNoRights, noRights, false},
+		{"a column of the log is missing", "alter table holdfast.event rename column letter to letter_of_later", holdfast.ErrSchemaMissing, noSchema, true},
+		{"a table is missing", "alter table holdfast.parked rename to parked_of_later", holdfast.ErrSchemaMissing, noSchema, false},
+		{"a function is missing", "drop function holdfast.reclaim(integer, uuid, integer); update holdfast.segments set current = 1", holdfast.ErrSchemaMissing, noSchema, true},
+		{"the schema is older than the build", "update holdfast.installation set version = 0", relay.ErrSchemaOld, noSchema, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			pool, b := setup(t, 2), newBroker()
+			role := fmt.Sprintf("relay_%d", time.Now().UnixNano())
+			pgtest.Exec(t, pool, "create role "+role)
+			t.Cleanup(func() {
+				_, _ = pool.Exec(context.Background(), "drop owned by "+role)
+				_, _ = pool.Exec(context.Background(), "drop role "+role)
+			})
+			for _, grant := range []string{"usage on schema holdfast", "select, insert, update, delete on all tables in schema holdfast",
+				"usage on all sequences in schema holdfast", "execute on all functions in schema holdfast"} {
+				pgtest.Exec(t, pool, "grant "+grant+" to "+role)
+			}
+			config := pool.Config()
+			config.ConnConfig.RuntimeParams["role"] = role
+			its, err := pgxpool.NewWithConfig(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(its.Close)
+			b.set(refusing(relay.FaultRecord, "refused"))
+			r, err := relay.New(its, b, relay.Config{Logger: quiet, Lease: 3 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+			defer cancel()
+			done := make(chan error, 1)
+			go func() { done <- r.Run(ctx) }()
+			write(t, pool, event("k", "1"))
+			arrives(t, b, "1")
+			broken := c.breaks
+			if strings.Contains(broken, "%") {
+				broken = fmt.Sprintf(broken, role)
+			}
+			for _, sql := range strings.Split(broken, "; ") {
+				pgtest.Exec(t, pool, sql)
+			}
+			if c.due {
+				_, _ = pool.Exec(t.Context(), `insert into holdfast.event_0 (lane, id, type, topic, key, payload) values (0, 'x', 't', 'orders', 'k', 'refused')`)
+			}
+			if err := <-done; !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("Run returned %v, want %v, which says %q", err, c.want, c.says)
+			}
+		})
+	}
+}
+
+// A lane that fails at every start was claimed again seven times a second, for good: with all that a claim writes.
+func TestALaneThatFailsAtEveryStartIsClaimedMoreAndMoreRarely(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 2), newBroker()
+	pgtest.Exec(t, pool, `create function fail() returns trigger language plpgsql as $$ begin raise exception 'scripted'; end $$`)
+	pgtest.Exec(t, pool, "create trigger fail before insert on holdfast.parked for each row execute function fail()")
+	b.set(refusing(relay.FaultRecord, "refused"))
+	write(t, pool, event("k", "refused"))
+	broken := pgtest.Count(t, pool, "select lane from holdfast.event")
+	var lost atomic.Int32
+	run(t, pool, b, relay.Config{Retry: untiring, Observer: relay.Observer{OnLost: func(l relay.Lost) {
+		if int64(l.Lane) != broken {
+			t.Errorf("lane %d was lost: %v", l.Lane, l.Err)
+		}
+		lost.Add(1)
+	}}})
+	began := time.Now()
+	wait.Until(t, "the lane has failed four times", func() bool { return lost.Load() >= 4 })
+	for i := 0; time.Since(began) < 6*time.Second; i++ { // the other lane goes on meanwhile
+		key := fmt.Sprint("key ", i)
+		write(t, pool, event(key, key))
+		if pgtest.Count(t, pool, "select lane from holdfast.event where key = $1", key) != broken {
+			arrives(t, b, key)
+		}
+	}
+	if n := lost.Load(); n > 12 {
+		t.Errorf("the lane was dropped %d times in %v", n, time.Since(began).Round(time.Second))
+	}
+	pgtest.Exec(t, pool, "drop trigger fail on holdfast.parked")
+	b.set(nil)
+	arrives(t, b, "refused")
+}
+
+// Somebody locks the row of one lane and takes long. The lanes are saved, and their leases renewed, by one statement.
+func TestALockOnOneLanesRowCostsNoOtherLaneItsLease(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 4), newBroker()
+	lost := make(chan relay.Lost, 100)
+	stop := run(t, pool, b, relay.Config{Lease: 2 * time.Second, Observer: relay.Observer{OnLost: func(l relay.Lost) { lost <- l }}})
+	n := 0
+	flow := func() {
+		for range 12 {
+			n++
+			write(t, pool, event(fmt.Sprint("key ", n), fmt.Sprint(n)))
+		}
+	}
+	flow()
+	wait.Until(t, "all lanes flow", func() bool { return len(b.events()) == n })
+	locked := begin(t, pool)
+	pgtest.Exec(t, locked.tx, "select from holdfast.lane where lane = 2 for update")
+	wait.Until(t, "the lane whose row is locked is lost, when it has something to publish", func() bool { flow(); return len(lost) > 0 })
+	for began := time.Now(); time.Since(began) < 5*time.Second; { // longer than two leases
+		flow()
+	}
+	if err := locked.tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wait.Until(t, "all of it arrives", func() bool {
+		seen := map[string]bool{}
+		for _, p := range b.payloads() {
+			seen[p] = true
+		}
+		return len(seen) == n
+	})
+	stop()
+	close(lost)
+	for l := range lost {
+		if l.Lane != 2 {
+			t.Errorf("lane %d was lost: %v", l.Lane, l.Err)
+		}
+	}
+}
