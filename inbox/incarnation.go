@@ -8,8 +8,9 @@ import (
 
 // This file notices that Postgres went back in time while a consumer runs. A crash with synchronous_commit = off, or a failover
 // to an asynchronous standby, undoes the last transactions, with effects that this node believes to be settled. No offset may
-// be saved on such a belief. The unlogged table incarnation is empty after either event. So a fence keeps the token that the
-// table held when the fence was raised, and a position is saved only while the table still holds that token.
+// be saved on such a belief. The unlogged table incarnation is empty after either event, and the view current_incarnation has
+// another token whenever the server has started anew, as after a cold copy was put back. So a fence keeps the token that the
+// view had when the fence was raised, and a position is saved only while the view still has that token.
 //
 // Transactions of events need not look. Those that were lost lie at or above the position that Postgres has now, and later
 // ones are durable again. What the node computed from both is refused as a whole, and the partition is read again from

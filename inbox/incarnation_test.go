@@ -15,7 +15,7 @@ import (
 
 func (b *bundle) incarnation() (token string) {
 	b.Helper()
-	if err := b.db.QueryRow(b.Context(), "select token::text from holdfast.incarnation").Scan(&token); err != nil {
+	if err := b.db.QueryRow(b.Context(), "select token from holdfast.current_incarnation").Scan(&token); err != nil {
 		b.Fatal(err)
 	}
 	return token
@@ -140,6 +140,8 @@ func TestAPositionOfAnotherIncarnationIsNotSaved(t *testing.T) {
 	for name, crash := range map[string]string{
 		"a crash":                        "truncate holdfast.incarnation",
 		"a crash and another node since": "delete from holdfast.incarnation; insert into holdfast.incarnation default values",
+		"a start on files put back": `create or replace view holdfast.current_incarnation with (security_invoker = true) as
+			select i.token || ' since later' as token from holdfast.incarnation i`, // the view has the start: its own test is relay's
 	} {
 		pgtest.Exec(t, b.db, crash)
 		if save(old) || release(old) {

@@ -21,7 +21,7 @@ insert into holdfast.consumer_position as p (consumer, topic, partition, epoch, 
 values ($1::text, $2::text, $3::int, (extract(epoch from clock_timestamp()) * 1000000)::bigint, $4::bigint, false, $5::text)
 on conflict (consumer, topic, partition) do update
    set epoch = greatest(p.epoch + 1, excluded.epoch), position = excluded.position, clean = false, owner = excluded.owner, updated_at = now()
-returning epoch, (select i.token::text from holdfast.incarnation i)`
+returning epoch, (select i.token from holdfast.current_incarnation i)`
 
 // Fills the token that a crash or a failover emptied (incarnation.go).
 const renewSQL = `-- inbox.renew
@@ -29,7 +29,7 @@ insert into holdfast.incarnation default values on conflict (one) do nothing`
 
 // Reads the token. It is empty after a crash, until a node renews it.
 const incarnationSQL = `-- inbox.incarnation
-select coalesce((select i.token::text from holdfast.incarnation i), '')`
+select coalesce((select i.token from holdfast.current_incarnation i), '')`
 
 // Saves positions, all at once, each with the last event below it. It does not return partitions that were lost, or that were
 // assigned in another incarnation: what was settled then may be lost. Events that are read again below the position move
@@ -42,7 +42,7 @@ update holdfast.consumer_position p
   from unnest($2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::text[])
        u (topic, partition, epoch, position, checkpoint_offset, checkpoint_identity, token)
  where p.consumer = $1::text and p.topic = u.topic and p.partition = u.partition and p.epoch = u.epoch
-   and exists (select from holdfast.incarnation i where i.token = u.token::uuid)
+   and exists (select from holdfast.current_incarnation i where i.token = u.token)
 returning p.topic, p.partition`
 
 // Releases a partition. In another incarnation the position stays where it is, but the end still counts as clean.
@@ -52,6 +52,6 @@ update holdfast.consumer_position p
        checkpoint_offset = case when u.position >= p.position and $7::bigint >= 0 then $7::bigint else p.checkpoint_offset end,
        checkpoint_identity = case when u.position >= p.position and $7::bigint >= 0 then $8::bigint else p.checkpoint_identity end
   from (select x.same, case when x.same then $5::bigint else -1 end as position
-          from (select exists (select from holdfast.incarnation i where i.token = $9::text::uuid) as same) x) u
+          from (select exists (select from holdfast.current_incarnation i where i.token = $9::text) as same) x) u
  where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and p.epoch = $4::bigint
 returning u.same`
