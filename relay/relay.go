@@ -225,6 +225,8 @@ func (r *Relay) yield(ctx context.Context, l *lane) {
 		return
 	}
 	l.mu.Unlock()
+	r.saver.exclude(l) // it would find the row locked by the release
+	defer r.saver.include(l)
 	failpoint.Hit(failpoint.RelayYielding)
 	if _, err := r.pool.Exec(ctx, r.sql.In(releaseLane), l.number, r.c.Name, l.epoch); err != nil {
 		r.c.Logger.Warn("lane not released: it is free when its lease runs out", "lane", l.number, "error", redact(err))
