@@ -39,7 +39,7 @@ func measureLatency(ctx context.Context, e *env, r *report) error {
 	}
 	const warmUp = latencyRate * 10 // a broker that has just started takes 100 ms a request, until its JVM has compiled the path
 	n := warmUp + int(e.latency.Seconds()*latencyRate)
-	l := &latencies{sent: make([]time.Time, n), committed: make([]time.Time, n), acknowledged: make([]atomic.Int64, n), began: time.Now()}
+	l := newLatencies(n)
 	r.progress("latency: %d events/s for %v", latencyRate, e.latency)
 	if err := e.exactly(ctx, r, topic, n, "relay", func() error { return l.measure(ctx, e, database, topic) }); err != nil {
 		return err
@@ -63,6 +63,10 @@ type latencies struct {
 	began           time.Time
 	sent, committed []time.Time    // COMMIT was sent, was answered
 	acknowledged    []atomic.Int64 // nanoseconds after began
+}
+
+func newLatencies(n int) *latencies {
+	return &latencies{sent: make([]time.Time, n), committed: make([]time.Time, n), acknowledged: make([]atomic.Int64, n), began: time.Now()}
 }
 
 func (l *latencies) measure(ctx context.Context, e *env, database, topic string) error {

@@ -93,7 +93,9 @@ func run(ctx context.Context, o options) (err error) {
 	}{
 		{drainFigures, measureDrain},
 		{heldFigures, measureHeld},
+		{isolationFigures, measureIsolation},
 		{latencyFigures, measureLatency},
+		{pinnedFigures, measurePinned},
 		{producerFigures, measureProducer},
 		{memoryFigures, measureMemory},
 		{idleFigures, measureIdle},
