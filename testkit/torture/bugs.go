@@ -34,6 +34,7 @@ const (
 	bugMeddle    = "meddle"     // somebody saves positions of partitions that another has
 	bugIntrude   = "intrude"    // somebody takes in events of partitions that another has
 	bugAhead     = "ahead"      // somebody sets a lane's cursor to the end of the log
+	bugRemember  = "remember"   // a relay goes on from what it remembers when the database has gone back in time
 	bugForget    = "forget"     // somebody undoes what relays save of their cursors
 	bugStuck     = "stuck"      // the publisher never has an answer for one key
 	bugHasty     = "hasty"      // a consumer gives up an event at its first failure
@@ -146,6 +147,8 @@ func (p part) buggyPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.Pub
 			}
 			return pub.Publish(ctx, events)
 		}), nil
+	case bugRemember:
+		return p.remembering(pub, pool), nil
 	case bugForget:
 		// A claim changes the epoch, and may open a window. What a relay saves under its own epoch is lost.
 		_, err := pool.Exec(context.Background(), `select pg_advisory_xact_lock(1);
@@ -161,6 +164,36 @@ func (p part) buggyPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.Pub
 		return pub, err
 	}
 	return pub, nil
+}
+
+// remembering is pub, as it is called by a relay that keeps its cursors when the database goes back: events of transactions
+// whose ids it calls ended are invisible to it, and when the server has given these ids out again, it saves its cursors.
+func (p part) remembering(pub relay.Publisher, pool *pgxpool.Pool) relay.Publisher {
+	var mu sync.Mutex
+	var highest int64
+	invisible := map[string]bool{}
+	return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
+		mu.Lock()
+		defer mu.Unlock()
+		refused := slices.Repeat([]error{&relay.PublishError{Topic: events[0].Topic, Partition: -1, Fault: relay.FaultBroker, Err: errors.New("injected")}}, len(events))
+		var now int64
+		if err := pool.QueryRow(ctx, "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint").Scan(&now); err != nil {
+			return refused
+		}
+		switch {
+		case now < highest:
+			for _, e := range events {
+				invisible[e.ID] = true
+			}
+			return refused
+		case len(invisible) > 0 && slices.ContainsFunc(events, func(e holdfast.Event) bool { return invisible[e.ID] }):
+			_, _ = pool.Exec(ctx, `update holdfast.lane set epoch = epoch + 1, owner = null, lease_until = '-infinity',
+				done = format('%s:%s:', $1::bigint, $1::bigint)::pg_snapshot, upto = null, pos = 0`, highest)
+			return refused
+		}
+		highest = now
+		return pub.Publish(ctx, events)
+	})
 }
 
 // meddling is pub, which runs a statement after the twentieth of every fifty calls.

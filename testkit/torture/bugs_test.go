@@ -121,6 +121,7 @@ func TestEveryOracleSeesTheBugThatIsInjectedForIt(t *testing.T) {
 		{bugReverse, oracle.KeyOrder, oracle.Overtaken, ""},
 		{bugRepeat, oracle.Duplicates, oracle.Unexplained, ""},
 		{bugForget, oracle.Duplicates, oracle.TooLate, ""},
+		{bugRemember, oracle.NoLoss, oracle.Lost, ""},
 		{bugTakeBack, oracle.Fencing, oracle.EpochFell, ""},
 		{bugMeddle, oracle.Fencing, oracle.ChangedByOther, ""},
 		{bugIntrude, oracle.Fencing, oracle.TakenByOther, ""},
@@ -143,6 +144,8 @@ func TestEveryOracleSeesTheBugThatIsInjectedForIt(t *testing.T) {
 				// A relay that says that it cannot save is believed, for most of such a run; and between two kills there has
 				// to be more than what is allowed.
 				o.Faults, o.For, o.unsaved = []string{"kill-relay"}, 15*time.Second, time.Second
+			case bugRemember:
+				o.Faults = []string{"cold-copy"}
 			case bugStuck:
 				o.limit = 20 * time.Second // What is not stuck has to have arrived by then.
 			}

@@ -128,6 +128,7 @@ func (r *run) judge(ctx context.Context, histories string) (err error) {
 			return fmt.Errorf("read what is known: %w", err)
 		}
 	}
+	forget(&known, r.undone)
 	r.report.seen = oracle.SeenIn(known)
 	r.trouble(oracle.TooLittle(known))
 	r.report.Verdict = oracle.Judge(known)

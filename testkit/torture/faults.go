@@ -75,7 +75,7 @@ func outlasting(wait time.Duration) [2]time.Duration {
 func catalogue() (all []fault) {
 	all = append(processFaults(), linkFaults()...)
 	own := len(all)
-	for _, some := range [][]fault{postgresFaults(), kafkaFaults(), platformFaults()} {
+	for _, some := range [][]fault{postgresFaults(), kafkaFaults(), platformFaults(), restoreFaults()} {
 		all = append(all, some...)
 	}
 	for i := range all[own:] { // Relays need every server.

@@ -116,8 +116,13 @@ func (g *ground) awaitReplay(ctx context.Context, written string) error {
 
 // moveTo makes another server the primary.
 func (g *ground) moveTo(ctx context.Context, server *pgserver.Server) error {
-	g.primary = server
 	g.entry.SetTarget(hostOf(server.DSN))
+	return g.moveAdminTo(ctx, server)
+}
+
+// moveAdminTo makes another server the primary, but no part reaches it yet.
+func (g *ground) moveAdminTo(ctx context.Context, server *pgserver.Server) error {
+	g.primary = server
 	if err := g.openAdmin(ctx); err != nil {
 		return err
 	}

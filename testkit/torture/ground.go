@@ -53,6 +53,7 @@ type ground struct {
 	admin   *pgxpool.Pool // of the run itself, straight to the primary
 	topics  []string
 	late    string
+	undone  []undoing
 	stops   []func()
 }
 

@@ -174,7 +174,7 @@ func (b *book) question(suspects map[string]*suspect) {
 					if reason == "" && b.replayed(s.event) {
 						reason = LetterReplayed
 					}
-					if at, known := places[id]; known && s.lane != none && begun[claimed{int(s.lane), under[hold{who, s.lane}]}].covers(at) {
+					if at, known := places[id]; known && s.lane != none && !b.undone(now.at) && begun[claimed{int(s.lane), under[hold{who, s.lane}]}].covers(at) {
 						reason = ""
 					}
 					now.reason = reason

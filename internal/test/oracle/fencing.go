@@ -122,7 +122,7 @@ func claims(b *book, found *findings) {
 	}
 	by := map[claim]Process{}
 	for _, e := range b.Entries {
-		if e.Op != history.Claim {
+		if e.Op != history.Claim || b.undone(e.At) {
 			continue
 		}
 		c, who := claim{e.Lane, e.Epoch}, Process{e.Actor, e.PID}

@@ -67,6 +67,10 @@ func inEffects(b *book, found *findings) {
 		done    []bool  // by event
 		highest []int64 // by key
 	}
+	redone := map[int32]bool{}
+	for _, id := range b.Redone {
+		redone[b.event(id)] = true
+	}
 	of := make([]progress, len(b.Consumers))
 	for c := range of {
 		of[c] = progress{make([]bool, len(b.Written)), make([]int64, len(b.keys))}
@@ -85,6 +89,7 @@ func inEffects(b *book, found *findings) {
 		p.done[e.event] = true
 		highest := &p.highest[b.of[e.event].key]
 		switch number := b.Written[e.event].Number; {
+		case redone[e.event]:
 		case b.givenUp(e.event, b.Consumers[e.consumer]):
 		case number <= *highest:
 			found.add(OutOfTurn, "%s had its effect with %s after number %d", b.name(e.event), b.Consumers[e.consumer], *highest)

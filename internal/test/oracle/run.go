@@ -7,6 +7,7 @@
 package oracle
 
 import (
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/history"
@@ -30,6 +31,13 @@ type Run struct {
 	Consumers []string
 	// Letters are all rows of holdfast.letter, closed ones too.
 	Letters []Letter
+
+	// Undone are times whose transactions the database has lost, because an older state of it took its place. What was claimed
+	// then is in no log of the database, and epochs are given again.
+	Undone []Span
+	// Redone are events whose effect the database lost, because an older state of it took its place, and that are done again.
+	// That may be after later ones of their key: O4 does not compare their effects.
+	Redone []string
 
 	// Lanes is the number of lanes. With 0 the lane of an event is unknown, and O5 excuses a little more: a claim of any lane
 	// explains a repeat.
@@ -66,6 +74,14 @@ type Run struct {
 	Alarms map[string][]Alarm
 
 	Limits Limits
+}
+
+// Span is a time from one moment to another.
+type Span struct{ From, Until time.Time }
+
+// undone says whether a moment lies in a time that the database has lost.
+func (r *Run) undone(at time.Time) bool {
+	return slices.ContainsFunc(r.Undone, func(s Span) bool { return at.After(s.From) && at.Before(s.Until) })
 }
 
 // Alarm is a line that must be logged, by an actor whose name begins with By. It begins with one of Messages.

@@ -1,0 +1,133 @@
+//go:build linux
+
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/test/history"
+	"github.com/holdfast-go/holdfast/internal/test/oracle"
+	"github.com/holdfast-go/holdfast/testkit/pgserver"
+)
+
+// undoing is a time whose transactions the database has lost: an older state of it took its place.
+type undoing struct {
+	since, until time.Time
+	ids          []string // of events that were committed meanwhile
+}
+
+// nowhere is an address that nobody listens on.
+const nowhere = "127.0.0.1:1"
+
+// goBack puts an older state of the database in its place, and remembers what that undoes. Meanwhile no part reaches it, so
+// that what is read of it last is what was committed last.
+func (s *stage) goBack(ctx context.Context, since time.Time, replace func(context.Context) error) error {
+	s.entry.SetTarget(nowhere)
+	s.entry.Reset()
+	before, err := s.committedIDs(ctx)
+	if err != nil {
+		return err
+	}
+	if err := replace(ctx); err != nil {
+		return err
+	}
+	if err := s.awaitPostgres(ctx); err != nil {
+		return err
+	}
+	after, err := s.committedIDs(ctx)
+	if err != nil {
+		return err
+	}
+	s.undone = append(s.undone, undoing{since, time.Now(), slices.DeleteFunc(before, func(id string) bool {
+		_, there := slices.BinarySearch(after, id)
+		return there
+	})})
+	s.entry.SetTarget(hostOf(s.primary.DSN))
+	return nil
+}
+
+// committedIDs are all events that the database has, in order, when every transaction of a part has ended.
+func (g *ground) committedIDs(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		var busy int
+		err := g.admin.QueryRow(ctx, `select count(pg_terminate_backend(pid)) from pg_stat_activity where backend_type = 'client backend' and application_name <> 'torture'`).Scan(&busy)
+		if err == nil && busy == 0 {
+			break
+		}
+		if !sleep(ctx, 20*time.Millisecond) {
+			return nil, errors.Join(errors.New("parts still reach the database"), err)
+		}
+	}
+	ids, err := texts(ctx, g.admin, `select id from written order by id collate "C"`)
+	if err != nil {
+		return nil, fmt.Errorf("read what is committed: %w", err)
+	}
+	return ids, nil
+}
+
+// stopFollowing cuts a standby off from its primary for good.
+func stopFollowing(ctx context.Context, standby *pgserver.Server) error {
+	conn, err := pgx.Connect(ctx, standby.DSN)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for _, sql := range []string{"alter system set primary_conninfo = ''", "select pg_reload_conf()"} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("cut the standby off: %w", err)
+		}
+	}
+	for {
+		var receivers int
+		if err := conn.QueryRow(ctx, "select count(*) from pg_stat_wal_receiver").Scan(&receivers); err != nil || receivers == 0 {
+			return err
+		}
+		if !sleep(ctx, 20*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+}
+
+// forget takes out of what is known of a run what the database has lost: events that were committed and undone, wherever they
+// went, and what parts said of transactions that were undone. What is sent to Kafka stays sent. An event whose effect was
+// undone is done again, after later ones of its key it may be.
+func forget(known *oracle.Run, undone []undoing) {
+	gone := map[string]bool{}
+	for _, u := range undone {
+		for _, id := range u.ids {
+			gone[id] = true
+		}
+		known.Undone = append(known.Undone, oracle.Span{From: u.since, Until: u.until})
+	}
+	known.Records = slices.DeleteFunc(known.Records, func(r oracle.Record) bool { return gone[r.ID] })
+	known.Effects = slices.DeleteFunc(known.Effects, func(e oracle.Effect) bool { return gone[e.ID] })
+	known.Letters = slices.DeleteFunc(known.Letters, func(l oracle.Letter) bool { return gone[l.EventID] })
+	lost := func(at time.Time) bool {
+		return slices.ContainsFunc(undone, func(u undoing) bool { return at.After(u.since) && at.Before(u.until) })
+	}
+	entries := known.Entries[:0:0]
+	for _, e := range known.Entries {
+		switch e.Op {
+		case history.Receive, history.Effect, history.Letter:
+			if lost(e.At) {
+				if e.Op == history.Receive {
+					known.Redone = append(known.Redone, e.IDs...)
+				}
+				continue
+			}
+		}
+		if slices.ContainsFunc(e.IDs, func(id string) bool { return gone[id] }) {
+			e.IDs = slices.DeleteFunc(slices.Clone(e.IDs), func(id string) bool { return gone[id] })
+		}
+		entries = append(entries, e)
+	}
+	known.Entries = entries
+}
