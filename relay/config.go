@@ -60,6 +60,11 @@ type Config struct {
 	// from being read. -1 means never: such a partition then holds its lane. Defaults to 10 s.
 	ParkAfter time.Duration
 
+	// MemoryBudget is how many bytes of events, with their headers, are in memory at a time, of all lanes together: those that
+	// wait for an acknowledgement and those that are read ahead. Encoding them takes more, and up to 3 MiB a lane are parked
+	// events that are tried. At least 16 MiB. Defaults to 128 MiB.
+	MemoryBudget int64
+
 	// SegmentBytes is the size, large payloads included, at which the log rotates to its next segment. It has four. At least
 	// 1 MiB. Defaults to 128 MiB.
 	SegmentBytes int64
@@ -101,6 +106,9 @@ func (c Config) withDefaults() Config {
 	if c.BatchSize == 0 {
 		c.BatchSize = 2000
 	}
+	if c.MemoryBudget == 0 {
+		c.MemoryBudget = 128 << 20
+	}
 	if c.SegmentBytes == 0 {
 		c.SegmentBytes = 128 << 20
 	}
@@ -141,6 +149,9 @@ func (c Config) validate() error {
 	}
 	if c.ParkAfter < 0 && c.ParkAfter != -1 {
 		wrong("park after is %v: it must be positive, 0 for the default, or -1 for never", c.ParkAfter)
+	}
+	if c.MemoryBudget < 16<<20 {
+		wrong("memory budget is %d: it must be at least 16 MiB", c.MemoryBudget)
 	}
 	if c.SegmentBytes < 1<<20 {
 		wrong("segment bytes is %d: it must be at least 1 MiB", c.SegmentBytes)

@@ -16,8 +16,9 @@ import (
 const (
 	drainQueues = 500
 	drainRows   = 100     // of one queue
-	drainBytes  = 4 << 20 // of what one statement reads
-	drainTries  = 2000    // parked events in memory
+	drainBytes  = 1 << 20 // of what one statement reads
+	drainTries  = 2000    // parked events in memory, and
+	tryBytes    = 2 << 20 // their bytes, beyond which no more are read
 	moveEvents  = 1000    // that fell due, in one transaction
 	moveBytes   = 32 << 20
 	heldEvery   = time.Second
@@ -50,14 +51,17 @@ func (l *lane) pendingOf(row *parkedEvent) *pending {
 }
 
 // try keeps a parked event in memory from now on: it is not read again.
-func (l *lane) try(key rowKey) {
-	l.trying[key]++
+func (l *lane) try(p *pending) {
+	l.trying[rowKeyOf(p)]++
 	l.tries++
+	l.tryBytes += p.size()
 }
 
 // tried ends try.
-func (l *lane) tried(key rowKey) {
+func (l *lane) tried(p *pending) {
+	key := rowKeyOf(p)
 	l.tries--
+	l.tryBytes -= p.size()
 	if l.trying[key]--; l.trying[key] <= 0 {
 		delete(l.trying, key)
 	}
@@ -91,7 +95,7 @@ func (l *lane) runTasks(ctx context.Context) error {
 
 // loadDue reads parked heads that are due, with what waits for them, into the queues of their destinations.
 func (l *lane) loadDue(ctx context.Context) error {
-	if l.tries < drainTries && l.outage == nil && !l.stopping() {
+	if l.tries < drainTries && l.tryBytes < tryBytes && l.outage == nil && !l.stopping() {
 		var skip rowKeys
 		for key := range l.trying {
 			skip.topics, skip.keys, skip.places = append(skip.topics, key.topic), append(skip.keys, key.key), append(skip.places, key.place)
@@ -110,7 +114,7 @@ func (l *lane) loadDue(ctx context.Context) error {
 			if p.item.queue.ordered() && asleep[p.item.queue] {
 				continue // it waits for its head
 			}
-			l.try(rowKeyOf(p))
+			l.try(p)
 			if h := l.partitions[d.spot]; h != nil && !h.takes {
 				p.to = d
 				asleep[p.item.queue] = true

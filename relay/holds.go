@@ -200,7 +200,7 @@ func (l *lane) holdTopic(topic string, err error, now time.Time) {
 
 // drop takes a parked event out of memory. Its row stays.
 func (l *lane) drop(p *pending) {
-	l.tried(rowKeyOf(p))
+	l.tried(p)
 	if p.probe != nil {
 		p.probe.probing = false
 	}
@@ -356,7 +356,7 @@ func (l *lane) sendProbe(ctx context.Context, h *hold, at spot) (found bool, err
 	}
 	p := l.pendingOf(&rows[0])
 	p.probe, h.probing = h, true
-	l.try(rowKeyOf(p))
+	l.try(p)
 	l.destinationOf(p.event).enqueue(p, l.r.env.now())
 	return true, nil
 }

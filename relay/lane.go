@@ -62,6 +62,7 @@ type lane struct {
 	partitions map[spot]*hold   // unavailable or slow
 	trying     map[rowKey]int   // parked events that are in memory: queues, and for events without a key their rows
 	tries      int              // how many rows those are
+	tryBytes   int              // and of how many bytes
 	dormant    []dormantRow     // parked events to be held with their topic or partition by the next flush
 	heldAt     time.Time        // when held was last read
 	sleepers   []queue          // queues in which at the claim no row would ever fall due
@@ -100,6 +101,7 @@ func (l *lane) run(ctx context.Context) error {
 	reading.Go(func() { failed <- l.read(readCtx, pages) })
 	defer reading.Wait()
 	defer stopReading()
+	defer l.giveBack()
 
 	for {
 		if err := l.turn(ctx); err != nil {
@@ -152,10 +154,14 @@ func (l *lane) turn(ctx context.Context) error {
 // read hands pages to run, one ahead of it, and waits while everything is read.
 func (l *lane) read(ctx context.Context, pages chan<- page) error {
 	for {
+		if err := l.r.budget.take(ctx); err != nil {
+			return err
+		}
 		nextCtx, cancel := l.r.env.limit(ctx, l.r.statementTimeout)
 		failpoint.Hit(failpoint.RelayReading)
 		p, err := l.reader.next(nextCtx)
 		cancel()
+		p.kept = l.r.budget.keep(p.bytes())
 		if err != nil {
 			return err
 		}
@@ -164,6 +170,7 @@ func (l *lane) read(ctx context.Context, pages chan<- page) error {
 		if p.moves {
 			select {
 			case <-ctx.Done():
+				l.r.budget.give(p.kept)
 				return ctx.Err()
 			case pages <- p:
 			}
@@ -313,9 +320,31 @@ func (l *lane) nothingWaits() bool {
 	return len(l.parked)+len(l.leavings)+len(l.held)+len(l.topics)+len(l.partitions)+len(l.whole) == 0
 }
 
+// giveBack ends the lane's share of the budget.
+func (l *lane) giveBack() {
+	for _, p := range l.tracker.pages {
+		l.tracker.freed += p.kept
+	}
+	if l.blocked != nil {
+		l.tracker.freed += l.blocked.kept
+	}
+	for _, d := range l.destinations {
+		for _, p := range d.call {
+			l.tracker.freed += p.kept
+		}
+	}
+	l.free()
+}
+
+func (l *lane) free() {
+	l.r.budget.give(l.tracker.freed)
+	l.tracker.freed = 0
+}
+
 // advance moves the cursor in memory past what is settled. A later save makes it durable.
 func (l *lane) advance() {
 	c, moved := l.tracker.advance()
+	l.free()
 	if !moved {
 		return
 	}

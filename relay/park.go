@@ -20,7 +20,7 @@ const beginGuarded = "begin isolation level read committed; set local idle_in_tr
 // How much one transaction parks, and how often one is made while pages can still be read.
 const (
 	parkEventsAtOnce = 5000
-	parkBytes        = 8 << 20
+	parkBytes        = 4 << 20
 	flushEvery       = 100 * time.Millisecond
 )
 
@@ -108,7 +108,7 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 	l.leaseUntil = sent.Add(l.r.c.Lease)
 	l.mu.Unlock()
 	for _, d := range l.dormant {
-		l.tried(rowKeyOf(d.pending))
+		l.tried(d.pending)
 	}
 	l.dormant = nil
 	n := 0
@@ -121,6 +121,7 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 		n++
 	}
 	l.tracker.advance()
+	l.free()
 	return nil
 }
 
@@ -133,7 +134,9 @@ func (l *lane) left(p *pending, place int64) {
 		if p.disposition == recordRefused {
 			p.row.attempts = 1
 		}
-		l.try(rowKeyOf(p))
+		l.try(p)
+		p.kept = min(int64(p.size()), p.page.kept)
+		p.page.kept -= p.kept
 	}
 	if observe := l.r.c.Observer.OnParked; observe != nil {
 		observe(Parked{Lane: l.number, Event: p.event.Event, Why: p.disposition.why(), Err: p.err})

@@ -157,6 +157,8 @@ func (l *lane) settle(ctx context.Context, c answered) error {
 	all := make([]answer, len(batch))
 	for i, err := range c.errs {
 		batch[i].inCall = false
+		l.tracker.freed += batch[i].kept
+		batch[i].kept = 0
 		if err != nil {
 			all[i] = answer{fault: FaultOf(err), err: err}
 		}
@@ -249,7 +251,7 @@ func (l *lane) settleParked(ctx context.Context, c call, now time.Time) (back []
 			outcomes[i] = untouched
 			continue
 		}
-		l.tried(rowKeyOf(p))
+		l.tried(p)
 		if outcomes[i] != held {
 			continue
 		}

@@ -48,6 +48,7 @@ type Relay struct {
 	saver            *saver
 	statementTimeout time.Duration // of a statement of a lane: without it a connection that never answers would stall the lane for ever
 	pageBytes        int64         // of a page of a lane
+	budget           *budget
 
 	mu      sync.Mutex
 	lanes   map[int]*lane
@@ -80,7 +81,7 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 
 // newRelay makes a Relay of a configuration without problems.
 func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Relay {
-	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute, pageBytes: pageBytes}
+	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute, pageBytes: pageBytes, budget: newBudget(c.MemoryBudget, pageBytes)}
 	r.partitioner, _ = p.(Partitioner)
 	r.env = envOf(r)
 	r.poller = newPoller(r)

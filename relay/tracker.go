@@ -23,8 +23,10 @@ type pending struct {
 	state pendingState
 
 	inCall bool  // the publisher has it
+	kept   int64 // of the budget, when its page has left memory without it
 	probe  *hold // a parked event that is tried to see whether this is over
 	row    *parkedRow
+	page   *pageProgress // nil for what was read from parked
 
 	// How it leaves: set when state becomes leaving.
 	disposition disposition
@@ -37,13 +39,7 @@ type parkedRow struct {
 	attempts int
 }
 
-func (p *pending) size() int {
-	n := len(p.event.Payload) + len(p.event.Key) + 64
-	for name, value := range p.event.Headers {
-		n += len(name) + len(value)
-	}
-	return n
-}
+func (p *pending) size() int { return eventBytes(p.event) }
 
 // leave says how an event leaves the lane's memory with the next flush.
 func (p *pending) leave(d disposition, err error) {
@@ -73,6 +69,7 @@ type tracker struct {
 	pages  []*pageProgress
 	events int // in pages: settled, or not
 	order  int64
+	freed  int64 // of the budget, by pages that have left memory
 }
 
 // add takes a page in and returns its events, all queued.
@@ -81,7 +78,7 @@ func (t *tracker) add(p page) []pending {
 	for i := range p.events {
 		e := &p.events[i]
 		t.order++
-		progress.pending[i] = pending{event: e, order: t.order, item: item{queue: queue{e.Topic, e.Key}, replay: e.letter != 0}}
+		progress.pending[i] = pending{event: e, page: progress, order: t.order, item: item{queue: queue{e.Topic, e.Key}, replay: e.letter != 0}}
 	}
 	t.pages = append(t.pages, progress)
 	t.events += len(p.events)
@@ -103,6 +100,7 @@ func (t *tracker) advance() (c cursor, moved bool) {
 			return c, moved
 		}
 		t.events -= len(p.pending)
+		t.freed += p.kept
 		t.pages[0] = nil
 		t.pages = t.pages[1:]
 	}
