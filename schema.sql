@@ -12,12 +12,14 @@ create schema if not exists holdfast;
 -- ---------------------------------------------------------------------------------------------------------------------
 -- What is installed, and in which history of the database.
 
--- One row: what Migrate created. `lanes` never changes: the same key must hash to the same lane for ever.
+-- One row: what Migrate created. `lanes` never changes: the same key must hash to the same lane for ever. Builds made for a
+-- version older than `compatible_from` must not run on this schema; every part asks when it starts.
 create table holdfast.installation (
-    one          boolean primary key default true constraint one_row check (one),
-    version      integer not null,
-    lanes        smallint not null constraint lanes_between_1_and_256 check (lanes between 1 and 256),
-    migrated_at  timestamptz not null default now()
+    one              boolean primary key default true constraint one_row check (one),
+    version          integer not null,
+    lanes            smallint not null constraint lanes_between_1_and_256 check (lanes between 1 and 256),
+    migrated_at      timestamptz not null default now(),
+    compatible_from  integer not null
 );
 
 -- One row, written once and never updated. `born` equals this row's own xmin as long as the database's files keep the

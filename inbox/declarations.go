@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
 // This file tells the other nodes which types this node handles, and asks which types they handle.
@@ -48,10 +50,26 @@ func (dec *declarations) declare(ctx context.Context) error {
 	return err
 }
 
+// fit says why this build must not run on the schema.
+func (dec *declarations) fit(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	defer cancel()
+	return sqlschema.Fits(ctx, dec.pool, dec.c.Schema)
+}
+
+// declareLoop declares the types again and again, once the schema fits.
 func (dec *declarations) declareLoop(ctx context.Context) error {
-	for {
+	for fits := false; ; {
 		wait := declareEvery
-		if err := dec.declare(ctx); err != nil && ctx.Err() == nil {
+		var err error
+		if !fits {
+			err = dec.fit(ctx)
+			fits = err == nil
+		}
+		if fits {
+			err = dec.declare(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
 			if fix := miswired(err); fix != nil {
 				return fix
 			}

@@ -22,7 +22,7 @@
 //
 // To stop, end the context of Run or Consume. Handlers may finish within Config.StopTimeout, offsets are committed, and the
 // call returns nil. Other errors than nil mean that waiting would not help: ErrHungHandlers, ErrOffsetOutOfRange,
-// ErrConfiguration, holdfast.ErrSchemaMissing. docs/guides/consume.md and docs/guides/shutdown.md are the guides.
+// ErrConfiguration, holdfast.ErrSchemaMissing, holdfast.ErrSchemaVersion. docs/guides/consume.md and docs/guides/shutdown.md are the guides.
 //
 // # Words
 //

@@ -13,7 +13,7 @@ import (
 //
 // Run returns nil when ctx ends. Running handlers may finish within Config.StopTimeout; then they are cancelled, and their events
 // go back without an attempt spent. The error wraps ErrHungHandlers when too many handlers hang, and holdfast.ErrSchemaMissing
-// when there is no schema. Run waits for a database that cannot be reached. Consume runs it too.
+// or holdfast.ErrSchemaVersion when there is no schema, or one that does not fit this build. Run waits for a database that cannot be reached. Consume runs it too.
 //
 // Run also removes rows of `inbox` that are no longer needed (Config.Retention), a few at a time.
 func (in *Inbox) Run(ctx context.Context) error {
@@ -45,7 +45,7 @@ func (in *Inbox) runStored(g *group) {
 // committed, and the node leaves the group. Consume waits for brokers and databases that cannot be reached. The error wraps
 // ErrOffsetOutOfRange when a log does not hold the next offset, so that no record is skipped silently. It wraps
 // ErrHungHandlers when too many handlers hang, ErrConfiguration when the brokers refuse a setting, and
-// holdfast.ErrSchemaMissing when there is no schema.
+// holdfast.ErrSchemaMissing or holdfast.ErrSchemaVersion when there is no schema, or one that does not fit this build.
 func (in *Inbox) Consume(ctx context.Context, s Source) error {
 	if s == nil {
 		return errors.New("source is nil: it must be one like kafkago.NewGroup's")

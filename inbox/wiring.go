@@ -12,7 +12,7 @@ import (
 // be waited for.
 func miswired(err error) error {
 	explained := sqlschema.Explain(err, "docs/operations.md lists what to grant to a consumer")
-	if errors.Is(explained, sqlschema.ErrMissing) || errors.Is(explained, sqlschema.ErrNoRights) {
+	if errors.Is(explained, sqlschema.ErrMissing) || errors.Is(explained, sqlschema.ErrVersion) || errors.Is(explained, sqlschema.ErrNoRights) {
 		return explained
 	}
 	return nil

@@ -97,9 +97,9 @@ func (r *Relay) Wake() { r.poller.poke() }
 // most Config.StopTimeout and the publisher's own bound.
 //
 // It returns an error if running would be wrong, or can never work: the schema or a part of it is missing
-// (holdfast.ErrSchemaMissing), or older than this build (ErrSchemaOld), its role lacks a right, the server is a standby
-// (ErrStandby), the default isolation is not READ COMMITTED, or the database is a restored copy whose cursors mean nothing
-// (ErrRestored). The error says what to do. An outage never ends it: while Postgres or Kafka cannot be reached it
+// (holdfast.ErrSchemaMissing) or does not fit this build (holdfast.ErrSchemaVersion, ErrSchemaOld), its role lacks a right, the
+// server is a standby (ErrStandby), the default isolation is not READ COMMITTED, or the database is a restored copy whose
+// cursors mean nothing (ErrRestored). The error says what to do. An outage never ends it: while Postgres or Kafka cannot be reached it
 // waits, with backoff and jitter, and logs that.
 func (r *Relay) Run(ctx context.Context) error {
 	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -125,10 +125,14 @@ func (r *Relay) Run(ctx context.Context) error {
 
 // manage claims and hands over lanes until ctx is done.
 func (r *Relay) manage(ctx, work context.Context) error {
-	failures := 0
+	failures, fits := 0, false
 	for ctx.Err() == nil {
 		err := r.whyBroken()
-		if err == nil {
+		if err == nil && !fits {
+			err = r.fit(ctx)
+			fits = err == nil
+		}
+		if fits && err == nil {
 			err = r.maintainClaims(ctx, work)
 		}
 		wait := r.nextClaim(r.c.Lease / 3)
@@ -157,6 +161,13 @@ func (r *Relay) manage(ctx, work context.Context) error {
 		timer.Stop()
 	}
 	return nil
+}
+
+// fit says why this build must not run on the schema.
+func (r *Relay) fit(ctx context.Context) error {
+	ctx, cancel := r.env.limit(ctx, max(r.c.Lease, 2*time.Second))
+	defer cancel()
+	return explain(sqlschema.Fits(ctx, r.pool, r.c.Schema))
 }
 
 // start runs a claimed lane until it ends, then saves and releases it.
@@ -278,7 +289,7 @@ func (r *Relay) leave(ctx context.Context) {
 // fatal says whether running would be wrong, rather than impossible for now.
 func fatal(err error) bool {
 	return errors.Is(err, ErrStandby) || errors.Is(err, ErrRestored) || errors.Is(err, ErrIsolation) || errors.Is(err, ErrSchemaOld) ||
-		errors.Is(err, holdfast.ErrSchemaMissing) || errors.Is(err, sqlschema.ErrNoRights)
+		errors.Is(err, holdfast.ErrSchemaMissing) || errors.Is(err, holdfast.ErrSchemaVersion) || errors.Is(err, sqlschema.ErrNoRights)
 }
 
 // failed records that a lane ended with an error, and says how often it has in a row.

@@ -14,15 +14,17 @@ var ErrMissing = errors.New("schema is missing")
 var ErrNoRights = errors.New("the database role lacks a right")
 
 // Explain adds to an error what an operator has to do about it: install the schema, or grant rights. grant says what to
-// grant, or where to find that. Any other error is returned as it is.
+// grant, or where to find that. The result wraps ErrMissing, ErrVersion or ErrNoRights. Any other error is returned as it is.
 func Explain(err error, grant string) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
 		return err
 	}
 	switch pgErr.Code {
-	case "3F000", "42P01", "42703", "42883": // invalid_schema_name, undefined_table, undefined_column, undefined_function
+	case "3F000", "42P01": // invalid_schema_name, undefined_table
 		return fmt.Errorf("%w: run holdfast migrate, or call holdfast.Migrate: %w", ErrMissing, err)
+	case "42703", "42883": // undefined_column, undefined_function
+		return fmt.Errorf("%w: it lacks something that this build needs: run holdfast migrate, or call holdfast.Migrate: %w", ErrVersion, err)
 	case "42501": // insufficient_privilege
 		return fmt.Errorf("%w: %s: %w", ErrNoRights, grant, err)
 	}

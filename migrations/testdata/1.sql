@@ -1,0 +1,756 @@
+-- The whole schema of holdfast. Read from top to bottom it is the data model. It is embedded in the library, and
+-- `holdfast migrate --print` prints it. The name of the schema is configurable: Migrate replaces "holdfast" before a dot
+-- by the configured name, quoted.
+--
+-- The way of an event: holdfast.write (or outbox.Write) appends it to the log `event` in the caller's transaction. A relay
+-- that owns the event's lane reads the log by cursor and publishes to Kafka. A consumer records it in `inbox` in the
+-- transaction of its handler. An event that must wait is in `parked` (producer side) or `stored` (consumer side), and one
+-- that is given up becomes a `letter`.
+
+create schema if not exists holdfast;
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- What is installed, and in which history of the database.
+
+-- One row: what Migrate created. `lanes` never changes: the same key must hash to the same lane for ever.
+create table holdfast.installation (
+    one          boolean primary key default true constraint one_row check (one),
+    version      integer not null,
+    lanes        smallint not null constraint lanes_between_1_and_256 check (lanes between 1 and 256),
+    migrated_at  timestamptz not null default now()
+);
+
+-- One row, written once and never updated. `born` equals this row's own xmin as long as the database's files keep the
+-- same history (restarts, failover to a physical standby, pg_upgrade). A dump restored elsewhere copies the value but gets
+-- another xmin: then every transaction id that we remember is meaningless.
+create table holdfast.birth (
+    one   boolean primary key default true constraint one_row check (one),
+    born  xid8 not null default pg_current_xact_id()
+);
+
+-- One row: the cluster (pg_control_system) whose transaction ids are in our cursors. Relays refuse to run on another
+-- one; `holdfast adopt` fixes that.
+create table holdfast.cluster (
+    one                boolean primary key default true constraint one_row check (one),
+    system_identifier  bigint not null,
+    adopted_at         timestamptz not null default now()
+);
+
+-- One row, or none after a crash: crash recovery empties an unlogged table. A relay remembers the token under which it
+-- claimed its lanes, and each of its statements checks it: after a crash Postgres may assign a transaction id again that a
+-- snapshot in the relay's memory calls ended. A consumer saves positions under the token under which it got a partition,
+-- because what it settled before may be lost.
+create unlogged table holdfast.incarnation (
+    one    boolean primary key default true constraint one_row check (one),
+    token  uuid not null default gen_random_uuid()
+);
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- The log. Append only: no status, no UPDATE, no DELETE. A relay reads it by two snapshots (see `lane`).
+
+-- CACHE 1 is part of the order: a transaction that waited for another's lock must draw the larger number.
+create sequence holdfast.event_seq cache 1;
+
+-- It has no CHECKs: Postgres parses their text in every statement, which took a third of the cost of an insert. Writers
+-- can only call holdfast.append, which enforces the same limits (holdfast.refusal) for much less.
+-- The parent is only read. Rows live in the four segments below, which are used in rotation. A segment whose every
+-- row has been published is emptied by TRUNCATE (holdfast.reclaim).
+create table holdfast.event (
+    xid      xid8 not null default pg_current_xact_id(),   -- decides when the row may be read
+    seq      bigint not null default nextval('holdfast.event_seq'), -- decides the order among rows that may be read
+    lane     smallint not null,                            -- holdfast.lane_of(key, id)
+    id       text not null,
+    source   text not null default '',
+    type     text not null,
+    topic    text not null,
+    key      text not null default '', -- '' = no order
+    time     timestamptz not null default now(),
+    headers  jsonb,
+    payload  bytea,                                        -- null is a tombstone
+    letter   bigint,                                       -- set when this is the replay of a dead letter
+    snap     pg_snapshot                                   -- in about one row of 1,000: a snapshot at which a backlog may be cut
+);
+
+-- All segments are written alike, here and in append and append_one below: a test writes 1 to 3 from segment 0
+-- (schema_segments_test.go).
+create table holdfast.event_0 (like holdfast.event including defaults) inherits (holdfast.event);
+create table holdfast.event_1 (like holdfast.event including defaults) inherits (holdfast.event);
+create table holdfast.event_2 (like holdfast.event including defaults) inherits (holdfast.event);
+create table holdfast.event_3 (like holdfast.event including defaults) inherits (holdfast.event);
+
+create index event_0_lane_xid_seq on holdfast.event_0 (lane, xid, seq);
+create index event_1_lane_xid_seq on holdfast.event_1 (lane, xid, seq);
+create index event_2_lane_xid_seq on holdfast.event_2 (lane, xid, seq);
+create index event_3_lane_xid_seq on holdfast.event_3 (lane, xid, seq);
+
+create index event_0_cut on holdfast.event_0 (xid) where snap is not null;
+create index event_1_cut on holdfast.event_1 (xid) where snap is not null;
+create index event_2_cut on holdfast.event_2 (xid) where snap is not null;
+create index event_3_cut on holdfast.event_3 (xid) where snap is not null;
+
+-- A segment has nothing to vacuum. An autovacuum caused by inserts would only hold the lock that TRUNCATE needs.
+alter table holdfast.event_0 set (autovacuum_vacuum_insert_threshold = -1);
+alter table holdfast.event_1 set (autovacuum_vacuum_insert_threshold = -1);
+alter table holdfast.event_2 set (autovacuum_vacuum_insert_threshold = -1);
+alter table holdfast.event_3 set (autovacuum_vacuum_insert_threshold = -1);
+
+-- One row: which of the segments new events are written to. When it is full, a relay rotates to an empty one, or to another one if none is empty.
+create table holdfast.segments (
+    one         boolean primary key default true constraint one_row check (one),
+    current     smallint not null default 0 constraint current_between_0_and_3 check (current between 0 and 3),
+    rotated_at  timestamptz not null default now()
+);
+
+-- A lane is a share of the keys, read by one relay at a time. The cursor is a pair of snapshots: everything visible in
+-- `done` is published; the window being read holds the rows visible in `upto` and not in `done`, in order of seq, and
+-- is published up to seq `pos`. owner, epoch and lease_until say who may write this row: every statement that changes
+-- it names owner and epoch, and touches no row when the lane was lost.
+create table holdfast.lane (
+    lane         smallint primary key,
+    owner        text,
+    epoch        bigint not null default 0,
+    lease_until  timestamptz not null default '-infinity',
+    done         pg_snapshot not null,
+    upto         pg_snapshot,
+    pos          bigint not null default 0,
+    saved_at     timestamptz not null default now(),
+    save         bigint not null default 0, -- number of the last save of this epoch: an earlier one that arrives late writes nothing
+    constraint pos_only_inside_a_window check (upto is not null or pos = 0)
+) with (fillfactor = 10);
+
+-- The relays that run, so that they can share the lanes fairly.
+create table holdfast.relay (
+    name        text primary key,
+    seen_until  timestamptz not null,
+    started_at  timestamptz not null default now()
+) with (fillfactor = 50);
+
+-- Events that wait for their time (Event.NotBefore). The owner of the lane moves them into the log when they are due.
+create table holdfast.scheduled (
+    lane     smallint not null,
+    due_at   timestamptz not null,
+    seq      bigint not null default nextval('holdfast.event_seq'),
+    id       text not null constraint id_at_most_255_bytes check (octet_length(id) between 1 and 255),
+    source   text not null default '' constraint source_at_most_255_bytes check (octet_length(source) <= 255),
+    type     text not null constraint type_1_to_255_bytes check (octet_length(type) between 1 and 255),
+    topic    text not null constraint topic_is_a_kafka_name check (octet_length(topic) between 1 and 249 and topic !~ '[^a-zA-Z0-9._-]' and topic not in ('.', '..')),
+    key      text not null default '' constraint key_at_most_1024_bytes check (octet_length(key) <= 1024),
+    time     timestamptz not null constraint time_in_the_years_1_to_9999 check (time >= '0001-01-01 00:00:00+00' and time < '10000-01-01 00:00:00+00'),
+    headers  jsonb constraint headers_are_an_object check (jsonb_typeof(headers) = 'object'),
+    payload  bytea,
+    primary key (lane, due_at, seq)
+);
+
+-- Events that were read from the log but cannot be published yet, in queues of one topic and key each. The first row of
+-- a queue (lowest place) is its head. Invariant: only a head has a finite next_at; followers wait at 'infinity', and so
+-- does the head of a key that a dead letter holds. Events without a key wait alone: each is a head.
+create table holdfast.parked (
+    lane      smallint not null,
+    topic     text not null,
+    key       text not null,
+    place     bigint not null,             -- order within the queue; a replay goes before the first
+    why       text not null constraint why_is_known check (why in ('record', 'follows', 'topic', 'partition')),
+    attempts  integer not null default 0,  -- refusals of the record itself
+    next_at   timestamptz not null,
+    errors    text[] not null default '{}',
+    first_at  timestamptz not null default now(),
+    id        text not null,
+    source    text not null,
+    type      text not null,
+    time      timestamptz not null,
+    headers   jsonb,
+    payload   bytea,
+    letter    bigint,
+    primary key (lane, topic, key, place)
+);
+create index parked_due on holdfast.parked (lane, next_at) where next_at < 'infinity';
+create sequence holdfast.parked_place;
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- The consumer side.
+
+-- One row for each event that a consumer has settled, written in the transaction of its handler, with result and
+-- processed_at. Partition and offset are null for an event that did not come from Kafka. `hash` shows when an id comes with
+-- another payload: it is the SHA-256 of the payload, without what a provider of webhooks counts in it.
+create table holdfast.inbox (
+    consumer      text not null,
+    source        text not null,
+    event_id      text not null,
+    topic         text not null,
+    partition     integer,
+    "offset"      bigint,
+    hash          bytea not null,
+    received_at   timestamptz not null default now(),
+    processed_at  timestamptz,
+    result        text not null constraint result_is_known check (result in ('handled', 'stored', 'dead', 'skipped', 'discarded')),
+    attempts      integer not null default 1,
+    primary key (consumer, source, event_id),
+    constraint processed_unless_stored check ((processed_at is null) = (result = 'stored'))
+);
+-- The order in which rows are removed; a row that waits ('stored') is not in it. Not BRIN: new rows reuse the space of
+-- removed ones, and a summary that once covered an old row never narrows again.
+create index inbox_settled on holdfast.inbox (consumer, processed_at) where processed_at is not null;
+
+-- One row for each consumer: the progress of removing its inbox rows. Only the session that has it locked removes rows, and
+-- `next_at` is when that may begin again. A pass reads settled rows in the order of processed_at, up to the end of the
+-- retention window; `from_at` is how far it has got (null: nowhere). Some old rows must stay, because their partition's
+-- position is below them or a letter is open: the next pass begins at `kept_at`, the oldest of them.
+create table holdfast.retention (
+    consumer  text primary key,
+    from_at   timestamptz,
+    kept_at   timestamptz,
+    next_at   timestamptz not null default '-infinity'
+) with (fillfactor = 10);
+
+-- Events that a consumer took in but has not handled: retries, followers of a failing event of their key, and events of
+-- Store. Each consumer, topic and key has a queue. Its head is the row with the lowest place, found when it is read: there
+-- is no marker that could become stale. Events without a key wait alone.
+--
+-- A follower may be dormant (next_at 'infinity'), so that a long queue does not slow the search for due heads. The worker
+-- that removes the head makes the next row due, and makes later rows dormant that Store has added since. A sweep resumes a
+-- head that is still dormant, say after the letter that held it was discarded. A finite next_at of a follower does no harm:
+-- only heads are claimed.
+create table holdfast.stored (
+    consumer   text not null,
+    topic      text not null,
+    key        text not null,
+    place      bigint not null,
+    source     text not null,
+    event_id   text not null,
+    type       text not null,
+    time       timestamptz not null,
+    headers    jsonb,
+    payload    bytea,
+    hash       bytea not null,
+    partition  integer,
+    "offset"   bigint,
+    attempts   integer not null default 0,
+    losses     integer not null default 0,                 -- tries since then that cost no attempt, because they lost their connection
+    next_at    timestamptz not null default now(),
+    errors     text[] not null default '{}',
+    first_at   timestamptz not null default now(),         -- when it was stored; for a head, since when its key waits
+    failed_at  timestamptz,                                -- when its handler failed first; null: never
+    lease_until timestamptz not null default '-infinity',  -- until then a worker has it
+    lease_token uuid,                                      -- which worker; every settling statement names it
+    letter     bigint,                                     -- set when this is the replay of a dead letter
+    primary key (consumer, topic, key, place),
+    unique (consumer, source, event_id)
+);
+create index stored_due on holdfast.stored (consumer, next_at) where next_at < 'infinity';
+-- The rows of a key that are not dormant: its head, replays, and the rows that a worker has. Without this index a claim and
+-- a replay would look for these among all followers of the key. No column of it changes when an event is claimed.
+create index stored_active on holdfast.stored (consumer, topic, key, place) where next_at < 'infinity';
+create sequence holdfast.stored_place;
+
+-- Where a consumer stands in each partition: every offset below `position` is settled. `epoch` is the fence: the node
+-- that is given the partition raises it, to a number that no owner had before (microseconds of the clock), and handlers
+-- that began under an older one cannot commit. `clean` says that the last owner stopped in order; after an unclean end the
+-- next one counts attempts before it starts a handler, and so do those after it until one has got past what may have been
+-- in progress. `checkpoint_identity` stands for the event at `checkpoint_offset`, the last one below the position: it tells
+-- this log from another of the same name.
+create table holdfast.consumer_position (
+    consumer             text not null,
+    topic                text not null,
+    partition            integer not null,
+    epoch                bigint not null default 0,
+    position             bigint not null default 0,
+    clean                boolean not null default true,
+    owner                text,
+    checkpoint_offset    bigint,
+    checkpoint_identity  bigint,
+    updated_at           timestamptz not null default now(),
+    primary key (consumer, topic, partition)
+) with (fillfactor = 10);
+
+-- Starts of handlers, counted before they run, only after an unclean end: they show which payload kills the process.
+create table holdfast.start (
+    consumer   text not null,
+    source     text not null,
+    event_id   text not null,
+    starts     integer not null default 0,
+    last_at    timestamptz not null default now(),
+    primary key (consumer, source, event_id)
+);
+
+-- Which node of a consumer has a handler for which type, so that during a rolling deploy an event is left for a node that
+-- handles it.
+create table holdfast.consumer_type (
+    consumer    text not null,
+    type        text not null,
+    node        text not null,
+    seen_until  timestamptz not null,
+    primary key (consumer, type, node)
+);
+
+-- The highest version of an entity that a consumer's handlers have seen (Inbox.Watermark). A handler whose events may
+-- overtake each other asks it whether an event is older than what it has seen. One row for each entity, not for each
+-- event. An update touches no index, and the fillfactor leaves room for it on the page, so it is HOT, and the table does
+-- not grow with the events.
+-- Nothing removes rows, because only you know how late an event can be: for an entity without a row every version is
+-- newer. Once no older event can come any more, delete by updated_at, as docs/operations.md shows.
+create table holdfast.watermark (
+    consumer    text not null,
+    entity      text not null constraint entity_1_to_1024_bytes check (octet_length(entity) between 1 and 1024),
+    version     bigint not null,
+    updated_at  timestamptz not null default now(),
+    primary key (consumer, entity)
+) with (fillfactor = 80);
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- HTTP requests with an Idempotency-Key.
+
+-- One row for each key that is in use or answered. In transaction mode it is written once, in the transaction of the
+-- request's effect, and never changed. In lease mode it is first `pending`: the holder of the latest fence works on the
+-- request, at least until lease_until. Then the row gets the answer. `scope` is 'principal:' and whose key it is, 'operation'
+-- or 'global'. The fingerprint identifies the request: a key with another fingerprint is refused. The body is bytea
+-- because jsonb would not give back the same bytes. Nothing references a row: it goes when it has expired.
+create table holdfast.idempotency (
+    scope                text collate "C" not null constraint scope_of_1_to_522_bytes check (octet_length(scope) between 1 and 522),
+    operation            text collate "C" not null constraint operation_of_at_most_256_bytes check (octet_length(operation) <= 256),
+    key                  text collate "C" not null constraint key_of_1_to_255_bytes check (octet_length(key) between 1 and 255),
+    fingerprint          bytea not null,          -- SHA-256
+    fingerprint_version  smallint not null,
+    state                text not null constraint state_is_known check (state in ('pending', 'complete', 'omitted')), -- omitted: the body was too long
+    status               smallint constraint status_is_final check (status between 200 and 599),
+    headers              jsonb,                   -- each name's lines; bytes above 127 as the characters of Latin-1
+    body                 bytea,
+    body_hash            bytea,                   -- SHA-256 of what is stored
+    result_ref           text,                    -- what the operation created, say a payment's id
+    owner                uuid not null,           -- the try that stored it, or is working on it
+    fence                bigint,                  -- of the claim that works on it, or stored it; null in transaction mode
+    run                  bigint,                  -- its first fence: the key of its rows in idempotency_step and _request
+    attempt              integer not null default 1, -- how often the handler was started
+    lease_until          timestamptz,             -- -infinity once it is released, null once it is answered
+    created_at           timestamptz not null default clock_timestamp(),
+    expires_at           timestamptz not null,    -- of a pending row later than its lease, and far off once it has a step
+    primary key (scope, operation, key),
+    constraint answered_or_pending check ((state = 'pending') = (status is null) and (status is null) = (headers is null) and (status is null) = (body_hash is null)),
+    constraint pending_under_a_lease check ((state = 'pending') = (lease_until is not null)),
+    constraint pending_under_a_fence check (state <> 'pending' or (fence is not null and run is not null))
+);
+create index idempotency_expiry on holdfast.idempotency (expires_at);
+create index idempotency_pending on holdfast.idempotency (created_at) where state = 'pending'; -- for people
+
+-- A fence is never given twice, even if a row was removed meanwhile.
+create sequence holdfast.idempotency_fence;
+
+-- The steps of pending requests that are done, each committed together with its row here: when the request runs again
+-- its steps have these results and do not run. A table rather than a column, so that a result is written once. json, not
+-- jsonb, because jsonb refuses \u0000 in texts.
+create table holdfast.idempotency_step (
+    run      bigint not null,
+    name     text not null constraint name_of_1_to_128_bytes check (octet_length(name) between 1 and 128),
+    result   json not null,
+    done_at  timestamptz not null default clock_timestamp(),
+    primary key (run, name)
+);
+
+-- Pending requests that holdfast may run again by itself (Route.Complete), as they came, without credentials. A row goes
+-- when its request is answered. due_at is null after the last try: then a person has to look.
+create table holdfast.idempotency_request (
+    run          bigint primary key,
+    scope        text collate "C" not null,
+    operation    text collate "C" not null,       -- of the key
+    key          text collate "C" not null,
+    route        text not null,                   -- Route.Operation: only nodes that have it run it
+    principal    text not null,
+    method       text not null,
+    host         text not null,
+    url          text not null,
+    pattern      text not null default '',        -- the router's, '' if it had none
+    path_values  jsonb not null,
+    headers      jsonb not null,
+    body         bytea not null,
+    tries        integer not null default 0,      -- by holdfast; attempt counts all
+    due_at       timestamptz
+);
+create index idempotency_request_due on holdfast.idempotency_request (due_at) where due_at is not null;
+
+-- What is kept of expired keys, for audits, if Config.KeepExpired is set.
+create table holdfast.idempotency_expired (
+    scope        text not null,
+    operation    text not null,
+    key          text not null,
+    fingerprint  bytea not null,
+    status       smallint,                    -- null: it never had an answer
+    result_ref   text,
+    created_at   timestamptz not null,
+    expires_at   timestamptz not null,
+    keep_until   timestamptz not null
+);
+create index idempotency_expired_keep on holdfast.idempotency_expired (keep_until);
+create index idempotency_expired_key on holdfast.idempotency_expired (key);
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Dead letters: events that were given up, on either side, written in the transaction that gives them up.
+
+create table holdfast.letter (
+    id           bigint generated always as identity primary key,
+    origin       text not null constraint origin_is_known check (origin in ('relay', 'inbox')),
+    consumer     text not null default '',    -- '' for the relay
+    reason       text not null,               -- one line: why it was given up
+    fingerprint  text not null default '',    -- equal for letters of one kind of failure
+    state        text not null default 'open' constraint state_is_known check (state in ('open', 'replaying', 'replayed', 'discarded')),
+    holds        boolean not null default false, -- later events of its topic and key wait until a person has decided
+    event_id     text not null,
+    source       text not null,
+    type         text not null,
+    topic        text not null,
+    key          text not null,
+    time         timestamptz not null,
+    headers      jsonb,
+    payload      bytea,
+    hash         bytea not null,              -- SHA-256 of the payload; of the inbox: that of its row
+    version      integer not null default 1,  -- +1 with every edit; the old payload is in letter_action
+    lane         smallint,                    -- of the relay
+    partition    integer,                     -- of the inbox
+    "offset"     bigint,
+    place        bigint,                      -- of the inbox: the event's place in the queue of its key; the letter holds what comes after it
+    attempts     integer not null default 0,
+    errors       text[] not null default '{}',
+    first_at     timestamptz not null default now(),
+    last_at      timestamptz not null default now(), -- given up, replayed or discarded last
+    constraint only_the_inbox_has_a_consumer check ((origin = 'inbox') = (consumer <> ''))
+);
+create index letter_open on holdfast.letter (id) where state in ('open', 'replaying');
+create index letter_closed on holdfast.letter (last_at) where state in ('replayed', 'discarded'); -- for dlq.Purge
+create index letter_holds on holdfast.letter (lane, topic, key) where holds and state in ('open', 'replaying');
+create index letter_holds_inbox on holdfast.letter (consumer, topic, key) where holds and origin = 'inbox' and state in ('open', 'replaying');
+create unique index letter_event on holdfast.letter (consumer, source, event_id, hash) where origin = 'inbox';
+
+-- What dead letters hold back. Every statement that needs to know whether a letter holds a key reads one of these two views,
+-- so that all get the same answer. The views use the rights of the role that queries (security_invoker): without a right to
+-- `letter` the query fails.
+--
+-- At the relay, a letter holds what comes later in its lane, topic and key. By the index letter_holds.
+create view holdfast.lane_hold with (security_invoker = true) as
+    select l.lane, l.topic, l.key, l.id as letter, l.state
+      from holdfast.letter l
+     where l.holds and l.state in ('open', 'replaying');
+
+-- At a consumer, a letter holds the events of its topic and key whose place comes after `after`. By the index
+-- letter_holds_inbox.
+create view holdfast.consumer_hold with (security_invoker = true) as
+    select l.consumer, l.topic, l.key, l.id as letter, coalesce(l.place, '-9223372036854775808') as after
+      from holdfast.letter l
+     where l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying');
+
+-- The last 20 errors, which is how many a row keeps.
+create function holdfast.last_errors(errors text[]) returns text[]
+language sql immutable parallel safe as $$ select errors[greatest(1, cardinality(errors) - 19):] $$;
+
+-- Named replays of many letters, so that an interrupted one can go on: under the same name it has the filter and the bound
+-- with which it began, and replays no letter a second time (letter_action.replay).
+create table holdfast.letter_replay (
+    id        bigint generated always as identity primary key,
+    name      text not null constraint name_1_to_255_bytes check (octet_length(name) between 1 and 255),
+    filter    jsonb not null,                 -- dlq.Filter as it was when it began
+    upto      bigint not null,                -- letters with larger ids are left for the next replay
+    by        text not null,
+    reason    text not null,
+    began_at  timestamptz not null default now(),
+    ended_at  timestamptz                     -- null until it has met its last letter
+);
+create unique index letter_replay_unended on holdfast.letter_replay (name) where ended_at is null;
+
+-- Who did what to a letter, and why.
+create table holdfast.letter_action (
+    id         bigint generated always as identity primary key,
+    letter     bigint not null references holdfast.letter (id) on delete cascade,
+    action     text not null constraint action_is_known check (action in ('replay', 'discard', 'edit')),
+    by         text not null,
+    reason     text not null,
+    at         timestamptz not null default now(),
+    payload    bytea,                         -- edit: the payload before it
+    hash       bytea,                         -- edit: its hash
+    version    integer,                       -- edit: its version
+    replay     bigint                         -- replay: the letter_replay that it was part of, if any
+);
+create index letter_action_letter on holdfast.letter_action (letter);
+create unique index letter_action_replay on holdfast.letter_action (replay, letter) where replay is not null;
+
+-- Publishes a letter through the log, in the caller's transaction, for those who watch dead letters in Kafka. The event
+-- has an id of its own, the letter's key, type, source and time, and the headers that internal/wire lists. The result is
+-- null, or why the letter was not published: that must not keep a letter from being written, so nothing is raised.
+--
+-- Headers are bounded, so that the broker does not refuse the record for them: ours take 8 KiB at most, the event's own
+-- 8 KiB, the shortest first. A payload of more than max_payload bytes is left out. A header says what was left out.
+create function holdfast.publish_letter(letter_id bigint, to_topic text, max_payload integer) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    l         holdfast.letter;
+    kept      jsonb;
+    own       jsonb;
+    left_out  bigint;
+    large     boolean;
+    refused   text;
+begin
+    select d.* into l from holdfast.letter d where d.id = letter_id;
+    if not found then return 'it is not there'; end if;
+    if l.headers ? 'hf_letter' then return 'it is the letter of a published letter'; end if;
+    l.type := case when l.type = '' then 'none' else l.type end;
+    select coalesce(jsonb_object_agg(h.key, h.value) filter (where h.size <= 8192), '{}'), count(*) filter (where h.size > 8192)
+      into kept, left_out
+      from (select e.key, e.value, sum(octet_length(e.key) + octet_length(e.value))
+                   over (order by octet_length(e.key) + octet_length(e.value), e.key) as size
+              from jsonb_each_text(coalesce(l.headers, '{}')) e where e.key !~* '^hf_') h;
+    large := coalesce(octet_length(l.payload) > max_payload, false);
+    own := jsonb_strip_nulls(jsonb_build_object(
+        'hf_letter', l.id::text,
+        'hf_origin', l.origin,
+        'hf_consumer', nullif(l.consumer, ''),
+        'hf_reason', left(l.reason, 256),
+        'hf_fingerprint', left(l.fingerprint, 256),
+        'hf_error', left(split_part(l.errors[cardinality(l.errors)], E'\n', 1), 512), -- no stack
+        'hf_attempts', l.attempts::text,
+        'hf_event_id', l.event_id,
+        'hf_topic', l.topic,
+        'hf_partition', l.partition::text,
+        'hf_offset', l."offset"::text,
+        'hf_first_at', to_char(l.first_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+        'hf_last_at', to_char(l.last_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+        'hf_payload_left_out', case when large then octet_length(l.payload)::text end,
+        'hf_headers_left_out', case when left_out > 0 then left_out::text end));
+    refused := holdfast.refusal(l.event_id, l.source, l.type, to_topic, l.key, l.time, (kept || own)::text);
+    if refused is not null then return refused; end if;
+    perform holdfast.append(array[holdfast.new_id()], array[l.source], array[l.type], array[to_topic], array[l.key], array[l.time],
+        array[(kept || own)::text], array[case when not large then l.payload end], null, null);
+    return null;
+end $$;
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- The functions for writers.
+
+-- How many lanes there are. Migrate writes the number of this installation here, so that writers need not read a table: it
+-- never changes.
+create function holdfast.lanes() returns integer
+language sql immutable parallel safe as $$ select 8 $$;
+
+-- The lane of an event: by its key, or spread by its id when it has none. Equal, bit for bit, to lane.Of in Go.
+-- Stable, not immutable, because convert_to is: so the planner can inline it, which makes it three times as fast.
+create function holdfast.lane_of(key text, id text, lanes integer) returns smallint
+language sql stable parallel safe as $$
+    select (('x' || substr(encode(sha256(convert_to(case when key = '' then id else key end, 'UTF8')), 'hex'), 1, 8))::bit(32)::bigint % lanes)::smallint
+$$;
+
+-- A UUIDv7 (RFC 9562): milliseconds since 1970 in the first 48 bits, random after.
+create function holdfast.new_id() returns text
+language sql volatile parallel safe as $$
+    select encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+        placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid::text
+$$;
+
+-- Says in one line why an event may not be written, or null. outbox.Write checks the same limits before, and some more.
+create function holdfast.refusal(id text, source text, type text, topic text, key text, "time" timestamptz, headers text) returns text
+language sql stable parallel safe as $$
+    select case
+        when octet_length(id) not between 1 and 255 then format('id has %s bytes: it must have 1 to 255', octet_length(id))
+        when octet_length(source) > 255 then format('source has %s bytes: at most 255', octet_length(source))
+        when type = '' then 'type is empty: say what happened'
+        when octet_length(type) > 255 then format('type has %s bytes: at most 255', octet_length(type))
+        when topic = '' then 'topic is empty: name the Kafka topic'
+        when octet_length(topic) > 249 or topic ~ '[^a-zA-Z0-9._-]' or topic in ('.', '..') then
+            format('topic is %s: at most 249 letters, digits, dots, underscores and hyphens, and not "." or ".."', left(quote_literal(topic), 60))
+        when octet_length(key) > 1024 then format('key has %s bytes: at most 1024', octet_length(key))
+        when "time" < '0001-01-01 00:00:00+00' or "time" >= '10000-01-01 00:00:00+00' then format('time is %s: a year from 1 to 9999', "time")
+        when headers is not null and jsonb_typeof(headers::jsonb) <> 'object' then format('headers is a JSON %s: it must be an object of strings', jsonb_typeof(headers::jsonb))
+    end
+$$;
+
+-- Appends events to the log, or to `scheduled` if not_befores is in the future, in the order of the arrays. All
+-- arrays have the same length. This and append_one are the only ways into the log: writers are granted these functions,
+-- not the tables, so nobody can choose xid, seq or snap. A cut (snap) is kept for about one event in 1,000, and only if each
+-- statement has a snapshot of its own: under a higher isolation level the snapshot is older than rows of the same call.
+create function holdfast.append(ids text[], sources text[], types text[], topics text[], keys text[], times timestamptz[],
+    headers text[], payloads bytea[], not_befores timestamptz[], letters bigint[]) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    lanes    constant integer := holdfast.lanes();
+    segment  constant integer := (select s.current from holdfast.segments s);
+    cut      constant pg_snapshot := case when random() < cardinality(ids) * 0.001
+                 and current_setting('transaction_isolation') = 'read committed' then pg_current_snapshot() end;
+    refused  text;
+begin
+    select r into refused
+      from unnest(ids, sources, types, topics, keys, times, headers) as u (id, source, type, topic, key, time, headers),
+           holdfast.refusal(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers) r
+     where r is not null limit 1;
+    if refused is not null then raise exception 'write event: %', refused using errcode = '22023'; end if;
+    if cardinality(not_befores) > 0 then
+        insert into holdfast.scheduled (lane, due_at, id, source, type, topic, key, time, headers, payload)
+        select holdfast.lane_of(u.key, u.id, lanes), u.not_before, u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload
+          from unnest(ids, sources, types, topics, keys, times, headers, payloads, not_befores) with ordinality
+               as u (id, source, type, topic, key, time, headers, payload, not_before, n)
+         where u.not_before > now()
+         order by u.n;
+    end if;
+    case segment
+    when 0 then
+        insert into holdfast.event_0 (lane, id, source, type, topic, key, time, headers, payload, letter, snap)
+        select holdfast.lane_of(u.key, u.id, lanes), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.letter, case when u.n = 1 then cut end
+          from unnest(ids, sources, types, topics, keys, times, headers, payloads, not_befores, letters) with ordinality
+               as u (id, source, type, topic, key, time, headers, payload, not_before, letter, n)
+         where u.not_before is null or u.not_before <= now()
+         order by u.n;
+    when 1 then
+        insert into holdfast.event_1 (lane, id, source, type, topic, key, time, headers, payload, letter, snap)
+        select holdfast.lane_of(u.key, u.id, lanes), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.letter, case when u.n = 1 then cut end
+          from unnest(ids, sources, types, topics, keys, times, headers, payloads, not_befores, letters) with ordinality
+               as u (id, source, type, topic, key, time, headers, payload, not_before, letter, n)
+         where u.not_before is null or u.not_before <= now()
+         order by u.n;
+    when 2 then
+        insert into holdfast.event_2 (lane, id, source, type, topic, key, time, headers, payload, letter, snap)
+        select holdfast.lane_of(u.key, u.id, lanes), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.letter, case when u.n = 1 then cut end
+          from unnest(ids, sources, types, topics, keys, times, headers, payloads, not_befores, letters) with ordinality
+               as u (id, source, type, topic, key, time, headers, payload, not_before, letter, n)
+         where u.not_before is null or u.not_before <= now()
+         order by u.n;
+    when 3 then
+        insert into holdfast.event_3 (lane, id, source, type, topic, key, time, headers, payload, letter, snap)
+        select holdfast.lane_of(u.key, u.id, lanes), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.letter, case when u.n = 1 then cut end
+          from unnest(ids, sources, types, topics, keys, times, headers, payloads, not_befores, letters) with ordinality
+               as u (id, source, type, topic, key, time, headers, payload, not_before, letter, n)
+         where u.not_before is null or u.not_before <= now()
+         order by u.n;
+    end case;
+end $$;
+
+-- append for one event, the common case. It costs less without arrays, which plpgsql unpacks one by one
+-- (docs/performance.md).
+create function holdfast.append_one(id text, source text, type text, topic text, key text, "time" timestamptz, headers text,
+    payload bytea) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    segment  constant integer := (select s.current from holdfast.segments s);
+    cut      constant pg_snapshot := case when random() < 0.001
+                 and current_setting('transaction_isolation') = 'read committed' then pg_current_snapshot() end;
+    refused  constant text := holdfast.refusal(id, source, type, topic, key, "time", headers);
+begin
+    if refused is not null then raise exception 'write event: %', refused using errcode = '22023'; end if;
+    case segment
+        when 0 then
+            insert into holdfast.event_0 (lane, id, source, type, topic, key, time, headers, payload, snap)
+            values (holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload, cut);
+        when 1 then
+            insert into holdfast.event_1 (lane, id, source, type, topic, key, time, headers, payload, snap)
+            values (holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload, cut);
+        when 2 then
+            insert into holdfast.event_2 (lane, id, source, type, topic, key, time, headers, payload, snap)
+            values (holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload, cut);
+        when 3 then
+            insert into holdfast.event_3 (lane, id, source, type, topic, key, time, headers, payload, snap)
+            values (holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload, cut);
+    end case;
+end $$;
+
+-- Writes one event in the caller's transaction and returns its id: outbox.Write for all other languages.
+--
+-- Order: call it in a statement of its own, after the statement that takes the lock which orders the key (the UPDATE of
+-- the aggregate's row, or holdfast.lock). Inside `update ... set e = holdfast.write(...)` it can be evaluated twice, and
+-- next to `with u as (update ...)` it draws its place before the lock is held.
+create function holdfast.write(topic text, key text, type text, payload bytea, headers jsonb default null,
+    source text default '', id text default null, "time" timestamptz default null, not_before timestamptz default null)
+returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    event_id text := coalesce(id, holdfast.new_id());
+    header record;
+begin
+    if headers is not null then
+        if jsonb_typeof(headers) <> 'object' then raise exception 'write event: headers is a JSON %: it must be an object of strings', jsonb_typeof(headers) using errcode = '22023'; end if;
+        for header in select h.key as name, jsonb_typeof(h.value) as kind from jsonb_each(headers) h loop
+            if header.kind <> 'string' then raise exception 'write event: header % is a JSON %: it must be a string', header.name, header.kind using errcode = '22023'; end if;
+            if header.name !~ '^[!#$%&''*+.^_`|~0-9A-Za-z-]{1,255}$' then raise exception 'write event: header % is not an HTTP token of 1 to 255 bytes', header.name using errcode = '22023'; end if;
+            if header.name ~* '^(ce_|hf_)' then raise exception 'write event: header % is reserved: names that begin with ce_ or hf_ are written by the relay', header.name using errcode = '22023'; end if;
+        end loop;
+    end if;
+    if not_before is null then
+        perform holdfast.append_one(event_id, coalesce(source, ''), coalesce(type, ''), coalesce(topic, ''), coalesce(key, ''), "time", headers::text, payload);
+    else
+        perform holdfast.append(array[event_id], array[coalesce(source, '')], array[coalesce(type, '')], array[coalesce(topic, '')], array[coalesce(key, '')],
+            array["time"], array[headers::text], array[payload], array[not_before], null);
+    end if;
+    return event_id;
+end $$;
+
+-- The number of a key in holdfast.lock. Equal, bit for bit, to lane.LockNumber in Go.
+create function holdfast.lock_number(key text) returns integer
+language sql stable parallel safe as $$
+    select ('x' || substr(encode(sha256(convert_to(key, 'UTF8')), 'hex'), 9, 8))::bit(32)::integer
+$$;
+
+-- Serialises the transactions that write events for these keys, until each ends. Call it before the first read or write
+-- of the transaction, with all its keys at once: they are locked in one order, so that two callers cannot deadlock.
+-- 1751541606 is "hfdf" in ASCII: our class among the two-number advisory locks.
+create function holdfast.lock(variadic keys text[]) returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+    number integer;
+begin
+    if array_position(keys, '') is not null or array_position(keys, null) is not null then
+        raise exception 'lock key: the key is empty: events without a key have no order to keep' using errcode = '22023';
+    end if;
+    for number in select distinct holdfast.lock_number(k) from unnest(keys) k order by 1 loop
+        perform pg_advisory_xact_lock(1751541606, number);
+    end loop;
+end $$;
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Keeping the log small.
+
+-- Empties one segment if nothing in it is unread, and says what it did: 'emptied', 'unread', 'busy' (it did not get
+-- the lock in time) or 'refused: why'. Lock, test and TRUNCATE are one call: under READ COMMITTED each statement of this
+-- function has a snapshot of its own, so the test sees every row committed before the lock was granted.
+create function holdfast.reclaim(segment integer, expected_token uuid, lock_wait_ms integer) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    unread boolean;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then return 'refused: the transaction is not READ COMMITTED'; end if;
+    if pg_is_in_recovery() then return 'refused: this is a standby'; end if;
+    perform set_config('lock_timeout', lock_wait_ms || 'ms', true);
+    begin
+        execute format('lock table only holdfast.event_%s in access exclusive mode', segment);
+    exception when lock_not_available then
+        return 'busy';
+    end;
+    -- From here on: after the lock, in statements of their own.
+    if not exists (select from holdfast.incarnation i where i.token = expected_token) then return 'refused: the database was restarted after a crash'; end if;
+    if exists (select from holdfast.segments s where s.current = segment) then return 'refused: it is the current segment'; end if;
+    if exists (select from holdfast.lane l where pg_snapshot_xmax(l.done) > pg_snapshot_xmax(pg_current_snapshot())) then
+        return 'refused: a cursor lies in the future';
+    end if;
+    -- One end of the index answers each question, however many rows there are. That matters: nobody can read the log meanwhile.
+    execute format($q$
+        select coalesce(
+               (select e.lane from only holdfast.event_%1$s e order by e.lane limit 1) < (select min(l.lane) from holdfast.lane l)
+            or (select e.lane from only holdfast.event_%1$s e order by e.lane desc limit 1) > (select max(l.lane) from holdfast.lane l)
+            or (select max(l.lane) - min(l.lane) + 1 <> count(*) from holdfast.lane l)
+            or exists (select from holdfast.lane l where
+               (select e.xid from only holdfast.event_%1$s e where e.lane = l.lane order by e.xid desc limit 1) >= pg_snapshot_xmax(l.done)
+            or exists (select from pg_snapshot_xip(l.done) flying (xid), lateral (
+                 select 1 from only holdfast.event_%1$s e where e.lane = l.lane and e.xid = flying.xid order by e.seq limit 1) e)), false)$q$, segment) into unread;
+    if unread then return 'unread'; end if;
+    execute format('truncate only holdfast.event_%s', segment);
+    return 'emptied';
+end $$;
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- The rows that a new installation starts with, and who may do what.
+
+insert into holdfast.installation (version, lanes) values (1, 8);
+insert into holdfast.birth default values;
+insert into holdfast.cluster (system_identifier) select s.system_identifier from pg_control_system() s;
+insert into holdfast.incarnation default values;
+insert into holdfast.segments default values;
+insert into holdfast.lane (lane, done) select n, pg_current_snapshot() from generate_series(0, 7) n;
+
+revoke all on all functions in schema holdfast from public;
+grant execute on function holdfast.last_errors(text[]) to public;
+grant select on holdfast.lane_hold, holdfast.consumer_hold to public;
