@@ -21,7 +21,7 @@ func installed(t *testing.T) *pgtest.DB {
 	db := pgtest.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	t.Setenv("HOLDFAST_SCHEMA", "holdfast")
-	wantStatus(t, 0, "version 1", "migrate")
+	wantStatus(t, 0, "version 2", "migrate")
 	return db
 }
 

@@ -43,8 +43,8 @@ func TestAnOperatorsDay(t *testing.T) {
 	t.Setenv("HOLDFAST_SCHEMA", "events")
 	wantStatus(t, 1, "run holdfast migrate", "check")
 	wantStatus(t, 1, "run holdfast migrate", "status")
-	wantStatus(t, 0, "schema events is at version 1", "migrate", "--lanes", "4")
-	wantStatus(t, 0, "schema events is at version 1", "migrate")
+	wantStatus(t, 0, "schema events is at version 2", "migrate", "--lanes", "4")
+	wantStatus(t, 0, "schema events is at version 2", "migrate")
 	wantStatus(t, 1, "fixed for life", "migrate", "--lanes", "5")
 	wantStatus(t, 0, "schema events is complete", "check")
 	wantStatus(t, 0, "nothing needs a person", "status")
@@ -108,7 +108,7 @@ func TestAWrongCommandLineSaysWhatToDo(t *testing.T) {
 	wantStatus(t, 1, "set DATABASE_URL, or pass --database-url", "status")
 	wantStatus(t, 2, "missing flags: --brokers", "relay")
 	wantStatus(t, 2, "missing flags: --reason", "dlq", "discard", "1")
-	wantStatus(t, 0, "schema version 1", "version")
+	wantStatus(t, 0, "schema version 2", "version")
 	wantStatus(t, 0, "Usage: holdfast", "--help")
 	if _, out, errOut := call(t, "status", "--databse-url=postgres://u:hunter2@h/x"); strings.Contains(out+errOut, "hunter2") {
 		t.Errorf("the password of a mistyped flag is shown: %s%s", out, errOut)
@@ -126,7 +126,7 @@ func TestAWrongCommandLineSaysWhatToDo(t *testing.T) {
 func TestStatusSaysWhatNeedsAPersonAndWhatToDo(t *testing.T) {
 	db := pgtest.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
-	wantStatus(t, 0, "version 1", "migrate")
+	wantStatus(t, 0, "version 2", "migrate")
 	const parked = `insert into holdfast.parked (lane, topic, key, place, why, next_at, first_at, id, source, type, time) values (3, 'orders', 'k', 1, '%s', now(), now() - interval '%s', 'e', 's', 't', now())`
 	// An event in each segment, all read; the current one is segment 0.
 	const full = `with a as (insert into holdfast.event_0 (lane, id, type, topic) values (3, 'a', 't', 'o')), b as (insert into holdfast.event_1 (lane, id, type, topic) values (3, 'b', 't', 'o')),

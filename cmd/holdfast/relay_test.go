@@ -84,7 +84,7 @@ const claimedLanes = "select count(*) from holdfast.lane where owner = 'the side
 
 func TestTheSidecarRunsUntilItHasToStop(t *testing.T) {
 	db := pgtest.New(t)
-	wantStatus(t, 0, "version 1", "migrate", "--database-url", db.DSN)
+	wantStatus(t, 0, "version 2", "migrate", "--database-url", db.DSN)
 	s := startSidecar(t, db, nil, "--brokers", "127.0.0.1:1")
 	wait.Until(t, "the sidecar has claimed all lanes", func() bool { return pgtest.Count(t, db.Pool, claimedLanes) == 8 })
 	s.stop(t, db)
@@ -93,7 +93,7 @@ func TestTheSidecarRunsUntilItHasToStop(t *testing.T) {
 // A broker that takes requests and never answers keeps a stop waiting for the publisher's own bound.
 func TestASecondSignalEndsTheSidecarAtOnce(t *testing.T) {
 	db := pgtest.New(t)
-	wantStatus(t, 0, "version 1", "migrate", "--database-url", db.DSN)
+	wantStatus(t, 0, "version 2", "migrate", "--database-url", db.DSN)
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +140,7 @@ func TestTheSidecarPublishesToABrokerThatAsksForTLSAndAPassword(t *testing.T) {
 			cluster := kafkatest.Imitate(t, kafkatest.Imitation{Topics: map[string]int{"orders": 1}, Certificate: server, Key: key,
 				Mechanism: strings.ToUpper(mechanism), User: "relay", Password: "hunter2"})
 			db := pgtest.New(t)
-			wantStatus(t, 0, "version 1", "migrate", "--database-url", db.DSN)
+			wantStatus(t, 0, "version 2", "migrate", "--database-url", db.DSN)
 			pgtest.Exec(t, db.Pool, "select holdfast.write('orders', 'k', 'order.placed', '{}')")
 			args := []string{"--brokers", cluster.Brokers[0], "--tls", "--tls-ca", ca, "--sasl-mechanism", mechanism}
 
