@@ -6,6 +6,12 @@
 -- that owns the event's lane reads the log by cursor and publishes to Kafka. A consumer records it in `inbox` in the
 -- transaction of its handler. An event that must wait is in `parked` (producer side) or `stored` (consumer side), and one
 -- that is given up becomes a `letter`.
+--
+-- Every text that identifies something (an id, a key, a topic, a consumer) has the collation "C", in which texts are equal
+-- and in order by their bytes. Under a collation of the operating system an upgrade of that can make an index wrong, and a
+-- wrong index of the inbox lets an event be handled twice.
+--
+-- Who changes this file writes a migration too: migrations/README.md.
 
 create schema if not exists holdfast;
 
@@ -69,11 +75,11 @@ create table holdfast.event (
     xid      xid8 not null default pg_current_xact_id(),   -- decides when the row may be read
     seq      bigint not null default nextval('holdfast.event_seq'), -- decides the order among rows that may be read
     lane     smallint not null,                            -- holdfast.lane_of(key, id)
-    id       text not null,
-    source   text not null default '',
-    type     text not null,
-    topic    text not null,
-    key      text not null default '', -- '' = no order
+    id       text collate "C" not null,
+    source   text collate "C" not null default '',
+    type     text collate "C" not null,
+    topic    text collate "C" not null,
+    key      text collate "C" not null default '', -- '' = no order
     time     timestamptz not null default now(),
     headers  jsonb,
     payload  bytea,                                        -- null is a tombstone
@@ -104,6 +110,14 @@ alter table holdfast.event_1 set (autovacuum_vacuum_insert_threshold = -1);
 alter table holdfast.event_2 set (autovacuum_vacuum_insert_threshold = -1);
 alter table holdfast.event_3 set (autovacuum_vacuum_insert_threshold = -1);
 
+-- Only holdfast adopt updates events, which have no key. Where a publication FOR ALL TABLES exists, Postgres refuses that
+-- without a replica identity. It costs an insert nothing.
+alter table holdfast.event replica identity full;
+alter table holdfast.event_0 replica identity full;
+alter table holdfast.event_1 replica identity full;
+alter table holdfast.event_2 replica identity full;
+alter table holdfast.event_3 replica identity full;
+
 -- One row: which of the segments new events are written to. When it is full, a relay rotates to an empty one, or to another one if none is empty.
 create table holdfast.segments (
     one         boolean primary key default true constraint one_row check (one),
@@ -117,7 +131,7 @@ create table holdfast.segments (
 -- it names owner and epoch, and touches no row when the lane was lost.
 create table holdfast.lane (
     lane         smallint primary key,
-    owner        text,
+    owner        text collate "C",
     epoch        bigint not null default 0,
     lease_until  timestamptz not null default '-infinity',
     done         pg_snapshot not null,
@@ -130,7 +144,7 @@ create table holdfast.lane (
 
 -- The relays that run, so that they can share the lanes fairly.
 create table holdfast.relay (
-    name        text primary key,
+    name        text collate "C" primary key,
     seen_until  timestamptz not null,
     started_at  timestamptz not null default now()
 ) with (fillfactor = 50);
@@ -140,11 +154,11 @@ create table holdfast.scheduled (
     lane     smallint not null,
     due_at   timestamptz not null,
     seq      bigint not null default nextval('holdfast.event_seq'),
-    id       text not null constraint id_at_most_255_bytes check (octet_length(id) between 1 and 255),
-    source   text not null default '' constraint source_at_most_255_bytes check (octet_length(source) <= 255),
-    type     text not null constraint type_1_to_255_bytes check (octet_length(type) between 1 and 255),
-    topic    text not null constraint topic_is_a_kafka_name check (octet_length(topic) between 1 and 249 and topic !~ '[^a-zA-Z0-9._-]' and topic not in ('.', '..')),
-    key      text not null default '' constraint key_at_most_1024_bytes check (octet_length(key) <= 1024),
+    id       text collate "C" not null constraint id_at_most_255_bytes check (octet_length(id) between 1 and 255),
+    source   text collate "C" not null default '' constraint source_at_most_255_bytes check (octet_length(source) <= 255),
+    type     text collate "C" not null constraint type_1_to_255_bytes check (octet_length(type) between 1 and 255),
+    topic    text collate "C" not null constraint topic_is_a_kafka_name check (octet_length(topic) between 1 and 249 and topic !~ '[^a-zA-Z0-9._-]' and topic not in ('.', '..')),
+    key      text collate "C" not null default '' constraint key_at_most_1024_bytes check (octet_length(key) <= 1024),
     time     timestamptz not null constraint time_in_the_years_1_to_9999 check (time >= '0001-01-01 00:00:00+00' and time < '10000-01-01 00:00:00+00'),
     headers  jsonb constraint headers_are_an_object check (jsonb_typeof(headers) = 'object'),
     payload  bytea,
@@ -156,17 +170,17 @@ create table holdfast.scheduled (
 -- does the head of a key that a dead letter holds. Events without a key wait alone: each is a head.
 create table holdfast.parked (
     lane      smallint not null,
-    topic     text not null,
-    key       text not null,
+    topic     text collate "C" not null,
+    key       text collate "C" not null,
     place     bigint not null,             -- order within the queue; a replay goes before the first
     why       text not null constraint why_is_known check (why in ('record', 'follows', 'topic', 'partition')),
     attempts  integer not null default 0,  -- refusals of the record itself
     next_at   timestamptz not null,
     errors    text[] not null default '{}',
     first_at  timestamptz not null default now(),
-    id        text not null,
-    source    text not null,
-    type      text not null,
+    id        text collate "C" not null,
+    source    text collate "C" not null,
+    type      text collate "C" not null,
     time      timestamptz not null,
     headers   jsonb,
     payload   bytea,
@@ -186,10 +200,10 @@ create sequence holdfast.parked_place;
 -- processed_at. Partition and offset are null for an event that did not come from Kafka. `hash` shows when an id comes with
 -- another payload: it is the SHA-256 of the payload, without what a provider of webhooks counts in it.
 create table holdfast.inbox (
-    consumer      text not null,
-    source        text not null,
-    event_id      text not null,
-    topic         text not null,
+    consumer      text collate "C" not null,
+    source        text collate "C" not null,
+    event_id      text collate "C" not null,
+    topic         text collate "C" not null,
     partition     integer,
     "offset"      bigint,
     hash          bytea not null,
@@ -209,7 +223,7 @@ create index inbox_settled on holdfast.inbox (consumer, processed_at) where proc
 -- retention window; `from_at` is how far it has got (null: nowhere). Some old rows must stay, because their partition's
 -- position is below them or a letter is open: the next pass begins at `kept_at`, the oldest of them.
 create table holdfast.retention (
-    consumer  text primary key,
+    consumer  text collate "C" primary key,
     from_at   timestamptz,
     kept_at   timestamptz,
     next_at   timestamptz not null default '-infinity'
@@ -224,13 +238,13 @@ create table holdfast.retention (
 -- head that is still dormant, say after the letter that held it was discarded. A finite next_at of a follower does no harm:
 -- only heads are claimed.
 create table holdfast.stored (
-    consumer   text not null,
-    topic      text not null,
-    key        text not null,
+    consumer   text collate "C" not null,
+    topic      text collate "C" not null,
+    key        text collate "C" not null,
     place      bigint not null,
-    source     text not null,
-    event_id   text not null,
-    type       text not null,
+    source     text collate "C" not null,
+    event_id   text collate "C" not null,
+    type       text collate "C" not null,
     time       timestamptz not null,
     headers    jsonb,
     payload    bytea,
@@ -262,13 +276,13 @@ create sequence holdfast.stored_place;
 -- in progress. `checkpoint_identity` stands for the event at `checkpoint_offset`, the last one below the position: it tells
 -- this log from another of the same name.
 create table holdfast.consumer_position (
-    consumer             text not null,
-    topic                text not null,
+    consumer             text collate "C" not null,
+    topic                text collate "C" not null,
     partition            integer not null,
     epoch                bigint not null default 0,
     position             bigint not null default 0,
     clean                boolean not null default true,
-    owner                text,
+    owner                text collate "C",
     checkpoint_offset    bigint,
     checkpoint_identity  bigint,
     updated_at           timestamptz not null default now(),
@@ -277,9 +291,9 @@ create table holdfast.consumer_position (
 
 -- Starts of handlers, counted before they run, only after an unclean end: they show which payload kills the process.
 create table holdfast.start (
-    consumer   text not null,
-    source     text not null,
-    event_id   text not null,
+    consumer   text collate "C" not null,
+    source     text collate "C" not null,
+    event_id   text collate "C" not null,
     starts     integer not null default 0,
     last_at    timestamptz not null default now(),
     primary key (consumer, source, event_id)
@@ -288,9 +302,9 @@ create table holdfast.start (
 -- Which node of a consumer has a handler for which type, so that during a rolling deploy an event is left for a node that
 -- handles it.
 create table holdfast.consumer_type (
-    consumer    text not null,
-    type        text not null,
-    node        text not null,
+    consumer    text collate "C" not null,
+    type        text collate "C" not null,
+    node        text collate "C" not null,
     seen_until  timestamptz not null,
     primary key (consumer, type, node)
 );
@@ -302,8 +316,8 @@ create table holdfast.consumer_type (
 -- Nothing removes rows, because only you know how late an event can be: for an entity without a row every version is
 -- newer. Once no older event can come any more, delete by updated_at, as docs/operations.md shows.
 create table holdfast.watermark (
-    consumer    text not null,
-    entity      text not null constraint entity_1_to_1024_bytes check (octet_length(entity) between 1 and 1024),
+    consumer    text collate "C" not null,
+    entity      text collate "C" not null constraint entity_1_to_1024_bytes check (octet_length(entity) between 1 and 1024),
     version     bigint not null,
     updated_at  timestamptz not null default now(),
     primary key (consumer, entity)
@@ -352,7 +366,7 @@ create sequence holdfast.idempotency_fence;
 -- jsonb, because jsonb refuses \u0000 in texts.
 create table holdfast.idempotency_step (
     run      bigint not null,
-    name     text not null constraint name_of_1_to_128_bytes check (octet_length(name) between 1 and 128),
+    name     text collate "C" not null constraint name_of_1_to_128_bytes check (octet_length(name) between 1 and 128),
     result   json not null,
     done_at  timestamptz not null default clock_timestamp(),
     primary key (run, name)
@@ -365,7 +379,7 @@ create table holdfast.idempotency_request (
     scope        text collate "C" not null,
     operation    text collate "C" not null,       -- of the key
     key          text collate "C" not null,
-    route        text not null,                   -- Route.Operation: only nodes that have it run it
+    route        text collate "C" not null,                   -- Route.Operation: only nodes that have it run it
     principal    text not null,
     method       text not null,
     host         text not null,
@@ -381,9 +395,9 @@ create index idempotency_request_due on holdfast.idempotency_request (due_at) wh
 
 -- What is kept of expired keys, for audits, if Config.KeepExpired is set.
 create table holdfast.idempotency_expired (
-    scope        text not null,
-    operation    text not null,
-    key          text not null,
+    scope        text collate "C" not null,
+    operation    text collate "C" not null,
+    key          text collate "C" not null,
     fingerprint  bytea not null,
     status       smallint,                    -- null: it never had an answer
     result_ref   text,
@@ -393,6 +407,7 @@ create table holdfast.idempotency_expired (
 );
 create index idempotency_expired_keep on holdfast.idempotency_expired (keep_until);
 create index idempotency_expired_key on holdfast.idempotency_expired (key);
+alter table holdfast.idempotency_expired replica identity full; -- it has no key, and its rows are removed
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Dead letters: events that were given up, on either side, written in the transaction that gives them up.
@@ -400,16 +415,16 @@ create index idempotency_expired_key on holdfast.idempotency_expired (key);
 create table holdfast.letter (
     id           bigint generated always as identity primary key,
     origin       text not null constraint origin_is_known check (origin in ('relay', 'inbox')),
-    consumer     text not null default '',    -- '' for the relay
+    consumer     text collate "C" not null default '',    -- '' for the relay
     reason       text not null,               -- one line: why it was given up
-    fingerprint  text not null default '',    -- equal for letters of one kind of failure
+    fingerprint  text collate "C" not null default '',    -- equal for letters of one kind of failure
     state        text not null default 'open' constraint state_is_known check (state in ('open', 'replaying', 'replayed', 'discarded')),
     holds        boolean not null default false, -- later events of its topic and key wait until a person has decided
-    event_id     text not null,
-    source       text not null,
-    type         text not null,
-    topic        text not null,
-    key          text not null,
+    event_id     text collate "C" not null,
+    source       text collate "C" not null,
+    type         text collate "C" not null,
+    topic        text collate "C" not null,
+    key          text collate "C" not null,
     time         timestamptz not null,
     headers      jsonb,
     payload      bytea,
@@ -456,7 +471,7 @@ language sql immutable parallel safe as $$ select errors[greatest(1, cardinality
 -- with which it began, and replays no letter a second time (letter_action.replay).
 create table holdfast.letter_replay (
     id        bigint generated always as identity primary key,
-    name      text not null constraint name_1_to_255_bytes check (octet_length(name) between 1 and 255),
+    name      text collate "C" not null constraint name_1_to_255_bytes check (octet_length(name) between 1 and 255),
     filter    jsonb not null,                 -- dlq.Filter as it was when it began
     upto      bigint not null,                -- letters with larger ids are left for the next replay
     by        text not null,

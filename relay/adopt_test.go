@@ -147,6 +147,21 @@ func TestTheSameFilesUnderAnotherIdentifierKeepTheirCursors(t *testing.T) {
 	wantOnce(t, b) // nothing is published again
 }
 
+// A publication FOR ALL TABLES, as CDC tools make it, refuses updates and deletes of a table without a replica identity.
+func TestARestoredCopyWithAPublicationOfAllTablesIsAdopted(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 2), newBroker()
+	pgtest.Exec(t, pool, "create publication everything for all tables")
+	write(t, pool, event("k", "1"))
+	pgtest.Exec(t, pool, "update holdfast.birth set born = born; update holdfast.cluster set system_identifier = 42") // what a restored dump is like
+	startRefuses(t, pool, relay.ErrRestored)
+	if did, err := relay.Adopt(t.Context(), pool, holdfast.SchemaConfig{}); err != nil || did != relay.AdoptedEvents {
+		t.Fatalf("Adopt did %q, %v", did, err)
+	}
+	run(t, pool, b, relay.Config{})
+	arrives(t, b, "1")
+}
+
 func TestACursorInTheFutureIsRefused(t *testing.T) {
 	t.Parallel()
 	pool := setup(t, 2)
