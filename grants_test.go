@@ -39,7 +39,7 @@ var grants = map[string][]string{
 	"producer": {"usage on schema holdfast", "execute on function holdfast.append, holdfast.append_one, holdfast.lock, holdfast.lock_number, holdfast.write, holdfast.new_id"},
 	"relay": {"usage on schema holdfast", "select on all tables in schema holdfast",
 		"insert, update, delete on holdfast.incarnation, holdfast.lane, holdfast.relay, holdfast.parked, holdfast.letter, holdfast.scheduled",
-		"update on holdfast.segments", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.reclaim, holdfast.publish_letter"},
+		"update on holdfast.segments", "usage on all sequences in schema holdfast", "execute on function holdfast.append_unchecked, holdfast.reclaim, holdfast.publish_letter"},
 	"consumer": {"usage on schema holdfast",
 		"select, insert, update, delete on holdfast.inbox, holdfast.retention, holdfast.stored, holdfast.consumer_position, holdfast.start, holdfast.consumer_type, holdfast.letter, holdfast.watermark",
 		"select, insert on holdfast.incarnation", "select on holdfast.letter_action", "usage on all sequences in schema holdfast", "execute on function holdfast.publish_letter"},
@@ -50,18 +50,34 @@ var grants = map[string][]string{
 		"pg_read_all_stats"},
 	"letters": {"usage on schema holdfast", "select, update, delete on holdfast.letter", "select, insert on holdfast.letter_action",
 		"select, insert, update, delete on holdfast.letter_replay",
-		"select, insert, update, delete on holdfast.stored", "select, insert, update on holdfast.inbox", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.new_id"},
+		"select, insert, update, delete on holdfast.stored", "select, insert, update on holdfast.inbox", "usage on all sequences in schema holdfast", "execute on function holdfast.replay_letter, holdfast.new_id"},
 }
 
 // as connects with a role that has the grants of who and nothing else.
 func as(t *testing.T, db *pgtest.DB, who string) *pgxpool.Pool {
 	t.Helper()
-	role := roleWith(t, db, who)
+	return with(t, db, who, grants[who])
+}
+
+// asOf1 is as with the grants of version 1 of the schema, in which append did what has functions of its own now.
+func asOf1(t *testing.T, db *pgtest.DB, who string) *pgxpool.Pool {
+	t.Helper()
+	var old []string
+	for _, grant := range grants[who] {
+		old = append(old, strings.NewReplacer("holdfast.append_unchecked", "holdfast.append", "holdfast.replay_letter", "holdfast.append").Replace(grant))
+	}
+	return with(t, db, who, old)
+}
+
+// with connects with a role that has these grants and nothing else.
+func with(t *testing.T, db *pgtest.DB, who string, grants []string) *pgxpool.Pool {
+	t.Helper()
+	role := roleWith(t, db, who, grants)
 	return db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = role })
 }
 
-// roleWith makes a role that has the grants of who and nothing else.
-func roleWith(t *testing.T, db *pgtest.DB, who string) string {
+// roleWith makes a role that has these grants and nothing else.
+func roleWith(t *testing.T, db *pgtest.DB, who string, grants []string) string {
 	t.Helper()
 	role := fmt.Sprintf("%s_%d", who, time.Now().UnixNano())
 	pgtest.Exec(t, db.Pool, "create role "+role)
@@ -69,7 +85,7 @@ func roleWith(t *testing.T, db *pgtest.DB, who string) string {
 		db.Exec(context.Background(), "drop owned by "+role)
 		db.Exec(context.Background(), "drop role "+role)
 	})
-	for _, grant := range grants[who] {
+	for _, grant := range grants {
 		pgtest.Exec(t, db.Pool, "grant "+grant+" to "+role)
 	}
 	return role
@@ -273,7 +289,7 @@ func TestTheGrantsOfTheOperationsPageAreEnoughToLook(t *testing.T) {
 		t.Fatal(err)
 	}
 	query := dsn.Query()
-	query.Set("role", roleWith(t, db, "looker"))
+	query.Set("role", roleWith(t, db, "looker", grants["looker"]))
 	dsn.RawQuery = query.Encode()
 	looks := func(want string, args ...string) {
 		t.Helper()

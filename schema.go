@@ -24,6 +24,13 @@ const MinPostgres = 150000
 // defaultLanes is how many lanes a new schema gets when SchemaConfig.Lanes is zero.
 const defaultLanes = 8
 
+// The limits of SchemaConfig.MaxPayload. The default is that of outbox.Config. The largest is half of what a relay may hold
+// in memory by default, so that it can always read an event.
+const (
+	defaultMaxPayload = 1<<20 - 16<<10
+	largestMaxPayload = 64 << 20
+)
+
 // ErrSchemaMissing is returned by Check, and by the parts when they start, where the schema is not there at all.
 var ErrSchemaMissing = sqlschema.ErrMissing
 
@@ -39,6 +46,12 @@ type SchemaConfig struct {
 	// Lanes is the number of lanes that keys hash into; at most this many relays share the work. It is fixed when the
 	// schema is created; between 1 and 256. Defaults to 8, or to what is installed.
 	Lanes int
+
+	// MaxPayload is the maximum size in bytes of an event's payload, whoever writes it: outbox.Write, or another language
+	// through the SQL functions. Write refuses earlier what exceeds its own outbox.Config.MaxPayload. Keep it below the
+	// broker's max.message.bytes less 16 KiB. Migrate changes it at any time; it is at most 67,108,864 (64 MiB). Defaults to
+	// 1,032,192 (1 MiB less 16 KiB), or to what is installed.
+	MaxPayload int
 }
 
 func (c SchemaConfig) withDefaults() SchemaConfig {
@@ -55,6 +68,9 @@ func (c SchemaConfig) validate() error {
 	}
 	if c.Lanes < 0 || c.Lanes > 256 {
 		problems = append(problems, fmt.Errorf("lanes is %d: it must be between 1 and 256, or 0 for %d", c.Lanes, defaultLanes))
+	}
+	if c.MaxPayload < 0 || c.MaxPayload > largestMaxPayload {
+		problems = append(problems, fmt.Errorf("max payload is %d: it must be between 1 and %d, or 0 for %d or what is installed", c.MaxPayload, largestMaxPayload, defaultMaxPayload))
 	}
 	return errors.Join(problems...)
 }
@@ -90,7 +106,7 @@ func installSQL(c SchemaConfig) string {
 		lanes = defaultLanes
 	}
 	schema := strings.Replace(schemaSQL, lanesBody, fmt.Sprintf("$$ select %d $$", lanes), 1)
-	return sqlschema.In(c.Schema, schema+fmt.Sprintf(`
+	return sqlschema.In(c.Schema, withMaxPayload(schema, c)+fmt.Sprintf(`
 -- ---------------------------------------------------------------------------------------------------------------------
 -- The rows that a new installation starts with, and who may do what.
 
@@ -110,6 +126,14 @@ const compatibleFrom = 1
 
 // lanesBody is the body of the function lanes in schema.sql, with the default number.
 const lanesBody = "$$ select 8 $$"
+
+// withMaxPayload writes the configured limit into the function max_payload, whose body has the default in schema.sql.
+func withMaxPayload(schema string, c SchemaConfig) string {
+	if c.MaxPayload == 0 {
+		return schema
+	}
+	return strings.Replace(schema, fmt.Sprintf("$$ select %d $$", defaultMaxPayload), fmt.Sprintf("$$ select %d $$", c.MaxPayload), 1)
+}
 
 // grantsSQL revokes everything from everybody but the owner; docs/operations.md lists what to grant to whom.
 // What everybody gets shows nothing that a role may not see anyway: the views require the role's own rights to the tables,

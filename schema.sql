@@ -68,7 +68,7 @@ create view holdfast.current_incarnation with (security_invoker = true) as
 create sequence holdfast.event_seq cache 1;
 
 -- It has no CHECKs: Postgres parses their text in every statement, which took a third of the cost of an insert. Writers
--- can only call holdfast.append, which enforces the same limits (holdfast.refusal) for much less.
+-- can only call holdfast.append, append_one and write, which enforce the limits (holdfast.refusal) for much less.
 -- The parent is only read. Rows live in the four segments below, which are used in rotation. A segment whose every
 -- row has been published is emptied by TRUNCATE (holdfast.reclaim).
 create table holdfast.event (
@@ -539,9 +539,9 @@ begin
         'hf_last_at', to_char(l.last_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
         'hf_payload_left_out', case when large then octet_length(l.payload)::text end,
         'hf_headers_left_out', case when left_out > 0 then left_out::text end));
-    refused := holdfast.refusal(l.event_id, l.source, l.type, to_topic, l.key, l.time, (kept || own)::text);
+    refused := holdfast.refusal(l.event_id, l.source, l.type, to_topic, l.key, l.time, null);
     if refused is not null then return refused; end if;
-    perform holdfast.append(array[holdfast.new_id()], array[l.source], array[l.type], array[to_topic], array[l.key], array[l.time],
+    perform holdfast.append_unchecked(array[holdfast.new_id()], array[l.source], array[l.type], array[to_topic], array[l.key], array[l.time],
         array[(kept || own)::text], array[case when not large then l.payload end], null, null);
     return null;
 end $$;
@@ -568,8 +568,44 @@ language sql volatile parallel safe as $$
         placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid::text
 $$;
 
--- Says in one line why an event may not be written, or null. outbox.Write checks the same limits before, and some more.
-create function holdfast.refusal(id text, source text, type text, topic text, key text, "time" timestamptz, headers text) returns text
+-- The largest payload that an event may have, in bytes. Migrate writes the number of this installation here
+-- (SchemaConfig.MaxPayload), so that writers need not read a table. Stable, not immutable: plans have the number in them, and
+-- Postgres makes them anew after a change only if it has inlined the function, not if it has evaluated it.
+create function holdfast.max_payload() returns integer
+language sql stable parallel safe as $$ select 1032192 $$;
+
+-- Says in one line what is wrong with an event's headers, or null. The bound of the JSON comes first, so that nothing huge
+-- is parsed; it lets in every object within the other bounds, whatever is escaped.
+create function holdfast.header_refusal(headers text) returns text
+language plpgsql stable parallel safe as $$
+declare
+    parsed   jsonb;
+    refused  text;
+begin
+    if octet_length(headers) > 65536 then return format('headers has %s bytes of JSON: at most 65536', octet_length(headers)); end if;
+    parsed := headers::jsonb;
+    if jsonb_typeof(parsed) <> 'object' then return format('headers is a JSON %s: it must be an object of strings', jsonb_typeof(parsed)); end if;
+    select case
+               when count(*) > 64 then format('headers has %s names: at most 64', count(*))
+               when min(h.refused) is not null then min(h.refused)
+               when sum(h.bytes) > 8192 then format('headers has %s bytes: at most 8192, names and values together', sum(h.bytes))
+           end into refused
+      from (select octet_length(e.key) + octet_length(e.value #>> '{}') as bytes,
+                   case
+                       when e.key = '' or octet_length(e.key) > 255 or e.key ~ '[^!#$%&''*+.^_`|~0-9A-Za-z-]' then
+                           format('header %s is not an HTTP token of 1 to 255 bytes', to_json(left(e.key, 60)))
+                       when lower(left(e.key, 3)) in ('ce_', 'hf_') then
+                           format('header %s is reserved: names that begin with ce_ or hf_ are written by the relay', left(e.key, 60))
+                       when jsonb_typeof(e.value) <> 'string' then format('header %s is a JSON %s: it must be a string', left(e.key, 60), jsonb_typeof(e.value))
+                   end as refused
+              from jsonb_each(parsed) e) h;
+    return refused;
+end $$;
+
+-- Says in one line why an event may not be written, or null. Every way into the log asks it, and its limits are those of
+-- outbox.Write: a test sends the same events through all of them. payload_bytes is the size of the payload.
+create function holdfast.refusal(id text, source text, type text, topic text, key text, "time" timestamptz, headers text,
+    payload_bytes integer default null, not_before timestamptz default null) returns text
 language sql stable parallel safe as $$
     select case
         when octet_length(id) not between 1 and 255 then format('id has %s bytes: it must have 1 to 255', octet_length(id))
@@ -581,28 +617,49 @@ language sql stable parallel safe as $$
             format('topic is %s: at most 249 letters, digits, dots, underscores and hyphens, and not "." or ".."', left(quote_literal(topic), 60))
         when octet_length(key) > 1024 then format('key has %s bytes: at most 1024', octet_length(key))
         when "time" < '0001-01-01 00:00:00+00' or "time" >= '10000-01-01 00:00:00+00' then format('time is %s: a year from 1 to 9999', "time")
-        when headers is not null and jsonb_typeof(headers::jsonb) <> 'object' then format('headers is a JSON %s: it must be an object of strings', jsonb_typeof(headers::jsonb))
+        when not_before < '0001-01-01 00:00:00+00' or not_before >= '10000-01-01 00:00:00+00' then format('not before is %s: a year from 1 to 9999', not_before)
+        when payload_bytes > holdfast.max_payload() then
+            format('payload has %s bytes: at most %s (holdfast migrate --max-payload): store the content elsewhere and send its address', payload_bytes, holdfast.max_payload())
+        when headers is not null then holdfast.header_refusal(headers)
     end
 $$;
 
--- Appends events to the log, or to `scheduled` if not_befores is in the future, in the order of the arrays. All
--- arrays have the same length. This and append_one are the only ways into the log: writers are granted these functions,
--- not the tables, so nobody can choose xid, seq or snap. A cut (snap) is kept for about one event in 1,000, under any isolation
--- level: under a higher one the snapshot is that of the transaction's first statement, an older moment, but a true one.
+-- Appends events to the log, or to `scheduled` if not_befores is in the future, in the order of the arrays. All arrays
+-- have the same length. This and append_one are the only ways into the log for writers: they are granted these functions,
+-- not the tables, so nobody can choose xid, seq or snap, or name a dead letter. The last argument must be null: builds for
+-- version 1 of the schema pass it. A version that no such build may run on can drop it.
 create function holdfast.append(ids text[], sources text[], types text[], topics text[], keys text[], times timestamptz[],
+    headers text[], payloads bytea[], not_befores timestamptz[], letters bigint[]) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    -- Sizes, so that the check does not copy every payload: unnest in a FROM would.
+    sizes    constant integer[] := array(select octet_length(p.payload) from (select unnest(payloads) as payload) p);
+    refused  text;
+begin
+    if letters is not null then
+        raise exception 'write event: letters is given: it must be null, because only the function replay_letter sends a dead letter again: replay it by a newer build of holdfast' using errcode = '22023';
+    end if;
+    if cardinality(ids) > 10000 then raise exception 'write event: there are % events: at most 10000 in one call', cardinality(ids) using errcode = '22023'; end if;
+    select r into refused
+      from unnest(ids, sources, types, topics, keys, times, headers, sizes, not_befores) as u (id, source, type, topic, key, time, headers, size, not_before),
+           holdfast.refusal(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, u.size, u.not_before) r
+     where r is not null limit 1;
+    if refused is not null then raise exception 'write event: %', refused using errcode = '22023'; end if;
+    perform holdfast.append_unchecked(ids, sources, types, topics, keys, times, headers, payloads, not_befores, null);
+end $$;
+
+-- append without its checks: for the functions here, and for relays, which move scheduled events into the log. Those were
+-- checked when they were written, and a limit that is lowered later must not stop a lane. A cut (snap) is kept for about one
+-- event in 1,000, under any isolation level: under a higher one the snapshot is that of the transaction's first statement, an
+-- older moment, but a true one.
+create function holdfast.append_unchecked(ids text[], sources text[], types text[], topics text[], keys text[], times timestamptz[],
     headers text[], payloads bytea[], not_befores timestamptz[], letters bigint[]) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     lanes    constant integer := holdfast.lanes();
     segment  constant integer := (select s.current from holdfast.segments s);
     cut      constant pg_snapshot := case when random() < cardinality(ids) * 0.001 then pg_current_snapshot() end;
-    refused  text;
 begin
-    select r into refused
-      from unnest(ids, sources, types, topics, keys, times, headers) as u (id, source, type, topic, key, time, headers),
-           holdfast.refusal(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers) r
-     where r is not null limit 1;
-    if refused is not null then raise exception 'write event: %', refused using errcode = '22023'; end if;
     if cardinality(not_befores) > 0 then
         insert into holdfast.scheduled (lane, due_at, id, source, type, topic, key, time, headers, payload)
         select holdfast.lane_of(u.key, u.id, lanes), u.not_before, u.id, u.source, u.type, u.topic, u.key,
@@ -656,7 +713,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     segment  constant integer := (select s.current from holdfast.segments s);
     cut      constant pg_snapshot := case when random() < 0.001 then pg_current_snapshot() end;
-    refused  constant text := holdfast.refusal(id, source, type, topic, key, "time", headers);
+    refused  constant text := holdfast.refusal(id, source, type, topic, key, "time", headers, octet_length(payload));
 begin
     if refused is not null then raise exception 'write event: %', refused using errcode = '22023'; end if;
     case segment
@@ -686,16 +743,7 @@ returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     event_id text := coalesce(id, holdfast.new_id());
-    header record;
 begin
-    if headers is not null then
-        if jsonb_typeof(headers) <> 'object' then raise exception 'write event: headers is a JSON %: it must be an object of strings', jsonb_typeof(headers) using errcode = '22023'; end if;
-        for header in select h.key as name, jsonb_typeof(h.value) as kind from jsonb_each(headers) h loop
-            if header.kind <> 'string' then raise exception 'write event: header % is a JSON %: it must be a string', header.name, header.kind using errcode = '22023'; end if;
-            if header.name !~ '^[!#$%&''*+.^_`|~0-9A-Za-z-]{1,255}$' then raise exception 'write event: header % is not an HTTP token of 1 to 255 bytes', header.name using errcode = '22023'; end if;
-            if header.name ~* '^(ce_|hf_)' then raise exception 'write event: header % is reserved: names that begin with ce_ or hf_ are written by the relay', header.name using errcode = '22023'; end if;
-        end loop;
-    end if;
     if not_before is null then
         perform holdfast.append_one(event_id, coalesce(source, ''), coalesce(type, ''), coalesce(topic, ''), coalesce(key, ''), "time", headers::text, payload);
     else
@@ -725,6 +773,25 @@ begin
     for number in select distinct holdfast.lock_number(k) from unnest(keys) k order by 1 loop
         perform pg_advisory_xact_lock(1751541606, number);
     end loop;
+end $$;
+
+-- Sends the event of an open dead letter of a relay through the log once more, with its old id, and marks the letter as
+-- being replayed. The relay recognises the letter by its number, and places the event before all others of its key. It
+-- returns false if the letter is not open. It is for those who work on dead letters (package dlq): no other function names
+-- a letter. Sizes and headers are not checked again.
+create function holdfast.replay_letter(letter_id bigint) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    l        holdfast.letter;
+    refused  text;
+begin
+    update holdfast.letter d set state = 'replaying' where d.id = letter_id and d.origin = 'relay' and d.state = 'open' returning d.* into l;
+    if not found then return false; end if;
+    refused := holdfast.refusal(l.event_id, l.source, l.type, l.topic, l.key, l.time, null);
+    if refused is not null then raise exception 'replay letter %: %', letter_id, refused using errcode = '22023'; end if;
+    perform holdfast.append_unchecked(array[l.event_id], array[l.source], array[l.type], array[l.topic], array[l.key], array[l.time],
+        array[l.headers::text], array[l.payload], null, array[l.id]);
+    return true;
 end $$;
 
 -- ---------------------------------------------------------------------------------------------------------------------

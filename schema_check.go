@@ -49,6 +49,13 @@ func Check(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig) error {
 			problems = append(problems, fmt.Errorf("lanes is %d: it must be 0, or that of schema %s, which was created with %d", c.Lanes, c.Schema, lanes))
 		}
 		if there.Version == SchemaVersion {
+			limit, err := installedMaxPayload(ctx, tx, c.Schema)
+			if err != nil {
+				return err
+			}
+			if c.MaxPayload != 0 && c.MaxPayload != limit {
+				problems = append(problems, fmt.Errorf("max payload is %d: it must be 0, or that of schema %s, which is %d: run holdfast migrate --max-payload", c.MaxPayload, c.Schema, limit))
+			}
 			if err := complete(ctx, tx, c.Schema, lanes); err != nil {
 				problems = append(problems, err)
 			}

@@ -85,8 +85,32 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig) error {
 				return err
 			}
 		}
+		if err := limitPayloads(ctx, tx, c); err != nil {
+			return err
+		}
 		return complete(ctx, tx, c.Schema, lanes)
 	})
+}
+
+// limitPayloads changes the installation's limit if another is configured.
+func limitPayloads(ctx context.Context, tx pgx.Tx, c SchemaConfig) error {
+	limit, err := installedMaxPayload(ctx, tx, c.Schema)
+	if err != nil || c.MaxPayload == 0 || c.MaxPayload == limit {
+		return err
+	}
+	if _, err := tx.Exec(ctx, sqlschema.In(c.Schema, fmt.Sprintf(setMaxPayload, c.MaxPayload))); err != nil {
+		return fmt.Errorf("set max payload: %w", err)
+	}
+	return nil
+}
+
+// installedMaxPayload is the installation's limit, 0 if its function is missing or was changed.
+func installedMaxPayload(ctx context.Context, tx pgx.Tx, schema string) (limit int, err error) {
+	err = tx.QueryRow(ctx, readMaxPayload, quoted(schema)+".max_payload()").Scan(&limit)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return 0, fmt.Errorf("read max payload: %w", err)
+	}
+	return limit, nil
 }
 
 func install(ctx context.Context, tx pgx.Tx, c SchemaConfig) error {
@@ -144,7 +168,7 @@ update holdfast.installation set version = %d, migrated_at = now();
 
 `, version-1, version-1, text, version)
 	}
-	return sqlschema.In(c.Schema, script.String()+grantsSQL)
+	return sqlschema.In(c.Schema, withMaxPayload(script.String(), c)+grantsSQL)
 }
 
 // blocked says whether a transaction of others was in the way: lock_not_available, deadlock_detected.

@@ -11,6 +11,14 @@ select to_regnamespace($1::text) is not null`
 const readLanes = `-- holdfast.lanes
 select i.lanes from holdfast.installation i`
 
+// readMaxPayload reads the limit in the body of the function, which not every role may call. $1 the function's name.
+const readMaxPayload = `-- holdfast.max_payload
+select btrim(p.prosrc, ' select')::integer from pg_proc p where p.oid = to_regprocedure($1::text) and p.prosrc ~ '^ select [0-9]{1,9} $'`
+
+// setMaxPayload has the limit in it, because a statement that creates takes no parameters.
+const setMaxPayload = `create or replace function holdfast.max_payload() returns integer
+language sql stable parallel safe as $$ select %d $$`
+
 const askServer = `-- holdfast.server
 select current_setting('server_version_num')::int, current_setting('server_encoding'), pg_is_in_recovery()`
 
@@ -21,7 +29,8 @@ select set_config('search_path', $1::text, true), set_config('timezone', 'UTC', 
        set_config('intervalstyle', 'postgres', true), set_config('bytea_output', 'hex', true), set_config('quote_all_identifiers', 'off', true)`
 
 // readCatalog reads what Postgres knows of the schema's objects: a name and a description of each. It reads catalogs only,
-// which every role may. The answer is the same for every schema name, number of lanes and version of Postgres. $1 the
+// which every role may. The answer is the same for every schema name, number of lanes, limit of payloads and version of
+// Postgres. $1 the
 // schema's name, quoted; $2 the number of lanes. plainCatalog comes first.
 //
 // Left out is what holds no statement of ours up: the order of columns, tablespaces, owners, and the NOT NULL constraints
@@ -98,6 +107,7 @@ with relation as (
                 'set ' || array_to_string(p.proconfig, ', '),
                 'body ' || left(encode(sha256(convert_to(
                     case when p.proname = 'lanes' and p.prosrc = format(' select %s ', $2::integer) then ' select 8 '
+                         when p.proname = 'max_payload' and p.prosrc ~ '^ select [1-9][0-9]{0,7} $' then ' select 1032192 '
                          else replace(p.prosrc, $1::text || '.', 'holdfast.') end, 'UTF8')), 'hex'), 16))
       from pg_proc p join pg_language l on l.oid = p.prolang where p.pronamespace = to_regnamespace($1::text)
     union all

@@ -8,12 +8,15 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
@@ -25,7 +28,7 @@ import (
 )
 
 // starts are the parts of holdfast that run, each with the rights that docs/operations.md lists.
-func starts(t *testing.T, db *pgtest.DB) map[string]func(context.Context) error {
+func starts(t *testing.T, db *pgtest.DB, as func(*testing.T, *pgtest.DB, string) *pgxpool.Pool) map[string]func(context.Context) error {
 	t.Helper()
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	r, err := relay.New(as(t, db, "relay"), refusing(func(holdfast.Event) bool { return false }), relay.Config{Logger: quiet})
@@ -54,7 +57,7 @@ func TestANewNodeOnAnOldSchemaSaysWhatToRun(t *testing.T) {
 	db := pgtest.New(t)
 	script(t, db.Pool, "holdfast", "1.sql")
 	want := fmt.Sprintf("schema holdfast is at version 1, this build needs %d: run holdfast migrate", holdfast.SchemaVersion)
-	for name, run := range starts(t, db) {
+	for name, run := range starts(t, db, asOf1) {
 		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 		err := run(ctx)
 		cancel()
@@ -70,7 +73,7 @@ func TestANewNodeOnAnOldSchemaSaysWhatToRun(t *testing.T) {
 func TestAnOldNodeOnANewSchemaRunsUnlessItMustNot(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
-	parts := starts(t, db)
+	parts := starts(t, db, as)
 	pgtest.Exec(t, db.Pool, "update holdfast.installation set version = $1 + 1, compatible_from = $1 + 1", holdfast.SchemaVersion)
 	want := fmt.Sprintf("schema holdfast is at version %d, for builds that know version %[1]d or a newer one; this build knows %d: use a newer build", holdfast.SchemaVersion+1, holdfast.SchemaVersion)
 	for name, run := range parts {
@@ -84,7 +87,7 @@ func TestAnOldNodeOnANewSchemaRunsUnlessItMustNot(t *testing.T) {
 	pgtest.Exec(t, db.Pool, "update holdfast.installation set compatible_from = $1", holdfast.SchemaVersion)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	for name, run := range starts(t, db) {
+	for name, run := range starts(t, db, as) {
 		running.Go(func() {
 			if err := run(ctx); err != nil {
 				t.Errorf("%s ends with %v", name, err)
@@ -110,7 +113,7 @@ func TestProducersOfVersion1WriteThroughTheUpgrade(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	script(t, db.Pool, "holdfast", "1.sql")
-	producer := as(t, db, "producer")
+	producer := asOf1(t, db, "producer")
 	ctx, stop := context.WithCancel(t.Context())
 	var wrote [3]int64
 	var writers sync.WaitGroup
@@ -150,5 +153,142 @@ func TestProducersOfVersion1WriteThroughTheUpgrade(t *testing.T) {
 	writers.Wait()
 	if got, want := written(), wrote[0]+2*wrote[1]+wrote[2]; got != want {
 		t.Errorf("%d events are in the log, %d were written", got, want)
+	}
+}
+
+// replayOf1 is the statement by which version 1 of dlq named a letter.
+const replayOf1 = `select holdfast.append(array[l.event_id], array[l.source], array[l.type], array[l.topic], array[l.key], array[l.time],
+       array[l.headers::text], array[l.payload], null, array[l.id])
+  from holdfast.letter l where l.id = $1::bigint`
+
+func TestReplaysOfTheOtherVersionSayWhatToDo(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	script(t, db.Pool, "holdfast", "1.sql")
+	id := relayLetter(t, db)
+	letters := asOf1(t, db, "letters")
+	d, err := dlq.New(letters, dlq.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	replay := func() (int, error) {
+		return d.Replay(t.Context(), dlq.Filter{IDs: []int64{id}}, dlq.ReplayOptions{By: "ann"})
+	}
+	if n, err := replay(); n != 0 || !errors.Is(err, holdfast.ErrSchemaVersion) || !strings.Contains(err.Error(), "run holdfast migrate") {
+		t.Errorf("on the old schema: replayed %d, %v", n, err)
+	}
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := letters.Exec(t.Context(), replayOf1, id); err == nil || !strings.Contains(err.Error(), "replay it by a newer build of holdfast") {
+		t.Errorf("the old build on the new schema: %v", err)
+	}
+	letters.Reset()                               // It has prepared statements whose columns had another collation: each fails once.
+	if n, err := replay(); n != 1 || err != nil { // The upgrade granted what is new.
+		t.Errorf("on the new schema: replayed %d, %v", n, err)
+	}
+}
+
+// The relay of the new build has the rights that the upgrade gave to that of the old one, and publishes what that has left.
+func TestTheNewRelayPublishesWhatTheOldVersionWrote(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	script(t, db.Pool, "holdfast", "1.sql")
+	pool, producer := asOf1(t, db, "relay"), asOf1(t, db, "producer")
+	for i := range 3 {
+		pgtest.Exec(t, producer, "select holdfast.write('orders', 'k', 't', 'x', id => $1)", fmt.Sprint("e", i))
+	}
+	pgtest.Exec(t, producer, "select holdfast.write('orders', 'k', 't', 'x', id => 'e3', not_before => now() + interval '1 second')")
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	published := make(chan string, 4)
+	r, err := relay.New(pool, refusing(func(e holdfast.Event) bool { published <- e.ID; return false }), relay.Config{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), wait.Limit)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	for i := range 4 {
+		select {
+		case id := <-published:
+			if want := fmt.Sprint("e", i); id != want {
+				t.Errorf("%s is published, want %s", id, want)
+			}
+		case <-ctx.Done():
+			t.Fatalf("%d events are published, want 4", i)
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// A change of a collation makes each prepared statement that returns the column fail once ("cached plan must not change result
+// type"). Builds for version 1 go through that while they run on.
+func TestRelaysAndConsumersRunOnThroughAChangeOfCollations(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	var published, handled atomic.Int64
+	r, err := relay.New(as(t, db, "relay"), refusing(func(holdfast.Event) bool { published.Add(1); return false }), relay.Config{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := inbox.New(as(t, db, "consumer"), inbox.Config{Consumer: "billing", Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Handle("t", func(context.Context, pgx.Tx, holdfast.Event) error { handled.Add(1); return nil })
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for name, run := range map[string]func(context.Context) error{"Relay.Run": r.Run, "Inbox.Run": in.Run} {
+		running.Go(func() {
+			if err := run(ctx); err != nil {
+				t.Errorf("%s ends with %v", name, err)
+			}
+		})
+	}
+	other, err := inbox.New(db.Pool, inbox.Config{Consumer: "billing", Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	few := func(from, to int) {
+		t.Helper()
+		for i := from; i < to; i++ {
+			id := fmt.Sprint("e", i)
+			pgtest.Exec(t, db.Pool, "select holdfast.write('orders', 'k', 't', 'x', id => $1)", id)
+			err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
+				_, err := other.StoreTx(t.Context(), tx, holdfast.Event{ID: id, Source: "s", Topic: "orders", Type: "t", Key: id})
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		wait.Until(t, fmt.Sprint(to, " events are published, and handled"), func() bool { return published.Load() >= int64(to) && handled.Load() >= int64(to) })
+	}
+	few(0, 10)
+	for i, collation := range []string{"default", "C"} {
+		for table, columns := range map[string][]string{
+			"event": {"id", "source", "type", "topic", "key"}, "parked": {"id", "source", "type", "topic", "key"}, "scheduled": {"id", "source", "type", "key"}, "lane": {"owner"},
+			"stored": {"consumer", "topic", "key", "source", "event_id", "type"}, "inbox": {"consumer", "source", "event_id", "topic"},
+		} {
+			var change []string
+			for _, column := range columns {
+				change = append(change, fmt.Sprintf(`alter column %s type text collate "%s"`, column, collation))
+			}
+			pgtest.Exec(t, db.Pool, "alter table holdfast."+table+" "+strings.Join(change, ", "))
+		}
+		db.Reset() // The test's own connections do not go through that.
+		few(10*(i+1), 10*(i+2))
+	}
+	stop()
+	running.Wait()
+	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.letter"); n != 0 {
+		t.Errorf("%d events became dead letters", n)
 	}
 }

@@ -265,7 +265,7 @@ func TestItWorksWithTheRightsThatAreDocumentedAndNoMore(t *testing.T) {
 	for _, grant := range []string{
 		"usage on schema holdfast", "select, update, delete on holdfast.letter", "select, insert on holdfast.letter_action", "select, insert, update, delete on holdfast.letter_replay",
 		"select, insert, update, delete on holdfast.stored", "select, insert, update on holdfast.inbox", "usage on all sequences in schema holdfast",
-		"execute on function holdfast.new_id", "execute on function holdfast.append",
+		"execute on function holdfast.new_id", "execute on function holdfast.replay_letter",
 	} {
 		pgtest.Exec(t, b.Pool, "grant "+grant+" to "+role)
 	}
@@ -304,7 +304,7 @@ func TestItWorksWithTheRightsThatAreDocumentedAndNoMore(t *testing.T) {
 			}
 		}
 	}
-	pgtest.Exec(t, b.Pool, "revoke execute on function holdfast.append from "+role)
+	pgtest.Exec(t, b.Pool, "revoke execute on function holdfast.replay_letter from "+role)
 	b.letter(t, "", "k", "g")
 	if _, err := d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"}); err == nil || !strings.Contains(err.Error(), "docs/operations.md") {
 		t.Errorf("a missing right: %v", err)

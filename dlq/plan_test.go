@@ -48,7 +48,6 @@ func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
 		{endReplay, "'100', 0", []string{"letter_replay_unended"}},
 		{storeLetter, "12", []string{"letter_pkey", "stored_consumer_source_event_id_key"}},
 		{storeResult, "12", []string{"letter_pkey", "inbox_pkey"}},
-		{appendLetter, "12", []string{"letter_pkey"}},
 		{unstoreLetter, "12", []string{"letter_pkey", "stored_consumer_source_event_id_key"}},
 		{discardResult, "12", []string{"letter_pkey", "inbox_pkey"}},
 		{wakeQueue, "12", []string{"letter_pkey", "stored_pkey", "letter_holds_inbox"}},
@@ -66,6 +65,6 @@ func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
 	const person = "for a person, by a filter of theirs"
 	plantest.EveryStatement(t, asked, map[string]string{
 		"dlq.list": person, "dlq.groups": person, "dlq.walk": person, "dlq.count": person, "dlq.purge": person, "dlq.count_purge": person, "dlq.purge_replays": person,
-		"dlq.lock": "it reads no table",
+		"dlq.lock": "it reads no table", "dlq.replay": "its function finds the letter by its id",
 	})
 }

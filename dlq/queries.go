@@ -166,12 +166,10 @@ on conflict (consumer, source, event_id) do update
    set result = 'stored', processed_at = null
  where inbox.hash = excluded.hash and inbox.result <> 'handled'`
 
-// appendLetter sends a letter's event through the log once more, with its old id. The relay recognises the letter by
-// its number, and places the event before all others of its key.
-const appendLetter = `-- dlq.append
-select holdfast.append(array[l.event_id], array[l.source], array[l.type], array[l.topic], array[l.key], array[l.time],
-       array[l.headers::text], array[l.payload], null, array[l.id])
-  from holdfast.letter l where l.id = $1::bigint`
+// replayLetter marks an open letter of a relay, and sends its event through the log once more. Only this function names a
+// letter in the log.
+const replayLetter = `-- dlq.replay
+select from (select holdfast.replay_letter($1::bigint) as moved) r where r.moved`
 
 // unstoreLetter takes the waiting replay of a letter out of its queue, under lockQueue, unless a worker is handling it.
 const unstoreLetter = `-- dlq.unstore
@@ -225,7 +223,7 @@ select a.id, a.letter, a.action, a.by, a.reason, a.at, a.payload, coalesce(a.ver
 
 // statements holds the statements above for the configured schema.
 type statements struct {
-	list, count, last, address, lock, take, mark, record, store, storeResult, append,
+	list, count, last, address, lock, take, mark, record, store, storeResult, replay,
 	unstore, discardResult, wake, keepVersion, editResult, edit, actions,
 	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge, purgeReplays string
 }
@@ -235,7 +233,7 @@ func newStatements(schema string) statements {
 	return statements{
 		list: in(listLetters), count: in(countLetters), last: in(lastLetter), address: in(readAddress),
 		lock: in(lockQueue), take: in(takeLetter), mark: in(markLetter), record: in(recordAction),
-		store: in(storeLetter), storeResult: in(storeResult), append: in(appendLetter),
+		store: in(storeLetter), storeResult: in(storeResult), replay: in(replayLetter),
 		unstore: in(unstoreLetter), discardResult: in(discardResult), wake: in(wakeQueue),
 		keepVersion: in(keepVersion), editResult: in(editResult), edit: in(editLetter), actions: in(listActions),
 		groups: in(groupLetters), walk: in(walkLetters), close: in(closeLetter),

@@ -140,16 +140,14 @@ func (d *DLQ) replay(ctx context.Context, v visited, named int64, o ReplayOption
 		if !moved {
 			return nil
 		}
-		steps := []step{
-			{"record the action", d.sql.record, []any{id, "replay", o.By, o.Reason, named}, errMovedBefore},
-			{"mark it", d.sql.mark, []any{id, StateReplaying}, errGone},
-		}
+		steps := []step{{"record the action", d.sql.record, []any{id, "replay", o.By, o.Reason, named}, errMovedBefore}}
 		if v.origin == OriginInbox {
 			steps = append(steps,
+				step{"mark it", d.sql.mark, []any{id, StateReplaying}, errGone},
 				step{"store its event", d.sql.store, []any{id}, ErrWaiting},
 				step{what: "change the inbox row", sql: d.sql.storeResult, args: []any{id}})
 		} else {
-			steps = append(steps, step{"append its event to the log", d.sql.append, []any{id}, errGone})
+			steps = append(steps, step{"mark it, and append its event to the log", d.sql.replay, []any{id}, errGone})
 		}
 		return run(ctx, tx, steps...)
 	})

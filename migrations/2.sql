@@ -1,4 +1,5 @@
--- From version 1 to 2: the collation "C" for every text that identifies something; replica identities for tables without a key.
+-- From version 1 to 2: the collation "C" for every text that identifies something; limits at every way into the log; dead
+-- letters that only holdfast.replay_letter names; replica identities for tables without a key.
 --
 -- What is rewritten: the indexes with text columns of inbox, stored, letter and smaller tables. No table is. The log comes
 -- last, because producers wait for it: it has no such index, so that takes no time.
@@ -102,6 +103,247 @@ create view holdfast.consumer_hold with (security_invoker = true) as
     select l.consumer, l.topic, l.key, l.id as letter, coalesce(l.place, '-9223372036854775808') as after
       from holdfast.letter l
      where l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying');
+
+drop function holdfast.refusal(text, text, text, text, text, timestamptz, text);
+
+create function holdfast.max_payload() returns integer
+language sql stable parallel safe as $$ select 1032192 $$;
+
+create function holdfast.header_refusal(headers text) returns text
+language plpgsql stable parallel safe as $$
+declare
+    parsed   jsonb;
+    refused  text;
+begin
+    if octet_length(headers) > 65536 then return format('headers has %s bytes of JSON: at most 65536', octet_length(headers)); end if;
+    parsed := headers::jsonb;
+    if jsonb_typeof(parsed) <> 'object' then return format('headers is a JSON %s: it must be an object of strings', jsonb_typeof(parsed)); end if;
+    select case
+               when count(*) > 64 then format('headers has %s names: at most 64', count(*))
+               when min(h.refused) is not null then min(h.refused)
+               when sum(h.bytes) > 8192 then format('headers has %s bytes: at most 8192, names and values together', sum(h.bytes))
+           end into refused
+      from (select octet_length(e.key) + octet_length(e.value #>> '{}') as bytes,
+                   case
+                       when e.key = '' or octet_length(e.key) > 255 or e.key ~ '[^!#$%&''*+.^_`|~0-9A-Za-z-]' then
+                           format('header %s is not an HTTP token of 1 to 255 bytes', to_json(left(e.key, 60)))
+                       when lower(left(e.key, 3)) in ('ce_', 'hf_') then
+                           format('header %s is reserved: names that begin with ce_ or hf_ are written by the relay', left(e.key, 60))
+                       when jsonb_typeof(e.value) <> 'string' then format('header %s is a JSON %s: it must be a string', left(e.key, 60), jsonb_typeof(e.value))
+                   end as refused
+              from jsonb_each(parsed) e) h;
+    return refused;
+end $$;
+
+create function holdfast.refusal(id text, source text, type text, topic text, key text, "time" timestamptz, headers text,
+    payload_bytes integer default null, not_before timestamptz default null) returns text
+language sql stable parallel safe as $$
+    select case
+        when octet_length(id) not between 1 and 255 then format('id has %s bytes: it must have 1 to 255', octet_length(id))
+        when octet_length(source) > 255 then format('source has %s bytes: at most 255', octet_length(source))
+        when type = '' then 'type is empty: say what happened'
+        when octet_length(type) > 255 then format('type has %s bytes: at most 255', octet_length(type))
+        when topic = '' then 'topic is empty: name the Kafka topic'
+        when octet_length(topic) > 249 or topic ~ '[^a-zA-Z0-9._-]' or topic in ('.', '..') then
+            format('topic is %s: at most 249 letters, digits, dots, underscores and hyphens, and not "." or ".."', left(quote_literal(topic), 60))
+        when octet_length(key) > 1024 then format('key has %s bytes: at most 1024', octet_length(key))
+        when "time" < '0001-01-01 00:00:00+00' or "time" >= '10000-01-01 00:00:00+00' then format('time is %s: a year from 1 to 9999', "time")
+        when not_before < '0001-01-01 00:00:00+00' or not_before >= '10000-01-01 00:00:00+00' then format('not before is %s: a year from 1 to 9999', not_before)
+        when payload_bytes > holdfast.max_payload() then
+            format('payload has %s bytes: at most %s (holdfast migrate --max-payload): store the content elsewhere and send its address', payload_bytes, holdfast.max_payload())
+        when headers is not null then holdfast.header_refusal(headers)
+    end
+$$;
+
+create function holdfast.append_unchecked(ids text[], sources text[], types text[], topics text[], keys text[], times timestamptz[],
+    headers text[], payloads bytea[], not_befores timestamptz[], letters bigint[]) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    lanes    constant integer := holdfast.lanes();
+    segment  constant integer := (select s.current from holdfast.segments s);
+    cut      constant pg_snapshot := case when random() < cardinality(ids) * 0.001
+                 and current_setting('transaction_isolation') = 'read committed' then pg_current_snapshot() end;
+begin
+    if cardinality(not_befores) > 0 then
+        insert into holdfast.scheduled (lane, due_at, id, source, type, topic, key, time, headers, payload)
+        select holdfast.lane_of(u.key, u.id, lanes), u.not_before, u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload
+          from unnest(ids, sources, types, topics, keys, times, headers, payloads, not_befores) with ordinality
+               as u (id, source, type, topic, key, time, headers, payload, not_before, n)
+         where u.not_before > now()
+         order by u.n;
+    end if;
+    case segment
+    when 0 then
+        insert into holdfast.event_0 (lane, id, source, type, topic, key, time, headers, payload, letter, snap)
+        select holdfast.lane_of(u.key, u.id, lanes), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.letter, case when u.n = 1 then cut end
+          from unnest(ids, sources, types, topics, keys, times, headers, payloads, not_befores, letters) with ordinality
+               as u (id, source, type, topic, key, time, headers, payload, not_before, letter, n)
+         where u.not_before is null or u.not_before <= now()
+         order by u.n;
+    when 1 then
+        insert into holdfast.event_1 (lane, id, source, type, topic, key, time, headers, payload, letter, snap)
+        select holdfast.lane_of(u.key, u.id, lanes), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.letter, case when u.n = 1 then cut end
+          from unnest(ids, sources, types, topics, keys, times, headers, payloads, not_befores, letters) with ordinality
+               as u (id, source, type, topic, key, time, headers, payload, not_before, letter, n)
+         where u.not_before is null or u.not_before <= now()
+         order by u.n;
+    when 2 then
+        insert into holdfast.event_2 (lane, id, source, type, topic, key, time, headers, payload, letter, snap)
+        select holdfast.lane_of(u.key, u.id, lanes), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.letter, case when u.n = 1 then cut end
+          from unnest(ids, sources, types, topics, keys, times, headers, payloads, not_befores, letters) with ordinality
+               as u (id, source, type, topic, key, time, headers, payload, not_before, letter, n)
+         where u.not_before is null or u.not_before <= now()
+         order by u.n;
+    when 3 then
+        insert into holdfast.event_3 (lane, id, source, type, topic, key, time, headers, payload, letter, snap)
+        select holdfast.lane_of(u.key, u.id, lanes), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.letter, case when u.n = 1 then cut end
+          from unnest(ids, sources, types, topics, keys, times, headers, payloads, not_befores, letters) with ordinality
+               as u (id, source, type, topic, key, time, headers, payload, not_before, letter, n)
+         where u.not_before is null or u.not_before <= now()
+         order by u.n;
+    end case;
+end $$;
+
+create or replace function holdfast.append(ids text[], sources text[], types text[], topics text[], keys text[], times timestamptz[],
+    headers text[], payloads bytea[], not_befores timestamptz[], letters bigint[]) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    -- Sizes, so that the check does not copy every payload: unnest in a FROM would.
+    sizes    constant integer[] := array(select octet_length(p.payload) from (select unnest(payloads) as payload) p);
+    refused  text;
+begin
+    if letters is not null then
+        raise exception 'write event: letters is given: it must be null, because only the function replay_letter sends a dead letter again: replay it by a newer build of holdfast' using errcode = '22023';
+    end if;
+    if cardinality(ids) > 10000 then raise exception 'write event: there are % events: at most 10000 in one call', cardinality(ids) using errcode = '22023'; end if;
+    select r into refused
+      from unnest(ids, sources, types, topics, keys, times, headers, sizes, not_befores) as u (id, source, type, topic, key, time, headers, size, not_before),
+           holdfast.refusal(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, u.size, u.not_before) r
+     where r is not null limit 1;
+    if refused is not null then raise exception 'write event: %', refused using errcode = '22023'; end if;
+    perform holdfast.append_unchecked(ids, sources, types, topics, keys, times, headers, payloads, not_befores, null);
+end $$;
+
+create or replace function holdfast.append_one(id text, source text, type text, topic text, key text, "time" timestamptz, headers text,
+    payload bytea) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    segment  constant integer := (select s.current from holdfast.segments s);
+    cut      constant pg_snapshot := case when random() < 0.001
+                 and current_setting('transaction_isolation') = 'read committed' then pg_current_snapshot() end;
+    refused  constant text := holdfast.refusal(id, source, type, topic, key, "time", headers, octet_length(payload));
+begin
+    if refused is not null then raise exception 'write event: %', refused using errcode = '22023'; end if;
+    case segment
+        when 0 then
+            insert into holdfast.event_0 (lane, id, source, type, topic, key, time, headers, payload, snap)
+            values (holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload, cut);
+        when 1 then
+            insert into holdfast.event_1 (lane, id, source, type, topic, key, time, headers, payload, snap)
+            values (holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload, cut);
+        when 2 then
+            insert into holdfast.event_2 (lane, id, source, type, topic, key, time, headers, payload, snap)
+            values (holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload, cut);
+        when 3 then
+            insert into holdfast.event_3 (lane, id, source, type, topic, key, time, headers, payload, snap)
+            values (holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload, cut);
+    end case;
+end $$;
+
+create or replace function holdfast.write(topic text, key text, type text, payload bytea, headers jsonb default null,
+    source text default '', id text default null, "time" timestamptz default null, not_before timestamptz default null)
+returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    event_id text := coalesce(id, holdfast.new_id());
+begin
+    if not_before is null then
+        perform holdfast.append_one(event_id, coalesce(source, ''), coalesce(type, ''), coalesce(topic, ''), coalesce(key, ''), "time", headers::text, payload);
+    else
+        perform holdfast.append(array[event_id], array[coalesce(source, '')], array[coalesce(type, '')], array[coalesce(topic, '')], array[coalesce(key, '')],
+            array["time"], array[headers::text], array[payload], array[not_before], null);
+    end if;
+    return event_id;
+end $$;
+
+create or replace function holdfast.publish_letter(letter_id bigint, to_topic text, max_payload integer) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    l         holdfast.letter;
+    kept      jsonb;
+    own       jsonb;
+    left_out  bigint;
+    large     boolean;
+    refused   text;
+begin
+    select d.* into l from holdfast.letter d where d.id = letter_id;
+    if not found then return 'it is not there'; end if;
+    if l.headers ? 'hf_letter' then return 'it is the letter of a published letter'; end if;
+    l.type := case when l.type = '' then 'none' else l.type end;
+    select coalesce(jsonb_object_agg(h.key, h.value) filter (where h.size <= 8192), '{}'), count(*) filter (where h.size > 8192)
+      into kept, left_out
+      from (select e.key, e.value, sum(octet_length(e.key) + octet_length(e.value))
+                   over (order by octet_length(e.key) + octet_length(e.value), e.key) as size
+              from jsonb_each_text(coalesce(l.headers, '{}')) e where e.key !~* '^hf_') h;
+    large := coalesce(octet_length(l.payload) > max_payload, false);
+    own := jsonb_strip_nulls(jsonb_build_object(
+        'hf_letter', l.id::text,
+        'hf_origin', l.origin,
+        'hf_consumer', nullif(l.consumer, ''),
+        'hf_reason', left(l.reason, 256),
+        'hf_fingerprint', left(l.fingerprint, 256),
+        'hf_error', left(split_part(l.errors[cardinality(l.errors)], E'\n', 1), 512), -- no stack
+        'hf_attempts', l.attempts::text,
+        'hf_event_id', l.event_id,
+        'hf_topic', l.topic,
+        'hf_partition', l.partition::text,
+        'hf_offset', l."offset"::text,
+        'hf_first_at', to_char(l.first_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+        'hf_last_at', to_char(l.last_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+        'hf_payload_left_out', case when large then octet_length(l.payload)::text end,
+        'hf_headers_left_out', case when left_out > 0 then left_out::text end));
+    refused := holdfast.refusal(l.event_id, l.source, l.type, to_topic, l.key, l.time, null);
+    if refused is not null then return refused; end if;
+    perform holdfast.append_unchecked(array[holdfast.new_id()], array[l.source], array[l.type], array[to_topic], array[l.key], array[l.time],
+        array[(kept || own)::text], array[case when not large then l.payload end], null, null);
+    return null;
+end $$;
+
+create function holdfast.replay_letter(letter_id bigint) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    l        holdfast.letter;
+    refused  text;
+begin
+    update holdfast.letter d set state = 'replaying' where d.id = letter_id and d.origin = 'relay' and d.state = 'open' returning d.* into l;
+    if not found then return false; end if;
+    refused := holdfast.refusal(l.event_id, l.source, l.type, l.topic, l.key, l.time, null);
+    if refused is not null then raise exception 'replay letter %: %', letter_id, refused using errcode = '22023'; end if;
+    perform holdfast.append_unchecked(array[l.event_id], array[l.source], array[l.type], array[l.topic], array[l.key], array[l.time],
+        array[l.headers::text], array[l.payload], null, array[l.id]);
+    return true;
+end $$;
+
+-- The roles that did with append what has a function of its own now: relays move scheduled events, and those who work on dead
+-- letters replay them.
+do $$
+declare
+    grantee text;
+begin
+    for grantee in select distinct x.grantee::regrole::text from pg_proc p, aclexplode(p.proacl) x
+                    where p.oid = 'holdfast.reclaim(integer, uuid, integer)'::regprocedure and x.grantee not in (0, p.proowner) loop
+        execute 'grant execute on function holdfast.append_unchecked to ' || grantee;
+    end loop;
+    for grantee in select distinct x.grantee::regrole::text from pg_class c, aclexplode(c.relacl) x
+                    where c.oid = 'holdfast.letter_replay'::regclass and x.privilege_type = 'INSERT' and x.grantee not in (0, c.relowner) loop
+        execute 'grant execute on function holdfast.replay_letter to ' || grantee;
+    end loop;
+end $$;
 
 alter table holdfast.event
     alter column id type text collate "C",

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// The limits of every event, checked before it is written. schema.sql enforces the same limits for writers in other
-// languages.
+// The limits of every event, checked before it is written. schema.sql enforces the same limits (holdfast.refusal) for
+// whoever calls its functions; a test sends the same events through all doors.
 const (
 	maxEvents      = 10_000
 	maxID          = 255
@@ -80,8 +80,9 @@ func checkEvent(e *holdfast.Event, maxPayload int) (problems []*LimitError) {
 		field string
 		at    time.Time
 	}{{"time", e.Time}, {"not before", e.NotBefore}} {
-		if !moment.at.IsZero() && (moment.at.Year() < 1 || moment.at.Year() > 9999) {
-			problems = append(problems, &LimitError{Field: moment.field, Value: fmt.Sprintf("in the year %d", moment.at.Year()), Rule: "it must be in a year from 1 to 9999 (RFC 3339)"})
+		// In UTC, as it travels and as Postgres judges it.
+		if year := moment.at.UTC().Year(); !moment.at.IsZero() && (year < 1 || year > 9999) {
+			problems = append(problems, &LimitError{Field: moment.field, Value: fmt.Sprintf("in the year %d", year), Rule: "it must be in a year from 1 to 9999 (RFC 3339)"})
 		}
 	}
 	return append(problems, limitHeaders(e.Headers)...)

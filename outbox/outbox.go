@@ -32,8 +32,9 @@ type Config struct {
 	Source string
 
 	// MaxPayload is the maximum size of a payload in bytes. Keep it below the broker's max.message.bytes less 16 KiB
-	// for key, headers and framing. Write would accept a larger event only for the broker to refuse it. -1 means no
-	// limit. Defaults to 1,032,192 (1 MiB less 16 KiB).
+	// for key, headers and framing. Write would accept a larger event only for the broker to refuse it. To raise it, raise
+	// the schema's own limit too (holdfast.SchemaConfig.MaxPayload), which holds for every writer. -1 means no other limit
+	// than the schema's. Defaults to 1,032,192 (1 MiB less 16 KiB).
 	MaxPayload int
 }
 

@@ -1,7 +1,7 @@
 package outbox
 
-// appendEvents adds the events to the log in one round trip. The last argument of holdfast.append is for replays of
-// dead letters. It locks only the segment's table, in a mode for which no other writer or reader waits.
+// appendEvents adds the events to the log in one round trip. The last argument of holdfast.append is always null. It locks
+// only the segment's table, in a mode for which no other writer or reader waits.
 const appendEvents = `-- outbox.append
 select holdfast.append($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::text[], $8::bytea[], $9::timestamptz[], null)`
 

@@ -222,5 +222,5 @@ with due as (
     from due d
 )
 select b.events, b.bytes from batch b,
-       lateral (select case when b.events > 0 then holdfast.append(b.ids, b.sources, b.types, b.topics, b.keys, b.times, b.headers, b.payloads, null, null)::text end as appended) a
+       lateral (select case when b.events > 0 then holdfast.append_unchecked(b.ids, b.sources, b.types, b.topics, b.keys, b.times, b.headers, b.payloads, null, null)::text end as appended) a
  where a.appended is null or a.appended = ''`

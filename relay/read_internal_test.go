@@ -28,7 +28,7 @@ func openLog(t testing.TB, lanes, limit int) (*pgxpool.Pool, *logReader) {
 // appendMany writes n events of one transaction.
 func appendMany(t testing.TB, pool *pgxpool.Pool, name string, n int) {
 	t.Helper()
-	pgtest.Exec(t, pool, `select holdfast.append(array_agg($1::text || '/' || g), array_agg(''::text), array_agg('t'::text), array_agg('orders'::text),
+	pgtest.Exec(t, pool, `select holdfast.append_unchecked(array_agg($1::text || '/' || g), array_agg(''::text), array_agg('t'::text), array_agg('orders'::text),
 		array_agg($1::text), array_agg(now()), null, array_agg('payload'::bytea), null, null) from generate_series(0, $2::int - 1) g`, name, n)
 }
 
@@ -187,7 +187,7 @@ func TestABacklogIsNeverCutBelowTheCursor(t *testing.T) {
 func TestAnEventThatNoDoorWouldLetInDoesNotStopItsLane(t *testing.T) {
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
-	pgtest.Exec(t, pool, `select holdfast.append(array['a'], array[''], array['t'], array['orders'], array['k'], null,
+	pgtest.Exec(t, pool, `select holdfast.append_unchecked(array['a'], array[''], array['t'], array['orders'], array['k'], null,
 		array['{"text": "s", "number": 1, "null": null, "list": ["x"]}'], null, null, null)`)
 	p, err := r.next(t.Context())
 	if err != nil || len(p.events) != 1 {

@@ -113,15 +113,23 @@ func (p *program) schema() holdfast.SchemaConfig {
 }
 
 type migrateCmd struct {
-	Print bool `help:"Print the SQL of a new installation, and change nothing."`
-	Lanes int  `help:"Number of lanes of a new installation. At most this many relays share the work. It cannot be changed later. Defaults to 8." placeholder:"N"`
+	Print      bool `help:"Print the SQL of a new installation, and change nothing."`
+	From       int  `help:"With --print: print the SQL that upgrades from this version of the schema." placeholder:"VERSION"`
+	Lanes      int  `help:"Number of lanes of a new installation. At most this many relays share the work. It cannot be changed later. Defaults to 8." placeholder:"N"`
+	MaxPayload int  `help:"Maximum size of an event's payload, for all writers. Defaults to 1032192, or to what is installed." placeholder:"BYTES"`
 }
 
 func (m *migrateCmd) Run(p *program) error {
 	c := p.schema()
-	c.Lanes = m.Lanes
-	if m.Print {
+	c.Lanes, c.MaxPayload = m.Lanes, m.MaxPayload
+	switch {
+	case m.From != 0 && !m.Print:
+		return usageError{errors.New("from is set: it must be with --print, because migrate finds the installed version itself")}
+	case m.Print:
 		script, err := holdfast.SQL(c)
+		if m.From != 0 {
+			script, err = holdfast.UpgradeSQL(c, m.From)
+		}
 		if err != nil {
 			return err
 		}

@@ -22,7 +22,7 @@ func verb(n int, one, many string) string {
 
 func (migrateCmd) Help() string {
 	return `Run it as the owner of the schema, before the first service starts and with each new version. Many nodes may run it at
-once.
+once. An upgrade is one transaction; docs/operations.md says what it locks.
 
 Example:
 
@@ -30,8 +30,8 @@ Example:
 }
 
 func (checkCmd) Help() string {
-	return `Run it in a deployment before the new build starts. It exits with 1 if the schema is missing, incomplete or of another
-version.`
+	return `Run it in a deployment before the new build starts. It exits with 1 if the schema is missing, was changed, or has a
+version on which the build must not run. It names each difference and how to fix it.`
 }
 
 func (relayCmd) Help() string {
