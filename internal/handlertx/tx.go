@@ -5,7 +5,10 @@ package handlertx
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
+	"time"
+	"unicode"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -24,6 +27,9 @@ type turn struct {
 	ctx  context.Context // the handler's
 	over atomic.Bool     // it has returned
 	own  atomic.Pointer[context.Context]
+
+	sent  atomic.Int64 // when it last used the connection; nanoseconds, 0 if it never did
+	ended atomic.Bool  // it ended the transaction by a statement
 }
 
 // Give returns tx for a handler that runs under ctx. Refusal is what its Commit and Rollback return.
@@ -41,11 +47,43 @@ func (t *Tx) RanOut() bool {
 	return own != nil && errors.Is((*own).Err(), context.DeadlineExceeded)
 }
 
+// Sent is when the handler last began to use the connection. It is zero if the handler never did.
+func (t *Tx) Sent() time.Time {
+	if sent := t.sent.Load(); sent != 0 {
+		return time.Unix(0, sent)
+	}
+	return time.Time{}
+}
+
+// Ended says whether the handler ended the transaction by a statement of its own. It may have begun another.
+func (t *Tx) Ended() bool { return t.ended.Load() }
+
+// noteEnd notes that the handler ended the transaction, if sql did, whose answer tag is. Of several statements tag answers the last.
+func (t *turn) noteEnd(conn *pgx.Conn, sql, tag string) {
+	switch {
+	case tag == "COMMIT", !conn.IsClosed() && conn.PgConn().TxStatus() == 'I':
+	case tag == "ROLLBACK" && strings.Contains(strings.ToLower(sql), "chain"): // not: rollback to savepoint
+	case (tag == "BEGIN" || tag == "START TRANSACTION") && !isFirst(sql, "begin") && !isFirst(sql, "start"): // after another statement
+	default:
+		return
+	}
+	t.ended.Store(true)
+}
+
+// isFirst reports that word is the first of a statement.
+func isFirst(sql, word string) bool {
+	fields := strings.FieldsFunc(sql[:min(len(sql), 100)], func(r rune) bool { return r == ';' || unicode.IsSpace(r) })
+	return len(fields) > 0 && strings.EqualFold(fields[0], word)
+}
+
 // uses records under which context the connection is used: own is the last one that the handler made itself. A call on a
 // closed connection does not count, because it is not what closed it.
 func (t *turn) uses(ctx context.Context, conn *pgx.Conn) {
+	if conn.IsClosed() {
+		return
+	}
+	t.sent.Store(time.Now().UnixNano())
 	switch {
-	case conn.IsClosed():
 	case ctx == t.ctx:
 		if t.own.Load() != nil {
 			t.own.Store(nil)
@@ -108,6 +146,11 @@ func (t *Tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []strin
 }
 
 func (t *Tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	for _, q := range b.QueuedQueries {
+		if isFirst(q.SQL, "commit") || isFirst(q.SQL, "end") {
+			t.ended.Store(true)
+		}
+	}
 	return t.under(ctx).SendBatch(ctx, b)
 }
 
@@ -116,7 +159,12 @@ func (t *Tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDe
 }
 
 func (t *Tx) Exec(ctx context.Context, sql string, arguments ...any) (pgconn.CommandTag, error) {
-	return t.under(ctx).Exec(ctx, sql, arguments...)
+	tx := t.under(ctx)
+	tag, err := tx.Exec(ctx, sql, arguments...)
+	if tx == t.tx {
+		t.noteEnd(tx.Conn(), sql, tag.String())
+	}
+	return tag, err
 }
 
 func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
