@@ -109,7 +109,7 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 	if failed == nil {
 		return out, nil
 	}
-	if failed.fault != faultEvent || tx.Conn().IsClosed() {
+	if failed.fault != faultEvent || tx.Conn().IsClosed() || tx.Conn().PgConn().TxStatus() == 'I' { // Nothing may be written any more.
 		return "", fmt.Errorf("receive event: %w", failed.err)
 	}
 	h, v := history{}.after(rec.c.Retry, *failed, time.Now(), rec.random())
@@ -183,6 +183,8 @@ func (rec *receiver) unknown(d *delivery, declared bool) step {
 
 // unhandled is unknown for an event that comes alone. It asks whether another node declares the type.
 func (rec *receiver) unhandled(ctx context.Context, db rowsQuerier, d *delivery) (s step, skip bool, err error) {
+	ctx, cancel := rec.bounded(ctx)
+	defer cancel()
 	declared, err := rec.declarations.declared(ctx, db, []string{d.e.Type})
 	if err != nil {
 		return nil, false, err

@@ -31,7 +31,9 @@ func (p *partition) sameIdentity(ctx context.Context, first int64) (same, ok boo
 		return false, true
 	}
 	m := checkpoint{offset: NoOffset}
-	err := p.pool.QueryRow(ctx, p.sql.checkpoint, p.c.Consumer, p.tp.Topic, int32(p.tp.Partition)).Scan(&m.offset, &m.identity)
+	bounded, cancel := p.bounded(ctx)
+	err := p.pool.QueryRow(bounded, p.sql.checkpoint, p.c.Consumer, p.tp.Topic, int32(p.tp.Partition)).Scan(&m.offset, &m.identity)
+	cancel()
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		p.transient(fmt.Errorf("read checkpoint of %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
 		return false, false

@@ -26,7 +26,7 @@ type claims struct {
 
 // claim takes up to n heads that are due.
 func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
-	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	ctx, cancel := context.WithTimeout(ctx, connectionTimeout(cl.c))
 	defer cancel()
 	failpoint.Hit(failpoint.InboxClaiming)
 	token, now := uuid.NewString(), time.Now()

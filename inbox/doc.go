@@ -62,8 +62,10 @@
 //     starts.go counts starts, letter.go writes dead letters, and report.go reports to the log and the Observer. delivery.go
 //     is an event and where it came from, fence.go is the right to its partition (fencing), and start.go decides where to
 //     read that from.
-//  11. Every handler runs in one place (handler.go), in a transaction (transaction.go) that commits or rolls back (ending.go).
-//     Errors are shortened (errortext.go). history.go decides what follows a failure, and fault.go says whose fault it is.
+//  11. Every handler runs in one place (handler.go), in a transaction (transaction.go) that commits or rolls back (ending.go),
+//     and is judged in one place (returned.go). connection.go takes the connections, bounds what is waited for on them, and
+//     gets rid of dead ones. Errors are shortened (errortext.go). history.go decides what follows a failure,
+//     and fault.go says whose fault it is.
 //  12. All parts use env.go, registry.go (the handlers) and statements.go. transient.go bounds how often a repeated error is
 //     logged, backoff.go how long to wait. group.go runs loops, and wiring.go explains a missing schema.
 package inbox

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -23,7 +22,7 @@ type runner struct {
 
 // commitTx commits, even when ctx has ended, and gives the connection back.
 func (rn *runner) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) error {
-	defer conn.Release()
+	defer release(conn)
 	if conn.Conn().IsClosed() { // COMMIT was never sent, so nothing is in doubt.
 		return blame(ctx, errors.New("the connection was lost before commit"), failureFacts{connLost: true})
 	}
@@ -49,7 +48,7 @@ func (rn *runner) abort(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx, f *f
 		return
 	}
 	rollback(ctx, tx)
-	conn.Release()
+	release(conn)
 }
 
 func rollback(ctx context.Context, tx pgx.Tx) {
@@ -72,6 +71,3 @@ func (rn *runner) abandon(pooled *pgxpool.Conn, returned <-chan error) {
 		_ = conn.Close(ctx)
 	}()
 }
-
-// finishTimeout bounds what the inbox does after the caller's context has ended: roll back, commit, hand rows back.
-const finishTimeout = 10 * time.Second

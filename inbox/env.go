@@ -18,10 +18,12 @@ type env struct {
 	random  func() float64
 	wakeup  chan struct{} // this node stored an event: Run looks at once
 	limiter rateLimiter
+	tested  rateLimiter   // of tests of the pool
+	asking  chan struct{} // full while a handler's watch asks Postgres
 }
 
 func newEnv(pool *pgxpool.Pool, c Config) *env {
-	return &env{pool: pool, c: c, sql: newStatements(c), node: rand.Text(), random: mathrand.Float64, wakeup: make(chan struct{}, 1)}
+	return &env{pool: pool, c: c, sql: newStatements(c), node: rand.Text(), random: mathrand.Float64, wakeup: make(chan struct{}, 1), asking: make(chan struct{}, 1)}
 }
 
 // wake tells Run that an event was stored.

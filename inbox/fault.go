@@ -38,6 +38,8 @@ type failureFacts struct {
 	timedOut   bool // its handler ran into Config.Timeout
 	connLost   bool // its connection was closed when it failed
 	inHandler  bool // the error is the handler's, not one of our own statements'
+	behind     bool // the error is that of our own statement, after a handler had returned nil
+	cutOff     bool // the handler timed out while the network swallowed what it sent
 	committing bool // the error is the answer to COMMIT
 }
 
@@ -58,12 +60,18 @@ func faultOf(err error, c failureFacts) fault {
 		return faultUnknown // Never ask pgconn.SafeToRetry here: it says yes to a COMMIT that was carried out.
 	case c.committing && isPg && unavailable(pgErr.Code):
 		return faultUnknown // The server went away during the COMMIT. A look costs little; a wrong guess costs a lot.
+	case c.timedOut && c.cutOff:
+		return faultLost
 	case c.timedOut:
 		return faultEvent
 	case c.stopped:
 		return faultStopped
 	case isPg && (pgErr.Code == "40001" || pgErr.Code == "40P01"):
 		return faultContended
+	case c.behind && isPg && (pgErr.Code == "55P03" || pgErr.Code == "57014"):
+		return faultLost // Others hold a lock for long, or the server cancelled it. It may also be a setting of the handler.
+	case c.behind && isPg && pgErr.Code == "25006" && !c.connLost:
+		return faultEvent // The transaction could write before the handler ran.
 	case c.inHandler && (c.connLost || isPg && unavailable(pgErr.Code)):
 		return faultLost
 	case c.connLost:
@@ -99,6 +107,8 @@ type handlerError struct {
 	err      error
 	timedOut bool
 	stopped  bool
+	cutOff   bool         // as in failureFacts
+	behind   bool         // as in failureFacts
 	hung     <-chan error // not nil while the handler has not returned
 }
 
@@ -118,7 +128,7 @@ func failureOf(ctx context.Context, tx pgx.Tx, err error) *failure {
 	var c failureFacts
 	var h *handlerError
 	if errors.As(err, &h) {
-		c.inHandler, c.timedOut, c.stopped = true, h.timedOut, h.stopped
+		c.inHandler, c.behind, c.timedOut, c.cutOff, c.stopped = true, h.behind, h.timedOut, h.cutOff, h.stopped
 	}
 	if h == nil || h.hung == nil { // A handler that hangs may be using the connection.
 		c.connLost = tx.Conn().IsClosed()

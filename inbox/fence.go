@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
@@ -70,17 +72,59 @@ func (f *fence) check(ctx context.Context, env *env, tx pgx.Tx) error {
 // fences raises epochs.
 type fences struct {
 	*env
-	runner *runner
+	runner  *runner
+	waiting chan struct{} // one for each partition that waits for its last owner's transactions with a connection; full at the most
 }
 
-// assign raises the epoch once every transaction of the last owner has ended, and chooses where to read from.
+func newFences(env *env, rn *runner) *fences {
+	return &fences{env: env, runner: rn, waiting: make(chan struct{}, waitingMost(env.pool))}
+}
+
+// waitingMost is how many connections of the pool may wait for the last owners of partitions: a quarter. The others are for the
+// partitions whose last owners have ended.
+func waitingMost(pool *pgxpool.Pool) int {
+	if pool == nil {
+		return 1
+	}
+	return max(1, int(pool.Config().MaxConns)/4)
+}
+
+// assign raises the epoch once every transaction of the last owner has ended, and chooses where to read from. A dead owner's
+// transaction may last. So a partition waits in the lock's queue only while few others do. Otherwise it looks again and again,
+// and has no connection between two looks. One that waits in the queue keeps new transactions of the last owner out; without
+// that, an owner that does not know that it lost the partition could go on for ever.
 func (fs *fences) assign(ctx context.Context, topic string, partition int, choose func(position int64) (reading, error)) (assignment, error) {
+	a, err := fs.raise(ctx, topic, partition, false, choose)
+	for look := 1; errors.Is(err, errFenceTaken); look++ {
+		t := time.NewTimer(spread(databaseBase, fenceLook, look, fs.random()))
+		select {
+		case fs.waiting <- struct{}{}:
+			a, err = fs.raise(ctx, topic, partition, true, choose)
+			<-fs.waiting
+		case <-t.C:
+			a, err = fs.raise(ctx, topic, partition, false, choose)
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		t.Stop()
+	}
+	return a, err
+}
+
+// fenceLook is how often a partition at least looks whether its last owner's transactions have ended.
+const fenceLook = time.Second
+
+// errFenceTaken means that a transaction of the last owner has not ended.
+var errFenceTaken = errors.New("a transaction of the partition's last owner has not ended")
+
+// raise is one try of assign. Unless it may wait, it returns errFenceTaken if the lock is taken.
+func (fs *fences) raise(ctx context.Context, topic string, partition int, wait bool, choose func(position int64) (reading, error)) (assignment, error) {
 	f := &fence{Assignment: Assignment{Topic: topic, Partition: partition}}
 	f.number = lane.Number(fs.c.Schema, fs.c.Consumer, topic, fmt.Sprint(partition))
 	a := assignment{fence: f}
 	var refused error
-	err := fs.runner.transact(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, fs.sql.lock, int32(fenceClass), f.number); err != nil {
+	err := fs.runner.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if err := fs.lock(ctx, tx, f, wait); err != nil {
 			return fmt.Errorf("take fence of %s/%d: %w", topic, partition, err)
 		}
 		// Before the row: a node that waits here for another's token must not hold what a save waits for.
@@ -115,6 +159,20 @@ func (fs *fences) assign(ctx context.Context, topic string, partition int, choos
 		return assignment{}, fmt.Errorf("read %s/%d: %w", topic, partition, refused)
 	}
 	return a, err
+}
+
+// lock takes a partition's lock exclusively.
+func (fs *fences) lock(ctx context.Context, tx pgx.Tx, f *fence, wait bool) error {
+	if wait {
+		_, err := tx.Exec(ctx, fs.sql.lock, int32(fenceClass), f.number)
+		return err
+	}
+	var free bool
+	err := tx.QueryRow(ctx, fs.sql.tryLock, int32(fenceClass), f.number).Scan(&free)
+	if err == nil && !free {
+		return errFenceTaken
+	}
+	return err
 }
 
 // assignment is what Postgres holds for a partition that the group gave to this node.

@@ -2,7 +2,6 @@ package inbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"strings"
@@ -12,29 +11,23 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/handlertx"
-	"github.com/holdfast-go/holdfast/retry"
 )
 
 // This file runs handlers. No other place does.
 
-// errNotTheHandlers is what Commit and Rollback of a handler's transaction return.
-var errNotTheHandlers = errors.New("holdfast ends the handler's transaction itself: return nil to commit, an error to roll back, or use a savepoint (tx.Begin)")
-
 // handle runs a handler: for a new or a stored event, for one event or a batch, in our transaction or the caller's. Then
 // settle, if it is not nil, settles the events in the same transaction. The error is a *handlerError when the handler is to
 // blame, or when the connection was lost while it ran. failureOf turns it into a *failure.
-func (rn *runner) handle(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event, settle func() error) error {
+func (rn *runner) handle(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event, settle func(ctx context.Context) error) error {
 	if err := rn.call(ctx, tx, h, es); err != nil {
 		return err
 	}
 	if settle == nil {
 		return nil
 	}
-	err := settle()
-	if err != nil && tx.Conn().IsClosed() { // The connection was lost earlier. Our statement only found out.
-		return &handlerError{err: err}
-	}
-	return err
+	ctx, cancel := rn.bounded(ctx)
+	defer cancel()
+	return judgeSettling(settle(ctx), tx.Conn().IsClosed())
 }
 
 // call runs a handler. Its error is a *handlerError. A handler that does not return within Config.Timeout and Config.Grace is
@@ -48,6 +41,8 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 	done := make(chan error, 1)
 	given := handlertx.Give(hctx, tx, errNotTheHandlers)
 	defer given.TakeBack()
+	watch := rn.watch(hctx, tx.Conn())
+	defer watch.stop()
 	go func() {
 		err := errGoexit // unless it returns or panics
 		defer func() {
@@ -59,31 +54,15 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		err = h(hctx, given, es)
 	}()
 	returned := func(err error) error {
-		timedOut := ctx.Err() == nil && errors.Is(hctx.Err(), context.DeadlineExceeded)
-		pg := tx.Conn().PgConn()
-		switch {
-		case err == nil && pg.IsClosed():
-			switch {
-			case timedOut:
-				return &handlerError{err: fmt.Errorf("the handler was cancelled after %s", rn.c.Timeout), timedOut: true}
-			case ctx.Err() == nil && given.RanOut():
-				return &handlerError{err: errors.New("the handler's own time-out closed its connection, but the handler returned nil"), timedOut: true}
-			}
-			return &handlerError{err: errors.New("the connection was lost, but the handler returned nil"), stopped: ctx.Err() != nil}
-		case err == nil && pg.IsBusy():
-			return &handlerError{err: errors.New("the handler left rows or batch results open: close them before it returns")}
-		case err == nil && pg.TxStatus() == 'I': // Its work is committed or gone. Another attempt would not help.
-			return &handlerError{err: retry.Permanent(fmt.Errorf("the handler ended its transaction by a statement: %w", errNotTheHandlers))}
-		case err == nil:
-			return nil
-		case pg.IsClosed() && !timedOut && ctx.Err() == nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || given.RanOut()):
-			// pgx closes the connection under a statement whose context ends. Here the handler made that context.
-			return &handlerError{err: fmt.Errorf("the handler's own time-out: %w", err), timedOut: true}
+		conn := tx.Conn().PgConn()
+		r := handlerReturn{
+			err: err, timeout: rn.c.Timeout, over: hctx.Err() != nil, stopped: ctx.Err() != nil,
+			closed: conn.IsClosed(), busy: conn.IsBusy(), status: conn.TxStatus(), ended: given.Ended(), ranOut: given.RanOut(),
 		}
-		if timedOut {
-			err = fmt.Errorf("the handler was cancelled after %s: %w", rn.c.Timeout, err)
+		if r.timedOut() && r.closed {
+			r.cutOff = watch.cutOff(given.Sent())
 		}
-		return &handlerError{err: err, timedOut: timedOut, stopped: ctx.Err() != nil}
+		return r.judge()
 	}
 	select {
 	case err := <-done:

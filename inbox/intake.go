@@ -152,7 +152,7 @@ func (rec *receiver) first(t *intake) attemptFunc {
 // alone is an attempt to take an event in, in a transaction of two round trips.
 func (rec *receiver) alone(d *delivery, number int) attemptFunc {
 	if d.manner == mannerTry {
-		return rec.runner.within(rec.trying(d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, number) }))
+		return rec.runner.withinHandler(rec.trying(d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, number) }))
 	}
 	return func(ctx context.Context) (Outcome, error) {
 		p := pipeline{admission: rec.admission}
@@ -170,13 +170,15 @@ func (rec *receiver) trying(d *delivery, s step) step {
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		number := lane.Number(rec.c.Schema, rec.c.Consumer, d.e.Source, d.e.ID)
 		var mine bool
-		if err := tx.QueryRow(ctx, rec.sql.tryLock, int32(tryClass), number).Scan(&mine); err != nil {
+		bounded, cancel := rec.bounded(ctx)
+		defer cancel()
+		if err := tx.QueryRow(bounded, rec.sql.tryLock, int32(tryClass), number).Scan(&mine); err != nil {
 			return "", fmt.Errorf("lock the event: %w", err)
 		}
 		if mine {
 			return s(ctx, tx)
 		}
-		out, err := rec.ledger.known(ctx, tx, d)
+		out, err := rec.ledger.known(bounded, tx, d)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return "", ErrInFlight
 		}

@@ -25,7 +25,8 @@ const (
 )
 
 // Handler handles an event. Its writes on tx, and the row that says the event was handled, are one commit. It must not commit,
-// roll back or keep tx. An error, a panic and runtime.Goexit are failures, which are retried as Config.Retry says.
+// roll back or keep tx. An error, a panic and runtime.Goexit are failures, which are retried as Config.Retry says. So is nil
+// after its context has ended, or after a statement failed that no savepoint undid.
 // retry.Permanent makes the event a dead letter at once; retry.After says when to try again.
 //
 // The context ends after Config.Timeout, and when the node has to release the event. A handler that does not return then loses

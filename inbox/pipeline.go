@@ -62,9 +62,9 @@ type opened struct {
 // COMMIT: nil or a *failure. The locks of that transaction are free then. err is errNotOpened or a *failure.
 func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, err error) {
 	if p.conn == nil {
-		conn, err := p.pool.Acquire(ctx)
+		conn, err := p.acquire(ctx)
 		if err != nil {
-			return o, nil, blame(ctx, fmt.Errorf("acquire connection: %w", err), failureFacts{connLost: true})
+			return o, nil, err
 		}
 		p.conn, p.since, p.transactions = conn, time.Now(), 0
 	}
@@ -80,9 +80,10 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 	default:
 		p.ledger.queueInsertMany(b, a.ds)
 	}
-	sending, cancel := ctx, func() {}
+	sending, cancel := p.bounded(ctx)
 	committing := p.tx != nil
 	if committing { // It is carried out whatever becomes of the next transaction.
+		cancel()
 		failpoint.Hit(failpoint.InboxCommitting)
 		b.QueuedQueries = slices.Insert(b.QueuedQueries, 0, &pgx.QueuedQuery{SQL: "commit"})
 		sending, cancel = context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
@@ -100,7 +101,7 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 			_ = br.Close()
 			cancel()
 			rollback(ctx, br.Tx())
-			p.conn.Release()
+			release(p.conn)
 			p.conn = nil
 			return o, blame(ctx, fmt.Errorf("commit: %w", err), failureFacts{committing: true}), errNotOpened
 		}
@@ -147,7 +148,7 @@ func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 		p.conn = nil
 		if errors.Is(err, errOneByOne) {
 			rollback(ctx, o.tx)
-			conn.Release()
+			release(conn)
 			return "", err
 		}
 		f := failureOf(ctx, o.tx, err)
@@ -200,32 +201,41 @@ type admission struct {
 func (a *admission) admit(ctx context.Context, tx pgx.Tx, d *delivery, attempt int) (Outcome, error) {
 	b := &pgx.Batch{}
 	a.ledger.queueInsert(b, d, attempt)
-	br := tx.SendBatch(ctx, b)
+	bounded, cancel := a.bounded(ctx)
+	br := tx.SendBatch(bounded, b)
 	result, err := readInsert(br)
 	if closing := br.Close(); err == nil && closing != nil {
 		err = closing
 	}
+	cancel()
 	return a.inserted(ctx, tx, d, result, err)
 }
 
 // inserted continues after the insert of an event's row. result is what the insert recorded.
 func (a *admission) inserted(ctx context.Context, tx pgx.Tx, d *delivery, result string, err error) (Outcome, error) {
-	switch {
-	case err != nil:
+	if err != nil {
 		return "", err
-	case result == "": // The event is known, or another node has the partition.
-		if d.from != nil {
-			if err := d.from.fence.check(ctx, a.env, tx); err != nil {
-				return "", err
-			}
+	}
+	if result == "handled" {
+		failpoint.Hit(failpoint.InboxInserted)
+		var settle func(ctx context.Context) error
+		if d.start > 0 {
+			settle = func(ctx context.Context) error { return a.ledger.starts.forget(ctx, tx, d) }
 		}
-		return a.ledger.known(ctx, tx, d)
-	case result == "stored": // It follows earlier events of its key.
+		return Handled, a.runner.handle(ctx, tx, d.h, []holdfast.Event{d.e}, settle)
+	}
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	if result == "stored" { // It follows earlier events of its key.
 		return a.queues.queue(ctx, tx, d, past{}, nil, Stored, true)
 	}
-	failpoint.Hit(failpoint.InboxInserted)
-	err = a.runner.handle(ctx, tx, d.h, []holdfast.Event{d.e}, func() error { return a.ledger.starts.forget(ctx, tx, d) })
-	return Handled, err
+	// The event is known, or another node has the partition.
+	if d.from != nil {
+		if err := d.from.fence.check(ctx, a.env, tx); err != nil {
+			return "", err
+		}
+	}
+	return a.ledger.known(ctx, tx, d)
 }
 
 func (led *ledger) queueOpening(b *pgx.Batch, d *delivery) {

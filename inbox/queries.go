@@ -24,6 +24,10 @@ select set_config('idle_in_transaction_session_timeout', $1::text, true), set_co
 const fenceSharedSQL = `-- inbox.fence_shared
 select pg_advisory_xact_lock_shared($1::int, $2::int)`
 
+// Says whether a backend waits for its client: it has no statement to carry out. Behind a pooler no backend has the number.
+const awaitsClientSQL = `-- inbox.awaits_client
+select coalesce((select a.wait_event_type = 'Client' from pg_stat_activity a where a.pid = $1::int), false)`
+
 const fenceCheckSQL = `-- inbox.fence_check
 select exists (select from holdfast.consumer_position p
                 where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and p.epoch = $4::bigint)`

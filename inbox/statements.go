@@ -17,7 +17,7 @@ type statements struct {
 	declare, undeclare, declared                                                                       string
 	starts, start, takeBackStart, forgetStart, watermark, watermarkIs                                  string
 	position, checkpoint, assign, save, release                                                        string // of Kafka's partitions
-	renew, incarnation                                                                                 string
+	renew, incarnation, awaitsClient                                                                   string
 	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts        string
 }
 
@@ -38,7 +38,7 @@ func newStatements(c Config) statements {
 		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL),
 		starts: in(startsSQL), start: in(startSQL), takeBackStart: in(takeBackStartSQL), forgetStart: in(forgetStartSQL),
 		watermark: in(watermarkSQL), watermarkIs: in(watermarkIsSQL),
-		renew: in(renewSQL), incarnation: in(incarnationSQL),
+		renew: in(renewSQL), incarnation: in(incarnationSQL), awaitsClient: awaitsClientSQL,
 		position: in(positionSQL), checkpoint: in(checkpointSQL), assign: in(assignSQL), save: in(saveSQL), release: in(releaseSQL),
 		retentionBegin: fmt.Sprintf(retentionBeginSQL, millis(retentionTimeout)), retentionRow: in(retentionRowSQL),
 		retentionTake: in(retentionTakeSQL), retentionSweep: in(retentionSweepSQL), retentionSave: in(retentionSaveSQL),

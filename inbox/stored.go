@@ -62,21 +62,19 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 	for {
 		late := false
 		next = nil
-		err := bl.runner.transact(ctx, func(tx pgx.Tx) error {
+		err := bl.runner.transactHandler(ctx, func(tx pgx.Tx) error {
 			// The wait for a connection may have been long.
 			if late = s.late(bl.c); late {
-				return bl.postpone(ctx, tx, s, 0, nil)
+				bounded, cancel := bl.bounded(ctx)
+				defer cancel()
+				return bl.postpone(bounded, tx, s, 0, nil)
 			}
 			if fresh && s.e.Key != "" {
-				head := false
-				if err := tx.QueryRow(ctx, bl.sql.isHead, bl.c.Consumer, s.e.Topic, s.e.Key, s.place).Scan(&head); err != nil {
-					return fmt.Errorf("look for events before it: %w", err)
-				}
-				if !head {
-					return errLeaseLost
+				if err := bl.checkHead(ctx, tx, s); err != nil {
+					return err
 				}
 			}
-			return bl.runner.handle(ctx, tx, bl.registry.handlers[s.e.Type], []holdfast.Event{s.e}, func() (err error) {
+			return bl.runner.handle(ctx, tx, bl.registry.handlers[s.e.Type], []holdfast.Event{s.e}, func(ctx context.Context) (err error) {
 				failpoint.Hit(failpoint.InboxRetried)
 				if next, err = bl.settle(ctx, tx, s, goOn); err == nil {
 					failpoint.Hit(failpoint.InboxSettling)
@@ -149,13 +147,27 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 	}
 }
 
+// checkHead returns errLeaseLost unless the event is the head of its key.
+func (bl *backlog) checkHead(ctx context.Context, tx pgx.Tx, s *claimed) error {
+	ctx, cancel := bl.bounded(ctx)
+	defer cancel()
+	head := false
+	if err := tx.QueryRow(ctx, bl.sql.isHead, bl.c.Consumer, s.e.Topic, s.e.Key, s.place).Scan(&head); err != nil {
+		return fmt.Errorf("look for events before it: %w", err)
+	}
+	if !head {
+		return errLeaseLost
+	}
+	return nil
+}
+
 // handBack returns an event whose attempt does not count, because the node stops or the database went away. If that cannot be
 // written before the lease ends, or within finishTimeout after the stop, the attempt counts.
 func (bl *backlog) handBack(ctx context.Context, s *claimed, delay time.Duration) {
 	ctx, cancel := s.leased(ctx)
 	defer cancel()
 	for wait := 0; ; wait++ {
-		err := bl.runner.transact(ctx, func(tx pgx.Tx) error { return bl.postpone(ctx, tx, s, delay, nil) })
+		err := bl.runner.transact(ctx, func(ctx context.Context, tx pgx.Tx) error { return bl.postpone(ctx, tx, s, delay, nil) })
 		if err == nil || errors.Is(err, errLeaseLost) {
 			return
 		}
@@ -171,7 +183,7 @@ func (bl *backlog) handBack(ctx context.Context, s *claimed, delay time.Duration
 func (bl *backlog) yield(ctx context.Context, s *claimed) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
-	return bl.runner.transact(ctx, func(tx pgx.Tx) error { return bl.postpone(ctx, tx, s, 0, nil) }) == nil
+	return bl.runner.transact(ctx, func(ctx context.Context, tx pgx.Tx) error { return bl.postpone(ctx, tx, s, 0, nil) }) == nil
 }
 
 // writeDown commits a verdict on a stored event. It repeats that for as long as handBack would.
@@ -180,7 +192,7 @@ func (bl *backlog) writeDown(ctx context.Context, s *claimed, f func(ctx context
 	defer cancel()
 	inDoubt := false
 	for wait := 0; ; wait++ {
-		err := bl.runner.transact(ctx, func(tx pgx.Tx) error { return f(ctx, tx) })
+		err := bl.runner.transact(ctx, f)
 		switch {
 		case err == nil, errors.Is(err, errLeaseLost) && inDoubt:
 			failpoint.Hit(failpoint.InboxWritten)
@@ -218,7 +230,7 @@ func (bl *backlog) gone(ctx context.Context, s *claimed) (bool, error) {
 	defer cancel()
 	for wait := 0; ; wait++ {
 		gone := false
-		err := bl.runner.transact(ctx, func(tx pgx.Tx) error {
+		err := bl.runner.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
 			var one int
 			err := tx.QueryRow(ctx, bl.sql.stillStored, bl.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token).Scan(&one)
 			gone = errors.Is(err, pgx.ErrNoRows)

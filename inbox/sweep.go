@@ -67,7 +67,7 @@ func (sw *sweeper) deferFollowers(ctx context.Context) error {
 	}
 	for _, k := range keys {
 		for more := true; more; {
-			err := sw.runner.transact(ctx, func(tx pgx.Tx) (err error) {
+			err := sw.runner.transact(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
 				more, err = sw.deferSome(ctx, tx, k)
 				return err
 			})

@@ -9,17 +9,29 @@ import (
 
 // This file opens a transaction and runs a function in it.
 
-// transact runs f in a transaction on a connection of its own, and commits. The error is a *failure. By then the transaction is
-// rolled back and the connection given back, so that the caller can record the failure in a new one.
-func (rn *runner) transact(ctx context.Context, f func(tx pgx.Tx) error) error {
-	conn, err := rn.pool.Acquire(ctx)
+// transact runs f in a transaction on a connection of its own, and commits. The context that f gets bounds its statements: f runs
+// no handler. The error is a *failure. By then the transaction is rolled back and the connection given back, so that the caller
+// can record the failure in a new one.
+func (rn *runner) transact(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
+	return rn.transactHandler(ctx, func(tx pgx.Tx) error {
+		bounded, cancel := rn.bounded(ctx)
+		defer cancel()
+		return f(bounded, tx)
+	})
+}
+
+// transactHandler is transact for a function that runs a handler. The function bounds its own statements.
+func (rn *runner) transactHandler(ctx context.Context, f func(tx pgx.Tx) error) error {
+	conn, err := rn.acquire(ctx)
 	if err != nil {
-		return blame(ctx, fmt.Errorf("acquire connection: %w", err), failureFacts{connLost: true})
+		return err
 	}
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: rn.sql.begin})
+	beginning, cancel := rn.bounded(ctx)
+	tx, err := conn.BeginTx(beginning, pgx.TxOptions{BeginQuery: rn.sql.begin})
+	cancel()
 	if err != nil {
 		lost := conn.Conn().IsClosed()
-		conn.Release()
+		release(conn)
 		return blame(ctx, fmt.Errorf("begin: %w", err), failureFacts{connLost: lost})
 	}
 	if err := f(tx); err != nil {
@@ -30,10 +42,21 @@ func (rn *runner) transact(ctx context.Context, f func(tx pgx.Tx) error) error {
 	return rn.commitTx(ctx, conn, tx)
 }
 
-// within is an attempt that runs a step in a transaction.
+// within is an attempt that runs a step in a transaction. The step runs no handler.
 func (rn *runner) within(s step) attemptFunc {
 	return func(ctx context.Context) (out Outcome, err error) {
-		err = rn.transact(ctx, func(tx pgx.Tx) (err error) {
+		err = rn.transact(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+			out, err = s(ctx, tx)
+			return err
+		})
+		return out, err
+	}
+}
+
+// withinHandler is within for a step that runs a handler.
+func (rn *runner) withinHandler(s step) attemptFunc {
+	return func(ctx context.Context) (out Outcome, err error) {
+		err = rn.transactHandler(ctx, func(tx pgx.Tx) (err error) {
 			out, err = s(ctx, tx)
 			return err
 		})

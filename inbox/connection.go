@@ -1,0 +1,175 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/cutoff"
+)
+
+// This file takes connections from the pool, bounds what is waited for on them, and gets rid of those that are dead.
+//
+// A network may swallow what is sent on a connection and never say so: a firewall forgets it, a cable is pulled, a proxy hangs.
+// pgx then waits for as long as the context lasts. So every wait of the inbox has a bound. The first that is exceeded has all
+// idle connections of the pool tested, so that the next worker does not have to find out by itself.
+
+const (
+	// leastWait is the least bound of a wait for Postgres, however short Config.Timeout is.
+	leastWait = 5 * time.Second
+
+	// finishTimeout bounds what the inbox does after the caller's context has ended: roll back, commit, hand rows back.
+	finishTimeout = 10 * time.Second
+)
+
+// connectionTimeout bounds the wait for a connection, with the ping of one that was idle.
+func connectionTimeout(c Config) time.Duration { return min(max(c.Timeout, leastWait), patrolTimeout) }
+
+// statementTimeout bounds the inbox's own statements before a handler, after it, and where none runs. Postgres ends a wait for a
+// lock after Config.Timeout, so only a connection that is dead takes as long.
+func statementTimeout(c Config) time.Duration { return max(c.Timeout, leastWait) * 5 / 4 }
+
+// pongTimeout is how long an idle connection may take to answer when the pool is tested.
+func pongTimeout(c Config) time.Duration { return min(connectionTimeout(c)/4, 2*time.Second) }
+
+// acquire takes a connection from the pool. The error is a *failure.
+func (env *env) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	bounded, cancel := context.WithTimeout(ctx, connectionTimeout(env.c))
+	defer cancel()
+	conn, err := env.pool.Acquire(bounded)
+	if err == nil {
+		if err = cutoff.Notice(bounded, conn.Conn(), idleTimeout(env.c)); err == nil {
+			return conn, nil
+		}
+		release(conn)
+	}
+	return nil, blame(ctx, fmt.Errorf("acquire connection: %w", err), failureFacts{connLost: true})
+}
+
+// bounded is the context of our own statements.
+func (env *env) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, statementTimeout(env.c))
+}
+
+// release gives a connection back. pgx closes one whose context ended under a statement, and waits up to 15 s for the server to
+// say goodbye; the pool has no room for another meanwhile. release does not wait.
+func release(conn *pgxpool.Conn) {
+	if conn.Conn().IsClosed() {
+		_ = conn.Conn().PgConn().Conn().Close()
+	}
+	conn.Release()
+}
+
+// suspect tests the pool after an error that is waited out, if the error says something about the pool's other connections. One
+// that did not answer in time may not be the only one. One on which our own statements have no right any more, or may only
+// read, was left so by a handler (set role) or leads to a server that has become a standby.
+func (env *env) suspect(err error) {
+	var h *handlerError
+	var server *pgconn.PgError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		if env.mayTest() {
+			env.closeDead()
+		}
+	case errors.As(err, &h):
+	case errors.As(err, &server) && (server.Code == "42501" || server.Code == "25006"):
+		if env.mayTest() {
+			env.pool.Reset() // Those in use are closed when they are given back.
+		}
+	}
+}
+
+// mayTest keeps the tests of the pool a while apart.
+func (env *env) mayTest() bool {
+	_, now := env.tested.allow("", time.Now())
+	return now
+}
+
+// closeDead closes the idle connections that do not answer.
+func (env *env) closeDead() {
+	ctx, cancel := context.WithTimeout(context.Background(), pongTimeout(env.c))
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, conn := range env.pool.AcquireAllIdle(ctx) {
+		wg.Go(func() {
+			_ = conn.Ping(ctx) // pgx closes it when the context ends first.
+			release(conn)
+		})
+	}
+	wg.Wait()
+}
+
+// watch finds out whether a handler whose time is over was cut off from Postgres. It has to ask while the handler still runs,
+// because pgx then cancels its statement.
+type watch struct {
+	timer *time.Timer
+	began atomic.Int64 // when it asked; nanoseconds
+	cut   chan bool    // the answer
+}
+
+// watchFrom is the shortest Config.Timeout under which a handler is watched. Under a shorter one there is no time to ask.
+const watchFrom = 2 * time.Second
+
+// watch watches a handler that runs under ctx on a connection.
+func (env *env) watch(ctx context.Context, conn *pgx.Conn) *watch {
+	if env.c.Timeout < watchFrom {
+		return nil
+	}
+	w := &watch{cut: make(chan bool, 1)}
+	pid := conn.PgConn().PID()
+	w.timer = time.AfterFunc(env.c.Timeout-min(env.c.Timeout/4, 2*time.Second), func() {
+		w.began.Store(time.Now().UnixNano())
+		w.cut <- env.awaitsClient(ctx, pid)
+	})
+	return w
+}
+
+// stop ends the watch, unless it is asking already.
+func (w *watch) stop() {
+	if w != nil {
+		w.timer.Stop()
+	}
+}
+
+// cutOff reports that the server waited for the handler, although the handler waited for the answer to a statement that it had
+// sent before. sent is zero if it sent none. The handler's context has ended.
+func (w *watch) cutOff(sent time.Time) bool {
+	if w == nil || sent.IsZero() || w.timer.Stop() {
+		return false
+	}
+	cut := <-w.cut
+	return cut && sent.UnixNano() < w.began.Load()
+}
+
+// awaitsClient asks whether a backend waits for its client. It asks on a connection of its own: those of the pool may be cut off
+// too, or all in use. One at a time is enough. A server that cannot be reached means yes.
+func (env *env) awaitsClient(ctx context.Context, pid uint32) bool {
+	select {
+	case env.asking <- struct{}{}:
+		defer func() { <-env.asking }()
+	case <-ctx.Done():
+		return false
+	}
+	config := env.pool.Config()
+	if config.BeforeConnect != nil {
+		if config.BeforeConnect(ctx, config.ConnConfig) != nil {
+			return false
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	if err != nil {
+		var server *pgconn.PgError
+		return !errors.As(err, &server)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	var waits bool
+	err = conn.QueryRow(ctx, env.sql.awaitsClient, int32(pid)).Scan(&waits)
+	return err == nil && waits
+}

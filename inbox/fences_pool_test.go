@@ -1,0 +1,94 @@
+package inbox
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
+)
+
+// holdFences holds the fences of partitions as a dead owner's transaction does, until the transaction ends.
+func (b *bundle) holdFences(from, to int) pgx.Tx {
+	b.Helper()
+	tx, err := b.db.Begin(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	for p := from; p <= to; p++ {
+		number := lane.Number("holdfast", "billing", "orders", string(rune('0'+p)))
+		pgtest.Exec(b, tx, "select pg_advisory_xact_lock_shared($1, $2)", int32(fenceClass), number)
+	}
+	return tx
+}
+
+// The owner of six partitions died and holds their fences. The seventh goes on, with a pool of four.
+func TestHeldFencesLeaveConnectionsToOtherPartitions(t *testing.T) {
+	b := setup(t)
+	dead := b.holdFences(1, 6)
+	in := b.inboxOn(b.db.PoolOf(t, 4))
+	in.Handle("order.placed", effectOf)
+	logs := [][]Record{logOf(keyed(8, 8)...)}
+	for p := 1; p <= 6; p++ {
+		logs = append(logs, logOf(event(string(rune('0'+p)), "")))
+	}
+	parts := newManyPartitions(logs...)
+	parts.fakeGeneration.gate = make(chan struct{})
+	begun := time.Now()
+	b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, parts) })
+	waiters := func() int64 {
+		return b.count("select count(*) from pg_locks where locktype = 'advisory' and classid = $1 and not granted and database = (select oid from pg_database where datname = current_database())", int64(fenceClass))
+	}
+	wait.Until(t, "a partition to wait for its fence", func() bool { return waiters() > 0 })
+	close(parts.fakeGeneration.gate)
+	b.await("the partition whose fence is free", func(o *observations) bool { return o.settled["orders/0"] == 8 })
+	if took := time.Since(begun); took > 8*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	if n := waiters(); n > 1 {
+		t.Errorf("%d connections of four wait for fences", n)
+	}
+	if err := dead.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for p := 1; p <= 6; p++ {
+		b.awaitOutcome(string(rune('0'+p)), Handled)
+	}
+}
+
+// An owner that does not know that it lost the partition begins one transaction after the other: there is never a moment
+// without one.
+func TestAnOwnerThatGoesOnDoesNotKeepTheNextOneOut(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	one, other := b.holdFences(1, 1), pgx.Tx(nil)
+	done := make(chan error, 1)
+	go func() {
+		_, err := in.consumer.fences.assign(b.Context(), "orders", 1, func(int64) (reading, error) { return reading{}, nil })
+		done <- err
+	}()
+	wait.Until(t, "the next owner to wait", func() bool {
+		return b.count("select count(*) from pg_locks where locktype = 'advisory' and classid = $1 and not granted and database = (select oid from pg_database where datname = current_database())", int64(fenceClass)) == 1
+	})
+	// Whoever comes now waits behind it.
+	var err error
+	if other, err = b.db.Begin(b.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Rollback(context.Background()) }()
+	pgtest.Exec(t, other, "set local lock_timeout = '50ms'")
+	if _, err := other.Exec(b.Context(), "select pg_advisory_xact_lock_shared($1, $2)", int32(fenceClass), lane.Number("holdfast", "billing", "orders", "1")); err == nil {
+		t.Error("the last owner overtook the next one")
+	}
+	if err := one.Rollback(b.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

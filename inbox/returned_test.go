@@ -1,0 +1,325 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+func TestAHandlerIsJudgedByWhatItLeaves(t *testing.T) {
+	boom := errors.New("boom")
+	for name, row := range map[string]struct {
+		r    handlerReturn
+		want string // of its error; "" for a success
+		f    fault
+	}{
+		"nil in an open transaction":                {handlerReturn{status: 'T'}, "", 0},
+		"an error":                                  {handlerReturn{err: boom, status: 'T'}, "boom", faultEvent},
+		"an error after its time":                   {handlerReturn{err: boom, over: true, status: 'T'}, "cancelled after 1s: boom", faultEvent},
+		"an error after it was told to stop":        {handlerReturn{err: boom, over: true, stopped: true, status: 'T'}, "boom", faultStopped},
+		"an error on a lost connection":             {handlerReturn{err: boom, closed: true}, "boom", faultLost},
+		"an error of its own time-out":              {handlerReturn{err: context.DeadlineExceeded, closed: true}, "the handler's own time-out", faultEvent},
+		"an error after its own time-out":           {handlerReturn{err: boom, closed: true, ranOut: true}, "the handler's own time-out", faultEvent},
+		"an error on a swallowed statement":         {handlerReturn{err: boom, over: true, closed: true, cutOff: true}, "cancelled after 1s: boom", faultLost},
+		"nil after its time":                        {handlerReturn{over: true, status: 'T'}, "cancelled after 1s, and then returned nil", faultEvent},
+		"nil after it was told to stop":             {handlerReturn{over: true, stopped: true, status: 'T'}, "told to stop", faultStopped},
+		"nil on a lost connection":                  {handlerReturn{closed: true}, "the connection was lost", faultLost},
+		"nil on a lost connection, told to stop":    {handlerReturn{closed: true, over: true, stopped: true}, "the connection was lost", faultStopped},
+		"nil after its statement was cancelled":     {handlerReturn{closed: true, over: true}, "cancelled after 1s", faultEvent},
+		"nil after a swallowed statement":           {handlerReturn{closed: true, over: true, cutOff: true}, "cancelled after 1s", faultLost},
+		"nil after its own time-out":                {handlerReturn{closed: true, ranOut: true}, "the handler's own time-out", faultEvent},
+		"nil with rows open":                        {handlerReturn{busy: true, status: 'T'}, "rows or batch results open", faultEvent},
+		"nil without a transaction":                 {handlerReturn{status: 'I'}, "ended its transaction", faultEvent},
+		"nil in a transaction that it began itself": {handlerReturn{status: 'T', ended: true}, "ended its transaction", faultEvent},
+		"nil in a failed transaction":               {handlerReturn{status: 'E'}, "a statement failed, but the handler returned nil", faultEvent},
+	} {
+		row.r.timeout = time.Second
+		err := row.r.judge()
+		if row.want == "" || err == nil {
+			if err != nil || row.want != "" {
+				t.Errorf("%s: %v, want %q", name, err, row.want)
+			}
+			continue
+		}
+		var h *handlerError
+		if !errors.As(err, &h) || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: %v, want a handler's error with %q", name, err, row.want)
+			continue
+		}
+		c := failureFacts{inHandler: true, timedOut: h.timedOut, stopped: h.stopped, cutOff: h.cutOff, connLost: row.r.closed}
+		if f := faultOf(err, c); f != row.f {
+			t.Errorf("%s: judged %v, want %v", name, f, row.f)
+		}
+		if gone := row.r.ended || row.r.status == 'I'; gone != retry.IsPermanent(err) && !row.r.closed {
+			t.Errorf("%s: permanent is %v", name, !gone)
+		}
+	}
+}
+
+func TestWhatPostgresRefusesBehindAHandlerIsItsFailure(t *testing.T) {
+	boom := errors.New("boom")
+	for name, row := range map[string]struct {
+		err    error
+		closed bool
+		want   fault
+	}{
+		"a role without rights":                       {pgError("42501"), false, faultEvent},
+		"a failed transaction":                        {pgError("25P02"), false, faultEvent},
+		"a transaction made read only":                {pgError("25006"), false, faultEvent},
+		"a constraint":                                {pgError("23514"), false, faultEvent},
+		"contention":                                  {pgError("40001"), false, faultContended},
+		"a lock that others hold":                     {pgError("55P03"), false, faultLost},
+		"a statement that was cancelled":              {pgError("57014"), false, faultLost},
+		"a server that shuts down":                    {pgError("57P01"), false, faultLost},
+		"a connection that was lost":                  {boom, true, faultLost},
+		"a lease that was lost is not":                {errLeaseLost, false, faultDatabase},
+		"nor is anything else that Postgres says not": {boom, false, faultDatabase},
+	} {
+		err := judgeSettling(row.err, row.closed)
+		var h *handlerError
+		blamed := errors.As(err, &h)
+		if got := faultOf(err, failureFacts{inHandler: blamed, behind: blamed && h.behind, connLost: row.closed}); got != row.want || !errors.Is(err, row.err) {
+			t.Errorf("%s: judged %v (%v), want %v", name, got, err, row.want)
+		}
+	}
+	if err := judgeSettling(nil, false); err != nil {
+		t.Error(err)
+	}
+}
+
+// misdeeds are what a handler may do to its transaction before it returns nil.
+var misdeeds = map[string]struct {
+	do    func(ctx context.Context, tx pgx.Tx) error
+	alone Outcome // of an event of a partition, behind whose handler nothing but COMMIT comes; Dead if that fails, too
+}{
+	"it swallows an error":               {statement("select 1/0"), Dead},
+	"it takes another role":              {statement("set local role pg_monitor"), Handled},
+	"it takes another session's rights":  {statement("set local session authorization pg_monitor"), Handled},
+	"it makes its transaction read only": {statement("set transaction read only"), Handled},
+	"it rolls back and begins anew":      {statement("rollback; begin"), Dead},
+	"it rolls back and goes on":          {statement("rollback and chain"), Dead},
+	"it commits and goes on":             {statement("commit and chain"), Duplicate},
+	"COMMIT is refused by a trigger":     {statement("insert into refused values ('P0001')"), Dead},
+	"COMMIT is refused by a constraint":  {statement("insert into refused values ('23514')"), Dead},
+	"COMMIT is refused by its data":      {statement("insert into refused values ('22012')"), Dead},
+}
+
+// statement is a handler that does not look at what its statement answers.
+func statement(sql string) func(ctx context.Context, tx pgx.Tx) error {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		_, _ = tx.Exec(ctx, sql)
+		return nil
+	}
+}
+
+// misdoing is an inbox whose handler does wrong with the events whose id begins with "bad".
+func (b *bundle) misdoing(do func(ctx context.Context, tx pgx.Tx) error, change ...func(*Config)) *Inbox {
+	b.Helper()
+	pgtest.Exec(b, b.db, `create table if not exists refused (code text);
+		create or replace function refuse() returns trigger language plpgsql as $$ begin raise exception 'refused' using errcode = new.code; end $$;
+		drop trigger if exists refuse on refused;
+		create constraint trigger refuse after insert on refused deferrable initially deferred for each row execute function refuse()`)
+	in := b.inbox(change...)
+	in.HandleBatch("order.placed", func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
+		for _, e := range events {
+			if err := effectOf(ctx, tx, e); err != nil {
+				return err
+			}
+			if !strings.HasPrefix(e.ID, "bad") {
+				continue
+			}
+			if err := do(ctx, tx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return in
+}
+
+func (b *bundle) deadAfter(id string, attempts int) {
+	b.Helper()
+	b.awaitOutcome(id, Dead)
+	if n := b.count("select count(*) from holdfast.letter where event_id = $1 and (attempts = $2 or attempts = 1 and errors[1] like '%ended its transaction%')", id, attempts); n != 1 {
+		b.Errorf("%s has no letter with its %d attempts", id, attempts)
+	}
+}
+
+func TestAMisdeedOfAStoredEventsHandlerCostsAttempts(t *testing.T) {
+	for name, m := range misdeeds {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			in := b.misdoing(m.do)
+			b.store(in, event("bad", "k"))
+			b.store(in, event("next", "k"))
+			b.run(in.Run)
+			b.deadAfter("bad", 3)
+			b.awaitOutcome("next", Handled)
+		})
+	}
+}
+
+func TestAMisdeedInAPartitionCostsAttempts(t *testing.T) {
+	for name, m := range misdeeds {
+		for _, batch := range []int{1, 10} {
+			if m.alone == Duplicate && batch > 1 {
+				continue // It commits the rows of events that it has not handled. Nobody can know.
+			}
+			t.Run(fmt.Sprintf("%s, batch %d", name, batch), func(t *testing.T) {
+				b := setup(t)
+				in := b.misdoing(m.do, func(c *Config) { c.BatchSize, c.Workers = batch, 1 })
+				b.consumeFake(in, newFakeGeneration(logOf(event("1", "a"), event("bad", "k"), event("2", "b"))))
+				b.awaitSettled(3)
+				b.awaitOutcome("2", Handled)
+				if m.alone == Dead {
+					b.deadAfter("bad", 3)
+				} else {
+					b.awaitOutcome("bad", m.alone)
+				}
+				if b.effects("1") != 1 || b.effects("2") != 1 {
+					t.Error("others bore it")
+				}
+			})
+		}
+	}
+}
+
+func TestAMisdeedInASerialReplayHoldsNobodyElse(t *testing.T) {
+	for name, m := range misdeeds {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean)
+				values ('billing', 'orders', 0, 0, false), ('billing', 'orders', 1, 0, false)`)
+			in := b.misdoing(m.do)
+			parts := newManyPartitions(logOf(event("bad", "k"), event("after", "o")), logOf(event("1", "a"), event("2", "b"), event("3", "c"), event("4", "d")))
+			b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, parts) })
+			b.await("the other partition", func(o *observations) bool { return o.settled["orders/1"] == 4 })
+			b.awaitOutcome("after", Handled)
+			if m.alone == Duplicate {
+				b.awaitOutcome("bad", Duplicate)
+				return
+			}
+			b.deadAfter("bad", 3)
+			if n := b.count("select count(*) from holdfast.start"); n != 0 {
+				t.Errorf("%d counted starts are left", n)
+			}
+		})
+	}
+}
+
+func TestASwallowedErrorInTheCallersTransactionIsCounted(t *testing.T) {
+	b := setup(t)
+	in := b.misdoing(misdeeds["it swallows an error"].do)
+	err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), "insert into effect (id) values ('the caller''s')"); err != nil {
+			return err
+		}
+		out, err := in.ReceiveTx(t.Context(), tx, event("bad", "k"))
+		if out != Retrying {
+			t.Errorf("ReceiveTx = %q, %v; want it to be retried", out, err)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := b.count("select count(*) from holdfast.stored where attempts = 1 and cardinality(errors) = 1"); n != 1 {
+		t.Error("no attempt was counted")
+	}
+	if b.effects("the caller's") != 1 || b.effects("bad") != 0 {
+		t.Error("the caller's write is gone, or the handler's is not")
+	}
+}
+
+func TestAHandlerThatEndsTheCallersTransactionIsAnError(t *testing.T) {
+	b := setup(t)
+	in := b.misdoing(statement("rollback"))
+	tx, err := b.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if out, err := in.ReceiveTx(t.Context(), tx, event("bad", "k")); err == nil || !strings.Contains(err.Error(), "ended its transaction") {
+		t.Errorf("ReceiveTx = %q, %v; want the error", out, err)
+	}
+	if n := b.count("select (select count(*) from holdfast.inbox) + (select count(*) from holdfast.letter)"); n != 0 {
+		t.Errorf("%d rows were written outside the caller's transaction", n)
+	}
+}
+
+// A setting that outlives the transaction breaks the next one's statements: not those of the handler that made it.
+func TestARoleThatAHandlerLeavesOnItsConnectionHoldsNobodyUp(t *testing.T) {
+	for name, sql := range map[string]string{"role": "set role pg_monitor", "read only": "set session characteristics as transaction read only"} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			pool := b.db.PoolOf(t, 2)
+			in := b.inboxOn(pool, func(c *Config) { c.Workers = 1 })
+			in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+				if err := effectOf(ctx, tx, e); err != nil || e.ID != "00000" {
+					return err
+				}
+				_, err := tx.Exec(ctx, sql)
+				return err
+			})
+			b.store(in, event("stored", "other"))
+			b.consumeFake(in, newFakeGeneration(logOf(keyed(20, 3)...)))
+			b.awaitSettled(20)
+			b.awaitOutcome("stored", Handled)
+			if n := b.count("select count(*) from holdfast.inbox where attempts <> 1") + b.count("select count(*) from holdfast.letter"); n != 0 {
+				t.Errorf("%d events paid for it", n)
+			}
+		})
+	}
+}
+
+func TestASuccessAfterTheDeadlineIsATimeOut(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.Timeout = 300 * time.Millisecond })
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if err := effectOf(ctx, tx, e); err != nil {
+			return err
+		}
+		<-ctx.Done() // It does half its work.
+		return nil
+	})
+	b.receive(in, event("1", "a"), Retrying)
+	if n := b.count("select count(*) from holdfast.stored where attempts = 1 and errors[1] like 'the handler was cancelled after 300ms, and then returned nil%'"); n != 1 {
+		t.Error("the time-out is not recorded as one")
+	}
+	b.run(in.Run)
+	b.deadAfter("1", 3)
+	b.consumeFake(in, newFakeGeneration(logOf(event("2", "b"))))
+	b.deadAfter("2", 3)
+	if n := b.count("select count(*) from effect"); n != 0 {
+		t.Errorf("%d halves of effects were kept", n)
+	}
+}
+
+func TestASuccessAfterAStopIsNoSuccess(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	ctx, cancel := context.WithCancel(b.Context())
+	in.Handle("order.placed", func(hctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if err := effectOf(hctx, tx, e); err != nil {
+			return err
+		}
+		cancel()
+		<-hctx.Done()
+		return nil
+	})
+	if out, err := in.Receive(ctx, event("1", "k")); err == nil {
+		t.Errorf("Receive = %q", out)
+	}
+	if n := b.count("select (select count(*) from holdfast.inbox) + (select count(*) from holdfast.stored) + (select count(*) from effect)"); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+}

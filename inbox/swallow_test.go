@@ -1,0 +1,323 @@
+package inbox
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
+)
+
+// swallower is a proxy to Postgres that can swallow whatever is sent on the connections that it has by then, both ways. Neither
+// side hears of it. Later connections work.
+type swallower struct {
+	backend string
+	mu      sync.Mutex
+	links   []*link
+	broken  atomic.Bool // later connections are not accepted by the server either
+}
+
+type link struct {
+	client, server net.Conn
+	swallows       atomic.Bool
+	sent           atomic.Bool // the client sent something that was swallowed
+}
+
+// pool is a pool to the test's database through the proxy.
+func (s *swallower) pool(b *bundle, change ...func(*pgxpool.Config)) *pgxpool.Pool {
+	b.Helper()
+	u, err := url.Parse(b.db.DSN)
+	if err != nil {
+		b.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	s.backend = u.Host
+	go s.serve(listener)
+	u.Host = listener.Addr().String()
+	config, err := pgxpool.ParseConfig(u.String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	config.MaxConns = 30
+	for _, f := range change {
+		f(config)
+	}
+	pool, err := pgxpool.NewWithConfig(b.Context(), config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(pool.Close)
+	b.Cleanup(func() { // before the pool is closed, which would wait for answers
+		_ = listener.Close()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, l := range s.links {
+			_, _ = l.client.Close(), l.server.Close()
+		}
+	})
+	return pool
+}
+
+func (s *swallower) serve(listener net.Listener) {
+	for {
+		client, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", s.backend)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		l := &link{client: client, server: server}
+		s.mu.Lock()
+		s.links = append(s.links, l)
+		s.mu.Unlock()
+		go l.pipe(client, server)
+		go l.pipe(server, client)
+	}
+}
+
+func (l *link) pipe(from, to net.Conn) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		switch {
+		case l.swallows.Load():
+			if n > 0 && from == l.client {
+				l.sent.Store(true)
+			}
+			if err != nil && from == l.client {
+				return // The server does not hear that the client is gone.
+			}
+		case n > 0:
+			if _, err := to.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			_ = to.Close()
+			return
+		}
+	}
+}
+
+// swallow swallows from now on what the present connections send.
+func (s *swallower) swallow() (links []*link) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.links {
+		l.swallows.Store(true)
+	}
+	return append(links, s.links...)
+}
+
+// warm gives a pool n idle connections.
+func warm(b *bundle, pool *pgxpool.Pool, n int) {
+	b.Helper()
+	var conns []*pgxpool.Conn
+	for range n {
+		conn, err := pool.Acquire(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		conns = append(conns, conn)
+	}
+	for _, conn := range conns {
+		conn.Release()
+	}
+}
+
+// short is a Config whose waits are as short as they can be.
+func short(c *Config) {
+	c.Timeout, c.Grace, c.ImmediateRetries, c.Workers = 5*time.Second, time.Second, 3, 4
+}
+
+// spent is how many attempts were spent on failures.
+func (b *bundle) spent() int64 {
+	b.Helper()
+	b.observed.mu.Lock()
+	defer b.observed.mu.Unlock()
+	return int64(len(b.observed.retries)+len(b.observed.dead)) + b.count("select count(*) from holdfast.inbox where attempts <> 1")
+}
+
+// A firewall that forgets connections while a consumer is idle.
+func TestIdleConnectionsThatSwallowAreGivenUp(t *testing.T) {
+	b := setup(t)
+	var proxy swallower
+	pool := proxy.pool(b)
+	in := b.inboxOn(pool, short)
+	in.Handle("order.placed", effectOf)
+	g := newFakeGeneration(logOf(keyed(40, 40)...))
+	g.gate = make(chan struct{})
+	warm(b, pool, 20)
+	b.consumeFake(in, g)
+	b.awaitSettled(1)
+	idle := time.Now().Add(1100 * time.Millisecond) // pgx pings a connection that was idle for a second
+	wait.Until(t, "the connections to be idle", func() bool { return time.Now().After(idle) })
+	proxy.swallow()
+	swallowed := time.Now()
+	close(g.gate)
+	b.await("all events", func(o *observations) bool { return len(o.outcomes) == 40 })
+	took := time.Since(swallowed)
+	if limit := 2 * in.c.Timeout; took > limit {
+		t.Errorf("it took %s, want at most %s", took, limit)
+	}
+	t.Logf("handled %s after the connections began to swallow", took)
+	if n := b.spent(); n != 0 {
+		t.Errorf("%d attempts were spent on the network", n)
+	}
+}
+
+// It is gone while handlers run: some compute, and some wait for Postgres.
+func TestHandlersWhoseConnectionSwallowsSpendNoAttempt(t *testing.T) {
+	b := setup(t)
+	var proxy swallower
+	pool := proxy.pool(b)
+	in := b.inboxOn(pool, short)
+	running, swallowed := make(chan struct{}, 10), make(chan struct{})
+	var first sync.Map
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if _, again := first.LoadOrStore(e.ID, true); !again && e.ID < "00004" {
+			running <- struct{}{}
+			<-swallowed
+		}
+		return effectOf(ctx, tx, e)
+	})
+	b.store(in, event("stored", "s"))
+	b.consumeFake(in, newFakeGeneration(logOf(keyed(20, 20)...)))
+	for range 4 {
+		<-running
+	}
+	proxy.swallow()
+	begun := time.Now()
+	close(swallowed)
+	b.await("all events", func(o *observations) bool { return len(o.outcomes) == 21 })
+	// What they left open holds their rows until Postgres ends it: G8.
+	took, limit := time.Since(begun), in.c.Timeout+idleTimeout(in.c)+2*in.c.Timeout
+	if took > limit {
+		t.Errorf("it took %s, want at most %s", took, limit)
+	}
+	t.Logf("handled %s after the connections began to swallow", took)
+	if n := b.spent(); n != 0 {
+		t.Errorf("%d attempts were spent on the network", n)
+	}
+	if n := b.count("select count(*) from effect"); n != 21 {
+		t.Errorf("%d effects, want 21", n)
+	}
+}
+
+// The handler's own slowness is its own, with a network that works.
+func TestAStatementThatTakesTooLongSpendsAnAttempt(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.Timeout = 3 * time.Second })
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		_, err := tx.Exec(ctx, asleep)
+		return err
+	})
+	b.receive(in, event("1", "k"), Retrying)
+	if n := b.count("select count(*) from holdfast.stored where attempts = 1"); n != 1 {
+		t.Error("no attempt was spent")
+	}
+}
+
+// Run has no worker that finds out: its claim does.
+func TestAClaimThatIsSwallowedIsGivenUp(t *testing.T) {
+	b := setup(t)
+	var proxy swallower
+	pool := proxy.pool(b)
+	in := b.inboxOn(pool, short)
+	in.Handle("order.placed", effectOf)
+	b.store(in, event("1", "k"))
+	b.run(in.Run)
+	b.awaitOutcome("1", Handled)
+	proxy.swallow()
+	begun := time.Now()
+	other := b.inbox()
+	b.store(other, event("2", "k"))
+	b.awaitOutcome("2", Handled)
+	if took, limit := time.Since(begun), 2*in.c.Timeout; took > limit {
+		t.Errorf("it took %s, want at most %s", took, limit)
+	}
+	if n := b.spent(); n != 0 {
+		t.Errorf("%d attempts were spent on the network", n)
+	}
+}
+
+// Each of our own waits ends by itself: BEGIN, the insert, what follows a handler, COMMIT.
+func TestEachWaitOfTheInboxHasABound(t *testing.T) {
+	b := setup(t)
+	var proxy swallower
+	pool := proxy.pool(b)
+	in := b.inboxOn(pool, short)
+	in.Handle("order.placed", effectOf)
+	in.registry.start()
+	limit := max(2*in.c.Timeout, finishTimeout+leastWait)
+	for name, do := range map[string]func(ctx context.Context, swallow func()) error{
+		"connection": func(ctx context.Context, swallow func()) error {
+			conn, err := in.acquire(ctx)
+			if err != nil {
+				return err
+			}
+			swallow()
+			delete(conn.Conn().PgConn().CustomData(), "holdfast.cutoff") // so that it is asked something, as a ping would
+			conn.Release()
+			_, err = in.acquire(ctx)
+			return err
+		},
+		"COMMIT": func(ctx context.Context, swallow func()) error {
+			return in.receiver.runner.transact(ctx, func(context.Context, pgx.Tx) error { swallow(); return nil })
+		},
+		"a statement of ours": func(ctx context.Context, swallow func()) error {
+			return in.receiver.runner.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
+				swallow()
+				_, err := tx.Exec(ctx, "select 1")
+				return err
+			})
+		},
+		"what follows a handler": func(ctx context.Context, swallow func()) error {
+			return in.receiver.runner.transactHandler(ctx, func(tx pgx.Tx) error {
+				h := func(context.Context, pgx.Tx, []holdfast.Event) error { swallow(); return nil }
+				return in.receiver.runner.handle(ctx, tx, h, []holdfast.Event{event("1", "k")}, func(ctx context.Context) error {
+					_, err := tx.Exec(ctx, "select 1")
+					return err
+				})
+			})
+		},
+		"the insert": func(ctx context.Context, swallow func()) error {
+			p := pipeline{admission: in.receiver.admission}
+			var err error
+			if p.conn, err = in.acquire(ctx); err != nil {
+				return err
+			}
+			swallow()
+			_, err = p.openAndRun(ctx, attempt{ds: []*delivery{in.registry.newDelivery(event("2", "k"))}, number: 1})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pool.Reset()
+			done := make(chan error, 1)
+			go func() { done <- do(t.Context(), func() { proxy.swallow() }) }()
+			select {
+			case err := <-done:
+				if err == nil {
+					t.Error("no error")
+				}
+			case <-time.After(limit):
+				t.Errorf("it still waits after %s", limit)
+			}
+		})
+	}
+}
