@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"net"
 	"syscall"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -69,7 +71,7 @@ func TestANodeCutOffInsideAPipelineFreesItsFence(t *testing.T) {
 	defer func() { close(release); <-ended }()
 	f, ok := <-held
 	if !ok {
-		t.Skip("needs a server without a proxy before it, whose kernel would answer for the node")
+		skip.Without(t, "a server without a proxy before it", "use one of this machine", errors.New("a proxy's kernel would answer for the node"))
 	}
 	begun, bound := time.Now(), idleTimeout(in.c)
 	free := func() bool {

@@ -1,6 +1,7 @@
 package cutoff_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/cutoff"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -54,7 +56,7 @@ func TestAConnectionIsSetOnceToTheShortestBound(t *testing.T) {
 	}
 	defer conn.Close(t.Context())
 	if conn.PgConn().Conn().RemoteAddr().Network() == "unix" {
-		t.Skip("a Unix socket has no keepalives")
+		skip.Without(t, "a server that is reached by TCP", "use one", errors.New("a Unix socket has no keepalives"))
 	}
 	idle := func() string {
 		var s string

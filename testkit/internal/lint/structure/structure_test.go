@@ -15,9 +15,9 @@ const (
 	worked = `partition.dispatch scheduler.add partition.handOut workerPool.add worker.run worker.next worker.take workerPool.take
 		worker.work `
 	opened = `pipeline.open ledger.queueOpening ledger.queueInsert readInsert pipeline.run admission.inserted
-		runner.handle runner.call `
+		runner.handle runner.call handlerReturn.judge `
 	fails    = `failureOf blame faultOf runner.abort rollback `
-	judged   = `history.after decide receiver.afterFailure runner.within runner.transact `
+	judged   = `history.after decide receiver.afterFailure runner.within runner.transact runner.transactHandler `
 	parked   = `queues.store ledger.record fence.queue fence.read queues.queue quota.count quota.enter quota.measures starts.forget `
 	dead     = `ledger.deadLetter ledger.record fence.queue fence.read letters.insert fingerprint letters.publish starts.forget `
 	reported = `runner.commitTx env.report `
@@ -33,11 +33,11 @@ var ways = map[string]string{
 	"Receive, dead": `Inbox.Receive receiver.receiveAlone registry.newDeliveryOf env.newIntake receiver.receive receiver.first receiver.alone
 		pipeline.openAndRun ` + opened + fails + judged + dead + reported + `env.notifyDead`,
 	"TryReceive, parked": `Inbox.TryReceive receiver.receiveAlone registry.newDeliveryOf env.newIntake receiver.receive receiver.first receiver.alone
-		receiver.trying runner.within runner.transact admission.admit ledger.queueInsert readInsert admission.inserted runner.handle runner.call
-		` + fails + `history.after decide receiver.afterFailure runner.within runner.transact ` + parked + reported + `env.retried`,
+		receiver.trying runner.withinHandler runner.transactHandler admission.admit ledger.queueInsert readInsert admission.inserted runner.handle runner.call
+		` + fails + `history.after decide receiver.afterFailure runner.within runner.transact runner.transactHandler ` + parked + reported + `env.retried`,
 	"ReceiveTx, parked": `Inbox.ReceiveTx receiver.receiveTx registry.newDelivery receiver.underSavepoint admission.admit ledger.queueInsert readInsert
 		admission.inserted runner.handle runner.call failureOf blame faultOf rollback history.after decide receiver.afterFailure ` + parked,
-	"Store": `Inbox.Store receiver.storeAlone registry.newDeliveryOf env.newIntake receiver.receive receiver.first runner.within runner.transact
+	"Store": `Inbox.Store receiver.storeAlone registry.newDeliveryOf env.newIntake receiver.receive receiver.first runner.within runner.transact runner.transactHandler
 		` + parked + reported,
 	"Consume": consumed + worked + opened + `starts.forget worker.committed env.report ` + settled + `consumer.saveLoop consumer.save`,
 	"Consume, parked": consumed + worked + opened + fails + `worker.redo worker.finish env.newIntake receiver.receive receiver.first
@@ -45,19 +45,19 @@ var ways = map[string]string{
 	"Consume, dead": consumed + worked + opened + fails + `worker.redo worker.finish env.newIntake receiver.receive receiver.first
 		` + judged + dead + reported + `env.notifyDead ` + settled,
 	"Consume, a batch that fails": consumed + worked + `partition.taken job.close pipeline.open ledger.queueOpening ledger.queueInsertMany
-		readInsertMany pipeline.run runner.handle runner.call ` + fails + `worker.redo partition.split scheduler.split`,
+		readInsertMany pipeline.run runner.handle runner.call handlerReturn.judge ` + fails + `worker.redo partition.split scheduler.split`,
 	"Consume, a follower": consumed + worked + `partition.follower scheduler.follower usage.add pipeline.open ledger.queueOpening queues.queueFollowers
 		quota.measures queues.readFollowers pipeline.run worker.committed env.report ` + settled,
 	"Consume, parked after a crash": consumed + `env.newIntake partition.replaySerially partition.exclusively partition.count partition.untilAnswered
 		starts.count receiver.receive receiver.first receiver.alone pipeline.openAndRun ` + opened + fails + judged + parked + reported + `env.retried
 		partition.settle`,
-	"Run": `Inbox.Run Inbox.runStored backlog.workStored claims.claim scanClaimed backlog.work backlog.workOne runner.transact runner.handle
+	"Run": `Inbox.Run Inbox.runStored backlog.workStored claims.claim scanClaimed backlog.work backlog.workOne runner.transactHandler runner.handle
 		runner.call backlog.settle backlog.remove claims.queueNext readNext runner.commitTx env.reportStored`,
-	"Run, parked again": `Inbox.Run Inbox.runStored backlog.workStored claims.claim scanClaimed backlog.work backlog.workOne runner.transact
-		runner.handle runner.call ` + fails + `history.after decide backlog.writeDown runner.transact backlog.postpone runner.commitTx env.retried
+	"Run, parked again": `Inbox.Run Inbox.runStored backlog.workStored claims.claim scanClaimed backlog.work backlog.workOne runner.transactHandler
+		runner.handle runner.call handlerReturn.judge ` + fails + `history.after decide backlog.writeDown runner.transact runner.transactHandler backlog.postpone runner.commitTx env.retried
 		env.reportStored`,
-	"Run, dead": `Inbox.Run Inbox.runStored backlog.workStored claims.claim scanClaimed backlog.work backlog.workOne runner.transact
-		runner.handle runner.call ` + fails + `history.after decide backlog.writeDead backlog.writeDown runner.transact backlog.giveUp letters.insert
+	"Run, dead": `Inbox.Run Inbox.runStored backlog.workStored claims.claim scanClaimed backlog.work backlog.workOne runner.transactHandler
+		runner.handle runner.call handlerReturn.judge ` + fails + `history.after decide backlog.writeDead backlog.writeDown runner.transact runner.transactHandler backlog.giveUp letters.insert
 		fingerprint letters.publish backlog.remove runner.commitTx env.notifyDead env.reportStored`,
 }
 
