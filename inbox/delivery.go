@@ -100,6 +100,7 @@ type intake struct {
 	next     attemptFunc // nil before the first attempt
 	h        history
 	failures []string
+	refused  int // how often Postgres refused what was decided
 	begun    time.Time
 }
 

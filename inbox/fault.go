@@ -76,11 +76,17 @@ func faultOf(err error, c failureFacts) fault {
 		return faultLost
 	case c.connLost:
 		return faultDatabase
-	case c.inHandler, c.committing:
+	case c.inHandler, c.committing, isPg && ofTheData(pgErr.Code):
 		return faultEvent
 	default:
 		return faultDatabase // One of our own statements failed: no event is to blame.
 	}
+}
+
+// ofTheData reports that a SQLSTATE means: these values are refused, however often they are written. A trigger or a constraint
+// of somebody else on our tables may do that.
+func ofTheData(code string) bool {
+	return len(code) == 5 && (code[:2] == "22" || code[:2] == "23" || code[:2] == "P0")
 }
 
 // unavailable reports that a SQLSTATE means: the server can do nothing now, whatever it is asked.

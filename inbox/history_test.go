@@ -54,6 +54,9 @@ func TestJudgeSaysWhoseFaultAFailureIs(t *testing.T) {
 		"a handler whose time was up is the event's":               {context.DeadlineExceeded, failureFacts{inHandler: true, timedOut: true, connLost: true}, faultEvent},
 		"a handler that was told to stop is nobody's":              {context.Canceled, failureFacts{inHandler: true, stopped: true, connLost: true}, faultStopped},
 		"our own statement's failure is the database's":            {pgError("42P01"), failureFacts{}, faultDatabase},
+		"values that our own statement may not write are not":      {pgError("P0001"), failureFacts{}, faultEvent},
+		"nor those that a constraint refuses":                      {pgError("23514"), failureFacts{}, faultEvent},
+		"a timeout on a connection that swallows is the network's": {context.DeadlineExceeded, failureFacts{inHandler: true, timedOut: true, connLost: true, cutOff: true}, faultLost},
 		"a partition that was lost is fenced":                      {fmt.Errorf("take: %w", errFenced), failureFacts{stopped: true}, faultFenced},
 		"a copy of an event in hand is in flight":                  {fmt.Errorf("lock: %w", ErrInFlight), failureFacts{}, faultInFlight},
 	} {

@@ -58,6 +58,11 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 			return "", err
 		}
 		d.inDoubt = d.inDoubt || f.fault == faultUnknown
+		if h.decided && f.fault == faultEvent {
+			if t.refused++; t.refused == maxRefused {
+				t.next = rec.runner.within(rec.unrecordable(t, f.err))
+			}
+		}
 		var v verdict
 		*h, v = h.after(rec.c.Retry, *f, time.Now(), rec.random())
 		cause := v.failure.err
@@ -139,6 +144,17 @@ func (rec *receiver) afterFailure(d *delivery, h history, v verdict, failures []
 		}
 		return out, perr
 	}, failures
+}
+
+// maxRefused is how often Postgres may refuse the outcome of an event before the event becomes a dead letter without an inbox row.
+const maxRefused = 3
+
+// unrecordable is the step for an event whose outcome Postgres refuses to record, for a reason that lies in the event. Without it
+// the event would hold its partition for good. Without a row it is handled anew if it comes again.
+func (rec *receiver) unrecordable(t *intake, err error) step {
+	l := letter{reason: "Postgres refuses to record what became of it", holds: rec.c.HoldKey, attempts: t.h.attempts,
+		errors: appendError(t.failures, err), err: err, reopen: true}
+	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.ledger.letterAlone(ctx, tx, t.d, l) }
 }
 
 // first is the first attempt of an intake.

@@ -64,6 +64,28 @@ func (led *ledger) deadLetter(ctx context.Context, tx pgx.Tx, d *delivery, l let
 	return as, led.starts.forget(ctx, tx, d)
 }
 
+// letterAlone dead-letters an event without an inbox row, under the fence.
+func (led *ledger) letterAlone(ctx context.Context, tx pgx.Tx, d *delivery, l letter) (Outcome, error) {
+	if d.from != nil {
+		b := &pgx.Batch{}
+		d.from.fence.queue(led.env, b)
+		br := tx.SendBatch(ctx, b)
+		err := d.from.fence.read(br)
+		if closing := br.Close(); err == nil {
+			err = closing
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	id, err := led.letters.insert(ctx, tx, d.e, d.hash, d.partition(), d.offset(), l)
+	if err != nil {
+		return "", err
+	}
+	d.after = func() { led.notifyDead(l.observed(d.e, id)) }
+	return Dead, led.starts.forget(ctx, tx, d)
+}
+
 // known is the outcome for an event whose id came before.
 func (led *ledger) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, error) {
 	var hash []byte

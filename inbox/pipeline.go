@@ -80,15 +80,17 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 	default:
 		p.ledger.queueInsertMany(b, a.ds)
 	}
-	sending, cancel := p.bounded(ctx)
+	var sending context.Context
+	var cancel context.CancelFunc
 	committing := p.tx != nil
 	if committing { // It is carried out whatever becomes of the next transaction.
-		cancel()
 		failpoint.Hit(failpoint.InboxCommitting)
 		b.QueuedQueries = slices.Insert(b.QueuedQueries, 0, &pgx.QueuedQuery{SQL: "commit"})
 		sending, cancel = context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+	} else {
+		sending, cancel = p.bounded(ctx)
 	}
-	defer func() { cancel() }()
+	defer cancel()
 	failpoint.Hit(failpoint.InboxInserting)
 	br := p.conn.SendBatch(sending, b)
 	if committing {

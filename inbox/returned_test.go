@@ -216,6 +216,39 @@ func TestAMisdeedInASerialReplayHoldsNobodyElse(t *testing.T) {
 	}
 }
 
+// Somebody has put a trigger on the inbox's own table, which refuses an event at COMMIT, or at once. So nothing can be recorded of
+// the event: neither that it is stored nor that it is dead.
+func TestAnEventThatPostgresRefusesToRecordHoldsNobody(t *testing.T) {
+	for name, deferred := range map[string]string{"at COMMIT": "deferrable initially deferred", "at once": "not deferrable"} {
+		for _, table := range []string{"inbox", "stored"} {
+			t.Run(table+" "+name, func(t *testing.T) {
+				b := setup(t)
+				in := b.inbox(func(c *Config) { c.Workers = 1 })
+				in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+					if e.ID == "bad" && table == "stored" {
+						return errors.New("no")
+					}
+					return effectOf(ctx, tx, e)
+				})
+				pgtest.Exec(t, b.db, `create function refuse() returns trigger language plpgsql as $$ begin
+						if new.event_id = 'bad' then raise exception 'refused'; end if; return null;
+					end $$;
+					create constraint trigger refuse after insert on holdfast.`+table+" "+deferred+` for each row execute function refuse()`)
+				b.consumeFake(in, newFakeGeneration(logOf(event("1", "a"), event("bad", "k"), event("2", "k"))))
+				b.awaitSettled(3)
+				b.awaitOutcome("2", Handled)
+				b.awaitOutcome("bad", Dead)
+				if n := b.count("select count(*) from holdfast.letter where event_id = 'bad' and reason = 'Postgres refuses to record what became of it' and errors[cardinality(errors)] like '%refused%'"); n != 1 {
+					t.Error("it has no letter that says why")
+				}
+				if b.effects("bad") != 0 {
+					t.Error("it had an effect")
+				}
+			})
+		}
+	}
+}
+
 func TestASwallowedErrorInTheCallersTransactionIsCounted(t *testing.T) {
 	b := setup(t)
 	in := b.misdoing(misdeeds["it swallows an error"].do)
