@@ -152,6 +152,42 @@ func (b *bundle) spent() int64 {
 	return int64(len(b.observed.retries)+len(b.observed.dead)) + b.count("select count(*) from holdfast.inbox where attempts <> 1")
 }
 
+// One connection did not answer in time. Of the others those are closed that do not answer either.
+func TestAfterADeadConnectionTheIdleOnesAreTested(t *testing.T) {
+	b := setup(t)
+	var proxy swallower
+	pool := proxy.pool(b)
+	in := b.inboxOn(pool, short)
+	take := func(n int) (conns []*pgxpool.Conn) {
+		for range n {
+			conn, err := pool.Acquire(b.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			conns = append(conns, conn)
+		}
+		return conns
+	}
+	dead := take(6)
+	proxy.swallow()
+	for _, conn := range append(dead, take(3)...) {
+		conn.Release()
+	}
+	in.suspect(pgError("23505")) // It was answered.
+	if n := pool.Stat().TotalConns(); n != 9 {
+		t.Fatalf("%d connections, want 9", n)
+	}
+	begun := time.Now()
+	in.suspect(context.DeadlineExceeded)
+	if took := time.Since(begun); took > leastWait {
+		t.Errorf("the test took %s", took)
+	}
+	wait.Until(t, "those that swallow to be closed", func() bool { return pool.Stat().TotalConns() == 3 })
+	if err := pool.Ping(b.Context()); err != nil || pool.Stat().TotalConns() != 3 {
+		t.Errorf("%d connections, %v; want the 3 that answer", pool.Stat().TotalConns(), err)
+	}
+}
+
 // A firewall that forgets connections while a consumer is idle.
 func TestIdleConnectionsThatSwallowAreGivenUp(t *testing.T) {
 	b := setup(t)
