@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -106,46 +105,35 @@ func (env *env) closeDead() {
 	wg.Wait()
 }
 
-// watch finds out whether a handler whose time is over was cut off from Postgres. It has to ask while the handler still runs,
-// because pgx then cancels its statement.
-type watch struct {
-	timer *time.Timer
-	began atomic.Int64 // when it asked; nanoseconds
-	cut   chan bool    // the answer
+// question is whether a handler is cut off from Postgres. It has to be asked while the handler runs: once its time is over, pgx
+// cancels its statement.
+type question struct {
+	asked time.Time
+	cut   chan bool // the answer
 }
 
-// watchFrom is the shortest Config.Timeout under which a handler is watched. Under a shorter one there is no time to ask.
-const watchFrom = 2 * time.Second
+// askFrom is the shortest Config.Timeout under which there is time to ask.
+const askFrom = 2 * time.Second
 
-// watch watches a handler that runs under ctx on a connection.
-func (env *env) watch(ctx context.Context, conn *pgx.Conn) *watch {
-	if env.c.Timeout < watchFrom {
-		return nil
+// askAfter is how long a handler runs before the question is asked; 0 means never.
+func askAfter(c Config) time.Duration {
+	if c.Timeout < askFrom {
+		return 0
 	}
-	w := &watch{cut: make(chan bool, 1)}
-	pid := conn.PgConn().PID()
-	w.timer = time.AfterFunc(env.c.Timeout-min(env.c.Timeout/4, 2*time.Second), func() {
-		w.began.Store(time.Now().UnixNano())
-		w.cut <- env.awaitsClient(ctx, pid)
-	})
-	return w
+	return c.Timeout - min(c.Timeout/4, 2*time.Second)
 }
 
-// stop ends the watch, unless it is asking already.
-func (w *watch) stop() {
-	if w != nil {
-		w.timer.Stop()
-	}
+// ask asks about the backend of a handler that runs under ctx.
+func (env *env) ask(ctx context.Context, pid uint32) *question {
+	q := &question{asked: time.Now(), cut: make(chan bool, 1)}
+	go func() { q.cut <- env.awaitsClient(ctx, pid) }()
+	return q
 }
 
 // cutOff reports that the server waited for the handler, although the handler waited for the answer to a statement that it had
 // sent before. sent is zero if it sent none. The handler's context has ended.
-func (w *watch) cutOff(sent time.Time) bool {
-	if w == nil || sent.IsZero() || w.timer.Stop() {
-		return false
-	}
-	cut := <-w.cut
-	return cut && sent.UnixNano() < w.began.Load()
+func (q *question) cutOff(sent time.Time) bool {
+	return q != nil && !sent.IsZero() && sent.Before(q.asked) && <-q.cut
 }
 
 // awaitsClient asks whether a backend waits for its client. It asks on a connection of its own: those of the pool may be cut off

@@ -19,7 +19,7 @@ type env struct {
 	wakeup  chan struct{} // this node stored an event: Run looks at once
 	limiter rateLimiter
 	tested  rateLimiter   // of tests of the pool
-	asking  chan struct{} // full while a handler's watch asks Postgres
+	asking  chan struct{} // full while the question about a handler is asked
 }
 
 func newEnv(pool *pgxpool.Pool, c Config) *env {

@@ -41,8 +41,14 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 	done := make(chan error, 1)
 	given := handlertx.Give(hctx, tx, errNotTheHandlers)
 	defer given.TakeBack()
-	watch := rn.watch(hctx, tx.Conn())
-	defer watch.stop()
+	pid := tx.Conn().PgConn().PID()
+	var asking <-chan time.Time
+	if d := askAfter(rn.c); d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		asking = t.C
+	}
+	var q *question
 	go func() {
 		err := errGoexit // unless it returns or panics
 		defer func() {
@@ -60,13 +66,20 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 			closed: conn.IsClosed(), busy: conn.IsBusy(), status: conn.TxStatus(), ended: given.Ended(), ranOut: given.RanOut(),
 		}
 		if r.timedOut() && r.closed {
-			r.cutOff = watch.cutOff(given.Sent())
+			r.cutOff = q.cutOff(given.Sent())
 		}
 		return r.judge()
 	}
 	select {
 	case err := <-done:
 		return returned(err)
+	case <-asking:
+		q = rn.ask(hctx, pid)
+		select {
+		case err := <-done:
+			return returned(err)
+		case <-hctx.Done():
+		}
 	case <-hctx.Done():
 	}
 	grace := time.NewTimer(rn.c.Grace)
