@@ -198,7 +198,8 @@ create sequence holdfast.parked_place;
 
 -- One row for each event that a consumer has settled, written in the transaction of its handler, with result and
 -- processed_at. Partition and offset are null for an event that did not come from Kafka. `hash` shows when an id comes with
--- another payload: it is the SHA-256 of the payload, without what a provider of webhooks counts in it.
+-- another type or payload: it is the SHA-256 of the type, a NUL and the payload. For a webhook it is that of the payload,
+-- without what a provider counts in it, and after an edit that of the new payload.
 create table holdfast.inbox (
     consumer      text collate "C" not null,
     source        text collate "C" not null,
@@ -261,13 +262,32 @@ create table holdfast.stored (
     lease_token uuid,                                      -- which worker; every settling statement names it
     letter     bigint,                                     -- set when this is the replay of a dead letter
     primary key (consumer, topic, key, place),
-    unique (consumer, source, event_id)
+    -- The id comes first: with the consumer first, Postgres took this index for a key's queue, and read all of the consumer.
+    constraint stored_consumer_source_event_id_key unique (event_id, source, consumer)
 );
-create index stored_due on holdfast.stored (consumer, next_at) where next_at < 'infinity';
+-- What is due, by type: a claim reads only events of types that its node handles.
+create index stored_due on holdfast.stored (consumer, type, next_at) where next_at < 'infinity';
 -- The rows of a key that are not dormant: its head, replays, and the rows that a worker has. Without this index a claim and
 -- a replay would look for these among all followers of the key. No column of it changes when an event is claimed.
 create index stored_active on holdfast.stored (consumer, topic, key, place) where next_at < 'infinity';
 create sequence holdfast.stored_place;
+
+-- What people did to stored events (holdfast stored), and why. An event that they skipped or dead-lettered is a letter.
+create table holdfast.stored_action (
+    id        bigint generated always as identity primary key,
+    action    text not null constraint action_is_known check (action in ('release', 'skip', 'dead-letter')),
+    consumer  text collate "C" not null,
+    source    text collate "C" not null,
+    event_id  text collate "C" not null,
+    type      text collate "C" not null,
+    topic     text collate "C" not null,
+    key       text collate "C" not null,
+    letter    bigint,                                      -- which letter it became; null if it was released
+    by        text not null,
+    reason    text not null,
+    at        timestamptz not null default now()
+);
+create index stored_action_event on holdfast.stored_action (consumer, source, event_id);
 
 -- Where a consumer stands in each partition: every offset below `position` is settled. `epoch` is the fence: the node
 -- that is given the partition raises it, to a number that no owner had before (microseconds of the clock), and handlers
@@ -283,13 +303,15 @@ create table holdfast.consumer_position (
     position             bigint not null default 0,
     clean                boolean not null default true,
     owner                text collate "C",
+    held                 text,                             -- why the partition is held; null: it is not
     checkpoint_offset    bigint,
     checkpoint_identity  bigint,
     updated_at           timestamptz not null default now(),
     primary key (consumer, topic, partition)
 ) with (fillfactor = 10);
 
--- Starts of handlers, counted before they run, only after an unclean end: they show which payload kills the process.
+-- Starts of handlers, counted before they run, only after an unclean end: they show which payload kills the process. An event
+-- that comes to an end leaves no row.
 create table holdfast.start (
     consumer   text collate "C" not null,
     source     text collate "C" not null,
@@ -308,6 +330,18 @@ create table holdfast.consumer_type (
     seen_until  timestamptz not null,
     primary key (consumer, type, node)
 );
+
+-- How many events a consumer has skipped because no node handles their type (Config.UnknownType), for people. Type and topic
+-- are '' for those beyond a node's first thousand types.
+create table holdfast.consumer_skip (
+    consumer  text collate "C" not null,
+    topic     text collate "C" not null,
+    type      text collate "C" not null,
+    events    bigint not null,
+    first_at  timestamptz not null default now(),
+    last_at   timestamptz not null default now(),
+    primary key (consumer, topic, type)
+) with (fillfactor = 50);
 
 -- The highest version of an entity that a consumer's handlers have seen (Inbox.Watermark). A handler whose events may
 -- overtake each other asks it whether an event is older than what it has seen. One row for each entity, not for each
