@@ -33,35 +33,41 @@ func (d *DLQ) address(ctx context.Context, id int64) (a address, err error) {
 // change runs one transaction on one letter. It locks the queue of the letter's key, then the letter itself, in the
 // same order as everywhere. do gets the letter's current state.
 func (d *DLQ) change(ctx context.Context, id int64, a address, do func(tx pgx.Tx, state string) error) error {
+	err := d.transact(ctx, func(tx pgx.Tx) error {
+		if a.origin == OriginInbox && a.key != "" {
+			if _, err := tx.Exec(ctx, d.sql.lock, int32(lane.KeyClass), lane.Number(d.schema, a.consumer, a.topic, a.key)); err != nil {
+				return fmt.Errorf("lock the key's queue: %w", err)
+			}
+		}
+		var state string
+		if err := tx.QueryRow(ctx, d.sql.take, id).Scan(&state); errors.Is(err, pgx.ErrNoRows) {
+			return ErrNotFound
+		} else if err != nil {
+			return fmt.Errorf("lock the letter: %w", err)
+		}
+		if err := do(tx, state); err != nil {
+			return err
+		}
+		failpoint.Hit(failpoint.DLQChanging)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("letter %d: %w", id, explain(err))
+	}
+	failpoint.Hit(failpoint.DLQChanged)
+	return nil
+}
+
+// transact runs one transaction, again if another one was in its way.
+func (d *DLQ) transact(ctx context.Context, do func(tx pgx.Tx) error) error {
 	const tries = 5
 	for try := 1; ; try++ {
-		err := pgx.BeginTxFunc(ctx, d.pool, pgx.TxOptions{BeginQuery: beginGuarded}, func(tx pgx.Tx) error {
-			if a.origin == OriginInbox && a.key != "" {
-				if _, err := tx.Exec(ctx, d.sql.lock, int32(lane.KeyClass), lane.Number(d.schema, a.consumer, a.topic, a.key)); err != nil {
-					return fmt.Errorf("lock the key's queue: %w", err)
-				}
-			}
-			var state string
-			if err := tx.QueryRow(ctx, d.sql.take, id).Scan(&state); errors.Is(err, pgx.ErrNoRows) {
-				return ErrNotFound
-			} else if err != nil {
-				return fmt.Errorf("lock the letter: %w", err)
-			}
-			if err := do(tx, state); err != nil {
-				return err
-			}
-			failpoint.Hit(failpoint.DLQChanging)
-			return nil
-		})
+		err := pgx.BeginTxFunc(ctx, d.pool, pgx.TxOptions{BeginQuery: beginGuarded}, do)
 		var pgErr *pgconn.PgError
 		if errors.As(err, &pgErr) && (pgErr.Code == "40P01" || pgErr.Code == "40001") && try < tries {
 			continue // A deadlock or serialization failure: nothing was changed, and the other transaction succeeded.
 		}
-		if err != nil {
-			return fmt.Errorf("letter %d: %w", id, explain(err))
-		}
-		failpoint.Hit(failpoint.DLQChanged)
-		return nil
+		return err
 	}
 }
 

@@ -55,6 +55,8 @@ func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
 		{editResult, "12, ''", []string{"letter_pkey", "inbox_pkey"}},
 		{editLetter, "12, '', ''", []string{"letter_pkey"}},
 		{listActions, "12", []string{"letter_action_letter"}},
+		{releaseStored, "'billing', 'orders', '12', 12, 's', '12'", []string{"stored_(pkey|consumer_source_event_id_key)", "letter_holds_inbox"}},
+		{giveUpStored, "'billing', 'orders', '12', 12, 's', '12', 'r', 'open', 'dead'", []string{"stored_(pkey|consumer_source_event_id_key)", "inbox_pkey", "letter_pkey", "letter_event"}},
 	} {
 		asked = append(asked, c.statement)
 		for _, plan := range plantest.Of(t, db.Pool, c.statement, c.literals) {
@@ -62,9 +64,11 @@ func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
 			plan.NeverReadsAllOf(tables...)
 		}
 	}
+	const log = "it only writes a log"
 	const person = "for a person, by a filter of theirs"
 	plantest.EveryStatement(t, asked, map[string]string{
 		"dlq.list": person, "dlq.groups": person, "dlq.walk": person, "dlq.count": person, "dlq.purge": person, "dlq.count_purge": person, "dlq.purge_replays": person,
+		"dlq.list_stored": person, "dlq.record_stored": log,
 		"dlq.lock": "it reads no table", "dlq.replay": "its function finds the letter by its id",
 	})
 }

@@ -221,11 +221,80 @@ const listActions = `-- dlq.actions
 select a.id, a.letter, a.action, a.by, a.reason, a.at, a.payload, coalesce(a.version, 0)
   from holdfast.letter_action a where a.letter = $1::bigint order by a.id`
 
+// listStored reads a page of a consumer's stored events in the order of the primary key. $2 to $6 the filter, where empty matches
+// any; $7 only types that no node handles, $8 only heads; $9 to $11 the place after which to continue; $12 how many. It compares
+// with the event before it by the primary key.
+const listStored = `-- dlq.list_stored
+select s.consumer, s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time, e.head, s.lease_until > now(), e.handled, s.attempts,
+       coalesce(s.errors[cardinality(s.errors)], ''), s.first_at, nullif(s.next_at, 'infinity'), coalesce(s.letter, 0)
+  from holdfast.stored s
+ cross join lateral (
+       select s.key = '' or not exists (select from holdfast.stored h
+                                         where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place) as head,
+              exists (select from holdfast.consumer_type t
+                       where t.consumer = s.consumer and t.type = s.type and t.seen_until > now()) as handled) e
+ where s.consumer = $1::text
+   and ($2::text = '' or s.topic = $2::text)
+   and ($3::text = '' or s.key = $3::text)
+   and ($4::text = '' or s.type = $4::text)
+   and ($5::text = '' or s.source = $5::text)
+   and ($6::text = '' or s.event_id = $6::text)
+   and (not $7::boolean or not e.handled)
+   and (not $8::boolean or e.head)
+   and (s.topic, s.key, s.place) > ($9::text, $10::text, $11::bigint)
+ order by s.topic, s.key, s.place
+ limit $12::integer`
+
+// releaseStored makes a head due, under lockQueue, unless a worker has it or a letter holds its key.
+const releaseStored = `-- dlq.release_stored
+update holdfast.stored s set next_at = now()
+ where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint and s.source = $5::text and s.event_id = $6::text
+   and s.lease_until <= now()
+   and (s.key = '' or (
+          not exists (select from holdfast.stored h
+                       where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place)
+      and (s.letter is not null
+           or not exists (select from holdfast.consumer_hold o
+                           where o.consumer = s.consumer and o.topic = s.topic and o.key = s.key and o.after < s.place))))`
+
+// giveUpStored takes an event out of its queue, under lockQueue, unless a worker has it, and makes it a letter in the state $8: a new
+// one, or the one that it is a replay of. $7 is the reason, $9 the result of its inbox row.
+const giveUpStored = `-- dlq.give_up_stored
+with gone as (
+  delete from holdfast.stored s
+   where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint and s.source = $5::text and s.event_id = $6::text
+     and s.lease_until <= now()
+  returning s.*
+), settled as (
+  update holdfast.inbox i set result = $9::text, processed_at = now(), attempts = g.attempts
+    from gone g
+   where i.consumer = g.consumer and i.source = g.source and i.event_id = g.event_id and i.result = 'stored'
+), again as (
+  update holdfast.letter l set state = $8::text, reason = $7::text, last_at = now(), attempts = l.attempts + g.attempts, errors = holdfast.last_errors(l.errors || g.errors)
+    from gone g where l.id = g.letter
+  returning l.id
+), new as (
+  insert into holdfast.letter as l (origin, consumer, reason, fingerprint, state, event_id, source, type, topic, key, time,
+         headers, payload, hash, partition, "offset", attempts, errors, first_at, place)
+  select 'inbox', g.consumer, $7::text, g.type || ' given up by a person', $8::text, g.event_id, g.source, g.type, g.topic, g.key, g.time,
+         g.headers, g.payload, g.hash, g.partition, g."offset", g.attempts, g.errors, coalesce(g.failed_at, now()), g.place
+    from gone g where g.letter is null
+  on conflict (consumer, source, event_id, hash) where origin = 'inbox' do update
+     set state = excluded.state, reason = excluded.reason, fingerprint = excluded.fingerprint, holds = false, place = excluded.place, last_at = now(),
+         attempts = l.attempts + excluded.attempts, errors = holdfast.last_errors(l.errors || excluded.errors)
+  returning l.id)
+select id from again union all select id from new`
+
+const recordStored = `-- dlq.record_stored
+insert into holdfast.stored_action (action, consumer, source, event_id, type, topic, key, letter, by, reason)
+values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::bigint, $9::text, $10::text)`
+
 // statements holds the statements above for the configured schema.
 type statements struct {
 	list, count, last, address, lock, take, mark, record, store, storeResult, replay,
 	unstore, discardResult, wake, keepVersion, editResult, edit, actions,
-	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge, purgeReplays string
+	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge, purgeReplays,
+	listStored, releaseStored, giveUpStored, recordStored string
 }
 
 func newStatements(schema string) statements {
@@ -239,5 +308,6 @@ func newStatements(schema string) statements {
 		groups: in(groupLetters), walk: in(walkLetters), close: in(closeLetter),
 		findReplay: in(findReplay), beginReplay: in(beginReplay), endReplay: in(endReplay),
 		purge: in(purgeLetters), countPurge: in(countPurge), purgeReplays: in(purgeReplays),
+		listStored: in(listStored), releaseStored: in(releaseStored), giveUpStored: in(giveUpStored), recordStored: in(recordStored),
 	}
 }

@@ -30,6 +30,7 @@ func TestEverythingThatStatusSaysIsDocumented(t *testing.T) {
 		insert into holdfast.relay (name, seen_until) values ('the sidecar', now() + interval '1 minute');
 		insert into holdfast.parked (lane, topic, key, place, why, next_at, first_at, id, source, type, time) values (3, 'orders', 'k', 1, 'record', now(), now() - interval '1 hour', 'e', 's', 't', now()), (3, 'gone', 'k', 2, 'topic', now(), now(), 'e', 's', 't', now());
 		insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash) values ('billing', 'orders', 'k', 1, 's', 'e', 't', now(), '');
+		insert into holdfast.consumer_skip (consumer, topic, type, events) values ('billing', 'orders', 'order.payed', 50);
 		insert into holdfast.event_0 (lane, id, type, topic) values (3, 'a', 't', 'o'); insert into holdfast.event_1 (lane, id, type, topic) values (3, 'b', 't', 'o');
 		insert into holdfast.event_2 (lane, id, type, topic) values (3, 'c', 't', 'o'); insert into holdfast.event_3 (lane, id, type, topic) values (3, 'd', 't', 'o')`)
 	tx, err := db.Begin(t.Context())
@@ -61,8 +62,8 @@ func TestEverythingThatStatusSaysIsDocumented(t *testing.T) {
 	}
 	_, out, _ = call(t, "status")
 	heads := regexp.MustCompile(`(?m)^(LANE|RELAY|SEGMENT|CONSUMER) .*`).FindAllString(out, -1)
-	if len(heads) != 6 {
-		t.Fatalf("status has %d tables, want 6: %s", len(heads), out)
+	if len(heads) != 7 {
+		t.Fatalf("status has %d tables, want 7: %s", len(heads), out)
 	}
 	for _, head := range heads {
 		for _, column := range regexp.MustCompile(`\s{2,}`).Split(strings.TrimSpace(head), -1) {
@@ -108,13 +109,13 @@ The help of ` + "`holdfast` and of each command, as they print it with `--help`.
 | ` + "`KAFKA_BROKERS` | `--brokers`" + ` |
 | ` + "`KAFKA_USER`, `KAFKA_PASSWORD` | user and password for `--sasl-mechanism`" + ` |
 `)
-	commands := []string{"", "migrate", "check", "relay", "status", "dlq groups", "dlq list", "dlq show", "dlq replay", "dlq edit", "dlq discard", "dlq purge", "adopt", "version"}
+	commands := []string{"", "migrate", "check", "relay", "status", "stored list", "stored release", "stored skip", "stored dead-letter", "dlq groups", "dlq list", "dlq show", "dlq replay", "dlq edit", "dlq discard", "dlq purge", "adopt", "version"}
 	for _, command := range commands {
 		help := wantStatus(t, 0, "Usage: holdfast", append(strings.Fields(command), "--help")...)
 		title := strings.TrimSpace("holdfast " + command)
 		page.WriteString("\n## " + title + "\n\n```\n" + regexp.MustCompile(`(?m) +$`).ReplaceAllString(strings.TrimSpace(help), "") + "\n```\n")
 	}
-	for _, m := range regexp.MustCompile(`(?m)^  ([a-z]+(?: [a-z]+)?) `).FindAllStringSubmatch(wantStatus(t, 0, "", "--help"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^  ([a-z-]+(?: [a-z-]+)?) `).FindAllStringSubmatch(wantStatus(t, 0, "", "--help"), -1) {
 		if !slices.Contains(commands, m[1]) {
 			t.Errorf("the page leaves out %s", m[1])
 		}

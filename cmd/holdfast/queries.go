@@ -73,8 +73,13 @@ select r.consumer, r.topic, r.key, r.events, round(extract(epoch from now() - r.
  where r.rank <= 10
  order by r.consumer, r.rank`
 
+// statusSkipped lists the types whose events consumers have skipped within the last month.
+const statusSkipped = `-- status.skipped
+select k.consumer, k.topic, k.type, k.events, round(extract(epoch from now() - k.last_at))::bigint
+  from holdfast.consumer_skip k order by k.consumer, k.topic, k.type`
+
 const statusPositions = `-- status.positions
-select p.consumer, p.topic, p.partition, p.position, coalesce(p.owner, ''), round(extract(epoch from now() - p.updated_at))::bigint
+select p.consumer, p.topic, p.partition, p.position, coalesce(p.owner, ''), round(extract(epoch from now() - p.updated_at))::bigint, coalesce(p.held, '')
   from holdfast.consumer_position p order by p.consumer, p.topic, p.partition`
 
 const statusLetters = `-- status.letters

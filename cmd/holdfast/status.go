@@ -35,7 +35,7 @@ func (c *statusCmd) Run(p *program) error {
 	if c.JSON {
 		s.out, s.tables = io.Discard, map[string][]map[string]any{}
 	}
-	for _, part := range []func(context.Context) error{s.history, s.lanes, s.relays, s.parked, s.segments, s.consumers, s.blocked, s.positions} {
+	for _, part := range []func(context.Context) error{s.history, s.lanes, s.relays, s.parked, s.segments, s.consumers, s.blocked, s.skipped, s.positions} {
 		if err := part(p.ctx); err != nil {
 			return fmt.Errorf("read status: %w", err)
 		}
@@ -233,11 +233,26 @@ func (s *status) blocked(ctx context.Context) error {
 		})
 }
 
+func (s *status) skipped(ctx context.Context) error {
+	var consumer, topic, eventType string
+	var events, last int64
+	return s.each(ctx, statusSkipped, "CONSUMER\tTOPIC\tSKIPPED TYPE\tEVENTS\tLAST", "skipped_types", "consumer topic type events last_seconds_ago",
+		[]any{&consumer, &topic, &eventType, &events, &last}, func() string {
+			if topic == "" {
+				eventType = "(others)"
+			}
+			return fmt.Sprintf("%s\t%s\t%s\t%d\t%s ago", clean(consumer), dash(topic), clean(eventType), events, span(last))
+		})
+}
+
 func (s *status) positions(ctx context.Context) error {
-	var consumer, topic, owner string
+	var consumer, topic, owner, held string
 	var partition int
 	var position, updated int64
-	return s.each(ctx, statusPositions, "CONSUMER\tTOPIC\tPARTITION\tPOSITION\tOWNER\tSAVED", "positions", "consumer topic partition position owner saved_seconds_ago", []any{&consumer, &topic, &partition, &position, &owner, &updated}, func() string {
+	return s.each(ctx, statusPositions, "CONSUMER\tTOPIC\tPARTITION\tPOSITION\tOWNER\tSAVED", "positions", "consumer topic partition position owner saved_seconds_ago held", []any{&consumer, &topic, &partition, &position, &owner, &updated, &held}, func() string {
+		if held != "" {
+			s.say("consumer %s holds partition %d of topic %s: %s", clean(consumer), partition, topic, clean(held))
+		}
 		return fmt.Sprintf("%s\t%s\t%d\t%d\t%s\t%s ago", clean(consumer), topic, partition, position, dash(owner), span(updated))
 	})
 }

@@ -63,6 +63,41 @@ Example:
     holdfast adopt --yes`
 }
 
+func (storedListCmd) Help() string {
+	return `What waits in a consumer: for its next attempt, for earlier events of its key, or for a node that handles its type.
+
+Example:
+
+    holdfast stored list --consumer billing --unhandled --heads`
+}
+
+func (storedReleaseCmd) Help() string {
+	return `When the cause is fixed and the next attempt is minutes away. Attempts stay as they are. It leaves out events that wait
+for an earlier one of their key or for a dead letter, and those whose handler runs.
+
+Example:
+
+    holdfast stored release --consumer billing --type order.placed --reason "the tax service is back"`
+}
+
+func (storedSkipCmd) Help() string {
+	return `For events that no node will ever handle: of a type that a deploy brought and its rollback left behind, say. Each becomes
+a discarded dead letter, so its payload stays until dlq purge. The next event of its key goes on.
+
+Example:
+
+    holdfast stored skip --consumer billing --type order.split --dry-run`
+}
+
+func (storedDeadLetterCmd) Help() string {
+	return `For events that block their key but should be handled later: replay them with dlq replay. The next event of the key goes on
+before them.
+
+Example:
+
+    holdfast stored dead-letter --consumer billing --type order.split --reason "rolled back, 2.1 brings it again"`
+}
+
 func (dlqGroupsCmd) Help() string {
 	return `Start here: each group is one kind of failure, with its newest dead letter as an example.
 

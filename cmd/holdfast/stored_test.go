@@ -1,0 +1,66 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+)
+
+// A deploy brought the type order.split and was rolled back, while a partner's service was down.
+func TestStoredEventsAfterADeployThatWasRolledBack(t *testing.T) {
+	db := migrated.New(t)
+	t.Setenv("DATABASE_URL", db.DSN)
+	for _, sql := range []string{
+		`insert into holdfast.inbox (consumer, source, event_id, topic, hash, result)
+			select 'billing', 'shop', id, 'orders', sha256(''), 'stored' from unnest('{split,placed,paid}'::text[]) id`,
+		`insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, payload, hash, next_at, errors)
+			values ('billing', 'orders', 'k1', 1, 'shop', 'split', 'order.split', now(), 'the secret', sha256(''), now(), '{}'),
+			       ('billing', 'orders', 'k1', 2, 'shop', 'placed', 'order.placed', now(), 'the secret', sha256(''), 'infinity', '{}'),
+			       ('billing', 'orders', 'k2', 3, 'shop', 'paid', 'order.paid', now(), 'the secret', sha256(''), now() + interval '1 hour', E'{"partner \x1b[2J is down"}')`,
+		`insert into holdfast.consumer_type (consumer, type, node, seen_until)
+			select 'billing', t, 'n', now() + interval '1 hour' from unnest('{order.placed,order.paid}'::text[]) t`,
+	} {
+		pgtest.Exec(t, db, sql)
+	}
+	out := wantStatus(t, 0, "a node that handles its type", "stored", "list", "--consumer", "billing")
+	if !strings.Contains(out, "an earlier event of its key") || strings.Contains(out, "secret") || strings.Contains(out, "\x1b") {
+		t.Errorf("the list is\n%s", out)
+	}
+	if out := wantStatus(t, 0, "split", "stored", "list", "--consumer", "billing", "--unhandled", "--heads"); strings.Contains(out, "placed") {
+		t.Errorf("those of no node's types are\n%s", out)
+	}
+	if out := wantStatus(t, 0, `"event_id":"paid"`, "stored", "list", "--consumer", "billing", "--key", "k2", "--json"); !strings.Contains(out, `"handled":true`) {
+		t.Errorf("as JSON it is\n%s", out)
+	}
+	wantStatus(t, 2, "which stored events?", "stored", "skip", "--consumer", "billing", "--reason", "r")
+	wantStatus(t, 2, "exclude each other", "stored", "skip", "--consumer", "billing", "--reason", "r", "--all", "--type", "t")
+	wantStatus(t, 2, "missing flags: --reason", "stored", "skip", "--consumer", "billing", "--type", "order.split")
+	wantStatus(t, 2, "consumer", "stored", "skip", "--type", "order.split")
+	wantStatus(t, 0, "1 stored event would be skipped", "stored", "skip", "--consumer", "billing", "--type", "order.split", "--dry-run")
+	wantStatus(t, 0, "1 stored event is skipped", "stored", "skip", "--consumer", "billing", "--type", "order.split", "--reason", "rolled back", "--by", "ann")
+	if n := pgtest.Count(t, db, "select count(*) from holdfast.stored where event_id = 'placed' and next_at <= now()"); n != 1 {
+		t.Error("the key does not go on")
+	}
+	wantStatus(t, 0, "a person gave it up: rolled back", "dlq", "list", "--state", "discarded")
+	wantStatus(t, 0, "1 stored event is released", "stored", "release", "--consumer", "billing", "--event-id", "paid", "--reason", "the partner is back", "--by", "ann")
+	wantStatus(t, 0, "2 stored events are dead letters now", "stored", "dead-letter", "--consumer", "billing", "--all", "--reason", "later", "--by", "ann")
+	wantStatus(t, 0, "0 stored events are released", "stored", "release", "--consumer", "billing", "--all", "--reason", "none is left", "--by", "ann")
+	if n := pgtest.Count(t, db, "select count(*) from holdfast.stored_action where by = 'ann' and reason <> ''"); n != 4 {
+		t.Errorf("%d actions are kept, want 4", n)
+	}
+}
+
+func TestStatusShowsHeldPartitionsAndSkippedTypes(t *testing.T) {
+	db := migrated.New(t)
+	t.Setenv("DATABASE_URL", db.DSN)
+	pgtest.Exec(t, db, "insert into holdfast.consumer_skip (consumer, topic, type, events) values ('billing', 'orders', 'order.payed', 50), ('billing', '', '', 7)")
+	out := wantStatus(t, 0, "nothing needs a person", "status")
+	if !strings.Contains(out, "SKIPPED TYPE") || !strings.Contains(out, "order.payed") || !strings.Contains(out, "(others)") {
+		t.Errorf("status shows\n%s", out)
+	}
+	pgtest.Exec(t, db, "insert into holdfast.consumer_position (consumer, topic, partition, position, held) values ('billing', 'orders', 3, 9, 'its position is 9, but the log ends at 3')")
+	wantStatus(t, 1, "consumer billing holds partition 3 of topic orders: its position is 9, but the log ends at 3", "status")
+	wantStatus(t, 1, `"held":"its position is 9`, "status", "--json")
+}

@@ -1,0 +1,201 @@
+package dlq_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
+)
+
+// stored makes an event that waits in billing, as an inbox writes it.
+func (b bundle) stored(t testing.TB, key, id, eventType, nextAt string) {
+	t.Helper()
+	pgtest.Exec(t, b.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, result) values ('billing', 'shop', $1, 'orders', sha256('{}'), 'stored')`, id)
+	pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, payload, hash, next_at, attempts, errors)
+		values ('billing', 'orders', $1, nextval('holdfast.stored_place'), 'shop', $2, $3, now(), '{}', sha256('{}'), $4::timestamptz, 2, '{one,two}')`, key, id, eventType, nextAt)
+}
+
+func ids(events []dlq.StoredEvent) string {
+	var all []string
+	for _, s := range events {
+		all = append(all, s.Event.ID)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestStoredEventsAreListedByAFilter(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.stored(t, "k1", "head", "order.split", "now")
+	b.stored(t, "k1", "follower", "order.placed", "infinity")
+	b.stored(t, "k2", "other", "order.placed", "2100-01-01")
+	b.stored(t, "", "alone", "order.split", "now")
+	pgtest.Exec(t, b.Pool, "update holdfast.stored set consumer = 'mail' where event_id = 'mails'")
+	pgtest.Exec(t, b.Pool, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 'order.placed', 'n', now() + interval '1 minute')")
+	for name, row := range map[string]struct {
+		filter dlq.StoredFilter
+		want   string
+	}{
+		"all":                  {dlq.StoredFilter{}, "alone head follower other"},
+		"of no node's types":   {dlq.StoredFilter{Unhandled: true}, "alone head"},
+		"heads":                {dlq.StoredFilter{Heads: true}, "alone head other"},
+		"by key and topic":     {dlq.StoredFilter{Key: "k1", Topic: "orders"}, "head follower"},
+		"by type":              {dlq.StoredFilter{Type: "order.placed"}, "follower other"},
+		"by event and source":  {dlq.StoredFilter{EventID: "other", Source: "shop"}, "other"},
+		"a page":               {dlq.StoredFilter{Limit: 2}, "alone head"},
+		"the page after that":  {dlq.StoredFilter{Limit: 2, After: &dlq.StoredEvent{Event: holdfast.Event{Topic: "orders", Key: "k1"}, Place: 1}}, "follower other"},
+		"of another's filters": {dlq.StoredFilter{Topic: "bills"}, ""},
+	} {
+		row.filter.Consumer = "billing"
+		got, err := b.d.ListStored(t.Context(), row.filter)
+		if err != nil || ids(got) != row.want {
+			t.Errorf("%s: %q, %v; want %q", name, ids(got), err, row.want)
+		}
+	}
+	got, err := b.d.ListStored(t.Context(), dlq.StoredFilter{Consumer: "billing", Key: "k1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := got[0]; !s.Head || s.Handled || s.Running || s.Attempts != 2 || s.Error != "two" || s.NextAt.IsZero() {
+		t.Errorf("the head is %+v", s)
+	}
+	if s := got[1]; s.Head || !s.Handled || !s.NextAt.IsZero() {
+		t.Errorf("the follower is %+v", s)
+	}
+	for _, f := range []dlq.StoredFilter{{}, {Consumer: "billing", Limit: -1}, {Consumer: "billing", Limit: 1001}} {
+		if _, err := b.d.ListStored(t.Context(), f); err == nil {
+			t.Errorf("%+v is no error", f)
+		}
+	}
+}
+
+// A deploy brought a type and was rolled back: its events block their keys, and no node will handle them.
+func TestSkippingAStoredEventLetsItsKeyGoOn(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		act           func(*dlq.DLQ, context.Context, dlq.StoredFilter, dlq.StoredOptions) (int, error)
+		state, result string
+		action        string
+	}{
+		"skipped":       {(*dlq.DLQ).SkipStored, "discarded", "discarded", "skip"},
+		"dead-lettered": {(*dlq.DLQ).DeadLetterStored, "open", "dead", "dead-letter"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.stored(t, "k", "split", "order.split", "now")
+			b.stored(t, "k", "placed", "order.placed", "infinity")
+			in, err := inbox.New(b.Pool, inbox.Config{Consumer: "billing", PollMax: 50 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			handled := make(chan string, 10)
+			in.Handle("order.placed", func(_ context.Context, _ pgx.Tx, e holdfast.Event) error { handled <- e.ID; return nil })
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- in.Run(ctx) }()
+
+			f := dlq.StoredFilter{Consumer: "billing", Type: "order.split"}
+			if n, err := row.act(b.d, t.Context(), f, dlq.StoredOptions{DryRun: true}); n != 1 || err != nil {
+				t.Errorf("a dry run found %d, %v", n, err)
+			}
+			if _, err := row.act(b.d, t.Context(), f, dlq.StoredOptions{}); err == nil {
+				t.Error("nobody's name is no error")
+			}
+			if n, err := row.act(b.d, t.Context(), f, dlq.StoredOptions{By: "ann", Reason: "rolled back"}); n != 1 || err != nil {
+				t.Fatalf("%d, %v", n, err)
+			}
+			if id := <-handled; id != "placed" {
+				t.Errorf("%s was handled", id)
+			}
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			if n := pgtest.Count(t, b.Pool, `select count(*) from holdfast.letter where event_id = 'split' and state = $1 and payload = '{}' and not holds
+				and reason = 'a person gave it up: rolled back' and attempts = 2`, row.state); n != 1 {
+				t.Error("it is no letter")
+			}
+			if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.inbox where event_id = 'split' and result = $1 and processed_at is not null", row.result); n != 1 {
+				t.Error("its inbox row does not say so")
+			}
+			if n := pgtest.Count(t, b.Pool, `select count(*) from holdfast.stored_action a join holdfast.letter l on l.id = a.letter
+				where a.action = $1 and a.by = 'ann' and a.reason = 'rolled back' and a.event_id = 'split'`, row.action); n != 1 {
+				t.Error("nobody knows who did it")
+			}
+		})
+	}
+}
+
+func TestReleasingStoredEventsMakesHeadsDueOnly(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.stored(t, "k", "head", "order.placed", "2100-01-01")
+	b.stored(t, "k", "follower", "order.placed", "infinity")
+	b.stored(t, "running", "running", "order.placed", "2100-01-01")
+	b.stored(t, "held", "held", "order.placed", "infinity")
+	pgtest.Exec(t, b.Pool, "update holdfast.stored set lease_until = now() + interval '1 hour' where event_id = 'running'")
+	pgtest.Exec(t, b.Pool, "update holdfast.letter set holds = true, place = 0 where id = $1", b.letter(t, "billing", "held", "holder"))
+	n, err := b.d.ReleaseStored(t.Context(), dlq.StoredFilter{Consumer: "billing"}, dlq.StoredOptions{By: "ann", Reason: "fixed"})
+	if n != 1 || err != nil {
+		t.Errorf("%d were released, %v; want the head", n, err)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored where next_at <= now() and event_id = 'head' and attempts = 2"); n != 1 {
+		t.Error("the head is not due")
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored where next_at <= now()"); n != 1 {
+		t.Errorf("%d events are due", n)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored_action where action = 'release' and letter is null and by = 'ann'"); n != 1 {
+		t.Errorf("%d actions are kept", n)
+	}
+}
+
+// What a worker has is left to it, also if it took the event after the list was read.
+func TestAStoredEventThatRunsIsNotSkipped(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for i := range 250 { // more than a page
+		b.stored(t, fmt.Sprint("k", i), fmt.Sprint(i), "order.split", "now")
+	}
+	pgtest.Exec(t, b.Pool, "update holdfast.stored set lease_until = now() + interval '1 hour' where event_id = '7'")
+	n, err := b.d.SkipStored(t.Context(), dlq.StoredFilter{Consumer: "billing", Limit: 120}, dlq.StoredOptions{By: "ann"})
+	if n != 120 || err != nil {
+		t.Errorf("%d of at most 120 were skipped, %v", n, err)
+	}
+	n, err = b.d.SkipStored(t.Context(), dlq.StoredFilter{Consumer: "billing"}, dlq.StoredOptions{By: "ann"})
+	if n != 129 || err != nil {
+		t.Errorf("%d were skipped, %v; want all but the one that runs", n, err)
+	}
+	wait.Until(t, "one is left", func() bool {
+		return pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored where event_id = '7'") == 1
+	})
+}
+
+// A replay that is dead-lettered again is the same letter.
+func TestAReplayThatIsGivenUpIsItsLetterAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.letter(t, "billing", "k", "e1")
+	if n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"}); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	if n, err := b.d.SkipStored(t.Context(), dlq.StoredFilter{Consumer: "billing"}, dlq.StoredOptions{By: "ann", Reason: "no"}); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where id = $1 and state = 'discarded'", id); n != 1 {
+		t.Error("it is not discarded")
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter"); n != 1 {
+		t.Errorf("%d letters", n)
+	}
+}
