@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -71,30 +70,6 @@ func checkEvent(e holdfast.Event) error {
 		}
 	}
 	return nil
-}
-
-// headersJSON is the headers as the text of a JSON object; nil when there are none.
-func headersJSON(headers map[string]string) *string {
-	if len(headers) == 0 {
-		return nil
-	}
-	b, err := json.Marshal(headers)
-	if err != nil {
-		panic(fmt.Sprintf("inbox: marshal headers: %v", err)) // A map of strings always marshals.
-	}
-	s := string(b)
-	return &s
-}
-
-func headersOf(text *string) (map[string]string, error) {
-	if text == nil {
-		return nil, nil
-	}
-	var headers map[string]string
-	if err := json.Unmarshal([]byte(*text), &headers); err != nil {
-		return nil, fmt.Errorf("read headers: %w", err)
-	}
-	return headers, nil
 }
 
 // kafkaID names a record without an event id, by topic, partition and offset. They are the same at each redelivery.

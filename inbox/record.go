@@ -17,6 +17,7 @@ import (
 // becomes a dead letter.
 func (p *partition) delivery(r Record) (d *delivery, bad *badRecord) {
 	e, err := wire.Parse(p.tp.Topic, r.Key, r.Value, r.Headers, r.Time)
+	e.Headers = textHeaders(e.Headers)
 	if year := e.Time.UTC().Year(); year < 1 || year > 9999 { // The producer's clock uses other units. Take the event without a time.
 		e.Time = time.Time{}
 	}

@@ -1,0 +1,70 @@
+package inbox
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// This file keeps headers as text, in memory and in columns.
+
+// binaryHeader begins the text of a header whose value is no text: a data URL (RFC 2397) without a media type.
+const binaryHeader = "data:;base64,"
+
+// HeaderBytes returns the bytes of a header's value as its producer wrote them. Headers of an event are text. The value of a Kafka
+// record's header that is not UTF-8, or holds NUL, is kept as a data URL, "data:;base64,AAAAAg==": HeaderBytes decodes it. Any other
+// value is returned as it is.
+func HeaderBytes(value string) []byte {
+	if encoded, ok := strings.CutPrefix(value, binaryHeader); ok {
+		if b, err := base64.StdEncoding.DecodeString(encoded); err == nil {
+			return b
+		}
+	}
+	return []byte(value)
+}
+
+// textHeaders makes text of names and values that are none, as other producers write them (a counter of four bytes, say).
+func textHeaders(headers map[string]string) map[string]string {
+	text := func(s string) string {
+		if utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 {
+			return s
+		}
+		return binaryHeader + base64.StdEncoding.EncodeToString([]byte(s))
+	}
+	for name, value := range headers {
+		if t := text(value); t != value {
+			headers[name] = t
+		}
+		if t := text(name); t != name {
+			headers[t] = headers[name]
+			delete(headers, name)
+		}
+	}
+	return headers
+}
+
+// headersJSON is the headers as the text of a JSON object; nil when there are none.
+func headersJSON(headers map[string]string) *string {
+	if len(headers) == 0 {
+		return nil
+	}
+	b, err := json.Marshal(headers)
+	if err != nil {
+		panic(fmt.Sprintf("inbox: marshal headers: %v", err)) // A map of strings always marshals.
+	}
+	s := string(b)
+	return &s
+}
+
+func headersOf(text *string) (map[string]string, error) {
+	if text == nil {
+		return nil, nil
+	}
+	var headers map[string]string
+	if err := json.Unmarshal([]byte(*text), &headers); err != nil {
+		return nil, fmt.Errorf("read headers: %w", err)
+	}
+	return headers, nil
+}
