@@ -189,7 +189,9 @@ func (rec *receiver) unhandled(ctx context.Context, db rowsQuerier, d *delivery)
 	if err != nil {
 		return nil, false, err
 	}
-	s = rec.unknown(d, declared[d.e.Type])
+	if s = rec.unknown(d, declared[d.e.Type]); s == nil {
+		rec.skips.note(d.e)
+	}
 	return s, s == nil, nil
 }
 

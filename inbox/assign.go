@@ -12,14 +12,16 @@ import (
 // assign claims the partition in Postgres. It tries until that succeeds or ctx ends.
 func (p *partition) assign(ctx context.Context) error {
 	known := int64(NoOffset) // the position, read before the bounds were asked for
+	var refused refusal
+	held := 0
 	for wait := 0; ; wait++ {
 		first, end, err := p.gen.Bounds(ctx, p.tp)
 		if err != nil && ctx.Err() == nil {
 			p.kafkaTransient("asking for the log's bounds", err)
 		}
-		same, ok := false, err == nil
+		id, ok := logUnknown, err == nil
 		if ok {
-			same, ok = p.sameIdentity(ctx, first)
+			id, ok = p.identify(ctx, first, end)
 		}
 		if ok {
 			var a assignment
@@ -28,24 +30,42 @@ func (p *partition) assign(ctx context.Context) error {
 					known = position
 					return reading{}, errOldBounds
 				}
-				return startAt(position, p.start.Committed, first, end, same, p.start.AdoptCommitted, p.start.SkipDeleted)
+				if refused.stands(position, id) {
+					return reading{}, refused.err
+				}
+				committed := p.start.Committed
+				if id == logOther { // It belongs to the other log, too.
+					committed = NoOffset
+				}
+				r, err := startAt(position, committed, first, end, id == logSame, p.start.AdoptCommitted, p.start.SkipDeleted)
+				refused = refusal{position, err}
+				return r, err
 			})
 			if err == nil {
 				failpoint.Hit(failpoint.InboxAssigned)
 				p.mu.Lock()
 				p.fence, p.track = a.fence, newTracker(a.reading.start)
 				p.saved, p.known = a.reading.start, p.start.Committed
-				p.replaying, p.replayLeft, p.replayEnd = a.unclean, maxAhead, end
+				if a.unclean {
+					p.replaying, p.replayLeft, p.replayEnd = true, maxAhead, end
+				}
 				p.mu.Unlock()
 				p.c.Logger.Info("partition assigned", "consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition,
 					"epoch", a.fence.Epoch, "start", a.reading.start, "position", a.reading.position, "committed", p.start.Committed, "unclean", a.unclean)
 				if p.c.Observer.OnAssigned != nil {
 					p.c.Observer.OnAssigned(a.fence.Assignment, a.reading.start)
 				}
-				p.notifyReread(a.fence, a.reading)
+				p.notifyReread(a.fence, a.reading, id)
 				return nil
 			}
 			if errors.Is(err, errOldBounds) {
+				continue
+			}
+			if errors.Is(err, ErrOffsetOutOfRange) {
+				held++
+				if err := p.hold(ctx, err, held, false); err != nil {
+					return err
+				}
 				continue
 			}
 			if fatal(err) {
@@ -59,6 +79,18 @@ func (p *partition) assign(ctx context.Context) error {
 			return perr
 		}
 	}
+}
+
+// refusal is why startAt refused a position.
+type refusal struct {
+	position int64
+	err      error // nil: it did not
+}
+
+// stands reports that the refusal still stands. A log that has grown to the position since is not the one that the position
+// belongs to, unless it holds the event that was settled last.
+func (r refusal) stands(position int64, id logIdentity) bool {
+	return r.err != nil && r.position == position && id != logSame
 }
 
 // errOldBounds means that the log's bounds were read before the position, and the log may have grown since.

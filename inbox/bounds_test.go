@@ -28,15 +28,17 @@ func TestAPositionBeyondAnEndThatIsOlderThanItIsNoLossOfTheLog(t *testing.T) {
 			in.registry.start()
 			g := newFakeGeneration(log)
 			g.from, g.ends = min(row.position, 4), row.ends
+			stop := b.consumeFake(in, g)
 			if row.lost {
-				gens := make(chan *fakeGeneration, 1)
-				gens <- g
-				if err := in.consume(b.Context(), &fakeSource{gens}); !errors.Is(err, ErrOffsetOutOfRange) {
-					t.Errorf("consume returned %v", err)
+				b.await("a second look at it", func(o *observations) bool { return len(o.held) > 1 })
+				if err := b.awaitHeld(); !errors.Is(err, ErrOffsetOutOfRange) {
+					t.Errorf("it is held because of %v", err)
+				}
+				if n := b.count("select count(*) from effect"); n != 0 {
+					t.Errorf("%d effects", n)
 				}
 				return
 			}
-			stop := b.consumeFake(in, g)
 			b.awaitSettled(4)
 			stop()
 			if n := b.count("select count(*) from effect"); n != 1 {

@@ -133,6 +133,7 @@ type observations struct {
 	retries  []Retried
 	dead     []DeadLettered
 	hung     int
+	held     []error
 	errs     []error
 	fenced   int
 	lost     int
@@ -165,6 +166,7 @@ func (o *observations) observer() Observer {
 		OnDead:        func(d DeadLettered) { o.record(func() { o.dead = append(o.dead, d) }) },
 		OnHungHandler: func(_ holdfast.Event, n int) { o.record(func() { o.hung = n }) },
 		OnError:       func(err error) { o.record(func() { o.errs = append(o.errs, err) }) },
+		OnHeld:        func(_ Assignment, err error) { o.record(func() { o.held = append(o.held, err) }) },
 		OnFenced:      func(Assignment) { o.record(func() { o.fenced++ }) },
 		OnLeaseLost:   func(holdfast.Event) { o.record(func() { o.lost++ }) },
 		OnAssigned:    func(p Assignment, start int64) { o.record(func() { o.assigned[name(p)] = start }) },
@@ -208,6 +210,18 @@ func (b *bundle) nothingStored() {
 	_ = b.db.QueryRow(b.Context(), `select string_agg(concat_ws(' ', event_id, key, place, attempts, next_at - now(), lease_until - now(), errors), E'\n')
 		from holdfast.stored`).Scan(&rows)
 	b.Fatalf("still stored after two minutes:\n%s", rows)
+}
+
+// awaitHeld waits until a partition is held, and returns why.
+func (b *bundle) awaitHeld() (why error) {
+	b.Helper()
+	b.await("a held partition", func(o *observations) bool {
+		if len(o.held) > 0 {
+			why = o.held[len(o.held)-1]
+		}
+		return why != nil
+	})
+	return why
 }
 
 func (b *bundle) awaitOutcome(id string, want Outcome) {

@@ -275,6 +275,7 @@ func TestAnEventWithoutRoomLetsOtherPartitionsGoOn(t *testing.T) {
 	b := setupRoom(t)
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean)
 		values ('billing', 'orders', 0, 0, false), ('billing', 'orders', 1, 0, false)`)
+	pgtest.Exec(t, b.db, "insert into holdfast.start (consumer, source, event_id, starts) values ('billing', 'shop', 'full-1', 1)") // It runs alone.
 	b.receive(b.in, event("before", "full 0"), Retrying)
 	gated := newManyPartitions(logOf(event("full-1", "full 0"), event("2", "k")), logOf(keyed(20, 5)...))
 	gated.others[0].gate = make(chan struct{})

@@ -13,57 +13,72 @@ import (
 
 // This file checks that a log is still the one that a position belongs to.
 
-// identityOf identifies an event by source, id and payload. It is the same on every node.
-func identityOf(d *delivery) int64 {
+// identityOf identifies an event by source, id, type and payload. It is the same on every node.
+func identityOf(d *delivery) int64 { return identityWith(d, d.hash) }
+
+// identityWith is identityOf with another hash.
+func identityWith(d *delivery, hash []byte) int64 {
 	h := fnv.New64a()
 	_, _ = io.WriteString(h, d.e.Source)
 	_, _ = h.Write([]byte{0})
 	_, _ = io.WriteString(h, d.e.ID)
-	_, _ = h.Write(d.hash)
+	_, _ = h.Write(hash)
 	return int64(binary.BigEndian.Uint64(h.Sum(nil)))
 }
 
-// sameIdentity reports whether the log holds the event that was settled last below the position. It matters when the group has
-// no committed offset, which expired or went with the topic. same is false when that cannot be found out. ok is false when
-// the question has to be asked again.
-func (p *partition) sameIdentity(ctx context.Context, first int64) (same, ok bool) {
-	if p.start.Committed != NoOffset {
-		return false, true
-	}
+// logIdentity says whether a log is the one that a position belongs to.
+type logIdentity int
+
+const (
+	logUnknown logIdentity = iota // the event that was settled last is not known, or no longer in the log
+	logSame                       // the log holds that event
+	logOther                      // another event has its offset: the topic was made again, or its log was cut short and written on
+)
+
+// identify looks whether the log holds the event that was settled last below the position. A group's committed offset does not
+// show that: it may have survived the topic, in a copied cluster say. Kafka's id of a topic would tell, but kafka-go does not ask
+// for it. ok is false when the question has to be asked again.
+func (p *partition) identify(ctx context.Context, first, end int64) (id logIdentity, ok bool) {
 	m := checkpoint{offset: NoOffset}
 	bounded, cancel := p.bounded(ctx)
 	err := p.pool.QueryRow(bounded, p.sql.checkpoint, p.c.Consumer, p.tp.Topic, int32(p.tp.Partition)).Scan(&m.offset, &m.identity)
 	cancel()
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		p.transient(fmt.Errorf("read checkpoint of %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
-		return false, false
+		return logUnknown, false
 	}
-	if m.offset < first { // NoOffset is, too.
-		return false, true
+	if m.offset < first || m.offset >= end { // NoOffset is, too.
+		return logUnknown, true
 	}
 	pg, err := p.gen.Fetch(ctx, p.tp, m.offset)
 	if errors.Is(err, ErrOffsetOutOfRange) {
-		return false, true
+		return logUnknown, true
 	}
 	if err != nil {
 		p.kafkaTransient("fetching the event that was settled last", err)
-		return false, false
+		return logUnknown, false
 	}
 	if len(pg.Records) == 0 || pg.Records[0].Offset != m.offset {
-		return false, true
+		return logUnknown, true
 	}
 	d, _ := p.delivery(pg.Records[0])
-	return identityOf(d) == m.identity, true
+	if m.identity == identityOf(d) || m.identity == identityWith(d, d.payloadHash()) { // It may be of before hashes covered the type.
+		return logSame, true
+	}
+	return logOther, true
 }
 
 // notifyReread reports a start below the position.
-func (p *partition) notifyReread(f *fence, r reading) {
+func (p *partition) notifyReread(f *fence, r reading, id logIdentity) {
 	offsets := r.position - r.start
 	if offsets <= 0 {
 		return
 	}
 	why := "the group's offset lies below the position"
-	if p.start.Committed == NoOffset {
+	switch {
+	case id == logOther:
+		why = "another event has the offset of the one that was settled last: the topic was made again, or its log was cut short and written on"
+	case p.start.Committed == NoOffset:
 		why = "the group has no offset, and the log does not hold the event that was settled last: the topic may have been made again; " +
 			"if it was not, stop, and set the group's offset to the position"
 	}

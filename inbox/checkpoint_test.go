@@ -149,10 +149,12 @@ func TestALogCutShortIsReadOnAfterTheStatementInTheError(t *testing.T) {
 		in.Handle("order.placed", effectOf)
 		return in
 	}
-	err := node().Consume(t.Context(), kafkaGroup(b.group))
+	stop := b.consume(node())
+	err := b.awaitHeld()
+	stop()
 	remedy := regexp.MustCompile(`update .* where consumer = .* and partition = 0`).FindString(fmt.Sprint(err))
 	if !errors.Is(err, ErrOffsetOutOfRange) || remedy == "" {
-		t.Fatalf("Consume returned %v", err)
+		t.Fatalf("it is held because of %v", err)
 	}
 	pgtest.Exec(t, b.db, remedy)
 	b.resetOffsets(0, cut)

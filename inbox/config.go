@@ -35,8 +35,9 @@ var defaultRetry = retry.Policy{Attempts: 10, Base: time.Second, Cap: 5 * time.M
 type Unknown string
 
 const (
-	// UnknownSkip counts the event (Observer.OnReceive, outcome Skipped) and goes on. Nothing is written. That holds for
-	// records that the tables could not hold, too, since other programs may write such to a shared topic. A record whose type
+	// UnknownSkip counts the event (Observer.OnReceive, outcome Skipped) and goes on. The first of a type is reported in the log
+	// with the types that this node handles (Observer.OnUnknownType), and holdfast status lists the types with their counts.
+	// Nothing else is written. That holds for records that the tables could not hold, too, since other programs may write such to a shared topic. A record whose type
 	// cannot be read becomes a dead letter.
 	UnknownSkip Unknown = "skip"
 

@@ -15,7 +15,7 @@ type consumer struct {
 	receiver     *receiver
 	fences       *fences
 
-	serial sync.Mutex // after an unclean end one handler runs at a time: a crash then has one suspect
+	suspects sync.Mutex // after two unclean ends one suspect of the node runs at a time (serial.go)
 }
 
 // run joins the group again and again, and runs each generation, until ctx ends.
@@ -119,6 +119,6 @@ func (co *consumer) generation(ctx context.Context, gen Generation, workers *wor
 }
 
 func (co *consumer) newPartition(workers *workerPool, gen Generation, tp TopicPartition, start Start) *partition {
-	return &partition{env: co.env, fences: co.fences, declarations: co.declarations, receiver: co.receiver, serial: &co.serial,
-		workers: workers, gen: gen, tp: tp, start: start, scheduler: newScheduler(co.c.BatchSize), freed: make(chan struct{}, 1)}
+	return &partition{env: co.env, fences: co.fences, declarations: co.declarations, receiver: co.receiver, serial: &co.suspects,
+		workers: workers, gen: gen, tp: tp, start: start, scheduler: newScheduler(co.c.BatchSize), freed: make(chan struct{}, 1), counted: map[int64]*delivery{}}
 }

@@ -12,12 +12,13 @@ import (
 // delivery is an event that is being taken in.
 type delivery struct {
 	e       holdfast.Event
-	hash    []byte       // differs for another payload under the same id: SHA-256 of the payload, unless package webhook gave another
+	hash    []byte       // differs for another type or payload under the same id: eventHash, unless package webhook gave another
 	h       BatchHandler // nil for a type that this node does not handle
 	from    *origin      // nil unless the event comes from Kafka
 	manner  manner
 	inDoubt bool   // a COMMIT got no answer: if the event is known now, that COMMIT was carried out
 	start   int32  // which start of its handler is counted; 0 if none is
+	suspect bool   // its handler was started before, and the process ended
 	after   func() // what to report once the last step has committed
 }
 
@@ -39,16 +40,27 @@ type origin struct {
 // newDelivery is an event with the handler of its type.
 func (reg *registry) newDelivery(e holdfast.Event) *delivery { return reg.newDeliveryOf(e, nil) }
 
-// newDeliveryOf is newDelivery with a hash that differs for another payload. nil stands for the payload's own.
+// newDeliveryOf is newDelivery with a hash that differs for another payload. nil stands for that of type and payload.
 func (reg *registry) newDeliveryOf(e holdfast.Event, hash []byte) *delivery {
 	d := &delivery{e: e, hash: hash, h: reg.handlers[e.Type]}
 	if hash == nil {
-		d.hash = d.payloadHash()
+		d.hash = d.eventHash()
 	}
 	return d
 }
 
-// payloadHash covers all bytes. A row has this hash when a person has edited the event's dead letter.
+// eventHash covers the type and all bytes of the payload. A producer that gives one id to two events of different types has made a
+// mistake, even if their payloads are equal: neither may pass for the other.
+func (d *delivery) eventHash() []byte {
+	h := sha256.New()
+	h.Write([]byte(d.e.Type))
+	h.Write([]byte{0}) // No type holds it.
+	h.Write(d.e.Payload)
+	return h.Sum(nil)
+}
+
+// payloadHash covers all bytes of the payload. A row has this hash when a person has edited the event's dead letter, and when it
+// was written before hashes covered the type.
 func (d *delivery) payloadHash() []byte {
 	sum := sha256.Sum256(d.e.Payload)
 	return sum[:]
@@ -86,7 +98,7 @@ func (d *delivery) stale() bool {
 // errUnqueued means that an event was to join the queue of its key, but the queue is empty by now: run the event instead.
 var errUnqueued = errors.New("the queue of its key has gone")
 
-// is reports whether a row's hash is that of this payload.
+// is reports whether a row's hash is that of this event.
 func (d *delivery) is(hash []byte) bool {
 	return bytes.Equal(hash, d.hash) || bytes.Equal(hash, d.payloadHash())
 }

@@ -21,14 +21,14 @@
 // of Receive means that nothing was decided, and wraps ErrOutcomeUnknown if the event may have been handled.
 //
 // To stop, end the context of Run or Consume. Handlers may finish within Config.StopTimeout, offsets are committed, and the
-// call returns nil. Other errors than nil mean that waiting would not help: ErrHungHandlers, ErrOffsetOutOfRange,
-// ErrConfiguration, holdfast.ErrSchemaMissing, holdfast.ErrSchemaVersion. docs/guides/consume.md and docs/guides/shutdown.md are the guides.
+// call returns nil. Other errors than nil mean that waiting would not help: ErrHungHandlers, ErrConfiguration,
+// holdfast.ErrSchemaMissing, holdfast.ErrSchemaVersion. docs/guides/consume.md and docs/guides/shutdown.md are the guides.
 //
 // # Words
 //
 // All files use these names: Config (config.go), Handler and Outcome (outcome.go), Observer (observer.go), Source and its
-// records (source.go), what an event may be (event.go). The statements are constants, one file for each subject:
-// queries.go, position_queries.go, letter_queries.go, retention_queries.go.
+// records (source.go), what an event may be (event.go), and its headers (headers.go). The statements are constants, one file for
+// each subject: queries.go, position_queries.go, letter_queries.go, retention_queries.go.
 //
 // # The way of an event
 //
@@ -41,10 +41,10 @@
 //  2. Consume joins the group and gets partitions (consume.go). It saves and commits their positions as events settle, and
 //     releases them at a rebalance or shutdown (position.go).
 //  3. A partition is read page by page (read.go). First it is assigned: the fence is raised, so that the last owner can no
-//     longer commit (assign.go). If the group has no offset, a checkpoint shows whether the topic is the same
-//     (checkpoint.go). After a crash, events are replayed one at a time (serial.go). Records that were settled before are
-//     recognised by the page (recognise.go). The others become events (record.go), and their disposition is decided
-//     (disposition.go).
+//     longer commit (assign.go). If the log does not hold the next offset, the partition is held (hold.go). A checkpoint shows
+//     whether the log is still the same (checkpoint.go). After a crash starts are counted, and suspects run alone (serial.go).
+//     Records that were settled before are recognised by the page (recognise.go). The others become events (record.go), and
+//     their disposition is decided (disposition.go).
 //  4. The workers get an event when its key is free (dispatch.go), and report how it went (progress.go). An event that finds
 //     no room waits: backpressure (capacity.go). partition.go is what these files share. A database that lost its last
 //     transactions makes a partition stale (incarnation.go).
@@ -57,7 +57,7 @@
 //  7. Run also removes rows that nobody needs any more (retention.go), at a pace (retention_pace.go).
 //  8. Any other event comes in through accept.go or a worker, and is tried until an attempt commits (intake.go).
 //  9. An attempt is one transaction: the row, the handler, COMMIT. It is pipelined with the next one (pipeline.go). A type
-//     without a handler here may have one on another node (declarations.go).
+//     without a handler here may have one on another node (declarations.go), or its events are skipped (skipped.go).
 //  10. An event that has to wait joins the queue of its key (queues.go), within the quota (quota.go). ledger.go writes rows,
 //     starts.go counts starts, letter.go writes dead letters, and report.go reports to the log and the Observer. delivery.go
 //     is an event and where it came from, fence.go is the right to its partition (fencing), and start.go decides where to

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
-	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
 // This file is the fence of a partition. A new owner raises the partition's epoch; no transaction of the last owner can commit
@@ -149,14 +147,8 @@ func (fs *fences) raise(ctx context.Context, topic string, partition int, wait b
 		failpoint.Hit(failpoint.InboxAssigning)
 		return nil
 	})
-	var beyond *beyondEnd
-	if errors.As(refused, &beyond) {
-		table := sqlschema.In(fs.c.Schema, "holdfast.consumer_position")
-		row := fmt.Sprintf("consumer = %s and topic = %s and partition = %d", quoted(fs.c.Consumer), quoted(topic), partition)
-		refused = fmt.Errorf("%w: %s", refused, beyond.remedy(table, row))
-	}
 	if refused != nil {
-		return assignment{}, fmt.Errorf("read %s/%d: %w", topic, partition, refused)
+		return assignment{}, fmt.Errorf("read %s/%d: %w", topic, partition, remedied(refused, fs.c, topic, partition))
 	}
 	return a, err
 }
@@ -181,6 +173,3 @@ type assignment struct {
 	reading reading
 	unclean bool // the last owner did not release it
 }
-
-// quoted is text as an SQL literal, for statements that a person runs.
-func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }

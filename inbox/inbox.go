@@ -17,6 +17,7 @@ type Inbox struct {
 	registry     *registry
 	receiver     *receiver
 	declarations *declarations
+	skips        *skips
 	claims       *claims
 	backlog      *backlog
 	sweeper      *sweeper
@@ -45,10 +46,11 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 	ledger := &ledger{env: env, starts: &starts{env: env}, letters: &letters{env: env}}
 	queues := &queues{env: env, ledger: ledger, quota: &quota{env: env}}
 	declarations := &declarations{env: env, registry: registry}
-	receiver := &receiver{env: env, registry: registry, admission: &admission{env: env, runner: runner, ledger: ledger, queues: queues}, runner: runner, ledger: ledger, queues: queues, declarations: declarations}
+	skips := &skips{env: env, registry: registry}
+	receiver := &receiver{env: env, registry: registry, admission: &admission{env: env, runner: runner, ledger: ledger, queues: queues}, runner: runner, ledger: ledger, queues: queues, declarations: declarations, skips: skips}
 	claims := &claims{env: env, registry: registry}
 	return &Inbox{
-		env: env, registry: registry, receiver: receiver, declarations: declarations, claims: claims,
+		env: env, registry: registry, receiver: receiver, declarations: declarations, skips: skips, claims: claims,
 		backlog:   &backlog{env: env, registry: registry, runner: runner, ledger: ledger, claims: claims},
 		sweeper:   &sweeper{env: env, runner: runner},
 		retention: &retention{env: env},

@@ -23,6 +23,7 @@ type receiver struct {
 	ledger       *ledger
 	queues       *queues
 	declarations *declarations
+	skips        *skips
 }
 
 // errStopping is returned instead of a delay when there is no time for one.

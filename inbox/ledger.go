@@ -118,5 +118,5 @@ func (led *ledger) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, 
 			return Dead, nil
 		}
 	}
-	return Duplicate, nil
+	return Duplicate, led.starts.forget(ctx, tx, d)
 }

@@ -25,6 +25,14 @@ type Observer struct {
 	// Each further attempt that finds no room calls it again.
 	OnFull func(e holdfast.Event, err error)
 
+	// OnUnknownType is called for the first event of a topic and type that this inbox skips, because no node handles the type
+	// (UnknownSkip). OnReceive is called for each, with the outcome Skipped.
+	OnUnknownType func(topic, eventType string)
+
+	// OnHeld is called when a partition is held because its log does not hold the next offset to read (ErrOffsetOutOfRange, which err
+	// wraps with what to do about it), and again at most every minute while it is. Epoch is 0 if this node has not claimed it yet.
+	OnHeld func(p Assignment, err error)
+
 	// OnHungHandler is called when a handler did not return in time and was abandoned. count is how many hang now.
 	OnHungHandler func(e holdfast.Event, count int)
 

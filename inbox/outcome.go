@@ -46,8 +46,8 @@ var (
 	// and each holds its memory. Restart the process.
 	ErrHungHandlers = errors.New("too many handlers hang")
 
-	// ErrConfiguration is returned by Consume when a setting can never work with the brokers: a session time-out outside their
-	// range. The error names the setting and what would work.
+	// ErrConfiguration is returned by Consume when a setting can never work: a session time-out outside the brokers' range, or no
+	// handler at all. The error names the setting and what would work.
 	ErrConfiguration = errors.New("configuration")
 
 	// ErrFull is returned by the methods that take in a single event (Receive, ReceiveTx, Store, StoreTx, TryReceive, TryStore)
@@ -59,11 +59,12 @@ var (
 	// decided: send the event again.
 	ErrInFlight = errors.New("the event is being handled already")
 
-	// ErrOffsetOutOfRange is returned by Consume when a partition's log does not hold the next offset to read.
+	// ErrOffsetOutOfRange means that a partition's log does not hold the next offset to read. Consume holds that partition, reports
+	// it to Observer.OnHeld and in the log with what to do, and goes on with the others.
 	ErrOffsetOutOfRange = errors.New("offset is out of range")
 )
 
 // fatal reports that an error ends Consume. Others are waited out.
 func fatal(err error) bool {
-	return errors.Is(err, ErrOffsetOutOfRange) || errors.Is(err, ErrHungHandlers) || errors.Is(err, ErrConfiguration)
+	return errors.Is(err, ErrHungHandlers) || errors.Is(err, ErrConfiguration)
 }

@@ -16,7 +16,7 @@ type partition struct {
 	fences       *fences
 	declarations *declarations
 	receiver     *receiver
-	serial       *sync.Mutex // consumer.serial
+	serial       *sync.Mutex // consumer.suspects
 	workers      *workerPool
 	gen          Generation
 	tp           TopicPartition
@@ -37,11 +37,12 @@ type partition struct {
 	working sync.WaitGroup     // jobs that the workers have
 	freed   chan struct{}      // something was settled
 
-	// After an unclean end events run one by one, and each start is counted first. That goes on for replayLeft new events, or
-	// up to the end that the log had then.
+	// After an unclean end starts are counted before handlers run (serial.go). That goes on for replayLeft new events, or up to the
+	// end that the log had then. replayEnd is where it ends; 0 if the last end was clean.
 	replaying  bool
 	replayLeft int
 	replayEnd  int64
+	counted    map[int64]*delivery // by offset: counted, and not settled
 }
 
 // settle notes that the outcomes of events are durable.
@@ -49,6 +50,7 @@ func (p *partition) settle(ds ...*delivery) {
 	p.mu.Lock()
 	for _, d := range ds {
 		p.track.settle(d.from.offset)
+		delete(p.counted, d.from.offset)
 	}
 	p.mu.Unlock()
 	p.free()
@@ -126,6 +128,13 @@ func (p *partition) end() (int64, checkpoint, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.track.low(), p.track.last, p.receiver.runner.hung.Load() == 0
+}
+
+// repositioned reports that a person has changed the position, which must stay as it is.
+func (p *partition) repositioned() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return errors.Is(p.failed, errPositionChanged)
 }
 
 // staleGeneration gives the partition up, so that the group assigns it again with the position that Postgres has now.

@@ -140,10 +140,10 @@ func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 	case err != nil:
 	case o.followers:
 		failpoint.Hit(failpoint.InboxParking)
-		out = Stored
+		out, err = Stored, p.ledger.starts.forget(ctx, o.tx, o.ds...)
 	default:
 		failpoint.Hit(failpoint.InboxBatched)
-		out, err = Handled, p.runner.handle(ctx, o.tx, o.ds[0].h, events(o.ds), nil)
+		out, err = Handled, p.runner.handle(ctx, o.tx, o.ds[0].h, events(o.ds), func(ctx context.Context) error { return p.ledger.starts.forget(ctx, o.tx, o.ds...) })
 	}
 	if err != nil {
 		conn := p.conn

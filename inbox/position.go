@@ -124,8 +124,11 @@ func (co *consumer) release(gen Generation, parts []*partition) {
 		}
 		wg.Go(func() {
 			low, last, clean := p.end()
-			// The next owner continues a serial replay that has not ended.
-			orderly := clean && !(p.replaying && low < p.replayEnd)
+			// The next owner continues a replay that has not ended.
+			orderly := clean && low >= p.replayEnd
+			if p.repositioned() {
+				low, last.offset = NoOffset, NoOffset
+			}
 			failpoint.Hit(failpoint.InboxReleasing)
 			var same bool
 			err := co.pool.QueryRow(ctx, co.sql.release, co.c.Consumer, p.tp.Topic, int32(p.tp.Partition), p.fence.Epoch, low, orderly, last.offset, last.identity, p.fence.token).Scan(&same)
@@ -139,6 +142,7 @@ func (co *consumer) release(gen Generation, parts []*partition) {
 			default:
 				p.savedAt(low)
 			}
+			p.takeBackStarts(ctx)
 			co.c.Logger.Info("partition released", "consumer", co.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "position", low, "clean", clean)
 			if co.c.Observer.OnRevoked != nil {
 				co.c.Observer.OnRevoked(p.fence.Assignment, clean)

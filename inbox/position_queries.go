@@ -8,10 +8,10 @@ select p.position, p.clean from holdfast.consumer_position p
  where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int
    for no key update`
 
-// Reads the last event below the position, as it was settled.
+// Reads the last event below the position, as it was settled. A person may have set the position below it: then it says nothing.
 const checkpointSQL = `-- inbox.checkpoint
-select coalesce(p.checkpoint_offset, -1), coalesce(p.checkpoint_identity, 0) from holdfast.consumer_position p
- where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int`
+select p.checkpoint_offset, p.checkpoint_identity from holdfast.consumer_position p
+ where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and p.checkpoint_offset < p.position`
 
 // Raises the epoch to the clock's microseconds, but always above the last epoch. So no epoch comes twice: not when a person
 // deletes the row, nor when a failover undoes the last raise. A node that was frozen meanwhile stays out. Epochs are compared
@@ -20,8 +20,15 @@ const assignSQL = `-- inbox.assign
 insert into holdfast.consumer_position as p (consumer, topic, partition, epoch, position, clean, owner)
 values ($1::text, $2::text, $3::int, (extract(epoch from clock_timestamp()) * 1000000)::bigint, $4::bigint, false, $5::text)
 on conflict (consumer, topic, partition) do update
-   set epoch = greatest(p.epoch + 1, excluded.epoch), position = excluded.position, clean = false, owner = excluded.owner, updated_at = now()
+   set epoch = greatest(p.epoch + 1, excluded.epoch), position = excluded.position, clean = false, owner = excluded.owner, held = null, updated_at = now()
 returning epoch, (select i.token from holdfast.current_incarnation i)`
+
+// Notes why a partition is held, for holdfast status. It returns what the row says, so that a node that holds the partition sees
+// what a person has changed. assign takes the note back.
+const holdSQL = `-- inbox.hold
+update holdfast.consumer_position p set held = $4::text
+ where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int
+returning p.epoch, p.position`
 
 // Fills the token that a crash or a failover emptied (incarnation.go).
 const renewSQL = `-- inbox.renew

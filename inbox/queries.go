@@ -196,19 +196,21 @@ select count(*), count(distinct (s.topic, s.key)) filter (where s.key <> ''),
  where s.consumer = $1::text`
 
 // Leases queue heads that are due. It counts the attempt before it is made, so that one that ends the process counts. Index
-// stored_due finds what is due. The primary key shows whether an event is a head. stored_active shows whether a worker has a later
+// stored_due finds what is due of each type that this node handles, so that heads that wait for another node cost nothing. A few
+// more heads are looked for than leased, because other nodes lease some at the same moment. The primary key shows whether an event is a head. stored_active shows whether a worker has a later
 // event of the key: an event was due when it was claimed, so it is not dormant. letter_holds_inbox shows whether a letter holds
 // the key. Without "offset 0" Postgres reads every open letter into a hash first, because it plans for all due events and not for
 // $3. A lease that ends later than twice its length from now was given by a clock that was wrong. $6 are the tokens of claims
 // of this node that got no answer: no attempt was made on what they leased.
 const claimSQL = `-- inbox.claim
-with due as (
-    select s.consumer, s.topic, s.key, s.place
+with head as materialized (
+    select h.topic, h.key, h.place, h.next_at
+      from unnest($2::text[]) t (type) cross join lateral (
+    select s.topic, s.key, s.place, s.next_at
       from holdfast.stored s
-     where s.consumer = $1::text and s.next_at < 'infinity' and s.next_at <= now()
+     where s.consumer = $1::text and s.type = t.type and s.next_at < 'infinity' and s.next_at <= now()
        and (s.lease_until <= now() or s.lease_until > now() + 2 * $5::bigint * interval '1 microsecond'
             or s.lease_token = any($6::text[]::uuid[]))
-       and s.type = any($2::text[])
        and (s.key = '' or (
                not exists (select from holdfast.stored h
                             where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place)
@@ -221,6 +223,16 @@ with due as (
                                 where l.consumer = s.consumer and l.topic = s.topic and l.key = s.key and l.after < s.place
                                offset 0))))
      order by s.next_at
+     limit 4 * $3::int) h
+     order by h.next_at
+     limit 4 * $3::int
+), due as (
+    select s.consumer, s.topic, s.key, s.place
+      from head h join holdfast.stored s on s.consumer = $1::text and s.topic = h.topic and s.key = h.key and s.place = h.place
+     where s.next_at <= now()
+       and (s.lease_until <= now() or s.lease_until > now() + 2 * $5::bigint * interval '1 microsecond'
+            or s.lease_token = any($6::text[]::uuid[]))
+     order by h.next_at
      limit $3::int
        for update of s skip locked
 )
@@ -373,6 +385,17 @@ on conflict (consumer, type, node) do update set seen_until = excluded.seen_unti
 const undeclareSQL = `-- inbox.undeclare
 delete from holdfast.consumer_type where consumer = $1::text and seen_until < now() - interval '1 day'`
 
+// Adds to the counts of skipped events, and forgets those that nobody has sent for a month. The rows are sorted, so that two nodes
+// cannot deadlock.
+const skipSQL = `-- inbox.skip
+with forgotten as (
+  delete from holdfast.consumer_skip where consumer = $1::text and last_at < now() - interval '30 days')
+insert into holdfast.consumer_skip as k (consumer, topic, type, events)
+select $1::text, u.topic, u.type, u.events
+  from unnest($2::text[], $3::text[], $4::bigint[]) u (topic, type, events)
+ order by u.topic, u.type
+on conflict (consumer, topic, type) do update set events = k.events + excluded.events, last_at = now()`
+
 // Lists the types that some node declares, or declared until $3 microseconds ago. That must be less than undeclare keeps.
 const declaredSQL = `-- inbox.declared
 select distinct t.type from holdfast.consumer_type t
@@ -388,21 +411,35 @@ on conflict (consumer, entity) do update set version = excluded.version, updated
 const watermarkIsSQL = `-- inbox.watermark_is
 select w.version = $3::bigint from holdfast.watermark w where w.consumer = $1::text and w.entity = $2::text`
 
-// Reads how often the handler of an event was started.
+// Reads how often the handlers of events were started, each by its place among them, from 1 on. Each is found by the primary key.
 const startsSQL = `-- inbox.starts
-select coalesce((select s.starts from holdfast.start s
-                  where s.consumer = $1::text and s.source = $2::text and s.event_id = $3::text), 0)`
+select u.n::int, s.starts
+  from unnest($2::text[], $3::text[]) with ordinality u (source, event_id, n)
+ cross join lateral (select s.starts from holdfast.start s
+                      where s.consumer = $1::text and s.source = u.source and s.event_id = u.event_id limit 1) s`
 
-// Counts a start of a handler before it runs, as the $4th. So it counts once, however often the statement has to be repeated.
+// Counts starts of handlers before they run, each as the one that $4 says. So each counts once, however often the statement has to
+// be repeated. The ids are sorted, so that two transactions with the same events cannot deadlock.
 const startSQL = `-- inbox.start
-insert into holdfast.start as s (consumer, source, event_id, starts) values ($1::text, $2::text, $3::text, $4::int)
-on conflict (consumer, source, event_id) do update set starts = greatest(s.starts, excluded.starts), last_at = now()
-returning starts`
+insert into holdfast.start as s (consumer, source, event_id, starts)
+select $1::text, u.source, u.event_id, u.starts
+  from unnest($2::text[], $3::text[], $4::int[]) u (source, event_id, starts)
+ order by u.source, u.event_id
+on conflict (consumer, source, event_id) do update set starts = greatest(s.starts, excluded.starts), last_at = now()`
 
-// Takes back the $4th start, unless the event has come to an end.
+// Takes back the starts that $4 says, except of events that have come to an end. An array of row ids keeps the primary key in use,
+// however few rows Postgres expects.
 const takeBackStartSQL = `-- inbox.take_back_start
-update holdfast.start s set starts = $4::int - 1
- where s.consumer = $1::text and s.source = $2::text and s.event_id = $3::text and s.starts = $4::int`
+update holdfast.start s set starts = s.starts - 1
+ where s.ctid = any(array(
+         select f.ctid from unnest($2::text[], $3::text[], $4::int[]) u (source, event_id, starts)
+          cross join lateral (select s.ctid, s.starts from holdfast.start s
+                               where s.consumer = $1::text and s.source = u.source and s.event_id = u.event_id limit 1) f
+          where f.starts = u.starts))`
 
 const forgetStartSQL = `-- inbox.forget_start
-delete from holdfast.start where consumer = $1::text and source = $2::text and event_id = $3::text`
+delete from holdfast.start s
+ where s.ctid = any(array(
+         select f.ctid from unnest($2::text[], $3::text[]) u (source, event_id)
+          cross join lateral (select s.ctid from holdfast.start s
+                               where s.consumer = $1::text and s.source = u.source and s.event_id = u.event_id limit 1) f))`

@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
@@ -48,8 +47,22 @@ func (p *partition) read(ctx, jobs context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, ErrOffsetOutOfRange):
-			return fmt.Errorf("read %s/%d at offset %d: %w: records were deleted before they were handled, or the topic was recreated; "+
-				"check what the log holds, then start again", p.tp.Topic, p.tp.Partition, offset, err)
+			next, held := p.outOfRange(ctx, offset)
+			if ctx.Err() != nil {
+				return nil
+			}
+			if held != nil {
+				p.lose(held)
+				return held
+			}
+			if next > offset {
+				p.mu.Lock()
+				p.track.skipTo(next)
+				p.mu.Unlock()
+				offset = next
+				continue
+			}
+			fallthrough // The log has the offset after all.
 		case err != nil:
 			p.kafkaTransient("fetching", err)
 			wait++
@@ -70,9 +83,12 @@ func (p *partition) read(ctx, jobs context.Context) error {
 }
 
 // awaitCapacity waits until few enough events are in progress to begin more. It returns false when ctx ends.
-func (p *partition) awaitCapacity(ctx context.Context) bool {
+func (p *partition) awaitCapacity(ctx context.Context) bool { return p.awaitProgress(ctx, p.full) }
+
+// awaitProgress waits while a condition holds that settled events may end.
+func (p *partition) awaitProgress(ctx context.Context, holds func() bool) bool {
 	for {
-		if !p.full() {
+		if !holds() {
 			return ctx.Err() == nil
 		}
 		p.gathered() // Open batches have to begin before there can be room.
@@ -88,7 +104,15 @@ func (p *partition) awaitCapacity(ctx context.Context) bool {
 func (p *partition) full() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.track.spread() >= maxAhead || p.track.bytes >= maxBytesAhead || p.atCapacity.held > 0
+	return p.track.spread() >= maxAhead || p.track.bytes >= maxBytesAhead || p.atCapacity.held > 0 ||
+		p.replaying && p.track.unsettled() >= 2*p.chunk()
+}
+
+// busy reports that events are in progress.
+func (p *partition) busy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.track.unsettled() > 0
 }
 
 // begin begins the events of a page. It returns false when reading has to end.
@@ -115,6 +139,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
 	if !p.recognise(ctx, ds, dispositions) {
 		return false
 	}
+	counted := 0
 	for i, d := range ds {
 		var s step // nil: the handler runs
 		switch dispositions[i] {
@@ -128,19 +153,29 @@ func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
 		if !p.awaitCapacity(ctx) {
 			return false
 		}
+		if p.replaying && i >= counted {
+			n, ok := p.countChunk(ctx, ds[i:], dispositions[i:])
+			if counted = i + n; !ok {
+				return false
+			}
+		}
+		if d.suspect && !p.awaitProgress(ctx, p.busy) {
+			return false
+		}
 		p.mu.Lock()
 		p.scheduler.gathering = true
 		p.track.begin(d.from.offset, len(d.e.Payload), identityOf(d))
 		p.mu.Unlock()
 		switch {
 		case dispositions[i] == disposeSkip:
+			p.receiver.skips.note(d.e)
 			p.report(d, Skipped, 0)
 			p.settle(d)
 		case dispositions[i] == disposeKnown:
 			p.report(d, Duplicate, 0)
 			p.settle(d)
-		case p.replaying:
-			if !p.replaySerially(ctx, jobs, d, s) {
+		case d.suspect:
+			if !p.replaySerially(ctx, jobs, d) {
 				return false
 			}
 		case s != nil:
@@ -151,6 +186,9 @@ func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
 				j.kind = jobBatch
 			}
 			p.dispatch(j)
+		}
+		if p.replaying {
+			p.replayed(d.from.offset, dispositions[i] == disposeSkip || dispositions[i] == disposeKnown)
 		}
 	}
 	p.gathered()

@@ -27,6 +27,7 @@ func (in *Inbox) Run(ctx context.Context) error {
 func (in *Inbox) runStored(g *group) {
 	g.run(in.backlog.workStored)
 	g.run(in.declarations.declareLoop)
+	g.run(in.skips.skipsLoop)
 	g.run(in.sweeper.sweepLoop)
 	g.run(in.retention.retentionLoop)
 }
@@ -42,15 +43,19 @@ func (in *Inbox) runStored(g *group) {
 // Postgres the node joins the group again and reading starts in the same way: what the database lost is handled again.
 //
 // Consume returns nil when ctx ends. Running handlers may finish within Config.StopTimeout and are cancelled then, offsets are
-// committed, and the node leaves the group. Consume waits for brokers and databases that cannot be reached. The error wraps
-// ErrOffsetOutOfRange when a log does not hold the next offset, so that no record is skipped silently. It wraps
-// ErrHungHandlers when too many handlers hang, ErrConfiguration when the brokers refuse a setting, and
-// holdfast.ErrSchemaMissing or holdfast.ErrSchemaVersion when there is no schema, or one that does not fit this build.
+// committed, and the node leaves the group. Consume waits for brokers and databases that cannot be reached. It holds a partition
+// whose log does not hold the next offset (ErrOffsetOutOfRange), so that no record is skipped silently, and goes on with the
+// others. The error wraps ErrHungHandlers when too many handlers hang, ErrConfiguration when the brokers refuse a setting or no type
+// has a handler, and holdfast.ErrSchemaMissing or holdfast.ErrSchemaVersion when there is no schema, or one that does not fit
+// this build.
 func (in *Inbox) Consume(ctx context.Context, s Source) error {
 	if s == nil {
 		return errors.New("source is nil: it must be one like kafkago.NewGroup's")
 	}
 	in.registry.start()
+	if len(in.registry.types) == 0 {
+		return fmt.Errorf("%w: no type has a handler, so every event would be skipped: register handlers (Handle, HandleBatch) before Consume", ErrConfiguration)
+	}
 	src, err := s.Open(ctx, in.c.StopTimeout+in.c.Grace)
 	if err != nil {
 		return fmt.Errorf("open source: %w", err)

@@ -10,14 +10,94 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// This file replays a partition after an unclean end: one event of the node at a time, each start counted first. If the handler ends
-// the process, the count remains. If the process survives without a decision, the count is taken back before the node begins
-// another event.
+// This file replays what may have been in progress at an unclean end. Before handlers start, their starts are counted, a chunk of
+// events in one statement. Then the events are handled as always. An event that ends keeps no count. If the process ends again,
+// the counts remain, and those events are suspects: they run one at a time, alone in their partition and alone among the suspects
+// of the node. So most unclean ends (a kill, a crash of the machine) delay nothing, and the next end has one suspect.
+//
+// If the process survives without a decision, its counts are taken back.
 
-// replaySerially brings one event to its outcome, in the reader's goroutine. It returns false when reading has to end. While the
+const (
+	// replayChunk is how many events are counted in one statement, at least: Config.BatchSize if that is more. At most two chunks
+	// are in progress at once, so that few become suspects.
+	replayChunk = 64
+
+	// An event whose starts end the process becomes a dead letter after minEnds of them, or up to maxEnds if Config.Retry allows
+	// as many attempts. The first is not counted, the second was in a chunk, and only those after it were of this event alone.
+	minEnds = 3
+	maxEnds = 4
+)
+
+// chunk is how many events are counted together.
+func (p *partition) chunk() int { return max(replayChunk, p.c.BatchSize) }
+
+// countChunk counts the starts of the next events of a page, before the first of them begins. It returns how many events it has
+// dealt with, and false when reading has to end. Suspects are not counted here.
+func (p *partition) countChunk(ctx context.Context, ds []*delivery, dispositions []disposition) (n int, ok bool) {
+	n = min(len(ds), p.chunk())
+	var chunk []*delivery
+	seen := map[[2]string]bool{} // One that comes twice is handled once.
+	for i, d := range ds[:n] {
+		id := [2]string{d.e.Source, d.e.ID}
+		if dispositions[i] == disposeHandle && d.from.offset < p.replayEnd && !seen[id] {
+			seen[id] = true
+			chunk = append(chunk, d)
+		}
+	}
+	if len(chunk) == 0 {
+		return n, true
+	}
+	counts := p.receiver.ledger.starts
+	if !p.untilAnswered(ctx, func(ctx context.Context) error { return counts.suspects(ctx, chunk) }) {
+		return n, false
+	}
+	var fresh []*delivery
+	for _, d := range chunk {
+		if !d.suspect {
+			d.start = 1
+			fresh = append(fresh, d)
+		}
+	}
+	p.mu.Lock()
+	for _, d := range fresh {
+		p.counted[d.from.offset] = d // From here on, release takes back what is not settled.
+	}
+	p.mu.Unlock()
+	failpoint.Hit(failpoint.InboxCounting)
+	if len(fresh) > 0 && !p.untilAnswered(ctx, func(ctx context.Context) error { return counts.countAll(ctx, fresh) }) {
+		return n, false
+	}
+	failpoint.Hit(failpoint.InboxCounted)
+	return n, true
+}
+
+// replayed notes that an event was begun during a replay, and ends the replay after the last one that may have been in progress.
+func (p *partition) replayed(offset int64, known bool) {
+	if !known {
+		p.replayLeft--
+	}
+	if p.replayLeft <= 0 {
+		p.replayEnd = min(p.replayEnd, offset+1)
+	}
+	p.replaying = offset+1 < p.replayEnd
+}
+
+// takeBackStarts takes back the counted starts of events that are not settled. Nothing of the partition is in progress any more.
+func (p *partition) takeBackStarts(ctx context.Context) {
+	p.mu.Lock()
+	left := make([]*delivery, 0, len(p.counted))
+	for _, d := range p.counted {
+		left = append(left, d)
+	}
+	p.counted = nil
+	p.mu.Unlock()
+	p.receiver.ledger.starts.takeBack(ctx, left...)
+}
+
+// replaySerially brings a suspect to its outcome, in the reader's goroutine. It returns false when reading has to end. While the
 // event waits for room, other partitions have their turns.
-func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery, s step) bool {
-	t := p.newIntake(d, s, ctx.Done())
+func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery) bool {
+	t := p.newIntake(d, nil, ctx.Done())
 	known := false
 	for tries := 1; ; tries++ {
 		err := p.exclusively(func() (err error) {
@@ -45,18 +125,11 @@ func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery, s ste
 			p.failWith(err)
 			return false
 		}
-		break
+		return !p.stopped()
 	}
-	if !known {
-		p.replayLeft--
-	}
-	if p.replayLeft <= 0 || d.from.offset+1 >= p.replayEnd {
-		p.replaying = false
-	}
-	return !p.stopped()
 }
 
-// exclusively runs f while no other partition of the node does. It returns errStopping if the partition is stopped first.
+// exclusively runs f while no other partition of the node runs a suspect. It returns errStopping if the partition is stopped first.
 func (p *partition) exclusively(f func() error) error {
 	p.serial.Lock()
 	defer p.serial.Unlock()
@@ -66,8 +139,8 @@ func (p *partition) exclusively(f func() error) error {
 	return f()
 }
 
-// count counts that the handler is about to start. An event that was started too often is dead-lettered instead. known reports that
-// the event came before.
+// count counts that the handler of a suspect is about to start. An event that was started too often is dead-lettered instead.
+// known reports that the event came before.
 func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bool, err error) {
 	starts := 0
 	if !p.untilAnswered(ctx, func(ctx context.Context) (err error) {
@@ -76,15 +149,11 @@ func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bo
 	}) {
 		return false, ctx.Err()
 	}
-	// The end that led to this replay may have been the event's doing, though nobody counted then. With a single attempt that
-	// would condemn every event in progress. In that case the first counted start is the first.
-	previous := starts
-	if p.c.Retry.Last(1) {
-		previous = starts - 1
-	}
-	if previous > 0 && p.c.Retry.Last(previous) {
-		err := fmt.Errorf("the process ended %d times while it was being handled", previous)
-		l := letter{reason: "it ended the process", holds: p.c.HoldKey, attempts: previous, errors: []string{err.Error()}, err: err, reopen: true}
+	// The end that led to this replay may have been the event's doing, though nobody counted then: so this start is not the
+	// process's end yet, and the uncounted one takes its place.
+	if ends := starts; ends >= maxEnds || ends >= minEnds && p.c.Retry.Last(ends) {
+		err := fmt.Errorf("the process ended %d times while it was being handled", ends)
+		l := letter{reason: "it ended the process", holds: p.c.HoldKey, attempts: ends, errors: []string{err.Error()}, err: err, reopen: true}
 		t.h.decided = true
 		t.step, t.next = func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 			return p.receiver.ledger.deadLetter(ctx, tx, d, l, Dead)

@@ -45,8 +45,8 @@ type Generation interface {
 
 	// Fetch returns a run of records from offset on, in the order of their offsets. If there are none yet, it waits for a moment
 	// (such as half a second) and returns an empty page. The records belong to the caller. If offset lies before the log's first
-	// or after its end, the error wraps ErrOffsetOutOfRange, which ends Consume: Fetch never skips a record silently. Any other
-	// error is logged and waited out.
+	// or after its end, the error wraps ErrOffsetOutOfRange, which holds the partition: Fetch never skips a record silently. Any
+	// other error is logged and waited out.
 	Fetch(ctx context.Context, tp TopicPartition, offset int64) (Page, error)
 
 	// Commit commits, for each partition in offsets, the offset at which to continue. One goroutine at a time calls it, also after
@@ -75,8 +75,8 @@ type Start struct {
 	// anything was handled.
 	AdoptCommitted bool
 
-	// SkipDeleted continues after records that were deleted before they were handled. Otherwise Consume returns
-	// ErrOffsetOutOfRange.
+	// SkipDeleted continues after records that were deleted before they were handled. Otherwise Consume holds the partition
+	// (ErrOffsetOutOfRange).
 	SkipDeleted bool
 }
 

@@ -1,6 +1,12 @@
 package inbox
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+)
 
 // This file decides where to read a partition from. It is pure: values in, values out.
 
@@ -52,7 +58,7 @@ func startAt(position, committed, first, end int64, same, adopt, skipDeleted boo
 	if start < first {
 		if !skipDeleted {
 			return reading{}, fmt.Errorf("%w: offset %d is next, but the log begins at %d: %d offsets were deleted before they were handled; "+
-				"lengthen the topic's retention, and set SkipDeleted to go on after the gap", ErrOffsetOutOfRange, start, first, first-start)
+				"lengthen the topic's retention, and start again with SkipDeleted to go on after the gap", ErrOffsetOutOfRange, start, first, first-start)
 		}
 		start, position = first, first
 	}
@@ -68,10 +74,21 @@ func (e *beyondEnd) Error() string {
 	return fmt.Sprintf("%v: its position is %d, but the log ends at %d", ErrOffsetOutOfRange, e.position, e.end)
 }
 
-// remedy is what an operator does about it. row finds the row of the table. After a log was cut short the row must stay: without a
-// position everything left in the log is read, and events that retention has forgotten are handled twice.
-func (e *beyondEnd) remedy(table, row string) string {
-	return fmt.Sprintf("if the topic was made again, delete the partition's row of consumer_position: delete from %s where %s; "+
+// remedied adds to a refusal of startAt what an operator does about it. After a log was cut short the row must stay: without a
+// position everything left in the log is read, and events that retention has forgotten are handled twice. After a topic was made
+// again, rows of events whose ids are offsets must go: the new log has other events at these offsets.
+func remedied(refused error, c Config, topic string, partition int) error {
+	var beyond *beyondEnd
+	if !errors.As(refused, &beyond) {
+		return refused
+	}
+	table, inbox := sqlschema.In(c.Schema, "holdfast.consumer_position"), sqlschema.In(c.Schema, "holdfast.inbox")
+	row := fmt.Sprintf("consumer = %s and topic = %s and partition = %d", quoted(c.Consumer), quoted(topic), partition)
+	return fmt.Errorf("%w: if the topic was made again, delete the partition's row of consumer_position, and the inbox rows of events without an id of their own: "+
+		"delete from %s where %s; delete from %s where %s and event_id like 'kafka:%%'; "+
 		"if its log was cut short, keep the row: update %s set position = %d where %s; and reset the group's offset to the same value; "+
-		"use a lower one for both if events have come since the cut", table, row, table, e.end, row)
+		"use a lower one for both if events have come since the cut", refused, table, row, inbox, row, table, beyond.end, row)
 }
+
+// quoted is text as an SQL literal, for statements that a person runs.
+func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }

@@ -14,9 +14,9 @@ type statements struct {
 	store, storeMany, unrecord, storedCount, blocked, waiting                                          string // of stored events
 	letter, letterReopen, letterReplayed, edited, publishLetter                                        string
 	claim, take, isHead, drop, settle, next, resume, deferFollowers, active, sweep, retry, stillStored string // of Run
-	declare, undeclare, declared                                                                       string
+	declare, undeclare, declared, skip                                                                 string
 	starts, start, takeBackStart, forgetStart, watermark, watermarkIs                                  string
-	position, checkpoint, assign, save, release                                                        string // of Kafka's partitions
+	position, checkpoint, assign, hold, save, release                                                  string // of Kafka's partitions
 	renew, incarnation, awaitsClient                                                                   string
 	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts        string
 }
@@ -35,11 +35,11 @@ func newStatements(c Config) statements {
 		edited: in(editedSQL), publishLetter: in(publishLetterSQL),
 		claim: in(claimSQL), take: in(takeSQL), isHead: in(isHeadSQL), drop: in(dropSQL), settle: in(settleSQL), next: in(nextSQL),
 		resume: in(resumeSQL), deferFollowers: in(deferSQL), active: in(activeSQL), sweep: in(sweepSQL), retry: in(retrySQL), stillStored: in(stillStoredSQL),
-		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL),
+		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL), skip: in(skipSQL),
 		starts: in(startsSQL), start: in(startSQL), takeBackStart: in(takeBackStartSQL), forgetStart: in(forgetStartSQL),
 		watermark: in(watermarkSQL), watermarkIs: in(watermarkIsSQL),
 		renew: in(renewSQL), incarnation: in(incarnationSQL), awaitsClient: awaitsClientSQL,
-		position: in(positionSQL), checkpoint: in(checkpointSQL), assign: in(assignSQL), save: in(saveSQL), release: in(releaseSQL),
+		position: in(positionSQL), checkpoint: in(checkpointSQL), assign: in(assignSQL), hold: in(holdSQL), save: in(saveSQL), release: in(releaseSQL),
 		retentionBegin: fmt.Sprintf(retentionBeginSQL, millis(retentionTimeout)), retentionRow: in(retentionRowSQL),
 		retentionTake: in(retentionTakeSQL), retentionSweep: in(retentionSweepSQL), retentionSave: in(retentionSaveSQL),
 		retentionStarts: in(retentionStartsSQL),

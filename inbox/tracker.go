@@ -64,6 +64,9 @@ func (t *tracker) low() int64 {
 	return t.next
 }
 
+// unsettled is how many events are in progress.
+func (t *tracker) unsettled() int { return len(t.index) }
+
 // spread is how many events lie between low and the last one begun.
 func (t *tracker) spread() int { return len(t.begun) }
 

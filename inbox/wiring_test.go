@@ -45,7 +45,9 @@ func TestAConsumerWhoseDatabaseIsNotReadySaysWhatToDoAndEnds(t *testing.T) {
 		ends := map[string]func(context.Context) error{
 			"Run": func(ctx context.Context) error { return b.inboxOn(row.pool).Run(ctx) },
 			"Consume": func(ctx context.Context) error {
-				return b.inboxOn(row.pool).Consume(ctx, kafkaGroup(groupConfig{Brokers: []string{"127.0.0.1:1"}, GroupID: "g", Topics: []string{"orders"}}))
+				in := b.inboxOn(row.pool)
+				in.Handle("order.placed", effectOf)
+				return in.Consume(ctx, kafkaGroup(groupConfig{Brokers: []string{"127.0.0.1:1"}, GroupID: "g", Topics: []string{"orders"}}))
 			},
 		}
 		for what, f := range ends {

@@ -52,8 +52,8 @@ type GroupConfig struct {
 	// nothing in this database shows that anything was handled.
 	AdoptCommitted bool
 
-	// SkipDeleted goes on after records that Kafka deleted before they were handled. Otherwise Consume returns
-	// inbox.ErrOffsetOutOfRange. Set it for one start, when the loss was looked at.
+	// SkipDeleted goes on after records that Kafka deleted before they were handled. Otherwise Consume holds
+	// the partition (inbox.ErrOffsetOutOfRange). Set it for one start, when the loss was looked at.
 	SkipDeleted bool
 }
 

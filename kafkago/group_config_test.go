@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
@@ -96,6 +98,7 @@ func TestASessionTheBrokerDoesNotAllowEndsConsume(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return nil })
 				topic := cluster.Topic(t, 1)
 				g, err := NewGroup(Connection{Brokers: cluster.Brokers}, GroupConfig{GroupID: "group-of-" + topic, Topics: []string{topic},
 					SessionTimeout: c.session, HeartbeatInterval: 100 * time.Millisecond})

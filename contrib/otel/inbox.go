@@ -24,6 +24,8 @@ func Inbox(meter metric.Meter, consumer string) (inbox.Observer, error) {
 	dead := m.counter("holdfast.inbox.dead", "{event}", "Events that became dead letters")
 	conflicts := m.counter("holdfast.inbox.conflicts", "{event}", "Events whose id came a second time with another payload")
 	full := m.counter("holdfast.inbox.full", "{event}", "Events refused at capacity; every attempt counts")
+	held := m.counter("holdfast.inbox.held", "{look}", "Looks at a partition that is held because its log does not hold the next offset")
+	unknown := m.counter("holdfast.inbox.unknown.types", "{type}", "Topics and types whose events are skipped because no node handles them; the first event of each counts")
 	cleaned := m.counter("holdfast.inbox.cleaned.rows", "{row}", "Rows that retention removed")
 	cleaning := m.histogram("holdfast.inbox.cleaned", "How long a round of retention took", seconds)
 	hung := m.counter("holdfast.inbox.hung", "{handler}", "Handlers that did not return in time and were abandoned")
@@ -52,6 +54,8 @@ func Inbox(meter metric.Meter, consumer string) (inbox.Observer, error) {
 		OnDead:        func(inbox.DeadLettered) { dead.Add(ctx, 1, all) },
 		OnConflict:    func(holdfast.Event) { conflicts.Add(ctx, 1, all) },
 		OnFull:        func(holdfast.Event, error) { full.Add(ctx, 1, all) },
+		OnHeld:        func(inbox.Assignment, error) { held.Add(ctx, 1, all) },
+		OnUnknownType: func(_, _ string) { unknown.Add(ctx, 1, all) },
 		OnHungHandler: func(holdfast.Event, int) { hung.Add(ctx, 1, all) },
 		OnLeaseLost:   func(holdfast.Event) { leases.Add(ctx, 1, all) },
 		OnFenced:      func(inbox.Assignment) { fenced.Add(ctx, 1, all) },

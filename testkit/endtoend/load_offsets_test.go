@@ -199,21 +199,16 @@ func TestANodeThatFallsBehindRetentionWhileItRunsStopsAloud(t *testing.T) {
 		return events
 	}
 	s.publish(large(30)...)
-	ended := make(chan error, 1)
 	in := s.consumer(handler, nil)
-	go func() { ended <- s.consumeGroup(t.Context(), in, s.group()) }()
-	s.Await("a handler holds the partition", holds.Load)
-	s.Cluster.DeleteRecords(t, s.Topic(), 0, s.logEnds()[0])
-	open.Store(true)
-	select {
-	case err := <-ended:
-		if !errors.Is(err, inbox.ErrOffsetOutOfRange) {
-			t.Errorf("it ended with %v", err)
-		}
-		t.Logf("it says: %v", err)
-	case <-time.After(endtoend.WaitTimeout):
-		t.Fatalf("it goes on, %s", s.Census())
+	err := s.holds(func(ctx context.Context) error { return s.consumeGroup(ctx, in, s.group()) }, func() {
+		s.Await("a handler holds the partition", holds.Load)
+		s.Cluster.DeleteRecords(t, s.Topic(), 0, s.logEnds()[0])
+		open.Store(true)
+	})
+	if !errors.Is(err, inbox.ErrOffsetOutOfRange) {
+		t.Errorf("it is held because of %v", err)
 	}
+	t.Logf("it says: %v", err)
 	done := s.Count("select count(*) from effect")
 	if position := s.positions()[0]; position != done || done == 30 {
 		t.Errorf("%d of 30 events were handled, and the position is %d", done, position)

@@ -39,12 +39,13 @@ type consumers struct {
 	rng        *rand.Rand
 	numbers    map[string]int64 // the last number of each key
 	partitions int
+	held       chan error // why a partition of a consumer is held
 }
 
 func setupConsumers(t testing.TB, partitions int) *consumers {
 	t.Helper()
 	s := &consumers{path: setupPath(t, pgtest.Container(t, pgtest.Image), kafkatest.Container(t), partitions),
-		seed: seed.New(t), numbers: map[string]int64{}, partitions: partitions}
+		seed: seed.New(t), numbers: map[string]int64{}, partitions: partitions, held: make(chan error, 1)}
 	s.rng = rand.New(rand.NewPCG(s.seed, 0))
 	for _, sql := range []string{
 		"alter table written add column at timestamptz not null default clock_timestamp(), add column type text",
@@ -192,6 +193,12 @@ func (s *consumers) consumer(h inbox.Handler, change func(*inbox.Config)) *inbox
 	if change != nil {
 		change(&c)
 	}
+	c.Observer.OnHeld = func(_ inbox.Assignment, err error) {
+		select {
+		case s.held <- err:
+		default:
+		}
+	}
 	in, err := inbox.New(s.path.Pool(20), c)
 	if err != nil {
 		s.Fatal(err)
@@ -200,12 +207,36 @@ func (s *consumers) consumer(h inbox.Handler, change func(*inbox.Config)) *inbox
 	return in
 }
 
-// refuses runs a node until it ends by itself, and returns its error.
+// refuses runs a node until it holds a partition, and returns why.
 func (s *consumers) refuses(in *inbox.Inbox, g kafkago.GroupConfig) error {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
+	return s.holds(func(ctx context.Context) error { return s.consumeGroup(ctx, in, g) }, func() {})
+}
+
+// holds runs a node until it holds a partition, and returns why. meanwhile is what happens beside it.
+func (s *consumers) holds(consume func(context.Context) error, meanwhile func()) (why error) {
+	s.Helper()
+	select { // what an earlier node said
+	case <-s.held:
+	default:
+	}
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	return s.consumeGroup(ctx, in, g)
+	ended := make(chan error, 1)
+	go func() { ended <- consume(ctx) }()
+	meanwhile()
+	select {
+	case why = <-s.held:
+	case err := <-ended:
+		s.Fatalf("it ended with %v", err)
+	case <-time.After(endtoend.WaitTimeout):
+		s.Fatalf("it goes on, %s", s.Census())
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		s.Errorf("a node that holds a partition, told to stop: %v", err)
+	}
+	return why
 }
 
 // outcomes counts what a node got for an answer.

@@ -136,11 +136,10 @@ func TestATopicMadeAgainUnderARunningConsumerIsNoticed(t *testing.T) {
 	s := setupConsumers(t, 1)
 	s.publish(s.some(100, 10, "")...)
 	in := s.consumer(endtoend.EffectOf("billing"), nil)
-	ended := make(chan error, 1)
-	go func() { ended <- s.consumeGroup(t.Context(), in, s.group()) }()
-	s.Await("the old topic is handled", func() bool { return s.positions()[0] == 100 })
-	s.startAgain(40)
-	err := <-ended
+	err := s.holds(func(ctx context.Context) error { return s.consumeGroup(ctx, in, s.group()) }, func() {
+		s.Await("the old topic is handled", func() bool { return s.positions()[0] == 100 })
+		s.startAgain(40)
+	})
 	t.Logf("it says: %v", err)
 	if !errors.Is(err, inbox.ErrOffsetOutOfRange) {
 		t.Errorf("the topic was made again: %v", err)

@@ -1,0 +1,103 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// This file holds a partition whose log does not hold the next offset to read. Other partitions go on. The hold ends when a person
+// changes the partition's position in Postgres, or sets Start.SkipDeleted and starts again, or when the log holds the event again
+// that was settled last. It does not end because a log has grown to the position: the events there are others.
+
+const (
+	// holdBase and holdCap are how often a held partition looks again, and is reported.
+	holdBase, holdCap = time.Second, time.Minute
+)
+
+// errPositionChanged ends a generation, so that the partition is assigned again with the position that it has now.
+var errPositionChanged = fmt.Errorf("the position was changed while the partition was held: %w", errFenced)
+
+// hold reports that the partition is held, and waits before the next look. tries counts the looks, from 1. The error ends the
+// partition: ctx ended, or its position is not the one that it was. own says that this node has claimed the partition.
+func (p *partition) hold(ctx context.Context, why error, tries int, own bool) error {
+	delay := spread(holdBase, holdCap, tries, p.random())
+	p.c.Logger.Error("partition is held: its offset is out of range", "consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition,
+		"error", why, "retry_in", delay)
+	if p.c.Observer.OnHeld != nil {
+		held := Assignment{Topic: p.tp.Topic, Partition: p.tp.Partition}
+		if own {
+			held = p.fence.Assignment
+		}
+		p.c.Observer.OnHeld(held, why)
+	}
+	if same, err := p.noteHeld(ctx, why, own); err != nil {
+		if ctx.Err() == nil {
+			p.transient(err)
+		}
+	} else if own && !same {
+		return errPositionChanged
+	}
+	return pause(ctx, delay)
+}
+
+// noteHeld writes why the partition is held, for holdfast status. same reports that the position is still the one that this node
+// has saved.
+func (p *partition) noteHeld(ctx context.Context, why error, own bool) (same bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	defer cancel()
+	var epoch, position int64
+	err = p.pool.QueryRow(ctx, p.sql.hold, p.c.Consumer, p.tp.Topic, int32(p.tp.Partition), boundedError(why)).Scan(&epoch, &position)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("note that %s/%d is held: %w", p.tp.Topic, p.tp.Partition, err)
+	}
+	if !own {
+		return true, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return epoch == p.fence.Epoch && position >= p.saved && position <= p.track.low(), nil // A save may be on its way.
+}
+
+// outOfRange decides what to do about an offset that the log does not hold, while the partition is being read. It waits until
+// reading may go on, at the offset that it returns. The error ends the partition.
+func (p *partition) outOfRange(ctx context.Context, offset int64) (int64, error) {
+	var refused error
+	for tries, wait := 1, 1; ; wait++ {
+		first, end, err := p.gen.Bounds(ctx, p.tp)
+		if err != nil {
+			if ctx.Err() == nil {
+				p.kafkaTransient("asking for the log's bounds", err)
+			}
+			if perr := pause(ctx, spread(databaseBase, databaseCap, wait, p.random())); perr != nil {
+				return 0, perr
+			}
+			continue
+		}
+		same := logUnknown
+		if refused != nil {
+			same, _ = p.identify(ctx, first, end)
+		}
+		if refused == nil || same == logSame {
+			var r reading
+			if r, refused = startAt(offset, offset, first, end, true, false, p.start.SkipDeleted); refused == nil {
+				if r.start > offset {
+					p.c.Logger.Warn("records that were deleted before they were handled are skipped", "consumer", p.c.Consumer,
+						"topic", p.tp.Topic, "partition", p.tp.Partition, "offsets", r.start-offset, "start", r.start)
+				}
+				return r.start, nil
+			}
+			refused = fmt.Errorf("read %s/%d: %w", p.tp.Topic, p.tp.Partition, remedied(refused, p.c, p.tp.Topic, p.tp.Partition))
+		}
+		if err := p.hold(ctx, refused, tries, true); err != nil {
+			return 0, err
+		}
+		tries++
+	}
+}
