@@ -41,7 +41,7 @@ func startAt(position, committed, first, end int64, same, adopt, skipDeleted boo
 	}
 	if committed > end {
 		return reading{}, fmt.Errorf("%w: the group's committed offset is %d, but the log ends at %d: the topic was made again, or its log was cut short; "+
-			"reset the group's offset to %d, or lower if events have come since", ErrOffsetOutOfRange, committed, end, end)
+			"stop the group's nodes and reset the group's offset to %d, or lower if events have come since", ErrOffsetOutOfRange, committed, end, end)
 	}
 	start := min(position, committed)
 	switch {
@@ -86,7 +86,7 @@ func remedied(refused error, c Config, topic string, partition int) error {
 	row := fmt.Sprintf("consumer = %s and topic = %s and partition = %d", quoted(c.Consumer), quoted(topic), partition)
 	return fmt.Errorf("%w: if the topic was made again, delete the partition's row of consumer_position, and the inbox rows of events without an id of their own: "+
 		"delete from %s where %s; delete from %s where %s and event_id like 'kafka:%%'; "+
-		"if its log was cut short, keep the row: update %s set position = %d where %s; and reset the group's offset to the same value; "+
+		"if its log was cut short, keep the row: update %s set position = %d where %s; then stop the group's nodes and reset the group's offset to the same value; "+
 		"use a lower one for both if events have come since the cut", refused, table, row, inbox, row, table, beyond.end, row)
 }
 

@@ -1,6 +1,7 @@
 package endtoend
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"syscall"
