@@ -19,6 +19,7 @@ func TestAPositionBeyondAnEndThatIsOlderThanItIsNoLossOfTheLog(t *testing.T) {
 		"the end was asked for early":           {3, []int64{1}, false},
 		"the log has really become shorter":     {5, nil, true},
 		"it has, and grows to where it was not": {9, []int64{2, 3, 4}, true},
+		"it has, and grows past the position":   {3, []int64{1, 2}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)

@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // uncleanEnd leaves the partitions of the topic as a killed process does.
@@ -105,6 +107,27 @@ func TestAHandlerThatHangsAfterAKillDelaysNoOtherPartition(t *testing.T) {
 	}
 	close(release)
 	b.awaitOutcome("hangs", Handled)
+}
+
+// What is counted when the process ends again runs alone afterwards: it must not be many.
+func TestFewStartsAreCountedAtOnce(t *testing.T) {
+	b := setup(t)
+	b.uncleanEnd(1)
+	const n = 600
+	in := b.inbox()
+	var most atomic.Int64
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.ID == "0" {
+			wait.Until(t, "two chunks are counted", func() bool { return b.count("select count(*) from holdfast.start") >= 2*replayChunk })
+		}
+		most.Store(max(most.Load(), b.count("select count(*) from holdfast.start")))
+		return effectOf(ctx, tx, e)
+	})
+	b.consumeFake(in, newFakeGeneration(logOf(eventsOf("", n)...)))
+	b.awaitSettled(n)
+	if most.Load() > 3*replayChunk { // A chunk is counted before its first event begins.
+		t.Errorf("%d starts were counted at once, want %d at most", most.Load(), 3*replayChunk)
+	}
 }
 
 // Events that were counted when the process ended a second time run alone, the others as always.
