@@ -208,7 +208,7 @@ with head as materialized (
       from unnest($2::text[]) t (type) cross join lateral (
     select s.topic, s.key, s.place, s.next_at
       from holdfast.stored s
-     where s.consumer = $1::text and s.type = t.type and s.next_at < 'infinity' and s.next_at <= now()
+     where s.consumer = $1::text and s.type = t.type and s.type <> '' and s.next_at < 'infinity' and s.next_at <= now()
        and (s.lease_until <= now() or s.lease_until > now() + 2 * $5::bigint * interval '1 microsecond'
             or s.lease_token = any($6::text[]::uuid[]))
        and (s.key = '' or (
