@@ -24,7 +24,7 @@ select 0::bigint as seq, head.upto::text as id, head.state as source, '' as type
 union all
 select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers, w.payload, w.letter, w.bytes
   from head, lateral (
-    select p.*, sum(p.size) over (order by p.seq) as bytes from (
+    select p.*, sum(p.size) over (order by p.seq rows unbounded preceding) as bytes from (
       select t.*, coalesce(octet_length(t.payload), 0) + coalesce(octet_length(t.headers), 0) as size from (
         select u.seq, u.id, u.source, u.type, u.topic, u.key, u.time, u.headers::text as headers, u.payload, coalesce(u.letter, 0) as letter from (
           select r.* from (
@@ -73,7 +73,7 @@ select 0::bigint as seq, $3::text as id, head.state as source, '' as type, '' as
 union all
 select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers, w.payload, w.letter, w.bytes
   from head, lateral (
-    select p.*, sum(p.size) over (order by p.seq) as bytes from (
+    select p.*, sum(p.size) over (order by p.seq rows unbounded preceding) as bytes from (
       select t.*, coalesce(octet_length(t.payload), 0) + coalesce(octet_length(t.headers), 0) as size from (
         select u.seq, u.id, u.source, u.type, u.topic, u.key, u.time, u.headers::text as headers, u.payload, coalesce(u.letter, 0) as letter from (
           select r.* from (
