@@ -41,7 +41,7 @@
 //	relay/publishertest       ->  relay, holdfast
 //	webhook                   ->  inbox, holdfast, pgx
 //	inbox                     ->  retry, holdfast, pgx, uuid
-//	relay                     ->  retry, holdfast, pgx
+//	relay                     ->  retry, holdfast, pgx, x/sync
 //	idempotency               ->  retry, pgx, uuid, jcs, httpsfv
 //	dlq                       ->  holdfast, pgx
 //	outbox                    ->  holdfast, pgx, uuid

@@ -250,7 +250,7 @@ func TestASerializationFailureRunsTheHandlerAgain(t *testing.T) {
 		io.ReadFull(r.Body, id) // "1" or "2": it writes one and reads the other
 		var other int
 		if err := Tx(ctx).QueryRow(ctx, "select cents from balance where id = 3 - $1::text::int", string(id)).Scan(&other); err != nil {
-			http.Error(w, err.Error(), 502)
+			http.Error(w, err.Error(), http.StatusBadGateway)
 			return
 		}
 		if first {
@@ -258,7 +258,7 @@ func TestASerializationFailureRunsTheHandlerAgain(t *testing.T) {
 			read.Wait()
 		}
 		if _, err := Tx(ctx).Exec(ctx, "update balance set cents = $2::int + 1 where id = $1::text::int", string(id), other); err != nil {
-			http.Error(w, err.Error(), 502)
+			http.Error(w, err.Error(), http.StatusBadGateway)
 			return
 		}
 		if first {
@@ -271,7 +271,7 @@ func TestASerializationFailureRunsTheHandlerAgain(t *testing.T) {
 	for _, id := range []string{"1", "2"} {
 		go func() {
 			code := b.send(h, sent{key: "k" + id, body: id}).Code
-			for ; code == 502; code = b.send(h, sent{key: "k" + id, body: id}).Code {
+			for ; code == http.StatusBadGateway; code = b.send(h, sent{key: "k" + id, body: id}).Code {
 				// A run again may meet the failure in a statement of its own, before the other's COMMIT is seen. The handler
 				// answers that with 502, which is not kept, and a client tries again.
 			}

@@ -83,10 +83,7 @@ const (
 	scheduledDue
 )
 
-var (
-	errLost     = errors.New("the lane is lost")
-	errStopping = errors.New("the relay stops")
-)
+var errLost = errors.New("the lane is lost")
 
 // run works the lane until stop is closed (nil), or until our memory of it may be wrong (an error). ctx is cancelled only
 // when the lane is lost or the time to stop has run out.

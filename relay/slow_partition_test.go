@@ -23,7 +23,6 @@ type answering struct {
 	takes  func(partition int) time.Duration
 	calls  map[int]int
 	taken  []taken2
-	began  map[string]time.Time
 }
 
 // taken2 is an event that was acknowledged, and when.
