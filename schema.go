@@ -31,7 +31,7 @@ const (
 	largestMaxPayload = 64 << 20
 )
 
-// ErrSchemaMissing is returned by Check, and by the parts when they start, where the schema is not there at all.
+// ErrSchemaMissing is returned by Check, and by the parts when they start, where the schema, or a part of it, is not there.
 var ErrSchemaMissing = sqlschema.ErrMissing
 
 // ErrSchemaVersion is returned by Check, and by the parts when they start, where the schema is older than the build needs, or

@@ -10,6 +10,16 @@ import (
 // ErrMissing is holdfast.ErrSchemaMissing. It is declared here so that every package can wrap it.
 var ErrMissing = errors.New("schema is missing")
 
+// lacking is the error of a statement that names a part of the schema that is not there: the schema is older than the build, or
+// something dropped the part. It is ErrVersion and ErrMissing.
+type lacking struct{ err error }
+
+func (l lacking) Error() string {
+	return fmt.Sprintf("%v: it lacks something that this build needs: run holdfast migrate, or call holdfast.Migrate: %v", ErrVersion, l.err)
+}
+func (l lacking) Unwrap() error        { return l.err }
+func (l lacking) Is(target error) bool { return target == ErrVersion || target == ErrMissing }
+
 // ErrNoRights is wrapped by Explain if the database's role may not run a statement.
 var ErrNoRights = errors.New("the database role lacks a right")
 
@@ -24,7 +34,7 @@ func Explain(err error, grant string) error {
 	case "3F000", "42P01": // invalid_schema_name, undefined_table
 		return fmt.Errorf("%w: run holdfast migrate, or call holdfast.Migrate: %w", ErrMissing, err)
 	case "42703", "42883": // undefined_column, undefined_function
-		return fmt.Errorf("%w: it lacks something that this build needs: run holdfast migrate, or call holdfast.Migrate: %w", ErrVersion, err)
+		return lacking{err}
 	case "42501": // insufficient_privilege
 		return fmt.Errorf("%w: %s: %w", ErrNoRights, grant, err)
 	}
