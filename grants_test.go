@@ -60,12 +60,14 @@ func as(t *testing.T, db *pgtest.DB, who string) *pgxpool.Pool {
 	return with(t, db, who, grants[who])
 }
 
-// asOf1 is as with the grants of version 1 of the schema, in which append did what has functions of its own now.
+// asOf1 is as with the grants of version 1 of the schema, in which append did what has functions of its own now, and some
+// tables did not exist.
 func asOf1(t *testing.T, db *pgtest.DB, who string) *pgxpool.Pool {
 	t.Helper()
 	var old []string
 	for _, grant := range grants[who] {
-		old = append(old, strings.NewReplacer("holdfast.append_unchecked", "holdfast.append", "holdfast.replay_letter", "holdfast.append").Replace(grant))
+		old = append(old, strings.NewReplacer("holdfast.append_unchecked", "holdfast.append", "holdfast.replay_letter", "holdfast.append",
+			", holdfast.stored_action", "", " holdfast.consumer_skip,", "").Replace(grant))
 	}
 	return with(t, db, who, old)
 }

@@ -1,5 +1,6 @@
 -- From version 1 to 2: the collation "C" for every text that identifies something; limits at every way into the log; dead
--- letters that only holdfast.replay_letter names; replica identities for tables without a key.
+-- letters that only holdfast.replay_letter names; replica identities for tables without a key; what relays need to compare the
+-- server with what they remember, and to wait for one partition; what consumers skip, and what people do to stored events.
 --
 -- What is rewritten: the indexes with text columns of inbox, stored, letter and smaller tables. No table is. The log comes
 -- last, because producers wait for it: it has no such index, so that takes no time.
@@ -16,13 +17,19 @@ alter table holdfast.inbox
     alter column event_id type text collate "C",
     alter column topic type text collate "C";
 
+drop index holdfast.stored_due; -- it comes back with the type in it
+
 alter table holdfast.stored
+    drop constraint stored_consumer_source_event_id_key,
     alter column consumer type text collate "C",
     alter column topic type text collate "C",
     alter column key type text collate "C",
     alter column source type text collate "C",
     alter column event_id type text collate "C",
-    alter column type type text collate "C";
+    alter column type type text collate "C",
+    add constraint stored_consumer_source_event_id_key unique (event_id, source, consumer);
+
+create index stored_due on holdfast.stored (consumer, type, next_at) where next_at < 'infinity' and type <> '';
 
 alter table holdfast.letter
     alter column consumer type text collate "C",
@@ -59,6 +66,7 @@ alter table holdfast.consumer_type
     alter column node type text collate "C";
 
 alter table holdfast.consumer_position
+    add column held text,
     alter column consumer type text collate "C",
     alter column topic type text collate "C",
     alter column owner type text collate "C";
@@ -70,6 +78,7 @@ alter table holdfast.letter_replay
     alter column name type text collate "C";
 
 alter table holdfast.parked
+    add column partition integer,
     alter column topic type text collate "C",
     alter column key type text collate "C",
     alter column id type text collate "C",
@@ -92,7 +101,41 @@ alter table holdfast.relay
 alter table holdfast.lane
     alter column owner type text collate "C";
 
+create table holdfast.stored_action (
+    id        bigint generated always as identity primary key,
+    action    text not null constraint action_is_known check (action in ('release', 'skip', 'dead-letter')),
+    consumer  text collate "C" not null,
+    source    text collate "C" not null,
+    event_id  text collate "C" not null,
+    type      text collate "C" not null,
+    topic     text collate "C" not null,
+    key       text collate "C" not null,
+    letter    bigint,                                      -- which letter it became; null if it was released
+    by        text not null,
+    reason    text not null,
+    at        timestamptz not null default now()
+);
+
+create table holdfast.consumer_skip (
+    consumer  text collate "C" not null,
+    topic     text collate "C" not null,
+    type      text collate "C" not null,
+    events    bigint not null,
+    first_at  timestamptz not null default now(),
+    last_at   timestamptz not null default now(),
+    primary key (consumer, topic, type)
+) with (fillfactor = 50);
+
+create index stored_action_event on holdfast.stored_action (consumer, source, event_id);
+
+create index parked_holds on holdfast.parked (lane, topic, (coalesce(partition, -2)), place) where partition is not null or why = 'topic';
+
 alter table holdfast.idempotency_expired replica identity full;
+
+create view holdfast.current_incarnation with (security_invoker = true) as
+    select format('%s/%s/%s', i.token, extract(epoch from pg_postmaster_start_time()),
+                  extract(epoch from pg_stat_get_bgwriter_stat_reset_time())) as token
+      from holdfast.incarnation i;
 
 create view holdfast.lane_hold with (security_invoker = true) as
     select l.lane, l.topic, l.key, l.id as letter, l.state
@@ -151,7 +194,10 @@ language sql stable parallel safe as $$
         when not_before < '0001-01-01 00:00:00+00' or not_before >= '10000-01-01 00:00:00+00' then format('not before is %s: a year from 1 to 9999', not_before)
         when payload_bytes > holdfast.max_payload() then
             format('payload has %s bytes: at most %s (holdfast migrate --max-payload): store the content elsewhere and send its address', payload_bytes, holdfast.max_payload())
-        when headers is not null then holdfast.header_refusal(headers)
+        -- Most headers are few and plain, which two regular expressions see for a tenth of the cost: within 255 bytes the
+        -- bounds of names and bytes hold. Whatever these do not see is looked at.
+        when octet_length(headers) > 255 or headers !~ '^\{"[!#$%&''*+.^_`|~0-9A-Za-z-]+": ?"[^"\\]*"(, ?"[!#$%&''*+.^_`|~0-9A-Za-z-]+": ?"[^"\\]*")*\}$'
+          or headers ~ '"([cC][eE]|[hH][fF])_' then holdfast.header_refusal(headers)
     end
 $$;
 
@@ -161,8 +207,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     lanes    constant integer := holdfast.lanes();
     segment  constant integer := (select s.current from holdfast.segments s);
-    cut      constant pg_snapshot := case when random() < cardinality(ids) * 0.001
-                 and current_setting('transaction_isolation') = 'read committed' then pg_current_snapshot() end;
+    cut      constant pg_snapshot := case when random() < cardinality(ids) * 0.001 then pg_current_snapshot() end;
 begin
     if cardinality(not_befores) > 0 then
         insert into holdfast.scheduled (lane, due_at, id, source, type, topic, key, time, headers, payload)
@@ -213,18 +258,20 @@ create or replace function holdfast.append(ids text[], sources text[], types tex
     headers text[], payloads bytea[], not_befores timestamptz[], letters bigint[]) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    -- Sizes, so that the check does not copy every payload: unnest in a FROM would.
-    sizes    constant integer[] := array(select octet_length(p.payload) from (select unnest(payloads) as payload) p);
+    sizes    integer[];
     refused  text;
 begin
     if letters is not null then
         raise exception 'write event: letters is given: it must be null, because only the function replay_letter sends a dead letter again: replay it by a newer build of holdfast' using errcode = '22023';
     end if;
     if cardinality(ids) > 10000 then raise exception 'write event: there are % events: at most 10000 in one call', cardinality(ids) using errcode = '22023'; end if;
-    select r into refused
-      from unnest(ids, sources, types, topics, keys, times, headers, sizes, not_befores) as u (id, source, type, topic, key, time, headers, size, not_before),
-           holdfast.refusal(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, u.size, u.not_before) r
-     where r is not null limit 1;
+    -- Only if all payloads together exceed the limit of one. Sizes, because unnest in a FROM would copy every payload.
+    if pg_column_size(payloads) > holdfast.max_payload() then
+        sizes := array(select octet_length(p.payload) from (select unnest(payloads) as payload) p);
+    end if;
+    select holdfast.refusal(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, u.size, u.not_before) into refused
+      from unnest(ids, sources, types, topics, keys, times, headers, sizes, not_befores) as u (id, source, type, topic, key, time, headers, size, not_before)
+     where holdfast.refusal(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, u.size, u.not_before) is not null limit 1;
     if refused is not null then raise exception 'write event: %', refused using errcode = '22023'; end if;
     perform holdfast.append_unchecked(ids, sources, types, topics, keys, times, headers, payloads, not_befores, null);
 end $$;
@@ -234,8 +281,7 @@ create or replace function holdfast.append_one(id text, source text, type text, 
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     segment  constant integer := (select s.current from holdfast.segments s);
-    cut      constant pg_snapshot := case when random() < 0.001
-                 and current_setting('transaction_isolation') = 'read committed' then pg_current_snapshot() end;
+    cut      constant pg_snapshot := case when random() < 0.001 then pg_current_snapshot() end;
     refused  constant text := holdfast.refusal(id, source, type, topic, key, "time", headers, octet_length(payload));
 begin
     if refused is not null then raise exception 'write event: %', refused using errcode = '22023'; end if;
@@ -329,8 +375,49 @@ begin
     return true;
 end $$;
 
--- The roles that did with append what has a function of its own now: relays move scheduled events, and those who work on dead
--- letters replay them.
+create function holdfast.unread(segment integer) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    unread boolean;
+begin
+    execute format($q$
+        select coalesce(
+               (select e.lane from only holdfast.event_%1$s e order by e.lane limit 1) < (select min(l.lane) from holdfast.lane l)
+            or (select e.lane from only holdfast.event_%1$s e order by e.lane desc limit 1) > (select max(l.lane) from holdfast.lane l)
+            or (select max(l.lane) - min(l.lane) + 1 <> count(*) from holdfast.lane l)
+            or exists (select from holdfast.lane l where
+               (select e.xid from only holdfast.event_%1$s e where e.lane = l.lane order by e.xid desc limit 1) >= pg_snapshot_xmax(l.done)
+            or exists (select from pg_snapshot_xip(l.done) flying (xid), lateral (
+                 select 1 from only holdfast.event_%1$s e where e.lane = l.lane and e.xid = flying.xid order by e.seq limit 1) e)), false)$q$, segment) into unread;
+    return unread;
+end $$;
+
+create or replace function holdfast.reclaim(segment integer, expected_token uuid, lock_wait_ms integer) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then return 'refused: the transaction is not READ COMMITTED'; end if;
+    if pg_is_in_recovery() then return 'refused: this is a standby'; end if;
+    if exists (select from holdfast.segments s where s.current = segment) then return 'refused: it is the current segment'; end if;
+    if holdfast.unread(segment) then return 'unread'; end if;
+    perform set_config('lock_timeout', lock_wait_ms || 'ms', true);
+    begin
+        execute format('lock table only holdfast.event_%s in access exclusive mode', segment);
+    exception when lock_not_available then
+        return 'busy';
+    end;
+    -- From here on: after the lock, in statements of their own. Nobody can read the log meanwhile.
+    if not exists (select from holdfast.incarnation i where i.token = expected_token) then return 'refused: the database was restarted after a crash'; end if;
+    if exists (select from holdfast.segments s where s.current = segment) then return 'refused: it is the current segment'; end if;
+    if exists (select from holdfast.lane l where pg_snapshot_xmax(l.done) > pg_snapshot_xmax(pg_current_snapshot())) then
+        return 'refused: a cursor lies in the future';
+    end if;
+    if holdfast.unread(segment) then return 'unread'; end if;
+    execute format('truncate only holdfast.event_%s', segment);
+    return 'emptied';
+end $$;
+
+-- What builds for version 2 need besides, to the roles that did the same in version 1: relays move scheduled events, those who
+-- work on dead letters replay them and act on stored events, and consumers count what they skip.
 do $$
 declare
     grantee text;
@@ -342,6 +429,13 @@ begin
     for grantee in select distinct x.grantee::regrole::text from pg_class c, aclexplode(c.relacl) x
                     where c.oid = 'holdfast.letter_replay'::regclass and x.privilege_type = 'INSERT' and x.grantee not in (0, c.relowner) loop
         execute 'grant execute on function holdfast.replay_letter to ' || grantee;
+        execute 'grant insert on holdfast.letter to ' || grantee;
+        execute 'grant select, insert on holdfast.stored_action to ' || grantee;
+        execute 'grant select on holdfast.consumer_type to ' || grantee;
+    end loop;
+    for grantee in select distinct x.grantee::regrole::text from pg_class c, aclexplode(c.relacl) x
+                    where c.oid = 'holdfast.consumer_type'::regclass and x.privilege_type = 'INSERT' and x.grantee not in (0, c.relowner) loop
+        execute 'grant select, insert, update, delete on holdfast.consumer_skip to ' || grantee;
     end loop;
 end $$;
 
