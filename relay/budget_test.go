@@ -53,7 +53,7 @@ func TestARelayGivesItsWholeBudgetBack(t *testing.T) {
 		case 1:
 			return time.Hour
 		case 3: // its events are parked while they are in a call
-			return 700 * time.Millisecond
+			return 1700 * time.Millisecond
 		}
 		return time.Millisecond
 	}}

@@ -38,15 +38,9 @@ const (
 
 var errUnanswered = errors.New("the partition does not answer")
 
-const (
-	// slowAfter is how long a partition may take to answer. One that takes longer is held as soon as it keeps pages from being
-	// read.
-	slowAfter = 250 * time.Millisecond
-
-	// silentAfter is after how long without any answer the broker counts as one that cannot be reached, and a partition that
-	// says nothing is spoken of.
-	silentAfter = time.Second
-)
+// slowAfter is how long a partition may take to answer. One that takes longer is spoken of, and held as soon as it keeps
+// pages from being read. A broker that has answered nothing for so long cannot be reached.
+const slowAfter = time.Second
 
 // slowAfter is the lane's: ParkAfter may be shorter.
 func (l *lane) slowAfter() time.Duration { return min(slowAfter, max(l.r.c.ParkAfter, 0)) }
@@ -90,7 +84,7 @@ func (l *lane) judge(d *destination, all []answer, now time.Time) {
 	d.refused = worst.fault == FaultPartition
 	wait := max(holdPolicy.Delay(d.tries, l.r.env.chance()), 10*time.Millisecond)
 	d.retryAt = now.Add(wait)
-	if worst.fault == FaultBroker && !l.answeredSince(now.Add(-silentAfter)) {
+	if worst.fault == FaultBroker && !l.answeredSince(now.Add(-slowAfter)) {
 		if l.outage == nil {
 			l.outage = &hold{}
 		}
@@ -131,7 +125,7 @@ func (l *lane) holdSlow() {
 			continue
 		}
 		waited := now.Sub(d.since)
-		if waited >= silentAfter && !d.told && d.tries == 0 {
+		if waited >= slowAfter && !d.told && d.tries == 0 {
 			d.told = true
 			l.sayHeld(d, answer{fault: FaultPartition, err: errUnanswered}, 0)
 		}

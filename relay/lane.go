@@ -191,8 +191,9 @@ func (l *lane) takesPages() bool {
 // maxPages bounds the pages in memory, however small they are.
 const maxPages = 1000
 
-// full says whether the first unsettled event keeps pages from being read.
-func (l *lane) full() bool { return !l.takesPages() }
+// full says whether the first unsettled event keeps pages from being read. A page that waits for a topic to get its
+// partitions is no reason to hurry: the first call of a topic may take long.
+func (l *lane) full() bool { return l.blocked == nil && !l.takesPages() }
 
 // accept puts the events of a page into the queues of their destinations. Events that must wait for others leave instead.
 func (l *lane) accept(p page) {

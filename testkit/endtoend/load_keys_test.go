@@ -99,7 +99,7 @@ func TestTooManyHungHandlersStopTheConsumer(t *testing.T) {
 		events = append(events, s.next(fmt.Sprint("k", i%7), do))
 	}
 	s.publish(events...)
-	err := s.refuses(s.consumer(h.handle, func(c *inbox.Config) { quickToHang(c); c.MaxHung = 3 }), s.group())
+	err := s.runsOut(s.consumer(h.handle, func(c *inbox.Config) { quickToHang(c); c.MaxHung = 3 }), s.group())
 	done := s.Count("select count(*) from effect")
 	t.Logf("%d of 60 were handled beside %d handlers that hung; it says: %v", done, h.hung.Load(), err)
 	if !errors.Is(err, inbox.ErrHungHandlers) {

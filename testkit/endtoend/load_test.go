@@ -213,6 +213,18 @@ func (s *consumers) refuses(in *inbox.Inbox, g kafkago.GroupConfig) error {
 	return s.holds(func(ctx context.Context) error { return s.consumeGroup(ctx, in, g) }, func() {})
 }
 
+// runsOut runs a node that ends by itself, and returns why.
+func (s *consumers) runsOut(in *inbox.Inbox, g kafkago.GroupConfig) error {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
+	defer cancel()
+	err := s.consumeGroup(ctx, in, g)
+	if ctx.Err() != nil {
+		s.Fatalf("it goes on, %s", s.Census())
+	}
+	return err
+}
+
 // holds runs a node until it holds a partition, and returns why. meanwhile is what happens beside it.
 func (s *consumers) holds(consume func(context.Context) error, meanwhile func()) (why error) {
 	s.Helper()
