@@ -198,8 +198,8 @@ create sequence holdfast.parked_place;
 
 -- One row for each event that a consumer has settled, written in the transaction of its handler, with result and
 -- processed_at. Partition and offset are null for an event that did not come from Kafka. `hash` shows when an id comes with
--- another type or payload: it is the SHA-256 of the type, a NUL and the payload. For a webhook it is that of the payload,
--- without what a provider counts in it, and after an edit that of the new payload.
+-- another type or payload: it is the SHA-256 of the type, a NUL and the payload. For a webhook whose provider counts its
+-- deliveries in the payload it is that of the payload without the count, and after an edit that of the new payload.
 create table holdfast.inbox (
     consumer      text collate "C" not null,
     source        text collate "C" not null,

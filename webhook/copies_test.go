@@ -232,7 +232,7 @@ func TestARowOfTheInboxSaysWhatBecameOfADelivery(t *testing.T) {
 	b.want(202, s, h2, body2)
 	for what, sql := range map[string]string{
 		"of what was handled": `select count(*) from holdfast.inbox where consumer = 'shop' and source = 'shop' and event_id = '1' and topic = 'webhook.shop'
-			and hash = sha256($1) and result = 'handled' and attempts = 1 and processed_at is not null and received_at is not null`,
+			and hash = sha256('order.placed\000'::bytea || $1) and result = 'handled' and attempts = 1 and processed_at is not null and received_at is not null`,
 		"of what waits": `select count(*) from holdfast.inbox i join holdfast.stored s using (consumer, source, event_id)
 			where event_id = '2' and i.result = 'stored' and i.processed_at is null and s.key = 'k' and s.attempts = 1 and s.errors = '{not yet}'
 			and s.payload = convert_from($1, 'utf8')::text::bytea and s.type = 'order.placed' and s.time = to_timestamp(1800000000)`,
