@@ -95,7 +95,7 @@ func (l *lane) runTasks(ctx context.Context) error {
 
 // loadDue reads parked heads that are due, with what waits for them, into the queues of their destinations.
 func (l *lane) loadDue(ctx context.Context) error {
-	if l.tries < drainTries && l.tryBytes < tryBytes && l.outage == nil && !l.stopping() {
+	if l.tries < drainTries && l.tryBytes < tryBytes && (l.outage == nil || !l.anyQueued()) && !l.stopping() {
 		var skip rowKeys
 		for key := range l.trying {
 			skip.topics, skip.keys, skip.places = append(skip.topics, key.topic), append(skip.keys, key.key), append(skip.places, key.place)

@@ -87,6 +87,11 @@ func (l *lane) dispatch(ctx context.Context, before int64) error {
 	return nil
 }
 
+// anyQueued says whether a destination has something to send.
+func (l *lane) anyQueued() bool {
+	return slices.ContainsFunc(l.destinations, func(d *destination) bool { return len(d.queue) > 0 })
+}
+
 // batchOf takes what a call is to send. Since an event was queued an earlier one of its key may have been refused, or its
 // topic found missing: then it leaves instead.
 func (l *lane) batchOf(d *destination, before int64) []*pending {

@@ -19,7 +19,7 @@ func (l *lane) dueAt() (at time.Time) {
 			at = t
 		}
 	}
-	if l.outage != nil && l.calls == 0 {
+	if l.outage != nil && l.calls == 0 && l.anyQueued() {
 		sooner(l.outage.nextAt)
 	}
 	for _, h := range l.topics {
