@@ -165,7 +165,7 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, e
 func (l *lane) resumeReleased(ctx context.Context) error {
 	var resume rowKeys
 	for _, q := range l.sleepers {
-		if !l.held[q] && l.topics[q.topic] == nil {
+		if !l.held[q] && l.holds[spot{q.topic, wholeTopic}] == nil {
 			resume.topics, resume.keys = append(resume.topics, q.topic), append(resume.keys, q.key)
 		}
 	}
@@ -179,22 +179,6 @@ func (l *lane) resumeReleased(ctx context.Context) error {
 		return fmt.Errorf("resume released keys: %w", err)
 	}
 	return nil
-}
-
-// readHeld reads the keys that dead letters hold.
-func (r *Relay) readHeld(ctx context.Context, lane int) (map[queue]bool, error) {
-	ctx, cancel := r.env.limit(ctx, r.statementTimeout)
-	defer cancel()
-	rows, err := r.pool.Query(ctx, r.sql.In(loadHeld), lane)
-	if err != nil {
-		return nil, fmt.Errorf("read held keys: %w", err)
-	}
-	held := map[queue]bool{}
-	var q queue
-	if _, err := pgx.ForEachRow(rows, []any{&q.topic, &q.key}, func() error { held[q] = true; return nil }); err != nil {
-		return nil, fmt.Errorf("read held keys: %w", err)
-	}
-	return held, nil
 }
 
 // explain adds what to do to the errors that an operator can resolve.

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -63,73 +64,35 @@ func (l *lane) recount(ctx context.Context) error {
 	l.recountAt = l.r.env.now().Add(recountEvery)
 	for topic := range l.whole {
 		room := (maxQueues - len(l.parked)) / 2
-		counts := map[queue]int{}
-		var sleepers []queue
-		if err := l.r.readCounts(ctx, l.r.sql.In(countQueues), func(q queue, n int, dormant, waits bool) {
-			counts[q] = n
-			if dormant && !waits && q.ordered() {
-				sleepers = append(sleepers, q)
-			}
-		}, l.number, topic, room+1); err != nil {
+		counts, sleepers, err := l.r.readCounts(ctx, l.r.sql.In(countQueues), l.number, topic, room+1)
+		if err != nil {
 			return err
 		}
 		if len(counts) > room {
 			continue
 		}
 		delete(l.whole, topic)
-		for q, n := range counts {
-			l.parked[q] = n
-		}
+		maps.Copy(l.parked, counts)
 		l.sleepers = append(l.sleepers, sleepers...)
 		l.r.c.Logger.Info("the topic is queued by key again", "topic", topic, "lane", l.number)
 	}
 	return l.resumeReleased(ctx)
 }
 
-// readCounts reads rows of loadWaiting or countQueues.
-func (r *Relay) readCounts(ctx context.Context, statement string, each func(q queue, n int, dormant, waits bool), args ...any) error {
-	ctx, cancel := r.env.limit(ctx, r.statementTimeout)
-	defer cancel()
-	rows, err := r.pool.Query(ctx, statement, args...)
-	if err != nil {
-		return fmt.Errorf("read parked queues: %w", err)
-	}
-	var q queue
-	var n int
-	var dormant, waits bool
-	if _, err := pgx.ForEachRow(rows, []any{&q.topic, &q.key, &n, &dormant, &waits}, func() error { each(q, n, dormant, waits); return nil }); err != nil {
-		return fmt.Errorf("read parked queues: %w", err)
-	}
-	return nil
-}
-
 // load reads what is parked and held in a lane. What was held when the rows were written is tried at once.
 func (r *Relay) load(ctx context.Context, l *lane) (err error) {
-	queues := 0
-	err = r.readCounts(ctx, r.sql.In(loadWaiting), func(q queue, n int, dormant, waits bool) {
-		queues++
-		l.parked[q] = n
-		if dormant && !waits && q.ordered() {
-			l.sleepers = append(l.sleepers, q)
-		}
-	}, l.number, maxQueues+1)
+	l.parked, l.sleepers, err = r.readCounts(ctx, r.sql.In(loadWaiting), l.number, maxQueues+1)
 	if err != nil {
 		return err
 	}
-	if queues > maxQueues {
+	if len(l.parked) > maxQueues {
 		clear(l.parked)
-		if err := r.each(ctx, loadTopics, l.number, func(topic string, _ int) { l.queueWhole(topic) }); err != nil {
+		if err := r.readSpots(ctx, loadTopics, l.number, func(at spot) { l.queueWhole(at.topic) }); err != nil {
 			return err
 		}
 	}
 	now := r.env.now()
-	if err := r.each(ctx, loadHolds, l.number, func(topic string, partition int) {
-		if partition == wholeTopic {
-			l.topics[topic] = &hold{nextAt: now}
-		} else {
-			l.partitions[spot{topic, partition}] = &hold{nextAt: now}
-		}
-	}); err != nil {
+	if err := r.readSpots(ctx, loadHolds, l.number, func(at spot) { l.holds[at] = &hold{nextAt: now} }); err != nil {
 		return err
 	}
 	l.held, err = r.readHeld(ctx, l.number)
@@ -137,18 +100,52 @@ func (r *Relay) load(ctx context.Context, l *lane) (err error) {
 	return err
 }
 
-// each reads topics, and partitions of them.
-func (r *Relay) each(ctx context.Context, statement string, lane int, do func(topic string, partition int)) error {
-	ctx, cancel := r.env.limit(ctx, r.statementTimeout)
-	defer cancel()
-	rows, err := r.pool.Query(ctx, r.sql.In(statement), lane)
+// readCounts reads rows of loadWaiting or countQueues: how many rows each queue has, and the queues in which no row would
+// ever fall due.
+func (r *Relay) readCounts(ctx context.Context, statement string, args ...any) (counts map[queue]int, sleepers []queue, err error) {
+	counts = map[queue]int{}
+	var q queue
+	var n int
+	var dormant, waits bool
+	err = r.readRows(ctx, statement, args, []any{&q.topic, &q.key, &n, &dormant, &waits}, func() {
+		counts[q] = n
+		if dormant && !waits && q.ordered() {
+			sleepers = append(sleepers, q)
+		}
+	})
 	if err != nil {
-		return fmt.Errorf("read held topics: %w", err)
+		return nil, nil, fmt.Errorf("read parked queues: %w", err)
 	}
-	var topic string
-	var partition int
-	if _, err := pgx.ForEachRow(rows, []any{&topic, &partition}, func() error { do(topic, partition); return nil }); err != nil {
+	return counts, sleepers, nil
+}
+
+// readSpots reads topics, and partitions of them.
+func (r *Relay) readSpots(ctx context.Context, statement string, lane int, do func(spot)) error {
+	var at spot
+	if err := r.readRows(ctx, r.sql.In(statement), []any{lane}, []any{&at.topic, &at.partition}, func() { do(at) }); err != nil {
 		return fmt.Errorf("read held topics: %w", err)
 	}
 	return nil
+}
+
+// readHeld reads the keys that dead letters hold.
+func (r *Relay) readHeld(ctx context.Context, lane int) (map[queue]bool, error) {
+	held := map[queue]bool{}
+	var q queue
+	if err := r.readRows(ctx, r.sql.In(loadHeld), []any{lane}, []any{&q.topic, &q.key}, func() { held[q] = true }); err != nil {
+		return nil, fmt.Errorf("read held keys: %w", err)
+	}
+	return held, nil
+}
+
+// readRows runs a statement and calls do for each of its rows, which it has scanned into columns.
+func (r *Relay) readRows(ctx context.Context, statement string, args, columns []any, do func()) error {
+	ctx, cancel := r.env.limit(ctx, r.statementTimeout)
+	defer cancel()
+	rows, err := r.pool.Query(ctx, statement, args...)
+	if err != nil {
+		return err
+	}
+	_, err = pgx.ForEachRow(rows, columns, func() error { do(); return nil })
+	return err
 }

@@ -72,14 +72,13 @@ func (w waiting) disposition(it item, at spot) disposition {
 	return undecided
 }
 
-// decide turns the answers of one call into dispositions, in the order the events were sent. The fault that it returns is
-// the worst among those to publish again, "" if there are none: it says how far the trouble reaches.
+// decide turns the answers of one call into dispositions, in the order the events were sent.
 //
 // These rules hold for every answer. After an event that was not acknowledged, no later event of its key counts as refused
 // or is parked as a head: it follows, or is published again with that event. All later events of a missing topic are
 // parked with it. What was acknowledged stays acknowledged: it cannot be called back.
-func decide(items []item, answers []answer) (dispositions []disposition, worst Fault) {
-	dispositions = make([]disposition, len(items))
+func decide(items []item, answers []answer) []disposition {
+	dispositions := make([]disposition, len(items))
 	earlier := map[queue]disposition{} // what the first unacknowledged event of a key became
 	missing := map[string]bool{}
 	for i, it := range items {
@@ -96,11 +95,8 @@ func decide(items []item, answers []answer) (dispositions []disposition, worst F
 		if dispositions[i] == topicHeld {
 			missing[it.queue.topic] = true
 		}
-		if dispositions[i] == again && (worst == "" || answers[i].fault == FaultBroker) {
-			worst = answers[i].fault
-		}
 	}
-	return dispositions, worst
+	return dispositions
 }
 
 func dispositionOf(it item, a answer, earlier map[queue]disposition, missing map[string]bool) disposition {
@@ -123,6 +119,27 @@ func dispositionOf(it item, a answer, earlier map[queue]disposition, missing map
 	default:
 		return again
 	}
+}
+
+// summary is what the answers of one call say together about its topic, its partition and the broker.
+type summary struct {
+	answers bool   // the partition answers: something was acknowledged, or refused for its own sake
+	topic   error  // why the topic is missing or not permitted; nil if it is neither
+	trouble answer // of the partition or, which is worse, of the broker; acknowledged for none
+}
+
+func summarize(answers []answer) (s summary) {
+	for _, a := range answers {
+		switch {
+		case a.acknowledged() || a.fault == FaultRecord:
+			s.answers = true
+		case a.fault == FaultTopic:
+			s.topic = a.err
+		case s.trouble.acknowledged() || a.fault == FaultBroker:
+			s.trouble = a
+		}
+	}
+	return s
 }
 
 // outcome is what becomes of a parked head after it was tried.

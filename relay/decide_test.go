@@ -68,11 +68,39 @@ func (w scene) send(items []item, dispositions []disposition, answers []answer) 
 			sent, sentItems, sentAnswers = append(sent, i), append(sentItems, it), append(sentAnswers, answers[i])
 		}
 	}
-	decided, worst := decide(sentItems, sentAnswers)
+	decided := decide(sentItems, sentAnswers)
+	var toSendAgain []answer
 	for j, i := range sent {
-		dispositions[i] = decided[j]
+		if dispositions[i] = decided[j]; decided[j] == again {
+			toSendAgain = append(toSendAgain, sentAnswers[j])
+		}
 	}
-	return worst
+	return summarize(toSendAgain).trouble.fault
+}
+
+func TestWhatTheAnswersOfACallSayTogether(t *testing.T) {
+	t.Parallel()
+	const ok, rec, top, par, bro = Fault(""), FaultRecord, FaultTopic, FaultPartition, FaultBroker
+	for _, c := range []struct {
+		answers []Fault
+		answer  bool // the partition answers
+		topic   bool // is missing
+		trouble Fault
+	}{
+		{nil, false, false, ""},
+		{[]Fault{ok}, true, false, ""},
+		{[]Fault{rec}, true, false, ""},
+		{[]Fault{top, top}, false, true, ""},
+		{[]Fault{par, ok}, true, false, par},
+		{[]Fault{par, bro, par}, false, false, bro},
+		{[]Fault{bro, par}, false, false, bro},
+		{[]Fault{top, bro, rec}, true, true, bro},
+	} {
+		said := summarize(answersOf(c.answers...))
+		if said.answers != c.answer || (said.topic != nil) != c.topic || said.trouble.fault != c.trouble || said.trouble.acknowledged() != (c.trouble == "") {
+			t.Errorf("%q: %+v", c.answers, said)
+		}
+	}
 }
 
 func TestDispositionsOfOnePage(t *testing.T) {

@@ -115,7 +115,7 @@ func (l *lane) loadDue(ctx context.Context) error {
 				continue // it waits for its head
 			}
 			l.try(p)
-			if h := l.partitions[d.spot]; h != nil && !h.takes {
+			if h := l.holds[d.spot]; h != nil && !h.takes {
 				p.to = d
 				asleep[p.item.queue] = true
 				l.dormant = append(l.dormant, dormantRow{p, partitionDown})

@@ -121,7 +121,7 @@ func TestTheFirstAndWhatFollowsItAreNotBothHeads(t *testing.T) {
 	q := queue{"orders", "k"}
 	rec := func() *logEvent { return &logEvent{Event: holdfast.Event{Topic: q.topic, Key: q.key}} }
 	l := newLane(&Relay{env: env{chance: func() float64 { return 0 }}}, "", time.Time{}) // the queue has drained since the page was routed
-	l.topics[q.topic], l.partitions[spot{q.topic, -1}] = &hold{}, &hold{}
+	l.holds[spot{q.topic, wholeTopic}], l.holds[spot{q.topic, anyPartition}] = &hold{}, &hold{}
 	for _, c := range []struct {
 		name         string
 		dispositions []disposition

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -23,6 +24,7 @@ type hold struct {
 	at      time.Time // when it began; of the broker's outage, the last try
 	nextAt  time.Time // when one event is tried
 	probing bool      // one is being tried
+	tried   int64     // the place of the last one: each has its turn, so that one which is always refused stops no other
 
 	// It takes events again. Those that are parked are made due, resumeAtOnce at a time; then the hold is over, unless the
 	// partition answers late: its events pass through the table, a batch a call.
@@ -31,10 +33,7 @@ type hold struct {
 	late     bool
 }
 
-const (
-	wholeTopic   = -2 // in place of a partition
-	resumeAtOnce = 5000
-)
+const resumeAtOnce = 5000
 
 var errUnanswered = errors.New("the partition does not answer")
 
@@ -46,29 +45,15 @@ const slowAfter = time.Second
 func (l *lane) slowAfter() time.Duration { return min(slowAfter, max(l.r.c.ParkAfter, 0)) }
 
 // judge records what a call says about its destination and about the broker.
-func (l *lane) judge(d *destination, all []answer, now time.Time) {
-	var acknowledged, refused bool
-	var worst answer
-	for _, a := range all {
-		switch {
-		case a.acknowledged():
-			acknowledged = true
-		case a.fault == FaultRecord:
-			acknowledged = true // the partition answers
-		case a.fault == FaultPartition || a.fault == FaultBroker:
-			if !refused || a.fault == FaultBroker {
-				worst = a
-			}
-			refused = true
-		}
-	}
-	if acknowledged {
+func (l *lane) judge(d *destination, said summary, now time.Time) {
+	if said.answers {
 		l.r.answers.Store(now.UnixNano())
 		if l.outage != nil {
 			l.outage = nil
 			l.r.reachable()
 		}
 	}
+	refused := !said.trouble.acknowledged()
 	if !refused || len(d.queue) == 0 {
 		d.since, d.checkAt = time.Time{}, time.Time{}
 		if len(d.queue) > 0 {
@@ -81,22 +66,32 @@ func (l *lane) judge(d *destination, all []answer, now time.Time) {
 		return
 	}
 	d.tries++
-	d.refused = worst.fault == FaultPartition
-	wait := max(holdPolicy.Delay(d.tries, l.r.env.chance()), 10*time.Millisecond)
+	d.refused = said.trouble.fault == FaultPartition
+	wait := l.retryDelay(d.tries)
 	d.retryAt = now.Add(wait)
-	if worst.fault == FaultBroker && !l.answeredSince(now.Add(-slowAfter)) {
+	if said.trouble.fault == FaultBroker && !l.answeredSince(now.Add(-slowAfter)) {
 		if l.outage == nil {
 			l.outage = &hold{}
 		}
 		l.outage.tries++
 		l.outage.at = now
-		wait = max(holdPolicy.Delay(l.outage.tries, l.r.env.chance()), 10*time.Millisecond)
+		wait = l.retryDelay(l.outage.tries)
 		l.outage.nextAt = now.Add(wait)
 		d.retryAt = time.Time{}
 	}
-	if len(d.queue) > 0 && l.partitions[d.spot] == nil {
-		l.sayHeld(d, worst, wait)
+	if len(d.queue) > 0 && l.holds[d.spot] == nil {
+		l.sayHeld(d, said.trouble, wait)
 	}
+}
+
+// retryDelay is how long to wait after so many tries that failed for a partition's or the broker's sake.
+func (l *lane) retryDelay(tries int) time.Duration {
+	return max(holdPolicy.Delay(tries, l.r.env.chance()), 10*time.Millisecond)
+}
+
+// probeDelay is how long to wait after so many events that were tried for what is held.
+func (l *lane) probeDelay(tries int) time.Duration {
+	return max(holdPolicy.Delay(tries+3, l.r.env.chance()), 200*time.Millisecond)
 }
 
 // answeredSince says whether any partition has answered since then, in whatever lane: the broker can be reached.
@@ -121,7 +116,7 @@ func (l *lane) holdSlow() {
 	}
 	now := l.r.env.now()
 	for _, d := range l.destinations {
-		if d.since.IsZero() || l.partitions[d.spot] != nil || now.Before(d.checkAt) {
+		if d.since.IsZero() || l.holds[d.spot] != nil || now.Before(d.checkAt) {
 			continue
 		}
 		waited := now.Sub(d.since)
@@ -141,7 +136,7 @@ func (l *lane) holdSlow() {
 
 // holdPartition parks what waits for a partition, and all later events of it.
 func (l *lane) holdPartition(d *destination, waited time.Duration, now time.Time) {
-	l.partitions[d.spot] = &hold{at: now, nextAt: now.Add(l.slowAfter())}
+	l.holds[d.spot] = &hold{at: now, nextAt: now.Add(l.slowAfter())}
 	l.r.c.Logger.Error("partition held: it answers late or not at all; its events are parked, all others go on", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", waited)
 	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: FaultPartition, Err: errUnanswered, Wait: l.slowAfter()})
 	for _, p := range d.call {
@@ -171,13 +166,14 @@ func (l *lane) hold(p *pending, d disposition) {
 
 // holdTopic parks what waits for a topic, and all its later events.
 func (l *lane) holdTopic(topic string, err error, now time.Time) {
-	if l.topics[topic] != nil {
+	at := spot{topic, wholeTopic}
+	if l.holds[at] != nil {
 		return
 	}
-	wait := max(holdPolicy.Delay(4, l.r.env.chance()), 200*time.Millisecond)
-	l.topics[topic] = &hold{tries: 1, at: now, nextAt: now.Add(wait)}
+	wait := l.probeDelay(1)
+	l.holds[at] = &hold{tries: 1, at: now, nextAt: now.Add(wait)}
 	l.r.c.Logger.Error("topic held: it is missing or not permitted; create it or grant the rights, nothing is lost meanwhile", "topic", topic, "lane", l.number, "error", err)
-	l.observeHeld(Held{Lane: l.number, Topic: topic, Partition: -1, Fault: FaultTopic, Err: err, Wait: wait})
+	l.observeHeld(Held{Lane: l.number, Topic: topic, Partition: anyPartition, Fault: FaultTopic, Err: err, Wait: wait})
 	for _, d := range l.destinations {
 		if d.topic != topic {
 			continue
@@ -201,49 +197,36 @@ func (l *lane) drop(p *pending) {
 }
 
 // afterCall ends the holds that a call shows to be over, or waits longer before the next try.
-func (l *lane) afterCall(d *destination, batch []*pending, all []answer, now time.Time) {
-	answers, topicRefused, refused := false, error(nil), error(nil)
-	for _, a := range all {
+func (l *lane) afterCall(d *destination, batch []*pending, all []answer, said summary, now time.Time) {
+	topic, partition := l.holds[spot{d.topic, wholeTopic}], l.holds[d.spot]
+	if h := topic; h != nil {
 		switch {
-		case a.acknowledged() || a.fault == FaultRecord:
-			answers = true
-		case a.fault == FaultTopic:
-			topicRefused = a.err
-		default:
-			refused = a.err
-		}
-	}
-	late := now.Sub(d.began) >= l.slowAfter()
-	if h := l.topics[d.topic]; h != nil {
-		switch {
-		case topicRefused != nil && h.at.Equal(now): // it has just begun
-		case topicRefused != nil:
-			l.again(h, d, FaultTopic, topicRefused, now)
-		case answers:
+		case said.topic != nil:
+			l.again(h, d, answer{FaultTopic, said.topic}, now)
+		case said.answers:
 			h.resume(false)
 		case h.probing:
 			h.probing, h.nextAt = false, now.Add(l.slowAfter())
 		}
 	}
-	if h := l.partitions[d.spot]; h != nil {
+	if h := partition; h != nil {
 		switch {
-		case answers:
-			h.resume(late)
+		case said.answers:
+			h.resume(now.Sub(d.began) >= l.slowAfter())
 			h.nextAt = now.Add(l.slowAfter())
-		case refused != nil && h.at.Equal(now): // it has just begun
-		case refused != nil:
-			l.again(h, d, FaultPartition, refused, now)
+		case !said.trouble.acknowledged():
+			l.again(h, d, answer{FaultPartition, said.trouble.err}, now)
 		default:
 			h.probing = false
 		}
 	}
 	for i, p := range batch { // its topic has got other partitions since it was parked
-		if h := p.probe; h == nil || h == l.topics[d.topic] || h == l.partitions[d.spot] {
+		if h := p.probe; h == nil || h == topic || h == partition {
 			continue
 		} else if all[i].acknowledged() || all[i].fault == FaultRecord {
 			h.resume(false)
 		} else {
-			l.again(h, d, all[i].fault, all[i].err, now)
+			l.again(h, d, all[i], now)
 		}
 	}
 }
@@ -255,29 +238,21 @@ func (h *hold) resume(late bool) {
 
 // resumeHolds makes events due that wait for what takes events again, some at a time.
 func (l *lane) resumeHolds(ctx context.Context) error {
-	for _, topic := range slices.Sorted(maps.Keys(l.topics)) {
-		h := l.topics[topic]
-		if !h.resuming {
-			continue
-		}
-		if err := l.resumeSome(ctx, h, spot{topic, wholeTopic}); err != nil {
-			return fmt.Errorf("resume the topic %s: %w", topic, err)
-		}
-		if !h.resuming {
-			delete(l.topics, topic)
-			l.r.c.Logger.Info("topic back", "topic", topic, "lane", l.number)
-		}
-	}
 	for _, at := range l.heldSpots() {
-		h := l.partitions[at]
+		h := l.holds[at]
 		if !h.resuming {
 			continue
 		}
 		if err := l.resumeSome(ctx, h, at); err != nil {
-			return fmt.Errorf("resume partition %d of the topic %s: %w", at.partition, at.topic, err)
+			return fmt.Errorf("resume %s: %w", at, err)
 		}
-		if !h.resuming && !h.late {
-			delete(l.partitions, at)
+		switch {
+		case h.resuming || h.late:
+		case at.partition == wholeTopic:
+			delete(l.holds, at)
+			l.r.c.Logger.Info("topic back", "topic", at.topic, "lane", l.number)
+		default:
+			delete(l.holds, at)
 			l.r.c.Logger.Info("partition back", "topic", at.topic, "partition", at.partition, "lane", l.number)
 		}
 	}
@@ -299,40 +274,39 @@ func (l *lane) resumeSome(ctx context.Context, h *hold, at spot) error {
 	return nil
 }
 
-// again waits longer before the next try of what is held.
-func (l *lane) again(h *hold, d *destination, fault Fault, err error, now time.Time) {
+// again waits longer before the next try of what is held, unless it has just begun.
+func (l *lane) again(h *hold, d *destination, a answer, now time.Time) {
+	if h.at.Equal(now) {
+		return
+	}
 	h.tries++
 	h.probing, h.takes, h.resuming = false, false, false
-	wait := max(holdPolicy.Delay(h.tries+3, l.r.env.chance()), 200*time.Millisecond)
+	wait := l.probeDelay(h.tries)
 	h.nextAt = now.Add(wait)
-	l.r.c.Logger.Warn("still held", "topic", d.topic, "partition", d.partition, "lane", l.number, "tries", h.tries, "retry_in", wait, "error", err)
-	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: fault, Err: err, Wait: wait})
+	l.r.c.Logger.Warn("still held", "topic", d.topic, "partition", d.partition, "lane", l.number, "tries", h.tries, "retry_in", wait, "error", a.err)
+	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: a.fault, Err: a.err, Wait: wait})
+}
+
+// mayProbe says whether one event may be tried for what is held, when it is time.
+func (l *lane) mayProbe(at spot, h *hold) bool {
+	d := l.destinationAt(at)
+	return !h.probing && !h.resuming && (d == nil || d.idle())
 }
 
 // probe tries one event of each topic and partition that is held, when it is time.
 func (l *lane) probe(ctx context.Context) error {
 	now := l.r.env.now()
-	for _, topic := range slices.Sorted(maps.Keys(l.topics)) {
-		if h := l.topics[topic]; !h.probing && !h.resuming && !now.Before(h.nextAt) {
-			found, err := l.sendProbe(ctx, h, spot{topic, wholeTopic})
-			if err != nil {
-				return fmt.Errorf("read the held topic %s: %w", topic, err)
-			}
-			if !found {
-				delete(l.topics, topic)
-			}
-		}
-	}
 	for _, at := range l.heldSpots() {
-		busy := l.bySpot[at] != nil && !l.bySpot[at].idle()
-		if h := l.partitions[at]; !busy && !h.probing && !h.resuming && !now.Before(h.nextAt) {
-			found, err := l.sendProbe(ctx, h, at)
-			if err != nil {
-				return fmt.Errorf("read the held partition %d of %s: %w", at.partition, at.topic, err)
-			}
-			if !found {
-				delete(l.partitions, at)
-			}
+		h := l.holds[at]
+		if !l.mayProbe(at, h) || now.Before(h.nextAt) {
+			continue
+		}
+		found, err := l.sendProbe(ctx, h, at)
+		if err != nil {
+			return fmt.Errorf("read what waits for %s: %w", at, err)
+		}
+		if !found {
+			delete(l.holds, at)
 		}
 	}
 	return nil
@@ -340,7 +314,10 @@ func (l *lane) probe(ctx context.Context) error {
 
 // sendProbe queues one parked event of what is held. It is false if nothing waits for that.
 func (l *lane) sendProbe(ctx context.Context, h *hold, at spot) (found bool, err error) {
-	rows, err := l.readParked(ctx, l.r.sql.In(readProbe), l.number, at.topic, at.partition)
+	rows, err := l.readProbe(ctx, at, h.tried)
+	if err == nil && len(rows) == 0 {
+		rows, err = l.readProbe(ctx, at, math.MinInt64)
+	}
 	if err != nil {
 		return false, err
 	}
@@ -349,26 +326,34 @@ func (l *lane) sendProbe(ctx context.Context, h *hold, at spot) (found bool, err
 		return l.leavers > 0 || len(l.dormant) > 0, nil // they are about to wait for it
 	}
 	p := l.pendingOf(&rows[0])
-	p.probe, h.probing = h, true
+	p.probe, h.probing, h.tried = h, true, p.row.place
 	l.try(p)
 	l.destinationOf(p.event).enqueue(p, l.r.env.now())
 	return true, nil
 }
 
+func (l *lane) readProbe(ctx context.Context, at spot, after int64) ([]parkedEvent, error) {
+	return l.readParked(ctx, l.r.sql.In(readProbe), l.number, at.topic, at.partition, after)
+}
+
 // heldTopicNames are the topics whose parked events are not tried. It is never nil: a statement takes no array for null.
 func (l *lane) heldTopicNames() []string {
 	names := []string{}
-	for topic, h := range l.topics {
-		if !h.takes {
-			names = append(names, topic)
+	for at, h := range l.holds {
+		if at.partition == wholeTopic && !h.takes {
+			names = append(names, at.topic)
 		}
 	}
 	slices.Sort(names)
 	return names
 }
 
+// heldSpots are what is held, in an order that is always the same.
 func (l *lane) heldSpots() []spot {
-	return slices.SortedFunc(maps.Keys(l.partitions), func(a, b spot) int {
+	if len(l.holds) == 0 {
+		return nil
+	}
+	return slices.SortedFunc(maps.Keys(l.holds), func(a, b spot) int {
 		return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.partition, b.partition))
 	})
 }

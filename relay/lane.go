@@ -43,29 +43,27 @@ type lane struct {
 	blocked      *page // it waits until its topic's partitions may change, see accept
 	routes       map[string]*topicRoute
 	destinations []*destination // in the order in which they were first met
-	bySpot       map[spot]*destination
-	next         int           // the destination at which dispatch begins
-	calls        int           // under way
-	leavings     map[queue]int // events with a key that are about to be parked
-	leavers      int           // all that are
-	flushAt      time.Time     // nothing is parked before it, unless the lane is full
-	flushLater   bool          // something is to be parked then
-	outage       *hold         // the broker cannot be reached: one call at a time, to see whether that is over
+	next         int            // the destination at which dispatch begins
+	calls        int            // under way
+	leavings     map[queue]int  // events with a key that are about to be parked
+	leavers      int            // all that are
+	flushAt      time.Time      // nothing is parked before it, unless the lane is full
+	flushLater   bool           // something is to be parked then
+	outage       *hold          // the broker cannot be reached: one call at a time, to see whether that is over
 
 	// Invariant: parked[q] is the number of rows of q in the table, as last committed, unless q's topic is in whole. Of such a
 	// topic so many queues are parked that they are not counted: every event of it with a key waits.
-	parked     map[queue]int
-	whole      map[string]bool
-	recountAt  time.Time // when to see whether the topics in whole still have so many
-	held       map[queue]bool
-	topics     map[string]*hold // missing or not permitted
-	partitions map[spot]*hold   // unavailable or slow
-	trying     map[rowKey]int   // parked events that are in memory: queues, and for events without a key their rows
-	tries      int              // how many rows those are
-	tryBytes   int              // and of how many bytes
-	dormant    []dormantRow     // parked events to be held with their topic or partition by the next flush
-	heldAt     time.Time        // when held was last read
-	sleepers   []queue          // queues in which at the claim no row would ever fall due
+	parked    map[queue]int
+	whole     map[string]bool
+	recountAt time.Time // when to see whether the topics in whole still have so many
+	held      map[queue]bool
+	heldAt    time.Time      // when held was last read
+	holds     map[spot]*hold // topics that are missing or not permitted, and partitions that are unavailable or slow
+	trying    map[rowKey]int // parked events that are in memory: queues, and for events without a key their rows
+	tries     int            // how many rows those are
+	tryBytes  int            // and of how many bytes
+	dormant   []dormantRow   // parked events to be held with their topic or partition by the next flush
+	sleepers  []queue        // queues in which at the claim no row would ever fall due
 
 	openTransactions int         // our transactions that are open, or whose end is not recorded yet; guarded by the saver's mutex
 	doubtful         atomic.Bool // a transaction of ours failed, or its COMMIT was not answered: our memory may be wrong
@@ -73,9 +71,9 @@ type lane struct {
 
 func newLane(r *Relay, token string, leaseUntil time.Time) *lane {
 	return &lane{r: r, token: token, leaseUntil: leaseUntil, wake: make(chan struct{}, 1), tasksDue: make(chan struct{}, 1), stop: make(chan struct{}),
-		answered: answers{some: make(chan struct{}, 1)}, routes: map[string]*topicRoute{}, bySpot: map[spot]*destination{},
-		leavings: map[queue]int{}, parked: map[queue]int{}, held: map[queue]bool{}, topics: map[string]*hold{},
-		partitions: map[spot]*hold{}, trying: map[rowKey]int{}, whole: map[string]bool{}}
+		answered: answers{some: make(chan struct{}, 1)}, routes: map[string]*topicRoute{},
+		leavings: map[queue]int{}, parked: map[queue]int{}, held: map[queue]bool{}, holds: map[spot]*hold{},
+		trying: map[rowKey]int{}, whole: map[string]bool{}}
 }
 
 const (
@@ -205,9 +203,13 @@ func (l *lane) accept(p page) {
 	now := l.r.env.now()
 	w, free := l.waiting(), l.nothingWaits()
 	all := l.tracker.add(p)
+	var route *topicRoute
 	for i := range all {
 		e := &all[i]
-		d := l.destinationOf(e.event)
+		if route == nil || route.topic != e.event.Topic {
+			route = l.routeOf(e.event.Topic)
+		}
+		d := l.destinationOn(route, e.event)
 		if !free {
 			if disposition := w.disposition(e.item, d.spot); disposition != undecided {
 				l.leave(e, disposition, nil)
@@ -217,56 +219,6 @@ func (l *lane) accept(p page) {
 		d.enqueue(e, now)
 	}
 	l.advance()
-}
-
-// mayRoute says whether the topics of a page have the partitions that the lane goes by. When a topic has got others, its
-// queued events are published first: a later event of a key must not go to another queue than an earlier one.
-func (l *lane) mayRoute(p page) bool {
-	if l.r.partitioner == nil {
-		return true
-	}
-	topic := ""
-	for i := range p.events {
-		e := &p.events[i]
-		if e.Topic == topic {
-			continue
-		}
-		topic = e.Topic
-		_, partitions := l.r.partitioner.Partition(e.Event)
-		if route := l.routes[topic]; route != nil && route.partitions != partitions {
-			if route.queued > 0 {
-				return false
-			}
-			route.partitions = partitions
-		}
-	}
-	return true
-}
-
-// destinationOf is where an event goes: its partition, or its topic when the publisher does not say.
-func (l *lane) destinationOf(e *logEvent) *destination {
-	route := l.routes[e.Topic]
-	at := spot{e.Topic, -1}
-	if l.r.partitioner != nil {
-		partition, partitions := l.r.partitioner.Partition(e.Event)
-		if route == nil {
-			route = &topicRoute{partitions: partitions}
-			l.routes[e.Topic] = route
-		}
-		if partitions > 0 && partitions == route.partitions {
-			at.partition = partition
-		}
-	} else if route == nil {
-		route = &topicRoute{}
-		l.routes[e.Topic] = route
-	}
-	d := l.bySpot[at]
-	if d == nil {
-		d = &destination{spot: at, route: route}
-		l.bySpot[at] = d
-		l.destinations = append(l.destinations, d)
-	}
-	return d
 }
 
 // leave makes an event of the log leave with the next flush.
@@ -307,15 +259,15 @@ func (l *lane) waiting() waiting {
 		queue: func(q queue) bool {
 			return l.parked[q] > 0 || l.leavings[q] > 0 || l.held[q]
 		},
-		topic:     func(topic string) bool { return l.topics[topic] != nil },
-		partition: func(at spot) bool { return l.partitions[at] != nil },
+		topic:     func(topic string) bool { return l.holds[spot{topic, wholeTopic}] != nil },
+		partition: func(at spot) bool { return l.holds[at] != nil },
 		whole:     func(topic string) bool { return l.whole[topic] },
 	}
 }
 
 // nothingWaits says in one look that every event may be sent.
 func (l *lane) nothingWaits() bool {
-	return len(l.parked)+len(l.leavings)+len(l.held)+len(l.topics)+len(l.partitions)+len(l.whole) == 0
+	return len(l.parked)+len(l.leavings)+len(l.held)+len(l.holds)+len(l.whole) == 0
 }
 
 // giveBack ends the lane's share of the budget.

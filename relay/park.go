@@ -191,7 +191,7 @@ func (l *lane) rowsOf(leave []*pending) parkedRows {
 			attempts = 1
 			delay = seconds(l.refusedDelay(1, p.err))
 		case topicHeld:
-			if head = l.topics[q.topic] == nil && head; head { // the topic has come back meanwhile
+			if head = l.holds[spot{q.topic, wholeTopic}] == nil && head; head { // the topic has come back meanwhile
 				why, delay = follows.why(), seconds(0)
 			}
 		case partitionDown:
@@ -199,7 +199,7 @@ func (l *lane) rowsOf(leave []*pending) parkedRows {
 			if p.to != nil {
 				at = p.to.spot
 			}
-			if l.partitions[at] == nil {
+			if l.holds[at] == nil {
 				why, delay = follows.why(), seconds(0)
 				break
 			}
@@ -243,7 +243,11 @@ type heldRows struct {
 // dormantRows leaves out what would wait for something that has come back meanwhile: it stays due.
 func (l *lane) dormantRows() (columns heldRows) {
 	for _, d := range l.dormant {
-		if d.why == topicHeld && l.topics[d.item.queue.topic] == nil || d.why == partitionDown && l.partitions[d.to.spot] == nil {
+		at := d.to.spot
+		if d.why == topicHeld {
+			at.partition = wholeTopic
+		}
+		if l.holds[at] == nil {
 			continue
 		}
 		columns.addRow(d.pending, d.why)

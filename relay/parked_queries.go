@@ -103,12 +103,13 @@ select r.place, r.topic, r.key, r.why, r.attempts, r.id, r.source, r.type, r.tim
  where coalesce(r.before, 0) < $5::bigint
  order by r.place`
 
-// readProbe reads the one event with which a held topic or partition is tried: the first that waits for it, heads a queue and is
-// not held by a dead letter. No letter holds back a replay. $3 partition, -2 for the topic.
+// readProbe reads the one event with which a held topic or partition is tried: the first after a place that waits for it, heads a
+// queue and is not held by a dead letter. No letter holds back a replay. $3 partition, -2 for the topic; $4 place.
 const readProbe = `-- relay.probe_held
 select p.place, p.topic, p.key, p.why, p.attempts, p.id, p.source, p.type, p.time, p.headers::text, p.payload, coalesce(p.letter, 0)
   from holdfast.parked p
  where p.lane = $1::smallint and p.topic = $2::text and coalesce(p.partition, -2) = $3::integer and (p.partition is not null or p.why = 'topic')
+   and p.place > $4::bigint
    and (p.key = '' or not exists (
      select from holdfast.parked b where b.lane = p.lane and b.topic = p.topic and b.key = p.key and b.place < p.place))
    and (p.letter is not null or not exists (

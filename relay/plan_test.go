@@ -62,7 +62,7 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		{delayParked, "3, '{orders}', '{11}', '{11}', '{1}', '{e}', '{1}'", []string{"parked_pkey"}},
 		{deadLetterParked, "3, 'orders', '11', 11, 1, 'e', 'r', 'f', false", []string{"parked_pkey", "letter_pkey"}},
 		{resumeQueues, "3, '{orders}', '{11}'", []string{"parked_pkey", "letter_holds"}},
-		{readProbe, "3, 'orders', 3", []string{"parked_holds", "parked_pkey", "letter_holds"}},
+		{readProbe, "3, 'orders', 3, 0", []string{"parked_holds", "parked_pkey", "letter_holds"}},
 		{holdParked, "3, '{orders}', '{11}', '{11}', '{3}'", []string{"parked_pkey"}},
 		{resumeHeld, "3, 'orders', 3, 100", []string{"parked_holds", "parked_pkey", "letter_holds"}},
 		{loadHolds, "3", []string{"parked_holds"}},

@@ -56,13 +56,7 @@ func (l *lane) dispatch(ctx context.Context, before int64) error {
 	if l.outage != nil && (l.calls > 0 || now.Before(l.outage.nextAt)) {
 		return nil
 	}
-	slots := maxCalls - l.calls
-	for _, d := range l.destinations {
-		if d.call != nil && now.Sub(d.began) >= slowAfter {
-			slots++
-		}
-	}
-	n := len(l.destinations)
+	slots, n := l.slots(now), len(l.destinations)
 	for i := 0; i < n && slots > 0; i++ {
 		d := l.destinations[(l.next+i)%n]
 		if len(d.queue) == 0 || d.call != nil || now.Before(d.retryAt) {
@@ -184,8 +178,9 @@ func (l *lane) settle(ctx context.Context, c answered) error {
 		return err
 	}
 	d.putBack(append(back, rows...))
-	l.judge(d, all, now)
-	l.afterCall(d, batch, all, now)
+	said := summarize(all)
+	l.judge(d, said, now)
+	l.afterCall(d, batch, all, said, now)
 	l.advance()
 	return nil
 }
@@ -203,7 +198,7 @@ func (c *call) add(p *pending, a answer) {
 
 // settleLog decides what becomes of events of the log, and returns those that are sent again.
 func (l *lane) settleLog(c call, now time.Time) (back []*pending) {
-	dispositions, _ := decide(c.items, c.answers)
+	dispositions := decide(c.items, c.answers)
 	for i, p := range c.events {
 		switch d := dispositions[i]; {
 		case d == published && p.event.letter != 0:
@@ -247,7 +242,7 @@ func (l *lane) settleParked(ctx context.Context, c call, now time.Time) (back []
 	outcomes := decideRetried(tries, c.answers, permanent, l.r.c.Retry.Attempts)
 	stays := map[queue]bool{}
 	for i, p := range c.events {
-		if outcomes[i] == waits && (p.probe != nil || l.partitions[p.to.spot] != nil) {
+		if outcomes[i] == waits && (p.probe != nil || l.holds[p.to.spot] != nil) {
 			outcomes[i] = held // it need not be sent: the probe of its partition will say when
 		}
 		if outcomes[i] == waits || outcomes[i] == untouched && stays[p.item.queue] {
@@ -262,20 +257,21 @@ func (l *lane) settleParked(ctx context.Context, c call, now time.Time) (back []
 		}
 		if c.answers[i].fault == FaultTopic {
 			l.holdTopic(p.item.queue.topic, c.answers[i].err, now)
-		} else if l.partitions[p.to.spot] == nil {
+		} else if l.holds[p.to.spot] == nil {
 			l.holdPartition(p.to, 0, now)
+			l.holds[p.to.spot].tried = p.row.place
 		}
 		if p.probe != nil {
 			outcomes[i] = untouched // its row waits already
 		}
 	}
-	l.dropStuck(c.events, outcomes, stays)
+	l.dropFollowers(c.events, outcomes, stays)
 	return back, l.writeOutcomes(ctx, c.events, c.answers, outcomes)
 }
 
-// dropStuck takes the later parked events of a queue out of memory when an earlier one was not acknowledged: they are read
+// dropFollowers takes the later parked events of a queue out of memory when an earlier one was not acknowledged: they are read
 // again when that one has left the table.
-func (l *lane) dropStuck(events []*pending, outcomes []outcome, stays map[queue]bool) {
+func (l *lane) dropFollowers(events []*pending, outcomes []outcome, stays map[queue]bool) {
 	stuck := map[queue]bool{}
 	for i, p := range events {
 		if outcomes[i] != acknowledged && p.item.queue.ordered() && !stays[p.item.queue] {

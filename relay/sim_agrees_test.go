@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -300,7 +301,7 @@ func (h *comparison) step() {
 			}
 			var got []string
 			for _, l := range r.owned() {
-				got = append(got, fmt.Sprint(l.number, " epoch ", l.epoch, " pos ", l.cursor.pos, " in a window: ", l.cursor.upto != "", " parked ", l.parked, l.held, len(l.topics), len(l.partitions), len(l.sleepers)))
+				got = append(got, fmt.Sprint(l.number, " epoch ", l.epoch, " pos ", l.cursor.pos, " in a window: ", l.cursor.upto != "", " parked ", l.parked, l.held, len(l.holds), len(l.sleepers)))
 			}
 			return got
 		})
@@ -360,9 +361,10 @@ func (h *comparison) step() {
 		})
 	case 21: // a topic that was held answers again
 		topic, partition := []string{"orders", "other"}[h.rng.IntN(2)], []int{wholeTopic, -1}[h.rng.IntN(2)]
+		after := []int64{math.MinInt64, 0, h.rng.Int64N(30)}[h.rng.IntN(3)]
 		h.both("probe_held", func(s *side) any {
 			l := &lane{r: s.relays[relay], number: number}
-			got, err := l.readParked(h.t.Context(), simStatements.In(readProbe), number, topic, partition)
+			got, err := l.readParked(h.t.Context(), simStatements.In(readProbe), number, topic, partition, after)
 			if err != nil {
 				return err.Error()
 			}

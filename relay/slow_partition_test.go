@@ -109,6 +109,7 @@ type twelve struct {
 	l       *lane
 	written map[string]time.Time
 	keys    map[string][]string // ids, in order
+	more    []string            // keys besides one of each partition
 	most    int                 // events in memory
 }
 
@@ -129,9 +130,13 @@ func (s *twelve) run(t *testing.T, d time.Duration) {
 		now := time.Now()
 		for ; nextAt.Before(began.Add(d)) && !now.Before(nextAt); nextAt = nextAt.Add(50 * time.Millisecond) {
 			tx := s.db.Begin()
+			keys := slices.Clone(s.more)
 			for p := range partitionsOfTest {
+				keys = append(keys, fmt.Sprint(p))
+			}
+			for _, key := range keys {
 				n++
-				id, key := fmt.Sprint("e", n), fmt.Sprint(p)
+				id := fmt.Sprint("e", n)
 				tx.Append(0, simdb.Event{ID: id, Topic: "orders", Key: key})
 				s.written[id] = now
 				s.keys[key] = append(s.keys[key], id)
@@ -282,4 +287,37 @@ func TestAPartitionInTroubleDelaysNoOther(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A publisher may call what is the matter with one event its partition's trouble. The other keys of that partition go on: each
+// of them has its turn when it is tried.
+func TestAKeyThatIsAlwaysRefusedStopsNoOtherOfItsPartition(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const trouble = 60 * time.Second
+		a := &answering{takes: func(int) time.Duration { return 2 * time.Millisecond }}
+		s := newTwelve(t, a)
+		s.more = []string{"12", "24"} // of partition 0
+		began := time.Now()
+		a.set(func(e holdfast.Event) error {
+			if e.Key == "0" && time.Since(began) < trouble {
+				return &PublishError{Topic: e.Topic, Partition: 0, Fault: FaultPartition, Err: errors.New("it is refused")}
+			}
+			return nil
+		})
+		s.run(t, trouble)
+		s.check(t)
+		for _, key := range s.more {
+			delays := s.delays(func(k string) bool { return k == key })
+			if most := delays[len(delays)-1]; most > 10*time.Second {
+				t.Errorf("an event of key %s, which was never refused, waited for %v", key, most)
+			} else {
+				t.Logf("key %s: p50 %v, max %v", key, delays[len(delays)/2], most)
+			}
+		}
+		others := s.delays(func(key string) bool { return key != "0" && !slices.Contains(s.more, key) })
+		if p99 := others[len(others)*99/100]; p99 > 20*time.Millisecond {
+			t.Errorf("the other partitions waited for %v (p99)", p99)
+		}
+	})
 }

@@ -114,24 +114,17 @@ func (t *tracker) departures(events, bytes int) (leave []*pending, after cursor)
 	for _, p := range t.pages {
 		for i := p.next; i < len(p.pending); i++ {
 			e := &p.pending[i]
-			if e.state == queued {
+			full := e.state == leaving && len(leave) > 0 && (len(leave) == events || bytes < e.size())
+			if e.state == queued || full {
 				if i > 0 {
 					after = p.cursorAt(i)
 				}
 				return leave, after
 			}
-			if e.state != leaving {
-				continue
+			if e.state == leaving {
+				leave = append(leave, e)
+				bytes -= e.size()
 			}
-			size := e.size()
-			if len(leave) > 0 && (len(leave) == events || bytes < size) {
-				if i > 0 {
-					after = p.cursorAt(i)
-				}
-				return leave, after
-			}
-			leave = append(leave, e)
-			bytes -= size
 		}
 		after = p.after
 	}
@@ -162,19 +155,6 @@ func (t *tracker) queuedBefore(order int64) (found []*pending) {
 		}
 	}
 	return found
-}
-
-// spot is a partition; -1 when the publisher does not say which.
-type spot struct {
-	topic     string
-	partition int
-}
-
-// topicRoute is how the events of a topic are spread over its partitions. While some of them are queued the number of
-// partitions that the lane goes by does not change: an event would overtake an earlier one of its key.
-type topicRoute struct {
-	partitions int // 0 when the publisher does not know yet
-	queued     int
 }
 
 // destination is the queue of one partition. One call at a time publishes from it, so its events leave in order, and a

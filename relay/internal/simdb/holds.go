@@ -76,7 +76,7 @@ func (c *call) heads(q *cell[Parked]) bool {
 func readProbe(c *call) error {
 	rows := slices.DeleteFunc(c.waiting(), func(q *cell[Parked]) bool {
 		p, _ := q.see(c.tx)
-		return !c.heads(q) || p.Letter == 0 && c.db.holds(c.tx, p.Lane, p.Topic, p.Key)
+		return p.Place <= c.args[3].(int64) || !c.heads(q) || p.Letter == 0 && c.db.holds(c.tx, p.Lane, p.Topic, p.Key)
 	})
 	c.emitParked(rows[:min(1, len(rows))])
 	return nil
