@@ -15,11 +15,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// Errors that make Run return at once. Adopt resolves ErrRestored, holdfast.Migrate ErrSchemaOld.
+// Errors that make Run return at once. Adopt resolves ErrRestored.
 var (
 	ErrStandby   = errors.New("the server is a standby: connect the relay to the primary")
 	ErrRestored  = errors.New("the database is a restored copy: the relay's cursors speak of another history of transactions; stop all relays and run holdfast adopt")
-	ErrSchemaOld = errors.New("the schema is older than this build: run holdfast migrate, or call holdfast.Migrate")
 	ErrIsolation = errors.New("default_transaction_isolation is not 'read committed': set it for the relay's role (alter role ... set default_transaction_isolation = 'read committed')")
 )
 
@@ -40,12 +39,12 @@ type server struct {
 func (s server) sameHistory() bool { return uint32(s.born) == uint32(s.bornXmin) }
 
 // refusal says why a relay must not run here; nil when it may.
-func (s server) refusal() error {
+func (s server) refusal(schema string) error {
 	switch {
 	case s.standby:
 		return ErrStandby
 	case s.version < holdfast.SchemaVersion:
-		return fmt.Errorf("%w: it is at version %d, and this build needs %d", ErrSchemaOld, s.version, holdfast.SchemaVersion)
+		return sqlschema.Installed{Version: s.version}.Problem(schema)
 	case s.isolation != "read committed":
 		return fmt.Errorf("%w: it is %q", ErrIsolation, s.isolation)
 	case s.identifier != s.adopted:
@@ -64,7 +63,7 @@ func (r *Relay) maintainClaims(ctx, work context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.refusal(); err != nil {
+	if err := s.refusal(r.c.Schema); err != nil {
 		return err
 	}
 	var relays, lanes, free int

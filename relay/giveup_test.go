@@ -35,7 +35,7 @@ func TestRunEndsWhereARightOrAPartOfTheSchemaIsMissing(t *testing.T) {
 		{"a column of the log is missing", "alter table holdfast.event rename column letter to letter_of_later", holdfast.ErrSchemaMissing, noSchema, true},
 		{"a table is missing", "alter table holdfast.parked rename to parked_of_later", holdfast.ErrSchemaMissing, noSchema, false},
 		{"a function is missing", "drop function holdfast.reclaim(integer, uuid, integer); update holdfast.segments set current = 1", holdfast.ErrSchemaMissing, noSchema, true},
-		{"the schema is older than the build", "update holdfast.installation set version = 0", relay.ErrSchemaOld, noSchema, false},
+		{"the schema is older than the build", "update holdfast.installation set version = 0", holdfast.ErrSchemaVersion, noSchema, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -97,7 +97,7 @@ func (r *Relay) Wake() { r.poller.poke() }
 // most Config.StopTimeout and the publisher's own bound.
 //
 // It returns an error if running would be wrong, or can never work: the schema or a part of it is missing
-// (holdfast.ErrSchemaMissing) or does not fit this build (holdfast.ErrSchemaVersion, ErrSchemaOld), its role lacks a right, the
+// (holdfast.ErrSchemaMissing) or does not fit this build (holdfast.ErrSchemaVersion), its role lacks a right, the
 // server is a standby (ErrStandby), the default isolation is not READ COMMITTED, or the database is a restored copy whose
 // cursors mean nothing (ErrRestored). The error says what to do. An outage never ends it: while Postgres or Kafka cannot be reached it
 // waits, with backoff and jitter, and logs that.
@@ -288,7 +288,7 @@ func (r *Relay) leave(ctx context.Context) {
 
 // fatal says whether running would be wrong, rather than impossible for now.
 func fatal(err error) bool {
-	return errors.Is(err, ErrStandby) || errors.Is(err, ErrRestored) || errors.Is(err, ErrIsolation) || errors.Is(err, ErrSchemaOld) ||
+	return errors.Is(err, ErrStandby) || errors.Is(err, ErrRestored) || errors.Is(err, ErrIsolation) ||
 		errors.Is(err, holdfast.ErrSchemaMissing) || errors.Is(err, holdfast.ErrSchemaVersion) || errors.Is(err, sqlschema.ErrNoRights)
 }
 
