@@ -34,9 +34,9 @@ func (d *DLQ) address(ctx context.Context, id int64) (a address, err error) {
 // same order as everywhere. do gets the letter's current state.
 func (d *DLQ) change(ctx context.Context, id int64, a address, do func(tx pgx.Tx, state string) error) error {
 	err := d.transact(ctx, func(tx pgx.Tx) error {
-		if a.origin == OriginInbox && a.key != "" {
-			if _, err := tx.Exec(ctx, d.sql.lock, int32(lane.KeyClass), lane.Number(d.schema, a.consumer, a.topic, a.key)); err != nil {
-				return fmt.Errorf("lock the key's queue: %w", err)
+		if a.origin == OriginInbox {
+			if err := d.lockQueue(ctx, tx, a.consumer, a.topic, a.key); err != nil {
+				return err
 			}
 		}
 		var state string
@@ -55,6 +55,17 @@ func (d *DLQ) change(ctx context.Context, id int64, a address, do func(tx pgx.Tx
 		return fmt.Errorf("letter %d: %w", id, explain(err))
 	}
 	failpoint.Hit(failpoint.DLQChanged)
+	return nil
+}
+
+// lockQueue locks the queue of a key in an inbox. Events without a key are in none.
+func (d *DLQ) lockQueue(ctx context.Context, tx pgx.Tx, consumer, topic, key string) error {
+	if key == "" {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, d.sql.lock, int32(lane.KeyClass), lane.Number(d.schema, consumer, topic, key)); err != nil {
+		return fmt.Errorf("lock the key's queue: %w", err)
+	}
 	return nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
 // This file works on stored events: those that wait in a consumer for their next attempt, for earlier events of their key, or for
@@ -151,10 +150,8 @@ func (d *DLQ) changeOne(ctx context.Context, s StoredEvent, action string, o Sto
 	e := s.Event
 	err = d.transact(ctx, func(tx pgx.Tx) error {
 		changed = false
-		if e.Key != "" {
-			if _, err := tx.Exec(ctx, d.sql.lock, int32(lane.KeyClass), lane.Number(d.schema, s.Consumer, e.Topic, e.Key)); err != nil {
-				return fmt.Errorf("lock the key's queue: %w", err)
-			}
+		if err := d.lockQueue(ctx, tx, s.Consumer, e.Topic, e.Key); err != nil {
+			return err
 		}
 		row := []any{s.Consumer, e.Topic, e.Key, s.Place, e.Source, e.ID}
 		var letter *int64
