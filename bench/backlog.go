@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/outbox"
@@ -41,8 +43,18 @@ func event(r *rand.Rand, topic string) holdfast.Event {
 // writeBacklog appends events through outbox.Write, by 16 writers at once, in transactions of 1 to 10 events: the log of a
 // relay that was away for a while. These commits are not measured, so they do not wait for the disk.
 func (e *env) writeBacklog(ctx context.Context, database, topic string, events int) error {
+	return e.write(ctx, database, topic, pgx.ReadCommitted, 1, events, func(r *rand.Rand) int { return 1 + r.IntN(10) })
+}
+
+// writeSingly is writeBacklog with transactions of one event each, under an isolation level.
+func (e *env) writeSingly(ctx context.Context, database, topic string, level pgx.TxIsoLevel, events int) error {
+	return e.write(ctx, database, topic, level, 3, events, func(*rand.Rand) int { return 1 })
+}
+
+// write appends events by 16 writers at once, each transaction as many as size says.
+func (e *env) write(ctx context.Context, database, topic string, level pgx.TxIsoLevel, run, events int, size func(*rand.Rand) int) error {
 	const writers = 16
-	pool, err := e.pool(ctx, database, writers, "synchronous_commit", "off")
+	pool, err := e.pool(ctx, database, writers, "synchronous_commit", "off", "default_transaction_isolation", string(level))
 	if err != nil {
 		return err
 	}
@@ -54,9 +66,9 @@ func (e *env) writeBacklog(ctx context.Context, database, topic string, events i
 	var group sync.WaitGroup
 	for w := range writers {
 		group.Go(func() {
-			r := random(1, w)
+			r := random(run, w)
 			for ctx.Err() == nil {
-				want := 1 + r.IntN(10)
+				want := size(r)
 				rest := left.Add(int64(-want))
 				if n := min(want, want+int(rest)); n <= 0 {
 					return
@@ -78,10 +90,18 @@ type begins interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
+// writeEvents writes a transaction. If Postgres refuses it because others came between (40001) it is tried again, as every
+// writer of SERIALIZABLE must.
 func writeEvents(ctx context.Context, pool begins, r *rand.Rand, topic string, n int) error {
 	events := make([]holdfast.Event, n)
 	for i := range events {
 		events[i] = event(r, topic)
 	}
-	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return outbox.Write(ctx, tx, events...) })
+	for {
+		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return outbox.Write(ctx, tx, events...) })
+		var refused *pgconn.PgError
+		if !errors.As(err, &refused) || refused.Code != "40001" {
+			return err
+		}
+	}
 }

@@ -2,13 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 const (
@@ -71,43 +67,4 @@ func (e *env) drainSingles(ctx context.Context, r *report, backlog, topic string
 	return e.exactly(ctx, r, topic, e.isolation, "relay", func() error {
 		return results.take(e, e.isolation, func() (float64, error) { return e.relayDrain(ctx, database, e.isolation) })
 	})
-}
-
-// writeSingly writes a backlog of transactions of one event each, under an isolation level. Those that Postgres refuses
-// because others came between (40001) are tried again, as every writer of SERIALIZABLE must.
-func (e *env) writeSingly(ctx context.Context, database, topic string, level pgx.TxIsoLevel, events int) error {
-	const writers = 16
-	pool, err := e.pool(ctx, database, writers, "synchronous_commit", "off", "default_transaction_isolation", string(level))
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var left atomic.Int64
-	left.Store(int64(events))
-	var group sync.WaitGroup
-	for w := range writers {
-		group.Go(func() {
-			r := random(3, w)
-			for ctx.Err() == nil && left.Add(-1) >= 0 {
-				for {
-					var refused *pgconn.PgError
-					err := writeEvents(ctx, pool, r, topic, 1)
-					if err == nil {
-						break
-					}
-					if !errors.As(err, &refused) || refused.Code != "40001" {
-						cancel(err)
-						return
-					}
-				}
-			}
-		})
-	}
-	group.Wait()
-	if err := context.Cause(ctx); err != nil {
-		return fmt.Errorf("write the backlog: %w", err)
-	}
-	return nil
 }
