@@ -61,10 +61,19 @@ func TestMigrateCreatesWhatCheckAsksForAndIsCalmTheSecondTime(t *testing.T) {
 func TestMigrateIsSafeFromManyNodesAtOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	var wg sync.WaitGroup
+	migrateByManyNodes(t, db.DSN)
+	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.lane"); n != 8 {
+		t.Errorf("%d lanes, want 8", n)
+	}
+}
+
+// migrateByManyNodes runs Migrate on eight nodes at once.
+func migrateByManyNodes(t *testing.T, dsn string) {
+	t.Helper()
+	var nodes sync.WaitGroup
 	for range 8 {
-		wg.Go(func() {
-			pool, err := pgxpool.New(context.Background(), db.DSN)
+		nodes.Go(func() {
+			pool, err := pgxpool.New(context.Background(), dsn)
 			if err != nil {
 				t.Error(err)
 				return
@@ -75,10 +84,7 @@ func TestMigrateIsSafeFromManyNodesAtOnce(t *testing.T) {
 			}
 		})
 	}
-	wg.Wait()
-	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.lane"); n != 8 {
-		t.Errorf("%d lanes, want 8", n)
-	}
+	nodes.Wait()
 }
 
 func TestThePrintedSQLMakesTheSameSchema(t *testing.T) {

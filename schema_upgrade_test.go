@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -195,21 +194,7 @@ func TestAnUpgradeIsSafeFromManyNodesAtOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	script(t, db.Pool, "holdfast", "1.sql")
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			pool, err := pgxpool.New(context.Background(), db.DSN)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer pool.Close()
-			if err := holdfast.Migrate(context.Background(), pool, holdfast.SchemaConfig{}); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
+	migrateByManyNodes(t, db.DSN)
 	if err := holdfast.Check(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
 		t.Error(err)
 	}
