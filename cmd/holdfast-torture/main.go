@@ -50,6 +50,7 @@ func run(args []string, out, errOut io.Writer) int {
 	flags.IntVar(&o.Relays, "relays", 2, "processes that publish")
 	flags.IntVar(&o.Consumers, "consumers", 2, "processes that consume")
 	flags.IntVar(&o.Rate, "rate", 30, "transactions a second of each producer")
+	flags.IntVar(&o.Repeat, "repeat", 0, "make so many runs, each with a seed of its own and until it has made each fault once")
 	flags.StringVar(&o.Dir, "dir", "", "an empty folder for histories and logs; without it they are removed after a good run")
 	list := flags.Bool("list", false, "list the faults, and do nothing")
 	flags.Usage = func() {
@@ -83,6 +84,9 @@ func run(args []string, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if o.Repeat > 1 {
+		return repeat(ctx, o, errOut)
+	}
 	report, err := torture.Run(ctx, o)
 	if err != nil {
 		fmt.Fprintf(errOut, "holdfast-torture: %v\n", err)
@@ -98,6 +102,20 @@ func run(args []string, out, errOut io.Writer) int {
 	}
 	fmt.Fprintf(out, "\n%s", report)
 	if !report.Holds() {
+		return 1
+	}
+	return 0
+}
+
+// repeat makes many runs, and prints their sum.
+func repeat(ctx context.Context, o torture.Options, errOut io.Writer) int {
+	sum, err := torture.Repeat(ctx, o)
+	if err != nil {
+		fmt.Fprintf(errOut, "holdfast-torture: %v\n", err)
+		return 1
+	}
+	fmt.Fprintf(o.Out, "\n%s", sum)
+	if !sum.Holds() {
 		return 1
 	}
 	return 0

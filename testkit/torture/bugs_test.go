@@ -64,7 +64,7 @@ func smallUntil(t *testing.T, ctx context.Context, o Options) (*Report, error) {
 	if o.Faults == nil {
 		o.Faults = []string{"kill-relay", "kill-backend"}
 	}
-	o.For, o.whole = max(o.For, 6*time.Second), true
+	o.For, o.Repeat = max(o.For, 6*time.Second), 1
 	o.Dir = t.TempDir()
 	atOnce <- struct{}{}
 	defer func() { <-atOnce }()

@@ -37,7 +37,12 @@ func kafkaFaults() []fault {
 		{name: "refuse-rights", what: "the broker denies relays and consumers all rights to one topic: TOPIC_AUTHORIZATION_FAILED", hold: seconds(3, 6), begin: denyRights,
 			alarms: append([]oracle.Alarm{{By: roleConsumer, Messages: []string{"waiting for Kafka"}}}, topicHeld...)},
 		{name: "kafka-disk-full", what: "the broker has no space left", hold: seconds(3, 6), begin: fillKafka, alone: true, alarms: brokerAway,
-			impossible: func(g *ground) string { return g.small.missing() }},
+			impossible: func(g *ground) string {
+				if g.lent {
+					return "the broker is not this run's alone"
+				}
+				return g.small.missing()
+			}},
 	}
 }
 

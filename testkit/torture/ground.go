@@ -53,6 +53,7 @@ type ground struct {
 	admin   *pgxpool.Pool // of the run itself, straight to the primary
 	topics  []string
 	late    string
+	lent    bool // kafka belongs to several runs
 	undone  []undoing
 	stops   []func()
 }
@@ -85,16 +86,25 @@ func newGround(ctx context.Context, dir string, o Options, late bool) (g *ground
 
 func (g *ground) startKafka(ctx context.Context, o Options) (err error) {
 	if g.kafka = o.shared; g.kafka != nil {
+		g.lent = true
 		return nil
 	}
-	g.kafka, err = kafkaserver.Container(ctx, kafkaserver.ContainerOptions{Data: g.small.kafka(), Settings: map[string]string{
-		"KAFKA_HEAP_OPTS": "-Xmx512m -Xms256m", "log.segment.bytes": "4194304", "log.retention.ms": "-1", "log.cleaner.min.compaction.lag.ms": "9000000000000",
-		"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found": "true"}})
-	if err != nil {
-		return fmt.Errorf("%w: the fault suite needs a real Kafka, so a Docker engine", err)
+	if g.kafka, err = startBroker(ctx, g.small.kafka()); err != nil {
+		return err
 	}
 	g.stops = append(g.stops, g.kafka.Stop)
 	return nil
+}
+
+// startBroker starts a broker that keeps its records in a folder; "" leaves the choice to it.
+func startBroker(ctx context.Context, data string) (*kafkaserver.Server, error) {
+	broker, err := kafkaserver.Container(ctx, kafkaserver.ContainerOptions{Data: data, Settings: map[string]string{
+		"KAFKA_HEAP_OPTS": "-Xmx512m -Xms256m", "log.segment.bytes": "4194304", "log.retention.ms": "-1", "log.cleaner.min.compaction.lag.ms": "9000000000000",
+		"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found": "true"}})
+	if err != nil {
+		return nil, fmt.Errorf("%w: the fault suite needs a real Kafka, so a Docker engine", err)
+	}
+	return broker, nil
 }
 
 // link puts the proxies, and the pooler, between parts and servers.

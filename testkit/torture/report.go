@@ -85,8 +85,8 @@ func (r *Report) count(name string) (n int) {
 	return n
 }
 
-// String is the table at the end of a run.
-func (r *Report) String() string {
+// table has a line for each fault.
+func (r *Report) table() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	line := func(cells ...any) {
@@ -122,6 +122,13 @@ func (r *Report) String() string {
 		}
 	}
 	_ = w.Flush()
+	return b.String()
+}
+
+// String is the table at the end of a run.
+func (r *Report) String() string {
+	var b strings.Builder
+	b.WriteString(r.table())
 	v, f := r.Verdict, r.Verdict.Figures
 	beside := 0
 	hits := r.hits()
@@ -132,10 +139,10 @@ func (r *Report) String() string {
 	}
 	p50, most := f.RecoveryTimes()
 	fmt.Fprintf(&b, "\n%d faults, %d of them with a process killed beside; %d more made that never hit; %s\n\n", len(hits), beside, len(r.made)-len(hits), round(r.Took))
-	w = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	line("events", "lost", "ghosts", "done twice", "order breaks", "duplicates", "dead", "recovered p50", "max", "")
-	line(f.Events, v.Count(oracle.Lost)+v.Count(oracle.Missing), v.Count(oracle.Ghosts)+v.Count(oracle.Phantoms), v.Count(oracle.Doubles),
-		v.OrderBreaks(), f.Duplicates, f.Letters, round(p50), round(most), "")
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "events\tlost\tghosts\tdone twice\torder breaks\tduplicates\tdead\trecovered p50\tmax\t")
+	fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t\n", f.Events, v.Count(oracle.Lost)+v.Count(oracle.Missing), v.Count(oracle.Ghosts)+v.Count(oracle.Phantoms),
+		v.Count(oracle.Doubles), v.OrderBreaks(), f.Duplicates, f.Letters, round(p50), round(most))
 	_ = w.Flush()
 	fmt.Fprintf(&b, "\n%s\nseen by O6 and O7: %s\n", v, r.seen)
 	if text := r.machine.String(); text != "" {
@@ -170,8 +177,9 @@ func inTime(d time.Duration) string {
 }
 
 // Command is the command that repeats the run.
-func (r *Report) Command() string {
-	o := r.Options
+func (r *Report) Command() string { return command(r.Options) }
+
+func command(o Options) string {
 	text := fmt.Sprintf("go run ./cmd/holdfast-torture -for %s -seed %d", o.For, o.Seed)
 	standard := Options{}.withDefaults()
 	if !slices.Equal(o.Faults, standard.Faults) {
@@ -183,7 +191,7 @@ func (r *Report) Command() string {
 	for _, flag := range []struct {
 		name            string
 		value, standard int
-	}{{"producers", o.Producers, standard.Producers}, {"relays", o.Relays, standard.Relays}, {"consumers", o.Consumers, standard.Consumers}, {"rate", o.Rate, standard.Rate}} {
+	}{{"producers", o.Producers, standard.Producers}, {"relays", o.Relays, standard.Relays}, {"consumers", o.Consumers, standard.Consumers}, {"rate", o.Rate, standard.Rate}, {"repeat", o.Repeat, 0}} {
 		if flag.value != flag.standard {
 			text += fmt.Sprintf(" -%s %d", flag.name, flag.value)
 		}

@@ -43,16 +43,17 @@ type Options struct {
 	Producers, Relays, Consumers int
 	// Rate is how many transactions a second each producer begins. Defaults to 30.
 	Rate int
+	// Repeat lets a run go on until it has made each of its faults, however long that takes. More than 1 is for the function
+	// Repeat, which makes so many runs. Defaults to 0: a run ends when For is over.
+	Repeat int
 	// Dir is where histories and logs stay. Defaults to a folder that is removed if the run holds.
 	Dir string
 	// Out gets a line for everything that happens. Defaults to nothing.
 	Out io.Writer
 
 	// For the suite's own tests: a bug to inject, a broker that several runs share, the prefix of their topics, how long a
-	// recovery may take (a minute by default), how long a relay may save nothing, and whether the run goes on until it has
-	// made every fault.
+	// recovery may take (a minute by default), and how long a relay may save nothing.
 	bug     string
-	whole   bool
 	shared  *kafkaserver.Server
 	prefix  string
 	limit   time.Duration
@@ -96,6 +97,9 @@ func (o Options) validate() error {
 		if n < 1 || n > 20 {
 			bad("%s is %d: it must be between 1 and 20", name, n)
 		}
+	}
+	if o.Repeat < 0 || o.Repeat > 1000 {
+		bad("repeat is %d: it must be between 0 and 1000", o.Repeat)
 	}
 	if o.Rate < 1 || o.Rate > 1000 {
 		bad("rate is %d: it must be between 1 and 1000 transactions a second", o.Rate)
@@ -256,7 +260,7 @@ func (r *run) makeFaults(ctx context.Context) error {
 		return err
 	}
 	var deck []fault
-	for end := time.Now().Add(r.For); time.Now().Before(end) || r.whole && len(r.report.made) < len(r.report.faults); {
+	for end := time.Now().Add(r.For); time.Now().Before(end) || r.Repeat > 0 && len(r.report.made) < len(r.report.faults); {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
