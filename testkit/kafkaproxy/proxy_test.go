@@ -1,0 +1,134 @@
+package kafkaproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/kafkago"
+	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
+)
+
+// bundle is a publisher whose way to the broker is a proxy.
+type bundle struct {
+	proxy     *Proxy
+	broker    *kafkaserver.Server
+	publisher *kafkago.Publisher
+}
+
+func setup(t *testing.T) bundle {
+	t.Helper()
+	broker, err := kafkaserver.InProcess()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(broker.Stop)
+	if err := broker.CreateTopic(t.Context(), "orders", 2, nil); err != nil {
+		t.Fatal(err)
+	}
+	proxy, err := Start(broker.Brokers[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Close)
+	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: broker.Brokers, Dial: Dial(proxy.Address())},
+		kafkago.PublisherConfig{ProduceTimeout: time.Second, Partitioner: func(e holdfast.Event, _ int) int {
+			if e.Key == "slow" {
+				return 1
+			}
+			return 0
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(publisher.Close)
+	return bundle{proxy, broker, publisher}
+}
+
+// publish sends one event of a key, and says how long the answer took.
+func (b bundle) publish(t *testing.T, key string) (time.Duration, error) {
+	t.Helper()
+	began := time.Now()
+	errs := b.publisher.Publish(t.Context(), []holdfast.Event{{ID: fmt.Sprint(key, began.UnixNano()), Topic: "orders", Key: key, Type: "t", Source: "s", Time: began}})
+	return time.Since(began), errs[0]
+}
+
+func (b bundle) count(t *testing.T, partition int) int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	records, err := b.broker.ReadFrom(ctx, "orders", partition, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(records)
+}
+
+func TestEachFaultHitsItsPartitionAlone(t *testing.T) {
+	t.Parallel()
+	const delay = 300 * time.Millisecond
+	for name, c := range map[string]struct {
+		fault   Fault
+		answer  error
+		written int // records of the slow partition, while the fault lasts
+		least   time.Duration
+	}{
+		"late":       {Late("orders", 1, delay), nil, 1, delay},
+		"leaderless": {Leaderless("orders", 1), kafka.LeaderNotAvailable, 0, 0},
+		"refuse":     {Refuse("orders", 1), kafka.NotEnoughReplicas, 0, 0},
+		"hang":       {Hang("orders", 1), context.DeadlineExceeded, 0, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			for _, key := range []string{"quick", "slow"} { // connections and metadata are there
+				if _, err := b.publish(t, key); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.proxy.Set(c.fault)
+			took, err := b.publish(t, "slow")
+			if took < c.least || (err == nil) != (c.answer == nil) || c.answer != nil && !errors.Is(err, c.answer) {
+				t.Errorf("the slow partition answered %v after %v", err, took)
+			}
+			if _, err := b.publish(t, "quick"); err != nil {
+				t.Errorf("the other partition answered %v", err)
+			}
+			if got := b.proxy.Hits(); got != 1 {
+				t.Errorf("the fault met %d requests", got)
+			}
+			if got := b.count(t, 1) - 1; got != c.written {
+				t.Errorf("%d records were written", got)
+			}
+			b.proxy.Set(Pass())
+			if _, err := b.publish(t, "slow"); err != nil {
+				t.Errorf("after the fault it answered %v", err)
+			}
+			if got := b.count(t, 1) - 2; got != c.written {
+				t.Errorf("%d records arrived late", got)
+			}
+		})
+	}
+}
+
+func TestWhatIsNoProduceRequestPasses(t *testing.T) {
+	t.Parallel()
+	for name, frame := range map[string][]byte{
+		"empty":        {0, 0, 0, 0},
+		"metadata":     {0, 0, 0, 4, 0, 3, 0, 8},
+		"short":        {0, 0, 0, 4, 0, 0, 0, 7},
+		"too new":      {0, 0, 0, 4, 0, 0, 0, 9},
+		"negative":     {0, 0, 0, 12, 0, 0, 0, 2, 0, 0, 0, 1, 0xff, 0xff, 0, 1},
+		"a huge text":  {0, 0, 0, 12, 0, 0, 0, 2, 0, 0, 0, 1, 0x7f, 0xff, 0, 1},
+		"no partition": {0, 0, 0, 20, 0, 0, 0, 2, 0, 0, 0, 1, 0xff, 0xff, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0},
+	} {
+		if r, ok := readProduce(frame); ok {
+			t.Errorf("%s: it is taken for a request to %s/%d", name, r.topic, r.partition)
+		}
+	}
+}
