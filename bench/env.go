@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/testkit/pgserver"
 )
 
-const partitions = 8
+const partitions = 8 // of a topic, unless a measurement needs others
 
 // sizes is how much is measured.
 type sizes struct {
@@ -32,31 +32,33 @@ type sizes struct {
 	retention   int // rows of the inbox
 	latency     time.Duration
 	pinned      time.Duration // of each run beside a pinned segment
+	slow        time.Duration // of each run beside a slow partition
 	receive     time.Duration // of each run beside retention
 	producer    time.Duration // of each run
 	idle        time.Duration
 }
 
 var (
-	fullSizes  = sizes{rounds: 3, drain: 300_000, handwritten: 50_000, held: 150_000, isolation: 300_000, memory: 1_000_000, consume: 80_000, retention: 5_000_000, latency: 30 * time.Second, pinned: 20 * time.Second, receive: 20 * time.Second, producer: 5 * time.Second, idle: 20 * time.Second}
-	quickSizes = sizes{rounds: 2, drain: 60_000, handwritten: 8_000, held: 30_000, isolation: 40_000, memory: 100_000, consume: 16_000, retention: 200_000, latency: 5 * time.Second, pinned: 5 * time.Second, receive: 6 * time.Second, producer: 1500 * time.Millisecond, idle: 5 * time.Second}
+	fullSizes  = sizes{rounds: 3, drain: 300_000, handwritten: 50_000, held: 150_000, isolation: 300_000, memory: 1_000_000, consume: 80_000, retention: 5_000_000, latency: 30 * time.Second, pinned: 20 * time.Second, slow: 20 * time.Second, receive: 20 * time.Second, producer: 5 * time.Second, idle: 20 * time.Second}
+	quickSizes = sizes{rounds: 2, drain: 60_000, handwritten: 8_000, held: 30_000, isolation: 40_000, memory: 100_000, consume: 16_000, retention: 200_000, latency: 5 * time.Second, pinned: 5 * time.Second, slow: 5 * time.Second, receive: 6 * time.Second, producer: 1500 * time.Millisecond, idle: 5 * time.Second}
 )
 
 // env is the two servers and what the measurements create in them. Every measurement has its own databases and topics.
 type env struct {
 	sizes
-	options options
-	dsn     string // of the maintenance database
-	admin   *pgx.Conn
-	master  int // process id of the Postgres that we have started; 0 if it is not ours or not known
-	kafka   *kafkaserver.Server
-	made    []string // databases to drop if the server is not ours
-	count   int
-	stops   []func()
+	options    options
+	dsn        string // of the maintenance database
+	admin      *pgx.Conn
+	master     int // process id of the Postgres that we have started; 0 if it is not ours or not known
+	kafka      *kafkaserver.Server
+	partitions int      // of the topics that are made
+	made       []string // databases to drop if the server is not ours
+	count      int
+	stops      []func()
 }
 
 func newEnv(ctx context.Context, o options, r *report) (*env, error) {
-	e := &env{sizes: fullSizes, options: o}
+	e := &env{sizes: fullSizes, options: o, partitions: partitions}
 	if o.quick {
 		e.sizes = quickSizes
 	}
@@ -204,7 +206,7 @@ func (e *env) migrated(ctx context.Context) (string, error) {
 func (e *env) topic(ctx context.Context) (name string, drop func(), err error) {
 	e.count++
 	name = fmt.Sprintf("holdfast-bench-%d-%d", os.Getpid(), e.count)
-	if err := e.kafka.CreateTopic(ctx, name, partitions, nil); err != nil {
+	if err := e.kafka.CreateTopic(ctx, name, e.partitions, nil); err != nil {
 		return "", nil, err
 	}
 	return name, func() {
@@ -217,7 +219,7 @@ func (e *env) topic(ctx context.Context) (name string, drop func(), err error) {
 // published counts the records of a topic by its end offsets.
 func (e *env) published(ctx context.Context, topic string) (int64, error) {
 	var ends []kafka.OffsetRequest
-	for p := range partitions {
+	for p := range e.partitions {
 		ends = append(ends, kafka.LastOffsetOf(p))
 	}
 	resp, err := e.kafka.Client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: ends}})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -39,7 +40,7 @@ func measureLatency(ctx context.Context, e *env, r *report) error {
 	}
 	const warmUp = latencyRate * 10 // a broker that has just started takes 100 ms a request, until its JVM has compiled the path
 	n := warmUp + int(e.latency.Seconds()*latencyRate)
-	l := newLatencies(n)
+	l := newLatencies(e, n)
 	r.progress("latency: %d events/s for %v", latencyRate, e.latency)
 	if err := e.exactly(ctx, r, topic, n, "relay", func() error { return l.measure(ctx, e, database, topic) }); err != nil {
 		return err
@@ -63,10 +64,14 @@ type latencies struct {
 	began           time.Time
 	sent, committed []time.Time    // COMMIT was sent, was answered
 	acknowledged    []atomic.Int64 // nanoseconds after began
+	keys            []string
+
+	connection kafkago.Connection // of the relay
+	due        func(number int)   // called when the time of an event has come; it may be nil
 }
 
-func newLatencies(n int) *latencies {
-	return &latencies{sent: make([]time.Time, n), committed: make([]time.Time, n), acknowledged: make([]atomic.Int64, n), began: time.Now()}
+func newLatencies(e *env, n int) *latencies {
+	return &latencies{connection: kafkago.Connection{Brokers: e.kafka.Brokers}, sent: make([]time.Time, n), committed: make([]time.Time, n), acknowledged: make([]atomic.Int64, n), keys: make([]string, n), began: time.Now()}
 }
 
 func (l *latencies) measure(ctx context.Context, e *env, database, topic string) error {
@@ -77,7 +82,7 @@ func (l *latencies) measure(ctx context.Context, e *env, database, topic string)
 	defer pool.Close()
 	var published atomic.Int64
 	all := make(chan struct{})
-	rel, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(p relay.Published) {
+	rel, closeIdle, err := newRelayOn(pool, l.connection, relay.Observer{OnPublished: func(p relay.Published) {
 		events := p.Events
 		now := int64(time.Since(l.began))
 		for i := range events {
@@ -137,6 +142,9 @@ func (l *latencies) write(ctx context.Context, e *env, database, topic string) e
 		if ctx.Err() != nil {
 			break
 		}
+		if l.due != nil {
+			l.due(number)
+		}
 		due <- number
 	}
 	close(due)
@@ -152,6 +160,7 @@ func (l *latencies) commit(ctx context.Context, pool begins, numbers *rand.Rand,
 	defer func(tx pgx.Tx) { _ = tx.Rollback(ctx) }(tx) // nothing after a commit
 	written := event(numbers, topic)
 	written.ID = strconv.Itoa(number)
+	l.keys[number] = written.Key
 	if err := outbox.Write(ctx, tx, written); err != nil {
 		return err
 	}

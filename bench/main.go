@@ -96,6 +96,7 @@ func run(ctx context.Context, o options) (err error) {
 		{isolationFigures, measureIsolation},
 		{latencyFigures, measureLatency},
 		{pinnedFigures, measurePinned},
+		{slowFigures, measureSlow},
 		{producerFigures, measureProducer},
 		{memoryFigures, measureMemory},
 		{idleFigures, measureIdle},

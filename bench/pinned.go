@@ -93,7 +93,7 @@ func (e *env) latencyBeside(ctx context.Context, r *report, topic, begin, end st
 		return 0, err
 	}
 	n := warmUp + int(e.pinned.Seconds()*latencyRate)
-	l := newLatencies(n)
+	l := newLatencies(e, n)
 	if err := e.exactly(ctx, r, topic, n, "relay", func() error { return l.measure(ctx, e, database, topic) }); err != nil {
 		return 0, err
 	}

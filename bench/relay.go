@@ -20,7 +20,12 @@ const codec = kafka.Snappy
 // newRelay makes the relay that is measured: pool, publisher and relay with their defaults. The observer only counts. The
 // returned function closes the connections to the brokers.
 func newRelay(pool *pgxpool.Pool, brokers []string, o relay.Observer) (*relay.Relay, func(), error) {
-	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: brokers}, kafkago.PublisherConfig{Compression: codec})
+	return newRelayOn(pool, kafkago.Connection{Brokers: brokers}, o)
+}
+
+// newRelayOn is newRelay on another way to the brokers.
+func newRelayOn(pool *pgxpool.Pool, connection kafkago.Connection, o relay.Observer) (*relay.Relay, func(), error) {
+	publisher, err := kafkago.NewPublisher(connection, kafkago.PublisherConfig{Compression: codec})
 	if err != nil {
 		return nil, nil, err
 	}

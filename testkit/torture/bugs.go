@@ -37,6 +37,7 @@ const (
 	bugRemember  = "remember"   // a relay goes on from what it remembers when the database has gone back in time
 	bugForget    = "forget"     // somebody undoes what relays save of their cursors
 	bugStuck     = "stuck"      // the publisher never has an answer for one key
+	bugBarrier   = "barrier"    // the publisher sends nothing while a call is unanswered
 	bugHasty     = "hasty"      // a consumer gives up an event at its first failure
 	bugHurry     = "hurry"      // the producer writes events for now which it was told to write for later
 	bugFalseOK   = "false-ok"   // the producer calls a transaction committed that it has rolled back
@@ -109,6 +110,13 @@ func (p part) buggyPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.Pub
 				}
 			}
 			return errs
+		}), nil
+	case bugBarrier:
+		var one sync.Mutex
+		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
+			one.Lock()
+			defer one.Unlock()
+			return pub.Publish(ctx, events)
 		}), nil
 	case bugReverse:
 		return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {

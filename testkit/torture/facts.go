@@ -131,6 +131,7 @@ func (r *run) judge(ctx context.Context, histories string) (err error) {
 	forget(&known, r.undone)
 	r.report.seen = oracle.SeenIn(known)
 	r.trouble(oracle.TooLittle(known))
+	r.judgeApart(known)
 	r.report.Verdict = oracle.Judge(known)
 	r.report.judged = true
 	return nil

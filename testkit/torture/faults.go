@@ -73,7 +73,7 @@ func outlasting(wait time.Duration) [2]time.Duration {
 
 // Catalogue is every fault, in a fixed order: a seed draws from it.
 func catalogue() (all []fault) {
-	all = append(processFaults(), linkFaults()...)
+	all = append(append(processFaults(), linkFaults()...), partitionFaults()...)
 	own := len(all)
 	for _, some := range [][]fault{postgresFaults(), kafkaFaults(), platformFaults(), restoreFaults()} {
 		all = append(all, some...)

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/testkit/bouncer"
 	"github.com/holdfast-go/holdfast/testkit/internal/auditlog"
 	"github.com/holdfast-go/holdfast/testkit/internal/faultproxy"
+	"github.com/holdfast-go/holdfast/testkit/kafkaproxy"
 	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 	"github.com/holdfast-go/holdfast/testkit/pgserver"
 )
@@ -50,19 +51,23 @@ type ground struct {
 	bouncer *bouncer.Server   // nil without one
 	entry   *faultproxy.Proxy // in front of the primary: what the parts' links, or the bouncer, have as their server
 	links   map[link]*faultproxy.Proxy
-	admin   *pgxpool.Pool // of the run itself, straight to the primary
-	topics  []string
-	late    string
-	lent    bool // kafka belongs to several runs
-	undone  []undoing
-	stops   []func()
+	// kafkaproxy is in front of the relays' link to Kafka: one partition misbehaves there.
+	kafkaproxy *kafkaproxy.Proxy
+	trials     []trial
+	admin      *pgxpool.Pool // of the run itself, straight to the primary
+	topics     []string
+	late       string
+	control    string // a topic that no part uses
+	lent       bool   // kafka belongs to several runs
+	undone     []undoing
+	stops      []func()
 }
 
 // settings of the throwaway Postgres: durable, as in production, with few connections.
 var settings = map[string]string{"max_connections": "80", "max_prepared_transactions": "10", "shared_buffers": "64MB", "max_wal_size": "256MB", "log_min_messages": "warning"}
 
 func newGround(ctx context.Context, dir string, o Options, late bool) (g *ground, err error) {
-	g = &ground{dir: dir, links: map[link]*faultproxy.Proxy{}, topics: []string{o.prefix + "orders", o.prefix + "stock"}, late: o.prefix + "late"}
+	g = &ground{dir: dir, links: map[link]*faultproxy.Proxy{}, topics: []string{o.prefix + "orders", o.prefix + "stock"}, late: o.prefix + "late", control: o.prefix + "control"}
 	defer func() {
 		if err != nil {
 			g.stop()
@@ -132,6 +137,10 @@ func (g *ground) link(ctx context.Context, o Options) (err error) {
 		}
 		g.stops = append(g.stops, func() { _ = g.links[l].Close() })
 	}
+	if g.kafkaproxy, err = kafkaproxy.Start(g.links[link{roleRelay, broker}].Address()); err != nil {
+		return err
+	}
+	g.stops = append(g.stops, g.kafkaproxy.Close)
 	return nil
 }
 
@@ -179,6 +188,9 @@ func (g *ground) prepare(ctx context.Context, late bool) error {
 		if err := g.kafka.CreateTopic(ctx, topic, partitions, nil); err != nil {
 			return err
 		}
+	}
+	if err := g.kafka.CreateTopic(ctx, g.control, 1, nil); err != nil {
+		return err
 	}
 	if late {
 		if err := g.createLate(ctx); err != nil {

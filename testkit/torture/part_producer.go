@@ -155,6 +155,14 @@ func pick(rng *rand.Rand) []int {
 
 func keyOf(k int) string { return fmt.Sprint("k", k) }
 
+// topicOf is where events of a key go.
+func topicOf(k int, topics []string, late string) string {
+	if k%16 == 7 {
+		return late
+	}
+	return topics[k%len(topics)]
+}
+
 // change updates a key and writes its event, sometimes after a try that a savepoint undoes.
 func (p *producer) change(ctx context.Context, tx pgx.Tx, rng *rand.Rand, k int) (id string, err error) {
 	key := keyOf(k)
@@ -163,10 +171,7 @@ func (p *producer) change(ctx context.Context, tx pgx.Tx, rng *rand.Rand, k int)
 		return "", err
 	}
 	pause(rng, 3)
-	topic := p.Topics[k%len(p.Topics)]
-	if k%16 == 7 {
-		topic = p.Late
-	}
+	topic := topicOf(k, p.Topics, p.Late)
 	e := p.event(rng, topic, key)
 	if rng.IntN(4) > 0 {
 		return e.ID, p.write(ctx, tx, e, number)

@@ -31,7 +31,7 @@ func (p part) relay(ctx context.Context, pool *pgxpool.Pool, rec *history.Record
 	if err != nil {
 		return err
 	}
-	r, err := relay.New(pool, &recordingPublisher{Publisher: pub, rec: rec}, relay.Config{
+	r, err := relay.New(pool, recording(pub, rec), relay.Config{
 		Name:         p.name(),
 		Lease:        lease,
 		Retry:        retry.Policy{Attempts: 10_000, Base: 100 * time.Millisecond, Cap: time.Second}, // no fault lasts for ever: nothing becomes a letter here
@@ -55,6 +55,23 @@ func (p part) relay(ctx context.Context, pool *pgxpool.Pool, rec *history.Record
 		return err
 	}
 	return r.Run(ctx)
+}
+
+// recording is pub, which records what it does, and says where events go if pub does.
+func recording(pub relay.Publisher, rec *history.Recorder) relay.Publisher {
+	recorded := &recordingPublisher{Publisher: pub, rec: rec}
+	if knows, ok := pub.(relay.Partitioner); ok {
+		return struct {
+			*recordingPublisher
+			partitioner
+		}{recorded, knows}
+	}
+	return recorded
+}
+
+// partitioner is what a relay.Partitioner has beside Publish.
+type partitioner interface {
+	Partition(e holdfast.Event) (partition, partitions int)
 }
 
 // recordingPublisher records what is sent, and what the broker answered.

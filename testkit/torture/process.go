@@ -53,6 +53,9 @@ func (c *cast) start(role, actor string) error {
 	if proxy, ok := c.ground.links[link{role, broker}]; ok {
 		p.Through = proxy.Address()
 	}
+	if role == roleRelay {
+		p.Through = c.ground.kafkaproxy.Address()
+	}
 	config, err := json.Marshal(p)
 	if err != nil {
 		return err

@@ -26,6 +26,7 @@ type Report struct {
 	troubles   []string          // parts that did not stop as they should, and oracles that saw nothing
 	seen       oracle.Seen
 	machine    machine
+	apart      string   // what other partitions noticed while one was in trouble
 	revived    []string // how PgBouncer ended each time it did by itself
 	judged     bool     // there is a Verdict
 }
@@ -147,6 +148,9 @@ func (r *Report) String() string {
 	fmt.Fprintf(&b, "\n%s\nseen by O6 and O7: %s\n", v, r.seen)
 	if text := r.machine.String(); text != "" {
 		fmt.Fprintln(&b, text)
+	}
+	if r.apart != "" {
+		fmt.Fprintln(&b, r.apart)
 	}
 	if n := len(r.revived); n > 0 {
 		fmt.Fprintf(&b, "PgBouncer ended by itself %d times, and was started again: %s\n", n, strings.Join(r.revived, "; "))
