@@ -102,8 +102,8 @@ func promoteBehind(ctx context.Context, s *stage) (func(context.Context) error, 
 	if err != nil {
 		return nil, err
 	}
-	since := time.Now()
-	if err := stopFollowing(ctx, standby); err != nil {
+	since, err := stopFollowing(ctx, standby)
+	if err != nil {
 		standby.Stop()
 		return nil, err
 	}

@@ -73,25 +73,31 @@ func (g *ground) committedIDs(ctx context.Context) ([]string, error) {
 	return ids, nil
 }
 
-// stopFollowing cuts a standby off from its primary for good.
-func stopFollowing(ctx context.Context, standby *pgserver.Server) error {
+// stopFollowing cuts a standby off from its primary for good. It returns when the last transaction was committed that the
+// standby has. On a busy machine that may be a while ago.
+func stopFollowing(ctx context.Context, standby *pgserver.Server) (last time.Time, err error) {
 	conn, err := pgx.Connect(ctx, standby.DSN)
 	if err != nil {
-		return err
+		return last, err
 	}
 	defer conn.Close(ctx)
 	for _, sql := range []string{"alter system set primary_conninfo = ''", "select pg_reload_conf()"} {
 		if _, err := conn.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("cut the standby off: %w", err)
+			return last, fmt.Errorf("cut the standby off: %w", err)
 		}
 	}
 	for {
-		var receivers int
-		if err := conn.QueryRow(ctx, "select count(*) from pg_stat_wal_receiver").Scan(&receivers); err != nil || receivers == 0 {
-			return err
+		var receives, behind bool
+		err := conn.QueryRow(ctx, `select exists (select from pg_stat_wal_receiver), coalesce(pg_last_wal_receive_lsn() > pg_last_wal_replay_lsn(), false),
+			coalesce(pg_last_xact_replay_timestamp(), now())`).Scan(&receives, &behind, &last)
+		if err != nil {
+			return last, fmt.Errorf("cut the standby off: %w", err)
+		}
+		if !receives && !behind {
+			return last, nil
 		}
 		if !sleep(ctx, 20*time.Millisecond) {
-			return ctx.Err()
+			return last, ctx.Err()
 		}
 	}
 }
