@@ -1,0 +1,300 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"go/types"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// mutant is one change of one place.
+type mutant struct {
+	name string // "relay/cursor.go after: negate: full", with #2 behind it for the second of that text in the function
+	id   int    // in its binary
+
+	file, function, kind string
+	line                 int
+	from, to             int // the span of the text, in bytes
+	was, is              string
+	// before and after stand around the span in the binary that has all mutants of the package. They are empty if the mutant
+	// needs a binary of its own.
+	before, after func(id int) string
+
+	state  state
+	by     string // the test that killed it
+	reason string // why it is equivalent
+}
+
+// finder walks the functions of a file.
+type finder struct {
+	p        *pkg
+	file     string
+	function string
+	found    []*mutant
+	seen     map[string]int
+}
+
+// find lists the mutants of a file, in its order. Numbers that have names at the top are settings: tests read them by their names.
+func (p *pkg) find(file string) ([]*mutant, error) {
+	f := p.files[file]
+	if f == nil {
+		return nil, fmt.Errorf("no file %s/%s: correct targets.go", p.dir, file)
+	}
+	w := &finder{p: p, file: file, seen: map[string]int{}}
+	for _, d := range f.Decls {
+		if d, ok := d.(*ast.FuncDecl); ok && d.Body != nil {
+			w.function = d.Name.Name
+			w.walk(d.Body)
+		}
+	}
+	return w.found, nil
+}
+
+// notMutated are statements whose absence no promise forbids: log lines, points where tests end a process, and what frees
+// something that is freed anyway, only later.
+var notMutated = regexp.MustCompile(`^[\w.]+\.Logger\.|^failpoint\.Hit|^(defer )?(cancel|stop)\(\)$|^(defer )?(t|timer|heartbeat|rest)\.Stop\(\)$|^(defer )?rows\.Close\(\)$`)
+
+// walk finds the mutants of a function's body. Those of function literals in it are among them.
+func (w *finder) walk(body *ast.BlockStmt) {
+	var parents []ast.Node
+	ast.Inspect(body, func(n ast.Node) bool {
+		if n == nil {
+			parents = parents[:len(parents)-1]
+			return true
+		}
+		var parent ast.Node
+		if len(parents) > 0 {
+			parent = parents[len(parents)-1]
+		}
+		if s, ok := n.(ast.Stmt); ok && notMutated.MatchString(w.text(s)) && !isBlock(n) {
+			return false
+		}
+		parents = append(parents, n)
+		switch n := n.(type) {
+		case *ast.IfStmt:
+			w.negate(n.Cond)
+			if e, ok := n.Else.(*ast.BlockStmt); ok && len(e.List) > 0 {
+				w.add("remove else", e, "{}", func(id int) string { return fmt.Sprintf("{ if !mutantIsOn(%d) ", id) }, func(int) string { return " }" })
+			}
+		case *ast.ForStmt:
+			if n.Cond != nil {
+				w.negate(n.Cond)
+			}
+		case *ast.CaseClause:
+			for _, e := range n.List {
+				if w.isBool(e) {
+					w.negate(e)
+				}
+			}
+		case *ast.BinaryExpr:
+			w.binary(n, parent)
+		case *ast.BasicLit:
+			if n.Kind == token.INT && !constantNeeded(parents) {
+				if v, err := strconv.ParseInt(n.Value, 0, 64); err == nil {
+					w.replace("constant", n, strconv.FormatInt(v+1, 10))
+				}
+			}
+		case *ast.Ident:
+			if (n.Name == "true" || n.Name == "false") && !constantNeeded(parents) && w.p.info.Uses[n] == types.Universe.Lookup(n.Name) {
+				w.replace("constant", n, strconv.FormatBool(n.Name == "false"))
+			}
+		case *ast.CallExpr:
+			if f, ok := n.Fun.(*ast.Ident); ok && (f.Name == "min" || f.Name == "max") && len(n.Args) == 2 {
+				other := map[string]string{"min": "max", "max": "min"}[f.Name]
+				w.replace("swap", n, other+strings.TrimPrefix(w.text(n), f.Name))
+			}
+		case *ast.ReturnStmt:
+			w.returned(n)
+		case *ast.ExprStmt, *ast.IncDecStmt, *ast.SendStmt, *ast.GoStmt, *ast.DeferStmt:
+			w.drop(n.(ast.Stmt), parent)
+		case *ast.AssignStmt:
+			if n.Tok != token.DEFINE && w.text(n.Lhs[0]) != "_" {
+				w.drop(n, parent)
+			}
+		case *ast.BranchStmt:
+			if n.Tok == token.BREAK || n.Tok == token.CONTINUE {
+				w.drop(n, parent)
+			}
+		}
+		return true
+	})
+}
+
+func (w *finder) negate(cond ast.Expr) {
+	w.add("negate", cond, "!("+w.text(cond)+")",
+		func(id int) string { return fmt.Sprintf("(mutantIsOn(%d) != (", id) }, func(int) string { return "))" })
+}
+
+var swaps = map[token.Token]token.Token{
+	token.LSS: token.LEQ, token.LEQ: token.LSS, token.GTR: token.GEQ, token.GEQ: token.GTR, token.EQL: token.NEQ, token.NEQ: token.EQL,
+	token.ADD: token.SUB, token.SUB: token.ADD, token.MUL: token.QUO, token.QUO: token.MUL,
+}
+
+// binary swaps an operator, or leaves an operand of && and || out.
+func (w *finder) binary(n *ast.BinaryExpr, parent ast.Node) {
+	left, right := w.text(n.X), w.text(n.Y)
+	switch n.Op {
+	case token.LAND, token.LOR:
+		w.replace("drop operand", n, left)
+		w.replace("drop operand", n, right)
+		return
+	case token.EQL, token.NEQ:
+		if s, ok := parent.(*ast.IfStmt); ok && s.Cond == n {
+			return // negating the condition is the same
+		}
+		if s, ok := parent.(*ast.CaseClause); ok && s.List != nil {
+			return
+		}
+	case token.ADD, token.SUB, token.MUL, token.QUO:
+		b, ok := w.p.info.Types[n].Type.Underlying().(*types.Basic)
+		if !ok || b.Info()&types.IsNumeric == 0 || w.p.info.Types[n].Value != nil {
+			return
+		}
+	}
+	if to, ok := swaps[n.Op]; ok {
+		w.replace("swap", n, left+" "+to.String()+" "+right)
+	}
+}
+
+// returned changes results: an error becomes nil, a truth its opposite, a number the next one.
+func (w *finder) returned(n *ast.ReturnStmt) {
+	for i, e := range n.Results {
+		t := w.p.info.Types[e]
+		if t.IsNil() || t.Type == nil {
+			continue
+		}
+		to := ""
+		switch u := t.Type.Underlying().(type) {
+		case *types.Interface:
+			if types.Identical(t.Type, types.Universe.Lookup("error").Type()) {
+				to = "nil"
+			}
+		case *types.Basic:
+			_, literal := e.(*ast.BasicLit)
+			_, comparison := e.(*ast.BinaryExpr)
+			name, _ := e.(*ast.Ident)
+			switch {
+			case literal || comparison || name != nil && (name.Name == "true" || name.Name == "false"):
+			case u.Info()&types.IsBoolean != 0:
+				to = "!(" + w.text(e) + ")"
+			case u.Info()&types.IsInteger != 0 && t.Value == nil:
+				to = w.text(e) + " + 1"
+			}
+		case *types.Pointer:
+			if strings.HasSuffix(t.Type.String(), "Error") {
+				to = "nil"
+			}
+		}
+		if to == "" {
+			continue
+		}
+		var is []string
+		for j, other := range n.Results {
+			if j == i {
+				is = append(is, to)
+			} else {
+				is = append(is, w.text(other))
+			}
+		}
+		changed := "return " + strings.Join(is, ", ")
+		w.add("return", n, changed, func(id int) string { return fmt.Sprintf("if mutantIsOn(%d) { %s }; ", id, changed) }, func(int) string { return "" })
+	}
+}
+
+// drop leaves a statement of a list out.
+func (w *finder) drop(s ast.Stmt, parent ast.Node) {
+	switch p := parent.(type) {
+	case *ast.BlockStmt, *ast.CaseClause:
+	case *ast.CommClause:
+		if p.Comm == s {
+			return
+		}
+	default:
+		return
+	}
+	w.add("drop", s, "", func(id int) string { return fmt.Sprintf("if !mutantIsOn(%d) { ", id) }, func(int) string { return " }" })
+}
+
+// replace changes an expression.
+func (w *finder) replace(kind string, e ast.Expr, is string) {
+	t := w.p.info.Types[e].Type
+	if t == nil {
+		return
+	}
+	if b, ok := t.(*types.Basic); ok && b.Info()&types.IsUntyped != 0 {
+		t = types.Default(t)
+	}
+	text, ok := w.p.typeText(w.file, t)
+	if !ok {
+		w.add(kind, e, is, nil, nil)
+		return
+	}
+	w.add(kind, e, is, func(id int) string {
+		return fmt.Sprintf("(func() %s { if mutantIsOn(%d) { return %s }; return ", text, id, is)
+	},
+		func(int) string { return " }())" })
+}
+
+func (w *finder) add(kind string, at ast.Node, is string, before, after func(int) string) {
+	m := &mutant{file: w.file, function: w.function, kind: kind, was: w.text(at), is: is, before: before, after: after}
+	m.from, m.to = w.p.fset.Position(at.Pos()).Offset, w.p.fset.Position(at.End()).Offset
+	m.line = w.p.fset.Position(at.Pos()).Line
+	change := short(m.was)
+	if kind == "swap" || kind == "return" || kind == "constant" || kind == "drop operand" {
+		change += " -> " + short(is)
+	}
+	m.name = fmt.Sprintf("%s/%s %s: %s: %s", w.p.dir, w.file, w.function, kind, change)
+	w.seen[m.name]++
+	if n := w.seen[m.name]; n > 1 {
+		m.name += fmt.Sprintf(" #%d", n)
+	}
+	w.found = append(w.found, m)
+}
+
+var space = regexp.MustCompile(`\s+`)
+
+// short is a text on one line, and not a long one.
+func short(text string) string {
+	text = space.ReplaceAllString(text, " ")
+	if len(text) > 90 {
+		return text[:60] + " … " + text[len(text)-27:]
+	}
+	return text
+}
+
+func (w *finder) text(n ast.Node) string {
+	return string(w.p.text[w.file][w.p.fset.Position(n.Pos()).Offset:w.p.fset.Position(n.End()).Offset])
+}
+
+func (w *finder) isBool(e ast.Expr) bool {
+	b, ok := w.p.info.Types[e].Type.Underlying().(*types.Basic)
+	return ok && b.Info()&types.IsBoolean != 0 && w.p.info.Types[e].Value == nil
+}
+
+func isBlock(n ast.Node) bool {
+	switch n.(type) {
+	case *ast.ExprStmt, *ast.DeferStmt:
+		return false
+	}
+	return true
+}
+
+// constantNeeded says that the language wants a constant here. path leads to the expression.
+func constantNeeded(path []ast.Node) bool {
+	for i := len(path) - 1; i >= 0; i-- {
+		switch n := path[i].(type) {
+		case *ast.ArrayType, *ast.GenDecl:
+			return true
+		case *ast.KeyValueExpr:
+			if i+1 < len(path) && path[i+1] == n.Key {
+				return true
+			}
+		case ast.Stmt:
+			return false
+		}
+	}
+	return false
+}

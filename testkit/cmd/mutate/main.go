@@ -1,0 +1,100 @@
+// Mutate changes the code that decides, one small change at a time, and says which changes no test notices:
+//
+//	go run ./testkit/cmd/mutate
+//	go run ./testkit/cmd/mutate -only 'relay/(cursor|log)' -v
+//
+// It runs at the top of the repository. docs/mutation.md says what it changes, how it chooses tests, and what its report means.
+// Nothing in the checkout is edited: all mutants of a package are compiled into one test binary, by go's -overlay, and a
+// variable of the environment turns one of them on.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"runtime"
+	"time"
+)
+
+// options are what the command line says.
+type options struct {
+	only    *regexp.Regexp // which files
+	mutants *regexp.Regexp // which mutants, by their names
+	workers int
+	slowest time.Duration // a test that takes longer is left out
+	verbose bool
+	least   float64
+}
+
+func main() {
+	only := flag.String("only", "", "a regular expression: the `files` to mutate")
+	mutants := flag.String("mutants", "", "a regular expression: the `mutants` to run, by their names as the report prints them")
+	workers := flag.Int("workers", max(1, runtime.NumCPU()/2), "how many mutants are tried at a time")
+	slowest := flag.Duration("slowest", 4*time.Second, "leave out tests that take longer")
+	verbose := flag.Bool("v", false, "say of every mutant which test killed it")
+	least := flag.Float64("least", 0, "fail if a smaller `share` of all mutants is killed: 0.9, say")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	o := options{workers: *workers, slowest: *slowest, verbose: *verbose, least: *least}
+	var err error
+	if o.only, err = regexp.Compile(*only); err == nil {
+		o.mutants, err = regexp.Compile(*mutants)
+	}
+	if err == nil {
+		err = run(ctx, o, os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mutate:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options, out io.Writer) error {
+	equivalent, err := readEquivalent(equivalentText)
+	if err != nil {
+		return err
+	}
+	var all []*mutant
+	for _, t := range targets {
+		files := t.chosen(o.only)
+		if len(files) == 0 {
+			continue
+		}
+		p, err := load(ctx, t.dir)
+		if err != nil {
+			return err
+		}
+		var found []*mutant
+		for _, name := range files {
+			ms, err := p.find(name)
+			if err != nil {
+				return err
+			}
+			found = append(found, ms...)
+		}
+		// What is declared equivalent and is not among the mutants of its file was declared for other code.
+		if stale := equivalent.stale(files, found); len(stale) > 0 && o.mutants.String() == "" {
+			return fmt.Errorf("equivalent.txt names mutants that do not exist, correct or remove them: %q", stale)
+		}
+		kept := found[:0]
+		for _, m := range found {
+			if o.mutants.MatchString(m.name) {
+				kept = append(kept, m)
+			}
+		}
+		if err := try(ctx, o, out, t, p, kept, equivalent); err != nil {
+			return err
+		}
+		all = append(all, kept...)
+	}
+	share := report(out, all, o.verbose)
+	if share < o.least {
+		return fmt.Errorf("%.3f of the mutants were killed: at least %.3f must be", share, o.least)
+	}
+	return nil
+}
