@@ -1,15 +1,21 @@
 package dlq
 
-import "github.com/holdfast-go/holdfast/internal/sqlschema"
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/cutoff"
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+)
 
 // This file holds every statement of the package, written for the schema "holdfast". newStatements replaces it once
 // with the configured schema. All parameters are cast, because in the modes exec and simple_protocol pgx does not ask
 // Postgres for their types.
 
-// beginGuarded begins every transaction. If this process freezes inside it, Postgres ends it, and neither a letter nor
+// beginGuarded begins every transaction. If this process freezes inside it, or is cut off, Postgres ends it, and neither a letter nor
 // a key's queue stays locked. It says READ COMMITTED because the place in the queue is computed by a statement that
 // must see everything committed before its lock was granted.
-const beginGuarded = `begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'; set local lock_timeout = '5s'; set local statement_timeout = '30s'`
+var beginGuarded = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'; set local lock_timeout = '5s'; set local statement_timeout = '30s'; " +
+	cutoff.SetLocal(10*time.Second)
 
 // andFilter are the conditions of a Filter on a letter l, including its id, so that every statement selects the same
 // letters. $1... the filter, where null or empty matches any; $12 the id after which to continue.

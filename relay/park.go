@@ -9,13 +9,15 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/internal/cutoff"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
 // beginGuarded begins a transaction whose locks cannot outlast this process by much: if it freezes, Postgres ends the
-// transaction, and a lane's row does not stay locked long after its lease has run out.
-const beginGuarded = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'; set local lock_timeout = '5s'; set local statement_timeout = '30s'"
+// transaction, and a lane's row does not stay locked long after its lease has run out. So it does if this process is cut off.
+var beginGuarded = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'; set local lock_timeout = '5s'; set local statement_timeout = '30s'; " +
+	cutoff.SetLocal(10*time.Second)
 
 // How much one transaction parks, and how often one is made while pages can still be read.
 const (

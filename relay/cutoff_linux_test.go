@@ -1,0 +1,45 @@
+package relay
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/test/cable"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
+)
+
+// The row of its lane stays locked meanwhile, and no other relay claims the lane.
+func TestARelayCutOffInsideAPipelineFreesItsLane(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	conn, err := pgx.ConnectConfig(t.Context(), db.Pool.Config().ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{BeginQuery: beginGuarded})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "select from holdfast.lane where lane = 0 for update"); err != nil {
+		t.Fatal(err)
+	}
+	cable.PullInsideAPipeline(t, tx, db.Pool)
+	begun := time.Now()
+	const bound = 10 * time.Second
+	if !wait.For(2*bound, func() bool {
+		return pgtest.Count(t, db.Pool, "select count(*) from (select from holdfast.lane where lane = 0 for update skip locked) free") == 1
+	}) {
+		t.Fatalf("the lane is locked after %v, want at most %v", time.Since(begun), bound)
+	}
+	if took := time.Since(begun); took > bound+time.Second {
+		t.Errorf("the lane was locked for %v, want at most %v", took, bound)
+	} else {
+		t.Logf("freed after %v", took)
+	}
+}
