@@ -91,11 +91,11 @@ func (r *Relay) maintainClaims(ctx, work context.Context) error {
 	return r.claim(ctx, writing, work, s.token, mine-len(owned), append(numbers, r.resting()...), lanes)
 }
 
-// resting are the lanes that have failed again and again, and are left alone for now.
+// resting are the lanes that are left alone for now: those that have failed again and again, and those that somebody asks for.
 func (r *Relay) resting() []int16 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.failing.resting(r.env.now())
+	return append(r.failing.resting(r.env.now()), r.asked...)
 }
 
 // inspect refills the incarnation's token if a crash emptied it, and reads what may keep a relay from running.

@@ -239,6 +239,14 @@ select (select count(*) from holdfast.relay r where r.seen_until > now() and r.s
          where l.lease_until < now() or l.lease_until > now() + 2 * $2::interval
             or (l.owner = $1::text and l.lane <> all ($3::smallint[])))`
 
+// readAsked lists the lanes that somebody asks for, by the locks that are held. $1 the class of the locks, $2 their numbers in this
+// schema, which end with the lane. Everybody may read pg_locks.
+const readAsked = `-- relay.asked
+select distinct (k.objid::bigint & 255)::smallint from pg_locks k
+ where k.locktype = 'advisory' and k.objsubid = 2 and k.granted
+   and k.classid::bigint = $1::bigint and (k.objid::bigint & 4294967040) = $2::bigint
+   and k.database = (select d.oid from pg_database d where d.datname = current_database())`
+
 // leaveRelay removes this relay and those that have not been seen for a day, and releases the lanes that it still owns: a
 // stop cut off their claim, or they were dropped in doubt. It runs when no lane of the relay runs any more.
 const leaveRelay = `-- relay.leave

@@ -53,7 +53,8 @@ type Relay struct {
 	mu      sync.Mutex
 	lanes   map[int]*lane
 	failing failing
-	broken  error // why Run must return
+	asked   []int16 // lanes that somebody asks for
+	broken  error   // why Run must return
 	token   string
 	working sync.WaitGroup // a goroutine for each lane, and for each call of the publisher
 	answers atomic.Int64   // when the publisher last said that an event was acknowledged or refused for itself, in nanoseconds
@@ -133,9 +134,12 @@ func (r *Relay) manage(ctx, work context.Context) error {
 			fits = err == nil
 		}
 		if fits && err == nil {
+			err = r.handOverAsked(ctx)
+		}
+		if fits && err == nil {
 			err = r.maintainClaims(ctx, work)
 		}
-		wait := r.nextClaim(r.c.Lease / 3)
+		wait := r.nextClaim(r.claimEvery())
 		switch {
 		case ctx.Err() != nil:
 		case err == nil:
