@@ -9,7 +9,8 @@ import (
 )
 
 // What is done about one letter, or one named replay, is found by an index, on tables that are large: 20,000 letters with
-// as many actions and inbox rows, 10,000 stored events, 5,000 named replays. What reads many letters is in queries_test.go.
+// as many actions and inbox rows, 10,000 stored and 20,000 parked events, 5,000 named replays. What reads many letters is in
+// queries_test.go.
 // dlq.purge_replays is not here: letter_replay holds what people have named, and no index has its ended_at.
 func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
 	t.Parallel()
@@ -25,10 +26,14 @@ func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
 			select 'billing', 's', n::text, 'orders', '', 'dead', now() from generate_series(1, 20000) n`,
 		`insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, letter, next_at)
 			select 'billing', 'orders', (n % 2000)::text, n, 's', n::text, 't', now(), '', n, 'infinity' from generate_series(1, 10000) n`,
+		`insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
+			select n % 8, 'topic ' || n % 10, (n % 2000)::text, n, 'topic', 'infinity', n::text, 's', 't', now() from generate_series(1, 20000) n`,
+		`insert into holdfast.letter (origin, reason, holds, event_id, source, type, topic, key, time, hash, lane)
+			select 'relay', 'r', true, n::text, 's', 't', 'topic 1', (n % 2000)::text, now(), '', n % 8 from generate_series(1, 2000) n`,
 	} {
 		pgtest.Exec(t, db.Pool, sql)
 	}
-	tables := []string{"letter", "letter_replay", "letter_action", "inbox", "stored"}
+	tables := []string{"letter", "letter_replay", "letter_action", "inbox", "stored", "parked"}
 	for _, table := range tables {
 		pgtest.Exec(t, db.Pool, "analyze holdfast."+table)
 	}
@@ -57,6 +62,9 @@ func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
 		{listActions, "12", []string{"letter_action_letter"}},
 		{releaseStored, "'billing', 'orders', '12', 12, 's', '12'", []string{"stored_(pkey|consumer_source_event_id_key)", "letter_holds_inbox"}},
 		{giveUpStored, "'billing', 'orders', '12', 12, 's', '12', 'r', 'open', 'dead'", []string{"stored_(pkey|consumer_source_event_id_key)", "inbox_pkey", "letter_pkey", "letter_event"}},
+		{giveUpParked, "3, 'topic 1', '11', '', -9, 1000000, 100, 1000, 'discarded', 'r', 'ann', 'w'", []string{"parked_pkey", "letter_(pkey|open)"}},
+		{redirectParked, "3, 'topic 1', '', '11', 5, 1000000, 100, 1000, 'topic 2', 'n'", []string{"parked_pkey", "letter_(pkey|open)", "letter_holds"}},
+		{resumeParked, "3, 'topic 1', '{11}'", []string{"parked_pkey", "letter_holds"}},
 	} {
 		asked = append(asked, c.statement)
 		for _, plan := range plantest.Of(t, db.Pool, c.statement, c.literals) {
@@ -69,6 +77,8 @@ func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
 	plantest.EveryStatement(t, asked, map[string]string{
 		"dlq.list": person, "dlq.groups": person, "dlq.walk": person, "dlq.count": person, "dlq.purge": person, "dlq.count_purge": person, "dlq.purge_replays": person,
 		"dlq.list_stored": person, "dlq.record_stored": log,
+		"dlq.list_parked": person, "dlq.count_parked": person, "dlq.take_lane": "a row a lane", "dlq.lane_owner": "a row a lane",
+		"dlq.bound_parked": "it reads no table", "dlq.ask_for_lane": "it reads no table",
 		"dlq.lock": "it reads no table", "dlq.replay": "its function finds the letter by its id",
 	})
 }

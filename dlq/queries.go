@@ -300,7 +300,8 @@ type statements struct {
 	list, count, last, address, lock, take, mark, record, store, storeResult, replay,
 	unstore, discardResult, wake, keepVersion, editResult, edit, actions,
 	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge, purgeReplays,
-	listStored, releaseStored, giveUpStored, recordStored string
+	listStored, releaseStored, giveUpStored, recordStored,
+	listParked, countParked, boundParked, askForLane, takeLane, laneOwner, giveUpParked, redirectParked, resumeParked string
 }
 
 func newStatements(schema string) statements {
@@ -315,5 +316,8 @@ func newStatements(schema string) statements {
 		findReplay: in(findReplay), beginReplay: in(beginReplay), endReplay: in(endReplay),
 		purge: in(purgeLetters), countPurge: in(countPurge), purgeReplays: in(purgeReplays),
 		listStored: in(listStored), releaseStored: in(releaseStored), giveUpStored: in(giveUpStored), recordStored: in(recordStored),
+		listParked: in(listParked), countParked: in(countParked), boundParked: in(boundParked),
+		askForLane: in(askForLane), takeLane: in(takeLane), laneOwner: in(readOwner),
+		giveUpParked: in(giveUpParked), redirectParked: in(redirectParked), resumeParked: in(resumeParked),
 	}
 }

@@ -1,0 +1,554 @@
+package dlq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
+	"github.com/holdfast-go/holdfast/outbox"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+// topics is a Publisher to which some topics are missing.
+type topics struct {
+	mu      sync.Mutex
+	missing []string
+	got     []holdfast.Event
+	enter   func(events []holdfast.Event) // before the answer, without the lock
+}
+
+func (p *topics) Publish(_ context.Context, events []holdfast.Event) []error {
+	p.mu.Lock()
+	enter := p.enter
+	p.mu.Unlock()
+	if enter != nil {
+		enter(events)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	errs := make([]error, len(events))
+	for i, e := range events {
+		if slices.Contains(p.missing, e.Topic) {
+			errs[i] = &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultTopic, Err: errors.New("the topic is missing")}
+			continue
+		}
+		p.got = append(p.got, e)
+	}
+	return errs
+}
+
+func (p *topics) miss(missing ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.missing = missing
+}
+
+func (p *topics) onCall(enter func(events []holdfast.Event)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.enter = enter
+}
+
+// published are the payloads of a topic, by key, in order.
+func (p *topics) published(topic string) map[string][]string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := map[string][]string{}
+	for _, e := range p.got {
+		if e.Topic == topic {
+			all[e.Key] = append(all[e.Key], string(e.Payload))
+		}
+	}
+	return all
+}
+
+func (p *topics) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.got)
+}
+
+// relays runs a relay until the test ends.
+func (b bundle) relays(t testing.TB, p relay.Publisher, c relay.Config) (stop func()) {
+	t.Helper()
+	c.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	r, err := relay.New(b.Pool, p, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		})
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+func (b bundle) write(t testing.TB, events ...holdfast.Event) {
+	t.Helper()
+	err := pgx.BeginFunc(context.Background(), b.Pool, func(tx pgx.Tx) error { return outbox.Write(context.Background(), tx, events...) })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b bundle) parked(t testing.TB, topic string) int64 {
+	t.Helper()
+	return pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where topic = $1", topic)
+}
+
+// of makes n events of a topic, of so many keys, with the payloads from, from+1, ….
+func of(topic string, keys, from, n int) (events []holdfast.Event) {
+	for i := from; i < from+n; i++ {
+		events = append(events, holdfast.Event{Topic: topic, Key: fmt.Sprint("k", i%keys), Type: "t", Payload: fmt.Appendf(nil, "%s %06d", topic, i)})
+	}
+	return events
+}
+
+// wantKeys checks that every key has exactly the payloads of these events, in order.
+func wantKeys(t testing.TB, got map[string][]string, events ...holdfast.Event) {
+	t.Helper()
+	want := map[string][]string{}
+	for _, e := range events {
+		want[e.Key] = append(want[e.Key], string(e.Payload))
+	}
+	for key := range want {
+		if !slices.Equal(got[key], want[key]) {
+			t.Errorf("key %s has %s, want %s", key, some(got[key]), some(want[key]))
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("there are %d keys, want %d", len(got), len(want))
+	}
+}
+
+func some(all []string) string {
+	if len(all) > 12 {
+		return fmt.Sprintf("%d: %q … %q", len(all), all[:6], all[len(all)-6:])
+	}
+	return fmt.Sprintf("%d: %q", len(all), all)
+}
+
+var ann = dlq.ParkedOptions{By: "ann", Reason: "it was retired"}
+
+// lettersByKey are the payloads of the open dead letters of a topic, in the order of their ids.
+func (b bundle) lettersByKey(t testing.TB, topic, state string) map[string][]string {
+	t.Helper()
+	rows, err := b.Query(t.Context(), "select key, convert_from(payload, 'UTF8') from holdfast.letter where topic = $1 and state = $2 order by id", topic, state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]string{}
+	var key, payload string
+	if _, err := pgx.ForEachRow(rows, []any{&key, &payload}, func() error { all[key] = append(all[key], payload); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestParkedEventsAreSummedUpByTopic(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if topics, err := b.d.ListParked(t.Context()); len(topics) != 0 || err != nil {
+		t.Errorf("of nothing: %v, %v", topics, err)
+	}
+	pgtest.Exec(t, b.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, first_at, errors, id, source, type, time, headers, payload)
+		select n % 8, 'gone', case when n < 6 then 'k' || n % 2 else '' end, n, case when n < 7 then 'topic' else 'record' end, 'infinity', now() - n * interval '1 hour',
+		       case when n < 9 then array['older', 'error ' || n] else '{}' end, n, 's', 't', now(), '{"a":"b"}', '12345' from generate_series(1, 9) n`)
+	got, err := b.d.ListParked(t.Context())
+	if err != nil || len(got) != 2 {
+		t.Fatalf("%v, %v", got, err)
+	}
+	if g := got[0]; g.Topic != "gone" || g.Why != "record" || g.Events != 3 || g.Keys != 0 || g.Bytes != 3*15 || g.Error != "error 7" || time.Since(g.OldestAt).Round(time.Hour) != 9*time.Hour {
+		t.Errorf("got %+v", g)
+	}
+	if g := got[1]; g.Why != "topic" || g.Events != 6 || g.Keys != 2 || g.Error != "error 1" {
+		t.Errorf("got %+v", g)
+	}
+}
+
+// A relay publishes another topic all the time. Its events wait a moment, and are published once and in order.
+func TestParkedEventsAreGivenUpBesideARelay(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	p := &topics{missing: []string{"gone"}}
+	b.relays(t, p, relay.Config{})
+	gone := of("gone", 37, 0, 20_000)
+	for chunk := range slices.Chunk(gone, 10_000) {
+		b.write(t, chunk...)
+	}
+	wait.Until(t, "all of them are parked", func() bool { return b.parked(t, "gone") == 20_000 })
+
+	ctx, stop := context.WithCancel(t.Context())
+	var orders []holdfast.Event
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for n := 0; ctx.Err() == nil; n++ {
+			e := of("orders", 37, n, 1)[0]
+			b.write(t, e)
+			orders = append(orders, e)
+		}
+	})
+	n, err := b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, ann)
+	stop()
+	writing.Wait()
+	if n != 20_000 || err != nil {
+		t.Fatalf("%d were given up, %v", n, err)
+	}
+	wantKeys(t, b.lettersByKey(t, "gone", "open"), gone...)
+	if n := pgtest.Count(t, b.Pool, `select count(*) from holdfast.letter where origin = 'relay' and not holds and lane is not null
+		and reason = 'ann gave up what is parked of its topic: it was retired' and errors[cardinality(errors)] like '%missing%' and hash = sha256(payload)`); n == 0 {
+		t.Error("the letters do not say why")
+	}
+	if n := b.parked(t, "gone"); n != 0 {
+		t.Errorf("%d are still parked", n)
+	}
+	wait.Until(t, "the others are published", func() bool { return p.count() >= len(orders) })
+	wantKeys(t, p.published("orders"), orders...)
+
+	later := of("gone", 37, 20_000, 3)
+	b.write(t, later...)
+	wait.Until(t, "later events are parked", func() bool { return b.parked(t, "gone") == 3 })
+	if n, err := b.d.DiscardParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, ann); n != 3 || err != nil {
+		t.Fatalf("%d were discarded, %v", n, err)
+	}
+	wantKeys(t, b.lettersByKey(t, "gone", "discarded"), later...)
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action where action = 'discard' and by = 'ann' and reason = 'it was retired'"); n != 3 {
+		t.Errorf("%d actions are kept", n)
+	}
+	if _, err := b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, ann); !errors.Is(err, dlq.ErrNotParked) {
+		t.Errorf("nothing is left: %v", err)
+	}
+
+	p.miss()
+	few := dlq.Filter{Key: "k0", Limit: 20}
+	if n, err := b.d.Replay(t.Context(), few, dlq.ReplayOptions{By: "ann"}); n != 20 || err != nil {
+		t.Fatal(n, err)
+	}
+	wait.Until(t, "replays are published", func() bool { return len(p.published("gone")["k0"]) == 20 })
+	var first []holdfast.Event
+	for _, e := range gone {
+		if e.Key == "k0" && len(first) < 20 {
+			first = append(first, e)
+		}
+	}
+	wantKeys(t, p.published("gone"), first...)
+}
+
+// The other topic has parked events of the same keys, which come first, and gets new ones, which come last.
+func TestParkedEventsAreRedirectedInTheOrderOfTheirKeys(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	p := &topics{missing: []string{"ordres", "orders"}}
+	b.relays(t, p, relay.Config{})
+	before, wrong := of("orders", 37, 0, 500), of("ordres", 37, 0, 20_000)
+	b.write(t, before...)
+	wait.Until(t, "some of the other topic are parked", func() bool { return b.parked(t, "orders") == 500 })
+	for chunk := range slices.Chunk(wrong, 10_000) {
+		b.write(t, chunk...)
+	}
+	wait.Until(t, "all of them are parked", func() bool { return b.parked(t, "ordres") == 20_000 })
+	n, err := b.d.RedirectParked(t.Context(), dlq.ParkedFilter{Topic: "ordres"}, "orders", ann)
+	if n != 20_000 || err != nil {
+		t.Fatalf("%d were redirected, %v", n, err)
+	}
+	after := of("orders", 37, 500, 500)
+	b.write(t, after...)
+	p.miss("ordres")
+	wait.Until(t, "everything is published", func() bool { return p.count() >= 21_000 })
+	wait.Until(t, "nothing is parked", func() bool { return pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked") == 0 })
+	wantKeys(t, p.published("orders"), slices.Concat(before, wrong, after)...)
+
+	b.write(t, of("ordres", 37, 20_000, 1)...)
+	wait.Until(t, "a later event is parked", func() bool { return b.parked(t, "ordres") == 1 })
+}
+
+// The topic takes events just now: what is in a call is published there, once, and everything else is redirected.
+func TestAnEventInACallIsNeitherLostNorPublishedTwice(t *testing.T) {
+	t.Parallel()
+	for name, act := range map[string]func(d *dlq.DLQ) (int, error){
+		"given up": func(d *dlq.DLQ) (int, error) {
+			return d.GiveUpParked(context.Background(), dlq.ParkedFilter{Topic: "gone"}, ann)
+		},
+		"redirected": func(d *dlq.DLQ) (int, error) {
+			return d.RedirectParked(context.Background(), dlq.ParkedFilter{Topic: "gone"}, "orders", ann)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			p := &topics{missing: []string{"gone"}}
+			b.relays(t, p, relay.Config{})
+			events := of("gone", 3, 0, 300)
+			b.write(t, events...)
+			wait.Until(t, "all of them are parked", func() bool { return b.parked(t, "gone") == 300 })
+
+			inCall, answer := make(chan string, 100), make(chan struct{})
+			p.onCall(func(events []holdfast.Event) {
+				if events[0].Topic == "gone" {
+					inCall <- string(events[0].Payload)
+					<-answer
+				}
+			})
+			<-inCall
+			p.miss()
+			var n int
+			var err error
+			acted := make(chan struct{})
+			go func() { n, err = act(b.d); close(acted) }()
+			wait.Until(t, "the lane of the call is asked for", func() bool {
+				return pgtest.Count(t, b.Pool, "select count(*) from pg_locks where locktype = 'advisory' and classid::bigint = 1751542894") > 0 || closed1(acted)
+			})
+			wait.For(300*time.Millisecond, func() bool { return closed1(acted) })
+			if closed1(acted) {
+				t.Fatalf("it did not wait for the call: %d, %v", n, err)
+			}
+			close(answer)
+			<-acted
+			if err != nil {
+				t.Fatal(err)
+			}
+			wait.Until(t, "nothing is parked", func() bool { return pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked") == 0 })
+			all := p.published("gone")
+			for key, payloads := range p.published("orders") {
+				all[key] = append(all[key], payloads...)
+			}
+			for key, payloads := range b.lettersByKey(t, "gone", "open") {
+				all[key] = append(all[key], payloads...)
+			}
+			wantKeys(t, all, events...)
+			if in := p.published("gone"); len(in) == 0 || n == 300 {
+				t.Errorf("%d were changed, and none was in a call", n)
+			}
+		})
+	}
+}
+
+func closed1(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestAnInterruptedChangeOfParkedEventsGoesOn(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	p := &topics{missing: []string{"gone", "orders"}}
+	stop := b.relays(t, p, relay.Config{})
+	events := of("gone", 5, 0, 20_000)
+	for chunk := range slices.Chunk(events, 10_000) {
+		b.write(t, chunk...)
+	}
+	wait.Until(t, "all of them are parked", func() bool { return b.parked(t, "gone") == 20_000 })
+	ctx, cancel := context.WithCancel(t.Context())
+	o := ann
+	o.ProgressFunc = func(p dlq.ParkedProgress) {
+		if p.Moved >= p.Total/2 {
+			cancel()
+		}
+	}
+	first, err := b.d.RedirectParked(ctx, dlq.ParkedFilter{Topic: "gone"}, "orders", o)
+	if !errors.Is(err, context.Canceled) || first == 0 || first == 20_000 || !strings.Contains(err.Error(), fmt.Sprintf("after %d of 20000", first)) {
+		t.Fatalf("%d, %v", first, err)
+	}
+	if n := b.parked(t, "orders"); n != int64(first) {
+		t.Errorf("%d are redirected, and it says %d", n, first)
+	}
+	stop() // It needs no relay.
+	second, err := b.d.RedirectParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, "orders", ann)
+	if first+second != 20_000 || err != nil {
+		t.Fatalf("%d after %d, %v", second, first, err)
+	}
+	if n := pgtest.Count(t, b.Pool, `select count(*) from holdfast.parked p where p.next_at < 'infinity' and p.place > (
+		select min(h.place) from holdfast.parked h where h.topic = p.topic and h.key = p.key)`); n != 0 {
+		t.Errorf("%d followers are due", n)
+	}
+	p.miss()
+	b.relays(t, p, relay.Config{})
+	wait.Until(t, "everything is published", func() bool { return p.count() >= 20_000 })
+	wantKeys(t, p.published("orders"), events...)
+}
+
+// park writes rows as a relay does, in lane 0.
+func (b bundle) park(t testing.TB, topic, key string, place int, id string, letter int64) {
+	t.Helper()
+	pgtest.Exec(t, b.Pool, "select setval('holdfast.parked_place', 1000)")
+	pgtest.Exec(t, b.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, payload, attempts, errors, letter)
+		values (0, $1, $2, $3, 'topic', 'infinity', $4, 's', 't', now(), '{}', 1, '{refused}', nullif($5::bigint, 0))`, topic, key, place, id, letter)
+}
+
+// relayLetter makes a dead letter of a relay in lane 0.
+func (b bundle) relayLetter(t testing.TB, topic, key, id, state string, holds bool) int64 {
+	t.Helper()
+	return pgtest.Count(t, b.Pool, `insert into holdfast.letter (origin, reason, event_id, source, type, topic, key, time, payload, hash, lane, state, holds, attempts)
+		values ('relay', 'refused', $1, 's', 't', $2, $3, now(), '{}', '', 0, $4, $5, 5) returning id`, id, topic, key, state, holds)
+}
+
+func TestAParkedReplayBelongsToItsLetter(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		act         func(ctx context.Context, d *dlq.DLQ) (int, error)
+		state       string
+		topic       string
+		holds       bool
+		letters     int64
+		redirection bool
+	}{
+		"given up": {func(ctx context.Context, d *dlq.DLQ) (int, error) {
+			return d.GiveUpParked(ctx, dlq.ParkedFilter{Topic: "gone"}, ann)
+		}, "open", "gone", true, 2, false},
+		"discarded": {func(ctx context.Context, d *dlq.DLQ) (int, error) {
+			return d.DiscardParked(ctx, dlq.ParkedFilter{Topic: "gone"}, ann)
+		}, "discarded", "gone", true, 2, false},
+		"redirected": {func(ctx context.Context, d *dlq.DLQ) (int, error) {
+			return d.RedirectParked(ctx, dlq.ParkedFilter{Topic: "gone"}, "orders", ann)
+		}, "replaying", "orders", true, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			id := b.relayLetter(t, "gone", "k", "bad", "replaying", true)
+			b.park(t, "gone", "k", -5000, "bad", id)
+			b.park(t, "gone", "k", 7, "follower", 0)
+			if n, err := row.act(t.Context(), b.d); n != 2 || err != nil {
+				t.Fatalf("%d, %v", n, err)
+			}
+			if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where id = $1 and state = $2 and topic = $3 and holds and attempts = 5 + $4::int and cardinality(errors) = 1",
+				id, row.state, row.topic, map[bool]int{false: 1}[row.redirection]); n != 1 {
+				t.Error("its letter does not say so")
+			}
+			if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter"); n != row.letters {
+				t.Errorf("there are %d letters, want %d", n, row.letters)
+			}
+			if !row.redirection {
+				return
+			}
+			p := &topics{}
+			b.relays(t, p, relay.Config{})
+			wait.Until(t, "both are published", func() bool { return p.count() == 2 })
+			if p.got[0].ID != "bad" || p.got[1].ID != "follower" || p.got[1].Topic != "orders" {
+				t.Errorf("published are %+v", p.got)
+			}
+			wait.Until(t, "the letter is closed", func() bool {
+				return pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where state = 'replayed'") == 1
+			})
+		})
+	}
+}
+
+// A person has to decide about the dead letter first: what comes after it would lose its place.
+func TestAKeyThatALetterHoldsIsNotRedirected(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	held := b.relayLetter(t, "gone", "held", "bad", "open", true)
+	b.park(t, "gone", "held", 1, "h1", 0)
+	b.park(t, "gone", "held", 2, "h2", 0)
+	b.park(t, "gone", "free", 3, "f1", 0)
+	b.park(t, "gone", "", 4, "alone", 0)
+	b.relayLetter(t, "orders", "free", "also bad", "open", true)
+	n, err := b.d.RedirectParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, "orders", ann)
+	if n != 2 || !errors.Is(err, dlq.ErrHeld) || !strings.Contains(err.Error(), "2 events of the topic gone were left") {
+		t.Fatalf("%d, %v", n, err)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where topic = 'orders' and key = 'free' and next_at = 'infinity'"); n != 1 {
+		t.Error("the other topic's dead letter does not hold what was redirected")
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where topic = 'orders' and key = '' and next_at <= now() and why = 'follows' and attempts = 0 and errors[2] = 'ann redirected it from the topic gone: it was retired'"); n != 1 {
+		t.Error("an event without a key is not due")
+	}
+	if err := b.d.Discard(t.Context(), held, "ann", "r"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := b.d.RedirectParked(t.Context(), dlq.ParkedFilter{Topic: "gone", Key: "held"}, "orders", ann); n != 2 || err != nil {
+		t.Fatalf("%d, %v", n, err)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where topic = 'orders' and key = 'held' and next_at <= now()"); n != 1 {
+		t.Errorf("%d of the key are due, want the head", n)
+	}
+}
+
+func TestEventsThatADeadLetterHoldsAreGivenUp(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	held := b.relayLetter(t, "gone", "held", "bad", "open", true)
+	b.park(t, "gone", "held", 1, "h1", 0)
+	b.park(t, "gone", "other", 2, "o1", 0)
+	o := ann
+	o.DryRun = true
+	if n, err := b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, o); n != 2 || err != nil || b.parked(t, "gone") != 2 {
+		t.Fatalf("a dry run: %d, %v", n, err)
+	}
+	if n, err := b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "gone", Key: "held"}, ann); n != 1 || err != nil {
+		t.Fatalf("%d, %v", n, err)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where event_id = 'h1' and id > $1 and state = 'open' and not holds", held); n != 1 {
+		t.Error("it is no letter")
+	}
+	if n := b.parked(t, "gone"); n != 1 {
+		t.Errorf("%d of the other key are parked", n)
+	}
+}
+
+// What is left of a key has a head, whatever became of the one that it had.
+func TestWhatComesAfterAGivenUpBatchIsDue(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.park(t, "gone", "k", 1, "first", 0)
+	b.park(t, "gone", "k", 2000, "parked since then", 0)
+	pgtest.Exec(t, b.Pool, "update holdfast.parked set why = 'follows' where id = 'parked since then'")
+	if n, err := b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, ann); n != 1 || err != nil {
+		t.Fatalf("%d, %v", n, err)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where id = 'parked since then' and next_at <= now()"); n != 1 {
+		t.Error("it waits for ever")
+	}
+}
+
+func TestWhatIsWrongWithAChangeOfParkedEvents(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.park(t, "gone", "k", 1, "first", 0)
+	gone := dlq.ParkedFilter{Topic: "gone"}
+	for want, act := range map[string]func() (int, error){
+		"topic is empty: it must": func() (int, error) { return b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{}, ann) },
+		"by is empty: it must":    func() (int, error) { return b.d.DiscardParked(t.Context(), gone, dlq.ParkedOptions{}) },
+		`nothing is parked of the topic "orders": ListParked, or holdfast parked list`: func() (int, error) {
+			return b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "orders"}, ann)
+		},
+		`nothing is parked of the key "x" of the topic "gone"`: func() (int, error) {
+			return b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "gone", Key: "x"}, ann)
+		},
+		`to is "gone": it must be another topic`:       func() (int, error) { return b.d.RedirectParked(t.Context(), gone, "gone", ann) },
+		`to is "a b": it must be a Kafka topic's name`: func() (int, error) { return b.d.RedirectParked(t.Context(), gone, "a b", ann) },
+		`to is "..": it must`:                          func() (int, error) { return b.d.RedirectParked(t.Context(), gone, "..", ann) },
+		`to is "": it must`:                            func() (int, error) { return b.d.RedirectParked(t.Context(), gone, "", ann) },
+	} {
+		if n, err := act(); n != 0 || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d, %v; want %s", n, err, want)
+		}
+	}
+}
