@@ -109,7 +109,7 @@ The help of ` + "`holdfast` and of each command, as they print it with `--help`.
 | ` + "`KAFKA_BROKERS` | `--brokers`" + ` |
 | ` + "`KAFKA_USER`, `KAFKA_PASSWORD` | user and password for `--sasl-mechanism`" + ` |
 `)
-	commands := []string{"", "migrate", "check", "relay", "status", "stored list", "stored release", "stored skip", "stored dead-letter", "dlq groups", "dlq list", "dlq show", "dlq replay", "dlq edit", "dlq discard", "dlq purge", "adopt", "version"}
+	commands := []string{"", "migrate", "check", "relay", "status", "parked list", "parked give-up", "parked redirect", "stored list", "stored release", "stored skip", "stored dead-letter", "dlq groups", "dlq list", "dlq show", "dlq replay", "dlq edit", "dlq discard", "dlq purge", "adopt", "version"}
 	for _, command := range commands {
 		help := wantStatus(t, 0, "Usage: holdfast", append(strings.Fields(command), "--help")...)
 		title := strings.TrimSpace("holdfast " + command)

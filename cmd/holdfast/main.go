@@ -29,6 +29,7 @@ type cli struct {
 	Check   checkCmd   `cmd:"" help:"Check that the schema is complete, and say how to fix it."`
 	Relay   relayCmd   `cmd:"" help:"Publish events to Kafka until stopped."`
 	Status  statusCmd  `cmd:"" help:"Show lanes, log, queues and dead letters, and what needs a person."`
+	Parked  parkedCmd  `cmd:"" help:"List, give up and redirect events that wait in relays."`
 	Stored  storedCmd  `cmd:"" help:"List, release, skip and dead-letter events that wait in a consumer."`
 	DLQ     dlqCmd     `cmd:"" name:"dlq" help:"Group, list, show, edit, replay, discard and purge dead letters."`
 	Adopt   adoptCmd   `cmd:"" help:"Let relays run on a restored copy of a database."`

@@ -162,7 +162,7 @@ func (s *status) parked(ctx context.Context) error {
 	var topic string
 	var lane, events int64
 	if err := s.each(ctx, statusHeldTopics, "", "held_topics", "topic events", []any{&topic, &events}, func() string {
-		s.say("topic %s is missing, or the relay may not write to it: create it or grant the rights; %s %s for it", topic, count(int(events), "event"), verb(int(events), "waits", "wait"))
+		s.say("topic %s is missing, or the relay may not write to it: create it or grant the rights; %s %s for it. If it will not come back: holdfast parked --help", topic, count(int(events), "event"), verb(int(events), "waits", "wait"))
 		return ""
 	}); err != nil {
 		return err

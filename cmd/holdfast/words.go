@@ -63,6 +63,35 @@ Example:
     holdfast adopt --yes`
 }
 
+func (parkedListCmd) Help() string {
+	return `What waits in relays, by topic and by what it waits for: its topic, its partition, its next attempt (record), or an earlier
+event of its key (follows).
+
+Example:
+
+    holdfast parked list`
+}
+
+func (parkedGiveUpCmd) Help() string {
+	return `For a topic that will not come back. Its parked events become open dead letters, which you can read, edit, discard and
+replay. Relays may run: they hand over one lane at a time, for a moment. Later events of the topic are parked again. If it
+is interrupted, the same command continues.
+
+Example:
+
+    holdfast parked give-up --topic orders.v1 --reason "orders.v1 is retired"`
+}
+
+func (parkedRedirectCmd) Help() string {
+	return `For a topic that was renamed or misspelt. The events of each key keep their order, and come after what is parked of the
+other topic. Relays may run: they hand over one lane at a time, for a moment. Later events of the old topic are parked
+there again. If it is interrupted, the same command continues.
+
+Example:
+
+    holdfast parked redirect --topic ordres --to orders --reason "misspelt in shop 3.1"`
+}
+
 func (storedListCmd) Help() string {
 	return `What waits in a consumer: for its next attempt, for earlier events of its key, or for a node that handles its type.
 
