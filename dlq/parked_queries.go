@@ -54,7 +54,7 @@ with looked as materialized (
 ), batch as materialized (
   select f.* from (
     select l.*, sum(l.size) over (order by l.key, l.place rows between unbounded preceding and 1 preceding) as before from looked l) f
-   where coalesce(f.before, 0) < $8::bigint)`
+   where f.before is null or f.before + f.size <= $8::bigint)`
 
 // parkedDone says what became of a batch: how many rows there were, how many of them were changed, whether there may be more, the
 // keys that were changed, and where to go on.

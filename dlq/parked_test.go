@@ -359,7 +359,7 @@ func TestAnInterruptedChangeOfParkedEventsGoesOn(t *testing.T) {
 	b := setup(t)
 	p := &topics{missing: []string{"gone", "orders"}}
 	stop := b.relays(t, p, relay.Config{})
-	events := of("gone", 5, 0, 20_000)
+	events := of("gone", 37, 0, 20_000)
 	for chunk := range slices.Chunk(events, 10_000) {
 		b.write(t, chunk...)
 	}
@@ -525,6 +525,27 @@ func TestWhatComesAfterAGivenUpBatchIsDue(t *testing.T) {
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where id = 'parked since then' and next_at <= now()"); n != 1 {
 		t.Error("it waits for ever")
+	}
+}
+
+func TestATransactionChangesFewBytesOfParkedEvents(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for i := range 4 {
+		b.park(t, "gone", "k", i, fmt.Sprint(i), 0)
+	}
+	pgtest.Exec(t, b.Pool, "update holdfast.parked set payload = convert_to(repeat('x', case when place = 0 then 9 else 1 end * 1500000), 'UTF8')")
+	var moved []int
+	o := ann
+	o.ProgressFunc = func(p dlq.ParkedProgress) { moved = append(moved, p.Moved) }
+	if n, err := b.d.RedirectParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, "orders", o); n != 4 || err != nil {
+		t.Fatalf("%d, %v", n, err)
+	}
+	if n, err := b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "orders"}, o); n != 4 || err != nil {
+		t.Fatalf("%d, %v", n, err)
+	}
+	if fmt.Sprint(moved) != "[1 3 4 1 3 4]" {
+		t.Errorf("after each transaction so many were changed: %v; want the large one alone, then two of the others", moved)
 	}
 }
 
