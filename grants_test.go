@@ -52,6 +52,8 @@ var grants = map[string][]string{
 		"select on holdfast.consumer_type",
 		"select, insert, update, delete on holdfast.letter_replay",
 		"select, insert, update, delete on holdfast.stored", "select, insert, update on holdfast.inbox", "usage on all sequences in schema holdfast", "execute on function holdfast.replay_letter, holdfast.new_id"},
+	"parked": {"usage on schema holdfast", "select, update, delete on holdfast.parked", "select, update (owner, epoch, lease_until) on holdfast.lane",
+		"select, insert, update on holdfast.letter", "insert on holdfast.letter_action", "usage on all sequences in schema holdfast"},
 }
 
 // as connects with a role that has the grants of who and nothing else.
@@ -268,6 +270,43 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	}
 	if n := pgtest.Count(t, db.Pool, waiting); n != 0 {
 		t.Error("the consumer did not settle the replayed event")
+	}
+}
+
+func TestTheGrantsOfTheOperationsPageAreEnoughForParkedEvents(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, reason, event_id, source, type, topic, key, time, hash, lane, state)
+		select 'relay', 'r', n::text, 's', 't', 'topic ' || n, 'k', now(), '', 3, 'replaying' from generate_series(1, 3) n`)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, letter)
+		select 3, l.topic, 'k', -n, 'topic', 'infinity', n, 's', 't', now(), case when n = 1 then l.id end from holdfast.letter l, generate_series(1, 2) n`)
+	d, err := dlq.New(as(t, db, "parked"), dlq.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := dlq.ParkedOptions{By: "ann", Reason: "retired"}
+	if topics, err := d.ListParked(t.Context()); len(topics) != 3 || err != nil {
+		t.Errorf("%v, %v", topics, err)
+	}
+	if n, err := d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "topic 1"}, o); n != 2 || err != nil {
+		t.Errorf("given up: %d, %v", n, err)
+	}
+	if n, err := d.DiscardParked(t.Context(), dlq.ParkedFilter{Topic: "topic 2"}, o); n != 2 || err != nil {
+		t.Errorf("discarded: %d, %v", n, err)
+	}
+	if n, err := d.RedirectParked(t.Context(), dlq.ParkedFilter{Topic: "topic 3"}, "orders", o); n != 2 || err != nil {
+		t.Errorf("redirected: %d, %v", n, err)
+	}
+
+	without, err := dlq.New(as(t, db, "letters"), dlq.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := without.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "orders"}, o); err == nil || !strings.Contains(err.Error(), "docs/operations.md lists what to grant") {
+		t.Errorf("without the rights: %v", err)
 	}
 }
 

@@ -9,6 +9,9 @@
 //	 │ ▲                 │ └──Discard (of the inbox, while it waits)──► discarded
 //	 │ └──failed again───┘
 //	 └──Discard──► discarded
+//
+// It also works on events that are not given up yet: those that wait in a consumer (ListStored, ReleaseStored, SkipStored,
+// DeadLetterStored), and those that wait in relays (ListParked, GiveUpParked, DiscardParked, RedirectParked).
 package dlq
 
 import (
@@ -120,7 +123,7 @@ type Config struct {
 
 // DLQ reads and changes the letters of one schema. Many goroutines may use it at once.
 //
-// Its database role needs only the rights that docs/operations.md lists for work on dead letters.
+// Its database role needs only the rights that docs/operations.md lists for work on dead letters, or for parked events.
 type DLQ struct {
 	pool   *pgxpool.Pool
 	schema string

@@ -305,6 +305,8 @@ func TestAnEventInACallIsNeitherLostNorPublishedTwice(t *testing.T) {
 			wait.Until(t, "all of them are parked", func() bool { return b.parked(t, "gone") == 300 })
 
 			inCall, answer := make(chan string, 100), make(chan struct{})
+			release := sync.OnceFunc(func() { close(answer) })
+			t.Cleanup(release)
 			p.onCall(func(events []holdfast.Event) {
 				if events[0].Topic == "gone" {
 					inCall <- string(events[0].Payload)
@@ -318,13 +320,13 @@ func TestAnEventInACallIsNeitherLostNorPublishedTwice(t *testing.T) {
 			acted := make(chan struct{})
 			go func() { n, err = act(b.d); close(acted) }()
 			wait.Until(t, "the lane of the call is asked for", func() bool {
-				return pgtest.Count(t, b.Pool, "select count(*) from pg_locks where locktype = 'advisory' and classid::bigint = 1751542894") > 0 || closed1(acted)
+				return pgtest.Count(t, b.Pool, "select count(*) from pg_locks where locktype = 'advisory' and classid::bigint = 1751542894") > 0 || ended(acted)
 			})
-			wait.For(300*time.Millisecond, func() bool { return closed1(acted) })
-			if closed1(acted) {
+			wait.For(300*time.Millisecond, func() bool { return ended(acted) })
+			if ended(acted) {
 				t.Fatalf("it did not wait for the call: %d, %v", n, err)
 			}
-			close(answer)
+			release()
 			<-acted
 			if err != nil {
 				t.Fatal(err)
@@ -345,7 +347,7 @@ func TestAnEventInACallIsNeitherLostNorPublishedTwice(t *testing.T) {
 	}
 }
 
-func closed1(c chan struct{}) bool {
+func ended(c chan struct{}) bool {
 	select {
 	case <-c:
 		return true
