@@ -35,12 +35,12 @@
 //
 //	contrib/otel (a module)   ->  idempotency, webhook, inbox, relay, retry, holdfast, otel
 //	contrib/redis (a module)  ->  idempotency, go-redis
-//	kafkago                   ->  inbox, relay, retry, holdfast, kafka-go, x/sync
+//	kafkago                   ->  inbox, relay, retry, holdfast, kafka-go, compress, x/sync
 //	holdfasttest (for tests)  ->  inbox, holdfast, pgx
 //	inbox/sourcetest          ->  inbox
 //	relay/publishertest       ->  relay, holdfast
 //	webhook                   ->  inbox, holdfast, pgx
-//	inbox                     ->  retry, holdfast, pgx, uuid
+//	inbox                     ->  retry, holdfast, pgx, uuid, x/sync
 //	relay                     ->  retry, holdfast, pgx, x/sync
 //	idempotency               ->  retry, pgx, uuid, jcs, httpsfv
 //	dlq                       ->  holdfast, pgx

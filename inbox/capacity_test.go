@@ -61,8 +61,8 @@ func (m *manyPartitions) Bounds(ctx context.Context, tp TopicPartition) (int64, 
 	return m.of(tp).Bounds(ctx, tp)
 }
 
-func (m *manyPartitions) Fetch(ctx context.Context, tp TopicPartition, offset int64) (Page, error) {
-	return m.of(tp).Fetch(ctx, tp, offset)
+func (m *manyPartitions) Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes int64) (Page, error) {
+	return m.of(tp).Fetch(ctx, tp, offset, maxBytes)
 }
 
 func (m *manyPartitions) Commit(context.Context, map[TopicPartition]int64) error { return nil }

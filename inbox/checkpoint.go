@@ -50,7 +50,8 @@ func (p *partition) identify(ctx context.Context, first, end int64) (id logIdent
 	if m.offset < first || m.offset >= end { // NoOffset is, too.
 		return logUnknown, true
 	}
-	pg, err := p.gen.Fetch(ctx, p.tp, m.offset)
+	pg, memory, err := p.fetch(ctx, m.offset)
+	defer memory.give()
 	if errors.Is(err, ErrOffsetOutOfRange) {
 		return logUnknown, true
 	}

@@ -75,6 +75,12 @@ type Config struct {
 	// connection of the pool. Between 1 and 1,000. Defaults to 8.
 	Workers int
 
+	// MemoryBudget is how many bytes of events, with their keys and headers, Consume has in memory at a time, of all partitions:
+	// those that it reads ahead, those that handlers have, and what is not unpacked yet. A partition has its share of it, at most
+	// 16 MiB. What handlers make of events comes on top, and what Receive and Store are given. An event that takes more than a
+	// quarter of the budget becomes a dead letter without its payload, which stays in Kafka. At least 16 MiB. Defaults to 128 MiB.
+	MemoryBudget int64
+
 	// Timeout is how long a handler may run before its context is cancelled. Between 1 ms and 24 h. Defaults to 30 s.
 	//
 	// Nodes of one consumer may differ, for example during a rolling deploy. But Timeout + Grace + 30 s of one should not be more
@@ -155,6 +161,7 @@ func (c Config) withDefaults() Config {
 	c.ImmediateRetries = max(or(c.ImmediateRetries, defaultImmediateRetries), 0)
 	c.BatchSize = or(c.BatchSize, 1)
 	c.Workers = or(c.Workers, defaultWorkers)
+	c.MemoryBudget = or(c.MemoryBudget, defaultMemory)
 	c.Timeout = or(c.Timeout, defaultTimeout)
 	c.Grace = or(c.Grace, defaultGrace)
 	c.StopTimeout = max(or(c.StopTimeout, defaultStopTimeout), 0)
@@ -191,6 +198,9 @@ func (c Config) validate() error {
 	}
 	if c.Workers < 1 || c.Workers > 1000 {
 		bad("workers is %d: it must be between 1 and 1000; give the pool as many connections", c.Workers)
+	}
+	if c.MemoryBudget < leastMemory {
+		bad("memory budget is %d: it must be at least 16 MiB, %d bytes", c.MemoryBudget, leastMemory)
 	}
 	if c.Timeout < time.Millisecond || c.Timeout > 24*time.Hour {
 		bad("timeout is %s: it must be between 1ms and 24h: a handler without a limit would hold its key forever", c.Timeout)

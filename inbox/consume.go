@@ -14,6 +14,7 @@ type consumer struct {
 	declarations *declarations
 	receiver     *receiver
 	fences       *fences
+	memory       *memory
 
 	suspects sync.Mutex // after two unclean ends one suspect of the node runs at a time (serial.go)
 }
@@ -97,7 +98,10 @@ func (co *consumer) generation(ctx context.Context, gen Generation, workers *wor
 
 	var parts []*partition
 	g := newGroup(ctx)
-	for tp, start := range gen.Assigned() {
+	assigned := gen.Assigned()
+	co.memory.partitions.Add(int64(len(assigned)))
+	defer co.memory.partitions.Add(-int64(len(assigned)))
+	for tp, start := range assigned {
 		p := co.newPartition(workers, gen, tp, start)
 		parts = append(parts, p)
 		g.run(func(ctx context.Context) error { return p.run(ctx, jobs) })
@@ -119,6 +123,6 @@ func (co *consumer) generation(ctx context.Context, gen Generation, workers *wor
 }
 
 func (co *consumer) newPartition(workers *workerPool, gen Generation, tp TopicPartition, start Start) *partition {
-	return &partition{env: co.env, fences: co.fences, declarations: co.declarations, receiver: co.receiver, serial: &co.suspects,
+	return &partition{env: co.env, fences: co.fences, declarations: co.declarations, receiver: co.receiver, serial: &co.suspects, memory: co.memory,
 		workers: workers, gen: gen, tp: tp, start: start, scheduler: newScheduler(co.c.BatchSize), freed: make(chan struct{}, 1), counted: map[int64]*delivery{}}
 }

@@ -40,7 +40,7 @@
 //     parts together.
 //  2. Consume joins the group and gets partitions (consume.go). It saves and commits their positions as events settle, and
 //     releases them at a rebalance or shutdown (position.go).
-//  3. A partition is read page by page (read.go). First it is assigned: the fence is raised, so that the last owner can no
+//  3. A partition is read page by page (read.go), within its share of the memory (page.go, memory.go). First it is assigned: the fence is raised, so that the last owner can no
 //     longer commit (assign.go). If the log does not hold the next offset, the partition is held (hold.go). A checkpoint shows
 //     whether the log is still the same (checkpoint.go). After a crash starts are counted, and suspects run alone (serial.go).
 //     Records that were settled before are recognised by the page (recognise.go). The others become events (record.go), and

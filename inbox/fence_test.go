@@ -65,7 +65,7 @@ func (g *fakeGeneration) Bounds(context.Context, TopicPartition) (int64, int64, 
 	return 0, end, nil
 }
 
-func (g *fakeGeneration) Fetch(ctx context.Context, _ TopicPartition, offset int64) (Page, error) {
+func (g *fakeGeneration) Fetch(ctx context.Context, _ TopicPartition, offset, _ int64) (Page, error) {
 	g.mu.Lock()
 	g.reading = ctx
 	g.mu.Unlock()

@@ -262,7 +262,7 @@ func TestNoOffsetAboveAnUnsettledEventIsEverCommitted(t *testing.T) {
 			default:
 				next += random.Int64N(3)
 				size := random.IntN(100)
-				tr.begin(next, size, -next)
+				tr.begin(next, int64(size), reservation{}, -next)
 				open[next], order, all = size, append(order, next), append(all, next)
 				next++
 			}
@@ -279,7 +279,7 @@ func TestNoOffsetAboveAnUnsettledEventIsEverCommitted(t *testing.T) {
 			if tr.last != last {
 				t.Fatalf("seed %d: the last event below %d is %+v, want %+v", seed, want, tr.last, last)
 			}
-			if tr.low() != want || tr.bytes != bytes {
+			if tr.low() != want || tr.bytes != int64(bytes) {
 				t.Fatalf("seed %d: low is %d and %d bytes in hand, want %d and %d", seed, tr.low(), tr.bytes, want, bytes)
 			}
 		}

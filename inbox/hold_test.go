@@ -118,7 +118,7 @@ func (s *shortened) Bounds(ctx context.Context, tp TopicPartition) (int64, int64
 	return s.first, end, err
 }
 
-func (s *shortened) Fetch(ctx context.Context, tp TopicPartition, offset int64) (Page, error) {
+func (s *shortened) Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes int64) (Page, error) {
 	switch {
 	case offset == 0:
 		return Page{Records: s.log[:1], Next: 1}, nil
@@ -126,5 +126,5 @@ func (s *shortened) Fetch(ctx context.Context, tp TopicPartition, offset int64) 
 		s.first = 4
 		return Page{}, fmt.Errorf("%w: deleted", ErrOffsetOutOfRange)
 	}
-	return s.fakeGeneration.Fetch(ctx, tp, offset)
+	return s.fakeGeneration.Fetch(ctx, tp, offset, maxBytes)
 }

@@ -54,7 +54,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		backlog:   &backlog{env: env, registry: registry, runner: runner, ledger: ledger, claims: claims},
 		sweeper:   &sweeper{env: env, runner: runner},
 		retention: &retention{env: env},
-		consumer:  &consumer{env: env, fences: newFences(env, runner), declarations: declarations, receiver: receiver},
+		consumer:  &consumer{env: env, fences: newFences(env, runner), memory: newMemory(c.MemoryBudget), declarations: declarations, receiver: receiver},
 	}
 }
 

@@ -18,6 +18,7 @@ type partition struct {
 	receiver     *receiver
 	serial       *sync.Mutex // consumer.suspects
 	workers      *workerPool
+	memory       *memory
 	gen          Generation
 	tp           TopicPartition
 	start        Start
@@ -34,6 +35,7 @@ type partition struct {
 
 	reading context.Context    // when it ends, events that have not begun are left to the next reader
 	halt    context.CancelFunc // ends reading
+	wants   int64              // with how many bytes the source would like to fetch
 	working sync.WaitGroup     // jobs that the workers have
 	freed   chan struct{}      // something was settled
 

@@ -24,6 +24,9 @@ func (p *partition) run(ctx, jobs context.Context) error {
 	err := p.read(p.reading, jobs)
 	p.leaveAtCapacity()
 	p.working.Wait()
+	p.mu.Lock()
+	p.track.give()
+	p.mu.Unlock()
 	if err == nil {
 		p.mu.Lock()
 		err = p.failed
@@ -38,11 +41,12 @@ func (p *partition) run(ctx, jobs context.Context) error {
 // read fetches pages and begins their events, until ctx ends or an event stops the partition.
 func (p *partition) read(ctx, jobs context.Context) error {
 	offset := p.track.next
-	for wait := 0; ; {
+	for wait, tries := 0, 0; ; {
 		if !p.awaitCapacity(ctx) {
 			return nil
 		}
-		pg, err := p.gen.Fetch(ctx, p.tp, offset)
+		pg, memory, err := p.fetch(ctx, offset)
+		var large *TooLargeError
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -63,19 +67,30 @@ func (p *partition) read(ctx, jobs context.Context) error {
 				continue
 			}
 			fallthrough // The log has the offset after all.
-		case err != nil:
+		case err != nil && !errors.As(err, &large):
 			p.kafkaTransient("fetching", err)
 			wait++
 			if pause(ctx, spread(databaseBase, databaseCap, wait, p.random())) != nil {
 				return nil
 			}
 			continue
+		case err != nil:
+			tries++
+			held := p.hold(ctx, p.tooLarge(err), tries, true)
+			if ctx.Err() != nil {
+				return nil
+			}
+			if held != nil {
+				p.lose(held)
+				return held
+			}
+			continue
 		}
-		wait = 0
+		wait, tries = 0, 0
 		if len(pg.Records) > 0 {
 			failpoint.Hit(failpoint.InboxFetched)
 		}
-		if !p.begin(ctx, jobs, pg) {
+		if !p.begin(ctx, jobs, &pg, memory) {
 			return nil
 		}
 		offset = pg.Next
@@ -104,7 +119,7 @@ func (p *partition) awaitProgress(ctx context.Context, holds func() bool) bool {
 func (p *partition) full() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.track.spread() >= maxAhead || p.track.bytes >= maxBytesAhead || p.atCapacity.held > 0 ||
+	return p.track.spread() >= maxAhead || p.track.bytes >= p.memory.share() || p.atCapacity.held > 0 ||
 		p.replaying && p.track.unsettled() >= 2*p.chunk()
 }
 
@@ -115,13 +130,26 @@ func (p *partition) busy() bool {
 	return p.track.unsettled() > 0
 }
 
-// begin begins the events of a page. It returns false when reading has to end.
-func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
+// begin begins the events of a page, which take their part of its memory with them. It returns false when reading has to end.
+func (p *partition) begin(ctx, jobs context.Context, pg *Page, memory reservation) bool {
+	costs := make([]int64, len(pg.Records))
+	parts := make([]reservation, len(pg.Records))
+	for i := range pg.Records {
+		costs[i] = pg.Records[i].cost()
+		parts[i] = memory.part(costs[i])
+	}
+	memory.give()
+	defer func() {
+		for i := range parts { // what does not begin
+			parts[i].give()
+		}
+	}()
 	ds := make([]*delivery, len(pg.Records))
 	bad := make([]*badRecord, len(pg.Records))
 	for i, r := range pg.Records {
 		ds[i], bad[i] = p.delivery(r)
 	}
+	pg.Records = nil // An event that is settled takes no memory, though later ones of its page have not begun.
 	// The page was fetched before this question: a type that a node declares, and that a producer then uses, is known.
 	declared := map[string]bool{}
 	if types := unknownTypes(ds); len(types) > 0 {
@@ -164,7 +192,8 @@ func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
 		}
 		p.mu.Lock()
 		p.scheduler.gathering = true
-		p.track.begin(d.from.offset, len(d.e.Payload), identityOf(d))
+		p.track.begin(d.from.offset, costs[i], parts[i], identityOf(d))
+		parts[i].bytes = 0
 		p.mu.Unlock()
 		switch {
 		case dispositions[i] == disposeSkip:
@@ -187,6 +216,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg Page) bool {
 			}
 			p.dispatch(j)
 		}
+		ds[i] = nil
 		if p.replaying {
 			p.replayed(d.from.offset, dispositions[i] == disposeSkip || dispositions[i] == disposeKnown)
 		}

@@ -2,6 +2,8 @@ package inbox
 
 import (
 	"context"
+	"maps"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,6 +33,9 @@ func (p *partition) delivery(r Record) (d *delivery, bad *badRecord) {
 	if err == nil {
 		err = checkEvent(typed)
 	}
+	if err == nil && r.LeftOut > 0 {
+		err = p.errLeftOut(r)
+	}
 	if err == nil {
 		d = p.receiver.registry.newDelivery(e)
 		d.from = &origin{fence: p.fence, offset: r.Offset}
@@ -41,6 +46,13 @@ func (p *partition) delivery(r Record) (d *delivery, bad *badRecord) {
 	}
 	keyed := checkText("key", e.Key, 0, 1024) == nil // No other event has a key that the tables cannot hold.
 	e.Topic, e.Payload = p.tp.Topic, r.Value
+	if r.LeftOut > 0 {
+		e.Headers = maps.Clone(e.Headers)
+		if e.Headers == nil {
+			e.Headers = map[string]string{}
+		}
+		e.Headers[wire.HeaderValueLeftOut] = strconv.FormatInt(r.LeftOut, 10)
+	}
 	d = p.receiver.registry.newDelivery(sanitized(e))
 	d.h = p.receiver.registry.handlers[e.Type]
 	d.from = &origin{fence: p.fence, offset: r.Offset}

@@ -44,10 +44,16 @@ type Generation interface {
 	Bounds(ctx context.Context, tp TopicPartition) (first, end int64, err error)
 
 	// Fetch returns a run of records from offset on, in the order of their offsets. If there are none yet, it waits for a moment
-	// (such as half a second) and returns an empty page. The records belong to the caller. If offset lies before the log's first
-	// or after its end, the error wraps ErrOffsetOutOfRange, which holds the partition: Fetch never skips a record silently. Any
-	// other error is logged and waited out.
-	Fetch(ctx context.Context, tp TopicPartition, offset int64) (Page, error)
+	// (such as half a second) and returns an empty page. The records belong to the caller.
+	//
+	// The records of a page, unpacked, have at most about maxBytes. One that alone has more comes first in its page, without
+	// its value (Record.LeftOut); Fetch is then called again for it with more bytes, if there are as many. In all Fetch takes
+	// no more than a few times maxBytes of memory, whatever a record unpacks to. If that is impossible, the error wraps
+	// a *TooLargeError.
+	//
+	// If offset lies before the log's first or after its end, the error wraps ErrOffsetOutOfRange, which holds the partition:
+	// Fetch never skips a record silently. Any other error is logged and waited out.
+	Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes int64) (Page, error)
 
 	// Commit commits, for each partition in offsets, the offset at which to continue. One goroutine at a time calls it, also after
 	// Over was closed, and never after Leave. An error loses nothing: what is not committed is read again. Commit must fail
@@ -87,6 +93,10 @@ type Page struct {
 	// Next is the next offset to read. Offsets below it without a record in the pages have none to handle: compaction removed
 	// it, or its transaction was aborted.
 	Next int64
+
+	// Wants is with how many bytes the next call of Fetch would work best; 0 if with as many as this one. A source that has to
+	// unpack again what comes before a record asks for more in this way.
+	Wants int64
 }
 
 // Record is a record of a log: an event in the binary mode of the CloudEvents 1.0 binding for Kafka.
@@ -96,7 +106,23 @@ type Record struct {
 	Value   []byte // nil = tombstone
 	Headers []Header
 	Time    time.Time // the log's time, for events that carry none
+
+	// LeftOut is 0, or about how many bytes the record has if its value was left out because they are too many. Long headers
+	// and a long key may be left out too.
+	LeftOut int64
 }
+
+// TooLargeError is the error of a Fetch that cannot go on within its bytes. With Needs bytes it could; 0 means that no number
+// helps. Consume holds the partition if there are fewer.
+type TooLargeError struct {
+	Needs int64
+	Next  int64 // the offset after the records that cannot be read
+	Err   error
+}
+
+func (e *TooLargeError) Error() string { return e.Err.Error() }
+
+func (e *TooLargeError) Unwrap() error { return e.Err }
 
 // Header is a header of a record. A record may have several with one name.
 type Header struct {

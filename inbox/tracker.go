@@ -9,13 +9,14 @@ type tracker struct {
 	next  int64   // every offset below it was begun, or holds no event
 	first int     // the index of begun[0] among all that were ever begun
 	index map[int64]int
-	bytes int        // of payload in progress
+	bytes int64      // in progress
 	last  checkpoint // the highest event below low that was begun here
 }
 
 type begun struct {
 	offset   int64
-	bytes    int
+	bytes    int64
+	memory   reservation
 	identity int64 // the event's identity, for last
 	settled  bool
 }
@@ -24,13 +25,13 @@ func newTracker(start int64) *tracker {
 	return &tracker{next: start, index: map[int64]int{}, last: checkpoint{offset: NoOffset}}
 }
 
-// begin adds an event. Offsets ascend.
-func (t *tracker) begin(offset int64, bytes int, identity int64) {
+// begin adds an event, and the memory that it takes. Offsets ascend.
+func (t *tracker) begin(offset, bytes int64, memory reservation, identity int64) {
 	if offset < t.next {
 		panic("inbox: an offset was begun out of order")
 	}
 	t.index[offset] = t.first + len(t.begun)
-	t.begun = append(t.begun, begun{offset: offset, bytes: bytes, identity: identity})
+	t.begun = append(t.begun, begun{offset: offset, bytes: bytes, memory: memory, identity: identity})
 	t.next = offset + 1
 	t.bytes += bytes
 }
@@ -47,6 +48,7 @@ func (t *tracker) settle(offset int64) {
 	delete(t.index, offset)
 	b := &t.begun[i-t.first]
 	b.settled = true
+	b.memory.give()
 	t.bytes -= b.bytes
 	n := 0
 	for n < len(t.begun) && t.begun[n].settled {
@@ -54,6 +56,13 @@ func (t *tracker) settle(offset int64) {
 		n++
 	}
 	t.begun, t.first = t.begun[n:], t.first+n
+}
+
+// give gives back the memory of the events that are not settled.
+func (t *tracker) give() {
+	for i := range t.begun {
+		t.begun[i].memory.give()
+	}
 }
 
 // low is the offset below which everything is settled.
@@ -74,9 +83,6 @@ const (
 	// maxAhead is how many events may lie between the lowest unsettled one of a partition and the last begun. After an
 	// unclean end, that many may have been in progress.
 	maxAhead = 1024
-
-	// maxBytesAhead is how many bytes of payload a partition may have in progress before it stops fetching.
-	maxBytesAhead = 16 << 20
 )
 
 // checkpoint is the last event below a position, and is saved with it. In a topic that was made again, another event has its offset,

@@ -21,6 +21,8 @@ type generation struct {
 	left  chan struct{}
 	once  sync.Once
 
+	unread unreads
+
 	// missed is closed when a broker did not know a topic of ours. The one that it knows next may be another, made again
 	// under the name, in which our offsets mean nothing. So this generation reads and commits no more: the next one asks
 	// for the group's offsets, which Kafka forgets with a topic, and for the log's bounds.

@@ -1,10 +1,12 @@
 package kafkago
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,8 +18,8 @@ import (
 )
 
 const (
-	fetchBytes   = 4 << 20
-	fetchMost    = 1 << 30 // how far a fetch grows for a record that did not fit
+	fetchBytes   = 4 << 20 // of one fetch, unless its first batch is larger
+	fetchMost    = 1 << 30 // how far a fetch grows for a batch that a broker cut off
 	fetchWait    = 500 * time.Millisecond
 	fetchTimeout = 30 * time.Second
 )
@@ -51,7 +53,8 @@ func (g *Group) Open(ctx context.Context, handover time.Duration) (inbox.Session
 	if err := errors.Join(append(config.tooShort(handover), transportProblems(use)...)...); err != nil {
 		return nil, fmt.Errorf("kafka group: %w", err)
 	}
-	s := &session{g: config, addr: kafka.TCP(g.connection.Brokers...), own: own, transport: use}
+	s := &session{g: config, addr: kafka.TCP(g.connection.Brokers...), own: own, transport: use,
+		clientID: cmp.Or(g.connection.ClientID, defaultClientID), unpacking: make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))}
 	s.client = &kafka.Client{Addr: s.addr, Transport: use, Timeout: fetchTimeout}
 	// Before the group is joined: so a partition that is added while it forms makes a difference afterwards.
 	s.counts, _ = s.partitions(ctx)
@@ -77,6 +80,8 @@ type session struct {
 	transport kafka.RoundTripper
 	client    *kafka.Client
 	group     *kafka.ConsumerGroup
+	clientID  string
+	unpacking chan struct{} // full while so many partitions unpack: a codec takes memory, too
 
 	mu     sync.Mutex
 	counts map[string]int // partitions by topic, as seen before this generation's members joined

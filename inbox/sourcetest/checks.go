@@ -111,13 +111,79 @@ func (s *suite) waitsAtTheEnd() {
 	}
 }
 
+func (s *suite) pageBytes() {
+	const records, size, most = 40, 10_000, 100_000
+	topic := s.o.Topic(s, 1)
+	all := numbered(records)
+	for i := range all {
+		all[i].Value = bytes.Repeat([]byte{'x'}, size)
+	}
+	s.o.Produce(s, topic, 0, all...)
+	m := s.begin(topic)
+	ctx, cancel := context.WithTimeout(s.Context(), s.o.StepTimeout)
+	defer cancel()
+	for offset, want := int64(0), int64(0); offset < records; {
+		page, err := m.gen.Fetch(ctx, first(topic), offset, most)
+		if err != nil {
+			s.Fatalf("fetch at %d: %v", offset, err)
+		}
+		if n := len(page.Records) * size; n > most {
+			s.Fatalf("a page of at most %d bytes has %d", most, n)
+		}
+		for _, r := range page.Records {
+			if r.Offset != want || len(r.Value) != size || r.LeftOut != 0 {
+				s.Fatalf("record %d has offset %d and a value of %d bytes, with %d left out", want, r.Offset, len(r.Value), r.LeftOut)
+			}
+			want++
+		}
+		offset = page.Next
+	}
+}
+
+func (s *suite) leftOut() {
+	topic := s.o.Topic(s, 1)
+	all := numbered(5)
+	all[2].Value = bytes.Repeat([]byte{'x'}, 300_000)
+	s.o.Produce(s, topic, 0, all...)
+	m := s.begin(topic)
+	ctx, cancel := context.WithTimeout(s.Context(), s.o.StepTimeout)
+	defer cancel()
+	most, whole := int64(20_000), false
+	for offset, want := int64(0), int64(0); offset < 5; {
+		page, err := m.gen.Fetch(ctx, first(topic), offset, most)
+		if err != nil {
+			s.Fatalf("fetch at %d: %v", offset, err)
+		}
+		if len(page.Records) > 0 && page.Records[0].LeftOut > 0 && most == 20_000 {
+			r := page.Records[0]
+			if r.Offset != 2 || r.Value != nil || r.LeftOut < 300_000 || string(r.Key) != "k2" || len(r.Headers) != 2 || page.Next != 3 || len(page.Records) != 1 {
+				s.Fatalf("the large record has offset %d, key %s, a value of %d bytes with %d left out and %d headers, alone: %v, and offset %d is next",
+					r.Offset, r.Key, len(r.Value), r.LeftOut, len(r.Headers), len(page.Records) == 1, page.Next)
+			}
+			offset, most = r.Offset, r.LeftOut // as an inbox does
+			continue
+		}
+		for _, r := range page.Records {
+			if r.Offset != want || r.LeftOut != 0 {
+				s.Fatalf("record %d has offset %d, and %d bytes of it are left out", want, r.Offset, r.LeftOut)
+			}
+			whole = whole || len(r.Value) == 300_000
+			want++
+		}
+		offset = page.Next
+	}
+	if most == 20_000 || !whole {
+		s.Errorf("the large record did not come without its value first, and whole with as many bytes: it came whole: %v", whole)
+	}
+}
+
 func (s *suite) fetchEnds() {
 	topic := s.o.Topic(s, 1)
 	m := s.begin(topic)
 	ctx, cancel := context.WithCancel(s.Context())
 	cancel()
 	s.within("end a fetch whose context is done", func() {
-		if page, _ := m.gen.Fetch(ctx, first(topic), 0); len(page.Records) > 0 {
+		if page, _ := m.gen.Fetch(ctx, first(topic), 0, pageBytes); len(page.Records) > 0 {
 			s.Errorf("an empty log gives %d records", len(page.Records))
 		}
 	})
@@ -324,7 +390,7 @@ func (s *suite) concurrent() {
 				failed("bounds of partition %d: %v", p, err)
 			}
 			for offset, want := int64(0), int64(0); offset < records; {
-				page, err := m.gen.Fetch(ctx, tp, offset)
+				page, err := m.gen.Fetch(ctx, tp, offset, pageBytes)
 				if err != nil {
 					failed("fetch partition %d at %d: %v", p, offset, err)
 					return

@@ -97,11 +97,11 @@ func (g *buggyGeneration) Bounds(ctx context.Context, tp inbox.TopicPartition) (
 	return first, end, err
 }
 
-func (g *buggyGeneration) Fetch(ctx context.Context, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+func (g *buggyGeneration) Fetch(ctx context.Context, tp inbox.TopicPartition, offset, maxBytes int64) (inbox.Page, error) {
 	if g.bug.fetch != nil {
 		return g.bug.fetch(ctx, g.Generation, tp, offset)
 	}
-	page, err := g.Generation.Fetch(ctx, tp, offset)
+	page, err := g.Generation.Fetch(ctx, tp, offset, maxBytes)
 	if g.bug.page != nil {
 		g.bug.page(&page)
 	}
@@ -177,7 +177,7 @@ func TestEveryInjectedBugIsReported(t *testing.T) {
 			p.Records = slices.DeleteFunc(p.Records, func(r inbox.Record) bool { return r.Value == nil })
 		}}, "records come as they were written"},
 		{"a fetch begins with the whole batch", bug{fetch: func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
-			return g.Fetch(ctx, tp, max(offset-offset%10, 0))
+			return g.Fetch(ctx, tp, max(offset-offset%10, 0), pageBytes)
 		}}, "reading starts at any offset"},
 		{"a record is passed over", bug{page: func(p *inbox.Page) {
 			if len(p.Records) > 2 {
@@ -191,6 +191,14 @@ func TestEveryInjectedBugIsReported(t *testing.T) {
 		}}, "records come as they were written"},
 		{"the end is the last record's offset", bug{bounds: func(first, end int64) (int64, int64) { return first, end - 1 }}, "the bounds are those of the log"},
 		{"the first offset is always zero", bug{bounds: func(_, end int64) (int64, int64) { return 0, end }}, "a deleted offset is an error"},
+		{"a page has all that there is", bug{fetch: func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+			return g.Fetch(ctx, tp, offset, pageBytes)
+		}}, "a page keeps to its bytes"},
+		{"a large record is left out for good", eachRecord(func(r *inbox.Record) {
+			if len(r.Value) > 100_000 {
+				r.Value, r.LeftOut = nil, int64(len(r.Value))
+			}
+		}), "a record that is too large comes without its value"},
 		{"at the end the next offset goes on", bug{page: func(p *inbox.Page) {
 			if len(p.Records) == 0 {
 				p.Next++
@@ -201,7 +209,7 @@ func TestEveryInjectedBugIsReported(t *testing.T) {
 				<-ctx.Done()
 				return inbox.Page{}, ctx.Err()
 			}
-			return g.Fetch(ctx, tp, offset)
+			return g.Fetch(ctx, tp, offset, pageBytes)
 		}}, "at the end a fetch waits a moment"},
 		{"a fetch does not end with its context", bug{fetch: func(_ context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
 			<-t.Context().Done()
@@ -211,10 +219,10 @@ func TestEveryInjectedBugIsReported(t *testing.T) {
 			if _, end, _ := g.Bounds(ctx, tp); offset > end {
 				return inbox.Page{Next: offset}, nil
 			}
-			return g.Fetch(ctx, tp, offset)
+			return g.Fetch(ctx, tp, offset, pageBytes)
 		}}, "an offset after the end is an error"},
 		{"an offset after the end is another error", bug{fetch: func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
-			page, err := g.Fetch(ctx, tp, offset)
+			page, err := g.Fetch(ctx, tp, offset, pageBytes)
 			if err != nil {
 				err = errors.New("out of range")
 			}
@@ -222,7 +230,7 @@ func TestEveryInjectedBugIsReported(t *testing.T) {
 		}}, "an offset after the end is an error"},
 		{"deleted records are jumped over", bug{fetch: func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
 			first, _, _ := g.Bounds(ctx, tp)
-			return g.Fetch(ctx, tp, max(first, offset))
+			return g.Fetch(ctx, tp, max(first, offset), pageBytes)
 		}}, "a deleted offset is an error"},
 		{"commits are lost", bug{commit: func(context.Context, inbox.Generation, map[inbox.TopicPartition]int64) error { return nil }}, "committed offsets outlive a restart"},
 		{"a commit is of the record before", bug{commit: func(ctx context.Context, g inbox.Generation, offsets map[inbox.TopicPartition]int64) error {
@@ -320,7 +328,7 @@ func TestEveryInjectedBugIsReported(t *testing.T) {
 				mu.Lock()
 				offset := at[g]
 				mu.Unlock()
-				page, err := g.Fetch(ctx, tp, offset)
+				page, err := g.Fetch(ctx, tp, offset, pageBytes)
 				mu.Lock()
 				at[g] = page.Next
 				mu.Unlock()

@@ -192,7 +192,7 @@ func (g *memoryGeneration) Bounds(_ context.Context, tp inbox.TopicPartition) (f
 	return log.first, log.end(), nil
 }
 
-func (g *memoryGeneration) Fetch(ctx context.Context, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+func (g *memoryGeneration) Fetch(ctx context.Context, tp inbox.TopicPartition, offset, maxBytes int64) (inbox.Page, error) {
 	read := func() (inbox.Page, <-chan struct{}, error) {
 		g.s.m.mu.Lock()
 		defer g.s.m.mu.Unlock()
@@ -200,7 +200,7 @@ func (g *memoryGeneration) Fetch(ctx context.Context, tp inbox.TopicPartition, o
 		if offset < log.first || offset > log.end() {
 			return inbox.Page{}, nil, fmt.Errorf("%w: the log holds %d to %d", inbox.ErrOffsetOutOfRange, log.first, log.end())
 		}
-		return inbox.Page{Records: slices.Clone(log.records[offset-log.first:]), Next: log.end()}, log.grown, nil
+		return pageOf(log.records[offset-log.first:], offset, maxBytes), log.grown, nil
 	}
 	page, grown, err := read()
 	if err != nil || len(page.Records) > 0 {
@@ -216,6 +216,29 @@ func (g *memoryGeneration) Fetch(ctx context.Context, tp inbox.TopicPartition, o
 	}
 	page, _, err = read()
 	return page, err
+}
+
+// pageOf is as many records as have maxBytes. One that alone has more comes without its value.
+func pageOf(records []inbox.Record, offset, maxBytes int64) inbox.Page {
+	page := inbox.Page{Next: offset}
+	for _, r := range records {
+		n := int64(len(r.Key) + len(r.Value))
+		for _, h := range r.Headers {
+			n += int64(len(h.Key) + len(h.Value))
+		}
+		alone := len(page.Records) == 0
+		if n > maxBytes && alone {
+			r.Value, r.LeftOut = nil, n
+		} else if n > maxBytes {
+			break
+		}
+		maxBytes -= n
+		page.Records, page.Next = append(page.Records, r), r.Offset+1
+		if r.LeftOut > 0 {
+			break
+		}
+	}
+	return page
 }
 
 func (g *memoryGeneration) Commit(_ context.Context, offsets map[inbox.TopicPartition]int64) error {

@@ -75,6 +75,8 @@ var checks = []check{
 	{"reading starts at any offset", (*suite).anyOffset, nil},
 	{"the bounds are those of the log", (*suite).bounds, nil},
 	{"at the end a fetch waits a moment", (*suite).waitsAtTheEnd, nil},
+	{"a page keeps to its bytes", (*suite).pageBytes, nil},
+	{"a record that is too large comes without its value", (*suite).leftOut, nil},
 	{"a fetch ends with its context", (*suite).fetchEnds, nil},
 	{"an offset after the end is an error", (*suite).afterTheEnd, nil},
 	{"a deleted offset is an error", (*suite).deleted, func(o Options) bool { return o.Delete != nil }},
@@ -87,6 +89,9 @@ var checks = []check{
 	{"joining ends with its context", (*suite).nextEnds, nil},
 	{"partitions are read at the same time", (*suite).concurrent, nil},
 }
+
+// pageBytes is how many bytes a page may have where a check is about something else.
+const pageBytes = 4 << 20
 
 // suite is one check.
 type suite struct {
@@ -232,7 +237,7 @@ func (m *member) tryFetch(tp inbox.TopicPartition, offset int64) (inbox.Page, er
 	m.Helper()
 	ctx, cancel := context.WithTimeout(m.Context(), m.o.StepTimeout)
 	defer cancel()
-	return m.gen.Fetch(ctx, tp, offset)
+	return m.gen.Fetch(ctx, tp, offset, pageBytes)
 }
 
 // read fetches until it has n records from offset on.

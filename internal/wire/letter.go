@@ -23,6 +23,7 @@ const (
 	HeaderFirstAt        = "hf_first_at"         // of its first failure
 	HeaderLastAt         = "hf_last_at"          // when it was given up
 	HeaderPayloadLeftOut = "hf_payload_left_out" // the size in bytes of a payload that is left out
+	HeaderValueLeftOut   = "hf_value_left_out"   // about the size in bytes of a record whose value was too large to be taken in
 	HeaderHeadersLeftOut = "hf_headers_left_out" // how many of the event's headers are left out
 )
 

@@ -1,0 +1,237 @@
+package inbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// sized is a group whose partitions have the same log, and whose pages keep to their bytes. It counts the bytes that it has
+// given and that are not settled.
+type sized struct {
+	*fakeGeneration
+	partitions int
+	given      bool
+	large      func(offset, maxBytes int64) error // what a Fetch returns instead
+
+	mu   sync.Mutex
+	now  int64
+	most int64
+}
+
+func (s *sized) Next(ctx context.Context) (Generation, error) {
+	if !s.given {
+		s.given = true
+		return s, nil
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+func (s *sized) Close() {}
+
+func (s *sized) Assigned() map[TopicPartition]Start {
+	all := map[TopicPartition]Start{}
+	for p := range s.partitions {
+		all[TopicPartition{s.tp.Topic, p}] = Start{Committed: NoOffset}
+	}
+	return all
+}
+
+func (s *sized) Commit(context.Context, map[TopicPartition]int64) error { return nil }
+
+func (s *sized) Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes int64) (Page, error) {
+	if s.large != nil {
+		if err := s.large(offset, maxBytes); err != nil {
+			return Page{}, err
+		}
+	}
+	pg := Page{Next: offset}
+	for room := maxBytes; pg.Next < int64(len(s.log)); pg.Next++ {
+		r := s.log[pg.Next]
+		r.Headers = append([]Header(nil), r.Headers...)
+		for i, h := range r.Headers { // The same event comes in each partition under another id.
+			if h.Key == wire.HeaderID {
+				r.Headers[i].Value = fmt.Append(nil, tp.Partition, "-", pg.Next)
+			}
+		}
+		cost := r.cost()
+		if cost > room && len(pg.Records) > 0 {
+			break
+		}
+		if cost > room {
+			r.Value, r.LeftOut = nil, cost
+		} else {
+			s.count(int64(len(r.Value)))
+		}
+		room -= cost
+		pg.Records = append(pg.Records, r)
+		if r.LeftOut > 0 {
+			pg.Next++
+			break
+		}
+	}
+	if len(pg.Records) == 0 {
+		<-ctx.Done()
+		return Page{}, ctx.Err()
+	}
+	return pg, nil
+}
+
+func (s *sized) count(bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now += bytes
+	s.most = max(s.most, s.now)
+}
+
+func sizedLog(sizes ...int) []Record {
+	events := make([]holdfast.Event, len(sizes))
+	payload := bytes.Repeat([]byte{'x'}, 64<<20)
+	for i, n := range sizes {
+		events[i] = event(fmt.Sprint(i), fmt.Sprint("k", i%5))
+		events[i].Payload = payload[:n]
+	}
+	return logOf(events...)
+}
+
+func TestEventsInMemoryKeepWithinTheBudget(t *testing.T) {
+	const budget, partitions = 16 << 20, 6
+	sizes := make([]int, 30)
+	for i := range sizes {
+		sizes[i] = []int{300, 100_000, 1 << 20, 3 << 20}[i%4]
+	}
+	b := setup(t)
+	g := &sized{fakeGeneration: newFakeGeneration(sizedLog(sizes...)), partitions: partitions}
+	in := b.inbox(func(c *Config) {
+		c.MemoryBudget = budget
+		received := c.Observer.OnReceive
+		c.Observer.OnReceive = func(r Received) {
+			g.count(-int64(len(r.Event.Payload)))
+			if received != nil {
+				received(r)
+			}
+		}
+	})
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if err := pause(ctx, 2*time.Millisecond); err != nil { // sleep: events queue while others are handled
+			return err
+		}
+		return effectOf(ctx, tx, e)
+	})
+	stop := b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, g) })
+	for p := range partitions {
+		b.awaitOutcome(fmt.Sprint(p, "-", len(sizes)-1), Handled)
+	}
+	b.await("all events", func(*observations) bool { g.mu.Lock(); defer g.mu.Unlock(); return g.now == 0 })
+	stop()
+	if g.most > budget || g.most < 2<<20 {
+		t.Errorf("at one time %d bytes were in memory, the budget is %d", g.most, budget)
+	}
+	m := in.consumer.memory
+	if !m.room.TryAcquire(m.bytes/8*5) || !m.large.TryAcquire(m.bytes/4) || m.partitions.Load() != 0 {
+		t.Errorf("a part of the budget was not given back, or of %d partitions", m.partitions.Load())
+	}
+}
+
+func TestAStoppedConsumerGivesItsWholeBudgetBack(t *testing.T) {
+	b := setup(t)
+	g := &sized{fakeGeneration: newFakeGeneration(sizedLog(300, 1<<20, 3<<20, 300, 300, 1<<20, 1<<20, 1<<20)), partitions: 3}
+	in := b.inbox(func(c *Config) { c.MemoryBudget, c.StopTimeout = 16<<20, -1 })
+	began := make(chan struct{}, 100)
+	in.Handle("order.placed", func(ctx context.Context, _ pgx.Tx, _ holdfast.Event) error {
+		began <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	stop := b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, g) })
+	for range 3 {
+		<-began
+	}
+	stop()
+	m := in.consumer.memory
+	if !m.room.TryAcquire(m.bytes/8*5) || !m.large.TryAcquire(m.bytes/4) {
+		t.Error("a part of the budget was not given back")
+	}
+}
+
+func TestARecordOverAQuarterOfTheBudgetIsADeadLetter(t *testing.T) {
+	b := setup(t)
+	g := &sized{fakeGeneration: newFakeGeneration(sizedLog(300, 5<<20, 300)), partitions: 1}
+	in := b.inbox(func(c *Config) { c.MemoryBudget = 16 << 20 })
+	in.Handle("order.placed", effectOf)
+	stop := b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, g) })
+	b.awaitOutcome("0-0", Handled)
+	b.awaitOutcome("0-1", Dead)
+	b.awaitOutcome("0-2", Handled)
+	stop()
+	var reason, key, size string
+	var payload []byte
+	if err := b.db.QueryRow(t.Context(), "select reason, key, payload, headers ->> 'hf_value_left_out' from holdfast.letter").Scan(&reason, &key, &payload, &size); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"offset 1 of orders/0", size, "MemoryBudget (16777216)", "4194304", "in Kafka only"} {
+		if !strings.Contains(reason, part) {
+			t.Errorf("the reason does not say %q: %s", part, reason)
+		}
+	}
+	if key != "k1" || payload != nil || len(size) != 7 {
+		t.Errorf("the letter has the key %s, a payload of %d bytes, and says %s bytes", key, len(payload), size)
+	}
+}
+
+func TestABatchThatCannotBeUnpackedHoldsItsPartition(t *testing.T) {
+	b := setup(t)
+	g := &sized{fakeGeneration: newFakeGeneration(sizedLog(300, 300, 300)), partitions: 1}
+	asked := map[int64]bool{}
+	g.large = func(offset, maxBytes int64) error {
+		if offset != 0 {
+			return nil
+		}
+		asked[maxBytes] = true
+		return &TooLargeError{Needs: 3<<20 + max(0, maxBytes-2<<20)*3, Next: 2, Err: errors.New("it is unpacked as a whole")}
+	}
+	in := b.inbox(func(c *Config) { c.MemoryBudget = 16 << 20 })
+	in.Handle("order.placed", effectOf)
+	stop := b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, g) })
+	why := b.awaitHeld().Error()
+	for _, part := range []string{"it is unpacked as a whole", "4194304 bytes may be used", "MemoryBudget (16777216)", "raise MemoryBudget to", "next batch begins at offset 2", "set position = 2 where"} {
+		if !strings.Contains(why, part) {
+			t.Errorf("it does not say %q: %s", part, why)
+		}
+	}
+	stop()
+	if !asked[2<<20] || !asked[3<<20] || len(asked) != 2 {
+		t.Errorf("it was asked for with %v bytes", asked)
+	}
+	if n := b.count("select count(*) from effect"); n != 0 {
+		t.Errorf("%d events were handled", n)
+	}
+}
+
+func TestPartitionsShareTheMemoryEqually(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ budget, partitions, page, share int64 }{
+		{128 << 20, 0, 4 << 20, 16 << 20},
+		{128 << 20, 1, 4 << 20, 16 << 20},
+		{128 << 20, 8, 2 << 20, 8 << 20},
+		{128 << 20, 64, 256 << 10, 1 << 20},
+		{128 << 20, 10_000, 64 << 10, 64 << 10},
+		{16 << 20, 1, 2 << 20, 8 << 20},
+	} {
+		m := newMemory(row.budget)
+		m.partitions.Store(row.partitions)
+		if m.page() != row.page || m.share() != row.share {
+			t.Errorf("of %d bytes, %d partitions have pages of %d and a share of %d", row.budget, row.partitions, m.page(), m.share())
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+)
+
+// This file fetches a page within the memory that there is.
+
+// fetch reads a page from offset on. What is held is the caller's to give back, or that of the page's events. A record that
+// is larger than a page is fetched again with more bytes. If it is larger than any event may be, it comes without its value.
+func (p *partition) fetch(ctx context.Context, offset int64) (Page, reservation, error) {
+	bytes, must := max(p.wants, p.memory.page()), false
+	for {
+		h, err := p.memory.take(ctx, bytes, must)
+		if err != nil {
+			return Page{}, reservation{}, err
+		}
+		had := h.bytes
+		pg, err := p.gen.Fetch(ctx, p.tp, offset, had)
+		var large *TooLargeError
+		needs := int64(0)
+		switch {
+		case errors.As(err, &large):
+			needs = large.Needs
+		case err == nil && len(pg.Records) > 0 && pg.Records[0].Offset >= offset:
+			needs = pg.Records[0].LeftOut
+		}
+		if had < needs && needs <= p.memory.most() {
+			h.give()
+			bytes, must = needs, true
+			continue
+		}
+		if err != nil {
+			h.give()
+			return Page{}, reservation{}, err
+		}
+		p.wants = pg.Wants
+		if must {
+			p.wants = max(p.wants, bytes) // Its neighbours are probably as large.
+		}
+		return pg, *h, nil
+	}
+}
+
+// tooLarge is why a partition is held whose next batch cannot be unpacked.
+func (p *partition) tooLarge(err error) error {
+	var large *TooLargeError
+	errors.As(err, &large)
+	remedy := "give the records up to there"
+	if large.Needs > 0 {
+		remedy = fmt.Sprintf("raise MemoryBudget to %d at least, or %s", 4*large.Needs, remedy)
+	}
+	return fmt.Errorf("%w; %d bytes may be used for it, a quarter of MemoryBudget (%d); the next batch begins at offset %d: %s: "+
+		"update %s set position = %d where consumer = %s and topic = %s and partition = %d; then stop the group's nodes and reset the group's offset to the same value",
+		err, p.memory.most(), p.memory.bytes, large.Next, remedy, sqlschema.In(p.c.Schema, "holdfast.consumer_position"), large.Next,
+		quoted(p.c.Consumer), quoted(p.tp.Topic), p.tp.Partition)
+}
+
+// errLeftOut is why a record without its value becomes a dead letter.
+func (p *partition) errLeftOut(r Record) error {
+	return fmt.Errorf("the record at offset %d of %s/%d takes %d bytes unpacked: it must be at most %d, a quarter of MemoryBudget (%d). Its value is in Kafka only: "+
+		"read it there, and give it to the letter (holdfast dlq edit) before you replay that, or discard the letter", r.Offset, p.tp.Topic, p.tp.Partition,
+		r.LeftOut, p.memory.most(), p.memory.bytes)
+}

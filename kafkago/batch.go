@@ -1,0 +1,348 @@
+package kafkago
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"time"
+
+	"github.com/segmentio/kafka-go/protocol"
+
+	"github.com/holdfast-go/holdfast/inbox"
+)
+
+// This file reads record batches of version 2, one record at a time, so that no batch is in memory as a whole. What its producer
+// wrote is not trusted: nothing is allocated by a number before the bytes that it counts are known to be few enough.
+
+const (
+	batchPrefix = 12 // base offset and length, which is that of the rest
+	batchHeader = 61 // with the prefix
+
+	// What a record and a header take in memory beside their bytes.
+	recordCost = 256
+	headerCost = 64
+
+	// leftOutKey is the longest key, and leftOutHeaders the most bytes of headers, that are read of a record whose value is left out.
+	leftOutKey     = 4 << 10
+	leftOutHeaders = 64 << 10
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// batch is the header of a record batch.
+type batch struct {
+	size       int64 // with the prefix
+	base       int64 // offset
+	magic      int8
+	crc        uint32
+	attributes protocol.Attributes
+	last       int64 // offset
+	time       int64 // of the first record, in milliseconds
+	producer   int64
+	records    int32
+}
+
+// sizeOfFirst is the size of the first batch of a set, with its prefix, and of at least the prefix.
+func sizeOfFirst(set []byte) int64 {
+	if len(set) < batchPrefix {
+		return batchPrefix
+	}
+	return batchPrefix + max(0, int64(int32(binary.BigEndian.Uint32(set[8:]))))
+}
+
+// batchOf reads the first bytes of a batch: batchHeader of them, or fewer if the batch is of an older version.
+func batchOf(b []byte) (h batch, err error) {
+	h.size = sizeOfFirst(b)
+	if len(b) < batchPrefix+5 {
+		return h, fmt.Errorf("a batch has %d bytes", len(b))
+	}
+	h.base, h.magic = int64(binary.BigEndian.Uint64(b)), int8(b[16])
+	if h.magic != 2 {
+		return h, nil
+	}
+	if len(b) < batchHeader || h.size < batchHeader {
+		return h, fmt.Errorf("a batch at offset %d has %d bytes", h.base, h.size)
+	}
+	h.crc, h.attributes = binary.BigEndian.Uint32(b[17:]), protocol.Attributes(binary.BigEndian.Uint16(b[21:]))
+	h.last, h.time = h.base+int64(int32(binary.BigEndian.Uint32(b[23:]))), int64(binary.BigEndian.Uint64(b[27:]))
+	h.producer, h.records = int64(binary.BigEndian.Uint64(b[43:])), int32(binary.BigEndian.Uint32(b[57:]))
+	return h, nil
+}
+
+// page is what one Fetch returns, and how much room is left in it.
+type page struct {
+	inbox.Page
+	tp      inbox.TopicPartition
+	most    int64
+	bytes   int64
+	skipped int64 // bytes that were unpacked to get at the first record, and thrown away
+}
+
+func newPage(tp inbox.TopicPartition, offset, maxBytes int64) *page {
+	return &page{Page: inbox.Page{Next: offset}, tp: tp, most: maxBytes}
+}
+
+// errFull ends the reading of a page.
+var errFull = errors.New("the page is full")
+
+// readAll reads the batches of a set, and returns those that the page has no room for. A batch that is cut off is left out.
+func (pg *page) readAll(set []byte, tx *transactions) (rest []byte, err error) {
+	for int64(len(set)) >= sizeOfFirst(set) {
+		h, err := batchOf(set)
+		if err != nil {
+			return nil, pg.says(err)
+		}
+		packed := set[:h.size]
+		if h.magic == 2 && crc32.Checksum(packed[21:], castagnoli) != h.crc {
+			return nil, pg.says(fmt.Errorf("the batch at offset %d is damaged: its checksum differs", h.base))
+		}
+		if h.magic == 2 {
+			err = pg.read(h, bytes.NewReader(packed[batchHeader:]), tx)
+		} else {
+			err = pg.readLegacy(packed)
+		}
+		if errors.Is(err, errFull) {
+			pg.Wants = pg.skipped
+			return set, nil
+		}
+		if err != nil {
+			return nil, pg.says(err)
+		}
+		set = set[h.size:]
+	}
+	return nil, nil
+}
+
+// readFirst reads the first batch of a set as it comes from the connection, because it is too large to be kept. The rest is
+// thrown away, and fetched again.
+func (pg *page) readFirst(set *io.LimitedReader, tx *transactions) error {
+	header := make([]byte, batchHeader)
+	if _, err := io.ReadFull(set, header); err != nil {
+		return err
+	}
+	h, err := batchOf(header)
+	switch {
+	case err != nil:
+		return pg.says(err)
+	case h.magic != 2:
+		return pg.says(&inbox.TooLargeError{Needs: 2 * h.size, Next: h.base + 1, Err: fmt.Errorf("the batch at offset %d is of an old version, and has %d bytes", h.base, h.size)})
+	case h.size-batchHeader > set.N:
+		return pg.says(fmt.Errorf("the broker cut off the batch at offset %d, which has %d bytes", h.base, h.size))
+	}
+	checksum := crc32.New(castagnoli)
+	_, _ = checksum.Write(header[21:])
+	packed := &io.LimitedReader{R: set, N: h.size - batchHeader}
+	read := pg.read(h, io.TeeReader(packed, checksum), tx)
+	if _, err := io.Copy(checksum, packed); err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, set); err != nil {
+		return err
+	}
+	if checksum.Sum32() != h.crc {
+		pg.Page = inbox.Page{}
+		return pg.says(fmt.Errorf("the batch at offset %d is damaged: its checksum differs", h.base))
+	}
+	if errors.Is(read, errFull) {
+		pg.Wants = h.size
+		return nil
+	}
+	if len(pg.Records) > 0 { // An error comes again with the next page.
+		return nil
+	}
+	return pg.says(read)
+}
+
+// says adds to an error where the page begins.
+func (pg *page) says(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("read %s/%d from offset %d on: %w", pg.tp.Topic, pg.tp.Partition, pg.Next, err)
+}
+
+// read reads the records of a batch. errFull says that the page has no room for the next one.
+func (pg *page) read(h batch, packed io.Reader, tx *transactions) error {
+	if h.last < pg.Next { // It was asked for by an offset that compaction removed, or it came once more.
+		return nil
+	}
+	drop := tx.drops(h)
+	unpacked, done, err := unpack(h, packed, pg.most)
+	if err != nil {
+		return err
+	}
+	defer done()
+	rs := records{r: bufio.NewReaderSize(unpacked, 32<<10)}
+	for range h.records {
+		r, err := rs.begin(h)
+		switch {
+		case err != nil:
+			return unpackingError(h, err)
+		case r.Offset < pg.Next: // A batch may begin before the offset that was asked for.
+			pg.skipped += rs.left
+		case h.attributes.Control():
+			if err = rs.control(h, tx); err != nil {
+				return unpackingError(h, err)
+			}
+			pg.Next = r.Offset + 1
+		case drop:
+			pg.Next = r.Offset + 1
+		default:
+			cost := recordCost + rs.left
+			if len(pg.Records) > 0 && pg.bytes+cost > pg.most {
+				return errFull
+			}
+			if cost, err = rs.read(&r, pg.most); err != nil {
+				return unpackingError(h, err)
+			}
+			if r.LeftOut > 0 && len(pg.Records) > 0 { // Its headers make it that large.
+				return errFull
+			}
+			pg.bytes += cost
+			pg.Records, pg.Next = append(pg.Records, r), r.Offset+1
+			if r.LeftOut > 0 {
+				return errFull
+			}
+		}
+		if err := rs.skip(); err != nil {
+			return unpackingError(h, err)
+		}
+	}
+	pg.Next = max(pg.Next, h.last+1)
+	return nil
+}
+
+// records reads the records of a batch, unpacked. It is a reader of the rest of one record.
+type records struct {
+	r    *bufio.Reader
+	left int64 // bytes of the record
+}
+
+func (rs *records) ReadByte() (byte, error) {
+	if rs.left <= 0 {
+		return 0, errRecordEnds
+	}
+	rs.left--
+	return rs.r.ReadByte()
+}
+
+var errRecordEnds = errors.New("a record ends early")
+
+func (rs *records) number() (int64, error) { return binary.ReadVarint(rs) }
+
+// begin reads the beginning of a record, up to its key.
+func (rs *records) begin(h batch) (r inbox.Record, err error) {
+	if rs.left, err = binary.ReadVarint(rs.r); err != nil {
+		return r, noEOF(err)
+	}
+	if _, err = rs.ReadByte(); err != nil { // attributes
+		return r, noEOF(err)
+	}
+	late, err := rs.number()
+	if err != nil {
+		return r, noEOF(err)
+	}
+	offset, err := rs.number()
+	if err != nil {
+		return r, noEOF(err)
+	}
+	at := h.time + late
+	r.Offset, r.Time = h.base+offset, time.Unix(at/1000, at%1000*int64(time.Millisecond))
+	return r, nil
+}
+
+// read reads the rest of a record, and returns what it takes in memory. If that is more than most, the value is left out.
+func (rs *records) read(r *inbox.Record, most int64) (cost int64, err error) {
+	cost = recordCost + rs.left
+	key, value, headers := most, most, most
+	if cost > most {
+		r.LeftOut, key, value, headers = cost, leftOutKey, -1, leftOutHeaders
+	}
+	if r.Key, err = rs.bytes(key); err != nil {
+		return 0, err
+	}
+	if r.Value, err = rs.bytes(value); err != nil {
+		return 0, err
+	}
+	n, err := rs.number()
+	if err != nil {
+		return 0, noEOF(err)
+	}
+	if n < 0 || 2*n > rs.left {
+		return 0, fmt.Errorf("a record with %d bytes left says that it has %d headers", rs.left, n)
+	}
+	if cost += headerCost * n; cost > most {
+		r.LeftOut, r.Value, headers = cost, nil, leftOutHeaders
+	}
+	for ; n > 0; n-- {
+		name, err := rs.bytes(headers)
+		if err != nil {
+			return 0, err
+		}
+		content, err := rs.bytes(headers)
+		if err != nil {
+			return 0, err
+		}
+		if headers -= headerCost + int64(len(name)+len(content)); r.LeftOut > 0 && headers < 0 {
+			break
+		}
+		r.Headers = append(r.Headers, inbox.Header{Key: string(name), Value: content})
+	}
+	if r.LeftOut > 0 {
+		return leftOutKey + leftOutHeaders, nil
+	}
+	return cost, nil
+}
+
+// bytes reads a length and as many bytes; nil for a length of -1, and if there are more than most.
+func (rs *records) bytes(most int64) ([]byte, error) {
+	n, err := rs.number()
+	switch {
+	case err != nil:
+		return nil, noEOF(err)
+	case n < 0:
+		return nil, nil
+	case n > rs.left:
+		return nil, errRecordEnds
+	}
+	rs.left -= n
+	if n > most {
+		return nil, rs.discard(n)
+	}
+	b := make([]byte, n)
+	_, err = io.ReadFull(rs.r, b)
+	return b, noEOF(err)
+}
+
+// control reads a control record, which ends a transaction.
+func (rs *records) control(h batch, tx *transactions) error {
+	key, err := rs.bytes(leftOutKey)
+	if err == nil && len(key) >= 4 && binary.BigEndian.Uint16(key[2:]) == 0 {
+		tx.aborted(h)
+	}
+	return err
+}
+
+// skip skips the rest of a record.
+func (rs *records) skip() error {
+	n := rs.left
+	rs.left = 0
+	return rs.discard(n)
+}
+
+func (rs *records) discard(n int64) error {
+	_, err := io.CopyN(io.Discard, rs.r, n)
+	return noEOF(err)
+}
+
+// noEOF is the error of reading what must be there.
+func noEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
