@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/history"
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 	"github.com/holdfast-go/holdfast/testkit/internal/auditlog"
+	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 )
 
 // sampler looks at the saved cursors during the run. It reads what is in Kafka once, also for the oracles.
@@ -58,7 +59,7 @@ func (r *run) readOn(ctx context.Context) error {
 			if len(log) > 0 {
 				next = log[len(log)-1].Offset + 1
 			}
-			records, err := r.kafka.ReadFrom(ctx, topic, n, next)
+			records, err := r.read(ctx, topic, n, next)
 			if err != nil {
 				return err
 			}
@@ -74,6 +75,15 @@ func (r *run) readOn(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// read reads what comes from an offset on. A topic that has just been made may have no leader for a moment.
+func (r *run) read(ctx context.Context, topic string, n int, from int64) (records []kafkaserver.Record, err error) {
+	for end := time.Now().Add(10 * time.Second); ; {
+		if records, err = r.kafka.ReadFrom(ctx, topic, n, from); err == nil || time.Now().After(end) || !sleep(ctx, 100*time.Millisecond) {
+			return records, err
+		}
+	}
 }
 
 // records are all that were read, partition by partition.

@@ -25,6 +25,8 @@ type fault struct {
 	alarms []oracle.Alarm
 	// keeps: relays may be kept from saving what they have published, until all has recovered.
 	keeps bool
+	// long: it is drawn only where it is asked for, by more than "*".
+	long bool
 	// alone: no process is killed meanwhile, because that would end what the fault has to hit.
 	alone bool
 }
@@ -74,6 +76,7 @@ func outlasting(wait time.Duration) [2]time.Duration {
 // Catalogue is every fault, in a fixed order: a seed draws from it.
 func catalogue() (all []fault) {
 	all = append(append(processFaults(), linkFaults()...), partitionFaults()...)
+	all = append(all, handlerFaults()...)
 	own := len(all)
 	for _, some := range [][]fault{postgresFaults(), kafkaFaults(), platformFaults(), restoreFaults()} {
 		all = append(all, some...)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/test/oracle"
 	"github.com/holdfast-go/holdfast/testkit/internal/faultproxy"
 )
 
@@ -37,6 +38,9 @@ func linkFaults() (all []fault) {
 					}, proxy.Set(n.fault(s.rng))
 				}})
 		}
+		if l != pooled {
+			all = append(all, longBlackhole(l))
+		}
 		if l.server != postgres {
 			continue
 		}
@@ -52,6 +56,23 @@ func linkFaults() (all []fault) {
 		}
 	}
 	return all
+}
+
+// longBlackhole outlasts every lease, session and time-out.
+func longBlackhole(l link) fault {
+	alarms := map[link][]oracle.Alarm{
+		{roleRelay, postgres}: databaseStill, {roleConsumer, postgres}: {{By: roleConsumer, Messages: []string{"waiting for the database"}}},
+		{roleRelay, broker}: brokerAway[:1], {roleConsumer, broker}: brokerAway[1:],
+	}[l]
+	return fault{name: "long-blackhole-" + l.String(), what: fmt.Sprintf("for 30 to 60 s nothing passes between a %s and %s", l.role, server(l)), hold: seconds(30, 60),
+		long: true, keeps: l.role == roleRelay, alarms: alarms, begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
+			proxy := s.links[l]
+			s.hit = counted(proxy, held)
+			return func(context.Context) error {
+				_, err := proxy.PassAnew()
+				return err
+			}, proxy.Set(faultproxy.Blackhole())
+		}}
 }
 
 // cutChance is how likely a COMMIT is cut. A relay sends few: most of its work is single statements.

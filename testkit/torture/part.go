@@ -91,8 +91,9 @@ func (p part) run(rec *history.Recorder) error {
 	if err != nil {
 		return err
 	}
+	conduct := &conduct{}
 	go func() {
-		obey(pool)
+		obey(pool, conduct)
 		cancel()
 		time.Sleep(stopWithin)
 		stacks := make([]byte, 1<<20)
@@ -100,7 +101,7 @@ func (p part) run(rec *history.Recorder) error {
 		os.Exit(3)
 	}()
 	logger := slog.New(&logHandler{Handler: slog.NewTextHandler(os.Stderr, nil), rec: rec, mute: p.Bug == bugMute+p.Role}).With("part", p.Actor)
-	err = p.be(ctx, pool, rec, logger)
+	err = p.be(ctx, pool, rec, logger, conduct)
 	closed := make(chan struct{})
 	go func() { defer close(closed); pool.Close() }()
 	select {
@@ -111,14 +112,14 @@ func (p part) run(rec *history.Recorder) error {
 	return err
 }
 
-func (p part) be(ctx context.Context, pool *pgxpool.Pool, rec *history.Recorder, logger *slog.Logger) error {
+func (p part) be(ctx context.Context, pool *pgxpool.Pool, rec *history.Recorder, logger *slog.Logger, c *conduct) error {
 	switch p.Role {
 	case roleProducer:
 		return p.produce(ctx, pool, rec)
 	case roleRelay:
 		return p.relay(ctx, pool, rec, logger)
 	case roleConsumer:
-		return p.consume(ctx, pool, rec, logger)
+		return p.consume(ctx, pool, rec, logger, c)
 	}
 	return fmt.Errorf("role is %q", p.Role)
 }
@@ -141,10 +142,15 @@ func (p part) pool() (*pgxpool.Pool, error) {
 // name is unique among all processes that had this place, in the database too.
 func (p part) name() string { return fmt.Sprint(p.Actor, "/", os.Getpid()) }
 
-// obey reads commands, a line each, until there are no more. "hog 3s" takes all connections of the pool for so long.
-func obey(pool *pgxpool.Pool) {
+// obey reads commands, a line each, until there are no more. "hog 3s" takes all connections of the pool for so long;
+// "misbehave panic" has handlers misbehave until "behave".
+func obey(pool *pgxpool.Pool, c *conduct) {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		if text, ok := strings.CutPrefix(lines.Text(), "hog "); ok {
+		if kind, ok := strings.CutPrefix(lines.Text(), "misbehave "); ok {
+			c.set(kind)
+		} else if lines.Text() == "behave" {
+			c.set("")
+		} else if text, ok := strings.CutPrefix(lines.Text(), "hog "); ok {
 			if d, err := time.ParseDuration(text); err == nil {
 				go hog(pool, d)
 			}

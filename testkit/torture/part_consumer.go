@@ -40,8 +40,9 @@ const attempts = 4
 // node is one process of the consumer.
 type node struct {
 	part
-	pool *pgxpool.Pool
-	rec  *history.Recorder
+	pool    *pgxpool.Pool
+	rec     *history.Recorder
+	conduct *conduct
 
 	mu    sync.Mutex
 	rng   *rand.Rand
@@ -49,14 +50,14 @@ type node struct {
 }
 
 // consume runs a node: from Kafka, and what is stored.
-func (p part) consume(ctx context.Context, pool *pgxpool.Pool, rec *history.Recorder, logger *slog.Logger) error {
-	n := &node{part: p, pool: pool, rec: rec, rng: rand.New(rand.NewPCG(p.Seed, 1)), tries: map[string]int{}}
+func (p part) consume(ctx context.Context, pool *pgxpool.Pool, rec *history.Recorder, logger *slog.Logger, c *conduct) error {
+	n := &node{part: p, pool: pool, rec: rec, conduct: c, rng: rand.New(rand.NewPCG(p.Seed, 1)), tries: map[string]int{}}
 	policy := retry.Policy{Attempts: attempts, Base: 50 * time.Millisecond, Cap: 500 * time.Millisecond}
 	_ = p.withBug(bugHasty, func() error { policy.Attempts = 1; return nil })
 	in, err := inbox.New(pool, inbox.Config{
 		Consumer: consumerName,
 		Retry:    policy,
-		Timeout:  5 * time.Second, Grace: 500 * time.Millisecond, StopTimeout: time.Second,
+		Timeout:  handlerTimeout, Grace: handlerGrace, StopTimeout: time.Second,
 		Workers: 6,
 		PollMax: 200 * time.Millisecond,
 		Logger:  logger,
@@ -75,6 +76,7 @@ func (p part) consume(ctx context.Context, pool *pgxpool.Pool, rec *history.Reco
 	for _, eventType := range []string{typeChanged, typeShaky, typePoison} {
 		in.Handle(eventType, n.handle)
 	}
+	in.HandleBatch(typeMoved, n.handleAll)
 	dialer := net.Dialer{Timeout: 3 * time.Second}
 	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: p.Brokers, DialTimeout: 3 * time.Second, Dial: p.dial(dialer.DialContext)},
 		kafkago.GroupConfig{GroupID: consumerName + " of " + p.Topics[0], Topics: append([]string{p.Late}, p.Topics...),
@@ -116,12 +118,42 @@ func (n *node) handle(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 	if n.draw(200) == 0 {
 		sleep(ctx, time.Duration(n.draw(300))*time.Millisecond)
 	}
-	b := &pgx.Batch{}
-	if e.Key != "" {
-		b.Queue("insert into state (consumer, key, id) values ($1, $2, $3) on conflict (consumer, key) do update set id = excluded.id", consumerName, e.Key, e.ID)
+	return n.effect(ctx, tx, []holdfast.Event{e})
+}
+
+// handleAll does the same for some events at once.
+func (n *node) handleAll(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
+	for _, e := range events {
+		n.rec.Add(history.Entry{Op: history.Effect, IDs: []string{e.ID}, Key: e.Key})
+		if err := n.buggyHandler(ctx, e); err != nil {
+			return err
+		}
 	}
-	b.Queue("insert into effect (consumer, id, key, content) values ($1, $2, $3, $4)", consumerName, e.ID, e.Key, content(e))
-	return tx.SendBatch(ctx, b).Close()
+	return n.effect(ctx, tx, events)
+}
+
+// effect writes the effects of events, well or not.
+func (n *node) effect(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
+	kind := ""
+	for _, e := range events {
+		if kind == "" {
+			kind = n.conduct.of(e.ID)
+		}
+	}
+	if kind == commits {
+		return n.commitItself(ctx, tx, events)
+	}
+	b := &pgx.Batch{}
+	for _, e := range events {
+		if e.Key != "" {
+			b.Queue("insert into state (consumer, key, id) values ($1, $2, $3) on conflict (consumer, key) do update set id = excluded.id", consumerName, e.Key, e.ID)
+		}
+		b.Queue("insert into effect (consumer, id, key, content) values ($1, $2, $3, $4)", consumerName, e.ID, e.Key, content(e))
+	}
+	if err := tx.SendBatch(ctx, b).Close(); err != nil || kind == "" {
+		return err
+	}
+	return n.misbehave(ctx, tx, kind, events)
 }
 
 // failedBefore counts this node's tries of an event.

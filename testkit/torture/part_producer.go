@@ -202,6 +202,7 @@ func (p *producer) aside(ctx context.Context, tx pgx.Tx, rng *rand.Rand, ids *[]
 // Types of events.
 const (
 	typeChanged = "changed"
+	typeMoved   = "moved"  // handled in batches
 	typePoison  = "poison" // no handler can bear it: it becomes a letter
 	typeShaky   = "shaky"  // fails at its first tries in every process: where nodes are killed it may be tried too often
 )
@@ -213,10 +214,15 @@ func (p *producer) event(rng *rand.Rand, topic, key string) holdfast.Event {
 		e.Type = typePoison
 	case n < 10:
 		e.Type = typeShaky
+	case n%4 == 0:
+		e.Type = typeMoved
 	}
 	size := 50 + rng.IntN(500)
 	if rng.IntN(50) == 0 {
 		size = large + rng.IntN(large) // what a fault may make too large
+	}
+	if rng.IntN(400) == 0 {
+		size = 100_000 + rng.IntN(800_000) // a broker takes 1 MiB by default
 	}
 	switch rng.IntN(40) {
 	case 0, 1: // a tombstone

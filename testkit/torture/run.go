@@ -35,7 +35,8 @@ type Options struct {
 	// Seed decides which faults come when, for how long, and what is written. Defaults to a random one. It does not decide
 	// what the machine's scheduler does: a seed repeats the plan of a run, not its every step.
 	Seed uint64
-	// Faults are names of faults, or patterns of path.Match: "kill-*". Defaults to all.
+	// Faults are names of faults, or patterns of path.Match: "kill-*". Defaults to "*", which is all but those that last
+	// long; "all" is these as well.
 	Faults []string
 	// PgBouncer puts PgBouncer in transaction pooling between all parts and Postgres.
 	PgBouncer bool
@@ -117,7 +118,7 @@ func chosen(patterns []string) (some []fault) {
 	for _, f := range catalogue() {
 		if slices.ContainsFunc(patterns, func(pattern string) bool {
 			ok, _ := path.Match(pattern, f.name)
-			return ok || pattern == "all"
+			return ok && (pattern != "*" || !f.long) || pattern == "all"
 		}) {
 			some = append(some, f)
 		}

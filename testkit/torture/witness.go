@@ -16,10 +16,11 @@ import (
 
 // witness reads the histories during the run: whether the processes do anything, and what the broker refused.
 type witness struct {
-	follower  *history.Follower
-	committed map[oracle.Process]time.Time // when a process last learnt that its COMMIT was carried out
-	stirred   map[string]time.Time         // when the process in a place last claimed, sent or received something
-	refused   map[kafka.Error]int          // answers of the broker to relays
+	follower   *history.Follower
+	committed  map[oracle.Process]time.Time // when a process last learnt that its COMMIT was carried out
+	stirred    map[string]time.Time         // when the process in a place last claimed, sent or received something
+	refused    map[kafka.Error]int          // answers of the broker to relays
+	misbehaved int                          // calls of handlers
 }
 
 func newWitness(histories string) *witness {
@@ -46,6 +47,10 @@ func (w *witness) take(e history.Entry) {
 		}
 	case history.Claim, history.Publish, history.Receive:
 		w.stirred[e.Actor] = e.At
+	case history.Log:
+		if strings.HasPrefix(e.Text, misbehaves) {
+			w.misbehaved++
+		}
 	case history.Acknowledge:
 		for _, code := range refusals {
 			if e.How != history.OK && strings.Contains(e.Text, code.Error()) {
