@@ -46,6 +46,7 @@ func run(args []string, out, errOut io.Writer) int {
 	flags.Uint64Var(&o.Seed, "seed", 0, "seed of the plan; 0 chooses one at random")
 	faults := flags.String("faults", "*", "names of faults, or patterns like kill-*, separated by commas; -list shows them")
 	flags.BoolVar(&o.PgBouncer, "pgbouncer", false, "put PgBouncer in transaction pooling between all parts and Postgres")
+	flags.StringVar(&o.Postgres, "postgres", "", "folder of the programs of PostgreSQL to run, for another version than the one that is found")
 	flags.IntVar(&o.Producers, "producers", 2, "processes that write")
 	flags.IntVar(&o.Relays, "relays", 2, "processes that publish")
 	flags.IntVar(&o.Consumers, "consumers", 2, "processes that consume")

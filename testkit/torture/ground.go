@@ -75,7 +75,7 @@ func newGround(ctx context.Context, dir string, o Options, late bool) (g *ground
 	}()
 	g.small = makeSmallDisks() // where there are none, the faults that need them say why
 	g.stops = append(g.stops, g.small.remove)
-	g.primary, err = pgserver.Start(ctx, pgserver.Options{Settings: settings, Dir: g.small.postgres()})
+	g.primary, err = pgserver.Start(ctx, pgserver.Options{BinDir: o.Postgres, Settings: settings, Dir: g.small.postgres()})
 	if err != nil {
 		return g, err
 	}

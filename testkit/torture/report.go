@@ -192,6 +192,9 @@ func command(o Options) string {
 	if o.PgBouncer {
 		text += " -pgbouncer"
 	}
+	if o.Postgres != "" {
+		text += fmt.Sprintf(" -postgres '%s'", o.Postgres)
+	}
 	for _, flag := range []struct {
 		name            string
 		value, standard int

@@ -40,6 +40,9 @@ type Options struct {
 	Faults []string
 	// PgBouncer puts PgBouncer in transaction pooling between all parts and Postgres.
 	PgBouncer bool
+	// Postgres is the folder of the programs of PostgreSQL to run, initdb and postgres at least. Defaults to the first that
+	// is found on this machine.
+	Postgres string
 	// Producers, Relays and Consumers are how many processes there are of each. Default to 2.
 	Producers, Relays, Consumers int
 	// Rate is how many transactions a second each producer begins. Defaults to 30.
@@ -192,6 +195,11 @@ func (r *run) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer r.ground.stop()
+	var version string
+	if err := r.admin.QueryRow(ctx, "show server_version").Scan(&version); err != nil {
+		return err
+	}
+	r.say("PostgreSQL %s", version)
 	histories, err := folder(r.Dir, "history")
 	if err != nil {
 		return err
