@@ -5,7 +5,7 @@ import "testing"
 // The mutation run asks this test (docs/mutation.md): what it finds must not depend on the day, and each mutant costs its time.
 func TestTheFirstSchedulesKeepThePromises(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(250) {
+	for seed := range uint64(100) {
 		if v, steps := runPlan(newPlan(seed+1, simBug{})); v != nil {
 			t.Fatalf("seed %d, %d steps: %v", seed+1, steps, v)
 		}

@@ -34,7 +34,7 @@ func main() {
 	only := flag.String("only", "", "a regular expression: the `files` to mutate")
 	mutants := flag.String("mutants", "", "a regular expression: the `mutants` to run, by their names as the report prints them")
 	workers := flag.Int("workers", max(1, runtime.NumCPU()/2), "how many mutants are tried at a time")
-	slowest := flag.Duration("slowest", 4*time.Second, "leave out tests that take longer")
+	slowest := flag.Duration("slowest", 20*time.Second, "leave out tests that take longer")
 	verbose := flag.Bool("v", false, "say of every mutant which test killed it")
 	least := flag.Float64("least", 0, "fail if a smaller `share` of all mutants is killed: 0.9, say")
 	flag.Parse()

@@ -10,10 +10,13 @@ type target struct {
 	flags []string // of the test binary
 }
 
-// Tests without a server are asked wherever they can tell: a survivor costs the time of all tests that reach it.
+// Only tests without a server are asked where they can tell: a survivor costs the time of all tests that reach it.
 const (
-	relayTests = `^Test(.*(Cursor|Cut|Snapshot|Window|Reader|Page|Saver|Save|Saves|Disposition|Replay|Parked|Lane|Lanes|Planned|Without|Printed|Budget|Tracker|Claim|Claims|Incarnation|FirstSchedules|Header|Headers|Fault|Heads|Probe).*)$`
-	inboxTests = `^Test(.*(Record|Failure|Decide|Judge|Judged|Event|Attempt|Offset|History|DecidedEvent|HandedBack|Lineup|Handler|Refuses|Tracker|Delay|Spread).*)$`
+	relayTests = `Reader|Cursor|WindowOf|WindowIs|PlannedWindow|Snapshots?(Are|Knows)|WhatIsPrinted|TestWithout|OneHundred|Saver|ASave(LeavesOut|Keeps|Says|Is|Writes)|` +
+		`SlowSave|Saves(Rest|Of)|Disposition|ReplayGoes|WhatBecomes|TestTheFirst|LaneThat(Keeps|Ran)|LanesRest|SharesOf|LateAnswer|Budget(Is|Counts|Keeps)|` +
+		`Tracker|Settle|Claims?(That|Of|Is)|Fault|Header(s|That)(Of|Are|Is)|Binary|CallOfThe|FirstSchedules|APlace|AList`
+	inboxTests = `Record(Is)|FailureIs|OfAFailure|WithoutRoomOne|AgainAndAgain|MoreOftenThan|LowerOfPosition|AnUnsettledEvent|AnOffset(OutOf|ThatIs)|ATrackerCounts|ADelayDoubles|AHistory|ADecidedEvent|` +
+		`IsHandedBackFor|HandlerIsJudged|PostgresRefusesBehind|RestsInProportion|Tracker|Fault|Delay|Verdict(Is|Has|Keeps)`
 )
 
 // targets are what issue after issue found bugs in: the code that decides, and the loops that carry decisions out.

@@ -1,0 +1,75 @@
+package inbox
+
+import "testing"
+
+// panics reports what f panics with, "" if it does not.
+func panics(f func()) (message string) {
+	defer func() {
+		if v := recover(); v != nil {
+			message, _ = v.(string)
+		}
+	}()
+	f()
+	return ""
+}
+
+func TestAnOffsetOutOfOrderEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	tr := newTracker(5)
+	if got := panics(func() { tr.begin(4, 1, 0) }); got != "inbox: an offset was begun out of order" {
+		t.Errorf("an offset below the start: %q", got)
+	}
+	tr.begin(5, 1, 0)
+	if got := panics(func() { tr.begin(5, 1, 0) }); got != "inbox: an offset was begun out of order" {
+		t.Errorf("an offset for the second time: %q", got)
+	}
+	tr.skipTo(9)
+	if got := panics(func() { tr.begin(8, 1, 0) }); got != "inbox: an offset was begun out of order" {
+		t.Errorf("an offset that was skipped: %q", got)
+	}
+	tr.skipTo(3) // what lies below is no news
+	tr.begin(9, 1, 0)
+	if tr.low() != 5 || tr.bytes != 2 {
+		t.Errorf("low is %d with %d bytes, want 5 and 2", tr.low(), tr.bytes)
+	}
+}
+
+func TestAnOffsetThatIsSettledTwiceEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	tr := newTracker(0)
+	for offset := range int64(3) {
+		tr.begin(offset, 10, 0)
+	}
+	tr.settle(1)
+	for _, offset := range []int64{1, 3, -1} {
+		if got := panics(func() { tr.settle(offset) }); got != "inbox: an offset was settled that is not in progress" {
+			t.Errorf("offset %d: %q", offset, got)
+		}
+	}
+	if tr.bytes != 20 || tr.low() != 0 {
+		t.Errorf("%d bytes are in progress and low is %d, want 20 and 0", tr.bytes, tr.low())
+	}
+}
+
+func TestATrackerCountsWhatIsOpenAndHowFarItLies(t *testing.T) {
+	t.Parallel()
+	tr := newTracker(0)
+	want := func(unsettled, spread int) {
+		t.Helper()
+		if tr.unsettled() != unsettled || tr.spread() != spread {
+			t.Errorf("%d unsettled over %d events, want %d over %d", tr.unsettled(), tr.spread(), unsettled, spread)
+		}
+	}
+	want(0, 0)
+	for offset := range int64(4) {
+		tr.begin(offset*10, 1, 0)
+	}
+	want(4, 4)
+	tr.settle(10)
+	tr.settle(20)
+	want(2, 4)
+	tr.settle(0)
+	want(1, 1)
+	tr.settle(30)
+	want(0, 0)
+}
