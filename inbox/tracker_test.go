@@ -16,19 +16,19 @@ func panics(f func()) (message string) {
 func TestAnOffsetOutOfOrderEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	tr := newTracker(5)
-	if got := panics(func() { tr.begin(4, 1, 0) }); got != "inbox: an offset was begun out of order" {
+	if got := panics(func() { tr.begin(4, 1, reservation{}, 0) }); got != "inbox: an offset was begun out of order" {
 		t.Errorf("an offset below the start: %q", got)
 	}
-	tr.begin(5, 1, 0)
-	if got := panics(func() { tr.begin(5, 1, 0) }); got != "inbox: an offset was begun out of order" {
+	tr.begin(5, 1, reservation{}, 0)
+	if got := panics(func() { tr.begin(5, 1, reservation{}, 0) }); got != "inbox: an offset was begun out of order" {
 		t.Errorf("an offset for the second time: %q", got)
 	}
 	tr.skipTo(9)
-	if got := panics(func() { tr.begin(8, 1, 0) }); got != "inbox: an offset was begun out of order" {
+	if got := panics(func() { tr.begin(8, 1, reservation{}, 0) }); got != "inbox: an offset was begun out of order" {
 		t.Errorf("an offset that was skipped: %q", got)
 	}
 	tr.skipTo(3) // what lies below is no news
-	tr.begin(9, 1, 0)
+	tr.begin(9, 1, reservation{}, 0)
 	if tr.low() != 5 || tr.bytes != 2 {
 		t.Errorf("low is %d with %d bytes, want 5 and 2", tr.low(), tr.bytes)
 	}
@@ -38,7 +38,7 @@ func TestAnOffsetThatIsSettledTwiceEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	tr := newTracker(0)
 	for offset := range int64(3) {
-		tr.begin(offset, 10, 0)
+		tr.begin(offset, 10, reservation{}, 0)
 	}
 	tr.settle(1)
 	for _, offset := range []int64{1, 3, -1} {
@@ -62,7 +62,7 @@ func TestATrackerCountsWhatIsOpenAndHowFarItLies(t *testing.T) {
 	}
 	want(0, 0)
 	for offset := range int64(4) {
-		tr.begin(offset*10, 1, 0)
+		tr.begin(offset*10, 1, reservation{}, 0)
 	}
 	want(4, 4)
 	tr.settle(10)
