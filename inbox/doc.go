@@ -40,11 +40,11 @@
 //     parts together.
 //  2. Consume joins the group and gets partitions (consume.go). It saves and commits their positions as events settle, and
 //     releases them at a rebalance or shutdown (position.go).
-//  3. A partition is read page by page (read.go), within its share of the memory (page.go, memory.go). First it is assigned: the fence is raised, so that the last owner can no
+//  3. A partition is read page by page (read.go). First it is assigned: the fence is raised, so that the last owner can no
 //     longer commit (assign.go). If the log does not hold the next offset, the partition is held (hold.go). A checkpoint shows
 //     whether the log is still the same (checkpoint.go). After a crash starts are counted, and suspects run alone (serial.go).
 //     Records that were settled before are recognised by the page (recognise.go). The others become events (record.go), and
-//     their disposition is decided (disposition.go).
+//     their disposition is decided (disposition.go). A page has no more than the partition's share of the memory (page.go).
 //  4. The workers get an event when its key is free (dispatch.go), and report how it went (progress.go). An event that finds
 //     no room waits: backpressure (capacity.go). partition.go is what these files share. A database that lost its last
 //     transactions makes a partition stale (incarnation.go).
@@ -66,6 +66,7 @@
 //     and is judged in one place (returned.go). connection.go takes the connections, bounds what is waited for on them, and
 //     gets rid of dead ones. Errors are shortened (errortext.go). history.go decides what follows a failure,
 //     and fault.go says whose fault it is.
-//  12. All parts use env.go, registry.go (the handlers) and statements.go. transient.go bounds how often a repeated error is
-//     logged, backoff.go how long to wait. group.go runs loops, and wiring.go explains a missing schema.
+//  12. All parts use env.go, registry.go (the handlers), memory.go (its budget) and statements.go. transient.go bounds how
+//     often a repeated error is logged, backoff.go how long to wait. group.go runs loops, and wiring.go explains a missing
+//     schema.
 package inbox

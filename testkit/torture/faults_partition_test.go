@@ -59,9 +59,11 @@ func TestAFaultOfOnePartitionFindsAPublisherThatWaits(t *testing.T) {
 	for _, bug := range []string{"", bugBarrier} {
 		t.Run("bug "+bug, func(t *testing.T) {
 			t.Parallel()
-			r := small(t, Options{Seed: 4, bug: bug, Faults: []string{"partition-late"}})
-			if strings.Contains(r.apart, "not judged") {
-				t.Skipf("the machine is too busy to compare: %s", r.apart)
+			var r *Report
+			for seed := range uint64(3) { // on a busy machine a run may not be judged
+				if r = small(t, Options{Seed: 4 + seed, bug: bug, Faults: []string{"partition-late"}}); !strings.Contains(r.apart, "not judged") {
+					break
+				}
 			}
 			found := slices.ContainsFunc(r.troubles, func(text string) bool { return strings.Contains(text, "delays others") })
 			if found != (bug != "") {
