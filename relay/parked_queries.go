@@ -80,7 +80,8 @@ const closeLetters = `-- relay.close_letters
 update holdfast.letter set state = 'replayed', last_at = now() where id = any ($1::bigint[]) and state = 'replaying'`
 
 // readDue reads the heads that are due, found by parked_due, and after each the rows of its queue, so that a queue drains
-// in few rounds. It stops after $5 bytes of payload, but reads one row at least. What is in memory already is left out.
+// in few rounds. It stops after $5 bytes of payloads, headers and texts, but reads one row at least. Only headers that are
+// compressed are read for that. What is in memory already is left out.
 // $1 lane, $2 topics that are held (left out), $3 rows of one queue, $4 queues, $6 to $8 topics, keys and places in memory: a
 // key stands for its queue, a place for an event without a key. They are hashed, as subqueries of their own.
 const readDue = `-- relay.due
@@ -94,7 +95,10 @@ with head as (
    order by p.next_at limit $4::integer)
 select r.place, r.topic, r.key, r.why, r.attempts, r.id, r.source, r.type, r.time, r.headers::text, r.payload, coalesce(r.letter, 0)
   from (
-    select q.*, sum(coalesce(octet_length(q.payload), 0)) over (order by q.place rows between unbounded preceding and 1 preceding) as before
+    select q.*, sum(coalesce(octet_length(q.payload), 0)
+                      + coalesce(case when pg_column_compression(q.headers) is null then pg_column_size(q.headers) else octet_length(q.headers::text) end, 0)
+                      + octet_length(q.id) + octet_length(q.source) + octet_length(q.type) + octet_length(q.topic) + octet_length(q.key))
+                 over (order by q.place rows between unbounded preceding and 1 preceding) as before
       from head, lateral (
         select p.* from holdfast.parked p
          where p.lane = $1::smallint and p.topic = head.topic and p.key = head.key and p.place >= head.place
@@ -200,7 +204,7 @@ with waits as materialized (
 select count(*) from waits`
 
 // moveScheduled appends events of a lane that are due to the log, by due time and then in the order they were written. It
-// moves $2 at most, and stops after $3 bytes of payload: Postgres holds all of them in memory, and an array of 1 GiB is an
+// moves $2 at most, and stops after $3 bytes of payloads, headers and texts: Postgres holds all of them in memory, and an array of 1 GiB is an
 // error. It always moves the first. It returns how many it moved, and how many bytes. The database decides what is due. It
 // runs after fenceLane in one transaction.
 const moveScheduled = `-- relay.move_scheduled
@@ -208,15 +212,20 @@ with due as (
   delete from holdfast.scheduled s
    where (s.lane, s.due_at, s.seq) in (
      select f.lane, f.due_at, f.seq
-       from (select d.lane, d.due_at, d.seq, coalesce(sum(octet_length(d.payload)) over
+       from (select d.lane, d.due_at, d.seq, coalesce(sum(d.size) over
                       (order by d.due_at, d.seq rows between unbounded preceding and 1 preceding), 0) as before
-               from (select s.* from holdfast.scheduled s
+               from (select s.lane, s.due_at, s.seq,
+                            coalesce(octet_length(s.payload), 0) + coalesce(octet_length(s.headers::text), 0)
+                              + octet_length(s.id) + octet_length(s.source) + octet_length(s.type) + octet_length(s.topic) + octet_length(s.key) as size
+                       from holdfast.scheduled s
                       where s.lane = $1::smallint and s.due_at <= now()
                       order by s.due_at, s.seq limit $2::integer) d) f
       where f.before < $3::bigint)
   returning s.*
 ), batch as (
-  select count(*) as events, coalesce(sum(octet_length(d.payload)), 0)::bigint as bytes, array_agg(d.id order by d.due_at, d.seq) as ids, array_agg(d.source order by d.due_at, d.seq) as sources,
+  select count(*) as events,
+         coalesce(sum(coalesce(octet_length(d.payload), 0) + coalesce(octet_length(d.headers::text), 0)
+                        + octet_length(d.id) + octet_length(d.source) + octet_length(d.type) + octet_length(d.topic) + octet_length(d.key)), 0)::bigint as bytes, array_agg(d.id order by d.due_at, d.seq) as ids, array_agg(d.source order by d.due_at, d.seq) as sources,
          array_agg(d.type order by d.due_at, d.seq) as types, array_agg(d.topic order by d.due_at, d.seq) as topics,
          array_agg(d.key order by d.due_at, d.seq) as keys, array_agg(d.time order by d.due_at, d.seq) as times,
          array_agg(d.headers::text order by d.due_at, d.seq) as headers, array_agg(d.payload order by d.due_at, d.seq) as payloads
