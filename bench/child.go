@@ -17,14 +17,20 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// A child is this program again, running only a relay, so that its memory and CPU time are the relay's. It reads lines
-// from standard input and answers each with "<published> <CPU time in ns> <statements>". It ends when its input ends, so
+// A child is this program again, running only a relay or a consumer, so that its memory and CPU time are theirs. It reads lines
+// from standard input and answers each with "<events published or handled> <CPU time in ns> <statements>". It ends when its input ends, so
 // it cannot run longer than its parent.
 
-type childOptions struct{ database, profile string }
+type childOptions struct {
+	database string
+	topic    string // consumes it; "" runs a relay
+	batch    int
+	profile  string
+}
 
 func runChild(o childOptions) error {
 	signal.Ignore(os.Interrupt) // an interrupt at the terminal is for the parent, which then stops us
@@ -37,19 +43,35 @@ func runChild(o childOptions) error {
 	}
 	var statements statementCounter
 	config.ConnConfig.Tracer = &statements
+	if o.topic != "" {
+		config.MaxConns = consumerWorkers + 4
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
 	var published atomic.Int64
-	r, closeIdle, err := newRelay(pool, strings.Split(os.Getenv("KAFKA_BROKERS"), ","), relay.Observer{
-		OnPublished: func(p relay.Published) { published.Add(int64(len(p.Events))) },
-	})
-	if err != nil {
-		return err
+	brokers := strings.Split(os.Getenv("KAFKA_BROKERS"), ",")
+	var work func(ctx context.Context) error
+	if o.topic == "" {
+		r, closeIdle, err := newRelay(pool, brokers, relay.Observer{OnPublished: func(p relay.Published) { published.Add(int64(len(p.Events))) }})
+		if err != nil {
+			return err
+		}
+		defer closeIdle()
+		work = r.Run
+	} else {
+		in, group, err := newConsumer(pool, brokers, o.database, o.topic, o.batch, inbox.Observer{OnReceive: func(r inbox.Received) {
+			if r.Outcome == inbox.Handled || r.Outcome == inbox.Dead {
+				published.Add(1)
+			}
+		}})
+		if err != nil {
+			return err
+		}
+		work = func(ctx context.Context) error { return in.Consume(ctx, group) }
 	}
-	defer closeIdle()
 	if o.profile != "" {
 		done, err := startProfile(o.profile)
 		if err != nil {
@@ -64,7 +86,7 @@ func runChild(o childOptions) error {
 			fmt.Println(published.Load(), cpuTime().Nanoseconds(), statements.n.Load())
 		}
 	}()
-	return r.Run(ctx)
+	return work(ctx)
 }
 
 // statementCounter counts the statements that a pool sends, those of a batch one by one.
@@ -100,12 +122,15 @@ type child struct {
 	answers *bufio.Scanner
 }
 
-func (e *env) startChild(database string) (*child, error) {
+func (e *env) startChild(o childOptions) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	args := []string{"-child-database", database}
+	args := []string{"-child-database", o.database}
+	if o.topic != "" {
+		args = append(args, "-child-topic", o.topic, "-child-batch", strconv.Itoa(o.batch))
+	}
 	if e.options.cpuProfile != "" {
 		args = append(args, "-child-cpuprofile", e.options.cpuProfile+".child")
 	}
@@ -121,39 +146,45 @@ func (e *env) startChild(database string) (*child, error) {
 		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start the relay's process: %w", err)
+		return nil, fmt.Errorf("start the child's process: %w", err)
 	}
 	return &child{cmd: cmd, input: input, answers: bufio.NewScanner(output)}, nil
 }
 
-// ask returns what the relay's process has done and used so far.
+// ask returns what the child's process has done and used so far.
 func (c *child) ask() (u usage, err error) {
 	if _, err := io.WriteString(c.input, "\n"); err != nil {
-		return u, fmt.Errorf("ask the relay's process: %w", err)
+		return u, fmt.Errorf("ask the child's process: %w", err)
 	}
 	if !c.answers.Scan() {
-		return u, errors.Join(errors.New("the relay's process has ended"), c.answers.Err())
+		return u, errors.Join(errors.New("the child's process has ended"), c.answers.Err())
 	}
 	_, err = fmt.Sscan(c.answers.Text(), &u.published, (*int64)(&u.cpu), &u.statements)
 	return u, err
 }
 
-// resident is the process's resident set, in MiB.
-func (c *child) resident() (float64, error) {
+// resident is the process's resident set, in MiB, and its peak so far. Where there is no /proc the peak is not known, and
+// stands for the highest that was seen.
+func (c *child) resident() (now, peak float64, err error) {
 	pid := strconv.Itoa(c.cmd.Process.Pid)
 	status, err := os.ReadFile("/proc/" + pid + "/status")
-	if err == nil {
-		for line := range strings.Lines(string(status)) {
-			if rest, found := strings.CutPrefix(line, "VmRSS:"); found {
-				return kibibytes(rest)
-			}
+	if err != nil {
+		out, err := exec.Command("ps", "-o", "rss=", "-p", pid).Output()
+		if err != nil {
+			return 0, 0, fmt.Errorf("read the resident set: %w", err)
+		}
+		now, err = kibibytes(string(out))
+		return now, now, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, found := strings.CutPrefix(line, "VmRSS:"); found && err == nil {
+			now, err = kibibytes(rest)
+		}
+		if rest, found := strings.CutPrefix(line, "VmHWM:"); found && err == nil {
+			peak, err = kibibytes(rest)
 		}
 	}
-	out, err := exec.Command("ps", "-o", "rss=", "-p", pid).Output() // if there is no /proc
-	if err != nil {
-		return 0, fmt.Errorf("read the resident set: %w", err)
-	}
-	return kibibytes(string(out))
+	return now, peak, err
 }
 
 func kibibytes(text string) (mebibytes float64, err error) {
@@ -170,7 +201,7 @@ func (c *child) stop() error {
 	kill := time.AfterFunc(30*time.Second, func() { _ = c.cmd.Process.Kill() })
 	defer kill.Stop()
 	if err := c.cmd.Wait(); err != nil {
-		return fmt.Errorf("the relay's process: %w", err)
+		return fmt.Errorf("the child's process: %w", err)
 	}
 	return nil
 }

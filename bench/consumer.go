@@ -131,18 +131,9 @@ func (e *env) inboxConsume(ctx context.Context, topic string, batch int, watch *
 		return err
 	}
 	defer pool.Close()
-	in, err := inbox.New(pool, inbox.Config{
-		Consumer: "bench", BatchSize: batch,
-		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		Observer: inbox.Observer{OnReceive: watch.received},
-	})
+	in, group, err := newConsumer(pool, e.kafka.Brokers, database, topic, batch, inbox.Observer{OnReceive: watch.received})
 	if err != nil {
 		return err
-	}
-	if batch > 1 {
-		in.HandleBatch(eventType, func(context.Context, pgx.Tx, []holdfast.Event) error { return nil })
-	} else {
-		in.Handle(eventType, func(context.Context, pgx.Tx, holdfast.Event) error { return nil })
 	}
 	if e.options.cpuProfile != "" {
 		done, err := startProfile(fmt.Sprintf("%s.batch%d", e.options.cpuProfile, batch))
@@ -150,10 +141,6 @@ func (e *env) inboxConsume(ctx context.Context, topic string, batch int, watch *
 			return err
 		}
 		defer done()
-	}
-	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: e.kafka.Brokers}, kafkago.GroupConfig{GroupID: database, Topics: []string{topic}})
-	if err != nil {
-		return err
 	}
 	consuming, stop := context.WithCancel(ctx)
 	ended := make(chan error, 2) // one for wait, one for us
@@ -168,6 +155,25 @@ func (e *env) inboxConsume(ctx context.Context, topic string, batch int, watch *
 		return err
 	}
 	return watch.check(ctx, pool)
+}
+
+// newConsumer makes the consumer that is measured: its handler does nothing.
+func newConsumer(pool *pgxpool.Pool, brokers []string, group, topic string, batch int, o inbox.Observer) (*inbox.Inbox, *kafkago.Group, error) {
+	in, err := inbox.New(pool, inbox.Config{
+		Consumer: "bench", BatchSize: batch,
+		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Observer: o,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if batch > 1 {
+		in.HandleBatch(eventType, func(context.Context, pgx.Tx, []holdfast.Event) error { return nil })
+	} else {
+		in.Handle(eventType, func(context.Context, pgx.Tx, holdfast.Event) error { return nil })
+	}
+	g, err := kafkago.NewGroup(kafkago.Connection{Brokers: brokers}, kafkago.GroupConfig{GroupID: group, Topics: []string{topic}})
+	return in, g, err
 }
 
 // received counts each handled event once. An event that is stored, dead or skipped takes less time, but its work is not

@@ -19,7 +19,7 @@ func measureIdle(ctx context.Context, e *env, r *report) error {
 	if err != nil {
 		return err
 	}
-	c, err := e.startChild(database)
+	c, err := e.startChild(childOptions{database: database})
 	if err != nil {
 		return err
 	}

@@ -60,6 +60,8 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.cpuProfile, "cpuprofile", "", "write CPU profiles: of the relay's last drain to `file`, of the others to file.bare, file.child, file.batch1 and file.batch100")
 	only := flags.String("only", "", "measure only figures whose name matches this `regexp`")
 	flags.StringVar(&o.child.database, "child-database", "", "internal: run a relay on this database until standard input ends")
+	flags.StringVar(&o.child.topic, "child-topic", "", "internal: run a consumer of this topic in place of the relay")
+	flags.IntVar(&o.child.batch, "child-batch", 1, "internal: how many events the consumer handles at once")
 	flags.StringVar(&o.child.profile, "child-cpuprofile", "", "internal: write the child's CPU profile to this file")
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -99,6 +101,7 @@ func run(ctx context.Context, o options) (err error) {
 		{slowFigures, measureSlow},
 		{producerFigures, measureProducer},
 		{memoryFigures, measureMemory},
+		{memorySizesFigures, measureMemorySizes},
 		{idleFigures, measureIdle},
 		{consumerFigures, measureConsumer},
 		{retentionFigures, measureRetention},

@@ -12,7 +12,7 @@ const (
 	deadTuples   = "dead tuples left in the event tables"
 )
 
-var memoryFigures = []string{memoryPeak, memoryGrowth, deadTuples}
+var memoryFigures = []string{memoryPeak, memoryGrowth, deadTuples, consumerMemory("300 B")}
 
 // measureMemory lets a relay in a process of its own drain a large backlog, and samples its resident set. Then it asks
 // Postgres for the dead rows that the drain has left in the log.
@@ -36,13 +36,14 @@ func measureMemory(ctx context.Context, e *env, r *report) error {
 	}
 	r.progress("memory: draining it")
 	var samples []memorySample
+	var peak float64
 	if err := e.exactly(ctx, r, topic, e.memory, "relay", func() (err error) {
-		samples, err = e.sampleMemory(ctx, database)
+		samples, peak, err = e.sampleMemory(ctx, childOptions{database: database}, e.memory)
 		return err
 	}); err != nil {
 		return err
 	}
-	peak, growth := growthOf(samples, int64(e.memory))
+	growth := growthOf(samples, int64(e.memory))
 	r.goal(memoryPeak, peak, "MiB", below(100))
 	r.goal(memoryGrowth, growth, "x", atMost(1.1))
 	r.note("Resident set while %d events are drained: %s", e.memory, sketch(samples))
@@ -52,19 +53,20 @@ func measureMemory(ctx context.Context, e *env, r *report) error {
 		return err
 	}
 	r.goal(deadTuples, float64(dead), fmt.Sprintf("of %s events", number(float64(e.memory))), atMost(0))
-	return nil
+	return e.consumerMemory(ctx, r, consumerMemory("300 B"), topic, 100, e.memory/5, below(100))
 }
 
-// memorySample is the resident set in MiB after so many published events.
+// memorySample is the resident set in MiB after so many published or handled events.
 type memorySample struct {
 	published int64
 	resident  float64
 }
 
-func (e *env) sampleMemory(ctx context.Context, database string) (samples []memorySample, err error) {
-	c, err := e.startChild(database)
+// sampleMemory runs a child until it has published or handled so many events. peak is that of its resident set.
+func (e *env) sampleMemory(ctx context.Context, o childOptions, events int) (samples []memorySample, peak float64, err error) {
+	c, err := e.startChild(o)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer func() {
 		if stopErr := c.stop(); err == nil {
@@ -75,37 +77,37 @@ func (e *env) sampleMemory(ctx context.Context, database string) (samples []memo
 	for {
 		u, err := c.ask()
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		resident, err := c.resident()
+		resident, highest, err := c.resident()
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
+		peak = max(peak, highest)
 		if len(samples) == 0 || u.published != samples[len(samples)-1].published {
 			lastMove = time.Now()
 		}
 		samples = append(samples, memorySample{u.published, resident})
-		if u.published >= int64(e.memory) {
-			return samples, nil
+		if u.published >= int64(events) {
+			return samples, peak, nil
 		}
 		if time.Since(lastMove) > stalled {
-			return nil, fmt.Errorf("it has published %d of %d events and goes no further", u.published, e.memory)
+			return nil, 0, fmt.Errorf("it has come to %d of %d events and goes no further", u.published, events)
 		}
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, 0, ctx.Err()
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
-// growthOf returns the peak, and how much larger the resident set is in the last quarter of the events than in the second.
+// growthOf returns how much larger the resident set is in the last quarter of the events than in the second.
 // It compares medians, since every garbage collection moves it up and down. The first quarter fills pools and caches, and
 // is left out.
-func growthOf(samples []memorySample, events int64) (peak, growth float64) {
+func growthOf(samples []memorySample, events int64) (growth float64) {
 	var second, last []float64
 	for _, s := range samples {
-		peak = max(peak, s.resident)
 		switch 4 * s.published / (events + 1) {
 		case 1:
 			second = append(second, s.resident)
@@ -114,9 +116,9 @@ func growthOf(samples []memorySample, events int64) (peak, growth float64) {
 		}
 	}
 	if len(second) == 0 || len(last) == 0 {
-		return peak, 1 // too quick to have been sampled
+		return 1 // too quick to have been sampled
 	}
-	return peak, median(last) / median(second)
+	return median(last) / median(second)
 }
 
 // sketch is the resident set at about ten moments.

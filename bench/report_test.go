@@ -92,11 +92,11 @@ func TestMemoryThatGrowsIsSeen(t *testing.T) {
 		flat = append(flat, memorySample{i * 10, 40})
 		growing = append(growing, memorySample{i * 10, 40 + float64(i)})
 	}
-	if peak, growth := growthOf(flat, 1000); peak != 40 || growth != 1 {
-		t.Errorf("flat: peak %v, growth %v", peak, growth)
+	if growth := growthOf(flat, 1000); growth != 1 {
+		t.Errorf("flat: growth %v", growth)
 	}
-	if peak, growth := growthOf(growing, 1000); peak != 139 || growth < 1.3 {
-		t.Errorf("growing: peak %v, growth %v", peak, growth)
+	if growth := growthOf(growing, 1000); growth < 1.3 {
+		t.Errorf("growing: growth %v", growth)
 	}
 }
 
