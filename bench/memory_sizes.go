@@ -160,16 +160,25 @@ func (e *env) measureUnpacking(ctx context.Context, r *report) error {
 	zeros := make([]byte, unpacked)
 	for _, codec := range codecs {
 		r.progress("memory: a record of 200 MB, packed with %s", codec)
-		records := []kafka.Record{record(codec.String(), zeros)}
-		for i := range small {
-			records = append(records, record(fmt.Sprint(codec, i), []byte("{}")))
+		produce := func() error {
+			records := []kafka.Record{record(codec.String(), zeros)}
+			for i := range small {
+				records = append(records, record(fmt.Sprint(codec, i), []byte("{}")))
+			}
+			res, err := e.kafka.Client.Produce(ctx, &kafka.ProduceRequest{Topic: topic, RequiredAcks: kafka.RequireAll, Compression: codec, Records: kafka.NewRecordReader(records...)})
+			if err == nil {
+				err = res.Error
+			}
+			return err
 		}
-		res, err := e.kafka.Client.Produce(ctx, &kafka.ProduceRequest{Topic: topic, RequiredAcks: kafka.RequireAll, Compression: codec, Records: kafka.NewRecordReader(records...)})
-		if err == nil {
-			err = res.Error
-		}
-		if err != nil {
-			return fmt.Errorf("produce: %w", err)
+		for began := time.Now(); ; {
+			err := produce()
+			if err == nil {
+				break
+			}
+			if time.Since(began) > stalled || pause(ctx, time.Second) != nil { // A broker refuses a new topic for a moment.
+				return fmt.Errorf("produce: %w", err)
+			}
 		}
 	}
 	return e.consumerMemory(ctx, r, unpackedMemory, topic, 1, len(codecs)*(1+small), atMost(memoryMost))

@@ -40,6 +40,10 @@ var ErrNotOpen = errors.New("the letter is not open")
 // finish first. The error of Replay wraps it.
 var ErrWaiting = errors.New("an event with the same id is already waiting to be handled")
 
+// ErrLeftOut says that the letter is of a record that was too large to be taken in (inbox.Config.MemoryBudget): its value is in
+// Kafka only, and a replay would give the handler none. Edit gives the letter a payload. The error of Replay wraps it.
+var ErrLeftOut = errors.New("the record was too large to be taken in, and its value is in Kafka only: read it there and edit the letter, or discard it")
+
 // Where letters come from: Letter.Origin.
 const (
 	OriginRelay = "relay" // the event could not be published

@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 // text runs a query that returns one text.
@@ -149,6 +150,26 @@ func TestALetterWhoseEventWaitsAlreadyStaysOpenAndTheOthersGo(t *testing.T) {
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action"); n != 1 {
 		t.Errorf("%d actions are recorded, want 1", n)
+	}
+}
+
+func TestALetterWithoutItsPayloadIsNotReplayed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	large, other := b.letter(t, "billing", "k", "large"), b.letter(t, "billing", "k", "other")
+	pgtest.Exec(t, b.Pool, fmt.Sprintf(`update holdfast.letter set payload = null, headers = '{"%s": "300"}' where id = %d`, wire.HeaderValueLeftOut, large))
+	n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"})
+	if n != 1 || !errors.Is(err, dlq.ErrLeftOut) {
+		t.Errorf("replayed %d: %v", n, err)
+	}
+	if got := b.text(t, fmt.Sprintf("select string_agg(state, ' ' order by id) from holdfast.letter where id in (%d, %d)", large, other)); got != "open replaying" {
+		t.Errorf("the letters are %s", got)
+	}
+	if err := b.d.Edit(t.Context(), large, []byte("value"), "ann", ""); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"}); n != 1 || err != nil {
+		t.Errorf("replayed %d with its payload: %v", n, err)
 	}
 }
 

@@ -102,6 +102,12 @@ select pg_advisory_xact_lock($1::int, $2::int)`
 const takeLetter = `-- dlq.take
 select l.state from holdfast.letter l where l.id = $1::bigint for update`
 
+// wholeLetter returns no row if the letter is of a record whose value was left out (wire.HeaderValueLeftOut), and nobody has
+// given it a payload.
+const wholeLetter = `-- dlq.whole
+select l.id from holdfast.letter l
+ where l.id = $1::bigint and (l.payload is not null or l.version > 1 or not coalesce(l.headers ? 'hf_value_left_out', false))`
+
 const markLetter = `-- dlq.mark
 update holdfast.letter set state = $2::text where id = $1::bigint and state in ('open', 'replaying')`
 
@@ -297,7 +303,7 @@ values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8
 
 // statements holds the statements above for the configured schema.
 type statements struct {
-	list, count, last, address, lock, take, mark, record, store, storeResult, replay,
+	list, count, last, address, lock, take, whole, mark, record, store, storeResult, replay,
 	unstore, discardResult, wake, keepVersion, editResult, edit, actions,
 	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge, purgeReplays,
 	listStored, releaseStored, giveUpStored, recordStored,
@@ -308,7 +314,7 @@ func newStatements(schema string) statements {
 	in := func(statement string) string { return sqlschema.In(schema, statement) }
 	return statements{
 		list: in(listLetters), count: in(countLetters), last: in(lastLetter), address: in(readAddress),
-		lock: in(lockQueue), take: in(takeLetter), mark: in(markLetter), record: in(recordAction),
+		lock: in(lockQueue), take: in(takeLetter), whole: in(wholeLetter), mark: in(markLetter), record: in(recordAction),
 		store: in(storeLetter), storeResult: in(storeResult), replay: in(replayLetter),
 		unstore: in(unstoreLetter), discardResult: in(discardResult), wake: in(wakeQueue),
 		keepVersion: in(keepVersion), editResult: in(editResult), edit: in(editLetter), actions: in(listActions),

@@ -54,8 +54,8 @@ const maxProblems = 10
 // Each letter is one short transaction, so you may cancel Replay at any letter. It returns how many it moved; those are
 // being delivered. The same call continues with the rest; with a Name, with exactly the rest. If two callers replay a
 // letter at once, one moves it and the other skips it. Letters written while Replay runs are left for the next call. A
-// letter whose event already waits under the same id stays open. After the other letters, the error lists it and wraps
-// ErrWaiting.
+// letter whose event already waits under the same id stays open, and one whose payload was left out. After the other letters,
+// the error lists it and wraps ErrWaiting or ErrLeftOut.
 func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error) {
 	if err := d.checkReplay(f, o); err != nil {
 		return 0, fmt.Errorf("replay letters: %w", err)
@@ -89,7 +89,7 @@ func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error
 			return fmt.Errorf("stopped before letter %d: %w", v.id, err)
 		}
 		switch ok, err := d.replay(ctx, v, r.id, o); {
-		case errors.Is(err, ErrWaiting):
+		case errors.Is(err, ErrWaiting), errors.Is(err, ErrLeftOut):
 			if problems = append(problems, err); len(problems) > maxProblems {
 				return errTooMany
 			}
@@ -143,6 +143,7 @@ func (d *DLQ) replay(ctx context.Context, v visited, named int64, o ReplayOption
 		steps := []step{{"record the action", d.sql.record, []any{id, "replay", o.By, o.Reason, named}, errMovedBefore}}
 		if v.origin == OriginInbox {
 			steps = append(steps,
+				step{"look for its payload", d.sql.whole, []any{id}, ErrLeftOut},
 				step{"mark it", d.sql.mark, []any{id, StateReplaying}, errGone},
 				step{"store its event", d.sql.store, []any{id}, ErrWaiting},
 				step{what: "change the inbox row", sql: d.sql.storeResult, args: []any{id}})
