@@ -13,6 +13,9 @@ type budget struct {
 	page int64 // what is taken before a page is read
 }
 
+// inMemory is how many times its bytes an event takes: as it was read, and as it is encoded for a publisher.
+const inMemory = 2
+
 func newBudget(bytes, page int64) *budget {
 	return &budget{room: semaphore.NewWeighted(bytes), page: min(page, bytes)}
 }

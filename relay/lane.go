@@ -156,7 +156,7 @@ func (l *lane) read(ctx context.Context, pages chan<- page) error {
 		failpoint.Hit(failpoint.RelayReading)
 		p, err := l.reader.next(nextCtx)
 		cancel()
-		p.kept = l.r.budget.keep(p.bytes())
+		p.kept = l.r.budget.keep(inMemory * p.bytes())
 		if err != nil {
 			return err
 		}

@@ -22,7 +22,7 @@ var beginGuarded = "begin isolation level read committed; set local idle_in_tran
 // How much one transaction parks, and how often one is made while pages can still be read.
 const (
 	parkEventsAtOnce = 5000
-	parkBytes        = 4 << 20
+	parkBytes        = 1 << 20
 	flushEvery       = 100 * time.Millisecond
 )
 

@@ -82,7 +82,7 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 
 // newRelay makes a Relay of a configuration without problems.
 func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Relay {
-	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute, pageBytes: pageBytes, budget: newBudget(c.MemoryBudget, pageBytes)}
+	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute, pageBytes: pageBytes, budget: newBudget(c.MemoryBudget, inMemory*pageBytes)}
 	r.partitioner, _ = p.(Partitioner)
 	r.env = envOf(r)
 	r.poller = newPoller(r)
