@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -354,5 +356,37 @@ func TestASuccessAfterAStopIsNoSuccess(t *testing.T) {
 	}
 	if n := b.count("select (select count(*) from holdfast.inbox) + (select count(*) from holdfast.stored) + (select count(*) from effect)"); n != 0 {
 		t.Errorf("%d rows are left", n)
+	}
+}
+
+// The first node to notice such a connection may be the one that declares its types, which ends when it has no rights.
+func TestARoleLeftOnAllConnectionsDoesNotEndRun(t *testing.T) {
+	b := setup(t)
+	pool := b.db.PoolOf(t, 2)
+	in := b.inboxOn(pool)
+	in.Handle("order.placed", effectOf)
+	var left []*pgxpool.Conn
+	for range 2 {
+		conn, err := pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Exec(t.Context(), "set role pg_monitor"); err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, conn)
+	}
+	for _, conn := range left {
+		conn.Release()
+	}
+	ended := make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { ended <- in.Run(ctx) }()
+	declared := wait.For(30*time.Second, func() bool {
+		return len(ended) > 0 || b.count("select count(*) from holdfast.consumer_type") == 1
+	})
+	stop()
+	if err := <-ended; err != nil || !declared {
+		t.Errorf("Run ended with %v", err)
 	}
 }
