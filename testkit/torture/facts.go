@@ -139,6 +139,7 @@ func (r *run) judge(ctx context.Context, histories string) (err error) {
 		}
 	}
 	forget(&known, r.undone)
+	r.report.troubles = append(r.report.troubles, endings(&known)...)
 	r.report.seen = oracle.SeenIn(known)
 	r.trouble(oracle.TooLittle(known))
 	r.judgeApart(known)

@@ -113,9 +113,7 @@ func forget(known *oracle.Run, undone []undoing) {
 		}
 		known.Undone = append(known.Undone, oracle.Span{From: u.since, Until: u.until})
 	}
-	known.Records = slices.DeleteFunc(known.Records, func(r oracle.Record) bool { return gone[r.ID] })
-	known.Effects = slices.DeleteFunc(known.Effects, func(e oracle.Effect) bool { return gone[e.ID] })
-	known.Letters = slices.DeleteFunc(known.Letters, func(l oracle.Letter) bool { return gone[l.EventID] })
+	without(known, gone)
 	lost := func(at time.Time) bool {
 		return slices.ContainsFunc(undone, func(u undoing) bool { return at.After(u.since) && at.Before(u.until) })
 	}
@@ -130,10 +128,21 @@ func forget(known *oracle.Run, undone []undoing) {
 				continue
 			}
 		}
-		if slices.ContainsFunc(e.IDs, func(id string) bool { return gone[id] }) {
-			e.IDs = slices.DeleteFunc(slices.Clone(e.IDs), func(id string) bool { return gone[id] })
-		}
 		entries = append(entries, e)
+	}
+	known.Entries = entries
+}
+
+// without takes events out of what is known, wherever they went.
+func without(known *oracle.Run, gone map[string]bool) {
+	known.Records = slices.DeleteFunc(known.Records, func(r oracle.Record) bool { return gone[r.ID] })
+	known.Effects = slices.DeleteFunc(known.Effects, func(e oracle.Effect) bool { return gone[e.ID] })
+	known.Letters = slices.DeleteFunc(known.Letters, func(l oracle.Letter) bool { return gone[l.EventID] })
+	entries := slices.Clone(known.Entries)
+	for i, e := range entries {
+		if slices.ContainsFunc(e.IDs, func(id string) bool { return gone[id] }) {
+			entries[i].IDs = slices.DeleteFunc(slices.Clone(e.IDs), func(id string) bool { return gone[id] })
+		}
 	}
 	known.Entries = entries
 }
