@@ -12,11 +12,11 @@ type target struct {
 
 // Only tests without a server are asked where they can tell: a survivor costs the time of all tests that reach it.
 const (
-	relayTests = `Reader|Cursor|WindowOf|WindowIs|PlannedWindow|Snapshots?(Are|Knows)|WhatIsPrinted|TestWithout|OneHundred|Saver|ASave(LeavesOut|Keeps|Says|Is|Writes)|` +
+	relayTests = `AReader|CallOfTheReader|ACursorMoves|WindowOf|WindowIs|PlannedWindow|Snapshots?(Are|Knows)|WhatIsPrinted|TestWithout|OneHundred|Saver|ASave(LeavesOut|Keeps|Says|Is|Writes)|` +
 		`SlowSave|Saves(Rest|Of)|Disposition|ReplayGoes|WhatBecomes|TestTheFirst|LaneThat(Keeps|Ran)|LanesRest|SharesOf|LateAnswer|Budget(Is|Counts|Keeps)|` +
-		`Tracker|Settle|Claims?(That|Of|Is)|Fault|Header(s|That)(Of|Are|Is)|Binary|CallOfThe|FirstSchedules|APlace|AList`
+		`Tracker|Settle|Claims?(That|Of|Is)|Fault|Header(s|That)(Of|Are|Is)|Binary|CallOfThe|FirstSchedules|APlace|AList|APageIsFull|ARowIsThe`
 	inboxTests = `Record(Is)|FailureIs|OfAFailure|WithoutRoomOne|AgainAndAgain|MoreOftenThan|LowerOfPosition|AnUnsettledEvent|AnOffset(OutOf|ThatIs)|ATrackerCounts|ADelayDoubles|AHistory|ADecidedEvent|` +
-		`IsHandedBackFor|HandlerIsJudged|PostgresRefusesBehind|RestsInProportion|Tracker|Fault|Delay|Verdict(Is|Has|Keeps)`
+		`IsHandedBackFor|HandlerIsJudged|PostgresRefusesBehind|RestsInProportion|Fault|ADelay|ABudgetEnds|ADeadline|AVerdict|AHandlersError|OnlyAHandler|ContentionWithout|AnEndedContext`
 )
 
 // targets are what issue after issue found bugs in: the code that decides, and the loops that carry decisions out.

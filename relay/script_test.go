@@ -1,0 +1,117 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// script is a database that answers each statement with what a test wrote down for its name, in order, and notes what it was
+// asked. A statement without a reply gets no rows.
+type script struct {
+	answers map[string][]reply
+	asked   []string // "page 3 5:5: nil 0": the name and the arguments
+}
+
+type reply struct {
+	rows   [][]any
+	raw    [][][]byte // in the binary format, in place of rows
+	err    error      // of the call
+	broken error      // after the rows
+}
+
+// because makes a script in which the statement name gets these answers.
+func (s *script) because(name string, replies ...reply) *script {
+	if s.answers == nil {
+		s.answers = map[string][]reply{}
+	}
+	s.answers[name] = append(s.answers[name], replies...)
+	return s
+}
+
+func (s *script) Query(_ context.Context, sql string, args ...any) (pgx.Rows, error) {
+	name, _, _ := strings.Cut(strings.TrimPrefix(sql, "-- relay."), "\n")
+	said := name
+	for _, arg := range args {
+		if v := reflect.ValueOf(arg); v.Kind() == reflect.Pointer && !v.IsNil() {
+			arg = v.Elem().Interface()
+		}
+		said += fmt.Sprint(" ", arg)
+	}
+	s.asked = append(s.asked, said)
+	var a reply
+	if left := s.answers[name]; len(left) > 0 {
+		a, s.answers[name] = left[0], left[1:]
+	}
+	if a.err != nil {
+		return &scripted{reply: reply{broken: a.err}}, a.err
+	}
+	return &scripted{reply: a}, nil
+}
+
+func (s *script) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, _ := s.Query(ctx, sql, args...)
+	rows.Next()
+	return rows
+}
+
+func (s *script) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	_, err := s.Query(ctx, sql, args...)
+	return pgconn.CommandTag{}, err
+}
+
+func (s *script) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) {
+	panic("the script has no transactions")
+}
+
+// scripted are the rows of a reply.
+type scripted struct {
+	reply
+	at int
+}
+
+func (r *scripted) Close()                        { r.at = len(r.rows) + len(r.raw) + 1 }
+func (r *scripted) Err() error                    { return r.broken }
+func (r *scripted) CommandTag() pgconn.CommandTag { return pgconn.CommandTag{} }
+func (r *scripted) Values() ([]any, error)        { return r.rows[r.at-1], nil }
+func (r *scripted) RawValues() [][]byte           { return r.raw[r.at-1] }
+func (r *scripted) Conn() *pgx.Conn               { return nil }
+func (r *scripted) TypeMap() *pgtype.Map          { return nil }
+func (r *scripted) Next() bool                    { r.at++; return r.at <= len(r.rows)+len(r.raw) }
+func (r *scripted) FieldDescriptions() []pgconn.FieldDescription {
+	if r.raw != nil {
+		return []pgconn.FieldDescription{{Format: pgx.BinaryFormatCode}}
+	}
+	return []pgconn.FieldDescription{{Format: pgx.TextFormatCode}}
+}
+
+func (r *scripted) Scan(to ...any) error {
+	if r.at > len(r.rows) {
+		return pgx.ErrNoRows
+	}
+	from := r.rows[r.at-1]
+	if len(from) != len(to) {
+		return fmt.Errorf("%d columns into %d places", len(from), len(to))
+	}
+	for i := range to {
+		place := reflect.ValueOf(to[i]).Elem()
+		value := reflect.ValueOf(from[i])
+		switch {
+		case from[i] == nil:
+			place.SetZero()
+		case place.Kind() == reflect.Pointer:
+			place.Set(reflect.New(place.Type().Elem()))
+			place.Elem().Set(value.Convert(place.Type().Elem()))
+		case !value.CanConvert(place.Type()) || value.Kind() == reflect.Int64 && place.Kind() == reflect.String:
+			return fmt.Errorf("column %d: %T does not go into %T", i, from[i], to[i])
+		default:
+			place.Set(value.Convert(place.Type()))
+		}
+	}
+	return nil
+}
