@@ -36,7 +36,7 @@ func TestAReaderAsksTheLogWhatItsStateNeeds(t *testing.T) {
 	open := startReading(cursor{done: "5:5:", upto: "8:8:", pos: 4})
 	fourth := open
 	fourth.pages = pagesUnplanned - 1
-	listed := open.byPlan(plan{big: []int64{6}, next: places{[]int64{5, 5, 7}, []int64{5, 6, 9}}})
+	listed := open.byPlan(plan{big: []int64{16}, next: places{[]int64{5, 5, 7}, []int64{5, 6, 9}}})
 	cuts := reply{rows: [][]any{{"6:9:", int64(7), int64(100)}, {"6:10:", int64(8), int64(200)}, {"6:11:", int64(9), int64(1101)}}}
 	for name, c := range map[string]struct {
 		from   reading
@@ -70,10 +70,10 @@ func TestAReaderAsksTheLogWhatItsStateNeeds(t *testing.T) {
 			[]string{"page 3 5:5: 8:8: 4 2 tok 100", "transactions 3 5:5: 8:8: 8 2 tok"},
 			page{window: cursor{done: "5:5:", upto: "8:8:"}, after: cursor{done: "5:5:", upto: "8:8:", pos: 8}, moves: true}, planned},
 		"a planned page goes by its list": {listed, new(script).because("planned_page", pageOf("8:8:", 5, 6)),
-			[]string{"planned_page 3 [5 5] 8:8: 4 2 tok [6] [5 6] 100"},
+			[]string{"planned_page 3 [5 5] 8:8: 4 2 tok [16] [5 6] 100"},
 			page{window: cursor{done: "5:5:", upto: "8:8:"}, after: cursor{done: "5:5:", upto: "8:8:", pos: 6}, moves: true}, planned},
-		"a list that may be too short is read first": {open.byPlan(plan{big: []int64{6}}), new(script).because("places", reply{rows: [][]any{{"5", int64(5)}, {"7", int64(9)}}}).because("planned_page", pageOf("8:8:", 5)),
-			[]string{"places 3 5:5: 8:8: 4 50000 tok [6]", "planned_page 3 [5 7] 8:8: 4 2 tok [6] [5 9] 100"},
+		"a list that may be too short is read first": {open.byPlan(plan{big: []int64{16}}), new(script).because("places", reply{rows: [][]any{{"5", int64(5)}, {"7", int64(9)}}}).because("planned_page", pageOf("8:8:", 5)),
+			[]string{"places 3 5:5: 8:8: 4 50000 tok [16]", "planned_page 3 [5 7] 8:8: 4 2 tok [16] [5 9] 100"},
 			page{window: cursor{done: "5:5:", upto: "8:8:"}, after: cursor{done: "8:8:"}, moves: true}, lagging},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -191,6 +191,14 @@ func TestAReaderThatFailsSaysAtWhatAndStaysWhereItWas(t *testing.T) {
 			reply
 			want error
 		}{"the call": {reply{err: boom}, boom}, "the rows": {reply{broken: boom}, boom}}
+		if c.what == "read page" { // also after its header
+			a := pageOf("9:9:", 7)
+			a.broken = boom
+			fails["later rows"] = struct {
+				reply
+				want error
+			}{a, boom}
+		}
 		for state, err := range states {
 			fails[state] = struct {
 				reply
@@ -252,6 +260,7 @@ func TestARowIsTheSameEventInBothFormats(t *testing.T) {
 		"all columns":      {`{"a":"b"}`, []byte("body"), holdfast.Event{Headers: map[string]string{"a": "b"}, Payload: []byte("body")}},
 		"no headers":       {nil, []byte{}, holdfast.Event{Payload: []byte{}}},
 		"a tombstone":      {nil, nil, holdfast.Event{}},
+		"headers are null": {`null`, nil, holdfast.Event{Headers: map[string]string{}}},
 		"a header is null": {`{"a":null,"n":"null"}`, nil, holdfast.Event{Headers: map[string]string{"a": "null", "n": "null"}}},
 		"a header is a number, another an object": {`{"a":1,"o":{"x": [true]},"s":"y"}`, nil,
 			holdfast.Event{Headers: map[string]string{"a": "1", "o": `{"x": [true]}`, "s": "y"}}},

@@ -41,6 +41,15 @@ func (s *script) Query(_ context.Context, sql string, args ...any) (pgx.Rows, er
 		if v := reflect.ValueOf(arg); v.Kind() == reflect.Pointer && !v.IsNil() {
 			arg = v.Elem().Interface()
 		}
+		if list, ok := arg.([]*string); ok {
+			texts := make([]any, len(list))
+			for i, text := range list {
+				if text != nil {
+					texts[i] = *text
+				}
+			}
+			arg = texts
+		}
 		said += fmt.Sprint(" ", arg)
 	}
 	s.asked = append(s.asked, said)

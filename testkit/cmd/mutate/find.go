@@ -92,13 +92,13 @@ func (w *finder) walk(body *ast.BlockStmt) {
 		case *ast.BinaryExpr:
 			w.binary(n, parent)
 		case *ast.BasicLit:
-			if n.Kind == token.INT && !constantNeeded(parents) {
+			if n.Kind == token.INT && !constantNeeded(parents) && !w.besideError(parent) {
 				if v, err := strconv.ParseInt(n.Value, 0, 64); err == nil {
 					w.replace("constant", n, strconv.FormatInt(v+1, 10))
 				}
 			}
 		case *ast.Ident:
-			if (n.Name == "true" || n.Name == "false") && !constantNeeded(parents) && w.p.info.Uses[n] == types.Universe.Lookup(n.Name) {
+			if (n.Name == "true" || n.Name == "false") && !constantNeeded(parents) && !w.besideError(parent) && w.p.info.Uses[n] == types.Universe.Lookup(n.Name) {
 				w.replace("constant", n, strconv.FormatBool(n.Name == "false"))
 			}
 		case *ast.CallExpr:
@@ -280,6 +280,16 @@ func isBlock(n ast.Node) bool {
 		return false
 	}
 	return true
+}
+
+// besideError reports that a node returns an error. Nobody looks at the results beside it.
+func (w *finder) besideError(n ast.Node) bool {
+	r, ok := n.(*ast.ReturnStmt)
+	if !ok || len(r.Results) < 2 {
+		return false
+	}
+	last := w.p.info.Types[r.Results[len(r.Results)-1]]
+	return !last.IsNil() && last.Type != nil && types.Implements(last.Type, types.Universe.Lookup("error").Type().Underlying().(*types.Interface))
 }
 
 // constantNeeded says that the language wants a constant here. path leads to the expression.
