@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"reflect"
@@ -101,7 +102,7 @@ func (r *scripted) FieldDescriptions() []pgconn.FieldDescription {
 
 func (r *scripted) Scan(to ...any) error {
 	if r.at > len(r.rows) {
-		return pgx.ErrNoRows
+		return cmp.Or(r.broken, pgx.ErrNoRows)
 	}
 	from := r.rows[r.at-1]
 	if len(from) != len(to) {

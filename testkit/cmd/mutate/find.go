@@ -55,7 +55,7 @@ func (p *pkg) find(file string) ([]*mutant, error) {
 
 // notMutated are statements whose absence no promise forbids: log lines, points where tests end a process, and what frees
 // something that is freed anyway, only later.
-var notMutated = regexp.MustCompile(`^[\w.]+\.Logger\.|^failpoint\.Hit|^(defer )?(cancel|stop)\(\)$|^(defer )?(t|timer|heartbeat|rest)\.Stop\(\)$|^(defer )?rows\.Close\(\)$`)
+var notMutated = regexp.MustCompile(`^[\w.]+\.Logger\.|^failpoint\.Hit|^(defer )?(cancel|stop|end)\(\)$|^(defer )?(t|timer|heartbeat|rest)\.Stop\(\)$|^(defer )?rows\.Close\(\)$`)
 
 // walk finds the mutants of a function's body. Those of function literals in it are among them.
 func (w *finder) walk(body *ast.BlockStmt) {
@@ -70,6 +70,9 @@ func (w *finder) walk(body *ast.BlockStmt) {
 			parent = parents[len(parents)-1]
 		}
 		if s, ok := n.(ast.Stmt); ok && notMutated.MatchString(w.text(s)) && !isBlock(n) {
+			return false
+		}
+		if s, ok := n.(*ast.IfStmt); ok && s.Init == nil && s.Else == nil && w.onlyNotMutated(s.Body) {
 			return false
 		}
 		parents = append(parents, n)
@@ -272,6 +275,16 @@ func (w *finder) text(n ast.Node) string {
 func (w *finder) isBool(e ast.Expr) bool {
 	b, ok := w.p.info.Types[e].Type.Underlying().(*types.Basic)
 	return ok && b.Info()&types.IsBoolean != 0 && w.p.info.Types[e].Value == nil
+}
+
+// onlyNotMutated says that nothing depends on whether a block is entered.
+func (w *finder) onlyNotMutated(b *ast.BlockStmt) bool {
+	for _, s := range b.List {
+		if isBlock(s) || !notMutated.MatchString(w.text(s)) {
+			return false
+		}
+	}
+	return true
 }
 
 func isBlock(n ast.Node) bool {

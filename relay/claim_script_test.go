@@ -1,0 +1,193 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/logtest"
+)
+
+// goodServer is what readServer reads where a relay may run.
+func goodServer() server {
+	return server{token: "tok", isolation: "read committed", identifier: 7, adopted: 7, born: 1<<32 + 5, bornXmin: 5, doneXmax: 100, nowXmax: 100, version: holdfast.SchemaVersion}
+}
+
+func (s server) reply() reply {
+	return reply{rows: [][]any{{s.token, s.standby, s.isolation, s.identifier, s.adopted, s.born, s.bornXmin, s.doneXmax, s.nowXmax, s.version}}}
+}
+
+func TestAServerWhereARelayMustNotRunIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*server)
+		want   error
+	}{
+		"a good one":                   {func(*server) {}, nil},
+		"a newer schema":               {func(s *server) { s.version++ }, nil},
+		"a cursor behind it":           {func(s *server) { s.doneXmax-- }, nil},
+		"a standby":                    {func(s *server) { s.standby = true }, ErrStandby},
+		"an older schema":              {func(s *server) { s.version-- }, holdfast.ErrSchemaVersion},
+		"another isolation":            {func(s *server) { s.isolation = "serializable" }, ErrIsolation},
+		"a copy in another cluster":    {func(s *server) { s.adopted++ }, ErrRestored},
+		"a cursor in its future":       {func(s *server) { s.doneXmax++ }, ErrRestored},
+		"a standby of an older schema": {func(s *server) { s.standby, s.version = true, 0 }, ErrStandby},
+	} {
+		s := goodServer()
+		c.change(&s)
+		if err := s.refusal("holdfast"); !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+		r, _, _ := savingRelay(new(script).because("server", s.reply()).because("heartbeat", reply{rows: [][]any{{1, 8, 0}}}), &logtest.Log{})
+		if err := r.maintainClaims(t.Context(), t.Context()); !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
+			t.Errorf("%s: the relay says %v, want %v", name, err, c.want)
+		}
+	}
+	for xmin, same := range map[int64]bool{5: true, 1<<32 + 5: true, 6: false} {
+		if s := goodServer(); (server{born: s.born, bornXmin: xmin}).sameHistory() != same {
+			t.Errorf("a row whose xmin is %d is of the same history: %v", xmin, !same)
+		}
+	}
+}
+
+// claims counts on a relay that has these lanes, beside so many relays and lanes of which some are free.
+func TestAClaimAsksForWhatItsShareLacks(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		owned               int
+		relays, lanes, free int
+		claims              string // the arguments from the number on; "" for none
+		stopped             int    // lanes, the highest
+	}{
+		"alone":                       {0, 1, 8, 8, "8 tok []", 0},
+		"one of three":                {0, 3, 8, 8, "3 tok []", 0},
+		"some are missing":            {2, 2, 8, 6, "2 tok [0 1]", 0},
+		"none is free":                {2, 2, 8, 0, "", 0},
+		"its share":                   {4, 2, 8, 4, "", 0},
+		"more than its share":         {6, 2, 8, 4, "", 2},
+		"one more, and none is free":  {5, 2, 8, 0, "", 1},
+		"one less, and one lane free": {3, 2, 8, 1, "1 tok [0 1 2]", 0},
+	} {
+		s := new(script).because("server", goodServer().reply()).because("heartbeat", reply{rows: [][]any{{c.relays, c.lanes, c.free}}})
+		r, lanes, _ := savingRelay(s, &logtest.Log{}, make([]string, c.owned)...)
+		for _, l := range lanes {
+			l.stop = make(chan struct{})
+			r.enter(l)
+		}
+		if err := r.maintainClaims(t.Context(), t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		claims := ""
+		for _, asked := range s.asked {
+			if rest, ok := strings.CutPrefix(asked, "claim relay 1m0s "); ok {
+				claims = rest
+			}
+		}
+		if claims != c.claims {
+			t.Errorf("%s: it claims %q, want %q", name, claims, c.claims)
+		}
+		for i, l := range lanes {
+			stopped := false
+			select {
+			case <-l.stop:
+				stopped = true
+			default:
+			}
+			if stopped != (i >= c.owned-c.stopped) {
+				t.Errorf("%s: lane %d is stopped: %v", name, i, stopped)
+			}
+		}
+	}
+}
+
+func TestAClaimLeavesOutWhatRestsOrIsAskedFor(t *testing.T) {
+	t.Parallel()
+	s := new(script).because("server", goodServer().reply()).because("heartbeat", reply{rows: [][]any{{1, 8, 8}}})
+	r, _, _ := savingRelay(s, &logtest.Log{}, "a")
+	r.asked = []int16{6}
+	for range 2 {
+		r.failing.claimed(4, r.env.now())
+		r.failing.failed(4, r.env.now(), 0.9)
+	}
+	if err := r.maintainClaims(t.Context(), t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if want := "claim relay 1m0s 8 tok [4 6]"; s.asked[len(s.asked)-1] != want {
+		t.Errorf("it asked %q, want %q", s.asked[len(s.asked)-1], want)
+	}
+	if r.token != "tok" {
+		t.Errorf("its token is %q", r.token)
+	}
+}
+
+func TestAClaimThatFailsSaysAtWhat(t *testing.T) {
+	t.Parallel()
+	boom := errors.New("boom")
+	emptied := goodServer()
+	emptied.token = ""
+	waits := goodServer()
+	waits.standby, waits.token = true, ""
+	beat := reply{rows: [][]any{{1, 8, 8}}}
+	for name, c := range map[string]struct {
+		script *script
+		want   string
+		cause  error
+		asked  []string // names
+	}{
+		"the server":          {new(script).because("server", reply{err: boom}), "ask the server: ", boom, []string{"server"}},
+		"a standby says so":   {new(script).because("server", reply{err: &pgconn.PgError{Code: "0A000"}}), "", ErrStandby, []string{"server"}},
+		"another SQL error":   {new(script).because("server", reply{err: &pgconn.PgError{Code: "XX000"}}), "ask the server: ", nil, []string{"server"}},
+		"a standby's token":   {new(script).because("server", waits.reply()), "", ErrStandby, []string{"server"}},
+		"the token":           {new(script).because("server", emptied.reply()).because("incarnation", reply{err: boom}), "refill the incarnation: ", boom, []string{"server", "incarnation"}},
+		"a second look":       {new(script).because("server", emptied.reply(), reply{err: boom}), "ask the server: ", boom, []string{"server", "incarnation", "server"}},
+		"the heartbeat":       {new(script).because("server", goodServer().reply()).because("heartbeat", reply{err: boom}), "count relays: ", boom, []string{"server", "heartbeat"}},
+		"the claim":           {new(script).because("server", goodServer().reply()).because("heartbeat", beat).because("claim", reply{err: boom}), "claim lanes: ", boom, []string{"server", "heartbeat", "claim"}},
+		"its rows":            {new(script).because("server", goodServer().reply()).because("heartbeat", beat).because("claim", reply{broken: boom}), "claim lanes: ", boom, []string{"server", "heartbeat", "claim"}},
+		"rows of other types": {new(script).because("server", goodServer().reply()).because("heartbeat", beat).because("claim", reply{rows: [][]any{{"x"}}}), "claim lanes: ", nil, []string{"server", "heartbeat", "claim"}},
+	} {
+		r, _, _ := savingRelay(c.script, &logtest.Log{})
+		err := r.maintainClaims(t.Context(), t.Context())
+		if err == nil || !strings.HasPrefix(err.Error(), c.want) || c.cause != nil && !errors.Is(err, c.cause) {
+			t.Errorf("%s: %v, want %q and %v", name, err, c.want, c.cause)
+		}
+		var asked []string
+		for _, said := range c.script.asked {
+			word, _, _ := strings.Cut(said, " ")
+			asked = append(asked, word)
+		}
+		if diff := cmp.Diff(c.asked, asked); diff != "" {
+			t.Errorf("%s asked (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestARelayThatStopsClaimsNothingMore(t *testing.T) {
+	t.Parallel()
+	s := new(script).because("server", goodServer().reply()).because("heartbeat", reply{rows: [][]any{{1, 8, 8}}})
+	r, _, _ := savingRelay(s, &logtest.Log{})
+	ctx, cancel := context.WithCancel(t.Context())
+	r.env.limit = func(of context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+		if d != time.Minute {
+			t.Errorf("a statement has %v, want the lease", d)
+		}
+		cancel()
+		return of, func() {}
+	}
+	if err := r.maintainClaims(ctx, t.Context()); err != nil || len(s.asked) != 2 {
+		t.Errorf("it asked %q, %v; want no claim", s.asked, err)
+	}
+	r.c.Lease = time.Second
+	r.env.limit = func(of context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+		if d != 2*time.Second {
+			t.Errorf("with a short lease a statement has %v, want 2s", d)
+		}
+		return of, func() {}
+	}
+	_ = r.maintainClaims(t.Context(), t.Context())
+}
