@@ -114,7 +114,7 @@ func (d *DLQ) turn(ctx context.Context, f ParkedFilter, w *laneWork, p *ParkedPr
 		if err := change(ctx, tx, args).Scan(&rows, &changed, &more, &keys, &next.key, &next.place); err != nil {
 			return fmt.Errorf("change them: %w", err)
 		}
-		if _, err := tx.Exec(ctx, d.sql.resumeParked, w.lane, f.Topic, keys); err != nil {
+		if _, err := tx.Exec(ctx, d.sql.resumeParked, w.lane, f.Topic, keys, next.key, next.place); err != nil {
 			return fmt.Errorf("resume what comes after them: %w", err)
 		}
 		return nil

@@ -111,14 +111,19 @@ const redirectParked = `-- dlq.redirect_parked` + parkedBatch + `, held as mater
     from changed c where l.id = c.letter and l.state = 'replaying')` + parkedDone
 
 // resumeParked makes the first row of queues due, unless it waits for its topic or partition, or a dead letter holds it. $2 topic,
-// $3 keys.
+// $3 keys, $4 and $5 the last key and place of the batch: nothing is left before it, so what was there need not be read again. The
+// rows are found again by their place in the file: else the planner, which knows nothing of a new table, looks for the first row
+// of a queue once for each of its rows.
 const resumeParked = `-- dlq.resume_parked
+with first as materialized (
+  select f.* from unnest($3::text[]) as k (key), lateral (
+    select h.ctid as row, h.* from holdfast.parked h
+     where h.lane = $1::smallint and h.topic = $2::text and h.key = k.key
+       and h.place > case when k.key = $4::text then $5::bigint else '-9223372036854775808' end
+     order by h.place limit 1) f)
 update holdfast.parked p set next_at = now()
-  from (select k.key, f.place
-          from unnest($3::text[]) as k (key),
-               lateral (select h.place from holdfast.parked h
-                         where h.lane = $1::smallint and h.topic = $2::text and h.key = k.key order by h.place limit 1) f) first
- where p.lane = $1::smallint and p.topic = $2::text and p.key = first.key and p.place = first.place
-   and p.next_at = 'infinity' and p.partition is null and p.why <> 'topic'
-   and (p.letter is not null or not exists (
-     select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = p.topic and h.key = p.key))`
+ where p.ctid = any (array(
+   select f.row from first f
+    where f.next_at = 'infinity' and f.partition is null and f.why <> 'topic'
+      and (f.letter is not null or not exists (
+        select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = $2::text and h.key = f.key))))`

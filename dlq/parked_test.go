@@ -551,6 +551,37 @@ func TestATransactionChangesFewBytesOfParkedEvents(t *testing.T) {
 	}
 }
 
+// A key has more events than a transaction changes. They keep their order, and only the first is due after each.
+func TestATransactionChangesFewParkedEvents(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	pgtest.Exec(t, b.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
+		select 0, 'gone', 'k', nextval('holdfast.parked_place'), 'topic', 'infinity', n, 's', 't', now() from generate_series(1, 12000) n`)
+	var moved []int
+	o := ann
+	o.ProgressFunc = func(p dlq.ParkedProgress) {
+		moved = append(moved, p.Moved)
+		if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where topic = 'orders' and next_at < 'infinity'"); n != 1 && len(moved) < 4 {
+			t.Errorf("%d events of the key are due", n)
+		}
+	}
+	if n, err := b.d.RedirectParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, "orders", o); n != 12_000 || err != nil {
+		t.Fatalf("%d, %v", n, err)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from (select id::integer - lag(id::integer, 1, 0) over (order by place) as step from holdfast.parked) s where step <> 1"); n != 0 {
+		t.Errorf("%d events are out of order", n)
+	}
+	if n, err := b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "orders"}, o); n != 12_000 || err != nil {
+		t.Fatalf("%d, %v", n, err)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from (select event_id::integer - lag(event_id::integer, 1, 0) over (order by id) as step from holdfast.letter) s where step <> 1"); n != 0 {
+		t.Errorf("%d letters are out of order", n)
+	}
+	if fmt.Sprint(moved) != "[5000 10000 12000 5000 10000 12000]" {
+		t.Errorf("after each transaction so many were changed: %v", moved)
+	}
+}
+
 func TestWhatIsWrongWithAChangeOfParkedEvents(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

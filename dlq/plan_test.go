@@ -65,7 +65,7 @@ func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
 		{giveUpStored, "'billing', 'orders', '12', 12, 's', '12', 'r', 'open', 'dead'", []string{"stored_(pkey|consumer_source_event_id_key)", "inbox_pkey", "letter_pkey", "letter_event"}},
 		{giveUpParked, "3, 'topic 1', '11', '', -9, 1000000, 100, 1000, 'discarded', 'r', 'ann', 'w'", []string{"parked_pkey", "letter_(pkey|open)"}},
 		{redirectParked, "3, 'topic 1', '', '11', 5, 1000000, 100, 1000, 'topic 2', 'n'", []string{"parked_pkey", "letter_(pkey|open)", "letter_holds"}},
-		{resumeParked, "3, 'topic 1', '{11}'", []string{"parked_pkey", "letter_holds"}},
+		{resumeParked, "3, 'topic 1', '{11,19}', '19', 5", []string{"parked_pkey", "letter_holds"}},
 	} {
 		asked = append(asked, c.statement)
 		for _, plan := range plantest.Of(t, db.Pool, c.statement, c.literals) {
