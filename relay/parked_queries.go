@@ -120,29 +120,42 @@ select p.place, p.topic, p.key, p.why, p.attempts, p.id, p.source, p.type, p.tim
      select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = p.topic and h.key = p.key))
  order by p.place limit 1`
 
+// The statements that change rows of the lane find each by parked_pkey, and then again by its place in the file, which nobody else
+// changes. In a table that nobody has analyzed the planner would rather read all rows of the lane, or all of a long queue again
+// for each of its rows.
+
 // holdParked makes rows wait until their topic or partition takes events again. $2 topics, $3 keys, $4 places, $5 partitions,
 // null for the whole topic.
 const holdParked = `-- relay.hold
+with found as materialized (
+  select f.row, u.partition from unnest($2::text[], $3::text[], $4::bigint[], $5::integer[]) as u (topic, key, place, partition), lateral (
+    select h.ctid as row from holdfast.parked h
+     where h.lane = $1::smallint and h.topic = u.topic and h.key = u.key and h.place = u.place limit 1) f)
 update holdfast.parked p
    set next_at = 'infinity', partition = u.partition, why = case when u.partition is null then 'topic' else p.why end
-  from unnest($2::text[], $3::text[], $4::bigint[], $5::integer[]) as u (topic, key, place, partition)
- where p.lane = $1::smallint and p.topic = u.topic and p.key = u.key and p.place = u.place`
+  from found u where p.ctid = u.row`
 
 // deleteParked removes rows that were acknowledged. $2 topics, $3 keys, $4 places.
 const deleteParked = `-- relay.unpark
 delete from holdfast.parked p
- using unnest($2::text[], $3::text[], $4::bigint[]) as u (topic, key, place)
- where p.lane = $1::smallint and p.topic = u.topic and p.key = u.key and p.place = u.place`
+ where p.ctid = any (array(
+  select f.row from unnest($2::text[], $3::text[], $4::bigint[]) as u (topic, key, place), lateral (
+    select h.ctid as row from holdfast.parked h
+     where h.lane = $1::smallint and h.topic = u.topic and h.key = u.key and h.place = u.place limit 1) f))`
 
 // delayParked delays rows that were tried, with an attempt spent or not. $5 attempts to add, $6 errors, $7 seconds.
 const delayParked = `-- relay.delay
+with found as materialized (
+  select f.row, u.attempts, u.error, u.delay
+    from unnest($2::text[], $3::text[], $4::bigint[], $5::integer[], $6::text[], $7::float8[]) as u (topic, key, place, attempts, error, delay), lateral (
+    select h.ctid as row from holdfast.parked h
+     where h.lane = $1::smallint and h.topic = u.topic and h.key = u.key and h.place = u.place limit 1) f)
 update holdfast.parked p
    set attempts = p.attempts + u.attempts, next_at = now() + make_interval(secs => u.delay),
        why = case when u.attempts > 0 then 'record' else p.why end,
        errors = case when u.attempts = 0 and p.errors[cardinality(p.errors)] = u.error then p.errors
                      else holdfast.last_errors(p.errors || u.error) end
-  from unnest($2::text[], $3::text[], $4::bigint[], $5::integer[], $6::text[], $7::float8[]) as u (topic, key, place, attempts, error, delay)
- where p.lane = $1::smallint and p.topic = u.topic and p.key = u.key and p.place = u.place`
+  from found u where p.ctid = u.row`
 
 // deadLetterParked turns a parked row into a dead letter, or reopens the letter whose replay it was, in one statement.
 // $1 lane, $2 topic, $3 key, $4 place, $5 attempts to add, $6 error, $7 reason, $8 fingerprint, $9 holds.
@@ -174,14 +187,16 @@ select holdfast.publish_letter($1::bigint, $2::text, -1)`
 // resumeQueues makes the first row of queues due, unless a dead letter holds them. No letter holds back a replay. $2 topics, $3 keys. It finds the holding
 // letters by letter_holds.
 const resumeQueues = `-- relay.resume_queues
+with first as materialized (
+  select f.* from unnest($2::text[], $3::text[]) as q (topic, key), lateral (
+    select h.ctid as row, h.topic, h.key, h.next_at, h.letter from holdfast.parked h
+     where h.lane = $1::smallint and h.topic = q.topic and h.key = q.key order by h.place limit 1) f)
 update holdfast.parked p set next_at = now()
-  from (select q.topic, q.key, f.place
-          from unnest($2::text[], $3::text[]) as q (topic, key),
-               lateral (select h.place from holdfast.parked h
-                         where h.lane = $1::smallint and h.topic = q.topic and h.key = q.key order by h.place limit 1) f) first
- where p.lane = $1::smallint and p.topic = first.topic and p.key = first.key and p.place = first.place and p.next_at = 'infinity'
-   and (p.letter is not null or not exists (
-     select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = p.topic and h.key = p.key))`
+ where p.ctid = any (array(
+   select f.row from first f
+    where f.next_at = 'infinity'
+      and (f.letter is not null or not exists (
+        select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = f.topic and h.key = f.key))))`
 
 // resumeHeld ends the wait of events for their topic or partition, in the order in which they were parked, $4 at most, and
 // returns of how many. Those that head a queue are due then, unless a dead letter holds it. $3 partition, -2 for the topic. The

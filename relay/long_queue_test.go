@@ -1,0 +1,53 @@
+package relay
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+)
+
+// Nobody has analyzed the table yet, so the planner believes that it is empty. A long queue drains a hundred rows at a time, and
+// none of its other rows may be read for that.
+func TestALongQueueIsNotReadToDrainItsHead(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, payload)
+		select 0, 'orders', 'k', n, 'follows', 'infinity', n, 's', 't', now(), convert_to(repeat('x', 1000), 'UTF8') from generate_series(1, 5000) n`)
+	var topics, keys, errs []string
+	var places []int64
+	var adds, partitions []int32
+	var delays []float64
+	for place := range int64(100) {
+		topics, keys, places = append(topics, "orders"), append(keys, "k"), append(places, place+1)
+		errs, adds, partitions, delays = append(errs, "refused"), append(adds, 1), append(partitions, 3), append(delays, 1)
+	}
+	for _, step := range []struct {
+		statement string
+		args      []any
+	}{
+		{delayParked, []any{0, topics, keys, places, adds, errs, delays}},
+		{holdParked, []any{0, topics, keys, places, partitions}},
+		{deleteParked, []any{0, topics, keys, places}},
+		{resumeQueues, []any{0, []string{"orders"}, []string{"k"}}},
+	} {
+		rows, err := db.Query(t.Context(), "explain (analyze, costs off, timing off) "+step.statement, step.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if plan := strings.Join(lines, "\n"); regexp.MustCompile(`rows=\d{4,} loops|loops=\d{4,}|Removed by (Join )?Filter: \d{4,}`).MatchString(plan) {
+			t.Errorf("it reads the queue:\n%s", plan)
+		}
+	}
+	if n := pgtest.Count(t, db.Pool, "select place from holdfast.parked where next_at < 'infinity'"); n != 101 {
+		t.Errorf("the row at %d is due, want the first", n)
+	}
+}
