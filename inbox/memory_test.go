@@ -105,11 +105,20 @@ func sizedLog(sizes ...int) []Record {
 }
 
 func TestEventsInMemoryKeepWithinTheBudget(t *testing.T) {
-	const budget, partitions = 16 << 20, 6
-	sizes := make([]int, 30)
-	for i := range sizes {
-		sizes[i] = []int{300, 100_000, 1 << 20, 3 << 20}[i%4]
+	mixed, medium := make([]int, 30), make([]int, 60)
+	for i := range mixed {
+		mixed[i] = []int{300, 100_000, 1 << 20, 3 << 20}[i%4]
 	}
+	for i := range medium {
+		medium[i] = 100_000
+	}
+	for name, sizes := range map[string][]int{"of all sizes": mixed, "smaller than a page": medium} {
+		t.Run(name, func(t *testing.T) { keepsWithinTheBudget(t, sizes) })
+	}
+}
+
+func keepsWithinTheBudget(t *testing.T, sizes []int) {
+	const budget, partitions = 16 << 20, 6
 	b := setup(t)
 	g := &sized{fakeGeneration: newFakeGeneration(sizedLog(sizes...)), partitions: partitions}
 	in := b.inbox(func(c *Config) {
