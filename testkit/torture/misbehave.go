@@ -19,8 +19,8 @@ import (
 )
 
 // What a handler may do wrong. Each call that does so costs an attempt, undoes its effect, and harms no other event. The
-// event has its effect once, at a later attempt. One whose handler committed by itself becomes a dead letter at once:
-// nobody knows what was committed.
+// event has its effect once, at a later attempt. A handler that commits by itself commits with its effect that the event
+// was taken in: its effect stays, and no other attempt follows.
 const (
 	panics     = "panic"
 	hangs      = "hang"       // it ignores that its time is up, and returns nil long after
@@ -121,6 +121,9 @@ func (n *node) misbehave(ctx context.Context, tx pgx.Tx, kind string, events []h
 		time.Sleep(handlerGrace / 5)
 	case swallows:
 		_, _ = tx.Exec(ctx, "insert into state (consumer) values (null)")
+	case commits:
+		_, err := tx.Exec(ctx, "commit")
+		return err
 	case setsRole:
 		_, err := tx.Exec(ctx, "set role pg_monitor")
 		return err
@@ -130,13 +133,6 @@ func (n *node) misbehave(ctx context.Context, tx pgx.Tx, kind string, events []h
 
 // misbehaves begins what a history says of such a call.
 const misbehaves = "handler misbehaves: "
-
-// commitItself ends the handler's transaction before anything is written in it.
-func (n *node) commitItself(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
-	n.rec.Add(history.Entry{Op: history.Log, IDs: idsOf(events), Text: misbehaves + commits})
-	_, err := tx.Exec(ctx, "commit")
-	return err
-}
 
 func idsOf(events []holdfast.Event) (ids []string) {
 	for _, e := range events {
@@ -174,7 +170,7 @@ func endings(known *oracle.Run) (problems []string) {
 		switch {
 		case effects[id]+letters[id] != 1:
 			problems = append(problems, fmt.Sprintf("%s, whose handler committed by itself, has %d effects and %d dead letters", id, effects[id], letters[id]))
-		case letters[id] == 1: // One of a batch is handled alone, and may end well.
+		case letters[id] == 1:
 			gone[id] = true
 		}
 	}

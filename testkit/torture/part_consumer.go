@@ -140,9 +140,6 @@ func (n *node) effect(ctx context.Context, tx pgx.Tx, events []holdfast.Event) e
 			kind = n.conduct.of(e.ID)
 		}
 	}
-	if kind == commits {
-		return n.commitItself(ctx, tx, events)
-	}
 	b := &pgx.Batch{}
 	for _, e := range events {
 		if e.Key != "" {
