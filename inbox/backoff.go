@@ -4,10 +4,11 @@ import "time"
 
 // This file computes delays. It is pure: values in, values out.
 
-// The shortest and the longest delays.
+// The shortest and the longest delays. databaseCap is also how long a consumer may go on waiting once the database, or the
+// broker, is back: so it is short, although an outage may be long.
 const (
 	contendedBase, contendedCap = 2 * time.Millisecond, 200 * time.Millisecond
-	databaseBase, databaseCap   = 50 * time.Millisecond, 15 * time.Second
+	databaseBase, databaseCap   = 50 * time.Millisecond, 2 * time.Second
 	fullBase, fullCap           = 500 * time.Millisecond, 10 * time.Second
 	immediateBase, immediateCap = 20 * time.Millisecond, 200 * time.Millisecond
 )

@@ -32,3 +32,13 @@ func TestADelayDoublesUpToItsLimitWithHalfOfItByChance(t *testing.T) {
 		t.Errorf("after 32 it is %d, want its limit's half, %d", got, 1<<39)
 	}
 }
+
+// A wait that has begun when a database or a broker comes back has to end first. So it bounds the recovery.
+func TestNoWaitForADependencyIsLongerThan2s(t *testing.T) {
+	t.Parallel()
+	for tries := range 1000 {
+		if got := spread(databaseBase, databaseCap, tries, 1); got > 2*time.Second {
+			t.Fatalf("after %d tries it is %v", tries, got)
+		}
+	}
+}
