@@ -191,3 +191,84 @@ func TestARelayThatStopsClaimsNothingMore(t *testing.T) {
 	}
 	_ = r.maintainClaims(t.Context(), t.Context())
 }
+
+func TestAClaimStartsEachLaneWhereItWasSaved(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	claimed := reply{rows: [][]any{{int16(2), int64(9), "5:5:", "8:8:", int64(7)}, {int16(4), int64(1), "6:6:", "", int64(0)}}}
+	s := new(script).because("claim", claimed)
+	r, _, _ := savingRelay(s, &logtest.Log{})
+	r.c.BatchSize, r.pageBytes = 1000, 5000
+	r.env.now = func() time.Time { now = now.Add(time.Second); return now }
+	var started []*lane
+	r.env.start = func(_ context.Context, l *lane) { started = append(started, l) }
+	if err := r.claim(t.Context(), t.Context(), t.Context(), "tok", 2, nil, 8); err != nil || len(started) != 2 {
+		t.Fatalf("%d lanes are started, %v", len(started), err)
+	}
+	for i, want := range []struct {
+		number int
+		epoch  int64
+		at     cursor
+		state  readState
+	}{{2, 9, cursor{"5:5:", "8:8:", 7}, inWindow}, {4, 1, cursor{done: "6:6:"}, lagging}} {
+		l := started[i]
+		if l.number != want.number || l.epoch != want.epoch || l.token != "tok" || l.cursor != want.at || l.saved != want.at {
+			t.Errorf("lane %d, epoch %d, token %q at %+v, saved at %+v; want %+v", l.number, l.epoch, l.token, l.cursor, l.saved, want)
+		}
+		if until := time.Date(2026, 1, 1, 0, 1, 1, 0, time.UTC); !l.leaseUntil.Equal(until) {
+			t.Errorf("lane %d has its lease until %v, want %v: from before the statement", l.number, l.leaseUntil, until)
+		}
+		if rd := &l.reader; rd.lane != want.number || rd.token != "tok" || rd.limit != 1000 || rd.bytes != 5000 || rd.span != 6400 || rd.at.state != want.state || rd.at.cursor != want.at {
+			t.Errorf("lane %d is read by %+v", l.number, rd)
+		}
+	}
+	if at := time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC); !r.failing.lanes[2].claimedAt.Equal(at) || !r.failing.lanes[4].claimedAt.Equal(at) {
+		t.Errorf("they were claimed at %+v, want %v", r.failing.lanes, at)
+	}
+
+	boom := errors.New("boom")
+	for _, name := range []string{"waiting", "holds", "held"} {
+		s := new(script).because("claim", claimed).because(name, reply{err: boom})
+		r, _, _ := savingRelay(s, &logtest.Log{})
+		r.env.start = func(_ context.Context, l *lane) { t.Errorf("lane %d is started without what it waits for", l.number) }
+		err := r.claim(t.Context(), t.Context(), t.Context(), "tok", 2, nil, 8)
+		if !errors.Is(err, boom) || !strings.HasPrefix(err.Error(), "load lane 2: ") {
+			t.Errorf("%s fails: %v; it asked %q", name, err, s.asked)
+		}
+	}
+}
+
+func TestKeysResumeOnAClaimUnlessSomethingHoldsThem(t *testing.T) {
+	t.Parallel()
+	boom := errors.New("boom")
+	free, letter, topic := queue{"orders", "free"}, queue{"orders", "letter"}, queue{"gone", "k"}
+	for name, c := range map[string]struct {
+		sleepers []queue
+		fence    reply
+		resumed  reply
+		asked    []string
+		want     error
+	}{
+		"one of three": {[]queue{letter, free, topic}, reply{rows: [][]any{{1}}}, reply{}, []string{"fence 0 relay 100 a", "resume_queues 0 [orders] [free]", "commit"}, nil},
+		"none":         {nil, reply{}, reply{}, nil, nil},
+		"all are held": {[]queue{letter, topic}, reply{}, reply{}, nil, nil},
+		"it is lost":   {[]queue{free}, reply{}, reply{}, []string{"fence 0 relay 100 a", "resume_queues 0 [orders] [free]"}, errLost},
+		"it fails":     {[]queue{free}, reply{rows: [][]any{{1}}}, reply{err: boom}, []string{"fence 0 relay 100 a", "resume_queues 0 [orders] [free]"}, boom},
+	} {
+		s := new(script).because("fence", c.fence).because("resume_queues", c.resumed)
+		r, lanes, _ := savingRelay(s, &logtest.Log{}, "a")
+		l := lanes[0]
+		l.leaseUntil = r.env.now().Add(time.Hour)
+		l.sleepers, l.held, l.holds = c.sleepers, map[queue]bool{letter: true}, map[spot]*hold{{"gone", wholeTopic}: {}}
+		err := l.resumeReleased(t.Context())
+		if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || err != nil && !strings.HasPrefix(err.Error(), "resume released keys: ") {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+		if diff := cmp.Diff(c.asked, s.asked); diff != "" {
+			t.Errorf("%s asked (-want +got):\n%s", name, diff)
+		}
+		if l.sleepers != nil {
+			t.Errorf("%s: it keeps %v", name, l.sleepers)
+		}
+	}
+}

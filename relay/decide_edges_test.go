@@ -58,3 +58,20 @@ func TestTheLastAttemptIsTheOneThatTheLimitNames(t *testing.T) {
 		}
 	}
 }
+
+func TestTheRingTurnsToTheFirstOfTheSmallest(t *testing.T) {
+	t.Parallel()
+	none := make([]bool, 4)
+	for name, c := range map[string]struct {
+		current int
+		bytes   []int64
+		want    int
+	}{"the first is the smallest": {3, []int64{1, 5, 7, 100}, 0}, "two are": {0, []int64{100, 9, 5, 5}, 2}, "the last is": {1, []int64{9, 100, 7, 5}, 3}} {
+		if got, turned := nextSegment(c.current, c.bytes, none, 100); got != c.want || !turned {
+			t.Errorf("%s: it turns to %d (%v), want %d", name, got, turned, c.want)
+		}
+	}
+	if got, turned := nextSegment(2, []int64{0, 0, 99, 0}, []bool{true, true, false, true}, 100); got != 2 || turned {
+		t.Errorf("a segment that is not full is left for %d", got)
+	}
+}

@@ -76,7 +76,48 @@ func (s *script) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comm
 }
 
 func (s *script) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) {
-	panic("the script has no transactions")
+	return &scriptedTx{script: s}, nil
+}
+
+// scriptedTx is a transaction of batches.
+type scriptedTx struct {
+	pgx.Tx // what it does not have panics
+	script *script
+}
+
+func (t *scriptedTx) Commit(context.Context) error {
+	t.script.asked = append(t.script.asked, "commit")
+	return nil
+}
+func (t *scriptedTx) Rollback(context.Context) error { return nil }
+func (t *scriptedTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	r := &scriptedBatch{}
+	for _, q := range b.QueuedQueries {
+		rows, _ := t.script.Query(ctx, q.SQL, q.Arguments...)
+		r.rows = append(r.rows, rows)
+	}
+	return r
+}
+
+type scriptedBatch struct {
+	pgx.BatchResults
+	rows []pgx.Rows
+}
+
+func (b *scriptedBatch) QueryRow() pgx.Row {
+	rows := b.rows[0]
+	b.rows = b.rows[1:]
+	rows.Next()
+	return rows
+}
+
+func (b *scriptedBatch) Close() error {
+	for _, rows := range b.rows {
+		if err := rows.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // scripted are the rows of a reply.

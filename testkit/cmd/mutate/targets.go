@@ -12,7 +12,7 @@ type target struct {
 
 // Only tests without a server are asked where they can tell: a survivor costs the time of all tests that reach it.
 const (
-	relayTests = `AReader|CallOfTheReader|ACursorMoves|WindowOf|WindowIs|PlannedWindow|Snapshots?(Are|Knows)|WhatIsPrinted|TestWithout|OneHundred|Saver|ASave(LeavesOut|SaysOf|Sends|ThatFails)|ASaverRenews|AnAnswerIs|WithoutAKeyWaits|TheLastAttemptIs|Departures|OnlyWhatWas|ADestination|AServerWhere|AClaim|ARelayThatStopsClaims|TheAnswersOf|TheRingTurns|ThatWereTried|RoomInTheBudget|TheBudget(Counts|GivesOut)|ALaneRestsBy|` +
+	relayTests = `AReader|CallOfTheReader|ACursorMoves|WindowOf|WindowIs|PlannedWindow|Snapshots?(Are|Knows)|WhatIsPrinted|TestWithout|OneHundred|Saver|ASave(LeavesOut|SaysOf|Sends|ThatFails)|ASaverRenews|KeysResume|AnAnswerIs|WithoutAKeyWaits|TheLastAttemptIs|Departures|OnlyWhatWas|ADestination|AServerWhere|AClaim|ARelayThatStopsClaims|TheAnswersOf|TheRingTurns|ThatWereTried|RoomInTheBudget|TheBudget(Counts|GivesOut)|ALaneRestsBy|` +
 		`SlowSave|Saves(Rest|Of)|Disposition|ReplayGoes|WhatBecomes|TestTheFirst|LaneThat(Keeps|Ran)|LanesRest|SharesOf|LateAnswer|Budget(Is|Counts|Keeps)|` +
 		`Tracker|Settle|Claims?(That|Of|Is)|Fault|Header(s|That)(Of|Are|Is)|Binary|CallOfThe|FirstSchedules|APlace|AList|APageIsFull|ARowIsThe`
 	inboxTests = `Record(Is)|FailureIs|OfAFailure|WithoutRoomOne|AgainAndAgain|MoreOftenThan|LowerOfPosition|AnUnsettledEvent|AnOffset(OutOf|ThatIs)|ATrackerCounts|ADelayDoubles|AHistory|ADecidedEvent|` +
