@@ -169,7 +169,8 @@ func TestAClaimThatFailsSaysAtWhat(t *testing.T) {
 
 func TestARelayThatStopsClaimsNothingMore(t *testing.T) {
 	t.Parallel()
-	s := new(script).because("server", goodServer().reply()).because("heartbeat", reply{rows: [][]any{{1, 8, 8}}})
+	good, beat := goodServer().reply(), reply{rows: [][]any{{1, 8, 8}}}
+	s := new(script).because("server", good, good).because("heartbeat", beat, beat)
 	r, _, _ := savingRelay(s, &logtest.Log{})
 	ctx, cancel := context.WithCancel(t.Context())
 	r.env.limit = func(of context.Context, d time.Duration) (context.Context, context.CancelFunc) {
@@ -183,13 +184,17 @@ func TestARelayThatStopsClaimsNothingMore(t *testing.T) {
 		t.Errorf("it asked %q, %v; want no claim", s.asked, err)
 	}
 	r.c.Lease = time.Second
+	limits := 0
 	r.env.limit = func(of context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+		limits++
 		if d != 2*time.Second {
 			t.Errorf("with a short lease a statement has %v, want 2s", d)
 		}
 		return of, func() {}
 	}
-	_ = r.maintainClaims(t.Context(), t.Context())
+	if err := r.maintainClaims(t.Context(), t.Context()); err != nil || limits != 2 {
+		t.Errorf("%d limits, %v; want one for all and one for what writes", limits, err)
+	}
 }
 
 func TestAClaimStartsEachLaneWhereItWasSaved(t *testing.T) {
