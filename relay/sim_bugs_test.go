@@ -51,6 +51,7 @@ var simBugs = []struct {
 	{simBug{driver: bugNoReload}, 200, nil},
 	{simBug{driver: bugSaveAhead}, 200, nil},
 	{simBug{driver: bugNoDoubt}, 600, func(p *simPlan) { p.cuts, p.refusals, p.keys, p.batch = true, true, 1, 4 }},
+	{simBug{driver: bugNoDoubt}, 1000, func(p *simPlan) { p.slow, p.cuts, p.refusals, p.keys, p.batch = true, false, true, 1, 4 }}, // its answer comes too late
 	{simBug{driver: bugSavesInDoubt}, 1000, func(p *simPlan) { p.cuts, p.refusals, p.keys, p.batch = true, true, 1, 4 }},
 	{simBug{driver: bugLeaseForever}, 200, nil},
 	{simBug{driver: bugUnknownIsAck}, 200, nil},

@@ -54,11 +54,12 @@ type simPlan struct {
 	bytes                                       int64 // of a page
 
 	cuts, refusals, kills, freezes, crashes, clocks, rotates, long, scheduled, repeatable, survives bool
+	slow                                                                                            bool // statements may hang, and have time-outs
 }
 
 // calm says that nothing ever fails: then nothing may be published twice.
 func (p simPlan) calm() bool {
-	return !p.cuts && !p.refusals && !p.kills && !p.freezes && !p.crashes && !p.clocks
+	return !p.slow && !p.cuts && !p.refusals && !p.kills && !p.freezes && !p.crashes && !p.clocks
 }
 
 func newPlan(seed uint64, bug simBug) simPlan {
@@ -75,6 +76,8 @@ func newPlan(seed uint64, bug simBug) simPlan {
 	if rng.IntN(12) == 0 {
 		p.cuts, p.refusals, p.kills, p.freezes, p.crashes, p.clocks = false, false, false, false, false, false
 	}
+	// Drawn apart, and not for injected bugs, so that their schedules stay as they are.
+	p.slow = bug == simBug{} && !p.calm() && rand.New(rand.NewPCG(seed, 3)).IntN(2) == 0
 	return p
 }
 
@@ -163,6 +166,8 @@ type task struct {
 	done  bool
 	dying bool // nothing that it still does reaches anybody
 	last  bool // it dies after what is on its way
+
+	limits []*simLimit // of what it is doing
 }
 
 var errKilled = errors.New("the process is dead")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
@@ -36,9 +37,48 @@ var (
 	errStopTookLong = errors.New("the stop took too long")
 )
 
-// noLimit leaves a schedule alone, however slow the machine is: it breaks connections itself.
-func noLimit(ctx context.Context, _ time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithCancel(ctx)
+// simLimit is a time-out of a statement, by the schedule's clock.
+type simLimit struct {
+	until time.Time
+	end   context.CancelCauseFunc
+}
+
+// limit bounds what the current task does from here on, until the function that it returns is called. Without slow statements it
+// leaves a schedule alone.
+func (sr *simRelay) limit(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	s := sr.s
+	if !s.plan.slow {
+		return context.WithCancel(ctx)
+	}
+	t := s.current
+	ctx, end := context.WithCancelCause(ctx)
+	l := &simLimit{s.at.Add(d), end}
+	t.limits = append(t.limits, l)
+	return ctx, func() {
+		t.limits = slices.DeleteFunc(t.limits, func(other *simLimit) bool { return other == l })
+		end(nil)
+	}
+}
+
+// hang lets a statement take long now and then: until it goes on, or its client gives it up.
+func (sr *simRelay) hang(name string) {
+	s := sr.s
+	if s.chaos && s.plan.slow && s.one(80) {
+		until := s.at.Add(time.Duration(s.rng.Int64N(int64(3 * s.plan.lease))))
+		for _, l := range s.current.limits {
+			if l.until.Before(until) {
+				until = l.until
+			}
+		}
+		s.log("%s hangs until %v", name, until.Format("05.0000"))
+		s.pause(nil, until)
+	}
+	for _, l := range s.current.limits {
+		if !s.at.Before(l.until) {
+			s.log("the time of %s is over", name)
+			l.end(context.DeadlineExceeded)
+		}
+	}
 }
 
 func (s *sim) startRelay() {
@@ -54,8 +94,11 @@ func (s *sim) startRelay() {
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, ParkAfter: p.parkAfter, SegmentBytes: 2000, Observer: Observer{OnLost: func(l Lost) { s.oracle.lost++; s.log("lost lane %d: %v", l.Lane, l.Err) }},
 		Retry: retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
 	r.pageBytes = p.bytes
+	if p.slow {
+		r.statementTimeout = p.lease
+	}
 	r.saver.mu = &turnstile{s: s, got: sr.inject}
-	r.env = env{now: func() time.Time { return s.at }, chance: s.rng.Float64, start: sr.startLane, call: sr.call, await: sr.await, limit: noLimit}
+	r.env = env{now: func() time.Time { return s.at }, chance: s.rng.Float64, start: sr.startLane, call: sr.call, await: sr.await, limit: sr.limit}
 	sr.r = r
 	sr.ctx, sr.shutdown = context.WithCancel(context.Background())
 	sr.work, sr.cut = context.WithCancelCause(context.Background())
@@ -80,14 +123,15 @@ func (sr *simRelay) before(name string) error {
 		s.log("%s is cut off", name)
 		return errCut
 	}
+	sr.hang(name)
 	s.log("%s", name)
 	return nil
 }
 
-// givenUp lets a statement that was cut off arrive all the same, in half of the cases, when the relay has done other things.
+// givenUp lets a statement that was cut off, or given up for its time, arrive all the same, in half of the cases, when the relay has done other things.
 func (sr *simRelay) givenUp(name string, err error, arrive func()) {
 	s := sr.s
-	if !errors.Is(err, errCut) || s.one(2) {
+	if !errors.Is(err, errCut) && !errors.Is(err, context.DeadlineExceeded) || s.one(2) {
 		return
 	}
 	wait := time.Duration(s.rng.Int64N(int64(3 * sr.r.c.Lease)))
@@ -114,6 +158,7 @@ func (sr *simRelay) after(name string) error {
 		s.log("the answer of %s is lost", name)
 		return errCut
 	}
+	sr.hang("the answer of " + name)
 	sr.inject()
 	return nil
 }
