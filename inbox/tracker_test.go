@@ -1,6 +1,10 @@
 package inbox
 
-import "testing"
+import (
+	"testing"
+
+	"golang.org/x/sync/semaphore"
+)
 
 // panics reports what f panics with, "" if it does not.
 func panics(f func()) (message string) {
@@ -72,4 +76,29 @@ func TestATrackerCountsWhatIsOpenAndHowFarItLies(t *testing.T) {
 	want(1, 1)
 	tr.settle(30)
 	want(0, 0)
+}
+
+func TestAnOffsetThatIsSettledGivesItsMemoryBackOnce(t *testing.T) {
+	t.Parallel()
+	room := semaphore.NewWeighted(60)
+	if !room.TryAcquire(60) {
+		t.Fatal("there is no room")
+	}
+	tr := newTracker(0)
+	for offset := range int64(3) {
+		tr.begin(offset, 1, reservation{room, 20}, 0)
+	}
+	free := func(want int64) {
+		t.Helper()
+		if !room.TryAcquire(want) || room.TryAcquire(1) {
+			t.Fatalf("not exactly %d bytes were given back", want)
+		}
+		room.Release(want)
+	}
+	tr.settle(1)
+	free(20)
+	tr.give() // the partition ends: what is in progress, and not what was settled
+	free(60)
+	tr.settle(0)
+	free(60)
 }

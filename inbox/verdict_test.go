@@ -221,3 +221,23 @@ func TestAnEndedContextStopsWhateverFailed(t *testing.T) {
 		}
 	}
 }
+
+// A handler that hangs may be using its connection: nobody else may look at that.
+func TestAFailureOfAHandlerThatHangsAsksItsConnectionNothing(t *testing.T) {
+	t.Parallel()
+	hung := make(chan error)
+	for name, row := range map[string]struct {
+		h    handlerError
+		want fault
+	}{
+		"its time was up":  {handlerError{timedOut: true}, faultEvent},
+		"it was cut off":   {handlerError{timedOut: true, cutOff: true}, faultLost},
+		"it was stopped":   {handlerError{stopped: true}, faultStopped},
+		"only its handler": {handlerError{}, faultEvent},
+	} {
+		row.h.err, row.h.hung = errBoom, hung
+		if got := failureOf(t.Context(), nil, &row.h); got.fault != row.want {
+			t.Errorf("%s: %v, want %v", name, got.fault, row.want)
+		}
+	}
+}

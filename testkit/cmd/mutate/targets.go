@@ -16,7 +16,7 @@ const (
 		`SlowSave|Saves(Rest|Of)|Disposition|ReplayGoes|WhatBecomes|TestTheFirst|LaneThat(Keeps|Ran)|LanesRest|SharesOf|LateAnswer|Budget(Is|Counts|Keeps)|` +
 		`Tracker|Settle|Claims?(That|Of|Is)|Fault|Header(s|That)(Of|Are|Is)|Binary|CallOfThe|FirstSchedules|APlace|AList|APageIsFull|ARowIsThe`
 	inboxTests = `Record(Is)|FailureIs|OfAFailure|WithoutRoomOne|AgainAndAgain|MoreOftenThan|LowerOfPosition|AnUnsettledEvent|AnOffset(OutOf|ThatIs)|ATrackerCounts|ADelayDoubles|AHistory|ADecidedEvent|` +
-		`IsHandedBackFor|HandlerIsJudged|PostgresRefusesBehind|RestsInProportion|Fault|ADelay|ABudgetEnds|ADeadline|AVerdict|AHandlersError|OnlyAHandler|ContentionWithout|AnEndedContext`
+		`IsHandedBackFor|HandlerIsJudged|PostgresRefusesBehind|RestsInProportion|Fault|ADelay|ABudgetEnds|ADeadline|AVerdict|AHandlersError|AFailureOf|OnlyAHandler|ContentionWithout|AnEndedContext`
 )
 
 // targets are what issue after issue found bugs in: the code that decides, and the loops that carry decisions out.
