@@ -44,6 +44,10 @@ var ErrWaiting = errors.New("an event with the same id is already waiting to be 
 // Kafka only, and a replay would give the handler none. Edit gives the letter a payload. The error of Replay wraps it.
 var ErrLeftOut = errors.New("the record was too large to be taken in, and its value is in Kafka only: read it there and edit the letter, or discard it")
 
+// ErrMalformed says that the event of a letter cannot be sent as it is: somebody wrote its row by SQL, past the functions for
+// writers. The error of Replay wraps it, and says what is wrong and what to do.
+var ErrMalformed = errors.New("the event cannot be sent as it is")
+
 // Where letters come from: Letter.Origin.
 const (
 	OriginRelay = "relay" // the event could not be published
@@ -83,6 +87,11 @@ type Letter struct {
 	LastAt    time.Time // when it was last given up, replayed successfully, or discarded
 	Partition int       // of the Kafka record at the inbox; -1 if there was none
 	Offset    int64     // likewise
+
+	// Malformed says, one text each, what of the event is not in Event as it is in the database: the letter's row there has
+	// all of it. Only events that were written by SQL, past the functions for writers, have such columns. Header values
+	// that are no strings are in Event as JSON. Nil for every other letter.
+	Malformed []string
 }
 
 // Filter selects the letters that match all its fields. The zero Filter selects every open letter.
@@ -219,12 +228,13 @@ func (d *DLQ) read(ctx context.Context, f Filter) ([]Letter, error) {
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Letter, error) {
 		var l Letter
 		var headers *string
+		var at *time.Time
 		var partition *int32
 		var offset *int64
 		e := &l.Event
 		err := row.Scan(&l.ID, &l.Origin, &l.Consumer, &l.Reason, &l.Fingerprint, &l.State, &l.Holds, &e.ID, &e.Source, &e.Type,
-			&e.Topic, &e.Key, &e.Time, &headers, &e.Payload, &l.PayloadSize, &l.Version, &partition, &offset, &l.Attempts,
-			&l.Errors, &l.FirstAt, &l.LastAt)
+			&e.Topic, &e.Key, &at, &headers, &e.Payload, &l.PayloadSize, &l.Version, &partition, &offset, &l.Attempts,
+			&l.Errors, &l.FirstAt, &l.LastAt, &l.Malformed)
 		if err != nil {
 			return Letter{}, err
 		}
@@ -232,13 +242,38 @@ func (d *DLQ) read(ctx context.Context, f Filter) ([]Letter, error) {
 		if partition != nil && offset != nil {
 			l.Partition, l.Offset = int(*partition), *offset
 		}
+		if at != nil {
+			e.Time = *at
+		}
+		if len(l.Malformed) == 0 {
+			l.Malformed = nil
+		}
 		if headers != nil {
-			if err := json.Unmarshal([]byte(*headers), &e.Headers); err != nil {
-				return Letter{}, fmt.Errorf("read headers of letter %d: %w", l.ID, err)
-			}
+			l.readHeaders(*headers)
 		}
 		return l, nil
 	})
+}
+
+// readHeaders reads what JSON the column headers has: usually an object of strings.
+func (l *Letter) readHeaders(text string) {
+	if json.Unmarshal([]byte(text), &l.Event.Headers) == nil {
+		return
+	}
+	var values map[string]json.RawMessage
+	if json.Unmarshal([]byte(text), &values) != nil {
+		l.Event.Headers = nil
+		l.Malformed = append(l.Malformed, fmt.Sprintf("headers are %.1000s: they must be a JSON object of strings", text))
+		return
+	}
+	l.Event.Headers = make(map[string]string, len(values))
+	for name, value := range values {
+		var s string
+		if json.Unmarshal(value, &s) != nil {
+			s = string(value)
+		}
+		l.Event.Headers[name] = s
+	}
 }
 
 // args are the parameters of andFilter.

@@ -41,11 +41,21 @@ const fromStates = `
         select c.* from holdfast.letter c where not $13::boolean) l
  where l.state = any ($14::text[])` + andFilter
 
-// listLetters reads a page of letters by id. $15 how many, $16 with payloads.
+// listLetters reads a page of letters by id. $15 how many, $16 with payloads. Letters of rows that somebody wrote by SQL may hold
+// anything that the types allow. What Go cannot hold, or would take too much memory, is left out, and the last column says so:
+// such a letter must not hide the others.
 const listLetters = `-- dlq.list
-select l.id, l.origin, l.consumer, l.reason, l.fingerprint, l.state, l.holds, l.event_id, l.source, l.type, l.topic, l.key,
-       l.time, l.headers::text, case when $16::boolean then l.payload end, coalesce(octet_length(l.payload), -1), l.version,
-       l.partition, l."offset", l.attempts, l.errors, l.first_at, l.last_at` + fromStates + `
+select l.id, l.origin, l.consumer, l.reason, l.fingerprint, l.state, l.holds, left(l.event_id, 65536), left(l.source, 65536), left(l.type, 65536), l.topic, left(l.key, 65536),
+       case when l.time >= '0001-01-01 00:00:00+00' and l.time < '10000-01-01 00:00:00+00' then l.time end,
+       case when pg_column_size(l.headers) <= 1048576 then l.headers::text end,
+       case when $16::boolean and octet_length(l.payload) <= 268435456 then l.payload end, coalesce(octet_length(l.payload), -1), l.version,
+       l.partition, l."offset", l.attempts, array(select left(t, 65536) from unnest(l.errors) t where t is not null),
+       greatest('0001-01-01 00:00:00+00', least(l.first_at, '9999-12-31 23:59:59+00')), greatest('0001-01-01 00:00:00+00', least(l.last_at, '9999-12-31 23:59:59+00')),
+       array_remove(array[
+         case when l.time < '0001-01-01 00:00:00+00' or l.time >= '10000-01-01 00:00:00+00' then format('time is %s: a year from 1 to 9999', l.time) end,
+         case when pg_column_size(l.headers) > 1048576 then format('headers have %s bytes as they are stored: read them by SQL from the column headers of letter', pg_column_size(l.headers)) end,
+         case when octet_length(l.payload) > 268435456 then format('payload has %s bytes: read it by SQL from the column payload of letter', octet_length(l.payload)) end,
+         case when greatest(octet_length(l.event_id), octet_length(l.source), octet_length(l.type), octet_length(l.key)) > 65536 then 'id, source, type or key is cut off: read them by SQL from letter' end], null)` + fromStates + `
  order by l.id
  limit $15::integer`
 
@@ -55,7 +65,8 @@ const groupLetters = `-- dlq.groups
 select g.fingerprint, g.origin, g.consumer, g.type, g.topic, g.letters, g.holding, g.first_at, g.last_at, e.id, e.reason
   from (
 select l.fingerprint, l.origin, l.consumer, l.type, l.topic, count(*) as letters, count(*) filter (where l.holds) as holding,
-       min(l.first_at) as first_at, max(l.last_at) as last_at, max(l.id) as example` + fromStates + `
+       min(greatest('0001-01-01 00:00:00+00', least(l.first_at, '9999-12-31 23:59:59+00'))) as first_at,
+       max(greatest('0001-01-01 00:00:00+00', least(l.last_at, '9999-12-31 23:59:59+00'))) as last_at, max(l.id) as example` + fromStates + `
  group by l.fingerprint, l.origin, l.consumer, l.type, l.topic
  order by letters desc, example desc
  limit $15::integer) g
@@ -183,6 +194,13 @@ on conflict (consumer, source, event_id) do update
 const replayLetter = `-- dlq.replay
 select from (select holdfast.replay_letter($1::bigint) as moved) r where r.moved`
 
+// readUnfit says why the event of a relay's letter would be given up again at once, or null. replay_letter refuses the rest.
+const readUnfit = `-- dlq.unfit
+select case when jsonb_typeof(l.headers) not in ('object', 'null') then format('its headers are a JSON %s: set the column headers of letter to an object of strings by SQL, or discard it', jsonb_typeof(l.headers))
+            when pg_column_size(l.headers) > 524288 then format('its headers have %s bytes as they are stored, at most 524288: set the column headers of letter by SQL, or discard it', pg_column_size(l.headers))
+            when octet_length(l.payload) > 67108864 then format('its payload has %s bytes, at most 67108864: edit it, or discard it', octet_length(l.payload)) end
+  from holdfast.letter l where l.id = $1::bigint`
+
 // unstoreLetter takes the waiting replay of a letter out of its queue, under lockQueue, unless a worker is handling it.
 const unstoreLetter = `-- dlq.unstore
 delete from holdfast.stored s
@@ -303,7 +321,7 @@ values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8
 
 // statements holds the statements above for the configured schema.
 type statements struct {
-	list, count, last, address, lock, take, whole, mark, record, store, storeResult, replay,
+	list, count, last, address, unfit, lock, take, whole, mark, record, store, storeResult, replay,
 	unstore, discardResult, wake, keepVersion, editResult, edit, actions,
 	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge, purgeReplays,
 	listStored, releaseStored, giveUpStored, recordStored,
@@ -314,7 +332,7 @@ func newStatements(schema string) statements {
 	in := func(statement string) string { return sqlschema.In(schema, statement) }
 	return statements{
 		list: in(listLetters), count: in(countLetters), last: in(lastLetter), address: in(readAddress),
-		lock: in(lockQueue), take: in(takeLetter), whole: in(wholeLetter), mark: in(markLetter), record: in(recordAction),
+		unfit: in(readUnfit), lock: in(lockQueue), take: in(takeLetter), whole: in(wholeLetter), mark: in(markLetter), record: in(recordAction),
 		store: in(storeLetter), storeResult: in(storeResult), replay: in(replayLetter),
 		unstore: in(unstoreLetter), discardResult: in(discardResult), wake: in(wakeQueue),
 		keepVersion: in(keepVersion), editResult: in(editResult), edit: in(editLetter), actions: in(listActions),

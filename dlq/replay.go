@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // ReplayOptions are the options of Replay.
@@ -54,8 +55,8 @@ const maxProblems = 10
 // Each letter is one short transaction, so you may cancel Replay at any letter. It returns how many it moved; those are
 // being delivered. The same call continues with the rest; with a Name, with exactly the rest. If two callers replay a
 // letter at once, one moves it and the other skips it. Letters written while Replay runs are left for the next call. A
-// letter whose event already waits under the same id stays open, and one whose payload was left out. After the other letters,
-// the error lists it and wraps ErrWaiting or ErrLeftOut.
+// letter whose event already waits under the same id stays open, and so does one whose payload was left out, or whose event
+// cannot be sent as it is. After the other letters, the error lists them and wraps ErrWaiting, ErrLeftOut or ErrMalformed.
 func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error) {
 	if err := d.checkReplay(f, o); err != nil {
 		return 0, fmt.Errorf("replay letters: %w", err)
@@ -89,7 +90,7 @@ func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error
 			return fmt.Errorf("stopped before letter %d: %w", v.id, err)
 		}
 		switch ok, err := d.replay(ctx, v, r.id, o); {
-		case errors.Is(err, ErrWaiting), errors.Is(err, ErrLeftOut):
+		case errors.Is(err, ErrWaiting), errors.Is(err, ErrLeftOut), errors.Is(err, ErrMalformed):
 			if problems = append(problems, err); len(problems) > maxProblems {
 				return errTooMany
 			}
@@ -148,9 +149,21 @@ func (d *DLQ) replay(ctx context.Context, v visited, named int64, o ReplayOption
 				step{"store its event", d.sql.store, []any{id}, ErrWaiting},
 				step{what: "change the inbox row", sql: d.sql.storeResult, args: []any{id}})
 		} else {
+			var unfit *string
+			if err := tx.QueryRow(ctx, d.sql.unfit, id).Scan(&unfit); err != nil {
+				return fmt.Errorf("look whether it can be sent: %w", err)
+			}
+			if unfit != nil {
+				return fmt.Errorf("%w: %s", ErrMalformed, *unfit)
+			}
 			steps = append(steps, step{"mark it, and append its event to the log", d.sql.replay, []any{id}, errGone})
 		}
-		return run(ctx, tx, steps...)
+		err := run(ctx, tx, steps...)
+		var pgErr *pgconn.PgError
+		if v.origin == OriginRelay && errors.As(err, &pgErr) && pgErr.Code == "22023" { // replay_letter refuses it
+			return fmt.Errorf("%w: %s: set that column of letter by SQL, or discard it", ErrMalformed, pgErr.Message)
+		}
+		return err
 	})
 	if errors.Is(err, ErrNotFound) || errors.Is(err, errMovedBefore) {
 		return false, nil

@@ -36,8 +36,9 @@ type jsonLetter struct {
 	Partition    int          `json:"partition"` // -1: not from Kafka
 	Offset       int64        `json:"offset"`
 	Errors       []string     `json:"errors,omitempty"`
-	Actions      []jsonAction `json:"actions,omitempty"` // with show
-	Payload      []byte       `json:"payload,omitempty"` // with show --payload, in base64
+	Malformed    []string     `json:"malformed,omitempty"` // what of the event is not as it is in the database
+	Actions      []jsonAction `json:"actions,omitempty"`   // with show
+	Payload      []byte       `json:"payload,omitempty"`   // with show --payload, in base64
 }
 
 type jsonAction struct {
@@ -55,7 +56,7 @@ func asJSON(l dlq.Letter) jsonLetter {
 	return jsonLetter{ID: l.ID, Origin: l.Origin, Consumer: l.Consumer, State: l.State, Reason: l.Reason, Fingerprint: l.Fingerprint, Holds: l.Holds,
 		EventID: l.Event.ID, Source: l.Event.Source, Type: l.Event.Type, Topic: l.Event.Topic, Key: l.Event.Key, Time: l.Event.Time.UTC(),
 		PayloadBytes: l.PayloadSize, Version: l.Version, Attempts: l.Attempts, FirstAt: l.FirstAt.UTC(), LastAt: l.LastAt.UTC(),
-		Partition: l.Partition, Offset: l.Offset, Errors: l.Errors}
+		Partition: l.Partition, Offset: l.Offset, Errors: l.Errors, Malformed: l.Malformed}
 }
 
 type dlqShowCmd struct {
@@ -115,6 +116,9 @@ func (c *dlqShowCmd) Run(p *program) error {
 	}
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	for _, text := range l.Malformed {
+		fmt.Fprintf(p.out, "malformed: %s\n", clean(text))
 	}
 	for i, text := range l.Errors {
 		fmt.Fprintf(p.out, "error %d: %s\n", i+1, clean(text))

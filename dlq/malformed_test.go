@@ -1,0 +1,77 @@
+package dlq_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+)
+
+// A letter of a row that somebody wrote by SQL may hold what Go cannot. It is listed with the others, and says what it is.
+func TestAMalformedLetterHidesNoOther(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first := b.letter(t, "", "k", "first")
+	for i, c := range []struct{ set, says string }{
+		{"headers = '[1, 2]'", "headers are [1, 2]"},
+		{"headers = '\"text\"'", "headers are"},
+		{"headers = jsonb_build_object('h', repeat('x', 200000000))", "headers have"},
+		{"time = 'infinity'", "time is infinity"},
+		{"time = '-infinity'", "time is -infinity"},
+		{"time = '0044-03-15 00:00:00+00 BC'", "time is"},
+		{"event_id = repeat('i', 5000000)", "is cut off"},
+		{"payload = convert_to(repeat('x', 270000000), 'UTF8')", "payload has 270000000 bytes"},
+		{"first_at = '-infinity', last_at = 'infinity'", ""},
+		{"errors = array[array['a', null], array['b', 'c']]", ""},
+		{`headers = '{"a": {"b": [null]}, "c": null, "d": 1e400}'`, ""},
+	} {
+		id := b.letter(t, "", "k", fmt.Sprintf("malformed-%d", i))
+		pgtest.Exec(t, b.Pool, "update holdfast.letter set "+c.set+" where id = $1", id)
+		l, err := b.d.Get(t.Context(), id)
+		if err != nil {
+			t.Errorf("%s: %v", c.set, err)
+			continue
+		}
+		if (len(l.Malformed) > 0) != (c.says != "") || c.says != "" && !strings.Contains(l.Malformed[0], c.says) {
+			t.Errorf("%s: malformed is %.200q, want %q", c.set, l.Malformed, c.says)
+		}
+	}
+	last := b.letter(t, "", "k", "last")
+	all, err := b.d.List(t.Context(), dlq.Filter{})
+	if err != nil || len(all) != 13 || all[0].ID != first || all[12].ID != last {
+		t.Errorf("%d letters, %v", len(all), err)
+	}
+	if nested := all[11].Event.Headers; nested["a"] != `{"b": [null]}` || len(nested) != 3 {
+		t.Errorf("nested headers are %q", nested)
+	}
+	if groups, err := b.d.Groups(t.Context(), dlq.Filter{}); err != nil || len(groups) == 0 {
+		t.Errorf("%d groups, %v", len(groups), err)
+	}
+}
+
+// A replay says of every letter that cannot be sent why, and replays the others.
+func TestAReplayPassesOverMalformedLettersAndSaysWhy(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	array := b.letter(t, "", "k1", "array")
+	pgtest.Exec(t, b.Pool, "update holdfast.letter set headers = '[]' where id = $1", array)
+	never := b.letter(t, "", "k2", "never")
+	pgtest.Exec(t, b.Pool, "update holdfast.letter set time = 'infinity' where id = $1", never)
+	b.letter(t, "", "k3", "good")
+	moved, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "alice"})
+	if moved != 1 || !errors.Is(err, dlq.ErrMalformed) {
+		t.Fatalf("%d were moved, %v", moved, err)
+	}
+	for _, want := range []string{fmt.Sprintf("letter %d", array), "its headers are a JSON array", fmt.Sprintf("letter %d", never), "time is infinity"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %q: %v", want, err)
+		}
+	}
+	pgtest.Exec(t, b.Pool, "update holdfast.letter set headers = '{}', time = now()")
+	if moved, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "alice"}); moved != 2 || err != nil {
+		t.Errorf("once fixed, %d were moved, %v", moved, err)
+	}
+}
