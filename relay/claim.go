@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"time"
 
@@ -143,6 +144,7 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, e
 	r.token = token
 	for _, l := range claimed {
 		r.failing.claimed(l.number, sent)
+		l.reader.most = sizeAfter(r.failing.failures(l.number))
 	}
 	r.mu.Unlock()
 	if len(claimed) > 0 {
@@ -153,7 +155,7 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, e
 			return fmt.Errorf("load lane %d: %w", l.number, explain(err)) // its lease runs out, and it is claimed again
 		}
 		l.saved = l.cursor
-		l.reader = logReader{pool: r.pool, sql: r.sql, lane: l.number, token: token, limit: r.c.BatchSize, bytes: r.pageBytes,
+		l.reader = logReader{most: l.reader.most, pool: r.pool, sql: r.sql, lane: l.number, token: token, limit: r.c.BatchSize, bytes: r.pageBytes,
 			span: int64(r.c.BatchSize) * int64(lanes) * 4 / 5, now: r.env.now, at: startReading(l.cursor)}
 		r.env.start(work, l)
 	}
@@ -163,12 +165,12 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, e
 // resumeReleased makes queues due again that waited for a dead letter, which a person dealt with while nobody owned the lane.
 func (l *lane) resumeReleased(ctx context.Context) error {
 	var resume rowKeys
-	for _, q := range l.sleepers {
+	l.sleepers = slices.DeleteFunc(l.sleepers, func(q queue) bool {
 		if !l.held[q] && l.holds[spot{q.topic, wholeTopic}] == nil {
 			resume.topics, resume.keys = append(resume.topics, q.topic), append(resume.keys, q.key)
 		}
-	}
-	l.sleepers = nil
+		return l.holds[spot{q.topic, wholeTopic}] == nil // else when the topic is back
+	})
 	if len(resume.topics) == 0 {
 		return nil
 	}

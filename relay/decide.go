@@ -31,11 +31,12 @@ const (
 	topicHeld                 // its topic is missing or not permitted: parked with the topic, no attempt spent
 	partitionDown             // its partition is held: unavailable, or so slow that it would hold the cursor; parked, no attempt spent
 	first                     // the replay of a dead letter whose key has a queue: in front of it
+	malformed                 // it cannot be published: it becomes a dead letter where it is
 )
 
 // String makes dispositions readable in tests and logs.
 func (f disposition) String() string {
-	return [...]string{"undecided", "published", "again", "record", "follows", "topic", "partition", "replay"}[f]
+	return [...]string{"undecided", "published", "again", "record", "follows", "topic", "partition", "replay", "malformed"}[f]
 }
 
 // item is what decide looks at in an event.

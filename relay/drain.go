@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
-	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 // How much of the parked events is in memory at a time, and how much scheduled events one transaction moves.
@@ -87,6 +87,9 @@ func (l *lane) runTasks(ctx context.Context) error {
 	if err := l.recount(ctx); err != nil {
 		return err
 	}
+	if err := l.resumeReleased(ctx); err != nil {
+		return err
+	}
 	if due&scheduledDue != 0 {
 		return l.moveScheduled(ctx)
 	}
@@ -107,13 +110,26 @@ func (l *lane) loadDue(ctx context.Context) error {
 		if len(rows) == 0 {
 			return nil
 		}
-		now, asleep := l.r.env.now(), map[queue]bool{}
+		now, asleep, last := l.r.env.now(), map[queue]bool{}, map[queue]int64{}
 		for i := range rows {
 			p := l.pendingOf(&rows[i])
-			d := l.destinationOf(p.event)
-			if p.item.queue.ordered() && asleep[p.item.queue] {
-				continue // it waits for its head
+			if q := p.item.queue; q.ordered() {
+				before, follows := last[q]
+				if asleep[q] || follows && before == p.row.place {
+					continue // it waits for its head, or has been read with two rows of its queue that are due
+				}
+				last[q] = p.row.place
+				if asleep[q] = p.event.malformed != ""; asleep[q] && follows {
+					continue // it is given up when it heads its queue
+				}
 			}
+			if p.event.malformed != "" {
+				if err := l.giveUp(ctx, p); err != nil {
+					return err
+				}
+				continue
+			}
+			d := l.destinationOf(p.event)
 			l.try(p)
 			if h := l.holds[d.spot]; h != nil && !h.takes {
 				p.to = d
@@ -213,17 +229,7 @@ func (l *lane) writeOutcomes(ctx context.Context, events []*pending, answers []a
 			case dead:
 				failpoint.Hit(failpoint.RelayDeadLettering)
 			}
-			topic := wire.LetterTopic(l.r.c.DeadLetterTopic, p.event.Topic)
-			if letters[i] != 0 && topic != "" {
-				batch.Queue(l.r.sql.In(publishLetter), letters[i], topic).QueryRow(func(row pgx.Row) error {
-					var refused *string
-					err := row.Scan(&refused)
-					if refused != nil {
-						l.r.c.Logger.Warn("dead letter not published", "lane", l.number, "topic", p.event.Topic, "event", p.event.ID, "letter", letters[i], "error", *refused)
-					}
-					return err
-				})
-			}
+			l.queueLetter(batch, letters[i], p)
 		}
 	})
 	if err != nil {
@@ -285,16 +291,25 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 
 // moveScheduled moves events that fell due into the log, under the lane's fence.
 func (l *lane) moveScheduled(ctx context.Context) error {
-	for !l.stopping() {
+	for most := moveEvents; !l.stopping(); {
 		var events, bytes int64
 		err := l.inTx(ctx, func(batch *pgx.Batch) {
-			batch.Queue(l.r.sql.In(moveScheduled), l.number, moveEvents, int64(moveBytes)).QueryRow(func(row pgx.Row) error { return row.Scan(&events, &bytes) })
+			batch.Queue(l.r.sql.In(moveScheduled), l.number, most, int64(moveBytes)).QueryRow(func(row pgx.Row) error { return row.Scan(&events, &bytes) })
 		}, func(*pgx.Batch) {
 			if events > 0 {
 				failpoint.Hit(failpoint.RelayScheduling)
 			}
 		})
-		if err != nil {
+		switch b := blameOf(err); {
+		case b == aRow && most > 1: // find it by halves
+			most /= 2
+			continue
+		case b == aRow:
+			if err := l.giveUpScheduled(ctx, err); err != nil {
+				return err
+			}
+			continue
+		case err != nil:
 			return fmt.Errorf("move scheduled events: %w", err)
 		}
 		if events > 0 {
@@ -303,9 +318,10 @@ func (l *lane) moveScheduled(ctx context.Context) error {
 		if observe := l.r.c.Observer.OnMoved; observe != nil && events > 0 {
 			observe(Moved{Lane: l.number, Events: int(events)})
 		}
-		if events < moveEvents && bytes < moveBytes {
+		if events < int64(most) && bytes < moveBytes {
 			break
 		}
+		most = min(2*most, moveEvents)
 	}
 	l.r.Wake()
 	return nil
@@ -320,11 +336,11 @@ func (l *lane) readParked(ctx context.Context, statement string, args ...any) ([
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (parkedEvent, error) {
 		var p parkedEvent
-		var headers *string
-		err := row.Scan(&p.place, &p.Topic, &p.Key, &p.why, &p.attempts, &p.ID, &p.Source, &p.Type, &p.Time, &headers, &p.Payload, &p.letter)
-		if err == nil && headers != nil {
-			err = parseHeaders([]byte(*headers), &p.Event)
-		}
+		var headers, malformed *string
+		var at pgtype.Timestamptz
+		err := row.Scan(&p.place, &p.Topic, &p.Key, &p.why, &p.attempts, &p.ID, &p.Source, &p.Type, &at, &headers, &p.Payload, &p.letter, &malformed)
+		p.Time = momentOf(at)
+		p.examine([]byte(text(headers)), text(malformed))
 		return p, err
 	})
 }

@@ -34,6 +34,9 @@ func (f *failing) claimed(lane int, now time.Time) {
 	f.lanes[lane] = l
 }
 
+// failures is how often a lane has failed in a row.
+func (f *failing) failures(lane int) int { return f.lanes[lane].times }
+
 // failed records that a lane ended with an error, and says how often it has. chance is in [0, 1).
 func (f *failing) failed(lane int, now time.Time, chance float64) (times int) {
 	l := f.lanes[lane]

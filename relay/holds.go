@@ -326,6 +326,9 @@ func (l *lane) sendProbe(ctx context.Context, h *hold, at spot) (found bool, err
 		return l.leavers > 0 || len(l.dormant) > 0, nil // they are about to wait for it
 	}
 	p := l.pendingOf(&rows[0])
+	if p.event.malformed != "" {
+		return true, l.giveUp(ctx, p)
+	}
 	p.probe, h.probing, h.tried = h, true, p.row.place
 	l.try(p)
 	l.destinationOf(p.event).enqueue(p, l.r.env.now())

@@ -223,6 +223,9 @@ func (l *lane) accept(p page) {
 
 // leave makes an event of the log leave with the next flush.
 func (l *lane) leave(p *pending, d disposition, err error) {
+	if p.event.malformed != "" {
+		d = malformed
+	}
 	if p.state == queued && p.to != nil {
 		p.to.release(p)
 	}

@@ -1,16 +1,16 @@
 package relay
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
@@ -21,6 +21,10 @@ type logEvent struct {
 	holdfast.Event
 	seq    int64
 	letter int64 // the dead letter whose replay it is; 0 for none
+
+	// malformed says why the row cannot be published; "" for almost every one. The rest of the event is then what could be read
+	// of it, without payload and headers.
+	malformed string
 }
 
 // page is what a lane works on at a time: events in the order in which they are to be published, the window that they
@@ -48,7 +52,8 @@ var (
 // Its work is bounded. A call of next makes three statements at most: a look for cuts and a page; or a page, a look for
 // cuts and a page; or a page and a look at the window's transactions; or a list of places and a page. The answer of each is
 // bounded too: a page by limit and bytes, the cuts by cutsRead, the transactions by maxBig, the places by ahead. If a window
-// holds nothing of the lane, the call returns an empty page and leaves what comes after it to the next call.
+// holds nothing of the lane, the call returns an empty page and leaves what comes after it to the next call. A page that cannot
+// be read is read by halves (isolate.go): that takes twice the logarithm of limit more statements at most.
 type logReader struct {
 	pool  database
 	sql   *sqlschema.Statements
@@ -58,6 +63,7 @@ type logReader struct {
 	bytes int64 // of their payloads and headers; a page ends after the event with which it has so many
 	span  int64 // events of all lanes that a window of a backlog should hold: most of a page for each
 	now   func() time.Time
+	most  pageSize // how many events the next page may have
 
 	at     reading
 	readAt time.Time // when next was last called
@@ -125,6 +131,10 @@ func (r *logReader) next(ctx context.Context) (page, error) {
 
 // readCut finds where the next window of a backlog should end: at a later snapshot that the log holds, if there is one.
 func (r *logReader) readCut(ctx context.Context, at reading) (cut, bool, error) {
+	done, err := parseSnapshot(at.cursor.done)
+	if err != nil {
+		return cut{}, false, fmt.Errorf("read cuts: %w", err)
+	}
 	rows, err := r.pool.Query(ctx, r.sql.In(readCuts), at.cursor.done, min(cutsRead, 2+r.span/500), r.token)
 	if err != nil {
 		return cut{}, false, fmt.Errorf("read cuts: %w", err)
@@ -142,11 +152,15 @@ func (r *logReader) readCut(ctx context.Context, at reading) (cut, bool, error) 
 		if err != nil {
 			return cut{}, err
 		}
+		if !s.follows(done) {
+			return cut{}, nil
+		}
 		return cut{upto: s.without(uint64(*xid)).String(), seq: *seq}, nil
 	})
 	if err != nil {
 		return cut{}, false, fmt.Errorf("read cuts: %w", err)
 	}
+	cuts = slices.DeleteFunc(cuts, func(c cut) bool { return c.upto == "" })
 	chosen, found := chooseCut(cuts, r.span)
 	return chosen, found, nil
 }
@@ -193,19 +207,18 @@ func collectPlaces(rows pgx.Rows) (places, error) {
 	return to, err
 }
 
-// read reads one page as the state says, and returns it with the end of its window. full says that the page was cut off by
-// its limit of events or of bytes, so that there may be more in the window.
-func (r *logReader) read(ctx context.Context, at reading) (events []logEvent, upto string, full bool, err error) {
+// readUpTo is read of a page of at most limit events.
+func (r *logReader) readUpTo(ctx context.Context, at reading, limit int) (events []logEvent, upto string, full bool, err error) {
 	var rows pgx.Rows
 	if at.state == planned {
-		next := at.plan.page(r.limit)
-		rows, err = r.pool.Query(ctx, r.sql.In(readPlanned), r.lane, next.xids, at.cursor.upto, at.cursor.pos, r.limit, r.token, texts(at.plan.big), next.seqs, r.bytes)
+		next := at.plan.page(limit)
+		rows, err = r.pool.Query(ctx, r.sql.In(readPlanned), r.lane, next.xids, at.cursor.upto, at.cursor.pos, limit, r.token, texts(at.plan.big), next.seqs, r.bytes)
 	} else {
 		var upto *string
 		if !at.opens() {
 			upto = &at.cursor.upto
 		}
-		rows, err = r.pool.Query(ctx, r.sql.In(readPage), r.lane, at.cursor.done, upto, at.cursor.pos, r.limit, r.token, r.bytes)
+		rows, err = r.pool.Query(ctx, r.sql.In(readPage), r.lane, at.cursor.done, upto, at.cursor.pos, limit, r.token, r.bytes)
 	}
 	if err != nil {
 		return nil, "", false, fmt.Errorf("read page: %w", err)
@@ -225,7 +238,7 @@ func (r *logReader) read(ctx context.Context, at reading) (events []logEvent, up
 	}
 	for rows.Next() {
 		if events == nil {
-			events = make([]logEvent, 0, min(r.limit, 256))
+			events = make([]logEvent, 0, min(limit, 256))
 		}
 		events = append(events, logEvent{})
 		if err := r.scan(rows, &events[len(events)-1], &bytes); err != nil {
@@ -238,7 +251,7 @@ func (r *logReader) read(ctx context.Context, at reading) (events []logEvent, up
 	if header.Source != "ok" {
 		return nil, "", false, fmt.Errorf("read page: %w", stateError(header.Source))
 	}
-	return events, header.ID, len(events) == r.limit || bytes >= r.bytes, nil
+	return events, header.ID, len(events) == limit || bytes >= r.bytes, nil
 }
 
 // stateError turns a statement's reason for stopping the reader into an error.
@@ -255,39 +268,34 @@ func stateError(state string) error {
 	}
 }
 
-// scan reads a row of readPage, and how many bytes the page has with it. In the binary format it takes the values as they come on the wire, which is several times
-// faster than Scan. Simple protocol and exec mode give text.
+// scan reads a row of readPage, and how many bytes the page has with it. In the binary format it takes the values as they come
+// on the wire, which is several times faster than Scan. Simple protocol and exec mode give text.
 func (r *logReader) scan(rows pgx.Rows, to *logEvent, bytes *int64) error {
 	if rows.FieldDescriptions()[0].Format != pgx.BinaryFormatCode {
-		var headers *string
-		if err := rows.Scan(&to.seq, &to.ID, &to.Source, &to.Type, &to.Topic, &to.Key, &to.Time, &headers, &to.Payload, &to.letter, bytes); err != nil {
+		var headers, malformed *string
+		var at pgtype.Timestamptz
+		if err := rows.Scan(&to.seq, &to.ID, &to.Source, &to.Type, &to.Topic, &to.Key, &at, &headers, &to.Payload, &to.letter, bytes, &malformed); err != nil {
 			return err
 		}
-		if headers == nil {
-			return nil
-		}
-		return parseHeaders([]byte(*headers), &to.Event)
+		to.Time = momentOf(at)
+		to.examine([]byte(text(headers)), text(malformed))
+		return nil
 	}
 	v := rows.RawValues()
 	to.seq = int64(binary.BigEndian.Uint64(v[0]))
 	to.ID = string(v[1])
 	to.Source, to.Type, to.Topic = r.word(v[2]), r.word(v[3]), r.word(v[4])
 	to.Key = string(v[5])
-	to.Time = time.UnixMicro(int64(binary.BigEndian.Uint64(v[6])) + microsecondsTo2000).UTC()
+	to.Time = microseconds(int64(binary.BigEndian.Uint64(v[6])))
 	if v[8] != nil {
 		to.Payload = make([]byte, len(v[8]))
 		copy(to.Payload, v[8])
 	}
 	to.letter = int64(binary.BigEndian.Uint64(v[9]))
 	*bytes = int64(binary.BigEndian.Uint64(v[10]))
-	if v[7] != nil {
-		return parseHeaders(v[7], &to.Event)
-	}
+	to.examine(v[7], string(v[11]))
 	return nil
 }
-
-// microsecondsTo2000 is where Postgres's binary timestamps begin.
-const microsecondsTo2000 = 946_684_800_000_000
 
 // word returns the string of b, the same one for the few sources, types and topics that repeat in every row.
 func (r *logReader) word(b []byte) string {
@@ -295,36 +303,15 @@ func (r *logReader) word(b []byte) string {
 		return s
 	}
 	s := string(b)
+	if len(b) > 255 {
+		return s
+	}
 	if r.intern == nil || len(r.intern) > 1000 {
 		r.intern = map[string]string{}
 	}
 	r.intern[s] = s
 	return s
 }
-
-// parseHeaders never fails for what the table can hold: an event that stopped its reader would stop its lane. Values that
-// are not strings come from a call of holdfast.append by hand; they travel as JSON.
-func parseHeaders(text []byte, to *holdfast.Event) error {
-	if err := json.Unmarshal(text, &to.Headers); err == nil && !bytes.Contains(text, null) {
-		return nil
-	}
-	var raw map[string]json.RawMessage
-	if err := json.Unmarshal(text, &raw); err != nil {
-		return fmt.Errorf("event %s: headers are not an object", to.ID)
-	}
-	to.Headers = make(map[string]string, len(raw))
-	for name, value := range raw {
-		var s string
-		if bytes.Equal(value, null) || json.Unmarshal(value, &s) != nil {
-			s = string(value)
-		}
-		to.Headers[name] = s
-	}
-	return nil
-}
-
-// null is what Unmarshal takes for an empty string.
-var null = []byte("null")
 
 func texts(xids []int64) []string {
 	out := make([]string, len(xids))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/holdfast-go/holdfast/internal/cutoff"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
@@ -39,8 +40,8 @@ func (l *lane) flush(ctx context.Context, now bool) error {
 	if len(l.tracker.pages) == 0 && len(l.dormant) == 0 {
 		return nil
 	}
-	for {
-		leave, after := l.tracker.departures(parkEventsAtOnce, parkBytes)
+	for most := parkEventsAtOnce; ; {
+		leave, after := l.tracker.departures(most, parkBytes)
 		if len(leave) == 0 && len(l.dormant) == 0 {
 			return nil
 		}
@@ -55,7 +56,9 @@ func (l *lane) flush(ctx context.Context, now bool) error {
 			after = l.cursor
 			l.mu.Unlock()
 		}
-		if err := l.park(ctx, leave, after); err != nil {
+		if err := l.park(ctx, leave, after); err == nil {
+			most = min(2*most, parkEventsAtOnce)
+		} else if most, err = l.isolate(ctx, leave, err); err != nil {
 			return err
 		}
 	}
@@ -64,7 +67,7 @@ func (l *lane) flush(ctx context.Context, now bool) error {
 // park writes parked events, the end of replays and the cursor after them in one transaction. The lane's memory changes
 // only after COMMIT is known; an error means that the lane must be dropped.
 func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
-	rows := l.rowsOf(leave)
+	rows, given := l.rowsOf(leave), l.burials(leave)
 	var closed []int64
 	for _, p := range leave {
 		if p.disposition == published {
@@ -79,6 +82,9 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 	err := l.inTx(ctx, func(batch *pgx.Batch) {
 		places = places[:0]
 		l.queueSave(batch, after)
+		for i := range given {
+			given[i].queue(l, batch)
+		}
 		if len(rows.ids) > 0 {
 			batch.Queue(l.r.sql.In(parkEvents), l.number, rows.topics, rows.keys, rows.whys, rows.attempts, rows.errors, rows.ids,
 				rows.sources, rows.types, rows.times, rows.headers, rows.payloads, rows.letters, rows.delays, rows.partitions).
@@ -100,7 +106,12 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 		if len(dormant.places) > 0 {
 			batch.Queue(l.r.sql.In(holdParked), l.number, dormant.topics, dormant.keys, dormant.places, dormant.partitions)
 		}
-	}, func(*pgx.Batch) { failpoint.Hit(failpoint.RelayParking) })
+	}, func(batch *pgx.Batch) {
+		failpoint.Hit(failpoint.RelayParking)
+		for i := range given {
+			given[i].publish(l, batch)
+		}
+	})
 	if err != nil {
 		return fmt.Errorf("park events: %w", err)
 	}
@@ -116,11 +127,17 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 	n := 0
 	for _, p := range leave {
 		p.state = settled
-		if p.disposition == published {
-			continue
+		switch p.disposition {
+		case published:
+		case malformed:
+			l.unleave(p.item.queue)
+		default:
+			l.left(p, places[n])
+			n++
 		}
-		l.left(p, places[n])
-		n++
+	}
+	for i := range given {
+		given[i].tell(l)
 	}
 	l.tracker.advance()
 	l.free()
@@ -149,7 +166,7 @@ func (l *lane) left(p *pending, place int64) {
 type parkedRows struct {
 	topics, keys, whys, errors, ids, sources, types []string
 	attempts                                        []int32
-	times                                           []time.Time
+	times                                           []pgtype.Timestamptz
 	headers                                         []*string
 	payloads                                        [][]byte
 	letters                                         []int64
@@ -180,6 +197,10 @@ func (l *lane) rowsOf(leave []*pending) parkedRows {
 	added := map[queue]bool{}
 	for _, p := range leave {
 		if p.disposition == published {
+			continue
+		}
+		if p.disposition == malformed {
+			added[p.item.queue] = added[p.item.queue] || l.letterHolds(p)
 			continue
 		}
 		e, q := &p.event.Event, p.item.queue
@@ -229,7 +250,7 @@ func (l *lane) rowsOf(leave []*pending) parkedRows {
 		rows.topics, rows.keys, rows.whys = append(rows.topics, q.topic), append(rows.keys, q.key), append(rows.whys, why)
 		rows.attempts, rows.errors = append(rows.attempts, attempts), append(rows.errors, errorText(cause))
 		rows.ids, rows.sources, rows.types = append(rows.ids, e.ID), append(rows.sources, e.Source), append(rows.types, e.Type)
-		rows.times, rows.headers, rows.payloads = append(rows.times, e.Time), append(rows.headers, headersText(p.event)), append(rows.payloads, e.Payload)
+		rows.times, rows.headers, rows.payloads = append(rows.times, momentIn(e.Time)), append(rows.headers, headersText(p.event)), append(rows.payloads, e.Payload)
 		rows.letters, rows.delays = append(rows.letters, p.event.letter), append(rows.delays, delay)
 		rows.partitions = append(rows.partitions, partition)
 	}
@@ -301,7 +322,7 @@ func (l *lane) behindFence(ctx context.Context, fill func(batch *pgx.Batch), the
 	l.r.saver.exclude(l)
 	defer l.r.saver.include(l)
 	defer func() {
-		if err != nil {
+		if err != nil && blameOf(err) != aRow { // Postgres has undone everything then
 			l.doubtful.Store(true) // before the lane is saved again
 		}
 	}()

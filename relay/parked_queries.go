@@ -79,6 +79,23 @@ update holdfast.parked p
 const closeLetters = `-- relay.close_letters
 update holdfast.letter set state = 'replayed', last_at = now() where id = any ($1::bigint[]) and state = 'replaying'`
 
+// sizedParked and sizedParkedEnd enclose rows of parked events, and keep back what is too large, as sizedRows does for the log.
+// Topic and key are whole: they name the row, and an index has them.
+const (
+	sizedParked = `
+select r.place, r.topic, r.key, r.why, greatest(r.attempts, 0), case when r.texts <= 65536 then r.id else left(r.id, 100) end,
+       case when r.texts <= 65536 then r.source else left(r.source, 100) end, case when r.texts <= 65536 then r.type else left(r.type, 100) end, r.time,
+       case when octet_length(r.json) <= 1048576 then r.json end, case when r.malformed is null then r.payload end, coalesce(r.letter, 0),
+       case when octet_length(r.json) > 1048576 then format('headers have %s bytes of JSON: at most 1048576', octet_length(r.json)) else r.malformed end
+  from (select w.*, case when w.malformed is null then w.headers::text end as json
+  from (select v.*, case
+          when v.texts > 65536 then format('id, source and type have %s bytes together: at most 65536', v.texts)
+          when octet_length(v.payload) > 67108864 then format('payload has %s bytes: at most 67108864', octet_length(v.payload))
+          when pg_column_size(v.headers) > 524288 then format('headers have %s bytes as they are stored: at most 524288', pg_column_size(v.headers)) end as malformed
+  from (select n.*, octet_length(n.id) + octet_length(n.source) + octet_length(n.type) as texts from (`
+	sizedParkedEnd = `) n offset 0) v offset 0) w offset 0) r`
+)
+
 // readDue reads the heads that are due, found by parked_due, and after each the rows of its queue, so that a queue drains
 // in few rounds. It stops after $5 bytes of payloads, headers and texts, but reads one row at least. Only headers that are
 // compressed are read for that. What is in memory already is left out.
@@ -92,33 +109,33 @@ with head as (
        select m.topic, m.key from unnest($6::text[], $7::text[]) as m (topic, key) where m.key <> '')
      and (p.key <> '' or (p.topic, p.place) not in (
        select m.topic, m.place from unnest($6::text[], $7::text[], $8::bigint[]) as m (topic, key, place) where m.key = ''))
-   order by p.next_at limit $4::integer)
-select r.place, r.topic, r.key, r.why, r.attempts, r.id, r.source, r.type, r.time, r.headers::text, r.payload, coalesce(r.letter, 0)
-  from (
-    select q.*, sum(coalesce(octet_length(q.payload), 0)
-                      + coalesce(case when pg_column_compression(q.headers) is null then pg_column_size(q.headers) else octet_length(q.headers::text) end, 0)
+   order by p.next_at limit $4::integer)` + sizedParked + `
+    select d.* from (
+      select q.*, sum(coalesce(octet_length(q.payload), 0)
+                      + coalesce(case when pg_column_compression(q.headers) is null or pg_column_size(q.headers) > 524288 then pg_column_size(q.headers) else octet_length(q.headers::text) end, 0)
                       + octet_length(q.id) + octet_length(q.source) + octet_length(q.type) + octet_length(q.topic) + octet_length(q.key))
                  over (order by q.place rows between unbounded preceding and 1 preceding) as before
-      from head, lateral (
-        select p.* from holdfast.parked p
-         where p.lane = $1::smallint and p.topic = head.topic and p.key = head.key and p.place >= head.place
-         order by p.place
-         limit case when head.key = '' then 1 else $3::integer end) q) r
- where coalesce(r.before, 0) < $5::bigint
+        from head, lateral (
+          select p.* from holdfast.parked p
+           where p.lane = $1::smallint and p.topic = head.topic and p.key = head.key and p.place >= head.place
+           order by p.place
+           limit case when head.key = '' then 1 else $3::integer end) q) d
+     where coalesce(d.before, 0) < $5::bigint` + sizedParkedEnd + `
  order by r.place`
 
 // readProbe reads the one event with which a held topic or partition is tried: the first after a place that waits for it, heads a
 // queue and is not held by a dead letter. No letter holds back a replay. $3 partition, -2 for the topic; $4 place.
-const readProbe = `-- relay.probe_held
-select p.place, p.topic, p.key, p.why, p.attempts, p.id, p.source, p.type, p.time, p.headers::text, p.payload, coalesce(p.letter, 0)
-  from holdfast.parked p
- where p.lane = $1::smallint and p.topic = $2::text and coalesce(p.partition, -2) = $3::integer and (p.partition is not null or p.why = 'topic')
-   and p.place > $4::bigint
-   and (p.key = '' or not exists (
-     select from holdfast.parked b where b.lane = p.lane and b.topic = p.topic and b.key = p.key and b.place < p.place))
-   and (p.letter is not null or not exists (
-     select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = p.topic and h.key = p.key))
- order by p.place limit 1`
+const readProbe = `-- relay.probe_held` + sizedParked + `
+    select p.*
+      from holdfast.parked p
+     where p.lane = $1::smallint and p.topic = $2::text and coalesce(p.partition, -2) = $3::integer and (p.partition is not null or p.why = 'topic')
+       and p.place > $4::bigint
+       and (p.key = '' or not exists (
+         select from holdfast.parked b where b.lane = p.lane and b.topic = p.topic and b.key = p.key and b.place < p.place))
+       and (p.letter is not null or not exists (
+         select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = p.topic and h.key = p.key))
+     order by p.place limit 1` + sizedParkedEnd + `
+ order by r.place`
 
 // The statements that change rows of the lane find each by parked_pkey, and then again by its place in the file, which nobody else
 // changes. In a table that nobody has analyzed the planner would rather read all rows of the lane, or all of a long queue again
@@ -143,7 +160,8 @@ delete from holdfast.parked p
     select h.ctid as row from holdfast.parked h
      where h.lane = $1::smallint and h.topic = u.topic and h.key = u.key and h.place = u.place limit 1) f))`
 
-// delayParked delays rows that were tried, with an attempt spent or not. $5 attempts to add, $6 errors, $7 seconds.
+// delayParked delays rows that were tried, with an attempt spent or not. Errors are made a list of texts: an array of Postgres
+// may also have two dimensions, or nulls. $5 attempts to add, $6 errors, $7 seconds.
 const delayParked = `-- relay.delay
 with found as materialized (
   select f.row, u.attempts, u.error, u.delay
@@ -151,10 +169,10 @@ with found as materialized (
     select h.ctid as row from holdfast.parked h
      where h.lane = $1::smallint and h.topic = u.topic and h.key = u.key and h.place = u.place limit 1) f)
 update holdfast.parked p
-   set attempts = p.attempts + u.attempts, next_at = now() + make_interval(secs => u.delay),
+   set attempts = least(greatest(p.attempts, 0)::bigint + u.attempts, 2147483647)::integer, next_at = now() + make_interval(secs => u.delay),
        why = case when u.attempts > 0 then 'record' else p.why end,
        errors = case when u.attempts = 0 and p.errors[cardinality(p.errors)] = u.error then p.errors
-                     else holdfast.last_errors(p.errors || u.error) end
+                     else holdfast.last_errors(array(select t from unnest(p.errors) t where t is not null) || u.error) end
   from found u where p.ctid = u.row`
 
 // deadLetterParked turns a parked row into a dead letter, or reopens the letter whose replay it was, in one statement.
@@ -167,22 +185,71 @@ with gone as (
 ), reopened as (
   update holdfast.letter l
      set state = 'open', holds = $9::boolean, reason = $7::text, fingerprint = $8::text, last_at = now(),
-         attempts = l.attempts + gone.attempts + $5::integer,
-         errors = holdfast.last_errors(l.errors || gone.errors || $6::text)
+         attempts = least(l.attempts::bigint + greatest(gone.attempts, 0) + $5::integer, 2147483647)::integer,
+         errors = holdfast.last_errors(array(select t from unnest(l.errors) t where t is not null) || array(select t from unnest(gone.errors) t where t is not null) || $6::text)
     from gone where l.id = gone.letter
   returning l.id
 )
 insert into holdfast.letter (origin, reason, fingerprint, holds, event_id, source, type, topic, key, time, headers, payload, hash, lane, attempts, errors, first_at)
 select 'relay', $7::text, $8::text, $9::boolean, g.id, g.source, g.type, g.topic, g.key, g.time, g.headers, g.payload,
-       sha256(coalesce(g.payload, '')), g.lane, g.attempts + $5::integer,
-       holdfast.last_errors(g.errors || $6::text), g.first_at
+       sha256(coalesce(g.payload, '')), g.lane, least(greatest(g.attempts, 0)::bigint + $5::integer, 2147483647)::integer,
+       holdfast.last_errors(array(select t from unnest(g.errors) t where t is not null) || $6::text), g.first_at
   from gone g
  where not exists (select from reopened)
 returning id`
 
-// publishLetter publishes a dead letter without its payload.
+// buryEvents makes dead letters of events of a window that cannot be published, or reopens the letters that they replay. It
+// returns of each its seq, the letter, and where it is. It reads no more of the row than Postgres needs to copy it. $1 lane, $2
+// done, $3 upto, $4 seqs, $5 reasons, $6 fingerprints, $7 holds.
+const buryEvents = `-- relay.bury
+with gone as materialized (
+  select e.*, e.tableoid::regclass::text as segment, b.reason, b.fingerprint, b.holds, row_number() over (order by e.seq) as n
+    from unnest($4::bigint[], $5::text[], $6::text[], $7::boolean[]) as b (of, reason, fingerprint, holds), holdfast.event e
+   where e.lane = $1::smallint and e.seq = b.of
+     and e.xid >= pg_snapshot_xmin($2::text::pg_snapshot)
+     and e.xid < pg_snapshot_xmax($3::text::pg_snapshot)
+     and pg_visible_in_snapshot(e.xid, $3::text::pg_snapshot) and not pg_visible_in_snapshot(e.xid, $2::text::pg_snapshot)
+), reopened as (
+  update holdfast.letter l
+     set state = 'open', holds = g.holds, reason = g.reason, fingerprint = g.fingerprint, last_at = now(), errors = holdfast.last_errors(l.errors || g.reason)
+    from gone g
+   where l.id = g.letter and l.origin = 'relay' and l.state = 'replaying' and l.event_id = g.id and l.topic = g.topic
+  returning l.id
+), given as (
+  select g.*, r.id as reopened, count(*) filter (where r.id is null) over (order by g.n) as k
+    from gone g left join reopened r on r.id = g.letter
+), buried as (
+  insert into holdfast.letter (origin, reason, fingerprint, holds, event_id, source, type, topic, key, time, headers, payload, hash, lane, errors)
+  select 'relay', g.reason, g.fingerprint, g.holds, g.id, g.source, g.type, g.topic, g.key, g.time, g.headers, g.payload,
+         sha256(coalesce(g.payload, '')), g.lane, array[format('%s, xid %s, seq %s: %s', g.segment, g.xid, g.seq, g.reason)]
+    from given g where g.reopened is null
+   order by g.n
+  returning id)
+select g.seq, coalesce(g.reopened, i.id), g.segment, g.xid::text
+  from given g left join (select b.id, row_number() over (order by b.id) as k from buried b) i on i.k = g.k and g.reopened is null
+ order by g.n`
+
+// buryScheduled makes a dead letter of the event of a lane that is due first. $1 lane, $2 reason, $3 fingerprint.
+const buryScheduled = `-- relay.bury_scheduled
+with gone as (
+  delete from holdfast.scheduled s
+   where (s.lane, s.due_at, s.seq) in (
+     select d.lane, d.due_at, d.seq from holdfast.scheduled d where d.lane = $1::smallint and d.due_at <= now() order by d.due_at, d.seq limit 1)
+  returning s.*
+), buried as (
+  insert into holdfast.letter (origin, reason, fingerprint, event_id, source, type, topic, key, time, headers, payload, hash, lane, errors)
+  select 'relay', $2::text, $3::text, g.id, g.source, g.type, g.topic, g.key, g.time, g.headers, g.payload,
+         sha256(coalesce(g.payload, '')), g.lane, array[format('scheduled for %s, seq %s: %s', g.due_at, g.seq, $2::text)]
+    from gone g
+  returning id)
+select b.id, g.seq, g.topic, g.id, g.type, g.key from buried b, gone g`
+
+// publishLetter publishes a dead letter without its payload. Headers that are no object, or are very large, cannot go with it.
 const publishLetter = `-- relay.publish_letter
-select holdfast.publish_letter($1::bigint, $2::text, -1)`
+select case when jsonb_typeof(l.headers) <> 'object' then format('its headers are a JSON %s', jsonb_typeof(l.headers))
+            when pg_column_size(l.headers) > 524288 then format('its headers have %s bytes', pg_column_size(l.headers))
+            else holdfast.publish_letter(l.id, $2::text, -1) end
+  from holdfast.letter l where l.id = $1::bigint`
 
 // resumeQueues makes the first row of queues due, unless a dead letter holds them. No letter holds back a replay. $2 topics, $3 keys. It finds the holding
 // letters by letter_holds.

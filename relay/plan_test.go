@@ -70,6 +70,10 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		{countQueues, "3, 'orders', 100", []string{"parked_pkey"}},
 		{loadWaiting, "3, 100", []string{"parked_pkey"}},
 		{moveScheduled, "3, 100, 1000000", []string{"scheduled_pkey"}},
+		{readNext, "3, " + done + ", " + upto + ", 0, " + token, segments("lane_xid_seq")},
+		{readNext, "3, " + done + ", null, 0, " + token, segments("lane_xid_seq")},
+		{buryEvents, "3, " + done + ", " + upto + ", '{120110,120120}', '{r,r}', '{f,f}', '{f,f}'", segments("lane_xid_seq")},
+		{buryScheduled, "3, 'r', 'f'", []string{"scheduled_pkey"}},
 	} {
 		asked = append(asked, row.statement)
 		for _, plan := range plantest.Of(t, db.Pool, row.statement, row.literals) {

@@ -90,7 +90,11 @@ func (l *lane) anyQueued() bool {
 // topic found missing: then it leaves instead.
 func (l *lane) batchOf(d *destination, before int64) []*pending {
 	if l.nothingWaits() && before == maxOrder {
-		return d.take(l.r.c.BatchSize, callBytes)
+		batch := d.take(l.r.c.BatchSize, callBytes)
+		if !slices.ContainsFunc(batch, func(p *pending) bool { return p.event.malformed != "" }) {
+			return batch
+		}
+		d.putBack(batch)
 	}
 	w := l.waiting()
 	kept := make([]*pending, 0, len(d.queue))
@@ -99,7 +103,7 @@ func (l *lane) batchOf(d *destination, before int64) []*pending {
 			continue
 		}
 		if p.row == nil {
-			if disposition := w.disposition(p.item, d.spot); disposition != undecided {
+			if disposition := w.disposition(p.item, d.spot); disposition != undecided || p.event.malformed != "" {
 				l.leave(p, disposition, nil)
 				continue
 			}

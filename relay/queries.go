@@ -1,5 +1,35 @@
 package relay
 
+// sizedRows and sizedRowsEnd enclose the rows of a page. They count its bytes, and keep back what no door lets in: it would not
+// fit in memory, or not even in Postgres's answer. Such a row comes without payload and headers, and the last column says what
+// is wrong with it. A payload has 64 MiB at most (SchemaConfig.MaxPayload), and the bounds of the rest are far beyond those of
+// the doors, so that nothing is refused that was published before. The sizes are read without reading what is stored beside
+// the row. Only headers of at most 512 KiB as they are stored, which is compressed, are made JSON text.
+const (
+	sizedRows = `
+    select p.*, sum(p.size) over (order by p.seq rows unbounded preceding) as bytes from (
+      select t.seq, t.id, t.source, t.type, t.topic, t.key, t.time, case when octet_length(t.headers) <= 1048576 then t.headers end as headers, t.payload, t.letter,
+             case when octet_length(t.headers) > 1048576 then format('headers have %s bytes of JSON: at most 1048576', octet_length(t.headers)) else t.malformed end as malformed,
+             coalesce(octet_length(t.payload), 0) + coalesce(octet_length(t.headers), 0) as size from (
+        select m.seq, m.time, coalesce(m.letter, 0) as letter, m.malformed,
+               case when m.texts <= 65536 then m.id else left(m.id, 100) end as id,
+               case when m.texts <= 65536 then m.source else left(m.source, 100) end as source,
+               case when m.texts <= 65536 then m.type else left(m.type, 100) end as type,
+               case when m.texts <= 65536 then m.topic else left(m.topic, 100) end as topic,
+               case when m.texts <= 65536 then m.key else '' end as key,
+               case when m.malformed is null then m.headers::text end as headers,
+               case when m.malformed is null then m.payload end as payload from (
+          select u.*, case
+                 when u.texts > 65536 then format('id, source, type, topic and key have %s bytes together: at most 65536', u.texts)
+                 when octet_length(u.payload) > 67108864 then format('payload has %s bytes: at most 67108864', octet_length(u.payload))
+                 when pg_column_size(u.headers) > 524288 then format('headers have %s bytes as they are stored: at most 524288', pg_column_size(u.headers)) end as malformed from (
+            select n.*, octet_length(n.id) + octet_length(n.source) + octet_length(n.type) + octet_length(n.topic) + octet_length(n.key) as texts from (
+`
+	sizedRowsEnd = `) n offset 0) u offset 0) m offset 0) t
+      ) p
+    ) w`
+)
+
 // readPage reads the next page of one lane's window, in seq order, or opens a window that ends now. The first row is a
 // header: upto, and whether the reader may go on. Everything is one statement with one snapshot: the rows, the window's
 // end, and the proof that this is still the primary and the incarnation under which the lane was claimed, and that the
@@ -10,6 +40,7 @@ package relay
 // It reads by the indexes event_N_lane_xid_seq: a range from the end of done to the end of upto, and one lookup for each
 // transaction that was in flight at done and has ended since. The lookups are in a lateral subquery with a limit, so
 // that the planner cannot turn them into a scan of the lane, as it would while a segment is new and empty.
+// What no door lets in is not sent: see sizedRows.
 const readPage = `-- relay.page
 with head as materialized (
   select coalesce($3::text::pg_snapshot, pg_current_snapshot()) as upto,
@@ -19,15 +50,11 @@ with head as materialized (
               when greatest(pg_snapshot_xmax($2::text::pg_snapshot), pg_snapshot_xmax($3::text::pg_snapshot)) > pg_snapshot_xmax(pg_current_snapshot()) then 'ahead'
               else 'ok' end as state)
 select 0::bigint as seq, head.upto::text as id, head.state as source, '' as type, '' as topic, '' as key, now() as time,
-       null::text as headers, null::bytea as payload, 0::bigint as letter, 0::bigint as bytes
+       null::text as headers, null::bytea as payload, 0::bigint as letter, 0::bigint as bytes, null::text as malformed
   from head
 union all
-select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers, w.payload, w.letter, w.bytes
-  from head, lateral (
-    select p.*, sum(p.size) over (order by p.seq rows unbounded preceding) as bytes from (
-      select t.*, coalesce(octet_length(t.payload), 0) + coalesce(octet_length(t.headers), 0) as size from (
-        select u.seq, u.id, u.source, u.type, u.topic, u.key, u.time, u.headers::text as headers, u.payload, coalesce(u.letter, 0) as letter from (
-          select r.* from (
+select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers, w.payload, w.letter, w.bytes, w.malformed
+  from head, lateral (` + sizedRows + `          select r.* from (
             select e.* from holdfast.event e
              where e.lane = $1::smallint
                and e.xid >= pg_snapshot_xmax($2::text::pg_snapshot)
@@ -43,10 +70,7 @@ select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers, w.paylo
                       order by e.seq limit $5::integer) e
           ) r
           order by r.seq
-          limit $5::integer) u
-        offset 0) t
-      ) p
-    ) w
+          limit $5::integer` + sizedRowsEnd + `
  where head.state = 'ok' and w.bytes - w.size < $7::bigint`
 
 // ofBig and inOrder read one of the big transactions of readPlanned, in seq order.
@@ -68,25 +92,37 @@ with head as materialized (
               when pg_snapshot_xmax($3::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then 'ahead'
               else 'ok' end as state)
 select 0::bigint as seq, $3::text as id, head.state as source, '' as type, '' as topic, '' as key, now() as time,
-       null::text as headers, null::bytea as payload, 0::bigint as letter, 0::bigint as bytes
+       null::text as headers, null::bytea as payload, 0::bigint as letter, 0::bigint as bytes, null::text as malformed
   from head
 union all
-select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers, w.payload, w.letter, w.bytes
-  from head, lateral (
-    select p.*, sum(p.size) over (order by p.seq rows unbounded preceding) as bytes from (
-      select t.*, coalesce(octet_length(t.payload), 0) + coalesce(octet_length(t.headers), 0) as size from (
-        select u.seq, u.id, u.source, u.type, u.topic, u.key, u.time, u.headers::text as headers, u.payload, coalesce(u.letter, 0) as letter from (
-          select r.* from (
+select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers, w.payload, w.letter, w.bytes, w.malformed
+  from head, lateral (` + sizedRows + `          select r.* from (
             (select e.* from unnest($2::bigint[], $8::bigint[]) few (xid, seq), lateral (
                select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = few.xid::text::xid8 and e.seq = few.seq limit 1) e)` + ofBig + `1` + inOrder + ofBig + `2` + inOrder + ofBig + `3` + inOrder + ofBig + `4` + inOrder +
 	ofBig + `5` + inOrder + ofBig + `6` + inOrder + ofBig + `7` + inOrder + ofBig + `8` + inOrder + `
           ) r
           order by r.seq
-          limit $5::integer) u
-        offset 0) t
-      ) p
-    ) w
+          limit $5::integer` + sizedRowsEnd + `
  where head.state = 'ok' and w.bytes - w.size < $9::bigint`
+
+// readNext is where the next event of a window is, and what it is, as far as that can be read without payload and headers: it is
+// for an event that cannot be read. $1 lane, $2 done, $3 upto or null, $4 pos, $5 token. No row: the window has no more, or its
+// reader must stop.
+const readNext = `-- relay.next_row
+with head as materialized (select coalesce($3::text::pg_snapshot, pg_current_snapshot()) as upto)
+select head.upto::text, e.tableoid::regclass::text, e.xid::text, e.seq,
+       case when octet_length(e.id) <= 255 then e.id else '' end, case when octet_length(e.type) <= 255 then e.type else '' end,
+       case when octet_length(e.topic) <= 249 then e.topic else '' end, case when octet_length(e.key) <= 1024 then e.key else '' end
+  from head, holdfast.event e
+ where e.lane = $1::smallint
+   and e.xid >= pg_snapshot_xmin($2::text::pg_snapshot)
+   and e.xid < pg_snapshot_xmax(head.upto)
+   and pg_visible_in_snapshot(e.xid, head.upto) and not pg_visible_in_snapshot(e.xid, $2::text::pg_snapshot)
+   and e.seq > $4::bigint
+   and not pg_is_in_recovery()
+   and exists (select from holdfast.current_incarnation i where i.token = $5::text)
+   and greatest(pg_snapshot_xmax($2::text::pg_snapshot), pg_snapshot_xmax($3::text::pg_snapshot)) <= pg_snapshot_xmax(pg_current_snapshot())
+ order by e.seq limit 1`
 
 // readTransactions lists the big transactions of a window: those with more than $5 events of the lane after pos, the eight
 // largest first. $1 lane, $2 done, $3 upto, $4 pos, $6 token. It reads the window's part of event_N_lane_xid_seq once. A row
@@ -148,18 +184,22 @@ select head.state, null from head where head.state <> 'ok'`
 
 // readCuts lists the next stored snapshots after done, by the indexes event_N_cut. $1 done, $2 how many, $3 token. A row
 // without a transaction says why the reader must not go on. A snapshot of a transaction of a higher isolation may be much
-// older than its event. It is a moment that existed, and lies after done if its end does.
+// older than its event. It is a moment that existed, and lies after done if its end does. One that somebody has made up may lie
+// ahead of the server, or call a transaction ended that has not: it is left out.
 const readCuts = `-- relay.cuts
 with head as materialized (
   select case when pg_is_in_recovery() then 'standby'
               when not exists (select from holdfast.current_incarnation i where i.token = $3::text) then 'crashed'
               when pg_snapshot_xmax($1::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then 'ahead'
-              else 'ok' end as state)
+              else 'ok' end as state, pg_current_snapshot() as now)
 (select e.snap::text, e.xid::text::bigint, e.seq
   from holdfast.event e
  where e.snap is not null
    and e.xid >= pg_snapshot_xmax($1::text::pg_snapshot)
+   and e.xid < pg_snapshot_xmax((select head.now from head))
    and pg_snapshot_xmax(e.snap) > pg_snapshot_xmax($1::text::pg_snapshot)
+   and pg_snapshot_xmax(e.snap) <= pg_snapshot_xmax((select head.now from head))
+   and not exists (select from pg_snapshot_xip((select head.now from head)) flying (xid) where pg_visible_in_snapshot(flying.xid, e.snap))
  order by e.xid
  limit $2::integer)
 union all
@@ -177,7 +217,7 @@ const probeLanes = `-- relay.probe
 with head as materialized (select pg_current_snapshot() as upto)
 select p.lane,
        p.done is not null and (
-         exists (select from holdfast.event e where e.lane = p.lane and e.xid >= pg_snapshot_xmax(p.done::pg_snapshot))
+         exists (select from holdfast.event e where e.lane = p.lane and e.xid >= pg_snapshot_xmax(p.done::pg_snapshot) and e.xid < pg_snapshot_xmax(head.upto))
          or exists (select from unnest(s.ended) flying (xid), lateral (
               select 1 from holdfast.event e where e.lane = p.lane and e.xid = flying.xid limit 1) e)) as unread,
        exists (select from holdfast.parked k where k.lane = p.lane and k.next_at <= now() and k.next_at < 'infinity') as parked_due,
@@ -193,9 +233,9 @@ select p.lane,
 // readBacklog looks for what each lane reads next, by the indexes event_N_lane_xid_seq as probe does. Of the window that
 // is being read, what lies up to pos is published.
 const readBacklog = `-- relay.backlog
-select count(n.time), coalesce(greatest((extract(epoch from now() - min(n.time)) * 1000000)::bigint, 0), 0),
+select count(n.time), coalesce(greatest((extract(epoch from now() - min(n.time) filter (where isfinite(n.time))) * 1000000)::bigint, 0), 0),
        (select count(*) from holdfast.parked),
-       (select coalesce((extract(epoch from now() - min(k.first_at)) * 1000000)::bigint, 0) from holdfast.parked k),
+       (select coalesce((extract(epoch from now() - min(k.first_at) filter (where isfinite(k.first_at))) * 1000000)::bigint, 0) from holdfast.parked k),
        count(*) filter (where exists (select from holdfast.scheduled s where s.lane = l.lane and s.due_at <= now()))
   from holdfast.lane l left join lateral (
     select min(u.time) as time from (

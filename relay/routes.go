@@ -51,7 +51,7 @@ func (l *lane) mayRoute(p page) bool {
 	topic := ""
 	for i := range p.events {
 		e := &p.events[i]
-		if e.Topic == topic {
+		if e.Topic == topic || e.malformed != "" {
 			continue
 		}
 		topic = e.Topic
@@ -82,7 +82,7 @@ func (l *lane) destinationOf(e *logEvent) *destination { return l.destinationOn(
 // destinationOn is destinationOf for who has the route of the event's topic.
 func (l *lane) destinationOn(route *topicRoute, e *logEvent) *destination {
 	at := anyPartition
-	if l.r.partitioner != nil {
+	if l.r.partitioner != nil && (e.malformed == "" || legalTopic(e.Topic)) {
 		partition, partitions := l.r.partitioner.Partition(e.Event)
 		if !route.known {
 			route.known, route.partitions = true, partitions

@@ -85,3 +85,9 @@ func (s snapshot) without(xid uint64) snapshot {
 	s.xmin = min(s.xmin, xid)
 	return s
 }
+
+// follows says whether everything that had ended at an earlier snapshot had ended at s too. It is so of every snapshot that
+// the server has taken later.
+func (s snapshot) follows(earlier snapshot) bool {
+	return s.xmax >= earlier.xmax && !slices.ContainsFunc(s.inFlight, earlier.visible)
+}

@@ -391,6 +391,9 @@ func assign(to, from any) error {
 		}
 	case *time.Time:
 		*to, ok = from.(time.Time)
+	case *pgtype.Timestamptz:
+		to.Time, ok = from.(time.Time)
+		to.Valid = ok
 	default:
 		ok = false
 	}

@@ -44,7 +44,7 @@ func (db *DB) ahead(cursor ...*Snapshot) bool {
 }
 
 func (db *DB) header(c *call, upto, state string) bool {
-	c.row(int64(0), upto, state, "", "", "", db.Now(), nil, nil, int64(0), int64(0))
+	c.row(int64(0), upto, state, "", "", "", db.Now(), nil, nil, int64(0), int64(0), nil)
 	return state == "ok"
 }
 
@@ -57,7 +57,7 @@ func (db *DB) emit(c *call, events []*Event, limit int, bytes int64) {
 			return
 		}
 		sum += int64(len(e.Payload))
-		c.row(e.Seq, e.ID, "", "t", e.Topic, e.Key, db.Now(), nil, e.Payload, e.Letter, sum)
+		c.row(e.Seq, e.ID, "", "t", e.Topic, e.Key, db.Now(), nil, e.Payload, e.Letter, sum, nil)
 	}
 }
 

@@ -165,7 +165,7 @@ func closeLetters(c *call) error {
 func (c *call) emitParked(rows []*cell[Parked]) {
 	for _, q := range rows {
 		p, _ := q.see(c.tx)
-		c.row(p.Place, p.Topic, p.Key, p.Why, int64(p.Attempts), p.ID, "", "t", c.db.Now(), nil, p.Payload, p.Letter)
+		c.row(p.Place, p.Topic, p.Key, p.Why, int64(p.Attempts), p.ID, "", "t", c.db.Now(), nil, p.Payload, p.Letter, nil)
 	}
 }
 

@@ -1,0 +1,177 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// This file makes dead letters of rows that cannot be published or parked. Postgres copies them: they do not come to the relay.
+
+// errMalformed is what the log and OnDead say of a row that is given up without a try.
+type errMalformed string
+
+func (e errMalformed) Error() string { return string(e) }
+
+// letterHolds says whether the letter of a malformed event will hold its key: not one that no index can hold.
+func (l *lane) letterHolds(p *pending) bool {
+	q := p.item.queue
+	return l.r.c.HoldKey && q.ordered() && len(q.topic)+len(q.key) <= maxAddress
+}
+
+// burial is a window's malformed events that leave together, and their letters.
+type burial struct {
+	window       cursor
+	events       []*pending
+	seqs         []int64
+	reasons      []string
+	fingerprints []string
+	holds        []bool
+	letters      map[int64]buried // by seq
+}
+
+// buried is a letter and the row that it was.
+type buried struct {
+	id           int64
+	segment, xid string
+}
+
+// burials are the malformed events among those that leave, in their order.
+func (l *lane) burials(leave []*pending) (all []burial) {
+	for _, p := range leave {
+		if p.disposition != malformed {
+			continue
+		}
+		if n := len(all); n == 0 || all[n-1].window != p.page.window {
+			all = append(all, burial{window: p.page.window})
+		}
+		b, err := &all[len(all)-1], errMalformed(p.event.malformed)
+		b.events, b.seqs, b.reasons = append(b.events, p), append(b.seqs, p.event.seq), append(b.reasons, reason(err))
+		b.fingerprints, b.holds = append(b.fingerprints, fingerprint(p.event.Type, err)), append(b.holds, l.letterHolds(p))
+	}
+	return all
+}
+
+// queue adds the statement that writes the letters.
+func (b *burial) queue(l *lane, batch *pgx.Batch) {
+	batch.Queue(l.r.sql.In(buryEvents), l.number, b.window.done, b.window.upto, b.seqs, b.reasons, b.fingerprints, b.holds).Query(func(rows pgx.Rows) error {
+		b.letters = map[int64]buried{}
+		var seq int64
+		var to buried
+		_, err := pgx.ForEachRow(rows, []any{&seq, &to.id, &to.segment, &to.xid}, func() error { b.letters[seq] = to; return nil })
+		return err
+	})
+}
+
+// publish adds the statements that publish the letters, once they are written.
+func (b *burial) publish(l *lane, batch *pgx.Batch) {
+	for _, p := range b.events {
+		l.queueLetter(batch, b.letters[p.event.seq].id, p)
+	}
+}
+
+// queueLetter publishes a dead letter, if that is configured.
+func (l *lane) queueLetter(batch *pgx.Batch, letter int64, p *pending) {
+	topic := wire.LetterTopic(l.r.c.DeadLetterTopic, p.event.Topic)
+	if letter == 0 || topic == "" {
+		return
+	}
+	batch.Queue(l.r.sql.In(publishLetter), letter, topic).QueryRow(func(row pgx.Row) error {
+		var refused *string
+		err := row.Scan(&refused)
+		if refused != nil {
+			l.r.c.Logger.Warn("dead letter not published", "lane", l.number, "topic", p.event.Topic, "event", p.event.ID, "letter", letter, "error", *refused)
+		}
+		return err
+	})
+}
+
+// tell says what was given up, after COMMIT.
+func (b *burial) tell(l *lane) {
+	for i, p := range b.events {
+		if b.holds[i] {
+			l.held[p.item.queue] = true
+		}
+		to, err := b.letters[p.event.seq], errMalformed(p.event.malformed)
+		l.r.c.Logger.Error("event given up", "lane", l.number, "topic", p.event.Topic, "event", p.event.ID, "type", p.event.Type, "attempts", 0,
+			"letter", to.id, "segment", to.segment, "xid", to.xid, "seq", p.event.seq, "error", err)
+		if observe := l.r.c.Observer.OnDead; observe != nil {
+			observe(DeadLettered{Lane: l.number, Event: p.event.Event, Letter: to.id, Err: err})
+		}
+	}
+}
+
+// isolate decides what to do after events could not be parked: how many to park next. If one of them is to blame, it is found
+// by halves, and made a dead letter. An error of anything else is returned.
+func (l *lane) isolate(ctx context.Context, leave []*pending, err error) (most int, _ error) {
+	if blameOf(err) != aRow {
+		if len(leave) == 1 && blameOf(err) != elsewhere {
+			err = leave[0].named(err)
+		}
+		return 0, err
+	}
+	if len(l.dormant) > 0 { // they are parked already, and go with any transaction: see that it is not for them
+		l.mu.Lock()
+		at := l.cursor
+		l.mu.Unlock()
+		if err := l.park(ctx, nil, at); err != nil {
+			return 0, err
+		}
+	}
+	switch n := len(leave); {
+	case n == 0:
+		return 0, err
+	case n > 1:
+		return n / 2, nil
+	}
+	p := leave[0]
+	if p.disposition == malformed || p.disposition == published {
+		return 0, p.named(err)
+	}
+	p.event.malformed = toValidText(err.Error())
+	p.disposition = malformed
+	return 1, nil
+}
+
+// named says for which row of the log an error is.
+func (p *pending) named(err error) error {
+	return fmt.Errorf("the row with seq %d (topic %q, id %q): %w", p.event.seq, p.event.Topic, p.event.ID, err)
+}
+
+// giveUp makes a malformed row of parked events a dead letter.
+func (l *lane) giveUp(ctx context.Context, p *pending) error {
+	err := errMalformed(p.event.malformed)
+	if e := l.writeOutcomes(ctx, []*pending{p}, []answer{{fault: FaultRecord, err: err}}, []outcome{dead}); e != nil {
+		return fmt.Errorf("give up the parked row with place %d of topic %q and key %q (id %q): %w", p.row.place, p.event.Topic, p.event.Key, p.event.ID, e)
+	}
+	return nil
+}
+
+// giveUpScheduled makes the first event that is due a dead letter, because it cannot be moved into the log.
+func (l *lane) giveUpScheduled(ctx context.Context, cause error) error {
+	var letter, seq int64
+	p := &pending{event: &logEvent{}}
+	err := l.inTx(ctx, func(batch *pgx.Batch) {
+		batch.Queue(l.r.sql.In(buryScheduled), l.number, reason(cause), fingerprint("", cause)).QueryRow(func(row pgx.Row) error {
+			if err := row.Scan(&letter, &seq, &p.event.Topic, &p.event.ID, &p.event.Type, &p.event.Key); !errors.Is(err, pgx.ErrNoRows) {
+				return err
+			}
+			return nil
+		})
+	}, func(batch *pgx.Batch) { l.queueLetter(batch, letter, p) })
+	if err != nil {
+		return fmt.Errorf("give up the scheduled event that is due first in lane %d: %w", l.number, errors.Join(cause, err))
+	}
+	if letter == 0 {
+		return nil
+	}
+	l.r.c.Logger.Error("event given up", "lane", l.number, "topic", p.event.Topic, "event", p.event.ID, "type", p.event.Type, "attempts", 0, "letter", letter, "seq", seq, "error", cause)
+	if observe := l.r.c.Observer.OnDead; observe != nil {
+		observe(DeadLettered{Lane: l.number, Event: p.event.Event, Letter: letter, Err: cause})
+	}
+	return nil
+}
