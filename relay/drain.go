@@ -304,9 +304,13 @@ func (l *lane) moveScheduled(ctx context.Context) error {
 		case b == aRow && most > 1: // find it by halves
 			most /= 2
 			continue
-		case b == aRow:
-			if err := l.giveUpScheduled(ctx, err); err != nil {
-				return err
+		case b == aRow || b == unclear:
+			found, e := l.giveUpScheduled(ctx, err, b == unclear)
+			if e != nil {
+				return e
+			}
+			if !found {
+				return fmt.Errorf("move scheduled events: %w", err)
 			}
 			continue
 		case err != nil:

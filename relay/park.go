@@ -322,7 +322,7 @@ func (l *lane) behindFence(ctx context.Context, fill func(batch *pgx.Batch), the
 	l.r.saver.exclude(l)
 	defer l.r.saver.include(l)
 	defer func() {
-		if err != nil && blameOf(err) != aRow { // Postgres has undone everything then
+		if b := blameOf(err); err != nil && b != aRow && b != unclear { // else Postgres has undone everything
 			l.doubtful.Store(true) // before the lane is saved again
 		}
 	}()

@@ -229,12 +229,16 @@ select g.seq, coalesce(g.reopened, i.id), g.segment, g.xid::text
   from given g left join (select b.id, row_number() over (order by b.id) as k from buried b) i on i.k = g.k and g.reopened is null
  order by g.n`
 
-// buryScheduled makes a dead letter of the event of a lane that is due first. $1 lane, $2 reason, $3 fingerprint.
+// buryScheduled makes a dead letter of the event of a lane that is due first, or with $4 of the first that is too large to be
+// published, among the first 1,000. $1 lane, $2 reason, $3 fingerprint.
 const buryScheduled = `-- relay.bury_scheduled
 with gone as (
   delete from holdfast.scheduled s
    where (s.lane, s.due_at, s.seq) in (
-     select d.lane, d.due_at, d.seq from holdfast.scheduled d where d.lane = $1::smallint and d.due_at <= now() order by d.due_at, d.seq limit 1)
+     select d.lane, d.due_at, d.seq
+       from (select f.* from holdfast.scheduled f where f.lane = $1::smallint and f.due_at <= now() order by f.due_at, f.seq limit 1000) d
+      where not $4::boolean or octet_length(d.payload) > 67108864 or pg_column_size(d.headers) > 524288
+      order by d.due_at, d.seq limit 1)
   returning s.*
 ), buried as (
   insert into holdfast.letter (origin, reason, fingerprint, event_id, source, type, topic, key, time, headers, payload, hash, lane, errors)

@@ -73,7 +73,7 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		{readNext, "3, " + done + ", " + upto + ", 0, " + token, segments("lane_xid_seq")},
 		{readNext, "3, " + done + ", null, 0, " + token, segments("lane_xid_seq")},
 		{buryEvents, "3, " + done + ", " + upto + ", '{120110,120120}', '{r,r}', '{f,f}', '{f,f}'", segments("lane_xid_seq")},
-		{buryScheduled, "3, 'r', 'f'", []string{"scheduled_pkey"}},
+		{buryScheduled, "3, 'r', 'f', true", []string{"scheduled_pkey"}},
 	} {
 		asked = append(asked, row.statement)
 		for _, plan := range plantest.Of(t, db.Pool, row.statement, row.literals) {
