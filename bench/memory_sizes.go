@@ -150,10 +150,7 @@ func (e *env) measureUnpacking(ctx context.Context, r *report) error {
 	}
 	defer func() { _ = e.kafka.DeleteTopic(context.WithoutCancel(ctx), topic) }()
 	record := func(id string, value []byte) kafka.Record {
-		var headers []kafka.Header
-		for _, h := range wire.Headers([]kafka.Header(nil), holdfast.Event{ID: id, Source: source, Type: eventType, Time: time.Now()}) {
-			headers = append(headers, h)
-		}
+		headers := wire.Headers([]kafka.Header(nil), holdfast.Event{ID: id, Source: source, Type: eventType, Time: time.Now()})
 		return kafka.Record{Key: kafka.NewBytes([]byte(id)), Value: kafka.NewBytes(value), Headers: headers}
 	}
 	codecs := []compress.Compression{kafka.Gzip, kafka.Snappy, kafka.Lz4}
