@@ -41,6 +41,10 @@ var errUnanswered = errors.New("the partition does not answer")
 // pages from being read. A broker that has answered nothing for so long cannot be reached.
 const slowAfter = time.Second
 
+// promptly is how soon a partition answers that has no trouble. While none does so, the broker has more to do than it can:
+// then events wait in the log, because to park them would be more work for the same broker.
+const promptly = slowAfter / 4
+
 // slowAfter is the lane's: ParkAfter may be shorter.
 func (l *lane) slowAfter() time.Duration { return min(slowAfter, max(l.r.c.ParkAfter, 0)) }
 
@@ -48,6 +52,9 @@ func (l *lane) slowAfter() time.Duration { return min(slowAfter, max(l.r.c.ParkA
 func (l *lane) judge(d *destination, said summary, now time.Time) {
 	if said.answers {
 		l.r.answers.Store(now.UnixNano())
+		if now.Sub(d.began) < promptly {
+			l.r.prompt.Store(now.UnixNano())
+		}
 		if l.outage != nil {
 			l.outage = nil
 			l.r.reachable()
@@ -97,6 +104,9 @@ func (l *lane) probeDelay(tries int) time.Duration {
 // answeredSince says whether any partition has answered since then, in whatever lane: the broker can be reached.
 func (l *lane) answeredSince(then time.Time) bool { return l.r.answers.Load() >= then.UnixNano() }
 
+// promptSince is answeredSince for answers that came promptly.
+func (l *lane) promptSince(then time.Time) bool { return l.r.prompt.Load() >= then.UnixNano() }
+
 func (l *lane) sayHeld(d *destination, a answer, wait time.Duration) {
 	l.r.c.Logger.Warn("partition waits", "lane", l.number, "topic", d.topic, "partition", d.partition, "fault", string(a.fault), "retry_in", wait, "error", a.err)
 	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: a.fault, Err: a.err, Wait: wait})
@@ -109,7 +119,8 @@ func (l *lane) observeHeld(h Held) {
 }
 
 // holdSlow holds the partitions that keep the cursor, or pages, waiting for too long. A partition that says nothing is
-// slow only when another one answers meanwhile: otherwise it is the broker that cannot be reached.
+// slow only when another one answers meanwhile: otherwise it is the broker that cannot be reached. Before ParkAfter another
+// one must answer promptly: otherwise all are slow.
 func (l *lane) holdSlow() {
 	if l.r.c.ParkAfter < 0 {
 		return
@@ -128,7 +139,11 @@ func (l *lane) holdSlow() {
 		if waited < l.slowAfter() || waited < l.r.c.ParkAfter && !l.full() {
 			continue
 		}
-		if d.refused || l.answeredSince(d.since.Add(l.slowAfter()/2)) {
+		others := l.promptSince
+		if waited >= l.r.c.ParkAfter {
+			others = l.answeredSince
+		}
+		if d.refused || others(d.since.Add(l.slowAfter()/2)) {
 			l.holdPartition(d, waited, now)
 		}
 	}

@@ -321,3 +321,19 @@ func TestAKeyThatIsAlwaysRefusedStopsNoOtherOfItsPartition(t *testing.T) {
 		}
 	})
 }
+
+// A broker that has more to do than it can is slow at every partition. To park its events would be more work for it.
+func TestABrokerThatIsSlowAtAllPartitionsHasNoneOfThemHeld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := &answering{}
+		a.takes = func(partition int) time.Duration {
+			return 1200*time.Millisecond + time.Duration(partition)*50*time.Millisecond
+		}
+		s := newTwelve(t, a)
+		s.l.reader.limit, s.l.r.c.BatchSize = 150, 150 // the lane is full most of the time
+		s.l.r.c.Observer.OnParked = func(p Parked) { t.Errorf("an event of key %s was parked: %s", p.Event.Key, p.Why) }
+		s.run(t, 30*time.Second)
+		s.check(t)
+	})
+}
