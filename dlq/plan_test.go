@@ -57,6 +57,7 @@ func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
 		{unstoreLetter, "12", []string{"letter_pkey", "stored_consumer_source_event_id_key"}},
 		{discardResult, "12", []string{"letter_pkey", "inbox_pkey"}},
 		{wakeQueue, "12", []string{"letter_pkey", "stored_pkey", "letter_holds_inbox"}},
+		{readUnfit, "12", []string{"letter_pkey"}},
 		{keepVersion, "12, 'ann', ''", []string{"letter_pkey"}},
 		{editResult, "12, ''", []string{"letter_pkey", "inbox_pkey"}},
 		{editLetter, "12, '', ''", []string{"letter_pkey"}},

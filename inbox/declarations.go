@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -103,11 +104,13 @@ func (dec *declarations) declareLoop(ctx context.Context) error {
 			err = dec.declare(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
-			// A handler may have left a connection of the pool without our rights (set role), and then a new one has them.
-			if fix := miswired(err); fix != nil {
-				if anew := dec.declareAnew(ctx); anew != nil && miswired(anew) != nil {
-					return fix
-				}
+			fix := miswired(err)
+			if errors.Is(fix, sqlschema.ErrNoRights) {
+				// A handler may have left a connection of the pool without our rights (set role), and then a new one has them.
+				fix = miswired(dec.declareAnew(ctx))
+			}
+			if fix != nil {
+				return fix
 			}
 			dec.transient(err)
 			wait = time.Second
