@@ -50,7 +50,7 @@ func kafkaFaults() []fault {
 const missingTopic = "missing-topic"
 
 // brokerAway is what must be logged while it is away.
-var brokerAway = []oracle.Alarm{{By: roleRelay, Messages: []string{"lane held lane="}}, {By: roleConsumer, Messages: []string{"waiting for Kafka"}}}
+var brokerAway = []oracle.Alarm{{By: roleRelay, Messages: []string{"partition waits", "partition held"}}, {By: roleConsumer, Messages: []string{"waiting for Kafka"}}}
 
 var topicHeld = []oracle.Alarm{{By: roleRelay, Messages: []string{"topic held"}}}
 

@@ -5,6 +5,7 @@ package torture
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,6 +19,38 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/testkit/internal/faultproxy"
 )
+
+// An alarm that nothing can sound would be silent after every such fault.
+func TestEveryAlarmIsALineThatTheLibraryLogs(t *testing.T) {
+	t.Parallel()
+	var code strings.Builder
+	for _, name := range []string{"relay", "inbox"} {
+		files, err := filepath.Glob(filepath.Join("..", "..", name, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%d files of %s, %v", len(files), name, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			code.Write(text)
+		}
+	}
+	asked := 0
+	for _, f := range catalogue() {
+		for _, alarm := range f.alarms {
+			for _, message := range alarm.Messages {
+				if asked++; !regexp.MustCompile(`Logger\.(Warn|Error)\("` + message).MatchString(code.String()) {
+					t.Errorf("%s: nothing logs a warning or an error that begins with %q", f.name, message)
+				}
+			}
+		}
+	}
+	if asked == 0 {
+		t.Error("no fault has an alarm")
+	}
+}
 
 func TestAStepOfTheClockMovesEveryTimeThatIsComparedWithIt(t *testing.T) {
 	t.Parallel()
