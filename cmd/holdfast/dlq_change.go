@@ -39,6 +39,16 @@ func (a acting) by() string {
 	return ""
 }
 
+// sayChanged says how many things are done with, or would be, also after an error that came after some of them.
+func (p *program) sayChanged(n int, what, done string, dryRun bool, err error) {
+	switch {
+	case dryRun && err == nil:
+		fmt.Fprintf(p.out, "%s would be %s\n", count(n, what), done)
+	case n > 0 || err == nil:
+		fmt.Fprintf(p.out, "%s %s %s\n", count(n, what), verb(n, "is", "are"), done)
+	}
+}
+
 type dlqReplayCmd struct {
 	chosen `embed:""`
 	wide   `embed:""`

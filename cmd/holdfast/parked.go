@@ -87,12 +87,7 @@ func (c parked) change(p *program, doing, done string, change func(*dlq.DLQ, dlq
 		}
 	}
 	n, err := change(d, dlq.ParkedFilter{Topic: c.Topic, Key: c.Key}, dlq.ParkedOptions{DryRun: c.DryRun, By: c.by(), Reason: c.Reason, ProgressFunc: report})
-	switch {
-	case c.DryRun && err == nil:
-		fmt.Fprintf(p.out, "%s would be %s\n", count(n, "parked event"), done)
-	case n > 0 || err == nil:
-		fmt.Fprintf(p.out, "%s %s %s\n", count(n, "parked event"), verb(n, "is", "are"), done)
-	}
+	p.sayChanged(n, "parked event", done, c.DryRun, err)
 	if left := last.Total - last.Moved - last.Held; err != nil && n > 0 && left > 0 {
 		fmt.Fprintf(p.errOut, "stopped with %s left: the same command continues with %s\n", count(left, "parked event"), verb(left, "it", "them"))
 	}

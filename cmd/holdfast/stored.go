@@ -163,12 +163,7 @@ func (c changing) change(p *program, change storedChange, done string) error {
 	}
 	defer end()
 	n, err := change(d, p.ctx, c.filter(c.Limit), dlq.StoredOptions{DryRun: c.DryRun, By: c.by(), Reason: c.Reason})
-	switch {
-	case c.DryRun && err == nil:
-		fmt.Fprintf(p.out, "%s would be %s\n", count(n, "stored event"), done)
-	case n > 0 || err == nil:
-		fmt.Fprintf(p.out, "%s %s %s\n", count(n, "stored event"), verb(n, "is", "are"), done)
-	}
+	p.sayChanged(n, "stored event", done, c.DryRun, err)
 	return err
 }
 
