@@ -76,7 +76,7 @@ func (l *lane) recount(ctx context.Context) error {
 		l.sleepers = append(l.sleepers, sleepers...)
 		l.r.c.Logger.Info("the topic is queued by key again", "topic", topic, "lane", l.number)
 	}
-	return l.resumeReleased(ctx)
+	return nil
 }
 
 // load reads what is parked and held in a lane. What was held when the rows were written is tried at once.
