@@ -217,6 +217,22 @@ func (e *env) topic(ctx context.Context) (name string, drop func(), err error) {
 	}, nil
 }
 
+// scratch makes a database with the schema and a topic for one measurement.
+func (e *env) scratch(ctx context.Context) (database, topic string, drop func(), err error) {
+	topic, dropTopic, err := e.topic(ctx)
+	if err != nil {
+		return "", "", nil, err
+	}
+	if database, err = e.migrated(ctx); err != nil {
+		dropTopic()
+		return "", "", nil, err
+	}
+	return database, topic, func() {
+		e.dropDatabase(context.WithoutCancel(ctx), database)
+		dropTopic()
+	}, nil
+}
+
 // published counts the records of a topic by its end offsets.
 func (e *env) published(ctx context.Context, topic string) (int64, error) {
 	var ends []kafka.OffsetRequest

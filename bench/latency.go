@@ -29,15 +29,11 @@ var latencyFigures = []string{latencyP50, latencyP99}
 // measureLatency commits 500 transactions of one event a second, evenly. For each it measures the time from sending COMMIT
 // to the broker's acknowledgement, so the commit's own wait for the disk is included. Nobody calls Relay.Wake.
 func measureLatency(ctx context.Context, e *env, r *report) error {
-	topic, drop, err := e.topic(ctx)
+	database, topic, drop, err := e.scratch(ctx)
 	if err != nil {
 		return err
 	}
 	defer drop()
-	database, err := e.migrated(ctx)
-	if err != nil {
-		return err
-	}
 	const warmUp = latencyRate * 10 // a broker that has just started takes 100 ms a request, until its JVM has compiled the path
 	n := warmUp + int(e.latency.Seconds()*latencyRate)
 	l := newLatencies(e, n)

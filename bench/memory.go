@@ -17,16 +17,11 @@ var memoryFigures = []string{memoryPeak, memoryGrowth, deadTuples, consumerMemor
 // measureMemory lets a relay in a process of its own drain a large backlog, and samples its resident set. Then it asks
 // Postgres for the dead rows that the drain has left in the log.
 func measureMemory(ctx context.Context, e *env, r *report) error {
-	topic, drop, err := e.topic(ctx)
+	database, topic, drop, err := e.scratch(ctx)
 	if err != nil {
 		return err
 	}
 	defer drop()
-	database, err := e.migrated(ctx)
-	if err != nil {
-		return err
-	}
-	defer e.dropDatabase(context.WithoutCancel(ctx), database)
 	r.progress("memory: writing a backlog of %d events", e.memory)
 	if err := e.writeBacklog(ctx, database, topic, e.memory); err != nil {
 		return err

@@ -60,16 +60,11 @@ func measureMemorySizes(ctx context.Context, e *env, r *report) error {
 }
 
 func (e *env) measureMemoryOf(ctx context.Context, r *report, c memoryCase) error {
-	topic, drop, err := e.topic(ctx)
+	database, topic, drop, err := e.scratch(ctx)
 	if err != nil {
 		return err
 	}
 	defer drop()
-	database, err := e.migrated(ctx)
-	if err != nil {
-		return err
-	}
-	defer e.dropDatabase(context.WithoutCancel(ctx), database)
 	events := e.large / c.size
 	r.progress("memory: %d events of %s", events, c.name)
 	if err := e.writeLarge(ctx, database, topic, c.size, events); err != nil {

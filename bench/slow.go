@@ -80,16 +80,11 @@ func measureSlow(ctx context.Context, e *env, r *report) error {
 // latencyOfOthers is the p99 of the eleven partitions while the twelfth has trouble; -1 is none. Afterwards the trouble
 // ends, and all events must arrive.
 func (e *env) latencyOfOthers(ctx context.Context, r *report, proxy *kafkaproxy.Proxy, trouble int) (p99 time.Duration, err error) {
-	topic, drop, err := e.topic(ctx)
+	database, topic, drop, err := e.scratch(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer drop()
-	database, err := e.migrated(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer e.dropDatabase(context.WithoutCancel(ctx), database)
 	const warmUp = latencyRate
 	load := e.slow
 	if trouble >= 0 && troubles[trouble].lasts > 0 && !e.options.quick {
