@@ -235,3 +235,13 @@ func (b *bundle) awaitOutcome(id string, want Outcome) {
 		return false
 	})
 }
+
+// giveOnce is the Next of a source that has one generation, which lasts.
+func giveOnce(ctx context.Context, given *bool, g Generation) (Generation, error) {
+	if !*given {
+		*given = true
+		return g, nil
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}

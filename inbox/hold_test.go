@@ -100,12 +100,7 @@ type shortened struct {
 }
 
 func (s *shortened) Next(ctx context.Context) (Generation, error) {
-	if !s.given {
-		s.given = true
-		return s, nil
-	}
-	<-ctx.Done()
-	return nil, ctx.Err()
+	return giveOnce(ctx, &s.given, s)
 }
 func (s *shortened) Close() {}
 

@@ -30,12 +30,7 @@ type sized struct {
 }
 
 func (s *sized) Next(ctx context.Context) (Generation, error) {
-	if !s.given {
-		s.given = true
-		return s, nil
-	}
-	<-ctx.Done()
-	return nil, ctx.Err()
+	return giveOnce(ctx, &s.given, s)
 }
 func (s *sized) Close() {}
 
