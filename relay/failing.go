@@ -22,7 +22,7 @@ type failures struct {
 // steadyAfter has recovered.
 const steadyAfter = 10 * time.Second
 
-var claimPolicy = retry.Policy{Attempts: -1, Base: 200 * time.Millisecond, Cap: 5 * time.Second}
+var claimPolicy = retry.Policy{Attempts: -1, Base: 200 * time.Millisecond, Cap: 2 * time.Second}
 
 // claimed records that a lane begins to run.
 func (f *failing) claimed(lane int, now time.Time) {

@@ -31,7 +31,7 @@ func TestALaneThatKeepsFailingRestsLongerEachTime(t *testing.T) {
 		}
 	}
 	want := []time.Duration{0, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond, 1600 * time.Millisecond,
-		3200 * time.Millisecond, 5 * time.Second, 5 * time.Second, 5 * time.Second, 5 * time.Second}
+		2 * time.Second, 2 * time.Second, 2 * time.Second, 2 * time.Second, 2 * time.Second}
 	if !slices.Equal(rests, want) {
 		t.Errorf("it rests %v, want %v", rests, want)
 	}
