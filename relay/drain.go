@@ -62,6 +62,8 @@ func (l *lane) tried(p *pending) {
 	key := rowKeyOf(p)
 	l.tries--
 	l.tryBytes -= p.size()
+	l.tracker.freed += p.kept
+	p.kept = 0
 	if l.trying[key]--; l.trying[key] <= 0 {
 		delete(l.trying, key)
 	}

@@ -149,14 +149,7 @@ func (l *lane) turn(ctx context.Context) error {
 // read hands pages to run, one ahead of it, and waits while everything is read.
 func (l *lane) read(ctx context.Context, pages chan<- page) error {
 	for {
-		if err := l.r.budget.take(ctx); err != nil {
-			return err
-		}
-		nextCtx, cancel := l.r.env.limit(ctx, l.r.statementTimeout)
-		failpoint.Hit(failpoint.RelayReading)
-		p, err := l.reader.next(nextCtx)
-		cancel()
-		p.kept = l.r.budget.keep(inMemory * p.bytes())
+		p, err := l.readPage(ctx)
 		if err != nil {
 			return err
 		}
@@ -179,6 +172,19 @@ func (l *lane) read(ctx context.Context, pages chan<- page) error {
 			}
 		}
 	}
+}
+
+// readPage reads the next page when the budget has room for one.
+func (l *lane) readPage(ctx context.Context) (page, error) {
+	if err := l.r.budget.take(ctx); err != nil {
+		return page{}, err
+	}
+	ctx, cancel := l.r.env.limit(ctx, l.r.statementTimeout)
+	defer cancel()
+	failpoint.Hit(failpoint.RelayReading)
+	p, err := l.reader.next(ctx)
+	p.kept = l.r.budget.keep(inMemory * p.bytes())
+	return p, err
 }
 
 // takesPages says whether another page may be read into memory. Two pages at a time keep every destination busy.
@@ -273,20 +279,31 @@ func (l *lane) nothingWaits() bool {
 	return len(l.parked)+len(l.leavings)+len(l.held)+len(l.holds)+len(l.whole) == 0
 }
 
-// giveBack ends the lane's share of the budget.
+// giveBack ends the lane's share of the budget. What is in a call stays in memory, and counts, until that returns: another
+// claim of the lane may have been read long before.
 func (l *lane) giveBack() {
+	for _, d := range l.destinations {
+		for _, p := range d.call {
+			p.part()
+			d.held += p.kept
+		}
+		for _, p := range d.queue {
+			l.tracker.freed += p.kept
+		}
+		d.call, d.queue = nil, nil
+	}
+	for _, d := range l.dormant {
+		l.tracker.freed += d.kept
+	}
 	for _, p := range l.tracker.pages {
 		l.tracker.freed += p.kept
 	}
 	if l.blocked != nil {
 		l.tracker.freed += l.blocked.kept
 	}
-	for _, d := range l.destinations {
-		for _, p := range d.call {
-			l.tracker.freed += p.kept
-		}
-	}
+	l.tracker.pages, l.blocked, l.dormant = nil, nil, nil // a call under way has the lane
 	l.free()
+	l.answered.end(func(c answered) { l.r.budget.give(c.to.held) })
 }
 
 func (l *lane) free() {

@@ -139,6 +139,11 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 	for i := range given {
 		given[i].tell(l)
 	}
+	for _, p := range leave {
+		if !p.inCall {
+			l.tracker.drop(p)
+		}
+	}
 	l.tracker.advance()
 	l.free()
 	return nil
@@ -154,8 +159,7 @@ func (l *lane) left(p *pending, place int64) {
 			p.row.attempts = 1
 		}
 		l.try(p)
-		p.kept = min(int64(p.size()), p.page.kept)
-		p.page.kept -= p.kept
+		p.part()
 	}
 	if observe := l.r.c.Observer.OnParked; observe != nil {
 		observe(Parked{Lane: l.number, Event: p.event.Event, Why: p.disposition.why(), Err: p.err})

@@ -23,7 +23,8 @@ const (
 type answers struct {
 	mu   sync.Mutex
 	all  []answered
-	some chan struct{} // signalled when there are any
+	some chan struct{}    // signalled when there are any
+	late func(c answered) // the lane has ended: takes what returns
 }
 
 // answered is one call that has returned.
@@ -35,9 +36,27 @@ type answered struct {
 
 func (a *answers) put(c answered) {
 	a.mu.Lock()
-	a.all = append(a.all, c)
+	late := a.late
+	if late == nil {
+		a.all = append(a.all, c)
+	}
 	a.mu.Unlock()
+	if late != nil {
+		late(c)
+		return
+	}
 	signal(a.some)
+}
+
+// end gives to late what nobody has taken, and every call that returns from now on.
+func (a *answers) end(late func(c answered)) {
+	a.mu.Lock()
+	all := a.all
+	a.all, a.late = nil, late
+	a.mu.Unlock()
+	for _, c := range all {
+		late(c)
+	}
 }
 
 func (a *answers) take() []answered {
@@ -141,10 +160,13 @@ func (l *lane) call(ctx context.Context, d *destination, batch []*pending) {
 	})
 }
 
-// settleAll takes in every call that has returned.
+// settleAll takes in every call that has returned. After an error the lane ends.
 func (l *lane) settleAll(ctx context.Context) error {
-	for _, c := range l.answered.take() {
-		if err := l.settle(ctx, c); err != nil {
+	for i, all := 0, l.answered.take(); i < len(all); i++ {
+		if err := l.settle(ctx, all[i]); err != nil {
+			for _, c := range all[i+1:] {
+				l.answered.put(c) // for giveBack
+			}
 			return err
 		}
 	}
@@ -160,8 +182,6 @@ func (l *lane) settle(ctx context.Context, c answered) error {
 	all := make([]answer, len(batch))
 	for i, err := range c.errs {
 		batch[i].inCall = false
-		l.tracker.freed += batch[i].kept
-		batch[i].kept = 0
 		if err != nil {
 			all[i] = answer{fault: FaultOf(err), err: err}
 		}
@@ -177,6 +197,11 @@ func (l *lane) settle(ctx context.Context, c answered) error {
 		}
 	}
 	back := l.settleLog(log, now)
+	for _, p := range log.events {
+		if p.state == settled {
+			l.tracker.drop(p)
+		}
+	}
 	rows, err := l.settleParked(ctx, parked, now)
 	if err != nil {
 		return err
@@ -245,6 +270,7 @@ func (l *lane) settleParked(ctx context.Context, c call, now time.Time) (back []
 	}
 	outcomes := decideRetried(tries, c.answers, permanent, l.r.c.Retry.Attempts)
 	stays := map[queue]bool{}
+	done := make([]*pending, 0, len(c.events))
 	for i, p := range c.events {
 		if outcomes[i] == waits && (p.probe != nil || l.holds[p.to.spot] != nil) {
 			outcomes[i] = held // it need not be sent: the probe of its partition will say when
@@ -256,6 +282,7 @@ func (l *lane) settleParked(ctx context.Context, c call, now time.Time) (back []
 			continue
 		}
 		l.tried(p)
+		done = append(done, p)
 		if outcomes[i] != held {
 			continue
 		}
@@ -270,7 +297,11 @@ func (l *lane) settleParked(ctx context.Context, c call, now time.Time) (back []
 		}
 	}
 	l.dropFollowers(c.events, outcomes, stays)
-	return back, l.writeOutcomes(ctx, c.events, c.answers, outcomes)
+	err = l.writeOutcomes(ctx, c.events, c.answers, outcomes)
+	for _, p := range done {
+		l.tracker.drop(p)
+	}
+	return back, err
 }
 
 // dropFollowers takes the later parked events of a queue out of memory when an earlier one was not acknowledged: they are read

@@ -23,10 +23,10 @@ type pending struct {
 	state pendingState
 
 	inCall bool  // the publisher has it
-	kept   int64 // of the budget, when its page has left memory without it
+	kept   int64 // of the budget, when its page has left the tracker without it
 	probe  *hold // a parked event that is tried to see whether this is over
 	row    *parkedRow
-	page   *pageProgress // nil for what was read from parked
+	page   *pageProgress // nil for what was read from parked, or has left its page
 
 	// How it leaves: set when state becomes leaving.
 	disposition disposition
@@ -40,6 +40,22 @@ type parkedRow struct {
 }
 
 func (p *pending) size() int { return eventBytes(p.event) }
+
+// share takes so many bytes of an event out of what its page has of the budget, and returns what that had.
+func (p *pending) share(bytes int) int64 {
+	if p.page == nil {
+		return 0
+	}
+	share := min(inMemory*int64(bytes), p.page.kept)
+	p.page.kept -= share
+	return share
+}
+
+// part leaves the page: the event is in a call, and stays in memory when the page goes.
+func (p *pending) part() {
+	p.kept += p.share(p.size())
+	p.page = nil
+}
 
 // leave says how an event leaves the lane's memory with the next flush.
 func (p *pending) leave(d disposition, err error) {
@@ -107,6 +123,15 @@ func (t *tracker) advance() (c cursor, moved bool) {
 	return c, moved
 }
 
+// drop takes the payload of an event out of memory that is settled, and in no call. Without that, an event that waits long
+// would keep those of its whole page.
+func (t *tracker) drop(p *pending) {
+	before := p.size()
+	p.event.Payload, p.event.Headers = nil, nil
+	t.freed += p.kept + p.share(before-p.size())
+	p.kept = 0
+}
+
 // departures are the events that leave with the next flush: those before the first event that is still queued, at most so
 // many, and of so many bytes. after is the cursor when they have left. One transaction writes both, so that no event is
 // parked twice.
@@ -165,6 +190,7 @@ type destination struct {
 	queue []*pending
 	call  []*pending // in the call under way; nil for none
 	began time.Time  // of the call
+	held  int64      // of the budget by the call, when its lane has ended
 
 	// since is when the oldest event without an acknowledgement began to wait; zero when nothing waits. refused says that
 	// the last answer was this partition's own trouble.
@@ -207,7 +233,9 @@ func (d *destination) take(events, bytes int) []*pending {
 		n++
 	}
 	taken := d.queue[:n:n]
-	d.queue = d.queue[n:]
+	if d.queue = d.queue[n:]; len(d.queue) == 0 {
+		d.queue = nil // its array would keep what has left in memory
+	}
 	return taken
 }
 

@@ -57,7 +57,7 @@ func (db *DB) emit(c *call, events []*Event, limit int, bytes int64) {
 			return
 		}
 		sum += int64(len(e.Payload))
-		c.row(e.Seq, e.ID, "", "t", e.Topic, e.Key, db.Now(), nil, e.Payload, e.Letter, sum, nil)
+		c.row(e.Seq, e.ID, "", "t", e.Topic, e.Key, db.Now(), nil, slices.Clone(e.Payload), e.Letter, sum, nil)
 	}
 }
 

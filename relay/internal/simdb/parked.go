@@ -105,7 +105,7 @@ func parkEvents(c *call) error {
 	ids, payloads, letters, delays := c.args[6].([]string), c.args[11].([][]byte), c.args[12].([]int64), c.args[13].([]*float64)
 	partitions := c.args[14].([]*int32)
 	for i := range ids {
-		p := Parked{Lane: lane, Topic: topics[i], Key: keys[i], Place: db.placeOf(c.tx, lane, topics[i], keys[i], letters[i]), Why: whys[i], Attempts: int(attempts[i]), ID: ids[i], Payload: payloads[i], Letter: letters[i], Partition: partitions[i]}
+		p := Parked{Lane: lane, Topic: topics[i], Key: keys[i], Place: db.placeOf(c.tx, lane, topics[i], keys[i], letters[i]), Why: whys[i], Attempts: int(attempts[i]), ID: ids[i], Payload: slices.Clone(payloads[i]), Letter: letters[i], Partition: partitions[i]}
 		if delays[i] != nil {
 			p.NextAt = db.Now().Add(time.Duration(*delays[i] * float64(time.Second)))
 		} else if db.is(BugUnparkFollowers) {
