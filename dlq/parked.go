@@ -75,11 +75,11 @@ func (d *DLQ) ListParked(ctx context.Context) ([]ParkedTopic, error) {
 // the topic will not come back. The dead letters can be read, edited, discarded or replayed later; their ids have the order of each
 // key. They hold no key. An event that is the replay of a dead letter becomes that one again, which holds its key if it did before.
 //
-// It works beside running relays. Each transaction takes at most 5,000 events and 4 MiB of one lane, or one larger event: it asks
-// the lane's relay to hand the lane over, which finishes the calls that are under way, and gives it back. An event that is
-// acknowledged meanwhile is published, and left out. So no event is published twice for this, none is lost, and all other events of the lane
-// wait for a moment, which is longer if a call of the publisher hangs. If the relay does not hand the lane over within
-// a minute, the error names it.
+// It works beside running relays. Each transaction takes at most 5,000 events and 4 MiB of one lane, or one larger event, and
+// fewer if that takes longer than about 100 ms: it asks the lane's relay to hand the lane over, which finishes the calls that
+// are under way, and gives it back. An event that is acknowledged meanwhile is published, and left out. So no event is
+// published twice for this, none is lost, and all other events of the lane wait for a moment, which is longer if a call of
+// the publisher hangs. If the relay does not hand the lane over within a minute, the error names it.
 //
 // You may cancel it at any time: what was committed stays, and the same call continues with the rest. It leaves out events that
 // are parked while it runs, and later events of the topic, which relays try to publish and park again. If two

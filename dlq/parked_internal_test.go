@@ -54,3 +54,18 @@ func TestALaneThatIsNotHandedOverIsNamedWithItsOwner(t *testing.T) {
 		t.Error("its owner may still write")
 	}
 }
+
+func TestALaneIsAwayFromItsRelayForAMoment(t *testing.T) {
+	for _, c := range []struct {
+		rows int
+		took time.Duration
+		want int
+	}{
+		{1000, 0, 2000}, {1000, 49 * time.Millisecond, 2000}, {1000, 50 * time.Millisecond, 1000}, {1000, 100 * time.Millisecond, 1000},
+		{1000, 101 * time.Millisecond, 500}, {4000, 0, 5000}, {5000, time.Hour, 2500}, {150, time.Second, 100}, {100, time.Hour, 100},
+	} {
+		if got := paced(c.rows, c.took); got != c.want {
+			t.Errorf("after %d rows in %v come %d, want %d", c.rows, c.took, got, c.want)
+		}
+	}
+}

@@ -13,8 +13,10 @@ import (
 )
 
 const (
-	parkedRows  = 5000    // of one transaction
-	parkedBytes = 4 << 20 // of one transaction, unless its only row has more
+	parkedRows  = 5000                   // of one transaction
+	parkedBytes = 4 << 20                // of one transaction, unless its only row has more
+	parkedTurn  = 100 * time.Millisecond // that a lane should be away from its relay
+	pacedRows   = 1000                   // with which to begin where lanes have relays
 
 	laneWait  = time.Minute            // for a relay to hand a lane over
 	laneLooks = 20 * time.Millisecond  // between two looks whether it has
@@ -57,9 +59,10 @@ func (d *DLQ) changeParked(ctx context.Context, f ParkedFilter, o ParkedOptions,
 		p.Moved = p.Total
 		return p, nil
 	}
+	rows := pacedRows
 	for len(lanes) > 0 {
 		w := lanes[0]
-		more, err := d.turn(ctx, f, &w, &p, change)
+		more, err := d.turn(ctx, f, &w, &rows, &p, change)
 		if err != nil {
 			return p, fmt.Errorf("%s parked events of lane %d, after %d of %d: %w", doing, w.lane, p.Moved, p.Total, explain(err))
 		}
@@ -93,8 +96,21 @@ func (d *DLQ) parkedLanes(ctx context.Context, f ParkedFilter) ([]laneWork, erro
 	return lanes, nil
 }
 
-// turn changes one batch of a lane in a transaction, and says whether there may be more.
-func (d *DLQ) turn(ctx context.Context, f ParkedFilter, w *laneWork, p *ParkedProgress, change changeBatch) (more bool, err error) {
+// paced is how many rows the next transaction changes after one of rows that took so long: events of other topics wait in
+// that lane meanwhile.
+func paced(rows int, took time.Duration) int {
+	switch {
+	case took > parkedTurn:
+		rows /= 2
+	case took < parkedTurn/2:
+		rows *= 2
+	}
+	return min(max(rows, parkedRows/50), parkedRows)
+}
+
+// turn changes one batch of a lane in a transaction, and says whether there may be more. If a relay has the lane the batch has so many
+// paced rows.
+func (d *DLQ) turn(ctx context.Context, f ParkedFilter, w *laneWork, pace *int, p *ParkedProgress, change changeBatch) (more bool, err error) {
 	if rest := w.restAt.Sub(d.now()); rest > 0 {
 		if err := d.pause(ctx, rest); err != nil {
 			return false, err
@@ -109,8 +125,12 @@ func (d *DLQ) turn(ctx context.Context, f ParkedFilter, w *laneWork, p *ParkedPr
 			return err
 		}
 		took, next = d.now(), *w
+		limit := parkedRows
+		if handedOver {
+			limit = *pace
+		}
 		var keys []string
-		args := []any{w.lane, f.Topic, f.Key, w.key, w.place, w.bound, int32(parkedRows), int64(parkedBytes)}
+		args := []any{w.lane, f.Topic, f.Key, w.key, w.place, w.bound, int32(limit), int64(parkedBytes)}
 		if err := change(ctx, tx, args).Scan(&rows, &changed, &more, &keys, &next.key, &next.place); err != nil {
 			return fmt.Errorf("change them: %w", err)
 		}
@@ -125,6 +145,9 @@ func (d *DLQ) turn(ctx context.Context, f ParkedFilter, w *laneWork, p *ParkedPr
 	if handedOver {
 		now := d.now()
 		next.restAt = now.Add(max(now.Sub(took), laneRests))
+		if rows == *pace || now.Sub(took) > parkedTurn {
+			*pace = paced(*pace, now.Sub(took))
+		}
 	}
 	*w = next
 	p.Moved += changed
