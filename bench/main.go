@@ -99,6 +99,7 @@ func run(ctx context.Context, o options) (err error) {
 		{latencyFigures, measureLatency},
 		{pinnedFigures, measurePinned},
 		{slowFigures, measureSlow},
+		{retiredFigures, measureRetired},
 		{producerFigures, measureProducer},
 		{memoryFigures, measureMemory},
 		{memorySizesFigures, measureMemorySizes},
