@@ -108,19 +108,14 @@ func (b *burial) tell(l *lane) {
 // isolate decides what to do after events could not be parked: how many to park next. If one of them is to blame, it is found
 // by halves, and made a dead letter. An error of anything else is returned.
 func (l *lane) isolate(ctx context.Context, leave []*pending, err error) (most int, _ error) {
+	if len(l.dormant) > 0 && l.divides(err) { // they are parked already, and go with any transaction: it may be for one of them
+		return max(len(leave), 1), l.holdDormant(ctx)
+	}
 	if blameOf(err) != aRow {
 		if len(leave) == 1 && blameOf(err) != elsewhere {
 			err = leave[0].named(err)
 		}
 		return 0, err
-	}
-	if len(l.dormant) > 0 { // they are parked already, and go with any transaction: see that it is not for them
-		l.mu.Lock()
-		at := l.cursor
-		l.mu.Unlock()
-		if err := l.park(ctx, nil, at); err != nil {
-			return 0, err
-		}
 	}
 	switch n := len(leave); {
 	case n == 0:

@@ -41,7 +41,7 @@ func TestDrainsCountHeaders(t *testing.T) {
 			db := migrated.Lanes(t, 1)
 			pgtest.Exec(t, db.Pool, fmt.Sprintf(`insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, headers)
 				select 0, 'orders', 'k', n, 'record', case when n = 1 then now() else 'infinity' end, 'e' || n, '', 't', now(), %s from generate_series(1, 6) n`, headers))
-			rows, err := db.Pool.Query(t.Context(), readDue, 0, []string{}, 100, 500, 100_000, []string{}, []string{}, []int64{})
+			rows, err := db.Pool.Query(t.Context(), readDue, 0, []string{}, 500, []string{}, []string{}, []int64{}, 100, 100_000)
 			if err != nil {
 				t.Fatal(err)
 			}

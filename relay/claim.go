@@ -144,7 +144,8 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, e
 	r.token = token
 	for _, l := range claimed {
 		r.failing.claimed(l.number, sent)
-		l.reader.most = sizeAfter(r.failing.failures(l.number))
+		l.failures = r.failing.failures(l.number)
+		l.reader.most = sizeAfter(l.failures)
 	}
 	r.mu.Unlock()
 	if len(claimed) > 0 {
@@ -174,9 +175,7 @@ func (l *lane) resumeReleased(ctx context.Context) error {
 	if len(resume.topics) == 0 {
 		return nil
 	}
-	err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(resumeQueues), l.number, resume.topics, resume.keys) },
-		func(*pgx.Batch) { failpoint.Hit(failpoint.RelayReleasingOnClaim) })
-	if err != nil {
+	if err := l.resumeHeads(ctx, resume, func() { failpoint.Hit(failpoint.RelayReleasingOnClaim) }); err != nil {
 		return fmt.Errorf("resume released keys: %w", err)
 	}
 	return nil

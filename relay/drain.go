@@ -89,6 +89,9 @@ func (l *lane) runTasks(ctx context.Context) error {
 	if err := l.recount(ctx); err != nil {
 		return err
 	}
+	if err := l.retryStuck(ctx); err != nil {
+		return err
+	}
 	if err := l.resumeReleased(ctx); err != nil {
 		return err
 	}
@@ -105,7 +108,7 @@ func (l *lane) loadDue(ctx context.Context) error {
 		for key := range l.trying {
 			skip.topics, skip.keys, skip.places = append(skip.topics, key.topic), append(skip.keys, key.key), append(skip.places, key.place)
 		}
-		rows, err := l.readParked(ctx, l.r.sql.In(readDue), l.number, l.heldTopicNames(), drainRows, drainQueues, drainBytes, skip.topics, skip.keys, skip.places)
+		rows, err := l.readDue(ctx, skip)
 		if err != nil {
 			return fmt.Errorf("read parked events: %w", err)
 		}
@@ -119,6 +122,10 @@ func (l *lane) loadDue(ctx context.Context) error {
 				before, follows := last[q]
 				if asleep[q] || follows && before == p.row.place {
 					continue // it waits for its head, or has been read with two rows of its queue that are due
+				}
+				if follows && l.held[q] && p.event.letter == 0 {
+					asleep[q] = true // a letter may stand between it and its head: it is made due when no letter holds it
+					continue
 				}
 				last[q] = p.row.place
 				if asleep[q] = p.event.malformed != ""; asleep[q] && follows {
@@ -147,8 +154,9 @@ func (l *lane) loadDue(ctx context.Context) error {
 	return nil
 }
 
-// writeOutcomes writes what became of parked events in one transaction, and changes the lane's memory after its COMMIT.
-func (l *lane) writeOutcomes(ctx context.Context, events []*pending, answers []answer, outcomes []outcome) error {
+// writeTogether writes what became of parked events in one transaction, and changes the lane's memory after its COMMIT. The
+// queues that go on are made due in that transaction, or added to later if it is given.
+func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []answer, outcomes []outcome, later *rowKeys) error {
 	var gone, delayed rowKeys
 	var asleep heldRows
 	var closed []int64
@@ -217,8 +225,7 @@ func (l *lane) writeOutcomes(ctx context.Context, events []*pending, answers []a
 			batch.Queue(l.r.sql.In(closeLetters), closed)
 		}
 		// A queue whose head waits stays dormant: resuming touches only rows that wait at 'infinity'.
-		resume.dropStuck(events, outcomes)
-		if len(resume.topics) > 0 {
+		if resume.dropStuck(events, outcomes); later == nil && len(resume.topics) > 0 {
 			batch.Queue(l.r.sql.In(resumeQueues), l.number, resume.topics, resume.keys)
 		}
 	}, func(batch *pgx.Batch) {
@@ -237,8 +244,14 @@ func (l *lane) writeOutcomes(ctx context.Context, events []*pending, answers []a
 	if err != nil {
 		return fmt.Errorf("write outcomes of parked events: %w", err)
 	}
+	if later != nil {
+		for i := range resume.topics {
+			later.addQueue(queue{resume.topics[i], resume.keys[i]})
+		}
+	}
 	for i, p := range events {
 		q := p.item.queue
+		l.changes[outcomes[i]]++
 		switch outcomes[i] {
 		case acknowledged:
 			failpoint.Hit(failpoint.RelayUnparked)
@@ -280,9 +293,7 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 		}
 	}
 	if len(resume.topics) > 0 {
-		err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(resumeQueues), l.number, resume.topics, resume.keys) },
-			func(*pgx.Batch) { failpoint.Hit(failpoint.RelayReleasing) })
-		if err != nil {
+		if err := l.resumeHeads(ctx, resume, func() { failpoint.Hit(failpoint.RelayReleasing) }); err != nil {
 			return fmt.Errorf("resume released keys: %w", err)
 		}
 		failpoint.Hit(failpoint.RelayReleased)

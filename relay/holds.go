@@ -9,10 +9,6 @@ import (
 	"math"
 	"slices"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-
-	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
 // A topic or a partition that takes nothing is held: its events are parked, and one of them is tried now and then.
@@ -25,6 +21,7 @@ type hold struct {
 	nextAt  time.Time // when one event is tried
 	probing bool      // one is being tried
 	tried   int64     // the place of the last one: each has its turn, so that one which is always refused stops no other
+	past    *int64    // the place of the last row that cannot be resumed
 
 	// It takes events again. Those that are parked are made due, resumeAtOnce at a time; then the hold is over, unless the
 	// partition answers late: its events pass through the table, a batch a call.
@@ -274,21 +271,6 @@ func (l *lane) resumeHolds(ctx context.Context) error {
 	return nil
 }
 
-func (l *lane) resumeSome(ctx context.Context, h *hold, at spot) error {
-	failpoint.Hit(failpoint.RelayAnswered)
-	var n int
-	if err := l.inTx(ctx, func(batch *pgx.Batch) {
-		batch.Queue(l.r.sql.In(resumeHeld), l.number, at.topic, at.partition, resumeAtOnce).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
-	}, func(*pgx.Batch) { failpoint.Hit(failpoint.RelayResuming) }); err != nil {
-		return err
-	}
-	failpoint.Hit(failpoint.RelayResumed)
-	h.resuming = n == resumeAtOnce
-	l.tasks.Or(parkedDue)
-	signal(l.tasksDue)
-	return nil
-}
-
 // again waits longer before the next try of what is held, unless it has just begun.
 func (l *lane) again(h *hold, d *destination, a answer, now time.Time) {
 	if h.at.Equal(now) {
@@ -329,9 +311,14 @@ func (l *lane) probe(ctx context.Context) error {
 
 // sendProbe queues one parked event of what is held. It is false if nothing waits for that.
 func (l *lane) sendProbe(ctx context.Context, h *hold, at spot) (found bool, err error) {
-	rows, err := l.readProbe(ctx, at, h.tried)
+	after := h.tried
+	rows, err := l.readProbe(ctx, at, after)
 	if err == nil && len(rows) == 0 {
-		rows, err = l.readProbe(ctx, at, math.MinInt64)
+		after = math.MinInt64
+		rows, err = l.readProbe(ctx, at, after)
+	}
+	if err != nil && l.divides(err) {
+		return true, l.unreadableProbe(ctx, h, at, after, err)
 	}
 	if err != nil {
 		return false, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -46,6 +47,12 @@ func blameOf(err error) blame {
 		return unclear
 	}
 	return elsewhere
+}
+
+// raised says that an error is the exception of somebody's trigger.
+func raised(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && strings.HasPrefix(pg.Code, "P0")
 }
 
 // pageSize is how many events the next page may have. A page that fails for one of its rows is read by halves, until the row

@@ -57,13 +57,16 @@ type lane struct {
 	whole     map[string]bool
 	recountAt time.Time // when to see whether the topics in whole still have so many
 	held      map[queue]bool
-	heldAt    time.Time      // when held was last read
-	holds     map[spot]*hold // topics that are missing or not permitted, and partitions that are unavailable or slow
-	trying    map[rowKey]int // parked events that are in memory: queues, and for events without a key their rows
-	tries     int            // how many rows those are
-	tryBytes  int            // and of how many bytes
-	dormant   []dormantRow   // parked events to be held with their topic or partition by the next flush
-	sleepers  []queue        // queues in which at the claim no row would ever fall due
+	heldAt    time.Time             // when held was last read
+	holds     map[spot]*hold        // topics that are missing or not permitted, and partitions that are unavailable or slow
+	trying    map[rowKey]int        // parked events that are in memory: queues, and for events without a key their rows
+	tries     int                   // how many rows those are
+	tryBytes  int                   // and of how many bytes
+	dormant   []dormantRow          // parked events to be held with their topic or partition by the next flush
+	sleepers  []queue               // queues in which at the claim no row would ever fall due
+	stuck     []stuckRow            // parked events that can be neither settled nor made dead letters, in the order of their next tries
+	changes   [kindsOfChange]uint64 // how many parked rows were changed so
+	failures  int                   // lives of the lane before this one that ended with errors, with little time in between
 
 	openTransactions int         // our transactions that are open, or whose end is not recorded yet; guarded by the saver's mutex
 	doubtful         atomic.Bool // a transaction of ours failed, or its COMMIT was not answered: our memory may be wrong

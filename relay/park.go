@@ -326,7 +326,7 @@ func (l *lane) behindFence(ctx context.Context, fill func(batch *pgx.Batch), the
 	l.r.saver.exclude(l)
 	defer l.r.saver.include(l)
 	defer func() {
-		if b := blameOf(err); err != nil && b != aRow && b != unclear { // else Postgres has undone everything
+		if err != nil && blameOf(err) == elsewhere { // else Postgres has undone everything
 			l.doubtful.Store(true) // before the lane is saved again
 		}
 	}()

@@ -96,20 +96,22 @@ select r.place, r.topic, r.key, r.why, greatest(r.attempts, 0), case when r.text
 	sizedParkedEnd = `) n offset 0) v offset 0) w offset 0) r`
 )
 
-// readDue reads the heads that are due, found by parked_due, and after each the rows of its queue, so that a queue drains
-// in few rounds. It stops after $5 bytes of payloads, headers and texts, but reads one row at least. Only headers that are
-// compressed are read for that. What is in memory already is left out.
-// $1 lane, $2 topics that are held (left out), $3 rows of one queue, $4 queues, $6 to $8 topics, keys and places in memory: a
-// key stands for its queue, a place for an event without a key. They are hashed, as subqueries of their own.
-const readDue = `-- relay.due
+// dueHead are the heads that are due, found by parked_due, without what is in memory already. $1 lane, $2 topics that are held
+// (left out), $3 how many, $4 to $6 topics, keys and places in memory: a key stands for its queue, a place for an event without
+// a key. They are hashed, as subqueries of their own.
+const dueHead = `
 with head as (
   select p.topic, p.key, p.place from holdfast.parked p
    where p.lane = $1::smallint and p.next_at <= now() and p.next_at < 'infinity' and p.topic <> all ($2::text[])
      and (p.topic, p.key) not in (
-       select m.topic, m.key from unnest($6::text[], $7::text[]) as m (topic, key) where m.key <> '')
+       select m.topic, m.key from unnest($4::text[], $5::text[]) as m (topic, key) where m.key <> '')
      and (p.key <> '' or (p.topic, p.place) not in (
-       select m.topic, m.place from unnest($6::text[], $7::text[], $8::bigint[]) as m (topic, key, place) where m.key = ''))
-   order by p.next_at limit $4::integer)` + sizedParked + `
+       select m.topic, m.place from unnest($4::text[], $5::text[], $6::bigint[]) as m (topic, key, place) where m.key = ''))
+   order by p.next_at limit $3::integer)`
+
+// drained and drainedEnd enclose how many rows of one queue are read, and after drained comes after how many bytes.
+const (
+	drained = sizedParked + `
     select d.* from (
       select q.*, sum(coalesce(octet_length(q.payload), 0)
                       + coalesce(case when pg_column_compression(q.headers) is null or pg_column_size(q.headers) > 524288 then pg_column_size(q.headers) else octet_length(q.headers::text) end, 0)
@@ -119,9 +121,49 @@ with head as (
           select p.* from holdfast.parked p
            where p.lane = $1::smallint and p.topic = head.topic and p.key = head.key and p.place >= head.place
            order by p.place
-           limit case when head.key = '' then 1 else $3::integer end) q) d
-     where coalesce(d.before, 0) < $5::bigint` + sizedParkedEnd + `
+           limit case when head.key = '' then 1 else `
+	ofBytes = `::integer end) q) d
+     where coalesce(d.before, 0) < `
+	drainedEnd = `::bigint` + sizedParkedEnd + `
  order by r.place`
+)
+
+// readDue reads the heads that are due, and after each the rows of its queue, so that a queue drains in few rounds. It stops
+// after $8 bytes of payloads, headers and texts, but reads one row at least. Only headers that are compressed are read for
+// that. $1 to $6 are dueHead's, $7 rows of one queue.
+const readDue = `-- relay.due` + dueHead + drained + `$7` + ofBytes + `$8` + drainedEnd
+
+// listDue lists the heads that readDue reads, without their events: for when it fails. $1 to $6 are dueHead's.
+const listDue = `-- relay.list_due` + dueHead + `
+select head.topic, head.key, head.place from head`
+
+// readHeads is readDue of given heads. $1 lane, $2 topics, $3 keys, $4 places, $5 rows of one queue, $6 bytes.
+const readHeads = `-- relay.due_of
+with head as (
+  select u.topic, u.key, u.place from unnest($2::text[], $3::text[], $4::bigint[]) as u (topic, key, place))` + drained + `$5` + ofBytes + `$6` + drainedEnd
+
+// named is what a row of parked events is, as far as that can be read without payload and headers.
+const named = `
+select n.place, n.topic, n.key, greatest(n.attempts, 0), case when octet_length(n.id) <= 255 then n.id else '' end,
+       case when octet_length(n.type) <= 255 then n.type else '' end, coalesce(n.letter, 0)
+  from holdfast.parked n`
+
+// nameHead names the first row of a queue from a place on. $1 lane, $2 topic, $3 key, $4 place.
+const nameHead = `-- relay.name_head` + named + `
+ where n.lane = $1::smallint and n.topic = $2::text and n.key = $3::text and n.place >= $4::bigint
+ order by n.place limit 1`
+
+// nameWaiting names the first row that waits for a topic or a partition, or with $5 the first that readProbe reads. $3 partition,
+// -2 for the topic; $4 a place, or null: those up to it are left out.
+const nameWaiting = `-- relay.name_waiting` + named + `
+ where n.lane = $1::smallint and n.topic = $2::text and coalesce(n.partition, -2) = $3::integer and (n.partition is not null or n.why = 'topic')
+   and ($4::bigint is null or n.place > $4::bigint)
+   and (not $5::boolean
+     or (n.key = '' or not exists (
+          select from holdfast.parked b where b.lane = n.lane and b.topic = n.topic and b.key = n.key and b.place < n.place))
+        and (n.letter is not null or not exists (
+          select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = n.topic and h.key = n.key)))
+ order by n.place limit 1`
 
 // readProbe reads the one event with which a held topic or partition is tried: the first after a place that waits for it, heads a
 // queue and is not held by a dead letter. No letter holds back a replay. $3 partition, -2 for the topic; $4 place.
@@ -270,8 +312,9 @@ update holdfast.parked p set next_at = now()
         select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = f.topic and h.key = f.key))))`
 
 // resumeHeld ends the wait of events for their topic or partition, in the order in which they were parked, $4 at most, and
-// returns of how many. Those that head a queue are due then, unless a dead letter holds it. $3 partition, -2 for the topic. The
-// rows are found again by their place in the file: whatever the planner believes of the table, that is a lookup each.
+// returns of how many. Those that head a queue are due then, unless a dead letter holds it. $3 partition, -2 for the topic; $5 a
+// place, or null: those up to it are left out. The rows are found again by their place in the file: whatever the planner
+// believes of the table, that is a lookup each.
 const resumeHeld = `-- relay.resume_held
 with waits as materialized (
   select w.ctid as row, w.key = '' or w.place = first.place as heads,
@@ -280,6 +323,7 @@ with waits as materialized (
     from holdfast.parked w, lateral (
       select f.place from holdfast.parked f where f.lane = w.lane and f.topic = w.topic and f.key = w.key order by f.place limit 1) first
    where w.lane = $1::smallint and w.topic = $2::text and coalesce(w.partition, -2) = $3::integer and (w.partition is not null or w.why = 'topic')
+     and ($5::bigint is null or w.place > $5::bigint)
    order by w.place limit $4::integer
 ), resumed as (
   update holdfast.parked p

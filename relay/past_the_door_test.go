@@ -163,6 +163,29 @@ func TestALetterOfAMalformedRowHoldsItsKey(t *testing.T) {
 	wantOnce(t, b)
 }
 
+// The letter of a malformed event holds its key also where events before it are parked: what follows it is not published with them.
+func TestALetterHoldsItsKeyBehindParkedEvents(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	b.set(refusing(relay.FaultRecord, "before"))
+	write(t, pool, event("k", "before"))
+	pgtest.Exec(t, pool, strange{table: "event_0", with: map[string]string{"headers": "'[]'"}}.insert("k", "strange"))
+	write(t, pool, event("k", "after"))
+	run(t, pool, b, relay.Config{HoldKey: true, Retry: retry.Policy{Attempts: -1, Base: 50 * time.Millisecond, Cap: 50 * time.Millisecond}})
+	wait.Until(t, "one is a letter, two are parked", func() bool { return letters(t, pool) == 1 && parked(t, pool) == 2 })
+	b.set(nil)
+	arrives(t, b, "before")
+	write(t, pool, event("other", "other"))
+	arrives(t, b, "other")
+	wait.Until(t, "the first has left", func() bool { return parked(t, pool) == 1 })
+	if b.has("after") {
+		t.Error("it was overtaken")
+	}
+	pgtest.Exec(t, pool, "update holdfast.letter set state = 'discarded'")
+	arrives(t, b, "after")
+	wantOnce(t, b)
+}
+
 func TestAReplayThatIsMalformedOpensItsLetterAgain(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()

@@ -33,6 +33,7 @@ type side struct {
 	refill  func(t *testing.T) // the token of another incarnation
 	relays  [2]*Relay
 	cursors map[string]cursor // of a relay's lane
+	pages   map[string]page   // the last one of each
 	open    map[string]writerTx
 }
 
@@ -151,7 +152,7 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 			}},
 	}
 	for _, s := range sides {
-		s.cursors, s.open = map[string]cursor{}, map[string]writerTx{}
+		s.cursors, s.pages, s.open = map[string]cursor{}, map[string]page{}, map[string]writerTx{}
 		for i := range s.relays {
 			c := Config{Name: fmt.Sprint("relay ", i), Lease: time.Hour, BatchSize: 3, HoldKey: i == 0, Logger: noLog}.withDefaults()
 			r := newRelay(s.db, nil, c, simStatements)
@@ -175,10 +176,10 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 	// What the history has no step for, or comes to by chance only.
 	beside := map[string]string{
 		"planned_page": "a long window", "transactions": "a long window", "places": "a long window", "cuts": "a backlog", "holders": "whose locks are Postgres's own", "segments": "the sizes are Postgres's own",
-		"incarnation": "a crash", "move_scheduled": "scheduled events", "close_letters": "replays", "resume_queues": "letters that a person has dealt with",
+		"incarnation": "a crash", "move_scheduled": "scheduled events", "bury_scheduled": "scheduled events", "close_letters": "replays", "resume_queues": "letters that a person has dealt with",
 	}
 	missing := func() (names []string) {
-		for _, kind := range []string{"page", "claim", "save", "late save", "park", "due", "outcomes", "reclaim", "probe", "probe_held", "resume_held", "release", "heartbeat"} {
+		for _, kind := range []string{"page", "next_row", "bury", "claim", "save", "late save", "park", "due", "list_due", "due_of", "outcomes", "reclaim", "probe", "probe_held", "resume_held", "release", "heartbeat"} {
 			if h.kinds[kind] == 0 {
 				names = append(names, "to compare a "+kind)
 			}
@@ -240,7 +241,7 @@ func (h *comparison) step() {
 	number := h.rng.IntN(h.lanes)
 	owned := func(s *side) *lane { return s.relays[relay].lanes[number] }
 	name := fmt.Sprint(relay, "/", number)
-	switch n := h.rng.IntN(24); n {
+	switch n := h.rng.IntN(25); n {
 	case 0, 1, 2: // a writer begins, and perhaps draws its id
 		if len(h.writers) < 4 {
 			h.ids++
@@ -315,13 +316,54 @@ func (h *comparison) step() {
 			if err != nil {
 				return reasonOf(err)
 			}
-			s.cursors[name] = p.after
+			s.cursors[name], s.pages[name] = p.after, p
 			var ids []string
 			for _, rec := range p.events {
 				ids = append(ids, rec.ID+" "+rec.Topic+" "+rec.Key)
 			}
 			return []any{ids, p.last, p.after.upto == ""}
 		})
+		h.both("next_row", func(s *side) any {
+			l, c := owned(s), s.cursors[name]
+			if c.done == "" {
+				c = l.cursor
+			}
+			var until *string
+			if c.upto != "" {
+				until = &c.upto
+			}
+			var upto, segment, xid string
+			var e logEvent
+			err := s.db.QueryRow(h.t.Context(), simStatements.In(readNext), number, c.done, until, c.pos, l.token).Scan(&upto, &segment, &xid, &e.seq, &e.ID, &e.Type, &e.Topic, &e.Key)
+			if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+				return err.Error()
+			}
+			return []any{segment, e.ID, e.Type, e.Topic, e.Key}
+		})
+	case 24: // events of a page become letters
+		if owned(h.sides[0]) == nil || len(h.sides[0].pages[name].events) == 0 {
+			return
+		}
+		every := 1 + h.rng.IntN(2)
+		h.both("bury", func(s *side) any {
+			l, p := owned(s), s.pages[name]
+			var leave []*pending
+			for i := 0; i < len(p.events); i += every {
+				e := p.events[i]
+				e.malformed = "scripted"
+				leave = append(leave, &pending{event: &e, item: item{queue: queue{e.Topic, e.Key}}, page: &pageProgress{page: p}, disposition: malformed})
+			}
+			b := l.burials(leave)[0]
+			err := l.inTx(h.t.Context(), func(batch *pgx.Batch) { b.queue(l, batch) })
+			buried := []string{}
+			for _, p := range leave {
+				if to, was := b.letters[p.event.seq]; was {
+					buried = append(buried, fmt.Sprint(p.event.ID, " ", to.id > 0, " ", to.segment))
+				}
+			}
+			return []any{buried, reasonOf(err)}
+		})
+		h.compareParked()
 	case 13: // a save, of what was read
 		if owned(h.sides[0]) == nil {
 			return
@@ -374,14 +416,20 @@ func (h *comparison) step() {
 			}
 			return ids
 		})
+		heads := h.rng.IntN(2) == 0
+		h.both("name_waiting", func(s *side) any {
+			l := &lane{r: s.relays[relay], number: number}
+			return nameOf(l.nameRow(h.t.Context(), nameWaiting, number, topic, partition, &after, heads))
+		})
 		if owned(h.sides[0]) == nil {
 			return
 		}
+		past := []*int64{nil, nil, &after}[h.rng.IntN(3)]
 		most := []int{1, 2, 100}[h.rng.IntN(3)]
 		h.both("resume_held", func(s *side) any {
 			var n int
 			err := owned(s).inTx(h.t.Context(), func(b *pgx.Batch) {
-				b.Queue(simStatements.In(resumeHeld), number, topic, partition, most).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
+				b.Queue(simStatements.In(resumeHeld), number, topic, partition, most, past).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
 			})
 			return fmt.Sprint(n, reasonOf(err))
 		})
@@ -456,7 +504,7 @@ func (h *comparison) step() {
 		}
 		h.both("due", func(s *side) any {
 			l := owned(s)
-			got, err := l.readParked(h.t.Context(), s.relays[relay].sql.In(readDue), l.number, []string{}, 100, 50, 1<<20, skip.topics, skip.keys, skip.places)
+			got, err := l.readParked(h.t.Context(), s.relays[relay].sql.In(readDue), l.number, []string{}, 50, skip.topics, skip.keys, skip.places, 100, 1<<20)
 			if err != nil {
 				return err.Error()
 			}
@@ -467,6 +515,34 @@ func (h *comparison) step() {
 				ids = append(ids, fmt.Sprint(p.ID, p.Topic, p.Key, p.why, p.attempts, p.letter))
 			}
 			return ids
+		})
+		var heads [2]rowKeys
+		h.both("list_due", func(s *side) any {
+			var to rowKeys
+			var q queue
+			var place int64
+			var all []string
+			err := s.relays[relay].readRows(h.t.Context(), simStatements.In(listDue), []any{number, []string{}, 50, skip.topics, skip.keys, skip.places}, []any{&q.topic, &q.key, &place}, func() {
+				to.topics, to.keys, to.places = append(to.topics, q.topic), append(to.keys, q.key), append(to.places, place)
+				all = append(all, fmt.Sprint(q))
+			})
+			heads[slices.Index(h.sides, s)] = to
+			slices.Sort(all)
+			return []any{all, reasonOf(err)}
+		})
+		most := 1 + h.rng.IntN(3)
+		h.both("due_of", func(s *side) any {
+			l, of := owned(s), heads[slices.Index(h.sides, s)]
+			got, err := l.readParked(h.t.Context(), simStatements.In(readHeads), number, of.topics, of.keys, of.places, most, 1<<20)
+			var all []string
+			for i := range got {
+				all = append(all, nameOf(l.pendingOf(&got[i]), nil))
+			}
+			for i := range of.topics {
+				all = append(all, nameOf(l.nameRow(h.t.Context(), nameHead, number, of.topics[i], of.keys[i], of.places[i])))
+			}
+			slices.Sort(all)
+			return []any{all, reasonOf(err)}
 		})
 		h.both("outcomes", func(s *side) any {
 			l, got := owned(s), rows[s.name]
@@ -581,6 +657,14 @@ func numbersOf(r *Relay) []int16 {
 		numbers = append(numbers, int16(l.number))
 	}
 	return numbers
+}
+
+// nameOf is a parked row in words that both sides share.
+func nameOf(p *pending, err error) string {
+	if p == nil {
+		return reasonOf(err)
+	}
+	return fmt.Sprint(p.event.ID, " ", p.event.Type, " ", p.item.queue, p.row.attempts, p.event.letter)
 }
 
 // reasonOf is an error in words that both sides share.

@@ -38,6 +38,9 @@ func (l *lane) dueAt() (at time.Time) {
 	if len(l.whole) > 0 {
 		sooner(l.recountAt)
 	}
+	if len(l.stuck) > 0 {
+		sooner(l.stuck[0].retryAt)
+	}
 	if l.flushLater {
 		sooner(l.flushAt)
 	}

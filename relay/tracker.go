@@ -37,6 +37,7 @@ type pending struct {
 type parkedRow struct {
 	place    int64
 	attempts int
+	triedAt  uint64 // one more than the changes that the lane had made when its outcome was first to be written; 0 before
 }
 
 func (p *pending) size() int { return eventBytes(p.event) }

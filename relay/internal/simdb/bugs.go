@@ -26,4 +26,8 @@ const (
 	BugNoWake             Bug = "the next of a queue is not made due"
 	BugReplayAtEnd        Bug = "a replay goes to the end of its queue"
 	BugUnparkFollowers    Bug = "a follower is due at once"
+	BugBuryNoLetter       Bug = "an event is given up, and no letter is written"
+	BugBuryNoHold         Bug = "the letter of a malformed event does not hold its key"
+	BugBuryScheduled      Bug = "a scheduled event is given up, and no letter is written"
+	BugNamesTheNext       Bug = "of a row that cannot be read the next one is named"
 )

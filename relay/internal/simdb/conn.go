@@ -41,12 +41,35 @@ var (
 type call struct {
 	db   *DB
 	tx   *Tx
+	name string
 	args []any
 	rows [][]any
 	tag  int
 }
 
 func (c *call) row(values ...any) { c.rows = append(c.rows, values) }
+
+// refused is the error of a statement for one of the rows that it touches.
+func (c *call) refused(id string) error {
+	if c.db.Refuse == nil {
+		return nil
+	}
+	return c.db.Refuse(c.name, id)
+}
+
+// anyRefused is refused of rows of parked; nil stands for none.
+func (c *call) anyRefused(rows []*cell[Parked]) error {
+	for _, q := range rows {
+		if q == nil {
+			continue
+		}
+		p, _ := q.see(c.tx)
+		if err := c.refused(p.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // nameOf is the name in a statement's first line: "-- relay.page".
 func nameOf(sql string) string {
@@ -93,7 +116,7 @@ func (c *Conn) run(ctx context.Context, tx *Tx, sql string, args []any) (*call, 
 		if tx == nil && c.Hooks.GivenUp != nil {
 			c.Hooks.GivenUp(name, err, func() {
 				if c.DB.Crashes == crashes { // The connection ends with the server.
-					c.arrive(handler, args)
+					c.arrive(name, handler, args)
 				}
 			})
 		}
@@ -107,7 +130,7 @@ func (c *Conn) run(ctx context.Context, tx *Tx, sql string, args []any) (*call, 
 			return nil, errGone
 		}
 		in.at = c.DB.Up()
-		done := &call{db: c.DB, tx: in, args: args}
+		done := &call{db: c.DB, tx: in, name: name, args: args}
 		err := handler(done)
 		if tx == nil {
 			if err != nil {
@@ -136,10 +159,10 @@ func (c *Conn) run(ctx context.Context, tx *Tx, sql string, args []any) (*call, 
 
 // arrive carries out a statement that nobody waits for. One that would have to wait for a lock is not carried out: it has
 // waited for long enough.
-func (c *Conn) arrive(handler func(*call) error, args []any) {
+func (c *Conn) arrive(name string, handler func(*call) error, args []any) {
 	tx := c.DB.Begin()
 	tx.at = c.DB.Up()
-	if err := handler(&call{db: c.DB, tx: tx, args: args}); err != nil {
+	if err := handler(&call{db: c.DB, tx: tx, name: name, args: args}); err != nil {
 		tx.Rollback()
 		return
 	}
@@ -214,6 +237,10 @@ func (t *clientTx) run(ctx context.Context, sql string, args []any) (*call, erro
 		return nil, errGone
 	}
 	done, err := t.conn.run(ctx, t.tx, sql, args)
+	if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) { // the server says so, and has undone everything
+		t.lost = true
+		t.tx.Rollback()
+	}
 	if err != nil && !t.lost {
 		t.lost = true
 		t.conn.lost(t.tx)

@@ -12,6 +12,9 @@ func holdParked(c *call) error {
 	if c.rowLocks(rows) {
 		return errBlocked
 	}
+	if err := c.anyRefused(rows); err != nil {
+		return err
+	}
 	for i, q := range rows {
 		if q == nil {
 			continue
@@ -38,6 +41,9 @@ func resumeQueues(c *call) error {
 		if p, _ := queue[0].see(c.tx); p.NextAt.IsZero() && (p.Letter != 0 || !db.holds(c.tx, lane, topics[i], keys[i])) {
 			if queue[0].locked(c.tx) {
 				return errBlocked
+			}
+			if err := c.refused(p.ID); err != nil {
+				return err
 			}
 			queue[0].lock(c.tx).NextAt = db.Now()
 		}
@@ -67,26 +73,42 @@ func (c *call) waiting() (rows []*cell[Parked]) {
 	return rows
 }
 
+// after leaves out the rows up to a place; nil leaves out none.
+func (c *call) after(rows []*cell[Parked], place *int64) []*cell[Parked] {
+	return slices.DeleteFunc(rows, func(q *cell[Parked]) bool {
+		p, _ := q.see(c.tx)
+		return place != nil && p.Place <= *place
+	})
+}
+
 // heads says whether a row is the first of its queue.
 func (c *call) heads(q *cell[Parked]) bool {
 	p, _ := q.see(c.tx)
 	return p.Key == "" || c.db.queueOf(c.tx, p.Lane, p.Topic, p.Key)[0] == q
 }
 
-func readProbe(c *call) error {
-	rows := slices.DeleteFunc(c.waiting(), func(q *cell[Parked]) bool {
+// probed are the rows that may be tried for what they wait for.
+func (c *call) probed(rows []*cell[Parked]) []*cell[Parked] {
+	return slices.DeleteFunc(rows, func(q *cell[Parked]) bool {
 		p, _ := q.see(c.tx)
-		return p.Place <= c.args[3].(int64) || !c.heads(q) || p.Letter == 0 && c.db.holds(c.tx, p.Lane, p.Topic, p.Key)
+		return !c.heads(q) || p.Letter == 0 && c.db.holds(c.tx, p.Lane, p.Topic, p.Key)
 	})
-	c.emitParked(rows[:min(1, len(rows))])
-	return nil
+}
+
+func readProbe(c *call) error {
+	after := c.args[3].(int64)
+	rows := c.probed(c.after(c.waiting(), &after))
+	return c.emitParked(rows[:min(1, len(rows))])
 }
 
 func resumeHeld(c *call) error {
-	rows := c.waiting()
+	rows := c.after(c.waiting(), c.args[4].(*int64))
 	rows = rows[:min(len(rows), c.args[3].(int))]
 	if c.rowLocks(rows) {
 		return errBlocked
+	}
+	if err := c.anyRefused(rows); err != nil {
+		return err
 	}
 	heads := map[*cell[Parked]]bool{}
 	for _, q := range rows {

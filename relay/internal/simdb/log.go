@@ -49,16 +49,24 @@ func (db *DB) header(c *call, upto, state string) bool {
 }
 
 // emit returns events in seq order, up to limit, and up to the one with which their payloads have so many bytes.
-func (db *DB) emit(c *call, events []*Event, limit int, bytes int64) {
+func (db *DB) emit(c *call, events []*Event, limit int, bytes int64) error {
 	slices.SortFunc(events, func(a, b *Event) int { return int(a.Seq - b.Seq) })
 	sum := int64(0)
 	for _, e := range events[:min(limit, len(events))] {
 		if sum >= bytes {
-			return
+			return nil
 		}
-		sum += int64(len(e.Payload))
-		c.row(e.Seq, e.ID, "", "t", e.Topic, e.Key, db.Now(), nil, slices.Clone(e.Payload), e.Letter, sum, nil)
+		if err := c.refused(e.ID); err != nil {
+			return err
+		}
+		payload, malformed := e.Payload, any(nil)
+		if db.Malformed != nil && db.Malformed(e.ID) != "" {
+			payload, malformed = nil, db.Malformed(e.ID)
+		}
+		sum += int64(len(payload))
+		c.row(e.Seq, e.ID, "", "t", e.Topic, e.Key, db.Now(), nil, slices.Clone(payload), e.Letter, sum, malformed)
 	}
+	return nil
 }
 
 func readPage(c *call) error {
@@ -88,7 +96,9 @@ func readPage(c *call) error {
 				found = append(found, e)
 			}
 		})
-		db.emit(c, found, limit, bytes)
+		if err := db.emit(c, found, limit, bytes); err != nil {
+			return err
+		}
 		for _, e := range found[:min(limit, len(found))] {
 			last = max(last, e.Seq)
 		}
@@ -106,8 +116,7 @@ func readPage(c *call) error {
 			found = append(found, e)
 		}
 	})
-	db.emit(c, found, limit, bytes)
-	return nil
+	return db.emit(c, found, limit, bytes)
 }
 
 func readPlanned(c *call) error {
@@ -124,8 +133,7 @@ func readPlanned(c *call) error {
 			found = append(found, e)
 		}
 	})
-	db.emit(c, found, limit, bytes)
-	return nil
+	return db.emit(c, found, limit, bytes)
 }
 
 // window visits the events of a window after pos.

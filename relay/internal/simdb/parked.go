@@ -111,6 +111,9 @@ func parkEvents(c *call) error {
 		} else if db.is(BugUnparkFollowers) {
 			p.NextAt = db.Now()
 		}
+		if err := c.refused(p.ID); err != nil {
+			return err
+		}
 		insert(&db.parked, c.tx, p)
 		c.row(p.Place)
 	}
@@ -162,11 +165,15 @@ func closeLetters(c *call) error {
 	return nil
 }
 
-func (c *call) emitParked(rows []*cell[Parked]) {
+func (c *call) emitParked(rows []*cell[Parked]) error {
+	if err := c.anyRefused(rows); err != nil {
+		return err
+	}
 	for _, q := range rows {
 		p, _ := q.see(c.tx)
 		c.row(p.Place, p.Topic, p.Key, p.Why, int64(p.Attempts), p.ID, "", "t", c.db.Now(), nil, p.Payload, p.Letter, nil)
 	}
+	return nil
 }
 
 // sizeOf is the bytes of an event that the statements count. It has no headers and no source here, and the type "t".
@@ -174,9 +181,10 @@ func sizeOf(id, topic, key string, payload []byte) int {
 	return len(id) + len(topic) + len(key) + len("t") + len(payload)
 }
 
-func readDue(c *call) error {
-	db, lane, held, limit, queues, most := c.db, c.args[0].(int), c.args[1].([]string), c.args[2].(int), c.args[3].(int), c.args[4].(int)
-	topics, keys, places := c.args[5].([]string), c.args[6].([]string), c.args[7].([]int64)
+// due are the heads that are due.
+func (c *call) due() []*cell[Parked] {
+	db, lane, held, queues := c.db, c.args[0].(int), c.args[1].([]string), c.args[2].(int)
+	topics, keys, places := c.args[3].([]string), c.args[4].([]string), c.args[5].([]int64)
 	inMemory := func(p *Parked) bool {
 		for i := range topics {
 			if p.Topic == topics[i] && p.Key == keys[i] && (p.Key != "" || p.Place == places[i]) {
@@ -196,8 +204,29 @@ func readDue(c *call) error {
 		y, _ := b.see(c.tx)
 		return x.NextAt.Compare(y.NextAt)
 	})
+	return heads[:min(queues, len(heads))]
+}
+
+func readDue(c *call) error { return c.drain(c.due(), c.args[6].(int), c.args[7].(int)) }
+
+func listDue(c *call) error {
+	for _, q := range c.due() {
+		p, _ := q.see(c.tx)
+		c.row(p.Topic, p.Key, p.Place)
+	}
+	return nil
+}
+
+func readHeads(c *call) error {
+	heads := slices.DeleteFunc(c.rowsAt(c.args[1].([]string), c.args[2].([]string), c.args[3].([]int64)), func(q *cell[Parked]) bool { return q == nil })
+	return c.drain(heads, c.args[4].(int), c.args[5].(int))
+}
+
+// drain returns heads and what follows them in their queues.
+func (c *call) drain(heads []*cell[Parked], limit, most int) error {
+	db, lane := c.db, c.args[0].(int)
 	var rows []*cell[Parked]
-	for _, head := range heads[:min(queues, len(heads))] {
+	for _, head := range heads {
 		h, _ := head.see(c.tx)
 		if h.Key == "" {
 			rows = append(rows, head)
@@ -221,8 +250,7 @@ func readDue(c *call) error {
 			bytes += sizeOf(p.ID, p.Topic, p.Key, p.Payload)
 		}
 	}
-	c.emitParked(rows)
-	return nil
+	return c.emitParked(rows)
 }
 
 // rowsAt finds rows by topic, key and place.
@@ -248,6 +276,9 @@ func deleteParked(c *call) error {
 	if c.rowLocks(rows) {
 		return errBlocked
 	}
+	if err := c.anyRefused(rows); err != nil {
+		return err
+	}
 	for _, q := range rows {
 		if q != nil {
 			p, _ := q.see(c.tx)
@@ -262,6 +293,9 @@ func delayParked(c *call) error {
 	rows := c.rowsAt(c.args[1].([]string), c.args[2].([]string), c.args[3].([]int64))
 	if c.rowLocks(rows) {
 		return errBlocked
+	}
+	if err := c.anyRefused(rows); err != nil {
+		return err
 	}
 	adds, delays := c.args[4].([]int32), c.args[6].([]float64)
 	for i, q := range rows {
@@ -286,6 +320,9 @@ func deadLetterParked(c *call) error {
 	}
 	if c.rowLocks(rows) {
 		return errBlocked
+	}
+	if err := c.anyRefused(rows); err != nil {
+		return err
 	}
 	p, _ := rows[0].see(c.tx)
 	gone := *p
@@ -315,8 +352,9 @@ func deadLetterParked(c *call) error {
 	return nil
 }
 
-func moveScheduled(c *call) error {
-	db, lane, limit, most := c.db, c.args[0].(int), c.args[1].(int), c.args[2].(int64)
+// dueScheduled are the scheduled events of a lane that are due, in their order.
+func (c *call) dueScheduled() []*cell[Scheduled] {
+	db, lane := c.db, c.args[0].(int)
 	var due []*cell[Scheduled]
 	each(db.scheduled, c.tx, func(s *cell[Scheduled], row *Scheduled) {
 		if row.Lane == lane && !row.DueAt.After(db.Now()) && !s.locked(c.tx) {
@@ -331,12 +369,20 @@ func moveScheduled(c *call) error {
 		}
 		return int(x.Seq - y.Seq)
 	})
+	return due
+}
+
+func moveScheduled(c *call) error {
+	db, due, limit, most := c.db, c.dueScheduled(), c.args[1].(int), c.args[2].(int64)
 	due = due[:min(limit, len(due))]
 	segment, moved, bytes := db.Segment(), int64(0), int64(0)
 	for _, s := range due {
 		row, _ := s.see(c.tx)
 		if bytes >= most {
 			break
+		}
+		if err := c.refused(row.ID); err != nil {
+			return err
 		}
 		moved, bytes = moved+1, bytes+int64(sizeOf(row.ID, row.Topic, row.Key, row.Payload))
 		e := Event{Lane: row.Lane, ID: row.ID, Topic: row.Topic, Key: row.Key, Payload: row.Payload}
@@ -386,7 +432,8 @@ var handlers = map[string]func(*call) error{
 	"server": readServer, "incarnation": ensureIncarnation, "heartbeat": heartbeatRelay, "leave": leaveRelay, "claim": claimLanes,
 	"save": saveLanes, "release": releaseLane, "fence": fenceLane,
 	"waiting": loadWaiting, "held": loadHeld, "park": parkEvents, "fix_head": fixHead,
-	"close_letters": closeLetters, "due": readDue, "probe_held": readProbe,
+	"close_letters": closeLetters, "due": readDue, "list_due": listDue, "due_of": readHeads, "probe_held": readProbe,
+	"name_head": nameHead, "name_waiting": nameWaiting, "next_row": readNext, "bury": buryEvents, "bury_scheduled": buryScheduled,
 	"hold": holdParked, "resume_held": resumeHeld, "holds": loadHolds, "parked_topics": loadTopics, "queues": countQueues, "unpark": deleteParked, "delay": delayParked,
 	"dead_letter": deadLetterParked, "resume_queues": resumeQueues, "move_scheduled": moveScheduled,
 }

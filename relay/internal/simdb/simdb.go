@@ -35,6 +35,9 @@ type DB struct {
 
 	Watch Watch
 
+	Refuse    func(statement, id string) error // why a statement fails for a row; nil for never
+	Malformed func(id string) string           // what is wrong with an event, as pages say it; nil for nothing
+
 	lanes     []*cell[Lane]
 	parked    []*cell[Parked]
 	letters   []*cell[Letter]

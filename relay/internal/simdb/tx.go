@@ -163,16 +163,16 @@ func (tx *Tx) end(how state) {
 		}
 		return
 	}
+	if w := db.Watch.DeadLettered; w != nil { // before it is seen that a cursor is past them
+		for _, p := range tx.deadLettered {
+			w(p.ID, p.Topic, p.Key, p.Letter)
+		}
+	}
 	for _, c := range tx.cells {
 		c.committed()
 	}
 	if w := db.Watch.Committed; w != nil && len(tx.Events) > 0 {
 		w(tx)
-	}
-	if w := db.Watch.DeadLettered; w != nil {
-		for _, p := range tx.deadLettered {
-			w(p.ID, p.Topic, p.Key, p.Letter)
-		}
 	}
 	if w := db.Watch.Unparked; w != nil {
 		for _, id := range tx.gone {
