@@ -37,6 +37,9 @@ type sim struct {
 	events   int  // ids so far
 	busy     int  // writers in a transaction
 	ending   bool
+
+	bad    map[string]string // events whose rows fail, and for which statements
+	badRng *rand.Rand
 }
 
 // simPlan is what a seed decides of a schedule before it begins.
@@ -55,11 +58,12 @@ type simPlan struct {
 
 	cuts, refusals, kills, freezes, crashes, clocks, rotates, long, scheduled, repeatable, survives bool
 	slow                                                                                            bool // statements may hang, and have time-outs
+	bad                                                                                             bool // there are rows for which statements fail
 }
 
 // calm says that nothing ever fails: then nothing may be published twice.
 func (p simPlan) calm() bool {
-	return !p.slow && !p.cuts && !p.refusals && !p.kills && !p.freezes && !p.crashes && !p.clocks
+	return !p.slow && !p.bad && !p.cuts && !p.refusals && !p.kills && !p.freezes && !p.crashes && !p.clocks
 }
 
 func newPlan(seed uint64, bug simBug) simPlan {
@@ -78,6 +82,7 @@ func newPlan(seed uint64, bug simBug) simPlan {
 	}
 	// Drawn apart, and not for injected bugs, so that their schedules stay as they are.
 	p.slow = bug == simBug{} && !p.calm() && rand.New(rand.NewPCG(seed, 3)).IntN(2) == 0
+	p.bad = bug == simBug{} && rand.New(rand.NewPCG(seed, 4)).IntN(2) == 0
 	return p
 }
 
@@ -94,7 +99,8 @@ func runPlan(p simPlan) (found *violation, steps int) {
 
 // runSim is runPlan, and the simulation as it was left.
 func runSim(p simPlan) (found *violation, s *sim) {
-	s = &sim{plan: p, rng: rand.New(rand.NewPCG(p.seed, 2)), at: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), chaos: true}
+	s = &sim{plan: p, rng: rand.New(rand.NewPCG(p.seed, 2)), at: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), chaos: true,
+		bad: map[string]string{}, badRng: rand.New(rand.NewPCG(p.seed, 5))}
 	defer func() {
 		switch v := recover().(type) {
 		case nil:
@@ -113,6 +119,9 @@ func runSim(p simPlan) (found *violation, s *sim) {
 	s.db = simdb.New(p.lanes, func() time.Time { return s.at.Add(s.skew) }, s.rng)
 	s.db.Up = func() time.Time { return s.at }
 	s.db.Bug, s.db.CutEvery, s.db.Survives, s.db.IdleTimeout = p.bug.fake, p.cutEvery, p.survives, 2*time.Second
+	if p.bad {
+		s.db.Refuse, s.db.Malformed = s.refuse, s.malformed
+	}
 	s.oracle = newOracle(s)
 	s.broker = &simBroker{s: s, stuck: map[string]int{}, met: map[string]bool{}}
 	for range p.relays {

@@ -97,7 +97,7 @@ func (o *simOracle) arrived(e holdfast.Event) {
 	if !t.isDiscarded {
 		o.pending--
 	}
-	if !t.ordered {
+	if !t.ordered || t.deadLettered && o.s.bad[t.id] != "" { // it was given up before those that it followed
 		return
 	}
 	for _, before := range o.keys[t.queue][:t.index] {

@@ -84,6 +84,7 @@ func (s *sim) append(tx *simdb.Tx, topic, key string) {
 	s.events++
 	if s.plan.scheduled && s.one(10) {
 		t := s.oracle.written(id, queue{topic, "late"}, false)
+		s.spoil(id, true)
 		now := s.db.Now()
 		// In a transaction of its own: nothing is asked of the order of scheduled events.
 		own := s.db.Begin()
@@ -104,5 +105,6 @@ func (s *sim) append(tx *simdb.Tx, topic, key string) {
 		}
 	}
 	s.oracle.written(id, queue{topic, key}, key != "")
+	s.spoil(id, false)
 	tx.Append(segment, simdb.Event{ID: id, Topic: topic, Key: key, Lane: hash.Of(key, id, s.plan.lanes), Payload: make([]byte, s.rng.IntN(40))})
 }
