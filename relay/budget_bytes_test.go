@@ -55,6 +55,36 @@ func TestTheBudgetGivesOutEveryByteOnceAndNoMore(t *testing.T) {
 	}
 }
 
+func TestAPageThatIsTooLargeIsCountedAndPaidFirst(t *testing.T) {
+	t.Parallel()
+	b := newBudget(16, 4)
+	if err := b.take(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.keep(40)
+	b.owe(36)
+	free := func() (bytes int64) {
+		for b.room.TryAcquire(1) {
+			bytes++
+		}
+		b.room.Release(bytes)
+		return bytes
+	}
+	for i, step := range []struct{ give, free int64 }{{0, 0}, {10, 0}, {14, 0}, {3, 3}, {13, 16}} {
+		b.give(step.give)
+		if got := free(); got != step.free {
+			t.Errorf("step %d: %d bytes are free, want %d", i, got, step.free)
+		}
+	}
+	if err := b.take(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.keep(4)
+	if b.owe(5); free() != 7 {
+		t.Errorf("with 9 of 16 in memory %d are free", free())
+	}
+}
+
 func TestALaneRestsByChanceBetweenHalfAndTheWhole(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)

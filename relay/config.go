@@ -61,8 +61,10 @@ type Config struct {
 	ParkAfter time.Duration
 
 	// MemoryBudget is how many bytes of events, with their headers, are in memory at a time, of all lanes together: those that
-	// wait for an acknowledgement and those that are read ahead, each counted twice: encoding them takes as much. Up to 3 MiB
-	// a lane are parked events that are tried. At least 16 MiB. Defaults to 128 MiB.
+	// wait for an acknowledgement, also of a lane that was lost meanwhile, and those that are read ahead. Each is counted twice:
+	// encoding it takes as much. A page is read when there is room for 4 MiB of events; what it has beyond that, because its last event
+	// is large, counts too, and the next page waits for it. Up to 3 MiB a lane are parked events that are tried. At least
+	// 16 MiB. Defaults to 128 MiB.
 	MemoryBudget int64
 
 	// SegmentBytes is the size, large payloads included, at which the log rotates to its next segment. It has four. At least

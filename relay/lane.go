@@ -186,7 +186,12 @@ func (l *lane) readPage(ctx context.Context) (page, error) {
 	defer cancel()
 	failpoint.Hit(failpoint.RelayReading)
 	p, err := l.reader.next(ctx)
-	p.kept = l.r.budget.keep(inMemory * p.bytes())
+	bytes := inMemory * p.bytes()
+	p.kept = l.r.budget.keep(bytes)
+	if bytes > p.kept {
+		l.r.budget.owe(bytes - p.kept)
+		p.kept = bytes
+	}
 	return p, err
 }
 

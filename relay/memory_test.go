@@ -123,6 +123,28 @@ func (w *weighing) work(t *testing.T, d time.Duration) {
 	}
 }
 
+// A page ends after the event that fills it, which may be larger than all before.
+func TestAnEventLargerThanAPageCountsWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWeighing(t, &answering{})
+		const large = 20 << 20
+		tx := w.db.Begin()
+		tx.Append(0, simdb.Event{ID: "large", Topic: "orders", Key: "1", Payload: make([]byte, large)})
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		p, err := w.readPage(t.Context())
+		if n := w.counted(); err != nil || n < inMemory*large {
+			t.Fatalf("%d bytes are counted, %v", n, err)
+		}
+		w.accept(p)
+		w.work(t, time.Second)
+		if n := w.counted(); n > 0 {
+			t.Errorf("%d bytes are counted when it is published", n)
+		}
+	})
+}
+
 // The lane ends at the first answer that it cannot write down. The others were taken in, too.
 func TestALaneThatEndsAmongAnswersGivesAllBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
