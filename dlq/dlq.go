@@ -164,7 +164,8 @@ func New(pool *pgxpool.Pool, c Config) (*DLQ, error) {
 }
 
 // List returns a page of letters in the order of their ids, the oldest first. Set After to the last id to get the next
-// page. If no letter matches, it returns an empty list and no error.
+// page. A page ends before Limit when its letters have 32 MiB together, so go on until one is empty. If no letter matches, it
+// returns an empty list and no error.
 func (d *DLQ) List(ctx context.Context, f Filter) ([]Letter, error) {
 	if err := f.validate(); err != nil {
 		return nil, fmt.Errorf("list letters: %w", err)

@@ -43,7 +43,7 @@ const fromStates = `
 
 // listLetters reads a page of letters by id. $15 how many, $16 with payloads. Letters of rows that somebody wrote by SQL may hold
 // anything that the types allow. What Go cannot hold, or would take too much memory, is left out, and the last column says so:
-// such a letter must not hide the others.
+// such a letter must not hide the others. The page ends after the letter with which it has 32 MiB of what is read.
 const listLetters = `-- dlq.list
 select l.id, l.origin, l.consumer, l.reason, l.fingerprint, l.state, l.holds, left(l.event_id, 65536), left(l.source, 65536), left(l.type, 65536), l.topic, left(l.key, 65536),
        case when l.time >= '0001-01-01 00:00:00+00' and l.time < '10000-01-01 00:00:00+00' then l.time end,
@@ -55,9 +55,16 @@ select l.id, l.origin, l.consumer, l.reason, l.fingerprint, l.state, l.holds, le
          case when l.time < '0001-01-01 00:00:00+00' or l.time >= '10000-01-01 00:00:00+00' then format('time is %s: a year from 1 to 9999', l.time) end,
          case when pg_column_size(l.headers) > 1048576 then format('headers have %s bytes as they are stored: read them by SQL from the column headers of letter', pg_column_size(l.headers)) end,
          case when octet_length(l.payload) > 268435456 then format('payload has %s bytes: read it by SQL from the column payload of letter', octet_length(l.payload)) end,
-         case when greatest(octet_length(l.event_id), octet_length(l.source), octet_length(l.type), octet_length(l.key)) > 65536 then 'id, source, type or key is cut off: read them by SQL from letter' end], null)` + fromStates + `
- order by l.id
- limit $15::integer`
+         case when greatest(octet_length(l.event_id), octet_length(l.source), octet_length(l.type), octet_length(l.key)) > 65536 then 'id, source, type or key is cut off: read them by SQL from letter' end], null)
+  from (select o.*, sum(o.bytes) over (order by o.id) - o.bytes as before
+          from (select l.*, case when $16::boolean and octet_length(l.payload) <= 268435456 then octet_length(l.payload) else 0 end
+                       + case when pg_column_size(l.headers) <= 1048576 then pg_column_size(l.headers) else 0 end
+                       + least(octet_length(l.event_id), 65536) + least(octet_length(l.source), 65536) + least(octet_length(l.type), 65536) + least(octet_length(l.key), 65536)
+                       + (select coalesce(sum(least(octet_length(t), 65536)), 0) from unnest(l.errors) t) as bytes` + fromStates + `
+                 order by l.id
+                 limit $15::integer) o) l
+ where l.before < 33554432
+ order by l.id`
 
 // groupLetters counts by kind of failure what listLetters would read. Like that, it reads open letters by letter_open.
 // It looks up the example, the newest letter of a group, only for the returned groups. $15 how many groups.

@@ -65,10 +65,15 @@ func (c *dlqListCmd) Run(p *program) error {
 	if err := table(p.out, letters); err != nil {
 		return err
 	}
-	if len(letters) == c.Limit {
-		fmt.Fprintf(p.out, "there may be more: add --after %d\n", letters[len(letters)-1].ID)
+	if len(letters) == 0 {
+		return nil
 	}
-	return nil
+	f.After, f.Limit = letters[len(letters)-1].ID, 1
+	more, err := d.List(p.ctx, f) // a page may end for its bytes
+	if err == nil && len(more) > 0 {
+		fmt.Fprintf(p.out, "there are more: add --after %d\n", f.After)
+	}
+	return err
 }
 
 // table prints letters, one per line.

@@ -173,8 +173,8 @@ func (w *watcher) wouldBe(d *dlq.DLQ, n int, done, given string, err error) erro
 	if err := table(w.p.out, letters); err != nil {
 		return err
 	}
-	if n > len(letters) {
-		fmt.Fprintf(w.p.out, "and %d more: holdfast dlq list%s --after %d\n", n-len(letters), spaced(given), w.ids[len(w.ids)-1])
+	if n > len(letters) && len(letters) > 0 {
+		fmt.Fprintf(w.p.out, "and %d more: holdfast dlq list%s --after %d\n", n-len(letters), spaced(given), letters[len(letters)-1].ID)
 	}
 	return nil
 }

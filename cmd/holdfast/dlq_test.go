@@ -107,6 +107,19 @@ func TestADryRunShowsWhichLettersAreMeant(t *testing.T) {
 	}
 }
 
+func TestAListThatEndsEarlySaysHowToGoOn(t *testing.T) {
+	db := installed(t)
+	letters(t, db, "billing", "f", 30)
+	wantStatus(t, 0, "there are more: add --after 20", "dlq", "list", "--limit", "20")
+	for _, rest := range [][]string{{"--limit", "30"}, {"--after", "20"}, {"--after", "30"}} {
+		if out := wantStatus(t, 0, "REASON", append([]string{"dlq", "list"}, rest...)...); strings.Contains(out, "more") {
+			t.Errorf("%v shows\n%s", rest, out)
+		}
+	}
+	pgtest.Exec(t, db.Pool, "update holdfast.letter set errors = array_fill(repeat('x', 65536), array[20])")
+	wantStatus(t, 0, "there are more: add --after 26", "dlq", "list", "--limit", "30") // its bytes end the page
+}
+
 func TestGroupsShowWhatToLookAtFirst(t *testing.T) {
 	db := installed(t)
 	letters(t, db, "billing", "rare", 1)
