@@ -17,7 +17,7 @@ func TestSettingsBecomeTheImagesVariables(t *testing.T) {
 
 func TestACallersSettingWinsOverTheDefault(t *testing.T) {
 	t.Parallel()
-	env := brokerEnv("127.0.0.1:1", map[string]string{"auto.create.topics.enable": "true"})
+	env := brokerEnv(brokerSettings("127.0.0.1:1"), map[string]string{"auto.create.topics.enable": "true"})
 	if got := env["KAFKA_AUTO_CREATE_TOPICS_ENABLE"]; got != "true" {
 		t.Errorf("it is %q", got)
 	}

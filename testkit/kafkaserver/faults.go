@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/moby/moby/client"
@@ -14,69 +15,67 @@ import (
 // make trouble: see InProcess.
 var errNotContainer = errors.New("only a broker in a container can be paused or stopped")
 
-// Pause freezes the broker: connections stay open and nothing answers, as with a broker whose
-// machine hangs.
-func (s *Server) Pause(ctx context.Context) error {
-	return s.fault(ctx, "pause", func(ctx context.Context, engine client.APIClient, id string) error {
-		_, err := engine.ContainerPause(ctx, id, client.ContainerPauseOptions{})
-		// A freezer that meets a process in the middle of a system call gives up: "unable to freeze".
-		for try := 0; err != nil && strings.Contains(err.Error(), "unable to freeze") && try < 20; try++ {
-			time.Sleep(250 * time.Millisecond)
-			_, err = engine.ContainerPause(ctx, id, client.ContainerPauseOptions{})
-		}
-		return err
-	})
+// Nodes are the brokers one by one, in the order of their IDs. Only a server that Container made has any.
+func (s *Server) Nodes() []*Node {
+	nodes, _ := s.backend.(containers)
+	return nodes
 }
 
-// Unpause lets a frozen broker go on and returns when it answers.
-func (s *Server) Unpause(ctx context.Context) error {
-	err := s.fault(ctx, "unpause", func(ctx context.Context, engine client.APIClient, id string) error {
-		_, err := engine.ContainerUnpause(ctx, id, client.ContainerUnpauseOptions{})
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return s.awaitBroker(ctx)
-}
+// Pause freezes all brokers, at once: see Node.Pause.
+func (s *Server) Pause(ctx context.Context) error { return s.all(ctx, "pause", (*Node).Pause) }
 
-// StopBroker ends the broker in good order and returns when it is gone. Topics and records stay;
-// StartBroker brings it back under the same address.
-func (s *Server) StopBroker(ctx context.Context) error { return s.stopBroker(ctx, stopTimeout) }
+// Unpause lets frozen brokers go on and returns when all answer.
+func (s *Server) Unpause(ctx context.Context) error { return s.all(ctx, "unpause", (*Node).Unpause) }
 
-// KillBroker ends the broker at once, as a crash does. The StartBroker after it takes up to 9 s
-// longer: for so long the controller holds the name of the dead one.
-func (s *Server) KillBroker(ctx context.Context) error { return s.stopBroker(ctx, 0) }
+// StopBroker ends all brokers, at once, each in good order: see Node.Stop. It returns when they are gone. Of several, the
+// last find no quorum any more and are killed after 20 s.
+func (s *Server) StopBroker(ctx context.Context) error { return s.all(ctx, "stop", (*Node).Stop) }
 
-func (s *Server) stopBroker(ctx context.Context, grace time.Duration) error {
-	seconds := int(grace.Seconds())
-	return s.fault(ctx, "stop", func(ctx context.Context, engine client.APIClient, id string) error {
-		_, err := engine.ContainerStop(ctx, id, client.ContainerStopOptions{Timeout: &seconds})
-		return err
-	})
-}
+// KillBroker ends all brokers at once, as a crash does: see Node.Kill.
+func (s *Server) KillBroker(ctx context.Context) error { return s.all(ctx, "stop", (*Node).Kill) }
 
-// StartBroker starts a stopped broker again and returns when it answers.
-func (s *Server) StartBroker(ctx context.Context) error {
-	err := s.fault(ctx, "start", func(ctx context.Context, engine client.APIClient, id string) error {
-		_, err := engine.ContainerStart(ctx, id, client.ContainerStartOptions{})
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return s.awaitBroker(ctx)
-}
+// StartBroker starts stopped brokers again and returns when all answer.
+func (s *Server) StartBroker(ctx context.Context) error { return s.all(ctx, "start", (*Node).Start) }
 
-func (s *Server) fault(ctx context.Context, verb string, call func(context.Context, client.APIClient, string) error) error {
-	b, ok := s.backend.(*broker)
-	if !ok {
+func (s *Server) all(ctx context.Context, verb string, do func(*Node, context.Context) error) error {
+	nodes := s.Nodes()
+	if len(nodes) == 0 {
 		return fmt.Errorf("%s the broker: %w", verb, errNotContainer)
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	if err := b.engine(ctx, call); err != nil {
-		return fmt.Errorf("%s the broker: %w", verb, err)
+	errs := make([]error, len(nodes))
+	var wg sync.WaitGroup
+	for i, n := range nodes {
+		wg.Go(func() { errs[i] = do(n, ctx) })
 	}
-	return nil
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func pause(ctx context.Context, engine client.APIClient, id string) error {
+	_, err := engine.ContainerPause(ctx, id, client.ContainerPauseOptions{})
+	// A freezer that meets a process in the middle of a system call gives up: "unable to freeze".
+	for try := 0; err != nil && strings.Contains(err.Error(), "unable to freeze") && try < 20; try++ {
+		time.Sleep(250 * time.Millisecond)
+		_, err = engine.ContainerPause(ctx, id, client.ContainerPauseOptions{})
+	}
+	return err
+}
+
+func unpause(ctx context.Context, engine client.APIClient, id string) error {
+	_, err := engine.ContainerUnpause(ctx, id, client.ContainerUnpauseOptions{})
+	return err
+}
+
+func start(ctx context.Context, engine client.APIClient, id string) error {
+	_, err := engine.ContainerStart(ctx, id, client.ContainerStartOptions{})
+	return err
+}
+
+// stopWithin is a stop in good order for which a broker has so long.
+func stopWithin(grace time.Duration) engineCall {
+	seconds := int(grace.Seconds())
+	return func(ctx context.Context, engine client.APIClient, id string) error {
+		_, err := engine.ContainerStop(ctx, id, client.ContainerStopOptions{Timeout: &seconds})
+		return err
+	}
 }

@@ -25,6 +25,8 @@ const (
 type Cluster struct {
 	// Brokers are the addresses to give to a client: host:port.
 	Brokers []string
+	// Replicas is how many the topics of CreateTopic have. Zero means one.
+	Replicas int
 	// Client talks to the cluster. Each of its requests gives up after 30 s.
 	Client *kafka.Client
 
@@ -61,11 +63,11 @@ func Dial(ctx context.Context, brokers ...string) (*Cluster, error) {
 // CloseIdle drops the connections that nobody uses: those to a broker that has restarted are dead.
 func (c *Cluster) CloseIdle() { c.transport.CloseIdleConnections() }
 
-// CreateTopic makes a topic with one replica and returns when every partition has a leader, so
+// CreateTopic makes a topic with c.Replicas replicas and returns when every partition has a leader, so
 // that the caller's first write or read finds it. configs are topic settings by Kafka's names,
 // "max.message.bytes"; nil means the broker's.
 func (c *Cluster) CreateTopic(ctx context.Context, name string, partitions int, configs map[string]string) error {
-	topic := kafka.TopicConfig{Topic: name, NumPartitions: partitions, ReplicationFactor: 1}
+	topic := kafka.TopicConfig{Topic: name, NumPartitions: partitions, ReplicationFactor: max(1, c.Replicas)}
 	for key, value := range configs {
 		topic.ConfigEntries = append(topic.ConfigEntries, kafka.ConfigEntry{ConfigName: key, ConfigValue: value})
 	}
