@@ -45,6 +45,7 @@ func run(args []string, out, errOut io.Writer) int {
 	flags.DurationVar(&o.For, "for", 3*time.Minute, "how long to inject faults")
 	flags.Uint64Var(&o.Seed, "seed", 0, "seed of the plan; 0 chooses one at random")
 	faults := flags.String("faults", "*", "names of faults, or patterns like kill-*, separated by commas; -list shows them")
+	flags.IntVar(&o.Brokers, "brokers", 1, "brokers of Kafka: 1, or 3 that are one cluster")
 	flags.BoolVar(&o.PgBouncer, "pgbouncer", false, "put PgBouncer in transaction pooling between all parts and Postgres")
 	flags.StringVar(&o.Postgres, "postgres", "", "folder of the programs of PostgreSQL to run, for another version than the one that is found")
 	flags.IntVar(&o.Producers, "producers", 2, "processes that write")
@@ -68,7 +69,7 @@ func run(args []string, out, errOut io.Writer) int {
 		fmt.Fprintf(errOut, "holdfast-torture: %q is not a flag; -help lists them\n", flags.Arg(0))
 		return 2
 	}
-	for _, name := range []string{"for", "producers", "relays", "consumers", "rate"} {
+	for _, name := range []string{"for", "brokers", "producers", "relays", "consumers", "rate"} {
 		switch f := flags.Lookup(name); f.Value.String() {
 		case "0", "0s": // in the package it means the default
 			fmt.Fprintf(errOut, "holdfast-torture: -%s is 0: it must be more than 0; the default is %s\n", name, f.DefValue)

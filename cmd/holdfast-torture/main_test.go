@@ -24,6 +24,7 @@ func TestAWrongCommandLineIsRefusedBeforeAnythingIsStarted(t *testing.T) {
 		"-relays 0":              "-relays is 0",
 		"-consumers 0":           "-consumers is 0",
 		"-rate 0":                "-rate is 0: it must be more than 0; the default is 30",
+		"-brokers 0":             "-brokers is 0: it must be more than 0; the default is 1",
 		"-for 0":                 "-for is 0: it must be more than 0; the default is 3m0s",
 		"-for 3":                 "for flag -for",
 		"-nothing":               "flag provided but not defined",
@@ -38,6 +39,7 @@ func TestAWrongCommandLineIsRefusedBeforeAnythingIsStarted(t *testing.T) {
 	for line, want := range map[string]string{
 		"-faults nothing-* -for 1s": "no fault has a name like that: -list shows them",
 		"-producers 21":             "it must be between 1 and 20",
+		"-brokers 2":                "brokers is 2: it must be 1 or 3",
 	} {
 		var out, errOut bytes.Buffer
 		if status := run(strings.Fields(line), &out, &errOut); status != 1 || !strings.Contains(errOut.String(), want) {
@@ -64,7 +66,8 @@ func TestTheListHasEveryKindOfFault(t *testing.T) {
 		t.Errorf("status %d: %s", status, errOut.String())
 	}
 	for _, want := range []string{"kill-relay", "kill-backend", "kill-postgres", "restart-postgres", "freeze-kafka", "cut-commit-after-producer", "truncate-up-relay-kafka",
-		"refuse-rights", "postgres-disk-full", "exhaust-relay", "prepared-transaction", "clock-forward", "relay-storm", "failover", "dump-restore"} {
+		"refuse-rights", "postgres-disk-full", "exhaust-relay", "prepared-transaction", "clock-forward", "relay-storm", "failover", "dump-restore",
+		"kill-broker", "pause-broker", "roll-brokers", "move-leaders"} {
 		if !strings.Contains(out.String(), want+" ") {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}

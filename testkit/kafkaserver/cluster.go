@@ -2,6 +2,7 @@ package kafkaserver
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -37,6 +38,7 @@ func startCluster(ctx context.Context, opts ContainerOptions) (*Server, error) {
 	for i := range voters {
 		voters[i] = fmt.Sprintf("%d@%s", i+1, controllers[i])
 	}
+	password := rand.Text()
 	var nodes containers
 	s := newServer(KindContainer, clients, nil)
 	s.Replicas = opts.Brokers
@@ -48,7 +50,7 @@ func startCluster(ctx context.Context, opts ContainerOptions) (*Server, error) {
 	var wg sync.WaitGroup
 	for i, n := range nodes {
 		wg.Go(func() {
-			settings := memberSettings(n, controllers[i], strings.Join(voters, ","), opts.Brokers)
+			settings := memberSettings(n, controllers[i], strings.Join(voters, ","), password, opts.Brokers)
 			errs[i] = n.run(ctx, opts, settings, testcontainers.WithName("holdfast-kafka-"+n.Address[strings.LastIndex(n.Address, ":")+1:]),
 				testcontainers.WithHostConfigModifier(func(host *container.HostConfig) { host.NetworkMode = "host" }))
 			if errs[i] == nil {
@@ -65,7 +67,7 @@ func startCluster(ctx context.Context, opts ContainerOptions) (*Server, error) {
 }
 
 // memberSettings are those of one broker of several.
-func memberSettings(n *Node, controller, voters string, brokers int) map[string]string {
+func memberSettings(n *Node, controller, voters, password string, brokers int) map[string]string {
 	all := replicated(brokers)
 	maps.Copy(all, map[string]string{
 		"node.id":                        strconv.Itoa(n.ID),
@@ -73,13 +75,33 @@ func memberSettings(n *Node, controller, voters string, brokers int) map[string]
 		"inter.broker.listener.name":     "PLAINTEXT",
 		"listeners":                      "PLAINTEXT://" + n.Address + ",CONTROLLER://" + controller,
 		"advertised.listeners":           "PLAINTEXT://" + n.Address,
-		"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+		"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+
+		// An authorizer knows no rules before the first election, and refuses all votes but those of super users. Clients are
+		// ANONYMOUS and must not be that, so controllers have a name of their own.
+		"sasl.mechanism.controller.protocol": "PLAIN",
+		"sasl.enabled.mechanisms":            "PLAIN",
+		"listener.name.controller.plain.sasl.jaas.config": fmt.Sprintf(
+			`org.apache.kafka.common.security.plain.PlainLoginModule required username="controller" password="%[1]s" user_controller="%[1]s";`, password),
+		"super.users": "User:controller",
 
 		"default.replication.factor":     strconv.Itoa(brokers),
 		"min.insync.replicas":            strconv.Itoa(brokers - 1),
 		"unclean.leader.election.enable": "false",
 		"broker.session.timeout.ms":      strconv.FormatInt(FencedAfter.Milliseconds(), 10),
 		"broker.heartbeat.interval.ms":   "1000",
+
+		// On a busy machine a controller is late by seconds. With Kafka's own 2 s and 1 s a new one is elected again and again,
+		// and no broker that starts gets in meanwhile.
+		"controller.quorum.fetch.timeout.ms":     "5000",
+		"controller.quorum.election.timeout.ms":  "3000",
+		"controller.quorum.request.timeout.ms":   "5000",
+		"initial.broker.registration.timeout.ms": strconv.FormatInt(defaultStartTimeout.Milliseconds(), 10),
+
+		// Three brokers want little of each: threads, and compiled code.
+		"num.io.threads":             "2",
+		"num.network.threads":        "2",
+		"KAFKA_JVM_PERFORMANCE_OPTS": "-server -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.awt.headless=true",
 	})
 	return all
 }

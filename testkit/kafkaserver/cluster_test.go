@@ -23,7 +23,8 @@ func TestAClusterOfThreeBrokers(t *testing.T) {
 	}
 	began := time.Now()
 	s, err := kafkaserver.Container(t.Context(), kafkaserver.ContainerOptions{Brokers: 3,
-		Settings: map[string]string{"KAFKA_HEAP_OPTS": "-Xmx300m -Xms100m"}})
+		Settings: map[string]string{"KAFKA_HEAP_OPTS": "-Xmx300m -Xms100m",
+			"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found": "true"}})
 	if errors.Is(err, docker.ErrNoDocker) {
 		skip.Without(t, "Docker", "start it", err)
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
@@ -44,8 +46,27 @@ func (n *Node) run(ctx context.Context, opts ContainerOptions, own map[string]st
 	options = append(options, n.tie.Option(), testcontainers.WithEnv(brokerEnv(own, opts.Settings)),
 		testcontainers.WithWaitStrategyAndDeadline(opts.StartTimeout,
 			wait.ForLog("Kafka Server started").WithStartupTimeout(opts.StartTimeout)))
-	n.ctr, err = testcontainers.Run(ctx, Image, options...)
-	return err
+	if n.ctr, err = testcontainers.Run(ctx, Image, options...); err != nil {
+		return fmt.Errorf("%w%s", err, n.lastWords())
+	}
+	return nil
+}
+
+// lastWords are the last lines that a broker logged, for an error.
+func (n *Node) lastWords() string {
+	if n.ctr == nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	logs, err := n.ctr.Logs(ctx)
+	if err != nil {
+		return ""
+	}
+	defer logs.Close()
+	text, _ := io.ReadAll(io.LimitReader(logs, 4<<20))
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return "; its log ends with:\n" + strings.Join(lines[max(0, len(lines)-5):], "\n")
 }
 
 // Pause freezes the broker: connections stay open and nothing answers, as with a broker whose machine hangs.
@@ -116,7 +137,7 @@ func (n *Node) await(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for the broker: %w: %w", ctx.Err(), err)
+			return fmt.Errorf("wait for broker %d: %w: %w%s", n.ID, ctx.Err(), err, n.lastWords())
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

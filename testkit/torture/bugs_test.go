@@ -58,6 +58,14 @@ func smallUntil(t *testing.T, ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		skip.Without(t, "real Kafka", "start Docker", err)
 	}
+	atOnce <- struct{}{}
+	defer func() { <-atOnce }()
+	return smallOn(t, ctx, broker, o)
+}
+
+// smallOn is a small run on some broker, or on a cluster.
+func smallOn(t *testing.T, ctx context.Context, broker *kafkaserver.Server, o Options) (*Report, error) {
+	t.Helper()
 	o.shared = broker
 	o.prefix = fmt.Sprintf("%s-%d-", strings.ToLower(o.bug), time.Now().UnixNano())
 	o.Producers, o.Consumers, o.Rate = 1, 1, 25
@@ -66,8 +74,6 @@ func smallUntil(t *testing.T, ctx context.Context, o Options) (*Report, error) {
 	}
 	o.For, o.Repeat = max(o.For, 6*time.Second), 1
 	o.Dir = t.TempDir()
-	atOnce <- struct{}{}
-	defer func() { <-atOnce }()
 	report, err := Run(ctx, o)
 	t.Log(report)
 	return report, err

@@ -39,6 +39,7 @@ type stage struct {
 	held time.Duration // for how long this one will last
 
 	witness *witness
+	about   string // what it drew, for the line that says how it went, or ""
 	// hit says whether the fault has had any effect yet. begin sets it for a fault that may miss; it is nil for one that
 	// cannot.
 	hit func() (bool, error)
@@ -78,7 +79,7 @@ func catalogue() (all []fault) {
 	all = append(append(processFaults(), linkFaults()...), partitionFaults()...)
 	all = append(all, handlerFaults()...)
 	own := len(all)
-	for _, some := range [][]fault{postgresFaults(), kafkaFaults(), platformFaults(), restoreFaults()} {
+	for _, some := range [][]fault{postgresFaults(), kafkaFaults(), brokerFaults(), platformFaults(), restoreFaults()} {
 		all = append(all, some...)
 	}
 	for i := range all[own:] { // Relays need every server.

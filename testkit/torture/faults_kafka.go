@@ -14,13 +14,18 @@ import (
 // kafkaFaults are faults of the broker, and what it refuses.
 func kafkaFaults() []fault {
 	return []fault{
-		{name: "kill-kafka", what: "kill -9 of the broker", hold: seconds(0.2, 3), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+		{name: "kill-kafka", what: "kill -9 of the broker, or of all three at once", hold: seconds(0.2, 3), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return s.kafka.StartBroker, s.kafka.KillBroker(ctx)
 		}},
 		{name: "stop-kafka", what: "the broker stops in order, and starts again", hold: seconds(0.2, 2), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return s.kafka.StartBroker, s.kafka.StopBroker(ctx)
+		}, impossible: func(g *ground) string {
+			if len(g.kafka.Nodes()) > 1 {
+				return "three brokers that stop at once wait for their quorum until they are killed: roll-brokers"
+			}
+			return ""
 		}},
-		{name: "freeze-kafka", what: "the broker stands still for longer than a session, and goes on", hold: outlasting(2*kafkaAnswer + session/10), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+		{name: "freeze-kafka", what: "the broker, or all three at once, stands still for longer than a session, and goes on", hold: outlasting(2*kafkaAnswer + session/10), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return s.kafka.Unpause, s.kafka.Pause(ctx)
 		}},
 		{name: missingTopic, what: "a topic does not exist", hold: seconds(4, 7), alarms: topicHeld, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
@@ -36,7 +41,7 @@ func kafkaFaults() []fault {
 		}},
 		{name: "refuse-rights", what: "the broker denies relays and consumers all rights to one topic: TOPIC_AUTHORIZATION_FAILED", hold: seconds(3, 6), begin: denyRights,
 			alarms: append([]oracle.Alarm{{By: roleConsumer, Messages: []string{"waiting for Kafka"}}}, topicHeld...)},
-		{name: "kafka-disk-full", what: "the broker has no space left", hold: seconds(3, 6), begin: fillKafka, alone: true, alarms: brokerAway,
+		{name: "kafka-disk-full", what: "the broker has no space left, or all three, which share the disk", hold: seconds(3, 6), begin: fillKafka, alone: true, alarms: brokerAway,
 			impossible: func(g *ground) string {
 				if g.lent {
 					return "the broker is not this run's alone"

@@ -27,15 +27,14 @@ func linkFaults() (all []fault) {
 			}
 			all = append(all, fault{name: n.name + "-" + l.String(), what: fmt.Sprintf(n.what, l.role, server(l)), hold: hold, impossible: impossible, keeps: l.role != roleProducer && l.role != roleConsumer,
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
-					proxy := s.links[l]
-					s.hit = counted(proxy, n.hits)
+					on := s.links[l]
+					s.hit = counted(on, n.hits)
 					return func(context.Context) error {
 						if n.anew {
-							_, err := proxy.PassAnew()
-							return err
+							return on.passAnew()
 						}
-						return proxy.Set(faultproxy.Pass())
-					}, proxy.Set(n.fault(s.rng))
+						return on.set(faultproxy.Pass())
+					}, on.set(n.fault(s.rng))
 				}})
 		}
 		if l != pooled {
@@ -48,10 +47,10 @@ func linkFaults() (all []fault) {
 			all = append(all, fault{name: fmt.Sprintf("cut-commit-%s-%s", moment, l.role), hold: seconds(1.5, 3), impossible: impossible, keeps: l.role != roleProducer && l.role != roleConsumer,
 				what: fmt.Sprintf("a %s's connection is cut just %s COMMIT is carried out", l.role, moment),
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
-					proxy := s.links[l]
-					s.hit = counted(proxy, cuts)
-					return func(context.Context) error { return proxy.Set(faultproxy.Pass()) },
-						proxy.Set(faultproxy.CutCommit(moment, faultproxy.Cuts{Chance: cutChance(l.role), Seed: s.rng.Uint64()}))
+					on := s.links[l]
+					s.hit = counted(on, cuts)
+					return func(context.Context) error { return on.set(faultproxy.Pass()) },
+						on.set(faultproxy.CutCommit(moment, faultproxy.Cuts{Chance: cutChance(l.role), Seed: s.rng.Uint64()}))
 				}})
 		}
 	}
@@ -66,12 +65,9 @@ func longBlackhole(l link) fault {
 	}[l]
 	return fault{name: "long-blackhole-" + l.String(), what: fmt.Sprintf("for 30 to 60 s nothing passes between a %s and %s", l.role, server(l)), hold: seconds(30, 60),
 		long: true, keeps: l.role == roleRelay, alarms: alarms, begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
-			proxy := s.links[l]
-			s.hit = counted(proxy, held)
-			return func(context.Context) error {
-				_, err := proxy.PassAnew()
-				return err
-			}, proxy.Set(faultproxy.Blackhole())
+			on := s.links[l]
+			s.hit = counted(on, held)
+			return func(context.Context) error { return on.passAnew() }, on.set(faultproxy.Blackhole())
 		}}
 }
 
@@ -83,10 +79,10 @@ func cutChance(role string) float64 {
 	return 0.3
 }
 
-// counted says whether a proxy's count has grown since its call.
-func counted(proxy *faultproxy.Proxy, hits func(faultproxy.Counts) int64) func() (bool, error) {
-	before := hits(proxy.Counts())
-	return func() (bool, error) { return hits(proxy.Counts()) > before, nil }
+// counted says whether the count of a link's proxies has grown since its call.
+func counted(on proxies, hits func(faultproxy.Counts) int64) func() (bool, error) {
+	before := on.count(hits)
+	return func() (bool, error) { return on.count(hits) > before, nil }
 }
 
 // The counter that each kind of fault raises.

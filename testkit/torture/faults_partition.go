@@ -32,7 +32,7 @@ func partitionFaults() (all []fault) {
 		{"refuses", "one partition has too few replicas: NOT_ENOUGH_REPLICAS", seconds(8, 11), kafkaproxy.Refuse},
 	} {
 		all = append(all, fault{name: "partition-" + kind.name, what: kind.what, hold: kind.hold, alone: true,
-			alarms: []oracle.Alarm{{By: roleRelay, Messages: []string{"partition held", "partition waits", "still held"}}},
+			alarms: []oracle.Alarm{{By: roleRelay, Messages: partitionWaits}},
 			begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 				key := keyOf(s.rng.IntN(keys))
 				return s.breakPartition(ctx, "partition-"+kind.name, key, kind.fault)
@@ -52,15 +52,15 @@ func (s *stage) breakPartition(ctx context.Context, name, key string, fault func
 	t.calm[0] = time.Now()
 	sleep(ctx, calm)
 	t.calm[1] = time.Now()
-	before := s.kafkaproxy.Hits()
-	s.hit = func() (bool, error) { return s.kafkaproxy.Hits() > before, nil }
-	s.kafkaproxy.Set(fault(t.topic, t.partition))
+	before := s.kafkaproxies.hits()
+	s.hit = func() (bool, error) { return s.kafkaproxies.hits() > before, nil }
+	s.kafkaproxies.set(fault(t.topic, t.partition))
 	return func(context.Context) error {
 		pulse.stop()
 		t.during = [2]time.Time{t.calm[1], time.Now()}
 		t.pulse = max(pulse.slowest(t.calm), pulse.slowest(t.during))
 		s.trials = append(s.trials, t)
-		s.kafkaproxy.Set(kafkaproxy.Pass())
+		s.kafkaproxies.set(kafkaproxy.Pass())
 		return nil
 	}, nil
 }

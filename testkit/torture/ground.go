@@ -19,28 +19,12 @@ import (
 	"github.com/holdfast-go/holdfast/testkit/bouncer"
 	"github.com/holdfast-go/holdfast/testkit/internal/auditlog"
 	"github.com/holdfast-go/holdfast/testkit/internal/faultproxy"
-	"github.com/holdfast-go/holdfast/testkit/kafkaproxy"
 	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 	"github.com/holdfast-go/holdfast/testkit/pgserver"
 )
 
 // partitions is how many each topic has.
 const partitions = 6
-
-// A link is what a kind of part connects to instead of a server.
-type link struct{ role, server string }
-
-const (
-	postgres = "postgres"
-	broker   = "kafka"
-)
-
-var links = []link{{roleProducer, postgres}, {roleRelay, postgres}, {roleConsumer, postgres}, {roleRelay, broker}, {roleConsumer, broker}}
-
-// pooled is the link between PgBouncer and Postgres, if there is one.
-var pooled = link{"pgbouncer", postgres}
-
-func (l link) String() string { return l.role + "-" + l.server }
 
 // ground is the servers and links that the parts use.
 type ground struct {
@@ -50,24 +34,24 @@ type ground struct {
 	kafka   *kafkaserver.Server
 	bouncer *bouncer.Server   // nil without one
 	entry   *faultproxy.Proxy // in front of the primary: what the parts' links, or the bouncer, have as their server
-	links   map[link]*faultproxy.Proxy
-	// kafkaproxy is in front of the relays' link to Kafka: one partition misbehaves there.
-	kafkaproxy *kafkaproxy.Proxy
-	trials     []trial
-	admin      *pgxpool.Pool // of the run itself, straight to the primary
-	topics     []string
-	late       string
-	control    string // a topic that no part uses
-	lent       bool   // kafka belongs to several runs
-	undone     []undoing
-	stops      []func()
+	links   map[link]proxies
+	// kafkaproxies are in front of the relays' link to Kafka: one partition misbehaves there.
+	kafkaproxies partitionProxies
+	trials       []trial
+	admin        *pgxpool.Pool // of the run itself, straight to the primary
+	topics       []string
+	late         string
+	control      string // a topic that no part uses
+	lent         bool   // kafka belongs to several runs
+	undone       []undoing
+	stops        []func()
 }
 
 // settings of the throwaway Postgres: durable, as in production, with few connections.
 var settings = map[string]string{"max_connections": "80", "max_prepared_transactions": "10", "shared_buffers": "64MB", "max_wal_size": "256MB", "log_min_messages": "warning"}
 
 func newGround(ctx context.Context, dir string, o Options, late bool) (g *ground, err error) {
-	g = &ground{dir: dir, links: map[link]*faultproxy.Proxy{}, topics: []string{o.prefix + "orders", o.prefix + "stock"}, late: o.prefix + "late", control: o.prefix + "control"}
+	g = &ground{dir: dir, links: map[link]proxies{}, topics: []string{o.prefix + "orders", o.prefix + "stock"}, late: o.prefix + "late", control: o.prefix + "control"}
 	defer func() {
 		if err != nil {
 			g.stop()
@@ -94,22 +78,26 @@ func (g *ground) startKafka(ctx context.Context, o Options) (err error) {
 		g.lent = true
 		return nil
 	}
-	if g.kafka, err = startBroker(ctx, g.small.kafka()); err != nil {
+	if g.kafka, err = startBrokers(ctx, o.Brokers, g.small.kafka()); err != nil {
 		return err
 	}
 	g.stops = append(g.stops, g.kafka.Stop)
 	return nil
 }
 
-// startBroker starts a broker that keeps its records in a folder; "" leaves the choice to it.
-func startBroker(ctx context.Context, data string) (*kafkaserver.Server, error) {
-	broker, err := kafkaserver.Container(ctx, kafkaserver.ContainerOptions{Data: data, Settings: map[string]string{
-		"KAFKA_HEAP_OPTS": "-Xmx512m -Xms256m", "log.segment.bytes": "4194304", "log.retention.ms": "-1", "log.cleaner.min.compaction.lag.ms": "9000000000000",
+// startBrokers starts one broker, or a cluster of three, with its records in a folder; "" leaves the choice to it.
+func startBrokers(ctx context.Context, n int, data string) (*kafkaserver.Server, error) {
+	heap := "-Xmx512m -Xms256m"
+	if n > 1 {
+		heap = "-Xmx300m -Xms128m"
+	}
+	brokers, err := kafkaserver.Container(ctx, kafkaserver.ContainerOptions{Brokers: n, Data: data, Settings: map[string]string{
+		"KAFKA_HEAP_OPTS": heap, "log.segment.bytes": "4194304", "log.retention.ms": "-1", "log.cleaner.min.compaction.lag.ms": "9000000000000",
 		"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found": "true"}})
 	if err != nil {
 		return nil, fmt.Errorf("%w: the fault suite needs a real Kafka, so a Docker engine", err)
 	}
-	return broker, nil
+	return brokers, nil
 }
 
 // link puts the proxies, and the pooler, between parts and servers.
@@ -125,22 +113,22 @@ func (g *ground) link(ctx context.Context, o Options) (err error) {
 			return err
 		}
 		g.stops = append(g.stops, g.bouncer.Stop)
-		database, g.links[pooled] = g.bouncer.Address(), g.entry
+		database, g.links[pooled] = g.bouncer.Address(), proxies{g.entry}
 	}
 	for _, l := range links {
-		target := database
+		targets := []string{database}
 		if l.server == broker {
-			target = g.kafka.Brokers[0]
+			targets = g.kafka.Brokers
 		}
-		if g.links[l], err = faultproxy.Start(target); err != nil {
+		if g.links[l], err = startProxies(targets...); err != nil {
 			return err
 		}
-		g.stops = append(g.stops, func() { _ = g.links[l].Close() })
+		g.stops = append(g.stops, g.links[l].close)
 	}
-	if g.kafkaproxy, err = kafkaproxy.Start(g.links[link{roleRelay, broker}].Address()); err != nil {
+	if g.kafkaproxies, err = startPartitionProxies(g.links[link{roleRelay, broker}].addresses()); err != nil {
 		return err
 	}
-	g.stops = append(g.stops, g.kafkaproxy.Close)
+	g.stops = append(g.stops, g.kafkaproxies.close)
 	return nil
 }
 
@@ -255,7 +243,7 @@ func (g *ground) dsn(role string) string {
 	if err != nil {
 		return ""
 	}
-	u.Host = g.links[link{role, postgres}].Address()
+	u.Host = g.links[link{role, postgres}][0].Address()
 	return u.String()
 }
 

@@ -39,7 +39,7 @@ type part struct {
 	DSN     string
 	Mode    string // pgx's default_query_exec_mode
 	Brokers []string
-	Through string // the address that is dialled in place of every broker's
+	Through map[string]string // the address that is dialled in place of each broker's
 	Topics  []string
 	Late    string // a topic that is not there all the time
 	Seed    uint64 // of this process: another one after each start
@@ -222,9 +222,13 @@ func (h *logHandler) WithGroup(name string) slog.Handler {
 	return &logHandler{Handler: h.Handler.WithGroup(name), rec: h.rec, mute: h.mute}
 }
 
-// dial connects to the proxy in place of a broker.
+// dial connects to a broker's proxy in its place.
 func (p part) dial(connect func(ctx context.Context, network, address string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
-	return func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return connect(ctx, network, p.Through)
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		proxy, err := p.proxyOf(address)
+		if err != nil {
+			return nil, err
+		}
+		return connect(ctx, network, proxy)
 	}
 }

@@ -79,7 +79,7 @@ func (p part) consume(ctx context.Context, pool *pgxpool.Pool, rec *history.Reco
 	in.HandleBatch(typeMoved, n.handleAll)
 	dialer := net.Dialer{Timeout: 3 * time.Second}
 	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: p.Brokers, DialTimeout: 3 * time.Second, Dial: p.dial(dialer.DialContext)},
-		kafkago.GroupConfig{GroupID: consumerName + " of " + p.Topics[0], Topics: append([]string{p.Late}, p.Topics...),
+		kafkago.GroupConfig{GroupID: groupID(p.Topics[0]), Topics: append([]string{p.Late}, p.Topics...),
 			SessionTimeout: session, HeartbeatInterval: session / 20, WatchInterval: time.Second})
 	if err != nil {
 		return err

@@ -50,12 +50,7 @@ func (c *cast) start(role, actor string) error {
 	p.Role, p.Actor, p.Seed = role, actor, drawn(c.seed, actor, c.startsOf(actor)).Uint64()
 	p.DSN = c.ground.dsn(role)
 	p.Brokers = c.ground.kafka.Brokers
-	if proxy, ok := c.ground.links[link{role, broker}]; ok {
-		p.Through = proxy.Address()
-	}
-	if role == roleRelay {
-		p.Through = c.ground.kafkaproxy.Address()
-	}
+	p.Through = c.ground.through(role)
 	config, err := json.Marshal(p)
 	if err != nil {
 		return err

@@ -33,7 +33,7 @@ func Repeat(ctx context.Context, o Options) (*Repeated, error) {
 		return nil, fmt.Errorf("torture: %w", err)
 	}
 	s := &Repeated{Options: o}
-	broker, err := startBroker(ctx, "")
+	broker, err := startBrokers(ctx, o.Brokers, "")
 	if err != nil {
 		return nil, fmt.Errorf("torture: %w", err)
 	}

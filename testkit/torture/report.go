@@ -198,7 +198,7 @@ func command(o Options) string {
 	for _, flag := range []struct {
 		name            string
 		value, standard int
-	}{{"producers", o.Producers, standard.Producers}, {"relays", o.Relays, standard.Relays}, {"consumers", o.Consumers, standard.Consumers}, {"rate", o.Rate, standard.Rate}, {"repeat", o.Repeat, 0}} {
+	}{{"brokers", o.Brokers, standard.Brokers}, {"producers", o.Producers, standard.Producers}, {"relays", o.Relays, standard.Relays}, {"consumers", o.Consumers, standard.Consumers}, {"rate", o.Rate, standard.Rate}, {"repeat", o.Repeat, 0}} {
 		if flag.value != flag.standard {
 			text += fmt.Sprintf(" -%s %d", flag.name, flag.value)
 		}

@@ -38,6 +38,8 @@ type Options struct {
 	// Faults are names of faults, or patterns of path.Match: "kill-*". Defaults to "*", which is all but those that last
 	// long; "all" is these as well.
 	Faults []string
+	// Brokers is how many brokers of Kafka there are: 1, or 3 that are one cluster. Defaults to 1.
+	Brokers int
 	// PgBouncer puts PgBouncer in transaction pooling between all parts and Postgres.
 	PgBouncer bool
 	// Postgres is the folder of the programs of PostgreSQL to run, initdb and postgres at least. Defaults to the first that
@@ -79,6 +81,9 @@ func (o Options) withDefaults() Options {
 			*n = 2
 		}
 	}
+	if o.Brokers == 0 {
+		o.Brokers = 1
+	}
 	if o.Rate == 0 {
 		o.Rate = 30
 	}
@@ -101,6 +106,9 @@ func (o Options) validate() error {
 		if n < 1 || n > 20 {
 			bad("%s is %d: it must be between 1 and 20", name, n)
 		}
+	}
+	if o.Brokers != 1 && o.Brokers != 3 {
+		bad("brokers is %d: it must be 1 or 3", o.Brokers)
 	}
 	if o.Repeat < 0 || o.Repeat > 1000 {
 		bad("repeat is %d: it must be between 0 and 1000", o.Repeat)
@@ -199,7 +207,7 @@ func (r *run) run(ctx context.Context) (err error) {
 	if err := r.admin.QueryRow(ctx, "show server_version").Scan(&version); err != nil {
 		return err
 	}
-	r.say("PostgreSQL %s", version)
+	r.say("PostgreSQL %s, Kafka of %d", version, len(r.kafka.Nodes()))
 	histories, err := folder(r.Dir, "history")
 	if err != nil {
 		return err
@@ -353,10 +361,10 @@ func (r *run) make(ctx context.Context, f fault) error {
 	}
 	if waits == "" {
 		r.rec.Add(history.Entry{Op: history.Recovered, Text: f.name})
-		r.say("%-28s held %6s, recovered in %6s", f.name, round(m.held), round(m.recovered))
+		r.say("%-28s held %6s, recovered in %6s%s", f.name, round(m.held), round(m.recovered), s.drew())
 	} else {
 		m.recovered = never
-		r.say("%-28s held %6s, NOT RECOVERED after %s: %s", f.name, round(m.held), round(r.limit), waits)
+		r.say("%-28s held %6s, NOT RECOVERED after %s: %s%s", f.name, round(m.held), round(r.limit), waits, s.drew())
 	}
 	r.report.made = append(r.report.made, m)
 	if early := r.endedEarly(); len(early) > 0 {
@@ -366,6 +374,14 @@ func (r *run) make(ctx context.Context, f fault) error {
 		r.trouble(errors.New(idle))
 	}
 	return errors.Join(r.measure(ctx), r.sample(ctx))
+}
+
+// drew says in brackets what a fault has drawn.
+func (s *stage) drew() string {
+	if s.about == "" {
+		return ""
+	}
+	return " (" + s.about + ")"
 }
 
 // holdsOn is how much longer a fault is held that has not hit anything yet.
