@@ -18,9 +18,7 @@ import (
 // One cluster for all of this, because it takes many seconds to start.
 func TestAClusterOfThreeBrokers(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("three brokers take half a minute to start")
-	}
+	skip.InShort(t, "three brokers take half a minute to start")
 	began := time.Now()
 	s, err := kafkaserver.Container(t.Context(), kafkaserver.ContainerOptions{Brokers: 3,
 		Settings: map[string]string{"KAFKA_HEAP_OPTS": "-Xmx300m -Xms100m",

@@ -14,9 +14,7 @@ import (
 // The runs come one after another: each kills brokers that they share.
 func TestOraclesJudgeARunOnThreeBrokers(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("three brokers take half a minute to start")
-	}
+	skip.InShort(t, "three brokers take half a minute to start")
 	atOnce <- struct{}{}
 	defer func() { <-atOnce }()
 	cluster, err := startBrokers(t.Context(), 3, "")
