@@ -38,6 +38,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 		case ctx.Err() != nil:
 			for _, s := range got {
 				bl.handBack(jobs, s, 0)
+				bl.claims.memory.give(s)
 			}
 			return nil
 		case err != nil:

@@ -21,20 +21,28 @@ import (
 type claims struct {
 	*env
 	registry   *registry
+	memory     *storedMemory
 	unanswered unanswered
 }
 
-// claim takes up to n heads that are due.
+// claim takes up to n heads that are due, as many as there is memory for. It counts them there.
 func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
+	bytes, alone := cl.memory.room()
+	if bytes == 0 {
+		return nil, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, connectionTimeout(cl.c))
 	defer cancel()
 	failpoint.Hit(failpoint.InboxClaiming)
 	token, now := uuid.NewString(), time.Now()
-	rows, _ := cl.pool.Query(ctx, cl.sql.claim, cl.c.Consumer, cl.registry.types, int32(n), token, cl.c.lease().Microseconds(), cl.unanswered.tokens(now)) // CollectRows returns its error.
+	rows, _ := cl.pool.Query(ctx, cl.sql.claim, cl.c.Consumer, cl.registry.types, int32(n), token, cl.c.lease().Microseconds(), cl.unanswered.tokens(now), bytes, alone) // CollectRows returns its error.
 	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*claimed, error) { return scanClaimed(row, token, now.Add(cl.c.lease())) })
 	if err != nil {
 		cl.unanswered.add(token, now.Add(2*cl.c.lease()), err)
 		return nil, fmt.Errorf("claim stored events: %w", err)
+	}
+	for _, s := range got {
+		cl.memory.hold(s)
 	}
 	if len(got) > 0 {
 		failpoint.Hit(failpoint.InboxClaimed)
@@ -60,12 +68,12 @@ func scanClaimed(row pgx.CollectableRow, token string, until time.Time) (*claime
 
 // queueNext claims the next event of a key in the transaction that removes the one before. Both have the same lease token.
 func (cl *claims) queueNext(b *pgx.Batch, s *claimed) (until time.Time) {
-	b.Queue(cl.sql.next, cl.c.Consumer, s.e.Topic, s.e.Key, cl.registry.types, s.token, cl.c.lease().Microseconds())
+	b.Queue(cl.sql.next, cl.c.Consumer, s.e.Topic, s.e.Key, cl.registry.types, s.token, cl.c.lease().Microseconds(), s.next())
 	return time.Now().Add(cl.c.lease())
 }
 
-// readNext reads the answer to queueNext. It is nil when there is no next event, or when it is not due, held, or of a type that
-// this node does not handle.
+// readNext reads the answer to queueNext. It is nil when there is no next event, or when it is not due, held, much larger, or of a
+// type that this node does not handle.
 func readNext(br pgx.BatchResults, s *claimed, until time.Time) (*claimed, error) {
 	rows, err := br.Query()
 	if err != nil {
@@ -78,6 +86,7 @@ func readNext(br pgx.BatchResults, s *claimed, until time.Time) (*claimed, error
 	if err != nil {
 		return nil, fmt.Errorf("claim the next of the key: %w", err)
 	}
+	next.held = s.held
 	return next, nil
 }
 

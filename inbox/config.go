@@ -77,8 +77,9 @@ type Config struct {
 
 	// MemoryBudget is how many bytes of events, with their keys and headers, Consume has in memory at a time, of all partitions:
 	// those that it reads ahead, those that handlers have, and what is not unpacked yet. A partition has its share of it, at most
-	// 16 MiB. What handlers make of events comes on top, and what Receive and Store are given. An event that takes more than a
-	// quarter of the budget becomes a dead letter without its payload, which stays in Kafka. At least 16 MiB. Defaults to 128 MiB.
+	// 16 MiB. An event that takes more than a quarter of the budget becomes a dead letter without its payload, which stays in Kafka.
+	// Stored events that workers have (Run) take up to an eighth as much on top, or one event alone if it is larger. What handlers
+	// make of events comes on top too, and what Receive and Store are given. At least 16 MiB. Defaults to 128 MiB.
 	MemoryBudget int64
 
 	// Timeout is how long a handler may run before its context is cancelled. Between 1 ms and 24 h. Defaults to 30 s.

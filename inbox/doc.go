@@ -52,8 +52,8 @@
 //     otherwise the scheduler decides which events may run in parallel (scheduler.go). job.go is the work of one
 //     transaction. The tracker knows which offsets are settled (tracker.go).
 //  6. Run handles stored events (backlog.go). The handler of a due event runs (stored.go), and its row goes or waits for the
-//     next attempt (settle.go). Each event was claimed (claim.go) under a lease (lease.go). sweep.go resumes heads of keys that
-//     are dormant.
+//     next attempt (settle.go). Each event was claimed (claim.go), within the memory for stored events (stored_memory.go),
+//     under a lease (lease.go). sweep.go resumes heads of keys that are dormant.
 //  7. Run also removes rows that nobody needs any more (retention.go), at a pace (retention_pace.go).
 //  8. Any other event comes in through accept.go or a worker, and is tried until an attempt commits (intake.go).
 //  9. An attempt is one transaction: the row, the handler, COMMIT. It is pipelined with the next one (pipeline.go). A type

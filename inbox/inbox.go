@@ -48,7 +48,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 	declarations := &declarations{env: env, registry: registry}
 	skips := &skips{env: env, registry: registry}
 	receiver := &receiver{env: env, registry: registry, admission: &admission{env: env, runner: runner, ledger: ledger, queues: queues}, runner: runner, ledger: ledger, queues: queues, declarations: declarations, skips: skips}
-	claims := &claims{env: env, registry: registry}
+	claims := &claims{env: env, registry: registry, memory: newStoredMemory(c.MemoryBudget/8, c.Workers)}
 	return &Inbox{
 		env: env, registry: registry, receiver: receiver, declarations: declarations, skips: skips, claims: claims,
 		backlog:   &backlog{env: env, registry: registry, runner: runner, ledger: ledger, claims: claims},

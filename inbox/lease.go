@@ -24,6 +24,8 @@ type claimed struct {
 	age       time.Duration // since its first failure; 0 if it never failed
 	token     string
 	until     time.Time // the lease lasts at least until then
+	held      int64     // of storedMemory
+	left      bool      // the next event of the key waits for a claim
 }
 
 // late reports that the lease may end before the handler does. Its transaction could then not commit.

@@ -201,7 +201,8 @@ select count(*), count(distinct (s.topic, s.key)) filter (where s.key <> ''),
 // event of the key: an event was due when it was claimed, so it is not dormant. letter_holds_inbox shows whether a letter holds
 // the key. Without "offset 0" Postgres reads every open letter into a hash first, because it plans for all due events and not for
 // $3. A lease that ends later than twice its length from now was given by a clock that was wrong. $6 are the tokens of claims
-// of this node that got no answer: no attempt was made on what they leased.
+// of this node that got no answer: no attempt was made on what they leased. $7 is how many bytes the events may have together; if $8,
+// the first one may have more.
 const claimSQL = `-- inbox.claim
 with head as materialized (
     select h.topic, h.key, h.place, h.next_at
@@ -227,7 +228,7 @@ with head as materialized (
      order by h.next_at
      limit 4 * $3::int
 ), due as (
-    select s.consumer, s.topic, s.key, s.place
+    select s.consumer, s.topic, s.key, s.place, h.next_at, coalesce(octet_length(s.payload), 0) + coalesce(pg_column_size(s.headers), 0) as bytes
       from head h join holdfast.stored s on s.consumer = $1::text and s.topic = h.topic and s.key = h.key and s.place = h.place
      where s.next_at <= now()
        and (s.lease_until <= now() or s.lease_until > now() + 2 * $5::bigint * interval '1 microsecond'
@@ -239,8 +240,10 @@ with head as materialized (
 update holdfast.stored s
    set lease_token = $4::text::uuid, lease_until = now() + $5::bigint * interval '1 microsecond',
        attempts = s.attempts + case when s.lease_token = any($6::text[]::uuid[]) and s.lease_until > now() then 0 else 1 end
-  from due d
+  from (select d.consumer, d.topic, d.key, d.place, d.bytes, sum(d.bytes) over (order by d.next_at, d.place, d.topic, d.key) as total
+          from due d) d
  where s.consumer = d.consumer and s.topic = d.topic and s.key = d.key and s.place = d.place
+   and (d.total <= $7::bigint or $8::boolean and d.total = d.bytes)
 returning ` + claimedColumns
 
 // The columns that scanClaimed reads.
@@ -283,6 +286,7 @@ update holdfast.stored s
    and s.place = (select min(h.place) from holdfast.stored h
                    where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
    and s.type = any($4::text[])
+   and coalesce(octet_length(s.payload), 0) + coalesce(pg_column_size(s.headers), 0) <= $7::bigint
    and (s.next_at = 'infinity' or s.next_at <= now())
    and (s.lease_until <= now() or s.lease_until > now() + 2 * $6::bigint * interval '1 microsecond')
    and not exists (select from holdfast.stored h

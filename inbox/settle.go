@@ -93,6 +93,11 @@ func (bl *backlog) remove(ctx context.Context, tx pgx.Tx, s *claimed, statement,
 		if next, err = readNext(br, s, until); err != nil {
 			return nil, err
 		}
+		resumed, err := br.Exec()
+		if err != nil {
+			return nil, fmt.Errorf("resume the key's queue: %w", err)
+		}
+		s.left = resumed.RowsAffected() > 0
 	}
 	if err := br.Close(); err != nil { // It reads the remaining answers, and calls the functions that wait for one.
 		return nil, fmt.Errorf("settle stored event: %w", err)

@@ -1,0 +1,61 @@
+package inbox
+
+import "sync"
+
+// This file bounds the bytes of the stored events that a node has claimed. They have a share of their own, an eighth of
+// Config.MemoryBudget: partitions that wait for room among the stored events would otherwise leave these none.
+
+// storedMemory counts what the workers of stored events have in memory. Safe for use by many goroutines.
+type storedMemory struct {
+	bytes int64
+
+	mu   sync.Mutex
+	used int64
+	more bool // a claim may have left events because of their bytes
+}
+
+// leastStored is what a claimed event counts at least.
+const leastStored = 4 << 10
+
+func newStoredMemory(bytes int64, workers int) *storedMemory {
+	return &storedMemory{bytes: max(bytes, 2*leastStored*int64(workers))}
+}
+
+// room is how many bytes of events a claim may take. alone says that it may take one of any size: nothing else is in memory.
+func (m *storedMemory) room() (bytes int64, alone bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	bytes, alone = max(m.bytes-m.used, 0)/2, m.used == 0
+	m.more = bytes < m.bytes/4
+	return bytes, alone
+}
+
+// hold counts an event twice: when its worker ends it, the next one of its key is in memory, too.
+func (m *storedMemory) hold(s *claimed) {
+	s.held = max(2*s.cost(), leastStored)
+	m.mu.Lock()
+	m.used += s.held
+	m.mu.Unlock()
+}
+
+// give ends hold, after the last event of its key. again says that a claim may find more now.
+func (m *storedMemory) give(s *claimed) (again bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.used -= s.held
+	s.held = 0
+	again, m.more = m.more, false
+	return again
+}
+
+// next is how many bytes the next event of the key may have, to be claimed by the worker of this one.
+func (s *claimed) next() int64 { return max(s.held-s.cost(), leastStored) }
+
+// cost is about what the event takes in memory.
+func (s *claimed) cost() int64 {
+	n := 256 + len(s.e.Key) + len(s.e.Payload)
+	for name, value := range s.e.Headers {
+		n += 64 + len(name) + len(value)
+	}
+	return int64(n)
+}

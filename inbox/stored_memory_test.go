@@ -1,0 +1,104 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// Eight workers had eight events in memory, however large, and nothing counted them.
+func TestStoredEventsInMemoryKeepWithinTheirShare(t *testing.T) {
+	b := setup(t)
+	const budget, share = 16 << 20, 2 << 20
+	in := b.inbox(func(c *Config) { c.MemoryBudget = budget })
+	var mu sync.Mutex
+	now, most, together, busiest := 0, 0, 0, 0
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		count := func(events int) {
+			mu.Lock()
+			defer mu.Unlock()
+			now, together = now+events*len(e.Payload), together+events
+			busiest = max(busiest, together)
+			if len(e.Payload) <= share || together > 1 {
+				most = max(most, now)
+			}
+		}
+		count(1)
+		defer count(-1)
+		if err := pause(ctx, 30*time.Millisecond); err != nil { // sleep: handlers run side by side if they may
+			return err
+		}
+		return effectOf(ctx, tx, e)
+	})
+	store := func(id, key string, size int) {
+		e := event(id, key)
+		e.Payload = make([]byte, size)
+		for i := range e.Payload {
+			e.Payload[i] = byte(i * i)
+		}
+		b.store(in, e)
+	}
+	var ids []string
+	for i := range 16 {
+		ids = append(ids, fmt.Sprint("other ", i))
+		store(ids[i], fmt.Sprint("k", i), []int{900_000, 100, 300_000, 3 << 20}[i%4])
+	}
+	for i := range 12 { // a small one of each key, then a large one that follows it
+		ids = append(ids, fmt.Sprint("queued ", i))
+		store(ids[16+i], fmt.Sprint("queue ", i%6), []int{100, 1_500_000}[i/6])
+	}
+	stop := b.run(in.Run)
+	for _, id := range ids {
+		b.awaitOutcome(id, Handled)
+	}
+	stop()
+	if most > share || busiest < 2 {
+		t.Errorf("at one time %d bytes were in memory, the share is %d; %d handlers ran side by side", most, share, busiest)
+	}
+	if m := in.claims.memory; m.used != 0 {
+		t.Errorf("%d bytes are counted when all is handled", m.used)
+	}
+}
+
+func TestAClaimTakesAsManyEventsAsThereIsMemoryFor(t *testing.T) {
+	m := newStoredMemory(100_000, 1)
+	want := func(bytes int64, alone bool) {
+		t.Helper()
+		if b, a := m.room(); b != bytes || a != alone {
+			t.Errorf("there is room for %d bytes, alone: %v; want %d, %v", b, a, bytes, alone)
+		}
+	}
+	of := func(bytes int) *claimed {
+		s := &claimed{e: holdfast.Event{Payload: make([]byte, bytes-256)}}
+		m.hold(s)
+		return s
+	}
+	want(50_000, true)
+	small := of(300)
+	want((100_000-leastStored)/2, false)
+	half := of(30_000)
+	want((40_000-leastStored)/2, false)
+	if half.next() != 30_000 || small.next() != leastStored {
+		t.Errorf("the next may have %d and %d bytes", half.next(), small.next())
+	}
+	if !m.give(half) {
+		t.Error("nobody is told that a claim may find more")
+	}
+	if m.give(small) {
+		t.Error("a claim that was not short is repeated")
+	}
+	large := of(70_000)
+	want(0, false)
+	m.give(large)
+	m.give(large)
+	want(50_000, true)
+	if got := newStoredMemory(1, 1000).bytes; got != 2*1000*leastStored {
+		t.Errorf("a thousand workers have %d bytes", got)
+	}
+}
