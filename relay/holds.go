@@ -17,6 +17,7 @@ import (
 // hold is a topic or a partition that is held, or the broker that cannot be reached.
 type hold struct {
 	tries   int
+	parked  int       // events that were parked for it
 	at      time.Time // when it began; of the broker's outage, the last try
 	nextAt  time.Time // when one event is tried
 	probing bool      // one is being tried
@@ -67,6 +68,9 @@ func (l *lane) judge(d *destination, said summary, now time.Time) {
 	}
 	if !refused {
 		d.tries, d.refused, d.told, d.retryAt = 0, false, false, time.Time{}
+		if said.answers && l.holds[d.spot] == nil && now.Sub(d.began) < slowAfter {
+			l.sayFlows(d.spot, now)
+		}
 		return
 	}
 	d.tries++
@@ -105,8 +109,22 @@ func (l *lane) answeredSince(then time.Time) bool { return l.r.answers.Load() >=
 func (l *lane) promptSince(then time.Time) bool { return l.r.prompt.Load() >= then.UnixNano() }
 
 func (l *lane) sayHeld(d *destination, a answer, wait time.Duration) {
-	l.r.c.Logger.Warn("partition waits", "lane", l.number, "topic", d.topic, "partition", d.partition, "fault", string(a.fault), "retry_in", wait, "error", a.err)
+	if w, speak := l.r.notices.waits(d.spot, l.number, len(d.queue)+len(d.call), l.r.env.now()); speak {
+		l.r.c.Logger.Warn("partition waits", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", w.waited, "lanes", w.lanes, "events", w.events, "fault", string(a.fault), "retry_in", wait, "error", a.err)
+	}
 	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: a.fault, Err: a.err, Wait: wait})
+}
+
+// sayFlows says that a topic or a partition takes events again, once no lane waits for it any more.
+func (l *lane) sayFlows(at spot, now time.Time) {
+	w, speak := l.r.notices.flows(at, l.number, now)
+	switch {
+	case !speak:
+	case at.partition == wholeTopic:
+		l.r.c.Logger.Info("topic back", "topic", at.topic, "lane", l.number, "waited", w.waited)
+	default:
+		l.r.c.Logger.Info("partition back", "topic", at.topic, "partition", at.partition, "lane", l.number, "waited", w.waited)
+	}
 }
 
 func (l *lane) observeHeld(h Held) {
@@ -149,7 +167,9 @@ func (l *lane) holdSlow() {
 // holdPartition parks what waits for a partition, and all later events of it.
 func (l *lane) holdPartition(d *destination, waited time.Duration, now time.Time) {
 	l.holds[d.spot] = &hold{at: now, nextAt: now.Add(l.slowAfter())}
-	l.r.c.Logger.Error("partition held: it answers late or not at all; its events are parked, all others go on", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", waited)
+	if w, speak := l.r.notices.held(d.spot, l.number, len(d.queue)+len(d.call), now); speak {
+		l.r.c.Logger.Error("partition held: it answers late or not at all; its events are parked, all others go on", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", waited, "lanes", w.lanes, "events", w.events)
+	}
 	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: FaultPartition, Err: errUnanswered, Wait: l.slowAfter()})
 	for _, p := range d.call {
 		if p.row == nil && p.state == queued {
@@ -184,7 +204,9 @@ func (l *lane) holdTopic(topic string, err error, now time.Time) {
 	}
 	wait := l.probeDelay(1)
 	l.holds[at] = &hold{tries: 1, at: now, nextAt: now.Add(wait)}
-	l.r.c.Logger.Error("topic held: it is missing or not permitted; create it or grant the rights, nothing is lost meanwhile", "topic", topic, "lane", l.number, "error", err)
+	if w, speak := l.r.notices.held(at, l.number, 0, now); speak {
+		l.r.c.Logger.Error("topic held: it is missing or not permitted; create it or grant the rights, nothing is lost meanwhile", "topic", topic, "lane", l.number, "lanes", w.lanes, "error", err)
+	}
 	l.observeHeld(Held{Lane: l.number, Topic: topic, Partition: anyPartition, Fault: FaultTopic, Err: err, Wait: wait})
 	for _, d := range l.destinations {
 		if d.topic != topic {
@@ -260,12 +282,9 @@ func (l *lane) resumeHolds(ctx context.Context) error {
 		}
 		switch {
 		case h.resuming || h.late:
-		case at.partition == wholeTopic:
-			delete(l.holds, at)
-			l.r.c.Logger.Info("topic back", "topic", at.topic, "lane", l.number)
 		default:
 			delete(l.holds, at)
-			l.r.c.Logger.Info("partition back", "topic", at.topic, "partition", at.partition, "lane", l.number)
+			l.sayFlows(at, l.r.env.now())
 		}
 	}
 	return nil
@@ -280,7 +299,13 @@ func (l *lane) again(h *hold, d *destination, a answer, now time.Time) {
 	h.probing, h.takes, h.resuming = false, false, false
 	wait := l.probeDelay(h.tries)
 	h.nextAt = now.Add(wait)
-	l.r.c.Logger.Warn("still held", "topic", d.topic, "partition", d.partition, "lane", l.number, "tries", h.tries, "retry_in", wait, "error", a.err)
+	at := d.spot
+	if a.fault == FaultTopic {
+		at.partition = wholeTopic
+	}
+	if w, speak := l.r.notices.waits(at, l.number, h.parked, now); speak {
+		l.r.c.Logger.Warn("still held", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", w.waited, "lanes", w.lanes, "events", w.events, "tries", h.tries, "retry_in", wait, "error", a.err)
+	}
 	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: a.fault, Err: a.err, Wait: wait})
 }
 
@@ -304,6 +329,7 @@ func (l *lane) probe(ctx context.Context) error {
 		}
 		if !found {
 			delete(l.holds, at)
+			l.r.notices.flows(at, l.number, now)
 		}
 	}
 	return nil

@@ -312,6 +312,7 @@ func (l *lane) giveBack() {
 	l.tracker.pages, l.blocked, l.dormant = nil, nil, nil // a call under way has the lane
 	l.free()
 	l.answered.end(func(c answered) { l.r.budget.give(c.to.held) })
+	l.r.notices.leave(l.number)
 }
 
 func (l *lane) free() {

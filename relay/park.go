@@ -153,6 +153,9 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 func (l *lane) left(p *pending, place int64) {
 	l.unleave(p.item.queue)
 	l.count(p.item.queue)
+	if h := l.holdOf(p); h != nil {
+		h.parked++
+	}
 	if p.inCall { // the answer says what becomes of the row
 		p.row = &parkedRow{place: place}
 		if p.disposition == recordRefused {
@@ -164,6 +167,19 @@ func (l *lane) left(p *pending, place int64) {
 	if observe := l.r.c.Observer.OnParked; observe != nil {
 		observe(Parked{Lane: l.number, Event: p.event.Event, Why: p.disposition.why(), Err: p.err})
 	}
+}
+
+// holdOf is what an event is parked for; nil if it is parked for another reason.
+func (l *lane) holdOf(p *pending) *hold {
+	switch {
+	case p.disposition == topicHeld:
+		return l.holds[spot{p.item.queue.topic, wholeTopic}]
+	case p.disposition == partitionDown && p.to != nil:
+		return l.holds[p.to.spot]
+	case p.disposition == partitionDown:
+		return l.holds[l.destinationOf(p.event).spot]
+	}
+	return nil
 }
 
 // parkedRows are the columns of parkEvents, and the queues whose head may have changed.

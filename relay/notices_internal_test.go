@@ -1,0 +1,60 @@
+package relay
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestAProcessSpeaksOfAPartitionOnceAMinute(t *testing.T) {
+	t.Parallel()
+	var n notices
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	at := spot{"orders", 3}
+	var said []string
+	note := func(what string, second int, w extent, speak bool) {
+		if speak {
+			said = append(said, fmt.Sprintf("%d: %s for %v, %d lanes, %d events", second, what, w.waited, w.lanes, w.events))
+		}
+	}
+	for second := range 130 { // three lanes try again each second
+		for lane := range 3 {
+			w, speak := n.waits(at, lane, 10*lane, start.Add(time.Duration(second)*time.Second))
+			note("waits", second, w, speak)
+			if second == 5 {
+				w, speak := n.held(at, lane, 10*lane, start.Add(5*time.Second))
+				note("held", second, w, speak)
+			}
+		}
+	}
+	for lane := range 3 {
+		w, speak := n.flows(at, lane, start.Add(130*time.Second))
+		note("flows", 130, w, speak)
+		w, speak = n.flows(at, lane, start.Add(131*time.Second))
+		note("flows", 131, w, speak)
+	}
+	// Trouble that comes and goes is no reason to speak more often; nor does it flow again for those who never heard of it.
+	for second := 132; second < 180; second += 2 {
+		w, speak := n.waits(at, 0, 1, start.Add(time.Duration(second)*time.Second))
+		note("waits", second, w, speak)
+		w, speak = n.flows(at, 0, start.Add(time.Duration(second+1)*time.Second))
+		note("flows", second+1, w, speak)
+	}
+	// Lanes that end take their part of it with them.
+	n.waits(at, 1, 7, start.Add(200*time.Second))
+	n.leave(1)
+	w, speak := n.waits(at, 2, 5, start.Add(300*time.Second))
+	note("waits", 300, w, speak)
+	want := []string{
+		"0: waits for 0s, 1 lanes, 0 events",
+		"5: held for 5s, 3 lanes, 30 events",
+		"65: waits for 1m5s, 3 lanes, 30 events",
+		"125: waits for 2m5s, 3 lanes, 30 events",
+		"130: flows for 2m10s, 0 lanes, 0 events",
+		"300: waits for 0s, 1 lanes, 5 events",
+	}
+	if !slices.Equal(said, want) {
+		t.Errorf("it said\n%q, want\n%q", said, want)
+	}
+}

@@ -1,0 +1,72 @@
+package relay_test
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+func (l *lines) count(part string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.all {
+		if strings.Contains(line, part) {
+			n++
+		}
+	}
+	return n
+}
+
+// However many lanes try however often, a process says once that a partition takes nothing, and once that it does again.
+func TestAPartitionInTroubleIsLoggedOnceNotPerTryAndLane(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, says string
+		fault      relay.Fault
+		parkAfter  time.Duration
+		within     int // lines in all
+	}{
+		{"it waits", "partition waits", relay.FaultPartition, -1, 2},
+		{"it is held", "partition held", relay.FaultPartition, 50 * time.Millisecond, 3},
+		{"the topic is held", "topic held", relay.FaultTopic, time.Second, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			pool, b := setup(t, 8), newBroker()
+			b.set(func(holdfast.Event) error { return refusal(c.fault) })
+			var payloads []string
+			for i := range 40 {
+				payloads = append(payloads, fmt.Sprint("e", i))
+				write(t, pool, event(fmt.Sprint("k", i), payloads[i]))
+			}
+			var logged lines
+			run(t, pool, b, relay.Config{ParkAfter: c.parkAfter, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+			wait.Until(t, "all lanes have tried several times", func() bool { return b.tries() >= 40 })
+			wait.Until(t, "it is said", func() bool { return logged.count(c.says) > 0 })
+			b.set(nil)
+			arrives(t, b, payloads...)
+			wait.Until(t, "it is said that it is over", func() bool { return logged.count(" back") > 0 })
+			if n, back := logged.count(c.says), logged.count(" back"); n != 1 || back != 1 || logged.count("level=") > c.within {
+				t.Errorf("%d lines say that it is in trouble, and %d that it is over:\n%s", n, back, logged.last(60))
+			}
+			for _, want := range []string{"waited=", "lanes=", "events="} {
+				if c.fault == relay.FaultPartition && logged.count(want) == 0 {
+					t.Errorf("no line says %s", want)
+				}
+			}
+		})
+	}
+}
+
+// tries is how many calls there were.
+func (b *broker) tries() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.calls
+}
