@@ -204,8 +204,8 @@ select from (select holdfast.replay_letter($1::bigint) as moved) r where r.moved
 // readUnfit says why the event of a relay's letter would be given up again at once, or null. replay_letter refuses the rest.
 const readUnfit = `-- dlq.unfit
 select case when jsonb_typeof(l.headers) not in ('object', 'null') then format('its headers are a JSON %s: set the column headers of letter to an object of strings by SQL, or discard it', jsonb_typeof(l.headers))
-            when pg_column_size(l.headers) > 524288 then format('its headers have %s bytes as they are stored, at most 524288: set the column headers of letter by SQL, or discard it', pg_column_size(l.headers))
-            when octet_length(l.payload) > 67108864 then format('its payload has %s bytes, at most 67108864: edit it, or discard it', octet_length(l.payload)) end
+            when pg_column_size(l.headers) > ` + sqlschema.MaxStoredHeaders + ` then format('its headers have %s bytes as they are stored, at most ` + sqlschema.MaxStoredHeaders + `: set the column headers of letter by SQL, or discard it', pg_column_size(l.headers))
+            when octet_length(l.payload) > ` + sqlschema.MaxPayload + ` then format('its payload has %s bytes, at most ` + sqlschema.MaxPayload + `: edit it, or discard it', octet_length(l.payload)) end
   from holdfast.letter l where l.id = $1::bigint`
 
 // unstoreLetter takes the waiting replay of a letter out of its queue, under lockQueue, unless a worker is handling it.

@@ -169,19 +169,6 @@ func (l *lane) left(p *pending, place int64) {
 	}
 }
 
-// holdOf is what an event is parked for; nil if it is parked for another reason.
-func (l *lane) holdOf(p *pending) *hold {
-	switch {
-	case p.disposition == topicHeld:
-		return l.holds[spot{p.item.queue.topic, wholeTopic}]
-	case p.disposition == partitionDown && p.to != nil:
-		return l.holds[p.to.spot]
-	case p.disposition == partitionDown:
-		return l.holds[l.destinationOf(p.event).spot]
-	}
-	return nil
-}
-
 // parkedRows are the columns of parkEvents, and the queues whose head may have changed.
 type parkedRows struct {
 	topics, keys, whys, errors, ids, sources, types []string

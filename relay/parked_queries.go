@@ -1,5 +1,7 @@
 package relay
 
+import "github.com/holdfast-go/holdfast/internal/sqlschema"
+
 // The statements over parked and scheduled events, and over the dead letters that hold keys.
 
 // loadWaiting lists the queues of a lane, at most $2: how many rows, whether no row would ever fall due, and whether some wait
@@ -83,15 +85,15 @@ update holdfast.letter set state = 'replayed', last_at = now() where id = any ($
 // Topic and key are whole: they name the row, and an index has them.
 const (
 	sizedParked = `
-select r.place, r.topic, r.key, r.why, greatest(r.attempts, 0), case when r.texts <= 65536 then r.id else left(r.id, 100) end,
-       case when r.texts <= 65536 then r.source else left(r.source, 100) end, case when r.texts <= 65536 then r.type else left(r.type, 100) end, r.time,
-       case when octet_length(r.json) <= 1048576 then r.json end, case when r.malformed is null then r.payload end, coalesce(r.letter, 0),
-       case when octet_length(r.json) > 1048576 then format('headers have %s bytes of JSON: at most 1048576', octet_length(r.json)) else r.malformed end
+select r.place, r.topic, r.key, r.why, greatest(r.attempts, 0), case when r.texts <= ` + sqlschema.MaxTexts + ` then r.id else left(r.id, 100) end,
+       case when r.texts <= ` + sqlschema.MaxTexts + ` then r.source else left(r.source, 100) end, case when r.texts <= ` + sqlschema.MaxTexts + ` then r.type else left(r.type, 100) end, r.time,
+       case when octet_length(r.json) <= ` + sqlschema.MaxHeaders + ` then r.json end, case when r.malformed is null then r.payload end, coalesce(r.letter, 0),
+       case when octet_length(r.json) > ` + sqlschema.MaxHeaders + ` then format('headers have %s bytes of JSON: at most ` + sqlschema.MaxHeaders + `', octet_length(r.json)) else r.malformed end
   from (select w.*, case when w.malformed is null then w.headers::text end as json
   from (select v.*, case
-          when v.texts > 65536 then format('id, source and type have %s bytes together: at most 65536', v.texts)
-          when octet_length(v.payload) > 67108864 then format('payload has %s bytes: at most 67108864', octet_length(v.payload))
-          when pg_column_size(v.headers) > 524288 then format('headers have %s bytes as they are stored: at most 524288', pg_column_size(v.headers)) end as malformed
+          when v.texts > ` + sqlschema.MaxTexts + ` then format('id, source and type have %s bytes together: at most ` + sqlschema.MaxTexts + `', v.texts)
+          when octet_length(v.payload) > ` + sqlschema.MaxPayload + ` then format('payload has %s bytes: at most ` + sqlschema.MaxPayload + `', octet_length(v.payload))
+          when pg_column_size(v.headers) > ` + sqlschema.MaxStoredHeaders + ` then format('headers have %s bytes as they are stored: at most ` + sqlschema.MaxStoredHeaders + `', pg_column_size(v.headers)) end as malformed
   from (select n.*, octet_length(n.id) + octet_length(n.source) + octet_length(n.type) as texts from (`
 	sizedParkedEnd = `) n offset 0) v offset 0) w offset 0) r`
 )
@@ -114,7 +116,7 @@ const (
 	drained = sizedParked + `
     select d.* from (
       select q.*, sum(coalesce(octet_length(q.payload), 0)
-                      + coalesce(case when pg_column_compression(q.headers) is null or pg_column_size(q.headers) > 524288 then pg_column_size(q.headers) else octet_length(q.headers::text) end, 0)
+                      + coalesce(case when pg_column_compression(q.headers) is null or pg_column_size(q.headers) > ` + sqlschema.MaxStoredHeaders + ` then pg_column_size(q.headers) else octet_length(q.headers::text) end, 0)
                       + octet_length(q.id) + octet_length(q.source) + octet_length(q.type) + octet_length(q.topic) + octet_length(q.key))
                  over (order by q.place rows between unbounded preceding and 1 preceding) as before
         from head, lateral (
@@ -279,7 +281,7 @@ with gone as (
    where (s.lane, s.due_at, s.seq) in (
      select d.lane, d.due_at, d.seq
        from (select f.* from holdfast.scheduled f where f.lane = $1::smallint and f.due_at <= now() order by f.due_at, f.seq limit 1000) d
-      where not $4::boolean or octet_length(d.payload) > 67108864 or pg_column_size(d.headers) > 524288
+      where not $4::boolean or octet_length(d.payload) > ` + sqlschema.MaxPayload + ` or pg_column_size(d.headers) > ` + sqlschema.MaxStoredHeaders + `
       order by d.due_at, d.seq limit 1)
   returning s.*
 ), buried as (
@@ -293,7 +295,7 @@ select b.id, g.seq, g.topic, g.id, g.type, g.key from buried b, gone g`
 // publishLetter publishes a dead letter without its payload. Headers that are no object, or are very large, cannot go with it.
 const publishLetter = `-- relay.publish_letter
 select case when jsonb_typeof(l.headers) <> 'object' then format('its headers are a JSON %s', jsonb_typeof(l.headers))
-            when pg_column_size(l.headers) > 524288 then format('its headers have %s bytes', pg_column_size(l.headers))
+            when pg_column_size(l.headers) > ` + sqlschema.MaxStoredHeaders + ` then format('its headers have %s bytes', pg_column_size(l.headers))
             else holdfast.publish_letter(l.id, $2::text, -1) end
   from holdfast.letter l where l.id = $1::bigint`
 
@@ -333,6 +335,10 @@ with waits as materialized (
    where p.ctid = waits.row)
 select count(*) from waits`
 
+// scheduledBytes is what a scheduled event s takes.
+const scheduledBytes = `coalesce(octet_length(s.payload), 0) + coalesce(octet_length(s.headers::text), 0)
+         + octet_length(s.id) + octet_length(s.source) + octet_length(s.type) + octet_length(s.topic) + octet_length(s.key)`
+
 // moveScheduled appends events of a lane that are due to the log, by due time and then in the order they were written. It
 // moves $2 at most, and stops after $3 bytes of payloads, headers and texts: Postgres holds all of them in memory, and an array of 1 GiB is an
 // error. It always moves the first. It returns how many it moved, and how many bytes. The database decides what is due. It
@@ -345,8 +351,7 @@ with due as (
        from (select d.lane, d.due_at, d.seq, coalesce(sum(d.size) over
                       (order by d.due_at, d.seq rows between unbounded preceding and 1 preceding), 0) as before
                from (select s.lane, s.due_at, s.seq,
-                            coalesce(octet_length(s.payload), 0) + coalesce(octet_length(s.headers::text), 0)
-                              + octet_length(s.id) + octet_length(s.source) + octet_length(s.type) + octet_length(s.topic) + octet_length(s.key) as size
+                            ` + scheduledBytes + ` as size
                        from holdfast.scheduled s
                       where s.lane = $1::smallint and s.due_at <= now()
                       order by s.due_at, s.seq limit $2::integer) d) f
@@ -354,12 +359,12 @@ with due as (
   returning s.*
 ), batch as (
   select count(*) as events,
-         coalesce(sum(coalesce(octet_length(d.payload), 0) + coalesce(octet_length(d.headers::text), 0)
-                        + octet_length(d.id) + octet_length(d.source) + octet_length(d.type) + octet_length(d.topic) + octet_length(d.key)), 0)::bigint as bytes, array_agg(d.id order by d.due_at, d.seq) as ids, array_agg(d.source order by d.due_at, d.seq) as sources,
-         array_agg(d.type order by d.due_at, d.seq) as types, array_agg(d.topic order by d.due_at, d.seq) as topics,
-         array_agg(d.key order by d.due_at, d.seq) as keys, array_agg(d.time order by d.due_at, d.seq) as times,
-         array_agg(d.headers::text order by d.due_at, d.seq) as headers, array_agg(d.payload order by d.due_at, d.seq) as payloads
-    from due d
+         coalesce(sum(` + scheduledBytes + `), 0)::bigint as bytes,
+         array_agg(s.id order by s.due_at, s.seq) as ids, array_agg(s.source order by s.due_at, s.seq) as sources,
+         array_agg(s.type order by s.due_at, s.seq) as types, array_agg(s.topic order by s.due_at, s.seq) as topics,
+         array_agg(s.key order by s.due_at, s.seq) as keys, array_agg(s.time order by s.due_at, s.seq) as times,
+         array_agg(s.headers::text order by s.due_at, s.seq) as headers, array_agg(s.payload order by s.due_at, s.seq) as payloads
+    from due s
 )
 select b.events, b.bytes from batch b,
        lateral (select case when b.events > 0 then holdfast.append_unchecked(b.ids, b.sources, b.types, b.topics, b.keys, b.times, b.headers, b.payloads, null, null)::text end as appended) a

@@ -1,5 +1,7 @@
 package relay
 
+import "github.com/holdfast-go/holdfast/internal/sqlschema"
+
 // sizedRows and sizedRowsEnd enclose the rows of a page. They count its bytes, and keep back what no door lets in: it would not
 // fit in memory, or not even in Postgres's answer. Such a row comes without payload and headers, and the last column says what
 // is wrong with it. A payload has 64 MiB at most (SchemaConfig.MaxPayload), and the bounds of the rest are far beyond those of
@@ -8,21 +10,21 @@ package relay
 const (
 	sizedRows = `
     select p.*, sum(p.size) over (order by p.seq rows unbounded preceding) as bytes from (
-      select t.seq, t.id, t.source, t.type, t.topic, t.key, t.time, case when octet_length(t.headers) <= 1048576 then t.headers end as headers, t.payload, t.letter,
-             case when octet_length(t.headers) > 1048576 then format('headers have %s bytes of JSON: at most 1048576', octet_length(t.headers)) else t.malformed end as malformed,
+      select t.seq, t.id, t.source, t.type, t.topic, t.key, t.time, case when octet_length(t.headers) <= ` + sqlschema.MaxHeaders + ` then t.headers end as headers, t.payload, t.letter,
+             case when octet_length(t.headers) > ` + sqlschema.MaxHeaders + ` then format('headers have %s bytes of JSON: at most ` + sqlschema.MaxHeaders + `', octet_length(t.headers)) else t.malformed end as malformed,
              coalesce(octet_length(t.payload), 0) + coalesce(octet_length(t.headers), 0) as size from (
         select m.seq, m.time, coalesce(m.letter, 0) as letter, m.malformed,
-               case when m.texts <= 65536 then m.id else left(m.id, 100) end as id,
-               case when m.texts <= 65536 then m.source else left(m.source, 100) end as source,
-               case when m.texts <= 65536 then m.type else left(m.type, 100) end as type,
-               case when m.texts <= 65536 then m.topic else left(m.topic, 100) end as topic,
-               case when m.texts <= 65536 then m.key else '' end as key,
+               case when m.texts <= ` + sqlschema.MaxTexts + ` then m.id else left(m.id, 100) end as id,
+               case when m.texts <= ` + sqlschema.MaxTexts + ` then m.source else left(m.source, 100) end as source,
+               case when m.texts <= ` + sqlschema.MaxTexts + ` then m.type else left(m.type, 100) end as type,
+               case when m.texts <= ` + sqlschema.MaxTexts + ` then m.topic else left(m.topic, 100) end as topic,
+               case when m.texts <= ` + sqlschema.MaxTexts + ` then m.key else '' end as key,
                case when m.malformed is null then m.headers::text end as headers,
                case when m.malformed is null then m.payload end as payload from (
           select u.*, case
-                 when u.texts > 65536 then format('id, source, type, topic and key have %s bytes together: at most 65536', u.texts)
-                 when octet_length(u.payload) > 67108864 then format('payload has %s bytes: at most 67108864', octet_length(u.payload))
-                 when pg_column_size(u.headers) > 524288 then format('headers have %s bytes as they are stored: at most 524288', pg_column_size(u.headers)) end as malformed from (
+                 when u.texts > ` + sqlschema.MaxTexts + ` then format('id, source, type, topic and key have %s bytes together: at most ` + sqlschema.MaxTexts + `', u.texts)
+                 when octet_length(u.payload) > ` + sqlschema.MaxPayload + ` then format('payload has %s bytes: at most ` + sqlschema.MaxPayload + `', octet_length(u.payload))
+                 when pg_column_size(u.headers) > ` + sqlschema.MaxStoredHeaders + ` then format('headers have %s bytes as they are stored: at most ` + sqlschema.MaxStoredHeaders + `', pg_column_size(u.headers)) end as malformed from (
             select n.*, octet_length(n.id) + octet_length(n.source) + octet_length(n.type) + octet_length(n.topic) + octet_length(n.key) as texts from (
 `
 	sizedRowsEnd = `) n offset 0) u offset 0) m offset 0) t
@@ -124,27 +126,36 @@ select head.upto::text, e.tableoid::regclass::text, e.xid::text, e.seq,
    and greatest(pg_snapshot_xmax($2::text::pg_snapshot), pg_snapshot_xmax($3::text::pg_snapshot)) <= pg_snapshot_xmax(pg_current_snapshot())
  order by e.seq limit 1`
 
-// readTransactions lists the big transactions of a window: those with more than $5 events of the lane after pos, the eight
-// largest first. $1 lane, $2 done, $3 upto, $4 pos, $6 token. It reads the window's part of event_N_lane_xid_seq once. A row
-// without a count says why the reader must not go on, as readPage's header does: if a lagging standby answered, the reader
-// would skip what the standby does not have yet.
-const readTransactions = `-- relay.transactions
+// What readTransactions and readPlaces share. windowHead says whether the reader may go on. The others are the two parts of a
+// window: what lies between the ends of done and of upto, and the transactions that were in flight at done and have ended
+// since. $1 lane, $2 done, $3 upto, $4 pos, $6 token.
+const (
+	windowHead = `
 with head as materialized (
   select case when pg_is_in_recovery() then 'standby'
               when not exists (select from holdfast.current_incarnation i where i.token = $6::text) then 'crashed'
               when pg_snapshot_xmax($3::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then 'ahead'
               else 'ok' end as state)
-(select m.xid::text, count(*) as events
-   from (select e.xid from holdfast.event e
-          where e.lane = $1::smallint
+`
+	afterDone = `          where e.lane = $1::smallint
             and e.xid >= pg_snapshot_xmax($2::text::pg_snapshot)
             and e.xid < pg_snapshot_xmax($3::text::pg_snapshot)
             and pg_visible_in_snapshot(e.xid, $3::text::pg_snapshot)
             and e.seq > $4::bigint
-         union all
+`
+	endedSince = `           from (select pg_snapshot_xip($2::text::pg_snapshot) as xid except select pg_snapshot_xip($3::text::pg_snapshot)) ended,
+`
+)
+
+// readTransactions lists the big transactions of a window: those with more than $5 events of the lane after pos, the eight
+// largest first. $1 lane, $2 done, $3 upto, $4 pos, $6 token. It reads the window's part of event_N_lane_xid_seq once. A row
+// without a count says why the reader must not go on, as readPage's header does: if a lagging standby answered, the reader
+// would skip what the standby does not have yet.
+const readTransactions = `-- relay.transactions` + windowHead + `(select m.xid::text, count(*) as events
+   from (select e.xid from holdfast.event e
+` + afterDone + `         union all
          select ended.xid
-           from (select pg_snapshot_xip($2::text::pg_snapshot) as xid except select pg_snapshot_xip($3::text::pg_snapshot)) ended,
-                lateral (select from holdfast.event e
+` + endedSince + `                lateral (select from holdfast.event e
                           where e.lane = $1::smallint and e.xid = ended.xid and e.seq > $4::bigint offset 0) e) m
   group by m.xid
  having count(*) > $5::integer
@@ -156,24 +167,12 @@ select head.state, null from head where head.state <> 'ok'`
 // readPlaces lists where the next events of a window are, in seq order and up to $5 of them, without those of the big
 // transactions $7. $1 lane, $2 done, $3 upto, $4 pos, $6 token. It reads the window's part of event_N_lane_xid_seq, and no
 // payload. A row without a seq says why the reader must not go on.
-const readPlaces = `-- relay.places
-with head as materialized (
-  select case when pg_is_in_recovery() then 'standby'
-              when not exists (select from holdfast.current_incarnation i where i.token = $6::text) then 'crashed'
-              when pg_snapshot_xmax($3::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then 'ahead'
-              else 'ok' end as state)
-(select m.xid::text, m.seq
+const readPlaces = `-- relay.places` + windowHead + `(select m.xid::text, m.seq
    from (select e.xid, e.seq from holdfast.event e
-          where e.lane = $1::smallint
-            and e.xid >= pg_snapshot_xmax($2::text::pg_snapshot)
-            and e.xid < pg_snapshot_xmax($3::text::pg_snapshot)
-            and pg_visible_in_snapshot(e.xid, $3::text::pg_snapshot)
-            and e.seq > $4::bigint
-            and e.xid <> all ($7::text[]::xid8[])
+` + afterDone + `            and e.xid <> all ($7::text[]::xid8[])
          union all
          select ended.xid, e.seq
-           from (select pg_snapshot_xip($2::text::pg_snapshot) as xid except select pg_snapshot_xip($3::text::pg_snapshot)) ended,
-                lateral (select e.seq from holdfast.event e
+` + endedSince + `                lateral (select e.seq from holdfast.event e
                           where e.lane = $1::smallint and e.xid = ended.xid and e.seq > $4::bigint
                           order by e.seq limit $5::integer) e
           where ended.xid <> all ($7::text[]::xid8[])) m

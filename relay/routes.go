@@ -105,3 +105,16 @@ func (l *lane) destinationOn(route *topicRoute, e *logEvent) *destination {
 
 // destinationAt is the destination of a spot, nil when nothing was ever queued there.
 func (l *lane) destinationAt(at spot) *destination { return l.routes[at.topic].at(at.partition) }
+
+// holdOf is what an event is parked for; nil if it is parked for another reason.
+func (l *lane) holdOf(p *pending) *hold {
+	switch {
+	case p.disposition == topicHeld:
+		return l.holds[spot{p.item.queue.topic, wholeTopic}]
+	case p.disposition == partitionDown && p.to != nil:
+		return l.holds[p.to.spot]
+	case p.disposition == partitionDown:
+		return l.holds[l.destinationOf(p.event).spot]
+	}
+	return nil
+}

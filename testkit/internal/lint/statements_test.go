@@ -25,7 +25,7 @@ import (
 var named = regexp.MustCompile(`^-- [a-z]+\.\w+\n`)
 
 // statementsOf returns the statements of a file, by the places where they begin: texts that begin with their name, and all
-// that is put together from them and the file's constants.
+// that is put together from them, the file's constants and those of package sqlschema.
 func statementsOf(t *testing.T, path string) map[string]string {
 	t.Helper()
 	files := token.NewFileSet()
@@ -33,15 +33,21 @@ func statementsOf(t *testing.T, path string) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	limits, err := parser.ParseFile(files, filepath.Join(root, "internal/sqlschema/limits.go"), nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	constants := map[string]ast.Expr{}
-	ast.Inspect(file, func(n ast.Node) bool {
-		if spec, ok := n.(*ast.ValueSpec); ok {
-			for i, value := range spec.Values {
-				constants[spec.Names[i].Name] = value
+	for prefix, in := range map[string]*ast.File{"": file, "sqlschema.": limits} {
+		ast.Inspect(in, func(n ast.Node) bool {
+			if spec, ok := n.(*ast.ValueSpec); ok {
+				for i, value := range spec.Values {
+					constants[prefix+spec.Names[i].Name] = value
+				}
 			}
-		}
-		return true
-	})
+			return true
+		})
+	}
 	var textOf func(ast.Expr) (text string, known bool)
 	textOf = func(e ast.Expr) (string, bool) {
 		switch e := e.(type) {
@@ -50,6 +56,12 @@ func statementsOf(t *testing.T, path string) map[string]string {
 			return text, err == nil && e.Kind == token.STRING
 		case *ast.Ident:
 			value, ok := constants[e.Name]
+			if !ok {
+				return "", false
+			}
+			return textOf(value)
+		case *ast.SelectorExpr:
+			value, ok := constants[fmt.Sprint(e.X, ".", e.Sel.Name)]
 			if !ok {
 				return "", false
 			}
@@ -67,7 +79,8 @@ func statementsOf(t *testing.T, path string) map[string]string {
 		if !ok {
 			return true
 		}
-		if _, name := e.(*ast.Ident); name { // It is found where it is declared.
+		switch e.(type) {
+		case *ast.Ident, *ast.SelectorExpr: // It is found where it is declared.
 			return true
 		}
 		text, known := textOf(e)
