@@ -105,7 +105,7 @@ func (w *loops) fail(format string, args ...any) {
 func (w *loops) rest(most time.Duration) {
 	d := time.Duration(w.s.rng.Int64N(int64(most)))
 	w.turn <- struct{}{}
-	time.Sleep(d)
+	time.Sleep(d) // sleep: by the clock of synctest
 	<-w.turn
 }
 
@@ -128,7 +128,7 @@ func (w *loops) play() {
 		w.writes.Go(w.write)
 	}
 	for began := time.Now(); time.Since(began) < 20*time.Second && !w.failed; {
-		time.Sleep(time.Duration(rand.IntN(200)) * time.Millisecond)
+		time.Sleep(time.Duration(rand.IntN(200)) * time.Millisecond) // sleep: by the clock of synctest
 		w.have(w.fault)
 	}
 	w.have(func() {
@@ -139,7 +139,7 @@ func (w *loops) play() {
 	})
 	w.writes.Wait()
 	for complete := false; !complete && !w.failed; {
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // sleep: by the clock of synctest
 		w.have(func() {
 			s.db.Tend()
 			s.admin(true)
@@ -279,7 +279,7 @@ func (w *loops) givenUp(name string, err error, arrive func()) {
 	}
 	wait := time.Duration(s.rng.Int64N(int64(s.plan.lease)))
 	w.late.Go(func() {
-		time.Sleep(wait)
+		time.Sleep(wait) // sleep: by the clock of synctest
 		w.have(func() {
 			s.log("%s arrives late", name)
 			arrive()
