@@ -83,3 +83,15 @@ func TestARelayGivesItsWholeBudgetBack(t *testing.T) {
 		t.Error("a part of the budget was not given back")
 	}
 }
+
+func TestParkedEventsOfAllLanesTakeAPartOfTheBudget(t *testing.T) {
+	for _, c := range []struct {
+		budget int64
+		lanes  int
+		want   int
+	}{{128 << 20, 0, 1 << 20}, {128 << 20, 8, 1 << 20}, {128 << 20, 32, 512 << 10}, {128 << 20, 256, 64 << 10}, {1 << 30, 256, 512 << 10}, {1, 1, 64 << 10}} {
+		if got := drainBound(c.budget, c.lanes); got != c.want {
+			t.Errorf("a budget of %d and %d lanes: %d bytes a statement, want %d", c.budget, c.lanes, got, c.want)
+		}
+	}
+}

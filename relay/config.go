@@ -63,8 +63,8 @@ type Config struct {
 	// MemoryBudget is how many bytes of events, with their headers, are in memory at a time, of all lanes together: those that
 	// wait for an acknowledgement, also of a lane that was lost meanwhile, and those that are read ahead. Each is counted twice:
 	// encoding it takes as much. A page is read when there is room for 4 MiB of events; what it has beyond that, because its last event
-	// is large, counts too, and the next page waits for it. Up to 3 MiB a lane are parked events that are tried. At least
-	// 16 MiB. Defaults to 128 MiB.
+	// is large, counts too, and the next page waits for it. Parked events that are tried come on top: three
+	// eighths of it for all lanes, at most 3 MiB a lane. At least 16 MiB. Defaults to 128 MiB.
 	MemoryBudget int64
 
 	// SegmentBytes is the size, large payloads included, at which the log rotates to its next segment. It has four. At least

@@ -16,10 +16,10 @@ import (
 const (
 	drainQueues = 500
 	drainRows   = 100     // of one queue
-	drainBytes  = 1 << 20 // of what one statement reads
-	drainTries  = 2000    // parked events in memory, and
-	tryBytes    = 2 << 20 // their bytes, beyond which no more are read
-	moveEvents  = 1000    // that fell due, in one transaction
+	drainBytes  = 1 << 20 // of what one statement reads, at most
+	drainLeast  = 64 << 10
+	drainTries  = 2000 // parked events in memory, and
+	moveEvents  = 1000 // that fell due, in one transaction
 	moveBytes   = 32 << 20
 	heldEvery   = time.Second
 )
@@ -101,14 +101,21 @@ func (l *lane) runTasks(ctx context.Context) error {
 	return nil
 }
 
+// drainBound is how many bytes one statement reads. A lane has three times as many in memory at most, until the last of them is
+// tried: all lanes together three eighths of the budget, beside it, or 192 KiB each if that is more.
+func drainBound(budget int64, lanes int) int {
+	return int(min(max(budget/8/int64(max(lanes, 1)), drainLeast), drainBytes))
+}
+
 // loadDue reads parked heads that are due, with what waits for them, into the queues of their destinations.
 func (l *lane) loadDue(ctx context.Context) error {
-	if l.tries < drainTries && l.tryBytes < tryBytes && (l.outage == nil || !l.anyQueued()) && !l.stopping() {
+	bound := drainBound(l.r.c.MemoryBudget, l.r.lanesOwned())
+	if l.tries < drainTries && l.tryBytes < 2*bound && (l.outage == nil || !l.anyQueued()) && !l.stopping() {
 		var skip rowKeys
 		for key := range l.trying {
 			skip.topics, skip.keys, skip.places = append(skip.topics, key.topic), append(skip.keys, key.key), append(skip.places, key.place)
 		}
-		rows, err := l.readDue(ctx, skip)
+		rows, err := l.readDue(ctx, skip, bound)
 		if err != nil {
 			return fmt.Errorf("read parked events: %w", err)
 		}

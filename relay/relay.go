@@ -282,6 +282,12 @@ func (r *Relay) owned() []*lane {
 	return lanes
 }
 
+func (r *Relay) lanesOwned() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.lanes)
+}
+
 func (r *Relay) leave(ctx context.Context) {
 	ctx, cancel := r.env.limit(ctx, 5*time.Second)
 	defer cancel()

@@ -230,9 +230,9 @@ func (l *lane) nameRow(ctx context.Context, statement string, args ...any) (*pen
 }
 
 // readDue reads parked heads that are due, with what waits for them. If that fails for one of the rows it reads them by halves.
-func (l *lane) readDue(ctx context.Context, skip rowKeys) ([]parkedEvent, error) {
+func (l *lane) readDue(ctx context.Context, skip rowKeys, bound int) ([]parkedEvent, error) {
 	due := []any{l.number, l.heldTopicNames(), drainQueues, skip.topics, skip.keys, skip.places}
-	rows, err := l.readParked(ctx, l.r.sql.In(readDue), append(due, drainRows, drainBytes)...)
+	rows, err := l.readParked(ctx, l.r.sql.In(readDue), append(due, drainRows, bound)...)
 	if err == nil || !l.divides(err) {
 		return rows, err
 	}
@@ -247,7 +247,7 @@ func (l *lane) readDue(ctx context.Context, skip rowKeys) ([]parkedEvent, error)
 	if len(heads.places) == 0 {
 		return nil, nil // somebody else has changed the table meanwhile
 	}
-	return l.readByHalves(ctx, heads, drainRows, drainBytes)
+	return l.readByHalves(ctx, heads, drainRows, bound)
 }
 
 // readByHalves reads what readDue does of some heads, with so many rows of each queue.
