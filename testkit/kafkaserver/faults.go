@@ -28,7 +28,7 @@ func (s *Server) Pause(ctx context.Context) error { return s.all(ctx, "pause", (
 func (s *Server) Unpause(ctx context.Context) error { return s.all(ctx, "unpause", (*Node).Unpause) }
 
 // StopBroker ends all brokers, at once, each in good order: see Node.Stop. It returns when they are gone. Of several, the
-// last find no quorum any more and are killed after 20 s.
+// last has no quorum any more, and may be killed after 20 s.
 func (s *Server) StopBroker(ctx context.Context) error { return s.all(ctx, "stop", (*Node).Stop) }
 
 // KillBroker ends all brokers at once, as a crash does: see Node.Kill.

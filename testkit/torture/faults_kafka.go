@@ -17,13 +17,8 @@ func kafkaFaults() []fault {
 		{name: "kill-kafka", what: "kill -9 of the broker, or of all three at once", hold: seconds(0.2, 3), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return s.kafka.StartBroker, s.kafka.KillBroker(ctx)
 		}},
-		{name: "stop-kafka", what: "the broker stops in order, and starts again", hold: seconds(0.2, 2), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+		{name: "stop-kafka", what: "the broker stops in order, or all three at once, and starts again", hold: seconds(0.2, 2), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return s.kafka.StartBroker, s.kafka.StopBroker(ctx)
-		}, impossible: func(g *ground) string {
-			if len(g.kafka.Nodes()) > 1 {
-				return "three brokers that stop at once wait for their quorum until they are killed: roll-brokers"
-			}
-			return ""
 		}},
 		{name: "freeze-kafka", what: "the broker, or all three at once, stands still for longer than a session, and goes on", hold: outlasting(2*kafkaAnswer + session/10), alarms: brokerAway, begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return s.kafka.Unpause, s.kafka.Pause(ctx)
