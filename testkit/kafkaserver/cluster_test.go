@@ -1,3 +1,5 @@
+//go:build cluster
+
 package kafkaserver_test
 
 import (
@@ -18,7 +20,6 @@ import (
 // One cluster for all of this, because it takes many seconds to start.
 func TestAClusterOfThreeBrokers(t *testing.T) {
 	t.Parallel()
-	skip.InShort(t, "three brokers take half a minute to start")
 	began := time.Now()
 	s, err := kafkaserver.Container(t.Context(), kafkaserver.ContainerOptions{Brokers: 3,
 		Settings: map[string]string{"KAFKA_HEAP_OPTS": "-Xmx300m -Xms100m",

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux && cluster
 
 package torture
 
@@ -14,7 +14,6 @@ import (
 // The runs come one after another: each kills brokers that they share.
 func TestOraclesJudgeARunOnThreeBrokers(t *testing.T) {
 	t.Parallel()
-	skip.InShort(t, "three brokers take half a minute to start")
 	atOnce <- struct{}{}
 	defer func() { <-atOnce }()
 	cluster, err := startBrokers(t.Context(), 3, "")
