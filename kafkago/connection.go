@@ -37,7 +37,8 @@ type Connection struct {
 	// Defaults to nil, no authentication.
 	SASL sasl.Mechanism
 
-	// ClientID names this program in the brokers' logs, metrics and quotas. Defaults to "holdfast".
+	// ClientID names this program in the brokers' logs, metrics and quotas. Each connection of a Group to its coordinator has
+	// a few random letters and a number after it: the group shows which member is which. Defaults to "holdfast".
 	ClientID string
 
 	// Dial makes the connections, say through a proxy or a tunnel. It must return soon after ctx is done. TLS and SASL come

@@ -54,14 +54,14 @@ func (g *Group) Open(ctx context.Context, handover time.Duration) (inbox.Session
 		return nil, fmt.Errorf("kafka group: %w", err)
 	}
 	s := &session{g: config, addr: kafka.TCP(g.connection.Brokers...), own: own, transport: use,
-		clientID: cmp.Or(g.connection.ClientID, defaultClientID), unpacking: make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))}
+		clientID: cmp.Or(g.connection.ClientID, defaultClientID), dials: newDials(cmp.Or(g.connection.ClientID, defaultClientID)), unpacking: make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))}
 	s.client = &kafka.Client{Addr: s.addr, Transport: use, Timeout: fetchTimeout}
 	s.open, s.close = context.WithCancel(context.Background())
 	// Before the group is joined: so a partition that is added while it forms makes a difference afterwards.
 	s.counts, _ = s.partitions(ctx)
 	var err error
 	s.group, err = kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
-		ID: config.GroupID, Brokers: g.connection.Brokers, Dialer: g.connection.dialer(), Topics: config.Topics,
+		ID: config.GroupID, Brokers: g.connection.Brokers, Dialer: s.dials.name(g.connection.dialer()), Topics: config.Topics,
 		HeartbeatInterval: config.HeartbeatInterval, SessionTimeout: config.SessionTimeout, RebalanceTimeout: config.RebalanceTimeout,
 		JoinGroupBackoff: 250 * time.Millisecond, StartOffset: kafka.FirstOffset,
 		GroupBalancers: []kafka.GroupBalancer{balancer{kafka.RangeGroupBalancer{}, s}, balancer{kafka.RoundRobinGroupBalancer{}, s}},
@@ -76,18 +76,19 @@ func (g *Group) Open(ctx context.Context, handover time.Duration) (inbox.Session
 
 // session is a membership in the group.
 type session struct {
-	g         GroupConfig
-	addr      net.Addr
-	own       *kafka.Transport // beneath what Connection.Wrap made of it
-	transport kafka.RoundTripper
-	client    *kafka.Client
-	group     *kafka.ConsumerGroup
-	clientID  string
-	open      context.Context // done when the session is closed
-	close     context.CancelFunc
-	leaving   sync.WaitGroup
-	member    string        // our member ID in the last generation, while kafka-go may still know it
-	unpacking chan struct{} // full while so many partitions unpack: a codec takes memory, too
+	g           GroupConfig
+	addr        net.Addr
+	own         *kafka.Transport // beneath what Connection.Wrap made of it
+	transport   kafka.RoundTripper
+	client      *kafka.Client
+	group       *kafka.ConsumerGroup
+	clientID    string
+	open        context.Context // done when the session is closed
+	close       context.CancelFunc
+	leaving     sync.WaitGroup
+	dials       *dials
+	stopLeaving context.CancelFunc // while lost members are looked for
+	unpacking   chan struct{}      // full while so many partitions unpack: a codec takes memory, too
 
 	mu     sync.Mutex
 	counts map[string]int // partitions by topic, as seen before this generation's members joined
@@ -119,17 +120,13 @@ func (s *session) count(ctx context.Context, topics []string) (map[string]int, e
 
 func (s *session) Next(ctx context.Context) (inbox.Generation, error) {
 	gen, err := s.group.Next(ctx)
-	if member := s.member; outlived(err) && member != "" {
-		s.leaving.Go(func() { s.leave(member) })
-		s.member = ""
-	}
+	s.joins(err)
 	if errors.Is(err, kafka.InvalidSessionTimeout) {
 		return nil, s.sessionRefused(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
-	s.member = gen.MemberID
 	if blind := s.blind.Swap(nil); blind != nil {
 		gen.Start(func(context.Context) {}) // Returning ends the generation.
 		return nil, fmt.Errorf("assign partitions: %w", *blind)

@@ -3,7 +3,9 @@ package kafkago
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -97,23 +99,81 @@ func joined(t *testing.T, s inbox.Session, most time.Duration) inbox.Generation 
 	}
 }
 
-func TestOnlyACoordinatorThatIsAwayIsToldAgain(t *testing.T) {
-	for _, c := range []struct {
-		whole, member error
-		gone          bool
-	}{
-		{nil, nil, true},
-		{kafka.UnknownMemberId, nil, true},
-		{nil, kafka.UnknownMemberId, true},
-		{kafka.GroupAuthorizationFailed, nil, true},
-		{kafka.GroupLoadInProgress, nil, false},
-		{kafka.GroupCoordinatorNotAvailable, nil, false},
-		{kafka.NotCoordinatorForGroup, nil, false},
-		{nil, kafka.NotCoordinatorForGroup, false},
-	} {
-		answer := &kafka.LeaveGroupResponse{Error: c.whole, Members: []kafka.LeaveGroupResponseMember{{ID: "m", Error: c.member}}}
-		if got := gone(answer); got != c.gone {
-			t.Errorf("%v and %v: gone %t, want %t", c.whole, c.member, got, c.gone)
+// A node is cut off while it waits for the answer to its join. Nobody knows that member's ID, and it is in the group.
+func TestAJoinWhoseAnswerWasLostDelaysNobody(t *testing.T) {
+	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
+		const session = 25 * time.Second
+		topic := cluster.Topic(t, 4)
+		open := func(dial func(context.Context, string, string) (net.Conn, error)) inbox.Session {
+			g, err := NewGroup(Connection{Brokers: cluster.Brokers, Dial: dial}, GroupConfig{GroupID: "group-of-" + topic, Topics: []string{topic},
+				SessionTimeout: session, RebalanceTimeout: time.Minute, HeartbeatInterval: 100 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := g.Open(t.Context(), time.Millisecond)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(s.Close)
+			return s
 		}
+		first, network := open(nil), &gate{}
+		gen := joined(t, first, time.Minute)
+		second := open(network.dial)
+		failed := make(chan error, 1)
+		go func() {
+			_, err := second.Next(t.Context())
+			failed <- err
+		}()
+		<-gen.Over() // The second has joined, and waits for the first.
+		network.set(true)
+		if err := <-failed; err == nil {
+			t.Fatal("the second joined without a network")
+		}
+		network.set(false)
+		back := time.Now()
+		gen.Leave()
+		ctx, stop := context.WithTimeout(t.Context(), 2*session)
+		defer stop()
+		var parts [2]atomic.Int32
+		var all sync.WaitGroup
+		for i, s := range []inbox.Session{first, second} {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					gen, err := s.Next(ctx)
+					if err != nil {
+						continue
+					}
+					parts[i].Store(int32(len(gen.Assigned())))
+					if parts[1-i].Load() == 2 && parts[i].Load() == 2 {
+						stop() // the partitions are shared by the two
+					}
+					select {
+					case <-gen.Over():
+					case <-ctx.Done():
+					}
+					parts[i].Store(0)
+					gen.Leave()
+				}
+			})
+		}
+		all.Wait()
+		if took := time.Since(back); took > session/2 {
+			t.Errorf("the group is whole after %s, with a session of %s", took.Round(time.Millisecond), session)
+		} else {
+			t.Logf("the group is whole after %s", took.Round(time.Millisecond))
+		}
+	})
+}
+
+func TestOnlyEarlierMembersOfASessionAreLost(t *testing.T) {
+	d, other := newDials("billing"), newDials("billing")
+	member := func(id, client string) kafka.DescribeGroupsResponseMember {
+		return kafka.DescribeGroupsResponseMember{MemberID: id, ClientID: client}
+	}
+	got := d.lost([]kafka.DescribeGroupsResponseMember{member("first", d.prefix+"1"), member("second", d.prefix+"4"), member("now", d.prefix+"5"), member("next", d.prefix+"7"),
+		member("another node", other.prefix+"1"), member("another program", "billing"), member("a like one", d.prefix+"x")}, 5)
+	if !slices.Equal(got, []string{"first", "second"}) {
+		t.Errorf("lost: %q", got)
 	}
 }
