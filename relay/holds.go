@@ -55,6 +55,7 @@ func (l *lane) judge(d *destination, said summary, now time.Time) {
 		}
 		if l.outage != nil {
 			l.outage = nil
+			l.r.back.Store(now.UnixNano())
 			l.r.reachable()
 		}
 	}
@@ -145,7 +146,11 @@ func (l *lane) holdSlow() {
 		if d.since.IsZero() || l.holds[d.spot] != nil || now.Before(d.checkAt) {
 			continue
 		}
-		waited := now.Sub(d.since)
+		since := d.since
+		if back := time.Unix(0, l.r.back.Load()); back.After(since) {
+			since = back // until then the broker was to blame, which was away
+		}
+		waited := now.Sub(since)
 		if waited >= slowAfter && !d.told && d.tries == 0 {
 			d.told = true
 			l.sayHeld(d, answer{fault: FaultPartition, err: errUnanswered}, 0)
@@ -158,7 +163,7 @@ func (l *lane) holdSlow() {
 		if waited >= l.r.c.ParkAfter {
 			others = l.answeredSince
 		}
-		if d.refused || others(d.since.Add(l.slowAfter()/2)) {
+		if d.refused || others(since.Add(l.slowAfter()/2)) {
 			l.holdPartition(d, waited, now)
 		}
 	}

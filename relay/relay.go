@@ -59,6 +59,7 @@ type Relay struct {
 	working sync.WaitGroup // a goroutine for each lane, and for each call of the publisher
 	answers atomic.Int64   // when the publisher last said that an event was acknowledged or refused for itself, in nanoseconds
 	prompt  atomic.Int64   // when it last did so promptly
+	back    atomic.Int64   // when it first did so after an outage
 	notices notices        // of topics and partitions that take nothing
 	changed chan struct{}  // a lane has ended: look at the claims now
 }

@@ -337,3 +337,30 @@ func TestABrokerThatIsSlowAtAllPartitionsHasNoneOfThemHeld(t *testing.T) {
 		s.check(t)
 	})
 }
+
+// When a broker is back one partition answers first. The others have waited as long as the broker was away, which is no fault of
+// theirs: parking them all would be more work for a broker that has just started.
+func TestTheEndOfAnOutageHoldsNoPartition(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, began := &answering{}, time.Now()
+		away := func() bool { return time.Since(began) > 5*time.Second && time.Since(began) < 30*time.Second }
+		a.answer = func(e holdfast.Event) error {
+			if !away() {
+				return nil
+			}
+			partition, _ := a.Partition(e)
+			return &PublishError{Topic: e.Topic, Partition: partition, Fault: FaultBroker, Err: errors.New("connection refused")}
+		}
+		a.takes = func(partition int) time.Duration {
+			if away() || partition == 0 {
+				return time.Millisecond
+			}
+			return 700 * time.Millisecond
+		}
+		s := newTwelve(t, a)
+		s.l.r.c.Observer.OnParked = func(p Parked) { t.Errorf("an event of key %s was parked: %s", p.Event.Key, p.Why) }
+		s.run(t, time.Minute)
+		s.check(t)
+	})
+}
