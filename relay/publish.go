@@ -109,7 +109,7 @@ func (l *lane) anyQueued() bool {
 // topic found missing: then it leaves instead.
 func (l *lane) batchOf(d *destination, before int64) []*pending {
 	if l.nothingWaits() && before == maxOrder {
-		batch := d.take(l.r.c.BatchSize, callBytes)
+		batch := d.take(l.mostOf(d), callBytes)
 		if !slices.ContainsFunc(batch, func(p *pending) bool { return p.event.malformed != "" }) {
 			return batch
 		}
@@ -133,7 +133,15 @@ func (l *lane) batchOf(d *destination, before int64) []*pending {
 	if d.idle() {
 		d.since = time.Time{}
 	}
-	return d.take(l.r.c.BatchSize, callBytes)
+	return d.take(l.mostOf(d), callBytes)
+}
+
+// mostOf is how many events a call of a destination may have.
+func (l *lane) mostOf(d *destination) int {
+	if d.most == 0 {
+		return l.r.c.BatchSize
+	}
+	return min(d.most, l.r.c.BatchSize)
 }
 
 // call starts the publisher on a batch of one destination.
@@ -208,6 +216,7 @@ func (l *lane) settle(ctx context.Context, c answered) error {
 	}
 	d.putBack(append(back, rows...))
 	said := summarize(all)
+	d.most = nextMost(d.most, len(batch), l.r.c.BatchSize, now.Sub(d.began), said)
 	l.judge(d, said, now)
 	l.afterCall(d, batch, all, said, now)
 	l.advance()

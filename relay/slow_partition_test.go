@@ -364,3 +364,49 @@ func TestTheEndOfAnOutageHoldsNoPartition(t *testing.T) {
 		s.check(t)
 	})
 }
+
+// Replicas that are late let calls time out, whose records arrive all the same. Sent again whole, they time out again: that is as
+// much work as before and for nothing, and it never ends.
+func TestCallsThatTimeOutAreNotSentAgainWhole(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const bound, each, most = 2 * time.Second, 10 * time.Millisecond, 16
+		began, written := time.Now(), 0
+		s := newTwelve(t, &answering{})
+		s.l.r.c.ParkAfter = -1
+		late := &timingOut{answering: s.answering, answer: func(n int) bool {
+			if time.Since(began) > 10*time.Second && n <= most {
+				time.Sleep(time.Duration(n) * each) // sleep: by the clock of synctest
+				return true
+			}
+			time.Sleep(bound) // sleep: by the clock of synctest
+			written += n
+			return false
+		}}
+		s.l.r.publisher, s.l.r.partitioner = late, late
+		s.run(t, 40*time.Second)
+		s.check(t)
+		if all := len(s.keys["0"]); written > all*3/4 {
+			t.Errorf("of %d events %d were sent for nothing", all, written)
+		} else {
+			t.Logf("of %d events %d were sent for nothing", all, written)
+		}
+	})
+}
+
+// timingOut is a publisher one of whose partitions takes its time for each event.
+type timingOut struct {
+	*answering
+	answer func(events int) (acknowledged bool)
+}
+
+func (p *timingOut) Publish(ctx context.Context, events []holdfast.Event) []error {
+	if partition, _ := p.Partition(events[0]); partition != 0 || p.answer(len(events)) {
+		return p.answering.Publish(ctx, events)
+	}
+	errs := make([]error, len(events))
+	for i, e := range events {
+		errs[i] = &PublishError{Topic: e.Topic, Fault: FaultPartition, Err: errors.New("request timed out")}
+	}
+	return errs
+}

@@ -105,3 +105,20 @@ func latest(a, b time.Time) time.Time {
 	}
 	return a
 }
+
+// nextMost is how many events the next call of a destination may have, after one of so many that took so long; 0 is whole, the
+// most of all. A call that ends without an acknowledgement after a while may have been too much at once: its records are in
+// Kafka later, and are sent again. So the next one has half as many, and each that is quick is followed by one with a
+// quarter more.
+func nextMost(most, sent, whole int, took time.Duration, said summary) int {
+	switch refused, late := !said.trouble.acknowledged(), took >= slowAfter; {
+	case refused && late:
+		return max(sent/2, 1)
+	case refused || late || most == 0:
+		return most
+	case most+most/4+1 >= whole:
+		return 0
+	default:
+		return most + most/4 + 1
+	}
+}

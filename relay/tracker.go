@@ -199,6 +199,7 @@ type destination struct {
 	refused bool
 	told    bool // that it says nothing
 	tries   int
+	most    int       // events in a call; 0 for Config.BatchSize
 	retryAt time.Time // nothing is sent before it
 	checkAt time.Time // when to look whether it is slow
 }
