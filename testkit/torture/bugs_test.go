@@ -152,6 +152,8 @@ func TestEveryOracleSeesTheBugThatIsInjectedForIt(t *testing.T) {
 				o.Faults, o.For, o.unsaved = []string{"kill-relay"}, 15*time.Second, time.Second
 			case bugRemember:
 				o.Faults = []string{"cold-copy"}
+			case bugAhead:
+				o.limit = 2 * time.Second // The segment of what is lost is emptied soon, and nobody could look at it any more.
 			case bugStuck:
 				o.limit = 20 * time.Second // What is not stuck has to have arrived by then.
 			}
