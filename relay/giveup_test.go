@@ -121,9 +121,10 @@ func TestALaneThatFailsAtEveryStartIsClaimedMoreAndMoreRarely(t *testing.T) {
 // Somebody locks the row of one lane and takes long. The lanes are saved, and their leases renewed, by one statement.
 func TestALockOnOneLanesRowCostsNoOtherLaneItsLease(t *testing.T) {
 	t.Parallel()
+	const lease = 4 * time.Second // half of it is more than a save takes on a busy machine
 	pool, b := setup(t, 4), newBroker()
 	lost := make(chan relay.Lost, 100)
-	stop := run(t, pool, b, relay.Config{Lease: 2 * time.Second, Observer: relay.Observer{OnLost: func(l relay.Lost) { lost <- l }}})
+	stop := run(t, pool, b, relay.Config{Lease: lease, Observer: relay.Observer{OnLost: func(l relay.Lost) { lost <- l }}})
 	n := 0
 	flow := func() {
 		for range 12 {
@@ -136,7 +137,7 @@ func TestALockOnOneLanesRowCostsNoOtherLaneItsLease(t *testing.T) {
 	locked := begin(t, pool)
 	pgtest.Exec(t, locked.tx, "select from holdfast.lane where lane = 2 for update")
 	wait.Until(t, "the lane whose row is locked is lost, when it has something to publish", func() bool { flow(); return len(lost) > 0 })
-	for began := time.Now(); time.Since(began) < 5*time.Second; { // longer than two leases
+	for began := time.Now(); time.Since(began) < 5*lease/2; {
 		flow()
 	}
 	if err := locked.tx.Rollback(t.Context()); err != nil {

@@ -108,17 +108,17 @@ func latest(a, b time.Time) time.Time {
 
 // nextMost is how many events the next call of a destination may have, after one of so many that took so long; 0 is whole, the
 // most of all. A call that ends without an acknowledgement after a while may have been too much at once: its records are in
-// Kafka later, and are sent again. So the next one has half as many, and each that is quick is followed by one with a
+// Kafka later, and are sent again. So the next one has half as many, and each that is acknowledged is followed by one with a
 // quarter more.
 func nextMost(most, sent, whole int, took time.Duration, said summary) int {
-	switch refused, late := !said.trouble.acknowledged(), took >= slowAfter; {
-	case refused && late:
+	switch more := most + most/4 + 1; {
+	case !said.trouble.acknowledged() && took >= slowAfter:
 		return max(sent/2, 1)
-	case refused || late || most == 0:
-		return most
-	case most+most/4+1 >= whole:
+	case !said.trouble.acknowledged():
+		return most // It was refused at once: not for its size.
+	case most == 0 || more >= whole:
 		return 0
 	default:
-		return most + most/4 + 1
+		return more
 	}
 }
