@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -21,14 +22,15 @@ func TestAClaimIsFastBesideHeadsThatNobodyHandles(t *testing.T) {
 	in.Handle("order.placed", effectOf)
 	in.Handle("order.shipped", effectOf)
 	in.registry.start()
-	slowest, found := time.Duration(0), 0
+	var took []time.Duration
+	found := 0
 	for range 10 {
 		begun := time.Now()
 		got, err := in.claims.claim(t.Context(), 8)
 		if err != nil {
 			t.Fatal(err)
 		}
-		slowest = max(slowest, time.Since(begun))
+		took = append(took, time.Since(begun))
 		found += len(got)
 		if found == len(got) && (got[0].e.ID < "ours 33" || got[0].e.ID > "ours 40") {
 			t.Errorf("%s was claimed first: the oldest ones are 33 to 40", got[0].e.ID)
@@ -37,8 +39,11 @@ func TestAClaimIsFastBesideHeadsThatNobodyHandles(t *testing.T) {
 	if found != 40 {
 		t.Errorf("%d of 40 events were claimed", found)
 	}
-	t.Logf("the slowest of 10 claims took %v beside %d heads", slowest, heads)
-	if slowest > 100*time.Millisecond {
-		t.Errorf("a claim took %v beside %d heads that nobody handles", slowest, heads)
+	// A plan that reads all heads makes each claim slow, a busy machine one of them.
+	slices.Sort(took)
+	median := took[len(took)/2]
+	t.Logf("10 claims took %v beside %d heads", took, heads)
+	if median > 100*time.Millisecond {
+		t.Errorf("a claim took %v beside %d heads that nobody handles", median, heads)
 	}
 }
