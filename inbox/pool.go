@@ -144,8 +144,10 @@ func (w *worker) next() *job {
 				return j
 			}
 		}
-		if j := w.take(false); j != nil {
-			return j
+		if !w.pipeline.long() {
+			if j := w.take(false); j != nil {
+				return j
+			}
 		}
 		w.commit(nil)
 	}
@@ -160,8 +162,11 @@ func (w *worker) take(wait bool) *job {
 }
 
 // long reports that the worker has been with one key for long. The pipeline cannot tell: it starts anew with each group of
-// followers.
+// followers. A stored event has at least one such group: on a slow server all would be stored one by one otherwise.
 func (w *worker) long() bool {
+	if w.last.out == Stored && w.followed == 0 {
+		return false
+	}
 	return w.followed >= maxTransactions || time.Since(w.since) > maxPipeline
 }
 
@@ -185,11 +190,11 @@ func (w *worker) work(j *job) {
 			}
 			return
 		}
+		// Followers may wait for the lock of their key. The job before must not wait with them.
+		if (j.kind == jobFollowers || w.pipeline.long()) && !w.commit(j) {
+			return
+		}
 		if j.kind == jobFollowers {
-			// This may wait for the lock of its key. The job before must not wait with it.
-			if !w.commit(j) {
-				return
-			}
 			if _, room := w.workers.receiver.queues.quota.usage.add(len(j.ds), w.workers.receiver.c.MaxStored); !room {
 				w.redo(j, errOneByOne)
 				return
@@ -215,9 +220,6 @@ func (w *worker) work(j *job) {
 			return
 		}
 		w.last = &tried{j, out, begun}
-		if w.pipeline.long() {
-			w.commit(nil)
-		}
 		return
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 // A key with many events gives its worker back now and then. What of it comes next was read before most that is ready by then,
@@ -73,6 +74,35 @@ func TestAKeyThatIsPutAsideGivesItsWorkerToOthersNowAndThen(t *testing.T) {
 	b.awaitSettled(n + 1)
 	if got := stored.Load(); got < 0 || got > at/2 {
 		t.Errorf("the event of another key, read as number %d, was handled when %d of %d were stored", at, got, n)
+	}
+}
+
+// A server that takes 25 ms for a statement ends a worker's turn after each event. What follows a stored one is stored in groups
+// there too, while other keys wait for the same worker.
+func TestOnASlowServerFollowersAreStoredTogetherToo(t *testing.T) {
+	b := setup(t)
+	pgtest.Exec(t, b.db, "create function slow() returns trigger language plpgsql as 'begin perform pg_sleep(0.025); return null; end'")
+	pgtest.Exec(t, b.db, "create trigger slow before insert on holdfast.inbox for each statement execute function slow()")
+	in := b.inbox(func(c *Config) {
+		c.Workers = 1
+		c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour
+		c.MaxStored, c.MaxStoredKey = -1, -1
+	})
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.Key == "fails" {
+			return errors.New("always")
+		}
+		return effectOf(ctx, tx, e)
+	})
+	const n = 200
+	var events []holdfast.Event
+	for i := range n {
+		events = append(events, event(fmt.Sprintf("fails %d", i), "fails"), event(fmt.Sprintf("other %d", i), fmt.Sprintf("key %d", i)))
+	}
+	b.consumeFake(in, newFakeGeneration(logOf(events...)))
+	b.awaitSettled(2 * n)
+	if by := b.count(`select count(distinct xmin::text) from holdfast.inbox where result = 'stored'`); by > n/10 {
+		t.Errorf("%d events were stored in %d transactions", n, by)
 	}
 }
 
