@@ -122,10 +122,9 @@ func (c Connection) transport(dial func(context.Context, string, string) (net.Co
 	return own, c.Wrap(own)
 }
 
-// dialer makes the connections of a member of a group.
+// dialer makes the connections of a member of a group, see dials for their client IDs.
 func (c Connection) dialer() *kafka.Dialer {
-	return &kafka.Dialer{DialFunc: c.Dial, Timeout: cmp.Or(c.DialTimeout, joinTimeout), DualStack: true, TLS: c.TLS, SASLMechanism: c.SASL,
-		ClientID: cmp.Or(c.ClientID, defaultClientID)}
+	return &kafka.Dialer{DialFunc: c.Dial, Timeout: cmp.Or(c.DialTimeout, joinTimeout), DualStack: true, TLS: c.TLS, SASLMechanism: c.SASL}
 }
 
 // excerpt quotes the beginning of a value for an error message.

@@ -53,10 +53,10 @@ func (g *Group) Open(ctx context.Context, handover time.Duration) (inbox.Session
 	if err := errors.Join(append(config.tooShort(handover), transportProblems(use)...)...); err != nil {
 		return nil, fmt.Errorf("kafka group: %w", err)
 	}
+	clientID := cmp.Or(g.connection.ClientID, defaultClientID)
 	s := &session{g: config, addr: kafka.TCP(g.connection.Brokers...), own: own, transport: use,
-		clientID: cmp.Or(g.connection.ClientID, defaultClientID), dials: newDials(cmp.Or(g.connection.ClientID, defaultClientID)), unpacking: make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))}
+		clientID: clientID, dials: newDials(clientID), unpacking: make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))}
 	s.client = &kafka.Client{Addr: s.addr, Transport: use, Timeout: fetchTimeout}
-	s.open, s.close = context.WithCancel(context.Background())
 	// Before the group is joined: so a partition that is added while it forms makes a difference afterwards.
 	s.counts, _ = s.partitions(ctx)
 	var err error
@@ -67,7 +67,6 @@ func (g *Group) Open(ctx context.Context, handover time.Duration) (inbox.Session
 		GroupBalancers: []kafka.GroupBalancer{balancer{kafka.RangeGroupBalancer{}, s}, balancer{kafka.RoundRobinGroupBalancer{}, s}},
 	})
 	if err != nil {
-		s.close()
 		own.CloseIdleConnections()
 		return nil, fmt.Errorf("kafka group: %w", err)
 	}
@@ -83,8 +82,6 @@ type session struct {
 	client      *kafka.Client
 	group       *kafka.ConsumerGroup
 	clientID    string
-	open        context.Context // done when the session is closed
-	close       context.CancelFunc
 	leaving     sync.WaitGroup
 	dials       *dials
 	stopLeaving context.CancelFunc // while lost members are looked for
@@ -120,7 +117,7 @@ func (s *session) count(ctx context.Context, topics []string) (map[string]int, e
 
 func (s *session) Next(ctx context.Context) (inbox.Generation, error) {
 	gen, err := s.group.Next(ctx)
-	s.joins(err)
+	s.joins(err, ctx.Err() != nil)
 	if errors.Is(err, kafka.InvalidSessionTimeout) {
 		return nil, s.sessionRefused(ctx)
 	}
@@ -145,7 +142,7 @@ func (s *session) Next(ctx context.Context) (inbox.Generation, error) {
 }
 
 func (s *session) Close() {
-	s.close()
+	s.joins(nil, true)
 	s.leaving.Wait()
 	_ = s.group.Close()
 	s.own.CloseIdleConnections()

@@ -66,15 +66,15 @@ func (d *dials) lost(members []kafka.DescribeGroupsResponseMember, newest int64)
 // hasLostMember says that kafka-go has no member ID after this error of its Next. After RebalanceInProgress it joins with the
 // same one again, and a group that is closed leaves by itself.
 func hasLostMember(err error) bool {
-	return !errors.Is(err, kafka.RebalanceInProgress) && !errors.Is(err, kafka.ErrGroupClosed) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
+	return err != nil && !errors.Is(err, kafka.RebalanceInProgress) && !errors.Is(err, kafka.ErrGroupClosed)
 }
 
 // joins keeps the group free of members that are lost while kafka-go has none that is valid: from an error of its Next to
-// anything else.
-func (s *session) joins(err error) {
-	switch lost := err != nil && hasLostMember(err); {
+// anything else. stopped says that Next was given up, or that the session is closed.
+func (s *session) joins(err error, stopped bool) {
+	switch lost := !stopped && hasLostMember(err); {
 	case lost && s.stopLeaving == nil:
-		ctx, stop := context.WithCancel(s.open)
+		ctx, stop := context.WithCancel(context.Background())
 		s.stopLeaving = stop
 		s.leaving.Go(func() { s.leave(ctx) })
 	case !lost && s.stopLeaving != nil:

@@ -2,6 +2,7 @@ package kafkago
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -51,16 +52,7 @@ func TestAMemberThatWasCutOffDoesNotWaitForItself(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		const session = 25 * time.Second
 		net, topic := &gate{}, cluster.Topic(t, 1)
-		g, err := NewGroup(Connection{Brokers: cluster.Brokers, Dial: net.dial}, GroupConfig{GroupID: "group-of-" + topic, Topics: []string{topic},
-			SessionTimeout: session, RebalanceTimeout: time.Minute, HeartbeatInterval: 100 * time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := g.Open(t.Context(), time.Millisecond)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
+		s := member(t, cluster, topic, session, net.dial)
 		gen := joined(t, s, time.Minute)
 		net.set(true)
 		<-gen.Over()
@@ -81,6 +73,22 @@ func TestAMemberThatWasCutOffDoesNotWaitForItself(t *testing.T) {
 			t.Errorf("assigned: %v", again.Assigned())
 		}
 	})
+}
+
+// member opens a session that is closed when the test ends.
+func member(t *testing.T, cluster *kafkatest.Cluster, topic string, session time.Duration, dial func(context.Context, string, string) (net.Conn, error)) inbox.Session {
+	t.Helper()
+	g, err := NewGroup(Connection{Brokers: cluster.Brokers, Dial: dial}, GroupConfig{GroupID: "group-of-" + topic, Topics: []string{topic},
+		SessionTimeout: session, RebalanceTimeout: time.Minute, HeartbeatInterval: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := g.Open(t.Context(), time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
 }
 
 // joined calls Next until the group is joined.
@@ -104,22 +112,9 @@ func TestAJoinWhoseAnswerWasLostDelaysNobody(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		const session = 25 * time.Second
 		topic := cluster.Topic(t, 4)
-		open := func(dial func(context.Context, string, string) (net.Conn, error)) inbox.Session {
-			g, err := NewGroup(Connection{Brokers: cluster.Brokers, Dial: dial}, GroupConfig{GroupID: "group-of-" + topic, Topics: []string{topic},
-				SessionTimeout: session, RebalanceTimeout: time.Minute, HeartbeatInterval: 100 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
-			s, err := g.Open(t.Context(), time.Millisecond)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(s.Close)
-			return s
-		}
-		first, network := open(nil), &gate{}
+		first, network := member(t, cluster, topic, session, nil), &gate{}
 		gen := joined(t, first, time.Minute)
-		second := open(network.dial)
+		second := member(t, cluster, topic, session, network.dial)
 		failed := make(chan error, 1)
 		go func() {
 			_, err := second.Next(t.Context())
@@ -166,13 +161,23 @@ func TestAJoinWhoseAnswerWasLostDelaysNobody(t *testing.T) {
 	})
 }
 
+// A connection that times out is an error of kafka-go as any other.
+func TestAMemberIsLostWithAnyErrorButARebalance(t *testing.T) {
+	for err, want := range map[error]bool{nil: false, kafka.RebalanceInProgress: false, kafka.ErrGroupClosed: false, kafka.NotCoordinatorForGroup: true,
+		fmt.Errorf("dial: %w", syscall.ECONNREFUSED): true, fmt.Errorf("dial: %w", context.DeadlineExceeded): true} {
+		if got := hasLostMember(err); got != want {
+			t.Errorf("%v: %t", err, got)
+		}
+	}
+}
+
 func TestOnlyEarlierMembersOfASessionAreLost(t *testing.T) {
 	d, other := newDials("billing"), newDials("billing")
-	member := func(id, client string) kafka.DescribeGroupsResponseMember {
+	of := func(id, client string) kafka.DescribeGroupsResponseMember {
 		return kafka.DescribeGroupsResponseMember{MemberID: id, ClientID: client}
 	}
-	got := d.lost([]kafka.DescribeGroupsResponseMember{member("first", d.prefix+"1"), member("second", d.prefix+"4"), member("now", d.prefix+"5"), member("next", d.prefix+"7"),
-		member("another node", other.prefix+"1"), member("another program", "billing"), member("a like one", d.prefix+"x")}, 5)
+	got := d.lost([]kafka.DescribeGroupsResponseMember{of("first", d.prefix+"1"), of("second", d.prefix+"4"), of("now", d.prefix+"5"), of("next", d.prefix+"7"),
+		of("another node", other.prefix+"1"), of("another program", "billing"), of("a like one", d.prefix+"x")}, 5)
 	if !slices.Equal(got, []string{"first", "second"}) {
 		t.Errorf("lost: %q", got)
 	}
