@@ -146,10 +146,7 @@ func (l *lane) holdSlow() {
 		if d.since.IsZero() || l.holds[d.spot] != nil || now.Before(d.checkAt) {
 			continue
 		}
-		since := d.since
-		if back := time.Unix(0, l.r.back.Load()); back.After(since) {
-			since = back // until then the broker was to blame, which was away
-		}
+		since := latest(d.since, time.Unix(0, l.r.back.Load())) // before, the broker was to blame, which was away
 		waited := now.Sub(since)
 		if waited >= slowAfter && !d.told && d.tries == 0 {
 			d.told = true

@@ -35,25 +35,29 @@ type extent struct {
 
 // waits records that so many events of a lane wait for at, and says whether to speak of it now.
 func (n *notices) waits(at spot, lane, events int, now time.Time) (w extent, speak bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	s := n.of(at, lane, events, now)
-	if !s.saidAt.IsZero() && now.Sub(s.saidAt) < noticeEvery {
-		return extent{}, false
-	}
-	s.said, s.saidAt = true, now
-	return s.extent(now), true
+	return n.met(at, lane, events, now, false)
 }
 
 // held is waits for at being held from now on, which is worth a line of its own.
 func (n *notices) held(at spot, lane, events int, now time.Time) (w extent, speak bool) {
+	return n.met(at, lane, events, now, true)
+}
+
+func (n *notices) met(at spot, lane, events int, now time.Time, held bool) (w extent, speak bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := n.of(at, lane, events, now)
-	if !s.heldAt.IsZero() && now.Sub(s.heldAt) < noticeEvery {
+	last := s.saidAt
+	if held {
+		last = s.heldAt
+	}
+	if !last.IsZero() && now.Sub(last) < noticeEvery {
 		return extent{}, false
 	}
-	s.said, s.saidAt, s.heldAt = true, now, now
+	s.said, s.saidAt = true, now
+	if held {
+		s.heldAt = now
+	}
 	return s.extent(now), true
 }
 
