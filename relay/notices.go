@@ -78,13 +78,12 @@ func (n *notices) flows(at spot, lane int, now time.Time) (w extent, speak bool)
 	return s.extent(now), speak
 }
 
-// leave forgets a lane that has ended.
+// leave forgets a lane that has ended. What was said still holds: the lane may come back, and meet the same trouble.
 func (n *notices) leave(lane int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, s := range n.spots {
 		delete(s.lanes, lane)
-		s.said = s.said && len(s.lanes) > 0
 	}
 }
 

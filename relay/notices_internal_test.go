@@ -46,6 +46,12 @@ func TestAProcessSpeaksOfAPartitionOnceAMinute(t *testing.T) {
 	n.leave(1)
 	w, speak := n.waits(at, 2, 5, start.Add(300*time.Second))
 	note("waits", 300, w, speak)
+	// A lane that ends and begins again waits for what was said to wait. That it is over is said too.
+	n.leave(2)
+	w, speak = n.waits(at, 2, 5, start.Add(320*time.Second))
+	note("waits", 320, w, speak)
+	w, speak = n.flows(at, 2, start.Add(330*time.Second))
+	note("flows", 330, w, speak)
 	want := []string{
 		"0: waits for 0s, 1 lanes, 0 events",
 		"5: held for 5s, 3 lanes, 30 events",
@@ -53,6 +59,7 @@ func TestAProcessSpeaksOfAPartitionOnceAMinute(t *testing.T) {
 		"125: waits for 2m5s, 3 lanes, 30 events",
 		"130: flows for 2m10s, 0 lanes, 0 events",
 		"300: waits for 0s, 1 lanes, 5 events",
+		"330: flows for 10s, 0 lanes, 0 events",
 	}
 	if !slices.Equal(said, want) {
 		t.Errorf("it said\n%q, want\n%q", said, want)
