@@ -112,7 +112,7 @@ func transportProblems(use kafka.RoundTripper) []error {
 // transport makes the connections for requests: own is ours to close, and use is what to send with.
 func (c Connection) transport(dial func(context.Context, string, string) (net.Conn, error), metadataTTL time.Duration) (own *kafka.Transport, use kafka.RoundTripper) {
 	own = &kafka.Transport{Dial: dial, DialTimeout: c.DialTimeout, TLS: c.TLS, SASL: c.SASL,
-		ClientID: cmp.Or(c.ClientID, defaultClientID), MetadataTTL: metadataTTL}
+		ClientID: c.clientID(), MetadataTTL: metadataTTL}
 	if c.Dial != nil {
 		own.Dial = c.Dial
 	}
@@ -121,6 +121,8 @@ func (c Connection) transport(dial func(context.Context, string, string) (net.Co
 	}
 	return own, c.Wrap(own)
 }
+
+func (c Connection) clientID() string { return cmp.Or(c.ClientID, defaultClientID) }
 
 // dialer makes the connections of a member of a group, see dials for their client IDs.
 func (c Connection) dialer() *kafka.Dialer {

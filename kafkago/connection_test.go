@@ -77,9 +77,9 @@ func TestBothTransportsReachTheBrokersAsTheConnectionSays(t *testing.T) {
 		Dial: func(context.Context, string, string) (net.Conn, error) { dialed = true; return nil, net.ErrClosed },
 	}
 	own, _ := c.transport(Dial, time.Second)
-	member := c.dialer()
+	member := newDials(c.clientID()).name(c.dialer())
 	if own.TLS != c.TLS || member.TLS != c.TLS || own.SASL != c.SASL || member.SASLMechanism != c.SASL ||
-		own.ClientID != "shop" || member.ClientID != "shop" || own.DialTimeout != time.Second || member.Timeout != time.Second {
+		own.ClientID != "shop" || !strings.HasPrefix(member.ClientID, "shop-") || own.DialTimeout != time.Second || member.Timeout != time.Second {
 		t.Errorf("transport %+v, dialer %+v", own, member)
 	}
 	for name, dial := range map[string]func(context.Context, string, string) (net.Conn, error){"transport": own.Dial, "dialer": member.DialFunc} {

@@ -1,7 +1,6 @@
 package kafkago
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,10 +49,11 @@ func (g *Group) Open(ctx context.Context, handover time.Duration) (inbox.Session
 	direct := net.Dialer{Timeout: joinTimeout}
 	own, use := g.connection.transport(direct.DialContext, min(config.WatchInterval, 5*time.Second))
 	own.IdleTimeout = time.Minute
+	own.MetadataTopics = config.Topics // Each member would ask for those of the whole cluster otherwise, every few seconds.
 	if err := errors.Join(append(config.tooShort(handover), transportProblems(use)...)...); err != nil {
 		return nil, fmt.Errorf("kafka group: %w", err)
 	}
-	clientID := cmp.Or(g.connection.ClientID, defaultClientID)
+	clientID := g.connection.clientID()
 	s := &session{g: config, addr: kafka.TCP(g.connection.Brokers...), own: own, transport: use,
 		clientID: clientID, dials: newDials(clientID), unpacking: make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))}
 	s.client = &kafka.Client{Addr: s.addr, Transport: use, Timeout: fetchTimeout}

@@ -3,11 +3,13 @@ package kafkago
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
@@ -114,4 +116,34 @@ func TestASessionTheBrokerDoesNotAllowEndsConsume(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Thousands of topics of other programs are no business of a member, which asks for metadata every few seconds.
+func TestAMemberAsksForItsOwnTopicsOnly(t *testing.T) {
+	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
+		ours, _ := cluster.Topic(t, 2), cluster.Topic(t, 3)
+		var transport kafka.RoundTripper
+		g, err := NewGroup(Connection{Brokers: cluster.Brokers, Wrap: func(own kafka.RoundTripper) kafka.RoundTripper { transport = own; return own }},
+			GroupConfig{GroupID: "group-of-" + ours, Topics: []string{ours, "missing"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := g.Open(t.Context(), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		client := kafka.Client{Addr: kafka.TCP(cluster.Brokers...), Transport: transport, Timeout: 10 * time.Second}
+		known, err := client.Metadata(t.Context(), &kafka.MetadataRequest{}) // of what the transport was told
+		if err != nil {
+			t.Fatal(err)
+		}
+		partitions := map[string]int{}
+		for _, topic := range known.Topics {
+			partitions[topic.Name] = len(topic.Partitions)
+		}
+		if want := map[string]int{ours: 2, "missing": 0}; !maps.Equal(partitions, want) {
+			t.Errorf("the member knows the partitions of %v, want %v", partitions, want)
+		}
+	})
 }
