@@ -305,6 +305,7 @@ create table holdfast.consumer_position (
     clean                boolean not null default true,
     owner                text collate "C",
     held                 text,                             -- why the partition is held; null: it is not
+    group_id             text collate "C",                 -- the consumer group that assigned it last; null: unknown
     checkpoint_offset    bigint,
     checkpoint_identity  bigint,
     updated_at           timestamptz not null default now(),

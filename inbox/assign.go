@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
@@ -25,7 +26,7 @@ func (p *partition) assign(ctx context.Context) error {
 		}
 		if ok {
 			var a assignment
-			a, err = p.fences.assign(ctx, p.tp.Topic, p.tp.Partition, func(position int64) (reading, error) {
+			a, err = p.fences.assign(ctx, p.tp.Topic, p.tp.Partition, groupOf(p.gen), func(position int64) (reading, error) {
 				if position > end && known <= end { // The last owner went on while we waited for the fence or were frozen.
 					known = position
 					return reading{}, errOldBounds
@@ -55,6 +56,7 @@ func (p *partition) assign(ctx context.Context) error {
 				if p.c.Observer.OnAssigned != nil {
 					p.c.Observer.OnAssigned(a.fence.Assignment, a.reading.start)
 				}
+				p.otherGroup(a.otherGroup)
 				p.notifyReread(a.fence, a.reading, id)
 				return nil
 			}
@@ -78,6 +80,26 @@ func (p *partition) assign(ctx context.Context) error {
 		if perr := pause(ctx, spread(databaseBase, databaseCap, wait+1, p.random())); perr != nil {
 			return perr
 		}
+	}
+}
+
+// groupOf is the name of a generation's group; "" if the generation does not tell.
+func groupOf(gen Generation) string {
+	if g, ok := gen.(Grouped); ok {
+		return g.GroupID()
+	}
+	return ""
+}
+
+// otherGroup says that another group had the partition and did not release it. Two groups under one Consumer take each partition
+// from each other again and again.
+func (p *partition) otherGroup(other string) {
+	if other == "" {
+		return
+	}
+	if _, say := p.limiter.allow("group", time.Minute, time.Now()); say {
+		p.c.Logger.Warn("another group has read this partition for the same consumer: give each group a Consumer of its own", "consumer", p.c.Consumer,
+			"topic", p.tp.Topic, "partition", p.tp.Partition, "group", groupOf(p.gen), "other_group", other)
 	}
 }
 

@@ -87,7 +87,7 @@ func (env *env) suspect(err error) {
 
 // mayTest keeps the tests of the pool a while apart.
 func (env *env) mayTest() bool {
-	_, now := env.tested.allow("", time.Now())
+	_, now := env.tested.allow("", sayEvery, time.Now())
 	return now
 }
 

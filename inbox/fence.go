@@ -91,16 +91,16 @@ func waitingMost(pool *pgxpool.Pool) int {
 // transaction may last. So a partition waits in the lock's queue only while few others do. Otherwise it looks again and again,
 // and has no connection between two looks. One that waits in the queue keeps new transactions of the last owner out; without
 // that, an owner that does not know that it lost the partition could go on for ever.
-func (fs *fences) assign(ctx context.Context, topic string, partition int, choose func(position int64) (reading, error)) (assignment, error) {
-	a, err := fs.raise(ctx, topic, partition, false, choose)
+func (fs *fences) assign(ctx context.Context, topic string, partition int, group string, choose func(position int64) (reading, error)) (assignment, error) {
+	a, err := fs.raise(ctx, topic, partition, group, false, choose)
 	for look := 1; errors.Is(err, errFenceTaken); look++ {
 		t := time.NewTimer(spread(databaseBase, fenceLook, look, fs.random()))
 		select {
 		case fs.waiting <- struct{}{}:
-			a, err = fs.raise(ctx, topic, partition, true, choose)
+			a, err = fs.raise(ctx, topic, partition, group, true, choose)
 			<-fs.waiting
 		case <-t.C:
-			a, err = fs.raise(ctx, topic, partition, false, choose)
+			a, err = fs.raise(ctx, topic, partition, group, false, choose)
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -116,7 +116,7 @@ const fenceLook = time.Second
 var errFenceTaken = errors.New("a transaction of the partition's last owner has not ended")
 
 // raise is one try of assign. Unless it may wait, it returns errFenceTaken if the lock is taken.
-func (fs *fences) raise(ctx context.Context, topic string, partition int, wait bool, choose func(position int64) (reading, error)) (assignment, error) {
+func (fs *fences) raise(ctx context.Context, topic string, partition int, group string, wait bool, choose func(position int64) (reading, error)) (assignment, error) {
 	f := &fence{Assignment: Assignment{Topic: topic, Partition: partition}}
 	f.number = lane.Number(fs.c.Schema, fs.c.Consumer, topic, fmt.Sprint(partition))
 	a := assignment{fence: f}
@@ -130,8 +130,8 @@ func (fs *fences) raise(ctx context.Context, topic string, partition int, wait b
 			return fmt.Errorf("refill the incarnation: %w", err)
 		}
 		// The row is locked from here on. A save by the last owner comes before, or finds that the partition is lost.
-		position, clean := int64(NoOffset), true
-		err := tx.QueryRow(ctx, fs.sql.position, fs.c.Consumer, topic, int32(partition)).Scan(&position, &clean)
+		position, clean, last := int64(NoOffset), true, ""
+		err := tx.QueryRow(ctx, fs.sql.position, fs.c.Consumer, topic, int32(partition)).Scan(&position, &clean, &last)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("read position of %s/%d: %w", topic, partition, err)
 		}
@@ -139,8 +139,11 @@ func (fs *fences) raise(ctx context.Context, topic string, partition int, wait b
 			return refused
 		}
 		a.unclean = !clean
+		if !clean && group != "" && last != group {
+			a.otherGroup = last
+		}
 		f.position = a.reading.position
-		err = tx.QueryRow(ctx, fs.sql.assign, fs.c.Consumer, topic, int32(partition), a.reading.position, fs.node).Scan(&f.Epoch, &f.token)
+		err = tx.QueryRow(ctx, fs.sql.assign, fs.c.Consumer, topic, int32(partition), a.reading.position, fs.node, group).Scan(&f.Epoch, &f.token)
 		if err != nil {
 			return fmt.Errorf("raise epoch of %s/%d: %w", topic, partition, err)
 		}
@@ -172,4 +175,6 @@ type assignment struct {
 	fence   *fence
 	reading reading
 	unclean bool // the last owner did not release it
+
+	otherGroup string // the last owner's group, if it is known not to be ours and the last owner did not release the partition
 }

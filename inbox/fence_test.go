@@ -34,6 +34,7 @@ func (s *fakeSource) Close() {}
 type fakeGeneration struct {
 	tp      TopicPartition
 	from    int64
+	group   string
 	log     []Record
 	gate    chan struct{} // where set, only the first record is there before it closes
 	ended   chan struct{}
@@ -53,6 +54,7 @@ func newFakeGeneration(log []Record) *fakeGeneration {
 func (g *fakeGeneration) Assigned() map[TopicPartition]Start {
 	return map[TopicPartition]Start{g.tp: {Committed: g.from}}
 }
+func (g *fakeGeneration) GroupID() string       { return g.group }
 func (g *fakeGeneration) Over() <-chan struct{} { return g.ended }
 func (g *fakeGeneration) Leave()                { g.once.Do(func() { close(g.left) }) }
 func (g *fakeGeneration) Bounds(context.Context, TopicPartition) (int64, int64, error) {
@@ -297,7 +299,7 @@ func TestNoEpochOfAPartitionComesTwice(t *testing.T) {
 		{"one whose clock is behind", "update holdfast.consumer_position set epoch = epoch + 3600000000"},
 	} {
 		pgtest.Exec(t, b.db, row.before)
-		a, err := in.consumer.fences.assign(t.Context(), "orders", 0, func(int64) (reading, error) { return reading{}, nil })
+		a, err := in.consumer.fences.assign(t.Context(), "orders", 0, "", func(int64) (reading, error) { return reading{}, nil })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -69,7 +69,7 @@ func TestAnOwnerThatGoesOnDoesNotKeepTheNextOneOut(t *testing.T) {
 	one, other := b.holdFences(1, 1), pgx.Tx(nil)
 	done := make(chan error, 1)
 	go func() {
-		_, err := in.consumer.fences.assign(b.Context(), "orders", 1, func(int64) (reading, error) { return reading{}, nil })
+		_, err := in.consumer.fences.assign(b.Context(), "orders", 1, "", func(int64) (reading, error) { return reading{}, nil })
 		done <- err
 	}()
 	wait.Until(t, "the next owner to wait", func() bool {

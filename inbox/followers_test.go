@@ -202,7 +202,7 @@ func TestFollowersThatCannotAllBeStoredLeaveNothing(t *testing.T) {
 // followers are the events 1, 2 and 3 of the key "k", from a partition that is ours, by an epoch that is off by some.
 func (b *bundle) followers(in *Inbox, off int64) (ds []*delivery) {
 	b.Helper()
-	a, err := in.consumer.fences.assign(b.Context(), "orders", 0, func(int64) (reading, error) { return reading{}, nil })
+	a, err := in.consumer.fences.assign(b.Context(), "orders", 0, "", func(int64) (reading, error) { return reading{}, nil })
 	if err != nil {
 		b.Fatal(err)
 	}

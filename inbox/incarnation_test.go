@@ -169,7 +169,7 @@ func TestNodesThatComeAtOnceAfterACrashAgreeOnOneToken(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range nodes {
 		wg.Go(func() {
-			a, err := in.consumer.fences.assign(t.Context(), "orders", i, func(int64) (reading, error) { return reading{}, nil })
+			a, err := in.consumer.fences.assign(t.Context(), "orders", i, "", func(int64) (reading, error) { return reading{}, nil })
 			if err != nil {
 				t.Error(err)
 				return

@@ -2,9 +2,9 @@ package inbox
 
 // The statements on a consumer's positions in Kafka's partitions.
 
-// Reads a consumer's position in a partition. It runs under the exclusive fence.
+// Reads a consumer's position in a partition, and the group that read it last. It runs under the exclusive fence.
 const positionSQL = `-- inbox.position
-select p.position, p.clean from holdfast.consumer_position p
+select p.position, p.clean, coalesce(p.group_id, '') from holdfast.consumer_position p
  where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int
    for no key update`
 
@@ -17,10 +17,10 @@ select p.checkpoint_offset, p.checkpoint_identity from holdfast.consumer_positio
 // deletes the row, nor when a failover undoes the last raise. A node that was frozen meanwhile stays out. Epochs are compared
 // for equality only: a clock that steps back would have to hit the very microsecond.
 const assignSQL = `-- inbox.assign
-insert into holdfast.consumer_position as p (consumer, topic, partition, epoch, position, clean, owner)
-values ($1::text, $2::text, $3::int, (extract(epoch from clock_timestamp()) * 1000000)::bigint, $4::bigint, false, $5::text)
+insert into holdfast.consumer_position as p (consumer, topic, partition, epoch, position, clean, owner, group_id)
+values ($1::text, $2::text, $3::int, (extract(epoch from clock_timestamp()) * 1000000)::bigint, $4::bigint, false, $5::text, nullif($6::text, ''))
 on conflict (consumer, topic, partition) do update
-   set epoch = greatest(p.epoch + 1, excluded.epoch), position = excluded.position, clean = false, owner = excluded.owner, held = null, updated_at = now()
+   set epoch = greatest(p.epoch + 1, excluded.epoch), position = excluded.position, clean = false, owner = excluded.owner, group_id = excluded.group_id, held = null, updated_at = now()
 returning epoch, (select i.token from holdfast.current_incarnation i)`
 
 // Notes why a partition is held, for holdfast status. It returns what the row says, so that a node that holds the partition sees

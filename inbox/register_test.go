@@ -146,7 +146,7 @@ func positionOperation(ctx context.Context, in *Inbox, input positionInput, id s
 	const topic, partition = "orders", 0
 	switch input.op {
 	case "assign":
-		a, assignErr := in.consumer.fences.assign(ctx, topic, partition, func(position int64) (reading, error) {
+		a, assignErr := in.consumer.fences.assign(ctx, topic, partition, "", func(position int64) (reading, error) {
 			return reading{position: max(position, 0)}, nil
 		})
 		if assignErr != nil {

@@ -84,7 +84,7 @@ func (env *env) transientOf(d *delivery, err error) {
 
 func (env *env) waitsFor(err error, attrs ...any) {
 	env.suspect(err)
-	if suppressed, say := env.limiter.allow(kindOf(err), time.Now()); say {
+	if suppressed, say := env.limiter.allow(kindOf(err), sayEvery, time.Now()); say {
 		if suppressed > 0 {
 			attrs = append(attrs, "suppressed", suppressed)
 		}

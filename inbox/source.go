@@ -65,6 +65,15 @@ type Generation interface {
 	Leave()
 }
 
+// Grouped is a Generation that names its group. Groups that share a Config.Consumer by mistake are found by it and said in the
+// log.
+type Grouped interface {
+	Generation
+
+	// GroupID returns the group's name. It does not change.
+	GroupID() string
+}
+
 // TopicPartition names a partition of a topic.
 type TopicPartition struct {
 	Topic     string

@@ -20,12 +20,12 @@ type lastLine struct {
 	suppressed int // lines since then
 }
 
-// allow reports whether to log a line of this kind now, and how many were suppressed since the last one.
-func (s *rateLimiter) allow(kind string, now time.Time) (suppressed int, ok bool) {
+// allow reports whether to log a line of this kind now, at most one every so often, and how many were suppressed since the last one.
+func (s *rateLimiter) allow(kind string, every time.Duration, now time.Time) (suppressed int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last, known := s.last[kind]
-	if known && now.Sub(last.at) < sayEvery {
+	if known && now.Sub(last.at) < every {
 		last.suppressed++
 		s.last[kind] = last
 		return 0, false
@@ -37,5 +37,5 @@ func (s *rateLimiter) allow(kind string, now time.Time) (suppressed int, ok bool
 	return last.suppressed, true
 }
 
-// sayEvery is the time between two logged lines of one kind.
+// sayEvery is the time between two logged lines of one kind that say what is waited for.
 const sayEvery = time.Second

@@ -30,6 +30,11 @@ type generation struct {
 	miss   sync.Once
 }
 
+var _ inbox.Grouped = (*generation)(nil)
+
+// GroupID names the group.
+func (k *generation) GroupID() string { return k.s.g.GroupID }
+
 // errTopicMissed is what a generation says that has met a topic that was not there.
 var errTopicMissed = errors.New("a topic was missing: it may have been made again, so the group is joined anew")
 

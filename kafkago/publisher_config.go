@@ -30,8 +30,8 @@ type PublisherConfig struct {
 	Partitioner Partitioner
 
 	// ProduceTimeout bounds one request, from finding a connection to the answer. The brokers get half of it to
-	// replicate. After it the outcome is unknown, and the events are sent again. Between 100 ms and 5 min; keep it well
-	// under the relay's lease. Defaults to 10 s.
+	// replicate. After it the outcome is unknown, and the events are sent again. The relay keeps its lanes while requests are
+	// under way, so this may be longer than its lease. Between 100 ms and 5 min. Defaults to 10 s.
 	ProduceTimeout time.Duration
 
 	// MaxRequestBytes bounds a batch before compression; a partition's events beyond it follow in a batch of their own,

@@ -67,6 +67,7 @@ alter table holdfast.consumer_type
 
 alter table holdfast.consumer_position
     add column held text,
+    add column group_id text collate "C",
     alter column consumer type text collate "C",
     alter column topic type text collate "C",
     alter column owner type text collate "C";

@@ -38,8 +38,9 @@ type Config struct {
 	// Defaults to 2,000.
 	BatchSize int
 
-	// Retry is for events that the broker refuses for what they are, such as one that is too large. Attempts counts the first try too; after the last one the event
-	// becomes a dead letter. Zero fields default to 5 attempts, a base of 1 s and a cap of 1 min. An unreachable broker, a
+	// Retry is for events that the broker refuses for what they are, such as one that is too large. Attempts counts the first
+	// try too; after the last one the event becomes a dead letter. There are at least two, because a dead letter is made of a
+	// parked event. Zero fields default to 5 attempts, a base of 1 s and a cap of 1 min. An unreachable broker, a
 	// missing topic and a partition without a leader spend no attempts: the relay waits for them indefinitely.
 	Retry retry.Policy
 
