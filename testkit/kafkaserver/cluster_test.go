@@ -4,34 +4,21 @@ package kafkaserver_test
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 
-	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
-	"github.com/holdfast-go/holdfast/testkit/docker"
 	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 )
 
 // One cluster for all of this, because it takes many seconds to start.
 func TestAClusterOfThreeBrokers(t *testing.T) {
 	t.Parallel()
-	began := time.Now()
-	s, err := kafkaserver.Container(t.Context(), kafkaserver.ContainerOptions{Brokers: 3,
-		Settings: map[string]string{"KAFKA_HEAP_OPTS": "-Xmx300m -Xms100m",
-			"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found": "true"}})
-	if errors.Is(err, docker.ErrNoDocker) {
-		skip.Without(t, "Docker", "start it", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	t.Logf("started in %s", time.Since(began).Round(time.Millisecond))
+	s := start(t, kafkaserver.ContainerOptions{Brokers: 3, Settings: map[string]string{"KAFKA_HEAP_OPTS": "-Xmx300m -Xms100m",
+		"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found": "true"}})
 	ctx := t.Context()
 	must := func(t *testing.T, err error) {
 		t.Helper()

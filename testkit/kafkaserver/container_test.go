@@ -18,18 +18,7 @@ import (
 // One container for all of this, because it takes seconds to start.
 func TestABrokerInAContainer(t *testing.T) {
 	t.Parallel()
-	began := time.Now()
-	s, err := kafkaserver.Container(t.Context(), kafkaserver.ContainerOptions{
-		Settings: map[string]string{"message.max.bytes": "20000"},
-	})
-	if errors.Is(err, docker.ErrNoDocker) {
-		skip.Without(t, "Docker", "start it", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	t.Logf("started in %s", time.Since(began).Round(time.Millisecond))
+	s := start(t, kafkaserver.ContainerOptions{Settings: map[string]string{"message.max.bytes": "20000"}})
 	ctx := t.Context()
 	must := func(t *testing.T, err error) {
 		t.Helper()
@@ -100,6 +89,22 @@ func TestABrokerInAContainer(t *testing.T) {
 		}
 	})
 	t.Run("markers of transactions are not records", func(t *testing.T) { readsPastMarkers(t, s) })
+}
+
+// start starts brokers, which stop when the test ends.
+func start(t *testing.T, o kafkaserver.ContainerOptions) *kafkaserver.Server {
+	t.Helper()
+	began := time.Now()
+	s, err := kafkaserver.Container(t.Context(), o)
+	if errors.Is(err, docker.ErrNoDocker) {
+		skip.Without(t, "Docker", "start it", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	t.Logf("started in %s", time.Since(began).Round(time.Millisecond))
+	return s
 }
 
 func writer(s *kafkaserver.Server, topic string) *kafka.Writer {
