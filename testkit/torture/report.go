@@ -33,10 +33,11 @@ type Report struct {
 
 // made is a fault that was made.
 type made struct {
-	name            string
-	missed          bool          // it was brought about, and never did anything to anybody
-	beside          bool          // a process was killed while it lasted
-	held, recovered time.Duration // never: not in time
+	name               string
+	missed             bool // it was brought about, and never did anything to anybody
+	beside             bool // a process was killed while it lasted
+	held               time.Duration
+	flowing, recovered time.Duration // never: not in time
 }
 
 // Holds says whether nothing is wrong. A run in which no fault hit anything does not hold: it shows nothing.
@@ -99,12 +100,12 @@ func (r *Report) table() string {
 		}
 		fmt.Fprintln(w)
 	}
-	line("fault", "made", "held", "recovered p50", "max")
+	line("fault", "made", "held", "events flow p50", "max", "recovered p50", "max")
 	for _, f := range r.faults {
-		var held, recovered []time.Duration
+		var held, flowing, recovered []time.Duration
 		for _, m := range r.hits() {
 			if m.name == f.name {
-				held, recovered = append(held, m.held), append(recovered, m.recovered)
+				held, flowing, recovered = append(held, m.held), append(flowing, m.flowing), append(recovered, m.recovered)
 			}
 		}
 		var missed []any // a cell, or none
@@ -113,7 +114,7 @@ func (r *Report) table() string {
 		}
 		switch why := r.impossible[f.name]; {
 		case len(held) > 0:
-			line(append([]any{f.name, len(held), round(slices.Max(held)), inTime(median(recovered)), inTime(slices.Max(recovered))}, missed...)...)
+			line(append([]any{f.name, len(held), round(slices.Max(held)), inTime(median(flowing)), inTime(slices.Max(flowing)), inTime(median(recovered)), inTime(slices.Max(recovered))}, missed...)...)
 		case missed != nil:
 			line(append([]any{f.name, 0}, missed...)...)
 		case why != "":
@@ -133,7 +134,9 @@ func (r *Report) String() string {
 	v, f := r.Verdict, r.Verdict.Figures
 	beside := 0
 	hits := r.hits()
+	var flowing []time.Duration
 	for _, m := range hits {
+		flowing = append(flowing, m.flowing)
 		if m.beside {
 			beside++
 		}
@@ -141,9 +144,9 @@ func (r *Report) String() string {
 	p50, most := f.RecoveryTimes()
 	fmt.Fprintf(&b, "\n%d faults, %d of them with a process killed beside; %d more made that never hit; %s\n\n", len(hits), beside, len(r.made)-len(hits), round(r.Took))
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "events\tlost\tghosts\tdone twice\torder breaks\tduplicates\tdead\trecovered p50\tmax\t")
-	fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t\n", f.Events, v.Count(oracle.Lost)+v.Count(oracle.Missing), v.Count(oracle.Ghosts)+v.Count(oracle.Phantoms),
-		v.Count(oracle.Doubles), v.OrderBreaks(), f.Duplicates, f.Letters, round(p50), round(most))
+	fmt.Fprintln(w, "events\tlost\tghosts\tdone twice\torder breaks\tduplicates\tdead\tevents flow p50\tmax\trecovered p50\tmax\t")
+	fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t\n", f.Events, v.Count(oracle.Lost)+v.Count(oracle.Missing), v.Count(oracle.Ghosts)+v.Count(oracle.Phantoms),
+		v.Count(oracle.Doubles), v.OrderBreaks(), f.Duplicates, f.Letters, inTime(median(flowing)), inTime(slices.Max(append(flowing, 0))), round(p50), round(most))
 	_ = w.Flush()
 	fmt.Fprintf(&b, "\n%s\nseen by O6 and O7: %s\n", v, r.seen)
 	if text := r.machine.String(); text != "" {
@@ -207,6 +210,9 @@ func command(o Options) string {
 }
 
 func median(of []time.Duration) time.Duration {
+	if len(of) == 0 {
+		return 0
+	}
 	sorted := slices.Sorted(slices.Values(of))
 	return sorted[len(sorted)/2]
 }

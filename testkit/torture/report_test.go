@@ -34,12 +34,12 @@ func TestTheReportSaysWhetherTheRunHoldsAndWhyNot(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(r.String()), "\n")
 		return strings.Join(strings.Fields(lines[1]), " "), lines[len(lines)-2]
 	}
-	r := &Report{faults: []fault{{name: "kill"}}, made: []made{{name: "kill", recovered: time.Second}, {name: "kill", recovered: 2 * time.Second}}}
-	if table, word := lastWords(r); table != "kill 2 0.0s 2.0s 2.0s" || word != "the run holds" {
+	r := &Report{faults: []fault{{name: "kill"}}, made: []made{{name: "kill", flowing: 500 * time.Millisecond, recovered: time.Second}, {name: "kill", flowing: time.Second, recovered: 2 * time.Second}}}
+	if table, word := lastWords(r); table != "kill 2 0.0s 1.0s 1.0s 2.0s 2.0s" || word != "the run holds" {
 		t.Errorf("it says %q and %q", table, word)
 	}
-	r.made[0].recovered = never
-	if table, _ := lastWords(r); table != "kill 2 0.0s NEVER NEVER" {
+	r.made[0].flowing, r.made[0].recovered = never, never
+	if table, _ := lastWords(r); table != "kill 2 0.0s NEVER NEVER NEVER NEVER" {
 		t.Errorf("of a recovery that did not come it says %q", table)
 	}
 	r.troubles = []string{"relay/0 does not stop"}
@@ -98,7 +98,7 @@ func TestAFaultThatHitNothingIsNotCountedAsMade(t *testing.T) {
 	for line := range strings.Lines(r.String()) {
 		lines = append(lines, strings.Join(strings.Fields(line), " "))
 	}
-	for i, want := range []string{"slow 1 1.0s 0.0s 0.0s made, never hit: 1", "reset 0 made, never hit: 1", "cut 0 not drawn", "",
+	for i, want := range []string{"slow 1 1.0s 0.0s 0.0s 0.0s 0.0s made, never hit: 1", "reset 0 made, never hit: 1", "cut 0 not drawn", "",
 		"1 faults, 0 of them with a process killed beside; 2 more made that never hit; 0.0s"} {
 		if lines[1+i] != want {
 			t.Errorf("line %d is %q, want %q", 1+i, lines[1+i], want)

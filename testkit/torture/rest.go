@@ -65,6 +65,18 @@ func (r *run) recover(ctx context.Context, healed, until time.Time) (waits strin
 	return fmt.Sprintf("no commit of: %s; %s", strings.Join(silent, ", "), r.census(ctx)), nil
 }
 
+// flowing says how long after the heal events flowed again: when each topic had an effect of an event that was committed
+// since.
+func (r *run) flowing(ctx context.Context, healed time.Time) (time.Duration, error) {
+	var last *time.Time
+	err := r.admin.QueryRow(ctx, `select max(first) from (select min(e.at) as first
+		from written w join effect e on e.id = w.id where w.at > $1 and w.due is null group by w.topic) x`, healed).Scan(&last)
+	if err != nil || last == nil {
+		return never, err
+	}
+	return last.Sub(healed), nil
+}
+
 // census says where events are.
 func (r *run) census(ctx context.Context) string {
 	var text string

@@ -356,12 +356,15 @@ func (r *run) make(ctx context.Context, f fault) error {
 		return fmt.Errorf("after %s: %w", f.name, err)
 	}
 	m := made{name: f.name, missed: !hit, beside: beside, held: healed.Sub(began), recovered: time.Since(healed)}
+	if m.flowing, err = r.flowing(ctx, healed); err != nil {
+		return fmt.Errorf("after %s: %w", f.name, err)
+	}
 	if m.missed {
 		r.say("%-28s NEVER HIT anything", f.name)
 	}
 	if waits == "" {
 		r.rec.Add(history.Entry{Op: history.Recovered, Text: f.name})
-		r.say("%-28s held %6s, recovered in %6s%s", f.name, round(m.held), round(m.recovered), s.drew())
+		r.say("%-28s held %6s, events flow after %6s, recovered in %6s%s", f.name, round(m.held), inTime(m.flowing), round(m.recovered), s.drew())
 	} else {
 		m.recovered = never
 		r.say("%-28s held %6s, NOT RECOVERED after %s: %s%s", f.name, round(m.held), round(r.limit), waits, s.drew())
