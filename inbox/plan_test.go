@@ -85,7 +85,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{forgetStartSQL, "'billing', " + many("''", "text") + ", " + many("'12'", "text"), []string{"start_pkey"}},
 		{positionSQL, "'billing', 'topic 7', 8", []string{"consumer_position_pkey"}},
 		{checkpointSQL, "'billing', 'topic 7', 8", []string{"consumer_position_pkey"}},
-		{assignSQL, "'billing', 'topic 7', 8, 1, 'node'", []string{"consumer_position_pkey"}},
+		{assignSQL, "'billing', 'topic 7', 8, 1, 'node', 'group'", []string{"consumer_position_pkey"}},
 		{holdSQL, "'billing', 'topic 7', 8, 'why'", []string{"consumer_position_pkey"}},
 		{saveSQL, "'billing', " + many("'topic 7'", "text") + ", " + many("8", "int") + strings.Repeat(", "+many("1", "bigint"), 4) + ", " + many(token, "text"), []string{"consumer_position_pkey"}},
 		{releaseSQL, partition + ", 1, true, 1, 1, " + token, []string{"consumer_position_pkey"}},
