@@ -3,7 +3,6 @@ package holdfastotel
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -121,39 +120,4 @@ func (m *maker) note(name string, err error) {
 	if err != nil && m.err == nil {
 		m.err = fmt.Errorf("make instrument %s: %w", name, err)
 	}
-}
-
-// bounded passes the first names through and calls all later ones rest, so that a label has few values whatever a
-// program does.
-type bounded struct {
-	most       int
-	none, rest string
-
-	mu   sync.RWMutex
-	seen map[string]bool
-}
-
-func (b *bounded) name(name string) string {
-	if name == "" {
-		return b.none
-	}
-	b.mu.RLock()
-	known, full := b.seen[name], len(b.seen) >= b.most
-	b.mu.RUnlock()
-	switch {
-	case known:
-		return name
-	case full:
-		return b.rest
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.seen == nil {
-		b.seen = map[string]bool{}
-	}
-	if !b.seen[name] && len(b.seen) >= b.most {
-		return b.rest
-	}
-	b.seen[name] = true
-	return name
 }

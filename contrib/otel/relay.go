@@ -7,12 +7,12 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// MaxTopics is the maximum number of values of the topic label. Further topics are counted as "other".
+// MaxTopics is the maximum number of values of the topic label. Further topics are counted as "other". A quarter of them are
+// for topics to which nothing was published.
 const MaxTopics = 200
 
 // Relay makes the Observer of a Relay. It counts events that were published, parked, published from their queue and
@@ -21,7 +21,7 @@ const MaxTopics = 200
 // an instrument could not be made.
 func Relay(meter metric.Meter) (relay.Observer, error) {
 	m := maker{meter: meter}
-	published := m.counter("holdfast.relay.published", "{event}", "Events that the broker acknowledged, repeats included")
+	publishes := m.counter("holdfast.relay.published", "{event}", "Events that the broker acknowledged, repeats included")
 	parked := m.counter("holdfast.relay.parked", "{event}", "Events that were parked in the queue of their key")
 	unparked := m.counter("holdfast.relay.unparked", "{event}", "Events that were published from the queue of their key")
 	dead := m.counter("holdfast.relay.dead", "{event}", "Events that became dead letters")
@@ -36,8 +36,9 @@ func Relay(meter metric.Meter) (relay.Observer, error) {
 		return relay.Observer{}, m.err
 	}
 	ctx := context.Background()
-	topics := &bounded{most: MaxTopics, none: "unnamed", rest: "other"}
-	topic := func(e holdfast.Event) attribute.KeyValue { return attribute.String("topic", topics.name(e.Topic)) }
+	topics := newTopicNames()
+	published := func(topic string) attribute.KeyValue { return attribute.String("topic", topics.published.name(topic)) }
+	inTrouble := func(topic string) attribute.KeyValue { return attribute.String("topic", topics.inTrouble(topic)) }
 	by := func(labels ...attribute.KeyValue) metric.MeasurementOption {
 		return metric.WithAttributeSet(attribute.NewSet(labels...))
 	}
@@ -48,14 +49,14 @@ func Relay(meter metric.Meter) (relay.Observer, error) {
 				counts[p.Events[i].Topic]++
 			}
 			for name, n := range counts {
-				published.Add(ctx, n, by(attribute.String("topic", topics.name(name))))
+				publishes.Add(ctx, n, by(published(name)))
 			}
 		},
 		OnParked: func(p relay.Parked) {
-			parked.Add(ctx, 1, by(topic(p.Event), attribute.String("why", p.Why)))
+			parked.Add(ctx, 1, by(inTrouble(p.Event.Topic), attribute.String("why", p.Why)))
 		},
-		OnUnparked: func(u relay.Unparked) { unparked.Add(ctx, 1, by(topic(u.Event))) },
-		OnDead:     func(d relay.DeadLettered) { dead.Add(ctx, 1, by(topic(d.Event))) },
+		OnUnparked: func(u relay.Unparked) { unparked.Add(ctx, 1, by(published(u.Event.Topic))) },
+		OnDead:     func(d relay.DeadLettered) { dead.Add(ctx, 1, by(inTrouble(d.Event.Topic))) },
 		OnClaimed:  func(relay.Claimed) { claimed.Add(ctx, 1) },
 		OnReleased: func(relay.Released) { released.Add(ctx, 1) },
 		OnLost:     func(relay.Lost) { lost.Add(ctx, 1) },

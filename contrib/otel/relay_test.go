@@ -3,6 +3,7 @@ package holdfastotel_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -124,5 +125,40 @@ func TestWhatWaitsForAConsumerIsMeasured(t *testing.T) {
 	}
 	if age := got["holdfast.waiting.age{consumer=billing}"]; age < 3600 || age > 3900 {
 		t.Errorf("it has waited %d s, want 3600", age)
+	}
+}
+
+// Whoever may write events can name any number of topics that do not exist.
+func TestTopicsThatDoNotExistLeaveTheOthersTheirLabels(t *testing.T) {
+	t.Parallel()
+	reader := metric.NewManualReader()
+	observer, err := holdfastotel.Relay(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const junk, real = 10 * holdfastotel.MaxTopics, holdfastotel.MaxTopics
+	for i := range junk {
+		observer.OnParked(relay.Parked{Event: holdfast.Event{Topic: fmt.Sprint("junk ", i)}, Why: "topic"})
+		observer.OnDead(relay.DeadLettered{Event: holdfast.Event{Topic: fmt.Sprint("junk ", i)}})
+	}
+	for i := range real {
+		observer.OnPublished(relay.Published{Events: []holdfast.Event{{Topic: fmt.Sprint("real ", i)}}})
+	}
+	observer.OnDead(relay.DeadLettered{Event: holdfast.Event{Topic: "real 0"}}) // It is known by now.
+	got := collected(t, reader)
+	labels, own := 0, int64(0)
+	for i := range real {
+		own += got[fmt.Sprintf("holdfast.relay.published{topic=real %d}", i)]
+	}
+	for i := range junk {
+		if got[fmt.Sprintf("holdfast.relay.dead{topic=junk %d}", i)] != 0 {
+			labels++
+		}
+	}
+	if own != real*3/4 || labels != holdfastotel.MaxTopics/4 || got["holdfast.relay.dead{topic=real 0}"] != 1 {
+		t.Errorf("%d topics that take events have labels of their own, and %d that do not", own, labels)
+	}
+	if others := got["holdfast.relay.published{topic=other}"]; others != real/4 {
+		t.Errorf("%d events are of other topics", others)
 	}
 }
