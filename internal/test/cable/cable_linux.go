@@ -8,6 +8,7 @@ import (
 	"net"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"github.com/jackc/pgx/v5"
 
@@ -42,9 +43,23 @@ func PullInsideAPipeline(t testing.TB, tx pgx.Tx, watch pgtest.Querier) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	wait.Until(t, "Postgres to acknowledge it", func() bool { return unacknowledged(t, raw) == 0 }) // or TCP would repeat it, and be heard
 	drop := []syscall.SockFilter{{Code: syscall.BPF_RET | syscall.BPF_K}}
 	//lint:ignore SA1019 its successor is a package of its own
 	if cerr := raw.Control(func(fd uintptr) { err = syscall.AttachLsf(int(fd), drop) }); cerr != nil || err != nil {
 		t.Fatal(cerr, err)
 	}
+}
+
+// unacknowledged is how many bytes were sent that the peer has not acknowledged.
+func unacknowledged(t testing.TB, raw syscall.RawConn) (bytes int32) {
+	t.Helper()
+	var errno syscall.Errno
+	err := raw.Control(func(fd uintptr) {
+		_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TIOCOUTQ, uintptr(unsafe.Pointer(&bytes)))
+	})
+	if err != nil || errno != 0 {
+		t.Fatal(err, errno)
+	}
+	return bytes
 }
