@@ -110,10 +110,14 @@ func (l *lane) answeredSince(then time.Time) bool { return l.r.answers.Load() >=
 func (l *lane) promptSince(then time.Time) bool { return l.r.prompt.Load() >= then.UnixNano() }
 
 func (l *lane) sayHeld(d *destination, a answer, wait time.Duration) {
+	l.logHeld(d, a, wait)
+	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: a.fault, Err: a.err, Wait: wait})
+}
+
+func (l *lane) logHeld(d *destination, a answer, wait time.Duration) {
 	if w, speak := l.r.notices.waits(d.spot, l.number, len(d.queue)+len(d.call), l.r.env.now()); speak {
 		l.r.c.Logger.Warn("partition waits", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", w.waited, "lanes", w.lanes, "events", w.events, "fault", string(a.fault), "retry_in", wait, "error", a.err)
 	}
-	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: a.fault, Err: a.err, Wait: wait})
 }
 
 // sayFlows says that a topic or a partition takes events again, once no lane waits for it any more.
@@ -148,9 +152,13 @@ func (l *lane) holdSlow() {
 		}
 		since := latest(d.since, time.Unix(0, l.r.back.Load())) // before, the broker was to blame, which was away
 		waited := now.Sub(since)
-		if waited >= slowAfter && !d.told && d.tries == 0 {
+		switch silent := (answer{fault: FaultPartition, err: errUnanswered}); {
+		case waited < slowAfter || d.tries > 0:
+		case d.told:
+			l.logHeld(d, silent, 0)
+		default:
 			d.told = true
-			l.sayHeld(d, answer{fault: FaultPartition, err: errUnanswered}, 0)
+			l.sayHeld(d, silent, 0)
 		}
 		d.checkAt = now.Add(max(l.slowAfter()/4, 10*time.Millisecond))
 		if waited < l.slowAfter() || waited < l.r.c.ParkAfter && !l.full() {

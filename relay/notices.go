@@ -8,8 +8,13 @@ import (
 // This file decides when to speak of a topic or a partition that takes nothing. All lanes of a process meet the same trouble, and
 // each of them tries again and again: one line tells what a hundred would. It knows no clock and no logger.
 
-// noticeEvery is how often a process speaks of the same topic or partition.
-const noticeEvery = time.Minute
+const (
+	// noticeEvery is how often a process speaks of the same topic or partition.
+	noticeEvery = time.Minute
+
+	// noticeAfter is how long trouble lasts that is spoken of sooner: it has begun anew since the last line.
+	noticeAfter = 5 * time.Second
+)
 
 // notices are the topics and partitions that take nothing, and what was said of them. It may be used by many goroutines. The
 // zero value is ready.
@@ -20,11 +25,24 @@ type notices struct {
 
 // notice is what is known of one of them.
 type notice struct {
-	since  time.Time   // it takes nothing; of the first lane that met it
-	lanes  map[int]int // that wait, and how many events of each
-	said   bool        // since then
-	saidAt time.Time   // that it waits
-	heldAt time.Time   // that it is held
+	since time.Time   // it takes nothing; of the first lane that met it
+	lanes map[int]int // that wait, and how many events of each
+	waits line
+	held  line
+}
+
+// line is one kind of line about one of them.
+type line struct {
+	at   time.Time // the last one
+	said bool      // since notice.since
+}
+
+// again says whether it is time to say it, of trouble that has lasted since then.
+func (l line) again(since, now time.Time) bool {
+	if l.at.IsZero() || now.Sub(l.at) >= noticeEvery {
+		return true
+	}
+	return !l.said && now.Sub(since) >= noticeAfter
 }
 
 // extent is what a line tells besides its cause.
@@ -35,29 +53,26 @@ type extent struct {
 
 // waits records that so many events of a lane wait for at, and says whether to speak of it now.
 func (n *notices) waits(at spot, lane, events int, now time.Time) (w extent, speak bool) {
-	return n.met(at, lane, events, now, false)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := n.of(at, lane, events, now)
+	if !s.waits.again(s.since, now) {
+		return extent{}, false
+	}
+	s.waits = line{now, true}
+	return s.extent(now), true
 }
 
 // held is waits for at being held from now on, which is worth a line of its own.
 func (n *notices) held(at spot, lane, events int, now time.Time) (w extent, speak bool) {
-	return n.met(at, lane, events, now, true)
-}
-
-func (n *notices) met(at spot, lane, events int, now time.Time, held bool) (w extent, speak bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := n.of(at, lane, events, now)
-	last := s.saidAt
-	if held {
-		last = s.heldAt
-	}
-	if !last.IsZero() && now.Sub(last) < noticeEvery {
+	if !s.held.again(s.since, now) {
 		return extent{}, false
 	}
-	s.said, s.saidAt = true, now
-	if held {
-		s.heldAt = now
-	}
+	s.held = line{now, true}
+	s.waits = s.held
 	return s.extent(now), true
 }
 
@@ -74,7 +89,8 @@ func (n *notices) flows(at spot, lane int, now time.Time) (w extent, speak bool)
 	if len(s.lanes) > 0 {
 		return extent{}, false
 	}
-	speak, s.said = s.said, false
+	speak = s.waits.said || s.held.said
+	s.waits.said, s.held.said = false, false
 	return s.extent(now), speak
 }
 

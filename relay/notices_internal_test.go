@@ -35,16 +35,27 @@ func TestAProcessSpeaksOfAPartitionOnceAMinute(t *testing.T) {
 		note("flows", 131, w, speak)
 	}
 	// Trouble that comes and goes is no reason to speak more often; nor does it flow again for those who never heard of it.
-	for second := 132; second < 180; second += 2 {
+	for second := 132; second < 168; second += 2 {
 		w, speak := n.waits(at, 0, 1, start.Add(time.Duration(second)*time.Second))
 		note("waits", second, w, speak)
 		w, speak = n.flows(at, 0, start.Add(time.Duration(second+1)*time.Second))
 		note("flows", second+1, w, speak)
 	}
+	// Unless it lasts.
+	for second := 169; second < 179; second++ {
+		w, speak := n.waits(at, 0, 1, start.Add(time.Duration(second)*time.Second))
+		note("waits", second, w, speak)
+		if second >= 177 {
+			w, speak = n.held(at, 0, 1, start.Add(time.Duration(second)*time.Second))
+			note("held", second, w, speak)
+		}
+	}
+	w, speak := n.flows(at, 0, start.Add(180*time.Second))
+	note("flows", 180, w, speak)
 	// Lanes that end take their part of it with them.
 	n.waits(at, 1, 7, start.Add(200*time.Second))
 	n.leave(1)
-	w, speak := n.waits(at, 2, 5, start.Add(300*time.Second))
+	w, speak = n.waits(at, 2, 5, start.Add(300*time.Second))
 	note("waits", 300, w, speak)
 	// A lane that ends and begins again waits for what was said to wait. That it is over is said too.
 	n.leave(2)
@@ -58,6 +69,9 @@ func TestAProcessSpeaksOfAPartitionOnceAMinute(t *testing.T) {
 		"65: waits for 1m5s, 3 lanes, 30 events",
 		"125: waits for 2m5s, 3 lanes, 30 events",
 		"130: flows for 2m10s, 0 lanes, 0 events",
+		"174: waits for 5s, 1 lanes, 1 events",
+		"177: held for 8s, 1 lanes, 1 events",
+		"180: flows for 11s, 0 lanes, 0 events",
 		"300: waits for 0s, 1 lanes, 5 events",
 		"330: flows for 10s, 0 lanes, 0 events",
 	}
