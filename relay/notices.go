@@ -89,7 +89,7 @@ func (n *notices) flows(at spot, lane int, now time.Time) (w extent, speak bool)
 	if len(s.lanes) > 0 {
 		return extent{}, false
 	}
-	speak = s.waits.said || s.held.said
+	speak = s.waits.said // as also a line that it is held says
 	s.waits.said, s.held.said = false, false
 	return s.extent(now), speak
 }

@@ -37,6 +37,12 @@ func (b *bounded) name(name string) string {
 	return name
 }
 
+func (b *bounded) has(name string) bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.seen[name]
+}
+
 // topicNames are the values of the topic label. Topics to which something was published and those that only have trouble take no
 // room from each other: whoever may write events can name any number of topics that do not exist.
 type topicNames struct {
@@ -55,10 +61,4 @@ func (n *topicNames) inTrouble(topic string) string {
 		return topic
 	}
 	return n.troubled.name(topic)
-}
-
-func (b *bounded) has(name string) bool {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return b.seen[name]
 }

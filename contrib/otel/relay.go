@@ -21,7 +21,7 @@ const MaxTopics = 200
 // an instrument could not be made.
 func Relay(meter metric.Meter) (relay.Observer, error) {
 	m := maker{meter: meter}
-	publishes := m.counter("holdfast.relay.published", "{event}", "Events that the broker acknowledged, repeats included")
+	published := m.counter("holdfast.relay.published", "{event}", "Events that the broker acknowledged, repeats included")
 	parked := m.counter("holdfast.relay.parked", "{event}", "Events that were parked in the queue of their key")
 	unparked := m.counter("holdfast.relay.unparked", "{event}", "Events that were published from the queue of their key")
 	dead := m.counter("holdfast.relay.dead", "{event}", "Events that became dead letters")
@@ -37,8 +37,8 @@ func Relay(meter metric.Meter) (relay.Observer, error) {
 	}
 	ctx := context.Background()
 	topics := newTopicNames()
-	published := func(topic string) attribute.KeyValue { return attribute.String("topic", topics.published.name(topic)) }
-	inTrouble := func(topic string) attribute.KeyValue { return attribute.String("topic", topics.inTrouble(topic)) }
+	ofPublished := func(topic string) attribute.KeyValue { return attribute.String("topic", topics.published.name(topic)) }
+	ofTroubled := func(topic string) attribute.KeyValue { return attribute.String("topic", topics.inTrouble(topic)) }
 	by := func(labels ...attribute.KeyValue) metric.MeasurementOption {
 		return metric.WithAttributeSet(attribute.NewSet(labels...))
 	}
@@ -49,14 +49,14 @@ func Relay(meter metric.Meter) (relay.Observer, error) {
 				counts[p.Events[i].Topic]++
 			}
 			for name, n := range counts {
-				publishes.Add(ctx, n, by(published(name)))
+				published.Add(ctx, n, by(ofPublished(name)))
 			}
 		},
 		OnParked: func(p relay.Parked) {
-			parked.Add(ctx, 1, by(inTrouble(p.Event.Topic), attribute.String("why", p.Why)))
+			parked.Add(ctx, 1, by(ofTroubled(p.Event.Topic), attribute.String("why", p.Why)))
 		},
-		OnUnparked: func(u relay.Unparked) { unparked.Add(ctx, 1, by(published(u.Event.Topic))) },
-		OnDead:     func(d relay.DeadLettered) { dead.Add(ctx, 1, by(inTrouble(d.Event.Topic))) },
+		OnUnparked: func(u relay.Unparked) { unparked.Add(ctx, 1, by(ofPublished(u.Event.Topic))) },
+		OnDead:     func(d relay.DeadLettered) { dead.Add(ctx, 1, by(ofTroubled(d.Event.Topic))) },
 		OnClaimed:  func(relay.Claimed) { claimed.Add(ctx, 1) },
 		OnReleased: func(relay.Released) { released.Add(ctx, 1) },
 		OnLost:     func(relay.Lost) { lost.Add(ctx, 1) },
