@@ -22,7 +22,7 @@ type handlerReturn struct {
 	closed  bool          // its connection is closed
 	busy    bool          // rows or batch results are open
 	status  byte          // of its transaction: 'T' in progress, 'E' failed, 'I' none
-	ended   bool          // it ended its transaction by a statement, and may have begun another
+	ended   bool          // it ended its transaction by a statement, or tried to, and may have begun another
 	ranOut  bool          // a time-out of its own closed the connection
 	cutOff  bool          // the network swallowed what it sent
 }
@@ -36,6 +36,8 @@ func (r handlerReturn) judge() error {
 	timedOut := r.timedOut()
 	cancelled := fmt.Sprintf("the handler was cancelled after %s", r.timeout)
 	switch {
+	case r.ended && !r.closed: // Its work is committed or gone, or it does not know that it must not. Another attempt would not help.
+		return endedItself(r.err)
 	case r.err != nil:
 		if r.closed && !timedOut && !r.stopped && (errors.Is(r.err, context.DeadlineExceeded) || errors.Is(r.err, context.Canceled) || r.ranOut) {
 			// pgx closes the connection under a statement whose context ends. Here the handler made that context.
@@ -58,13 +60,23 @@ func (r handlerReturn) judge() error {
 		return &handlerError{err: errors.New("the handler was told to stop, and then returned nil"), stopped: true}
 	case r.busy:
 		return &handlerError{err: errors.New("the handler left rows or batch results open: close them before it returns")}
-	case r.status == 'I' || r.ended: // Its work is committed or gone. Another attempt would not help.
-		return &handlerError{err: retry.Permanent(fmt.Errorf("the handler ended its transaction by a statement: %w", errNotTheHandlers))}
+	case r.status == 'I':
+		return endedItself(nil)
 	case r.status == 'E':
 		return &handlerError{err: errors.New("a statement failed, but the handler returned nil: return the error, or run the statement under a savepoint (tx.Begin)")}
 	default:
 		return nil
 	}
+}
+
+// endedItself is the failure of a handler that ended its transaction, or tried to, and then returned err.
+func endedItself(err error) error {
+	if err == nil || errors.Is(err, errNotTheHandlers) {
+		err = errNotTheHandlers
+	} else {
+		err = fmt.Errorf("%w; it returned: %w", errNotTheHandlers, err)
+	}
+	return &handlerError{err: retry.Permanent(fmt.Errorf("the handler ended its transaction by a statement: %w", err))}
 }
 
 // judgeSettling judges an error of our own statements after a handler that returned nil. They work after every other handler. So
@@ -85,5 +97,5 @@ func judgeSettling(err error, closed bool) error {
 	}
 }
 
-// errNotTheHandlers is what Commit and Rollback of a handler's transaction return.
+// errNotTheHandlers is what Commit and Rollback of a handler's transaction return, and statements that would end it.
 var errNotTheHandlers = errors.New("holdfast ends the handler's transaction itself: return nil to commit, an error to roll back, or use a savepoint (tx.Begin)")

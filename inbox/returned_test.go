@@ -42,6 +42,10 @@ func TestAHandlerIsJudgedByWhatItLeaves(t *testing.T) {
 		"nil with rows open":                        {handlerReturn{busy: true, status: 'T'}, "rows or batch results open", faultEvent},
 		"nil without a transaction":                 {handlerReturn{status: 'I'}, "ended its transaction", faultEvent},
 		"nil in a transaction that it began itself": {handlerReturn{status: 'T', ended: true}, "ended its transaction", faultEvent},
+		"an error in one that it began itself":      {handlerReturn{err: boom, status: 'T', ended: true}, "it returned: boom", faultEvent},
+		"an error after it ended it":                {handlerReturn{err: boom, status: 'I', ended: true}, "it returned: boom", faultEvent},
+		"the refusal to end it":                     {handlerReturn{err: errNotTheHandlers, status: 'T', ended: true}, "ended its transaction by a statement: holdfast ends", faultEvent},
+		"nil after it tried to end it, too late":    {handlerReturn{over: true, status: 'T', ended: true}, "ended its transaction", faultEvent},
 		"nil in a failed transaction":               {handlerReturn{status: 'E'}, "a statement failed, but the handler returned nil", faultEvent},
 	} {
 		row.r.timeout = time.Second
@@ -109,7 +113,8 @@ var misdeeds = map[string]struct {
 	"it makes its transaction read only": {statement("set transaction read only"), Handled},
 	"it rolls back and begins anew":      {statement("rollback; begin"), Dead},
 	"it rolls back and goes on":          {statement("rollback and chain"), Dead},
-	"it commits and goes on":             {statement("commit and chain"), Duplicate},
+	"it commits and goes on":             {statement("commit and chain"), Dead},
+	"its function commits and goes on":   {statement("/* in the middle */ commit and chain"), Duplicate},
 	"COMMIT is refused by a trigger":     {statement("insert into refused values ('P0001')"), Dead},
 	"COMMIT is refused by a constraint":  {statement("insert into refused values ('23514')"), Dead},
 	"COMMIT is refused by its data":      {statement("insert into refused values ('22012')"), Dead},
@@ -277,7 +282,7 @@ func TestASwallowedErrorInTheCallersTransactionIsCounted(t *testing.T) {
 
 func TestAHandlerThatEndsTheCallersTransactionIsAnError(t *testing.T) {
 	b := setup(t)
-	in := b.misdoing(statement("rollback"))
+	in := b.misdoing(statement("/* unseen */ rollback"))
 	tx, err := b.db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -288,6 +293,31 @@ func TestAHandlerThatEndsTheCallersTransactionIsAnError(t *testing.T) {
 	}
 	if n := b.count("select (select count(*) from holdfast.inbox) + (select count(*) from holdfast.letter)"); n != 0 {
 		t.Errorf("%d rows were written outside the caller's transaction", n)
+	}
+}
+
+func TestAHandlerThatTriesToEndTheCallersTransactionHarmsItNot(t *testing.T) {
+	b := setup(t)
+	in := b.misdoing(statement("commit"))
+	tx, err := b.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if err := effectOf(t.Context(), tx, event("the caller's", "k")); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := in.ReceiveTx(t.Context(), tx, event("bad", "k")); err != nil || out != Dead {
+		t.Errorf("ReceiveTx = %q, %v; want a dead letter", out, err)
+	}
+	if b.effects("the caller's") != 0 {
+		t.Error("the caller's transaction was committed")
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if b.effects("the caller's") != 1 || b.effects("bad") != 0 || b.count("select count(*) from holdfast.letter where event_id = 'bad'") != 1 {
+		t.Error("the caller's write or the letter is gone, or the handler's write is not")
 	}
 }
 

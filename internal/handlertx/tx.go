@@ -1,5 +1,5 @@
-// Package handlertx is the transaction that a handler gets. The handler cannot end it, and cannot use it after it has
-// returned.
+// Package handlertx is the transaction that a handler gets. The handler does not end it by mistake, and cannot use it after
+// it has returned.
 package handlertx
 
 import (
@@ -14,27 +14,29 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Tx is a pgx.Tx whose Commit and Rollback only say why they are refused. Its savepoints (Begin) can be ended. Once its
-// owner has taken it back, every call answers with pgx.ErrTxClosed: the connection may be in another transaction by then.
+// Tx is a pgx.Tx whose Commit and Rollback only say why they are refused, and so do statements that begin with such a word:
+// they are not sent. Its savepoints (Begin) can be ended. Once its owner has taken it back, every call answers with
+// pgx.ErrTxClosed: the connection may be in another transaction by then.
 type Tx struct {
 	tx pgx.Tx
 	*turn
-	refusal error // of Commit and Rollback; nil for a savepoint
+	savepoint bool // which Commit and Rollback may end
 }
 
 // turn is what the handler's transaction and its savepoints share.
 type turn struct {
-	ctx  context.Context // the handler's
-	over atomic.Bool     // it has returned
-	own  atomic.Pointer[context.Context]
+	ctx     context.Context // the handler's
+	refusal error           // of what would end the transaction
+	over    atomic.Bool     // it has returned
+	own     atomic.Pointer[context.Context]
 
 	sent  atomic.Int64 // when it last used the connection; nanoseconds, 0 if it never did
-	ended atomic.Bool  // it ended the transaction by a statement
+	ended atomic.Bool  // it ended the transaction by a statement, or tried to
 }
 
-// Give returns tx for a handler that runs under ctx. Refusal is what its Commit and Rollback return.
+// Give returns tx for a handler that runs under ctx. Refusal is what it gets for trying to end the transaction.
 func Give(ctx context.Context, tx pgx.Tx, refusal error) *Tx {
-	return &Tx{tx: tx, turn: &turn{ctx: ctx}, refusal: refusal}
+	return &Tx{tx: tx, turn: &turn{ctx: ctx, refusal: refusal}}
 }
 
 // TakeBack ends the handler's use of it.
@@ -55,25 +57,58 @@ func (t *Tx) Sent() time.Time {
 	return time.Time{}
 }
 
-// Ended says whether the handler ended the transaction by a statement of its own. It may have begun another.
+// Ended says whether the handler ended the transaction by a statement of its own, or tried to. It may have begun another.
 func (t *Tx) Ended() bool { return t.ended.Load() }
+
+// refuses is the error of a statement that would end the transaction. It knows those by their first word. noteEnd finds the others.
+func (t *turn) refuses(sql string) error {
+	if !endsTransaction(sql) {
+		return nil
+	}
+	t.ended.Store(true)
+	return t.refusal
+}
+
+// endsTransaction reports that sql begins with COMMIT, END, ABORT, PREPARE TRANSACTION, or a ROLLBACK that is not to a savepoint.
+func endsTransaction(sql string) bool {
+	word, rest := firstWord(sql)
+	switch {
+	case strings.EqualFold(word, "commit"), strings.EqualFold(word, "end"), strings.EqualFold(word, "abort"):
+		return true
+	case strings.EqualFold(word, "prepare"):
+		second, _ := firstWord(rest)
+		return strings.EqualFold(second, "transaction")
+	case strings.EqualFold(word, "rollback"):
+		second, rest := firstWord(rest)
+		if strings.EqualFold(second, "work") || strings.EqualFold(second, "transaction") {
+			second, _ = firstWord(rest)
+		}
+		return !strings.EqualFold(second, "to")
+	default:
+		return false
+	}
+}
+
+// firstWord is the first word of sql, and what follows it.
+func firstWord(sql string) (word, rest string) {
+	sql = strings.TrimLeftFunc(sql, func(r rune) bool { return r == ';' || unicode.IsSpace(r) })
+	end := strings.IndexFunc(sql, func(r rune) bool { return !unicode.IsLetter(r) && r != '_' })
+	if end < 0 {
+		end = len(sql)
+	}
+	return sql[:end], sql[end:]
+}
 
 // noteEnd notes that the handler ended the transaction, if sql did, whose answer tag is. Of several statements tag answers the last.
 func (t *turn) noteEnd(conn *pgx.Conn, sql, tag string) {
-	switch {
+	switch first, _ := firstWord(sql); {
 	case tag == "COMMIT", !conn.IsClosed() && conn.PgConn().TxStatus() == 'I':
 	case tag == "ROLLBACK" && strings.Contains(strings.ToLower(sql), "chain"): // not: rollback to savepoint
-	case (tag == "BEGIN" || tag == "START TRANSACTION") && !isFirst(sql, "begin") && !isFirst(sql, "start"): // after another statement
+	case (tag == "BEGIN" || tag == "START TRANSACTION") && !strings.EqualFold(first, "begin") && !strings.EqualFold(first, "start"): // after another statement
 	default:
 		return
 	}
 	t.ended.Store(true)
-}
-
-// isFirst reports that word is the first of a statement.
-func isFirst(sql, word string) bool {
-	fields := strings.FieldsFunc(sql[:min(len(sql), 100)], func(r rune) bool { return r == ';' || unicode.IsSpace(r) })
-	return len(fields) > 0 && strings.EqualFold(fields[0], word)
 }
 
 // uses records under which context the connection is used: own is the last one that the handler made itself. A call on a
@@ -121,18 +156,18 @@ func (t *Tx) Begin(ctx context.Context) (pgx.Tx, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Tx{tx: nested, turn: t.turn}, nil
+	return &Tx{tx: nested, turn: t.turn, savepoint: true}, nil
 }
 
 func (t *Tx) Commit(ctx context.Context) error {
-	if t.refusal != nil {
+	if !t.savepoint {
 		return t.refusal
 	}
 	return t.under(ctx).Commit(ctx)
 }
 
 func (t *Tx) Rollback(ctx context.Context) error {
-	if t.refusal != nil {
+	if !t.savepoint {
 		return t.refusal
 	}
 	return t.under(ctx).Rollback(ctx)
@@ -147,8 +182,8 @@ func (t *Tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []strin
 
 func (t *Tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	for _, q := range b.QueuedQueries {
-		if isFirst(q.SQL, "commit") || isFirst(q.SQL, "end") {
-			t.ended.Store(true)
+		if err := t.refuses(q.SQL); err != nil {
+			return pgx.FailedBatchResults(b, err)
 		}
 	}
 	return t.under(ctx).SendBatch(ctx, b)
@@ -159,6 +194,9 @@ func (t *Tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDe
 }
 
 func (t *Tx) Exec(ctx context.Context, sql string, arguments ...any) (pgconn.CommandTag, error) {
+	if err := t.refuses(sql); err != nil {
+		return pgconn.CommandTag{}, err
+	}
 	tx := t.under(ctx)
 	tag, err := tx.Exec(ctx, sql, arguments...)
 	if tx == t.tx {
@@ -168,9 +206,15 @@ func (t *Tx) Exec(ctx context.Context, sql string, arguments ...any) (pgconn.Com
 }
 
 func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if err := t.refuses(sql); err != nil {
+		return pgx.FailedBatchResults(&pgx.Batch{}, err).Query()
+	}
 	return t.under(ctx).Query(ctx, sql, args...)
 }
 
 func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if err := t.refuses(sql); err != nil {
+		return pgx.FailedBatchResults(&pgx.Batch{}, err).QueryRow()
+	}
 	return t.under(ctx).QueryRow(ctx, sql, args...)
 }

@@ -14,27 +14,41 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-func TestAHandlerThatEndsItsTransactionIsFoundOut(t *testing.T) {
+// A statement is refused, or found out after it was sent, or neither.
+func TestAHandlerThatEndsItsTransactionIsRefusedOrFoundOut(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	for sql, want := range map[string]bool{
-		"select 1":                    false,
-		"savepoint a":                 false,
-		"rollback to savepoint s":     false,
-		"ROLLBACK TO s":               false,
-		"release savepoint s":         false,
-		"begin":                       false, // Postgres only warns.
-		"do $$ begin null; end $$":    false,
-		"set local work_mem = '8MB'":  false,
-		"commit":                      true,
-		"rollback":                    true,
-		"end":                         true,
-		"abort":                       true,
-		"commit and chain":            true,
-		"ROLLBACK AND CHAIN":          true,
-		"rollback; begin":             true,
-		"commit; start transaction":   true,
-		"select 'commit'; select 'b'": false,
+	refusal := errors.New("no")
+	const fine, refused, foundOut = 0, 1, 2
+	for sql, want := range map[string]int{
+		"select 1":                    fine,
+		"savepoint a":                 fine,
+		"rollback to savepoint s":     fine,
+		"ROLLBACK TO s":               fine,
+		"rollback work to s":          fine,
+		"release savepoint s":         fine,
+		"begin":                       fine, // Postgres only warns.
+		"do $$ begin null; end $$":    fine,
+		"set local work_mem = '8MB'":  fine,
+		"select 'commit'; select 'b'": fine,
+		"prepare transaction_1 as select 1; deallocate transaction_1": fine,
+		"select 1 as committed":               fine,
+		"commit":                              refused,
+		" ;\n COMMIT;":                        refused,
+		"commit work":                         refused,
+		"rollback":                            refused,
+		"rollback transaction":                refused,
+		"end":                                 refused,
+		"abort":                               refused,
+		"commit and chain":                    refused,
+		"ROLLBACK AND CHAIN":                  refused,
+		"rollback; begin":                     refused,
+		"commit; start transaction":           refused,
+		"prepare transaction 'handlers'":      refused,
+		"select 1; commit":                    foundOut,
+		"/* now */ commit":                    foundOut,
+		"-- now\nrollback and chain":          foundOut,
+		"/* now */ commit; start transaction": foundOut,
 	} {
 		t.Run(sql, func(t *testing.T) {
 			for how, run := range map[string]func(ctx context.Context, tx pgx.Tx) error{
@@ -53,15 +67,21 @@ func TestAHandlerThatEndsItsTransactionIsFoundOut(t *testing.T) {
 					t.Fatal(err)
 				}
 				pgtest.Exec(t, tx, "savepoint s")
-				given := handlertx.Give(t.Context(), tx, errors.New("no"))
+				given := handlertx.Give(t.Context(), tx, refusal)
 				if !given.Sent().IsZero() {
 					t.Error("it sent something before it began")
 				}
-				_ = run(t.Context(), given)
-				if got := given.Ended(); got != want {
-					t.Errorf("%s: ended is %v, want %v", how, got, want)
+				err = run(t.Context(), given)
+				if got := given.Ended(); got != (want != fine) {
+					t.Errorf("%s: ended is %v", how, got)
 				}
-				if given.Sent().IsZero() {
+				if errors.Is(err, refusal) != (want == refused) || err != nil && want != refused {
+					t.Errorf("%s: %v", how, err)
+				}
+				if open := tx.Conn().PgConn().TxStatus() == 'T'; want == refused && !open {
+					t.Errorf("%s: it was sent", how)
+				}
+				if given.Sent().IsZero() && want != refused {
 					t.Error("it sent nothing")
 				}
 				_ = tx.Rollback(t.Context())
@@ -70,21 +90,38 @@ func TestAHandlerThatEndsItsTransactionIsFoundOut(t *testing.T) {
 	}
 }
 
-func TestABatchThatCommitsIsFoundOut(t *testing.T) {
+func TestWhatEndsTheTransactionIsRefusedHoweverItIsSent(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	for sql, want := range map[string]bool{"select 1": false, "commit": true, " COMMIT and chain": true} {
-		tx, err := db.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
+	refusal := errors.New("no")
+	var one int
+	for name, send := range map[string]func(ctx context.Context, tx pgx.Tx, sql string) error{
+		"batch": func(ctx context.Context, tx pgx.Tx, sql string) error {
+			b := &pgx.Batch{}
+			b.Queue("select 1")
+			b.Queue(sql)
+			return tx.SendBatch(ctx, b).Close()
+		},
+		"query": func(ctx context.Context, tx pgx.Tx, sql string) error {
+			rows, err := tx.Query(ctx, sql)
+			rows.Close()
+			return errors.Join(err, rows.Err())
+		},
+		"row": func(ctx context.Context, tx pgx.Tx, sql string) error { return tx.QueryRow(ctx, sql).Scan(&one) },
+	} {
+		for sql, want := range map[string]bool{"select 1": false, " COMMIT and chain": true} {
+			tx, err := db.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			given := handlertx.Give(t.Context(), tx, refusal)
+			if err := send(t.Context(), given, sql); errors.Is(err, refusal) != want || err != nil && !want {
+				t.Errorf("%s of %q: %v", name, sql, err)
+			}
+			if given.Ended() != want || tx.Conn().PgConn().TxStatus() != 'T' {
+				t.Errorf("%s of %q: ended is %v, and the transaction is %c", name, sql, given.Ended(), tx.Conn().PgConn().TxStatus())
+			}
+			_ = tx.Rollback(t.Context())
 		}
-		given := handlertx.Give(t.Context(), tx, errors.New("no"))
-		b := &pgx.Batch{}
-		b.Queue(sql)
-		_ = given.SendBatch(t.Context(), b).Close()
-		if got := given.Ended(); got != want {
-			t.Errorf("%q: ended is %v, want %v", sql, got, want)
-		}
-		_ = tx.Rollback(t.Context())
 	}
 }

@@ -39,25 +39,27 @@ func TestAnEventWhoseHandlerCommitsEndsOnce(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	known := oracle.Run{
-		Written: []oracle.Written{{ID: "dead"}, {ID: "handled"}, {ID: "lost"}, {ID: "other"}},
-		Effects: []oracle.Effect{{ID: "handled"}, {ID: "other"}},
-		Letters: []oracle.Letter{{EventID: "dead"}},
+		Written: []oracle.Written{{ID: "dead"}, {ID: "handled"}, {ID: "lost"}, {ID: "other"}, {ID: "stored"}, {ID: "both"}},
+		Effects: []oracle.Effect{{ID: "handled"}, {ID: "other"}, {ID: "stored"}, {ID: "both"}},
+		Letters: []oracle.Letter{{EventID: "dead"}, {EventID: "stored"}, {EventID: "both"}},
 		Entries: []history.Entry{
 			{At: at, Op: history.Fault, Text: "handlers-" + setsRole},
 			{At: at.Add(time.Second), Op: history.Log, Text: "waiting for the database: SQLSTATE 42501"},
 			{At: at.Add(2 * time.Second), Op: history.Recovered, Text: "handlers-" + setsRole},
 			{At: at.Add(3 * time.Second), Op: history.Log, Text: "waiting for the database: SQLSTATE 42501"},
-			{At: at.Add(4 * time.Second), Op: history.Log, IDs: []string{"dead", "handled", "lost"}, Text: misbehaves + commits},
+			{At: at.Add(4 * time.Second), Op: history.Log, IDs: []string{"dead", "handled", "lost", "stored", "both"}, Text: misbehaves + commits},
+			{At: at.Add(5 * time.Second), Op: history.Receive, IDs: []string{"stored"}, Text: "stored"},
+			{At: at.Add(5 * time.Second), Op: history.Receive, IDs: []string{"both"}, Text: "duplicate"},
 		},
 	}
 	problems := endings(&known)
-	if len(problems) != 1 || !strings.HasPrefix(problems[0], "lost,") {
+	if len(problems) != 2 || !strings.HasPrefix(problems[0], "both,") || !strings.HasPrefix(problems[1], "lost,") {
 		t.Errorf("it says %q", problems)
 	}
-	if len(known.Written) != 3 || known.Written[0].ID != "handled" || len(known.Letters) != 0 || len(known.Effects) != 2 {
+	if len(known.Written) != 4 || known.Written[0].ID != "handled" || len(known.Letters) != 1 || len(known.Effects) != 3 {
 		t.Errorf("what is left to judge is %+v", known)
 	}
-	if len(known.Entries) != 4 || known.Entries[2].At != at.Add(3*time.Second) {
+	if len(known.Entries) != 6 || known.Entries[2].At != at.Add(3*time.Second) {
 		t.Errorf("the entries that are left are %+v", known.Entries)
 	}
 }
