@@ -42,6 +42,9 @@ func measureRetired(ctx context.Context, e *env, r *report) error {
 	if _, err := pool.Exec(ctx, placesTaken, e.retired); err != nil {
 		return fmt.Errorf("park events: %w", err)
 	}
+	if _, err := pool.Exec(ctx, "vacuum (analyze) holdfast.parked"); err != nil { // else the relays' first reads write the pages of one large INSERT
+		return fmt.Errorf("park events: %w", err)
+	}
 	letters, err := dlq.New(pool, dlq.Config{})
 	if err != nil {
 		return err

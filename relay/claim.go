@@ -125,42 +125,47 @@ func (r *Relay) readServer(ctx context.Context) (server, error) {
 	return s, nil
 }
 
-// claim takes up to n free lanes and starts them, except for the given ones: those that are ours, or rest. If a stop keeps some from starting, leave releases those.
+// claim takes up to n free lanes and starts them, except for the given ones: those that are ours, or rest. It takes one after the
+// other: a lease runs from the statement on, and a lane may take long to load. What is still free after half of the time in which
+// others believe that we live is left to the next turn.
 func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, except []int16, lanes int) error {
-	sent := r.env.now()
-	rows, err := r.pool.Query(writing, r.sql.In(claimLanes), r.c.Name, r.c.Lease, n, token, except)
-	if err != nil {
-		return fmt.Errorf("claim lanes: %w", err)
-	}
-	claimed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*lane, error) {
-		l := newLane(r, token, sent.Add(r.c.Lease))
-		err := row.Scan(&l.number, &l.epoch, &l.cursor.done, &l.cursor.upto, &l.cursor.pos)
-		return l, err
-	})
-	if err != nil {
-		return fmt.Errorf("claim lanes: %w", err)
-	}
-	r.mu.Lock()
-	r.token = token
-	for _, l := range claimed {
-		r.failing.claimed(l.number, sent)
-		l.failures = r.failing.failures(l.number)
-		l.reader.most = sizeAfter(l.failures)
-	}
-	r.mu.Unlock()
-	if len(claimed) > 0 {
+	except = slices.Clone(except)
+	for began := r.env.now(); n > 0 && r.env.now().Sub(began) < r.c.Lease/2; n-- {
+		l, err := r.claimOne(writing, token, except)
+		if l == nil || err != nil {
+			return err
+		}
 		failpoint.Hit(failpoint.RelayClaimed)
-	}
-	for _, l := range claimed {
+		except = append(except, int16(l.number))
 		if err := r.load(ctx, l); err != nil {
 			return fmt.Errorf("load lane %d: %w", l.number, explain(err)) // its lease runs out, and it is claimed again
 		}
 		l.saved = l.cursor
-		l.reader = logReader{most: l.reader.most, pool: r.pool, sql: r.sql, lane: l.number, token: token, limit: r.c.BatchSize, bytes: r.pageBytes,
+		l.reader = logReader{most: sizeAfter(l.failures), pool: r.pool, sql: r.sql, lane: l.number, token: token, limit: r.c.BatchSize, bytes: r.pageBytes,
 			span: int64(r.c.BatchSize) * int64(lanes) * 4 / 5, now: r.env.now, at: startReading(l.cursor)}
 		r.env.start(work, l)
 	}
 	return nil
+}
+
+// claimOne takes a free lane; nil if there is none. If a stop keeps it from starting, leave releases it.
+func (r *Relay) claimOne(writing context.Context, token string, except []int16) (*lane, error) {
+	sent := r.env.now()
+	l := newLane(r, token, sent.Add(r.c.Lease))
+	err := r.pool.QueryRow(writing, r.sql.In(claimLane), r.c.Name, r.c.Lease, token, except).
+		Scan(&l.number, &l.epoch, &l.cursor.done, &l.cursor.upto, &l.cursor.pos)
+	none := errors.Is(err, pgx.ErrNoRows)
+	if err != nil && !none {
+		return nil, fmt.Errorf("claim a lane: %w", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.token = token; none {
+		return nil, nil
+	}
+	r.failing.claimed(l.number, sent)
+	l.failures = r.failing.failures(l.number)
+	return l, nil
 }
 
 // resumeReleased makes queues due again that waited for a dead letter, which a person dealt with while nobody owned the lane.

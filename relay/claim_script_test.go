@@ -63,34 +63,39 @@ func TestAClaimAsksForWhatItsShareLacks(t *testing.T) {
 	for name, c := range map[string]struct {
 		owned               int
 		relays, lanes, free int
-		claims              string // the arguments from the number on; "" for none
-		stopped             int    // lanes, the highest
+		claims              []string // the lanes that each leaves out
+		stopped             int      // lanes, the highest
 	}{
-		"alone":                       {0, 1, 8, 8, "8 tok []", 0},
-		"one of three":                {0, 3, 8, 8, "3 tok []", 0},
-		"some are missing":            {2, 2, 8, 6, "2 tok [0 1]", 0},
-		"none is free":                {2, 2, 8, 0, "", 0},
-		"its share":                   {4, 2, 8, 4, "", 0},
-		"more than its share":         {6, 2, 8, 4, "", 2},
-		"one more, and none is free":  {5, 2, 8, 0, "", 1},
-		"one less, and one lane free": {3, 2, 8, 1, "1 tok [0 1 2]", 0},
+		"alone":                       {0, 1, 3, 3, []string{"[]", "[7]", "[7 6]"}, 0},
+		"one of three":                {0, 3, 4, 4, []string{"[]", "[7]"}, 0},
+		"some are missing":            {2, 2, 8, 6, []string{"[0 1]", "[0 1 7]"}, 0},
+		"others were faster":          {0, 1, 8, 8, []string{"[]", "[7]", "[7 6]", "[7 6 5]"}, 0},
+		"none is free":                {2, 2, 8, 0, nil, 0},
+		"its share":                   {4, 2, 8, 4, nil, 0},
+		"more than its share":         {6, 2, 8, 4, nil, 2},
+		"one more, and none is free":  {5, 2, 8, 0, nil, 1},
+		"one less, and one lane free": {3, 2, 8, 1, []string{"[0 1 2]"}, 0},
 	} {
 		s := new(script).because("server", goodServer().reply()).because("heartbeat", reply{rows: [][]any{{c.relays, c.lanes, c.free}}})
+		for _, lane := range []int16{7, 6, 5} { // what is free; then others have taken the rest
+			s.because("claim", reply{rows: [][]any{{lane, int64(1), "5:5:", "", int64(0)}}})
+		}
 		r, lanes, _ := savingRelay(s, &logtest.Log{}, make([]string, c.owned)...)
 		for _, l := range lanes {
 			l.stop = make(chan struct{})
 			r.enter(l)
 		}
+		r.env.start = func(context.Context, *lane) {}
 		if err := r.maintainClaims(t.Context(), t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		claims := ""
+		var claims []string
 		for _, asked := range s.asked {
-			if rest, ok := strings.CutPrefix(asked, "claim relay 1m0s "); ok {
-				claims = rest
+			if rest, ok := strings.CutPrefix(asked, "claim relay 1m0s tok "); ok {
+				claims = append(claims, rest)
 			}
 		}
-		if claims != c.claims {
+		if !slices.Equal(claims, c.claims) {
 			t.Errorf("%s: it claims %q, want %q", name, claims, c.claims)
 		}
 		for i, l := range lanes {
@@ -119,7 +124,7 @@ func TestAClaimLeavesOutWhatRestsOrIsAskedFor(t *testing.T) {
 	if err := r.maintainClaims(t.Context(), t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if want := "claim relay 1m0s 8 tok [4 6]"; s.asked[len(s.asked)-1] != want {
+	if want := "claim relay 1m0s tok [4 6]"; s.asked[len(s.asked)-1] != want {
 		t.Errorf("it asked %q, want %q", s.asked[len(s.asked)-1], want)
 	}
 	if r.token != "tok" {
@@ -148,9 +153,9 @@ func TestAClaimThatFailsSaysAtWhat(t *testing.T) {
 		"the token":           {new(script).because("server", emptied.reply()).because("incarnation", reply{err: boom}), "refill the incarnation: ", boom, []string{"server", "incarnation"}},
 		"a second look":       {new(script).because("server", emptied.reply(), reply{err: boom}), "ask the server: ", boom, []string{"server", "incarnation", "server"}},
 		"the heartbeat":       {new(script).because("server", goodServer().reply()).because("heartbeat", reply{err: boom}), "count relays: ", boom, []string{"server", "heartbeat"}},
-		"the claim":           {new(script).because("server", goodServer().reply()).because("heartbeat", beat).because("claim", reply{err: boom}), "claim lanes: ", boom, []string{"server", "heartbeat", "claim"}},
-		"its rows":            {new(script).because("server", goodServer().reply()).because("heartbeat", beat).because("claim", reply{broken: boom}), "claim lanes: ", boom, []string{"server", "heartbeat", "claim"}},
-		"rows of other types": {new(script).because("server", goodServer().reply()).because("heartbeat", beat).because("claim", reply{rows: [][]any{{"x"}}}), "claim lanes: ", nil, []string{"server", "heartbeat", "claim"}},
+		"the claim":           {new(script).because("server", goodServer().reply()).because("heartbeat", beat).because("claim", reply{err: boom}), "claim a lane: ", boom, []string{"server", "heartbeat", "claim"}},
+		"its rows":            {new(script).because("server", goodServer().reply()).because("heartbeat", beat).because("claim", reply{broken: boom}), "claim a lane: ", boom, []string{"server", "heartbeat", "claim"}},
+		"rows of other types": {new(script).because("server", goodServer().reply()).because("heartbeat", beat).because("claim", reply{rows: [][]any{{"x"}}}), "claim a lane: ", nil, []string{"server", "heartbeat", "claim"}},
 	} {
 		r, _, _ := savingRelay(c.script, &logtest.Log{})
 		err := r.maintainClaims(t.Context(), t.Context())
@@ -200,12 +205,12 @@ func TestARelayThatStopsClaimsNothingMore(t *testing.T) {
 
 func TestAClaimStartsEachLaneWhereItWasSaved(t *testing.T) {
 	t.Parallel()
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	claimed := reply{rows: [][]any{{int16(2), int64(9), "5:5:", "8:8:", int64(7)}, {int16(4), int64(1), "6:6:", "", int64(0)}}}
-	s := new(script).because("claim", claimed)
+	began, took := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), time.Second // each statement
+	claimed := []reply{{rows: [][]any{{int16(2), int64(9), "5:5:", "8:8:", int64(7)}}}, {rows: [][]any{{int16(4), int64(1), "6:6:", "", int64(0)}}}}
+	s := new(script).because("claim", claimed...)
 	r, _, _ := savingRelay(s, &logtest.Log{})
 	r.c.BatchSize, r.pageBytes = 1000, 5000
-	r.env.now = func() time.Time { now = now.Add(time.Second); return now }
+	r.env.now = func() time.Time { return began.Add(time.Duration(len(s.asked)) * took) }
 	var started []*lane
 	r.env.start = func(_ context.Context, l *lane) { started = append(started, l) }
 	if err := r.claim(t.Context(), t.Context(), t.Context(), "tok", 2, nil, 8); err != nil || len(started) != 2 {
@@ -216,25 +221,33 @@ func TestAClaimStartsEachLaneWhereItWasSaved(t *testing.T) {
 		epoch  int64
 		at     cursor
 		state  readState
-	}{{2, 9, cursor{"5:5:", "8:8:", 7}, inWindow}, {4, 1, cursor{done: "6:6:"}, lagging}} {
+		sent   time.Time
+	}{{2, 9, cursor{"5:5:", "8:8:", 7}, inWindow, began}, {4, 1, cursor{done: "6:6:"}, lagging, began.Add(4 * took)}} {
 		l := started[i]
 		if l.number != want.number || l.epoch != want.epoch || l.token != "tok" || l.cursor != want.at || l.saved != want.at {
 			t.Errorf("lane %d, epoch %d, token %q at %+v, saved at %+v; want %+v", l.number, l.epoch, l.token, l.cursor, l.saved, want)
 		}
-		if until := time.Date(2026, 1, 1, 0, 1, 1, 0, time.UTC); !l.leaseUntil.Equal(until) {
-			t.Errorf("lane %d has its lease until %v, want %v: from before the statement", l.number, l.leaseUntil, until)
+		if until := want.sent.Add(time.Minute); !l.leaseUntil.Equal(until) {
+			t.Errorf("lane %d has its lease until %v, want %v: from before its own statement", l.number, l.leaseUntil, until)
+		}
+		if at := r.failing.lanes[l.number].claimedAt; !at.Equal(want.sent) {
+			t.Errorf("lane %d was claimed at %v, want %v", l.number, at, want.sent)
 		}
 		if rd := &l.reader; rd.lane != want.number || rd.token != "tok" || rd.limit != 1000 || rd.bytes != 5000 || rd.span != 6400 || rd.at.state != want.state || rd.at.cursor != want.at {
 			t.Errorf("lane %d is read by %+v", l.number, rd)
 		}
 	}
-	if at := time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC); !r.failing.lanes[2].claimedAt.Equal(at) || !r.failing.lanes[4].claimedAt.Equal(at) {
-		t.Errorf("they were claimed at %+v, want %v", r.failing.lanes, at)
+
+	began, took = began.Add(time.Hour), 10*time.Second // a claim and its loading: 40 s
+	s.because("claim", reply{rows: claimed[0].rows}, reply{rows: claimed[1].rows})
+	started = nil
+	if err := r.claim(t.Context(), t.Context(), t.Context(), "tok", 2, nil, 8); err != nil || len(started) != 1 {
+		t.Errorf("on a slow server %d lanes are started, %v; want one: half of a lease of a minute is over", len(started), err)
 	}
 
 	boom := errors.New("boom")
 	for _, name := range []string{"waiting", "holds", "held"} {
-		s := new(script).because("claim", claimed).because(name, reply{err: boom})
+		s := new(script).because("claim", claimed...).because(name, reply{err: boom})
 		r, _, _ := savingRelay(s, &logtest.Log{})
 		r.env.start = func(_ context.Context, l *lane) { t.Errorf("lane %d is started without what it waits for", l.number) }
 		err := r.claim(t.Context(), t.Context(), t.Context(), "tok", 2, nil, 8)

@@ -10,10 +10,14 @@ import (
 )
 
 // A lane remembers which queues have parked events, so that later events of their keys wait. Any number may be parked, and
-// only so many are remembered: beyond that the topic with the most is queued as a whole.
+// only so many are remembered: beyond that the topic with the most is queued as a whole. Nor are all rows of a queue counted:
+// a lane is loaded within its lease. When as many as were counted have left, the next are counted.
 
 const (
 	maxQueues    = 10_000          // that a lane remembers
+	maxCounted   = 10              // rows of each that are counted at first
+	againCounted = 1000            // later, of few queues, and
+	mostCounted  = 20_000          // of many together, if that is more than maxCounted of each
 	recountEvery = 5 * time.Second // whether a topic must still be queued as a whole
 )
 
@@ -41,6 +45,7 @@ func (l *lane) queueWhole(topic string) {
 	for q := range l.parked {
 		if q.topic == topic {
 			delete(l.parked, q)
+			delete(l.more, q)
 		}
 	}
 	l.r.c.Logger.Warn("events of very many keys are parked: the topic is queued as a whole", "topic", topic, "lane", l.number)
@@ -51,9 +56,41 @@ func (l *lane) forget(q queue) {
 	if l.whole[q.topic] {
 		return
 	}
-	if l.parked[q]--; l.parked[q] <= 0 {
+	l.parked[q]--
+	switch {
+	case l.parked[q] > 0:
+	case l.more[q]:
+		l.spent[q] = true // until countSpent it has the rows that were not counted
+	default:
 		delete(l.parked, q)
 	}
+}
+
+// countSpent counts the queues again of which all counted rows have left. It comes before anything else looks at them.
+func (l *lane) countSpent(ctx context.Context) error {
+	if len(l.spent) == 0 {
+		return nil
+	}
+	most := max(min(mostCounted/len(l.spent), againCounted), maxCounted)
+	var again rowKeys
+	for q := range l.spent {
+		again.addQueue(q)
+		delete(l.parked, q)
+		delete(l.more, q)
+	}
+	clear(l.spent)
+	found, err := l.r.readCounts(ctx, countAgain, l.number, most, again.topics, again.keys)
+	if err != nil {
+		return err
+	}
+	l.remember(found)
+	return nil
+}
+
+// remember adds queues that were counted.
+func (l *lane) remember(found queueCounts) {
+	maps.Copy(l.parked, found.rows)
+	maps.Copy(l.more, found.more)
 }
 
 // recount looks whether a topic that is queued as a whole has few queues by now.
@@ -64,16 +101,16 @@ func (l *lane) recount(ctx context.Context) error {
 	l.recountAt = l.r.env.now().Add(recountEvery)
 	for topic := range l.whole {
 		room := (maxQueues - len(l.parked)) / 2
-		counts, sleepers, err := l.r.readCounts(ctx, l.r.sql.In(countQueues), l.number, topic, room+1)
+		found, err := l.r.readCounts(ctx, countQueues, l.number, l.r.counted, room+1, topic)
 		if err != nil {
 			return err
 		}
-		if len(counts) > room {
+		if len(found.rows) > room {
 			continue
 		}
 		delete(l.whole, topic)
-		maps.Copy(l.parked, counts)
-		l.sleepers = append(l.sleepers, sleepers...)
+		l.remember(found)
+		l.sleepers = append(l.sleepers, found.sleepers...)
 		l.r.c.Logger.Info("the topic is queued by key again", "topic", topic, "lane", l.number)
 	}
 	return nil
@@ -81,12 +118,14 @@ func (l *lane) recount(ctx context.Context) error {
 
 // load reads what is parked and held in a lane. What was held when the rows were written is tried at once.
 func (r *Relay) load(ctx context.Context, l *lane) (err error) {
-	l.parked, l.sleepers, err = r.readCounts(ctx, r.sql.In(loadWaiting), l.number, maxQueues+1)
+	found, err := r.readCounts(ctx, loadWaiting, l.number, r.counted, maxQueues+1)
 	if err != nil {
 		return err
 	}
-	if len(l.parked) > maxQueues {
-		clear(l.parked)
+	l.sleepers = found.sleepers
+	if len(found.rows) <= maxQueues {
+		l.remember(found)
+	} else {
 		if err := r.readSpots(ctx, loadTopics, l.number, func(at spot) { l.queueWhole(at.topic) }); err != nil {
 			return err
 		}
@@ -100,23 +139,32 @@ func (r *Relay) load(ctx context.Context, l *lane) (err error) {
 	return err
 }
 
-// readCounts reads rows of loadWaiting or countQueues: how many rows each queue has, and the queues in which no row would
-// ever fall due.
-func (r *Relay) readCounts(ctx context.Context, statement string, args ...any) (counts map[queue]int, sleepers []queue, err error) {
-	counts = map[queue]int{}
+// queueCounts are queues that have rows.
+type queueCounts struct {
+	rows     map[queue]int  // how many were counted
+	more     map[queue]bool // of these there may be more
+	sleepers []queue        // no row of these would ever fall due
+}
+
+// readCounts reads rows of loadWaiting, countQueues or countAgain, which count so many rows of a queue at most.
+func (r *Relay) readCounts(ctx context.Context, statement string, lane, most int, args ...any) (queueCounts, error) {
+	found := queueCounts{map[queue]int{}, map[queue]bool{}, nil}
 	var q queue
 	var n int
 	var dormant, waits bool
-	err = r.readRows(ctx, statement, args, []any{&q.topic, &q.key, &n, &dormant, &waits}, func() {
-		counts[q] = n
+	err := r.readRows(ctx, r.sql.In(statement), append([]any{lane, most}, args...), []any{&q.topic, &q.key, &n, &dormant, &waits}, func() {
+		found.rows[q] = n
+		if n >= most {
+			found.more[q] = true
+		}
 		if dormant && !waits && q.ordered() {
-			sleepers = append(sleepers, q)
+			found.sleepers = append(found.sleepers, q)
 		}
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("read parked queues: %w", err)
+		return queueCounts{}, fmt.Errorf("read parked queues: %w", err)
 	}
-	return counts, sleepers, nil
+	return found, nil
 }
 
 // readSpots reads topics, and partitions of them.

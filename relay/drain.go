@@ -284,7 +284,7 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 	if l.tasks.Load() != 0 {
 		signal(l.tasksDue)
 	}
-	return nil
+	return l.countSpent(ctx)
 }
 
 // lookAtHeld finds the held keys whose dead letter a person has replayed or discarded, and releases them.

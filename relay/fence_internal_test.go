@@ -69,7 +69,7 @@ func TestASaveThatArrivesAfterALaterOneWritesNothing(t *testing.T) {
 		}
 	}
 	pgtest.Exec(t, pool, "update holdfast.lane set lease_until = '-infinity'")
-	if n := pgtest.Exec(t, pool, r.sql.In(claimLanes), "me", time.Minute, 1, r.token, []int16{}); n != 1 {
+	if n := pgtest.Exec(t, pool, r.sql.In(claimLane), "me", time.Minute, r.token, []int16{}); n != 1 {
 		t.Fatalf("%d lanes were claimed", n)
 	}
 	if n := save(2, &done, &window, 70, 9); n != 0 {
@@ -105,7 +105,7 @@ func TestAClaimTakesWhatIsFreeAndNothingElse(t *testing.T) {
 			if inMemory == nil {
 				inMemory = []int16{}
 			}
-			if n := pgtest.Exec(t, pool, r.sql.In(claimLanes), "me", 5*time.Second, 8, c.token, inMemory); n != c.want {
+			if n := pgtest.Exec(t, pool, r.sql.In(claimLane), "me", 5*time.Second, c.token, inMemory); n != c.want {
 				t.Errorf("%d lanes were claimed, want %d", n, c.want)
 			}
 			if epoch := pgtest.Count(t, pool, "select epoch from holdfast.lane"); epoch != 3+c.want {

@@ -52,8 +52,11 @@ type lane struct {
 	outage       *hold          // the broker cannot be reached: one call at a time, to see whether that is over
 
 	// Invariant: parked[q] is the number of rows of q in the table, as last committed, unless q's topic is in whole. Of such a
-	// topic so many queues are parked that they are not counted: every event of it with a key waits.
+	// topic so many queues are parked that they are not counted: every event of it with a key waits. If q is in more, it has
+	// at least as many rows.
 	parked    map[queue]int
+	more      map[queue]bool
+	spent     map[queue]bool // those of more of which all counted rows have left
 	whole     map[string]bool
 	recountAt time.Time // when to see whether the topics in whole still have so many
 	held      map[queue]bool
@@ -76,7 +79,7 @@ func newLane(r *Relay, token string, leaseUntil time.Time) *lane {
 	return &lane{r: r, token: token, leaseUntil: leaseUntil, wake: make(chan struct{}, 1), tasksDue: make(chan struct{}, 1), stop: make(chan struct{}),
 		answered: answers{some: make(chan struct{}, 1)}, routes: map[string]*topicRoute{},
 		leavings: map[queue]int{}, parked: map[queue]int{}, held: map[queue]bool{}, holds: map[spot]*hold{},
-		trying: map[rowKey]int{}, whole: map[string]bool{}}
+		trying: map[rowKey]int{}, whole: map[string]bool{}, more: map[queue]bool{}, spent: map[queue]bool{}}
 }
 
 const (

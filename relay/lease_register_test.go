@@ -200,7 +200,7 @@ func leaseOperation(ctx context.Context, db *pgtest.DB, in leaseInput, token str
 	case "claim":
 		var number int
 		var done, upto string
-		err = db.QueryRow(ctx, sql.In(claimLanes), in.relay, time.Hour, 1, token, []int16{}).Scan(&number, &out.epoch, &done, &upto, &out.pos)
+		err = db.QueryRow(ctx, sql.In(claimLane), in.relay, time.Hour, token, []int16{}).Scan(&number, &out.epoch, &done, &upto, &out.pos)
 		if out.ok = err == nil; err == pgx.ErrNoRows {
 			err = nil
 		}

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -49,5 +50,55 @@ func TestALongQueueIsNotReadToDrainItsHead(t *testing.T) {
 	}
 	if n := pgtest.Count(t, db.Pool, "select place from holdfast.parked where next_at < 'infinity'"); n != 101 {
 		t.Errorf("the row at %d is due, want the first", n)
+	}
+}
+
+// An owner is given half of its lease to load a lane, and others load theirs meanwhile: it may not read all that is parked, however
+// the planner thinks of the table.
+func TestALaneWithLongQueuesIsLoadedWithoutReadingThem(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	const queues, each = 50, 2000
+	park := func(queues, each int) {
+		t.Helper()
+		pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, payload)
+			select 0, case when n % 2 = 0 then 'gone' else 'orders' end, n % $1::integer, nextval('holdfast.parked_place'), 'topic', 'infinity', n, 's', 't', now(), convert_to(repeat('x', 300), 'UTF8')
+			  from generate_series(1, $2::integer) n`, queues, queues*each)
+	}
+	gone, keys := make([]string, queues), make([]string, queues)
+	for key := range queues {
+		gone[key], keys[key] = "gone", strconv.Itoa(key)
+	}
+	for _, known := range []string{"nothing", "that it was small", "all"} {
+		switch known {
+		case "nothing":
+			park(queues, each)
+		case "that it was small":
+			pgtest.Exec(t, db.Pool, "truncate holdfast.parked")
+			park(10, 1)
+			pgtest.Exec(t, db.Pool, "analyze holdfast.parked")
+			park(queues, each)
+		case "all":
+			pgtest.Exec(t, db.Pool, "analyze holdfast.parked")
+		}
+		for statement, args := range map[string][]any{
+			loadWaiting: {0, maxCounted, maxQueues + 1},
+			countQueues: {0, maxCounted, maxQueues + 1, "gone"},
+			countAgain:  {0, mostCounted / queues, gone, keys},
+			loadTopics:  {0},
+			loadHolds:   {0},
+		} {
+			rows, err := db.Query(t.Context(), "explain (analyze, costs off, timing off) "+statement, args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if plan := strings.Join(lines, "\n"); regexp.MustCompile(`rows=\d{4,} loops|loops=\d{4,}|Removed by (Join )?Filter: \d{4,}|Seq Scan on parked`).MatchString(plan) {
+				t.Errorf("the planner knows %s: it reads the queues:\n%s", known, plan)
+			}
+		}
 	}
 }

@@ -293,17 +293,17 @@ with handed_back as (
   update holdfast.lane set owner = null, lease_until = '-infinity' where owner = $1::text)
 delete from holdfast.relay where name = $1::text or seen_until < now() - interval '1 day'`
 
-// claimLanes takes up to $3 lanes whose lease ran out. SKIP LOCKED passes over a lane whose owner is just saving. A lane in
-// our memory is never claimed, whatever its row says: it is just being handed back, or about to be dropped.
-// $1 name, $2 lease, $3 how many, $4 token, $5 the lanes in our memory, and those that rest after failures.
-const claimLanes = `-- relay.claim
+// claimLane takes a lane whose lease ran out. SKIP LOCKED passes over a lane whose owner is just saving. A lane in our
+// memory is never claimed, whatever its row says: it is just being handed back, or about to be dropped.
+// $1 name, $2 lease, $3 token, $4 the lanes in our memory, and those that rest after failures.
+const claimLane = `-- relay.claim
 update holdfast.lane l
    set owner = $1::text, epoch = l.epoch + 1, lease_until = now() + $2::interval, save = 0
   from (select f.lane from holdfast.lane f
          where (f.lease_until < now() or f.lease_until > now() + 2 * $2::interval or f.owner = $1::text)
-           and f.lane <> all ($5::smallint[])
-           and exists (select from holdfast.current_incarnation i where i.token = $4::text)
-         order by f.lane limit $3::integer for update skip locked) free
+           and f.lane <> all ($4::smallint[])
+           and exists (select from holdfast.current_incarnation i where i.token = $3::text)
+         order by f.lane limit 1 for update skip locked) free
  where l.lane = free.lane
 returning l.lane, l.epoch, l.done::text, coalesce(l.upto::text, ''), l.pos`
 

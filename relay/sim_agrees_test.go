@@ -157,7 +157,7 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 			c := Config{Name: fmt.Sprint("relay ", i), Lease: time.Hour, BatchSize: 3, HoldKey: i == 0, Logger: noLog}.withDefaults()
 			r := newRelay(s.db, nil, c, simStatements)
 			r.env.chance = func() float64 { return 0.5 }
-			r.pageBytes = 100
+			r.pageBytes, r.counted = 100, 2
 			r.env.now = func() time.Time { return began }
 			r.env.start = func(_ context.Context, l *lane) { l.lost = func(error) {}; r.enter(l) }
 			s.relays[i] = r
@@ -302,7 +302,7 @@ func (h *comparison) step() {
 			}
 			var got []string
 			for _, l := range r.owned() {
-				got = append(got, fmt.Sprint(l.number, " epoch ", l.epoch, " pos ", l.cursor.pos, " in a window: ", l.cursor.upto != "", " parked ", l.parked, l.held, len(l.holds), len(l.sleepers)))
+				got = append(got, fmt.Sprint(l.number, " epoch ", l.epoch, " pos ", l.cursor.pos, " in a window: ", l.cursor.upto != "", " parked ", l.parked, l.more, l.held, len(l.holds), len(l.sleepers)))
 			}
 			return got
 		})
@@ -686,7 +686,8 @@ func (h *comparison) compareParked() {
 	h.both("parked", func(s *side) any {
 		var all []string
 		for lane := range h.lanes {
-			for of, args := range map[string][]any{loadWaiting: {lane, 1000}, loadHeld: {lane}, loadHolds: {lane}, loadTopics: {lane}, countQueues: {lane, "orders", 2}} {
+			for of, args := range map[string][]any{loadWaiting: {lane, 2, 1000}, loadHeld: {lane}, loadHolds: {lane}, loadTopics: {lane},
+				countQueues: {lane, 1000, 2, "orders"}, countAgain: {lane, 3, []string{"orders", "orders", "gone"}, []string{"a", "b", "a"}}} {
 				sql := simStatements.In(of)
 				rows, err := s.db.Query(h.t.Context(), sql, args...)
 				if err != nil {

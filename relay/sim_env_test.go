@@ -55,6 +55,7 @@ type simPlan struct {
 	lease                                       time.Duration
 	cutEvery                                    int
 	bytes                                       int64 // of a page
+	counted                                     int   // rows of a parked queue
 
 	cuts, refusals, kills, freezes, crashes, clocks, rotates, long, scheduled, repeatable, survives bool
 	slow                                                                                            bool // statements may hang, and have time-outs
@@ -83,6 +84,7 @@ func newPlan(seed uint64, bug simBug) simPlan {
 	// Drawn apart, and not for injected bugs, so that their schedules stay as they are.
 	p.slow = bug == simBug{} && !p.calm() && rand.New(rand.NewPCG(seed, 3)).IntN(2) == 0
 	p.bad = bug == simBug{} && rand.New(rand.NewPCG(seed, 4)).IntN(2) == 0
+	p.counted = []int{1, 2, maxCounted}[rand.New(rand.NewPCG(seed, 5)).IntN(3)]
 	return p
 }
 

@@ -93,7 +93,7 @@ func (s *sim) startRelay() {
 	r := newRelay(conn, s.broker, Config{Name: name, Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, ParkAfter: p.parkAfter, SegmentBytes: 2000, Observer: Observer{OnLost: func(l Lost) { s.oracle.lost++; s.log("lost lane %d: %v", l.Lane, l.Err) }},
 		Retry: retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
-	r.pageBytes = p.bytes
+	r.pageBytes, r.counted = p.bytes, p.counted
 	if p.slow {
 		r.statementTimeout = p.lease
 	}
@@ -320,8 +320,11 @@ func (sr *simRelay) startLane(work context.Context, l *lane) {
 	ctx, lost := context.WithCancelCause(work)
 	l.lost = lost
 	sr.r.enter(l)
-	if sr.s.plan.bug.driver == bugNoReload {
+	switch sr.s.plan.bug.driver {
+	case bugNoReload:
 		l.parked, l.held = map[queue]int{}, map[queue]bool{}
+	case bugNoRecount:
+		clear(l.more)
 	}
 	sl := &simLane{lane: l, sr: sr, ctx: ctx}
 	sr.s.spawn(fmt.Sprint("lane ", l.number), sr, func() {

@@ -79,14 +79,14 @@ func leaveRelay(c *call) error {
 	return nil
 }
 
-func claimLanes(c *call) error {
-	db, name, lease, limit, token, mine := c.db, c.args[0].(string), c.args[1].(time.Duration), c.args[2].(int), c.args[3].(string), c.args[4].([]int16)
+func claimLane(c *call) error {
+	db, name, lease, token, mine := c.db, c.args[0].(string), c.args[1].(time.Duration), c.args[2].(string), c.args[3].([]int16)
 	if !db.incarnated(token) {
 		return nil
 	}
 	for n, l := range db.lanes {
 		row, _ := l.see(c.tx)
-		if len(c.rows) == limit || !(db.free(row, lease) || row.Owner == name) || contains(mine, n) || l.locked(c.tx) {
+		if !(db.free(row, lease) || row.Owner == name) || contains(mine, n) || l.locked(c.tx) {
 			continue
 		}
 		next := l.lock(c.tx)
@@ -95,6 +95,7 @@ func claimLanes(c *call) error {
 			next.Epoch++
 		}
 		c.row(int64(n), next.Epoch, next.Done, next.Upto, next.Pos)
+		break
 	}
 	return nil
 }

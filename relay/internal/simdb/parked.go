@@ -46,42 +46,50 @@ func (db *DB) holds(tx *Tx, lane int, topic, key string) (holds bool) {
 }
 
 func loadWaiting(c *call) error {
-	return c.queues(func(*Parked) bool { return true }, c.args[1].(int))
+	return c.queues(c.args[2].(int), func(*Parked) bool { return true })
 }
 
 func countQueues(c *call) error {
-	topic := c.args[1].(string)
-	return c.queues(func(p *Parked) bool { return p.Topic == topic }, c.args[2].(int))
+	topic := c.args[3].(string)
+	return c.queues(c.args[2].(int), func(p *Parked) bool { return p.Topic == topic })
 }
 
-// queues are the queues of a lane, in their order.
-func (c *call) queues(of func(p *Parked) bool, most int) error {
-	lane := c.args[0].(int)
-	type waiting struct {
-		topic, key   string
-		count        int64
-		sleep, waits bool
-	}
-	var all []*waiting
+func countAgain(c *call) error {
+	topics, keys := c.args[2].([]string), c.args[3].([]string)
+	return c.queues(len(topics), func(p *Parked) bool {
+		for i := range topics {
+			if topics[i] == p.Topic && keys[i] == p.Key {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// queues are the queues of a lane in their order, so many at most, each with the first rows that are counted.
+func (c *call) queues(most int, of func(p *Parked) bool) error {
+	lane, counted := c.args[0].(int), c.args[1].(int)
+	var rows []*Parked
 	each(c.db.parked, c.tx, func(_ *cell[Parked], p *Parked) {
-		if p.Lane != lane || !of(p) {
-			return
+		if p.Lane == lane && of(p) {
+			rows = append(rows, p)
 		}
-		i := slices.IndexFunc(all, func(w *waiting) bool { return w.topic == p.Topic && w.key == p.Key })
-		if i < 0 {
-			i = len(all)
-			all = append(all, &waiting{topic: p.Topic, key: p.Key, sleep: true})
+	})
+	slices.SortFunc(rows, func(a, b *Parked) int {
+		return cmp.Or(strings.Compare(a.Topic, b.Topic), strings.Compare(a.Key, b.Key), cmp.Compare(a.Place, b.Place))
+	})
+	for queues := 0; len(rows) > 0 && queues < most; queues++ {
+		head := rows[0]
+		count, sleep, waits := 0, true, false
+		for len(rows) > 0 && rows[0].Topic == head.Topic && rows[0].Key == head.Key {
+			if count < counted {
+				count++
+				sleep = sleep && rows[0].NextAt.IsZero()
+				waits = waits || rows[0].waits()
+			}
+			rows = rows[1:]
 		}
-		w := all[i]
-		w.count++
-		w.sleep = w.sleep && p.NextAt.IsZero()
-		w.waits = w.waits || p.waits()
-	})
-	slices.SortFunc(all, func(a, b *waiting) int {
-		return cmp.Or(strings.Compare(a.topic, b.topic), strings.Compare(a.key, b.key))
-	})
-	for _, w := range all[:min(most, len(all))] {
-		c.row(w.topic, w.key, w.count, w.sleep, w.waits)
+		c.row(head.Topic, head.Key, int64(count), sleep, waits)
 	}
 	return nil
 }
@@ -429,12 +437,12 @@ func (db *DB) letter(id int64) (found *cell[Letter], row Letter) {
 var handlers = map[string]func(*call) error{
 	"page": readPage, "planned_page": readPlanned, "transactions": readTransactions, "places": readPlaces, "cuts": readCuts, "probe": probeLanes,
 	"segments": readSegments, "holders": readHolders, "rotate": rotateSegments, "reclaim": reclaim,
-	"server": readServer, "incarnation": ensureIncarnation, "heartbeat": heartbeatRelay, "leave": leaveRelay, "claim": claimLanes,
+	"server": readServer, "incarnation": ensureIncarnation, "heartbeat": heartbeatRelay, "leave": leaveRelay, "claim": claimLane,
 	"save": saveLanes, "release": releaseLane, "fence": fenceLane,
 	"waiting": loadWaiting, "held": loadHeld, "park": parkEvents, "fix_head": fixHead,
 	"close_letters": closeLetters, "due": readDue, "list_due": listDue, "due_of": readHeads, "probe_held": readProbe,
 	"name_head": nameHead, "name_waiting": nameWaiting, "next_row": readNext, "bury": buryEvents, "bury_scheduled": buryScheduled,
-	"hold": holdParked, "resume_held": resumeHeld, "holds": loadHolds, "parked_topics": loadTopics, "queues": countQueues, "unpark": deleteParked, "delay": delayParked,
+	"hold": holdParked, "resume_held": resumeHeld, "holds": loadHolds, "parked_topics": loadTopics, "queues": countQueues, "count_again": countAgain, "unpark": deleteParked, "delay": delayParked,
 	"dead_letter": deadLetterParked, "resume_queues": resumeQueues, "move_scheduled": moveScheduled,
 }
 
