@@ -42,8 +42,10 @@ func measureRetired(ctx context.Context, e *env, r *report) error {
 	if _, err := pool.Exec(ctx, placesTaken, e.retired); err != nil {
 		return fmt.Errorf("park events: %w", err)
 	}
-	if _, err := pool.Exec(ctx, "vacuum (analyze) holdfast.parked"); err != nil { // else the relays' first reads write the pages of one large INSERT
-		return fmt.Errorf("park events: %w", err)
+	for _, settle := range []string{"vacuum (analyze) holdfast.parked", "checkpoint"} { // else the disk writes one large INSERT meanwhile
+		if _, err := pool.Exec(ctx, settle); err != nil {
+			return fmt.Errorf("park events: %w", err)
+		}
 	}
 	letters, err := dlq.New(pool, dlq.Config{})
 	if err != nil {

@@ -246,7 +246,7 @@ func TestAClaimStartsEachLaneWhereItWasSaved(t *testing.T) {
 	}
 
 	boom := errors.New("boom")
-	for _, name := range []string{"waiting", "holds", "held"} {
+	for _, name := range []string{"count_lane", "holds", "held"} {
 		s := new(script).because("claim", claimed...).because(name, reply{err: boom})
 		r, _, _ := savingRelay(s, &logtest.Log{})
 		r.env.start = func(_ context.Context, l *lane) { t.Errorf("lane %d is started without what it waits for", l.number) }

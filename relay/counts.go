@@ -10,12 +10,13 @@ import (
 )
 
 // A lane remembers which queues have parked events, so that later events of their keys wait. Any number may be parked, and
-// only so many are remembered: beyond that the topic with the most is queued as a whole. Nor are all rows of a queue counted:
-// a lane is loaded within its lease. When as many as were counted have left, the next are counted.
+// only so many are remembered: beyond that the topic with the most is queued as a whole. Nor are all rows counted when there are
+// very many: a lane is loaded within its lease. When as many of a queue as were counted have left, the next are counted.
 
 const (
 	maxQueues    = 10_000          // that a lane remembers
-	maxCounted   = 10              // rows of each that are counted at first
+	allCounted   = 20_000          // rows of a lane or a topic: if there are as many,
+	maxCounted   = 2               // rows of each queue are counted at first,
 	againCounted = 1000            // later, of few queues, and
 	mostCounted  = 20_000          // of many together, if that is more than maxCounted of each
 	recountEvery = 5 * time.Second // whether a topic must still be queued as a whole
@@ -27,16 +28,20 @@ func (l *lane) count(q queue) {
 		return
 	}
 	l.parked[q]++
-	if len(l.parked) <= maxQueues {
-		return
-	}
-	queues, most := map[string]int{}, ""
-	for q := range l.parked {
-		if queues[q.topic]++; queues[q.topic] > queues[most] || queues[q.topic] == queues[most] && q.topic < most {
-			most = q.topic
+	l.bound()
+}
+
+// bound queues the topics with the most queues as a whole until no more queues are remembered than may be.
+func (l *lane) bound() {
+	for len(l.parked) > maxQueues {
+		queues, most := map[string]int{}, ""
+		for q := range l.parked {
+			if queues[q.topic]++; queues[q.topic] > queues[most] || queues[q.topic] == queues[most] && q.topic < most {
+				most = q.topic
+			}
 		}
+		l.queueWhole(most)
 	}
-	l.queueWhole(most)
 }
 
 func (l *lane) queueWhole(topic string) {
@@ -79,7 +84,7 @@ func (l *lane) countSpent(ctx context.Context) error {
 		delete(l.more, q)
 	}
 	clear(l.spent)
-	found, err := l.r.readCounts(ctx, countAgain, l.number, most, again.topics, again.keys)
+	found, err := l.r.readCounts(ctx, countAgain, most, l.number, most, again.topics, again.keys)
 	if err != nil {
 		return err
 	}
@@ -91,26 +96,32 @@ func (l *lane) countSpent(ctx context.Context) error {
 func (l *lane) remember(found queueCounts) {
 	maps.Copy(l.parked, found.rows)
 	maps.Copy(l.more, found.more)
+	l.sleepers = append(l.sleepers, found.sleepers...)
 }
 
-// recount looks whether a topic that is queued as a whole has few queues by now.
+// recount looks whether a topic that is queued as a whole has few queues by now, and not so many rows that this would take long.
 func (l *lane) recount(ctx context.Context) error {
 	if len(l.whole) == 0 || l.r.env.now().Before(l.recountAt) {
 		return nil
 	}
 	l.recountAt = l.r.env.now().Add(recountEvery)
 	for topic := range l.whole {
-		room := (maxQueues - len(l.parked)) / 2
-		found, err := l.r.readCounts(ctx, countQueues, l.number, l.r.counted, room+1, topic)
+		rows, err := l.r.countRows(ctx, countTopic, l.number, topic)
 		if err != nil {
 			return err
 		}
-		if len(found.rows) > room {
+		if rows == l.r.listed {
+			continue
+		}
+		found, err := l.r.readCounts(ctx, listTopic, 0, l.number, topic)
+		if err != nil {
+			return err
+		}
+		if len(found.rows) > (maxQueues-len(l.parked))/2 {
 			continue
 		}
 		delete(l.whole, topic)
 		l.remember(found)
-		l.sleepers = append(l.sleepers, found.sleepers...)
 		l.r.c.Logger.Info("the topic is queued by key again", "topic", topic, "lane", l.number)
 	}
 	return nil
@@ -118,17 +129,20 @@ func (l *lane) recount(ctx context.Context) error {
 
 // load reads what is parked and held in a lane. What was held when the rows were written is tried at once.
 func (r *Relay) load(ctx context.Context, l *lane) (err error) {
-	found, err := r.readCounts(ctx, loadWaiting, l.number, r.counted, maxQueues+1)
-	if err != nil {
+	switch rows, err := r.countRows(ctx, countLane, l.number); {
+	case err != nil:
 		return err
-	}
-	l.sleepers = found.sleepers
-	if len(found.rows) <= maxQueues {
-		l.remember(found)
-	} else {
-		if err := r.readSpots(ctx, loadTopics, l.number, func(at spot) { l.queueWhole(at.topic) }); err != nil {
+	case rows == r.listed:
+		if err := r.loadTopics(ctx, l); err != nil {
 			return err
 		}
+	case rows > 0:
+		found, err := r.readCounts(ctx, listLane, 0, l.number)
+		if err != nil {
+			return err
+		}
+		l.remember(found)
+		l.bound()
 	}
 	now := r.env.now()
 	if err := r.readSpots(ctx, loadHolds, l.number, func(at spot) { l.holds[at] = &hold{nextAt: now} }); err != nil {
@@ -139,6 +153,41 @@ func (r *Relay) load(ctx context.Context, l *lane) (err error) {
 	return err
 }
 
+// loadTopics reads what is parked in a lane, topic by topic: there is too much for one list.
+func (r *Relay) loadTopics(ctx context.Context, l *lane) error {
+	var topics []string
+	if err := r.readSpots(ctx, listTopics, l.number, func(at spot) { topics = append(topics, at.topic) }); err != nil {
+		return err
+	}
+	for _, topic := range topics {
+		rows, err := r.countRows(ctx, countTopic, l.number, topic)
+		if err != nil {
+			return err
+		}
+		var found queueCounts
+		if rows < r.listed {
+			found, err = r.readCounts(ctx, listTopic, 0, l.number, topic)
+		} else {
+			found, err = r.readCounts(ctx, listQueues, r.counted, l.number, r.counted, topic, maxQueues+1)
+		}
+		if err != nil {
+			return err
+		}
+		l.remember(found)
+		l.bound()
+	}
+	return nil
+}
+
+// countRows counts the rows of a lane or a topic, as many as may be listed at once.
+func (r *Relay) countRows(ctx context.Context, statement string, lane int, topic ...any) (rows int, err error) {
+	err = r.readRows(ctx, r.sql.In(statement), append([]any{lane, r.listed}, topic...), []any{&rows}, func() {})
+	if err != nil {
+		return 0, fmt.Errorf("count parked events: %w", err)
+	}
+	return rows, nil
+}
+
 // queueCounts are queues that have rows.
 type queueCounts struct {
 	rows     map[queue]int  // how many were counted
@@ -146,15 +195,15 @@ type queueCounts struct {
 	sleepers []queue        // no row of these would ever fall due
 }
 
-// readCounts reads rows of loadWaiting, countQueues or countAgain, which count so many rows of a queue at most.
-func (r *Relay) readCounts(ctx context.Context, statement string, lane, most int, args ...any) (queueCounts, error) {
-	found := queueCounts{map[queue]int{}, map[queue]bool{}, nil}
+// readCounts reads the answers of listLane, listTopic, listQueues or countAgain. The last two count so many rows of a queue at most.
+func (r *Relay) readCounts(ctx context.Context, statement string, most int, args ...any) (queueCounts, error) {
+	found := queueCounts{rows: map[queue]int{}, more: map[queue]bool{}}
 	var q queue
 	var n int
 	var dormant, waits bool
-	err := r.readRows(ctx, r.sql.In(statement), append([]any{lane, most}, args...), []any{&q.topic, &q.key, &n, &dormant, &waits}, func() {
+	err := r.readRows(ctx, r.sql.In(statement), args, []any{&q.topic, &q.key, &n, &dormant, &waits}, func() {
 		found.rows[q] = n
-		if n >= most {
+		if most > 0 && n >= most {
 			found.more[q] = true
 		}
 		if dormant && !waits && q.ordered() {

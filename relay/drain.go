@@ -299,13 +299,14 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 			resume.addQueue(q)
 		}
 	}
-	if len(resume.topics) > 0 {
-		if err := l.resumeHeads(ctx, resume, func() { failpoint.Hit(failpoint.RelayReleasing) }); err != nil {
-			return fmt.Errorf("resume released keys: %w", err)
-		}
-		failpoint.Hit(failpoint.RelayReleased)
+	l.held, l.heldAt = held, l.r.env.now() // before the resumption: a head that it gives up holds its key anew
+	if len(resume.topics) == 0 {
+		return nil
 	}
-	l.held, l.heldAt = held, l.r.env.now()
+	if err := l.resumeHeads(ctx, resume, func() { failpoint.Hit(failpoint.RelayReleasing) }); err != nil {
+		return fmt.Errorf("resume released keys: %w", err)
+	}
+	failpoint.Hit(failpoint.RelayReleased)
 	return nil
 }
 

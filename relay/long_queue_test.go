@@ -82,11 +82,12 @@ func TestALaneWithLongQueuesIsLoadedWithoutReadingThem(t *testing.T) {
 			pgtest.Exec(t, db.Pool, "analyze holdfast.parked")
 		}
 		for statement, args := range map[string][]any{
-			loadWaiting: {0, maxCounted, maxQueues + 1},
-			countQueues: {0, maxCounted, maxQueues + 1, "gone"},
-			countAgain:  {0, mostCounted / queues, gone, keys},
-			loadTopics:  {0},
-			loadHolds:   {0},
+			countLane:  {0, 900},
+			countTopic: {0, 900, "gone"},
+			listQueues: {0, maxCounted, "gone", maxQueues + 1},
+			countAgain: {0, mostCounted / queues, gone, keys},
+			listTopics: {0},
+			loadHolds:  {0},
 		} {
 			rows, err := db.Query(t.Context(), "explain (analyze, costs off, timing off) "+statement, args...)
 			if err != nil {
@@ -96,7 +97,11 @@ func TestALaneWithLongQueuesIsLoadedWithoutReadingThem(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if plan := strings.Join(lines, "\n"); regexp.MustCompile(`rows=\d{4,} loops|loops=\d{4,}|Removed by (Join )?Filter: \d{4,}|Seq Scan on parked`).MatchString(plan) {
+			reads := `rows=\d{4,} loops|loops=\d{4,}|Removed by (Join )?Filter: \d{4,}|Seq Scan on parked`
+			if known == "nothing" && (statement == countLane || statement == countTopic) {
+				reads = "Seq Scan on parked" // see countLane
+			}
+			if plan := strings.Join(lines, "\n"); regexp.MustCompile(reads).MatchString(plan) {
 				t.Errorf("the planner knows %s: it reads the queues:\n%s", known, plan)
 			}
 		}

@@ -182,7 +182,7 @@ func (w *loops) start() {
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, ParkAfter: p.parkAfter, SegmentBytes: 2000, StopTimeout: loopStop, MemoryBudget: 1 << 20,
 		Observer: Observer{OnLost: func(l Lost) { w.have(func() { w.lost(l) }) }},
 		Retry:    retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
-	r.pageBytes, r.counted = p.bytes, p.counted
+	r.pageBytes, r.listed, r.counted = p.bytes, p.listed, p.counted
 	if p.slow {
 		r.statementTimeout = p.lease
 	}

@@ -4,42 +4,51 @@ import "github.com/holdfast-go/holdfast/internal/sqlschema"
 
 // The statements over parked and scheduled events, and over the dead letters that hold keys.
 
-// countedRows counts the rows of a queue q, $2 at most: whether none of them would ever fall due, and whether some wait for their
-// topic or partition. A queue is as long as it likes, and an owner must not read all of it to know that it is there.
+// countLane counts the parked rows of a lane, $2 at most. Its order makes the planner use parked_pkey, and not read what other
+// lanes have. If nobody has analyzed the table yet, it may sort all that this lane has.
+const countLane = `-- relay.count_lane
+select count(*) from (select from holdfast.parked p where p.lane = $1::smallint order by p.topic, p.key limit $2::integer) r`
+
+// countTopic is countLane of one topic, $3.
+const countTopic = `-- relay.count_topic
+select count(*) from (select from holdfast.parked p where p.lane = $1::smallint and p.topic = $3::text order by p.key limit $2::integer) r`
+
+// listedRows lists queues: how many rows, whether no row would ever fall due, and whether some wait for their topic or partition.
+const listedRows = `
+select p.topic, p.key, count(*), bool_and(p.next_at = 'infinity'), bool_or(p.partition is not null or p.why = 'topic')
+  from holdfast.parked p where p.lane = $1::smallint`
+
+// listLane lists the queues of a lane.
+const listLane = `-- relay.list_lane` + listedRows + ` group by p.topic, p.key order by p.topic, p.key`
+
+// listTopic lists the queues of a topic, $2.
+const listTopic = `-- relay.list_topic` + listedRows + ` and p.topic = $2::text group by p.topic, p.key order by p.topic, p.key`
+
+// countedRows counts the rows of a queue q, $2 at most, as listedRows does.
 const countedRows = `lateral (
        select count(*) as rows, coalesce(bool_and(r.next_at = 'infinity'), true) as dormant, coalesce(bool_or(r.waits), false) as waits
          from (select p.next_at, p.partition is not null or p.why = 'topic' as waits from holdfast.parked p
                 where p.lane = $1::smallint and p.topic = q.topic and p.key = q.key order by p.place limit $2::integer) r) c`
 
-// loadWaiting lists the queues of a lane, at most $3. It hops through parked_pkey from one to the next.
-const loadWaiting = `-- relay.waiting
+// listQueues lists the queues of a topic, $3, and at most $4. It hops through parked_pkey from one to the next, and reads $2 rows of
+// each at most. A hop costs as much as 20 rows: it is for long queues.
+const listQueues = `-- relay.list_queues
 with recursive q as (
-  (select p.topic, p.key from holdfast.parked p where p.lane = $1::smallint order by p.topic, p.key limit 1)
+  (select p.topic, p.key from holdfast.parked p where p.lane = $1::smallint and p.topic = $3::text order by p.key limit 1)
   union all
   select n.topic, n.key from q, lateral (
     select p.topic, p.key from holdfast.parked p
-     where p.lane = $1::smallint and (p.topic, p.key) > (q.topic, q.key) order by p.topic, p.key limit 1) n)
-select q.topic, q.key, c.rows, c.dormant, c.waits from (select q.topic, q.key from q limit $3::integer) q, ` + countedRows + `
+     where p.lane = $1::smallint and p.topic = $3::text and p.key > q.key order by p.key limit 1) n)
+select q.topic, q.key, c.rows, c.dormant, c.waits from (select q.topic, q.key from q limit $4::integer) q, ` + countedRows + `
  order by q.topic, q.key`
 
-// countQueues is loadWaiting of one topic, $4.
-const countQueues = `-- relay.queues
-with recursive q as (
-  (select p.topic, p.key from holdfast.parked p where p.lane = $1::smallint and p.topic = $4::text order by p.key limit 1)
-  union all
-  select n.topic, n.key from q, lateral (
-    select p.topic, p.key from holdfast.parked p
-     where p.lane = $1::smallint and p.topic = $4::text and p.key > q.key order by p.key limit 1) n)
-select q.topic, q.key, c.rows, c.dormant, c.waits from (select q.topic, q.key from q limit $3::integer) q, ` + countedRows + `
- order by q.topic, q.key`
-
-// countAgain is loadWaiting of given queues: $3 topics, $4 keys.
+// countAgain counts again the rows of given queues, $2 at most of each: $3 topics, $4 keys.
 const countAgain = `-- relay.count_again
 select q.topic, q.key, c.rows, c.dormant, c.waits from unnest($3::text[], $4::text[]) as q (topic, key), ` + countedRows + `
  where c.rows > 0 order by q.topic, q.key`
 
-// loadTopics lists the topics of which something is parked. It hops through parked_pkey from one to the next.
-const loadTopics = `-- relay.parked_topics
+// listTopics lists the topics of which something is parked. It hops through parked_pkey from one to the next.
+const listTopics = `-- relay.parked_topics
 with recursive t as (
   (select p.topic from holdfast.parked p where p.lane = $1::smallint order by p.topic limit 1)
   union all

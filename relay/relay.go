@@ -48,7 +48,8 @@ type Relay struct {
 	saver            *saver
 	statementTimeout time.Duration // of a statement of a lane: without it a connection that never answers would stall the lane for ever
 	pageBytes        int64         // of a page of a lane
-	counted          int           // rows of a parked queue, at first
+	listed           int           // parked rows of a lane or a topic, at most
+	counted          int           // of a queue, when there are more
 	budget           *budget
 
 	mu      sync.Mutex
@@ -86,7 +87,7 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 
 // newRelay makes a Relay of a configuration without problems.
 func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Relay {
-	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute, pageBytes: pageBytes, counted: maxCounted, budget: newBudget(c.MemoryBudget, inMemory*pageBytes)}
+	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute, pageBytes: pageBytes, listed: allCounted, counted: maxCounted, budget: newBudget(c.MemoryBudget, inMemory*pageBytes)}
 	r.partitioner, _ = p.(Partitioner)
 	r.env = envOf(r)
 	r.poller = newPoller(r)

@@ -157,7 +157,7 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 			c := Config{Name: fmt.Sprint("relay ", i), Lease: time.Hour, BatchSize: 3, HoldKey: i == 0, Logger: noLog}.withDefaults()
 			r := newRelay(s.db, nil, c, simStatements)
 			r.env.chance = func() float64 { return 0.5 }
-			r.pageBytes, r.counted = 100, 2
+			r.pageBytes, r.listed, r.counted = 100, 3, 2
 			r.env.now = func() time.Time { return began }
 			r.env.start = func(_ context.Context, l *lane) { l.lost = func(error) {}; r.enter(l) }
 			s.relays[i] = r
@@ -686,8 +686,8 @@ func (h *comparison) compareParked() {
 	h.both("parked", func(s *side) any {
 		var all []string
 		for lane := range h.lanes {
-			for of, args := range map[string][]any{loadWaiting: {lane, 2, 1000}, loadHeld: {lane}, loadHolds: {lane}, loadTopics: {lane},
-				countQueues: {lane, 1000, 2, "orders"}, countAgain: {lane, 3, []string{"orders", "orders", "gone"}, []string{"a", "b", "a"}}} {
+			for of, args := range map[string][]any{listLane: {lane}, loadHeld: {lane}, loadHolds: {lane}, listTopics: {lane},
+				listTopic: {lane, "orders"}, countLane: {lane, 3}, countTopic: {lane, 2, "orders"}, listQueues: {lane, 2, "orders", 2}, countAgain: {lane, 3, []string{"orders", "orders", "gone"}, []string{"a", "b", "a"}}} {
 				sql := simStatements.In(of)
 				rows, err := s.db.Query(h.t.Context(), sql, args...)
 				if err != nil {
@@ -700,7 +700,9 @@ func (h *comparison) compareParked() {
 					switch of {
 					case loadHeld:
 						err = rows.Scan(&topic, &key)
-					case loadHolds, loadTopics:
+					case countLane, countTopic:
+						err = rows.Scan(&n)
+					case loadHolds, listTopics:
 						err = rows.Scan(&topic, &n)
 					default:
 						err = rows.Scan(&topic, &key, &n, &a, &b)

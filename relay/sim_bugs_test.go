@@ -54,7 +54,7 @@ var simBugs = []struct {
 	{simBug{fake: simdb.BugNamesTheNext}, 200, func(p *simPlan) { p.bad = true }},
 	{simBug{driver: bugOvertakes}, 200, nil},
 	{simBug{driver: bugNoReload}, 200, nil},
-	{simBug{driver: bugNoRecount}, 600, func(p *simPlan) { p.refusals, p.keys, p.kills, p.counted = true, 1, true, 1 }},
+	{simBug{driver: bugNoRecount}, 600, func(p *simPlan) { p.refusals, p.keys, p.kills, p.listed, p.counted = true, 1, true, 1, 1 }},
 	{simBug{driver: bugSaveAhead}, 200, nil},
 	{simBug{driver: bugNoDoubt}, 600, func(p *simPlan) { p.cuts, p.refusals, p.keys, p.batch = true, true, 1, 4 }},
 	{simBug{driver: bugNoDoubt}, 1000, func(p *simPlan) { p.slow, p.cuts, p.refusals, p.keys, p.batch = true, false, true, 1, 4 }}, // its answer comes too late

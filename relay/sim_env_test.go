@@ -55,7 +55,7 @@ type simPlan struct {
 	lease                                       time.Duration
 	cutEvery                                    int
 	bytes                                       int64 // of a page
-	counted                                     int   // rows of a parked queue
+	listed, counted                             int   // parked rows of a lane or a topic, and of a queue
 
 	cuts, refusals, kills, freezes, crashes, clocks, rotates, long, scheduled, repeatable, survives bool
 	slow                                                                                            bool // statements may hang, and have time-outs
@@ -84,7 +84,8 @@ func newPlan(seed uint64, bug simBug) simPlan {
 	// Drawn apart, and not for injected bugs, so that their schedules stay as they are.
 	p.slow = bug == simBug{} && !p.calm() && rand.New(rand.NewPCG(seed, 3)).IntN(2) == 0
 	p.bad = bug == simBug{} && rand.New(rand.NewPCG(seed, 4)).IntN(2) == 0
-	p.counted = []int{1, 2, maxCounted}[rand.New(rand.NewPCG(seed, 5)).IntN(3)]
+	counts := rand.New(rand.NewPCG(seed, 5))
+	p.listed, p.counted = []int{1, 5, allCounted}[counts.IntN(3)], 1+counts.IntN(maxCounted)
 	return p
 }
 

@@ -29,6 +29,14 @@ type stuckRow struct {
 	retryAt  time.Time
 }
 
+// waitsFor is what a row waits for whose outcome is held.
+func (s stuckRow) waitsFor() spot {
+	if s.answer.fault == FaultTopic {
+		return spot{s.to.topic, wholeTopic}
+	}
+	return s.to.spot
+}
+
 // change is a kind of change of a parked row: an outcome, or one of these.
 const (
 	holdResumed = int(untouched) + 1 + iota // it ceases to wait for its topic or partition
@@ -146,7 +154,7 @@ func (l *lane) retryStuck(ctx context.Context) error {
 		s := l.stuck[0]
 		l.stuck = l.stuck[1:]
 		l.tried(s.pending)
-		if s.outcome == untouched {
+		if s.outcome == untouched || s.outcome == held && l.holds[s.waitsFor()] == nil { // what it was to wait for has come back meanwhile
 			l.tasks.Or(parkedDue)
 			signal(l.tasksDue)
 			var q rowKeys

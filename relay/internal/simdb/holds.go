@@ -138,7 +138,7 @@ func loadHolds(c *call) error {
 	return nil
 }
 
-func loadTopics(c *call) error {
+func listTopics(c *call) error {
 	lane := c.args[0].(int)
 	each(c.db.parked, c.tx, func(_ *cell[Parked], p *Parked) {
 		if p.Lane == lane && !slices.ContainsFunc(c.rows, func(row []any) bool { return row[0] == p.Topic }) {

@@ -45,18 +45,41 @@ func (db *DB) holds(tx *Tx, lane int, topic, key string) (holds bool) {
 	return holds
 }
 
-func loadWaiting(c *call) error {
-	return c.queues(c.args[2].(int), func(*Parked) bool { return true })
+func countLane(c *call) error { return c.countParked(func(*Parked) bool { return true }) }
+
+func countTopic(c *call) error {
+	topic := c.args[2].(string)
+	return c.countParked(func(p *Parked) bool { return p.Topic == topic })
 }
 
-func countQueues(c *call) error {
-	topic := c.args[3].(string)
-	return c.queues(c.args[2].(int), func(p *Parked) bool { return p.Topic == topic })
+func (c *call) countParked(of func(p *Parked) bool) error {
+	n := 0
+	each(c.db.parked, c.tx, func(_ *cell[Parked], p *Parked) {
+		if p.Lane == c.args[0].(int) && of(p) {
+			n++
+		}
+	})
+	c.row(int64(min(n, c.args[1].(int))))
+	return nil
+}
+
+func listLane(c *call) error {
+	return c.queues(0, 0, func(*Parked) bool { return true })
+}
+
+func listTopic(c *call) error {
+	topic := c.args[1].(string)
+	return c.queues(0, 0, func(p *Parked) bool { return p.Topic == topic })
+}
+
+func listQueues(c *call) error {
+	topic := c.args[2].(string)
+	return c.queues(c.args[1].(int), c.args[3].(int), func(p *Parked) bool { return p.Topic == topic })
 }
 
 func countAgain(c *call) error {
 	topics, keys := c.args[2].([]string), c.args[3].([]string)
-	return c.queues(len(topics), func(p *Parked) bool {
+	return c.queues(c.args[1].(int), 0, func(p *Parked) bool {
 		for i := range topics {
 			if topics[i] == p.Topic && keys[i] == p.Key {
 				return true
@@ -66,9 +89,9 @@ func countAgain(c *call) error {
 	})
 }
 
-// queues are the queues of a lane in their order, so many at most, each with the first rows that are counted.
-func (c *call) queues(most int, of func(p *Parked) bool) error {
-	lane, counted := c.args[0].(int), c.args[1].(int)
+// queues are the queues of a lane in their order, so many at most, with what is said of their first rows; 0 is any number.
+func (c *call) queues(counted, most int, of func(p *Parked) bool) error {
+	lane := c.args[0].(int)
 	var rows []*Parked
 	each(c.db.parked, c.tx, func(_ *cell[Parked], p *Parked) {
 		if p.Lane == lane && of(p) {
@@ -78,16 +101,15 @@ func (c *call) queues(most int, of func(p *Parked) bool) error {
 	slices.SortFunc(rows, func(a, b *Parked) int {
 		return cmp.Or(strings.Compare(a.Topic, b.Topic), strings.Compare(a.Key, b.Key), cmp.Compare(a.Place, b.Place))
 	})
-	for queues := 0; len(rows) > 0 && queues < most; queues++ {
+	for queues := 0; len(rows) > 0 && (most == 0 || queues < most); queues++ {
 		head := rows[0]
 		count, sleep, waits := 0, true, false
-		for len(rows) > 0 && rows[0].Topic == head.Topic && rows[0].Key == head.Key {
-			if count < counted {
+		for ; len(rows) > 0 && rows[0].Topic == head.Topic && rows[0].Key == head.Key; rows = rows[1:] {
+			if counted == 0 || count < counted {
 				count++
 				sleep = sleep && rows[0].NextAt.IsZero()
 				waits = waits || rows[0].waits()
 			}
-			rows = rows[1:]
 		}
 		c.row(head.Topic, head.Key, int64(count), sleep, waits)
 	}
@@ -439,10 +461,10 @@ var handlers = map[string]func(*call) error{
 	"segments": readSegments, "holders": readHolders, "rotate": rotateSegments, "reclaim": reclaim,
 	"server": readServer, "incarnation": ensureIncarnation, "heartbeat": heartbeatRelay, "leave": leaveRelay, "claim": claimLane,
 	"save": saveLanes, "release": releaseLane, "fence": fenceLane,
-	"waiting": loadWaiting, "held": loadHeld, "park": parkEvents, "fix_head": fixHead,
+	"count_lane": countLane, "count_topic": countTopic, "list_lane": listLane, "held": loadHeld, "park": parkEvents, "fix_head": fixHead,
 	"close_letters": closeLetters, "due": readDue, "list_due": listDue, "due_of": readHeads, "probe_held": readProbe,
 	"name_head": nameHead, "name_waiting": nameWaiting, "next_row": readNext, "bury": buryEvents, "bury_scheduled": buryScheduled,
-	"hold": holdParked, "resume_held": resumeHeld, "holds": loadHolds, "parked_topics": loadTopics, "queues": countQueues, "count_again": countAgain, "unpark": deleteParked, "delay": delayParked,
+	"hold": holdParked, "resume_held": resumeHeld, "holds": loadHolds, "parked_topics": listTopics, "list_topic": listTopic, "list_queues": listQueues, "count_again": countAgain, "unpark": deleteParked, "delay": delayParked,
 	"dead_letter": deadLetterParked, "resume_queues": resumeQueues, "move_scheduled": moveScheduled,
 }
 
