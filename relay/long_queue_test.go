@@ -59,6 +59,7 @@ func TestALaneWithLongQueuesIsLoadedWithoutReadingThem(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	const queues, each = 50, 2000
+	pgtest.Exec(t, db.Pool, "alter table holdfast.parked set (autovacuum_enabled = off)")
 	park := func(queues, each int) {
 		t.Helper()
 		pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, payload)
