@@ -17,8 +17,7 @@ const (
 	maxQueues    = 10_000          // that a lane remembers
 	allCounted   = 20_000          // rows of a lane or a topic: if there are as many,
 	maxCounted   = 2               // rows of each queue are counted at first,
-	againCounted = 1000            // later, of few queues, and
-	mostCounted  = 20_000          // of many together, if that is more than maxCounted of each
+	againCounted = 1000            // and of few queues later; of many as many as allCounted together, if that is more than maxCounted of each
 	recountEvery = 5 * time.Second // whether a topic must still be queued as a whole
 )
 
@@ -76,7 +75,7 @@ func (l *lane) countSpent(ctx context.Context) error {
 	if len(l.spent) == 0 {
 		return nil
 	}
-	most := max(min(mostCounted/len(l.spent), againCounted), maxCounted)
+	most := max(min(allCounted/len(l.spent), againCounted), maxCounted)
 	var again rowKeys
 	for q := range l.spent {
 		again.addQueue(q)

@@ -86,7 +86,7 @@ func TestALaneWithLongQueuesIsLoadedWithoutReadingThem(t *testing.T) {
 			countLane:  {0, 900},
 			countTopic: {0, 900, "gone"},
 			listQueues: {0, maxCounted, "gone", maxQueues + 1},
-			countAgain: {0, mostCounted / queues, gone, keys},
+			countAgain: {0, allCounted / queues, gone, keys},
 			listTopics: {0},
 			loadHolds:  {0},
 		} {
