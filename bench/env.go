@@ -42,7 +42,7 @@ type sizes struct {
 }
 
 var (
-	fullSizes  = sizes{rounds: 3, drain: 300_000, handwritten: 50_000, held: 150_000, isolation: 300_000, retired: 1_000_000, memory: 1_000_000, large: 500_000_000, consume: 80_000, retention: 5_000_000, latency: 30 * time.Second, pinned: 20 * time.Second, giveUp: 60 * time.Second, slow: 20 * time.Second, receive: 20 * time.Second, producer: 5 * time.Second, idle: 20 * time.Second}
+	fullSizes  = sizes{rounds: 3, drain: 300_000, handwritten: 50_000, held: 150_000, isolation: 1_000_000, retired: 1_000_000, memory: 1_000_000, large: 500_000_000, consume: 80_000, retention: 5_000_000, latency: 30 * time.Second, pinned: 20 * time.Second, giveUp: 60 * time.Second, slow: 20 * time.Second, receive: 20 * time.Second, producer: 5 * time.Second, idle: 20 * time.Second}
 	quickSizes = sizes{rounds: 2, drain: 60_000, handwritten: 8_000, held: 30_000, isolation: 40_000, retired: 40_000, memory: 100_000, large: 100_000_000, consume: 16_000, retention: 200_000, latency: 5 * time.Second, pinned: 5 * time.Second, giveUp: 5 * time.Second, slow: 3 * time.Second, receive: 6 * time.Second, producer: 1500 * time.Millisecond, idle: 5 * time.Second}
 )
 

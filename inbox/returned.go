@@ -36,7 +36,7 @@ func (r handlerReturn) judge() error {
 	timedOut := r.timedOut()
 	cancelled := fmt.Sprintf("the handler was cancelled after %s", r.timeout)
 	switch {
-	case r.ended && !r.closed: // Its work is committed or gone, or it does not know that it must not. Another attempt would not help.
+	case !r.closed && (r.ended || r.status == 'I'): // Its work is committed or gone, or it does not know that it must not. Another attempt would not help.
 		return endedItself(r.err)
 	case r.err != nil:
 		if r.closed && !timedOut && !r.stopped && (errors.Is(r.err, context.DeadlineExceeded) || errors.Is(r.err, context.Canceled) || r.ranOut) {
@@ -60,8 +60,6 @@ func (r handlerReturn) judge() error {
 		return &handlerError{err: errors.New("the handler was told to stop, and then returned nil"), stopped: true}
 	case r.busy:
 		return &handlerError{err: errors.New("the handler left rows or batch results open: close them before it returns")}
-	case r.status == 'I':
-		return endedItself(nil)
 	case r.status == 'E':
 		return &handlerError{err: errors.New("a statement failed, but the handler returned nil: return the error, or run the statement under a savepoint (tx.Begin)")}
 	default:

@@ -44,6 +44,8 @@ func TestAHandlerIsJudgedByWhatItLeaves(t *testing.T) {
 		"nil in a transaction that it began itself": {handlerReturn{status: 'T', ended: true}, "ended its transaction", faultEvent},
 		"an error in one that it began itself":      {handlerReturn{err: boom, status: 'T', ended: true}, "it returned: boom", faultEvent},
 		"an error after it ended it":                {handlerReturn{err: boom, status: 'I', ended: true}, "it returned: boom", faultEvent},
+		"an error after it ended it unseen":         {handlerReturn{err: boom, status: 'I'}, "it returned: boom", faultEvent},
+		"its time is over after it ended it unseen": {handlerReturn{err: boom, over: true, status: 'I'}, "it returned: boom", faultEvent},
 		"the refusal to end it":                     {handlerReturn{err: errNotTheHandlers, status: 'T', ended: true}, "ended its transaction by a statement: holdfast ends", faultEvent},
 		"nil after it tried to end it, too late":    {handlerReturn{over: true, status: 'T', ended: true}, "ended its transaction", faultEvent},
 		"nil in a failed transaction":               {handlerReturn{status: 'E'}, "a statement failed, but the handler returned nil", faultEvent},
@@ -102,7 +104,7 @@ func TestWhatPostgresRefusesBehindAHandlerIsItsFailure(t *testing.T) {
 	}
 }
 
-// misdeeds are what a handler may do to its transaction before it returns nil.
+// misdeeds are what a handler may do to its transaction before it returns.
 var misdeeds = map[string]struct {
 	do    func(ctx context.Context, tx pgx.Tx) error
 	alone Outcome // of an event of a partition, behind whose handler nothing but COMMIT comes; Dead if that fails, too
@@ -115,6 +117,7 @@ var misdeeds = map[string]struct {
 	"it rolls back and goes on":          {statement("rollback and chain"), Dead},
 	"it commits and goes on":             {statement("commit and chain"), Dead},
 	"its function commits and goes on":   {statement("/* in the middle */ commit and chain"), Duplicate},
+	"it commits unseen, and fails":       {unseen("commit"), Duplicate},
 	"COMMIT is refused by a trigger":     {statement("insert into refused values ('P0001')"), Dead},
 	"COMMIT is refused by a constraint":  {statement("insert into refused values ('23514')"), Dead},
 	"COMMIT is refused by its data":      {statement("insert into refused values ('22012')"), Dead},
@@ -125,6 +128,14 @@ func statement(sql string) func(ctx context.Context, tx pgx.Tx) error {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		_, _ = tx.Exec(ctx, sql)
 		return nil
+	}
+}
+
+// unseen is a handler that goes past its transaction, and then fails.
+func unseen(sql string) func(ctx context.Context, tx pgx.Tx) error {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Conn().Exec(ctx, sql)
+		return errors.Join(errors.New("no"), err)
 	}
 }
 
@@ -171,6 +182,9 @@ func TestAMisdeedOfAStoredEventsHandlerCostsAttempts(t *testing.T) {
 			b.run(in.Run)
 			b.deadAfter("bad", 3)
 			b.awaitOutcome("next", Handled)
+			if n := b.effects("bad"); n > 1 {
+				t.Errorf("its effect happened %d times", n)
+			}
 		})
 	}
 }
