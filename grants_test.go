@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/rights"
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
@@ -203,10 +205,11 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := idempotency.Step(r.Context(), "one", func(context.Context, pgx.Tx) (int, error) { return 1, nil }); err != nil {
 			t.Error(err)
 		}
+		w.WriteHeader(http.StatusOK)
 	})
 	asItIs := func(r *http.Request, _ idempotency.Info) *http.Request { return r }
 	services := map[string]http.Handler{
@@ -344,4 +347,55 @@ func TestTheGrantsOfTheOperationsPageAreEnoughToLook(t *testing.T) {
 	looks("schema holdfast is complete", "check")
 	looks("unread in lane 3", "status")
 	looks(`"log_holders":[{"application":`, "status", "--json")
+}
+
+// Whoever is told that a right is missing is told which one.
+func TestMissingRightsAreNamed(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	for who, needs := range map[string][]rights.Right{"relay": rights.OfRelays, "consumer": rights.OfConsumers} {
+		role := roleWith(t, db, who, grants[who])
+		pool := db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = role })
+		lack := func() []string {
+			t.Helper()
+			missing, err := rights.Lack(t.Context(), pool, "holdfast", needs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return missing
+		}
+		if missing := lack(); len(missing) > 0 {
+			t.Errorf("%s: the grants of docs/operations.md lack %q", who, missing)
+		}
+		for _, grant := range grants[who] {
+			privileges, objects, _ := strings.Cut(grant, " on ")
+			if strings.HasPrefix(objects, "all ") || strings.HasPrefix(objects, "schema ") {
+				continue
+			}
+			for object := range strings.SplitSeq(strings.TrimPrefix(objects, "function "), ", ") {
+				for privilege := range strings.SplitSeq(privileges, ", ") {
+					kind := ""
+					if privilege == "execute" {
+						kind = "function "
+					}
+					pgtest.Exec(t, db.Pool, fmt.Sprintf("revoke %s on %s%s from %s", privilege, kind, object, role))
+					want := privilege + " on " + strings.TrimPrefix(object, "holdfast.")
+					if missing := lack(); len(missing) != 1 || missing[0] != want {
+						t.Errorf("%s without %s: it lacks %q", who, want, missing)
+					}
+					pgtest.Exec(t, db.Pool, fmt.Sprintf("grant %s on %s%s to %s", privilege, kind, object, role))
+				}
+			}
+		}
+		for _, all := range []struct{ grant, names string }{{"usage on schema holdfast", "usage on schema holdfast"}, {"usage on all sequences in schema holdfast", "usage on letter_id_seq"}} {
+			pgtest.Exec(t, db.Pool, "revoke "+all.grant+" from "+role)
+			if missing := lack(); !slices.Contains(missing, all.names) {
+				t.Errorf("%s without %s: it lacks %q", who, all.grant, missing)
+			}
+			pgtest.Exec(t, db.Pool, "grant "+all.grant+" to "+role)
+		}
+	}
 }

@@ -78,7 +78,9 @@ func (env *env) suspect(err error) {
 			env.closeDead()
 		}
 	case errors.As(err, &h):
-	case errors.As(err, &server) && (server.Code == "42501" || server.Code == "25006"):
+	case errors.As(err, &server) && server.Code == "42501":
+		_, _ = env.rights.Lacking(context.Background()) // It gives the connections their role back.
+	case errors.As(err, &server) && server.Code == "25006":
 		if env.mayTest() {
 			env.pool.Reset() // Those in use are closed when they are given back.
 		}

@@ -32,14 +32,14 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 			if err = co.renewIncarnation(ctx); err == nil {
 				break
 			}
-			if fix := miswired(err); fix != nil {
+			if fix := co.miswired(ctx, err); fix != nil {
 				return fix
 			}
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
-		if miswired(err) != nil {
+		if co.miswired(ctx, err) != nil {
 			return nil // Run declares the types too. It returns this error and ends both.
 		}
 		co.transient(err)

@@ -2,12 +2,10 @@ package inbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
@@ -45,43 +43,11 @@ type declarations struct {
 func (dec *declarations) declare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
-	return dec.declareOn(ctx, dec.pool)
-}
-
-// executor is a pool or a connection.
-type executor interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
-
-func (dec *declarations) declareOn(ctx context.Context, db executor) error {
-	if _, err := db.Exec(ctx, dec.sql.declare, dec.c.Consumer, dec.registry.types, dec.node, declareFor.Microseconds()); err != nil {
+	if _, err := dec.pool.Exec(ctx, dec.sql.declare, dec.c.Consumer, dec.registry.types, dec.node, declareFor.Microseconds()); err != nil {
 		return err
 	}
-	_, err := db.Exec(ctx, dec.sql.undeclare, dec.c.Consumer)
+	_, err := dec.pool.Exec(ctx, dec.sql.undeclare, dec.c.Consumer)
 	return err
-}
-
-// declareAnew declares the types on a connection that no handler has used.
-func (dec *declarations) declareAnew(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
-	defer cancel()
-	config := dec.pool.Config()
-	if config.BeforeConnect != nil {
-		if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
-			return err
-		}
-	}
-	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if config.AfterConnect != nil {
-		if err := config.AfterConnect(ctx, conn); err != nil {
-			return err
-		}
-	}
-	return dec.declareOn(ctx, conn)
 }
 
 // fit says why this build must not run on the schema.
@@ -104,12 +70,7 @@ func (dec *declarations) declareLoop(ctx context.Context) error {
 			err = dec.declare(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
-			fix := miswired(err)
-			if errors.Is(fix, sqlschema.ErrNoRights) {
-				// A handler may have left a connection of the pool without our rights (set role), and then a new one has them.
-				fix = miswired(dec.declareAnew(ctx))
-			}
-			if fix != nil {
+			if fix := dec.miswired(ctx, err); fix != nil {
 				return fix
 			}
 			dec.transient(err)

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/rights"
 )
 
 // env is what every part of an inbox uses.
@@ -19,11 +20,12 @@ type env struct {
 	wakeup  chan struct{} // this node stored an event: Run looks at once
 	limiter rateLimiter
 	tested  rateLimiter   // of tests of the pool
+	rights  *rights.Checks
 	asking  chan struct{} // full while the question about a handler is asked
 }
 
 func newEnv(pool *pgxpool.Pool, c Config) *env {
-	return &env{pool: pool, c: c, sql: newStatements(c), node: rand.Text(), random: mathrand.Float64, wakeup: make(chan struct{}, 1), asking: make(chan struct{}, 1)}
+	return &env{pool: pool, c: c, sql: newStatements(c), rights: &rights.Checks{Pool: pool, Schema: c.Schema, Rights: rights.OfConsumers, Logger: c.Logger}, node: rand.Text(), random: mathrand.Float64, wakeup: make(chan struct{}, 1), asking: make(chan struct{}, 1)}
 }
 
 // wake tells Run that an event was stored.

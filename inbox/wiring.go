@@ -1,19 +1,29 @@
 package inbox
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"strings"
 
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
 // This file explains what waiting cannot cure: a database that is not prepared for this consumer.
 
-// miswired is the error of a node's first statement together with what an operator has to do. It is nil if the database only has to
-// be waited for.
-func miswired(err error) error {
+// miswired is an error of our own statements together with what an operator has to do. It is nil if the database only has to be
+// waited for. A missing right is looked for: a handler, or another service behind the same pooler, may have left a connection with
+// another role, which is put right.
+func (env *env) miswired(ctx context.Context, err error) error {
 	explained := sqlschema.Explain(err, "docs/operations.md lists what to grant to a consumer")
-	if errors.Is(explained, sqlschema.ErrMissing) || errors.Is(explained, sqlschema.ErrVersion) || errors.Is(explained, sqlschema.ErrNoRights) {
+	switch {
+	case errors.Is(explained, sqlschema.ErrMissing), errors.Is(explained, sqlschema.ErrVersion):
 		return explained
+	case !errors.Is(explained, sqlschema.ErrNoRights):
+		return nil
+	}
+	if lacking, unknown := env.rights.Lacking(ctx); unknown == nil && len(lacking) > 0 {
+		return fmt.Errorf("%w; it lacks: %s", explained, strings.Join(lacking, ", "))
 	}
 	return nil
 }

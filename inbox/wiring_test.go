@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 func TestAConsumerWhoseDatabaseIsNotReadySaysWhatToDoAndEnds(t *testing.T) {
@@ -77,8 +78,39 @@ func TestAConsumerWhoseDatabaseIsNotReadySaysWhatToDoAndEnds(t *testing.T) {
 		t.Errorf("without the rights on the incarnation Consume ends with %v", err)
 	}
 	for _, err := range []error{nil, errors.New("connection refused"), &pgconn.PgError{Code: "57P01"}, &pgconn.PgError{Code: "25006"}} {
-		if miswired(err) != nil {
+		if b.inbox().miswired(t.Context(), err) != nil {
 			t.Errorf("%v is not waited for", err)
+		}
+	}
+}
+
+// Behind a pooler in transaction pooling, a role that another service sets and leaves is that of whoever gets the connection
+// next.
+func TestARoleThatOthersLeaveBehindAPoolerEndsNoConsumer(t *testing.T) {
+	b := setup(t)
+	pool := pgtest.BouncerPoolOf(t, b.db)
+	pgtest.LeaveRoles(t, pool)
+	in := b.inboxOn(pool)
+	in.Handle("order.placed", effectOf)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 2)
+	in.registry.start()
+	go func() { ended <- in.Run(ctx) }()
+	source := &fakeSource{gens: make(chan *fakeGeneration, 1)}
+	source.gens <- newFakeGeneration(logOf(event("1", "a"), event("2", "b")))
+	go func() { ended <- in.consume(ctx, source) }()
+	for i, id := range []string{"1", "2", "3", "4"} {
+		if i > 1 {
+			b.store(b.inbox(), event(id, "k"))
+		}
+		wait.Until(t, "event "+id+" is handled", func() bool { return len(ended) > 0 || b.effects(id) == 1 })
+		pgtest.LeaveRoles(t, pool)
+	}
+	stop()
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Errorf("it ended with %v", err)
 		}
 	}
 }

@@ -7,6 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/rights"
 )
 
 // database is what a relay uses of a pgxpool.Pool: single statements, and transactions.
@@ -31,11 +34,18 @@ type env struct {
 
 	// limit bounds the time of a statement. It goes by the machine's clock, whatever now says.
 	limit func(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
+
+	// lacking returns the rights that our role lacks.
+	lacking func(ctx context.Context) ([]string, error)
 }
 
 func envOf(r *Relay) env {
-	return env{now: time.Now, chance: rand.Float64, start: r.start, call: func(_ *lane, publish func()) { r.working.Go(publish) },
+	e := env{now: time.Now, chance: rand.Float64, start: r.start, call: func(_ *lane, publish func()) { r.working.Go(publish) },
 		await: awaitAnswer, limit: context.WithTimeout}
+	if pool, ok := r.pool.(*pgxpool.Pool); ok {
+		e.lacking = (&rights.Checks{Pool: pool, Schema: r.c.Schema, Rights: rights.OfRelays, Logger: r.c.Logger}).Lacking
+	}
+	return e
 }
 
 func awaitAnswer(ctx context.Context, l *lane) error {

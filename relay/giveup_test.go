@@ -158,3 +158,32 @@ func TestALockOnOneLanesRowCostsNoOtherLaneItsLease(t *testing.T) {
 		}
 	}
 }
+
+// Behind a pooler in transaction pooling, a role that another service sets and leaves is that of whoever gets the connection
+// next.
+func TestARoleThatOthersLeaveBehindAPoolerEndsNoRelay(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: 2}); err != nil {
+		t.Fatal(err)
+	}
+	pool, b := pgtest.BouncerPoolOf(t, db), newBroker()
+	pgtest.LeaveRoles(t, pool)
+	r, err := relay.New(pool, b, relay.Config{Logger: quiet, Lease: 3 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	for i := range 3 {
+		write(t, db.Pool, event("k", fmt.Sprint(i)))
+		arrives(t, b, fmt.Sprint(i))
+		pgtest.LeaveRoles(t, pool)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run returned %v", err)
+	}
+}

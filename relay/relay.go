@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -133,8 +134,11 @@ func (r *Relay) Run(ctx context.Context) error {
 func (r *Relay) manage(ctx, work context.Context) error {
 	failures, fits := 0, false
 	for ctx.Err() == nil {
-		err := r.whyBroken()
-		if err == nil && !fits {
+		if broken := r.whyBroken(); broken != nil {
+			return broken
+		}
+		var err error
+		if !fits {
 			err = r.fit(ctx)
 			fits = err == nil
 		}
@@ -144,13 +148,13 @@ func (r *Relay) manage(ctx, work context.Context) error {
 		if fits && err == nil {
 			err = r.maintainClaims(ctx, work)
 		}
-		wait := r.nextClaim(r.claimEvery())
+		wait, end := r.nextClaim(r.claimEvery()), r.fatal(err)
 		switch {
 		case ctx.Err() != nil:
 		case err == nil:
 			failures = 0
-		case fatal(err):
-			return err
+		case end != nil:
+			return end
 		default:
 			failures++
 			wait = max(holdPolicy.Delay(failures, rand.Float64()), 50*time.Millisecond)
@@ -301,7 +305,23 @@ func (r *Relay) leave(ctx context.Context) {
 	}
 }
 
-// fatal says whether running would be wrong, rather than impossible for now.
+// fatal returns an error if it says that running would be wrong, rather than impossible for now. A missing right is looked for:
+// somebody else may have left a connection with another role, which is put right.
+func (r *Relay) fatal(err error) error {
+	switch {
+	case !fatal(err):
+		return nil
+	case !errors.Is(err, sqlschema.ErrNoRights):
+		return err
+	}
+	lacking, unknown := r.env.lacking(context.Background())
+	if unknown == nil && len(lacking) > 0 {
+		return fmt.Errorf("%w; it lacks: %s", err, strings.Join(lacking, ", "))
+	}
+	return nil
+}
+
+// fatal says whether an error ends Run, if what it says is so.
 func fatal(err error) bool {
 	return errors.Is(err, ErrStandby) || errors.Is(err, ErrRestored) || errors.Is(err, ErrIsolation) ||
 		errors.Is(err, holdfast.ErrSchemaMissing) || errors.Is(err, holdfast.ErrSchemaVersion) || errors.Is(err, sqlschema.ErrNoRights)
@@ -324,8 +344,7 @@ func (r *Relay) nextClaim(wait time.Duration) time.Duration {
 
 // giveUpIfFatal makes Run return err if it will never go away by itself, whatever part of the relay met it.
 func (r *Relay) giveUpIfFatal(err error) {
-	err = explain(err)
-	if !fatal(err) {
+	if err = r.fatal(explain(err)); err == nil {
 		return
 	}
 	r.mu.Lock()
