@@ -125,13 +125,18 @@ func TestDecisionsAboutAnswers(t *testing.T) {
 		want disposition
 	}{
 		{answerFacts{status: 200}, keepAll}, {answerFacts{status: 303}, keepAll}, {answerFacts{status: 201, doNotStore: true}, keepAll},
-		{answerFacts{status: 402}, keepAnswer}, {answerFacts{status: 409}, keepAnswer}, {answerFacts{status: 402, commitOnError: true}, keepAll},
+		{answerFacts{status: 402}, keepAnswer}, {answerFacts{status: 409}, keepNone}, {answerFacts{status: 409, commitOnError: true}, keepAll}, {answerFacts{status: 402, commitOnError: true}, keepAll},
 		{answerFacts{status: 422, doNotStore: true}, keepNone}, {answerFacts{status: 422, doNotStore: true, commitOnError: true}, keepNone},
 		{answerFacts{status: 401}, keepNone}, {answerFacts{status: 403}, keepNone}, {answerFacts{status: 408}, keepNone}, {answerFacts{status: 425}, keepNone},
-		{answerFacts{status: 429, commitOnError: true}, keepNone}, {answerFacts{status: 500}, keepNone}, {answerFacts{status: 503, commitOnError: true}, keepNone},
+		{answerFacts{status: 500}, keepNone}, {answerFacts{status: 503, commitOnError: true}, keepNone},
 	} {
 		if got := decide(c.c, StoreStatus); got != c.want {
 			t.Errorf("%+v: got %v, want %v", c.c, got, c.want)
+		}
+	}
+	for status := 400; status < 500; status++ {
+		if got, want := decide(answerFacts{status: status}, StoreStatus) == keepAnswer, status == 402; got != want {
+			t.Errorf("%d: kept is %v", status, got)
 		}
 	}
 	for _, status := range []int{500, 501, 599} { // A route cannot keep what has failed: its effect is gone.

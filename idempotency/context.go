@@ -25,6 +25,7 @@ type handling struct {
 	resultRef     string
 
 	over  atomic.Bool     // the handler has returned
+	ended error           // why its context had ended when it returned without an answer; nil if it had not
 	turn  chan struct{}   // holds one element while a step runs
 	steps map[string]bool // the steps that are done
 }
@@ -70,8 +71,8 @@ func DoNotStore(ctx context.Context) {
 }
 
 // CommitOnError commits what the handler wrote although the answer is 4xx, for example the record of a declined
-// payment. Without it such writes are undone, and only the answer is kept. In lease mode it has no effect: what a step
-// wrote is kept.
+// payment, and stores the answer, whatever Route.Store says. Without it such writes are undone. In lease mode what a step
+// wrote is kept anyway.
 func CommitOnError(ctx context.Context) {
 	if h := handlingOf(ctx); h != nil {
 		h.commitOnError = true

@@ -92,7 +92,7 @@ const (
 
 // answerFacts are the facts about an answer that decide what is kept.
 type answerFacts struct {
-	status        int
+	status        int  // 0 if it wrote none
 	doNotStore    bool // the handler called DoNotStore
 	commitOnError bool
 }
@@ -100,14 +100,16 @@ type answerFacts struct {
 // decide says what is kept of an answer and of what its handler wrote.
 func decide(c answerFacts, store func(status int) bool) disposition {
 	switch {
-	case c.status >= 500:
+	case c.status == 0, c.status >= 500:
 		return keepNone
 	case c.status < 400: // The client learns that it is done, so it must be done, and a repeat must get the same answer.
 		return keepAll
-	case c.doNotStore || !store(c.status):
+	case c.doNotStore:
 		return keepNone
 	case c.commitOnError:
 		return keepAll
+	case !store(c.status):
+		return keepNone
 	default:
 		return keepAnswer
 	}

@@ -18,7 +18,7 @@
 //  5. If another request has the key, the guard waits a little for it to end. If it does not end, the answer is 409 with
 //     Retry-After.
 //  6. The handler runs, and the guard collects its answer (record.go). decide.go decides whether the answer is kept with
-//     the effect, without it (most 4xx), or not at all (5xx, a panic). In the last case the key is free again.
+//     the effect, without it (402), or not at all (5xx, most 4xx, a panic, no answer). In the last case the key is free again.
 //  7. The answer is stored, the transaction commits (settle.go), and the answer is sent.
 //
 // # Which mode

@@ -22,6 +22,7 @@ type Guard struct {
 	c      Config
 	sql    statements
 	random func() float64
+	rooms  rooms
 
 	mu     sync.Mutex
 	routes []*route
@@ -180,33 +181,19 @@ func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serve answers a request that has a key, with the stored answer or by running the handler.
 func (rt *route) serve(w http.ResponseWriter, req *request) {
-	deadline := req.begun.Add(rt.o.Wait)
-	answer := rt.inTransaction
-	if rt.o.Lease > 0 {
-		answer = rt.underLease
+	answer := rt.await
+	if rt.o.Wait == 0 {
+		answer = func(w http.ResponseWriter, req *request) bool { return rt.look(w, req, true) }
 	}
-	for try := 1; ; try++ {
-		if answer(w, req) {
-			return
-		}
-		// Another request with this key is running.
-		if !time.Now().Before(deadline) || !pause(req.Context(), min(spread(try, rt.g.random()), time.Until(deadline))) {
-			break
-		}
+	if !answer(w, req) { // Another request with this key is running.
+		rt.inUse(w, req)
 	}
-	if rt.o.Lease == 0 && req.Context().Err() == nil { // The other request may have ended in the meantime.
-		if f := rt.known(w, req); f != foundNothing && f != foundPending {
-			return
-		}
-	}
-	rt.inUse(w, req)
 }
 
 // inTransaction answers a request on a route without a lease. It returns false if another request has the key. That may
 // be a request on a node where the route has a lease; this one never runs at the same time or afterwards.
 func (rt *route) inTransaction(w http.ResponseWriter, req *request) (answered bool) {
-	look := rt.repeats.Load() > 0
-	if look {
+	if rt.repeats.Load() > 0 {
 		if f := rt.known(w, req); f != foundNothing {
 			return f != foundPending
 		}
@@ -214,10 +201,7 @@ func (rt *route) inTransaction(w http.ResponseWriter, req *request) (answered bo
 	if rt.run(w, req) {
 		return true
 	}
-	if look {
-		return false
-	}
-	f := rt.known(w, req)
+	f := rt.known(w, req) // The other request may have ended in the meantime.
 	return f != foundNothing && f != foundPending
 }
 
@@ -248,10 +232,13 @@ func (rt *route) answerBy(w http.ResponseWriter, req *request, s *stored) found 
 	case foundPending:
 		req.taken = true
 	}
+	if f == foundAnswer || f == foundOther && s.State != statePending {
+		req.final = s
+	}
 	return f
 }
 
-// spread is the delay before the n-th look at a key in use: 20 ms at first, up to 250 ms, half of it random.
+// spread is the delay before the n-th try of a statement: 20 ms at first, up to 250 ms, half of it random.
 func spread(n int, random float64) time.Duration {
 	most := min(20*time.Millisecond<<min(n-1, 10), 250*time.Millisecond)
 	return most/2 + time.Duration(random*float64(most/2))

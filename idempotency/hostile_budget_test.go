@@ -21,7 +21,7 @@ type stalling struct {
 }
 
 func (s *stalling) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if s.on.Load() && strings.Contains(data.SQL, "idempotency.lookup") && s.looks.Add(1) >= s.from {
+	if s.on.Load() && (strings.Contains(data.SQL, "idempotency.lookup") || strings.Contains(data.SQL, "idempotency.peek")) && s.looks.Add(1) >= s.from {
 		<-ctx.Done()
 	}
 	return ctx
@@ -49,13 +49,14 @@ func TestABudgetThatEndsDuringALookupIsAnsweredByWhatIsKnown(t *testing.T) {
 			letGo := sync.OnceFunc(func() { close(end) })
 			defer letGo()
 			c.o.Wait = time.Minute
-			h := b.service(b.guardOn(b.traced(tracer)), func(w http.ResponseWriter, r *http.Request) {
+			handler := func(w http.ResponseWriter, r *http.Request) {
 				entered <- struct{}{}
 				<-end
 				w.WriteHeader(201)
-			}, c.o)
+			}
+			another, h := b.service(b.guard(), handler, c.o), b.service(b.guardOn(b.traced(tracer)), handler, c.o) // two nodes
 			first := make(chan int, 1)
-			go func() { first <- b.send(h, sent{key: "k"}).Code }()
+			go func() { first <- b.send(another, sent{key: "k"}).Code }()
 			<-entered
 			tracer.on.Store(true)
 			ask := func() *httptest.ResponseRecorder {

@@ -45,7 +45,10 @@ func TestTheKeyForAnotherServiceIsNeverThatOfSomebodyElse(t *testing.T) {
 func TestTheKeyForAnotherServiceOutlivesADeploy(t *testing.T) {
 	b := setup(t)
 	var got string
-	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) { got = DownstreamKey(r.Context(), "charge") }, Route{Operation: "POST /charges"})
+	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
+		got = DownstreamKey(r.Context(), "charge")
+		w.WriteHeader(200)
+	}, Route{Operation: "POST /charges"})
 	b.is(b.send(h, sent{key: "k"}), 200, "")
 	if want := "0599e5356e3421cda22abab41c2f8ec36b87ff811c2f15ebca2dffcb2f016a62"; got != want {
 		t.Errorf("got %s, want %s: what a build before this one has charged would be charged again", got, want)

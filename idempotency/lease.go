@@ -122,7 +122,7 @@ func (rt *route) underLease(w http.ResponseWriter, req *request) (answered bool)
 // lead runs the handler under a claim that began at begun, and answers.
 func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time.Time, tries int) {
 	req.info.Attempt = c.Attempt
-	ctx, cancel := context.WithTimeout(req.Context(), rt.o.Timeout)
+	ctx, cancel := context.WithTimeoutCause(req.Context(), rt.o.Timeout, errTimeout)
 	defer cancel()
 	ctx, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
@@ -149,16 +149,22 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time
 func (rt *route) handle(ctx context.Context, hd *handling, rec *recorder, req *request) {
 	defer hd.over.Store(true)
 	rt.next.ServeHTTP(rec, req.whole(context.WithValue(ctx, contextKey{}, hd)))
-	rec.done()
+	if !rec.done() {
+		hd.ended = context.Cause(ctx)
+	}
 }
 
 // withoutKey runs a request without a key on a route with a lease. There is no key to claim.
 func (rt *route) withoutKey(w http.ResponseWriter, req *request) {
-	ctx, cancel := context.WithTimeout(req.Context(), rt.o.Timeout)
+	ctx, cancel := context.WithTimeoutCause(req.Context(), rt.o.Timeout, errTimeout)
 	defer cancel()
 	hd := &handling{rt: rt, info: req.info, scope: req.scope, lock: req.lock, turn: make(chan struct{}, 1)}
 	rec := newRecorder(w)
 	rt.handle(ctx, hd, rec, req)
+	if rec.status == 0 {
+		rt.forgotten(hd, rec, req)
+		return
+	}
 	rt.notify(req, Outcome{Result: Bypassed, Status: rec.status})
 	rec.send(nil)
 }
@@ -169,15 +175,12 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 		req.err = ErrLeaseLost
 		rt.refuse(rec.to, req, inProgress, Lost)
 	}
-	if decide(answerFacts{status: rec.status, doNotStore: hd.doNotStore}, rt.o.Store) == keepNone {
-		l.release(req, rec.status < 500)
+	if decide(answerFacts{status: rec.status, doNotStore: hd.doNotStore, commitOnError: hd.commitOnError}, rt.o.Store) == keepNone {
+		l.release(req, rec.status != 0 && rec.status < 500)
 		if errors.Is(context.Cause(ctx), ErrLeaseLost) {
 			return lost
 		}
-		return func() {
-			rt.notify(req, Outcome{Result: Forgotten, Status: rec.status})
-			rec.send(nil)
-		}
+		return func() { rt.forgotten(hd, rec, req) }
 	}
 	a := rt.kept(rec, hd)
 	expires, mine, err := l.finish(req, a)

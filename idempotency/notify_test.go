@@ -169,7 +169,7 @@ func TestACodeShowsWhetherAProblemIsTheMiddlewares(t *testing.T) {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusConflict)
 		_, _ = w.Write([]byte(`{"type":"https://shop.example/problems/sold-out","title":"Sold out","status":409,"code":"sold_out"}`))
-	})
+	}, Route{Store: func(int) bool { return true }})
 	own := b.send(h, sent{key: "k"})
 	replay, mismatch := b.send(h, sent{key: "k"}), b.send(h, sent{key: "k", body: `{"amount": 11}`})
 	b.same(own, replay)

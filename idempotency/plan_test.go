@@ -60,7 +60,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		}
 	}
 	plantest.EveryStatement(t, asked, map[string]string{
-		"idempotency.open": "it reads no table", "idempotency.open_keyless": "it reads no table", "idempotency.step_open": "it reads no table",
+		"idempotency.peek": "it reads no table", "idempotency.open": "it reads no table", "idempotency.open_keyless": "it reads no table", "idempotency.step_open": "it reads no table",
 		"idempotency.store": "it inserts a row, and finds none",
 	})
 }

@@ -21,6 +21,8 @@ const (
 	CodeOutcomeUnknown   = "idempotency.outcome_unknown"
 	CodeAnswerUnusable   = "idempotency.answer_unusable"
 	CodeHandlerFault     = "idempotency.handler_fault"
+	CodeHandlerTimeout   = "idempotency.handler_timeout"
+	CodeNoAnswer         = "idempotency.no_answer"
 )
 
 // problem is an answer of the middleware itself (RFC 9457). Retryable says whether it is worth sending the same request
@@ -60,6 +62,8 @@ var (
 		detail: "The request was carried out before, but its answer cannot be read. It is not carried out again.", retryable: true}
 	handlerFault = problem{status: http.StatusInternalServerError, code: CodeHandlerFault, class: retry.Transient, title: "The request could not be completed",
 		detail: "Nothing was done.", retryable: true}
+	handlerTimeout = problem{status: http.StatusServiceUnavailable, code: CodeHandlerTimeout, class: retry.Timeout, title: "The request could not be completed in time", retryable: true}
+	noAnswer       = problem{status: http.StatusServiceUnavailable, code: CodeNoAnswer, class: retry.Unavailable, title: "The request could not be completed", retryable: true}
 )
 
 func (p problem) with(detail string) problem {
@@ -77,6 +81,24 @@ func unknownOutcome(keyed, ephemeral bool) problem {
 		p.detail = "It had no key, so another try would be another request: find out whether it was carried out before you send it again."
 	case ephemeral:
 		p.detail = "Send it again with the same key: you get its answer if that was kept; otherwise it is carried out again."
+	}
+	return p
+}
+
+// unanswered is the problem of a handler that wrote no answer. ended says that its context had ended. Without a transaction
+// it may have done something.
+func unanswered(ended, keyed, transaction bool) problem {
+	p := noAnswer
+	if ended {
+		p = handlerTimeout
+	}
+	switch {
+	case keyed:
+		p.detail = "Send it again, with the same key."
+	case transaction:
+		p.detail = "Nothing was done. Send it again."
+	default:
+		return unknownOutcome(false, false)
 	}
 	return p
 }

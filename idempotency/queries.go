@@ -21,7 +21,11 @@ const openSQL = `-- idempotency.open
 select set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', $2::text, true),
        pg_try_advisory_xact_lock($3::bigint)`
 
-// The same for a request without a key.
+// Reports whether no request has a key. Its own lock ends with it, and lets others ask at the same time.
+const peekSQL = `-- idempotency.peek
+select pg_try_advisory_xact_lock_shared($1::bigint)`
+
+// The same as idempotency.open for a request without a key.
 const openKeylessSQL = `-- idempotency.open_keyless
 select set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', $2::text, true), true`
 
@@ -284,16 +288,16 @@ returning r.scope, r.operation, r.key, r.route, k.attempt, k.created_at,
 
 // statements holds the statements above for the configured schema.
 type statements struct {
-	lookup, open, openKeyless, store, expire, clean, cleanExpired string
-	claim, renew, finish, releaseLock, release                    string // for leases
-	stepOpen, stepLock, stepLook, stepDone                        string
-	due, resume, postpone, abandon                                string // for the completer
+	lookup, peek, open, openKeyless, store, expire, clean, cleanExpired string
+	claim, renew, finish, releaseLock, release                          string // for leases
+	stepOpen, stepLock, stepLook, stepDone                              string
+	due, resume, postpone, abandon                                      string // for the completer
 }
 
 func newStatements(schema string) statements {
 	in := func(sql string) string { return sqlschema.In(schema, sql) }
 	return statements{
-		lookup: in(lookupSQL), open: in(openSQL), openKeyless: in(openKeylessSQL), store: in(storeSQL), expire: in(expireSQL),
+		lookup: in(lookupSQL), peek: in(peekSQL), open: in(openSQL), openKeyless: in(openKeylessSQL), store: in(storeSQL), expire: in(expireSQL),
 		clean: in(cleanSQL), cleanExpired: in(cleanExpiredSQL),
 		claim: in(claimSQL), renew: in(renewSQL), finish: in(finishSQL), releaseLock: in(releaseLockSQL), release: in(releaseSQL),
 		stepOpen: in(stepOpenSQL), stepLock: in(stepLockSQL), stepLook: in(stepLookSQL), stepDone: in(stepDoneSQL),

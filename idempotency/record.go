@@ -82,14 +82,14 @@ func (rec *recorder) Write(p []byte) (int, error) {
 	return rec.body.Write(p)
 }
 
-// done ends the collecting.
-func (rec *recorder) done() {
+// done ends the collecting. It returns false if the handler wrote no answer. Outside this package net/http would make that
+// an empty 200. But handlers also return without a word when their context has ended, and where code around the guard
+// writes their errors.
+func (rec *recorder) done() (given bool) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	if rec.status == 0 {
-		rec.writeHeader(http.StatusOK)
-	}
 	rec.over = true
+	return rec.status != 0
 }
 
 // answer returns what is stored of the answer. Headers that code before the guard set, and the handler did not change,

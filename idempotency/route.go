@@ -68,7 +68,8 @@ type Route struct {
 	// IgnoreFields are JSON Pointers (RFC 6901) to fields that may differ in a repeat: "/sent_at".
 	IgnoreFields []string
 
-	// Store reports whether an answer with this status, below 500, is stored. Defaults to StoreStatus.
+	// Store reports whether an answer with this status, from 400 to 499, is stored. An answer below 400 always is, and one
+	// with CommitOnError. Defaults to StoreStatus.
 	Store func(status int) bool
 
 	// ReplayHeaders are headers that are stored in addition to DefaultReplayHeaders.
@@ -97,15 +98,11 @@ type Route struct {
 	MaxRequest, MaxResponse int64
 }
 
-// StoreStatus is the default of Route.Store. It stores every status below 500 except 401, 403, 408, 425 and 429, which
-// a retry may not meet again.
-func StoreStatus(status int) bool {
-	switch status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
-		return false
-	}
-	return status < 500
-}
+// StoreStatus is the default of Route.Store. Of the answers from 400 on it stores 402 only: a declined payment is the result
+// of an operation. All others say that nothing was done, because of the request or of the state of things at that time, so
+// a repeat is judged anew, and clients that make mistakes fill no table. docs/guides/idempotent-requests.md has a reason for
+// each.
+func StoreStatus(status int) bool { return status < 400 || status == http.StatusPaymentRequired }
 
 // DefaultReplayHeaders returns the headers that are stored with every answer. Cookies, credentials, dates and headers
 // of one connection are never stored.

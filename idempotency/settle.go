@@ -49,6 +49,9 @@ func (rt *route) try(w http.ResponseWriter, req *request) error {
 	if err := rt.claim(h, req); err != nil {
 		return err
 	}
+	if foundOf(h.row, req.fingerprint) != foundNothing {
+		rt.g.rollback(h) // An answer takes as long as the client needs to read it.
+	}
 	switch rt.answerBy(w, req, h.row) {
 	case foundNothing:
 		req.taken = false
@@ -64,7 +67,7 @@ func (rt *route) try(w http.ResponseWriter, req *request) error {
 // call runs the handler. If it ends by a panic or by runtime.Goexit, call rolls the transaction back, and the panic
 // continues.
 func (rt *route) call(h *held, rec *recorder, req *request) *handling {
-	ctx, cancel := context.WithTimeout(req.Context(), rt.o.Timeout)
+	ctx, cancel := context.WithTimeoutCause(req.Context(), rt.o.Timeout, errTimeout)
 	defer cancel()
 	given := handlertx.Give(ctx, h.tx, errNotTheHandlers)
 	hd := &handling{rt: rt, tx: given, info: req.info, scope: req.scope, lock: req.lock, turn: make(chan struct{}, 1)}
@@ -85,6 +88,10 @@ func (rt *route) call(h *held, rec *recorder, req *request) *handling {
 var (
 	errHandler = errors.New("the handler left its transaction in a state that cannot be committed")
 	errUnknown = errors.New("the answer to COMMIT was lost")
+
+	errTimeout  = errors.New("the handler's time is over")
+	errNoAnswer = errors.New("the handler returned and wrote no answer: write one, such as w.WriteHeader(http.StatusNoContent); " +
+		"if it returned an error that code around the guard writes, put that code inside the guard")
 )
 
 // settle stores the answer, commits, and sends the answer. The error says why it did not.
@@ -92,8 +99,7 @@ func (rt *route) settle(h *held, hd *handling, rec *recorder, req *request) erro
 	f := decide(answerFacts{status: rec.status, doNotStore: hd.doNotStore, commitOnError: hd.commitOnError}, rt.o.Store)
 	if f == keepNone {
 		rt.g.rollback(h)
-		rt.notify(req, Outcome{Result: Forgotten, Status: rec.status})
-		rec.send(nil)
+		rt.forgotten(hd, rec, req)
 		return nil
 	}
 	if err := fit(h, f); err != nil {
@@ -125,6 +131,22 @@ func (rt *route) settle(h *held, hd *handling, rec *recorder, req *request) erro
 	rt.notify(req, Outcome{Result: Created, Status: rec.status, Omitted: stored == stateOmitted})
 	rec.send(rt.ours(req, "stored", expires))
 	return nil
+}
+
+// forgotten answers a request of which nothing is kept.
+func (rt *route) forgotten(hd *handling, rec *recorder, req *request) {
+	if rec.status != 0 {
+		rt.notify(req, Outcome{Result: Forgotten, Status: rec.status})
+		rec.send(nil)
+		return
+	}
+	switch {
+	case hd.ended == nil:
+		req.err = errNoAnswer
+	case errors.Is(hd.ended, errTimeout):
+		req.err = fmt.Errorf("%w: it wrote no answer within %s", errTimeout, rt.o.Timeout)
+	}
+	rt.refuse(rec.to, req, unanswered(hd.ended != nil, req.info.Key != "", hd.tx != nil), Forgotten)
 }
 
 // fit returns an error if a handler's transaction cannot be committed.

@@ -43,7 +43,7 @@ func TestWithoutPostgresAnUnknownOutcomeIsNotPromisedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := b.send(b.service(g, func(http.ResponseWriter, *http.Request) {}), sent{key: "k"})
+	w := b.send(b.service(g, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200) }), sent{key: "k"})
 	b.is(w, 503, CodeOutcomeUnknown)
 	if p := problemOf(t, w); p["retryable"] != true || w.Header().Get("Retry-After") != "1" || strings.Contains(p["detail"].(string), "once") {
 		t.Errorf("got %s, %v", w.Body, w.Header())

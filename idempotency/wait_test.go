@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -53,10 +54,14 @@ func (b *bundle) slow() (h http.HandlerFunc, entered <-chan struct{}, letGo func
 }
 
 // waitsOf tells when a request of g waits for another one with its key.
-func waitsOf(g *Guard) <-chan struct{} {
+func waitsOf(ctx context.Context, g *Guard) <-chan struct{} {
 	waits := make(chan struct{})
-	waiting := sync.OnceFunc(func() { close(waits) })
-	g.random = func() float64 { waiting(); return 0 } // of how long it waits
+	go func() {
+		defer close(waits)
+		for ctx.Err() == nil && g.rooms.waiting.Load() == 0 {
+			time.Sleep(time.Millisecond) // sleep: nothing tells that a request waits
+		}
+	}()
 	return waits
 }
 
@@ -86,7 +91,7 @@ func TestARepeatWhileTheFirstRunsWaitsOrIsAConflict(t *testing.T) {
 		t.Errorf("R45: got %d %s", w.Code, w.Body)
 	}
 	patient := b.guard()
-	waits := waitsOf(patient)
+	waits := waitsOf(t.Context(), patient)
 	go func() {
 		first <- b.send(b.service(patient, handler, Route{Operation: "charge", Wait: time.Minute}), sent{key: "k"})
 	}()
@@ -106,7 +111,7 @@ func TestAWaitingRepeatRunsWhenTheFirstFails(t *testing.T) {
 	in, out := make(chan struct{}, 2), make(chan struct{})
 	failed := false
 	g := b.guard()
-	waits := waitsOf(g)
+	waits := waitsOf(t.Context(), g)
 	h := b.service(g, func(w http.ResponseWriter, r *http.Request) {
 		if !failed {
 			failed = true
