@@ -131,14 +131,15 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time
 	l.stop = l.heartbeat(req.Context())
 	defer l.stop()
 	settled := false
+	rec := newRecorder(w)
 	defer func() { // if the handler, or a function of the route, panicked or called runtime.Goexit
 		if !settled {
+			rec.leave()
 			l.release(req, false)
 			rt.notify(req, Outcome{Result: Forgotten})
 		}
 	}()
 	hd := &handling{rt: rt, info: req.info, scope: req.scope, lock: req.lock, lease: l, turn: make(chan struct{}, 1)}
-	rec := newRecorder(w)
 	rt.handle(ctx, hd, rec, req)
 	answer := rt.settleLease(ctx, l, hd, rec, req)
 	settled = true

@@ -24,6 +24,7 @@ type recorder struct {
 
 	mu     sync.Mutex
 	over   bool        // the handler has returned
+	gone   bool        // it has panicked: what is written from now on is not ours
 	status int         // 0 until it is written
 	sent   http.Header // the header at that moment
 	body   bytes.Buffer
@@ -34,6 +35,11 @@ func newRecorder(w http.ResponseWriter) *recorder {
 }
 
 func (rec *recorder) Header() http.Header {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if rec.gone {
+		return rec.to.Header()
+	}
 	if rec.header == nil {
 		rec.header = http.Header{}
 	}
@@ -46,6 +52,10 @@ var errOver = errors.New("the handler has returned: its answer is complete")
 func (rec *recorder) WriteHeader(status int) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
+	if rec.gone {
+		rec.to.WriteHeader(status)
+		return
+	}
 	rec.writeHeader(status)
 }
 
@@ -64,12 +74,15 @@ func (rec *recorder) writeHeader(status int) {
 	case status < 200 || status > 999:
 		panic("idempotency: the handler wrote status " + strconv.Itoa(status) + ", which a stored answer cannot have")
 	}
-	rec.status, rec.sent = status, rec.Header().Clone()
+	rec.status, rec.sent = status, rec.header.Clone()
 }
 
 func (rec *recorder) Write(p []byte) (int, error) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
+	if rec.gone {
+		return rec.to.Write(p)
+	}
 	if rec.over {
 		return 0, errOver
 	}
@@ -90,6 +103,13 @@ func (rec *recorder) done() (given bool) {
 	defer rec.mu.Unlock()
 	rec.over = true
 	return rec.status != 0
+}
+
+// leave lets what recovers from the handler's panic answer, even if the router gave it this writer.
+func (rec *recorder) leave() {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.gone = true
 }
 
 // answer returns what is stored of the answer. Headers that code before the guard set, and the handler did not change,

@@ -75,6 +75,7 @@ func (rt *route) call(h *held, rec *recorder, req *request) *handling {
 	defer func() {
 		given.TakeBack()
 		if !returned {
+			rec.leave()
 			rt.g.rollback(h)
 			rt.notify(req, Outcome{Result: Forgotten})
 		}

@@ -148,7 +148,9 @@ func TestAHandlerThatHijacksOrPanicsIsNotKept(t *testing.T) {
 		} {
 			t.Run(mode+", "+name, func(t *testing.T) {
 				b := setup(t)
+				var inner http.ResponseWriter // Some routers go on with the last writer that a middleware gave them.
 				guarded := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
+					inner = w
 					if b.runs.Add(1) > 1 {
 						b.halves(r.Context(), "debit", "credit")
 						w.WriteHeader(http.StatusCreated)
@@ -162,12 +164,12 @@ func TestAHandlerThatHijacksOrPanicsIsNotKept(t *testing.T) {
 				h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					defer func() {
 						if recover() != nil {
-							http.Error(w, "recovered outside", http.StatusInternalServerError)
+							http.Error(inner, "recovered outside", http.StatusInternalServerError)
 						}
 					}()
 					guarded.ServeHTTP(w, r)
 				})
-				if first := b.send(h, sent{key: "k"}); first.Code < 500 {
+				if first := b.send(h, sent{key: "k"}); first.Code < 500 || name != "hijacks" && !strings.Contains(first.Body.String(), "recovered outside") {
 					t.Errorf("got %d %s", first.Code, first.Body)
 				}
 				b.kept(0, 0, left(o))

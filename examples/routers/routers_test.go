@@ -1,0 +1,153 @@
+package routers_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	echo4 "github.com/labstack/echo/v4"
+	echo5 "github.com/labstack/echo/v5"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/examples/routers"
+	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+)
+
+func TestMain(m *testing.M) {
+	gin.SetMode(gin.ReleaseMode)
+	os.Exit(pgtest.Main(m))
+}
+
+var shop = pgtest.Model{Fill: func(ctx context.Context, pool *pgxpool.Pool) error {
+	if err := holdfast.Migrate(ctx, pool, holdfast.SchemaConfig{}); err != nil {
+		return err
+	}
+	_, err := pool.Exec(ctx, "create table charge (id bigint generated always as identity)")
+	return err
+}}
+
+var errSoldOut = errors.New("sold out")
+
+// charge is what all handlers do. The header What says how it ends.
+func charge(ctx context.Context, what string) error {
+	if _, err := idempotency.Tx(ctx).Exec(ctx, "insert into charge default values"); err != nil {
+		return err
+	}
+	switch what {
+	case "error":
+		return errSoldOut
+	case "panic":
+		panic("planned")
+	}
+	return nil
+}
+
+// plain is a handler of net/http.
+func plain(w http.ResponseWriter, r *http.Request) {
+	switch err := charge(r.Context(), r.Header.Get("What")); {
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusConflict)
+	case r.Header.Get("What") != "silent":
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, "charged")
+	}
+}
+
+// each is the same service in each router.
+func each(guard *idempotency.Guard) map[string]http.Handler {
+	return map[string]http.Handler{
+		"net/http": routers.NetHTTP(guard, http.HandlerFunc(plain)),
+		"chi":      routers.Chi(guard, http.HandlerFunc(plain)),
+		"Fiber":    routers.Fiber(guard, http.HandlerFunc(plain)),
+		"Echo v4": routers.Echo4(guard, func(c echo4.Context) error {
+			what := c.Request().Header.Get("What")
+			if err := charge(c.Request().Context(), what); err != nil {
+				return echo4.NewHTTPError(http.StatusConflict, err.Error())
+			}
+			if what == "silent" {
+				return nil
+			}
+			return c.String(http.StatusCreated, "charged")
+		}),
+		"Echo v5": routers.Echo5(guard, func(c *echo5.Context) error {
+			what := c.Request().Header.Get("What")
+			if err := charge(c.Request().Context(), what); err != nil {
+				return echo5.NewHTTPError(http.StatusConflict, err.Error())
+			}
+			if what == "silent" {
+				return nil
+			}
+			return c.String(http.StatusCreated, "charged")
+		}),
+		"gin": routers.Gin(guard, func(c *gin.Context) {
+			what := c.GetHeader("What")
+			if err := charge(c.Request.Context(), what); err != nil {
+				_ = c.Error(err)
+			} else if what != "silent" {
+				c.String(http.StatusCreated, "charged")
+			}
+		}, func(c *gin.Context) {
+			if c.Next(); len(c.Errors) > 0 {
+				c.JSON(http.StatusConflict, gin.H{"error": c.Errors.Last().Error()})
+			}
+		}),
+	}
+}
+
+func TestEveryRouterKeepsWhatIsAnsweredAndNothingElse(t *testing.T) {
+	db := shop.New(t)
+	guard, err := idempotency.New(db.Pool, idempotency.Config{
+		Principal: func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil }, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, h := range each(guard) {
+		t.Run(name, func(t *testing.T) {
+			pgtest.Exec(t, db, "truncate charge")
+			send := func(key, what string) (w *httptest.ResponseRecorder) {
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/charges", strings.NewReader("{}"))
+				r.Header.Set("Account", name)
+				r.Header.Set("Idempotency-Key", key)
+				r.Header.Set("What", what)
+				w = httptest.NewRecorder()
+				defer func() { // net/http has no recovery of its own.
+					if recover() != nil {
+						w.WriteHeader(http.StatusInternalServerError)
+					}
+				}()
+				h.ServeHTTP(w, r)
+				return w
+			}
+			is := func(what string, w *httptest.ResponseRecorder, status int, says string, charges int64) {
+				t.Helper()
+				if n := pgtest.Count(t, db, "select count(*) from charge"); w.Code != status || !strings.Contains(w.Body.String(), says) || n != charges {
+					t.Errorf("%s: got %d %s, and there are %d charges; want %d with %q, and %d", what, w.Code, w.Body, n, status, says, charges)
+				}
+			}
+			first := send("k", "")
+			is("the first request", first, 201, "charged", 1)
+			again := send("k", "")
+			is("its repeat", again, 201, "charged", 1)
+			if first.Header().Get("Idempotency-Status") != "stored" || again.Header().Get("Idempotency-Status") != "replayed" {
+				t.Errorf("headers: %v, then %v", first.Header(), again.Header())
+			}
+			is("an error", send("e", "error"), 409, errSoldOut.Error(), 1)
+			is("its repeat", send("e", ""), 201, "charged", 2)
+			is("a panic", send("p", "panic"), 500, "", 2)
+			is("its repeat", send("p", ""), 201, "charged", 3)
+			is("no answer", send("s", "silent"), 503, idempotency.CodeNoAnswer, 3)
+			is("its repeat", send("s", ""), 201, "charged", 4)
+		})
+	}
+}
