@@ -166,7 +166,7 @@ func (rt *route) resume(ctx context.Context, a abandonedRequest) (begin func(), 
 		return nil, fmt.Errorf("claim abandoned request: %w", err)
 	}
 	req := &request{
-		Request: r, info: info, scope: a.key.Scope, operation: a.key.Operation, fingerprint: a.fingerprint, body: a.body,
+		Request: r, info: info, scope: a.key.Scope, operation: a.key.Operation, fingerprint: versioned(versionForm, a.fingerprint), body: a.body,
 		lock: lockNumber(g.c.Schema, a.key.Scope, a.key.Operation, a.key.Key), begun: begun, completed: true,
 	}
 	return func() {

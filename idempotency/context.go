@@ -19,6 +19,7 @@ type handling struct {
 	lease         *lease // nil in transaction mode and without a key
 	info          Info
 	scope         string
+	fingerprint   []byte
 	lock          int64 // the key's
 	doNotStore    bool
 	commitOnError bool
@@ -89,15 +90,16 @@ func SetResult(ctx context.Context, ref string) {
 }
 
 // DownstreamKey makes the key for a call from the handler to another service. It is the same for every attempt of this
-// request. It differs for each name and each request, even if another account uses the same key. It has 64 hexadecimal
-// digits, or is "" for a request without a key.
+// request. It differs for each name and each request, even if another account uses the same key, or the same client uses
+// it again for another amount after a failure that left it free. It has 64 hexadecimal digits, or is "" for a request
+// without a key.
 func DownstreamKey(ctx context.Context, name string) string {
 	h := handlingOf(ctx)
 	if h == nil || h.info.Key == "" {
 		return ""
 	}
 	sum := sha256.New()
-	part(sum, "holdfast/idempotency/downstream", h.scope, h.info.Operation, h.info.Key, name)
+	part(sum, "holdfast/idempotency/downstream", h.scope, h.info.Operation, h.info.Key, string(h.fingerprint[1:]), name)
 	if !strings.HasPrefix(h.scope, principalScope) { // In a wider scope, another principal may use the key once it is free.
 		part(sum, h.info.Principal)
 	}

@@ -41,14 +41,15 @@ const (
 	foundUnusable              // the row cannot be trusted: do not run or replay
 )
 
-// foundOf decides what a key's row means for a request. s is nil if there is no row.
+// foundOf decides what a key's row means for a request with this fingerprint. s is nil if there is no row.
 func foundOf(s *stored, fingerprint []byte) found {
 	switch {
 	case s == nil || s.Expired:
 		return foundNothing
-	case s.Version != fingerprintVersion, len(s.Fingerprint) != len(fingerprint):
+	case s.Version != versionForm && s.Version != versionBytes, len(s.Fingerprint) != len(fingerprint)-1,
+		s.Version == versionForm && fingerprint[0] == versionBytes: // An earlier build may have stored the form of such a document.
 		return foundUnusable
-	case !bytes.Equal(s.Fingerprint, fingerprint):
+	case s.Version != int16(fingerprint[0]), !bytes.Equal(s.Fingerprint, fingerprint[1:]):
 		return foundOther
 	case s.State == statePending:
 		return foundPending

@@ -12,9 +12,15 @@ import (
 	"strings"
 )
 
-// fingerprintVersion is stored with each fingerprint. Raise it whenever what a fingerprint covers changes. An answer
-// stored under another version is never compared.
-const fingerprintVersion = 1
+// The version is stored with each fingerprint. Add one whenever what a fingerprint covers changes. An answer stored under a
+// version that is not known, or that may cover something else, is never compared (foundOf).
+const (
+	versionForm  = 1 // of JSON the canonical form, of everything else the bytes
+	versionBytes = 2 // the bytes of JSON that is too large to be canonicalised, which builds before this one did nevertheless
+)
+
+// versioned is a fingerprint of a version.
+func versioned(version byte, hash []byte) []byte { return append([]byte{version}, hash...) }
 
 // subject is the input of a fingerprint.
 type subject struct {
@@ -64,9 +70,11 @@ func readBefore(r *http.Request, left []byte) (body []byte, err error) {
 // fingerprint is equal for requests that ask for the same thing, whatever the order of names in JSON and of parameters
 // in the query.
 func (s subject) fingerprint() []byte {
-	form, tag := s.body, "bytes"
+	form, tag, version := s.body, "bytes", byte(versionForm)
 	if isJSON(s.mediaType) {
-		if c, ok := canonical(s.body, s.ignore); ok {
+		if !modest(s.body) {
+			version = versionBytes
+		} else if c, ok := canonical(s.body, s.ignore); ok {
 			form, tag = c, "rfc8785"
 		}
 	}
@@ -74,7 +82,7 @@ func (s subject) fingerprint() []byte {
 	part(h, "holdfast/idempotency", s.operation, s.method, s.path, s.query, s.mediaType, s.principal)
 	part(h, s.conditions...)
 	part(h, tag, string(form))
-	return h.Sum(nil)
+	return versioned(version, h.Sum(nil))
 }
 
 // part writes strings so that no two different lists hash the same.

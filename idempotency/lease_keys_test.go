@@ -192,7 +192,7 @@ func TestARequestWithoutAKeyRunsUnderNoLease(t *testing.T) {
 func TestDecisionsAboutLeases(t *testing.T) {
 	mine, other := make([]byte, 32), append(make([]byte, 31), 1)
 	row := func(change func(s *stored)) *stored {
-		s := &stored{Fingerprint: mine, Version: fingerprintVersion, State: statePending}
+		s := &stored{Fingerprint: mine, Version: versionForm, State: statePending}
 		change(s)
 		return s
 	}
@@ -207,14 +207,19 @@ func TestDecisionsAboutLeases(t *testing.T) {
 		"one whose lease ran out":          {row(func(s *stored) {}), foundPending, true},
 		"another's under a lease":          {row(func(s *stored) { s.Live, s.Fingerprint = true, other }), foundOther, false},
 		"another's whose lease ran out":    {row(func(s *stored) { s.Fingerprint = other }), foundOther, false},
-		"one of another version":           {row(func(s *stored) { s.Version++ }), foundUnusable, false},
+		"a large one":                      {row(func(s *stored) { s.Version = versionBytes }), foundOther, false},
+		"one of another version":           {row(func(s *stored) { s.Version = versionBytes + 1 }), foundUnusable, false},
 		"one in a state of another build":  {row(func(s *stored) { s.State = "resting" }), foundUnusable, false},
 		"one that is answered":             {row(func(s *stored) { s.State, s.Answer.Status, s.Answer.BodyHash = stateComplete, 201, hashOf(nil) }), foundAnswer, false},
 		"one whose answer does not add up": {row(func(s *stored) { s.State, s.Answer.Status = stateComplete, 201 }), foundUnusable, false},
 	} {
-		if got := foundOf(c.row, mine); got != c.want || claimable(c.row, mine) != c.claimable {
-			t.Errorf("%s: got %v and %v, want %v and %v", name, got, claimable(c.row, mine), c.want, c.claimable)
+		asked := versioned(versionForm, mine)
+		if got := foundOf(c.row, asked); got != c.want || claimable(c.row, asked) != c.claimable {
+			t.Errorf("%s: got %v and %v, want %v and %v", name, got, claimable(c.row, asked), c.want, c.claimable)
 		}
+	}
+	if got := foundOf(row(func(*stored) {}), versioned(versionBytes, mine)); got != foundUnusable {
+		t.Errorf("a large document whose form an earlier build may have stored: got %v", got)
 	}
 	for _, c := range []struct {
 		mine      bool

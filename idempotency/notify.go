@@ -91,7 +91,7 @@ func (req *request) about() []any {
 		about = append(about, "idempotency_key", req.keyHash())
 	}
 	if req.fingerprint != nil {
-		about = append(about, "payload_hash", hex.EncodeToString(req.fingerprint))
+		about = append(about, "payload_hash", hex.EncodeToString(req.fingerprint[1:]))
 	}
 	if id := correlation(req.Header); id != "" {
 		about = append(about, "correlation_id", id)

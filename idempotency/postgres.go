@@ -17,11 +17,6 @@ type postgres struct{ g *Guard }
 
 var _ ExpiryStore = postgres{}
 
-// versioned is a fingerprint as a Store has it: the version, then the hash. The table has two columns.
-func versioned(fingerprint []byte) []byte {
-	return append([]byte{fingerprintVersion}, fingerprint...)
-}
-
 // errClaimInDoubt says that nobody knows whether a key was claimed. If it was, holdfast may also run the request
 // itself.
 var errClaimInDoubt = errors.New("the answer to the claim was lost, and the request may still run")
@@ -59,7 +54,7 @@ func (p postgres) claim(ctx context.Context, k StoreKey, fingerprint []byte, lea
 			return Claimed{}, doubted(errors.Join(failed, err))
 		case s != nil && s.State == statePending && s.Owner == owner && s.Live:
 			return Claimed{Mine: true, Fence: s.Fence, Attempt: s.Attempt}, nil
-		case !claimable(s, fingerprint[1:]):
+		case !claimable(s, fingerprint):
 			return p.taken(s)
 		case look == maxLooks && failed != nil:
 			return Claimed{}, doubted(failed)

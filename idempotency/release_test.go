@@ -14,7 +14,7 @@ func TestAReleaseSeesTheStepThatItHadToWaitFor(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	k := StoreKey{Scope: "s", Operation: "o", Key: "k"}
-	c, err := g.pg().Claim(t.Context(), k, versioned(make([]byte, 32)), time.Hour, time.Hour)
+	c, err := g.pg().Claim(t.Context(), k, versioned(versionForm, make([]byte, 32)), time.Hour, time.Hour)
 	if err != nil || !c.Mine {
 		t.Fatalf("%+v, %v", c, err)
 	}
@@ -41,7 +41,7 @@ func TestAReleaseSeesTheStepThatItHadToWaitFor(t *testing.T) {
 
 	// Without a step it goes.
 	other := StoreKey{Scope: "s", Operation: "o", Key: "other"}
-	if c, err = g.pg().Claim(t.Context(), other, versioned(make([]byte, 32)), time.Hour, time.Hour); err != nil {
+	if c, err = g.pg().Claim(t.Context(), other, versioned(versionForm, make([]byte, 32)), time.Hour, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	if err := g.pg().release(t.Context(), other, c.Fence, true, 0); err != nil {

@@ -72,7 +72,7 @@ type request struct {
 	info        Info
 	scope       string // of the key, as in the table
 	operation   string // likewise
-	fingerprint []byte
+	fingerprint []byte // its version, then the hash; the table has two columns
 	body        []byte
 	lock        int64
 	begun       time.Time
@@ -128,7 +128,7 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 	if body == nil { // a request that no server read
 		body = http.NoBody
 	}
-	if req.body, err = io.ReadAll(http.MaxBytesReader(w, body, rt.o.MaxRequest)); err != nil {
+	if req.body, err = readBody(http.MaxBytesReader(w, body, rt.o.MaxRequest), min(r.ContentLength, rt.o.MaxRequest)); err != nil {
 		var tooLarge *http.MaxBytesError
 		if errors.As(err, &tooLarge) {
 			return refuse(requestTooLarge.with(fmt.Sprintf("Its body must have at most %d bytes.", rt.o.MaxRequest)))
@@ -178,6 +178,23 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 	req.fingerprint = s.fingerprint()
 	req.lock = lockNumber(g.c.Schema, req.scope, req.operation, key)
 	return nil
+}
+
+// readBody reads a body of this length; -1 if it is not known. Room for all of it is made when the first 64 KiB are there, so
+// that nobody claims memory with a header alone, and nothing is copied as it grows.
+func readBody(body io.Reader, length int64) ([]byte, error) {
+	const first = 64 << 10
+	if length <= first {
+		return io.ReadAll(body)
+	}
+	begin, err := io.ReadAll(io.LimitReader(body, first))
+	if err != nil || len(begin) < first {
+		return begin, err
+	}
+	whole := bytes.NewBuffer(make([]byte, 0, length+bytes.MinRead))
+	whole.Write(begin)
+	_, err = whole.ReadFrom(body)
+	return whole.Bytes(), err
 }
 
 // budgetOf reads X-Request-Timeout: how long the client waits, in seconds ("1.5") or with a unit ("1500ms").

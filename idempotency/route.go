@@ -65,7 +65,8 @@ type Route struct {
 	// compared.
 	Fingerprint func(r *http.Request, body []byte) ([]byte, error)
 
-	// IgnoreFields are JSON Pointers (RFC 6901) to fields that may differ in a repeat: "/sent_at".
+	// IgnoreFields are JSON Pointers (RFC 6901) to fields that may differ in a repeat: "/sent_at". They have no effect on
+	// bodies of more than 256 KiB, or 10,000 names and values, which are compared byte by byte.
 	IgnoreFields []string
 
 	// Store reports whether an answer with this status, from 400 to 499, is stored. An answer below 400 always is, and one

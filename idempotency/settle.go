@@ -70,7 +70,7 @@ func (rt *route) call(h *held, rec *recorder, req *request) *handling {
 	ctx, cancel := context.WithTimeoutCause(req.Context(), rt.o.Timeout, errTimeout)
 	defer cancel()
 	given := handlertx.Give(ctx, h.tx, errNotTheHandlers)
-	hd := &handling{rt: rt, tx: given, info: req.info, scope: req.scope, lock: req.lock, turn: make(chan struct{}, 1)}
+	hd := &handling{rt: rt, tx: given, info: req.info, scope: req.scope, fingerprint: req.fingerprint, lock: req.lock, turn: make(chan struct{}, 1)}
 	returned := false
 	defer func() {
 		given.TakeBack()
@@ -199,7 +199,7 @@ func (rt *route) commit(ctx context.Context, h *held, f disposition, hd *handlin
 			return "", owner, expires, fmt.Errorf("store answer: %w", err)
 		}
 		owner = uuid.New()
-		b.Queue(rt.g.sql.store, req.scope, req.operation, req.info.Key, req.fingerprint, int16(fingerprintVersion), state, int16(a.Status), headers,
+		b.Queue(rt.g.sql.store, req.scope, req.operation, req.info.Key, req.fingerprint[1:], int16(req.fingerprint[0]), state, int16(a.Status), headers,
 			a.Body, a.BodyHash, a.ResultRef, owner.String(), rt.o.TTL.Microseconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&expires) })
 	}
 	var ended pgconn.CommandTag

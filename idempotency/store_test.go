@@ -84,7 +84,7 @@ func TestAStoreKeepsWhatItPromises(t *testing.T) {
 	b := setup(t)
 	for name, s := range map[string]Store{"memory": &memory{rows: map[StoreKey]*memoryRow{}}, "postgres": b.guard().store} {
 		ctx, k := t.Context(), StoreKey{Scope: "principal:a", Operation: "op", Key: "k"}
-		mine, other := append([]byte{fingerprintVersion}, bytes.Repeat([]byte{1}, 32)...), append([]byte{fingerprintVersion}, bytes.Repeat([]byte{2}, 32)...)
+		mine, other := append([]byte{versionForm}, bytes.Repeat([]byte{1}, 32)...), append([]byte{versionForm}, bytes.Repeat([]byte{2}, 32)...)
 		claim := func(fingerprint []byte, lease time.Duration) Claimed {
 			t.Helper()
 			c, err := s.Claim(ctx, k, fingerprint, lease, time.Hour)
