@@ -55,7 +55,8 @@ type Config struct {
 	Schema string
 
 	// Principal returns the tenant or account that the request was authenticated for, not one that it only claims. Two
-	// principals never share a key. An error or "" is answered with 401. The result has at most 512 bytes. Many
+	// principals never share a key. An error or "" is answered with 401; an error of a dependency, such as a session
+	// store that cannot be reached (retry.Timeout, retry.Unavailable), with 503. The result has at most 512 bytes. Many
 	// goroutines call it at once. Required: authenticate the request before this middleware runs.
 	Principal func(*http.Request) (string, error)
 

@@ -157,6 +157,9 @@ func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case p == nil:
+	case p.code == CodeStoreUnavailable:
+		rt.refuse(w, req, *p, Unavailable)
+		return
 	case p.status >= http.StatusInternalServerError: // The service is at fault, not the client.
 		rt.refuse(w, req, *p, Forgotten)
 		return

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/holdfast-go/holdfast/retry"
 )
 
 // This file reads a request: what it asks for, and whose key it carries.
@@ -119,6 +121,10 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 		}
 	}
 	principal, perr := g.c.Principal(r)
+	if class := retry.Classify(perr); class == retry.Timeout || class == retry.Unavailable { // Whoever asks is not to blame.
+		req.err = fmt.Errorf("principal: %w", perr)
+		return refuse(storeUnavailable)
+	}
 	if perr != nil || (principal == "" && !rt.o.Anonymous) || len(principal) > maxPrincipal || strings.ContainsRune(principal, 0) || !utf8.ValidString(principal) {
 		req.err = fmt.Errorf("principal of %d bytes: %w", len(principal), cmp.Or(perr, errPrincipal))
 		return refuse(principalUnknown)

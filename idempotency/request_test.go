@@ -1,12 +1,16 @@
 package idempotency
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -331,4 +335,23 @@ func TestALongRequestIsRefused(t *testing.T) {
 	b.is(b.send(h, sent{key: "k", body: strings.Repeat("x", 1001)}), 413, CodeRequestTooLarge)
 	b.kept(0, 0, 0)
 	b.is(b.send(h, sent{key: "k", body: strings.Repeat("x", 1000)}), 201, "")
+}
+
+// A session store that is down is no reason to send a client to its sign-in.
+func TestAPrincipalThatCannotBeFoundOutIsNoRefusal(t *testing.T) {
+	b := setup(t)
+	var fails error
+	h := b.service(b.guard(func(c *Config) {
+		c.Principal = func(*http.Request) (string, error) { return "a", fails }
+	}), b.charge)
+	for _, fails = range []error{context.DeadlineExceeded, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}} {
+		b.is(b.send(h, sent{key: "k"}), 503, CodeStoreUnavailable)
+	}
+	fails = errors.New("the session has ended")
+	b.is(b.send(h, sent{key: "k"}), 401, CodePrincipalUnknown)
+	fails = nil
+	b.is(b.send(h, sent{key: "k"}), 201, "")
+	if got := b.results(); !slices.Equal(got, []Result{Unavailable, Unavailable, Refused, Created}) {
+		t.Errorf("reported %v", got)
+	}
 }

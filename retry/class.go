@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"syscall"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -55,9 +56,10 @@ func (c Class) Retryable() bool { return retryableClasses[c] }
 //  3. A timeout (context.DeadlineExceeded, net.Error with Timeout, os.ErrDeadlineExceeded): Timeout.
 //  4. A configuration that pgconn cannot read: Validation. A certificate that doesn't verify: Auth.
 //  5. A connection refused, reset or closed, an unexpected EOF, a name that doesn't resolve: Unavailable.
-//  6. An error marked [Permanent]: Validation.
-//  7. An error marked [After]: RateLimit.
-//  8. Anything else, including context.Canceled: Transient, so that unknown failures are retried rather than given up.
+//  6. A broker's error of kafka-go that says that it is not temporary: Auth if it is about rights or signing in, else Validation.
+//  7. An error marked [Permanent]: Validation.
+//  8. An error marked [After]: RateLimit.
+//  9. Anything else, including context.Canceled: Transient, so that unknown failures are retried rather than given up.
 //
 // nil has the class "". Classify is pure, and many goroutines may call it at once. It never uses pgconn.SafeToRetry,
 // which from pgx v5.9.0 on answers true for a COMMIT that was carried out (see [Retryable]).
@@ -107,11 +109,33 @@ var classTable = []func(error) (Class, bool){
 	as[*pgconn.ConnectError](Unavailable),
 	as[*net.OpError](Unavailable),
 	as[*net.DNSError](Unavailable),
+	classifyBroker,
 	func(err error) (Class, bool) { return Validation, IsPermanent(err) },
 	func(err error) (Class, bool) {
 		_, asked := AfterOf(err)
 		return RateLimit, asked
 	},
+}
+
+// classifyBroker is the row for kafka.Error, which this package does not import. Its Temporary is Kafka's table of errors that are
+// worth another try (https://kafka.apache.org/protocol#protocol_error_codes). Three that are not there say nothing about
+// the request.
+func classifyBroker(err error) (Class, bool) {
+	var broker interface {
+		Temporary() bool
+		Title() string
+		Description() string
+	}
+	if !errors.As(err, &broker) || broker.Temporary() {
+		return "", false
+	}
+	switch title := strings.ToLower(broker.Title()); {
+	case title == "", title == "unknown", title == "broker not available", title == "rebalance in progress":
+		return "", false
+	case strings.Contains(title, "authoriz"), strings.Contains(title, "authentication"), strings.Contains(title, "sasl"):
+		return Auth, true
+	}
+	return Validation, true
 }
 
 // is makes a row for errors that are, or wrap, one of targets.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/segmentio/kafka-go"
 	"pgregory.net/rapid"
 )
 
@@ -43,6 +44,18 @@ func TestClassifyByItsTable(t *testing.T) {
 		{"a stated class goes before the mark of permanent", Permanent(classified{Auth}), Auth},
 		{"an empty stated class is left to the other rows", errors.Join(classified{""}, io.EOF), Unavailable},
 		{"a stated class we don't know is left to the other rows", classified{"GREEN"}, Transient},
+
+		{"a message that is too large for the broker", kafka.MessageSizeTooLarge, Validation},
+		{"a topic that cannot be", fmt.Errorf("publish: %w", kafka.InvalidTopic), Validation},
+		{"no rights on a topic", kafka.TopicAuthorizationFailed, Auth},
+		{"no rights on a group", kafka.GroupAuthorizationFailed, Auth},
+		{"signing in failed", kafka.SASLAuthenticationFailed, Auth},
+		{"a way of signing in that the broker has not", kafka.UnsupportedSASLMechanism, Auth},
+		{"no leader", kafka.LeaderNotAvailable, Transient},
+		{"too slow a broker", kafka.RequestTimedOut, Timeout},
+		{"a broker that does not know", kafka.Unknown, Transient},
+		{"a broker that is away", kafka.BrokerNotAvailable, Transient},
+		{"a group in motion", kafka.RebalanceInProgress, Transient},
 
 		{"serialisation failure", pg("40001"), Transient},
 		{"deadlock", pg("40P01"), Transient},
