@@ -19,7 +19,7 @@ type env struct {
 	random  func() float64
 	wakeup  chan struct{} // this node stored an event: Run looks at once
 	limiter rateLimiter
-	tested  rateLimiter   // of tests of the pool
+	tested  rateLimiter // of tests of the pool
 	rights  *rights.Checks
 	asking  chan struct{} // full while the question about a handler is asked
 }
