@@ -138,7 +138,7 @@ func (b *bundle) receiver(source string, v Verifier, change ...func(*Config)) *h
 
 func (b *bundle) receiverOf(in *inbox.Inbox, source string, v Verifier, change ...func(*Config)) *httptest.Server {
 	b.Helper()
-	c := Config{NowFunc: func() time.Time { return now }, Observer: Observer{
+	c := Config{SharedSource: true, NowFunc: func() time.Time { return now }, Observer: Observer{
 		OnRefused:  func(r Refused) { b.mu.Lock(); defer b.mu.Unlock(); b.refusals = append(b.refusals, r) },
 		OnDelivery: func(a Answered) { b.mu.Lock(); defer b.mu.Unlock(); b.answered = append(b.answered, a) },
 	}}

@@ -69,6 +69,11 @@ type Config struct {
 	// Signed ids are always trusted, and a delivery without an id is always recognised by its body. Defaults to ByBody.
 	Unsigned Identity
 
+	// SharedSource lets several endpoints of one inbox have one source, for example two paths, or an old and a new secret,
+	// of one account of one provider. All of them must set it. Otherwise New refuses the second one: with two accounts
+	// under one source, an event of one is a duplicate of the other's. New sees the endpoints of its own process only.
+	SharedSource bool
+
 	// TypeFunc returns the event type of a delivery; handlers are registered by type. One inbox may hold the types of
 	// several sources: add a prefix if they are not distinct. Defaults to Delivery.Type, and to "webhook" if the
 	// delivery has none.

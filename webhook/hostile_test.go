@@ -143,3 +143,26 @@ func TestWaitingDeliveriesGiveUpWhenTheirTimeIsOver(t *testing.T) {
 		t.Errorf("%d effects", n)
 	}
 }
+
+// An id of one tenant's account would hide the same id of another's.
+func TestTwoEndpointsOfOneInboxDoNotShareASource(t *testing.T) {
+	b := setup(t)
+	other := b.inbox()
+	endpoint := func(in *inbox.Inbox, source string, shared bool) error {
+		_, err := New(in, source, must(Standard(macSecret)), Config{SharedSource: shared})
+		return err
+	}
+	for i, c := range []struct {
+		in     *inbox.Inbox
+		source string
+		shared bool
+		fails  bool
+	}{
+		{b.in, "tenant-a", false, false}, {b.in, "tenant-a", false, true}, {b.in, "tenant-b", false, false}, {b.in, "tenant-a", true, true},
+		{b.in, "one-account", true, false}, {b.in, "one-account", true, false}, {b.in, "one-account", false, true}, {other, "tenant-a", false, false},
+	} {
+		if err := endpoint(c.in, c.source, c.shared); (err != nil) != c.fails || err != nil && !strings.Contains(err.Error(), "set shared source") {
+			t.Errorf("%d, %s: %v", i, c.source, err)
+		}
+	}
+}

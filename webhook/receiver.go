@@ -18,6 +18,9 @@ import (
 // verified over the raw bytes of its body, before anything in it is read and before the database is used. An answer of
 // 2xx means that the event is committed, or unwanted; docs/reference/http.md has the table of answers.
 //
+// source names the provider's account: ids are unique within it. Two endpoints of one inbox cannot share it, unless
+// Config.SharedSource says that they may.
+//
 // First register handlers with the inbox. In every mode, call Inbox.Run on at least one node, because it makes the
 // retries. Several endpoints may share an inbox. The error lists every problem of the configuration. If the inbox's
 // retention is short for webhooks without a signed time, New logs a warning and returns no error. Many goroutines may
@@ -33,6 +36,9 @@ func New(in *inbox.Inbox, source string, v Verifier, c Config) (http.Handler, er
 	of := in.Config()
 	c = c.withDefaults(source, of)
 	if err := errors.Join(append(problems, c.validate(source, of))...); err != nil {
+		return nil, fmt.Errorf("webhook config: %w", err)
+	}
+	if err := claimSource(in, source, c.SharedSource); err != nil {
 		return nil, fmt.Errorf("webhook config: %w", err)
 	}
 	r := &receiver{
