@@ -44,6 +44,7 @@ var pooledTests = []pooledTest{
 	{"TestAnotherKeyIsAnotherOperation", TestAnotherKeyIsAnotherOperation},
 	{"TestAKeyBelongsToOnePrincipalAndOneOperation", TestAKeyBelongsToOnePrincipalAndOneOperation},
 	{"TestWiderScopesNeverShowAnAnswerToSomebodyElse", TestWiderScopesNeverShowAnAnswerToSomebodyElse},
+	{"TestAPrincipalThatCannotBeFoundOutIsNoRefusal", TestAPrincipalThatCannotBeFoundOutIsNoRefusal},
 	{"TestWhichMethodsAreGuarded", TestWhichMethodsAreGuarded},
 	{"TestAnOptionalKeyRunsTheHandlerInATransactionToo", TestAnOptionalKeyRunsTheHandlerInATransactionToo},
 	{"TestKeysOfOtherSourcesAndForms", TestKeysOfOtherSourcesAndForms},

@@ -110,6 +110,7 @@ func TestASaveThatFailsIsSaidUnlessTheRelayStops(t *testing.T) {
 	} {
 		var log logtest.Log
 		r, lanes, lost := savingRelay(new(script).because("save", c.reply), &log, "a")
+		r.env.lacking = func(context.Context) ([]string, error) { return []string{"update on lane"}, nil }
 		ctx, cancel := context.WithCancel(t.Context())
 		if c.stopped {
 			cancel()

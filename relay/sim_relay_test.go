@@ -98,7 +98,8 @@ func (s *sim) startRelay() {
 		r.statementTimeout = p.lease
 	}
 	r.saver.mu = &turnstile{s: s, got: sr.inject}
-	r.env = env{now: func() time.Time { return s.at }, chance: s.rng.Float64, start: sr.startLane, call: sr.call, await: sr.await, limit: sr.limit}
+	r.env = env{now: func() time.Time { return s.at }, chance: s.rng.Float64, start: sr.startLane, call: sr.call, await: sr.await, limit: sr.limit,
+		lacking: func(context.Context) ([]string, error) { return nil, nil }}
 	sr.r = r
 	sr.ctx, sr.shutdown = context.WithCancel(context.Background())
 	sr.work, sr.cut = context.WithCancelCause(context.Background())
