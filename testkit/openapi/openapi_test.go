@@ -176,6 +176,13 @@ func TestWhatIsReallyAnsweredIsAsItIsDescribed(t *testing.T) {
 		if bytes.Contains(body, []byte("broken")) {
 			_, _ = idempotency.Tx(r.Context()).Exec(r.Context(), "select 1/0")
 		}
+		if bytes.Contains(body, []byte("late")) {
+			<-r.Context().Done()
+			return
+		}
+		if bytes.Contains(body, []byte("silent")) {
+			return
+		}
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Location", "/refunds/rf_123")
 		w.WriteHeader(http.StatusCreated)
@@ -252,6 +259,8 @@ func TestWhatIsReallyAnsweredIsAsItIsDescribed(t *testing.T) {
 	ask(h, 401, sent{key: "k", stranger: true})
 	ask(serve(idempotency.Route{MaxRequest: 10}), 413, sent{key: "k", body: `{"charge_id": 7, "amount": 1000}`})
 	ask(h, 500, sent{key: "broken", body: `{"charge_id": "broken", "amount": 1}`})
+	ask(h, 503, sent{key: "silent", body: `{"charge_id": "silent", "amount": 1}`})
+	ask(serve(idempotency.Route{Timeout: time.Second}), 503, sent{key: "late", body: `{"charge_id": "late", "amount": 1}`})
 	ask(h, 503, sent{key: "lost", body: `{"charge_id": "lost", "amount": 1}`})
 	if !met[idempotency.CodeOutcomeUnknown] {
 		t.Error("a lost COMMIT is answered otherwise")
