@@ -249,9 +249,17 @@ func (o *env) runRow(c crash) {
 		o.reaches(v, failpoint.Point(point), killed, s.more)
 		o.excuse(v, killed)
 		o.expire(role, killed)
-		if c.fix == inBetween {
-			s.fix(o)
+		v = o.launch(role, where)
+	case c.fix == inBetween:
+		if v = o.active[role]; v == nil || v.ended() {
+			v = o.launch(role, "")
 		}
+		s.begin(o)
+		s.fixable(o)
+		v.kill()
+		o.excuse(v, killed)
+		o.expire(role, killed)
+		s.fix(o)
 		v = o.launch(role, where)
 	case c.atStart || oneTask:
 		if v = o.active[role]; v != nil && !v.ended() {
@@ -269,6 +277,9 @@ func (o *env) runRow(c crash) {
 		s.begin(o)
 	}
 	if c.fix == before {
+		if s.fixable != nil {
+			s.fixable(o)
+		}
 		s.fix(o)
 	}
 	if c.leaving {
