@@ -76,14 +76,15 @@ func TestAHandlerWhoseContextEndsAndThatWritesNothingIsNotKept(t *testing.T) {
 				if limit.cancel {
 					end = cancel
 				}
-				o.Timeout = limit.timeout
-				h := b.service(b.guard(), b.half(end), o)
+				route := o
+				route.Timeout = limit.timeout
+				h := b.service(b.guard(), b.half(end), route)
 				first := b.send(h, sent{key: "k", header: limit.header, ctx: ctx})
 				b.is(first, http.StatusServiceUnavailable, CodeHandlerTimeout)
 				if first.Header().Get("Retry-After") == "" || first.Header().Get("Idempotency-Status") != "" {
 					t.Errorf("headers: %v", first.Header())
 				}
-				b.kept(left(o), 0, left(o)) // a step is kept
+				b.kept(left(route), 0, left(route)) // a step is kept
 				b.is(b.send(h, sent{key: "k"}), http.StatusCreated, "")
 				b.kept(2, 0, 1)
 				b.is(b.send(h, sent{key: "k"}), http.StatusCreated, "")
