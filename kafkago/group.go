@@ -55,13 +55,15 @@ func (g *Group) Open(ctx context.Context, handover time.Duration) (inbox.Session
 	}
 	clientID := g.connection.clientID()
 	s := &session{g: config, addr: kafka.TCP(g.connection.Brokers...), own: own, transport: use,
-		clientID: clientID, dials: newDials(clientID), unpacking: make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))}
+		clientID: clientID, unpacking: make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))}
 	s.client = &kafka.Client{Addr: s.addr, Transport: use, Timeout: fetchTimeout}
+	dials := newDials(clientID)
+	s.leaver = newLeaver(config.GroupID, &kafka.Client{Addr: s.addr, Transport: own, Timeout: leaveTimeout}, dials, config.SessionTimeout)
 	// Before the group is joined: so a partition that is added while it forms makes a difference afterwards.
 	s.counts, _ = s.partitions(ctx)
 	var err error
 	s.group, err = kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
-		ID: config.GroupID, Brokers: g.connection.Brokers, Dialer: s.dials.name(g.connection.dialer()), Topics: config.Topics,
+		ID: config.GroupID, Brokers: g.connection.Brokers, Dialer: dials.name(g.connection.dialer()), Topics: config.Topics,
 		HeartbeatInterval: config.HeartbeatInterval, SessionTimeout: config.SessionTimeout, RebalanceTimeout: config.RebalanceTimeout,
 		JoinGroupBackoff: 250 * time.Millisecond, StartOffset: kafka.FirstOffset,
 		GroupBalancers: []kafka.GroupBalancer{balancer{kafka.RangeGroupBalancer{}, s}, balancer{kafka.RoundRobinGroupBalancer{}, s}},
@@ -70,6 +72,8 @@ func (g *Group) Open(ctx context.Context, handover time.Duration) (inbox.Session
 		own.CloseIdleConnections()
 		return nil, fmt.Errorf("kafka group: %w", err)
 	}
+	ctx, s.stopLeaving = context.WithCancel(context.WithoutCancel(ctx))
+	s.leaving.Go(func() { s.leaver.run(ctx) })
 	return s, nil
 }
 
@@ -82,9 +86,9 @@ type session struct {
 	client      *kafka.Client
 	group       *kafka.ConsumerGroup
 	clientID    string
-	leaving     sync.WaitGroup
-	dials       *dials
-	stopLeaving context.CancelFunc // while lost members are looked for
+	leaver      *leaver
+	leaving     sync.WaitGroup     // of its run
+	stopLeaving context.CancelFunc // ends it
 	unpacking   chan struct{}      // full while so many partitions unpack: a codec takes memory, too
 
 	mu     sync.Mutex
@@ -117,7 +121,9 @@ func (s *session) count(ctx context.Context, topics []string) (map[string]int, e
 
 func (s *session) Next(ctx context.Context) (inbox.Generation, error) {
 	gen, err := s.group.Next(ctx)
-	s.joins(err, ctx.Err() != nil)
+	if ctx.Err() == nil && hasLostMember(err) {
+		s.leaver.losesAll()
+	}
 	if errors.Is(err, kafka.InvalidSessionTimeout) {
 		return nil, s.sessionRefused(ctx)
 	}
@@ -142,7 +148,7 @@ func (s *session) Next(ctx context.Context) (inbox.Generation, error) {
 }
 
 func (s *session) Close() {
-	s.joins(nil, true)
+	s.stopLeaving()
 	s.leaving.Wait()
 	_ = s.group.Close()
 	s.own.CloseIdleConnections()

@@ -16,7 +16,8 @@ import (
 
 // This file takes memberships out of the group that kafka-go has lost. When it cannot reach the coordinator it forgets its
 // member ID and joins as a new member later; and where the answer to a join is lost, it never had the ID. The group then waits
-// for the lost member until its session times out, and nobody consumes meanwhile.
+// for the lost member until its session times out, and nobody consumes meanwhile; or it forms with the lost member, whose
+// partitions nobody consumes.
 
 const (
 	leaveTimeout = 2 * time.Second // of one try
@@ -49,14 +50,11 @@ func (d *dials) name(dialer *kafka.Dialer) *kafka.Dialer {
 	return dialer
 }
 
-// newest is the number of the last connection. A join that is under way has this one.
-func (d *dials) newest() int64 { return d.made.Load() - 1 }
-
-// lost are the IDs of the members that joined on earlier connections of this session.
-func (d *dials) lost(members []kafka.DescribeGroupsResponseMember, newest int64) (ids []string) {
+// lost are the IDs of the members that joined on the first connections of this session, so many of them.
+func (d *dials) lost(members []kafka.DescribeGroupsResponseMember, first int64) (ids []string) {
 	for _, m := range members {
 		text, ours := strings.CutPrefix(m.ClientID, d.prefix)
-		if number, err := strconv.ParseInt(text, 10, 64); ours && err == nil && number < newest {
+		if number, err := strconv.ParseInt(text, 10, 64); ours && err == nil && number < first {
 			ids = append(ids, m.MemberID)
 		}
 	}
@@ -69,40 +67,71 @@ func hasLostMember(err error) bool {
 	return err != nil && !errors.Is(err, kafka.RebalanceInProgress) && !errors.Is(err, kafka.ErrGroupClosed)
 }
 
-// joins keeps the group free of members that are lost while kafka-go has none that is valid: from an error of its Next to
-// anything else. stopped says that Next was given up, or that the session is closed.
-func (s *session) joins(err error, stopped bool) {
-	switch lost := !stopped && hasLostMember(err); {
-	case lost && s.stopLeaving == nil:
-		ctx, stop := context.WithCancel(context.Background())
-		s.stopLeaving = stop
-		s.leaving.Go(func() { s.leave(ctx) })
-	case !lost && s.stopLeaving != nil:
-		s.stopLeaving()
-		s.stopLeaving = nil
+// leaver takes the lost members of a session out of its group.
+type leaver struct {
+	group   string
+	client  *kafka.Client
+	dials   *dials
+	session time.Duration // how long a broker keeps a member that says nothing
+	pause   time.Duration // between two looks
+
+	before atomic.Int64  // Who joined on one of so many connections is lost.
+	again  chan struct{} // holds one while there is a loss that run has not seen
+}
+
+func newLeaver(group string, client *kafka.Client, d *dials, session time.Duration) *leaver {
+	return &leaver{group: group, client: client, dials: d, session: session, pause: leavePause, again: make(chan struct{}, 1)}
+}
+
+// losesAll says that no member is valid that has joined until now. kafka-go makes no connection for a while after such an
+// error. If we are stopped for longer than that, and its new member is taken for a lost one, it joins once more.
+func (l *leaver) losesAll() {
+	l.before.Store(l.dials.made.Load())
+	select {
+	case l.again <- struct{}{}:
+	default:
 	}
 }
 
-// leave takes lost members out of the group, until ctx ends.
-func (s *session) leave(ctx context.Context) {
-	client := &kafka.Client{Addr: s.addr, Transport: s.own, Timeout: leaveTimeout}
-	for pause := time.NewTimer(0); ; pause.Reset(leavePause) {
+// run takes out what is lost, until ctx ends. It goes on looking when kafka-go has joined again: the group may have formed with
+// a lost member among the others, that has partitions which nobody reads, and a broker may come to a join late.
+func (l *leaver) run(ctx context.Context) {
+	for {
 		select {
-		case <-pause.C:
+		case <-l.again:
 		case <-ctx.Done():
 			return
 		}
-		newest := s.dials.newest() // before the question: later connections are none of its answer
-		answer, err := client.DescribeGroups(ctx, &kafka.DescribeGroupsRequest{GroupIDs: []string{s.g.GroupID}})
-		if err != nil || len(answer.Groups) != 1 {
-			continue // The coordinator is away, and is asked again.
-		}
-		for _, member := range s.dials.lost(answer.Groups[0].Members, newest) {
-			if ctx.Err() != nil {
+		for until := time.Now().Add(l.session); ; {
+			gone := l.look(ctx)
+			select {
+			case <-l.again:
+				until = time.Now().Add(l.session)
+			default:
+			}
+			if gone && time.Now().After(until) {
+				break
+			}
+			select {
+			case <-time.After(l.pause):
+			case <-ctx.Done():
 				return
 			}
-			// If it fails, the member is there in the next answer.
-			_, _ = client.LeaveGroup(ctx, &kafka.LeaveGroupRequest{GroupID: s.g.GroupID, Members: []kafka.LeaveGroupRequestMember{{ID: member}}})
 		}
 	}
+}
+
+// look takes the lost members out that the group shows. It reports that there was none.
+func (l *leaver) look(ctx context.Context) bool {
+	before := l.before.Load()
+	answer, err := l.client.DescribeGroups(ctx, &kafka.DescribeGroupsRequest{GroupIDs: []string{l.group}})
+	if err != nil || len(answer.Groups) != 1 || answer.Groups[0].GroupState == "" {
+		return false // The coordinator is away, or is another one by now: it is asked again.
+	}
+	lost := l.dials.lost(answer.Groups[0].Members, before)
+	for _, member := range lost {
+		// If it fails, the member is there in the next answer.
+		_, _ = l.client.LeaveGroup(ctx, &kafka.LeaveGroupRequest{GroupID: l.group, Members: []kafka.LeaveGroupRequestMember{{ID: member}}})
+	}
+	return len(lost) == 0
 }

@@ -5,13 +5,17 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/describegroups"
+	"github.com/segmentio/kafka-go/protocol/leavegroup"
 
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
@@ -110,55 +114,64 @@ func joined(t *testing.T, s inbox.Session, most time.Duration) inbox.Generation 
 // A node is cut off while it waits for the answer to its join. Nobody knows that member's ID, and it is in the group.
 func TestAJoinWhoseAnswerWasLostDelaysNobody(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
-		const session = 25 * time.Second
-		topic := cluster.Topic(t, 4)
-		first, network := member(t, cluster, topic, session, nil), &gate{}
-		gen := joined(t, first, time.Minute)
-		second := member(t, cluster, topic, session, network.dial)
-		failed := make(chan error, 1)
-		go func() {
-			_, err := second.Next(t.Context())
-			failed <- err
-		}()
-		<-gen.Over() // The second has joined, and waits for the first.
-		network.set(true)
-		if err := <-failed; err == nil {
-			t.Fatal("the second joined without a network")
-		}
-		network.set(false)
-		back := time.Now()
-		gen.Leave()
-		ctx, stop := context.WithTimeout(t.Context(), 2*session)
-		defer stop()
-		var parts [2]atomic.Int32
-		var all sync.WaitGroup
-		for i, s := range []inbox.Session{first, second} {
-			all.Go(func() {
-				for ctx.Err() == nil {
-					gen, err := s.Next(ctx)
-					if err != nil {
-						continue
-					}
-					parts[i].Store(int32(len(gen.Assigned())))
-					if parts[1-i].Load() == 2 && parts[i].Load() == 2 {
-						stop() // the partitions are shared by the two
-					}
-					select {
-					case <-gen.Over():
-					case <-ctx.Done():
-					}
-					parts[i].Store(0)
-					gen.Leave()
-				}
-			})
-		}
-		all.Wait()
-		if took := time.Since(back); took > session/2 {
-			t.Errorf("the group is whole after %s, with a session of %s", took.Round(time.Millisecond), session)
-		} else {
-			t.Logf("the group is whole after %s", took.Round(time.Millisecond))
-		}
+		aJoinWhoseAnswerIsLost(t, cluster, 0)
+		aJoinWhoseAnswerIsLost(t, cluster, 280*time.Millisecond)
 	})
+}
+
+// aJoinWhoseAnswerIsLost has the other node join so long afterwards. Soon after kafka-go has joined again, the group forms with
+// the lost member in it.
+func aJoinWhoseAnswerIsLost(t *testing.T, cluster *kafkatest.Cluster, later time.Duration) {
+	t.Helper()
+	const session = 25 * time.Second
+	topic := cluster.Topic(t, 4)
+	first, network := member(t, cluster, topic, session, nil), &gate{}
+	gen := joined(t, first, time.Minute)
+	second := member(t, cluster, topic, session, network.dial)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := second.Next(t.Context())
+		failed <- err
+	}()
+	<-gen.Over() // The second has joined, and waits for the first.
+	network.set(true)
+	if err := <-failed; err == nil {
+		t.Fatal("the second joined without a network")
+	}
+	network.set(false)
+	time.Sleep(later) // sleep: of the test
+	back := time.Now()
+	gen.Leave()
+	ctx, stop := context.WithTimeout(t.Context(), 2*session)
+	defer stop()
+	var parts [2]atomic.Int32
+	var all sync.WaitGroup
+	for i, s := range []inbox.Session{first, second} {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				gen, err := s.Next(ctx)
+				if err != nil {
+					continue
+				}
+				parts[i].Store(int32(len(gen.Assigned())))
+				if parts[1-i].Load() == 2 && parts[i].Load() == 2 {
+					stop() // the partitions are shared by the two
+				}
+				select {
+				case <-gen.Over():
+				case <-ctx.Done():
+				}
+				parts[i].Store(0)
+				gen.Leave()
+			}
+		})
+	}
+	all.Wait()
+	if took := time.Since(back); took > session/2 {
+		t.Errorf("rejoined after %s, the group is whole after %s, with a session of %s", later, took.Round(time.Millisecond), session)
+	} else {
+		t.Logf("rejoined after %s, the group is whole after %s", later, took.Round(time.Millisecond))
+	}
 }
 
 // A connection that times out is an error of kafka-go as any other.
@@ -176,9 +189,91 @@ func TestOnlyEarlierMembersOfASessionAreLost(t *testing.T) {
 	of := func(id, client string) kafka.DescribeGroupsResponseMember {
 		return kafka.DescribeGroupsResponseMember{MemberID: id, ClientID: client}
 	}
-	got := d.lost([]kafka.DescribeGroupsResponseMember{of("first", d.prefix+"1"), of("second", d.prefix+"4"), of("now", d.prefix+"5"), of("next", d.prefix+"7"),
+	got := d.lost([]kafka.DescribeGroupsResponseMember{of("first", d.prefix+"1"), of("second", d.prefix+"4"), of("now", d.prefix+"6"), of("next", d.prefix+"7"),
 		of("another node", other.prefix+"1"), of("another program", "billing"), of("a like one", d.prefix+"x")}, 5)
 	if !slices.Equal(got, []string{"first", "second"}) {
 		t.Errorf("lost: %q", got)
 	}
+}
+
+// describer is a coordinator, for those who look at a group and leave it.
+type describer struct {
+	mu      sync.Mutex
+	members map[string]string // client IDs by member ID
+	fails   int               // so many questions from now on
+	looks   int
+	left    []string
+}
+
+func (d *describer) RoundTrip(_ context.Context, _ net.Addr, r kafka.Request) (kafka.Response, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch r := r.(type) {
+	case *describegroups.Request:
+		if d.looks++; d.fails > 0 {
+			d.fails--
+			return nil, syscall.ECONNREFUSED
+		}
+		group := describegroups.ResponseGroup{GroupID: r.Groups[0], GroupState: "Stable"}
+		for id, client := range d.members {
+			group.Members = append(group.Members, describegroups.ResponseGroupMember{MemberID: id, ClientID: client})
+		}
+		return &describegroups.Response{Groups: []describegroups.ResponseGroup{group}}, nil
+	case *leavegroup.Request:
+		for _, m := range r.Members {
+			delete(d.members, m.MemberID)
+			d.left = append(d.left, m.MemberID)
+		}
+		return &leavegroup.Response{}, nil
+	}
+	return nil, fmt.Errorf("a request of type %T was not expected", r)
+}
+
+// The group may form with a member that was lost between two looks, and with one whose join a broker comes to late.
+func TestAMemberThatIsLostIsTakenOutAlsoWhenTheGroupHasFormed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDials("billing")
+		group := &describer{members: map[string]string{"another": "another-1"}}
+		l := newLeaver("g", &kafka.Client{Addr: kafka.TCP("nowhere:1"), Transport: group}, d, 10*time.Second)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go l.run(ctx)
+		shows := func(id string, number int64) {
+			group.mu.Lock()
+			defer group.mu.Unlock()
+			group.members[id] = d.prefix + strconv.FormatInt(number, 10)
+		}
+		is := func(looking bool, left ...string) {
+			t.Helper()
+			before := group.looks
+			time.Sleep(time.Second) // sleep: of a clock that is not real
+			synctest.Wait()
+			group.mu.Lock()
+			defer group.mu.Unlock()
+			if !slices.Equal(group.left, left) || looking != (group.looks > before) {
+				t.Errorf("left: %q, looked: %d times; want %q, %t", group.left, group.looks-before, left, looking)
+			}
+		}
+		is(false) // Nothing was lost yet.
+		d.made.Store(2)
+		l.losesAll()
+		is(true)
+		d.made.Store(4)
+		shows("now", 3) // It joined, and the group formed with it.
+		shows("late", 1)
+		is(true, "late")
+		time.Sleep(10 * time.Second) // sleep: of a clock that is not real
+		is(false, "late")
+		l.losesAll()
+		is(true, "late", "now")
+		shows("later", 3)
+		group.fails = 100            // 25 s, longer than a session
+		time.Sleep(12 * time.Second) // sleep: of a clock that is not real
+		is(true, "late", "now")
+		time.Sleep(15 * time.Second) // sleep: of a clock that is not real
+		is(false, "late", "now", "later")
+		if _, ok := group.members["another"]; !ok {
+			t.Error("another program's member was taken out")
+		}
+	})
 }
