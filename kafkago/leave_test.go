@@ -238,21 +238,24 @@ func TestAMemberThatIsLostIsTakenOutAlsoWhenTheGroupHasFormed(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go l.run(ctx)
-		shows := func(id string, number int64) {
+		change := func(do func()) {
 			group.mu.Lock()
 			defer group.mu.Unlock()
-			group.members[id] = d.prefix + strconv.FormatInt(number, 10)
+			do()
+		}
+		shows := func(id string, number int64) {
+			change(func() { group.members[id] = d.prefix + strconv.FormatInt(number, 10) })
 		}
 		is := func(looking bool, left ...string) {
 			t.Helper()
-			before := group.looks
+			change(func() { group.looks = 0 })
 			time.Sleep(time.Second) // sleep: of a clock that is not real
 			synctest.Wait()
-			group.mu.Lock()
-			defer group.mu.Unlock()
-			if !slices.Equal(group.left, left) || looking != (group.looks > before) {
-				t.Errorf("left: %q, looked: %d times; want %q, %t", group.left, group.looks-before, left, looking)
-			}
+			change(func() {
+				if !slices.Equal(group.left, left) || looking != (group.looks > 0) {
+					t.Errorf("left: %q, looked: %d times; want %q, %t", group.left, group.looks, left, looking)
+				}
+			})
 		}
 		is(false) // Nothing was lost yet.
 		d.made.Store(2)
@@ -267,13 +270,15 @@ func TestAMemberThatIsLostIsTakenOutAlsoWhenTheGroupHasFormed(t *testing.T) {
 		l.losesAll()
 		is(true, "late", "now")
 		shows("later", 3)
-		group.fails = 100            // 25 s, longer than a session
+		change(func() { group.fails = 100 }) // 25 s, longer than a session
 		time.Sleep(12 * time.Second) // sleep: of a clock that is not real
 		is(true, "late", "now")
 		time.Sleep(15 * time.Second) // sleep: of a clock that is not real
 		is(false, "late", "now", "later")
-		if _, ok := group.members["another"]; !ok {
-			t.Error("another program's member was taken out")
-		}
+		change(func() {
+			if _, ok := group.members["another"]; !ok {
+				t.Error("another program's member was taken out")
+			}
+		})
 	})
 }
