@@ -271,7 +271,7 @@ func TestAMemberThatIsLostIsTakenOutAlsoWhenTheGroupHasFormed(t *testing.T) {
 		is(true, "late", "now")
 		shows("later", 3)
 		change(func() { group.fails = 100 }) // 25 s, longer than a session
-		time.Sleep(12 * time.Second) // sleep: of a clock that is not real
+		time.Sleep(12 * time.Second)         // sleep: of a clock that is not real
 		is(true, "late", "now")
 		time.Sleep(15 * time.Second) // sleep: of a clock that is not real
 		is(false, "late", "now", "later")
