@@ -73,14 +73,13 @@ type leaver struct {
 	client  *kafka.Client
 	dials   *dials
 	session time.Duration // how long a broker keeps a member that says nothing
-	pause   time.Duration // between two looks
 
 	before atomic.Int64  // Who joined on one of so many connections is lost.
 	again  chan struct{} // holds one while there is a loss that run has not seen
 }
 
 func newLeaver(group string, client *kafka.Client, d *dials, session time.Duration) *leaver {
-	return &leaver{group: group, client: client, dials: d, session: session, pause: leavePause, again: make(chan struct{}, 1)}
+	return &leaver{group: group, client: client, dials: d, session: session, again: make(chan struct{}, 1)}
 }
 
 // losesAll says that no member is valid that has joined until now. kafka-go makes no connection for a while after such an
@@ -96,27 +95,19 @@ func (l *leaver) losesAll() {
 // run takes out what is lost, until ctx ends. It goes on looking when kafka-go has joined again: the group may have formed with
 // a lost member among the others, that has partitions which nobody reads, and a broker may come to a join late.
 func (l *leaver) run(ctx context.Context) {
+	var until time.Time
+	var pause <-chan time.Time // none while nothing is looked for
 	for {
 		select {
 		case <-l.again:
+			until = time.Now().Add(l.session)
+		case <-pause:
 		case <-ctx.Done():
 			return
 		}
-		for until := time.Now().Add(l.session); ; {
-			gone := l.look(ctx)
-			select {
-			case <-l.again:
-				until = time.Now().Add(l.session)
-			default:
-			}
-			if gone && time.Now().After(until) {
-				break
-			}
-			select {
-			case <-time.After(l.pause):
-			case <-ctx.Done():
-				return
-			}
+		pause = nil
+		if !l.look(ctx) || time.Now().Before(until) {
+			pause = time.After(leavePause)
 		}
 	}
 }

@@ -189,7 +189,7 @@ func TestOnlyEarlierMembersOfASessionAreLost(t *testing.T) {
 	of := func(id, client string) kafka.DescribeGroupsResponseMember {
 		return kafka.DescribeGroupsResponseMember{MemberID: id, ClientID: client}
 	}
-	got := d.lost([]kafka.DescribeGroupsResponseMember{of("first", d.prefix+"1"), of("second", d.prefix+"4"), of("now", d.prefix+"6"), of("next", d.prefix+"7"),
+	got := d.lost([]kafka.DescribeGroupsResponseMember{of("first", d.prefix+"1"), of("second", d.prefix+"4"), of("now", d.prefix+"5"), of("next", d.prefix+"7"),
 		of("another node", other.prefix+"1"), of("another program", "billing"), of("a like one", d.prefix+"x")}, 5)
 	if !slices.Equal(got, []string{"first", "second"}) {
 		t.Errorf("lost: %q", got)
