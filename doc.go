@@ -33,13 +33,15 @@
 // An arrow shows what a package imports besides internal packages and the standard library. Any of them may be imported by
 // cmd, examples, bench and the tests. A test of testkit/internal/lint compares this drawing with the code, in both directions.
 //
+//	contrib/mskiam (a module) ->  kafkago/oauthbearer, kafka-go, aws-msk-iam-sasl-signer-go, aws-sdk-go-v2
 //	contrib/otel (a module)   ->  idempotency, webhook, inbox, relay, retry, holdfast, otel
 //	contrib/redis (a module)  ->  idempotency, go-redis
 //	kafkago                   ->  inbox, relay, retry, holdfast, kafka-go, compress, x/sync
+//	kafkago/oauthbearer       ->  kafka-go
 //	holdfasttest (for tests)  ->  inbox, holdfast, pgx
 //	inbox/sourcetest          ->  inbox
 //	relay/publishertest       ->  relay, holdfast
-//	webhook                   ->  inbox, holdfast, pgx
+//	webhook                   ->  inbox, retry, holdfast, pgx
 //	inbox                     ->  retry, holdfast, pgx, uuid, x/sync
 //	relay                     ->  retry, holdfast, pgx, x/sync
 //	idempotency               ->  retry, pgx, uuid, jcs, httpsfv

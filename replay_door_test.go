@@ -62,7 +62,7 @@ func TestALetterIsReplayedOnceAndOnlyWhenItIsOpen(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	id := relayLetter(t, db)
-	letters := as(t, db, "letters")
+	letters := as(t, db, "operator")
 	replayed := func(id int64) bool {
 		t.Helper()
 		var did bool
@@ -103,7 +103,7 @@ func TestALowerLimitHoldsNoEventUpThatWasLetIn(t *testing.T) {
 	pgtest.Exec(t, db.Pool, "update holdfast.scheduled set due_at = now(), headers = '{\"hf_x\": \"1\"}'")
 	id := relayLetter(t, db)
 	pgtest.Exec(t, db.Pool, "update holdfast.letter set payload = convert_to(repeat('x', 1000), 'UTF8'), headers = '{\"hf_x\": \"1\"}'")
-	d, err := dlq.New(as(t, db, "letters"), dlq.Config{})
+	d, err := dlq.New(as(t, db, "operator"), dlq.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

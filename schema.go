@@ -135,10 +135,11 @@ func withMaxPayload(schema string, c SchemaConfig) string {
 	return strings.Replace(schema, fmt.Sprintf("$$ select %d $$", defaultMaxPayload), fmt.Sprintf("$$ select %d $$", c.MaxPayload), 1)
 }
 
-// grantsSQL revokes everything from everybody but the owner; docs/operations.md lists what to grant to whom.
+// grantsSQL revokes everything from everybody but the owner; roles.sql grants to whom what.
 // What everybody gets shows nothing that a role may not see anyway: the views require the role's own rights to the tables,
-// and installation has no more than the version, by which every part checks at its start that it may run.
+// own_consumers says what the user itself is bound to, which policies ask in its name, and installation has no more than the
+// version, by which every part checks at its start that it may run.
 const grantsSQL = `revoke all on all functions in schema holdfast from public;
-grant execute on function holdfast.last_errors(text[]) to public;
+grant execute on function holdfast.last_errors(text[]), holdfast.own_consumers() to public;
 grant select on holdfast.current_incarnation, holdfast.lane_hold, holdfast.consumer_hold, holdfast.installation to public;
 `

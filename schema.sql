@@ -87,7 +87,7 @@ create table holdfast.event (
     snap     pg_snapshot                                   -- in about one row of 1,000: a snapshot at which a backlog may be cut
 );
 
--- All segments are written alike, here and in append and append_one below: a test writes 1 to 3 from segment 0
+-- All segments are written alike, here and in append, append_unchecked and append_one below: a test writes 1 to 3 from segment 0
 -- (schema_segments_test.go).
 create table holdfast.event_0 (like holdfast.event including defaults) inherits (holdfast.event);
 create table holdfast.event_1 (like holdfast.event including defaults) inherits (holdfast.event);
@@ -124,6 +124,24 @@ create table holdfast.segments (
     current     smallint not null default 0 constraint current_between_0_and_3 check (current between 0 and 3),
     rotated_at  timestamptz not null default now()
 );
+
+-- The same for writers, who have it in their plans as a constant: reading the table took a fifth of what append_one cost. Like
+-- max_payload it is stable, so that plans are made anew after a rotation. A transaction has new plans from
+-- its start; one that has written before may go on with the segment that it has locked. That does no harm: relays read all
+-- segments, and one is emptied under a lock that waits for writers, if nothing in it is unread.
+create function holdfast.current_segment() returns integer
+language sql stable parallel safe as $$ select 0 $$;
+
+-- Writes current_segment anew with every rotation, whichever build of a relay rotates.
+create function holdfast.switch_segment() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    if new.current <> holdfast.current_segment() then
+        execute format('create or replace function %I.current_segment() returns integer language sql stable parallel safe as %L', tg_table_schema, format(' select %s ', new.current));
+    end if;
+    return null;
+end $$;
+create trigger switch_segment after insert or update on holdfast.segments for each row execute function holdfast.switch_segment();
 
 -- A lane is a share of the keys, read by one relay at a time. The cursor is a pair of snapshots: everything visible in
 -- `done` is published; the window being read holds the rows visible in `upto` and not in `done`, in order of seq, and
@@ -199,7 +217,9 @@ create sequence holdfast.parked_place;
 -- One row for each event that a consumer has settled, written in the transaction of its handler, with result and
 -- processed_at. Partition and offset are null for an event that did not come from Kafka. `hash` shows when an id comes with
 -- another type or payload: it is the SHA-256 of the type, a NUL and the payload. For a webhook whose provider counts its
--- deliveries in the payload it is that of the payload without the count, and after an edit that of the new payload.
+-- deliveries in the payload it is that of the payload without the count, and after an edit that of the new payload. A row
+-- has no processed_at while its result is 'stored', and only then. No CHECK says so, because every event would pay for it;
+-- tests look at the rows that they leave.
 create table holdfast.inbox (
     consumer      text collate "C" not null,
     source        text collate "C" not null,
@@ -210,10 +230,9 @@ create table holdfast.inbox (
     hash          bytea not null,
     received_at   timestamptz not null default now(),
     processed_at  timestamptz,
-    result        text not null constraint result_is_known check (result in ('handled', 'stored', 'dead', 'skipped', 'discarded')),
+    result        text not null,              -- 'handled', 'stored', 'dead', 'skipped' or 'discarded'
     attempts      integer not null default 1,
-    primary key (consumer, source, event_id),
-    constraint processed_unless_stored check ((processed_at is null) = (result = 'stored'))
+    primary key (consumer, source, event_id)
 );
 -- The order in which rows are removed; a row that waits ('stored') is not in it. Not BRIN: new rows reuse the space of
 -- removed ones, and a summary that once covered an old row never narrows again.
@@ -274,6 +293,7 @@ create index stored_active on holdfast.stored (consumer, topic, key, place) wher
 create sequence holdfast.stored_place;
 
 -- What people did to stored events (holdfast stored), and why. An event that they skipped or dead-lettered is a letter.
+-- `login` and `at` are the database's own: see sign_action.
 create table holdfast.stored_action (
     id        bigint generated always as identity primary key,
     action    text not null constraint action_is_known check (action in ('release', 'skip', 'dead-letter')),
@@ -286,7 +306,8 @@ create table holdfast.stored_action (
     letter    bigint,                                      -- which letter it became; null if it was released
     by        text not null,
     reason    text not null,
-    at        timestamptz not null default now()
+    at        timestamptz not null default now(),
+    login     text collate "C"
 );
 create index stored_action_event on holdfast.stored_action (consumer, source, event_id);
 
@@ -517,10 +538,11 @@ create table holdfast.letter_replay (
 );
 create unique index letter_replay_unended on holdfast.letter_replay (name) where ended_at is null;
 
--- Who did what to a letter, and why.
+-- Who did what to a letter, and why. An action outlives its letter, but not the payload that it keeps. `by` is what the person
+-- says; `login` and `at` are the database's own: see sign_action.
 create table holdfast.letter_action (
     id         bigint generated always as identity primary key,
-    letter     bigint not null references holdfast.letter (id) on delete cascade,
+    letter     bigint not null,
     action     text not null constraint action_is_known check (action in ('replay', 'discard', 'edit')),
     by         text not null,
     reason     text not null,
@@ -528,12 +550,52 @@ create table holdfast.letter_action (
     payload    bytea,                         -- edit: the payload before it
     hash       bytea,                         -- edit: its hash
     version    integer,                       -- edit: its version
-    replay     bigint                         -- replay: the letter_replay that it was part of, if any
+    replay     bigint,                        -- replay: the letter_replay that it was part of, if any
+    login      text collate "C"               -- null: before version 2 of the schema
 );
 create index letter_action_letter on holdfast.letter_action (letter);
 create unique index letter_action_replay on holdfast.letter_action (replay, letter) where replay is not null;
 
--- Publishes a letter through the log, in the caller's transaction, for those who watch dead letters in Kafka. The event
+-- Signs an action with the user that the session logged in as, whatever role it set since, and with the time at which the row
+-- was written, however long its transaction is open. Nobody chooses either, whatever their grants are.
+create function holdfast.sign_action() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+    new.login := session_user;
+    new.at := clock_timestamp();
+    return new;
+end $$;
+create trigger sign before insert on holdfast.letter_action for each row execute function holdfast.sign_action();
+create trigger sign before insert on holdfast.stored_action for each row execute function holdfast.sign_action();
+
+-- Removes up to `most` letters that were closed longer than `age` microseconds ago, the oldest first, and returns how many. Those
+-- who work on letters may not delete any: this function refuses open ones. What was done to the letters stays, without the
+-- payloads that edits replaced. Letters that are locked, or that were reopened meanwhile, are skipped. They are found by
+-- letter_closed, and removed by an array of ids, because a join would read the whole table for every batch. The last call
+-- also removes named replays that ended as long ago; it reads all of them, but people name few.
+create function holdfast.purge_letters(age bigint, most integer) returns bigint
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    own   constant text[] := holdfast.own_consumers();
+    gone  bigint[];
+begin
+    if age is null or age < 60000000 then raise exception 'purge letters: age is % microseconds: at least 60000000', age using errcode = '22023'; end if;
+    if most is null or most not between 1 and 10000 then raise exception 'purge letters: most is %: it must be between 1 and 10000', most using errcode = '22023'; end if;
+    gone := array(select o.id from holdfast.letter o
+                   where o.state in ('replayed', 'discarded') and o.last_at < now() - age * interval '1 microsecond'
+                     and (own is null or o.consumer = any (own))
+                   order by o.last_at limit most
+                     for update skip locked);
+    delete from holdfast.letter l where l.id = any (gone);
+    update holdfast.letter_action a set payload = null where a.letter = any (gone) and a.payload is not null;
+    if cardinality(gone) < most and own is null then
+        delete from holdfast.letter_replay r where r.ended_at < now() - age * interval '1 microsecond';
+    end if;
+    return cardinality(gone);
+end $$;
+
+-- Publishes a letter through the log, in the caller's transaction, for those who watch dead letters in Kafka. A user who is
+-- bound to consumers publishes their letters only, each to the topic of its binding. The event
 -- has an id of its own, the letter's key, type, source and time, and the headers that internal/wire lists. The result is
 -- null, or why the letter was not published: that must not keep a letter from being written, so nothing is raised.
 --
@@ -544,13 +606,18 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     l         holdfast.letter;
     kept      jsonb;
-    own       jsonb;
+    ours      jsonb;
     left_out  bigint;
     large     boolean;
     refused   text;
+    own       constant text[] := holdfast.own_consumers();
 begin
-    select d.* into l from holdfast.letter d where d.id = letter_id;
+    select d.* into l from holdfast.letter d where d.id = letter_id and (own is null or d.consumer = any (own));
     if not found then return 'it is not there'; end if;
+    if own is not null and l.consumer <> '' then
+        refused := holdfast.letter_topic_refusal(l.consumer, l.topic, to_topic);
+        if refused is not null then return refused; end if;
+    end if;
     if l.headers ? 'hf_letter' then return 'it is the letter of a published letter'; end if;
     l.type := case when l.type = '' then 'none' else l.type end;
     select coalesce(jsonb_object_agg(h.key, h.value) filter (where h.size <= 8192), '{}'), count(*) filter (where h.size > 8192)
@@ -559,7 +626,7 @@ begin
                    over (order by octet_length(e.key) + octet_length(e.value), e.key) as size
               from jsonb_each_text(coalesce(l.headers, '{}')) e where e.key !~* '^hf_') h;
     large := coalesce(octet_length(l.payload) > max_payload, false);
-    own := jsonb_strip_nulls(jsonb_build_object(
+    ours := jsonb_strip_nulls(jsonb_build_object(
         'hf_letter', l.id::text,
         'hf_origin', l.origin,
         'hf_consumer', nullif(l.consumer, ''),
@@ -578,8 +645,148 @@ begin
     refused := holdfast.refusal(l.event_id, l.source, l.type, to_topic, l.key, l.time, null);
     if refused is not null then return refused; end if;
     perform holdfast.append_unchecked(array[holdfast.new_id()], array[l.source], array[l.type], array[to_topic], array[l.key], array[l.time],
-        array[(kept || own)::text], array[case when not large then l.payload end], null, null);
+        array[(kept || ours)::text], array[case when not large then l.payload end], null, null);
     return null;
+end $$;
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Bindings: what the user of a session may do within its grants. Both tables are empty, and hold nobody back, until an
+-- administrator fills them; only the owner of the schema may (docs/operations.md).
+--
+-- A binding is for a role, and holds for sessions that logged in as that role or as a member of it. What counts is session_user,
+-- the name that the server authenticated: set role does not change it, nor does a function that runs with its owner's rights,
+-- nor a pooler that logs in under the names of its clients, such as PgBouncer. Superusers and members of the schema's owner
+-- are not bound: they could remove the binding. A role is kept by its number, so that a binding holds under a new name too.
+
+-- The consumers of a role. As long as there is a row, row security is on: a bound user sees and changes the rows of its
+-- consumers and no others, and publishes dead letters only to `letter_topic`.
+create table holdfast.consumer_binding (
+    role          regrole not null,
+    consumer      text collate "C" not null,          -- '': the dead letters of relays
+    letter_topic  text collate "C" not null default '' -- inbox.Config.DeadLetterTopic: "*" is the event's topic; '' = none
+        constraint letter_topic_is_a_topic_or_a_pattern check (letter_topic ~ '^([a-zA-Z0-9._-]*|[a-zA-Z0-9._-]+\*[a-zA-Z0-9._-]*|\*[a-zA-Z0-9._-]+)$'),
+    primary key (role, consumer)
+);
+
+-- The topics that a role may write to, and under which sources. A "*" at the end stands for any rest.
+create table holdfast.producer_binding (
+    role    regrole not null,
+    topic   text collate "C" not null constraint topic_is_a_topic_or_a_prefix check (topic ~ '^([a-zA-Z0-9._-]+|[a-zA-Z0-9._-]*\*)$'),
+    source  text collate "C" not null default '*',
+    primary key (role, topic, source)
+);
+
+-- The consumers to which the session's user is bound; null if it is not bound. '' stands for relays, and is among them for a user
+-- who may run one. It reveals nothing to anybody but what they may do themselves.
+create function holdfast.own_consumers() returns text[]
+language plpgsql stable parallel safe security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    own text[];
+begin
+    if pg_has_role(session_user, current_user, 'member') then return null; end if; -- here current_user is the schema's owner
+    own := (select array_agg(b.consumer) from holdfast.consumer_binding b where pg_has_role(session_user, b.role, 'member'));
+    if own is not null and has_table_privilege(session_user, 'holdfast.lane', 'update') then own := own || ''::text; end if;
+    return own;
+end $$;
+
+-- Every policy asks once in a statement, because the question is a subquery of its own.
+create policy own_rows on holdfast.inbox using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.retention using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.stored using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.stored_action using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.consumer_position using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.start using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.consumer_type using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.consumer_skip using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.watermark using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.letter using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.letter_action using (
+    (select holdfast.own_consumers()) is null or exists (select from holdfast.letter l where l.id = letter_action.letter));
+
+-- Whether a producer is bound. The first row of producer_binding writes "true" here, the removal of the last one "false", so that
+-- writers need not read the table while nobody is bound: a look at it made append_one a sixth slower. Like max_payload it is
+-- stable, so that plans are made anew after a change.
+create function holdfast.producers_bound() returns boolean
+language sql stable parallel safe as $$ select false $$;
+
+-- Turns the check of producers on with the first binding of one, and row security with the first of a consumer; and off after
+-- the last one. Until then neither costs anything. Two sessions that change a table's rows do so one after the other, and
+-- each sees what the other did. Row security locks the tables with policies for a moment; if their transactions do not end within
+-- 5 s, nothing is changed.
+create function holdfast.switch_bindings() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+declare
+    bound  boolean;
+    name   text;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'bind a role: the transaction is %: it must be read committed', current_setting('transaction_isolation') using errcode = '25001';
+    end if;
+    if tg_table_name = 'producer_binding' then
+        lock table holdfast.producer_binding in share row exclusive mode;
+        bound := exists (select from holdfast.producer_binding);
+        if bound <> holdfast.producers_bound() then
+            execute format('create or replace function %I.producers_bound() returns boolean language sql stable parallel safe as %L', tg_table_schema, format(' select %s ', case when bound then 'true' else 'false' end));
+        end if;
+        return null;
+    end if;
+    lock table holdfast.consumer_binding in share row exclusive mode;
+    bound := exists (select from holdfast.consumer_binding);
+    for name in select c.oid::regclass::text from pg_policy p join pg_class c on c.oid = p.polrelid
+                 where p.polname = 'own_rows' and c.relnamespace = (select n.oid from pg_namespace n where n.nspname = tg_table_schema)
+                   and c.relrowsecurity <> bound order by c.relname loop
+        execute format('alter table %s %s row level security', name, case when bound then 'enable' else 'disable' end);
+    end loop;
+    return null;
+end $$;
+create trigger switch_bindings after insert or update or delete or truncate on holdfast.consumer_binding
+    for each statement execute function holdfast.switch_bindings();
+create trigger switch_bindings after insert or update or delete or truncate on holdfast.producer_binding
+    for each statement execute function holdfast.switch_bindings();
+
+-- Says in one line why the session's user may not publish a consumer's letter to a topic, or null. `topic` is the letter's.
+create function holdfast.letter_topic_refusal(consumer text, topic text, to_topic text) returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    bound    integer;
+    allowed  boolean;
+    topics   text;
+begin
+    if pg_has_role(session_user, current_user, 'member') then return null; end if;
+    select count(*), bool_or(b.letter_topic <> '' and replace(b.letter_topic, '*', letter_topic_refusal.topic) = to_topic),
+           string_agg(distinct nullif(b.letter_topic, ''), ', ')
+      into bound, allowed, topics
+      from holdfast.consumer_binding b
+     where b.consumer = letter_topic_refusal.consumer and pg_has_role(session_user, b.role, 'member');
+    if bound = 0 or allowed then return null; end if;
+    return format('dead letter topic is %s: user %s may publish those of consumer %s to %s only (table consumer_binding)',
+        left(quote_literal(to_topic), 260), session_user, consumer, coalesce(topics, 'no topic'));
+end $$;
+
+-- Whether a text is what a pattern says, in which a "*" at the end stands for any rest.
+create function holdfast.fits(pattern text, value text) returns boolean
+language sql immutable parallel safe as $$
+    select case when right(pattern, 1) = '*' then starts_with(value, left(pattern, -1)) else value = pattern end
+$$;
+
+-- Says in one line why the session's user may not write an event to a topic under a source, or null.
+create function holdfast.binding_refusal(topic text, source text) returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    allowed  constant boolean := (select bool_or(holdfast.fits(p.topic, binding_refusal.topic) and holdfast.fits(p.source, binding_refusal.source))
+                                    from holdfast.producer_binding p where pg_has_role(session_user, p.role, 'member'));
+    topics   text;
+    sources  text;
+begin
+    if allowed is null or allowed or pg_has_role(session_user, current_user, 'member') then return null; end if;
+    select string_agg(distinct p.topic, ', '), string_agg(distinct quote_literal(p.source), ', ') filter (where holdfast.fits(p.topic, binding_refusal.topic))
+      into topics, sources
+      from holdfast.producer_binding p where pg_has_role(session_user, p.role, 'member');
+    if sources is null then
+        return format('topic is %s: user %s may write to %s only (table producer_binding)', left(quote_literal(topic), 260), session_user, left(topics, 1000));
+    end if;
+    return format('source is %s: user %s may write to topic %s with source %s only (table producer_binding)',
+        left(quote_literal(source), 260), session_user, topic, left(sources, 1000));
 end $$;
 
 -- ---------------------------------------------------------------------------------------------------------------------
@@ -591,10 +798,16 @@ create function holdfast.lanes() returns integer
 language sql immutable parallel safe as $$ select 8 $$;
 
 -- The lane of an event: by its key, or spread by its id when it has none. Equal, bit for bit, to lane.Of in Go.
--- Stable, not immutable, because convert_to is: so the planner can inline it, which makes it three times as fast.
+-- Stable, not immutable, because convert_to is: so the planner can inline it, which makes it three times as fast. It is the
+-- remainder of the first four bytes of a hash; if the number of lanes is a power of two, as the default is, that is the
+-- remainder of the fourth byte alone.
 create function holdfast.lane_of(key text, id text, lanes integer) returns smallint
 language sql stable parallel safe as $$
-    select (('x' || substr(encode(sha256(convert_to(case when key = '' then id else key end, 'UTF8')), 'hex'), 1, 8))::bit(32)::bigint % lanes)::smallint
+    select case when lanes & (lanes - 1) = 0 then
+        get_byte(sha256(convert_to(case when key = '' then id else key end, 'UTF8')), 3) % lanes
+    else
+        ('x' || substr(encode(sha256(convert_to(case when key = '' then id else key end, 'UTF8')), 'hex'), 1, 8))::bit(32)::bigint % lanes
+    end::smallint
 $$;
 
 -- A UUIDv7 (RFC 9562): milliseconds since 1970 in the first 48 bits, random after.
@@ -663,11 +876,47 @@ language sql stable parallel safe as $$
     end
 $$;
 
--- Appends events to the log, or to `scheduled` if not_befores is in the future, in the order of the arrays. All arrays
--- have the same length. This and append_one are the only ways into the log for writers: they are granted these functions,
--- not the tables, so nobody can choose xid, seq or snap, or name a dead letter. The last argument must be null: builds for
--- version 1 of the schema pass it. A version that no such build may run on can drop it.
-create function holdfast.append(ids text[], sources text[], types text[], topics text[], keys text[], times timestamptz[],
+-- Whether an event is certainly within the limits: what append and append_one ask first, because an expression that could say
+-- what is wrong costs ten times as much, even when nothing is. If it is not certain, examine looks closer.
+create function holdfast.within_limits(id text, source text, type text, topic text, key text, "time" timestamptz, headers text,
+    payload_bytes integer) returns boolean
+language sql stable parallel safe as $$
+    select id <> '' and octet_length(id) <= 255
+       and octet_length(source) <= 255
+       and type <> '' and octet_length(type) <= 255
+       and topic ~ '^[a-zA-Z0-9._-]+$' and octet_length(topic) <= 249
+       and topic <> '.' and topic <> '..'
+       and octet_length(key) <= 1024
+       and ("time" is null or "time" >= '0001-01-01 00:00:00+00' and "time" < '10000-01-01 00:00:00+00')
+       and (payload_bytes is null or payload_bytes <= holdfast.max_payload())
+       -- Most headers are few and plain: within 255 bytes the bounds of names and bytes hold.
+       and (headers is null or octet_length(headers) <= 255
+            and headers ~ '^\{"[!#$%&''*+.^_`|~0-9A-Za-z-]+": ?"[^"\\]*"(, ?"[!#$%&''*+.^_`|~0-9A-Za-z-]+": ?"[^"\\]*")*\}$'
+            and headers !~ '"([cC][eE]|[hH][fF])_')
+$$;
+
+-- Raises an exception that says why an event may not be written, or returns true.
+create function holdfast.examine(id text, source text, type text, topic text, key text, "time" timestamptz, headers text,
+    payload_bytes integer) returns boolean
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    refused constant text := holdfast.refusal(id, source, type, topic, key, "time", headers, payload_bytes);
+begin
+    if refused is not null then raise exception 'write event: %', refused using errcode = '22023'; end if;
+    return true;
+end $$;
+
+-- Raises an exception if the session's user may not write an event to a topic under a source.
+create function holdfast.examine_binding(topic text, source text) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    refused constant text := holdfast.binding_refusal(topic, source);
+begin
+    if refused is not null then raise exception 'write event: %', refused using errcode = '42501', hint = 'an administrator binds users to topics in the table producer_binding'; end if;
+end $$;
+
+-- append for what is rare: scheduled events, users who are bound, and what is refused before any event is looked at.
+create function holdfast.append_closely(ids text[], sources text[], types text[], topics text[], keys text[], times timestamptz[],
     headers text[], payloads bytea[], not_befores timestamptz[], letters bigint[]) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -686,7 +935,71 @@ begin
       from unnest(ids, sources, types, topics, keys, times, headers, sizes, not_befores) as u (id, source, type, topic, key, time, headers, size, not_before)
      where holdfast.refusal(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, u.size, u.not_before) is not null limit 1;
     if refused is not null then raise exception 'write event: %', refused using errcode = '22023'; end if;
+    if holdfast.producers_bound() then
+        select r.refused into refused
+          from (select distinct u.topic, u.source from unnest(topics, sources) u (topic, source)) d
+         cross join lateral (select holdfast.binding_refusal(d.topic, d.source) as refused offset 0) r
+         where r.refused is not null limit 1;
+        if refused is not null then raise exception 'write event: %', refused using errcode = '42501', hint = 'an administrator binds users to topics in the table producer_binding'; end if;
+    end if;
     perform holdfast.append_unchecked(ids, sources, types, topics, keys, times, headers, payloads, not_befores, null);
+end $$;
+
+-- Appends events to the log, or to `scheduled` if not_befores is in the future, in the order of the arrays. All arrays
+-- have the same length. This and append_one are the only ways into the log for writers: they are granted these functions,
+-- not the tables, so nobody can choose xid, seq or snap, or name a dead letter. The last argument must be null: builds for
+-- version 1 of the schema pass it. A version that no such build may run on can drop it.
+--
+-- One statement checks and writes. A subquery unpacks the arrays row by row; unnest in a FROM would copy every payload.
+create function holdfast.append(ids text[], sources text[], types text[], topics text[], keys text[], times timestamptz[],
+    headers text[], payloads bytea[], not_befores timestamptz[], letters bigint[]) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    segment  constant integer := holdfast.current_segment();
+    cut      constant pg_snapshot := case when random() < cardinality(ids) * 0.001 then pg_current_snapshot() end;
+begin
+    if letters is not null or not_befores is not null or cardinality(ids) > 10000 or holdfast.producers_bound() then
+        perform holdfast.append_closely(ids, sources, types, topics, keys, times, headers, payloads, not_befores, letters);
+        return;
+    end if;
+    case segment
+    when 0 then
+        insert into holdfast.event_0 (lane, id, source, type, topic, key, time, headers, payload, snap)
+        select holdfast.lane_of(u.key, u.id, holdfast.lanes()), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.snap
+          from (select unnest(ids) as id, unnest(sources) as source, unnest(types) as type,
+                       unnest(topics) as topic, unnest(keys) as key, unnest(times) as time,
+                       unnest(headers) as headers, unnest(payloads) as payload, unnest(array[cut]) as snap) u
+         where case when holdfast.within_limits(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, octet_length(u.payload)) then true
+                    else holdfast.examine(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, octet_length(u.payload)) end;
+    when 1 then
+        insert into holdfast.event_1 (lane, id, source, type, topic, key, time, headers, payload, snap)
+        select holdfast.lane_of(u.key, u.id, holdfast.lanes()), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.snap
+          from (select unnest(ids) as id, unnest(sources) as source, unnest(types) as type,
+                       unnest(topics) as topic, unnest(keys) as key, unnest(times) as time,
+                       unnest(headers) as headers, unnest(payloads) as payload, unnest(array[cut]) as snap) u
+         where case when holdfast.within_limits(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, octet_length(u.payload)) then true
+                    else holdfast.examine(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, octet_length(u.payload)) end;
+    when 2 then
+        insert into holdfast.event_2 (lane, id, source, type, topic, key, time, headers, payload, snap)
+        select holdfast.lane_of(u.key, u.id, holdfast.lanes()), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.snap
+          from (select unnest(ids) as id, unnest(sources) as source, unnest(types) as type,
+                       unnest(topics) as topic, unnest(keys) as key, unnest(times) as time,
+                       unnest(headers) as headers, unnest(payloads) as payload, unnest(array[cut]) as snap) u
+         where case when holdfast.within_limits(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, octet_length(u.payload)) then true
+                    else holdfast.examine(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, octet_length(u.payload)) end;
+    when 3 then
+        insert into holdfast.event_3 (lane, id, source, type, topic, key, time, headers, payload, snap)
+        select holdfast.lane_of(u.key, u.id, holdfast.lanes()), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.snap
+          from (select unnest(ids) as id, unnest(sources) as source, unnest(types) as type,
+                       unnest(topics) as topic, unnest(keys) as key, unnest(times) as time,
+                       unnest(headers) as headers, unnest(payloads) as payload, unnest(array[cut]) as snap) u
+         where case when holdfast.within_limits(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, octet_length(u.payload)) then true
+                    else holdfast.examine(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, octet_length(u.payload)) end;
+    end case;
 end $$;
 
 -- append without its checks: for the functions here, and for relays, which move scheduled events into the log. Those were
@@ -698,7 +1011,7 @@ create function holdfast.append_unchecked(ids text[], sources text[], types text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     lanes    constant integer := holdfast.lanes();
-    segment  constant integer := (select s.current from holdfast.segments s);
+    segment  constant integer := holdfast.current_segment();
     cut      constant pg_snapshot := case when random() < cardinality(ids) * 0.001 then pg_current_snapshot() end;
 begin
     if cardinality(not_befores) > 0 then
@@ -746,30 +1059,41 @@ begin
     end case;
 end $$;
 
--- append for one event, the common case. It costs less without arrays, which plpgsql unpacks one by one
--- (docs/performance.md).
+-- append for one event, the common case. It costs less without arrays (docs/performance.md).
 create function holdfast.append_one(id text, source text, type text, topic text, key text, "time" timestamptz, headers text,
     payload bytea) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    segment  constant integer := (select s.current from holdfast.segments s);
-    cut      constant pg_snapshot := case when random() < 0.001 then pg_current_snapshot() end;
-    refused  constant text := holdfast.refusal(id, source, type, topic, key, "time", headers, octet_length(payload));
+    segment constant integer := holdfast.current_segment();
 begin
-    if refused is not null then raise exception 'write event: %', refused using errcode = '22023'; end if;
+    if holdfast.producers_bound() then
+        perform holdfast.examine_binding(topic, source);
+    end if;
     case segment
-        when 0 then
-            insert into holdfast.event_0 (lane, id, source, type, topic, key, time, headers, payload, snap)
-            values (holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload, cut);
-        when 1 then
-            insert into holdfast.event_1 (lane, id, source, type, topic, key, time, headers, payload, snap)
-            values (holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload, cut);
-        when 2 then
-            insert into holdfast.event_2 (lane, id, source, type, topic, key, time, headers, payload, snap)
-            values (holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload, cut);
-        when 3 then
-            insert into holdfast.event_3 (lane, id, source, type, topic, key, time, headers, payload, snap)
-            values (holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload, cut);
+    when 0 then
+        insert into holdfast.event_0 (lane, id, source, type, topic, key, time, headers, payload, snap)
+        select holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload,
+               case when random() < 0.001 then pg_current_snapshot() end
+         where case when holdfast.within_limits(id, source, type, topic, key, "time", headers, octet_length(payload)) then true
+                    else holdfast.examine(id, source, type, topic, key, "time", headers, octet_length(payload)) end;
+    when 1 then
+        insert into holdfast.event_1 (lane, id, source, type, topic, key, time, headers, payload, snap)
+        select holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload,
+               case when random() < 0.001 then pg_current_snapshot() end
+         where case when holdfast.within_limits(id, source, type, topic, key, "time", headers, octet_length(payload)) then true
+                    else holdfast.examine(id, source, type, topic, key, "time", headers, octet_length(payload)) end;
+    when 2 then
+        insert into holdfast.event_2 (lane, id, source, type, topic, key, time, headers, payload, snap)
+        select holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload,
+               case when random() < 0.001 then pg_current_snapshot() end
+         where case when holdfast.within_limits(id, source, type, topic, key, "time", headers, octet_length(payload)) then true
+                    else holdfast.examine(id, source, type, topic, key, "time", headers, octet_length(payload)) end;
+    when 3 then
+        insert into holdfast.event_3 (lane, id, source, type, topic, key, time, headers, payload, snap)
+        select holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload,
+               case when random() < 0.001 then pg_current_snapshot() end
+         where case when holdfast.within_limits(id, source, type, topic, key, "time", headers, octet_length(payload)) then true
+                    else holdfast.examine(id, source, type, topic, key, "time", headers, octet_length(payload)) end;
     end case;
 end $$;
 
@@ -818,15 +1142,17 @@ end $$;
 
 -- Sends the event of an open dead letter of a relay through the log once more, with its old id, and marks the letter as
 -- being replayed. The relay recognises the letter by its number, and places the event before all others of its key. It
--- returns false if the letter is not open. It is for those who work on dead letters (package dlq): no other function names
+-- returns false if the letter is not open, or the user is bound to consumers only. It is for those who work on dead letters (package dlq): no other function names
 -- a letter. Sizes and headers are not checked again.
 create function holdfast.replay_letter(letter_id bigint) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     l        holdfast.letter;
     refused  text;
+    own      constant text[] := holdfast.own_consumers();
 begin
-    update holdfast.letter d set state = 'replaying' where d.id = letter_id and d.origin = 'relay' and d.state = 'open' returning d.* into l;
+    update holdfast.letter d set state = 'replaying'
+     where d.id = letter_id and d.origin = 'relay' and d.state = 'open' and (own is null or '' = any (own)) returning d.* into l;
     if not found then return false; end if;
     refused := holdfast.refusal(l.event_id, l.source, l.type, l.topic, l.key, l.time, null);
     if refused is not null then raise exception 'replay letter %: %', letter_id, refused using errcode = '22023'; end if;

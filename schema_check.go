@@ -58,6 +58,13 @@ func Check(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig) error {
 			}
 			if err := complete(ctx, tx, c.Schema, lanes); err != nil {
 				problems = append(problems, err)
+				return nil
+			}
+			if err := bindings(ctx, tx, c.Schema); err != nil {
+				problems = append(problems, err)
+			}
+			if err := misdirected(ctx, tx, c.Schema); err != nil {
+				problems = append(problems, err)
 			}
 		}
 		return nil
@@ -122,6 +129,60 @@ func complete(ctx context.Context, tx pgx.Tx, schema string, lanes int) error {
 	if len(differs) > 0 {
 		problems = append(problems, fmt.Errorf("schema %s is not what version %d is: %s: an unreleased build made it, or something changed it after the migration; "+
 			"create a schema anew, or change it back to what holdfast migrate --print shows", schema, SchemaVersion, strings.Join(differs, "; ")))
+	}
+	return errors.Join(problems...)
+}
+
+// misdirected returns an error if writers do not write to the current segment: relays would never rotate, and the segment that is
+// written to would not be emptied while it is busy. A copy of the rows into a new schema can do that, if triggers were off.
+func misdirected(ctx context.Context, tx pgx.Tx, schema string) error {
+	var readable, wrong bool
+	err := tx.QueryRow(ctx, sqlschema.In(schema, mayReadSegments)).Scan(&readable)
+	if err == nil && readable {
+		err = tx.QueryRow(ctx, sqlschema.In(schema, readMisdirected)).Scan(&wrong)
+	}
+	if err != nil {
+		return fmt.Errorf("read the current segment: %w", err)
+	}
+	if wrong {
+		return errors.New("writers write to another segment than the current one: update segments set current = current, as the schema's owner")
+	}
+	return nil
+}
+
+// bindings returns an error if users are bound so that the bindings do not hold.
+func bindings(ctx context.Context, tx pgx.Tx, schema string) error {
+	var on, off, strangers []string
+	var unchecked bool
+	if err := tx.QueryRow(ctx, readRowSecurity, quoted(schema)).Scan(&on, &off); err != nil {
+		return fmt.Errorf("read row security: %w", err)
+	}
+	var readable bool
+	if err := tx.QueryRow(ctx, sqlschema.In(schema, mayReadBindings)).Scan(&readable); err != nil {
+		return fmt.Errorf("read bindings: %w", err)
+	}
+	if readable {
+		rows, err := tx.Query(ctx, sqlschema.In(schema, readStrangers))
+		if err == nil {
+			strangers, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		}
+		if err == nil {
+			err = tx.QueryRow(ctx, sqlschema.In(schema, readUnchecked)).Scan(&unchecked)
+		}
+		if err != nil {
+			return fmt.Errorf("read bindings: %w", err)
+		}
+	}
+	var problems []error
+	if len(on) > 0 && len(off) > 0 {
+		problems = append(problems, fmt.Errorf("row security is on for %s and off for %s: a binding of a consumer turns all on: turn those on, or off, as the schema's owner",
+			strings.Join(on, ", "), strings.Join(off, ", ")))
+	}
+	if unchecked {
+		problems = append(problems, errors.New("producers are bound, and the function producers_bound says that none is: update a row of producer_binding as the schema's owner"))
+	}
+	if len(strangers) > 0 {
+		problems = append(problems, fmt.Errorf("bindings name roles that do not exist, so they hold for nobody: %s: correct the rows of consumer_binding and producer_binding", strings.Join(shorten(strangers), ", ")))
 	}
 	return errors.Join(problems...)
 }

@@ -29,12 +29,12 @@ select set_config('search_path', $1::text, true), set_config('timezone', 'UTC', 
        set_config('intervalstyle', 'postgres', true), set_config('bytea_output', 'hex', true), set_config('quote_all_identifiers', 'off', true)`
 
 // readCatalog reads what Postgres knows of the schema's objects: a name and a description of each. It reads catalogs only,
-// which every role may. The answer is the same for every schema name, number of lanes, limit of payloads and version of
-// Postgres. $1 the
-// schema's name, quoted; $2 the number of lanes. plainCatalog comes first.
+// which every role may. The answer is the same for every schema name, number of lanes, limit of payloads, current segment and
+// version of Postgres. $1 the schema's name, quoted; $2 the number of lanes. plainCatalog comes first.
 //
-// Left out is what holds no statement of ours up: the order of columns, tablespaces, owners, and the NOT NULL constraints
-// that Postgres names since version 18 (the column has them). A view loses its alias, which Postgres prints up to 15 only.
+// Left out is what holds no statement of ours up: the order of columns, tablespaces, owners, the NOT NULL constraints
+// that Postgres names since version 18 (the column has them), and row security where a policy of ours says which rows are
+// whose: the first binding of a consumer turns it on. A view loses its alias, which Postgres prints up to 15 only.
 const readCatalog = `-- holdfast.catalog
 with relation as (
     select c.*, case c.relkind when 'r' then 'table' when 'v' then 'view' when 'S' then 'sequence' else 'relation' end as kind
@@ -51,7 +51,7 @@ with relation as (
            else concat_ws(' ', case r.relpersistence when 'u' then 'unlogged' else 'logged' end,
                 'of kind ' || nullif(r.relkind::text, 'r'),
                 'inherits ' || (select string_agg(p.relname, ', ' order by p.relname) from pg_inherits h join pg_class p on p.oid = h.inhparent where h.inhrelid = r.oid),
-                case when r.relrowsecurity then 'with row security' end)
+                case when r.relrowsecurity and not exists (select from pg_policy y where y.polrelid = r.oid and y.polname = 'own_rows') then 'with row security' end)
            end
       from relation r
     union all
@@ -88,13 +88,13 @@ with relation as (
       from relation r join pg_index i on i.indrelid = r.oid join pg_class x on x.oid = i.indexrelid
      where not exists (select from pg_constraint k where k.conindid = i.indexrelid and k.contype in ('p', 'u', 'x'))
     union all
-    select 'trigger ' || r.relname || '.' || t.tgname, regexp_replace(pg_get_triggerdef(t.oid), '\s+', ' ', 'g')
+    select 'trigger ' || r.relname || '.' || t.tgname, regexp_replace(pg_get_triggerdef(t.oid, true), '\s+', ' ', 'g')
       from relation r join pg_trigger t on t.tgrelid = r.oid where not t.tgisinternal
     union all
     select 'rule ' || r.relname || '.' || u.rulename, regexp_replace(pg_get_ruledef(u.oid), '\s+', ' ', 'g')
       from relation r join pg_rewrite u on u.ev_class = r.oid where u.rulename <> '_RETURN'
     union all
-    select 'policy ' || r.relname || '.' || y.polname, concat_ws(' ', y.polcmd, 'using ' || pg_get_expr(y.polqual, y.polrelid), 'check ' || pg_get_expr(y.polwithcheck, y.polrelid))
+    select 'policy ' || r.relname || '.' || y.polname, regexp_replace(concat_ws(' ', y.polcmd, 'using ' || pg_get_expr(y.polqual, y.polrelid), 'check ' || pg_get_expr(y.polwithcheck, y.polrelid)), '\s+', ' ', 'g')
       from relation r join pg_policy y on y.polrelid = r.oid
     union all
     select 'function ' || p.proname || '()',
@@ -107,6 +107,8 @@ with relation as (
                 'set ' || array_to_string(p.proconfig, ', '),
                 'body ' || left(encode(sha256(convert_to(
                     case when p.proname = 'lanes' and p.prosrc = format(' select %s ', $2::integer) then ' select 8 '
+                         when p.proname = 'current_segment' and p.prosrc ~ '^ select [0-3] $' then ' select 0 '
+                         when p.proname = 'producers_bound' and p.prosrc = ' select true ' then ' select false '
                          when p.proname = 'max_payload' and p.prosrc ~ '^ select [1-9][0-9]{0,7} $' then ' select 1032192 '
                          else replace(p.prosrc, $1::text || '.', 'holdfast.') end, 'UTF8')), 'hex'), 16))
       from pg_proc p join pg_language l on l.oid = p.prolang where p.pronamespace = to_regnamespace($1::text)
@@ -116,3 +118,29 @@ with relation as (
       from pg_proc p where p.pronamespace = to_regnamespace($1::text)
 )
 select o.name, string_agg(o.how, ' and ' order by o.how collate "C") from object o group by o.name order by o.name collate "C"`
+
+// readRowSecurity reads which tables with a policy of ours have row security on, and which off. $1 the schema's name, quoted.
+const readRowSecurity = `-- holdfast.row_security
+select array_agg(c.relname::text order by c.relname) filter (where c.relrowsecurity), array_agg(c.relname::text order by c.relname) filter (where not c.relrowsecurity)
+  from pg_policy y join pg_class c on c.oid = y.polrelid
+ where y.polname = 'own_rows' and c.relnamespace = to_regnamespace($1::text)`
+
+// readStrangers reads the roles of bindings that do not exist: such a binding holds for nobody.
+const readStrangers = `-- holdfast.strangers
+select distinct b.role::text from (select c.role from holdfast.consumer_binding c union all select p.role from holdfast.producer_binding p) b
+ where not exists (select from pg_roles r where r.oid = b.role) order by 1`
+
+// readUnchecked says whether a producer is bound and writers are not asked: the trigger of producer_binding writes the function.
+const readUnchecked = `-- holdfast.unchecked
+select exists (select from holdfast.producer_binding) and exists (
+       select from pg_proc p where p.oid = 'holdfast.producers_bound()'::regprocedure and p.prosrc <> ' select true ')`
+
+// readMisdirected says whether writers write to another segment than the current one: the trigger of segments writes the function.
+const readMisdirected = `-- holdfast.misdirected
+select exists (select from holdfast.segments s, pg_proc p where p.oid = 'holdfast.current_segment()'::regprocedure and p.prosrc <> format(' select %s ', s.current))`
+
+const mayReadSegments = `-- holdfast.may_read_segments
+select has_table_privilege('holdfast.segments', 'select')`
+
+const mayReadBindings = `-- holdfast.may_read_bindings
+select has_table_privilege('holdfast.consumer_binding', 'select') and has_table_privilege('holdfast.producer_binding', 'select')`

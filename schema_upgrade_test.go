@@ -200,17 +200,46 @@ func TestAnUpgradeIsSafeFromManyNodesAtOnce(t *testing.T) {
 	}
 }
 
+// Version 1 reads the current segment from the table, version 2 from a function.
+func TestAnUpgradeKeepsTheCurrentSegment(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	script(t, db.Pool, "holdfast", "1.sql")
+	pgtest.Exec(t, db.Pool, "update holdfast.segments set current = 2")
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Exec(t, db.Pool, "select holdfast.write('orders', 'k', 't', '')")
+	if n := pgtest.Count(t, db.Pool, "select count(*) from only holdfast.event_2"); n != 1 {
+		t.Errorf("%d events are in the segment that was current before", n)
+	}
+	if err := holdfast.Check(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Error(err)
+	}
+	// What a copy of the rows without triggers leaves.
+	pgtest.Exec(t, db.Pool, "alter table holdfast.segments disable trigger switch_segment")
+	pgtest.Exec(t, db.Pool, "update holdfast.segments set current = 1")
+	pgtest.Exec(t, db.Pool, "alter table holdfast.segments enable trigger switch_segment")
+	if err := holdfast.Check(t.Context(), db.Pool, holdfast.SchemaConfig{}); err == nil || !strings.Contains(err.Error(), "writers write to another segment than the current one") {
+		t.Errorf("Check says %v", err)
+	}
+	pgtest.Exec(t, db.Pool, "update holdfast.segments set current = current")
+	if err := holdfast.Check(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAnUpgradeThatFailsChangesNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	script(t, db.Pool, "holdfast", "1.sql")
 	before := catalog(t, db.Pool, "holdfast", 8)
-	pgtest.Exec(t, db.Pool, "alter table holdfast.segments rename to ring") // what the end of the upgrade misses
+	pgtest.Exec(t, db.Pool, "alter table holdfast.idempotency rename to keys") // what the end of the upgrade misses
 	err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{})
-	if err == nil || !strings.Contains(err.Error(), "lacks table segments") {
+	if err == nil || !strings.Contains(err.Error(), "lacks table idempotency") {
 		t.Errorf("got %v", err)
 	}
-	pgtest.Exec(t, db.Pool, "alter table holdfast.ring rename to segments")
+	pgtest.Exec(t, db.Pool, "alter table holdfast.keys rename to idempotency")
 	if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(catalog(t, db.Pool, "holdfast", 8), "\n")); diff != "" {
 		t.Errorf("the upgrade left this: %s", diff)
 	}

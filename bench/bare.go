@@ -153,11 +153,13 @@ func bareProduce(ctx context.Context, client *kafka.Client, topic string, batche
 			continue
 		}
 		group.Go(func() {
-			res, err := client.Produce(ctx, &kafka.ProduceRequest{Topic: topic, Partition: p, RequiredAcks: kafka.RequireAll, Compression: codec, Records: &batches[p]})
-			if err == nil {
-				err = res.Error
+			for batches[p].next() && errs[p] == nil {
+				res, err := client.Produce(ctx, &kafka.ProduceRequest{Topic: topic, Partition: p, RequiredAcks: kafka.RequireAll, Compression: codec, Records: &batches[p]})
+				if err == nil {
+					err = res.Error
+				}
+				errs[p] = err
 			}
-			errs[p] = err
 		})
 	}
 	group.Wait()
@@ -169,17 +171,29 @@ func bareProduce(ctx context.Context, client *kafka.Client, topic string, batche
 	return nil
 }
 
-// bareBatch gives kafka-go the records of a partition one by one, in the same memory.
+// bareCall is how many bytes of payloads a call may have: a broker takes a batch of 1 MiB by default.
+const bareCall = 900_000
+
+// bareBatch gives kafka-go the records of a partition one by one, in the same memory, a call after the other.
 type bareBatch struct {
 	events     []holdfast.Event
-	read       int
+	read, end  int // of the call
 	record     kafka.Record
 	key, value bareBytes
 	scratch    []byte
 }
 
+// next goes on to the next call. It returns false if there is nothing left.
+func (b *bareBatch) next() bool {
+	b.read = b.end
+	for bytes := 0; b.end < len(b.events) && (b.end == b.read || bytes+len(b.events[b.end].Payload) <= bareCall); b.end++ {
+		bytes += len(b.events[b.end].Payload)
+	}
+	return b.end > b.read
+}
+
 func (b *bareBatch) ReadRecord() (*kafka.Record, error) {
-	if b.read == len(b.events) {
+	if b.read == b.end {
 		return nil, io.EOF
 	}
 	event := &b.events[b.read]

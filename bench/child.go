@@ -62,7 +62,7 @@ func runChild(o childOptions) error {
 		defer closeIdle()
 		work = r.Run
 	} else {
-		in, group, err := newConsumer(pool, brokers, o.database, o.topic, o.batch, inbox.Observer{OnReceive: func(r inbox.Received) {
+		in, group, err := newConsumer(pool, brokers, o.database, o.topic, o.batch, 0, inbox.Observer{OnReceive: func(r inbox.Received) {
 			if r.Outcome == inbox.Handled || r.Outcome == inbox.Dead {
 				published.Add(1)
 			}

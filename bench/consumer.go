@@ -18,17 +18,18 @@ import (
 )
 
 const (
-	consumerSingle  = "consumer, a transaction an event, against hand-written"
+	consumerPlain   = "consumer, plain handlers, against hand-written"
+	consumerSingle  = "consumer, a transaction an event (Group: 1), against hand-written"
 	consumerBatch   = "consumer, Batch: 100"
 	consumerBatched = "consumer, Batch: 100, against hand-written"
 
 	consumerWorkers = 8 // inbox.Config.Workers, its default
 )
 
-var consumerFigures = []string{consumerSingle, consumerBatch, consumerBatched}
+var consumerFigures = []string{consumerPlain, consumerSingle, consumerBatch, consumerBatched}
 
-// measureConsumer lets three consumers read one topic from its first offset, in turns: the hand-written one with eight
-// readers, the inbox with a transaction for each event, and the inbox with batches of 100. The handlers do nothing: the
+// measureConsumer lets four consumers read one topic from its first offset, in turns: the hand-written one with eight readers,
+// the inbox as it is by default, with a transaction for each event, and with batches of 100. The handlers do nothing: the
 // benchmark measures the cost of having each event's effect once.
 func measureConsumer(ctx context.Context, e *env, r *report) error {
 	topic, drop, err := e.topic(ctx)
@@ -52,25 +53,28 @@ func measureConsumer(ctx context.Context, e *env, r *report) error {
 		return err
 	}
 
-	var byHand, single, batch samples
+	var byHand, plain, single, batch samples
 	for round := range e.rounds {
 		few := e.consume / 4 // of a transaction each
 		runs := []func() error{
 			func() error { return e.handwrittenConsume(ctx, topic, newStopwatch(e, few, &byHand)) },
-			func() error { return e.inboxConsume(ctx, topic, 1, newStopwatch(e, few, &single)) },
-			func() error { return e.inboxConsume(ctx, topic, 100, newStopwatch(e, e.consume, &batch)) },
+			func() error { return e.inboxConsume(ctx, topic, 1, 0, newStopwatch(e, e.consume, &plain)) },
+			func() error { return e.inboxConsume(ctx, topic, 1, 1, newStopwatch(e, few, &single)) },
+			func() error { return e.inboxConsume(ctx, topic, 100, 0, newStopwatch(e, e.consume, &batch)) },
 		}
 		for i := range runs {
 			if err := runs[(i+round)%len(runs)](); err != nil {
 				return err
 			}
 		}
-		r.progress("consumer %d/%d: by hand %s, single %s, batch %s events/s", round+1, e.rounds, number(byHand.speed[round]), number(single.speed[round]), number(batch.speed[round]))
+		r.progress("consumer %d/%d: by hand %s, plain %s, single %s, batch %s events/s", round+1, e.rounds, number(byHand.speed[round]), number(plain.speed[round]), number(single.speed[round]), number(batch.speed[round]))
 	}
 	byHand.report(r, "consumer, hand-written with eight readers")
+	plain.report(r, "consumer, plain handlers")
 	single.report(r, "consumer, a transaction an event")
 	batch.report(r, "consumer, batches")
-	r.goal(consumerSingle, median(ratios(single.speed, byHand.speed)), "x", atLeast(2))
+	r.goal(consumerPlain, median(ratios(plain.speed, byHand.speed)), "x", atLeast(3))
+	r.goal(consumerSingle, median(ratios(single.speed, byHand.speed)), "x", atLeast(1))
 	r.goal(consumerBatch, median(batch.speed), "events/s", atLeast(30_000))
 	r.goal(consumerBatched, median(ratios(batch.speed, byHand.speed)), "x", atLeast(6))
 	return nil
@@ -120,7 +124,7 @@ func (s *stopwatch) wait(ctx context.Context, ended <-chan error) error {
 }
 
 // inboxConsume handles the first events of the topic, until the watch has seen enough.
-func (e *env) inboxConsume(ctx context.Context, topic string, batch int, watch *stopwatch) error {
+func (e *env) inboxConsume(ctx context.Context, topic string, batch, group int, watch *stopwatch) error {
 	database, err := e.migrated(ctx)
 	if err != nil {
 		return err
@@ -131,12 +135,12 @@ func (e *env) inboxConsume(ctx context.Context, topic string, batch int, watch *
 		return err
 	}
 	defer pool.Close()
-	in, group, err := newConsumer(pool, e.kafka.Brokers, database, topic, batch, inbox.Observer{OnReceive: watch.received})
+	in, source, err := newConsumer(pool, e.kafka.Brokers, database, topic, batch, group, inbox.Observer{OnReceive: watch.received})
 	if err != nil {
 		return err
 	}
 	if e.options.cpuProfile != "" {
-		done, err := startProfile(fmt.Sprintf("%s.batch%d", e.options.cpuProfile, batch))
+		done, err := startProfile(fmt.Sprintf("%s.batch%d.group%d", e.options.cpuProfile, batch, group))
 		if err != nil {
 			return err
 		}
@@ -145,7 +149,7 @@ func (e *env) inboxConsume(ctx context.Context, topic string, batch int, watch *
 	consuming, stop := context.WithCancel(ctx)
 	ended := make(chan error, 2) // one for wait, one for us
 	go func() {
-		err := in.Consume(consuming, group)
+		err := in.Consume(consuming, source)
 		ended <- err
 		ended <- err
 	}()
@@ -158,9 +162,9 @@ func (e *env) inboxConsume(ctx context.Context, topic string, batch int, watch *
 }
 
 // newConsumer makes the consumer that is measured: its handler does nothing.
-func newConsumer(pool *pgxpool.Pool, brokers []string, group, topic string, batch int, o inbox.Observer) (*inbox.Inbox, *kafkago.Group, error) {
+func newConsumer(pool *pgxpool.Pool, brokers []string, id, topic string, batch, group int, o inbox.Observer) (*inbox.Inbox, *kafkago.Group, error) {
 	in, err := inbox.New(pool, inbox.Config{
-		Consumer: "bench", BatchSize: batch,
+		Consumer: "bench", BatchSize: batch, Group: group,
 		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Observer: o,
 	})
@@ -172,7 +176,7 @@ func newConsumer(pool *pgxpool.Pool, brokers []string, group, topic string, batc
 	} else {
 		in.Handle(eventType, func(context.Context, pgx.Tx, holdfast.Event) error { return nil })
 	}
-	g, err := kafkago.NewGroup(kafkago.Connection{Brokers: brokers}, kafkago.GroupConfig{GroupID: group, Topics: []string{topic}})
+	g, err := kafkago.NewGroup(kafkago.Connection{Brokers: brokers}, kafkago.GroupConfig{GroupID: id, Topics: []string{topic}})
 	return in, g, err
 }
 

@@ -26,6 +26,7 @@ type sizes struct {
 	drain       int // events of the backlog
 	handwritten int // events of the hand-written relay's backlog; its speed does not depend on it
 	held        int
+	scale       int // events of each backlog drained by several relays, or spread over many keys, topics or partitions
 	isolation   int // events of each backlog, one a transaction
 	retired     int // events that are parked of a topic that is given up
 	memory      int
@@ -42,8 +43,8 @@ type sizes struct {
 }
 
 var (
-	fullSizes  = sizes{rounds: 3, drain: 300_000, handwritten: 50_000, held: 150_000, isolation: 1_000_000, retired: 1_000_000, memory: 1_000_000, large: 500_000_000, consume: 80_000, retention: 5_000_000, latency: 30 * time.Second, pinned: 20 * time.Second, giveUp: 60 * time.Second, slow: 20 * time.Second, receive: 20 * time.Second, producer: 5 * time.Second, idle: 20 * time.Second}
-	quickSizes = sizes{rounds: 2, drain: 60_000, handwritten: 8_000, held: 30_000, isolation: 40_000, retired: 40_000, memory: 100_000, large: 100_000_000, consume: 16_000, retention: 200_000, latency: 5 * time.Second, pinned: 5 * time.Second, giveUp: 5 * time.Second, slow: 3 * time.Second, receive: 6 * time.Second, producer: 1500 * time.Millisecond, idle: 5 * time.Second}
+	fullSizes  = sizes{rounds: 3, drain: 300_000, handwritten: 50_000, held: 150_000, scale: 300_000, isolation: 1_000_000, retired: 1_000_000, memory: 1_000_000, large: 500_000_000, consume: 80_000, retention: 5_000_000, latency: 15 * time.Second, pinned: 20 * time.Second, giveUp: 60 * time.Second, slow: 20 * time.Second, receive: 20 * time.Second, producer: 5 * time.Second, idle: 20 * time.Second}
+	quickSizes = sizes{rounds: 2, drain: 60_000, handwritten: 8_000, held: 30_000, scale: 40_000, isolation: 40_000, retired: 40_000, memory: 100_000, large: 100_000_000, consume: 16_000, retention: 200_000, latency: 3 * time.Second, pinned: 5 * time.Second, giveUp: 5 * time.Second, slow: 3 * time.Second, receive: 6 * time.Second, producer: 1500 * time.Millisecond, idle: 5 * time.Second}
 )
 
 // env is the two servers and what the measurements create in them. Every measurement has its own databases and topics.
@@ -191,8 +192,12 @@ func (e *env) poolConfig(database string) (*pgxpool.Config, error) {
 	return c, nil
 }
 
-// migrated makes a database with holdfast's schema.
+// migrated makes a database with holdfast's schema, as it is by default.
 func (e *env) migrated(ctx context.Context) (string, error) {
+	return e.migratedWith(ctx, holdfast.SchemaConfig{})
+}
+
+func (e *env) migratedWith(ctx context.Context, c holdfast.SchemaConfig) (string, error) {
 	name, err := e.database(ctx, "")
 	if err != nil {
 		return "", err
@@ -202,7 +207,7 @@ func (e *env) migrated(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer pool.Close()
-	return name, holdfast.Migrate(ctx, pool, holdfast.SchemaConfig{})
+	return name, holdfast.Migrate(ctx, pool, c)
 }
 
 // topic makes a topic for one measurement.

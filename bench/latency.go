@@ -18,56 +18,123 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-const (
-	latencyP50  = "commit to acknowledgement at 500 events/s, p50"
-	latencyP99  = "commit to acknowledgement at 500 events/s, p99"
-	latencyRate = 500 // events a second
-)
+// latencyRate is how many events a second are committed where a measurement is about something else.
+const latencyRate = 500
 
-var latencyFigures = []string{latencyP50, latencyP99}
+// latencyRates are the loads of measureLatency, in events a second.
+var latencyRates = []int{500, 2000, 5000}
 
-// measureLatency commits 500 transactions of one event a second, evenly. For each it measures the time from sending COMMIT
-// to the broker's acknowledgement, so the commit's own wait for the disk is included. Nobody calls Relay.Wake.
+// The goals of a quantile against that of the pair in pair.go.
+var latencyGoals = []struct {
+	name  string
+	share float64
+	goal  goal
+}{{"p50", 0.50, atMost(2)}, {"p99", 0.99, atMost(3)}}
+
+func latencyFigure(rate int, quantile string) string {
+	return fmt.Sprintf("commit to acknowledgement at %d events/s, %s against an insert-and-produce pair", rate, quantile)
+}
+
+var latencyFigures = func() (names []string) {
+	for _, rate := range latencyRates {
+		for _, q := range latencyGoals {
+			names = append(names, latencyFigure(rate, q.name))
+		}
+	}
+	return names
+}()
+
+// measureLatency commits transactions of one event, evenly. For each it measures the time from sending COMMIT to the broker's
+// acknowledgement, so the commit's own wait for the disk is included. Nobody calls Relay.Wake. In turns with the relay, a pair
+// of insert and produce does what can be done at best.
 func measureLatency(ctx context.Context, e *env, r *report) error {
+	for _, rate := range latencyRates {
+		if e.options.brief() && rate != latencyRate {
+			continue
+		}
+		if !selected(e.options.only, []string{latencyFigure(rate, "p50"), latencyFigure(rate, "p99")}) {
+			continue
+		}
+		if err := e.latencyAt(ctx, r, rate); err != nil {
+			return fmt.Errorf("%d events/s: %w", rate, err)
+		}
+	}
+	return nil
+}
+
+// latencyAt is measureLatency at one load.
+func (e *env) latencyAt(ctx context.Context, r *report, rate int) error {
+	ours, pairs := map[string][]float64{}, map[string][]float64{}
+	var last []time.Duration
+	for round := range e.rounds {
+		for turn := range 2 {
+			pair := turn == round%2
+			spans, err := e.latencySpans(ctx, r, rate, pair)
+			if err != nil {
+				return err
+			}
+			into := ours
+			if pair {
+				into = pairs
+			} else {
+				last = spans
+			}
+			for _, q := range latencyGoals {
+				into[q.name] = append(into[q.name], milliseconds(quantile(spans, q.share)))
+			}
+		}
+		r.progress("latency at %d/s, %d/%d: p50 %s ms, p99 %s; the pair's %s and %s", rate, round+1, e.rounds,
+			number(ours["p50"][round]), number(ours["p99"][round]), number(pairs["p50"][round]), number(pairs["p99"][round]))
+	}
+	for _, q := range latencyGoals {
+		r.info(fmt.Sprintf("commit to acknowledgement at %d events/s, %s", rate, q.name), median(ours[q.name]), "ms")
+		r.info("the same of the pair", median(pairs[q.name]), "ms")
+		r.goal(latencyFigure(rate, q.name), median(ratios(ours[q.name], pairs[q.name])), "x", q.goal)
+	}
+	r.note("Commit to acknowledgement at %d events/s, %d events:\n%s", rate, len(last), histogram(last))
+	return nil
+}
+
+// latencySpans is one run of the relay or the pair: the sorted latencies.
+func (e *env) latencySpans(ctx context.Context, r *report, rate int, pair bool) ([]time.Duration, error) {
 	database, topic, drop, err := e.scratch(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer drop()
-	const warmUp = latencyRate * 10 // a broker that has just started takes 100 ms a request, until its JVM has compiled the path
-	n := warmUp + int(e.latency.Seconds()*latencyRate)
+	warmUp := rate * 2 // a broker that has just started takes 100 ms a request, until its JVM has compiled the path
+	n := warmUp + int(e.latency.Seconds()*float64(rate))
 	l := newLatencies(e, n)
-	r.progress("latency: %d events/s for %v", latencyRate, e.latency)
-	if err := e.exactly(ctx, r, topic, n, "relay", func() error { return l.measure(ctx, e, database, topic) }); err != nil {
-		return err
+	l.rate = rate
+	who, measure := "relay", l.measure
+	if pair {
+		who, measure = "pair", l.measurePair
 	}
-	fromSent, fromDone := l.spans(warmUp)
-	quantile := func(spans []time.Duration, q float64) float64 {
-		return float64(spans[min(len(spans)-1, int(q*float64(len(spans))))].Microseconds()) / 1000
+	if err := e.exactly(ctx, r, topic, n, who, func() error { return measure(ctx, e, database, topic) }); err != nil {
+		return nil, err
 	}
-	r.goal(latencyP50, quantile(fromSent, 0.50), "ms", below(10))
-	r.info("the same, p90", quantile(fromSent, 0.90), "ms")
-	r.goal(latencyP99, quantile(fromSent, 0.99), "ms", below(30))
-	r.info("the same, max", quantile(fromSent, 1), "ms")
-	r.info("the same from the answer to COMMIT, p50", quantile(fromDone, 0.50), "ms")
-	r.info("the same from the answer to COMMIT, p99", quantile(fromDone, 0.99), "ms")
-	r.note("Commit to acknowledgement, %d events:\n%s", len(fromSent), histogram(fromSent))
-	return nil
+	return l.spans(warmUp), nil
+}
+
+// quantile is a quantile of sorted spans.
+func quantile(sorted []time.Duration, share float64) time.Duration {
+	return sorted[min(len(sorted)-1, int(share*float64(len(sorted))))]
 }
 
 // latencies are the moments of every event, by its number, which is its id.
 type latencies struct {
-	began           time.Time
-	sent, committed []time.Time    // COMMIT was sent, was answered
-	acknowledged    []atomic.Int64 // nanoseconds after began
-	keys            []string
+	began        time.Time
+	sent         []time.Time    // COMMIT was sent
+	acknowledged []atomic.Int64 // nanoseconds after began
+	keys         []string
 
+	rate       int                // events a second
 	connection kafkago.Connection // of the relay
 	due        func(number int)   // called when the time of an event has come; it may be nil
 }
 
 func newLatencies(e *env, n int) *latencies {
-	return &latencies{connection: kafkago.Connection{Brokers: e.kafka.Brokers}, sent: make([]time.Time, n), committed: make([]time.Time, n), acknowledged: make([]atomic.Int64, n), keys: make([]string, n), began: time.Now()}
+	return &latencies{connection: kafkago.Connection{Brokers: e.kafka.Brokers}, rate: latencyRate, sent: make([]time.Time, n), acknowledged: make([]atomic.Int64, n), keys: make([]string, n), began: time.Now()}
 }
 
 func (l *latencies) measure(ctx context.Context, e *env, database, topic string) error {
@@ -97,7 +164,7 @@ func (l *latencies) measure(ctx context.Context, e *env, database, topic string)
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- rel.Run(running) }()
-	err = l.write(ctx, e, database, topic)
+	err = l.write(ctx, e, database, topic, l.commit)
 	if err == nil {
 		_, err = await(ctx, all, ended, published.Load, len(l.sent))
 	}
@@ -108,10 +175,13 @@ func (l *latencies) measure(ctx context.Context, e *env, database, topic string)
 	return err
 }
 
-// write commits the events at their times, whether or not the earlier ones have ended: a slow moment must not reduce the
+// write has each event committed at its time, whether or not the earlier ones have ended: a slow moment must not reduce the
 // load.
-func (l *latencies) write(ctx context.Context, e *env, database, topic string) error {
-	const writers = 16
+func (l *latencies) write(ctx context.Context, e *env, database, topic string, commit func(context.Context, begins, *rand.Rand, string, int) error) error {
+	writers := 16
+	if l.rate > latencyRate {
+		writers = 64
+	}
 	pool, err := e.pool(ctx, database, writers)
 	if err != nil {
 		return err
@@ -125,7 +195,7 @@ func (l *latencies) write(ctx context.Context, e *env, database, topic string) e
 		group.Go(func() {
 			numbers := random(2, w)
 			for number := range due {
-				if err := l.commit(ctx, pool, numbers, topic, number); err != nil {
+				if err := commit(ctx, pool, numbers, topic, number); err != nil {
 					cancel(err)
 					return
 				}
@@ -134,7 +204,7 @@ func (l *latencies) write(ctx context.Context, e *env, database, topic string) e
 	}
 	start := time.Now().Add(500 * time.Millisecond) // the relay claims its lanes meanwhile
 	for number := range l.sent {
-		time.Sleep(time.Until(start.Add(time.Duration(number) * time.Second / latencyRate)))
+		time.Sleep(time.Until(start.Add(time.Duration(number) * time.Second / time.Duration(l.rate))))
 		if ctx.Err() != nil {
 			break
 		}
@@ -164,20 +234,16 @@ func (l *latencies) commit(ctx context.Context, pool begins, numbers *rand.Rand,
 	if err := tx.Commit(ctx); err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
-	l.committed[number] = time.Now()
 	return nil
 }
 
 // spans are the sorted latencies of the events after the first skip.
-func (l *latencies) spans(skip int) (fromSent, fromDone []time.Duration) {
+func (l *latencies) spans(skip int) (spans []time.Duration) {
 	for i := skip; i < len(l.sent); i++ {
-		acknowledged := l.began.Add(time.Duration(l.acknowledged[i].Load()))
-		fromSent = append(fromSent, acknowledged.Sub(l.sent[i]))
-		fromDone = append(fromDone, max(0, acknowledged.Sub(l.committed[i])))
+		spans = append(spans, l.began.Add(time.Duration(l.acknowledged[i].Load())).Sub(l.sent[i]))
 	}
-	slices.Sort(fromSent)
-	slices.Sort(fromDone)
-	return fromSent, fromDone
+	slices.Sort(spans)
+	return spans
 }
 
 // histogram draws sorted spans in steps that grow.

@@ -1,7 +1,7 @@
 // Command bench compares holdfast with other ways to use the same Postgres and the same Kafka:
 //
-//	go run ./bench            # everything, some fifteen minutes
-//	go run ./bench -quick     # smaller samples, about a minute
+//	go run ./bench            # everything, three quarters of an hour
+//	go run ./bench -quick     # smaller samples and fewer measurements, some minutes
 //	go run ./bench -only drain
 //	go run ./bench -json
 //
@@ -54,10 +54,10 @@ func main() {
 func parse(args []string) (options, error) {
 	var o options
 	flags := flag.NewFlagSet("bench", flag.ExitOnError)
-	flags.BoolVar(&o.quick, "quick", false, "smaller samples: about a minute in all")
+	flags.BoolVar(&o.quick, "quick", false, "smaller samples, without what takes minutes: a few minutes in all")
 	flags.BoolVar(&o.json, "json", false, "print an array of {name, value, unit, goal, ok} and nothing else")
 	flags.IntVar(&o.rounds, "rounds", 0, "how often compared runs are repeated, in turns (default 3, with -quick 2)")
-	flags.StringVar(&o.cpuProfile, "cpuprofile", "", "write CPU profiles: of the relay's last drain to `file`, of the others to file.bare, file.child, file.batch1 and file.batch100")
+	flags.StringVar(&o.cpuProfile, "cpuprofile", "", "write CPU profiles: of the relay's last drain to `file`, of the others to file.bare, file.child, and of consumers to file.batchN.groupN")
 	only := flags.String("only", "", "measure only figures whose name matches this `regexp`")
 	flags.StringVar(&o.child.database, "child-database", "", "internal: run a relay on this database until standard input ends")
 	flags.StringVar(&o.child.topic, "child-topic", "", "internal: run a consumer of this topic in place of the relay")
@@ -76,6 +76,9 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
+// brief says whether to leave out what takes minutes: -quick leaves it out, unless -only asks for it.
+func (o options) brief() bool { return o.quick && o.only.String() == "" }
+
 // run makes the measurements one after the other and prints them. If one fails, the results before it are still printed.
 func run(ctx context.Context, o options) (err error) {
 	r := newReport(o.json)
@@ -91,24 +94,28 @@ func run(ctx context.Context, o options) (err error) {
 	}()
 	for _, m := range []struct {
 		figures []string // names of the goals it reports; -only selects by them
+		long    bool     // not with -quick, unless -only asks for it
 		measure func(context.Context, *env, *report) error
 	}{
-		{drainFigures, measureDrain},
-		{heldFigures, measureHeld},
-		{isolationFigures, measureIsolation},
-		{latencyFigures, measureLatency},
-		{pinnedFigures, measurePinned},
-		{slowFigures, measureSlow},
-		{retiredFigures, measureRetired},
-		{producerFigures, measureProducer},
-		{memoryFigures, measureMemory},
-		{memorySizesFigures, measureMemorySizes},
-		{idleFigures, measureIdle},
-		{consumerFigures, measureConsumer},
-		{retentionFigures, measureRetention},
-		{requestFigures, measureRequests},
+		{drainFigures, false, measureDrain},
+		{drainLargeFigures, false, measureDrainLarge},
+		{heldFigures, false, measureHeld},
+		{isolationFigures, false, measureIsolation},
+		{scaleFigures, true, measureScale},
+		{latencyFigures, false, measureLatency},
+		{newTopicFigures, false, measureNewTopics},
+		{pinnedFigures, false, measurePinned},
+		{slowFigures, false, measureSlow},
+		{retiredFigures, false, measureRetired},
+		{producerFigures, false, measureProducer},
+		{memoryFigures, false, measureMemory},
+		{memorySizesFigures, false, measureMemorySizes},
+		{idleFigures, false, measureIdle},
+		{consumerFigures, false, measureConsumer},
+		{retentionFigures, false, measureRetention},
+		{requestFigures, false, measureRequests},
 	} {
-		if !selected(o.only, m.figures) {
+		if !selected(o.only, m.figures) || m.long && o.brief() {
 			continue
 		}
 		if err := m.measure(ctx, e, r); err != nil {

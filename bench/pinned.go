@@ -97,8 +97,7 @@ func (e *env) latencyBeside(ctx context.Context, r *report, topic, begin, end st
 	if err := e.exactly(ctx, r, topic, n, "relay", func() error { return l.measure(ctx, e, database, topic) }); err != nil {
 		return 0, err
 	}
-	spans, _ := l.spans(warmUp)
-	return spans[len(spans)*99/100], nil
+	return quantile(l.spans(warmUp), 0.99), nil
 }
 
 // leaveSegment makes the log go on in its next segment, as a relay does when one has grown to its size.

@@ -12,15 +12,20 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
 const (
-	producerOverhead = "producer, transactions with one event against without"
-	producerClients  = 16
+	producerOverhead    = "producer, transactions with one event against without"
+	producerHandwritten = "producer, order and event against order and hand-written row"
+	producerOneTrip     = "producer, order and event in one batch with begin and commit, against order alone in three round trips"
+	producerHundred     = "producer, 100 events in a transaction: CPU time of Postgres an event"
+	producerClients     = 16
+	manyEvents          = 100
 )
 
-var producerFigures = []string{producerOverhead}
+var producerFigures = []string{producerOverhead, producerHandwritten, producerOneTrip, producerHundred}
 
 // The business: an order with an index, inserted by a transaction of its own.
 const businessSchema = `
@@ -46,10 +51,12 @@ const (
 	oneRow               // what a team writes by hand instead of an event: an insert into the table of the hand-written relay
 	oneEvent
 	oneQueued // an event in one batch with the order
+	oneTrip   // the same, with begin and commit in the batch
+	hundred   // 100 events in one Write
 )
 
 func (b besides) String() string {
-	return [...]string{"order alone", "order and empty statement", "order and hand-written row", "order and event", "order and event in a batch"}[b]
+	return [...]string{"order alone", "order and empty statement", "order and hand-written row", "order and event", "order and event in a batch", "order and event in one batch with begin and commit", "order and 100 events"}[b]
 }
 
 // measureProducer lets 16 clients insert orders, in turns with and without an event in the same transaction, and with what
@@ -67,7 +74,7 @@ func measureProducer(ctx context.Context, e *env, r *report) error {
 	if _, err := pool.Exec(ctx, businessSchema+";"+handwrittenSchema); err != nil {
 		return fmt.Errorf("create the tables: %w", err)
 	}
-	turns := []besides{nothing, oneRoundTrip, oneRow, oneEvent, oneQueued}
+	turns := []besides{nothing, oneRoundTrip, oneRow, oneEvent, oneQueued, oneTrip, hundred}
 	runs := make(map[besides]*samples)
 	for _, b := range turns { // connections, statements and caches
 		runs[b] = &samples{}
@@ -102,6 +109,11 @@ func measureProducer(ctx context.Context, e *env, r *report) error {
 		r.info(fmt.Sprintf("producer, %s against order alone", b), median(ratios(runs[b].speed, runs[nothing].speed)), "x")
 	}
 	r.goal(producerOverhead, median(ratios(runs[oneEvent].speed, runs[nothing].speed)), "x", atLeast(0.9))
+	r.goal(producerHandwritten, median(ratios(runs[oneEvent].speed, runs[oneRow].speed)), "x", atLeast(0.98))
+	r.goal(producerOneTrip, median(ratios(runs[oneTrip].speed, runs[nothing].speed)), "x", atLeast(1))
+	if e.master != 0 {
+		r.goal(producerHundred, (median(runs[hundred].postgres)-median(runs[nothing].postgres))/manyEvents, "µs", atMost(6))
+	}
 	return nil
 }
 
@@ -131,6 +143,16 @@ func produceFor(ctx context.Context, pool *pgxpool.Pool, span time.Duration, b b
 func produceOne(ctx context.Context, pool *pgxpool.Pool, numbers *rand.Rand, b besides) error {
 	written := event(numbers, "orders")
 	customer := numbers.IntN(1_000_000)
+	if b == oneTrip {
+		var batch pgx.Batch
+		batch.Queue("begin")
+		batch.Queue(businessInsert, customer, written.Payload)
+		if err := outbox.Queue(&batch, written); err != nil {
+			return err
+		}
+		batch.Queue("commit")
+		return pool.SendBatch(ctx, &batch).Close()
+	}
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		if b == oneQueued {
 			var batch pgx.Batch
@@ -152,6 +174,12 @@ func produceOne(ctx context.Context, pool *pgxpool.Pool, numbers *rand.Rand, b b
 			return err
 		case oneEvent:
 			return outbox.Write(ctx, tx, written)
+		case hundred:
+			events := make([]holdfast.Event, manyEvents)
+			for i := range events {
+				events[i] = event(numbers, "orders")
+			}
+			return outbox.Write(ctx, tx, events...)
 		}
 		return nil
 	})

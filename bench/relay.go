@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"sync/atomic"
@@ -38,32 +39,47 @@ func newRelayOn(pool *pgxpool.Pool, connection kafkago.Connection, o relay.Obser
 // relayDrain publishes the backlog of a database with a relay and returns events a second, from the call of Run to the
 // last acknowledgement.
 func (e *env) relayDrain(ctx context.Context, database string, events int) (float64, error) {
-	pool, err := e.pool(ctx, database, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer pool.Close()
+	return e.relaysDrain(ctx, database, 1, 0, events)
+}
+
+// relaysDrain is relayDrain with several relays, each with a pool of its own of so many connections; 0 is the default.
+func (e *env) relaysDrain(ctx context.Context, database string, relays, conns, events int) (float64, error) {
 	var published atomic.Int64
 	done := make(chan time.Time, 1)
-	r, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(p relay.Published) {
-		got := int64(len(p.Events))
-		before := published.Add(got) - got
-		if now := before + got; before < int64(events) && now >= int64(events) {
-			done <- time.Now()
+	ended := make(chan error, relays)
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	var all []*relay.Relay
+	for range relays {
+		pool, err := e.pool(ctx, database, conns)
+		if err != nil {
+			return 0, err
 		}
-	}})
+		defer pool.Close()
+		r, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(p relay.Published) {
+			got := int64(len(p.Events))
+			before := published.Add(got) - got
+			if now := before + got; before < int64(events) && now >= int64(events) {
+				done <- time.Now()
+			}
+		}})
+		if err != nil {
+			return 0, err
+		}
+		defer closeIdle()
+		all = append(all, r)
+	}
+	began := time.Now()
+	for _, r := range all {
+		go func() { ended <- r.Run(running) }()
+	}
+	at, err := await(ctx, done, ended, published.Load, events)
+	stop()
 	if err != nil {
 		return 0, err
 	}
-	defer closeIdle()
-	running, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	began := time.Now()
-	go func() { ended <- r.Run(running) }()
-	at, err := await(ctx, done, ended, published.Load, events)
-	stop()
-	if err == nil {
-		err = <-ended
+	for range all {
+		err = errors.Join(err, <-ended)
 	}
 	return float64(events) / at.Sub(began).Seconds(), err
 }

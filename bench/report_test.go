@@ -101,7 +101,7 @@ func TestMemoryThatGrowsIsSeen(t *testing.T) {
 }
 
 func TestAPayloadHasItsSizeAndIsJSON(t *testing.T) {
-	if b := payload(random(1, 2)); len(b) != payloadBytes || !json.Valid(b) {
+	if b := payload(random(1, 2), payloadBytes); len(b) != payloadBytes || !json.Valid(b) {
 		t.Errorf("%d bytes: %s", len(b), b)
 	}
 }

@@ -241,7 +241,7 @@ func TestNothingThatIsOpenIsEverPurged(t *testing.T) {
 		state = case id % 3 when 0 then 'open' when 1 then 'replayed' else 'discarded' end where id <= 24`)
 	pgtest.Exec(t, b.Pool, "update holdfast.letter set state = 'replaying' where id = 3")
 	pgtest.Exec(t, b.Pool, "update holdfast.letter set state = 'replayed' where id = 30") // not long ago
-	pgtest.Exec(t, b.Pool, "insert into holdfast.letter_action (letter, action, by, reason) select id, 'edit', 'ann', '' from holdfast.letter")
+	pgtest.Exec(t, b.Pool, "insert into holdfast.letter_action (letter, action, by, reason, payload) select id, 'edit', 'ann', '', 'secret' from holdfast.letter")
 	pgtest.Exec(t, b.Pool, `insert into holdfast.letter_replay (name, filter, upto, by, reason, began_at, ended_at)
 		values ('old', '{}', 1, 'ann', '', now() - interval '41 days', now() - interval '40 days'), ('unended', '{}', 1, 'ann', '', now() - interval '41 days', null), ('new', '{}', 1, 'ann', '', now(), now())`)
 	// Given up long ago, but discarded only now.
@@ -276,8 +276,13 @@ func TestNothingThatIsOpenIsEverPurged(t *testing.T) {
 	if got := b.text(t, "select string_agg(id::text, ' ' order by id) from holdfast.letter"); got != "3 6 9 12 15 18 21 24 25 26 27 28 29 30" {
 		t.Errorf("left are %s", got)
 	}
-	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action a where action = 'edit' and not exists (select from holdfast.letter l where l.id = a.letter)"); n != 0 {
-		t.Errorf("%d actions outlived their letters", n)
+	// What was done stays, signed, without the payloads of letters that are gone.
+	if got := b.text(t, `select format('%s %s %s', count(*), count(*) filter (where login = session_user), count(distinct payload)) from holdfast.letter_action a
+		where action = 'edit' and not exists (select from holdfast.letter l where l.id = a.letter)`); got != "16 16 0" {
+		t.Errorf("actions, signatures and payloads of removed letters: %s", got)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action where action = 'edit' and payload = 'secret'"); n != 14 {
+		t.Errorf("%d payloads of letters that are left were kept, want 14", n)
 	}
 	if got := b.text(t, "select string_agg(name, ' ' order by name) from holdfast.letter_replay"); got != "new unended" {
 		t.Errorf("the replays that are left are %s", got)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 // address identifies the queue of a letter's key.
@@ -134,7 +135,8 @@ func signature(by, reason string) error {
 // A letter of the relay gets a new event id, because consumers may have seen the old one. A letter of an inbox keeps
 // its id, and its inbox row takes the new payload's hash. by is required; both by and reason are kept.
 //
-// The error wraps ErrNotFound, or ErrNotOpen if the letter is in another state.
+// The error wraps ErrNotFound, ErrNotOpen if the letter is in another state, or ErrEncrypted if the letter's payload is encrypted: a
+// new one would be in the clear, and no consumer could read it. It can be made a tombstone.
 func (d *DLQ) Edit(ctx context.Context, id int64, payload []byte, by, reason string) error {
 	if err := signature(by, reason); err != nil {
 		return fmt.Errorf("edit letter %d: %w", id, err)
@@ -142,6 +144,11 @@ func (d *DLQ) Edit(ctx context.Context, id int64, payload []byte, by, reason str
 	a, err := d.address(ctx, id)
 	if err != nil {
 		return fmt.Errorf("edit %w", err)
+	}
+	if payload != nil {
+		if err := d.inTheClear(ctx, id); err != nil {
+			return fmt.Errorf("edit %w", err)
+		}
 	}
 	hash := sha256.Sum256(payload)
 	err = d.change(ctx, id, a, func(tx pgx.Tx, state string) error {
@@ -164,6 +171,21 @@ func (d *DLQ) Edit(ctx context.Context, id int64, payload []byte, by, reason str
 	}
 	if err != nil {
 		return fmt.Errorf("edit %w", err)
+	}
+	return nil
+}
+
+// ErrEncrypted says that a letter's payload is encrypted (outbox.Config.Encryptor), so that it cannot be edited.
+var ErrEncrypted = errors.New("its payload is encrypted: discard it and let its producer write the event anew, or make it a tombstone")
+
+// inTheClear returns ErrEncrypted for a letter whose payload is encrypted. Its headers never change.
+func (d *DLQ) inTheClear(ctx context.Context, id int64) error {
+	l, err := d.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	if l.Event.Headers[wire.HeaderEncryption] != "" {
+		return fmt.Errorf("letter %d: %w", id, ErrEncrypted)
 	}
 	return nil
 }

@@ -263,9 +263,9 @@ func TestItWorksWithTheRightsThatAreDocumentedAndNoMore(t *testing.T) {
 		pgtest.Exec(t, b.Pool, "drop role "+role)
 	})
 	for _, grant := range []string{
-		"usage on schema holdfast", "select, update, delete on holdfast.letter", "select, insert on holdfast.letter_action", "select, insert, update, delete on holdfast.letter_replay",
+		"usage on schema holdfast", "select, update on holdfast.letter", "select, insert on holdfast.letter_action", "select, insert, update on holdfast.letter_replay",
 		"select, insert, update, delete on holdfast.stored", "select, insert, update on holdfast.inbox", "usage on all sequences in schema holdfast",
-		"execute on function holdfast.new_id", "execute on function holdfast.replay_letter",
+		"execute on function holdfast.new_id", "execute on function holdfast.replay_letter", "execute on function holdfast.purge_letters",
 	} {
 		pgtest.Exec(t, b.Pool, "grant "+grant+" to "+role)
 	}

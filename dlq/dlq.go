@@ -200,11 +200,12 @@ type Action struct {
 	ID      int64
 	Letter  int64
 	Action  string // "replay", "discard" or "edit"
-	By      string
+	By      string // who did it, as that person says
+	Login   string // the database user who did it, as the database says; "" before version 2 of the schema
 	Reason  string
-	At      time.Time
-	Payload []byte // edit: the payload that was replaced
-	Version int    // edit: the version that was replaced
+	At      time.Time // by the database's clock
+	Payload []byte    // edit: the payload that was replaced
+	Version int       // edit: the version that was replaced
 }
 
 // Actions returns what people did to a letter, the oldest first. An edit has the previous payload.

@@ -25,8 +25,8 @@ type PurgeOptions struct {
 	ProgressFunc func(removed int)
 }
 
-// Purge removes letters that were closed long enough ago, with their actions, and returns how many. It never removes a
-// letter that is open or being replayed. It works in batches of one short transaction each. You may cancel it, and
+// Purge removes letters that were closed long enough ago, and returns how many. It never removes a letter that is open or
+// being replayed. What was done to the letters stays (Actions), without the payloads that edits replaced. It works in batches of one short transaction each. You may cancel it, and
 // several nodes may run it at once; it skips letters that another session has locked.
 func (d *DLQ) Purge(ctx context.Context, o PurgeOptions) (int, error) {
 	switch {
@@ -46,7 +46,7 @@ func (d *DLQ) Purge(ctx context.Context, o PurgeOptions) (int, error) {
 		return total, nil
 	}
 	for {
-		removed, err := d.purge(ctx, d.sql.purge, age, int32(o.Batch))
+		removed, err := d.purge(ctx, age, int32(o.Batch))
 		if err != nil {
 			return total, fmt.Errorf("purge letters: %w", explain(err))
 		}
@@ -54,20 +54,14 @@ func (d *DLQ) Purge(ctx context.Context, o PurgeOptions) (int, error) {
 			o.ProgressFunc(total)
 		}
 		if removed < o.Batch {
-			break
+			return total, nil
 		}
 	}
-	if _, err := d.purge(ctx, d.sql.purgeReplays, age); err != nil {
-		return total, fmt.Errorf("purge replays: %w", explain(err))
-	}
-	return total, nil
 }
 
-func (d *DLQ) purge(ctx context.Context, sql string, args ...any) (removed int, err error) {
+func (d *DLQ) purge(ctx context.Context, age int64, batch int32) (removed int, err error) {
 	err = pgx.BeginTxFunc(ctx, d.pool, pgx.TxOptions{BeginQuery: beginGuarded}, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, sql, args...)
-		removed = int(tag.RowsAffected())
-		return err
+		return tx.QueryRow(ctx, d.sql.purge, age, batch).Scan(&removed)
 	})
 	return removed, err
 }

@@ -154,24 +154,14 @@ on conflict (name) where ended_at is null do nothing`
 const endReplay = `-- dlq.end_replay
 update holdfast.letter_replay set ended_at = now() where name = $1::text and ended_at is null and ($2::bigint = 0 or id = $2::bigint)`
 
-// purgeLetters removes closed letters older than $1 microseconds, the oldest first, $2 at a time, with their actions
-// (by the foreign key). It finds them by letter_closed and removes them by an array of ids, because a join would read
-// the whole table for every batch. It skips letters that are locked, and letters that were reopened in the meantime.
+// purgeLetters removes up to $2 letters that were closed longer than $1 microseconds ago, and returns how many. Those who work on
+// letters cannot delete any: the function refuses open ones, and keeps what was done to the others.
 const purgeLetters = `-- dlq.purge
-delete from holdfast.letter l
- where l.id = any (array(
-         select o.id from holdfast.letter o
-          where o.state in ('replayed', 'discarded') and o.last_at < now() - $1::bigint * interval '1 microsecond'
-          order by o.last_at limit $2::integer
-            for update skip locked))`
+select holdfast.purge_letters($1::bigint, $2::integer)`
 
 const countPurge = `-- dlq.count_purge
 select count(*) from holdfast.letter l
  where l.state in ('replayed', 'discarded') and l.last_at < now() - $1::bigint * interval '1 microsecond'`
-
-// purgeReplays removes named replays that ended as long ago. It reads all of them, but people name few.
-const purgeReplays = `-- dlq.purge_replays
-delete from holdfast.letter_replay r where r.ended_at < now() - $1::bigint * interval '1 microsecond'`
 
 // storeLetter puts a letter's event back in its place in the key's queue, under lockQueue: before the events that came
 // after it, in whatever order letters are replayed. No row means that the event is stored already.
@@ -255,7 +245,7 @@ update holdfast.letter l
 
 // listActions reads who did what to a letter, by the index letter_action_letter.
 const listActions = `-- dlq.actions
-select a.id, a.letter, a.action, a.by, a.reason, a.at, a.payload, coalesce(a.version, 0)
+select a.id, a.letter, a.action, a.by, coalesce(a.login, ''), a.reason, a.at, a.payload, coalesce(a.version, 0)
   from holdfast.letter_action a where a.letter = $1::bigint order by a.id`
 
 // listStored reads a page of a consumer's stored events in the order of the primary key. $2 to $6 the filter, where empty matches
@@ -330,7 +320,7 @@ values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8
 type statements struct {
 	list, count, last, address, unfit, lock, take, whole, mark, record, store, storeResult, replay,
 	unstore, discardResult, wake, keepVersion, editResult, edit, actions,
-	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge, purgeReplays,
+	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge,
 	listStored, releaseStored, giveUpStored, recordStored,
 	listParked, countParked, boundParked, askForLane, takeLane, laneOwner, giveUpParked, redirectParked, resumeParked string
 }
@@ -345,7 +335,7 @@ func newStatements(schema string) statements {
 		keepVersion: in(keepVersion), editResult: in(editResult), edit: in(editLetter), actions: in(listActions),
 		groups: in(groupLetters), walk: in(walkLetters), close: in(closeLetter),
 		findReplay: in(findReplay), beginReplay: in(beginReplay), endReplay: in(endReplay),
-		purge: in(purgeLetters), countPurge: in(countPurge), purgeReplays: in(purgeReplays),
+		purge: in(purgeLetters), countPurge: in(countPurge),
 		listStored: in(listStored), releaseStored: in(releaseStored), giveUpStored: in(giveUpStored), recordStored: in(recordStored),
 		listParked: in(listParked), countParked: in(countParked), boundParked: in(boundParked),
 		askForLane: in(askForLane), takeLane: in(takeLane), laneOwner: in(readOwner),

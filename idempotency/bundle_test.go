@@ -145,10 +145,10 @@ func (b *bundle) service(g *Guard, handler http.HandlerFunc, route ...Route) htt
 }
 
 type sent struct {
-	method, path, account, key string
-	body                       string
-	header                     http.Header
-	ctx                        context.Context
+	method, host, path, account, key string
+	body                             string
+	header                           http.Header
+	ctx                              context.Context
 }
 
 // send sends POST /charges {"amount": 10} of account a, or what is said otherwise.
@@ -157,6 +157,7 @@ func (b *bundle) send(h http.Handler, s sent) *httptest.ResponseRecorder {
 	r := httptest.NewRequestWithContext(cmp.Or(s.ctx, b.Context()), cmp.Or(s.method, http.MethodPost), cmp.Or(s.path, "/charges"), strings.NewReader(cmp.Or(s.body, `{"amount": 10}`)))
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Account", cmp.Or(s.account, "a"))
+	r.Host = cmp.Or(s.host, r.Host)
 	if s.key != "" {
 		r.Header.Set("Idempotency-Key", s.key)
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/private"
 )
 
 // Run removes expired keys, and the copies that Config.KeepExpired kept. It also completes abandoned requests
@@ -21,7 +23,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	wg.Go(func() { g.complete(ctx) })
 	for {
 		if _, err := g.RunOnce(ctx); err != nil && ctx.Err() == nil {
-			g.c.Logger.Warn("cleanup of idempotency keys failed, will retry", "error", err)
+			g.c.Logger.Warn("cleanup of idempotency keys failed, will retry", "error", private.Text(err))
 		}
 		if !pause(ctx, g.c.CleanupEvery/2+time.Duration(g.random()*float64(g.c.CleanupEvery))) {
 			return nil

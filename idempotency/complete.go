@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/private"
 )
 
 // This file completes requests that were begun, have no answer, and that no client repeats (Route.Complete).
@@ -31,7 +35,7 @@ func (g *Guard) complete(ctx context.Context) {
 		for {
 			n, err := g.CompleteOnce(ctx)
 			if err != nil && ctx.Err() == nil {
-				g.c.Logger.Warn("completing abandoned requests failed, will retry", "error", err)
+				g.c.Logger.Warn("completing abandoned requests failed, will retry", "error", private.Text(err))
 			}
 			if n < g.c.Completers || ctx.Err() != nil {
 				break // If all were busy, there may be more.
@@ -145,7 +149,7 @@ func (rt *route) resume(ctx context.Context, a abandonedRequest) (begin func(), 
 	delay := g.c.Completion.Delay(a.attempt+1, g.random())
 	r, err := rt.restore(ctx, a, info)
 	if err != nil {
-		g.c.Logger.Error("stored request cannot be read", "operation", a.route, "error", err)
+		g.c.Logger.Error("stored request cannot be read", "operation", a.route, "error", private.Text(err))
 	}
 	if r == nil {
 		if _, err := g.pool.Exec(ctx, g.sql.postpone, a.run, max(delay, g.c.CompleteEvery).Microseconds()); err != nil {
@@ -167,12 +171,12 @@ func (rt *route) resume(ctx context.Context, a abandonedRequest) (begin func(), 
 	}
 	req := &request{
 		Request: r, info: info, scope: a.key.Scope, operation: a.key.Operation, fingerprint: versioned(versionForm, a.fingerprint), body: a.body,
-		lock: lockNumber(g.c.Schema, a.key.Scope, a.key.Operation, a.key.Key), begun: begun, completed: true,
+		lock: lockNumber(g.c.Schema, a.key.Scope, a.key.Operation, a.key.Key), begun: begun, completed: true, route: a.route,
 	}
 	return func() {
 		defer func() {
 			if p := recover(); p != nil && p != http.ErrAbortHandler {
-				g.c.Logger.Error("handler panicked while an abandoned request was completed", "operation", a.route, "key", req.keyHash(), "panic", fmt.Sprint(p))
+				g.c.Logger.Error("handler panicked while an abandoned request was completed", "operation", a.route, "key", req.keyHash(), "panic", fmt.Sprintf("%T", p), "at", panickedAt())
 			}
 		}()
 		rt.lead(&discard{header: http.Header{}}, req, c, begun, tries)
@@ -183,7 +187,7 @@ func (rt *route) resume(ctx context.Context, a abandonedRequest) (begin func(), 
 func (rt *route) restore(ctx context.Context, a abandonedRequest, info Info) (r *http.Request, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			r, err = nil, fmt.Errorf("Route.Complete panicked: %v", p)
+			r, err = nil, fmt.Errorf("Route.Complete panicked: a %T at %s", p, panickedAt())
 		}
 	}()
 	if a.unreadable != nil {
@@ -193,6 +197,25 @@ func (rt *route) restore(ctx context.Context, a abandonedRequest, info Info) (r 
 		return nil, err
 	}
 	return rt.o.Complete(r, info), nil
+}
+
+// panickedAt says where the panic came from that the calling deferred function has recovered from: the function and its line.
+// A panic's value is not logged: it may be what the request said.
+func panickedAt() string {
+	callers := make([]uintptr, 32)
+	frames := runtime.CallersFrames(callers[:runtime.Callers(1, callers)])
+	for panicked := false; ; {
+		frame, more := frames.Next()
+		switch {
+		case frame.Function == "runtime.gopanic":
+			panicked = true
+		case panicked && !strings.HasPrefix(frame.Function, "runtime."):
+			return fmt.Sprintf("%s:%d", frame.Function, frame.Line)
+		}
+		if !more {
+			return "an unknown place"
+		}
+	}
 }
 
 // discard is the http.ResponseWriter of a request that is completed: no client waits for the answer.

@@ -241,7 +241,7 @@ func TestACompletedRequestIsTheOneThatWasSent(t *testing.T) {
 	g := b.guard(soon(10))
 	mux := http.NewServeMux()
 	mux.Handle("POST /shops/{id}/{rest...}", g.Route(completed(func(o *Route) {
-		o.CompleteHeaders = []string{"x-mine"}
+		o.CompleteHeaders, o.CompleteQuery = []string{"x-mine"}, []string{"q", "broken"}
 		o.Complete = func(r *http.Request, info Info) *http.Request {
 			return r.WithContext(context.WithValue(r.Context(), who{}, info.Principal))
 		}

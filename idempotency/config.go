@@ -19,6 +19,7 @@ const (
 	defaultTimeout      = 30 * time.Second
 	defaultMaxRequest   = 1 << 20
 	defaultMaxResponse  = 1 << 20
+	defaultMaxAnswer    = 64 << 20
 	defaultAcquire      = 5 * time.Second
 	defaultCleanupEvery = time.Minute
 	defaultCleanupBatch = 1000
@@ -59,6 +60,12 @@ type Config struct {
 	// store that cannot be reached (retry.Timeout, retry.Unavailable), with 503. The result has at most 512 bytes. Many
 	// goroutines call it at once. Required: authenticate the request before this middleware runs.
 	Principal func(*http.Request) (string, error)
+
+	// TenantFunc returns the tenant that a request concerns, where one principal may ask for several: the tenant's own part of
+	// the host or of the path, or a header that your middleware has checked. Two tenants never share a key. "" means that
+	// there is none. Many goroutines call it at once. Defaults to none; then a repeat must come to the same host name, or it
+	// is a mismatch. Addresses are not compared, since they name machines. Set it if a proxy puts changing names into Host.
+	TenantFunc func(*http.Request) string
 
 	// OperationFunc names the operation of a request where Route.Operation does not. The operation is part of the key's
 	// scope. Set it for middleware that runs before the router knows the pattern, as with chi's r.Use. An empty name
@@ -109,6 +116,17 @@ type Config struct {
 	// Defaults to 1 MiB.
 	MaxResponse int64
 
+	// MaxAnswer is the maximum size of an answer's body in bytes, stored or not. It is held in memory until COMMIT. A handler that
+	// writes more gets an error, nothing is kept, and the answer is 500. Between MaxResponse and 1 GiB. Defaults to 64 MiB, or
+	// MaxResponse if that is more.
+	MaxAnswer int64
+
+	// MaxKeys is how many keys of a principal may be in the table, those that have expired and were not removed yet included. A
+	// request with one more is answered with 429 (idempotency.too_many_keys); those with known keys get their answers. The keys are
+	// counted every 30 s at most for each principal and process, so some more may get in. It holds for ScopePrincipal, and not
+	// with NewEphemeral. Choose it well above what an honest client needs in a TTL. Defaults to 0, no limit.
+	MaxKeys int
+
 	// ShowExpiry adds the header "Idempotency-Key-Expires", a date, to stored and replayed answers.
 	ShowExpiry bool
 
@@ -155,6 +173,7 @@ func (c Config) withDefaults() Config {
 	c.AcquireTimeout = cmp.Or(c.AcquireTimeout, defaultAcquire)
 	c.MaxRequest = cmp.Or(c.MaxRequest, int64(defaultMaxRequest))
 	c.MaxResponse = cmp.Or(c.MaxResponse, int64(defaultMaxResponse))
+	c.MaxAnswer = cmp.Or(c.MaxAnswer, max(int64(defaultMaxAnswer), c.MaxResponse))
 	c.CleanupEvery = cmp.Or(c.CleanupEvery, defaultCleanupEvery)
 	c.CleanupBatch = cmp.Or(c.CleanupBatch, defaultCleanupBatch)
 	c.KeepUnfinished = cmp.Or(c.KeepUnfinished, defaultKeepUnfinished)
@@ -185,6 +204,12 @@ func (c Config) validate() error {
 	}
 	if c.CleanupEvery < time.Millisecond {
 		bad("cleanup every is %s: it must be at least 1ms", c.CleanupEvery)
+	}
+	if c.MaxKeys < 0 {
+		bad("max keys is %d: it must be at least 1, or 0 for no limit", c.MaxKeys)
+	}
+	if c.MaxAnswer < c.MaxResponse || c.MaxAnswer > 1<<30 {
+		bad("max answer is %d: it must be between max response, %d, and 1 GiB", c.MaxAnswer, c.MaxResponse)
 	}
 	if c.CleanupBatch < 1 || c.CleanupBatch > 100_000 {
 		bad("cleanup batch is %d: it must be between 1 and 100000", c.CleanupBatch)

@@ -50,7 +50,7 @@ func TestEveryProblemNamesFieldValueAndRule(t *testing.T) {
 	_, noStore := NewEphemeral(nil, Config{})
 	_, all := newGuard(Config{
 		Schema: "No", Headers: []string{"a b"}, TTL: time.Millisecond, MaxRetryWindow: time.Hour, MismatchStatus: 418, Wait: -1, Timeout: 2 * time.Hour,
-		AcquireTimeout: -1, MaxRequest: -1, MaxResponse: -1, KeepExpired: -1, CleanupEvery: -1, CleanupBatch: -1,
+		AcquireTimeout: -1, MaxRequest: -1, MaxResponse: -1, MaxAnswer: -2, MaxKeys: -1, KeepExpired: -1, CleanupEvery: -1, CleanupBatch: -1,
 		KeepUnfinished: -1, CompleteEvery: -1, Completers: -1, Completion: retry.Policy{Attempts: -2, Base: -1, Cap: -1, Budget: -2},
 	})
 	route := Route{
@@ -60,7 +60,7 @@ func TestEveryProblemNamesFieldValueAndRule(t *testing.T) {
 	c := Config{}.withDefaults()
 	found := slices.Concat(problems(noPool), problems(noStore), problems(all), problems(route.of(c).validate(c)),
 		problems(Route{Lease: time.Millisecond, Operation: strings.Repeat("o", maxOperation+1)}.of(c).validate(c)), problems(Route{Scope: ScopeOperation}.of(c).validate(c)))
-	if len(found) < 32 {
+	if len(found) < 34 {
 		t.Errorf("%d problems: some configurations are accepted: %q", len(found), found)
 	}
 	for _, problem := range found {

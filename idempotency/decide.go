@@ -46,8 +46,7 @@ func foundOf(s *stored, fingerprint []byte) found {
 	switch {
 	case s == nil || s.Expired:
 		return foundNothing
-	case s.Version != versionForm && s.Version != versionBytes, len(s.Fingerprint) != len(fingerprint)-1,
-		s.Version == versionForm && fingerprint[0] == versionBytes: // An earlier build may have stored the form of such a document.
+	case !comparableVersions(s.Version, int16(fingerprint[0])), len(s.Fingerprint) != len(fingerprint)-1:
 		return foundUnusable
 	case s.Version != int16(fingerprint[0]), !bytes.Equal(s.Fingerprint, fingerprint[1:]):
 		return foundOther
@@ -62,6 +61,19 @@ func foundOf(s *stored, fingerprint []byte) found {
 		}
 	}
 	return foundAnswer
+}
+
+// comparableVersions reports whether fingerprints of two versions, of a row and of a request, say whether they are of one request.
+func comparableVersions(row, request int16) bool {
+	switch row {
+	case versionForm: // An earlier build may have stored the form of a document whose bytes count now.
+		return request == versionForm
+	case versionBytes:
+		return request == versionForm || request == versionBytes
+	case versionHostForm, versionHostBytes:
+		return request == versionHostForm || request == versionHostBytes
+	}
+	return false
 }
 
 // claimable reports whether it is worth trying to claim the key under a fingerprint. The claim itself decides.

@@ -1,10 +1,12 @@
 package idempotency
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
-	"hash"
+	"io"
 	"mime"
 	"net/http"
 	"net/url"
@@ -15,8 +17,10 @@ import (
 // The version is stored with each fingerprint. Add one whenever what a fingerprint covers changes. An answer stored under a
 // version that is not known, or that may cover something else, is never compared (foundOf).
 const (
-	versionForm  = 1 // of JSON the canonical form, of everything else the bytes
-	versionBytes = 2 // the bytes of JSON that is too large to be canonicalised, which builds before this one did nevertheless
+	versionForm      = 1 // of JSON the canonical form, of everything else the bytes, and no host: of earlier builds
+	versionBytes     = 2 // the same, of JSON that is too large to be canonicalised, which builds before that did nevertheless
+	versionHostForm  = 3 // the host, and of JSON and forms in parts (multipart/form-data) what they say, of everything else the bytes
+	versionHostBytes = 4 // the host, and the bytes of JSON and forms that are too large for that
 )
 
 // versioned is a fingerprint of a version.
@@ -25,7 +29,9 @@ func versioned(version byte, hash []byte) []byte { return append([]byte{version}
 // subject is the input of a fingerprint.
 type subject struct {
 	operation, method, path, query string
+	host                           string // "" if the tenant is known otherwise
 	mediaType                      string
+	boundary                       string   // of a form in parts
 	conditions                     []string // If-Match, If-None-Match
 	principal                      string   // set if the scope is wider than one principal
 	body                           []byte
@@ -33,27 +39,27 @@ type subject struct {
 }
 
 func subjectOf(r *http.Request, operation string, body []byte) subject {
-	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	media, parameters, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil {
 		media = strings.ToLower(strings.TrimSpace(r.Header.Get("Content-Type")))
 	}
 	return subject{
 		operation: operation, method: r.Method, path: wholePath(r), query: canonicalQuery(r.URL.RawQuery),
-		mediaType: media, conditions: []string{r.Header.Get("If-Match"), r.Header.Get("If-None-Match")}, body: body,
+		mediaType: media, boundary: parameters["boundary"], conditions: []string{r.Header.Get("If-Match"), r.Header.Get("If-None-Match")}, body: body,
 	}
 }
 
 // errReadBefore says that the body was read before the guard got the request. An empty body would match any other, so
 // the request is refused.
-var errReadBefore = errors.New("the request's body was read before the middleware, or is empty and came without a length: put the guard outside the code that reads it, or set Route.Fingerprint")
+var errReadBefore = errors.New("the request's body was read before the middleware, or is empty and came without a length: put the guard outside the code that reads it, or set Route.Fingerprint; code that unpacks it must set Request.ContentLength to -1")
 
 // readBefore returns the original body if code before the guard parsed its form. net/http keeps a parsed form in the
 // request, where handlers look for it. left is what remains of the body. An error means that the body is gone, or may
 // be. An empty body without a length (chunked) looks like one that was read. A body with a Content-Encoding may have
-// been unpacked before, and so be shorter than its length.
+// been unpacked before, and so be shorter than its length; so may a document that is whole.
 func readBefore(r *http.Request, left []byte) (body []byte, err error) {
 	switch {
-	case len(left) > 0 && int64(len(left)) < r.ContentLength && r.Header.Get("Content-Encoding") == "":
+	case len(left) > 0 && int64(len(left)) < r.ContentLength && r.Header.Get("Content-Encoding") == "" && !wholeJSON(left):
 		return left, errReadBefore
 	case len(left) > 0:
 		return left, nil
@@ -67,31 +73,71 @@ func readBefore(r *http.Request, left []byte) (body []byte, err error) {
 	return nil, nil
 }
 
+// wholeJSON reports whether a body is an object or an array. The rest of one that was begun to be read is none.
+func wholeJSON(body []byte) bool {
+	trimmed := bytes.TrimLeft(body, " \t\r\n")
+	return len(trimmed) > 0 && (trimmed[0] == '{' || trimmed[0] == '[') && json.Valid(trimmed)
+}
+
 // fingerprint is equal for requests that ask for the same thing, whatever the order of names in JSON and of parameters
 // in the query.
 func (s subject) fingerprint() []byte {
-	form, tag, version := s.body, "bytes", byte(versionForm)
-	if isJSON(s.mediaType) {
-		if !modest(s.body) {
-			version = versionBytes
-		} else if c, ok := canonical(s.body, s.ignore); ok {
-			form, tag = c, "rfc8785"
+	form, tag, modest := s.form()
+	version := byte(versionHostForm)
+	if s.mediaType == formInParts {
+		var ok bool
+		if form, ok, modest = parts(s.body, s.boundary); ok {
+			tag = "parts"
+		} else {
+			form = s.body
 		}
 	}
+	if !modest {
+		version = versionHostBytes
+	}
+	return versioned(version, s.sum(tag, form, s.host))
+}
+
+// earlier is the fingerprint that builds before versionHostForm gave the same request.
+func (s subject) earlier() []byte {
+	form, tag, modest := s.form()
+	version := byte(versionForm)
+	if !modest {
+		version = versionBytes
+	}
+	return versioned(version, s.sum(tag, form))
+}
+
+// form is the body as it is compared. modest is false if it is JSON that is too large for a canonical form.
+func (s subject) form() (form []byte, tag string, isModest bool) {
+	if !isJSON(s.mediaType) {
+		return s.body, "bytes", true
+	}
+	if !modest(s.body) {
+		return s.body, "bytes", false
+	}
+	if c, ok := canonical(s.body, s.ignore); ok {
+		return c, "rfc8785", true
+	}
+	return s.body, "bytes", true
+}
+
+func (s subject) sum(tag string, form []byte, more ...string) []byte {
 	h := sha256.New()
 	part(h, "holdfast/idempotency", s.operation, s.method, s.path, s.query, s.mediaType, s.principal)
 	part(h, s.conditions...)
+	part(h, more...)
 	part(h, tag, string(form))
-	return versioned(version, h.Sum(nil))
+	return h.Sum(nil)
 }
 
 // part writes strings so that no two different lists hash the same.
-func part(h hash.Hash, strs ...string) {
+func part(w io.Writer, strs ...string) {
 	var n [8]byte
 	for _, s := range strs {
 		binary.BigEndian.PutUint64(n[:], uint64(len(s)))
-		h.Write(n[:])
-		h.Write([]byte(s))
+		_, _ = w.Write(n[:]) // Neither a hash nor a buffer fails.
+		_, _ = io.WriteString(w, s)
 	}
 }
 

@@ -3,16 +3,20 @@ package idempotency
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/quiet"
 )
 
 // Guard makes routes idempotent. Many goroutines and many processes may use it at once.
@@ -23,6 +27,7 @@ type Guard struct {
 	sql    statements
 	random func() float64
 	rooms  rooms
+	keys   keyCounts
 
 	mu     sync.Mutex
 	routes []*route
@@ -86,12 +91,31 @@ func (g *Guard) Route(o Route) func(http.Handler) http.Handler {
 
 // RouteInfo describes one idempotent route, for lists and runbooks.
 type RouteInfo struct {
-	Operations []string // Route.Operation, or the patterns seen so far
+	Operations []string // Route.Operation; else the patterns, and paths without a pattern, of requests so far: keep it from strangers if paths have tokens
 	Methods    []string
 	Required   bool // requests must have a key
 	Scope      Scope
 	TTL        time.Duration
 	Lease      time.Duration // 0 in transaction mode
+}
+
+// MarshalJSON writes durations as time.Duration.String does: "24h0m0s".
+func (i RouteInfo) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Operations []string `json:"operations"`
+		Methods    []string `json:"methods"`
+		Required   bool     `json:"required"`
+		Scope      Scope    `json:"scope"`
+		TTL        string   `json:"ttl"`
+		Lease      string   `json:"lease,omitempty"`
+	}{i.Operations, i.Methods, i.Required, i.Scope, i.TTL.String(), leaseText(i.Lease)})
+}
+
+func leaseText(lease time.Duration) string {
+	if lease == 0 {
+		return ""
+	}
+	return lease.String()
 }
 
 // Routes lists the guarded routes in the order in which they were set up.
@@ -115,6 +139,8 @@ type route struct {
 	// repeats is how many more requests are looked up before their transaction begins: repeats often come in groups.
 	repeats atomic.Int32
 
+	unkept quiet.Limiter // of requests that are not stored
+
 	mu   sync.Mutex
 	seen map[string]bool // the operations
 }
@@ -127,6 +153,15 @@ var errGuardedTwice = errors.New("the request is guarded twice: guard its route 
 
 // maxSeen bounds the list of operations where no router names them.
 const maxSeen = 1000
+
+// see notes an operation that a router names, or whose handler was done with a request. Paths that nobody serves are none.
+func (rt *route) see(name string) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if len(rt.seen) < maxSeen {
+		rt.seen[name] = true
+	}
+}
 
 func (rt *route) operations() []string {
 	if rt.o.Operation != "" {
@@ -143,7 +178,8 @@ func (rt *route) operations() []string {
 }
 
 func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !slices.Contains(rt.o.Methods, r.Method) {
+	// net/http takes methods in any case, and a handler without a method in its pattern runs for "post" as well.
+	if !slices.ContainsFunc(rt.o.Methods, func(m string) bool { return strings.EqualFold(m, r.Method) }) {
 		rt.next.ServeHTTP(w, r)
 		return
 	}
@@ -220,6 +256,7 @@ func (rt *route) known(w http.ResponseWriter, req *request) found {
 
 // answerBy answers from a row, unless that is foundNothing or foundPending.
 func (rt *route) answerBy(w http.ResponseWriter, req *request, s *stored) found {
+	req.adopt(s)
 	f := foundOf(s, req.fingerprint)
 	switch f {
 	case foundAnswer:

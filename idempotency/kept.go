@@ -64,6 +64,21 @@ func keep(req *request, more []string) *keptRequest {
 	return k
 }
 
+// queryNamed reports whether a query has no parameters but these.
+func queryNamed(query string, names []string) bool {
+	for pair := range strings.SplitSeq(query, "&") {
+		name, _, _ := strings.Cut(pair, "=")
+		name, err := url.QueryUnescape(name)
+		if pair != "" && (err != nil || !slices.Contains(names, name)) {
+			return false
+		}
+	}
+	return true
+}
+
+// secretParameters are parts of the names of parameters that Route.CompleteQuery must not have.
+var secretParameters = []string{"token", "secret", "password", "signature", "api_key", "apikey", "authorization"}
+
 var wildcard = regexp.MustCompile(`\{([^{}]+)\}`)
 
 // wildcards returns the names in a pattern of http.ServeMux.

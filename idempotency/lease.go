@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/private"
 )
 
 // This file runs a handler under a lease (Route.Lease) and ends the lease.
@@ -93,12 +95,21 @@ func (l *lease) mayHaveRunOut() bool {
 // underLease answers a request on a route with a lease. It returns false if another request has the key.
 func (rt *route) underLease(w http.ResponseWriter, req *request) (answered bool) {
 	begun := time.Now()
-	var c Claimed
-	var err error
-	if rt.o.Complete != nil {
-		c, err = rt.g.pg().claim(req.Context(), req.key(), req.fingerprint, rt.o.Lease, rt.o.TTL, keep(req, rt.o.CompleteHeaders), rt.g.c.Completion.Base)
-	} else {
-		c, err = rt.g.store.Claim(req.Context(), req.key(), req.fingerprint, rt.o.Lease, rt.o.TTL)
+	if full, err := rt.full(req.Context(), rt.g.pool, req); full || err != nil {
+		switch f := rt.known(w, req); {
+		case f == foundPending:
+			return false
+		case f != foundNothing: // It is no new key, and answered.
+		case err != nil:
+			rt.unavailable(w, req, err)
+		default:
+			rt.refuse(w, req, tooManyKeys, Refused)
+		}
+		return true
+	}
+	c, err := rt.claimLease(req)
+	if err == nil && !c.Mine && req.adopt(c.stored()) {
+		c, err = rt.claimLease(req) // as the earlier build would have
 	}
 	switch {
 	case errors.Is(err, ErrUnusable):
@@ -119,6 +130,24 @@ func (rt *route) underLease(w http.ResponseWriter, req *request) (answered bool)
 	return true
 }
 
+func (rt *route) claimLease(req *request) (Claimed, error) {
+	if rt.o.Complete != nil {
+		return rt.g.pg().claim(req.Context(), req.key(), req.fingerprint, rt.o.Lease, rt.o.TTL, rt.keep(req), rt.g.c.Completion.Base)
+	}
+	return rt.g.store.Claim(req.Context(), req.key(), req.fingerprint, rt.o.Lease, rt.o.TTL)
+}
+
+// keep returns the stored form of a request, nil if Route.CompleteQuery does not allow it to be stored.
+func (rt *route) keep(req *request) *keptRequest {
+	if !queryNamed(req.URL.RawQuery, rt.o.CompleteQuery) {
+		if suppressed, say := rt.unkept.Allow("", time.Minute, time.Now()); say {
+			rt.g.c.Logger.Warn("request not stored, its client has to repeat it: Route.CompleteQuery does not name a parameter of its query", "operation", req.operationName(), "suppressed", suppressed)
+		}
+		return nil
+	}
+	return keep(req, rt.o.CompleteHeaders)
+}
+
 // lead runs the handler under a claim that began at begun, and answers.
 func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time.Time, tries int) {
 	req.info.Attempt = c.Attempt
@@ -131,7 +160,7 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time
 	l.stop = l.heartbeat(req.Context())
 	defer l.stop()
 	settled := false
-	rec := newRecorder(w)
+	rec := newRecorder(w, rt.g.c.MaxAnswer)
 	defer func() { // if the handler, or a function of the route, panicked or called runtime.Goexit
 		if !settled {
 			rec.leave()
@@ -160,7 +189,7 @@ func (rt *route) withoutKey(w http.ResponseWriter, req *request) {
 	ctx, cancel := context.WithTimeoutCause(req.Context(), rt.o.Timeout, errTimeout)
 	defer cancel()
 	hd := &handling{rt: rt, info: req.info, scope: req.scope, fingerprint: req.fingerprint, lock: req.lock, turn: make(chan struct{}, 1)}
-	rec := newRecorder(w)
+	rec := newRecorder(w, rt.g.c.MaxAnswer)
 	rt.handle(ctx, hd, rec, req)
 	if rec.status == 0 {
 		rt.forgotten(hd, rec, req)
@@ -236,7 +265,7 @@ func (l *lease) release(req *request, forget bool) {
 		err = g.store.Release(ctx, l.key, l.fence)
 	}
 	if err != nil {
-		l.rt.g.c.Logger.Warn("idempotency key not released, in use until its lease runs out", "operation", req.info.Operation, "key", req.keyHash(), "error", err)
+		l.rt.g.c.Logger.Warn("idempotency key not released, in use until its lease runs out", "operation", req.operationName(), "key", req.keyHash(), "error", private.Text(err))
 	}
 }
 

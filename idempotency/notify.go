@@ -4,9 +4,10 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"net/http"
-	"regexp"
-	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/correlation"
+	"github.com/holdfast-go/holdfast/internal/private"
 )
 
 // This file reports the outcome of a request, in its log line and to the Observer. Everything except notify decides
@@ -50,50 +51,35 @@ func transition(o Outcome) (from, to string) {
 	}
 }
 
-// levelOf is the log level of a result. Error: somebody has to act. Warn: it may become an error. Info: a mistake of a
-// client that its developers may ask about. Debug: normal operation. failed means that an error of ours led to the
-// result.
+// levelOf is the log level of a result. Error: somebody has to act. Warn: it may become an error. Info: a hit, which is the only
+// trace that a replay leaves, or a mistake of a client that its developers may ask about. Debug: other normal operation. failed
+// means that an error of ours led to the result.
 func levelOf(r Result, failed bool) slog.Level {
 	switch {
 	case r == Unknown, r == Unusable, r == Forgotten && failed:
 		return slog.LevelError
 	case r == Unavailable && failed, r == Lost:
 		return slog.LevelWarn
-	case r == Conflict, r == Refused && failed:
+	case r == Replayed, r == Conflict, r == Refused && failed:
 		return slog.LevelInfo
 	default:
 		return slog.LevelDebug
 	}
 }
 
-var (
-	traceParent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}`)
-	noTrace     = strings.Repeat("0", 32)
-)
-
-// correlation is the name by which other logs know a request. It is the X-Request-Id if that is safe to log, else the
-// trace id of its traceparent (W3C Trace Context), else "".
-func correlation(h http.Header) string {
-	id := h.Get("X-Request-Id")
-	if id != "" && len(id) <= 128 && strings.IndexFunc(id, func(c rune) bool { return c <= ' ' || c > '~' }) < 0 {
-		return id
-	}
-	if m := traceParent.FindStringSubmatch(h.Get("Traceparent")); m != nil && m[1] != noTrace {
-		return m[1]
-	}
-	return ""
-}
+// correlationOf is the name by which other logs know a request: its X-Request-Id, else the trace id of its traceparent.
+func correlationOf(h http.Header) string { return correlation.ID(h.Get, "X-Request-Id") }
 
 // about returns the log attributes of a request. Keys and payloads appear only as hashes.
 func (req *request) about() []any {
-	about := []any{"operation", req.info.Operation}
+	about := []any{"operation", req.operationName()}
 	if req.info.Key != "" {
 		about = append(about, "idempotency_key", req.keyHash())
 	}
 	if req.fingerprint != nil {
 		about = append(about, "payload_hash", hex.EncodeToString(req.fingerprint[1:]))
 	}
-	if id := correlation(req.Header); id != "" {
+	if id := correlationOf(req.Header); id != "" {
 		about = append(about, "correlation_id", id)
 	}
 	return about
@@ -115,17 +101,20 @@ func (rt *route) notify(req *request, o Outcome) {
 	} else if n := rt.repeats.Load(); n > 0 {
 		rt.repeats.CompareAndSwap(n, n-1)
 	}
+	if req.route == "" && o.Result == Created {
+		rt.see(req.info.Operation)
+	}
 	if req.info.Key != "" {
 		o.KeyHash = req.keyHash()
 	}
 	if log, level := rt.g.c.Logger, levelOf(o.Result, req.err != nil); log.Enabled(req.Context(), level) {
 		from, to := transition(o)
-		attributes := append(req.about(), "result", string(o.Result), "status", o.Status, "attempt", o.Attempt, "from", from, "to", to, "took", o.Took)
+		attributes := append(req.about(), "outcome", string(o.Result), "status", o.Status, "attempt", o.Attempt, "from_state", from, "to_state", to, "took", o.Took)
 		if o.Code != "" {
-			attributes = append(attributes, "error_code", o.Code)
+			attributes = append(attributes, "error_code", o.ErrorCode)
 		}
 		if req.err != nil {
-			attributes = append(attributes, "error", req.err)
+			attributes = append(attributes, "error", private.Text(req.err))
 		}
 		log.Log(req.Context(), level, "idempotent request", attributes...)
 	}

@@ -47,36 +47,64 @@ func TestEachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testing.T) {
 		}
 	}
 	created := ask(s)
-	has(created, map[string]any{"level": "DEBUG", "result": "created", "operation": "POST /charges", "status": 201.0, "attempt": 1.0, "from": "none", "to": "complete", "correlation_id": "request-7"})
+	has(created, map[string]any{"level": "DEBUG", "outcome": "created", "operation": "POST /charges", "status": 201.0, "attempt": 1.0, "from_state": "none", "to_state": "complete", "correlation_id": "request-7"})
 	replayed := ask(s)
-	has(replayed, map[string]any{"level": "DEBUG", "result": "replayed", "status": 201.0, "from": "complete", "to": "complete",
+	has(replayed, map[string]any{"level": "INFO", "outcome": "replayed", "status": 201.0, "from_state": "complete", "to_state": "complete",
 		"idempotency_key": created["idempotency_key"], "payload_hash": created["payload_hash"]})
 	if pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency where encode(fingerprint, 'hex') = $1", created["payload_hash"]) != 1 {
 		t.Errorf("payload_hash %v does not lead to the row", created["payload_hash"])
 	}
 	conflict := ask(sent{key: key, header: http.Header{"Traceparent": {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}})
-	has(conflict, map[string]any{"level": "INFO", "result": "conflict", "status": 409.0, "error_code": CodePayloadMismatch, "idempotency_key": created["idempotency_key"],
-		"correlation_id": "0af7651916cd43dd8448eb211c80319c", "from": "complete", "to": "complete"})
+	has(conflict, map[string]any{"level": "INFO", "outcome": "conflict", "status": 409.0, "error_code": "CONFLICT." + CodePayloadMismatch, "idempotency_key": created["idempotency_key"],
+		"correlation_id": "0af7651916cd43dd8448eb211c80319c", "from_state": "complete", "to_state": "complete"})
 	if conflict["payload_hash"] == created["payload_hash"] {
 		t.Error("two payloads have one hash")
 	}
 	b.expire()
-	has(ask(s), map[string]any{"result": "created", "from": "expired", "to": "complete"})
+	has(ask(s), map[string]any{"outcome": "created", "from_state": "expired", "to_state": "complete"})
 	answer = 503
-	has(ask(sent{key: "other"}), map[string]any{"level": "DEBUG", "result": "forgotten", "status": 503.0, "from": "none", "to": "none"})
-	has(ask(sent{}), map[string]any{"level": "DEBUG", "result": "refused", "error_code": CodeKeyMissing, "from": "unknown"})
-	has(ask(sent{key: "other", header: http.Header{"Account": {""}}}), map[string]any{"level": "INFO", "result": "refused", "error_code": CodePrincipalUnknown})
+	has(ask(sent{key: "other"}), map[string]any{"level": "DEBUG", "outcome": "forgotten", "status": 503.0, "from_state": "none", "to_state": "none"})
+	has(ask(sent{}), map[string]any{"level": "DEBUG", "outcome": "refused", "error_code": "VALIDATION." + CodeKeyMissing, "from_state": "unknown"})
+	has(ask(sent{key: "other", header: http.Header{"Account": {""}}}), map[string]any{"level": "INFO", "outcome": "refused", "error_code": "AUTH." + CodePrincipalUnknown})
 	pgtest.Exec(t, b.db, "update holdfast.idempotency set body_hash = ''")
 	unusable := ask(s)
-	has(unusable, map[string]any{"level": "ERROR", "result": "unusable", "error_code": CodeAnswerUnusable})
+	has(unusable, map[string]any{"level": "ERROR", "outcome": "unusable", "error_code": "DEPENDENCY.unavailable." + CodeAnswerUnusable})
 	if text, _ := unusable["error"].(string); !strings.Contains(text, "stored answer cannot be used") {
 		t.Errorf("got %v", unusable)
 	}
 	pgtest.Exec(t, b.db, "drop table holdfast.idempotency")
 	unavailable := ask(sent{key: "other"})
-	has(unavailable, map[string]any{"level": "WARN", "result": "unavailable", "status": 503.0, "error_code": CodeStoreUnavailable, "from": "unknown", "to": "unknown"})
+	has(unavailable, map[string]any{"level": "WARN", "outcome": "unavailable", "status": 503.0, "error_code": "DEPENDENCY.unavailable." + CodeStoreUnavailable, "from_state": "unknown", "to_state": "unknown"})
 	if text, _ := unavailable["error"].(string); !strings.Contains(text, "look up key") {
 		t.Errorf("got %v", unavailable)
+	}
+}
+
+// A hit is the only trace of a replay, so a logger with slog's default level shows it, with every field. R33.
+func TestAHitIsLoggedByALoggerOfTheDefaultLevel(t *testing.T) {
+	b := setup(t)
+	log := &logtest.Log{}
+	h := b.service(b.guard(func(c *Config) { c.Logger = slog.New(slog.NewJSONHandler(log, nil)) }), b.charge)
+	s := sent{key: "k", header: http.Header{"X-Request-Id": {"request-7"}}}
+	b.send(h, s)
+	if text := log.Take(); text != "" {
+		t.Errorf("a first request is logged: %s", text)
+	}
+	b.send(h, s)
+	lines := logtest.Lines[map[string]any](t, log.Take())
+	if len(lines) != 1 {
+		t.Fatalf("a hit is logged as %v", lines)
+	}
+	for name, want := range map[string]any{"level": "INFO", "outcome": "replayed", "operation": "POST /charges", "status": 201.0, "attempt": 0.0,
+		"from_state": "complete", "to_state": "complete", "correlation_id": "request-7"} {
+		if lines[0][name] != want {
+			t.Errorf("%s is %v, want %v", name, lines[0][name], want)
+		}
+	}
+	for _, name := range []string{"idempotency_key", "payload_hash", "took"} {
+		if lines[0][name] == nil {
+			t.Errorf("the hit has no %s: %v", name, lines[0])
+		}
 	}
 }
 
@@ -134,7 +162,7 @@ func TestTransitionsAndLevels(t *testing.T) {
 		}
 	}
 	for level, results := range map[slog.Level][]Result{
-		slog.LevelError: {Unknown, Unusable, Forgotten}, slog.LevelWarn: {Unavailable}, slog.LevelInfo: {Conflict, Refused}, slog.LevelDebug: {Created, Replayed, InProgress, Bypassed},
+		slog.LevelError: {Unknown, Unusable, Forgotten}, slog.LevelWarn: {Unavailable}, slog.LevelInfo: {Replayed, Conflict, Refused}, slog.LevelDebug: {Created, InProgress, Bypassed},
 	} {
 		for _, r := range results {
 			if got := levelOf(r, true); got != level {
@@ -145,19 +173,6 @@ func TestTransitionsAndLevels(t *testing.T) {
 	for _, r := range []Result{Forgotten, Unavailable, Refused} {
 		if got := levelOf(r, false); got != slog.LevelDebug {
 			t.Errorf("%s of theirs: got %v", r, got)
-		}
-	}
-}
-
-// R33.
-func TestCorrelationIdsAreFitForALog(t *testing.T) {
-	trace := "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	for _, c := range [][3]string{
-		{"abc", "", "abc"}, {"abc", trace, "abc"}, {"", trace, "0af7651916cd43dd8448eb211c80319c"}, {"a b", trace, "0af7651916cd43dd8448eb211c80319c"},
-		{"a\nb", "", ""}, {strings.Repeat("x", 129), "", ""}, {"", "00-" + strings.Repeat("0", 32) + "-b7ad6b7169203331-01", ""}, {"", "00-xyz", ""},
-	} {
-		if got := correlation(http.Header{"X-Request-Id": {c[0]}, "Traceparent": {c[1]}}); got != c[2] {
-			t.Errorf("%q: got %q", c, got)
 		}
 	}
 }
@@ -210,5 +225,15 @@ func TestAMissingSchemaIsLoggedWithItsRemedy(t *testing.T) {
 	lines := logtest.Lines[map[string]any](t, log.Take())
 	if len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0]["error"]), "run holdfast migrate") {
 		t.Errorf("got lines %v", lines)
+	}
+}
+
+// R48.
+func TestTheNameOfAKeyInTheLogIsNotTheNumberOfItsLock(t *testing.T) {
+	t.Parallel()
+	lock := lockNumber("holdfast", "principal:a", "POST /charges", "k")
+	name := hashName(lock)
+	if len(name) != 16 || name == fmt.Sprintf("%016x", uint64(lock)) || name != hashName(lock) || name == hashName(lock+1) {
+		t.Errorf("lock %d has the name %s", lock, name)
 	}
 }

@@ -26,11 +26,12 @@ const (
 // Outcome describes one request to an Observer.
 type Outcome struct {
 	Result    Result
-	Operation string // as in the key's scope
-	Route     string // the operation if a route or a router names it, else "": safe as a metric label
+	Operation string // as in the key's scope: where Route is "", the path that the client chose, which may have a token in it
+	Route     string // the operation if a route or a router names it, else "": safe as a metric label, and in logs
 	KeyHash   string // hash of key and scope: for logs and spans, not for metric labels
 	Status    int    // status of the answer; 0 if a panic continues
 	Code      string // code of the problem answer; "" for a handler's own answer
+	ErrorCode string // its error_code: the class, a dot, and Code
 	Omitted   bool   // the body was too long to be stored
 	Expired   bool   // the key was used before and its answer had expired
 	Attempt   int    // starts of the handler under this key, this one included; 0 if it did not run

@@ -5,6 +5,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/plantest"
+	"github.com/holdfast-go/holdfast/internal/test/roletest"
 )
 
 // Every statement of a guard finds its rows by an index, on tables that are large: 50,000 answered keys, 20,000 pending
@@ -30,6 +31,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		pgtest.Exec(t, b.db, "vacuum analyze holdfast."+table)
 	}
 	var asked []string
+	role := roletest.Make(t, b.db) + "_web"
 	const key, owner = "'principal:7', 'POST /charges', 'p7'", "'00000000-0000-0000-0000-000000000000'"
 	const request = "'sell', '', 'POST', 'h', '/', '', '{}', '{}', '', 1"
 	for _, c := range []struct {
@@ -37,6 +39,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		indexes             []string
 	}{
 		{lookupSQL, key, []string{"idempotency_pkey"}},
+		{countKeysSQL, "'principal:7', 1000", []string{"idempotency_pkey"}},
 		{expireSQL, key + ", 1", []string{"idempotency_pkey", "idempotency_step_pkey", "idempotency_request_pkey"}},
 		{cleanSQL, "1000, 0", []string{"idempotency_expiry", "idempotency_step_pkey", "idempotency_request_pkey"}},
 		{cleanExpiredSQL, "1000", []string{"idempotency_expired_keep"}},
@@ -54,6 +57,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{abandonSQL, "'{sell}', 3", []string{"idempotency_request_due", "idempotency_pkey", "idempotency_step_pkey"}},
 	} {
 		asked = append(asked, c.statement)
+		plantest.Allowed(t, b.db.Pool, role, c.statement, c.literals)
 		for _, plan := range plantest.Of(t, b.db.Pool, c.statement, c.literals) {
 			plan.Uses(c.indexes...)
 			plan.NeverReadsAllOf(tables...)

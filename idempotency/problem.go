@@ -23,6 +23,7 @@ const (
 	CodeHandlerFault     = "idempotency.handler_fault"
 	CodeHandlerTimeout   = "idempotency.handler_timeout"
 	CodeNoAnswer         = "idempotency.no_answer"
+	CodeTooManyKeys      = "idempotency.too_many_keys"
 )
 
 // problem is an answer of the middleware itself (RFC 9457). Retryable says whether it is worth sending the same request
@@ -36,6 +37,7 @@ type problem struct {
 	retryable bool
 	link      bool   // link to the API's documentation
 	location  string // where the status is, with 202
+	after     int    // Retry-After in seconds; 0 is 1
 }
 
 var (
@@ -49,7 +51,9 @@ var (
 		detail: "It ended early. Nothing was done; send the request again.", retryable: true}
 	requestUnfit    = problem{status: http.StatusBadRequest, code: CodeRequestUnread, class: retry.Validation, title: "The request's body could not be read"}
 	payloadMismatch = problem{code: CodePayloadMismatch, class: retry.Conflict, title: "Idempotency-Key is already used", link: true,
-		detail: "This key was used for another request: its operation, path, query, conditions or body differ. Nothing was done. Use a new key for a new operation; to repeat the old one, send it unchanged."}
+		detail: "This key was used for another request: its host, operation, path, query, conditions or body differ. Nothing was done. Use a new key for a new operation; to repeat the old one, send it unchanged."}
+	tooManyKeys = problem{status: http.StatusTooManyRequests, code: CodeTooManyKeys, class: retry.RateLimit, title: "Too many keys are kept for this account",
+		detail: "Nothing was done. A key is kept for a while after its request was answered: send this request again later, with the same key.", retryable: true, after: 60}
 	inProgress = problem{status: http.StatusConflict, code: CodeInProgress, class: retry.Conflict, title: "A request with this Idempotency-Key is in progress", link: true,
 		detail: "Send it again a little later, with the same key, to get its answer.", retryable: true}
 	accepted = problem{status: http.StatusAccepted, code: CodeInProgress, class: retry.Conflict, title: "A request with this Idempotency-Key is in progress",
@@ -103,13 +107,16 @@ func unanswered(ended, keyed, transaction bool) problem {
 	return p
 }
 
+func (p problem) errorCode() string { return string(p.class) + "." + p.code }
+
 // write sends a problem.
 func (p problem) write(w http.ResponseWriter, docs string) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
+	h.Set("Error-Code", p.errorCode())
 	if p.retryable && p.status != http.StatusBadRequest {
-		h.Set("Retry-After", "1")
+		h.Set("Retry-After", strconv.Itoa(max(p.after, 1)))
 	}
 	if p.location != "" {
 		h.Set("Location", p.location)
@@ -127,7 +134,7 @@ func (p problem) write(w http.ResponseWriter, docs string) {
 		Code      string `json:"code"`
 		ErrorCode string `json:"error_code"`
 		Retryable bool   `json:"retryable"`
-	}{kind, p.title, p.status, p.detail, p.code, string(p.class) + "." + p.code, p.retryable})
+	}{kind, p.title, p.status, p.detail, p.code, p.errorCode(), p.retryable})
 	if err != nil {
 		panic(err) // strings, a number and a boolean always encode
 	}

@@ -15,6 +15,10 @@ select k.fingerprint, k.fingerprint_version, k.state, coalesce(k.status, 0::smal
   from holdfast.idempotency k
  where k.scope = $1::text and k.operation = $2::text and k.key = $3::text`
 
+// Counts the keys of a scope, up to $2. The primary key begins with it.
+const countKeysSQL = `-- idempotency.count_keys
+select count(*) from (select from holdfast.idempotency k where k.scope = $1::text limit $2::int) c`
+
 // Begins the transaction of a key; false if another request has it. It never waits, so repeats hold no connection while
 // one of them runs.
 const openSQL = `-- idempotency.open
@@ -288,16 +292,16 @@ returning r.scope, r.operation, r.key, r.route, k.attempt, k.created_at,
 
 // statements holds the statements above for the configured schema.
 type statements struct {
-	lookup, peek, open, openKeyless, store, expire, clean, cleanExpired string
-	claim, renew, finish, releaseLock, release                          string // for leases
-	stepOpen, stepLock, stepLook, stepDone                              string
-	due, resume, postpone, abandon                                      string // for the completer
+	lookup, peek, open, openKeyless, store, expire, clean, cleanExpired, countKeys string
+	claim, renew, finish, releaseLock, release                                     string // for leases
+	stepOpen, stepLock, stepLook, stepDone                                         string
+	due, resume, postpone, abandon                                                 string // for the completer
 }
 
 func newStatements(schema string) statements {
 	in := func(sql string) string { return sqlschema.In(schema, sql) }
 	return statements{
-		lookup: in(lookupSQL), peek: in(peekSQL), open: in(openSQL), openKeyless: in(openKeylessSQL), store: in(storeSQL), expire: in(expireSQL),
+		lookup: in(lookupSQL), peek: in(peekSQL), countKeys: in(countKeysSQL), open: in(openSQL), openKeyless: in(openKeylessSQL), store: in(storeSQL), expire: in(expireSQL),
 		clean: in(cleanSQL), cleanExpired: in(cleanExpiredSQL),
 		claim: in(claimSQL), renew: in(renewSQL), finish: in(finishSQL), releaseLock: in(releaseLockSQL), release: in(releaseSQL),
 		stepOpen: in(stepOpenSQL), stepLock: in(stepLockSQL), stepLook: in(stepLookSQL), stepDone: in(stepDoneSQL),

@@ -28,10 +28,13 @@ type recorder struct {
 	status int         // 0 until it is written
 	sent   http.Header // the header at that moment
 	body   bytes.Buffer
+
+	most    int64 // bytes of body
+	tooLong bool  // the handler wrote more: there is no answer
 }
 
-func newRecorder(w http.ResponseWriter) *recorder {
-	return &recorder{to: w, outer: w.Header().Clone(), header: w.Header().Clone()}
+func newRecorder(w http.ResponseWriter, most int64) *recorder {
+	return &recorder{to: w, most: most, outer: w.Header().Clone(), header: w.Header().Clone()}
 }
 
 func (rec *recorder) Header() http.Header {
@@ -92,8 +95,16 @@ func (rec *recorder) Write(p []byte) (int, error) {
 	if bodyless(rec.status) {
 		return 0, http.ErrBodyNotAllowed
 	}
+	if rec.tooLong || int64(rec.body.Len())+int64(len(p)) > rec.most {
+		rec.tooLong = true
+		rec.body = bytes.Buffer{}
+		return 0, errTooLong
+	}
 	return rec.body.Write(p)
 }
+
+// errTooLong is the error of a write that makes an answer longer than Config.MaxAnswer.
+var errTooLong = errors.New("the answer is longer than idempotency.Config.MaxAnswer: it is held in memory until the transaction commits")
 
 // done ends the collecting. It returns false if the handler wrote no answer. Outside this package net/http would make that
 // an empty 200. But handlers also return without a word when their context has ended, and where code around the guard
@@ -102,6 +113,9 @@ func (rec *recorder) done() (given bool) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	rec.over = true
+	if rec.tooLong {
+		rec.status = 0
+	}
 	return rec.status != 0
 }
 

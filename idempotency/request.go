@@ -4,10 +4,15 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -40,12 +45,8 @@ func (rt *route) operation(r *http.Request) (name, route string) {
 		pattern = below(takenOff(r), r.Pattern, wholePath(r))
 	}
 	name = operationName(r.Method, cmp.Or(pattern, wholePath(r)))
-	rt.mu.Lock()
-	if len(rt.seen) < maxSeen {
-		rt.seen[name] = true
-	}
-	rt.mu.Unlock()
 	if pattern != "" {
+		rt.see(name)
 		route = name
 	}
 	return name, route
@@ -55,6 +56,31 @@ func (rt *route) operation(r *http.Request) (name, route string) {
 // of chi, "/v1/" and "/v1/{rest...}" of net/http. Such a pattern names no operation.
 func mounts(pattern string) bool {
 	return strings.HasSuffix(pattern, "*") || strings.HasSuffix(pattern, "/") || strings.HasSuffix(pattern, "...}")
+}
+
+// maxScope is the length of a scope that the table takes.
+const maxScope = 522
+
+// tenantScope is a scope among the keys of one tenant. Two tenants, or two scopes of one, are never the same.
+func tenantScope(tenant, scope string) string {
+	name := "tenant:" + url.QueryEscape(tenant) + "/"
+	if len(name)+len(scope) <= maxScope {
+		return name + scope
+	}
+	return "tenant-sha256:" + Deterministic(tenant, scope)
+}
+
+// hostName is the host that a request was sent to, without its port. It is "" for an address, which names a machine: a
+// repeat may go to another one.
+func hostName(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return ""
+	}
+	return host
 }
 
 func operationName(method, pattern string) string {
@@ -74,7 +100,8 @@ type request struct {
 	info        Info
 	scope       string // of the key, as in the table
 	operation   string // likewise
-	fingerprint []byte // its version, then the hash; the table has two columns
+	subject     subject
+	fingerprint []byte // of subject: its version, then the hash; the table has two columns
 	body        []byte
 	lock        int64
 	begun       time.Time
@@ -100,10 +127,35 @@ func (req *request) whole(ctx context.Context) *http.Request {
 	return r
 }
 
+// adopt gives the request the fingerprint that an earlier build would have given it, if one wrote the row. It reports
+// whether it did.
+func (req *request) adopt(s *stored) bool {
+	if s == nil || s.Expired || s.Version > versionBytes || req.fingerprint[0] <= versionBytes {
+		return false
+	}
+	req.fingerprint = req.subject.earlier()
+	return true
+}
+
+// operationName names the operation in logs. Where neither a route nor a router names it, it is the path, which may have a token
+// in it: then it is the hash of what the row has.
+func (req *request) operationName() string {
+	if req.route != "" || req.info.Operation == "" {
+		return req.info.Operation
+	}
+	sum := sha256.Sum256([]byte(req.info.Operation))
+	return req.Method + " sha256:" + hex.EncodeToString(sum[:8])
+}
+
 // keyHash names the key in logs.
 func (req *request) keyHash() string { return hashName(req.lock) }
 
-func hashName(lock int64) string { return fmt.Sprintf("%016x", uint64(lock)) }
+// hashName is a name for a key that does not tell the number of its lock: whoever may connect could hold that. From the
+// lock's number docs/operations/idempotency.md computes it in SQL.
+func hashName(lock int64) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "holdfast/idempotency:%016x", uint64(lock)))
+	return hex.EncodeToString(sum[:8])
+}
 
 // read reads everything that identifies a request. A problem that is not nil refuses it.
 func (rt *route) read(w http.ResponseWriter, req *request) *problem {
@@ -137,7 +189,7 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 	if req.body, err = readBody(http.MaxBytesReader(w, body, rt.o.MaxRequest), min(r.ContentLength, rt.o.MaxRequest)); err != nil {
 		var tooLarge *http.MaxBytesError
 		if errors.As(err, &tooLarge) {
-			return refuse(requestTooLarge.with(fmt.Sprintf("Its body must have at most %d bytes.", rt.o.MaxRequest)))
+			return refuse(requestTooLarge.with(fmt.Sprintf("Its body must have at most %d bytes.", tooLarge.Limit))) // of code in front of us, or ours
 		}
 		return refuse(requestUnread)
 	}
@@ -175,13 +227,18 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 	default:
 		req.scope, req.operation = principalScope+principal, req.info.Operation
 	}
+	if g.c.TenantFunc == nil {
+		s.host = hostName(r.Host)
+	} else if tenant := g.c.TenantFunc(r); tenant != "" {
+		req.scope = tenantScope(tenant, req.scope)
+	}
 	if rt.o.Fingerprint != nil {
 		if s.body, err = rt.o.Fingerprint(req.whole(r.Context()), req.body); err != nil {
 			return refuse(requestUnfit.with(err.Error()))
 		}
 		s.mediaType += ";selected"
 	}
-	req.fingerprint = s.fingerprint()
+	req.subject, req.fingerprint = s, s.fingerprint()
 	req.lock = lockNumber(g.c.Schema, req.scope, req.operation, key)
 	return nil
 }

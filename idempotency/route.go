@@ -33,6 +33,11 @@ type Route struct {
 	// CompleteHeaders are headers that are stored in addition to DefaultCompleteHeaders.
 	CompleteHeaders []string
 
+	// CompleteQuery names the parameters of the query that are stored with a request. A request with any other parameter is not
+	// stored, and left to its client, because a query may contain credentials, and the handler would do something else without
+	// a part of it. A warning says so once a minute. Defaults to none: only requests without a query are stored.
+	CompleteQuery []string
+
 	// Operation names what the route does, as part of the key's scope: "POST /charges/{id}/refunds". Defaults to the
 	// result of Config.OperationFunc. Required with ScopeOperation and with Complete.
 	Operation string
@@ -174,6 +179,11 @@ func (o Route) validate(c Config) error {
 	for _, name := range o.CompleteHeaders {
 		if canonical := textproto.CanonicalMIMEHeaderKey(name); !isToken(name) || slices.Contains(neverKept, canonical) {
 			bad("complete header is %q: it must be the name of a header that carries no credentials", name)
+		}
+	}
+	for _, name := range o.CompleteQuery {
+		if name == "" || slices.ContainsFunc(secretParameters, func(part string) bool { return strings.Contains(strings.ToLower(name), part) }) {
+			bad("complete query is %q: it must be the name of a parameter that is no credential", name)
 		}
 	}
 	if len(o.Operation) > maxOperation {

@@ -60,7 +60,16 @@ func (rt *route) try(w http.ResponseWriter, req *request) error {
 	default: // The answer was stored between the look and the lock.
 		return nil
 	}
-	rec := newRecorder(w)
+	full, err := rt.full(req.Context(), h.tx, req)
+	if err != nil {
+		return err
+	}
+	if full {
+		rt.g.rollback(h)
+		rt.refuse(w, req, tooManyKeys, Refused)
+		return nil
+	}
+	rec := newRecorder(w, rt.g.c.MaxAnswer)
 	return rt.settle(h, rt.call(h, rec, req), rec, req)
 }
 
@@ -142,6 +151,10 @@ func (rt *route) forgotten(hd *handling, rec *recorder, req *request) {
 		return
 	}
 	switch {
+	case rec.tooLong:
+		req.err = fmt.Errorf("the answer is longer than max answer, %d bytes", rt.g.c.MaxAnswer)
+		rt.refuse(rec.to, req, handlerFault.with("Its answer would have been too long."), Forgotten)
+		return
 	case hd.ended == nil:
 		req.err = errNoAnswer
 	case errors.Is(hd.ended, errTimeout):

@@ -37,8 +37,17 @@ func (c *counter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndDat
 // However many requests wait for a key, on the node where the first one runs and on another one, they look at it five times
 // a second at most, all together.
 func TestRequestsThatWaitLookAtTheirKeyTogether(t *testing.T) {
-	for mode, o := range modes {
-		t.Run(mode, func(t *testing.T) {
+	type row struct {
+		mode    string
+		waiters int // of each of two nodes
+	}
+	var rows []row
+	for mode := range modes {
+		rows = append(rows, row{mode, 50}, row{mode, 200})
+	}
+	for _, row := range rows {
+		mode, o, waiters := row.mode, modes[row.mode], row.waiters
+		t.Run(fmt.Sprint(mode, ", ", 2*waiters, " waiters"), func(t *testing.T) {
 			b := setup(t)
 			entered, out := make(chan struct{}, 1), make(chan struct{})
 			letGo := sync.OnceFunc(func() { close(out) })
@@ -53,7 +62,6 @@ func TestRequestsThatWaitLookAtTheirKeyTogether(t *testing.T) {
 			statements := &counter{}
 			here, there := b.guardOn(b.traced(statements)), b.guardOn(b.traced(statements))
 			nodes := []http.Handler{b.service(here, handler, o), b.service(there, handler, o)}
-			const waiters = 100
 			answers := make(chan *httptest.ResponseRecorder, 1+2*waiters)
 			go func() { answers <- b.send(nodes[0], sent{key: "k"}) }()
 			<-entered
@@ -63,7 +71,7 @@ func TestRequestsThatWaitLookAtTheirKeyTogether(t *testing.T) {
 				}
 			}
 			for _, g := range []*Guard{here, there} {
-				wait.Until(t, "all wait", func() bool { return g.rooms.waiting.Load() == waiters })
+				wait.Until(t, "all wait", func() bool { return g.rooms.waiting.Load() == int64(waiters) })
 			}
 			time.Sleep(2 * time.Second) // sleep: the requests themselves cost statements, and the first looks are quicker
 			before, began := statements.n.Load(), time.Now()

@@ -16,10 +16,11 @@ import (
 // storeAlone is TryStore (try) and Store: it stores an event in a transaction of its own. hash is as in newDeliveryOf.
 func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []byte, try bool) (Outcome, error) {
 	rec.registry.start()
-	if err := checkEvent(e); err != nil {
+	if err := rec.c.checkEvent(e); err != nil {
 		return "", fmt.Errorf("store event: %w", err)
 	}
 	d := rec.registry.newDeliveryOf(e, hash)
+	d.ctx = ctx
 	if try {
 		d.manner = mannerTry
 	}
@@ -51,13 +52,14 @@ func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []by
 // receiveAlone is TryReceive (try) and Receive: it handles an event in transactions of its own. hash is as in newDeliveryOf.
 func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []byte, try bool) (Outcome, error) {
 	rec.registry.start()
-	if err := checkEvent(e); err != nil {
+	if err := rec.c.checkEvent(e); err != nil {
 		return "", fmt.Errorf("receive event: %w", err)
 	}
 	if err := rec.runner.tooManyHung(); err != nil {
 		return "", err
 	}
 	d := rec.registry.newDeliveryOf(e, hash)
+	d.ctx = ctx
 	if try {
 		d.manner = mannerTry
 	}
@@ -86,7 +88,7 @@ func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []
 // receiveTx is ReceiveTx.
 func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
 	rec.registry.start()
-	if err := checkEvent(e); err != nil {
+	if err := rec.c.checkEvent(e); err != nil {
 		return "", fmt.Errorf("receive event: %w", err)
 	}
 	d := rec.registry.newDelivery(e)
@@ -123,7 +125,7 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 // storeTx is StoreTx.
 func (rec *receiver) storeTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
 	rec.registry.start()
-	if err := checkEvent(e); err != nil {
+	if err := rec.c.checkEvent(e); err != nil {
 		return "", fmt.Errorf("store event: %w", err)
 	}
 	d := rec.registry.newDelivery(e)

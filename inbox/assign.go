@@ -97,7 +97,7 @@ func (p *partition) otherGroup(other string) {
 	if other == "" {
 		return
 	}
-	if _, say := p.limiter.allow("group", time.Minute, time.Now()); say {
+	if _, say := p.limiter.Allow("group", time.Minute, time.Now()); say {
 		p.c.Logger.Warn("another group has read this partition for the same consumer: give each group a Consumer of its own", "consumer", p.c.Consumer,
 			"topic", p.tp.Topic, "partition", p.tp.Partition, "group", groupOf(p.gen), "other_group", other)
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/retry"
@@ -18,10 +19,14 @@ const (
 	defaultStopTimeout      = 10 * time.Second
 	defaultRetention        = 7 * 24 * time.Hour
 	defaultWorkers          = 8
+	defaultGroup            = 64
 	defaultMaxHung          = 8
 	defaultImmediateRetries = 2
 	defaultPollMin          = 20 * time.Millisecond
 	defaultPollMax          = time.Second
+
+	defaultMemory = 128 << 20
+	leastMemory   = 16 << 20
 
 	defaultMaxStored    = 1_000_000
 	defaultMaxStoredKey = 10_000
@@ -48,6 +53,18 @@ const (
 	UnknownDead Unknown = "dead"
 )
 
+// Erased says what becomes of an event whose payload is encrypted with a key that was erased.
+type Erased string
+
+const (
+	// ErasedDead makes the event a dead letter at once. Its payload stays unreadable: somebody should see that it was not handled.
+	ErasedDead Erased = "dead"
+
+	// ErasedSkip settles the event without calling its handler, says so in the log, and calls Observer.OnErased. Choose it if the
+	// keys of people are erased for good, so that what is still on its way for them needs nobody's attention.
+	ErasedSkip Erased = "skip"
+)
+
 // Config configures an Inbox. The zero value of each field means its default. Only Consumer is required.
 type Config struct {
 	// Schema is the name of the Postgres schema that holds holdfast's tables. Defaults to "holdfast".
@@ -70,6 +87,15 @@ type Config struct {
 	// BatchSize is how many events of a partition one transaction handles at most, if HandleBatch registered their type. Between 1
 	// and 10,000; more than 1,024 never come together. Defaults to 1.
 	BatchSize int
+
+	// Group is how many events one transaction takes in at most while many wait, each with the handler that Handle registered for
+	// it: as many as take some 5 ms together. A group that fails, for any reason, is rolled back, and its events run again one by
+	// one: no event suffers for another, and the group's failure spends no attempt. In a group a handler waits for locks 100 ms at
+	// most. Events of a type run alone for a while after one took longer than 20 ms or failed, and always if the handler does
+	// what others in its transaction would suffer from: it changes settings (set, set_config), sends several statements in one
+	// text, or uses tx.Conn(). now() is the same for all events of a group. 1 runs every event in a
+	// transaction of its own. Between 1 and 1,000. Defaults to 64.
+	Group int
 
 	// Workers is how many handlers run at once on this node for Consume, and as many again for stored events. Each occupies a
 	// connection of the pool. Between 1 and 1,000. Defaults to 8.
@@ -125,6 +151,24 @@ type Config struct {
 	// their keys too. Waiting.Undeclared counts them, and a node that handles the type takes them.
 	UnknownType Unknown
 
+	// SourceTopics names, for sources that matter, the topics from which their events are taken. Whoever may write to another
+	// topic could otherwise send an event under such a source with the id of a real one, which would then be a duplicate. An
+	// event of the source from any other topic becomes a dead letter under an id of its own, and Receive and Store refuse it.
+	// Events of sources that it does not name may come from every topic. Defaults to none.
+	SourceTopics map[string][]string
+
+	// CorrelationHeader is the header of an event by which other logs know it: log lines and spans have its value as
+	// correlation_id, or the trace id of traceparent if the event has no such header. Defaults to "correlation_id".
+	CorrelationHeader string
+
+	// Decryptor decrypts the payloads that outbox.Config.Encryptor encrypted, for handlers. Everything else has what came: inbox rows,
+	// stored events and dead letters. It is asked in the handler's transaction and within its Timeout, and its errors count as the
+	// handler's. Without one, an encrypted event fails. Defaults to none.
+	Decryptor holdfast.Decryptor
+
+	// ErasedKey says what becomes of an event whose key was erased (holdfast.ErrKeyErased). Defaults to ErasedDead.
+	ErasedKey Erased
+
 	// DeadLetterTopic publishes every dead letter to a Kafka topic too, each time an event is given up: "*.dlq" is the event's topic
 	// with ".dlq" added, "dead-letters" is one topic for all. It goes through the log in the transaction that writes the letter, so
 	// a relay has to run on this database. It keeps the event's key, type and source, has an id of its own, and carries the
@@ -133,8 +177,9 @@ type Config struct {
 	DeadLetterTopic string
 
 	// LetterPayload is the largest payload, in bytes, that is published with a letter. A larger one is left out, and a header says
-	// so. It should lie well below the topic's max.message.bytes. -1 leaves out every payload. Defaults to a little less than
-	// 1 MiB, which fits Kafka's own limits.
+	// so. It should lie well below the topic's max.message.bytes. -1 leaves out every payload, and the texts of errors, which may
+	// quote it: the class of the error is published, and its fingerprint. The letter in Postgres has the whole text. Defaults to a
+	// little less than 1 MiB, which fits Kafka's own limits.
 	LetterPayload int
 
 	// PollMin and PollMax are how often Run looks for stored events that are due: every PollMin while it finds some, and less and
@@ -161,6 +206,7 @@ func (c Config) withDefaults() Config {
 	c.Retry = c.Retry.Or(defaultRetry)
 	c.ImmediateRetries = max(or(c.ImmediateRetries, defaultImmediateRetries), 0)
 	c.BatchSize = or(c.BatchSize, 1)
+	c.Group = or(c.Group, defaultGroup)
 	c.Workers = or(c.Workers, defaultWorkers)
 	c.MemoryBudget = or(c.MemoryBudget, defaultMemory)
 	c.Timeout = or(c.Timeout, defaultTimeout)
@@ -169,8 +215,10 @@ func (c Config) withDefaults() Config {
 	c.MaxHung = or(c.MaxHung, defaultMaxHung)
 	c.Retention = or(c.Retention, defaultRetention)
 	c.UnknownType = or(c.UnknownType, UnknownSkip)
+	c.ErasedKey = or(c.ErasedKey, ErasedDead)
 	c.MaxStored = or(c.MaxStored, defaultMaxStored)
 	c.MaxStoredKey = or(c.MaxStoredKey, defaultMaxStoredKey)
+	c.CorrelationHeader = or(c.CorrelationHeader, "correlation_id")
 	c.LetterPayload = or(c.LetterPayload, defaultLetterPayload)
 	c.PollMin = or(c.PollMin, defaultPollMin)
 	c.PollMax = or(c.PollMax, max(defaultPollMax, c.PollMin))
@@ -191,11 +239,19 @@ func (c Config) validate() error {
 	if err := c.Retry.Validate("retry"); err != nil {
 		problems = append(problems, err)
 	}
+	if err := checkText("correlation header", c.CorrelationHeader, 1, 255); err != nil {
+		problems = append(problems, err)
+	} else if wire.Reserved(c.CorrelationHeader) {
+		bad("correlation header is %q: it must not be a reserved name", c.CorrelationHeader)
+	}
 	if c.ImmediateRetries > 100 {
 		bad("immediate retries is %d: it must be between 0 and 100, or -1 for none: the partition waits for all of them", c.ImmediateRetries)
 	}
 	if c.BatchSize < 1 || c.BatchSize > 10_000 {
 		bad("batch size is %d: it must be between 1 and 10000", c.BatchSize)
+	}
+	if c.Group < 1 || c.Group > 1000 {
+		bad("group is %d: it must be between 1 and 1000; 1 is a transaction for each event", c.Group)
 	}
 	if c.Workers < 1 || c.Workers > 1000 {
 		bad("workers is %d: it must be between 1 and 1000; give the pool as many connections", c.Workers)
@@ -232,6 +288,24 @@ func (c Config) validate() error {
 	default:
 		bad("unknown type is %q: it must be %q, %q or %q", c.UnknownType, UnknownSkip, UnknownStore, UnknownDead)
 	}
+	switch c.ErasedKey {
+	case ErasedDead, ErasedSkip:
+	default:
+		bad("erased key is %q: it must be %q or %q", c.ErasedKey, ErasedDead, ErasedSkip)
+	}
+	for source, topics := range c.SourceTopics {
+		if err := checkText("source", source, 0, 255); err != nil {
+			bad("source topics: %w", err)
+		}
+		if len(topics) == 0 {
+			bad("source topics of %s is empty: it must name the topics that its events come from", excerpt(source))
+		}
+		for _, topic := range topics {
+			if err := checkTopic(topic); err != nil {
+				bad("source topics of %s: %w", excerpt(source), err)
+			}
+		}
+	}
 	if err := wire.ValidateLetterTopic(c.DeadLetterTopic); err != nil {
 		problems = append(problems, err)
 	}
@@ -247,6 +321,9 @@ func (c Config) validate() error {
 // lease is how long a stored event belongs to the worker that claimed it: as long as its handler can take at most, and 30 s to get a
 // connection first.
 func (c Config) lease() time.Duration { return c.Timeout + c.Grace + 30*time.Second }
+
+// withholds says whether what is published of a letter must not quote its event.
+func (c Config) withholds() bool { return c.DeadLetterTopic != "" && c.LetterPayload < 0 }
 
 // defaultLetterPayload is the default of Config.LetterPayload: what a topic takes by default (1 MiB), less room for the record itself
 // and for wire.MaxLetterHeaders.

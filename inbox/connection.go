@@ -89,7 +89,7 @@ func (env *env) suspect(err error) {
 
 // mayTest keeps the tests of the pool a while apart.
 func (env *env) mayTest() bool {
-	_, now := env.tested.allow("", sayEvery, time.Now())
+	_, now := env.tested.Allow("", sayEvery, time.Now())
 	return now
 }
 

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"time"
@@ -16,10 +17,21 @@ type delivery struct {
 	h       BatchHandler // nil for a type that this node does not handle
 	from    *origin      // nil unless the event comes from Kafka
 	manner  manner
-	inDoubt bool   // a COMMIT got no answer: if the event is known now, that COMMIT was carried out
-	start   int32  // which start of its handler is counted; 0 if none is
-	suspect bool   // its handler was started before, and the process ended
-	after   func() // what to report once the last step has committed
+	inDoubt bool            // a COMMIT got no answer: if the event is known now, that COMMIT was carried out
+	start   int32           // which start of its handler is counted; 0 if none is
+	suspect bool            // its handler was started before, and the process ended
+	took    time.Duration   // of its handler, in the last group that it was in
+	after   func()          // what to report once the last step has committed
+	attempt int             // starts of its handler, the last one included
+	ctx     context.Context // of the last run of its handler, else of the caller; nil: none. For the Observer and the log only
+}
+
+// context is what to report the event in.
+func (d *delivery) context() context.Context {
+	if d.ctx == nil {
+		return context.Background()
+	}
+	return d.ctx
 }
 
 // manner says how an event is taken in.

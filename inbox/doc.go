@@ -37,7 +37,7 @@
 //
 //  1. A program calls Receive or Store (receive.go), or Run and Consume (run.go). It may ask what waits (waiting.go), and a
 //     handler may ask for a watermark (watermark.go). hooks.go is for packages webhook and holdfasttest. inbox.go puts the
-//     parts together.
+//     parts together, and registers handlers so that they get payloads in the clear (decrypt.go).
 //  2. Consume joins the group and gets partitions (consume.go). It saves and commits their positions as events settle, and
 //     releases them at a rebalance or shutdown (position.go).
 //  3. A partition is read page by page (read.go). First it is assigned: the fence is raised, so that the last owner can no
@@ -48,9 +48,9 @@
 //  4. The workers get an event when its key is free (dispatch.go), and report how it went (progress.go). An event that finds
 //     no room waits: backpressure (capacity.go). partition.go is what these files share. A database that lost its last
 //     transactions makes a partition stale (incarnation.go).
-//  5. A worker of the pool does one job after the other (pool.go). It may go on with the key that it has (followers.go);
-//     otherwise the scheduler decides which events may run in parallel (scheduler.go). job.go is the work of one
-//     transaction. The tracker knows which offsets are settled (tracker.go).
+//  5. A worker of the pool does one job after the other (pool.go). While many wait, it does several in one transaction
+//     (together.go). It may go on with the key that it has (followers.go); otherwise the scheduler decides which events may run
+//     in parallel (scheduler.go). job.go is the work of one transaction. The tracker knows which offsets are settled (tracker.go).
 //  6. Run handles stored events (backlog.go). The handler of a due event runs (stored.go), and its row goes or waits for the
 //     next attempt (settle.go). Each event was claimed (claim.go), within the memory for stored events (stored_memory.go),
 //     under a lease (lease.go). sweep.go resumes heads of keys that are dormant.
@@ -66,7 +66,7 @@
 //     and is judged in one place (returned.go). connection.go takes the connections, bounds what is waited for on them, and
 //     gets rid of dead ones. Errors are shortened (errortext.go). history.go decides what follows a failure,
 //     and fault.go says whose fault it is.
-//  12. All parts use env.go, registry.go (the handlers), memory.go (its budget) and statements.go. transient.go bounds how
-//     often a repeated error is logged, backoff.go how long to wait. group.go runs loops, and wiring.go explains a missing
-//     schema.
+//  12. All parts use env.go, registry.go (the handlers), memory.go (its budget) and statements.go. grouping.go decides which
+//     events may share a transaction. transient.go bounds how often a repeated error is logged, backoff.go how long to wait.
+//     group.go runs loops, and wiring.go explains a missing schema.
 package inbox

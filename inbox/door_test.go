@@ -168,7 +168,7 @@ func TestWhatTheTablesWouldRefuseIsRefusedAtTheDoor(t *testing.T) {
 		`topic is "a b"`:           {ID: "1", Type: "t", Topic: "a b"},
 		"key has 1025 bytes":       {ID: "1", Type: "t", Topic: "t", Key: strings.Repeat("k", 1025)},
 		"source is \"a\\x00\"":     {ID: "1", Type: "t", Topic: "t", Source: "a\x00"},
-		"key is \"\\xff\"":         {ID: "1", Type: "t", Topic: "t", Key: "\xff"},
+		"key of 1 bytes is not":    {ID: "1", Type: "t", Topic: "t", Key: "\xff"},
 		"header \"h\" has a value": {ID: "1", Type: "t", Topic: "t", Headers: map[string]string{"h": "\xff"}},
 	} {
 		if _, err := in.Receive(b.Context(), e); err == nil || !strings.Contains(err.Error(), field) {

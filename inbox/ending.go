@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -18,6 +19,13 @@ import (
 type runner struct {
 	*env
 	hung atomic.Int64 // handlers that have not returned
+	own  sync.Map     // types whose handlers need transactions of their own
+}
+
+// needsItsOwn reports that a handler of the type has done what only one with a transaction of its own may do.
+func (rn *runner) needsItsOwn(eventType string) bool {
+	_, needs := rn.own.Load(eventType)
+	return needs
 }
 
 // commitTx commits, even when ctx has ended, and gives the connection back.

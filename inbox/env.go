@@ -6,7 +6,10 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/correlation"
 	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/quiet"
 	"github.com/holdfast-go/holdfast/internal/rights"
 )
 
@@ -18,14 +21,15 @@ type env struct {
 	node    string // names this process among the nodes of the consumer
 	random  func() float64
 	wakeup  chan struct{} // this node stored an event: Run looks at once
-	limiter rateLimiter
-	tested  rateLimiter // of tests of the pool
+	limiter quiet.Limiter
+	tested  quiet.Limiter // of tests of the pool
 	rights  *rights.Checks
 	asking  chan struct{} // full while the question about a handler is asked
+	groups  groupTimes
 }
 
 func newEnv(pool *pgxpool.Pool, c Config) *env {
-	return &env{pool: pool, c: c, sql: newStatements(c), rights: &rights.Checks{Pool: pool, Schema: c.Schema, Rights: rights.OfConsumers, Logger: c.Logger}, node: rand.Text(), random: mathrand.Float64, wakeup: make(chan struct{}, 1), asking: make(chan struct{}, 1)}
+	return &env{pool: pool, c: c, sql: newStatements(c), rights: &rights.Checks{Pool: pool, Schema: c.Schema, Rights: rights.Of["consumer"], Consumer: c.Consumer, Logger: c.Logger}, node: rand.Text(), random: mathrand.Float64, wakeup: make(chan struct{}, 1), asking: make(chan struct{}, 1), groups: defaultGroupTimes}
 }
 
 // wake tells Run that an event was stored.
@@ -39,4 +43,19 @@ func (env *env) wake() {
 // keyNumber is the number of a key's lock in the class lane.KeyClass. Package dlq takes it before it changes a key's queue.
 func (env *env) keyNumber(topic, key string) int32 {
 	return lane.Number(env.c.Schema, env.c.Consumer, topic, key)
+}
+
+// attrs are the attributes of an event in a log line: never its payload, its key or its headers, except for the one that is there to
+// correlate logs.
+func (env *env) attrs(e holdfast.Event) []any {
+	attrs := []any{"consumer", env.c.Consumer, "topic", e.Topic, "type", e.Type, "source", e.Source, "event_id", e.ID}
+	if id := env.correlation(e); id != "" {
+		attrs = append(attrs, "correlation_id", id)
+	}
+	return attrs
+}
+
+// correlation is the name by which other logs know an event.
+func (env *env) correlation(e holdfast.Event) string {
+	return correlation.ID(func(name string) string { return e.Headers[name] }, env.c.CorrelationHeader)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -26,6 +27,15 @@ func boundedError(err error) string {
 		text = text[:maxErrorText-len("…")] + "…"
 	}
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// loggedError is an error's text for the log: what a handler said in it may be its event's data, so of that only the class is left.
+func loggedError(err error) string {
+	var h *handlerError
+	if errors.As(err, &h) {
+		return classOf(err) + ", in a handler"
+	}
+	return boundedError(private.Error(err))
 }
 
 // classOf names the kind of failure in a few words, for logs and fingerprints.

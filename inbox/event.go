@@ -3,6 +3,7 @@ package inbox
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,12 @@ func checkText(field, value string, shortest, longest int) error {
 	switch n := len(value); {
 	case n == 0 && shortest > 0:
 		return fmt.Errorf("%s is empty: it must have %d to %d bytes", field, shortest, longest)
+	case field == "key" && n > longest: // Keys are often a person's: no error quotes one.
+		return fmt.Errorf("%s has %d bytes: it must have %d to %d", field, n, shortest, longest)
+	case field == "key" && !utf8.ValidString(value):
+		return fmt.Errorf("%s of %d bytes is not UTF-8: it must be", field, n)
+	case field == "key" && strings.IndexByte(value, 0) >= 0:
+		return fmt.Errorf("%s of %d bytes holds the character NUL: it must not", field, n)
 	case n < shortest || n > longest:
 		return fmt.Errorf("%s has %d bytes (%s): it must have %d to %d", field, n, excerpt(value), shortest, longest)
 	case !utf8.ValidString(value):
@@ -39,6 +46,26 @@ func excerpt(value string) string {
 	return strconv.QuoteToASCII(value)
 }
 
+// errUntrusted says that an event claims a source whose events do not come from its topic.
+type errUntrusted struct{ error }
+
+// checkSource applies SourceTopics.
+func (c Config) checkSource(e holdfast.Event) error {
+	topics, named := c.SourceTopics[e.Source]
+	if !named || slices.Contains(topics, e.Topic) {
+		return nil
+	}
+	return errUntrusted{fmt.Errorf("source is %s: its events come from the topics %q only, and this one, with the id %s, came from %q", excerpt(e.Source), topics, excerpt(e.ID), e.Topic)}
+}
+
+// checkEvent refuses an event that comes alone, before anything is done with it.
+func (c Config) checkEvent(e holdfast.Event) error {
+	if err := checkEvent(e); err != nil {
+		return err
+	}
+	return c.checkSource(e)
+}
+
 // checkEvent refuses what the tables would refuse later, when the sender could no longer be told. The limits are those of
 // schema.sql.
 func checkEvent(e holdfast.Event) error {
@@ -51,11 +78,8 @@ func checkEvent(e holdfast.Event) error {
 	if err := checkText("type", e.Type, 1, 255); err != nil {
 		return err
 	}
-	if err := checkText("topic", e.Topic, 1, 249); err != nil {
+	if err := checkTopic(e.Topic); err != nil {
 		return err
-	}
-	if !topicName.MatchString(e.Topic) || e.Topic == "." || e.Topic == ".." {
-		return fmt.Errorf("topic is %s: it must be a Kafka topic's name, of letters, digits, '.', '_' and '-'", excerpt(e.Topic))
 	}
 	if err := checkText("key", e.Key, 0, 1024); err != nil {
 		return err
@@ -68,6 +92,16 @@ func checkEvent(e holdfast.Event) error {
 		if !utf8.ValidString(value) || strings.IndexByte(value, 0) >= 0 {
 			return fmt.Errorf("header %s has a value that is not UTF-8 or holds NUL", excerpt(name))
 		}
+	}
+	return nil
+}
+
+func checkTopic(topic string) error {
+	if err := checkText("topic", topic, 1, 249); err != nil {
+		return err
+	}
+	if !topicName.MatchString(topic) || topic == "." || topic == ".." {
+		return fmt.Errorf("topic is %s: it must be a Kafka topic's name, of letters, digits, '.', '_' and '-'", excerpt(topic))
 	}
 	return nil
 }

@@ -153,3 +153,8 @@ var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit)")
 
 // errFenced means that the group has given the partition to another node.
 var errFenced = errors.New("another node has the partition")
+
+// errOneByOne ends a transaction of several events that have to come one by one. In a batch, one is known or has to wait for
+// its key. Among followers, one is known, nothing is before them any more, or there is no room. In a group, a handler
+// needs a transaction of its own, or no event is new.
+var errOneByOne = errors.New("the events have to come one by one")

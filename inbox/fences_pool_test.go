@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
@@ -41,16 +42,13 @@ func TestHeldFencesLeaveConnectionsToOtherPartitions(t *testing.T) {
 	parts.fakeGeneration.gate = make(chan struct{})
 	begun := time.Now()
 	b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, parts) })
-	waiters := func() int64 {
-		return b.count("select count(*) from pg_locks where locktype = 'advisory' and classid = $1 and not granted and database = (select oid from pg_database where datname = current_database())", int64(fenceClass))
-	}
-	wait.Until(t, "a partition to wait for its fence", func() bool { return waiters() > 0 })
+	wait.Until(t, "a partition to wait for its fence", func() bool { return b.fenceWaiters() > 0 })
 	close(parts.fakeGeneration.gate)
 	b.await("the partition whose fence is free", func(o *observations) bool { return o.settled["orders/0"] == 8 })
 	if took := time.Since(begun); took > 8*time.Second {
 		t.Errorf("it took %s", took)
 	}
-	if n := waiters(); n > 1 {
+	if n := b.fenceWaiters(); n > 1 {
 		t.Errorf("%d connections of four wait for fences", n)
 	}
 	if err := dead.Rollback(t.Context()); err != nil {
@@ -73,7 +71,7 @@ func TestAnOwnerThatGoesOnDoesNotKeepTheNextOneOut(t *testing.T) {
 		done <- err
 	}()
 	wait.Until(t, "the next owner to wait", func() bool {
-		return b.count("select count(*) from pg_locks where locktype = 'advisory' and classid = $1 and not granted and database = (select oid from pg_database where datname = current_database())", int64(fenceClass)) == 1
+		return b.fenceWaiters() == 1
 	})
 	// Whoever comes now waits behind it.
 	var err error
@@ -90,5 +88,26 @@ func TestAnOwnerThatGoesOnDoesNotKeepTheNextOneOut(t *testing.T) {
 	}
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAQuarterOfThePoolMayWaitForLastOwners(t *testing.T) {
+	if n := waitingMost(nil); n != 1 {
+		t.Errorf("without a pool %d may wait", n)
+	}
+	for conns, want := range map[int32]int{1: 1, 3: 1, 4: 1, 7: 1, 8: 2, 12: 3, 20: 5, 100: 25} {
+		c, err := pgxpool.ParseConfig("postgres://localhost/x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.MaxConns = conns
+		pool, err := pgxpool.NewWithConfig(t.Context(), c) // It connects to nothing before it is asked to.
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := waitingMost(pool); n != want {
+			t.Errorf("of %d connections %d may wait, want %d", conns, n, want)
+		}
+		pool.Close()
 	}
 }

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"strings"
@@ -18,8 +19,8 @@ import (
 // handle runs a handler: for a new or a stored event, for one event or a batch, in our transaction or the caller's. Then
 // settle, if it is not nil, settles the events in the same transaction. The error is a *handlerError when the handler is to
 // blame, or when the connection was lost while it ran. failureOf turns it into a *failure.
-func (rn *runner) handle(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event, settle func(ctx context.Context) error) error {
-	if err := rn.call(ctx, tx, h, es); err != nil {
+func (rn *runner) handle(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event, about *handling, settle func(ctx context.Context) error) error {
+	if err := rn.call(ctx, tx, h, es, about); err != nil {
 		return err
 	}
 	if settle == nil {
@@ -30,17 +31,22 @@ func (rn *runner) handle(ctx context.Context, tx pgx.Tx, h BatchHandler, es []ho
 	return judgeSettling(settle(ctx), tx.Conn().IsClosed())
 }
 
-// call runs a handler. Its error is a *handlerError. A handler that does not return within Config.Timeout and Config.Grace is
-// reported as hung. It still runs.
-func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event) error {
+// call runs a handler. Its error is a *handlerError, or errOneByOne if a handler that shares its transaction needs one of its own. A
+// handler that does not return within Config.Timeout and Config.Grace is reported as hung. It still runs.
+func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event, about *handling) (err error) {
 	if err := rn.tooManyHung(); err != nil {
 		return &handlerError{err: err, stopped: true}
 	}
 	hctx, cancel := context.WithTimeout(ctx, rn.c.Timeout)
 	defer cancel()
+	hctx, ended := rn.observed(hctx, es, about)
+	defer func() { ended(err) }()
 	done := make(chan error, 1)
 	given := handlertx.Give(hctx, tx, errNotTheHandlers)
 	defer given.TakeBack()
+	if about.shared {
+		given.Share(errShared)
+	}
 	pid := tx.Conn().PgConn().PID()
 	var asking <-chan time.Time
 	if d := askAfter(rn.c); d > 0 {
@@ -60,6 +66,12 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		err = h(hctx, given, es)
 	}()
 	returned := func(err error) error {
+		if given.NeedsItsOwn() {
+			rn.own.Store(es[0].Type, true)
+			if about.shared { // Nothing of that was sent.
+				return errOneByOne
+			}
+		}
 		conn := tx.Conn().PgConn()
 		r := handlerReturn{
 			err: err, timeout: rn.c.Timeout, over: hctx.Err() != nil, stopped: ctx.Err() != nil,
@@ -90,7 +102,7 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 	case <-grace.C:
 	}
 	n, e := int(rn.hung.Add(1)), es[0]
-	rn.c.Logger.Error("handler hangs", "consumer", rn.c.Consumer, "type", e.Type, "source", e.Source, "id", e.ID, "hung", n)
+	rn.c.Logger.Error("handler hangs", append(rn.attrs(e), "attempt", about.attempt, "from_state", about.from, "to_state", about.from, "hung", n)...)
 	if rn.c.Observer.OnHungHandler != nil {
 		rn.c.Observer.OnHungHandler(e, n)
 	}
@@ -145,3 +157,24 @@ func trimmedStack() string {
 	}
 	return b.String()
 }
+
+// handling is what a run of a handler is about.
+type handling struct {
+	attempt int
+	from    string          // StateNone or StateStored
+	ctx     context.Context // the handler's, once it runs
+	shared  bool            // others run in its transaction, too
+}
+
+// observed tells the Observer that a handler is about to run. It returns the handler's context.
+func (rn *runner) observed(ctx context.Context, es []holdfast.Event, about *handling) (context.Context, func(error)) {
+	ended := func(error) {}
+	if rn.c.Observer.OnHandle != nil {
+		ctx, ended = rn.c.Observer.OnHandle(ctx, Handling{Consumer: rn.c.Consumer, Events: es, Attempt: about.attempt, FromState: about.from, CorrelationID: rn.correlation(es[0])})
+	}
+	about.ctx = ctx
+	return ctx, ended
+}
+
+// errShared is what a handler gets that tries what only one with a transaction of its own may do. It runs again in one.
+var errShared = errors.New("not in a transaction with others: the handler runs again in a transaction of its own")

@@ -25,7 +25,7 @@ var errPositionChanged = fmt.Errorf("the position was changed while the partitio
 // partition: ctx ended, or its position is not the one that it was. own says that this node has claimed the partition.
 func (p *partition) hold(ctx context.Context, why error, tries int, own bool) error {
 	delay := spread(holdBase, holdCap, tries, p.random())
-	attrs := []any{"consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "error", why, "retry_in", delay}
+	attrs := []any{"consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "error", loggedError(why), "retry_in", delay}
 	if errors.Is(why, ErrOffsetOutOfRange) {
 		p.c.Logger.Error("partition is held: its offset is out of range", attrs...)
 	} else {

@@ -30,7 +30,7 @@ func (in *Inbox) Hooks() hook.Inbox[Outcome] {
 // tryTx is ReceiveTx for package holdfasttest. It returns the handler's error and does not write it down.
 func (rec *receiver) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (out Outcome, failure, err error) {
 	rec.registry.start()
-	if err := checkEvent(e); err != nil {
+	if err := rec.c.checkEvent(e); err != nil {
 		return "", nil, err
 	}
 	d := rec.registry.newDelivery(e)

@@ -64,14 +64,14 @@ func (in *Inbox) Handle(eventType string, h Handler) {
 	if h == nil {
 		panic(fmt.Sprintf("inbox: handle %q: the handler is nil", eventType))
 	}
-	in.registry.register(eventType, func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
+	in.registry.register(eventType, in.decrypting(func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
 		for _, e := range events {
 			if err := h(ctx, tx, e); err != nil {
 				return err
 			}
 		}
 		return nil
-	})
+	}))
 }
 
 // HandleBatch registers a handler that takes up to Config.BatchSize events of a partition in one transaction: as many as have
@@ -82,7 +82,7 @@ func (in *Inbox) HandleBatch(eventType string, h BatchHandler) {
 	if h == nil {
 		panic(fmt.Sprintf("inbox: handle %q: the handler is nil", eventType))
 	}
-	in.registry.register(eventType, h)
+	in.registry.register(eventType, in.decrypting(h))
 	in.registry.batched[eventType] = true
 }
 

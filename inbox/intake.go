@@ -71,7 +71,7 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 			rec.transientOf(d, cause)
 		}
 		if v.do == actAgain && !v.free {
-			rec.retried(d.e, h.attempts, v.delay, false, cause)
+			rec.retried(d.context(), d.e, StateNone, h.attempts, v.delay, false, cause)
 		}
 		stopped := false
 		if v.do == actAgain {
@@ -141,7 +141,7 @@ func (rec *receiver) afterFailure(d *delivery, h history, v verdict, failures []
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		out, perr := rec.queues.store(ctx, tx, d, past{attempts, failures, age()}, &v.delay, Retrying)
 		if perr == nil && out == Retrying {
-			d.after = func() { rec.retried(d.e, attempts, v.delay, true, err) }
+			d.after = func() { rec.retried(d.context(), d.e, StateNone, attempts, v.delay, true, err) }
 		}
 		return out, perr
 	}, failures

@@ -14,6 +14,7 @@ type job struct {
 	ds     []*delivery
 	intake *intake // nil while its handler has to run first
 	kind   jobKind
+	single bool  // it was in a group that failed: it joins no other
 	read   int64 // numbers the events that the node has read; a batch has the number of its first
 
 	state    jobState

@@ -59,7 +59,7 @@ func (led *ledger) deadLetter(ctx context.Context, tx pgx.Tx, d *delivery, l let
 	}
 	failpoint.Hit(failpoint.InboxDeadLettering)
 	if as == Dead {
-		d.after = func() { led.notifyDead(l.observed(d.e, id)) }
+		d.after = func() { led.notifyDead(l.observed(d.context(), d.e, id), StateNone) }
 	}
 	return as, led.starts.forget(ctx, tx, d)
 }
@@ -82,7 +82,7 @@ func (led *ledger) letterAlone(ctx context.Context, tx pgx.Tx, d *delivery, l le
 	if err != nil {
 		return "", err
 	}
-	d.after = func() { led.notifyDead(l.observed(d.e, id)) }
+	d.after = func() { led.notifyDead(l.observed(d.context(), d.e, id), StateNone) }
 	return Dead, led.starts.forget(ctx, tx, d)
 }
 

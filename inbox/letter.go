@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -30,8 +32,8 @@ type letter struct {
 }
 
 // observed is what an Observer gets of a letter.
-func (l letter) observed(e holdfast.Event, id int64) DeadLettered {
-	return DeadLettered{Event: e, Letter: id, Reason: l.reason, Attempts: l.attempts, Err: l.err}
+func (l letter) observed(ctx context.Context, e holdfast.Event, id int64) DeadLettered {
+	return DeadLettered{Context: ctx, Event: e, Letter: id, Reason: l.reason, Attempts: l.attempts, Err: l.err}
 }
 
 // letters writes dead letters, and publishes them if Config.DeadLetterTopic asks for it.
@@ -41,6 +43,7 @@ type letters struct{ *env }
 // already.
 func (ls *letters) insert(ctx context.Context, tx pgx.Tx, e holdfast.Event, hash []byte, partition *int32, offset *int64, l letter) (int64, error) {
 	var id int64
+	l = ls.withheld(l)
 	err := tx.QueryRow(ctx, ls.sql.letter, ls.c.Consumer, l.reason, fingerprint(e.Type, l), l.holds && e.Key != "", e.ID, e.Source, e.Type,
 		e.Topic, e.Key, timeOrNil(e.Time), headersJSON(e.Headers), e.Payload, hash, partition, offset, int32(l.attempts),
 		nonNil(l.errors), l.age.Microseconds(), l.reopen, l.place).Scan(&id)
@@ -50,22 +53,27 @@ func (ls *letters) insert(ctx context.Context, tx pgx.Tx, e holdfast.Event, hash
 	return id, ls.publish(ctx, tx, e, id)
 }
 
-// fingerprint is equal for letters of one kind of failure: type, kind, and the first line of the error without its digits.
-func fingerprint(eventType string, l letter) string {
-	what := l.reason
-	if l.err != nil {
-		text, _, _ := strings.Cut(boundedError(l.err), "\n")
-		what = classOf(l.err) + ": " + text
+// withheld is a letter whose errors do not leave the database, if the configuration leaves payloads out as well. publish_letter
+// publishes the first line of the last error: it becomes the class of the error, and the text follows, for those who read the
+// letter's row.
+func (ls *letters) withheld(l letter) letter {
+	if !ls.c.withholds() || l.err == nil || len(l.errors) == 0 {
+		return l
 	}
-	what = strings.Map(func(r rune) rune {
-		if r >= '0' && r <= '9' {
-			return -1
-		}
-		return r
-	}, what)
-	if l.err != nil { // Keep the digits of a SQLSTATE: they are its meaning.
-		if class := classOf(l.err); strings.HasPrefix(class, "SQLSTATE") {
-			what = class
+	l.errors = slices.Clone(l.errors)
+	last := &l.errors[len(l.errors)-1]
+	*last = classOf(l.err) + "\n" + *last
+	return l
+}
+
+// fingerprint is equal for letters of one kind of failure: the event's type, the class, and the words of the error that are no values.
+// Of an error of Postgres the SQLSTATE says enough.
+func fingerprint(eventType string, l letter) string {
+	what := private.Kind(l.reason)
+	if l.err != nil {
+		what = classOf(l.err)
+		if !strings.HasPrefix(what, "SQLSTATE") {
+			what += ": " + private.Kind(boundedError(l.err))
 		}
 	}
 	for len(what) > 200 || !utf8.ValidString(what) {

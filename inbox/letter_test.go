@@ -260,3 +260,58 @@ func TestALetterTopicThatCannotBeIsRefusedAtNew(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A canary of a handler's error, of its payload or of a record's headers must not leave the database when payloads do not.
+func TestALetterThatIsPublishedWithoutItsPayloadHasNoErrorText(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.DeadLetterTopic, c.LetterPayload = "*.dlq", -1 })
+	pgtest.Exec(t, b.db, "create table card (number integer, holder text primary key); insert into card values (1, 'CANARY-4111')")
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		switch e.ID {
+		case "syntax":
+			_, err := tx.Exec(ctx, "insert into card (number, holder) select $1::text::integer, 'x'", string(e.Payload))
+			return fmt.Errorf("charge %s: %w", e.Payload, err)
+		case "unique":
+			_, err := tx.Exec(ctx, "insert into card values (1, $1)", string(e.Payload))
+			return err
+		case "panic":
+			panic("no card " + string(e.Payload))
+		}
+		return retry.Permanent(fmt.Errorf("charge %q, card=%s, %s: declined", e.Payload, e.Payload, e.Payload))
+	})
+	in.Handle("never", func(context.Context, pgx.Tx, holdfast.Event) error { return nil })
+	want := map[string]string{"syntax": "SQLSTATE 22P02", "unique": "SQLSTATE 23505", "panic": "panic", "text": "VALIDATION"}
+	for id := range want {
+		e := event(id, id)
+		e.Payload = []byte("CANARY-4111")
+		out, err := in.Receive(t.Context(), e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out == Dead {
+			continue
+		}
+		stop := b.run(in.Run)
+		b.awaitOutcome(id, Dead)
+		stop()
+	}
+	got := b.published()
+	if len(got) != len(want) {
+		t.Fatalf("%d letters are published, want %d", len(got), len(want))
+	}
+	for _, p := range got {
+		if all := fmt.Sprint(p.Headers, string(p.Payload)); strings.Contains(all, "CANARY") {
+			t.Errorf("it says %s", all)
+		}
+		if id := p.Headers[wire.HeaderEventID]; !strings.HasPrefix(p.Headers[wire.HeaderError], want[id]) {
+			t.Errorf("%s failed with %q, want %q", id, p.Headers[wire.HeaderError], want[id])
+		}
+	}
+	// Who works on the letter reads the error.
+	if n := b.count("select count(*) from holdfast.letter where errors[cardinality(errors)] like '%CANARY-4111%'"); n != int64(len(want)-1) {
+		t.Errorf("%d letters have their error, want %d: Postgres's own of the unique key is in its detail", n, len(want)-1)
+	}
+	if n := b.count("select count(*) from holdfast.letter where fingerprint like '%CANARY%' or fingerprint like '%4111%'"); n != 0 {
+		t.Errorf("%d fingerprints have the canary", n)
+	}
+}

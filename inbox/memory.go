@@ -20,11 +20,9 @@ type memory struct {
 }
 
 const (
-	largestPage   = 4 << 20
-	smallestPage  = 64 << 10
-	largestShare  = 16 << 20
-	leastMemory   = 16 << 20 // of Config.MemoryBudget
-	defaultMemory = 128 << 20
+	largestPage  = 4 << 20
+	smallestPage = 64 << 10
+	largestShare = 16 << 20
 )
 
 func newMemory(bytes int64) *memory {

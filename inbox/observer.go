@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"context"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -9,6 +10,11 @@ import (
 // Observer receives what an Inbox does. Any field may be nil. The functions are called in line, by many goroutines at once, and
 // must be quick. The events carry payloads: keep those out of logs.
 type Observer struct {
+	// OnHandle is called before a handler runs, with the context that the handler will have. The handler gets the context that it
+	// returns, which must be made from the given one. ended is called once, when the handler has returned or was abandoned, with
+	// its error; what becomes of the event then, OnReceive, OnRetry and OnDead say. Both must be quick.
+	OnHandle func(ctx context.Context, h Handling) (handlers context.Context, ended func(err error))
+
 	// OnReceive is called when an event's outcome is durable.
 	OnReceive func(Received)
 
@@ -28,6 +34,10 @@ type Observer struct {
 	// OnUnknownType is called for the first event of a topic and type that this inbox skips, because no node handles the type
 	// (UnknownSkip). OnReceive is called for each, with the outcome Skipped.
 	OnUnknownType func(topic, eventType string)
+
+	// OnErased is called when an event is settled without its handler, because the key of its payload was erased (ErasedSkip). An
+	// attempt whose transaction is rolled back calls it too.
+	OnErased func(e holdfast.Event)
 
 	// OnHeld is called when a partition is held because its log does not hold the next offset to read (ErrOffsetOutOfRange, which err
 	// wraps with what to do about it), and again at most every minute while it is. Epoch is 0 if this node has not claimed it yet.
@@ -70,15 +80,38 @@ type Assignment struct {
 	Epoch     int64
 }
 
+// Handling is a run of a handler.
+type Handling struct {
+	Consumer      string
+	Events        []holdfast.Event // one, or those of a batch
+	Attempt       int              // starts of the handler for this event, this one included; 1 for a batch
+	FromState     string           // StateNone or StateStored
+	CorrelationID string           // of the first event
+}
+
+// States of an event for a consumer, as the log and spans name what an attempt found (from_state) and what it left (to_state).
+const (
+	StateNone    = "none"    // nothing is kept of it
+	StateStored  = "stored"  // it waits in the table stored
+	StateHandled = "handled" // its handler has run
+	StateDead    = "dead"    // it is a dead letter
+	StateSkipped = "skipped" // no node handles its type
+	StateKnown   = "known"   // it is settled or stored since an earlier delivery
+	StateUnknown = "unknown" // nothing was decided
+)
+
 // Received is an event whose outcome is durable.
 type Received struct {
+	Context context.Context // the handler's as OnHandle returned it, else the caller's; it may have ended
 	Event   holdfast.Event
 	Outcome Outcome
+	Attempt int           // starts of its handler, the last one included; 0 if it did not run
 	Took    time.Duration // from its start to its commit; 0 if there was nothing to commit
 }
 
 // Retried is a failure that will be tried again.
 type Retried struct {
+	Context context.Context // as in Received
 	Event   holdfast.Event
 	Attempt int           // attempts that failed, with this one
 	Delay   time.Duration // until the next attempt; by the database's clock if Stored
@@ -88,6 +121,7 @@ type Retried struct {
 
 // DeadLettered is an event that became a dead letter.
 type DeadLettered struct {
+	Context  context.Context // as in Received
 	Event    holdfast.Event
 	Letter   int64
 	Reason   string

@@ -24,6 +24,28 @@ const (
 	Skipped   Outcome = "skipped"   // no node handles its type, and Config.UnknownType says to skip it
 )
 
+// States returns the state in which an event that came in was found, and the state in which this outcome left it. They are
+// "unknown" for an outcome that is not one of the constants.
+func (o Outcome) States() (from, to string) { return o.leaves(StateNone) }
+
+// leaves is States for an event that was found in the state from.
+func (o Outcome) leaves(from string) (found, left string) {
+	switch o {
+	case Handled:
+		return from, StateHandled
+	case Stored, Retrying:
+		return from, StateStored
+	case Dead, Stale:
+		return from, StateDead
+	case Skipped:
+		return from, StateSkipped
+	case Duplicate, Conflict:
+		return StateKnown, StateKnown
+	default:
+		return StateUnknown, StateUnknown
+	}
+}
+
 // Handler handles an event. Its writes on tx, and the row that says the event was handled, are one commit. It must not commit,
 // roll back or keep tx. An error, a panic and runtime.Goexit are failures, which are retried as Config.Retry says. So is nil
 // after its context has ended, or after a statement failed that no savepoint undid.

@@ -13,6 +13,14 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
+// inboxRow is what the inbox says of an event.
+type inboxRow struct {
+	id, source string
+	firstSeen  time.Time
+	processed  *time.Time
+	result     string
+}
+
 // TestTheConsumerInboxOfTheTableComesOut delivers the rows of testdata/consumer_inbox.csv one after the other. A row's
 // event and source are the delivery; a row that is never processed is one whose handler refuses it for good; the last
 // column is what has to come out.
@@ -36,6 +44,7 @@ func TestTheConsumerInboxOfTheTableComesOut(t *testing.T) {
 		return nil
 	})
 	results := map[Outcome]string{Handled: "ok", Duplicate: "replayed", Dead: "dead"}
+	seenFirst := map[string]inboxRow{}
 	effects, met, last := int64(0), map[string]bool{}, time.Time{}
 	for n, row := range rows {
 		id, source, result := row[0], row[1], row[4]
@@ -55,6 +64,24 @@ func TestTheConsumerInboxOfTheTableComesOut(t *testing.T) {
 		}
 		if result == "ok" {
 			effects++
+		}
+		// The columns of the table are those of the inbox's row: event_id, source, first_seen, processed, result.
+		var got inboxRow
+		if err := b.db.QueryRow(t.Context(), `select event_id, source, received_at, processed_at, result from holdfast.inbox
+			where consumer = 'ledger' and source = $1 and event_id = $2`, source, id).Scan(&got.id, &got.source, &got.firstSeen, &got.processed, &got.result); err != nil {
+			t.Fatal(err)
+		}
+		first, again := seenFirst[source+"/"+id]
+		if !again {
+			first = got
+			seenFirst[source+"/"+id] = got
+		}
+		stored := map[string]string{"ok": "handled", "dead": "dead", "replayed": first.result}[result]
+		if got.id != id || got.source != source || got.processed == nil || got.processed.Before(got.firstSeen) || got.result != stored {
+			t.Errorf("row %d: the inbox says %+v, want result %s", n+1, got, stored)
+		}
+		if again != (result == "replayed") || !got.firstSeen.Equal(first.firstSeen) || !got.processed.Equal(*first.processed) {
+			t.Errorf("row %d: the inbox says %+v, and first said %+v", n+1, got, first)
 		}
 		met[result] = true
 	}

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,12 +43,13 @@ const (
 // errNotOpened means that a transaction did not begin, because the one before it could not be committed.
 var errNotOpened = errors.New("the transaction before it failed")
 
-// attempt is what one transaction takes in: one event, a batch of one type and partition, or several events of one key that
-// follow a stored one.
+// attempt is what one transaction takes in: one event, a batch of one type and partition, a group of events with a handler each,
+// or several events of one key that follow a stored one.
 type attempt struct {
 	ds        []*delivery
-	number    int  // counts the attempts of a single event, from 1
-	followers bool // the events are stored, and no handler runs
+	number    int               // counts the attempts of a single event, from 1
+	followers bool              // the events are stored, and no handler runs
+	group     []context.Context // of the handlers of a group, which run one after the other; nil if it is none
 }
 
 // opened is a transaction whose rows are written, and whose handler has not run.
@@ -55,6 +57,7 @@ type opened struct {
 	attempt
 	tx     pgx.Tx
 	result string // what the insert of a single event recorded
+	fresh  []bool // of a group: which events were recorded as new; nil if all were
 	err    error  // of the insert; if it is not nil, nothing may run
 }
 
@@ -71,14 +74,20 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 	p.transactions++
 	b := &pgx.Batch{}
 	b.BeginTx(pgx.TxOptions{BeginQuery: beginOnly})
-	p.ledger.queueOpening(b, a.ds[0])
 	switch {
+	case a.group != nil:
+		fences := fencesOf(a.ds)
+		p.ledger.queueOpeningGroup(b, fences)
+		p.ledger.queueInsertMany(b, a.ds, fences)
 	case a.followers:
+		p.ledger.queueOpening(b, a.ds[0])
 		p.queues.queueFollowers(b, a.ds)
 	case len(a.ds) == 1:
+		p.ledger.queueOpening(b, a.ds[0])
 		p.ledger.queueInsert(b, a.ds[0], a.number)
 	default:
-		p.ledger.queueInsertMany(b, a.ds)
+		p.ledger.queueOpening(b, a.ds[0])
+		p.ledger.queueInsertMany(b, a.ds, []*fence{a.ds[0].from.fence})
 	}
 	var sending context.Context
 	var cancel context.CancelFunc
@@ -120,7 +129,10 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 	case len(a.ds) == 1:
 		o.result, o.err = readInsert(br)
 	default:
-		o.err = readInsertMany(br, len(a.ds))
+		o.fresh, o.err = readInsertMany(br, a.ds)
+		if o.fresh != nil && a.group == nil {
+			o.err = errOneByOne
+		}
 	}
 	if closing := br.Close(); o.err == nil && closing != nil {
 		o.err = closing
@@ -135,15 +147,21 @@ func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 		err = ctx.Err()
 	}
 	switch {
-	case len(o.ds) == 1:
-		out, err = p.inserted(ctx, o.tx, o.ds[0], o.result, err)
+	case len(o.ds) == 1 && o.group == nil:
+		out, err = p.inserted(ctx, o.tx, o.ds[0], o.number, o.result, err)
 	case err != nil:
+	case o.group != nil:
+		out, err = Handled, p.runEach(ctx, o)
 	case o.followers:
 		failpoint.Hit(failpoint.InboxParking)
 		out, err = Stored, p.ledger.starts.forget(ctx, o.tx, o.ds...)
 	default:
 		failpoint.Hit(failpoint.InboxBatched)
-		out, err = Handled, p.runner.handle(ctx, o.tx, o.ds[0].h, events(o.ds), func(ctx context.Context) error { return p.ledger.starts.forget(ctx, o.tx, o.ds...) })
+		about := handling{attempt: 1, from: StateNone}
+		out, err = Handled, p.runner.handle(ctx, o.tx, o.ds[0].h, events(o.ds), &about, func(ctx context.Context) error { return p.ledger.starts.forget(ctx, o.tx, o.ds...) })
+		for _, d := range o.ds {
+			d.attempt, d.ctx = 1, about.ctx
+		}
 	}
 	if err != nil {
 		conn := p.conn
@@ -160,6 +178,22 @@ func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 	failpoint.Hit(failpoint.InboxHandled)
 	p.tx = o.tx
 	return out, nil
+}
+
+// runEach runs the handlers of a group, one after the other. It notes in each delivery how long its handler took. The one that
+// failed is the last with such a note.
+func (p *pipeline) runEach(ctx context.Context, o opened) error {
+	failpoint.Hit(failpoint.InboxInserted)
+	for i, d := range o.ds {
+		begun := time.Now()
+		about := handling{attempt: 1, from: StateNone, shared: true}
+		err := p.runner.handle(o.group[i], o.tx, d.h, []holdfast.Event{d.e}, &about, nil)
+		d.took, d.attempt, d.ctx = max(time.Since(begun), 1), 1, about.ctx
+		if err != nil {
+			return err
+		}
+	}
+	return p.ledger.starts.forget(ctx, o.tx, o.ds...)
 }
 
 // openAndRun is for an attempt that follows no other.
@@ -210,11 +244,11 @@ func (a *admission) admit(ctx context.Context, tx pgx.Tx, d *delivery, attempt i
 		err = closing
 	}
 	cancel()
-	return a.inserted(ctx, tx, d, result, err)
+	return a.inserted(ctx, tx, d, attempt, result, err)
 }
 
 // inserted continues after the insert of an event's row. result is what the insert recorded.
-func (a *admission) inserted(ctx context.Context, tx pgx.Tx, d *delivery, result string, err error) (Outcome, error) {
+func (a *admission) inserted(ctx context.Context, tx pgx.Tx, d *delivery, attempt int, result string, err error) (Outcome, error) {
 	if err != nil {
 		return "", err
 	}
@@ -224,7 +258,10 @@ func (a *admission) inserted(ctx context.Context, tx pgx.Tx, d *delivery, result
 		if d.start > 0 {
 			settle = func(ctx context.Context) error { return a.ledger.starts.forget(ctx, tx, d) }
 		}
-		return Handled, a.runner.handle(ctx, tx, d.h, []holdfast.Event{d.e}, settle)
+		about := handling{attempt: attempt, from: StateNone}
+		err := a.runner.handle(ctx, tx, d.h, []holdfast.Event{d.e}, &about, settle)
+		d.attempt, d.ctx = attempt, about.ctx
+		return Handled, err
 	}
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
@@ -249,6 +286,27 @@ func (led *ledger) queueOpening(b *pgx.Batch, d *delivery) {
 	}
 }
 
+// fencesOf are the fences of the partitions that events come from, each once, in the order of their numbers.
+func fencesOf(ds []*delivery) (all []*fence) {
+	for _, d := range ds {
+		if f := d.from.fence; !slices.Contains(all, f) {
+			all = append(all, f)
+		}
+	}
+	slices.SortFunc(all, func(a, b *fence) int { return cmp.Compare(a.number, b.number) })
+	return all
+}
+
+// queueOpeningGroup is queueOpening for a group of events. Handlers in a group wait for locks less long than alone.
+func (led *ledger) queueOpeningGroup(b *pgx.Batch, fences []*fence) {
+	numbers := make([]int32, len(fences))
+	for i, f := range fences {
+		numbers[i] = f.number
+	}
+	lock := strconv.FormatInt(millis(min(led.c.Timeout, led.groups.lockWait)), 10)
+	b.Queue(led.sql.openGroup, strconv.FormatInt(millis(idleTimeout(led.c)), 10), lock, int32(fenceClass), numbers)
+}
+
 func (led *ledger) queueInsert(b *pgx.Batch, d *delivery, attempt int) {
 	b.Queue(led.sql.insert, led.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.e.Key, d.partition(), d.offset(), d.hash, int32(attempt), d.epoch())
 }
@@ -265,23 +323,53 @@ func readInsert(br pgx.BatchResults) (result string, err error) {
 	return result, nil
 }
 
-func (led *ledger) queueInsertMany(b *pgx.Batch, ds []*delivery) {
+func (led *ledger) queueInsertMany(b *pgx.Batch, ds []*delivery, fences []*fence) {
+	topics, partitions, epochs := make([]string, len(fences)), make([]int32, len(fences)), make([]int64, len(fences))
+	for i, f := range fences {
+		topics[i], partitions[i], epochs[i] = f.Topic, int32(f.Partition), f.Epoch
+	}
 	n := len(ds)
+	from, parts := make([]string, n), make([]int32, n)
 	sources, ids, keys, offsets, hashes := make([]string, n), make([]string, n), make([]string, n), make([]int64, n), make([][]byte, n)
 	for i, d := range ds {
+		from[i], parts[i] = d.e.Topic, int32(d.from.fence.Partition)
 		sources[i], ids[i], keys[i], offsets[i], hashes[i] = d.e.Source, d.e.ID, d.e.Key, d.from.offset, d.hash
 	}
-	first := ds[0]
-	b.Queue(led.sql.insertMany, led.c.Consumer, first.e.Topic, first.partition(), first.epoch(), sources, ids, keys, offsets, hashes)
+	b.Queue(led.sql.insertMany, led.c.Consumer, topics, partitions, epochs, from, parts, sources, ids, keys, offsets, hashes)
 }
 
-func readInsertMany(br pgx.BatchResults, want int) error {
-	var fresh int
-	if err := br.QueryRow().Scan(&fresh); err != nil {
-		return fmt.Errorf("insert inbox rows: %w", err)
-	}
-	if fresh != want {
-		return errOneByOne
+// unrecord removes rows that queueInsertMany has just inserted in the same transaction: something before them in their keys was not
+// new, which is rare.
+func (led *ledger) unrecord(ctx context.Context, tx pgx.Tx, ds []*delivery) error {
+	ctx, cancel := led.bounded(ctx)
+	defer cancel()
+	for _, d := range ds {
+		if _, err := tx.Exec(ctx, led.sql.unrecord, led.c.Consumer, d.e.Source, d.e.ID); err != nil {
+			return fmt.Errorf("take the row of an event back: %w", err)
+		}
 	}
 	return nil
+}
+
+// readInsertMany returns which of the events were recorded as new; nil if all were. One that comes twice is new once.
+func readInsertMany(br pgx.BatchResults, ds []*delivery) (fresh []bool, err error) {
+	var n int
+	var sources, ids []string
+	if err := br.QueryRow().Scan(&n, &sources, &ids); err != nil {
+		return nil, fmt.Errorf("insert inbox rows: %w", err)
+	}
+	if n == len(ds) {
+		return nil, nil
+	}
+	recorded := make(map[[2]string]bool, len(ids))
+	for i := range ids {
+		recorded[[2]string{sources[i], ids[i]}] = true
+	}
+	fresh = make([]bool, len(ds))
+	for i, d := range ds {
+		id := [2]string{d.e.Source, d.e.ID}
+		fresh[i] = recorded[id]
+		delete(recorded, id)
+	}
+	return fresh, nil
 }

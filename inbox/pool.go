@@ -16,6 +16,7 @@ import (
 // A worker keeps a pipeline: its next transaction begins in the round trip that commits the last one.
 type workerPool struct {
 	receiver *receiver
+	timings  timings
 	wg       sync.WaitGroup
 	read     atomic.Int64 // numbers the events that were read
 
@@ -75,13 +76,6 @@ func (c *workerPool) add(j *job) {
 	c.more.Signal()
 }
 
-// some reports whether a job is ready.
-func (c *workerPool) some() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.waiting > 0
-}
-
 // take returns the next job. It is nil when none is ready, or, if take may wait, when the pool has ended.
 func (c *workerPool) take(wait bool) *job {
 	c.mu.Lock()
@@ -92,13 +86,37 @@ func (c *workerPool) take(wait bool) *job {
 		}
 		c.more.Wait()
 	}
+	return c.pop(nil)
+}
+
+// takeIf returns the next job if it is ready and wanted; otherwise nil.
+func (c *workerPool) takeIf(wanted func(*job) bool) *job {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting == 0 {
+		return nil
+	}
+	return c.pop(wanted)
+}
+
+// pop takes the next job, or returns nil if that is not wanted. One is ready. The caller holds the mutex.
+func (c *workerPool) pop(wanted func(*job) bool) *job {
 	c.byRead = !c.byRead
 	for {
 		var r *ready
 		if c.byRead {
-			r = heap.Pop(&c.first).(*ready)
+			r = c.first[0]
 		} else {
-			r, c.queue[0], c.queue = c.queue[0], nil, c.queue[1:]
+			r = c.queue[0]
+		}
+		if !r.taken && wanted != nil && !wanted(r.job) {
+			c.byRead = !c.byRead
+			return nil
+		}
+		if c.byRead {
+			heap.Pop(&c.first)
+		} else {
+			c.queue[0], c.queue = nil, c.queue[1:]
 		}
 		if r.taken {
 			continue
@@ -111,6 +129,13 @@ func (c *workerPool) take(wait bool) *job {
 	}
 }
 
+// ready is how many jobs wait for a worker.
+func (c *workerPool) ready() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.waiting
+}
+
 // worker does one job after the other.
 type worker struct {
 	workers  *workerPool
@@ -121,11 +146,12 @@ type worker struct {
 	followed int       // transactions of that job's key since then
 }
 
-// tried is a job whose handler has run.
+// tried is a job whose handler has run, or a group of such jobs.
 type tried struct {
-	job   *job
+	job   *job // the first of a group
 	out   Outcome
 	begun time.Time
+	group []*job
 }
 
 func (w *worker) run() {
@@ -138,7 +164,7 @@ func (w *worker) run() {
 // there is none, the worker leaves nothing uncommitted.
 func (w *worker) next() *job {
 	if w.last != nil {
-		if !w.long() || !w.workers.some() {
+		if w.last.group == nil && (!w.long() || w.workers.ready() == 0) {
 			if j := w.last.job.owner.follower(w.last.job, w.workers.receiver.queues.followers(w.last.out)); j != nil {
 				w.followed++
 				return j
@@ -200,8 +226,14 @@ func (w *worker) work(j *job) {
 				return
 			}
 		}
+		if w.last == nil || w.last.job.follower != j {
+			if js := w.gather(j); len(js) > 1 {
+				w.workGroup(js)
+				return
+			}
+		}
 		begun := time.Now()
-		o, committed, err := w.pipeline.open(j.ctx, attempt{j.ds, 1, j.kind == jobFollowers})
+		o, committed, err := w.pipeline.open(j.ctx, attempt{ds: j.ds, number: 1, followers: j.kind == jobFollowers})
 		if !w.committed(committed, j) {
 			return
 		}
@@ -210,7 +242,9 @@ func (w *worker) work(j *job) {
 		}
 		var out Outcome
 		if err == nil {
+			ran := time.Now()
 			out, err = w.pipeline.run(j.ctx, o)
+			w.noteAlone(j, out, time.Since(ran))
 		}
 		if err != nil {
 			if j.kind == jobFollowers {
@@ -219,7 +253,7 @@ func (w *worker) work(j *job) {
 			w.redo(j, err)
 			return
 		}
-		w.last = &tried{j, out, begun}
+		w.last = &tried{job: j, out: out, begun: begun}
 		return
 	}
 }
@@ -240,6 +274,10 @@ func (w *worker) committed(err error, next *job) bool {
 		return true
 	}
 	w.last = nil
+	if last.group != nil {
+		w.committedGroup(last.group, err)
+		return true
+	}
 	j := last.job
 	if err == nil {
 		failpoint.Hit(failpoint.InboxCommitted)

@@ -20,6 +20,11 @@ const openFencedSQL = `-- inbox.open_fenced
 select set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', $2::text, true),
        pg_advisory_xact_lock_shared($3::int, $4::int)`
 
+// The same for a group of events, with the fences of their partitions. $4 is sorted, so that no two groups wait for each other.
+const openGroupSQL = `-- inbox.open_group
+select set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', $2::text, true),
+       (select count(pg_advisory_xact_lock_shared($3::int, f.number)::text) from unnest($4::int[]) f (number))`
+
 // Takes the fence (fence.go). It must be a statement of its own, before the one that reads the epoch.
 const fenceSharedSQL = `-- inbox.fence_shared
 select pg_advisory_xact_lock_shared($1::int, $2::int)`
@@ -43,6 +48,7 @@ select pg_try_advisory_xact_lock($1::int, $2::int)`
 // key wait, or a dead letter holds the key. The primary key makes a second transaction with the same event wait for the first,
 // and then find the event known. $10 is the epoch under which an event from Kafka is taken in. No row comes back when the
 // partition has another epoch by now, nor when the event is known.
+// Without "offset 0" Postgres looks for what is before the event once for each use of the answer.
 const insertSQL = `-- inbox.insert
 insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
 select $1::text, $2::text, $3::text, $4::text, $6::int, $7::bigint, $8::bytea,
@@ -51,32 +57,35 @@ select $1::text, $2::text, $3::text, $4::text, $6::int, $7::bigint, $8::bytea,
                exists (select from holdfast.stored s
                         where s.consumer = $1::text and s.topic = $4::text and s.key = $5::text)
             or exists (select from holdfast.consumer_hold l
-                        where l.consumer = $1::text and l.topic = $4::text and l.key = $5::text)) as behind) b
+                        where l.consumer = $1::text and l.topic = $4::text and l.key = $5::text)) as behind offset 0) b
  where $10::bigint is null
     or exists (select from holdfast.consumer_position p
                 where p.consumer = $1::text and p.topic = $4::text and p.partition = $6::int and p.epoch = $10::bigint)
 on conflict (consumer, source, event_id) do nothing
 returning result`
 
-// The same for many events of a partition, all or nothing. It counts the rows that are new and have nothing of their key before
-// them. If that is not all of them, the transaction is rolled back and they come one by one. The ids are sorted, so that two
-// transactions with the same events cannot deadlock.
+// The same for many events, if all partitions that $2 to $4 name have the epochs under which they are taken in; else none. It
+// counts the rows that are new and have nothing of their key before them, and says which events they are of, if they are fewer
+// than those of $7. The ids are sorted, so that two transactions with the same events cannot deadlock.
 const insertManySQL = `-- inbox.insert_many
 with fresh as (
   insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
-  select $1::text, u.source, u.event_id, $2::text, $3::int, u."offset", u.hash, now(), 'handled', 1
-    from unnest($5::text[], $6::text[], $7::text[], $8::bigint[], $9::bytea[]) as u (source, event_id, key, "offset", hash)
-   where exists (select from holdfast.consumer_position p
-                  where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and p.epoch = $4::bigint)
+  select $1::text, u.source, u.event_id, u.topic, u.partition, u."offset", u.hash, now(), 'handled', 1
+    from unnest($5::text[], $6::int[], $7::text[], $8::text[], $9::text[], $10::bigint[], $11::bytea[])
+         as u (topic, partition, source, event_id, key, "offset", hash)
+   where (select count(*) from unnest($2::text[], $3::int[], $4::bigint[]) f (topic, partition, epoch)
+           where exists (select from holdfast.consumer_position p
+                          where p.consumer = $1::text and p.topic = f.topic and p.partition = f.partition and p.epoch = f.epoch)) = cardinality($2::text[])
      and (u.key = '' or not (
                exists (select from holdfast.stored s
-                        where s.consumer = $1::text and s.topic = $2::text and s.key = u.key)
+                        where s.consumer = $1::text and s.topic = u.topic and s.key = u.key)
             or exists (select from holdfast.consumer_hold l
-                        where l.consumer = $1::text and l.topic = $2::text and l.key = u.key)))
+                        where l.consumer = $1::text and l.topic = u.topic and l.key = u.key)))
    order by u.source, u.event_id
   on conflict (consumer, source, event_id) do nothing
-  returning 1)
-select count(*) from fresh`
+  returning source, event_id), counted as (
+  select count(*) as n, array_agg(f.source) as sources, array_agg(f.event_id) as ids from fresh f)
+select c.n, case when c.n < cardinality($7::text[]) then c.sources end, case when c.n < cardinality($7::text[]) then c.ids end from counted c`
 
 const knownSQL = `-- inbox.known
 select i.hash, i.result from holdfast.inbox i

@@ -33,10 +33,6 @@ func (qs *queues) followers(out Outcome) int {
 	return 1
 }
 
-// errOneByOne ends a transaction of several events that have to come one by one. In a batch, one is known or has to wait for
-// its key. Among followers, one is known, nothing is before them any more, or there is no room.
-var errOneByOne = errors.New("the events have to come one by one")
-
 // queueFollowers stores many events that follow a stored one, as a single one is stored: record, lock, store, in this order.
 func (qs *queues) queueFollowers(b *pgx.Batch, ds []*delivery) {
 	n, first := len(ds), ds[0]

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"strconv"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -33,6 +35,9 @@ func (p *partition) delivery(r Record) (d *delivery, bad *badRecord) {
 	if err == nil {
 		err = checkEvent(typed)
 	}
+	if err == nil {
+		err = p.c.checkSource(e)
+	}
 	if err == nil && r.LeftOut > 0 {
 		err = p.errLeftOut(r)
 	}
@@ -41,7 +46,8 @@ func (p *partition) delivery(r Record) (d *delivery, bad *badRecord) {
 		d.from = &origin{fence: p.fence, offset: r.Offset}
 		return d, nil
 	}
-	if len(e.ID) > 255 || checkText("id", e.ID, 1, 255) != nil {
+	untrusted := errors.As(err, new(errUntrusted))
+	if untrusted || len(e.ID) > 255 || checkText("id", e.ID, 1, 255) != nil {
 		e.ID = kafkaID(p.tp.Topic, p.tp.Partition, r.Offset)
 	}
 	keyed := checkText("key", e.Key, 0, 1024) == nil // No other event has a key that the tables cannot hold.
@@ -56,7 +62,11 @@ func (p *partition) delivery(r Record) (d *delivery, bad *badRecord) {
 	d = p.receiver.registry.newDelivery(sanitized(e))
 	d.h = p.receiver.registry.handlers[e.Type]
 	d.from = &origin{fence: p.fence, offset: r.Offset}
-	l := letter{reason: "invalid record: " + boundedError(err), holds: p.c.HoldKey && keyed && !d.stale(), errors: []string{boundedError(err)}, err: err, reopen: true}
+	why := boundedError(err)
+	if p.c.withholds() {
+		why = private.Kind(why)
+	}
+	l := letter{reason: "invalid record: " + why, holds: p.c.HoldKey && keyed && !untrusted && !d.stale(), errors: []string{boundedError(err)}, err: err, reopen: true}
 	s := func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		return p.receiver.ledger.deadLetter(ctx, tx, d, l, Dead)
 	}

@@ -1,13 +1,16 @@
 package inbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/retry"
 )
 
 // This file reports to the log and to the Observer.
@@ -21,53 +24,70 @@ func (env *env) report(d *delivery, out Outcome, took time.Duration) {
 	case Stored, Retrying:
 		env.wake()
 	case Conflict:
-		env.c.Logger.Warn("event id came again with another payload", env.attrs(d.e)...)
+		env.c.Logger.WarnContext(d.context(), "event id came again with another payload", append(env.attrs(d.e), "from_state", StateKnown, "to_state", StateKnown, "error_code", string(retry.Conflict))...)
 		if env.c.Observer.OnConflict != nil {
 			env.c.Observer.OnConflict(d.e)
 		}
 	case Stale:
-		env.c.Logger.Warn("event below the position was never handled", env.attrs(d.e)...)
+		env.c.Logger.WarnContext(d.context(), "event below the position was never handled", append(env.attrs(d.e), "from_state", StateNone, "to_state", StateDead)...)
 	}
-	if env.c.Observer.OnReceive != nil {
-		env.c.Observer.OnReceive(Received{Event: d.e, Outcome: out, Took: took})
-	}
+	env.received(d.context(), d.e, StateNone, out, d.attempt, took)
 }
 
 // reportStored reports the durable outcome of a stored event. goesOn: the same worker has claimed the next event of its key.
-func (env *env) reportStored(e holdfast.Event, out Outcome, took time.Duration, goesOn bool) {
+func (env *env) reportStored(ctx context.Context, e holdfast.Event, attempts int, out Outcome, took time.Duration, goesOn bool) {
 	if out != Retrying && !goesOn {
 		env.wake() // The next of its key may be due.
 	}
+	env.received(ctx, e, StateStored, out, attempts, took)
+}
+
+// received reports a durable outcome. from is the state in which the event was found.
+func (env *env) received(ctx context.Context, e holdfast.Event, from string, out Outcome, attempt int, took time.Duration) {
+	if log := env.c.Logger; log.Enabled(ctx, slog.LevelDebug) {
+		from, to := out.leaves(from)
+		log.DebugContext(ctx, "event received", append(env.attrs(e), "outcome", string(out), "attempt", attempt, "from_state", from, "to_state", to, "took", took)...)
+	}
 	if env.c.Observer.OnReceive != nil {
-		env.c.Observer.OnReceive(Received{Event: e, Outcome: out, Took: took})
+		env.c.Observer.OnReceive(Received{Context: ctx, Event: e, Outcome: out, Attempt: attempt, Took: took})
 	}
 }
 
-func (env *env) retried(e holdfast.Event, attempt int, delay time.Duration, stored bool, err error) {
-	env.c.Logger.Info("handler failed, will retry", append(env.attrs(e), "attempt", attempt, "delay", delay, "stored", stored, "class", classOf(err))...)
+func (env *env) retried(ctx context.Context, e holdfast.Event, from string, attempt int, delay time.Duration, stored bool, err error) {
+	ctx, to := orCaller(ctx, context.Background()), from
+	if stored {
+		to = StateStored
+	}
+	env.c.Logger.InfoContext(ctx, "handler failed, will retry", append(env.attrs(e), "attempt", attempt, "delay", delay, "stored", stored,
+		"from_state", from, "to_state", to, "class", classOf(err), "error_code", string(retry.Classify(err)))...)
 	if env.c.Observer.OnRetry != nil {
-		env.c.Observer.OnRetry(Retried{Event: e, Attempt: attempt, Delay: delay, Stored: stored, Err: err})
+		env.c.Observer.OnRetry(Retried{Context: ctx, Event: e, Attempt: attempt, Delay: delay, Stored: stored, Err: err})
 	}
 }
 
-func (env *env) notifyDead(d DeadLettered) {
-	env.c.Logger.Error("event given up", append(env.attrs(d.Event), "letter", d.Letter, "attempts", d.Attempts, "class", classOf(d.Err))...)
+func (env *env) notifyDead(d DeadLettered, from string) {
+	env.c.Logger.ErrorContext(d.Context, "event given up", append(env.attrs(d.Event), "letter", d.Letter, "attempts", d.Attempts, "attempt", d.Attempts,
+		"from_state", from, "to_state", StateDead, "class", classOf(d.Err), "error_code", string(retry.Classify(d.Err)))...)
 	if env.c.Observer.OnDead != nil {
 		env.c.Observer.OnDead(d)
 	}
 }
 
+// orCaller is the context of a handler's run if it ran, else the caller's.
+func orCaller(handlers, callers context.Context) context.Context {
+	if handlers == nil {
+		return callers
+	}
+	return handlers
+}
+
 // notifyFull reports an event that found no room: its partition waits.
 func (env *env) notifyFull(d *delivery, err error) {
-	env.c.Logger.Error("partition is held: too many events are stored", append(env.attrs(d.e), "partition", d.from.fence.Partition, "error", err)...)
+	env.c.Logger.Error("partition is held: too many events are stored", append(env.attrs(d.e), "partition", d.from.fence.Partition,
+		"from_state", StateNone, "to_state", StateNone, "error_code", string(retry.Classify(err)), "error", loggedError(err))...)
 	if env.c.Observer.OnFull != nil {
 		env.c.Observer.OnFull(d.e, err)
 	}
-}
-
-// attrs are the attributes of an event in a log line: never its payload, its headers or its key.
-func (env *env) attrs(e holdfast.Event) []any {
-	return []any{"consumer", env.c.Consumer, "topic", e.Topic, "type", e.Type, "source", e.Source, "id", e.ID}
 }
 
 // transient reports an error that is waited out.
@@ -84,11 +104,11 @@ func (env *env) transientOf(d *delivery, err error) {
 
 func (env *env) waitsFor(err error, attrs ...any) {
 	env.suspect(err)
-	if suppressed, say := env.limiter.allow(kindOf(err), sayEvery, time.Now()); say {
+	if suppressed, say := env.limiter.Allow(kindOf(err), sayEvery, time.Now()); say {
 		if suppressed > 0 {
 			attrs = append(attrs, "suppressed", suppressed)
 		}
-		env.c.Logger.Warn("waiting for the database", append(attrs, "error", boundedError(err))...)
+		env.c.Logger.Warn("waiting for the database", append(attrs, "error", loggedError(err))...)
 	}
 	if env.c.Observer.OnError != nil {
 		env.c.Observer.OnError(err)
@@ -96,7 +116,7 @@ func (env *env) waitsFor(err error, attrs ...any) {
 }
 
 func (env *env) kafkaTransient(doing string, err error) {
-	env.c.Logger.Warn("waiting for Kafka", "consumer", env.c.Consumer, "doing", doing, "error", boundedError(err))
+	env.c.Logger.Warn("waiting for Kafka", "consumer", env.c.Consumer, "doing", doing, "error", loggedError(err))
 	if env.c.Observer.OnError != nil {
 		env.c.Observer.OnError(fmt.Errorf("%s: %w", doing, err))
 	}

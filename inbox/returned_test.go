@@ -116,7 +116,7 @@ var misdeeds = map[string]struct {
 	"it rolls back and begins anew":      {statement("rollback; begin"), Dead},
 	"it rolls back and goes on":          {statement("rollback and chain"), Dead},
 	"it commits and goes on":             {statement("commit and chain"), Dead},
-	"its function commits and goes on":   {statement("/* in the middle */ commit and chain"), Duplicate},
+	"its function commits and goes on":   {statement("select 1; commit and chain"), Duplicate},
 	"it commits unseen, and fails":       {unseen("commit"), Duplicate},
 	"COMMIT is refused by a trigger":     {statement("insert into refused values ('P0001')"), Dead},
 	"COMMIT is refused by a constraint":  {statement("insert into refused values ('23514')"), Dead},
@@ -296,7 +296,7 @@ func TestASwallowedErrorInTheCallersTransactionIsCounted(t *testing.T) {
 
 func TestAHandlerThatEndsTheCallersTransactionIsAnError(t *testing.T) {
 	b := setup(t)
-	in := b.misdoing(statement("/* unseen */ rollback"))
+	in := b.misdoing(statement("select 1; rollback"))
 	tx, err := b.db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 
 // statements are the constants of queries.go, for the configured schema and time-outs.
 type statements struct {
-	begin, open, openFenced, fenceShared, fenceCheck, lock, tryLock                                    string
+	begin, open, openFenced, openGroup, fenceShared, fenceCheck, lock, tryLock                         string
 	insert, insertMany, known, knownMany, record, recordMany                                           string // of an event's transaction
 	store, storeMany, unrecord, storedCount, blocked, waiting                                          string // of stored events
 	letter, letterReopen, letterReplayed, edited, publishLetter                                        string
@@ -26,7 +26,7 @@ func newStatements(c Config) statements {
 	return statements{
 		// A handler may compute, or wait for a lock, for as long as it may run.
 		begin: fmt.Sprintf(beginSQL, millis(idleTimeout(c)), millis(c.Timeout)),
-		open:  openSQL, openFenced: openFencedSQL,
+		open:  openSQL, openFenced: openFencedSQL, openGroup: openGroupSQL,
 		fenceShared: in(fenceSharedSQL), fenceCheck: in(fenceCheckSQL), lock: in(lockSQL), tryLock: in(tryLockSQL),
 		insert: in(insertSQL), insertMany: in(insertManySQL), known: in(knownSQL), knownMany: in(knownManySQL), record: in(recordSQL), recordMany: in(recordManySQL),
 		store: in(storeSQL), storeMany: in(storeManySQL), unrecord: in(unrecordSQL), storedCount: in(storedCountSQL),

@@ -67,6 +67,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 	for {
 		late := false
 		next = nil
+		about := handling{attempt: s.attempts, from: StateStored}
 		err := bl.runner.transactHandler(ctx, func(tx pgx.Tx) error {
 			// The wait for a connection may have been long.
 			if late = s.late(bl.c); late {
@@ -79,7 +80,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 					return err
 				}
 			}
-			return bl.runner.handle(ctx, tx, bl.registry.handlers[s.e.Type], []holdfast.Event{s.e}, func(ctx context.Context) (err error) {
+			return bl.runner.handle(ctx, tx, bl.registry.handlers[s.e.Type], []holdfast.Event{s.e}, &about, func(ctx context.Context) (err error) {
 				failpoint.Hit(failpoint.InboxRetried)
 				if next, err = bl.settle(ctx, tx, s, goOn); err == nil {
 					failpoint.Hit(failpoint.InboxSettling)
@@ -95,7 +96,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 		}
 		if err == nil {
 			failpoint.Hit(failpoint.InboxSettled)
-			bl.reportStored(s.e, Handled, time.Since(begun), next != nil)
+			bl.reportStored(orCaller(about.ctx, ctx), s.e, s.attempts, Handled, time.Since(begun), next != nil)
 			return next, nil
 		}
 		if errors.Is(err, errLeaseLost) {
@@ -112,7 +113,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 			if gone, err := bl.gone(ctx, s); err != nil {
 				return nil, nil // The lease ends, and the next claim finds out.
 			} else if gone {
-				bl.reportStored(s.e, Handled, time.Since(begun), next != nil)
+				bl.reportStored(orCaller(about.ctx, ctx), s.e, s.attempts, Handled, time.Since(begun), next != nil)
 				return next, nil
 			}
 			f.fault = faultLost
@@ -143,7 +144,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 			}
 			bl.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) error {
 				return bl.postpone(ctx, tx, s, v.delay, []string{boundedError(cause)})
-			}, Retrying, begun, func() { bl.retried(s.e, s.attempts, v.delay, true, cause) })
+			}, Retrying, begun, func() { bl.retried(about.ctx, s.e, StateStored, s.attempts, v.delay, true, cause) })
 		case actDead:
 			l := letter{reason: v.reason, holds: bl.c.HoldKey, attempts: s.attempts, errors: appendError(s.errors, cause), err: cause, age: s.age, reopen: true}
 			bl.writeDead(ctx, s, l, begun)
@@ -204,7 +205,7 @@ func (bl *backlog) writeDown(ctx context.Context, s *claimed, f func(ctx context
 			if after != nil {
 				after()
 			}
-			bl.reportStored(s.e, out, time.Since(begun), false)
+			bl.reportStored(ctx, s.e, s.attempts, out, time.Since(begun), false)
 			return
 		case errors.Is(err, errLeaseLost):
 			bl.lost(s)
@@ -225,7 +226,7 @@ func (bl *backlog) writeDead(ctx context.Context, s *claimed, l letter, begun ti
 	bl.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) (err error) {
 		id, err = bl.giveUp(ctx, tx, s, l)
 		return err
-	}, Dead, begun, func() { bl.notifyDead(l.observed(s.e, id)) })
+	}, Dead, begun, func() { bl.notifyDead(l.observed(ctx, s.e, id), StateStored) })
 }
 
 // gone reports that a COMMIT without an answer was carried out: the event's row is gone. It waits for a transaction that still holds
@@ -255,7 +256,7 @@ func (bl *backlog) gone(ctx context.Context, s *claimed) (bool, error) {
 }
 
 func (bl *backlog) lost(s *claimed) {
-	bl.c.Logger.Warn("lease on stored event lost", bl.attrs(s.e)...)
+	bl.c.Logger.Warn("lease on stored event lost", append(bl.attrs(s.e), "attempt", s.attempts, "from_state", StateStored, "to_state", StateStored)...)
 	if bl.c.Observer.OnLeaseLost != nil {
 		bl.c.Observer.OnLeaseLost(s.e)
 	}

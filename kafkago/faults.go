@@ -153,8 +153,12 @@ func faultOf(err error) (relay.Fault, retry.Class) {
 	return relay.FaultBroker, retry.Classify(err)
 }
 
-// unanswered says whether err is of the network: whether the broker that was asked gave no answer at all.
+// unanswered says whether err is of the network: whether the broker that was asked gave no answer at all. One that refuses
+// to be connected to gave none: its certificate may have expired while the others' are good.
 func unanswered(err error) bool {
+	if as[*connectError](err) {
+		return true
+	}
 	var code kafka.Error
 	if errors.As(err, &code) {
 		return false

@@ -39,9 +39,6 @@ func newDials(clientID string) *dials {
 // name makes a dialer name its connections.
 func (d *dials) name(dialer *kafka.Dialer) *kafka.Dialer {
 	connect := dialer.DialFunc
-	if connect == nil {
-		connect = (&net.Dialer{}).DialContext
-	}
 	dialer.ClientID = d.prefix + "0"
 	dialer.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		dialer.ClientID = d.prefix + strconv.FormatInt(d.made.Add(1), 10)

@@ -1,6 +1,7 @@
 -- From version 1 to 2: the collation "C" for every text that identifies something; limits at every way into the log; dead
 -- letters that only holdfast.replay_letter names; replica identities for tables without a key; what relays need to compare the
--- server with what they remember, and to wait for one partition; what consumers skip, and what people do to stored events.
+-- server with what they remember, and to wait for one partition; what consumers skip, and what people do to stored events; a trail
+-- that outlives its letters; bindings of users to consumers and topics.
 --
 -- What is rewritten: the indexes with text columns of inbox, stored, letter and smaller tables. No table is. The log comes
 -- last, because producers wait for it: it has no such index, so that takes no time.
@@ -12,6 +13,8 @@ alter table holdfast.installation alter column compatible_from drop default;
 drop view holdfast.lane_hold, holdfast.consumer_hold; -- a column of a view keeps its collation; they come back below
 
 alter table holdfast.inbox
+    drop constraint result_is_known,
+    drop constraint processed_unless_stored,
     alter column consumer type text collate "C",
     alter column source type text collate "C",
     alter column event_id type text collate "C",
@@ -114,7 +117,8 @@ create table holdfast.stored_action (
     letter    bigint,                                      -- which letter it became; null if it was released
     by        text not null,
     reason    text not null,
-    at        timestamptz not null default now()
+    at        timestamptz not null default now(),
+    login     text collate "C"
 );
 
 create table holdfast.consumer_skip (
@@ -202,12 +206,35 @@ language sql stable parallel safe as $$
     end
 $$;
 
+create function holdfast.current_segment() returns integer
+language sql stable parallel safe as $$ select 0 $$;
+
+create function holdfast.switch_segment() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    if new.current <> holdfast.current_segment() then
+        execute format('create or replace function %I.current_segment() returns integer language sql stable parallel safe as %L', tg_table_schema, format(' select %s ', new.current));
+    end if;
+    return null;
+end $$;
+create trigger switch_segment after insert or update on holdfast.segments for each row execute function holdfast.switch_segment();
+update holdfast.segments set current = current; -- which writes current_segment anew, unless it is 0
+
+create or replace function holdfast.lane_of(key text, id text, lanes integer) returns smallint
+language sql stable parallel safe as $$
+    select case when lanes & (lanes - 1) = 0 then
+        get_byte(sha256(convert_to(case when key = '' then id else key end, 'UTF8')), 3) % lanes
+    else
+        ('x' || substr(encode(sha256(convert_to(case when key = '' then id else key end, 'UTF8')), 'hex'), 1, 8))::bit(32)::bigint % lanes
+    end::smallint
+$$;
+
 create function holdfast.append_unchecked(ids text[], sources text[], types text[], topics text[], keys text[], times timestamptz[],
     headers text[], payloads bytea[], not_befores timestamptz[], letters bigint[]) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     lanes    constant integer := holdfast.lanes();
-    segment  constant integer := (select s.current from holdfast.segments s);
+    segment  constant integer := holdfast.current_segment();
     cut      constant pg_snapshot := case when random() < cardinality(ids) * 0.001 then pg_current_snapshot() end;
 begin
     if cardinality(not_befores) > 0 then
@@ -255,7 +282,42 @@ begin
     end case;
 end $$;
 
-create or replace function holdfast.append(ids text[], sources text[], types text[], topics text[], keys text[], times timestamptz[],
+create function holdfast.within_limits(id text, source text, type text, topic text, key text, "time" timestamptz, headers text,
+    payload_bytes integer) returns boolean
+language sql stable parallel safe as $$
+    select id <> '' and octet_length(id) <= 255
+       and octet_length(source) <= 255
+       and type <> '' and octet_length(type) <= 255
+       and topic ~ '^[a-zA-Z0-9._-]+$' and octet_length(topic) <= 249
+       and topic <> '.' and topic <> '..'
+       and octet_length(key) <= 1024
+       and ("time" is null or "time" >= '0001-01-01 00:00:00+00' and "time" < '10000-01-01 00:00:00+00')
+       and (payload_bytes is null or payload_bytes <= holdfast.max_payload())
+       -- Most headers are few and plain: within 255 bytes the bounds of names and bytes hold.
+       and (headers is null or octet_length(headers) <= 255
+            and headers ~ '^\{"[!#$%&''*+.^_`|~0-9A-Za-z-]+": ?"[^"\\]*"(, ?"[!#$%&''*+.^_`|~0-9A-Za-z-]+": ?"[^"\\]*")*\}$'
+            and headers !~ '"([cC][eE]|[hH][fF])_')
+$$;
+
+create function holdfast.examine(id text, source text, type text, topic text, key text, "time" timestamptz, headers text,
+    payload_bytes integer) returns boolean
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    refused constant text := holdfast.refusal(id, source, type, topic, key, "time", headers, payload_bytes);
+begin
+    if refused is not null then raise exception 'write event: %', refused using errcode = '22023'; end if;
+    return true;
+end $$;
+
+create function holdfast.examine_binding(topic text, source text) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    refused constant text := holdfast.binding_refusal(topic, source);
+begin
+    if refused is not null then raise exception 'write event: %', refused using errcode = '42501', hint = 'an administrator binds users to topics in the table producer_binding'; end if;
+end $$;
+
+create function holdfast.append_closely(ids text[], sources text[], types text[], topics text[], keys text[], times timestamptz[],
     headers text[], payloads bytea[], not_befores timestamptz[], letters bigint[]) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -274,31 +336,101 @@ begin
       from unnest(ids, sources, types, topics, keys, times, headers, sizes, not_befores) as u (id, source, type, topic, key, time, headers, size, not_before)
      where holdfast.refusal(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, u.size, u.not_before) is not null limit 1;
     if refused is not null then raise exception 'write event: %', refused using errcode = '22023'; end if;
+    if holdfast.producers_bound() then
+        select r.refused into refused
+          from (select distinct u.topic, u.source from unnest(topics, sources) u (topic, source)) d
+         cross join lateral (select holdfast.binding_refusal(d.topic, d.source) as refused offset 0) r
+         where r.refused is not null limit 1;
+        if refused is not null then raise exception 'write event: %', refused using errcode = '42501', hint = 'an administrator binds users to topics in the table producer_binding'; end if;
+    end if;
     perform holdfast.append_unchecked(ids, sources, types, topics, keys, times, headers, payloads, not_befores, null);
+end $$;
+
+create or replace function holdfast.append(ids text[], sources text[], types text[], topics text[], keys text[], times timestamptz[],
+    headers text[], payloads bytea[], not_befores timestamptz[], letters bigint[]) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    segment  constant integer := holdfast.current_segment();
+    cut      constant pg_snapshot := case when random() < cardinality(ids) * 0.001 then pg_current_snapshot() end;
+begin
+    if letters is not null or not_befores is not null or cardinality(ids) > 10000 or holdfast.producers_bound() then
+        perform holdfast.append_closely(ids, sources, types, topics, keys, times, headers, payloads, not_befores, letters);
+        return;
+    end if;
+    case segment
+    when 0 then
+        insert into holdfast.event_0 (lane, id, source, type, topic, key, time, headers, payload, snap)
+        select holdfast.lane_of(u.key, u.id, holdfast.lanes()), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.snap
+          from (select unnest(ids) as id, unnest(sources) as source, unnest(types) as type,
+                       unnest(topics) as topic, unnest(keys) as key, unnest(times) as time,
+                       unnest(headers) as headers, unnest(payloads) as payload, unnest(array[cut]) as snap) u
+         where case when holdfast.within_limits(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, octet_length(u.payload)) then true
+                    else holdfast.examine(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, octet_length(u.payload)) end;
+    when 1 then
+        insert into holdfast.event_1 (lane, id, source, type, topic, key, time, headers, payload, snap)
+        select holdfast.lane_of(u.key, u.id, holdfast.lanes()), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.snap
+          from (select unnest(ids) as id, unnest(sources) as source, unnest(types) as type,
+                       unnest(topics) as topic, unnest(keys) as key, unnest(times) as time,
+                       unnest(headers) as headers, unnest(payloads) as payload, unnest(array[cut]) as snap) u
+         where case when holdfast.within_limits(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, octet_length(u.payload)) then true
+                    else holdfast.examine(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, octet_length(u.payload)) end;
+    when 2 then
+        insert into holdfast.event_2 (lane, id, source, type, topic, key, time, headers, payload, snap)
+        select holdfast.lane_of(u.key, u.id, holdfast.lanes()), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.snap
+          from (select unnest(ids) as id, unnest(sources) as source, unnest(types) as type,
+                       unnest(topics) as topic, unnest(keys) as key, unnest(times) as time,
+                       unnest(headers) as headers, unnest(payloads) as payload, unnest(array[cut]) as snap) u
+         where case when holdfast.within_limits(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, octet_length(u.payload)) then true
+                    else holdfast.examine(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, octet_length(u.payload)) end;
+    when 3 then
+        insert into holdfast.event_3 (lane, id, source, type, topic, key, time, headers, payload, snap)
+        select holdfast.lane_of(u.key, u.id, holdfast.lanes()), u.id, u.source, u.type, u.topic, u.key,
+               coalesce(u.time, now()), u.headers::jsonb, u.payload, u.snap
+          from (select unnest(ids) as id, unnest(sources) as source, unnest(types) as type,
+                       unnest(topics) as topic, unnest(keys) as key, unnest(times) as time,
+                       unnest(headers) as headers, unnest(payloads) as payload, unnest(array[cut]) as snap) u
+         where case when holdfast.within_limits(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, octet_length(u.payload)) then true
+                    else holdfast.examine(u.id, u.source, u.type, u.topic, u.key, u.time, u.headers, octet_length(u.payload)) end;
+    end case;
 end $$;
 
 create or replace function holdfast.append_one(id text, source text, type text, topic text, key text, "time" timestamptz, headers text,
     payload bytea) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    segment  constant integer := (select s.current from holdfast.segments s);
-    cut      constant pg_snapshot := case when random() < 0.001 then pg_current_snapshot() end;
-    refused  constant text := holdfast.refusal(id, source, type, topic, key, "time", headers, octet_length(payload));
+    segment constant integer := holdfast.current_segment();
 begin
-    if refused is not null then raise exception 'write event: %', refused using errcode = '22023'; end if;
+    if holdfast.producers_bound() then
+        perform holdfast.examine_binding(topic, source);
+    end if;
     case segment
-        when 0 then
-            insert into holdfast.event_0 (lane, id, source, type, topic, key, time, headers, payload, snap)
-            values (holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload, cut);
-        when 1 then
-            insert into holdfast.event_1 (lane, id, source, type, topic, key, time, headers, payload, snap)
-            values (holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload, cut);
-        when 2 then
-            insert into holdfast.event_2 (lane, id, source, type, topic, key, time, headers, payload, snap)
-            values (holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload, cut);
-        when 3 then
-            insert into holdfast.event_3 (lane, id, source, type, topic, key, time, headers, payload, snap)
-            values (holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload, cut);
+    when 0 then
+        insert into holdfast.event_0 (lane, id, source, type, topic, key, time, headers, payload, snap)
+        select holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload,
+               case when random() < 0.001 then pg_current_snapshot() end
+         where case when holdfast.within_limits(id, source, type, topic, key, "time", headers, octet_length(payload)) then true
+                    else holdfast.examine(id, source, type, topic, key, "time", headers, octet_length(payload)) end;
+    when 1 then
+        insert into holdfast.event_1 (lane, id, source, type, topic, key, time, headers, payload, snap)
+        select holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload,
+               case when random() < 0.001 then pg_current_snapshot() end
+         where case when holdfast.within_limits(id, source, type, topic, key, "time", headers, octet_length(payload)) then true
+                    else holdfast.examine(id, source, type, topic, key, "time", headers, octet_length(payload)) end;
+    when 2 then
+        insert into holdfast.event_2 (lane, id, source, type, topic, key, time, headers, payload, snap)
+        select holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload,
+               case when random() < 0.001 then pg_current_snapshot() end
+         where case when holdfast.within_limits(id, source, type, topic, key, "time", headers, octet_length(payload)) then true
+                    else holdfast.examine(id, source, type, topic, key, "time", headers, octet_length(payload)) end;
+    when 3 then
+        insert into holdfast.event_3 (lane, id, source, type, topic, key, time, headers, payload, snap)
+        select holdfast.lane_of(key, id, holdfast.lanes()), id, source, type, topic, key, coalesce("time", now()), headers::jsonb, payload,
+               case when random() < 0.001 then pg_current_snapshot() end
+         where case when holdfast.within_limits(id, source, type, topic, key, "time", headers, octet_length(payload)) then true
+                    else holdfast.examine(id, source, type, topic, key, "time", headers, octet_length(payload)) end;
     end case;
 end $$;
 
@@ -323,13 +455,18 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     l         holdfast.letter;
     kept      jsonb;
-    own       jsonb;
+    ours      jsonb;
     left_out  bigint;
     large     boolean;
     refused   text;
+    own       constant text[] := holdfast.own_consumers();
 begin
-    select d.* into l from holdfast.letter d where d.id = letter_id;
+    select d.* into l from holdfast.letter d where d.id = letter_id and (own is null or d.consumer = any (own));
     if not found then return 'it is not there'; end if;
+    if own is not null and l.consumer <> '' then
+        refused := holdfast.letter_topic_refusal(l.consumer, l.topic, to_topic);
+        if refused is not null then return refused; end if;
+    end if;
     if l.headers ? 'hf_letter' then return 'it is the letter of a published letter'; end if;
     l.type := case when l.type = '' then 'none' else l.type end;
     select coalesce(jsonb_object_agg(h.key, h.value) filter (where h.size <= 8192), '{}'), count(*) filter (where h.size > 8192)
@@ -338,7 +475,7 @@ begin
                    over (order by octet_length(e.key) + octet_length(e.value), e.key) as size
               from jsonb_each_text(coalesce(l.headers, '{}')) e where e.key !~* '^hf_') h;
     large := coalesce(octet_length(l.payload) > max_payload, false);
-    own := jsonb_strip_nulls(jsonb_build_object(
+    ours := jsonb_strip_nulls(jsonb_build_object(
         'hf_letter', l.id::text,
         'hf_origin', l.origin,
         'hf_consumer', nullif(l.consumer, ''),
@@ -357,7 +494,7 @@ begin
     refused := holdfast.refusal(l.event_id, l.source, l.type, to_topic, l.key, l.time, null);
     if refused is not null then return refused; end if;
     perform holdfast.append_unchecked(array[holdfast.new_id()], array[l.source], array[l.type], array[to_topic], array[l.key], array[l.time],
-        array[(kept || own)::text], array[case when not large then l.payload end], null, null);
+        array[(kept || ours)::text], array[case when not large then l.payload end], null, null);
     return null;
 end $$;
 
@@ -366,8 +503,10 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     l        holdfast.letter;
     refused  text;
+    own      constant text[] := holdfast.own_consumers();
 begin
-    update holdfast.letter d set state = 'replaying' where d.id = letter_id and d.origin = 'relay' and d.state = 'open' returning d.* into l;
+    update holdfast.letter d set state = 'replaying'
+     where d.id = letter_id and d.origin = 'relay' and d.state = 'open' and (own is null or '' = any (own)) returning d.* into l;
     if not found then return false; end if;
     refused := holdfast.refusal(l.event_id, l.source, l.type, l.topic, l.key, l.time, null);
     if refused is not null then raise exception 'replay letter %: %', letter_id, refused using errcode = '22023'; end if;
@@ -417,6 +556,158 @@ begin
     return 'emptied';
 end $$;
 
+-- The trail of what people did: an action outlives its letter, and is signed by the database.
+alter table holdfast.letter_action
+    drop constraint letter_action_letter_fkey,
+    add column login text collate "C";
+
+create function holdfast.sign_action() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+    new.login := session_user;
+    new.at := clock_timestamp();
+    return new;
+end $$;
+create trigger sign before insert on holdfast.letter_action for each row execute function holdfast.sign_action();
+create trigger sign before insert on holdfast.stored_action for each row execute function holdfast.sign_action();
+
+create function holdfast.purge_letters(age bigint, most integer) returns bigint
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    own   constant text[] := holdfast.own_consumers();
+    gone  bigint[];
+begin
+    if age is null or age < 60000000 then raise exception 'purge letters: age is % microseconds: at least 60000000', age using errcode = '22023'; end if;
+    if most is null or most not between 1 and 10000 then raise exception 'purge letters: most is %: it must be between 1 and 10000', most using errcode = '22023'; end if;
+    gone := array(select o.id from holdfast.letter o
+                   where o.state in ('replayed', 'discarded') and o.last_at < now() - age * interval '1 microsecond'
+                     and (own is null or o.consumer = any (own))
+                   order by o.last_at limit most
+                     for update skip locked);
+    delete from holdfast.letter l where l.id = any (gone);
+    update holdfast.letter_action a set payload = null where a.letter = any (gone) and a.payload is not null;
+    if cardinality(gone) < most and own is null then
+        delete from holdfast.letter_replay r where r.ended_at < now() - age * interval '1 microsecond';
+    end if;
+    return cardinality(gone);
+end $$;
+
+-- Bindings of users to consumers and topics, of which there is none yet.
+create table holdfast.consumer_binding (
+    role          regrole not null,
+    consumer      text collate "C" not null,          -- '': the dead letters of relays
+    letter_topic  text collate "C" not null default '' -- inbox.Config.DeadLetterTopic: "*" is the event's topic; '' = none
+        constraint letter_topic_is_a_topic_or_a_pattern check (letter_topic ~ '^([a-zA-Z0-9._-]*|[a-zA-Z0-9._-]+\*[a-zA-Z0-9._-]*|\*[a-zA-Z0-9._-]+)$'),
+    primary key (role, consumer)
+);
+
+create table holdfast.producer_binding (
+    role    regrole not null,
+    topic   text collate "C" not null constraint topic_is_a_topic_or_a_prefix check (topic ~ '^([a-zA-Z0-9._-]+|[a-zA-Z0-9._-]*\*)$'),
+    source  text collate "C" not null default '*',
+    primary key (role, topic, source)
+);
+
+create function holdfast.own_consumers() returns text[]
+language plpgsql stable parallel safe security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    own text[];
+begin
+    if pg_has_role(session_user, current_user, 'member') then return null; end if; -- here current_user is the schema's owner
+    own := (select array_agg(b.consumer) from holdfast.consumer_binding b where pg_has_role(session_user, b.role, 'member'));
+    if own is not null and has_table_privilege(session_user, 'holdfast.lane', 'update') then own := own || ''::text; end if;
+    return own;
+end $$;
+
+create policy own_rows on holdfast.inbox using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.retention using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.stored using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.stored_action using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.consumer_position using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.start using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.consumer_type using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.consumer_skip using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.watermark using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.letter using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.letter_action using (
+    (select holdfast.own_consumers()) is null or exists (select from holdfast.letter l where l.id = letter_action.letter));
+
+create function holdfast.producers_bound() returns boolean
+language sql stable parallel safe as $$ select false $$;
+
+create function holdfast.switch_bindings() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+declare
+    bound  boolean;
+    name   text;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'bind a role: the transaction is %: it must be read committed', current_setting('transaction_isolation') using errcode = '25001';
+    end if;
+    if tg_table_name = 'producer_binding' then
+        lock table holdfast.producer_binding in share row exclusive mode;
+        bound := exists (select from holdfast.producer_binding);
+        if bound <> holdfast.producers_bound() then
+            execute format('create or replace function %I.producers_bound() returns boolean language sql stable parallel safe as %L', tg_table_schema, format(' select %s ', case when bound then 'true' else 'false' end));
+        end if;
+        return null;
+    end if;
+    lock table holdfast.consumer_binding in share row exclusive mode;
+    bound := exists (select from holdfast.consumer_binding);
+    for name in select c.oid::regclass::text from pg_policy p join pg_class c on c.oid = p.polrelid
+                 where p.polname = 'own_rows' and c.relnamespace = (select n.oid from pg_namespace n where n.nspname = tg_table_schema)
+                   and c.relrowsecurity <> bound order by c.relname loop
+        execute format('alter table %s %s row level security', name, case when bound then 'enable' else 'disable' end);
+    end loop;
+    return null;
+end $$;
+create trigger switch_bindings after insert or update or delete or truncate on holdfast.consumer_binding
+    for each statement execute function holdfast.switch_bindings();
+create trigger switch_bindings after insert or update or delete or truncate on holdfast.producer_binding
+    for each statement execute function holdfast.switch_bindings();
+
+create function holdfast.letter_topic_refusal(consumer text, topic text, to_topic text) returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    bound    integer;
+    allowed  boolean;
+    topics   text;
+begin
+    if pg_has_role(session_user, current_user, 'member') then return null; end if;
+    select count(*), bool_or(b.letter_topic <> '' and replace(b.letter_topic, '*', letter_topic_refusal.topic) = to_topic),
+           string_agg(distinct nullif(b.letter_topic, ''), ', ')
+      into bound, allowed, topics
+      from holdfast.consumer_binding b
+     where b.consumer = letter_topic_refusal.consumer and pg_has_role(session_user, b.role, 'member');
+    if bound = 0 or allowed then return null; end if;
+    return format('dead letter topic is %s: user %s may publish those of consumer %s to %s only (table consumer_binding)',
+        left(quote_literal(to_topic), 260), session_user, consumer, coalesce(topics, 'no topic'));
+end $$;
+
+create function holdfast.fits(pattern text, value text) returns boolean
+language sql immutable parallel safe as $$
+    select case when right(pattern, 1) = '*' then starts_with(value, left(pattern, -1)) else value = pattern end
+$$;
+
+create function holdfast.binding_refusal(topic text, source text) returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    allowed  constant boolean := (select bool_or(holdfast.fits(p.topic, binding_refusal.topic) and holdfast.fits(p.source, binding_refusal.source))
+                                    from holdfast.producer_binding p where pg_has_role(session_user, p.role, 'member'));
+    topics   text;
+    sources  text;
+begin
+    if allowed is null or allowed or pg_has_role(session_user, current_user, 'member') then return null; end if;
+    select string_agg(distinct p.topic, ', '), string_agg(distinct quote_literal(p.source), ', ') filter (where holdfast.fits(p.topic, binding_refusal.topic))
+      into topics, sources
+      from holdfast.producer_binding p where pg_has_role(session_user, p.role, 'member');
+    if sources is null then
+        return format('topic is %s: user %s may write to %s only (table producer_binding)', left(quote_literal(topic), 260), session_user, left(topics, 1000));
+    end if;
+    return format('source is %s: user %s may write to topic %s with source %s only (table producer_binding)',
+        left(quote_literal(source), 260), session_user, topic, left(sources, 1000));
+end $$;
+
 -- What builds for version 2 need besides, to the roles that did the same in version 1: relays move scheduled events, those who
 -- work on dead letters replay them and act on stored events, and consumers count what they skip.
 do $$
@@ -429,7 +720,7 @@ begin
     end loop;
     for grantee in select distinct x.grantee::regrole::text from pg_class c, aclexplode(c.relacl) x
                     where c.oid = 'holdfast.letter_replay'::regclass and x.privilege_type = 'INSERT' and x.grantee not in (0, c.relowner) loop
-        execute 'grant execute on function holdfast.replay_letter to ' || grantee;
+        execute 'grant execute on function holdfast.replay_letter, holdfast.purge_letters to ' || grantee;
         execute 'grant insert on holdfast.letter to ' || grantee;
         execute 'grant select, insert on holdfast.stored_action to ' || grantee;
         execute 'grant select on holdfast.consumer_type to ' || grantee;

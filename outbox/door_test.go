@@ -43,6 +43,11 @@ var doors = map[string]func(ctx context.Context, tx pgx.Tx, e entry) error{
 			[]string{e.Key}, []*time.Time{e.time()}, []*string{e.headers}, [][]byte{e.Payload}, []*time.Time{nil})
 		return err
 	},
+	"holdfast.append, nothing scheduled": func(ctx context.Context, tx pgx.Tx, e entry) error {
+		_, err := tx.Exec(ctx, `select holdfast.append($1, $2, $3, $4, $5, $6, $7, $8, null, null)`, []string{e.ID}, []string{e.Source}, []string{e.Type}, []string{e.Topic},
+			[]string{e.Key}, []*time.Time{e.time()}, []*string{e.headers}, [][]byte{e.Payload})
+		return err
+	},
 	"holdfast.append_one": func(ctx context.Context, tx pgx.Tx, e entry) error {
 		_, err := tx.Exec(ctx, `select holdfast.append_one($1, $2, $3, $4, $5, $6, $7, $8)`, e.ID, e.Source, e.Type, e.Topic, e.Key, e.time(), e.headers, e.Payload)
 		return err

@@ -26,7 +26,7 @@ const (
 	reportedLimits = 10      // maximum number of problems in one error
 )
 
-// LimitError says which event of a Write exceeds which limit. It never contains a payload or a header's value.
+// LimitError says which event of a Write exceeds which limit. It never contains a payload, a header's value or a key.
 type LimitError struct {
 	Index int    // of the event in the call; -1 if the problem is the call itself
 	Field string // "topic", "payload", "header traceparent"
@@ -72,9 +72,8 @@ func checkEvent(e *holdfast.Event, maxPayload int) (problems []*LimitError) {
 	if p := limitTopic(e.Topic); p != nil {
 		problems = append(problems, p)
 	}
-	if maxPayload >= 0 && len(e.Payload) > maxPayload {
-		problems = append(problems, &LimitError{Field: "payload", Value: fmt.Sprintf("%d bytes long", len(e.Payload)),
-			Rule: fmt.Sprintf("it must be at most %d (outbox.Config.MaxPayload): store the content elsewhere and send its address", maxPayload)})
+	if p := limitPayload(e.Payload, maxPayload); p != nil {
+		problems = append(problems, p)
 	}
 	for _, moment := range []struct {
 		field string
@@ -88,6 +87,23 @@ func checkEvent(e *holdfast.Event, maxPayload int) (problems []*LimitError) {
 	return append(problems, limitHeaders(e.Headers)...)
 }
 
+func limitPayload(payload []byte, maxPayload int) *LimitError {
+	if maxPayload < 0 || len(payload) <= maxPayload {
+		return nil
+	}
+	return &LimitError{Field: "payload", Value: fmt.Sprintf("%d bytes long", len(payload)),
+		Rule: fmt.Sprintf("it must be at most %d (outbox.Config.MaxPayload): store the content elsewhere and send its address", maxPayload)}
+}
+
+// limitSealed checks what encryption has added to an event that was within the limits.
+func limitSealed(e *holdfast.Event, maxPayload int) (problems []*LimitError) {
+	if p := limitPayload(e.Payload, maxPayload); p != nil {
+		p.Value += ", encrypted"
+		problems = append(problems, p)
+	}
+	return append(problems, limitSizes(e.Headers)...)
+}
+
 func limitText(field, value string, min, max int) *LimitError {
 	switch {
 	case len(value) < min:
@@ -95,11 +111,19 @@ func limitText(field, value string, min, max int) *LimitError {
 	case len(value) > max:
 		return &LimitError{Field: field, Value: fmt.Sprintf("%d bytes long", len(value)), Rule: fmt.Sprintf("it must be at most %d", max)}
 	case !utf8.ValidString(value):
-		return &LimitError{Field: field, Value: fmt.Sprintf("%.40q", value), Rule: "it must be valid UTF-8"}
+		return &LimitError{Field: field, Value: shown(field, value), Rule: "it must be valid UTF-8"}
 	case strings.IndexByte(value, 0) >= 0:
-		return &LimitError{Field: field, Value: fmt.Sprintf("%.40q", value), Rule: "it must not contain NUL"}
+		return &LimitError{Field: field, Value: shown(field, value), Rule: "it must not contain NUL"}
 	}
 	return nil
+}
+
+// shown is a value as an error quotes it. A key is often a person's, so of a key it is the size.
+func shown(field, value string) string {
+	if field == "key" {
+		return fmt.Sprintf("%d bytes long", len(value))
+	}
+	return fmt.Sprintf("%.40q", value)
 }
 
 // checkText is limitText for a value that is not part of an event.
@@ -125,21 +149,28 @@ func limitTopic(topic string) *LimitError {
 }
 
 func limitHeaders(headers map[string]string) (problems []*LimitError) {
-	if len(headers) > maxHeaders {
-		problems = append(problems, &LimitError{Field: "number of headers", Value: fmt.Sprint(len(headers)), Rule: fmt.Sprintf("it must be at most %d", maxHeaders)})
-	}
-	bytes := 0
 	for name, value := range headers {
-		bytes += len(name) + len(value)
 		field := fmt.Sprintf("header %.60q", name)
 		switch {
 		case !token(name):
 			problems = append(problems, &LimitError{Field: field, Value: "misnamed", Rule: fmt.Sprintf("it must be an HTTP token of 1 to %d bytes (RFC 9110, section 5.6.2)", maxHeaderName)})
 		case wire.Reserved(name):
-			problems = append(problems, &LimitError{Field: field, Value: "reserved", Rule: `it must not begin with "ce_" or "hf_": the relay writes those`})
+			problems = append(problems, &LimitError{Field: field, Value: "reserved", Rule: `it must not begin with "ce_" or "hf_", nor be "holdfast-encryption": those are not the user's`})
 		case !utf8.ValidString(value) || strings.IndexByte(value, 0) >= 0:
 			problems = append(problems, &LimitError{Field: field, Value: fmt.Sprintf("%d bytes long", len(value)), Rule: "it must be valid UTF-8 without NUL: encode binary values"})
 		}
+	}
+	return append(problems, limitSizes(headers)...)
+}
+
+// limitSizes checks how many headers there are, and their size.
+func limitSizes(headers map[string]string) (problems []*LimitError) {
+	bytes := 0
+	for name, value := range headers {
+		bytes += len(name) + len(value)
+	}
+	if len(headers) > maxHeaders {
+		problems = append(problems, &LimitError{Field: "number of headers", Value: fmt.Sprint(len(headers)), Rule: fmt.Sprintf("it must be at most %d", maxHeaders)})
 	}
 	if bytes > maxHeaderBytes {
 		problems = append(problems, &LimitError{Field: "headers", Value: fmt.Sprintf("%d bytes long", bytes), Rule: fmt.Sprintf("it must be at most %d, names and values together", maxHeaderBytes)})

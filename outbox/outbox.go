@@ -36,6 +36,11 @@ type Config struct {
 	// the schema's own limit too (holdfast.SchemaConfig.MaxPayload), which holds for every writer. -1 means no other limit
 	// than the schema's. Defaults to 1,032,192 (1 MiB less 16 KiB).
 	MaxPayload int
+
+	// Encryptor encrypts every payload before it is written; Event.Headers then say how ("holdfast-encryption"). MaxPayload holds for
+	// what is written. Handlers get the payload in the clear if inbox.Config.Decryptor is set. Write hands its context to it,
+	// and Queue, which has none, the background context. Defaults to none: payloads are written as they are.
+	Encryptor holdfast.Encryptor
 }
 
 // defaultMaxPayload fits Kafka's default max.message.bytes with the largest key and headers that Write accepts.
@@ -45,6 +50,7 @@ const defaultMaxPayload = 1<<20 - 16<<10
 type Outbox struct {
 	source     string
 	maxPayload int
+	encryptor  holdfast.Encryptor
 	append     string
 	appendOne  string
 	lock       string
@@ -71,6 +77,7 @@ func New(c Config) (*Outbox, error) {
 	return &Outbox{
 		source:     c.Source,
 		maxPayload: c.MaxPayload,
+		encryptor:  c.Encryptor,
 		append:     sqlschema.In(c.Schema, appendEvents),
 		appendOne:  sqlschema.In(c.Schema, appendEvent),
 		lock:       sqlschema.In(c.Schema, lockKeys),
@@ -118,7 +125,7 @@ func (o *Outbox) Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event)
 	if tx == nil {
 		return errors.New("write events: tx is nil: it must be the transaction that makes the change")
 	}
-	sql, args, err := o.statement(events)
+	sql, args, err := o.statement(ctx, events)
 	if err != nil {
 		return fmt.Errorf("write events: %w", err)
 	}
@@ -144,7 +151,7 @@ func (o *Outbox) Queue(batch *pgx.Batch, events ...holdfast.Event) error {
 	if batch == nil {
 		return errors.New("queue events: batch is nil: it must be the batch that makes the change")
 	}
-	sql, args, err := o.statement(events)
+	sql, args, err := o.statement(context.Background(), events)
 	if err != nil {
 		return fmt.Errorf("queue events: %w", err)
 	}
@@ -153,8 +160,11 @@ func (o *Outbox) Queue(batch *pgx.Batch, events ...holdfast.Event) error {
 }
 
 // statement returns the statement that appends events and its arguments, or says what is wrong with the events.
-func (o *Outbox) statement(events []holdfast.Event) (sql string, args []any, err error) {
+func (o *Outbox) statement(ctx context.Context, events []holdfast.Event) (sql string, args []any, err error) {
 	if err := o.check(events); err != nil {
+		return "", nil, err
+	}
+	if events, err = o.encrypt(ctx, events); err != nil {
 		return "", nil, err
 	}
 	c, err := o.columns(events)

@@ -180,3 +180,37 @@ func (c writesCounted) Write(b []byte) (int, error) {
 	c.n.Add(1)
 	return c.Conn.Write(b)
 }
+
+// The cheapest transaction: one round trip in all.
+func TestABatchWithBeginAndCommitIsATransaction(t *testing.T) {
+	t.Parallel()
+	for _, mode := range execModes {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			db := setupQueue(t)
+			pool := db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode, c.MaxConns = mode, 1 })
+			send := func(change string) error {
+				batch := &pgx.Batch{}
+				batch.Queue("begin isolation level repeatable read")
+				batch.Queue(change)
+				if err := outbox.Queue(batch, good(), good()); err != nil {
+					t.Fatal(err)
+				}
+				batch.Queue("commit")
+				return pool.SendBatch(t.Context(), batch).Close()
+			}
+			if err := send("insert into change values (1)"); err != nil {
+				t.Fatal(err)
+			}
+			thereAre(t, db, 1, 2)
+			if err := send("insert into change values (1/(select 0))"); err == nil {
+				t.Error("a batch with a failing statement: no error")
+			}
+			thereAre(t, db, 1, 2)
+			if err := send("insert into change values (2)"); err != nil { // by the only connection of the pool
+				t.Errorf("after a batch that failed: %v", err)
+			}
+			thereAre(t, db, 2, 4)
+		})
+	}
+}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -127,7 +128,7 @@ func (l *lane) isolate(ctx context.Context, leave []*pending, err error) (most i
 	if p.disposition == malformed || p.disposition == published {
 		return 0, p.named(err)
 	}
-	p.event.malformed = toValidText(err.Error())
+	p.event.malformed = toValidText(private.Text(err))
 	p.disposition = malformed
 	return 1, nil
 }
@@ -165,7 +166,7 @@ func (l *lane) giveUpScheduled(ctx context.Context, cause error, tooLarge bool) 
 	if letter == 0 {
 		return false, nil
 	}
-	l.r.c.Logger.Error("event given up", "lane", l.number, "topic", p.event.Topic, "event", p.event.ID, "type", p.event.Type, "attempts", 0, "letter", letter, "seq", seq, "error", cause)
+	l.r.c.Logger.Error("event given up", "lane", l.number, "topic", p.event.Topic, "event", p.event.ID, "type", p.event.Type, "attempts", 0, "letter", letter, "seq", seq, "error", private.Text(cause))
 	if observe := l.r.c.Observer.OnDead; observe != nil {
 		observe(DeadLettered{Lane: l.number, Event: p.event.Event, Letter: letter, Err: cause})
 	}

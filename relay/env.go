@@ -43,7 +43,7 @@ func envOf(r *Relay) env {
 	e := env{now: time.Now, chance: rand.Float64, start: r.start, call: func(_ *lane, publish func()) { r.working.Go(publish) },
 		await: awaitAnswer, limit: context.WithTimeout}
 	if pool, ok := r.pool.(*pgxpool.Pool); ok {
-		e.lacking = (&rights.Checks{Pool: pool, Schema: r.c.Schema, Rights: rights.OfRelays, Logger: r.c.Logger}).Lacking
+		e.lacking = (&rights.Checks{Pool: pool, Schema: r.c.Schema, Rights: rights.Of["relay"], Logger: r.c.Logger}).Lacking
 	}
 	return e
 }

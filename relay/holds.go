@@ -115,7 +115,7 @@ func (l *lane) sayHeld(d *destination, a answer, wait time.Duration) {
 }
 
 func (l *lane) logHeld(d *destination, a answer, wait time.Duration) {
-	if w, speak := l.r.notices.waits(d.spot, l.number, len(d.queue)+len(d.call), l.r.env.now()); speak {
+	if w, speak := l.r.notices.waits(d.spot, l.number, len(d.queue)+len(d.call), a.err == errUnanswered, l.r.env.now()); speak {
 		l.r.c.Logger.Warn("partition waits", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", w.waited, "lanes", w.lanes, "events", w.events, "fault", string(a.fault), "retry_in", wait, "error", a.err)
 	}
 }
@@ -147,7 +147,7 @@ func (l *lane) holdSlow() {
 	}
 	now := l.r.env.now()
 	for _, d := range l.destinations {
-		if d.since.IsZero() || l.holds[d.spot] != nil || now.Before(d.checkAt) {
+		if !d.toBlame() || l.holds[d.spot] != nil || now.Before(d.checkAt) {
 			continue
 		}
 		since := latest(d.since, time.Unix(0, l.r.back.Load())) // before, the broker was to blame, which was away
@@ -313,7 +313,7 @@ func (l *lane) again(h *hold, d *destination, a answer, now time.Time) {
 	if a.fault == FaultTopic {
 		at.partition = wholeTopic
 	}
-	if w, speak := l.r.notices.waits(at, l.number, h.parked, now); speak {
+	if w, speak := l.r.notices.waits(at, l.number, h.parked, false, now); speak {
 		l.r.c.Logger.Warn("still held", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", w.waited, "lanes", w.lanes, "events", w.events, "tries", h.tries, "retry_in", wait, "error", a.err)
 	}
 	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: a.fault, Err: a.err, Wait: wait})

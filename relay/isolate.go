@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/internal/private"
 )
 
 // This file finds the one row for which a statement over many fails. blameOf and pageSize decide; they know no database.
@@ -128,6 +130,6 @@ func (r *logReader) unreadable(ctx context.Context, at reading, cause error) (ev
 		}
 		return nil, "", false, fmt.Errorf("read the row of %s with xid %s and seq %d (topic %q, id %q): %s%w", segment, xid, e.seq, e.Topic, e.ID, advice, cause)
 	}
-	e.malformed = toValidText(cause.Error())
+	e.malformed = toValidText(private.Text(cause))
 	return []logEvent{e}, upto, true, nil
 }

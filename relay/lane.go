@@ -45,6 +45,7 @@ type lane struct {
 	destinations []*destination // in the order in which they were first met
 	next         int            // the destination at which dispatch begins
 	calls        int            // under way
+	refused      bool           // of a slot for a call: it waits for its turn
 	leavings     map[queue]int  // events with a key that are about to be parked
 	leavers      int            // all that are
 	flushAt      time.Time      // nothing is parked before it, unless the lane is full
@@ -314,6 +315,7 @@ func (l *lane) giveBack() {
 	}
 	l.tracker.pages, l.blocked, l.dormant = nil, nil, nil // a call under way has the lane
 	l.free()
+	l.r.calls.leave(l)
 	l.answered.end(func(c answered) { l.r.budget.give(c.to.held) })
 	l.r.notices.leave(l.number)
 }

@@ -303,7 +303,7 @@ func TestARowIsTheSameEventInBothFormats(t *testing.T) {
 			number(9), number(55), nil}}}, at: 1},
 	} {
 		var got logEvent
-		if err := r.scan(rows, &got, new(int64)); err != nil || got.malformed != "headers are 7: they must be a JSON object" || got.Payload != nil || got.ID != "id" {
+		if err := r.scan(rows, &got, new(int64)); err != nil || got.malformed != "headers are a JSON number: they must be an object" || got.Payload != nil || got.ID != "id" {
 			t.Errorf("headers that are a number, %s: %+v, %v", format, got, err)
 		}
 	}

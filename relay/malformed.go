@@ -72,7 +72,7 @@ func parseHeaders(text []byte, to *holdfast.Event) error {
 	}
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(text, &raw); err != nil {
-		return fmt.Errorf("headers are %.60s: they must be a JSON object", text)
+		return fmt.Errorf("headers are a JSON %s: they must be an object", kindOf(text))
 	}
 	to.Headers = make(map[string]string, len(raw))
 	for name, value := range raw {
@@ -83,6 +83,24 @@ func parseHeaders(text []byte, to *holdfast.Event) error {
 		to.Headers[name] = s
 	}
 	return nil
+}
+
+// kindOf names what a JSON text is, without quoting it: a header may be a secret.
+func kindOf(text []byte) string {
+	switch text = bytes.TrimLeft(text, " \t\r\n"); {
+	case len(text) == 0:
+		return "text that ends"
+	case text[0] == '[':
+		return "array"
+	case text[0] == '"':
+		return "string"
+	case text[0] == '{':
+		return "object that cannot be read"
+	case text[0] == 't', text[0] == 'f':
+		return "boolean"
+	default:
+		return "number"
+	}
 }
 
 // null is what Unmarshal takes for an empty string.

@@ -33,16 +33,21 @@ type notice struct {
 
 // line is one kind of line about one of them.
 type line struct {
-	at   time.Time // the last one
-	said bool      // since notice.since
+	at    time.Time // the last one
+	said  bool      // since notice.since
+	vague bool      // it could not say why
 }
 
-// again says whether it is time to say it, of trouble that has lasted since then.
-func (l line) again(since, now time.Time) bool {
+// again says whether it is time to say it, of trouble that has lasted since then. vague is a line that cannot say why: the
+// first one that can comes at once.
+func (l line) again(vague bool, since, now time.Time) bool {
 	if l.at.IsZero() || now.Sub(l.at) >= noticeEvery {
 		return true
 	}
-	return !l.said && now.Sub(since) >= noticeAfter
+	if l.said {
+		return l.vague && !vague
+	}
+	return now.Sub(since) >= noticeAfter
 }
 
 // extent is what a line tells besides its cause.
@@ -51,15 +56,16 @@ type extent struct {
 	lanes, events int
 }
 
-// waits records that so many events of a lane wait for at, and says whether to speak of it now.
-func (n *notices) waits(at spot, lane, events int, now time.Time) (w extent, speak bool) {
+// waits records that so many events of a lane wait for at, and says whether to speak of it now. vague is a line that says only
+// that there is no answer yet.
+func (n *notices) waits(at spot, lane, events int, vague bool, now time.Time) (w extent, speak bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := n.of(at, lane, events, now)
-	if !s.waits.again(s.since, now) {
+	if !s.waits.again(vague, s.since, now) {
 		return extent{}, false
 	}
-	s.waits = line{now, true}
+	s.waits = line{now, true, vague}
 	return s.extent(now), true
 }
 
@@ -68,10 +74,10 @@ func (n *notices) held(at spot, lane, events int, now time.Time) (w extent, spea
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := n.of(at, lane, events, now)
-	if !s.held.again(s.since, now) {
+	if !s.held.again(false, s.since, now) {
 		return extent{}, false
 	}
-	s.held = line{now, true}
+	s.held = line{now, true, false}
 	s.waits = s.held
 	return s.extent(now), true
 }

@@ -20,7 +20,7 @@ func TestAProcessSpeaksOfAPartitionOnceAMinute(t *testing.T) {
 	}
 	for second := range 130 { // three lanes try again each second
 		for lane := range 3 {
-			w, speak := n.waits(at, lane, 10*lane, start.Add(time.Duration(second)*time.Second))
+			w, speak := n.waits(at, lane, 10*lane, false, start.Add(time.Duration(second)*time.Second))
 			note("waits", second, w, speak)
 			if second == 5 {
 				w, speak := n.held(at, lane, 10*lane, start.Add(5*time.Second))
@@ -36,14 +36,14 @@ func TestAProcessSpeaksOfAPartitionOnceAMinute(t *testing.T) {
 	}
 	// Trouble that comes and goes is no reason to speak more often; nor does it flow again for those who never heard of it.
 	for second := 132; second < 168; second += 2 {
-		w, speak := n.waits(at, 0, 1, start.Add(time.Duration(second)*time.Second))
+		w, speak := n.waits(at, 0, 1, false, start.Add(time.Duration(second)*time.Second))
 		note("waits", second, w, speak)
 		w, speak = n.flows(at, 0, start.Add(time.Duration(second+1)*time.Second))
 		note("flows", second+1, w, speak)
 	}
 	// Unless it lasts.
 	for second := 169; second < 179; second++ {
-		w, speak := n.waits(at, 0, 1, start.Add(time.Duration(second)*time.Second))
+		w, speak := n.waits(at, 0, 1, false, start.Add(time.Duration(second)*time.Second))
 		note("waits", second, w, speak)
 		if second >= 177 {
 			w, speak = n.held(at, 0, 1, start.Add(time.Duration(second)*time.Second))
@@ -53,13 +53,13 @@ func TestAProcessSpeaksOfAPartitionOnceAMinute(t *testing.T) {
 	w, speak := n.flows(at, 0, start.Add(180*time.Second))
 	note("flows", 180, w, speak)
 	// Lanes that end take their part of it with them.
-	n.waits(at, 1, 7, start.Add(200*time.Second))
+	n.waits(at, 1, 7, false, start.Add(200*time.Second))
 	n.leave(1)
-	w, speak = n.waits(at, 2, 5, start.Add(300*time.Second))
+	w, speak = n.waits(at, 2, 5, false, start.Add(300*time.Second))
 	note("waits", 300, w, speak)
 	// A lane that ends and begins again waits for what was said to wait. That it is over is said too.
 	n.leave(2)
-	w, speak = n.waits(at, 2, 5, start.Add(320*time.Second))
+	w, speak = n.waits(at, 2, 5, false, start.Add(320*time.Second))
 	note("waits", 320, w, speak)
 	w, speak = n.flows(at, 2, start.Add(330*time.Second))
 	note("flows", 330, w, speak)
@@ -77,5 +77,29 @@ func TestAProcessSpeaksOfAPartitionOnceAMinute(t *testing.T) {
 	}
 	if !slices.Equal(said, want) {
 		t.Errorf("it said\n%q, want\n%q", said, want)
+	}
+}
+
+// A partition that gives no answer is spoken of before anybody knows why: because the broker refuses our password, say.
+func TestTheCauseIsSaidAsSoonAsItIsKnown(t *testing.T) {
+	t.Parallel()
+	var n notices
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	at := spot{"orders", 3}
+	for _, row := range []struct {
+		second int
+		vague  bool
+		want   bool
+	}{
+		{0, true, true}, {1, true, false}, {2, false, true}, {3, false, false}, {4, true, false}, {5, false, false},
+		{62, true, true}, {63, false, true}, {64, true, false},
+	} {
+		if _, speak := n.waits(at, 0, 1, row.vague, start.Add(time.Duration(row.second)*time.Second)); speak != row.want {
+			t.Errorf("second %d, without a cause %t: it speaks is %t", row.second, row.vague, speak)
+		}
+	}
+	n.flows(at, 0, start.Add(65*time.Second))
+	if _, speak := n.waits(at, 0, 1, false, start.Add(66*time.Second)); speak {
+		t.Error("trouble that comes again is spoken of at once, because the last line of the time before had no cause")
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/cutoff"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -383,7 +384,7 @@ func errorText(err error) string {
 	if err == nil {
 		return ""
 	}
-	text := err.Error()
+	text := private.Text(err)
 	if len(text) > 2048 {
 		text = text[:2048]
 	}

@@ -1,8 +1,9 @@
 package relay
 
 import (
-	"regexp"
 	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/private"
 )
 
 // rowKeys names rows, or queues, as arrays for a statement.
@@ -46,18 +47,16 @@ func (k *rowKeys) dropStuck(events []*pending, outcomes []outcome) {
 
 // reason is one line that says why an event was given up.
 func reason(err error) string {
-	line, _, _ := strings.Cut(err.Error(), "\n")
+	line, _, _ := strings.Cut(private.Text(err), "\n")
 	if len(line) > 300 {
 		line = line[:300]
 	}
 	return toValidText(line)
 }
 
-var digits = regexp.MustCompile(`[0-9]+`)
-
-// fingerprint is equal for dead letters of one kind of failure: the type of event and the words of the error.
+// fingerprint is equal for dead letters of one kind of failure: the type of event and the words of the error that are no values.
 func fingerprint(eventType string, err error) string {
-	return eventType + ": " + digits.ReplaceAllString(reason(err), "#")
+	return eventType + ": " + private.Kind(reason(err))
 }
 
 // toValidText makes text that Postgres accepts.

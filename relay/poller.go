@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/internal/private"
 )
 
 // poller looks at the log for all lanes that have read everything, in one statement, and wakes those with something to
@@ -107,7 +109,7 @@ func (p *poller) failed(err error) {
 	}
 	for _, l := range p.r.owned() {
 		l.doubtful.Store(true)
-		l.lost(fmt.Errorf("%w: the connection to the database was lost: %w", errLost, redact(err)))
+		l.lost(fmt.Errorf("%w: the connection to the database was lost: %w", errLost, private.Error(err)))
 	}
 }
 

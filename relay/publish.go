@@ -72,6 +72,9 @@ func (a *answers) take() []answered {
 // whether that is over.
 func (l *lane) dispatch(ctx context.Context, before int64) error {
 	now := l.r.env.now()
+	refused := false
+	defer func() { l.waitForTurn(refused) }()
+	l.freeSlow(now)
 	if l.outage != nil && (l.calls > 0 || now.Before(l.outage.nextAt)) {
 		return nil
 	}
@@ -81,14 +84,19 @@ func (l *lane) dispatch(ctx context.Context, before int64) error {
 		if len(d.queue) == 0 || d.call != nil || now.Before(d.retryAt) {
 			continue
 		}
-		batch := l.batchOf(d, before)
-		if len(batch) == 0 {
-			continue
-		}
 		if !l.leased() {
 			return fmt.Errorf("%w: no save has succeeded for half of the lease of %v", errLost, l.r.c.Lease)
 		}
-		l.call(ctx, d, batch)
+		slot := l.r.calls.take(l)
+		if refused = slot == nil; refused {
+			break
+		}
+		batch := l.batchOf(d, before)
+		if len(batch) == 0 {
+			slot.give()
+			continue
+		}
+		l.call(ctx, d, batch, slot)
 		slots--
 		if l.outage != nil {
 			break
@@ -144,28 +152,52 @@ func (l *lane) mostOf(d *destination) int {
 	return min(d.most, l.r.c.BatchSize)
 }
 
+// waitForTurn says whether the lane waits for a call. One that waited and does not any more leaves its place to others.
+func (l *lane) waitForTurn(refused bool) {
+	if l.refused && !refused {
+		l.r.calls.leave(l)
+	}
+	l.refused = refused
+}
+
+// freeSlow gives back the slots of calls that take so long that their partition is slow: others need not wait for it.
+func (l *lane) freeSlow(now time.Time) {
+	for _, d := range l.destinations {
+		if d.call != nil && d.slot != nil && now.Sub(d.began) >= slowAfter {
+			d.slot.give()
+			d.slot = nil
+		}
+	}
+}
+
 // call starts the publisher on a batch of one destination.
-func (l *lane) call(ctx context.Context, d *destination, batch []*pending) {
+func (l *lane) call(ctx context.Context, d *destination, batch []*pending, slot *callSlot) {
 	events := make([]holdfast.Event, len(batch))
 	for i, p := range batch {
 		p.inCall = true
 		events[i] = p.event.Event
 	}
-	d.call, d.began = batch, l.r.env.now()
+	d.begin(batch, slot, l.r.env.now(), l.slowAfter())
 	l.calls++
 	l.r.env.call(l, func() {
-		if !l.leased() { // the process may have been frozen since dispatch
-			l.answered.put(answered{d, events, slices.Repeat([]error{errLost}, len(events))})
-			return
-		}
-		failpoint.Hit(failpoint.RelayProducing)
-		errs := l.r.publisher.Publish(ctx, events)
-		failpoint.Hit(failpoint.RelayProduced)
-		if len(errs) != len(events) {
-			panic(fmt.Sprintf("relay: the publisher answered %d times for %d events: Publish must answer once for each", len(errs), len(events)))
-		}
+		errs := l.publish(ctx, events)
+		slot.give()
 		l.answered.put(answered{d, events, errs})
 	})
+}
+
+// publish calls the publisher.
+func (l *lane) publish(ctx context.Context, events []holdfast.Event) []error {
+	if !l.leased() { // the process may have been frozen since dispatch
+		return slices.Repeat([]error{errLost}, len(events))
+	}
+	failpoint.Hit(failpoint.RelayProducing)
+	errs := l.r.publisher.Publish(ctx, events)
+	failpoint.Hit(failpoint.RelayProduced)
+	if len(errs) != len(events) {
+		panic(fmt.Sprintf("relay: the publisher answered %d times for %d events: Publish must answer once for each", len(errs), len(events)))
+	}
+	return errs
 }
 
 // settleAll takes in every call that has returned. After an error the lane ends.
@@ -185,7 +217,7 @@ func (l *lane) settleAll(ctx context.Context) error {
 func (l *lane) settle(ctx context.Context, c answered) error {
 	d, now := c.to, l.r.env.now()
 	batch := d.call
-	d.call = nil
+	d.call, d.slot = nil, nil
 	l.calls--
 	all := make([]answer, len(batch))
 	for i, err := range c.errs {
@@ -370,8 +402,10 @@ func (l *lane) finish(ctx context.Context) error {
 			if err := l.dispatch(ctx, before); err != nil {
 				return err
 			}
+		} else {
+			l.waitForTurn(false)
 		}
-		if l.calls == 0 {
+		if l.calls == 0 && !l.refused {
 			break
 		}
 		if err := l.r.env.await(ctx, l); err != nil {

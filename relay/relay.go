@@ -29,11 +29,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -52,6 +52,7 @@ type Relay struct {
 	listed           int           // parked rows of a lane or a topic, at most
 	counted          int           // of a queue, when there are more
 	budget           *budget
+	calls            *callSlots
 
 	mu      sync.Mutex
 	lanes   map[int]*lane
@@ -88,7 +89,7 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 
 // newRelay makes a Relay of a configuration without problems.
 func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Relay {
-	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute, pageBytes: pageBytes, listed: allCounted, counted: maxCounted, budget: newBudget(c.MemoryBudget, inMemory*pageBytes)}
+	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute, pageBytes: pageBytes, listed: allCounted, counted: maxCounted, budget: newBudget(c.MemoryBudget, inMemory*pageBytes), calls: newCallSlots(callsInAll)}
 	r.partitioner, _ = p.(Partitioner)
 	r.env = envOf(r)
 	r.poller = newPoller(r)
@@ -158,7 +159,7 @@ func (r *Relay) manage(ctx, work context.Context) error {
 		default:
 			failures++
 			wait = max(holdPolicy.Delay(failures, rand.Float64()), 50*time.Millisecond)
-			r.c.Logger.Warn("relay waits for the database", "relay", r.c.Name, "wait", wait, "error", redact(err))
+			r.c.Logger.Warn("relay waits for the database", "relay", r.c.Name, "wait", wait, "error", private.Text(err))
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -225,7 +226,7 @@ func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	delete(r.lanes, l.number) // from here on it may be claimed again
 	r.mu.Unlock()
 	if err != nil {
-		r.c.Logger.Warn("lane dropped, will be claimed again when it is free", "lane", l.number, "epoch", l.epoch, "times", times, "error", redact(err))
+		r.c.Logger.Warn("lane dropped, will be claimed again when it is free", "lane", l.number, "epoch", l.epoch, "times", times, "error", private.Text(err))
 		if observe := r.c.Observer.OnLost; observe != nil {
 			observe(Lost{Lane: l.number, Err: err})
 		}
@@ -242,7 +243,7 @@ func (r *Relay) end(ctx context.Context, l *lane, err error) {
 func (r *Relay) yield(ctx context.Context, l *lane) {
 	failpoint.Hit(failpoint.RelayStopping)
 	if err := r.saver.save(ctx, []*lane{l}); err != nil {
-		r.c.Logger.Warn("lane not saved: its next owner repeats what was published since the last save", "lane", l.number, "error", redact(err))
+		r.c.Logger.Warn("lane not saved: its next owner repeats what was published since the last save", "lane", l.number, "error", private.Text(err))
 		return
 	}
 	if l.mu.Lock(); l.saved != l.cursor { // It is lost, or its row is locked.
@@ -254,7 +255,7 @@ func (r *Relay) yield(ctx context.Context, l *lane) {
 	defer r.saver.include(l)
 	failpoint.Hit(failpoint.RelayYielding)
 	if _, err := r.pool.Exec(ctx, r.sql.In(releaseLane), l.number, r.c.Name, l.epoch); err != nil {
-		r.c.Logger.Warn("lane not released: it is free when its lease runs out", "lane", l.number, "error", redact(err))
+		r.c.Logger.Warn("lane not released: it is free when its lease runs out", "lane", l.number, "error", private.Text(err))
 	}
 	failpoint.Hit(failpoint.RelayYielded)
 }
@@ -301,7 +302,7 @@ func (r *Relay) leave(ctx context.Context) {
 	failpoint.Hit(failpoint.RelayDeregistering)
 	// Best effort: a relay that stays registered is counted until its lease runs out.
 	if _, err := r.pool.Exec(ctx, r.sql.In(leaveRelay), r.c.Name); err != nil {
-		r.c.Logger.Warn("relay not deregistered: its lanes are free when their leases run out", "relay", r.c.Name, "error", redact(err))
+		r.c.Logger.Warn("relay not deregistered: its lanes are free when their leases run out", "relay", r.c.Name, "error", private.Text(err))
 	}
 }
 
@@ -359,13 +360,4 @@ func (r *Relay) whyBroken() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.broken
-}
-
-// redact keeps connection strings out of logs: pgconn's errors name host and user, and parse errors the whole string.
-func redact(err error) error {
-	var parse *pgconn.ParseConfigError
-	if errors.As(err, &parse) {
-		return errors.New("the connection string cannot be parsed")
-	}
-	return err
 }

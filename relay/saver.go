@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/private"
 )
 
 // saver makes cursors durable: one statement for all lanes, not more often than saveInterval. The same statement is the
@@ -64,7 +65,7 @@ func (s *saver) run(ctx context.Context) {
 func (s *saver) try(ctx context.Context, lanes []*lane) {
 	if err := s.save(ctx, lanes); err != nil && ctx.Err() == nil {
 		s.r.giveUpIfFatal(err)
-		s.r.c.Logger.Warn("cursors not saved, will retry", "relay", s.r.c.Name, "error", redact(err))
+		s.r.c.Logger.Warn("cursors not saved, will retry", "relay", s.r.c.Name, "error", private.Text(err))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/private"
 )
 
 // How segments are maintained. An exclusive lock that waits this long is granted even while many lanes read: readers come
@@ -50,7 +51,7 @@ func (r *Relay) maintainSegments(ctx context.Context) {
 		cancel()
 		if err != nil && ctx.Err() == nil {
 			r.giveUpIfFatal(err)
-			r.c.Logger.Warn("segment maintenance failed, will retry", "error", redact(err))
+			r.c.Logger.Warn("segment maintenance failed, will retry", "error", private.Text(err))
 		}
 		if loaded {
 			pause = maintainLoaded

@@ -174,6 +174,52 @@ func TestWhatIsUnreadIsNeverTruncated(t *testing.T) {
 	}
 }
 
+// A transaction that writes while the log turns once around has events in every segment, and some in segments that were left: they
+// are published in its order, no segment is emptied before, and each is emptied after.
+func TestATransactionAcrossRotationsIsPublishedInItsOrder(t *testing.T) {
+	t.Parallel()
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
+		t.Run(string(level), func(t *testing.T) {
+			t.Parallel()
+			pool, b := setup(t, 2), newBroker()
+			tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback(context.Background())
+			for i := range 10 {
+				pgtest.Exec(t, pool, "update holdfast.segments set current = $1", i%4)
+				if err := outbox.Write(t.Context(), tx, event("k", fmt.Sprint(i))); err != nil {
+					t.Fatal(err)
+				}
+				if err := outbox.Write(t.Context(), tx, event("k", fmt.Sprint(i, " a")), event("k", fmt.Sprint(i, " b"))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for segment := range 4 {
+				var result string
+				if err := pool.QueryRow(t.Context(), "select holdfast.reclaim($1, (select i.token from holdfast.incarnation i), 50)", segment).Scan(&result); err != nil || result == "emptied" {
+					t.Errorf("segment %d while the transaction is open: %q, %v", segment, result, err)
+				}
+			}
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			stop := run(t, pool, b, relay.Config{})
+			defer stop()
+			wait.Until(t, "all events are published", func() bool { return len(b.events()) >= 30 })
+			for i, e := range b.events() {
+				if want := fmt.Sprint(i/3) + []string{"", " a", " b"}[i%3]; string(e.Payload) != want {
+					t.Errorf("event %d is %q, want %q", i, e.Payload, want)
+				}
+			}
+			wait.Until(t, "the segments that were left are empty", func() bool {
+				return pgtest.Count(t, pool, "select count(*) from generate_series(0, 3) n where n <> (select s.current from holdfast.segments s) and pg_relation_size('holdfast.event_' || n) > 0") == 0
+			})
+		})
+	}
+}
+
 // Postgres keeps a large payload beside its row. It is part of the segment's size all the same: otherwise events of a
 // megabyte would fill the disk long before their rows fill a segment.
 func TestALogOfFewLargeEventsTurnsToItsNextSegmentAndIsEmptied(t *testing.T) {

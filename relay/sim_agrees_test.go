@@ -84,6 +84,9 @@ func (w pgWriter) exec(t *testing.T, sql string, args ...any) {
 func (w pgWriter) draw(t *testing.T) { w.exec(t, "select pg_current_xact_id()") }
 
 func (w pgWriter) append(t *testing.T, id, topic, key string) {
+	// A transaction that holds the lock of a segment may not hear of a rotation, and go on writing there. Postgres hears of it with
+	// any lock that is new to it.
+	w.exec(t, "select pg_relation_size('holdfast.installation')")
 	w.exec(t, "select holdfast.append(array[$1], array[''], array['t'], array[$2], array[$3], null, null, array[$4::bytea], null, null)", id, topic, key, make([]byte, 50))
 	// The function keeps a cut by chance. Where a window may be cut depends on the transactions of others on the server, so
 	// there are none here. Only the current segment is touched, so that no other one is locked.

@@ -42,7 +42,7 @@ var simBugs = []struct {
 	{simBug{fake: simdb.BugClaimKeepsEpoch}, 200, nil},
 	{simBug{fake: simdb.BugNoIncarnation}, 1000, func(p *simPlan) { p.crashes = true }},
 	{simBug{fake: simdb.BugIgnoresStarts}, 1000, func(p *simPlan) { p.crashes, p.survives = true, true }},
-	{simBug{fake: simdb.BugReclaimWithoutLock}, 3000, func(p *simPlan) { p.rotates = true }},
+	{simBug{fake: simdb.BugReclaimWithoutLock}, 3000, func(p *simPlan) { p.rotates, p.writers, p.events = true, 4, 100 }},
 	{simBug{fake: simdb.BugReclaimForgetsLong}, 200, nil},
 	{simBug{fake: simdb.BugNoLeaseAhead}, 200, func(p *simPlan) { p.clocks = true }},
 	{simBug{fake: simdb.BugNoWake}, 200, func(p *simPlan) { p.refusals, p.keys, p.batch = true, 1, 6 }},

@@ -56,6 +56,7 @@ type simPlan struct {
 	cutEvery                                    int
 	bytes                                       int64 // of a page
 	listed, counted                             int   // parked rows of a lane or a topic, and of a queue
+	calls                                       int   // of the publisher at a time
 
 	cuts, refusals, kills, freezes, crashes, clocks, rotates, long, scheduled, repeatable, survives bool
 	slow                                                                                            bool // statements may hang, and have time-outs
@@ -86,6 +87,9 @@ func newPlan(seed uint64, bug simBug) simPlan {
 	p.bad = bug == simBug{} && rand.New(rand.NewPCG(seed, 4)).IntN(2) == 0
 	counts := rand.New(rand.NewPCG(seed, 5))
 	p.listed, p.counted = []int{1, 5, allCounted}[counts.IntN(3)], 1+counts.IntN(maxCounted)
+	if p.calls = callsInAll; bug == (simBug{}) {
+		p.calls = []int{1, 2, callsInAll}[rand.New(rand.NewPCG(seed, 6)).IntN(3)]
+	}
 	return p
 }
 

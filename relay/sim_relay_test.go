@@ -94,6 +94,7 @@ func (s *sim) startRelay() {
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, ParkAfter: p.parkAfter, SegmentBytes: 2000, Observer: Observer{OnLost: func(l Lost) { s.oracle.lost++; s.log("lost lane %d: %v", l.Lane, l.Err) }},
 		Retry: retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
 	r.pageBytes, r.listed, r.counted = p.bytes, p.listed, p.counted
+	r.calls = newCallSlots(p.calls)
 	if p.slow {
 		r.statementTimeout = p.lease
 	}
@@ -351,6 +352,7 @@ func (sl *simLane) run() error {
 		sl.failed = sl.read()
 		sl.over = true
 	})
+	defer l.r.calls.leave(l) // as giveBack does
 	defer func() {
 		if sl.ended = true; !s.current.dying {
 			s.pause(func() bool { return sl.over }, time.Time{})

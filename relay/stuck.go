@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/private"
 )
 
 // This file finds the one parked event for which a statement over many fails, and makes it a dead letter. If that is
@@ -26,6 +27,7 @@ type stuckRow struct {
 	*pending         // without payload and headers
 	answer   answer  // what was said of it
 	outcome  outcome // what is to be written; untouched: it is read again
+	waits    *spot   // what its row waits for, although that takes events again; nil for nothing
 	retryAt  time.Time
 }
 
@@ -141,9 +143,9 @@ func (l *lane) stick(p *pending, a answer, to outcome, err error) error {
 	event.Payload, event.Headers = nil, nil
 	p = &pending{event: &event, item: p.item, to: p.to, row: p.row}
 	l.try(p)
-	l.stuck = append(l.stuck, stuckRow{p, a, to, l.r.env.now().Add(stuckEvery)})
+	l.stuck = append(l.stuck, stuckRow{pending: p, answer: a, outcome: to, retryAt: l.r.env.now().Add(stuckEvery)})
 	l.r.c.Logger.Error("parked row stuck: it can be neither settled nor made a dead letter; its key waits, all others go on", "lane", l.number,
-		"topic", p.item.queue.topic, "key", p.item.queue.key, "place", p.row.place, "event", event.ID, "type", event.Type, "retry_in", stuckEvery, "error", err)
+		"topic", p.item.queue.topic, "key", p.item.queue.key, "place", p.row.place, "event", event.ID, "type", event.Type, "retry_in", stuckEvery, "error", private.Text(err))
 	return nil
 }
 
@@ -162,11 +164,45 @@ func (l *lane) retryStuck(ctx context.Context) error {
 			if err := l.resumeHeads(ctx, q, func() {}); err != nil {
 				return err
 			}
+			if err := l.resumeStuck(ctx, s); err != nil {
+				return err
+			}
 			continue
 		}
 		if err := l.writeOutcomes(ctx, []*pending{s.pending}, []answer{s.answer}, []outcome{s.outcome}); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// resumeStuck makes a row due that could not be when what it waits for took events again. What is held anew resumes it itself.
+func (l *lane) resumeStuck(ctx context.Context, s stuckRow) error {
+	if s.waits == nil || l.holds[*s.waits] != nil {
+		return nil
+	}
+	at, before, since := *s.waits, s.row.place-1, l.changes[holdResumed]
+	p, err := l.nameRow(ctx, nameWaiting, l.number, at.topic, at.partition, &before, false)
+	if err != nil || p == nil || p.row.place != s.row.place {
+		return err
+	}
+	err = l.inTx(ctx, func(batch *pgx.Batch) {
+		batch.Queue(l.r.sql.In(resumeHeld), l.number, at.topic, at.partition, 1, &before)
+	}, func(*pgx.Batch) {})
+	if err == nil || !l.divides(err) {
+		return err
+	}
+	return l.giveUpWaiting(ctx, p, at, since, err)
+}
+
+// giveUpWaiting is giveUpRow of a row that cannot be resumed.
+func (l *lane) giveUpWaiting(ctx context.Context, p *pending, at spot, since uint64, err error) error {
+	n := len(l.stuck)
+	if err := l.giveUpRow(ctx, p, holdResumed, since, err); err != nil {
+		return err
+	}
+	if len(l.stuck) > n {
+		l.stuck[len(l.stuck)-1].waits = &at
 	}
 	return nil
 }
@@ -214,7 +250,7 @@ func (l *lane) giveUpRow(ctx context.Context, p *pending, change int, since uint
 	case blameOf(err) == unclear && !raised(err):
 		return p.placed(err)
 	case l.blames(err, change, since):
-		p.event.malformed = toValidText(err.Error())
+		p.event.malformed = toValidText(private.Text(err))
 		return l.giveUp(ctx, p)
 	case blameOf(err) == damaged:
 		err = fmt.Errorf("its storage is damaged, copy what you can of it and delete it: %w", err)
@@ -333,7 +369,7 @@ func (l *lane) resumeSome(ctx context.Context, h *hold, at spot) error {
 			return errors.Join(err, e)
 		}
 		h.past = &p.row.place
-		if err := l.giveUpRow(ctx, p, holdResumed, since, err); err != nil {
+		if err := l.giveUpWaiting(ctx, p, at, since, err); err != nil {
 			return err
 		}
 	}

@@ -27,9 +27,14 @@ func (l *lane) dueAt() (at time.Time) {
 	}
 	if l.r.c.ParkAfter >= 0 {
 		for _, d := range l.destinations {
-			if !d.since.IsZero() && l.holds[d.spot] == nil {
+			if d.toBlame() && l.holds[d.spot] == nil {
 				sooner(d.checkAt)
 			}
+		}
+	}
+	for _, d := range l.destinations {
+		if d.call != nil && d.slot != nil {
+			sooner(d.began.Add(slowAfter)) // its slot is for others then
 		}
 	}
 	if len(l.held) > 0 {
@@ -51,7 +56,7 @@ func (l *lane) dueAt() (at time.Time) {
 func (l *lane) sendAt() time.Time {
 	retryAt, waits := l.firstRetry()
 	switch {
-	case !waits:
+	case !waits, l.refused: // its turn is announced
 		return time.Time{}
 	case l.outage != nil && l.calls > 0:
 		return time.Time{}

@@ -191,10 +191,11 @@ type destination struct {
 	queue []*pending
 	call  []*pending // in the call under way; nil for none
 	began time.Time  // of the call
+	slot  *callSlot  // of the call; nil for none, and when the call is slow
 	held  int64      // of the budget by the call, when its lane has ended
 
-	// since is when the oldest event without an acknowledgement began to wait; zero when nothing waits. refused says that
-	// the last answer was this partition's own trouble.
+	// since is when the oldest event without an acknowledgement began to wait, for the partition and not for its turn; zero
+	// when nothing waits. refused says that the last answer was this partition's own trouble.
 	since   time.Time
 	refused bool
 	told    bool // that it says nothing
@@ -215,6 +216,17 @@ func (d *destination) enqueue(p *pending, now time.Time) {
 		d.route.queued++
 	}
 }
+
+// begin is the start of a call. The partition is to blame for waiting from its first call on.
+func (d *destination) begin(batch []*pending, slot *callSlot, now time.Time, slowAfter time.Duration) {
+	d.call, d.slot, d.began = batch, slot, now
+	if d.tries == 0 {
+		d.since, d.checkAt = now, now.Add(slowAfter)
+	}
+}
+
+// toBlame says whether what waits here waits for the partition: nothing that has never been sent does.
+func (d *destination) toBlame() bool { return !d.since.IsZero() && (d.call != nil || d.tries > 0) }
 
 // release counts an event of the log that is not queued any more.
 func (d *destination) release(p *pending) {

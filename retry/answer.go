@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -14,8 +15,11 @@ import (
 const codeInProgress = "idempotency.in_progress"
 
 // worthRepeating reports whether another attempt may help after this answer: 429, 5xx, and the one 409 that asks for
-// it. No other 4xx does.
-func worthRepeating(status int, code string) bool {
+// it. No other 4xx does, and nothing that the service calls done already.
+func worthRepeating(status int, code, errorCode string) bool {
+	if class, _ := ClassOf(errorCode); class == Duplicate {
+		return false
+	}
 	return status == http.StatusTooManyRequests || status >= 500 && status <= 599 ||
 		status == http.StatusConflict && code == codeInProgress
 }
@@ -43,21 +47,26 @@ func seconds(d time.Duration) string {
 
 // statusError is an answer that counts as a failed attempt.
 type statusError struct {
-	status int
-	code   string // of the problem, if it was read
+	status    int
+	code      string // of the problem, if it was read
+	errorCode string // of the header; "" if there is none
 }
 
 func (e *statusError) Error() string {
-	if e.code != "" {
-		return fmt.Sprintf("server answered %d %s, %s", e.status, http.StatusText(e.status), e.code)
+	if code := cmp.Or(e.code, e.errorCode); code != "" {
+		return fmt.Sprintf("server answered %d %s, %s", e.status, http.StatusText(e.status), code)
 	}
 	return fmt.Sprintf("server answered %d %s", e.status, http.StatusText(e.status))
 }
 
-// RetryClass tells Classify the class of the status. A 409 that is worth repeating is Unavailable.
+// RetryClass tells Classify the class of the error code, else of the status. A 409 that is worth repeating is Unavailable.
 func (e *statusError) RetryClass() Class {
-	if e.code == codeInProgress {
+	class, retryable := ClassOf(e.errorCode)
+	switch {
+	case e.code == codeInProgress, class == Conflict && retryable:
 		return Unavailable
+	case class != "":
+		return class
 	}
 	return classifyStatus(e.status)
 }

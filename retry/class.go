@@ -32,23 +32,6 @@ const (
 	Duplicate   Class = "PROVIDER.duplicate"     // already applied: show the existing result
 )
 
-// retryableClasses holds every class, and whether its failures are worth another attempt.
-var retryableClasses = map[Class]bool{
-	Validation:  false,
-	Auth:        false,
-	Conflict:    false,
-	RateLimit:   true,
-	Timeout:     true,
-	Unavailable: true,
-	Transient:   true,
-	Duplicate:   false,
-}
-
-// Retryable reports whether failures of this class are worth another attempt. That holds for RateLimit, Timeout,
-// Unavailable and Transient, and for nothing that isn't one of the eight classes. If you have an error, use the
-// function [Retryable]: an error may be marked [Permanent] whatever its class.
-func (c Class) Retryable() bool { return retryableClasses[c] }
-
 // Classify returns the class of err: the first row that fits err or an error it wraps.
 //
 //  1. An error with a method RetryClass() Class: what that returns.
@@ -84,8 +67,7 @@ var classTable = []func(error) (Class, bool){
 			return "", false
 		}
 		class := own.RetryClass()
-		_, known := retryableClasses[class]
-		return class, known // an error that answers "" leaves it to the other rows
+		return class, class.known() // an error that answers "" leaves it to the other rows
 	},
 	func(err error) (Class, bool) {
 		var pg *pgconn.PgError

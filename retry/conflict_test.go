@@ -65,10 +65,10 @@ func TestOnlyThe409ThatSaysTheOperationRunsIsTriedAgain(t *testing.T) {
 func TestNoOther4xxIsTriedAgainWhateverItSays(t *testing.T) {
 	t.Parallel()
 	for status := 400; status < 500; status++ {
-		if got, want := worthRepeating(status, ""), status == 429; got != want {
+		if got, want := worthRepeating(status, "", ""), status == 429; got != want {
 			t.Errorf("%d is worth repeating: %t, want %t", status, got, want)
 		}
-		if got, want := worthRepeating(status, codeInProgress), status == 429 || status == 409; got != want {
+		if got, want := worthRepeating(status, codeInProgress, ""), status == 429 || status == 409; got != want {
 			t.Errorf("%d in progress is worth repeating: %t, want %t", status, got, want)
 		}
 	}

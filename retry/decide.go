@@ -20,6 +20,7 @@ type failure struct {
 	err     error         // what it failed with
 	elapsed time.Duration // since the first attempt began
 	left    time.Duration // until the context's deadline, forever when it has none
+	crowd   bool          // what err asks for was probably told to many clients
 }
 
 // decide returns how long to wait before the next attempt, or the reason why there is none. It is pure. p has no zero
@@ -40,11 +41,25 @@ func (p Policy) decide(f failure, random float64) (wait time.Duration, reason st
 		wait = p.Delay(f.attempt, random)
 	}
 	// Differences, not sums: elapsed + wait may overflow.
-	if p.Budget != noLimit && wait >= p.Budget-f.elapsed {
-		return 0, budgetSpent
+	room := f.left - wait
+	if p.Budget != noLimit {
+		if wait >= p.Budget-f.elapsed {
+			return 0, budgetSpent
+		}
+		room = min(room, p.Budget-f.elapsed-wait)
 	}
 	if wait >= f.left {
 		return 0, deadlineNear
 	}
+	if asked && f.crowd {
+		wait += late(wait, room, random)
+	}
 	return wait, ""
+}
+
+// late is how much longer than asked to wait: up to a quarter, and less than room. A server that tells a crowd of clients the
+// same Retry-After would have them all at the same moment.
+func late(wait, room time.Duration, random float64) time.Duration {
+	most := min(wait/4, room-1)
+	return min(time.Duration(random*float64(most)), most)
 }

@@ -21,24 +21,27 @@ func TestTheDecisionAfterAFailedAttempt(t *testing.T) {
 		wait   time.Duration
 		reason string
 	}{
-		{"waits half the ceiling", policy, failure{1, io.EOF, 0, forever}, second / 2, ""},
-		{"waits longer after the second attempt", policy, failure{2, io.EOF, 0, forever}, second, ""},
-		{"stops after the last attempt", policy, failure{3, io.EOF, 0, forever}, 0, attemptsSpent},
-		{"goes on without a limit of attempts", endless, failure{1_000_000, io.EOF, 0, forever}, 2 * second, ""},
-		{"stops at a permanent error", policy, failure{1, Permanent(io.EOF), 0, forever}, 0, notRetryable},
-		{"stops at a class that isn't retryable", policy, failure{1, pg("23505"), 0, forever}, 0, notRetryable},
-		{"says why rather than that attempts are spent", policy, failure{3, Permanent(io.EOF), 0, forever}, 0, notRetryable},
-		{"waits as asked, past the cap", policy, failure{1, After(io.EOF, 9*second), 0, forever}, 9 * second, ""},
-		{"waits as asked, less than by itself", policy, failure{1, After(io.EOF, 1), 0, forever}, 1, ""},
-		{"doesn't wait when asked for nothing", policy, failure{1, After(io.EOF, 0), 0, forever}, 0, ""},
-		{"waits up to the budget", policy, failure{1, After(io.EOF, 2*second), 8*second - 1, forever}, 2 * second, ""},
-		{"stops when the wait ends with the budget", policy, failure{1, After(io.EOF, 2*second), 8 * second, forever}, 0, budgetSpent},
-		{"stops when the budget is spent without a wait", policy, failure{1, After(io.EOF, 0), 10 * second, forever}, 0, budgetSpent},
-		{"stops at a wait too long for any budget", policy, failure{1, After(io.EOF, math.MaxInt64), second, forever}, 0, budgetSpent},
-		{"goes on without a budget", endless, failure{1, io.EOF, 1000 * time.Hour, forever}, second / 2, ""},
-		{"waits up to the deadline", endless, failure{1, After(io.EOF, second), 0, second + 1}, second, ""},
-		{"stops when the wait ends with the deadline", endless, failure{1, After(io.EOF, second), 0, second}, 0, deadlineNear},
-		{"stops past the deadline without a wait", endless, failure{1, After(io.EOF, 0), 0, -1}, 0, deadlineNear},
+		{"waits half the ceiling", policy, failure{1, io.EOF, 0, forever, false}, second / 2, ""},
+		{"waits longer after the second attempt", policy, failure{2, io.EOF, 0, forever, false}, second, ""},
+		{"stops after the last attempt", policy, failure{3, io.EOF, 0, forever, false}, 0, attemptsSpent},
+		{"goes on without a limit of attempts", endless, failure{1_000_000, io.EOF, 0, forever, false}, 2 * second, ""},
+		{"stops at a permanent error", policy, failure{1, Permanent(io.EOF), 0, forever, false}, 0, notRetryable},
+		{"stops at a class that isn't retryable", policy, failure{1, pg("23505"), 0, forever, false}, 0, notRetryable},
+		{"says why rather than that attempts are spent", policy, failure{3, Permanent(io.EOF), 0, forever, false}, 0, notRetryable},
+		{"waits as asked, past the cap", policy, failure{1, After(io.EOF, 9*second), 0, forever, false}, 9 * second, ""},
+		{"waits longer than asked, past the cap", policy, failure{1, After(io.EOF, 4*second), 0, forever, true}, 4*second + second/2, ""},
+		{"waits longer than asked, but within the budget", policy, failure{1, After(io.EOF, 8*second), second, forever, true}, 8*second + (second-1)/2, ""},
+		{"waits longer than asked, but within the deadline", endless, failure{1, After(io.EOF, 8*second), 0, 9 * second, true}, 8*second + (second-1)/2, ""},
+		{"waits as asked, less than by itself", policy, failure{1, After(io.EOF, 1), 0, forever, false}, 1, ""},
+		{"doesn't wait when asked for nothing", policy, failure{1, After(io.EOF, 0), 0, forever, false}, 0, ""},
+		{"waits up to the budget", policy, failure{1, After(io.EOF, 2*second), 8*second - 1, forever, true}, 2 * second, ""}, // no room for more
+		{"stops when the wait ends with the budget", policy, failure{1, After(io.EOF, 2*second), 8 * second, forever, false}, 0, budgetSpent},
+		{"stops when the budget is spent without a wait", policy, failure{1, After(io.EOF, 0), 10 * second, forever, false}, 0, budgetSpent},
+		{"stops at a wait too long for any budget", policy, failure{1, After(io.EOF, math.MaxInt64), second, forever, false}, 0, budgetSpent},
+		{"goes on without a budget", endless, failure{1, io.EOF, 1000 * time.Hour, forever, false}, second / 2, ""},
+		{"waits up to the deadline", endless, failure{1, After(io.EOF, second), 0, second + 1, false}, second, ""},
+		{"stops when the wait ends with the deadline", endless, failure{1, After(io.EOF, second), 0, second, false}, 0, deadlineNear},
+		{"stops past the deadline without a wait", endless, failure{1, After(io.EOF, 0), 0, -1, false}, 0, deadlineNear},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -61,6 +64,7 @@ func TestAWaitAlwaysEndsBeforeTheBudgetAndTheDeadline(t *testing.T) {
 			err:     io.EOF,
 			elapsed: time.Duration(duration.Draw(t, "elapsed")),
 			left:    time.Duration(duration.Draw(t, "left")),
+			crowd:   rapid.Bool().Draw(t, "crowd"),
 		}
 		if rapid.Bool().Draw(t, "asked") {
 			f.err = After(io.EOF, time.Duration(duration.Draw(t, "after")))

@@ -79,6 +79,7 @@ type run struct {
 	policy Policy         // Invariant: no zero fields, and passes Validate.
 	random func() float64 // in [0,1)
 
+	crowd   bool      // waits that were asked for were told to many clients
 	startAt time.Time // start of the budget; zero = the first attempt
 	attempt int       // attempts begun
 	err     error     // error of the last attempt
@@ -138,7 +139,7 @@ func (r *run) Reset() {
 // NextBackOff is called once by backoff.Retry after each failed attempt, unless the context has ended.
 func (r *run) NextBackOff() time.Duration {
 	now := time.Now()
-	f := failure{attempt: r.attempt, err: r.err, elapsed: now.Sub(r.startAt), left: forever}
+	f := failure{attempt: r.attempt, err: r.err, elapsed: now.Sub(r.startAt), left: forever, crowd: r.crowd}
 	if deadline, ok := r.ctx.Deadline(); ok {
 		f.left = deadline.Sub(now)
 	}

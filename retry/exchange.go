@@ -130,10 +130,14 @@ func (x *exchange) send(first bool) (code string, failed error) {
 	}
 	resp.Body = withCancel(resp.Body, cancel)
 	x.resp, x.cancel = resp, cancel
-	if !worthRepeating(resp.StatusCode, code) {
+	errorCode := resp.Header.Get(CodeHeader)
+	if !worthRepeating(resp.StatusCode, code, errorCode) {
 		return code, nil
 	}
-	failed = &statusError{resp.StatusCode, code}
+	failed = &statusError{status: resp.StatusCode, code: code}
+	if class, _ := ClassOf(errorCode); class.Retryable() { // The status says that it is worth it, so its class must, too.
+		failed = &statusError{status: resp.StatusCode, code: code, errorCode: errorCode}
+	}
 	if wait, ok := retryAfter(resp.Header, time.Now()); ok {
 		failed = After(failed, wait)
 	}

@@ -66,7 +66,7 @@ func TestABodyThatTricklesIsDrainedForAShortTimeOnly(t *testing.T) {
 			body = &slowBody{ctx: req.Context(), left: 3}
 			return &http.Response{StatusCode: 503, Header: http.Header{"Retry-After": {"1"}}, Body: body}, nil
 		}, answer(200))
-		if _, err := (&Transport{Base: s}).RoundTrip(request(t, http.MethodGet, nil)); err != nil {
+		if _, err := (&Transport{Base: s, random: func() float64 { return 0 }}).RoundTrip(request(t, http.MethodGet, nil)); err != nil {
 			t.Fatal(err)
 		}
 		if s.open.Load() != 1 { // the answer 200

@@ -26,7 +26,8 @@ const TimeoutHeader = "X-Request-Timeout"
 // code "idempotency.in_progress": the same operation is still running. It also repeats it after [Retryable] errors:
 // timeouts, refused and reset connections, unknown errors. It returns other answers at once, in particular other 4xx.
 // One of them is 425, which concerns data sent before the handshake ended (RFC 8470); net/http never does that. Both
-// forms of Retry-After are honoured.
+// forms of Retry-After are honoured; Transport
+// waits up to a quarter longer, at random, because many clients may have been told the same moment.
 //
 // A request is sent only once if its body cannot be read again (http.Request.GetBody is nil). The same goes for a
 // request that could do harm if it arrived twice: one without a key whose method is not idempotent by RFC 9110 (POST,
@@ -36,7 +37,9 @@ const TimeoutHeader = "X-Request-Timeout"
 // request that has it with a nil value is sent without it.
 //
 // A redirect that http.Client follows belongs to the same operation. It keeps the key, unless it becomes a GET, and the
-// budget. For that, Base must set http.Response.Request, as http.Transport does.
+// budget. For that, Base must set http.Response.Request, as http.Transport does. That holds for a redirect to another host
+// too: the body goes there as well, and without the key a service that has moved would carry out each attempt. A key alone
+// opens nothing: http.Client withholds Authorization and cookies from other hosts, and answers belong to a principal.
 //
 // After the last attempt its response is returned unchanged, with its body unread. If the last attempt brought no
 // response, the error is a [*GaveUpError]. Bodies of earlier responses are drained, within limits, and closed. The
@@ -86,7 +89,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if policy.Last(1) {
 		x.timeout = noLimit // there is no second attempt to save time for
 	}
-	r := run{ctx: req.Context(), policy: policy, random: t.random, startAt: x.startAt}
+	r := run{ctx: req.Context(), policy: policy, random: t.random, startAt: x.startAt, crowd: true}
 	if r.random == nil {
 		r.random = rand.Float64
 	}

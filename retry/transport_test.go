@@ -139,11 +139,11 @@ func TestTheScheduleOfRequests(t *testing.T) {
 		{"409 is an answer, Retry-After or not", answers{answer(409, "Retry-After", "1")}, 409, ms(0)},
 		{"422 is an answer", answers{answer(422)}, 422, ms(0)},
 		{"302 is an answer", answers{answer(302)}, 302, ms(0)},
-		{"Retry-After in seconds, past the cap", answers{answer(503, "Retry-After", "7"), answer(200)}, 200, ms(0, 7000)},
-		{"Retry-After as a date", answers{answer(429, "Retry-After", date(3*time.Second)), answer(200)}, 200, ms(0, 3000)},
+		{"Retry-After in seconds, past the cap", answers{answer(503, "Retry-After", "7"), answer(200)}, 200, ms(0, 7875)},
+		{"Retry-After as a date", answers{answer(429, "Retry-After", date(3*time.Second)), answer(200)}, 200, ms(0, 3375)},
 		{"Retry-After as a date of another clock", answers{
-			answer(429, "Retry-After", date(time.Hour+2*time.Second), "Date", date(time.Hour)), answer(200)}, 200, ms(0, 2000)},
-		{"Retry-After on a single one of the answers", answers{answer(503, "Retry-After", "1"), answer(503), answer(200)}, 200, ms(0, 1000, 1100)},
+			answer(429, "Retry-After", date(time.Hour+2*time.Second), "Date", date(time.Hour)), answer(200)}, 200, ms(0, 2250)},
+		{"Retry-After on a single one of the answers", answers{answer(503, "Retry-After", "1"), answer(503), answer(200)}, 200, ms(0, 1125, 1225)},
 		{"Retry-After past the budget leaves the answer", answers{answer(503, "Retry-After", "10")}, 503, ms(0)},
 		{"Retry-After that is nonsense isn't honoured", answers{answer(503, "Retry-After", "soon"), answer(200)}, 200, ms(0, 50)},
 	} {

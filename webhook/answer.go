@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/retry"
 )
 
 // This file decides what a sender is answered; the three functions at its end write the answer.
@@ -44,6 +45,14 @@ func statusOfRefusal(reason Reason) int {
 	default:
 		return http.StatusUnauthorized
 	}
+}
+
+// classOfRefusal returns the class of a refusal, for the log.
+func classOfRefusal(status int) retry.Class {
+	if status == http.StatusUnauthorized {
+		return retry.Auth
+	}
+	return retry.Validation
 }
 
 // Gone answers 410, which tells senders of Standard Webhooks, among others, to disable the endpoint. Put it where an

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -83,7 +84,8 @@ type Config struct {
 	// arrival, which may differ from the order in which they happened. Defaults to none: no order.
 	KeyFunc func(d Delivery, body []byte) string
 
-	// Headers names the request headers that the event carries, under their names in lower case. Headers with
+	// Headers names the request headers that the event carries, under their names in lower case. With "X-Request-Id" among them,
+	// and inbox.Config.CorrelationHeader "x-request-id", the inbox's log lines have the correlation id of the request. Headers with
 	// credentials or signatures are refused. A value that is not UTF-8 or longer than 4 KiB is left out. Nil means
 	// Content-Type; an empty slice means none.
 	Headers []string
@@ -103,7 +105,8 @@ type Config struct {
 
 	// Horizon is how long the provider may send an event again. New refuses an inbox that forgets sooner
 	// (inbox.Config.Retention). If the signature has no time (GitHub, Shopify), a replay is recognised only that long;
-	// below 30 days a warning is logged. Defaults to 76 hours.
+	// below 30 days a warning is logged. Stripe lets people send an event again by hand for 30 days: below that a warning is
+	// logged too, unless Horizon is set. Defaults to 76 hours.
 	Horizon time.Duration
 
 	// NowFunc is the clock against which timestamps are checked. Defaults to time.Now.
@@ -126,23 +129,26 @@ type Observer struct {
 	OnDelivery func(Answered)
 }
 
-// Refused describes a refused request. Nothing in it comes from the sender.
+// Refused describes a refused request. Nothing in it comes from the sender, except for what middlewares put into Context.
 type Refused struct {
-	Source string
-	Status int
-	Reason Reason
-	Err    error
+	Context context.Context // the request's, with its span
+	Source  string
+	Status  int
+	Reason  Reason
+	Err     error
 }
 
 // Answered describes a verified delivery and its answer.
 type Answered struct {
-	Source   string
-	Delivery Delivery
-	EventID  string        // the id of the event; "" for a handshake
-	Outcome  inbox.Outcome // "" for a handshake, and if nothing was decided
-	Status   int
-	Err      error         // why nothing was decided
-	Took     time.Duration // from the first byte of its body
+	Context       context.Context // the request's, with its span
+	Source        string
+	Delivery      Delivery
+	EventID       string        // the id of the event; "" for a handshake
+	CorrelationID string        // the name by which other logs know the request; "" if there is none
+	Outcome       inbox.Outcome // "" for a handshake, and if nothing was decided
+	Status        int
+	Err           error         // why nothing was decided
+	Took          time.Duration // from the first byte of its body
 }
 
 func or[T comparable](value, otherwise T) T {

@@ -12,6 +12,10 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/correlation"
+	"github.com/holdfast-go/holdfast/internal/private"
+	"github.com/holdfast-go/holdfast/internal/quiet"
+	"github.com/holdfast-go/holdfast/retry"
 )
 
 // New makes the handler of one endpoint: requests that v accepts become events of source in the inbox. A request is
@@ -34,6 +38,7 @@ func New(in *inbox.Inbox, source string, v Verifier, c Config) (http.Handler, er
 		problems = append(problems, errors.New("verifier is nil: it must be Standard, Stripe, GitHub, Slack, Shopify, or one of your own"))
 	}
 	of := in.Config()
+	chosen := c.Horizon != 0
 	c = c.withDefaults(source, of)
 	if err := errors.Join(append(problems, c.validate(source, of))...); err != nil {
 		return nil, fmt.Errorf("webhook config: %w", err)
@@ -51,8 +56,14 @@ func New(in *inbox.Inbox, source string, v Verifier, c Config) (http.Handler, er
 	if signsNoTime(v) {
 		r.warnTimeless()
 	}
+	if by := resentWithin(v); by > r.window && !chosen {
+		c.Logger.Warn("webhooks that people send again by hand may be handled again: lengthen inbox.Config.Retention, or set webhook.Config.Horizon", "source", source, "window", r.window, "want", by)
+	}
 	return r, nil
 }
+
+// refusedEvery is how often an endpoint logs requests that it refuses for one reason.
+const refusedEvery = time.Minute
 
 type receiver struct {
 	in      *inbox.Inbox
@@ -63,6 +74,7 @@ type receiver struct {
 	timeout time.Duration
 	window  time.Duration // how long the inbox remembers an id
 	warned  sync.Once     // warned that the window is short
+	quiet   quiet.Limiter // of refused requests: anybody can send them
 }
 
 // ServeHTTP handles one request.
@@ -71,19 +83,19 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	// 1. Read the bytes and verify them before anything else.
 	body, err := r.read(w, req)
 	if err != nil {
-		r.refused(w, err)
+		r.refused(w, req, err)
 		return
 	}
 	now := r.c.NowFunc()
 	d, err := r.v.Verify(req.Header, body, now)
 	if err != nil {
-		r.refused(w, err)
+		r.refused(w, req, err)
 		return
 	}
 	// 2. Find out what they say.
 	if d.Answer != nil {
 		writeHandshake(w, d.Answer)
-		r.answered(Answered{Delivery: d, Status: http.StatusOK, Took: time.Since(begun)})
+		r.answered(Answered{Context: req.Context(), Delivery: d, Status: http.StatusOK, Took: time.Since(begun)})
 		return
 	}
 	if d.Timestamp.IsZero() {
@@ -91,14 +103,15 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	e, err := r.c.event(r.source, d, req.Header, body, now)
 	if err != nil {
-		r.refused(w, err)
+		r.refused(w, req, err)
 		return
 	}
+	correlated := correlation.ID(req.Header.Get, "X-Request-Id")
 	// 3. Pass the event to the inbox, and answer after its commit.
 	out, err := r.receive(req.Context(), e, d.content)
 	status := statusOf(out, err)
 	writeAnswer(w, status, r.c.RetryAfter)
-	r.answered(Answered{Delivery: d, EventID: e.ID, Outcome: out, Status: status, Err: err, Took: time.Since(begun)})
+	r.answered(Answered{Context: req.Context(), Delivery: d, EventID: e.ID, CorrelationID: correlated, Outcome: out, Status: status, Err: err, Took: time.Since(begun)})
 }
 
 // read reads the body of a request.
@@ -165,20 +178,36 @@ func (r *receiver) warnTimeless() {
 	})
 }
 
-func (r *receiver) refused(w http.ResponseWriter, err error) {
+func (r *receiver) refused(w http.ResponseWriter, req *http.Request, err error) {
 	reason := reasonOf(err)
 	status := statusOfRefusal(reason)
 	writeProblem(w, status, 0)
-	r.c.Logger.Warn("webhook refused", "source", r.source, "status", status, "reason", reason, "error", err)
+	if suppressed, say := r.quiet.Allow(string(reason), refusedEvery, time.Now()); say {
+		attrs := []any{"source", r.source, "status", status, "reason", reason, "suppressed", suppressed, "error_code", string(classOfRefusal(status)), "error", err}
+		if id := correlation.ID(req.Header.Get, "X-Request-Id"); id != "" {
+			attrs = append(attrs, "correlation_id", id)
+		}
+		r.c.Logger.WarnContext(req.Context(), "webhook refused", attrs...)
+	}
 	if r.c.Observer.OnRefused != nil {
-		r.c.Observer.OnRefused(Refused{r.source, status, reason, err})
+		r.c.Observer.OnRefused(Refused{req.Context(), r.source, status, reason, err})
 	}
 }
 
 func (r *receiver) answered(a Answered) {
 	a.Source = r.source
-	if a.Err != nil {
-		r.c.Logger.Warn("webhook not accepted", "source", a.Source, "id", a.EventID, "type", a.Delivery.Type, "status", a.Status, "error", a.Err)
+	from, to := a.Outcome.States()
+	attrs := []any{"source", a.Source, "event_id", a.EventID, "type", a.Delivery.Type, "status", a.Status, "from_state", from, "to_state", to}
+	if a.CorrelationID != "" {
+		attrs = append(attrs, "correlation_id", a.CorrelationID)
+	}
+	switch log := r.c.Logger; {
+	case a.Err != nil:
+		log.WarnContext(a.Context, "webhook not accepted", append(attrs, "error_code", string(retry.Classify(a.Err)), "error", private.Text(a.Err))...)
+	case a.Outcome == inbox.Duplicate: // A hit is the only trace that a repeat leaves.
+		log.InfoContext(a.Context, "webhook answered", append(attrs, "outcome", string(a.Outcome), "took", a.Took)...)
+	default:
+		log.DebugContext(a.Context, "webhook answered", append(attrs, "outcome", string(a.Outcome), "took", a.Took)...)
 	}
 	if r.c.Observer.OnDelivery != nil {
 		r.c.Observer.OnDelivery(a)

@@ -32,6 +32,10 @@ type stripe [][]byte
 
 func (keys stripe) secrets() int { return len(keys) }
 
+// resentWithin: Stripe keeps its events for 30 days (https://docs.stripe.com/api/events), and people send them again by hand as
+// long as it has them.
+func (stripe) resentWithin() time.Duration { return 30 * 24 * time.Hour }
+
 func (keys stripe) Verify(h http.Header, body []byte, now time.Time) (Delivery, error) {
 	value, err := header(h, stripeHeader)
 	if err != nil {

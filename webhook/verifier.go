@@ -124,6 +124,13 @@ func (vs anyOf) secrets() (n int) {
 
 func (vs anyOf) signsNoTime() bool { return slices.ContainsFunc(vs, signsNoTime) }
 
+func (vs anyOf) resentWithin() (longest time.Duration) {
+	for _, v := range vs {
+		longest = max(longest, resentWithin(v))
+	}
+	return longest
+}
+
 // Until is v until end. From then on it refuses what v accepts. Use it for the secret before the current one.
 func Until(end time.Time, v Verifier) Verifier { return until{v, end} }
 
@@ -144,6 +151,8 @@ func (u until) secrets() int { return secretsOf(u.Verifier) }
 
 func (u until) signsNoTime() bool { return signsNoTime(u.Verifier) }
 
+func (u until) resentWithin() time.Duration { return resentWithin(u.Verifier) }
+
 // secretsOf returns how many values of Delivery.Secret a verifier uses.
 func secretsOf(v Verifier) int {
 	if s, ok := v.(interface{ secrets() int }); ok {
@@ -157,6 +166,14 @@ func secretsOf(v Verifier) int {
 func signsNoTime(v Verifier) bool {
 	s, ok := v.(interface{ signsNoTime() bool })
 	return ok && s.signsNoTime()
+}
+
+// resentWithin is how long after an event its provider lets people send it again by hand; 0 if that is not known.
+func resentWithin(v Verifier) time.Duration {
+	if s, ok := v.(interface{ resentWithin() time.Duration }); ok {
+		return s.resentWithin()
+	}
+	return 0
 }
 
 // reasonOf returns the reason of a refusal, "" if err is nil.

@@ -38,7 +38,7 @@ func TestAShortWindowForWebhooksWithoutASignedTimeIsWarnedOfOnce(t *testing.T) {
 		{"GitHub's, in 30 days", gh, 30 * 24 * time.Hour, 0, 0},
 		{"those of a function that does not say", hidden(gh), 0, 0, 1},
 		{"those of a function, in 30 days", hidden(gh), 30 * 24 * time.Hour, 0, 0},
-		{"those that sign a time", AnyOf(timed, must(Stripe(stripeSecret)), must(Slack(slackSecret))), 0, 0, 0},
+		{"those that sign a time", AnyOf(timed, must(Slack(slackSecret))), 0, 0, 0},
 		{"those of a function that sign a time", hidden(timed), 0, 0, 0},
 	} {
 		in := b.inbox(func(ic *inbox.Config) { ic.Retention = c.window })
@@ -56,6 +56,36 @@ func TestAShortWindowForWebhooksWithoutASignedTimeIsWarnedOfOnce(t *testing.T) {
 		}
 		if n := warnings(); n != c.atFirst {
 			t.Errorf("%s: %d warnings after two deliveries, want %d:\n%s", c.name, n, c.atFirst, b.log)
+		}
+	}
+}
+
+// Stripe's events can be sent again by hand for 30 days.
+// W22.
+func TestAWindowShorterThanPeopleSendEventsAgainIsWarnedOf(t *testing.T) {
+	b := setup(t)
+	s, timed := must(Stripe(stripeSecret)), must(Standard(macSecret))
+	const month = 30 * 24 * time.Hour
+	for _, c := range []struct {
+		name            string
+		v               Verifier
+		window, horizon time.Duration
+		warnings        int
+	}{
+		{"Stripe's, in the default window", s, 0, 0, 1},
+		{"an old secret of Stripe's", AnyOf(timed, Until(now.Add(time.Hour), s)), 0, 0, 1},
+		{"Stripe's, in a window that is a little too short", s, month - time.Second, 0, 1},
+		{"Stripe's, in 30 days", s, month, 0, 0},
+		{"Stripe's, where nobody does that", s, 0, 76 * time.Hour, 0},
+		{"those of others", timed, 0, 0, 0},
+	} {
+		in := b.inbox(func(ic *inbox.Config) { ic.Retention = c.window })
+		b.log.Take()
+		if _, err := New(in, "hooks", c.v, Config{Horizon: c.horizon}); err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(b.log.String(), "level=WARN"); n != c.warnings {
+			t.Errorf("%s: %d warnings, want %d:\n%s", c.name, n, c.warnings, b.log)
 		}
 	}
 }

@@ -127,7 +127,7 @@ func (w *stopwatch) perSecond() (float64, error) {
 	return float64(w.events-w.events/10) / w.whole.Sub(w.tenth).Seconds(), nil
 }
 
-// consumeByHoldfast handles every event of the topic once, a transaction each.
+// consumeByHoldfast handles every event of the topic once, with the default configuration: events that wait share transactions.
 func (s *servers) consumeByHoldfast(ctx context.Context, topic string, events int) (float64, error) {
 	pool, drop, err := s.migrated(ctx)
 	if err != nil {

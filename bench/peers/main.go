@@ -48,8 +48,16 @@ func run(ctx context.Context, events, rounds int, out io.Writer) error {
 	fmt.Fprintln(out, s.about)
 	drains := []contestant{
 		{"holdfast relay", func(ctx context.Context) (float64, error) { return s.drainByHoldfast(ctx, events) }},
-		{"watermill forwarder, as documented", func(ctx context.Context) (float64, error) { return s.drainByWatermill(ctx, events, 100) }},
-		{"watermill forwarder, batches of 1,000", func(ctx context.Context) (float64, error) { return s.drainByWatermill(ctx, events, 1000) }},
+		{"hand-written relay, BatchTimeout 1 ms", func(ctx context.Context) (float64, error) { return s.drainByHand(ctx, events) }},
+		{"watermill forwarder, as documented", func(ctx context.Context) (float64, error) {
+			return s.drainByWatermill(ctx, events, watermillOffsets(100))
+		}},
+		{"watermill forwarder, batches of 1,000", func(ctx context.Context) (float64, error) {
+			return s.drainByWatermill(ctx, events, watermillOffsets(1000))
+		}},
+		{"watermill forwarder, queue, batches of 1,000", func(ctx context.Context) (float64, error) {
+			return s.drainByWatermill(ctx, events, watermillQueue(1000))
+		}},
 	}
 	if err := compare(ctx, out, fmt.Sprintf("drain a backlog of %d events to Kafka", events), drains, rounds); err != nil {
 		return err
@@ -58,9 +66,10 @@ func run(ctx context.Context, events, rounds int, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return compare(ctx, out, fmt.Sprintf("consume %d events, a transaction each", events), []contestant{
+	return compare(ctx, out, fmt.Sprintf("handle %d events once each", events), []contestant{
 		{"holdfast inbox", func(ctx context.Context) (float64, error) { return s.consumeByHoldfast(ctx, topic, events) }},
 		{"watermill router, a table of ids", func(ctx context.Context) (float64, error) { return s.consumeByWatermill(ctx, topic, events) }},
+		{"river, JobCompleteTx, without Kafka", func(ctx context.Context) (float64, error) { return s.consumeByRiver(ctx, events) }},
 	}, rounds)
 }
 

@@ -12,7 +12,7 @@ func TestEveryContestantDoesTheWholeJob(t *testing.T) {
 	if err := run(t.Context(), 400, 1, &out); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
-	for _, want := range []string{"holdfast relay", "watermill forwarder", "holdfast inbox", "watermill router"} {
+	for _, want := range []string{"holdfast relay", "watermill forwarder", "hand-written relay", "watermill forwarder, queue", "holdfast inbox", "watermill router", "river"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no figure for %s:\n%s", want, &out)
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	_ "github.com/jackc/pgx/v5/stdlib" // watermill-sql works on database/sql
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/testkit/docker"
@@ -139,32 +137,28 @@ func inTransactions(events int, write func(from, to int) error) error {
 
 // migrated makes a database with holdfast's schema and a pool on it.
 func (s *servers) migrated(ctx context.Context) (pool *pgxpool.Pool, drop func(), err error) {
+	pool, drop, err = s.empty(ctx)
+	if err == nil {
+		err = holdfast.Migrate(ctx, pool, holdfast.SchemaConfig{})
+	}
+	return pool, drop, err
+}
+
+// empty makes an empty database and a pool on it, with connections to spare.
+func (s *servers) empty(ctx context.Context) (pool *pgxpool.Pool, drop func(), err error) {
 	dsn, dropDatabase, err := s.database(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	config, err := pgxpool.ParseConfig(dsn)
-	if err == nil {
-		config.MaxConns = 24
-		pool, err = pgxpool.NewWithConfig(ctx, config)
-	}
-	if err == nil {
-		err = holdfast.Migrate(ctx, pool, holdfast.SchemaConfig{})
-	}
-	return pool, func() { pool.Close(); dropDatabase() }, err
-}
-
-// standard makes an empty database for database/sql, with connections to spare.
-func (s *servers) standard(ctx context.Context) (db *sql.DB, drop func(), err error) {
-	dsn, dropDatabase, err := s.database(ctx)
 	if err != nil {
-		return nil, nil, err
-	}
-	if db, err = sql.Open("pgx", dsn); err != nil {
 		dropDatabase()
 		return nil, nil, err
 	}
-	db.SetMaxOpenConns(24)
-	db.SetMaxIdleConns(24)
-	return db, func() { _ = db.Close(); dropDatabase() }, nil
+	config.MaxConns = 24
+	if pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		dropDatabase()
+		return nil, nil, err
+	}
+	return pool, func() { pool.Close(); dropDatabase() }, nil
 }

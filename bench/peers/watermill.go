@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -11,9 +10,11 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
-	watermillsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	watermillsql "github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/components/forwarder"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // forwarderTopic is the table that the forwarder reads.
@@ -26,31 +27,48 @@ func marshaler() kafka.MarshalerUnmarshaler {
 	return kafka.NewWithPartitioningMarshaler(func(_ string, m *message.Message) (string, error) { return m.Metadata.Get(keyName), nil })
 }
 
+// watermillTable is how Watermill keeps messages in Postgres: its schema and how its subscriber remembers what it has read.
+type watermillTable struct {
+	schema  watermillsql.SchemaAdapter
+	offsets watermillsql.OffsetsAdapter
+}
+
+func ofBytes(string) string { return "bytea" }
+
+// watermillOffsets is its default: a table that stays, and an offset.
+func watermillOffsets(batch int) watermillTable {
+	return watermillTable{watermillsql.DefaultPostgreSQLSchema{SubscribeBatchSize: batch, GeneratePayloadType: ofBytes}, watermillsql.DefaultPostgreSQLOffsetsAdapter{}}
+}
+
+// watermillQueue is its queue: rows are locked, and deleted when they are acknowledged.
+func watermillQueue(batch int) watermillTable {
+	return watermillTable{watermillsql.PostgreSQLQueueSchema{SubscribeBatchSize: batch, GeneratePayloadType: ofBytes}, watermillsql.PostgreSQLQueueOffsetsAdapter{DeleteOnAck: true}}
+}
+
 // drainByWatermill publishes a backlog with Watermill's forwarder: messages are written to a table in the caller's
 // transaction (watermill-sql with the forwarder's envelope), read from it by a subscriber and published to Kafka by
 // watermill-kafka's publisher, as _examples/real-world-examples/transactional-events-forwarder of the project does. acks=all and snappy
 // as holdfast has them. Its messages go one by one, each acknowledged before the next is taken: that keeps their order.
-func (s *servers) drainByWatermill(ctx context.Context, events, batch int) (_ float64, err error) {
+func (s *servers) drainByWatermill(ctx context.Context, events int, table watermillTable) (_ float64, err error) {
 	topic, dropTopic, err := s.topic(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer dropTopic()
-	db, drop, err := s.standard(ctx)
+	pool, drop, err := s.empty(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer drop()
-	schema := watermillsql.DefaultPostgreSQLSchema{SubscribeBatchSize: batch, GeneratePayloadType: func(string) string { return "bytea" }}
-	subscriber, err := watermillsql.NewSubscriber(db, watermillsql.SubscriberConfig{SchemaAdapter: schema,
-		OffsetsAdapter: watermillsql.DefaultPostgreSQLOffsetsAdapter{}, InitializeSchema: true, PollInterval: time.Millisecond}, watermill.NopLogger{})
+	subscriber, err := watermillsql.NewSubscriber(watermillsql.BeginnerFromPgx(pool), watermillsql.SubscriberConfig{SchemaAdapter: table.schema,
+		OffsetsAdapter: table.offsets, InitializeSchema: true, PollInterval: time.Millisecond}, watermill.NopLogger{})
 	if err != nil {
 		return 0, err
 	}
 	if err := subscriber.SubscribeInitialize(forwarderTopic); err != nil {
 		return 0, err
 	}
-	if err := watermillFill(db, schema, topic, events); err != nil {
+	if err := watermillFill(ctx, pool, table.schema, topic, events); err != nil {
 		return 0, err
 	}
 	config := kafka.DefaultSaramaSyncPublisherConfig()
@@ -82,27 +100,24 @@ func (s *servers) drainByWatermill(ctx context.Context, events, batch int) (_ fl
 }
 
 // watermillFill writes the backlog through the forwarder's publisher, each ten in a transaction.
-func watermillFill(db *sql.DB, schema watermillsql.SchemaAdapter, topic string, events int) error {
+func watermillFill(ctx context.Context, pool *pgxpool.Pool, schema watermillsql.SchemaAdapter, topic string, events int) error {
 	return inTransactions(events, func(from, to int) error {
-		tx, err := db.Begin()
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-		table, err := watermillsql.NewPublisher(tx, watermillsql.PublisherConfig{SchemaAdapter: schema}, watermill.NopLogger{})
-		if err != nil {
-			return err
-		}
-		outbox := forwarder.NewPublisher(table, forwarder.PublisherConfig{ForwarderTopic: forwarderTopic})
-		for n := from; n < to; n++ {
-			key, payload := order(n)
-			m := message.NewMessage(watermill.NewUUID(), payload)
-			m.Metadata.Set(keyName, key)
-			if err := outbox.Publish(topic, m); err != nil {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			table, err := watermillsql.NewPublisher(watermillsql.TxFromPgx(tx), watermillsql.PublisherConfig{SchemaAdapter: schema}, watermill.NopLogger{})
+			if err != nil {
 				return err
 			}
-		}
-		return tx.Commit()
+			outbox := forwarder.NewPublisher(table, forwarder.PublisherConfig{ForwarderTopic: forwarderTopic})
+			for n := from; n < to; n++ {
+				key, payload := order(n)
+				m := message.NewMessage(watermill.NewUUID(), payload)
+				m.Metadata.Set(keyName, key)
+				if err := outbox.Publish(topic, m); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 	})
 }
 
@@ -127,12 +142,12 @@ func (p *countingPublisher) Publish(topic string, messages ...*message.Message) 
 // consumeByWatermill handles every message of the topic once. Watermill has no inbox: its users keep a table of the ids
 // that they have seen, which a transaction a message is written to before the handler does its work.
 func (s *servers) consumeByWatermill(ctx context.Context, topic string, events int) (float64, error) {
-	db, drop, err := s.standard(ctx)
+	pool, drop, err := s.empty(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer drop()
-	if _, err := db.Exec("create table seen (id text primary key, at timestamptz not null default now())"); err != nil {
+	if _, err := pool.Exec(ctx, "create table seen (id text primary key, at timestamptz not null default now())"); err != nil {
 		return 0, err
 	}
 	s.made++
@@ -151,15 +166,11 @@ func (s *servers) consumeByWatermill(ctx context.Context, topic string, events i
 	defer stop()
 	watch := &stopwatch{events: int64(events), stop: stop}
 	router.AddConsumerHandler("orders", topic, subscriber, func(m *message.Message) error {
-		tx, err := db.BeginTx(m.Context(), nil)
+		err := pgx.BeginFunc(m.Context(), pool, func(tx pgx.Tx) error {
+			_, err := tx.Exec(m.Context(), "insert into seen (id) values ($1) on conflict do nothing", m.UUID)
+			return err
+		})
 		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-		if _, err := tx.ExecContext(m.Context(), "insert into seen (id) values ($1) on conflict do nothing", m.UUID); err != nil {
-			return err
-		}
-		if err := tx.Commit(); err != nil {
 			return err
 		}
 		watch.count()

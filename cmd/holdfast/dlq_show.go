@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 // jsonLetter is a letter without its private parts: payload and header values.
@@ -44,6 +46,7 @@ type jsonLetter struct {
 type jsonAction struct {
 	Action  string    `json:"action"`
 	By      string    `json:"by"`
+	Login   string    `json:"login,omitempty"` // the database user
 	Reason  string    `json:"reason"`
 	At      time.Time `json:"at"`
 	Version int       `json:"version,omitempty"` // edit: the replaced version
@@ -86,7 +89,7 @@ func (c *dlqShowCmd) Run(p *program) error {
 			j.Payload = l.Event.Payload
 		}
 		for _, a := range actions {
-			ja := jsonAction{Action: a.Action, By: a.By, Reason: a.Reason, At: a.At.UTC(), Version: a.Version}
+			ja := jsonAction{Action: a.Action, By: a.By, Login: a.Login, Reason: a.Reason, At: a.At.UTC(), Version: a.Version}
 			if a.Version > 0 {
 				n := size(a.Payload)
 				ja.PayloadBytes = &n
@@ -108,9 +111,10 @@ func (c *dlqShowCmd) Run(p *program) error {
 		return fmt.Errorf("dead letter %d has no version %d: it is at version %d", l.ID, c.Version, l.Version)
 	}
 	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	encrypted := cmp.Or(l.Event.Headers[wire.HeaderEncryption], "no")
 	for _, row := range [][2]any{{"dead letter", l.ID}, {"state", l.State}, {"origin", l.Origin}, {"consumer", l.Consumer}, {"reason", l.Reason}, {"fingerprint", l.Fingerprint},
 		{"holds its key", yes(l.Holds)}, {"event", l.Event.ID}, {"source", l.Event.Source}, {"type", l.Event.Type}, {"topic", l.Event.Topic}, {"key", l.Event.Key},
-		{"time", l.Event.Time.UTC().Format(time.RFC3339Nano)}, {"partition", l.Partition}, {"offset", l.Offset}, {"payload bytes", bytesOf(l.PayloadSize)}, {"version", l.Version},
+		{"time", l.Event.Time.UTC().Format(time.RFC3339Nano)}, {"partition", l.Partition}, {"offset", l.Offset}, {"payload bytes", bytesOf(l.PayloadSize)}, {"encrypted", encrypted}, {"version", l.Version},
 		{"attempts", l.Attempts}, {"first given up", l.FirstAt.UTC().Format(time.RFC3339)}, {"last given up", l.LastAt.UTC().Format(time.RFC3339)}} {
 		fmt.Fprintf(w, "%v\t%s\n", row[0], clean(fmt.Sprint(row[1])))
 	}
@@ -127,6 +131,9 @@ func (c *dlqShowCmd) Run(p *program) error {
 		fmt.Fprintf(p.out, "%s %s by %s: %s", a.At.UTC().Format(time.RFC3339), a.Action, clean(a.By), clean(a.Reason))
 		if a.Version > 0 {
 			fmt.Fprintf(p.out, " (replaced version %d, payload bytes %s: --version %d shows it)", a.Version, bytesOf(size(a.Payload)), a.Version)
+		}
+		if a.Login != "" {
+			fmt.Fprintf(p.out, " (database user %s)", clean(a.Login))
 		}
 		fmt.Fprintln(p.out)
 	}

@@ -148,7 +148,7 @@ func TestTheVersionsOfALetterCanBeReadBack(t *testing.T) {
 		}
 		wantStatus(t, 0, "new payload", "dlq", "edit", "1", file, "--reason", "typo", "--by", "ann")
 	}
-	if out := wantStatus(t, 0, "edit by ann: typo (replaced version 2, payload bytes 6: --version 2 shows it)", "dlq", "show", "1"); strings.Contains(out, "secret") || strings.Contains(out, "second\n") {
+	if out := wantStatus(t, 0, "edit by ann: typo (replaced version 2, payload bytes 6: --version 2 shows it) (database user ", "dlq", "show", "1"); strings.Contains(out, "secret") || strings.Contains(out, "second\n") {
 		t.Errorf("payloads are shown unasked:\n%s", out)
 	}
 	for version, want := range map[string]string{"1": "the secret\n", "2": "second\n"} {

@@ -104,12 +104,15 @@ The help of ` + "`holdfast` and of each command, as they print it with `--help`.
 
 | environment | sets |
 |---|---|
-| ` + "`DATABASE_URL` | `--database-url`: prefer it to the flag, which a list of processes shows" + ` |
+| ` + "`DATABASE_URL` | `--database-url`. It may have a password; the flag may not, as a list of processes shows it" + ` |
+| ` + "`DATABASE_URL_FILE` | `--database-url-file`" + ` |
+| ` + "`PGHOST`, `PGPORT`, `PGUSER`, `PGDATABASE`, `PGPASSWORD`, `PGPASSFILE`, `PGSERVICE`, `PGSSLMODE` and so on | what the connection string leaves out, as for psql" + ` |
 | ` + "`HOLDFAST_SCHEMA` | `--schema`" + ` |
 | ` + "`KAFKA_BROKERS` | `--brokers`" + ` |
-| ` + "`KAFKA_USER`, `KAFKA_PASSWORD` | user and password for `--sasl-mechanism`" + ` |
+| ` + "`KAFKA_USER`, `KAFKA_PASSWORD_FILE`, `KAFKA_TOKEN_FILE` | `--sasl-user`, `--sasl-password-file`, `--sasl-token-file`" + ` |
+| ` + "`KAFKA_PASSWORD`, `KAFKA_TOKEN` | the secret of `--sasl-mechanism`, where no file has it. No flag takes one" + ` |
 `)
-	commands := []string{"", "migrate", "check", "relay", "status", "parked list", "parked give-up", "parked redirect", "stored list", "stored release", "stored skip", "stored dead-letter", "dlq groups", "dlq list", "dlq show", "dlq replay", "dlq edit", "dlq discard", "dlq purge", "adopt", "version"}
+	commands := []string{"", "migrate", "check", "roles", "relay", "status", "parked list", "parked give-up", "parked redirect", "stored list", "stored release", "stored skip", "stored dead-letter", "dlq groups", "dlq list", "dlq show", "dlq replay", "dlq edit", "dlq discard", "dlq purge", "adopt", "version"}
 	for _, command := range commands {
 		help := wantStatus(t, 0, "Usage: holdfast", append(strings.Fields(command), "--help")...)
 		title := strings.TrimSpace("holdfast " + command)

@@ -12,21 +12,21 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/alecthomas/kong"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
 )
 
 // cli is the command line; kong reads it from the tags.
 type cli struct {
-	DatabaseURL string `help:"Connection string of the primary database." env:"DATABASE_URL" placeholder:"URL"`
-	Schema      string `help:"Postgres schema." default:"holdfast" env:"HOLDFAST_SCHEMA"`
+	DatabaseURL     string `help:"Connection string of the primary database, without a password. Defaults to what PGHOST or PGSERVICE says." env:"DATABASE_URL" placeholder:"URL"`
+	DatabaseURLFile string `help:"File with the connection string, which may have a password." env:"DATABASE_URL_FILE" placeholder:"FILE"`
+	Schema          string `help:"Postgres schema." default:"holdfast" env:"HOLDFAST_SCHEMA"`
 
 	Migrate migrateCmd `cmd:"" help:"Create the schema, or upgrade it."`
 	Check   checkCmd   `cmd:"" help:"Check that the schema is complete, and say how to fix it."`
+	Roles   rolesCmd   `cmd:"" help:"Create the database roles of each part, with what it needs and nothing else."`
 	Relay   relayCmd   `cmd:"" help:"Publish events to Kafka until stopped."`
 	Status  statusCmd  `cmd:"" help:"Show lanes, log, queues and dead letters, and what needs a person."`
 	Parked  parkedCmd  `cmd:"" help:"List, give up and redirect events that wait in relays."`
@@ -42,6 +42,8 @@ type program struct {
 	out    io.Writer
 	errOut io.Writer
 	cli    *cli
+
+	given given
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -73,7 +75,7 @@ func run(args []string, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	err = parsed.Run(&program{ctx: ctx, out: out, errOut: errOut, cli: &c})
+	err = parsed.Run(&program{ctx: ctx, out: out, errOut: errOut, cli: &c, given: given{onCommandLine(parsed, "database-url"), onCommandLine(parsed, "database-url-file")}})
 	var usage usageError
 	switch {
 	case err == nil:
@@ -85,29 +87,6 @@ func run(args []string, out, errOut io.Writer) int {
 		fmt.Fprintf(errOut, "holdfast: %v\n", err)
 	}
 	return 1
-}
-
-// pool connects to the database and checks that it answers.
-func (p *program) pool() (*pgxpool.Pool, error) {
-	if p.cli.DatabaseURL == "" {
-		return nil, errors.New("no database: set DATABASE_URL, or pass --database-url")
-	}
-	config, err := pgxpool.ParseConfig(p.cli.DatabaseURL)
-	if err != nil {
-		return nil, errors.New("the database URL cannot be parsed: write it like postgres://user:password@host:5432/database") // pgx's error would show it
-	}
-	config.MaxConns = max(config.MaxConns, 8)
-	pool, err := pgxpool.NewWithConfig(p.ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(p.ctx, 10*time.Second)
-	defer cancel()
-	if err := pool.Ping(ctx); err != nil {
-		pool.Close()
-		return nil, fmt.Errorf("the database does not answer, check DATABASE_URL: %w", err)
-	}
-	return pool, nil
 }
 
 func (p *program) schema() holdfast.SchemaConfig {
@@ -150,9 +129,11 @@ func (m *migrateCmd) Run(p *program) error {
 	return nil
 }
 
-type checkCmd struct{}
+type checkCmd struct {
+	Role string `help:"Check too that the database user has the rights of this part: producer, relay, consumer, web, operator or reader." enum:"producer,relay,consumer,web,operator,reader," default:"" placeholder:"PART"`
+}
 
-func (checkCmd) Run(p *program) error {
+func (c checkCmd) Run(p *program) error {
 	pool, err := p.pool()
 	if err != nil {
 		return err
@@ -162,7 +143,14 @@ func (checkCmd) Run(p *program) error {
 		return err
 	}
 	fmt.Fprintf(p.out, "schema %s is complete, at version %d\n", p.cli.Schema, holdfast.SchemaVersion)
-	return nil
+	warnings, err := holdfast.CheckRights(p.ctx, pool, p.schema(), c.Role)
+	for _, text := range warnings {
+		fmt.Fprintf(p.errOut, "warning: %s\n", text)
+	}
+	if err == nil && c.Role != "" {
+		fmt.Fprintf(p.out, "the database user has the rights of a %s\n", c.Role)
+	}
+	return err
 }
 
 type versionCmd struct{}

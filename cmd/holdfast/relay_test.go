@@ -1,15 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
-	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -22,7 +15,9 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/holdfast-go/holdfast/internal/test/certtest"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
@@ -47,7 +42,7 @@ var binary = sync.OnceValues(func() (string, error) {
 // sidecar is a relay in a process of its own.
 type sidecar struct {
 	*exec.Cmd
-	log bytes.Buffer
+	log logtest.Log
 }
 
 func startSidecar(t *testing.T, db *pgtest.DB, env []string, args ...string) *sidecar {
@@ -56,9 +51,9 @@ func startSidecar(t *testing.T, db *pgtest.DB, env []string, args ...string) *si
 	if err != nil {
 		t.Fatalf("build: %v", err)
 	}
-	s := &sidecar{Cmd: exec.Command(path, append([]string{"relay", "--database-url", db.DSN, "--name", "the sidecar"}, args...)...)}
+	s := &sidecar{Cmd: exec.Command(path, append([]string{"relay", "--name", "the sidecar"}, args...)...)}
 	s.Stderr = &s.log
-	s.Env = append(os.Environ(), env...)
+	s.Env = append(append(os.Environ(), "DATABASE_URL="+db.DSN), env...)
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -80,11 +75,17 @@ func (s *sidecar) stop(t *testing.T, db *pgtest.DB) {
 	}
 }
 
+func migrate(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	t.Setenv("DATABASE_URL", db.DSN)
+	wantStatus(t, 0, "version 2", "migrate")
+}
+
 const claimedLanes = "select count(*) from holdfast.lane where owner = 'the sidecar'"
 
 func TestTheSidecarRunsUntilItHasToStop(t *testing.T) {
 	db := pgtest.New(t)
-	wantStatus(t, 0, "version 2", "migrate", "--database-url", db.DSN)
+	migrate(t, db)
 	s := startSidecar(t, db, nil, "--brokers", "127.0.0.1:1")
 	wait.Until(t, "the sidecar has claimed all lanes", func() bool { return pgtest.Count(t, db.Pool, claimedLanes) == 8 })
 	s.stop(t, db)
@@ -93,7 +94,7 @@ func TestTheSidecarRunsUntilItHasToStop(t *testing.T) {
 // A broker that takes requests and never answers keeps a stop waiting for the publisher's own bound.
 func TestASecondSignalEndsTheSidecarAtOnce(t *testing.T) {
 	db := pgtest.New(t)
-	wantStatus(t, 0, "version 2", "migrate", "--database-url", db.DSN)
+	migrate(t, db)
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -133,33 +134,30 @@ func TestASecondSignalEndsTheSidecarAtOnce(t *testing.T) {
 	}
 }
 
+// The password's file is wrong at first, and then right: the relay goes on trying, says why, and needs no restart.
 func TestTheSidecarPublishesToABrokerThatAsksForTLSAndAPassword(t *testing.T) {
-	server, key, ca := certificate(t)
+	authority := certtest.New(t)
+	server, ca := authority.Issue(t, "a broker", time.Hour, "127.0.0.1"), certtest.File(t, "ca.pem", authority.PEM)
 	for _, mechanism := range []string{"plain", "scram-sha-256", "scram-sha-512"} {
 		t.Run(mechanism, func(t *testing.T) {
-			cluster := kafkatest.Imitate(t, kafkatest.Imitation{Topics: map[string]int{"orders": 1}, Certificate: server, Key: key,
+			cluster := kafkatest.Imitate(t, kafkatest.Imitation{Topics: map[string]int{"orders": 1}, Certificate: server.Certificate, Key: server.Key,
 				Mechanism: strings.ToUpper(mechanism), User: "relay", Password: "hunter2"})
 			db := pgtest.New(t)
-			wantStatus(t, 0, "version 2", "migrate", "--database-url", db.DSN)
+			migrate(t, db)
 			pgtest.Exec(t, db.Pool, "select holdfast.write('orders', 'k', 'order.placed', '{}')")
-			args := []string{"--brokers", cluster.Brokers[0], "--tls", "--tls-ca", ca, "--sasl-mechanism", mechanism}
-
-			wrong := startSidecar(t, db, []string{"KAFKA_USER=relay", "KAFKA_PASSWORD=hunter3"}, args...)
-			wait.Until(t, "the sidecar has claimed all lanes", func() bool { return pgtest.Count(t, db.Pool, claimedLanes) == 8 })
-			wrong.stop(t, db)
-			if strings.Contains(wrong.log.String(), "hunter3") {
-				t.Errorf("the log shows the password: %s", wrong.log.String())
+			password := certtest.File(t, "password", []byte("hunter3\n"))
+			s := startSidecar(t, db, []string{"KAFKA_USER=relay"}, "--brokers", cluster.Brokers[0], "--tls", "--tls-ca", ca,
+				"--sasl-mechanism", mechanism, "--sasl-password-file", password)
+			refused := "connect to " + cluster.Brokers[0] + ": authenticate by " + strings.ToUpper(mechanism) + ": "
+			wait.Until(t, "the log says that the password is wrong", func() bool { return strings.Contains(s.log.String(), refused) })
+			if err := os.WriteFile(password, []byte("hunter2\n"), 0o600); err != nil {
+				t.Fatal(err)
 			}
-
-			right := startSidecar(t, db, []string{"KAFKA_USER=relay", "KAFKA_PASSWORD=hunter2"}, args...)
-			r := relayCmd{TLS: true, TLSCA: ca, SASLMechanism: mechanism}
-			connection, err := r.connection(func(name string) string {
-				return map[string]string{"KAFKA_USER": "relay", "KAFKA_PASSWORD": "hunter2"}[name]
-			})
+			right, err := (&kafkaFlags{TLS: true, CA: ca, Mechanism: mechanism, User: "relay", PasswordFile: password}).connection(func(string) string { return "" })
 			if err != nil {
 				t.Fatal(err)
 			}
-			transport := &kafka.Transport{TLS: connection.TLS, SASL: connection.SASL}
+			transport := &kafka.Transport{TLS: right.TLS, SASL: right.SASL}
 			defer transport.CloseIdleConnections()
 			client := kafka.Client{Addr: kafka.TCP(cluster.Brokers...), Transport: transport}
 			wait.Until(t, "the event is in the topic", func() bool {
@@ -171,32 +169,10 @@ func TestTheSidecarPublishesToABrokerThatAsksForTLSAndAPassword(t *testing.T) {
 				}
 				return offsets.Topics["orders"][0].LastOffset == 1
 			})
-			right.stop(t, db)
+			s.stop(t, db)
+			if strings.Contains(s.log.String(), "hunter") {
+				t.Errorf("the log shows the password: %s", s.log.String())
+			}
 		})
 	}
-}
-
-// certificate makes a server's certificate for 127.0.0.1 and its key, and the file of who to trust.
-func certificate(t *testing.T) (server, serverKey []byte, ca string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"}, IsCA: true, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ca = filepath.Join(t.TempDir(), "ca.pem")
-	server = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	if err := os.WriteFile(ca, server, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	text, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return server, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}), ca
 }

@@ -31,7 +31,15 @@ Example:
 
 func (checkCmd) Help() string {
 	return `Run it in a deployment before the new build starts. It exits with 1 if the schema is missing, was changed, or has a
-version on which the build must not run. It names each difference and how to fix it.`
+version on which the build must not run. It names each difference and how to fix it.
+
+With --role it also exits with 1 if the database user lacks a right of that part: run it with the connection string of the
+service. It warns on standard error, and leaves the exit code as it is, if the user is a superuser; with --role also if the
+user owns the schema, or if others are bound to consumers and this user is not.
+
+Example:
+
+    holdfast check --role consumer`
 }
 
 func (relayCmd) Help() string {
@@ -40,9 +48,12 @@ its work in progress, releases its lanes and exits with 0: allow it 20 s. A seco
 1 if waiting would not help: no schema, a standby, a restored copy, a default isolation other than READ COMMITTED,
 missing rights.
 
+Passwords and tokens come from files or the environment. A broker that refuses them does not end it: it logs why and goes
+on trying. docs/guides/kafka-connections.md explains the errors.
+
 Example:
 
-    holdfast relay --brokers kafka-1:9092,kafka-2:9092 --tls`
+    holdfast relay --brokers kafka-1:9092,kafka-2:9092 --tls --sasl-mechanism scram-sha-512 --sasl-user relay --sasl-password-file /run/secrets/kafka`
 }
 
 func (statusCmd) Help() string {

@@ -40,7 +40,7 @@ func scraped(t *testing.T) map[string][]string {
 	}
 	for _, result := range []idempotency.Result{idempotency.Created, idempotency.Replayed, idempotency.Conflict, idempotency.InProgress, idempotency.Forgotten,
 		idempotency.Lost, idempotency.Bypassed, idempotency.Refused, idempotency.Unavailable, idempotency.Unknown, idempotency.Unusable, "other"} {
-		guard.OnOutcome(t.Context(), idempotency.Outcome{Result: result, Route: "POST /charges", Omitted: true, Expired: true})
+		guard.OnOutcome(t.Context(), idempotency.Outcome{Result: result, Route: "POST /charges", Code: idempotency.CodeTooManyKeys, Omitted: true, Expired: true})
 	}
 	guard.OnAbandoned(idempotency.Abandoned{Operation: "POST /charges"})
 	guard.OnCleaned(1, time.Second)
@@ -180,10 +180,17 @@ func TestTheDashboardShowsWhatIsReallyMeasured(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"created", "replayed", "conflict", "in_progress", "unavailable", "unknown", "unusable", "forgotten", "bypassed", "refused", "cleaned"} {
-		if !used["idempotent_"+name+"_total"] {
+	counters := 0
+	for name := range metrics {
+		if !strings.HasPrefix(name, "idempotent_") || !strings.HasSuffix(name, "_total") || name == "idempotent_other_total" { // a result of a later version
+			continue
+		}
+		if counters++; !used[name] {
 			t.Errorf("no panel shows %s", name)
 		}
+	}
+	if counters < 15 {
+		t.Errorf("only %d counters were found: the search has gone blind", counters)
 	}
 	if hit := dashboard.Panels[0]; !strings.Contains(hit.Title, "Hit rate") || !strings.Contains(hit.Targets[0].Expr, "by (operation)") {
 		t.Errorf("the first panel is %q: %v", hit.Title, hit.Targets)

@@ -14,9 +14,9 @@ import (
 
 // Span attributes of guarded requests. The key is the same hash as in the log.
 const (
-	SpanKey     = attribute.Key("idempotency.key")
-	SpanAttempt = attribute.Key("idempotency.attempt")
-	SpanResult  = attribute.Key("idempotency.result")
+	SpanKey     = attribute.Key("idempotency_key")
+	SpanAttempt = attribute.Key("attempt")
+	SpanOutcome = attribute.Key("outcome")
 )
 
 // counters maps each result to its counter. The names are those of package idempotency.
@@ -38,7 +38,7 @@ var counters = map[idempotency.Result]struct{ name, description string }{
 const MaxOperations = 200
 
 // Idempotency makes the Observer of a Guard. By operation, it has a counter for each result and a histogram of
-// durations. It also counts expired keys, answers too long to store, and removed keys. It sets attributes on the span
+// durations. It also counts expired keys, answers too long to store, requests beyond Config.MaxKeys, and removed keys. It sets attributes on the span
 // in a request's context, if there is one. An error means that an instrument could not be made.
 //
 // The operation is the route's or the router's pattern, "unnamed" if there is none.
@@ -51,6 +51,7 @@ func Idempotency(meter metric.Meter) (idempotency.Observer, error) {
 	other := m.counter("idempotent.other", "{request}", "Requests with a result that this version does not know")
 	expired := m.counter("idempotent.expired", "{request}", "Requests whose key had an answer that had expired")
 	omitted := m.counter("idempotent.omitted", "{request}", "Requests whose answer's body is too long to store, and their repeats")
+	limited := m.counter("idempotent.limited", "{request}", "Requests refused because their principal has too many keys")
 	duration := m.histogram("idempotent.duration", "How long guarded requests took", seconds)
 	abandoned := m.counter("idempotent.abandoned", "{request}", "Requests that were begun, have no answer, and will not be completed")
 	cleaned := m.counter("idempotent.cleaned", "{key}", "Expired keys that were removed")
@@ -74,9 +75,12 @@ func Idempotency(meter metric.Meter) (idempotency.Observer, error) {
 			if o.Omitted {
 				omitted.Add(ctx, 1, by)
 			}
-			duration.Record(ctx, o.Took.Seconds(), metric.WithAttributeSet(attribute.NewSet(operation, attribute.String("result", string(o.Result)))))
+			if o.Code == idempotency.CodeTooManyKeys {
+				limited.Add(ctx, 1, by)
+			}
+			duration.Record(ctx, o.Took.Seconds(), metric.WithAttributeSet(attribute.NewSet(operation, SpanOutcome.String(string(o.Result)))))
 			if span := trace.SpanFromContext(ctx); span.IsRecording() {
-				span.SetAttributes(SpanResult.String(string(o.Result)))
+				span.SetAttributes(SpanOutcome.String(string(o.Result)))
 				if o.KeyHash != "" {
 					span.SetAttributes(SpanKey.String(o.KeyHash))
 				}

@@ -77,7 +77,7 @@ func TestRequestsAreCountedByResultAndOperation(t *testing.T) {
 		"idempotent.forgotten" + charges: 1, "idempotent.refused" + charges: 1, "idempotent.expired" + charges: 1, "idempotent.unusable" + charges: 1,
 		"idempotent.unavailable" + charges: 1,
 		"idempotent.bypassed" + refunds:    1, "idempotent.created" + refunds: 1, "idempotent.created{operation=unnamed}": 1,
-		"idempotent.duration{operation=POST /charges,result=replayed}": 3, "idempotent.duration{operation=POST /charges,result=created}": 3,
+		"idempotent.duration{operation=POST /charges,outcome=replayed}": 3, "idempotent.duration{operation=POST /charges,outcome=created}": 3,
 		"idempotent.cleaned{}": 4, "idempotent.cleaning.duration{}": 1,
 	} {
 		if got[name] != want {
@@ -125,15 +125,15 @@ func TestTheSpanOfARequestSaysWhatBecameOfIt(t *testing.T) {
 	if len(got) != 4 {
 		t.Fatalf("got %d spans", len(got))
 	}
-	key := got[0]["idempotency.key"]
+	key := got[0]["idempotency_key"]
 	if len(key) != 16 {
 		t.Errorf("the key is %q, want 16 digits of a hash", key)
 	}
 	for i, want := range []map[string]string{
-		{"idempotency.result": "created", "idempotency.key": key, "idempotency.attempt": "1"},
-		{"idempotency.result": "replayed", "idempotency.key": key},
-		{"idempotency.result": "conflict", "idempotency.key": key},
-		{"idempotency.result": "refused"},
+		{"outcome": "created", "idempotency_key": key, "attempt": "1"},
+		{"outcome": "replayed", "idempotency_key": key},
+		{"outcome": "conflict", "idempotency_key": key},
+		{"outcome": "refused"},
 	} {
 		if fmt.Sprint(got[i]) != fmt.Sprint(want) {
 			t.Errorf("span %d has %v, want %v", i, got[i], want)

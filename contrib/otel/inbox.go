@@ -25,6 +25,7 @@ func Inbox(meter metric.Meter, consumer string) (inbox.Observer, error) {
 	conflicts := m.counter("holdfast.inbox.conflicts", "{event}", "Events whose id came a second time with another payload")
 	full := m.counter("holdfast.inbox.full", "{event}", "Events refused at capacity; every attempt counts")
 	held := m.counter("holdfast.inbox.held", "{look}", "Looks at a partition that is held because its log does not hold the next offset")
+	erased := m.counter("holdfast.inbox.erased", "{event}", "Events that their handler did not get, because the key of their payload was erased")
 	unknown := m.counter("holdfast.inbox.unknown.types", "{type}", "Topics and types whose events are skipped because no node handles them; the first event of each counts")
 	cleaned := m.counter("holdfast.inbox.cleaned.rows", "{row}", "Rows that retention removed")
 	cleaning := m.histogram("holdfast.inbox.cleaned", "How long a round of retention took", seconds)
@@ -47,14 +48,16 @@ func Inbox(meter metric.Meter, consumer string) (inbox.Observer, error) {
 	return inbox.Observer{
 		OnReceive: func(r inbox.Received) {
 			outcome := by(attribute.String("outcome", string(r.Outcome)))
+			ctx := within(r.Context)
 			events.Add(ctx, 1, outcome)
 			took.Record(ctx, r.Took.Seconds(), outcome)
 		},
-		OnRetry:       func(r inbox.Retried) { delays.Record(ctx, r.Delay.Seconds(), all) },
-		OnDead:        func(inbox.DeadLettered) { dead.Add(ctx, 1, all) },
+		OnRetry:       func(r inbox.Retried) { delays.Record(within(r.Context), r.Delay.Seconds(), all) },
+		OnDead:        func(d inbox.DeadLettered) { dead.Add(within(d.Context), 1, all) },
 		OnConflict:    func(holdfast.Event) { conflicts.Add(ctx, 1, all) },
 		OnFull:        func(holdfast.Event, error) { full.Add(ctx, 1, all) },
 		OnHeld:        func(inbox.Assignment, error) { held.Add(ctx, 1, all) },
+		OnErased:      func(holdfast.Event) { erased.Add(ctx, 1, all) },
 		OnUnknownType: func(_, _ string) { unknown.Add(ctx, 1, all) },
 		OnHungHandler: func(holdfast.Event, int) { hung.Add(ctx, 1, all) },
 		OnLeaseLost:   func(holdfast.Event) { leases.Add(ctx, 1, all) },
@@ -70,6 +73,14 @@ func Inbox(meter metric.Meter, consumer string) (inbox.Observer, error) {
 	}, nil
 }
 
+// within is the context of a measurement, in which an exemplar finds the span.
+func within(ctx context.Context) context.Context {
+	if ctx == nil {
+		return context.Background()
+	}
+	return ctx
+}
+
 // Webhook makes the Observer of webhook endpoints. It counts refused requests by source and reason. It counts
 // deliveries by source, outcome, status and the secret that matched, and has a histogram of their duration. An error
 // means that an instrument could not be made.
@@ -81,13 +92,12 @@ func Webhook(meter metric.Meter) (webhook.Observer, error) {
 	if m.err != nil {
 		return webhook.Observer{}, m.err
 	}
-	ctx := context.Background()
 	return webhook.Observer{
 		OnRefused: func(r webhook.Refused) {
-			refused.Add(ctx, 1, metric.WithAttributes(attribute.String("source", r.Source), attribute.String("reason", string(r.Reason))))
+			refused.Add(within(r.Context), 1, metric.WithAttributes(attribute.String("source", r.Source), attribute.String("reason", string(r.Reason))))
 		},
 		OnDelivery: func(a webhook.Answered) {
-			source := attribute.String("source", a.Source)
+			ctx, source := within(a.Context), attribute.String("source", a.Source)
 			deliveries.Add(ctx, 1, metric.WithAttributes(source, attribute.String("outcome", string(a.Outcome)), attribute.Int("status", a.Status),
 				attribute.Int("secret", a.Delivery.Secret)))
 			took.Record(ctx, a.Took.Seconds(), metric.WithAttributes(source))

@@ -38,6 +38,7 @@ func newService(pool *pgxpool.Pool, schema string, log *slog.Logger) (http.Handl
 	mux := http.NewServeMux()
 	mux.Handle("POST /refunds", guard.Middleware(http.HandlerFunc(s.refund)))
 	mux.HandleFunc("GET /idempotent-routes", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(guard.Routes()) // the client is gone
 	})
 	// end snippet
@@ -59,7 +60,7 @@ func (s *service) refund(w http.ResponseWriter, r *http.Request) {
 		Cents  int
 	}
 	if json.NewDecoder(r.Body).Decode(&refund) != nil || refund.Cents <= 0 {
-		http.Error(w, "charge or cents are missing", http.StatusBadRequest) // kept: the same request is as wrong next time
+		http.Error(w, "charge or cents are missing", http.StatusBadRequest) // nothing is kept: a mended request may have the same key
 		return
 	}
 	ctx := r.Context()

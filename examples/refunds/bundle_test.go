@@ -66,7 +66,7 @@ func setup(t *testing.T) *bundle {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.http = httptest.NewServer(b.service.mux)
+	b.http = httptest.NewServer(describe(t, b.service.mux))
 	t.Cleanup(b.http.Close)
 	b.shop = b.client("teashop", retry.Policy{})
 	return b
@@ -189,7 +189,7 @@ func (b *bundle) counted(created, replays, conflicts int64) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for name, want := range map[string]int64{"idempotent.created": created, "idempotent.replays": replays, "idempotent.conflicts": conflicts} {
+	for name, want := range map[string]int64{"idempotent.created": created, "idempotent.replayed": replays, "idempotent.conflict": conflicts} {
 		if got[name] != want {
 			b.Errorf("%s is %d, want %d", name, got[name], want)
 		}

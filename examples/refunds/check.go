@@ -50,8 +50,8 @@ func (s *story) check(ctx context.Context) error {
 	err := s.Check(ctx, s.Pool, promises)
 	counted, failed := counters(ctx, s.metrics)
 	if failed == nil {
-		s.Say("   The service has counted idempotent.created %d, idempotent.replays %d, idempotent.conflicts %d.",
-			counted["idempotent.created"], counted["idempotent.replays"], counted["idempotent.conflicts"])
+		s.Say("   The service has counted idempotent.created %d, idempotent.replayed %d, idempotent.conflict %d.",
+			counted["idempotent.created"], counted["idempotent.replayed"], counted["idempotent.conflict"])
 	}
 	return errors.Join(err, failed)
 }

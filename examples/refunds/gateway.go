@@ -24,6 +24,7 @@ type gateway struct {
 	movements []movement     // in their order
 	places    map[string]int // of movements, by kind and key; -1 for what was declined
 	calls     int
+	repeats   int       // answered PROVIDER.duplicate
 	troubles  []trouble // of the calls that come next, in their order
 }
 
@@ -43,6 +44,7 @@ const (
 	hangsBefore trouble = "hangs before" // it does nothing, and its answer never comes
 	away        trouble = "away"         // it answers 503
 	declines    trouble = "declines"     // it answers 402
+	limits      trouble = "limits"       // it answers 429, RATE_LIMIT.exceeded: come again in a second
 )
 
 func startGateway() *gateway {
@@ -91,18 +93,31 @@ func (g *gateway) move(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	asked.Kind = r.PathValue("kind")
-	done, status, hangs := g.answer(asked, r.Header.Get(retry.KeyHeader))
-	if hangs {
+	done, said := g.answer(asked, r.Header.Get(retry.KeyHeader))
+	if said.hangs {
 		<-r.Context().Done() // until the caller has had enough
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
+	if said.code != "" {
+		w.Header().Set(retry.CodeHeader, said.code)
+	}
+	if said.code == retry.CodeRateLimited {
+		w.Header().Set("Retry-After", "1")
+	}
+	w.WriteHeader(said.status)
 	_ = json.NewEncoder(w).Encode(done)
 }
 
-// answer does what is asked for, unless its key has been here before.
-func (g *gateway) answer(asked movement, key string) (done movement, status int, hangs bool) {
+// reply is how a call is answered, beside the movement.
+type reply struct {
+	status int
+	code   string // error_code
+	hangs  bool
+}
+
+// answer does what is asked for. For a key that has been here before it says that this was done already, and what that was.
+func (g *gateway) answer(asked movement, key string) (done movement, said reply) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.calls++
@@ -112,24 +127,29 @@ func (g *gateway) answer(asked movement, key string) (done movement, status int,
 	}
 	switch now {
 	case hangsBefore:
-		return done, 0, true
+		return done, reply{hangs: true}
 	case away:
-		return done, http.StatusServiceUnavailable, false
+		return done, reply{status: http.StatusServiceUnavailable}
+	case limits:
+		return done, reply{status: http.StatusTooManyRequests, code: retry.CodeRateLimited}
 	}
 	place, again := g.places[asked.Kind+" "+key]
 	switch {
 	case now == declines && !again, again && place < 0: // It stays so, whatever the card could pay by then.
 		g.places[asked.Kind+" "+key] = -1
-		return done, http.StatusPaymentRequired, false
+		return done, reply{status: http.StatusPaymentRequired}
 	case again && (g.movements[place].Reference != asked.Reference || g.movements[place].Cents != asked.Cents):
-		return done, http.StatusConflict, false
-	case !again:
+		return done, reply{status: http.StatusConflict}
+	case again:
+		g.repeats++
+		return g.movements[place], reply{status: http.StatusConflict, code: retry.CodeDuplicate, hangs: now == hangsAfter}
+	default:
 		place = len(g.movements)
 		asked.ID = fmt.Sprintf("%s_%d", asked.Kind, place+1)
 		g.movements = append(g.movements, asked)
 		g.places[asked.Kind+" "+key] = place
 	}
-	return g.movements[place], http.StatusCreated, now == hangsAfter
+	return g.movements[place], reply{status: http.StatusCreated, hangs: now == hangsAfter}
 }
 
 // Its webhooks follow Standard Webhooks, with a secret that comes from wherever the service keeps its secrets.

@@ -23,7 +23,7 @@ func TestWithoutAnyServerTheStoryOfTheRefundsIsToldToItsEnd(t *testing.T) {
 		"409  another amount under its key: idempotency.payload_mismatch",
 		"422  more than was paid", "after 4 attempts", "it was asked 4 times, and paid 1", "402  the same: rf_",
 		"50 times", "another node", "nobody has to ask", "each of the 7 payouts",
-		"idempotent.created 11, idempotent.replays 53, idempotent.conflicts 1.")
+		"idempotent.created 11, idempotent.replayed 53, idempotent.conflict 1.")
 	if lines := strings.Count(text, "\n"); lines > 50 {
 		t.Errorf("the story has %d lines, which is more than a screen", lines)
 	}

@@ -41,12 +41,13 @@ func (p *provider) move(ctx context.Context, kind, key, reference string, cents 
 		return "", fmt.Errorf("ask the gateway for %s: %w", kind, err)
 	}
 	defer func() { _ = res.Body.Close() }()
-	switch res.StatusCode {
-	case http.StatusCreated:
-	case http.StatusPaymentRequired:
+	switch err := retry.ErrorOf(res); {
+	case err == nil:
+	case retry.Classify(err) == retry.Duplicate: // An earlier try has done it, and its answer was lost: here is the result.
+	case res.StatusCode == http.StatusPaymentRequired:
 		return "", errDeclined
-	default:
-		return "", fmt.Errorf("ask the gateway for %s: it answers %d", kind, res.StatusCode)
+	default: // Its class, such as RATE_LIMIT, says what to answer.
+		return "", fmt.Errorf("ask the gateway for %s: %w", kind, err)
 	}
 	var done movement
 	if err := json.NewDecoder(res.Body).Decode(&done); err != nil {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/examples/internal/stories"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
@@ -231,4 +232,43 @@ func TestAWebhookOfAnUncommittedRefundIsKeptUntilItIsThere(t *testing.T) {
 	if n := b.count("select count(*) from ledger where reference = 'rf_late'") + 10*b.count("select count(*) from refunds where state = 'succeeded'"); n != 11 {
 		t.Errorf("there are other than one entry and one refund that has arrived: %d", n)
 	}
+}
+
+// Document 004: RATE_LIMIT.exceeded is to be waited for, as long as Retry-After says.
+func TestALimitOfTheGatewayIsWaitedFor(t *testing.T) {
+	b := setup(t)
+	b.expect(limits)
+	const key = "refund:ch_paid:1000:6f6c0001"
+	b.is(b.refund(b.client("teashop", once), key, 1000), 429, "RATE_LIMIT.exceeded") // nothing is kept of it
+	b.kept(1, 0, 0)
+	b.expect(limits)
+	begun := time.Now()
+	a := b.refund(b.shop, key, 1000)
+	b.is(a, 201, "")
+	if took := time.Since(begun); took < time.Second || a.attempts != 2 {
+		t.Errorf("the shop made %d attempts in %s, want 2 in more than the second that the gateway asked for", a.attempts, took)
+	}
+	b.payout(a.id)
+	b.kept(1, 0, 1)
+	b.attempts("attempt=1 status=429", "attempt=1 status=429", "attempt=2 status=201")
+}
+
+// Document 004: of PROVIDER.duplicate the existing result is shown.
+func TestWhatTheGatewayHasDoneAlreadyIsShown(t *testing.T) {
+	b := setup(t)
+	b.expect(hangsAfter)
+	const key = "refund:ch_paid:1000:6f6c0001"
+	patient := b.client("teashop", once)
+	b.is(b.refund(patient, key, 1000), 504, "DEPENDENCY.timeout")
+	a := b.refund(patient, key, 1000)
+	b.is(a, 201, "")
+	if b.gateway.repeats != 1 {
+		t.Errorf("the gateway has said %d times that it was done already, want once", b.gateway.repeats)
+	}
+	receipt := b.payout(a.id).ID
+	if n := b.count("select count(*) from refunds where id = $1 and receipt = $2", a.id, receipt); n != 1 {
+		t.Errorf("the refund does not have the receipt %s of the first call", receipt)
+	}
+	b.kept(1, 0, 1)
+	b.same(a, b.refund(patient, key, 1000))
 }

@@ -35,8 +35,8 @@ func newTelemetry(log *slog.Logger, meters metric.MeterProvider, tracers trace.T
 		return c
 	}
 	t.created = counter("idempotent.created", "requests whose answer was stored")
-	t.replays = counter("idempotent.replays", "requests that got a stored answer")
-	t.conflicts = counter("idempotent.conflicts", "requests under the key of another request")
+	t.replays = counter("idempotent.replayed", "requests that got a stored answer")
+	t.conflicts = counter("idempotent.conflict", "requests under the key of another request")
 	return t, errors.Join(problems...)
 }
 
@@ -46,7 +46,7 @@ func (t *telemetry) observer() idempotency.Observer {
 
 // outcome reports a request to one of the guarded routes.
 func (t *telemetry) outcome(ctx context.Context, o idempotency.Outcome) {
-	t.log.InfoContext(ctx, "idempotent request", "operation", o.Operation, "idempotency_key", o.KeyHash, "outcome", string(o.Result), "attempt", o.Attempt, "status", o.Status, "code", o.Code)
+	t.log.InfoContext(ctx, "idempotent request", "operation", o.Operation, "idempotency_key", o.KeyHash, "outcome", string(o.Result), "attempt", o.Attempt, "status", o.Status, "error_code", o.ErrorCode)
 	operation := metric.WithAttributes(attribute.String("operation", o.Operation))
 	switch o.Result {
 	case idempotency.Created:
@@ -62,7 +62,9 @@ func (t *telemetry) outcome(ctx context.Context, o idempotency.Outcome) {
 // hooks reports the gateway's webhooks.
 func (t *telemetry) hooks() webhook.Observer {
 	return webhook.Observer{OnDelivery: func(a webhook.Answered) {
-		t.log.Info("webhook", "event_id", a.EventID, "outcome", string(a.Outcome), "status", a.Status)
+		from, to := a.Outcome.States()
+		t.log.InfoContext(a.Context, "webhook", "event_id", a.EventID, "outcome", string(a.Outcome), "status", a.Status,
+			"from_state", from, "to_state", to, "correlation_id", a.CorrelationID)
 	}}
 }
 

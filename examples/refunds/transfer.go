@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -95,6 +97,11 @@ func answerError(w http.ResponseWriter, err error) {
 	switch class := retry.Classify(err); class {
 	case retry.Timeout:
 		answerProblem(w, http.StatusGatewayTimeout, string(class), "the gateway did not answer in time: try again with the same key")
+	case retry.RateLimit:
+		if wait, asked := retry.AfterOf(err); asked {
+			w.Header().Set("Retry-After", strconv.Itoa(int((wait+time.Second-1)/time.Second)))
+		}
+		answerProblem(w, http.StatusTooManyRequests, retry.CodeRateLimited, "the gateway takes no more at the moment: wait, and try again with the same key")
 	default:
 		answerProblem(w, http.StatusServiceUnavailable, string(retry.Unavailable), "it could not be completed now: try again with the same key")
 	}
@@ -103,8 +110,9 @@ func answerError(w http.ResponseWriter, err error) {
 func answerProblem(w http.ResponseWriter, status int, code, detail string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set(retry.CodeHeader, code)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]any{"title": http.StatusText(status), "status": status, "code": code, "detail": detail})
+	_ = json.NewEncoder(w).Encode(map[string]any{"title": http.StatusText(status), "status": status, "code": code, "error_code": code, "detail": detail})
 }
 
 func answerJSON(w http.ResponseWriter, status int, of any) {

@@ -1,6 +1,8 @@
 package routers
 
 import (
+	"bufio"
+	"net"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
@@ -37,7 +39,7 @@ func GuardGin(guarded func(http.Handler) http.Handler) gin.HandlerFunc {
 // ginWriter is a gin.ResponseWriter that writes to the guard's http.ResponseWriter. Like gin's own it notes a status, and
 // writes it with the first byte of the body.
 type ginWriter struct {
-	gin.ResponseWriter // for what an answer that is stored cannot do: Flush, Hijack, Push
+	gin.ResponseWriter // for what has no effect on the answer: CloseNotify, Pusher
 	to                 http.ResponseWriter
 	status, size       int
 }
@@ -47,6 +49,11 @@ func (w *ginWriter) WriteHeader(code int) { w.status = code }
 func (w *ginWriter) Size() int            { return w.size }
 func (w *ginWriter) Written() bool        { return w.size >= 0 }
 func (w *ginWriter) Flush()               {}
+
+// Hijack refuses: whoever has the connection could answer what is not stored.
+func (w *ginWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return nil, nil, http.ErrNotSupported
+}
 
 func (w *ginWriter) Status() int {
 	if w.status == 0 {

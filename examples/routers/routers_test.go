@@ -1,10 +1,12 @@
 package routers_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -48,8 +50,35 @@ func charge(ctx context.Context, what string) error {
 		return errSoldOut
 	case "panic":
 		panic("planned")
+	case "late": // as handlers do that only look at their context
+		<-ctx.Done()
 	}
 	return nil
+}
+
+// quiet says which handlers write nothing.
+func quiet(what string) bool { return what == "silent" || what == "late" || what == "hijack" }
+
+// hijack tries to take the connection, as for a WebSocket.
+func hijack(what string, w http.ResponseWriter) {
+	if what == "hijack" {
+		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+			_ = conn.Close()
+		}
+	}
+}
+
+// connected is a recorder whose connection can be taken, if nothing in front of the handler keeps it from that.
+type connected struct {
+	*httptest.ResponseRecorder
+	taken bool
+}
+
+func (c *connected) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c.taken = true
+	conn, other := net.Pipe()
+	_ = other.Close()
+	return conn, nil, nil
 }
 
 // plain is a handler of net/http.
@@ -57,7 +86,9 @@ func plain(w http.ResponseWriter, r *http.Request) {
 	switch err := charge(r.Context(), r.Header.Get("What")); {
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusConflict)
-	case r.Header.Get("What") != "silent":
+	case quiet(r.Header.Get("What")):
+		hijack(r.Header.Get("What"), w)
+	default:
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, "charged")
 	}
@@ -74,7 +105,8 @@ func each(guard *idempotency.Guard) map[string]http.Handler {
 			if err := charge(c.Request().Context(), what); err != nil {
 				return echo4.NewHTTPError(http.StatusConflict, err.Error())
 			}
-			if what == "silent" {
+			if quiet(what) {
+				hijack(what, c.Response())
 				return nil
 			}
 			return c.String(http.StatusCreated, "charged")
@@ -84,7 +116,8 @@ func each(guard *idempotency.Guard) map[string]http.Handler {
 			if err := charge(c.Request().Context(), what); err != nil {
 				return echo5.NewHTTPError(http.StatusConflict, err.Error())
 			}
-			if what == "silent" {
+			if quiet(what) {
+				hijack(what, c.Response())
 				return nil
 			}
 			return c.String(http.StatusCreated, "charged")
@@ -93,7 +126,9 @@ func each(guard *idempotency.Guard) map[string]http.Handler {
 			what := c.GetHeader("What")
 			if err := charge(c.Request.Context(), what); err != nil {
 				_ = c.Error(err)
-			} else if what != "silent" {
+			} else if quiet(what) {
+				hijack(what, c.Writer)
+			} else {
 				c.String(http.StatusCreated, "charged")
 			}
 		}, func(c *gin.Context) {
@@ -115,18 +150,24 @@ func TestEveryRouterKeepsWhatIsAnsweredAndNothingElse(t *testing.T) {
 	for name, h := range each(guard) {
 		t.Run(name, func(t *testing.T) {
 			pgtest.Exec(t, db, "truncate charge")
+			taken := false
 			send := func(key, what string) (w *httptest.ResponseRecorder) {
 				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/charges", strings.NewReader("{}"))
 				r.Header.Set("Account", name)
 				r.Header.Set("Idempotency-Key", key)
 				r.Header.Set("What", what)
+				if what == "late" {
+					r.Header.Set("X-Request-Timeout", "2")
+				}
 				w = httptest.NewRecorder()
+				c := &connected{ResponseRecorder: w}
+				defer func() { taken = taken || c.taken }()
 				defer func() { // net/http has no recovery of its own.
 					if recover() != nil {
 						w.WriteHeader(http.StatusInternalServerError)
 					}
 				}()
-				h.ServeHTTP(w, r)
+				h.ServeHTTP(c, r)
 				return w
 			}
 			is := func(what string, w *httptest.ResponseRecorder, status int, says string, charges int64) {
@@ -148,6 +189,13 @@ func TestEveryRouterKeepsWhatIsAnsweredAndNothingElse(t *testing.T) {
 			is("its repeat", send("p", ""), 201, "charged", 3)
 			is("no answer", send("s", "silent"), 503, idempotency.CodeNoAnswer, 3)
 			is("its repeat", send("s", ""), 201, "charged", 4)
+			is("no answer when the context ends", send("l", "late"), 503, idempotency.CodeHandlerTimeout, 4)
+			is("its repeat", send("l", ""), 201, "charged", 5)
+			hijacks := send("h", "hijack")
+			if hijacks.Code < 500 || taken {
+				t.Errorf("a handler that hijacks: got %d %s, and the connection is taken: %v", hijacks.Code, hijacks.Body, taken)
+			}
+			is("its repeat", send("h", ""), 201, "charged", 6)
 		})
 	}
 }

@@ -32,6 +32,10 @@ type turn struct {
 
 	sent  atomic.Int64 // when it last used the connection; nanoseconds, 0 if it never did
 	ended atomic.Bool  // it ended the transaction by a statement, or tried to
+	alone atomic.Bool  // it needs a transaction of its own
+
+	// What needs a transaction of its own is refused with this error, and not sent; nil where the handler has one.
+	shared error
 }
 
 // Give returns tx for a handler that runs under ctx. Refusal is what it gets for trying to end the transaction.
@@ -60,8 +64,24 @@ func (t *Tx) Sent() time.Time {
 // Ended says whether the handler ended the transaction by a statement of its own, or tried to. It may have begun another.
 func (t *Tx) Ended() bool { return t.ended.Load() }
 
-// refuses is the error of a statement that would end the transaction. It knows those by their first word. noteEnd finds the others.
+// Share says that other handlers have run in the transaction, or will. What only a handler with a transaction of its own may do is
+// refused with this error, and not sent.
+func (t *Tx) Share(refusal error) { t.shared = refusal }
+
+// NeedsItsOwn says whether the handler did what only one with a transaction of its own may do, or tried to: it changed settings or
+// its role, sent several statements in one text, or used the connection itself, on which a COMMIT is not seen before it is carried
+// out.
+func (t *Tx) NeedsItsOwn() bool { return t.alone.Load() }
+
+// refuses is the error of a statement that would end the transaction, or that does not go with others in one. noteEnd finds what
+// ended the transaction all the same.
 func (t *turn) refuses(sql string) error {
+	if needsItsOwn(sql) {
+		t.alone.Store(true)
+		if t.shared != nil {
+			return t.shared
+		}
+	}
 	if !endsTransaction(sql) {
 		return nil
 	}
@@ -69,7 +89,17 @@ func (t *turn) refuses(sql string) error {
 	return t.refusal
 }
 
-// endsTransaction reports that sql begins with COMMIT, END, ABORT, PREPARE TRANSACTION, or a ROLLBACK that is not to a savepoint.
+// needsItsOwn reports that sql begins with SET or RESET, calls set_config, or may have several statements.
+func needsItsOwn(sql string) bool {
+	word, rest := firstWord(sql)
+	if strings.EqualFold(word, "set") || strings.EqualFold(word, "reset") || strings.Contains(strings.ToLower(sql), "set_config") {
+		return true
+	}
+	_, after, several := strings.Cut(rest, ";")
+	return several && skipBlank(after) != ""
+}
+
+// endsTransaction reports that sql begins, after comments, with COMMIT, END, ABORT, PREPARE TRANSACTION, or a ROLLBACK that is not to a savepoint.
 func endsTransaction(sql string) bool {
 	word, rest := firstWord(sql)
 	switch {
@@ -89,14 +119,47 @@ func endsTransaction(sql string) bool {
 	}
 }
 
-// firstWord is the first word of sql, and what follows it.
+// firstWord is the first word of sql after blanks and comments, and what follows it.
 func firstWord(sql string) (word, rest string) {
-	sql = strings.TrimLeftFunc(sql, func(r rune) bool { return r == ';' || unicode.IsSpace(r) })
+	sql = skipBlank(sql)
 	end := strings.IndexFunc(sql, func(r rune) bool { return !unicode.IsLetter(r) && r != '_' })
 	if end < 0 {
 		end = len(sql)
 	}
 	return sql[:end], sql[end:]
+}
+
+// skipBlank is sql without semicolons, blanks and comments at its beginning.
+func skipBlank(sql string) string {
+	for {
+		sql = strings.TrimLeftFunc(sql, func(r rune) bool { return r == ';' || unicode.IsSpace(r) })
+		switch {
+		case strings.HasPrefix(sql, "--"):
+			_, sql, _ = strings.Cut(sql, "\n")
+		case strings.HasPrefix(sql, "/*"):
+			sql = skipComment(sql)
+		default:
+			return sql
+		}
+	}
+}
+
+// skipComment is sql without the comment that it begins with. Comments may be nested.
+func skipComment(sql string) string {
+	for depth, i := 0, 0; i < len(sql); {
+		switch {
+		case strings.HasPrefix(sql[i:], "/*"):
+			depth, i = depth+1, i+2
+		case strings.HasPrefix(sql[i:], "*/"):
+			depth, i = depth-1, i+2
+		default:
+			i++
+		}
+		if depth == 0 {
+			return sql[i:]
+		}
+	}
+	return ""
 }
 
 // noteEnd notes that the handler ended the transaction, if sql did, whose answer tag is. Of several statements tag answers the last.
@@ -174,7 +237,15 @@ func (t *Tx) Rollback(ctx context.Context) error {
 }
 
 func (t *Tx) LargeObjects() pgx.LargeObjects { return t.now().LargeObjects() }
-func (t *Tx) Conn() *pgx.Conn                { return t.now().Conn() }
+
+// Conn is the connection. Where the transaction is shared it panics instead: a COMMIT there would be that of others, too.
+func (t *Tx) Conn() *pgx.Conn {
+	t.alone.Store(true)
+	if t.shared != nil {
+		panic(t.shared)
+	}
+	return t.now().Conn()
+}
 
 func (t *Tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
 	return t.under(ctx).CopyFrom(ctx, table, columns, rows)
@@ -190,6 +261,9 @@ func (t *Tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 }
 
 func (t *Tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	if err := t.refuses(sql); err != nil {
+		return nil, err
+	}
 	return t.under(ctx).Prepare(ctx, name, sql)
 }
 

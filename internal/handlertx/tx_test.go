@@ -46,9 +46,10 @@ func TestAHandlerThatEndsItsTransactionIsRefusedOrFoundOut(t *testing.T) {
 		"commit; start transaction":           refused,
 		"prepare transaction 'handlers'":      refused,
 		"select 1; commit":                    foundOut,
-		"/* now */ commit":                    foundOut,
-		"-- now\nrollback and chain":          foundOut,
-		"/* now */ commit; start transaction": foundOut,
+		"/* now */ commit":                    refused,
+		"-- now\nrollback and chain":          refused,
+		"/* now */ commit; start transaction": refused,
+		"/* a /* b */ c */ commit":            refused,
 	} {
 		t.Run(sql, func(t *testing.T) {
 			for how, run := range map[string]func(ctx context.Context, tx pgx.Tx) error{
@@ -124,4 +125,80 @@ func TestWhatEndsTheTransactionIsRefusedHoweverItIsSent(t *testing.T) {
 			_ = tx.Rollback(t.Context())
 		}
 	}
+}
+
+// What needs a transaction of its own is found out in one, and refused where others share it: nothing is sent.
+func TestWhatNeedsATransactionOfItsOwnIsRefusedInASharedOne(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	for sql, want := range map[string]bool{
+		"select 1": false, "insert into t values ('set')": false, "update t set a = 1": false, "savepoint settings": false, "select 1;": false,
+		"-- name: Get :one\nselect 1 -- end": false, "select 1; -- all": false, "select 1; /* all */ ;": false,
+		"set local role pg_monitor": true, " ; SET search_path = a": true, "reset all": true, "-- a\nset role a": true, "/* a /* b */ */ set role a": true,
+		"select set_config('app.tenant', 'a', true)": true, "select SET_CONFIG('app.tenant', 'a', true)": true,
+		"select 1; commit": true, "select 1; -- now\n commit": true, "select 1 /* a; */; select 2": true,
+	} {
+		for how, run := range map[string]func(tx pgx.Tx) error{
+			"Exec":     func(tx pgx.Tx) error { _, err := tx.Exec(t.Context(), sql); return err },
+			"Query":    func(tx pgx.Tx) error { _, err := tx.Query(t.Context(), sql); return err },
+			"QueryRow": func(tx pgx.Tx) error { return tx.QueryRow(t.Context(), sql).Scan() },
+			"Prepare":  func(tx pgx.Tx) error { _, err := tx.Prepare(t.Context(), "", sql); return err },
+			"SendBatch": func(tx pgx.Tx) error {
+				b := &pgx.Batch{}
+				b.Queue("select 1")
+				b.Queue(sql)
+				return tx.SendBatch(t.Context(), b).Close()
+			},
+			"a savepoint": func(tx pgx.Tx) error {
+				nested, err := tx.Begin(t.Context())
+				if err != nil {
+					return err
+				}
+				_, err = nested.Exec(t.Context(), sql)
+				return err
+			},
+		} {
+			for _, shared := range []bool{false, true} {
+				tx, err := db.Begin(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				given, refusal := handlertx.Give(t.Context(), tx, errors.New("no")), errors.New("not here")
+				if shared {
+					given.Share(refusal)
+				}
+				err = run(given)
+				if got := given.NeedsItsOwn(); got != want {
+					t.Errorf("%s by %s: %v, want %v", sql, how, got, want)
+				}
+				if got := errors.Is(err, refusal); got != (want && shared) {
+					t.Errorf("%s by %s, shared %v: refused %v", sql, how, shared, got)
+				}
+				_ = tx.Rollback(t.Context())
+			}
+		}
+	}
+}
+
+// On the connection itself nothing is refused, so a handler that shares its transaction does not get it.
+func TestTheConnectionOfASharedTransactionIsNotGiven(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	given, refusal := handlertx.Give(t.Context(), tx, errors.New("no")), errors.New("not here")
+	if given.Conn() != tx.Conn() || !given.NeedsItsOwn() {
+		t.Error("a handler with a transaction of its own does not get its connection, or nobody knows that it did")
+	}
+	given = handlertx.Give(t.Context(), tx, errors.New("no"))
+	given.Share(refusal)
+	defer func() {
+		if p := recover(); p != refusal || !given.NeedsItsOwn() {
+			t.Errorf("it panicked with %v", p)
+		}
+	}()
+	t.Errorf("it got %v", given.Conn())
 }

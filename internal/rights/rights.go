@@ -9,31 +9,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-)
-
-// Right is a list of privileges on tables and views, or on all sequences ("usage"), or on functions ("execute").
-type Right struct{ Privileges, Objects string }
-
-// everything stands for all tables, or all sequences.
-const everything = "*"
-
-// The rights that docs/operations.md grants, beside usage of the schema, and those that public has.
-var (
-	OfRelays = []Right{
-		{"select", everything}, {"insert, update, delete", "incarnation, lane, relay, parked, letter, scheduled"}, {"update", "segments"}, {"usage", everything},
-		{"execute", "append_unchecked, reclaim, publish_letter, last_errors"},
-	}
-	OfConsumers = []Right{
-		{"select, insert, update, delete", "inbox, retention, stored, consumer_position, start, consumer_type, consumer_skip, letter, watermark"},
-		{"select, insert", "incarnation"}, {"select", "letter_action, installation, current_incarnation, consumer_hold"}, {"usage", everything},
-		{"execute", "publish_letter, last_errors"},
-	}
 )
 
 // restoreRoles is how many connections of a pooler get their own role back at once.
@@ -45,6 +25,9 @@ type Checks struct {
 	Schema string
 	Rights []Right
 	Logger *slog.Logger
+
+	// Consumer is the consumer whose rows are needed. Defaults to "", none.
+	Consumer string
 
 	mu         sync.Mutex
 	last, said time.Time
@@ -137,48 +120,13 @@ func (c *Checks) own(ctx context.Context, asks bool) (conn *pgx.Conn, lack []str
 			return conn, nil, err
 		}
 	}
-	lack, err = Lack(ctx, conn, c.Schema, c.Rights)
+	// Without usage of the schema nobody can be asked for more.
+	if lack, err = Lack(ctx, conn, c.Schema, c.Rights); err != nil || len(lack) > 0 || c.Consumer == "" {
+		return conn, lack, err
+	}
+	user, err := UserOf(ctx, conn, c.Schema)
+	if unbound := user.lacksConsumer(c.Consumer); unbound != "" {
+		lack = append(lack, unbound)
+	}
 	return conn, lack, err
-}
-
-const lackSQL = `
-select p.privilege || ' on ' || c.relname
-  from unnest($2::text[], $3::text[]) p (privilege, object)
-  join pg_namespace n on n.nspname = $1::text
-  join pg_class c on c.relnamespace = n.oid and (c.relname = p.object or p.object = '*')
- where case when c.relkind in ('r', 'p', 'v') and p.privilege <> 'usage' then not has_table_privilege(c.oid, p.privilege)
-            when c.relkind = 'S' and p.privilege = 'usage' then not has_sequence_privilege(c.oid, 'usage') else false end
-union all
-select 'execute on ' || f.proname
-  from unnest($2::text[], $3::text[]) p (privilege, object)
-  join pg_namespace n on n.nspname = $1::text
-  join pg_proc f on f.pronamespace = n.oid and f.proname = p.object
- where p.privilege = 'execute' and not has_function_privilege(f.oid, 'execute')
-union all
-select 'usage on schema ' || n.nspname from pg_namespace n where n.nspname = $1::text and not has_schema_privilege(n.oid, 'usage')
- order by 1`
-
-// Querier is a connection, a pool or a transaction.
-type Querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-// Lack returns what the current role lacks of these rights, as "update on lane".
-func Lack(ctx context.Context, db Querier, schema string, rights []Right) ([]string, error) {
-	var privileges, objects []string
-	for _, r := range rights {
-		for privilege := range strings.SplitSeq(r.Privileges, ", ") {
-			for object := range strings.SplitSeq(r.Objects, ", ") {
-				privileges, objects = append(privileges, privilege), append(objects, object)
-			}
-		}
-	}
-	rows, err := db.Query(ctx, lackSQL, schema, privileges, objects)
-	if err == nil {
-		var lack []string
-		if lack, err = pgx.CollectRows(rows, pgx.RowTo[string]); err == nil {
-			return lack, nil
-		}
-	}
-	return nil, fmt.Errorf("look which rights are missing: %w", err)
 }

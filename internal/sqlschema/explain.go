@@ -24,7 +24,7 @@ func (l lacking) Is(target error) bool { return target == ErrVersion || target =
 var ErrNoRights = errors.New("the database role lacks a right")
 
 // Explain adds to an error what an operator has to do about it: install the schema, or grant rights. grant says what to
-// grant, or where to find that. The result wraps ErrMissing, ErrVersion or ErrNoRights. Any other error is returned as it is.
+// grant, or where to find that; a hint of the server, which our functions give, is better. The result wraps ErrMissing, ErrVersion or ErrNoRights. Any other error is returned as it is.
 func Explain(err error, grant string) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
@@ -36,6 +36,9 @@ func Explain(err error, grant string) error {
 	case "42703", "42883": // undefined_column, undefined_function
 		return lacking{err}
 	case "42501": // insufficient_privilege
+		if pgErr.Hint != "" {
+			grant = pgErr.Hint
+		}
 		return fmt.Errorf("%w: %s: %w", ErrNoRights, grant, err)
 	}
 	return err

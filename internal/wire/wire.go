@@ -150,10 +150,10 @@ func Parse[H header](topic string, key, value []byte, headers []H, at time.Time)
 	return e, nil
 }
 
-// Reserved says whether a user's header must not have this name: "ce_" is CloudEvents', "hf_" is ours, in upper and lower
-// case. content-type stays the user's, because only they know what their payload is.
+// Reserved says whether a user's header must not have this name: "ce_" is CloudEvents', "hf_" and HeaderEncryption are ours, in
+// upper and lower case. content-type stays the user's, because only they know what their payload is.
 func Reserved(name string) bool {
-	return len(name) >= 3 && (strings.EqualFold(name[:3], "ce_") || strings.EqualFold(name[:3], "hf_"))
+	return len(name) >= 3 && (strings.EqualFold(name[:3], "ce_") || strings.EqualFold(name[:3], "hf_")) || strings.EqualFold(name, HeaderEncryption)
 }
 
 // identity says whether name is one of the headers that Append writes itself.

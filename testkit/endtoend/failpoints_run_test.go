@@ -516,7 +516,7 @@ func newEnv(t testing.TB, program string, cluster *kafkatest.Cluster, w group, k
 	if err := auditlog.Install(t.Context(), p.Db); err != nil {
 		t.Fatal(err)
 	}
-	for _, sql := range []string{"create table run (id text primary key, n int not null)", "create table fixed ()",
+	for _, sql := range []string{"create table fixed ()",
 		// Rows are removed when a scenario asks for it. An env may last longer than the window, and its consumers live too short
 		// to commit offsets: what is read again would have no row.
 		"insert into holdfast.retention (consumer, next_at) values ('billing', now() + interval '1 day')"} {

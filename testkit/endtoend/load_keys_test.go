@@ -274,7 +274,8 @@ func TestHeadsThatFailHoldTheirFollowersAndNobodyElse(t *testing.T) {
 	}
 	v.Except(oracle.Missing).MustHold(t)
 	runs.Range(func(id, n any) bool {
-		if got := n.(*atomic.Int64).Load(); got != 1 && got != fails+1 && got != fails+2 {
+		// 1, or with failures fails+1, and one more if it was replayed. A group in which another event failed is one more.
+		if got := n.(*atomic.Int64).Load(); got < 1 || got > 2 && got < fails+1 || got > fails+3 {
 			t.Errorf("event %v ran %d times", id, got)
 		}
 		return true

@@ -263,8 +263,10 @@ func TestAPoisonMessageIsReplayedAndThenHandledOnce(t *testing.T) {
 					t.Errorf("the letter is %+v", l)
 				}
 			}
-			if runs.Load() != 5 {
-				t.Errorf("the handler ran %d times, want 5", runs.Load())
+			// A run in a group that is rolled back is no attempt, and there is one such run at most: the next ones are alone.
+			failures := runs.Load()
+			if failures != 5 && failures != 6 {
+				t.Errorf("the handler ran %d times, want 5, and at most once in a group before that", failures)
 			}
 
 			// 2. The fix, and the replay.
@@ -284,8 +286,8 @@ func TestAPoisonMessageIsReplayedAndThenHandledOnce(t *testing.T) {
 				v = v.Except(oracle.OutOfTurn)
 			}
 			v.MustHold(t)
-			if runs.Load() != 6 {
-				t.Errorf("the handler ran %d times, want 5 failures and a success", runs.Load())
+			if n := runs.Load() - failures; n != 1 {
+				t.Errorf("the handler ran %d times after the replay, want a success", n)
 			}
 		})
 	}

@@ -34,6 +34,13 @@ type ContainerOptions struct {
 	// with KAFKA_ is a variable of the image and passed as it is: KAFKA_HEAP_OPTS, KAFKA_OPTS.
 	Settings map[string]string
 
+	// Listeners are further ways in for clients, of a single broker. Settings has what belongs to them:
+	// "listener.name.secure.ssl.keystore.type". Server.Listeners says where they are.
+	Listeners []Listener
+
+	// Files are put into each container, by their paths there: certificates in PEM, say. Anybody in it may read them.
+	Files map[string][]byte
+
 	// Data is a folder of this machine that the brokers keep their records in, each in a folder of its own, and that any
 	// user may write to. Defaults to one inside each container.
 	Data string
@@ -41,6 +48,12 @@ type ContainerOptions struct {
 	// StartTimeout bounds each start of a broker. Defaults to 4 min: it takes about 10 s, but
 	// pulling the image comes on top, and a machine may be busy with other tests.
 	StartTimeout time.Duration
+}
+
+// Listener is a way in for clients, on a port of its own.
+type Listener struct {
+	Name     string // in upper case; PLAINTEXT, BROKER and CONTROLLER are taken
+	Protocol string // PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL
 }
 
 const (
@@ -62,6 +75,9 @@ func Container(ctx context.Context, opts ContainerOptions) (*Server, error) {
 	}
 	if opts.Brokers != 1 && opts.Brokers != clusterSize {
 		return nil, fmt.Errorf("start %s in containers: brokers is %d: it must be 1 or %d", Image, opts.Brokers, clusterSize)
+	}
+	if opts.Brokers > 1 && len(opts.Listeners) > 0 {
+		return nil, fmt.Errorf("start %s in containers: listeners has %d: it must have none with %d brokers", Image, len(opts.Listeners), opts.Brokers)
 	}
 	if err := docker.Ready(); err != nil {
 		return nil, err
@@ -89,20 +105,38 @@ func startContainer(ctx context.Context, opts ContainerOptions) (*Server, error)
 	if opts.Brokers > 1 {
 		return startCluster(ctx, opts)
 	}
-	port, err := freeport.Find()
-	if err != nil {
-		return nil, fmt.Errorf("find a free port: %w", err)
+	ports := network.PortMap{} // by the port inside
+	var exposed []string
+	open := func(inside int) (address string, err error) {
+		port, err := freeport.Find()
+		if err != nil {
+			return "", fmt.Errorf("find a free port: %w", err)
+		}
+		p := network.MustParsePort(strconv.Itoa(inside) + "/tcp")
+		ports[p] = []network.PortBinding{{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: strconv.Itoa(port)}}
+		exposed = append(exposed, p.String())
+		return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), nil
 	}
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	address, err := open(clientPort)
+	if err != nil {
+		return nil, err
+	}
+	settings, further := brokerSettings(address), map[string]string{}
+	for i, l := range opts.Listeners {
+		inside := firstFurtherPort + i
+		if further[l.Name], err = open(inside); err != nil {
+			return nil, err
+		}
+		settings["listeners"] += fmt.Sprintf(",%s://:%d", l.Name, inside)
+		settings["advertised.listeners"] += "," + l.Name + "://" + further[l.Name]
+		settings["listener.security.protocol.map"] += "," + l.Name + ":" + l.Protocol
+	}
 	n := &Node{ID: 1, Address: address, startTimeout: opts.StartTimeout}
-	err = n.run(ctx, opts, brokerSettings(address),
-		testcontainers.WithExposedPorts(clientPort.String()),
-		testcontainers.WithHostConfigModifier(func(host *container.HostConfig) {
-			host.PortBindings = network.PortMap{clientPort: {{
-				HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: strconv.Itoa(port),
-			}}}
-		}))
+	err = n.run(ctx, opts, settings,
+		testcontainers.WithExposedPorts(exposed...),
+		testcontainers.WithHostConfigModifier(func(host *container.HostConfig) { host.PortBindings = ports }))
 	s := newServer(KindContainer, []string{address}, containers{n})
+	s.Listeners = further
 	n.server = s
 	if err == nil {
 		err = n.await(ctx)
@@ -128,8 +162,11 @@ func (c containers) stop() {
 // dataInside is where ContainerOptions.Data is in the container.
 const dataInside = "/var/lib/holdfast-kafka"
 
-// clientPort is where the broker listens for clients inside the container.
-var clientPort = network.MustParsePort("9092/tcp")
+// Where the broker listens for clients inside the container.
+const (
+	clientPort       = 9092
+	firstFurtherPort = 9095
+)
 
 // brokerSettings are those of one broker that is alone. Once a single one is given the image
 // forgets its own defaults, so all that a broker needs are here.

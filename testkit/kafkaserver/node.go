@@ -1,6 +1,7 @@
 package kafkaserver
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -43,10 +44,17 @@ func (n *Node) run(ctx context.Context, opts ContainerOptions, own map[string]st
 			host.Binds = append(host.Binds, opts.Data+":"+dataInside)
 		}))
 	}
+	for path, text := range opts.Files {
+		options = append(options, testcontainers.WithFiles(testcontainers.ContainerFile{Reader: bytes.NewReader(text), ContainerFilePath: path, FileMode: 0o644}))
+	}
 	options = append(options, n.tie.Option(), testcontainers.WithEnv(brokerEnv(own, opts.Settings)),
 		testcontainers.WithWaitStrategyAndDeadline(opts.StartTimeout,
 			wait.ForLog("Kafka Server started").WithStartupTimeout(opts.StartTimeout)))
-	if n.ctr, err = testcontainers.Run(ctx, Image, options...); err != nil {
+	image, err := docker.Image(ctx, Image)
+	if err != nil {
+		return err
+	}
+	if n.ctr, err = testcontainers.Run(ctx, image, options...); err != nil {
 		return fmt.Errorf("%w%s", err, n.lastWords())
 	}
 	return nil

@@ -32,6 +32,8 @@ type Server struct {
 	*kafkaclient.Cluster
 	// Kind is one of the constants Kind….
 	Kind string
+	// Listeners are the addresses of ContainerOptions.Listeners, by name.
+	Listeners map[string]string
 
 	backend  backend
 	stopOnce sync.Once

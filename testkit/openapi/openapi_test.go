@@ -45,7 +45,7 @@ func problems(t *testing.T) (all []string, codes map[string]bool) {
 	}
 	constants := map[string]string{}
 	statuses := map[string]int{"StatusBadRequest": 400, "StatusUnauthorized": 401, "StatusRequestEntityTooLarge": 413, "StatusConflict": 409,
-		"StatusAccepted": 202, "StatusServiceUnavailable": 503, "StatusInternalServerError": 500}
+		"StatusAccepted": 202, "StatusTooManyRequests": 429, "StatusServiceUnavailable": 503, "StatusInternalServerError": 500}
 	codes = map[string]bool{}
 	ast.Inspect(parsed, func(n ast.Node) bool {
 		if spec, ok := n.(*ast.ValueSpec); ok && len(spec.Values) == 1 {
@@ -198,12 +198,19 @@ func TestWhatIsReallyAnsweredIsAsItIsDescribed(t *testing.T) {
 			return &cutConn{conn, &cut}, err
 		}
 	})
-	g, err := idempotency.New(pool, idempotency.Config{
+	config := idempotency.Config{
 		Principal:      func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil },
 		AcquireTimeout: time.Minute, // so that no request is turned away because a machine is busy
 		Logger:         slog.New(slog.DiscardHandler),
 		ShowExpiry:     true,
-	})
+		DocsURL:        "https://shop.example/docs/keys",
+	}
+	g, err := idempotency.New(pool, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxKeys = 1
+	limited, err := idempotency.New(pool, config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,6 +253,9 @@ func TestWhatIsReallyAnsweredIsAsItIsDescribed(t *testing.T) {
 			}
 			met[p.Code] = true
 		}
+		if linked := w.Code == http.StatusConflict || w.Code == http.StatusBadRequest && !s.cut; linked != (w.Header().Get("Link") != "") {
+			t.Errorf("%d %s: the Link is %q", w.Code, w.Body, w.Header().Get("Link"))
+		}
 		return w
 	}
 	first := ask(h, 201, sent{key: "k"})
@@ -254,6 +264,9 @@ func TestWhatIsReallyAnsweredIsAsItIsDescribed(t *testing.T) {
 		t.Errorf("got %v and %v", first.Header(), second.Header())
 	}
 	ask(h, 409, sent{key: "k", body: `{"charge_id": "ch_9ab", "amount": 2000}`})
+	full := http.NewServeMux()
+	full.Handle("POST /refunds", limited.Route(idempotency.Route{Operation: "POST /refunds"})(http.HandlerFunc(refund)))
+	ask(full, 429, sent{key: "one-more"})
 	ask(h, 400, sent{})
 	ask(h, 400, sent{key: "a,b"})
 	ask(h, 401, sent{key: "k", stranger: true})
@@ -288,6 +301,33 @@ func TestWhatIsReallyAnsweredIsAsItIsDescribed(t *testing.T) {
 		if !met[code] {
 			t.Errorf("%s was not answered", code)
 		}
+	}
+}
+
+// R36.
+func TestTheListOfIdempotentRoutesIsAsItIsDescribed(t *testing.T) {
+	t.Parallel()
+	_, router := description(t)
+	g, err := idempotency.New(migrated.New(t).Pool, idempotency.Config{Principal: func(*http.Request) (string, error) { return "a", nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []idempotency.Route{{}, {Operation: "POST /refunds", Lease: time.Minute, Optional: true}} {
+		g.Route(o)(http.NotFoundHandler())
+	}
+	body, err := json.Marshal(g.Routes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequest(http.MethodGet, "/idempotent-routes", nil)
+	route, parameters, err := router.FindRoute(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response := &openapi3filter.ResponseValidationInput{RequestValidationInput: &openapi3filter.RequestValidationInput{Request: r, PathParams: parameters, Route: route},
+		Status: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Options: &openapi3filter.Options{IncludeResponseStatus: true}}
+	if err := openapi3filter.ValidateResponse(t.Context(), response.SetBodyBytes(body)); err != nil {
+		t.Errorf("%s: %v", body, err)
 	}
 }
 

@@ -83,8 +83,10 @@ func candidates(ctx context.Context) []string {
 		slices.SortFunc(found, func(a, b string) int { return majorIn(b) - majorIn(a) })
 		dirs = append(dirs, found...)
 	}
-	if dir, err := downloadDir(); err == nil {
-		dirs = append(dirs, filepath.Join(dir, "bin"))
+	if wanted, err := thisArchive(); err == nil {
+		if dir, err := downloadDir(wanted); err == nil {
+			dirs = append(dirs, filepath.Join(dir, "bin"))
+		}
 	}
 	return dirs
 }

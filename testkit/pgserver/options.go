@@ -49,11 +49,11 @@ type Options struct {
 	// NoDownload keeps Start off the network when no binaries are found. Defaults to false.
 	NoDownload bool
 
-	// repositoryURL and downloadDir let a test serve a download of its own making, and
-	// noBinaries lets it be on a machine that needs one. choosePort takes the place of freeport.Find there.
+	// repositoryURL, archive and downloadDir let a test serve a download of its own making, and
+	// noBinaries lets it be on a machine that needs one.
 	repositoryURL, downloadDir string
+	archive                    *archive
 	noBinaries                 bool
-	choosePort                 func() (int, error)
 }
 
 // NoSync is the Settings for tests of logic: commits outlive a crash of the server but not of
@@ -77,6 +77,13 @@ func (o Options) withDefaults() Options {
 		o.StopTimeout = defaultStopTimeout
 	}
 	return o
+}
+
+func (o Options) repository() string {
+	if o.repositoryURL != "" {
+		return o.repositoryURL
+	}
+	return repositoryURL
 }
 
 var settingName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*$`)

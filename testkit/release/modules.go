@@ -16,7 +16,7 @@ import (
 )
 
 // private are the modules of the repository that nobody requires or installs, so that they get no tag.
-var private = []string{"bench", "bench/peers", "examples"}
+var private = []string{"bench", "bench/peers", "examples", "examples/routers"}
 
 // module is a module of the repository.
 type module struct {
@@ -127,6 +127,10 @@ func prepare(ctx context.Context, root, work, cache, version string) (*release, 
 	for _, m := range r.modules {
 		ours[m.path()] = true
 	}
+	// go.work is a file of the module at the top, so it is part of its sum.
+	if err := r.setReplacements(ours); err != nil {
+		return nil, err
+	}
 	for _, m := range r.modules {
 		if err := r.setVersions(m, ours); err != nil {
 			return nil, err
@@ -144,7 +148,7 @@ func prepare(ctx context.Context, root, work, cache, version string) (*release, 
 			}
 		}
 	}
-	return r, r.setReplacements(ours)
+	return r, nil
 }
 
 // setReplacements writes the version into go.work, which says of each module that others require where its code is: the

@@ -121,8 +121,8 @@ func apart(trials []trial, known oracle.Run) (lines, problems []string) {
 			}
 			switch delay := max(0, acknowledged[w.ID].Sub(at)); {
 			case acknowledged[w.ID].IsZero(): // its answer was lost
-			case within(t.calm, at):
-				calm = append(calm, delay)
+			case within(t.calm, at): // What came at its end and was not acknowledged until then waited for the trouble.
+				calm = append(calm, min(delay, t.calm[1].Sub(at)))
 			case within(t.during, at):
 				during = append(during, delay)
 			}

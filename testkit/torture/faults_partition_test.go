@@ -54,6 +54,31 @@ func TestOnePartitionsTroubleIsComparedWithTheCalmBefore(t *testing.T) {
 	}
 }
 
+// An event that was committed just before the trouble, and waits for it, does not make the calm look slow.
+func TestWhatComesAtTheEndOfTheCalmIsNoMeasureOfIt(t *testing.T) {
+	t.Parallel()
+	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var known oracle.Run
+	add := func(id string, committed time.Time, delay time.Duration) {
+		known.Written = append(known.Written, oracle.Written{ID: id, Topic: "orders"})
+		known.Records = append(known.Records, oracle.Record{ID: id, Topic: "orders"})
+		known.Entries = append(known.Entries, history.Entry{Op: history.Commit, How: history.OK, IDs: []string{id}, At: committed},
+			history.Entry{Op: history.Acknowledge, How: history.OK, IDs: []string{id}, At: committed.Add(delay)})
+	}
+	end := begin.Add(4 * time.Second)
+	for i := range 100 {
+		add(fmt.Sprint("calm", i), begin.Add(time.Duration(i)*30*time.Millisecond), 20*time.Millisecond)
+		add(fmt.Sprint("during", i), end.Add(time.Duration(i)*30*time.Millisecond), 9*time.Second)
+	}
+	for i := range 5 {
+		add(fmt.Sprint("end", i), end.Add(time.Duration(i-6)*5*time.Millisecond), 8*time.Second)
+	}
+	tried := trial{fault: "partition-late", topic: "orders", partition: 1, calm: [2]time.Time{begin, end}, during: [2]time.Time{end, end.Add(4 * time.Second)}}
+	if lines, problems := apart([]trial{tried}, known); len(problems) != 1 {
+		t.Errorf("it says %q and finds %q", lines, problems)
+	}
+}
+
 func TestAFaultOfOnePartitionFindsAPublisherThatWaits(t *testing.T) {
 	t.Parallel()
 	for _, bug := range []string{"", bugBarrier} {

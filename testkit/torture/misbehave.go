@@ -147,6 +147,10 @@ func idsOf(events []holdfast.Event) (ids []string) {
 	return ids
 }
 
+// roleLeft is how long after the fault a connection may still have the role that a handler left: it is found out when the
+// connection is used again, and the last one of a pool is used last.
+const roleLeft = 30 * time.Second
+
 // endings checks how events ended whose handlers misbehaved in ways that the oracles know nothing of, and takes out of what
 // is known what is as it must be.
 func endings(known *oracle.Run) (problems []string) {
@@ -173,7 +177,7 @@ func endings(known *oracle.Run) (problems []string) {
 		case e.Op == history.Fault:
 			role = append(role, oracle.Span{From: e.At, Until: e.At.Add(time.Hour)})
 		case e.Op == history.Recovered && len(role) > 0:
-			role[len(role)-1].Until = e.At
+			role[len(role)-1].Until = e.At.Add(roleLeft)
 		}
 	}
 	gone := map[string]bool{}

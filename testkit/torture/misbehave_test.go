@@ -46,7 +46,8 @@ func TestAnEventWhoseHandlerCommitsEndsOnce(t *testing.T) {
 			{At: at, Op: history.Fault, Text: "handlers-" + setsRole},
 			{At: at.Add(time.Second), Op: history.Log, Text: "waiting for the database: SQLSTATE 42501"},
 			{At: at.Add(2 * time.Second), Op: history.Recovered, Text: "handlers-" + setsRole},
-			{At: at.Add(3 * time.Second), Op: history.Log, Text: "waiting for the database: SQLSTATE 42501"},
+			{At: at.Add(time.Second + roleLeft), Op: history.Log, Text: "waiting for the database: SQLSTATE 42501"},
+			{At: at.Add(3*time.Second + roleLeft), Op: history.Log, Text: "waiting for the database: SQLSTATE 42501"},
 			{At: at.Add(4 * time.Second), Op: history.Log, IDs: []string{"dead", "handled", "lost", "stored", "both"}, Text: misbehaves + commits},
 			{At: at.Add(5 * time.Second), Op: history.Receive, IDs: []string{"stored"}, Text: "stored"},
 			{At: at.Add(5 * time.Second), Op: history.Receive, IDs: []string{"both"}, Text: "duplicate"},
@@ -59,7 +60,7 @@ func TestAnEventWhoseHandlerCommitsEndsOnce(t *testing.T) {
 	if len(known.Written) != 4 || known.Written[0].ID != "handled" || len(known.Letters) != 1 || len(known.Effects) != 3 {
 		t.Errorf("what is left to judge is %+v", known)
 	}
-	if len(known.Entries) != 6 || known.Entries[2].At != at.Add(3*time.Second) {
+	if len(known.Entries) != 6 || known.Entries[2].At != at.Add(3*time.Second+roleLeft) {
 		t.Errorf("the entries that are left are %+v", known.Entries)
 	}
 }

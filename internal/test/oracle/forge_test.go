@@ -73,7 +73,7 @@ const alarm = "a relay has not been seen"
 func whole() Run {
 	s := &script{now: begun}
 	s.run.Lanes, s.run.Consumers = 1, []string{"c"}
-	s.run.Alarms = map[string][]Alarm{"kill": {{"relay", []string{alarm}}}}
+	s.run.Alarms = map[string][]Alarm{"kill": {{By: "relay", Messages: []string{alarm}}}}
 	s.run.Limits.Canary = "4111-1111"
 	for actor, pid := range map[string]int{"producer/0": 10, "relay/0": 20, "relay/1": 21, "c/0": 30} {
 		s.run.Entries = append(s.run.Entries, history.Entry{At: begun, Actor: actor, PID: pid, Op: history.Begin})
@@ -541,7 +541,7 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		{"a fault that was reported as something else", AlarmsSounded, Silent, 1, func(r *Run) { r.Entries[r.entry(history.Log, 0)].Text = "all is well" }},
 		{"a fault that was reported only by a part that need not", AlarmsSounded, Silent, 1, func(r *Run) { r.Entries[r.entry(history.Log, 0)].Actor = "c/0" }},
 		{"a fault that only one of two reported", AlarmsSounded, Silent, 1, func(r *Run) {
-			r.Alarms["kill"] = append(r.Alarms["kill"], Alarm{"c", []string{alarm}})
+			r.Alarms["kill"] = append(r.Alarms["kill"], Alarm{By: "c", Messages: []string{alarm}})
 		}},
 		{"a fault that is reported in the middle of a line", AlarmsSounded, Silent, 1, func(r *Run) {
 			r.Entries[r.entry(history.Log, 0)].Text = "nobody says that " + alarm
@@ -575,4 +575,20 @@ func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 // write adds a row of written.
 func (r *Run) write(id, key string, number int64) {
 	r.Written = append(r.Written, Written{id, "o", key, number, typeOf(id), "", nil})
+}
+
+// What the library says once in a while only may have been said a while before the fault.
+func TestAnAlarmMayComeBeforeAFaultOnlyWhereThatIsAllowed(t *testing.T) {
+	t.Parallel()
+	for before, holds := range map[time.Duration]bool{0: false, time.Millisecond: false, time.Hour: true} {
+		r := whole()
+		r.Alarms["kill"][0].Before = before
+		i := r.entry(history.Log, 0)
+		r.Entries[i].At = begun
+		e := r.Entries[i]
+		r.Entries = slices.Insert(slices.Delete(r.Entries, i, i+1), 0, e)
+		if v := Judge(r); v.Holds() != holds {
+			t.Errorf("where a line counts %s before, it says\n%s", before, v)
+		}
+	}
 }

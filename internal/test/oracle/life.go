@@ -124,8 +124,8 @@ func alarmsSounded(b *book, found *findings) {
 				}
 			}
 		}
-		first, _ := slices.BinarySearchFunc(logged, o.from, func(e *history.Entry, from time.Time) int { return e.At.Compare(from) })
 		for _, alarm := range b.Alarms[o.fault] {
+			first, _ := slices.BinarySearchFunc(logged, o.from.Add(-alarm.Before), func(e *history.Entry, from time.Time) int { return e.At.Compare(from) })
 			if !slices.ContainsFunc(logged[first:], func(e *history.Entry) bool { return !e.At.After(until) && alarm.is(e) }) {
 				found.add(Silent, "%s, from %s to %s: no %s logged any of %q", o.fault, clock(o.from), clock(until), cmp.Or(alarm.By, "process"), alarm.Messages)
 			}

@@ -10,7 +10,7 @@ import (
 func TestAnAlarmOfTheNextFaultIsNotTheOneBefores(t *testing.T) {
 	t.Parallel()
 	alarms := func(at ...time.Duration) int {
-		b := &book{Run: Run{Alarms: map[string][]Alarm{"kill": {{"", []string{alarm}}}}}}
+		b := &book{Run: Run{Alarms: map[string][]Alarm{"kill": {{Messages: []string{alarm}}}}}}
 		b.Limits.Alarm = 10 * time.Second
 		for _, from := range []time.Duration{0, 3 * time.Second} { // each is healed after a second
 			b.outages = append(b.outages, outage{fault: "kill", from: begun.Add(from), until: begun.Add(from + time.Second)})

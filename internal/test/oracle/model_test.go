@@ -57,7 +57,7 @@ func newModel(seed uint64) *model {
 	w.run.Limits.Canary = "4111-1111"
 	w.run.Alarms = map[string][]Alarm{}
 	for _, fault := range []string{"kill", "shot in flight", "freeze", "doubt"} {
-		w.run.Alarms[fault] = []Alarm{{"relay", []string{"nobody says this", "alarm of " + fault}}}
+		w.run.Alarms[fault] = []Alarm{{By: "relay", Messages: []string{"nobody says this", "alarm of " + fault}}}
 	}
 	w.say("producer/0", 10, history.Entry{Op: history.Begin})
 	w.say("billing", 30, history.Entry{Op: history.Begin})

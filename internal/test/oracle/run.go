@@ -88,6 +88,9 @@ func (r *Run) undone(at time.Time) bool {
 type Alarm struct {
 	By       string // "relay", "" is anybody
 	Messages []string
+
+	// Before says that a line so long before the fault counts, too. The library says some things once in a while only.
+	Before time.Duration
 }
 
 // Written is a row of the table written, inserted in the transaction of the event itself.

@@ -62,6 +62,26 @@ func Of(t testing.TB, db *pgxpool.Pool, statement, literals string) (plans []Pla
 	return plans
 }
 
+// Allowed wants a role to have every right that a statement needs. Nothing of it is carried out.
+func Allowed(t testing.TB, db *pgxpool.Pool, role, statement, literals string) {
+	t.Helper()
+	if literals != "" {
+		literals = " (" + literals + ")"
+	}
+	err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+		defer func() { _, _ = tx.Exec(context.Background(), "deallocate allowed") }()
+		for _, sql := range []string{"set local role " + role, "prepare allowed as " + statement, "explain execute allowed" + literals} {
+			if _, err := tx.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("%s may not run %s: %v", role, statement, err)
+	}
+}
+
 // Uses wants each index by its name, to find rows by: with a condition on it, or as the arbiter of a conflict.
 func (p Plan) Uses(indexes ...string) {
 	p.t.Helper()

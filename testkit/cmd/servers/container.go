@@ -26,8 +26,12 @@ func startContainer(image string) (dsn string, stop func(), err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
+	reference, err := docker.Image(ctx, image)
+	if err != nil {
+		return "", nil, err
+	}
 	tie := new(docker.Tie)
-	ctr, err := postgres.Run(ctx, image, tie.Option(),
+	ctr, err := postgres.Run(ctx, reference, tie.Option(),
 		testcontainers.WithCmd("postgres", "-c", "fsync=off", "-c", "full_page_writes=off",
 			"-c", "max_connections=400", "-c", "max_prepared_transactions=20"),
 		testcontainers.WithHostConfigModifier(func(host *container.HostConfig) {

@@ -80,8 +80,7 @@ func publish(ctx context.Context, pool *pgxpool.Pool, o Order, name string, logg
 
 func report(what string, n int) { fmt.Fprintf(os.Stderr, "\nreport %s %d\n", what, n) }
 
-// consume is a consumer whose handler leaves an effect, fails as the event's header "fail" says, and counts its runs
-// beside the transaction.
+// consume is a consumer whose handler leaves an effect and fails as the event's header "fail" says.
 func consume(ctx context.Context, pool *pgxpool.Pool, o Order, logger *slog.Logger) error {
 	in, err := inbox.New(pool, inbox.Config{
 		Consumer: "billing", Logger: logger, BatchSize: o.Batch, Workers: 4, ImmediateRetries: -1, Retention: time.Minute,
@@ -124,15 +123,16 @@ func effect(ctx context.Context, pool *pgxpool.Pool, tx pgx.Tx, e holdfast.Event
 	if how == "" {
 		return nil
 	}
-	var runs int
+	// Which attempt it is, and not how often the handler has run: a run in a group that is rolled back is no attempt.
+	var attempt int
 	var fixed bool
-	if err := pool.QueryRow(ctx, "insert into run values ($1, 1) on conflict (id) do update set n = run.n + 1 returning n, exists (select from fixed)", e.ID).Scan(&runs, &fixed); err != nil {
+	if err := pool.QueryRow(ctx, "select coalesce((select attempts from holdfast.stored where event_id = $1), 1), exists (select from fixed)", e.ID).Scan(&attempt, &fixed); err != nil {
 		return err
 	}
 	switch {
 	case fixed:
 		return nil
-	case how == "twice" && runs > 2:
+	case how == "twice" && attempt > 2:
 		return nil
 	case how == "at once":
 		return retry.Permanent(errors.New("the handler will never take this"))

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// given says which flags of the database are on the command line, and not in the environment.
+type given struct{ url, file bool }
+
+// databaseURL is the connection string: from a flag, else from a variable; "" leaves it to Postgres' own variables. A
+// password is not for the command line, which a list of processes shows to everybody.
+func (p *program) databaseURL() (string, error) {
+	text, file := p.cli.DatabaseURL, p.cli.DatabaseURLFile
+	switch g := p.given; {
+	case g.url && !g.file:
+		file = ""
+	case g.file && !g.url:
+		text = ""
+	}
+	var found []error
+	if p.given.url && hasPassword(text) {
+		found = append(found, errors.New("--database-url has a password, which every user of this machine can read: it must be without one: "+
+			"set DATABASE_URL, --database-url-file, PGPASSWORD or PGPASSFILE"))
+	}
+	if text != "" && file != "" {
+		found = append(found, fmt.Errorf("--database-url-file is %s, and --database-url is set too: it must be one of them, also by DATABASE_URL_FILE and DATABASE_URL", file))
+	}
+	if len(found) > 0 {
+		return "", usageError{errors.Join(found...)}
+	}
+	if file != "" {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return "", usageError{fmt.Errorf("--database-url-file is %s: it must be a file that can be read: %w", file, err)}
+		}
+		if text = strings.TrimSpace(string(content)); text == "" {
+			return "", usageError{fmt.Errorf("--database-url-file is %s, which is empty: it must have the connection string", file)}
+		}
+	}
+	if text == "" && os.Getenv("PGHOST") == "" && os.Getenv("PGSERVICE") == "" {
+		return "", errors.New("no database: set DATABASE_URL, PGHOST or PGSERVICE, or pass --database-url-file or --database-url")
+	}
+	return text, nil
+}
+
+// passwordSetting is a password in a connection string of the form name=value.
+var passwordSetting = regexp.MustCompile(`(?i)(^|\s)(ssl)?password\s*=`)
+
+// hasPassword says whether a connection string has a password. One that cannot be read may have one.
+func hasPassword(text string) bool {
+	if !strings.HasPrefix(text, "postgres://") && !strings.HasPrefix(text, "postgresql://") {
+		return passwordSetting.MatchString(text)
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return strings.Contains(text, "@")
+	}
+	if password, _ := u.User.Password(); password != "" {
+		return true
+	}
+	for name := range u.Query() {
+		if strings.EqualFold(name, "password") || strings.EqualFold(name, "sslpassword") {
+			return true
+		}
+	}
+	return false
+}
+
+// onCommandLine says whether a flag was given, not its variable.
+func onCommandLine(parsed *kong.Context, flag string) bool {
+	for _, part := range parsed.Path {
+		if part.Flag != nil && part.Flag.Name == flag && !part.Resolved {
+			return true
+		}
+	}
+	return false
+}
+
+// pool connects to the database and checks that it answers.
+func (p *program) pool() (*pgxpool.Pool, error) {
+	text, err := p.databaseURL()
+	if err != nil {
+		return nil, err
+	}
+	config, err := pgxpool.ParseConfig(text)
+	if err != nil {
+		return nil, errors.New("the database URL cannot be parsed: write it like postgres://user@host:5432/database") // pgx's error would show it
+	}
+	config.MaxConns = max(config.MaxConns, 8)
+	pool, err := pgxpool.NewWithConfig(p.ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(p.ctx, 10*time.Second)
+	defer cancel()
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("the database does not answer, check DATABASE_URL: %w", err)
+	}
+	return pool, nil
+}

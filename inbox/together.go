@@ -1,0 +1,216 @@
+package inbox
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+// This file lets a worker do several jobs in one transaction, if grouping.go allows it: COMMIT and the insert of the rows are
+// shared. Each handler runs as it would alone. If one fails, or anything else, the transaction is rolled back and each of its jobs
+// comes alone: none has lost an attempt.
+
+// timings are the timings of the types that have run.
+type timings struct {
+	mu sync.Mutex
+	of map[string]timing
+}
+
+func (ps *timings) get(eventType string) timing {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return ps.of[eventType]
+}
+
+func (ps *timings) change(eventType string, to func(timing) timing) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.of == nil {
+		ps.of = map[string]timing{}
+	}
+	ps.of[eventType] = to(ps.of[eventType])
+}
+
+// gather returns the jobs that j's transaction takes in: j, what waits for it in its key, and others that are ready.
+func (w *worker) gather(j *job) []*job {
+	c := w.workers.receiver.c
+	g, now := newGrouping(c.Group, w.workers.ready(), c.Workers, w.workers.receiver.groups), time.Now()
+	joins := func(j *job, follows bool) (timing, bool) {
+		if j.kind != jobAlone || j.single || j.intake != nil || j.owner.stopped() {
+			return timing{}, false
+		}
+		eventType := j.ds[0].e.Type
+		p := w.workers.timings.get(eventType)
+		p.never = w.workers.receiver.runner.needsItsOwn(eventType)
+		return p, g.admits(p, follows, now)
+	}
+	js := []*job{j}
+	p, ok := joins(j, false)
+	for follows := false; ok; {
+		g = g.with(p, follows)
+		last := js[len(js)-1]
+		next := last.owner.follower(last, 1)
+		if follows = next != nil; follows {
+			if p, ok = joins(next, true); !ok {
+				last.owner.putBack(last)
+				return js
+			}
+		} else if next = w.workers.takeIf(func(j *job) bool { p, ok = joins(j, false); return ok }); next == nil {
+			return js
+		}
+		js = append(js, next)
+	}
+	return js
+}
+
+// noteAlone notes how long the handler of an event took that ran alone.
+func (w *worker) noteAlone(j *job, out Outcome, took time.Duration) {
+	if len(j.ds) == 1 && (out == Handled || out == "") {
+		w.workers.timings.change(j.ds[0].e.Type, func(p timing) timing { return p.ran(took, time.Now(), w.workers.receiver.groups) })
+	}
+}
+
+// workGroup does a group of jobs up to its COMMIT.
+func (w *worker) workGroup(js []*job) {
+	for {
+		begun := time.Now()
+		a := attempt{number: 1}
+		for _, j := range js {
+			j.ds[0].took = 0
+			a.ds, a.group = append(a.ds, j.ds[0]), append(a.group, j.ctx)
+		}
+		o, committed, err := w.pipeline.open(js[0].ctx, a)
+		w.committed(committed, nil)
+		if errors.Is(err, errNotOpened) {
+			continue
+		}
+		if err == nil {
+			js = w.leaveKnown(js, &o)
+			_, err = w.pipeline.run(js[0].ctx, o)
+		}
+		if err != nil {
+			w.failedGroup(js, err)
+			return
+		}
+		w.last = &tried{job: js[0], out: Handled, begun: begun, group: js}
+		return
+	}
+}
+
+// leaveKnown takes the jobs out of an opened group whose events were not recorded as new: they are known, or wait for earlier
+// events of their keys, or their partition is lost. They come alone, and so does what follows them in their keys. It returns the
+// others. Without any the group does not run.
+func (w *worker) leaveKnown(js []*job, o *opened) []*job {
+	if o.err != nil || o.fresh == nil {
+		return js
+	}
+	follows := func(i int) bool { return i > 0 && js[i-1].follower == js[i] }
+	stays := make([]bool, len(js))
+	var kept []*job
+	var unrecord []*delivery
+	all := *o
+	o.ds, o.group = nil, nil
+	for i, j := range js {
+		switch stays[i] = o.fresh[i] && (!follows(i) || stays[i-1]); {
+		case stays[i]:
+			kept, o.ds, o.group = append(kept, j), append(o.ds, all.ds[i]), append(o.group, all.group[i])
+		case o.fresh[i]:
+			unrecord = append(unrecord, all.ds[i])
+		}
+	}
+	if len(kept) == 0 {
+		*o = all
+		o.err = errOneByOne
+		return js
+	}
+	for i, j := range slices.Backward(js) {
+		switch {
+		case stays[i]:
+		case follows(i):
+			j.single = true
+			js[i-1].owner.putBack(js[i-1])
+		default:
+			w.apart(j)
+		}
+	}
+	o.err = w.pipeline.ledger.unrecord(js[0].ctx, o.tx, unrecord)
+	return kept
+}
+
+// committedGroup takes in the answer to the COMMIT of a group.
+func (w *worker) committedGroup(js []*job, err error) {
+	if err != nil {
+		w.failedGroup(js, err)
+		return
+	}
+	now := time.Now()
+	for _, eventType := range typesOf(js) {
+		w.workers.timings.change(eventType, func(p timing) timing { return p.succeeded(len(js)) })
+	}
+	for _, j := range js {
+		d := j.ds[0]
+		w.workers.timings.change(d.e.Type, func(p timing) timing { return p.ran(d.took, now, w.workers.receiver.groups) })
+		w.workers.receiver.report(d, Handled, d.took)
+		j.owner.settle(d)
+		j.owner.conclude(j, nil)
+	}
+}
+
+// failedGroup lets each job of a group that failed come alone. If a handler may be to blame, groups of its type get smaller.
+func (w *worker) failedGroup(js []*job, failed error) {
+	now := time.Now()
+	var f *failure
+	if errors.As(failed, &f) && (f.fault == faultEvent || f.fault == faultContended) {
+		to := func(p timing) timing { return p.failed(len(js), now, w.workers.receiver.groups) }
+		var h *handlerError
+		if errors.As(failed, &h) {
+			at := js[0] // the last whose handler ran
+			for _, j := range js {
+				if j.ds[0].took > 0 {
+					at = j
+				}
+			}
+			took := at.ds[0].took
+			w.workers.timings.change(at.ds[0].e.Type, func(p timing) timing { return to(p.ran(took, now, w.workers.receiver.groups)) })
+		} else { // COMMIT: nobody knows whose row it was.
+			for _, eventType := range typesOf(js) {
+				w.workers.timings.change(eventType, to)
+			}
+		}
+	}
+	if f != nil && f.fault.outage() {
+		w.workers.receiver.transientOf(js[0].ds[0], f.err)
+	}
+	follows := make(map[*job]bool, len(js))
+	for _, j := range js {
+		j.single = true
+		j.ds[0].inDoubt = j.ds[0].inDoubt || f != nil && f.fault == faultUnknown
+		if j.follower != nil {
+			follows[j.follower] = true
+		}
+	}
+	for _, j := range slices.Backward(js) {
+		if j.follower != nil {
+			j.owner.putBack(j)
+		}
+		if !follows[j] {
+			w.apart(j)
+		}
+	}
+}
+
+// apart gives a job back to the workers, to be done alone.
+func (w *worker) apart(j *job) {
+	j.single = true
+	w.workers.add(j)
+}
+
+func typesOf(js []*job) (types []string) {
+	for _, j := range js {
+		if t := j.ds[0].e.Type; !slices.Contains(types, t) {
+			types = append(types, t)
+		}
+	}
+	return types
+}

@@ -1,0 +1,80 @@
+package relay
+
+import (
+	"slices"
+	"sync"
+)
+
+// callsInAll is how many calls of the publisher all lanes of a relay have under way at a time, besides those that take so long
+// that their partition is slow. A publisher may open a connection for each. Many lanes with many partitions would have
+// thousands under way, and every one would be late.
+const callsInAll = 128
+
+// callSlots gives calls to lanes. A lane that gets none waits for its turn: then a slot is its own, and it is woken by a signal
+// to its answers. It waits again behind the others if it wants more. One that is busy with something else at its turn keeps that
+// slot from the others, and no more.
+type callSlots struct {
+	mu      sync.Mutex
+	free    int            // Invariant: 0 while a lane waits
+	waiting []*lane        // in the order of their turns
+	turns   map[*lane]bool // those that have been given a slot and have not taken it yet
+}
+
+func newCallSlots(n int) *callSlots { return &callSlots{free: n, turns: map[*lane]bool{}} }
+
+// callSlot is the right to one call. Its holder gives it back once; to give it again does nothing.
+type callSlot struct {
+	slots *callSlots
+	given bool // guarded by slots.mu
+}
+
+// take gives a lane a slot. If it returns nil, the lane waits.
+func (s *callSlots) take(l *lane) *callSlot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.turns[l]:
+		delete(s.turns, l)
+	case s.free > 0:
+		s.free--
+	default:
+		if !slices.Contains(s.waiting, l) {
+			s.waiting = append(s.waiting, l)
+		}
+		return nil
+	}
+	return &callSlot{slots: s}
+}
+
+// leave says that a lane wants no slot now. It may not be waiting.
+func (s *callSlots) leave(l *lane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = slices.DeleteFunc(s.waiting, func(w *lane) bool { return w == l })
+	if s.turns[l] {
+		delete(s.turns, l)
+		s.pass()
+	}
+}
+
+// pass hands a slot to the lane whose turn it is.
+func (s *callSlots) pass() {
+	if len(s.waiting) == 0 {
+		s.free++
+		return
+	}
+	l := s.waiting[0]
+	s.waiting = s.waiting[1:]
+	s.turns[l] = true
+	signal(l.answered.some)
+}
+
+func (c *callSlot) give() {
+	s := c.slots
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !c.given {
+		c.given = true
+		s.pass()
+	}
+}
