@@ -3,12 +3,8 @@ package idempotency
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
-	"math"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/gowebpki/jcs"
 )
@@ -76,137 +72,6 @@ func canonical(document []byte, ignore []string) ([]byte, bool) {
 	}
 	form, err := jcs.Transform(document)
 	return form, err == nil
-}
-
-// exact reports whether a document is one JSON text of RFC 7493 (I-JSON). It must be UTF-8, without duplicate names in
-// an object and without half of a surrogate pair. float64 must hold every number without loss.
-func exact(document []byte) bool {
-	if !utf8.Valid(document) || halfSurrogate(document) {
-		return false
-	}
-	d := json.NewDecoder(bytes.NewReader(document))
-	d.UseNumber()
-	var names []map[string]bool // names seen in each open object; nil for an array
-	inName := false             // the next token of an object is a name
-	for {
-		token, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			return len(names) == 0 && d.InputOffset() > 0
-		}
-		if err != nil {
-			return false
-		}
-		switch t := token.(type) {
-		case json.Delim:
-			switch t {
-			case '{', '[':
-				var seen map[string]bool
-				if t == '{' {
-					seen = map[string]bool{}
-				}
-				if names = append(names, seen); len(names) > maxDepth {
-					return false
-				}
-			default:
-				names = names[:len(names)-1]
-			}
-		case string:
-			if inName {
-				object := names[len(names)-1]
-				if object[t] {
-					return false
-				}
-				object[t] = true
-				inName = false
-				continue // the value follows
-			}
-		case json.Number:
-			if !exactNumber(string(t)) {
-				return false
-			}
-		}
-		if len(names) == 0 {
-			if _, err := d.Token(); !errors.Is(err, io.EOF) {
-				return false // something follows the document
-			}
-			return true
-		}
-		inName = names[len(names)-1] != nil
-	}
-}
-
-// exactNumber reports whether the shortest decimal of the nearest float64 is the number itself.
-func exactNumber(text string) bool {
-	f, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		return false
-	}
-	if f == 0 {
-		digits, _, _ := strings.Cut(strings.ToLower(text), "e")
-		return !strings.ContainsAny(digits, "123456789") // an underflow to zero is not exact
-	}
-	if f == math.Trunc(f) && math.Abs(f) > 1<<53-1 && !strings.ContainsAny(text, "eE") {
-		return false // I-JSON's limit for integers
-	}
-	if len(text) > 400 {
-		return false
-	}
-	digits, exponent, ok := decimal(text)
-	nearest, of, okToo := decimal(strconv.FormatFloat(f, 'e', -1, 64))
-	return ok && okToo && digits == nearest && exponent == of
-}
-
-// decimal is the value of a JSON number without its sign: its digits, from the first to the last that is not zero, and
-// the power of ten of the last. Every number except zero has exactly one such form. It costs no more than reading the
-// number. Arithmetic would cost as much as the exponent says.
-func decimal(text string) (digits string, exponent int, ok bool) {
-	mantissa, power := strings.TrimPrefix(text, "-"), ""
-	if i := strings.IndexAny(mantissa, "eE"); i >= 0 {
-		mantissa, power = mantissa[:i], mantissa[i+1:]
-	}
-	if power != "" {
-		var err error
-		if exponent, err = strconv.Atoi(power); err != nil {
-			return "", 0, false
-		}
-	}
-	whole, fraction, _ := strings.Cut(mantissa, ".")
-	exponent -= len(fraction)
-	digits = strings.TrimRight(whole+fraction, "0")
-	exponent += len(whole) + len(fraction) - len(digits)
-	return strings.TrimLeft(digits, "0"), exponent, true
-}
-
-// halfSurrogate reports whether some \uD800 to \uDFFF comes without its other half. Decoders replace it, so different
-// documents would become equal.
-func halfSurrogate(document []byte) bool {
-	high := false
-	for i := 0; i < len(document); i++ {
-		if document[i] != '\\' || i+1 >= len(document) {
-			if high {
-				return true
-			}
-			continue
-		}
-		i++
-		if document[i] != 'u' || i+4 >= len(document) {
-			if high {
-				return true
-			}
-			continue
-		}
-		unit, err := strconv.ParseUint(string(document[i+1:i+5]), 16, 32)
-		if err != nil {
-			return false // not JSON: reported elsewhere
-		}
-		i += 4
-		isHigh, isLow := unit >= 0xD800 && unit < 0xDC00, unit >= 0xDC00 && unit < 0xE000
-		if high != isLow {
-			return true
-		}
-		high = isHigh
-	}
-	return high
 }
 
 // steps returns the reference tokens of a JSON Pointer.

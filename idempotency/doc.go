@@ -11,7 +11,7 @@
 //  1. A request whose method is not guarded (GET, HEAD, …) passes through unchanged.
 //  2. The guard reads the key (key.go) and asks who sends the request. A key belongs to one principal and one operation
 //     (request.go, Scope).
-//  3. It reads the body and computes its fingerprint (fingerprint.go, canonical.go), before the handler can change anything.
+//  3. It reads the body and computes its fingerprint (fingerprint.go, exact.go, canonical.go), before the handler can change anything.
 //  4. A transaction begins, locks the key without waiting, and looks it up, all in one round trip (claim.go). A repeat gets
 //     the answer that this finds (decide.go, answer.go). If there were repeats recently, the guard first looks the key up
 //     without a transaction.
