@@ -45,8 +45,8 @@ var latencyFigures = func() (names []string) {
 }()
 
 // measureLatency commits transactions of one event, evenly. For each it measures the time from sending COMMIT to the broker's
-// acknowledgement, so the commit's own wait for the disk is included. Nobody calls Relay.Wake. In turns with the relay, a pair
-// of insert and produce does what can be done at best.
+// acknowledgement, so the commit's own wait for the disk is included. Nobody calls Relay.Wake, unless the turn is one of a relay
+// that is embedded in the service. In turns with these, a pair of insert and produce does what can be done at best.
 func measureLatency(ctx context.Context, e *env, r *report) error {
 	for _, rate := range latencyRates {
 		if e.options.brief() && rate != latencyRate {
@@ -64,39 +64,52 @@ func measureLatency(ctx context.Context, e *env, r *report) error {
 
 // latencyAt is measureLatency at one load.
 func (e *env) latencyAt(ctx context.Context, r *report, rate int) error {
-	ours, pairs := map[string][]float64{}, map[string][]float64{}
+	var of [ways]map[string][]float64
+	for w := range of {
+		of[w] = map[string][]float64{}
+	}
 	var last []time.Duration
 	for round := range e.rounds {
-		for turn := range 2 {
-			pair := turn == round%2
-			spans, err := e.latencySpans(ctx, r, rate, pair)
+		for turn := range ways {
+			w := (turn + way(round)) % ways
+			spans, err := e.latencySpans(ctx, r, rate, w)
 			if err != nil {
 				return err
 			}
-			into := ours
-			if pair {
-				into = pairs
-			} else {
+			if w == polling {
 				last = spans
 			}
 			for _, q := range latencyGoals {
-				into[q.name] = append(into[q.name], milliseconds(quantile(spans, q.share)))
+				of[w][q.name] = append(of[w][q.name], milliseconds(quantile(spans, q.share)))
 			}
 		}
-		r.progress("latency at %d/s, %d/%d: p50 %s ms, p99 %s; the pair's %s and %s", rate, round+1, e.rounds,
-			number(ours["p50"][round]), number(ours["p99"][round]), number(pairs["p50"][round]), number(pairs["p99"][round]))
+		at := func(w way) string { return number(of[w]["p50"][round]) + " and " + number(of[w]["p99"][round]) }
+		r.progress("latency at %d/s, %d/%d: p50 and p99 %s ms, with Wake %s, the pair's %s", rate, round+1, e.rounds, at(polling), at(woken), at(pair))
 	}
 	for _, q := range latencyGoals {
-		r.info(fmt.Sprintf("commit to acknowledgement at %d events/s, %s", rate, q.name), median(ours[q.name]), "ms")
-		r.info("the same of the pair", median(pairs[q.name]), "ms")
-		r.goal(latencyFigure(rate, q.name), median(ratios(ours[q.name], pairs[q.name])), "x", q.goal)
+		r.info(fmt.Sprintf("commit to acknowledgement at %d events/s, %s", rate, q.name), median(of[polling][q.name]), "ms")
+		r.info("the same of the pair", median(of[pair][q.name]), "ms")
+		r.goal(latencyFigure(rate, q.name), median(ratios(of[polling][q.name], of[pair][q.name])), "x", q.goal)
+		r.goal(latencyFigure(rate, q.name)+", with Wake after each commit", median(ratios(of[woken][q.name], of[pair][q.name])), "x", q.goal)
 	}
 	r.note("Commit to acknowledgement at %d events/s, %d events:\n%s", rate, len(last), histogram(last))
 	return nil
 }
 
-// latencySpans is one run of the relay or the pair: the sorted latencies.
-func (e *env) latencySpans(ctx context.Context, r *report, rate int, pair bool) ([]time.Duration, error) {
+// way is how an event gets from its COMMIT to Kafka.
+type way int
+
+const (
+	polling way = iota // a relay looks at the log now and then
+	woken              // a relay in the process of the writer, which calls Wake after each commit
+	pair               // the writer sends it
+	ways
+)
+
+func (w way) String() string { return [...]string{"relay", "woken relay", "pair"}[w] }
+
+// latencySpans is one run: the sorted latencies.
+func (e *env) latencySpans(ctx context.Context, r *report, rate int, w way) ([]time.Duration, error) {
 	database, topic, drop, err := e.scratch(ctx)
 	if err != nil {
 		return nil, err
@@ -106,11 +119,12 @@ func (e *env) latencySpans(ctx context.Context, r *report, rate int, pair bool) 
 	n := warmUp + int(e.latency.Seconds()*float64(rate))
 	l := newLatencies(e, n)
 	l.rate = rate
-	who, measure := "relay", l.measure
-	if pair {
-		who, measure = "pair", l.measurePair
+	l.wakes = w == woken
+	measure := l.measure
+	if w == pair {
+		measure = l.measurePair
 	}
-	if err := e.exactly(ctx, r, topic, n, who, func() error { return measure(ctx, e, database, topic) }); err != nil {
+	if err := e.exactly(ctx, r, topic, n, w.String(), func() error { return measure(ctx, e, database, topic) }); err != nil {
 		return nil, err
 	}
 	return l.spans(warmUp), nil
@@ -131,6 +145,7 @@ type latencies struct {
 	rate       int                // events a second
 	connection kafkago.Connection // of the relay
 	due        func(number int)   // called when the time of an event has come; it may be nil
+	wakes      bool               // the writer calls Relay.Wake after each commit
 }
 
 func newLatencies(e *env, n int) *latencies {
@@ -164,7 +179,14 @@ func (l *latencies) measure(ctx context.Context, e *env, database, topic string)
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- rel.Run(running) }()
-	err = l.write(ctx, e, database, topic, l.commit)
+	commit := l.commit
+	if l.wakes {
+		commit = func(ctx context.Context, pool begins, numbers *rand.Rand, topic string, number int) error {
+			defer rel.Wake()
+			return l.commit(ctx, pool, numbers, topic, number)
+		}
+	}
+	err = l.write(ctx, e, database, topic, commit)
 	if err == nil {
 		_, err = await(ctx, all, ended, published.Load, len(l.sent))
 	}
