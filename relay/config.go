@@ -30,7 +30,7 @@ type Config struct {
 	Lease time.Duration
 
 	// PollMin and PollMax bound the pause between two looks at an idle log. The pause doubles from PollMin to PollMax while
-	// nothing is found. Default to 2 ms and 100 ms.
+	// nothing is found. Default to 2 ms and 150 ms.
 	PollMin, PollMax time.Duration
 
 	// BatchSize is the number of events in a page, which is read by one statement, and the most that one call of the
@@ -100,7 +100,7 @@ func (c Config) withDefaults() Config {
 	for _, d := range []struct {
 		field    *time.Duration
 		standard time.Duration
-	}{{&c.Lease, 5 * time.Second}, {&c.PollMin, 2 * time.Millisecond}, {&c.PollMax, max(100*time.Millisecond, c.PollMin)},
+	}{{&c.Lease, 5 * time.Second}, {&c.PollMin, 2 * time.Millisecond}, {&c.PollMax, max(150*time.Millisecond, c.PollMin)},
 		{&c.ParkAfter, 10 * time.Second}, {&c.StopTimeout, 15 * time.Second}} {
 		if *d.field == 0 {
 			*d.field = d.standard
