@@ -46,6 +46,7 @@
 //	relay                     ->  retry, holdfast, pgx, x/sync
 //	idempotency               ->  retry, pgx, uuid, jcs, httpsfv
 //	dlq                       ->  holdfast, pgx
+//	find                      ->  holdfast, pgx
 //	outbox                    ->  holdfast, pgx, uuid
 //	retry                     ->  pgx, backoff, uuid
 //	holdfast (this package)   ->  pgx

@@ -61,7 +61,7 @@ grant execute on function holdfast.publish_letter, holdfast.last_errors to holdf
 grant select, insert, update, delete on holdfast.idempotency, holdfast.idempotency_step, holdfast.idempotency_request, holdfast.idempotency_expired to holdfast_web;
 grant usage on sequence holdfast.idempotency_fence to holdfast_web;
 
--- Who works on dead letters, stored and parked events: holdfast dlq, stored, parked. They delete letters by purge_letters, which
+-- Who works on dead letters, stored and parked events: holdfast dlq, stored, parked, find. They delete letters by purge_letters, which
 -- refuses open ones. What they did stays, signed by the database with their login and the time.
 grant select, update, insert (origin, consumer, reason, fingerprint, state, holds, event_id, source, type, topic, key, time, headers, payload, hash, version, lane, partition, "offset", place, attempts, errors, first_at, last_at) on holdfast.letter to holdfast_operator;
 grant select, insert (letter, action, by, reason, payload, hash, version, replay) on holdfast.letter_action to holdfast_operator;
@@ -71,9 +71,11 @@ grant select, insert, update, delete on holdfast.stored to holdfast_operator;
 grant select, insert, update on holdfast.inbox to holdfast_operator;
 grant select, update, delete on holdfast.parked to holdfast_operator;
 grant select, update (owner, epoch, lease_until) on holdfast.lane to holdfast_operator;
-grant select on holdfast.consumer_type, holdfast.lane_hold, holdfast.consumer_hold to holdfast_operator;
+grant select on holdfast.consumer_type, holdfast.lane_hold, holdfast.consumer_hold, holdfast.start to holdfast_operator;
+grant select (xid, seq, lane, id, source, type, topic, key, time, letter) on holdfast.event to holdfast_operator;
+grant select (lane, due_at, id, source, type, topic, key, time) on holdfast.scheduled to holdfast_operator;
 grant usage on sequence holdfast.stored_place, holdfast.parked_place to holdfast_operator;
-grant execute on function holdfast.replay_letter, holdfast.purge_letters, holdfast.new_id, holdfast.last_errors to holdfast_operator;
+grant execute on function holdfast.replay_letter, holdfast.purge_letters, holdfast.new_id, holdfast.last_errors, holdfast.lane_of to holdfast_operator;
 
 -- Monitoring: holdfast check and status. It sees no payload and no header. It sees errors of handlers, as the logs do.
 grant select (lane, xid, seq) on holdfast.event, holdfast.event_0, holdfast.event_1, holdfast.event_2, holdfast.event_3 to holdfast_reader;

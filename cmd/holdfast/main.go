@@ -29,6 +29,7 @@ type cli struct {
 	Roles   rolesCmd   `cmd:"" help:"Create the database roles of each part, with what it needs and nothing else."`
 	Relay   relayCmd   `cmd:"" help:"Publish events to Kafka until stopped."`
 	Status  statusCmd  `cmd:"" help:"Show lanes, log, queues and dead letters, and what needs a person."`
+	Find    findCmd    `cmd:"" help:"Find an event by its id, wherever it is."`
 	Parked  parkedCmd  `cmd:"" help:"List, give up and redirect events that wait in relays."`
 	Stored  storedCmd  `cmd:"" help:"List, release, skip and dead-letter events that wait in a consumer."`
 	DLQ     dlqCmd     `cmd:"" name:"dlq" help:"Group, list, show, edit, replay, discard and purge dead letters."`
@@ -54,12 +55,12 @@ var errNeedsPerson = errors.New("something needs a person")
 // usageError is a mistake on the command line that kong cannot detect.
 type usageError struct{ error }
 
-// run is main without the process. It returns the exit status: 0 if done, 1 if it failed or status found something that
-// needs a person, 2 if the command line is wrong.
+// run is main without the process. It returns the exit status: 0 if done, 1 if it failed, status found something that
+// needs a person or find found nothing, 2 if the command line is wrong.
 func run(args []string, out, errOut io.Writer) int {
 	var c cli
 	exited := -1
-	parser, err := kong.New(&c, kong.Name("holdfast"), kong.Description("Transactional outbox and inbox on Postgres and Kafka.\n\nExit codes: 0 done; 1 failed, or status found something that needs a person; 2 wrong command line."),
+	parser, err := kong.New(&c, kong.Name("holdfast"), kong.Description("Transactional outbox and inbox on Postgres and Kafka.\n\nExit codes: 0 done; 1 failed, or status found something that needs a person, or find found nothing; 2 wrong command line."),
 		kong.Writers(out, errOut), kong.Exit(func(status int) { exited = status }), kong.UsageOnError())
 	if err != nil {
 		panic(err)

@@ -154,6 +154,16 @@ Example:
     holdfast dlq show 4711 --payload`
 }
 
+func (findCmd) Help() string {
+	return `Where is my event? It looks for the id in the log and in everything that waits, in the inboxes of consumers and in dead
+letters, and says of each what the event waits for or what became of it. If producers and consumers have databases of
+their own, ask each. It prints no payload. It exits with 1 if nothing is found.
+
+Example:
+
+    holdfast find 0199c1a5-6f3e-7c11-b0a4-4f5dc0ffee00`
+}
+
 func (dlqReplayCmd) Help() string {
 	return `Fix the cause first. Each dead letter goes back to its relay or consumer, ahead of the events of its key that still wait.
 Without HoldKey, later events may have been handled already. After an interruption the same command continues and

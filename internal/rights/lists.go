@@ -37,14 +37,15 @@ var Of = map[string][]Right{
 		{"usage", "idempotency_fence", ""},
 	},
 	"operator": {
-		{"select", "installation, consumer_type, lane_hold, consumer_hold", ""}, {"select, update", "letter", ""}, {"insert", "letter", newLetter},
+		{"select", "installation, consumer_type, lane_hold, consumer_hold, start", ""}, {"select", "event", "xid, seq, lane, id, source, type, topic, key, time, letter"},
+		{"select", "scheduled", "lane, due_at, id, source, type, topic, key, time"}, {"select, update", "letter", ""}, {"insert", "letter", newLetter},
 		{"select", "letter_action, stored_action, letter_replay", ""},
 		{"insert", "letter_action", "letter, action, by, reason, payload, hash, version, replay"},
 		{"insert", "stored_action", "action, consumer, source, event_id, type, topic, key, letter, by, reason"},
 		{"insert", "letter_replay", "name, filter, upto, by, reason"}, {"update", "letter_replay", "ended_at"},
 		{"select, insert, update, delete", "stored", ""}, {"select, insert, update", "inbox", ""}, {"select, update, delete", "parked", ""},
 		{"select", "lane", ""}, {"update", "lane", "owner, epoch, lease_until"}, {"usage", "stored_place, parked_place", ""},
-		{"execute", "replay_letter, purge_letters, new_id, last_errors", ""},
+		{"execute", "replay_letter, purge_letters, new_id, last_errors, lane_of", ""},
 	},
 	"reader": {
 		{"select", "installation, birth, cluster, segments, lane, relay, consumer_position, consumer_skip, lane_hold, consumer_hold, consumer_binding, producer_binding", ""},

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/holdfast-go/holdfast/find"
+)
+
+type findCmd struct {
+	ID     string        `arg:"" help:"Id of the event."`
+	Source string        `help:"Only events of this source." placeholder:"SOURCE"`
+	Topic  string        `help:"Only events of this topic." placeholder:"TOPIC"`
+	Key    string        `help:"Only events of this key. The log is then searched in one lane." placeholder:"KEY"`
+	Within time.Duration `help:"How long the search of one place may take." default:"2s"`
+	JSON   bool          `help:"Print one JSON object." name:"json"`
+}
+
+type jsonFound struct {
+	Sightings  []jsonSighting   `json:"sightings"`
+	Unsearched []jsonUnsearched `json:"unsearched"` // places that may have more
+}
+
+type jsonUnsearched struct {
+	Place string `json:"place"`
+	Why   string `json:"why"`
+}
+
+type jsonSighting struct {
+	Place     string     `json:"place"`
+	State     string     `json:"state"`
+	EventID   string     `json:"event_id"`
+	Source    string     `json:"source"`
+	Type      string     `json:"type,omitempty"`
+	Topic     string     `json:"topic,omitempty"`
+	Key       string     `json:"key,omitempty"`
+	Consumer  string     `json:"consumer,omitempty"`
+	Lane      int        `json:"lane"`      // -1 on a consumer's side
+	Partition int        `json:"partition"` // -1 if it is not known, as offset
+	Offset    int64      `json:"offset"`
+	Attempts  int        `json:"attempts,omitempty"`
+	LastError string     `json:"last_error,omitempty"`
+	Letter    int64      `json:"letter,omitempty"`
+	By        string     `json:"by,omitempty"`
+	Reason    string     `json:"reason,omitempty"`
+	At        *time.Time `json:"at,omitempty"`
+	NextAt    *time.Time `json:"next_at,omitempty"`
+	Says      string     `json:"says"`
+}
+
+func (c *findCmd) Run(p *program) error {
+	pool, err := p.pool()
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	found, err := find.Event(p.ctx, pool, find.Query{ID: c.ID, Source: c.Source, Topic: c.Topic, Key: c.Key, Schema: p.cli.Schema, Within: c.Within})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		err = json.NewEncoder(p.out).Encode(asJSONFound(found))
+	} else {
+		err = c.print(p, found)
+	}
+	if err == nil && len(found.Sightings) == 0 {
+		err = errNeedsPerson
+	}
+	return err
+}
+
+func asJSONFound(found find.Found) jsonFound {
+	j := jsonFound{Sightings: []jsonSighting{}, Unsearched: []jsonUnsearched{}}
+	for _, s := range found.Sightings {
+		j.Sightings = append(j.Sightings, jsonSighting{Place: string(s.Place), State: s.State, EventID: s.Event.ID, Source: s.Event.Source, Type: s.Event.Type,
+			Topic: s.Event.Topic, Key: s.Event.Key, Consumer: s.Consumer, Lane: s.Lane, Partition: s.Partition, Offset: s.Offset, Attempts: s.Attempts,
+			LastError: s.Error, Letter: s.Letter, By: s.By, Reason: s.Reason, At: unlessZero(s.At), NextAt: unlessZero(s.NextAt), Says: s.Says})
+	}
+	for _, u := range found.Unsearched {
+		j.Unsearched = append(j.Unsearched, jsonUnsearched{string(u.Place), u.Why})
+	}
+	return j
+}
+
+func unlessZero(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+func (c *findCmd) print(p *program, found find.Found) error {
+	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	if len(found.Sightings) > 0 {
+		fmt.Fprintln(w, "PLACE\tSOURCE\tTYPE\tTOPIC\tKEY\tWHAT IT SAYS")
+	}
+	for _, s := range found.Sightings {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Place, clean(s.Event.Source), clean(s.Event.Type), clean(s.Event.Topic), clean(s.Event.Key), clean(s.Says))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, u := range found.Unsearched {
+		fmt.Fprintf(p.out, "not searched to its end: %s: %s\n", u.Place, clean(u.Why))
+	}
+	switch {
+	case len(found.Sightings) > 0:
+	case len(found.Unsearched) > 0:
+		fmt.Fprintln(p.out, "the rest of this database does not know it")
+	default:
+		fmt.Fprintln(p.out, "this database does not know it: its transaction was not committed here, or it is published and its part of the log is emptied, or its inbox row is past its retention")
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/outbox"
+)
+
+func TestAnEventIsFoundByItsID(t *testing.T) {
+	db := migrated.New(t)
+	t.Setenv("DATABASE_URL", db.DSN)
+	if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
+		return outbox.Write(t.Context(), tx, holdfast.Event{ID: "e1", Source: "shop", Type: "placed", Topic: "orders", Key: "k\x1b[2J", Payload: []byte("the secret")})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Exec(t, db.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result)
+		values ('billing', 'shop', 'e1', 'orders', 3, 77, '', now(), 'handled')`)
+	out := wantStatus(t, 0, "no relay has its lane", "find", "e1")
+	if !strings.Contains(out, "consumer billing has handled it") || !strings.Contains(out, "partition 3, offset 77") || strings.Contains(out, "secret") || strings.Contains(out, "\x1b") {
+		t.Errorf("it is found as\n%s", out)
+	}
+	var found jsonFound
+	out = wantStatus(t, 0, "", "find", "e1", "--json", "--key", "k\x1b[2J")
+	if err := json.Unmarshal([]byte(out), &found); err != nil || len(found.Sightings) != 2 || found.Sightings[1].Offset != 77 || found.Sightings[0].State != "unowned" || len(found.Unsearched) != 0 {
+		t.Errorf("%v: as JSON it is found as\n%s", err, out)
+	}
+	wantStatus(t, 1, "this database does not know it", "find", "e2")
+	wantStatus(t, 1, `"sightings":[]`, "find", "e2", "--json")
+	wantStatus(t, 2, "<id>", "find")
+	wantStatus(t, 1, "must be at least 1ms", "find", "e1", "--within", "1us")
+	tx, err := db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	pgtest.Exec(t, tx, "lock table holdfast.letter in access exclusive mode")
+	wantStatus(t, 1, "not searched to its end: letter", "find", "e2", "--within", "200ms")
+}

@@ -1,0 +1,268 @@
+package find_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/find"
+	"github.com/holdfast-go/holdfast/inbox"
+
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/roletest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
+	"github.com/holdfast-go/holdfast/outbox"
+	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+
+// seen is each sighting as "place state consumer".
+func seen(t testing.TB, pool *pgxpool.Pool, q find.Query) (all []string, found find.Found) {
+	t.Helper()
+	found, err := find.Event(t.Context(), pool, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range found.Sightings {
+		all = append(all, strings.TrimSpace(string(s.Place)+" "+s.State+" "+s.Consumer))
+	}
+	for _, u := range found.Unsearched {
+		all = append(all, "not "+string(u.Place))
+	}
+	return all, found
+}
+
+func wantSeen(t testing.TB, pool *pgxpool.Pool, q find.Query, want ...string) find.Found {
+	t.Helper()
+	got, found := seen(t, pool, q)
+	if !slices.Equal(got, want) {
+		t.Errorf("%s is seen as %q, want %q", q.ID, got, want)
+	}
+	return found
+}
+
+func write(t testing.TB, pool *pgxpool.Pool, events ...holdfast.Event) {
+	t.Helper()
+	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return outbox.Write(t.Context(), tx, events...) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// broker publishes everything but events of the type "refused", and nothing at all while it is away.
+type broker struct{ away chan struct{} }
+
+func (b broker) Publish(ctx context.Context, events []holdfast.Event) []error {
+	errs := make([]error, len(events))
+	for i, e := range events {
+		if e.Type == "refused" {
+			errs[i] = retry.Permanent(errors.New("it is too odd"))
+		}
+	}
+	return errs
+}
+
+func TestAnEventIsFollowedFromItsCommitToTheBroker(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	event := func(id, eventType string) holdfast.Event {
+		return holdfast.Event{ID: id, Source: "shop", Type: eventType, Topic: "orders", Key: "k-" + id, Payload: []byte("a secret")}
+	}
+	later := event("later", "placed")
+	later.NotBefore = time.Now().Add(time.Hour)
+	write(t, db.Pool, event("placed", "placed"), event("odd", "refused"), later)
+
+	wantSeen(t, db.Pool, find.Query{ID: "placed"}, "log unowned")
+	found := wantSeen(t, db.Pool, find.Query{ID: "later"}, "scheduled waits")
+	if s := found.Sightings[0]; s.NextAt.Sub(later.NotBefore).Abs() > time.Millisecond || s.Event.Key != "k-later" || s.Event.Type != "placed" || s.Lane < 0 {
+		t.Errorf("it is seen as %+v", s)
+	}
+	wantSeen(t, db.Pool, find.Query{ID: "nowhere"})
+	wantSeen(t, db.Pool, find.Query{ID: "placed", Key: "k-placed", Topic: "orders", Source: "shop"}, "log unowned")
+	for _, q := range []find.Query{{Key: "k"}, {Topic: "bills"}, {Source: "bank"}} {
+		q.ID = "placed"
+		wantSeen(t, db.Pool, q)
+	}
+
+	r, err := relay.New(db.Pool, broker{}, relay.Config{Name: "relay-1", Logger: slog.New(slog.DiscardHandler), HoldKey: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	wait.Until(t, "the relay has published one and given up the other", func() bool {
+		got, _ := seen(t, db.Pool, find.Query{ID: "placed"})
+		gone, _ := seen(t, db.Pool, find.Query{ID: "odd"})
+		return slices.Equal(got, []string{"log read"}) && slices.Equal(gone, []string{"log read", "letter open"})
+	})
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	found = wantSeen(t, db.Pool, find.Query{ID: "odd"}, "log read", "letter open")
+	s := found.Sightings[1]
+	if s.Letter == 0 || int64(s.Attempts) != pgtest.Count(t, db.Pool, "select attempts from holdfast.letter") || s.Attempts == 0 || !strings.Contains(s.Says, "it is too odd") || s.Lane < 0 || s.Partition != -1 || s.Offset != -1 {
+		t.Errorf("it is seen as %+v", s)
+	}
+	d, err := dlq.New(db.Pool, dlq.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Discard(t.Context(), s.Letter, "ann", "a test order"); err != nil {
+		t.Fatal(err)
+	}
+	found = wantSeen(t, db.Pool, find.Query{ID: "odd"}, "log read", "letter discarded", "action discard")
+	if s := found.Sightings[2]; s.By != "ann" || s.Reason != "a test order" || time.Since(s.At).Abs() > time.Hour {
+		t.Errorf("the action is %+v", s)
+	}
+}
+
+func TestAnEventIsFollowedThroughItsConsumers(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	fails := true
+	open := func(consumer string) *inbox.Inbox {
+		in, err := inbox.New(db.Pool, inbox.Config{Consumer: consumer, Logger: slog.New(slog.DiscardHandler), ImmediateRetries: -1, Retry: retry.Policy{Attempts: 2, Base: time.Hour, Cap: time.Hour}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.Handle("placed", func(context.Context, pgx.Tx, holdfast.Event) error {
+			if consumer == "billing" && fails {
+				return errors.New("the bank is closed\nand its door too")
+			}
+			return nil
+		})
+		return in
+	}
+	billing, mail := open("billing"), open("mail")
+	receive := func(in *inbox.Inbox, id string) {
+		t.Helper()
+		if _, err := in.Receive(t.Context(), holdfast.Event{ID: id, Source: "shop", Type: "placed", Topic: "orders", Key: "k", Payload: []byte("a secret")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	receive(billing, "first")
+	receive(billing, "second")
+	receive(mail, "first")
+	pgtest.Exec(t, db.Pool, `insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 'placed', 'n', now() + interval '1 hour')
+		on conflict (consumer, type, node) do nothing`)
+
+	found := wantSeen(t, db.Pool, find.Query{ID: "first"}, "stored retry billing", "inbox stored billing", "inbox handled mail")
+	if s := found.Sightings[0]; s.Attempts != 1 || s.Error != "the bank is closed" || time.Until(s.NextAt) < 10*time.Minute || s.Lane != -1 {
+		t.Errorf("it is stored as %+v", s)
+	}
+	if s := found.Sightings[2]; s.Event.Topic != "orders" || s.Event.Source != "shop" || s.Partition != -1 || s.Offset != -1 {
+		t.Errorf("it is handled as %+v", s)
+	}
+	wantSeen(t, db.Pool, find.Query{ID: "second"}, "stored follows billing", "inbox stored billing")
+	wantSeen(t, db.Pool, find.Query{ID: "first", Source: "bank"})
+
+	pgtest.Exec(t, db.Pool, "update holdfast.stored set lease_until = now() + interval '1 hour' where event_id = 'first'")
+	wantSeen(t, db.Pool, find.Query{ID: "first", Key: "k", Topic: "orders"}, "stored runs billing", "inbox stored billing", "inbox handled mail")
+	pgtest.Exec(t, db.Pool, "update holdfast.stored set lease_until = '-infinity', next_at = 'infinity' where event_id = 'first'")
+	pgtest.Exec(t, db.Pool, "update holdfast.consumer_type set seen_until = now() - interval '1 hour'")
+	wantSeen(t, db.Pool, find.Query{ID: "first", Topic: "orders"}, "stored unhandled billing", "inbox stored billing", "inbox handled mail")
+
+	d, err := dlq.New(db.Pool, dlq.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.DeadLetterStored(t.Context(), dlq.StoredFilter{Consumer: "billing", EventID: "first"}, dlq.StoredOptions{By: "ann", Reason: "the bank stays closed"}); err != nil {
+		t.Fatal(err)
+	}
+	found = wantSeen(t, db.Pool, find.Query{ID: "first"}, "inbox dead billing", "inbox handled mail", "letter open billing", "action dead-letter billing")
+	if s := found.Sightings[3]; s.Letter == 0 || s.Letter != found.Sightings[2].Letter || s.By != "ann" {
+		t.Errorf("the action is %+v", s)
+	}
+	pgtest.Exec(t, db.Pool, "update holdfast.letter set holds = true, place = 0")
+	wantSeen(t, db.Pool, find.Query{ID: "second"}, "stored held billing", "inbox stored billing")
+	pgtest.Exec(t, db.Pool, "insert into holdfast.start (consumer, source, event_id, starts) values ('billing', 'shop', 'second', 2)")
+	found = wantSeen(t, db.Pool, find.Query{ID: "second", Key: "k"}, "stored held billing", "inbox stored billing", "start started billing")
+	for _, s := range found.Sightings {
+		if strings.Contains(s.Says, "secret") || strings.Contains(s.Says, "%!") || s.Says == "" {
+			t.Errorf("%s says %q", s.Place, s.Says)
+		}
+	}
+}
+
+func TestParkedEventsSayWhatTheyWaitFor(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	for i, why := range []string{"record", "follows", "topic", "partition"} {
+		pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, attempts, next_at, errors, id, source, type, time, partition)
+			values (3, 'orders', $1, $2, $1, 2, 'infinity', '{old,new}', $1, 'shop', 'placed', '-infinity', 5)`, why, i)
+		s := wantSeen(t, db.Pool, find.Query{ID: why}, "parked "+why).Sightings[0]
+		if s.Lane != 3 || s.Partition != 5 || s.Error != "new" || s.Attempts != 2 || !s.NextAt.IsZero() || !s.Event.Time.IsZero() || s.At.IsZero() {
+			t.Errorf("%s is seen as %+v", why, s)
+		}
+	}
+}
+
+// One place that takes too long, or that is not for this role, hides none of the others.
+func TestAPlaceThatCannotBeSearchedIsNamed(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	write(t, db.Pool, holdfast.Event{ID: "e", Source: "shop", Type: "placed", Topic: "orders", Key: "k"})
+	pgtest.Exec(t, db.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result) values ('mail', 'shop', 'e', 'orders', '', now(), 'handled')`)
+	tx, err := db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Exec(t, tx, "lock table holdfast.parked in access exclusive mode")
+	found := wantSeen(t, db.Pool, find.Query{ID: "e", Within: 300 * time.Millisecond}, "log unowned", "inbox handled mail", "not parked")
+	if why := found.Unsearched[0].Why; !strings.Contains(why, "300ms were not enough") {
+		t.Errorf("it says %q", why)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	prefix := roletest.Make(t, db)
+	as := func(who string) *pgxpool.Pool {
+		return db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = prefix + "_" + who })
+	}
+	wantSeen(t, as("operator"), find.Query{ID: "e"}, "log unowned", "inbox handled mail")
+	found = wantSeen(t, as("consumer"), find.Query{ID: "e"}, "inbox handled mail", "not scheduled", "not log", "not parked", "not action")
+	if why := found.Unsearched[0].Why; !strings.Contains(why, "permission denied") || !strings.Contains(why, "operator") {
+		t.Errorf("it says %q", why)
+	}
+}
+
+func TestMoreEventsOfAnIDThanAreListedAreSaid(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result)
+		select 'mail', 'shop ' || n, 'e', 'orders', '', now(), 'handled' from generate_series(1, 101) n`)
+	got, found := seen(t, db.Pool, find.Query{ID: "e"})
+	if len(found.Sightings) != 100 || got[100] != "not inbox" || !strings.Contains(found.Unsearched[0].Why, "more than 100") {
+		t.Errorf("%d are seen, and %+v", len(found.Sightings), found.Unsearched)
+	}
+	wantSeen(t, db.Pool, find.Query{ID: "e", Source: "shop 77"}, "inbox handled mail")
+}
+
+func TestAWrongQueryNamesEveryProblem(t *testing.T) {
+	t.Parallel()
+	_, err := find.Event(t.Context(), nil, find.Query{Key: "a\x00", Within: time.Microsecond, Schema: "Not A Name"})
+	for _, want := range []string{"pool is nil", "id has 0 bytes", "has a NUL", "within is 1µs", "Not A Name"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error is %v, want %q in it", err, want)
+		}
+	}
+	db := pgtest.New(t)
+	if _, err := find.Event(t.Context(), db.Pool, find.Query{ID: "e"}); !errors.Is(err, holdfast.ErrSchemaMissing) {
+		t.Errorf("without a schema: %v", err)
+	}
+}

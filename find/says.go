@@ -1,0 +1,143 @@
+package find
+
+import (
+	"fmt"
+	"time"
+)
+
+// says puts a sighting into a sentence.
+func says(s Sighting) string {
+	switch s.Place {
+	case Scheduled:
+		if s.State == "due" {
+			return fmt.Sprintf("its time has come at %s: the relay of lane %d moves it into the log", at(s.NextAt), s.Lane)
+		}
+		return fmt.Sprintf("it waits for its time, %s, in lane %d", at(s.NextAt), s.Lane)
+	case Log:
+		return saysLog(s)
+	case Parked:
+		return saysParked(s)
+	case Stored:
+		return fmt.Sprintf("it waits in consumer %s since %s%s: %s", s.Consumer, at(s.At), tried(s), saysStored(s))
+	case Inbox:
+		return saysInbox(s)
+	case Start:
+		return fmt.Sprintf("consumer %s has started its handler %s without an end, last at %s: it may end the process", s.Consumer, times(s.Attempts), at(s.At))
+	case Letter:
+		who := "the relay"
+		if s.Consumer != "" {
+			who = "consumer " + s.Consumer
+		}
+		return fmt.Sprintf("it is dead letter %d of %s, %s since %s, after %s: %s", s.Letter, who, s.State, at(s.At), attempts(s.Attempts), s.Reason)
+	default:
+		what := s.State
+		if s.Letter != 0 {
+			what += fmt.Sprintf(" of letter %d", s.Letter)
+		}
+		if s.Reason != "" {
+			what += ": " + s.Reason
+		}
+		return fmt.Sprintf("%s at %s: %s", s.By, at(s.At), what)
+	}
+}
+
+func saysLog(s Sighting) string {
+	switch s.State {
+	case "unread":
+		return fmt.Sprintf("it is in the log and not published; relay %s has its lane, %d", s.By, s.Lane)
+	case "unowned":
+		return fmt.Sprintf("it is in the log and not published; no relay has its lane, %d: start one", s.Lane)
+	default:
+		return fmt.Sprintf("it is in the log, and the relay of lane %d has read it: it is in Kafka, unless it is parked or a dead letter", s.Lane)
+	}
+}
+
+func saysParked(s Sighting) string {
+	var waits string
+	switch s.State {
+	case "record":
+		waits = fmt.Sprintf("Kafka has refused it%s", tried(s))
+	case "follows":
+		waits = "an earlier event of its key has to go first"
+	case "topic":
+		waits = fmt.Sprintf("topic %s is missing or takes no events", s.Event.Topic)
+	default:
+		waits = "its partition takes no events"
+	}
+	return fmt.Sprintf("it is parked in lane %d since %s: %s%s", s.Lane, at(s.At), waits, next(s))
+}
+
+func saysStored(s Sighting) string {
+	switch s.State {
+	case "runs":
+		return "its handler runs"
+	case "follows":
+		return "an earlier event of its key has to go first"
+	case "held":
+		return "a dead letter holds its key"
+	case "unhandled":
+		return fmt.Sprintf("no node handles its type, %s", s.Event.Type)
+	default:
+		return "it is tried again" + next(s)
+	}
+}
+
+func saysInbox(s Sighting) string {
+	from := ""
+	if s.Partition >= 0 {
+		from = fmt.Sprintf(" from partition %d, offset %d", s.Partition, s.Offset)
+	}
+	var what string
+	switch s.State {
+	case "stored":
+		return fmt.Sprintf("consumer %s has taken it in at %s%s, and has not settled it", s.Consumer, at(s.At), from)
+	case "handled":
+		what = "has handled it"
+	case "dead":
+		what = "has given it up"
+	case "skipped":
+		what = "has skipped it: no node handled its type"
+	default:
+		what = "was told by a person to discard it"
+	}
+	return fmt.Sprintf("consumer %s %s at %s%s, after %s", s.Consumer, what, at(s.At), from, attempts(s.Attempts))
+}
+
+func at(t time.Time) string {
+	if t.IsZero() {
+		return "an unknown time"
+	}
+	return t.Format(time.RFC3339)
+}
+
+func next(s Sighting) string {
+	if s.NextAt.IsZero() {
+		return ""
+	}
+	return ", next at " + at(s.NextAt)
+}
+
+// tried says how often an event failed, and of what; "" if it never did.
+func tried(s Sighting) string {
+	if s.Attempts == 0 {
+		return ""
+	}
+	if s.Error == "" {
+		return ", after " + attempts(s.Attempts)
+	}
+	return fmt.Sprintf(", after %s (%s)", attempts(s.Attempts), s.Error)
+}
+
+func attempts(n int) string {
+	if n == 1 {
+		return "1 attempt"
+	}
+	return fmt.Sprintf("%d attempts", n)
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
