@@ -23,17 +23,17 @@ func TestAnEventIsFoundByItsID(t *testing.T) {
 	}
 	pgtest.Exec(t, db.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result)
 		values ('billing', 'shop', 'e1', 'orders', 3, 77, '', now(), 'handled')`)
-	out := wantStatus(t, 0, "no relay has its lane", "find", "e1")
+	out := wantStatus(t, 0, "no relay has its lane", "find", "e1", "--within", "1m")
 	if !strings.Contains(out, "consumer billing has handled it") || !strings.Contains(out, "partition 3, offset 77") || strings.Contains(out, "secret") || strings.Contains(out, "\x1b") {
 		t.Errorf("it is found as\n%s", out)
 	}
 	var found jsonFound
-	out = wantStatus(t, 0, "", "find", "e1", "--json", "--key", "k\x1b[2J")
+	out = wantStatus(t, 0, "", "find", "e1", "--within", "1m", "--json", "--key", "k\x1b[2J")
 	if err := json.Unmarshal([]byte(out), &found); err != nil || len(found.Sightings) != 2 || found.Sightings[1].Offset != 77 || found.Sightings[0].State != "unowned" || len(found.Unsearched) != 0 {
 		t.Errorf("%v: as JSON it is found as\n%s", err, out)
 	}
-	wantStatus(t, 1, "this database does not know it", "find", "e2")
-	wantStatus(t, 1, `"sightings":[]`, "find", "e2", "--json")
+	wantStatus(t, 1, "this database does not know it", "find", "e2", "--within", "1m")
+	wantStatus(t, 1, `"sightings":[]`, "find", "e2", "--within", "1m", "--json")
 	wantStatus(t, 2, "<id>", "find")
 	wantStatus(t, 1, "must be at least 1ms", "find", "e1", "--within", "1us")
 	tx, err := db.Pool.Begin(t.Context())
