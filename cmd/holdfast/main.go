@@ -33,6 +33,7 @@ type cli struct {
 	Parked  parkedCmd  `cmd:"" help:"List, give up and redirect events that wait in relays."`
 	Stored  storedCmd  `cmd:"" help:"List, release, skip and dead-letter events that wait in a consumer."`
 	DLQ     dlqCmd     `cmd:"" name:"dlq" help:"Group, list, show, edit, replay, discard and purge dead letters."`
+	Console consoleCmd `cmd:"" help:"Serve a page for all of this, on a loopback address."`
 	Adopt   adoptCmd   `cmd:"" help:"Let relays run on a restored copy of a database."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }

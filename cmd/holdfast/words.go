@@ -164,6 +164,16 @@ Example:
     holdfast find 0199c1a5-6f3e-7c11-b0a4-4f5dc0ffee00`
 }
 
+func (consoleCmd) Help() string {
+	return `A page that finds an event by its id, shows what waits, and works on dead letters, for you alone: it listens on a loopback
+address. What you change there is kept with your name. To give it to others, mount package console in a service
+behind your own authentication. It runs until it is stopped.
+
+Example:
+
+    holdfast console --payloads`
+}
+
 func (dlqReplayCmd) Help() string {
 	return `Fix the cause first. Each dead letter goes back to its relay or consumer, ahead of the events of its key that still wait.
 Without HoldKey, later events may have been handled already. After an interruption the same command continues and

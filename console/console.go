@@ -1,0 +1,205 @@
+package console
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+)
+
+//go:embed pages/*.html
+var pageFiles embed.FS
+
+//go:embed static
+var staticFiles embed.FS
+
+// User is who asks, and what that person may do. Everybody whom UserFunc lets in may see events without their payloads.
+type User struct {
+	Name        string // kept with what the user does. Required
+	MayChange   bool   // replay, edit, discard, release, skip, give up, redirect
+	SeesPayload bool   // payloads of dead letters, and errors of handlers beyond their first line, which may quote one
+}
+
+// Config configures a Console.
+type Config struct {
+	// UserFunc says who asks. It is called for every request, from many goroutines. An error is answered with 403, and its text is
+	// logged and not shown. Required: the console has no passwords of its own.
+	UserFunc func(*http.Request) (User, error)
+
+	// Prefix is the path under which the console is served, as "/ops/holdfast". Defaults to "", the root.
+	Prefix string
+
+	// Schema is the Postgres schema. Defaults to "holdfast".
+	Schema string
+
+	// Logger gets a line for each change and each refusal. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// Console is the handler. It may be called from many goroutines at once.
+type Console struct {
+	c     Config
+	pool  *pgxpool.Pool
+	sql   *sqlschema.Statements
+	dlq   *dlq.DLQ
+	pages *template.Template
+	serve http.Handler
+}
+
+// New returns a Console, or one error that names every problem of the configuration. It does not use the database. The pool's role needs
+// the rights of an operator (docs/operations.md).
+func New(pool *pgxpool.Pool, c Config) (*Console, error) {
+	if c.Schema == "" {
+		c.Schema = "holdfast"
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	var problems []error
+	if pool == nil {
+		problems = append(problems, errors.New("pool is nil: it must be connected to the database"))
+	}
+	if c.UserFunc == nil {
+		problems = append(problems, errors.New("user func is nil: it must say who asks"))
+	}
+	if c.Prefix != "" && (!strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/") || strings.ContainsAny(c.Prefix, "{}?#\"' ")) {
+		problems = append(problems, fmt.Errorf("prefix is %q: it must be empty, or a path that begins with / and does not end with one", c.Prefix))
+	}
+	if err := sqlschema.Validate(c.Schema); err != nil {
+		problems = append(problems, err)
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, fmt.Errorf("console config: %w", err)
+	}
+	d, err := dlq.New(pool, dlq.Config{Schema: c.Schema})
+	if err != nil {
+		return nil, fmt.Errorf("console config: %w", err)
+	}
+	console := &Console{c: c, pool: pool, sql: sqlschema.For(c.Schema), dlq: d}
+	console.pages = template.Must(template.New("").Funcs(template.FuncMap{
+		"path": func(rest string) string { return c.Prefix + rest },
+		"ago":  ago, "when": when, "first": firstLine, "bytes": bytesOf, "query": queryOf, "dict": dict, "reversed": reversed,
+		"states": func() []string {
+			return []string{dlq.StateReplaying, dlq.StateReplayed, dlq.StateDiscarded, dlq.StateAny}
+		},
+		"letteractions": func() []string { return []string{"replay", "discard"} },
+		"storedactions": func() []string { return []string{"release", "skip", "dead-letter"} },
+	}).ParseFS(pageFiles, "pages/*.html"))
+	console.serve = console.routes()
+	return console, nil
+}
+
+// ServeHTTP serves everything below Config.Prefix.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.serve.ServeHTTP(w, r) }
+
+func (c *Console) routes() http.Handler {
+	mux := http.NewServeMux()
+	static, err := fs.Sub(staticFiles, "static")
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(static)))
+	mux.Handle("GET /{$}", c.page(c.overview))
+	mux.Handle("GET /find", c.page(c.find))
+	mux.Handle("GET /letters", c.page(c.letterGroups))
+	mux.Handle("GET /letters/list", c.page(c.letterList))
+	mux.Handle("GET /letters/{id}", c.page(c.letter))
+	mux.Handle("GET /stored", c.page(c.stored))
+	mux.Handle("GET /parked", c.page(c.parked))
+	mux.Handle("POST /letters", c.page(c.changeLetters))
+	mux.Handle("POST /letters/{id}/edit", c.page(c.editLetter))
+	mux.Handle("POST /stored", c.page(c.changeStored))
+	mux.Handle("POST /parked", c.page(c.changeParked))
+	mux.Handle("/", c.page(func(*visit) (answer, error) { return answer{}, refusal{http.StatusNotFound, "there is no such page"} }))
+	return c.guarded(http.StripPrefix(c.c.Prefix, mux))
+}
+
+// visit is one request of a user.
+type visit struct {
+	*http.Request
+	User  User
+	Token string // for forms
+}
+
+// answer is what a page shows, or where the browser goes next.
+type answer struct {
+	page string // the file below pages without .html
+	data any
+	to   string // redirect to this path below the prefix
+}
+
+// shown is what every page is rendered with.
+type shown struct {
+	User  User
+	Token string
+	Path  string
+	Data  any
+}
+
+// refusal is an error that the user is told.
+type refusal struct {
+	status int
+	text   string
+}
+
+func (r refusal) Error() string { return r.text }
+
+// page serves what a function makes of a visit. It is rendered before the first byte is sent, so an error has a status of its own.
+func (c *Console) page(make func(*visit) (answer, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v, err := c.visit(w, r)
+		a := answer{}
+		if err == nil {
+			a, err = make(v)
+		}
+		if err != nil {
+			c.fail(w, v, err)
+			return
+		}
+		if a.to != "" {
+			http.Redirect(w, r, c.c.Prefix+a.to, http.StatusSeeOther)
+			return
+		}
+		c.render(w, v, http.StatusOK, a)
+	})
+}
+
+func (c *Console) render(w http.ResponseWriter, v *visit, status int, a answer) {
+	var body bytes.Buffer
+	if err := c.pages.ExecuteTemplate(&body, a.page+".html", shown{v.User, v.Token, v.URL.Path, a.data}); err != nil {
+		c.c.Logger.Error("console page not rendered", "page", a.page, "error", err)
+		http.Error(w, "the page could not be rendered: the log says why", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(body.Bytes())
+}
+
+// fail tells the user what went wrong, or for an error that may hold secrets that the log has it.
+func (c *Console) fail(w http.ResponseWriter, v *visit, err error) {
+	status, text := http.StatusInternalServerError, "the log of the console says why"
+	var refused refusal
+	switch {
+	case errors.As(err, &refused):
+		status, text = refused.status, refused.text
+	case errors.Is(err, dlq.ErrNotFound):
+		status, text = http.StatusNotFound, err.Error()
+	case errors.Is(err, dlq.ErrNotOpen), errors.Is(err, dlq.ErrWaiting), errors.Is(err, dlq.ErrLeftOut), errors.Is(err, dlq.ErrMalformed),
+		errors.Is(err, dlq.ErrEncrypted), errors.Is(err, dlq.ErrHeld), errors.Is(err, dlq.ErrNotParked):
+		status, text = http.StatusConflict, err.Error()
+	default:
+		c.c.Logger.Error("console request failed", "user", v.User.Name, "path", v.URL.Path, "error", err)
+	}
+	c.render(w, v, status, answer{page: "error", data: map[string]any{"Status": status, "Title": http.StatusText(status), "Text": text}})
+}

@@ -1,0 +1,446 @@
+package console_test
+
+import (
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/console"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+
+// browser is a user with cookies.
+type browser struct {
+	t   *testing.T
+	url string
+	*http.Client
+}
+
+type bundle struct {
+	*pgtest.DB
+	url  string
+	user console.User
+	err  error
+}
+
+func setup(t *testing.T, change func(*console.Config)) *bundle {
+	t.Helper()
+	b := &bundle{DB: migrated.New(t), user: console.User{Name: "ann", MayChange: true, SeesPayload: true}}
+	config := console.Config{Prefix: "/ops/holdfast", Logger: slog.New(slog.DiscardHandler), UserFunc: func(*http.Request) (console.User, error) { return b.user, b.err }}
+	if change != nil {
+		change(&config)
+	}
+	c, err := console.New(b.Pool, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle(config.Prefix+"/", c)
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	b.url = server.URL + config.Prefix
+	return b
+}
+
+func (b *bundle) browser(t *testing.T) browser {
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return browser{t, b.url, &http.Client{Jar: jar}}
+}
+
+// read returns the body of an answer, which must have the status.
+func (b browser) read(status int, response *http.Response, err error) string {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if response.StatusCode != status {
+		b.t.Fatalf("%s %s is answered with %d, want %d:\n%s", response.Request.Method, response.Request.URL, response.StatusCode, status, body)
+	}
+	if got := response.Header.Get("Content-Security-Policy"); !strings.Contains(got, "default-src 'none'") || strings.Contains(got, "unsafe") {
+		b.t.Errorf("%s has the policy %q", response.Request.URL, got)
+	}
+	return string(body)
+}
+
+func (b browser) get(status int, path string) string {
+	b.t.Helper()
+	response, err := b.Get(b.url + path)
+	return b.read(status, response, err)
+}
+
+func (b browser) post(status int, path string, form url.Values) string {
+	b.t.Helper()
+	response, err := b.PostForm(b.url+path, form)
+	return b.read(status, response, err)
+}
+
+var (
+	tokenField  = regexp.MustCompile(`name="token" value="([^"]+)"`)
+	quotedValue = regexp.MustCompile(`="[^"]*"`)
+	anyField    = regexp.MustCompile(`type="hidden" name="([^"]+)" value="([^"]*)"`)
+)
+
+// token is the token of a page's form.
+func (b browser) token(page string) string {
+	b.t.Helper()
+	found := tokenField.FindStringSubmatch(page)
+	if found == nil {
+		b.t.Fatalf("there is no form on\n%s", page)
+	}
+	return found[1]
+}
+
+// sure sends the form of a page that asks whether the user is sure.
+func (b browser) sure(status int, path, page string) string {
+	b.t.Helper()
+	form := url.Values{}
+	for _, field := range anyField.FindAllStringSubmatch(page, -1) {
+		form.Set(field[1], html.UnescapeString(field[2]))
+	}
+	if form.Get("sure") != "yes" {
+		b.t.Fatalf("it does not ask:\n%s", page)
+	}
+	return b.post(status, path, form)
+}
+
+func wantIn(t *testing.T, page string, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(page, text) {
+			t.Errorf("%q is not on the page\n%s", text, page)
+		}
+	}
+}
+
+// letter makes an open dead letter of billing with this payload.
+func (b *bundle) letter(t *testing.T, id, payload string) int64 {
+	t.Helper()
+	pgtest.Exec(t, b.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result) values ('billing', 'shop', $1, 'orders', sha256($2::bytea), now(), 'dead')`, id, []byte(payload))
+	return pgtest.Count(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, fingerprint, event_id, source, type, topic, key, time, headers, payload, hash, attempts, errors)
+		values ('inbox', 'billing', 'the bank is closed', 'f', $1, 'shop', 'order.placed', 'orders', 'k', now(), '{"trace": "a header"}', $2::bytea, sha256($2::bytea), 2, array[E'the bank is closed\nand its door']) returning id`, id, []byte(payload))
+}
+
+func (b *bundle) parked(t *testing.T) {
+	t.Helper()
+	pgtest.Exec(t, b.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
+		values (3, 'gone', 'k', nextval('holdfast.parked_place'), 'topic', 'infinity', 'p1', 'shop', 'order.placed', now()), (3, 'gone', 'k', nextval('holdfast.parked_place'), 'follows', 'infinity', 'p2', 'shop', 'order.placed', now())`)
+}
+
+func (b *bundle) stored(t *testing.T) {
+	t.Helper()
+	pgtest.Exec(t, b.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, result) values ('mail', 'shop', 's1', 'orders', '', 'stored'), ('mail', 'shop', 's2', 'orders', '', 'stored')`)
+	pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, first_at, errors)
+		values ('mail', 'orders', 'k', 1, 'shop', 's1', 'order.placed', now(), '', now() + interval '1 hour', now() - interval '3 hours', '{"no such mailbox"}'),
+		       ('mail', 'orders', 'k', 2, 'shop', 's2', 'order.placed', now(), '', 'infinity', now(), '{}')`)
+	pgtest.Exec(t, b.Pool, `insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('mail', 'order.placed', 'n', now() + interval '1 hour')`)
+}
+
+func TestTheOverviewSaysWhatWaits(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.letter(t, "e1", "{}")
+	b.parked(t)
+	b.stored(t)
+	pgtest.Exec(t, b.Pool, "update holdfast.lane set owner = 'relay-1', lease_until = now() + interval '1 hour' where lane <> 3")
+	page := b.browser(t).get(200, "/")
+	wantIn(t, page, "<b>1</b> of 8 lanes without a relay", "<b>2</b> parked", "<b>2</b> stored", "<b>1</b> open dead letters", "nobody: start a relay", "relay-1",
+		`href="/ops/holdfast/stored?consumer=mail"`, `href="/ops/holdfast/letters?consumer=billing"`, "3h ago")
+	redirected, err := http.Get(b.url)
+	if got := b.browser(t).read(200, redirected, err); !strings.Contains(got, "Overview") {
+		t.Errorf("without the last slash it is\n%s", got)
+	}
+}
+
+func TestAnEventIsFoundInOneSearch(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	id := b.letter(t, "e1", "{}")
+	b.stored(t)
+	page := b.browser(t).get(200, "/find?id=+e1+")
+	wantIn(t, page, "consumer billing has given it up", fmt.Sprintf(`href="/ops/holdfast/letters/%d"`, id), "the bank is closed")
+	wantIn(t, b.browser(t).get(200, "/find?id=s2"), "an earlier event of its key has to go first", `href="/ops/holdfast/stored?consumer=mail&amp;key=k&amp;topic=orders"`)
+	wantIn(t, b.browser(t).get(200, "/find?id=nowhere"), "This database does not know it")
+	b.browser(t).get(422, "/find?id=a%00b")
+	b.browser(t).get(422, "/find?id="+strings.Repeat("a", 256))
+}
+
+func TestLettersAreReadEditedReplayedAndDiscarded(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	first, second, third := b.letter(t, "e1", `{"amount":1,"to":"shop"}`), b.letter(t, "e2", "not JSON"), b.letter(t, "e3", "\xff\x00")
+	user := b.browser(t)
+	wantIn(t, user.get(200, "/letters"), `fingerprint=f`, ">3</a>", "the bank is closed")
+	wantIn(t, user.get(200, "/letters/list?consumer=billing"), ">e1</a>", ">e2</a>", ">e3</a>", "consumer billing")
+	wantIn(t, user.get(200, "/letters/list?consumer=mail"), "There are none.")
+	wantIn(t, user.get(422, "/letters/list?state=lost"), "it must be open, replaying")
+	wantIn(t, user.get(200, fmt.Sprint("/letters/", third)), "ff 00")
+	wantIn(t, user.get(404, "/letters/99999"), "no such letter")
+	wantIn(t, user.get(404, "/letters/x"), "there is no such dead letter")
+
+	// An edit, and what it changed.
+	path := fmt.Sprint("/letters/", first)
+	page := user.get(200, path)
+	wantIn(t, page, "and its door", "a header", "&#34;amount&#34;: 1")
+	edit := url.Values{"token": {user.token(page)}, "version": {"1"}, "payload": {"{\r\n  \"amount\": 2,\r\n  \"to\": \"shop\"\r\n}"}, "reason": {"a wrong amount"}}
+	page = user.post(200, path+"/edit", edit) // it is redirected to the letter
+	wantIn(t, page, "version 2", "by ann", "a wrong amount", "-   &#34;amount&#34;: 1,", "&#43;   &#34;amount&#34;: 2,", "    &#34;to&#34;: &#34;shop&#34;")
+	if got := pgtest.Count(t, b.Pool, `select count(*) from holdfast.letter where id = $1 and convert_from(payload, 'UTF8') = E'{\n  "amount": 2,\n  "to": "shop"\n}'`, first); got != 1 {
+		t.Error("the payload is not as it was edited")
+	}
+	wantIn(t, user.post(409, path+"/edit", edit), "somebody edited it meanwhile")
+	edit.Set("reason", " ")
+	wantIn(t, user.post(422, path+"/edit", edit), "the reason is empty")
+
+	// A replay asks first, and tells how many.
+	form := url.Values{"token": edit["token"], "does": {"replay"}, "id": {fmt.Sprint(first)}, "reason": {"the amount is right"}}
+	page = user.post(200, "/letters", form)
+	wantIn(t, page, "replay: 1 dead letter", "the amount is right")
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where state = 'open'"); n != 3 {
+		t.Errorf("%d are open before the user is sure", n)
+	}
+	wantIn(t, user.sure(200, "/letters", page), "replay: 1 dead letter of number")
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action where action = 'replay' and by = 'ann' and reason = 'the amount is right' and letter = $1", first); n != 1 {
+		t.Error("the replay is not recorded")
+	}
+	form.Set("reason", "")
+	wantIn(t, user.post(422, "/letters", form), "the reason has 0 bytes")
+	form.Set("does", "delete")
+	wantIn(t, user.post(422, "/letters", form), "it must be replay or discard")
+
+	// All of a filter are discarded.
+	page = user.post(200, "/letters", url.Values{"token": edit["token"], "does": {"discard"}, "consumer": {"billing"}, "key": {"k"}, "reason": {"test orders"}})
+	wantIn(t, page, "discard: 2 dead letters", "consumer billing, key k")
+	wantIn(t, user.sure(200, "/letters", page), "discard: 2 dead letters of consumer billing, key k")
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where state = 'discarded' and id in ($1, $2)", second, third); n != 2 {
+		t.Errorf("%d are discarded", n)
+	}
+	wantIn(t, user.get(200, "/letters"), "There are none.")
+	wantIn(t, user.get(200, "/letters/list?state=any"), "discarded", "replaying")
+}
+
+func TestStoredEventsAreListedAndChanged(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.stored(t)
+	user := b.browser(t)
+	wantIn(t, user.get(200, "/stored"), "lists the consumers")
+	page := user.get(200, "/stored?consumer=mail")
+	wantIn(t, page, "no such mailbox", "an earlier event of its key", "its attempt", "All stored events of: consumer mail")
+	if heads := user.get(200, "/stored?consumer=mail&heads=yes"); strings.Contains(heads, "s2") || !strings.Contains(heads, "s1") {
+		t.Errorf("the heads are\n%s", heads)
+	}
+	form := url.Values{"token": {user.token(page)}, "does": {"release"}, "consumer": {"mail"}, "reason": {"the mailbox is there"}}
+	wantIn(t, user.sure(200, "/stored", user.post(200, "/stored", form)), "release: 1 stored event")
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored where event_id = 's1' and next_at <= now()"); n != 1 {
+		t.Error("the head is not due")
+	}
+	form.Set("does", "skip")
+	form.Set("event", "s1")
+	wantIn(t, user.sure(200, "/stored", user.post(200, "/stored", form)), "skip: 1 stored event")
+	form.Set("does", "dead-letter")
+	form.Set("event", "s2")
+	wantIn(t, user.sure(200, "/stored", user.post(200, "/stored", form)), "dead-letter: 1 stored event")
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored_action where by = 'ann' and reason = 'the mailbox is there'"); n != 3 {
+		t.Errorf("%d actions are recorded, want 3", n)
+	}
+	form.Del("consumer")
+	wantIn(t, user.post(422, "/stored", form), "whose stored events")
+	form.Set("consumer", "mail")
+	form.Set("does", "drop")
+	wantIn(t, user.post(422, "/stored", form), "it must be release, skip or dead-letter")
+}
+
+func TestParkedEventsAreListedAndChanged(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	user := b.browser(t)
+	wantIn(t, user.get(200, "/parked"), "There are none.")
+	b.parked(t)
+	page := user.get(200, "/parked")
+	wantIn(t, page, "gone", "topic", "follows")
+	form := url.Values{"token": {user.token(page)}, "does": {"redirect"}, "topic": {"gone"}, "to": {"orders"}, "reason": {"it was renamed"}}
+	wantIn(t, user.sure(200, "/parked", user.post(200, "/parked", form)), "redirect: 2 parked events of topic gone")
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where topic = 'orders'"); n != 2 {
+		t.Errorf("%d are redirected", n)
+	}
+	form.Set("to", "gone")
+	wantIn(t, user.post(422, "/parked", form), "it must be another one")
+	form.Set("does", "give-up")
+	form.Set("topic", "orders")
+	wantIn(t, user.sure(200, "/parked", user.post(200, "/parked", form)), "give-up: 2 parked events")
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where state = 'open' and origin = 'relay'"); n != 2 {
+		t.Errorf("%d are dead letters", n)
+	}
+	wantIn(t, user.post(409, "/parked", form), "nothing is parked")
+	form.Set("does", "drop")
+	wantIn(t, user.post(422, "/parked", form), "it must be give-up, discard or redirect")
+}
+
+// A stranger, a user who only reads, one who sees no payload, a form of another site.
+func TestOnlyWhoMayChangesOrSees(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	id := b.letter(t, "e1", `{"card":"the secret"}`)
+	path := fmt.Sprint("/letters/", id)
+	user := b.browser(t)
+	token := user.token(user.get(200, path))
+	replay := url.Values{"token": {token}, "does": {"replay"}, "id": {fmt.Sprint(id)}, "reason": {"r"}, "sure": {"yes"}}
+
+	for name, change := range map[string]func(url.Values){
+		"without a token":      func(f url.Values) { f.Del("token") },
+		"with another token":   func(f url.Values) { f.Set("token", strings.Repeat("A", len(token))) },
+		"with an empty token":  func(f url.Values) { f.Set("token", "") },
+		"from another browser": nil,
+	} {
+		form, from := url.Values{}, user
+		for k, v := range replay {
+			form[k] = v
+		}
+		if change == nil {
+			from = b.browser(t)
+		} else {
+			change(form)
+		}
+		if page := from.post(403, "/letters", form); !strings.Contains(page, "is not from here") {
+			t.Errorf("%s: %s", name, page)
+		}
+	}
+	for header, value := range map[string]string{"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/letters", strings.NewReader(replay.Encode()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		request.Header.Set(header, value)
+		response, err := user.Do(request)
+		wantIn(t, user.read(403, response, err), "another origin")
+	}
+
+	b.user.SeesPayload = false
+	page := user.get(200, path)
+	if strings.Contains(page, "the secret") || strings.Contains(page, "and its door") || strings.Contains(page, "a header") || strings.Contains(page, "textarea") {
+		t.Errorf("a user who sees no payload sees\n%s", page)
+	}
+	user.post(403, path+"/edit", url.Values{"token": {token}, "version": {"1"}, "payload": {"{}"}, "reason": {"r"}})
+	b.user.MayChange = false
+	for _, page := range []string{user.get(200, path), user.get(200, "/letters/list"), user.get(200, "/stored?consumer=billing"), user.get(200, "/parked")} {
+		if strings.Contains(page, `method="post"`) {
+			t.Errorf("a user who only reads has a form:\n%s", page)
+		}
+	}
+	for _, to := range []string{"/letters", "/stored", "/parked", path + "/edit"} {
+		wantIn(t, user.post(403, to, replay), "you may not change anything")
+	}
+	b.err = errors.New("no such session: abc")
+	for _, from := range []string{"/", path, "/find?id=e1", "/letters", "/stored", "/parked", "/nowhere"} {
+		if page := user.get(403, from); strings.Contains(page, "abc") || strings.Contains(page, "bank") {
+			t.Errorf("a stranger reads %s\n%s", from, page)
+		}
+	}
+	b.err, b.user = nil, console.User{MayChange: true}
+	user.get(403, "/")
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action"); n != 0 {
+		t.Errorf("%d things were done", n)
+	}
+}
+
+// What an event, an error or a user says is text, wherever it stands.
+func TestHostileTextsAreShownAsText(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	const evil = `"><script>alert(1)</script><img src=x onerror=alert(1)>'`
+	b.user.Name = evil
+	id := pgtest.Count(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, fingerprint, event_id, source, type, topic, key, time, headers, payload, hash, attempts, errors)
+		values ('inbox', $1, $1, $1, $1, $1, $1, 'orders', $1, now(), jsonb_build_object($1::text, $1::text), convert_to($1, 'UTF8'), '', 2, array[$1]) returning id`, evil)
+	pgtest.Exec(t, b.Pool, `insert into holdfast.letter_action (letter, action, by, reason, payload, hash, version) values ($1, 'edit', $2, $2, convert_to($2, 'UTF8'), '', 1)`, id, evil)
+	pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, errors) values ($1, 'orders', $1, 1, $1, $1, $1, now(), '', array[$1])`, evil)
+	pgtest.Exec(t, b.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, errors) values (3, 'gone', $1, 1, 'topic', 'infinity', $1, $1, $1, now(), array[$1])`, evil)
+	pgtest.Exec(t, b.Pool, "update holdfast.lane set owner = $1, lease_until = now() + interval '1 hour'", evil)
+	user := b.browser(t)
+	q := url.QueryEscape(evil)
+	seen := 0
+	for _, path := range []string{"/", "/letters", "/letters/list", fmt.Sprint("/letters/", id), "/stored?consumer=" + q, "/parked", "/find?id=" + q, "/letters/list?key=" + q + "&type=" + q} {
+		page := user.get(200, path)
+		if strings.Contains(page, "<script>alert") || strings.Contains(page, "<img") || regexp.MustCompile(`<[^>]*onerror`).MatchString(quotedValue.ReplaceAllString(page, "")) {
+			t.Errorf("%s has\n%s", path, page)
+		}
+		seen += strings.Count(page, "&lt;script&gt;alert")
+	}
+	if seen < 30 {
+		t.Errorf("the text is shown %d times only", seen)
+	}
+	page := user.post(200, "/letters", url.Values{"token": {user.token(user.get(200, "/letters/list"))}, "does": {"discard"}, "key": {evil}, "reason": {evil}})
+	if strings.Contains(page, "<script>alert") {
+		t.Errorf("the question has\n%s", page)
+	}
+	wantIn(t, user.sure(200, "/letters", page), "discard: 1 dead letter")
+}
+
+func TestTheConsoleHasNoCodeInItsPages(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	user := b.browser(t)
+	page := user.get(200, "/")
+	if regexp.MustCompile(`(?i)<script>|<style|\son[a-z]+=|style="|javascript:`).MatchString(page) {
+		t.Errorf("the page has code or style in it:\n%s", page)
+	}
+	for _, found := range regexp.MustCompile(`(?:src|href)="(/ops/holdfast/static/[^"]+)"`).FindAllStringSubmatch(page, -1) {
+		user.get(200, strings.TrimPrefix(found[1], "/ops/holdfast"))
+	}
+	response, err := user.Get(b.url + "/static/console.js")
+	user.read(200, response, err)
+	if got := response.Header.Get("Content-Type"); !strings.HasPrefix(got, "text/javascript") {
+		t.Errorf("the script is %s, and the browser does not guess", got)
+	}
+	cookie := ""
+	response, err = http.Get(b.url + "/")
+	user.read(200, response, err)
+	for _, c := range response.Cookies() {
+		cookie = c.Raw
+	}
+	wantIn(t, cookie, "HttpOnly", "SameSite=Strict", "Path=/ops/holdfast/")
+}
+
+func TestEveryProblemOfAConfigurationIsNamed(t *testing.T) {
+	t.Parallel()
+	_, err := console.New(nil, console.Config{Prefix: "ops/", Schema: "Not A Name"})
+	for _, want := range []string{"pool is nil", "user func is nil", `prefix is "ops/"`, "Not A Name"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error is %v, want %q in it", err, want)
+		}
+	}
+}
+
+// The log says what the page does not.
+func TestAFailureIsToldWithoutItsText(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	pgtest.Exec(t, b.Pool, "alter table holdfast.parked rename to gone")
+	user := b.browser(t)
+	for _, path := range []string{"/", "/parked"} {
+		if page := user.get(500, path); strings.Contains(page, "holdfast.parked") || !strings.Contains(page, "the log of the console says why") {
+			t.Errorf("%s says\n%s", path, page)
+		}
+	}
+}

@@ -1,0 +1,26 @@
+// Package console is a web page for the person who is on call: where an event is, what waits and why, and dead letters, which can be
+// read, edited, replayed and discarded there.
+//
+//	c, err := console.New(pool, console.Config{
+//		Prefix:   "/ops/holdfast",
+//		UserFunc: func(r *http.Request) (console.User, error) { return who(r) }, // your own authentication
+//	})
+//	mux.Handle("/ops/holdfast/", c)
+//
+// It is an http.Handler for a service of yours, behind the middleware by which you know who asks. The command holdfast console runs it
+// on a loopback address for one person.
+//
+// # What it does with power
+//
+// A User says what may be done: see payloads, change things. Every change needs a reason, says first how much it would change, and is
+// kept with the user's name, as those of holdfast dlq, stored and parked are. It has no state of its own: several nodes may serve it.
+//
+// Forms carry a token that is compared with a cookie, and requests from other origins are refused (http.CrossOriginProtection). The
+// content security policy allows nothing but the console's own files: no inline code, no frame around it. What events say is escaped by
+// html/template. Pages are not cached.
+//
+// # Reading order
+//
+// console.go has the routes, overview.go, find.go, letters.go, stored.go and parked.go what each page shows, change.go how something is
+// changed, guard.go who may, payload.go and lines.go how a payload and an edit are shown.
+package console

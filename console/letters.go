@@ -1,0 +1,229 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/dlq"
+)
+
+// letterFields are the fields of a filter of letters, as in links and forms.
+var letterFields = []string{"origin", "consumer", "type", "topic", "key", "source", "event", "fingerprint", "state"}
+
+// filterOf makes a filter of the fields of a request.
+func filterOf(f map[string]string) dlq.Filter {
+	return dlq.Filter{Origin: f["origin"], Consumer: f["consumer"], Type: f["type"], Topic: f["topic"], Key: f["key"], Source: f["source"],
+		EventID: f["event"], Fingerprint: f["fingerprint"], State: f["state"], NoPayloads: true}
+}
+
+// checked says whether a filter of a request can be asked for.
+func checked(f map[string]string) error {
+	switch f["origin"] {
+	case "", dlq.OriginRelay, dlq.OriginInbox:
+	default:
+		return refusal{http.StatusUnprocessableEntity, "origin is " + strconv.Quote(f["origin"]) + ": it must be relay or inbox"}
+	}
+	switch f["state"] {
+	case "", dlq.StateOpen, dlq.StateReplaying, dlq.StateReplayed, dlq.StateDiscarded, dlq.StateAny:
+	default:
+		return refusal{http.StatusUnprocessableEntity, "state is " + strconv.Quote(f["state"]) + ": it must be open, replaying, replayed, discarded or any"}
+	}
+	return noNUL(f)
+}
+
+func noNUL(f map[string]string) error {
+	for name, value := range f {
+		if strings.ContainsRune(value, 0) {
+			return refusal{http.StatusUnprocessableEntity, name + " has a NUL: no event has one"}
+		}
+	}
+	return nil
+}
+
+type groupsPage struct {
+	Filter map[string]string
+	Groups []dlq.Group
+	Total  int
+}
+
+func (c *Console) letterGroups(v *visit) (answer, error) {
+	p := groupsPage{Filter: fields(v, letterFields...)}
+	if err := checked(p.Filter); err != nil {
+		return answer{}, err
+	}
+	var err error
+	p.Groups, err = c.dlq.Groups(v.Context(), filterOf(p.Filter))
+	for _, g := range p.Groups {
+		p.Total += g.Letters
+	}
+	return answer{page: "groups", data: p}, err
+}
+
+const lettersPerPage = 100
+
+type lettersPage struct {
+	Filter  map[string]string
+	Words   string
+	Letters []dlq.Letter
+	Next    int64 // the id after which the next page begins; 0 for none
+}
+
+func (c *Console) letterList(v *visit) (answer, error) {
+	p := lettersPage{Filter: fields(v, letterFields...)}
+	if err := checked(p.Filter); err != nil {
+		return answer{}, err
+	}
+	p.Words = inWords(p.Filter)
+	f := filterOf(p.Filter)
+	f.Limit = lettersPerPage
+	f.After, _ = strconv.ParseInt(v.FormValue("after"), 10, 64)
+	var err error
+	if p.Letters, err = c.dlq.List(v.Context(), f); err != nil {
+		return answer{}, err
+	}
+	if len(p.Letters) == lettersPerPage {
+		p.Next = p.Letters[len(p.Letters)-1].ID
+	}
+	return answer{page: "letters", data: p}, nil
+}
+
+// version is a payload that an edit replaced, and what the edit changed.
+type version struct {
+	dlq.Action
+	Changed []line // nil if it cannot be shown line by line
+}
+
+type letterPage struct {
+	dlq.Letter
+	Payload   payload
+	Editable  string // the payload as text; "" if it is not
+	Errors    []string
+	Headers   map[string]string
+	Actions   []version
+	Open      bool
+	May, Sees bool
+}
+
+func (c *Console) letter(v *visit) (answer, error) {
+	id, err := idOf(v)
+	if err != nil {
+		return answer{}, err
+	}
+	l, err := c.dlq.Get(v.Context(), id)
+	if err != nil {
+		return answer{}, err
+	}
+	p := letterPage{Letter: l, Open: l.State == dlq.StateOpen, May: v.User.MayChange, Sees: v.User.SeesPayload}
+	for _, text := range l.Errors {
+		if !p.Sees {
+			text = firstLine(text)
+		}
+		p.Errors = append(p.Errors, text)
+	}
+	actions, err := c.dlq.Actions(v.Context(), id)
+	if err != nil {
+		return answer{}, err
+	}
+	now := payloadOf(l.Event.Payload)
+	if p.Sees {
+		p.Payload, p.Headers = now, l.Event.Headers
+		if now.Kind == "JSON" || now.Kind == "text" {
+			p.Editable = now.Text
+		}
+	}
+	after := now
+	p.Actions = make([]version, len(actions))
+	for i := len(actions) - 1; i >= 0; i-- {
+		p.Actions[i].Action = actions[i]
+		if actions[i].Action != "edit" {
+			continue
+		}
+		before := payloadOf(actions[i].Payload)
+		if p.Sees && before.Kind != "bytes" && after.Kind != "bytes" {
+			p.Actions[i].Changed = compare(before.Text, after.Text)
+		}
+		after = before
+	}
+	return answer{page: "letter", data: p}, nil
+}
+
+func idOf(v *visit) (int64, error) {
+	id, err := strconv.ParseInt(v.PathValue("id"), 10, 64)
+	if err != nil {
+		return 0, refusal{http.StatusNotFound, "there is no such dead letter"}
+	}
+	return id, nil
+}
+
+// changeLetters replays or discards the letters of a filter, or one by its id.
+func (c *Console) changeLetters(v *visit) (answer, error) {
+	given := fields(v, append([]string{"id", "does"}, letterFields...)...)
+	filter := fields(v, letterFields...)
+	delete(filter, "state") // of open letters only
+	if err := checked(filter); err != nil {
+		return answer{}, err
+	}
+	f := filterOf(filter)
+	words, back := inWords(filter), "/letters"
+	if text := given["id"]; text != "" {
+		id, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return answer{}, refusal{http.StatusUnprocessableEntity, "id is " + strconv.Quote(text) + ": it must be a number"}
+		}
+		f.IDs, words, back = []int64{id}, "number "+text, "/letters/"+text
+	}
+	ch := change{Does: given["does"], Things: "dead letter", Filter: words, Action: "/letters", Fields: given, Back: back}
+	by, reason := v.User.Name, strings.TrimSpace(v.PostForm.Get("reason"))
+	switch ch.Does {
+	case "replay":
+		ch.Note = "Each goes ahead of the events of its key that still wait. Fix the cause first: what fails again is a dead letter again."
+		with := func(dry bool) func(context.Context) (int, error) {
+			return func(ctx context.Context) (int, error) {
+				return c.dlq.Replay(ctx, f, dlq.ReplayOptions{DryRun: dry, By: by, Reason: reason})
+			}
+		}
+		return c.carryOut(v, ch, with(true), with(false))
+	case "discard":
+		ch.Note = "Nobody handles them then. Later events of the keys that they hold go on. The payloads stay until a purge."
+		with := func(dry bool) func(context.Context) (int, error) {
+			return func(ctx context.Context) (int, error) {
+				return c.dlq.DiscardAll(ctx, f, dlq.DiscardOptions{DryRun: dry, By: by, Reason: reason})
+			}
+		}
+		return c.carryOut(v, ch, with(true), with(false))
+	}
+	return answer{}, refusal{http.StatusUnprocessableEntity, "does is " + strconv.Quote(ch.Does) + ": it must be replay or discard"}
+}
+
+// editLetter gives a letter a new payload, without asking a second time: the old one is kept.
+func (c *Console) editLetter(v *visit) (answer, error) {
+	id, err := idOf(v)
+	if err != nil {
+		return answer{}, err
+	}
+	if !v.User.SeesPayload {
+		return answer{}, refusal{http.StatusForbidden, "you may not see payloads, so you cannot edit one"}
+	}
+	reason := strings.TrimSpace(v.PostForm.Get("reason"))
+	if reason == "" {
+		return answer{}, refusal{http.StatusUnprocessableEntity, "the reason is empty: it is kept with the edit"}
+	}
+	l, err := c.dlq.Get(v.Context(), id)
+	if err != nil {
+		return answer{}, err
+	}
+	if v.PostForm.Get("version") != strconv.Itoa(l.Version) {
+		return answer{}, refusal{http.StatusConflict, fmt.Sprintf("somebody edited it meanwhile: it is at version %d, and you edited version %s. Load it again", l.Version, v.PostForm.Get("version"))}
+	}
+	// A browser sends line breaks as CR LF.
+	text := strings.ReplaceAll(v.PostForm.Get("payload"), "\r\n", "\n")
+	if err := c.dlq.Edit(v.Context(), id, []byte(text), v.User.Name, reason); err != nil {
+		return answer{}, err
+	}
+	c.c.Logger.Info("console change", "user", v.User.Name, "does", "edit", "letter", id, "reason", reason, "at", time.Now())
+	return answer{to: fmt.Sprintf("/letters/%d", id)}, nil
+}

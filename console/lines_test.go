@@ -1,0 +1,94 @@
+package console
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestAComparisonHasBothTextsAndWhatTheyShare(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		text := func(name string) string {
+			return strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", ""}), 1, 12).Draw(t, name), "\n")
+		}
+		old, now := text("old"), text("now")
+		var was, is []string
+		common := 0
+		for _, l := range compare(old, now) {
+			if l.Sign != "+" {
+				was = append(was, l.Text)
+			}
+			if l.Sign != "-" {
+				is = append(is, l.Text)
+			}
+			if l.Sign == " " {
+				common++
+			}
+		}
+		if strings.Join(was, "\n") != old || strings.Join(is, "\n") != now {
+			t.Fatalf("%q and %q are compared as %q and %q", old, now, was, is)
+		}
+		if want := longest(strings.Split(old, "\n"), strings.Split(now, "\n")); common != want {
+			t.Fatalf("%q and %q have %d common lines, want %d", old, now, common, want)
+		}
+	})
+}
+
+// longest is the length of the longest common subsequence, by its definition.
+func longest(a, b []string) int {
+	if len(a) == 0 || len(b) == 0 {
+		return 0
+	}
+	if a[0] == b[0] {
+		return 1 + longest(a[1:], b[1:])
+	}
+	return max(longest(a[1:], b), longest(a, b[1:]))
+}
+
+func TestLongTextsAreComparedInABoundedTime(t *testing.T) {
+	t.Parallel()
+	lines := compare(strings.Repeat("a\n", 50_000), strings.Repeat("a\n", 50_000))
+	changed := 0
+	for _, l := range lines {
+		if l.Sign != " " {
+			changed++
+		}
+	}
+	if want := 2 * (50_001 - mostCompared); changed != want || len(lines) != want+mostCompared {
+		t.Errorf("%d of %d lines are shown as changed, want %d", changed, len(lines), want)
+	}
+}
+
+func TestPayloadsAreShownAsWhatTheyAre(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		bytes      []byte
+		kind, text string
+	}{
+		"a tombstone": {nil, "tombstone", ""},
+		"JSON":        {[]byte(`{"b":1,"a":[2]}`), "JSON", "{\n  \"b\": 1,\n  \"a\": [\n    2\n  ]\n}"},
+		"text":        {[]byte("{not JSON"), "text", "{not JSON"},
+		"bytes":       {[]byte{0xff}, "bytes", "00000000  ff                                                |.|\n"},
+		"nothing":     {[]byte{}, "text", ""},
+		"a large one": {make([]byte, mostShown+1), "too large", "it has 256.0 KiB: read it with holdfast dlq show --payload"},
+	} {
+		if p := payloadOf(c.bytes); p.Kind != c.kind || p.Text != c.text || p.Size != len(c.bytes) {
+			t.Errorf("%s is shown as %+v", name, p)
+		}
+	}
+}
+
+func TestSpansHaveOneUnit(t *testing.T) {
+	t.Parallel()
+	for span_, want := range map[time.Duration]string{
+		0: "0s ago", 119 * time.Second: "119s ago", 2 * time.Minute: "2min ago", 119 * time.Minute: "119min ago", 47 * time.Hour: "47h ago", 48 * time.Hour: "2d ago",
+		-90 * time.Second: "in 90s", -3 * time.Hour: "in 3h",
+	} {
+		if got := span(span_); got != want {
+			t.Errorf("%v is %q, want %q", span_, got, want)
+		}
+	}
+}

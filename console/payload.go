@@ -1,0 +1,107 @@
+package console
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// mostShown is how much of a payload a page has.
+const mostShown = 256 << 10
+
+// payload is a payload as a page shows it.
+type payload struct {
+	Kind string // "JSON", "text", "bytes", "tombstone" or "too large"
+	Text string
+	Size int
+}
+
+// payloadOf makes a payload readable: JSON with line breaks, other text as it is, the rest as a dump.
+func payloadOf(b []byte) payload {
+	p := payload{Size: len(b)}
+	var indented bytes.Buffer
+	switch {
+	case b == nil:
+		p.Kind = "tombstone"
+	case len(b) > mostShown:
+		p.Kind, p.Text = "too large", fmt.Sprintf("it has %s: read it with holdfast dlq show --payload", bytesOf(int64(len(b))))
+	case json.Indent(&indented, b, "", "  ") == nil:
+		p.Kind, p.Text = "JSON", indented.String()
+	case utf8.Valid(b):
+		p.Kind, p.Text = "text", string(b)
+	default:
+		p.Kind, p.Text = "bytes", hex.Dump(b)
+	}
+	return p
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	if len(line) > 300 {
+		line = strings.ToValidUTF8(line[:300], "") + " …"
+	}
+	return line
+}
+
+func bytesOf(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%d B", n)
+}
+
+func when(t time.Time) string {
+	if t.IsZero() {
+		return "–"
+	}
+	return t.UTC().Format("2006-01-02 15:04:05 UTC")
+}
+
+// ago is how long ago, or in how long, in one unit.
+func ago(t time.Time) string {
+	if t.IsZero() {
+		return "–"
+	}
+	return span(time.Since(t))
+}
+
+func span(d time.Duration) string {
+	format := "%d%s ago"
+	if d < 0 {
+		d, format = -d, "in %d%s"
+	}
+	for _, unit := range []struct {
+		length time.Duration
+		name   string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "min"}} {
+		if d >= 2*unit.length {
+			return fmt.Sprintf(format, d/unit.length, unit.name)
+		}
+	}
+	return fmt.Sprintf(format, d/time.Second, "s")
+}
+
+func reversed(texts []string) []string {
+	texts = slices.Clone(texts)
+	slices.Reverse(texts)
+	return texts
+}
+
+// dict makes a map of pairs, for a template that is called with several values.
+func dict(pairs ...any) map[string]any {
+	m := map[string]any{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		m[fmt.Sprint(pairs[i])] = pairs[i+1]
+	}
+	return m
+}
