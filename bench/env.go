@@ -50,11 +50,14 @@ var (
 // env is the two servers and what the measurements create in them. Every measurement has its own databases and topics.
 type env struct {
 	sizes
+	growth     growthSizes
 	options    options
 	dsn        string // of the maintenance database
 	admin      *pgx.Conn
 	master     int // process id of the Postgres that we have started; 0 if it is not ours or not known
 	kafka      *kafkaserver.Server
+	postgres   string // what the servers are, for captions
+	broker     string
 	partitions int      // of the topics that are made
 	made       []string // databases to drop if the server is not ours
 	count      int
@@ -62,7 +65,7 @@ type env struct {
 }
 
 func newEnv(ctx context.Context, o options, r *report) (*env, error) {
-	e := &env{sizes: fullSizes, options: o, partitions: partitions}
+	e := &env{sizes: fullSizes, growth: o.growthSizes(), options: o, partitions: partitions}
 	if o.quick {
 		e.sizes = quickSizes
 	}
@@ -101,6 +104,7 @@ func (e *env) startPostgres(ctx context.Context, r *report) error {
 	if words := strings.Fields(version); len(words) > 1 {
 		version = words[0] + " " + words[1]
 	}
+	e.postgres = version + ", fsync " + fsync
 	r.progress("%s, fsync %s, synchronous_commit %s, shared_buffers %s", version, fsync, commit, buffers)
 	if fsync != "on" {
 		r.note("Postgres runs with fsync=%s: the figures are not those of a durable server.", fsync)
@@ -123,7 +127,8 @@ func (e *env) startKafka(ctx context.Context, r *report) (err error) {
 	if kind == kafkaserver.KindContainer {
 		kind = kafkaserver.Image + " in a container"
 	}
-	r.progress("Kafka: %s", kind)
+	e.broker = "Kafka: " + kind
+	r.progress("%s", e.broker)
 	return nil
 }
 

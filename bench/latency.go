@@ -72,7 +72,7 @@ func (e *env) latencyAt(ctx context.Context, r *report, rate int) error {
 	for round := range e.rounds {
 		for turn := range ways {
 			w := (turn + way(round)) % ways
-			spans, err := e.latencySpans(ctx, r, rate, w)
+			spans, err := e.latencySpans(ctx, r, rate, payloadBytes, w)
 			if err != nil {
 				return err
 			}
@@ -109,7 +109,7 @@ const (
 func (w way) String() string { return [...]string{"relay", "woken relay", "pair"}[w] }
 
 // latencySpans is one run: the sorted latencies.
-func (e *env) latencySpans(ctx context.Context, r *report, rate int, w way) ([]time.Duration, error) {
+func (e *env) latencySpans(ctx context.Context, r *report, rate, payload int, w way) ([]time.Duration, error) {
 	database, topic, drop, err := e.scratch(ctx)
 	if err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (e *env) latencySpans(ctx context.Context, r *report, rate int, w way) ([]t
 	warmUp := rate * 2 // a broker that has just started takes 100 ms a request, until its JVM has compiled the path
 	n := warmUp + int(e.latency.Seconds()*float64(rate))
 	l := newLatencies(e, n)
-	l.rate = rate
+	l.rate, l.payload = rate, payload
 	l.wakes = w == woken
 	measure := l.measure
 	if w == pair {
@@ -143,13 +143,14 @@ type latencies struct {
 	keys         []string
 
 	rate       int                // events a second
+	payload    int                // bytes of each
 	connection kafkago.Connection // of the relay
 	due        func(number int)   // called when the time of an event has come; it may be nil
 	wakes      bool               // the writer calls Relay.Wake after each commit
 }
 
 func newLatencies(e *env, n int) *latencies {
-	return &latencies{connection: kafkago.Connection{Brokers: e.kafka.Brokers}, rate: latencyRate, sent: make([]time.Time, n), acknowledged: make([]atomic.Int64, n), keys: make([]string, n), began: time.Now()}
+	return &latencies{connection: kafkago.Connection{Brokers: e.kafka.Brokers}, rate: latencyRate, payload: payloadBytes, sent: make([]time.Time, n), acknowledged: make([]atomic.Int64, n), keys: make([]string, n), began: time.Now()}
 }
 
 func (l *latencies) measure(ctx context.Context, e *env, database, topic string) error {
@@ -246,7 +247,9 @@ func (l *latencies) commit(ctx context.Context, pool begins, numbers *rand.Rand,
 		return fmt.Errorf("begin: %w", err)
 	}
 	defer func(tx pgx.Tx) { _ = tx.Rollback(ctx) }(tx) // nothing after a commit
-	written := event(numbers, topic)
+	of := usual(topic)
+	of.payload = l.payload
+	written := of.event(numbers)
 	written.ID = strconv.Itoa(number)
 	l.keys[number] = written.Key
 	if err := outbox.Write(ctx, tx, written); err != nil {

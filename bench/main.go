@@ -4,6 +4,7 @@
 //	go run ./bench -quick     # smaller samples and fewer measurements, some minutes
 //	go run ./bench -only drain
 //	go run ./bench -json
+//	go run ./bench -plot docs/performance   # how costs grow, as plots and tables, in place of the figures
 //
 // It starts both servers itself (Kafka in Docker if there is one, else an imitation in this process), or uses those that
 // DATABASE_URL and KAFKA_BROKERS name. Both sides of a comparison run moments apart on the same machine, in turns, and the
@@ -15,6 +16,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -29,6 +31,9 @@ type options struct {
 	json       bool
 	only       *regexp.Regexp
 	rounds     int
+	plot       string // folder
+	redraw     bool
+	long       bool
 	cpuProfile string
 	child      childOptions
 }
@@ -58,6 +63,9 @@ func parse(args []string) (options, error) {
 	flags.BoolVar(&o.json, "json", false, "print an array of {name, value, unit, goal, ok} and nothing else")
 	flags.IntVar(&o.rounds, "rounds", 0, "how often compared runs are repeated, in turns (default 3, with -quick 2)")
 	flags.StringVar(&o.cpuProfile, "cpuprofile", "", "write CPU profiles: of the relay's last drain to `file`, of the others to file.bare, file.child, and of consumers to file.batchN.groupN")
+	flags.StringVar(&o.plot, "plot", "", "measure how costs grow, in place of the figures, and write a plot (SVG) and its numbers (JSON) for each into `folder`; -only selects by their names")
+	flags.BoolVar(&o.long, "long", false, "with -plot: also 10,000,000 events and rows, half an hour and 30 GB more")
+	flags.BoolVar(&o.redraw, "redraw", false, "with -plot: measure nothing, draw the numbers that are in the folder")
 	only := flags.String("only", "", "measure only figures whose name matches this `regexp`")
 	flags.StringVar(&o.child.database, "child-database", "", "internal: run a relay on this database until standard input ends")
 	flags.StringVar(&o.child.topic, "child-topic", "", "internal: run a consumer of this topic in place of the relay")
@@ -65,6 +73,9 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.child.profile, "child-cpuprofile", "", "internal: write the child's CPU profile to this file")
 	if err := flags.Parse(args); err != nil {
 		return o, err
+	}
+	if o.plot == "" && (o.long || o.redraw) {
+		return o, errors.New("-long and -redraw belong to -plot: name its folder")
 	}
 	if flags.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q: see -help", flags.Arg(0))
@@ -82,6 +93,9 @@ func (o options) brief() bool { return o.quick && o.only.String() == "" }
 // run makes the measurements one after the other and prints them. If one fails, the results before it are still printed.
 func run(ctx context.Context, o options) (err error) {
 	r := newReport(o.json)
+	if o.redraw {
+		return errors.Join(redraw(o.plot, r), r.print(os.Stdout))
+	}
 	e, err := newEnv(ctx, o, r)
 	if err != nil {
 		return err
@@ -92,6 +106,9 @@ func run(ctx context.Context, o options) (err error) {
 			err = printErr
 		}
 	}()
+	if o.plot != "" {
+		return grow(ctx, e, r)
+	}
 	for _, m := range []struct {
 		figures []string // names of the goals it reports; -only selects by them
 		long    bool     // not with -quick, unless -only asks for it

@@ -24,6 +24,7 @@ type figure struct {
 type report struct {
 	json    bool
 	figures []figure
+	curves  []curve  // of a run with -plot, in place of figures
 	notes   []string // printed below the table
 	began   time.Time
 }
@@ -85,6 +86,9 @@ func load() string {
 }
 
 func (r *report) print(w io.Writer) error {
+	if r.curves != nil {
+		return r.printCurves(w)
+	}
 	if r.json {
 		figures := r.figures
 		if figures == nil {
@@ -108,6 +112,24 @@ func (r *report) print(w io.Writer) error {
 	}
 	if err := table.Flush(); err != nil {
 		return err
+	}
+	for _, n := range r.notes {
+		fmt.Fprintf(w, "\n%s\n", n)
+	}
+	return nil
+}
+
+// printCurves prints tables, or an array of the curves.
+func (r *report) printCurves(w io.Writer) error {
+	if r.json {
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(r.curves)
+	}
+	for _, c := range r.curves {
+		if err := c.print(w); err != nil {
+			return err
+		}
 	}
 	for _, n := range r.notes {
 		fmt.Fprintf(w, "\n%s\n", n)

@@ -34,6 +34,11 @@ select 'bench', 'orders-service', gen_random_uuid()::text, 'orders', n % 8, n / 
     select now() - case when 2 * n < $2::bigint then interval '7 days 12 hours' - n * interval '12 hours' / ($2::bigint / 2)
                         else (2 * ($2::bigint - n)) * interval '7 days' / $2::bigint end as at) s`
 
+// retentionPositions are past all rows, so that none has to stay.
+const retentionPositions = `
+insert into holdfast.consumer_position (consumer, topic, partition, position)
+select 'bench', 'orders', p, $1::bigint from generate_series(0, 7) p`
+
 // retentionRun is what one run saw.
 type retentionRun struct {
 	speed   float64 // events received a second
@@ -61,14 +66,12 @@ func measureRetention(ctx context.Context, e *env, r *report) error {
 	}
 	defer pool.Close()
 	r.progress("retention: filling an inbox with %d rows", e.retention)
-	const chunk = 50_000
 	for n := 0; n < e.retention; n += chunk {
 		if _, err := pool.Exec(ctx, retentionRows, n, e.retention, min(chunk, e.retention-n)); err != nil {
 			return fmt.Errorf("fill the inbox: %w", err)
 		}
 	}
-	if _, err := pool.Exec(ctx, `insert into holdfast.consumer_position (consumer, topic, partition, position)
-		select 'bench', 'orders', p, $1::bigint from generate_series(0, 7) p`, e.retention); err != nil {
+	if _, err := pool.Exec(ctx, retentionPositions, e.retention); err != nil {
 		return fmt.Errorf("set the positions: %w", err)
 	}
 	for _, statement := range []string{"vacuum analyze holdfast.inbox", "checkpoint"} {

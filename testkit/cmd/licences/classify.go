@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -61,6 +63,25 @@ func classify(texts [][]byte) (names []string, err error) {
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
+}
+
+// byHand is a licence that a person has read, since licensecheck does not know its text.
+type byHand struct {
+	licence string
+	sum     string // SHA-256 of the licence files, so that another text is read again
+}
+
+// identify names the licences of a module, by hand where its texts are those that were read, else by classify.
+func identify(path string, texts [][]byte, read map[string]byHand) (names []string, err error) {
+	names, err = classify(texts)
+	known, is := read[path]
+	if err == nil || !is {
+		return names, err
+	}
+	if sum := fmt.Sprintf("%x", sha256.Sum256(bytes.Join(texts, nil))); sum != known.sum {
+		return nil, fmt.Errorf("its licence was read by hand as %s, and the text is another one since (SHA-256 %s): read it", known.licence, sum)
+	}
+	return []string{known.licence}, nil
 }
 
 // exception lets a module have a licence that is not permissive.

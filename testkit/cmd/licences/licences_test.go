@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -88,6 +90,23 @@ func TestALicenceThatIsUnknownOrNotPermissiveIsRefused(t *testing.T) {
 	}
 	if err := allowed("example.com/m", []string{"MPL-2.0"}, []string{".", "bench"}, mpl); err == nil {
 		t.Error("an exception for the benchmark lets the library have the module")
+	}
+}
+
+func TestALicenceReadByHandIsReadAgainIfItChanges(t *testing.T) {
+	text := []byte("Use it, and thank the author by name.\n")
+	read := map[string]byHand{"example.com/m": {licence: "Thanks", sum: fmt.Sprintf("%x", sha256.Sum256(text))}}
+	if names, err := identify("example.com/m", [][]byte{text}, read); err != nil || !slices.Equal(names, []string{"Thanks"}) {
+		t.Errorf("the text that was read: %q, %v", names, err)
+	}
+	if _, err := identify("example.com/m", [][]byte{text, []byte("Pay the author.\n")}, read); err == nil || !strings.Contains(err.Error(), "read it") {
+		t.Errorf("another text: %v", err)
+	}
+	if _, err := identify("example.com/n", [][]byte{text}, read); err == nil || !strings.Contains(err.Error(), "not recognised") {
+		t.Errorf("another module: %v", err)
+	}
+	if names, err := identify("example.com/m", [][]byte{[]byte(isc)}, read); err != nil || !slices.Equal(names, []string{"ISC"}) {
+		t.Errorf("a text that is known: %q, %v", names, err)
 	}
 }
 

@@ -18,7 +18,16 @@ var exceptions = map[string]exception{
 	"github.com/riverqueue/river/riverdriver/riverpgxv5": {"MPL-2.0", []string{"bench/peers"}, "as river."},
 	"github.com/riverqueue/river/rivershared":            {"MPL-2.0", []string{"bench/peers"}, "as river."},
 	"github.com/riverqueue/river/rivertype":              {"MPL-2.0", []string{"bench/peers"}, "as river."},
+	"codeberg.org/go-fonts/liberation":                   {"OFL-1.1", []string{"bench"}, "the benchmark's plots are measured with these fonts, which are not in the plots; nobody installs that."},
+	"github.com/ajstarks/svgo":                           {"CC-BY-4.0", []string{"bench"}, "the benchmark writes its plots with it; nobody installs that. The licence asks for a notice."},
+	"github.com/golang/freetype":                         {"FTL", []string{"bench"}, "the benchmark's plotting library has it. One may choose the FreeType licence, which asks for a notice, in place of the GPL."},
 	"pgregory.net/rapid":                                 {"MPL-2.0", []string{".", "contrib/redis", "testkit"}, "tests alone import it. The licence covers rapid's own files, which are not changed."},
+}
+
+// readByHand are licences whose texts licensecheck does not know.
+var readByHand = map[string]byHand{
+	"github.com/ajstarks/svgo":   {"CC-BY-4.0", "a5909f1344a205860edda96f4365ecd06494910b43e2d9e8123cfbe8a9ab21d9"}, // Creative Commons Attribution 4.0, and a link to it
+	"github.com/golang/freetype": {"FTL", "d3ba056adc2b7909e95681deaae397fb37c97ed491a920f491214f07b62c41d0"},       // the choice between the FreeType licence and the GPL
 }
 
 const head = `# Licences of third parties
@@ -56,7 +65,7 @@ func listOf(all []*requirement) (string, error) {
 		texts, err := licencesIn(r.dir)
 		var names []string
 		if err == nil {
-			names, err = classify(texts)
+			names, err = identify(r.Path, texts, readByHand)
 		}
 		if err == nil {
 			err = allowed(r.Path, names, r.by, exceptions)
