@@ -84,6 +84,18 @@ func upScale(values []float64) scale {
 	return s
 }
 
+// below says whether the number at a point of the series i is written below it, because another series is above it there.
+func (c curve) below(p point, i int) bool {
+	for j, other := range c.Series {
+		for _, q := range other.Points {
+			if j != i && q.X == p.X && (q.Y > p.Y || q.Y == p.Y && j < i) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // roundUp is the least of 1, 2, 5, 10, … that is not below v.
 func roundUp(v float64) float64 {
 	power := math.Pow(10, math.Floor(math.Log10(v)))

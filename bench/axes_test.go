@@ -62,6 +62,18 @@ func TestTheAxisUpBeginsAtZeroUnlessItIsLogarithmic(t *testing.T) {
 	}
 }
 
+func TestTheNumbersOfTwoLinesAreApart(t *testing.T) {
+	at := func(x, y float64) point { return point{x, y, true} }
+	c := curve{Series: []series{{Points: []point{at(1, 5), at(2, 5), at(3, 5), at(4, 5)}}, {Points: []point{at(1, 6), at(2, 4), at(3, 5)}}}}
+	for i, want := range [][]bool{{true, false, false, false}, {false, true, true}} {
+		for n, p := range c.Series[i].Points {
+			if got := c.below(p, i); got != want[n] {
+				t.Errorf("series %d at %v: %v", i, p.X, got)
+			}
+		}
+	}
+}
+
 func TestEveryValueLiesOnItsAxis(t *testing.T) {
 	r := random(11, 0)
 	for range 2000 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -121,5 +122,39 @@ func TestACurveIsJSONThatReadsBackAsItself(t *testing.T) {
 	}
 	if !strings.Contains(string(text), `"unit":"events/s"`) || strings.Count(string(text), `"measured":false`) != 2 {
 		t.Errorf("the JSON is %s", text)
+	}
+}
+
+// The plots of the page are those of the numbers beside them.
+func TestThePlotsOfThePageShowTheirNumbers(t *testing.T) {
+	const dir = "../docs/performance"
+	kept, err := curvesIn(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var known []string
+	for _, g := range growths {
+		known = append(known, g.curves...)
+	}
+	if len(kept) == 0 {
+		t.Errorf("%s has no curves: the search has gone blind", dir)
+	}
+	for _, c := range kept {
+		if !slices.Contains(known, c.Name) {
+			t.Errorf("%s has the curve %s, which the bench does not measure", dir, c.Name)
+		}
+	}
+	for _, c := range kept {
+		drawn, err := c.svg()
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, err := os.ReadFile(dir + "/" + c.Name + ".svg")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := parsePlot(t, page), parsePlot(t, drawn); !slices.Equal(got.texts, want.texts) || got.filled != want.filled || got.hollow != want.hollow {
+			t.Errorf("%s.svg is not what its numbers draw: run go run ./bench -plot docs/performance -redraw", c.Name)
+		}
 	}
 }

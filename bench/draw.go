@@ -17,7 +17,9 @@ import (
 
 const (
 	drawnWidth    = vg.Length(600) // points
-	drawnHeight   = vg.Length(340) // of the plot, without its caption
+	drawnHeight   = vg.Length(330) // of the plot, without its title, legend and caption
+	titleHeight   = vg.Length(30)
+	legendLine    = vg.Length(15)
 	captionSize   = vg.Length(9)
 	captionLine   = vg.Length(12)
 	captionLength = 118 // characters of a line
@@ -40,8 +42,7 @@ func (t ticks) Ticks(float64, float64) (marks []plot.Tick) {
 // has made is dashed, with hollow points.
 func (c curve) svg() ([]byte, error) {
 	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = c.Title, c.X.String(), c.Y.String()
-	p.Title.Padding = 8
+	p.X.Label.Text, p.Y.Label.Text = c.X.String(), c.Y.String()
 	var ys []float64
 	for _, s := range c.Series {
 		for _, at := range s.Points {
@@ -53,28 +54,37 @@ func (c curve) svg() ([]byte, error) {
 	}
 	acrossScale(c.xs()).set(&p.X)
 	upScale(ys).set(&p.Y)
-	for _, style := range []*draw.TextStyle{&p.Title.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle} {
+	for _, style := range []*draw.TextStyle{&p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label} {
 		style.Font = sans(style.Font.Size)
 	}
-	p.Title.TextStyle.Font.Size = 14
-	p.Legend.TextStyle.Font.Size = 10
-	p.Legend.Top, p.Legend.ThumbnailWidth, p.Legend.YOffs = true, 28, 2
+	p.X.Label.Padding = 4
 	p.Add(plotter.NewGrid())
+	legend := plot.NewLegend()
+	legend.TextStyle.Font, legend.Top, legend.Left = sans(10), true, true
+	legend.ThumbnailWidth, legend.Padding = 28, 3
+	entries := 0
 	for i, s := range c.Series {
-		if err := c.drawSeries(p, s, i); err != nil {
+		named, err := c.drawSeries(p, &legend, s, i)
+		if err != nil {
 			return nil, fmt.Errorf("draw %s: %w", c.Name, err)
 		}
+		entries += named
 	}
 
+	// The page is cut into title, legend, plot and caption.
 	var caption []string
 	for _, line := range c.lines() {
 		caption = append(caption, wrapped(line, captionLength)...)
 	}
 	below := captionLine*vg.Length(len(caption)) + 10
-	canvas := vgsvg.New(drawnWidth, drawnHeight+below)
+	above := titleHeight + legendLine*vg.Length(entries)
+	canvas := vgsvg.New(drawnWidth, above+drawnHeight+below)
 	page := draw.New(canvas)
 	page.FillPolygon(color.White, []vg.Point{page.Min, {X: page.Max.X, Y: page.Min.Y}, page.Max, {X: page.Min.X, Y: page.Max.Y}})
-	p.Draw(draw.Crop(page, 8, -14, below, -8))
+	title := draw.TextStyle{Color: color.Black, Font: sans(14), XAlign: draw.XCenter, Handler: plot.DefaultTextHandler}
+	page.FillText(title, vg.Point{X: drawnWidth / 2, Y: page.Max.Y - 20}, c.Title)
+	legend.Draw(draw.Crop(page, 60, 0, below+drawnHeight, -titleHeight))
+	p.Draw(draw.Crop(page, 8, -20, below, -above))
 	text := draw.TextStyle{Color: color.Gray{60}, Font: sans(captionSize), Handler: plot.DefaultTextHandler}
 	for i, line := range caption {
 		page.FillText(text, vg.Point{X: 12, Y: below - captionLine*vg.Length(i+1)}, line)
@@ -101,67 +111,53 @@ func (s scale) set(a *plot.Axis) {
 	}
 }
 
-// drawSeries adds the lines, the points and their numbers. The first series has its numbers above, the others below.
-func (c curve) drawSeries(p *plot.Plot, s series, i int) error {
+// drawSeries adds the lines, the points and their numbers, and names the lines in the legend.
+func (c curve) drawSeries(p *plot.Plot, legend *plot.Legend, s series, i int) (entries int, err error) {
 	ink := lineColors[i%len(lineColors)]
 	measured := s.measured()
 	estimated := s.Points[len(measured):]
-	if len(measured) > 0 {
-		line, err := plotter.NewLine(places(measured))
-		if err != nil {
-			return err
-		}
-		line.LineStyle = draw.LineStyle{Color: ink, Width: 1.8}
-		p.Add(line)
-		if len(c.Series) > 1 {
-			p.Legend.Add(s.Name, line)
-		}
-	}
-	if len(estimated) > 0 {
-		from := estimated
-		if len(measured) > 0 {
-			from = slices.Concat(measured[len(measured)-1:], estimated)
-		}
-		line, err := plotter.NewLine(places(from))
-		if err != nil {
-			return err
-		}
-		line.LineStyle = draw.LineStyle{Color: ink, Width: 1.4, Dashes: []vg.Length{5, 4}}
-		p.Add(line)
-		p.Legend.Add(strings.TrimPrefix(s.Name+", by arithmetic", ", "), line)
-	}
-	for _, points := range []struct {
-		of    []point
-		shape draw.GlyphDrawer
-	}{{measured, draw.CircleGlyph{}}, {estimated, draw.RingGlyph{}}} {
-		if len(points.of) == 0 {
+	for _, part := range []struct {
+		points []point
+		name   string // in the legend
+		style  draw.LineStyle
+		shape  draw.GlyphDrawer
+		joined []point // begins the line
+	}{
+		{measured, s.Name, draw.LineStyle{Color: ink, Width: 1.8}, draw.CircleGlyph{}, nil},
+		{estimated, strings.TrimPrefix(s.Name+", by arithmetic", ", "), draw.LineStyle{Color: ink, Width: 1.4, Dashes: []vg.Length{5, 4}}, draw.RingGlyph{}, measured[max(0, len(measured)-1):]},
+	} {
+		if len(part.points) == 0 {
 			continue
 		}
-		dots, err := plotter.NewScatter(places(points.of))
+		line, err := plotter.NewLine(places(slices.Concat(part.joined, part.points)))
 		if err != nil {
-			return err
+			return 0, err
 		}
-		dots.GlyphStyle = draw.GlyphStyle{Color: ink, Radius: 3.5, Shape: points.shape}
-		p.Add(dots)
+		line.LineStyle = part.style
+		dots, err := plotter.NewScatter(places(part.points))
+		if err != nil {
+			return 0, err
+		}
+		dots.GlyphStyle = draw.GlyphStyle{Color: ink, Radius: 3.5, Shape: part.shape}
+		p.Add(line, dots)
+		if part.name != "" {
+			legend.Add(part.name, line)
+			entries++
+		}
 	}
-	labels := plotter.XYLabels{XYs: places(s.Points)}
 	for _, at := range s.Points {
-		labels.Labels = append(labels.Labels, short(at.Y))
-	}
-	numbers, err := plotter.NewLabels(labels)
-	if err != nil {
-		return err
-	}
-	numbers.Offset.Y = 6
-	for n := range numbers.TextStyle {
-		style := &numbers.TextStyle[n]
-		style.Font, style.Color, style.XAlign = sans(9), ink, draw.XCenter
-		if i > 0 {
-			numbers.Offset.Y, style.YAlign = -6, draw.YTop
+		number, err := plotter.NewLabels(plotter.XYLabels{XYs: places([]point{at}), Labels: []string{short(at.Y)}})
+		if err != nil {
+			return 0, err
 		}
+		number.TextStyle[0].Font, number.TextStyle[0].Color, number.TextStyle[0].XAlign = sans(9), ink, draw.XCenter
+		number.Offset.Y = 6
+		if c.below(at, i) {
+			number.Offset.Y, number.TextStyle[0].YAlign = -6, draw.YTop
+		}
+		p.Add(number)
 	}
-	p.Add(numbers)
-	return nil
+	return entries, nil
 }
 
 func places(points []point) (all plotter.XYs) {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // This file measures how costs grow (-plot). Each growth is a few curves that are measured together.
@@ -150,9 +151,18 @@ func (e *env) machine(low, high float64) string {
 	return text + "; " + e.postgres + "; " + e.broker
 }
 
-// command is how this run was started.
+// command is how this run was started, as a shell takes it.
 func command(args []string) string {
-	return strings.Join(append([]string{"go run ./bench"}, args...), " ")
+	text := "go run ./bench"
+	for _, arg := range args {
+		if strings.ContainsFunc(arg, func(c rune) bool {
+			return !strings.ContainsRune("./-_=:,", c) && !unicode.IsLetter(c) && !unicode.IsDigit(c)
+		}) {
+			arg = "'" + arg + "'"
+		}
+		text += " " + arg
+	}
+	return text
 }
 
 // watchLoad notes the lowest and the highest load until it is called again; 0 where the system does not say.

@@ -36,7 +36,7 @@ func growByConsumers(ctx context.Context, e *env, r *report) ([]curve, error) {
 	}); err != nil {
 		return nil, err
 	}
-	x := axis{"consumers, each with a pool of its own", "consumers"}
+	x := axis{"consumers of the database", "number"}
 	caption := []string{fmt.Sprintf("Default configuration, handlers that do nothing, %s events of %d bytes in 8 partitions; all in one process. The best of %d runs.",
 		number(float64(e.growth.consume)), payloadBytes, e.growth.rounds)}
 	rate := curve{Name: rateByConsumers, Title: "Rate of consumers of one database", X: x, Y: axis{"handled by all together", "events/s"}, Caption: caption}

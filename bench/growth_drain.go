@@ -134,7 +134,7 @@ func growByPayload(ctx context.Context, e *env, r *report) ([]curve, error) {
 
 // growByKeys drains backlogs whose events have more and more keys.
 func growByKeys(ctx context.Context, e *env, r *report) ([]curve, error) {
-	curves := newDrainCurves([3]string{drainByKeys, cpuByKeys}, "keys", axis{"keys that the events are drawn from", "keys"},
+	curves := newDrainCurves([3]string{drainByKeys, cpuByKeys}, "keys", axis{"keys that the events are drawn from", "number"},
 		fmt.Sprintf("One relay, 8 lanes, 8 partitions; backlogs of %s events of %d bytes. %s", number(float64(e.growth.spread)), payloadBytes, e.bestOf()))
 	for _, n := range e.growth.keys {
 		p, err := e.drained(ctx, r, backlogOf{events: e.growth.spread, keys: n}, e.growth.rounds)
@@ -148,7 +148,7 @@ func growByKeys(ctx context.Context, e *env, r *report) ([]curve, error) {
 
 // growByLanes drains the same backlog in more and more lanes.
 func growByLanes(ctx context.Context, e *env, r *report) ([]curve, error) {
-	curves := newDrainCurves([3]string{drainByLanes, cpuByLanes}, "lanes", axis{"lanes of the schema", "lanes"},
+	curves := newDrainCurves([3]string{drainByLanes, cpuByLanes}, "lanes", axis{"lanes of the schema", "number"},
 		fmt.Sprintf("One relay, 8 partitions; backlogs of %s events of %d bytes, %s keys. %s", number(float64(e.growth.spread)), payloadBytes, number(keys), e.bestOf()))
 	for _, n := range e.growth.lanes {
 		p, err := e.drained(ctx, r, backlogOf{events: e.growth.spread, lanes: n}, e.growth.rounds)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,7 +45,7 @@ const chunk = 50_000
 
 // growClaims times the claims of stored events, as they are sent, while more and more of them wait.
 func growClaims(ctx context.Context, e *env, r *report) ([]curve, error) {
-	c := curve{Name: claimByStored, Title: "Claim of stored events against how many wait", X: axis{"stored events", "events"}, Y: axis{"median of a claim that found some", "ms"},
+	c := curve{Name: claimByStored, Title: "Claim of stored events against how many wait", X: axis{"stored events", "events"}, Y: axis{"a claim that found some, the fastest tenth", "ms"},
 		Caption: []string{fmt.Sprintf("One consumer with 8 workers and a handler that does nothing, payloads of %d bytes; a claim leases up to 8 events.", payloadBytes)}}
 	for i, q := range queues {
 		c.Series = append(c.Series, series{Name: q.name})
@@ -53,8 +54,10 @@ func growClaims(ctx context.Context, e *env, r *report) ([]curve, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%d stored events: %w", n, err)
 			}
-			c.Series[i].add(float64(n), median(spans))
-			r.progress("%d stored events, %s: %s ms, median of %d claims", n, q.name, number(median(spans)), len(spans))
+			slices.Sort(spans)
+			fast := spans[len(spans)/10] // other work makes most claims slower, and few of the fastest
+			c.Series[i].add(float64(n), fast)
+			r.progress("%d stored events, %s: the fastest tenth of %d claims within %s ms, the median %s", n, q.name, len(spans), number(fast), number(median(spans)))
 		}
 	}
 	c.extend(sameStep, past...)
@@ -178,7 +181,7 @@ func (t *claimTimer) taken() []float64 {
 
 // growRetention times turns of retention on larger and larger inboxes.
 func growRetention(ctx context.Context, e *env, r *report) ([]curve, error) {
-	c := curve{Name: retentionByRows, Title: "Cost of retention against rows of the inbox", X: axis{"rows of the inbox, half of them due", "rows"}, Y: axis{"median turn of 1,000 rows, with its commit", "ms"}, Series: make([]series, 1),
+	c := curve{Name: retentionByRows, Title: "Cost of retention against rows of the inbox", X: axis{"rows of the inbox, half of them due", "rows"}, Y: axis{"fastest turn of 1,000 rows, with its commit", "ms"}, Series: make([]series, 1),
 		Caption: []string{fmt.Sprintf("One consumer, rows of 14 days and a retention of 7; %d turns at each size, nothing beside them.", e.growth.turns)}}
 	for _, n := range e.growth.rows {
 		cost, err := e.retentionOf(ctx, r, n)
@@ -222,7 +225,7 @@ func (e *env) retentionOf(ctx context.Context, r *report, n int) (float64, error
 		}
 		costs = append(costs, milliseconds(took)*1000/float64(rows))
 	}
-	return median(costs), nil
+	return slices.Min(costs), nil // other work only makes a turn slower
 }
 
 // retentionTurn lets an inbox that has just started make its first turn, which reads 1,000 rows.

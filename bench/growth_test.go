@@ -88,6 +88,12 @@ func TestTheLoadIsNotedFromLowToHigh(t *testing.T) {
 	}
 }
 
+func TestTheCaptionHasACommandThatAShellTakes(t *testing.T) {
+	if got := command([]string{"-plot", "docs/performance", "-only", "^drain|cpu"}); got != "go run ./bench -plot docs/performance -only '^drain|cpu'" {
+		t.Error(got)
+	}
+}
+
 func TestOnlyClaimsThatFindEventsAreTimed(t *testing.T) {
 	var timer claimTimer
 	query := func(sql string, rows string) {
