@@ -174,6 +174,9 @@ func (rt *route) resume(ctx context.Context, a abandonedRequest) (begin func(), 
 		lock: lockNumber(g.c.Schema, a.key.Scope, a.key.Operation, a.key.Key), begun: begun, completed: true, route: a.route,
 	}
 	return func() {
+		var ended func()
+		req.Request, ended = rt.requested(r, a.route, true)
+		defer ended()
 		defer func() {
 			if p := recover(); p != nil && p != http.ErrAbortHandler {
 				g.c.Logger.Error("handler panicked while an abandoned request was completed", "operation", a.route, "key", req.keyHash(), "panic", fmt.Sprintf("%T", p), "at", panickedAt())

@@ -183,9 +183,12 @@ func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		rt.next.ServeHTTP(w, r)
 		return
 	}
-	req := &request{Request: r, begun: time.Now()}
+	req, ended := &request{Request: r, begun: time.Now()}, func() {}
+	defer func() { ended() }()
 	defer rt.notify(req, Outcome{Result: Forgotten}) // if a function of the route panics
 	req.info.Operation, req.route = rt.operation(r)
+	r, ended = rt.requested(r, req.route, false)
+	req.Request = r
 	p := rt.read(w, req)
 	if outer := handlingOf(r.Context()); p == nil && outer != nil && outer.rt.g == rt.g && outer.info.Key != "" && outer.lock == req.lock {
 		req.err = errGuardedTwice // The inner one would wait for the outer one.

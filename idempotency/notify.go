@@ -85,6 +85,15 @@ func (req *request) about() []any {
 	return about
 }
 
+// requested tells the Observer that a request has arrived, and returns the request with the context that it goes on with.
+func (rt *route) requested(r *http.Request, name string, completed bool) (requests *http.Request, ended func()) {
+	if rt.g.c.Observer.OnRequest == nil {
+		return r, func() {}
+	}
+	ctx, ended := rt.g.c.Observer.OnRequest(r.Context(), Requested{Request: r, Route: name, Completed: completed})
+	return r.WithContext(ctx), ended
+}
+
 // notify reports the outcome of a request once.
 func (rt *route) notify(req *request, o Outcome) {
 	if req.notified {

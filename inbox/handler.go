@@ -164,13 +164,25 @@ type handling struct {
 	from    string          // StateNone or StateStored
 	ctx     context.Context // the handler's, once it runs
 	shared  bool            // others run in its transaction, too
+	called  bool            // somebody waits for Receive
+	place   int             // the partition of Kafka, -1 for none
+}
+
+// handlingOf is a run of a handler for a new event, with the number of its attempt.
+func handlingOf(d *delivery, attempt int) handling {
+	about := handling{attempt: attempt, from: StateNone, called: d.from == nil, place: -1}
+	if d.from != nil {
+		about.place = d.from.fence.Partition
+	}
+	return about
 }
 
 // observed tells the Observer that a handler is about to run. It returns the handler's context.
 func (rn *runner) observed(ctx context.Context, es []holdfast.Event, about *handling) (context.Context, func(error)) {
 	ended := func(error) {}
 	if rn.c.Observer.OnHandle != nil {
-		ctx, ended = rn.c.Observer.OnHandle(ctx, Handling{Consumer: rn.c.Consumer, Events: es, Attempt: about.attempt, FromState: about.from, CorrelationID: rn.correlation(es[0])})
+		ctx, ended = rn.c.Observer.OnHandle(ctx, Handling{Consumer: rn.c.Consumer, Events: es, Attempt: about.attempt, FromState: about.from, CorrelationID: rn.correlation(es[0]),
+			Partition: about.place, Called: about.called})
 	}
 	about.ctx = ctx
 	return ctx, ended

@@ -28,6 +28,14 @@ type claimed struct {
 	left      bool      // the next event of the key waits for a claim
 }
 
+// kafkaPartition is where the event came from, -1 if not from Kafka.
+func (s *claimed) kafkaPartition() int {
+	if s.partition == nil {
+		return -1
+	}
+	return int(*s.partition)
+}
+
 // late reports that the lease may end before the handler does. Its transaction could then not commit.
 func (s *claimed) late(c Config) bool { return time.Until(s.until) < c.Timeout+c.Grace }
 

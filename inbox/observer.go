@@ -87,6 +87,8 @@ type Handling struct {
 	Attempt       int              // starts of the handler for this event, this one included; 1 for a batch
 	FromState     string           // StateNone or StateStored
 	CorrelationID string           // of the first event
+	Partition     int              // of Kafka, from which the first event came; -1 if it did not come from Kafka
+	Called        bool             // the context is that of a caller of Receive or ReceiveTx, who waits for the outcome
 }
 
 // States of an event for a consumer, as the log and spans name what an attempt found (from_state) and what it left (to_state).

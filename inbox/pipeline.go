@@ -157,7 +157,7 @@ func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 		out, err = Stored, p.ledger.starts.forget(ctx, o.tx, o.ds...)
 	default:
 		failpoint.Hit(failpoint.InboxBatched)
-		about := handling{attempt: 1, from: StateNone}
+		about := handlingOf(o.ds[0], 1)
 		out, err = Handled, p.runner.handle(ctx, o.tx, o.ds[0].h, events(o.ds), &about, func(ctx context.Context) error { return p.ledger.starts.forget(ctx, o.tx, o.ds...) })
 		for _, d := range o.ds {
 			d.attempt, d.ctx = 1, about.ctx
@@ -186,7 +186,8 @@ func (p *pipeline) runEach(ctx context.Context, o opened) error {
 	failpoint.Hit(failpoint.InboxInserted)
 	for i, d := range o.ds {
 		begun := time.Now()
-		about := handling{attempt: 1, from: StateNone, shared: true}
+		about := handlingOf(d, 1)
+		about.shared = true
 		err := p.runner.handle(o.group[i], o.tx, d.h, []holdfast.Event{d.e}, &about, nil)
 		d.took, d.attempt, d.ctx = max(time.Since(begun), 1), 1, about.ctx
 		if err != nil {
@@ -258,7 +259,7 @@ func (a *admission) inserted(ctx context.Context, tx pgx.Tx, d *delivery, attemp
 		if d.start > 0 {
 			settle = func(ctx context.Context) error { return a.ledger.starts.forget(ctx, tx, d) }
 		}
-		about := handling{attempt: attempt, from: StateNone}
+		about := handlingOf(d, attempt)
 		err := a.runner.handle(ctx, tx, d.h, []holdfast.Event{d.e}, &about, settle)
 		d.attempt, d.ctx = attempt, about.ctx
 		return Handled, err

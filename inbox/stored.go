@@ -67,7 +67,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 	for {
 		late := false
 		next = nil
-		about := handling{attempt: s.attempts, from: StateStored}
+		about := handling{attempt: s.attempts, from: StateStored, place: s.kafkaPartition()}
 		err := bl.runner.transactHandler(ctx, func(tx pgx.Tx) error {
 			// The wait for a connection may have been long.
 			if late = s.late(bl.c); late {

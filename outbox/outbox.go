@@ -41,6 +41,9 @@ type Config struct {
 	// what is written. Handlers get the payload in the clear if inbox.Config.Decryptor is set. Write hands its context to it,
 	// and Queue, which has none, the background context. Defaults to none: payloads are written as they are.
 	Encryptor holdfast.Encryptor
+
+	// Observer is told of each Write, and may give its events headers such as traceparent. Queue does not call it. Defaults to nothing.
+	Observer Observer
 }
 
 // defaultMaxPayload fits Kafka's default max.message.bytes with the largest key and headers that Write accepts.
@@ -51,6 +54,7 @@ type Outbox struct {
 	source     string
 	maxPayload int
 	encryptor  holdfast.Encryptor
+	observer   Observer
 	append     string
 	appendOne  string
 	lock       string
@@ -78,6 +82,7 @@ func New(c Config) (*Outbox, error) {
 		source:     c.Source,
 		maxPayload: c.MaxPayload,
 		encryptor:  c.Encryptor,
+		observer:   c.Observer,
 		append:     sqlschema.In(c.Schema, appendEvents),
 		appendOne:  sqlschema.In(c.Schema, appendEvent),
 		lock:       sqlschema.In(c.Schema, lockKeys),
@@ -118,14 +123,20 @@ func Lock(ctx context.Context, tx pgx.Tx, keys ...string) error {
 // An event that exceeds a limit gives a *LimitError; nothing is written, and tx is still usable. Any other error comes
 // from Postgres, and tx is aborted, as after any failed statement. If the schema is missing, the error wraps
 // holdfast.ErrSchemaMissing.
-func (o *Outbox) Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event) error {
+func (o *Outbox) Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event) (err error) {
 	if len(events) == 0 {
 		return nil
 	}
 	if tx == nil {
 		return errors.New("write events: tx is nil: it must be the transaction that makes the change")
 	}
-	sql, args, err := o.statement(ctx, events)
+	var headers map[string]string
+	if o.observer.OnWrite != nil {
+		var ended func(error)
+		headers, ended = o.observer.OnWrite(ctx, Writing{Events: events})
+		defer func() { ended(err) }()
+	}
+	sql, args, err := o.statement(ctx, events, headers)
 	if err != nil {
 		return fmt.Errorf("write events: %w", err)
 	}
@@ -151,7 +162,7 @@ func (o *Outbox) Queue(batch *pgx.Batch, events ...holdfast.Event) error {
 	if batch == nil {
 		return errors.New("queue events: batch is nil: it must be the batch that makes the change")
 	}
-	sql, args, err := o.statement(context.Background(), events)
+	sql, args, err := o.statement(context.Background(), events, nil)
 	if err != nil {
 		return fmt.Errorf("queue events: %w", err)
 	}
@@ -159,15 +170,15 @@ func (o *Outbox) Queue(batch *pgx.Batch, events ...holdfast.Event) error {
 	return nil
 }
 
-// statement returns the statement that appends events and its arguments, or says what is wrong with the events.
-func (o *Outbox) statement(ctx context.Context, events []holdfast.Event) (sql string, args []any, err error) {
+// statement returns the statement that appends events with more headers, and its arguments, or says what is wrong with the events.
+func (o *Outbox) statement(ctx context.Context, events []holdfast.Event, headers map[string]string) (sql string, args []any, err error) {
 	if err := o.check(events); err != nil {
 		return "", nil, err
 	}
 	if events, err = o.encrypt(ctx, events); err != nil {
 		return "", nil, err
 	}
-	c, err := o.columns(events)
+	c, err := o.columns(withHeaders(events, headers))
 	if err != nil {
 		return "", nil, err
 	}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -17,6 +18,11 @@ type Observer struct {
 
 	// OnLost is called when a lane was dropped: another relay owns it, or this one claims it again soon.
 	OnLost func(Lost)
+
+	// OnPublish is called before each call of the publisher, with the context that the publisher will have. The publisher gets the
+	// context that it returns, which must be made from the given one. ended is called once, with the publisher's answers: one for
+	// each event, nil for those that were acknowledged. Both must be quick, and neither may keep the events.
+	OnPublish func(ctx context.Context, p Publishing) (publishers context.Context, ended func(errs []error))
 
 	// OnPublished is called when the broker has acknowledged events.
 	OnPublished func(Published)
@@ -58,6 +64,15 @@ type Released struct {
 type Lost struct {
 	Lane int
 	Err  error
+}
+
+// Publishing is a call of the publisher. Events belongs to the relay: copy what you keep.
+type Publishing struct {
+	Lane      int
+	Topic     string
+	Partition int // -1 when the publisher does not say
+	Events    []holdfast.Event
+	Attempts  []int // of each event: how often it was refused for itself, and this call; 1 for all that are not parked
 }
 
 // Published is what the broker acknowledged in one call. Events belongs to the relay: copy what you keep.

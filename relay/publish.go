@@ -179,20 +179,39 @@ func (l *lane) call(ctx context.Context, d *destination, batch []*pending, slot 
 	}
 	d.begin(batch, slot, l.r.env.now(), l.slowAfter())
 	l.calls++
+	observed := func(ctx context.Context) (context.Context, func([]error)) { return ctx, func([]error) {} }
+	if observe := l.r.c.Observer.OnPublish; observe != nil {
+		p := Publishing{Lane: l.number, Topic: d.topic, Partition: d.partition, Events: events, Attempts: attemptsOf(batch)}
+		observed = func(ctx context.Context) (context.Context, func([]error)) { return observe(ctx, p) }
+	}
 	l.r.env.call(l, func() {
-		errs := l.publish(ctx, events)
+		errs := l.publish(ctx, events, observed)
 		slot.give()
 		l.answered.put(answered{d, events, errs})
 	})
 }
 
+// attemptsOf are the attempts of each event, with the one that is about to be made.
+func attemptsOf(batch []*pending) []int {
+	attempts := make([]int, len(batch))
+	for i, p := range batch {
+		attempts[i] = 1
+		if p.row != nil {
+			attempts[i] = p.row.attempts + 1
+		}
+	}
+	return attempts
+}
+
 // publish calls the publisher.
-func (l *lane) publish(ctx context.Context, events []holdfast.Event) []error {
+func (l *lane) publish(ctx context.Context, events []holdfast.Event, observed func(context.Context) (context.Context, func([]error))) []error {
 	if !l.leased() { // the process may have been frozen since dispatch
 		return slices.Repeat([]error{errLost}, len(events))
 	}
 	failpoint.Hit(failpoint.RelayProducing)
+	ctx, ended := observed(ctx)
 	errs := l.r.publisher.Publish(ctx, events)
+	ended(errs)
 	failpoint.Hit(failpoint.RelayProduced)
 	if len(errs) != len(events) {
 		panic(fmt.Sprintf("relay: the publisher answered %d times for %d events: Publish must answer once for each", len(errs), len(events)))

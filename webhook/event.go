@@ -3,11 +3,13 @@ package webhook
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 // This file decides which event a delivery is; it does nothing else.
@@ -50,6 +52,16 @@ func bodyID(eventType string, body []byte) string {
 	h.Write([]byte{0}) // a byte that no type contains
 	h.Write(body)
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
+
+// addHeaders adds to kept what the Observer gave for the event: all of it, or nothing if one of them is not valid.
+func addHeaders(kept, more map[string]string) {
+	for name, value := range more {
+		if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || r == ':' }) || wire.Reserved(name) || !text(value, 1, maxHeader) {
+			return
+		}
+	}
+	maps.Copy(kept, more)
 }
 
 // headers returns the request headers that the event carries.

@@ -80,6 +80,12 @@ type receiver struct {
 // ServeHTTP handles one request.
 func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	begun := time.Now()
+	var headers map[string]string
+	if r.c.Observer.OnRequest != nil {
+		ctx, more, ended := r.c.Observer.OnRequest(req.Context(), Requested{Source: r.source, Request: req})
+		defer ended()
+		req, headers = req.WithContext(ctx), more
+	}
 	// 1. Read the bytes and verify them before anything else.
 	body, err := r.read(w, req)
 	if err != nil {
@@ -106,6 +112,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		r.refused(w, req, err)
 		return
 	}
+	addHeaders(e.Headers, headers)
 	correlated := correlation.ID(req.Header.Get, "X-Request-Id")
 	// 3. Pass the event to the inbox, and answer after its commit.
 	out, err := r.receive(req.Context(), e, d.content)

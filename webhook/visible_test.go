@@ -3,7 +3,9 @@ package webhook
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -112,5 +114,47 @@ func TestAnObserverOfDeliveriesHasTheContextOfTheRequest(t *testing.T) {
 	b.want(401, s, header, body+" ")
 	if answered != "span" || refused != "span" || handled != "span" {
 		t.Errorf("got %v, %v and %v", answered, refused, handled)
+	}
+}
+
+func TestAnObserverGivesAWebhooksEventItsTrace(t *testing.T) {
+	b := setup(t)
+	var handled map[string]string
+	in := b.inbox(func(c *inbox.Config) {
+		c.Observer.OnHandle = func(ctx context.Context, h inbox.Handling) (context.Context, func(error)) {
+			handled = h.Events[0].Headers
+			return ctx, func(error) {}
+		}
+	})
+	var more map[string]string
+	ended := 0
+	h, err := New(in, "shop", must(Standard(macSecret)), Config{NowFunc: func() time.Time { return now }, Headers: []string{"X-A", "Traceparent"},
+		Observer: Observer{OnRequest: func(ctx context.Context, r Requested) (context.Context, map[string]string, func()) {
+			if r.Source != "shop" || r.Request.Method != http.MethodPost {
+				t.Errorf("got %+v", r)
+			}
+			return ctx, more, func() { ended++ }
+		}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct{ more, want map[string]string }{
+		{nil, map[string]string{"x-a": "1", "traceparent": "theirs"}},
+		{map[string]string{"traceparent": "ours", "tracestate": "a=b"}, map[string]string{"x-a": "1", "traceparent": "ours", "tracestate": "a=b"}},
+		{map[string]string{"ce_id": "forged", "tracestate": "a=b"}, map[string]string{"x-a": "1", "traceparent": "theirs"}},
+		{map[string]string{"a b": "x"}, map[string]string{"x-a": "1", "traceparent": "theirs"}},
+		{map[string]string{"tracestate": "\xff"}, map[string]string{"x-a": "1", "traceparent": "theirs"}},
+	} {
+		more = c.more
+		header, body := order(fmt.Sprint("evt_", i))
+		header.Set("X-A", "1")
+		header.Set("Traceparent", "theirs")
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(body))
+		r.Header = header
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code/100 != 2 || !maps.Equal(handled, c.want) || ended != i+1 {
+			t.Errorf("with %v: %d, the handler got %v, want %v; %d requests ended", c.more, w.Code, handled, c.want, ended)
+		}
 	}
 }

@@ -16,10 +16,11 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m, kafkatest.Stop)) }
 
 // service is POST /charges and POST /refunds/{id} behind a guard with that observer.
 func service(t *testing.T, db *pgtest.DB, observer idempotency.Observer, handler http.HandlerFunc) (http.Handler, *idempotency.Guard) {

@@ -79,15 +79,7 @@ func Idempotency(meter metric.Meter) (idempotency.Observer, error) {
 				limited.Add(ctx, 1, by)
 			}
 			duration.Record(ctx, o.Took.Seconds(), metric.WithAttributeSet(attribute.NewSet(operation, SpanOutcome.String(string(o.Result)))))
-			if span := trace.SpanFromContext(ctx); span.IsRecording() {
-				span.SetAttributes(SpanOutcome.String(string(o.Result)))
-				if o.KeyHash != "" {
-					span.SetAttributes(SpanKey.String(o.KeyHash))
-				}
-				if o.Attempt > 0 {
-					span.SetAttributes(SpanAttempt.Int(o.Attempt))
-				}
-			}
+			describe(trace.SpanFromContext(ctx), o)
 		},
 		OnAbandoned: func(a idempotency.Abandoned) {
 			abandoned.Add(context.Background(), 1, metric.WithAttributeSet(attribute.NewSet(attribute.String("operation", operations.name(a.Operation)))))

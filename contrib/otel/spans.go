@@ -2,70 +2,200 @@ package holdfastotel
 
 import (
 	"context"
-	"maps"
+	"strconv"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/outbox"
+	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// Span attributes of handled events. They have the names that the log has.
-const (
-	SpanEventID     = attribute.Key("event_id")
-	SpanFromState   = attribute.Key("from_state")
-	SpanToState     = attribute.Key("to_state")
-	SpanCorrelation = attribute.Key("correlation_id")
-	SpanErrorCode   = attribute.Key("error_code")
-)
+// OutboxSpans adds a span to an outbox's Observer for each Write: "create" and the topic. It is the producer's span of OpenTelemetry's
+// messaging conventions. The events carry it in their headers traceparent and tracestate, so all that becomes of them belongs to
+// the trace of Write's context. A function that o already has is called too; the span's headers win over those that it gives.
+func OutboxSpans(tracer trace.Tracer, o outbox.Observer) outbox.Observer {
+	before := o.OnWrite
+	o.OnWrite = func(ctx context.Context, w outbox.Writing) (map[string]string, func(error)) {
+		var more map[string]string
+		ended := func(error) {}
+		if before != nil {
+			more, ended = before(ctx, w)
+		}
+		first := &w.Events[0]
+		name := "create " + first.Topic
+		attributes := []attribute.KeyValue{attrSystem.String(systemHoldfast), attrOperation.String("create"), attrOperationType.String("create"), attrBatch.Int(len(w.Events))}
+		for i := range w.Events {
+			if w.Events[i].Topic != first.Topic {
+				name = "create"
+			}
+		}
+		if name != "create" {
+			attributes = append(attributes, attrDestination.String(first.Topic))
+		}
+		if len(w.Events) == 1 && first.ID != "" {
+			attributes = append(attributes, SpanEventID.String(first.ID), attrMessageID.String(first.ID))
+		}
+		ctx, span := tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attributes...))
+		return joined(headersOf(ctx), more), func(err error) {
+			fail(span, err)
+			span.End()
+			ended(err)
+		}
+	}
+	return o
+}
 
-// Spans adds a span for each run of a handler to an inbox's Observer. The handler's context has the span. It is called
-// "handle" and the type, and its attributes are event_id, source, topic, consumer, attempt, from_state, to_state,
-// correlation_id and, after a failure, error_code. It is linked to the producer's span if the event has the header
-// traceparent. It does not continue the producer's trace, because a retry may come days later.
+// RelaySpans adds a span to a relay's Observer for each event of each call of the publisher: "publish" and the topic. Its parent is
+// the span that wrote the event, so an event that was parked for hours is still in its trace; its attribute attempt counts. Events
+// without traceparent, and those whose trace is not sampled, have none. A function that o already has is called too.
+func RelaySpans(tracer trace.Tracer, o relay.Observer) relay.Observer {
+	before := o.OnPublish
+	o.OnPublish = func(ctx context.Context, p relay.Publishing) (context.Context, func([]error)) {
+		ended := func([]error) {}
+		if before != nil {
+			ctx, ended = before(ctx, p)
+		}
+		spans := publishSpans(ctx, tracer, p)
+		return ctx, func(errs []error) {
+			for i, span := range spans {
+				if span == nil {
+					continue
+				}
+				if errs[i] != nil {
+					span.SetAttributes(attribute.String("fault", string(relay.FaultOf(errs[i]))))
+				}
+				fail(span, errs[i])
+				span.End()
+			}
+			ended(errs)
+		}
+	}
+	return o
+}
+
+// publishSpans starts the spans of a call: one for each event, nil for those without a sampled trace.
+func publishSpans(ctx context.Context, tracer trace.Tracer, p relay.Publishing) []trace.Span {
+	var spans []trace.Span
+	for i := range p.Events {
+		e := &p.Events[i]
+		producer := producerOf(e)
+		if !producer.IsSampled() {
+			continue
+		}
+		if spans == nil {
+			spans = make([]trace.Span, len(p.Events))
+		}
+		attributes := []attribute.KeyValue{
+			attrSystem.String(systemKafka), attrOperation.String("publish"), attrOperationType.String("send"), attrDestination.String(p.Topic),
+			attrMessageID.String(e.ID), attrBatch.Int(len(p.Events)), SpanEventID.String(e.ID), SpanSource.String(e.Source), SpanEventType.String(e.Type),
+			SpanAttempt.Int(p.Attempts[i]),
+		}
+		if p.Partition >= 0 {
+			attributes = append(attributes, attrPartition.String(strconv.Itoa(p.Partition)))
+		}
+		_, spans[i] = tracer.Start(trace.ContextWithRemoteSpanContext(ctx, producer), "publish "+p.Topic,
+			trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
+	}
+	return spans
+}
+
+// InboxSpans adds a span to an inbox's Observer for each run of a handler: "process" and the topic for the first run, "retry" and the
+// topic for later ones. The handler's context has the span. Its attributes are those of the log: event_id, source, type, attempt,
+// from_state, to_state, correlation_id and, after a failure, error_code; and those of OpenTelemetry's messaging conventions.
+//
+// An event from Kafka, and one that was stored, continues the trace that wrote it, however late that is: the span's parent is the
+// producer's. If a caller of Receive waits, the span is below the caller's, with a link to the producer's. A batch has one span, a
+// trace of its own with links to the producers of its events.
 //
 // The span ends with the handler, before the commit: to_state is what a commit makes of it. After a failure the state is
-// unchanged; the log says whether the event is then stored or a dead letter. A batch has one span, with the id and the
-// link of each of its events. An OnHandle that o already has is replaced.
-func Spans(tracer trace.Tracer, o inbox.Observer) inbox.Observer {
+// unchanged; the log says whether the event is then stored or a dead letter. A function that o already has is called too.
+func InboxSpans(tracer trace.Tracer, o inbox.Observer) inbox.Observer {
+	before := o.OnHandle
 	o.OnHandle = func(ctx context.Context, h inbox.Handling) (context.Context, func(error)) {
-		first := h.Events[0]
-		attributes := []attribute.KeyValue{
-			attribute.String("consumer", h.Consumer), attribute.String("source", first.Source), attribute.String("topic", first.Topic),
-			SpanAttempt.Int(h.Attempt), SpanFromState.String(h.FromState),
+		beforeEnded := func(error) {}
+		if before != nil {
+			ctx, beforeEnded = before(ctx, h)
 		}
-		if len(h.Events) == 1 {
-			attributes = append(attributes, SpanEventID.String(first.ID))
-			if h.CorrelationID != "" {
-				attributes = append(attributes, SpanCorrelation.String(h.CorrelationID))
-			}
-		} else {
-			ids := make([]string, len(h.Events))
-			for i, e := range h.Events {
-				ids[i] = e.ID
-			}
-			attributes = append(attributes, SpanEventID.StringSlice(ids))
+		operation := "process"
+		if h.Attempt > 1 {
+			operation = "retry"
 		}
-		var links []trace.Link
-		for _, e := range h.Events {
-			if producer := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier(maps.Clone(e.Headers)))); producer.IsValid() {
-				links = append(links, trace.Link{SpanContext: producer})
-			}
-		}
-		ctx, span := tracer.Start(ctx, "handle "+first.Type, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attributes...), trace.WithLinks(links...))
+		ctx, options := placeOf(ctx, h)
+		options = append(options, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attributesOf(h, operation)...))
+		ctx, span := tracer.Start(ctx, operation+" "+h.Events[0].Topic, options...)
 		return ctx, func(err error) {
 			if err == nil {
 				span.SetAttributes(SpanToState.String(inbox.StateHandled))
 			} else {
-				class := string(retry.Classify(err))
-				span.SetAttributes(SpanToState.String(h.FromState), SpanErrorCode.String(class))
-				span.SetStatus(codes.Error, class)
+				span.SetAttributes(SpanToState.String(h.FromState))
 			}
+			fail(span, err)
 			span.End()
+			beforeEnded(err)
 		}
 	}
 	return o
+}
+
+// placeOf is where in which trace the span of a handler's run belongs.
+func placeOf(ctx context.Context, h inbox.Handling) (context.Context, []trace.SpanStartOption) {
+	caller := trace.SpanContextFromContext(ctx)
+	called := h.Called && caller.IsValid()
+	first := producerOf(&h.Events[0])
+	switch {
+	case !called && len(h.Events) == 1 && first.IsValid():
+		return trace.ContextWithRemoteSpanContext(ctx, first), nil
+	case !called && !caller.IsValid() && len(h.Events) == 1:
+		return ctx, nil
+	}
+	var links []trace.Link
+	for i := range h.Events {
+		if producer := producerOf(&h.Events[i]); producer.IsValid() && producer.SpanID() != caller.SpanID() {
+			links = append(links, trace.Link{SpanContext: producer})
+		}
+	}
+	options := []trace.SpanStartOption{trace.WithLinks(links...)}
+	if !called {
+		options = append(options, trace.WithNewRoot()) // Run's own span, if it has one, is of no event.
+	}
+	return ctx, options
+}
+
+func attributesOf(h inbox.Handling, operation string) []attribute.KeyValue {
+	first, system := &h.Events[0], systemHoldfast
+	if h.Partition >= 0 {
+		system = systemKafka
+	}
+	attributes := []attribute.KeyValue{
+		attrSystem.String(system), attrOperation.String(operation), attrOperationType.String("process"), attrDestination.String(first.Topic), attrGroup.String(h.Consumer),
+		SpanSource.String(first.Source), SpanEventType.String(first.Type), SpanAttempt.Int(h.Attempt), SpanFromState.String(h.FromState),
+	}
+	if h.Partition >= 0 && len(h.Events) == 1 {
+		attributes = append(attributes, attrPartition.String(strconv.Itoa(h.Partition)))
+	}
+	if len(h.Events) > 1 {
+		ids := make([]string, len(h.Events))
+		for i := range h.Events {
+			ids[i] = h.Events[i].ID
+		}
+		return append(attributes, attrBatch.Int(len(ids)), SpanEventID.StringSlice(ids))
+	}
+	if h.CorrelationID != "" {
+		attributes = append(attributes, SpanCorrelation.String(h.CorrelationID))
+	}
+	return append(attributes, SpanEventID.String(first.ID), attrMessageID.String(first.ID))
+}
+
+// fail says in a span what class an error has. Its text is left out: it may hold what the event says.
+func fail(span trace.Span, err error) {
+	if err == nil {
+		return
+	}
+	class := string(retry.Classify(err))
+	span.SetAttributes(SpanErrorCode.String(class), attrErrorType.String(class))
+	span.SetStatus(codes.Error, class)
 }

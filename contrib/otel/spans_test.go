@@ -30,7 +30,7 @@ func TestEachRunOfAHandlerIsASpanLinkedToItsProducer(t *testing.T) {
 	dead := make(chan inbox.DeadLettered, 1)
 	in, err := inbox.New(migrated.New(t).Pool, inbox.Config{Consumer: "billing", ImmediateRetries: -1, PollMin: time.Millisecond, PollMax: 10 * time.Millisecond,
 		Retry:    retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisecond},
-		Observer: holdfastotel.Spans(tracer, inbox.Observer{OnDead: func(d inbox.DeadLettered) { dead <- d }})})
+		Observer: holdfastotel.InboxSpans(tracer, inbox.Observer{OnDead: func(d inbox.DeadLettered) { dead <- d }})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,13 @@ func TestEachRunOfAHandlerIsASpanLinkedToItsProducer(t *testing.T) {
 		for _, a := range s.Attributes {
 			said[string(a.Key)] = a.Value.String()
 		}
-		if s.Name != "handle paid" || s.SpanKind != trace.SpanKindConsumer || said["consumer"] != "billing" || said["source"] != "bank" || said["topic"] != "payments" || said["set by"] != "the handler" {
+		operation := "process"
+		if said["attempt"] != "1" {
+			operation = "retry"
+		}
+		if s.Name != operation+" payments" || s.SpanKind != trace.SpanKindConsumer || said["messaging.operation.name"] != operation || said["messaging.operation.type"] != "process" ||
+			said["messaging.system"] != "holdfast" || said["messaging.destination.name"] != "payments" || said["messaging.consumer.group.name"] != "billing" ||
+			said["messaging.message.id"] != said["event_id"] || said["source"] != "bank" || said["type"] != "paid" || said["set by"] != "the handler" || said["error.type"] != said["error_code"] {
 			t.Errorf("span %s: %v", s.Name, said)
 		}
 		got[said["event_id"]+", attempt "+said["attempt"]+", from "+said["from_state"]+" to "+said["to_state"]+", "+said["correlation_id"]+", "+said["error_code"]] = s
@@ -96,7 +102,7 @@ func TestABatchIsOneSpanWithTheLinksOfItsEvents(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewInMemoryExporter()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)).Tracer("test")
-	_, ended := holdfastotel.Spans(tracer, inbox.Observer{}).OnHandle(t.Context(), inbox.Handling{Attempt: 1, FromState: inbox.StateNone, CorrelationID: "of the first",
+	_, ended := holdfastotel.InboxSpans(tracer, inbox.Observer{}).OnHandle(t.Context(), inbox.Handling{Attempt: 1, FromState: inbox.StateNone, CorrelationID: "of the first",
 		Events: []holdfast.Event{{ID: "1", Headers: map[string]string{"traceparent": producersSpan}}, {ID: "2"}, {ID: "3", Headers: map[string]string{"traceparent": producersSpan}}}})
 	ended(nil)
 	s := spans.GetSpans()[0]

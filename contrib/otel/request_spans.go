@@ -1,0 +1,125 @@
+package holdfastotel
+
+import (
+	"context"
+	"net/http"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/webhook"
+)
+
+// IdempotencySpans adds a span to a guard's Observer for each guarded request: "request" and the operation. The handler's context has
+// it. It is below the span in the request's context; if there is none, it continues the trace of the request's header traceparent.
+// Its attributes are outcome, idempotency_key (a hash), attempt and the answer's status. Functions that o already has are called too.
+func IdempotencySpans(tracer trace.Tracer, o idempotency.Observer) idempotency.Observer {
+	before, outcome := o.OnRequest, o.OnOutcome
+	o.OnRequest = func(ctx context.Context, r idempotency.Requested) (context.Context, func()) {
+		ended := func() {}
+		if before != nil {
+			ctx, ended = before(ctx, r)
+		}
+		name, kind := "request", trace.SpanKindInternal
+		if r.Route != "" {
+			name += " " + r.Route
+		}
+		if !trace.SpanContextFromContext(ctx).IsValid() {
+			if caller := callerOf(r.Request.Header); caller.IsValid() {
+				ctx = trace.ContextWithRemoteSpanContext(ctx, caller)
+			}
+			if !r.Completed {
+				kind = trace.SpanKindServer
+			}
+		}
+		ctx, span := tracer.Start(ctx, name, trace.WithSpanKind(kind))
+		return ctx, func() {
+			span.End()
+			ended()
+		}
+	}
+	o.OnOutcome = func(ctx context.Context, out idempotency.Outcome) {
+		span := trace.SpanFromContext(ctx)
+		describe(span, out)
+		describeAnswer(span, out)
+		if outcome != nil {
+			outcome(ctx, out)
+		}
+	}
+	return o
+}
+
+// describe sets what became of a request on its span.
+func describe(span trace.Span, o idempotency.Outcome) {
+	if !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(SpanOutcome.String(string(o.Result)))
+	if o.KeyHash != "" {
+		span.SetAttributes(SpanKey.String(o.KeyHash))
+	}
+	if o.Attempt > 0 {
+		span.SetAttributes(SpanAttempt.Int(o.Attempt))
+	}
+}
+
+// describeAnswer sets how a request was answered on the span that IdempotencySpans has made.
+func describeAnswer(span trace.Span, o idempotency.Outcome) {
+	if o.Status > 0 {
+		span.SetAttributes(attrStatus.Int(o.Status))
+	}
+	if o.ErrorCode != "" {
+		span.SetAttributes(SpanErrorCode.String(o.ErrorCode))
+	}
+	if o.Status >= http.StatusInternalServerError || o.Status == 0 {
+		span.SetStatus(codes.Error, string(o.Result))
+	}
+}
+
+// WebhookSpans adds a span to an endpoint's Observer for each request: "webhook" and the source. The inbox's handler has it in its
+// context, and the event carries it in its headers, so that retries of a stored event are in its trace. It is below the span in the
+// request's context. Without one it begins a trace, with a link to that of the sender: who may send webhooks does not choose our
+// traces. Functions that o already has are called too; the span's headers win over those that they give.
+func WebhookSpans(tracer trace.Tracer, o webhook.Observer) webhook.Observer {
+	before, refused, delivered := o.OnRequest, o.OnRefused, o.OnDelivery
+	o.OnRequest = func(ctx context.Context, r webhook.Requested) (context.Context, map[string]string, func()) {
+		var more map[string]string
+		ended := func() {}
+		if before != nil {
+			ctx, more, ended = before(ctx, r)
+		}
+		options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindInternal), trace.WithAttributes(SpanSource.String(r.Source))}
+		if !trace.SpanContextFromContext(ctx).IsValid() {
+			options[0] = trace.WithSpanKind(trace.SpanKindServer)
+			if sender := callerOf(r.Request.Header); sender.IsValid() {
+				options = append(options, trace.WithLinks(trace.Link{SpanContext: sender}))
+			}
+		}
+		ctx, span := tracer.Start(ctx, "webhook "+r.Source, options...)
+		return ctx, joined(headersOf(ctx), more), func() {
+			span.End()
+			ended()
+		}
+	}
+	o.OnRefused = func(r webhook.Refused) {
+		span := trace.SpanFromContext(within(r.Context))
+		span.SetAttributes(attrStatus.Int(r.Status), attribute.String("reason", string(r.Reason)))
+		if refused != nil {
+			refused(r)
+		}
+	}
+	o.OnDelivery = func(a webhook.Answered) {
+		span := trace.SpanFromContext(within(a.Context))
+		span.SetAttributes(attrStatus.Int(a.Status), SpanOutcome.String(string(a.Outcome)), SpanEventID.String(a.EventID), SpanEventType.String(a.Delivery.Type))
+		if a.CorrelationID != "" {
+			span.SetAttributes(SpanCorrelation.String(a.CorrelationID))
+		}
+		fail(span, a.Err)
+		if delivered != nil {
+			delivered(a)
+		}
+	}
+	return o
+}

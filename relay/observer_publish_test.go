@@ -1,0 +1,80 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
+	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// publishing is the key under which a context says that it was the observer's.
+type publishing struct{}
+
+// seeing is a publisher that refuses an event twice and asks for the observer's context.
+type seeing struct {
+	mu       sync.Mutex
+	refusals int
+	blind    bool
+}
+
+func (s *seeing) Publish(ctx context.Context, events []holdfast.Event) []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.blind = s.blind || ctx.Value(publishing{}) == nil
+	errs := make([]error, len(events))
+	for i, e := range events {
+		if e.ID == "bad" && s.refusals < 2 {
+			s.refusals++
+			errs[i] = &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultRecord, Err: errors.New("planned")}
+		}
+	}
+	return errs
+}
+
+func TestEachCallOfThePublisherIsObservedWithItsAttempts(t *testing.T) {
+	t.Parallel()
+	pool := setup(t, 1)
+	var mu sync.Mutex
+	var said []string
+	observer := relay.Observer{OnPublish: func(ctx context.Context, p relay.Publishing) (context.Context, func([]error)) {
+		attempts, ids := slices.Clone(p.Attempts), []string{}
+		for _, e := range p.Events {
+			ids = append(ids, e.ID)
+		}
+		return context.WithValue(ctx, publishing{}, true), func(errs []error) {
+			mu.Lock()
+			defer mu.Unlock()
+			for i, err := range errs {
+				said = append(said, fmt.Sprintf("%s %s %d, attempt %d, refused %v", ids[i], p.Topic, p.Partition, attempts[i], err != nil))
+			}
+		}
+	}}
+	write(t, pool, holdfast.Event{ID: "good", Topic: "orders", Key: "a", Type: "x"}, holdfast.Event{ID: "bad", Topic: "orders", Key: "b", Type: "x"})
+	b := &seeing{}
+	run(t, pool, b, relay.Config{Observer: observer, Retry: retry.Policy{Attempts: 5, Base: time.Millisecond, Cap: time.Millisecond}})
+	wait.Until(t, "both are published", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(said) >= 4
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	slices.Sort(said)
+	want := []string{"bad orders -1, attempt 1, refused true", "bad orders -1, attempt 2, refused true", "bad orders -1, attempt 3, refused false", "good orders -1, attempt 1, refused false"}
+	if !slices.Equal(said, want) {
+		t.Errorf("got %q, want %q", said, want)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.blind {
+		t.Error("the publisher did not get the observer's context")
+	}
+}
