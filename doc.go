@@ -34,10 +34,12 @@
 // cmd, examples, bench and the tests. A test of testkit/internal/lint compares this drawing with the code, in both directions.
 //
 //	contrib/mskiam (a module) ->  kafkago/oauthbearer, kafka-go, aws-msk-iam-sasl-signer-go, aws-sdk-go-v2
-//	contrib/otel (a module)   ->  idempotency, webhook, inbox, relay, retry, holdfast, otel
+//	contrib/otel (a module)   ->  metrics, idempotency, webhook, inbox, relay, outbox, retry, holdfast, pgx, otel
+//	contrib/prometheus (a module) ->  metrics, idempotency, webhook, inbox, relay, outbox, retry, pgx, client_golang
 //	contrib/redis (a module)  ->  idempotency, go-redis
 //	kafkago                   ->  inbox, relay, retry, holdfast, kafka-go, compress, x/sync
 //	kafkago/oauthbearer       ->  kafka-go
+//	metrics                   ->  idempotency, webhook, inbox, relay, outbox, retry, holdfast, pgx
 //	holdfasttest (for tests)  ->  inbox, holdfast, pgx
 //	inbox/sourcetest          ->  inbox
 //	relay/publishertest       ->  relay, holdfast

@@ -41,6 +41,9 @@ func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
 		cl.unanswered.add(token, now.Add(2*cl.c.lease()), err)
 		return nil, fmt.Errorf("claim stored events: %w", err)
 	}
+	if cl.c.Observer.OnPolled != nil {
+		cl.c.Observer.OnPolled(len(got), time.Since(now))
+	}
 	for _, s := range got {
 		cl.memory.hold(s)
 	}

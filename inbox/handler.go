@@ -168,15 +168,6 @@ type handling struct {
 	place   int             // the partition of Kafka, -1 for none
 }
 
-// handlingOf is a run of a handler for a new event, with the number of its attempt.
-func handlingOf(d *delivery, attempt int) handling {
-	about := handling{attempt: attempt, from: StateNone, called: d.from == nil, place: -1}
-	if d.from != nil {
-		about.place = d.from.fence.Partition
-	}
-	return about
-}
-
 // observed tells the Observer that a handler is about to run. It returns the handler's context.
 func (rn *runner) observed(ctx context.Context, es []holdfast.Event, about *handling) (context.Context, func(error)) {
 	ended := func(error) {}

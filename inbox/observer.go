@@ -66,6 +66,9 @@ type Observer struct {
 	// longer than its session. A handler's transaction that is refused shows it, or a position, or the release of the partition.
 	OnFenced func(p Assignment)
 
+	// OnPolled is called after each look for stored events that are due, with how many this node got: what it costs to wait for them.
+	OnPolled func(events int, took time.Duration)
+
 	// OnCleaned is called when retention has removed rows of the inbox (Config.Retention). took is how long that took.
 	OnCleaned func(rows int, took time.Duration)
 

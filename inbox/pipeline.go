@@ -197,6 +197,15 @@ func (p *pipeline) runEach(ctx context.Context, o opened) error {
 	return p.ledger.starts.forget(ctx, o.tx, o.ds...)
 }
 
+// handlingOf is a run of a handler for a new event, with the number of its attempt.
+func handlingOf(d *delivery, attempt int) handling {
+	about := handling{attempt: attempt, from: StateNone, called: d.from == nil, place: -1}
+	if d.from != nil {
+		about.place = d.from.fence.Partition
+	}
+	return about
+}
+
 // openAndRun is for an attempt that follows no other.
 func (p *pipeline) openAndRun(ctx context.Context, a attempt) (Outcome, error) {
 	o, _, err := p.open(ctx, a)

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,6 +90,9 @@ const (
 )
 
 var errLost = errors.New("the lane is lost")
+
+// errFenced is errLost by the answer of a statement that writes: another relay owns the lane now, so it wrote nothing.
+var errFenced = fmt.Errorf("%w: another relay owns it, or the database was restarted", errLost)
 
 // run works the lane until stop is closed (nil), or until our memory of it may be wrong (an error). ctx is cancelled only
 // when the lane is lost or the time to stop has run out.
@@ -189,7 +193,11 @@ func (l *lane) readPage(ctx context.Context) (page, error) {
 	ctx, cancel := l.r.env.limit(ctx, l.r.statementTimeout)
 	defer cancel()
 	failpoint.Hit(failpoint.RelayReading)
+	began := l.r.env.now()
 	p, err := l.reader.next(ctx)
+	if observe := l.r.c.Observer.OnRead; observe != nil && err == nil {
+		observe(Read{Lane: l.number, Events: len(p.events), Took: l.r.env.now().Sub(began)})
+	}
 	bytes := inMemory * p.bytes()
 	p.kept = l.r.budget.keep(bytes)
 	if bytes > p.kept {

@@ -39,6 +39,12 @@ type Observer struct {
 	// OnHeld is called when a topic or a partition waits before it is tried again: it refuses, or it does not answer in time.
 	OnHeld func(Held)
 
+	// OnPolled is called after each look at the log for all idle lanes: what it costs to wait for events.
+	OnPolled func(Polled)
+
+	// OnRead is called when a page of events was read from the log.
+	OnRead func(Read)
+
 	// OnSaved is called when cursors are durable.
 	OnSaved func(Saved)
 
@@ -62,8 +68,9 @@ type Released struct {
 
 // Lost is a lane that this relay dropped, and why.
 type Lost struct {
-	Lane int
-	Err  error
+	Lane   int
+	Err    error
+	Fenced bool // a write of this relay came too late and changed nothing: another relay owns the lane, or the database was restarted
 }
 
 // Publishing is a call of the publisher. Events belongs to the relay: copy what you keep.
@@ -112,6 +119,20 @@ type Held struct {
 	Fault     Fault
 	Err       error
 	Wait      time.Duration
+}
+
+// Polled is one look at the log, for all lanes of a relay.
+type Polled struct {
+	Lanes int
+	Found bool // some lane has unread events
+	Took  time.Duration
+}
+
+// Read is one page of a lane's events.
+type Read struct {
+	Lane   int
+	Events int
+	Took   time.Duration
 }
 
 // Saved is one save of cursors.

@@ -342,7 +342,7 @@ func (l *lane) behindFence(ctx context.Context, fill func(batch *pgx.Batch), the
 		defer results.Close()
 		var one int
 		if err := results.QueryRow().Scan(&one); errors.Is(err, pgx.ErrNoRows) {
-			return fmt.Errorf("%w: another relay owns it, or the database was restarted", errLost)
+			return errFenced
 		} else if err != nil {
 			return err
 		}

@@ -148,6 +148,14 @@ func (p *poller) look(ctx context.Context, poked bool) (found bool, err error) {
 	p.mu.Unlock()
 	ctx, cancel := p.r.env.limit(ctx, p.r.c.Lease)
 	defer cancel()
+	if observe := p.r.c.Observer.OnPolled; observe != nil {
+		began := p.r.env.now()
+		defer func() {
+			if err == nil {
+				observe(Polled{Lanes: len(owned), Found: found, Took: p.r.env.now().Sub(began)})
+			}
+		}()
+	}
 	rows, err := p.r.pool.Query(ctx, p.r.sql.In(probeLanes), numbers, dones, owned[0].token)
 	if err != nil {
 		return false, fmt.Errorf("probe lanes: %w", err)

@@ -228,7 +228,7 @@ func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	if err != nil {
 		r.c.Logger.Warn("lane dropped, will be claimed again when it is free", "lane", l.number, "epoch", l.epoch, "times", times, "error", private.Text(err))
 		if observe := r.c.Observer.OnLost; observe != nil {
-			observe(Lost{Lane: l.number, Err: err})
+			observe(Lost{Lane: l.number, Err: err, Fenced: errors.Is(err, errFenced)})
 		}
 	} else if observe := r.c.Observer.OnReleased; observe != nil {
 		observe(Released{Lane: l.number})

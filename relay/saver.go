@@ -149,7 +149,7 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 			continue
 		}
 		if !saved[l.number] {
-			l.lost(fmt.Errorf("%w: another relay owns it, or the database was restarted", errLost))
+			l.lost(errFenced)
 			continue
 		}
 		l.mu.Lock()

@@ -20,6 +20,8 @@ import (
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/metrics"
+	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 	"github.com/holdfast-go/holdfast/webhook"
@@ -48,7 +50,13 @@ func scraped(t *testing.T) map[string][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in.OnReceive(inbox.Received{})
+	_, handled := in.OnHandle(t.Context(), inbox.Handling{Events: []holdfast.Event{{Topic: "orders"}}})
+	handled(errors.New("planned"))
+	in.OnReceive(inbox.Received{Outcome: inbox.Handled, Event: holdfast.Event{Time: time.Now()}})
+	in.OnHeld(inbox.Assignment{}, nil)
+	in.OnErased(holdfast.Event{})
+	in.OnUnknownType("", "")
+	in.OnPolled(1, time.Second)
 	in.OnRetry(inbox.Retried{})
 	in.OnDead(inbox.DeadLettered{})
 	in.OnConflict(holdfast.Event{})
@@ -65,26 +73,40 @@ func scraped(t *testing.T) map[string][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	publishing.OnPublished(relay.Published{Events: []holdfast.Event{{}}})
+	writes, err := holdfastotel.Outbox(meter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, wrote := writes.OnWrite(t.Context(), outbox.Writing{Events: []holdfast.Event{{Topic: "orders"}}})
+	wrote(nil)
+	_, sent := publishing.OnPublish(t.Context(), relay.Publishing{Topic: "orders"})
+	sent([]error{errors.New("planned")})
+	publishing.OnPolled(relay.Polled{})
+	publishing.OnRead(relay.Read{Events: 1})
+	publishing.OnPublished(relay.Published{Events: []holdfast.Event{{Time: time.Now()}}})
 	publishing.OnParked(relay.Parked{Why: "record"})
 	publishing.OnUnparked(relay.Unparked{})
 	publishing.OnDead(relay.DeadLettered{Letter: 1})
 	publishing.OnClaimed(relay.Claimed{Epoch: 1})
 	publishing.OnReleased(relay.Released{})
-	publishing.OnLost(relay.Lost{})
+	publishing.OnLost(relay.Lost{Fenced: true})
 	publishing.OnHeld(relay.Held{Fault: relay.FaultTopic, Wait: time.Second})
 	publishing.OnSaved(relay.Saved{Lanes: 1, Took: time.Second})
 	publishing.OnMoved(relay.Moved{Events: 1})
 	publishing.OnReclaimed(relay.Reclaimed{Result: "kept"})
 	db := migrated.New(t)
-	if _, err := holdfastotel.Backlog(meter, relayOf(t, db, publishing)); err != nil {
+	if _, err := db.Exec(t.Context(), `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash) values ('inbox', 'billing', 'planned', '1', 's', 't', 'orders', 'k', now(), '');
+		insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash) values ('billing', 'orders', 'k', 1, 's', '1', 't', now(), '')`); err != nil {
 		t.Fatal(err)
 	}
-	consumer, err := inbox.New(db.Pool, inbox.Config{Consumer: "billing"})
+	sampler, err := metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := holdfastotel.Waiting(meter, "billing", consumer); err != nil {
+	if _, err := holdfastotel.Database(meter, sampler); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holdfastotel.Pool(meter, "main", db.Pool); err != nil {
 		t.Fatal(err)
 	}
 	hooks, err := holdfastotel.Webhook(meter)
@@ -197,21 +219,45 @@ func TestTheDashboardShowsWhatIsReallyMeasured(t *testing.T) {
 	}
 }
 
-func TestEveryMetricIsDocumented(t *testing.T) {
+// row is a metric of docs/reference/metrics.md: its name in Prometheus and in OpenTelemetry, what it is, and its labels.
+var row = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| `([\\w.]+)` \\| (\\w+), `[^`]+` \\| ([^|]*) \\|")
+
+func TestEveryMetricOfThePageIsThereUnderItsName(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/reference/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	listed := map[string]bool{}
-	for _, name := range metricName.FindAllString(string(text), -1) {
-		listed[name] = true
+	found, listed := scraped(t), map[string]bool{}
+	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
+		name, kind, labels := m[1], m[3], []string{}
+		for _, label := range strings.Split(strings.ReplaceAll(m[4], "`", ""), ", ") {
+			if label != "" {
+				labels = append(labels, strings.ReplaceAll(label, ".", "_"))
+			}
+		}
+		if kind == "histogram" {
+			name += "_sum"
+		}
+		listed[m[1]] = true
+		got, there := found[name]
+		for _, label := range got { // One without a value is not there.
+			if !slices.Contains(labels, label) {
+				t.Errorf("%s has the label %s, which the page does not list", name, label)
+			}
+		}
+		if !there || (kind == "counter") != strings.HasSuffix(name, "_total") {
+			t.Errorf("%s, a %s, is there: %v", name, kind, there)
+		}
 	}
-	for name := range scraped(t) {
+	if len(listed) != len(metrics.All()) {
+		t.Errorf("the page has %d metrics, want %d", len(listed), len(metrics.All()))
+	}
+	for name := range found {
 		for _, end := range []string{"_bucket", "_sum", "_count"} {
 			name = strings.TrimSuffix(name, end)
 		}
-		if !listed[name] {
+		if !listed[name] && !listed[name+"_count"] {
 			t.Errorf("docs/reference/metrics.md does not list %s", name)
 		}
 	}

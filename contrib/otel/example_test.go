@@ -5,9 +5,11 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	holdfastotel "github.com/holdfast-go/holdfast/contrib/otel"
 	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/outbox"
 )
 
 func Example() {
@@ -19,5 +21,14 @@ func Example() {
 		}
 		return idempotency.New(pool, idempotency.Config{Principal: account, Observer: observer})
 		// end snippet
+	}
+}
+
+func ExampleOutboxSpans() {
+	_ = func(tracer trace.Tracer) (*outbox.Outbox, error) {
+		// snippet: outbox
+		out, err := outbox.New(outbox.Config{Observer: holdfastotel.OutboxSpans(tracer, outbox.Observer{})})
+		// end snippet
+		return out, err
 	}
 }

@@ -11,66 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// MaxTopics is the maximum number of values of the topic label. Further topics are counted as "other". A quarter of them are
-// for topics to which nothing was published.
-const MaxTopics = 200
-
-// Relay makes the Observer of a Relay. It counts events that were published, parked, published from their queue and
-// given up, by topic. It counts lanes that were claimed, released and lost, waits by reason, scheduled events that
-// became due, and segments that were checked, by result. A histogram has the time to save cursors. An error means that
-// an instrument could not be made.
-func Relay(meter metric.Meter) (relay.Observer, error) {
-	m := maker{meter: meter}
-	published := m.counter("holdfast.relay.published", "{event}", "Events that the broker acknowledged, repeats included")
-	parked := m.counter("holdfast.relay.parked", "{event}", "Events that were parked in the queue of their key")
-	unparked := m.counter("holdfast.relay.unparked", "{event}", "Events that were published from the queue of their key")
-	dead := m.counter("holdfast.relay.dead", "{event}", "Events that became dead letters")
-	claimed := m.counter("holdfast.relay.claimed", "{lane}", "Lanes that were claimed")
-	released := m.counter("holdfast.relay.released", "{lane}", "Lanes that were released in an orderly way")
-	lost := m.counter("holdfast.relay.lost", "{lane}", "Lanes that were lost to another relay, or dropped to be claimed again")
-	held := m.counter("holdfast.relay.held", "{wait}", "Waits of a lane before it tries again")
-	saving := m.histogram("holdfast.relay.saving", "How long a save of cursors took", seconds)
-	moved := m.counter("holdfast.relay.moved", "{event}", "Scheduled events that became due")
-	reclaimed := m.counter("holdfast.relay.reclaimed", "{segment}", "Segments of the log that were checked, by result")
-	if m.err != nil {
-		return relay.Observer{}, m.err
-	}
-	ctx := context.Background()
-	topics := newTopicNames()
-	ofPublished := func(topic string) attribute.KeyValue { return attribute.String("topic", topics.published.name(topic)) }
-	ofTroubled := func(topic string) attribute.KeyValue { return attribute.String("topic", topics.inTrouble(topic)) }
-	by := func(labels ...attribute.KeyValue) metric.MeasurementOption {
-		return metric.WithAttributeSet(attribute.NewSet(labels...))
-	}
-	return relay.Observer{
-		OnPublished: func(p relay.Published) {
-			counts := map[string]int64{}
-			for i := range p.Events {
-				counts[p.Events[i].Topic]++
-			}
-			for name, n := range counts {
-				published.Add(ctx, n, by(ofPublished(name)))
-			}
-		},
-		OnParked: func(p relay.Parked) {
-			parked.Add(ctx, 1, by(ofTroubled(p.Event.Topic), attribute.String("why", p.Why)))
-		},
-		OnUnparked: func(u relay.Unparked) { unparked.Add(ctx, 1, by(ofPublished(u.Event.Topic))) },
-		OnDead:     func(d relay.DeadLettered) { dead.Add(ctx, 1, by(ofTroubled(d.Event.Topic))) },
-		OnClaimed:  func(relay.Claimed) { claimed.Add(ctx, 1) },
-		OnReleased: func(relay.Released) { released.Add(ctx, 1) },
-		OnLost:     func(relay.Lost) { lost.Add(ctx, 1) },
-		OnHeld: func(h relay.Held) {
-			held.Add(ctx, 1, by(attribute.String("fault", string(h.Fault))))
-		},
-		OnSaved:     func(s relay.Saved) { saving.Record(ctx, s.Took.Seconds()) },
-		OnMoved:     func(m relay.Moved) { moved.Add(ctx, int64(m.Events)) },
-		OnReclaimed: func(r relay.Reclaimed) { reclaimed.Add(ctx, 1, by(attribute.String("result", r.Result))) },
-	}, nil
-}
-
 // Backlog makes gauges of events that are written but not published. They show lanes with unread events, the age of the
-// oldest event, parked events and how long they have waited, and lanes with overdue scheduled events. Each collection
+// oldest event, parked events and how long they have waited, and lanes with overdue scheduled events. It is for
+// a process whose role may not read what Database does: the names are the same, so use one of the two. Each collection
 // queries the database once, and every process with these gauges reports the same values: alert on the age. Unregister
 // the Registration before you close the pool. An error means that an instrument could not be made.
 func Backlog(meter metric.Meter, r *relay.Relay) (metric.Registration, error) {
@@ -136,4 +79,16 @@ func (m *maker) observe(read metric.Callback, instruments ...metric.Observable) 
 		return nil, m.err
 	}
 	return m.meter.RegisterCallback(read, instruments...)
+}
+
+// maker makes instruments, and remembers the first error.
+type maker struct {
+	meter metric.Meter
+	err   error
+}
+
+func (m *maker) note(name string, err error) {
+	if err != nil && m.err == nil {
+		m.err = fmt.Errorf("make instrument %s: %w", name, err)
+	}
 }

@@ -1,4 +1,4 @@
-package holdfastotel
+package metrics
 
 import "sync"
 
@@ -61,4 +61,14 @@ func (n *topicNames) inTrouble(topic string) string {
 		return topic
 	}
 	return n.troubled.name(topic)
+}
+
+// ofCall is the value for the topic of a call of the broker, and what it answered.
+func (n *topicNames) ofCall(topic string, errs []error) string {
+	for _, err := range errs {
+		if err == nil {
+			return n.published.name(topic)
+		}
+	}
+	return n.inTrouble(topic)
 }

@@ -1,0 +1,121 @@
+package holdfastotel
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/holdfast-go/holdfast/metrics"
+)
+
+// Meter is a meter of OpenTelemetry as package metrics needs one: for metrics.Outbox, ObserveDatabase and ObservePool. The functions of
+// this package take the meter itself.
+func Meter(meter metric.Meter) metrics.Meter { return otelMeter{meter} }
+
+type otelMeter struct{ meter metric.Meter }
+
+// Recorder makes a counter, of whole numbers, or a histogram.
+func (m otelMeter) Recorder(i metrics.Instrument) (metrics.Recorder, error) {
+	if i.Kind == metrics.Histogram {
+		h, err := m.meter.Float64Histogram(i.Name, metric.WithUnit(i.Unit), metric.WithDescription(i.Description), metric.WithExplicitBucketBoundaries(i.Buckets...))
+		return recorder{labels: i.Labels, record: func(by []metric.MeasurementOption) metrics.Series { return histogramSeries{h, recordOptions(by)} }}, err
+	}
+	c, err := m.meter.Int64Counter(i.Name, metric.WithUnit(i.Unit), metric.WithDescription(i.Description))
+	return recorder{labels: i.Labels, record: func(by []metric.MeasurementOption) metrics.Series { return counterSeries{c, addOptions(by)} }}, err
+}
+
+// recorder makes the series of an instrument.
+type recorder struct {
+	labels []string
+	record func(by []metric.MeasurementOption) metrics.Series
+}
+
+func (r recorder) With(values ...string) metrics.Series {
+	return r.record([]metric.MeasurementOption{metric.WithAttributeSet(attribute.NewSet(attributesBy(r.labels, values)...))})
+}
+
+// attributesBy are the labels that have a value.
+func attributesBy(labels, values []string) []attribute.KeyValue {
+	var set []attribute.KeyValue
+	for i, value := range values {
+		if value != "" {
+			set = append(set, attribute.String(labels[i], value))
+		}
+	}
+	return set
+}
+
+func recordOptions(by []metric.MeasurementOption) (options []metric.RecordOption) {
+	for _, o := range by {
+		options = append(options, o)
+	}
+	return options
+}
+
+func addOptions(by []metric.MeasurementOption) (options []metric.AddOption) {
+	for _, o := range by {
+		options = append(options, o)
+	}
+	return options
+}
+
+type counterSeries struct {
+	counter metric.Int64Counter
+	by      []metric.AddOption
+}
+
+func (s counterSeries) Record(ctx context.Context, value float64) {
+	s.counter.Add(ctx, int64(value), s.by...)
+}
+
+type histogramSeries struct {
+	histogram metric.Float64Histogram
+	by        []metric.RecordOption
+}
+
+func (s histogramSeries) Record(ctx context.Context, value float64) {
+	s.histogram.Record(ctx, value, s.by...)
+}
+
+// Observe makes gauges and counters: of whole numbers, except for times.
+func (m otelMeter) Observe(is []metrics.Instrument, read func(ctx context.Context) ([]metrics.Reading, error)) (stop func() error, err error) {
+	whole, fractions := make([]metric.Int64Observable, len(is)), make([]metric.Float64Observable, len(is))
+	all := make([]metric.Observable, len(is))
+	for n, i := range is {
+		unit, description := metric.WithUnit(i.Unit), metric.WithDescription(i.Description)
+		switch {
+		case i.Kind == metrics.Total && i.Unit == "s":
+			fractions[n], err = m.meter.Float64ObservableCounter(i.Name, unit, description)
+			all[n] = fractions[n]
+		case i.Kind == metrics.Total:
+			whole[n], err = m.meter.Int64ObservableCounter(i.Name, unit, description)
+			all[n] = whole[n]
+		case i.Unit == "s":
+			fractions[n], err = m.meter.Float64ObservableGauge(i.Name, unit, description)
+			all[n] = fractions[n]
+		default:
+			whole[n], err = m.meter.Int64ObservableGauge(i.Name, unit, description)
+			all[n] = whole[n]
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	registration, err := m.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		values, err := read(ctx)
+		for _, v := range values {
+			by := metric.WithAttributes(attributesBy(is[v.Index].Labels, v.Labels)...)
+			if whole[v.Index] != nil {
+				o.ObserveInt64(whole[v.Index], int64(v.Value), by)
+			} else {
+				o.ObserveFloat64(fractions[v.Index], v.Value, by)
+			}
+		}
+		return err
+	}, all...)
+	if err != nil {
+		return nil, err
+	}
+	return registration.Unregister, nil
+}

@@ -1,0 +1,190 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+)
+
+// DatabaseConfig configures a Database. The zero DatabaseConfig works.
+type DatabaseConfig struct {
+	// Schema is the Postgres schema that holdfast.Migrate created. Defaults to "holdfast".
+	Schema string
+
+	// Interval is how long a sample is kept: however often a process is asked, it queries the database once in that time. At least
+	// 1 s. Defaults to 15 s.
+	Interval time.Duration
+
+	// Timeout bounds the queries of a sample, together. Defaults to 5 s.
+	Timeout time.Duration
+}
+
+// Bounds of a sample.
+const (
+	maxSampled   = 100_000 // rows that are counted of a table
+	maxConsumers = 50      // that have figures of their own
+)
+
+// Database samples what only the database knows: what is not published, what is stored, parked or a dead letter, and how large the
+// tables are. One sample is five queries. Counts end at 100,000 rows, and at 50 consumers. Every process sees the same figures, so one
+// of them is enough. Many goroutines may use it at once.
+type Database struct {
+	pool *pgxpool.Pool
+	c    DatabaseConfig
+	sql  *sqlschema.Statements
+
+	mu       sync.Mutex
+	last     Sample
+	err      error
+	failures int
+	until    time.Time // last and err count until then
+}
+
+// NewDatabase returns a Database. The error lists every problem of the configuration. The role of the pool needs what
+// holdfast.RolesSQL grants to holdfast_reader.
+func NewDatabase(pool *pgxpool.Pool, c DatabaseConfig) (*Database, error) {
+	var problems []error
+	if pool == nil {
+		problems = append(problems, errors.New("pool is nil: it must be connected to the primary"))
+	}
+	if c.Schema == "" {
+		c.Schema = sqlschema.Default
+	}
+	if err := sqlschema.Validate(c.Schema); err != nil {
+		problems = append(problems, err)
+	}
+	if c.Interval == 0 {
+		c.Interval = 15 * time.Second
+	}
+	if c.Timeout == 0 {
+		c.Timeout = 5 * time.Second
+	}
+	if c.Interval < time.Second {
+		problems = append(problems, fmt.Errorf("interval is %v: it must be at least 1s, because each sample queries the database", c.Interval))
+	}
+	if c.Timeout < 0 {
+		problems = append(problems, fmt.Errorf("timeout is %v: it must be positive, or 0 for the default", c.Timeout))
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, fmt.Errorf("database metrics config: %w", err)
+	}
+	return &Database{pool: pool, c: c, sql: sqlschema.For(c.Schema)}, nil
+}
+
+// Sample is what the database holds at a moment.
+type Sample struct {
+	At   time.Time     // by this process's clock
+	Took time.Duration // what the queries took
+
+	Lanes        int           // lanes with events that no relay has published
+	Oldest       time.Duration // since the time of the oldest of them; 0 if there is none
+	Parked       int           // events that wait in the queues of their keys
+	OldestParked time.Duration
+	Scheduled    int // lanes with scheduled events that are due and not in the log
+
+	Stored  []StoredOf  // of the consumers with stored events
+	Letters []LettersOf // open dead letters
+	Sizes   []SizeOf
+}
+
+// StoredOf is what is stored for a consumer.
+type StoredOf struct {
+	Consumer   string
+	Events     int
+	Keys       int // topics and keys that are blocked
+	Oldest     time.Duration
+	Undeclared int // events of types that no running node handles
+}
+
+// LettersOf are the open dead letters of a relay (Consumer is "") or of a consumer.
+type LettersOf struct {
+	Origin, Consumer string
+	Open             int
+}
+
+// SizeOf is the size of a table with its indexes. The log's segments are the table "event".
+type SizeOf struct {
+	Table string
+	Bytes float64
+}
+
+// Sample returns the last sample if that is younger than Interval, and else queries the database. Callers that come together wait for
+// one sample. An error is kept as long as a sample, so that a database in trouble is not asked more often.
+func (d *Database) Sample(ctx context.Context) (Sample, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if time.Now().Before(d.until) {
+		return d.last, d.err
+	}
+	begun := time.Now()
+	d.last, d.err = d.read(ctx)
+	if d.err != nil {
+		d.failures++
+	}
+	d.last.At, d.last.Took = begun, time.Since(begun)
+	d.until = begun.Add(d.c.Interval)
+	return d.last, d.err
+}
+
+// failed is how many samples have failed.
+func (d *Database) failed() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.failures
+}
+
+// read queries the database.
+func (d *Database) read(ctx context.Context) (s Sample, err error) {
+	// The caller's deadline does not end it: others may wait for the same sample.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.c.Timeout)
+	defer cancel()
+	var oldest, parked float64
+	if err := d.pool.QueryRow(ctx, d.sql.In(sampleLog)).Scan(&s.Lanes, &oldest, &s.Scheduled); err != nil {
+		return Sample{}, fmt.Errorf("sample the log: %w", explain(err))
+	}
+	if err := d.pool.QueryRow(ctx, d.sql.In(sampleParked), maxSampled).Scan(&s.Parked, &parked); err != nil {
+		return Sample{}, fmt.Errorf("sample parked events: %w", explain(err))
+	}
+	s.Oldest, s.OldestParked = seconds(oldest), seconds(parked)
+	rows, _ := d.pool.Query(ctx, d.sql.In(sampleStored), maxSampled, maxConsumers) // CollectRows returns its error.
+	s.Stored, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (of StoredOf, err error) {
+		var oldest float64
+		err = row.Scan(&of.Consumer, &of.Events, &of.Keys, &oldest, &of.Undeclared)
+		of.Oldest = seconds(oldest)
+		return of, err
+	})
+	if err != nil {
+		return Sample{}, fmt.Errorf("sample stored events: %w", explain(err))
+	}
+	rows, _ = d.pool.Query(ctx, d.sql.In(sampleLetters), maxSampled, maxConsumers)
+	s.Letters, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (of LettersOf, err error) {
+		err = row.Scan(&of.Origin, &of.Consumer, &of.Open)
+		return of, err
+	})
+	if err != nil {
+		return Sample{}, fmt.Errorf("sample dead letters: %w", explain(err))
+	}
+	rows, _ = d.pool.Query(ctx, d.sql.In(sampleSizes), sized, d.c.Schema)
+	s.Sizes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (of SizeOf, err error) {
+		err = row.Scan(&of.Table, &of.Bytes)
+		return of, err
+	})
+	if err != nil {
+		return Sample{}, fmt.Errorf("sample sizes: %w", explain(err))
+	}
+	return s, nil
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// explain adds a remedy to errors that an operator can fix.
+func explain(err error) error {
+	return sqlschema.Explain(err, "grant the role holdfast_reader of holdfast.RolesSQL to this role (docs/operations.md)")
+}

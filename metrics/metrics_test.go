@@ -1,0 +1,155 @@
+package metrics_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/roletest"
+	"github.com/holdfast-go/holdfast/metrics"
+	"github.com/holdfast-go/holdfast/outbox"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+func TestLabelsOfTopicsAreBoundedAlsoForTopicsInTrouble(t *testing.T) {
+	t.Parallel()
+	l := newLedger()
+	o, err := metrics.Relay(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := []error{&relay.PublishError{Fault: relay.FaultTopic, Err: errors.New("planned")}}
+	for i := range 500 {
+		for kind, errs := range map[string][]error{"junk": refused, "real": {nil}} {
+			_, ended := o.OnPublish(t.Context(), relay.Publishing{Topic: fmt.Sprint(kind, i)})
+			ended(errs)
+		}
+	}
+	topics, sum := 0, 0.0
+	for name, value := range l.values {
+		if strings.HasPrefix(name, "messaging.client.sent.messages ") {
+			topics, sum = topics+1, sum+value
+		}
+	}
+	if topics != metrics.MaxTopics+2 || sum != 1000 {
+		t.Errorf("%d series have %v messages", topics, sum)
+	}
+}
+
+func TestACallOfTheBrokerIsCountedByItsAnswers(t *testing.T) {
+	t.Parallel()
+	l := newLedger()
+	o, err := metrics.Relay(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := &relay.PublishError{Fault: relay.FaultRecord, Err: errors.New("planned")}
+	_, ended := o.OnPublish(t.Context(), relay.Publishing{Topic: "orders"})
+	ended([]error{nil, bad, nil})
+	now := time.Now()
+	o.OnPublished(relay.Published{Events: []holdfast.Event{{Topic: "orders", Time: now}, {Topic: "orders", Time: now.Add(-time.Hour)}, {Topic: "bills", Time: now}}})
+	o.OnReclaimed(relay.Reclaimed{Result: "refused: transaction 7 holds it"})
+	for name, want := range map[string]float64{
+		"messaging.client.sent.messages kafka,publish,orders,": 2, "messaging.client.sent.messages kafka,publish,orders,record": 1,
+		"holdfast.relay.published orders": 2, "holdfast.relay.published bills": 1, "holdfast.relay.reclaimed refused": 1,
+	} {
+		if l.values[name] != want {
+			t.Errorf("%s is %v, want %v", name, l.values[name], want)
+		}
+	}
+	if lag := l.values["holdfast.relay.lag "]; lag < 3600 || lag > 7200 {
+		t.Errorf("the lag is %v s, want that of the oldest event", lag)
+	}
+	if _, timed := l.values["messaging.client.operation.duration kafka,publish,orders,record"]; !timed {
+		t.Errorf("the call is not timed by its worst answer: %v", l.values)
+	}
+}
+
+func TestNoTwoInstrumentsHaveOneName(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, i := range metrics.All() {
+		if seen[i.Name] {
+			t.Errorf("%s is there twice", i.Name)
+		}
+		seen[i.Name] = true
+		if !slices.IsSorted(i.Buckets) {
+			t.Errorf("the buckets of %s are %v", i.Name, i.Buckets)
+		}
+	}
+}
+
+func TestASampleIsWhatTheDatabaseHolds(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	write := func(es ...holdfast.Event) {
+		if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error { return outbox.Write(t.Context(), tx, es...) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(holdfast.Event{Topic: "orders", Type: "x", Key: "k", Time: time.Now().Add(-time.Hour)}, holdfast.Event{Topic: "orders", Type: "x", Key: "k", NotBefore: time.Now().Add(50 * time.Millisecond)})
+	pgtest.Exec(t, db, `insert into holdfast.parked (lane, topic, key, place, why, next_at, first_at, id, source, type, time)
+		select 0, 'orders', 'k', n, 'record', now(), now() - interval '2 hours', n::text, '', 't', now() from generate_series(1, 3) n`)
+	pgtest.Exec(t, db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, first_at)
+		select case when n < 4 then 'billing' else 'mail' end, 'orders', (n % 2)::text, n, 's', n::text, 't', now(), '', now() - interval '3 hours' from generate_series(1, 4) n`)
+	pgtest.Exec(t, db, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('mail', 't', 'a', now() + interval '1 hour')")
+	pgtest.Exec(t, db, `insert into holdfast.letter (origin, consumer, reason, state, event_id, source, type, topic, key, time, hash) values
+		('inbox', 'billing', 'r', 'open', '1', 's', 't', 'orders', 'k', now(), ''), ('inbox', 'billing', 'r', 'replaying', '2', 's', 't', 'orders', 'k', now(), ''),
+		('inbox', 'billing', 'r', 'discarded', '3', 's', 't', 'orders', 'k', now(), ''), ('relay', '', 'r', 'open', '1', 's', 't', 'orders', 'k', now(), '')`)
+
+	// A role that monitors and may see no payload can sample.
+	monitor, _ := roletest.Login(t, db, "", roletest.Make(t, db)+"_reader")
+	d, err := metrics.NewDatabase(monitor, metrics.DatabaseConfig{Interval: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(60 * time.Millisecond) // sleep: the scheduled event falls due
+	s, err := d.Sample(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	near := func(d, want time.Duration) bool { return d >= want && d < want+time.Hour }
+	if s.Lanes != 1 || !near(s.Oldest, time.Hour) || s.Parked != 3 || !near(s.OldestParked, 2*time.Hour) || s.Scheduled != 1 {
+		t.Errorf("got %+v", s)
+	}
+	if len(s.Stored) != 2 || s.Stored[0].Consumer != "billing" || s.Stored[0].Events != 3 || s.Stored[0].Keys != 2 || s.Stored[0].Undeclared != 3 || !near(s.Stored[0].Oldest, 3*time.Hour) ||
+		s.Stored[1].Consumer != "mail" || s.Stored[1].Events != 1 || s.Stored[1].Undeclared != 0 {
+		t.Errorf("stored: %+v", s.Stored)
+	}
+	if len(s.Letters) != 2 || s.Letters[0] != (metrics.LettersOf{Origin: "inbox", Consumer: "billing", Open: 2}) || s.Letters[1] != (metrics.LettersOf{Origin: "relay", Open: 1}) {
+		t.Errorf("letters: %+v", s.Letters)
+	}
+	sizes := map[string]float64{}
+	for _, of := range s.Sizes {
+		sizes[of.Table] = of.Bytes
+	}
+	if sizes["event"] <= 0 || sizes["inbox"] <= 0 || len(sizes) != 10 {
+		t.Errorf("sizes: %v", sizes)
+	}
+	// It is kept.
+	pgtest.Exec(t, db, "delete from holdfast.parked")
+	if again, err := d.Sample(t.Context()); err != nil || again.Parked != 3 || again.At != s.At {
+		t.Errorf("it was read again: %+v, %v", again, err)
+	}
+}
+
+func TestWhatASamplerIsConfiguredWithIsChecked(t *testing.T) {
+	t.Parallel()
+	_, err := metrics.NewDatabase(nil, metrics.DatabaseConfig{Schema: "a b", Interval: time.Millisecond, Timeout: -1})
+	if err == nil {
+		t.Fatal("it was taken")
+	}
+	for _, want := range []string{"pool is nil", "a b", "interval is 1ms", "timeout is -1ns"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+}

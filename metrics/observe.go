@@ -1,0 +1,79 @@
+package metrics
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// ofDatabase are the instruments of ObserveDatabase.
+var ofDatabase = []Instrument{
+	gauge("holdfast.backlog.lanes", "{lane}", "Lanes with events that no relay has published"),
+	gauge("holdfast.backlog.age", "s", "Age of the oldest event that no relay has published"),
+	gauge("holdfast.backlog.parked", "{event}", "Events that wait in the queues of their keys"),
+	gauge("holdfast.backlog.parked.age", "s", "How long the oldest parked event has waited"),
+	gauge("holdfast.backlog.scheduled", "{lane}", "Lanes with scheduled events that are due and not in the log"),
+	gauge("holdfast.waiting.events", "{event}", "Events that are stored and wait", "consumer"),
+	gauge("holdfast.waiting.keys", "{key}", "Topics and keys that wait", "consumer"),
+	gauge("holdfast.waiting.age", "s", "How long the oldest stored event has waited", "consumer"),
+	gauge("holdfast.waiting.undeclared", "{event}", "Stored events of types that no running node of the consumer handles", "consumer"),
+	gauge("holdfast.letters.open", "{event}", "Dead letters that a person has to decide on", "origin", "consumer"),
+	gauge("holdfast.table.size", "By", "Size of a table with its indexes; the segments of the log are one", "table"),
+	gauge("holdfast.sample.age", "s", "How old the figures of the database are"),
+	gauge("holdfast.sample.duration", "s", "How long the queries for them took"),
+	total("holdfast.sample.failures", "{sample}", "Samples of the database that failed: their figures are missing"),
+}
+
+// ObserveDatabase makes gauges of what a Database samples. They need a process with a role that may read it; every process reports the
+// same values. End it with stop before you close the pool.
+func ObserveDatabase(m Meter, d *Database) (stop func() error, err error) {
+	return m.Observe(ofDatabase, func(ctx context.Context) ([]Reading, error) {
+		s, err := d.Sample(ctx)
+		failed := Reading{Index: len(ofDatabase) - 1, Value: float64(d.failed())}
+		if err != nil {
+			return []Reading{failed}, nil // It is what failures is for: the other metrics of the process are still wanted.
+		}
+		return append(s.readings(), failed), nil
+	})
+}
+
+// readings are a sample as values of ofDatabase.
+func (s Sample) readings() []Reading {
+	all := []Reading{
+		{0, float64(s.Lanes), nil}, {1, s.Oldest.Seconds(), nil}, {2, float64(s.Parked), nil}, {3, s.OldestParked.Seconds(), nil}, {4, float64(s.Scheduled), nil},
+		{11, since(s.At), nil}, {12, s.Took.Seconds(), nil},
+	}
+	for _, of := range s.Stored {
+		who := []string{of.Consumer}
+		all = append(all, Reading{5, float64(of.Events), who}, Reading{6, float64(of.Keys), who}, Reading{7, of.Oldest.Seconds(), who}, Reading{8, float64(of.Undeclared), who})
+	}
+	for _, of := range s.Letters {
+		all = append(all, Reading{9, float64(of.Open), []string{of.Origin, of.Consumer}})
+	}
+	for _, of := range s.Sizes {
+		all = append(all, Reading{10, of.Bytes, []string{of.Table}})
+	}
+	return all
+}
+
+// ofPool are the instruments of ObservePool.
+var ofPool = []Instrument{
+	gauge("db.client.connection.count", "{connection}", "Connections of a pool, by whether they are used", labelPool, labelState),
+	gauge("db.client.connection.max", "{connection}", "Connections that a pool may have", labelPool),
+	total("holdfast.pool.acquired", "{connection}", "Connections that were taken from the pool", labelPool),
+	total("holdfast.pool.waits", "{connection}", "Connections that were waited for, because none was idle", labelPool),
+	total("holdfast.pool.wait.time", "s", "Time that was spent waiting for connections", labelPool),
+	total("holdfast.pool.canceled", "{connection}", "Waits for a connection that ended without one", labelPool),
+}
+
+// ObservePool makes gauges and counters of a pool: its connections, and how long they are waited for. name tells pools of a process
+// apart; it is a label, so it must be one of few.
+func ObservePool(m Meter, name string, pool *pgxpool.Pool) (stop func() error, err error) {
+	return m.Observe(ofPool, func(context.Context) ([]Reading, error) {
+		s, who := pool.Stat(), []string{name}
+		return []Reading{
+			{0, float64(s.AcquiredConns()), []string{name, "used"}}, {0, float64(s.IdleConns()), []string{name, "idle"}}, {1, float64(s.MaxConns()), who},
+			{2, float64(s.AcquireCount()), who}, {3, float64(s.EmptyAcquireCount()), who}, {4, s.EmptyAcquireWaitTime().Seconds(), who}, {5, float64(s.CanceledAcquireCount()), who},
+		}, nil
+	})
+}

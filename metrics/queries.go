@@ -1,0 +1,56 @@
+package metrics
+
+// The statements of Database. Each has a bound: lanes and tables are few, and of what waits at most $1 rows are counted.
+
+// sampleLog looks for what each lane reads next, by the indexes event_N_lane_xid_seq. Of the window that is being read, what lies up
+// to pos is published.
+const sampleLog = `-- metrics.log
+select count(n.time), coalesce(greatest(extract(epoch from now() - min(n.time) filter (where isfinite(n.time))), 0), 0)::float8,
+       count(*) filter (where exists (select from holdfast.scheduled s where s.lane = l.lane and s.due_at <= now()))
+  from holdfast.lane l left join lateral (
+    select min(u.time) as time from (
+      (select e.time from holdfast.event e
+        where e.lane = l.lane and e.xid >= pg_snapshot_xmax(l.done)
+          and (l.upto is null or e.seq > l.pos or not pg_visible_in_snapshot(e.xid, l.upto))
+        order by e.xid, e.seq limit 1)
+      union all
+      (select f.time from pg_snapshot_xip(l.done) flying (xid), lateral (
+         select e.time from holdfast.event e
+          where e.lane = l.lane and e.xid = flying.xid
+            and (l.upto is null or e.seq > l.pos or not pg_visible_in_snapshot(e.xid, l.upto))
+          order by e.seq limit 1) f)) u) n on true`
+
+// sampleParked counts parked events, which relays cap for each lane.
+const sampleParked = `-- metrics.parked
+select count(*), coalesce(greatest(extract(epoch from now() - min(p.first_at)), 0), 0)::float8
+  from (select first_at from holdfast.parked limit $1::int) p`
+
+// sampleStored counts what waits for each consumer. The consumers with the most come first.
+const sampleStored = `-- metrics.stored
+select s.consumer, count(*), count(distinct (s.topic, s.key)) filter (where s.key <> ''),
+       coalesce(greatest(extract(epoch from now() - min(s.first_at)), 0), 0)::float8,
+       count(*) filter (where not exists (select from holdfast.consumer_type t
+                                           where t.consumer = s.consumer and t.type = s.type and t.seen_until > now()))
+  from (select consumer, topic, key, type, first_at from holdfast.stored limit $1::int) s
+ group by s.consumer
+ order by 2 desc, 1
+ limit $2::int`
+
+// sampleLetters counts open dead letters by the index letter_open.
+const sampleLetters = `-- metrics.letters
+select l.origin, l.consumer, count(*)
+  from (select origin, consumer from holdfast.letter where state in ('open', 'replaying') limit $1::int) l
+ group by l.origin, l.consumer
+ order by 3 desc, 1, 2
+ limit $2::int`
+
+// sampleSizes reads the sizes of tables with their indexes and large values from the file system. The segments of the log are one.
+const sampleSizes = `-- metrics.sizes
+select case when t.name like 'event\_%' then 'event' else t.name end, sum(pg_total_relation_size(c.oid))::float8
+  from unnest($1::text[]) t (name)
+  join pg_catalog.pg_class c on c.relnamespace = to_regnamespace($2::text) and c.relname = t.name and c.relkind = 'r'
+ group by 1
+ order by 1`
+
+// sized are the tables whose size is sampled.
+var sized = []string{"event_0", "event_1", "event_2", "event_3", "scheduled", "parked", "inbox", "stored", "letter", "idempotency", "watermark", "lane", "consumer_position"}

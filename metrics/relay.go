@@ -1,0 +1,166 @@
+package metrics
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/holdfast-go/holdfast/outbox"
+	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+var (
+	outboxWritten = counter("holdfast.outbox.written", "{event}", "Events that Write gave to the database; their transactions may still roll back", "topic")
+
+	relayPublished = counter("holdfast.relay.published", "{event}", "Events that the broker acknowledged, repeats included", "topic")
+	relayParked    = counter("holdfast.relay.parked", "{event}", "Events that were parked in the queue of their key", "topic", "why")
+	relayUnparked  = counter("holdfast.relay.unparked", "{event}", "Events that were published from the queue of their key", "topic")
+	relayDead      = counter("holdfast.relay.dead", "{event}", "Events that became dead letters", "topic")
+	relayClaimed   = counter("holdfast.relay.claimed", "{lane}", "Lanes that were claimed")
+	relayReleased  = counter("holdfast.relay.released", "{lane}", "Lanes that were released in an orderly way")
+	relayLost      = counter("holdfast.relay.lost", "{lane}", "Lanes that were lost to another relay, or dropped to be claimed again")
+	relayFenced    = counter("holdfast.relay.fenced", "{lane}", "Lanes that were lost because a write came too late and changed nothing")
+	relayHeld      = counter("holdfast.relay.held", "{wait}", "Waits of a lane before it tries again", "fault")
+	relayDelay     = histogram("holdfast.relay.retry.delay", "How long a topic or a partition waits before it is tried again", ofWork, "fault")
+	relayLag       = histogram("holdfast.relay.lag", "From the time of an event to its acknowledgement, of the oldest event of each call of the broker", ofWaits)
+	relaySaving    = histogram("holdfast.relay.saving", "How long a save of cursors took", ofWork)
+	relayPoll      = histogram("holdfast.relay.poll", "How long a look at the log for all idle lanes took", ofWork, "found")
+	relayPage      = histogram("holdfast.relay.page", "How long a page of the log took to read", ofWork)
+	relayRead      = counter("holdfast.relay.read", "{event}", "Events that were read from the log")
+	relayMoved     = counter("holdfast.relay.moved", "{event}", "Scheduled events that became due")
+	relayReclaimed = counter("holdfast.relay.reclaimed", "{segment}", "Segments of the log that were checked, by result", "result")
+)
+
+// Outbox makes the Observer of an Outbox: events by topic, and how long writes take. An error means that an instrument could not be
+// made.
+func Outbox(meter Meter) (outbox.Observer, error) {
+	m := maker{meter: meter}
+	written, took := m.of(outboxWritten), m.of(operationDuration)
+	if m.err != nil {
+		return outbox.Observer{}, m.err
+	}
+	topics := &bounded{most: MaxTopics, none: "unnamed", rest: "other"}
+	return outbox.Observer{OnWrite: func(ctx context.Context, w outbox.Writing) (map[string]string, func(error)) {
+		begun := time.Now()
+		return nil, func(err error) {
+			took.with(systemHoldfast, "create", "", errorType(err)).Record(ctx, time.Since(begun).Seconds())
+			if err != nil {
+				return
+			}
+			for from := 0; from < len(w.Events); { // Most often all have one topic.
+				topic, to := w.Events[from].Topic, from
+				for to < len(w.Events) && w.Events[to].Topic == topic {
+					to++
+				}
+				written.with(topics.name(topic)).Record(ctx, float64(to-from))
+				from = to
+			}
+		}
+	}}, nil
+}
+
+// errorType is an error's class, "" for none.
+func errorType(err error) string {
+	if err == nil {
+		return ""
+	}
+	return string(retry.Classify(err))
+}
+
+// Relay makes the Observer of a Relay. It counts events that were published, parked, published from their queue and given up, by
+// topic. It counts calls of the broker by what it answered, lanes that were claimed, released, lost and fenced, waits by reason,
+// scheduled events that became due, and segments that were checked, by result. Histograms have the lag of events, the duration of
+// calls of the broker, looks at the log, pages and saves of cursors, and the delays before repeats. An error means that an instrument
+// could not be made.
+func Relay(meter Meter) (relay.Observer, error) {
+	m := maker{meter: meter}
+	published, parked, unparked, dead := m.of(relayPublished), m.of(relayParked), m.of(relayUnparked), m.of(relayDead)
+	claimed, released, lost, fenced := m.of(relayClaimed), m.of(relayReleased), m.of(relayLost), m.of(relayFenced)
+	held, delay, lag, saving := m.of(relayHeld), m.of(relayDelay), m.of(relayLag), m.of(relaySaving)
+	poll, page, read := m.of(relayPoll), m.of(relayPage), m.of(relayRead)
+	moved, reclaimed := m.of(relayMoved), m.of(relayReclaimed)
+	sent, took := m.of(sentMessages), m.of(operationDuration)
+	if m.err != nil {
+		return relay.Observer{}, m.err
+	}
+	ctx := context.Background()
+	topics := newTopicNames()
+	one := func(s *series, values ...string) { s.with(values...).Record(ctx, 1) }
+	return relay.Observer{
+		OnPublish: func(ctx context.Context, p relay.Publishing) (context.Context, func([]error)) {
+			begun := time.Now()
+			return ctx, func(errs []error) {
+				topic, faults, worst := topics.ofCall(p.Topic, errs), map[string]int{}, ""
+				for _, err := range errs {
+					fault := string(relay.FaultOf(err))
+					faults[fault]++
+					if worst == "" {
+						worst = fault
+					}
+				}
+				for fault, n := range faults {
+					sent.with(systemKafka, "publish", topic, fault).Record(ctx, float64(n))
+				}
+				took.with(systemKafka, "publish", topic, worst).Record(ctx, time.Since(begun).Seconds())
+			}
+		},
+		OnPublished: func(p relay.Published) {
+			topic, oldest := p.Events[0].Topic, p.Events[0].Time
+			counts := map[string]int{}
+			n := 0
+			for i := range p.Events {
+				e := &p.Events[i]
+				if !e.Time.IsZero() && (oldest.IsZero() || e.Time.Before(oldest)) {
+					oldest = e.Time
+				}
+				if e.Topic == topic { // as in all calls of the relay
+					n++
+				} else {
+					counts[e.Topic]++
+				}
+			}
+			published.with(topics.published.name(topic)).Record(ctx, float64(n))
+			for topic, n := range counts {
+				published.with(topics.published.name(topic)).Record(ctx, float64(n))
+			}
+			if !oldest.IsZero() {
+				lag.with().Record(ctx, max(time.Since(oldest).Seconds(), 0))
+			}
+		},
+		OnParked:   func(p relay.Parked) { one(parked, topics.inTrouble(p.Event.Topic), p.Why) },
+		OnUnparked: func(u relay.Unparked) { one(unparked, topics.published.name(u.Event.Topic)) },
+		OnDead:     func(d relay.DeadLettered) { one(dead, topics.inTrouble(d.Event.Topic)) },
+		OnClaimed:  func(relay.Claimed) { one(claimed) },
+		OnReleased: func(relay.Released) { one(released) },
+		OnLost: func(l relay.Lost) {
+			one(lost)
+			if l.Fenced {
+				one(fenced)
+			}
+		},
+		OnHeld: func(h relay.Held) {
+			one(held, string(h.Fault))
+			delay.with(string(h.Fault)).Record(ctx, h.Wait.Seconds())
+		},
+		OnPolled: func(p relay.Polled) { poll.with(strconv.FormatBool(p.Found)).Record(ctx, p.Took.Seconds()) },
+		OnRead: func(r relay.Read) {
+			page.with().Record(ctx, r.Took.Seconds())
+			if r.Events > 0 {
+				read.with().Record(ctx, float64(r.Events))
+			}
+		},
+		OnSaved:     func(s relay.Saved) { saving.with().Record(ctx, s.Took.Seconds()) },
+		OnMoved:     func(m relay.Moved) { moved.with().Record(ctx, float64(m.Events)) },
+		OnReclaimed: func(r relay.Reclaimed) { one(reclaimed, resultOf(r.Result)) },
+	}, nil
+}
+
+// resultOf is what became of a segment, without the reason of a refusal: that names transactions.
+func resultOf(result string) string {
+	switch result {
+	case "emptied", "unread", "busy":
+		return result
+	}
+	return "refused"
+}
