@@ -33,15 +33,19 @@ func TestANodeCutOffInsideAPipelineFreesItsFence(t *testing.T) {
 	defer func() { close(release); <-ended }()
 	cable.PullInsideAPipeline(t, <-held, b.db)
 	begun, bound := time.Now(), idleTimeout(in.c)
+	var last time.Duration // A look that comes late, on a busy machine, does not count.
 	free := func() bool {
-		return b.count("select count(*) from pg_locks where locktype = 'advisory' and classid = $1 and objid = $2 and database = (select oid from pg_database where datname = current_database())", int64(fenceClass), int64(f.number)) == 0
+		at := time.Since(begun)
+		if b.count("select count(*) from pg_locks where locktype = 'advisory' and classid = $1 and objid = $2 and database = (select oid from pg_database where datname = current_database())", int64(fenceClass), int64(f.number)) == 0 {
+			return true
+		}
+		last = at
+		return false
 	}
-	if !wait.For(2*bound, free) {
-		t.Fatalf("the fence is held after %s, want at most %s", time.Since(begun), bound)
-	}
-	if took := time.Since(begun); took > bound+time.Second {
-		t.Errorf("the fence was held for %s, want at most %s", took, bound)
+	wait.Until(t, "the fence to be free", free)
+	if last > bound+time.Second {
+		t.Errorf("the fence was held after %s, want at most %s", last, bound)
 	} else {
-		t.Logf("freed after %s; the bound is %s", took, bound)
+		t.Logf("last held after %s; the bound is %s", last, bound)
 	}
 }

@@ -240,11 +240,17 @@ func TestRaisingSaysThatTheFenceCouldNotBeTaken(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	b.holdFences(0, 0)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, err := in.consumer.fences.raise(ctx, "orders", 0, "", true, readAt(0))
-	b.wantError(err, "take fence of orders/0")
-	_, err = in.consumer.fences.raise(t.Context(), "orders", 0, "", false, readAt(0))
+	raised := make(chan error, 1)
+	go func() {
+		_, err := in.consumer.fences.raise(ctx, "orders", 0, "", true, readAt(0))
+		raised <- err
+	}()
+	wait.Until(t, "it to wait in the lock's queue", func() bool { return b.fenceWaiters() == 1 })
+	cancel()
+	b.wantError(<-raised, "take fence of orders/0")
+	_, err := in.consumer.fences.raise(t.Context(), "orders", 0, "", false, readAt(0))
 	b.wantError(err, "take fence of orders/0")
 	ended := b.begin()
 	if err := ended.Rollback(t.Context()); err != nil {
@@ -267,13 +273,13 @@ func (b *bundle) assigning(ctx context.Context, in *Inbox) <-chan error {
 	return done
 }
 
-// result is what came of assigning, soon.
+// result is what came of assigning.
 func (b *bundle) result(done <-chan error) error {
 	b.Helper()
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(10 * time.Second):
+	case <-time.After(wait.Limit):
 		b.Fatal("raising does not come to an end")
 		return nil
 	}

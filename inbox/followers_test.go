@@ -131,10 +131,10 @@ func TestABusyKeyThatFellBehindIsNotHeldUpByItsFollowers(t *testing.T) {
 		return effectOf(ctx, tx, e)
 	})
 	const n = 300
-	begun := time.Now()
 	b.consumeFake(in, newFakeGeneration(logOf(keyed(n, 1)...)))
 	// On a busy machine the first is handled before any other has been read, where it fails but once.
 	wait.Until(t, "the key has fallen behind", func() bool { return b.count("select count(*) from holdfast.stored") > 10 })
+	begun := time.Now()
 	behind.Store(true)
 	wait.Until(t, "all are taken in", func() bool { return b.count("select count(*) from holdfast.inbox") >= n })
 	stored := time.Since(begun)

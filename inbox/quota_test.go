@@ -139,7 +139,7 @@ func TestOneCountsWhatIsStoredWhileTheOthersGoByTheOldFigure(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(wait.Limit):
 			t.Fatalf("another waits, %d count", begun.Load())
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 func (b *bundle) deliveries(in *Inbox, ids ...string) []*delivery {
@@ -163,7 +164,7 @@ func TestCountingBackWaitsForTheDatabase(t *testing.T) {
 	pgtest.Exec(t, b.db, "alter table holdfast.gone rename to start")
 	select {
 	case <-done:
-	case <-time.After(5 * time.Second):
+	case <-time.After(wait.Limit):
 		t.Fatal("it does not come to an end")
 	}
 	if got := b.counts(); got != "shop 1 0" {

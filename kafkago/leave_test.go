@@ -54,7 +54,7 @@ func (g *gate) set(shut bool) {
 // kafka-go forgets its member ID when it cannot reach the coordinator, and the group waited for the old member's session.
 func TestAMemberThatWasCutOffDoesNotWaitForItself(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
-		const session = 25 * time.Second
+		const session = time.Minute
 		net, topic := &gate{}, cluster.Topic(t, 1)
 		s := member(t, cluster, topic, session, net.dial)
 		gen := joined(t, s, time.Minute)
@@ -123,7 +123,7 @@ func TestAJoinWhoseAnswerWasLostDelaysNobody(t *testing.T) {
 // the lost member in it.
 func aJoinWhoseAnswerIsLost(t *testing.T, cluster *kafkatest.Cluster, later time.Duration) {
 	t.Helper()
-	const session = 25 * time.Second
+	const session = time.Minute
 	topic := cluster.Topic(t, 4)
 	first, network := member(t, cluster, topic, session, nil), &gate{}
 	gen := joined(t, first, time.Minute)

@@ -32,14 +32,18 @@ func TestARelayCutOffInsideAPipelineFreesItsLane(t *testing.T) {
 	cable.PullInsideAPipeline(t, tx, db.Pool)
 	begun := time.Now()
 	const bound = 10 * time.Second
-	if !wait.For(2*bound, func() bool {
-		return pgtest.Count(t, db.Pool, "select count(*) from (select from holdfast.lane where lane = 0 for update skip locked) free") == 1
-	}) {
-		t.Fatalf("the lane is locked after %v, want at most %v", time.Since(begun), bound)
-	}
-	if took := time.Since(begun); took > bound+time.Second {
-		t.Errorf("the lane was locked for %v, want at most %v", took, bound)
+	var locked time.Duration // A look that comes late, on a busy machine, does not count.
+	wait.Until(t, "the lane to be free", func() bool {
+		at := time.Since(begun)
+		if pgtest.Count(t, db.Pool, "select count(*) from (select from holdfast.lane where lane = 0 for update skip locked) free") == 1 {
+			return true
+		}
+		locked = at
+		return false
+	})
+	if locked > bound+time.Second {
+		t.Errorf("the lane was locked after %v, want at most %v", locked, bound)
 	} else {
-		t.Logf("freed after %v", took)
+		t.Logf("last locked after %v", locked)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -230,7 +231,7 @@ func (b *bundle) run() {
 
 func (b *bundle) await(id string, want inbox.Outcome) {
 	b.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(wait.Limit)
 	for {
 		select {
 		case r := <-b.outcomes:
@@ -238,7 +239,7 @@ func (b *bundle) await(id string, want inbox.Outcome) {
 				return
 			}
 		case <-deadline:
-			b.Fatalf("waited 30 s for %s of %s", want, id)
+			b.Fatalf("waited %v for %s of %s", wait.Limit, want, id)
 		}
 	}
 }
