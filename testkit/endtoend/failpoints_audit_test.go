@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -43,8 +45,11 @@ func (o *env) look() {
 	o.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
-	sample, err := auditlog.Look(ctx, o.Db, o.readOn)
-	if err != nil {
+	var sample oracle.CursorSample
+	if err := wait.Try(ctx, func(ctx context.Context) (err error) { // A busy broker may not answer in time.
+		sample, err = auditlog.Look(ctx, o.Db, o.readOn)
+		return err
+	}); err != nil {
 		o.Fatal(err)
 	}
 	o.looks.taken, o.looks.last = append(o.looks.taken, sample), time.Now()
@@ -59,6 +64,21 @@ func (o *env) lookNowAndThen() {
 	if time.Since(o.looks.last) > time.Second {
 		o.look()
 	}
+}
+
+// published looks whether Kafka has every event that was written.
+func (o *env) published() bool {
+	o.Helper()
+	o.look()
+	rows, err := o.Db.Query(o.Context(), "select id from written")
+	if err != nil {
+		o.Fatal(err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		o.Fatal(err)
+	}
+	return !slices.ContainsFunc(ids, func(id string) bool { _, there := o.looks.seen[id]; return !there })
 }
 
 // readOn reads what Kafka has got since the last look.

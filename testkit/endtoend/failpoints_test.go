@@ -29,11 +29,11 @@ type crash struct {
 	point   failpoint.Point
 	turn    int // which time the point is reached; 0 is 1
 	in      func() scenario
-	earlier string       // where a life of the subject before this one was killed
-	fix     moment       // when the scenario's trouble ends
-	ready   func(o *env) // waits for what the subject needs
-	atStart bool         // the point lies at the start of a process
-	leaving bool         // the subject is told to stop, and the point lies on that way
+	earlier failpoint.Point // where a life of the subject before this one was killed
+	fix     moment          // when the scenario's trouble ends
+	ready   func(o *env)    // waits for what the subject needs
+	atStart bool            // the point lies at the start of a process
+	leaving bool            // the subject is told to stop, and the point lies on that way
 }
 
 type moment int
@@ -120,8 +120,9 @@ var groups = []group{
 		{point: failpoint.InboxAssigning, turn: 2, in: plain, atStart: true},
 		{point: failpoint.InboxAssigned, turn: 2, in: plain, atStart: true},
 		{point: failpoint.InboxFetched, turn: 2, in: plain},
-		{point: failpoint.InboxCounting, turn: 3, in: plain, earlier: "inbox.handled:9"},
-		{point: failpoint.InboxCounted, turn: 3, in: plain, earlier: "inbox.handled:9"},
+		// Once in each partition: none has settled anything when the first handler has run, in a group or alone.
+		{point: failpoint.InboxCounting, turn: ofEnv, in: plain, earlier: failpoint.InboxHandled},
+		{point: failpoint.InboxCounted, turn: ofEnv, in: plain, earlier: failpoint.InboxHandled},
 		{point: failpoint.InboxInserting, turn: 9, in: plain},
 		{point: failpoint.InboxInserted, turn: 9, in: plain},
 		{point: failpoint.InboxHandled, turn: 9, in: plain},

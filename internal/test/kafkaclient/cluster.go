@@ -71,12 +71,21 @@ func (c *Cluster) CreateTopic(ctx context.Context, name string, partitions int, 
 	for key, value := range configs {
 		topic.ConfigEntries = append(topic.ConfigEntries, kafka.ConfigEntry{ConfigName: key, ConfigValue: value})
 	}
+	timedOut := false
 	err := patiently(ctx, func() error {
 		resp, err := c.Client.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{topic}})
 		if err != nil {
 			return err
 		}
-		return resp.Errors[name]
+		switch err := resp.Errors[name]; {
+		case errors.Is(err, kafka.RequestTimedOut): // A busy broker makes it later, or has not begun.
+			timedOut = true
+			return fmt.Errorf("%w: %w", errNotYet, err)
+		case timedOut && errors.Is(err, kafka.TopicAlreadyExists):
+			return nil
+		default:
+			return err
+		}
 	})
 	if err != nil {
 		return fmt.Errorf("create topic %s: %w", name, err)

@@ -80,10 +80,14 @@ func publish(ctx context.Context, pool *pgxpool.Pool, o Order, name string, logg
 
 func report(what string, n int) { fmt.Fprintf(os.Stderr, "\nreport %s %d\n", what, n) }
 
+// retention is longer than any test with one env lasts. What is read again has its row then, also if no consumer lived long enough
+// to commit offsets. Retention looks four times a minute whether it has its turn.
+const retention = 15 * time.Minute
+
 // consume is a consumer whose handler leaves an effect and fails as the event's header "fail" says.
 func consume(ctx context.Context, pool *pgxpool.Pool, o Order, logger *slog.Logger) error {
 	in, err := inbox.New(pool, inbox.Config{
-		Consumer: "billing", Logger: logger, BatchSize: o.Batch, Workers: 4, ImmediateRetries: -1, Retention: time.Minute,
+		Consumer: "billing", Logger: logger, BatchSize: o.Batch, Workers: 4, ImmediateRetries: -1, Retention: retention,
 		Timeout: 3 * time.Second, StopTimeout: 200 * time.Millisecond, Grace: 200 * time.Millisecond,
 		Retry: retry.Policy{Attempts: o.Tries, Base: 20 * time.Millisecond, Cap: 50 * time.Millisecond},
 	})
