@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -67,7 +68,7 @@ func publish(ctx context.Context, pool *pgxpool.Pool, o Order, name string, logg
 		Name: name, Lease: 3 * time.Second, BatchSize: o.BatchSize, HoldKey: o.HoldKey, SegmentBytes: 1 << 20, Logger: logger,
 		Retry: retry.Policy{Attempts: o.Attempts, Base: 50 * time.Millisecond, Cap: 100 * time.Millisecond},
 		Observer: relay.Observer{
-			OnPublished: func(p relay.Published) { report("published", len(p.Events)) },
+			OnPublished: func(p relay.Published) { report("published", len(p.Events), p.Lane) },
 			OnSaved:     func(s relay.Saved) { report("saved", s.Lanes) },
 			OnLost:      func(l relay.Lost) { report("lost", l.Lane) },
 		},
@@ -78,7 +79,9 @@ func publish(ctx context.Context, pool *pgxpool.Pool, o Order, name string, logg
 	return r.Run(ctx)
 }
 
-func report(what string, n int) { fmt.Fprintf(os.Stderr, "\nreport %s %d\n", what, n) }
+func report(what string, n ...int) {
+	fmt.Fprintf(os.Stderr, "\nreport %s %s\n", what, strings.Trim(fmt.Sprint(n), "[]"))
+}
 
 // retention is longer than any test with one env lasts. What is read again has its row then, also if no consumer lived long enough
 // to commit offsets. Retention looks four times a minute whether it has its turn.
