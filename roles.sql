@@ -78,10 +78,10 @@ grant usage on sequence holdfast.stored_place, holdfast.parked_place to holdfast
 grant execute on function holdfast.replay_letter, holdfast.purge_letters, holdfast.new_id, holdfast.last_errors, holdfast.lane_of to holdfast_operator;
 
 -- Monitoring: holdfast check and status. It sees no payload and no header. It sees errors of handlers, as the logs do.
-grant select (lane, xid, seq) on holdfast.event, holdfast.event_0, holdfast.event_1, holdfast.event_2, holdfast.event_3 to holdfast_reader;
+grant select (lane, xid, seq, time) on holdfast.event, holdfast.event_0, holdfast.event_1, holdfast.event_2, holdfast.event_3 to holdfast_reader;
 grant select on holdfast.birth, holdfast.cluster, holdfast.segments, holdfast.lane, holdfast.relay, holdfast.consumer_position, holdfast.consumer_skip to holdfast_reader;
-grant select (lane) on holdfast.scheduled to holdfast_reader;
-grant select (lane, why, topic, first_at) on holdfast.parked to holdfast_reader;
+grant select (lane, due_at, seq) on holdfast.scheduled to holdfast_reader;
+grant select (lane, id, why, topic, place, partition, first_at) on holdfast.parked to holdfast_reader;
 grant select (consumer, topic, key, place, event_id, type, attempts, errors, next_at, first_at, lease_until, letter) on holdfast.stored to holdfast_reader;
 grant select (id, origin, consumer, lane, topic, key, place, state, holds) on holdfast.letter to holdfast_reader;
 grant select on holdfast.lane_hold, holdfast.consumer_hold, holdfast.consumer_binding, holdfast.producer_binding to holdfast_reader;

@@ -161,10 +161,12 @@ create table holdfast.lane (
 ) with (fillfactor = 10);
 
 -- The relays that run, so that they can share the lanes fairly.
+-- `trouble` is why the publisher takes nothing now, for people; '' if it does, or nothing was tried.
 create table holdfast.relay (
     name        text collate "C" primary key,
     seen_until  timestamptz not null,
-    started_at  timestamptz not null default now()
+    started_at  timestamptz not null default now(),
+    trouble     text not null default ''
 ) with (fillfactor = 50);
 
 -- Events that wait for their time (Event.NotBefore). The owner of the lane moves them into the log when they are due.
@@ -209,6 +211,9 @@ create table holdfast.parked (
 -- What waits for its topic (-2) or its partition, in the order in which it was parked.
 create index parked_holds on holdfast.parked (lane, topic, (coalesce(partition, -2)), place) where partition is not null or why = 'topic';
 create index parked_due on holdfast.parked (lane, next_at) where next_at < 'infinity';
+-- For people: the oldest of each kind, however many there are. Only a statement that says id <> '' can use it: Postgres would take
+-- it, which is small, for all that a relay asks of a lane.
+create index parked_age on holdfast.parked (lane, why, first_at) where id <> '';
 create sequence holdfast.parked_place;
 
 -- ---------------------------------------------------------------------------------------------------------------------
@@ -290,6 +295,8 @@ create index stored_due on holdfast.stored (consumer, type, next_at) where next_
 -- The rows of a key that are not dormant: its head, replays, and the rows that a worker has. Without this index a claim and
 -- a replay would look for these among all followers of the key. No column of it changes when an event is claimed.
 create index stored_active on holdfast.stored (consumer, topic, key, place) where next_at < 'infinity';
+-- For people: what has waited longest, however much waits. As for parked_age, only a statement that says event_id <> '' can use it.
+create index stored_age on holdfast.stored (consumer, first_at) where event_id <> '';
 create sequence holdfast.stored_place;
 
 -- What people did to stored events (holdfast stored), and why. An event that they skipped or dead-lettered is a letter.

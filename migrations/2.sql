@@ -100,7 +100,8 @@ alter table holdfast.scheduled
     add constraint topic_is_a_kafka_name check (octet_length(topic) between 1 and 249 and topic !~ '[^a-zA-Z0-9._-]' and topic not in ('.', '..'));
 
 alter table holdfast.relay
-    alter column name type text collate "C";
+    alter column name type text collate "C",
+    add column trouble text not null default '';
 
 alter table holdfast.lane
     alter column owner type text collate "C";
@@ -132,6 +133,10 @@ create table holdfast.consumer_skip (
 ) with (fillfactor = 50);
 
 create index stored_action_event on holdfast.stored_action (consumer, source, event_id);
+
+create index stored_age on holdfast.stored (consumer, first_at) where event_id <> '';
+
+create index parked_age on holdfast.parked (lane, why, first_at) where id <> '';
 
 create index parked_holds on holdfast.parked (lane, topic, (coalesce(partition, -2)), place) where partition is not null or why = 'topic';
 

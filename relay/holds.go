@@ -50,6 +50,7 @@ func (l *lane) slowAfter() time.Duration { return min(slowAfter, max(l.r.c.ParkA
 func (l *lane) judge(d *destination, said summary, now time.Time) {
 	if said.answers {
 		l.r.answers.Store(now.UnixNano())
+		l.r.vitals.answered()
 		if now.Sub(d.began) < promptly {
 			l.r.prompt.Store(now.UnixNano())
 		}
@@ -84,6 +85,7 @@ func (l *lane) judge(d *destination, said summary, now time.Time) {
 		}
 		l.outage.tries++
 		l.outage.at = now
+		l.r.vitals.refused(said.trouble.err, now)
 		wait = l.retryDelay(l.outage.tries)
 		l.outage.nextAt = now.Add(wait)
 		d.retryAt = time.Time{}

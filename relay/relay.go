@@ -65,6 +65,7 @@ type Relay struct {
 	prompt  atomic.Int64   // when it last did so promptly
 	back    atomic.Int64   // when it first did so after an outage
 	notices notices        // of topics and partitions that take nothing
+	vitals  vitals         // what Health tells
 	changed chan struct{}  // a lane has ended: look at the claims now
 }
 
@@ -109,7 +110,9 @@ func (r *Relay) Wake() { r.poller.poke() }
 // server is a standby (ErrStandby), the default isolation is not READ COMMITTED, or the database is a restored copy whose
 // cursors mean nothing (ErrRestored). The error says what to do. An outage never ends it: while Postgres or Kafka cannot be reached it
 // waits, with backoff and jitter, and logs that.
-func (r *Relay) Run(ctx context.Context) error {
+func (r *Relay) Run(ctx context.Context) (err error) {
+	r.vitals.begin(r.env.now())
+	defer func() { r.vitals.end(err) }()
 	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
 	var parts sync.WaitGroup
@@ -118,7 +121,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	parts.Go(func() { r.saver.run(background) })
 	parts.Go(func() { r.maintainSegments(background) })
 
-	err := r.manage(ctx, work)
+	err = r.manage(ctx, work)
 
 	// Stop in order: lanes finish what is in progress while the saver keeps their leases, then everything is saved.
 	deadline := time.AfterFunc(r.c.StopTimeout, func() { cut(fmt.Errorf("the stop took longer than %v", r.c.StopTimeout)) })
@@ -138,6 +141,7 @@ func (r *Relay) manage(ctx, work context.Context) error {
 		if broken := r.whyBroken(); broken != nil {
 			return broken
 		}
+		r.vitals.turn(r.env.now())
 		var err error
 		if !fits {
 			err = r.fit(ctx)
@@ -148,6 +152,9 @@ func (r *Relay) manage(ctx, work context.Context) error {
 		}
 		if fits && err == nil {
 			err = r.maintainClaims(ctx, work)
+		}
+		if ctx.Err() == nil {
+			r.vitals.turned(err, r.env.now())
 		}
 		wait, end := r.nextClaim(r.claimEvery()), r.fatal(err)
 		switch {

@@ -457,7 +457,7 @@ func (h *comparison) step() {
 		h.both("heartbeat", func(s *side) any {
 			var relays, lanes, free int
 			r := s.relays[relay]
-			err := s.db.QueryRow(h.t.Context(), simStatements.In(heartbeatRelay), r.c.Name, r.c.Lease, numbersOf(r)).Scan(&relays, &lanes, &free)
+			err := s.db.QueryRow(h.t.Context(), simStatements.In(heartbeatRelay), r.c.Name, r.c.Lease, numbersOf(r), "").Scan(&relays, &lanes, &free)
 			return []any{relays, lanes, free, err == nil}
 		})
 	case 14: // parking, with the cursor

@@ -86,8 +86,8 @@ func onCommandLine(parsed *kong.Context, flag string) bool {
 	return false
 }
 
-// pool connects to the database and checks that it answers.
-func (p *program) pool() (*pgxpool.Pool, error) {
+// lazyPool connects to the database when it is first asked.
+func (p *program) lazyPool() (*pgxpool.Pool, error) {
 	text, err := p.databaseURL()
 	if err != nil {
 		return nil, err
@@ -100,6 +100,15 @@ func (p *program) pool() (*pgxpool.Pool, error) {
 	pool, err := pgxpool.NewWithConfig(p.ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return pool, nil
+}
+
+// pool is lazyPool for a database that answers.
+func (p *program) pool() (*pgxpool.Pool, error) {
+	pool, err := p.lazyPool()
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, 10*time.Second)
 	defer cancel()

@@ -61,9 +61,9 @@ func TestEverythingThatStatusSaysIsDocumented(t *testing.T) {
 		}
 	}
 	_, out, _ = call(t, "status")
-	heads := regexp.MustCompile(`(?m)^(LANE|RELAY|SEGMENT|CONSUMER) .*`).FindAllString(out, -1)
-	if len(heads) != 7 {
-		t.Fatalf("status has %d tables, want 7: %s", len(heads), out)
+	heads := regexp.MustCompile(`(?m)^(LANE|RELAY|SEGMENT|CONSUMER|TABLE) .*`).FindAllString(out, -1)
+	if len(heads) != 8 {
+		t.Fatalf("status has %d tables, want 8: %s", len(heads), out)
 	}
 	for _, head := range heads {
 		for _, column := range regexp.MustCompile(`\s{2,}`).Split(strings.TrimSpace(head), -1) {

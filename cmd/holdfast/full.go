@@ -21,7 +21,7 @@ type holder struct {
 func (s *status) full(ctx context.Context) error {
 	var h holder
 	var holders []holder
-	if err := s.each(ctx, statusHolders, "", "log_holders", "pid prepared application seconds", []any{&h.pid, &h.gid, &h.name, &h.age}, func() string {
+	if err := s.each(ctx, section{sql: statusHolders, name: "log_holders", fields: "pid prepared application seconds", scans: []any{&h.pid, &h.gid, &h.name, &h.age}}, func() string {
 		holders = append(holders, h)
 		return ""
 	}); err != nil {
@@ -29,7 +29,7 @@ func (s *status) full(ctx context.Context) error {
 	}
 	var lane int
 	var behind []int
-	if err := s.each(ctx, statusBehind, "", "lanes_behind", "lane", []any{&lane}, func() string {
+	if err := s.each(ctx, section{sql: statusBehind, name: "lanes_behind", fields: "lane", scans: []any{&lane}}, func() string {
 		behind = append(behind, lane)
 		return ""
 	}); err != nil {

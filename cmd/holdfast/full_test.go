@@ -68,7 +68,7 @@ func TestWhoHoldsTheLogIsFound(t *testing.T) {
 	begin(pgtest.New(t), "create table elsewhere ()")
 	writer, reader := begin(db, write), begin(db, "select from holdfast.event_2")
 
-	s := &status{pool: db.Pool, schema: "holdfast", out: io.Discard, tables: map[string][]map[string]any{}}
+	s := &status{db: db.Pool, schema: "holdfast", out: io.Discard, tables: map[string][]map[string]any{}}
 	if err := s.full(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestWhoHoldsTheLogIsFound(t *testing.T) {
 	role := "looker_" + db.Config().ConnConfig.Database
 	pgtest.Exec(t, db.Pool, "create role "+role+"; grant usage on schema holdfast to "+role+"; grant select on all tables in schema holdfast to "+role)
 	t.Cleanup(func() { pgtest.Exec(t, db.Pool, "drop owned by "+role+"; drop role "+role) })
-	s.pool, s.trouble = db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = role }), nil
+	s.db, s.trouble = db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = role }), nil
 	if err := s.full(t.Context()); err != nil || len(s.trouble) != 1 || !strings.Contains(s.trouble[0], "grant pg_read_all_stats") {
 		t.Errorf("a role that may not see the ages: %q, %v", s.trouble, err)
 	}

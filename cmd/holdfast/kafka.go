@@ -19,8 +19,6 @@ import (
 
 // kafkaFlags say how to reach Kafka. No flag takes a password or a token: a list of processes shows flags to everybody.
 type kafkaFlags struct {
-	Brokers []string `help:"Kafka brokers as host:port, separated by commas." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:"," required:""`
-
 	TLS        bool   `help:"Encrypt the connections to Kafka." name:"tls"`
 	CA         string `help:"PEM file with the certificates to trust. Defaults to those of the system. Needs --tls." name:"tls-ca" placeholder:"FILE"`
 	Cert       string `help:"PEM file with the client certificate, for brokers that ask for one. It is read for each connection. Needs --tls and --tls-key." name:"tls-cert" placeholder:"FILE"`
@@ -35,8 +33,8 @@ type kafkaFlags struct {
 }
 
 // connection is what the flags say, and an error with every problem of theirs.
-func (k *kafkaFlags) connection(env func(string) string) (kafkago.Connection, error) {
-	c := kafkago.Connection{Brokers: k.Brokers, ClientID: "holdfast-relay", AllowPlaintextCredentials: k.Plaintext}
+func (k *kafkaFlags) connection(brokers []string, env func(string) string) (kafkago.Connection, error) {
+	c := kafkago.Connection{Brokers: brokers, ClientID: "holdfast", AllowPlaintextCredentials: k.Plaintext}
 	encryption, problems := k.encryption()
 	mechanism, more := k.mechanism(env)
 	c.TLS, c.SASL = encryption, mechanism

@@ -70,7 +70,7 @@ func TestACertificateIsReadForEachConnection(t *testing.T) {
 	authority := certtest.New(t)
 	first, second := authority.Issue(t, "first", time.Hour), authority.Issue(t, "second", time.Hour)
 	cert, key := certtest.File(t, "cert.pem", first.Certificate), certtest.File(t, "key.pem", first.Key)
-	c, err := (&kafkaFlags{TLS: true, Cert: cert, Key: key, ServerName: "kafka.internal"}).connection(noEnv)
+	c, err := (&kafkaFlags{TLS: true, Cert: cert, Key: key, ServerName: "kafka.internal"}).connection(nil, noEnv)
 	if err != nil || c.TLS.ServerName != "kafka.internal" || c.TLS.MinVersion != tls.VersionTLS12 {
 		t.Fatalf("%+v, %v", c.TLS, err)
 	}
@@ -103,7 +103,7 @@ func TestSecretsAreReadForEachConnection(t *testing.T) {
 			if err := os.WriteFile(file, []byte("at the start"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			c, err := row.flags.connection(noEnv)
+			c, err := row.flags.connection(nil, noEnv)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -131,7 +131,7 @@ func TestSecretsComeFromTheEnvironmentToo(t *testing.T) {
 		return map[string]string{"KAFKA_PASSWORD": "hunter2", "KAFKA_TOKEN": "hunter3"}[name]
 	}
 	for mechanism, want := range map[string]string{"plain": "\x00shop\x00hunter2", "oauthbearer": "n,,\x01auth=Bearer hunter3\x01\x01"} {
-		c, err := (&kafkaFlags{Mechanism: mechanism, User: "shop", Plaintext: true}).connection(env)
+		c, err := (&kafkaFlags{Mechanism: mechanism, User: "shop", Plaintext: true}).connection(nil, env)
 		if err != nil || !c.AllowPlaintextCredentials {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func TestSecretsComeFromTheEnvironmentToo(t *testing.T) {
 			t.Errorf("it sends %q, %v", first, err)
 		}
 	}
-	if c, err := new(kafkaFlags).connection(env); err != nil || c.SASL != nil { // another program's
+	if c, err := new(kafkaFlags).connection(nil, env); err != nil || c.SASL != nil { // another program's
 		t.Errorf("without a mechanism: %v, %v", c.SASL, err)
 	}
 }

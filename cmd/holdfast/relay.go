@@ -18,12 +18,15 @@ type relayCmd struct {
 	HoldKey   bool          `help:"Keep later events of a key waiting after a dead letter. The same for all relays of a database."`
 	LetterTo  string        `help:"Topic to publish dead letters to. An asterisk stands for the event's topic, as in *.dlq. Defaults to none." name:"dead-letter-topic" aliases:"letter-topic" placeholder:"TOPIC"`
 
+	Brokers []string `help:"Kafka brokers as host:port, separated by commas." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:"," required:""`
+
 	Kafka kafkaFlags `embed:""`
 }
 
 func (r *relayCmd) Run(p *program) error {
 	logger := slog.New(slog.NewTextHandler(p.errOut, nil))
-	connection, wrong := r.Kafka.connection(os.Getenv)
+	connection, wrong := r.Kafka.connection(r.Brokers, os.Getenv)
+	connection.ClientID = "holdfast-relay"
 	publisher, err := kafkago.NewPublisher(connection, kafkago.PublisherConfig{})
 	if err := errors.Join(wrong, err); err != nil {
 		_, database := p.databaseURL()
@@ -43,7 +46,7 @@ func (r *relayCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	logger.Info("relay started", "brokers", len(r.Kafka.Brokers), "schema", p.cli.Schema)
+	logger.Info("relay started", "brokers", len(r.Brokers), "schema", p.cli.Schema)
 	if err := rel.Run(p.ctx); err != nil {
 		return err
 	}

@@ -153,7 +153,7 @@ func TestTheSidecarPublishesToABrokerThatAsksForTLSAndAPassword(t *testing.T) {
 			if err := os.WriteFile(password, []byte("hunter2\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			right, err := (&kafkaFlags{TLS: true, CA: ca, Mechanism: mechanism, User: "relay", PasswordFile: password}).connection(func(string) string { return "" })
+			right, err := (&kafkaFlags{TLS: true, CA: ca, Mechanism: mechanism, User: "relay", PasswordFile: password}).connection(nil, func(string) string { return "" })
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"reflect"
 	"strings"
 	"text/tabwriter"
@@ -20,53 +22,114 @@ import (
 
 type statusCmd struct {
 	JSON bool `help:"Print one JSON object with the tables and what needs a person." name:"json"`
+	Ages ages `embed:""`
+
+	Watch bool          `help:"Show it again and again until stopped by SIGINT or SIGTERM. The exit code is that of the last time."`
+	Every time.Duration `help:"With --watch: how often." default:"2s"`
+
+	Brokers []string `help:"Kafka brokers as host:port, separated by commas: to show the lag of consumers. Defaults to none." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
+
+	Kafka kafkaFlags `embed:""`
 }
 
 func (c *statusCmd) Run(p *program) error {
+	var ends offsets
+	if len(c.Brokers) > 0 {
+		connection, err := c.Kafka.connection(c.Brokers, os.Getenv)
+		if err != nil {
+			return usageError{err}
+		}
+		client := newKafkaClient(connection)
+		defer client.close()
+		ends = client.ends
+	}
+	if c.Watch {
+		return c.watching(p, ends)
+	}
 	pool, err := p.pool()
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	if err := holdfast.Check(p.ctx, pool, p.schema()); err != nil {
+	text, needy, err := c.look(p.ctx, pool, p.schema(), ends)
+	if err != nil {
 		return err
 	}
-	s := &status{pool: pool, schema: p.cli.Schema, out: p.out}
-	if c.JSON {
-		s.out, s.tables = io.Discard, map[string][]map[string]any{}
-	}
-	for _, part := range []func(context.Context) error{s.history, s.lanes, s.relays, s.parked, s.segments, s.consumers, s.blocked, s.skipped, s.positions} {
-		if err := part(p.ctx); err != nil {
-			return fmt.Errorf("read status: %w", err)
-		}
-	}
-	if c.JSON {
-		if err := s.encode(p.out); err != nil {
-			return err
-		}
-		if len(s.trouble) == 0 {
-			return nil
-		}
-		return errNeedsPerson
-	}
-	if len(s.trouble) == 0 {
-		fmt.Fprintln(p.out, "\nnothing needs a person")
-		return nil
-	}
-	fmt.Fprintln(p.out, "\nneeds a person:")
-	for _, t := range s.trouble {
-		fmt.Fprintf(p.out, "- %s\n", t)
+	if _, err := p.out.Write(text); err != nil || !needy {
+		return err
 	}
 	return errNeedsPerson
 }
 
+// look reads everything once and returns what to print. needy says that something needs a person. ends is nil without brokers.
+func (c *statusCmd) look(ctx context.Context, pool *pgxpool.Pool, schema holdfast.SchemaConfig, ends offsets) (text []byte, needy bool, err error) {
+	if err := holdfast.Check(ctx, pool, schema); err != nil {
+		return nil, false, err
+	}
+	var out bytes.Buffer
+	s := &status{schema: schema.Schema, out: &out, ages: c.Ages, ends: ends}
+	if c.JSON {
+		s.out, s.tables = io.Discard, map[string][]map[string]any{}
+	}
+	if err := s.read(ctx, pool); err != nil {
+		return nil, false, fmt.Errorf("read status: %w", err)
+	}
+	if c.JSON {
+		err := s.encode(&out)
+		return out.Bytes(), len(s.trouble) > 0, err
+	}
+	if len(s.trouble) == 0 {
+		fmt.Fprintln(&out, "\nnothing needs a person")
+		return out.Bytes(), false, nil
+	}
+	fmt.Fprintln(&out, "\nneeds a person:")
+	for _, t := range s.trouble {
+		fmt.Fprintf(&out, "- %s\n", t)
+	}
+	return out.Bytes(), true, nil
+}
+
 // status prints the tables and collects what needs a person, each with a remedy.
 type status struct {
-	pool    *pgxpool.Pool
+	db      queries
 	schema  string
 	out     io.Writer
+	ages    ages
+	ends    offsets // nil: no brokers were given
 	trouble []string
 	tables  map[string][]map[string]any // rows of each table by its name, for --json; nil without it
+
+	holds       map[int64][]string // what takes nothing, of each lane
+	lettersOf   map[string]int64   // open dead letters of each consumer, "" for the relay
+	lettersIn   map[int64]int64    // and of each lane
+	lettersSeen bool               // more are open than were counted
+}
+
+// queries is what status uses of a transaction.
+type queries interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// read reads all parts in one transaction, which has the settings that keep its statements bounded.
+func (s *status) read(ctx context.Context, pool *pgxpool.Pool) error {
+	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, statusSettings); err != nil {
+			return err
+		}
+		s.db = tx
+		for _, part := range s.parts() {
+			if err := part(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// parts read and print one section after the other.
+func (s *status) parts() []func(context.Context) error {
+	return []func(context.Context) error{s.history, s.letters, s.held, s.lanes, s.relays, s.parked, s.segments, s.consumers, s.blocked, s.skipped, s.positions, s.sizes}
 }
 
 // encode prints everything as one JSON object. Durations are in seconds. A lane whose lease ran out has no owner.
@@ -82,33 +145,44 @@ func (s *status) say(format string, args ...any) {
 	s.trouble = append(s.trouble, fmt.Sprintf(format, args...))
 }
 
-// each runs a statement and calls row for each row. Under head, the results of row are printed as a table; without a
-// row there is no table. For --json the columns are kept under the table's name: fields names them in order.
-func (s *status) each(ctx context.Context, sql, head, name, fields string, scans []any, row func() string) error {
-	rows, err := s.pool.Query(ctx, sqlschema.In(s.schema, sql))
+// section is what each reads and prints.
+type section struct {
+	sql      string
+	args     []any
+	head     string // "" prints nothing
+	name     string // for --json
+	fields   string // names for --json, of scans and then of computed
+	scans    []any
+	computed []any // what row sets
+}
+
+// each runs a table's statement and calls row for each row. Under the table's head, the results of row are printed; without a
+// row there is no table. For --json the columns are kept under its name.
+func (s *status) each(ctx context.Context, t section, row func() string) error {
+	rows, err := s.db.Query(ctx, sqlschema.In(s.schema, t.sql), t.args...)
 	if err != nil {
 		return err
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	first := true
-	columns := strings.Fields(fields)
+	columns, values := strings.Fields(t.fields), append(t.scans[:len(t.scans):len(t.scans)], t.computed...)
 	if s.tables != nil {
-		s.tables[name] = []map[string]any{}
+		s.tables[t.name] = []map[string]any{}
 	}
-	if _, err := pgx.ForEachRow(rows, scans, func() error {
+	if _, err := pgx.ForEachRow(rows, t.scans, func() error {
 		line := row()
 		if s.tables != nil {
 			object := make(map[string]any, len(columns))
 			for i, column := range columns {
-				object[column] = reflect.ValueOf(scans[i]).Elem().Interface()
+				object[column] = reflect.ValueOf(values[i]).Elem().Interface()
 			}
-			s.tables[name] = append(s.tables[name], object)
+			s.tables[t.name] = append(s.tables[t.name], object)
 		}
-		if head == "" {
+		if t.head == "" {
 			return nil
 		}
 		if first {
-			fmt.Fprintf(w, "\n%s\n", head)
+			fmt.Fprintf(w, "\n%s\n", t.head)
 			first = false
 		}
 		fmt.Fprintln(w, line)
@@ -121,140 +195,13 @@ func (s *status) each(ctx context.Context, sql, head, name, fields string, scans
 
 func (s *status) history(ctx context.Context) error {
 	same := false
-	if err := s.pool.QueryRow(ctx, sqlschema.In(s.schema, statusHistory)).Scan(&same); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+	if err := s.db.QueryRow(ctx, sqlschema.In(s.schema, statusHistory)).Scan(&same); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
 	if !same {
 		s.say("this database is a restored copy, or was moved, so relays refuse to run: stop them all, then run holdfast adopt --yes")
 	}
 	return nil
-}
-
-func (s *status) lanes(ctx context.Context) error {
-	var lane, parked, scheduled, letters, idle int
-	var owner string
-	var lease, epoch, saved int64
-	var unread bool
-	err := s.each(ctx, statusLanes, "LANE\tOWNER\tLEASE\tEPOCH\tSAVED\tUNREAD\tPARKED\tSCHEDULED\tLETTERS",
-		"lanes", "lane owner lease_seconds epoch saved_seconds_ago unread parked scheduled letters",
-		[]any{&lane, &owner, &lease, &epoch, &saved, &unread, &parked, &scheduled, &letters}, func() string {
-			if lease == 0 {
-				owner = ""
-				if unread || scheduled > 0 || parked > 0 {
-					idle++
-				}
-			}
-			return fmt.Sprintf("%d\t%s\t%s\t%d\t%s ago\t%s\t%d\t%d\t%d", lane, dash(owner), span(lease), epoch, span(saved), yes(unread), parked, scheduled, letters)
-		})
-	if idle > 0 {
-		s.say("%s %s events and no owner: start a relay", count(idle, "lane"), verb(idle, "has", "have"))
-	}
-	return err
-}
-
-func (s *status) relays(ctx context.Context) error {
-	var name string
-	var up int64
-	return s.each(ctx, statusRelays, "RELAY\tUP", "relays", "relay up_seconds", []any{&name, &up}, func() string { return fmt.Sprintf("%s\t%s", clean(name), span(up)) })
-}
-
-func (s *status) parked(ctx context.Context) error {
-	var topic string
-	var lane, events int64
-	if err := s.each(ctx, statusHeldTopics, "", "held_topics", "topic events", []any{&topic, &events}, func() string {
-		s.say("topic %s is missing, or the relay may not write to it: create it or grant the rights; %s %s for it. If it will not come back: holdfast parked --help", topic, count(int(events), "event"), verb(int(events), "waits", "wait"))
-		return ""
-	}); err != nil {
-		return err
-	}
-	if err := s.each(ctx, statusLongParked, "", "long_parked", "lane events", []any{&lane, &events}, func() string {
-		s.say("lane %d has %s parked for more than 10 minutes: %s says why, and holdfast dlq list --origin relay shows what holds their keys",
-			lane, count(int(events), "event"), sqlschema.In(s.schema, fmt.Sprintf("select topic, key, why, errors from holdfast.parked where lane = %d", lane)))
-		return ""
-	}); err != nil {
-		return err
-	}
-	var letters int64
-	if err := s.pool.QueryRow(ctx, sqlschema.In(s.schema, statusLetters)).Scan(&letters); err != nil {
-		return err
-	}
-	if letters > 0 {
-		s.say("the relay has %s: holdfast dlq list --origin relay", count(int(letters), "open dead letter"))
-	}
-	return nil
-}
-
-func (s *status) segments(ctx context.Context) error {
-	var segment, full int
-	var current bool
-	var bytes int64
-	err := s.each(ctx, statusSegments, "SEGMENT\tCURRENT\tMiB", "segments", "segment current bytes", []any{&segment, &current, &bytes}, func() string {
-		if bytes > 0 {
-			full++
-		}
-		return fmt.Sprintf("%d\t%s\t%.1f", segment, yes(current), float64(bytes)/(1<<20))
-	})
-	if err != nil || full < 4 {
-		return err
-	}
-	return s.full(ctx)
-}
-
-func (s *status) consumers(ctx context.Context) error {
-	var consumer string
-	var waiting, keys, oldest, letters, overdue int64
-	return s.each(ctx, statusConsumers, "CONSUMER\tSTORED\tKEYS\tOLDEST\tLETTERS", "consumers", "consumer stored keys oldest_seconds letters overdue_seconds", []any{&consumer, &waiting, &keys, &oldest, &letters, &overdue}, func() string {
-		if letters > 0 {
-			s.say("consumer %s has %s: holdfast dlq list --consumer %s", clean(consumer), count(int(letters), "open dead letter"), clean(consumer))
-		}
-		if overdue > 0 {
-			s.say("consumer %s has stored events that were due %s ago, and no node takes them: start a node of this consumer that handles their types", clean(consumer), span(overdue))
-		}
-		return fmt.Sprintf("%s\t%d\t%d\t%s\t%d", clean(consumer), waiting, keys, span(oldest), letters)
-	})
-}
-
-func (s *status) blocked(ctx context.Context) error {
-	var consumer, topic, key, id, eventType, failure string
-	var events, since, attempts, next, letter int64
-	return s.each(ctx, statusBlocked, "CONSUMER\tTOPIC\tBLOCKED KEY\tEVENTS\tFOR\tHEAD\tATTEMPTS\tWAITS FOR", "blocked_keys",
-		"consumer topic key events seconds head_id head_type attempts next_in_seconds letter error",
-		[]any{&consumer, &topic, &key, &events, &since, &id, &eventType, &attempts, &next, &letter, &failure}, func() string {
-			waits := "its next attempt in " + span(next)
-			switch {
-			case letter != 0:
-				waits = fmt.Sprintf("dead letter %d: holdfast dlq show %d", letter, letter)
-			case next < 0:
-				waits = "an earlier event of its key"
-			case failure == "" && next == 0:
-				waits = "a node that handles " + clean(eventType)
-			}
-			return fmt.Sprintf("%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s", clean(consumer), topic, clean(key), events, span(since), clean(id), attempts, waits)
-		})
-}
-
-func (s *status) skipped(ctx context.Context) error {
-	var consumer, topic, eventType string
-	var events, last int64
-	return s.each(ctx, statusSkipped, "CONSUMER\tTOPIC\tSKIPPED TYPE\tEVENTS\tLAST", "skipped_types", "consumer topic type events last_seconds_ago",
-		[]any{&consumer, &topic, &eventType, &events, &last}, func() string {
-			if topic == "" {
-				eventType = "(others)"
-			}
-			return fmt.Sprintf("%s\t%s\t%s\t%d\t%s ago", clean(consumer), dash(topic), clean(eventType), events, span(last))
-		})
-}
-
-func (s *status) positions(ctx context.Context) error {
-	var consumer, topic, owner, held string
-	var partition int
-	var position, updated int64
-	return s.each(ctx, statusPositions, "CONSUMER\tTOPIC\tPARTITION\tPOSITION\tOWNER\tSAVED", "positions", "consumer topic partition position owner saved_seconds_ago held", []any{&consumer, &topic, &partition, &position, &owner, &updated, &held}, func() string {
-		if held != "" {
-			s.say("consumer %s holds partition %d of topic %s: %s", clean(consumer), partition, topic, clean(held))
-		}
-		return fmt.Sprintf("%s\t%s\t%d\t%d\t%s\t%s ago", clean(consumer), topic, partition, position, dash(owner), span(updated))
-	})
 }
 
 // dash is shown in a table instead of an empty name.

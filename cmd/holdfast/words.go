@@ -57,12 +57,13 @@ Example:
 }
 
 func (statusCmd) Help() string {
-	return `Cheap enough for a live system. It exits with 0 if nothing needs a person, and with 1 if something does or if it
-could not read the database.
+	return `Cheap enough for a live system: it reads a bounded number of rows, however many wait. It exits with 0 if nothing needs a
+person, and with 1 if something does or if it could not read the database. With --brokers it also shows how far consumers
+are behind. docs/operations/status.md explains every column.
 
 Example:
 
-    holdfast status --json`
+    holdfast status --watch --max-stored-age 1h`
 }
 
 func (adoptCmd) Help() string {

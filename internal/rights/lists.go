@@ -49,7 +49,7 @@ var Of = map[string][]Right{
 	},
 	"reader": {
 		{"select", "installation, birth, cluster, segments, lane, relay, consumer_position, consumer_skip, lane_hold, consumer_hold, consumer_binding, producer_binding", ""},
-		{"select", "event, event_0, event_1, event_2, event_3", "lane, xid, seq"}, {"select", "scheduled", "lane"}, {"select", "parked", "lane, why, topic, first_at"},
+		{"select", "event, event_0, event_1, event_2, event_3", "lane, xid, seq, time"}, {"select", "scheduled", "lane, due_at, seq"}, {"select", "parked", "lane, id, why, topic, place, partition, first_at"},
 		{"select", "stored", "consumer, topic, key, place, event_id, type, attempts, errors, next_at, first_at, lease_until, letter"},
 		{"select", "letter", "id, origin, consumer, lane, topic, key, place, state, holds"},
 	},
