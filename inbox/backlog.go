@@ -43,6 +43,8 @@ func (bl *backlog) workStored(ctx context.Context) error {
 			return nil
 		case err != nil:
 			bl.transient(err)
+		default:
+			bl.vitals.reached()
 		}
 		// 2. Each worker handles one of them. They are heads of different keys.
 		for _, s := range got {

@@ -99,6 +99,8 @@ func (co *consumer) generation(ctx context.Context, gen Generation, workers *wor
 	var parts []*partition
 	g := newGroup(ctx)
 	assigned := gen.Assigned()
+	co.vitals.joined(true)
+	defer co.vitals.joined(false)
 	co.memory.partitions.Add(int64(len(assigned)))
 	defer co.memory.partitions.Add(-int64(len(assigned)))
 	for tp, start := range assigned {

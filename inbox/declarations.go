@@ -76,6 +76,9 @@ func (dec *declarations) declareLoop(ctx context.Context) error {
 			dec.transient(err)
 			wait = time.Second
 		}
+		if err == nil {
+			dec.vitals.reached()
+		}
 		if pause(ctx, time.Duration((0.75+0.5*dec.random())*float64(wait))) != nil {
 			return nil
 		}

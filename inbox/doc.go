@@ -68,5 +68,5 @@
 //     and fault.go says whose fault it is.
 //  12. All parts use env.go, registry.go (the handlers), memory.go (its budget) and statements.go. grouping.go decides which
 //     events may share a transaction. transient.go bounds how often a repeated error is logged, backoff.go how long to wait.
-//     group.go runs loops, and wiring.go explains a missing schema.
+//     group.go runs loops, wiring.go explains a missing schema, and health.go decides what a probe is told.
 package inbox

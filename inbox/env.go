@@ -26,6 +26,7 @@ type env struct {
 	rights  *rights.Checks
 	asking  chan struct{} // full while the question about a handler is asked
 	groups  groupTimes
+	vitals  vitals // what Health tells
 }
 
 func newEnv(pool *pgxpool.Pool, c Config) *env {

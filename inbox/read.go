@@ -87,6 +87,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 			continue
 		}
 		wait, tries = 0, 0
+		p.vitals.fetched()
 		if len(pg.Records) > 0 {
 			failpoint.Hit(failpoint.InboxFetched)
 		}

@@ -103,6 +103,7 @@ func (env *env) transientOf(d *delivery, err error) {
 }
 
 func (env *env) waitsFor(err error, attrs ...any) {
+	env.vitals.lost(err)
 	env.suspect(err)
 	if suppressed, say := env.limiter.Allow(kindOf(err), sayEvery, time.Now()); say {
 		if suppressed > 0 {
@@ -116,6 +117,7 @@ func (env *env) waitsFor(err error, attrs ...any) {
 }
 
 func (env *env) kafkaTransient(doing string, err error) {
+	env.vitals.unheard(fmt.Errorf("%s: %w", doing, err))
 	env.c.Logger.Warn("waiting for Kafka", "consumer", env.c.Consumer, "doing", doing, "error", loggedError(err))
 	if env.c.Observer.OnError != nil {
 		env.c.Observer.OnError(fmt.Errorf("%s: %w", doing, err))

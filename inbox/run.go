@@ -16,7 +16,9 @@ import (
 // or holdfast.ErrSchemaVersion when there is no schema, or one that does not fit this build. Run waits for a database that cannot be reached. Consume runs it too.
 //
 // Run also removes rows of `inbox` that are no longer needed (Config.Retention), a few at a time.
-func (in *Inbox) Run(ctx context.Context) error {
+func (in *Inbox) Run(ctx context.Context) (err error) {
+	in.vitals.begin(false)
+	defer func() { in.vitals.end(err) }()
 	in.registry.start()
 	g := newGroup(ctx)
 	in.runStored(g)
@@ -63,7 +65,9 @@ func (in *Inbox) Consume(ctx context.Context, s Source) error {
 	return in.consume(ctx, src)
 }
 
-func (in *Inbox) consume(ctx context.Context, src Session) error {
+func (in *Inbox) consume(ctx context.Context, src Session) (err error) {
+	in.vitals.begin(true)
+	defer func() { in.vitals.end(err) }()
 	g := newGroup(ctx)
 	in.runStored(g)
 	g.run(func(ctx context.Context) error { return in.consumer.run(ctx, src) })

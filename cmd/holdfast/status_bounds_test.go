@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"flag"
-	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -41,30 +40,40 @@ func (n planNode) read() (rows float64) {
 	return rows
 }
 
+// fill writes rows 1 to n, so many at a time. $1 and $2 are the first and the last, $3 is n.
+func fill(t *testing.T, db *pgtest.DB, n int, insert string) {
+	t.Helper()
+	const atOnce = 250_000
+	for first := 1; first <= n; first += atOnce {
+		pgtest.Exec(t, db.Pool, insert, first, min(first+atOnce-1, n), n)
+	}
+}
+
 // Status reads a bounded number of rows. The log has a backlog in one lane and a half-read window of one large transaction in
 // another; stored events are those of one consumer on many keys and of another on one key. The command of docs/performance.md
 // gives it the sizes of an outage, and logs how long each statement takes.
 func TestStatusReadsFewRowsHoweverManyThereAre(t *testing.T) {
 	db := installed(t)
+	fill(t, db, *logEvents/2, `insert into holdfast.event_0 (xid, lane, id, type, topic, key, time)
+		select (1000 + n / 10)::text::xid8, n % 7, n::text, 't', 'orders', (n % 5000)::text, now() - interval '2 hours' from generate_series($1::integer, $2::integer) n where $3 > 0`)
+	fill(t, db, *logEvents/2, `insert into holdfast.event_1 (xid, lane, id, type, topic, key, time)
+		select '900', 7, n::text, 't', 'orders', (n % 5000)::text, now() - interval '3 hours' from generate_series($1::integer, $2::integer) n where $3 > 0`)
+	fill(t, db, *storedEvents/2, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, first_at, errors, payload)
+		select 'billing', 'orders', 'k' || n % ($3 / 10), n, 's', n::text, 't' || n % 50, now(), '', case when n <= $3 / 10 then now() - interval '1 hour' else 'infinity' end,
+		       now() - interval '1 hour', '{boom}', convert_to(repeat('x', 300), 'UTF8') from generate_series($1::integer, $2::integer) n`)
+	fill(t, db, *storedEvents/2, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, first_at)
+		select 'mail', 'orders', 'one', n, 's', n::text, 't', now(), '', case when n = 1 then now() + interval '1 minute' else 'infinity' end, now() - interval '1 hour'
+		  from generate_series($1::integer, $2::integer) n where $3 > 0`)
+	fill(t, db, *storedEvents, `insert into holdfast.parked (lane, topic, key, place, why, next_at, first_at, id, source, type, time, partition)
+		select n % 8, 'orders', 'k' || n % 5000, n, case when n % 3 = 0 then 'topic' when n % 3 = 1 then 'record' else 'partition' end, now(), now() - interval '1 hour', n::text, '', 't', now(),
+		       case when n % 3 = 2 then n % 12 end from generate_series($1::integer, $2::integer) n where $3 > 0`)
+	fill(t, db, *storedEvents/2, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash, lane)
+		select case n % 2 when 0 then 'relay' else 'inbox' end, case n % 2 when 0 then '' else 'billing' end, 'r', n::text, '', 't', 'orders', 'k', now(), '', n % 8
+		  from generate_series($1::integer, $2::integer) n where $3 > 0`)
 	for _, sql := range []string{
-		"set synchronous_commit = off",
-		fmt.Sprintf(`insert into holdfast.event_0 (xid, lane, id, type, topic, key, time)
-			select (1000 + n / 10)::text::xid8, n %% 7, n::text, 't', 'orders', (n %% 5000)::text, now() - interval '2 hours' from generate_series(1, %d) n`, *logEvents/2),
-		fmt.Sprintf(`insert into holdfast.event_1 (xid, lane, id, type, topic, key, time)
-			select '900', 7, n::text, 't', 'orders', (n %% 5000)::text, now() - interval '3 hours' from generate_series(1, %d) n`, *logEvents-*logEvents/2),
-		"update holdfast.lane set owner = 'r', lease_until = now() + interval '1 hour', done = '800:800:', upto = '999:999:', pos = (select max(seq) - 10 from holdfast.event_1) where lane = 7",
+		"update holdfast.lane set owner = 'r', lease_until = now() + interval '1 hour', done = '800:800:', upto = '999:999:', pos = (select last_value - 10 from holdfast.event_seq) where lane = 7",
 		"update holdfast.lane set owner = 'r', lease_until = now() + interval '1 hour', done = '1000:1010:1003,1005' where lane < 6",
 		"update holdfast.lane set owner = 'r', lease_until = now() + interval '1 hour', done = '900000000:900000000:' where lane = 6",
-		fmt.Sprintf(`insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, first_at, errors, payload)
-			select 'billing', 'orders', 'k' || n %% (%[1]d / 20), n, 's', n::text, 't' || n %% 50, now(), '', case when n <= %[1]d / 20 then now() - interval '1 hour' else 'infinity' end,
-			       now() - interval '1 hour', '{boom}', convert_to(repeat('x', 300), 'UTF8') from generate_series(1, %[1]d) n`, *storedEvents/2),
-		fmt.Sprintf(`insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, first_at)
-			select 'mail', 'orders', 'one', n, 's', n::text, 't', now(), '', case when n = 1 then now() + interval '1 minute' else 'infinity' end, now() - interval '1 hour' from generate_series(1, %d) n`, *storedEvents-*storedEvents/2),
-		fmt.Sprintf(`insert into holdfast.parked (lane, topic, key, place, why, next_at, first_at, id, source, type, time, partition)
-			select n %% 8, 'orders', 'k' || n %% 5000, n, case when n %% 3 = 0 then 'topic' when n %% 3 = 1 then 'record' else 'partition' end, now(), now() - interval '1 hour', n::text, '', 't', now(),
-			       case when n %% 3 = 2 then n %% 12 end from generate_series(1, %d) n`, *storedEvents),
-		fmt.Sprintf(`insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash, lane)
-			select case n %% 2 when 0 then 'relay' else 'inbox' end, case n %% 2 when 0 then '' else 'billing' end, 'r', n::text, '', 't', 'orders', 'k', now(), '', n %% 8 from generate_series(1, %d) n`, *storedEvents/2),
 		"analyze holdfast.event_0", "analyze holdfast.event_1", "analyze holdfast.stored", "analyze holdfast.parked", "analyze holdfast.letter", "analyze holdfast.lane",
 	} {
 		pgtest.Exec(t, db.Pool, sql)

@@ -1,0 +1,159 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+)
+
+// Health is what a probe wants to know of an inbox.
+type Health struct {
+	// Live says that the process should go on. It is false if Run or Consume has returned an error, as they do when too many
+	// handlers hang: then only a new process helps.
+	Live bool
+
+	// Ready says that events are handled. It is false while Postgres or Kafka cannot be reached, before this node has joined the
+	// consumer group, and after Run or Consume.
+	Ready bool
+
+	// Reasons says why it is not live or not ready, a sentence each. They have no payloads and no secrets.
+	Reasons []string
+}
+
+// Health says whether the inbox works. While Run or Consume runs it looks only at what their loops saw last, so it answers at once,
+// also while the database or Kafka is away. An inbox that only receives (Receive) has no loops: for it the database is asked
+// whether the schema fits, for two seconds at most. Many goroutines may ask.
+//
+// A restart brings neither Postgres nor Kafka back, so their outages leave the inbox live. What waits, and partitions that are
+// held, do not count: holdfast status shows them.
+func (in *Inbox) Health(ctx context.Context) Health {
+	seen := in.vitals.read()
+	if !seen.begun {
+		ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+		defer cancel()
+		seen.schema = sqlschema.Fits(ctx, in.pool, in.c.Schema)
+	}
+	return judgeHealth(seen, time.Now())
+}
+
+const (
+	// healthTimeout bounds the question to the database.
+	healthTimeout = 2 * time.Second
+
+	// awayAfter is how long the database or Kafka is away before the inbox is not ready. A lost connection is no outage.
+	awayAfter = 5 * time.Second
+
+	// joinAfter is how long joining the group again may take. Each rebalance does it.
+	joinAfter = 30 * time.Second
+)
+
+// seen is what the loops of an inbox saw last. Times are zero for what has not happened.
+type seen struct {
+	begun     bool
+	ended     bool
+	endedWith error
+	schema    error // why the schema does not fit, or was not reached, if no loop runs
+
+	reached bool   // the database has answered
+	away    outage // it does not answer
+	kafka   outage // Kafka does not answer
+
+	consuming bool      // Consume runs, and not Run
+	joined    bool      // a generation of the group runs
+	joining   time.Time // since when it does not
+	everIn    bool      // it was a member before
+}
+
+// outage is trouble that lasts. The zero value is none.
+type outage struct {
+	since time.Time
+	why   string
+}
+
+// judgeHealth decides what a probe is told.
+func judgeHealth(s seen, now time.Time) Health {
+	switch {
+	case !s.begun && s.schema != nil:
+		return Health{Live: true, Reasons: []string{"the database does not answer, or its schema does not fit: " + loggedError(s.schema)}}
+	case !s.begun:
+		return Health{Live: true, Ready: true}
+	case s.ended && s.endedWith != nil:
+		return Health{Reasons: []string{"the inbox has ended: " + loggedError(s.endedWith)}}
+	case s.ended:
+		return Health{Live: true, Reasons: []string{"the inbox has stopped"}}
+	}
+	h := Health{Live: true}
+	lasts := func(o outage) bool { return o != outage{} && now.Sub(o.since) >= awayAfter }
+	switch {
+	case lasts(s.away):
+		h.Reasons = append(h.Reasons, fmt.Sprintf("the database has not answered for %s: %s", now.Sub(s.away.since).Round(time.Second), s.away.why))
+	case !s.reached:
+		h.Reasons = append(h.Reasons, "the inbox has not reached the database yet")
+	}
+	if lasts(s.kafka) {
+		h.Reasons = append(h.Reasons, fmt.Sprintf("Kafka has not answered for %s: %s", now.Sub(s.kafka.since).Round(time.Second), s.kafka.why))
+	}
+	switch waited := now.Sub(s.joining); {
+	case !s.consuming || s.joined:
+	case !s.everIn:
+		h.Reasons = append(h.Reasons, "this node has not joined the consumer group yet")
+	case waited >= joinAfter:
+		h.Reasons = append(h.Reasons, fmt.Sprintf("this node has been joining the consumer group for %s", waited.Round(time.Second)))
+	}
+	h.Ready = len(h.Reasons) == 0
+	return h
+}
+
+// vitals keeps what the loops see. Many goroutines may use it at once. The zero value is ready.
+type vitals struct {
+	mu   sync.Mutex
+	seen seen
+}
+
+func (v *vitals) read() seen {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.seen
+}
+
+func (v *vitals) set(change func(*seen)) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	change(&v.seen)
+}
+
+func (v *vitals) begin(consuming bool) {
+	v.set(func(s *seen) { *s = seen{begun: true, consuming: consuming, joining: time.Now()} })
+}
+
+func (v *vitals) end(err error) { v.set(func(s *seen) { s.ended, s.endedWith = true, err }) }
+
+// reached records that the database has answered.
+func (v *vitals) reached() { v.set(func(s *seen) { s.reached, s.away = true, outage{} }) }
+
+// fetched records that Kafka has answered.
+func (v *vitals) fetched() { v.set(func(s *seen) { s.kafka = outage{} }) }
+
+// joined records that a generation of the group begins, or that it is over.
+func (v *vitals) joined(in bool) {
+	v.set(func(s *seen) {
+		s.joined, s.everIn = in, s.everIn || in
+		if s.joining = time.Now(); in {
+			s.kafka = outage{}
+		}
+	})
+}
+
+func (v *vitals) lost(err error)    { v.set(func(s *seen) { s.away.note(err) }) }
+func (v *vitals) unheard(err error) { v.set(func(s *seen) { s.kafka.note(err) }) }
+
+// note keeps since when the trouble lasts, and its last cause.
+func (o *outage) note(err error) {
+	if o.since.IsZero() {
+		o.since = time.Now()
+	}
+	o.why = loggedError(err)
+}
