@@ -29,6 +29,9 @@ type env struct {
 	start func(work context.Context, l *lane) // runs a claimed lane until it ends
 	call  func(l *lane, publish func())       // runs a call of the publisher for a lane
 
+	// after calls do when so much time has passed.
+	after func(d time.Duration, do func())
+
 	// await returns nil when a call has returned, and the cause when ctx is done before.
 	await func(ctx context.Context, l *lane) error
 
@@ -41,7 +44,7 @@ type env struct {
 
 func envOf(r *Relay) env {
 	e := env{now: time.Now, chance: rand.Float64, start: r.start, call: func(_ *lane, publish func()) { r.working.Go(publish) },
-		await: awaitAnswer, limit: context.WithTimeout}
+		after: func(d time.Duration, do func()) { time.AfterFunc(d, do) }, await: awaitAnswer, limit: context.WithTimeout}
 	if pool, ok := r.pool.(*pgxpool.Pool); ok {
 		e.lacking = (&rights.Checks{Pool: pool, Schema: r.c.Schema, Rights: rights.Of["relay"], Logger: r.c.Logger}).Lacking
 	}

@@ -153,6 +153,13 @@ func (l *lane) holdSlow() {
 			continue
 		}
 		since := latest(d.since, time.Unix(0, l.r.back.Load())) // before, the broker was to blame, which was away
+		if d.portion != nil {
+			at := l.r.gather.since(d.portion)
+			if at.IsZero() { // it waits for its turn
+				at = now
+			}
+			since = latest(since, at)
+		}
 		waited := now.Sub(since)
 		switch silent := (answer{fault: FaultPartition, err: errUnanswered}); {
 		case waited < slowAfter || d.tries > 0:

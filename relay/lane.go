@@ -46,6 +46,7 @@ type lane struct {
 	destinations []*destination // in the order in which they were first met
 	next         int            // the destination at which dispatch begins
 	calls        int            // under way
+	gathered     int            // of them, those that are shared
 	refused      bool           // of a slot for a call: it waits for its turn
 	leavings     map[queue]int  // events with a key that are about to be parked
 	leavers      int            // all that are
@@ -352,6 +353,10 @@ func (l *lane) stale() bool { return !l.renewedWithin(l.r.c.Lease / 4) }
 
 // leased says whether the lane is certainly ours: the last renewal is less than half a lease old.
 func (l *lane) leased() bool { return l.renewedWithin(l.r.c.Lease / 2) }
+
+func (l *lane) unrenewed() error {
+	return fmt.Errorf("%w: no save has succeeded for half of the lease of %v", errLost, l.r.c.Lease)
+}
 
 func (l *lane) renewedWithin(age time.Duration) bool {
 	l.mu.Lock()

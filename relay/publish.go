@@ -32,6 +32,7 @@ type answered struct {
 	to     *destination
 	events []holdfast.Event
 	errs   []error
+	began  time.Time // of a call that was shared; zero for one of the destination's own
 }
 
 func (a *answers) put(c answered) {
@@ -78,6 +79,9 @@ func (l *lane) dispatch(ctx context.Context, before int64) error {
 	if l.outage != nil && (l.calls > 0 || now.Before(l.outage.nextAt)) {
 		return nil
 	}
+	if err := l.gather(ctx, before, now); err != nil {
+		return err
+	}
 	slots, n := l.slots(now), len(l.destinations)
 	for i := 0; i < n && slots > 0; i++ {
 		d := l.destinations[(l.next+i)%n]
@@ -85,7 +89,7 @@ func (l *lane) dispatch(ctx context.Context, before int64) error {
 			continue
 		}
 		if !l.leased() {
-			return fmt.Errorf("%w: no save has succeeded for half of the lease of %v", errLost, l.r.c.Lease)
+			return l.unrenewed()
 		}
 		slot := l.r.calls.take(l)
 		if refused = slot == nil; refused {
@@ -172,11 +176,7 @@ func (l *lane) freeSlow(now time.Time) {
 
 // call starts the publisher on a batch of one destination.
 func (l *lane) call(ctx context.Context, d *destination, batch []*pending, slot *callSlot) {
-	events := make([]holdfast.Event, len(batch))
-	for i, p := range batch {
-		p.inCall = true
-		events[i] = p.event.Event
-	}
+	events := eventsOf(batch)
 	d.begin(batch, slot, l.r.env.now(), l.slowAfter())
 	l.calls++
 	observed := func(ctx context.Context) (context.Context, func([]error)) { return ctx, func([]error) {} }
@@ -187,7 +187,7 @@ func (l *lane) call(ctx context.Context, d *destination, batch []*pending, slot 
 	l.r.env.call(l, func() {
 		errs := l.publish(ctx, events, observed)
 		slot.give()
-		l.answered.put(answered{d, events, errs})
+		l.answered.put(answered{to: d, events: events, errs: errs})
 	})
 }
 
@@ -203,6 +203,16 @@ func attemptsOf(batch []*pending) []int {
 	return attempts
 }
 
+// eventsOf are the events of a batch that is put into a call.
+func eventsOf(batch []*pending) []holdfast.Event {
+	events := make([]holdfast.Event, len(batch))
+	for i, p := range batch {
+		p.inCall = true
+		events[i] = p.event.Event
+	}
+	return events
+}
+
 // publish calls the publisher.
 func (l *lane) publish(ctx context.Context, events []holdfast.Event, observed func(context.Context) (context.Context, func([]error))) []error {
 	if !l.leased() { // the process may have been frozen since dispatch
@@ -213,10 +223,15 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event, observed fu
 	errs := l.r.publisher.Publish(ctx, events)
 	ended(errs)
 	failpoint.Hit(failpoint.RelayProduced)
-	if len(errs) != len(events) {
-		panic(fmt.Sprintf("relay: the publisher answered %d times for %d events: Publish must answer once for each", len(errs), len(events)))
-	}
+	checkAnswers(errs, len(events))
 	return errs
+}
+
+// checkAnswers panics if a publisher does not keep to its first promise.
+func checkAnswers(errs []error, events int) {
+	if len(errs) != events {
+		panic(fmt.Sprintf("relay: the publisher answered %d times for %d events: it must answer once for each", len(errs), events))
+	}
 }
 
 // settleAll takes in every call that has returned. After an error the lane ends.
@@ -236,6 +251,11 @@ func (l *lane) settleAll(ctx context.Context) error {
 func (l *lane) settle(ctx context.Context, c answered) error {
 	d, now := c.to, l.r.env.now()
 	batch := d.call
+	shared := d.portion != nil
+	if shared {
+		d.began, d.portion = c.began, nil
+		l.gathered--
+	}
 	d.call, d.slot = nil, nil
 	l.calls--
 	all := make([]answer, len(batch))
@@ -267,6 +287,9 @@ func (l *lane) settle(ctx context.Context, c answered) error {
 	}
 	d.putBack(append(back, rows...))
 	said := summarize(all)
+	if !shared {
+		l.r.gather.judge(d.spot, now.Sub(d.began), said.trouble.acknowledged())
+	}
 	d.most = nextMost(d.most, len(batch), l.r.c.BatchSize, now.Sub(d.began), said)
 	l.judge(d, said, now)
 	l.afterCall(d, batch, all, said, now)

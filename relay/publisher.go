@@ -36,6 +36,20 @@ type Partitioner interface {
 	Partition(e holdfast.Event) (partition, partitions int)
 }
 
+// Gatherer is a Partitioner that sends what many partitions have in few requests. A relay uses that while a lane has events for
+// more than 32 of them: an event or two each, for which requests of their own cost far more than the events do. A partition whose
+// last call failed, or took longer than a quarter of a second, is published alone.
+//
+// PublishTogether is Publish for several batches. Each has the events of one partition, as Partition says, or of one topic while
+// its partitions are not known; no two have the same. It calls answered once for each batch, by its index, as soon as it knows
+// what became of it, with an answer for each of its events; from any goroutine, and from several at once. When it returns, all
+// have been answered. A batch that fails takes nothing from the others: a request in which one partition does not answer should end
+// within a second, so that the others are tried without it. All that Publish promises holds for each batch.
+type Gatherer interface {
+	Partitioner
+	PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error))
+}
+
 // Fault says what a failed publication is the fault of, and so what the relay does about it. Only FaultRecord spends an
 // event's attempts. The others are no event's fault: the relay waits as long as they last.
 type Fault string

@@ -53,6 +53,7 @@ type Relay struct {
 	counted          int           // of a queue, when there are more
 	budget           *budget
 	calls            *callSlots
+	gather           *gatherer
 
 	mu      sync.Mutex
 	lanes   map[int]*lane
@@ -93,6 +94,7 @@ func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Re
 	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute, pageBytes: pageBytes, listed: allCounted, counted: maxCounted, budget: newBudget(c.MemoryBudget, inMemory*pageBytes), calls: newCallSlots(callsInAll)}
 	r.partitioner, _ = p.(Partitioner)
 	r.env = envOf(r)
+	r.gather = newGatherer(p, &r.env)
 	r.poller = newPoller(r)
 	r.saver = newSaver(r)
 	return r

@@ -96,6 +96,14 @@ func (b *simBroker) Publish(_ context.Context, events []holdfast.Event) []error 
 	return errs
 }
 
+// PublishTogether sends the batches one after the other, in any order.
+func (b *simBroker) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
+	b.s.shared++
+	for _, i := range b.s.rng.Perm(len(batches)) {
+		answered(i, b.Publish(ctx, batches[i]))
+	}
+}
+
 // send sends the events of one partition.
 func (b *simBroker) send(events []holdfast.Event, rest []int, errs []error) {
 	s := b.s

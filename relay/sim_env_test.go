@@ -36,6 +36,7 @@ type sim struct {
 	named    int  // relays so far
 	events   int  // ids so far
 	busy     int  // writers in a transaction
+	shared   int  // calls of many partitions
 	ending   bool
 
 	bad    map[string]string // events whose rows fail, and for which statements
@@ -57,6 +58,7 @@ type simPlan struct {
 	bytes                                       int64 // of a page
 	listed, counted                             int   // parked rows of a lane or a topic, and of a queue
 	calls                                       int   // of the publisher at a time
+	wide                                        int   // partitions from which on their calls are shared
 
 	cuts, refusals, kills, freezes, crashes, clocks, rotates, long, scheduled, repeatable, survives bool
 	slow                                                                                            bool // statements may hang, and have time-outs
@@ -89,6 +91,9 @@ func newPlan(seed uint64, bug simBug) simPlan {
 	p.listed, p.counted = []int{1, 5, allCounted}[counts.IntN(3)], 1+counts.IntN(maxCounted)
 	if p.calls = callsInAll; bug == (simBug{}) {
 		p.calls = []int{1, 2, callsInAll}[rand.New(rand.NewPCG(seed, 6)).IntN(3)]
+	}
+	if p.wide = wideFrom; bug == (simBug{}) {
+		p.wide = []int{0, 1, wideFrom}[rand.New(rand.NewPCG(seed, 7)).IntN(3)]
 	}
 	return p
 }

@@ -94,12 +94,12 @@ func (s *sim) startRelay() {
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, ParkAfter: p.parkAfter, SegmentBytes: 2000, Observer: Observer{OnLost: func(l Lost) { s.oracle.lost++; s.log("lost lane %d: %v", l.Lane, l.Err) }},
 		Retry: retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
 	r.pageBytes, r.listed, r.counted = p.bytes, p.listed, p.counted
-	r.calls = newCallSlots(p.calls)
+	r.calls, r.gather.from = newCallSlots(p.calls), p.wide
 	if p.slow {
 		r.statementTimeout = p.lease
 	}
 	r.saver.mu = &turnstile{s: s, got: sr.inject}
-	r.env = env{now: func() time.Time { return s.at }, chance: s.rng.Float64, start: sr.startLane, call: sr.call, await: sr.await, limit: sr.limit,
+	r.env = env{now: func() time.Time { return s.at }, chance: s.rng.Float64, start: sr.startLane, call: sr.call, after: sr.later, await: sr.await, limit: sr.limit,
 		lacking: func(context.Context) ([]string, error) { return nil, nil }}
 	sr.r = r
 	sr.ctx, sr.shutdown = context.WithCancel(context.Background())
@@ -409,6 +409,14 @@ func (sl *simLane) accept() {
 // call is env.call.
 func (sr *simRelay) call(l *lane, publish func()) {
 	sr.s.spawn(fmt.Sprint("call of lane ", l.number), sr, publish)
+}
+
+// later is env.after.
+func (sr *simRelay) later(d time.Duration, do func()) {
+	sr.s.spawn("timer", sr, func() {
+		sr.s.sleep(d)
+		do()
+	})
 }
 
 // await is env.await.
