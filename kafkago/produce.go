@@ -55,15 +55,20 @@ func (k *Publisher) produce(ctx context.Context, q *partitionQueue, batch []int3
 	records.reset(nil, nil)
 	k.records.Put(records)
 
-	if res.Throttle > 0 {
-		k.resumeAt.Store(int64(time.Since(k.start) + min(res.Throttle, maxThrottle)))
-	}
+	k.noteThrottle(res.Throttle)
 	if res.Error != nil {
 		fault, _ := faultOf(res.Error)
 		return fail(fault, res.Error), res.RecordErrors
 	}
 	k.ackedAt.Store(int64(time.Since(k.start)))
 	return nil, nil
+}
+
+// noteThrottle remembers how long a broker asked us to wait.
+func (k *Publisher) noteThrottle(wait time.Duration) {
+	if wait > 0 {
+		k.resumeAt.Store(int64(time.Since(k.start) + min(wait, maxThrottle)))
+	}
 }
 
 // throttle waits as long as the brokers have asked. A broker over its quota stops reading from the connection: a

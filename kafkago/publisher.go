@@ -96,19 +96,7 @@ func (k *Publisher) Publish(ctx context.Context, events []holdfast.Event) []erro
 	}
 	queues := k.route(ctx, events, answers)
 
-	// Workers take one partition after the other; this goroutine is one of them.
-	var taken atomic.Int64
-	work := func() {
-		for i := taken.Add(1) - 1; i < int64(len(queues)); i = taken.Add(1) - 1 {
-			k.drain(ctx, &queues[i])
-		}
-	}
-	var others sync.WaitGroup
-	for range min(len(queues), k.config.Parallel) - 1 {
-		others.Go(work)
-	}
-	work()
-	others.Wait()
+	each(len(queues), k.config.Parallel, func(i int) { k.drain(ctx, &queues[i]) })
 	return answers
 }
 

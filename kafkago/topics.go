@@ -15,7 +15,8 @@ import (
 
 // topicInfo is what we know of a topic.
 type topicInfo struct {
-	partitions int // Invariant: at least 1.
+	partitions int   // Invariant: at least 1.
+	leaders    []int // of the partitions; noLeader where none is known
 	readAt     time.Time
 
 	// expired is set by a failure: the next call asks again, and until then the number is good enough for Partition.
@@ -23,6 +24,30 @@ type topicInfo struct {
 
 	// limit is the longest batch that is worth trying, learned from refusals; 0 when nothing was refused yet.
 	limit atomic.Int64
+}
+
+// noLeader is in place of a leader that is not known.
+const noLeader = -1
+
+// leader is the broker that leads a partition.
+func (t *topicInfo) leader(partition int) int {
+	if partition < len(t.leaders) {
+		return t.leaders[partition]
+	}
+	return noLeader
+}
+
+func leadersOf(t kafka.Topic) []int {
+	leaders := make([]int, len(t.Partitions))
+	for i := range leaders {
+		leaders[i] = noLeader
+	}
+	for _, p := range t.Partitions {
+		if p.Leader.Host != "" && p.ID >= 0 && p.ID < len(leaders) {
+			leaders[p.ID] = p.Leader.ID
+		}
+	}
+	return leaders
 }
 
 // topicAnswer is the answer for one topic of a call: what is known, or why nothing can be sent to it.
@@ -122,7 +147,7 @@ func (c *topicCache) refresh(ctx context.Context, topics []string, answers map[s
 			answers[topic] = topicAnswer{err: missingTopic(topic, err)}
 			continue
 		}
-		info := &topicInfo{partitions: len(t.Partitions), readAt: readAt}
+		info := &topicInfo{partitions: len(t.Partitions), leaders: leadersOf(t), readAt: readAt}
 		c.topics[topic] = info
 		answers[topic] = topicAnswer{info: info}
 	}

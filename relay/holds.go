@@ -46,8 +46,9 @@ const promptly = slowAfter / 4
 // slowAfter is the lane's: ParkAfter may be shorter.
 func (l *lane) slowAfter() time.Duration { return min(slowAfter, max(l.r.c.ParkAfter, 0)) }
 
-// judge records what a call says about its destination and about the broker.
-func (l *lane) judge(d *destination, said summary, now time.Time) {
+// judge records what a call says about its destination and about the broker. Trouble in a shared call may be that of any
+// partition in it: it is nobody's, and each is tried alone.
+func (l *lane) judge(d *destination, said summary, shared bool, now time.Time) {
 	if said.answers {
 		l.r.answers.Store(now.UnixNano())
 		l.r.vitals.answered()
@@ -61,7 +62,7 @@ func (l *lane) judge(d *destination, said summary, now time.Time) {
 		}
 	}
 	refused := !said.trouble.acknowledged()
-	if !refused || len(d.queue) == 0 {
+	if !refused || shared || len(d.queue) == 0 {
 		d.since, d.checkAt = time.Time{}, time.Time{}
 		if len(d.queue) > 0 {
 			d.since = now
@@ -73,6 +74,9 @@ func (l *lane) judge(d *destination, said summary, now time.Time) {
 		if said.answers && l.holds[d.spot] == nil && now.Sub(d.began) < slowAfter {
 			l.sayFlows(d.spot, now)
 		}
+		return
+	}
+	if shared {
 		return
 	}
 	d.tries++

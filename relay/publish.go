@@ -290,8 +290,10 @@ func (l *lane) settle(ctx context.Context, c answered) error {
 	if !shared {
 		l.r.gather.judge(d.spot, now.Sub(d.began), said.trouble.acknowledged())
 	}
-	d.most = nextMost(d.most, len(batch), l.r.c.BatchSize, now.Sub(d.began), said)
-	l.judge(d, said, now)
+	if !shared {
+		d.most = nextMost(d.most, len(batch), l.r.c.BatchSize, now.Sub(d.began), said)
+	}
+	l.judge(d, said, shared, now)
 	l.afterCall(d, batch, all, said, now)
 	l.advance()
 	return nil

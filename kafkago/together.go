@@ -1,0 +1,266 @@
+package kafkago
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/produce"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+// A request of many partitions is answered when the last of them is. So it has less time than others: a partition that does
+// not answer delays those beside it for so long, once, and then they are sent without it.
+const (
+	togetherTimeout   = 900 * time.Millisecond
+	togetherReplicate = 500 * time.Millisecond // then the broker answers for those that have replicated, and for those that have not
+)
+
+var _ relay.Gatherer = (*Publisher)(nil)
+
+// PublishTogether is relay.Gatherer: it sends one request to each leader with all partitions that have events in batches. What
+// does not fit in a request of at most MaxRequestBytes a partition, and what is divided because a record of it was refused,
+// follows in requests of its partition alone. answered is called for each batch when its leader has answered for it.
+func (k *Publisher) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
+	if len(batches) == 0 {
+		return
+	}
+	// 1. One queue for each partition, as in Publish: a batch of a topic whose partitions were not known has several.
+	var events []holdfast.Event
+	starts := make([]int, 0, len(batches)+1)
+	owner := make([]int, 0, len(batches)) // of each event
+	for i, batch := range batches {
+		starts = append(starts, len(events))
+		events = append(events, batch...)
+		for range batch {
+			owner = append(owner, i)
+		}
+	}
+	starts = append(starts, len(events))
+	answers := make([]error, len(events))
+	queues := k.route(ctx, events, answers)
+
+	// 2. A batch is answered when all its queues are.
+	left := make([]atomic.Int64, len(batches))
+	owners := make([][]int, len(queues))
+	for i := range left {
+		left[i].Store(1)
+	}
+	for i := range queues {
+		last := -1
+		for _, run := range queues[i].runs {
+			for _, e := range run {
+				if owner[e] != last {
+					last = owner[e]
+					owners[i] = append(owners[i], last)
+					left[last].Add(1)
+				}
+			}
+		}
+	}
+	finish := func(batch int) {
+		if left[batch].Add(-1) == 0 {
+			answered(batch, answers[starts[batch]:starts[batch+1]:starts[batch+1]])
+		}
+	}
+	done := func(queue int) {
+		for _, batch := range owners[queue] {
+			finish(batch)
+		}
+	}
+	for i := range batches {
+		finish(i)
+	}
+
+	// 3. A request to each leader.
+	groups := map[int][]int{}
+	for i := range queues {
+		leader := queues[i].info.leader(queues[i].partition)
+		groups[leader] = append(groups[leader], i)
+	}
+	var all sync.WaitGroup
+	for leader, group := range groups {
+		all.Go(func() { k.sendGroup(ctx, queues, group, leader != noLeader && len(group) > 1, done) })
+	}
+	all.Wait()
+}
+
+// sendGroup sends the partitions of one leader, together if they may, and what is left of each alone.
+func (k *Publisher) sendGroup(ctx context.Context, queues []partitionQueue, group []int, together bool, done func(queue int)) {
+	if together {
+		k.produceTogether(ctx, queues, group)
+	}
+	var rest []int
+	for _, i := range group {
+		if len(queues[i].runs) == 0 {
+			done(i)
+		} else {
+			rest = append(rest, i)
+		}
+	}
+	each(len(rest), k.config.Parallel, func(n int) {
+		k.drain(ctx, &queues[rest[n]])
+		done(rest[n])
+	})
+}
+
+// each calls do for 0 to n-1, at most so many at a time.
+func each(n, atOnce int, do func(i int)) {
+	var taken atomic.Int64
+	work := func() {
+		for i := taken.Add(1) - 1; i < int64(n); i = taken.Add(1) - 1 {
+			do(int(i))
+		}
+	}
+	var others sync.WaitGroup
+	for range min(n, atOnce) - 1 {
+		others.Go(work)
+	}
+	work()
+	others.Wait()
+}
+
+// produceTogether sends the first batch of each queue in one request, and tells the queues how it went. What certainly was not
+// sent stays in its queue.
+func (k *Publisher) produceTogether(ctx context.Context, queues []partitionQueue, group []int) {
+	if err := k.throttle(ctx); err != nil {
+		for _, i := range group {
+			q := &queues[i]
+			q.abandon(q.next(), notSent(q.topic, q.partition, relay.FaultBroker, err))
+		}
+		return
+	}
+	began := time.Now()
+	deadline := began.Add(min(togetherTimeout, k.config.ProduceTimeout))
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	request, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	defer cancel()
+
+	sent, message := k.requestOf(queues, group, min(togetherReplicate, k.config.ProduceTimeout/2))
+	res, err := k.client.Transport.RoundTrip(request, k.client.Addr, message)
+	if err != nil {
+		k.failTogether(ctx, sent, began, err)
+		return
+	}
+	for _, b := range sent {
+		b.records.reset(nil, nil)
+		k.records.Put(b.records)
+	}
+	response, ok := res.(*produce.Response)
+	if !ok {
+		k.failTogether(ctx, sent, began, fmt.Errorf("the answer to a Produce request is a %T", res))
+		return
+	}
+	k.noteThrottle(time.Duration(response.ThrottleTimeMs) * time.Millisecond)
+	for _, t := range response.Topics {
+		for i := range t.Partitions {
+			p := &t.Partitions[i]
+			at := leadership{t.Topic, int(p.Partition)}
+			b := sent[at]
+			if b == nil {
+				continue
+			}
+			delete(sent, at)
+			k.settleTogether(b, p)
+		}
+	}
+	if len(sent) > 0 {
+		k.failTogether(ctx, sent, began, protocol.ErrNoPartition)
+	}
+}
+
+// sentBatch is what a request has of a partition.
+type sentBatch struct {
+	queue   *partitionQueue
+	batch   []int32
+	records *recordReader
+}
+
+// requestOf takes the next batch of each queue, and makes one request of them.
+func (k *Publisher) requestOf(queues []partitionQueue, group []int, replicate time.Duration) (sent map[leadership]*sentBatch, r *produce.Request) {
+	r = &produce.Request{Acks: int16(kafka.RequireAll), Timeout: int32(replicate.Milliseconds())}
+	sent = make(map[leadership]*sentBatch, len(group))
+	topics := map[string]int{}
+	for _, i := range group {
+		q := &queues[i]
+		b := &sentBatch{queue: q, batch: q.next(), records: k.records.Get().(*recordReader)}
+		b.records.reset(q.events, b.batch)
+		sent[leadership{q.topic, q.partition}] = b
+		at, known := topics[q.topic]
+		if !known {
+			at = len(r.Topics)
+			topics[q.topic] = at
+			r.Topics = append(r.Topics, produce.RequestTopic{Topic: q.topic})
+		}
+		t := &r.Topics[at]
+		t.Partitions = append(t.Partitions, produce.RequestPartition{Partition: int32(q.partition),
+			RecordSet: protocol.RecordSet{Attributes: protocol.Attributes(k.config.Compression) & 0x7, Records: b.records}})
+	}
+	return sent, r
+}
+
+// settleTogether takes in what the broker answered for one partition.
+func (k *Publisher) settleTogether(b *sentBatch, p *produce.ResponsePartition) {
+	if p.ErrorCode == 0 {
+		k.ackedAt.Store(int64(time.Since(k.start)))
+		b.queue.settle(b.batch, nil, nil)
+		return
+	}
+	var err error = kafka.Error(p.ErrorCode)
+	if p.ErrorMessage != "" {
+		err = fmt.Errorf("%w: %s", err, p.ErrorMessage)
+	}
+	records := make(map[int]error, len(p.RecordErrors))
+	for _, r := range p.RecordErrors {
+		records[int(r.BatchIndex)] = errors.New(r.BatchIndexErrorMessage)
+	}
+	k.settleFailed(b, err, records)
+}
+
+// failTogether takes in that a request failed as a whole. If it never left, because a partition is not where it was, each
+// partition is sent alone.
+func (k *Publisher) failTogether(ctx context.Context, sent map[leadership]*sentBatch, began time.Time, err error) {
+	if as[*produce.Error](err) {
+		for _, b := range sent {
+			b.queue.runs = append(b.queue.runs, b.batch)
+			k.topics.expire(b.queue.topic)
+		}
+		return
+	}
+	fault, _ := faultOf(err)
+	away, asked := false, false
+	for at, b := range sent {
+		if fault == relay.FaultBroker && unanswered(err) {
+			if !asked { // they have one leader
+				away, asked = k.leaderAway(ctx, at.topic, at.partition, began), true
+			}
+			if away {
+				b.queue.settle(b.batch, publishError(at.topic, at.partition, relay.FaultPartition, err), nil)
+				k.topics.expire(at.topic)
+				continue
+			}
+		}
+		k.settleFailed(b, err, nil)
+	}
+}
+
+func (k *Publisher) settleFailed(b *sentBatch, err error, records map[int]error) {
+	fault, _ := faultOf(err)
+	q, limit := b.queue, b.queue.limit
+	q.settle(b.batch, publishError(q.topic, q.partition, fault, err), records)
+	if fault != relay.FaultRecord {
+		k.topics.expire(q.topic)
+	}
+	if q.limit < limit {
+		q.info.limit.Store(int64(q.limit))
+	}
+}
