@@ -43,7 +43,11 @@ type script struct {
 	// answer says what becomes of a batch: the response, a zero one for written, or a failure of the network.
 	answer func(ctx context.Context, r request) (produce.ResponsePartition, error)
 
+	// misplaced says why a request cannot be sent to one broker.
+	misplaced func(all []request) error
+
 	mu        sync.Mutex
+	sizes     []int // partitions of each request
 	requests  []request
 	log       map[partitionName][]string
 	asked     int // metadata requests
@@ -109,51 +113,71 @@ func (s *script) end(ctx context.Context, r *listoffsets.Request) (kafka.Respons
 }
 
 func (s *script) produce(ctx context.Context, r *produce.Request) (kafka.Response, error) {
-	topic := r.Topics[0]
-	batch := request{partitionName{topic.Topic, int(topic.Partitions[0].Partition)}, nil}
 	if r.Acks != -1 {
 		return nil, fmt.Errorf("acks are %d", r.Acks)
 	}
-	records := topic.Partitions[0].RecordSet.Records
-	for record, err := records.ReadRecord(); err != io.EOF; record, err = records.ReadRecord() {
-		if err != nil {
-			return nil, err
-		}
-		for _, h := range record.Headers {
-			if h.Key == "ce_id" {
-				batch.ids = append(batch.ids, string(h.Value))
+	var all []request
+	for _, topic := range r.Topics {
+		for _, p := range topic.Partitions {
+			batch := request{partitionName{topic.Topic, int(p.Partition)}, nil}
+			for record, err := p.RecordSet.Records.ReadRecord(); err != io.EOF; record, err = p.RecordSet.Records.ReadRecord() {
+				if err != nil {
+					return nil, err
+				}
+				for _, h := range record.Headers {
+					if h.Key == "ce_id" {
+						batch.ids = append(batch.ids, string(h.Value))
+					}
+				}
 			}
+			all = append(all, batch)
+		}
+	}
+	if s.misplaced != nil {
+		if err := s.misplaced(all); err != nil {
+			return nil, produce.NewError(err)
 		}
 	}
 
 	s.mu.Lock()
-	s.requests = append(s.requests, batch)
+	s.sizes = append(s.sizes, len(all))
+	s.requests = append(s.requests, all...)
 	if s.inFlight == nil {
 		s.inFlight = map[partitionName]int{}
 		s.log = map[partitionName][]string{}
 	}
-	if s.inFlight[batch.partitionName]++; s.inFlight[batch.partitionName] > 1 {
-		s.overlaps++
+	for _, batch := range all {
+		if s.inFlight[batch.partitionName]++; s.inFlight[batch.partitionName] > 1 {
+			s.overlaps++
+		}
 	}
 	s.mu.Unlock()
 
-	var answer produce.ResponsePartition
-	var err error
-	if s.answer != nil {
-		answer, err = s.answer(ctx, batch)
+	res, failed := &produce.Response{}, error(nil)
+	for _, batch := range all {
+		var answer produce.ResponsePartition
+		if s.answer != nil {
+			var err error
+			if answer, err = s.answer(ctx, batch); err != nil {
+				failed = err
+			}
+		}
+		answer.Partition = int32(batch.partition)
+		res.Topics = append(res.Topics, produce.ResponseTopic{Topic: batch.topic, Partitions: []produce.ResponsePartition{answer}})
 	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.inFlight[batch.partitionName]--
-	if err != nil {
-		return nil, err
+	for i, batch := range all {
+		s.inFlight[batch.partitionName]--
+		if failed == nil && res.Topics[i].Partitions[0].ErrorCode == 0 {
+			s.log[batch.partitionName] = append(s.log[batch.partitionName], batch.ids...)
+		}
 	}
-	if answer.ErrorCode == 0 {
-		s.log[batch.partitionName] = append(s.log[batch.partitionName], batch.ids...)
+	if failed != nil {
+		return nil, failed
 	}
-	answer.Partition = int32(batch.partition)
-	return &produce.Response{Topics: []produce.ResponseTopic{{Topic: batch.topic, Partitions: []produce.ResponsePartition{answer}}}}, nil
+	return res, nil
 }
 
 // via makes a publisher send through t alone.

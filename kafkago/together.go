@@ -19,8 +19,8 @@ import (
 // A request of many partitions is answered when the last of them is. So it has less time than others: a partition that does
 // not answer delays those beside it for so long, once, and then they are sent without it.
 const (
-	togetherTimeout   = 900 * time.Millisecond
-	togetherReplicate = 500 * time.Millisecond // then the broker answers for those that have replicated, and for those that have not
+	togetherTimeout   = 500 * time.Millisecond
+	togetherReplicate = 300 * time.Millisecond // then the broker answers for those that have replicated, and for those that have not
 )
 
 var _ relay.Gatherer = (*Publisher)(nil)

@@ -20,7 +20,7 @@ const (
 	wideFrom      = 32  // partitions: a lane with more of them that have something unacknowledged gives to the gatherer
 	gatheredCalls = 4   // under way at a time, besides those that are late
 	gatheredFirst = 32  // partitions of the first call
-	gatheredMost  = 128 // of any
+	gatheredMost  = 128 // of any: one of them that does not answer keeps the others waiting, once
 	gatheredLeast = 8   // of a call after others took long
 
 	// partitionBytes is how much of a partition a call has before what other lanes have for it waits for the next one.
@@ -32,6 +32,7 @@ type gatherer struct {
 	publisher Gatherer // nil: nothing is gathered
 	env       *env
 	from      int // wideFrom
+	largest   int // gatheredMost
 
 	mu    sync.Mutex
 	spots map[spot]*gathered
@@ -65,7 +66,7 @@ type together struct {
 }
 
 func newGatherer(p Publisher, e *env) *gatherer {
-	g := &gatherer{env: e, from: wideFrom, spots: map[spot]*gathered{}, calls: map[*together]bool{}, most: gatheredFirst, alone: map[spot]bool{}}
+	g := &gatherer{env: e, from: wideFrom, largest: gatheredMost, spots: map[spot]*gathered{}, calls: map[*together]bool{}, most: gatheredFirst, alone: map[spot]bool{}}
 	g.publisher, _ = p.(Gatherer)
 	return g
 }
@@ -144,7 +145,7 @@ func (g *gatherer) next() *together {
 	}
 	c := &together{began: now}
 	bytes := callBytes
-	for len(g.order) > 0 && len(c.spots) < g.most && bytes > 0 {
+	for len(g.order) > 0 && len(c.spots) < min(g.most, g.largest) && bytes > 0 {
 		s := g.order[0]
 		g.order = g.order[1:]
 		n, taken := 0, 0

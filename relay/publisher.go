@@ -44,7 +44,7 @@ type Partitioner interface {
 // its partitions are not known; no two have the same. It calls answered once for each batch, by its index, as soon as it knows
 // what became of it, with an answer for each of its events; from any goroutine, and from several at once. When it returns, all
 // have been answered. A batch that fails takes nothing from the others: a request in which one partition does not answer should end
-// within a second, so that the others are tried without it. All that Publish promises holds for each batch.
+// within half a second, so that the others are tried without it. All that Publish promises holds for each batch.
 type Gatherer interface {
 	Partitioner
 	PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error))

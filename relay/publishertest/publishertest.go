@@ -50,7 +50,8 @@ type Stored struct {
 	relay.Record
 }
 
-// Run checks everything, each promise in a subtest.
+// Run checks everything, each promise in a subtest. Of a relay.Gatherer it checks the same of batches that are published
+// together.
 func Run(t *testing.T, o Options) {
 	if o.Publisher == nil || o.Topic == nil || o.Read == nil {
 		t.Fatal("publishertest: Publisher, Topic and Read are required")
@@ -64,6 +65,22 @@ func Run(t *testing.T, o Options) {
 			c.run(&suite{TB: t, o: o})
 		})
 	}
+	if _, ok := o.Publisher.(relay.Gatherer); !ok {
+		return
+	}
+	for _, c := range checks {
+		if c.needs != nil && !c.needs(o) {
+			continue // it has been said
+		}
+		t.Run("together: "+c.name, func(t *testing.T) { c.run(&suite{TB: t, o: o.together(t)}) })
+	}
+}
+
+// together are the options for publishing by PublishTogether.
+func (o Options) together(t testing.TB) Options {
+	o.Publisher, _ = byTogether(t, o.Publisher)
+	o.Unreachable, _ = byTogether(t, o.Unreachable)
+	return o
 }
 
 // checks are the promises of relay.Publisher.

@@ -1,0 +1,278 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/relay/internal/simdb"
+)
+
+// sharing is an answering that takes many partitions in a call. The call takes as long as the slowest of them, and ends after
+// half a second without an answer for any.
+type sharing struct{ *answering }
+
+const sharingEnds = 500 * time.Millisecond
+
+func (s sharing) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
+	s.mu.Lock()
+	s.shared++
+	takes := s.takes
+	s.mu.Unlock()
+	longest := time.Duration(0)
+	for _, batch := range batches {
+		partition, _ := s.Partition(batch[0])
+		if takes != nil {
+			longest = max(longest, takes(partition))
+		}
+	}
+	time.Sleep(min(longest, sharingEnds)) // the bubble's clock: this is how long the request takes
+	for i, batch := range batches {
+		errs := make([]error, len(batch))
+		for n, e := range batch {
+			switch {
+			case longest > sharingEnds:
+				errs[n] = &PublishError{Topic: e.Topic, Partition: -1, Fault: FaultPartition, Err: context.DeadlineExceeded}
+			case s.answer != nil:
+				errs[n] = s.answer(e)
+			}
+			if errs[n] == nil {
+				s.mu.Lock()
+				s.taken = append(s.taken, taken2{e.ID, e.Key, time.Now()})
+				s.mu.Unlock()
+			}
+		}
+		answered(i, errs)
+	}
+}
+
+// wideCrowd is a crowd that takes many partitions in a call.
+type wideCrowd struct {
+	*crowd
+	mu      sync.Mutex
+	batches [][]int // partitions of each shared call
+	events  [][]string
+	fails   func(partition int) error
+}
+
+func (c *wideCrowd) PublishTogether(_ context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
+	var partitions []int
+	var ids []string
+	for _, b := range batches {
+		partitions = append(partitions, c.partOf(b[0]))
+		for _, e := range b {
+			ids = append(ids, e.ID)
+		}
+	}
+	c.mu.Lock()
+	c.batches, c.events = append(c.batches, partitions), append(c.events, ids)
+	c.mu.Unlock()
+	time.Sleep(c.takes) // the bubble's clock: this is how long the request takes
+	for i, b := range batches {
+		errs := make([]error, len(b))
+		if c.fails != nil {
+			for n := range errs {
+				errs[n] = c.fails(partitions[i])
+			}
+		}
+		answered(i, errs)
+	}
+}
+
+// wideLane is a lane whose partitions share calls, from so many on, with an event for each of n.
+func wideLane(t *testing.T, c *wideCrowd, from, n int) (*simdb.DB, *lane) {
+	t.Helper()
+	var held atomic.Int64
+	c.crowd = &crowd{takes: 10 * time.Millisecond, partOf: func(e holdfast.Event) int { n := 0; _, _ = fmt.Sscan(e.Key, &n); return n }}
+	db, l := crowded(t, c.crowd, callsInAll, &held)
+	l.r.gather = newGatherer(c, &l.r.env)
+	l.r.gather.from = from
+	writeCrowd(t, db, "e", n)
+	takeAll(t, l)
+	return db, l
+}
+
+func writeCrowd(t *testing.T, db *simdb.DB, id string, n int) {
+	t.Helper()
+	for i := range n {
+		tx := db.Begin()
+		tx.Append(0, simdb.Event{ID: fmt.Sprint(id, i), Topic: "orders", Key: fmt.Sprint(i % partitionsOfCrowd)})
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestManyPartitionsShareACall(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		partitions    int
+		shared, alone int // calls
+	}{
+		{"more than the least", partitionsOfCrowd, 2, 0}, // of 32 at first
+		{"no more than the least", 32, 0, 32},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				crowd := &wideCrowd{}
+				_, l := wideLane(t, crowd, wideFrom, c.partitions)
+				if err := work(t, l, func() bool { return l.tracker.events > 0 }); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				if alone := int(crowd.most.Load()); len(crowd.batches) != c.shared || alone != c.alone {
+					t.Errorf("%d calls were shared, of partitions %v, and %d alone at a time, want %d and %d", len(crowd.batches), crowd.batches, alone, c.shared, c.alone)
+				}
+				if l.calls != 0 || l.gathered != 0 || len(l.r.gather.spots) != 0 || len(l.r.gather.calls) != 0 {
+					t.Errorf("%d calls are left, %d of them shared; of the gatherer %d partitions and %d calls", l.calls, l.gathered, len(l.r.gather.spots), len(l.r.gather.calls))
+				}
+			})
+		})
+	}
+}
+
+// What two lanes have for a partition while its call is under way is one batch of the next one.
+func TestLanesShareTheBatchOfAPartition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &wideCrowd{}
+		_, l := wideLane(t, c, 0, 0)
+		at := &destination{spot: spot{"orders", 1}, route: &topicRoute{}}
+		give := func(of *lane, ids ...string) {
+			p := &portion{lane: of, ctx: t.Context(), to: at}
+			for _, id := range ids {
+				p.events = append(p.events, holdfast.Event{ID: id, Topic: "orders", Key: "1"})
+			}
+			of.r.gather.add([]*portion{p})
+		}
+		other := newLane(l.r, "", l.leaseUntil)
+		give(l, "a", "b")
+		synctest.Wait()
+		give(l, "c")
+		give(other, "d", "e")
+		time.Sleep(time.Second) // the bubble's clock
+		if want := [][]string{{"a", "b"}, {"c", "d", "e"}}; fmt.Sprint(c.events) != fmt.Sprint(want) {
+			t.Errorf("the calls had %v, want %v", c.events, want)
+		}
+		for of, want := range map[*lane]string{l: "[2 1]", other: "[2]"} {
+			var got []int
+			for _, a := range of.answered.take() {
+				got = append(got, len(a.errs))
+			}
+			if fmt.Sprint(got) != want {
+				t.Errorf("a lane got %v answers, want %s", got, want)
+			}
+		}
+	})
+}
+
+// A partition that failed in a shared call goes alone, until it answers promptly.
+func TestAPartitionThatFailedSharesNoCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &wideCrowd{fails: func(partition int) error {
+			if partition == 3 {
+				return &PublishError{Topic: "orders", Partition: 3, Fault: FaultPartition, Err: fmt.Errorf("no leader")}
+			}
+			return nil
+		}}
+		db, l := wideLane(t, c, wideFrom, partitionsOfCrowd)
+		drain := func() {
+			if err := work(t, l, func() bool { return l.tracker.events > 0 }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		drain()
+		shares := func() (with int) {
+			for _, call := range c.batches {
+				if slices.Contains(call, 3) {
+					with++
+				}
+			}
+			return with
+		}
+		if shares() != 1 || c.most.Load() != 1 {
+			t.Errorf("the partition was in %d shared calls and in %d of its own, want 1 and 1", shares(), c.most.Load())
+		}
+		writeCrowd(t, db, "f", partitionsOfCrowd) // its own call was prompt, so it shares again
+		takeAll(t, l)
+		drain()
+		if shares() != 2 {
+			t.Errorf("the partition was in %d shared calls, want 2", shares())
+		}
+	})
+}
+
+// Others are sent while a shared call is late.
+func TestALateSharedCallKeepsNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &wideCrowd{}
+		_, l := wideLane(t, c, 0, 0)
+		c.takes = 10 * time.Second
+		give := func(partition int) {
+			l.r.gather.add([]*portion{{lane: l, ctx: t.Context(), to: &destination{spot: spot{"orders", partition}, route: &topicRoute{}},
+				events: []holdfast.Event{{ID: "e", Topic: "orders", Key: fmt.Sprint(partition)}}}})
+		}
+		for partition := range gatheredCalls + 1 {
+			give(partition)
+			synctest.Wait()
+		}
+		calls := func() int { c.mu.Lock(); defer c.mu.Unlock(); return len(c.batches) }
+		if n := calls(); n != gatheredCalls {
+			t.Errorf("%d calls are under way, want %d", n, gatheredCalls)
+		}
+		time.Sleep(promptly + time.Millisecond) // the bubble's clock
+		synctest.Wait()
+		if n := calls(); n != gatheredCalls+1 {
+			t.Errorf("after %v %d calls have begun, want %d", promptly, n, gatheredCalls+1)
+		}
+		time.Sleep(time.Minute) // the bubble's clock: let all end
+	})
+}
+
+// What a lane gave before it was lost is not sent after it.
+func TestNothingOfALostLaneIsSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &wideCrowd{}
+		_, l := wideLane(t, c, 0, 0)
+		lost, lose := context.WithCancel(t.Context())
+		portionOf := func(of *lane, ctx context.Context, id string) *portion {
+			return &portion{lane: of, ctx: ctx, to: &destination{spot: spot{"orders", 1}, route: &topicRoute{}}, events: []holdfast.Event{{ID: id, Topic: "orders", Key: "1"}}}
+		}
+		old := newLane(l.r, "", time.Now().Add(-48*time.Hour)) // its lease has run out
+		l.r.gather.add([]*portion{portionOf(l, t.Context(), "a")})
+		l.r.gather.add([]*portion{portionOf(l, lost, "b"), portionOf(old, t.Context(), "c"), portionOf(l, t.Context(), "d")})
+		lose()
+		time.Sleep(time.Second) // the bubble's clock
+		if want := [][]string{{"a"}, {"d"}}; fmt.Sprint(c.events) != fmt.Sprint(want) {
+			t.Errorf("the calls had %v, want %v", c.events, want)
+		}
+		if got := old.answered.take(); len(got) != 1 || got[0].errs[0] != errLost {
+			t.Errorf("the lane without a lease got the answers %v", got)
+		}
+	})
+}
+
+func TestNextGathered(t *testing.T) {
+	for _, c := range []struct {
+		most int
+		took time.Duration
+		want int
+	}{
+		{32, time.Millisecond, 40},
+		{120, time.Millisecond, gatheredMost},
+		{gatheredMost, promptly/2 - 1, gatheredMost},
+		{gatheredMost, promptly / 2, gatheredMost / 2},
+		{10, time.Second, gatheredLeast},
+		{gatheredLeast, time.Second, gatheredLeast},
+		{gatheredLeast, time.Millisecond, 10},
+	} {
+		if got := nextGathered(c.most, c.took); got != c.want {
+			t.Errorf("after a call of %d that took %v the next has %d, want %d", c.most, c.took, got, c.want)
+		}
+	}
+}
