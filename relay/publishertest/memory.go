@@ -89,14 +89,19 @@ func (m *Memory) append(ctx context.Context, e holdfast.Event) error {
 	case m.Refuse != nil && m.Refuse(e):
 		return fail(relay.FaultRecord, errors.New("the broker does not take this event"))
 	}
+	r := relay.RecordOf(e)
+	r.Value = bytes.Clone(r.Value) // it is the caller's
+	t.log = append(t.log, Stored{Partition: partitionOf(e, t.partitions), Record: r})
+	return nil
+}
+
+// partitionOf is where an event goes: by its key, or by its id if it has none.
+func partitionOf(e holdfast.Event, partitions int) int {
 	by := e.Key
 	if by == "" {
 		by = e.ID
 	}
 	h := fnv.New32a()
 	h.Write([]byte(by))
-	r := relay.RecordOf(e)
-	r.Value = bytes.Clone(r.Value) // it is the caller's
-	t.log = append(t.log, Stored{Partition: int(h.Sum32() % uint32(t.partitions)), Record: r})
-	return nil
+	return int(h.Sum32() % uint32(partitions))
 }

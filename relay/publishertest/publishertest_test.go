@@ -324,3 +324,99 @@ func TestWhatTheOptionsLackIsLeftOut(t *testing.T) {
 	o.Refuse, o.Missing, o.Unreachable = nil, "", nil
 	Run(t, o)
 }
+
+// gathering is a Memory with one method more.
+type gathering struct {
+	*Memory
+	together func(batches [][]holdfast.Event, publish func(batch int) []error, answered func(batch int, errs []error))
+}
+
+func (g gathering) Partition(e holdfast.Event) (partition, partitions int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if t := g.topics[e.Topic]; t != nil {
+		return partitionOf(e, t.partitions), t.partitions
+	}
+	return 0, 0
+}
+
+func (g gathering) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, errs []error)) {
+	publish := func(batch int) []error { return g.Publish(ctx, batches[batch]) }
+	if g.together != nil {
+		g.together(batches, publish, answered)
+		return
+	}
+	for i := range batches {
+		answered(i, publish(i))
+	}
+}
+
+func TestWhatIsPublishedTogetherIsChecked(t *testing.T) {
+	for name, together := range map[string]func(batches [][]holdfast.Event, publish func(batch int) []error, answered func(batch int, errs []error)){
+		"a batch is answered twice": func(batches [][]holdfast.Event, publish func(int) []error, answered func(int, []error)) {
+			for i := range batches {
+				errs := publish(i)
+				answered(i, errs)
+				answered(i, errs)
+			}
+		},
+		"the last batch is not answered": func(batches [][]holdfast.Event, publish func(int) []error, answered func(int, []error)) {
+			for i := range max(0, len(batches)-1) {
+				answered(i, publish(i))
+			}
+		},
+		"an answer is missing": func(batches [][]holdfast.Event, publish func(int) []error, answered func(int, []error)) {
+			for i := range batches {
+				answered(i, publish(i)[1:])
+			}
+		},
+		"a batch that fails takes the others along": func(batches [][]holdfast.Event, publish func(int) []error, answered func(int, []error)) {
+			var failed error
+			all := make([][]error, len(batches))
+			for i := range batches {
+				all[i] = publish(i)
+				for _, err := range all[i] {
+					if relay.FaultOf(err) == relay.FaultTopic {
+						failed = err
+					}
+				}
+			}
+			for i, errs := range all {
+				for n := range errs {
+					if errs[n] == nil {
+						errs[n] = failed
+					}
+				}
+				answered(i, errs)
+			}
+		},
+		"a batch is sent from its end": func(batches [][]holdfast.Event, publish func(int) []error, answered func(int, []error)) {
+			for i := range batches {
+				slices.Reverse(batches[i])
+				errs := publish(i)
+				slices.Reverse(errs)
+				answered(i, errs)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, o := inMemory()
+			o.Publisher = gathering{Memory: m, together: together}
+			found := 0
+			for _, c := range checks {
+				o := o
+				if reports := ending.Reports(t, func(t testing.TB) { c.run(&suite{TB: t, o: o.together(t)}) }); len(reports) > 0 {
+					found++
+				}
+			}
+			if found == 0 {
+				t.Error("no check reports it")
+			}
+		})
+	}
+	t.Run("nothing is wrong", func(t *testing.T) {
+		m, o := inMemory()
+		o.Publisher = gathering{Memory: m}
+		Run(t, o)
+	})
+}
