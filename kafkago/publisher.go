@@ -41,6 +41,9 @@ type Publisher struct {
 	ackedAt atomic.Int64
 	asking  singleflight.Group
 
+	// usual is what a request of many partitions has taken of late, in nanoseconds.
+	usual atomic.Int64
+
 	// resumeAt is until when the brokers have asked us to wait, in nanoseconds since start.
 	resumeAt atomic.Int64
 }

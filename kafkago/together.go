@@ -16,12 +16,29 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// A request of many partitions is answered when the last of them is. So it has less time than others: a partition that does
-// not answer delays those beside it for so long, once, and then they are sent without it.
-const (
-	togetherTimeout   = 500 * time.Millisecond
-	togetherReplicate = 300 * time.Millisecond // then the broker answers for those that have replicated, and for those that have not
-)
+// A request of many partitions is answered when the last of them is. So it has less time than others: half a second, or eight times
+// what such requests have taken of late. A partition that does not answer delays those beside it for so long, once, and then they
+// are sent without it.
+const togetherTimeout = 500 * time.Millisecond
+
+// patience is how long a request of many partitions may take. The broker has a part of it to replicate; then it answers for the
+// partitions that have, and for those that have not.
+func (k *Publisher) patience() (all, replicate time.Duration) {
+	all = min(max(togetherTimeout, 8*time.Duration(k.usual.Load())), k.config.ProduceTimeout)
+	return all, all * 3 / 5
+}
+
+// noteTogether records what a request of many partitions took. One that had no answer doubles what is usual: the broker may
+// have more to do than it can, and to be sent everything again is yet more.
+func (k *Publisher) noteTogether(took time.Duration, answered bool) {
+	usual := time.Duration(k.usual.Load())
+	if answered {
+		usual += (took - usual) / 8
+	} else {
+		usual = max(2*usual, took/8)
+	}
+	k.usual.Store(int64(min(usual, k.config.ProduceTimeout))) // two at a time may count as one
+}
 
 var _ relay.Gatherer = (*Publisher)(nil)
 
@@ -138,19 +155,24 @@ func (k *Publisher) produceTogether(ctx context.Context, queues []partitionQueue
 		return
 	}
 	began := time.Now()
-	deadline := began.Add(min(togetherTimeout, k.config.ProduceTimeout))
+	patience, replicate := k.patience()
+	deadline := began.Add(patience)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
 	request, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()
 
-	sent, message := k.requestOf(queues, group, min(togetherReplicate, k.config.ProduceTimeout/2))
+	sent, message := k.requestOf(queues, group, replicate)
 	res, err := k.client.Transport.RoundTrip(request, k.client.Addr, message)
 	if err != nil {
+		if unanswered(err) {
+			k.noteTogether(time.Since(began), false)
+		}
 		k.failTogether(ctx, sent, began, err)
 		return
 	}
+	k.noteTogether(time.Since(began), true)
 	for _, b := range sent {
 		b.records.reset(nil, nil)
 		k.records.Put(b.records)

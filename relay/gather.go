@@ -39,7 +39,9 @@ type gatherer struct {
 	order []*gathered        // those that have something to send and no call, the one that has waited longest first
 	calls map[*together]bool // under way
 	most  int                // partitions of the next call: fewer when calls take long
-	alone map[spot]bool      // what failed or was late, and is not gathered
+	usual time.Duration      // what a call has taken of late
+	late  map[spot]bool      // the last shared call was late: any of those in it may be why
+	alone map[spot]bool      // what failed, or was late twice in a row, and is not gathered
 }
 
 // gathered is what lanes have given for a partition.
@@ -66,7 +68,7 @@ type together struct {
 }
 
 func newGatherer(p Publisher, e *env) *gatherer {
-	g := &gatherer{env: e, from: wideFrom, largest: gatheredMost, spots: map[spot]*gathered{}, calls: map[*together]bool{}, most: gatheredFirst, alone: map[spot]bool{}}
+	g := &gatherer{env: e, from: wideFrom, largest: gatheredMost, spots: map[spot]*gathered{}, calls: map[*together]bool{}, most: gatheredFirst, late: map[spot]bool{}, alone: map[spot]bool{}}
 	g.publisher, _ = p.(Gatherer)
 	return g
 }
@@ -78,19 +80,28 @@ func (g *gatherer) takes(at spot) bool {
 	return !g.alone[at]
 }
 
-// judge records how a partition answered a call, of its own or of many.
-func (g *gatherer) judge(at spot, took time.Duration, well bool) {
+// judge records how a partition answered a call, of its own or shared.
+func (g *gatherer) judge(at spot, took time.Duration, well, shared bool) {
 	if g.publisher == nil {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if well && took < promptly {
-		delete(g.alone, at)
-	} else {
+	switch late := took >= lateFrom(g.usual); {
+	case !well, late && (!shared || g.late[at]):
 		g.alone[at] = true
+		delete(g.late, at)
+	case late:
+		g.late[at] = true
+	default:
+		delete(g.late, at)
+		delete(g.alone, at)
 	}
 }
+
+// lateFrom is what a call may take before it is late: where all of them take long, the broker has more to do than it can, and
+// calls of their own would be more work for it.
+func lateFrom(usual time.Duration) time.Duration { return max(promptly, 4*usual) }
 
 // add takes what a lane has for some partitions. The answers go to the lane, as those of its own calls.
 func (g *gatherer) add(portions []*portion) {
@@ -188,7 +199,9 @@ func (g *gatherer) send(c *together) {
 	}
 	g.mu.Lock()
 	delete(g.calls, c)
-	g.most = nextGathered(g.most, g.env.now().Sub(c.began))
+	took := g.env.now().Sub(c.began)
+	g.most = nextGathered(g.most, took)
+	g.usual += (min(took, slowAfter) - g.usual) / 8
 	g.mu.Unlock()
 	g.start()
 }
@@ -230,7 +243,7 @@ func (g *gatherer) deliver(c *together, place int, errs []error) {
 			well = false
 		}
 	}
-	g.judge(c.spots[place].spot, g.env.now().Sub(c.began), well)
+	g.judge(c.spots[place].spot, g.env.now().Sub(c.began), well, true)
 	parts := c.parts[place]
 	g.answered(c, place)
 	for _, p := range parts {

@@ -288,7 +288,7 @@ func (l *lane) settle(ctx context.Context, c answered) error {
 	d.putBack(append(back, rows...))
 	said := summarize(all)
 	if !shared {
-		l.r.gather.judge(d.spot, now.Sub(d.began), said.trouble.acknowledged())
+		l.r.gather.judge(d.spot, now.Sub(d.began), said.trouble.acknowledged(), false)
 	}
 	if !shared {
 		d.most = nextMost(d.most, len(batch), l.r.c.BatchSize, now.Sub(d.began), said)
