@@ -3,8 +3,11 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/produce"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -31,8 +36,13 @@ const barePageSQL = `select e.xid::text, e.seq, e.id, e.source, e.type, e.topic,
  where e.lane = $1::smallint and (e.xid, e.seq) > ($2::text::xid8, $3::bigint)
  order by e.xid, e.seq limit $4::integer`
 
-// bareDrain publishes the backlog and returns events a second.
-func (e *env) bareDrain(ctx context.Context, database, topic string, events int) (float64, error) {
+// bareDrain publishes a backlog for a topic with the usual partitions, and returns events a second.
+func (e *env) bareDrain(ctx context.Context, database string, events int) (float64, error) {
+	return e.bareDrainOf(ctx, database, bareLanes, partitions, events)
+}
+
+// bareDrainOf is bareDrain of so many lanes, for topics of so many partitions each.
+func (e *env) bareDrainOf(ctx context.Context, database string, lanes, partitions, events int) (float64, error) {
 	pool, err := e.pool(ctx, database, bareLanes)
 	if err != nil {
 		return 0, err
@@ -46,9 +56,9 @@ func (e *env) bareDrain(ctx context.Context, database, topic string, events int)
 	var published atomic.Int64
 	began := time.Now()
 	var group sync.WaitGroup
-	for lane := range bareLanes {
+	for lane := range lanes {
 		group.Go(func() {
-			n, err := bareLane(ctx, pool, client, topic, lane)
+			n, err := bareLane(ctx, pool, client, lane, partitions)
 			published.Add(int64(n))
 			if err != nil {
 				cancel(err)
@@ -67,19 +77,19 @@ func (e *env) bareDrain(ctx context.Context, database, topic string, events int)
 }
 
 // bareLane reads a page while the one before it is produced, as the relay does.
-func bareLane(ctx context.Context, pool *pgxpool.Pool, client *kafka.Client, topic string, lane int) (published int, err error) {
+func bareLane(ctx context.Context, pool *pgxpool.Pool, client *kafka.Client, lane, partitions int) (published int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	pages := make(chan *pageOfLane)
 	failed := make(chan error, 1)
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		defer close(pages)
-		failed <- bareRead(ctx, pool, lane, pages)
+		failed <- bareRead(ctx, pool, lane, partitions, pages)
 	})
 	defer reading.Wait()
 	defer cancel()
 	for page := range pages {
-		if err := bareProduce(ctx, client, topic, &page.batches); err != nil {
+		if err := bareProduce(ctx, client, page.batches); err != nil {
 			return published, err
 		}
 		published += page.events
@@ -87,14 +97,20 @@ func bareLane(ctx context.Context, pool *pgxpool.Pool, client *kafka.Client, top
 	return published, <-failed
 }
 
+// bareSpot is a partition.
+type bareSpot struct {
+	topic     string
+	partition int
+}
+
 // pageOfLane is a page of a lane, by partition.
 type pageOfLane struct {
-	batches [partitions]bareBatch
+	batches map[bareSpot]*bareBatch
 	events  int
 }
 
 // bareRead reads the pages of a lane.
-func bareRead(ctx context.Context, pool *pgxpool.Pool, lane int, pages chan<- *pageOfLane) error {
+func bareRead(ctx context.Context, pool *pgxpool.Pool, lane, partitions int, pages chan<- *pageOfLane) error {
 	xid, seq := "0", int64(0)
 	words := map[string]string{}
 	for {
@@ -102,11 +118,16 @@ func bareRead(ctx context.Context, pool *pgxpool.Pool, lane int, pages chan<- *p
 		if err != nil {
 			return fmt.Errorf("read page: %w", err)
 		}
-		page := &pageOfLane{}
+		page := &pageOfLane{batches: map[bareSpot]*bareBatch{}}
 		for rows.Next() {
 			v := rows.RawValues()
 			event := bareEvent(rows, v, words)
-			batch := &page.batches[kafkago.Murmur2(event, partitions)]
+			at := bareSpot{event.Topic, kafkago.Murmur2(event, partitions)}
+			batch := page.batches[at]
+			if batch == nil {
+				batch = &bareBatch{bareSpot: at}
+				page.batches[at] = batch
+			}
 			batch.events = append(batch.events, event)
 			if page.events++; page.events == barePage {
 				xid, seq = string(v[0]), int64(binary.BigEndian.Uint64(v[1]))
@@ -144,28 +165,55 @@ func bareEvent(rows pgx.Rows, v [][]byte, words map[string]string) holdfast.Even
 	}
 }
 
-// bareProduce sends a page, its partitions at the same time, and waits for all of them.
-func bareProduce(ctx context.Context, client *kafka.Client, topic string, batches *[partitions]bareBatch) error {
-	var errs [partitions]error
+// bareShared is how many partitions a request of many has. A page for few partitions is sent by a request for each, at the same
+// time: that is faster then.
+const bareShared = 128
+
+// bareProduce sends a page, and waits for all answers.
+func bareProduce(ctx context.Context, client *kafka.Client, batches map[bareSpot]*bareBatch) error {
+	requests := 1
+	if len(batches) > bareShared/2 {
+		requests = bareShared
+	}
 	var group sync.WaitGroup
-	for p := range batches {
-		if len(batches[p].events) == 0 {
-			continue
-		}
-		group.Go(func() {
-			for batches[p].next() && errs[p] == nil {
-				res, err := client.Produce(ctx, &kafka.ProduceRequest{Topic: topic, Partition: p, RequiredAcks: kafka.RequireAll, Compression: codec, Records: &batches[p]})
-				if err == nil {
-					err = res.Error
-				}
-				errs[p] = err
-			}
-		})
+	chunks := slices.Collect(slices.Chunk(slices.Collect(maps.Values(batches)), requests))
+	errs := make([]error, len(chunks))
+	for i, together := range chunks {
+		group.Go(func() { errs[i] = bareSend(ctx, client, together) })
 	}
 	group.Wait()
-	for p, err := range errs {
-		if err != nil {
-			return fmt.Errorf("produce to partition %d: %w", p, err)
+	return errors.Join(errs...)
+}
+
+// bareSend sends the batches of some partitions, the first of each in one request, then what is left.
+func bareSend(ctx context.Context, client *kafka.Client, together []*bareBatch) error {
+	for {
+		request := &produce.Request{Acks: -1, Timeout: 5000}
+		for _, b := range together {
+			if b.next() {
+				request.Topics = append(request.Topics, produce.RequestTopic{Topic: b.topic, Partitions: []produce.RequestPartition{{Partition: int32(b.partition),
+					RecordSet: protocol.RecordSet{Attributes: protocol.Attributes(codec), Records: b}}}})
+			}
+		}
+		if len(request.Topics) == 0 {
+			return nil
+		}
+		if err := bareRequest(ctx, client, request); err != nil {
+			return err
+		}
+	}
+}
+
+func bareRequest(ctx context.Context, client *kafka.Client, request *produce.Request) error {
+	answer, err := client.Transport.RoundTrip(ctx, client.Addr, request)
+	if err != nil {
+		return fmt.Errorf("produce: %w", err)
+	}
+	for _, t := range answer.(*produce.Response).Topics {
+		for _, p := range t.Partitions {
+			if p.ErrorCode != 0 {
+				return fmt.Errorf("produce to %s/%d: %w", t.Topic, p.Partition, kafka.Error(p.ErrorCode))
+			}
 		}
 	}
 	return nil
@@ -176,6 +224,7 @@ const bareCall = 900_000
 
 // bareBatch gives kafka-go the records of a partition one by one, in the same memory, a call after the other.
 type bareBatch struct {
+	bareSpot
 	events     []holdfast.Event
 	read, end  int // of the call
 	record     kafka.Record

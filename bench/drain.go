@@ -170,7 +170,7 @@ func (e *env) drainCopy(ctx context.Context, r *report, backlog, topic, who, pro
 			if who == "relay" {
 				return e.relayDrain(ctx, database, events)
 			}
-			return e.bareDrain(ctx, database, topic, events)
+			return e.bareDrain(ctx, database, events)
 		})
 	})
 }

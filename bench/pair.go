@@ -48,9 +48,8 @@ func (l *latencies) measurePair(ctx context.Context, e *env, database, topic str
 		if err := tx.Commit(ctx); err != nil {
 			return fmt.Errorf("commit: %w", err)
 		}
-		var page [partitions]bareBatch
-		page[kafkago.Murmur2(written, partitions)].events = []holdfast.Event{written}
-		if err := bareProduce(ctx, client, topic, &page); err != nil {
+		at := bareSpot{topic, kafkago.Murmur2(written, partitions)}
+		if err := bareProduce(ctx, client, map[bareSpot]*bareBatch{at: {bareSpot: at, events: []holdfast.Event{written}}}); err != nil {
 			return err
 		}
 		l.acknowledged[number].Store(int64(time.Since(l.began)))

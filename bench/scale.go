@@ -3,8 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/kafkago"
 )
 
 const scaleLanes = 64
@@ -52,7 +56,7 @@ func measureScale(ctx context.Context, e *env, r *report) error {
 	if err != nil {
 		return err
 	}
-	runs := []*scaleRun{{relays: 1, backlog: usualBacklog}}
+	runs := []*scaleRun{{relays: 1, backlog: usualBacklog}, {bare: true, partitions: partitions, backlog: usualBacklog}}
 	for _, relays := range fleets {
 		if selected(e.options.only, []string{fleetFigure(relays)}) {
 			runs = append(runs, &scaleRun{figure: fleetFigure(relays), goal: atLeast(1), relays: relays, backlog: usualBacklog})
@@ -75,38 +79,109 @@ func measureScale(ctx context.Context, e *env, r *report) error {
 				of.topics = append(of.topics, name)
 				defer func() { _ = e.kafka.DeleteTopic(context.WithoutCancel(ctx), name) }() // one more topic on a server that goes away
 			}
+			if err := e.warm(ctx, of.topics, s.partitions); err != nil {
+				return err
+			}
 		}
 		backlog, err := e.scaleBacklog(ctx, r, of)
 		if err != nil {
 			return err
 		}
-		runs = append(runs, &scaleRun{figure: s.figure, goal: atLeast(cliff), relays: 1, backlog: backlog})
+		runs = append(runs, &scaleRun{figure: s.figure, goal: atLeast(cliff), relays: 1, backlog: backlog},
+			&scaleRun{figure: s.figure, bare: true, partitions: s.partitions, backlog: backlog})
 	}
 	for round := range e.rounds {
 		for i := range runs {
 			run := runs[(i+round)%len(runs)]
-			speed, err := e.fleetDrain(ctx, run.backlog, run.relays, e.scale)
-			if err != nil {
+			if err := e.scaleDrain(ctx, run); err != nil {
 				return fmt.Errorf("%s: %w", run.figure, err)
 			}
-			run.speed = append(run.speed, speed)
-			r.progress("scale %d/%d: %s events/s, %s", round+1, e.rounds, number(speed), run.figure)
+			r.progress("scale %d/%d: %s events/s, %s", round+1, e.rounds, number(run.speed[round]), run.name())
 		}
 	}
-	r.info(fmt.Sprintf("drain by one relay on %d lanes", scaleLanes), median(runs[0].speed), "events/s")
-	for _, run := range runs[1:] {
-		r.goal(run.figure, median(ratios(run.speed, runs[0].speed)), "x", run.goal)
+	for i, run := range runs {
+		r.info(run.name(), median(run.speed), "events/s")
+		if median(run.postgres) > 0 {
+			r.info(run.name()+": CPU time of its process", median(run.self), "µs an event")
+			r.info(run.name()+": CPU time of Postgres", median(run.postgres), "µs an event")
+		}
+		switch {
+		case run.bare: // the one before it published the same
+			r.info(run.name()+": the relay against it", median(ratios(runs[i-1].speed, run.speed)), "x")
+		case i > 0:
+			r.goal(run.figure, median(ratios(run.speed, runs[0].speed)), "x", run.goal)
+		}
 	}
 	return nil
 }
 
-// scaleRun is one contestant.
+// scaleRun is one contestant: relays, or the bare loop.
 type scaleRun struct {
-	figure  string
-	goal    goal
-	relays  int
-	backlog string // a database to copy
-	speed   []float64
+	figure     string // that it is measured for; "" for the usual backlog
+	goal       goal
+	relays     int
+	bare       bool
+	partitions int    // of each topic, for the bare loop
+	backlog    string // a database to copy
+	samples
+}
+
+func (r *scaleRun) name() string {
+	who, what := fmt.Sprintf("one relay on %d lanes", scaleLanes), "drain"
+	if r.bare {
+		who = "the bare loop"
+	} else if r.relays > 1 {
+		who = fmt.Sprintf("%d relays on %d lanes", r.relays, scaleLanes)
+	}
+	if r.relays <= 1 && r.figure != "" {
+		what, _, _ = strings.Cut(r.figure, ", against")
+	}
+	return what + " by " + who
+}
+
+// scaleDrain makes one run.
+func (e *env) scaleDrain(ctx context.Context, run *scaleRun) error {
+	database, err := e.database(ctx, run.backlog)
+	if err != nil {
+		return err
+	}
+	defer e.dropDatabase(context.WithoutCancel(ctx), database)
+	return run.take(e, e.scale, func() (float64, error) {
+		if run.bare {
+			return e.bareDrainOf(ctx, database, scaleLanes, run.partitions, e.scale)
+		}
+		return e.relaysDrain(ctx, database, run.relays, 8, e.scale)
+	})
+}
+
+// warm publishes to each partition of some topics, until all have a leader: a broker makes the files of a partition with its first
+// record.
+func (e *env) warm(ctx context.Context, topics []string, partitions int) error {
+	byKey := func(e holdfast.Event, _ int) int { n, _ := strconv.Atoi(e.Key); return n }
+	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: e.kafka.Brokers}, kafkago.PublisherConfig{Partitioner: byKey})
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+	var left []holdfast.Event
+	for _, topic := range topics {
+		for p := range partitions {
+			left = append(left, holdfast.Event{ID: "warm", Type: eventType, Topic: topic, Key: strconv.Itoa(p)})
+		}
+	}
+	for until := time.Now().Add(2 * time.Minute); len(left) > 0; {
+		var again []holdfast.Event
+		var failed error
+		for i, err := range publisher.Publish(ctx, left) {
+			if err != nil {
+				again, failed = append(again, left[i]), err
+			}
+		}
+		if left = again; failed != nil && (time.Now().After(until) || ctx.Err() != nil) {
+			return fmt.Errorf("warm the topics: %w", failed)
+		}
+	}
+	return nil
 }
 
 // scaleBacklog makes a database of many lanes with a backlog.
@@ -120,14 +195,4 @@ func (e *env) scaleBacklog(ctx context.Context, r *report, s shape) (string, err
 		return "", err
 	}
 	return database, e.analyze(ctx, database)
-}
-
-// fleetDrain publishes a copy of a backlog with several relays.
-func (e *env) fleetDrain(ctx context.Context, backlog string, relays, events int) (float64, error) {
-	database, err := e.database(ctx, backlog)
-	if err != nil {
-		return 0, err
-	}
-	defer e.dropDatabase(context.WithoutCancel(ctx), database)
-	return e.relaysDrain(ctx, database, relays, 8, events)
 }

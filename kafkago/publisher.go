@@ -85,6 +85,10 @@ func (k *Publisher) Partition(e holdfast.Event) (partition, partitions int) {
 
 var _ relay.Partitioner = (*Publisher)(nil)
 
+// manyPartitions is from how many on the partitions of one call share requests. A relay has calls of so many only for a topic that
+// it has not met.
+const manyPartitions = 32
+
 // Publish sends events to Kafka, the partitions at the same time, and answers once for each: nil when all in-sync
 // replicas have it, else an error that wraps a *relay.PublishError. A batch that is refused because of one record is divided
 // until that record stands alone; it is refused, the later events of its topic and key are not sent and answer with its
@@ -99,7 +103,7 @@ func (k *Publisher) Publish(ctx context.Context, events []holdfast.Event) []erro
 	}
 	queues := k.route(ctx, events, answers)
 
-	each(len(queues), k.config.Parallel, func(i int) { k.drain(ctx, &queues[i]) })
+	k.send(ctx, queues, manyPartitions, func(int) {})
 	return answers
 }
 

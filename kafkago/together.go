@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -96,15 +97,34 @@ func (k *Publisher) PublishTogether(ctx context.Context, batches [][]holdfast.Ev
 		finish(i)
 	}
 
-	// 3. A request to each leader.
+	k.send(ctx, queues, 1, done)
+}
+
+// togetherMost is how many partitions a request has at most: one of them that does not answer keeps the others waiting.
+const togetherMost = 128
+
+// send sends queues, those of a leader together if they are more than alone. done is called for each as soon as nothing of it is
+// left.
+func (k *Publisher) send(ctx context.Context, queues []partitionQueue, alone int, done func(queue int)) {
 	groups := map[int][]int{}
 	for i := range queues {
-		leader := queues[i].info.leader(queues[i].partition)
+		leader := noLeader
+		if len(queues) > alone {
+			leader = queues[i].info.leader(queues[i].partition)
+		}
 		groups[leader] = append(groups[leader], i)
 	}
 	var all sync.WaitGroup
 	for leader, group := range groups {
-		all.Go(func() { k.sendGroup(ctx, queues, group, leader != noLeader && len(group) > 1, done) })
+		all.Go(func() {
+			if leader == noLeader {
+				k.sendGroup(ctx, queues, group, false, done)
+				return
+			}
+			for part := range slices.Chunk(group, togetherMost) {
+				k.sendGroup(ctx, queues, part, len(part) > 1, done)
+			}
+		})
 	}
 	all.Wait()
 }

@@ -18,10 +18,11 @@ import (
 
 const (
 	wideFrom      = 32  // partitions: a lane with more of them that have something unacknowledged gives to the gatherer
-	gatheredCalls = 4   // under way at a time, besides those that are late
+	gatheredCalls = 4   // under way at a time, besides those that take long
+	gatheredLate  = 12  // that take long
 	gatheredFirst = 32  // partitions of the first call
 	gatheredMost  = 128 // of any: one of them that does not answer keeps the others waiting, once
-	gatheredLeast = 8   // of a call after others took long
+	gatheredLeast = 16  // of a call after others took long
 
 	// partitionBytes is how much of a partition a call has before what other lanes have for it waits for the next one.
 	partitionBytes = 512 << 10
@@ -151,7 +152,7 @@ func (g *gatherer) next() *together {
 			punctual++
 		}
 	}
-	if len(g.order) == 0 || punctual >= gatheredCalls {
+	if len(g.order) == 0 || punctual >= gatheredCalls || len(g.calls) >= gatheredCalls+gatheredLate {
 		return nil
 	}
 	c := &together{began: now}

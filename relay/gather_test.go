@@ -267,9 +267,9 @@ func TestNextGathered(t *testing.T) {
 		{120, time.Millisecond, gatheredMost},
 		{gatheredMost, promptly/2 - 1, gatheredMost},
 		{gatheredMost, promptly / 2, gatheredMost / 2},
-		{10, time.Second, gatheredLeast},
+		{20, time.Second, gatheredLeast},
 		{gatheredLeast, time.Second, gatheredLeast},
-		{gatheredLeast, time.Millisecond, 10},
+		{gatheredLeast, time.Millisecond, 20},
 	} {
 		if got := nextGathered(c.most, c.took); got != c.want {
 			t.Errorf("after a call of %d that took %v the next has %d, want %d", c.most, c.took, got, c.want)
