@@ -32,7 +32,7 @@ func (s sharing) PublishTogether(ctx context.Context, batches [][]holdfast.Event
 			longest = max(longest, takes(partition))
 		}
 	}
-	time.Sleep(min(longest, sharingEnds)) // the bubble's clock: this is how long the request takes
+	time.Sleep(min(longest, sharingEnds)) // sleep: this is how long the request takes, by the bubble's clock
 	for i, batch := range batches {
 		errs := make([]error, len(batch))
 		for n, e := range batch {
@@ -73,7 +73,7 @@ func (c *wideCrowd) PublishTogether(_ context.Context, batches [][]holdfast.Even
 	c.mu.Lock()
 	c.batches, c.events = append(c.batches, partitions), append(c.events, ids)
 	c.mu.Unlock()
-	time.Sleep(c.takes) // the bubble's clock: this is how long the request takes
+	time.Sleep(c.takes) // sleep: this is how long the request takes, by the bubble's clock
 	for i, b := range batches {
 		errs := make([]error, len(b))
 		if c.fails != nil {

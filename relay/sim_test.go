@@ -39,14 +39,19 @@ func TestTheLaneProtocolKeepsItsPromisesInEverySchedule(t *testing.T) {
 // numbers that come next would differ.
 func TestASeedMakesTheSameHistoryAgain(t *testing.T) {
 	t.Parallel()
+	shared := 0
 	history := func(seed uint64) string {
 		found, s := runSim(newPlan(seed, simBug{}))
+		shared += s.shared
 		return fmt.Sprint(found, s.steps, s.at, s.events, s.rng.Uint64())
 	}
 	for seed := range uint64(200) {
 		if first, again := history(seed+1), history(seed+1); first != again {
 			t.Fatalf("seed %d: %s, and again: %s", seed+1, first, again)
 		}
+	}
+	if shared < 1000 {
+		t.Errorf("partitions shared %d calls in all these schedules", shared)
 	}
 }
 

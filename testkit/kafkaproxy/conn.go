@@ -51,7 +51,7 @@ func (c *conn) up() {
 		at, isProduce := readProduce(frame)
 		var f Fault
 		if isProduce {
-			f = c.proxy.meet(c, at.topic, at.partition)
+			f = c.proxy.meet(c, at.all)
 		}
 		switch f.kind {
 		case late:
@@ -109,11 +109,15 @@ func (c *conn) awaitDue() {
 	}
 }
 
-// answer answers in place of the broker.
+// answer answers in place of the broker, for all partitions of a request.
 func (c *conn) answer(to request, code kafka.Error) error {
 	var b bytes.Buffer
-	err := protocol.WriteResponse(&b, to.version, to.correlation, &produce.Response{Topics: []produce.ResponseTopic{{Topic: to.topic,
-		Partitions: []produce.ResponsePartition{{Partition: int32(to.partition), ErrorCode: int16(code), BaseOffset: -1, LogAppendTime: -1, LogStartOffset: -1}}}}})
+	answer := &produce.Response{}
+	for _, at := range to.all {
+		answer.Topics = append(answer.Topics, produce.ResponseTopic{Topic: at.topic,
+			Partitions: []produce.ResponsePartition{{Partition: int32(at.partition), ErrorCode: int16(code), BaseOffset: -1, LogAppendTime: -1, LogStartOffset: -1}}})
+	}
+	err := protocol.WriteResponse(&b, to.version, to.correlation, answer)
 	if err != nil {
 		return fmt.Errorf("answer in place of the broker: %w", err)
 	}
@@ -145,12 +149,17 @@ func readFrame(r io.Reader) ([]byte, error) {
 	return frame, err
 }
 
-// request is the head of a Produce request.
+// request is the head of a Produce request, and where its batches go.
 type request struct {
 	version     int16
 	correlation int32
-	topic       string
-	partition   int
+	all         []place
+}
+
+// place is a partition.
+type place struct {
+	topic     string
+	partition int
 }
 
 // readProduce reads the head of a frame. ok is false for other requests.
@@ -166,15 +175,14 @@ func readProduce(frame []byte) (r request, ok bool) {
 	}
 	b.int16() // acks
 	b.int32() // time-out
-	if b.int32() < 1 {
-		return r, false
+	for topics := b.int32(); topics > 0 && len(b.left) > 0; topics-- {
+		topic := b.text()
+		for partitions := b.int32(); partitions > 0 && len(b.left) > 0; partitions-- {
+			r.all = append(r.all, place{topic, int(b.int32())})
+			b.take(int(max(0, b.int32()))) // its batch
+		}
 	}
-	r.topic = b.text()
-	if b.int32() < 1 {
-		return r, false
-	}
-	r.partition = int(b.int32())
-	return r, r.version <= 8
+	return r, r.version <= 8 && len(r.all) > 0
 }
 
 // cursor reads fields. Beyond the end everything is 0.

@@ -6,14 +6,15 @@
 //	proxy.Set(kafkaproxy.Late("orders", 3, 3*time.Second))
 //	proxy.Set(kafkaproxy.Pass())
 //
-// It reads Produce requests up to version 8, without TLS and with one partition each, as kafka-go sends them. Nothing of
-// it is linked into the library packages.
+// It reads Produce requests up to version 8, without TLS, as kafka-go sends them. A request of many partitions meets the fault of
+// any of them as a whole: a broker answers it when the last one has. Nothing of it is linked into the library packages.
 package kafkaproxy
 
 import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -164,12 +165,12 @@ func (p *Proxy) carry(client *net.TCPConn) {
 	p.mu.Unlock()
 }
 
-// meet returns the fault that a request of a partition meets, and counts it.
-func (p *Proxy) meet(c *conn, topic string, partition int) Fault {
+// meet returns the fault that a request of some partitions meets, and counts it.
+func (p *Proxy) meet(c *conn, all []place) Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.fault
-	if f.kind == pass || f.topic != topic || f.partition != partition {
+	if f.kind == pass || !slices.Contains(all, place{f.topic, f.partition}) {
 		return Fault{}
 	}
 	p.hits.Add(1)

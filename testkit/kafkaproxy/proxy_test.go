@@ -1,14 +1,18 @@
 package kafkaproxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/produce"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/kafkago"
@@ -132,7 +136,26 @@ func TestWhatIsNoProduceRequestPasses(t *testing.T) {
 		"no partition": {0, 0, 0, 20, 0, 0, 0, 2, 0, 0, 0, 1, 0xff, 0xff, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0},
 	} {
 		if r, ok := readProduce(frame); ok {
-			t.Errorf("%s: it is taken for a request to %s/%d", name, r.topic, r.partition)
+			t.Errorf("%s: it is taken for a request to %v", name, r.all)
 		}
+	}
+}
+
+func TestARequestOfManyPartitionsIsRead(t *testing.T) {
+	t.Parallel()
+	set := func() protocol.RecordSet {
+		return protocol.RecordSet{Version: 2, Records: protocol.NewRecordReader(protocol.Record{Value: protocol.NewBytes([]byte("v"))})}
+	}
+	var frame bytes.Buffer
+	err := protocol.WriteRequest(&frame, 8, 1, "", &produce.Request{Acks: -1, Topics: []produce.RequestTopic{
+		{Topic: "orders", Partitions: []produce.RequestPartition{{Partition: 3, RecordSet: set()}, {Partition: 5, RecordSet: set()}}},
+		{Topic: "bills", Partitions: []produce.RequestPartition{{Partition: 0, RecordSet: set()}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, ok := readProduce(frame.Bytes())
+	if want := []place{{"orders", 3}, {"orders", 5}, {"bills", 0}}; !ok || !slices.Equal(r.all, want) {
+		t.Errorf("it is read as %v of %v, want %v", ok, r.all, want)
 	}
 }
