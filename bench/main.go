@@ -129,6 +129,7 @@ func run(ctx context.Context, o options) (err error) {
 		{memorySizesFigures, false, measureMemorySizes},
 		{idleFigures, false, measureIdle},
 		{consumerFigures, false, measureConsumer},
+		{storedFigures, false, measureStored},
 		{retentionFigures, false, measureRetention},
 		{requestFigures, false, measureRequests},
 	} {
