@@ -289,9 +289,9 @@ create table holdfast.stored (
     -- The id comes first: with the consumer first, Postgres took this index for a key's queue, and read all of the consumer.
     constraint stored_consumer_source_event_id_key unique (event_id, source, consumer)
 );
--- What is due, by type: a claim reads only events of types that its node handles. Only a statement that says type <> '' can use
+-- What is due, by type: a claim reads only events of types that its node handles, and may go on from where the last one ended. Only a statement that says type <> '' can use
 -- it. Otherwise Postgres, planning for a small table, would take it for the active rows of a key and read those of all keys.
-create index stored_due on holdfast.stored (consumer, type, next_at) where next_at < 'infinity' and type <> '';
+create index stored_due on holdfast.stored (consumer, type, next_at, place) where next_at < 'infinity' and type <> '';
 -- The rows of a key that are not dormant: its head, replays, and the rows that a worker has. Without this index a claim and
 -- a replay would look for these among all followers of the key. No column of it changes when an event is claimed.
 create index stored_active on holdfast.stored (consumer, topic, key, place) where next_at < 'infinity';

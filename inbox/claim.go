@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ type claims struct {
 	registry   *registry
 	memory     *storedMemory
 	unanswered unanswered
+	mark       claimMark // of claim, which one goroutine at a time may call
 }
 
 // claim takes up to n heads that are due, as many as there is memory for. It counts them there.
@@ -35,7 +37,13 @@ func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
 	defer cancel()
 	failpoint.Hit(failpoint.InboxClaiming)
 	token, now := uuid.NewString(), time.Now()
-	rows, _ := cl.pool.Query(ctx, cl.sql.claim, cl.c.Consumer, cl.registry.types, int32(n), token, cl.c.lease().Microseconds(), cl.unanswered.tokens(now), bytes, alone) // CollectRows returns its error.
+	lost := cl.unanswered.tokens(now)
+	whole := len(lost) > 0 || cl.mark.whole(now)
+	var from *time.Time
+	if !whole {
+		from = &cl.mark.at
+	}
+	rows, _ := cl.pool.Query(ctx, cl.sql.claim, cl.c.Consumer, cl.registry.types, int32(n), token, cl.c.lease().Microseconds(), lost, bytes, alone, from, cl.mark.place) // CollectRows returns its error.
 	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*claimed, error) { return scanClaimed(row, token, now.Add(cl.c.lease())) })
 	if err != nil {
 		cl.unanswered.add(token, now.Add(2*cl.c.lease()), err)
@@ -44,8 +52,15 @@ func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
 	if cl.c.Observer.OnPolled != nil {
 		cl.c.Observer.OnPolled(len(got), time.Since(now))
 	}
+	if whole {
+		cl.mark = cl.mark.looked(now, time.Now())
+	}
 	for _, s := range got {
 		cl.memory.hold(s)
+	}
+	if len(got) > 0 {
+		last := slices.MaxFunc(got, func(a, b *claimed) int { return cmp.Or(a.nextAt.Compare(b.nextAt), cmp.Compare(a.place, b.place)) })
+		cl.mark = cl.mark.claimed(last.nextAt, last.place, last.overdue)
 	}
 	if len(got) > 0 {
 		failpoint.Hit(failpoint.InboxClaimed)
@@ -57,14 +72,14 @@ func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
 func scanClaimed(row pgx.CollectableRow, token string, until time.Time) (*claimed, error) {
 	s := &claimed{token: token, until: until}
 	var headers *string
-	var age int64
+	var age, overdue int64
 	var attempts, losses int32
 	err := row.Scan(&s.e.Topic, &s.e.Key, &s.place, &s.e.Source, &s.e.ID, &s.e.Type, &s.e.Time, &headers, &s.e.Payload, &s.hash,
-		&s.partition, &s.offset, &attempts, &losses, &s.errors, &s.letter, &age)
+		&s.partition, &s.offset, &attempts, &losses, &s.errors, &s.letter, &age, &s.nextAt, &overdue)
 	if err != nil {
 		return nil, err
 	}
-	s.attempts, s.losses, s.age = int(attempts), int(losses), time.Duration(age)*time.Microsecond
+	s.attempts, s.losses, s.age, s.overdue = int(attempts), int(losses), time.Duration(age)*time.Microsecond, time.Duration(overdue)*time.Microsecond
 	s.e.Headers, err = headersOf(headers)
 	return s, err
 }

@@ -22,6 +22,8 @@ type claimed struct {
 	errors    []string
 	letter    *int64        // the dead letter that this event is a replay of
 	age       time.Duration // since its first failure; 0 if it never failed
+	nextAt    time.Time     // when it came due, by the database's clock
+	overdue   time.Duration // since then
 	token     string
 	until     time.Time // the lease lasts at least until then
 	held      int64     // of storedMemory

@@ -70,7 +70,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{letterReopenSQL, "12, 1, 'r', 'f', '{e}'", []string{"letter_pkey"}},
 		{letterReplayedSQL, "12", []string{"letter_open"}},
 		{editedSQL, "'billing', '', '12', '{\"\"}'", []string{"letter_event", "letter_action_letter"}},
-		{claimSQL, "'billing', '{order.placed}', 8, " + token + ", 1000000, '{}', 1000000, true", []string{"stored_due", "stored_pkey", "stored_active", "letter_holds_inbox"}},
+		{claimSQL, "'billing', '{order.placed}', 8, " + token + ", 1000000, '{}', 1000000, true, null, 0", []string{"stored_due", "stored_pkey", "stored_active", "letter_holds_inbox"}},
 		{takeSQL, row, []string{"stored_pkey"}},
 		{isHeadSQL, key + ", 7", []string{"stored_pkey"}},
 		{dropSQL, row, []string{"stored_pkey"}},

@@ -125,7 +125,7 @@ with queue as (
          partition, "offset", attempts, next_at, errors, failed_at)
   select $1::text, $2::text, $3::text, nextval('holdfast.stored_place'), $4::text, $5::text, $6::text,
          coalesce($7::timestamptz, now()), $8::text::jsonb, $9::bytea, $10::bytea, $11::int, $12::bigint, $13::int,
-         case when q.behind then 'infinity' else now() + $15::bigint * interval '1 microsecond' end, $14::text[],
+         case when q.behind then 'infinity' else clock_timestamp() + $15::bigint * interval '1 microsecond' end, $14::text[],
          now() - $16::bigint * interval '1 microsecond'
     from queue q
    where q.length is null or q.length < $18::int
@@ -211,7 +211,7 @@ select count(*), count(distinct (s.topic, s.key)) filter (where s.key <> ''),
 // the key. Without "offset 0" Postgres reads every open letter into a hash first, because it plans for all due events and not for
 // $3. A lease that ends later than twice its length from now was given by a clock that was wrong. $6 are the tokens of claims
 // of this node that got no answer: no attempt was made on what they leased. $7 is how many bytes the events may have together; if $8,
-// the first one may have more.
+// the first one may have more. $9 and $10 are the next_at and the place from which on it looks; null: at everything (claim_mark.go).
 const claimSQL = `-- inbox.claim
 with head as materialized (
     select h.topic, h.key, h.place, h.next_at
@@ -219,6 +219,7 @@ with head as materialized (
     select s.topic, s.key, s.place, s.next_at
       from holdfast.stored s
      where s.consumer = $1::text and s.type = t.type and s.type <> '' and s.next_at < 'infinity' and s.next_at <= now()
+       and (s.next_at, s.place) >= (coalesce($9::timestamptz, '-infinity'), $10::bigint)
        and (s.lease_until <= now() or s.lease_until > now() + 2 * $5::bigint * interval '1 microsecond'
             or s.lease_token = any($6::text[]::uuid[]))
        and (s.key = '' or (
@@ -232,9 +233,9 @@ with head as materialized (
                 or not exists (select from holdfast.consumer_hold l
                                 where l.consumer = s.consumer and l.topic = s.topic and l.key = s.key and l.after < s.place
                                offset 0))))
-     order by s.next_at
+     order by s.next_at, s.place
      limit 4 * $3::int) h
-     order by h.next_at
+     order by h.next_at, h.place
      limit 4 * $3::int
 ), due as (
     select s.consumer, s.topic, s.key, s.place, h.next_at, coalesce(octet_length(s.payload), 0) + coalesce(pg_column_size(s.headers), 0) as bytes
@@ -242,7 +243,7 @@ with head as materialized (
      where s.next_at <= now()
        and (s.lease_until <= now() or s.lease_until > now() + 2 * $5::bigint * interval '1 microsecond'
             or s.lease_token = any($6::text[]::uuid[]))
-     order by h.next_at
+     order by h.next_at, h.place
      limit $3::int
        for update of s skip locked
 )
@@ -257,7 +258,8 @@ returning ` + claimedColumns
 
 // The columns that scanClaimed reads.
 const claimedColumns = `s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time, s.headers::text, s.payload, s.hash, s.partition,
-       s."offset", s.attempts, s.losses, s.errors, s.letter, coalesce((extract(epoch from now() - s.failed_at) * 1000000)::bigint, 0)`
+       s."offset", s.attempts, s.losses, s.errors, s.letter, coalesce((extract(epoch from now() - s.failed_at) * 1000000)::bigint, 0), s.next_at,
+       (extract(epoch from now() - s.next_at) * 1000000)::bigint`
 
 // Removes a stored event in the transaction of its handler. No row comes back if the lease was lost, or if a replay has entered
 // the queue before the event.
@@ -306,10 +308,13 @@ update holdfast.stored s
                         where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text and l.after < s.place))
 returning ` + claimedColumns
 
-// Wakes the head of a queue after the head before it has gone.
+// Wakes the head of a queue after the head before it has gone. One that is due comes due again: claims may have passed it while it
+// was no head. Both are due from now on, and not from the transaction's beginning, before its handler ran: claims begin to look at
+// what came due a few seconds ago.
 const resumeSQL = `-- inbox.resume
-update holdfast.stored s set next_at = now()
- where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.next_at = 'infinity'
+update holdfast.stored s set next_at = clock_timestamp()
+ where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text
+   and (s.next_at = 'infinity' or s.next_at <= now() and s.lease_until <= now())
    and s.place = (select min(h.place) from holdfast.stored h
                    where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
    and not exists (select from holdfast.consumer_hold l
@@ -367,7 +372,7 @@ with recursive head as (
    where s.next_at = 'infinity'
      for update of s skip locked
 )
-update holdfast.stored s set next_at = now()
+update holdfast.stored s set next_at = clock_timestamp()
   from resumed w
  where s.consumer = $1::text and s.topic = w.topic and s.key = w.key and s.place = w.place`
 

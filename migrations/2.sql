@@ -32,7 +32,7 @@ alter table holdfast.stored
     alter column type type text collate "C",
     add constraint stored_consumer_source_event_id_key unique (event_id, source, consumer);
 
-create index stored_due on holdfast.stored (consumer, type, next_at) where next_at < 'infinity' and type <> '';
+create index stored_due on holdfast.stored (consumer, type, next_at, place) where next_at < 'infinity' and type <> '';
 
 alter table holdfast.letter
     alter column consumer type text collate "C",

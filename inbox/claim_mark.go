@@ -1,0 +1,51 @@
+package inbox
+
+import "time"
+
+// This file decides where claims begin to look for what is due. It is pure: values in, values out.
+//
+// Claims look in the order of next_at. While another session holds a snapshot, the index keeps an entry for all that was handled
+// since, and all these entries come first. So once it has become slow to look at everything, claims begin where the last one ended,
+// and look at everything now and then only.
+
+const (
+	// quickLook is how long a look at everything may take for the next claim to be one again.
+	quickLook = 2 * time.Millisecond
+
+	// wholeRest is how many times as long as a look at everything took claims look only from the mark on, up to wholeAtLeast.
+	wholeRest    = 200
+	wholeAtLeast = time.Minute
+
+	// lateCommit is how far the mark stays back. What is stored gets its next_at before its transaction commits. What commits later
+	// than that waits for the next look at everything, as does what a node had that died.
+	lateCommit = 3 * time.Second
+)
+
+// claimMark is where claims begin to look. The zero value looks at everything.
+type claimMark struct {
+	at    time.Time // by the database's clock; zero: not known
+	place int64
+	took  time.Duration // by the last look at everything
+	ended time.Time     // when that was
+}
+
+// whole reports that the next claim looks at everything.
+func (m claimMark) whole(now time.Time) bool {
+	return m.at.IsZero() || m.took <= quickLook || now.Sub(m.ended) >= rest(m.took, wholeRest, 0, wholeAtLeast)
+}
+
+// looked is the mark after a look at everything that began at begun.
+func (m claimMark) looked(begun, ended time.Time) claimMark {
+	m.took, m.ended = ended.Sub(begun), ended
+	return m
+}
+
+// claimed is the mark after a claim, whose last event came due at the given time and place, overdue before. All that was due before
+// it was claimed, or may not be claimed.
+func (m claimMark) claimed(at time.Time, place int64, overdue time.Duration) claimMark {
+	m.at, m.place = at, place
+	if overdue < lateCommit {
+		m.at, m.place = at.Add(overdue-lateCommit), 0
+	}
+	return m
+}
