@@ -49,13 +49,15 @@ select pg_try_advisory_xact_lock($1::int, $2::int)`
 // and then find the event known. $10 is the epoch under which an event from Kafka is taken in. No row comes back when the
 // partition has another epoch by now, nor when the event is known.
 // Without "offset 0" Postgres looks for what is before the event once for each use of the answer.
+// Here and below, what is before an event is looked for in the order of places, up to the first. Without an order Postgres would read the
+// table instead of the key's queue, if one key has most of it: it would expect to meet a row at once, also of a key that has none.
 const insertSQL = `-- inbox.insert
 insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
 select $1::text, $2::text, $3::text, $4::text, $6::int, $7::bigint, $8::bytea,
        case when b.behind then null else now() end, case when b.behind then 'stored' else 'handled' end, $9::int
   from (select $5::text <> '' and (
-               exists (select from holdfast.stored s
-                        where s.consumer = $1::text and s.topic = $4::text and s.key = $5::text)
+               (select s.place from holdfast.stored s
+                 where s.consumer = $1::text and s.topic = $4::text and s.key = $5::text order by s.place limit 1) is not null
             or exists (select from holdfast.consumer_hold l
                         where l.consumer = $1::text and l.topic = $4::text and l.key = $5::text)) as behind offset 0) b
  where $10::bigint is null
@@ -77,8 +79,8 @@ with fresh as (
            where exists (select from holdfast.consumer_position p
                           where p.consumer = $1::text and p.topic = f.topic and p.partition = f.partition and p.epoch = f.epoch)) = cardinality($2::text[])
      and (u.key = '' or not (
-               exists (select from holdfast.stored s
-                        where s.consumer = $1::text and s.topic = u.topic and s.key = u.key)
+               (select s.place from holdfast.stored s
+                 where s.consumer = $1::text and s.topic = u.topic and s.key = u.key order by s.place limit 1) is not null
             or exists (select from holdfast.consumer_hold l
                         where l.consumer = $1::text and l.topic = u.topic and l.key = u.key)))
    order by u.source, u.event_id
@@ -113,13 +115,13 @@ on conflict (consumer, source, event_id) do nothing`
 const storeSQL = `-- inbox.store
 with queue as (
   select $17::boolean and (
-             exists (select from holdfast.stored s
-                      where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text)
+             (select s.place from holdfast.stored s
+               where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text order by s.place limit 1) is not null
           or exists (select from holdfast.consumer_hold l
                       where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text)) as behind,
          case when $18::int is not null then (
              select count(*) from (select from holdfast.stored s
-                                    where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text limit $18::int) l) end as length
+                                    where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text order by s.place limit $18::int) l) end as length
 ), stored as (
   insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash,
          partition, "offset", attempts, next_at, errors, failed_at)
@@ -151,13 +153,13 @@ select count(*) from fresh`
 // $13, and adds nothing if the queue would become longer.
 const storeManySQL = `-- inbox.store_many
 with queue as (
-  select (   exists (select from holdfast.stored s
-                      where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text)
+  select (   (select s.place from holdfast.stored s
+               where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text order by s.place limit 1) is not null
           or exists (select from holdfast.consumer_hold l
                       where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text)) as behind,
          case when $13::int is not null then (
              select count(*) from (select from holdfast.stored s
-                                    where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text limit $13::int) l) end as length
+                                    where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text order by s.place limit $13::int) l) end as length
 ), stored as (
   insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash,
          partition, "offset", attempts, next_at, errors)
@@ -223,8 +225,8 @@ with head as materialized (
        and (s.lease_until <= now() or s.lease_until > now() + 2 * $5::bigint * interval '1 microsecond'
             or s.lease_token = any($6::text[]::uuid[]))
        and (s.key = '' or (
-               not exists (select from holdfast.stored h
-                            where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place)
+               (select h.place from holdfast.stored h
+                 where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place order by h.place limit 1) is null
            and not exists (select from holdfast.stored h
                             where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place > s.place
                               and h.next_at < 'infinity' and h.lease_until > now() and h.lease_until <= now() + 2 * $5::bigint * interval '1 microsecond'
@@ -267,14 +269,14 @@ const takeSQL = `-- inbox.take
 delete from holdfast.stored s
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint
    and s.lease_token = $5::text::uuid
-   and (s.key = '' or not exists (select from holdfast.stored h
-                                   where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place))`
+   and (s.key = '' or (select h.place from holdfast.stored h
+                        where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place order by h.place limit 1) is null)`
 
 // Says whether a claimed event is the head of its key. A claim sees what was committed when it began. A replay may have entered
 // since, and another worker may have it.
 const isHeadSQL = `-- inbox.is_head
-select not exists (select from holdfast.stored h
-                    where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text and h.place < $4::bigint)`
+select (select h.place from holdfast.stored h
+         where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text and h.place < $4::bigint order by h.place limit 1) is null`
 
 // The same for an event that is given up. Nothing else can prevent that.
 const dropSQL = `-- inbox.drop
