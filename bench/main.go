@@ -130,6 +130,7 @@ func run(ctx context.Context, o options) (err error) {
 		{idleFigures, false, measureIdle},
 		{consumerFigures, false, measureConsumer},
 		{storedFigures, false, measureStored},
+		{hotFigures, false, measureHotKey},
 		{retentionFigures, false, measureRetention},
 		{requestFigures, false, measureRequests},
 	} {

@@ -1,10 +1,12 @@
 package inbox
 
+import "time"
+
 // This file hands a partition's events to the workers, in the order that the scheduler sets.
 
 // dispatch adds a job of one event. The workers get it when its key is free, or as part of a batch.
 func (p *partition) dispatch(j *job) {
-	j.read = p.workers.read.Add(1)
+	j.read, j.readAt = p.workers.read.Add(1), time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if j = p.scheduler.add(j); j != nil {

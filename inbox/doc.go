@@ -44,7 +44,8 @@
 //     longer commit (assign.go). If the log does not hold the next offset, the partition is held (hold.go). A checkpoint shows
 //     whether the log is still the same (checkpoint.go). After a crash starts are counted, and suspects run alone (serial.go).
 //     Records that were settled before are recognised by the page (recognise.go). The others become events (record.go), and
-//     their disposition is decided (disposition.go). A page has no more than the partition's share of the memory (page.go).
+//     their disposition is decided (disposition.go). A key that holds up the others is stored (hotkey.go). A page has no more
+//     than the partition's share of the memory (page.go).
 //  4. The workers get an event when its key is free (dispatch.go), and report how it went (progress.go). An event that finds
 //     no room waits: backpressure (capacity.go). partition.go is what these files share. A database that lost its last
 //     transactions makes a partition stale (incarnation.go).
@@ -52,8 +53,8 @@
 //     (together.go). It may go on with the key that it has (followers.go); otherwise the scheduler decides which events may run
 //     in parallel (scheduler.go). job.go is the work of one transaction. The tracker knows which offsets are settled (tracker.go).
 //  6. Run handles stored events (backlog.go). The handler of a due event runs (stored.go), and its row goes or waits for the
-//     next attempt (settle.go). Each event was claimed (claim.go), within the memory for stored events (stored_memory.go),
-//     under a lease (lease.go). sweep.go resumes heads of keys that are dormant.
+//     next attempt (settle.go). Each event was claimed (claim.go), from a mark on (claim_mark.go), within the memory for stored
+//     events (stored_memory.go), under a lease (lease.go). sweep.go resumes heads of keys that are dormant.
 //  7. Run also removes rows that nobody needs any more (retention.go), at a pace (retention_pace.go).
 //  8. Any other event comes in through accept.go or a worker, and is tried until an attempt commits (intake.go).
 //  9. An attempt is one transaction: the row, the handler, COMMIT. It is pipelined with the next one (pipeline.go). A type

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"time"
 )
 
 // job is the work of one transaction: an event, a batch of events of one type, or events of one key that follow a stored one.
@@ -16,6 +17,7 @@ type job struct {
 	kind   jobKind
 	single bool  // it was in a group that failed: it joins no other
 	read   int64 // numbers the events that the node has read; a batch has the number of its first
+	readAt time.Time
 
 	state    jobState
 	follower *job // the next event of its key, if the same worker has taken it

@@ -141,18 +141,33 @@ func (qu *quota) checkLength(topic, key string, length int) error {
 }
 
 // count counts all stored events if the last count is old. It comes before the lock of a key, because it may take a while.
-func (qu *quota) count(ctx context.Context, tx pgx.Tx) error {
+func (qu *quota) count(ctx context.Context, db rowQuerier) error {
 	limit := qu.c.MaxStored
 	if limit < 0 || !qu.usage.due(time.Now()) {
 		return nil
 	}
 	var events int
-	err := tx.QueryRow(ctx, qu.sql.storedCount, qu.c.Consumer, int32(min(limit, 1<<30))).Scan(&events)
+	err := db.QueryRow(ctx, qu.sql.storedCount, qu.c.Consumer, int32(min(limit, 1<<30))).Scan(&events)
 	qu.usage.found(events, time.Now(), err)
 	if err != nil {
 		return fmt.Errorf("count what is stored: %w", err)
 	}
 	return nil
+}
+
+// rowQuerier is a pool or a transaction.
+type rowQuerier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// roomy reports that so many events of a key could be stored, as far as one can tell: others of the key may be stored already.
+func (qu *quota) roomy(ctx context.Context, events int) bool {
+	if limit := qu.c.MaxStoredKey; limit >= 0 && limit < 2*events {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	defer cancel()
+	return qu.count(ctx, qu.pool) == nil && qu.usage.roomy(events, qu.c.MaxStored, time.Now())
 }
 
 // enter counts one event in. It returns an error that wraps ErrFull when too many are stored.

@@ -42,7 +42,7 @@ func (p *partition) run(ctx, jobs context.Context) error {
 func (p *partition) read(ctx, jobs context.Context) error {
 	offset := p.track.next
 	for wait, tries := 0, 0; ; {
-		if !p.awaitCapacity(ctx) {
+		if !p.awaitCapacity(ctx, nil) {
 			return nil
 		}
 		pg, memory, err := p.fetch(ctx, offset)
@@ -98,8 +98,17 @@ func (p *partition) read(ctx, jobs context.Context) error {
 	}
 }
 
-// awaitCapacity waits until few enough events are in progress to begin more. It returns false when ctx ends.
-func (p *partition) awaitCapacity(ctx context.Context) bool { return p.awaitProgress(ctx, p.full) }
+// awaitCapacity waits until few enough events are in progress to begin more. Those of next were read, and are the first to begin. It
+// returns false when ctx ends.
+func (p *partition) awaitCapacity(ctx context.Context, next []*delivery) bool {
+	return p.awaitProgress(ctx, func() bool {
+		full := p.full()
+		if full {
+			p.storeHotKey(ctx, next)
+		}
+		return full
+	})
+}
 
 // awaitProgress waits while a condition holds that settled events may end.
 func (p *partition) awaitProgress(ctx context.Context, holds func() bool) bool {
@@ -120,7 +129,7 @@ func (p *partition) awaitProgress(ctx context.Context, holds func() bool) bool {
 func (p *partition) full() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.track.spread() >= maxAhead || p.track.bytes >= p.memory.share() || p.atCapacity.held > 0 ||
+	return p.track.unsettled() >= maxAhead || p.track.spread() >= maxSpread || p.track.bytes >= p.memory.share() || p.atCapacity.held > 0 ||
 		p.replaying && p.track.unsettled() >= 2*p.chunk()
 }
 
@@ -179,7 +188,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg *Page, memory reservatio
 		case disposeUnknown:
 			s = p.receiver.unknown(d, declared[d.e.Type])
 		}
-		if !p.awaitCapacity(ctx) {
+		if !p.awaitCapacity(ctx, ds[i:]) {
 			return false
 		}
 		if p.replaying && i >= counted {

@@ -80,9 +80,13 @@ func (t *tracker) unsettled() int { return len(t.index) }
 func (t *tracker) spread() int { return len(t.begun) }
 
 const (
-	// maxAhead is how many events may lie between the lowest unsettled one of a partition and the last begun. After an
-	// unclean end, that many may have been in progress.
+	// maxAhead is how many events of a partition may be in progress. After an unclean end, that many may have been.
 	maxAhead = 1024
+
+	// maxSpread is how many events may lie between the lowest unsettled one of a partition and the last begun. After an unclean
+	// end that many are read again, most of them duplicates. It is more than maxAhead, so that an event whose handler takes long
+	// holds nobody up.
+	maxSpread = 16 * maxAhead
 )
 
 // checkpoint is the last event below a position, and is saved with it. In a topic that was made again, another event has its offset,
