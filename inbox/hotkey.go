@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -91,4 +92,7 @@ func (p *partition) storeHotKey(ctx context.Context, next []*delivery) {
 	j.intake = p.newIntake(d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		return p.receiver.queues.store(ctx, tx, d, past{}, nil, Stored)
 	}, j.stop)
+	if _, say := p.limiter.Allow(fmt.Sprint("hot key of ", p.tp), time.Minute, now); say {
+		p.c.Logger.Info("a key with many events holds up its partition: they are stored", append(p.attrs(d.e), "partition", p.tp.Partition, "offset", d.from.offset)...)
+	}
 }
