@@ -54,11 +54,13 @@ type gathered struct {
 
 // portion is what one lane has given for a partition: a call of its own to the lane.
 type portion struct {
-	lane   *lane
-	ctx    context.Context
-	to     *destination
-	events []holdfast.Event
-	bytes  int
+	lane     *lane
+	ctx      context.Context
+	to       *destination
+	events   []holdfast.Event
+	bytes    int
+	observed beginning
+	ended    func([]error) // tells the observer how it ended
 }
 
 // together is a call of many partitions.
@@ -186,6 +188,7 @@ func (g *gatherer) send(c *together) {
 				p.answer(slices.Repeat([]error{errLost}, len(p.events)), c.began)
 				continue
 			}
+			_, p.ended = p.observed(p.ctx) // the call has the context of no lane alone
 			kept = append(kept, p)
 		}
 		c.parts[i] = kept
@@ -249,6 +252,7 @@ func (g *gatherer) deliver(c *together, place int, errs []error) {
 	g.answered(c, place)
 	for _, p := range parts {
 		n := len(p.events)
+		p.ended(errs[:n:n])
 		p.answer(errs[:n:n], c.began)
 		errs = errs[n:]
 	}
@@ -342,6 +346,7 @@ func (l *lane) gather(ctx context.Context, before int64, now time.Time) error {
 			continue
 		}
 		p := &portion{lane: l, ctx: ctx, to: d, events: eventsOf(batch)}
+		p.observed = l.observed(d, batch, p.events)
 		for _, e := range batch {
 			p.bytes += e.size()
 		}

@@ -21,7 +21,8 @@ type Observer struct {
 
 	// OnPublish is called before each call of the publisher, with the context that the publisher will have. The publisher gets the
 	// context that it returns, which must be made from the given one. ended is called once, with the publisher's answers: one for
-	// each event, nil for those that were acknowledged. Both must be quick, and neither may keep the events.
+	// each event, nil for those that were acknowledged. Both must be quick, and neither may keep the events. Where lanes share calls
+	// of many partitions (Gatherer), it is called for each partition of each lane, and the publisher gets none of the contexts.
 	OnPublish func(ctx context.Context, p Publishing) (publishers context.Context, ended func(errs []error))
 
 	// OnPublished is called when the broker has acknowledged events.

@@ -179,16 +179,25 @@ func (l *lane) call(ctx context.Context, d *destination, batch []*pending, slot 
 	events := eventsOf(batch)
 	d.begin(batch, slot, l.r.env.now(), l.slowAfter())
 	l.calls++
-	observed := func(ctx context.Context) (context.Context, func([]error)) { return ctx, func([]error) {} }
-	if observe := l.r.c.Observer.OnPublish; observe != nil {
-		p := Publishing{Lane: l.number, Topic: d.topic, Partition: d.partition, Events: events, Attempts: attemptsOf(batch)}
-		observed = func(ctx context.Context) (context.Context, func([]error)) { return observe(ctx, p) }
-	}
+	observed := l.observed(d, batch, events)
 	l.r.env.call(l, func() {
 		errs := l.publish(ctx, events, observed)
 		slot.give()
 		l.answered.put(answered{to: d, events: events, errs: errs})
 	})
+}
+
+// beginning tells the observer that a call begins: see Observer.OnPublish.
+type beginning func(context.Context) (publishers context.Context, ended func([]error))
+
+// observed is the beginning of a call of a batch of one destination.
+func (l *lane) observed(d *destination, batch []*pending, events []holdfast.Event) beginning {
+	observe := l.r.c.Observer.OnPublish
+	if observe == nil {
+		return func(ctx context.Context) (context.Context, func([]error)) { return ctx, func([]error) {} }
+	}
+	p := Publishing{Lane: l.number, Topic: d.topic, Partition: d.partition, Events: events, Attempts: attemptsOf(batch)}
+	return func(ctx context.Context) (context.Context, func([]error)) { return observe(ctx, p) }
 }
 
 // attemptsOf are the attempts of each event, with the one that is about to be made.
@@ -214,7 +223,7 @@ func eventsOf(batch []*pending) []holdfast.Event {
 }
 
 // publish calls the publisher.
-func (l *lane) publish(ctx context.Context, events []holdfast.Event, observed func(context.Context) (context.Context, func([]error))) []error {
+func (l *lane) publish(ctx context.Context, events []holdfast.Event, observed beginning) []error {
 	if !l.leased() { // the process may have been frozen since dispatch
 		return slices.Repeat([]error{errLost}, len(events))
 	}
