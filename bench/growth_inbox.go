@@ -25,9 +25,9 @@ var queues = []struct {
 	keys int // 0: each event has its own
 }{{"a key for each event, all due", 0}, {"1,000 keys, their heads due", 1000}}
 
-// storedRows are events that wait in the inbox for their handlers: the first of each key is due, the others are dormant. $3 is
+// waitingRows are events that wait in the inbox for their handlers: the first of each key is due, the others are dormant. $3 is
 // how many keys there are, and $4 the payload's size.
-const storedRows = `
+const waitingRows = `
 insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, payload, hash, next_at)
 select 'bench', 'orders', 'order-' || n % $3::bigint, nextval('holdfast.stored_place'), 'shop/orders', n::text, 'order.placed', now(),
        convert_to('{"note":"' || repeat('x', $4::int - 11) || '"}', 'UTF8'), sha256(int8send(n)),
@@ -76,7 +76,7 @@ func (e *env) claimsOf(ctx context.Context, r *report, n, keys int) ([]float64, 
 	}
 	r.progress("storing %d events", n)
 	if err := e.fill(ctx, database, n, "holdfast.stored, holdfast.inbox", func(pool *pgxpool.Pool, from, rows int) error {
-		_, err := pool.Exec(ctx, storedRows, from, rows, keys, payloadBytes)
+		_, err := pool.Exec(ctx, waitingRows, from, rows, keys, payloadBytes)
 		if err == nil {
 			_, err = pool.Exec(ctx, storedResults, from, rows)
 		}
