@@ -53,7 +53,7 @@ func eachCluster(t *testing.T, test func(t *testing.T, cluster *kafkatest.Cluste
 // real broker refuses a new topic for a moment, until its leaders know of it.
 func publishAll(t *testing.T, k *Publisher, events []holdfast.Event, between func()) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; between() {
+	for end := time.Now().Add(5 * time.Minute); ; between() {
 		var left []holdfast.Event
 		var last error
 		for i, err := range k.Publish(t.Context(), events) {

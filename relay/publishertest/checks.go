@@ -197,7 +197,7 @@ func (s *suite) concurrent() {
 		calls.Go(func() {
 			for p := range pages {
 				left := events[p*page : (p+1)*page]
-				for end := time.Now().Add(time.Minute); len(left) > 0 && time.Now().Before(end); {
+				for end := time.Now().Add(patience); len(left) > 0 && time.Now().Before(end); {
 					answers := s.o.Publisher.Publish(s.Context(), left)
 					var again []holdfast.Event
 					for i, err := range answers {
@@ -209,7 +209,7 @@ func (s *suite) concurrent() {
 				}
 				if len(left) > 0 {
 					mu.Lock()
-					s.Errorf("%d events are not acknowledged after a minute", len(left))
+					s.Errorf("%d events are not acknowledged after %s", len(left), patience)
 					mu.Unlock()
 					return
 				}
