@@ -192,7 +192,7 @@ func TestIdleConnectionsThatSwallowAreGivenUp(t *testing.T) {
 	in.Handle("order.placed", effectOf)
 	g := newFakeGeneration(logOf(keyed(40, 40)...))
 	g.gate = make(chan struct{})
-	warm(b, pool, 28)
+	warm(b, pool, 20)
 	b.consumeFake(in, g)
 	b.awaitSettled(1)
 	idle := time.Now().Add(1100 * time.Millisecond) // pgx pings a connection that was idle for a second
@@ -202,8 +202,7 @@ func TestIdleConnectionsThatSwallowAreGivenUp(t *testing.T) {
 	close(g.gate)
 	b.await("all events", func(o *observations) bool { return len(o.outcomes) == 40 })
 	took := time.Since(swallowed)
-	// Four workers would find out by themselves in seven turns.
-	if limit := 5 * in.c.Timeout; took > limit {
+	if limit := 2 * in.c.Timeout; took > limit {
 		t.Errorf("it took %s, want at most %s", took, limit)
 	}
 	t.Logf("handled %s after the connections began to swallow", took)
@@ -279,7 +278,7 @@ func TestAClaimThatIsSwallowedIsGivenUp(t *testing.T) {
 	other := b.inbox()
 	b.store(other, event("2", "k"))
 	b.awaitOutcome("2", Handled)
-	if took, limit := time.Since(begun), 5*in.c.Timeout; took > limit {
+	if took, limit := time.Since(begun), 2*in.c.Timeout; took > limit {
 		t.Errorf("it took %s, want at most %s", took, limit)
 	}
 	if n := b.spent(); n != 0 {
