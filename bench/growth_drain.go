@@ -3,7 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
 )
@@ -41,7 +44,9 @@ func (e *env) drained(ctx context.Context, r *report, of backlogOf, rounds int) 
 		s.payload = of.payload
 	}
 	r.progress("writing a backlog of %d events", of.events)
-	if err := e.writeShaped(ctx, database, s, of.events); err != nil {
+	// Few large transactions, because writing is not what is measured, and takes longest.
+	most := max(1, min(100, 1_000_000/s.payload))
+	if err := e.write(ctx, database, s, pgx.ReadCommitted, 1, of.events, func(*rand.Rand) int { return most }); err != nil {
 		return p, err
 	}
 	if err := e.analyze(ctx, database); err != nil {
@@ -100,7 +105,7 @@ func (e *env) bestOf() string { return fmt.Sprintf("The best of %d drains.", e.g
 // growByBacklog drains longer and longer backlogs.
 func growByBacklog(ctx context.Context, e *env, r *report) ([]curve, error) {
 	curves := newDrainCurves([3]string{drainByBacklog, cpuByBacklog, memoryByBacklog}, "backlog", axis{"backlog", "events"},
-		fmt.Sprintf("One relay, 8 lanes, 8 partitions, %s keys, payloads of %d bytes. %s", number(keys), payloadBytes, e.bestOf()))
+		fmt.Sprintf("One relay, 8 lanes, 8 partitions, %s keys, payloads of %d bytes, 100 events a transaction. %s", number(keys), payloadBytes, e.bestOf()))
 	for _, n := range e.growth.backlogs {
 		rounds := e.growth.rounds
 		if n >= large {
