@@ -41,7 +41,7 @@ func (e *env) bareDrain(ctx context.Context, database string, events int) (float
 	return e.bareDrainOf(ctx, database, bareLanes, partitions, events)
 }
 
-// bareDrainOf is bareDrain of so many lanes, for topics of so many partitions each.
+// bareDrainOf is bareDrain of so many lanes, a few at a time, for topics of so many partitions each.
 func (e *env) bareDrainOf(ctx context.Context, database string, lanes, partitions, events int) (float64, error) {
 	pool, err := e.pool(ctx, database, bareLanes)
 	if err != nil {
@@ -56,8 +56,11 @@ func (e *env) bareDrainOf(ctx context.Context, database string, lanes, partition
 	var published atomic.Int64
 	began := time.Now()
 	var group sync.WaitGroup
+	atOnce := make(chan struct{}, bareLanes)
 	for lane := range lanes {
 		group.Go(func() {
+			atOnce <- struct{}{}
+			defer func() { <-atOnce }()
 			n, err := bareLane(ctx, pool, client, lane, partitions)
 			published.Add(int64(n))
 			if err != nil {

@@ -169,7 +169,7 @@ func (e *env) warm(ctx context.Context, topics []string, partitions int) error {
 			left = append(left, holdfast.Event{ID: "warm", Type: eventType, Topic: topic, Key: strconv.Itoa(p)})
 		}
 	}
-	for until := time.Now().Add(2 * time.Minute); len(left) > 0; {
+	for until := time.Now().Add(5 * time.Minute); len(left) > 0; {
 		var again []holdfast.Event
 		var failed error
 		for i, err := range publisher.Publish(ctx, left) {
@@ -179,6 +179,9 @@ func (e *env) warm(ctx context.Context, topics []string, partitions int) error {
 		}
 		if left = again; failed != nil && (time.Now().After(until) || ctx.Err() != nil) {
 			return fmt.Errorf("warm the topics: %w", failed)
+		}
+		if failed != nil {
+			time.Sleep(time.Second) // sleep: the broker makes the partitions meanwhile
 		}
 	}
 	return nil
