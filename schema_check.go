@@ -2,7 +2,9 @@ package holdfast
 
 import (
 	"context"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"regexp"
@@ -197,6 +199,46 @@ func catalogOf(ctx context.Context, tx pgx.Tx, schema string, lanes int) ([]obje
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[object])
+}
+
+// SchemaHashes identify a schema by its tables, columns, types, constraints, indexes, views and functions, as Check compares them:
+// installed is what is there, and built what this build makes. They are equal for every schema name, number of lanes and limit of
+// payloads, and change with any drift. Check says what differs. The error wraps ErrSchemaMissing if there is no schema.
+func SchemaHashes(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig) (installedHash, builtHash string, err error) {
+	if err := c.validate(); err != nil {
+		return "", "", fmt.Errorf("schema config: %w", err)
+	}
+	c = c.withDefaults()
+	wanted := parseCatalog(catalogText)
+	var found []object
+	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		_, lanes, err := installed(ctx, tx, c.Schema)
+		if err == nil {
+			found, err = catalogOf(ctx, tx, c.Schema, lanes)
+		}
+		return err
+	})
+	if err != nil {
+		return "", "", fmt.Errorf("hash schema %s: %w", c.Schema, err)
+	}
+	return hashOf(found, wanted), hashOf(wanted, wanted), nil
+}
+
+// hashOf is the hash of the objects that compare looks at: those that are wanted, and columns and constraints of wanted tables.
+func hashOf(objects, wanted []object) string {
+	known := map[string]bool{}
+	for _, o := range wanted {
+		known[o.Name] = true
+	}
+	hash := sha256.New()
+	for _, o := range objects {
+		m := part.FindStringSubmatch(o.Name)
+		if tunable.MatchString(o.Name) || !known[o.Name] && (m == nil || !known["table "+m[1]] && !known["view "+m[1]]) {
+			continue
+		}
+		fmt.Fprintf(hash, "%s: %s\n", o.Name, o.Is)
+	}
+	return hex.EncodeToString(hash.Sum(nil))[:16]
 }
 
 // object is one of the schema's objects.

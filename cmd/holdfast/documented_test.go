@@ -99,7 +99,7 @@ The help of ` + "`holdfast` and of each command, as they print it with `--help`.
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | failed; or ` + "`status`" + ` found something that needs a person, or ` + "`find`" + ` found nothing |
+| 1 | failed; or ` + "`status`" + ` or ` + "`doctor`" + ` found something that needs a person, or ` + "`find`" + ` found nothing |
 | 2 | wrong command line |
 
 | environment | sets |
@@ -112,7 +112,7 @@ The help of ` + "`holdfast` and of each command, as they print it with `--help`.
 | ` + "`KAFKA_USER`, `KAFKA_PASSWORD_FILE`, `KAFKA_TOKEN_FILE` | `--sasl-user`, `--sasl-password-file`, `--sasl-token-file`" + ` |
 | ` + "`KAFKA_PASSWORD`, `KAFKA_TOKEN` | the secret of `--sasl-mechanism`, where no file has it. No flag takes one" + ` |
 `)
-	commands := []string{"", "migrate", "check", "roles", "relay", "status", "find", "parked list", "parked give-up", "parked redirect", "stored list", "stored release", "stored skip", "stored dead-letter", "dlq groups", "dlq list", "dlq show", "dlq replay", "dlq edit", "dlq discard", "dlq purge", "console", "adopt", "version"}
+	commands := []string{"", "migrate", "check", "roles", "relay", "status", "doctor", "find", "parked list", "parked give-up", "parked redirect", "stored list", "stored release", "stored skip", "stored dead-letter", "dlq groups", "dlq list", "dlq show", "dlq replay", "dlq edit", "dlq discard", "dlq purge", "console", "adopt", "version"}
 	for _, command := range commands {
 		help := wantStatus(t, 0, "Usage: holdfast", append(strings.Fields(command), "--help")...)
 		title := strings.TrimSpace("holdfast " + command)

@@ -30,6 +30,7 @@ type cli struct {
 	Relay   relayCmd   `cmd:"" help:"Publish events to Kafka until stopped."`
 	Status  statusCmd  `cmd:"" help:"Show lanes, log, queues and dead letters, and what needs a person."`
 	Find    findCmd    `cmd:"" help:"Find an event by its id, wherever it is."`
+	Doctor  doctorCmd  `cmd:"" help:"Look for what is set up wrong: schema, rights, transactions, pooler, clocks, topics."`
 	Parked  parkedCmd  `cmd:"" help:"List, give up and redirect events that wait in relays."`
 	Stored  storedCmd  `cmd:"" help:"List, release, skip and dead-letter events that wait in a consumer."`
 	DLQ     dlqCmd     `cmd:"" name:"dlq" help:"Group, list, show, edit, replay, discard and purge dead letters."`
@@ -61,7 +62,7 @@ type usageError struct{ error }
 func run(args []string, out, errOut io.Writer) int {
 	var c cli
 	exited := -1
-	parser, err := kong.New(&c, kong.Name("holdfast"), kong.Description("Transactional outbox and inbox on Postgres and Kafka.\n\nExit codes: 0 done; 1 failed, or status found something that needs a person, or find found nothing; 2 wrong command line."),
+	parser, err := kong.New(&c, kong.Name("holdfast"), kong.Description("Transactional outbox and inbox on Postgres and Kafka.\n\nExit codes: 0 done; 1 failed, or status or doctor found something that needs a person, or find found nothing; 2 wrong command line."),
 		kong.Writers(out, errOut), kong.Exit(func(status int) { exited = status }), kong.UsageOnError())
 	if err != nil {
 		panic(err)

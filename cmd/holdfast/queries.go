@@ -86,7 +86,8 @@ select coalesce(d.lane, -1), d.consumer, count(*), (select count(*) from (select
 
 // statusConsumers reports for each consumer what waits: how many, of how many keys, since when, and for how long heads have been
 // due that no node takes. It steps from one consumer, key and type to the next. The order of each part is that of an index, so that
-// Postgres never reads a whole table to find a few rows. $1 bounds the count of events, $2 that of keys, types and heads.
+// Postgres never reads a whole table to find a few rows. $1 bounds the count of events, $2 that of keys and types, $3 the heads of a
+// type that are looked at, those first that have been due longest.
 const statusConsumers = `-- status.consumers
 with recursive storing as (
     (select s.consumer from holdfast.stored s where s.event_id <> '' order by s.consumer, s.first_at limit 1)
@@ -111,7 +112,7 @@ with recursive storing as (
     select t.consumer, min(d.next_at) as next_at from types t, lateral (
            select s.consumer, s.topic, s.key, s.place, s.next_at, s.lease_until, s.letter from holdfast.stored s
             where s.consumer = t.consumer and s.type = t.type and s.type <> '' and s.next_at < 'infinity' and s.next_at < now() - interval '5 minutes'
-            order by s.next_at limit $2::integer) d
+            order by s.next_at limit $3::integer) d
      where d.lease_until <= now()
        and (d.key = '' or (
               not exists (select from holdfast.stored h

@@ -88,7 +88,7 @@ func TestStatusReadsFewRowsHoweverManyThereAre(t *testing.T) {
 		{statusHeld, "100, 10", 2_500},
 		{statusLongParked, "600, 100", 2_500},
 		{statusLetters, "1000", 2_100},
-		{statusConsumers, "1000, 20", 4_500},
+		{statusConsumers, "1000, 20, 20", 4_500},
 		{statusBlocked, "100, 200", 2_500},
 		{statusSegments, "", 100},
 		{statusSizes, "", 100},
@@ -152,6 +152,8 @@ func TestStatusReadsFewRowsHoweverManyThereAre(t *testing.T) {
 	plantest.EveryStatement(t, asked, map[string]string{
 		"status.settings": "it reads no table",
 		"status.history":  "it reads tables of one row",
-		"status.holders":  "it reads Postgres's own table of locks",
+		"doctor.xmin":     "it reads Postgres's own views", "doctor.connections": "it reads Postgres's own views", "doctor.session": "it reads no table", "doctor.clock": "it reads no table",
+		"doctor.lanes": "a row for each lane", "doctor.groups": "a row for each partition", "doctor.topics": "a row for each partition", "doctor.largest": "it reads one function",
+		"status.holders": "it reads Postgres's own table of locks",
 	})
 }

@@ -13,6 +13,7 @@ const (
 	manyEvents = 10_000 // stored events of a consumer, dead letters
 	manyRows   = 1_000  // parked and scheduled events of a lane, events of a key
 	manyKeys   = 200    // keys of a consumer
+	manyHeads  = 20     // stored events of a type that are due, of which one may be taken by no node
 	manySpots  = 100    // topics and partitions of a lane that take nothing
 	manyOldest = 2_000  // stored events of a consumer whose keys are looked at, the oldest first
 )
@@ -134,7 +135,7 @@ func (s *status) consumers(ctx context.Context) error {
 	var consumer string
 	var waiting, keys, oldest, overdue, letters int64
 	said := map[string]bool{"": true}
-	err := s.each(ctx, section{sql: statusConsumers, args: []any{manyEvents, manyKeys}, head: "CONSUMER\tSTORED\tKEYS\tOLDEST\tLETTERS", name: "consumers",
+	err := s.each(ctx, section{sql: statusConsumers, args: []any{manyEvents, manyKeys, manyHeads}, head: "CONSUMER\tSTORED\tKEYS\tOLDEST\tLETTERS", name: "consumers",
 		fields: "consumer stored keys oldest_seconds overdue_seconds letters", scans: []any{&consumer, &waiting, &keys, &oldest, &overdue}, computed: []any{&letters}}, func() string {
 		letters, said[consumer] = s.lettersOf[consumer], true
 		s.sayLetters(consumer, letters)

@@ -66,6 +66,16 @@ Example:
     holdfast status --watch --max-stored-age 1h`
 }
 
+func (doctorCmd) Help() string {
+	return `Before a service goes live, and when something is odd. Each check is ok, warn or fail, with one sentence and the command
+that helps. It changes nothing. It exits with 1 if a check fails, and with 0 if there are only warnings. Give it the
+connection string of the service. docs/operations/doctor.md explains the checks.
+
+Example:
+
+    holdfast doctor --role consumer --workers 8 --brokers kafka-1:9092 --topic orders`
+}
+
 func (adoptCmd) Help() string {
 	return `Relays refuse to run on a copy that was restored into another cluster. Stop them all, run this command, and start them
 again. Every event still in the log is published again. After pg_upgrade it only records the new identifier.
