@@ -91,18 +91,25 @@ func Relay(meter Meter) (relay.Observer, error) {
 		OnPublish: func(ctx context.Context, p relay.Publishing) (context.Context, func([]error)) {
 			begun := time.Now()
 			return ctx, func(errs []error) {
-				topic, faults, worst := topics.ofCall(p.Topic, errs), map[string]int{}, ""
+				topic, acknowledged, faults, first := topics.ofCall(p.Topic, errs), 0, map[string]int{}, ""
 				for _, err := range errs {
+					if err == nil { // as most often; FaultOf would allocate
+						acknowledged++
+						continue
+					}
 					fault := string(relay.FaultOf(err))
 					faults[fault]++
-					if worst == "" {
-						worst = fault
+					if first == "" {
+						first = fault
 					}
+				}
+				if acknowledged > 0 {
+					sent.with(systemKafka, "publish", topic, "").Record(ctx, float64(acknowledged))
 				}
 				for fault, n := range faults {
 					sent.with(systemKafka, "publish", topic, fault).Record(ctx, float64(n))
 				}
-				took.with(systemKafka, "publish", topic, worst).Record(ctx, time.Since(begun).Seconds())
+				took.with(systemKafka, "publish", topic, first).Record(ctx, time.Since(begun).Seconds())
 			}
 		},
 		OnPublished: func(p relay.Published) {

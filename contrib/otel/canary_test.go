@@ -104,7 +104,7 @@ func (s *signals) check(t *testing.T, lines ...string) {
 }
 
 func private(id, topic string) holdfast.Event {
-	return holdfast.Event{ID: id, Source: "shop", Type: "order.placed", Topic: topic, Key: inKey, Payload: []byte(inPayload), Headers: map[string]string{"x-private": inHeader}}
+	return holdfast.Event{ID: id, Source: "shop", Type: "order.placed", Topic: topic, Key: inKey, Payload: []byte(inPayload), Headers: map[string]string{"x-private": inHeader, "traceparent": producersSpan}}
 }
 
 func TestWhatARelaySaysHasNoCanary(t *testing.T) {
@@ -115,7 +115,7 @@ func TestWhatARelaySaysHasNoCanary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := relay.New(db.Pool, half{}, relay.Config{Observer: observer, Logger: s.logger, DeadLetterTopic: "dead", Retry: retry.Policy{Attempts: 1, Base: time.Millisecond, Cap: time.Millisecond}})
+	r, err := relay.New(db.Pool, half{}, relay.Config{Observer: holdfastotel.RelaySpans(s.tracer.Tracer("test"), observer), Logger: s.logger, DeadLetterTopic: "dead", Retry: retry.Policy{Attempts: 1, Base: time.Millisecond, Cap: time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func TestWhatAnInboxSaysHasNoCanary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, err := inbox.New(db.Pool, inbox.Config{Consumer: "billing", Observer: observer, Logger: s.logger, Retry: retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisecond},
+	in, err := inbox.New(db.Pool, inbox.Config{Consumer: "billing", Observer: holdfastotel.InboxSpans(s.tracer.Tracer("test"), observer), Logger: s.logger, Retry: retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisecond},
 		ImmediateRetries: 1, PollMin: time.Millisecond, DeadLetterTopic: "*.dlq", LetterPayload: -1})
 	if err != nil {
 		t.Fatal(err)
@@ -381,7 +381,7 @@ func TestWhatAWebhookSaysHasNoCanary(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			h, err := webhook.New(in, name, v, webhook.Config{Observer: observer, Logger: s.logger})
+			h, err := webhook.New(in, name, v, webhook.Config{Observer: holdfastotel.WebhookSpans(s.tracer.Tracer("test"), observer), Logger: s.logger})
 			if err != nil {
 				t.Fatal(err)
 			}

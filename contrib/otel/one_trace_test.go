@@ -118,7 +118,7 @@ func TestOneTraceFromTheRequestToTheLastConsumer(t *testing.T) {
 	}
 	publisher := &away{Publisher: kafka}
 	publisher.is.Store(true)
-	r, err := relay.New(db.Pool, publisher, relay.Config{Logger: slog.New(slog.DiscardHandler), ParkAfter: 50 * time.Millisecond, Observer: holdfastotel.RelaySpans(tracer, relay.Observer{})})
+	r, err := relay.New(db.Pool, publisher, relay.Config{Logger: slog.New(slog.DiscardHandler), Lease: 30 * time.Second, ParkAfter: 50 * time.Millisecond, Observer: holdfastotel.RelaySpans(tracer, relay.Observer{})})
 	if err != nil {
 		t.Fatal(err)
 	}
