@@ -129,7 +129,6 @@ func TestTheHotStatementsUseTheirIndexesBesideAHotKey(t *testing.T) {
 			{insertManySQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("1", "bigint") + ", " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text") + ", " + many("0", "bigint") + ", " + many("''", "bytea")},
 			{storeSQL, key + ", '', 'e', 't', now(), '{}', '', '', 8, 0, 1, '{}', 1, 1, true, null"},
 			{storeManySQL, key + strings.Repeat(", "+many("''", "text"), 3) + ", " + many("now()", "timestamptz") + ", " + many("'{}'", "text") + strings.Repeat(", "+many("''", "bytea"), 2) + ", 8, " + many("0", "bigint") + ", null"},
-			{claimSQL, "'billing', '{order.placed}', 8, " + token + ", 1000000, '{}', 1000000, true, null, 0"},
 			{takeSQL, row},
 			{isHeadSQL, key + ", 7"},
 			{dropSQL, row},

@@ -225,8 +225,8 @@ with head as materialized (
        and (s.lease_until <= now() or s.lease_until > now() + 2 * $5::bigint * interval '1 microsecond'
             or s.lease_token = any($6::text[]::uuid[]))
        and (s.key = '' or (
-               (select h.place from holdfast.stored h
-                 where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place order by h.place limit 1) is null
+               not exists (select from holdfast.stored h
+                            where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place)
            and not exists (select from holdfast.stored h
                             where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place > s.place
                               and h.next_at < 'infinity' and h.lease_until > now() and h.lease_until <= now() + 2 * $5::bigint * interval '1 microsecond'
