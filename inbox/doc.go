@@ -35,8 +35,8 @@
 // Read the files in this order. Each uses those that come after it. testkit/internal/lint/structure counts the exceptions, and how
 // often the way of one event enters a file: at most twice.
 //
-//  1. A program calls Receive or Store (receive.go), or Run and Consume (run.go). It may ask what waits (waiting.go), and a
-//     handler may ask for a watermark (watermark.go). hooks.go is for packages webhook and holdfasttest. inbox.go puts the
+//  1. A program calls Receive or Store (receive.go), or Run and Consume (run.go). It may ask what waits (waiting.go), a probe
+//     whether it works (health.go), and a handler for a watermark (watermark.go). hooks.go is for packages webhook and holdfasttest. inbox.go puts the
 //     parts together, and registers handlers so that they get payloads in the clear (decrypt.go).
 //  2. Consume joins the group and gets partitions (consume.go). It saves and commits their positions as events settle, and
 //     releases them at a rebalance or shutdown (position.go).
@@ -69,5 +69,5 @@
 //     and fault.go says whose fault it is.
 //  12. All parts use env.go, registry.go (the handlers), memory.go (its budget) and statements.go. grouping.go decides which
 //     events may share a transaction. transient.go bounds how often a repeated error is logged, backoff.go how long to wait.
-//     group.go runs loops, wiring.go explains a missing schema, and health.go decides what a probe is told.
+//     group.go runs loops, and wiring.go explains a missing schema. vitals.go keeps what the loops saw last.
 package inbox

@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
@@ -50,29 +49,6 @@ const (
 	joinAfter = 30 * time.Second
 )
 
-// seen is what the loops of an inbox saw last. Times are zero for what has not happened.
-type seen struct {
-	begun     bool
-	ended     bool
-	endedWith error
-	schema    error // why the schema does not fit, or was not reached, if no loop runs
-
-	reached bool   // the database has answered
-	away    outage // it does not answer
-	kafka   outage // Kafka does not answer
-
-	consuming bool      // Consume runs, and not Run
-	joined    bool      // a generation of the group runs
-	joining   time.Time // since when it does not
-	everIn    bool      // it was a member before
-}
-
-// outage is trouble that lasts. The zero value is none.
-type outage struct {
-	since time.Time
-	why   string
-}
-
 // judgeHealth decides what a probe is told.
 func judgeHealth(s seen, now time.Time) Health {
 	switch {
@@ -86,15 +62,15 @@ func judgeHealth(s seen, now time.Time) Health {
 		return Health{Live: true, Reasons: []string{"the inbox has stopped"}}
 	}
 	h := Health{Live: true}
-	lasts := func(o outage) bool { return o != outage{} && now.Sub(o.since) >= awayAfter }
+	lasts := func(o outage) bool { return !o.since.IsZero() && now.Sub(o.since) >= awayAfter }
 	switch {
 	case lasts(s.away):
-		h.Reasons = append(h.Reasons, fmt.Sprintf("the database has not answered for %s: %s", now.Sub(s.away.since).Round(time.Second), s.away.why))
+		h.Reasons = append(h.Reasons, fmt.Sprintf("the database has not answered for %s: %s", now.Sub(s.away.since).Round(time.Second), loggedError(s.away.why)))
 	case !s.reached:
 		h.Reasons = append(h.Reasons, "the inbox has not reached the database yet")
 	}
 	if lasts(s.kafka) {
-		h.Reasons = append(h.Reasons, fmt.Sprintf("Kafka has not answered for %s: %s", now.Sub(s.kafka.since).Round(time.Second), s.kafka.why))
+		h.Reasons = append(h.Reasons, fmt.Sprintf("Kafka has not answered for %s: %s", now.Sub(s.kafka.since).Round(time.Second), loggedError(s.kafka.why)))
 	}
 	switch waited := now.Sub(s.joining); {
 	case !s.consuming || s.joined:
@@ -105,55 +81,4 @@ func judgeHealth(s seen, now time.Time) Health {
 	}
 	h.Ready = len(h.Reasons) == 0
 	return h
-}
-
-// vitals keeps what the loops see. Many goroutines may use it at once. The zero value is ready.
-type vitals struct {
-	mu   sync.Mutex
-	seen seen
-}
-
-func (v *vitals) read() seen {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.seen
-}
-
-func (v *vitals) set(change func(*seen)) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	change(&v.seen)
-}
-
-func (v *vitals) begin(consuming bool) {
-	v.set(func(s *seen) { *s = seen{begun: true, consuming: consuming, joining: time.Now()} })
-}
-
-func (v *vitals) end(err error) { v.set(func(s *seen) { s.ended, s.endedWith = true, err }) }
-
-// reached records that the database has answered.
-func (v *vitals) reached() { v.set(func(s *seen) { s.reached, s.away = true, outage{} }) }
-
-// fetched records that Kafka has answered.
-func (v *vitals) fetched() { v.set(func(s *seen) { s.kafka = outage{} }) }
-
-// joined records that a generation of the group begins, or that it is over.
-func (v *vitals) joined(in bool) {
-	v.set(func(s *seen) {
-		s.joined, s.everIn = in, s.everIn || in
-		if s.joining = time.Now(); in {
-			s.kafka = outage{}
-		}
-	})
-}
-
-func (v *vitals) lost(err error)    { v.set(func(s *seen) { s.away.note(err) }) }
-func (v *vitals) unheard(err error) { v.set(func(s *seen) { s.kafka.note(err) }) }
-
-// note keeps since when the trouble lasts, and its last cause.
-func (o *outage) note(err error) {
-	if o.since.IsZero() {
-		o.since = time.Now()
-	}
-	o.why = loggedError(err)
 }

@@ -27,10 +27,10 @@ func TestTheHealthOfAnInboxIsJudgedByWhatItSawLast(t *testing.T) {
 		{"it has not reached the database", with(func(s *seen) { s.reached = false }), true, false, []string{"the inbox has not reached the database yet"}},
 		{"it has stopped", with(func(s *seen) { s.ended = true }), true, false, []string{"the inbox has stopped"}},
 		{"too many handlers hang", with(func(s *seen) { s.ended, s.endedWith = true, ErrHungHandlers }), false, false, []string{"the inbox has ended: "}},
-		{"the database is away", with(func(s *seen) { s.away = outage{ago(5 * time.Second), "refused"} }), true, false, []string{"the database has not answered for 5s: refused"}},
-		{"a connection was lost", with(func(s *seen) { s.away = outage{ago(4 * time.Second), "refused"} }), true, true, nil},
-		{"Kafka is away", with(func(s *seen) { s.kafka = outage{ago(5 * time.Second), "refused"} }), true, false, []string{"Kafka has not answered for 5s: refused"}},
-		{"a fetch failed", with(func(s *seen) { s.kafka = outage{ago(4 * time.Second), "refused"} }), true, true, nil},
+		{"the database is away", with(func(s *seen) { s.away = outage{ago(5 * time.Second), errors.New("refused")} }), true, false, []string{"the database has not answered for 5s: refused"}},
+		{"a connection was lost", with(func(s *seen) { s.away = outage{ago(4 * time.Second), errors.New("refused")} }), true, true, nil},
+		{"Kafka is away", with(func(s *seen) { s.kafka = outage{ago(5 * time.Second), errors.New("refused")} }), true, false, []string{"Kafka has not answered for 5s: refused"}},
+		{"a fetch failed", with(func(s *seen) { s.kafka = outage{ago(4 * time.Second), errors.New("refused")} }), true, true, nil},
 		{"it joins for the first time", with(func(s *seen) { s.joined, s.everIn, s.joining = false, false, ago(time.Second) }), true, false, []string{"this node has not joined the consumer group yet"}},
 		{"a rebalance", with(func(s *seen) { s.joined, s.joining = false, ago(29*time.Second) }), true, true, nil},
 		{"a rebalance without end", with(func(s *seen) { s.joined, s.joining = false, ago(30*time.Second) }), true, false, []string{"this node has been joining the consumer group for 30s"}},
@@ -48,12 +48,13 @@ func TestAnOutageKeepsItsBeginningAndItsLastCause(t *testing.T) {
 	v.begin(true)
 	v.lost(errors.New("first"))
 	began := v.read().away.since
-	v.lost(errors.New("second"))
-	if got := v.read().away; got != (outage{began, "second"}) || began.IsZero() {
+	second := errors.New("second")
+	v.lost(second)
+	if got := v.read().away; got != (outage{began, second}) || began.IsZero() {
 		t.Errorf("%+v", got)
 	}
 	v.unheard(errors.New("Kafka"))
-	if v.reached(); v.read().away != (outage{}) || v.read().kafka.why != "Kafka" {
+	if v.reached(); v.read().away != (outage{}) || v.read().kafka.why.Error() != "Kafka" {
 		t.Errorf("%+v", v.read())
 	}
 	if v.fetched(); v.read().kafka != (outage{}) {

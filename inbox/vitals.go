@@ -1,0 +1,80 @@
+package inbox
+
+import (
+	"sync"
+	"time"
+)
+
+// seen is what the loops of an inbox saw last. Times are zero for what has not happened.
+type seen struct {
+	begun     bool
+	ended     bool
+	endedWith error
+	schema    error // why the schema does not fit, or was not reached, if no loop runs
+
+	reached bool   // the database has answered
+	away    outage // it does not answer
+	kafka   outage // Kafka does not answer
+
+	consuming bool      // Consume runs, and not Run
+	joined    bool      // a generation of the group runs
+	joining   time.Time // since when it does not
+	everIn    bool      // it was a member before
+}
+
+// outage is trouble that lasts. The zero value is none.
+type outage struct {
+	since time.Time
+	why   error
+}
+
+// vitals keeps what the loops see. Many goroutines may use it at once. The zero value is ready.
+type vitals struct {
+	mu   sync.Mutex
+	seen seen
+}
+
+func (v *vitals) read() seen {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.seen
+}
+
+func (v *vitals) set(change func(*seen)) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	change(&v.seen)
+}
+
+func (v *vitals) begin(consuming bool) {
+	v.set(func(s *seen) { *s = seen{begun: true, consuming: consuming, joining: time.Now()} })
+}
+
+func (v *vitals) end(err error) { v.set(func(s *seen) { s.ended, s.endedWith = true, err }) }
+
+// reached records that the database has answered.
+func (v *vitals) reached() { v.set(func(s *seen) { s.reached, s.away = true, outage{} }) }
+
+// fetched records that Kafka has answered.
+func (v *vitals) fetched() { v.set(func(s *seen) { s.kafka = outage{} }) }
+
+// joined records that a generation of the group begins, or that it is over.
+func (v *vitals) joined(in bool) {
+	v.set(func(s *seen) {
+		s.joined, s.everIn = in, s.everIn || in
+		if s.joining = time.Now(); in {
+			s.kafka = outage{}
+		}
+	})
+}
+
+func (v *vitals) lost(err error)    { v.set(func(s *seen) { s.away.note(err) }) }
+func (v *vitals) unheard(err error) { v.set(func(s *seen) { s.kafka.note(err) }) }
+
+// note keeps since when the trouble lasts, and its last cause.
+func (o *outage) note(err error) {
+	if o.since.IsZero() {
+		o.since = time.Now()
+	}
+	o.why = err
+}
