@@ -180,7 +180,7 @@ func TestAPartitionThatFailedSharesNoCall(t *testing.T) {
 			}
 			return nil
 		}}
-		db, l := wideLane(t, c, wideFrom, partitionsOfCrowd)
+		db, l := wideLane(t, c, 0, partitionsOfCrowd)
 		drain := func() {
 			if err := work(t, l, func() bool { return l.tracker.events > 0 }); err != nil {
 				t.Fatal(err)
