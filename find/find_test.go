@@ -64,10 +64,10 @@ func write(t testing.TB, pool *pgxpool.Pool, events ...holdfast.Event) {
 	}
 }
 
-// broker publishes everything but events of the type "refused", and nothing at all while it is away.
-type broker struct{ away chan struct{} }
+// broker publishes everything but events of the type "refused".
+type broker struct{}
 
-func (b broker) Publish(ctx context.Context, events []holdfast.Event) []error {
+func (broker) Publish(ctx context.Context, events []holdfast.Event) []error {
 	errs := make([]error, len(events))
 	for i, e := range events {
 		if e.Type == "refused" {

@@ -156,6 +156,7 @@ func TestLanesShareTheBatchOfAPartition(t *testing.T) {
 		give(l, "c")
 		give(other, "d", "e")
 		time.Sleep(time.Second) // the bubble's clock
+		synctest.Wait()
 		if want := [][]string{{"a", "b"}, {"c", "d", "e"}}; fmt.Sprint(c.events) != fmt.Sprint(want) {
 			t.Errorf("the calls had %v, want %v", c.events, want)
 		}
@@ -248,6 +249,7 @@ func TestNothingOfALostLaneIsSent(t *testing.T) {
 		l.r.gather.add([]*portion{portionOf(l, lost, "b"), portionOf(old, t.Context(), "c"), portionOf(l, t.Context(), "d")})
 		lose()
 		time.Sleep(time.Second) // the bubble's clock
+		synctest.Wait()
 		if want := [][]string{{"a"}, {"d"}}; fmt.Sprint(c.events) != fmt.Sprint(want) {
 			t.Errorf("the calls had %v, want %v", c.events, want)
 		}
