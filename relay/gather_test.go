@@ -144,7 +144,7 @@ func TestLanesShareTheBatchOfAPartition(t *testing.T) {
 		_, l := wideLane(t, c, 0, 0)
 		at := &destination{spot: spot{"orders", 1}, route: &topicRoute{}}
 		give := func(of *lane, ids ...string) {
-			p := &portion{lane: of, ctx: t.Context(), to: at}
+			p := &portion{lane: of, ctx: t.Context(), to: at, observed: of.observed(at, nil, nil)}
 			for _, id := range ids {
 				p.events = append(p.events, holdfast.Event{ID: id, Topic: "orders", Key: "1"})
 			}
@@ -242,7 +242,8 @@ func TestNothingOfALostLaneIsSent(t *testing.T) {
 		_, l := wideLane(t, c, 0, 0)
 		lost, lose := context.WithCancel(t.Context())
 		portionOf := func(of *lane, ctx context.Context, id string) *portion {
-			return &portion{lane: of, ctx: ctx, to: &destination{spot: spot{"orders", 1}, route: &topicRoute{}}, events: []holdfast.Event{{ID: id, Topic: "orders", Key: "1"}}}
+			to := &destination{spot: spot{"orders", 1}, route: &topicRoute{}}
+			return &portion{lane: of, ctx: ctx, to: to, observed: of.observed(to, nil, nil), events: []holdfast.Event{{ID: id, Topic: "orders", Key: "1"}}}
 		}
 		old := newLane(l.r, "", time.Now().Add(-48*time.Hour)) // its lease has run out
 		l.r.gather.add([]*portion{portionOf(l, t.Context(), "a")})
