@@ -86,9 +86,7 @@ grant select (consumer, topic, key, place, event_id, type, attempts, errors, nex
 grant select (id, origin, consumer, lane, topic, key, place, state, holds) on holdfast.letter to holdfast_reader;
 grant select on holdfast.lane_hold, holdfast.consumer_hold, holdfast.consumer_binding, holdfast.producer_binding to holdfast_reader;
 
--- metrics.Database: how old the first unread event of a lane is, what is due, and which types are handled.
-grant select (time) on holdfast.event, holdfast.event_0, holdfast.event_1, holdfast.event_2, holdfast.event_3 to holdfast_reader;
-grant select (due_at) on holdfast.scheduled to holdfast_reader;
+-- metrics.Database: which types are handled.
 grant select on holdfast.consumer_type to holdfast_reader;
 
 -- How old other sessions' transactions are, and who holds the log, which status shows. Without it status says -1.

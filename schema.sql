@@ -193,7 +193,7 @@ create table holdfast.parked (
     topic     text collate "C" not null,
     key       text collate "C" not null,
     place     bigint not null,             -- order within the queue; a replay goes before the first
-    why       text not null constraint why_is_known check (why in ('record', 'follows', 'topic', 'partition')),
+    why       text collate "C" not null constraint why_is_known check (why in ('record', 'follows', 'topic', 'partition')),
     attempts  integer not null default 0,  -- refusals of the record itself
     next_at   timestamptz not null,
     errors    text[] not null default '{}',

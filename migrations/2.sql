@@ -136,6 +136,9 @@ create index stored_action_event on holdfast.stored_action (consumer, source, ev
 
 create index stored_age on holdfast.stored (consumer, first_at) where event_id <> '';
 
+alter table holdfast.parked
+    alter column why type text collate "C";
+
 create index parked_age on holdfast.parked (lane, why, first_at) where id <> '';
 
 create index parked_holds on holdfast.parked (lane, topic, (coalesce(partition, -2)), place) where partition is not null or why = 'topic';

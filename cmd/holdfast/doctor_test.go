@@ -45,7 +45,7 @@ func TestDoctorNoticesASchemaThatHasDrifted(t *testing.T) {
 	wantFinding(t, found, err, stateOK, "the schema has the hash of this build")
 	for _, c := range []struct{ name, harm, says, mend string }{
 		{"a column that somebody added", "alter table holdfast.inbox add column more text", "column inbox.more", "alter table holdfast.inbox drop column more"},
-		{"an index that is gone", "drop index holdfast.stored_due", "lacks index stored_due", "create index stored_due on holdfast.stored (consumer, type, next_at) where next_at < 'infinity' and type <> ''"},
+		{"an index that is gone", "drop index holdfast.stored_due", "lacks index stored_due", "create index stored_due on holdfast.stored (consumer, type, next_at, place) where next_at < 'infinity' and type <> ''"},
 		{"a function that was changed", "create or replace function holdfast.lock_number(key text) returns integer language sql stable parallel safe as 'select 1'", "function lock_number", ""},
 	} {
 		pgtest.Exec(t, db.Pool, c.harm)

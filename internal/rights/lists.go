@@ -48,7 +48,7 @@ var Of = map[string][]Right{
 		{"execute", "replay_letter, purge_letters, new_id, last_errors, lane_of", ""},
 	},
 	"reader": {
-		{"select", "installation, birth, cluster, segments, lane, relay, consumer_position, consumer_skip, lane_hold, consumer_hold, consumer_binding, producer_binding", ""},
+		{"select", "installation, birth, cluster, segments, lane, relay, consumer_position, consumer_skip, consumer_type, lane_hold, consumer_hold, consumer_binding, producer_binding", ""},
 		{"select", "event, event_0, event_1, event_2, event_3", "lane, xid, seq, time"}, {"select", "scheduled", "lane, due_at, seq"}, {"select", "parked", "lane, id, why, topic, place, partition, first_at"},
 		{"select", "stored", "consumer, topic, key, place, event_id, type, attempts, errors, next_at, first_at, lease_until, letter"},
 		{"select", "letter", "id, origin, consumer, lane, topic, key, place, state, holds"},
