@@ -63,6 +63,14 @@ type portion struct {
 	ended    func([]error) // tells the observer how it ended
 }
 
+func (l *lane) portion(ctx context.Context, to *destination, batch []*pending, events []holdfast.Event) *portion {
+	p := &portion{lane: l, ctx: ctx, to: to, events: events, observed: l.observed(to, batch, events)}
+	for _, e := range batch {
+		p.bytes += e.size()
+	}
+	return p
+}
+
 // together is a call of many partitions.
 type together struct {
 	began time.Time
@@ -345,11 +353,7 @@ func (l *lane) gather(ctx context.Context, before int64, now time.Time) error {
 		if len(batch) == 0 {
 			continue
 		}
-		p := &portion{lane: l, ctx: ctx, to: d, events: eventsOf(batch)}
-		p.observed = l.observed(d, batch, p.events)
-		for _, e := range batch {
-			p.bytes += e.size()
-		}
+		p := l.portion(ctx, d, batch, eventsOf(batch))
 		d.begin(batch, nil, now, l.slowAfter())
 		d.portion = p
 		l.calls++

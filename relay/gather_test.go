@@ -144,11 +144,11 @@ func TestLanesShareTheBatchOfAPartition(t *testing.T) {
 		_, l := wideLane(t, c, 0, 0)
 		at := &destination{spot: spot{"orders", 1}, route: &topicRoute{}}
 		give := func(of *lane, ids ...string) {
-			p := &portion{lane: of, ctx: t.Context(), to: at, observed: of.observed(at, nil, nil)}
+			var events []holdfast.Event
 			for _, id := range ids {
-				p.events = append(p.events, holdfast.Event{ID: id, Topic: "orders", Key: "1"})
+				events = append(events, holdfast.Event{ID: id, Topic: "orders", Key: "1"})
 			}
-			of.r.gather.add([]*portion{p})
+			of.r.gather.add([]*portion{of.portion(t.Context(), at, nil, events)})
 		}
 		other := newLane(l.r, "", l.leaseUntil)
 		give(l, "a", "b")
@@ -215,8 +215,8 @@ func TestALateSharedCallKeepsNoOthers(t *testing.T) {
 		_, l := wideLane(t, c, 0, 0)
 		c.takes = 10 * time.Second
 		give := func(partition int) {
-			l.r.gather.add([]*portion{{lane: l, ctx: t.Context(), to: &destination{spot: spot{"orders", partition}, route: &topicRoute{}},
-				events: []holdfast.Event{{ID: "e", Topic: "orders", Key: fmt.Sprint(partition)}}}})
+			to := &destination{spot: spot{"orders", partition}, route: &topicRoute{}}
+			l.r.gather.add([]*portion{l.portion(t.Context(), to, nil, []holdfast.Event{{ID: "e", Topic: "orders", Key: fmt.Sprint(partition)}})})
 		}
 		for partition := range gatheredCalls + 1 {
 			give(partition)
@@ -243,7 +243,7 @@ func TestNothingOfALostLaneIsSent(t *testing.T) {
 		lost, lose := context.WithCancel(t.Context())
 		portionOf := func(of *lane, ctx context.Context, id string) *portion {
 			to := &destination{spot: spot{"orders", 1}, route: &topicRoute{}}
-			return &portion{lane: of, ctx: ctx, to: to, observed: of.observed(to, nil, nil), events: []holdfast.Event{{ID: id, Topic: "orders", Key: "1"}}}
+			return of.portion(ctx, to, nil, []holdfast.Event{{ID: id, Topic: "orders", Key: "1"}})
 		}
 		old := newLane(l.r, "", time.Now().Add(-48*time.Hour)) // its lease has run out
 		l.r.gather.add([]*portion{portionOf(l, t.Context(), "a")})
