@@ -24,7 +24,9 @@ type claims struct {
 	registry   *registry
 	memory     *storedMemory
 	unanswered unanswered
-	mark       claimMark // of claim, which one goroutine at a time may call
+
+	mu   sync.Mutex // Run and Consume may claim at once
+	mark claimMark
 }
 
 // claim takes up to n heads that are due, as many as there is memory for. It counts them there.
@@ -38,12 +40,15 @@ func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
 	failpoint.Hit(failpoint.InboxClaiming)
 	token, now := uuid.NewString(), time.Now()
 	lost := cl.unanswered.tokens(now)
-	whole := len(lost) > 0 || cl.mark.whole(now)
+	cl.mu.Lock()
+	mark := cl.mark
+	cl.mu.Unlock()
+	whole := len(lost) > 0 || mark.whole(now)
 	var from *time.Time
 	if !whole {
-		from = &cl.mark.at
+		from = &mark.at
 	}
-	rows, _ := cl.pool.Query(ctx, cl.sql.claim, cl.c.Consumer, cl.registry.types, int32(n), token, cl.c.lease().Microseconds(), lost, bytes, alone, from, cl.mark.place) // CollectRows returns its error.
+	rows, _ := cl.pool.Query(ctx, cl.sql.claim, cl.c.Consumer, cl.registry.types, int32(n), token, cl.c.lease().Microseconds(), lost, bytes, alone, from, mark.place) // CollectRows returns its error.
 	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*claimed, error) { return scanClaimed(row, token, now.Add(cl.c.lease())) })
 	if err != nil {
 		cl.unanswered.add(token, now.Add(2*cl.c.lease()), err)
@@ -52,20 +57,27 @@ func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
 	if cl.c.Observer.OnPolled != nil {
 		cl.c.Observer.OnPolled(len(got), time.Since(now))
 	}
-	if whole {
-		cl.mark = cl.mark.looked(now, time.Now())
-	}
 	for _, s := range got {
 		cl.memory.hold(s)
+	}
+	cl.move(got, whole, now)
+	if len(got) > 0 {
+		failpoint.Hit(failpoint.InboxClaimed)
+	}
+	return got, nil
+}
+
+// move moves the mark after a claim that began at begun; whole says that it looked at everything.
+func (cl *claims) move(got []*claimed, whole bool, begun time.Time) {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	if whole {
+		cl.mark = cl.mark.looked(begun, time.Now())
 	}
 	if len(got) > 0 {
 		last := slices.MaxFunc(got, func(a, b *claimed) int { return cmp.Or(a.nextAt.Compare(b.nextAt), cmp.Compare(a.place, b.place)) })
 		cl.mark = cl.mark.claimed(last.nextAt, last.place, last.overdue)
 	}
-	if len(got) > 0 {
-		failpoint.Hit(failpoint.InboxClaimed)
-	}
-	return got, nil
 }
 
 // scanClaimed reads claimedColumns, which the statements claim and next return.
