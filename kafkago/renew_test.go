@@ -80,7 +80,7 @@ func TestRequestsAndMembersOutliveSessions(t *testing.T) {
 			}
 		}
 		own.CloseIdleConnections()
-		if d.dialled > 2 || d.late > 0 || d.asked < 100 { // one that looks for changes of the cluster
+		if d.dialled > 4 || d.late > 0 || d.asked < 100 { // one a session would be ten; another looks for changes of the cluster, and one may be in use still
 			t.Errorf("requests: %d connections, %d late, %d requests", d.dialled, d.late, d.asked)
 		}
 		d.dialled = 0
