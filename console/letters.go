@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/holdfast-go/holdfast/dlq"
 )
@@ -224,6 +223,6 @@ func (c *Console) editLetter(v *visit) (answer, error) {
 	if err := c.dlq.Edit(v.Context(), id, []byte(text), v.User.Name, reason); err != nil {
 		return answer{}, err
 	}
-	c.c.Logger.Info("console change", "user", v.User.Name, "does", "edit", "letter", id, "reason", reason, "at", time.Now())
+	c.c.Logger.Info("console change", "user", v.User.Name, "does", "edit", "letter", id, "reason", reason)
 	return answer{to: fmt.Sprintf("/letters/%d", id)}, nil
 }

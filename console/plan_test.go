@@ -39,4 +39,13 @@ func TestTheOverviewReadsByIndexes(t *testing.T) {
 	if stored := pgtest.Count(t, db.Pool, "select max(c.coalesce) from ("+readConsumers+") c (consumer, coalesce, oldest, letters)"); rows != 4 || stored != counted+1 {
 		t.Errorf("%d consumers are read, and of one %d stored events; want 4, and that it stops at %d", rows, stored, counted+1)
 	}
+
+	// The oldest is found where nobody counts any more: key 999 comes last of the 13,333 events of c0, and of lane 7.
+	pgtest.Exec(t, db.Pool, "update holdfast.stored set first_at = now() - interval '9 hours' where place = 999")
+	pgtest.Exec(t, db.Pool, "update holdfast.parked set first_at = now() - interval '9 hours' where place = 999")
+	for statement, column := range map[string]string{readConsumers: "c (consumer, stored, oldest, letters)", readLanes: "c (lane, owner, owned, saved, parked, scheduled, oldest)"} {
+		if n := pgtest.Count(t, db.Pool, "select count(*) from ("+statement+") "+column+" where c.oldest < now() - interval '8 hours'"); n != 1 {
+			t.Errorf("%d rows have the oldest, want 1: %s", n, statement)
+		}
+	}
 }

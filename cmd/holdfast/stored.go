@@ -90,11 +90,7 @@ func (c *storedListCmd) Run(p *program) error {
 		enc := json.NewEncoder(p.out)
 		for _, s := range events {
 			j := jsonStored{Consumer: s.Consumer, Topic: s.Event.Topic, Key: s.Event.Key, EventID: s.Event.ID, Source: s.Event.Source, Type: s.Event.Type, Head: s.Head,
-				Running: s.Running, Handled: s.Handled, Attempts: s.Attempts, LastError: s.Error, StoredAt: s.StoredAt.UTC(), Letter: s.Letter}
-			if !s.NextAt.IsZero() {
-				next := s.NextAt.UTC()
-				j.NextAt = &next
-			}
+				Running: s.Running, Handled: s.Handled, Attempts: s.Attempts, LastError: s.Error, StoredAt: s.StoredAt.UTC(), Letter: s.Letter, NextAt: unlessZero(s.NextAt.UTC())}
 			if err := enc.Encode(j); err != nil {
 				return err
 			}
