@@ -28,7 +28,7 @@ type DatabaseConfig struct {
 
 // Bounds of a sample.
 const (
-	maxSampled   = 100_000 // rows that are counted of a table
+	maxSampled   = 100_000 // rows that are counted of a table, of stored for each consumer
 	maxConsumers = 50      // that have figures of their own
 )
 

@@ -20,19 +20,30 @@ select count(n.time), coalesce(greatest(extract(epoch from now() - min(n.time) f
             and (l.upto is null or e.seq > l.pos or not pg_visible_in_snapshot(e.xid, l.upto))
           order by e.seq limit 1) f)) u) n on true`
 
-// sampleParked counts parked events, which relays cap for each lane.
+// sampleParked counts parked events by the primary key. The oldest is found by the index parked_age: it may not be among those that
+// are counted.
 const sampleParked = `-- metrics.parked
-select count(*), coalesce(greatest(extract(epoch from now() - min(p.first_at)), 0), 0)::float8
-  from (select first_at from holdfast.parked limit $1::int) p`
+select (select count(*) from (select from holdfast.parked limit $1::int) p),
+       coalesce((select greatest(extract(epoch from now() - min(k.first_at)), 0)
+                   from holdfast.lane l, (values ('record'), ('follows'), ('topic'), ('partition')) w (why), lateral (
+                        select p.first_at from holdfast.parked p where p.lane = l.lane and p.why = w.why and p.id <> '' order by p.first_at limit 1) k), 0)::float8`
 
-// sampleStored counts what waits for each consumer. The consumers with the most come first.
+// sampleStored counts what waits for each consumer. It goes from one consumer to the next by the index stored_age, where the oldest of
+// each is the first. The consumers with the most come first.
 const sampleStored = `-- metrics.stored
-select s.consumer, count(*), count(distinct (s.topic, s.key)) filter (where s.key <> ''),
-       coalesce(greatest(extract(epoch from now() - min(s.first_at)), 0), 0)::float8,
-       count(*) filter (where not exists (select from holdfast.consumer_type t
-                                           where t.consumer = s.consumer and t.type = s.type and t.seen_until > now()))
-  from (select consumer, topic, key, type, first_at from holdfast.stored limit $1::int) s
- group by s.consumer
+with recursive storing as (
+    (select s.consumer, s.first_at from holdfast.stored s where s.event_id <> '' order by s.consumer, s.first_at limit 1)
+    union all
+    select n.consumer, n.first_at from storing c, lateral (
+           select s.consumer, s.first_at from holdfast.stored s where s.consumer > c.consumer and s.event_id <> '' order by s.consumer, s.first_at limit 1) n
+)
+select c.consumer, n.events, n.keys, greatest(extract(epoch from now() - c.first_at), 0)::float8, n.undeclared
+  from storing c, lateral (
+       select count(*) as events, count(distinct (s.topic, s.key)) filter (where s.key <> '') as keys,
+              count(*) filter (where not exists (select from holdfast.consumer_type t
+                                                  where t.consumer = s.consumer and t.type = s.type and t.seen_until > now())) as undeclared
+         from (select x.consumer, x.topic, x.key, x.type from holdfast.stored x
+                where x.consumer = c.consumer and x.event_id <> '' order by x.first_at limit $1::int) s) n
  order by 2 desc, 1
  limit $2::int`
 
