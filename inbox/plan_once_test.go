@@ -1,9 +1,11 @@
 package inbox
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/plantest"
 )
 
@@ -16,5 +18,40 @@ func TestWhatIsBeforeAnEventIsLookedForOnce(t *testing.T) {
 				t.Errorf("index %s is read %d times, want once:\n%s", index, n, plan.Text)
 			}
 		}
+	}
+}
+
+// To plan a claim takes longer than to make it. Postgres keeps a plan unless it believes that one made for the arguments is cheaper.
+func TestClaimsAreNotPlannedEachTime(t *testing.T) {
+	for _, state := range []struct {
+		name          string
+		later, due, n int // stored events that come due later, heads that are due, and followers of one of them
+	}{
+		{"nothing is stored", 0, 0, 0},
+		{"little is due", 5000, 10, 0},
+		{"all is due", 0, 5000, 0},
+		{"a hot key", 0, 10, 20_000},
+	} {
+		t.Run(state.name, func(t *testing.T) {
+			b := setup(t)
+			pgtest.Exec(t, b.db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
+				select 'billing', 'orders', case when n > $1::int + $2::int then 'due 1' when n > $1 then 'due ' || n - $1 else 'later ' || n end, n, '', n::text, 'order.placed', now(), '',
+				       case when n > $1 + $2 then 'infinity' when n > $1 then now() - n * interval '1 second' else now() + n * interval '1 second' end
+				  from generate_series(1, $1::int + $2::int + $3::int) n`, state.later, state.due, state.n)
+			pgtest.Exec(t, b.db, "vacuum analyze holdfast.stored")
+			pool := b.db.PoolOf(t, 1)
+			in := b.inboxOn(pool)
+			in.Handle("order.placed", effectOf)
+			in.Handle("order.shipped", effectOf)
+			in.registry.start()
+			for range 12 { // The first five are planned for their arguments.
+				if _, err := in.claims.claim(t.Context(), 8); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if kept := pgtest.Count(t, pool, "select generic_plans from pg_prepared_statements where statement like '-- inbox.claim%'"); kept < 6 {
+				t.Errorf("%d of 12 claims used the plan that is kept: %s", kept, fmt.Sprint(state))
+			}
+		})
 	}
 }

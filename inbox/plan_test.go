@@ -132,6 +132,7 @@ func TestTheHotStatementsUseTheirIndexesBesideAHotKey(t *testing.T) {
 			{takeSQL, row},
 			{isHeadSQL, key + ", 7"},
 			{dropSQL, row},
+			{claimSQL, "'billing', '{order.placed}', 8, " + token + ", 1000000, '{}', 1000000, true, null, 0"},
 			{nextSQL, key + ", '{order.placed}', " + token + ", 1000000, 1000000"},
 			{resumeSQL, key},
 			{deferSQL, key},

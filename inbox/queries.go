@@ -208,16 +208,17 @@ select count(*), count(distinct (s.topic, s.key)) filter (where s.key <> ''),
 
 // Leases queue heads that are due. It counts the attempt before it is made, so that one that ends the process counts. Index
 // stored_due finds what is due of each type that this node handles, so that heads that wait for another node cost nothing. A few
-// more heads are looked for than leased, because other nodes lease some at the same moment. The primary key shows whether an event is a head. stored_active shows whether a worker has a later
-// event of the key: an event was due when it was claimed, so it is not dormant. letter_holds_inbox shows whether a letter holds
-// the key. Without "offset 0" Postgres reads every open letter into a hash first, because it plans for all due events and not for
-// $3. A lease that ends later than twice its length from now was given by a clock that was wrong. $6 are the tokens of claims
+// more heads are looked for than leased, because other nodes lease some at the same moment. The primary key shows whether an event is
+// a head. stored_active shows whether a worker has a later event of the key: an event was due when it was claimed, so it is not
+// dormant. letter_holds_inbox shows whether a letter holds the key. Without "offset 0" Postgres reads every open letter into a hash first, because it plans for all due events and not for
+// $3. Without the inner "limit 1" it reads the table, where one key has most of it. As a subquery $2 has the same length in every plan:
+// else Postgres would plan each claim anew, which takes longer than to make it. A lease that ends later than twice its length from now was given by a clock that was wrong. $6 are the tokens of claims
 // of this node that got no answer: no attempt was made on what they leased. $7 is how many bytes the events may have together; if $8,
 // the first one may have more. $9 and $10 are the next_at and the place from which on it looks; null: at everything (claim_mark.go).
 const claimSQL = `-- inbox.claim
 with head as materialized (
     select h.topic, h.key, h.place, h.next_at
-      from unnest($2::text[]) t (type) cross join lateral (
+      from unnest((select $2::text[])) t (type) cross join lateral (
     select s.topic, s.key, s.place, s.next_at
       from holdfast.stored s
      where s.consumer = $1::text and s.type = t.type and s.type <> '' and s.next_at < 'infinity' and s.next_at <= now()
@@ -225,8 +226,9 @@ with head as materialized (
        and (s.lease_until <= now() or s.lease_until > now() + 2 * $5::bigint * interval '1 microsecond'
             or s.lease_token = any($6::text[]::uuid[]))
        and (s.key = '' or (
-               not exists (select from holdfast.stored h
-                            where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place)
+               not exists (select from (select h.place from holdfast.stored h
+                                         where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place
+                                         order by h.place limit 1) before)
            and not exists (select from holdfast.stored h
                             where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place > s.place
                               and h.next_at < 'infinity' and h.lease_until > now() and h.lease_until <= now() + 2 * $5::bigint * interval '1 microsecond'
