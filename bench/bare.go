@@ -208,6 +208,9 @@ func bareSend(ctx context.Context, client *kafka.Client, together []*bareBatch) 
 }
 
 func bareRequest(ctx context.Context, client *kafka.Client, request *produce.Request) error {
+	// Without a time of its own, the call has what the connection had to be made in.
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	answer, err := client.Transport.RoundTrip(ctx, client.Addr, request)
 	if err != nil {
 		return fmt.Errorf("produce: %w", err)
