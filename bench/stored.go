@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,11 +18,12 @@ import (
 )
 
 const (
-	storedClaims = "stored events beside a snapshot held for an hour: p99 of a claim"
+	storedClaims = "stored events beside a snapshot held for an hour: p99 of a claim that finds some, 100 heads due a second"
 	storedSpeed  = "stored events beside a snapshot held for an hour: handled, against without"
 
-	storedRate = 20 // events a second that were handled in the hour, half of them heads and half followers
-	storedFail = 10 // one of so many events fails once
+	storedPace = 100 // heads that come due a second while claims are timed
+	storedRate = 20  // events a second that were handled in the hour, half of them heads and half followers
+	storedFail = 10  // one of so many events fails once
 )
 
 var storedFigures = []string{storedClaims, storedSpeed}
@@ -62,12 +60,21 @@ var storedHour = []string{
 	`update holdfast.inbox set processed_at = now(), result = 'handled' where consumer = 'bench' and "offset" <= $1`,
 }
 
+// storedComesDue lets heads come due one after the other, $3 a second, those of the events from $1 to $2. storedWaits has them wait before.
+const (
+	storedWaits    = "update holdfast.stored set next_at = now() + interval '6 hours' where place > $1 and place <= $2 and place % 2 = 1"
+	storedComesDue = `
+update holdfast.stored set next_at = now() + interval '2 seconds' + (place - $1) / 2 * interval '1 second' / $3::int
+ where place > $1 and place <= $2 and place % 2 = 1`
+)
+
 // storedRun is what one run saw.
 type storedRun struct {
-	statements timedStatements
-	speed      float64 // events handled a second
-	dead       int64   // versions of rows of stored that are superseded or removed, and are still there
-	entries    float64 // of the indexes of stored that were read for an event
+	statements timedStatements // while all is handled that is due
+	paced      timedStatements // while storedPace heads come due a second
+	speed      float64         // events handled a second
+	dead       int64           // versions of rows of stored that are superseded or removed, and are still there
+	entries    float64         // of the indexes of stored that were read for an event
 }
 
 // measureStored handles stored events, among many more, with and without another session's snapshot that was held for an hour
@@ -81,7 +88,7 @@ func measureStored(ctx context.Context, e *env, r *report) error {
 		return err
 	}
 	defer e.dropDatabase(context.WithoutCancel(ctx), filled)
-	if err := e.fillStored(ctx, filled, hour+e.due); err != nil {
+	if err := e.fillStored(ctx, filled, hour+e.due, e.storedPaced()); err != nil {
 		return err
 	}
 	var runs [2][]*storedRun
@@ -97,8 +104,8 @@ func measureStored(ctx context.Context, e *env, r *report) error {
 				which = 1
 			}
 			runs[which] = append(runs[which], run)
-			r.progress("stored %d/%d: snapshot held %v: %s events/s, %d dead versions, %s entries read for an event; %s", round+1, e.rounds, held,
-				number(run.speed), run.dead, number(run.entries), run.statements.String())
+			r.progress("stored %d/%d: snapshot held %v: %s events/s, %d dead versions, %s entries read for an event; %s; at %d/s: %s", round+1, e.rounds, held,
+				number(run.speed), run.dead, number(run.entries), run.statements.String(), storedPace, run.paced.String())
 		}
 	}
 	of := func(runs []*storedRun, value func(*storedRun) float64) (values []float64) {
@@ -109,7 +116,7 @@ func measureStored(ctx context.Context, e *env, r *report) error {
 	}
 	speed := func(run *storedRun) float64 { return run.speed }
 	claim := func(run *storedRun) float64 {
-		_, p99, _ := run.statements.spans("inbox.claim")
+		_, p99, _ := run.paced.spans("inbox.claim")
 		return milliseconds(p99)
 	}
 	for i, name := range []string{"without a snapshot", "beside a snapshot"} {
@@ -117,6 +124,8 @@ func measureStored(ctx context.Context, e *env, r *report) error {
 			r.info(fmt.Sprintf("stored events %s, %s, p50", name, statement), median(of(runs[i], func(run *storedRun) float64 { p50, _, _ := run.statements.spans(statement); return milliseconds(p50) })), "ms")
 			r.info(fmt.Sprintf("stored events %s, %s, p99", name, statement), median(of(runs[i], func(run *storedRun) float64 { _, p99, _ := run.statements.spans(statement); return milliseconds(p99) })), "ms")
 		}
+		r.info(fmt.Sprintf("stored events %s, inbox.claim at %d/s, p50", name, storedPace), median(of(runs[i], func(run *storedRun) float64 { p50, _, _ := run.paced.spans("inbox.claim"); return milliseconds(p50) })), "ms")
+		r.info(fmt.Sprintf("stored events %s, inbox.claim at %d/s, p99", name, storedPace), median(of(runs[i], claim)), "ms")
 		r.info(fmt.Sprintf("stored events %s, dead versions", name), median(of(runs[i], func(run *storedRun) float64 { return float64(run.dead) })), "")
 		r.info(fmt.Sprintf("stored events %s, index entries read for an event", name), median(of(runs[i], func(run *storedRun) float64 { return run.entries })), "")
 		r.info(fmt.Sprintf("stored events %s, handled", name), median(of(runs[i], speed)), "events/s")
@@ -127,7 +136,7 @@ func measureStored(ctx context.Context, e *env, r *report) error {
 }
 
 // fillStored stores the events of measureStored.
-func (e *env) fillStored(ctx context.Context, database string, due int) error {
+func (e *env) fillStored(ctx context.Context, database string, due, paced int) error {
 	pool, err := e.pool(ctx, database, 1)
 	if err != nil {
 		return err
@@ -135,9 +144,12 @@ func (e *env) fillStored(ctx context.Context, database string, due int) error {
 	defer pool.Close()
 	const chunk = 50_000
 	for n := 0; n < e.stored; n += chunk {
-		if _, err := pool.Exec(ctx, storedRows, n+1, due, min(chunk, e.stored-n)); err != nil {
+		if _, err := pool.Exec(ctx, storedRows, n+1, due+paced, min(chunk, e.stored-n)); err != nil {
 			return fmt.Errorf("store events: %w", err)
 		}
+	}
+	if _, err := pool.Exec(ctx, storedWaits, due, due+paced); err != nil {
+		return fmt.Errorf("store events: %w", err)
 	}
 	for _, statement := range []string{"vacuum (analyze) holdfast.stored", "vacuum (analyze) holdfast.inbox", "select setval('holdfast.stored_place', 10000000)"} {
 		if _, err := pool.Exec(ctx, statement); err != nil {
@@ -190,6 +202,9 @@ func (e *env) workStored(ctx context.Context, filled string, hour int, held bool
 		return nil, err
 	}
 	run.entries = float64(after-before) / float64(e.due)
+	if err := e.paceStored(ctx, database, hour, other, &run.paced); err != nil {
+		return nil, err
+	}
 	return run, other.QueryRow(ctx, "select n_dead_tup from pg_stat_user_tables where relname = 'stored'").Scan(&run.dead)
 }
 
@@ -201,19 +216,42 @@ func indexEntries(ctx context.Context, pool *pgxpool.Pool) (n int64, err error) 
 
 // handleStored handles all that is due.
 func (e *env) handleStored(ctx context.Context, database string, run *storedRun) error {
+	first, last := e.due/10, e.due-e.due/10 // the last ones were delayed by their failures
+	span, err := e.runStored(ctx, database, &run.statements, first, last)
+	run.speed = float64(last-first) / span.Seconds()
+	return err
+}
+
+// paceStored lets events come due one after the other, and handles them as they do. The machine is not busy then: what a claim takes is
+// its own.
+func (e *env) paceStored(ctx context.Context, database string, hour int, other *pgxpool.Pool, statements *timedStatements) error {
+	from := hour + e.due
+	if _, err := other.Exec(ctx, storedComesDue, from, from+e.storedPaced(), storedPace); err != nil {
+		return fmt.Errorf("let events come due: %w", err)
+	}
+	_, err := e.runStored(ctx, database, statements, e.storedPaced()/4, e.storedPaced())
+	return err
+}
+
+// storedPaced is how many events come due while claims are timed: heads, with a follower each.
+func (e *env) storedPaced() int { return 2 * storedPace * int(e.paced.Seconds()) }
+
+// runStored handles what is due until so many are handled, and returns how long it took from one number to the other. It times the
+// statements from then on, when most connections have their plans.
+func (e *env) runStored(ctx context.Context, database string, statements *timedStatements, from, to int) (time.Duration, error) {
 	config, err := e.poolConfig(database)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	config.MaxConns = consumerWorkers + 4
-	config.ConnConfig.Tracer = &run.statements
+	config.ConnConfig.Tracer = statements
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer pool.Close()
 	var handled, tries atomic.Int64
-	var tenth atomic.Pointer[time.Time]
+	var begun atomic.Pointer[time.Time]
 	done := make(chan time.Time, 1)
 	in, err := inbox.New(pool, inbox.Config{
 		Consumer: "bench", Retry: retry.Policy{Base: time.Second, Cap: time.Second},
@@ -223,15 +261,16 @@ func (e *env) handleStored(ctx context.Context, database string, run *storedRun)
 				return
 			}
 			switch now := time.Now(); handled.Add(1) {
-			case int64(e.due / 10):
-				tenth.Store(&now)
-			case int64(e.due - e.due/10): // the last ones were delayed by their failures
+			case int64(from):
+				begun.Store(&now)
+				statements.forget()
+			case int64(to):
 				done <- now
 			}
 		}},
 	})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	in.Handle(eventType, func(context.Context, pgx.Tx, holdfast.Event) error {
 		if tries.Add(1)%storedFail == 0 {
@@ -246,94 +285,10 @@ func (e *env) handleStored(ctx context.Context, database string, run *storedRun)
 		ended <- err
 		ended <- err
 	}()
-	end, err := await(ctx, done, ended, handled.Load, e.due)
+	end, err := await(ctx, done, ended, handled.Load, to)
 	stop()
 	if err := errors.Join(err, <-ended); err != nil {
-		return err
+		return 0, err
 	}
-	run.speed = float64(e.due-2*(e.due/10)) / end.Sub(*tenth.Load()).Seconds()
-	return nil
-}
-
-// timedStatements times the statements of a pool by their names. A batch has the name of its second statement: the first takes a lock.
-type timedStatements struct {
-	mu sync.Mutex
-	of map[string][]time.Duration
-}
-
-type timedStatement struct {
-	name  string
-	began time.Time
-}
-
-type statementKey struct{}
-
-func statementName(sql string) string {
-	if name, found := strings.CutPrefix(strings.SplitN(sql, "\n", 2)[0], "-- "); found {
-		return name
-	}
-	return ""
-}
-
-func (s *timedStatements) start(ctx context.Context, sql string) context.Context {
-	return context.WithValue(ctx, statementKey{}, timedStatement{statementName(sql), time.Now()})
-}
-
-func (s *timedStatements) end(ctx context.Context) {
-	t, ok := ctx.Value(statementKey{}).(timedStatement)
-	if !ok || t.name == "" {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.of == nil {
-		s.of = map[string][]time.Duration{}
-	}
-	s.of[t.name] = append(s.of[t.name], time.Since(t.began))
-}
-
-func (s *timedStatements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	return s.start(ctx, data.SQL)
-}
-
-func (s *timedStatements) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
-	s.end(ctx)
-}
-
-func (s *timedStatements) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
-	queries := data.Batch.QueuedQueries
-	return s.start(ctx, queries[min(1, len(queries)-1)].SQL)
-}
-
-func (s *timedStatements) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-
-func (s *timedStatements) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchEndData) {
-	s.end(ctx)
-}
-
-// names are the statements of the way of a stored event, as far as they were made.
-func (s *timedStatements) names() (names []string) {
-	for _, name := range []string{"inbox.claim", "inbox.is_head", "inbox.take", "inbox.retry", "inbox.sweep"} {
-		if len(s.of[name]) > 0 {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-func (s *timedStatements) spans(name string) (p50, p99, most time.Duration) {
-	all := slices.Sorted(slices.Values(s.of[name]))
-	if len(all) == 0 {
-		return 0, 0, 0
-	}
-	return all[len(all)/2], all[len(all)*99/100], all[len(all)-1]
-}
-
-func (s *timedStatements) String() string {
-	var parts []string
-	for _, name := range s.names() {
-		p50, p99, most := s.spans(name)
-		parts = append(parts, fmt.Sprintf("%s %d times, %s, %s and %s ms", name, len(s.of[name]), number(milliseconds(p50)), number(milliseconds(p99)), number(milliseconds(most))))
-	}
-	return strings.Join(parts, "; ")
+	return end.Sub(*begun.Load()), nil
 }
