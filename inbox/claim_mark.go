@@ -10,7 +10,7 @@ import "time"
 
 const (
 	// quickLook is how long a look at everything may take for the next claim to be one again.
-	quickLook = 2 * time.Millisecond
+	quickLook = time.Millisecond / 2
 
 	// wholeRest is how many times as long as a look at everything took claims look only from the mark on, up to wholeAtLeast.
 	wholeRest    = 200
@@ -18,7 +18,7 @@ const (
 
 	// lateCommit is how far the mark stays back. What is stored gets its next_at before its transaction commits. What commits later
 	// than that waits for the next look at everything, as does what a node had that died.
-	lateCommit = 3 * time.Second
+	lateCommit = time.Second
 )
 
 // claimMark is where claims begin to look. The zero value looks at everything.
