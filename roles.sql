@@ -74,6 +74,10 @@ grant select, update (owner, epoch, lease_until) on holdfast.lane to holdfast_op
 grant select on holdfast.consumer_type, holdfast.lane_hold, holdfast.consumer_hold, holdfast.start to holdfast_operator;
 grant select (xid, seq, lane, id, source, type, topic, key, time, letter) on holdfast.event to holdfast_operator;
 grant select (lane, due_at, id, source, type, topic, key, time) on holdfast.scheduled to holdfast_operator;
+grant select (scope, operation, key, state, status, result_ref, run, attempt, lease_until, created_at, expires_at) on holdfast.idempotency to holdfast_operator;
+grant select (run) on holdfast.idempotency_step to holdfast_operator;
+grant select (run, due_at) on holdfast.idempotency_request to holdfast_operator;
+grant select (scope, operation, key, status, result_ref, created_at, expires_at) on holdfast.idempotency_expired to holdfast_operator;
 grant usage on sequence holdfast.stored_place, holdfast.parked_place to holdfast_operator;
 grant execute on function holdfast.replay_letter, holdfast.purge_letters, holdfast.new_id, holdfast.last_errors, holdfast.lane_of to holdfast_operator;
 

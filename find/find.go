@@ -197,13 +197,18 @@ func moment(t pgtype.Timestamptz) time.Time {
 
 // unsearched says why a place could not be searched, if the others can; "" if they cannot, or for no error.
 func unsearched(err error, q Query) string {
+	return unanswered(err, q.Within, "give it more time, or the event's key")
+}
+
+// unanswered says why a search did not end, and what helps; "" for no error, or one of another kind.
+func unanswered(err error, within time.Duration, helps string) string {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
 		return ""
 	}
 	switch pgErr.Code {
 	case "57014": // query_canceled
-		return fmt.Sprintf("%v were not enough: give it more time, or the event's key", q.Within)
+		return fmt.Sprintf("%v were not enough: %s", within, helps)
 	case "42501": // insufficient_privilege
 		return pgErr.Message + ": connect as an operator"
 	}

@@ -23,10 +23,14 @@ func TestLargeTablesAreSearchedByTheirIndexes(t *testing.T) {
 		`insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash, state)
 			select 'inbox', 'billing', 'r', n::text, 's', 't', 'orders', (n % 2000)::text, now(), '', 'replayed' from generate_series(1, 2000) n`,
 		`insert into holdfast.letter_action (letter, action, by, reason) select n % 2000, 'replay', 'ann', '' from generate_series(1, 20000) n`,
+		`insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body_hash, owner, expires_at)
+			select 'principal:' || n % 100, 'pay', n::text, '', 1, 'complete', 201, '{}', '', gen_random_uuid(), now() from generate_series(1, 20000) n`,
+		`insert into holdfast.idempotency_expired (scope, operation, key, fingerprint, created_at, expires_at, keep_until)
+			select 'principal:' || n % 100, 'pay', n::text, '', now(), now(), now() from generate_series(1, 20000) n`,
 	} {
 		pgtest.Exec(t, db.Pool, sql)
 	}
-	tables := []string{"inbox", "stored", "event_0", "scheduled", "letter", "letter_action"}
+	tables := []string{"inbox", "stored", "event_0", "scheduled", "letter", "letter_action", "idempotency", "idempotency_expired"}
 	for _, table := range tables {
 		pgtest.Exec(t, db.Pool, "analyze holdfast."+table)
 	}
@@ -40,6 +44,8 @@ func TestLargeTablesAreSearchedByTheirIndexes(t *testing.T) {
 		{findStored, "'77', '', '', '', 101", "stored_consumer_source_event_id_key", "stored"},
 		{findLogOfKey, "'77', '', '', '77', 101", "event_0_lane_xid_seq", "event_0"},
 		{findScheduledOfKey, "'77', '', '', '77', 101", "scheduled_pkey", "scheduled"},
+		{findKeys, "'77', 101, '', ''", "idempotency_expired_key", "idempotency_expired"},
+		{findKey, "'77', 101, 'principal:77', 'pay'", "idempotency_pkey", "idempotency"},
 		{findActions, "'77', '', '', '', 101", "letter_action_letter", "letter_action"},
 	} {
 		asked = append(asked, c.statement)

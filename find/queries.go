@@ -142,3 +142,30 @@ select f.* from (
      and ($4::text = '' or s.key = $4::text)) f
  order by f.at
  limit $5::integer`
+
+// Of keys: $1 key, $2 how many at most, $3 scope and $4 operation, where empty matches any. It reads all keys, and of the expired ones
+// those of the key by idempotency_expired_key.
+const findKeys = `-- find.keys
+select * from (` + keyRows + `
+ where k.key = $1::text and ($3::text = '' or k.scope = $3::text) and ($4::text = '' or k.operation = $4::text)
+ limit $2::integer) k` + expiredKeys
+
+// The same of a scope and operation, by the primary key.
+const findKey = `-- find.key
+select * from (` + keyRows + `
+ where k.scope = $3::text and k.operation = $4::text and k.key = $1::text
+ limit $2::integer) k` + expiredKeys
+
+const (
+	keyRows = `select left(k.scope, 1024), left(k.operation, 1024),
+       case when k.state = 'pending' and k.lease_until > now() then 'running' when k.state = 'pending' then 'interrupted' when k.state = 'complete' then 'answered' else k.state end,
+       coalesce(k.status, 0), coalesce(left(k.result_ref, 1024), ''), k.attempt, (select count(*) from holdfast.idempotency_step s where s.run = k.run)::integer,
+       k.created_at, k.expires_at, (select r.due_at from holdfast.idempotency_request r where r.run = k.run)
+  from holdfast.idempotency k`
+	expiredKeys = `
+union all
+(select left(x.scope, 1024), left(x.operation, 1024), 'expired', coalesce(x.status, 0), coalesce(left(x.result_ref, 1024), ''), 0, 0, x.created_at, x.expires_at, null::timestamptz
+  from holdfast.idempotency_expired x
+ where x.key = $1::text and ($3::text = '' or x.scope = $3::text) and ($4::text = '' or x.operation = $4::text)
+ order by x.created_at desc limit $2::integer)`
+)

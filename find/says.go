@@ -141,3 +141,45 @@ func times(n int) string {
 	}
 	return fmt.Sprintf("%d times", n)
 }
+
+// saysKey puts a use of an Idempotency-Key into a sentence.
+func saysKey(u KeyUse) string {
+	what := fmt.Sprintf("a request of %s for %s of %s ", u.Scope, u.Operation, at(u.CreatedAt))
+	switch u.State {
+	case "running":
+		what += fmt.Sprintf("runs, %s, with %s done", startsOf(u), stepsOf(u))
+	case "interrupted":
+		what += fmt.Sprintf("was interrupted after %s, with %s done", startsOf(u), stepsOf(u))
+		if u.NextAt.IsZero() {
+			return what + ": it runs again when its client sends it again"
+		}
+		return what + fmt.Sprintf(": it runs again at %s, or when its client sends it again", at(u.NextAt))
+	case "omitted":
+		what += fmt.Sprintf("was answered with %d, and the body was too long to keep", u.Status)
+	case "expired":
+		if u.Status == 0 {
+			return what + "was never answered, and its key has expired"
+		}
+		what += fmt.Sprintf("was answered with %d, and its key has expired", u.Status)
+	default:
+		what += fmt.Sprintf("was answered with %d; repeats get the same until %s", u.Status, at(u.ExpiresAt))
+	}
+	if u.ResultRef != "" {
+		what += ": " + u.ResultRef
+	}
+	return what
+}
+
+func startsOf(u KeyUse) string {
+	if u.Attempts == 1 {
+		return "its first start"
+	}
+	return fmt.Sprintf("start %d", u.Attempts)
+}
+
+func stepsOf(u KeyUse) string {
+	if u.Steps == 1 {
+		return "1 step"
+	}
+	return fmt.Sprintf("%d steps", u.Steps)
+}

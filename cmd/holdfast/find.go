@@ -10,7 +10,7 @@ import (
 )
 
 type findCmd struct {
-	ID     string        `arg:"" help:"Id of the event."`
+	ID     string        `arg:"" help:"Id of the event, or an Idempotency-Key."`
 	Source string        `help:"Only events of this source." placeholder:"SOURCE"`
 	Topic  string        `help:"Only events of this topic." placeholder:"TOPIC"`
 	Key    string        `help:"Only events of this key. The log is then searched in one lane." placeholder:"KEY"`
@@ -20,7 +20,22 @@ type findCmd struct {
 
 type jsonFound struct {
 	Sightings  []jsonSighting   `json:"sightings"`
+	Requests   []jsonKeyUse     `json:"requests"`   // with that Idempotency-Key
 	Unsearched []jsonUnsearched `json:"unsearched"` // places that may have more
+}
+
+type jsonKeyUse struct {
+	Scope     string     `json:"scope"`
+	Operation string     `json:"operation"`
+	State     string     `json:"state"`
+	Status    int        `json:"status,omitempty"`
+	ResultRef string     `json:"result_ref,omitempty"`
+	Attempts  int        `json:"attempts,omitempty"`
+	Steps     int        `json:"steps,omitempty"`
+	CreatedAt *time.Time `json:"created_at,omitempty"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	NextAt    *time.Time `json:"next_at,omitempty"`
+	Says      string     `json:"says"`
 }
 
 type jsonUnsearched struct {
@@ -60,19 +75,33 @@ func (c *findCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	if c.JSON {
-		err = json.NewEncoder(p.out).Encode(asJSONFound(found))
-	} else {
-		err = c.print(p, found)
+	var uses []find.KeyUse
+	if c.Source == "" && c.Topic == "" && c.Key == "" {
+		var why string
+		if uses, why, err = find.Keys(p.ctx, pool, find.KeyQuery{Key: c.ID, Schema: p.cli.Schema, Within: c.Within}); err != nil {
+			return err
+		}
+		if why != "" {
+			found.Unsearched = append(found.Unsearched, find.Unsearched{Place: "requests", Why: why})
+		}
 	}
-	if err == nil && len(found.Sightings) == 0 {
+	if c.JSON {
+		err = json.NewEncoder(p.out).Encode(asJSONFound(found, uses))
+	} else {
+		err = c.print(p, found, uses)
+	}
+	if err == nil && len(found.Sightings)+len(uses) == 0 {
 		err = errNeedsPerson
 	}
 	return err
 }
 
-func asJSONFound(found find.Found) jsonFound {
-	j := jsonFound{Sightings: []jsonSighting{}, Unsearched: []jsonUnsearched{}}
+func asJSONFound(found find.Found, uses []find.KeyUse) jsonFound {
+	j := jsonFound{Sightings: []jsonSighting{}, Requests: []jsonKeyUse{}, Unsearched: []jsonUnsearched{}}
+	for _, u := range uses {
+		j.Requests = append(j.Requests, jsonKeyUse{Scope: u.Scope, Operation: u.Operation, State: u.State, Status: u.Status, ResultRef: u.ResultRef, Attempts: u.Attempts,
+			Steps: u.Steps, CreatedAt: unlessZero(u.CreatedAt), ExpiresAt: unlessZero(u.ExpiresAt), NextAt: unlessZero(u.NextAt), Says: u.Says})
+	}
 	for _, s := range found.Sightings {
 		j.Sightings = append(j.Sightings, jsonSighting{Place: string(s.Place), State: s.State, EventID: s.Event.ID, Source: s.Event.Source, Type: s.Event.Type,
 			Topic: s.Event.Topic, Key: s.Event.Key, Consumer: s.Consumer, Lane: s.Lane, Partition: s.Partition, Offset: s.Offset, Attempts: s.Attempts,
@@ -91,7 +120,7 @@ func unlessZero(t time.Time) *time.Time {
 	return &t
 }
 
-func (c *findCmd) print(p *program, found find.Found) error {
+func (c *findCmd) print(p *program, found find.Found, uses []find.KeyUse) error {
 	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 	if len(found.Sightings) > 0 {
 		fmt.Fprintln(w, "PLACE\tSOURCE\tTYPE\tTOPIC\tKEY\tWHAT IT SAYS")
@@ -102,11 +131,14 @@ func (c *findCmd) print(p *program, found find.Found) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
+	for _, u := range uses {
+		fmt.Fprintf(p.out, "Idempotency-Key: %s\n", clean(u.Says))
+	}
 	for _, u := range found.Unsearched {
 		fmt.Fprintf(p.out, "not searched to its end: %s: %s\n", u.Place, clean(u.Why))
 	}
 	switch {
-	case len(found.Sightings) > 0:
+	case len(found.Sightings)+len(uses) > 0:
 	case len(found.Unsearched) > 0:
 		fmt.Fprintln(p.out, "the rest of this database does not know it")
 	default:
