@@ -110,6 +110,7 @@ func (c *Console) routes() http.Handler {
 	}
 	mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(static)))
 	mux.Handle("GET /{$}", c.page(c.overview))
+	mux.Handle("GET /flow", c.plain(c.flow))
 	mux.Handle("GET /find", c.page(c.find))
 	mux.Handle("GET /letters", c.page(c.letterGroups))
 	mux.Handle("GET /letters/list", c.page(c.letterList))
@@ -171,6 +172,19 @@ func (c *Console) page(make func(*visit) (answer, error)) http.Handler {
 			return
 		}
 		c.render(w, v, http.StatusOK, a)
+	})
+}
+
+// plain serves what is no page.
+func (c *Console) plain(write func(*visit, http.ResponseWriter) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v, err := c.visit(w, r)
+		if err == nil {
+			err = write(v, w)
+		}
+		if err != nil {
+			c.fail(w, v, err)
+		}
 	})
 }
 

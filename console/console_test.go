@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"html"
@@ -18,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/console"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -172,6 +174,44 @@ func TestTheOverviewSaysWhatWaits(t *testing.T) {
 	}
 }
 
+func TestTheFlowIsWhatWasCounted(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	user := b.browser(t)
+	read := func() (now struct {
+		At                         float64
+		Written, Recorded, Letters int64
+		Positions                  map[string]int64
+	}) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(user.get(200, "/flow")), &now); err != nil {
+			t.Fatal(err)
+		}
+		return now
+	}
+	before := read()
+	conn, err := b.Pool.Acquire(t.Context()) // Postgres counts for a session.
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	pgtest.Exec(t, conn, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 3), ('billing', 'orders', 1, 4)")
+	pgtest.Exec(t, conn, "insert into holdfast.event_0 (lane, id, type, topic, key) select 0, n::text, 't', 'orders', '' from generate_series(1, 5) n")
+	pgtest.Exec(t, conn, "insert into holdfast.inbox (consumer, source, event_id, topic, hash, result) values ('mail', 'shop', 's1', 'orders', '', 'stored')")
+	pgtest.Exec(t, conn, "select pg_stat_force_next_flush()")
+	pgtest.Exec(t, conn, "select 1")
+	var now = before
+	wait.Until(t, "the counts grow", func() bool {
+		now = read()
+		return now.Written >= before.Written+5 && now.Recorded >= before.Recorded+1
+	})
+	if now.At <= before.At || now.Written != before.Written+5 || now.Recorded != before.Recorded+1 || now.Letters != before.Letters || now.Positions["billing"] != 7 {
+		t.Errorf("before %+v, now %+v", before, now)
+	}
+	b.err = errors.New("a stranger")
+	user.get(403, "/flow")
+}
+
 func TestAnEventIsFoundInOneSearch(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
@@ -181,6 +221,13 @@ func TestAnEventIsFoundInOneSearch(t *testing.T) {
 	wantIn(t, page, "consumer billing has given it up", fmt.Sprintf(`href="/ops/holdfast/letters/%d"`, id), "the bank is closed")
 	wantIn(t, b.browser(t).get(200, "/find?id=s2"), "an earlier event of its key has to go first", `href="/ops/holdfast/stored?consumer=mail&amp;key=k&amp;topic=orders"`)
 	wantIn(t, b.browser(t).get(200, "/find?id=nowhere"), "This database does not know it")
+	pgtest.Exec(t, b.Pool, `insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body, body_hash, result_ref, owner, expires_at)
+		values ('principal:ann', 'POST /payments', 'key 1', '', 1, 'complete', 201, '{}', 'the secret', '', 'payment 7', gen_random_uuid(), now() + interval '1 day')`)
+	request := b.browser(t).get(200, "/find?id=key+1")
+	wantIn(t, request, "was answered with 201", "payment 7", "operation POST /payments, principal:ann")
+	if strings.Contains(request, "the secret") || strings.Contains(request, "does not know it") {
+		t.Errorf("the page of a key is\n%s", request)
+	}
 	b.browser(t).get(422, "/find?id=a%00b")
 	b.browser(t).get(422, "/find?id="+strings.Repeat("a", 256))
 }

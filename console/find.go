@@ -9,6 +9,7 @@ import (
 type findPage struct {
 	ID, Source, Topic, Key string
 	Found                  find.Found
+	Uses                   []find.KeyUse // of the same text as an Idempotency-Key
 	Asked                  bool
 }
 
@@ -22,5 +23,12 @@ func (c *Console) find(v *visit) (answer, error) {
 	}
 	found, err := find.Event(v.Context(), c.pool, find.Query{ID: p.ID, Source: p.Source, Topic: p.Topic, Key: p.Key, Schema: c.c.Schema})
 	p.Found, p.Asked = found, true
+	if err != nil || p.Source+p.Topic+p.Key != "" {
+		return answer{page: "find", data: p}, err
+	}
+	uses, why, err := find.Keys(v.Context(), c.pool, find.KeyQuery{Key: p.ID, Schema: c.c.Schema})
+	if p.Uses = uses; why != "" {
+		p.Found.Unsearched = append(p.Found.Unsearched, find.Unsearched{Place: "requests", Why: why})
+	}
 	return answer{page: "find", data: p}, err
 }

@@ -13,7 +13,7 @@ const (
 )
 
 // policy allows the console's own files and nothing else.
-const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 // guarded refuses requests from other origins and tells the browser what pages may do.
 func (c *Console) guarded(next http.Handler) http.Handler {

@@ -34,7 +34,8 @@ func TestTheOverviewReadsByIndexes(t *testing.T) {
 			plan.NeverReadsAllOf(tables...)
 		}
 	}
-	plantest.EveryStatement(t, []string{readLanes, readConsumers}, map[string]string{})
+	plantest.EveryStatement(t, []string{readLanes, readConsumers}, map[string]string{
+		"console.written": "a view of the server's counts", "console.positions": "a row a consumer and partition"})
 	rows := pgtest.Count(t, db.Pool, "select count(*) from ("+readConsumers+") c")
 	if stored := pgtest.Count(t, db.Pool, "select max(c.coalesce) from ("+readConsumers+") c (consumer, coalesce, oldest, letters)"); rows != 4 || stored != counted+1 {
 		t.Errorf("%d consumers are read, and of one %d stored events; want 4, and that it stops at %d", rows, stored, counted+1)

@@ -32,3 +32,16 @@ select consumer, coalesce(c.stored, 0), c.oldest, coalesce(l.n, 0)
           from named m limit 1000) c
   full join letters l using (consumer)
  order by 1`
+
+// readWritten reads what Postgres counts of the tables. Positions say more, but the log has none, and webhooks none either.
+const readWritten = `-- console.written
+select extract(epoch from clock_timestamp())::float8,
+       coalesce(sum(s.n_tup_ins) filter (where s.relname like 'event\_%'), 0)::bigint,
+       coalesce(sum(s.n_tup_ins) filter (where s.relname = 'inbox'), 0)::bigint,
+       coalesce(sum(s.n_tup_ins) filter (where s.relname = 'letter'), 0)::bigint
+  from unnest(array['event_0', 'event_1', 'event_2', 'event_3', 'inbox', 'letter']) t (name)
+  join pg_stat_user_tables s on s.relid = to_regclass('holdfast.' || t.name)`
+
+// readPositions is a row for each consumer: a position grows by what the consumer is done with.
+const readPositions = `-- console.positions
+select p.consumer, sum(p.position)::bigint from holdfast.consumer_position p group by p.consumer order by p.consumer limit 1000`

@@ -1,0 +1,180 @@
+package browser
+
+import (
+	"fmt"
+	"html"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+)
+
+// Somebody who is paged has an id: a key of the keyboard, the id, and the way of the event is there; then its letter, and a replay.
+func TestFromAnIdToAReplayByKeyboard(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.letter("order-1", "k", "the bank is closed", `{"amount":1}`)
+	b.open("/")
+	// As a keyboard sends it: what a page prevents writes nothing.
+	slash := input.DispatchKeyEvent(input.KeyDown).WithKey("/").WithCode("Slash").WithText("/").WithWindowsVirtualKeyCode(191)
+	b.do("search", slash, chromedp.KeyEvent("order-1"), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible(".way"))
+	b.is("the event is found", `document.querySelector(".way").innerText.includes("the bank is closed")`)
+	b.do("go to its letter", chromedp.Click(fmt.Sprintf(`.way a[href="%s"]`, pathOf(id))), chromedp.WaitVisible("pre.payload"))
+	b.do("ask for a replay", chromedp.SendKeys(`input[name="reason"]`, "the bank is open"), chromedp.Click(`button[value="replay"]`), chromedp.WaitVisible("button.danger"))
+	if n := b.letters("open"); n != 1 {
+		t.Fatalf("%d letters are open before the user is sure", n)
+	}
+	b.is("the button has the focus", `document.activeElement.className === "danger"`)
+	b.do("be sure", chromedp.KeyEvent(kb.Enter), chromedp.WaitNotPresent("button.danger"), chromedp.WaitVisible("main"))
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action where action = 'replay' and by = 'ann' and reason = 'the bank is open'"); n != 1 {
+		t.Errorf("%d replays are recorded, want 1", n)
+	}
+	b.open("/")
+	b.do("the first key of the keyboard", chromedp.KeyEvent(kb.Tab))
+	b.is("it leads past the header", `document.activeElement.textContent === "Skip to the content"`)
+	if w := b.warned(); len(w) > 0 {
+		t.Errorf("the browser warns: %q", w)
+	}
+}
+
+// hostile are texts that would run if a page took them for more than text.
+var hostile = []string{
+	`<script>window.hacked = "script"</script>`,
+	`"><img src=x onerror="window.hacked = 'attribute'">`,
+	`'><svg onload="window.hacked='svg'">`,
+	`</textarea></pre><script>window.hacked = "textarea"</script>`,
+	`javascript:window.hacked='link'`,
+	`{{printf "hacked"}}${window.hacked="template"}`,
+}
+
+// Every text of an event may be an attacker's.
+func TestHostileTextsAreShownAsTheyAre(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var ids []int64
+	for i, text := range hostile {
+		ids = append(ids, b.letter(fmt.Sprintf("%s %d", text, i), text, text, text))
+		pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, errors)
+			values ($1, $1, $1, $2, $1, $1, $1, now(), '', now() + interval '1 hour', array[$1])`, text, i)
+		pgtest.Exec(t, b.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, errors)
+			values (0, $1, $1, $2, 'record', now() + interval '1 hour', $1, $1, $1, now(), array[$1])`, text, i)
+		pgtest.Exec(t, b.Pool, `insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body_hash, result_ref, owner, expires_at)
+			values ($1, $1, $1, '', 1, 'complete', 201, '{}', '', $1, gen_random_uuid(), now() + interval '1 day')`, text)
+	}
+	pages := []string{"/", "/letters", "/letters/list", "/parked"}
+	for i, text := range hostile {
+		q := url.QueryEscape(text)
+		pages = append(pages, pathOf(ids[i]), "/stored?consumer="+q, "/find?id="+q, "/letters/list?topic="+q+"&key="+q)
+	}
+	for _, page := range pages {
+		b.open(page)
+		b.is(page+" ran nothing", `window.hacked === undefined`)
+		b.is(page+" has only its own elements", `document.querySelectorAll("main img, main svg, main script, main iframe, [onerror], [onload]").length === 0`)
+		b.is(page+" has only links to itself", `[...document.querySelectorAll("a[href]")].every(a => a.protocol === location.protocol && a.host === location.host)`)
+		if w := b.warned(); len(w) > 0 {
+			t.Errorf("%s: the browser warns: %q", page, w)
+		}
+	}
+	b.open(pathOf(ids[0]))
+	b.is("the text is there", fmt.Sprintf(`document.querySelector("pre.payload").textContent.trim() === %q`, hostile[0]))
+}
+
+// What got into a page in spite of that does nothing: no inline code, no other origin, no frame.
+func TestThePolicyOfThePagesIsKeptByTheBrowser(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/frame" {
+			fmt.Fprintf(w, `<iframe src="%s/" onload="document.title = 'loaded'"></iframe>`, html.EscapeString(b.url))
+			return
+		}
+		w.Header().Set("Access-Control-Allow-Origin", "*")
+		fmt.Fprint(w, "window.hacked = 'from elsewhere'")
+	}))
+	t.Cleanup(elsewhere.Close)
+	b.open("/")
+	for what, code := range map[string]string{
+		"an inline script":       `const s = document.createElement("script"); s.textContent = "window.hacked = 'inline'"; document.body.append(s);`,
+		"a script of elsewhere":  fmt.Sprintf(`const s = document.createElement("script"); s.src = %q; document.body.append(s);`, elsewhere.URL+"/x.js"),
+		"an inline handler":      `const d = document.createElement("div"); d.innerHTML = '<button onclick="window.hacked = 1">x</button>'; document.body.append(d); d.firstChild.click();`,
+		"a request to elsewhere": fmt.Sprintf(`fetch(%q).then(() => { window.hacked = "sent" }, () => {})`, elsewhere.URL),
+	} {
+		b.do(what, chromedp.Evaluate("{"+code+"}", nil))
+		b.do(what, chromedp.Poll(`performance.now() > 0`, nil, chromedp.WithPollingTimeout(pageLoads)), chromedp.Sleep(200*time.Millisecond)) // sleep: it would run by now
+		b.is(what+" did not run", `window.hacked === undefined`)
+		if w := strings.Join(b.warned(), "; "); !strings.Contains(w, "Content Security Policy") {
+			t.Errorf("%s is not blocked by the policy: %q", what, w)
+		}
+	}
+	b.do("open a page with a frame", chromedp.Navigate(elsewhere.URL+"/frame"), chromedp.Poll(`document.title === "loaded"`, nil, chromedp.WithPollingTimeout(pageLoads)))
+	if w := strings.Join(b.warned(), "; "); !strings.Contains(w, "frame-ancestors") {
+		t.Errorf("the console may be put into a frame: %q", w)
+	}
+}
+
+// A page of another origin sends the form of a replay from the same browser, with its cookies.
+func TestAnotherSiteCannotSendAForm(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.letter("order-1", "k", "the bank is closed", `{}`)
+	b.open(pathOf(id)) // the browser has its cookie
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprintf(w, `<form method="post" action="%s/letters"><input name="does" value="replay"><input name="id" value="%d"><input name="reason" value="r"><input name="sure" value="yes">
+			<input name="token" value="guessed"><button id="send">send</button></form>`, html.EscapeString(b.url), id)
+	}))
+	t.Cleanup(elsewhere.Close)
+	b.do("send the form", chromedp.Navigate(elsewhere.URL), chromedp.Click("#send"), chromedp.WaitVisible("pre"))
+	b.is("it is refused", `document.body.innerText.includes("another origin")`)
+	if n := b.letters("open"); n != 1 {
+		t.Error("the letter was replayed")
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action"); n != 0 {
+		t.Errorf("%d actions are recorded", n)
+	}
+}
+
+// The rates come by themselves, and the page does not change until they do.
+func TestTheOverviewShowsRates(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	pgtest.Exec(t, b.Pool, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 3)")
+	b.letter("order-1", "k", "the bank is closed", `{}`)
+	b.open("/")
+	b.do("wait for rates", chromedp.WaitVisible(`[data-rate="written"]`))
+	b.is("they are numbers", `[...document.querySelectorAll("[data-rate], [data-position='billing']")].every(f => /^[0-9.]+$/.test(f.textContent))`)
+	b.is("there are four", `document.querySelectorAll("[data-rate], [data-position='billing']").length === 4`)
+	if w := b.warned(); len(w) > 0 {
+		t.Errorf("the browser warns: %q", w)
+	}
+}
+
+// On a phone nothing is wider than the screen but tables, which scroll by themselves. In the dark the page is dark.
+func TestPagesFitAPhoneAndTheDark(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	long := strings.Repeat("long", 60)
+	id := b.letter(long, long, long, `{"`+long+`":"`+long+`"}`)
+	pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, errors)
+		values ('billing', $1, $1, 1, $1, $1, 'order.placed', now(), '', now(), array[$1])`, long)
+	b.do("be a phone", emulation.SetDeviceMetricsOverride(360, 740, 2, true))
+	for _, page := range []string{"/", "/letters", "/letters/list", pathOf(id), "/stored?consumer=billing", "/parked", "/find?id=" + long} {
+		b.open(page)
+		b.is(page+" fits", `document.documentElement.scrollWidth <= 360`)
+	}
+	brightness := `(c => c.match(/[0-9]+/g).slice(0, 3).reduce((sum, n) => sum + Number(n), 0))(getComputedStyle(document.body).%s)`
+	for scheme, is := range map[string]string{"dark": "<", "light": ">"} {
+		b.do("be "+scheme, emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
+		b.open("/")
+		b.is("the page is "+scheme, fmt.Sprintf(brightness, "backgroundColor")+is+fmt.Sprintf(brightness, "color"))
+	}
+}
