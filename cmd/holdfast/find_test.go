@@ -44,3 +44,20 @@ func TestAnEventIsFoundByItsID(t *testing.T) {
 	pgtest.Exec(t, tx, "lock table holdfast.letter in access exclusive mode")
 	wantStatus(t, 1, "not searched to its end: letter", "find", "e2", "--within", "200ms")
 }
+
+func TestAnIdempotencyKeyIsFound(t *testing.T) {
+	db := migrated.New(t)
+	t.Setenv("DATABASE_URL", db.DSN)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body, body_hash, result_ref, owner, expires_at)
+		values ('principal:ann', 'POST /payments', 'k1', '', 1, 'complete', 201, '{}', 'the secret', '', E'payment\x1b[2J 7', gen_random_uuid(), now() + interval '1 day')`)
+	out := wantStatus(t, 0, "Idempotency-Key: a request of principal:ann for POST /payments", "find", "k1", "--within", "1m")
+	if !strings.Contains(out, "was answered with 201") || strings.Contains(out, "secret") || strings.Contains(out, "\x1b") || strings.Contains(out, "does not know it") {
+		t.Errorf("it is found as\n%s", out)
+	}
+	var found jsonFound
+	out = wantStatus(t, 0, "", "find", "k1", "--within", "1m", "--json")
+	if err := json.Unmarshal([]byte(out), &found); err != nil || len(found.Sightings) != 0 || len(found.Requests) != 1 || found.Requests[0].State != "answered" || found.Requests[0].Status != 201 {
+		t.Errorf("%v: as JSON it is found as\n%s", err, out)
+	}
+	wantStatus(t, 1, "this database does not know it", "find", "k1", "--within", "1m", "--topic", "orders")
+}
