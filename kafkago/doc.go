@@ -22,5 +22,5 @@
 // partitions a topic has, partitioner.go which of them an event goes to; queue.go decides what of a partition is sent
 // next, produce.go sends it; faults.go says what an error means, leaders.go whether one broker is away or all. group.go
 // joins a consumer group, generation.go is one distribution of its partitions, balancer.go makes it, fetch.go reads
-// records.
+// records. offsets.go asks where partitions end.
 package kafkago

@@ -17,6 +17,7 @@ func All() []Instrument {
 		inboxFenced, inboxAssigned, inboxRevoked, inboxReread, inboxPoll, inboxErrors, inboxCleaned, inboxCleaning,
 	}
 	all = append(all, ofDatabase...)
+	all = append(all, ofLag...)
 	all = append(all, ofPool...)
 	for _, result := range slices.Sorted(maps.Keys(results)) {
 		all = append(all, results[result])

@@ -16,9 +16,9 @@ func TestTheOldestIsFoundBeyondWhatIsCounted(t *testing.T) {
 	pgtest.Exec(t, db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, first_at)
 		select case when n % 10 = 0 then 'mail' else 'billing' end, 'orders', n::text, n, 's', n::text, 't', now(), '', now() - n * interval '1 hour' from generate_series(1, 100) n`)
 	const most = 7
-	var parked int
+	var parked, topics, partitions int
 	var oldest float64
-	if err := db.Pool.QueryRow(t.Context(), sampleParked, most).Scan(&parked, &oldest); err != nil {
+	if err := db.Pool.QueryRow(t.Context(), sampleParked, most).Scan(&parked, &oldest, &topics, &partitions); err != nil {
 		t.Fatal(err)
 	}
 	if parked != most || int(oldest/3600) != 100 {

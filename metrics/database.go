@@ -30,10 +30,11 @@ type DatabaseConfig struct {
 const (
 	maxSampled   = 100_000 // rows that are counted of a table, of stored for each consumer
 	maxConsumers = 50      // that have figures of their own
+	maxPositions = 20_000  // partitions of consumers whose lag is asked for
 )
 
 // Database samples what only the database knows: what is not published, what is stored, parked or a dead letter, and how large the
-// tables are. One sample is five queries. Counts end at 100,000 rows, and at 50 consumers. Every process sees the same figures, so one
+// tables are. One sample is seven queries. Counts end at 100,000 rows, and at 50 consumers. Every process sees the same figures, so one
 // of them is enough. Many goroutines may use it at once.
 type Database struct {
 	pool *pgxpool.Pool
@@ -89,9 +90,17 @@ type Sample struct {
 	OldestParked time.Duration
 	Scheduled    int // lanes with scheduled events that are due and not in the log
 
-	Stored  []StoredOf  // of the consumers with stored events
-	Letters []LettersOf // open dead letters
-	Sizes   []SizeOf
+	Unowned        int // lanes that no relay owns
+	Relays         int // that run
+	Troubled       int // running relays that get no answer from Kafka
+	Empty          int // segments of the log; without one the log grows
+	HeldTopics     int // topics for which events are parked, because they are missing or not permitted
+	HeldPartitions int // partitions for which events are parked
+
+	Stored    []StoredOf  // of the consumers with stored events
+	Letters   []LettersOf // open dead letters
+	Positions []PositionsOf
+	Sizes     []SizeOf
 }
 
 // StoredOf is what is stored for a consumer.
@@ -107,6 +116,13 @@ type StoredOf struct {
 type LettersOf struct {
 	Origin, Consumer string
 	Open             int
+}
+
+// PositionsOf are the partitions in which a consumer has a position.
+type PositionsOf struct {
+	Consumer   string
+	Partitions int
+	Held       int // those whose log does not hold the next offset
 }
 
 // SizeOf is the size of a table with its indexes. The log's segments are the table "event".
@@ -149,7 +165,10 @@ func (d *Database) read(ctx context.Context) (s Sample, err error) {
 	if err := d.pool.QueryRow(ctx, d.sql.In(sampleLog)).Scan(&s.Lanes, &oldest, &s.Scheduled); err != nil {
 		return Sample{}, fmt.Errorf("sample the log: %w", explain(err))
 	}
-	if err := d.pool.QueryRow(ctx, d.sql.In(sampleParked), maxSampled).Scan(&s.Parked, &parked); err != nil {
+	if err := d.pool.QueryRow(ctx, d.sql.In(sampleRelays)).Scan(&s.Unowned, &s.Relays, &s.Troubled, &s.Empty); err != nil {
+		return Sample{}, fmt.Errorf("sample relays: %w", explain(err))
+	}
+	if err := d.pool.QueryRow(ctx, d.sql.In(sampleParked), maxSampled).Scan(&s.Parked, &parked, &s.HeldTopics, &s.HeldPartitions); err != nil {
 		return Sample{}, fmt.Errorf("sample parked events: %w", explain(err))
 	}
 	s.Oldest, s.OldestParked = seconds(oldest), seconds(parked)
@@ -170,6 +189,14 @@ func (d *Database) read(ctx context.Context) (s Sample, err error) {
 	})
 	if err != nil {
 		return Sample{}, fmt.Errorf("sample dead letters: %w", explain(err))
+	}
+	rows, _ = d.pool.Query(ctx, d.sql.In(samplePositions), maxConsumers)
+	s.Positions, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (of PositionsOf, err error) {
+		err = row.Scan(&of.Consumer, &of.Partitions, &of.Held)
+		return of, err
+	})
+	if err != nil {
+		return Sample{}, fmt.Errorf("sample positions: %w", explain(err))
 	}
 	rows, _ = d.pool.Query(ctx, d.sql.In(sampleSizes), sized, d.c.Schema)
 	s.Sizes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (of SizeOf, err error) {

@@ -106,6 +106,13 @@ func TestASampleIsWhatTheDatabaseHolds(t *testing.T) {
 		('inbox', 'billing', 'r', 'open', '1', 's', 't', 'orders', 'k', now(), ''), ('inbox', 'billing', 'r', 'replaying', '2', 's', 't', 'orders', 'k', now(), ''),
 		('inbox', 'billing', 'r', 'discarded', '3', 's', 't', 'orders', 'k', now(), ''), ('relay', '', 'r', 'open', '1', 's', 't', 'orders', 'k', now(), '')`)
 
+	pgtest.Exec(t, db, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, partition) values
+		(1, 'gone', 'k', 9, 'topic', now(), '9', '', 't', now(), null), (1, 'orders', 'l', 10, 'partition', now(), '10', '', 't', now(), 2), (2, 'orders', 'm', 11, 'partition', now(), '11', '', 't', now(), 2),
+		(2, 'orders', 'n', 12, 'partition', now(), '12', '', 't', now(), 3)`)
+	pgtest.Exec(t, db, `insert into holdfast.relay (name, seen_until, trouble) values ('a', now() + interval '1 hour', ''), ('b', now() + interval '1 hour', 'dial'), ('dead', now() - interval '1 hour', 'dial');
+		update holdfast.lane set owner = 'a', lease_until = now() + interval '1 hour' where lane = 0;
+		insert into holdfast.consumer_position (consumer, topic, partition, position, held) values ('billing', 'orders', 0, 3, 'gone'), ('billing', 'orders', 1, 3, null), ('mail', 'orders', 0, 9, null)`)
+
 	// A role that monitors and may see no payload can sample.
 	monitor, _ := roletest.Login(t, db, "", roletest.Make(t, db)+"_reader")
 	d, err := metrics.NewDatabase(monitor, metrics.DatabaseConfig{Interval: time.Hour})
@@ -117,7 +124,7 @@ func TestASampleIsWhatTheDatabaseHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	near := func(d, want time.Duration) bool { return d >= want && d < want+time.Hour }
-	if s.Lanes != 1 || !near(s.Oldest, time.Hour) || s.Parked != 3 || !near(s.OldestParked, 2*time.Hour) || s.Scheduled != 1 {
+	if s.Lanes != 1 || !near(s.Oldest, time.Hour) || s.Parked != 7 || !near(s.OldestParked, 2*time.Hour) || s.Scheduled != 1 {
 		t.Errorf("got %+v", s)
 	}
 	if len(s.Stored) != 2 || s.Stored[0].Consumer != "billing" || s.Stored[0].Events != 3 || s.Stored[0].Keys != 2 || s.Stored[0].Undeclared != 3 || !near(s.Stored[0].Oldest, 3*time.Hour) ||
@@ -126,6 +133,13 @@ func TestASampleIsWhatTheDatabaseHolds(t *testing.T) {
 	}
 	if len(s.Letters) != 2 || s.Letters[0] != (metrics.LettersOf{Origin: "inbox", Consumer: "billing", Open: 2}) || s.Letters[1] != (metrics.LettersOf{Origin: "relay", Open: 1}) {
 		t.Errorf("letters: %+v", s.Letters)
+	}
+	lanes := int(pgtest.Count(t, db, "select count(*) from holdfast.lane"))
+	if s.Unowned != lanes-1 || s.Relays != 2 || s.Troubled != 1 || s.Empty != 3 || s.HeldTopics != 1 || s.HeldPartitions != 2 {
+		t.Errorf("relays: %+v", s)
+	}
+	if len(s.Positions) != 2 || s.Positions[0] != (metrics.PositionsOf{Consumer: "billing", Partitions: 2, Held: 1}) || s.Positions[1] != (metrics.PositionsOf{Consumer: "mail", Partitions: 1}) {
+		t.Errorf("positions: %+v", s.Positions)
 	}
 	sizes := map[string]float64{}
 	for _, of := range s.Sizes {
@@ -136,7 +150,7 @@ func TestASampleIsWhatTheDatabaseHolds(t *testing.T) {
 	}
 	// It is kept.
 	pgtest.Exec(t, db, "delete from holdfast.parked")
-	if again, err := d.Sample(t.Context()); err != nil || again.Parked != 3 || again.At != s.At {
+	if again, err := d.Sample(t.Context()); err != nil || again.Parked != 7 || again.At != s.At {
 		t.Errorf("it was read again: %+v, %v", again, err)
 	}
 }

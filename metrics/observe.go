@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/relay"
 )
 
 // ofDatabase are the instruments of ObserveDatabase.
@@ -21,6 +23,13 @@ var ofDatabase = []Instrument{
 	gauge("holdfast.table.size", "By", "Size of a table with its indexes; the segments of the log are one", "table"),
 	gauge("holdfast.sample.age", "s", "How old the figures of the database are"),
 	gauge("holdfast.sample.duration", "s", "How long the queries for them took"),
+	gauge("holdfast.lane.unowned", "{lane}", "Lanes that no relay owns"),
+	gauge("holdfast.relay.running", "{relay}", "Relays that run"),
+	gauge("holdfast.relay.troubled", "{relay}", "Running relays that get no answer from Kafka"),
+	gauge("holdfast.log.empty", "{segment}", "Segments of the log that are empty; while there is none, the log grows"),
+	gauge("holdfast.backlog.held", "{place}", "Topics, and partitions, that take no events, which are parked for them", "fault"),
+	gauge("holdfast.consumer.partitions", "{partition}", "Partitions in which a consumer has a position", "consumer"),
+	gauge("holdfast.consumer.held", "{partition}", "Partitions that are held because their log does not hold the next offset", "consumer"),
 	total("holdfast.sample.failures", "{sample}", "Samples of the database that failed: their figures are missing"),
 }
 
@@ -42,6 +51,8 @@ func (s Sample) readings() []Reading {
 	all := []Reading{
 		{0, float64(s.Lanes), nil}, {1, s.Oldest.Seconds(), nil}, {2, float64(s.Parked), nil}, {3, s.OldestParked.Seconds(), nil}, {4, float64(s.Scheduled), nil},
 		{11, since(s.At), nil}, {12, s.Took.Seconds(), nil},
+		{13, float64(s.Unowned), nil}, {14, float64(s.Relays), nil}, {15, float64(s.Troubled), nil}, {16, float64(s.Empty), nil},
+		{17, float64(s.HeldTopics), []string{string(relay.FaultTopic)}}, {17, float64(s.HeldPartitions), []string{string(relay.FaultPartition)}},
 	}
 	for _, of := range s.Stored {
 		who := []string{of.Consumer}
@@ -49,6 +60,10 @@ func (s Sample) readings() []Reading {
 	}
 	for _, of := range s.Letters {
 		all = append(all, Reading{9, float64(of.Open), []string{of.Origin, of.Consumer}})
+	}
+	for _, of := range s.Positions {
+		who := []string{of.Consumer}
+		all = append(all, Reading{18, float64(of.Partitions), who}, Reading{19, float64(of.Held), who})
 	}
 	for _, of := range s.Sizes {
 		all = append(all, Reading{10, of.Bytes, []string{of.Table}})

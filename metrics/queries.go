@@ -20,13 +20,23 @@ select count(n.time), coalesce(greatest(extract(epoch from now() - min(n.time) f
             and (l.upto is null or e.seq > l.pos or not pg_visible_in_snapshot(e.xid, l.upto))
           order by e.seq limit 1) f)) u) n on true`
 
-// sampleParked counts parked events by the primary key. The oldest is found by the index parked_age: it may not be among those that
-// are counted.
+// sampleRelays counts what nobody owns and who runs. Lanes, relays and segments are few.
+const sampleRelays = `-- metrics.relays
+select (select count(*) from holdfast.lane l where l.lease_until <= now()),
+       (select count(*) from holdfast.relay r where r.seen_until > now()),
+       (select count(*) from holdfast.relay r where r.seen_until > now() and r.trouble <> ''),
+       (select count(*) from generate_series(0, 3) n where pg_relation_size(to_regclass('holdfast.event_' || n)) = 0)`
+
+// sampleParked counts parked events, and among these the topics and partitions for which they wait. The oldest is found by the index
+// parked_age: it may not be among those that are counted.
 const sampleParked = `-- metrics.parked
-select (select count(*) from (select from holdfast.parked limit $1::int) p),
+select count(*),
        coalesce((select greatest(extract(epoch from now() - min(k.first_at)), 0)
                    from holdfast.lane l, (values ('record'), ('follows'), ('topic'), ('partition')) w (why), lateral (
-                        select p.first_at from holdfast.parked p where p.lane = l.lane and p.why = w.why and p.id <> '' order by p.first_at limit 1) k), 0)::float8`
+                        select p.first_at from holdfast.parked p where p.lane = l.lane and p.why = w.why and p.id <> '' order by p.first_at limit 1) k), 0)::float8,
+       count(distinct p.topic) filter (where p.why = 'topic'),
+       count(distinct (p.topic, p.partition)) filter (where p.partition is not null)
+  from (select topic, why, partition from holdfast.parked limit $1::int) p`
 
 // sampleStored counts what waits for each consumer. It goes from one consumer to the next by the index stored_age, where the oldest of
 // each is the first. The consumers with the most come first.
@@ -54,6 +64,21 @@ select l.origin, l.consumer, count(*)
  group by l.origin, l.consumer
  order by 3 desc, 1, 2
  limit $2::int`
+
+// samplePositions counts the partitions of each consumer. Those with the most that are held come first.
+const samplePositions = `-- metrics.positions
+select p.consumer, count(*), count(*) filter (where p.held is not null)
+  from holdfast.consumer_position p
+ group by p.consumer
+ order by 3 desc, 1
+ limit $1::int`
+
+// lagPositions reads where each consumer stands in each partition.
+const lagPositions = `-- metrics.lag
+select p.consumer, p.topic, p.partition, p.position
+  from holdfast.consumer_position p
+ order by p.consumer, p.topic, p.partition
+ limit $1::int`
 
 // sampleSizes reads the sizes of tables with their indexes and large values from the file system. The segments of the log are one.
 const sampleSizes = `-- metrics.sizes

@@ -1,6 +1,7 @@
 package holdfastotel_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http/httptest"
@@ -96,7 +97,8 @@ func scraped(t *testing.T) map[string][]string {
 	publishing.OnReclaimed(relay.Reclaimed{Result: "kept"})
 	db := migrated.New(t)
 	if _, err := db.Exec(t.Context(), `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash) values ('inbox', 'billing', 'planned', '1', 's', 't', 'orders', 'k', now(), '');
-		insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash) values ('billing', 'orders', 'k', 1, 's', '1', 't', now(), '')`); err != nil {
+		insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash) values ('billing', 'orders', 'k', 1, 's', '1', 't', now(), '');
+		insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 3)`); err != nil {
 		t.Fatal(err)
 	}
 	sampler, err := metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{})
@@ -104,6 +106,11 @@ func scraped(t *testing.T) map[string][]string {
 		t.Fatal(err)
 	}
 	if _, err := holdfastotel.Database(meter, sampler); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holdfastotel.Lag(meter, sampler, func(context.Context, []inbox.TopicPartition) (map[inbox.TopicPartition]int64, error) {
+		return map[inbox.TopicPartition]int64{{Topic: "orders", Partition: 0}: 5}, nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := holdfastotel.Pool(meter, "main", db.Pool); err != nil {

@@ -86,6 +86,12 @@ func Database(meter metric.Meter, d *metrics.Database) (stop func() error, err e
 	return metrics.ObserveDatabase(Meter(meter), d)
 }
 
+// Lag is metrics.ObserveLag: how far consumers are from the ends of their partitions. kafkago.Offsets has the ends. Call stop before you
+// close the pool.
+func Lag(meter metric.Meter, d *metrics.Database, ends metrics.Ends) (stop func() error, err error) {
+	return metrics.ObserveLag(Meter(meter), d, ends)
+}
+
 // Pool is metrics.ObservePool: the connections of a pool, and the waits for them. Call stop before you close the pool.
 func Pool(meter metric.Meter, name string, pool *pgxpool.Pool) (stop func() error, err error) {
 	return metrics.ObservePool(Meter(meter), name, pool)

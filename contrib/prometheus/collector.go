@@ -59,6 +59,12 @@ func (c *Collector) Database(d *metrics.Database) (stop func() error, err error)
 	return metrics.ObserveDatabase(c, d)
 }
 
+// Lag is metrics.ObserveLag: how far consumers are from the ends of their partitions. kafkago.Offsets has the ends. Call stop before you
+// close the pool.
+func (c *Collector) Lag(d *metrics.Database, ends metrics.Ends) (stop func() error, err error) {
+	return metrics.ObserveLag(c, d, ends)
+}
+
 // Pool is metrics.ObservePool: the connections of a pool, and the waits for them. Call stop before you close the pool.
 func (c *Collector) Pool(name string, pool *pgxpool.Pool) (stop func() error, err error) {
 	return metrics.ObservePool(c, name, pool)

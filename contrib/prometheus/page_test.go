@@ -85,10 +85,15 @@ func tellAll(t *testing.T, c *holdfastprometheus.Collector) {
 
 	db := migrated.New(t)
 	if _, err := db.Exec(ctx, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash) values ('inbox', 'billing', 'planned', '1', 's', 't', 'orders', 'k', now(), '');
-		insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash) values ('billing', 'orders', 'k', 1, 's', '1', 't', now(), '')`); err != nil {
+		insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash) values ('billing', 'orders', 'k', 1, 's', '1', 't', now(), '');
+		insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 3)`); err != nil {
 		t.Fatal(err)
 	}
-	need[func() error](t)(c.Database(need[*metrics.Database](t)(metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{}))))
+	sampler := need[*metrics.Database](t)(metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{}))
+	need[func() error](t)(c.Database(sampler))
+	need[func() error](t)(c.Lag(sampler, func(context.Context, []inbox.TopicPartition) (map[inbox.TopicPartition]int64, error) {
+		return map[inbox.TopicPartition]int64{{Topic: "orders", Partition: 0}: 5}, nil
+	}))
 	need[func() error](t)(c.Pool("main", db.Pool))
 }
 

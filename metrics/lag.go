@@ -1,0 +1,124 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/inbox"
+)
+
+// Ends returns where partitions end: the offset that the next event gets. It leaves out what the broker does not know.
+// kafkago.Offsets has one. It must return soon after ctx is done.
+type Ends func(ctx context.Context, of []inbox.TopicPartition) (map[inbox.TopicPartition]int64, error)
+
+// ofLag are the instruments of ObserveLag.
+var ofLag = []Instrument{
+	gauge("holdfast.consumer.lag", "{offset}", "Offsets between a consumer's positions and the ends of its partitions, added up", "consumer", "topic"),
+	total("holdfast.consumer.lag.failures", "{sample}", "Samples of the lag that failed: the broker or the database did not answer"),
+}
+
+// ObserveLag makes gauges of how far consumers are from the ends of their partitions, in offsets. It asks the database that d samples
+// for positions, and ends for where the log is: once in DatabaseConfig.Interval, within DatabaseConfig.Timeout. A partition counts from
+// the first time that a node of the consumer has had it. What was stored for later counts as read: holdfast.waiting.events has it.
+// Every process reports the same values, so one of them is enough. End it with stop before you close the pool.
+func ObserveLag(m Meter, d *Database, ends Ends) (stop func() error, err error) {
+	if d == nil || ends == nil {
+		return nil, errors.New("observe lag: database and ends must not be nil")
+	}
+	l := &lagging{d: d, ends: ends, topics: &bounded{most: MaxTopics, none: "unnamed", rest: "other"}}
+	return m.Observe(ofLag, func(ctx context.Context) ([]Reading, error) { return l.readings(ctx), nil })
+}
+
+// position is where a consumer stands in a partition.
+type position struct {
+	consumer string
+	inbox.TopicPartition
+	offset int64
+}
+
+// lagging keeps the last sample of the lag.
+type lagging struct {
+	d      *Database
+	ends   Ends
+	topics *bounded
+
+	mu       sync.Mutex
+	last     []Reading // without the failures
+	failures int
+	until    time.Time // last counts until then
+}
+
+func (l *lagging) readings(ctx context.Context) []Reading {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := time.Now(); !now.Before(l.until) {
+		var err error
+		l.last, err = l.read(ctx)
+		if err != nil {
+			l.failures++
+		}
+		l.until = now.Add(l.d.c.Interval)
+	}
+	return append(l.last[:len(l.last):len(l.last)], Reading{Index: 1, Value: float64(l.failures)})
+}
+
+func (l *lagging) read(ctx context.Context) ([]Reading, error) {
+	// The caller's deadline does not end it: others may wait for the same sample.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.d.c.Timeout)
+	defer cancel()
+	rows, _ := l.d.pool.Query(ctx, l.d.sql.In(lagPositions), maxPositions) // CollectRows returns its error.
+	positions, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p position, err error) {
+		err = row.Scan(&p.consumer, &p.Topic, &p.Partition, &p.offset)
+		return p, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read positions: %w", explain(err))
+	}
+	ends, err := l.ends(ctx, partitionsOf(positions))
+	if err != nil {
+		return nil, fmt.Errorf("read the ends of partitions: %w", err)
+	}
+	return lagsOf(positions, ends, l.topics), nil
+}
+
+// partitionsOf lists each partition once. Positions are sorted by consumer, so several have the same.
+func partitionsOf(positions []position) (of []inbox.TopicPartition) {
+	seen := map[inbox.TopicPartition]bool{}
+	for _, p := range positions {
+		if !seen[p.TopicPartition] {
+			seen[p.TopicPartition] = true
+			of = append(of, p.TopicPartition)
+		}
+	}
+	return of
+}
+
+// lagsOf adds up the lag of each consumer and topic. A partition whose end is not known counts nothing, and so does a position past
+// the end, as after a topic was made again.
+func lagsOf(positions []position, ends map[inbox.TopicPartition]int64, topics *bounded) (all []Reading) {
+	place, consumers := map[[2]string]int{}, map[string]bool{}
+	for _, p := range positions {
+		if !consumers[p.consumer] && len(consumers) == maxConsumers {
+			continue
+		}
+		consumers[p.consumer] = true
+		end, known := ends[p.TopicPartition]
+		if !known {
+			continue
+		}
+		who := [2]string{p.consumer, topics.name(p.Topic)}
+		n, there := place[who]
+		if !there {
+			n = len(all)
+			place[who] = n
+			all = append(all, Reading{Index: 0, Labels: who[:]})
+		}
+		all[n].Value += float64(max(end-p.offset, 0))
+	}
+	return all
+}

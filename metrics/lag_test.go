@@ -1,0 +1,84 @@
+package metrics_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/metrics"
+)
+
+// asked is a Meter that keeps what Observe reads.
+type asked struct {
+	*ledger
+	read func(context.Context) ([]metrics.Reading, error)
+}
+
+func (a *asked) Observe(_ []metrics.Instrument, read func(context.Context) ([]metrics.Reading, error)) (func() error, error) {
+	a.read = read
+	return func() error { return nil }, nil
+}
+
+// values are what is read, by instrument and labels.
+func (a *asked) readings(t *testing.T) map[string]float64 {
+	t.Helper()
+	all, err := a.read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, r := range all {
+		got[fmt.Sprintf("%d%v", r.Index, r.Labels)] = r.Value
+	}
+	return got
+}
+
+func TestTheLagIsTheDistanceToTheEndsOfPartitions(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	pgtest.Exec(t, db, `insert into holdfast.consumer_position (consumer, topic, partition, position) values
+		('billing', 'orders', 0, 10), ('billing', 'orders', 1, 20), ('billing', 'bills', 0, 5), ('billing', 'gone', 0, 5), ('mail', 'orders', 0, 100), ('mail', 'orders', 1, 25)`)
+	d, err := metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{Interval: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var of []inbox.TopicPartition
+	calls, failure := 0, error(nil)
+	a := &asked{ledger: newLedger()}
+	if _, err := metrics.ObserveLag(a, d, func(_ context.Context, partitions []inbox.TopicPartition) (map[inbox.TopicPartition]int64, error) {
+		of = partitions
+		calls++
+		return map[inbox.TopicPartition]int64{{Topic: "orders", Partition: 0}: 30, {Topic: "orders", Partition: 1}: 27, {Topic: "bills", Partition: 0}: 5}, failure
+	}); err != nil {
+		t.Fatal(err)
+	}
+	// mail's position in partition 0 is past the end, as after a topic was made again, and nobody knows the topic gone.
+	want := map[string]float64{"0[billing orders]": 27, "0[billing bills]": 0, "0[mail orders]": 2, "1[]": 0}
+	for range 2 { // The second does not ask.
+		if got := a.readings(t); !maps.Equal(got, want) || calls != 1 {
+			t.Errorf("got %v by %d calls, want %v", got, calls, want)
+		}
+	}
+	if len(of) != 4 || !slices.Contains(of, inbox.TopicPartition{Topic: "gone", Partition: 0}) {
+		t.Errorf("it asked for %v, want each partition once", of)
+	}
+	failure = errors.New("planned")
+	time.Sleep(time.Second) // sleep: the next sample is due
+	if got := a.readings(t); !maps.Equal(got, map[string]float64{"1[]": 1}) {
+		t.Errorf("the broker does not answer: got %v", got)
+	}
+}
+
+func TestTheLagIsNotObservedWithoutItsSources(t *testing.T) {
+	t.Parallel()
+	if _, err := metrics.ObserveLag(newLedger(), nil, nil); err == nil {
+		t.Error("it was taken")
+	}
+}
