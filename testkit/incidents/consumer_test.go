@@ -1,0 +1,214 @@
+package incidents
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// ill is a handler that fails with err until it is well.
+type ill struct {
+	err  error
+	well atomic.Bool
+}
+
+func (i *ill) handle(context.Context, pgx.Tx, holdfast.Event) error {
+	if i.well.Load() {
+		return nil
+	}
+	return i.err
+}
+
+func handled(context.Context, pgx.Tx, holdfast.Event) error { return nil }
+
+// release tries all stored events at once, as the page says.
+func (s *scene) release() {
+	s.Helper()
+	s.does("stored", "release", "--consumer", "billing", "--all", "--reason", "a test")
+}
+
+// flowing is a scene in which events of a topic with one partition come to a consumer.
+func (s *scene) flowing(h inbox.Handler, change func(*inbox.Config)) (topic string) {
+	s.Helper()
+	s.on(nil)
+	topic = s.cluster.Topic(s, 1)
+	s.relay(nil, nil)
+	s.consumer(topic, h, change)
+	return topic
+}
+
+func lettersRise(s *scene) (over func()) {
+	topic := s.flowing((&ill{err: retry.Permanent(errPlanned)}).handle, nil)
+	s.healthy()
+	s.write(events(topic, 12)...)
+	return func() { s.does("dlq", "discard", "--consumer", "billing", "--reason", "a test") }
+}
+
+// More than a hundred keys wait, and half an hour passes.
+func keysHeld(s *scene) (over func()) {
+	h := &ill{err: errPlanned}
+	topic := s.flowing(h.handle, nil)
+	s.healthy()
+	s.write(events(topic, 101)...)
+	s.await("all are stored", func() bool { return s.count("select count(*) from holdfast.stored") == 101 })
+	s.exec("update holdfast.stored set first_at = first_at - interval '30 minutes'")
+	return func() {
+		h.well.Store(true)
+		s.release()
+	}
+}
+
+func handlersFail(s *scene) (over func()) {
+	h := &ill{err: errPlanned}
+	topic := s.flowing(h.handle, func(c *inbox.Config) {
+		c.Retry = retry.Policy{Attempts: 100_000, Base: 200 * time.Millisecond, Cap: 500 * time.Millisecond}
+	})
+	s.healthy()
+	s.write(events(topic, 5)...)
+	return func() { h.well.Store(true) }
+}
+
+func handlerHangs(s *scene) (over func()) {
+	released := make(chan struct{})
+	release := sync.OnceFunc(func() { close(released) })
+	s.Cleanup(release)
+	var met atomic.Bool
+	topic := s.flowing(func(context.Context, pgx.Tx, holdfast.Event) error {
+		if met.CompareAndSwap(false, true) {
+			<-released
+		}
+		return nil
+	}, func(c *inbox.Config) { c.Timeout, c.Grace = 200*time.Millisecond, 100*time.Millisecond })
+	s.healthy()
+	s.write(events(topic, 1)...)
+	return release
+}
+
+func typeSkipped(s *scene) (over func()) {
+	topic := s.flowing(handled, nil)
+	s.healthy()
+	e := events(topic, 1)[0]
+	e.Type = "misspelt"
+	s.write(e)
+	return func() {}
+}
+
+func typeUndeclared(s *scene) (over func()) {
+	s.on(nil)
+	topic := s.cluster.Topic(s, 1)
+	s.relay(nil, nil)
+	stop := s.consumer(topic, handled, func(c *inbox.Config) { c.UnknownType = inbox.UnknownStore })
+	s.healthy()
+	e := events(topic, 1)[0]
+	e.Type = "new"
+	s.write(e)
+	return func() {
+		stop()
+		in := s.newInbox(s.db.Pool, handled, nil)
+		in.Handle("new", handled)
+		s.running("consumer", func(ctx context.Context) error { return in.Consume(ctx, s.group(topic, false)) })
+	}
+}
+
+func storedFull(s *scene) (over func()) {
+	h := &ill{err: errPlanned}
+	topic := s.flowing(h.handle, func(c *inbox.Config) { c.MaxStored = 1 })
+	s.healthy()
+	// All that is stored is counted every few seconds.
+	s.await("an event finds no room", func() bool {
+		s.write(events(topic, 2)...)
+		return s.logged(s.log.String())
+	})
+	return func() {
+		h.well.Store(true)
+		s.release()
+	}
+}
+
+func idTwice(s *scene) (over func()) {
+	s.on(nil)
+	in := s.newInbox(s.db.Pool, handled, nil)
+	s.healthy()
+	e := events("orders", 1)[0]
+	for _, payload := range []string{"{}", `{"a":1}`} {
+		e.Payload = []byte(payload)
+		if _, err := in.Receive(s.Context(), e); err != nil {
+			s.Fatal(err)
+		}
+	}
+	return func() { s.does("dlq", "discard", "--consumer", "billing", "--reason", "a test") }
+}
+
+// No node runs for a quarter of an hour.
+func consumerIdle(s *scene) (over func()) {
+	s.on(nil)
+	topic := s.cluster.Topic(s, 1)
+	s.lag(&link{})
+	s.relay(nil, nil)
+	stop := s.consumer(topic, handled, nil)
+	s.write(events(topic, 1)...)
+	s.await("the event is handled", func() bool { return s.count("select count(*) from holdfast.consumer_position where position = 1") == 1 })
+	s.healthy()
+	stop()
+	s.write(events(topic, 3)...)
+	s.prom.pass(15 * time.Minute)
+	return func() { s.consumer(topic, handled, nil) }
+}
+
+// Retention removes records that nobody has handled.
+func offsetsGone(s *scene) (over func()) {
+	s.on(nil)
+	topic := s.cluster.Topic(s, 1)
+	s.relay(nil, nil)
+	stop := s.consumer(topic, handled, nil)
+	s.write(events(topic, 1)...)
+	s.await("the event is handled", func() bool { return s.count("select count(*) from holdfast.consumer_position where position = 1") == 1 })
+	s.healthy()
+	stop()
+	s.write(events(topic, 5)...)
+	s.await("they are published", func() bool { return len(s.cluster.ReadAll(s, topic)) == 6 })
+	s.cluster.DeleteRecords(s, topic, 0, 4)
+	stop = s.consumer(topic, handled, nil)
+	return func() {
+		stop()
+		in := s.newInbox(s.db.Pool, handled, nil)
+		s.running("consumer", func(ctx context.Context) error { return in.Consume(ctx, s.group(topic, true)) })
+	}
+}
+
+// The new log is shorter than the position.
+func topicAgain(s *scene) (over func()) {
+	s.on(nil)
+	topic := s.cluster.Topic(s, 1)
+	stopRelay := s.relay(nil, nil)
+	stop := s.consumer(topic, handled, nil)
+	s.write(events(topic, 5)...)
+	s.await("the events are handled", func() bool { return s.count("select count(*) from holdfast.consumer_position where position = 5") == 1 })
+	s.healthy()
+	stop()
+	stopRelay()
+	if err := s.cluster.Server.DeleteTopic(s.Context(), topic); err != nil {
+		s.Fatal(err)
+	}
+	// The name is free a moment after the topic is gone.
+	s.await("the topic is made again", func() bool { return s.cluster.Server.CreateTopic(s.Context(), topic, 1, nil) == nil })
+	s.relay(nil, nil)
+	s.write(events(topic, 2)...)
+	s.await("they are published", func() bool { return len(s.cluster.ReadAll(s, topic)) == 2 })
+	stop = s.consumer(topic, handled, nil)
+	return func() {
+		stop()
+		s.exec("delete from holdfast.consumer_position where topic = $1", topic)
+		s.consumer(topic, handled, nil)
+		s.await("the events of the new log are handled", func() bool {
+			return s.count("select count(*) from holdfast.inbox where result = 'handled'") == 7
+		})
+	}
+}

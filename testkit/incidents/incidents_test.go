@@ -1,0 +1,68 @@
+package incidents
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"testing"
+)
+
+// dialer is what kafkago.Connection has as Dial.
+type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// errPlanned is why handlers fail.
+var errPlanned = errors.New("planned")
+
+// making are the incidents by their titles in the page. Each builds what is healthy, calls healthy, makes the incident, and returns
+// what to do about it: what the page says.
+var making = map[string]func(*scene) (over func()){
+	"No relay runs":                 noRelay,
+	"Relay lag grows":               lockedLanes,
+	"Kafka is away":                 kafkaAway,
+	"A topic is missing":            topicMissing,
+	"A partition takes nothing":     partitionHeld,
+	"Parked events grow":            parkedLong,
+	"Relays lose lanes":             laneTaken,
+	"The log grows":                 logFull,
+	"Kafka refuses events":          recordRefused,
+	"Dead letters rise":             lettersRise,
+	"A key is held":                 keysHeld,
+	"Handlers fail":                 handlersFail,
+	"A handler hangs":               handlerHangs,
+	"A type is skipped":             typeSkipped,
+	"No node handles a stored type": typeUndeclared,
+	"Too many events are stored":    storedFull,
+	"An event id is used twice":     idTwice,
+	"Consumer lag grows":            consumerIdle,
+	"Offsets are out of range":      offsetsGone,
+	"A topic is made again":         topicAgain,
+	"A pool is too small":           poolSmall,
+	"Postgres is away":              postgresAway,
+	"Postgres fails over":           postgresCrashes,
+	"A restored copy":               restoredCopy,
+}
+
+func TestEachIncidentShowsAsThePageSays(t *testing.T) {
+	var titles []string
+	for _, i := range incidentsOf(t, read(t, operations+"/runbooks.md")) {
+		titles = append(titles, i.title)
+		t.Run(i.anchor, func(t *testing.T) {
+			t.Parallel()
+			begin, known := making[i.title]
+			if !known {
+				t.Fatalf("nobody makes %q", i.title)
+			}
+			s := setup(t, i)
+			over := begin(s)
+			s.shows()
+			over()
+			s.isOver()
+		})
+	}
+	for title := range making {
+		if !slices.Contains(titles, title) {
+			t.Errorf("the page does not have %q", title)
+		}
+	}
+}
