@@ -92,12 +92,17 @@ func (p *program) lazyPool() (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
+	return openPool(p.ctx, text)
+}
+
+// openPool makes a pool that connects to the database when it is first asked.
+func openPool(ctx context.Context, text string) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(text)
 	if err != nil {
 		return nil, errors.New("the database URL cannot be parsed: write it like postgres://user@host:5432/database") // pgx's error would show it
 	}
 	config.MaxConns = max(config.MaxConns, 8)
-	pool, err := pgxpool.NewWithConfig(p.ctx, config)
+	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
@@ -110,11 +115,19 @@ func (p *program) pool() (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(p.ctx, 10*time.Second)
-	defer cancel()
-	if err := pool.Ping(ctx); err != nil {
+	if err := answers(p.ctx, pool); err != nil {
 		pool.Close()
-		return nil, fmt.Errorf("the database does not answer, check DATABASE_URL: %w", err)
+		return nil, err
 	}
 	return pool, nil
+}
+
+// answers asks whether the database of a pool does.
+func answers(ctx context.Context, pool *pgxpool.Pool) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := pool.Ping(ctx); err != nil {
+		return fmt.Errorf("the database does not answer, check DATABASE_URL: %w", err)
+	}
+	return nil
 }

@@ -110,6 +110,7 @@ The help of ` + "`holdfast` and of each command, as they print it with `--help`.
 | ` + "`HOLDFAST_SCHEMA` | `--schema`" + ` |
 | ` + "`KAFKA_BROKERS` | `--brokers`" + ` |
 | ` + "`KAFKA_USER`, `KAFKA_PASSWORD_FILE`, `KAFKA_TOKEN_FILE` | `--sasl-user`, `--sasl-password-file`, `--sasl-token-file`" + ` |
+| ` + "`KAFKA_TLS`, `KAFKA_TLS_CA`, `KAFKA_SASL_MECHANISM` and so on, `HOLDFAST_CONFIG`, `HOLDFAST_LISTEN` and so on | what the help of a command says beside its flags" + ` |
 | ` + "`KAFKA_PASSWORD`, `KAFKA_TOKEN` | the secret of `--sasl-mechanism`, where no file has it. No flag takes one" + ` |
 `)
 	commands := []string{"", "migrate", "check", "roles", "relay", "status", "doctor", "find", "parked list", "parked give-up", "parked redirect", "stored list", "stored release", "stored skip", "stored dead-letter", "dlq groups", "dlq list", "dlq show", "dlq replay", "dlq edit", "dlq discard", "dlq purge", "console", "adopt", "version"}

@@ -19,17 +19,18 @@ import (
 
 // kafkaFlags say how to reach Kafka. No flag takes a password or a token: a list of processes shows flags to everybody.
 type kafkaFlags struct {
-	TLS        bool   `help:"Encrypt the connections to Kafka." name:"tls"`
-	CA         string `help:"PEM file with the certificates to trust. Defaults to those of the system. Needs --tls." name:"tls-ca" placeholder:"FILE"`
-	Cert       string `help:"PEM file with the client certificate, for brokers that ask for one. It is read for each connection. Needs --tls and --tls-key." name:"tls-cert" placeholder:"FILE"`
-	Key        string `help:"PEM file with the key of --tls-cert." name:"tls-key" placeholder:"FILE"`
-	ServerName string `help:"Name that the brokers' certificates must have. Defaults to the host of each broker's address. Needs --tls." name:"tls-server-name" placeholder:"NAME"`
+	TLS        bool   `help:"Encrypt the connections to Kafka." name:"tls" env:"KAFKA_TLS"`
+	CA         string `help:"PEM file with the certificates to trust. Defaults to those of the system. Needs --tls." name:"tls-ca" env:"KAFKA_TLS_CA" placeholder:"FILE"`
+	Cert       string `help:"PEM file with the client certificate, for brokers that ask for one. It is read for each connection. Needs --tls and --tls-key." name:"tls-cert" env:"KAFKA_TLS_CERT" placeholder:"FILE"`
+	Key        string `help:"PEM file with the key of --tls-cert." name:"tls-key" env:"KAFKA_TLS_KEY" placeholder:"FILE"`
+	ServerName string `help:"Name that the brokers' certificates must have. Defaults to the host of each broker's address. Needs --tls." name:"tls-server-name" env:"KAFKA_TLS_SERVER_NAME" placeholder:"NAME"`
 
-	Mechanism    string `help:"plain, scram-sha-256, scram-sha-512 or oauthbearer. The secret comes from a file, or from KAFKA_PASSWORD or KAFKA_TOKEN." placeholder:"NAME" name:"sasl-mechanism" enum:",plain,scram-sha-256,scram-sha-512,oauthbearer" default:""`
-	User         string `help:"User of --sasl-mechanism, unless it is oauthbearer." name:"sasl-user" env:"KAFKA_USER" placeholder:"NAME"`
-	PasswordFile string `help:"File with the password of --sasl-user. It is read for each connection." name:"sasl-password-file" env:"KAFKA_PASSWORD_FILE" placeholder:"FILE"`
-	TokenFile    string `help:"File with the token of oauthbearer. It is read for each connection." name:"sasl-token-file" env:"KAFKA_TOKEN_FILE" placeholder:"FILE"`
-	Plaintext    bool   `help:"Send the password or token without TLS, for anybody on the way to read." name:"allow-plaintext-credentials"`
+	Mechanism    string            `help:"plain, scram-sha-256, scram-sha-512 or oauthbearer. The secret comes from a file, or from KAFKA_PASSWORD or KAFKA_TOKEN." placeholder:"NAME" name:"sasl-mechanism" env:"KAFKA_SASL_MECHANISM" enum:",plain,scram-sha-256,scram-sha-512,oauthbearer" default:""`
+	User         string            `help:"User of --sasl-mechanism, unless it is oauthbearer." name:"sasl-user" env:"KAFKA_USER" placeholder:"NAME"`
+	PasswordFile string            `help:"File with the password of --sasl-user. It is read for each connection." name:"sasl-password-file" env:"KAFKA_PASSWORD_FILE" placeholder:"FILE"`
+	TokenFile    string            `help:"File with the token of oauthbearer. It is read for each connection." name:"sasl-token-file" env:"KAFKA_TOKEN_FILE" placeholder:"FILE"`
+	Extensions   map[string]string `help:"Pairs that a broker wants beside the token of oauthbearer, as logicalCluster=lkc-1;identityPoolId=pool-1." name:"sasl-extension" env:"KAFKA_SASL_EXTENSIONS" placeholder:"NAME=VALUE"`
+	Plaintext    bool              `help:"Send the password or token without TLS, for anybody on the way to read." name:"allow-plaintext-credentials" env:"KAFKA_ALLOW_PLAINTEXT_CREDENTIALS"`
 }
 
 // connection is what the flags say, and an error with every problem of theirs.
@@ -91,13 +92,19 @@ func (k *kafkaFlags) mechanism(env func(string) string) (sasl.Mechanism, []error
 				found = append(found, fmt.Errorf("--%s is %s: it must be with --sasl-mechanism", f.name, f.value))
 			}
 		}
+		if len(k.Extensions) > 0 {
+			found = append(found, errors.New("--sasl-extension is set: it must be with --sasl-mechanism oauthbearer"))
+		}
 		return nil, found
 	case "oauthbearer":
 		found = append(found, token.problems()...)
 		return oauthbearer.Mechanism(func(context.Context) (oauthbearer.Token, error) {
 			text, err := token.read()
-			return oauthbearer.Token{Value: text}, err
+			return oauthbearer.Token{Value: text, Extensions: k.Extensions}, err
 		}), found
+	}
+	if len(k.Extensions) > 0 {
+		found = append(found, fmt.Errorf("--sasl-extension is set, and --sasl-mechanism is %s: it must be with oauthbearer", k.Mechanism))
 	}
 	if k.User == "" {
 		found = append(found, errors.New("--sasl-user is empty: it must be the user's name: set it, or KAFKA_USER"))

@@ -30,6 +30,8 @@ func TestWrongFlagsOfTheConnectionToKafkaAreSaidAllAtOnce(t *testing.T) {
 		{"no user and no password", "--tls --sasl-mechanism scram-sha-512", "", []string{"--sasl-user is empty", "--sasl-password-file is empty: it must be a file with the password: set it, or KAFKA_PASSWORD"}},
 		{"two passwords", "--tls --sasl-mechanism plain --sasl-user u --sasl-password-file p", "KAFKA_PASSWORD=hunter2", []string{"--sasl-password-file is p, and KAFKA_PASSWORD has a value: it must be one of them"}},
 		{"an empty file", "--tls --sasl-mechanism plain --sasl-user u --sasl-password-file " + empty, "", []string{"empty, which is empty: it must have the password"}},
+		{"pairs for a token that is none", "--tls --sasl-mechanism plain --sasl-user u --sasl-extension a=b", "KAFKA_PASSWORD=hunter2", []string{"--sasl-extension is set, and --sasl-mechanism is plain: it must be with oauthbearer"}},
+		{"pairs without a mechanism", "--sasl-extension a=b", "", []string{"--sasl-extension is set: it must be with --sasl-mechanism oauthbearer"}},
 		{"no token", "--tls --sasl-mechanism oauthbearer", "", []string{"--sasl-token-file is empty: it must be a file with the token: set it, or KAFKA_TOKEN"}},
 		{"a token whose file is missing", "--tls --sasl-mechanism oauthbearer --sasl-token-file missing", "", []string{"--sasl-token-file is missing: it must be a file that can be read"}},
 		{"a password without TLS", "--sasl-mechanism plain --sasl-user u", "KAFKA_PASSWORD=hunter2", []string{`sasl is "PLAIN", without tls`}},
@@ -93,7 +95,7 @@ func TestSecretsAreReadForEachConnection(t *testing.T) {
 		want  string
 	}{
 		{kafkaFlags{TLS: true, Mechanism: "plain", User: "shop"}, "\x00shop\x00SECRET"},
-		{kafkaFlags{TLS: true, Mechanism: "oauthbearer"}, "n,,\x01auth=Bearer SECRET\x01\x01"},
+		{kafkaFlags{TLS: true, Mechanism: "oauthbearer", Extensions: map[string]string{"logicalCluster": "lkc-1"}}, "n,,\x01auth=Bearer SECRET\x01logicalCluster=lkc-1\x01\x01"},
 	} {
 		t.Run(row.flags.Mechanism, func(t *testing.T) {
 			file := certtest.File(t, "secret", nil)

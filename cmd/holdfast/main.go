@@ -97,10 +97,11 @@ func (p *program) schema() holdfast.SchemaConfig {
 }
 
 type migrateCmd struct {
-	Print      bool `help:"Print the SQL of a new installation, and change nothing."`
-	From       int  `help:"With --print: print the SQL that upgrades from this version of the schema." placeholder:"VERSION"`
-	Lanes      int  `help:"Number of lanes of a new installation. At most this many relays share the work. It cannot be changed later. Defaults to 8." placeholder:"N"`
-	MaxPayload int  `help:"Maximum size of an event's payload, for all writers. Defaults to 1032192, or to what is installed." placeholder:"BYTES"`
+	Print      bool   `help:"Print the SQL of a new installation, and change nothing."`
+	From       int    `help:"With --print: print the SQL that upgrades from this version of the schema." placeholder:"VERSION"`
+	For        string `help:"With --print: print for this tool, which begins and commits the transaction: goose, tern, atlas or flyway." enum:",goose,tern,atlas,flyway" default:"" placeholder:"TOOL"`
+	Lanes      int    `help:"Number of lanes of a new installation. At most this many relays share the work. It cannot be changed later. Defaults to 8." placeholder:"N"`
+	MaxPayload int    `help:"Maximum size of an event's payload, for all writers. Defaults to 1032192, or to what is installed." placeholder:"BYTES"`
 }
 
 func (m *migrateCmd) Run(p *program) error {
@@ -109,6 +110,8 @@ func (m *migrateCmd) Run(p *program) error {
 	switch {
 	case m.From != 0 && !m.Print:
 		return usageError{errors.New("from is set: it must be with --print, because migrate finds the installed version itself")}
+	case m.For != "" && !m.Print:
+		return usageError{errors.New("for is set: it must be with --print, because migrate runs the script itself")}
 	case m.Print:
 		script, err := holdfast.SQL(c)
 		if m.From != 0 {
@@ -117,7 +120,7 @@ func (m *migrateCmd) Run(p *program) error {
 		if err != nil {
 			return err
 		}
-		_, err = io.WriteString(p.out, script)
+		_, err = io.WriteString(p.out, forTool(m.For, script))
 		return err
 	}
 	pool, err := p.pool()

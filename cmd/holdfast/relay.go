@@ -2,54 +2,82 @@ package main
 
 import (
 	"errors"
-	"log/slog"
 	"os"
-	"time"
 
-	"github.com/holdfast-go/holdfast/kafkago"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/alecthomas/kong"
 )
 
 // relayCmd is a relay as a process of its own.
 type relayCmd struct {
-	Name      string        `help:"Name of this relay; two relays may not share one. Defaults to host, process id and a random part." placeholder:"NAME"`
-	Lease     time.Duration `help:"Time before another relay takes over from one that died." default:"5s"`
-	BatchSize int           `help:"Number of events to read and publish together." default:"2000"`
-	HoldKey   bool          `help:"Keep later events of a key waiting after a dead letter. The same for all relays of a database."`
-	LetterTo  string        `help:"Topic to publish dead letters to. An asterisk stands for the event's topic, as in *.dlq. Defaults to none." name:"dead-letter-topic" aliases:"letter-topic" placeholder:"TOPIC"`
+	Config      string `help:"YAML file with settings. Its keys are the names of these flags without dashes, and databases. A flag goes before its variable, and that before the file." placeholder:"FILE" env:"HOLDFAST_CONFIG"`
+	PrintConfig bool   `help:"Print the settings, each with where it is from, and do nothing else."`
 
-	Brokers []string `help:"Kafka brokers as host:port, separated by commas." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:"," required:""`
+	Listen string   `help:"Address and port for /metrics, /livez and /readyz, as :9090. It asks nobody who they are. Defaults to none." placeholder:"ADDRESS" env:"HOLDFAST_LISTEN"`
+	Pprof  bool     `help:"Serve Go's profiles at /debug/pprof/ too. They show what the code does, and take time to record. Needs --listen." env:"HOLDFAST_PPROF"`
+	Log    logFlags `embed:"" prefix:"log-"`
+
+	Name     string        `help:"Name of this relay; two relays of a database may not share one. Defaults to host, process id and a random part." placeholder:"NAME" env:"HOLDFAST_RELAY_NAME"`
+	Database databaseFlags `embed:""`
+
+	Brokers []string `help:"Kafka brokers as host:port, separated by commas." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
 
 	Kafka kafkaFlags `embed:""`
+
+	file *relayFile // nil without --config
 }
 
-func (r *relayCmd) Run(p *program) error {
-	logger := slog.New(slog.NewTextHandler(p.errOut, nil))
+// BeforeResolve is called by kong between the command line and the file.
+func (r *relayCmd) BeforeResolve(k *kong.Context) error {
+	name := ""
+	for flag := range relayFlags(k) {
+		if flag.Name == "config" {
+			name, _ = k.FlagValue(flag).(string)
+		}
+	}
+	if name == "" {
+		return nil
+	}
+	r.file = readRelayFile(name, flagsByName(k))
+	k.AddResolver(r.file)
+	return nil
+}
+
+func (r *relayCmd) Run(p *program, k *kong.Context) error {
 	connection, wrong := r.Kafka.connection(r.Brokers, os.Getenv)
 	connection.ClientID = "holdfast-relay"
-	publisher, err := kafkago.NewPublisher(connection, kafkago.PublisherConfig{})
-	if err := errors.Join(wrong, err); err != nil {
-		_, database := p.databaseURL()
-		return usageError{errors.Join(err, database)}
+	problems := []error{wrong}
+	if r.file != nil {
+		problems = append(r.file.problems, problems...)
 	}
-	defer publisher.Close()
-	pool, err := p.pool()
-	if err != nil {
-		return err
+	if r.Pprof && r.Listen == "" {
+		problems = append(problems, errors.New("--pprof is set: it must be with --listen"))
 	}
-	defer pool.Close()
-	rel, err := relay.New(pool, publisher, relay.Config{Schema: p.cli.Schema, Name: r.Name, Lease: r.Lease, BatchSize: r.BatchSize, HoldKey: r.HoldKey, DeadLetterTopic: r.LetterTo, Logger: logger,
-		Observer: relay.Observer{
-			OnClaimed:  func(c relay.Claimed) { logger.Info("lane claimed", "lane", c.Lane, "epoch", c.Epoch) },
-			OnReleased: func(l relay.Released) { logger.Info("lane released", "lane", l.Lane) },
-		}})
-	if err != nil {
-		return err
+	databases, err := r.databases(p, flagsByName(k))
+	problems = append(problems, err)
+	if r.PrintConfig {
+		if err := errors.Join(problems...); err != nil {
+			return usageError{err}
+		}
+		return r.printConfig(p, k)
 	}
-	logger.Info("relay started", "brokers", len(r.Brokers), "schema", p.cli.Schema)
-	if err := rel.Run(p.ctx); err != nil {
-		return err
+	several := r.file != nil && len(r.file.databases) > 0
+	logger := r.Log.logger(p.errOut)
+	s, err := newSidecar(p.ctx, databases, connection, r.Name, several, logger)
+	defer s.close()
+	if err := errors.Join(append(problems, err)...); err != nil {
+		return usageError{err}
 	}
-	logger.Info("relay stopped")
-	return nil
+	s.profiles = r.Pprof
+	if r.Listen != "" {
+		if err := s.listen(p.ctx, r.Listen); err != nil {
+			return err
+		}
+	} else if !several {
+		// Nobody asks how it is: that the address of the database is wrong must show now.
+		if err := s.reach(p.ctx); err != nil {
+			return err
+		}
+	}
+	logger.Info("relay started", "brokers", len(r.Brokers), "schema", p.cli.Schema, "databases", len(databases))
+	return s.run(p.ctx)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -39,21 +40,31 @@ var binary = sync.OnceValues(func() (string, error) {
 	return path, err
 })
 
-// sidecar is a relay in a process of its own.
-type sidecar struct {
+// sidecarProcess is a relay in a process of its own.
+type sidecarProcess struct {
 	*exec.Cmd
 	log logtest.Log
 }
 
-func startSidecar(t *testing.T, db *pgtest.DB, env []string, args ...string) *sidecar {
+func startSidecar(t *testing.T, db *pgtest.DB, env []string, args ...string) *sidecarProcess {
+	t.Helper()
+	return startProcess(t, append([]string{"DATABASE_URL=" + db.DSN}, env...), args...)
+}
+
+// startProcess is startSidecar for databases that a file of settings names.
+func startProcess(t *testing.T, env []string, args ...string) *sidecarProcess {
 	t.Helper()
 	path, err := binary()
 	if err != nil {
 		t.Fatalf("build: %v", err)
 	}
-	s := &sidecar{Cmd: exec.Command(path, append([]string{"relay", "--name", "the sidecar"}, args...)...)}
+	s := &sidecarProcess{Cmd: exec.Command(path, append([]string{"relay", "--name", "the sidecar"}, args...)...)}
 	s.Stderr = &s.log
-	s.Env = append(append(os.Environ(), "DATABASE_URL="+db.DSN), env...)
+	s.Env = os.Environ()
+	if !slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, "DATABASE_URL=") }) {
+		s.Env = slices.DeleteFunc(s.Env, func(v string) bool { return strings.HasPrefix(v, "DATABASE_URL=") })
+	}
+	s.Env = append(s.Env, env...)
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +73,7 @@ func startSidecar(t *testing.T, db *pgtest.DB, env []string, args ...string) *si
 }
 
 // stop tells the relay to stop, and wants it to have done so in order.
-func (s *sidecar) stop(t *testing.T, db *pgtest.DB) {
+func (s *sidecarProcess) stop(t *testing.T, dbs ...*pgtest.DB) {
 	t.Helper()
 	if err := s.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
@@ -70,8 +81,10 @@ func (s *sidecar) stop(t *testing.T, db *pgtest.DB) {
 	if err := s.Wait(); err != nil {
 		t.Errorf("the sidecar ended with %v: %s", err, s.log.String())
 	}
-	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.lane where owner is not null"); n != 0 || !strings.Contains(s.log.String(), `msg="relay stopped"`) {
-		t.Errorf("%d lanes were not handed back: %s", n, s.log.String())
+	for _, db := range dbs {
+		if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.lane where owner is not null"); n != 0 || !strings.Contains(s.log.String(), `msg="relay stopped"`) {
+			t.Errorf("%d lanes were not handed back: %s", n, s.log.String())
+		}
 	}
 }
 
