@@ -47,7 +47,7 @@
 //	inbox                     ->  retry, holdfast, pgx, uuid, x/sync
 //	relay                     ->  retry, holdfast, pgx, x/sync
 //	idempotency               ->  retry, pgx, uuid, jcs, httpsfv
-//	console                   ->  find, dlq, pgx
+//	console                   ->  metrics, find, dlq, pgx
 //	dlq                       ->  holdfast, pgx
 //	find                      ->  holdfast, pgx
 //	outbox                    ->  holdfast, pgx, uuid

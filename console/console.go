@@ -10,11 +10,13 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/metrics"
 )
 
 //go:embed pages/*.html
@@ -42,6 +44,10 @@ type Config struct {
 	// Schema is the Postgres schema. Defaults to "holdfast".
 	Schema string
 
+	// Ends says where partitions end, for the lag of consumers; kafkago.Offsets has one. It is called for each look at the overview.
+	// Defaults to none: then the overview shows no lag.
+	Ends metrics.Ends
+
 	// Logger gets a line for each change and each refusal. Defaults to slog.Default().
 	Logger *slog.Logger
 }
@@ -54,10 +60,12 @@ type Console struct {
 	dlq   *dlq.DLQ
 	pages *template.Template
 	serve http.Handler
+
+	database *metrics.Database
 }
 
 // New returns a Console, or one error that names every problem of the configuration. It does not use the database. The pool's role needs
-// the rights of an operator (docs/operations.md).
+// the roles holdfast_operator and holdfast_reader (docs/operations.md).
 func New(pool *pgxpool.Pool, c Config) (*Console, error) {
 	if c.Schema == "" {
 		c.Schema = "holdfast"
@@ -85,10 +93,15 @@ func New(pool *pgxpool.Pool, c Config) (*Console, error) {
 	if err != nil {
 		return nil, fmt.Errorf("console config: %w", err)
 	}
-	console := &Console{c: c, pool: pool, sql: sqlschema.For(c.Schema), dlq: d}
+	// Many may look at the overview: they share a sample for a second.
+	database, err := metrics.NewDatabase(pool, metrics.DatabaseConfig{Schema: c.Schema, Interval: time.Second})
+	if err != nil {
+		return nil, fmt.Errorf("console config: %w", err)
+	}
+	console := &Console{c: c, pool: pool, sql: sqlschema.For(c.Schema), dlq: d, database: database}
 	console.pages = template.Must(template.New("").Funcs(template.FuncMap{
 		"path": func(rest string) string { return c.Prefix + rest },
-		"ago":  ago, "when": when, "first": firstLine, "bytes": bytesOf, "query": queryOf, "dict": dict, "reversed": reversed,
+		"ago":  ago, "span": forSpan, "when": when, "first": firstLine, "bytes": bytesOf, "query": queryOf, "dict": dict, "reversed": reversed,
 		"states": func() []string {
 			return []string{dlq.StateReplaying, dlq.StateReplayed, dlq.StateDiscarded, dlq.StateAny}
 		},

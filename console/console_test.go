@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,11 +16,17 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/console"
+	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
+	"github.com/holdfast-go/holdfast/outbox"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -160,17 +167,40 @@ func (b *bundle) stored(t *testing.T) {
 
 func TestTheOverviewSaysWhatWaits(t *testing.T) {
 	t.Parallel()
-	b := setup(t, nil)
+	var failure error
+	b := setup(t, func(c *console.Config) {
+		c.Ends = func(context.Context, []inbox.TopicPartition) (map[inbox.TopicPartition]int64, error) {
+			return map[inbox.TopicPartition]int64{{Topic: "orders", Partition: 0}: 110, {Topic: "orders", Partition: 1}: 20, {Topic: "bills", Partition: 0}: 7}, failure
+		}
+	})
 	b.letter(t, "e1", "{}")
 	b.parked(t)
 	b.stored(t)
+	pgtest.Exec(t, b.Pool, "update holdfast.parked set first_at = now() - interval '5 hours' where id = 'p1'")
 	pgtest.Exec(t, b.Pool, "update holdfast.lane set owner = 'relay-1', lease_until = now() + interval '1 hour' where lane <> 3")
-	page := b.browser(t).get(200, "/")
-	wantIn(t, page, "<b>1</b> of 8 lanes without a relay", "<b>2</b> parked", "<b>2</b> stored", "<b>1</b> open dead letters", "nobody: start a relay", "relay-1",
-		`href="/ops/holdfast/stored?consumer=mail"`, `href="/ops/holdfast/letters?consumer=billing"`, "3h ago")
+	pgtest.Exec(t, b.Pool, "insert into holdfast.relay (name, seen_until, trouble) values ('relay-1', now() + interval '1 hour', 'it is away')")
+	pgtest.Exec(t, b.Pool, `insert into holdfast.consumer_position (consumer, topic, partition, position, held) values
+		('mail', 'orders', 0, 100, null), ('mail', 'orders', 1, 18, 'its offset is out of range'), ('mail', 'bills', 0, 7, null)`)
+	if err := pgx.BeginFunc(t.Context(), b.Pool, func(tx pgx.Tx) error {
+		return outbox.Write(t.Context(), tx, holdfast.Event{Topic: "orders", Type: "x", Key: "k", Time: time.Now().Add(-4 * time.Hour)})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	user := b.browser(t)
+	page := user.get(200, "/")
+	wantIn(t, page, "<b>1</b> of 8 lanes without a relay", "<b>1</b> relays run, 1 get no answer from Kafka", "<b>4h</b> oldest unpublished event, of 1 lanes",
+		"<b>2</b> parked</a>, the oldest for 5h; 1 topics held", "<b>2</b> stored", "<b>1</b> open dead letters", "nobody: start a relay", "relay-1",
+		`href="/ops/holdfast/stored?consumer=mail"`, `href="/ops/holdfast/letters?consumer=billing"`, ">3h<", "3, 1 held", `title="bills: 0, orders: 12">12<`)
+	if strings.Contains(page, "The log grows") {
+		t.Error("the log is said to grow")
+	}
 	redirected, err := http.Get(b.url)
 	if got := b.browser(t).read(200, redirected, err); !strings.Contains(got, "Overview") {
 		t.Errorf("without the last slash it is\n%s", got)
+	}
+	failure = errors.New("no broker answers")
+	if page := user.get(200, "/"); !strings.Contains(page, "the lag could not be read") || strings.Contains(page, "no broker") {
+		t.Errorf("without a broker it is\n%s", page)
 	}
 }
 

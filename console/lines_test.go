@@ -83,12 +83,16 @@ func TestPayloadsAreShownAsWhatTheyAre(t *testing.T) {
 
 func TestSpansHaveOneUnit(t *testing.T) {
 	t.Parallel()
-	for span_, want := range map[time.Duration]string{
-		0: "0s ago", 119 * time.Second: "119s ago", 2 * time.Minute: "2min ago", 119 * time.Minute: "119min ago", 47 * time.Hour: "47h ago", 48 * time.Hour: "2d ago",
-		-90 * time.Second: "in 90s", -3 * time.Hour: "in 3h",
+	for span, want := range map[time.Duration]string{
+		0: "0s", 119 * time.Second: "119s", 2 * time.Minute: "2min", 119 * time.Minute: "119min", 47 * time.Hour: "47h", 48 * time.Hour: "2d",
 	} {
-		if got := span(span_); got != want {
-			t.Errorf("%v is %q, want %q", span_, got, want)
+		if got := forSpan(span); got != want {
+			t.Errorf("%v is %q, want %q", span, got, want)
+		}
+	}
+	for moment, want := range map[time.Time]string{{}: "–", time.Now().Add(-3*time.Hour - time.Minute): "3h ago", time.Now().Add(3*time.Hour + time.Minute): "in 3h"} {
+		if got := ago(moment); got != want {
+			t.Errorf("%v is %q, want %q", moment, got, want)
 		}
 	}
 }

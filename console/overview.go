@@ -3,14 +3,17 @@ package console
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/metrics"
 )
 
-// counted is how far rows are counted.
+// counted is how far the rows of a lane are counted.
 const counted = 10_000
 
 // amount is a number of rows, counted up to counted.
@@ -34,27 +37,33 @@ type laneRow struct {
 
 // consumerRow is a consumer; "" stands for the relays, which have letters only.
 type consumerRow struct {
-	Consumer string
-	Stored   amount
-	Oldest   *time.Time
-	Letters  amount
+	Consumer   string
+	Partitions int
+	Held       int // of them
+	Lag        []metrics.LagOf
+	Stored     int
+	Undeclared int // of the stored ones
+	Keys       int
+	Oldest     time.Duration
+	Letters    int
 }
 
 type overviewPage struct {
+	metrics.Sample
 	Lanes     []laneRow
 	Consumers []consumerRow
-	Unowned   int
-	Parked    amount
-	Stored    amount
-	Letters   amount
+	Lags      bool   // whether consumers have them
+	LagError  string // why they have not
+	Stored    int
+	Letters   int
 }
 
 func (c *Console) overview(v *visit) (answer, error) {
 	p, err := c.readOverview(v.Context())
 	if err != nil {
-		return answer{}, fmt.Errorf("read overview: %w", sqlschema.Explain(err, "docs/operations.md lists what to grant to an operator"))
+		return answer{}, fmt.Errorf("read overview: %w", sqlschema.Explain(err, "grant the roles holdfast_operator and holdfast_reader (docs/operations.md)"))
 	}
-	return answer{page: "overview", data: p.summed()}, nil
+	return answer{page: "overview", data: p}, nil
 }
 
 func (c *Console) readOverview(ctx context.Context) (p overviewPage, err error) {
@@ -67,24 +76,58 @@ func (c *Console) readOverview(ctx context.Context) (p overviewPage, err error) 
 	if p.Lanes, err = pgx.CollectRows(rows, pgx.RowToStructByPos[laneRow]); err != nil {
 		return p, err
 	}
-	if rows, err = c.pool.Query(ctx, c.sql.In(readConsumers)); err != nil {
+	if p.Sample, err = c.database.Sample(ctx); err != nil {
 		return p, err
 	}
-	p.Consumers, err = pgx.CollectRows(rows, pgx.RowToStructByPos[consumerRow])
-	return p, err
+	var lags []metrics.LagOf
+	if c.c.Ends != nil {
+		p.Lags = true
+		if lags, err = c.database.Lag(ctx, c.c.Ends); err != nil {
+			c.c.Logger.Warn("lag not read", "error", err)
+			p.LagError = "the lag could not be read: the log of the console says why"
+		}
+	}
+	p.Consumers = consumersOf(p.Sample, lags)
+	for _, row := range p.Consumers {
+		p.Stored += row.Stored
+		p.Letters += row.Letters
+	}
+	return p, nil
 }
 
-// summed adds what is in the rows up.
-func (p overviewPage) summed() overviewPage {
-	for _, l := range p.Lanes {
-		if !l.Owned {
-			p.Unowned++
+// consumersOf puts what is known of each consumer into its row.
+func consumersOf(s metrics.Sample, lags []metrics.LagOf) (rows []consumerRow) {
+	of := func(consumer string) *consumerRow {
+		i := slices.IndexFunc(rows, func(row consumerRow) bool { return row.Consumer == consumer })
+		if i < 0 {
+			i = len(rows)
+			rows = append(rows, consumerRow{Consumer: consumer})
 		}
-		p.Parked += l.Parked
+		return &rows[i]
 	}
-	for _, c := range p.Consumers {
-		p.Stored += c.Stored
-		p.Letters += c.Letters
+	for _, p := range s.Positions {
+		row := of(p.Consumer)
+		row.Partitions, row.Held = p.Partitions, p.Held
 	}
-	return p
+	for _, stored := range s.Stored {
+		row := of(stored.Consumer)
+		row.Stored, row.Keys, row.Oldest, row.Undeclared = stored.Events, stored.Keys, stored.Oldest, stored.Undeclared
+	}
+	for _, letters := range s.Letters {
+		of(letters.Consumer).Letters += letters.Open
+	}
+	for _, lag := range lags {
+		row := of(lag.Consumer)
+		row.Lag = append(row.Lag, lag)
+	}
+	slices.SortFunc(rows, func(a, b consumerRow) int { return strings.Compare(a.Consumer, b.Consumer) })
+	return rows
+}
+
+// LagSum is the lag of all topics.
+func (r consumerRow) LagSum() (n int64) {
+	for _, of := range r.Lag {
+		n += of.Offsets
+	}
+	return n
 }

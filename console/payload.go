@@ -72,23 +72,23 @@ func ago(t time.Time) string {
 	if t.IsZero() {
 		return "–"
 	}
-	return span(time.Since(t))
+	if d := time.Since(t); d >= 0 {
+		return forSpan(d) + " ago"
+	}
+	return "in " + forSpan(time.Until(t))
 }
 
-func span(d time.Duration) string {
-	format := "%d%s ago"
-	if d < 0 {
-		d, format = -d, "in %d%s"
-	}
+// forSpan is a span in one unit.
+func forSpan(d time.Duration) string {
 	for _, unit := range []struct {
 		length time.Duration
 		name   string
 	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "min"}} {
 		if d >= 2*unit.length {
-			return fmt.Sprintf(format, d/unit.length, unit.name)
+			return fmt.Sprintf("%d%s", d/unit.length, unit.name)
 		}
 	}
-	return fmt.Sprintf(format, d/time.Second, "s")
+	return fmt.Sprintf("%ds", d/time.Second)
 }
 
 func reversed(texts []string) []string {

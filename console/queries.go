@@ -13,26 +13,6 @@ select l.lane, coalesce(l.owner, ''), l.lease_until > now(), l.saved_at,
   from holdfast.lane l
  order by l.lane`
 
-// readConsumers is a row for each consumer that has stored events or open letters. It goes from one consumer to the next by the primary
-// key of stored, and counts up to 10,001 of each; the oldest is found by stored_age.
-const readConsumers = `-- console.consumers
-with recursive named as (
-  (select s.consumer from holdfast.stored s order by s.consumer limit 1)
-  union all
-  select n.consumer from named m, lateral (select s.consumer from holdfast.stored s where s.consumer > m.consumer order by s.consumer limit 1) n
-), letters as (
-  select l.consumer, count(*) as n
-    from (select o.consumer from holdfast.letter o where o.state in ('open', 'replaying') limit 10001) l
-   group by l.consumer
-)
-select consumer, coalesce(c.stored, 0), c.oldest, coalesce(l.n, 0)
-  from (select m.consumer,
-               (select count(*) from (select from holdfast.stored s where s.consumer = m.consumer limit 10001) x) as stored,
-               (select s.first_at from holdfast.stored s where s.consumer = m.consumer and s.event_id <> '' order by s.first_at limit 1) as oldest
-          from named m limit 1000) c
-  full join letters l using (consumer)
- order by 1`
-
 // readWritten reads what Postgres counts of the tables. Positions say more, but the log has none, and webhooks none either.
 const readWritten = `-- console.written
 select extract(epoch from clock_timestamp())::float8,

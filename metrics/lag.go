@@ -67,11 +67,36 @@ func (l *lagging) readings(ctx context.Context) []Reading {
 	return append(l.last[:len(l.last):len(l.last)], Reading{Index: 1, Value: float64(l.failures)})
 }
 
-func (l *lagging) read(ctx context.Context) ([]Reading, error) {
+// read adds up the lag of topics that have no name of their own.
+func (l *lagging) read(ctx context.Context) (all []Reading, err error) {
+	lags, err := l.d.Lag(ctx, l.ends)
+	place := map[[2]string]int{}
+	for _, of := range lags {
+		who := [2]string{of.Consumer, l.topics.name(of.Topic)}
+		n, there := place[who]
+		if !there {
+			n = len(all)
+			place[who] = n
+			all = append(all, Reading{Index: 0, Labels: who[:]})
+		}
+		all[n].Value += float64(of.Offsets)
+	}
+	return all, err
+}
+
+// LagOf is how far a consumer is from the ends of a topic's partitions.
+type LagOf struct {
+	Consumer, Topic string
+	Offsets         int64
+}
+
+// Lag asks the database for positions and ends for where the log is, within DatabaseConfig.Timeout, each time it is called. It is sorted
+// by consumer and topic, and has at most 50 consumers. A topic whose partitions ends does not know is left out.
+func (d *Database) Lag(ctx context.Context, ends Ends) ([]LagOf, error) {
 	// The caller's deadline does not end it: others may wait for the same sample.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.d.c.Timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.c.Timeout)
 	defer cancel()
-	rows, _ := l.d.pool.Query(ctx, l.d.sql.In(lagPositions), maxPositions) // CollectRows returns its error.
+	rows, _ := d.pool.Query(ctx, d.sql.In(lagPositions), maxPositions) // CollectRows returns its error.
 	positions, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p position, err error) {
 		err = row.Scan(&p.consumer, &p.Topic, &p.Partition, &p.offset)
 		return p, err
@@ -79,11 +104,11 @@ func (l *lagging) read(ctx context.Context) ([]Reading, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read positions: %w", explain(err))
 	}
-	ends, err := l.ends(ctx, partitionsOf(positions))
+	where, err := ends(ctx, partitionsOf(positions))
 	if err != nil {
 		return nil, fmt.Errorf("read the ends of partitions: %w", err)
 	}
-	return lagsOf(positions, ends, l.topics), nil
+	return lagsOf(positions, where), nil
 }
 
 // partitionsOf lists each partition once. Positions are sorted by consumer, so several have the same.
@@ -98,10 +123,10 @@ func partitionsOf(positions []position) (of []inbox.TopicPartition) {
 	return of
 }
 
-// lagsOf adds up the lag of each consumer and topic. A partition whose end is not known counts nothing, and so does a position past
-// the end, as after a topic was made again.
-func lagsOf(positions []position, ends map[inbox.TopicPartition]int64, topics *bounded) (all []Reading) {
-	place, consumers := map[[2]string]int{}, map[string]bool{}
+// lagsOf adds up the lag of each consumer and topic, of which positions are sorted. A partition whose end is not known counts nothing,
+// and so does a position past the end, as after a topic was made again.
+func lagsOf(positions []position, ends map[inbox.TopicPartition]int64) (all []LagOf) {
+	consumers := map[string]bool{}
 	for _, p := range positions {
 		if !consumers[p.consumer] && len(consumers) == maxConsumers {
 			continue
@@ -111,14 +136,10 @@ func lagsOf(positions []position, ends map[inbox.TopicPartition]int64, topics *b
 		if !known {
 			continue
 		}
-		who := [2]string{p.consumer, topics.name(p.Topic)}
-		n, there := place[who]
-		if !there {
-			n = len(all)
-			place[who] = n
-			all = append(all, Reading{Index: 0, Labels: who[:]})
+		if n := len(all); n == 0 || all[n-1].Consumer != p.consumer || all[n-1].Topic != p.Topic {
+			all = append(all, LagOf{Consumer: p.consumer, Topic: p.Topic})
 		}
-		all[n].Value += float64(max(end-p.offset, 0))
+		all[len(all)-1].Offsets += max(end-p.offset, 0)
 	}
 	return all
 }

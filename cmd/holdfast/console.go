@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"os/user"
 	"time"
 
@@ -18,6 +19,10 @@ type consoleCmd struct {
 	ReadOnly bool   `help:"Change nothing."`
 	Payloads bool   `help:"Show payloads, and whole errors of handlers."`
 	By       string `help:"Your name, which is kept with what you do. Defaults to your login name." placeholder:"NAME"`
+
+	Brokers []string `help:"Kafka brokers as host:port, separated by commas: to show the lag of consumers. Defaults to none." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
+
+	Kafka kafkaFlags `embed:""`
 }
 
 func (c *consoleCmd) Run(p *program) error {
@@ -32,12 +37,17 @@ func (c *consoleCmd) Run(p *program) error {
 		}
 		who.Name = login.Username
 	}
+	ends, done, err := endsOf(c.Brokers, &c.Kafka, os.Getenv)
+	if err != nil {
+		return err
+	}
+	defer done()
 	pool, err := p.pool()
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	h, err := console.New(pool, console.Config{Schema: p.cli.Schema, Logger: slog.New(slog.NewTextHandler(p.errOut, nil)),
+	h, err := console.New(pool, console.Config{Schema: p.cli.Schema, Ends: ends, Logger: slog.New(slog.NewTextHandler(p.errOut, nil)),
 		UserFunc: func(r *http.Request) (console.User, error) { return who, asked(r) }})
 	if err != nil {
 		return err

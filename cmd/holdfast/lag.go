@@ -1,31 +1,44 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/segmentio/kafka-go"
 
+	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/kafkago"
+	"github.com/holdfast-go/holdfast/metrics"
 )
 
 // kafkaTimeout bounds each question to Kafka.
 const kafkaTimeout = 10 * time.Second
 
-// topicPartition is a partition of a topic.
-type topicPartition struct {
-	topic     string
-	partition int
+// endsOf asks brokers where partitions end, until done is called. It is nil without brokers.
+func endsOf(brokers []string, flags *kafkaFlags, env func(string) string) (ends metrics.Ends, done func(), err error) {
+	if len(brokers) == 0 {
+		return nil, func() {}, nil
+	}
+	connection, err := flags.connection(brokers, env)
+	if err != nil {
+		return nil, nil, usageError{err}
+	}
+	offsets, err := kafkago.NewOffsets(connection)
+	if err != nil {
+		return nil, nil, usageError{err}
+	}
+	return offsets.Ends, offsets.Close, nil
 }
 
-// offsets returns where partitions end. One that Kafka does not know is left out.
-type offsets func(ctx context.Context, of []topicPartition) (map[topicPartition]int64, error)
+// partitionsOf reads the rows of statusPartitions.
+func partitionsOf(rows pgx.Rows) ([]inbox.TopicPartition, error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (tp inbox.TopicPartition, err error) {
+		err = row.Scan(&tp.Topic, &tp.Partition)
+		return tp, err
+	})
+}
 
-// kafkaClient asks brokers questions. Close it.
+// kafkaClient asks brokers other questions. Close it.
 type kafkaClient struct {
 	*kafka.Client
 	transport *kafka.Transport
@@ -37,66 +50,3 @@ func newKafkaClient(c kafkago.Connection) *kafkaClient {
 }
 
 func (k *kafkaClient) close() { k.transport.CloseIdleConnections() }
-
-// ends implements offsets.
-func (k *kafkaClient) ends(ctx context.Context, of []topicPartition) (map[topicPartition]int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, kafkaTimeout)
-	defer cancel()
-	there, err := k.partitions(ctx, of)
-	if err != nil {
-		return nil, err
-	}
-	request := &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{}}
-	for _, tp := range of {
-		if slices.Contains(there, tp) {
-			request.Topics[tp.topic] = append(request.Topics[tp.topic], kafka.LastOffsetOf(tp.partition))
-		}
-	}
-	if len(request.Topics) == 0 {
-		return nil, nil
-	}
-	answer, err := k.ListOffsets(ctx, request)
-	if err != nil {
-		return nil, fmt.Errorf("list offsets: %w", err)
-	}
-	ends := map[topicPartition]int64{}
-	var problems []error
-	for topic, partitions := range answer.Topics {
-		for _, p := range partitions {
-			if p.Error != nil {
-				problems = append(problems, fmt.Errorf("list offsets of %s/%d: %w", topic, p.Partition, p.Error))
-				continue
-			}
-			ends[topicPartition{topic, p.Partition}] = p.LastOffset
-		}
-	}
-	return ends, errors.Join(problems...)
-}
-
-// partitions returns all partitions of the topics that Kafka knows: it refuses a whole request for one that it does not.
-func (k *kafkaClient) partitions(ctx context.Context, of []topicPartition) (there []topicPartition, err error) {
-	var topics []string
-	for _, tp := range of {
-		if !slices.Contains(topics, tp.topic) {
-			topics = append(topics, tp.topic)
-		}
-	}
-	meta, err := k.Metadata(ctx, &kafka.MetadataRequest{Topics: topics})
-	if err != nil {
-		return nil, fmt.Errorf("ask for topics: %w", err)
-	}
-	for _, t := range meta.Topics {
-		for _, p := range t.Partitions {
-			there = append(there, topicPartition{t.Name, p.ID})
-		}
-	}
-	return there, nil
-}
-
-// partitionsOf reads the rows of statusPartitions.
-func partitionsOf(rows pgx.Rows) ([]topicPartition, error) {
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (tp topicPartition, err error) {
-		err = row.Scan(&tp.topic, &tp.partition)
-		return tp, err
-	})
-}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/metrics"
 )
 
 type statusCmd struct {
@@ -33,16 +34,11 @@ type statusCmd struct {
 }
 
 func (c *statusCmd) Run(p *program) error {
-	var ends offsets
-	if len(c.Brokers) > 0 {
-		connection, err := c.Kafka.connection(c.Brokers, os.Getenv)
-		if err != nil {
-			return usageError{err}
-		}
-		client := newKafkaClient(connection)
-		defer client.close()
-		ends = client.ends
+	ends, done, err := endsOf(c.Brokers, &c.Kafka, os.Getenv)
+	if err != nil {
+		return err
 	}
+	defer done()
 	if c.Watch {
 		return c.watching(p, ends)
 	}
@@ -62,7 +58,7 @@ func (c *statusCmd) Run(p *program) error {
 }
 
 // look reads everything once and returns what to print. needy says that something needs a person. ends is nil without brokers.
-func (c *statusCmd) look(ctx context.Context, pool *pgxpool.Pool, schema holdfast.SchemaConfig, ends offsets) (text []byte, needy bool, err error) {
+func (c *statusCmd) look(ctx context.Context, pool *pgxpool.Pool, schema holdfast.SchemaConfig, ends metrics.Ends) (text []byte, needy bool, err error) {
 	if err := holdfast.Check(ctx, pool, schema); err != nil {
 		return nil, false, err
 	}
@@ -95,7 +91,7 @@ type status struct {
 	schema  string
 	out     io.Writer
 	ages    ages
-	ends    offsets // nil: no brokers were given
+	ends    metrics.Ends // nil: no brokers were given
 	trouble []string
 	tables  map[string][]map[string]any // rows of each table by its name, for --json; nil without it
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -205,7 +206,7 @@ func (s *status) positions(ctx context.Context) error {
 		}
 		lag = -1
 		behind := "-"
-		if end, known := ends[topicPartition{topic, partition}]; known {
+		if end, known := ends[inbox.TopicPartition{Topic: topic, Partition: partition}]; known {
 			lag = end - position
 			behind = fmt.Sprint(lag)
 		}
@@ -215,7 +216,7 @@ func (s *status) positions(ctx context.Context) error {
 
 // logEnds asks Kafka for the end of each partition that a consumer has a position in. It is nil without brokers, and says why if
 // they do not answer.
-func (s *status) logEnds(ctx context.Context) (map[topicPartition]int64, error) {
+func (s *status) logEnds(ctx context.Context) (map[inbox.TopicPartition]int64, error) {
 	if s.ends == nil {
 		return nil, nil
 	}

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"github.com/holdfast-go/holdfast/metrics"
 )
 
 // watch shows what look returns again and again until ctx ends, and then returns what the last look said: nil, or that something
@@ -74,7 +76,7 @@ func onTerminal(out io.Writer) bool {
 }
 
 // watching is watch for status.
-func (c *statusCmd) watching(p *program, ends offsets) error {
+func (c *statusCmd) watching(p *program, ends metrics.Ends) error {
 	if c.Every <= 0 {
 		return usageError{fmt.Errorf("every is %s: it must be positive", c.Every)}
 	}
