@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
@@ -157,9 +158,24 @@ func consumerIdle(s *scene) (over func()) {
 	s.await("the event is handled", func() bool { return s.count("select count(*) from holdfast.consumer_position where position = 1") == 1 })
 	s.healthy()
 	stop()
-	s.write(events(topic, 3)...)
+	for range 41 {
+		s.write(events(topic, 250)...)
+	}
 	s.prom.pass(15 * time.Minute)
 	return func() { s.consumer(topic, handled, nil) }
+}
+
+// Another node takes the partitions again and again, as this one finds when it commits.
+func partitionsTaken(s *scene) (over func()) {
+	topic := s.flowing(handled, nil)
+	s.healthy()
+	s.await("the node has lost partitions often", func() bool {
+		s.exec("update holdfast.consumer_position set epoch = epoch + 1000000, owner = 'another'")
+		s.write(events(topic, 5)...)
+		s.prom.scrape()
+		return len(s.firing()) > 0
+	})
+	return func() {}
 }
 
 // Retention removes records that nobody has handled.
@@ -183,32 +199,58 @@ func offsetsGone(s *scene) (over func()) {
 	}
 }
 
-// The new log is shorter than the position.
-func topicAgain(s *scene) (over func()) {
+// again deletes a topic, after n events of it were handled, makes it again, and publishes events of the new one.
+func (s *scene) again(n, anew int) (topic string) {
+	s.Helper()
 	s.on(nil)
-	topic := s.cluster.Topic(s, 1)
-	stopRelay := s.relay(nil, nil)
-	stop := s.consumer(topic, handled, nil)
-	s.write(events(topic, 5)...)
-	s.await("the events are handled", func() bool { return s.count("select count(*) from holdfast.consumer_position where position = 5") == 1 })
+	topic = s.cluster.Topic(s, 1)
+	stopRelay, stop := s.relay(nil, nil), s.consumer(topic, handled, nil)
+	s.write(events(topic, n)...)
+	s.await("the events are handled", func() bool {
+		return s.count("select count(*) from holdfast.consumer_position where position = $1", n) == 1
+	})
 	s.healthy()
 	stop()
 	stopRelay()
 	if err := s.cluster.Server.DeleteTopic(s.Context(), topic); err != nil {
 		s.Fatal(err)
 	}
-	// The name is free a moment after the topic is gone.
+	// The name is free a moment after the topic is gone, and so is the offset of the group.
 	s.await("the topic is made again", func() bool { return s.cluster.Server.CreateTopic(s.Context(), topic, 1, nil) == nil })
+	s.await("Kafka has forgotten the group's offset", func() bool {
+		// The imitation does not forget it by itself.
+		_, _ = s.cluster.Client.OffsetDelete(s.Context(), &kafka.OffsetDeleteRequest{GroupID: "billing of " + topic, Topics: map[string][]int{topic: {0}}})
+		answer, err := s.cluster.Client.OffsetFetch(s.Context(), &kafka.OffsetFetchRequest{GroupID: "billing of " + topic, Topics: map[string][]int{topic: {0}}})
+		return err == nil && answer.Error == nil && len(answer.Topics[topic]) == 1 && answer.Topics[topic][0].CommittedOffset < 0
+	})
 	s.relay(nil, nil)
-	s.write(events(topic, 2)...)
-	s.await("they are published", func() bool { return len(s.cluster.ReadAll(s, topic)) == 2 })
-	stop = s.consumer(topic, handled, nil)
+	s.write(events(topic, anew)...)
+	s.await("they are published", func() bool { return len(s.cluster.ReadAll(s, topic)) == anew })
+	return topic
+}
+
+// The new log is shorter than the position.
+func topicAgain(s *scene) (over func()) {
+	topic := s.again(5, 2)
+	stop := s.consumer(topic, handled, nil)
 	return func() {
 		stop()
 		s.exec("delete from holdfast.consumer_position where topic = $1", topic)
 		s.consumer(topic, handled, nil)
 		s.await("the events of the new log are handled", func() bool {
 			return s.count("select count(*) from holdfast.inbox where result = 'handled'") == 7
+		})
+	}
+}
+
+// The new log is longer: its first events look as if they had been read.
+func topicAgainLonger(s *scene) (over func()) {
+	topic := s.again(5, 8)
+	s.consumer(topic, handled, nil)
+	return func() {
+		s.does("dlq", "replay", "--consumer", "billing", "--reason", "a test")
+		s.await("the events of the new log are handled", func() bool {
+			return s.count("select count(*) from holdfast.inbox where result = 'handled'") == 13
 		})
 	}
 }

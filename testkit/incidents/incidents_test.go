@@ -41,6 +41,13 @@ var making = map[string]func(*scene) (over func()){
 	"Postgres is away":              postgresAway,
 	"Postgres fails over":           postgresCrashes,
 	"A restored copy":               restoredCopy,
+	"Old events are written":        oldEvents,
+	"Nodes lose partitions":         partitionsTaken,
+	"Records come again":            topicAgainLonger,
+	"The gauges are missing":        gaugesMissing,
+	"Requests need a person":        answerUnusable,
+	"Requests are refused":          requestsRefused,
+	"Webhooks are refused":          webhooksRefused,
 }
 
 func TestEachIncidentShowsAsThePageSays(t *testing.T) {

@@ -49,7 +49,9 @@ func (s *scene) ofItsOwn() *pgtest.Server {
 
 func postgresAway(s *scene) (over func()) {
 	server := s.ofItsOwn()
+	topic := s.cluster.Topic(s, 1)
 	s.relay(nil, nil)
+	s.consumer(topic, handled, nil)
 	s.healthy()
 	if err := server.StopFast(); err != nil {
 		s.Fatal(err)
@@ -79,6 +81,13 @@ func postgresCrashes(s *scene) (over func()) {
 		s.write(events(topic, 1)...)
 		s.await("the next event is handled", func() bool { return s.count("select count(*) from holdfast.inbox") == 2 })
 	}
+}
+
+func gaugesMissing(s *scene) (over func()) {
+	s.on(nil)
+	s.healthy()
+	s.unwatch()
+	return s.watch
 }
 
 // The cluster is not the one that the cursors are of, as after a restore.

@@ -69,21 +69,32 @@ func topicMissing(s *scene) (over func()) {
 }
 
 func partitionHeld(s *scene) (over func()) {
+	_, over = s.held()
+	return over
+}
+
+// held is a topic whose first partition takes nothing.
+func (s *scene) held() (topic string, over func()) {
+	s.Helper()
 	s.on(nil)
-	topic := s.cluster.Topic(s, 2)
+	topic = s.cluster.Topic(s, 2)
 	proxy := need[*kafkaproxy.Proxy](s)(kafkaproxy.Start(s.cluster.Brokers[0]))
 	s.Cleanup(proxy.Close)
 	s.relay(kafkaproxy.Dial(proxy.Address()), func(c *relay.Config) { c.ParkAfter = 500 * time.Millisecond })
 	s.healthy()
 	proxy.Set(kafkaproxy.Leaderless(topic, 0))
 	s.write(events(topic, 20)...)
-	return func() { proxy.Set(kafkaproxy.Pass()) }
+	return topic, func() { proxy.Set(kafkaproxy.Pass()) }
 }
 
-// The same, and half an hour passes.
+// A partition takes nothing for half an hour, while many events come.
 func parkedLong(s *scene) (over func()) {
-	over = partitionHeld(s)
-	s.await("events are parked", func() bool { return s.count("select count(*) from holdfast.parked") > 0 })
+	topic, over := s.held()
+	for range 12 {
+		s.write(events(topic, 250)...)
+		s.prom.scrape()
+	}
+	s.await("events are parked", func() bool { return s.count("select count(*) from holdfast.parked") > 1000 })
 	s.exec("update holdfast.parked set first_at = first_at - interval '30 minutes'")
 	return over
 }
@@ -92,11 +103,31 @@ func parkedLong(s *scene) (over func()) {
 func laneTaken(s *scene) (over func()) {
 	s.on(nil)
 	topic := s.cluster.Topic(s, 1)
-	s.relay(nil, func(c *relay.Config) { c.Lease = 30 * time.Second })
-	s.await("the relay has its lanes", func() bool { return s.count("select count(*) from holdfast.lane where lease_until < now()") == 0 })
+	s.relay(nil, nil)
 	s.healthy()
-	s.exec("update holdfast.lane set epoch = epoch + 1, owner = 'another', lease_until = now() + interval '1 second'")
-	s.write(events(topic, 20)...)
+	for range 2 {
+		s.await("the relay has its lanes", func() bool {
+			return s.count("select count(*) from holdfast.lane where lease_until < now() or owner = 'another'") == 0
+		})
+		s.exec("update holdfast.lane set epoch = epoch + 1, owner = 'another', lease_until = now() + interval '1 second'")
+		s.write(events(topic, 20)...)
+	}
+	return func() {}
+}
+
+// Events that a producer dates back, as an import does.
+func oldEvents(s *scene) (over func()) {
+	s.on(nil)
+	topic := s.cluster.Topic(s, 1)
+	s.relay(nil, nil)
+	s.healthy()
+	for range 3 {
+		s.write(old(events(topic, 20))...)
+		s.await("they are published", func() bool {
+			return s.count("select count(*) from holdfast.event e join holdfast.lane l using (lane) where e.xid >= pg_snapshot_xmax(l.done)") == 0
+		})
+		s.prom.scrape()
+	}
 	return func() {}
 }
 

@@ -43,7 +43,8 @@ type scene struct {
 	logger  *slog.Logger
 	watched *holdfastprometheus.Collector
 	prom    *scraper
-	begun   bool // the incident
+	begun   bool   // the incident
+	unwatch func() // ends the gauges of the database
 }
 
 // setup is a scene whose database has the gauges. db is nil for one of the server that tests share.
@@ -68,10 +69,16 @@ func (s *scene) on(db *pgtest.DB) {
 		db = migrated.New(s.T)
 	}
 	s.db = db
-	pool := db.PoolOf(s.T, 2)
-	d := need[*metrics.Database](s)(metrics.NewDatabase(pool, metrics.DatabaseConfig{Interval: time.Second, Timeout: 2 * time.Second}))
+	s.watch()
+}
+
+// watch begins the gauges of the database.
+func (s *scene) watch() {
+	s.Helper()
+	d := need[*metrics.Database](s)(metrics.NewDatabase(s.db.PoolOf(s.T, 2), metrics.DatabaseConfig{Interval: time.Second, Timeout: 2 * time.Second}))
 	stop := need[func() error](s)(s.watched.Database(d))
-	s.Cleanup(func() { _ = stop() })
+	s.unwatch = func() { _ = stop() }
+	s.Cleanup(s.unwatch)
 }
 
 // lag watches how far consumers are from the ends of their partitions.
