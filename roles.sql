@@ -43,7 +43,7 @@ grant select, update on holdfast.segments, holdfast.lane to holdfast_relay;
 grant select, insert, update, delete on holdfast.relay, holdfast.parked to holdfast_relay;
 grant select, delete on holdfast.scheduled to holdfast_relay;
 grant select, update, insert (origin, consumer, reason, fingerprint, state, holds, event_id, source, type, topic, key, time, headers, payload, hash, version, lane, partition, "offset", place, attempts, errors, first_at, last_at) on holdfast.letter to holdfast_relay;
-grant select on holdfast.lane_hold, holdfast.current_incarnation to holdfast_relay;
+grant select on holdfast.lane_hold, holdfast.current_incarnation, holdfast.pause to holdfast_relay;
 grant usage on sequence holdfast.parked_place to holdfast_relay;
 grant execute on function holdfast.append_unchecked, holdfast.reclaim, holdfast.publish_letter, holdfast.last_errors to holdfast_relay;
 
@@ -53,7 +53,7 @@ grant select, insert, update, delete on holdfast.inbox, holdfast.stored, holdfas
 grant select, insert, update on holdfast.retention, holdfast.consumer_position, holdfast.watermark to holdfast_consumer;
 grant select, update, insert (origin, consumer, reason, fingerprint, state, holds, event_id, source, type, topic, key, time, headers, payload, hash, version, lane, partition, "offset", place, attempts, errors, first_at, last_at) on holdfast.letter to holdfast_consumer;
 grant select, insert on holdfast.incarnation to holdfast_consumer;
-grant select on holdfast.letter_action, holdfast.consumer_hold, holdfast.current_incarnation to holdfast_consumer;
+grant select on holdfast.letter_action, holdfast.consumer_hold, holdfast.current_incarnation, holdfast.pause to holdfast_consumer;
 grant usage on sequence holdfast.stored_place to holdfast_consumer;
 grant execute on function holdfast.publish_letter, holdfast.last_errors to holdfast_consumer;
 
@@ -61,7 +61,7 @@ grant execute on function holdfast.publish_letter, holdfast.last_errors to holdf
 grant select, insert, update, delete on holdfast.idempotency, holdfast.idempotency_step, holdfast.idempotency_request, holdfast.idempotency_expired to holdfast_web;
 grant usage on sequence holdfast.idempotency_fence to holdfast_web;
 
--- Who works on dead letters, stored and parked events: holdfast dlq, stored, parked, find. They delete letters by purge_letters, which
+-- Who works on dead letters, stored, parked and scheduled events, and pauses: holdfast dlq, stored, parked, scheduled, pause, find. They delete letters by purge_letters, which
 -- refuses open ones. What they did stays, signed by the database with their login and the time.
 grant select, update, insert (origin, consumer, reason, fingerprint, state, holds, event_id, source, type, topic, key, time, headers, payload, hash, version, lane, partition, "offset", place, attempts, errors, first_at, last_at) on holdfast.letter to holdfast_operator;
 grant select, insert (letter, action, by, reason, payload, hash, version, replay) on holdfast.letter_action to holdfast_operator;
@@ -73,7 +73,9 @@ grant select, update, delete on holdfast.parked to holdfast_operator;
 grant select, update (owner, epoch, lease_until) on holdfast.lane to holdfast_operator;
 grant select on holdfast.consumer_type, holdfast.lane_hold, holdfast.consumer_hold, holdfast.start to holdfast_operator;
 grant select (xid, seq, lane, id, source, type, topic, key, time, letter) on holdfast.event to holdfast_operator;
-grant select (lane, due_at, id, source, type, topic, key, time) on holdfast.scheduled to holdfast_operator;
+grant select, delete on holdfast.scheduled to holdfast_operator;
+grant select, delete, insert (consumer, topic, key, by, reason) on holdfast.pause to holdfast_operator;
+grant select, insert (action, consumer, topic, key, by, reason) on holdfast.pause_action to holdfast_operator;
 grant select (scope, operation, key, state, status, result_ref, run, attempt, lease_until, created_at, expires_at) on holdfast.idempotency to holdfast_operator;
 grant select (run) on holdfast.idempotency_step to holdfast_operator;
 grant select (run, due_at) on holdfast.idempotency_request to holdfast_operator;
@@ -83,7 +85,7 @@ grant execute on function holdfast.replay_letter, holdfast.purge_letters, holdfa
 
 -- Monitoring: holdfast check and status. It sees no payload and no header. It sees errors of handlers, as the logs do.
 grant select (lane, xid, seq, time) on holdfast.event, holdfast.event_0, holdfast.event_1, holdfast.event_2, holdfast.event_3 to holdfast_reader;
-grant select on holdfast.birth, holdfast.cluster, holdfast.segments, holdfast.lane, holdfast.relay, holdfast.consumer_position, holdfast.consumer_skip to holdfast_reader;
+grant select on holdfast.birth, holdfast.cluster, holdfast.segments, holdfast.lane, holdfast.relay, holdfast.consumer_position, holdfast.consumer_skip, holdfast.pause to holdfast_reader;
 grant select (lane, due_at, seq) on holdfast.scheduled to holdfast_reader;
 grant select (lane, id, why, topic, place, partition, first_at) on holdfast.parked to holdfast_reader;
 grant select (consumer, topic, key, place, event_id, type, attempts, errors, next_at, first_at, lease_until, letter) on holdfast.stored to holdfast_reader;

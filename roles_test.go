@@ -43,6 +43,9 @@ func granted(who string) map[string]bool {
 	// public may read these views, which show a role what its own rights allow, and ask what it is bound to itself.
 	may["select on installation"], may["execute on last_errors"], may["execute on own_consumers"] = true, true, true
 	may["select on current_incarnation"] = may["select on incarnation"]
+	for _, column := range []string{"consumer", "topic", "key"} { // for consumer_hold
+		may["select ("+column+") on pause"] = true
+	}
 	for _, view := range []string{"lane_hold", "consumer_hold"} {
 		may["select on "+view] = may["select on letter"] || may["select (state) on letter"]
 	}

@@ -138,8 +138,10 @@ func withMaxPayload(schema string, c SchemaConfig) string {
 // grantsSQL revokes everything from everybody but the owner; roles.sql grants to whom what.
 // What everybody gets shows nothing that a role may not see anyway: the views require the role's own rights to the tables,
 // own_consumers says what the user itself is bound to, which policies ask in its name, and installation has no more than the
-// version, by which every part checks at its start that it may run.
+// version, by which every part checks at its start that it may run. What is paused, without who and why, is what consumer_hold
+// reads: nodes whose roles were made before there was a pause go on after an upgrade.
 const grantsSQL = `revoke all on all functions in schema holdfast from public;
 grant execute on function holdfast.last_errors(text[]), holdfast.own_consumers() to public;
 grant select on holdfast.current_incarnation, holdfast.lane_hold, holdfast.consumer_hold, holdfast.installation to public;
+grant select (consumer, topic, key) on holdfast.pause to public;
 `

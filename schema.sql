@@ -474,6 +474,38 @@ create index idempotency_expired_key on holdfast.idempotency_expired (key);
 alter table holdfast.idempotency_expired replica identity full; -- it has no key, and its rows are removed
 
 -- ---------------------------------------------------------------------------------------------------------------------
+-- What people have paused.
+
+-- One row for each topic, consumer, or key of a consumer that somebody has paused (holdfast pause), until it is resumed. Relays
+-- publish no event of a paused topic, and park them in order. No handler of a paused consumer begins. The events of a paused key
+-- wait in `stored`, as if a dead letter held it. Relays and consumers read the table once a second; a key is looked up with each
+-- event, by the view consumer_hold. The database signs each row: see sign_action.
+create table holdfast.pause (
+    consumer  text collate "C" not null default '',   -- '': a topic is paused, for relays
+    topic     text collate "C" not null default '',   -- '': all of a consumer is paused
+    key       text collate "C" not null default '',
+    by        text not null,
+    reason    text not null,
+    at        timestamptz not null default now(),
+    login     text collate "C",
+    primary key (consumer, topic, key),
+    constraint a_topic_a_consumer_or_a_key check ((consumer = '' and topic <> '' and key = '') or (consumer <> '' and (topic = '') = (key = '')))
+);
+
+-- Who paused and resumed what, and who had parked events tried at once, and why.
+create table holdfast.pause_action (
+    id        bigint generated always as identity primary key,
+    action    text not null constraint action_is_known check (action in ('pause', 'resume', 'retry')),
+    consumer  text collate "C" not null default '',
+    topic     text collate "C" not null default '',
+    key       text collate "C" not null default '',
+    by        text not null,
+    reason    text not null,
+    at        timestamptz not null default now(),
+    login     text collate "C"
+);
+
+-- ---------------------------------------------------------------------------------------------------------------------
 -- Dead letters: events that were given up, on either side, written in the transaction that gives them up.
 
 create table holdfast.letter (
@@ -520,12 +552,16 @@ create view holdfast.lane_hold with (security_invoker = true) as
       from holdfast.letter l
      where l.holds and l.state in ('open', 'replaying');
 
--- At a consumer, a letter holds the events of its topic and key whose place comes after `after`. By the index
--- letter_holds_inbox.
+-- At a consumer, a letter holds the events of its topic and key whose place comes after `after`, by the index
+-- letter_holds_inbox; and a pause holds all of its key, by its primary key. That has no letter.
 create view holdfast.consumer_hold with (security_invoker = true) as
     select l.consumer, l.topic, l.key, l.id as letter, coalesce(l.place, '-9223372036854775808') as after
       from holdfast.letter l
-     where l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying');
+     where l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')
+    union all
+    select p.consumer, p.topic, p.key, null, '-9223372036854775808'
+      from holdfast.pause p
+     where p.key <> '';
 
 -- The last 20 errors, which is how many a row keeps.
 create function holdfast.last_errors(errors text[]) returns text[]
@@ -574,6 +610,8 @@ begin
 end $$;
 create trigger sign before insert on holdfast.letter_action for each row execute function holdfast.sign_action();
 create trigger sign before insert on holdfast.stored_action for each row execute function holdfast.sign_action();
+create trigger sign before insert on holdfast.pause for each row execute function holdfast.sign_action();
+create trigger sign before insert on holdfast.pause_action for each row execute function holdfast.sign_action();
 
 -- Removes up to `most` letters that were closed longer than `age` microseconds ago, the oldest first, and returns how many. Those
 -- who work on letters may not delete any: this function refuses open ones. What was done to the letters stays, without the
@@ -701,6 +739,8 @@ create policy own_rows on holdfast.inbox using (coalesce(consumer = any ((select
 create policy own_rows on holdfast.retention using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.stored using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.stored_action using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.pause using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.pause_action using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_position using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.start using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_type using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));

@@ -1,7 +1,7 @@
 -- From version 1 to 2: the collation "C" for every text that identifies something; limits at every way into the log; dead
 -- letters that only holdfast.replay_letter names; replica identities for tables without a key; what relays need to compare the
--- server with what they remember, and to wait for one partition; what consumers skip, and what people do to stored events; a trail
--- that outlives its letters; bindings of users to consumers and topics.
+-- server with what they remember, and to wait for one partition; what consumers skip, and what people do to stored events, and pause; a
+-- trail that outlives its letters; bindings of users to consumers and topics.
 --
 -- What is rewritten: the indexes with text columns of inbox, stored, letter and smaller tables. No table is. The log comes
 -- last, because producers wait for it: it has no such index, so that takes no time.
@@ -132,6 +132,30 @@ create table holdfast.consumer_skip (
     primary key (consumer, topic, type)
 ) with (fillfactor = 50);
 
+create table holdfast.pause (
+    consumer  text collate "C" not null default '',   -- '': a topic is paused, for relays
+    topic     text collate "C" not null default '',   -- '': all of a consumer is paused
+    key       text collate "C" not null default '',
+    by        text not null,
+    reason    text not null,
+    at        timestamptz not null default now(),
+    login     text collate "C",
+    primary key (consumer, topic, key),
+    constraint a_topic_a_consumer_or_a_key check ((consumer = '' and topic <> '' and key = '') or (consumer <> '' and (topic = '') = (key = '')))
+);
+
+create table holdfast.pause_action (
+    id        bigint generated always as identity primary key,
+    action    text not null constraint action_is_known check (action in ('pause', 'resume', 'retry')),
+    consumer  text collate "C" not null default '',
+    topic     text collate "C" not null default '',
+    key       text collate "C" not null default '',
+    by        text not null,
+    reason    text not null,
+    at        timestamptz not null default now(),
+    login     text collate "C"
+);
+
 create index stored_action_event on holdfast.stored_action (consumer, source, event_id);
 
 create index stored_age on holdfast.stored (consumer, first_at) where event_id <> '';
@@ -158,7 +182,11 @@ create view holdfast.lane_hold with (security_invoker = true) as
 create view holdfast.consumer_hold with (security_invoker = true) as
     select l.consumer, l.topic, l.key, l.id as letter, coalesce(l.place, '-9223372036854775808') as after
       from holdfast.letter l
-     where l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying');
+     where l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')
+    union all
+    select p.consumer, p.topic, p.key, null, '-9223372036854775808'
+      from holdfast.pause p
+     where p.key <> '';
 
 drop function holdfast.refusal(text, text, text, text, text, timestamptz, text);
 
@@ -578,6 +606,8 @@ begin
 end $$;
 create trigger sign before insert on holdfast.letter_action for each row execute function holdfast.sign_action();
 create trigger sign before insert on holdfast.stored_action for each row execute function holdfast.sign_action();
+create trigger sign before insert on holdfast.pause for each row execute function holdfast.sign_action();
+create trigger sign before insert on holdfast.pause_action for each row execute function holdfast.sign_action();
 
 create function holdfast.purge_letters(age bigint, most integer) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -631,6 +661,8 @@ create policy own_rows on holdfast.inbox using (coalesce(consumer = any ((select
 create policy own_rows on holdfast.retention using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.stored using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.stored_action using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.pause using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.pause_action using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_position using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.start using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_type using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));

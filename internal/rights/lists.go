@@ -21,7 +21,7 @@ var Of = map[string][]Right{
 		{"select", "installation", ""}, {"execute", "append, append_one, write, new_id, lock, lock_number", ""},
 	},
 	"relay": {
-		{"select", "installation, event, event_0, event_1, event_2, event_3, birth, cluster, lane_hold, current_incarnation", ""},
+		{"select", "installation, event, event_0, event_1, event_2, event_3, birth, cluster, lane_hold, current_incarnation, pause", ""},
 		{"select, insert", "incarnation", ""}, {"select, update", "segments, lane", ""}, {"select, insert, update, delete", "relay, parked", ""},
 		{"select, delete", "scheduled", ""}, {"select, update", "letter", ""}, {"insert", "letter", newLetter}, {"usage", "parked_place", ""},
 		{"execute", "append_unchecked, reclaim, publish_letter, last_errors", ""},
@@ -29,7 +29,7 @@ var Of = map[string][]Right{
 	"consumer": {
 		{"select, insert, update, delete", "inbox, stored, start, consumer_type, consumer_skip", ""},
 		{"select, insert, update", "retention, consumer_position, watermark", ""}, {"select, update", "letter", ""}, {"insert", "letter", newLetter},
-		{"select, insert", "incarnation", ""}, {"select", "installation, letter_action, consumer_hold, current_incarnation", ""}, {"usage", "stored_place", ""},
+		{"select, insert", "incarnation", ""}, {"select", "installation, letter_action, consumer_hold, current_incarnation, pause", ""}, {"usage", "stored_place", ""},
 		{"execute", "publish_letter, last_errors", ""},
 	},
 	"web": {
@@ -38,7 +38,8 @@ var Of = map[string][]Right{
 	},
 	"operator": {
 		{"select", "installation, consumer_type, lane_hold, consumer_hold, start", ""}, {"select", "event", "xid, seq, lane, id, source, type, topic, key, time, letter"},
-		{"select", "scheduled", "lane, due_at, id, source, type, topic, key, time"}, {"select, update", "letter", ""}, {"insert", "letter", newLetter},
+		{"select, delete", "scheduled, pause", ""}, {"select", "pause_action", ""}, {"insert", "pause", "consumer, topic, key, by, reason"},
+		{"insert", "pause_action", "action, consumer, topic, key, by, reason"}, {"select, update", "letter", ""}, {"insert", "letter", newLetter},
 		{"select", "letter_action, stored_action, letter_replay", ""},
 		{"insert", "letter_action", "letter, action, by, reason, payload, hash, version, replay"},
 		{"insert", "stored_action", "action, consumer, source, event_id, type, topic, key, letter, by, reason"},
@@ -50,7 +51,7 @@ var Of = map[string][]Right{
 		{"execute", "replay_letter, purge_letters, new_id, last_errors, lane_of", ""},
 	},
 	"reader": {
-		{"select", "installation, birth, cluster, segments, lane, relay, consumer_position, consumer_skip, consumer_type, lane_hold, consumer_hold, consumer_binding, producer_binding", ""},
+		{"select", "installation, birth, cluster, segments, lane, relay, consumer_position, consumer_skip, consumer_type, lane_hold, consumer_hold, consumer_binding, producer_binding, pause", ""},
 		{"select", "event, event_0, event_1, event_2, event_3", "lane, xid, seq, time"}, {"select", "scheduled", "lane, due_at, seq"}, {"select", "parked", "lane, id, why, topic, place, partition, first_at"},
 		{"select", "stored", "consumer, topic, key, place, event_id, type, attempts, errors, next_at, first_at, lease_until, letter"},
 		{"select", "letter", "id, origin, consumer, lane, topic, key, place, state, holds"},
