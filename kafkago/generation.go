@@ -35,6 +35,20 @@ var _ inbox.Grouped = (*generation)(nil)
 // GroupID names the group.
 func (k *generation) GroupID() string { return k.s.g.GroupID }
 
+var _ inbox.Incomplete = (*generation)(nil)
+
+// MissingTopics are the topics of the group that did not exist when it was last looked.
+func (k *generation) MissingTopics() (missing []string) {
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
+	for _, topic := range k.s.g.Topics {
+		if k.s.counts != nil && k.s.counts[topic] == 0 {
+			missing = append(missing, topic)
+		}
+	}
+	return missing
+}
+
 // errTopicMissed is what a generation says that has met a topic that was not there.
 var errTopicMissed = errors.New("a topic was missing: it may have been made again, so the group is joined anew")
 

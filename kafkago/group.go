@@ -43,7 +43,10 @@ func NewGroup(c Connection, g GroupConfig) (*Group, error) {
 	return &Group{connection: c, config: g}, nil
 }
 
-// Open is for inbox.Inbox. It waits for the brokers for at most 10 s, and goes on without an answer.
+// openTimeout is how long Open waits for the brokers. Then the log says what the group waits for.
+const openTimeout = 3 * time.Second
+
+// Open is for inbox.Inbox. It waits for the brokers for at most 3 s, and goes on without an answer.
 func (g *Group) Open(ctx context.Context, handover time.Duration) (inbox.Session, error) {
 	config := g.config.withDefaults(handover)
 	direct := net.Dialer{Timeout: joinTimeout}
@@ -60,7 +63,9 @@ func (g *Group) Open(ctx context.Context, handover time.Duration) (inbox.Session
 	dials := newDials(clientID)
 	s.leaver = newLeaver(config.GroupID, &kafka.Client{Addr: s.addr, Transport: own, Timeout: leaveTimeout}, dials, config.SessionTimeout)
 	// Before the group is joined: so a partition that is added while it forms makes a difference afterwards.
-	s.counts, _ = s.partitions(ctx)
+	asking, answered := context.WithTimeout(ctx, openTimeout)
+	s.counts, _ = s.partitions(asking)
+	answered()
 	var err error
 	s.group, err = kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
 		ID: config.GroupID, Brokers: g.connection.Brokers, Dialer: dials.name(g.connection.dialer()), Topics: config.Topics,

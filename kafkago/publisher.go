@@ -69,6 +69,14 @@ func NewPublisher(c Connection, k PublisherConfig) (*Publisher, error) {
 // What Connection.Wrap opened is its owner's to close. Close may be called many times, by many goroutines at once.
 func (k *Publisher) Close() { k.own.CloseIdleConnections() }
 
+var _ relay.Pinger = (*Publisher)(nil)
+
+// Ping returns nil once any broker has answered, and else why none does: relay.Pinger.
+func (k *Publisher) Ping(ctx context.Context) error {
+	_, err := k.client.ApiVersions(ctx, &kafka.ApiVersionsRequest{Addr: k.client.Addr})
+	return err
+}
+
 // Partition says which partition e would go to, and how many its topic has, by the metadata at hand: relay.Partitioner. Both
 // are 0 for a topic that no call of Publish has met yet, and for one that does not exist. It never asks the network.
 func (k *Publisher) Partition(e holdfast.Event) (partition, partitions int) {

@@ -29,6 +29,8 @@ type hold struct {
 	takes    bool
 	resuming bool
 	late     bool
+
+	paused bool // a topic that a person has paused: nothing of it is tried until it is resumed
 }
 
 const resumeAtOnce = 5000
@@ -231,6 +233,11 @@ func (l *lane) holdTopic(topic string, err error, now time.Time) {
 		l.r.c.Logger.Error("topic held: it is missing or not permitted; create it or grant the rights, nothing is lost meanwhile", "topic", topic, "lane", l.number, "lanes", w.lanes, "error", err)
 	}
 	l.observeHeld(Held{Lane: l.number, Topic: topic, Partition: anyPartition, Fault: FaultTopic, Err: err, Wait: wait})
+	l.holdQueued(topic)
+}
+
+// holdQueued takes what is queued of a topic that is held out of the queues.
+func (l *lane) holdQueued(topic string) {
 	for _, d := range l.destinations {
 		if d.topic != topic {
 			continue
@@ -258,6 +265,8 @@ func (l *lane) afterCall(d *destination, batch []*pending, all []answer, said su
 	topic, partition := l.holds[spot{d.topic, wholeTopic}], l.holds[d.spot]
 	if h := topic; h != nil {
 		switch {
+		case h.paused:
+			h.probing = false
 		case said.topic != nil:
 			l.again(h, d, answer{FaultTopic, said.topic}, now)
 		case said.answers:
@@ -335,7 +344,7 @@ func (l *lane) again(h *hold, d *destination, a answer, now time.Time) {
 // mayProbe says whether one event may be tried for what is held, when it is time.
 func (l *lane) mayProbe(at spot, h *hold) bool {
 	d := l.destinationAt(at)
-	return !h.probing && !h.resuming && (d == nil || d.idle())
+	return !h.probing && !h.resuming && !l.paused(at.topic) && (d == nil || d.idle())
 }
 
 // probe tries one event of each topic and partition that is held, when it is time.

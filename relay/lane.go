@@ -64,6 +64,7 @@ type lane struct {
 	recountAt time.Time // when to see whether the topics in whole still have so many
 	held      map[queue]bool
 	heldAt    time.Time             // when held was last read
+	pauses    *pausedTopics         // that holds says
 	holds     map[spot]*hold        // topics that are missing or not permitted, and partitions that are unavailable or slow
 	trying    map[rowKey]int        // parked events that are in memory: queues, and for events without a key their rows
 	tries     int                   // how many rows those are
@@ -98,6 +99,7 @@ var errFenced = fmt.Errorf("%w: another relay owns it, or the database was resta
 // run works the lane until stop is closed (nil), or until our memory of it may be wrong (an error). ctx is cancelled only
 // when the lane is lost or the time to stop has run out.
 func (l *lane) run(ctx context.Context) error {
+	l.applyPauses()
 	if err := l.resumeReleased(ctx); err != nil {
 		return err
 	}
@@ -145,6 +147,7 @@ func (l *lane) run(ctx context.Context) error {
 
 // turn does what needs no waiting: hold what is slow, send what is queued, park what leaves.
 func (l *lane) turn(ctx context.Context) error {
+	l.applyPauses()
 	if p := l.blocked; p != nil {
 		l.accept(*p)
 	}

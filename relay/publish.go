@@ -138,6 +138,9 @@ func (l *lane) batchOf(d *destination, before int64) []*pending {
 				l.leave(p, disposition, nil)
 				continue
 			}
+		} else if l.paused(d.topic) {
+			l.hold(p, topicHeld)
+			continue
 		}
 		kept = append(kept, p)
 	}

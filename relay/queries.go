@@ -287,6 +287,10 @@ select distinct (k.objid::bigint & 255)::smallint from pg_locks k
    and k.classid::bigint = $1::bigint and (k.objid::bigint & 4294967040) = $2::bigint
    and k.database = (select d.oid from pg_database d where d.datname = current_database())`
 
+// readPaused lists the topics that people have paused.
+const readPaused = `-- relay.paused
+select p.topic from holdfast.pause p where p.consumer = ''`
+
 // leaveRelay removes this relay and those that have not been seen for a day, and releases the lanes that it still owns: a
 // stop cut off their claim, or they were dropped in doubt. It runs when no lane of the relay runs any more.
 const leaveRelay = `-- relay.leave

@@ -34,6 +34,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/private"
+	"github.com/holdfast-go/holdfast/internal/quiet"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -61,13 +62,15 @@ type Relay struct {
 	asked   []int16 // lanes that somebody asks for
 	broken  error   // why Run must return
 	token   string
-	working sync.WaitGroup // a goroutine for each lane, and for each call of the publisher
-	answers atomic.Int64   // when the publisher last said that an event was acknowledged or refused for itself, in nanoseconds
-	prompt  atomic.Int64   // when it last did so promptly
-	back    atomic.Int64   // when it first did so after an outage
-	notices notices        // of topics and partitions that take nothing
-	vitals  vitals         // what Health tells
-	changed chan struct{}  // a lane has ended: look at the claims now
+	working sync.WaitGroup               // a goroutine for each lane, and for each call of the publisher
+	answers atomic.Int64                 // when the publisher last said that an event was acknowledged or refused for itself, in nanoseconds
+	prompt  atomic.Int64                 // when it last did so promptly
+	back    atomic.Int64                 // when it first did so after an outage
+	notices notices                      // of topics and partitions that take nothing
+	paused  atomic.Pointer[pausedTopics] // nil until it was read
+	vitals  vitals                       // what Health tells
+	said    quiet.Limiter                // what was logged of late
+	changed chan struct{}                // a lane has ended: look at the claims now
 }
 
 // New returns a Relay, or one error that names every problem of the configuration. It does not touch the database.
@@ -114,6 +117,7 @@ func (r *Relay) Wake() { r.poller.poke() }
 // waits, with backoff and jitter, and logs that.
 func (r *Relay) Run(ctx context.Context) (err error) {
 	r.vitals.begin(r.env.now())
+	r.sayPool()
 	defer func() { r.vitals.end(err) }()
 	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
@@ -122,6 +126,8 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 	parts.Go(func() { r.poller.run(background) })
 	parts.Go(func() { r.saver.run(background) })
 	parts.Go(func() { r.maintainSegments(background) })
+	parts.Go(func() { r.watchPauses(background) })
+	parts.Go(func() { r.reachBroker(background) })
 
 	err = r.manage(ctx, work)
 
@@ -149,6 +155,9 @@ func (r *Relay) manage(ctx, work context.Context) error {
 			err = r.fit(ctx)
 			fits = err == nil
 		}
+		if fits && err == nil && r.paused.Load() == nil {
+			err = r.readPauses(ctx)
+		}
 		if fits && err == nil {
 			err = r.handOverAsked(ctx)
 		}
@@ -168,7 +177,9 @@ func (r *Relay) manage(ctx, work context.Context) error {
 		default:
 			failures++
 			wait = max(holdPolicy.Delay(failures, rand.Float64()), 50*time.Millisecond)
-			r.c.Logger.Warn("relay waits for the database", "relay", r.c.Name, "wait", wait, "error", private.Text(err))
+			if attrs, say := r.again("database "+private.Kind(private.Text(err)), "relay", r.c.Name, "wait", wait, "error", private.Text(err)); say {
+				r.c.Logger.Warn("relay waits for the database", attrs...)
+			}
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -235,7 +246,9 @@ func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	delete(r.lanes, l.number) // from here on it may be claimed again
 	r.mu.Unlock()
 	if err != nil {
-		r.c.Logger.Warn("lane dropped, will be claimed again when it is free", "lane", l.number, "epoch", l.epoch, "times", times, "error", private.Text(err))
+		if attrs, say := r.again("dropped "+private.Kind(private.Text(err)), "lane", l.number, "epoch", l.epoch, "times", times, "error", private.Text(err)); say {
+			r.c.Logger.Warn("lane dropped, will be claimed again when it is free", attrs...)
+		}
 		if observe := r.c.Observer.OnLost; observe != nil {
 			observe(Lost{Lane: l.number, Err: err, Fenced: errors.Is(err, errFenced)})
 		}

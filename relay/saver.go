@@ -65,7 +65,9 @@ func (s *saver) run(ctx context.Context) {
 func (s *saver) try(ctx context.Context, lanes []*lane) {
 	if err := s.save(ctx, lanes); err != nil && ctx.Err() == nil {
 		s.r.giveUpIfFatal(err)
-		s.r.c.Logger.Warn("cursors not saved, will retry", "relay", s.r.c.Name, "error", private.Text(err))
+		if attrs, say := s.r.again("cursors "+private.Kind(private.Text(err)), "relay", s.r.c.Name, "error", private.Text(err)); say {
+			s.r.c.Logger.Warn("cursors not saved, will retry", attrs...)
+		}
 	}
 }
 

@@ -51,7 +51,9 @@ func (r *Relay) maintainSegments(ctx context.Context) {
 		cancel()
 		if err != nil && ctx.Err() == nil {
 			r.giveUpIfFatal(err)
-			r.c.Logger.Warn("segment maintenance failed, will retry", "error", private.Text(err))
+			if attrs, say := r.again("segments "+private.Kind(private.Text(err)), "error", private.Text(err)); say {
+				r.c.Logger.Warn("segment maintenance failed, will retry", attrs...)
+			}
 		}
 		if loaded {
 			pause = maintainLoaded

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -41,6 +42,9 @@ type sim struct {
 
 	bad    map[string]string // events whose rows fail, and for which statements
 	badRng *rand.Rand
+
+	paused   pausedTopics
+	pauseRng *rand.Rand
 }
 
 // simPlan is what a seed decides of a schedule before it begins.
@@ -63,6 +67,7 @@ type simPlan struct {
 	cuts, refusals, kills, freezes, crashes, clocks, rotates, long, scheduled, repeatable, survives bool
 	slow                                                                                            bool // statements may hang, and have time-outs
 	bad                                                                                             bool // there are rows for which statements fail
+	pauses                                                                                          bool // topics are paused and resumed
 }
 
 // calm says that nothing ever fails: then nothing may be published twice.
@@ -95,6 +100,7 @@ func newPlan(seed uint64, bug simBug) simPlan {
 	if p.wide = wideFrom; bug == (simBug{}) {
 		p.wide = []int{0, 1, wideFrom}[rand.New(rand.NewPCG(seed, 7)).IntN(3)]
 	}
+	p.pauses = bug == simBug{} && rand.New(rand.NewPCG(seed, 8)).IntN(2) == 0
 	return p
 }
 
@@ -112,7 +118,7 @@ func runPlan(p simPlan) (found *violation, steps int) {
 // runSim is runPlan, and the simulation as it was left.
 func runSim(p simPlan) (found *violation, s *sim) {
 	s = &sim{plan: p, rng: rand.New(rand.NewPCG(p.seed, 2)), at: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), chaos: true,
-		bad: map[string]string{}, badRng: rand.New(rand.NewPCG(p.seed, 5))}
+		bad: map[string]string{}, badRng: rand.New(rand.NewPCG(p.seed, 5)), paused: pausedTopics{}, pauseRng: rand.New(rand.NewPCG(p.seed, 9))}
 	defer func() {
 		switch v := recover().(type) {
 		case nil:
@@ -141,6 +147,9 @@ func runSim(p simPlan) (found *violation, s *sim) {
 	}
 	for i := range p.writers {
 		s.spawn(fmt.Sprint("writer ", i), nil, func() { s.write() })
+	}
+	if p.pauses {
+		s.spawn("pauser", nil, s.pauseTopics)
 	}
 	for s.steps < p.steps {
 		s.fault()
@@ -382,9 +391,38 @@ func (s *sim) fault() {
 	}
 }
 
+// pauseTopics pauses and resumes topics. Each relay sees it some time later.
+func (s *sim) pauseTopics() {
+	for s.chaos {
+		s.sleep(time.Duration(1+s.pauseRng.IntN(400)) * time.Millisecond)
+		now := maps.Clone(s.paused)
+		if topic := []string{"orders", "other"}[s.pauseRng.IntN(2)]; now[topic] {
+			delete(now, topic)
+		} else {
+			now[topic] = true
+		}
+		if s.chaos {
+			s.setPauses(now)
+		}
+	}
+}
+
+func (s *sim) setPauses(now pausedTopics) {
+	s.log("paused: %v", now)
+	s.paused = now
+	for _, sr := range s.relays {
+		late := time.Duration(s.pauseRng.IntN(100)) * time.Millisecond
+		s.spawn("pauses of "+sr.r.c.Name, sr, func() {
+			s.sleep(late)
+			sr.r.notePauses(s.paused)
+		})
+	}
+}
+
 // calmDown ends all faults: what was written must arrive now.
 func (s *sim) calmDown() {
 	s.chaos = false
+	s.setPauses(pausedTopics{})
 	s.oracle.calmAt = s.at
 	s.broker.heal()
 	s.log("calm")

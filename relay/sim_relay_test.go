@@ -102,6 +102,7 @@ func (s *sim) startRelay() {
 	r.env = env{now: func() time.Time { return s.at }, chance: s.rng.Float64, start: sr.startLane, call: sr.call, after: sr.later, await: sr.await, limit: sr.limit,
 		lacking: func(context.Context) ([]string, error) { return nil, nil }}
 	sr.r = r
+	r.notePauses(s.paused)
 	sr.ctx, sr.shutdown = context.WithCancel(context.Background())
 	sr.work, sr.cut = context.WithCancelCause(context.Background())
 	s.relays = append(s.relays, sr)
@@ -345,6 +346,7 @@ func (sr *simRelay) startLane(work context.Context, l *lane) {
 // run is lane.run.
 func (sl *simLane) run() error {
 	s, l := sl.sr.s, sl.lane
+	l.applyPauses()
 	if err := l.resumeReleased(sl.ctx); err != nil {
 		return err
 	}

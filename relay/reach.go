@@ -1,0 +1,65 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/private"
+)
+
+// A relay that starts says within seconds what keeps it from working, also while there is nothing to publish that would show it.
+
+const (
+	// reachTimeout bounds one question to the broker.
+	reachTimeout = 3 * time.Second
+
+	// leastConnections is how many connections a relay needs to work without waiting for itself.
+	leastConnections = 4
+)
+
+// Pinger is a Publisher that can say whether a broker answers. A relay asks when it starts, until one does: a wrong address, or a
+// password that is refused, is in the log then before the first event waits for it. Package kafkago's Publisher is one.
+type Pinger interface {
+	Publisher
+
+	// Ping returns nil once any broker has answered, and else why none does. It must end with ctx.
+	Ping(ctx context.Context) error
+}
+
+// reachBroker asks until a broker answers, or ctx ends.
+func (r *Relay) reachBroker(ctx context.Context) {
+	p, ok := r.publisher.(Pinger)
+	if !ok {
+		return
+	}
+	for tries := 1; ctx.Err() == nil; tries++ {
+		asking, cancel := context.WithTimeout(ctx, reachTimeout)
+		err := p.Ping(asking)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if attrs, say := r.again("broker", "error", private.Text(err)); say {
+			r.c.Logger.Warn("no broker answers yet: events wait in the log until one does; check the addresses, TLS and SASL", attrs...)
+		}
+		wait := time.NewTimer(max(holdPolicy.Delay(tries+3, r.env.chance()), 200*time.Millisecond))
+		select {
+		case <-ctx.Done():
+		case <-wait.C:
+		}
+		wait.Stop()
+	}
+}
+
+// sayPool warns of a pool that is too small for a relay.
+func (r *Relay) sayPool() {
+	pool, ok := r.pool.(*pgxpool.Pool)
+	if !ok {
+		return
+	}
+	if most := int(pool.Config().MaxConns); most < leastConnections {
+		r.c.Logger.Warn("the relay's pool is small: its statements wait for each other, and leases may run out; set pool_max_conns", "connections", most, "needed", leastConnections)
+	}
+}
