@@ -63,8 +63,15 @@ func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []
 	if try {
 		d.manner = mannerTry
 	}
-	var s step // nil: the handler runs
-	if d.h == nil {
+	paused, _ := rec.pauses.now(ctx, rec.pool) // Without an answer the next statement meets the same, and knows how to wait.
+	var s step                                 // nil: the handler runs
+	if paused && d.h != nil {
+		s = rec.storing(d)
+		if try {
+			s = rec.trying(d, s)
+		}
+	}
+	if d.h == nil && s == nil {
 		other, skip, err := rec.unhandled(ctx, rec.pool, d)
 		if err != nil {
 			return "", fmt.Errorf("receive event: %w", err)
@@ -93,8 +100,15 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 	}
 	d := rec.registry.newDelivery(e)
 	d.manner = mannerCallers
+	paused, err := rec.pauses.now(ctx, tx)
+	if err != nil {
+		return "", fmt.Errorf("receive event: %w", err)
+	}
 	first := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, 1) }
-	if d.h == nil {
+	switch {
+	case d.h != nil && paused:
+		first = rec.storing(d)
+	case d.h == nil:
 		s, skip, err := rec.unhandled(ctx, tx, d)
 		if err != nil {
 			return "", fmt.Errorf("receive event: %w", err)
@@ -163,6 +177,14 @@ func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out
 	failed = failureOf(ctx, tx, err)
 	rollback(ctx, savepoint)
 	return "", failed, nil
+}
+
+// storing is the step for an event whose consumer is paused. Run handles it when that is over.
+func (rec *receiver) storing(d *delivery) step {
+	d.h = nil // No step runs the handler.
+	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+		return rec.queues.store(ctx, tx, d, past{}, nil, Stored)
+	}
 }
 
 // unknown is the step for an event of a type that this node does not handle. It is nil when the event is skipped.

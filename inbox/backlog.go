@@ -21,6 +21,18 @@ func (bl *backlog) workStored(ctx context.Context) error {
 	finished := make(chan error, bl.c.Workers)
 	wait := bl.c.PollMin
 	for {
+		if running, change := bl.pauses.running(); !running {
+			select {
+			case <-ctx.Done():
+				return nil
+			case err := <-finished:
+				if err != nil {
+					return err
+				}
+			case <-change:
+			}
+			continue
+		}
 		// 1. Claim as many events as there are free workers, at least one.
 		select {
 		case <-ctx.Done():
@@ -33,6 +45,9 @@ func (bl *backlog) workStored(ctx context.Context) error {
 		case free <- struct{}{}:
 		}
 		<-free
+		if bl.pauses.stopped() { // since it began to wait for a worker
+			continue
+		}
 		got, err := bl.claims.claim(jobs, bl.c.Workers-len(free)) // A claim that a stop cuts short would leave its leases.
 		switch {
 		case ctx.Err() != nil:

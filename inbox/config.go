@@ -189,6 +189,13 @@ type Config struct {
 	// Observer receives what the inbox does.
 	Observer Observer
 
+	// RedactErrorFunc says what of a handler's error the log gets, as the attribute error of "handler failed, will retry" and "event
+	// given up": the first line of what it returns, at most 200 bytes, without control characters; nothing if that is "". It gets
+	// what the handler returned. ErrorKind is such a function, and so is error.Error if your handlers never put an event's data into
+	// an error. It must be quick and is called from many goroutines. Defaults to what Postgres, the network or a time-out says
+	// without values, or the type of the innermost error: nothing that a handler said.
+	RedactErrorFunc func(error) string
+
 	// Logger gets constant messages with attributes, never payloads or header values. Defaults to slog.Default().
 	Logger *slog.Logger
 }

@@ -35,6 +35,9 @@ func connectionTimeout(c Config) time.Duration { return min(max(c.Timeout, least
 // lock after Config.Timeout, so only a connection that is dead takes as long.
 func statementTimeout(c Config) time.Duration { return max(c.Timeout, leastWait) * 5 / 4 }
 
+// testEvery is how often the idle connections of the pool are tested, at most.
+const testEvery = time.Second
+
 // pongTimeout is how long an idle connection may take to answer when the pool is tested.
 func pongTimeout(c Config) time.Duration { return min(connectionTimeout(c)/4, 2*time.Second) }
 
@@ -89,7 +92,7 @@ func (env *env) suspect(err error) {
 
 // mayTest keeps the tests of the pool a while apart.
 func (env *env) mayTest() bool {
-	_, now := env.tested.Allow("", sayEvery, time.Now())
+	_, now := env.tested.Allow("", testEvery, time.Now())
 	return now
 }
 

@@ -15,6 +15,7 @@ type consumer struct {
 	receiver     *receiver
 	fences       *fences
 	memory       *memory
+	pauses       *pauses
 
 	suspects sync.Mutex // after two unclean ends one suspect of the node runs at a time (serial.go)
 }
@@ -30,6 +31,9 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 		err := co.declarations.declare(ctx)
 		if err == nil {
 			if err = co.renewIncarnation(ctx); err == nil {
+				err = co.pauses.look(ctx, co.pool)
+			}
+			if err == nil {
 				break
 			}
 			if fix := co.miswired(ctx, err); fix != nil {
@@ -67,6 +71,7 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 			continue
 		}
 		wait = 0
+		co.sayMissing(gen)
 		err = co.generation(ctx, gen, workers)
 		gen.Leave()
 		switch {
@@ -82,12 +87,26 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 	}
 }
 
-// generation runs the assigned partitions until the group wants them back, and then releases them.
+// generation runs the assigned partitions until the group wants them back, and then releases them. A pause of the consumer ends it
+// too. While that lasts this node stays in the group, and reads nothing.
 func (co *consumer) generation(ctx context.Context, gen Generation, workers *workerPool) error {
+	running, change := co.pauses.running()
+	if !running {
+		co.vitals.joined(true)
+		defer co.vitals.joined(false)
+		select {
+		case <-gen.Over():
+		case <-change:
+		case <-ctx.Done():
+		}
+		return nil
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
 		select {
+		case <-change:
+			cancel()
 		case <-gen.Over():
 			cancel()
 		case <-ctx.Done():

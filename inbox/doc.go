@@ -38,8 +38,8 @@
 //  1. A program calls Receive or Store (receive.go), or Run and Consume (run.go). It may ask what waits (waiting.go), a probe
 //     whether it works (health.go), and a handler for a watermark (watermark.go). hooks.go is for packages webhook and holdfasttest. inbox.go puts the
 //     parts together, and registers handlers so that they get payloads in the clear (decrypt.go).
-//  2. Consume joins the group and gets partitions (consume.go). It saves and commits their positions as events settle, and
-//     releases them at a rebalance or shutdown (position.go).
+//  2. Consume joins the group and gets partitions (consume.go). It says what keeps the node from working though nothing fails
+//     (complete.go), saves and commits the positions as events settle, and releases them at a rebalance or shutdown (position.go).
 //  3. A partition is read page by page (read.go). First it is assigned: the fence is raised, so that the last owner can no
 //     longer commit (assign.go). If the log does not hold the next offset, the partition is held (hold.go). A checkpoint shows
 //     whether the log is still the same (checkpoint.go). After a crash starts are counted, and suspects run alone (serial.go).
@@ -56,11 +56,13 @@
 //     next attempt (settle.go). Each event was claimed (claim.go), from a mark on (claim_mark.go), within the memory for stored
 //     events (stored_memory.go), under a lease (lease.go). sweep.go resumes heads of keys that are dormant.
 //  7. Run also removes rows that nobody needs any more (retention.go), at a pace (retention_pace.go).
-//  8. Any other event comes in through accept.go or a worker, and is tried until an attempt commits (intake.go).
+//  8. Any other event comes in through accept.go or a worker, and is tried until an attempt commits (intake.go). While the consumer
+//     is paused, no handler begins (paused.go).
 //  9. An attempt is one transaction: the row, the handler, COMMIT. It is pipelined with the next one (pipeline.go). A type
 //     without a handler here may have one on another node (declarations.go), or its events are skipped (skipped.go).
 //  10. An event that has to wait joins the queue of its key (queues.go), within the quota (quota.go). ledger.go writes rows,
-//     starts.go counts starts, letter.go writes dead letters, and report.go reports to the log and the Observer. delivery.go
+//     starts.go counts starts, letter.go writes dead letters, and report.go reports to the log and the Observer, without what a
+//     handler said in its error (redact.go). delivery.go
 //     is an event and where it came from, fence.go is the right to its partition (fencing), and start.go decides where to
 //     read that from.
 //  11. Every handler runs in one place (handler.go), in a transaction (transaction.go) that commits or rolls back (ending.go),

@@ -23,6 +23,7 @@ type Inbox struct {
 	sweeper      *sweeper
 	retention    *retention
 	consumer     *consumer
+	pauses       *pauses
 }
 
 // New checks the whole configuration and makes an Inbox. It does not touch the database.
@@ -47,14 +48,16 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 	queues := &queues{env: env, ledger: ledger, quota: &quota{env: env}}
 	declarations := &declarations{env: env, registry: registry}
 	skips := &skips{env: env, registry: registry}
-	receiver := &receiver{env: env, registry: registry, admission: &admission{env: env, runner: runner, ledger: ledger, queues: queues}, runner: runner, ledger: ledger, queues: queues, declarations: declarations, skips: skips}
+	pauses := newPauses(env)
+	receiver := &receiver{env: env, registry: registry, admission: &admission{env: env, runner: runner, ledger: ledger, queues: queues}, runner: runner, ledger: ledger, queues: queues, declarations: declarations, skips: skips, pauses: pauses}
 	claims := &claims{env: env, registry: registry, memory: newStoredMemory(c.MemoryBudget/8, c.Workers)}
 	return &Inbox{
 		env: env, registry: registry, receiver: receiver, declarations: declarations, skips: skips, claims: claims,
-		backlog:   &backlog{env: env, registry: registry, runner: runner, ledger: ledger, claims: claims},
+		backlog:   &backlog{env: env, registry: registry, runner: runner, ledger: ledger, claims: claims, pauses: pauses},
 		sweeper:   &sweeper{env: env, runner: runner},
 		retention: &retention{env: env},
-		consumer:  &consumer{env: env, fences: newFences(env, runner), memory: newMemory(c.MemoryBudget), declarations: declarations, receiver: receiver},
+		consumer:  &consumer{env: env, fences: newFences(env, runner), memory: newMemory(c.MemoryBudget), declarations: declarations, receiver: receiver, pauses: pauses},
+		pauses:    pauses,
 	}
 }
 

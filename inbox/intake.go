@@ -24,6 +24,7 @@ type receiver struct {
 	queues       *queues
 	declarations *declarations
 	skips        *skips
+	pauses       *pauses
 }
 
 // errStopping is returned instead of a delay when there is no time for one.

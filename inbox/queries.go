@@ -404,6 +404,10 @@ insert into holdfast.consumer_type (consumer, type, node, seen_until)
 select $1::text, t, $3::text, now() + $4::bigint * interval '1 microsecond' from unnest($2::text[]) t
 on conflict (consumer, type, node) do update set seen_until = excluded.seen_until`
 
+// Says whether people have paused the consumer.
+const pausedSQL = `-- inbox.paused
+select exists (select from holdfast.pause p where p.consumer = $1::text and p.topic = '')`
+
 const undeclareSQL = `-- inbox.undeclare
 delete from holdfast.consumer_type where consumer = $1::text and seen_until < now() - interval '1 day'`
 

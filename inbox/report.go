@@ -58,16 +58,20 @@ func (env *env) retried(ctx context.Context, e holdfast.Event, from string, atte
 	if stored {
 		to = StateStored
 	}
-	env.c.Logger.InfoContext(ctx, "handler failed, will retry", append(env.attrs(e), "attempt", attempt, "delay", delay, "stored", stored,
-		"from_state", from, "to_state", to, "class", classOf(err), "error_code", string(retry.Classify(err)))...)
+	if log := env.c.Logger; log.Enabled(ctx, slog.LevelInfo) {
+		attrs := append(env.attrs(e), "attempt", attempt, "delay", delay, "stored", stored,
+			"from_state", from, "to_state", to, "class", classOf(err), "error_code", string(retry.Classify(err)))
+		log.InfoContext(ctx, "handler failed, will retry", append(attrs, env.reason(err)...)...)
+	}
 	if env.c.Observer.OnRetry != nil {
 		env.c.Observer.OnRetry(Retried{Context: ctx, Event: e, Attempt: attempt, Delay: delay, Stored: stored, Err: err})
 	}
 }
 
 func (env *env) notifyDead(d DeadLettered, from string) {
-	env.c.Logger.ErrorContext(d.Context, "event given up", append(env.attrs(d.Event), "letter", d.Letter, "attempts", d.Attempts, "attempt", d.Attempts,
-		"from_state", from, "to_state", StateDead, "class", classOf(d.Err), "error_code", string(retry.Classify(d.Err)))...)
+	attrs := append(env.attrs(d.Event), "letter", d.Letter, "attempts", d.Attempts, "attempt", d.Attempts,
+		"from_state", from, "to_state", StateDead, "class", classOf(d.Err), "error_code", string(retry.Classify(d.Err)))
+	env.c.Logger.ErrorContext(d.Context, "event given up", append(attrs, env.reason(d.Err)...)...)
 	if env.c.Observer.OnDead != nil {
 		env.c.Observer.OnDead(d)
 	}
@@ -106,10 +110,7 @@ func (env *env) waitsFor(err error, attrs ...any) {
 	env.vitals.lost(err)
 	env.suspect(err)
 	if suppressed, say := env.limiter.Allow(kindOf(err), sayEvery, time.Now()); say {
-		if suppressed > 0 {
-			attrs = append(attrs, "suppressed", suppressed)
-		}
-		env.c.Logger.Warn("waiting for the database", append(attrs, "error", loggedError(err))...)
+		env.c.Logger.Warn("waiting for the database", append(attrs, leftOut(suppressed, "error", loggedError(err))...)...)
 	}
 	if env.c.Observer.OnError != nil {
 		env.c.Observer.OnError(err)
@@ -118,10 +119,20 @@ func (env *env) waitsFor(err error, attrs ...any) {
 
 func (env *env) kafkaTransient(doing string, err error) {
 	env.vitals.unheard(fmt.Errorf("%s: %w", doing, err))
-	env.c.Logger.Warn("waiting for Kafka", "consumer", env.c.Consumer, "doing", doing, "error", loggedError(err))
+	if suppressed, say := env.limiter.Allow("Kafka: "+doing, sayEvery, time.Now()); say {
+		env.c.Logger.Warn("waiting for Kafka", leftOut(suppressed, "consumer", env.c.Consumer, "doing", doing, "error", loggedError(err))...)
+	}
 	if env.c.Observer.OnError != nil {
 		env.c.Observer.OnError(fmt.Errorf("%s: %w", doing, err))
 	}
+}
+
+// leftOut adds to the attributes of a line how many like it were not logged.
+func leftOut(suppressed int, attrs ...any) []any {
+	if suppressed > 0 {
+		return append(attrs, "suppressed", suppressed)
+	}
+	return attrs
 }
 
 // kindOf is the SQLSTATE of a server's error, and "" for all others: those of connections.

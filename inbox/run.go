@@ -18,6 +18,7 @@ import (
 // Run also removes rows of `inbox` that are no longer needed (Config.Retention), a few at a time.
 func (in *Inbox) Run(ctx context.Context) (err error) {
 	in.vitals.begin(false)
+	in.sayPool(false)
 	defer func() { in.vitals.end(err) }()
 	in.registry.start()
 	g := newGroup(ctx)
@@ -27,6 +28,7 @@ func (in *Inbox) Run(ctx context.Context) (err error) {
 
 // runStored starts the parts of Run.
 func (in *Inbox) runStored(g *group) {
+	g.run(in.pauses.watch)
 	g.run(in.backlog.workStored)
 	g.run(in.declarations.declareLoop)
 	g.run(in.skips.skipsLoop)
@@ -67,6 +69,7 @@ func (in *Inbox) Consume(ctx context.Context, s Source) error {
 
 func (in *Inbox) consume(ctx context.Context, src Session) (err error) {
 	in.vitals.begin(true)
+	in.sayPool(true)
 	defer func() { in.vitals.end(err) }()
 	g := newGroup(ctx)
 	in.runStored(g)

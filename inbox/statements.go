@@ -14,7 +14,7 @@ type statements struct {
 	store, storeMany, unrecord, storedCount, blocked, waiting                                          string // of stored events
 	letter, letterReopen, letterReplayed, edited, publishLetter                                        string
 	claim, take, isHead, drop, settle, next, resume, deferFollowers, active, sweep, retry, stillStored string // of Run
-	declare, undeclare, declared, skip                                                                 string
+	declare, undeclare, declared, skip, paused                                                         string
 	starts, start, takeBackStart, forgetStart, watermark, watermarkIs                                  string
 	position, checkpoint, assign, hold, save, release                                                  string // of Kafka's partitions
 	renew, incarnation, awaitsClient                                                                   string
@@ -35,7 +35,7 @@ func newStatements(c Config) statements {
 		edited: in(editedSQL), publishLetter: in(publishLetterSQL),
 		claim: in(claimSQL), take: in(takeSQL), isHead: in(isHeadSQL), drop: in(dropSQL), settle: in(settleSQL), next: in(nextSQL),
 		resume: in(resumeSQL), deferFollowers: in(deferSQL), active: in(activeSQL), sweep: in(sweepSQL), retry: in(retrySQL), stillStored: in(stillStoredSQL),
-		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL), skip: in(skipSQL),
+		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL), skip: in(skipSQL), paused: in(pausedSQL),
 		starts: in(startsSQL), start: in(startSQL), takeBackStart: in(takeBackStartSQL), forgetStart: in(forgetStartSQL),
 		watermark: in(watermarkSQL), watermarkIs: in(watermarkIsSQL),
 		renew: in(renewSQL), incarnation: in(incarnationSQL), awaitsClient: awaitsClientSQL,

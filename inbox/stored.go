@@ -21,6 +21,7 @@ type backlog struct {
 	runner   *runner
 	ledger   *ledger
 	claims   *claims
+	pauses   *pauses
 }
 
 // maxInARow is how many events of a key a worker handles before others have a turn.
@@ -36,7 +37,7 @@ func (bl *backlog) work(ctx context.Context, s *claimed, stop <-chan struct{}) e
 		}
 	}()
 	for n := 1; ; n++ {
-		next, err := bl.workOne(ctx, s, n == 1, n < maxInARow)
+		next, err := bl.workOne(ctx, s, n == 1, n < maxInARow && !bl.pauses.stopped())
 		if next == nil {
 			return err
 		}
@@ -45,6 +46,10 @@ func (bl *backlog) work(ctx context.Context, s *claimed, stop <-chan struct{}) e
 			bl.handBack(ctx, next, 0)
 			return nil
 		default:
+		}
+		if bl.pauses.stopped() {
+			bl.handBack(ctx, next, 0)
+			return nil
 		}
 		failpoint.Hit(failpoint.InboxClaimed)
 		s = next

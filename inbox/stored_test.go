@@ -39,6 +39,7 @@ func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
 		in.registry.start()
 		b.run(func(ctx context.Context) error {
 			g := newGroup(ctx)
+			g.run(in.pauses.watch)
 			g.run(in.backlog.workStored)
 			return g.wait()
 		})

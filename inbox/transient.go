@@ -6,4 +6,4 @@ import "time"
 // database, and an operator should not have to read a thousand equal lines.
 
 // sayEvery is the time between two logged lines of one kind that say what is waited for.
-const sayEvery = time.Second
+const sayEvery = time.Minute
