@@ -10,8 +10,9 @@
 //	 │ └──failed again───┘
 //	 └──Discard──► discarded
 //
-// It also works on events that are not given up yet: those that wait in a consumer (ListStored, ReleaseStored, SkipStored,
-// DeadLetterStored), and those that wait in relays (ListParked, GiveUpParked, DiscardParked, RedirectParked).
+// It also works on events that are not given up yet: those that wait in a consumer (ListStored, GetStored, ReleaseStored, SkipStored,
+// DeadLetterStored), those that wait in relays (ListParked, RetryParked, GiveUpParked, DiscardParked, RedirectParked), and those that
+// wait for their time (ListScheduled, CancelScheduled). It pauses and resumes topics, consumers and keys (Pause, Resume, Paused).
 package dlq
 
 import (

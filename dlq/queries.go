@@ -252,14 +252,16 @@ select a.id, a.letter, a.action, a.by, coalesce(a.login, ''), a.reason, a.at, a.
 // any; $7 only types that no node handles, $8 only heads; $9 to $11 the place after which to continue; $12 how many. It compares
 // with the event before it by the primary key.
 const listStored = `-- dlq.list_stored
-select s.consumer, s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time, e.head, s.lease_until > now(), e.handled, s.attempts,
+select s.consumer, s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time, e.head, s.lease_until > now(), e.handled, e.paused, s.attempts,
        coalesce(s.errors[cardinality(s.errors)], ''), s.first_at, nullif(s.next_at, 'infinity'), coalesce(s.letter, 0)
   from holdfast.stored s
  cross join lateral (
        select s.key = '' or not exists (select from holdfast.stored h
                                          where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place) as head,
               exists (select from holdfast.consumer_type t
-                       where t.consumer = s.consumer and t.type = s.type and t.seen_until > now()) as handled) e
+                       where t.consumer = s.consumer and t.type = s.type and t.seen_until > now()) as handled,
+              exists (select from holdfast.pause p
+                       where p.consumer = s.consumer and (p.topic = '' or p.topic = s.topic and p.key = s.key)) as paused) e
  where s.consumer = $1::text
    and ($2::text = '' or s.topic = $2::text)
    and ($3::text = '' or s.key = $3::text)
@@ -321,7 +323,8 @@ type statements struct {
 	list, count, last, address, unfit, lock, take, whole, mark, record, store, storeResult, replay,
 	unstore, discardResult, wake, keepVersion, editResult, edit, actions,
 	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge,
-	listStored, releaseStored, giveUpStored, recordStored,
+	listStored, showStored, releaseStored, giveUpStored, recordStored,
+	pause, resume, paused, recordPause, wakeKey, listScheduled, cancelScheduled, whereIs, retryParked, countRetry, topicIsPaused,
 	listParked, countParked, boundParked, askForLane, takeLane, laneOwner, giveUpParked, redirectParked, resumeParked string
 }
 
@@ -336,6 +339,9 @@ func newStatements(schema string) statements {
 		groups: in(groupLetters), walk: in(walkLetters), close: in(closeLetter),
 		findReplay: in(findReplay), beginReplay: in(beginReplay), endReplay: in(endReplay),
 		purge: in(purgeLetters), countPurge: in(countPurge),
+		pause: in(pausePause), resume: in(resumePause), paused: in(listPaused), recordPause: in(recordPause), wakeKey: in(wakeKey),
+		listScheduled: in(listScheduled), cancelScheduled: in(cancelScheduled), whereIs: in(whereIs),
+		retryParked: in(retryParked), countRetry: in(countRetry), topicIsPaused: in(topicIsPaused), showStored: in(showStored),
 		listStored: in(listStored), releaseStored: in(releaseStored), giveUpStored: in(giveUpStored), recordStored: in(recordStored),
 		listParked: in(listParked), countParked: in(countParked), boundParked: in(boundParked),
 		askForLane: in(askForLane), takeLane: in(takeLane), laneOwner: in(readOwner),

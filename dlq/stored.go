@@ -25,6 +25,7 @@ type StoredEvent struct {
 	Head     bool  // nothing of its key is before it
 	Running  bool  // a worker has it
 	Handled  bool  // a node that runs, or ran within the last two minutes, handles its type
+	Paused   bool  // its consumer or its key is paused (Pause)
 	Attempts int   // attempts of its handler, with a running one
 	Error    string
 	StoredAt time.Time
@@ -200,7 +201,7 @@ func (d *DLQ) readStored(ctx context.Context, f StoredFilter) ([]StoredEvent, er
 	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s StoredEvent, err error) {
 		var next *time.Time
 		err = row.Scan(&s.Consumer, &s.Event.Topic, &s.Event.Key, &s.Place, &s.Event.Source, &s.Event.ID, &s.Event.Type, &s.Event.Time,
-			&s.Head, &s.Running, &s.Handled, &s.Attempts, &s.Error, &s.StoredAt, &next, &s.Letter)
+			&s.Head, &s.Running, &s.Handled, &s.Paused, &s.Attempts, &s.Error, &s.StoredAt, &next, &s.Letter)
 		if next != nil {
 			s.NextAt = *next
 		}

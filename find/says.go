@@ -60,7 +60,7 @@ func saysParked(s Sighting) string {
 	case "follows":
 		waits = "an earlier event of its key has to go first"
 	case "topic":
-		waits = fmt.Sprintf("topic %s is missing or takes no events", s.Event.Topic)
+		waits = fmt.Sprintf("topic %s is missing, takes no events or is paused", s.Event.Topic)
 	default:
 		waits = "its partition takes no events"
 	}
@@ -74,7 +74,7 @@ func saysStored(s Sighting) string {
 	case "follows":
 		return "an earlier event of its key has to go first"
 	case "held":
-		return "a dead letter holds its key"
+		return "a dead letter holds its key, or it is paused"
 	case "unhandled":
 		return fmt.Sprintf("no node handles its type, %s", s.Event.Type)
 	default:
