@@ -79,7 +79,7 @@ func (c *dlqReplayCmd) name() string {
 // shown is how many letters a dry run lists.
 const shown = 20
 
-// everyNow is how often a long replay reports its progress.
+// everyNow is how often long work reports its progress.
 const everyNow = 2 * time.Second
 
 func (c *dlqReplayCmd) Run(p *program) error {
@@ -131,19 +131,19 @@ func exist(ctx context.Context, d *dlq.DLQ, ids []int64) error {
 
 // watcher reports the progress of a call.
 type watcher struct {
-	p      *program
-	doing  string
-	begun  bool
-	last   dlq.Progress
-	ids    []int64 // the first letters of a dry run
-	saidAt time.Time
+	p     *program
+	doing string
+	begun bool
+	last  dlq.Progress
+	ids   []int64 // the first letters of a dry run
+	line  progressLine
 }
 
 func (w *watcher) report(progress dlq.Progress) {
 	w.last = progress
 	switch {
 	case !w.begun:
-		w.begun, w.saidAt = true, time.Now()
+		w.begun, w.line = true, progressLine{p: w.p, doing: w.doing, thing: "dead letter"}
 		if progress.Before > 0 {
 			fmt.Fprintf(w.p.errOut, "continuing an interrupted replay: %s %s replayed before, %d %s left (--anew starts afresh)\n",
 				count(progress.Before, "dead letter"), verb(progress.Before, "was", "were"), progress.Total, verb(progress.Total, "is", "are"))
@@ -151,10 +151,7 @@ func (w *watcher) report(progress dlq.Progress) {
 	case len(w.ids) < shown:
 		w.ids = append(w.ids, progress.Letter)
 	}
-	if time.Since(w.saidAt) >= everyNow {
-		w.saidAt = time.Now()
-		fmt.Fprintf(w.p.errOut, "%s: %d of %d dead letters\n", w.doing, progress.Looked, progress.Total)
-	}
+	w.line.report(progress.Looked, progress.Total)
 }
 
 // wouldBe reports what a dry run found.
@@ -228,6 +225,7 @@ type dlqDiscardCmd struct {
 	chosen  `embed:""`
 	wide    `embed:""`
 	acting  `embed:""`
+	asking  `embed:""`
 	Letters []int64 `arg:"" optional:"" name:"letter" help:"Ids of the dead letters. Give these or a filter."`
 	DryRun  bool    `help:"Print how many and which, and change nothing."`
 	Limit   int     `help:"Maximum number, the oldest first. Defaults to no limit." placeholder:"N"`
@@ -244,6 +242,11 @@ func (c *dlqDiscardCmd) Run(p *program) error {
 	}
 	if len(c.Letters) == 0 && !c.DryRun {
 		if err := c.check(c.chosen); err != nil {
+			return err
+		}
+	}
+	if !c.DryRun {
+		if err := c.ask(p, "The dead letters are never handled then, and their payloads stay until dlq purge"); err != nil {
 			return err
 		}
 	}
@@ -278,6 +281,7 @@ func (c *dlqDiscardCmd) Run(p *program) error {
 }
 
 type dlqPurgeCmd struct {
+	asking `embed:""`
 	Closed bool `help:"Confirm that you mean replayed and discarded dead letters. Open ones are never purged."`
 	Before age  `help:"Only those closed longer ago than this, such as 30d." placeholder:"SPAN"`
 	DryRun bool `help:"Count them and change nothing."`
@@ -289,6 +293,11 @@ func (c *dlqPurgeCmd) Run(p *program) error {
 		return usageError{errors.New("missing flags: --closed: it confirms that replayed and discarded dead letters are meant; open ones are never purged")}
 	case c.Before == 0:
 		return usageError{errors.New("missing flags: --before=SPAN: how long ago they were closed, such as 30d")}
+	}
+	if !c.DryRun {
+		if err := c.ask(p, "The closed dead letters are deleted with their payloads"); err != nil {
+			return err
+		}
 	}
 	d, done, err := p.dlq()
 	if err != nil {

@@ -31,6 +31,7 @@ func TestEverythingThatStatusSaysIsDocumented(t *testing.T) {
 		insert into holdfast.parked (lane, topic, key, place, why, next_at, first_at, id, source, type, time) values (3, 'orders', 'k', 1, 'record', now(), now() - interval '1 hour', 'e', 's', 't', now()), (3, 'gone', 'k', 2, 'topic', now(), now(), 'e', 's', 't', now());
 		insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash) values ('billing', 'orders', 'k', 1, 's', 'e', 't', now(), '');
 		insert into holdfast.consumer_skip (consumer, topic, type, events) values ('billing', 'orders', 'order.payed', 50);
+		insert into holdfast.pause (topic, by, reason) values ('orders', 'ann', 'a test');
 		insert into holdfast.event_0 (lane, id, type, topic) values (3, 'a', 't', 'o'); insert into holdfast.event_1 (lane, id, type, topic) values (3, 'b', 't', 'o');
 		insert into holdfast.event_2 (lane, id, type, topic) values (3, 'c', 't', 'o'); insert into holdfast.event_3 (lane, id, type, topic) values (3, 'd', 't', 'o')`)
 	tx, err := db.Begin(t.Context())
@@ -113,7 +114,7 @@ The help of ` + "`holdfast` and of each command, as they print it with `--help`.
 | ` + "`KAFKA_TLS`, `KAFKA_TLS_CA`, `KAFKA_SASL_MECHANISM` and so on, `HOLDFAST_CONFIG`, `HOLDFAST_LISTEN` and so on | what the help of a command says beside its flags" + ` |
 | ` + "`KAFKA_PASSWORD`, `KAFKA_TOKEN` | the secret of `--sasl-mechanism`, where no file has it. No flag takes one" + ` |
 `)
-	commands := []string{"", "migrate", "check", "roles", "relay", "status", "doctor", "find", "parked list", "parked give-up", "parked redirect", "stored list", "stored release", "stored skip", "stored dead-letter", "dlq groups", "dlq list", "dlq show", "dlq replay", "dlq edit", "dlq discard", "dlq purge", "console", "adopt", "version"}
+	commands := []string{"", "migrate", "check", "roles", "relay", "status", "doctor", "find", "pause", "resume", "parked list", "parked retry", "parked give-up", "parked redirect", "stored list", "stored show", "stored release", "stored skip", "stored dead-letter", "scheduled list", "scheduled cancel", "dlq groups", "dlq list", "dlq show", "dlq replay", "dlq edit", "dlq discard", "dlq purge", "console", "adopt", "version", "completion"}
 	for _, command := range commands {
 		help := wantStatus(t, 0, "Usage: holdfast", append(strings.Fields(command), "--help")...)
 		title := strings.TrimSpace("holdfast " + command)

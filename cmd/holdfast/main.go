@@ -31,12 +31,20 @@ type cli struct {
 	Status  statusCmd  `cmd:"" help:"Show lanes, log, queues and dead letters, and what needs a person."`
 	Find    findCmd    `cmd:"" help:"Find an event by its id, wherever it is."`
 	Doctor  doctorCmd  `cmd:"" help:"Look for what is set up wrong: schema, rights, transactions, pooler, clocks, topics."`
-	Parked  parkedCmd  `cmd:"" help:"List, give up and redirect events that wait in relays."`
-	Stored  storedCmd  `cmd:"" help:"List, release, skip and dead-letter events that wait in a consumer."`
+	Pause   pauseCmd   `cmd:"" help:"Pause a topic, a consumer, or a key of a consumer."`
+	Resume  resumeCmd  `cmd:"" help:"End a pause."`
+	Parked  parkedCmd  `cmd:"" help:"List, retry, give up and redirect events that wait in relays."`
+	Stored  storedCmd  `cmd:"" help:"List, show, release, skip and dead-letter events that wait in a consumer."`
+
+	Scheduled scheduledCmd `cmd:"" help:"List and cancel events that wait for their time."`
+
 	DLQ     dlqCmd     `cmd:"" name:"dlq" help:"Group, list, show, edit, replay, discard and purge dead letters."`
 	Console consoleCmd `cmd:"" help:"Serve a page for all of this, on a loopback address."`
 	Adopt   adoptCmd   `cmd:"" help:"Let relays run on a restored copy of a database."`
 	Version versionCmd `cmd:"" help:"Print the version."`
+
+	Completion completionCmd `cmd:"" help:"Print the script that completes command lines in a shell."`
+	Complete   completeCmd   `cmd:"" hidden:"" help:"Answer a shell that completes a command line."`
 }
 
 // program is what a command works with.
@@ -47,6 +55,9 @@ type program struct {
 	cli    *cli
 
 	given given
+	model *kong.Application
+
+	terminal io.Reader // on which a person answers; nil if there is none
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -67,6 +78,11 @@ func run(args []string, out, errOut io.Writer) int {
 	if err != nil {
 		panic(err)
 	}
+	sayExits(parser.Model)
+	if len(args) == 1 && args[0] == "--version" { // no flag of kong's: dlq show has one of that name
+		printVersion(out)
+		return 0
+	}
 	parsed, err := parser.Parse(args)
 	if exited >= 0 {
 		return exited // --help
@@ -78,7 +94,8 @@ func run(args []string, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	err = parsed.Run(&program{ctx: ctx, out: out, errOut: errOut, cli: &c, given: given{onCommandLine(parsed, "database-url"), onCommandLine(parsed, "database-url-file")}})
+	err = parsed.Run(&program{ctx: ctx, out: out, errOut: errOut, cli: &c, model: parser.Model, terminal: terminal(),
+		given: given{onCommandLine(parsed, "database-url"), onCommandLine(parsed, "database-url-file")}})
 	var usage usageError
 	switch {
 	case err == nil:
@@ -162,10 +179,14 @@ func (c checkCmd) Run(p *program) error {
 type versionCmd struct{}
 
 func (versionCmd) Run(p *program) error {
+	printVersion(p.out)
+	return nil
+}
+
+func printVersion(out io.Writer) {
 	version := "(development)"
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		version = info.Main.Version
 	}
-	fmt.Fprintf(p.out, "holdfast %s, schema version %d\n", strings.TrimPrefix(version, "v"), holdfast.SchemaVersion)
-	return nil
+	fmt.Fprintf(out, "holdfast %s, schema version %d\n", strings.TrimPrefix(version, "v"), holdfast.SchemaVersion)
 }

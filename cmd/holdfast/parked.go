@@ -12,6 +12,7 @@ import (
 
 type parkedCmd struct {
 	List     parkedListCmd     `cmd:"" help:"List topics with parked events."`
+	Retry    parkedRetryCmd    `cmd:"" help:"Try the parked events of a topic at once."`
 	GiveUp   parkedGiveUpCmd   `cmd:"" name:"give-up" help:"Make the parked events of a topic dead letters."`
 	Redirect parkedRedirectCmd `cmd:"" help:"Make the parked events of a topic events of another one."`
 }
@@ -78,13 +79,11 @@ func (c parked) change(p *program, doing, done string, change func(*dlq.DLQ, dlq
 		return err
 	}
 	defer end()
-	said := time.Now()
+	line := progressLine{p: p, doing: doing, thing: "parked event"}
 	var last dlq.ParkedProgress
 	report := func(progress dlq.ParkedProgress) {
-		if last = progress; time.Since(said) >= everyNow {
-			said = time.Now()
-			fmt.Fprintf(p.errOut, "%s: %d of %d parked events\n", doing, progress.Moved, progress.Total)
-		}
+		last = progress
+		line.report(progress.Moved, progress.Total)
 	}
 	n, err := change(d, dlq.ParkedFilter{Topic: c.Topic, Key: c.Key}, dlq.ParkedOptions{DryRun: c.DryRun, By: c.by(), Reason: c.Reason, ProgressFunc: report})
 	p.sayChanged(n, "parked event", done, c.DryRun, err)
@@ -94,8 +93,32 @@ func (c parked) change(p *program, doing, done string, change func(*dlq.DLQ, dlq
 	return err
 }
 
+type parkedRetryCmd struct {
+	parked `embed:""`
+}
+
+func (c *parkedRetryCmd) Run(p *program) error {
+	if !c.DryRun {
+		if err := c.checkReason(); err != nil {
+			return err
+		}
+	}
+	d, end, err := p.dlq()
+	if err != nil {
+		return err
+	}
+	defer end()
+	n, err := d.RetryParked(p.ctx, dlq.ParkedFilter{Topic: c.Topic, Key: c.Key}, dlq.ParkedOptions{DryRun: c.DryRun, By: c.by(), Reason: c.Reason})
+	p.sayChanged(n, "parked event", "due now", c.DryRun, err)
+	if err == nil && !c.DryRun {
+		fmt.Fprintln(p.out, "what is held of the topic is tried at once too; holdfast parked list shows what still waits")
+	}
+	return err
+}
+
 type parkedGiveUpCmd struct {
 	parked  `embed:""`
+	asking  `embed:""`
 	Discard bool `help:"Discard them for good: their payloads stay until dlq purge."`
 }
 
@@ -103,6 +126,11 @@ func (c *parkedGiveUpCmd) Run(p *program) error {
 	done, act := "dead letters now", (*dlq.DLQ).GiveUpParked
 	if c.Discard {
 		done, act = "discarded", (*dlq.DLQ).DiscardParked
+	}
+	if !c.DryRun && c.Discard && c.checkReason() == nil {
+		if err := c.ask(p, "The events are not published then, and their payloads stay until dlq purge"); err != nil {
+			return err
+		}
 	}
 	return c.change(p, "giving up", done, func(d *dlq.DLQ, f dlq.ParkedFilter, o dlq.ParkedOptions) (int, error) {
 		return act(d, p.ctx, f, o)

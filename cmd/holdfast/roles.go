@@ -15,7 +15,7 @@ type rolesCmd struct {
 // Help is shown by kong below the list of flags.
 func (rolesCmd) Help() string {
 	return "Creates the roles PREFIX_owner, _producer, _relay, _consumer, _web, _operator and _reader, grants each what its part needs, and gives the schema to the owner. " +
-		"None can log in: grant them to the users of your services. Run it after migrate, and again after every upgrade."
+		"None can log in: grant them to the users of your services. Run it after migrate, and again after every upgrade.\n\nExample:\n\n    holdfast roles --prefix shop"
 }
 
 func (c rolesCmd) Run(p *program) error {

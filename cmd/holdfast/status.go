@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/metrics"
 )
@@ -95,6 +96,7 @@ type status struct {
 	trouble []string
 	tables  map[string][]map[string]any // rows of each table by its name, for --json; nil without it
 
+	paused      map[dlq.Pausable]bool
 	holds       map[int64][]string // what takes nothing, of each lane
 	lettersOf   map[string]int64   // open dead letters of each consumer, "" for the relay
 	lettersIn   map[int64]int64    // and of each lane
@@ -125,7 +127,7 @@ func (s *status) read(ctx context.Context, pool *pgxpool.Pool) error {
 
 // parts read and print one section after the other.
 func (s *status) parts() []func(context.Context) error {
-	return []func(context.Context) error{s.history, s.letters, s.held, s.lanes, s.relays, s.parked, s.segments, s.consumers, s.blocked, s.skipped, s.positions, s.sizes}
+	return []func(context.Context) error{s.history, s.pauses, s.letters, s.held, s.lanes, s.relays, s.parked, s.segments, s.consumers, s.blocked, s.skipped, s.positions, s.sizes}
 }
 
 // encode prints everything as one JSON object. Durations are in seconds. A lane whose lease ran out has no owner.

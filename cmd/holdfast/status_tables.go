@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
@@ -54,6 +55,10 @@ func (s *status) held(ctx context.Context) error {
 	err := s.each(ctx, section{sql: statusHeld, args: []any{manyRows, manySpots}, name: "held", fields: "lane topic partition events", scans: []any{&lane, &topic, &partition, &events}}, func() string {
 		if partition >= 0 {
 			s.holds[lane] = append(s.holds[lane], fmt.Sprintf("partition %d of %s", partition, clean(topic)))
+			return ""
+		}
+		if s.paused[dlq.Pausable{Topic: topic}] {
+			s.holds[lane] = append(s.holds[lane], "topic "+clean(topic)+", which is paused")
 			return ""
 		}
 		s.holds[lane] = append(s.holds[lane], "topic "+clean(topic))
@@ -168,6 +173,10 @@ func (s *status) blocked(ctx context.Context) error {
 		scans:  []any{&consumer, &topic, &key, &events, &since, &id, &eventType, &attempts, &next, &letter, &failure}}, func() string {
 		waits := "its next attempt in " + span(next)
 		switch {
+		case s.paused[dlq.Pausable{Consumer: consumer, Topic: topic, Key: key}]:
+			waits = "its key, which is paused"
+		case s.paused[dlq.Pausable{Consumer: consumer}]:
+			waits = "its consumer, which is paused"
 		case letter != 0:
 			waits = fmt.Sprintf("dead letter %d: holdfast dlq show %d", letter, letter)
 		case next < 0:

@@ -14,7 +14,8 @@ import (
 
 type storedCmd struct {
 	List       storedListCmd       `cmd:"" help:"List events that wait in a consumer."`
-	Release    storedReleaseCmd    `cmd:"" help:"Try events at once that wait for their next attempt."`
+	Show       storedShowCmd       `cmd:"" help:"Show a stored event with its errors."`
+	Release    storedReleaseCmd    `cmd:"" aliases:"retry" help:"Try events at once that wait for their next attempt."`
 	Skip       storedSkipCmd       `cmd:"" help:"Give events up for good, so that the next of their key go on."`
 	DeadLetter storedDeadLetterCmd `cmd:"" name:"dead-letter" help:"Make events dead letters, so that the next of their key go on."`
 }
@@ -76,6 +77,11 @@ type jsonStored struct {
 	Letter    int64      `json:"letter,omitempty"`
 }
 
+func jsonOfStored(s dlq.StoredEvent) jsonStored {
+	return jsonStored{Consumer: s.Consumer, Topic: s.Event.Topic, Key: s.Event.Key, EventID: s.Event.ID, Source: s.Event.Source, Type: s.Event.Type, Head: s.Head,
+		Running: s.Running, Handled: s.Handled, Attempts: s.Attempts, LastError: s.Error, StoredAt: s.StoredAt.UTC(), Letter: s.Letter, NextAt: unlessZero(s.NextAt.UTC())}
+}
+
 func (c *storedListCmd) Run(p *program) error {
 	d, done, err := p.dlq()
 	if err != nil {
@@ -89,9 +95,7 @@ func (c *storedListCmd) Run(p *program) error {
 	if c.JSON {
 		enc := json.NewEncoder(p.out)
 		for _, s := range events {
-			j := jsonStored{Consumer: s.Consumer, Topic: s.Event.Topic, Key: s.Event.Key, EventID: s.Event.ID, Source: s.Event.Source, Type: s.Event.Type, Head: s.Head,
-				Running: s.Running, Handled: s.Handled, Attempts: s.Attempts, LastError: s.Error, StoredAt: s.StoredAt.UTC(), Letter: s.Letter, NextAt: unlessZero(s.NextAt.UTC())}
-			if err := enc.Encode(j); err != nil {
+			if err := enc.Encode(jsonOfStored(s)); err != nil {
 				return err
 			}
 		}
@@ -120,6 +124,8 @@ func waitsFor(s dlq.StoredEvent) string {
 		return "its handler, which runs"
 	case !s.Head:
 		return "an earlier event of its key"
+	case s.Paused:
+		return "its consumer or its key, which is paused"
 	case !s.Handled:
 		return "a node that handles its type"
 	case s.NextAt.IsZero():
@@ -173,9 +179,17 @@ func (c *storedReleaseCmd) Run(p *program) error {
 
 type storedSkipCmd struct {
 	changing `embed:""`
+	asking   `embed:""`
 }
 
-func (c *storedSkipCmd) Run(p *program) error { return c.change(p, (*dlq.DLQ).SkipStored, "skipped") }
+func (c *storedSkipCmd) Run(p *program) error {
+	if !c.DryRun && c.checkReason() == nil {
+		if err := c.ask(p, "The events are never handled then, and their payloads stay until dlq purge"); err != nil {
+			return err
+		}
+	}
+	return c.change(p, (*dlq.DLQ).SkipStored, "skipped")
+}
 
 type storedDeadLetterCmd struct {
 	changing `embed:""`

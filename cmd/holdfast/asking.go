@@ -1,0 +1,42 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// asking is the flag of commands that take something away for good: on a terminal they ask first.
+type asking struct {
+	Yes bool `help:"Do not ask. On a terminal the command asks before it goes on; a script is not asked."`
+}
+
+// ask asks on a terminal whether to go on. The error says that nothing was changed.
+func (a asking) ask(p *program, what string) error {
+	if a.Yes || p.terminal == nil {
+		return nil
+	}
+	fmt.Fprintf(p.errOut, "%s. Go on? [y/N] ", what)
+	answer, err := bufio.NewReader(p.terminal).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return errors.New("nothing was changed")
+}
+
+// terminal is standard input if a person is there: it and standard error are terminals.
+func terminal() io.Reader {
+	for _, f := range []*os.File{os.Stdin, os.Stderr} {
+		if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+			return nil
+		}
+	}
+	return os.Stdin
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/dlq"
+)
+
+// pausable are the flags that say what is paused or resumed.
+type pausable struct {
+	Topic    string `help:"The topic. With --consumer and --key: the topic of the key." placeholder:"TOPIC"`
+	Consumer string `help:"The consumer." placeholder:"NAME"`
+	Key      string `help:"With --consumer and --topic: only this key." placeholder:"KEY"`
+	acting   `embed:""`
+}
+
+// target is what the flags name.
+func (c pausable) target() (dlq.Pausable, error) {
+	switch {
+	case c.Topic == "" && c.Consumer == "":
+		return dlq.Pausable{}, usageError{errors.New("missing flags: --topic=TOPIC or --consumer=NAME")}
+	case c.Consumer == "" && c.Key != "", c.Consumer != "" && (c.Topic == "") != (c.Key == ""):
+		return dlq.Pausable{}, usageError{errors.New("give --topic alone, --consumer alone, or --consumer, --topic and --key for one key")}
+	}
+	return dlq.Pausable{Topic: c.Topic, Consumer: c.Consumer, Key: c.Key}, c.checkReason()
+}
+
+// flags are those that name a pause again.
+func flags(p dlq.Pausable) string {
+	text := ""
+	for _, f := range [][2]string{{"consumer", p.Consumer}, {"topic", p.Topic}, {"key", p.Key}} {
+		if f[1] != "" {
+			text += " --" + f[0] + " " + quoted(f[1])
+		}
+	}
+	return clean(text)
+}
+
+type pauseCmd struct {
+	pausable `embed:""`
+}
+
+func (c *pauseCmd) Run(p *program) error {
+	target, err := c.target()
+	if err != nil {
+		return err
+	}
+	d, done, err := p.dlq()
+	if err != nil {
+		return err
+	}
+	defer done()
+	changed, err := d.Pause(p.ctx, target, c.by(), c.Reason)
+	if err != nil {
+		return err
+	}
+	if changed {
+		fmt.Fprintf(p.out, "%s is paused; holdfast resume%s ends that\n", clean(target.String()), flags(target))
+		return nil
+	}
+	all, err := d.Paused(p.ctx)
+	if err != nil {
+		return err
+	}
+	for _, of := range all {
+		if of.Pausable == target {
+			fmt.Fprintf(p.out, "%s has been paused already, by %s since %s: %s\n", clean(target.String()), clean(of.By), of.At.UTC().Format(time.RFC3339), clean(of.Reason))
+			return nil
+		}
+	}
+	fmt.Fprintf(p.out, "%s was paused, and was resumed meanwhile\n", clean(target.String()))
+	return nil
+}
+
+type resumeCmd struct {
+	pausable `embed:""`
+}
+
+func (c *resumeCmd) Run(p *program) error {
+	target, err := c.target()
+	if err != nil {
+		return err
+	}
+	d, done, err := p.dlq()
+	if err != nil {
+		return err
+	}
+	defer done()
+	changed, err := d.Resume(p.ctx, target, c.by(), c.Reason)
+	if err != nil {
+		return err
+	}
+	if !changed {
+		return fmt.Errorf("%s is not paused: holdfast status shows what is", clean(target.String()))
+	}
+	fmt.Fprintf(p.out, "%s is resumed\n", clean(target.String()))
+	return nil
+}

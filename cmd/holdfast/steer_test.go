@@ -1,0 +1,298 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+)
+
+func TestATopicAConsumerAndAKeyArePausedAndResumed(t *testing.T) {
+	db := installed(t)
+	wantStatus(t, 2, "missing flags: --topic=TOPIC or --consumer=NAME", "pause", "--reason", "r")
+	wantStatus(t, 2, "missing flags: --reason", "pause", "--topic", "orders")
+	wantStatus(t, 2, "give --topic alone", "pause", "--topic", "orders", "--key", "k", "--reason", "r")
+	wantStatus(t, 2, "give --topic alone", "resume", "--consumer", "billing", "--topic", "orders", "--reason", "r")
+	wantStatus(t, 1, "it must be a Kafka topic's name", "pause", "--topic", "or ders", "--reason", "r")
+	wantStatus(t, 1, "topic orders is not paused", "resume", "--topic", "orders", "--reason", "r")
+	wantStatus(t, 0, "topic orders is paused; holdfast resume --topic orders ends that", "pause", "--topic", "orders", "--reason", "the mail team asked", "--by", "ann")
+	wantStatus(t, 0, "topic orders has been paused already, by ann since 20", "pause", "--topic", "orders", "--reason", "again", "--by", "bob")
+	wantStatus(t, 0, "consumer billing is paused; holdfast resume --consumer billing ends that", "pause", "--consumer", "billing", "--reason", "tax", "--by", "ann")
+	wantStatus(t, 0, `key "it's \x1b[2J" of topic orders in consumer billing is paused`, "pause", "--consumer", "billing", "--topic", "orders", "--key", "it's \x1b[2J", "--reason", "r", "--by", "ann")
+
+	pgtest.Exec(t, db, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
+		values (3, 'orders', 'k', 1, 'topic', 'infinity', 'e', 's', 't', now()), (3, 'gone', 'k', 2, 'topic', 'infinity', 'f', 's', 't', now())`)
+	pgtest.Exec(t, db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
+		values ('billing', 'orders', $1, 1, 's', 'e', 't', now(), '', 'infinity')`, "it's \x1b[2J")
+	out := wantStatus(t, 1, "topic orders is paused for", "status")
+	for _, says := range []string{
+		"PAUSED", "the mail team asked", "topic orders, which is paused", "by ann: holdfast resume --topic orders\n", "by ann: holdfast resume --consumer billing\n",
+		"topic gone is missing", "its key, which is paused", `--key 'it'\\''s \x1b[2J'`,
+	} {
+		if !strings.Contains(out, says) {
+			t.Errorf("status does not say %q:\n%s", says, out)
+		}
+	}
+	if strings.Contains(out, "topic orders is missing") || strings.Contains(out, "\x1b") {
+		t.Errorf("status says\n%s", out)
+	}
+	wantStatus(t, 1, `"paused":[{"by":"ann","consumer":"","key":"","reason":"the mail team asked","seconds":`, "status", "--json")
+	wantStatus(t, 1, "the topic is paused: orders", "parked", "retry", "--topic", "orders", "--reason", "r")
+	wantStatus(t, 0, "topic orders is resumed", "resume", "--topic", "orders", "--reason", "done", "--by", "ann")
+	wantStatus(t, 0, "consumer billing is resumed", "resume", "--consumer", "billing", "--reason", "done", "--by", "ann")
+	wantStatus(t, 0, "is resumed", "resume", "--consumer", "billing", "--topic", "orders", "--key", "it's \x1b[2J", "--reason", "done", "--by", "ann")
+	wantStatus(t, 1, "topic orders is missing", "status")
+	if n := pgtest.Count(t, db, "select count(*) from holdfast.pause_action where by = 'ann' and reason <> '' and login <> ''"); n != 6 {
+		t.Errorf("%d actions are kept", n)
+	}
+}
+
+func TestScheduledEventsAreListedAndCancelled(t *testing.T) {
+	db := installed(t)
+	pgtest.Exec(t, db, `insert into holdfast.scheduled (lane, due_at, id, source, type, topic, key, time, payload)
+		select holdfast.lane_of('k' || n % 3, '', 8), '2100-01-01'::timestamptz + n * interval '1 minute', 'r' || n, 'shop', 'reminder', 'reminders', 'k' || n % 3, now(), 'the secret'
+		  from generate_series(1, 9) n`)
+	out := wantStatus(t, 0, "2100-01-01T00:01:00Z  reminders  k1   r1  reminder  shop", "scheduled", "list")
+	if strings.Count(out, "\n") != 10 || strings.Contains(out, "secret") {
+		t.Errorf("the list is\n%s", out)
+	}
+	wantStatus(t, 0, `{"due_at":"2100-01-01T00:02:00Z","topic":"reminders","key":"k2","event_id":"r2","source":"shop","type":"reminder","lane":`, "scheduled", "list", "--json", "--event-id", "r2")
+	wantStatus(t, 0, "there may be more", "scheduled", "list", "--limit", "2")
+	wantStatus(t, 2, "which scheduled events?", "scheduled", "cancel", "--reason", "r")
+	wantStatus(t, 2, "missing flags: --reason", "scheduled", "cancel", "r1")
+	wantStatus(t, 2, "--all and a filter exclude each other", "scheduled", "cancel", "--all", "--key", "k1", "--reason", "r")
+	wantStatus(t, 2, "ids and a filter exclude each other", "scheduled", "cancel", "r1", "--key", "k1", "--reason", "r")
+	wantStatus(t, 0, "3 scheduled events would be cancelled", "scheduled", "cancel", "--key", "k1", "--dry-run")
+	wantStatus(t, 0, "2 scheduled events are cancelled", "scheduled", "cancel", "r1", "r2", "--reason", "called off", "--by", "ann")
+	out = wantStatus(t, 1, "event r2 is a dead letter", "scheduled", "cancel", "r2", "r3", "never", "--reason", "called off", "--by", "ann")
+	if !strings.Contains(out, "1 scheduled event is cancelled") {
+		t.Errorf("of three ids one is cancelled: %s", out)
+	}
+	wantStatus(t, 0, "ann cancelled it before it was due: called off", "dlq", "list", "--origin", "relay", "--state", "discarded")
+	wantStatus(t, 0, "6 scheduled events are cancelled", "scheduled", "cancel", "--all", "--reason", "called off", "--by", "ann")
+	wantStatus(t, 1, "nothing like that is scheduled", "scheduled", "cancel", "--all", "--reason", "r")
+}
+
+func TestAStoredEventIsShown(t *testing.T) {
+	db := installed(t)
+	pgtest.Exec(t, db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash, attempts, errors, next_at)
+		values ('billing', 'orders', 'k', 1, 'shop', 'e1', 'order.split', now(), '{"h": "CANARY"}', 'CANARY', '', 2, '{first,second}', '2100-01-01')`)
+	out := wantStatus(t, 0, "error 2", "stored", "show", "--consumer", "billing", "e1")
+	for _, says := range []string{"e1 of shop, order.split", "topic orders", "a node that handles its type", "second", "6"} {
+		if !strings.Contains(strings.Join(strings.Fields(out), " "), says) {
+			t.Errorf("it does not say %q:\n%s", says, out)
+		}
+	}
+	if out += wantStatus(t, 0, `"errors":["first","second"]`, "stored", "show", "--consumer", "billing", "--json", "e1"); strings.Contains(out, "CANARY") {
+		t.Errorf("it shows what nobody asked for:\n%s", out)
+	}
+	wantStatus(t, 0, "CANARY", "stored", "show", "--consumer", "billing", "--payload", "e1")
+	wantStatus(t, 1, "no such stored event", "stored", "show", "--consumer", "billing", "e2")
+	wantStatus(t, 0, "1 stored event is released", "stored", "retry", "--consumer", "billing", "--event-id", "e1", "--reason", "r")
+	pgtest.Exec(t, db, "insert into holdfast.pause (consumer, by, reason) values ('billing', 'ann', 'r')")
+	wantStatus(t, 0, "its consumer or its key, which is paused", "stored", "list", "--consumer", "billing")
+}
+
+func TestTheVersionNeedsNoCommand(t *testing.T) {
+	flag := wantStatus(t, 0, "schema version 2", "--version")
+	if command := wantStatus(t, 0, "holdfast ", "version"); command != flag {
+		t.Errorf("%q, and the command says %q", flag, command)
+	}
+}
+
+func TestEveryCommandHasAnExampleAndItsExitCodes(t *testing.T) {
+	var c cli
+	parser, err := kong.New(&c, kong.Name("holdfast"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaves := parser.Model.Leaves(true)
+	if len(leaves) < 30 {
+		t.Fatalf("%d commands", len(leaves))
+	}
+	for _, leaf := range leaves {
+		path := strings.Fields(commandOf(leaf))
+		out := wantStatus(t, 0, "Exit codes: 0 ", append(path, "--help")...)
+		if !strings.Contains(out, "Example:\n") && !strings.Contains(out, "Examples:\n") {
+			t.Errorf("the help of %s has no example", leaf.Path())
+		}
+	}
+	for path := range exits {
+		if !slices.ContainsFunc(leaves, func(leaf *kong.Node) bool { return commandOf(leaf) == path }) {
+			t.Errorf("there is no command %s", path)
+		}
+	}
+}
+
+func TestProgressHasARateAndTheTimeThatIsLeft(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		done, total, some int
+		took              time.Duration
+		want              string
+	}{
+		{0, 100, 0, time.Second, "0 of 100 dead letters"},
+		{50, 100, 50, 10 * time.Second, "50 of 100 dead letters, 5.0/s, about 10s left"},
+		{1_000, 50_000, 1_000, 2 * time.Second, "1000 of 50000 dead letters, 500/s, about 1m38s left"},
+		{60, 100, 10, 100 * time.Second, "60 of 100 dead letters, 0.1/s, about 6m40s left"}, // it has done 50 before
+		{100, 100, 100, time.Second, "100 of 100 dead letters, 100/s"},
+		{7, 0, 7, time.Second, "7 dead letters, 7.0/s"},
+		{1, 1, 0, 0, "1 of 1 dead letter"},
+	} {
+		if got := progress(c.done, c.total, c.some, c.took, "dead letter"); got != c.want {
+			t.Errorf("%d of %d: %q, want %q", c.done, c.total, got, c.want)
+		}
+	}
+}
+
+func TestTheLogHasAFormatAndALevel(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "level=WARN msg=three n=3\n"},
+		{[]string{"--log-format", "json"}, `{"level":"WARN","msg":"three","n":3}` + "\n"},
+		{[]string{"--log-level", "error"}, ""},
+		{[]string{"--log-level", "debug", "--log-format=json"}, `{"level":"DEBUG","msg":"one"}` + "\n" + `{"level":"WARN","msg":"three","n":3}` + "\n"},
+	} {
+		var flags struct {
+			Log logFlags `embed:"" prefix:"log-"`
+		}
+		parser, err := kong.New(&flags)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := parser.Parse(c.args); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		log := flags.Log.logger(&out)
+		log.Debug("one")
+		log.Warn("three", "n", 3)
+		got := regexp.MustCompile(`"time":"[^"]*",|time=\S* `).ReplaceAllString(out.String(), "")
+		if got != c.want {
+			t.Errorf("%q: %q, want %q", c.args, got, c.want)
+		}
+	}
+	wantStatus(t, 2, "--log-format must be one of", "relay", "--brokers", "b:1", "--log-format", "xml")
+	wantStatus(t, 2, "--log-level", "relay", "--brokers", "b:1", "--log-level", "loud")
+}
+
+func TestACommandAsksOnATerminalOnly(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		yes    bool
+		answer *string
+		want   string // "" goes on
+	}{
+		{"a script", false, nil, ""},
+		{"--yes", true, text("n\n"), ""},
+		{"yes", false, text(" Yes \n"), ""},
+		{"y", false, text("y\n"), ""},
+		{"no", false, text("n\n"), "nothing was changed"},
+		{"return", false, text("\n"), "nothing was changed"},
+		{"nothing", false, text(""), "nothing was changed"},
+	} {
+		var errOut bytes.Buffer
+		p := &program{errOut: &errOut}
+		if c.answer != nil {
+			p.terminal = strings.NewReader(*c.answer)
+		}
+		err := asking{Yes: c.yes}.ask(p, "They are gone then")
+		if (err == nil) != (c.want == "") || err != nil && err.Error() != c.want {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+		if asked := errOut.String() == "They are gone then. Go on? [y/N] "; asked != (c.answer != nil && !c.yes) {
+			t.Errorf("%s: it said %q", c.name, errOut.String())
+		}
+	}
+	if err := (asking{}).ask(&program{errOut: &bytes.Buffer{}, terminal: broken{}}, ""); err == nil || !strings.Contains(err.Error(), "read the answer") {
+		t.Errorf("a terminal that fails: %v", err)
+	}
+}
+
+func text(s string) *string { return &s }
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, errors.New("it is gone") }
+
+func TestACommandLineIsCompleted(t *testing.T) {
+	t.Parallel()
+	var c cli
+	parser, err := kong.New(&c, kong.Name("holdfast"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ line, want string }{
+		{"holdfast", ""},
+		{"holdfast pa", "parked pause"},
+		{"holdfast parked ", "give-up list redirect retry"},
+		{"holdfast parked r", "redirect retry"},
+		{"holdfast --schema x parked re", "redirect retry"},
+		{"holdfast --schema=x parked re", "redirect retry"},
+		{"holdfast parked list --j", "--json"},
+		{"holdfast dlq list --state ", "any discarded open replayed replaying"},
+		{"holdfast dlq list --state re", "replayed replaying"},
+		{"holdfast dlq list --state=re", "--state=replayed --state=replaying"},
+		{"holdfast dlq list --state open --ori", "--origin"},
+		{"holdfast completion ", "bash fish zsh"},
+		{"holdfast stored retry --consumer b --unh", "--unhandled"},
+		{"holdfast dlq show 4711", ""},
+		{"holdfast compl", "completion"}, // but not the command that answers shells
+	} {
+		got := candidates(parser.Model, c.line)
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%q: %q, want %q", c.line, got, c.want)
+		}
+	}
+	all := candidates(parser.Model, "holdfast --")
+	if !slices.Contains(all, "--database-url") || slices.ContainsFunc(all, func(w string) bool { return !strings.HasPrefix(w, "--") }) {
+		t.Errorf("flags are %q", all)
+	}
+}
+
+// The scripts are tried in the shells that this machine has; bash is everywhere.
+func TestShellsTakeTheCompletionScripts(t *testing.T) {
+	built, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(built)
+	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	wantStatus(t, 2, "must be one of", "completion", "tcsh")
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		script := wantStatus(t, 0, "holdfast complete", "completion", shell)
+		path, err := exec.LookPath(shell)
+		if err != nil {
+			t.Logf("there is no %s", shell)
+			continue
+		}
+		try := script
+		if shell == "bash" { // what bash does when somebody presses tab
+			try += `
+				complete -p holdfast
+				COMP_LINE='holdfast dlq list --state=re' COMP_POINT=28 holdfast complete holdfast re =
+				COMP_LINE='holdfast parked re and more' COMP_POINT=18 holdfast complete holdfast re parked`
+		}
+		out, err := exec.Command(path, "-c", try).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v: %s", shell, err, out)
+		}
+		if want := "complete -o default -C 'holdfast complete' holdfast\nreplayed\nreplaying\nredirect\nretry\n"; shell == "bash" && string(out) != want {
+			t.Errorf("bash: %q, want %q", out, want)
+		}
+	}
+}

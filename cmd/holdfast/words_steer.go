@@ -1,0 +1,119 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// The help of the commands that steer, and what the help of every command ends with.
+
+func (pauseCmd) Help() string {
+	return `For the time that a fix takes. Relays publish no event of a paused topic: its events are parked in order, and all others go on. No
+handler of a paused consumer begins; its events stay in Kafka. The events of a paused key wait, and the other keys go on.
+Relays and consumers see it within about a second, also those that start later. holdfast status shows what is paused, and
+exits with 1 until it is resumed.
+
+Example:
+
+    holdfast pause --topic orders --reason "the consumer of the mail team is broken"
+    holdfast pause --consumer billing --reason "the tax service is away"
+    holdfast pause --consumer billing --topic orders --key customer-7 --reason "her account is being repaired"`
+}
+
+func (resumeCmd) Help() string {
+	return `What waited goes on in order, within a few seconds.
+
+Example:
+
+    holdfast resume --topic orders --reason "billing 1.4.2 is deployed"`
+}
+
+func (parkedRetryCmd) Help() string {
+	return `When the cause is fixed and the next try is minutes away. Events that wait for their next attempt are due at once. If the topic
+or a partition is held, one event of it is tried at once, and if that is published all others follow. Attempts stay as they
+are. Relays may run: they hand over one lane at a time, for a moment.
+
+Example:
+
+    holdfast parked retry --topic orders --reason "the broker takes 2 MiB now"`
+}
+
+func (storedShowCmd) Help() string {
+	return `Why does this event wait, and what went wrong each time? It prints no payload unless you ask for it.
+
+Example:
+
+    holdfast stored show --consumer billing 0199c1a5-6f3e-7c11-b0a4-4f5dc0ffee00`
+}
+
+func (scheduledListCmd) Help() string {
+	return `What producers wrote with a time before which it must not be published (NotBefore).
+
+Example:
+
+    holdfast scheduled list --topic reminders`
+}
+
+func (scheduledCancelCmd) Help() string {
+	return `For events that must not be published after all. Each becomes a discarded dead letter, so its payload stays until dlq purge. An
+event whose time came meanwhile is not taken back, and the command says where it is.
+
+Example:
+
+    holdfast scheduled cancel 0199c1a5-6f3e-7c11-b0a4-4f5dc0ffee00 --reason "the appointment was called off"`
+}
+
+func (dlqListCmd) Help() string {
+	return `The oldest first, a page at a time. It prints no payload.
+
+Example:
+
+    holdfast dlq list --consumer billing --within 24h`
+}
+
+func (versionCmd) Help() string {
+	return `holdfast --version does the same.
+
+Example:
+
+    holdfast version`
+}
+
+func (completionCmd) Help() string {
+	return `Have your shell read it when it starts. The shell then asks this program what may come next.
+
+Example:
+
+    echo 'source <(holdfast completion bash)' >> ~/.bashrc
+    echo 'source <(holdfast completion zsh)' >> ~/.zshrc
+    holdfast completion fish > ~/.config/fish/completions/holdfast.fish`
+}
+
+// commandOf is a command as it is written, without its other names.
+func commandOf(node *kong.Node) string {
+	if node.Parent == nil || node.Parent.Type == kong.ApplicationNode {
+		return node.Name
+	}
+	return commandOf(node.Parent) + " " + node.Name
+}
+
+// exits are what the exit codes of a command mean, where that is not what they mean of all.
+var exits = map[string]string{
+	"status": "0 nothing needs a person; 1 something does, or it failed; 2 wrong command line",
+	"doctor": "0 no check fails; 1 one does, or it failed; 2 wrong command line",
+	"find":   "0 found; 1 nothing is found, or it failed; 2 wrong command line",
+	"relay":  "0 stopped by a signal; 1 waiting would not help; 2 wrong command line",
+	"check":  "0 complete; 1 it is not, or a right is missing, or it failed; 2 wrong command line",
+}
+
+// sayExits ends the help of every command with what its exit codes mean.
+func sayExits(app *kong.Application) {
+	for _, leaf := range app.Leaves(true) {
+		codes := exits[commandOf(leaf)]
+		if codes == "" {
+			codes = "0 done; 1 failed; 2 wrong command line"
+		}
+		leaf.Detail = strings.TrimSpace(leaf.Detail + "\n\nExit codes: " + codes + ".")
+	}
+}
