@@ -39,6 +39,7 @@
 //	contrib/redis (a module)  ->  idempotency, go-redis
 //	kafkago                   ->  inbox, relay, retry, holdfast, kafka-go, compress, x/sync
 //	kafkago/oauthbearer       ->  kafka-go
+//	console                   ->  metrics, find, dlq, pgx
 //	metrics                   ->  idempotency, webhook, inbox, relay, outbox, retry, holdfast, pgx
 //	holdfasttest (for tests)  ->  inbox, holdfast, pgx
 //	inbox/sourcetest          ->  inbox
@@ -47,7 +48,6 @@
 //	inbox                     ->  retry, holdfast, pgx, uuid, x/sync
 //	relay                     ->  retry, holdfast, pgx, x/sync
 //	idempotency               ->  retry, pgx, uuid, jcs, httpsfv
-//	console                   ->  metrics, find, dlq, pgx
 //	dlq                       ->  holdfast, pgx
 //	find                      ->  holdfast, pgx
 //	outbox                    ->  holdfast, pgx, uuid
