@@ -28,7 +28,7 @@ var staticFiles embed.FS
 // User is who asks, and what that person may do. Everybody whom UserFunc lets in may see events without their payloads.
 type User struct {
 	Name        string // kept with what the user does. Required
-	MayChange   bool   // replay, edit, discard, release, skip, give up, redirect
+	MayChange   bool   // replay, edit, discard, release, skip, give up, redirect, retry, cancel, pause, resume
 	SeesPayload bool   // payloads of dead letters, and errors of handlers beyond their first line, which may quote one
 }
 
@@ -105,8 +105,10 @@ func New(pool *pgxpool.Pool, c Config) (*Console, error) {
 		"states": func() []string {
 			return []string{dlq.StateReplaying, dlq.StateReplayed, dlq.StateDiscarded, dlq.StateAny}
 		},
-		"letteractions": func() []string { return []string{"replay", "discard"} },
-		"storedactions": func() []string { return []string{"release", "skip", "dead-letter"} },
+		"letteractions":    func() []string { return []string{"replay", "discard"} },
+		"scheduledactions": func() []string { return []string{"cancel"} },
+		"resumeactions":    func() []string { return []string{"resume"} },
+		"storedactions":    func() []string { return []string{"release", "skip", "dead-letter"} },
 	}).ParseFS(pageFiles, "pages/*.html"))
 	console.serve = console.routes()
 	return console, nil
@@ -130,10 +132,14 @@ func (c *Console) routes() http.Handler {
 	mux.Handle("GET /letters/{id}", c.page(c.letter))
 	mux.Handle("GET /stored", c.page(c.stored))
 	mux.Handle("GET /parked", c.page(c.parked))
+	mux.Handle("GET /scheduled", c.page(c.scheduled))
+	mux.Handle("GET /paused", c.page(c.paused))
 	mux.Handle("POST /letters", c.page(c.changeLetters))
 	mux.Handle("POST /letters/{id}/edit", c.page(c.editLetter))
 	mux.Handle("POST /stored", c.page(c.changeStored))
 	mux.Handle("POST /parked", c.page(c.changeParked))
+	mux.Handle("POST /scheduled", c.page(c.changeScheduled))
+	mux.Handle("POST /paused", c.page(c.changePaused))
 	mux.Handle("/", c.page(func(*visit) (answer, error) { return answer{}, refusal{http.StatusNotFound, "there is no such page"} }))
 	return c.guarded(http.StripPrefix(c.c.Prefix, mux))
 }
@@ -223,7 +229,7 @@ func (c *Console) fail(w http.ResponseWriter, v *visit, err error) {
 	case errors.Is(err, dlq.ErrNotFound):
 		status, text = http.StatusNotFound, err.Error()
 	case errors.Is(err, dlq.ErrNotOpen), errors.Is(err, dlq.ErrWaiting), errors.Is(err, dlq.ErrLeftOut), errors.Is(err, dlq.ErrMalformed),
-		errors.Is(err, dlq.ErrEncrypted), errors.Is(err, dlq.ErrHeld), errors.Is(err, dlq.ErrNotParked):
+		errors.Is(err, dlq.ErrEncrypted), errors.Is(err, dlq.ErrHeld), errors.Is(err, dlq.ErrNotParked), errors.Is(err, dlq.ErrNotScheduled):
 		status, text = http.StatusConflict, err.Error()
 	default:
 		c.c.Logger.Error("console request failed", "user", v.User.Name, "path", v.URL.Path, "error", err)

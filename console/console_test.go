@@ -359,7 +359,9 @@ func TestParkedEventsAreListedAndChanged(t *testing.T) {
 	b.parked(t)
 	page := user.get(200, "/parked")
 	wantIn(t, page, "gone", "topic", "follows")
-	form := url.Values{"token": {user.token(page)}, "does": {"redirect"}, "topic": {"gone"}, "to": {"orders"}, "reason": {"it was renamed"}}
+	form := url.Values{"token": {user.token(page)}, "does": {"retry"}, "topic": {"gone"}, "reason": {"it is back"}}
+	wantIn(t, user.post(200, "/parked", form), "retry: ")
+	form = url.Values{"token": form["token"], "does": {"redirect"}, "topic": {"gone"}, "to": {"orders"}, "reason": {"it was renamed"}}
 	wantIn(t, user.sure(200, "/parked", user.post(200, "/parked", form)), "redirect: 2 parked events of topic gone")
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where topic = 'orders'"); n != 2 {
 		t.Errorf("%d are redirected", n)
@@ -374,7 +376,79 @@ func TestParkedEventsAreListedAndChanged(t *testing.T) {
 	}
 	wantIn(t, user.post(409, "/parked", form), "nothing is parked")
 	form.Set("does", "drop")
-	wantIn(t, user.post(422, "/parked", form), "it must be give-up, discard or redirect")
+	wantIn(t, user.post(422, "/parked", form), "it must be retry, give-up, discard or redirect")
+}
+
+func TestScheduledEventsAreListedAndCancelled(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	user := b.browser(t)
+	wantIn(t, user.get(200, "/scheduled"), "There are none.")
+	if err := pgx.BeginFunc(t.Context(), b.Pool, func(tx pgx.Tx) error {
+		for _, id := range []string{"s1", "s2", "s3"} {
+			if err := outbox.Write(t.Context(), tx, holdfast.Event{ID: id, Topic: map[bool]string{true: "bills", false: "orders"}[id == "s3"], Type: "x", Key: "k", NotBefore: time.Now().Add(5*time.Hour + time.Minute)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	wantIn(t, user.get(200, "/scheduled"), ">s1<", ">s3<", "in 5h", "To cancel some, filter them first.")
+	page := user.get(200, "/scheduled?topic=orders")
+	wantIn(t, page, ">s1<", ">s2<", "All scheduled events of: topic orders")
+	if strings.Contains(page, "s3") {
+		t.Error("the filter does not filter")
+	}
+	form := url.Values{"token": {user.token(page)}, "does": {"cancel"}, "topic": {"orders"}, "reason": {"the sale is off"}}
+	wantIn(t, user.sure(200, "/scheduled", user.post(200, "/scheduled", form)), "cancel: 2 scheduled events of topic orders")
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.scheduled"); n != 1 {
+		t.Errorf("%d are scheduled, want 1", n)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action where by = 'ann' and reason = 'the sale is off'"); n != 2 {
+		t.Errorf("%d actions are recorded, want 2", n)
+	}
+	form.Del("topic")
+	wantIn(t, user.post(422, "/scheduled", form), "the filter is empty")
+	form.Set("does", "drop")
+	wantIn(t, user.post(422, "/scheduled", form), "it must be cancel")
+}
+
+func TestTopicsConsumersAndKeysArePausedAndResumed(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	user := b.browser(t)
+	page := user.get(200, "/paused")
+	wantIn(t, page, "Nothing is paused.")
+	token := user.token(page)
+	pauses := []url.Values{{"topic": {"orders"}}, {"consumer": {"mail"}}, {"consumer": {"mail"}, "topic": {"orders"}, "key": {"k"}}}
+	things := []string{"topic", "consumer", "key"}
+	for i, p := range pauses {
+		p.Set("token", token)
+		p.Set("does", "pause")
+		p.Set("reason", "the bank is closed")
+		wantIn(t, user.sure(200, "/paused", user.post(200, "/paused", p)), "pause: 1 "+things[i])
+		wantIn(t, user.post(200, "/paused", p), "pause: 0 "+things[i], "There is nothing to pause.")
+	}
+	page = user.get(200, "/paused")
+	wantIn(t, page, "the relays", "mail", "the bank is closed", "ann")
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.pause where by = 'ann'"); n != 3 {
+		t.Fatalf("%d are paused, want 3", n)
+	}
+	for i, p := range pauses {
+		p.Set("does", "resume")
+		wantIn(t, user.sure(200, "/paused", user.post(200, "/paused", p)), "resume: 1 "+things[i])
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.pause"); n != 0 {
+		t.Errorf("%d are still paused", n)
+	}
+	for _, wrong := range []url.Values{{}, {"key": {"k"}}, {"topic": {"orders"}, "consumer": {"mail"}}, {"topic": {"orders"}, "key": {"k"}}} {
+		wrong.Set("token", token)
+		wrong.Set("does", "pause")
+		wrong.Set("reason", "r")
+		wantIn(t, user.post(422, "/paused", wrong), "it must be a topic, a consumer, or a key with its topic and consumer")
+	}
+	wantIn(t, user.post(422, "/paused", url.Values{"token": {token}, "does": {"stop"}, "topic": {"orders"}, "reason": {"r"}}), "it must be pause or resume")
 }
 
 // A stranger, a user who only reads, one who sees no payload, a form of another site.

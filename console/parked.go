@@ -27,6 +27,7 @@ func (c *Console) changeParked(v *visit) (answer, error) {
 		do   func(context.Context, dlq.ParkedFilter, dlq.ParkedOptions) (int, error)
 		note string
 	}{
+		"retry":   {c.dlq.RetryParked, "Those that wait for their next attempt are tried at once."},
 		"give-up": {c.dlq.GiveUpParked, "They are dead letters then, which can be replayed when the topic is back."},
 		"discard": {c.dlq.DiscardParked, "Nobody gets them then. The payloads stay until a purge."},
 		"redirect": {func(ctx context.Context, f dlq.ParkedFilter, o dlq.ParkedOptions) (int, error) {
@@ -36,7 +37,7 @@ func (c *Console) changeParked(v *visit) (answer, error) {
 	chosen, known := does[given["does"]]
 	switch {
 	case !known:
-		return answer{}, refusal{http.StatusUnprocessableEntity, "does is " + strconv.Quote(given["does"]) + ": it must be give-up, discard or redirect"}
+		return answer{}, refusal{http.StatusUnprocessableEntity, "does is " + strconv.Quote(given["does"]) + ": it must be retry, give-up, discard or redirect"}
 	case given["does"] == "redirect" && (given["to"] == "" || given["to"] == given["topic"]):
 		return answer{}, refusal{http.StatusUnprocessableEntity, "the topic to redirect to is " + strconv.Quote(given["to"]) + ": it must be another one"}
 	}

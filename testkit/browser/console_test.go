@@ -67,10 +67,12 @@ func TestHostileTextsAreShownAsTheyAre(t *testing.T) {
 			values ($1, $1, $1, $2, $1, $1, $1, now(), '', now() + interval '1 hour', array[$1])`, text, i)
 		pgtest.Exec(t, b.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, errors)
 			values (0, $1, $1, $2, 'record', now() + interval '1 hour', $1, $1, $1, now(), array[$1])`, text, i)
+		pgtest.Exec(t, b.Pool, "insert into holdfast.pause (consumer, topic, key, by, reason) values ($1, $1, $1, $1, $1)", text)
+		pgtest.Exec(t, b.Pool, `insert into holdfast.scheduled (lane, due_at, id, source, type, topic, key, time) values (0, now() + interval '1 hour', $1, $1, $1, 'orders', $1, now())`, text)
 		pgtest.Exec(t, b.Pool, `insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body_hash, result_ref, owner, expires_at)
 			values ($1, $1, $1, '', 1, 'complete', 201, '{}', '', $1, gen_random_uuid(), now() + interval '1 day')`, text)
 	}
-	pages := []string{"/", "/letters", "/letters/list", "/parked"}
+	pages := []string{"/", "/letters", "/letters/list", "/parked", "/scheduled", "/paused"}
 	for i, text := range hostile {
 		q := url.QueryEscape(text)
 		pages = append(pages, pathOf(ids[i]), "/stored?consumer="+q, "/find?id="+q, "/letters/list?topic="+q+"&key="+q)
@@ -166,8 +168,10 @@ func TestPagesFitAPhoneAndTheDark(t *testing.T) {
 	id := b.letter(long, long, long, `{"`+long+`":"`+long+`"}`)
 	pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, errors)
 		values ('billing', $1, $1, 1, $1, $1, 'order.placed', now(), '', now(), array[$1])`, long)
+	pgtest.Exec(t, b.Pool, "insert into holdfast.pause (consumer, topic, key, by, reason) values ($1, $1, $1, $1, $1)", long)
+	pgtest.Exec(t, b.Pool, "insert into holdfast.scheduled (lane, due_at, id, source, type, topic, key, time) values (0, now() + interval '1 hour', $1, $1, $1, $1, $1, now())", long)
 	b.do("be a phone", emulation.SetDeviceMetricsOverride(360, 740, 2, true))
-	for _, page := range []string{"/", "/letters", "/letters/list", pathOf(id), "/stored?consumer=billing", "/parked", "/find?id=" + long} {
+	for _, page := range []string{"/", "/letters", "/letters/list", pathOf(id), "/stored?consumer=billing", "/parked", "/scheduled", "/paused", "/find?id=" + long} {
 		b.open(page)
 		b.is(page+" fits", `document.documentElement.scrollWidth <= 360`)
 	}

@@ -1,0 +1,62 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/dlq"
+)
+
+func (c *Console) paused(v *visit) (answer, error) {
+	all, err := c.dlq.Paused(v.Context())
+	return answer{page: "paused", data: all}, err
+}
+
+func (c *Console) changePaused(v *visit) (answer, error) {
+	given := fields(v, "does", "consumer", "topic", "key")
+	if err := noNUL(given); err != nil {
+		return answer{}, err
+	}
+	what := dlq.Pausable{Consumer: given["consumer"], Topic: given["topic"], Key: given["key"]}
+	if given["key"] != "" && (given["consumer"] == "" || given["topic"] == "") || given["key"] == "" && (given["consumer"] == "") == (given["topic"] == "") {
+		return answer{}, refusal{http.StatusUnprocessableEntity, "it must be a topic, a consumer, or a key with its topic and consumer"}
+	}
+	does := map[string]struct {
+		do   func(context.Context, dlq.Pausable, string, string) (bool, error)
+		note string
+	}{
+		"pause":  {c.dlq.Pause, "Running relays and consumers see it within about a second. What comes waits in its order, and counts towards the caps."},
+		"resume": {c.dlq.Resume, "What waited goes on, in its order."},
+	}
+	chosen, known := does[given["does"]]
+	if !known {
+		return answer{}, refusal{http.StatusUnprocessableEntity, "does is " + strconv.Quote(given["does"]) + ": it must be pause or resume"}
+	}
+	count := func(ctx context.Context) (int, error) {
+		all, err := c.dlq.Paused(ctx)
+		there := slices.ContainsFunc(all, func(p dlq.Pause) bool { return p.Pausable == what })
+		return numberOf(there == (given["does"] == "resume")), err
+	}
+	do := func(ctx context.Context) (int, error) {
+		changed, err := chosen.do(ctx, what, v.User.Name, strings.TrimSpace(v.PostForm.Get("reason")))
+		return numberOf(changed), err
+	}
+	things := "topic"
+	switch {
+	case what.Key != "":
+		things = "key"
+	case what.Consumer != "":
+		things = "consumer"
+	}
+	return c.carryOut(v, change{Does: given["does"], Things: things, Filter: what.String(), Action: "/paused", Fields: given, Note: chosen.note, Back: "/paused"}, count, do)
+}
+
+func numberOf(one bool) int {
+	if one {
+		return 1
+	}
+	return 0
+}
