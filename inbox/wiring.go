@@ -17,7 +17,15 @@ import (
 func (env *env) miswired(ctx context.Context, err error) error {
 	explained := sqlschema.Explain(err, "docs/operations.md lists what to grant to a consumer")
 	switch {
-	case errors.Is(explained, sqlschema.ErrMissing), errors.Is(explained, sqlschema.ErrVersion):
+	case errors.Is(explained, sqlschema.ErrMissing):
+		// A table that is missing may be one of a later version.
+		ctx, cancel := env.bounded(ctx)
+		defer cancel()
+		if fits := sqlschema.Fits(ctx, env.pool, env.c.Schema); errors.Is(fits, sqlschema.ErrVersion) {
+			return fits
+		}
+		return explained
+	case errors.Is(explained, sqlschema.ErrVersion):
 		return explained
 	case !errors.Is(explained, sqlschema.ErrNoRights):
 		return nil
