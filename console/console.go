@@ -101,7 +101,7 @@ func New(pool *pgxpool.Pool, c Config) (*Console, error) {
 	console := &Console{c: c, pool: pool, sql: sqlschema.For(c.Schema), dlq: d, database: database}
 	console.pages = template.Must(template.New("").Funcs(template.FuncMap{
 		"path": func(rest string) string { return c.Prefix + rest },
-		"ago":  ago, "span": forSpan, "when": when, "first": firstLine, "bytes": bytesOf, "query": queryOf, "dict": dict, "reversed": reversed,
+		"ago":  ago, "span": forSpan, "plural": plural, "when": when, "first": firstLine, "bytes": bytesOf, "query": queryOf, "dict": dict, "reversed": reversed,
 		"states": func() []string {
 			return []string{dlq.StateReplaying, dlq.StateReplayed, dlq.StateDiscarded, dlq.StateAny}
 		},

@@ -124,6 +124,9 @@ func consumersOf(s metrics.Sample, lags []metrics.LagOf) (rows []consumerRow) {
 	return rows
 }
 
+// Late says that an event has waited for longer to be published than holdfast status takes for well, by default.
+func (p overviewPage) Late() bool { return p.Oldest > time.Minute }
+
 // LagSum is the lag of all topics.
 func (r consumerRow) LagSum() (n int64) {
 	for _, of := range r.Lag {

@@ -91,6 +91,14 @@ func forSpan(d time.Duration) string {
 	return fmt.Sprintf("%ds", d/time.Second)
 }
 
+// plural is the word for one, or for another number.
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
 func reversed(texts []string) []string {
 	texts = slices.Clone(texts)
 	slices.Reverse(texts)
