@@ -19,8 +19,6 @@ func (env *env) miswired(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(explained, sqlschema.ErrMissing):
 		// A table that is missing may be one of a later version.
-		ctx, cancel := env.bounded(ctx)
-		defer cancel()
 		if fits := sqlschema.Fits(ctx, env.pool, env.c.Schema); errors.Is(fits, sqlschema.ErrVersion) {
 			return fits
 		}
