@@ -123,7 +123,7 @@ func TestClaimsGoOnFromTheMarkAndMissNothingForLong(t *testing.T) {
 	put("new", "0 seconds")
 	claims(8, "late", "new")
 	slow(time.Now())
-	put("late again", "2 seconds")
+	put("late again", "700 milliseconds")
 	claims(8, "late again")
 	slow(time.Now().Add(-wholeAtLeast))
 	claims(8, "overlooked")
