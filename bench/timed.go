@@ -21,6 +21,7 @@ type timedStatements struct {
 type timedStatement struct {
 	name  string
 	began time.Time
+	empty bool // a claim that found nothing
 }
 
 type statementKey struct{}
@@ -33,12 +34,12 @@ func statementName(sql string) string {
 }
 
 func (s *timedStatements) start(ctx context.Context, sql string) context.Context {
-	return context.WithValue(ctx, statementKey{}, timedStatement{statementName(sql), time.Now()})
+	return context.WithValue(ctx, statementKey{}, &timedStatement{name: statementName(sql), began: time.Now()})
 }
 
 func (s *timedStatements) end(ctx context.Context) {
-	t, ok := ctx.Value(statementKey{}).(timedStatement)
-	if !ok || t.name == "" {
+	t, ok := ctx.Value(statementKey{}).(*timedStatement)
+	if !ok || t.name == "" || t.empty {
 		return
 	}
 	s.mu.Lock()
@@ -53,10 +54,7 @@ func (s *timedStatements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data
 	return s.start(ctx, data.SQL)
 }
 
-func (s *timedStatements) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
-	if t, ok := ctx.Value(statementKey{}).(timedStatement); ok && t.name == "inbox.claim" && data.CommandTag.RowsAffected() == 0 {
-		return
-	}
+func (s *timedStatements) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
 	s.end(ctx)
 }
 
@@ -65,7 +63,11 @@ func (s *timedStatements) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data
 	return s.start(ctx, queries[min(1, len(queries)-1)].SQL)
 }
 
-func (s *timedStatements) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (s *timedStatements) TraceBatchQuery(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
+	if t, ok := ctx.Value(statementKey{}).(*timedStatement); ok && t.name == "inbox.claim" && statementName(data.SQL) == t.name {
+		t.empty = data.CommandTag.RowsAffected() == 0
+	}
+}
 
 func (s *timedStatements) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchEndData) {
 	s.end(ctx)

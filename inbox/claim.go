@@ -48,8 +48,10 @@ func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
 	if !whole {
 		from = &mark.at
 	}
-	rows, _ := cl.pool.Query(ctx, cl.sql.claim, cl.c.Consumer, cl.registry.types, int32(n), token, cl.c.lease().Microseconds(), lost, bytes, alone, from, mark.place) // CollectRows returns its error.
-	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*claimed, error) { return scanClaimed(row, token, now.Add(cl.c.lease())) })
+	b := &pgx.Batch{}
+	b.Queue(cl.sql.interpret)
+	b.Queue(cl.sql.claim, cl.c.Consumer, cl.registry.types, int32(n), token, cl.c.lease().Microseconds(), lost, bytes, alone, from, mark.place)
+	got, err := readClaimed(cl.pool.SendBatch(ctx, b), token, now.Add(cl.c.lease()))
 	if err != nil {
 		cl.unanswered.add(token, now.Add(2*cl.c.lease()), err)
 		return nil, fmt.Errorf("claim stored events: %w", err)
@@ -65,6 +67,20 @@ func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
 		failpoint.Hit(failpoint.InboxClaimed)
 	}
 	return got, nil
+}
+
+// readClaimed reads the answer to a claim. Its transaction ends with the batch, so it is there when that is closed.
+func readClaimed(br pgx.BatchResults, token string, until time.Time) (got []*claimed, err error) {
+	defer func() {
+		if closing := br.Close(); err == nil {
+			err = closing
+		}
+	}()
+	if _, err := br.Exec(); err != nil {
+		return nil, err
+	}
+	rows, _ := br.Query() // CollectRows returns its error.
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (*claimed, error) { return scanClaimed(row, token, until) })
 }
 
 // move moves the mark after a claim that began at begun; whole says that it looked at everything.

@@ -97,11 +97,25 @@ func (b *bundle) struckAt(statement string, read struckRead) (*struckStatement, 
 }
 
 func (s *struckStatement) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(data.SQL, "-- "+s.statement+"\n") && s.armed.CompareAndSwap(true, false) {
+	s.send(ctx, data.SQL)
+	return ctx
+}
+
+// TraceBatchStart takes a batch for its last statement.
+func (s *struckStatement) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	s.send(ctx, data.Batch.QueuedQueries[data.Batch.Len()-1].SQL)
+	return ctx
+}
+
+func (s *struckStatement) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+func (s *struckStatement) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+func (s *struckStatement) send(ctx context.Context, sql string) {
+	if strings.Contains(sql, "-- "+s.statement+"\n") && s.armed.CompareAndSwap(true, false) {
 		s.ctx = ctx
 		s.sent.Store(true)
 	}
-	return ctx
 }
 
 func (s *struckStatement) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

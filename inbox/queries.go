@@ -206,6 +206,11 @@ select count(*), count(distinct (s.topic, s.key)) filter (where s.key <> ''),
   from holdfast.stored s
  where s.consumer = $1::text`
 
+// Keeps Postgres from compiling the statements of a transaction. Where much is due it expects a claim to read all of it, and compiled
+// each one: 113 ms in place of 2.7 beside 78,000 heads that are due.
+const interpretSQL = `-- inbox.interpret
+select set_config('jit', 'off', true)`
+
 // Leases queue heads that are due. It counts the attempt before it is made, so that one that ends the process counts. Index
 // stored_due finds what is due of each type that this node handles, so that heads that wait for another node cost nothing. A few
 // more heads are looked for than leased, because other nodes lease some at the same moment. The primary key shows whether an event is

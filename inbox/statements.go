@@ -13,6 +13,7 @@ type statements struct {
 	insert, insertMany, known, knownMany, record, recordMany                                           string // of an event's transaction
 	store, storeMany, unrecord, storedCount, blocked, waiting                                          string // of stored events
 	letter, letterReopen, letterReplayed, edited, publishLetter                                        string
+	interpret                                                                                          string
 	claim, take, isHead, drop, settle, next, resume, deferFollowers, active, sweep, retry, stillStored string // of Run
 	declare, undeclare, declared, skip, paused                                                         string
 	starts, start, takeBackStart, forgetStart, watermark, watermarkIs                                  string
@@ -33,7 +34,8 @@ func newStatements(c Config) statements {
 		blocked: in(blockedSQL), waiting: in(waitingSQL),
 		letter: in(letterSQL), letterReopen: in(letterReopenSQL), letterReplayed: in(letterReplayedSQL),
 		edited: in(editedSQL), publishLetter: in(publishLetterSQL),
-		claim: in(claimSQL), take: in(takeSQL), isHead: in(isHeadSQL), drop: in(dropSQL), settle: in(settleSQL), next: in(nextSQL),
+		interpret: interpretSQL,
+		claim:     in(claimSQL), take: in(takeSQL), isHead: in(isHeadSQL), drop: in(dropSQL), settle: in(settleSQL), next: in(nextSQL),
 		resume: in(resumeSQL), deferFollowers: in(deferSQL), active: in(activeSQL), sweep: in(sweepSQL), retry: in(retrySQL), stillStored: in(stillStoredSQL),
 		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL), skip: in(skipSQL), paused: in(pausedSQL),
 		starts: in(startsSQL), start: in(startSQL), takeBackStart: in(takeBackStartSQL), forgetStart: in(forgetStartSQL),

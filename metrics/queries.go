@@ -49,11 +49,14 @@ with recursive storing as (
 )
 select c.consumer, n.events, n.keys, greatest(extract(epoch from now() - c.first_at), 0)::float8, n.undeclared
   from storing c, lateral (
-       select count(*) as events, count(distinct (s.topic, s.key)) filter (where s.key <> '') as keys,
-              count(*) filter (where not exists (select from holdfast.consumer_type t
-                                                  where t.consumer = s.consumer and t.type = s.type and t.seen_until > now())) as undeclared
-         from (select x.consumer, x.topic, x.key, x.type from holdfast.stored x
-                where x.consumer = c.consumer and x.event_id <> '' order by x.first_at limit $1::int) s) n
+       with waiting as materialized (
+           select x.topic, x.key, x.type from holdfast.stored x
+            where x.consumer = c.consumer and x.event_id <> '' order by x.first_at limit $1::int)
+       select (select count(*) from waiting) as events,
+              (select count(*) from (select distinct w.topic, w.key from waiting w where w.key <> '') k) as keys,
+              (select coalesce(sum(u.n), 0) from (select w.type, count(*) as n from waiting w group by w.type) u
+                where not exists (select from holdfast.consumer_type t
+                                   where t.consumer = c.consumer and t.type = u.type and t.seen_until > now()))::bigint as undeclared) n
  order by 2 desc, 1
  limit $2::int`
 
