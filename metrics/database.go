@@ -161,18 +161,32 @@ func (d *Database) read(ctx context.Context) (s Sample, err error) {
 	// The caller's deadline does not end it: others may wait for the same sample.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.c.Timeout)
 	defer cancel()
+	err = pgx.BeginTxFunc(ctx, d.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, interpretSample); err != nil {
+			return err
+		}
+		s, err = d.readIn(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return Sample{}, fmt.Errorf("sample the database: %w", explain(err))
+	}
+	return s, nil
+}
+
+func (d *Database) readIn(ctx context.Context, tx pgx.Tx) (s Sample, err error) {
 	var oldest, parked float64
-	if err := d.pool.QueryRow(ctx, d.sql.In(sampleLog)).Scan(&s.Lanes, &oldest, &s.Scheduled); err != nil {
-		return Sample{}, fmt.Errorf("sample the log: %w", explain(err))
+	if err := tx.QueryRow(ctx, d.sql.In(sampleLog)).Scan(&s.Lanes, &oldest, &s.Scheduled); err != nil {
+		return Sample{}, fmt.Errorf("sample the log: %w", err)
 	}
-	if err := d.pool.QueryRow(ctx, d.sql.In(sampleRelays)).Scan(&s.Unowned, &s.Relays, &s.Troubled, &s.Empty); err != nil {
-		return Sample{}, fmt.Errorf("sample relays: %w", explain(err))
+	if err := tx.QueryRow(ctx, d.sql.In(sampleRelays)).Scan(&s.Unowned, &s.Relays, &s.Troubled, &s.Empty); err != nil {
+		return Sample{}, fmt.Errorf("sample relays: %w", err)
 	}
-	if err := d.pool.QueryRow(ctx, d.sql.In(sampleParked), maxSampled).Scan(&s.Parked, &parked, &s.HeldTopics, &s.HeldPartitions); err != nil {
-		return Sample{}, fmt.Errorf("sample parked events: %w", explain(err))
+	if err := tx.QueryRow(ctx, d.sql.In(sampleParked), maxSampled).Scan(&s.Parked, &parked, &s.HeldTopics, &s.HeldPartitions); err != nil {
+		return Sample{}, fmt.Errorf("sample parked events: %w", err)
 	}
 	s.Oldest, s.OldestParked = seconds(oldest), seconds(parked)
-	rows, _ := d.pool.Query(ctx, d.sql.In(sampleStored), maxSampled, maxConsumers) // CollectRows returns its error.
+	rows, _ := tx.Query(ctx, d.sql.In(sampleStored), maxSampled, maxConsumers) // CollectRows returns its error.
 	s.Stored, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (of StoredOf, err error) {
 		var oldest float64
 		err = row.Scan(&of.Consumer, &of.Events, &of.Keys, &oldest, &of.Undeclared)
@@ -180,31 +194,31 @@ func (d *Database) read(ctx context.Context) (s Sample, err error) {
 		return of, err
 	})
 	if err != nil {
-		return Sample{}, fmt.Errorf("sample stored events: %w", explain(err))
+		return Sample{}, fmt.Errorf("sample stored events: %w", err)
 	}
-	rows, _ = d.pool.Query(ctx, d.sql.In(sampleLetters), maxSampled, maxConsumers)
+	rows, _ = tx.Query(ctx, d.sql.In(sampleLetters), maxSampled, maxConsumers)
 	s.Letters, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (of LettersOf, err error) {
 		err = row.Scan(&of.Origin, &of.Consumer, &of.Open)
 		return of, err
 	})
 	if err != nil {
-		return Sample{}, fmt.Errorf("sample dead letters: %w", explain(err))
+		return Sample{}, fmt.Errorf("sample dead letters: %w", err)
 	}
-	rows, _ = d.pool.Query(ctx, d.sql.In(samplePositions), maxConsumers)
+	rows, _ = tx.Query(ctx, d.sql.In(samplePositions), maxConsumers)
 	s.Positions, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (of PositionsOf, err error) {
 		err = row.Scan(&of.Consumer, &of.Partitions, &of.Held)
 		return of, err
 	})
 	if err != nil {
-		return Sample{}, fmt.Errorf("sample positions: %w", explain(err))
+		return Sample{}, fmt.Errorf("sample positions: %w", err)
 	}
-	rows, _ = d.pool.Query(ctx, d.sql.In(sampleSizes), sized, d.c.Schema)
+	rows, _ = tx.Query(ctx, d.sql.In(sampleSizes), sized, d.c.Schema)
 	s.Sizes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (of SizeOf, err error) {
 		err = row.Scan(&of.Table, &of.Bytes)
 		return of, err
 	})
 	if err != nil {
-		return Sample{}, fmt.Errorf("sample sizes: %w", explain(err))
+		return Sample{}, fmt.Errorf("sample sizes: %w", err)
 	}
 	return s, nil
 }

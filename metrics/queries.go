@@ -2,6 +2,11 @@ package metrics
 
 // The statements of Database. Each has a bound: lanes and tables are few, and of what waits at most $1 rows are counted.
 
+// interpretSample keeps Postgres from compiling the statements of the transaction: to count 100,000 of 1,000,000 stored events took
+// 0.3 s, and to compile that 0.7.
+const interpretSample = `-- metrics.interpret
+select set_config('jit', 'off', true)`
+
 // sampleLog looks for what each lane reads next, by the indexes event_N_lane_xid_seq. Of the window that is being read, what lies up
 // to pos is published.
 const sampleLog = `-- metrics.log
