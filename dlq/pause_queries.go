@@ -25,7 +25,7 @@ update holdfast.stored s set next_at = now()
    and s.place = (select min(h.place) from holdfast.stored h
                    where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
    and not exists (select from holdfast.consumer_hold o
-                    where o.consumer = $1::text and o.topic = $2::text and o.key = $3::text and o.after < s.place)`
+                    where o.consumer = $1::text and o.topic = $2::text and o.key = $3::text and o.after < s.place offset 0)`
 
 // retryParked makes the heads of a topic ($2), or of one key of it ($3), due that wait for their next attempt, in a lane that was
 // taken. By parked_due.

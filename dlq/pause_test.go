@@ -230,7 +230,9 @@ func TestAPausedKeyWaitsAndOtherKeysGoOn(t *testing.T) {
 	if _, err := in.Store(t.Context(), placed("b", "other")); err != nil {
 		t.Fatal(err)
 	}
-	wait.Until(t, "a stored event of another key is handled", func() bool { return strings.HasSuffix(h.String(), "b") })
+	wait.Until(t, "a stored event of another key is handled", func() bool {
+		return strings.HasSuffix(h.String(), "b") && pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored where key = 'other'") == 0
+	})
 	if got, err := b.d.ListStored(t.Context(), dlq.StoredFilter{Consumer: "billing", Heads: true}); err != nil || len(got) != 1 || !got[0].Paused {
 		t.Errorf("the list has %+v, %v", got, err)
 	}

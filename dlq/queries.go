@@ -212,7 +212,7 @@ update holdfast.inbox i set result = 'discarded', processed_at = coalesce(i.proc
  where l.id = $1::bigint and i.consumer = l.consumer and i.source = l.source and i.event_id = l.event_id
    and i.hash = l.hash and i.result in ('dead', 'stored')`
 
-// wakeQueue makes the head of the letter's queue due if no letter holds its key any more.
+// wakeQueue makes the head of the letter's queue due if nothing holds its key any more. Without "offset 0" Postgres reads all open letters.
 const wakeQueue = `-- dlq.wake
 update holdfast.stored s set next_at = now()
   from holdfast.letter l
@@ -220,7 +220,7 @@ update holdfast.stored s set next_at = now()
    and s.place = (select min(h.place) from holdfast.stored h
                    where h.consumer = l.consumer and h.topic = l.topic and h.key = l.key)
    and not exists (select from holdfast.consumer_hold o
-                    where o.consumer = l.consumer and o.topic = l.topic and o.key = l.key and o.after < s.place)`
+                    where o.consumer = l.consumer and o.topic = l.topic and o.key = l.key and o.after < s.place offset 0)`
 
 // keepVersion keeps the payload that an edit is about to replace, with its hash.
 const keepVersion = `-- dlq.keep_version

@@ -105,7 +105,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 	plantest.EveryStatement(t, asked, map[string]string{
 		"inbox.open": noTable, "inbox.open_fenced": noTable, "inbox.open_group": noTable, "inbox.fence_shared": noTable, "inbox.lock": noTable, "inbox.try_lock": noTable,
 		"inbox.declare": small, "inbox.undeclare": small, "inbox.declared": small, "inbox.skip": small, "inbox.renew": small, "inbox.incarnation": small,
-		"inbox.interpret": noTable, "inbox.awaits_client": "a view of the server's sessions", "inbox.blocked": person, "inbox.waiting": person,
+		"inbox.interpret": noTable, "inbox.paused": "a row for each pause", "inbox.awaits_client": "a view of the server's sessions", "inbox.blocked": person, "inbox.waiting": person,
 		"inbox.publish_letter": "a function, which reads a letter by its primary key",
 		"inbox.retention_row":  small, "inbox.retention_save": small,
 		"inbox.retention_take": retention, "inbox.retention_sweep": retention, "inbox.retention_starts": retention,

@@ -135,7 +135,7 @@ func (w *loops) play() {
 		w.have(w.fault)
 	}
 	w.have(func() {
-		s.chaos = false
+		s.chaos, s.db.Paused = false, nil
 		s.oracle.calmAt = time.Now()
 		w.broker.heal()
 		w.start()
@@ -228,6 +228,9 @@ func (l turn) Unlock() { <-l }
 func (w *loops) fault() {
 	s, p := w.s, w.s.plan
 	s.db.Tend()
+	if p.pauses && s.one(4) {
+		s.db.Paused = [][]string{nil, {"orders"}, {"other"}, {"orders", "other"}}[s.rng.IntN(4)]
+	}
 	switch s.rng.IntN(12) {
 	case 0:
 		if p.crashes {

@@ -35,6 +35,14 @@ func (s *scene) release() {
 	s.does("stored", "release", "--consumer", "billing", "--all", "--reason", "a test")
 }
 
+// settled waits until n events were handled and none is stored: then counters stand still.
+func (s *scene) settled(n int) {
+	s.Helper()
+	s.await("all events are handled", func() bool {
+		return s.count("select count(*) from holdfast.inbox where result = 'handled'") == int64(n) && s.count("select count(*) from holdfast.stored") == 0
+	})
+}
+
 // flowing is a scene in which events of a topic with one partition come to a consumer.
 func (s *scene) flowing(h inbox.Handler, change func(*inbox.Config)) (topic string) {
 	s.Helper()
@@ -63,6 +71,7 @@ func keysHeld(s *scene) (over func()) {
 	return func() {
 		h.well.Store(true)
 		s.release()
+		s.settled(101)
 	}
 }
 
@@ -73,7 +82,10 @@ func handlersFail(s *scene) (over func()) {
 	})
 	s.healthy()
 	s.write(events(topic, 5)...)
-	return func() { h.well.Store(true) }
+	return func() {
+		h.well.Store(true)
+		s.settled(5)
+	}
 }
 
 func handlerHangs(s *scene) (over func()) {
@@ -89,7 +101,10 @@ func handlerHangs(s *scene) (over func()) {
 	}, func(c *inbox.Config) { c.Timeout, c.Grace = 200*time.Millisecond, 100*time.Millisecond })
 	s.healthy()
 	s.write(events(topic, 1)...)
-	return release
+	return func() {
+		release()
+		s.settled(1)
+	}
 }
 
 func typeSkipped(s *scene) (over func()) {
@@ -123,13 +138,16 @@ func storedFull(s *scene) (over func()) {
 	topic := s.flowing(h.handle, func(c *inbox.Config) { c.MaxStored = 1 })
 	s.healthy()
 	// All that is stored is counted every few seconds.
+	written := 0
 	s.await("an event finds no room", func() bool {
 		s.write(events(topic, 2)...)
+		written += 2
 		return s.logged(s.log.String())
 	})
 	return func() {
 		h.well.Store(true)
 		s.release()
+		s.settled(written)
 	}
 }
 
@@ -169,13 +187,15 @@ func consumerIdle(s *scene) (over func()) {
 func partitionsTaken(s *scene) (over func()) {
 	topic := s.flowing(handled, nil)
 	s.healthy()
+	written := 0
 	s.await("the node has lost partitions often", func() bool {
 		s.exec("update holdfast.consumer_position set epoch = epoch + 1000000, owner = 'another'")
 		s.write(events(topic, 5)...)
+		written += 5
 		s.prom.scrape()
 		return len(s.firing()) > 0
 	})
-	return func() {}
+	return func() { s.settled(written) }
 }
 
 // Retention removes records that nobody has handled.

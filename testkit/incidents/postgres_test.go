@@ -30,9 +30,7 @@ func poolSmall(s *scene) (over func()) {
 	s.running("consumer", func(ctx context.Context) error { return in.Consume(ctx, s.group(topic, false)) })
 	s.healthy()
 	s.write(events(topic, 1000)...)
-	return func() {
-		s.await("all are handled", func() bool { return s.count("select count(*) from holdfast.inbox") == 1000 })
-	}
+	return func() { s.settled(1000) }
 }
 
 // ofItsOwn is a Postgres that the test may stop.
@@ -60,6 +58,8 @@ func postgresAway(s *scene) (over func()) {
 		if err := server.Restart(s.Context()); err != nil {
 			s.Fatal(err)
 		}
+		s.write(events(topic, 1)...)
+		s.settled(1)
 	}
 }
 
@@ -79,7 +79,7 @@ func postgresCrashes(s *scene) (over func()) {
 	}
 	return func() {
 		s.write(events(topic, 1)...)
-		s.await("the next event is handled", func() bool { return s.count("select count(*) from holdfast.inbox") == 2 })
+		s.settled(2)
 	}
 }
 

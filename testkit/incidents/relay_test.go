@@ -105,14 +105,15 @@ func laneTaken(s *scene) (over func()) {
 	topic := s.cluster.Topic(s, 1)
 	s.relay(nil, nil)
 	s.healthy()
+	owned := func() bool {
+		return s.count("select count(*) from holdfast.lane where lease_until < now() or owner = 'another'") == 0
+	}
 	for range 2 {
-		s.await("the relay has its lanes", func() bool {
-			return s.count("select count(*) from holdfast.lane where lease_until < now() or owner = 'another'") == 0
-		})
+		s.await("the relay has its lanes", owned)
 		s.exec("update holdfast.lane set epoch = epoch + 1, owner = 'another', lease_until = now() + interval '1 second'")
 		s.write(events(topic, 20)...)
 	}
-	return func() {}
+	return func() { s.await("the relay has its lanes again", owned) }
 }
 
 // Events that a producer dates back, as an import does.

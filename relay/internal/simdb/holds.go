@@ -147,3 +147,10 @@ func listTopics(c *call) error {
 	})
 	return nil
 }
+
+func readPaused(c *call) error {
+	for _, topic := range c.db.Paused {
+		c.row(topic)
+	}
+	return nil
+}

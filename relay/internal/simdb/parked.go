@@ -465,7 +465,7 @@ var handlers = map[string]func(*call) error{
 	"close_letters": closeLetters, "due": readDue, "list_due": listDue, "due_of": readHeads, "probe_held": readProbe,
 	"name_head": nameHead, "name_waiting": nameWaiting, "next_row": readNext, "bury": buryEvents, "bury_scheduled": buryScheduled,
 	"hold": holdParked, "resume_held": resumeHeld, "holds": loadHolds, "parked_topics": listTopics, "list_topic": listTopic, "list_queues": listQueues, "count_again": countAgain, "unpark": deleteParked, "delay": delayParked,
-	"dead_letter": deadLetterParked, "resume_queues": resumeQueues, "move_scheduled": moveScheduled,
+	"dead_letter": deadLetterParked, "resume_queues": resumeQueues, "move_scheduled": moveScheduled, "paused": readPaused,
 }
 
 // Statements are the names of all statements that the fake knows.

@@ -38,6 +38,8 @@ type DB struct {
 	Refuse    func(statement, id string) error // why a statement fails for a row; nil for never
 	Malformed func(id string) string           // what is wrong with an event, as pages say it; nil for nothing
 
+	Paused []string // topics
+
 	lanes     []*cell[Lane]
 	parked    []*cell[Parked]
 	letters   []*cell[Letter]
