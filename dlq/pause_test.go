@@ -273,6 +273,7 @@ func TestParkedEventsAreRetriedAtOnce(t *testing.T) {
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.pause_action where action = 'retry' and by = 'ann' and topic in ('gone', 'refused')"); n != 2 {
 		t.Errorf("%d actions are kept", n)
 	}
+	wait.Until(t, "nothing is parked", func() bool { return b.parked(t, "gone") == 0 })
 	if _, err := b.d.RetryParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, ann); !errors.Is(err, dlq.ErrNotParked) {
 		t.Errorf("nothing is parked: %v", err)
 	}

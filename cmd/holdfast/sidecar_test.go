@@ -317,7 +317,8 @@ databases:
 	billing.Reset()
 	write1(billing)
 	write1(late)
-	wait.Until(t, "the events are published", func() bool { return published("billing") == 2 && published("late") == 1 })
+	// What was published just before the server stopped may be published again: its cursor was not saved.
+	wait.Until(t, "the events are published", func() bool { return published("billing") >= 2 && published("late") == 1 })
 	for _, database := range []string{"shop", "billing", "late"} {
 		if !strings.Contains(s.log.String(), `msg="lane claimed" database=`+database) {
 			t.Errorf("the log does not say that the lane is of %s: %s", database, s.log.String())
