@@ -31,6 +31,7 @@ type side struct {
 	expire  func(t *testing.T, lane int)
 	due     func(t *testing.T)
 	refill  func(t *testing.T) // the token of another incarnation
+	pause   func(t *testing.T, topics []string)
 	relays  [2]*Relay
 	cursors map[string]cursor // of a relay's lane
 	pages   map[string]page   // the last one of each
@@ -134,7 +135,8 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 	began, asked := time.Now(), map[string]bool{}
 	sides := []*side{
 		{name: "fake", db: &simdb.Conn{DB: fake, Hooks: simdb.Hooks{Before: func(name string) error { asked[name] = true; return nil }}}, begin: func(*testing.T) writerTx { return fakeWriter{fake, fake.Begin(), lanes} },
-			expire: func(_ *testing.T, lane int) { fake.Expire(lane) }, due: func(*testing.T) { fake.Due() }, refill: func(*testing.T) { fake.Reincarnate() }},
+			expire: func(_ *testing.T, lane int) { fake.Expire(lane) }, due: func(*testing.T) { fake.Due() }, refill: func(*testing.T) { fake.Reincarnate() },
+			pause: func(_ *testing.T, topics []string) { fake.Paused = topics }},
 		{name: "postgres", db: pool, begin: func(t *testing.T) writerTx {
 			conn, err := pool.Acquire(context.Background())
 			if err != nil {
@@ -152,6 +154,10 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 			},
 			refill: func(t *testing.T) {
 				pgtest.Exec(t, pool, "update holdfast.incarnation set token = gen_random_uuid()")
+			},
+			pause: func(t *testing.T, topics []string) {
+				pgtest.Exec(t, pool, "delete from holdfast.pause")
+				pgtest.Exec(t, pool, "insert into holdfast.pause (consumer, topic, by, reason) select '', t, 'ann', '' from unnest($1::text[]) t", topics)
 			}},
 	}
 	for _, s := range sides {
@@ -182,7 +188,7 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 		"incarnation": "a crash", "move_scheduled": "scheduled events", "bury_scheduled": "scheduled events", "close_letters": "replays", "resume_queues": "letters that a person has dealt with",
 	}
 	missing := func() (names []string) {
-		for _, kind := range []string{"page", "next_row", "bury", "claim", "save", "late save", "park", "due", "list_due", "due_of", "outcomes", "reclaim", "probe", "probe_held", "resume_held", "release", "heartbeat"} {
+		for _, kind := range []string{"page", "next_row", "bury", "claim", "save", "late save", "park", "due", "list_due", "due_of", "outcomes", "reclaim", "probe", "probe_held", "resume_held", "release", "heartbeat", "paused"} {
 			if h.kinds[kind] == 0 {
 				names = append(names, "to compare a "+kind)
 			}
@@ -244,7 +250,7 @@ func (h *comparison) step() {
 	number := h.rng.IntN(h.lanes)
 	owned := func(s *side) *lane { return s.relays[relay].lanes[number] }
 	name := fmt.Sprint(relay, "/", number)
-	switch n := h.rng.IntN(25); n {
+	switch n := h.rng.IntN(26); n {
 	case 0, 1, 2: // a writer begins, and perhaps draws its id
 		if len(h.writers) < 4 {
 			h.ids++
@@ -459,6 +465,15 @@ func (h *comparison) step() {
 			r := s.relays[relay]
 			err := s.db.QueryRow(h.t.Context(), simStatements.In(heartbeatRelay), r.c.Name, r.c.Lease, numbersOf(r), "").Scan(&relays, &lanes, &free)
 			return []any{relays, lanes, free, err == nil}
+		})
+	case 25: // people pause and resume topics
+		topics := [][]string{nil, {"orders"}, {"other"}, {"orders", "other"}}[h.rng.IntN(4)]
+		h.each(func(s *side) { s.pause(h.t, topics) })
+		h.both("paused", func(s *side) any {
+			rows, _ := s.db.Query(h.t.Context(), simStatements.In(readPaused)) // CollectRows returns its error.
+			paused, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			slices.Sort(paused)
+			return []any{paused, reasonOf(err)}
 		})
 	case 14: // parking, with the cursor
 		if owned(h.sides[0]) == nil {
