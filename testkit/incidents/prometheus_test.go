@@ -48,11 +48,21 @@ func newScraper(t *testing.T, registry *prometheus.Registry) *scraper {
 // scrape reads the registry, scrapeEvery after the last time.
 func (s *scraper) scrape() {
 	s.Helper()
-	s.now = s.now.Add(scrapeEvery)
+	s.keep(s.gather())
+}
+
+func (s *scraper) gather() []*dto.MetricFamily {
+	s.Helper()
 	families, err := s.registry.Gather()
 	if err != nil {
 		s.Fatal(err)
 	}
+	return families
+}
+
+// keep adds what was read, scrapeEvery after the last time.
+func (s *scraper) keep(families []*dto.MetricFamily) {
+	s.now = s.now.Add(scrapeEvery)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			s.metric(f.GetName(), m)
@@ -99,11 +109,12 @@ func (s *scraper) add(name string, m *dto.Metric, le string, v float64) {
 
 func (s *scraped) add(at time.Time, v float64) { s.points = append(s.points, point{at.UnixMilli(), v}) }
 
-// pass lets time pass, in which nothing but what happens anyway is scraped.
+// pass lets time pass in which nothing happens: what is read now is scraped again and again.
 func (s *scraper) pass(d time.Duration) {
 	s.Helper()
+	families := s.gather()
 	for ; d > 0; d -= scrapeEvery {
-		s.scrape()
+		s.keep(families)
 	}
 }
 

@@ -75,7 +75,7 @@ func (s *scene) on(db *pgtest.DB) {
 // watch begins the gauges of the database.
 func (s *scene) watch() {
 	s.Helper()
-	d := need[*metrics.Database](s)(metrics.NewDatabase(s.db.PoolOf(s.T, 2), metrics.DatabaseConfig{Interval: time.Second, Timeout: 2 * time.Second}))
+	d := need[*metrics.Database](s)(metrics.NewDatabase(s.db.PoolOf(s.T, 2), metrics.DatabaseConfig{Interval: time.Second, Timeout: 20 * time.Second}))
 	stop := need[func() error](s)(s.watched.Database(d))
 	s.unwatch = func() { _ = stop() }
 	s.Cleanup(s.unwatch)
