@@ -47,7 +47,7 @@ type SchemaConfig struct {
 	// schema is created; between 1 and 256. Defaults to 8, or to what is installed.
 	Lanes int
 
-	// MaxPayload is the maximum size in bytes of an event's payload, whoever writes it: outbox.Write, or another language
+	// MaxPayload is the maximum size in bytes of an event's payload, for every writer: outbox.Write, or another language
 	// through the SQL functions. Write refuses earlier what exceeds its own outbox.Config.MaxPayload. Keep it below the
 	// broker's max.message.bytes less 16 KiB. Migrate changes it at any time; it is at most 67,108,864 (64 MiB). Defaults to
 	// 1,032,192 (1 MiB less 16 KiB), or to what is installed.

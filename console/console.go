@@ -166,7 +166,7 @@ type shown struct {
 	Data  any
 }
 
-// refusal is an error that the user is told.
+// refusal is an error whose text the user sees.
 type refusal struct {
 	status int
 	text   string

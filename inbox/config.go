@@ -151,7 +151,7 @@ type Config struct {
 	// their keys too. Waiting.Undeclared counts them, and a node that handles the type takes them.
 	UnknownType Unknown
 
-	// SourceTopics names, for sources that matter, the topics from which their events are taken. Whoever may write to another
+	// SourceTopics names, for sources that matter, the topics from which their events are taken. Anybody who may write to another
 	// topic could otherwise send an event under such a source with the id of a real one, which would then be a duplicate. An
 	// event of the source from any other topic becomes a dead letter under an id of its own, and Receive and Store refuse it.
 	// Events of sources that it does not name may come from every topic. Defaults to none.

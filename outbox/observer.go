@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// Observer is told what an Outbox does. Any field may be nil. The functions are called in line, from many goroutines at once,
+// Observer sees what an Outbox does. Any field may be nil. The functions are called in line, from many goroutines at once,
 // and must be quick. The events carry payloads: keep those out of logs.
 type Observer struct {
 	// OnWrite is called by each Write of events, with its context, before anything is checked or sent. ended is called once, with

@@ -42,7 +42,7 @@ type Config struct {
 	// and Queue, which has none, the background context. Defaults to none: payloads are written as they are.
 	Encryptor holdfast.Encryptor
 
-	// Observer is told of each Write, and may give its events headers such as traceparent. Queue does not call it. Defaults to nothing.
+	// Observer sees each Write, and may give its events headers such as traceparent. Queue does not call it. Defaults to nothing.
 	Observer Observer
 }
 

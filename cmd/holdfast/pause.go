@@ -27,6 +27,15 @@ func (c pausable) target() (dlq.Pausable, error) {
 	return dlq.Pausable{Topic: c.Topic, Consumer: c.Consumer, Key: c.Key}, c.checkReason()
 }
 
+// open is target, and what changes it until done is called.
+func (c pausable) open(p *program) (target dlq.Pausable, d *dlq.DLQ, done func(), err error) {
+	if target, err = c.target(); err != nil {
+		return target, nil, nil, err
+	}
+	d, done, err = p.dlq()
+	return target, d, done, err
+}
+
 // flags are those that name a pause again.
 func flags(p dlq.Pausable) string {
 	text := ""
@@ -43,11 +52,7 @@ type pauseCmd struct {
 }
 
 func (c *pauseCmd) Run(p *program) error {
-	target, err := c.target()
-	if err != nil {
-		return err
-	}
-	d, done, err := p.dlq()
+	target, d, done, err := c.open(p)
 	if err != nil {
 		return err
 	}
@@ -79,11 +84,7 @@ type resumeCmd struct {
 }
 
 func (c *resumeCmd) Run(p *program) error {
-	target, err := c.target()
-	if err != nil {
-		return err
-	}
-	d, done, err := p.dlq()
+	target, d, done, err := c.open(p)
 	if err != nil {
 		return err
 	}

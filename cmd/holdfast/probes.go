@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// health is what a probe is told of a database's relay.
+// health is what a probe learns of a database's relay.
 type health struct {
 	Live    bool     `json:"live"`
 	Ready   bool     `json:"ready"`

@@ -13,7 +13,7 @@ import (
 )
 
 // watch shows what look returns again and again until ctx ends, and then returns what the last look said: nil, or that something
-// needs a person. A look that fails is shown too, and the next one follows: whoever watches an outage wants to see its end.
+// needs a person. A look that fails is shown too, and the next one follows: a person who watches an outage wants to see its end.
 // On a terminal each look replaces the one before; elsewhere they follow each other.
 func watch(ctx context.Context, out io.Writer, terminal bool, every time.Duration, head func() string, look func(context.Context) ([]byte, bool, error)) error {
 	var last error
