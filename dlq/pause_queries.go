@@ -100,6 +100,13 @@ select s.consumer, s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time
        array(select t from unnest(s.errors) t where t is not null), s.failed_at, coalesce(s.partition, -1), coalesce(s."offset", -1), s.headers::text,
        case when $4::boolean then s.payload end, coalesce(octet_length(s.payload), -1)
   from holdfast.stored s
-` + storedStands + ` where s.event_id = $2::text and s.consumer = $1::text and ($3::text = '' or s.source = $3::text)
+ cross join lateral (
+       select s.key = '' or not exists (select from holdfast.stored h
+                                         where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place) as head,
+              exists (select from holdfast.consumer_type t
+                       where t.consumer = s.consumer and t.type = s.type and t.seen_until > now()) as handled,
+              exists (select from holdfast.pause p
+                       where p.consumer = s.consumer and (p.topic = '' or p.topic = s.topic and p.key = s.key)) as paused) e
+ where s.event_id = $2::text and s.consumer = $1::text and ($3::text = '' or s.source = $3::text)
  order by s.source
  limit 100`

@@ -248,16 +248,6 @@ const listActions = `-- dlq.actions
 select a.id, a.letter, a.action, a.by, coalesce(a.login, ''), a.reason, a.at, a.payload, coalesce(a.version, 0)
   from holdfast.letter_action a where a.letter = $1::bigint order by a.id`
 
-// storedStands says of a stored event s whether it is the head of its key, whether a node handles its type, and whether it is paused.
-const storedStands = ` cross join lateral (
-       select s.key = '' or not exists (select from holdfast.stored h
-                                         where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place) as head,
-              exists (select from holdfast.consumer_type t
-                       where t.consumer = s.consumer and t.type = s.type and t.seen_until > now()) as handled,
-              exists (select from holdfast.pause p
-                       where p.consumer = s.consumer and (p.topic = '' or p.topic = s.topic and p.key = s.key)) as paused) e
-`
-
 // listStored reads a page of a consumer's stored events in the order of the primary key. $2 to $6 the filter, where empty matches
 // any; $7 only types that no node handles, $8 only heads; $9 to $11 the place after which to continue; $12 how many. It compares
 // with the event before it by the primary key.
@@ -265,7 +255,14 @@ const listStored = `-- dlq.list_stored
 select s.consumer, s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time, e.head, s.lease_until > now(), e.handled, e.paused, s.attempts,
        coalesce(s.errors[cardinality(s.errors)], ''), s.first_at, nullif(s.next_at, 'infinity'), coalesce(s.letter, 0)
   from holdfast.stored s
-` + storedStands + ` where s.consumer = $1::text
+ cross join lateral (
+       select s.key = '' or not exists (select from holdfast.stored h
+                                         where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place) as head,
+              exists (select from holdfast.consumer_type t
+                       where t.consumer = s.consumer and t.type = s.type and t.seen_until > now()) as handled,
+              exists (select from holdfast.pause p
+                       where p.consumer = s.consumer and (p.topic = '' or p.topic = s.topic and p.key = s.key)) as paused) e
+ where s.consumer = $1::text
    and ($2::text = '' or s.topic = $2::text)
    and ($3::text = '' or s.key = $3::text)
    and ($4::text = '' or s.type = $4::text)
