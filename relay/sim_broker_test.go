@@ -68,8 +68,15 @@ func (b *simBroker) Partition(e holdfast.Event) (partition, partitions int) {
 	return b.partition(e) - 1, simPartitions
 }
 
-// Publish sends each partition's events in order, in requests of random lengths.
 func (b *simBroker) Publish(_ context.Context, events []holdfast.Event) []error {
+	if !b.s.current.dying {
+		b.s.oracle.publishing(events)
+	}
+	return b.sendEach(events)
+}
+
+// sendEach sends each partition's events in order, in requests of random lengths.
+func (b *simBroker) sendEach(events []holdfast.Event) []error {
 	s := b.s
 	errs := make([]error, len(events))
 	if s.current.dying {
@@ -78,7 +85,6 @@ func (b *simBroker) Publish(_ context.Context, events []holdfast.Event) []error 
 		}
 		return errs
 	}
-	s.oracle.publishing(events)
 	groups := map[string][]int{}
 	var names []string
 	for i, e := range events {
@@ -96,11 +102,15 @@ func (b *simBroker) Publish(_ context.Context, events []holdfast.Event) []error 
 	return errs
 }
 
-// PublishTogether sends the batches one after the other, in any order.
-func (b *simBroker) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
+// PublishTogether sends the batches one after the other, in any order. All of them are being sent from the start: a relay that
+// freezes within the first sends the others when it wakes.
+func (b *simBroker) PublishTogether(_ context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
 	b.s.shared++
+	if !b.s.current.dying {
+		b.s.oracle.publishing(slices.Concat(batches...))
+	}
 	for _, i := range b.s.rng.Perm(len(batches)) {
-		answered(i, b.Publish(ctx, batches[i]))
+		answered(i, b.sendEach(batches[i]))
 	}
 }
 
