@@ -364,6 +364,7 @@ func (sl *simLane) run() error {
 		if err := l.turn(sl.ctx); err != nil {
 			return err
 		}
+		sl.keepsPauses()
 		due := func() bool { return !l.dueAt().IsZero() && !s.at.Before(l.dueAt()) }
 		mayTake := func() bool { return sl.page != nil && l.takesPages() }
 		s.pause(func() bool {
@@ -390,6 +391,18 @@ func (sl *simLane) run() error {
 		}
 		if stopped {
 			return l.finish(sl.ctx)
+		}
+	}
+}
+
+// keepsPauses checks that nothing has ended the hold of a topic that is paused, as far as the lane knows.
+func (sl *simLane) keepsPauses() {
+	if sl.pauses == nil {
+		return
+	}
+	for topic := range *sl.pauses {
+		if h := sl.holds[spot{topic, wholeTopic}]; h == nil || !h.paused || h.takes || h.resuming {
+			sl.sr.s.fail("pause", "lane %d lets events of %s pass, which is paused: %+v", sl.number, topic, h)
 		}
 	}
 }
