@@ -93,6 +93,7 @@ func TestStatusReadsFewRowsHoweverManyThereAre(t *testing.T) {
 		{statusSegments, "", 100},
 		{statusSizes, "", 100},
 		{statusSkipped, "", 100},
+		{statusPauses, "", 100},
 		{statusPositions, "", 100},
 		{statusPartitions, "", 100},
 		{statusRelays, "", 100},
