@@ -27,10 +27,10 @@ const (
 	xminTransactions = 1_000_000
 )
 
-// judgeXmin warns of each that has held it for longer than patience, in seconds.
-func judgeXmin(holders []xminHolder, patience int64) (found []finding) {
+// judgeXmin warns of each that has held it for longer than patience, in seconds, or for behind transactions.
+func judgeXmin(holders []xminHolder, patience, behind int64) (found []finding) {
 	for _, h := range holders {
-		if h.seconds < patience && h.age < xminTransactions {
+		if h.seconds < patience && h.age < behind {
 			continue
 		}
 		lasts := fmt.Sprintf("for %s and %d transactions", span(max(h.seconds, 0)), h.age)
@@ -142,10 +142,20 @@ func judgeNames(before, after map[int]laneLook) finding {
 	return ok("relay names", "no relay claims its own lanes again")
 }
 
-func judgeGroups(groups map[string][]string) finding {
+// groupLook is a group that a partition of the consumer had when it was looked at.
+type groupLook struct{ consumer, group string }
+
+// judgeGroups has all looks at all partitions.
+func judgeGroups(looks []groupLook) finding {
+	groups := map[string][]string{}
+	for _, l := range looks {
+		if !slices.Contains(groups[l.consumer], l.group) {
+			groups[l.consumer] = append(groups[l.consumer], l.group)
+		}
+	}
 	var names []string
 	for consumer, of := range groups {
-		if len(of) > 1 {
+		if slices.Sort(of); len(of) > 1 {
 			names = append(names, consumer)
 		}
 	}
@@ -175,7 +185,7 @@ func judgeTopic(t topicSeen) (found []finding) {
 	check, name := "topic "+clean(t.name), clean(t.name)
 	switch {
 	case errors.Is(t.err, kafka.UnknownTopicOrPartition):
-		return []finding{fail(check, "kafka-topics.sh --create --topic "+name+" --partitions 8 --replication-factor 3", "the topic is missing, or this user may not see it")}
+		return []finding{fail(check, "kafka-topics.sh --create --topic "+name+" --partitions 8 --replication-factor 3", "the topic is missing, or this user may neither see nor create it")}
 	case errors.Is(t.err, kafka.TopicAuthorizationFailed):
 		return []finding{fail(check, "kafka-acls.sh --add --topic "+name+" --allow-principal User:NAME --operation Read --operation Write --operation Describe", "this user may not use the topic")}
 	case t.err != nil:

@@ -17,7 +17,7 @@ type doctorCmd struct {
 	Role     string        `help:"Check too that the database user has the rights of this part: producer, relay, consumer, web, operator or reader." enum:"producer,relay,consumer,web,operator,reader," default:"" placeholder:"PART"`
 	Workers  int           `help:"Workers of a consumer (inbox.Config.Workers) that uses this connection string: to check that its pool is large enough." placeholder:"N"`
 	PoolSize int           `help:"Connections of that pool. Defaults to pool_max_conns of the connection string, or to pgxpool's default." placeholder:"N"`
-	Pause    time.Duration `help:"Time between two looks at the lanes, which show two relays of one name." default:"4s"`
+	Pause    time.Duration `help:"Time between two looks at lanes and partitions, which show two relays of one name and two groups of one consumer." default:"4s"`
 	Topics   []string      `help:"Topics to check, beside those that consumers read and relays wait for. Needs --brokers." name:"topic" placeholder:"TOPIC" sep:","`
 	Brokers  []string      `help:"Kafka brokers as host:port, separated by commas: to check topics too. Defaults to none." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
 
@@ -96,8 +96,7 @@ func (d *doctorCmd) examine(ctx context.Context, p *patient, client *kafkaClient
 		{"connections", func(ctx context.Context) ([]finding, error) { return p.connections(ctx, d.Workers, d.PoolSize) }},
 		{"pooler", p.pooler},
 		{"clock", p.clock},
-		{"relay names", func(ctx context.Context) ([]finding, error) { return p.names(ctx, d.Pause) }},
-		{"groups", p.groups},
+		{"relay names and groups", func(ctx context.Context) ([]finding, error) { return p.twice(ctx, d.Pause) }},
 		{"kafka", func(ctx context.Context) ([]finding, error) { return p.kafka(ctx, client, d.Topics) }},
 	} {
 		ctx, cancel := context.WithTimeout(ctx, 30*time.Second+d.Pause)

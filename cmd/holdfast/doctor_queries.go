@@ -26,7 +26,7 @@ select l.lane, coalesce(l.owner, ''), l.epoch from holdfast.lane l`
 
 // doctorGroups lists the consumer groups that own partitions of each consumer.
 const doctorGroups = `-- doctor.groups
-select p.consumer, array_agg(distinct p.group_id order by p.group_id) from holdfast.consumer_position p where p.group_id is not null group by p.consumer`
+select distinct p.consumer, p.group_id from holdfast.consumer_position p where p.group_id is not null`
 
 const doctorTopics = `-- doctor.topics
 select distinct p.topic from holdfast.consumer_position p order by p.topic`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
 )
 
@@ -134,6 +136,13 @@ func TestDoctorNoticesAPoolerAndItsMode(t *testing.T) {
 	if err != nil || len(found) != 1 || found[0].State != stateOK || strings.Contains(found[0].Says, "transaction mode") {
 		t.Errorf("without a pooler: %+v, %v", found, err)
 	}
+	refusing, err := pgxpool.New(t.Context(), pgtest.StatementBouncer(t, db)+"&default_query_exec_mode=simple_protocol")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer refusing.Close()
+	found, err = (&patient{pool: refusing}).pooler(t.Context())
+	wantFinding(t, found, err, stateFail, "a pooler in statement mode is before Postgres: it refuses transactions")
 	dsn := pgtest.Bouncer(t, db)
 	for mode, want := range map[string]struct{ state, says string }{
 		"exec":            {stateOK, "a pooler in transaction mode is before Postgres, and pgx prepares no statement by name"},
@@ -169,7 +178,7 @@ func wantUntil(t *testing.T, p *patient, says string) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {
-		found, err := p.names(t.Context(), 2*time.Second)
+		found, err := p.twice(t.Context(), 2*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,12 +193,38 @@ func wantUntil(t *testing.T, p *patient, says string) {
 
 func TestDoctorNoticesTwoGroupsOfOneConsumer(t *testing.T) {
 	db := installed(t)
+	p := patientOf(db)
 	pgtest.Exec(t, db.Pool, "insert into holdfast.consumer_position (consumer, topic, partition, group_id) values ('billing', 'orders', 0, 'a'), ('billing', 'orders', 1, 'a'), ('mail', 'orders', 0, 'b')")
-	found, err := patientOf(db).groups(t.Context())
+	found, err := p.twice(t.Context(), time.Millisecond)
 	wantFinding(t, found, err, stateOK, "each consumer has one consumer group")
 	pgtest.Exec(t, db.Pool, "update holdfast.consumer_position set group_id = 'c' where consumer = 'billing' and partition = 1")
-	found, err = patientOf(db).groups(t.Context())
+	found, err = p.twice(t.Context(), time.Millisecond)
 	wantFinding(t, found, err, stateFail, "groups a, c share consumer billing")
+
+	// Each takes all partitions from the other, so that at no time two groups are to be seen.
+	pgtest.Exec(t, db.Pool, "update holdfast.consumer_position set group_id = 'a' where consumer = 'billing'")
+	ctx, stop := context.WithCancel(t.Context())
+	swapped := make(chan struct{})
+	t.Cleanup(func() { stop(); <-swapped })
+	go func() {
+		defer close(swapped)
+		for ctx.Err() == nil {
+			_, _ = db.Pool.Exec(ctx, "update holdfast.consumer_position set group_id = case group_id when 'a' then 'c' else 'a' end where consumer = 'billing'")
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}()
+	wait.Until(t, "doctor sees both groups", func() bool {
+		found, err := p.twice(t.Context(), 30*time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(found, func(f finding) bool {
+			return f.State == stateFail && strings.Contains(f.Says, "groups a, c share consumer billing")
+		})
+	})
 }
 
 func TestDoctorNoticesTopicsThatAreSetUpWrong(t *testing.T) {
@@ -204,6 +239,11 @@ func TestDoctorNoticesTopicsThatAreSetUpWrong(t *testing.T) {
 	wantFinding(t, found, err, stateOK, "the brokers answer; 3 topics checked")
 	wantFinding(t, found, err, stateFail, "--add-config max.message.bytes=1048576")
 	wantFinding(t, found, err, stateFail, "kafka-topics.sh --create --topic gone.for.good")
+	// Asking whether it is hidden has not created it. The client reads the topics afresh every few seconds: so another one is asked.
+	other := newKafkaClient(kafkago.Connection{Brokers: cluster.Brokers})
+	defer other.close()
+	again, err := p.kafka(t.Context(), other, nil)
+	wantFinding(t, again, err, stateFail, "kafka-topics.sh --create --topic gone.for.good")
 	wantFinding(t, found, err, stateWarn, "a partition has one replica")
 	for _, f := range found {
 		if f.Check == "topic "+large && strings.Contains(f.Says, "max.message.bytes") && f.State != stateOK {

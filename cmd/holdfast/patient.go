@@ -4,16 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
@@ -25,6 +21,7 @@ type patient struct {
 	schema holdfast.SchemaConfig
 
 	patience int64 // with transactions, in seconds; 0 is the default of each check
+	behind   int64 // how many transactions old xmin may be; 0 is the default
 }
 
 func (p *patient) in(sql string) string { return sqlschema.In(p.schema.Schema, sql) }
@@ -80,7 +77,7 @@ func (p *patient) xmin(ctx context.Context) ([]finding, error) {
 		err = row.Scan(&h.kind, &h.name, &h.pid, &h.seconds, &h.age)
 		return h, err
 	})
-	return judgeXmin(holders, cmp.Or(p.patience, xminSeconds)), err
+	return judgeXmin(holders, cmp.Or(p.patience, xminSeconds), cmp.Or(p.behind, xminTransactions)), err
 }
 
 func (p *patient) log(ctx context.Context) ([]finding, error) {
@@ -156,8 +153,9 @@ func (p *patient) clock(ctx context.Context) ([]finding, error) {
 	return []finding{judgeClock(theirs.Sub(asked.Add(trip/2)), trip)}, nil
 }
 
-func (p *patient) names(ctx context.Context, pause time.Duration) ([]finding, error) {
-	before, err := p.lanes(ctx)
+// twice looks at the owners of lanes and partitions, and again after the pause: what is taken to and fro shows only by its changes.
+func (p *patient) twice(ctx context.Context, pause time.Duration) ([]finding, error) {
+	lanes, groups, err := p.owners(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -166,132 +164,27 @@ func (p *patient) names(ctx context.Context, pause time.Duration) ([]finding, er
 		return nil, ctx.Err()
 	case <-time.After(pause):
 	}
-	after, err := p.lanes(ctx)
-	return []finding{judgeNames(before, after)}, err
+	lanesThen, groupsThen, err := p.owners(ctx)
+	return []finding{judgeNames(lanes, lanesThen), judgeGroups(append(groups, groupsThen...))}, err
 }
 
-func (p *patient) lanes(ctx context.Context) (map[int]laneLook, error) {
+func (p *patient) owners(ctx context.Context) (lanes map[int]laneLook, groups []groupLook, err error) {
 	rows, err := p.pool.Query(ctx, p.in(doctorLanes))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	lanes := map[int]laneLook{}
+	lanes = map[int]laneLook{}
 	var lane int
 	var look laneLook
-	_, err = pgx.ForEachRow(rows, []any{&lane, &look.owner, &look.epoch}, func() error { lanes[lane] = look; return nil })
-	return lanes, err
-}
-
-func (p *patient) groups(ctx context.Context) ([]finding, error) {
-	rows, err := p.pool.Query(ctx, p.in(doctorGroups))
-	if err != nil {
-		return nil, err
+	if _, err = pgx.ForEachRow(rows, []any{&lane, &look.owner, &look.epoch}, func() error { lanes[lane] = look; return nil }); err != nil {
+		return nil, nil, err
 	}
-	groups := map[string][]string{}
-	var consumer string
-	var of []string
-	_, err = pgx.ForEachRow(rows, []any{&consumer, &of}, func() error { groups[consumer] = slices.Clone(of); return nil })
-	return []finding{judgeGroups(groups)}, err
-}
-
-// kafka asks for the topics that consumers read, that events wait for, and that were named.
-func (p *patient) kafka(ctx context.Context, client *kafkaClient, topics []string) ([]finding, error) {
-	if client == nil {
-		return []finding{ok("kafka", "not asked: pass --brokers")}, nil
+	if rows, err = p.pool.Query(ctx, p.in(doctorGroups)); err != nil {
+		return nil, nil, err
 	}
-	known, err := p.topics(ctx)
-	if err != nil {
-		return nil, err
-	}
-	topics = append(slices.Clone(topics), known...)
-	slices.Sort(topics)
-	var largest int
-	if err := p.pool.QueryRow(ctx, p.in(doctorLargest)).Scan(&largest); err != nil {
-		return nil, err
-	}
-	seen, err := client.examine(ctx, slices.Compact(topics))
-	if err != nil {
-		return []finding{fail("kafka", "holdfast doctor --brokers HOST:PORT,... with --tls or --sasl-mechanism as the brokers ask for", "no broker answers: %s", clean(err.Error()))}, nil
-	}
-	found := []finding{ok("kafka", "the brokers answer; %s checked", count(len(seen), "topic"))}
-	for _, t := range seen {
-		t.largest = largest
-		found = append(found, judgeTopic(t)...)
-	}
-	return found, nil
-}
-
-func (p *patient) topics(ctx context.Context) (topics []string, err error) {
-	err = pgx.BeginTxFunc(ctx, p.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, p.in(doctorTopics))
-		if err != nil {
-			return err
-		}
-		if topics, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, statusSettings); err != nil {
-			return err
-		}
-		if rows, err = tx.Query(ctx, p.in(statusHeld), 1, manySpots); err != nil {
-			return err
-		}
-		var lane, partition, events int64
-		var topic string
-		_, err = pgx.ForEachRow(rows, []any{&lane, &topic, &partition, &events}, func() error { topics = append(topics, topic); return nil })
-		return err
+	groups, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g groupLook, err error) {
+		err = row.Scan(&g.consumer, &g.group)
+		return g, err
 	})
-	return topics, err
-}
-
-// examine asks for the partitions and the configuration of topics.
-func (k *kafkaClient) examine(ctx context.Context, topics []string) (seen []topicSeen, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*kafkaTimeout)
-	defer cancel()
-	if len(topics) == 0 {
-		_, err := k.ApiVersions(ctx, &kafka.ApiVersionsRequest{})
-		return nil, err
-	}
-	meta, err := k.Metadata(ctx, &kafka.MetadataRequest{Topics: topics})
-	if err != nil {
-		return nil, fmt.Errorf("ask for topics: %w", err)
-	}
-	request := &kafka.DescribeConfigsRequest{}
-	for _, t := range meta.Topics {
-		s := topicSeen{name: t.Name, err: t.Error}
-		for _, p := range t.Partitions {
-			if s.replicas == 0 || len(p.Replicas) < s.replicas {
-				s.replicas = len(p.Replicas)
-			}
-		}
-		if s.err == nil {
-			request.Resources = append(request.Resources, kafka.DescribeConfigRequestResource{ResourceType: kafka.ResourceTypeTopic, ResourceName: t.Name, ConfigNames: []string{"max.message.bytes", "min.insync.replicas"}})
-		}
-		seen = append(seen, s)
-	}
-	if len(request.Resources) == 0 {
-		return seen, nil
-	}
-	configs, err := k.DescribeConfigs(ctx, request)
-	if err != nil {
-		return nil, fmt.Errorf("ask for the configuration of topics: %w", err)
-	}
-	for _, r := range configs.Resources {
-		i := slices.IndexFunc(seen, func(s topicSeen) bool { return s.name == r.ResourceName })
-		if i < 0 {
-			continue
-		}
-		seen[i].configsForbidden = r.Error != nil
-		for _, c := range r.ConfigEntries {
-			n, err := strconv.Atoi(c.ConfigValue)
-			switch {
-			case err != nil:
-			case c.ConfigName == "max.message.bytes":
-				seen[i].maxMessage = n
-			case c.ConfigName == "min.insync.replicas":
-				seen[i].minInsync = n
-			}
-		}
-	}
-	return seen, nil
+	return lanes, groups, err
 }

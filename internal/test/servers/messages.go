@@ -42,10 +42,11 @@ const (
 // DoReply is empty.
 type DoReply struct{}
 
-// BouncerArgs asks for a PgBouncer in transaction pooling before the server at Target.
+// BouncerArgs asks for a PgBouncer before the server at Target, in transaction pooling unless Settings say otherwise.
 type BouncerArgs struct {
 	Target, User, Password string
 	PoolSize, MaxClients   int
+	Settings               map[string]string // lines of pgbouncer.ini, by name
 }
 
 // BouncerReply says where it listens.

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
+	"github.com/holdfast-go/holdfast/kafkago"
+)
+
+// A query on a standby that tells its primary of it (hot_standby_feedback) keeps dead rows on the primary. With a slot it is the
+// slot that holds them.
+func TestDoctorNoticesAStandbyThatHoldsXmin(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, slot, says, command string }{
+		{"a standby", "", "holds xmin for ", "hot_standby_feedback = off"},
+		{"its slot", "archive", "replication slot 'archive' has held xmin for ", "pg_drop_replication_slot('archive')"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			server := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
+			db := pgtest.On(t, server.DSN)
+			if c.slot != "" {
+				pgtest.Exec(t, db.Pool, "select pg_create_physical_replication_slot($1)", c.slot)
+			}
+			standby, err := pgtest.InitStandby(t.Context(), server, pgtest.Options{Settings: map[string]string{
+				"hot_standby_feedback": "on", "wal_receiver_status_interval": "1", "primary_slot_name": c.slot}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(standby.Stop)
+			there, err := pgx.Connect(t.Context(), standby.DSN)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer there.Close(t.Context())
+			if _, err := there.Exec(t.Context(), "begin isolation level repeatable read; select 1"); err != nil {
+				t.Fatal(err)
+			}
+			p := patientOf(db)
+			p.patience, p.behind = 3600, 1000
+			found, err := p.xmin(t.Context())
+			wantFinding(t, found, err, stateOK, "no transaction, slot or standby has held xmin")
+			pgtest.Exec(t, db.Pool, "do $$ begin for i in 1..1500 loop perform pg_current_xact_id(); commit; end loop; end $$")
+			wait.Until(t, "doctor sees it", func() bool {
+				found, err = p.xmin(t.Context())
+				return err != nil || found[0].State == stateWarn
+			})
+			wantFinding(t, found, err, stateWarn, c.says)
+			wantFinding(t, found, err, stateWarn, c.command)
+		})
+	}
+}
+
+// The server's clock cannot be set here. But a schema before pg_catalog in search_path may have a clock of its own.
+func TestDoctorNoticesAClockThatIsWrong(t *testing.T) {
+	db := installed(t)
+	found, err := patientOf(db).clock(t.Context())
+	wantFinding(t, found, err, stateOK, "agrees with the database's")
+	pgtest.Exec(t, db.Pool, `create schema late;
+		create function late.clock_timestamp() returns timestamptz language sql as $$ select pg_catalog.clock_timestamp() - interval '1 minute' $$`)
+	pool := db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["search_path"] = "late, pg_catalog" })
+	found, err = (&patient{pool: pool}).clock(t.Context())
+	wantFinding(t, found, err, stateWarn, "the clock of this machine is -1m0")
+}
+
+func TestDoctorNoticesTopicsThatAreForbidden(t *testing.T) {
+	db := installed(t)
+	cluster := kafkatest.Own(t, "authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found", "true")
+	secret, closed := cluster.Topic(t, 1), cluster.Topic(t, 1)
+	client := newKafkaClient(kafkago.Connection{Brokers: cluster.Brokers})
+	defer client.close()
+	deny := func(topic string, operation kafka.ACLOperationType) {
+		answer, err := client.CreateACLs(t.Context(), &kafka.CreateACLsRequest{ACLs: []kafka.ACLEntry{{ResourceType: kafka.ResourceTypeTopic, ResourceName: topic,
+			ResourcePatternType: kafka.PatternTypeLiteral, Principal: "User:ANONYMOUS", Host: "*", Operation: operation, PermissionType: kafka.ACLPermissionTypeDeny}}})
+		if err != nil || len(answer.Errors) > 0 && answer.Errors[0] != nil {
+			t.Fatal(answer, err)
+		}
+	}
+	deny(secret, kafka.ACLOperationTypeDescribe)
+	// Where a topic has a rule, only what a rule allows is allowed.
+	if _, err := client.CreateACLs(t.Context(), &kafka.CreateACLsRequest{ACLs: []kafka.ACLEntry{{ResourceType: kafka.ResourceTypeTopic, ResourceName: closed,
+		ResourcePatternType: kafka.PatternTypeLiteral, Principal: "User:ANONYMOUS", Host: "*", Operation: kafka.ACLOperationTypeDescribe, PermissionType: kafka.ACLPermissionTypeAllow}}}); err != nil {
+		t.Fatal(err)
+	}
+	var found []finding
+	wait.Until(t, "the rules hold", func() bool {
+		var err error
+		if found, err = patientOf(db).kafka(t.Context(), client, []string{secret, closed}); err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(found, func(f finding) bool { return f.Check == "topic "+secret && f.State == stateFail })
+	})
+	wantFinding(t, found, nil, stateFail, "this user may not use the topic")
+	wantFinding(t, found, nil, stateFail, "kafka-acls.sh --add --topic "+secret)
+	wantFinding(t, found, nil, stateWarn, "this user may not read the topic's configuration")
+}
+
+// Three brokers are three nodes of the imitation: one real broker has one replica of everything.
+func TestDoctorNoticesAcknowledgementsThatCountTooFewOrTooMany(t *testing.T) {
+	db := installed(t)
+	cluster := kafkatest.Imitate(t, kafkatest.Imitation{Nodes: 3})
+	client := newKafkaClient(kafkago.Connection{Brokers: cluster.Brokers})
+	defer client.close()
+	topics := []string{"few", "all", "fit"}
+	for i, least := range []string{"1", "3", "2"} {
+		answer, err := client.CreateTopics(t.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{Topic: topics[i], NumPartitions: 1, ReplicationFactor: 3,
+			ConfigEntries: []kafka.ConfigEntry{{ConfigName: "min.insync.replicas", ConfigValue: least}}}}})
+		if err != nil || answer.Errors[topics[i]] != nil {
+			t.Fatal(answer, err)
+		}
+	}
+	found, err := patientOf(db).kafka(t.Context(), client, topics)
+	wantFinding(t, found, err, stateWarn, "min.insync.replicas is 1: an acknowledged event may be on one broker only")
+	wantFinding(t, found, err, stateWarn, "min.insync.replicas is 3 of 3 replicas: one broker that restarts stops all writing")
+	wantFinding(t, found, err, stateOK, "3 replicas, min.insync.replicas 2")
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/segmentio/kafka-go"
+)
+
+// kafka asks for the topics that consumers read, that events wait for, and that were named.
+func (p *patient) kafka(ctx context.Context, client *kafkaClient, topics []string) ([]finding, error) {
+	if client == nil {
+		return []finding{ok("kafka", "not asked: pass --brokers")}, nil
+	}
+	known, err := p.topics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	topics = append(slices.Clone(topics), known...)
+	slices.Sort(topics)
+	var largest int
+	if err := p.pool.QueryRow(ctx, p.in(doctorLargest)).Scan(&largest); err != nil {
+		return nil, err
+	}
+	seen, err := client.examine(ctx, slices.Compact(topics))
+	if err != nil {
+		return []finding{fail("kafka", "holdfast doctor --brokers HOST:PORT,... with --tls or --sasl-mechanism as the brokers ask for", "no broker answers: %s", clean(err.Error()))}, nil
+	}
+	found := []finding{ok("kafka", "the brokers answer; %s checked", count(len(seen), "topic"))}
+	for _, t := range seen {
+		t.largest = largest
+		found = append(found, judgeTopic(t)...)
+	}
+	return found, nil
+}
+
+func (p *patient) topics(ctx context.Context) (topics []string, err error) {
+	err = pgx.BeginTxFunc(ctx, p.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, p.in(doctorTopics))
+		if err != nil {
+			return err
+		}
+		if topics, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, statusSettings); err != nil {
+			return err
+		}
+		if rows, err = tx.Query(ctx, p.in(statusHeld), 1, manySpots); err != nil {
+			return err
+		}
+		var lane, partition, events int64
+		var topic string
+		_, err = pgx.ForEachRow(rows, []any{&lane, &topic, &partition, &events}, func() error { topics = append(topics, topic); return nil })
+		return err
+	})
+	return topics, err
+}
+
+// examine asks for the partitions and the configuration of topics.
+func (k *kafkaClient) examine(ctx context.Context, topics []string) (seen []topicSeen, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*kafkaTimeout)
+	defer cancel()
+	if len(topics) == 0 {
+		_, err := k.ApiVersions(ctx, &kafka.ApiVersionsRequest{})
+		return nil, err
+	}
+	meta, err := k.Metadata(ctx, &kafka.MetadataRequest{Topics: topics})
+	if err != nil {
+		return nil, fmt.Errorf("ask for topics: %w", err)
+	}
+	request := &kafka.DescribeConfigsRequest{}
+	for _, t := range meta.Topics {
+		s := topicSeen{name: t.Name, err: t.Error}
+		for _, p := range t.Partitions {
+			if s.replicas == 0 || len(p.Replicas) < s.replicas {
+				s.replicas = len(p.Replicas)
+			}
+		}
+		if s.err == nil {
+			request.Resources = append(request.Resources, kafka.DescribeConfigRequestResource{ResourceType: kafka.ResourceTypeTopic, ResourceName: t.Name, ConfigNames: []string{"max.message.bytes", "min.insync.replicas"}})
+		}
+		seen = append(seen, s)
+	}
+	if err := k.unseen(ctx, seen); err != nil {
+		return nil, err
+	}
+	if len(request.Resources) == 0 {
+		return seen, nil
+	}
+	configs, err := k.DescribeConfigs(ctx, request)
+	if err != nil {
+		return nil, fmt.Errorf("ask for the configuration of topics: %w", err)
+	}
+	for _, r := range configs.Resources {
+		i := slices.IndexFunc(seen, func(s topicSeen) bool { return s.name == r.ResourceName })
+		if i < 0 {
+			continue
+		}
+		seen[i].configsForbidden = r.Error != nil
+		for _, c := range r.ConfigEntries {
+			n, err := strconv.Atoi(c.ConfigValue)
+			switch {
+			case err != nil:
+			case c.ConfigName == "max.message.bytes":
+				seen[i].maxMessage = n
+			case c.ConfigName == "min.insync.replicas":
+				seen[i].minInsync = n
+			}
+		}
+	}
+	return seen, nil
+}
+
+// unseen finds out which missing topics are there after all. To a user who may not see a topic it does not exist, and only a wish to
+// create it tells. Nothing is created: the brokers are asked whether they would.
+func (k *kafkaClient) unseen(ctx context.Context, seen []topicSeen) error {
+	request := &kafka.CreateTopicsRequest{ValidateOnly: true}
+	for _, s := range seen {
+		if errors.Is(s.err, kafka.UnknownTopicOrPartition) {
+			request.Topics = append(request.Topics, kafka.TopicConfig{Topic: s.name, NumPartitions: 1, ReplicationFactor: 1})
+		}
+	}
+	if len(request.Topics) == 0 {
+		return nil
+	}
+	answer, err := k.CreateTopics(ctx, request)
+	if err != nil {
+		return fmt.Errorf("ask whether topics are hidden: %w", err)
+	}
+	for i, s := range seen {
+		if errors.Is(answer.Errors[s.name], kafka.TopicAlreadyExists) {
+			seen[i].err = kafka.TopicAuthorizationFailed
+		}
+	}
+	return nil
+}
