@@ -99,7 +99,7 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 	const lanes, one, adopts = "a row a lane or relay", "one row in all", "once, by a person, with all relays stopped"
 	plantest.EveryStatement(t, append(asked, readBacklog), map[string]string{
 		"relay.save": lanes, "relay.heartbeat": lanes, "relay.leave": lanes, "relay.claim": lanes, "relay.release": lanes, "relay.fence": lanes,
-		"relay.server": one, "relay.incarnation": one, "relay.segments": one, "relay.birth": one, "relay.holders": "the locks of the server", "relay.asked": "the locks of the server", "relay.paused": "a row for each pause",
+		"relay.server": one, "relay.interpret": "reads no table", "relay.incarnation": one, "relay.segments": one, "relay.birth": one, "relay.holders": "the locks of the server", "relay.asked": "the locks of the server", "relay.paused": "a row for each pause",
 		"relay.adopt_snapshot": adopts, "relay.adopt_lock": adopts, "relay.adopt_events": adopts, "relay.adopt_lanes": adopts, "relay.adopt_sequence": adopts,
 		"relay.adopt_incarnation": adopts, "relay.adopt_birth_gone": adopts, "relay.adopt_birth": adopts, "relay.replace_cluster": adopts,
 		"relay.publish_letter": "a function, which reads a letter by its primary key",

@@ -41,6 +41,7 @@ import (
 // Relay publishes the events of one schema. Make it with New and call Run.
 type Relay struct {
 	pool             database
+	log              database // the same, for what reads the log: see interpret.go
 	publisher        Publisher
 	partitioner      Partitioner // the publisher, if it says where events go
 	env              env
@@ -89,12 +90,14 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 	if err := errors.Join(append(problems, c.validate())...); err != nil {
 		return nil, fmt.Errorf("relay config: %w", err)
 	}
-	return newRelay(pool, p, c, sqlschema.For(c.Schema)), nil
+	r := newRelay(pool, p, c, sqlschema.For(c.Schema))
+	r.log = interpreted{pool}
+	return r, nil
 }
 
 // newRelay makes a Relay of a configuration without problems.
 func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Relay {
-	r := &Relay{pool: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute, pageBytes: pageBytes, listed: allCounted, counted: maxCounted, budget: newBudget(c.MemoryBudget, inMemory*pageBytes), calls: newCallSlots(callsInAll)}
+	r := &Relay{pool: db, log: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute, pageBytes: pageBytes, listed: allCounted, counted: maxCounted, budget: newBudget(c.MemoryBudget, inMemory*pageBytes), calls: newCallSlots(callsInAll)}
 	r.partitioner, _ = p.(Partitioner)
 	r.env = envOf(r)
 	r.gather = newGatherer(p, &r.env)

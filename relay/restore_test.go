@@ -196,17 +196,24 @@ func kill(t *testing.T, pid int64) {
 // pageCounter counts the pages that were read.
 type pageCounter struct{ pages atomic.Int64 }
 
-type isPage struct{}
-
-func (c *pageCounter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
-	return context.WithValue(ctx, isPage{}, strings.HasPrefix(d.SQL, "-- relay.page"))
+func (c *pageCounter) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
 }
 
-func (c *pageCounter) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
-	if ctx.Value(isPage{}) == true {
+func (c *pageCounter) TraceBatchQuery(_ context.Context, _ *pgx.Conn, d pgx.TraceBatchQueryData) {
+	if strings.HasPrefix(d.SQL, "-- relay.page") {
 		c.pages.Add(1)
 	}
 }
+
+func (c *pageCounter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+// A pgx.QueryTracer is what a pool's configuration takes.
+func (c *pageCounter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (c *pageCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // switchboard stands between a relay and its database, which moves.
 type switchboard struct {

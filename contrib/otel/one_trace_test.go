@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
@@ -39,7 +41,13 @@ import (
 // traced is an exporter in memory, with a tracer that samples everything.
 func traced() (*tracetest.InMemoryExporter, trace.Tracer) {
 	spans := tracetest.NewInMemoryExporter()
-	return spans, sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)).Tracer("test")
+	return spans, tracerOf("test", spans)
+}
+
+// tracerOf is the tracer of a service.
+func tracerOf(service string, spans *tracetest.InMemoryExporter) trace.Tracer {
+	name := resource.NewSchemaless(attribute.String("service.name", service))
+	return sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans), sdktrace.WithResource(name)).Tracer("test")
 }
 
 // away is a publisher that cannot write to its partitions while it is away.
@@ -91,7 +99,8 @@ func TestOneTraceFromTheRequestToTheLastConsumer(t *testing.T) {
 	t.Parallel()
 	db, cluster := migrated.New(t), kafkatest.New(t)
 	orders, invoices := cluster.Topic(t, 2), cluster.Topic(t, 2)
-	spans, tracer := traced()
+	spans := tracetest.NewInMemoryExporter()
+	tracer := tracerOf("shop", spans)
 
 	// 1. A service writes an order's event in the transaction of its request.
 	out, err := outbox.New(outbox.Config{Source: "shop", Observer: holdfastotel.OutboxSpans(tracer, outbox.Observer{})})
@@ -118,22 +127,26 @@ func TestOneTraceFromTheRequestToTheLastConsumer(t *testing.T) {
 	}
 	publisher := &away{Publisher: kafka}
 	publisher.is.Store(true)
-	r, err := relay.New(db.Pool, publisher, relay.Config{Logger: slog.New(slog.DiscardHandler), Lease: 30 * time.Second, ParkAfter: 50 * time.Millisecond, Observer: holdfastotel.RelaySpans(tracer, relay.Observer{})})
+	r, err := relay.New(db.Pool, publisher, relay.Config{Logger: slog.New(slog.DiscardHandler), Lease: 30 * time.Second, ParkAfter: 50 * time.Millisecond, Observer: holdfastotel.RelaySpans(tracerOf("relay", spans), relay.Observer{})})
 	if err != nil {
 		t.Fatal(err)
 	}
 	running(t, "relay", r.Run)
 
 	// 3. The first consumer fails until its event is a dead letter. When that is replayed, it writes the next event.
+	billing, err := outbox.New(outbox.Config{Source: "billing", Observer: holdfastotel.OutboxSpans(tracerOf("billing", spans), outbox.Observer{})})
+	if err != nil {
+		t.Fatal(err)
+	}
 	var well atomic.Bool
-	consuming(t, db, cluster, tracer, "billing", orders, 3, func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+	consuming(t, db, cluster, tracerOf("billing", spans), "billing", orders, 3, func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if !well.Load() {
 			return errors.New("planned")
 		}
-		return out.Write(ctx, tx, holdfast.Event{ID: "invoice", Topic: invoices, Type: "told", Key: e.Key})
+		return billing.Write(ctx, tx, holdfast.Event{ID: "invoice", Topic: invoices, Type: "told", Key: e.Key})
 	})
 	told := make(chan trace.SpanContext, 1)
-	consuming(t, db, cluster, tracer, "mail", invoices, 3, func(ctx context.Context, _ pgx.Tx, _ holdfast.Event) error {
+	consuming(t, db, cluster, tracerOf("mail", spans), "mail", invoices, 3, func(ctx context.Context, _ pgx.Tx, _ holdfast.Event) error {
 		told <- trace.SpanContextFromContext(ctx)
 		return nil
 	})
@@ -174,6 +187,10 @@ func TestOneTraceFromTheRequestToTheLastConsumer(t *testing.T) {
 	wait.Until(t, "the last span has ended", func() bool {
 		return slices.ContainsFunc(spans.GetSpans(), func(s tracetest.SpanStub) bool { return s.Name == "process "+invoices })
 	})
+
+	if *otlp != "" {
+		sendTrace(t, spans.GetSpans(), strings.NewReplacer(orders, "orders", invoices, "invoices"))
+	}
 
 	// 4. All spans are of one trace, each below the one that caused it.
 	names := map[trace.SpanID]string{}
