@@ -15,7 +15,9 @@ import (
 
 // storeAlone is TryStore (try) and Store: it stores an event in a transaction of its own. hash is as in newDeliveryOf.
 func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []byte, try bool) (Outcome, error) {
-	rec.registry.start()
+	if err := rec.registry.start(); err != nil {
+		return "", err
+	}
 	if err := rec.c.checkEvent(e); err != nil {
 		return "", fmt.Errorf("store event: %w", err)
 	}
@@ -51,7 +53,9 @@ func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []by
 
 // receiveAlone is TryReceive (try) and Receive: it handles an event in transactions of its own. hash is as in newDeliveryOf.
 func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []byte, try bool) (Outcome, error) {
-	rec.registry.start()
+	if err := rec.registry.start(); err != nil {
+		return "", err
+	}
 	if err := rec.c.checkEvent(e); err != nil {
 		return "", fmt.Errorf("receive event: %w", err)
 	}
@@ -85,6 +89,13 @@ func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []
 			s = rec.trying(d, s)
 		}
 	}
+	if s == nil {
+		t := rec.turnsOf(e.Type)
+		if !t.enter(ctx.Done()) {
+			return "", fmt.Errorf("receive event: wait for a turn of the type %q: %w", e.Type, ctx.Err())
+		}
+		defer t.leave()
+	}
 	out, err := rec.receive(ctx, rec.newIntake(d, s, nil), nil)
 	if err != nil {
 		return "", fmt.Errorf("receive event: %w", err)
@@ -94,7 +105,9 @@ func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []
 
 // receiveTx is ReceiveTx.
 func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
-	rec.registry.start()
+	if err := rec.registry.start(); err != nil {
+		return "", err
+	}
 	if err := rec.c.checkEvent(e); err != nil {
 		return "", fmt.Errorf("receive event: %w", err)
 	}
@@ -106,7 +119,7 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 	}
 	first := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, 1) }
 	switch {
-	case d.h != nil && paused:
+	case d.h != nil && paused, d.h != nil && !rec.turnsOf(e.Type).try():
 		first = rec.storing(d)
 	case d.h == nil:
 		s, skip, err := rec.unhandled(ctx, tx, d)
@@ -117,6 +130,8 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 			return Skipped, nil
 		}
 		first = s
+	default:
+		defer rec.turnsOf(e.Type).leave()
 	}
 	out, failed, err := rec.underSavepoint(ctx, tx, first)
 	if err != nil {
@@ -128,7 +143,7 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 	if failed.fault != faultEvent || tx.Conn().IsClosed() || tx.Conn().PgConn().TxStatus() == 'I' { // Nothing may be written any more.
 		return "", fmt.Errorf("receive event: %w", failed.err)
 	}
-	h, v := history{}.after(rec.c.Retry, *failed, time.Now(), rec.random())
+	h, v := history{}.after(rec.of(e.Type).Retry, *failed, time.Now(), rec.random())
 	next, _ := rec.afterFailure(d, h, v, nil)
 	if out, err = next(ctx, tx); err != nil {
 		return "", fmt.Errorf("receive event: record failure: %w", err)
@@ -138,7 +153,9 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 
 // storeTx is StoreTx.
 func (rec *receiver) storeTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
-	rec.registry.start()
+	if err := rec.registry.start(); err != nil {
+		return "", err
+	}
 	if err := rec.c.checkEvent(e); err != nil {
 		return "", fmt.Errorf("store event: %w", err)
 	}
@@ -179,7 +196,7 @@ func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out
 	return "", failed, nil
 }
 
-// storing is the step for an event whose consumer is paused. Run handles it when that is over.
+// storing is the step for an event whose consumer is paused, or whose type has no free turn. Run handles it when that is over.
 func (rec *receiver) storing(d *delivery) step {
 	d.h = nil // No step runs the handler.
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {

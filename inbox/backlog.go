@@ -17,8 +17,15 @@ func (bl *backlog) workStored(ctx context.Context) error {
 	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
 	free := make(chan struct{}, bl.c.Workers)
 	finished := make(chan error, bl.c.Workers)
+	for _, t := range bl.registry.types {
+		if bl.turnsOf(t) != nil {
+			wg.Go(func() { bl.workLimited(ctx, jobs, t, free, &wg, finished) })
+		}
+	}
 	wait := bl.c.PollMin
 	for {
 		if running, change := bl.pauses.running(); !running {
@@ -48,7 +55,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 		if bl.pauses.stopped() { // since it began to wait for a worker
 			continue
 		}
-		got, err := bl.claims.claim(jobs, bl.c.Workers-len(free)) // A claim that a stop cuts short would leave its leases.
+		got, err := bl.claims.claim(jobs, max(bl.c.Workers-len(free), 1)) // A claim that a stop cuts short would leave its leases.
 		switch {
 		case ctx.Err() != nil:
 			for _, s := range got {

@@ -11,6 +11,7 @@ import "time"
 func (p *partition) setAside(j *job, err error) {
 	defer p.working.Done()
 	defer p.notifyFull(j.ds[0], err) // The observer finds the partition held.
+	j.leave()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := &p.atCapacity

@@ -29,32 +29,43 @@ type claims struct {
 	mark claimMark
 }
 
-// claim takes up to n heads that are due, as many as there is memory for. It counts them there.
+// claim takes up to n heads that are due, as many as there is memory for. It counts them there. Types with a limit of their own are
+// claimed one by one (limited.go).
 func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
+	cl.mu.Lock()
+	mark := cl.mark
+	cl.mu.Unlock()
+	begun := time.Now()
+	got, whole, err := cl.claimOf(ctx, n, cl.registry.unlimited, mark)
+	if err == nil {
+		cl.move(got, whole, begun)
+	}
+	return got, err
+}
+
+// claimOf is claim for some types, from a mark on. whole says that it looked at everything.
+func (cl *claims) claimOf(ctx context.Context, n int, types []string, mark claimMark) (got []*claimed, whole bool, err error) {
 	bytes, alone := cl.memory.room()
-	if bytes == 0 {
-		return nil, nil
+	if bytes == 0 || len(types) == 0 {
+		return nil, false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectionTimeout(cl.c))
 	defer cancel()
 	failpoint.Hit(failpoint.InboxClaiming)
 	token, now := uuid.NewString(), time.Now()
 	lost := cl.unanswered.tokens(now)
-	cl.mu.Lock()
-	mark := cl.mark
-	cl.mu.Unlock()
-	whole := len(lost) > 0 || mark.whole(now)
+	whole = len(lost) > 0 || mark.whole(now)
 	var from *time.Time
 	if !whole {
 		from = &mark.at
 	}
 	b := &pgx.Batch{}
 	b.Queue(cl.sql.interpret)
-	b.Queue(cl.sql.claim, cl.c.Consumer, cl.registry.types, int32(n), token, cl.c.lease().Microseconds(), lost, bytes, alone, from, mark.place)
-	got, err := readClaimed(cl.pool.SendBatch(ctx, b), token, now.Add(cl.c.lease()))
+	b.Queue(cl.sql.claim, cl.c.Consumer, types, int32(n), token, cl.lease().Microseconds(), lost, bytes, alone, from, mark.place)
+	got, err = readClaimed(cl.pool.SendBatch(ctx, b), token, now.Add(cl.lease()))
 	if err != nil {
-		cl.unanswered.add(token, now.Add(2*cl.c.lease()), err)
-		return nil, fmt.Errorf("claim stored events: %w", err)
+		cl.unanswered.add(token, now.Add(2*cl.lease()), err)
+		return nil, whole, fmt.Errorf("claim stored events: %w", err)
 	}
 	if cl.c.Observer.OnPolled != nil {
 		cl.c.Observer.OnPolled(len(got), time.Since(now))
@@ -62,11 +73,10 @@ func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
 	for _, s := range got {
 		cl.memory.hold(s)
 	}
-	cl.move(got, whole, now)
 	if len(got) > 0 {
 		failpoint.Hit(failpoint.InboxClaimed)
 	}
-	return got, nil
+	return got, whole, nil
 }
 
 // readClaimed reads the answer to a claim. Its transaction ends with the batch, so it is there when that is closed.
@@ -114,12 +124,12 @@ func scanClaimed(row pgx.CollectableRow, token string, until time.Time) (*claime
 
 // queueNext claims the next event of a key in the transaction that removes the one before. Both have the same lease token.
 func (cl *claims) queueNext(b *pgx.Batch, s *claimed) (until time.Time) {
-	b.Queue(cl.sql.next, cl.c.Consumer, s.e.Topic, s.e.Key, cl.registry.types, s.token, cl.c.lease().Microseconds(), s.next())
-	return time.Now().Add(cl.c.lease())
+	b.Queue(cl.sql.next, cl.c.Consumer, s.e.Topic, s.e.Key, cl.registry.after(s.e.Type), s.token, cl.lease().Microseconds(), s.next())
+	return time.Now().Add(cl.lease())
 }
 
 // readNext reads the answer to queueNext. It is nil when there is no next event, or when it is not due, held, much larger, or of a
-// type that this node does not handle.
+// type that this node does not handle, or that waits for other turns (WithConcurrency).
 func readNext(br pgx.BatchResults, s *claimed, until time.Time) (*claimed, error) {
 	rows, err := br.Query()
 	if err != nil {

@@ -266,9 +266,7 @@ func (c Config) validate() error {
 	if c.MemoryBudget < leastMemory {
 		bad("memory budget is %d: it must be at least 16 MiB, %d bytes", c.MemoryBudget, leastMemory)
 	}
-	if c.Timeout < time.Millisecond || c.Timeout > 24*time.Hour {
-		bad("timeout is %s: it must be between 1ms and 24h: a handler without a limit would hold its key forever", c.Timeout)
-	}
+	problems = append(problems, c.timeoutProblems()...)
 	if c.Grace < time.Millisecond || c.Grace > time.Hour {
 		bad("grace is %s: it must be between 1ms and 1h", c.Grace)
 	}
@@ -280,9 +278,6 @@ func (c Config) validate() error {
 	}
 	if c.Retention < time.Minute {
 		bad("retention is %s: it must be at least 1m, and longer than a redelivery can be late", c.Retention)
-	}
-	if c.Retention <= c.Timeout+c.Grace {
-		bad("retention is %s: it must be longer than timeout and grace, %s: a row's age counts from before its handler ran", c.Retention, c.Timeout+c.Grace)
 	}
 	if c.MaxStored < -1 {
 		bad("max stored is %d: it must be at least 1, 0 for the default, or -1 for no limit", c.MaxStored)
@@ -323,6 +318,17 @@ func (c Config) validate() error {
 		bad("poll min is %s: it must be between 1ms and poll max, %s", c.PollMin, c.PollMax)
 	}
 	return errors.Join(problems...)
+}
+
+// timeoutProblems are those of Timeout, which a registration may change for its type.
+func (c Config) timeoutProblems() (problems []error) {
+	if c.Timeout < time.Millisecond || c.Timeout > 24*time.Hour {
+		problems = append(problems, fmt.Errorf("timeout is %s: it must be between 1ms and 24h: a handler without a limit would hold its key forever", c.Timeout))
+	}
+	if c.Retention <= c.Timeout+c.Grace {
+		problems = append(problems, fmt.Errorf("retention is %s: it must be longer than timeout and grace, %s: a row's age counts from before its handler ran", c.Retention, c.Timeout+c.Grace))
+	}
+	return problems
 }
 
 // lease is how long a stored event belongs to the worker that claimed it: as long as its handler can take at most, and 30 s to get a

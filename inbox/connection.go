@@ -57,7 +57,7 @@ func (env *env) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 
 // bounded is the context of our own statements.
 func (env *env) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, statementTimeout(env.c))
+	return context.WithTimeout(ctx, statementTimeout(*env.longest()))
 }
 
 // release gives a connection back. pgx closes one whose context ended under a statement, and waits up to 15 s for the server to

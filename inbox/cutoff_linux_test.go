@@ -21,7 +21,7 @@ func TestANodeCutOffInsideAPipelineFreesItsFence(t *testing.T) {
 	release, held, ended := make(chan struct{}), make(chan pgx.Tx), make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = rn.transactHandler(context.Background(), func(tx pgx.Tx) error {
+		_ = rn.transactHandler(context.Background(), &in.c, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(context.Background(), in.sql.fenceShared, int32(fenceClass), f.number); err != nil {
 				t.Error(err)
 			}

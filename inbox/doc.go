@@ -26,7 +26,7 @@
 //
 // # Words
 //
-// All files use these names: Config (config.go), Handler and Outcome (outcome.go), Observer (observer.go), Source and its
+// All files use these names: Config (config.go), Option (options.go, upcast.go), Handler and Outcome (outcome.go), Observer (observer.go), Source and its
 // records (source.go), what an event may be (event.go), and its headers (headers.go). The statements are constants, one file for
 // each subject: queries.go, position_queries.go, letter_queries.go, retention_queries.go.
 //
@@ -36,8 +36,9 @@
 // often the way of one event enters a file: at most twice.
 //
 //  1. A program calls Receive or Store (receive.go), or Run and Consume (run.go). It may ask what waits (waiting.go), a probe
-//     whether it works (health.go), and a handler for a watermark (watermark.go). hooks.go is for packages webhook and holdfasttest. inbox.go puts the
-//     parts together, and registers handlers so that they get payloads in the clear (decrypt.go).
+//     whether it works (health.go), and a handler for a watermark (watermark.go). hooks.go is for packages webhook and holdfasttest. Handlers that
+//     want values get them from typed.go. inbox.go puts the parts together, and registers handlers so that they get payloads in the
+//     clear (decrypt.go).
 //  2. Consume joins the group and gets partitions (consume.go). It says what keeps the node from working though nothing fails
 //     (complete.go), saves and commits the positions as events settle, and releases them at a rebalance or shutdown (position.go).
 //  3. A partition is read page by page (read.go). First it is assigned: the fence is raised, so that the last owner can no
@@ -52,7 +53,7 @@
 //  5. A worker of the pool does one job after the other (pool.go). While many wait, it does several in one transaction
 //     (together.go). It may go on with the key that it has (followers.go); otherwise the scheduler decides which events may run
 //     in parallel (scheduler.go). job.go is the work of one transaction. The tracker knows which offsets are settled (tracker.go).
-//  6. Run handles stored events (backlog.go). The handler of a due event runs (stored.go), and its row goes or waits for the
+//  6. Run handles stored events (backlog.go), those of a type with a limit of its own one by one (limited.go). The handler of a due event runs (stored.go), and its row goes or waits for the
 //     next attempt (settle.go). Each event was claimed (claim.go), from a mark on (claim_mark.go), within the memory for stored
 //     events (stored_memory.go), under a lease (lease.go). sweep.go resumes heads of keys that are dormant.
 //  7. Run also removes rows that nobody needs any more (retention.go), at a pace (retention_pace.go).
@@ -69,7 +70,8 @@
 //     and is judged in one place (returned.go). connection.go takes the connections, bounds what is waited for on them, and
 //     gets rid of dead ones. Errors are shortened (errortext.go). history.go decides what follows a failure,
 //     and fault.go says whose fault it is.
-//  12. All parts use env.go, registry.go (the handlers), memory.go (its budget) and statements.go. grouping.go decides which
-//     events may share a transaction. transient.go bounds how often a repeated error is logged, backoff.go how long to wait.
-//     group.go runs loops, and wiring.go explains a missing schema. vitals.go keeps what the loops saw last.
+//  12. wiring.go explains a missing schema. All parts use env.go, registry.go (the handlers), settings.go (what holds for a type),
+//     turns.go (how many of its handlers run at once), memory.go (its budget) and statements.go. grouping.go decides which events may
+//     share a transaction. transient.go bounds how often a repeated error is logged, backoff.go how long to wait. group.go runs loops.
+//     vitals.go keeps what the loops saw last.
 package inbox

@@ -15,22 +15,22 @@ import (
 
 // env is what every part of an inbox uses.
 type env struct {
-	pool    *pgxpool.Pool
-	c       Config
-	sql     statements
-	node    string // names this process among the nodes of the consumer
-	random  func() float64
-	wakeup  chan struct{} // this node stored an event: Run looks at once
-	limiter quiet.Limiter
-	tested  quiet.Limiter // of tests of the pool
-	rights  *rights.Checks
-	asking  chan struct{} // full while the question about a handler is asked
-	groups  groupTimes
-	vitals  vitals // what Health tells
+	pool     *pgxpool.Pool
+	settings // the Config c, and what the registrations of types change
+	sql      statements
+	node     string // names this process among the nodes of the consumer
+	random   func() float64
+	wakeup   chan struct{} // this node stored an event: Run looks at once
+	limiter  quiet.Limiter
+	tested   quiet.Limiter // of tests of the pool
+	rights   *rights.Checks
+	asking   chan struct{} // full while the question about a handler is asked
+	groups   groupTimes
+	vitals   vitals // what Health tells
 }
 
 func newEnv(pool *pgxpool.Pool, c Config) *env {
-	return &env{pool: pool, c: c, sql: newStatements(c), rights: &rights.Checks{Pool: pool, Schema: c.Schema, Rights: rights.Of["consumer"], Consumer: c.Consumer, Logger: c.Logger}, node: rand.Text(), random: mathrand.Float64, wakeup: make(chan struct{}, 1), asking: make(chan struct{}, 1), groups: defaultGroupTimes}
+	return &env{pool: pool, settings: settings{c: c, kinds: map[string]kind{}}, sql: newStatements(c), rights: &rights.Checks{Pool: pool, Schema: c.Schema, Rights: rights.Of["consumer"], Consumer: c.Consumer, Logger: c.Logger}, node: rand.Text(), random: mathrand.Float64, wakeup: make(chan struct{}, 1), asking: make(chan struct{}, 1), groups: defaultGroupTimes}
 }
 
 // wake tells Run that an event was stored.
@@ -38,6 +38,11 @@ func (env *env) wake() {
 	select {
 	case env.wakeup <- struct{}{}:
 	default:
+	}
+	for _, k := range env.kinds {
+		if k.turns != nil {
+			k.turns.wake()
+		}
 	}
 }
 

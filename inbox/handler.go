@@ -32,12 +32,13 @@ func (rn *runner) handle(ctx context.Context, tx pgx.Tx, h BatchHandler, es []ho
 }
 
 // call runs a handler. Its error is a *handlerError, or errOneByOne if a handler that shares its transaction needs one of its own. A
-// handler that does not return within Config.Timeout and Config.Grace is reported as hung. It still runs.
+// handler that does not return within its time-out and Config.Grace is reported as hung. It still runs.
 func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event, about *handling) (err error) {
 	if err := rn.tooManyHung(); err != nil {
 		return &handlerError{err: err, stopped: true}
 	}
-	hctx, cancel := context.WithTimeout(ctx, rn.c.Timeout)
+	c := rn.of(es[0].Type)
+	hctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	hctx, ended := rn.observed(hctx, es, about)
 	defer func() { ended(err) }()
@@ -49,7 +50,7 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 	}
 	pid := tx.Conn().PgConn().PID()
 	var asking <-chan time.Time
-	if d := askAfter(rn.c); d > 0 {
+	if d := askAfter(*c); d > 0 {
 		t := time.NewTimer(d)
 		defer t.Stop()
 		asking = t.C
@@ -74,7 +75,7 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		}
 		conn := tx.Conn().PgConn()
 		r := handlerReturn{
-			err: err, timeout: rn.c.Timeout, over: hctx.Err() != nil, stopped: ctx.Err() != nil,
+			err: err, timeout: c.Timeout, over: hctx.Err() != nil, stopped: ctx.Err() != nil,
 			closed: conn.IsClosed(), busy: conn.IsBusy(), status: conn.TxStatus(), ended: given.Ended(), ranOut: given.RanOut(),
 		}
 		if r.timedOut() && r.closed {
@@ -107,7 +108,7 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		rn.c.Observer.OnHungHandler(e, n)
 	}
 	return &handlerError{
-		err:      fmt.Errorf("the handler was cancelled after %s and did not return within %s", rn.c.Timeout, rn.c.Grace),
+		err:      fmt.Errorf("the handler was cancelled after %s and did not return within %s", c.Timeout, c.Grace),
 		timedOut: ctx.Err() == nil, stopped: ctx.Err() != nil, hung: done,
 	}
 }

@@ -163,7 +163,7 @@ func decide(p retry.Policy, h history, f fault, err error, random float64) verdi
 	}
 	switch {
 	case retry.IsPermanent(err):
-		return verdict{do: actDead, reason: "its handler returned a permanent failure"}
+		return verdict{do: actDead, reason: permanentReason(err)}
 	case p.Last(h.attempts):
 		return verdict{do: actDead, reason: fmt.Sprintf("it failed %d times", h.attempts)}
 	case p.Budget > 0 && h.age+delay > p.Budget:
@@ -173,6 +173,15 @@ func decide(p retry.Policy, h history, f fault, err error, random float64) verdi
 	default:
 		return verdict{do: actStore, delay: delay}
 	}
+}
+
+// permanentReason is why an event is given up after a permanent failure.
+func permanentReason(err error) string {
+	var payload interface{ reason() string }
+	if errors.As(err, &payload) {
+		return payload.reason()
+	}
+	return "its handler returned a permanent failure"
 }
 
 // ranOut reports that the handler used up its time. Another attempt at once would hold up its partition as long again.

@@ -23,13 +23,16 @@ func (in *Inbox) Hooks() hook.Inbox[Outcome] {
 		TryStore: func(ctx context.Context, e holdfast.Event, hash []byte) (Outcome, error) {
 			return in.receiver.storeAlone(ctx, e, hash, true)
 		},
-		Handle: in.receiver.tryTx,
+		Handle:  in.receiver.tryTx,
+		Timeout: func(eventType string) time.Duration { return in.of(eventType).Timeout },
 	}
 }
 
 // tryTx is ReceiveTx for package holdfasttest. It returns the handler's error and does not write it down.
 func (rec *receiver) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (out Outcome, failure, err error) {
-	rec.registry.start()
+	if err := rec.registry.start(); err != nil {
+		return "", nil, err
+	}
 	if err := rec.c.checkEvent(e); err != nil {
 		return "", nil, err
 	}
@@ -48,7 +51,7 @@ func (rec *receiver) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (ou
 	}
 	out = Retrying
 	if failed.fault == faultEvent {
-		if _, v := (history{}).after(rec.c.Retry, *failed, time.Now(), rec.random()); v.do == actDead {
+		if _, v := (history{}).after(rec.of(e.Type).Retry, *failed, time.Now(), rec.random()); v.do == actDead {
 			out = Dead
 		}
 	}

@@ -42,7 +42,7 @@ func New(pool *pgxpool.Pool, c Config) (*Inbox, error) {
 // newInbox puts the parts together. Each part gets the parts that it uses. No part knows the Inbox.
 func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 	env := newEnv(pool, c)
-	registry := newRegistry()
+	registry := newRegistry(&env.settings)
 	runner := &runner{env: env}
 	ledger := &ledger{env: env, starts: &starts{env: env}, letters: &letters{env: env}}
 	queues := &queues{env: env, ledger: ledger, quota: &quota{env: env}}
@@ -62,12 +62,12 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 }
 
 // Handle registers the handler of a type. It panics when the type is empty or has a handler already, or when the inbox has
-// started: a handler that comes late would have missed events.
-func (in *Inbox) Handle(eventType string, h Handler) {
+// started: a handler that comes late would have missed events. The options hold for the events of this type: see Option.
+func (in *Inbox) Handle(eventType string, h Handler, o ...Option) {
 	if h == nil {
 		panic(fmt.Sprintf("inbox: handle %q: the handler is nil", eventType))
 	}
-	in.registry.register(eventType, in.decrypting(func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
+	in.registry.register([]string{eventType}, registrationOf(o), false, in.decrypting(func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
 		for _, e := range events {
 			if err := h(ctx, tx, e); err != nil {
 				return err
@@ -81,12 +81,11 @@ func (in *Inbox) Handle(eventType string, h Handler) {
 // arrived. A batch that fails, for any reason, is rolled back, and its events come again one by one. So no event suffers for
 // another, and the batch's failure spends no attempt. Events that do not come from Kafka, and those that are retried, come
 // alone. HandleBatch panics as Handle does.
-func (in *Inbox) HandleBatch(eventType string, h BatchHandler) {
+func (in *Inbox) HandleBatch(eventType string, h BatchHandler, o ...Option) {
 	if h == nil {
 		panic(fmt.Sprintf("inbox: handle %q: the handler is nil", eventType))
 	}
-	in.registry.register(eventType, in.decrypting(h))
-	in.registry.batched[eventType] = true
+	in.registry.register([]string{eventType}, registrationOf(o), true, in.decrypting(h))
 }
 
 // Config returns a copy of the inbox's configuration with its defaults.

@@ -66,7 +66,7 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 			}
 		}
 		var v verdict
-		*h, v = h.after(rec.c.Retry, *f, time.Now(), rec.random())
+		*h, v = h.after(rec.of(d.e.Type).Retry, *f, time.Now(), rec.random())
 		cause := v.failure.err
 		if v.failure.fault.outage() {
 			rec.transientOf(d, cause)
@@ -81,7 +81,7 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 			}
 		}
 		if stopped && !v.free { // Store the event: its attempts are kept there.
-			v = h.elsewhere(rec.c.Retry, v.failure, rec.random())
+			v = h.elsewhere(rec.of(d.e.Type).Retry, v.failure, rec.random())
 		}
 		switch {
 		case v.do == actReturn:
@@ -133,7 +133,7 @@ func (rec *receiver) afterFailure(d *delivery, h history, v verdict, failures []
 		return time.Since(h.first)
 	}
 	if v.do == actDead {
-		l := letter{reason: v.reason, holds: rec.c.HoldKey, attempts: attempts, errors: failures, err: err, reopen: true}
+		l := letter{reason: v.reason, holds: rec.of(d.e.Type).HoldKey, attempts: attempts, errors: failures, err: err, reopen: true}
 		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 			l.age = age()
 			return rec.ledger.deadLetter(ctx, tx, d, l, Dead)
@@ -154,7 +154,7 @@ const maxRefused = 3
 // unrecordable is the step for an event whose outcome Postgres refuses to record, for a reason that lies in the event. Without it
 // the event would hold its partition for good. Without a row it is handled anew if it comes again.
 func (rec *receiver) unrecordable(t *intake, err error) step {
-	l := letter{reason: "Postgres refuses to record what became of it", holds: rec.c.HoldKey, attempts: t.h.attempts,
+	l := letter{reason: "Postgres refuses to record what became of it", holds: rec.of(t.d.e.Type).HoldKey, attempts: t.h.attempts,
 		errors: appendError(t.failures, err), err: err, reopen: true}
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.ledger.letterAlone(ctx, tx, t.d, l) }
 }
@@ -170,7 +170,7 @@ func (rec *receiver) first(t *intake) attemptFunc {
 // alone is an attempt to take an event in, in a transaction of two round trips.
 func (rec *receiver) alone(d *delivery, number int) attemptFunc {
 	if d.manner == mannerTry {
-		return rec.runner.withinHandler(rec.trying(d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, number) }))
+		return rec.runner.withinHandler(rec.of(d.e.Type), rec.trying(d, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, number) }))
 	}
 	return func(ctx context.Context) (Outcome, error) {
 		p := pipeline{admission: rec.admission}

@@ -19,8 +19,20 @@ type job struct {
 	read   int64 // numbers the events that the node has read; a batch has the number of its first
 	readAt time.Time
 
+	turn     *turns // the job has one of them; nil if it needs none
 	state    jobState
 	follower *job // the next event of its key, if the same worker has taken it
+}
+
+// runsHandler reports that the job needs a turn if its type has a limit.
+func (j *job) runsHandler() bool {
+	return j.kind != jobFollowers && (j.intake == nil || !j.intake.h.decided)
+}
+
+// leave ends the job's turn.
+func (j *job) leave() {
+	j.turn.leave()
+	j.turn = nil
 }
 
 // keys are the keys that the job occupies.

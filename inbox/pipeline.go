@@ -77,7 +77,7 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 	switch {
 	case a.group != nil:
 		fences := fencesOf(a.ds)
-		p.ledger.queueOpeningGroup(b, fences)
+		p.ledger.queueOpeningGroup(b, a.ds, fences)
 		p.ledger.queueInsertMany(b, a.ds, fences)
 	case a.followers:
 		p.ledger.queueOpening(b, a.ds[0])
@@ -288,7 +288,8 @@ func (a *admission) inserted(ctx context.Context, tx pgx.Tx, d *delivery, attemp
 }
 
 func (led *ledger) queueOpening(b *pgx.Batch, d *delivery) {
-	idle, lock := strconv.FormatInt(millis(idleTimeout(led.c)), 10), strconv.FormatInt(millis(led.c.Timeout), 10)
+	c := led.of(d.e.Type)
+	idle, lock := strconv.FormatInt(millis(idleTimeout(*c)), 10), strconv.FormatInt(millis(c.Timeout), 10)
 	if d.from == nil {
 		b.Queue(led.sql.open, idle, lock)
 	} else {
@@ -308,13 +309,17 @@ func fencesOf(ds []*delivery) (all []*fence) {
 }
 
 // queueOpeningGroup is queueOpening for a group of events. Handlers in a group wait for locks less long than alone.
-func (led *ledger) queueOpeningGroup(b *pgx.Batch, fences []*fence) {
+func (led *ledger) queueOpeningGroup(b *pgx.Batch, ds []*delivery, fences []*fence) {
+	idle, wait := time.Duration(0), led.groups.lockWait
+	for _, d := range ds {
+		c := led.of(d.e.Type)
+		idle, wait = max(idle, idleTimeout(*c)), min(wait, c.Timeout)
+	}
 	numbers := make([]int32, len(fences))
 	for i, f := range fences {
 		numbers[i] = f.number
 	}
-	lock := strconv.FormatInt(millis(min(led.c.Timeout, led.groups.lockWait)), 10)
-	b.Queue(led.sql.openGroup, strconv.FormatInt(millis(idleTimeout(led.c)), 10), lock, int32(fenceClass), numbers)
+	b.Queue(led.sql.openGroup, strconv.FormatInt(millis(idle), 10), strconv.FormatInt(millis(wait), 10), int32(fenceClass), numbers)
 }
 
 func (led *ledger) queueInsert(b *pgx.Batch, d *delivery, attempt int) {

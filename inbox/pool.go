@@ -80,13 +80,53 @@ func (c *workerPool) add(j *job) {
 func (c *workerPool) take(wait bool) *job {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.waiting == 0 {
-		if !wait || c.ended {
-			return nil
+	for {
+		for c.waiting == 0 {
+			if !wait || c.ended {
+				return nil
+			}
+			c.more.Wait()
 		}
-		c.more.Wait()
+		if j := c.pop(nil); c.begins(j) {
+			return j
+		}
 	}
-	return c.pop(nil)
+}
+
+// begins reports that a job has the turn that it needs, or has to be dropped. Otherwise it comes again when its turn has come, without
+// a worker until then.
+func (c *workerPool) begins(j *job) bool {
+	t := c.receiver.turnsOf(j.ds[0].e.Type)
+	if t == nil || j.turn != nil || !j.runsHandler() || j.owner.stopped() {
+		return true
+	}
+	mine := t.join()
+	select {
+	case <-mine:
+		j.turn = t
+		return true
+	default:
+	}
+	go func() { // It ends before the partition does, which waits for its jobs.
+		if t.wait(mine, j.stop) {
+			j.turn = t
+		}
+		c.add(j)
+	}()
+	return false
+}
+
+// follows is begins for a job that follows another of its key. It does not wait for a turn.
+func (c *workerPool) follows(j *job) bool {
+	t := c.receiver.turnsOf(j.ds[0].e.Type)
+	if t == nil || !j.runsHandler() {
+		return true
+	}
+	if !t.try() {
+		return false
+	}
+	j.turn = t
+	return true
 }
 
 // takeIf returns the next job if it is ready and wanted; otherwise nil.
@@ -166,8 +206,11 @@ func (w *worker) next() *job {
 	if w.last != nil {
 		if w.last.group == nil && (!w.long() || w.workers.ready() == 0) {
 			if j := w.last.job.owner.follower(w.last.job, w.workers.receiver.queues.followers(w.last.out)); j != nil {
-				w.followed++
-				return j
+				if w.workers.follows(j) {
+					w.followed++
+					return j
+				}
+				w.last.job.owner.putBack(w.last.job)
 			}
 		}
 		if !w.pipeline.long() {

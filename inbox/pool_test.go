@@ -109,14 +109,14 @@ func TestOnASlowServerFollowersAreStoredTogetherToo(t *testing.T) {
 // A worker's turn with a slow key is long. The keys that are fast wait for turns, and not for all that was read before them.
 func TestSlowKeysDoNotKeepAllThatWasReadLaterWaiting(t *testing.T) {
 	const slow, each, workers = 8, 100, 8
-	c := newWorkerPool(nil)
+	c := newWorkerPool(bareReceiver())
 	left := map[*job]int{}
 	for range slow { // The first of each key is ready; the others behind it were read at the same time, about.
-		j := &job{read: c.read.Add(1)}
+		j := &job{read: c.read.Add(1), ds: []*delivery{{}}}
 		left[j] = each - 1
 		c.add(j)
 	}
-	fast := &job{read: slow*each + 1}
+	fast := &job{read: slow*each + 1, ds: []*delivery{{}}}
 	c.add(fast)
 	for turn := 1; ; turn++ {
 		var taken []*job
@@ -133,7 +133,7 @@ func TestSlowKeysDoNotKeepAllThatWasReadLaterWaiting(t *testing.T) {
 		}
 		for _, j := range taken {
 			if n := left[j]; n > 0 {
-				next := &job{read: j.read}
+				next := &job{read: j.read, ds: []*delivery{{}}}
 				left[next] = n - 1
 				c.add(next)
 			}
@@ -143,13 +143,13 @@ func TestSlowKeysDoNotKeepAllThatWasReadLaterWaiting(t *testing.T) {
 
 func TestEachJobIsTakenOnceAndEveryOtherIsTheOneReadFirst(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	c := newWorkerPool(nil)
+	c := newWorkerPool(bareReceiver())
 	var waiting []*job // in the order in which they became ready
 	byRead := false
 	for range 20_000 {
 		if rng.IntN(2) == 0 || rng.IntN(50) == 0 {
 			for range 1 + rng.IntN(4) {
-				j := &job{read: rng.Int64N(1000)}
+				j := &job{read: rng.Int64N(1000), ds: []*delivery{{}}}
 				c.add(j)
 				waiting = append(waiting, j)
 			}

@@ -25,11 +25,15 @@ func (p *partition) follower(j *job, most int) *job {
 }
 
 // drop ends a job that was not begun.
-func (p *partition) drop(*job) { p.working.Done() }
+func (p *partition) drop(j *job) {
+	j.leave()
+	p.working.Done()
+}
 
 // putBack returns the follower of a job to its queue, because the job has to be redone.
 func (p *partition) putBack(j *job) {
 	defer p.working.Done()
+	j.follower.leave()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.scheduler.putBack(j)
@@ -38,6 +42,7 @@ func (p *partition) putBack(j *job) {
 // split hands out the events of a batch one by one.
 func (p *partition) split(batch *job) {
 	defer p.working.Done()
+	batch.leave()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.handOut(p.scheduler.split(batch)...)
@@ -47,6 +52,7 @@ func (p *partition) split(batch *job) {
 // begun.
 func (p *partition) conclude(j *job, err error) {
 	defer p.working.Done()
+	j.leave()
 	if err == nil {
 		err = p.receiver.runner.tooManyHung()
 	}

@@ -55,7 +55,10 @@ func ownCause(err error) string {
 	var server *pgconn.PgError
 	var dns *net.DNSError
 	var network *net.OpError
+	var payload interface{ reason() string }
 	switch {
+	case errors.As(err, &payload):
+		return payload.reason()
 	case errors.As(err, new(*panicError)):
 		return "panic"
 	case errors.As(err, &server):

@@ -43,7 +43,7 @@ func TestTheLogSaysWhyAHandlerFailedWithoutItsWords(t *testing.T) {
 		{"a panic", &panicError{message: "Ann", stack: "at ann.go"}, "panic"},
 		{"permanent", retry.Permanent(&cardError{"4111"}), "*inbox.cardError"},
 	} {
-		env := &env{c: Config{}.withDefaults()}
+		env := &env{settings: settings{c: Config{}.withDefaults()}}
 		if got := env.cause(&handlerError{err: c.err}); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
@@ -52,7 +52,7 @@ func TestTheLogSaysWhyAHandlerFailedWithoutItsWords(t *testing.T) {
 
 func TestARedactFuncDecidesWhatIsLoggedOfAnError(t *testing.T) {
 	t.Parallel()
-	env := &env{c: Config{RedactErrorFunc: error.Error}.withDefaults()}
+	env := &env{settings: settings{c: Config{RedactErrorFunc: error.Error}.withDefaults()}}
 	for _, c := range []struct{ text, want string }{
 		{"no such customer", "no such customer"},
 		{"one\ntwo", "one"},

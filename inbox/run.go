@@ -17,10 +17,12 @@ import (
 //
 // Run also removes rows of `inbox` that are no longer needed (Config.Retention), a few at a time.
 func (in *Inbox) Run(ctx context.Context) (err error) {
+	if err := in.registry.start(); err != nil {
+		return err
+	}
 	in.vitals.begin(false)
 	in.sayPool(false)
 	defer func() { in.vitals.end(err) }()
-	in.registry.start()
 	g := newGroup(ctx)
 	in.runStored(g)
 	return g.wait()
@@ -56,7 +58,9 @@ func (in *Inbox) Consume(ctx context.Context, s Source) error {
 	if s == nil {
 		return errors.New("source is nil: it must be one like kafkago.NewGroup's")
 	}
-	in.registry.start()
+	if err := in.registry.start(); err != nil {
+		return err
+	}
 	if len(in.registry.types) == 0 {
 		return fmt.Errorf("%w: no type has a handler, so every event would be skipped: register handlers (Handle, HandleBatch) before Consume", ErrConfiguration)
 	}

@@ -101,6 +101,11 @@ func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery) bool 
 	known := false
 	for tries := 1; ; tries++ {
 		err := p.exclusively(func() (err error) {
+			turns := p.turnsOf(d.e.Type)
+			if !turns.enter(ctx.Done()) {
+				return errStopping
+			}
+			defer turns.leave()
 			failpoint.Hit(failpoint.InboxCounting)
 			if known, err = p.count(ctx, d, t); err == nil {
 				failpoint.Hit(failpoint.InboxCounted)
@@ -151,9 +156,9 @@ func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bo
 	}
 	// The end that led to this replay may have been the event's doing, though nobody counted then: so this start is not the
 	// process's end yet, and the uncounted one takes its place.
-	if ends := starts; ends >= maxEnds || ends >= minEnds && p.c.Retry.Last(ends) {
+	if ends := starts; ends >= maxEnds || ends >= minEnds && p.of(d.e.Type).Retry.Last(ends) {
 		err := fmt.Errorf("the process ended %d times while it was being handled", ends)
-		l := letter{reason: "it ended the process", holds: p.c.HoldKey, attempts: ends, errors: []string{err.Error()}, err: err, reopen: true}
+		l := letter{reason: "it ended the process", holds: p.of(d.e.Type).HoldKey, attempts: ends, errors: []string{err.Error()}, err: err, reopen: true}
 		t.h.decided = true
 		t.step, t.next = func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 			return p.receiver.ledger.deadLetter(ctx, tx, d, l, Dead)

@@ -9,7 +9,7 @@ import (
 
 // statements are the constants of queries.go, for the configured schema and time-outs.
 type statements struct {
-	begin, open, openFenced, openGroup, fenceShared, fenceCheck, lock, tryLock                         string
+	open, openFenced, openGroup, fenceShared, fenceCheck, lock, tryLock                                string
 	insert, insertMany, known, knownMany, record, recordMany                                           string // of an event's transaction
 	store, storeMany, unrecord, storedCount, blocked, waiting                                          string // of stored events
 	letter, letterReopen, letterReplayed, edited, publishLetter                                        string
@@ -25,9 +25,7 @@ type statements struct {
 func newStatements(c Config) statements {
 	in := func(statement string) string { return sqlschema.In(c.Schema, statement) }
 	return statements{
-		// A handler may compute, or wait for a lock, for as long as it may run.
-		begin: fmt.Sprintf(beginSQL, millis(idleTimeout(c)), millis(c.Timeout)),
-		open:  openSQL, openFenced: openFencedSQL, openGroup: openGroupSQL,
+		open: openSQL, openFenced: openFencedSQL, openGroup: openGroupSQL,
 		fenceShared: in(fenceSharedSQL), fenceCheck: in(fenceCheckSQL), lock: in(lockSQL), tryLock: in(tryLockSQL),
 		insert: in(insertSQL), insertMany: in(insertManySQL), known: in(knownSQL), knownMany: in(knownManySQL), record: in(recordSQL), recordMany: in(recordManySQL),
 		store: in(storeSQL), storeMany: in(storeManySQL), unrecord: in(unrecordSQL), storedCount: in(storedCountSQL),
@@ -46,6 +44,11 @@ func newStatements(c Config) statements {
 		retentionTake: in(retentionTakeSQL), retentionSweep: in(retentionSweepSQL), retentionSave: in(retentionSaveSQL),
 		retentionStarts: in(retentionStartsSQL),
 	}
+}
+
+// beginning is beginSQL under the time-outs of c: a handler may compute, or wait for a lock, for as long as it may run.
+func beginning(c Config) string {
+	return fmt.Sprintf(beginSQL, millis(idleTimeout(c)), millis(c.Timeout))
 }
 
 // idleTimeout is the time without a statement after which Postgres ends a transaction: its client must be dead.

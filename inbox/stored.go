@@ -63,9 +63,9 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 	h := history{attempts: s.attempts, stored: true, waitsLong: true, age: s.age, losses: s.losses}
 	// The claim counted this attempt. Earlier claims may have spent all attempts, some of them without an error: then the
 	// process ended during each of those. The handler does not run again.
-	if previous := s.attempts - 1; previous > 0 && bl.c.Retry.Last(previous) {
+	if previous := s.attempts - 1; previous > 0 && bl.of(s.e.Type).Retry.Last(previous) {
 		err := fmt.Errorf("its handler was started %d times; the process ended or lost it, and nothing was recorded", previous)
-		l := letter{reason: "it was started too often and never finished", holds: bl.c.HoldKey, attempts: previous, errors: appendError(s.errors, err), err: err, age: s.age}
+		l := letter{reason: "it was started too often and never finished", holds: bl.of(s.e.Type).HoldKey, attempts: previous, errors: appendError(s.errors, err), err: err, age: s.age}
 		bl.writeDead(ctx, s, l, begun)
 		return nil, nil
 	}
@@ -73,9 +73,9 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 		late := false
 		next = nil
 		about := handling{attempt: s.attempts, from: StateStored, place: s.kafkaPartition()}
-		err := bl.runner.transactHandler(ctx, func(tx pgx.Tx) error {
+		err := bl.runner.transactHandler(ctx, bl.of(s.e.Type), func(tx pgx.Tx) error {
 			// The wait for a connection may have been long.
-			if late = s.late(bl.c); late {
+			if late = s.late(*bl.of(s.e.Type)); late {
 				bounded, cancel := bl.bounded(ctx)
 				defer cancel()
 				return bl.postpone(bounded, tx, s, 0, nil)
@@ -124,14 +124,14 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 			f.fault = faultLost
 		}
 		var v verdict
-		h, v = h.after(bl.c.Retry, *f, time.Now(), bl.random())
+		h, v = h.after(bl.of(s.e.Type).Retry, *f, time.Now(), bl.random())
 		cause := v.failure.err
 		switch {
 		case v.failure.fault.outage():
 			bl.transient(cause)
 			s.losses = h.losses
-		case v.do == actAgain && s.late(bl.c): // Another attempt could outlast the lease, and would count without an error.
-			v = h.elsewhere(bl.c.Retry, v.failure, bl.random())
+		case v.do == actAgain && s.late(*bl.of(s.e.Type)): // Another attempt could outlast the lease, and would count without an error.
+			v = h.elsewhere(bl.of(s.e.Type).Retry, v.failure, bl.random())
 		}
 		switch v.do {
 		case actAgain:
@@ -151,7 +151,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 				return bl.postpone(ctx, tx, s, v.delay, []string{boundedError(cause)})
 			}, Retrying, begun, func() { bl.retried(about.ctx, s.e, StateStored, s.attempts, v.delay, true, cause) })
 		case actDead:
-			l := letter{reason: v.reason, holds: bl.c.HoldKey, attempts: s.attempts, errors: appendError(s.errors, cause), err: cause, age: s.age, reopen: true}
+			l := letter{reason: v.reason, holds: bl.of(s.e.Type).HoldKey, attempts: s.attempts, errors: appendError(s.errors, cause), err: cause, age: s.age, reopen: true}
 			bl.writeDead(ctx, s, l, begun)
 		}
 		return nil, bl.runner.tooManyHung()

@@ -42,7 +42,7 @@ func (w *worker) gather(j *job) []*job {
 		}
 		eventType := j.ds[0].e.Type
 		p := w.workers.timings.get(eventType)
-		p.never = w.workers.receiver.runner.needsItsOwn(eventType)
+		p.never = w.workers.receiver.runner.needsItsOwn(eventType) || w.workers.receiver.turnsOf(eventType) != nil
 		return p, g.admits(p, follows, now)
 	}
 	js := []*job{j}

@@ -13,21 +13,21 @@ import (
 // no handler. The error is a *failure. By then the transaction is rolled back and the connection given back, so that the caller
 // can record the failure in a new one.
 func (rn *runner) transact(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
-	return rn.transactHandler(ctx, func(tx pgx.Tx) error {
+	return rn.transactHandler(ctx, &rn.c, func(tx pgx.Tx) error {
 		bounded, cancel := rn.bounded(ctx)
 		defer cancel()
 		return f(bounded, tx)
 	})
 }
 
-// transactHandler is transact for a function that runs a handler. The function bounds its own statements.
-func (rn *runner) transactHandler(ctx context.Context, f func(tx pgx.Tx) error) error {
+// transactHandler is transact for a function that runs a handler, under the time-outs of c. The function bounds its own statements.
+func (rn *runner) transactHandler(ctx context.Context, c *Config, f func(tx pgx.Tx) error) error {
 	conn, err := rn.acquire(ctx)
 	if err != nil {
 		return err
 	}
-	beginning, cancel := rn.bounded(ctx)
-	tx, err := conn.BeginTx(beginning, pgx.TxOptions{BeginQuery: rn.sql.begin})
+	bounded, cancel := rn.bounded(ctx)
+	tx, err := conn.BeginTx(bounded, pgx.TxOptions{BeginQuery: beginning(*c)})
 	cancel()
 	if err != nil {
 		lost := conn.Conn().IsClosed()
@@ -53,10 +53,10 @@ func (rn *runner) within(s step) attemptFunc {
 	}
 }
 
-// withinHandler is within for a step that runs a handler.
-func (rn *runner) withinHandler(s step) attemptFunc {
+// withinHandler is within for a step that runs a handler, under the time-outs of c.
+func (rn *runner) withinHandler(c *Config, s step) attemptFunc {
 	return func(ctx context.Context) (out Outcome, err error) {
-		err = rn.transactHandler(ctx, func(tx pgx.Tx) (err error) {
+		err = rn.transactHandler(ctx, c, func(tx pgx.Tx) (err error) {
 			out, err = s(ctx, tx)
 			return err
 		})

@@ -19,7 +19,7 @@ func TestTheLogSaysOnceAMinuteWhatIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logtest.Log
 		heard := 0
-		in := &env{c: Config{Consumer: "billing", Logger: slog.New(slog.NewTextHandler(&log, nil)), Observer: Observer{OnError: func(error) { heard++ }}}}
+		in := &env{settings: settings{c: Config{Consumer: "billing", Logger: slog.New(slog.NewTextHandler(&log, nil)), Observer: Observer{OnError: func(error) { heard++ }}}}}
 		away, full := errors.New("connection refused"), &pgconn.PgError{Severity: "FATAL", Code: "53300", Message: "too many clients"}
 		for range 25 { // tries of each, 6 s apart
 			in.transient(away)

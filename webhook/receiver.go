@@ -48,10 +48,8 @@ func New(in *inbox.Inbox, source string, v Verifier, c Config) (http.Handler, er
 	}
 	r := &receiver{
 		in: in, source: source, v: v, c: c,
-		turns: make(chan struct{}, c.Workers),
-		// The time the inbox may need for an event with all its immediate retries, plus some time to get a connection.
-		timeout: time.Duration(max(of.ImmediateRetries, 0)+1)*(of.Timeout+of.Grace) + 30*time.Second,
-		window:  of.Retention,
+		turns:  make(chan struct{}, c.Workers),
+		window: of.Retention,
 	}
 	if signsNoTime(v) {
 		r.warnTimeless()
@@ -66,15 +64,14 @@ func New(in *inbox.Inbox, source string, v Verifier, c Config) (http.Handler, er
 const refusedEvery = time.Minute
 
 type receiver struct {
-	in      *inbox.Inbox
-	source  string
-	v       Verifier
-	c       Config
-	turns   chan struct{}
-	timeout time.Duration
-	window  time.Duration // how long the inbox remembers an id
-	warned  sync.Once     // warned that the window is short
-	quiet   quiet.Limiter // of refused requests: anybody can send them
+	in     *inbox.Inbox
+	source string
+	v      Verifier
+	c      Config
+	turns  chan struct{}
+	window time.Duration // how long the inbox remembers an id
+	warned sync.Once     // warned that the window is short
+	quiet  quiet.Limiter // of refused requests: anybody can send them
 }
 
 // ServeHTTP handles one request.
@@ -166,9 +163,11 @@ func (r *receiver) receive(ctx context.Context, e holdfast.Event, hash []byte) (
 		}
 	}
 	defer func() { <-r.turns }()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
+	hooks, of := r.in.Hooks(), r.in.Config()
+	// The time the inbox may need for an event with all its immediate retries, plus some time to get a connection.
+	most := time.Duration(max(of.ImmediateRetries, 0)+1)*(hooks.Timeout(e.Type)+of.Grace) + 30*time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
 	defer cancel()
-	hooks := r.in.Hooks()
 	if r.c.Mode == StoreFirst {
 		return hooks.TryStore(ctx, e, hash)
 	}

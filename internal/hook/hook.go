@@ -4,6 +4,7 @@ package hook
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -21,4 +22,7 @@ type Inbox[Outcome any] struct {
 	// Handle records an event and runs its handler in tx, under a savepoint. If the handler failed, failure is what it
 	// returned, outcome is what Receive would make of that, and tx keeps none of its writes. err is any other error.
 	Handle func(ctx context.Context, tx pgx.Tx, e holdfast.Event) (outcome Outcome, failure, err error)
+
+	// Timeout is how long a handler of the type may run.
+	Timeout func(eventType string) time.Duration
 }

@@ -51,12 +51,12 @@ var ways = map[string]string{
 	"Consume, parked after a crash": consumed + `env.newIntake partition.replaySerially partition.exclusively partition.count partition.untilAnswered
 		starts.count receiver.receive receiver.first receiver.alone pipeline.openAndRun ` + opened + fails + judged + parked + reported + `env.retried
 		partition.settle`,
-	"Run": `Inbox.Run Inbox.runStored backlog.workStored claims.claim readClaimed scanClaimed backlog.work backlog.workOne runner.transactHandler runner.handle
+	"Run": `Inbox.Run Inbox.runStored backlog.workStored claims.claim claims.claimOf readClaimed scanClaimed backlog.work backlog.workOne runner.transactHandler runner.handle
 		runner.call backlog.settle backlog.remove claims.queueNext readNext runner.commitTx env.reportStored`,
-	"Run, parked again": `Inbox.Run Inbox.runStored backlog.workStored claims.claim readClaimed scanClaimed backlog.work backlog.workOne runner.transactHandler
+	"Run, parked again": `Inbox.Run Inbox.runStored backlog.workStored claims.claim claims.claimOf readClaimed scanClaimed backlog.work backlog.workOne runner.transactHandler
 		runner.handle runner.call handlerReturn.judge ` + fails + `history.after decide backlog.writeDown runner.transact runner.transactHandler backlog.postpone runner.commitTx env.retried
 		env.reportStored`,
-	"Run, dead": `Inbox.Run Inbox.runStored backlog.workStored claims.claim readClaimed scanClaimed backlog.work backlog.workOne runner.transactHandler
+	"Run, dead": `Inbox.Run Inbox.runStored backlog.workStored claims.claim claims.claimOf readClaimed scanClaimed backlog.work backlog.workOne runner.transactHandler
 		runner.handle runner.call handlerReturn.judge ` + fails + `history.after decide backlog.writeDead backlog.writeDown runner.transact runner.transactHandler backlog.giveUp letters.insert
 		fingerprint letters.publish backlog.remove runner.commitTx env.notifyDead env.reportStored`,
 }

@@ -1,0 +1,80 @@
+package inbox
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// This file is the loop over stored events of a type that has a limit of its own (WithConcurrency). It claims an event only when it has
+// a turn and a worker for it: a claimed event that waited for its turn could lose its lease.
+
+// workLimited claims stored events of a type one by one and has them handled, until ctx ends. free are the workers of Run, which jobs
+// outlives ctx for. The error ends Run.
+func (bl *backlog) workLimited(ctx, jobs context.Context, eventType string, free chan struct{}, workers *sync.WaitGroup, finished chan<- error) {
+	t, wait := bl.turnsOf(eventType), bl.c.PollMin
+	for ctx.Err() == nil {
+		if running, change := bl.pauses.running(); !running {
+			select {
+			case <-ctx.Done():
+			case <-change:
+			}
+			continue
+		}
+		if !t.enter(ctx.Done()) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.leave()
+			return
+		case free <- struct{}{}:
+		}
+		s := bl.claimOne(ctx, jobs, eventType)
+		if s != nil {
+			workers.Add(1)
+			go func() {
+				defer workers.Done()
+				err := bl.work(jobs, s, ctx.Done())
+				<-free
+				t.leave()
+				if err != nil {
+					finished <- err
+				}
+			}()
+			wait = bl.c.PollMin
+			continue
+		}
+		<-free
+		t.leave()
+		timer := time.NewTimer(time.Duration((0.75 + 0.5*bl.random()) * float64(wait)))
+		wait = min(2*wait, bl.c.PollMax)
+		select {
+		case <-timer.C:
+		case <-t.wakeup:
+			wait = bl.c.PollMin
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// claimOne claims a stored event of a type. It is nil when none is due, and when ctx has ended.
+func (bl *backlog) claimOne(ctx, jobs context.Context, eventType string) *claimed {
+	if bl.pauses.stopped() { // since the loop began to wait for its turn
+		return nil
+	}
+	got, _, err := bl.claims.claimOf(jobs, 1, []string{eventType}, claimMark{})
+	switch {
+	case err != nil && ctx.Err() == nil:
+		bl.transient(err)
+		return nil
+	case len(got) == 0:
+		return nil
+	case ctx.Err() != nil:
+		bl.handBack(jobs, got[0], 0)
+		bl.claims.memory.give(got[0])
+		return nil
+	}
+	return got[0]
+}

@@ -1,0 +1,100 @@
+package inbox
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// Option changes what holds for the events of one registration (Handle, HandleBatch, On). What an option says of a type goes before
+// what Config says of all of them, wherever the event comes from: Kafka, Receive, the table `stored`, a replayed dead letter. A value
+// that cannot be is an error that wraps ErrConfiguration, with type, field, value and rule, of the first Receive, Store, Run or
+// Consume. It says the problems of all registrations at once.
+//
+// All nodes of a consumer should register a type with the same options. The node that has the event decides.
+type Option func(*registration)
+
+// WithRetry says how often an event of the type that fails is tried, and how far apart: see Config.Retry. Fields that are zero are
+// those of Config.Retry. Config.ImmediateRetries stays what it is.
+func WithRetry(p retry.Policy) Option { return func(r *registration) { r.retry = p } }
+
+// WithTimeout is how long a handler of the type may run: see Config.Timeout. It is also how long its transaction waits for a lock. 0
+// is Config.Timeout. The longest time of all types is part of the lease on stored events: after a crash of a node they wait that much
+// longer. So what Config.Timeout says of nodes that differ holds for the longest time of each.
+func WithTimeout(d time.Duration) Option { return func(r *registration) { r.timeout = d } }
+
+// WithHoldKey says whether the later events of a key wait when an event of this type has become a dead letter: see Config.HoldKey. The
+// type of the dead letter decides, not that of the events that wait: a letter of a type that holds holds all later events of its
+// topic and key, and one of a type that does not hold none. A letter keeps what was said when it was written, also if it is replayed
+// and given up again.
+func WithHoldKey(holds bool) Option { return func(r *registration) { r.holds = &holds } }
+
+// WithConcurrency is how many handlers of the type run at once in this process, for example because they share a service that takes no
+// more: those of Consume, of Run and of Receive together. A batch counts once. 0 and -1 mean no limit but Config.Workers. At most 1,000.
+//
+// An event that has to wait for its turn takes no worker and no connection, so other types go on. It keeps its key, and counts as
+// read ahead: when 1,024 events of a partition are in progress, those that wait included, the partition is read no further. Its
+// handlers run in transactions of their own, not in groups. Receive and TryReceive wait until their context ends. ReceiveTx does not
+// wait, because its caller's transaction may hold what a running handler waits for: without a free turn the event is stored for Run
+// (Stored). A handler that was abandoned because it hangs counts no more. A handler must not call Receive for an event of its own
+// type: it would wait for itself.
+func WithConcurrency(handlers int) Option { return func(r *registration) { r.limit = handlers } }
+
+// maxConcurrency is the most that WithConcurrency takes, which is as many as there can be workers.
+const maxConcurrency = 1000
+
+// registration is what the options of one registration say. Zero fields leave Config's.
+type registration struct {
+	retry   retry.Policy
+	timeout time.Duration
+	holds   *bool
+	limit   int
+
+	typed   reflect.Type // what On and OnBatch decode; nil for Handle and HandleBatch
+	codec   holdfast.Codec
+	upcasts []upcast
+}
+
+// registrationOf applies the options.
+func registrationOf(options []Option) (r registration) {
+	for _, o := range options {
+		if o != nil {
+			o(&r)
+		}
+	}
+	return r
+}
+
+// applied is the configuration of an inbox with what the registration says.
+func (r registration) applied(c Config) Config {
+	c.Retry = r.retry.Or(c.Retry)
+	c.Timeout = or(r.timeout, c.Timeout)
+	if r.holds != nil {
+		c.HoldKey = *r.holds
+	}
+	return c
+}
+
+// problems is what is wrong with a registration that makes c of the inbox's configuration. It is pure.
+func (r registration) problems(c Config) (problems []error) {
+	if err := r.retry.Validate("retry"); err != nil {
+		problems = append(problems, err)
+	}
+	if r.timeout != 0 {
+		problems = append(problems, c.timeoutProblems()...)
+	}
+	if r.limit < -1 || r.limit > maxConcurrency {
+		problems = append(problems, fmt.Errorf("concurrency is %d: it must be between 1 and %d, or 0 or -1 for no limit", r.limit, maxConcurrency))
+	}
+	switch {
+	case r.typed != nil:
+		problems = append(problems, upcastProblems(r.upcasts, r.typed)...)
+	case r.codec != nil || len(r.upcasts) > 0:
+		problems = append(problems, errors.New("WithCodec and WithUpcast are for On and OnBatch: Handle and HandleBatch get payloads as they come"))
+	}
+	return problems
+}

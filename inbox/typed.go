@@ -1,0 +1,159 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// This file registers handlers that get values in place of payloads.
+
+// On registers a handler that gets the payload of each event as a T. WithCodec says how it is read; by default it is JSON, whose
+// unknown fields are accepted. A payload that does not decode makes the event a dead letter at once, whose reason names the field and
+// what is wrong there: `payload: field "lines[2].qty": a string where an int is wanted`.
+//
+// An event without a payload (a tombstone) is nil if T is a pointer. For any other T it becomes a dead letter.
+//
+// WithUpcast takes older versions of the type, too. The event comes as it was sent: e.Type says which version that was.
+//
+// On panics as Handle does. A wrong option is an error of the first Receive, Store, Run or Consume: see Option.
+func On[T any](in *Inbox, eventType string, h func(ctx context.Context, tx pgx.Tx, v T, e holdfast.Event) error, o ...Option) {
+	if h == nil {
+		panic(fmt.Sprintf("inbox: on %q: the handler is nil", eventType))
+	}
+	in.registerTyped(eventType, reflect.TypeFor[T](), o, false, func(ctx context.Context, tx pgx.Tx, values []any, events []holdfast.Event) error {
+		for i, e := range events {
+			v, _ := values[i].(T) // A tombstone is nil.
+			if err := h(ctx, tx, v, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Value is an event with its payload.
+type Value[T any] struct {
+	Value T // nil for a tombstone
+	Event holdfast.Event
+}
+
+// OnBatch is On for a handler that takes several events of the type in one transaction, as HandleBatch does. If one of them does not
+// decode, the events come one by one, so that only that one becomes a dead letter. With WithUpcast each version has batches of its own.
+func OnBatch[T any](in *Inbox, eventType string, h func(ctx context.Context, tx pgx.Tx, values []Value[T]) error, o ...Option) {
+	if h == nil {
+		panic(fmt.Sprintf("inbox: on %q: the handler is nil", eventType))
+	}
+	in.registerTyped(eventType, reflect.TypeFor[T](), o, true, func(ctx context.Context, tx pgx.Tx, values []any, events []holdfast.Event) error {
+		all := make([]Value[T], len(events))
+		for i, e := range events {
+			v, _ := values[i].(T)
+			all[i] = Value[T]{Value: v, Event: e}
+		}
+		return h(ctx, tx, all)
+	})
+}
+
+// registerTyped registers a handler of decoded values for a type and its older versions.
+func (in *Inbox) registerTyped(eventType string, t reflect.Type, o []Option, batched bool, h func(ctx context.Context, tx pgx.Tx, values []any, events []holdfast.Event) error) {
+	r := registrationOf(o)
+	r.typed = t
+	types := []string{eventType}
+	versions := map[string]version{eventType: {of: t}}
+	for i, u := range r.upcasts {
+		types = append(types, u.from)
+		versions[u.from] = version{of: u.in, steps: r.upcasts[i:]}
+	}
+	codec := r.codec
+	if codec == nil {
+		codec = holdfast.JSON{}
+	}
+	in.registry.register(types, r, batched, in.decrypting(func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
+		values := make([]any, len(events))
+		for i, e := range events {
+			var err error
+			if values[i], err = decoded(ctx, codec, t, versions[e.Type], e); err != nil {
+				return err
+			}
+		}
+		return h(ctx, tx, values, events)
+	}))
+}
+
+// version is how the payload of one type of event becomes what the handler takes.
+type version struct {
+	of    reflect.Type // what it is decoded into
+	steps []upcast
+}
+
+// decoded is the payload of an event as a t; nil for a tombstone.
+func decoded(ctx context.Context, codec holdfast.Codec, t reflect.Type, from version, e holdfast.Event) (any, error) {
+	if e.Payload == nil {
+		if t.Kind() == reflect.Pointer {
+			return nil, nil
+		}
+		return nil, undecodable(&holdfast.PayloadError{Problem: "a tombstone where " + t.String() + " is wanted: a handler of *" + t.String() + " takes both"})
+	}
+	of := from.of
+	if of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	target := reflect.New(of)
+	if err := codec.Decode(ctx, e, target.Interface()); err != nil {
+		if ctx.Err() != nil || mayPass(err) {
+			return nil, fmt.Errorf("decode payload: %w", err)
+		}
+		return nil, undecodable(err)
+	}
+	if from.of.Kind() != reflect.Pointer {
+		target = target.Elem()
+	}
+	v := target.Interface()
+	for _, u := range from.steps {
+		var err error
+		if v, err = u.to(v); err != nil {
+			return nil, undecodable(&holdfast.PayloadError{Problem: fmt.Sprintf("it is a %s, of the type %q, and cannot become a %s", u.in, u.from, u.out), Err: err})
+		}
+	}
+	return v, nil
+}
+
+// mayPass reports that a codec says of its error that another attempt may succeed. Nothing is guessed: a payload that ends too soon
+// gives the same error as a connection that does.
+func mayPass(err error) bool {
+	if retry.IsPermanent(err) {
+		return false
+	}
+	if _, asked := retry.AfterOf(err); asked {
+		return true
+	}
+	var own interface{ RetryClass() retry.Class }
+	return errors.As(err, &own) && own.RetryClass().Retryable()
+}
+
+// undecodable is the failure of a payload that no other attempt can read.
+func undecodable(err error) error { return retry.Permanent(&payloadError{err}) }
+
+// payloadError is an error of a codec or an upcast.
+type payloadError struct{ err error }
+
+func (e *payloadError) Error() string { return e.err.Error() }
+func (e *payloadError) Unwrap() error { return e.err }
+
+// RetryClass says that the payload is at fault, whatever errors the codec met on its way.
+func (e *payloadError) RetryClass() retry.Class { return retry.Validation }
+
+// reason is what can be said of it without a value of the payload.
+func (e *payloadError) reason() string {
+	var known *holdfast.PayloadError
+	if errors.As(e.err, &known) {
+		return known.Reason()
+	}
+	return "payload: it cannot be decoded"
+}
