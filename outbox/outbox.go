@@ -19,7 +19,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -123,29 +122,14 @@ func Lock(ctx context.Context, tx pgx.Tx, keys ...string) error {
 // An event that exceeds a limit gives a *LimitError; nothing is written, and tx is still usable. Any other error comes
 // from Postgres, and tx is aborted, as after any failed statement. If the schema is missing, the error wraps
 // holdfast.ErrSchemaMissing.
-func (o *Outbox) Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event) (err error) {
+func (o *Outbox) Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
 	if tx == nil {
 		return errors.New("write events: tx is nil: it must be the transaction that makes the change")
 	}
-	var headers map[string]string
-	if o.observer.OnWrite != nil {
-		var ended func(error)
-		headers, ended = o.observer.OnWrite(ctx, Writing{Events: events})
-		defer func() { ended(err) }()
-	}
-	sql, args, err := o.statement(ctx, events, headers)
-	if err != nil {
-		return fmt.Errorf("write events: %w", err)
-	}
-	failpoint.Hit(failpoint.OutboxWriting)
-	if _, err := tx.Exec(ctx, sql, args...); err != nil {
-		return fmt.Errorf("write events: %w", explain(err))
-	}
-	failpoint.Hit(failpoint.OutboxWritten)
-	return nil
+	return o.WriteThrough(ctx, through(tx), events...)
 }
 
 // Queue is Write as one more statement of batch: the change and its events reach Postgres in one round trip. Send the
@@ -207,21 +191,7 @@ func (o *Outbox) Lock(ctx context.Context, tx pgx.Tx, keys ...string) error {
 	if tx == nil {
 		return errors.New("lock keys: tx is nil: it must be the transaction that writes the events")
 	}
-	for _, key := range keys {
-		if key == "" {
-			return errors.New("lock keys: key is empty: it must not be, because events without a key have no order")
-		}
-		if err := checkText("key", key, 1, maxKey); err != nil {
-			return fmt.Errorf("lock keys: %w", err)
-		}
-	}
-	if len(keys) == 0 {
-		return nil
-	}
-	if _, err := tx.Exec(ctx, o.lock, keys); err != nil {
-		return fmt.Errorf("lock keys: %w", explain(err))
-	}
-	return nil
+	return o.LockThrough(ctx, through(tx), keys...)
 }
 
 // columns holds the events column by column, as holdfast.append takes them. A column that no event fills stays nil.

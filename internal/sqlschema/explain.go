@@ -24,22 +24,36 @@ func (l lacking) Is(target error) bool { return target == ErrVersion || target =
 var ErrNoRights = errors.New("the database role lacks a right")
 
 // Explain adds to an error what an operator has to do about it: install the schema, or grant rights. grant says what to
-// grant, or where to find that; a hint of the server, which our functions give, is better. The result wraps ErrMissing, ErrVersion or ErrNoRights. Any other error is returned as it is.
+// grant, or where to find that; a hint of the server, which our functions give, is better. The result wraps ErrMissing, ErrVersion or
+// ErrNoRights. Any other error is returned as it is. The error may come from any driver that tells the SQLSTATE as pgx does.
 func Explain(err error, grant string) error {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
+	var failed interface{ SQLState() string }
+	if !errors.As(err, &failed) {
 		return err
 	}
-	switch pgErr.Code {
+	switch failed.SQLState() {
 	case "3F000", "42P01": // invalid_schema_name, undefined_table
 		return fmt.Errorf("%w: run holdfast migrate, or call holdfast.Migrate: %w", ErrMissing, err)
 	case "42703", "42883": // undefined_column, undefined_function
 		return lacking{err}
 	case "42501": // insufficient_privilege
-		if pgErr.Hint != "" {
-			grant = pgErr.Hint
+		if hint := hintOf(err); hint != "" {
+			grant = hint
 		}
 		return fmt.Errorf("%w: %s: %w", ErrNoRights, grant, err)
 	}
 	return err
+}
+
+// hintOf is the server's hint in an error of pgx or of lib/pq, whose fields have the letters of the protocol.
+func hintOf(err error) string {
+	var ofPgx *pgconn.PgError
+	if errors.As(err, &ofPgx) {
+		return ofPgx.Hint
+	}
+	var ofPq interface{ Get(field byte) string }
+	if errors.As(err, &ofPq) {
+		return ofPq.Get('H')
+	}
+	return ""
 }
