@@ -1,0 +1,95 @@
+package franz
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kbin"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// identity is what a broker knows a producer by.
+type identity struct {
+	id    int64
+	epoch int16
+}
+
+// batchWriter writes record batches of version 2, in memory that it uses again. One goroutine at a time may use it.
+type batchWriter struct {
+	record  []byte
+	records []byte
+	scratch []byte
+	headers []kgo.RecordHeader
+	packed  bytes.Buffer
+}
+
+// write returns the batch of some events, under a producer's identity and the sequence number of its first record. Records carry
+// the time at: the event's own is in ce_time, and as the record's it would let a topic's retention delete an old event as soon as
+// it is written.
+func (w *batchWriter) write(events []holdfast.Event, of []int32, by identity, first int32, at time.Time, codec kgo.Compressor) []byte {
+	w.records = w.records[:0]
+	for i, n := range of {
+		w.append(&events[n], int32(i))
+	}
+	records, attributes := w.records, int16(0)
+	if codec != nil {
+		w.packed.Reset()
+		packed, used := codec.Compress(&w.packed, w.records)
+		if used != kgo.CodecNone && len(packed) < len(records) {
+			records, attributes = packed, int16(used)
+		}
+	}
+	now := at.UnixMilli()
+	const header = 61
+	batch := kmsg.RecordBatch{
+		Length: int32(header - 12 + len(records)), PartitionLeaderEpoch: -1, Magic: 2, Attributes: attributes,
+		LastOffsetDelta: int32(len(of) - 1), FirstTimestamp: now, MaxTimestamp: now,
+		ProducerID: by.id, ProducerEpoch: by.epoch, FirstSequence: first, NumRecords: int32(len(of)), Records: records,
+	}
+	out := batch.AppendTo(make([]byte, 0, header+len(records)))
+	binary.BigEndian.PutUint32(out[17:], crc32.Checksum(out[21:], castagnoli))
+	return out
+}
+
+// append writes one record.
+func (w *batchWriter) append(e *holdfast.Event, place int32) {
+	w.headers, w.scratch = wire.Append(w.headers[:0], w.scratch[:0], *e)
+	r := append(w.record[:0], 0) // attributes
+	r = kbin.AppendVarlong(r, 0) // after the batch's time
+	r = kbin.AppendVarint(r, place)
+	if e.Key == "" {
+		r = kbin.AppendVarint(r, -1)
+	} else {
+		r = kbin.AppendVarint(r, int32(len(e.Key)))
+		r = append(r, e.Key...)
+	}
+	r = kbin.AppendVarintBytes(r, e.Payload)
+	r = kbin.AppendVarint(r, int32(len(w.headers)))
+	for _, h := range w.headers {
+		r = kbin.AppendVarintString(r, h.Key)
+		r = kbin.AppendVarintBytes(r, h.Value)
+	}
+	w.record = r
+	w.records = kbin.AppendVarint(w.records, int32(len(r)))
+	w.records = append(w.records, r...)
+}
+
+// recordSize is the most bytes that e takes in a batch before compression.
+func recordSize(e *holdfast.Event) int {
+	// Length, attributes, time, offset, the lengths of key and value, the number of headers.
+	const frame = 5 + 1 + 1 + 3 + 3 + 5 + 2
+	return frame + len(e.Key) + len(e.Payload) + wire.Size(*e)
+}
+
+// after is the sequence number after n records from first on. Numbers go from 0 to the largest int32, and on from 0.
+func after(first int32, n int) int32 {
+	return int32((int64(first) + int64(n)) & 0x7fffffff)
+}

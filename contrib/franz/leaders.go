@@ -1,0 +1,65 @@
+package franz
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+const (
+	// askTimeout bounds the question whether another leader answers.
+	askTimeout = 2 * time.Second
+
+	// askedMost is how many others are asked: one that answers is enough, and some may be away too.
+	askedMost = 5
+)
+
+// leaderAway says, of a leader that gave no answer to a request that began at some time, whether it alone is away, or all of the cluster:
+// whether another one answers. Something may just have been acknowledged. But where all lanes wait for one hanging leader nobody
+// sends anything else, and leaders of other partitions are asked: a broker that leads nothing may answer while no leader does.
+func (k *Publisher) leaderAway(ctx context.Context, silent int32, began time.Time) bool {
+	if k.start.Add(time.Duration(k.ackedAt.Load())).After(began) {
+		return true
+	}
+	others := k.topics.others(silent, askedMost)
+	if len(others) == 0 {
+		return false
+	}
+	// Once for all who want to know at the same time. A caller that has to stop does not wait, and takes nothing from the others.
+	answer := k.asking.DoChan(strconv.Itoa(int(silent)), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+		defer cancel()
+		answers := make(chan error, len(others))
+		for broker, at := range others {
+			go func() { answers <- k.ask(ctx, broker, at) }()
+		}
+		for range others {
+			if <-answers == nil {
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+	select {
+	case a := <-answer:
+		return a.Val.(bool)
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// ask asks a leader for the end of a partition. It needs no right that who writes to the topic does not have.
+func (k *Publisher) ask(ctx context.Context, broker int32, at place) error {
+	req := kmsg.NewPtrListOffsetsRequest()
+	req.ReplicaID = -1
+	topic := kmsg.NewListOffsetsRequestTopic()
+	topic.Topic = at.topic
+	p := kmsg.NewListOffsetsRequestTopicPartition()
+	p.Partition, p.Timestamp = int32(at.partition), -1
+	topic.Partitions = append(topic.Partitions, p)
+	req.Topics = append(req.Topics, topic)
+	_, err := k.client.Broker(int(broker)).Request(ctx, req)
+	return err
+}

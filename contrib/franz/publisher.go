@@ -1,0 +1,263 @@
+package franz
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/relay"
+)
+
+// Publisher is a relay.Publisher on franz-go. It may be used by many goroutines at once.
+//
+// Order: a partition's batches leave one after the other, each after the last one is settled. What follows a refused event of a key
+// does not leave.
+//
+// Writes are idempotent. A batch that got no answer is sent again as it was, in the same call or in the next one for its partition,
+// and a broker that has it does not write it again. So a time-out, a lost connection or a new leader repeats nothing as long as
+// this Publisher lives. When its process ends, the next one cannot know what became of the last batches: their events are
+// published again, and the inbox drops them by their ids.
+//
+// It sends Produce requests of its own, through the client's connections: franz-go's producer pipelines the batches of a partition, and
+// what follows a refused record would be written before anybody knows.
+type Publisher struct {
+	client *kgo.Client
+	slow   *kgo.Client
+	own    bool // slow is ours to close
+	config PublisherConfig
+	codec  kgo.Compressor
+	topics topics
+
+	writers sync.Pool // of *batchWriter
+
+	mu        sync.Mutex
+	sequences map[place]*sequence
+	lines     map[lineOf]*line
+
+	identifying sync.Mutex
+	shared      *identity // of all partitions, unless a broker has forgotten it
+
+	// ackedAt is when a broker last acknowledged anything, in nanoseconds since start, and asking are the questions under way whether
+	// another leader answers. They tell a broker that is away from a cluster that is.
+	start   time.Time
+	ackedAt atomic.Int64
+	asking  singleflight.Group
+}
+
+type lineOf struct {
+	broker int32
+	slow   bool
+}
+
+// NewPublisher returns a Publisher on a client, or one error that names every problem of the client's options and of the configuration.
+// It does not touch the network. The client stays its owner's: others may use it at the same time, and its owner closes it after the
+// relay has stopped. Of its options those about connections, security, hooks and compression count; those about batches, retries and
+// buffers of its own producer do not.
+func NewPublisher(client *kgo.Client, c PublisherConfig) (*Publisher, error) {
+	c = c.withDefaults()
+	problems := slices.Concat(clientProblems("client", client), c.problems())
+	k := &Publisher{client: client, slow: c.Slow, config: c, sequences: map[place]*sequence{}, lines: map[lineOf]*line{}, start: time.Now()}
+	if c.Slow != nil {
+		problems = append(problems, clientProblems("slow", c.Slow)...)
+	} else if client != nil && len(problems) == 0 {
+		var err error
+		if k.slow, err = slowClient(client); err != nil {
+			problems = append(problems, err)
+		}
+		k.own = true
+	}
+	if client != nil {
+		var err error
+		if k.codec, err = codecOf(client); err != nil {
+			problems = append(problems, err)
+		}
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, fmt.Errorf("kafka publisher: %w", err)
+	}
+	k.topics = topics{client: client, ttl: c.MetadataTTL, timeout: c.ProduceTimeout}
+	k.writers.New = func() any { return new(batchWriter) }
+	return k, nil
+}
+
+// codecOf is how a client packs batches.
+func codecOf(client *kgo.Client) (kgo.Compressor, error) {
+	if codec, ok := client.OptValue(kgo.WithCompressor).(kgo.Compressor); ok && codec != nil {
+		return codec, nil
+	}
+	codecs, _ := client.OptValue(kgo.ProducerBatchCompression).([]kgo.CompressionCodec)
+	return kgo.DefaultCompressor(codecs...)
+}
+
+// Close closes what the Publisher opened: its second client, unless that was given. Call it when the relay has stopped. It may be called
+// many times, by many goroutines at once.
+func (k *Publisher) Close() {
+	if k.own {
+		k.slow.Close()
+	}
+}
+
+var _ relay.Pinger = (*Publisher)(nil)
+
+// Ping returns nil once any broker has answered, and else why none does: relay.Pinger.
+func (k *Publisher) Ping(ctx context.Context) error { return k.client.Ping(ctx) }
+
+var _ relay.Gatherer = (*Publisher)(nil)
+
+// Partition says which partition e would go to, and how many its topic has, by what is known: relay.Partitioner. Both are 0 for a topic
+// that no call of Publish has met yet, and for one that does not exist. It never asks the network.
+func (k *Publisher) Partition(e holdfast.Event) (partition, partitions int) {
+	t := k.topics.get(e.Topic)
+	if t == nil {
+		return 0, 0
+	}
+	p := k.config.Partitioner(e, len(t.leaders))
+	if p < 0 || p >= len(t.leaders) {
+		return 0, 0 // Publish says what is wrong
+	}
+	return p, len(t.leaders)
+}
+
+// Publish sends events to Kafka, the partitions at the same time, and answers once for each: nil when all in-sync replicas have it, else
+// an error that wraps a *relay.PublishError. A batch that is refused because of one record is divided until that record stands alone; it
+// is refused, the later events of its topic and key are not sent and answer with its error, wrapped, and everything else is sent. Any
+// other failure ends its partition for this call: what has not left does not leave.
+//
+// When ctx is cancelled nothing more is sent, and Publish waits for the answers to what was, at most ProduceTimeout.
+func (k *Publisher) Publish(ctx context.Context, events []holdfast.Event) []error {
+	answers := make([]error, len(events))
+	queues := k.route(ctx, events, answers)
+	k.each(queues, func(i int) { k.drain(ctx, queues[i]) })
+	return answers
+}
+
+// PublishTogether is Publish for several batches: relay.Gatherer. Partitions share requests whenever several of a leader have something to
+// send, by whatever calls; so this only saves calls.
+func (k *Publisher) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
+	// 1. One queue for each partition: a batch of a topic whose partitions were not known has several.
+	var events []holdfast.Event
+	var owner []int // of each event
+	starts := make([]int, 0, len(batches)+1)
+	for i, batch := range batches {
+		starts = append(starts, len(events))
+		events = append(events, batch...)
+		for range batch {
+			owner = append(owner, i)
+		}
+	}
+	starts = append(starts, len(events))
+	answers := make([]error, len(events))
+	queues := k.route(ctx, events, answers)
+
+	// 2. A batch is answered when all its queues are.
+	left := make([]atomic.Int64, len(batches))
+	owners := make([][]int, len(queues))
+	for i, q := range queues {
+		for _, e := range q.runs[0] {
+			if n := len(owners[i]); n == 0 || owners[i][n-1] != owner[e] {
+				owners[i] = append(owners[i], owner[e])
+				left[owner[e]].Add(1)
+			}
+		}
+	}
+	finish := func(batch int) { answered(batch, answers[starts[batch]:starts[batch+1]:starts[batch+1]]) }
+	for i := range batches {
+		if left[i].Load() == 0 {
+			finish(i)
+		}
+	}
+	k.each(queues, func(i int) {
+		k.drain(ctx, queues[i])
+		for _, batch := range owners[i] {
+			if left[batch].Add(-1) == 0 {
+				finish(batch)
+			}
+		}
+	})
+}
+
+// each calls do for every queue, at the same time.
+func (k *Publisher) each(queues []*queue, do func(i int)) {
+	var others sync.WaitGroup
+	for i := 1; i < len(queues); i++ {
+		others.Go(func() { do(i) })
+	}
+	if len(queues) > 0 {
+		do(0)
+	}
+	others.Wait()
+}
+
+// route divides events by partition, in their order. Events of topics that cannot be written to get their answers here.
+func (k *Publisher) route(ctx context.Context, events []holdfast.Event, answers []error) []*queue {
+	var names []string
+	for i := range events {
+		if t := events[i].Topic; (i == 0 || t != events[i-1].Topic) && !slices.Contains(names, t) {
+			names = append(names, t)
+		}
+	}
+	topics := k.topics.lookup(ctx, names)
+	var queues []*queue
+	at := map[place]*queue{}
+	for i := range events {
+		e := &events[i]
+		t := topics[e.Topic]
+		if t.err == nil {
+			n := len(t.info.leaders)
+			p := k.config.Partitioner(*e, n)
+			if p >= 0 && p < n {
+				q := at[place{e.Topic, p}]
+				if q == nil {
+					q = &queue{place: place{e.Topic, p}, info: t.info, events: events, answers: answers, runs: [][]int32{nil}, limit: k.config.MaxRequestBytes}
+					if learned := int(t.info.limit.Load()); learned > 0 {
+						q.limit = min(q.limit, learned)
+					}
+					at[q.place], queues = q, append(queues, q)
+				}
+				q.runs[0] = append(q.runs[0], int32(i))
+				continue
+			}
+			// The Partitioner's mistake ends its topic for this call, so that no later event of a key overtakes.
+			t.err = notSent(place{e.Topic, nowhere}, fmt.Errorf("PublisherConfig.Partitioner answered %d of %d partitions: it must answer from 0 to one less", p, n))
+			t.err.Fault = relay.FaultTopic
+			topics[e.Topic] = t
+		}
+		answers[i] = t.err
+	}
+	return queues
+}
+
+// sequence returns that of a partition.
+func (k *Publisher) sequence(at place) *sequence {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.sequences[at]
+	if s == nil {
+		s = &sequence{place: at, turn: make(chan struct{}, 1)}
+		k.sequences[at] = s
+	}
+	return s
+}
+
+// line returns the one to a broker.
+func (k *Publisher) line(broker int32, slow bool) *line {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.lines[lineOf{broker, slow}]
+	if l == nil {
+		l = &line{client: k.client, broker: broker, timeout: replicate}
+		if slow {
+			l.client, l.timeout = k.slow, replicateSlow
+		}
+		k.lines[lineOf{broker, slow}] = l
+	}
+	return l
+}
