@@ -33,7 +33,7 @@ func (k *Publisher) leaderAway(ctx context.Context, silent int32, began time.Tim
 		defer cancel()
 		answers := make(chan error, len(others))
 		for broker, at := range others {
-			go func() { answers <- k.ask(ctx, broker, at) }()
+			go func() { answers <- k.endOf(ctx, broker, at) }()
 		}
 		for range others {
 			if <-answers == nil {
@@ -50,8 +50,8 @@ func (k *Publisher) leaderAway(ctx context.Context, silent int32, began time.Tim
 	}
 }
 
-// ask asks a leader for the end of a partition. It needs no right that who writes to the topic does not have.
-func (k *Publisher) ask(ctx context.Context, broker int32, at place) error {
+// endOf asks a leader for the end of a partition. It needs no right that who writes to the topic does not have.
+func (k *Publisher) endOf(ctx context.Context, broker int32, at place) error {
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1
 	topic := kmsg.NewListOffsetsRequestTopic()

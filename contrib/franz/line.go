@@ -25,9 +25,19 @@ const (
 	requestBytes = 8 << 20 // of a request, unless one batch is larger
 )
 
+// asker sends a request to a broker and waits for the answer.
+type asker func(ctx context.Context, broker int32, req *kmsg.ProduceRequest) (kmsg.Response, error)
+
+// by asks by way of a client's connections.
+func by(client *kgo.Client) asker {
+	return func(ctx context.Context, broker int32, req *kmsg.ProduceRequest) (kmsg.Response, error) {
+		return client.Broker(int(broker)).Request(ctx, req)
+	}
+}
+
 // line sends requests to one broker. Safe for use by many goroutines.
 type line struct {
-	client  *kgo.Client
+	ask     asker
 	broker  int32
 	timeout time.Duration // that the broker has to replicate
 
@@ -132,7 +142,7 @@ func (l *line) send(loads []*load) {
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	resp, err := l.client.Broker(int(l.broker)).Request(ctx, req)
+	resp, err := l.ask(ctx, l.broker, req)
 	if produced, ok := resp.(*kmsg.ProduceResponse); ok && err == nil {
 		err = errUnnamed
 		for _, t := range produced.Topics {

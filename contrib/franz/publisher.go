@@ -36,6 +36,8 @@ type Publisher struct {
 	codec  kgo.Compressor
 	topics topics
 
+	ask, askSlow asker
+
 	writers sync.Pool // of *batchWriter
 
 	mu        sync.Mutex
@@ -84,6 +86,7 @@ func NewPublisher(client *kgo.Client, c PublisherConfig) (*Publisher, error) {
 		return nil, fmt.Errorf("kafka publisher: %w", err)
 	}
 	k.topics = topics{client: client, ttl: c.MetadataTTL, timeout: c.ProduceTimeout}
+	k.ask, k.askSlow = by(client), by(k.slow)
 	k.writers.New = func() any { return new(batchWriter) }
 	return k, nil
 }
@@ -253,9 +256,9 @@ func (k *Publisher) line(broker int32, slow bool) *line {
 	defer k.mu.Unlock()
 	l := k.lines[lineOf{broker, slow}]
 	if l == nil {
-		l = &line{client: k.client, broker: broker, timeout: replicate}
+		l = &line{ask: k.ask, broker: broker, timeout: replicate}
 		if slow {
-			l.client, l.timeout = k.slow, replicateSlow
+			l.ask, l.timeout = k.askSlow, replicateSlow
 		}
 		k.lines[lineOf{broker, slow}] = l
 	}
